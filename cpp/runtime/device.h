@@ -1,0 +1,73 @@
+// The whole hardware interface: what a backend implements, and all the runtime knows of one.
+//
+// A backend is a folder cpp/<name>/ with device.cpp, and one line in the table of devices.cpp.
+// The order of calls: open a Device; allocate Memory; encode a Method once into a CommandList
+// (kernels resolved, parameters checked, scratch reserved); then, for each run, bind what moved
+// and submit. Between encode and destruction nothing is looked up by name, and submit allocates
+// nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cpp/runtime/program.h"
+
+namespace npusim {
+
+// Device memory; freed with its last owner. On devices that share the host's address space,
+// `data` is a host pointer.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  virtual std::byte* data() const noexcept = 0;  // device address
+  virtual int64_t bytes() const noexcept = 0;
+};
+
+// One method made ready for one device. Not thread-safe; the executor serialises its use.
+class CommandList {
+ public:
+  virtual ~CommandList() = default;
+  // Makes `buffer` live at `address` (device address) for the submissions to come. The caller
+  // keeps that memory alive until the last submission that uses it has finished. `address` holds
+  // at least Program::buffers[buffer].bytes bytes.
+  virtual void bind(uint32_t buffer, std::byte* address) = 0;
+  // Runs all commands, in order, and returns when their results are visible to the host.
+  // Throws Error(kData) naming the node when a kernel met a value it cannot serve.
+  virtual void submit() = 0;
+  // Runs the commands one after another and calls `after(index)` behind each: profiles and value
+  // taps. Same results as submit, bit for bit.
+  virtual void submit_observed(const std::function<void(size_t)>& after) = 0;
+};
+
+struct DeviceOptions {
+  int threads = 0;             // workers of a CPU device; 0: one for each core it may use
+  bool pin_threads = false;    // fix each worker to a core
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string_view name() const noexcept = 0;         // "cpu"
+  virtual std::string description() const = 0;                // for people: processor, ISA, threads
+  virtual bool shares_host_memory() const noexcept = 0;       // Memory::data is a host pointer
+  virtual std::shared_ptr<Memory> allocate(int64_t bytes) = 0;  // 64-byte aligned, zeroed
+  virtual void upload(Memory& to, int64_t offset, std::span<const std::byte> from) = 0;
+  virtual void download(std::span<std::byte> to, const Memory& from, int64_t offset) = 0;
+  // Throws Error(kVersion) for a kernel this backend lacks (all of them named at once), and
+  // Error(kFormat) for a command whose parameters reach outside its operands.
+  virtual std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,
+                                              const Method& method) = 0;
+};
+
+// Opens a device by name ("cpu", "null"). Throws Error(kDevice): unknown name, with those known.
+std::shared_ptr<Device> open_device(std::string_view name, const DeviceOptions& options = {});
+// Names of the backends in this build, in order of preference.
+std::vector<std::string_view> device_names();
+
+}  // namespace npusim

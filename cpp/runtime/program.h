@@ -1,0 +1,122 @@
+// A compiled program in memory: what docs/npubin.md specifies, parsed and validated. Owns the
+// bytes (usually a memory map) that its spans point into. Immutable and shared between executors.
+//
+// After Program::open returns, every index, offset and size below is in range: nobody re-checks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/shared/abi.h"
+
+namespace npusim {
+
+using abi::DType;
+
+int64_t dtype_size(DType dtype);
+std::string_view dtype_name(DType dtype);
+
+enum class BufferKind : uint32_t {
+  kInput = 0,       // bound by the caller at each run
+  kOutput = 1,      // bound by the caller at each run, or allocated for it
+  kTemp = 2,        // [offset, offset + bytes) of the method's arena
+  kWeight = 3,      // a tensor of the checkpoint, as it is there
+  kConstant = 4,    // [offset, offset + bytes) of the constant section
+  kPersistent = 5,  // [offset, …) of the weight arena: written by init, read by all methods
+  kState = 6,       // [offset, …) of the state arena: survives from run to run
+};
+
+struct Buffer {
+  BufferKind kind;
+  int64_t bytes;
+  int64_t offset;         // for kinds that live in an arena or section; 64-byte aligned
+  std::string_view name;  // for messages; may be empty
+};
+
+enum class Access : uint32_t { kRead = 0, kWrite = 1, kReadWrite = 2 };
+
+// `bytes` from `offset` on is what the kernel may touch; `offset` itself may lie anywhere inside
+// the buffer because strides can be negative.
+struct Operand {
+  uint32_t buffer;
+  Access access;
+  int64_t offset;
+};
+
+struct Command {
+  uint32_t kernel;  // index into Program::kernels
+  uint32_t node;    // index into Program::nodes, for messages and profiles
+  std::span<const std::byte> params;
+  std::span<const Operand> operands;
+  uint32_t grid[3];  // launch dimensions on targets that have them; zeros: the kernel decides
+};
+
+struct Kernel {
+  std::string_view name;
+  std::string_view schema;           // abi::XxxParams::kSchema the compiler packed for
+  std::span<const std::byte> image;  // device code; empty: built into the backend
+};
+
+// A tensor as the caller sees it.
+struct TensorSpec {
+  std::string_view name;
+  uint32_t buffer;
+  DType dtype;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> alloc_shape;  // what the device buffer holds: shape, padded by the target
+};
+
+struct Method {
+  std::string_view name;
+  std::vector<Command> commands;
+  std::vector<TensorSpec> inputs, outputs;
+  int64_t arena_bytes;  // of its kTemp buffers
+};
+
+// A tensor the checkpoint must have, and the kWeight buffer that shows it.
+struct WeightSpec {
+  std::vector<std::string_view> keys;  // any one of them (tied weights); the first is canonical
+  uint32_t buffer;
+  DType dtype;
+  std::vector<int64_t> shape;
+};
+
+// A graph node a command came from.
+struct NodeInfo {
+  std::string_view name, op, source;  // source: "module, file:line", may be empty
+};
+
+class Program {
+ public:
+  // Maps and validates a file. Throws Error(kIo, kFormat or kVersion).
+  static std::shared_ptr<const Program> open(const std::filesystem::path& path);
+  // Validates a copy of bytes in memory.
+  static std::shared_ptr<const Program> from_bytes(std::span<const std::byte> bytes);
+
+  std::string_view target;    // "cpu", "cuda:sm_90", "null"
+  std::string_view metadata;  // JSON for people and tools; the runtime does not read it
+  std::vector<Kernel> kernels;
+  std::vector<Buffer> buffers;
+  std::vector<Method> methods;  // what a caller can run; at least one
+  Method init;                  // runs once over the weights; may have no commands
+  std::vector<WeightSpec> weights;
+  std::vector<NodeInfo> nodes;
+  std::span<const std::byte> constants;  // 64-byte aligned
+  int64_t persistent_bytes = 0, state_bytes = 0;
+
+  Program() = default;
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+ private:
+  friend class ProgramReader;
+  std::shared_ptr<const void> storage_;  // the mapping or the copy that all views point into
+};
+
+}  // namespace npusim

@@ -1,0 +1,60 @@
+// The contract between the CPU backend and its kernels.
+//
+// Every file of this folder but table.cpp is one stem: it defines its KernelEntry (or entries)
+// inside `namespace npusim::cpu::NPUSIM_ISA`, and is compiled once per instruction set with
+// NPUSIM_ISA set to that set's name (baseline, avx2, avx512, neon). table.cpp lists the entries;
+// the backend picks the best table the processor can run. Kernels include no runtime header, use
+// no intrinsics (simd.h has the vectors), allocate nothing and throw nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/shared/abi.h"
+
+#ifndef NPUSIM_ISA
+#define NPUSIM_ISA baseline
+#endif
+
+namespace npusim::cpu {
+
+// How a kernel reports what only running can reveal (an index out of range). The first failure
+// wins; the others are dropped. Safe to call from several workers at once.
+struct Failure {
+  virtual void report(const char* what, int64_t value, int64_t limit) noexcept = 0;
+
+ protected:
+  ~Failure() = default;
+};
+
+// One invocation over tasks [begin, end) of a command. Tasks of a command may run in any order,
+// on any worker, at the same time; each output element is written by exactly one task.
+struct KernelCall {
+  const void* params;      // the kernel's struct of abi.h, 8-byte aligned
+  void* const* operands;   // in the order abi.h documents; alignment is that of one element
+  int64_t begin, end;
+  void* scratch;           // scratch(params) bytes, 64-byte aligned, private to this worker
+  Failure* failure;
+};
+
+// What is known of a command at load. `check` must prove from it that no task can touch memory
+// outside the operands, whatever the parameter bytes are: they come from a file.
+struct KernelCheck {
+  const void* params;
+  std::span<const int64_t> operand_bytes;  // extent of each operand from its offset to the end
+  // Bytes of the same buffer that lie before the operand's offset (negative strides reach them).
+  std::span<const int64_t> operand_before;
+};
+
+struct KernelEntry {
+  const char* name;
+  const char* schema;    // abi::XxxParams::kSchema
+  size_t params_size;    // sizeof(abi::XxxParams)
+  void (*run)(const KernelCall&);
+  const char* (*check)(const KernelCheck&);                   // nullptr: sound; else the reason
+  int64_t (*tasks)(const void* params, int64_t workers);      // >= 0; 1 runs on the caller alone
+  int64_t (*scratch)(const void* params);                     // bytes a worker
+};
+
+}  // namespace npusim::cpu

@@ -1,0 +1,65 @@
+"""Every error npusim raises on purpose. Owns the hierarchy and how a location is worded.
+
+Anything else that escapes the public API is a defect of npusim, not of its input.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from npusim.ir.graph import Source
+
+
+class Error(Exception):
+    """Base of all npusim errors; the message is one sentence a user can act on.
+
+    Attributes:
+        hint: what to do about it, or an empty string.
+    """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(f"{message} {hint}".strip() if hint else message)
+        self.hint = hint
+
+
+class ExportError(Error):
+    """The frontend could not turn the model into a Graph (control flow on data, bad arguments)."""
+
+
+class GraphError(Error):
+    """A Graph breaks an invariant of the IR, or its JSON form is malformed."""
+
+
+class UnsupportedOpError(Error):
+    """The target has no kernel for some nodes; all of them are listed at once."""
+
+
+class TargetConstraintError(Error):
+    """A node or a configuration breaks a constraint of the target."""
+
+
+class ProgramFormatError(Error):
+    """A `.npubin` file is truncated, corrupt, of another version, or hostile."""
+
+
+class WeightMismatchError(Error):
+    """A checkpoint lacks a tensor, or has it with another shape or dtype."""
+
+
+class ShapeError(Error):
+    """An input has the wrong number, shape, dtype or device."""
+
+
+class DeviceError(Error):
+    """A device does not exist, is out of memory, or failed while running."""
+
+
+def at(source: Source | None) -> str:
+    """Returns ` (module.path, file.py:12)` for a node's source, or nothing when it is unknown."""
+    if source is None:
+        return ""
+    parts = [source.module] if source.module else []
+    if source.file:
+        parts.append(f"{source.file}:{source.line}")
+    return f" ({', '.join(parts)})" if parts else ""

@@ -1,0 +1,193 @@
+"""The Graph: npusim's weight-free, immutable intermediate representation.
+
+What a Graph means
+------------------
+* A Graph is one function. Values are named; each is defined exactly once: by a graph input, a
+  weight, a constant or one node. Nodes are listed in execution order (definition before use).
+* There is no aliasing and no mutation: every node defines new values. `aten.view` is a value of
+  its own; that it costs nothing is the lowering's knowledge.
+* A node's `op` is a PyTorch operator (`aten.conv2d.default`) or a fused op of npusim
+  (`npu.conv`, `npu.pointwise`), described by its OpDef in `npusim.ops`.
+* `inputs` holds the tensor operands in the order of the op's schema. An optional tensor that was
+  not given is None. A list of tensors takes one entry an element, and its length stands in
+  `attrs` under the argument's name (`aten.cat.default`: `inputs=(a, b, c)`, `attrs["tensors"]=3`).
+* `attrs` holds every other argument of the schema by name, defaults included: None, bool, int,
+  float, str, or (nested) tuples of these. A dtype is its name ("float32"); a device, a memory
+  format or a generator is dropped.
+* Weights carry a checkpoint key, dtype and shape, and no data. Constants are small tensors that
+  the model's code made itself (a lifted literal, a non-persistent buffer); they carry bytes.
+* Outputs are an ordered list of (name, value); the same value may be listed twice, and a graph
+  input or a weight may be an output.
+
+Passes never edit: they build new Graphs (`dataclasses.replace`, `npusim.ir.rewrite`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Union
+
+from npusim.errors import GraphError
+from npusim.ir.types import TensorType
+
+Attr = Union[None, bool, int, float, str, tuple["Attr", ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a node comes from, for messages: module path (`layer1.0.conv1`), file and line."""
+
+    module: str = ""
+    file: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A named tensor."""
+
+    name: str
+    type: TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A tensor of the checkpoint.
+
+    Attributes:
+        name: the value's name in this graph.
+        key: its key in the state_dict.
+        type: dtype and shape.
+        aliases: further keys that hold the same tensor (tied weights); one of them suffices.
+        persistent: False for a buffer that `state_dict()` leaves out; it must be supplied by name.
+    """
+
+    name: str
+    key: str
+    type: TensorType
+    aliases: tuple[str, ...] = ()
+    persistent: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A small tensor that travels with the graph; `data` is row-major, little-endian."""
+
+    name: str
+    type: TensorType
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A result of the graph: the name a caller sees, and the value it shows."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation. See the module's text for what `inputs` and `attrs` hold."""
+
+    name: str
+    op: str
+    inputs: tuple[str | None, ...]
+    outputs: tuple[Value, ...]
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    source: Source | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attrs", MappingProxyType(dict(self.attrs)))
+
+    @property
+    def output(self) -> Value:
+        """The single output; GraphError when the node has several."""
+        if len(self.outputs) != 1:
+            raise GraphError(f"{self.name} ({self.op}) has {len(self.outputs)} outputs, not one.")
+        return self.outputs[0]
+
+    @property
+    def type(self) -> TensorType:
+        """The type of the single output."""
+        return self.output.type
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A model without its weights. Immutable; compare with `==`."""
+
+    name: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Output, ...]
+    weights: tuple[Weight, ...]
+    constants: tuple[Constant, ...]
+    nodes: tuple[Node, ...]
+
+    @property
+    def graph_inputs(self) -> tuple[Value, ...]:
+        """The values a caller supplies, in order."""
+        return self.inputs
+
+    @property
+    def graph_outputs(self) -> tuple[Output, ...]:
+        """The values a caller receives, in order."""
+        return self.outputs
+
+    @cached_property
+    def types(self) -> Mapping[str, TensorType]:
+        """Every value's type by name."""
+        table = {v.name: v.type for v in self.inputs}
+        table.update((w.name, w.type) for w in self.weights)
+        table.update((c.name, c.type) for c in self.constants)
+        table.update((v.name, v.type) for n in self.nodes for v in n.outputs)
+        return MappingProxyType(table)
+
+    @cached_property
+    def producers(self) -> Mapping[str, Node]:
+        """The node that defines each value; inputs, weights and constants are absent."""
+        return MappingProxyType({v.name: n for n in self.nodes for v in n.outputs})
+
+    @cached_property
+    def users(self) -> Mapping[str, tuple[Node, ...]]:
+        """The nodes that read each value, in order, each once. Graph outputs do not count."""
+        table: dict[str, list[Node]] = {name: [] for name in self.types}
+        for node in self.nodes:
+            for name in dict.fromkeys(i for i in node.inputs if i is not None):
+                table[name].append(node)
+        return MappingProxyType({name: tuple(users) for name, users in table.items()})
+
+    @cached_property
+    def output_values(self) -> frozenset[str]:
+        """Names of the values that are results of the graph."""
+        return frozenset(o.value for o in self.outputs)
+
+    @cached_property
+    def static_values(self) -> frozenset[str]:
+        """Values that depend on weights and constants alone: computed once, at load."""
+        known = {w.name for w in self.weights} | {c.name for c in self.constants}
+        for node in self.nodes:
+            if all(i is None or i in known for i in node.inputs):
+                known.update(v.name for v in node.outputs)
+        return frozenset(known)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the graph as JSON (docs/ir.md); whole or not at all."""
+        from npusim.ir.json import save_graph
+
+        save_graph(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Graph:
+        """Reads a graph from JSON and verifies it.
+
+        Raises:
+            GraphError: the file is not a graph, is of an unknown version, or breaks an invariant.
+        """
+        from npusim.ir.json import load_graph
+
+        return load_graph(path)

@@ -1,0 +1,302 @@
+"""The kernels a compiled program may call: their operands and parameter fields.
+
+The single description of the boundary between compiler and kernels. `python -m
+npusim.ops.abi_header` writes it as C++ structs to `kernels/shared/abi.h` (a test keeps the two
+equal); every backend implements the same stems over the same structs.
+
+Conventions, unless a kernel says otherwise
+* Strides and offsets count elements. Shapes and strides are padded with 1 and 0 to their length.
+* `*_dtype` is a code of `npusim.ir.types.DTYPES`.
+* Operands come inputs first, then outputs; an operand in [brackets] is present only when its flag
+  field says so. Weights packed by an init command are opaque to everybody but their kernels.
+* Compute is float32 for float32/float16/bfloat16 storage, float64 for float64.
+* `act` is an opcode of `ops/scalar.py` applied to the result: "copy" for none, any unary float
+  opcode, or "clamp" with (act_lo, act_hi).
+* `residual`: 0 none, 1 added before the activation, 2 added after it; same shape as the output.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+RANK = 8  # most dimensions a strided kernel iterates over (after collapsing)
+POINTWISE_INPUTS = 12
+POINTWISE_INSTRUCTIONS = 64
+POINTWISE_REGISTERS = 16
+INDEX_TENSORS = 6
+
+_FORMATS = {"i32": ("i", 4), "i64": ("q", 8), "f32": ("f", 4), "f64": ("d", 8)}
+
+
+@dataclass(frozen=True)
+class KernelDef:
+    """A kernel's name, operands and parameter struct.
+
+    Attributes:
+        name: the stem: `kernels/<backend>/` has the file, `abi.h` the struct.
+        operands: one line for people.
+        fields: (name, type) or (name, type, length) in declaration order; types i32 i64 f32 f64.
+            The layout is C's: natural alignment, padded to a multiple of 8.
+    """
+
+    name: str
+    operands: str
+    fields: tuple[tuple[str, str, int], ...]
+
+    @cached_property
+    def schema(self) -> str:
+        """The fields as text; a program carries it, and the runtime refuses another one."""
+        return " ".join(f"{n}:{t}" + (f"[{c}]" if c > 1 else "") for n, t, c in self.fields)
+
+    @cached_property
+    def _layout(self) -> tuple[tuple[tuple[str, str, int, int], ...], int]:
+        offset, rows = 0, []
+        for name, kind, count in self.fields:
+            size = _FORMATS[kind][1]
+            offset = (offset + size - 1) // size * size
+            rows.append((name, kind, count, offset))
+            offset += size * count
+        return tuple(rows), (offset + 7) // 8 * 8
+
+    @property
+    def params_size(self) -> int:
+        """Bytes of the parameter struct."""
+        return self._layout[1]
+
+    def pack(self, params: Mapping[str, int | float | Sequence[int | float]]) -> bytes:
+        """Returns the parameter struct as bytes.
+
+        Args:
+            params: a value for every scalar field; a sequence, at most as long as the field, for
+                every array field. The rest of an array is zero (shapes: write all of it).
+
+        Raises:
+            KeyError: a field is missing. ValueError: an unknown field, or a sequence too long.
+        """
+        unknown = set(params) - {row[0] for row in self._layout[0]}
+        if unknown:
+            raise ValueError(f"kernel {self.name} has no parameter {sorted(unknown)}")
+        out = bytearray(self.params_size)
+        for name, kind, count, offset in self._layout[0]:
+            given = params[name]
+            values = [given] if isinstance(given, (int, float)) else list(given)
+            if len(values) > count:
+                raise ValueError(f"kernel {self.name}: {name} takes {count}, got {len(values)}")
+            struct.pack_into(f"<{len(values)}{_FORMATS[kind][0]}", out, offset, *values)
+        return bytes(out)
+
+
+def _def(name: str, operands: str, fields: str) -> KernelDef:
+    rows = []
+    for item in fields.split():
+        field, kind = item.split(":")
+        count = 1
+        if kind.endswith("]"):
+            kind, length = kind[:-1].split("[")
+            count = int(length)
+        rows.append((field, kind, count))
+    return KernelDef(name, operands, tuple(rows))
+
+
+_EPILOGUE = "has_bias:i32 residual:i32 act:i32 act_lo:f32 act_hi:f32"
+
+# Geometry of a window kernel over up to three spatial dimensions (depth, height, width); 1-D and
+# 2-D use width, or height and width, and have extent 1 elsewhere. `pad` is the front padding; the
+# back padding follows from the output extent. Strides: batch, channel, depth, height, width.
+_WINDOW = (
+    "batch:i64 in_channels:i64 out_channels:i64 in_size:i64[3] out_size:i64[3] kernel:i64[3] "
+    "stride:i64[3] pad:i64[3] dilation:i64[3] x_strides:i64[5] y_strides:i64[5]"
+)
+
+KERNELS: dict[str, KernelDef] = {
+    k.name: k
+    for k in (
+        # y[i] = program(x0[i], x1[i], …): one fused chain over a strided iteration space. Each
+        # instruction is (opcode, dst, a, b, c, class) with class 0 "f", 1 "d", 2 "i"; a, b, c are
+        # registers, or -1-k for constants[k]. The inputs are loaded to registers 0 … n_inputs-1
+        # (x_class gives the class), the result is in register `result` of class result_class.
+        _def(
+            "pointwise",
+            "x0 … x{n_inputs-1}, y",
+            f"rank:i32 n_inputs:i32 n_instructions:i32 result:i32 result_class:i32 y_dtype:i32 "
+            f"x_dtype:i32[{POINTWISE_INPUTS}] x_class:i32[{POINTWISE_INPUTS}] "
+            f"shape:i64[{RANK}] y_strides:i64[{RANK}] x_strides:i64[{POINTWISE_INPUTS * RANK}] "
+            f"code:i32[{POINTWISE_INSTRUCTIONS * 6}] constants:f64[{POINTWISE_INSTRUCTIONS}] "
+            f"int_constants:i64[{POINTWISE_INSTRUCTIONS}]",
+        ),
+        # y[i] = x[i], same dtype, any strides (0 broadcasts x; negative x strides flip: the
+        # operand's offset points at element 0).
+        _def(
+            "copy",
+            "x, y",
+            f"element_size:i32 rank:i32 shape:i64[{RANK}] x_strides:i64[{RANK}] "
+            f"y_strides:i64[{RANK}]",
+        ),
+        # y[i] = value (bits of the element in the low bytes of `value`).
+        _def(
+            "fill",
+            "y",
+            f"element_size:i32 rank:i32 shape:i64[{RANK}] y_strides:i64[{RANK}] value:i64",
+        ),
+        # y = reduce(x): out dimensions `shape` (with strides in x and y), reduced dimensions
+        # `reduced` (with strides in x). op: 0 sum, 1 mean, 2 max, 3 min, 4 prod, 5 any, 6 all,
+        # 7 argmax, 8 argmin, 9 var (divisor n - correction), 10 std, 11 sum of squares,
+        # 12 l2 norm, 13 sum of absolutes, 14 logsumexp. argmax/argmin count positions in the
+        # row-major order of `reduced`, the first wins, NaN wins.
+        _def(
+            "reduce",
+            "x, y",
+            f"op:i32 x_dtype:i32 y_dtype:i32 rank:i32 reduced_rank:i32 correction:f64 "
+            f"shape:i64[{RANK}] x_strides:i64[{RANK}] y_strides:i64[{RANK}] "
+            f"reduced:i64[{RANK}] reduced_strides:i64[{RANK}]",
+        ),
+        # softmax along the middle of a dense [outer, size, inner]; log: log_softmax.
+        _def(
+            "softmax",
+            "x, y",
+            "outer:i64 size:i64 inner:i64 log:i32 x_dtype:i32 y_dtype:i32",
+        ),
+        # Normalises each of `rows` rows of `size` contiguous elements. kind: 0 layer norm, 1 RMS
+        # norm. weight, bias: [size] in w_dtype.
+        _def(
+            "norm",
+            "x, [weight], [bias], y",
+            "kind:i32 rows:i64 size:i64 x_row_stride:i64 y_row_stride:i64 eps:f64 "
+            "has_weight:i32 has_bias:i32 x_dtype:i32 w_dtype:i32 y_dtype:i32",
+        ),
+        # Group norm; spatial dimensions collapsed to one. Strides: batch, channel, spatial.
+        # weight, bias: [channels] in w_dtype.
+        _def(
+            "group_norm",
+            "x, [weight], [bias], y",
+            "batch:i64 channels:i64 spatial:i64 groups:i64 x_strides:i64[3] y_strides:i64[3] "
+            "eps:f64 has_weight:i32 has_bias:i32 x_dtype:i32 w_dtype:i32 y_dtype:i32 act:i32",
+        ),
+        # Packs B for `gemm` and `conv`: source element (g, n, t, c) at g*g_stride + n*n_stride +
+        # t*t_stride + c*c_stride becomes [groups][ceil(n/16)][taps*channels][16], zero-padded,
+        # in y_dtype. k = tap * channels + channel.
+        _def(
+            "pack_b",
+            "w, packed",
+            "groups:i64 n:i64 taps:i64 channels:i64 g_stride:i64 n_stride:i64 t_stride:i64 "
+            "c_stride:i64 x_dtype:i32 y_dtype:i32",
+        ),
+        # y[m, n] = act(x[m, k] · B + bias + residual): B packed by pack_b (groups 1); bias is
+        # float32[n]; rows have stride ldx, ldy, ldr and contiguous elements.
+        _def(
+            "gemm",
+            "x, packed B, [bias], [residual], y",
+            "m:i64 n:i64 k:i64 ldx:i64 ldy:i64 ldr:i64 x_dtype:i32 b_dtype:i32 y_dtype:i32 "
+            f"r_dtype:i32 {_EPILOGUE}",
+        ),
+        # Convolution as an indirect GEMM. w packed by pack_b (taps = kd*kh*kw, channels =
+        # in_channels/groups). The channel stride of y and of the residual is 1, x's may be
+        # anything. bias float32[out_channels]. transposed: the gradient form
+        # (aten.conv_transpose), weight element (g, n, t, c) packed accordingly.
+        _def(
+            "conv",
+            "x, packed w, [bias], [residual], y",
+            f"{_WINDOW} r_strides:i64[5] groups:i64 transposed:i32 x_dtype:i32 w_dtype:i32 "
+            f"y_dtype:i32 r_dtype:i32 {_EPILOGUE}",
+        ),
+        # Depthwise convolution (groups = in_channels = out_channels); w is dense [taps][channels]
+        # in w_dtype; x, y and the residual have channel stride 1.
+        _def(
+            "conv_depthwise",
+            "x, w, [bias], [residual], y",
+            f"{_WINDOW} r_strides:i64[5] x_dtype:i32 w_dtype:i32 y_dtype:i32 r_dtype:i32 "
+            f"{_EPILOGUE}",
+        ),
+        # Transforms w[n, c, 3, 3] (strides in elements) for conv_winograd: packed float32
+        # [(tile+2)^2][ceil(n/16)][c][16].
+        _def(
+            "winograd_weights",
+            "w, packed",
+            "n:i64 channels:i64 tile:i32 x_dtype:i32 n_stride:i64 c_stride:i64 h_stride:i64 "
+            "w_stride:i64",
+        ),
+        # 3x3 stride-1 convolution, F(tile x tile, 3x3) (Lavin & Gray, arXiv:1509.09308); operands
+        # and layout as conv with groups 1.
+        _def(
+            "conv_winograd",
+            "x, packed w, [bias], [residual], y",
+            f"{_WINDOW} r_strides:i64[5] tile:i32 x_dtype:i32 y_dtype:i32 r_dtype:i32 {_EPILOGUE}",
+        ),
+        # y[…, m, n] = alpha * a[…, m, k] · b[…, k, n] over up to six batch dimensions (outermost
+        # first; stride 0 broadcasts). Strides are free for a and b; y's n stride is 1. Any dtype,
+        # the same one for a, b and y; integers accumulate in int64.
+        _def(
+            "matmul",
+            "a, b, y",
+            "batch:i64[6] a_batch:i64[6] b_batch:i64[6] y_batch:i64[6] m:i64 n:i64 k:i64 "
+            "a_m:i64 a_k:i64 b_k:i64 b_n:i64 y_m:i64 dtype:i32 alpha:f32",
+        ),
+        # y = softmax(scale * q·kᵀ + mask, causal) · v. Strides: batch, head, position; the last
+        # dimension is contiguous. kv_heads divides heads. mask: bool (True: attend) or float
+        # (added), strides batch, head, query, key. causal: query i sees keys <= i + offset.
+        # A row that sees nothing is 0.
+        _def(
+            "attention",
+            "q, k, v, [mask], y",
+            "batch:i64 heads:i64 kv_heads:i64 q_len:i64 kv_len:i64 head_dim:i64 v_dim:i64 "
+            "q_strides:i64[3] k_strides:i64[3] v_strides:i64[3] y_strides:i64[3] "
+            "mask_strides:i64[4] causal_offset:i64 has_mask:i32 mask_dtype:i32 causal:i32 "
+            "dtype:i32 scale:f32",
+        ),
+        # op: 0 max, 1 average. adaptive: window i is [floor(i*in/out), ceil((i+1)*in/out)) per
+        # dimension, and kernel, stride, pad are ignored. Average divides by `divisor` if > 0, by
+        # the window clipped to the padded input if count_include_pad, else by the valid elements.
+        # out_channels equals in_channels. has_indices (max, int64): position in the row-major
+        # input plane, NaN wins, the first wins; same strides as y.
+        _def(
+            "pool",
+            "x, y, [indices]",
+            f"{_WINDOW} op:i32 adaptive:i32 count_include_pad:i32 has_indices:i32 divisor:i64 "
+            "x_dtype:i32 y_dtype:i32",
+        ),
+        # y[o] = x[Σ_d o_d·x_strides_d + Σ_k wrap(idx_k[Σ_d o_d·idx_strides_k_d])·k_stride_k]:
+        # embedding, index, index_select, gather. A negative index counts from the end of
+        # k_size; one out of range is an error of the run. Index dtype int64, int32 or uint8.
+        _def(
+            "index",
+            "x, idx0 … idx{n-1}, y",
+            f"element_size:i32 idx_dtype:i32 n:i32 rank:i32 shape:i64[{RANK}] "
+            f"x_strides:i64[{RANK}] y_strides:i64[{RANK}] "
+            f"idx_strides:i64[{INDEX_TENSORS * RANK}] k_size:i64[{INDEX_TENSORS}] "
+            f"k_stride:i64[{INDEX_TENSORS}]",
+        ),
+        # The inverse: y[…] (op)= src[o], iterating o in row-major order. mode: 0 set, 1 add,
+        # 2 mul, 3 max, 4 min. y holds the starting value already. Strides of y as x's above.
+        _def(
+            "scatter",
+            "src, idx0 … idx{n-1}, y (read and written)",
+            f"mode:i32 dtype:i32 idx_dtype:i32 n:i32 rank:i32 shape:i64[{RANK}] "
+            f"src_strides:i64[{RANK}] y_strides:i64[{RANK}] "
+            f"idx_strides:i64[{INDEX_TENSORS * RANK}] k_size:i64[{INDEX_TENSORS}] "
+            f"k_stride:i64[{INDEX_TENSORS}]",
+        ),
+        # mode: 0 nearest, 1 linear (1-3 dimensions), 2 cubic (height and width), 3 nearest-exact.
+        # scale is input/output per dimension as PyTorch computes it, for the mode at hand.
+        # Strides as in _WINDOW.
+        _def(
+            "resize",
+            "x, y",
+            "batch:i64 channels:i64 in_size:i64[3] out_size:i64[3] x_strides:i64[5] "
+            "y_strides:i64[5] scale:f64[3] mode:i32 align_corners:i32 x_dtype:i32 y_dtype:i32",
+        ),
+        # Inclusive scan along the middle of a dense [outer, size, inner]. op: 0 sum, 1 prod,
+        # 2 max, 3 min, 4 logsumexp.
+        _def("scan", "x, y", "outer:i64 size:i64 inner:i64 op:i32 x_dtype:i32 y_dtype:i32"),
+        # The k first elements of a stable sort along the middle of a dense [outer, size, inner];
+        # descending: 1 for the largest first. NaN counts as the largest. values keep x's dtype,
+        # indices are int64, both dense [outer, k, inner].
+        _def(
+            "sort",
+            "x, values, indices",
+            "outer:i64 size:i64 inner:i64 k:i64 descending:i32 dtype:i32",
+        ),
+    )
+}

@@ -1,0 +1,154 @@
+"""The scalar dialect: what one element of a pointwise chain or an epilogue can do.
+
+Owns the opcode table (shared with kernels through the generated `kernels/shared/abi.h`) and
+`ScalarProgram`, the form in which a fused chain stands in a graph. A backend turns it into a
+vectorised bytecode loop (CPU) or into generated source (GPUs).
+
+Every register belongs to a compute class: "f" (float32; holds float32/16, bfloat16), "d"
+(float64) or "i" (int64; holds all integers, and bool as 0/1). Loads and stores convert between
+storage dtype and class; storing "f"/"d" as an integer truncates toward zero, storing as bool
+tests against zero, and integers wrap on narrowing, as in PyTorch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# name -> (code, arity, class of the result: "=" same as operands, else "i"; classes allowed)
+# The codes are part of the file format: append, never renumber.
+OPCODES: dict[str, tuple[int, int, str, str]] = {
+    # unary, float
+    "copy": (0, 1, "=", "fdi"),
+    "neg": (1, 1, "=", "fdi"),
+    "abs": (2, 1, "=", "fdi"),
+    "exp": (3, 1, "=", "fd"),
+    "expm1": (4, 1, "=", "fd"),
+    "log": (5, 1, "=", "fd"),
+    "log1p": (6, 1, "=", "fd"),
+    "log2": (7, 1, "=", "fd"),
+    "log10": (8, 1, "=", "fd"),
+    "sqrt": (9, 1, "=", "fd"),
+    "rsqrt": (10, 1, "=", "fd"),
+    "reciprocal": (11, 1, "=", "fd"),
+    "sin": (12, 1, "=", "fd"),
+    "cos": (13, 1, "=", "fd"),
+    "tan": (14, 1, "=", "fd"),
+    "asin": (15, 1, "=", "fd"),
+    "acos": (16, 1, "=", "fd"),
+    "atan": (17, 1, "=", "fd"),
+    "sinh": (18, 1, "=", "fd"),
+    "cosh": (19, 1, "=", "fd"),
+    "asinh": (20, 1, "=", "fd"),
+    "acosh": (21, 1, "=", "fd"),
+    "atanh": (22, 1, "=", "fd"),
+    "tanh": (23, 1, "=", "fd"),
+    "sigmoid": (24, 1, "=", "fd"),
+    "erf": (25, 1, "=", "fd"),
+    "floor": (26, 1, "=", "fd"),
+    "ceil": (27, 1, "=", "fd"),
+    "round": (28, 1, "=", "fd"),  # half to even
+    "trunc": (29, 1, "=", "fd"),
+    "sign": (30, 1, "=", "fdi"),
+    "relu": (31, 1, "=", "fdi"),
+    "gelu": (32, 1, "=", "fd"),  # exact, through erf
+    "gelu_tanh": (33, 1, "=", "fd"),
+    "silu": (34, 1, "=", "fd"),
+    "hardswish": (35, 1, "=", "fd"),
+    "hardsigmoid": (36, 1, "=", "fd"),
+    "softplus": (37, 1, "=", "fd"),  # beta 1, threshold 20
+    "mish": (38, 1, "=", "fd"),
+    "isnan": (39, 1, "i", "fd"),
+    "isinf": (40, 1, "i", "fd"),
+    "logical_not": (41, 1, "i", "fdi"),
+    "bitwise_not": (42, 1, "=", "i"),
+    "exp2": (43, 1, "=", "fd"),
+    # class conversions: unary, the result's class is in the name
+    "to_f": (48, 1, "f", "fdi"),
+    "to_d": (49, 1, "d", "fdi"),
+    "to_i": (50, 1, "i", "fdi"),  # truncates toward zero
+    "to_bool": (51, 1, "i", "fdi"),  # x != 0
+    # binary
+    "add": (64, 2, "=", "fdi"),
+    "sub": (65, 2, "=", "fdi"),
+    "mul": (66, 2, "=", "fdi"),
+    "div": (67, 2, "=", "fd"),
+    "div_trunc": (68, 2, "=", "fdi"),
+    "div_floor": (69, 2, "=", "fdi"),
+    "remainder": (70, 2, "=", "fdi"),  # sign of the divisor (Python)
+    "fmod": (71, 2, "=", "fdi"),  # sign of the dividend (C)
+    "pow": (72, 2, "=", "fdi"),
+    "maximum": (73, 2, "=", "fdi"),  # NaN wins
+    "minimum": (74, 2, "=", "fdi"),  # NaN wins
+    "atan2": (75, 2, "=", "fd"),
+    "eq": (76, 2, "i", "fdi"),
+    "ne": (77, 2, "i", "fdi"),
+    "lt": (78, 2, "i", "fdi"),
+    "le": (79, 2, "i", "fdi"),
+    "gt": (80, 2, "i", "fdi"),
+    "ge": (81, 2, "i", "fdi"),
+    "logical_and": (82, 2, "i", "fdi"),
+    "logical_or": (83, 2, "i", "fdi"),
+    "logical_xor": (84, 2, "i", "fdi"),
+    "bitwise_and": (85, 2, "=", "i"),
+    "bitwise_or": (86, 2, "=", "i"),
+    "bitwise_xor": (87, 2, "=", "i"),
+    "shift_left": (88, 2, "=", "i"),
+    "shift_right": (89, 2, "=", "i"),
+    # ternary
+    "where": (96, 3, "=", "fdi"),  # operand 0 is class "i", 1 and 2 (and the result) are equal
+    "fma": (97, 3, "=", "fd"),  # a*b + c
+    "clamp": (98, 3, "=", "fdi"),  # min(max(x, lo), hi); NaN stays
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarOp:
+    """One instruction in single-assignment form.
+
+    Attributes:
+        op: a key of `OPCODES`.
+        args: operands. A non-negative int is the value of that index: the program's inputs come
+            first (0 … n_inputs-1), then one an instruction. A float/int literal is written as
+            ("const", value).
+        cls: compute class of the operands ("f", "d", "i").
+    """
+
+    op: str
+    args: tuple[int | tuple[str, float | int], ...]
+    cls: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarProgram:
+    """A pointwise function of `inputs` operands; the last instruction is the result.
+
+    Attributes:
+        inputs: compute class of each operand as loaded.
+        body: the instructions.
+    """
+
+    inputs: tuple[str, ...]
+    body: tuple[ScalarOp, ...]
+
+    def to_attr(self) -> tuple[object, ...]:
+        """Returns the program as nested tuples, the form a node's attribute can hold."""
+        return (self.inputs, tuple((o.op, o.args, o.cls) for o in self.body))
+
+    @classmethod
+    def from_attr(cls, attr: object) -> ScalarProgram:
+        """Inverse of `to_attr`."""
+        inputs, body = attr  # type: ignore[misc]
+        return cls(tuple(inputs), tuple(ScalarOp(o, tuple(a), c) for o, a, c in body))
+
+
+def compute_class(dtype: str) -> str:
+    """Returns the compute class that holds a storage dtype."""
+    if dtype == "float64":
+        return "d"
+    return "f" if dtype in ("float32", "float16", "bfloat16") else "i"
+
+
+def result_class(op: ScalarOp) -> str:
+    """Returns the compute class of an instruction's result."""
+    result = OPCODES[op.op][2]
+    return op.cls if result == "=" else result

@@ -1,0 +1,197 @@
+"""The compiled program: what a `.npubin` file holds, as plain data.
+
+Mirrors `cpp/runtime/program.h`; `program/format.py` converts to and from bytes, and
+`docs/npubin.md` is the specification of both.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from npusim.ir.graph import Graph
+
+ALIGNMENT = 64  # bytes; of every buffer offset
+
+
+class BufferKind(enum.IntEnum):
+    """Where a buffer lives and for how long."""
+
+    INPUT = 0  # bound by the caller at each run
+    OUTPUT = 1  # bound or received by the caller at each run
+    TEMP = 2  # in the method's arena, planned by program/plan_memory.py
+    WEIGHT = 3  # a checkpoint tensor as it is
+    CONSTANT = 4  # in the file's constant section
+    PERSISTENT = 5  # written by the init method, read by all methods
+    STATE = 6  # survives from run to run
+
+
+class Access(enum.IntEnum):
+    """What a command does to an operand."""
+
+    READ = 0
+    WRITE = 1
+    READ_WRITE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """`bytes` of memory; `offset` is its place in the arena or section its kind implies."""
+
+    kind: BufferKind
+    bytes: int
+    offset: int = 0
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Part of a buffer a command touches, from byte `offset` on."""
+
+    buffer: int
+    offset: int
+    access: Access
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One kernel call: `kernel` indexes `CompiledProgram.kernels`, `node` its `nodes`."""
+
+    kernel: int
+    node: int
+    params: bytes
+    operands: tuple[Operand, ...]
+    grid: tuple[int, int, int] = (0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel by name, the parameter schema it was packed for, and device code if any."""
+
+    name: str
+    schema: str
+    image: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """How a caller's tensor maps to a device buffer.
+
+    Attributes:
+        name: the argument or result name.
+        buffer: index of the buffer.
+        dtype: a key of `npusim.ir.types.DTYPES`.
+        shape: what the caller passes and receives, dense row-major.
+        alloc_shape: what the device buffer holds: `shape`, padded where the target asks for it.
+    """
+
+    name: str
+    buffer: int
+    dtype: str
+    shape: tuple[int, ...]
+    alloc_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """An entry point: an ordered command list with its inputs and outputs."""
+
+    name: str
+    commands: tuple[Command, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    arena_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSpec:
+    """A checkpoint tensor the program needs, under any one of `keys`, shown by `buffer`."""
+
+    keys: tuple[str, ...]
+    buffer: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """The graph node a command came from, for messages and reports."""
+
+    name: str
+    op: str
+    source: str
+
+
+@dataclass(frozen=True)
+class CompiledProgram:
+    """A compiled model: methods over shared weights. Save it with `save`, run it with Executor.
+
+    Attributes:
+        metadata: JSON-able facts for people and tools (model name, producer, the lowered graph).
+    """
+
+    target: str
+    kernels: tuple[Kernel, ...]
+    buffers: tuple[Buffer, ...]
+    methods: tuple[Method, ...]
+    init: Method
+    weights: tuple[WeightSpec, ...]
+    nodes: tuple[NodeInfo, ...]
+    constants: bytes
+    persistent_bytes: int
+    state_bytes: int
+    metadata: Mapping[str, object] = field(default_factory=dict)
+
+    def method(self, name: str | None = None) -> Method:
+        """Returns a method by name; without a name, the first one. KeyError when absent."""
+        if name is None:
+            return self.methods[0]
+        for method in self.methods:
+            if method.name == name:
+                return method
+        raise KeyError(name)
+
+    @property
+    def input_specs(self) -> tuple[TensorSpec, ...]:
+        """Inputs of the first method, in order."""
+        return self.methods[0].inputs
+
+    @property
+    def output_specs(self) -> tuple[TensorSpec, ...]:
+        """Outputs of the first method, in order."""
+        return self.methods[0].outputs
+
+    @property
+    def graph(self) -> Graph | None:
+        """The lowered graph the program was made from, if the file still carries it."""
+        from npusim.ir.json import graph_from_json
+
+        stored = self.metadata.get("graph")
+        return graph_from_json(stored) if stored is not None else None
+
+    def to_bytes(self) -> bytes:
+        """Returns the `.npubin` image."""
+        from npusim.program.format import write_program
+
+        return write_program(self)
+
+    def save(self, path: str | Path) -> None:
+        """Writes a `.npubin` file; whole or not at all."""
+        from npusim.program.format import save_program
+
+        save_program(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> CompiledProgram:
+        """Reads a `.npubin` file.
+
+        Raises:
+            ProgramFormatError: truncated, corrupt, of another version, or not a program.
+        """
+        from npusim.program.format import load_program
+
+        return load_program(path)
