@@ -1,0 +1,160 @@
+"""What a legal Graph is, checked. Runs after extraction, after loading and after every pass.
+
+Owns the invariants that hold for all graphs, whatever their ops; what an op demands of its
+operands is checked by its reference (`npusim.ops.reference.check_node`) and its lowering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from npusim.errors import GraphError, at
+from npusim.ir.graph import Graph, Node
+from npusim.ir.types import DTYPES, TensorType
+
+INT64_MAX = 2**63 - 1
+_MAX_NAME = 4096
+_MAX_RANK = 64
+_MAX_NESTING = 16
+
+
+def verify_graph(graph: Graph) -> Graph:
+    """Checks every invariant and returns the graph.
+
+    Raises:
+        GraphError: names the first node or value that breaks an invariant, and which one.
+    """
+    _check_name(graph.name, "The graph's name", empty=True)
+    defined = _check_leaves(graph)
+    _unique((n.name for n in graph.nodes), "Two nodes are named")
+    for node in graph.nodes:
+        _check_node(node, defined)
+    _check_outputs(graph, defined)
+    return graph
+
+
+def _check_leaves(graph: Graph) -> set[str]:
+    """Checks inputs, weights and constants; returns the values they define."""
+    defined: set[str] = set()
+    leaves = (("input", graph.inputs), ("weight", graph.weights), ("constant", graph.constants))
+    for kind, values in leaves:
+        for value in values:
+            where = f"{kind} {value.name!r}"
+            _define(value.name, defined, where)
+            _check_type(value.type, where)
+    _unique((k for w in graph.weights for k in (w.key, *w.aliases)), "Two weights have the key")
+    for weight in graph.weights:
+        for key in (weight.key, *weight.aliases):
+            _check_name(key, f"A key of weight {weight.name!r}")
+    for constant in graph.constants:
+        if len(constant.data) != constant.type.nbytes:
+            raise GraphError(
+                f"constant {constant.name!r} is {constant.type}, {constant.type.nbytes} bytes, "
+                f"but holds {len(constant.data)}."
+            )
+    return defined
+
+
+def _check_node(node: Node, defined: set[str]) -> None:
+    where = f"node {node.name!r} ({node.op}){at(node.source)}"
+    _check_name(node.name, f"The name of {where}")
+    _check_name(node.op, f"The op of {where}")
+    if "." not in node.op:
+        raise GraphError(f"{where}: an op is written namespace.name[.overload].")
+    for index, name in enumerate(node.inputs):
+        if name is not None and name not in defined:
+            raise GraphError(f"{where}: operand {index}, {name!r}, is not defined before it.")
+    for key, attr in node.attrs.items():
+        _check_name(key, f"An attribute's name of {where}")
+        _check_attr(attr, f"{where}: attribute {key!r}")
+    if not node.outputs:
+        raise GraphError(f"{where} has no outputs.")
+    for value in node.outputs:
+        _define(value.name, defined, where)
+        _check_type(value.type, f"{where}: output {value.name!r}")
+
+
+def _check_outputs(graph: Graph, defined: set[str]) -> None:
+    if not graph.outputs:
+        raise GraphError(f"graph {graph.name!r} has no outputs.")
+    _unique((o.name for o in graph.outputs), "Two outputs are named")
+    for output in graph.outputs:
+        _check_name(output.name, "An output's name")
+        if output.value not in defined:
+            raise GraphError(
+                f"output {output.name!r} shows {output.value!r}, which is not defined."
+            )
+
+
+def _define(name: str, defined: set[str], where: str) -> None:
+    _check_name(name, f"The name of a value of {where}")
+    if name in defined:
+        raise GraphError(f"{where} defines {name!r}, which is already defined.")
+    defined.add(name)
+
+
+def _unique(names: Iterable[str], message: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise GraphError(f"{message} {name!r}.")
+        seen.add(name)
+
+
+def _check_name(name: object, what: str, *, empty: bool = False) -> None:
+    if not isinstance(name, str) or not (name or empty) or len(name) > _MAX_NAME:
+        raise GraphError(f"{what} must be a string of 1 to {_MAX_NAME} characters.")
+    if not _is_unicode(name):
+        raise GraphError(f"{what} is not valid Unicode.")
+    if not name.isprintable():
+        raise GraphError(f"{what}, {name!r}, contains characters that cannot be printed.")
+
+
+def _is_unicode(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
+
+
+def _check_type(type: TensorType, where: str) -> None:
+    if type.dtype not in DTYPES:
+        raise GraphError(f"{where} has dtype {type.dtype!r}; known are {', '.join(DTYPES)}.")
+    if len(type.shape) > _MAX_RANK:
+        raise GraphError(
+            f"{where} has {len(type.shape)} dimensions; at most {_MAX_RANK} are legal."
+        )
+    for size in type.shape:
+        if not _is_int(size) or size < 0:
+            raise GraphError(f"{where} has shape {type.shape}; dimensions are ints, 0 or more.")
+    if max(type.shape, default=0) > INT64_MAX or type.nbytes > INT64_MAX:
+        raise GraphError(f"{where} has shape {type.shape}, beyond what 64 bits can address.")
+    if type.order is None:
+        return
+    if not all(map(_is_int, type.order)) or sorted(type.order) != list(range(type.rank)):
+        raise GraphError(
+            f"{where} has storage order {type.order}, not a permutation of its {type.rank} "
+            "dimensions."
+        )
+    if type.order == tuple(range(type.rank)):
+        raise GraphError(f"{where} spells row-major order out; it is written None.")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_attr(attr: object, where: str, depth: int = 0) -> None:
+    if depth > _MAX_NESTING:
+        raise GraphError(f"{where} is nested more than {_MAX_NESTING} deep.")
+    if isinstance(attr, tuple):
+        for item in attr:
+            _check_attr(item, where, depth + 1)
+    elif _is_int(attr):
+        if not -INT64_MAX - 1 <= attr <= INT64_MAX:  # type: ignore[operator]
+            raise GraphError(f"{where} holds {attr}, beyond 64 bits.")
+    elif isinstance(attr, str):
+        if not _is_unicode(attr):
+            raise GraphError(f"{where} is not valid Unicode.")
+    elif not (attr is None or isinstance(attr, (bool, float))):
+        raise GraphError(
+            f"{where} holds a {type(attr).__name__}; legal are None, bool, int, float, str and "
+            "tuples of these."
+        )
