@@ -25,6 +25,8 @@ def write_atomic(path: str | os.PathLike[str], data: bytes | bytearray | memoryv
     Raises:
         Error: the folder is missing, the path is a folder, or the system refuses to write.
     """
+    if "\0" in os.fspath(path):
+        raise Error("Cannot write to a path that holds a NUL character.", hint="Name another.")
     target = Path(os.path.realpath(path))
     try:
         mode = _mode(target)
@@ -61,8 +63,8 @@ def _replace(target: Path, data: memoryview, mode: int | None) -> None:
 
 @contextlib.contextmanager
 def _temporary_beside(target: Path) -> Iterator[Path]:
-    # The name is cut so that a target near the length limit still has room for the suffix.
-    temporary = target.with_name(f".{target.name[:64]}.{secrets.token_hex(6)}.tmp")
+    # Cut: names have at most 255 bytes, and a character takes up to four.
+    temporary = target.with_name(f".{target.name[:48]}.{secrets.token_hex(6)}.tmp")
     try:
         yield temporary
     except BaseException:  # KeyboardInterrupt too
