@@ -1,12 +1,20 @@
 // Vectors of the instruction set this file is compiled for, on the compiler's own vector types:
-// one source for SSE2, AVX2, AVX-512 and NEON. Owns loads, stores, tails and the conversions
-// between storage dtypes and compute lanes. `kLanes` floats make a Vec.
+// one source for SSE2, AVX2, AVX-512 and NEON. Owns loads, stores, tails, rounding, horizontal
+// sums and the conversions between storage dtypes and compute lanes. `kLanes` floats make a Vec.
+//
+// The only intrinsics of the kernels are the half-precision conversions below. Nothing here (or in
+// any kernel) may instantiate a standard template with external linkage: the linker would keep one
+// copy for all instruction sets, and it could be the one this processor cannot run.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
 #include "kernels/cpu/kernel.h"
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
 
 namespace npusim::cpu::NPUSIM_ISA {
 
@@ -28,6 +36,10 @@ struct VectorOf {
 using Vec = VectorOf<float, kLanes>::type;
 using IVec = VectorOf<int32_t, kLanes>::type;
 using UVec = VectorOf<uint32_t, kLanes>::type;
+// Half as many doubles: what fits the same register. For steps that need more than float's digits.
+inline constexpr int kDoubles = kLanes / 2;
+using DVec = VectorOf<double, kDoubles>::type;
+using LVec = VectorOf<int64_t, kDoubles>::type;
 
 inline Vec load(const float* p) {
   return *reinterpret_cast<const VectorOf<float, kLanes>::unaligned*>(p);
@@ -41,55 +53,114 @@ inline Vec broadcast(float x) { return x - Vec{}; }
 struct bfloat16 {
   uint16_t bits;
 };
-#if defined(__FLT16_MAX__)
-using float16 = _Float16;
-#else
-using float16 = __fp16;
-#endif
+struct float16 {
+  uint16_t bits;
+};
 
-inline float to_float(float x) { return x; }
-inline float to_float(bfloat16 x) {
-  const uint32_t bits = uint32_t{x.bits} << 16;
+inline float bits_to_float(uint32_t bits) {
   float out;
   std::memcpy(&out, &bits, sizeof out);
   return out;
 }
-inline float to_float(float16 x) { return static_cast<float>(x); }
+inline uint32_t float_to_bits(float x) {
+  uint32_t out;
+  std::memcpy(&out, &x, sizeof out);
+  return out;
+}
+inline Vec as_float(UVec v) { return reinterpret_cast<Vec>(v); }
+inline Vec as_float(IVec v) { return reinterpret_cast<Vec>(v); }
+inline UVec as_bits(Vec v) { return reinterpret_cast<UVec>(v); }
+
+inline float to_float(float x) { return x; }
+inline float to_float(bfloat16 x) { return bits_to_float(uint32_t{x.bits} << 16); }
+// Multiplying by 2^112 rebiases the exponent and normalises subnormals in one step; infinities and
+// NaNs, whose exponent field then reads 2^16 and above, get float's largest exponent.
+inline float to_float(float16 x) {
+  const float magnitude = bits_to_float((x.bits & 0x7FFFu) << 13) * 0x1p112f;
+  const uint32_t special = magnitude >= 0x1p16f ? 0x7F800000u : 0u;
+  return bits_to_float(float_to_bits(magnitude) | special | (x.bits & 0x8000u) << 16);
+}
 
 template <typename T>
-inline T from_float(float x) {
-  return static_cast<T>(x);
+T from_float(float x);
+template <>
+inline float from_float<float>(float x) {
+  return x;
 }
 // Round to nearest even; NaN stays NaN (quiet).
 template <>
 inline bfloat16 from_float<bfloat16>(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
+  const uint32_t bits = float_to_bits(x);
   if (x != x) return {static_cast<uint16_t>((bits >> 16) | 0x40)};
   return {static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)};
+}
+template <>
+inline float16 from_float<float16>(float x) {
+  const uint32_t bits = float_to_bits(x), magnitude = bits & 0x7FFFFFFF;
+  const uint32_t sign = (bits >> 16) & 0x8000;
+  uint32_t half;
+  if (magnitude > 0x7F800000) {
+    half = 0x7E00;
+  } else if (magnitude >= 0x477FF000) {  // 65520 and above round to infinity
+    half = 0x7C00;
+  } else if (magnitude < 0x38800000) {  // subnormal: the addition aligns and rounds the mantissa
+    half = float_to_bits(bits_to_float(magnitude) + 0.5f) - 0x3F000000;
+  } else {
+    half = (magnitude - 0x38000000 + 0xFFF + ((magnitude >> 13) & 1)) >> 13;
+  }
+  return {static_cast<uint16_t>(sign | half)};
 }
 
 inline Vec load(const bfloat16* p) {
   using Half = VectorOf<uint16_t, kLanes>;
   const auto half = *reinterpret_cast<const Half::unaligned*>(&p->bits);
-  return reinterpret_cast<Vec>(__builtin_convertvector(half, UVec) << 16);
-}
-inline Vec load(const float16* p) {
-  return __builtin_convertvector(
-      *reinterpret_cast<const VectorOf<float16, kLanes>::unaligned*>(p), Vec);
+  return as_float(__builtin_convertvector(half, UVec) << 16);
 }
 inline void store(bfloat16* p, Vec v) {
-  const UVec bits = reinterpret_cast<UVec>(v);
+  const UVec bits = as_bits(v);
   const UVec rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
   const UVec nan = (bits >> 16) | 0x40;
   const UVec out = (v != v) ? nan : rounded;
   using Half = VectorOf<uint16_t, kLanes>;
   *reinterpret_cast<Half::unaligned*>(&p->bits) = __builtin_convertvector(out, Half::type);
 }
-inline void store(float16* p, Vec v) {
-  using Half = VectorOf<float16, kLanes>;
-  *reinterpret_cast<Half::unaligned*>(p) = __builtin_convertvector(v, Half::type);
+
+#if defined(__F16C__) && defined(__AVX512F__)
+inline Vec load(const float16* p) {
+  return (Vec)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
+inline void store(float16* p, Vec v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph((__m512)v, 0));
+}
+#elif defined(__F16C__) && defined(__AVX2__)
+inline Vec load(const float16* p) {
+  return (Vec)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline void store(float16* p, Vec v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph((__m256)v, 0));
+}
+#else
+// The scalar conversions above, lane by lane without branches.
+inline Vec load(const float16* p) {
+  using Half = VectorOf<uint16_t, kLanes>;
+  const UVec half =
+      __builtin_convertvector(*reinterpret_cast<const Half::unaligned*>(&p->bits), UVec);
+  const Vec magnitude = as_float((half & 0x7FFF) << 13) * 0x1p112f;
+  const UVec special = reinterpret_cast<UVec>(magnitude >= 0x1p16f) & 0x7F800000u;
+  return as_float(as_bits(magnitude) | special | (half & 0x8000) << 16);
+}
+inline void store(float16* p, Vec v) {
+  const UVec magnitude = as_bits(v) & 0x7FFFFFFF, sign = (as_bits(v) >> 16) & 0x8000;
+  const UVec normal = (magnitude - 0x38000000 + 0xFFF + ((magnitude >> 13) & 1)) >> 13;
+  const UVec subnormal = as_bits(as_float(magnitude) + 0.5f) - 0x3F000000;
+  UVec half = magnitude < 0x38800000 ? subnormal : normal;
+  half = magnitude >= 0x477FF000 ? UVec{} + 0x7C00 : half;
+  half = magnitude > 0x7F800000 ? UVec{} + 0x7E00 : half;
+  using Half = VectorOf<uint16_t, kLanes>;
+  *reinterpret_cast<Half::unaligned*>(&p->bits) =
+      __builtin_convertvector(half | sign, Half::type);
+}
+#endif
 
 // The first `n` < kLanes elements; lanes beyond them are zero on load, untouched on store.
 template <typename T>
@@ -105,6 +176,62 @@ inline void store_part(T* p, Vec v, int64_t n) {
   std::memcpy(p, lanes, static_cast<size_t>(n) * sizeof(T));
 }
 
+// Lane-wise square root; the compilers turn the loop into one instruction.
+inline Vec sqrt(Vec x) {
+  Vec out{};
+  for (int i = 0; i < kLanes; ++i) out[i] = __builtin_sqrtf(x[i]);
+  return out;
+}
+
+inline Vec abs(Vec x) { return as_float(as_bits(x) & 0x7FFFFFFF); }
+// The magnitude of `x` with the sign of `sign`.
+inline Vec copysign(Vec x, Vec sign) {
+  return as_float((as_bits(x) & 0x7FFFFFFF) | (as_bits(sign) & 0x80000000));
+}
+
+// Rounding to integers. Floats of magnitude 2^23 and above are integers already; below that the
+// conversion to int32 is exact. -0 and the sign of results that round to 0 are kept.
+inline Vec trunc(Vec x) {
+  const Vec whole = __builtin_convertvector(__builtin_convertvector(x, IVec), Vec);
+  return abs(x) < 0x1p23f ? copysign(whole, x) : x;
+}
+inline Vec round_even(Vec x) {
+  const Vec shift = copysign(broadcast(0x1p23f), x);
+  return abs(x) < 0x1p23f ? copysign((x + shift) - shift, x) : x;
+}
+inline Vec floor(Vec x) {
+  const Vec whole = trunc(x);
+  return copysign(whole > x ? whole - 1.0f : whole, x);
+}
+inline Vec ceil(Vec x) {
+  const Vec whole = trunc(x);
+  return copysign(whole < x ? whole + 1.0f : whole, x);
+}
+
+// The larger and the smaller of each lane; NaN wins from either side.
+inline Vec maximum(Vec a, Vec b) { return (a > b) | (a != a) ? a : b; }
+inline Vec minimum(Vec a, Vec b) { return (a < b) | (a != a) ? a : b; }
+
+// Sum of the lanes, pairwise.
+inline float sum(Vec v) {
+  float lanes[kLanes];
+  store(lanes, v);
+  for (int half = kLanes / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  return lanes[0];
+}
+// Largest lane; NaN wins.
+inline float maximum(Vec v) {
+  float best = v[0];
+  for (int i = 1; i < kLanes; ++i) best = v[i] > best || v[i] != v[i] ? v[i] : best;
+  return best;
+}
+inline bool any(IVec mask) {
+  int32_t bits = 0;
+  for (int i = 0; i < kLanes; ++i) bits |= mask[i];
+  return bits != 0;
+}
+
 // Calls f with a value of the storage type a dtype code names; float dtypes of float compute only.
 template <typename F>
 inline auto with_float_type(int32_t dtype, F&& f) {
@@ -113,6 +240,32 @@ inline auto with_float_type(int32_t dtype, F&& f) {
       return f(float16{});
     case abi::DType::kBfloat16:
       return f(bfloat16{});
+    default:
+      return f(float{});
+  }
+}
+
+// Calls f with a value of the storage type of any dtype code (bool is stored as uint8_t 0 or 1).
+template <typename F>
+inline auto with_type(int32_t dtype, F&& f) {
+  switch (static_cast<abi::DType>(dtype)) {
+    case abi::DType::kFloat16:
+      return f(float16{});
+    case abi::DType::kBfloat16:
+      return f(bfloat16{});
+    case abi::DType::kFloat64:
+      return f(double{});
+    case abi::DType::kInt64:
+      return f(int64_t{});
+    case abi::DType::kInt32:
+      return f(int32_t{});
+    case abi::DType::kInt16:
+      return f(int16_t{});
+    case abi::DType::kInt8:
+      return f(int8_t{});
+    case abi::DType::kUint8:
+    case abi::DType::kBool:
+      return f(uint8_t{});
     default:
       return f(float{});
   }
