@@ -1,0 +1,240 @@
+"""The container of a `.npubin` file: header, section table, checksums, blob tables.
+
+Owns where bytes lie (docs/npubin.md, "Container"); knows nothing of what a section means beyond
+its id and flags. Bytes are refused unless every one of them belongs to exactly one thing.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from npusim.errors import ProgramFormatError
+
+MAGIC = b"\x89NPUB\r\n\x1a"
+MAJOR, MINOR = 1, 0
+KNOWN_FEATURES = 0
+ALIGNMENT = 64
+PAGE = 4096
+MAX_SECTIONS = 64
+
+OPTIONAL, PAGE_ALIGNED = 1, 2  # section flags
+
+_HEADER = struct.Struct("<8sHHIQQ28xI")
+_ENTRY = struct.Struct("<IIQQI4x")
+_BLOB_HEADER = struct.Struct("<II")
+
+
+class Section(enum.IntEnum):
+    """The sections of version 1.0, by id; the order of ids is the order in the file."""
+
+    PROGRAM = 1
+    STRINGS = 2
+    KERNELS = 3
+    IMAGES = 4
+    BUFFERS = 5
+    METHODS = 6
+    COMMANDS = 7
+    OPERANDS = 8
+    PARAMS = 9
+    SPECS = 10
+    WEIGHTS = 11
+    KEYS = 12
+    DIMS = 13
+    NODES = 14
+    CONSTANTS = 15
+    METADATA = 16
+
+    @property
+    def flags(self) -> int:
+        """The flags this section carries in every file."""
+        if self in (Section.IMAGES, Section.CONSTANTS):
+            return PAGE_ALIGNED
+        return OPTIONAL if self is Section.METADATA else 0
+
+
+REQUIRED = (Section.PROGRAM, Section.STRINGS, Section.METHODS)
+_KNOWN = frozenset(int(s) for s in Section)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The bytes of a section and where they lie in the file."""
+
+    section: Section
+    data: memoryview
+    offset: int = 0
+
+    def refuse(self, at: int, why: str) -> ProgramFormatError:
+        """Returns the error for a fault at byte `at` of this section."""
+        return damaged(f"section {self.section.name}, byte {self.offset + at} of the file: {why}")
+
+
+def damaged(why: str) -> ProgramFormatError:
+    """Returns the error for a file that is not what its format promises."""
+    return ProgramFormatError(
+        f"The .npubin file is damaged: {why}.", hint="Copy it again, or compile the model again."
+    )
+
+
+def align(offset: int, alignment: int) -> int:
+    """Returns the first multiple of `alignment` at or after `offset`."""
+    return (offset + alignment - 1) // alignment * alignment
+
+
+def pack_container(sections: Mapping[Section, bytes]) -> bytes:
+    """Returns the file for sections by id; empty ones that may be absent are left out."""
+    kept = [(s, d) for s, d in sorted(sections.items()) if d or s in REQUIRED]
+    table = bytearray()
+    body = bytearray()
+    start = _HEADER.size + _ENTRY.size * len(kept)
+    for section, data in kept:
+        offset = align(start + len(body), PAGE if section.flags & PAGE_ALIGNED else ALIGNMENT)
+        body += bytes(offset - start - len(body)) + data
+        table += _ENTRY.pack(section, section.flags, offset, len(data), zlib.crc32(data))
+    header = _HEADER.pack(MAGIC, MAJOR, MINOR, len(kept), 0, start + len(body), 0)[:-4]
+    checksum = zlib.crc32(table, zlib.crc32(header))
+    return b"".join((header, checksum.to_bytes(4, "little"), table, body))
+
+
+def unpack_container(data: memoryview) -> dict[Section, Chunk]:
+    """Returns the known sections of a file; absent ones are empty.
+
+    Raises:
+        ProgramFormatError: anything docs/npubin.md, "Container", forbids.
+    """
+    count = _check_header(data)
+    seen: set[int] = set()
+    known = {s: Chunk(s, memoryview(b"")) for s in Section}
+    end = _HEADER.size + _ENTRY.size * count
+    for index in range(count):
+        at = _HEADER.size + _ENTRY.size * index
+        section, flags, offset, size, checksum = _ENTRY.unpack_from(data, at)
+        where = f"section table entry {index} (id {section})"
+        _check_reserved(data, at + _ENTRY.size - 4, at + _ENTRY.size, where)
+        if section in seen:
+            raise damaged(f"{where}: the section appears twice")
+        seen.add(section)
+        _check_flags(section, flags, where)
+        wanted = align(end, PAGE if flags & PAGE_ALIGNED else ALIGNMENT)
+        if offset != wanted or offset + size > len(data):
+            raise damaged(
+                f"{where}: bytes {offset} … {offset + size} are out of place; the section must "
+                f"start at {wanted} and end within {len(data)}"
+            )
+        _check_reserved(data, end, offset, f"padding before {where}")
+        end = offset + size
+        chunk = data[offset:end]
+        if zlib.crc32(chunk) != checksum:
+            raise damaged(f"{where}: the checksum of bytes {offset} … {end} is wrong")
+        if section in _KNOWN:
+            known[Section(section)] = Chunk(Section(section), chunk, offset)
+    if end != len(data):
+        raise damaged(f"{len(data) - end} bytes follow the last section")
+    if missing := [s.name for s in REQUIRED if s not in seen]:
+        raise damaged(f"section {missing[0]} is missing")
+    return known
+
+
+def _check_header(data: memoryview) -> int:
+    """Verifies everything up to the end of the section table; returns the number of sections."""
+    if len(data) < 8 or bytes(data[:8]) != MAGIC:
+        raise ProgramFormatError(
+            f"This is not a .npubin file{_guess(bytes(data[:8]))}.",
+            hint="`npusim compile` makes one from a model.",
+        )
+    if len(data) < _HEADER.size:
+        raise damaged(f"it ends after {len(data)} bytes, inside its header")
+    _, major, minor, count, features, size, checksum = _HEADER.unpack_from(data)
+    if major != MAJOR:
+        raise _other_version(major, minor, "")
+    end = _HEADER.size + _ENTRY.size * count
+    if not 1 <= count <= MAX_SECTIONS:
+        raise damaged(f"header: {count} sections; 1 … {MAX_SECTIONS} are possible")
+    if end > len(data):
+        raise damaged(f"it ends after {len(data)} bytes, inside its section table")
+    if zlib.crc32(data[_HEADER.size : end], zlib.crc32(data[:60])) != checksum:
+        raise damaged("the checksum of its header and section table is wrong")
+    if unknown := features & ~KNOWN_FEATURES:
+        raise _other_version(major, minor, f" and needs features {unknown:#x}")
+    _check_reserved(data, 32, 60, "header")
+    if size != len(data):
+        state = "cut short" if size > len(data) else "appended to"
+        raise damaged(f"it was {state}: its header says {size} bytes, it has {len(data)}")
+    return int(count)
+
+
+def _check_flags(section: int, flags: int, where: str) -> None:
+    if flags & ~(OPTIONAL | PAGE_ALIGNED):
+        raise damaged(f"{where}: unknown flags {flags:#x}")
+    if section not in _KNOWN:
+        if not flags & OPTIONAL:
+            raise _other_version(MAJOR, MINOR, f" or later and needs section {section}")
+    elif flags != Section(section).flags:
+        raise damaged(f"{where}: flags {flags:#x} instead of {Section(section).flags:#x}")
+
+
+def _check_reserved(data: memoryview, start: int, end: int, where: str) -> None:
+    if any(data[start:end]):
+        raise damaged(f"{where}: bytes {start} … {end} are reserved and must be zero")
+
+
+def _other_version(major: int, minor: int, needs: str) -> ProgramFormatError:
+    older = major < MAJOR
+    return ProgramFormatError(
+        f"The .npubin file has format {major}.{minor}{needs}; this npusim reads {MAJOR}.0 "
+        f"to {MAJOR}.{MINOR}.",
+        hint="Compile the model again." if older else "Upgrade npusim, or compile it again here.",
+    )
+
+
+def _guess(start: bytes) -> str:
+    if start.lstrip()[:1] == b"{":
+        return "; it looks like JSON, perhaps an IR that is still to be compiled"
+    if start.startswith(b"PK\x03\x04"):
+        return "; it looks like a PyTorch checkpoint or another zip archive"
+    return "; it is empty" if not start else ""
+
+
+def pack_blobs(blobs: Iterable[bytes], alignment: int) -> bytes:
+    """Returns a blob table."""
+    ends: list[int] = []
+    body = bytearray()
+    for blob in blobs:
+        body += bytes(align(len(body), alignment) - len(body)) + blob
+        ends.append(len(body))
+    head = _BLOB_HEADER.pack(len(ends), 0) + struct.pack(f"<{len(ends)}Q", *ends)
+    return head + bytes(align(len(head), ALIGNMENT) - len(head)) + bytes(body)
+
+
+def unpack_blobs(chunk: Chunk, alignment: int) -> list[bytes]:
+    """Returns the blobs of a blob table; none when the section is absent.
+
+    Raises:
+        ProgramFormatError: ends that fall, gaps that are not zero, a wrong size.
+    """
+    data = chunk.data
+    if not data:
+        return []
+    if len(data) < _BLOB_HEADER.size:
+        raise chunk.refuse(0, "the table is cut short")
+    count, reserved = _BLOB_HEADER.unpack_from(data)
+    head = _BLOB_HEADER.size + 8 * count
+    base = align(head, ALIGNMENT)
+    if reserved or base > len(data) or any(data[head:base]):
+        raise chunk.refuse(0, f"the table of {count} blobs is cut short or padded with non-zeros")
+    blobs: list[bytes] = []
+    end = base
+    for index in range(count):
+        start = align(end, alignment)
+        stop = base + struct.unpack_from("<Q", data, _BLOB_HEADER.size + 8 * index)[0]
+        if not start <= stop <= len(data) or any(data[end:start]):
+            raise chunk.refuse(_BLOB_HEADER.size + 8 * index, f"blob {index} is out of place")
+        blobs.append(bytes(data[start:stop]))
+        end = stop
+    if end != len(data):
+        raise chunk.refuse(end, "bytes follow the last blob")
+    return blobs

@@ -1,0 +1,378 @@
+"""CompiledProgram to and from the bytes of a `.npubin` file (docs/npubin.md).
+
+Owns the records of each section; the container around them is `program/container.py`, what must
+hold between them `program/validate.py`. Equal programs give equal bytes, and what is read equals
+what was written (metadata as JSON has it: tuples come back as lists).
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from npusim.errors import Error, ProgramFormatError
+from npusim.files import write_atomic
+from npusim.ir.types import DTYPES, dtype_code
+from npusim.program.container import (
+    Chunk,
+    Section,
+    pack_blobs,
+    pack_container,
+    unpack_blobs,
+    unpack_container,
+)
+from npusim.program.program import (
+    Access,
+    Buffer,
+    BufferKind,
+    Command,
+    CompiledProgram,
+    Kernel,
+    Method,
+    NodeInfo,
+    Operand,
+    TensorSpec,
+    WeightSpec,
+)
+from npusim.program.validate import MAX_RANK, validate_program
+
+_NONE = 0xFFFFFFFF
+_RECORDS = {
+    Section.PROGRAM: struct.Struct("<IIqq"),
+    Section.KERNELS: struct.Struct("<IIII"),
+    Section.BUFFERS: struct.Struct("<IIqq"),
+    Section.METHODS: struct.Struct("<IIIIq"),
+    Section.COMMANDS: struct.Struct("<IIIIIIII"),
+    Section.OPERANDS: struct.Struct("<IIq"),
+    Section.SPECS: struct.Struct("<IIII"),
+    Section.WEIGHTS: struct.Struct("<IIII"),
+    Section.KEYS: struct.Struct("<I"),
+    Section.DIMS: struct.Struct("<q"),
+    Section.NODES: struct.Struct("<IIII"),
+}
+_BLOB_ALIGNMENT = {Section.STRINGS: 1, Section.IMAGES: 64, Section.PARAMS: 8}
+_DTYPE_NAMES = {code: name for name, (code, _, _) in DTYPES.items()}
+
+_T = TypeVar("_T")
+_E = TypeVar("_E", bound=enum.Enum)
+
+
+def write_program(program: CompiledProgram) -> bytes:
+    """Returns the `.npubin` image of a program.
+
+    Raises:
+        ProgramFormatError: the program breaks an invariant, or holds text or metadata that a file
+            cannot (NUL, lone surrogates, values JSON does not have).
+    """
+    validate_program(program)
+    return _Writer().write(program)
+
+
+def save_program(program: CompiledProgram, path: str | os.PathLike[str]) -> None:
+    """Writes a `.npubin` file; whole or not at all.
+
+    Raises:
+        Error: the path cannot be written.
+        ProgramFormatError: as `write_program`.
+    """
+    write_atomic(path, write_program(program))
+
+
+def read_program(data: bytes | bytearray | memoryview) -> CompiledProgram:
+    """Reads a `.npubin` image.
+
+    Raises:
+        ProgramFormatError: truncated, corrupt, of another version, or not a program.
+    """
+    program = _Reader(memoryview(data).cast("B")).read()
+    validate_program(program)
+    return program
+
+
+def load_program(path: str | os.PathLike[str]) -> CompiledProgram:
+    """Reads a `.npubin` file.
+
+    Raises:
+        Error: the file cannot be read.
+        ProgramFormatError: as `read_program`; the message names the file.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise Error(f"Cannot read {os.fspath(path)}: {reason.lower()}.") from error
+    try:
+        return read_program(data)
+    except ProgramFormatError as error:
+        raise ProgramFormatError(f"{os.fspath(path)}: {error}") from error
+
+
+class _Writer:
+    """Collects records and blobs while a program is taken apart; equal blobs are stored once."""
+
+    def __init__(self) -> None:
+        self._records = {section: bytearray() for section in _RECORDS}
+        self._blobs: dict[Section, dict[bytes, int]] = {s: {} for s in _BLOB_ALIGNMENT}
+
+    def write(self, program: CompiledProgram) -> bytes:
+        target = self._string(program.target)
+        self._add(Section.PROGRAM, target, 0, program.persistent_bytes, program.state_bytes)
+        for kernel in program.kernels:
+            image = self._blob(Section.IMAGES, kernel.image) if kernel.image else _NONE
+            name, schema = self._string(kernel.name), self._string(kernel.schema)
+            self._add(Section.KERNELS, name, schema, image, 0)
+        for b in program.buffers:
+            self._add(Section.BUFFERS, b.kind, self._string(b.name), b.bytes, b.offset)
+        for method in (program.init, *program.methods):
+            self._method(method)
+        for weight in program.weights:
+            self._weight(weight)
+        for node in program.nodes:
+            texts = (self._string(t) for t in (node.name, node.op, node.source))
+            self._add(Section.NODES, *texts, 0)
+        sections = {section: bytes(rows) for section, rows in self._records.items()}
+        for section, blobs in self._blobs.items():
+            sections[section] = pack_blobs(blobs, _BLOB_ALIGNMENT[section]) if blobs else b""
+        sections[Section.CONSTANTS] = program.constants
+        sections[Section.METADATA] = _metadata_bytes(program.metadata)
+        return pack_container(sections)
+
+    def _method(self, method: Method) -> None:
+        counts = (len(method.commands), len(method.inputs), len(method.outputs))
+        self._add(Section.METHODS, self._string(method.name), *counts, method.arena_bytes)
+        for command in method.commands:
+            params = self._blob(Section.PARAMS, command.params)
+            count = len(command.operands)
+            self._add(
+                Section.COMMANDS, command.kernel, command.node, params, count, *command.grid, 0
+            )
+            for operand in command.operands:
+                self._add(Section.OPERANDS, operand.buffer, operand.access, operand.offset)
+        for spec in method.inputs + method.outputs:
+            name, dtype = self._string(spec.name), dtype_code(spec.dtype)
+            self._add(Section.SPECS, name, spec.buffer, dtype, len(spec.shape))
+            self._dims(spec.shape + spec.alloc_shape)
+
+    def _weight(self, weight: WeightSpec) -> None:
+        dtype, rank = dtype_code(weight.dtype), len(weight.shape)
+        self._add(Section.WEIGHTS, weight.buffer, dtype, rank, len(weight.keys))
+        self._dims(weight.shape)
+        for key in weight.keys:
+            self._add(Section.KEYS, self._string(key))
+
+    def _dims(self, dims: tuple[int, ...]) -> None:
+        for dim in dims:
+            self._add(Section.DIMS, dim)
+
+    def _add(self, section: Section, *fields: int) -> None:
+        self._records[section] += _RECORDS[section].pack(*fields)
+
+    def _blob(self, section: Section, blob: bytes) -> int:
+        table = self._blobs[section]
+        return table.setdefault(blob, len(table))
+
+    def _string(self, text: str) -> int:
+        try:
+            raw = text.encode()
+        except UnicodeEncodeError as error:
+            raise ProgramFormatError(f"The name {text!r} is not valid Unicode text.") from error
+        if b"\0" in raw:
+            raise ProgramFormatError(f"The name {text!r} holds a NUL character.")
+        return self._blob(Section.STRINGS, raw)
+
+
+def _metadata_bytes(metadata: Mapping[str, object]) -> bytes:
+    if not metadata:
+        return b""
+    try:
+        return json.dumps(dict(metadata), allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ProgramFormatError(f"The program's metadata is not JSON: {error}.") from error
+
+
+class _Rows:
+    """The records of a section, consumed from front to back."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self._chunk = chunk
+        self._record = _RECORDS[chunk.section]
+        if len(chunk.data) % self._record.size:
+            raise chunk.refuse(0, f"its size is no multiple of {self._record.size}")
+        self._at = 0
+
+    def take(self, count: int | None = None) -> Iterator[tuple[int, ...]]:
+        """Yields the next `count` records, or all that are left."""
+        left = (len(self._chunk.data) - self._at) // self._record.size
+        if count is not None and count > left:
+            raise self._chunk.refuse(self._at, f"{count} records are asked for, {left} are left")
+        for _ in range(left if count is None else count):
+            row = self._record.unpack_from(self._chunk.data, self._at)
+            self._at += self._record.size
+            yield row
+
+    def numbers(self, count: int) -> tuple[int, ...]:
+        """Returns the next `count` records of one field."""
+        return tuple(row[0] for row in self.take(count))
+
+    def refuse(self, why: str) -> ProgramFormatError:
+        """Returns the error for a fault in the record taken last."""
+        return self._chunk.refuse(self._at - self._record.size, why)
+
+    def finish(self) -> None:
+        """Verifies that no record is left over."""
+        if self._at != len(self._chunk.data):
+            raise self._chunk.refuse(self._at, "this record belongs to nothing")
+
+
+class _Reader:
+    """Puts a program together again: lists are consumed in the order the writer made them."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._chunks = unpack_container(data)
+        self._rows = {section: _Rows(self._chunks[section]) for section in _RECORDS}
+        self._strings = _read_strings(self._chunks[Section.STRINGS])
+        self._images, self._params = (
+            unpack_blobs(self._chunks[s], _BLOB_ALIGNMENT[s])
+            for s in (Section.IMAGES, Section.PARAMS)
+        )
+
+    def read(self) -> CompiledProgram:
+        root = self._rows[Section.PROGRAM]
+        target, reserved, persistent_bytes, state_bytes = next(root.take(1))
+        self._reserved(root, reserved)
+        methods = tuple(self._methods())
+        program = CompiledProgram(
+            target=self._string(root, target),
+            kernels=tuple(self._kernels()),
+            buffers=tuple(self._buffers()),
+            methods=methods[1:],
+            init=methods[0],
+            weights=tuple(self._weights()),
+            nodes=tuple(self._nodes()),
+            constants=bytes(self._chunks[Section.CONSTANTS].data),
+            persistent_bytes=persistent_bytes,
+            state_bytes=state_bytes,
+            metadata=_read_metadata(self._chunks[Section.METADATA]),
+        )
+        for rows in self._rows.values():
+            rows.finish()
+        return program
+
+    def _kernels(self) -> Iterator[Kernel]:
+        rows = self._rows[Section.KERNELS]
+        for name, schema, image, reserved in rows.take():
+            self._reserved(rows, reserved)
+            code = b"" if image == _NONE else _item(self._images, image, rows, "image")
+            yield Kernel(self._string(rows, name), self._string(rows, schema), code)
+
+    def _buffers(self) -> Iterator[Buffer]:
+        rows = self._rows[Section.BUFFERS]
+        for kind, name, size, offset in rows.take():
+            yield Buffer(_member(BufferKind, kind, rows), size, offset, self._string(rows, name))
+
+    def _methods(self) -> Iterator[Method]:
+        rows = self._rows[Section.METHODS]
+        if not self._chunks[Section.METHODS].data:
+            raise self._chunks[Section.METHODS].refuse(0, "it has no init method")
+        for name, commands, inputs, outputs, arena_bytes in rows.take():
+            yield Method(
+                self._string(rows, name),
+                tuple(self._commands(commands)),
+                tuple(self._specs(inputs)),
+                tuple(self._specs(outputs)),
+                arena_bytes,
+            )
+
+    def _commands(self, count: int) -> Iterator[Command]:
+        rows = self._rows[Section.COMMANDS]
+        for kernel, node, params, operands, x, y, z, reserved in rows.take(count):
+            self._reserved(rows, reserved)
+            blob = _item(self._params, params, rows, "parameter blob")
+            yield Command(kernel, node, blob, tuple(self._operands(operands)), (x, y, z))
+
+    def _operands(self, count: int) -> Iterator[Operand]:
+        rows = self._rows[Section.OPERANDS]
+        for buffer, access, offset in rows.take(count):
+            yield Operand(buffer, offset, _member(Access, access, rows))
+
+    def _specs(self, count: int) -> Iterator[TensorSpec]:
+        rows = self._rows[Section.SPECS]
+        for name, buffer, dtype, rank in rows.take(count):
+            type_name = self._dtype(rows, dtype)
+            shape, alloc_shape = self._shape(rows, rank), self._shape(rows, rank)
+            yield TensorSpec(self._string(rows, name), buffer, type_name, shape, alloc_shape)
+
+    def _weights(self) -> Iterator[WeightSpec]:
+        rows, keys = self._rows[Section.WEIGHTS], self._rows[Section.KEYS]
+        for buffer, dtype, rank, count in rows.take():
+            names = tuple(self._string(keys, key) for (key,) in keys.take(count))
+            type_name = self._dtype(rows, dtype)
+            yield WeightSpec(names, buffer, type_name, self._shape(rows, rank))
+
+    def _nodes(self) -> Iterator[NodeInfo]:
+        rows = self._rows[Section.NODES]
+        for name, op, source, reserved in rows.take():
+            self._reserved(rows, reserved)
+            yield NodeInfo(*(self._string(rows, text) for text in (name, op, source)))
+
+    def _shape(self, rows: _Rows, rank: int) -> tuple[int, ...]:
+        if rank > MAX_RANK:
+            raise rows.refuse(f"{rank} dimensions; {MAX_RANK} at most are possible")
+        return self._rows[Section.DIMS].numbers(rank)
+
+    def _string(self, rows: _Rows, index: int) -> str:
+        return _item(self._strings, index, rows, "string")
+
+    def _dtype(self, rows: _Rows, code: int) -> str:
+        if code not in _DTYPE_NAMES:
+            raise rows.refuse(f"dtype code {code} is unknown")
+        return _DTYPE_NAMES[code]
+
+    def _reserved(self, rows: _Rows, field: int) -> None:
+        if field:
+            raise rows.refuse(f"a reserved field is {field:#x}, not zero")
+
+
+def _item(items: list[_T], index: int, rows: _Rows, what: str) -> _T:
+    if index >= len(items):
+        raise rows.refuse(f"{what} {index} does not exist; there are {len(items)}")
+    return items[index]
+
+
+def _member(enumeration: type[_E], code: int, rows: _Rows) -> _E:
+    try:
+        return enumeration(code)
+    except ValueError:
+        raise rows.refuse(f"{enumeration.__name__} code {code} is unknown") from None
+
+
+def _read_strings(chunk: Chunk) -> list[str]:
+    blobs = unpack_blobs(chunk, _BLOB_ALIGNMENT[Section.STRINGS])
+    try:
+        texts = [blob.decode() for blob in blobs]
+    except UnicodeDecodeError as error:
+        raise chunk.refuse(0, f"a string is not UTF-8 ({error.reason})") from error
+    if any("\0" in text for text in texts):
+        raise chunk.refuse(0, "a string holds a NUL character")
+    return texts
+
+
+def _read_metadata(chunk: Chunk) -> dict[str, object]:
+    if not chunk.data:
+        return {}
+    try:
+        value = json.loads(bytes(chunk.data).decode(), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise chunk.refuse(0, f"it is not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise chunk.refuse(0, "it is not a JSON object")
+    return value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"JSON has no {name}")
