@@ -1,0 +1,249 @@
+"""Running a graph through PyTorch: the reference every compiled program is compared with.
+
+An operator's schema, or the reference in its OpDef, is all that is needed; there is no table of
+operators here. Also owns type inference, which is the same run on tensors without data.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from npusim.errors import Error, GraphError, ShapeError, WeightMismatchError, at
+from npusim.ir.graph import Attr, Constant, Graph, Node, Value, Weight
+from npusim.ir.types import TensorType
+from npusim.ops import schema
+from npusim.ops.opdef import find
+
+Tensors = Sequence["Tensor | None"]
+Observer = Callable[[Node, Sequence[Tensor]], None]
+
+
+def run_graph(
+    graph: Graph,
+    inputs: Sequence[Any] | Mapping[str, Any],
+    weights: Mapping[str, Tensor] | None = None,
+    *,
+    observe: Observer | None = None,
+) -> list[Tensor]:
+    """Computes the graph's outputs with PyTorch, in order.
+
+    Args:
+        graph: any legal graph, before or after passes.
+        inputs: tensors or arrays, in order or by name; shapes and dtypes must match exactly.
+        weights: a state_dict: by key, alias or the weight's name in the graph.
+        observe: called with every node and its results, right after it ran.
+
+    Raises:
+        ShapeError: the inputs do not fit.
+        WeightMismatchError: a weight is missing or misshapen.
+        Error: a node failed; says which, with its source.
+    """
+    values = dict(_bind_inputs(graph, inputs))
+    values.update(_bind_weights(graph, weights or {}))
+    device = next((v.device for v in values.values()), torch.device("cpu"))
+    values.update((c.name, constant_tensor(c).to(device)) for c in graph.constants)
+    remaining = Counter(i for n in graph.nodes for i in n.inputs if i is not None)
+    remaining.update(o.value for o in graph.outputs)
+    with torch.no_grad():
+        for node in graph.nodes:
+            results = run_node(
+                node, [None if i is None else values[i] for i in node.inputs], device
+            )
+            values.update(zip((v.name for v in node.outputs), results))
+            if observe is not None:
+                observe(node, results)
+            _release(node, values, remaining)
+    return [values[o.value] for o in graph.outputs]
+
+
+def _release(node: Node, values: dict[str, Tensor], remaining: Counter[str]) -> None:
+    """Drops the values that no later node reads."""
+    for name in node.inputs:
+        if name is not None:
+            remaining[name] -= 1
+            if not remaining[name]:
+                values.pop(name, None)
+    for value in node.outputs:
+        if not remaining[value.name]:
+            values.pop(value.name, None)
+
+
+def run_node(node: Node, tensors: Tensors, device: torch.device | None = None) -> list[Tensor]:
+    """Computes one node's outputs from its operands.
+
+    Raises:
+        Error: the operator refused them, or gave other results than the node declares.
+    """
+    try:
+        results = _execute(node.op, tensors, node.attrs, device or torch.device("cpu"))
+    except Error as error:
+        raise type(error)(f"{node.name}{at(node.source)}: {error}") from None
+    except Exception as error:  # whatever an operator raises on operands it cannot take
+        shapes = ", ".join("None" if t is None else str(type_of(t)) for t in tensors)
+        raise Error(f"{node.name} ({node.op} of {shapes}){at(node.source)}: {error}") from error
+    declared = [v.type for v in node.outputs]
+    computed = [type_of(t) for t in results]
+    if [t.with_order(None) for t in declared] != computed:
+        raise GraphError(
+            f"{node.name} ({node.op}){at(node.source)} declares {_list(declared)}, but its "
+            f"reference gives {_list(computed)}."
+        )
+    return results
+
+
+def infer_types(
+    op: str, inputs: Sequence[TensorType | None], attrs: Mapping[str, Attr] | None = None
+) -> tuple[TensorType, ...]:
+    """Returns the types of an op's outputs (row-major), from its operands' types and attributes.
+
+    Raises:
+        Error: the op refuses the operands, or is unknown.
+    """
+    attrs = attrs or {}
+    definition = find(op)
+    if definition is not None and definition.infer is not None:
+        result = definition.infer(*inputs, **attrs)
+        return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+    tensors = [None if t is None else _empty(t) for t in inputs]
+    try:
+        with torch.no_grad():
+            return tuple(map(type_of, _execute(op, tensors, attrs, torch.device("meta"))))
+    except Error:
+        raise
+    except Exception as error:
+        raise Error(f"{op} refuses {_list(inputs)}: {error}") from None
+
+
+def check_node(node: Node, types: Mapping[str, TensorType]) -> None:
+    """Checks a node's operands, attributes and declared results against its op.
+
+    Args:
+        types: the types of the values it reads (`Graph.types`).
+
+    Raises:
+        Error: the op refuses them; GraphError when the declared types are not what it gives.
+    """
+    operands = [None if i is None else types[i].with_order(None) for i in node.inputs]
+    try:
+        inferred = infer_types(node.op, operands, node.attrs)
+    except Error as error:
+        raise type(error)(f"{node.name}{at(node.source)}: {error}") from None
+    declared = tuple(v.type.with_order(None) for v in node.outputs)
+    if inferred != declared:
+        raise GraphError(
+            f"{node.name} ({node.op}){at(node.source)} declares {_list(declared)}, but the op "
+            f"gives {_list(inferred)}."
+        )
+
+
+def type_of(tensor: Tensor) -> TensorType:
+    """Returns a tensor's type; ExportError for a dtype npusim does not have."""
+    return TensorType(schema.dtype_name(tensor.dtype), tuple(int(d) for d in tensor.shape))
+
+
+def constant_tensor(constant: Constant) -> Tensor:
+    """Returns a constant as a tensor on the CPU."""
+    dtype = getattr(torch, constant.type.dtype)
+    if not constant.data:
+        return torch.empty(constant.type.shape, dtype=dtype)
+    return torch.frombuffer(bytearray(constant.data), dtype=dtype).reshape(constant.type.shape)
+
+
+def _execute(
+    op: str, tensors: Tensors, attrs: Mapping[str, Attr], device: torch.device
+) -> list[Tensor]:
+    result = _implementation(op)(tensors, attrs, device)
+    if isinstance(result, Tensor):
+        return [result]
+    if not isinstance(result, (tuple, list)) or not all(isinstance(t, Tensor) for t in result):
+        raise GraphError(f"{op} gives {type(result).__name__}, not tensors.")
+    return list(result)
+
+
+def _implementation(op: str) -> Callable[[Tensors, Mapping[str, Attr], torch.device], Any]:
+    definition = find(op)
+    if definition is not None and definition.reference is not None:
+        reference = definition.reference
+        return lambda tensors, attrs, device: reference(*tensors, **attrs)
+    return _torch_operator(op)
+
+
+@lru_cache(maxsize=None)
+def _torch_operator(op: str) -> Callable[[Tensors, Mapping[str, Attr], torch.device], Any]:
+    operator = schema.resolve(op)
+    if not _reads_strides(operator):
+        return lambda tensors, attrs, device: schema.call(operator, tensors, attrs, device)
+
+    def on_dense(tensors: Tensors, attrs: Mapping[str, Attr], device: torch.device) -> Any:
+        dense = [None if t is None else t.contiguous() for t in tensors]
+        return schema.call(operator, dense, attrs, device)
+
+    return on_dense
+
+
+def _reads_strides(operator: torch._ops.OpOverload) -> bool:
+    """Tells whether an operator's result depends on strides: it may return an alias of its input.
+
+    Values of a graph have no strides, so such operators get dense operands.
+    """
+    return any(r.alias_info is not None for r in operator._schema.returns)
+
+
+def _bind_inputs(graph: Graph, inputs: Any) -> list[tuple[str, Tensor]]:
+    names = [v.name for v in graph.inputs]
+    if isinstance(inputs, Mapping):
+        unknown = sorted(set(map(str, inputs)) - set(names))
+        missing = [name for name in names if name not in inputs]
+        if unknown or missing:
+            raise ShapeError(
+                f"The graph's inputs are {', '.join(names)}; "
+                + (f"{', '.join(missing)} is missing." if missing else f"not {unknown[0]}.")
+            )
+        inputs = [inputs[name] for name in names]
+    if len(inputs) != len(names):
+        raise ShapeError(
+            f"The graph takes {len(names)} inputs ({', '.join(names)}), not {len(inputs)}."
+        )
+    return [(v.name, _input(v, given)) for v, given in zip(graph.inputs, inputs)]
+
+
+def _input(value: Value, given: Any) -> Tensor:
+    tensor = torch.as_tensor(given)
+    if type_of(tensor) != value.type.with_order(None):
+        raise ShapeError(f"Input {value.name} must be {value.type}, not {type_of(tensor)}.")
+    return tensor.detach()
+
+
+def _bind_weights(graph: Graph, weights: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
+    bound = []
+    for weight in graph.weights:
+        key = next((k for k in (weight.key, *weight.aliases, weight.name) if k in weights), None)
+        if key is None:
+            raise WeightMismatchError(_missing(weight))
+        tensor = weights[key].detach()
+        if type_of(tensor) != weight.type.with_order(None):
+            raise WeightMismatchError(
+                f"Weight {key} must be {weight.type}, but the checkpoint has {type_of(tensor)}."
+            )
+        bound.append((weight.name, tensor))
+    return bound
+
+
+def _missing(weight: Weight) -> str:
+    keys = " or ".join((weight.key, *weight.aliases))
+    reason = "" if weight.persistent else " (a buffer that state_dict() leaves out)"
+    return f"The weights lack {keys}{reason}, {weight.type}."
+
+
+def _empty(type: TensorType) -> Tensor:
+    return torch.empty(type.shape, dtype=getattr(torch, type.dtype), device="meta")
+
+
+def _list(types: Sequence[TensorType | None]) -> str:
+    return ", ".join(map(str, types)) or "nothing"
