@@ -1,0 +1,115 @@
+# Two commands do everything on a machine with Python >= 3.10 and a C++20 compiler:
+#   make demo    environment, build, and the main job on real data
+#   make test    environment, build, and every check
+# Everything they install goes to .venv, everything they build to build/; `make clean` removes both.
+#
+#   PYTHON=python3.12         the interpreter to make .venv from
+#   PIP_FLAGS=...             for every pip install, say an index of CPU-only PyTorch wheels
+#   PYTEST_FLAGS="-k resnet"  for pytest
+
+PYTHON ?= python3
+PIP_FLAGS ?=
+PYTEST_FLAGS ?=
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+# In its own PATH, so that CMake finds ninja and scikit-build-core finds cmake.
+export PATH := $(BIN):$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+PIP_INSTALL := $(BIN)/python -m pip install --quiet $(PIP_FLAGS)
+
+# ccache, where there is one, makes the second build a matter of seconds.
+ifneq ($(shell command -v ccache 2>/dev/null),)
+export CMAKE_CXX_COMPILER_LAUNCHER := ccache
+endif
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
+
+PINS := requirements-dev.txt
+BUILD_TOOLS := scikit-build-core pybind11 cmake ninja
+SOURCES := $(shell find python cpp kernels -name '*.py' -o -name '*.cpp' -o -name '*.h' -o -name '*.json') \
+  CMakeLists.txt pyproject.toml
+CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h')
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types ctest sanitize fuzz pytest docs wheel format bench clean
+
+help:
+	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+
+# --- environment and build -------------------------------------------------------------------
+
+$(VENV)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "npusim needs Python >= 3.10")'
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+# PyTorch by itself and pinned: an open range may resolve to gigabytes of accelerator builds.
+$(VENV)/torch: $(VENV)/python $(PINS)
+	@echo "Installing PyTorch and the build tools ..."
+	$(PIP_INSTALL) $$(grep '^torch==' $(PINS))
+	$(PIP_INSTALL) -c $(PINS) $(BUILD_TOOLS)
+	touch $@
+
+$(VENV)/dev: $(VENV)/torch
+	@echo "Installing the development tools ..."
+	$(PIP_INSTALL) -r $(PINS)
+	touch $@
+
+$(VENV)/npusim: $(VENV)/torch $(SOURCES)
+	@echo "Building npusim ..."
+	$(PIP_INSTALL) --no-build-isolation -c $(PINS) '.[torch,cli,demo]'
+	touch $@
+
+# --- the main job ----------------------------------------------------------------------------
+
+demo: $(VENV)/npusim
+	$(BIN)/npusim demo --out demo-out
+
+bench: $(VENV)/npusim $(VENV)/dev
+	$(BIN)/python benchmarks/cpu_models.py
+
+# --- checks ----------------------------------------------------------------------------------
+
+test: lint types ctest sanitize fuzz pytest
+	@echo "All checks passed."
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES)
+
+types: $(VENV)/dev
+	$(BIN)/mypy
+
+CMAKE_TESTS := -G Ninja -DNPUSIM_PYTHON=OFF -DNPUSIM_TESTS=ON -DNPUSIM_WERROR=ON
+
+ctest: $(VENV)/dev
+	cmake -S . -B build/test $(CMAKE_TESTS)
+	cmake --build build/test
+	ctest --test-dir build/test --output-on-failure
+
+sanitize: $(VENV)/dev
+	cmake -S . -B build/sanitize $(CMAKE_TESTS) -DNPUSIM_SANITIZE=address,undefined
+	cmake --build build/sanitize
+	ctest --test-dir build/sanitize --output-on-failure
+
+# Threads of the libraries times the workers of pytest must not exceed the machine.
+pytest: $(VENV)/npusim $(VENV)/dev
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest tests -n $(JOBS) $(PYTEST_FLAGS)
+
+# --- the rest --------------------------------------------------------------------------------
+
+format: $(VENV)/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_SOURCES)
+
+docs: $(VENV)/npusim $(VENV)/dev
+	$(BIN)/mkdocs build --strict --site-dir site
+
+wheel: $(VENV)/dev
+	$(BIN)/python -m pip wheel $(PIP_FLAGS) --no-deps --no-build-isolation -w dist .
+
+clean:
+	rm -rf build $(VENV) dist site

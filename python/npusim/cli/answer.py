@@ -1,0 +1,151 @@
+"""What a verb answers, and how it reaches a person or a program.
+
+Owns the contract all verbs share: `--json` (one JSON object on stdout and nothing else), `--debug`
+(stack traces), and the exit code that follows from an answer or an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from npusim.errors import Error
+
+OK, NO, BAD_INPUT, DEFECT, INTERRUPTED = 0, 1, 2, 3, 130
+
+_PLAIN_WIDTH = 160  # columns where stdout is not a terminal: wide enough never to cut a cell
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The outcome of a verb.
+
+    Attributes:
+        data: what `--json` prints, next to `ok`; JSON types only.
+        text: what a person reads: strings and rich tables, one under the other.
+        ok: False when the question the verb asks was answered with no (exit code 1).
+    """
+
+    data: Mapping[str, Any]
+    text: Iterable[str | Table]
+    ok: bool = True
+
+
+class Verb(click.Command):
+    """A click command that takes `--json` and `--debug` and returns an Answer."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += [
+            click.Option(
+                ["--json"], is_flag=True, expose_value=False, help="Print one JSON object only."
+            ),
+            click.Option(
+                ["--debug"], is_flag=True, expose_value=False, help="Show stack traces of errors."
+            ),
+        ]
+
+
+def answer_of(group: click.Group, arguments: list[str], *, as_json: bool) -> Answer | int:
+    """Runs the verb; returns its Answer, or click's exit code after `--help` and `--version`.
+
+    Under `--json`, what the verb's callees print (a model's own code, say) goes to stderr.
+    """
+    redirect = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+    with redirect:
+        result = group.main(arguments, prog_name="npusim", standalone_mode=False)
+    return result if isinstance(result, Answer) else int(result or 0)
+
+
+def show(answer: Answer, *, as_json: bool) -> int:
+    """Prints an answer and returns the exit code."""
+    if as_json:
+        print(json.dumps({"ok": answer.ok, **answer.data}, indent=2))
+    else:
+        console = Console(highlight=False, markup=False, emoji=False)
+        if not console.is_terminal:
+            console = Console(highlight=False, markup=False, emoji=False, width=_PLAIN_WIDTH)
+        for part in answer.text:
+            console.print(part, soft_wrap=isinstance(part, str))
+    return OK if answer.ok else NO
+
+
+def refuse(error: BaseException, *, as_json: bool, debug: bool) -> int:
+    """Prints an error as one sentence (`--debug`: with its trace) and returns the exit code."""
+    message, code = _explain(error)
+    if as_json:
+        kind = type(error).__name__
+        print(json.dumps({"ok": False, "error": {"type": kind, "message": message}}, indent=2))
+    if debug:
+        traceback.print_exception(error)
+    print(message if code == INTERRUPTED else f"error: {message}", file=sys.stderr)
+    return code
+
+
+def _explain(error: BaseException) -> tuple[str, int]:
+    if isinstance(error, (click.Abort, KeyboardInterrupt)):
+        return "Interrupted.", INTERRUPTED
+    if isinstance(error, click.UsageError):
+        where = f" Try '{error.ctx.command_path} --help'." if error.ctx else ""
+        return error.format_message() + where, BAD_INPUT
+    if isinstance(error, click.ClickException):
+        return error.format_message(), BAD_INPUT
+    if isinstance(error, Error):
+        return str(error), BAD_INPUT
+    if isinstance(error, OSError):
+        name = f"{error.filename}: " if error.filename else ""
+        return f"{name}{error.strerror or error}.", BAD_INPUT
+    if isinstance(error, MemoryError):
+        return "Out of memory.", BAD_INPUT
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"npusim failed ({text}); that is a defect. --debug shows where.", DEFECT
+
+
+def table(rows: Iterable[tuple[object, ...]], *header: str) -> Table:
+    """Returns a borderless table: the first column left, numbers right."""
+    result = Table(
+        box=None, padding=(0, 2, 0, 0), show_header=bool(header), pad_edge=False, expand=False
+    )
+    cells = [tuple(rows_) for rows_ in rows]
+    columns = max((len(row) for row in cells), default=len(header))
+    for i in range(columns):
+        numeric = all(isinstance(row[i], (int, float)) for row in cells if i < len(row))
+        title = header[i] if i < len(header) else ""
+        result.add_column(title, justify="right" if numeric and cells else "left", no_wrap=True)
+    for row in cells:
+        result.add_row(*(Text(_cell(value)) for value in row))
+    return result
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def amount(count: int) -> str:
+    """Returns a byte count for people: `512 B`, `4.2 KiB`, `97.5 MiB`."""
+    size, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):  # noqa: B007 (the last one stays)
+        if abs(size) < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{int(size)} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """Returns a time for people, with three digits: `2.81 µs`, `14.2 ms`, `1.03 s`."""
+    for factor, unit in ((1e6, "µs"), (1e3, "ms")):
+        if seconds * factor < 1000:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"

@@ -1,0 +1,49 @@
+"""The command tree: every verb, in the order a model goes through them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from npusim import __version__
+from npusim.cli import bench, compile, demo, doctor, extract, info, run, verify, view
+from npusim.cli.answer import NO, answer_of, refuse, show
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, package_name="npusim")
+def npusim() -> None:
+    """Compile PyTorch models to one file and run that file natively.
+
+    Exit codes: 0 done, 1 the answer is no, 2 bad input, 3 a defect of npusim, 130 interrupted.
+    """
+
+
+for _verb in (
+    extract.extract,
+    compile.compile_model,
+    info.info,
+    view.view,
+    run.run,
+    verify.verify,
+    bench.bench,
+    doctor.doctor,
+    demo.demo,
+):
+    npusim.add_command(_verb)
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Runs one command line; prints its answer or its error; returns the exit code."""
+    as_json, debug = "--json" in arguments, "--debug" in arguments
+    try:
+        answer = answer_of(npusim, list(arguments), as_json=as_json)
+        return answer if isinstance(answer, int) else show(answer, as_json=as_json)
+    except BrokenPipeError:  # the reader of our output went away: nobody is left to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NO
+    except (Exception, KeyboardInterrupt) as error:
+        return refuse(error, as_json=as_json, debug=debug)

@@ -1,0 +1,54 @@
+"""Opening a FILE argument: a graph (JSON) or a program (.npubin), told apart by its content."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from npusim.errors import Error
+from npusim.ir.graph import Graph
+from npusim.program.format import MAGIC
+from npusim.program.program import CompiledProgram
+
+
+def open_artifact(path: Path) -> Graph | CompiledProgram:
+    """Loads a graph or a program; Error when the file is missing, neither of them, or damaged."""
+    with readable(path).open("rb") as file:
+        start = file.read(64)
+    if start.startswith(MAGIC[:5]):  # enough to know what it means to be; the loader checks all
+        return CompiledProgram.load(path)
+    if start.lstrip().startswith(b"{"):
+        return Graph.load(path)
+    raise Error(
+        f"{path} is neither a graph nor a program.",
+        hint="Graphs come from `npusim extract`, programs from `npusim compile`.",
+    )
+
+
+def open_graph(path: Path) -> Graph:
+    """Loads a graph, or the lowered graph that a program carries."""
+    artifact = open_artifact(path)
+    if isinstance(artifact, Graph):
+        return artifact
+    graph = artifact.graph
+    if graph is None:
+        raise Error(f"{path} carries no graph.", hint="Give the graph it was compiled from.")
+    return graph
+
+
+def open_program(path: Path) -> CompiledProgram:
+    """Loads a program; Error when the file holds something else."""
+    artifact = open_artifact(path)
+    if isinstance(artifact, Graph):
+        raise Error(
+            f"{path} is a graph, not a program.", hint=f"Compile it: npusim compile {path}"
+        )
+    return artifact
+
+
+def readable(path: Path) -> Path:
+    """Returns the path of an existing file; Error otherwise."""
+    if path.is_dir():
+        raise Error(f"{path} is a folder, not a file.")
+    if not path.exists():
+        raise Error(f"There is no file {path}.")
+    return path

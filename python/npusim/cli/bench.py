@@ -1,0 +1,115 @@
+"""`npusim bench`: how long a program takes to load and to run, and what memory it needs."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import numpy as np
+
+import npusim
+from npusim.cli.answer import Answer, Verb, amount, duration, table
+from npusim.cli.arrays import INPUT_HELP, read_inputs
+from npusim.cli.artifact import open_program, readable
+from npusim.cli.progress import progress
+from npusim.program.program import TensorSpec
+
+
+@click.command(cls=Verb)
+@click.argument("program", type=click.Path(path_type=Path))
+@click.option("--weights", type=click.Path(path_type=Path), help=".safetensors, its index, or .pt.")
+@click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help=INPUT_HELP)
+@click.option("--device", help="Default: the device of the program's target.")
+@click.option("--threads", type=click.IntRange(min=1), help="Default: one a core.")
+@click.option("--warmup", type=click.IntRange(min=0), default=5, show_default=True)
+@click.option("--runs", type=click.IntRange(min=1), help="Default: as many as fit in --seconds.")
+@click.option("--seconds", type=click.FloatRange(min=0), default=3.0, show_default=True)
+def bench(
+    program: Path,
+    weights: Path | None,
+    inputs: tuple[str, ...],
+    device: str | None,
+    threads: int | None,
+    warmup: int,
+    runs: int | None,
+    seconds: float,
+) -> Answer:
+    """Time a program: load, then calls from Python with NumPy arrays.
+
+    Without --input, floating-point inputs are seeded normal numbers and all others are zero.
+    """
+    compiled = open_program(program)
+    specs = compiled.input_specs
+    arrays = read_inputs(inputs, specs) if inputs else {s.name: sample(s) for s in specs}
+    with progress("Benchmarking") as report:
+        report("loading")
+        start = time.perf_counter()
+        session = npusim.load(
+            program,
+            weights=readable(weights) if weights else None,
+            device=device or compiled.target,
+            threads=threads,
+        )
+        load = time.perf_counter() - start
+        report("running")
+        times = measure(lambda: session(*arrays.values()), warmup, runs, seconds)
+    facts = {"load_s": load, **spread(times), "peak_rss_bytes": peak_rss(), "threads": threads}
+    low, high = facts["p10_s"], facts["p90_s"]
+    rows = [
+        ("load", duration(load)),
+        ("median", duration(facts["median_s"])),
+        ("10 % … 90 %", f"{duration(low)} … {duration(high)}"),
+        ("fastest", duration(facts["min_s"])),
+        ("runs", str(len(times))),
+        ("peak memory of the process", amount(facts["peak_rss_bytes"])),
+    ]
+    return Answer(facts, [table(rows)])
+
+
+def sample(spec: TensorSpec) -> np.ndarray:
+    """Returns an input of the right kind: seeded normal floats, zeros for everything else."""
+    if spec.dtype.startswith("float"):
+        return np.random.default_rng(0).standard_normal(spec.shape).astype(spec.dtype)
+    return np.zeros(spec.shape, spec.dtype)
+
+
+def measure(
+    call: Callable[[], object], warmup: int, runs: int | None, seconds: float
+) -> list[float]:
+    """Times `call` after `warmup` calls: `runs` times, or for `seconds` but at least three times."""
+    for _ in range(warmup):
+        call()
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < runs if runs else len(times) < 3 or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def spread(times: list[float]) -> dict[str, float]:
+    """Returns median, extremes and the 10th and 90th percentile, in seconds."""
+    low, high = np.percentile(times, [10, 90])
+    return {
+        "runs": len(times),
+        "median_s": statistics.median(times),
+        "min_s": min(times),
+        "max_s": max(times),
+        "p10_s": float(low),
+        "p90_s": float(high),
+    }
+
+
+def peak_rss() -> int:
+    """Returns the most memory this process has had resident so far, in bytes; 0 if unknown."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

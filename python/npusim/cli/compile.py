@@ -1,0 +1,49 @@
+"""`npusim compile`: a graph becomes a program for a target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+import npusim
+from npusim.cli.answer import Answer, Verb, amount
+from npusim.cli.artifact import readable
+from npusim.cli.progress import progress
+from npusim.cli.summary import program_facts
+
+
+@click.command("compile", cls=Verb)
+@click.argument("graph", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: GRAPH's .npubin.")
+@click.option("--target", default="cpu", show_default=True, help="A target's name or .json file.")
+@click.option(
+    "--dump-passes",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write the graph after every pass to this folder.",
+)
+def compile_model(
+    graph: Path, output: Path | None, target: str, dump_passes: Path | None
+) -> Answer:
+    """Compile a graph to a .npubin file."""
+    output = output or graph.with_suffix(".npubin")
+    with progress("Compiling") as report:
+        program = npusim.compile(
+            readable(graph), target=target, dump_passes=dump_passes, progress=report
+        )
+        report("writing")
+        program.save(output)
+    facts = program_facts(program)
+    memory, first = facts["memory"], facts["methods"][0]
+    size = output.stat().st_size
+    lines = [
+        f"{output} ({amount(size)}) for {facts['target']}: {first['commands']} commands, "
+        f"{facts['init_commands']} at load, {sum(b['count'] for b in facts['buffers'].values())} "
+        f"buffers, {len(facts['kernels'])} kernels",
+        f"memory: weights {amount(memory['weights'])}, prepared weights "
+        f"{amount(memory['persistent'])}, arena {amount(memory['arena'])}",
+    ]
+    if dump_passes is not None:
+        lines.append(f"graphs after each pass: {dump_passes}")
+    return Answer({"output": str(output), "bytes": size, "program": facts}, lines)

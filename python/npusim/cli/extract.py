@@ -1,0 +1,50 @@
+"""`npusim extract`: a PyTorch model becomes a weight-free graph, and its weights a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+import npusim
+from npusim.cli.answer import Answer, Verb, amount
+from npusim.cli.checkpoint import save_checkpoint
+from npusim.cli.factory import FACTORY_HELP, make
+from npusim.cli.progress import progress
+from npusim.cli.summary import graph_facts
+
+
+@click.command(cls=Verb, epilog=FACTORY_HELP)
+@click.argument("factory", metavar="MODULE:FACTORY")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="JSON file.")
+@click.option(
+    "--weights", type=click.Path(path_type=Path), help="Write the weights here as safetensors."
+)
+@click.option("--name", help="The model's name; default: the factory's.")
+def extract(factory: str, output: Path, weights: Path | None, name: str | None) -> Answer:
+    """Turn a PyTorch model into a graph without weights.
+
+    Build the model under `torch.device("meta")` to keep its weights out of memory altogether;
+    with --weights it must be a real one.
+    """
+    with progress("Extracting") as report:
+        report("building the model")
+        made = make(factory)
+        report("exporting")
+        graph = npusim.extract_ir(
+            made.model, made.args, made.kwargs or None, model_name=name or made.name
+        )
+        report("writing")
+        graph.save(output)
+        written = save_checkpoint(graph, made.model, weights) if weights else None
+    facts = graph_facts(graph)
+    parameters = facts["parameters"]
+    lines = [
+        f"{output}: {facts['nodes']} nodes, {parameters['tensors']} weights "
+        f"({parameters['elements']:,} elements, {amount(parameters['bytes'])})"
+    ]
+    data = {"output": str(output), "graph": facts}
+    if weights is not None and written is not None:
+        lines.append(f"{weights}: {amount(written)}")
+        data["weights"] = {"path": str(weights), "bytes": written}
+    return Answer(data, lines)

@@ -1,0 +1,140 @@
+"""MODULE:FACTORY: finding and calling the function that builds a user's model."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from npusim.errors import ExportError
+
+FACTORY_HELP = (
+    "MODULE is a module's name (package.models) or a file (models.py); FACTORY a function in it "
+    "that takes no arguments and returns (model, example_args) or (model, example_args, kwargs)."
+)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a factory returned: the model and the arguments to call it with."""
+
+    name: str
+    model: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+def make(spec: str) -> Made:
+    """Imports MODULE, calls FACTORY and returns its model with example arguments.
+
+    Raises:
+        ExportError: torch is missing, there is no such module or function, its code raised, or
+            it returned something else.
+    """
+    require_torch()
+    module_name, colon, name = spec.rpartition(":")
+    if not colon or not module_name or not name:
+        raise ExportError(f"'{spec}' is not MODULE:FACTORY.", hint=FACTORY_HELP)
+    factory = _find(_import(module_name), name, module_name)
+    return _unpack(_call(factory, spec), spec, name)
+
+
+def require_torch() -> None:
+    """Raises ExportError with the way out when PyTorch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise ExportError("PyTorch is not installed.", hint="pip install 'npusim[torch]'")
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        if name.endswith(".py"):
+            return _import_file(Path(name))
+        if "" not in sys.path:
+            sys.path.insert(0, "")  # a console script's path lacks the working directory
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if name == missing or name.startswith(missing + "."):
+            raise ExportError(
+                f"There is no module '{name}'.",
+                hint="Run from the folder that holds it, or give the path of its .py file.",
+            ) from error
+        raise ExportError(
+            f"Importing {name} needs the module '{missing}', which is not installed."
+        ) from error
+    except ExportError:
+        raise
+    except Exception as error:
+        raise ExportError(f"Importing {name} failed: {_told(error)}") from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ExportError(f"There is no file {path}.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ExportError(f"{path} cannot be imported.")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))  # its own imports, as `python FILE` has them
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _find(module: ModuleType, name: str, module_name: str) -> Callable[[], Any]:
+    factory = getattr(module, name, None)
+    if callable(factory):
+        return factory  # type: ignore[no-any-return]
+    own = sorted(
+        key
+        for key, value in vars(module).items()
+        if callable(value)
+        and not key.startswith("_")
+        and getattr(value, "__module__", None) == module.__name__
+    )
+    known = f"It defines: {', '.join(own)}." if own else "It defines no functions."
+    raise ExportError(f"{module_name} has no function '{name}'.", hint=known)
+
+
+def _call(factory: Callable[[], Any], spec: str) -> Any:
+    try:
+        return factory()
+    except Exception as error:
+        raise ExportError(f"{spec} failed: {_told(error)}") from error
+
+
+def _unpack(made: Any, spec: str, name: str) -> Made:
+    import torch
+
+    if isinstance(made, (tuple, list)) and 2 <= len(made) <= 3:
+        model, args, kwargs = made if len(made) == 3 else (*made, {})
+        args = (args,) if isinstance(args, torch.Tensor) else args
+        if (
+            isinstance(model, torch.nn.Module)
+            and isinstance(args, (tuple, list))
+            and isinstance(kwargs, dict)
+        ):
+            return Made(name, model.eval(), tuple(args), kwargs)
+    raise ExportError(
+        f"{spec} returned {_shape_of(made)}.",
+        hint="It must return (model, example_args): a torch.nn.Module and a tuple of arguments.",
+    )
+
+
+def _shape_of(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(type(item).__name__ for item in value)})"
+    return type(value).__name__
+
+
+def _told(error: Exception) -> str:
+    """One line of another's error, with the place in the user's code it came from."""
+    text = str(error).strip().splitlines()
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {text[0] if text else ''} ({frame.filename}:{frame.lineno})"

@@ -1,0 +1,109 @@
+"""What there is to say about a graph or a program: the numbers behind `info` and its report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any, Protocol
+
+from npusim.ir.graph import Graph, Value
+from npusim.ir.types import dtype_size
+from npusim.program.program import BufferKind, CompiledProgram, Method, TensorSpec
+
+
+class _Typed(Protocol):
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+def graph_facts(graph: Graph) -> dict[str, Any]:
+    """Returns the op distribution, parameters and shapes of a graph, as JSON types."""
+    types = graph.types
+    return {
+        "kind": "graph",
+        "name": graph.name,
+        "nodes": len(graph.nodes),
+        "ops": _distribution(node.op for node in graph.nodes),
+        "parameters": _parameters([weight.type for weight in graph.weights]),
+        "constants_bytes": sum(len(constant.data) for constant in graph.constants),
+        "inputs": [_value(value) for value in graph.inputs],
+        "outputs": [_value(Value(o.name, types[o.value])) for o in graph.outputs],
+    }
+
+
+def program_facts(program: CompiledProgram) -> dict[str, Any]:
+    """Returns the methods, commands, buffers and memory of a program, as JSON types.
+
+    `memory` is in bytes. Its `peak` is what runs at once: arena, state, prepared weights,
+    constants, and the checkpoint's tensors (mapped from the file, so shared and reclaimable).
+    """
+    commands = [c for method in program.methods for c in method.commands]
+    return {
+        "kind": "program",
+        "name": str(program.metadata.get("name", "")),
+        "target": program.target,
+        "ops": _distribution(program.nodes[c.node].op for c in commands),
+        "kernels": _distribution(program.kernels[c.kernel].name for c in commands),
+        "parameters": _parameters(program.weights),
+        "methods": [_method(method) for method in program.methods],
+        "init_commands": len(program.init.commands),
+        "buffers": _buffers(program),
+        "memory": _memory(program),
+    }
+
+
+def _distribution(names: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(names).items(), key=lambda item: (-item[1], item[0])))
+
+
+def _parameters(tensors: Sequence[_Typed]) -> dict[str, int]:
+    sizes = [(prod(t.shape), dtype_size(t.dtype)) for t in tensors]
+    return {
+        "tensors": len(sizes),
+        "elements": sum(count for count, _ in sizes),
+        "bytes": sum(count * size for count, size in sizes),
+    }
+
+
+def _value(value: Value) -> dict[str, Any]:
+    return {"name": value.name, "dtype": value.type.dtype, "shape": list(value.type.shape)}
+
+
+def _spec(spec: TensorSpec) -> dict[str, Any]:
+    row = {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}
+    if spec.alloc_shape != spec.shape:
+        row["alloc_shape"] = list(spec.alloc_shape)
+    return row
+
+
+def _method(method: Method) -> dict[str, Any]:
+    return {
+        "name": method.name,
+        "commands": len(method.commands),
+        "arena_bytes": method.arena_bytes,
+        "inputs": [_spec(spec) for spec in method.inputs],
+        "outputs": [_spec(spec) for spec in method.outputs],
+    }
+
+
+def _buffers(program: CompiledProgram) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for buffer in program.buffers:
+        row = found.setdefault(BufferKind(buffer.kind).name.lower(), {"count": 0, "bytes": 0})
+        row["count"] += 1
+        row["bytes"] += buffer.bytes
+    return found
+
+
+def _memory(program: CompiledProgram) -> dict[str, int]:
+    parts = {
+        "weights": _parameters(program.weights)["bytes"],
+        "persistent": program.persistent_bytes,
+        "arena": max(method.arena_bytes for method in program.methods),
+        "state": program.state_bytes,
+        "constants": len(program.constants),
+    }
+    return {**parts, "peak": sum(parts.values()), "init_arena": program.init.arena_bytes}

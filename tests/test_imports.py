@@ -1,0 +1,96 @@
+"""Who may import whom: the tree is the pipeline, and importing npusim stays cheap."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "python" / "npusim"
+
+# Part of the package -> the parts it may import, wherever in a file the import stands. Imports
+# for type checkers alone do not count: they run never.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "files": {"errors"},
+    "ir": {"errors", "files"},
+    "targets": {"errors"},
+    # An op's lowering emits commands, and lowering asks the op: the two know each other.
+    "ops": {"errors", "ir", "program"},
+    "program": {"errors", "files", "ir", "ops", "targets"},
+    "frontends": {"errors", "ir", "ops"},
+    "passes": {"errors", "ir", "ops", "targets"},
+    "runtime": {"errors", "ir", "program"},
+    "compile": {"errors", "files", "frontends", "ir", "passes", "program", "targets"},
+    "verify": {"compile", "errors", "ir", "ops", "program", "runtime"},
+    "demo": {"errors"},
+}
+
+# Heavy or optional packages -> the parts that may import them, and then only when called.
+OPTIONAL: dict[str, set[str]] = {
+    "torch": {"frontends", "ops", "runtime", "verify", "demo", "cli"},
+    "onnx": {"frontends"},
+    "tinygrad": {"frontends"},
+    "safetensors": {"cli"},
+    "sklearn": {"demo"},
+    "click": {"cli"},
+    "rich": {"cli"},
+}
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "npusim imports its parts by their full names"
+            # `from npusim import verify` names a part; `from npusim.ir import json` its file.
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        yield from _imports(node)
+
+
+def _files() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py"))
+
+
+def _part(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", _files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_file_imports_only_what_its_part_may(path: Path) -> None:
+    part = _part(path)
+    everything = part in ("__init__", "__main__", "cli")  # the two public faces
+    for name in _imports(ast.parse(path.read_text("utf-8"))):
+        root, *rest = name.split(".")
+        if root == "npusim":
+            target = rest[0] if rest else ""
+            allowed = everything or target == part or target in ALLOWED[part]
+            assert allowed, f"npusim.{part} must not import npusim.{target} ({path.name})"
+        elif root in OPTIONAL:
+            assert part in OPTIONAL[root], f"npusim.{part} must not import {root} ({path.name})"
+
+
+def test_the_table_names_every_part() -> None:
+    parts = {_part(path) for path in _files()} - {"__init__", "__main__", "cli", "_runtime"}
+    assert parts == set(ALLOWED)
+
+
+def test_importing_npusim_imports_nothing_heavy(record_property: Callable[[str, object], None]) -> None:
+    code = (
+        "import json, sys, time; start = time.perf_counter(); import npusim; "
+        "print(json.dumps([time.perf_counter() - start, sorted(sys.modules)]))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    seconds, modules = json.loads(result.stdout)
+    record_property("import_seconds", seconds)
+    assert set(OPTIONAL) & {name.split(".")[0] for name in modules} == set()
