@@ -1,0 +1,113 @@
+// y = act(x · B + bias + residual) for dense rows and a B packed at load (see pack.cpp): linear
+// layers and pointwise convolutions. Rows of 16-bit x are widened to float once a row block.
+#include "kernels/cpu/check.h"
+#include "kernels/cpu/igemm.h"
+#include "kernels/cpu/scratch.h"
+
+namespace npusim::cpu::NPUSIM_ISA {
+namespace {
+
+constexpr int64_t kRowBlock = 120;             // rows that share a pass over a group of B
+constexpr int64_t kWidenedFloats = 128 << 10;  // of 16-bit rows held as float
+
+bool widens(const abi::GemmParams& p) {
+  return p.x_dtype != 0;
+}
+
+Split row_blocks(const abi::GemmParams& p) {
+  int64_t limit = kRowBlock;
+  if (widens(p)) limit = std::clamp<int64_t>(kWidenedFloats / std::max<int64_t>(p.k, 1), 8, limit);
+  return Split(p.m, limit);
+}
+
+TaskGrid grid_of(const abi::GemmParams& p) {
+  return {row_blocks(p).parts, p.m, p.n, p.k};
+}
+
+int64_t tasks(const void* params, int64_t) {
+  return grid_of(*static_cast<const abi::GemmParams*>(params)).count();
+}
+
+// A worker's scratch: row pointers, row offsets of y and of the residual, sums, widened rows.
+struct Scratch {
+  const float** at;
+  int64_t *y_rows, *r_rows;
+  float *sums, *widened;
+  int64_t bytes;
+
+  Scratch(const abi::GemmParams& p, void* base) {
+    Arena arena(base);
+    const int64_t rows = std::min(kRowBlock, p.m);
+    at = arena.take<const float*>(rows);
+    y_rows = arena.take<int64_t>(rows);
+    r_rows = arena.take<int64_t>(rows);
+    sums = arena.take<float>(sums_floats(rows, 1, p.k));
+    widened = arena.take<float>(widens(p) ? row_blocks(p).largest() * p.k : 0);
+    bytes = arena.bytes();
+  }
+};
+
+int64_t scratch(const void* params) {
+  return Scratch(*static_cast<const abi::GemmParams*>(params), nullptr).bytes;
+}
+
+// Points `at` at rows [row, row + rows) of x.
+void point_at_rows(const abi::GemmParams& p, const void* x, int64_t row, int64_t rows,
+                   const Scratch& s) {
+  with_float_type(p.x_dtype, [&]<typename X>(X) {
+    const X* from = static_cast<const X*>(x) + row * p.ldx;
+    for (int64_t r = 0; r < rows; ++r, from += p.ldx) {
+      if constexpr (std::is_same_v<X, float>) {
+        s.at[r] = from;
+      } else {
+        s.at[r] = widen(from, s.widened + r * p.k, p.k);
+      }
+    }
+  });
+}
+
+void run(const KernelCall& call) {
+  const auto& p = *static_cast<const abi::GemmParams*>(call.params);
+  const Scratch s(p, call.scratch);
+  Output out = make_output(p, call.operands, p.n);
+  out.y_rows = s.y_rows;
+  out.r_rows = s.r_rows;
+  const Split blocks = row_blocks(p);
+  const int64_t tap_k = 0;
+  int64_t current = -1;
+  Rows a{.at = s.at, .stride = 0, .count = 0, .taps = 1, .run = p.k, .tap_k = &tap_k};
+  grid_of(p).for_each(call.begin, call.end, [&](int64_t block, int64_t first, int64_t end) {
+    if (block != current) {
+      const int64_t row = blocks.begin(block);
+      a.count = blocks.begin(block + 1) - row;
+      point_at_rows(p, call.operands[0], row, a.count, s);
+      for (int64_t r = 0; r < a.count; ++r) {
+        s.y_rows[r] = (row + r) * p.ldy;
+        s.r_rows[r] = (row + r) * p.ldr;
+      }
+      current = block;
+    }
+    with_float_type(p.b_dtype, [&]<typename B>(B) {
+      const Panels<B> b{static_cast<const B*>(call.operands[1]), p.k};
+      multiply_rows(a, b, first, end, out, s.sums);
+    });
+  });
+}
+
+const char* check(const KernelCheck& c) {
+  const auto& p = *static_cast<const abi::GemmParams*>(c.params);
+  const Region y = Region().dim(p.m, p.ldy).dim(p.n, 1);
+  if (const char* why = check_epilogue(c, p, p.n, y, Region().dim(p.m, p.ldr).dim(p.n, 1)))
+    return why;
+  if (!is_float(p.x_dtype)) return "the input is not a float of 32 or 16 bits";
+  if (const char* why = check_panels(c, 1, 1, p.n, p.k, p.b_dtype)) return why;
+  return Region().dim(p.m, p.ldx).dim(p.k, 1).reads(c, 0, element_size(p.x_dtype));
+}
+
+}  // namespace
+
+extern const KernelEntry gemm_kernel;
+const KernelEntry gemm_kernel = {
+    "gemm", abi::GemmParams::kSchema, sizeof(abi::GemmParams), run, check, tasks, scratch};
+
+}  // namespace npusim::cpu::NPUSIM_ISA

@@ -1,0 +1,321 @@
+// The indirect GEMM under gemm, conv, conv_winograd and matmul: A's rows lie anywhere in memory,
+// cut into runs ("taps") that a table of pointers names; B is packed in panels of 16 columns,
+// [panel][K][16]. No copy of A is made, a convolution's padding is a pointer to zeros.
+//
+// A tile of rows x panels keeps its sums in registers over all taps; long K is cut into blocks
+// whose part of B stays in cache while every tile passes over it. An element's products are added
+// in the order of K whatever the tiling, so results do not depend on tasks or workers.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/cpu/epilogue.h"
+
+namespace npusim::cpu::NPUSIM_ISA {
+
+inline constexpr int kPanel = 16;
+inline constexpr int kPanelVecs = kPanel / kLanes;
+
+// The largest tile: its accumulators, one row of B and a broadcast fill the register file.
+#if defined(__AVX512F__)
+inline constexpr int kTilePanels = 4;
+constexpr int tile_rows(int panels) {
+  return panels >= 4 ? 6 : 8;
+}
+#elif defined(__AVX2__) || defined(__aarch64__)
+inline constexpr int kTilePanels = 1;
+constexpr int tile_rows(int) {
+  return 6;
+}
+#else
+inline constexpr int kTilePanels = 1;
+constexpr int tile_rows(int) {
+  return 2;
+}
+#endif
+inline constexpr int kMaxTileRows = 8;
+inline constexpr int kSumsStride = kTilePanels * kPanel;
+
+// Row r is at[r][0 … run), at[stride + r][0 … run), …: one run a tap.
+struct Rows {
+  const float* const* at = nullptr;
+  int64_t stride = 0;
+  int64_t count = 0;
+  int64_t taps = 1;
+  int64_t run = 0;
+  const int64_t* tap_k = nullptr;  // [taps]: where each begins along K
+};
+
+// B of `k` rows: panel p begins at data + p * k * kPanel.
+template <typename B>
+struct Panels {
+  const B* data = nullptr;
+  int64_t k = 0;
+};
+
+// check() of an operand that pack_b wrote.
+inline const char* check_panels(const KernelCheck& c, size_t operand, int64_t groups, int64_t n,
+                                int64_t k, int32_t dtype) {
+  if (!is_float(dtype)) return "the packed operand is not a float of 32 or 16 bits";
+  if (n < 0 || n > INT64_MAX - kPanel) return "a size is negative or too large";
+  const int64_t sizes[] = {groups, (n + kPanel - 1) / kPanel, k, kPanel};
+  return Region().dim(product(sizes, 4), 1).reads(c, operand, element_size(dtype));
+}
+
+// The part of K that one pass covers: columns [begin, end) of taps [tap, tap_end).
+struct KBlock {
+  int64_t tap, tap_end, begin, end;
+};
+
+// Finishing in registers: y = clamp(sum + bias + residual), all float. Row offsets as in Output.
+struct LinearOutput {
+  float* y;
+  const int64_t* y_rows;
+  const float* bias;
+  const float* residual;
+  const int64_t* r_rows;
+  Range range;
+};
+
+inline LinearOutput linear_output(const Output& out, int64_t row, int64_t column) {
+  const bool added = out.residual_mode != kNoResidual;
+  return {.y = static_cast<float*>(out.y) + column,
+          .y_rows = out.y_rows + row,
+          .bias = out.bias ? out.bias + column : nullptr,
+          .residual = added ? static_cast<const float*>(out.residual) + column : nullptr,
+          .r_rows = added ? out.r_rows + row : nullptr,
+          .range = range_of(out)};
+}
+
+template <typename B>
+struct Tile {
+  const float* const* at;  // of the tile's first row and the block's first tap
+  int64_t stride;
+  const int64_t* tap_k;  // of the block's first tap
+  int64_t taps, begin, run;
+  const B* b;  // of the tile's first panel
+  int64_t panel_stride;
+  float* sums;                 // [rows][kSumsStride]
+  bool add_to_sums;            // continue from sums instead of zero
+  const LinearOutput* output;  // nullptr: leave the result in sums
+};
+
+// Copies `n` floats out of their storage type.
+template <typename T>
+inline const float* widen(const T* from, float* to, int64_t n) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(to + i, load(from + i));
+  for (; i < n; ++i) to[i] = to_float(from[i]);
+  return to;
+}
+
+template <int R, int V>
+inline void finish_tile(const Vec (&acc)[R][V], const LinearOutput& out) {
+  const Vec lo = broadcast(out.range.lo), hi = broadcast(out.range.hi);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    float* y = out.y + out.y_rows[r];
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) {
+      Vec sum = acc[r][v];
+      if (out.bias) sum += load(out.bias + v * kLanes);
+      if (out.residual) sum += load(out.residual + out.r_rows[r] + v * kLanes);
+      store(y + v * kLanes, clamp(sum, lo, hi));
+    }
+  }
+}
+
+template <int R, int P, typename B>
+[[gnu::noinline]] void multiply_tile(const Tile<B>& tile) {
+  constexpr int V = P * kPanelVecs;
+  Vec acc[R][V] = {};
+  if (tile.add_to_sums) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) acc[r][v] = load(tile.sums + r * kSumsStride + v * kLanes);
+    }
+  }
+  for (int64_t t = 0; t < tile.taps; ++t) {
+    const float* a[R];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) a[r] = tile.at[t * tile.stride + r] + tile.begin;
+    const B* b = tile.b + (tile.tap_k[t] + tile.begin) * kPanel;
+    for (int64_t k = 0; k < tile.run; ++k, b += kPanel) {
+      Vec row[V];
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) {
+        row[v] = load(b + v / kPanelVecs * tile.panel_stride + v % kPanelVecs * kLanes);
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const Vec x = broadcast(a[r][k]);
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) acc[r][v] += x * row[v];
+      }
+    }
+  }
+  if (tile.output) return finish_tile<R, V>(acc, *tile.output);
+  float* sums = tile.sums;
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) store(sums + r * kSumsStride + v * kLanes, acc[r][v]);
+  }
+}
+
+template <typename B>
+using TileFunction = void (*)(const Tile<B>&);
+
+template <typename B, int P, int... R>
+constexpr TileFunction<B> pick_tile(int rows, std::integer_sequence<int, R...>) {
+  constexpr TileFunction<B> functions[] = {multiply_tile<R + 1, P, B>...};
+  return functions[rows - 1];
+}
+
+template <typename B>
+inline TileFunction<B> tile_function(int rows, int panels) {
+  const auto pick = [rows]<int P>(std::integral_constant<int, P>) {
+    return pick_tile<B, P>(rows, std::make_integer_sequence<int, tile_rows(P)>{});
+  };
+  if constexpr (kTilePanels > 1) {
+    if (panels == 4) return pick(std::integral_constant<int, 4>{});
+    if (panels == 3) return pick(std::integral_constant<int, 3>{});
+    if (panels == 2) return pick(std::integral_constant<int, 2>{});
+  }
+  return pick(std::integral_constant<int, 1>{});
+}
+
+// Splits `total` into the fewest parts of at most `limit`, as equal as can be.
+struct Split {
+  int64_t total, parts;
+  Split(int64_t total, int64_t limit) : total(total), parts((total + limit - 1) / limit) {}
+  int64_t largest() const { return parts ? (total + parts - 1) / parts : 0; }
+  int64_t begin(int64_t part) const {
+    return part * (total / parts) + std::min(part, total % parts);
+  }
+};
+
+// Cuts a product into cells of one row block by some panels, and cells into tasks. A function of
+// the product alone, so that a task means the same to whoever runs it.
+class TaskGrid {
+ public:
+  static constexpr int64_t kSmall = int64_t{1} << 18;  // multiply-adds not worth a second worker
+  static constexpr int64_t kTask = int64_t{1} << 20;   // multiply-adds that a task should have
+  static constexpr int64_t kTasks = 48;                // tasks beyond this serve nobody
+
+  TaskGrid(int64_t row_blocks, int64_t rows, int64_t columns, int64_t k)
+      : row_blocks_(row_blocks), panels_((columns + kPanel - 1) / kPanel) {
+    const int64_t groups = (panels_ + kTilePanels - 1) / kTilePanels;
+    const double work =
+        static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(k);
+    if (row_blocks == 0 || groups == 0) return;
+    serial_ = work < kSmall;
+    const double wanted = serial_ ? 1 : std::clamp(work / kTask, 1.0, double{kTasks});
+    const int64_t cuts = std::clamp(static_cast<int64_t>(wanted) / row_blocks, int64_t{1}, groups);
+    column_blocks_ = Split(groups, (groups + cuts - 1) / cuts).parts;
+    rows_first_ = rows > columns;
+  }
+  int64_t count() const { return serial_ ? std::min<int64_t>(1, cells()) : cells(); }
+
+  // Calls f(row block, first panel, end panel) for the cells of tasks [begin, end), neighbours
+  // sharing the larger operand.
+  template <typename F>
+  void for_each(int64_t begin, int64_t end, F&& f) const {
+    if (serial_) end = begin < end ? cells() : 0;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = rows_first_ ? i / column_blocks_ : i % row_blocks_;
+      const int64_t column = rows_first_ ? i % column_blocks_ : i / row_blocks_;
+      const int64_t groups = (panels_ + kTilePanels - 1) / kTilePanels;
+      const int64_t first = column * groups / column_blocks_ * kTilePanels;
+      const int64_t last = (column + 1) * groups / column_blocks_ * kTilePanels;
+      f(row, first, std::min(last, panels_));
+    }
+  }
+
+ private:
+  int64_t cells() const { return row_blocks_ * column_blocks_; }
+
+  int64_t row_blocks_, panels_, column_blocks_ = 0;
+  bool serial_ = false, rows_first_ = false;
+};
+
+// How many columns of K one pass covers: a group's share of B then stays in the near cache.
+inline constexpr int64_t kBlockK = 256;
+
+// The passes over K. Runs longer than kBlockK are cut; shorter ones are taken several at a time.
+class KBlocks {
+ public:
+  KBlocks(int64_t taps, int64_t run)
+      : taps_(taps),
+        run_(run),
+        within_(run, kBlockK),
+        across_(taps, std::max<int64_t>(1, kBlockK / std::max<int64_t>(run, 1))) {}
+  int64_t count() const { return within_.parts > 1 ? taps_ * within_.parts : across_.parts; }
+  KBlock operator[](int64_t i) const {
+    if (within_.parts <= 1) return {across_.begin(i), across_.begin(i + 1), 0, run_};
+    const int64_t tap = i / within_.parts, part = i % within_.parts;
+    return {tap, tap + 1, within_.begin(part), within_.begin(part + 1)};
+  }
+
+ private:
+  int64_t taps_, run_;
+  Split within_, across_;
+};
+
+// Floats of scratch that multiply_rows needs for `rows` rows.
+inline int64_t sums_floats(int64_t rows, int64_t taps, int64_t run) {
+  const int64_t kept =
+      KBlocks(taps, run).count() > 1 ? rows : std::min<int64_t>(rows, kMaxTileRows);
+  return kept * kSumsStride;
+}
+
+// One group of panels against all rows: see multiply_rows.
+template <typename B>
+void multiply_group(const Rows& a, const Panels<B>& b, int64_t panel, int panels, const Output& out,
+                    float* sums) {
+  const int64_t column = panel * kPanel;
+  const int64_t columns = std::min<int64_t>(panels * kPanel, out.columns - column);
+  const bool in_registers = columns == panels * kPanel && is_linear(out);
+  const KBlocks blocks(a.taps, a.run);
+  const Split tiles(a.count, tile_rows(panels));
+  for (int64_t i = 0; i < blocks.count(); ++i) {
+    const KBlock block = blocks[i];
+    const bool last = i + 1 == blocks.count();
+    for (int64_t t = 0; t < tiles.parts; ++t) {
+      const int64_t row = tiles.begin(t), rows = tiles.begin(t + 1) - row;
+      LinearOutput linear;
+      Tile<B> tile{.at = a.at + block.tap * a.stride + row,
+                   .stride = a.stride,
+                   .tap_k = a.tap_k + block.tap,
+                   .taps = block.tap_end - block.tap,
+                   .begin = block.begin,
+                   .run = block.end - block.begin,
+                   .b = b.data + panel * b.k * kPanel,
+                   .panel_stride = b.k * kPanel,
+                   .sums = blocks.count() > 1 ? sums + row * kSumsStride : sums,
+                   .add_to_sums = i > 0,
+                   .output = nullptr};
+      if (last && in_registers) {
+        linear = linear_output(out, row, column);
+        tile.output = &linear;
+      }
+      tile_function<B>(static_cast<int>(rows), panels)(tile);
+      if (last && !in_registers) finish(out, row, rows, column, columns, tile.sums, kSumsStride);
+    }
+  }
+}
+
+// out = finish(A · B) for the columns of panels [begin, end). `sums`: sums_floats(…) floats.
+template <typename B>
+void multiply_rows(const Rows& a, const Panels<B>& b, int64_t begin, int64_t end, const Output& out,
+                   float* sums) {
+  const Split groups(end - begin, kTilePanels);
+  for (int64_t g = 0; g < groups.parts; ++g) {
+    const int64_t panel = begin + groups.begin(g);
+    multiply_group(a, b, panel, static_cast<int>(begin + groups.begin(g + 1) - panel), out, sums);
+  }
+}
+
+}  // namespace npusim::cpu::NPUSIM_ISA
