@@ -5,8 +5,8 @@
 // Typical use:
 //   const auto& p = *static_cast<const abi::CopyParams*>(c.params);
 //   if (const char* why = operand_count(c, 2)) return why;
-//   if (const char* why = Region().dims(p.shape, p.x_strides, p.rank).reads(c, 0, size)) return why;
-//   return Region().dims(p.shape, p.y_strides, p.rank).writes(c, 1, size);
+//   if (const char* why = Region().dims(p.shape, p.x_strides, p.rank).reads(c, 0, size)) return
+//   why; return Region().dims(p.shape, p.y_strides, p.rank).writes(c, 1, size);
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,17 @@ inline int64_t element_size(int32_t dtype) {
   return dtype >= 0 && dtype < 10 ? kSizes[dtype] : 0;
 }
 // float32, float16 or bfloat16: the dtypes that compute in float32.
-inline bool is_float(int32_t dtype) { return dtype >= 0 && dtype <= 2; }
+inline bool is_float(int32_t dtype) {
+  return dtype >= 0 && dtype <= 2;
+}
 inline bool is_index(int32_t dtype) {
   return dtype == static_cast<int32_t>(abi::DType::kInt64) ||
          dtype == static_cast<int32_t>(abi::DType::kInt32) ||
          dtype == static_cast<int32_t>(abi::DType::kUint8);
 }
-inline bool is_flag(int32_t value) { return value == 0 || value == 1; }
+inline bool is_flag(int32_t value) {
+  return value == 0 || value == 1;
+}
 
 inline const char* operand_count(const KernelCheck& c, size_t expected) {
   return c.operand_bytes.size() == expected && c.operand_before.size() == expected
@@ -57,8 +61,7 @@ inline bool is_activation(int32_t act) {
   const auto op = static_cast<abi::Opcode>(act);
   if (op == abi::Opcode::kClamp) return true;
   return abi::kOpcodeArity[act] == 1 && op != abi::Opcode::kIsnan && op != abi::Opcode::kIsinf &&
-         op != abi::Opcode::kLogicalNot && op != abi::Opcode::kBitwiseNot &&
-         op < abi::Opcode::kToF;
+         op != abi::Opcode::kLogicalNot && op != abi::Opcode::kBitwiseNot && op < abi::Opcode::kToF;
 }
 
 // The elements a strided walk visits, relative to its operand's first one.

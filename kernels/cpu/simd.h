@@ -47,7 +47,9 @@ inline Vec load(const float* p) {
 inline void store(float* p, Vec v) {
   *reinterpret_cast<VectorOf<float, kLanes>::unaligned*>(p) = v;
 }
-inline Vec broadcast(float x) { return x - Vec{}; }
+inline Vec broadcast(float x) {
+  return x - Vec{};
+}
 
 // Storage types of 16 bits; the arithmetic type is always float.
 struct bfloat16 {
@@ -67,12 +69,22 @@ inline uint32_t float_to_bits(float x) {
   std::memcpy(&out, &x, sizeof out);
   return out;
 }
-inline Vec as_float(UVec v) { return reinterpret_cast<Vec>(v); }
-inline Vec as_float(IVec v) { return reinterpret_cast<Vec>(v); }
-inline UVec as_bits(Vec v) { return reinterpret_cast<UVec>(v); }
+inline Vec as_float(UVec v) {
+  return reinterpret_cast<Vec>(v);
+}
+inline Vec as_float(IVec v) {
+  return reinterpret_cast<Vec>(v);
+}
+inline UVec as_bits(Vec v) {
+  return reinterpret_cast<UVec>(v);
+}
 
-inline float to_float(float x) { return x; }
-inline float to_float(bfloat16 x) { return bits_to_float(uint32_t{x.bits} << 16); }
+inline float to_float(float x) {
+  return x;
+}
+inline float to_float(bfloat16 x) {
+  return bits_to_float(uint32_t{x.bits} << 16);
+}
 // Multiplying by 2^112 rebiases the exponent and normalises subnormals in one step; infinities and
 // NaNs, whose exponent field then reads 2^16 and above, get float's largest exponent.
 inline float to_float(float16 x) {
@@ -127,10 +139,12 @@ inline void store(bfloat16* p, Vec v) {
 
 #if defined(__F16C__) && defined(__AVX512F__)
 inline Vec load(const float16* p) {
-  return (Vec)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return (Vec)_mm512_maskz_cvtph_ps(0xFFFF, half);
 }
 inline void store(float16* p, Vec v) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph((__m512)v, 0));
+  const __m256i half = _mm512_maskz_cvtps_ph(0xFFFF, (__m512)v, _MM_FROUND_TO_NEAREST_INT);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), half);
 }
 #elif defined(__F16C__) && defined(__AVX2__)
 inline Vec load(const float16* p) {
@@ -157,8 +171,7 @@ inline void store(float16* p, Vec v) {
   half = magnitude >= 0x477FF000 ? UVec{} + 0x7C00 : half;
   half = magnitude > 0x7F800000 ? UVec{} + 0x7E00 : half;
   using Half = VectorOf<uint16_t, kLanes>;
-  *reinterpret_cast<Half::unaligned*>(&p->bits) =
-      __builtin_convertvector(half | sign, Half::type);
+  *reinterpret_cast<Half::unaligned*>(&p->bits) = __builtin_convertvector(half | sign, Half::type);
 }
 #endif
 
@@ -183,7 +196,9 @@ inline Vec sqrt(Vec x) {
   return out;
 }
 
-inline Vec abs(Vec x) { return as_float(as_bits(x) & 0x7FFFFFFF); }
+inline Vec abs(Vec x) {
+  return as_float(as_bits(x) & 0x7FFFFFFF);
+}
 // The magnitude of `x` with the sign of `sign`.
 inline Vec copysign(Vec x, Vec sign) {
   return as_float((as_bits(x) & 0x7FFFFFFF) | (as_bits(sign) & 0x80000000));
@@ -209,8 +224,12 @@ inline Vec ceil(Vec x) {
 }
 
 // The larger and the smaller of each lane; NaN wins from either side.
-inline Vec maximum(Vec a, Vec b) { return (a > b) | (a != a) ? a : b; }
-inline Vec minimum(Vec a, Vec b) { return (a < b) | (a != a) ? a : b; }
+inline Vec maximum(Vec a, Vec b) {
+  return ((a > b) | (a != a)) ? a : b;
+}
+inline Vec minimum(Vec a, Vec b) {
+  return ((a < b) | (a != a)) ? a : b;
+}
 
 // Sum of the lanes, pairwise.
 inline float sum(Vec v) {
