@@ -1,0 +1,211 @@
+// scatter: y[o, wrapped index tensors] (op)= src[o], the inverse of index.
+// Equal indices collide, and the result must not depend on the number of workers: items are
+// visited in row-major order by one task, unless a dimension of y that positions alone decide
+// keeps the tasks apart whatever the indices are; then the work is split along that dimension.
+#include <type_traits>
+
+#include "kernels/cpu/distinct.h"
+#include "kernels/cpu/index_space.h"
+#include "kernels/cpu/simd.h"
+
+namespace npusim::cpu::NPUSIM_ISA {
+namespace {
+
+constexpr int64_t kElementsPerTask = 32768;
+constexpr int64_t kContiguousGrain = 64;
+
+using Params = abi::ScatterParams;
+enum Mode { kSet, kAdd, kMul, kMax, kMin, kModes };
+
+int64_t elements(const Params& p) {
+  int64_t count = 1;
+  for (int d = 0; d < p.rank; ++d) count *= p.shape[d];
+  return count;
+}
+
+// How the work is split: `grain` steps of dimension `dim` a task; dim -1: one task.
+struct Split {
+  int dim;
+  int64_t grain;
+};
+
+// Positions and index values are the digits of y's address. If no two digit strings share an
+// address, items that differ in one positional digit never meet.
+Split split_of(const Params& p) {
+  Digits digits;
+  for (int d = 0; d < p.rank; ++d) {
+    if (p.y_strides[d] != 0) digits.dim(p.shape[d], p.y_strides[d]);
+  }
+  if (!digits.dims(p.k_size, p.k_stride, p.n).distinct()) return {-1, 0};
+  for (int d = 0; d < p.rank; ++d) {
+    if (p.shape[d] < 2 || p.y_strides[d] == 0) continue;
+    const int64_t others = elements(p) / p.shape[d];
+    const int64_t grain = std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, others));
+    return {d, p.y_strides[d] == 1 ? std::max(grain, kContiguousGrain) : grain};
+  }
+  return {-1, 0};
+}
+
+// The type that T computes in, and the two ways between them. Bool bytes count as truth values.
+struct Truth {
+  uint8_t byte;
+};
+template <typename T>
+auto arithmetic(T x) {
+  if constexpr (std::is_same_v<T, Truth>) {
+    return x.byte != 0;
+  } else if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>) {
+    return to_float(x);
+  } else {
+    return x;
+  }
+}
+template <typename T, typename A>
+T stored(A x) {
+  if constexpr (std::is_same_v<T, Truth>) {
+    return {static_cast<uint8_t>(x)};
+  } else if constexpr (std::is_same_v<A, float>) {
+    return from_float<T>(x);
+  } else {
+    return x;
+  }
+}
+
+template <typename A>
+A accumulate(A y, A x, bool product) {
+  if constexpr (std::is_same_v<A, bool>) {
+    return product ? y && x : y || x;
+  } else if constexpr (std::is_integral_v<A>) {
+    using Bits = std::make_unsigned_t<decltype(y + x)>;  // integers wrap
+    const Bits a = static_cast<Bits>(y), b = static_cast<Bits>(x);
+    return static_cast<A>(product ? a * b : a + b);
+  } else {
+    return product ? y * x : y + x;
+  }
+}
+
+// One run: y[i * ys] = f(y[i * ys], src[i * ss]).
+template <typename T, typename F>
+inline void update(T* y, int64_t ys, const T* src, int64_t ss, int64_t run, F f) {
+  if (ys == 1 && ss == 1) {
+    for (int64_t i = 0; i < run; ++i) y[i] = stored<T>(f(arithmetic(y[i]), arithmetic(src[i])));
+    return;
+  }
+  for (int64_t i = 0; i < run; ++i) {
+    y[i * ys] = stored<T>(f(arithmetic(y[i * ys]), arithmetic(src[i * ss])));
+  }
+}
+
+// NaN wins in max and min, as in PyTorch's scatter_reduce.
+template <typename T>
+void combine(int mode, T* y, int64_t ys, const T* src, int64_t ss, int64_t run) {
+  switch (mode) {
+    case kSet:
+      for (int64_t i = 0; i < run; ++i) y[i * ys] = src[i * ss];
+      return;
+    case kAdd:
+      return update(y, ys, src, ss, run, [](auto a, auto b) { return accumulate(a, b, false); });
+    case kMul:
+      return update(y, ys, src, ss, run, [](auto a, auto b) { return accumulate(a, b, true); });
+    case kMax:
+      return update(y, ys, src, ss, run, [](auto a, auto b) { return b > a || b != b ? b : a; });
+    default:
+      return update(y, ys, src, ss, run, [](auto a, auto b) { return b < a || b != b ? b : a; });
+  }
+}
+
+// The parameters restricted to this call's part of the split dimension.
+struct Part {
+  Params p;
+  int64_t src = 0, y = 0;
+  int64_t idx[abi::kIndexTensors] = {};
+
+  explicit Part(const KernelCall& call) : p(*static_cast<const Params*>(call.params)) {
+    const Split split = split_of(p);
+    if (split.dim < 0) return;
+    const int d = split.dim;
+    const int64_t begin = call.begin * split.grain;
+    p.shape[d] = std::min(p.shape[d], call.end * split.grain) - begin;
+    src = begin * p.src_strides[d];
+    y = begin * p.y_strides[d];
+    for (int k = 0; k < p.n; ++k) idx[k] = begin * p.idx_strides[k * abi::kRank + d];
+  }
+};
+
+template <typename T>
+void scatter(const KernelCall& call) {
+  const Part part(call);
+  const Params& p = part.p;
+  const IndexSpace space = index_space(p, p.shape, p.src_strides, p.y_strides);
+  const T* src = static_cast<const T*>(call.operands[0]) + part.src;
+  T* y = static_cast<T*>(call.operands[p.n + 1]) + part.y;
+  const int mode = p.mode;
+  const int64_t run = space.run, ss = space.run_dense, ys = space.run_indexed;
+  with_index_type(p.idx_dtype, [&](auto zero) {
+    using Index = decltype(zero);
+    const void* idx[abi::kIndexTensors];
+    for (int k = 0; k < p.n; ++k) {
+      idx[k] = static_cast<const Index*>(call.operands[k + 1]) + part.idx[k];
+    }
+    for_each_item<Index>(space, 0, space.items(), idx, call.failure, [=](int64_t from, int64_t to) {
+      combine(mode, y + to, ys, src + from, ss, run);
+    });
+  });
+}
+
+void run(const KernelCall& call) {
+  const auto& p = *static_cast<const Params*>(call.params);
+  if (call.begin >= call.end) return;
+  switch (static_cast<abi::DType>(p.dtype)) {
+    case abi::DType::kFloat32:
+      return scatter<float>(call);
+    case abi::DType::kFloat16:
+      return scatter<float16>(call);
+    case abi::DType::kBfloat16:
+      return scatter<bfloat16>(call);
+    case abi::DType::kFloat64:
+      return scatter<double>(call);
+    case abi::DType::kInt64:
+      return scatter<int64_t>(call);
+    case abi::DType::kInt32:
+      return scatter<int32_t>(call);
+    case abi::DType::kInt16:
+      return scatter<int16_t>(call);
+    case abi::DType::kInt8:
+      return scatter<int8_t>(call);
+    case abi::DType::kUint8:
+      return scatter<uint8_t>(call);
+    case abi::DType::kBool:
+      return scatter<Truth>(call);
+  }
+}
+
+int64_t tasks(const void* params, int64_t) {
+  const auto& p = *static_cast<const Params*>(params);
+  if (elements(p) == 0) return 0;
+  const Split split = split_of(p);
+  return split.dim < 0 ? 1 : (p.shape[split.dim] + split.grain - 1) / split.grain;
+}
+
+int64_t scratch(const void*) {
+  return 0;
+}
+
+const char* check(const KernelCheck& c) {
+  const auto& p = *static_cast<const Params*>(c.params);
+  if (const char* why = check_indices(c, p)) return why;
+  if (p.mode < 0 || p.mode >= kModes) return "there is no such mode";
+  const int64_t size = element_size(p.dtype);
+  if (size == 0) return "there is no such dtype";
+  const Region src = Region().dims(p.shape, p.src_strides, p.rank);
+  if (const char* why = src.reads(c, 0, size)) return why;
+  return indexed_region(p, p.y_strides).reads(c, static_cast<size_t>(p.n) + 1, size);
+}
+
+}  // namespace
+
+extern const KernelEntry scatter_kernel;
+const KernelEntry scatter_kernel = {"scatter", Params::kSchema, sizeof(Params), run,
+                                    check,     tasks,           scratch};
+
+}  // namespace npusim::cpu::NPUSIM_ISA

@@ -1,0 +1,51 @@
+// Elements of a storage dtype seen as the numbers that compute: float for float32 and the 16-bit
+// floats, double for float64. Owns stores whose dtype is known only at run time.
+#pragma once
+
+#include "kernels/cpu/simd.h"
+
+namespace npusim::cpu::NPUSIM_ISA {
+
+inline constexpr int32_t kFloat64 = static_cast<int32_t>(abi::DType::kFloat64);
+
+inline double to_real(double x) {
+  return x;
+}
+template <typename T>
+float to_real(T x) {
+  return to_float(x);
+}
+
+// Calls f with a value of the storage type of a real dtype: the float types and float64.
+template <typename F>
+inline auto with_real_type(int32_t dtype, F&& f) {
+  if (dtype == kFloat64) return f(double{});
+  return with_float_type(dtype, f);
+}
+
+template <typename T>
+inline void store_lanes(T* p, Vec v, int64_t n) {
+  if (n >= kLanes) return store(p, v);
+  store_part(p, v, n);
+}
+
+// Stores the first `n` lanes at element `at` of `y`, a float dtype.
+inline void store_as(int32_t dtype, void* y, int64_t at, Vec v, int64_t n) {
+  if (dtype == 0) return store_lanes(static_cast<float*>(y) + at, v, n);
+  with_float_type(dtype,
+                  [=](auto type) { store_lanes(static_cast<decltype(type)*>(y) + at, v, n); });
+}
+
+// Stores one number as element `at` of `y`, a real dtype.
+template <typename Real>
+inline void store_as(int32_t dtype, void* y, int64_t at, Real value) {
+  if (dtype == kFloat64) {
+    static_cast<double*>(y)[at] = value;
+    return;
+  }
+  with_float_type(dtype, [=](auto type) {
+    static_cast<decltype(type)*>(y)[at] = from_float<decltype(type)>(static_cast<float>(value));
+  });
+}
+
+}  // namespace npusim::cpu::NPUSIM_ISA
