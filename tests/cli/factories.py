@@ -1,0 +1,96 @@
+"""Factories the command line is given in these tests, good ones and bad ones."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class TwoInputs(nn.Module):
+    """Adds a linear map of `x` to `y`; returns the sum and its maximum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+        self.register_buffer("scale", torch.full((4,), 2.0), persistent=False)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        total = self.linear(x) * self.scale + y
+        return {"total": total, "largest": total.amax(1)}
+
+
+class DataDependent(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.sum() > 0 else x
+
+
+class Spectrum(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.rfft(x).abs()
+
+
+class Unrepeatable(nn.Module):
+    """Computes something else on each call, so that no compiled form can agree with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling():
+            self.calls += 1
+        return self.linear(x) + self.calls
+
+
+def mlp():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+    return model, (torch.randn(2, 8),)
+
+
+def meta_mlp():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+        return model, (torch.empty(2, 8),)
+
+
+def two_inputs():
+    torch.manual_seed(0)
+    return TwoInputs().eval(), (torch.randn(3, 8),), {"y": torch.randn(3, 4)}
+
+
+def tied():
+    torch.manual_seed(0)
+    first, second = nn.Linear(8, 8), nn.Linear(8, 8)
+    second.weight = first.weight
+    return nn.Sequential(first, nn.Tanh(), second).eval(), (torch.randn(2, 8),)
+
+
+def talkative():
+    print("hello from the factory")
+    return mlp()
+
+
+def data_dependent():
+    return DataDependent().eval(), (torch.randn(2, 3),)
+
+
+def unsupported():
+    return Spectrum().eval(), (torch.randn(2, 8),)
+
+
+def unrepeatable():
+    torch.manual_seed(0)
+    return Unrepeatable().eval(), (torch.randn(2, 8),)
+
+
+def broken():
+    raise RuntimeError("no checkpoint here")
+
+
+def only_a_model():
+    return mlp()[0]
+
+
+not_a_function = 3

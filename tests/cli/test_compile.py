@@ -1,0 +1,70 @@
+"""npusim compile: a graph in, a program out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import npusim
+
+from .conftest import FACTORIES, Cli, Compiled
+
+
+def test_writes_a_program_and_says_what_is_in_it(cli: Cli, mlp: Compiled, tmp_path: Path) -> None:
+    output = tmp_path / "model.npubin"
+    facts = cli("compile", mlp.graph, "-o", output, "--json").json
+    program = npusim.CompiledProgram.load(output)
+    assert facts["ok"] is True
+    assert facts["bytes"] == output.stat().st_size
+    assert facts["program"]["target"] == "cpu"
+    assert facts["program"]["methods"][0]["commands"] == len(program.methods[0].commands)
+
+
+def test_output_is_named_after_the_graph(cli: Cli, mlp: Compiled, tmp_path: Path) -> None:
+    graph = tmp_path / "net.json"
+    graph.write_bytes(mlp.graph.read_bytes())
+    outcome = cli("compile", graph)
+    assert outcome.code == 0
+    assert (tmp_path / "net.npubin").exists()
+    assert "net.npubin" in outcome.out
+
+
+def test_dump_passes_writes_the_graph_after_each(cli: Cli, mlp: Compiled, tmp_path: Path) -> None:
+    from npusim.passes import PIPELINE
+
+    folder = tmp_path / "passes"
+    code = cli("compile", mlp.graph, "-o", tmp_path / "m.npubin", "--dump-passes", folder).code
+    assert code == 0
+    assert len(list(folder.iterdir())) >= len(PIPELINE)
+
+
+def test_every_unsupported_op_is_listed(cli: Cli, tmp_path: Path) -> None:
+    graph = tmp_path / "g.json"
+    assert cli("extract", f"{FACTORIES}:unsupported", "-o", graph).code == 0
+    outcome = cli("compile", graph)
+    outcome.refused("fft", "factories.py")
+    assert not (tmp_path / "g.npubin").exists()
+
+
+def test_an_unknown_target_is_refused(cli: Cli, mlp: Compiled, tmp_path: Path) -> None:
+    outcome = cli("compile", mlp.graph, "-o", tmp_path / "m.npubin", "--target", "abacus")
+    outcome.refused("abacus", "cpu")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["{}", '{"format": "npusim.ir", "version": [99, 0]}', "{", "[]"])
+def test_a_file_that_is_no_graph_is_refused(cli: Cli, tmp_path: Path, text: str) -> None:
+    graph = tmp_path / "g.json"
+    graph.write_text(text)
+    cli("compile", graph).refused()
+    assert list(tmp_path.iterdir()) == [graph]
+
+
+def test_missing_and_unwritable_files_are_refused(
+    cli: Cli, mlp: Compiled, tmp_path: Path, nowhere: Path
+) -> None:
+    cli("compile", tmp_path / "none.json").refused("no file", "none.json")
+    cli("compile", tmp_path).refused("is a folder")
+    cli("compile", mlp.graph, "-o", nowhere).refused("does not exist")
+    cli("compile", mlp.graph, "-o", tmp_path).refused("is a folder")

@@ -1,0 +1,83 @@
+"""npusim info and view: describing and drawing graphs and programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .conftest import Cli, Compiled
+
+
+def test_info_of_a_graph(cli: Cli, mlp: Compiled) -> None:
+    facts = cli("info", mlp.graph, "--json").json
+    assert facts["kind"] == "graph"
+    assert facts["parameters"] == {"tensors": 4, "elements": 212, "bytes": 848}
+    assert sum(facts["ops"].values()) == facts["nodes"]
+    assert facts["inputs"][0]["shape"] == [2, 8]
+    assert facts["outputs"][0]["shape"] == [2, 4]
+    text = cli("info", mlp.graph).out
+    assert "aten.linear.default" in text
+    assert "float32[2, 8]" in text
+
+
+def test_info_of_a_program(cli: Cli, mlp: Compiled) -> None:
+    facts = cli("info", mlp.program, "--json").json
+    memory, method = facts["memory"], facts["methods"][0]
+    assert facts["kind"] == "program"
+    assert facts["target"] == "cpu"
+    assert sum(facts["kernels"].values()) == method["commands"]
+    assert facts["buffers"]["input"] == {"count": 1, "bytes": 64}
+    parts = ("weights", "persistent", "arena", "state", "constants")
+    assert memory["peak"] == sum(memory[part] for part in parts) > 0
+    assert "method forward" in cli("info", mlp.program).out
+
+
+@pytest.mark.parametrize("kind", ["graph", "program"])
+def test_report_holds_statistics_and_a_drawing(
+    cli: Cli, mlp: Compiled, tmp_path: Path, kind: str
+) -> None:
+    report = tmp_path / "report.md"
+    assert cli("info", getattr(mlp, kind), "--report", report).code == 0
+    text = report.read_text("utf-8")
+    assert "```mermaid" in text
+    assert "## Operators" in text
+    assert ("## Memory" in text) == (kind == "program")
+
+
+def test_neither_graph_nor_program_is_refused(cli: Cli, tmp_path: Path) -> None:
+    other = tmp_path / "other.bin"
+    other.write_bytes(b"PK\x03\x04 something else")
+    cli("info", other).refused("neither a graph nor a program")
+    other.write_bytes(b"")
+    cli("info", other).refused("neither a graph nor a program")
+
+
+def test_a_damaged_program_is_refused(cli: Cli, mlp: Compiled, tmp_path: Path) -> None:
+    image = mlp.program.read_bytes()
+    damaged = tmp_path / "damaged.npubin"
+    for data in (image[:40], image[:-1], image[:200] + b"\xff" + image[201:], image + b"\0"):
+        damaged.write_bytes(data)
+        cli("info", damaged).refused("damaged.npubin")
+
+
+def test_an_unwritable_report_is_refused(cli: Cli, mlp: Compiled, nowhere: Path) -> None:
+    cli("info", mlp.graph, "--report", nowhere).refused("does not exist")
+
+
+@pytest.mark.parametrize(
+    ("ending", "start"), [("mmd", ("flowchart", "graph")), ("svg", "<"), ("html", "<")]
+)
+def test_view_draws_in_the_format_of_the_name(
+    cli: Cli, mlp: Compiled, tmp_path: Path, ending: str, start: str | tuple[str, ...]
+) -> None:
+    for file in (mlp.graph, mlp.program):
+        picture = tmp_path / f"graph.{ending}"
+        facts = cli("view", file, "-o", picture, "--json").json
+        assert facts["bytes"] == picture.stat().st_size
+        assert picture.read_text("utf-8").startswith(start)
+
+
+def test_view_refuses_an_unknown_format(cli: Cli, mlp: Compiled, tmp_path: Path) -> None:
+    cli("view", mlp.graph, "-o", tmp_path / "graph.pdf").refused(".mmd, .svg, .html")
+    assert list(tmp_path.iterdir()) == []
