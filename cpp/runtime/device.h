@@ -48,6 +48,7 @@ class CommandList {
 struct DeviceOptions {
   int threads = 0;             // workers of a CPU device; 0: one for each core it may use
   bool pin_threads = false;    // fix each worker to a core
+  std::string isa;             // instruction set of a CPU device; empty: $NPUSIM_ISA, or the best
 };
 
 class Device {

@@ -55,6 +55,8 @@ struct KernelEntry {
   const char* (*check)(const KernelCheck&);                   // nullptr: sound; else the reason
   int64_t (*tasks)(const void* params, int64_t workers);      // >= 0; 1 runs on the caller alone
   int64_t (*scratch)(const void* params);                     // bytes a worker
+  // How many operands, counted from the last, the kernel writes; it only reads the others. Null: 1.
+  int (*outputs)(const void* params) = nullptr;
 };
 
 }  // namespace npusim::cpu

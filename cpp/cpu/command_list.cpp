@@ -1,0 +1,245 @@
+#include "cpp/cpu/command_list.h"
+
+#include <algorithm>
+#include <string>
+
+#include "cpp/runtime/error.h"
+
+namespace npusim::cpu {
+namespace {
+
+constexpr int64_t kUnitsPerWorker = 8;  // enough to even out workers that are slowed down
+constexpr size_t kParamsAlignment = 8;
+
+// "command 3 (conv1, model.layer1, net.py:12)".
+std::string where(const Program& program, const Method& method, const Command& command) {
+  const NodeInfo& node = program.nodes[command.node];
+  std::string text = "command " + std::to_string(&command - method.commands.data()) + " (";
+  text += std::string(node.name.empty() ? node.op : node.name);
+  if (!node.source.empty()) text += ", " + std::string(node.source);
+  return text + ")";
+}
+
+[[noreturn]] void refuse(const Program& program, const Method& method, const Command& command,
+                         const std::string& reason) {
+  const Kernel& kernel = program.kernels[command.kernel];
+  throw Error(ErrorCode::kFormat, where(program, method, command) + ": kernel " +
+                                      std::string(kernel.name) + " refuses it: " + reason);
+}
+
+const KernelEntry* find_kernel(const Isa& isa, std::string_view name) {
+  for (const KernelEntry* entry : isa.kernels()) {
+    if (entry != nullptr && entry->name == name) return entry;
+  }
+  return nullptr;
+}
+
+// Proves that the command cannot touch memory outside its operands, nor write what it only reads.
+void check(const Program& program, const Method& method, const Command& command,
+           const KernelEntry& kernel, const void* params) {
+  std::vector<int64_t> after, before;
+  for (const Operand& operand : command.operands) {
+    before.push_back(operand.offset);
+    after.push_back(program.buffers[operand.buffer].bytes - operand.offset);
+  }
+  if (const char* reason = kernel.check({params, after, before})) {
+    refuse(program, method, command, reason);
+  }
+  const size_t outputs =
+      kernel.outputs == nullptr ? 1 : static_cast<size_t>(kernel.outputs(params));
+  if (outputs > command.operands.size()) refuse(program, method, command, "operands are missing");
+  for (const Operand& operand : command.operands.last(outputs)) {
+    if (operand.access == Access::kRead) {
+      refuse(program, method, command, "an operand it writes is declared as read only");
+    }
+  }
+}
+
+}  // namespace
+
+// Tells the submission which command a kernel's complaint is about.
+class CpuCommandList::Reporter final : public Failure {
+ public:
+  Reporter(Fault& fault, size_t launch) : fault_(fault), launch_(launch) {}
+  void report(const char* what, int64_t value, int64_t limit) noexcept override {
+    if (fault_.seen.exchange(true)) return;
+    fault_.launch = launch_;
+    fault_.what = what;
+    fault_.value = value;
+    fault_.limit = limit;
+  }
+
+ private:
+  Fault& fault_;
+  size_t launch_;
+};
+
+CpuCommandList::CpuCommandList(std::shared_ptr<const Program> program, const Method& method,
+                               const Isa& isa, std::shared_ptr<ThreadPool> pool)
+    : program_(std::move(program)), method_(method), pool_(std::move(pool)) {
+  const std::vector<const KernelEntry*> kernels = resolve_kernels(isa);
+  launches_.reserve(method.commands.size());
+  for (const Command& command : method.commands) encode(command, *kernels[command.kernel]);
+  index_uses();
+  reserve_scratch();
+  group_steps();
+}
+
+// Finds the kernels the method uses, by Program::kernels index.
+std::vector<const KernelEntry*> CpuCommandList::resolve_kernels(const Isa& isa) const {
+  std::vector<const KernelEntry*> found(program_->kernels.size(), nullptr);
+  std::vector<bool> tried(found.size(), false);
+  std::string problems;
+  for (const Command& command : method_.commands) {
+    if (tried[command.kernel]) continue;
+    tried[command.kernel] = true;
+    const Kernel& wanted = program_->kernels[command.kernel];
+    const KernelEntry* entry = find_kernel(isa, wanted.name);
+    found[command.kernel] = entry;
+    if (entry != nullptr && entry->schema == wanted.schema) continue;
+    if (!problems.empty()) problems += ", ";
+    problems += std::string(wanted.name) + (entry ? " (with other parameters)" : "");
+  }
+  if (!problems.empty()) {
+    throw Error(ErrorCode::kVersion,
+                "the program calls kernels this runtime does not have: " + problems +
+                    ". Compile the model again with the npusim that runs it.");
+  }
+  return found;
+}
+
+void CpuCommandList::encode(const Command& command, const KernelEntry& kernel) {
+  const size_t padded = (kernel.params_size + kParamsAlignment - 1) / kParamsAlignment * 8;
+  if (command.params.size() != kernel.params_size && command.params.size() != padded) {
+    refuse(*program_, method_, command,
+           "its parameters take " + std::to_string(kernel.params_size) + " bytes, not " +
+               std::to_string(command.params.size()));
+  }
+  const void* params = aligned_params(command);
+  check(*program_, method_, command, kernel, params);
+  const int64_t workers = pool_->workers();
+  Launch launch{.kernel = &kernel,
+                .params = params,
+                .first_operand = operands_.size(),
+                .tasks = kernel.tasks(params, workers),
+                .chunk = 0,
+                .units = 1};
+  launch.chunk = std::max<int64_t>(launch.tasks, 1);
+  if (workers > 1 && launch.tasks > 1) {
+    launch.chunk = std::max<int64_t>(1, launch.tasks / (workers * kUnitsPerWorker));
+    launch.units = static_cast<uint16_t>((launch.tasks + launch.chunk - 1) / launch.chunk);
+  }
+  launches_.push_back(launch);
+  operands_.resize(operands_.size() + command.operands.size(), nullptr);
+}
+
+const void* CpuCommandList::aligned_params(const Command& command) {
+  const std::byte* params = command.params.data();
+  if (reinterpret_cast<uintptr_t>(params) % kParamsAlignment == 0) return params;
+  std::vector<uint64_t>& copy = copied_params_.emplace_back((command.params.size() + 7) / 8);
+  std::copy_n(params, command.params.size(), reinterpret_cast<std::byte*>(copy.data()));
+  return copy.data();
+}
+
+// Lists, for every buffer, the operands to patch when it moves.
+void CpuCommandList::index_uses() {
+  const size_t buffers = program_->buffers.size();
+  bound_.assign(buffers, nullptr);
+  first_use_.assign(buffers + 1, 0);
+  for (const Command& command : method_.commands) {
+    for (const Operand& operand : command.operands) ++first_use_[operand.buffer + 1];
+  }
+  for (size_t i = 0; i < buffers; ++i) first_use_[i + 1] += first_use_[i];
+  uses_.resize(operands_.size());
+  std::vector<size_t> next(first_use_.begin(), first_use_.end() - 1);
+  size_t index = 0;
+  for (const Command& command : method_.commands) {
+    for (const Operand& operand : command.operands) {
+      uses_[next[operand.buffer]++] = {index++, operand.offset};
+    }
+  }
+}
+
+void CpuCommandList::reserve_scratch() {
+  int64_t most = 0;
+  for (const Launch& launch : launches_) {
+    most = std::max(most, launch.kernel->scratch(launch.params));
+  }
+  scratch_stride_ = (most + 63) / 64 * 64;
+  if (most > 0) scratch_ = std::make_unique<HostMemory>(scratch_stride_ * pool_->workers());
+}
+
+void CpuCommandList::group_steps() {
+  std::vector<uint16_t> units;
+  for (size_t i = 0; i < launches_.size(); ++i) {
+    const bool joins = launches_[i].units == 1 && !units.empty() && units.back() == 1;
+    if (joins) {
+      steps_.back().end = i + 1;
+    } else {
+      steps_.push_back({i, i + 1});
+      units.push_back(launches_[i].units);
+    }
+  }
+  const auto run = [](void* self, size_t step, int unit, int worker) {
+    auto& list = *static_cast<CpuCommandList*>(self);
+    for (size_t i = list.steps_[step].begin; i < list.steps_[step].end; ++i) {
+      list.run_unit(i, unit, worker);
+    }
+  };
+  job_ = std::make_unique<ThreadPool::Job>(*pool_, std::move(units), run, this);
+}
+
+void CpuCommandList::bind(uint32_t buffer, std::byte* address) {
+  if (bound_[buffer] == address) return;
+  bound_[buffer] = address;
+  for (size_t i = first_use_[buffer]; i < first_use_[buffer + 1]; ++i) {
+    operands_[uses_[i].operand] = address + uses_[i].offset;
+  }
+}
+
+void CpuCommandList::run_unit(size_t index, int unit, int worker) noexcept {
+  const Launch& launch = launches_[index];
+  if (launch.tasks == 0 || fault_.seen.load(std::memory_order_relaxed)) return;
+  Reporter reporter(fault_, index);
+  const int64_t begin = unit * launch.chunk;
+  std::byte* scratch = scratch_ ? scratch_->data() + worker * scratch_stride_ : nullptr;
+  launch.kernel->run({.params = launch.params,
+                      .operands = operands_.data() + launch.first_operand,
+                      .begin = begin,
+                      .end = std::min(begin + launch.chunk, launch.tasks),
+                      .scratch = scratch,
+                      .failure = &reporter});
+}
+
+void CpuCommandList::submit() {
+  pool_->run(*job_);
+  if (fault_.seen.load()) throw_fault();
+}
+
+void CpuCommandList::submit_observed(const std::function<void(size_t)>& after) {
+  struct Single {
+    CpuCommandList* list;
+    size_t launch;
+  };
+  const auto run = [](void* context, size_t, int unit, int worker) {
+    const auto& single = *static_cast<const Single*>(context);
+    single.list->run_unit(single.launch, unit, worker);
+  };
+  for (size_t i = 0; i < launches_.size(); ++i) {
+    Single single{this, i};
+    ThreadPool::Job job(*pool_, {launches_[i].units}, run, &single);
+    pool_->run(job);
+    if (fault_.seen.load()) throw_fault();
+    after(i);
+  }
+}
+
+void CpuCommandList::throw_fault() {
+  fault_.seen.store(false);
+  const Command& command = method_.commands[fault_.launch];
+  throw Error(ErrorCode::kData, where(*program_, method_, command) + ": " + fault_.what + ": " +
+                                    std::to_string(fault_.value) + ", limit " +
+                                    std::to_string(fault_.limit));
+}
+
+}  // namespace npusim::cpu

@@ -1,0 +1,13 @@
+// The CPU as a Device.
+#pragma once
+
+#include <memory>
+
+#include "cpp/runtime/device.h"
+
+namespace npusim::cpu {
+
+// Throws Error(kDevice) for options this machine cannot serve.
+std::shared_ptr<Device> open_device(const DeviceOptions& options);
+
+}  // namespace npusim::cpu

@@ -1,0 +1,205 @@
+// Invariants:
+//
+//  1. From construction on, every kTemp, kConstant and kState buffer is bound in every list.
+//  2. A list's kWeight and kPersistent buffers belong to the weights whose serial it notes.
+//  3. kInput and kOutput buffers are bound anew by every run; binding where they were already costs
+//     a comparison.
+//  4. While running_ is set, one thread alone touches addresses_ and methods_.
+#include "cpp/runtime/executor.h"
+
+#include <algorithm>
+#include <string>
+
+#include "cpp/runtime/arenas.h"
+#include "cpp/runtime/error.h"
+
+namespace npusim {
+namespace {
+
+bool overlap(Binding a, Binding b) {
+  return !a.empty() && !b.empty() && a.data() < b.data() + b.size() &&
+         b.data() < a.data() + a.size();
+}
+
+// Marks the executor as running for as long as it lives.
+class Turn {
+ public:
+  explicit Turn(std::atomic<bool>& running) : running_(running) {
+    if (running_.exchange(true, std::memory_order_acquire)) {
+      throw Error(ErrorCode::kBusy,
+                  "this executor is running on another thread; give each thread an executor of its "
+                  "own (they can share weights), or take turns");
+    }
+  }
+  ~Turn() { running_.store(false, std::memory_order_release); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  std::atomic<bool>& running_;
+};
+
+// Gives outputs that lie where an input lies memory of their own, and copies them back after the
+// run: a method may write an output before it has read all of its inputs.
+class Detour {
+ public:
+  Detour(Device& device, std::span<const Binding> inputs, std::span<const Binding> outputs)
+      : device_(device), wanted_(outputs) {
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const auto shared = [&](Binding other) { return overlap(outputs[i], other); };
+      if (std::any_of(outputs.begin() + static_cast<ptrdiff_t>(i) + 1, outputs.end(), shared)) {
+        throw Error(ErrorCode::kInput, "two outputs lie in the same memory; give each its own");
+      }
+      if (std::any_of(inputs.begin(), inputs.end(), shared)) redirect(i);
+    }
+  }
+  std::span<const Binding> outputs() const {
+    return replaced_.empty() ? wanted_ : std::span<const Binding>(replaced_);
+  }
+  void finish() {
+    for (const auto& [index, memory] : detoured_) {
+      device_.download(wanted_[index], *memory, 0);
+    }
+  }
+
+ private:
+  void redirect(size_t index) {
+    if (!device_.shares_host_memory()) {
+      throw Error(ErrorCode::kInput, "an output lies in the memory of an input; give it its own");
+    }
+    if (replaced_.empty()) replaced_.assign(wanted_.begin(), wanted_.end());
+    const Binding wanted = wanted_[index];
+    auto memory = device_.allocate(static_cast<int64_t>(wanted.size()));
+    replaced_[index] = {memory->data(), wanted.size()};
+    detoured_.emplace_back(index, std::move(memory));
+  }
+
+  Device& device_;
+  std::span<const Binding> wanted_;
+  std::vector<Binding> replaced_;
+  std::vector<std::pair<size_t, std::shared_ptr<Memory>>> detoured_;
+};
+
+int64_t largest_arena(const Program& program) {
+  int64_t bytes = 0;
+  for (const Method& method : program.methods) bytes = std::max(bytes, method.arena_bytes);
+  return bytes;
+}
+
+}  // namespace
+
+Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<Device> device)
+    : program_(std::move(program)),
+      device_(std::move(device)),
+      constants_(constants_on(*device_, program_)),
+      arena_(device_->allocate(largest_arena(*program_))),
+      state_(device_->allocate(program_->state_bytes)),
+      addresses_(program_->buffers.size(), nullptr) {
+  const std::pair<BufferKind, std::byte*> arenas[] = {{BufferKind::kConstant, constants_->data()},
+                                                      {BufferKind::kTemp, arena_->data()},
+                                                      {BufferKind::kState, state_->data()}};
+  for (const Method& method : program_->methods) {
+    Encoded& encoded = methods_.emplace_back(device_->encode(program_, method));
+    for (const auto& [kind, base] : arenas) bind_arena(*encoded.list, *program_, kind, base);
+  }
+  for (uint32_t i = 0; i < addresses_.size(); ++i) {
+    const Buffer& buffer = program_->buffers[i];
+    for (const auto& [kind, base] : arenas) {
+      if (buffer.kind == kind) addresses_[i] = base + buffer.offset;
+    }
+    if (buffer.kind == BufferKind::kWeight || buffer.kind == BufferKind::kPersistent) {
+      weight_buffers_.push_back(i);
+    }
+  }
+  if (program_->weights.empty() && !weight_buffers_.empty()) {
+    own_weights_ = Weights::load(program_, device_, no_tensors(), {});
+  }
+}
+
+size_t Executor::method_index(std::string_view name) const {
+  if (name.empty()) return 0;
+  std::string known;
+  for (size_t i = 0; i < program_->methods.size(); ++i) {
+    if (program_->methods[i].name == name) return i;
+    known += (i ? ", " : "") + std::string(program_->methods[i].name);
+  }
+  throw Error(ErrorCode::kInput,
+              "the program has no method " + std::string(name) + "; it has: " + known);
+}
+
+void Executor::run(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
+                   const Weights* weights) {
+  start(method, inputs, outputs, weights, nullptr);
+}
+
+void Executor::observe(size_t method, std::span<const Binding> inputs,
+                       std::span<const Binding> outputs, const Weights* weights,
+                       const std::function<void(size_t)>& after) {
+  start(method, inputs, outputs, weights, &after);
+}
+
+void Executor::start(size_t index, std::span<const Binding> inputs,
+                     std::span<const Binding> outputs, const Weights* weights,
+                     const std::function<void(size_t)>* after) {
+  const Method& method = program_->methods[index];
+  Encoded& encoded = methods_[index];
+  const Turn turn(running_);
+  Detour detour(*device_, inputs, outputs);
+  bind_weights(encoded, weights);
+  bind_caller(encoded, method.inputs, inputs, "input");
+  bind_caller(encoded, method.outputs, detour.outputs(), "output");
+  if (after == nullptr) {
+    encoded.list->submit();
+  } else {
+    encoded.list->submit_observed(*after);
+  }
+  detour.finish();
+}
+
+void Executor::bind_weights(Encoded& encoded, const Weights* weights) {
+  if (weight_buffers_.empty()) return;
+  if (weights == nullptr) weights = own_weights_.get();
+  if (weights == nullptr) {
+    throw Error(ErrorCode::kWeights, "the program has weights: load them and pass them to run");
+  }
+  if (weights->serial() == encoded.weights_bound) return;
+  if (&weights->program() != program_.get() || &weights->device() != device_.get()) {
+    throw Error(ErrorCode::kWeights,
+                "the weights were loaded for another program or device; load them with the program "
+                "and device of this executor");
+  }
+  for (const uint32_t buffer : weight_buffers_) {
+    addresses_[buffer] = weights->address(buffer);
+    encoded.list->bind(buffer, addresses_[buffer]);
+  }
+  encoded.weights_bound = weights->serial();
+}
+
+void Executor::bind_caller(Encoded& encoded, std::span<const TensorSpec> specs,
+                           std::span<const Binding> bindings, const char* what) {
+  if (bindings.size() != specs.size()) {
+    throw Error(ErrorCode::kInput, "the method has " + std::to_string(specs.size()) + " " + what +
+                                       "s, got " + std::to_string(bindings.size()));
+  }
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const uint32_t buffer = specs[i].buffer;
+    const auto needed = static_cast<size_t>(program_->buffers[buffer].bytes);
+    if (bindings[i].size() < needed) {
+      throw Error(ErrorCode::kInput, std::string(what) + " " + std::string(specs[i].name) +
+                                         " needs " + std::to_string(needed) + " bytes, got " +
+                                         std::to_string(bindings[i].size()));
+    }
+    addresses_[buffer] = bindings[i].data();
+    encoded.list->bind(buffer, bindings[i].data());
+  }
+}
+
+Binding Executor::buffer(uint32_t index) const {
+  if (index >= addresses_.size()) {
+    throw Error(ErrorCode::kInput, "the program has no buffer " + std::to_string(index));
+  }
+  if (addresses_[index] == nullptr) return {};
+  return {addresses_[index], static_cast<size_t>(program_->buffers[index].bytes)};
+}
+
+}  // namespace npusim

@@ -1,0 +1,73 @@
+// Runs a program's methods on a device. See executor.cpp for the invariants.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "cpp/runtime/device.h"
+#include "cpp/runtime/program.h"
+#include "cpp/runtime/weights.h"
+
+namespace npusim {
+
+// Device memory that a caller lends for one run.
+using Binding = std::span<std::byte>;
+
+class Executor {
+ public:
+  // Encodes all methods and allocates all memory that runs need. Throws as Device::encode does.
+  Executor(std::shared_ptr<const Program> program, std::shared_ptr<Device> device);
+
+  const Program& program() const noexcept { return *program_; }
+  Device& device() const noexcept { return *device_; }
+
+  // Index of a method by name; the first one for an empty name. Throws Error(kInput).
+  size_t method_index(std::string_view name) const;
+
+  // Runs a method: `inputs` and `outputs` in the order of its specs, each at least as long as its
+  // buffer. An output may lie where an input lies, an input may be passed twice; outputs may not
+  // overlap each other. `weights` may be null when the program has none.
+  //
+  // Throws Error(kInput) for wrong bindings, Error(kWeights) for weights of another program or
+  // device, Error(kBusy) when the executor is running already, Error(kData) from the kernels.
+  void run(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
+           const Weights* weights);
+
+  // As run, one command at a time, calling `after(index)` behind each: for profiles and taps.
+  void observe(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
+               const Weights* weights, const std::function<void(size_t)>& after);
+
+  // Where a buffer lived in the latest run; empty if it has not been bound yet. The content of a
+  // kTemp buffer is that of the latest command whose memory it shares.
+  Binding buffer(uint32_t index) const;
+
+ private:
+  // One method, and which buffers to bind to what the caller gives.
+  struct Encoded {
+    std::unique_ptr<CommandList> list;
+    uint64_t weights_bound = 0;  // serial of the weights the list points to
+  };
+
+  void start(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
+             const Weights* weights, const std::function<void(size_t)>* after);
+  void bind_weights(Encoded& encoded, const Weights* weights);
+  void bind_caller(Encoded& encoded, std::span<const TensorSpec> specs,
+                   std::span<const Binding> bindings, const char* what);
+
+  std::shared_ptr<const Program> program_;
+  std::shared_ptr<Device> device_;
+  std::shared_ptr<Memory> constants_, arena_, state_;
+  std::shared_ptr<const Weights> own_weights_;  // of a program that needs no checkpoint
+  std::vector<std::byte*> addresses_;           // by buffer
+  std::vector<uint32_t> weight_buffers_;        // kWeight and kPersistent
+  std::vector<Encoded> methods_;
+  std::atomic<bool> running_{false};
+};
+
+}  // namespace npusim

@@ -1,0 +1,204 @@
+#include "cpp/runtime/weights.h"
+
+#include <algorithm>
+#include <atomic>
+#include <unordered_set>
+
+#include "cpp/runtime/arenas.h"
+#include "cpp/runtime/convert.h"
+#include "cpp/runtime/error.h"
+
+namespace npusim {
+namespace {
+
+class NoTensors final : public TensorSource {
+ public:
+  std::optional<HostTensor> find(std::string_view) const override { return std::nullopt; }
+  std::vector<std::string> names() const override { return {}; }
+};
+
+std::string shape_text(std::span<const int64_t> shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    text += (i ? ", " : "") + std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+// Collects everything that is wrong with a checkpoint before complaining.
+class Complaints {
+ public:
+  void missing(const WeightSpec& spec) { add("missing", std::string(spec.keys.front())); }
+  void misshapen(const WeightSpec& spec, const HostTensor& tensor) {
+    add("wrong shape", std::string(spec.keys.front()) + " is " + shape_text(tensor.shape) +
+                           ", the program needs " + shape_text(spec.shape));
+  }
+  void mistyped(const WeightSpec& spec, const HostTensor& tensor) {
+    add("wrong dtype", std::string(spec.keys.front()) + " is " +
+                           std::string(dtype_name(tensor.dtype)) + ", the program needs " +
+                           std::string(dtype_name(spec.dtype)));
+  }
+  void not_finite(const WeightSpec& spec, int64_t index) {
+    add("not finite", std::string(spec.keys.front()) + " at element " + std::to_string(index));
+  }
+  void raise() const {
+    if (count_ == 0) return;
+    throw Error(ErrorCode::kWeights, "the checkpoint does not fit the program (" +
+                                         std::to_string(count_) +
+                                         (count_ == 1 ? " tensor):" : " tensors):") + lines_);
+  }
+
+ private:
+  void add(const char* kind, const std::string& what) {
+    lines_ += std::string("\n  ") + kind + ": " + what;
+    ++count_;
+  }
+  std::string lines_;
+  int count_ = 0;
+};
+
+std::optional<HostTensor> find(const TensorSource& source, const WeightSpec& spec) {
+  for (std::string_view key : spec.keys) {
+    if (std::optional<HostTensor> tensor = source.find(key)) return tensor;
+  }
+  return std::nullopt;
+}
+
+// Resolves every weight of the program, in its order.
+std::vector<HostTensor> match(const Program& program, const TensorSource& source,
+                              const Weights::Options& options) {
+  std::vector<HostTensor> tensors;
+  Complaints complaints;
+  for (const WeightSpec& spec : program.weights) {
+    const std::optional<HostTensor> tensor = find(source, spec);
+    if (!tensor) {
+      complaints.missing(spec);
+      continue;
+    }
+    const bool convertible = is_float(tensor->dtype) && is_float(spec.dtype);
+    if (tensor->shape != spec.shape) {
+      complaints.misshapen(spec, *tensor);
+    } else if (tensor->dtype != spec.dtype && !convertible) {
+      complaints.mistyped(spec, *tensor);
+    } else if (options.check_finite && is_float(tensor->dtype)) {
+      const int64_t index = first_not_finite(tensor->data, tensor->dtype);
+      if (index >= 0) complaints.not_finite(spec, index);
+    }
+    tensors.push_back(*tensor);
+  }
+  complaints.raise();
+  return tensors;
+}
+
+std::vector<std::string> unused(const Program& program, const TensorSource& source) {
+  std::unordered_set<std::string_view> keys;
+  for (const WeightSpec& spec : program.weights) keys.insert(spec.keys.begin(), spec.keys.end());
+  std::vector<std::string> extra = source.names();
+  std::erase_if(extra, [&](const std::string& name) { return keys.contains(name); });
+  std::sort(extra.begin(), extra.end());
+  return extra;
+}
+
+std::vector<std::byte> converted(const HostTensor& tensor, DType dtype) {
+  const size_t elements = tensor.data.size() / static_cast<size_t>(dtype_size(tensor.dtype));
+  std::vector<std::byte> out(elements * static_cast<size_t>(dtype_size(dtype)));
+  convert_floats(tensor.data, tensor.dtype, out, dtype);
+  return out;
+}
+
+bool is_aligned(const std::byte* data, DType dtype) {
+  return reinterpret_cast<uintptr_t>(data) % static_cast<size_t>(dtype_size(dtype)) == 0;
+}
+
+// Whether a method anybody can run reads the buffer.
+std::vector<bool> read_by_methods(const Program& program) {
+  std::vector<bool> read(program.buffers.size(), false);
+  for (const Method& method : program.methods) {
+    for (const Command& command : method.commands) {
+      for (const Operand& operand : command.operands) read[operand.buffer] = true;
+    }
+  }
+  return read;
+}
+
+uint64_t next_serial() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
+}  // namespace
+
+std::shared_ptr<const TensorSource> no_tensors() { return std::make_shared<NoTensors>(); }
+
+std::shared_ptr<const Weights> Weights::load(std::shared_ptr<const Program> program,
+                                             std::shared_ptr<Device> device,
+                                             std::shared_ptr<const TensorSource> source,
+                                             const Options& options) {
+  const std::vector<HostTensor> tensors = match(*program, *source, options);
+  std::shared_ptr<Weights> weights(new Weights(program, std::move(device)));
+  weights->extra_ = unused(*program, *source);
+  for (size_t i = 0; i < tensors.size(); ++i) weights->place(program->weights[i], tensors[i]);
+  weights->run_init();
+  weights->release(std::move(source));
+  return weights;
+}
+
+Weights::Weights(std::shared_ptr<const Program> program, std::shared_ptr<Device> device)
+    : program_(std::move(program)),
+      device_(std::move(device)),
+      serial_(next_serial()),
+      addresses_(program_->buffers.size(), nullptr),
+      copies_(program_->buffers.size()),
+      persistent_(device_->allocate(program_->persistent_bytes)) {
+  for (size_t i = 0; i < addresses_.size(); ++i) {
+    const Buffer& buffer = program_->buffers[i];
+    if (buffer.kind == BufferKind::kPersistent) addresses_[i] = persistent_->data() + buffer.offset;
+  }
+}
+
+// Shows a tensor to the device: in place if it can be, else as a copy.
+void Weights::place(const WeightSpec& spec, const HostTensor& tensor) {
+  const bool fits = tensor.dtype == spec.dtype;
+  if (fits && device_->shares_host_memory() && is_aligned(tensor.data.data(), spec.dtype)) {
+    // The device only reads it: the program says so, and encode checks that kernels keep to it.
+    addresses_[spec.buffer] = const_cast<std::byte*>(tensor.data.data());
+    return;
+  }
+  std::shared_ptr<Memory> memory = device_->allocate(program_->buffers[spec.buffer].bytes);
+  if (fits) {
+    device_->upload(*memory, 0, tensor.data);
+  } else {
+    device_->upload(*memory, 0, converted(tensor, spec.dtype));
+  }
+  addresses_[spec.buffer] = memory->data();
+  copies_[spec.buffer] = std::move(memory);
+}
+
+void Weights::run_init() {
+  const Method& init = program_->init;
+  if (init.commands.empty()) return;
+  const std::shared_ptr<Memory> arena = device_->allocate(init.arena_bytes);
+  const std::shared_ptr<Memory> constants = constants_on(*device_, program_);
+  const std::unique_ptr<CommandList> list = device_->encode(program_, init);
+  bind_arena(*list, *program_, BufferKind::kTemp, arena->data());
+  bind_arena(*list, *program_, BufferKind::kConstant, constants->data());
+  bind_arena(*list, *program_, BufferKind::kPersistent, persistent_->data());
+  for (const WeightSpec& spec : program_->weights) {
+    list->bind(spec.buffer, addresses_[spec.buffer]);
+  }
+  list->submit();
+}
+
+void Weights::release(std::shared_ptr<const TensorSource> source) {
+  const std::vector<bool> read = read_by_methods(*program_);
+  for (const WeightSpec& spec : program_->weights) {
+    if (!read[spec.buffer]) {
+      copies_[spec.buffer].reset();
+      addresses_[spec.buffer] = nullptr;
+    } else if (copies_[spec.buffer] == nullptr) {
+      source_ = source;
+    }
+  }
+}
+
+}  // namespace npusim

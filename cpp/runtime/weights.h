@@ -1,0 +1,82 @@
+// The weights of a program on a device: what its methods read besides inputs and constants.
+//
+// Checks a checkpoint against the program, converts what differs in float dtype, shows it to the
+// device, and runs the init method over it. The result is immutable; any number of executors of
+// the same program on the same device may share it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cpp/runtime/device.h"
+#include "cpp/runtime/program.h"
+
+namespace npusim {
+
+// A dense row-major tensor in host memory, owned by the source it came from.
+struct HostTensor {
+  DType dtype;
+  std::vector<int64_t> shape;
+  std::span<const std::byte> data;
+};
+
+// Named tensors: a checkpoint file, or what a caller holds in memory.
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  virtual std::optional<HostTensor> find(std::string_view name) const = 0;
+  virtual std::vector<std::string> names() const = 0;
+};
+
+// A source without tensors, for programs without weights.
+std::shared_ptr<const TensorSource> no_tensors();
+
+// The tensors of a .safetensors file, of the shards a *.safetensors.index.json lists, or of a
+// folder that holds either. Throws Error(kIo or kFormat).
+std::shared_ptr<const TensorSource> open_checkpoint(const std::string& path);
+
+class Weights {
+ public:
+  struct Options {
+    bool check_finite = false;  // refuse NaN and infinity
+  };
+
+  // Throws Error(kWeights) that names every missing and every unfitting tensor at once. The source
+  // is released on return unless the program's methods read checkpoint tensors in place.
+  static std::shared_ptr<const Weights> load(std::shared_ptr<const Program> program,
+                                             std::shared_ptr<Device> device,
+                                             std::shared_ptr<const TensorSource> source,
+                                             const Options& options);
+
+  // Where a kWeight or kPersistent buffer lives on the device.
+  std::byte* address(uint32_t buffer) const { return addresses_[buffer]; }
+  // Tells these weights from all others of the process.
+  uint64_t serial() const noexcept { return serial_; }
+  // Tensors the source has and the program does not use.
+  const std::vector<std::string>& extra() const noexcept { return extra_; }
+  const Program& program() const noexcept { return *program_; }
+  const Device& device() const noexcept { return *device_; }
+
+ private:
+  Weights(std::shared_ptr<const Program> program, std::shared_ptr<Device> device);
+  void place(const WeightSpec& spec, const HostTensor& tensor);
+  void run_init();
+  void release(std::shared_ptr<const TensorSource> source);
+
+  std::shared_ptr<const Program> program_;
+  std::shared_ptr<Device> device_;
+  uint64_t serial_;
+  std::vector<std::byte*> addresses_;             // by buffer
+  std::vector<std::shared_ptr<Memory>> copies_;   // by buffer: tensors not shown in place
+  std::shared_ptr<Memory> persistent_;
+  std::shared_ptr<const TensorSource> source_;
+  std::vector<std::string> extra_;
+};
+
+}  // namespace npusim
