@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -55,7 +55,7 @@ def run_graph(
             results = run_node(
                 node, [None if i is None else values[i] for i in node.inputs], device
             )
-            values.update(zip((v.name for v in node.outputs), results))
+            values.update(zip((v.name for v in node.outputs), results, strict=True))
             if observe is not None:
                 observe(node, results)
             _release(node, values, remaining)
@@ -174,7 +174,7 @@ def _implementation(op: str) -> Callable[[Tensors, Mapping[str, Attr], torch.dev
     return _torch_operator(op)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _torch_operator(op: str) -> Callable[[Tensors, Mapping[str, Attr], torch.device], Any]:
     operator = schema.resolve(op)
     if not _reads_strides(operator):
@@ -210,7 +210,7 @@ def _bind_inputs(graph: Graph, inputs: Any) -> list[tuple[str, Tensor]]:
         raise ShapeError(
             f"The graph takes {len(names)} inputs ({', '.join(names)}), not {len(inputs)}."
         )
-    return [(v.name, _input(v, given)) for v, given in zip(graph.inputs, inputs)]
+    return [(v.name, _input(v, given)) for v, given in zip(graph.inputs, inputs, strict=True)]
 
 
 def _input(value: Value, given: Any) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -61,7 +61,7 @@ def resolve(op: str) -> torch._ops.OpOverload:
     return overload
 
 
-@lru_cache(maxsize=None)
+@cache
 def arguments(op: torch._ops.OpOverload) -> tuple[Argument, ...]:
     """Returns the arguments of an operator, in the order of its schema."""
     return tuple(map(_argument, op._schema.arguments))
@@ -98,29 +98,29 @@ def to_attr(value: Any, argument: Argument) -> Attr:
     Raises:
         ExportError: the value has no place in a graph (a symbolic size, a complex number).
     """
+    if isinstance(value, (list, tuple)):
+        items = tuple(_scalar_attr(item, argument) for item in value)
+        return items * argument.length if len(items) == 1 < argument.length else items
+    attr = _scalar_attr(value, argument)
+    spread = argument.length and attr is not None and argument.type.startswith("List[")
+    return (attr,) * argument.length if spread else attr
+
+
+def _scalar_attr(value: Any, argument: Argument) -> Attr:
     if argument.type == "ScalarType" and isinstance(value, int):
         value = _scalar_types()[value]
     if isinstance(value, torch.dtype):
         return dtype_name(value)
-    if isinstance(value, (list, tuple)):
-        items = tuple(to_attr(item, argument) for item in value)
-        return items * argument.length if len(items) == 1 < argument.length else items
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         raise ExportError(f"{argument.name} is {value}, which is not known before the run.")
     if value is None or isinstance(value, (bool, str)):
         return value
     if not isinstance(value, (int, float)):
         raise ExportError(f"{argument.name} is {value!r}, a {type(value).__name__}.")
-    if argument.type.startswith("List[") and argument.length:
-        return (_number(value, argument),) * argument.length
-    return _number(value, argument)
-
-
-def _number(value: int | float, argument: Argument) -> int | float:
     return float(value) if argument.type in ("float", "List[float]") else value
 
 
-@lru_cache(maxsize=None)
+@cache
 def _scalar_types() -> dict[int, torch.dtype]:
     """PyTorch's dtypes by the integer that stands for them in a schema's default."""
     names = ("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")

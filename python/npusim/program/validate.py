@@ -66,7 +66,7 @@ def validate_program(program: CompiledProgram) -> None:
     _check_method(program, program.init, "init")
     for method in program.methods:
         _require(bool(method.name), "a method has no name")
-        _check_method(program, method, f"method '{method.name}'")
+        _check_method(program, method, f"method {_quote(method.name)}")
 
 
 def _require(condition: bool, breach: str) -> None:
@@ -76,10 +76,17 @@ def _require(condition: bool, breach: str) -> None:
         )
 
 
-def _require_distinct(values: Iterable[object], what: str) -> None:
-    seen: set[object] = set()
+def _quote(name: str) -> str:
+    """Returns a name fit for a message: cut, since thousands of records may share a huge one."""
+    return repr(name if len(name) <= 80 else name[:80] + "…")
+
+
+def _require_distinct(values: Iterable[str | int], what: str) -> None:
+    seen: set[str | int] = set()
     for value in values:
-        _require(value not in seen, f"{what} {value!r} appears twice")
+        if value in seen:
+            shown = _quote(value) if isinstance(value, str) else value
+            _require(False, f"{what} {shown} appears twice")
         seen.add(value)
 
 
@@ -156,7 +163,7 @@ def _check_specs(
     _require_distinct((s.name for s in specs), f"{where} name")
     _require_distinct((s.buffer for s in specs), f"{where} buffer")
     for spec in specs:
-        here = f"{where} '{spec.name}'"
+        here = f"{where} {_quote(spec.name)}"
         _require(bool(spec.name), f"{where} has no name")
         _check_tensor(program, spec, spec.alloc_shape, kind, here)
         fits = len(spec.shape) == len(spec.alloc_shape) and all(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields
 from importlib import resources
-from importlib.abc import Traversable
 from pathlib import Path
 
 from npusim.errors import TargetConstraintError
@@ -49,7 +48,8 @@ class TargetConfig:
             TargetConstraintError: no such target; the message lists those that exist.
         """
         if name in target_names():
-            return cls.from_json(_data_folder().joinpath(f"{name}.json").read_text("utf-8"), name)
+            file = resources.files(__package__) / "data" / f"{name}.json"
+            return cls.from_json(file.read_text("utf-8"), name)
         path = Path(name)
         if path.suffix == ".json" and path.is_file():
             return cls.from_json(path.read_text("utf-8"), name)
@@ -77,12 +77,7 @@ class TargetConfig:
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
 
 
-def _data_folder() -> Traversable:
-    return resources.files("npusim.targets").joinpath("data")
-
-
 def target_names() -> tuple[str, ...]:
     """Names of the targets of this installation."""
-    return tuple(
-        sorted(e.name[: -len(".json")] for e in _data_folder().iterdir() if e.name.endswith(".json"))
-    )
+    files = (entry.name for entry in (resources.files(__package__) / "data").iterdir())
+    return tuple(sorted(f[: -len(".json")] for f in files if f.endswith(".json")))

@@ -1,0 +1,92 @@
+"""The flow: a model becomes a Graph, the passes rewrite it, the lowering makes it a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from npusim.errors import GraphError
+from npusim.ir.graph import Graph
+from npusim.ir.json import graph_to_json
+from npusim.passes.run import run_passes
+from npusim.program.lowering import Lowering, check_supported
+from npusim.program.plan_memory import plan_memory
+from npusim.program.program import CompiledProgram, Method
+from npusim.targets import TargetConfig
+from npusim.version import __version__
+
+Progress = Callable[[str, int, int], None]
+
+
+def compile(
+    model: str | Path | Graph | tuple[Any, ...],
+    target: str | TargetConfig = "cpu",
+    *,
+    dump_passes: str | Path | None = None,
+    progress: Progress | None = None,
+) -> CompiledProgram:
+    """Compiles a model for a target.
+
+    Args:
+        model: the path of an IR file, a Graph, or (torch module, example arguments).
+        target: a target's name, the path of a target file, or a TargetConfig.
+        dump_passes: a folder that receives the graph as text after each pass.
+        progress: called as (stage, done, total) before each stage.
+
+    Raises:
+        UnsupportedOpError: nodes the target has no kernel for; all of them are listed.
+        TargetConstraintError: unknown target, or a node that breaks one of its limits.
+        GraphError, ExportError: the model is malformed or cannot be exported.
+    """
+    config = target if isinstance(target, TargetConfig) else TargetConfig.named(target)
+    graph = _graph_of(model)
+    lowered = run_passes(graph, config, dump_dir=dump_passes, progress=progress)
+    check_supported(lowered, config)
+    return lower_graph(lowered, config)
+
+
+def _graph_of(model: str | Path | Graph | tuple[Any, ...]) -> Graph:
+    if isinstance(model, Graph):
+        return model
+    if isinstance(model, (str, Path)):
+        return Graph.load(model)
+    if isinstance(model, tuple) and len(model) in (2, 3):
+        from npusim.frontends.torch_export import extract_ir
+
+        return extract_ir(*model)
+    raise GraphError(
+        f"Cannot compile a {type(model).__name__}.",
+        hint="Pass the path of an IR file, an IR, or (module, example_args).",
+    )
+
+
+def lower_graph(graph: Graph, target: TargetConfig) -> CompiledProgram:
+    """Turns a graph whose passes have run into a program with one method, `forward`."""
+    low = Lowering(graph, target)
+    inputs, weights = low.bind_arguments()
+    for node in graph.nodes:
+        low.lower_node(node)
+    outputs = low.bind_results()
+    plan = plan_memory(low.buffers, low.init, low.run)
+    return CompiledProgram(
+        target=target.device,
+        kernels=low.kernel_table(),
+        buffers=plan.buffers,
+        methods=(
+            Method(
+                "forward", tuple(low.run.commands), tuple(inputs), tuple(outputs), plan.run_arena
+            ),
+        ),
+        init=Method("init", tuple(low.init.commands), (), (), plan.init_arena),
+        weights=tuple(weights),
+        nodes=tuple(low.nodes),
+        constants=plan.constants,
+        persistent_bytes=plan.persistent,
+        state_bytes=0,
+        metadata={
+            "model": graph.name,
+            "producer": f"npusim {__version__}",
+            "graph": graph_to_json(graph),
+        },
+    )

@@ -1,0 +1,289 @@
+"""Convolutions: `npu.conv` in the algorithm the passes chose, channels-last.
+
+Owns the geometry all window kernels share (`window_params`), weight packing per algorithm, and
+the plain aten convolutions, which lower as an `npu.conv` without epilogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.types import TensorType
+from npusim.ops.fused import NO_EPILOGUE, infer_conv, reference_conv
+from npusim.ops.linear import PANEL, epilogue, pack_b
+from npusim.ops.opdef import Case, OpDef, register
+from npusim.program.lowering import Lowering, Param, codes
+from npusim.program.view import View
+
+
+def channels_last(rank: int) -> tuple[int, ...]:
+    """Returns the storage order of a channels-last tensor [batch, channels, spatial…]."""
+    return (0, *range(2, rank), 1)
+
+
+def spatial(values: Sequence[int], fill: int) -> list[int]:
+    """Returns up to three spatial numbers as depth, height, width; absent leading ones as fill."""
+    return [fill] * (3 - len(values)) + list(values)
+
+
+def strides5(view: View) -> list[int]:
+    """Returns a tensor's strides as batch, channel, depth, height, width."""
+    return [view.strides[0], view.strides[1], *spatial(view.strides[2:], 0)]
+
+
+def as_tuple(value: Attr, rank: int) -> tuple[int, ...]:
+    """Returns an int-or-list attribute with one entry a spatial dimension."""
+    if isinstance(value, int):
+        return (value,) * rank
+    assert isinstance(value, tuple)
+    items = tuple(v for v in value if isinstance(v, int))
+    return items * rank if len(items) == 1 else items
+
+
+def window_params(
+    x: View,
+    y: View,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> dict[str, Param]:
+    """Returns the fields every window kernel starts with (`_WINDOW` of ops/kernels.py)."""
+    return {
+        "batch": x.shape[0],
+        "in_channels": x.shape[1],
+        "out_channels": y.shape[1],
+        "in_size": spatial(x.shape[2:], 1),
+        "out_size": spatial(y.shape[2:], 1),
+        "kernel": spatial(kernel, 1),
+        "stride": spatial(stride, 1),
+        "pad": spatial(padding, 0),
+        "dilation": spatial(dilation, 1),
+        "x_strides": strides5(x),
+        "y_strides": strides5(y),
+    }
+
+
+def channels_last_result(node: Node, low: Lowering) -> View:
+    """Returns a channels-last buffer for the node's output, whatever order its type has."""
+    value = node.output
+    y = low.temp(value.type.with_order(channels_last(value.type.rank)), name=value.name)
+    low.define(value, y)
+    return y
+
+
+def _lower_conv(node: Node, low: Lowering) -> None:
+    x, w, bias, residual = low.inputs(node)
+    assert x is not None and w is not None
+    y = channels_last_result(node, low)
+    if y.numel == 0:
+        return
+    order = channels_last(x.rank)
+    if residual is not None:
+        residual = low.dense(residual, order)
+    extra, operands = epilogue(low, node, bias, residual)
+    rank = x.rank - 2
+    attrs = {k: as_tuple(node.attrs[k], rank) for k in ("stride", "padding", "dilation")}
+    algorithm = node.attrs["algorithm"]
+    if algorithm not in ("auto", "igemm") or x.shape[1] >= PANEL:
+        x = low.dense(x, order)
+    params = {
+        **window_params(x, y, kernel=w.shape[2:], **attrs),
+        "r_strides": strides5(residual) if residual is not None else [0] * 5,
+        **codes(x_dtype=x.dtype, y_dtype=y.dtype),
+        **codes(r_dtype=residual.dtype if residual is not None else y.dtype),
+        **extra,
+    }
+    if algorithm == "depthwise":
+        kernel, packed, more = _depthwise(low, w)
+    elif isinstance(algorithm, str) and algorithm.startswith("winograd"):
+        kernel, packed, more = _winograd(low, w, int(algorithm[len("winograd") :]))
+    else:
+        kernel, packed, more = _indirect(low, node, w)
+    in_place = [residual] if residual is not None else []
+    low.emit(kernel, {**params, **more}, [x, packed, *operands], [y], in_place=in_place)
+
+
+Packed = tuple[str, View, dict[str, Param]]
+
+
+def _indirect(low: Lowering, node: Node, w: View) -> Packed:
+    """w is [out, in/groups, k…], transposed [in, out/groups, k…]: both become (g, n, tap, c)."""
+    groups, transposed = node.attrs["groups"], node.attrs["transposed"]
+    assert isinstance(groups, int)
+    taps = prod(w.shape[2:])
+    if taps > 1:
+        w = low.dense(w)
+    t_stride = w.strides[-1] if taps > 1 else 0
+    if transposed:
+        channels, n = w.shape[0] // groups, w.shape[1]
+        strides = (channels * w.strides[0], w.strides[1], t_stride, w.strides[0])
+    else:
+        n, channels = w.shape[0] // groups, w.shape[1]
+        strides = (n * w.strides[0], w.strides[0], t_stride, w.strides[1])
+    packed = pack_b(low, w, groups=groups, n=n, taps=taps, channels=channels, strides=strides)
+    return (
+        "conv",
+        packed,
+        {"groups": groups, "transposed": int(bool(transposed)), **codes(w_dtype=w.dtype)},
+    )
+
+
+def _depthwise(low: Lowering, w: View) -> Packed:
+    """w[channels, 1, k…] becomes dense [taps, channels]."""
+
+    def make() -> View:
+        flat = low.dense(w).reshape((w.shape[0], prod(w.shape[2:])))
+        assert flat is not None
+        return low.dense(flat.permute((1, 0)))
+
+    return "conv_depthwise", low.once((w, "depthwise"), make), codes(w_dtype=w.dtype)  # type: ignore[return-value]
+
+
+def _winograd(low: Lowering, w: View, tile: int) -> Packed:
+    """w[n, c, 3, 3] becomes its transform, (tile + 2)² matrices in panels."""
+
+    def make() -> View:
+        n, channels = w.shape[:2]
+        shape = ((tile + 2) ** 2, (n + PANEL - 1) // PANEL, channels, PANEL)
+        y = low.temp(TensorType("float32", shape), static=low.is_static(w))
+        names = ("n_stride", "c_stride", "h_stride", "w_stride")
+        params = {
+            "n": n,
+            "channels": channels,
+            "tile": tile,
+            **dict(zip(names, w.strides, strict=True)),
+            **codes(x_dtype=w.dtype),
+        }
+        low.emit("winograd_weights", params, [w], [y])
+        return y
+
+    return "conv_winograd", low.once((w, "winograd", tile), make), {"tile": tile}
+
+
+def _as_npu_conv(node: Node, graph: Graph) -> Node:
+    """Returns an aten convolution as npu.conv: one spelling of its many argument forms."""
+    types = [None if i is None else graph.types[i] for i in node.inputs]
+    assert types[0] is not None and types[1] is not None
+    rank = types[0].rank - 2
+    attrs = node.attrs
+    transposed = bool(attrs.get("transposed", "transpose" in node.op))
+    dilation = as_tuple(attrs.get("dilation", 1), rank)
+    front, back = _padding(attrs.get("padding", 0), types[1].shape[2:], dilation, rank)
+    extra: dict[str, Attr] = {
+        "stride": as_tuple(attrs.get("stride", 1), rank),
+        "padding": front,
+        "padding_back": back,
+        "dilation": dilation,
+        "output_padding": as_tuple(attrs.get("output_padding", 0), rank),
+        "groups": attrs.get("groups", 1),
+        "transposed": transposed,
+        "algorithm": "auto",
+        **NO_EPILOGUE,
+    }
+    inputs = (*node.inputs[:3], *(None,) * (4 - len(node.inputs[:3])))
+    return replace(node, op="npu.conv", inputs=inputs, attrs=extra)
+
+
+def _padding(
+    padding: Attr, kernel: Sequence[int], dilation: Sequence[int], rank: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Resolves "valid" and "same"; an odd remainder of "same" goes behind, as in PyTorch."""
+    if padding == "valid":
+        return (0,) * rank, (0,) * rank
+    if padding == "same":
+        totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        return tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
+    both = as_tuple(padding, rank)
+    return both, both
+
+
+def _lower_aten_conv(node: Node, low: Lowering) -> None:
+    low_node = _as_npu_conv(node, low.graph)
+    _lower_conv(low_node, low)
+
+
+def _needs_batch(node: Node, graph: Graph) -> str | None:
+    """Kernels compute float32 and narrower, over a batched input."""
+    x, w = (graph.types[i] for i in node.inputs[:2] if i is not None)
+    if x.dtype not in ("float32", "float16", "bfloat16"):
+        return f"convolution in {x.dtype}; supported are float32, float16, bfloat16"
+    if x.rank != w.rank:
+        return "an unbatched input; add a batch dimension"
+    return None
+
+
+_FLOATS = ("float32", "float16", "bfloat16")
+
+register(
+    OpDef(
+        "npu.conv",
+        lower=_lower_conv,
+        supports=_needs_batch,
+        reference=reference_conv,
+        infer=infer_conv,
+    )
+)
+_CASES: dict[str, tuple[Case, ...]] = {
+    "conv1d": (
+        Case(((2, 3, 17), (5, 3, 3), (5,)), {"stride": (2,), "padding": (1,)}),
+        Case(((1, 4, 9), (6, 2, 3), None), {"groups": 2, "dilation": (2,)}),
+    ),
+    "conv2d": (
+        Case(((1, 3, 12, 11), (8, 3, 7, 7), (8,)), {"stride": (2, 2), "padding": (3, 3)}),
+        Case(((2, 16, 9, 8), (32, 16, 3, 3), None), {"padding": (1, 1)}),
+        Case(((1, 40, 7, 7), (24, 40, 1, 1), (24,)), id="pointwise"),
+        Case(((1, 12, 9, 9), (12, 1, 3, 3), (12,)), {"groups": 12, "padding": (1, 1)}, "depthwise"),
+        Case(((1, 8, 9, 9), (12, 4, 3, 2), None), {"groups": 2, "dilation": (2, 1)}, "groups"),
+    ),
+    "conv3d": (Case(((1, 3, 5, 6, 7), (4, 3, 3, 3, 3), (4,)), {"padding": (1, 1, 1)}),),
+    "conv_transpose1d": (Case(((1, 4, 7), (4, 6, 3), (6,)), {"stride": (2,)}),),
+    "conv_transpose2d": (
+        Case(
+            ((1, 6, 5, 4), (6, 4, 3, 3), (8,)),
+            {"stride": (2, 2), "padding": (1, 1), "output_padding": (1, 1), "groups": 2},
+        ),
+    ),
+    "conv_transpose3d": (Case(((1, 2, 3, 4, 3), (2, 3, 2, 2, 2), None), {"stride": (2, 2, 2)}),),
+}
+_OVERLOADS = {"conv_transpose2d": "input", "conv_transpose3d": "input"}
+for _name, _cases in _CASES.items():
+    for _overload in (_OVERLOADS.get(_name, "default"), "padding"):
+        if _overload == "padding" and "transpose" in _name:
+            continue
+        register(
+            OpDef(
+                f"aten.{_name}.{_overload}",
+                lower=_lower_aten_conv,
+                supports=_needs_batch,
+                cases=_cases if _overload != "padding" else (),
+                dtypes=_FLOATS,
+                tolerance=4,
+            )
+        )
+register(
+    OpDef(
+        "aten.convolution.default",
+        lower=_lower_aten_conv,
+        supports=_needs_batch,
+        cases=(
+            Case(
+                ((1, 3, 8, 8), (4, 3, 3, 3), (4,)),
+                {
+                    "stride": (1, 1),
+                    "padding": (1, 1),
+                    "dilation": (1, 1),
+                    "transposed": False,
+                    "output_padding": (0, 0),
+                    "groups": 1,
+                },
+            ),
+        ),
+        dtypes=_FLOATS,
+        tolerance=4,
+    )
+)

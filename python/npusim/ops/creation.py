@@ -1,0 +1,107 @@
+"""Tensors made from nothing: constants folded into the program, never computed at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from npusim.ir.graph import Node
+from npusim.ir.types import dtype_size
+from npusim.ops.opdef import Case, OpDef, register
+from npusim.program.lowering import Lowering, element_bits
+from npusim.program.view import View
+
+
+def _uniform(node: Node, low: Lowering, value: float | int | bool) -> None:
+    """One element in the program, shown as the whole tensor through strides of 0."""
+    tensor = node.type
+    bits = np.array([element_bits(value, tensor.dtype)], np.int64).view(np.uint8)
+    flat = low.constant(bits[: dtype_size(tensor.dtype)], "uint8")
+    low.define(node.output, View(flat.buffer, 0, tensor.dtype, (), ()).expand(tensor.shape))
+
+
+def _filled(name: str | float) -> Callable[[Node, Lowering], None]:
+    """full and its kin: the value is an attribute, or fixed."""
+
+    def lower(node: Node, low: Lowering) -> None:
+        value = node.attrs[name] if isinstance(name, str) else name
+        assert isinstance(value, (int, float))
+        _uniform(node, low, value)
+
+    return lower
+
+
+def _tabulated(node: Node, low: Lowering, array: np.ndarray) -> None:
+    """Stores an array computed at compile time, in the node's dtype."""
+    tensor = node.type
+    if tensor.dtype == "bfloat16":
+        wide = np.ascontiguousarray(array, np.float32).view(np.uint32).astype(np.uint64)
+        raw = ((wide + 0x7FFF + ((wide >> 16) & 1)) >> 16).astype(np.uint16)
+        view = low.constant(raw, "bfloat16")
+    else:
+        view = low.constant(array.astype(tensor.dtype), tensor.dtype)
+    low.define(node.output, replace(view, shape=tensor.shape, strides=tensor.strides))
+
+
+def _arange(node: Node, low: Lowering) -> None:
+    start, step = node.attrs.get("start", 0), node.attrs.get("step", 1)
+    assert isinstance(start, (int, float)) and isinstance(step, (int, float))
+    _tabulated(node, low, start + step * np.arange(node.type.shape[0]))
+
+
+def _linspace(node: Node, low: Lowering) -> None:
+    start, end = node.attrs["start"], node.attrs["end"]
+    assert isinstance(start, (int, float)) and isinstance(end, (int, float))
+    _tabulated(node, low, np.linspace(start, end, node.type.shape[0]))
+
+
+def _eye(node: Node, low: Lowering) -> None:
+    _tabulated(node, low, np.eye(*node.type.shape))
+
+
+def _triangle(keep_lower: bool) -> Callable[[Node, Lowering], None]:
+    """tril, triu: a where against a tabulated mask of the last two dimensions."""
+
+    def lower(node: Node, low: Lowering) -> None:
+        from npusim.ops.pointwise import ScalarBuilder, emit_program
+        from npusim.ops.scalar import compute_class
+
+        x = low.inputs(node)[0]
+        assert x is not None
+        diagonal = node.attrs.get("diagonal", 0)
+        assert isinstance(diagonal, int)
+        ones = np.ones(x.shape[-2:], np.uint8)
+        mask = np.tril(ones, diagonal) if keep_lower else np.triu(ones, diagonal)
+        cls = compute_class(x.dtype)
+        builder = ScalarBuilder(("i", cls))
+        builder.op("where", cls, 0, 1, builder.to(("const", 0), cls))
+        y = low.result(node.output)
+        emit_program(low, builder.build(x.dtype), [low.constant(mask, "bool"), x], y)
+
+    return lower
+
+
+_DTYPES = ("float32", "bfloat16", "int64")
+
+
+def _op(name: str, lower: Callable[[Node, Lowering], None], *cases: Case) -> None:
+    register(OpDef(f"aten.{name}", lower=lower, cases=cases, dtypes=_DTYPES))
+
+
+_op("full.default", _filled("fill_value"), Case((), {"size": (2, 3), "fill_value": 3}))
+_op("full_like.default", _filled("fill_value"), Case(((2, 3),), {"fill_value": 3}))
+_op("scalar_tensor.default", _filled("s"), Case((), {"s": 3}))
+for _kind, _value in (("zeros", 0.0), ("ones", 1.0), ("empty", 0.0)):
+    _op(f"{_kind}.{'memory_format' if _kind == 'empty' else 'default'}", _filled(_value))
+    _op(f"{_kind}_like.default", _filled(_value), *([Case(((2, 3),))] if _kind != "empty" else []))
+_op("arange.start_step", _arange, Case((), {"start": 1, "end": 9, "step": 2}))
+_op("arange.start", _arange)
+_op("arange.default", _arange)
+_op("linspace.default", _linspace)
+_op("eye.default", _eye)
+_op("eye.m", _eye)
+_X = (Case(((3, 4, 5),), {"diagonal": 1}), Case(((4, 3),), {"diagonal": -1}))
+_op("tril.default", _triangle(True), *_X)
+_op("triu.default", _triangle(False), *_X)

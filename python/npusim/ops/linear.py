@@ -1,0 +1,266 @@
+"""Matrix products: `npu.linear` over weights packed once, and matmul of two computed tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from npusim.errors import at
+from npusim.ir.graph import Node
+from npusim.ir.types import TensorType, row_major
+from npusim.ops.fused import infer_linear, reference_linear
+from npusim.ops.opdef import Case, OpDef, register
+from npusim.ops.scalar import OPCODES, ScalarOp, ScalarProgram, compute_class
+from npusim.program.lowering import Lowering, Param, codes
+from npusim.program.view import View
+
+PANEL = 16  # columns of a packed panel; part of what pack_b, gemm and conv agree on
+
+
+def pack_b(
+    low: Lowering,
+    w: View,
+    *,
+    groups: int,
+    n: int,
+    taps: int,
+    channels: int,
+    strides: Sequence[int],
+) -> View:
+    """Returns w packed for gemm and conv, at most once for a weight; strides: g, n, t, c."""
+    g_stride, n_stride, t_stride, c_stride = strides
+
+    def make() -> View:
+        panels = (n + PANEL - 1) // PANEL
+        packed = TensorType(w.dtype, (groups, panels, taps * channels, PANEL))
+        y = low.temp(packed, static=low.is_static(w))
+        params = {
+            "groups": groups,
+            "n": n,
+            "taps": taps,
+            "channels": channels,
+            "g_stride": g_stride,
+            "n_stride": n_stride,
+            "t_stride": t_stride,
+            "c_stride": c_stride,
+            **codes(x_dtype=w.dtype, y_dtype=w.dtype),
+        }
+        low.emit("pack_b", params, [w], [y])
+        return y
+
+    return low.once((w, groups, n, taps, channels, *strides), make)
+
+
+def epilogue(
+    low: Lowering, node: Node, bias: View | None, residual: View | None
+) -> tuple[dict[str, Param], list[View]]:
+    """Returns the epilogue fields of a gemm or conv, and the operands they announce.
+
+    The bias becomes float32 and dense; the residual is the caller's to lay out.
+    """
+    act, lo, hi = node.attrs["act"], node.attrs["act_lo"], node.attrs["act_hi"]
+    assert isinstance(act, str) and isinstance(lo, (int, float)) and isinstance(hi, (int, float))
+    mode = node.attrs["residual"] if residual is not None else 0
+    assert isinstance(mode, int)
+    operands = []
+    if bias is not None:
+        operands.append(low.dense(low.cast(bias, "float32")))
+    if residual is not None:
+        operands.append(residual)
+    params: dict[str, Param] = {
+        "has_bias": int(bias is not None),
+        "residual": mode,
+        "act": OPCODES[act][0],
+        "act_lo": float(lo),
+        "act_hi": float(hi),
+    }
+    return params, operands
+
+
+def rows(low: Lowering, x: View) -> tuple[View, int, int]:
+    """Returns x as (view, row count, row stride) of contiguous rows; copies only if needed."""
+    flat = replace(x, shape=(prod(x.shape[:-1]), x.shape[-1]), strides=(0, 1))
+    lead = replace(x, shape=x.shape[:-1], strides=x.strides[:-1]).reshape((flat.shape[0],))
+    inner_ok = x.shape[-1] == 1 or x.strides[-1] == 1
+    if lead is None or not inner_ok or (lead.strides[0] < x.shape[-1] and flat.shape[0] > 1):
+        x = low.dense(x)
+        return replace(x, shape=flat.shape, strides=(x.shape[-1], 1)), flat.shape[0], x.shape[-1]
+    stride = lead.strides[0] if flat.shape[0] > 1 else x.shape[-1]
+    return replace(flat, strides=(stride, 1)), flat.shape[0], stride
+
+
+def _lower_linear(node: Node, low: Lowering) -> None:
+    x, w, bias, residual = low.inputs(node)
+    assert x is not None and w is not None
+    y = low.result(node.output)
+    if y.numel == 0:
+        return
+    if compute_class(x.dtype) != "f":
+        _linear_by_matmul(low, node, x, w, y)
+        return
+    n, k = w.shape
+    packed = pack_b(
+        low, w, groups=1, n=n, taps=1, channels=k, strides=(0, w.strides[0], 0, w.strides[1])
+    )
+    x, m, ldx = rows(low, x)
+    ldr = 0
+    if residual is not None:
+        residual, _, ldr = rows(low, residual)
+        residual = replace(residual, shape=y.shape, strides=y.strides) if ldr == n else residual
+    extra, operands = epilogue(low, node, bias, residual)
+    params: dict[str, Param] = {
+        "m": m,
+        "n": n,
+        "k": k,
+        "ldx": ldx,
+        "ldy": n,
+        "ldr": ldr,
+        **codes(x_dtype=x.dtype, b_dtype=w.dtype, y_dtype=y.dtype),
+        **codes(r_dtype=residual.dtype if residual is not None else y.dtype),
+        **extra,
+    }
+    in_place = [residual] if residual is not None else []
+    low.emit("gemm", params, [x, packed, *operands], [y], in_place=in_place)
+
+
+def _linear_by_matmul(low: Lowering, node: Node, x: View, w: View, y: View) -> None:
+    """float64, which gemm does not pack: the product, then bias, residual and activation."""
+    from npusim.ops.fused import activation_program
+    from npusim.ops.pointwise import emit_program
+
+    cls = compute_class(y.dtype)
+    _, _, bias, residual = low.inputs(node)
+    mode = node.attrs["residual"]
+    act = activation_program(
+        str(node.attrs["act"]), node.attrs["act_lo"], node.attrs["act_hi"], cls
+    )  # type: ignore[arg-type]
+    add = ScalarProgram((cls, cls), (ScalarOp("add", (0, 1), cls),))
+    product = low.temp(TensorType(y.dtype, y.shape))
+    _matmul_into(low, x, w.permute((1, 0)), product)
+    for operand in (bias, residual if mode == 1 else None):
+        if operand is not None:
+            emit_program(low, add, [product, operand], product)
+    emit_program(low, act, [product], y)
+    if residual is not None and mode == 2:
+        emit_program(low, add, [y, residual], y)
+
+
+def emit_matmul(low: Lowering, a: View, b: View, y: View, alpha: float = 1.0) -> None:
+    """Emits y = alpha * a·b over broadcast batch dimensions; y is row-major in its last two."""
+    if y.numel == 0:
+        return
+    batch = y.shape[:-2]
+    a, b = a.expand((*batch, *a.shape[-2:])), b.expand((*batch, *b.shape[-2:]))
+    if len(batch) > 6:
+        a, b = (low.dense(v) for v in (a, b))
+        merged = (prod(batch[:-5]), *batch[-5:])
+        a, b, y = (v.reshape((*merged, *v.shape[-2:])) or v for v in (a, b, y))
+        batch = merged
+    lead = [1] * (6 - len(batch))
+    zero = [0] * len(lead)
+    params: dict[str, Param] = {
+        "batch": [*lead, *batch],
+        "a_batch": [*zero, *a.strides[:-2]],
+        "b_batch": [*zero, *b.strides[:-2]],
+        "y_batch": [*zero, *y.strides[:-2]],
+        "m": y.shape[-2],
+        "n": y.shape[-1],
+        "k": a.shape[-1],
+        "a_m": a.strides[-2],
+        "a_k": a.strides[-1],
+        "b_k": b.strides[-2],
+        "b_n": b.strides[-1],
+        "y_m": y.strides[-2],
+        "alpha": alpha,
+        **codes(dtype=y.dtype),
+    }
+    low.emit("matmul", params, [a, b], [y])
+
+
+def _lower_matmul(node: Node, low: Lowering) -> None:
+    """matmul, mm, bmm, mv, dot: vectors become one-row or one-column matrices."""
+    a, b = low.inputs(node)
+    assert a is not None and b is not None
+    y = low.result(node.output)
+    _matmul_into(low, a, b, y)
+
+
+def _matmul_into(low: Lowering, a: View, b: View, y: View, alpha: float = 1.0) -> None:
+    shape = y.shape
+    if a.rank == 1:
+        a = a.unsqueeze(0)
+        shape = (*shape[:-1], 1, *shape[-1:]) if b.rank > 1 else (*shape, 1)
+    if b.rank == 1:
+        b = b.unsqueeze(1)
+        shape = (*shape, 1)
+    y = replace(y, shape=shape, strides=row_major(shape))
+    emit_matmul(low, a, b, y, alpha)
+
+
+def _lower_add_matmul(node: Node, low: Lowering) -> None:
+    """addmm, baddbmm, addmv: y = beta * input + alpha * a·b."""
+    bias, a, b = low.inputs(node)
+    assert bias is not None and a is not None and b is not None
+    beta, alpha = node.attrs.get("beta", 1), node.attrs.get("alpha", 1)
+    assert isinstance(beta, (int, float)) and isinstance(alpha, (int, float)), at(node.source)
+    y = low.result(node.output)
+    if beta == 0:
+        _matmul_into(low, a, b, y, float(alpha))
+        return
+    from npusim.ops.pointwise import emit_program
+
+    product = low.temp(TensorType(y.dtype, y.shape))
+    _matmul_into(low, a, b, product, float(alpha))
+    cls = compute_class(y.dtype)
+    scale = ("const", float(beta) if cls != "i" else int(beta))
+    body = (ScalarOp("mul", (0, scale), cls), ScalarOp("add", (1, 2), cls))
+    emit_program(low, ScalarProgram((cls, cls), body), [bias, product], y)
+
+
+def _lower_aten_linear(node: Node, low: Lowering) -> None:
+    """aten.linear that no pass turned into npu.linear: same thing without an epilogue."""
+    plain = {"act": "copy", "act_lo": 0.0, "act_hi": 0.0, "residual": 0}
+    inputs = (*node.inputs, None, None)[:3]
+    _lower_linear(replace(node, inputs=(*inputs, None), attrs=plain), low)
+
+
+_FLOATS = ("float32", "float16", "bfloat16")
+_NUMBERS = (*_FLOATS, "float64", "int64")
+
+register(OpDef("npu.linear", lower=_lower_linear, reference=reference_linear, infer=infer_linear))
+register(
+    OpDef(
+        "aten.linear.default",
+        lower=_lower_aten_linear,
+        cases=(
+            Case(((5, 7), (9, 7), (9,))),
+            Case(((2, 3, 64), (48, 64), None)),
+            Case(((64,), (16, 64), (16,)), id="vector"),
+        ),
+        dtypes=_FLOATS,
+    )
+)
+for _name, _cases in {
+    "matmul.default": (
+        Case(((4, 5), (5, 6))),
+        Case(((2, 1, 4, 5), (3, 5, 6)), id="batched"),
+        Case(((5,), (5,)), id="dot"),
+        Case(((3, 4, 5), (5,)), id="vector"),
+        Case(((5,), (3, 5, 6)), id="row"),
+    ),
+    "mm.default": (Case(((40, 70), (70, 33))), Case(((0, 4), (4, 3)), id="empty")),
+    "bmm.default": (Case(((3, 4, 5), (3, 5, 6))),),
+    "mv.default": (Case(((4, 5), (5,))),),
+    "dot.default": (Case(((33,), (33,))),),
+}.items():
+    register(OpDef(f"aten.{_name}", lower=_lower_matmul, cases=_cases, dtypes=_NUMBERS))
+for _name, _cases in {
+    "addmm.default": (
+        Case(((6,), (4, 5), (5, 6))),
+        Case(((4, 6), (4, 5), (5, 6)), {"beta": 2, "alpha": 3}),
+    ),
+    "baddbmm.default": (Case(((3, 4, 6), (3, 4, 5), (3, 5, 6)), {"alpha": 2}),),
+    "addmv.default": (Case(((4,), (4, 5), (5,))),),
+}.items():
+    register(OpDef(f"aten.{_name}", lower=_lower_add_matmul, cases=_cases, dtypes=_FLOATS))

@@ -1,0 +1,230 @@
+"""Normalisations: layer, RMS, group, instance and batch norm, and softmax along a dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+
+from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.types import TensorType
+from npusim.ops.linear import rows
+from npusim.ops.opdef import Case, OpDef, register
+from npusim.ops.pointwise import ScalarBuilder, emit_program
+from npusim.program.lowering import Lowering, codes
+from npusim.program.view import View
+
+_FLOATS = ("float32", "float16", "bfloat16")
+
+
+def _float(value: Attr) -> float:
+    assert isinstance(value, (int, float))
+    return float(value)
+
+
+def _affine(low: Lowering, *vectors: View | None) -> tuple[dict[str, int], list[View]]:
+    """Returns has_weight, has_bias, w_dtype and the dense vectors that are there."""
+    weight, bias = vectors
+    present = [low.dense(v) for v in vectors if v is not None]
+    if len({v.dtype for v in present}) > 1:
+        present = [low.cast(v, "float32") for v in present]
+    dtype = present[0].dtype if present else "float32"
+    flags = {"has_weight": int(weight is not None), "has_bias": int(bias is not None)}
+    return {**flags, **codes(w_dtype=dtype)}, present
+
+
+def _lower_row_norm(kind: int) -> Callable[[Node, Lowering], None]:
+    """layer_norm (0), rms_norm (1): over the last `normalized_shape` dimensions."""
+
+    def lower(node: Node, low: Lowering) -> None:
+        x, weight, bias = (*low.inputs(node), None, None)[:3]
+        assert x is not None
+        y = low.result(node.output)
+        if y.numel == 0:
+            return
+        dims = node.attrs["normalized_shape"]
+        assert isinstance(dims, tuple)
+        inner = prod(d for d in dims if isinstance(d, int))
+        flat = x.reshape((*x.shape[: x.rank - len(dims)], inner))
+        if flat is None:
+            flat = low.dense(x).reshape((*x.shape[: x.rank - len(dims)], inner))
+        assert flat is not None
+        flat, count, stride = rows(low, flat)
+        if stride == inner:
+            flat = replace(flat, shape=y.shape, strides=y.strides)
+        eps = node.attrs.get("eps")
+        affine, vectors = _affine(low, weight, bias if kind == 0 else None)
+        params = {
+            "kind": kind,
+            "rows": count,
+            "size": inner,
+            "x_row_stride": stride,
+            "y_row_stride": inner,
+            "eps": _float(eps) if eps is not None else _machine_epsilon(x.dtype),
+            **affine,
+            **codes(x_dtype=x.dtype, y_dtype=y.dtype),
+        }
+        low.emit("norm", params, [flat, *vectors], [y], in_place=[flat])
+
+    return lower
+
+
+def _machine_epsilon(dtype: str) -> float:
+    return {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}[dtype]
+
+
+def _emit_group_norm(
+    low: Lowering, x: View, weight: View | None, bias: View | None, y: View, groups: int, eps: float
+) -> None:
+    """y is dense in some order; batch, channels and merged spatial dimensions are strided."""
+    if y.numel == 0:
+        return
+    spatial = prod(x.shape[2:])
+    shape = (*x.shape[:2], spatial)
+    flat_y = y.reshape(shape)
+    assert flat_y is not None
+    flat_x = x.reshape(shape) or low.dense(x, y.order).reshape(shape)
+    assert flat_x is not None
+    affine, vectors = _affine(low, weight, bias)
+    params = {
+        "batch": x.shape[0],
+        "channels": x.shape[1],
+        "spatial": spatial,
+        "groups": groups,
+        "x_strides": flat_x.strides,
+        "y_strides": flat_y.strides,
+        "eps": eps,
+        "act": 0,
+        **affine,
+        **codes(x_dtype=x.dtype, y_dtype=y.dtype),
+    }
+    low.emit("group_norm", params, [flat_x, *vectors], [flat_y])
+
+
+def _lower_group_norm(node: Node, low: Lowering) -> None:
+    x, weight, bias = (*low.inputs(node), None, None)[:3]
+    assert x is not None
+    groups = node.attrs["num_groups"]
+    assert isinstance(groups, int)
+    y = low.result(node.output)
+    _emit_group_norm(low, x, weight, bias, y, groups, _float(node.attrs.get("eps", 1e-5)))
+
+
+def _lower_instance_norm(node: Node, low: Lowering) -> None:
+    """Without running statistics: a group norm with one channel a group."""
+    x, weight, bias = low.inputs(node)[:3]
+    assert x is not None
+    y = low.result(node.output)
+    _emit_group_norm(low, x, weight, bias, y, x.shape[1], _float(node.attrs.get("eps", 1e-5)))
+
+
+def _instance_norm_supported(node: Node, graph: Graph) -> str | None:
+    if not node.attrs.get("use_input_stats", True):
+        return "instance norm over running statistics"
+    return None
+
+
+def _lower_batch_norm(node: Node, low: Lowering) -> None:
+    """Inference form that no convolution could take in: (x - mean) * rsqrt(var + eps) * w + b."""
+    x, weight, bias, mean, var = low.inputs(node)
+    assert x is not None and mean is not None and var is not None
+    given = [v for v in (weight, bias, mean, var) if v is not None]
+    lead = (1, x.shape[1], *(1,) * (x.rank - 2))
+    vectors = [low.dense(low.cast(v, "float32")).reshape(lead) for v in given]
+    operands = [v for v in vectors if v is not None]
+    builder = ScalarBuilder("f" * (1 + len(operands)))
+    at_mean = 1 + (weight is not None) + (bias is not None)
+    centred = builder.op("sub", "f", 0, at_mean)
+    eps = ("const", _float(node.attrs.get("eps", 1e-5)))
+    scale = builder.op("rsqrt", "f", builder.op("add", "f", at_mean + 1, eps))
+    if weight is not None:
+        scale = builder.op("mul", "f", scale, 1)
+    out = builder.op("mul", "f", centred, scale)
+    if bias is not None:
+        builder.op("add", "f", out, 1 + (weight is not None))
+    y = low.temp(node.outputs[0].type, name=node.outputs[0].name)
+    emit_program(low, builder.build(y.dtype), [x, *operands], y)
+    for value in node.outputs:  # the saved statistics of the inference form are empty
+        low.define(value, y if value is node.outputs[0] else low.temp(value.type))
+
+
+def _batch_norm_supported(node: Node, graph: Graph) -> str | None:
+    if node.attrs.get("training"):
+        return "batch norm in training mode; call model.eval() before extraction"
+    if node.inputs[3] is None:
+        return "batch norm without running statistics"
+    return None
+
+
+def _lower_softmax(log: int) -> Callable[[Node, Lowering], None]:
+    def lower(node: Node, low: Lowering) -> None:
+        x = low.inputs(node)[0]
+        assert x is not None
+        dim = node.attrs["dim"]
+        assert isinstance(dim, int)
+        x = low.cast(x, node.type.dtype) if node.type.dtype != x.dtype else x
+        x, y, (outer, size, inner) = middle(low, x, node, dim)
+        if y.numel == 0:
+            return
+        params = {"outer": outer, "size": size, "inner": inner, "log": log}
+        dtypes = codes(x_dtype=x.dtype, y_dtype=y.dtype)
+        low.emit("softmax", {**params, **dtypes}, [x], [y], in_place=[x])
+
+    return lower
+
+
+def middle(low: Lowering, x: View, node: Node, dim: int) -> tuple[View, View, tuple[int, int, int]]:
+    """Returns dense x, the node's result in the same order, and [outer, size, inner] around dim."""
+    if x.rank == 0:
+        y = low.temp(node.type, name=node.output.name)
+        low.define(node.output, y)
+        return x, y, (1, 1, 1)
+    x = low.any_dense(x)
+    dim = dim + x.rank if dim < 0 else dim
+    order = x.order
+    y = low.temp(TensorType(node.type.dtype, node.type.shape).with_order(order), name=node.name)
+    low.define(node.output, y)
+    place = order.index(dim)
+    outer = prod(x.shape[d] for d in order[:place])
+    inner = prod(x.shape[d] for d in order[place + 1 :])
+    return x, y, (outer, x.shape[dim], inner)
+
+
+def _float_only(node: Node, graph: Graph) -> str | None:
+    x = graph.types[node.inputs[0]] if node.inputs[0] else node.outputs[0].type
+    return None if x.dtype in _FLOATS else f"dtype {x.dtype}; supported are {', '.join(_FLOATS)}"
+
+
+def _op(name: str, lower: Callable[[Node, Lowering], None], *cases: Case, **rest: object) -> None:
+    rest.setdefault("supports", _float_only)
+    register(OpDef(f"aten.{name}", lower=lower, cases=cases, dtypes=_FLOATS, **rest))  # type: ignore[arg-type]
+
+
+_SHAPE = {"normalized_shape": (33,)}
+_op("layer_norm.default", _lower_row_norm(0), Case(((2, 3, 33), (33,), (33,)), _SHAPE),
+    Case(((4, 33), None, None), _SHAPE, "plain"),
+    Case(((2, 5, 6), (5, 6), (5, 6)), {"normalized_shape": (5, 6)}, "two"))  # fmt: skip
+_op("rms_norm.default", _lower_row_norm(1), Case(((2, 3, 33), (33,)), {**_SHAPE, "eps": 1e-6}),
+    Case(((4, 33), None), _SHAPE, "plain"))  # fmt: skip
+_op("group_norm.default", _lower_group_norm,
+    Case(((2, 6, 5, 4), (6,), (6,)), {"num_groups": 3}),
+    Case(((2, 6, 7), None, None), {"num_groups": 2}, "plain"))  # fmt: skip
+_op("instance_norm.default", _lower_instance_norm,
+    Case(((2, 4, 6, 5), (4,), (4,), None, None), {"use_input_stats": True, "momentum": 0.1,
+         "eps": 1e-5, "cudnn_enabled": False}),
+    supports=_instance_norm_supported)  # fmt: skip
+_STATISTICS = ((2, 4, 6, 5), (4,), (4,), (4,), ((4,), "positive"))
+_op("batch_norm.default", _lower_batch_norm, Case(_STATISTICS, {"training": False,
+    "momentum": 0.1, "eps": 1e-5, "cudnn_enabled": False}),
+    supports=_batch_norm_supported)  # fmt: skip
+_op("_native_batch_norm_legit_no_training.default", _lower_batch_norm,
+    supports=_batch_norm_supported)  # fmt: skip
+for _log, _name in enumerate(("softmax", "log_softmax")):
+    _cases = (
+        Case(((3, 33),), {"dim": -1}),
+        Case(((2, 5, 7),), {"dim": 1}, "middle"),
+        Case(((),), {"dim": 0}, "scalar"),
+    )
+    _op(f"{_name}.int", _lower_softmax(_log), *_cases)
+    _op(f"_{_name}.default", _lower_softmax(_log),
+        *(Case(c.inputs, {**c.attrs, "half_to_float": False}, c.id) for c in _cases))  # fmt: skip

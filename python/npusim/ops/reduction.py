@@ -1,0 +1,243 @@
+"""Reductions over dimensions, scans along one, and sorting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.types import TensorType, dtype_code
+from npusim.ops.kernels import RANK
+from npusim.ops.normalization import middle
+from npusim.ops.opdef import Case, OpDef, register
+from npusim.program.lowering import Lowering, codes
+from npusim.program.view import View, collapse
+
+Lower = Callable[[Node, Lowering], None]
+
+SUM, MEAN, MAX, MIN, PROD, ANY, ALL, ARGMAX, ARGMIN, VAR, STD = range(11)
+SUM_OF_SQUARES, L2, SUM_OF_ABSOLUTES, LOGSUMEXP = range(11, 15)
+
+
+def _dims(value: Attr, rank: int) -> tuple[int, ...]:
+    """Returns the reduced dimensions; None and an empty list mean all of them."""
+    if value is None or value == ():
+        return tuple(range(rank))
+    chosen = value if isinstance(value, tuple) else (value,)
+    return tuple(d % rank for d in chosen if isinstance(d, int)) if rank else ()
+
+
+def emit_reduce(
+    low: Lowering, x: View, y: View, dims: Sequence[int], op: int, correction: float = 0.0
+) -> None:
+    """Emits y = reduce(x) over dims; y has the kept dimensions, with or without 1s for the rest."""
+    if y.numel == 0:
+        return
+    kept = [d for d in range(x.rank) if d not in dims]
+    y_strides = y.strides if y.rank == len(kept) else tuple(y.strides[d] for d in kept)
+    shape, (ys, xs) = collapse([x.shape[d] for d in kept], y_strides, [x.strides[d] for d in kept])
+    reduced_shape = [x.shape[d] for d in dims]
+    reduced_strides = [x.strides[d] for d in dims]
+    if op not in (ARGMAX, ARGMIN):  # these count positions: the order of dimensions matters
+        reduced_shape, (reduced_strides,) = collapse(reduced_shape, reduced_strides)
+    elif not reduced_shape:
+        reduced_shape, reduced_strides = [1], [0]
+    ones = [1] * RANK
+    params = {
+        "op": op,
+        "rank": len(shape),
+        "reduced_rank": len(reduced_shape),
+        "correction": correction,
+        "shape": (shape + ones)[:RANK],
+        "x_strides": xs,
+        "y_strides": ys,
+        "reduced": (reduced_shape + ones)[:RANK],
+        "reduced_strides": reduced_strides,
+        "x_dtype": dtype_code(x.dtype),
+        "y_dtype": dtype_code(y.dtype),
+    }
+    low.emit("reduce", params, [x], [y])
+
+
+def _reduce(op: int) -> Lower:
+    def lower(node: Node, low: Lowering) -> None:
+        x = low.inputs(node)[0]
+        assert x is not None
+        dims = tuple(sorted(_dims(node.attrs.get("dim"), x.rank)))
+        emit_reduce(low, x, low.result(node.output), dims, op, _correction(node))
+
+    return lower
+
+
+def _correction(node: Node) -> float:
+    """var, std: the divisor is n - correction; `unbiased` is the older spelling of 1."""
+    correction = node.attrs.get("correction", 1.0)
+    if "unbiased" in node.attrs:
+        correction = float(bool(node.attrs["unbiased"]))
+    return 1.0 if correction is None else float(correction)  # type: ignore[arg-type]
+
+
+def _var_mean(node: Node, low: Lowering) -> None:
+    x = low.inputs(node)[0]
+    assert x is not None
+    dims = tuple(sorted(_dims(node.attrs.get("dim"), x.rank)))
+    var, mean = node.outputs
+    emit_reduce(low, x, low.result(var), dims, VAR, _correction(node))
+    emit_reduce(low, x, low.result(mean), dims, MEAN)
+
+
+def _extreme_with_index(value_op: int, index_op: int) -> Lower:
+    """max.dim, min.dim: values and positions."""
+
+    def lower(node: Node, low: Lowering) -> None:
+        x = low.inputs(node)[0]
+        assert x is not None
+        dims = _dims(node.attrs["dim"], x.rank)
+        values, indices = node.outputs
+        emit_reduce(low, x, low.result(values), dims, value_op)
+        emit_reduce(low, x, low.result(indices), dims, index_op)
+
+    return lower
+
+
+def _norm(node: Node, low: Lowering) -> None:
+    """p-norms for p = 1, 2, inf, -inf; the others are composed by decompositions."""
+    x = low.inputs(node)[0]
+    assert x is not None
+    p = _order(node)
+    dims = tuple(sorted(_dims(node.attrs.get("dim"), x.rank)))
+    y = low.result(node.output)
+    if p in (1.0, 2.0):
+        emit_reduce(low, x, y, dims, L2 if p == 2.0 else SUM_OF_ABSOLUTES)
+        return
+    from npusim.ops.pointwise import ScalarBuilder, emit_program
+
+    builder = ScalarBuilder("f")
+    builder.op("abs", "f", 0)
+    absolute = low.temp(TensorType(x.dtype, x.shape))
+    emit_program(low, builder.build(x.dtype), [x], absolute)
+    emit_reduce(low, absolute, y, dims, MAX if p > 0 else MIN)
+
+
+def _order(node: Node) -> float:
+    p = node.attrs.get("ord", node.attrs.get("p", 2))
+    return 2.0 if p is None else float(p)  # type: ignore[arg-type]
+
+
+def _norm_supported(node: Node, graph: Graph) -> str | None:
+    p = _order(node)
+    return None if p in (1.0, 2.0, float("inf"), float("-inf")) else f"norm of order {p}"
+
+
+def _scan(op: int) -> Lower:
+    def lower(node: Node, low: Lowering) -> None:
+        x = low.inputs(node)[0]
+        assert x is not None
+        dim = node.attrs["dim"]
+        assert isinstance(dim, int)
+        x = low.cast(x, node.type.dtype)
+        x, y, (outer, size, inner) = middle(low, x, node, dim)
+        if y.numel == 0:
+            return
+        params = {"outer": outer, "size": size, "inner": inner, "op": op}
+        low.emit("scan", {**params, **codes(x_dtype=x.dtype, y_dtype=y.dtype)}, [x], [y])
+
+    return lower
+
+
+def _emit_sort(low: Lowering, x: View, dim: int, k: int, descending: bool) -> tuple[View, View]:
+    """Returns the first k of a stable sort along dim, and their positions, as dense views."""
+    if x.rank == 0:
+        x = x.unsqueeze(0)
+    dim = dim % x.rank
+    x = low.dense(x)
+    shape = (*x.shape[:dim], k, *x.shape[dim + 1 :])
+    values = low.temp(TensorType(x.dtype, shape))
+    indices = low.temp(TensorType("int64", shape))
+    if values.numel:
+        outer, inner = 1, 1
+        for d, size in enumerate(x.shape):
+            outer *= size if d < dim else 1
+            inner *= size if d > dim else 1
+        params = {"outer": outer, "size": x.shape[dim], "inner": inner, "k": k}
+        extra = {"descending": int(descending), **codes(dtype=x.dtype)}
+        low.emit("sort", {**params, **extra}, [x], [values, indices])
+    return values, indices
+
+
+def _sort(node: Node, low: Lowering) -> None:
+    """sort, topk, argsort: topk's k is the output's own extent."""
+    x = low.inputs(node)[0]
+    assert x is not None
+    dim = node.attrs.get("dim", -1)
+    assert isinstance(dim, int)
+    descending = bool(node.attrs.get("descending", node.attrs.get("largest", False)))
+    kept = node.outputs[0].type.shape
+    k = kept[dim] if kept else 1
+    values, indices = _emit_sort(low, x, dim, k, descending)
+    found = [values, indices] if len(node.outputs) == 2 else [indices]
+    for value, view in zip(node.outputs, found, strict=True):
+        low.define(value, replace(view, shape=(), strides=()) if not kept else view)
+
+
+_FLOATS = ("float32", "float16", "bfloat16", "float64")
+_NUMBERS = (*_FLOATS, "int64", "int32")
+_X = ((3, 4, 5),)
+
+
+def _op(
+    name: str,
+    lower: Lower,
+    *cases: Case,
+    dtypes: tuple[str, ...] = _FLOATS,
+    supports: Callable[[Node, Graph], str | None] | None = None,
+) -> None:
+    register(
+        OpDef(
+            f"aten.{name}", lower=lower, cases=cases, dtypes=dtypes, supports=supports, tolerance=4
+        )
+    )
+
+
+_DIMS = (
+    Case(_X, {"dim": (1,)}),
+    Case(_X, {"dim": (0, 2), "keepdim": True}, "keepdim"),
+    Case(_X, {"dim": (-1,)}, "inner"),
+    Case(((2, 40, 33),), {"dim": (1, 2)}, "long"),
+)
+_WHOLE = (Case(_X), Case(((),), id="scalar"))
+for _op_code, _name in ((SUM, "sum"), (MEAN, "mean")):
+    _dtypes = _NUMBERS if _name == "sum" else _FLOATS
+    _op(f"{_name}.default", _reduce(_op_code), *_WHOLE, dtypes=_dtypes)
+    _op(f"{_name}.dim{'_IntList' if _name == 'sum' else ''}", _reduce(_op_code), *_DIMS,
+        dtypes=_dtypes)  # fmt: skip
+for _op_code, _name in ((MAX, "amax"), (MIN, "amin")):
+    _op(f"{_name}.default", _reduce(_op_code), *_DIMS, dtypes=_NUMBERS)
+_op("max.default", _reduce(MAX), *_WHOLE, dtypes=_NUMBERS)
+_op("min.default", _reduce(MIN), *_WHOLE, dtypes=_NUMBERS)
+_ALONG = (Case(_X, {"dim": 1}), Case(_X, {"dim": -1, "keepdim": True}))
+_op("max.dim", _extreme_with_index(MAX, ARGMAX), *_ALONG, dtypes=_NUMBERS)
+_op("min.dim", _extreme_with_index(MIN, ARGMIN), *_ALONG, dtypes=_NUMBERS)
+_op("argmax.default", _reduce(ARGMAX), *_ALONG, *_WHOLE, dtypes=_NUMBERS)
+_op("argmin.default", _reduce(ARGMIN), *_ALONG, *_WHOLE, dtypes=_NUMBERS)
+_op("prod.default", _reduce(PROD), *_WHOLE)
+_op("prod.dim_int", _reduce(PROD), *_ALONG)
+for _op_code, _name in ((ANY, "any"), (ALL, "all")):
+    _op(f"{_name}.default", _reduce(_op_code), *_WHOLE, dtypes=("float32", "int64", "bool"))
+    _op(f"{_name}.dim", _reduce(_op_code), *_ALONG, dtypes=("float32", "int64", "bool"))
+    _op(f"{_name}.dims", _reduce(_op_code), *_DIMS[:2], dtypes=("float32", "bool"))
+for _op_code, _name in ((VAR, "var"), (STD, "std")):
+    _op(f"{_name}.correction", _reduce(_op_code), *_DIMS,
+        Case(_X, {"dim": (1,), "correction": 0}))  # fmt: skip
+    _op(f"{_name}.dim", _reduce(_op_code), Case(_X, {"dim": (1,), "unbiased": False}))
+_op("var_mean.correction", _var_mean, Case(_X, {"dim": (1,), "correction": 0, "keepdim": True}))
+_op("logsumexp.default", _reduce(LOGSUMEXP), *_DIMS[:3])
+_op("linalg_vector_norm.default", _norm, *(Case(_X, {"ord": p, "dim": (1,)}) for p in (1, 2)),
+    supports=_norm_supported)  # fmt: skip
+_op("norm.ScalarOpt_dim", _norm, Case(_X, {"p": 2, "dim": (1,)}), supports=_norm_supported)
+_op("cumsum.default", _scan(0), *_ALONG[:1], Case(_X, {"dim": -1}), dtypes=_NUMBERS)
+_op("cumprod.default", _scan(1), *_ALONG[:1])
+_op("sort.default", _sort, Case(_X, {"dim": 1, "descending": True}), Case(_X), dtypes=_NUMBERS)
+_op("sort.stable", _sort, Case(_X, {"stable": True, "dim": 0}))
+_op("argsort.default", _sort, Case(_X, {"dim": 1}))
+_op("topk.default", _sort, Case(((3, 50),), {"k": 7}), dtypes=("float32", "int64"))

@@ -1,0 +1,414 @@
+"""Shape operators: most are another view of the same memory and cost nothing.
+
+Owns the aliasing ops (view, permute, slice …) and the ones that move elements without computing
+(cat, pad, repeat, roll …), which become strided copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from npusim.ir.graph import Graph, Node
+from npusim.ir.types import TensorType
+from npusim.ops.opdef import Case, OpDef, register
+from npusim.program.lowering import Lowering, element_bits
+from npusim.program.view import View
+
+_ALL = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "bool")
+_SOME = ("float32", "bfloat16", "int64", "bool")
+
+
+def _first(node: Node, low: Lowering) -> View:
+    assert node.inputs[0] is not None
+    return low.view(node.inputs[0])
+
+
+def _dim(value: object, rank: int) -> int:
+    assert isinstance(value, int)
+    return value + rank if value < 0 else value
+
+
+def _dims(value: object, rank: int) -> tuple[int, ...]:
+    assert isinstance(value, tuple)
+    return tuple(_dim(d, rank) for d in value)
+
+
+def _view(node: Node, low: Lowering) -> None:
+    """Any op that keeps the elements in row-major order: reshape, flatten, squeeze …"""
+    x = _first(node, low)
+    shaped = x.reshape(node.type.shape)
+    if shaped is None:
+        shaped = low.dense(x).reshape(node.type.shape)
+    assert shaped is not None
+    low.define(node.output, shaped)
+
+
+def _permute(node: Node, low: Lowering) -> None:
+    x = _first(node, low)
+    low.define(node.output, x.permute(_dims(node.attrs["dims"], x.rank)))
+
+
+def _transpose(node: Node, low: Lowering) -> None:
+    x = _first(node, low)
+    dims = list(range(x.rank))
+    if x.rank > 1:
+        a, b = (_dim(node.attrs.get(k, d), x.rank) for k, d in (("dim0", 0), ("dim1", 1)))
+        dims[a], dims[b] = dims[b], dims[a]
+    low.define(node.output, x.permute(dims))
+
+
+def _unsqueeze(node: Node, low: Lowering) -> None:
+    x = _first(node, low)
+    low.define(node.output, x.unsqueeze(_dim(node.attrs["dim"], x.rank + 1)))
+
+
+def _squeeze(node: Node, low: Lowering) -> None:
+    """Drops dimensions of extent 1; the strides of the others stay."""
+    x = _first(node, low)
+    if "dim" not in node.attrs:
+        chosen = tuple(range(x.rank))
+    elif isinstance(node.attrs["dim"], tuple):
+        chosen = _dims(node.attrs["dim"], x.rank)
+    else:
+        chosen = (_dim(node.attrs["dim"], x.rank),) if x.rank else ()
+    keep = [d for d in range(x.rank) if d not in chosen or x.shape[d] != 1]
+    low.define(node.output, x.permute(keep))
+
+
+def _expand(node: Node, low: Lowering) -> None:
+    low.define(node.output, _first(node, low).expand(node.type.shape))
+
+
+def _slice_bounds(node: Node, size: int) -> tuple[int, int]:
+    start = node.attrs.get("start") or 0
+    step = node.attrs.get("step", 1)
+    assert isinstance(start, int) and isinstance(step, int)
+    return min(max(start + size if start < 0 else start, 0), size), step
+
+
+def _slice(node: Node, low: Lowering) -> None:
+    x = _first(node, low)
+    dim = _dim(node.attrs.get("dim", 0), x.rank)
+    start, step = _slice_bounds(node, x.shape[dim])
+    low.define(node.output, x.slice(dim, start, node.type.shape[dim], step))
+
+
+def _select(node: Node, low: Lowering) -> None:
+    x = _first(node, low)
+    dim = _dim(node.attrs["dim"], x.rank)
+    low.define(node.output, x.select(dim, _dim(node.attrs["index"], x.shape[dim])))
+
+
+def _split(node: Node, low: Lowering) -> None:
+    """split, split_with_sizes, chunk, unbind: the outputs' own shapes say where the cuts are."""
+    x = _first(node, low)
+    dim = _dim(node.attrs.get("dim", 0), x.rank)
+    start = 0
+    for value in node.outputs:
+        if value.type.rank < x.rank:
+            low.define(value, x.select(dim, start))
+            start += 1
+        else:
+            size = value.type.shape[dim]
+            low.define(value, x.slice(dim, start, size))
+            start += size
+
+
+def _diagonal(node: Node, low: Lowering) -> None:
+    x = _first(node, low)
+    offset = node.attrs.get("offset", 0)
+    assert isinstance(offset, int)
+    a, b = (_dim(node.attrs.get(k, d), x.rank) for k, d in (("dim1", 0), ("dim2", 1)))
+    start = offset * x.strides[b] if offset >= 0 else -offset * x.strides[a]
+    size = node.type.shape[-1]
+    low.define(node.output, x.diagonal_of(a, b, size, start * x.element_size if size else 0))
+
+
+def _unfold(node: Node, low: Lowering) -> None:
+    """Tensor.unfold: sliding windows along a dimension as a new last one; overlapping, a view."""
+    x = _first(node, low)
+    dim = _dim(node.attrs["dimension"], x.rank)
+    step, size = node.attrs["step"], node.attrs["size"]
+    assert isinstance(step, int) and isinstance(size, int)
+    windows = node.type.shape[dim]
+    strides = list(x.strides)
+    last = strides[dim]
+    strides[dim] *= step
+    shape = (*x.shape[:dim], windows, *x.shape[dim + 1 :], size)
+    low.define(node.output, replace(x, shape=shape, strides=(*strides, last)))
+
+
+def _identity(node: Node, low: Lowering) -> None:
+    low.define(node.output, _first(node, low))
+
+
+# Ops that move elements
+
+
+def _cat(node: Node, low: Lowering) -> None:
+    y = low.result(node.output)
+    dim = _dim(node.attrs.get("dim", 0), y.rank)
+    start = 0
+    for x in low.inputs(node):
+        assert x is not None
+        if x.rank != y.rank:
+            continue  # PyTorch lets an empty 1-D tensor stand in any concatenation
+        part = y.slice(dim, start, x.shape[dim])
+        low.copy(low.cast(x, y.dtype), part)
+        start += x.shape[dim]
+
+
+def _stack(node: Node, low: Lowering) -> None:
+    y = low.result(node.output)
+    dim = _dim(node.attrs.get("dim", 0), y.rank)
+    for index, x in enumerate(low.inputs(node)):
+        assert x is not None
+        low.copy(low.cast(x, y.dtype), y.select(dim, index))
+
+
+def _flip(node: Node, low: Lowering) -> None:
+    x = _first(node, low)
+    for dim in _dims(node.attrs["dims"], x.rank):
+        x = x.slice(dim, x.shape[dim] - 1, x.shape[dim], -1)
+    low.copy(x, low.result(node.output))
+
+
+def _roll(node: Node, low: Lowering) -> None:
+    """Rolls one dimension at a time; without dims the flattened tensor."""
+    x = _first(node, low)
+    shifts = node.attrs["shifts"]
+    dims = node.attrs.get("dims", ())
+    assert isinstance(shifts, tuple) and isinstance(dims, tuple)
+    flat = not dims
+    if flat:
+        x = low.dense(x).reshape((x.numel,)) or x
+        dims = (0,)
+    y = x
+    for shift, dim in zip(shifts, dims, strict=True):
+        assert isinstance(shift, int)
+        y = _rolled(low, y, _dim(dim, x.rank), shift)
+    if flat:
+        y = y.reshape(node.type.shape) or y
+    low.define(node.output, y)
+
+
+def _rolled(low: Lowering, x: View, dim: int, shift: int) -> View:
+    size = x.shape[dim]
+    y = low.temp(TensorType(x.dtype, x.shape).with_order(x.order))
+    cut = shift % size if size else 0
+    low.copy(x.slice(dim, 0, size - cut), y.slice(dim, cut, size - cut))
+    low.copy(x.slice(dim, size - cut, cut), y.slice(dim, 0, cut))
+    return y
+
+
+def _repeat(node: Node, low: Lowering) -> None:
+    """Writes y as [repeat, size] pairs and copies x broadcast over the repeats."""
+    x, y = _first(node, low), low.result(node.output)
+    x = replace(
+        x,
+        shape=(1,) * (y.rank - x.rank) + x.shape,
+        strides=(0,) * (y.rank - x.rank) + x.strides,
+    )
+    shape: list[int] = []
+    ys: list[int] = []
+    xs: list[int] = []
+    for size, total, x_stride, y_stride in zip(x.shape, y.shape, x.strides, y.strides, strict=True):
+        shape += [total // size if size else 0, size]
+        ys += [y_stride * size, y_stride]
+        xs += [0, x_stride]
+    low.copy(
+        replace(x, shape=tuple(shape), strides=tuple(xs)),
+        replace(y, shape=tuple(shape), strides=tuple(ys)),
+    )
+
+
+def _pad_amounts(node: Node, rank: int) -> list[tuple[int, int]]:
+    """Returns (before, after) for every dimension; ATen lists them from the last one on."""
+    pad = node.attrs.get("pad", node.attrs.get("padding"))
+    assert isinstance(pad, tuple)
+    amounts = [(0, 0)] * rank
+    for index in range(len(pad) // 2):
+        before, after = pad[2 * index], pad[2 * index + 1]
+        assert isinstance(before, int) and isinstance(after, int)
+        amounts[rank - 1 - index] = (before, after)
+    return amounts
+
+
+def _constant_pad(node: Node, low: Lowering) -> None:
+    """Fills the border and copies the middle; negative amounts crop."""
+    x, y = _first(node, low), low.result(node.output)
+    value = node.attrs.get("value", 0) or 0
+    assert isinstance(value, (int, float))
+    amounts = _pad_amounts(node, x.rank)
+    if any(a > 0 or b > 0 for a, b in amounts):
+        low.fill(y, element_bits(value, y.dtype))
+    source, target = x, y
+    for dim, (before, after) in enumerate(amounts):
+        size = x.shape[dim] + min(before, 0) + min(after, 0)
+        source = source.slice(dim, max(-before, 0), size)
+        target = target.slice(dim, max(before, 0), size)
+    low.copy(source, target)
+
+
+def _mirror_pad(mode: str) -> Callable[[Node, Lowering], None]:
+    """reflection, replication and circular padding: dimension by dimension, in place in y."""
+
+    def lower(node: Node, low: Lowering) -> None:
+        x, y = _first(node, low), low.result(node.output)
+        amounts = _pad_amounts(node, x.rank)
+        middle = y
+        for dim, (before, _) in enumerate(amounts):
+            middle = middle.slice(dim, before, x.shape[dim])
+        low.copy(x, middle)
+        region = middle
+        for dim, (before, after) in enumerate(amounts):
+            full = replace(
+                region,
+                offset=region.offset - before * y.strides[dim] * y.element_size,
+                shape=(*region.shape[:dim], y.shape[dim], *region.shape[dim + 1 :]),
+            )
+            _fill_edges(low, full, dim, before, after, mode)
+            region = full
+
+    return lower
+
+
+def _fill_edges(low: Lowering, y: View, dim: int, before: int, after: int, mode: str) -> None:
+    size = y.shape[dim] - before - after
+    end = before + size
+    if mode == "replicate":
+        edges = [(before, 0, before, 0), (end - 1, 0, after, end)]
+    elif mode == "reflect":
+        edges = [(2 * before, -1, before, 0), (end - 2, -1, after, end)]
+    else:
+        edges = [(before + size - before, 1, before, 0), (before, 1, after, end)]
+    for start, step, count, target in edges:
+        if not count:
+            continue
+        source = (
+            y.slice(dim, start, count, step)
+            if step
+            else y.slice(dim, start, 1).expand((*y.shape[:dim], count, *y.shape[dim + 1 :]))
+        )
+        low.copy(source, y.slice(dim, target, count))
+
+
+def _slice_scatter(node: Node, low: Lowering) -> None:
+    x, src = low.inputs(node)
+    assert x is not None and src is not None
+    y = low.result(node.output)
+    low.copy(x, y)
+    dim = _dim(node.attrs.get("dim", 0), y.rank)
+    start, step = _slice_bounds(node, x.shape[dim])
+    low.copy(low.cast(src, y.dtype), y.slice(dim, start, src.shape[dim], step))
+
+
+def _select_scatter(node: Node, low: Lowering) -> None:
+    x, src = low.inputs(node)
+    assert x is not None and src is not None
+    y = low.result(node.output)
+    low.copy(x, y)
+    dim = _dim(node.attrs["dim"], y.rank)
+    index = _dim(node.attrs["index"], y.shape[dim])
+    low.copy(low.cast(src, y.dtype), y.select(dim, index))
+
+
+def _pixel_shuffle(node: Node, low: Lowering) -> None:
+    x = _first(node, low)
+    r = node.attrs["upscale_factor"]
+    assert isinstance(r, int)
+    *lead, c, h, w = x.shape
+    n = len(lead)
+    split = low.dense(x).reshape((*lead, c // (r * r), r, r, h, w))
+    assert split is not None
+    moved = split.permute((*range(n), n, n + 3, n + 1, n + 4, n + 2))
+    dense = low.dense(moved).reshape(node.type.shape)
+    assert dense is not None
+    low.define(node.output, dense)
+
+
+def _pixel_unshuffle(node: Node, low: Lowering) -> None:
+    x = _first(node, low)
+    r = node.attrs["downscale_factor"]
+    assert isinstance(r, int)
+    *lead, c, h, w = x.shape
+    n = len(lead)
+    split = low.dense(x).reshape((*lead, c, h // r, r, w // r, r))
+    assert split is not None
+    moved = split.permute((*range(n), n, n + 2, n + 4, n + 1, n + 3))
+    dense = low.dense(moved).reshape(node.type.shape)
+    assert dense is not None
+    low.define(node.output, dense)
+
+
+def _channel_shuffle(node: Node, low: Lowering) -> None:
+    x = low.dense(_first(node, low))
+    groups = node.attrs["groups"]
+    assert isinstance(groups, int)
+    b, c, *rest = x.shape
+    split = x.reshape((b, groups, c // groups, *rest))
+    assert split is not None
+    dense = low.dense(split.permute((0, 2, 1, *range(3, split.rank)))).reshape(x.shape)
+    assert dense is not None
+    low.define(node.output, dense)
+
+
+Lower = Callable[[Node, Lowering], None]
+Supports = Callable[[Node, Graph], "str | None"]
+
+
+def _op(
+    name: str, lower: Lower, *cases: Case, dtypes: tuple[str, ...] = _SOME, **rest: object
+) -> None:
+    register(OpDef(f"aten.{name}", lower=lower, cases=cases, dtypes=dtypes, **rest))  # type: ignore[arg-type]
+
+
+_X = ((2, 3, 4),)
+for _name in ("view.default", "_unsafe_view.default", "reshape.default"):
+    _size = "shape" if _name.startswith("reshape") else "size"
+    _op(_name, _view, Case(_X, {_size: (6, 4)}), Case(_X, {_size: (4, 3, 2)}), dtypes=_ALL)
+_op("flatten.using_ints", _view, Case(_X, {"start_dim": 1}))
+_op("unflatten.int", _view, Case(_X, {"dim": 2, "sizes": (2, 2)}))
+_op("permute.default", _permute, Case(_X, {"dims": (2, 0, 1)}))
+_op("transpose.int", _transpose, Case(_X, {"dim0": 0, "dim1": -1}))
+_op("t.default", _transpose, Case(((3, 4),)), Case(((4,),)))
+_op("unsqueeze.default", _unsqueeze, Case(_X, {"dim": -1}), Case(_X, {"dim": 0}))
+_op("squeeze.dim", _squeeze, Case(((2, 1, 3),), {"dim": 1}), Case(((2, 3),), {"dim": 0}))
+_op("squeeze.dims", _squeeze, Case(((2, 1, 3, 1),), {"dim": (1, 3)}))
+_op("squeeze.default", _squeeze, Case(((2, 1, 3, 1),)))
+_op("expand.default", _expand, Case(((3, 1),), {"size": (2, 3, 4)}))
+_op("slice.Tensor", _slice, Case(_X, {"dim": 2, "start": 1, "end": 4, "step": 2}))
+_op("select.int", _select, Case(_X, {"dim": 1, "index": -1}))
+_op("split.Tensor", _split, Case(((2, 7),), {"split_size": 3, "dim": 1}))
+_op("split_with_sizes.default", _split, Case(((2, 7),), {"split_sizes": (3, 4), "dim": 1}))
+_op("chunk.default", _split, Case(((2, 7),), {"chunks": 3, "dim": -1}))
+_op("unbind.int", _split, Case(_X, {"dim": 1}))
+_op("diagonal.default", _diagonal, Case(((4, 5),), {"offset": 1}))
+_op("unfold.default", _unfold, Case(((2, 9),), {"dimension": 1, "size": 3, "step": 2}))
+for _name in ("alias.default", "clone.default", "contiguous.default", "detach.default"):
+    _op(_name, _identity, Case(_X))
+_op("lift_fresh_copy.default", _identity, Case(_X))
+
+_op("cat.default", _cat, Case(((2, 3), (2, 5)), {"tensors": 2, "dim": 1}))
+_op("stack.default", _stack, Case(((2, 3), (2, 3)), {"tensors": 2, "dim": -1}))
+_op("flip.default", _flip, Case(_X, {"dims": (0, 2)}))
+_op(
+    "roll.default", _roll, Case(_X, {"shifts": (1, -2), "dims": (0, 2)}), Case(_X, {"shifts": (5,)})
+)
+_op("repeat.default", _repeat, Case(((2, 3),), {"repeats": (2, 1, 3)}))
+_op("constant_pad_nd.default", _constant_pad, Case(_X, {"pad": (1, 2, 0, 1), "value": 3}),
+    Case(_X, {"pad": (-1, 2)}, "crop"))  # fmt: skip
+for _rank in (1, 2, 3):
+    _shape = ((2, 3, *(5, 6, 7)[:_rank]),)
+    _pad = (2, 1, 1, 2, 1, 1)[: 2 * _rank]
+    for _mode, _kind in (("reflection", "reflect"), ("replication", "replicate")):
+        _op(f"{_mode}_pad{_rank}d.default", _mirror_pad(_kind), Case(_shape, {"padding": _pad}),
+            dtypes=("float32",))  # fmt: skip
+_op("slice_scatter.default", _slice_scatter,
+    Case(((4, 5), (2, 5)), {"dim": 0, "start": 1, "end": 3}))  # fmt: skip
+_op("select_scatter.default", _select_scatter, Case(((4, 5), (4,)), {"dim": 1, "index": 2}))
+_op("pixel_shuffle.default", _pixel_shuffle, Case(((1, 8, 3, 4),), {"upscale_factor": 2}))
+_op("pixel_unshuffle.default", _pixel_unshuffle, Case(((1, 2, 6, 4),), {"downscale_factor": 2}))
+_op("channel_shuffle.default", _channel_shuffle, Case(((2, 6, 3, 4),), {"groups": 3}))
+_op("native_channel_shuffle.default", _channel_shuffle, Case(((2, 6, 3, 4),), {"groups": 3}))

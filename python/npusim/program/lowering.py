@@ -1,0 +1,351 @@
+"""Lowering: a Graph after the passes becomes commands over buffers.
+
+Owns the bookkeeping every op's lowering shares: which view shows a value, which buffers exist,
+which command belongs to the init method (it writes only what is known from the weights alone) and
+which to the run. What an op emits stands in its OpDef.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from npusim.errors import UnsupportedOpError, at
+from npusim.ir.graph import Graph, Node, Value
+from npusim.ir.types import TensorType, dtype_code, dtype_size, row_major
+from npusim.ops.kernels import KERNELS
+from npusim.ops.opdef import find
+from npusim.program.program import (
+    Access,
+    BufferKind,
+    Command,
+    Kernel,
+    NodeInfo,
+    Operand,
+    TensorSpec,
+    WeightSpec,
+)
+from npusim.program.view import View, collapse
+from npusim.targets import TargetConfig
+
+Param = int | float | Sequence[int | float]
+
+
+@dataclass(slots=True)
+class PendingBuffer:
+    """A buffer before planning. `static`: its content depends on weights and constants alone."""
+
+    kind: BufferKind
+    bytes: int
+    name: str
+    static: bool
+    data: bytes = b""
+
+
+@dataclass(slots=True)
+class PendingMethod:
+    """Commands with, for each, the pairs (read, written) of buffers that may share memory."""
+
+    commands: list[Command] = field(default_factory=list)
+    in_place: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
+
+
+class Lowering:
+    """Turns one graph into commands. One instance serves one graph once; see `lower_graph`."""
+
+    def __init__(self, graph: Graph, target: TargetConfig) -> None:
+        self.graph = graph
+        self.target = target
+        self.buffers: list[PendingBuffer] = []
+        self.init = PendingMethod()
+        self.run = PendingMethod()
+        self.kernels: dict[str, int] = {}
+        self.nodes: list[NodeInfo] = []
+        self._views: dict[str, View] = {}
+        self._static_now = False
+        self._packed: dict[object, View] = {}
+
+    # Reading
+
+    def view(self, name: str) -> View:
+        """Returns the view that shows a value."""
+        return self._views[name]
+
+    def inputs(self, node: Node) -> list[View | None]:
+        """Returns the views of a node's operands; None for an absent optional one."""
+        return [None if name is None else self._views[name] for name in node.inputs]
+
+    def is_static(self, view: View) -> bool:
+        """Tells whether a view's content is known once the weights are."""
+        return self.buffers[view.buffer].static
+
+    # Making room
+
+    def _buffer(
+        self, kind: BufferKind, size: int, name: str, static: bool, data: bytes = b""
+    ) -> int:
+        self.buffers.append(PendingBuffer(kind, size, name, static, data))
+        return len(self.buffers) - 1
+
+    def temp(self, tensor: TensorType, *, static: bool | None = None, name: str = "") -> View:
+        """Returns a fresh buffer for a dense tensor in its storage order.
+
+        Args:
+            static: whether init fills it; by default when the node being lowered is static.
+        """
+        static = self._static_now if static is None else static
+        buffer = self._buffer(BufferKind.TEMP, tensor.nbytes, name, static)
+        return View(buffer, 0, tensor.dtype, tensor.shape, tensor.strides)
+
+    def result(self, value: Value) -> View:
+        """Returns a fresh buffer for a node's output, in the order its type asks for."""
+        view = self.temp(value.type, name=value.name)
+        self._views[value.name] = view
+        return view
+
+    def define(self, value: Value, view: View) -> None:
+        """Makes an existing view show a node's output: no command, no memory."""
+        self._views[value.name] = view
+
+    def constant(self, array: np.ndarray, dtype: str) -> View:
+        """Returns a view of data that travels in the program; `array` holds its raw elements."""
+        array = np.ascontiguousarray(array)
+        buffer = self._buffer(BufferKind.CONSTANT, array.nbytes, "", True, array.tobytes())
+        return View(buffer, 0, dtype, array.shape, row_major(array.shape))
+
+    def once(self, key: object, make: object) -> View:
+        """Returns `make()`'s view, made at most once for a key: packed forms of shared weights."""
+        if key not in self._packed:
+            self._packed[key] = make()  # type: ignore[operator]
+        return self._packed[key]
+
+    # Emitting
+
+    def emit(
+        self,
+        kernel: str,
+        params: Mapping[str, Param],
+        reads: Sequence[View],
+        writes: Sequence[View],
+        *,
+        in_place: Sequence[View] = (),
+        update: bool = False,
+    ) -> None:
+        """Appends a kernel call: to init when everything it writes is static, else to the run.
+
+        Args:
+            params: the fields of the kernel's struct.
+            reads: operands it reads, in order.
+            writes: operands it writes, in order.
+            in_place: those of `reads` that the kernel reads element by element, each before the
+                result at the same place is written: memory planning may put the result there.
+            update: the written operands are read as well (a scatter).
+        """
+        static = all(self.is_static(v) for v in writes)
+        method = self.init if static else self.run
+        access = Access.READ_WRITE if update else Access.WRITE
+        operands = [Operand(v.buffer, v.offset, Access.READ) for v in reads]
+        operands += [Operand(v.buffer, v.offset, access) for v in writes]
+        definition = KERNELS[kernel]
+        index = self.kernels.setdefault(kernel, len(self.kernels))
+        method.commands.append(
+            Command(index, len(self.nodes) - 1, definition.pack(params), tuple(operands))
+        )
+        method.in_place.append(_overlays(in_place, reads, writes))
+
+    def copy(self, x: View, y: View) -> None:
+        """Emits y = x: same shape and dtype, any strides."""
+        if x.numel == 0:
+            return
+        shape, (ys, xs) = collapse(x.shape, y.strides, x.strides)
+        self.emit(
+            "copy",
+            {
+                "element_size": x.element_size,
+                "rank": len(shape),
+                "shape": shape,
+                "x_strides": xs,
+                "y_strides": ys,
+            },
+            [x],
+            [y],
+        )
+
+    def fill(self, y: View, bits: int) -> None:
+        """Emits y = the element whose little-endian bits are given."""
+        if y.numel == 0:
+            return
+        shape, (ys,) = collapse(y.shape, y.strides)
+        self.emit(
+            "fill",
+            {
+                "element_size": y.element_size,
+                "rank": len(shape),
+                "shape": shape,
+                "y_strides": ys,
+                "value": bits,
+            },
+            [],
+            [y],
+        )
+
+    def cast(self, x: View, dtype: str) -> View:
+        """Returns x in another dtype, dense in x's order; x itself when nothing changes."""
+        if x.dtype == dtype:
+            return x
+        from npusim.ops.pointwise import emit_program
+        from npusim.ops.scalar import ScalarOp, ScalarProgram, compute_class
+
+        cls = compute_class(x.dtype)
+        y = self.temp(TensorType(dtype, x.shape).with_order(x.order), static=self.is_static(x))
+        emit_program(self, ScalarProgram((cls,), (ScalarOp("copy", (0,), cls),)), [x], y)
+        return y
+
+    def dense(self, x: View, order: tuple[int, ...] | None = None) -> View:
+        """Returns x stored densely in an order (row-major by default); copies only if needed."""
+        wanted = TensorType(x.dtype, x.shape).with_order(order)
+        if x.has_strides(wanted.strides):
+            return replace(x, strides=wanted.strides)
+        y = self.temp(wanted, static=self.is_static(x))
+        self.copy(x, y)
+        return y
+
+    def any_dense(self, x: View) -> View:
+        """Returns x stored densely in whatever order it has; copies only if needed."""
+        return x if x.is_dense else self.dense(x, x.order)
+
+    # The whole graph
+
+    def lower_node(self, node: Node) -> None:
+        """Lowers one node through its OpDef."""
+        definition = find(node.op)
+        assert definition is not None and definition.lower is not None
+        self.nodes.append(NodeInfo(node.name, node.op, at(node.source).strip(" ()")))
+        self._static_now = all(v.name in self.graph.static_values for v in node.outputs)
+        definition.lower(node, self)
+
+    def bind_arguments(self) -> tuple[list[TensorSpec], list[WeightSpec]]:
+        """Makes views for the graph's inputs, weights and constants."""
+        specs, weights = [], []
+        for value in self.graph.inputs:
+            view = self._external(BufferKind.INPUT, value.name, value.type, static=False)
+            specs.append(_spec(value.name, value.type, view))
+        for weight in self.graph.weights:
+            view = self._external(BufferKind.WEIGHT, weight.name, weight.type, static=True)
+            keys = (weight.key, *weight.aliases)
+            weights.append(WeightSpec(keys, view.buffer, weight.type.dtype, weight.type.shape))
+        for constant in self.graph.constants:
+            data = np.frombuffer(constant.data, np.uint8)
+            flat = self.constant(data, "uint8")
+            kind = constant.type
+            self._views[constant.name] = View(flat.buffer, 0, kind.dtype, kind.shape, kind.strides)
+        return specs, weights
+
+    def _external(self, kind: BufferKind, name: str, tensor: TensorType, *, static: bool) -> View:
+        view = View(
+            self._buffer(kind, tensor.nbytes, name, static),
+            0,
+            tensor.dtype,
+            tensor.shape,
+            row_major(tensor.shape),
+        )
+        self._views[name] = view
+        return view
+
+    def bind_results(self) -> list[TensorSpec]:
+        """Makes every output a row-major buffer of its own, copying only what cannot be one."""
+        specs = []
+        self.nodes.append(NodeInfo("output", "output", ""))
+        self._static_now = False
+        for output in self.graph.outputs:
+            tensor = self.graph.types[output.value].with_order(None)
+            view = self._views[output.value]
+            buffer = self.buffers[view.buffer]
+            own = (
+                buffer.kind is BufferKind.TEMP
+                and not buffer.static
+                and view.offset == 0
+                and view.is_row_major
+                and tensor.nbytes == buffer.bytes
+            )
+            if not own:
+                source, view = view, self.temp(tensor, static=False)
+                self.copy(source, view)
+                buffer = self.buffers[view.buffer]
+            buffer.kind = BufferKind.OUTPUT
+            specs.append(_spec(output.name, tensor, view))
+        return specs
+
+    def kernel_table(self) -> tuple[Kernel, ...]:
+        """Returns the kernels used, in the order of their indices."""
+        return tuple(Kernel(name, KERNELS[name].schema) for name in self.kernels)
+
+
+def _overlays(
+    candidates: Sequence[View], reads: Sequence[View], writes: Sequence[View]
+) -> tuple[tuple[int, int], ...]:
+    """Returns the (read, written) buffers that hold the same elements at the same places."""
+    used = [v.buffer for v in reads]
+    return tuple(
+        (r.buffer, w.buffer)
+        for w in writes
+        for r in candidates
+        if used.count(r.buffer) == 1
+        and r.offset == w.offset == 0
+        and r.dtype == w.dtype
+        and r.shape == w.shape
+        and r.has_strides(w.strides)
+        and r.is_dense
+    )
+
+
+def _spec(name: str, tensor: TensorType, view: View) -> TensorSpec:
+    return TensorSpec(name, view.buffer, tensor.dtype, tensor.shape, tensor.shape)
+
+
+def unsupported_nodes(graph: Graph, target: TargetConfig) -> list[tuple[Node, str]]:
+    """Returns every node the target cannot run, with the reason."""
+    found = []
+    for node in graph.nodes:
+        definition = find(node.op)
+        if definition is None:
+            found.append((node, "npusim does not know this operator"))
+        elif definition.lower is None:
+            found.append((node, "no kernel implements this operator"))
+        elif definition.supports is not None and (why := definition.supports(node, graph)):
+            found.append((node, why))
+    return found
+
+
+def check_supported(graph: Graph, target: TargetConfig) -> None:
+    """Raises UnsupportedOpError that lists all nodes the target cannot run."""
+    found = unsupported_nodes(graph, target)
+    if not found:
+        return
+    lines = []
+    for node, why in found:
+        kinds = ", ".join("none" if i is None else str(graph.types[i]) for i in node.inputs)
+        lines.append(f"  {node.op}({kinds}){at(node.source)}: {why}")
+    noun = "node" if len(found) == 1 else "nodes"
+    raise UnsupportedOpError(
+        f"{len(found)} {noun} of '{graph.name}' cannot run on target '{target.name}':\n"
+        + "\n".join(lines),
+        hint="\nReplace these operations in the model, or register a lowering for them.",
+    )
+
+
+def element_bits(value: float | int | bool, dtype: str) -> int:
+    """Returns the little-endian bits of one element as a signed 64-bit integer."""
+    if dtype == "bfloat16":
+        raw = (np.float32(value).view(np.uint32).astype(np.uint64) + 0x8000) >> np.uint64(16)
+        return int(raw) if not np.isnan(value) else 0x7FC0
+    array = np.zeros(8 // dtype_size(dtype), dtype)
+    array[0] = value
+    return int(array.view(np.int64)[0])
+
+
+def codes(**dtypes: str) -> dict[str, int]:
+    """Returns dtype codes for parameter fields: `codes(x_dtype="float32")`."""
+    return {name: dtype_code(dtype) for name, dtype in dtypes.items()}

@@ -1,0 +1,184 @@
+"""Views: strided windows into buffers, and the algebra that keeps shape ops free.
+
+Owns aliasing: a permute, a slice or (where strides allow) a reshape of a view is another view of
+the same buffer. Knows no ops and no kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from npusim.ir.types import dtype_size, row_major
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Where a tensor lies: element (i0, i1, …) of a value is at byte
+    `offset + size * Σ i_d * strides[d]` of `buffer`. Strides count elements; 0 repeats, a
+    negative one walks backwards.
+    """
+
+    buffer: int
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def element_size(self) -> int:
+        return dtype_size(self.dtype)
+
+    def has_strides(self, strides: Sequence[int]) -> bool:
+        """Tells whether these strides address the same elements (extents of 1 do not matter)."""
+        return self.numel == 0 or all(
+            n == 1 or a == b for n, a, b in zip(self.shape, self.strides, strides, strict=True)
+        )
+
+    @property
+    def is_row_major(self) -> bool:
+        """Tells whether the elements lie one behind the other in row-major order."""
+        return self.has_strides(row_major(self.shape))
+
+    @property
+    def is_dense(self) -> bool:
+        """Tells whether the elements fill one run of memory, in whatever order."""
+        order = sorted((s, n) for n, s in zip(self.shape, self.strides, strict=True) if n != 1)
+        step = 1
+        for stride, size in order:
+            if stride != step:
+                return self.numel == 0
+            step *= size
+        return True
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Dimensions from the largest stride to the smallest; ties keep their logical order."""
+        return tuple(sorted(range(self.rank), key=lambda d: (-abs(self.strides[d]), d)))
+
+    def permute(self, dims: Sequence[int]) -> View:
+        """Returns the view with its dimensions reordered, as `torch.permute`."""
+        return replace(
+            self,
+            shape=tuple(self.shape[d] for d in dims),
+            strides=tuple(self.strides[d] for d in dims),
+        )
+
+    def slice(self, dim: int, start: int, size: int, step: int = 1) -> View:
+        """Returns `size` entries of a dimension from `start` on, every `step`-th (may be < 0)."""
+        shape, strides = list(self.shape), list(self.strides)
+        offset = self.offset + (start * strides[dim] * self.element_size if size else 0)
+        shape[dim], strides[dim] = size, strides[dim] * step
+        return replace(self, offset=offset, shape=tuple(shape), strides=tuple(strides))
+
+    def select(self, dim: int, index: int) -> View:
+        """Returns one entry of a dimension, without that dimension."""
+        cut = self.slice(dim, index, 1)
+        return replace(
+            cut,
+            shape=cut.shape[:dim] + cut.shape[dim + 1 :],
+            strides=cut.strides[:dim] + cut.strides[dim + 1 :],
+        )
+
+    def expand(self, shape: Sequence[int]) -> View:
+        """Returns the view broadcast to a shape by the rules of PyTorch and NumPy."""
+        lead = len(shape) - self.rank
+        strides = [0] * lead
+        for size, stride, target in zip(self.shape, self.strides, shape[lead:], strict=True):
+            strides.append(stride if size == target else 0)
+        return replace(self, shape=tuple(shape), strides=tuple(strides))
+
+    def unsqueeze(self, dim: int) -> View:
+        """Returns the view with a dimension of extent 1 inserted at `dim`."""
+        return replace(
+            self,
+            shape=(*self.shape[:dim], 1, *self.shape[dim:]),
+            strides=(*self.strides[:dim], 0, *self.strides[dim:]),
+        )
+
+    def diagonal_of(self, first: int, second: int, size: int, start: int) -> View:
+        """Returns `size` entries of the diagonal of two dimensions as a new last dimension.
+
+        `start` is the byte offset of its first entry from this view's first element.
+        """
+        rest = [d for d in range(self.rank) if d not in (first, second)]
+        return replace(
+            self,
+            offset=self.offset + start,
+            shape=(*(self.shape[d] for d in rest), size),
+            strides=(
+                *(self.strides[d] for d in rest),
+                self.strides[first] + self.strides[second],
+            ),
+        )
+
+    def reshape(self, shape: Sequence[int]) -> View | None:
+        """Returns the view in another shape, or None when that needs a copy.
+
+        Old and new dimensions are matched in groups of equal product; within a group the old ones
+        must step uniformly through memory.
+        """
+        shape = tuple(shape)
+        if self.numel == 0:
+            return replace(self, shape=shape, strides=row_major(shape))
+        old = [(n, s) for n, s in zip(self.shape, self.strides, strict=True) if n != 1]
+        strides: list[int] = [0] * len(shape)
+        at = len(old) - 1  # the innermost old dimension not yet used up
+        left = 1  # entries of the current uniform run still to hand out
+        step = 1  # distance between neighbours of what is left of the run
+        for dim in reversed(range(len(shape))):
+            size = shape[dim]
+            if size == 1:
+                continue
+            if left == 1:
+                left, step = old[at]
+                at -= 1
+            while left % size and at >= 0 and old[at][1] == step * left:
+                left *= old[at][0]
+                at -= 1
+            if left % size:
+                return None
+            strides[dim] = step
+            left //= size
+            step *= size
+        return replace(self, shape=shape, strides=tuple(strides)) if left == 1 else None
+
+
+def collapse(shape: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
+    """Merges dimensions that all operands step through uniformly.
+
+    Args:
+        shape: the iteration space.
+        strides: one sequence an operand; the first one decides the order (largest outermost).
+
+    Returns:
+        The smallest equivalent iteration space (at least one dimension) and each operand's strides.
+    """
+    dims = [d for d in range(len(shape)) if shape[d] != 1]
+    dims.sort(key=lambda d: tuple(-abs(s[d]) for s in strides))
+    sizes: list[int] = []
+    rows: list[list[int]] = [[] for _ in strides]
+    for d in dims:
+        mergeable = sizes and all(
+            row[-1] == s[d] * shape[d] for row, s in zip(rows, strides, strict=True)
+        )
+        if mergeable:
+            sizes[-1] *= shape[d]
+            for row, s in zip(rows, strides, strict=True):
+                row[-1] = s[d]
+        else:
+            sizes.append(shape[d])
+            for row, s in zip(rows, strides, strict=True):
+                row.append(s[d])
+    if not sizes:
+        return [1], [[0] for _ in strides]
+    return sizes, rows
