@@ -216,7 +216,7 @@ class GraphBuilder:
         base = name or op.split(".")[-2 if op.count(".") > 1 else -1]
         node_name = self._node_names.fresh(base)
         bases = [node_name] if len(types) == 1 else [f"{node_name}.{i}" for i in range(len(types))]
-        values = tuple(Value(self.names.fresh(b), t) for b, t in zip(bases, types))
+        values = tuple(Value(self.names.fresh(b), t) for b, t in zip(bases, types, strict=True))
         self._nodes.append(Node(node_name, op, tuple(inputs), values, attrs or {}, source))
         return tuple(v.name for v in values)
 

@@ -1,0 +1,175 @@
+"""Which composite operators stay whole, and how PyTorch's calls become the graph's dialect.
+
+Owns the policy: everything is decomposed to Core ATen, except the composites below, for which
+backends have kernels. The rewrites here undo what torch.export takes apart although a kernel
+exists for it (batch norm), or express one operator by another that has kernels (instance norm).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+
+# Overload packets; every functional overload of each is kept.
+KEPT = (
+    *(aten.conv1d, aten.conv2d, aten.conv3d),
+    *(aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d),
+    *(aten.linear, aten.matmul, aten.mm, aten.bmm, aten.addmm, aten.baddbmm),
+    *(aten.scaled_dot_product_attention, aten.embedding),
+    *(aten.layer_norm, aten.rms_norm, aten.group_norm),
+    *(aten.softmax, aten.log_softmax),
+    *(aten.gelu, aten.silu, aten.mish, aten.hardswish, aten.hardsigmoid, aten.hardtanh),
+    *(aten.relu6, aten.leaky_relu, aten.elu, aten.softplus),
+    *(aten.max_pool1d, aten.max_pool2d, aten.max_pool3d),
+    *(aten.max_pool2d_with_indices, aten.max_pool3d_with_indices),
+    *(aten.avg_pool1d, aten.avg_pool2d, aten.avg_pool3d),
+    *(aten.adaptive_avg_pool1d, aten.adaptive_avg_pool2d, aten.adaptive_avg_pool3d),
+    *(aten.adaptive_max_pool1d, aten.adaptive_max_pool2d, aten.adaptive_max_pool3d),
+    *(aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d),
+    *(aten._upsample_nearest_exact1d, aten._upsample_nearest_exact2d),
+    *(aten._upsample_nearest_exact3d, aten.upsample_linear1d, aten.upsample_bilinear2d),
+    *(aten.upsample_trilinear3d, aten.upsample_bicubic2d),
+    *(aten._upsample_bilinear2d_aa, aten._upsample_bicubic2d_aa),
+    *(aten.pixel_shuffle, aten.pixel_unshuffle),
+)
+
+
+def decompositions() -> Any:
+    """Returns the table for `ExportedProgram.run_decompositions`."""
+    table = torch.export.default_decompositions()
+    for packet in KEPT:
+        for overload in packet.overloads():
+            table.pop(getattr(packet, overload), None)
+    for dimensions, packet in enumerate((aten.conv1d, aten.conv2d, aten.conv3d), 1):
+        table[packet.padding] = _convolution_of_mode(dimensions, packet.default)
+    return table
+
+
+def _convolution_of_mode(dimensions: int, convolution: Any) -> Callable[..., Tensor]:
+    """Returns the decomposition of a convolution whose padding is the word "same" or "valid"."""
+
+    def decomposed(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: str = "valid",
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        stride, dilation = _spread(stride, dimensions), _spread(dilation, dimensions)
+        total = [0] * dimensions
+        if padding == "same":
+            total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
+        # PyTorch puts the odd element behind; what is left in front and behind is symmetric.
+        extra = [amount % 2 for amount in total]
+        if any(extra):
+            behind = [side for amount in reversed(extra) for side in (0, amount)]
+            input = aten.constant_pad_nd.default(input, behind, 0.0)
+        symmetric = [amount // 2 for amount in total]
+        return convolution(input, weight, bias, stride, symmetric, dilation, groups)
+
+    return decomposed
+
+
+def _spread(value: Any, count: int) -> list[int]:
+    items = list(value) if isinstance(value, (list, tuple)) else [value]
+    return items * count if len(items) == 1 else items
+
+
+def keep_instance_norm(graph: torch.fx.Graph) -> None:
+    """Replaces instance norms by the operator that is the same thing, before decomposition.
+
+    With the input's own statistics it is a group norm of one channel a group; with running
+    statistics it is a batch norm.
+    """
+    for node in graph.nodes:
+        if node.op != "call_function" or node.target is not aten.instance_norm.default:
+            continue
+        x, weight, bias, mean, var, use_input_stats, momentum, eps, _ = node.args
+        if use_input_stats:
+            if mean is not None:
+                continue  # updates its statistics: refused as a mutation later
+            channels = x.meta["val"].shape[1]
+            node.target, node.args = (
+                aten.group_norm.default,
+                (x, channels, weight, bias, eps, False),
+            )
+        else:
+            node.target = aten.batch_norm.default
+            node.args = (x, weight, bias, mean, var, False, momentum, eps, False)
+
+
+def batch_norm_arguments(node: torch.fx.Node) -> tuple[Any, ...] | None:
+    """Returns the arguments of the `aten.batch_norm` a decomposed node stands for, or None.
+
+    torch.export always takes batch norm apart into an operator with two more results; they are
+    statistics that only training reads.
+    """
+    if node.target is aten._native_batch_norm_legit_no_training.default:
+        x, weight, bias, mean, var, momentum, eps = node.args
+        return (x, weight, bias, mean, var, False, momentum, eps, False)
+    if node.target is aten._native_batch_norm_legit.no_stats:
+        x, weight, bias, training, momentum, eps = node.args
+        return (x, weight, bias, None, None, training, momentum, eps, False)
+    return None
+
+
+# Values have neither strides nor aliases, so these give their first operand unchanged.
+_COPIES = frozenset(
+    (
+        aten.alias.default,
+        aten.clone.default,
+        aten.contiguous.default,
+        aten.detach.default,
+        aten.lift_fresh_copy.default,
+        aten.lift.default,
+        aten.dropout.default,
+    )
+)
+
+# Checks that hold by construction once shapes and dtypes are static.
+ASSERTIONS = frozenset(
+    (
+        aten._assert_tensor_metadata.default,
+        aten._assert_async.msg,
+        aten._assert_async.default,
+        aten._assert_scalar.default,
+    )
+)
+
+
+def is_copy(node: torch.fx.Node) -> bool:
+    """Tells whether a call's result is its first operand, as far as values go."""
+    if node.target is aten.dropout.default:
+        return not node.args[2]
+    if node.target is aten._to_copy.default:
+        return node.meta["val"].dtype == node.args[0].meta["val"].dtype  # type: ignore[union-attr]
+    return node.target in _COPIES
+
+
+def scalar_overload(
+    target: torch._ops.OpOverload, scalars: frozenset[str]
+) -> torch._ops.OpOverload | None:
+    """Returns the overload that takes numbers for the named arguments, or None.
+
+    torch.export writes `x + 1` as `aten.add.Tensor(x, 1)`, a number where the schema says tensor;
+    `aten.add.Scalar` is what that means.
+    """
+    wanted = [_shape_of(a.name, a.real_type, a.name in scalars) for a in target._schema.arguments]
+    packet = target._overloadpacket
+    for name in packet.overloads():
+        overload = getattr(packet, name)
+        found = [_shape_of(a.name, a.real_type, False) for a in overload._schema.arguments]
+        if found == wanted:
+            return overload
+    return None
+
+
+def _shape_of(name: str, type: Any, as_scalar: bool) -> tuple[str, str]:
+    return name, "number" if as_scalar else str(type)

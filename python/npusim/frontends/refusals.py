@@ -1,0 +1,99 @@
+"""What torch.export refuses, said so that a person can act on it.
+
+Owns the wording of ExportErrors: one sentence, the line of the user's code, and what to change.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sysconfig
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+import npusim
+from npusim.errors import ExportError
+
+_LIBRARIES = (
+    f"{Path(torch.__file__).parent}{os.sep}",
+    f"{Path(npusim.__file__).parent}{os.sep}",
+    f"{sysconfig.get_paths()['stdlib']}{os.sep}contextlib",
+)
+
+_DATA_DEPENDENT = "Compute both sides and choose with torch.where, or decide outside the model."
+
+# A pattern in the error's type and text -> what it means, and what to do about it.
+_MEANINGS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"GuardOnDataDependent|data-dependent|Cannot branch|DynamicOutputShape",
+        "the model's control flow depends on the values of tensors",
+        _DATA_DEPENDENT,
+    ),
+    (
+        r"\.numpy\(\)|numpy\(\) is not supported|Can't call numpy",
+        "the model leaves PyTorch for NumPy, which cannot be traced",
+        "Use the PyTorch function of the same name.",
+    ),
+    (
+        r"known type|pytree|flattenable",
+        "the model takes or returns an object that is not a tensor, tuple, list or dict",
+        "Return a dict, tuple or dataclass of tensors.",
+    ),
+    (
+        r"fake impl|fake tensor|meta kernel|Meta' backend|FakeTensor",
+        "an operator does not say which shapes it gives",
+        "Register it with npusim.register_op, or give it a fake implementation "
+        "(torch.library.register_fake).",
+    ),
+)
+
+
+def is_users(file: str) -> bool:
+    """Tells whether a source file is the user's rather than PyTorch's or npusim's."""
+    return not file.startswith(("<", *_LIBRARIES))
+
+
+def explain(error: Exception, model: str) -> ExportError:
+    """Returns the ExportError that says why a model could not be traced, and where."""
+    frame = _users_frame(error.__traceback__)
+    text = f"{type(error).__name__}: {error}"
+    first = str(error).strip().split("\n")[0].rstrip(".")
+    for pattern, meaning, hint in _MEANINGS:
+        if re.search(pattern, text):
+            return ExportError(f"{model} cannot be extracted: {meaning}{_place(frame)}.", hint=hint)
+    if frame is None or (isinstance(error, TypeError) and "argument" in first):
+        return ExportError(
+            f"{model} cannot be called with the example arguments: {first}{_place(frame)}.",
+            hint="Check the number, shapes and dtypes of args and kwargs.",
+        )
+    return ExportError(
+        f"{model} cannot be extracted: {type(error).__name__}: {first}{_place(frame)}."
+    )
+
+
+def _users_frame(trace: TracebackType | None) -> traceback.FrameSummary | None:
+    frames = [f for f in traceback.extract_tb(trace) if is_users(f.filename)]
+    return frames[-1] if frames else None
+
+
+def _place(frame: traceback.FrameSummary | None) -> str:
+    if frame is None:
+        return ""
+    code = linecache.getline(frame.filename, frame.lineno or 0).strip()
+    return f", at {frame.filename}:{frame.lineno}" + (f" ({code})" if code else "")
+
+
+_FRAME = re.compile(r'File "(.+?)", line (\d+)')
+
+
+def source_line(stack_trace: str | None) -> tuple[str, int]:
+    """Returns file and line of the innermost frame of a recorded trace that is the user's."""
+    frames = _FRAME.findall(stack_trace or "")
+    for file, line in reversed(frames):
+        if is_users(file):
+            return file, int(line)
+    return "", 0

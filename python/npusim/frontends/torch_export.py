@@ -1,0 +1,458 @@
+"""PyTorch to Graph, through torch.export on tensors without data.
+
+Owns the way from a module and example arguments to the one dialect of the IR: trace, decompose
+(`decompositions.py`), translate every call by its schema, name what comes out. Shapes are static;
+whatever depends on the values of tensors is refused, all of it at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import logging
+import operator
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from npusim.errors import ExportError, at
+from npusim.frontends import decompositions as policy
+from npusim.frontends.refusals import explain, source_line
+from npusim.frontends.weight_free import (
+    ModuleTensors,
+    fake_arguments,
+    module_tensors,
+    weight_free,
+)
+from npusim.ir.graph import Attr, Constant, Graph, Node, Output, Source, Value, Weight
+from npusim.ir.rewrite import Names, drop_dead
+from npusim.ir.types import TensorType
+from npusim.ir.verify import verify_graph
+from npusim.ops import schema
+
+# Buffers up to this size that the state_dict leaves out travel with the graph.
+MAX_CONSTANT_BYTES = 1 << 20
+
+
+def extract_ir(
+    model: nn.Module,
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    model_name: str | None = None,
+    strict: bool = False,
+) -> Graph:
+    """Extracts the graph of a model, without its weights.
+
+    Args:
+        model: in evaluation mode, on any device, the meta device included; its weights are
+            neither read nor copied, and it is left as it was.
+        args: example arguments, a tuple (a single tensor may stand alone). Only shapes and dtypes
+            of tensors count; other values (None, numbers, strings) become part of the graph.
+        kwargs: example keyword arguments.
+        model_name: the graph's name; by default the name of the model's class.
+        strict: trace the model's bytecode as `torch.export.export(strict=True)` does.
+
+    Raises:
+        ExportError: the model cannot be traced, or does what a graph cannot express; says where
+            in the model's code, and what to change.
+    """
+    arguments = _check_arguments(model, args)
+    name = model_name or type(model).__name__
+    tensors = module_tensors(model)
+    program = _export(model, arguments, dict(kwargs or {}), name, strict)
+    return _Translation(program, tensors, name).graph()
+
+
+def _check_arguments(model: object, args: Any) -> tuple[Any, ...]:
+    if not isinstance(model, nn.Module):
+        raise ExportError(
+            f"extract_ir takes a torch.nn.Module, not {type(model).__name__}.",
+            hint="Put a function into a module's forward.",
+        )
+    if model.training:
+        raise ExportError(
+            f"{type(model).__name__} is in training mode.", hint="Call model.eval() first."
+        )
+    if isinstance(args, Tensor):
+        return (args,)
+    if not isinstance(args, (tuple, list)):
+        raise ExportError(f"args must be a tuple of example arguments, not {type(args).__name__}.")
+    return tuple(args)
+
+
+def _export(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, strict: bool
+) -> ExportedProgram:
+    """Returns the decomposed program of a model whose tensors hold no data."""
+    mode = FakeTensorMode()
+    with contextlib.ExitStack() as stack:
+        for context in (torch.no_grad(), _reference_paths(), _quiet(), weight_free(model, mode)):
+            stack.enter_context(context)
+        handle = model.register_forward_hook(_plain_outputs)
+        stack.callback(handle.remove)
+        try:
+            program = torch.export.export(
+                model, fake_arguments(args, mode), fake_arguments(kwargs, mode), strict=strict
+            )
+            policy.keep_instance_norm(program.graph)
+            return program.run_decompositions(policy.decompositions())
+        except ExportError:
+            raise
+        except Exception as error:  # a trace runs, and fails in, any code
+            raise explain(error, name) from error
+
+
+@contextlib.contextmanager
+def _reference_paths() -> Iterator[None]:
+    """Keeps nn.Transformer and nn.MultiheadAttention from calling their opaque fused kernels."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Holds back what torch.export prints about a failure that is about to be explained."""
+    names = ("torch.fx.experimental.symbolic_shapes", "torch.export._trace")
+    loggers = [logging.getLogger(name) for name in names]
+    before = [logger.disabled for logger in loggers]
+    held = io.StringIO()
+    try:
+        for logger in loggers:
+            logger.disabled = True
+        with warnings.catch_warnings(), contextlib.redirect_stderr(held):
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+        sys.stderr.write(held.getvalue())
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
+
+
+def _plain_outputs(module: nn.Module, args: Any, output: Any) -> Any:
+    """A forward hook: turns a dataclass that torch.export does not know into a dict."""
+    if not dataclasses.is_dataclass(output) or isinstance(output, type):
+        return output
+    if type(output) in pytree.SUPPORTED_NODES:
+        return output
+    return {f.name: getattr(output, f.name) for f in dataclasses.fields(output)}
+
+
+class _Translation:
+    """Turns one exported program into a Graph. Used once."""
+
+    def __init__(self, program: ExportedProgram, tensors: ModuleTensors, name: str) -> None:
+        self.program = program
+        self.tensors = tensors
+        self.name = name
+        self.names = Names()
+        self.inputs: list[Value] = []
+        self.weights: dict[str, Weight] = {}
+        self.constants: list[Constant] = []
+        self.nodes: list[Node] = []
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.types: dict[str, TensorType] = {}
+        self.problems: list[str] = []
+
+    def graph(self) -> Graph:
+        self._refuse_mutations()
+        self._translate_inputs()
+        for node in self.program.graph.nodes:
+            if node.op == "call_function":
+                try:
+                    self._translate_call(node)
+                except ExportError as error:
+                    self._refuse(node, str(error))
+        outputs = () if self.problems else self._outputs()
+        self._raise_problems()
+        graph = Graph(
+            self.name,
+            tuple(self.inputs),
+            outputs,
+            self._weights(),
+            tuple(self.constants),
+            tuple(self.nodes),
+        )
+        return verify_graph(drop_dead(graph))
+
+    def _weights(self) -> tuple[Weight, ...]:
+        """Returns the weights in the order of the module's own listing."""
+        order = {path: i for i, path in enumerate(self.tensors.originals)}
+        return tuple(sorted(self.weights.values(), key=lambda w: order.get(w.key, len(order))))
+
+    # ---- what comes in ----
+
+    def _translate_inputs(self) -> None:
+        placeholders = [n for n in self.program.graph.nodes if n.op == "placeholder"]
+        specs = self.program.graph_signature.input_specs
+        pairs = list(zip(placeholders, specs, strict=True))
+        for node, spec in pairs:  # first, so that inputs get their plain names
+            if spec.kind is InputKind.USER_INPUT:
+                self._add_input(node, spec)
+        for node, spec in pairs:
+            if spec.kind is not InputKind.USER_INPUT and node.users:
+                try:
+                    self._add_stored(node, spec)
+                except ExportError as error:
+                    self.problems.append(f"{spec.target}: {error}")
+
+    def _add_input(self, node: torch.fx.Node, spec: Any) -> None:
+        if isinstance(spec.arg, ConstantArgument):
+            self.values[node] = spec.arg.value
+            return
+        try:
+            value = self._define(node.name, node.meta["val"])
+        except ExportError as error:
+            self.problems.append(f"input {node.name}: {error}")
+            return
+        self.inputs.append(value)
+        self.values[node] = value.name
+
+    def _add_stored(self, node: torch.fx.Node, spec: Any) -> None:
+        """Adds a parameter, buffer or lifted constant."""
+        target, kinds = str(spec.target), (InputKind.PARAMETER, InputKind.BUFFER)
+        if spec.kind in kinds and target in self.tensors.originals:
+            paths = self.tensors.paths(target)
+            if paths[0] in self.tensors.persistent:
+                self.values[node] = self._add_weight(paths, node.meta["val"], persistent=True)
+                return
+            data = self.tensors.originals[target]
+        elif spec.kind in (*kinds, InputKind.CONSTANT_TENSOR):
+            data = self.program.constants[target]
+        else:
+            raise ExportError(f"a {spec.kind.name.lower()} cannot be part of a graph.")
+        self.values[node] = self._add_constant(target, data)
+
+    def _add_weight(self, paths: tuple[str, ...], tensor: Tensor, *, persistent: bool) -> str:
+        key, *aliases = paths
+        if key not in self.weights:
+            value = self._define(key, tensor)
+            self.weights[key] = Weight(value.name, key, value.type, tuple(aliases), persistent)
+        return self.weights[key].name
+
+    def _add_constant(self, target: str, data: Tensor) -> str:
+        """Embeds a tensor that no checkpoint holds, if its data is at hand and small."""
+        made_by_forward = target not in self.tensors.originals
+        hollow = isinstance(data, FakeTensor) or data.device.type == "meta"
+        if made_by_forward and hollow:
+            raise ExportError(
+                "a tensor made in forward has no data; make it on the input's device."
+            )
+        if hollow or (not made_by_forward and data.nbytes > MAX_CONSTANT_BYTES):
+            return self._add_weight((target,), data, persistent=False)
+        value = self._define(target, data)
+        dense = data.detach().to("cpu").contiguous()
+        raw = dense.reshape(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b""
+        self.constants.append(Constant(value.name, value.type, raw))
+        return value.name
+
+    def _define(self, name: str, tensor: Tensor) -> Value:
+        type = _type_of(tensor)
+        value = Value(self.names.fresh(name), type)
+        self.types[value.name] = type
+        return value
+
+    # ---- calls ----
+
+    def _translate_call(self, node: torch.fx.Node) -> None:
+        target = node.target
+        if any(isinstance(a, torch.fx.Node) and a not in self.values for a in node.all_input_nodes):
+            return  # follows from a problem that has been noted
+        if target is operator.getitem:
+            source, index = node.args
+            self.values[node] = self.values[source][index]  # type: ignore[index]
+        elif target in policy.ASSERTIONS:
+            return
+        elif not isinstance(target, torch._ops.OpOverload):
+            name = getattr(target, "__name__", str(target))
+            raise ExportError(f"the control flow operator {name} is not supported.")
+        elif not _is_static(node.meta.get("val")):
+            raise ExportError("its result depends on the values of tensors.")
+        elif policy.is_copy(node):
+            self.values[node] = self.values[node.args[0]]  # type: ignore[index]
+        else:
+            self._add_node(node, target)
+
+    def _add_node(self, node: torch.fx.Node, target: torch._ops.OpOverload) -> None:
+        args, kwargs = tuple(node.args), dict(node.kwargs)
+        results: Any = node.meta["val"]
+        base = node.name
+        norm = policy.batch_norm_arguments(node)
+        if norm is not None:
+            target, args, kwargs = torch.ops.aten.batch_norm.default, norm, {}
+            base, results = "batch_norm", results[0]
+        bound = list(schema.bind(target, args, kwargs))
+        target, bound = self._with_scalars(target, bound)
+        inputs, attrs = self._operands(bound)
+        several = isinstance(results, (list, tuple))
+        tensors = list(results) if several else [results]
+        if not tensors or not all(isinstance(t, Tensor) for t in tensors):
+            raise ExportError("it gives no tensors.")
+        name = self.names.fresh(base)
+        types = [_type_of(t) for t in tensors]
+        names = [self.names.fresh(f"{name}.{i}") for i in range(len(types))] if several else [name]
+        values = tuple(map(Value, names, types))
+        self.types.update((v.name, v.type) for v in values)
+        self.nodes.append(Node(name, str(target), inputs, values, attrs, _source(node)))
+        self.values[node] = tuple(names) if several or norm is not None else name
+
+    def _with_scalars(
+        self, target: torch._ops.OpOverload, bound: list[tuple[schema.Argument, Any]]
+    ) -> tuple[torch._ops.OpOverload, list[tuple[schema.Argument, Any]]]:
+        """Returns the overload for numbers where a call gives numbers for tensors."""
+        scalars = frozenset(
+            a.name for a, v in bound if a.kind == "tensor" and isinstance(v, (bool, int, float))
+        )
+        overload = policy.scalar_overload(target, scalars) if scalars else None
+        if overload is None:
+            return target, bound
+        return overload, list(schema.bind(overload, (), {a.name: v for a, v in bound}))
+
+    def _operands(
+        self, bound: list[tuple[schema.Argument, Any]]
+    ) -> tuple[tuple[str | None, ...], dict[str, Attr]]:
+        """Splits a call's arguments into tensor operands and attributes."""
+        inputs: list[str | None] = []
+        attrs: dict[str, Attr] = {}
+        given = [
+            v.meta["val"] for _, v in bound if isinstance(v, torch.fx.Node) and "val" in v.meta
+        ]
+        for argument, value in bound:
+            if argument.kind == "tensor":
+                inputs.append(self._operand(value, given))
+            elif argument.kind == "tensors":
+                items = None if value is None else [self._operand(v, given) for v in value]
+                inputs.extend(items or ())
+                attrs[argument.name] = None if items is None else len(items)
+            elif argument.kind == "attr":
+                attrs[argument.name] = schema.to_attr(self._plain(value), argument)
+        return tuple(inputs), attrs
+
+    def _operand(self, value: Any, given: list[Tensor]) -> str | None:
+        if value is None:
+            return None
+        if isinstance(value, torch.fx.Node):
+            name = self.values[value]
+            if isinstance(name, str) or name is None:
+                return name
+            value = name
+        if isinstance(value, (bool, int, float)):  # promotes as a number would, not as a tensor
+            dtype = torch.result_type(given[0], value) if given else torch.tensor(value).dtype
+            return self._add_constant("scalar", torch.tensor(value, dtype=dtype))
+        raise ExportError(f"{value!r} cannot stand for a tensor.")
+
+    def _plain(self, value: Any) -> Any:
+        """Replaces arguments of forward that were specialised (None, numbers) by their values."""
+        if isinstance(value, torch.fx.Node):
+            return self.values[value]
+        if isinstance(value, (list, tuple)):
+            return [self._plain(item) for item in value]
+        return value
+
+    # ---- what goes out ----
+
+    def _outputs(self) -> tuple[Output, ...]:
+        (output,) = (n for n in self.program.graph.nodes if n.op == "output")
+        signature = self.program.graph_signature.output_specs
+        results = [
+            result
+            for result, spec in zip(output.args[0], signature, strict=True)
+            if spec.kind is OutputKind.USER_OUTPUT
+        ]
+        spec = self.program.call_spec.out_spec
+        names = output_names(spec, len(results))
+        outputs, taken = [], Names()
+        for name, result in zip(names, results, strict=True):
+            if isinstance(result, torch.fx.Node):
+                result = self.values[result]
+            if result is None:
+                continue
+            if not isinstance(result, str):
+                raise ExportError(
+                    f"The result {name} of {self.name} is {result!r}, not a tensor.",
+                    hint="Return tensors only.",
+                )
+            outputs.append(Output(taken.fresh(name), result))
+        if not outputs:
+            raise ExportError(f"{self.name} returns no tensor.")
+        return tuple(outputs)
+
+    # ---- refusals ----
+
+    def _refuse_mutations(self) -> None:
+        kinds = {
+            OutputKind.BUFFER_MUTATION: "the buffer {} is changed by forward",
+            OutputKind.PARAMETER_MUTATION: "the parameter {} is changed by forward",
+            OutputKind.USER_INPUT_MUTATION: "the argument {} is changed in place",
+        }
+        for spec in self.program.graph_signature.output_specs:
+            if spec.kind in kinds:
+                self.problems.append(
+                    kinds[spec.kind].format(spec.target) + "; return the new value instead"
+                )
+
+    def _refuse(self, node: torch.fx.Node, reason: str) -> None:
+        self.problems.append(f"{node.target}{at(_source(node))}: {reason.rstrip('.')}")
+
+    def _raise_problems(self) -> None:
+        if not self.problems:
+            return
+        listed = "".join(f"\n  {problem}" for problem in self.problems)
+        raise ExportError(
+            f"{self.name} does what a graph with static shapes cannot express:{listed}"
+        )
+
+
+def output_names(spec: pytree.TreeSpec, count: int) -> list[str]:
+    """Returns a name for each leaf of a result's structure.
+
+    A lone tensor is `output`; elements of the outermost tuple are `output_0`, `output_1` …; entries
+    of dicts and dataclasses have their own names; deeper levels are joined with dots.
+    """
+    leaves, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(count)), spec))
+    return [_output_name(path) for path, _ in leaves]
+
+
+def _output_name(path: tuple[Any, ...]) -> str:
+    name = ""
+    for entry in path:
+        if isinstance(entry, pytree.SequenceKey):
+            name = f"{name or 'output'}_{entry.idx}"
+        else:
+            key = str(entry.key if isinstance(entry, pytree.MappingKey) else entry.name)
+            name = f"{name}.{key}" if name else key
+    return name or "output"
+
+
+def _type_of(tensor: Tensor) -> TensorType:
+    return TensorType(schema.dtype_name(tensor.dtype), tuple(int(d) for d in tensor.shape))
+
+
+def _is_static(value: Any) -> bool:
+    """Tells whether a result is made of tensors whose shapes are plain integers."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_static, value))
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return False
+    return not isinstance(value, Tensor) or all(type(d) is int for d in value.shape)
+
+
+def _source(node: torch.fx.Node) -> Source | None:
+    stack = node.meta.get("nn_module_stack") or {}
+    path = list(stack.values())[-1][0] if stack else ""
+    file, line = source_line(node.meta.get("stack_trace"))
+    module = path.removeprefix("L['self']").lstrip(".")
+    return Source(module, file, line) if module or file else None

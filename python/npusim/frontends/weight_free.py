@@ -1,0 +1,99 @@
+"""A module without its weights' data, for as long as it is traced.
+
+Owns the stand-ins: every parameter, buffer and dataless tensor attribute of a module is replaced by
+a fake tensor of the same shape and dtype, and put back afterwards. No weight is read or copied, and
+a model on the meta device, on a GPU or in memory looks the same to the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+
+@dataclass
+class ModuleTensors:
+    """The tensors of a module by their path (`layer1.0.conv1.weight`).
+
+    Attributes:
+        originals: path -> the tensor itself. A tensor under several paths is a tied weight.
+        persistent: the paths that `state_dict()` lists.
+    """
+
+    originals: dict[str, Tensor] = field(default_factory=dict)
+    persistent: set[str] = field(default_factory=set)
+
+    def paths(self, path: str) -> tuple[str, ...]:
+        """Returns all paths of the tensor at `path`, those of the state_dict first, in order."""
+        tensor = self.originals[path]
+        same = [p for p, other in self.originals.items() if other is tensor]
+        return tuple(sorted(same, key=lambda p: p not in self.persistent))
+
+
+def module_tensors(model: nn.Module) -> ModuleTensors:
+    """Returns the tensors of a module, each under every path that leads to it."""
+    table = ModuleTensors()
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for name, tensor, persistent in _own_tensors(module):
+            path = f"{prefix}.{name}" if prefix else name
+            table.originals[path] = tensor
+            if persistent:
+                table.persistent.add(path)
+    return table
+
+
+@contextmanager
+def weight_free(model: nn.Module, mode: FakeTensorMode) -> Iterator[None]:
+    """Puts fake tensors in the place of the module's own; restores them on exit, come what may.
+
+    The module must not be used by another thread meanwhile.
+    """
+    stand_ins: dict[int, Tensor] = {}
+    with ExitStack() as undo:
+        for module in model.modules():
+            for name, tensor, _ in list(_own_tensors(module)):
+                if _has_data_of_its_own(module, name, tensor):
+                    continue
+                if id(tensor) not in stand_ins:
+                    stand_ins[id(tensor)] = fake_like(tensor, mode)
+                undo.callback(setattr, module, name, tensor)
+                # setattr, since some modules (nn.LSTM) keep further references up to date in it.
+                setattr(module, name, stand_ins[id(tensor)])
+        yield
+
+
+def fake_like(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
+    """Returns a dense fake tensor on the CPU; a Parameter for a Parameter."""
+    with mode:
+        fake = torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
+    return nn.Parameter(fake, requires_grad=False) if isinstance(tensor, nn.Parameter) else fake
+
+
+def fake_arguments(tree: Any, mode: FakeTensorMode) -> Any:
+    """Returns example arguments with a fake tensor for every tensor in the nested structure."""
+    return pytree.tree_map_only(Tensor, lambda t: fake_like(t.detach(), mode), tree)
+
+
+def _own_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
+    """Yields (name, tensor, in the state_dict) of a module without its children's."""
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            yield name, parameter, True
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            yield name, buffer, name not in module._non_persistent_buffers_set
+    for name, value in vars(module).items():
+        if isinstance(value, Tensor):
+            yield name, value, False
+
+
+def _has_data_of_its_own(module: nn.Module, name: str, tensor: Tensor) -> bool:
+    """Tells whether a tensor is a plain attribute with data, which the trace lifts by itself."""
+    return name in vars(module) and tensor.device.type == "cpu"
