@@ -5,15 +5,18 @@ Owns the wording of ExportErrors: one sentence, the line of the user's code, and
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import re
 import sysconfig
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
 import torch
+from torch.fx.experimental import proxy_tensor
 
 import npusim
 from npusim.errors import ExportError
@@ -85,6 +88,34 @@ def _place(frame: traceback.FrameSummary | None) -> str:
         return ""
     code = linecache.getline(frame.filename, frame.lineno or 0).strip()
     return f", at {frame.filename}:{frame.lineno}" + (f" ({code})" if code else "")
+
+
+@contextlib.contextmanager
+def users_frames() -> Iterator[None]:
+    """Has torch.export record every frame of the user's code, not those named `forward` alone.
+
+    Process-wide while it lasts, and without effect where PyTorch has no such hook.
+    """
+    tracer = proxy_tensor.PythonKeyTracer
+    name = "_filter_traceback_frames"
+    if not hasattr(tracer, name):
+        yield
+        return
+    inherited = tracer.__dict__.get(name)
+    setattr(tracer, name, lambda self, stack: _from_forward_on(stack))
+    try:
+        yield
+    finally:
+        if inherited is None:
+            delattr(tracer, name)
+        else:
+            setattr(tracer, name, inherited)
+
+
+def _from_forward_on(stack: traceback.StackSummary) -> traceback.StackSummary:
+    names = [frame.name for frame in stack]
+    inner = stack[names.index("forward") :] if "forward" in names else []
+    return traceback.StackSummary.from_list([f for f in inner if is_users(f.filename)])
 
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+)')

@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from npusim.errors import ExportError, at
 from npusim.frontends import decompositions as policy
-from npusim.frontends.refusals import explain, source_line
+from npusim.frontends.refusals import explain, source_line, users_frames
 from npusim.frontends.weight_free import (
     ModuleTensors,
     fake_arguments,
@@ -41,6 +41,8 @@ from npusim.ops import schema
 
 # Buffers up to this size that the state_dict leaves out travel with the graph.
 MAX_CONSTANT_BYTES = 1 << 20
+
+_ITEM = torch.ops.aten._local_scalar_dense.default
 
 
 def extract_ir(
@@ -96,7 +98,10 @@ def _export(
     """Returns the decomposed program of a model whose tensors hold no data."""
     mode = FakeTensorMode()
     with contextlib.ExitStack() as stack:
-        for context in (torch.no_grad(), _reference_paths(), _quiet(), weight_free(model, mode)):
+        for context in (
+            *(torch.no_grad(), _reference_paths(), users_frames(), _quiet()),
+            weight_free(model, mode),
+        ):
             stack.enter_context(context)
         handle = model.register_forward_hook(_plain_outputs)
         stack.callback(handle.remove)
@@ -269,7 +274,8 @@ class _Translation:
 
     def _translate_call(self, node: torch.fx.Node) -> None:
         target = node.target
-        if any(isinstance(a, torch.fx.Node) and a not in self.values for a in node.all_input_nodes):
+        calls = (a for a in node.all_input_nodes if a.op == "call_function")
+        if any(call not in self.values for call in calls):
             return  # follows from a problem that has been noted
         if target is operator.getitem:
             source, index = node.args
@@ -280,7 +286,12 @@ class _Translation:
             name = getattr(target, "__name__", str(target))
             raise ExportError(f"the control flow operator {name} is not supported.")
         elif not _is_static(node.meta.get("val")):
-            raise ExportError("its result depends on the values of tensors.")
+            raise ExportError(
+                "it gives a Python number, known only once the model runs; keep it a tensor"
+                if not isinstance(node.meta.get("val"), Tensor)
+                else "the shape of its result depends on the values of tensors; keep the shape "
+                "fixed and mask instead (torch.where)"
+            )
         elif policy.is_copy(node):
             self.values[node] = self.values[node.args[0]]  # type: ignore[index]
         else:
@@ -405,14 +416,17 @@ class _Translation:
                 )
 
     def _refuse(self, node: torch.fx.Node, reason: str) -> None:
-        self.problems.append(f"{node.target}{at(_source(node))}: {reason.rstrip('.')}")
+        name = "Tensor.item" if node.target is _ITEM else str(node.target).removesuffix(".default")
+        problem = f"{name}{at(_source(node))}: {reason.rstrip('.')}"
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def _raise_problems(self) -> None:
         if not self.problems:
             return
         listed = "".join(f"\n  {problem}" for problem in self.problems)
         raise ExportError(
-            f"{self.name} does what a graph with static shapes cannot express:{listed}"
+            f"{self.name} does what a graph with static shapes cannot express:{listed}."
         )
 
 
