@@ -1,0 +1,26 @@
+"""The pipeline: which passes run, in which order, and why there. One file is one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from npusim.ir.graph import Graph
+from npusim.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
+from npusim.passes.eliminate_dead_code import eliminate_dead_code
+from npusim.passes.fold_constants import fold_constants
+from npusim.passes.fuse_pointwise import fuse_pointwise
+from npusim.passes.remove_noops import remove_noops
+from npusim.passes.simplify_views import simplify_views
+from npusim.targets.target_config import TargetConfig
+
+Pass = Callable[[Graph, TargetConfig], Graph]
+
+PIPELINE: tuple[Pass, ...] = (
+    eliminate_dead_code,  # first: nobody else should spend time on what is not used
+    remove_noops,  # patterns below need not look through clones and dropouts
+    fold_constants,  # masks and literals become constants that patterns can read
+    eliminate_common_subexpressions,  # so that "one user" means one user in all patterns
+    simplify_views,  # after folding, which takes views of constants with it
+    fuse_pointwise,  # after every pattern that reads single pointwise ops
+    eliminate_dead_code,  # drops the weights that patterns left without users
+)

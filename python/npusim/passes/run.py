@@ -1,0 +1,80 @@
+"""Runs the pipeline: one pass after the other, the graph verified behind each.
+
+Owns dumping and progress; which passes run, and in what order, stands in `npusim.passes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from npusim.errors import GraphError
+from npusim.ir.graph import Graph
+from npusim.ir.printer import format_graph
+from npusim.ir.verify import verify_graph
+from npusim.passes import PIPELINE, Pass
+from npusim.targets.target_config import TargetConfig
+
+Progress = Callable[[str, int, int], None]
+
+
+def run_passes(
+    graph: Graph,
+    target: TargetConfig,
+    *,
+    pipeline: Sequence[Pass] = PIPELINE,
+    dump_dir: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Graph:
+    """Returns the graph after all passes.
+
+    Args:
+        dump_dir: a folder (created when missing) that receives the graph as text, before the
+            first pass and after each: `00_input.txt`, `01_remove_noops.txt`, …; a pass that
+            changed nothing leaves one line that says so.
+        progress: called with (pass name, its index from 0, number of passes) before each.
+
+    Raises:
+        GraphError: a pass produced an illegal graph; the message names the pass.
+    """
+    folder = None if dump_dir is None else Path(dump_dir)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        _dump(folder, 0, "input", format_graph(graph))
+    for index, run in enumerate(pipeline):
+        name = run.__name__
+        if progress is not None:
+            progress(name, index, len(pipeline))
+        result = _run_one(run, graph, target)
+        if folder is not None:
+            text = "unchanged\n" if result == graph else format_graph(result)
+            _dump(folder, index + 1, name, text)
+        graph = result
+    return graph
+
+
+def _run_one(run: Pass, graph: Graph, target: TargetConfig) -> Graph:
+    result = run(graph, target)
+    if result is graph:
+        return graph
+    try:
+        verify_graph(result)
+        check_signature(graph, result)
+    except GraphError as error:
+        raise GraphError(f"Pass {run.__name__} broke the graph: {error}") from error
+    return result
+
+
+def check_signature(before: Graph, after: Graph) -> None:
+    """A pass keeps what a caller sees: inputs, and the outputs' names, dtypes and shapes."""
+
+    def signature(graph: Graph) -> tuple[object, ...]:
+        types = ((o.name, graph.types[o.value]) for o in graph.outputs)
+        return (graph.inputs, tuple((name, t.dtype, t.shape) for name, t in types))
+
+    if signature(before) != signature(after):
+        raise GraphError("the graph's inputs or outputs changed.")
+
+
+def _dump(folder: Path, index: int, name: str, text: str) -> None:
+    (folder / f"{index:02d}_{name}.txt").write_text(text, encoding="utf-8")

@@ -1,0 +1,45 @@
+"""Fixtures for all tests: golden files.
+
+A golden file holds the expected text of one test. It lies beside the tests, in
+`golden/<module without test_>/<test name>.txt`; `pytest --update-golden` writes it anew.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="write golden files instead of comparing"
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Returns a function that compares a text with the test's golden file."""
+    module = Path(str(request.node.path))
+    name = re.sub(r"[^\w.-]+", "_", request.node.name.removeprefix("test_")).strip("_")
+    folder = module.parent / "golden" / module.stem.removeprefix("test_")
+    path = folder / f"{name}.txt"
+
+    def check(text: str) -> None:
+        if request.config.getoption("--update-golden"):
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        if not path.is_file():
+            pytest.fail(f"{path} is missing; look at the result, then pytest --update-golden")
+        expected = path.read_text(encoding="utf-8")
+        if text != expected:
+            diff = difflib.unified_diff(
+                expected.splitlines(), text.splitlines(), str(path), "result", lineterm=""
+            )
+            pytest.fail("\n".join(["The result differs from the golden file:", *diff]))
+
+    return check
