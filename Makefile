@@ -35,7 +35,7 @@ CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h')
 .PHONY: help demo test lint types ctest sanitize fuzz pytest docs wheel format bench clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
 
 # --- environment and build -------------------------------------------------------------------
 

@@ -24,9 +24,20 @@ class DataDependent(nn.Module):
         return x + 1 if x.sum() > 0 else x
 
 
-class Spectrum(nn.Module):
+class Inverse(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.fft.rfft(x).abs()
+        return torch.linalg.inv_ex(torch.linalg.cholesky_ex(x)[0])[0]
+
+
+class LargeBuffer(nn.Module):
+    """A buffer that `state_dict()` leaves out, too large to travel with the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.ones(512, 1024), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.table
 
 
 class Unrepeatable(nn.Module):
@@ -77,7 +88,11 @@ def data_dependent():
 
 
 def unsupported():
-    return Spectrum().eval(), (torch.randn(2, 8),)
+    return Inverse().eval(), (torch.eye(4),)
+
+
+def large_buffer():
+    return LargeBuffer().eval(), (torch.randn(1024),)
 
 
 def unrepeatable():

@@ -136,7 +136,7 @@ def _cell(value: object) -> str:
 def amount(count: int) -> str:
     """Returns a byte count for people: `512 B`, `4.2 KiB`, `97.5 MiB`."""
     size, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):  # noqa: B007 (the last one stays)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(size) < 1024 or unit == "TiB":
             break
         size /= 1024

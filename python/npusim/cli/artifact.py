@@ -39,9 +39,7 @@ def open_program(path: Path) -> CompiledProgram:
     """Loads a program; Error when the file holds something else."""
     artifact = open_artifact(path)
     if isinstance(artifact, Graph):
-        raise Error(
-            f"{path} is a graph, not a program.", hint=f"Compile it: npusim compile {path}"
-        )
+        raise Error(f"{path} is a graph, not a program.", hint=f"Compile it: npusim compile {path}")
     return artifact
 
 

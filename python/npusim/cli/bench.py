@@ -80,7 +80,7 @@ def sample(spec: TensorSpec) -> np.ndarray:
 def measure(
     call: Callable[[], object], warmup: int, runs: int | None, seconds: float
 ) -> list[float]:
-    """Times `call` after `warmup` calls: `runs` times, or for `seconds` but at least three times."""
+    """Times `call` after `warmup` calls: `runs` times, or for `seconds`, but never under three."""
     for _ in range(warmup):
         call()
     times: list[float] = []

@@ -161,7 +161,9 @@ def _told(facts: dict[str, Any], program: CompiledProgram) -> list[Any]:
         for name in ("torch", "npusim")
     ]
     threads = facts["threads"]
-    files = [(what, path, amount(Path(path).stat().st_size)) for what, path in facts["files"].items()]
+    files = [
+        (what, path, amount(Path(path).stat().st_size)) for what, path in facts["files"].items()
+    ]
     return [
         f"{facts['images']} held-out digits, one image a call, "
         f"{threads} thread{'s' if threads > 1 else ''}; the program has "
@@ -175,7 +177,7 @@ def _told(facts: dict[str, Any], program: CompiledProgram) -> list[Any]:
         "",
         table(files),
         "",
-        f"Go on with: npusim info {facts['files']['program']}",
-        f"            npusim run {facts['files']['program']} --weights {facts['files']['weights']} "
-        f"--input {facts['files']['input']} -o {Path(facts['files']['program']).parent}",
+        f"Go on with: npusim info {paths['program']}",
+        f"            npusim run {paths['program']} --weights {paths['weights']} "
+        f"--input {paths['input']} -o {Path(paths['program']).parent}",
     ]

@@ -41,15 +41,18 @@ def _describe(facts: dict[str, Any]) -> list[str | Table]:
     head = [
         ("kind", facts["kind"]),
         ("name", facts["name"]),
-        ("parameters", f"{parameters['elements']:,} in {parameters['tensors']} tensors, "
-         f"{amount(parameters['bytes'])}"),
+        (
+            "parameters",
+            f"{parameters['elements']:,} in {parameters['tensors']} tensors, "
+            f"{amount(parameters['bytes'])}",
+        ),
     ]
     parts: list[str | Table] = []
     if facts["kind"] == "graph":
         head += [("nodes", f"{facts['nodes']:,}"), *_tensors(facts)]
         parts = [table(head)]
     else:
-        parts = [table(head + [("target", facts["target"])]), *_program(facts)]
+        parts = [table([*head, ("target", facts["target"])]), *_program(facts)]
     return [*parts, "", table(facts["ops"].items(), "op", "count")]
 
 

@@ -51,9 +51,7 @@ def _interface(facts: dict[str, Any]) -> list[str]:
     return _table("Inputs and outputs", ("", "name", "dtype", "shape"), rows)
 
 
-def _table(
-    title: str, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]
-) -> list[str]:
+def _table(title: str, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> list[str]:
     cells = [f"| {' | '.join(_text(str(cell)) for cell in row)} |" for row in rows]
     rule = f"|{'---|' * len(header)}"
     return [f"## {title}", "", f"| {' | '.join(header)} |", rule, *cells, ""]

@@ -43,7 +43,7 @@ def program_facts(program: CompiledProgram) -> dict[str, Any]:
     commands = [c for method in program.methods for c in method.commands]
     return {
         "kind": "program",
-        "name": str(program.metadata.get("name", "")),
+        "name": str(program.metadata.get("model", "")),
         "target": program.target,
         "ops": _distribution(program.nodes[c.node].op for c in commands),
         "kernels": _distribution(program.kernels[c.kernel].name for c in commands),
