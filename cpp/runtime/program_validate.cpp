@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "cpp/runtime/error.h"
+#include "cpp/runtime/utf8.h"
 
 namespace npusim {
 namespace {
@@ -30,18 +31,6 @@ std::string_view kind_name(BufferKind kind) {
 
 std::string numbered(const char* what, size_t index) {
   return std::string(what) + " " + std::to_string(index);
-}
-
-// A name from the file, fit for a message: cut, so that a huge name that thousands of records share
-// costs nothing, and without control characters.
-std::string quoted(std::string_view name) {
-  size_t length = std::min<size_t>(name.size(), 80);
-  while (length < name.size() && length > 0 && (name[length] & 0xC0) == 0x80) --length;
-  std::string text(name.substr(0, length));
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
-  }
-  return "'" + text + (length < name.size() ? "…'" : "'");
 }
 
 void check_bytes(int64_t bytes, const std::string& where) {
@@ -196,7 +185,7 @@ class Validator {
     for (const Method& method : program_.methods) {
       if (method.name.empty()) refuse("methods", "one has no name");
       names.push_back(method.name);
-      check_method(method, kRunAccess, "method " + quoted(method.name));
+      check_method(method, kRunAccess, "method " + quote_name(method.name));
     }
     check_distinct(std::move(names), "methods");
   }
@@ -217,7 +206,7 @@ class Validator {
     std::vector<std::string_view> names;
     std::vector<uint32_t> buffers;
     for (const TensorSpec& spec : specs) {
-      const std::string here = where + " " + quoted(spec.name);
+      const std::string here = where + " " + quote_name(spec.name);
       if (spec.name.empty()) refuse(where, "it has no name");
       check_tensor(spec.buffer, spec.dtype, spec.alloc_shape, kind, here);
       for (size_t d = 0; d < spec.shape.size(); ++d) {

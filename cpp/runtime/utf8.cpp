@@ -43,4 +43,15 @@ bool is_utf8(std::string_view text) noexcept {
   return true;
 }
 
+std::string quote_name(std::string_view name) {
+  size_t length = name.size() <= 80 ? name.size() : 80;
+  // Not inside a character.
+  while (length < name.size() && length > 0 && (name[length] & 0xC0) == 0x80) --length;
+  std::string text(name.substr(0, length));
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
+  }
+  return "'" + text + (length < name.size() ? "…'" : "'");
+}
+
 }  // namespace npusim
