@@ -1,0 +1,150 @@
+"""Whole models on the CPU: npusim beside its peers, same machine, same threads, same dtype.
+
+    python benchmarks/cpu_models.py [--models resnet18 …] [--peers npusim torch …] [--threads 2]
+
+Each peer runs in a process of its own, so that idle thread pools disturb nobody and peak memory is
+its own; the parent lets them take turns (one short burst each, many rounds), which spreads the
+drift of a shared machine evenly. Printed per model: median and 10th to 90th percentile of a call,
+ratio to the best peer, load time, peak resident memory, and the largest difference from torch
+eager relative to its largest output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.peers import PEERS  # noqa: E402
+
+MODELS = ("resnet18", "resnet50", "bert_base", "vit_b_16", "mlp")
+
+
+def prepare(model: str, folder: Path, peers: list[str]) -> None:
+    """Builds a model once and writes what the peers load: weights, inputs, compiled files."""
+    command = [sys.executable, __file__, "--prepare", model, str(folder), *peers]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+
+
+class Worker:
+    """A peer's process; speaks one JSON line a request."""
+
+    def __init__(self, peer: str, model: str, folder: Path, threads: int) -> None:
+        command = [sys.executable, __file__, "--worker", peer, model, str(folder), str(threads)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.peer = peer
+        self.seconds: list[float] = []
+        self.facts = self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        while line := self.process.stdout.readline():
+            if line.startswith("{"):
+                return json.loads(line)
+        raise RuntimeError(f"{self.peer} ended without an answer")
+
+    def ask(self, request: str) -> dict[str, Any]:
+        """Sends a request and returns the answer."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(request + "\n")
+        self.process.stdin.flush()
+        return self._read()
+
+
+def compare(model: str, folder: Path, peers: list[str], threads: int, rounds: int) -> list[dict]:
+    """Runs all peers in turns and returns one row a peer."""
+    prepare(model, folder, peers)
+    workers = []
+    for peer in peers:
+        try:
+            workers.append(Worker(peer, model, folder, threads))
+        except RuntimeError as error:
+            print(f"{model}: {error}", file=sys.stderr)
+    for turn in range(rounds + 1):
+        for worker in workers:
+            seconds = worker.ask("burst")["seconds"]
+            if turn:  # the first round warms up
+                worker.seconds += seconds
+    rows = []
+    best = min(statistics.median(w.seconds) for w in workers)
+    for worker in workers:
+        memory = worker.ask("memory")["peak_mb"]
+        median = statistics.median(worker.seconds)
+        tenths = statistics.quantiles(worker.seconds, n=10)
+        rows.append(
+            {
+                "model": model,
+                "peer": worker.peer,
+                "threads": threads,
+                "median_ms": median * 1e3,
+                "p10_ms": tenths[0] * 1e3,
+                "p90_ms": tenths[-1] * 1e3,
+                "ratio": median / best,
+                "load_s": worker.facts["load_s"],
+                "peak_mb": memory,
+                "max_rel_err": worker.facts["max_rel_err"],
+                "calls": len(worker.seconds),
+            }
+        )
+        worker.process.terminate()
+    return rows
+
+
+def table(rows: list[dict]) -> str:
+    """Returns the rows as a Markdown table."""
+    lines = [
+        "| model | peer | median ms | p10 – p90 | ratio to best | load s | peak MB | max rel err |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for r in rows:
+        lines.append(
+            f"| {r['model']} | {r['peer']} | {r['median_ms']:.4g} | {r['p10_ms']:.4g} – "
+            f"{r['p90_ms']:.4g} | {r['ratio']:.2f} | {r['load_s']:.3f} | {r['peak_mb']:.0f} | "
+            f"{r['max_rel_err']:.1e} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Parses the command line and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--peers", nargs="+", default=list(PEERS))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", type=Path, help="also write the rows here")
+    args = parser.parse_args()
+    installed = [p for p in args.peers if importlib.util.find_spec(PEERS[p].package)]
+    for peer in sorted(set(args.peers) - set(installed)):
+        print(f"{peer}: not installed, left out", file=sys.stderr)
+    rows = []
+    for model in args.models:
+        with tempfile.TemporaryDirectory() as folder:
+            rows += compare(model, Path(folder), installed, args.threads, args.rounds)
+    print(table(rows))
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and sys.argv[1] == "--prepare":
+        from benchmarks.peers import prepare_artifacts
+
+        prepare_artifacts(sys.argv[2], Path(sys.argv[3]), sys.argv[4:])
+    elif len(sys.argv) > 1 and sys.argv[1] == "--worker":
+        from benchmarks.peers import serve
+
+        serve(sys.argv[2], sys.argv[3], Path(sys.argv[4]), int(sys.argv[5]))
+    else:
+        main()
