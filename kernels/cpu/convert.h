@@ -1,0 +1,118 @@
+// Between storage dtypes and the three compute classes of python/npusim/ops/scalar.py: float for
+// class "f", double for "d", int64_t for "i". Owns what a conversion means (truncation toward
+// zero, wrapping integers, bool as x != 0) and the loops that convert a strided run of elements.
+#pragma once
+
+#include "kernels/cpu/simd.h"
+
+namespace npusim::cpu::NPUSIM_ISA {
+
+enum ComputeClass : int32_t { kClassF = 0, kClassD = 1, kClassI = 2 };
+
+// The class a storage dtype computes in.
+inline int32_t compute_class(int32_t dtype) {
+  if (dtype == static_cast<int32_t>(abi::DType::kFloat64)) return kClassD;
+  return dtype <= static_cast<int32_t>(abi::DType::kBfloat16) ? kClassF : kClassI;
+}
+
+template <typename F>
+inline auto with_class(int32_t compute, F&& f) {
+  if (compute == kClassD) return f(double{});
+  if (compute == kClassI) return f(int64_t{});
+  return f(float{});
+}
+
+// Storage of dtype bool: its conversions differ from uint8's.
+struct boolean {
+  uint8_t value;
+};
+
+// As with_type of simd.h, with bool told apart.
+template <typename F>
+inline auto with_storage(int32_t dtype, F&& f) {
+  if (dtype == static_cast<int32_t>(abi::DType::kBool)) return f(boolean{});
+  return with_type(dtype, f);
+}
+
+// Truncates toward zero. What does not fit (NaN too) becomes the smallest integer, as the
+// conversion instruction of x86 has it and PyTorch therefore.
+template <typename Real>
+inline int64_t to_integer(Real x) {
+  return x >= Real{-0x1p63} && x < Real{0x1p63} ? static_cast<int64_t>(x) : INT64_MIN;
+}
+
+// One stored element as a number of class C.
+template <typename C, typename T>
+inline C decode(T x) {
+  if constexpr (__is_same(T, boolean)) {
+    return static_cast<C>(x.value != 0);
+  } else if constexpr (__is_same(T, float16) || __is_same(T, bfloat16)) {
+    return decode<C>(to_float(x));
+  } else if constexpr (__is_same(C, int64_t) && (__is_same(T, float) || __is_same(T, double))) {
+    return to_integer(x);
+  } else {
+    return static_cast<C>(x);
+  }
+}
+
+// The inverse: one number of class C as stored in T.
+template <typename T, typename C>
+inline T encode(C x) {
+  if constexpr (__is_same(T, boolean)) {
+    return {static_cast<uint8_t>(x != 0)};
+  } else if constexpr (__is_same(T, float16) || __is_same(T, bfloat16)) {
+    return from_float<T>(static_cast<float>(x));
+  } else if constexpr (__is_same(C, int64_t) || __is_same(T, float) || __is_same(T, double)) {
+    return static_cast<T>(x);
+  } else {
+    return static_cast<T>(to_integer(x));
+  }
+}
+
+template <typename C>
+inline C decode_one(int32_t dtype, const void* p, int64_t at = 0) {
+  return with_storage(
+      dtype, [&](auto type) { return decode<C>(static_cast<const decltype(type)*>(p)[at]); });
+}
+template <typename C>
+inline void encode_one(int32_t dtype, void* p, int64_t at, C value) {
+  with_storage(dtype, [&](auto type) {
+    using T = decltype(type);
+    static_cast<T*>(p)[at] = encode<T>(value);
+  });
+}
+
+// out[i] = p[i * stride] for i in [0, n).
+template <typename C, typename T>
+inline void decode_run(const T* p, int64_t stride, int64_t n, C* out) {
+  int64_t i = 0;
+  if constexpr (__is_same(C, float) && sizeof(T) == 2 && !__is_same(T, int16_t)) {
+    for (; stride == 1 && i + kLanes <= n; i += kLanes) store(out + i, load(p + i));
+  }
+  for (; i < n; ++i) out[i] = decode<C>(p[i * stride]);
+}
+// p[i * stride] = in[i * step] for i in [0, n); step is 0 or 1.
+template <typename T, typename C>
+inline void encode_run(const C* in, int64_t step, int64_t n, T* p, int64_t stride) {
+  int64_t i = 0;
+  if constexpr (__is_same(C, float) && sizeof(T) == 2 && !__is_same(T, int16_t)) {
+    for (; stride == 1 && step == 1 && i + kLanes <= n; i += kLanes) store(p + i, load(in + i));
+  }
+  for (; i < n; ++i) p[i * stride] = encode<T>(in[i * step]);
+}
+
+template <typename C>
+inline void decode_run(int32_t dtype, const void* p, int64_t stride, int64_t n, C* out) {
+  with_storage(dtype, [&](auto type) {
+    decode_run(static_cast<const decltype(type)*>(p), stride, n, out);
+  });
+}
+template <typename C>
+inline void encode_run(const C* in, int64_t step, int64_t n, int32_t dtype, void* p,
+                       int64_t stride) {
+  with_storage(dtype, [&](auto type) {
+    encode_run(in, step, n, static_cast<decltype(type)*>(p), stride);
+  });
+}
+
+}  // namespace npusim::cpu::NPUSIM_ISA
