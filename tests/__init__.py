@@ -1,0 +1,1 @@
+"""All Python tests, and the models they run (`tests.models`)."""
