@@ -83,7 +83,7 @@ void run(const KernelCall& call) {
       point_at_rows(p, call.operands[0], row, a.count, s);
       for (int64_t r = 0; r < a.count; ++r) {
         s.y_rows[r] = (row + r) * p.ldy;
-        s.r_rows[r] = (row + r) * p.ldr;
+        if (p.residual) s.r_rows[r] = (row + r) * p.ldr;
       }
       current = block;
     }

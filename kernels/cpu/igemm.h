@@ -191,10 +191,12 @@ inline TileFunction<B> tile_function(int rows, int panels) {
 struct Split {
   int64_t total, parts;
   Split(int64_t total, int64_t limit) : total(total), parts((total + limit - 1) / limit) {}
-  int64_t largest() const { return parts ? (total + parts - 1) / parts : 0; }
-  int64_t begin(int64_t part) const {
+  // Where part `part` of `parts` begins, for any number of parts.
+  static int64_t even(int64_t total, int64_t parts, int64_t part) {
     return part * (total / parts) + std::min(part, total % parts);
   }
+  int64_t largest() const { return parts ? (total + parts - 1) / parts : 0; }
+  int64_t begin(int64_t part) const { return even(total, parts, part); }
 };
 
 // Cuts a product into cells of one row block by some panels, and cells into tasks. A function of
@@ -205,7 +207,8 @@ class TaskGrid {
   static constexpr int64_t kTask = int64_t{1} << 20;   // multiply-adds that a task should have
   static constexpr int64_t kTasks = 48;                // tasks beyond this serve nobody
 
-  TaskGrid(int64_t row_blocks, int64_t rows, int64_t columns, int64_t k)
+  // `whole_rows`: making a row block ready costs too much to do it once a column block.
+  TaskGrid(int64_t row_blocks, int64_t rows, int64_t columns, int64_t k, bool whole_rows = false)
       : row_blocks_(row_blocks), panels_((columns + kPanel - 1) / kPanel) {
     const int64_t groups = (panels_ + kTilePanels - 1) / kTilePanels;
     const double work =
@@ -213,9 +216,10 @@ class TaskGrid {
     if (row_blocks == 0 || groups == 0) return;
     serial_ = work < kSmall;
     const double wanted = serial_ ? 1 : std::clamp(work / kTask, 1.0, double{kTasks});
-    const int64_t cuts = std::clamp(static_cast<int64_t>(wanted) / row_blocks, int64_t{1}, groups);
+    const int64_t most = whole_rows && row_blocks > 1 ? 1 : groups;
+    const int64_t cuts = std::clamp(static_cast<int64_t>(wanted) / row_blocks, int64_t{1}, most);
     column_blocks_ = Split(groups, (groups + cuts - 1) / cuts).parts;
-    rows_first_ = rows > columns;
+    rows_first_ = whole_rows || rows > columns;
   }
   int64_t count() const { return serial_ ? std::min<int64_t>(1, cells()) : cells(); }
 
@@ -252,8 +256,12 @@ class KBlocks {
         run_(run),
         within_(run, kBlockK),
         across_(taps, std::max<int64_t>(1, kBlockK / std::max<int64_t>(run, 1))) {}
-  int64_t count() const { return within_.parts > 1 ? taps_ * within_.parts : across_.parts; }
+  int64_t count() const {
+    if (taps_ == 0) return 1;  // nothing to add, but a result to write
+    return within_.parts > 1 ? taps_ * within_.parts : across_.parts;
+  }
   KBlock operator[](int64_t i) const {
+    if (taps_ == 0) return {0, 0, 0, 0};
     if (within_.parts <= 1) return {across_.begin(i), across_.begin(i + 1), 0, run_};
     const int64_t tap = i / within_.parts, part = i % within_.parts;
     return {tap, tap + 1, within_.begin(part), within_.begin(part + 1)};
