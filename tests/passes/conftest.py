@@ -1,4 +1,4 @@
-"""What every pass is tested with: graphs written by hand, and one check that asks for everything."""
+"""What every pass is tested with: graphs written by hand, and one check that asks for all."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Draft(GraphBuilder):
         return self._typed(self.input(name, TensorType(dtype, shape)), TensorType(dtype, shape))
 
     def w(self, *shape: int, dtype: str = "float32", name: str = "w") -> str:
-        """Adds a weight."""
+        """Adds a weight; its key is its name."""
+        name = name if name not in self.names else f"{name}{len(self._weights)}"
         return self._typed(self.weight(name, TensorType(dtype, shape)), TensorType(dtype, shape))
 
     def c(self, values: Any, dtype: str = "float32", name: str = "c") -> str:

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from npusim.ir.graph import Graph
+from npusim.passes.assign_layout import assign_layout
+from npusim.passes.canonicalize_conv import canonicalize_conv
+from npusim.passes.canonicalize_linear import canonicalize_linear
 from npusim.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from npusim.passes.eliminate_dead_code import eliminate_dead_code
+from npusim.passes.fold_batch_norm import fold_batch_norm
 from npusim.passes.fold_constants import fold_constants
+from npusim.passes.fold_scale import fold_scale
+from npusim.passes.fuse_epilogues import fuse_epilogues
 from npusim.passes.fuse_pointwise import fuse_pointwise
 from npusim.passes.remove_noops import remove_noops
+from npusim.passes.select_kernels import select_kernels
 from npusim.passes.simplify_views import simplify_views
 from npusim.targets.target_config import TargetConfig
 
@@ -21,6 +28,13 @@ PIPELINE: tuple[Pass, ...] = (
     fold_constants,  # masks and literals become constants that patterns can read
     eliminate_common_subexpressions,  # so that "one user" means one user in all patterns
     simplify_views,  # after folding, which takes views of constants with it
+    canonicalize_conv,  # one spelling, which everything about weights below matches
+    canonicalize_linear,
+    fold_batch_norm,  # before epilogues: it must see the bare convolution
+    fold_scale,  # likewise; after batch norm, which may stand in front of the factor
+    fuse_epilogues,  # before pointwise fusion, which would swallow activations and additions
     fuse_pointwise,  # after every pattern that reads single pointwise ops
+    assign_layout,  # needs the final set of pointwise nodes; changes no node but its type
+    select_kernels,  # shapes and epilogues are final
     eliminate_dead_code,  # drops the weights that patterns left without users
 )

@@ -39,6 +39,7 @@ class Rewriter:
         self._nodes: dict[str, Node] = {}
         self._producers: dict[str, Node] = {}
         self._renames: dict[str, str] = {}
+        self._emitted: list[Node] = []
         self._uses: Counter[str] = Counter(o.value for o in graph.outputs)
         self._uses.update(i for n in graph.nodes for i in n.inputs if i is not None)
 
@@ -88,15 +89,18 @@ class Rewriter:
         """Asks the visitor about every node in order and returns the resulting graph."""
         for original in self._graph.nodes:
             node = rename_inputs(original, self._renames)
+            self._emitted.clear()
             answer = visit(node, self)
             if answer is None:
                 self._keep(node)
-                continue
-            if isinstance(answer, Node):
-                self._append(answer)
             else:
-                self._alias(node.outputs[0].name, answer)
-            self._release(node.inputs)
+                if isinstance(answer, Node):
+                    self._append(answer)
+                else:
+                    self._alias(node.outputs[0].name, answer)
+                self._release(node.inputs)
+            for emitted in reversed(self._emitted):  # for an attempt that was given up
+                self._drop_unused(emitted)
         return self._finish()
 
     def _keep(self, node: Node) -> None:
@@ -125,10 +129,18 @@ class Rewriter:
             value = stack.pop()
             self._uses[value] -= 1
             node = self._producers.get(value)
-            if node is None or any(self._uses[v.name] for v in node.outputs):
-                continue
-            if self._nodes.pop(node.name, None) is not None:
+            if node is not None and self._remove(node):
                 stack += [i for i in node.inputs if i is not None]
+
+    def _drop_unused(self, node: Node) -> None:
+        if self._remove(node):
+            self._release(node.inputs)
+
+    def _remove(self, node: Node) -> bool:
+        """Removes a node that is there and that nobody reads; tells whether it did."""
+        if any(self._uses[v.name] for v in node.outputs):
+            return False
+        return self._nodes.pop(node.name, None) is not None
 
     def _finish(self) -> Graph:
         nodes = tuple(self._nodes.values())

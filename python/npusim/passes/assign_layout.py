@@ -1,0 +1,217 @@
+"""Decides in which order each result is stored, so that few tensors are ever reordered.
+
+Convolution, pooling, resizing and group norm write channels-last, where a target wants that.
+Attention writes heads behind positions, so that merging the heads is a view. Pointwise nodes, cat
+and pad can write any order: they take the one all their readers ask for, else that of their
+largest operand. Views keep no order of their own; what they show follows from what they look at.
+Everything else is row-major.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Union
+
+from npusim.ir.graph import Graph, Node, Value
+from npusim.ir.types import TensorType
+from npusim.passes.compose import scalar_program
+from npusim.passes.shapes import (
+    PERMUTATIONS,
+    RESHAPES,
+    VIEWS,
+    WINDOWS,
+    integer,
+    permutation,
+)
+from npusim.program.view import View
+from npusim.targets.target_config import TargetConfig
+
+Order = Union[tuple[int, ...], None]  # as in TensorType: None is row-major
+
+_CHANNELS_LAST = frozenset(
+    (
+        *("npu.conv", "aten.convolution.default", "aten.group_norm.default"),
+        *(f"aten.conv{r}d.default" for r in (1, 2, 3)),
+        *("aten.conv_transpose1d.default", "aten.conv_transpose2d.input"),
+        "aten.conv_transpose3d.input",
+    )
+)
+_CHANNELS_LAST_PREFIXES = (
+    *("aten.max_pool", "aten.avg_pool", "aten.adaptive_", "aten._adaptive_"),
+    *("aten.upsample_", "aten._upsample_"),
+)
+_COPIES = frozenset(("aten.cat.default", "aten.constant_pad_nd.default"))
+
+
+def assign_layout(graph: Graph, target: TargetConfig) -> Graph:
+    """Returns the graph with a storage order in the type of every node's output."""
+    plan = _Plan(graph, target)
+    nodes = tuple(plan.assigned(node) for node in graph.nodes)
+    return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
+
+
+def channels_last(rank: int) -> tuple[int, ...]:
+    """Returns the order of a channels-last tensor [batch, channels, spatial…]."""
+    return (0, *range(2, rank), 1)
+
+
+class _Plan:
+    """What is known while orders are assigned.
+
+    Attributes:
+        wishes: for each value, the order all its readers ask for; absent when they differ or do
+            not mind. The caller of the graph reads its outputs row-major.
+        views: for each value, how it will lie in memory.
+    """
+
+    def __init__(self, graph: Graph, target: TargetConfig) -> None:
+        self.graph = graph
+        self.target = target
+        self.follows = {n.name: self._follows(n) for n in graph.nodes}
+        self.wishes = self._all_wishes()
+        self.views: dict[str, View] = {}
+        for leaf in (*graph.inputs, *graph.weights, *graph.constants):
+            self.views[leaf.name] = _stored(leaf.type.with_order(None))
+
+    def assigned(self, node: Node) -> Node:
+        """Returns a node with the order of its outputs decided; nodes come in order."""
+        if node.op in VIEWS:
+            orders: list[Order] = [None] * len(node.outputs)
+        else:
+            orders = [self._order(node, value) for value in node.outputs]
+        outputs = tuple(
+            replace(v, type=v.type.with_order(o)) for v, o in zip(node.outputs, orders, strict=True)
+        )
+        for index, value in enumerate(outputs):
+            self.views[value.name] = self._shown(node, index, value)
+        return node if outputs == node.outputs else replace(node, outputs=outputs)
+
+    def _order(self, node: Node, value: Value) -> Order:
+        rank = value.type.rank
+        if self._is_channels_last(node):
+            return channels_last(rank) if rank >= 3 else None
+        if node.op == "aten.scaled_dot_product_attention.default" and rank == 4:
+            return (0, 2, 1, 3)
+        if not self.follows[node.name]:
+            return None
+        if value.name in self.wishes:
+            return self.wishes[value.name]
+        return self._order_of_largest_operand(node)
+
+    def _order_of_largest_operand(self, node: Node) -> Order:
+        """Returns the order most of what is read lies in; reading and writing then go together."""
+        type = node.outputs[0].type
+        operands = [self.views[i] for i in node.inputs if i is not None]
+        same = [v for v in operands if v.rank == type.rank and v.is_dense]
+        if node.op not in _COPIES:
+            same = [v for v in same if v.shape == type.shape]
+        orders = [_order_of(v) for v in sorted(same, key=lambda v: -v.numel)]
+        largest = [o for o, v in zip(orders, same, strict=True) if v.numel == same[0].numel]
+        return next((o for o in largest if o is not None), None)
+
+    def _follows(self, node: Node) -> bool:
+        """Tells whether a node writes any order as easily as row-major."""
+        static = all(i is None or i in self.graph.static_values for i in node.inputs)
+        return not static and (node.op in _COPIES or scalar_program(node, self.graph) is not None)
+
+    def _is_channels_last(self, node: Node) -> bool:
+        return self.target.conv_channels_last and (
+            node.op in _CHANNELS_LAST or node.op.startswith(_CHANNELS_LAST_PREFIXES)
+        )
+
+    # What readers ask for
+
+    def _all_wishes(self) -> dict[str, Order]:
+        """Walks the graph backwards and agrees the wishes of all readers of each value."""
+        asked: dict[str, list[Order]] = {}
+        wishes: dict[str, Order] = {}
+        minds: set[str] = set()  # values some reader of which takes any order
+        for output in self.graph.outputs:
+            asked.setdefault(output.value, []).append(None)
+
+        def settle(value: str) -> None:
+            orders = asked.get(value, [])
+            if orders and value not in minds and all(o == orders[0] for o in orders):
+                wishes[value] = orders[0]
+
+        for node in reversed(self.graph.nodes):
+            for result in node.outputs:
+                settle(result.name)
+            for index, operand in enumerate(node.inputs):
+                if operand is None:
+                    continue
+                wish = self._wish(node, index, wishes)
+                if wish is _ANY:
+                    minds.add(operand)
+                else:
+                    asked.setdefault(operand, []).append(wish)  # type: ignore[arg-type]
+        return wishes
+
+    def _wish(self, node: Node, index: int, wishes: dict[str, Order]) -> object:
+        """Returns the order in which a node wants to read an operand, or _ANY."""
+        operand = node.inputs[index]
+        assert operand is not None
+        type = self.graph.types[operand]
+        if self._is_channels_last(node):
+            activation = index == 0 or index == 3
+            return channels_last(type.rank) if activation and type.rank >= 3 else _ANY
+        if node.op == "aten.scaled_dot_product_attention.default" or node.op in WINDOWS:
+            return _ANY
+        value = node.outputs[0]
+        if node.op in PERMUTATIONS:
+            if value.name not in wishes:
+                return _ANY
+            back = permutation(node, type.rank)
+            order = wishes[value.name] or tuple(range(type.rank))
+            return type.with_order(tuple(back[d] for d in order)).order
+        if self.follows[node.name]:
+            same = type.rank == value.type.rank
+            return wishes.get(value.name, _ANY) if same else _ANY
+        return None
+
+    # What a result looks like
+
+    def _shown(self, node: Node, index: int, value: Value) -> View:
+        if node.op not in VIEWS or node.inputs[0] is None:
+            return _stored(value.type)
+        x = self.views[node.inputs[0]]
+        view = _look(node, x, value.type)
+        return view if view is not None else _stored(value.type)
+
+
+_ANY = object()
+
+
+def _stored(type: TensorType) -> View:
+    return View(0, 0, type.dtype, type.shape, type.strides)
+
+
+def _look(node: Node, x: View, type: TensorType) -> View | None:
+    """Returns how a view of x lies in memory; None when it has to be copied to row-major."""
+    if node.op in RESHAPES:
+        return x.reshape(type.shape)
+    if node.op in PERMUTATIONS:
+        return x.permute(permutation(node, x.rank))
+    if node.op == "aten.expand.default":
+        return x.expand(type.shape)
+    if node.op in ("aten.select.int", "aten.unbind.int"):
+        return x.select(integer(node, "dim", 0) % x.rank, 0)
+    if type.rank != x.rank:
+        return None
+    step = integer(node, "step", 1)
+    dim = integer(node, "dim", 0) % x.rank
+    strides = tuple(s * (step if d == dim else 1) for d, s in enumerate(x.strides))
+    return replace(x, shape=type.shape, strides=strides)
+
+
+def _order_of(view: View) -> Order:
+    """Returns a dense view's order; where extents of 1 leave a choice, a customary one."""
+    type = TensorType(view.dtype, view.shape)
+    customary: Sequence[Order] = (None,)
+    if view.rank >= 3:
+        customary = (None, channels_last(view.rank))
+    for order in customary:
+        if view.has_strides(type.with_order(order).strides):
+            return order
+    return type.with_order(view.order).order

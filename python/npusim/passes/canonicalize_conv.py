@@ -1,0 +1,114 @@
+"""Turns every convolution with static weights into `npu.conv`, with one way to say padding.
+
+Resolves "same" and "valid", takes a zero padding in front of the convolution into it, and gives
+an unbatched input a batch of one. Convolutions whose weights are computed at run time stay, as do
+float64 and integers, which the conv kernels do not take.
+"""
+
+from __future__ import annotations
+
+from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.types import TensorType
+from npusim.ops.fused import NO_EPILOGUE
+from npusim.passes.fused_nodes import KERNEL_DTYPES, reshaped
+from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
+from npusim.passes.shapes import ints
+from npusim.targets.target_config import TargetConfig
+
+_RANKS: dict[str, int] = {
+    **{f"aten.conv{r}d.{o}": r for r in (1, 2, 3) for o in ("default", "padding")},
+    "aten.conv_transpose1d.default": 1,
+    "aten.conv_transpose2d.input": 2,
+    "aten.conv_transpose3d.input": 3,
+}
+
+Pads = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def canonicalize_conv(graph: Graph, target: TargetConfig) -> Graph:
+    """Returns the graph with its convolutions written as `npu.conv`."""
+    return rewrite(graph, _visit)
+
+
+def _visit(node: Node, rewriter: Rewriter) -> Answer:
+    if node.op not in _RANKS and node.op != "aten.convolution.default":
+        return None
+    x, weight, bias = (*node.inputs, None)[:3]
+    assert x is not None and weight is not None
+    if not _fits(x, weight, bias, rewriter):
+        return None
+    rank = rewriter.types[weight].rank - 2
+    attrs = _attributes(node, rewriter.types[weight].shape[2:], rank)
+    if rewriter.types[x].rank == rank + 1:
+        return _unbatched(node, (x, weight, bias, None), attrs, rewriter)
+    x = _absorb_padding(x, attrs, rewriter)
+    return become(node, "npu.conv", (x, weight, bias, None), attrs)
+
+
+def _fits(x: str, weight: str, bias: str | None, rewriter: Rewriter) -> bool:
+    static = weight in rewriter.static and (bias is None or bias in rewriter.static)
+    a, b = rewriter.types[x], rewriter.types[weight]
+    return static and x not in rewriter.static and a.dtype == b.dtype and a.dtype in KERNEL_DTYPES
+
+
+def _attributes(node: Node, kernel: tuple[int, ...], rank: int) -> dict[str, Attr]:
+    def spatial(name: str, default: int) -> tuple[int, ...]:
+        return ints(node, name, rank) if name in node.attrs else (default,) * rank
+
+    dilation = spatial("dilation", 1)
+    front, back = _padding(node, kernel, dilation, rank)
+    return {
+        "stride": spatial("stride", 1),
+        "padding": front,
+        "padding_back": back,
+        "dilation": dilation,
+        "output_padding": spatial("output_padding", 0),
+        "groups": node.attrs.get("groups", 1),
+        "transposed": bool(node.attrs.get("transposed", "transpose" in node.op)),
+        "algorithm": "auto",
+        **NO_EPILOGUE,
+    }
+
+
+def _padding(node: Node, kernel: tuple[int, ...], dilation: tuple[int, ...], rank: int) -> Pads:
+    """Resolves the words; an odd remainder of "same" goes behind, as in PyTorch."""
+    padding = node.attrs.get("padding", 0)
+    if padding == "valid":
+        return (0,) * rank, (0,) * rank
+    if padding == "same":
+        totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        return tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
+    both = ints(node, "padding", rank) if "padding" in node.attrs else (0,) * rank
+    return both, both
+
+
+def _absorb_padding(x: str, attrs: dict[str, Attr], rewriter: Rewriter) -> str:
+    """Adds a zero padding in front of the convolution to its own; returns what is read now."""
+    node = rewriter.producer(x)
+    if node is None or node.op != "aten.constant_pad_nd.default" or attrs["transposed"]:
+        return x
+    pad, rank = ints(node, "pad"), node.type.rank - 2
+    if node.attrs.get("value", 0) != 0 or len(pad) > 2 * rank or min(pad, default=0) < 0:
+        return x
+    pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
+    pairs = [(0, 0)] * (rank - len(pairs)) + pairs[::-1]  # constant_pad_nd lists the last first
+    for name, side in (("padding", 0), ("padding_back", 1)):
+        own = attrs[name]
+        assert isinstance(own, tuple)
+        attrs[name] = tuple(a + p[side] for a, p in zip(own, pairs, strict=True))  # type: ignore[operator]
+    (source,) = node.inputs
+    assert source is not None
+    return source
+
+
+def _unbatched(
+    node: Node,
+    inputs: tuple[str, str, str | None, None],
+    attrs: dict[str, Attr],
+    rewriter: Rewriter,
+) -> Node:
+    x, *rest = inputs
+    batched = reshaped(x, (1, *rewriter.types[x].shape), node, rewriter)
+    type = TensorType(node.type.dtype, (1, *node.type.shape))
+    conv = rewriter.emit("npu.conv", (batched, *rest), type, attrs, like=node)
+    return become(node, "aten.view.default", (conv,), {"size": node.type.shape})

@@ -1,0 +1,102 @@
+"""Folds batch norm with fixed statistics into the convolution or linear in front of it.
+
+With s = weight / sqrt(var + eps), norm(conv(x)) = conv(x) with weights W*s and bias
+(b - mean)*s + beta. These are graph ops over weights, which the init method computes at load. A
+batch norm that nothing can absorb becomes a scale and a shift per channel, for the pointwise
+fusion to take in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from npusim.ir.graph import Graph, Node
+from npusim.ir.types import TensorType
+from npusim.passes.fused_nodes import FusedProducer, is_plain, producer_of, replay, reshaped, scaled
+from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
+from npusim.targets.target_config import TargetConfig
+
+_OPS = (
+    "aten.batch_norm.default",
+    "aten._native_batch_norm_legit_no_training.default",
+)
+
+
+def fold_batch_norm(graph: Graph, target: TargetConfig) -> Graph:
+    """Returns the graph without batch norms over fixed statistics."""
+    return rewrite(graph, _visit)
+
+
+def _visit(node: Node, rewriter: Rewriter) -> Answer:
+    if node.op not in _OPS or not _is_fixed(node, rewriter):
+        return None
+    (x,) = node.inputs[:1]
+    assert x is not None
+    scale, shift = _scale_and_shift(node, rewriter)
+    producer = producer_of(x, node, rewriter)
+    if producer is not None and is_plain(producer.node) and producer.channel_axis() == 1:
+        folded = _fold(node, producer, scale, shift, rewriter)
+        if folded is not None:
+            return folded
+    return _standalone(node, x, scale, shift, rewriter)
+
+
+def _is_fixed(node: Node, rewriter: Rewriter) -> bool:
+    """Tells whether statistics come from the checkpoint, in x's dtype, and nobody asks for them."""
+    x, _, _, mean, var = node.inputs
+    if node.attrs.get("training", False) or mean is None or var is None or x is None:
+        return False
+    if any(rewriter.uses(v.name) for v in node.outputs[1:]):
+        return False
+    operands = [i for i in node.inputs[1:] if i is not None]
+    dtype = rewriter.types[x].dtype
+    return all(i in rewriter.static and rewriter.types[i].dtype == dtype for i in operands)
+
+
+def _scale_and_shift(node: Node, rewriter: Rewriter) -> tuple[str, str]:
+    """Emits weight / sqrt(var + eps) and beta - mean * scale."""
+    _, weight, beta, mean, var = node.inputs
+    assert mean is not None and var is not None
+    type = rewriter.types[var]
+    attrs = {"other": node.attrs["eps"], "alpha": 1}
+    scale = rewriter.emit("aten.add.Scalar", (var,), type, attrs, like=node)
+    scale = rewriter.emit("aten.rsqrt.default", (scale,), type, like=node)
+    if weight is not None:
+        scale = rewriter.emit("aten.mul.Tensor", (scale, weight), type, like=node)
+    shift = rewriter.emit("aten.mul.Tensor", (mean, scale), type, like=node)
+    if beta is None:
+        return scale, rewriter.emit("aten.neg.default", (shift,), type, like=node)
+    shift = rewriter.emit("aten.sub.Tensor", (beta, shift), type, {"alpha": 1}, like=node)
+    return scale, shift
+
+
+def _fold(
+    node: Node, producer: FusedProducer, scale: str, shift: str, rewriter: Rewriter
+) -> Answer:
+    conv = producer.node
+    assert conv.inputs[1] is not None
+    if rewriter.types[conv.inputs[1]].dtype != rewriter.types[scale].dtype:
+        return None
+    pair = scaled(conv, scale, "aten.mul.Tensor", rewriter)
+    if pair is None:
+        return None
+    weight, bias = pair
+    if bias is not None:
+        type = rewriter.types[bias]
+        shift = rewriter.emit("aten.add.Tensor", (bias, shift), type, {"alpha": 1}, like=node)
+    folded = replace(conv, inputs=(conv.inputs[0], weight, shift, None))
+    return replay(producer, folded, _single(node), rewriter)
+
+
+def _standalone(node: Node, x: str, scale: str, shift: str, rewriter: Rewriter) -> Node:
+    type = rewriter.types[x]
+    shape = (type.shape[1], *(1,) * (type.rank - 2))
+    scale, shift = (reshaped(v, shape, node, rewriter) for v in (scale, shift))
+    plain = TensorType(type.dtype, type.shape)
+    product = rewriter.emit("aten.mul.Tensor", (x, scale), plain, like=node)
+    return become(_single(node), "aten.add.Tensor", (product, shift), {"alpha": 1})
+
+
+def _single(node: Node) -> Node:
+    """Returns the node with its first result only; nobody reads the others."""
+    return replace(node, outputs=node.outputs[:1])

@@ -1,0 +1,130 @@
+"""Fuses what follows a linear or convolution into its epilogue: bias, activation, residual.
+
+Each is taken in when only it reads the result, perhaps through views, which move behind it:
+* an addition of a static value for each channel becomes the bias, or joins it;
+* an addition of a tensor of the same shape becomes the residual, before or after the activation;
+* a unary op of the target's list, or a clamp between two numbers, becomes the activation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from npusim.ir.graph import Attr, Graph, Node
+from npusim.ops.scalar import ScalarOp
+from npusim.passes.compose import scalar_program
+from npusim.passes.fused_nodes import (
+    FusedProducer,
+    channel_vector,
+    is_plain,
+    producer_of,
+    replay,
+    undo_views,
+)
+from npusim.passes.rewriter import Answer, Rewriter, rewrite
+from npusim.passes.shapes import RESHAPES, permutation
+from npusim.targets.target_config import TargetConfig
+
+
+def fuse_epilogues(graph: Graph, target: TargetConfig) -> Graph:
+    """Returns the graph with biases, activations and residuals fused into linear and conv."""
+
+    def visit(node: Node, rewriter: Rewriter) -> Answer:
+        program = scalar_program(node, rewriter)
+        if program is None or len(program.body) != 1:
+            return None
+        instruction = program.body[0]
+        if instruction.op == "add" and instruction.args == (0, 1):
+            return _fuse_addition(node, rewriter)
+        if instruction.op in target.epilogue_activations:
+            return _fuse_activation(node, instruction, rewriter)
+        return None
+
+    return rewrite(graph, visit)
+
+
+def _producer(value: str, node: Node, rewriter: Rewriter) -> FusedProducer | None:
+    """Returns the linear or conv behind an operand that has the node's own dtype and shape."""
+    type = rewriter.types[value]
+    if (type.dtype, type.shape) != (node.type.dtype, node.type.shape):
+        return None
+    return producer_of(value, node, rewriter)
+
+
+def _fuse_activation(node: Node, instruction: ScalarOp, rewriter: Rewriter) -> Answer:
+    (x,) = node.inputs[:1]
+    bounds = [a[1] for a in instruction.args[1:] if isinstance(a, tuple)]
+    assert x is not None
+    if instruction.args[0] != 0 or len(bounds) != len(instruction.args) - 1:
+        return None
+    producer = _producer(x, node, rewriter)
+    if producer is None or producer.node.attrs["act"] != "copy":
+        return None
+    lo, hi = (float(b) for b in bounds) if bounds else (0.0, 0.0)
+    attrs: dict[str, Attr] = {"act": instruction.op, "act_lo": lo, "act_hi": hi}
+    return _absorb(node, producer, producer.node.inputs, attrs, rewriter)
+
+
+def _fuse_addition(node: Node, rewriter: Rewriter) -> Answer:
+    a, b = (i for i in node.inputs if i is not None)
+    # The later operand first: an earlier one is surely there when the fused node runs.
+    for value, other in ((b, a), (a, b)):
+        producer = _producer(value, node, rewriter)
+        if producer is None or rewriter.types[other].dtype != node.type.dtype:
+            continue
+        fused = _fuse_bias(node, producer, other, rewriter)
+        if fused is None:
+            fused = _fuse_residual(node, producer, other, rewriter)
+        if fused is not None:
+            return fused
+    return None
+
+
+def _fuse_bias(node: Node, producer: FusedProducer, other: str, rewriter: Rewriter) -> Answer:
+    axis = producer.channel_axis()
+    if not is_plain(producer.node) or axis is None:
+        return None
+    bias = channel_vector(other, axis, node.type, node, rewriter)
+    if bias is None:
+        return None
+    x, weight, present, _ = producer.node.inputs
+    if present is not None:
+        type = rewriter.types[bias]
+        bias = rewriter.emit("aten.add.Tensor", (present, bias), type, {"alpha": 1}, like=node)
+    return _absorb(node, producer, (x, weight, bias, None), {}, rewriter)
+
+
+def _fuse_residual(node: Node, producer: FusedProducer, other: str, rewriter: Rewriter) -> Answer:
+    if producer.node.attrs["residual"] != 0 or other in rewriter.static:
+        return None
+    if rewriter.types[other].shape != node.type.shape:
+        return None
+    if not all(_cheap_to_undo(view) for view in producer.views):
+        return None
+    residual = undo_views(other, producer, node, rewriter)
+    mode = 1 if producer.node.attrs["act"] == "copy" else 2
+    inputs = (*producer.node.inputs[:3], residual)
+    return _absorb(node, producer, inputs, {"residual": mode}, rewriter)
+
+
+def _cheap_to_undo(view: Node) -> bool:
+    """Tells whether a residual can be read as if from before a view.
+
+    Reshapes can; so can moving the channels from last to second, since what is added to it comes
+    channels-last from convolutions. Any other permutation would have the residual copied.
+    """
+    if view.op in RESHAPES:
+        return True
+    rank = view.type.rank
+    return permutation(view, rank) == (0, rank - 1, *range(1, rank - 1))
+
+
+def _absorb(
+    node: Node,
+    producer: FusedProducer,
+    inputs: tuple[str | None, ...],
+    attrs: dict[str, Attr],
+    rewriter: Rewriter,
+) -> Node:
+    fused = replace(producer.node, inputs=inputs, attrs={**producer.node.attrs, **attrs})
+    return replay(producer, fused, node, rewriter)

@@ -1,0 +1,71 @@
+"""Chooses the algorithm of every `npu.conv` that has none: depthwise, Winograd or indirect GEMM."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+from npusim.ir.graph import Graph, Node
+from npusim.passes.shapes import ints
+from npusim.targets.target_config import TargetConfig
+
+# Below these, transforming tiles costs what the fewer multiplications save.
+WINOGRAD_CHANNELS = 32  # in and out
+WINOGRAD_TILES = 16  # tiles a transform-domain product runs over
+
+
+def select_kernels(graph: Graph, target: TargetConfig) -> Graph:
+    """Returns the graph with `algorithm` set in every convolution."""
+    nodes = tuple(_selected(node, graph, target) for node in graph.nodes)
+    return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
+
+
+def _selected(node: Node, graph: Graph, target: TargetConfig) -> Node:
+    if node.op != "npu.conv" or node.attrs["algorithm"] != "auto":
+        return node
+    return replace(node, attrs={**node.attrs, "algorithm": conv_algorithm(node, graph, target)})
+
+
+def conv_algorithm(node: Node, graph: Graph, target: TargetConfig) -> str:
+    """Returns "depthwise", "winograd2", "winograd4" or "igemm" for an `npu.conv`."""
+    x, weight = (graph.types[i] for i in node.inputs[:2] if i is not None)
+    groups = node.attrs["groups"]
+    if not node.attrs["transposed"] and groups == x.shape[1] == node.type.shape[1]:
+        return "depthwise"
+    plain = (
+        not node.attrs["transposed"]
+        and groups == 1
+        and weight.shape[2:] == (3, 3)
+        and ints(node, "stride") == ints(node, "dilation") == (1, 1)
+        and x.dtype == "float32"  # transformed half-precision data loses what tolerances allow
+    )
+    tile = winograd_tile(x.shape[1], node.type.shape, target.winograd_tiles) if plain else 0
+    return f"winograd{tile}" if tile else "igemm"
+
+
+def winograd_tile(channels: int, out: tuple[int, ...], tiles: tuple[int, ...]) -> int:
+    """Returns the tile of the cheapest Winograd form of a 3x3 convolution, or 0 for none.
+
+    F(t x t, 3 x 3) needs (t + 2)² multiplications where the direct form needs 9t², each over the
+    output rounded up to whole tiles; transforming the data costs about as much as (t + 2)² / t² of
+    a pass over input and output. Below `WINOGRAD_CHANNELS` channels or `WINOGRAD_TILES` tiles, the
+    transforms are not repaid.
+
+    Args:
+        channels: input channels.
+        out: output shape [batch, channels, height, width].
+        tiles: tile sizes the target has.
+    """
+    batch, out_channels, height, width = out
+    if min(channels, out_channels) < WINOGRAD_CHANNELS:
+        return 0
+    direct = 9.0 * batch * height * width * channels * out_channels
+    best, cost = 0, direct
+    for tile in tiles:
+        count = batch * ceil(height / tile) * ceil(width / tile)
+        points = count * (tile + 2) ** 2
+        products = float(points * channels * out_channels)
+        transforms = 8.0 * points * (channels + out_channels)
+        if count >= WINOGRAD_TILES and products + transforms < cost:
+            best, cost = tile, products + transforms
+    return best

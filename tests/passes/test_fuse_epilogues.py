@@ -1,0 +1,94 @@
+"""fuse_epilogues: bias, activation and residual move into the op that makes the result."""
+
+import pytest
+
+from npusim.passes.canonicalize_conv import canonicalize_conv
+from npusim.passes.canonicalize_linear import canonicalize_linear
+from npusim.passes.fuse_epilogues import fuse_epilogues
+
+
+def fused(graph, target):
+    return fuse_epilogues(canonicalize_linear(canonicalize_conv(graph, target), target), target)
+
+
+def conv(draft, x=None, bias=False):
+    return draft.call("aten.conv2d.default", x or draft.x(1, 3, 6, 6), draft.w(3, 3, 3, 3),
+                      draft.w(3) if bias else None, padding=(1, 1))  # fmt: skip
+
+
+def linear(draft, *shape):
+    return draft.call("aten.linear.default", draft.x(*shape), draft.w(4, shape[-1]), None)
+
+
+def test_residual_block(draft, check_pass):
+    x = draft.x(1, 3, 6, 6)
+    y = draft.call("aten.relu.default", conv(draft, x, bias=True))
+    y = draft.call("aten.add.Tensor", conv(draft, y, bias=True), x)
+    check_pass(fused, draft.graph(draft.call("aten.relu.default", y)))
+
+
+def test_residual_behind_the_activation(draft, check_pass):
+    x = draft.x(1, 3, 6, 6)
+    y = draft.call("aten.silu.default", conv(draft, x))
+    check_pass(fused, draft.graph(draft.call("aten.add.Tensor", x, y)))
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [
+        ("aten.hardtanh.default", {"min_val": 0.0, "max_val": 6.0}),
+        ("aten.gelu.default", {"approximate": "tanh"}),
+        ("aten.hardswish.default", {}),
+    ],
+)
+def test_activations(draft, check_pass, op, attrs):
+    check_pass(fused, draft.graph(draft.call(op, conv(draft), **attrs)))
+
+
+def test_bias_of_a_convolution(draft, check_pass):
+    y = draft.call("aten.add.Tensor", conv(draft, bias=True), draft.w(1, 3, 1, 1))
+    check_pass(fused, draft.graph(y))
+
+
+def test_bias_of_a_linear_behind_a_view(draft, check_pass):
+    y = draft.call("aten.view.default", linear(draft, 6, 5), size=(2, 3, 4))
+    y = draft.call("aten.add.Tensor", y, draft.w(4))
+    check_pass(fused, draft.graph(draft.call("aten.gelu.default", y)))
+
+
+def test_residual_behind_a_view(draft, check_pass):
+    y = draft.call("aten.view.default", linear(draft, 6, 5), size=(2, 3, 4))
+    check_pass(fused, draft.graph(draft.call("aten.add.Tensor", y, draft.x(2, 3, 4, name="r"))))
+
+
+def test_residual_behind_channels_first(draft, check_pass):
+    y = draft.call("aten.permute.default", linear(draft, 2, 3, 3, 5), dims=(0, 3, 1, 2))
+    check_pass(fused, draft.graph(draft.call("aten.add.Tensor", draft.x(2, 4, 3, 3), y)))
+
+
+def test_residual_behind_another_permutation_stays(draft, check_pass):
+    y = draft.call("aten.permute.default", linear(draft, 2, 3, 5), dims=(1, 0, 2))
+    check_pass(fused, draft.graph(draft.call("aten.add.Tensor", draft.x(3, 2, 4), y)))
+
+
+def test_broadcast_residual_stays(draft, check_pass):
+    a = draft.call("aten.add.Tensor", linear(draft, 3, 5), draft.x(1, 4))
+    b = draft.call("aten.add.Tensor", linear(draft, 1, 5), draft.x(3, 4))
+    check_pass(fused, draft.graph(a, b))
+
+
+def test_scaled_addition_stays(draft, check_pass):
+    y = draft.call("aten.add.Tensor", linear(draft, 3, 5), draft.x(3, 4), alpha=2)
+    check_pass(fused, draft.graph(y))
+
+
+def test_a_shared_result_stays(draft, check_pass):
+    y = conv(draft)
+    check_pass(fused, draft.graph(draft.call("aten.relu.default", y), y))
+
+
+def test_only_one_residual_and_activation(draft, check_pass):
+    x = draft.x(1, 3, 6, 6)
+    y = draft.call("aten.add.Tensor", conv(draft, x), x)
+    y = draft.call("aten.relu.default", draft.call("aten.add.Tensor", y, x))
+    check_pass(fused, draft.graph(draft.call("aten.sigmoid.default", y)))
