@@ -7,7 +7,7 @@ operators here. Also owns type inference, which is the same run on tensors witho
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -44,22 +44,48 @@ def run_graph(
         WeightMismatchError: a weight is missing or misshapen.
         Error: a node failed; says which, with its source.
     """
-    values = dict(_bind_inputs(graph, inputs))
-    values.update(_bind_weights(graph, weights or {}))
-    device = next((v.device for v in values.values()), torch.device("cpu"))
-    values.update((c.name, constant_tensor(c).to(device)) for c in graph.constants)
-    remaining = Counter(i for n in graph.nodes for i in n.inputs if i is not None)
-    remaining.update(o.value for o in graph.outputs)
-    with torch.no_grad():
-        for node in graph.nodes:
-            results = run_node(
-                node, [None if i is None else values[i] for i in node.inputs], device
-            )
+    run = GraphRun(graph, inputs, weights)
+    for node, results in run:
+        if observe is not None:
+            observe(node, results)
+    return run.outputs()
+
+
+class GraphRun:
+    """A run of a graph, one node at a time: iterating yields (node, results).
+
+    Values are dropped behind their last use, so memory stays that of an ordinary run. The
+    arguments are those of `run_graph`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Sequence[Any] | Mapping[str, Any],
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self.graph = graph
+        self._values = dict(_bind_inputs(graph, inputs))
+        self._values.update(_bind_weights(graph, weights or {}))
+        known = (v.device for v in self._values.values())
+        self._device = next(known, torch.device("cpu"))
+        for constant in graph.constants:
+            self._values[constant.name] = constant_tensor(constant).to(self._device)
+
+    def __iter__(self) -> Iterator[tuple[Node, list[Tensor]]]:
+        values, remaining = self._values, Counter(o.value for o in self.graph.outputs)
+        remaining.update(i for n in self.graph.nodes for i in n.inputs if i is not None)
+        for node in self.graph.nodes:
+            operands = [None if i is None else values[i] for i in node.inputs]
+            with torch.no_grad():
+                results = run_node(node, operands, self._device)
             values.update(zip((v.name for v in node.outputs), results, strict=True))
-            if observe is not None:
-                observe(node, results)
+            yield node, results
             _release(node, values, remaining)
-    return [values[o.value] for o in graph.outputs]
+
+    def outputs(self) -> list[Tensor]:
+        """Returns the graph's outputs, once all nodes have run."""
+        return [self._values[o.value] for o in self.graph.outputs]
 
 
 def _release(node: Node, values: dict[str, Tensor], remaining: Counter[str]) -> None:
