@@ -53,11 +53,11 @@ def _replace(target: Path, data: memoryview, mode: int | None) -> None:
         # 0o666 under the umask, as an ordinary open() would give; a replaced file keeps its mode.
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as f:
             if mode is not None:
-                os.chmod(temporary, stat.S_IMODE(mode))
+                temporary.chmod(stat.S_IMODE(mode))
             f.write(data)
             f.flush()
             os.fsync(f.fileno())
-        os.replace(temporary, target)
+        temporary.replace(target)
     _sync_folder(target.parent)
 
 
