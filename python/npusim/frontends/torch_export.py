@@ -103,7 +103,7 @@ def _export(
             weight_free(model, mode),
         ):
             stack.enter_context(context)
-        handle = model.register_forward_hook(_plain_outputs)
+        handle = model.register_forward_hook(plain_outputs)
         stack.callback(handle.remove)
         try:
             program = torch.export.export(
@@ -147,7 +147,7 @@ def _quiet() -> Iterator[None]:
             logger.disabled = disabled
 
 
-def _plain_outputs(module: nn.Module, args: Any, output: Any) -> Any:
+def plain_outputs(module: nn.Module, args: Any, output: Any) -> Any:
     """A forward hook: turns a dataclass that torch.export does not know into a dict."""
     if not dataclasses.is_dataclass(output) or isinstance(output, type):
         return output
