@@ -13,8 +13,18 @@ namespace {
 
 class NoTensors final : public TensorSource {
  public:
-  std::optional<HostTensor> find(std::string_view) const override { return std::nullopt; }
-  std::vector<std::string> names() const override { return {}; }
+  const CheckpointTensor* find(std::string_view) const override { return nullptr; }
+  std::vector<std::string_view> names() const override { return {}; }
+};
+
+class FileTensors final : public TensorSource {
+ public:
+  explicit FileTensors(std::shared_ptr<const Checkpoint> file) : file_(std::move(file)) {}
+  const CheckpointTensor* find(std::string_view name) const override { return file_->find(name); }
+  std::vector<std::string_view> names() const override { return file_->names(); }
+
+ private:
+  std::shared_ptr<const Checkpoint> file_;
 };
 
 std::string shape_text(std::span<const int64_t> shape) {
@@ -29,14 +39,13 @@ std::string shape_text(std::span<const int64_t> shape) {
 class Complaints {
  public:
   void missing(const WeightSpec& spec) { add("missing", std::string(spec.keys.front())); }
-  void misshapen(const WeightSpec& spec, const HostTensor& tensor) {
+  void misshapen(const WeightSpec& spec, const CheckpointTensor& tensor) {
     add("wrong shape", std::string(spec.keys.front()) + " is " + shape_text(tensor.shape) +
                            ", the program needs " + shape_text(spec.shape));
   }
-  void mistyped(const WeightSpec& spec, const HostTensor& tensor) {
-    add("wrong dtype", std::string(spec.keys.front()) + " is " +
-                           std::string(dtype_name(tensor.dtype)) + ", the program needs " +
-                           std::string(dtype_name(spec.dtype)));
+  void mistyped(const WeightSpec& spec, const CheckpointTensor& tensor) {
+    add("wrong dtype", std::string(spec.keys.front()) + " is " + tensor.dtype_name +
+                           ", the program needs " + std::string(dtype_name(spec.dtype)));
   }
   void not_finite(const WeightSpec& spec, int64_t index) {
     add("not finite", std::string(spec.keys.front()) + " at element " + std::to_string(index));
@@ -57,34 +66,40 @@ class Complaints {
   int count_ = 0;
 };
 
-std::optional<HostTensor> find(const TensorSource& source, const WeightSpec& spec) {
+const CheckpointTensor* find(const TensorSource& source, const WeightSpec& spec) {
   for (std::string_view key : spec.keys) {
-    if (std::optional<HostTensor> tensor = source.find(key)) return tensor;
+    if (const CheckpointTensor* tensor = source.find(key)) return tensor;
   }
-  return std::nullopt;
+  return nullptr;
 }
 
-// Resolves every weight of the program, in its order.
-std::vector<HostTensor> match(const Program& program, const TensorSource& source,
-                              const Weights::Options& options) {
-  std::vector<HostTensor> tensors;
+bool fits(const CheckpointTensor& tensor, DType dtype) {
+  if (!tensor.dtype) return false;
+  return *tensor.dtype == dtype || (is_float(*tensor.dtype) && is_float(dtype));
+}
+
+void check(const WeightSpec& spec, const CheckpointTensor* tensor, const Weights::Options& options,
+           Complaints& complaints) {
+  if (tensor == nullptr) {
+    complaints.missing(spec);
+  } else if (tensor->shape != spec.shape) {
+    complaints.misshapen(spec, *tensor);
+  } else if (!fits(*tensor, spec.dtype)) {
+    complaints.mistyped(spec, *tensor);
+  } else if (options.check_finite && is_float(spec.dtype)) {
+    const int64_t index = first_not_finite(tensor->data, *tensor->dtype);
+    if (index >= 0) complaints.not_finite(spec, index);
+  }
+}
+
+// Finds the tensor of every weight, in the program's order.
+std::vector<const CheckpointTensor*> match(const Program& program, const TensorSource& source,
+                                           const Weights::Options& options) {
+  std::vector<const CheckpointTensor*> tensors;
   Complaints complaints;
   for (const WeightSpec& spec : program.weights) {
-    const std::optional<HostTensor> tensor = find(source, spec);
-    if (!tensor) {
-      complaints.missing(spec);
-      continue;
-    }
-    const bool convertible = is_float(tensor->dtype) && is_float(spec.dtype);
-    if (tensor->shape != spec.shape) {
-      complaints.misshapen(spec, *tensor);
-    } else if (tensor->dtype != spec.dtype && !convertible) {
-      complaints.mistyped(spec, *tensor);
-    } else if (options.check_finite && is_float(tensor->dtype)) {
-      const int64_t index = first_not_finite(tensor->data, tensor->dtype);
-      if (index >= 0) complaints.not_finite(spec, index);
-    }
-    tensors.push_back(*tensor);
+    tensors.push_back(find(source, spec));
+    check(spec, tensors.back(), options, complaints);
   }
   complaints.raise();
   return tensors;
@@ -93,16 +108,18 @@ std::vector<HostTensor> match(const Program& program, const TensorSource& source
 std::vector<std::string> unused(const Program& program, const TensorSource& source) {
   std::unordered_set<std::string_view> keys;
   for (const WeightSpec& spec : program.weights) keys.insert(spec.keys.begin(), spec.keys.end());
-  std::vector<std::string> extra = source.names();
-  std::erase_if(extra, [&](const std::string& name) { return keys.contains(name); });
+  std::vector<std::string> extra;
+  for (std::string_view name : source.names()) {
+    if (!keys.contains(name)) extra.emplace_back(name);
+  }
   std::sort(extra.begin(), extra.end());
   return extra;
 }
 
-std::vector<std::byte> converted(const HostTensor& tensor, DType dtype) {
-  const size_t elements = tensor.data.size() / static_cast<size_t>(dtype_size(tensor.dtype));
+std::vector<std::byte> converted(const CheckpointTensor& tensor, DType dtype) {
+  const size_t elements = tensor.data.size() / static_cast<size_t>(dtype_size(*tensor.dtype));
   std::vector<std::byte> out(elements * static_cast<size_t>(dtype_size(dtype)));
-  convert_floats(tensor.data, tensor.dtype, out, dtype);
+  convert_floats(tensor.data, *tensor.dtype, out, dtype);
   return out;
 }
 
@@ -130,14 +147,18 @@ uint64_t next_serial() {
 
 std::shared_ptr<const TensorSource> no_tensors() { return std::make_shared<NoTensors>(); }
 
+std::shared_ptr<const TensorSource> open_checkpoint(const std::filesystem::path& path) {
+  return std::make_shared<FileTensors>(Checkpoint::open(path));
+}
+
 std::shared_ptr<const Weights> Weights::load(std::shared_ptr<const Program> program,
                                              std::shared_ptr<Device> device,
                                              std::shared_ptr<const TensorSource> source,
                                              const Options& options) {
-  const std::vector<HostTensor> tensors = match(*program, *source, options);
+  const std::vector<const CheckpointTensor*> tensors = match(*program, *source, options);
   std::shared_ptr<Weights> weights(new Weights(program, std::move(device)));
   weights->extra_ = unused(*program, *source);
-  for (size_t i = 0; i < tensors.size(); ++i) weights->place(program->weights[i], tensors[i]);
+  for (size_t i = 0; i < tensors.size(); ++i) weights->place(program->weights[i], *tensors[i]);
   weights->run_init();
   weights->release(std::move(source));
   return weights;
@@ -157,15 +178,15 @@ Weights::Weights(std::shared_ptr<const Program> program, std::shared_ptr<Device>
 }
 
 // Shows a tensor to the device: in place if it can be, else as a copy.
-void Weights::place(const WeightSpec& spec, const HostTensor& tensor) {
-  const bool fits = tensor.dtype == spec.dtype;
-  if (fits && device_->shares_host_memory() && is_aligned(tensor.data.data(), spec.dtype)) {
+void Weights::place(const WeightSpec& spec, const CheckpointTensor& tensor) {
+  const bool same = *tensor.dtype == spec.dtype;
+  if (same && device_->shares_host_memory() && is_aligned(tensor.data.data(), spec.dtype)) {
     // The device only reads it: the program says so, and encode checks that kernels keep to it.
     addresses_[spec.buffer] = const_cast<std::byte*>(tensor.data.data());
     return;
   }
   std::shared_ptr<Memory> memory = device_->allocate(program_->buffers[spec.buffer].bytes);
-  if (fits) {
+  if (same) {
     device_->upload(*memory, 0, tensor.data);
   } else {
     device_->upload(*memory, 0, converted(tensor, spec.dtype));

@@ -7,39 +7,32 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cpp/runtime/device.h"
 #include "cpp/runtime/program.h"
+#include "cpp/runtime/safetensors.h"
 
 namespace npusim {
 
-// A dense row-major tensor in host memory, owned by the source it came from.
-struct HostTensor {
-  DType dtype;
-  std::vector<int64_t> shape;
-  std::span<const std::byte> data;
-};
-
-// Named tensors: a checkpoint file, or what a caller holds in memory.
+// Named tensors in host memory: a checkpoint file, or what a caller holds. Valid, with all that
+// find returned, for as long as the source lives.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
-  virtual std::optional<HostTensor> find(std::string_view name) const = 0;
-  virtual std::vector<std::string> names() const = 0;
+  virtual const CheckpointTensor* find(std::string_view name) const = 0;
+  virtual std::vector<std::string_view> names() const = 0;
 };
 
 // A source without tensors, for programs without weights.
 std::shared_ptr<const TensorSource> no_tensors();
 
-// The tensors of a .safetensors file, of the shards a *.safetensors.index.json lists, or of a
-// folder that holds either. Throws Error(kIo or kFormat).
-std::shared_ptr<const TensorSource> open_checkpoint(const std::string& path);
+// What Checkpoint::open finds at the path. Throws Error(kIo or kFormat).
+std::shared_ptr<const TensorSource> open_checkpoint(const std::filesystem::path& path);
 
 class Weights {
  public:
@@ -65,7 +58,7 @@ class Weights {
 
  private:
   Weights(std::shared_ptr<const Program> program, std::shared_ptr<Device> device);
-  void place(const WeightSpec& spec, const HostTensor& tensor);
+  void place(const WeightSpec& spec, const CheckpointTensor& tensor);
   void run_init();
   void release(std::shared_ptr<const TensorSource> source);
 

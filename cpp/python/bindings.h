@@ -1,0 +1,19 @@
+// What module.cpp assembles the Python module from.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "cpp/runtime/error.h"
+
+namespace npusim::python {
+
+void bind_device(pybind11::module_& module);
+void bind_buffer(pybind11::module_& module);
+void bind_program(pybind11::module_& module);
+void bind_executor(pybind11::module_& module);
+void bind_session(pybind11::module_& module);
+
+// Sets the class of npusim.errors that the code stands for as the pending Python error.
+void set_python_error(const Error& error);
+
+}  // namespace npusim::python

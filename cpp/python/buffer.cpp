@@ -1,0 +1,177 @@
+#include "cpp/python/buffer.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <string>
+
+#include "cpp/python/bindings.h"
+#include "cpp/python/dlpack.h"
+#include "cpp/runtime/borrowed_memory.h"
+#include "cpp/runtime/error.h"
+
+namespace py = pybind11;
+
+namespace npusim::python {
+namespace {
+
+using Shape = std::vector<int64_t>;
+
+constexpr int64_t kMostBytes = int64_t{1} << 40;
+
+// Format characters of the struct module, by dtype. bfloat16 has none and shows its bits.
+const char* buffer_format(DType dtype) {
+  constexpr const char* kFormats[] = {"f", "e", "H", "d", "q", "i", "h", "b", "B", "?"};
+  return kFormats[static_cast<int>(dtype)];
+}
+
+DeviceBuffer allocate(std::shared_ptr<Device> device, std::string_view dtype, Shape shape,
+                      std::optional<Shape> alloc_shape) {
+  DeviceBuffer buffer{.device = std::move(device), .memory = nullptr, .dtype = dtype_from_name(dtype)};
+  buffer.shape = std::move(shape);
+  buffer.alloc_shape = alloc_shape.value_or(buffer.shape);
+  if (buffer.alloc_shape.size() != buffer.shape.size()) {
+    throw Error(ErrorCode::kInput, "shape and alloc_shape differ in rank");
+  }
+  for (size_t i = 0; i < buffer.shape.size(); ++i) {
+    if (buffer.shape[i] > buffer.alloc_shape[i]) {
+      throw Error(ErrorCode::kInput, "alloc_shape is smaller than shape");
+    }
+  }
+  dense_bytes(buffer.shape, buffer.dtype);  // refuses negative extents
+  buffer.memory = buffer.device->allocate(dense_bytes(buffer.alloc_shape, buffer.dtype));
+  return buffer;
+}
+
+// Shares the memory of a contiguous array whose elements are as wide as those of `dtype`.
+DeviceBuffer borrow(std::shared_ptr<Device> device, std::string_view dtype, Shape shape,
+                    const py::array& array) {
+  DeviceBuffer buffer{.device = std::move(device), .memory = nullptr, .dtype = dtype_from_name(dtype)};
+  const int64_t bytes = dense_bytes(shape, buffer.dtype);
+  if (!buffer.device->shares_host_memory() || !(array.flags() & py::array::c_style) ||
+      array.nbytes() != bytes) {
+    throw Error(ErrorCode::kInput, "the array cannot be shared with the device");
+  }
+  buffer.shape = buffer.alloc_shape = std::move(shape);
+  buffer.writable = array.writeable();
+  auto* data = static_cast<std::byte*>(const_cast<void*>(array.data()));
+  buffer.memory = std::make_shared<BorrowedMemory>(data, bytes, keep_alive(array));
+  return buffer;
+}
+
+py::buffer_info describe(const DeviceBuffer& buffer) {
+  if (!buffer.device->shares_host_memory()) {
+    throw py::buffer_error("the buffer does not lie in host memory; use to_numpy()");
+  }
+  const int64_t width = dtype_size(buffer.dtype);
+  Shape strides = row_major(buffer.alloc_shape);
+  for (int64_t& stride : strides) stride *= width;
+  return {buffer.memory->data(),
+          width,
+          buffer_format(buffer.dtype),
+          static_cast<py::ssize_t>(buffer.shape.size()),
+          {buffer.shape.begin(), buffer.shape.end()},
+          {strides.begin(), strides.end()},
+          !buffer.writable};
+}
+
+py::bytes read(const DeviceBuffer& buffer) {
+  std::string bytes(static_cast<size_t>(buffer.memory->bytes()), '\0');
+  buffer.device->download(std::as_writable_bytes(std::span(bytes)), *buffer.memory, 0);
+  return py::bytes(bytes);
+}
+
+void write(DeviceBuffer& buffer, const py::bytes& given) {
+  const std::string_view bytes = given;
+  if (static_cast<int64_t>(bytes.size()) != buffer.memory->bytes() || !buffer.writable) {
+    throw Error(ErrorCode::kInput, "the buffer cannot take these bytes");
+  }
+  buffer.device->upload(*buffer.memory, 0, std::as_bytes(std::span(bytes)));
+}
+
+}  // namespace
+
+std::optional<DType> find_dtype(std::string_view name) {
+  for (int code = 0; code <= static_cast<int>(DType::kBool); ++code) {
+    const auto dtype = static_cast<DType>(code);
+    if (dtype_name(dtype) == name) return dtype;
+  }
+  return std::nullopt;
+}
+
+DType dtype_from_name(std::string_view name) {
+  if (const std::optional<DType> dtype = find_dtype(name)) return *dtype;
+  throw Error(ErrorCode::kInput, "npusim has no dtype " + std::string(name));
+}
+
+Shape row_major(std::span<const int64_t> shape) {
+  Shape strides(shape.size());
+  int64_t step = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    strides[i] = step;
+    step *= shape[i];
+  }
+  return strides;
+}
+
+int64_t dense_bytes(std::span<const int64_t> shape, DType dtype) {
+  int64_t limit = kMostBytes / dtype_size(dtype), elements = 1;
+  bool empty = false;
+  for (const int64_t extent : shape) {
+    if (extent < 0) throw Error(ErrorCode::kInput, "a shape has a negative extent");
+    if (extent > limit) throw Error(ErrorCode::kInput, "a tensor is larger than a terabyte");
+    if (extent == 0) {
+      empty = true;
+      continue;
+    }
+    limit /= extent;
+    elements *= extent;
+  }
+  return empty ? 0 : elements * dtype_size(dtype);
+}
+
+std::shared_ptr<const void> keep_alive(py::object object) {
+  return {object.release().ptr(), [](const void* held) {
+            const py::gil_scoped_acquire gil;
+            Py_DECREF(static_cast<PyObject*>(const_cast<void*>(held)));
+          }};
+}
+
+void bind_buffer(py::module_& module) {
+  py::class_<DeviceBuffer, std::shared_ptr<DeviceBuffer>>(
+      module, "DeviceBuffer", py::buffer_protocol(),
+      "A dense row-major tensor on a device; zero at first.")
+      .def(py::init(&allocate), py::arg("device"), py::arg("dtype"), py::arg("shape"),
+           py::arg("alloc_shape") = py::none())
+      .def(py::init(&borrow), py::arg("device"), py::arg("dtype"), py::arg("shape"),
+           py::kw_only(), py::arg("array"))
+      .def(py::init([](std::shared_ptr<Device> device, const py::capsule& capsule) {
+             return from_dlpack(capsule, std::move(device));
+           }),
+           py::arg("device"), py::arg("capsule"))
+      .def_buffer(&describe)
+      .def_readonly("device", &DeviceBuffer::device)
+      .def_property_readonly("dtype",
+                             [](const DeviceBuffer& self) { return dtype_name(self.dtype); })
+      .def_property_readonly("shape",
+                             [](const DeviceBuffer& self) { return py::tuple(py::cast(self.shape)); })
+      .def_property_readonly(
+          "alloc_shape",
+          [](const DeviceBuffer& self) { return py::tuple(py::cast(self.alloc_shape)); })
+      .def_readonly("writable", &DeviceBuffer::writable)
+      .def_property_readonly("nbytes",
+                             [](const DeviceBuffer& self) { return self.memory->bytes(); })
+      .def_property_readonly(
+          "address",
+          [](const DeviceBuffer& self) { return reinterpret_cast<uintptr_t>(self.memory->data()); })
+      .def("read", &read, "Downloads the bytes of alloc_shape.")
+      .def("write", &write, py::arg("bytes"), "Uploads the bytes of alloc_shape.")
+      .def(
+          "__dlpack__",
+          [](const DeviceBuffer& self, const py::kwargs&) { return to_dlpack(self); },
+          "Lends the tensor to a DLPack consumer, without a copy.")
+      .def("__dlpack_device__",
+           [](const DeviceBuffer&) { return py::make_tuple(1, 0); });
+}
+
+}  // namespace npusim::python

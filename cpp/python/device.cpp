@@ -1,0 +1,51 @@
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "cpp/cpu/isa.h"
+#include "cpp/python/bindings.h"
+#include "cpp/runtime/device.h"
+
+namespace py = pybind11;
+
+namespace npusim::python {
+namespace {
+
+std::vector<std::string_view> isa_names() {
+  std::vector<std::string_view> names;
+  for (const cpu::Isa& isa : cpu::usable_isas()) names.push_back(isa.name);
+  return names;
+}
+
+// Kernel name -> parameter schema, of one instruction set.
+py::dict kernel_schemas(std::string_view isa) {
+  py::dict schemas;
+  for (const cpu::KernelEntry* kernel : cpu::choose_isa(isa).kernels()) {
+    if (kernel != nullptr) schemas[kernel->name] = kernel->schema;
+  }
+  return schemas;
+}
+
+std::shared_ptr<Device> open(std::string_view name, std::optional<int> threads, bool pin_threads,
+                             std::optional<std::string> isa) {
+  const DeviceOptions options{.threads = threads.value_or(0),
+                              .pin_threads = pin_threads,
+                              .isa = std::move(isa).value_or("")};
+  return open_device(name, options);
+}
+
+}  // namespace
+
+void bind_device(py::module_& module) {
+  module.def("device_names", &device_names, "The devices of this build, in order of preference.");
+  module.def("isa_names", &isa_names, "Instruction sets the cpu device can use here, best first.");
+  module.def("kernel_schemas", &kernel_schemas, py::arg("isa") = "",
+             "The cpu kernels of an instruction set: name -> parameter schema.");
+  py::class_<Device, std::shared_ptr<Device>>(module, "Device")
+      .def(py::init(&open), py::arg("name"), py::arg("threads") = py::none(),
+           py::arg("pin_threads") = false, py::arg("isa") = py::none())
+      .def_property_readonly("name", &Device::name)
+      .def_property_readonly("description", &Device::description)
+      .def_property_readonly("shares_host_memory", &Device::shares_host_memory);
+}
+
+}  // namespace npusim::python

@@ -1,0 +1,149 @@
+#include "cpp/python/dlpack.h"
+
+#include <string>
+
+#include "cpp/runtime/borrowed_memory.h"
+#include "cpp/runtime/error.h"
+
+namespace py = pybind11;
+
+namespace npusim::python {
+namespace {
+
+// The C structs of DLPack's ABI, version 0.x.
+struct DlDevice {
+  int32_t type;
+  int32_t id;
+};
+struct DlDataType {
+  uint8_t code;
+  uint8_t bits;
+  uint16_t lanes;
+};
+struct DlTensor {
+  void* data;
+  DlDevice device;
+  int32_t ndim;
+  DlDataType dtype;
+  int64_t* shape;
+  int64_t* strides;  // null: dense, row-major
+  uint64_t byte_offset;
+};
+struct DlManagedTensor {
+  DlTensor tensor;
+  void* manager;
+  void (*deleter)(DlManagedTensor*);
+};
+
+constexpr int32_t kDlCpu = 1;
+constexpr int32_t kDlCudaHost = 3;
+constexpr const char* kFresh = "dltensor";
+constexpr const char* kUsed = "used_dltensor";
+
+enum DlCode : uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kBool = 6 };
+
+constexpr struct {
+  DType dtype;
+  uint8_t code, bits;
+} kTypes[] = {
+    {DType::kFloat32, kFloat, 32}, {DType::kFloat16, kFloat, 16}, {DType::kBfloat16, kBfloat, 16},
+    {DType::kFloat64, kFloat, 64}, {DType::kInt64, kInt, 64},     {DType::kInt32, kInt, 32},
+    {DType::kInt16, kInt, 16},     {DType::kInt8, kInt, 8},       {DType::kUint8, kUInt, 8},
+    {DType::kBool, kBool, 8},
+};
+
+DlDataType dl_type(DType dtype) {
+  for (const auto& type : kTypes) {
+    if (type.dtype == dtype) return {type.code, type.bits, 1};
+  }
+  throw Error(ErrorCode::kInput, "DLPack has no such dtype");
+}
+
+DType dtype_of(const DlDataType& given) {
+  for (const auto& type : kTypes) {
+    if (type.code == given.code && type.bits == given.bits && given.lanes == 1) return type.dtype;
+  }
+  throw Error(ErrorCode::kInput, "a DLPack tensor has a dtype npusim does not know (code " +
+                                     std::to_string(given.code) + ", " +
+                                     std::to_string(given.bits) + " bits)");
+}
+
+// What an exported tensor points into.
+struct Exported {
+  std::shared_ptr<Memory> memory;
+  std::vector<int64_t> shape, strides;
+  DlManagedTensor managed;
+};
+
+bool is_dense(const DlTensor& tensor) {
+  if (tensor.strides == nullptr) return true;
+  int64_t step = 1;
+  for (int32_t i = tensor.ndim - 1; i >= 0; --i) {
+    if (tensor.shape[i] == 0) return true;
+    if (tensor.shape[i] != 1 && tensor.strides[i] != step) return false;
+    step *= tensor.shape[i];
+  }
+  return true;
+}
+
+}  // namespace
+
+py::capsule to_dlpack(const DeviceBuffer& buffer) {
+  if (!buffer.device->shares_host_memory()) {
+    throw Error(ErrorCode::kInput, "only a buffer in host memory can be lent through DLPack");
+  }
+  if (!buffer.writable) {
+    throw py::buffer_error("the buffer is read only, which DLPack cannot say; copy it first");
+  }
+  auto exported = std::make_unique<Exported>();
+  exported->memory = buffer.memory;
+  exported->shape = buffer.shape;
+  exported->strides = row_major(buffer.alloc_shape);
+  exported->managed = {
+      .tensor = {.data = buffer.memory->data(),
+                 .device = {kDlCpu, 0},
+                 .ndim = static_cast<int32_t>(buffer.shape.size()),
+                 .dtype = dl_type(buffer.dtype),
+                 .shape = exported->shape.data(),
+                 .strides = exported->strides.data(),
+                 .byte_offset = 0},
+      .manager = exported.get(),
+      .deleter = [](DlManagedTensor* self) { delete static_cast<Exported*>(self->manager); }};
+  const auto drop = [](PyObject* capsule) {
+    // A consumer renames the capsule and takes the tensor over.
+    if (PyCapsule_IsValid(capsule, kFresh)) {
+      auto* managed = static_cast<DlManagedTensor*>(PyCapsule_GetPointer(capsule, kFresh));
+      managed->deleter(managed);
+    }
+  };
+  py::capsule capsule(&exported->managed, kFresh, drop);
+  exported.release();
+  return capsule;
+}
+
+DeviceBuffer from_dlpack(const py::capsule& capsule, std::shared_ptr<Device> device) {
+  if (!PyCapsule_IsValid(capsule.ptr(), kFresh)) {
+    throw Error(ErrorCode::kInput, "the DLPack capsule is used up, or of a version newer than 0.x");
+  }
+  auto* managed = static_cast<DlManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), kFresh));
+  const DlTensor& tensor = managed->tensor;
+  if (tensor.device.type != kDlCpu && tensor.device.type != kDlCudaHost) {
+    throw Error(ErrorCode::kInput, "a DLPack tensor is not in host memory; copy it there first");
+  }
+  if (!is_dense(tensor)) throw Error(ErrorCode::kInput, "a DLPack tensor is not contiguous");
+  DeviceBuffer buffer{.device = std::move(device), .memory = nullptr, .dtype = dtype_of(tensor.dtype)};
+  buffer.shape.assign(tensor.shape, tensor.shape + tensor.ndim);
+  buffer.alloc_shape = buffer.shape;
+  const int64_t bytes = dense_bytes(buffer.shape, buffer.dtype);
+  auto* data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+  const std::shared_ptr<const void> owner(managed, [](const DlManagedTensor* taken) {
+    if (taken->deleter == nullptr) return;
+    const py::gil_scoped_acquire gil;
+    taken->deleter(const_cast<DlManagedTensor*>(taken));
+  });
+  PyCapsule_SetName(capsule.ptr(), kUsed);
+  buffer.memory = std::make_shared<BorrowedMemory>(data, bytes, owner);
+  return buffer;
+}
+
+}  // namespace npusim::python

@@ -1,0 +1,148 @@
+#include "cpp/runtime/executor.h"
+
+#include <pybind11/functional.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <pybind11/stl/filesystem.h>
+
+#include <map>
+
+#include "cpp/python/bindings.h"
+#include "cpp/python/buffer.h"
+#include "cpp/runtime/weights.h"
+
+namespace py = pybind11;
+
+namespace npusim::python {
+namespace {
+
+using Buffers = std::vector<std::shared_ptr<DeviceBuffer>>;
+
+// Tensors that Python objects hold in memory.
+class HeldTensors final : public TensorSource {
+ public:
+  // name -> (dtype, shape, address, owner): dense row-major elements at `address`.
+  explicit HeldTensors(const py::dict& tensors) : owner_(keep_alive(tensors)) {
+    for (const auto& [key, value] : tensors) {
+      const auto entry = py::cast<py::tuple>(value);
+      CheckpointTensor tensor{.name = py::cast<std::string>(key),
+                              .dtype_name = py::cast<std::string>(entry[0]),
+                              .dtype = find_dtype(py::cast<std::string>(entry[0])),
+                              .shape = py::cast<std::vector<int64_t>>(entry[1]),
+                              .data = {}};
+      if (tensor.dtype) {
+        const auto* data = reinterpret_cast<const std::byte*>(py::cast<uintptr_t>(entry[2]));
+        tensor.data = {data, static_cast<size_t>(dense_bytes(tensor.shape, *tensor.dtype))};
+      }
+      tensors_.emplace(tensor.name, std::move(tensor));
+    }
+  }
+
+  const CheckpointTensor* find(std::string_view name) const override {
+    const auto found = tensors_.find(name);
+    return found == tensors_.end() ? nullptr : &found->second;
+  }
+
+  std::vector<std::string_view> names() const override {
+    std::vector<std::string_view> names;
+    for (const auto& [name, tensor] : tensors_) names.push_back(name);
+    return names;
+  }
+
+ private:
+  std::shared_ptr<const void> owner_;
+  std::map<std::string, CheckpointTensor, std::less<>> tensors_;
+};
+
+std::shared_ptr<Weights> load_weights(std::shared_ptr<Program> program,
+                                      std::shared_ptr<Device> device,
+                                      std::shared_ptr<const TensorSource> source,
+                                      bool check_finite) {
+  const py::gil_scoped_release unlocked;
+  const Weights::Options options{.check_finite = check_finite};
+  return std::const_pointer_cast<Weights>(
+      Weights::load(std::move(program), std::move(device), std::move(source), options));
+}
+
+std::vector<Binding> bindings(const Executor& executor, const Buffers& buffers) {
+  std::vector<Binding> out;
+  for (const auto& buffer : buffers) {
+    if (buffer->device.get() != &executor.device()) {
+      throw Error(ErrorCode::kInput, "a buffer lies on another device than the executor's; make it "
+                                     "with the same Device object");
+    }
+    out.push_back(buffer->binding());
+  }
+  return out;
+}
+
+std::vector<Binding> writable_bindings(const Executor& executor, const Buffers& buffers) {
+  for (const auto& buffer : buffers) {
+    if (!buffer->writable) throw Error(ErrorCode::kInput, "an output buffer is read only");
+  }
+  return bindings(executor, buffers);
+}
+
+void run(Executor& self, size_t method, const Buffers& inputs, const Buffers& outputs,
+         const Weights* weights) {
+  const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
+  const py::gil_scoped_release unlocked;
+  self.run(method, in, out, weights);
+}
+
+void observe(Executor& self, size_t method, const Buffers& inputs, const Buffers& outputs,
+             const Weights* weights, const py::function& after) {
+  const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
+  const auto tap = [&](size_t index) {
+    const py::gil_scoped_acquire locked;
+    after(index);
+  };
+  const py::gil_scoped_release unlocked;
+  self.observe(method, in, out, weights, tap);
+}
+
+py::object read_buffer(const Executor& self, uint32_t index) {
+  const Binding bytes = self.buffer(index);
+  if (bytes.data() == nullptr || !self.device().shares_host_memory()) return py::none();
+  return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+}  // namespace
+
+void bind_executor(py::module_& module) {
+  py::class_<Weights, std::shared_ptr<Weights>>(module, "Weights")
+      .def_static(
+          "from_file",
+          [](std::shared_ptr<Program> program, std::shared_ptr<Device> device,
+             const std::filesystem::path& path, bool check_finite) {
+            return load_weights(std::move(program), std::move(device), open_checkpoint(path),
+                                check_finite);
+          },
+          py::arg("program"), py::arg("device"), py::arg("path"), py::arg("check_finite") = false)
+      .def_static(
+          "from_memory",
+          [](std::shared_ptr<Program> program, std::shared_ptr<Device> device,
+             const py::dict& tensors, bool check_finite) {
+            return load_weights(std::move(program), std::move(device),
+                                std::make_shared<HeldTensors>(tensors), check_finite);
+          },
+          py::arg("program"), py::arg("device"), py::arg("tensors"),
+          py::arg("check_finite") = false,
+          "tensors: name -> (dtype, shape, address, owner); the elements at address are dense.")
+      .def_property_readonly("extra", &Weights::extra,
+                             "Tensors of the checkpoint that the program does not use.");
+  py::class_<Executor, std::shared_ptr<Executor>>(module, "Executor")
+      .def(py::init([](std::shared_ptr<Program> program, std::shared_ptr<Device> device) {
+             return std::make_shared<Executor>(std::move(program), std::move(device));
+           }),
+           py::arg("program"), py::arg("device"))
+      .def("method_index", &Executor::method_index, py::arg("name"))
+      .def("run", &run, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
+           py::arg("weights"))
+      .def("observe", &observe, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
+           py::arg("weights"), py::arg("after"))
+      .def("read_buffer", &read_buffer, py::arg("index"),
+           "The bytes of a program buffer, or None when it is not bound.");
+}
+
+}  // namespace npusim::python

@@ -1,0 +1,56 @@
+// The Python module npusim._runtime: a thin face of the C++ runtime. What people call lies in
+// python/npusim/runtime; what stands here is what that package needs.
+#include <pybind11/pybind11.h>
+
+#include "cpp/python/bindings.h"
+
+namespace py = pybind11;
+
+namespace npusim::python {
+namespace {
+
+const char* class_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kFormat:
+    case ErrorCode::kVersion:
+      return "ProgramFormatError";
+    case ErrorCode::kWeights:
+      return "WeightMismatchError";
+    case ErrorCode::kInput:
+      return "ShapeError";
+    case ErrorCode::kDevice:
+    case ErrorCode::kBusy:
+      return "DeviceError";
+    case ErrorCode::kData:
+    case ErrorCode::kIo:
+      break;
+  }
+  return "Error";
+}
+
+}  // namespace
+
+void set_python_error(const Error& error) {
+  const py::object type = py::module_::import("npusim.errors").attr(class_of(error.code()));
+  PyErr_SetString(type.ptr(), error.what());
+}
+
+}  // namespace npusim::python
+
+PYBIND11_MODULE(_runtime, module) {
+  using namespace npusim::python;
+  module.doc() = "The C++ runtime of npusim.";
+  module.attr("__version__") = NPUSIM_VERSION;
+  py::register_local_exception_translator([](std::exception_ptr pending) {
+    try {
+      std::rethrow_exception(pending);
+    } catch (const npusim::Error& error) {
+      set_python_error(error);
+    }
+  });
+  bind_device(module);
+  bind_buffer(module);
+  bind_program(module);
+  bind_executor(module);
+  bind_session(module);
+}

@@ -1,0 +1,107 @@
+#include "cpp/runtime/program.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <pybind11/stl/filesystem.h>
+
+#include "cpp/python/bindings.h"
+
+namespace py = pybind11;
+
+namespace npusim::python {
+namespace {
+
+using Handle = std::shared_ptr<Program>;
+
+// Everything in Program is const to its users; pybind11 wants to hold it without.
+Handle held(std::shared_ptr<const Program> program) {
+  return std::const_pointer_cast<Program>(std::move(program));
+}
+
+template <typename Numbers>
+py::tuple numbers(const Numbers& values) {
+  py::tuple out(values.size());
+  for (size_t i = 0; i < values.size(); ++i) out[i] = py::int_(values[i]);
+  return out;
+}
+
+const Method& method_at(const Program& program, size_t index) {
+  if (index >= program.methods.size()) throw py::index_error("no such method");
+  return program.methods[index];
+}
+
+// (name, buffer, dtype, shape, alloc_shape) of each.
+py::list specs(const std::vector<TensorSpec>& tensors) {
+  py::list out;
+  for (const TensorSpec& spec : tensors) {
+    out.append(py::make_tuple(spec.name, spec.buffer, dtype_name(spec.dtype), numbers(spec.shape),
+                              numbers(spec.alloc_shape)));
+  }
+  return out;
+}
+
+// (kernel, node, source) of each command.
+py::list commands(const Program& program, const Method& method) {
+  py::list out;
+  for (const Command& command : method.commands) {
+    const NodeInfo& node = program.nodes[command.node];
+    out.append(py::make_tuple(program.kernels[command.kernel].name, node.name, node.source));
+  }
+  return out;
+}
+
+// (kind, bytes, offset, name) of each buffer.
+py::list buffers(const Program& program) {
+  py::list out;
+  for (const Buffer& buffer : program.buffers) {
+    out.append(py::make_tuple(static_cast<int>(buffer.kind), buffer.bytes, buffer.offset,
+                              buffer.name));
+  }
+  return out;
+}
+
+// (keys, dtype, shape) of each checkpoint tensor.
+py::list weights(const Program& program) {
+  py::list out;
+  for (const WeightSpec& spec : program.weights) {
+    out.append(py::make_tuple(py::tuple(py::cast(spec.keys)), dtype_name(spec.dtype),
+                              numbers(spec.shape)));
+  }
+  return out;
+}
+
+}  // namespace
+
+void bind_program(py::module_& module) {
+  py::class_<Program, Handle>(module, "Program")
+      .def_static(
+          "open", [](const std::filesystem::path& path) { return held(Program::open(path)); },
+          py::arg("path"))
+      .def_static(
+          "from_bytes",
+          [](const py::bytes& bytes) {
+            return held(Program::from_bytes(std::as_bytes(std::span(std::string_view(bytes)))));
+          },
+          py::arg("bytes"))
+      .def_property_readonly("target", [](const Program& self) { return self.target; })
+      .def_property_readonly("metadata", [](const Program& self) { return self.metadata; })
+      .def_property_readonly("methods",
+                             [](const Program& self) {
+                               py::list names;
+                               for (const Method& method : self.methods) names.append(method.name);
+                               return names;
+                             })
+      .def("inputs", [](const Program& self, size_t m) { return specs(method_at(self, m).inputs); })
+      .def("outputs",
+           [](const Program& self, size_t m) { return specs(method_at(self, m).outputs); })
+      .def("commands",
+           [](const Program& self, size_t m) { return commands(self, method_at(self, m)); })
+      .def("arena_bytes",
+           [](const Program& self, size_t m) { return method_at(self, m).arena_bytes; })
+      .def_property_readonly("buffers", &buffers)
+      .def_property_readonly("weights", &weights)
+      .def_readonly("persistent_bytes", &Program::persistent_bytes)
+      .def_readonly("state_bytes", &Program::state_bytes);
+}
+
+}  // namespace npusim::python

@@ -1,0 +1,148 @@
+"""The C++ runtime of npusim. `npusim.runtime` is its public face."""
+
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import Any, overload
+
+from numpy.typing import NDArray
+from typing_extensions import CapsuleType
+
+__version__: str
+
+# name, buffer, dtype, shape, alloc_shape
+_SpecRow = tuple[str, int, str, tuple[int, ...], tuple[int, ...]]
+
+def device_names() -> list[str]:
+    """The devices of this build, in order of preference."""
+
+def isa_names() -> list[str]:
+    """Instruction sets the cpu device can use here, best first."""
+
+def kernel_schemas(isa: str = "") -> dict[str, str]:
+    """The cpu kernels of an instruction set: name -> parameter schema."""
+
+class Device:
+    def __init__(
+        self,
+        name: str,
+        threads: int | None = None,
+        pin_threads: bool = False,
+        isa: str | None = None,
+    ) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def shares_host_memory(self) -> bool: ...
+
+class DeviceBuffer:
+    """A dense row-major tensor on a device; zero at first."""
+
+    @overload
+    def __init__(
+        self,
+        device: Device,
+        dtype: str,
+        shape: Sequence[int],
+        alloc_shape: Sequence[int] | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self, device: Device, dtype: str, shape: Sequence[int], *, array: NDArray[Any]
+    ) -> None: ...
+    @overload
+    def __init__(self, device: Device, capsule: CapsuleType) -> None: ...
+    @property
+    def device(self) -> Device: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def alloc_shape(self) -> tuple[int, ...]: ...
+    @property
+    def writable(self) -> bool: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+    def read(self) -> bytes:
+        """Downloads the bytes of alloc_shape."""
+
+    def write(self, bytes: bytes) -> None:
+        """Uploads the bytes of alloc_shape."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __dlpack__(self, **kwargs: Any) -> CapsuleType: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+class Program:
+    @staticmethod
+    def open(path: str | PathLike[str]) -> Program: ...
+    @staticmethod
+    def from_bytes(bytes: bytes) -> Program: ...
+    @property
+    def target(self) -> str: ...
+    @property
+    def metadata(self) -> str: ...
+    @property
+    def methods(self) -> list[str]: ...
+    def inputs(self, method: int) -> list[_SpecRow]: ...
+    def outputs(self, method: int) -> list[_SpecRow]: ...
+    def commands(self, method: int) -> list[tuple[str, str, str]]: ...
+    def arena_bytes(self, method: int) -> int: ...
+    @property
+    def buffers(self) -> list[tuple[int, int, int, str]]: ...
+    @property
+    def weights(self) -> list[tuple[tuple[str, ...], str, tuple[int, ...]]]: ...
+    @property
+    def persistent_bytes(self) -> int: ...
+    @property
+    def state_bytes(self) -> int: ...
+
+class Weights:
+    """The weights of a program on a device; may serve several executors at once."""
+
+    @staticmethod
+    def from_file(
+        program: Program, device: Device, path: str | PathLike[str], check_finite: bool = False
+    ) -> Weights: ...
+    @staticmethod
+    def from_memory(
+        program: Program,
+        device: Device,
+        tensors: Mapping[str, tuple[str, tuple[int, ...], int, object]],
+        check_finite: bool = False,
+    ) -> Weights:
+        """tensors: name -> (dtype, shape, address, owner); the elements at address are dense."""
+
+    @property
+    def extra(self) -> list[str]:
+        """Tensors of the checkpoint that the program does not use."""
+
+class Executor:
+    def __init__(self, program: Program, device: Device) -> None: ...
+    def method_index(self, name: str) -> int: ...
+    def run(
+        self,
+        method: int,
+        inputs: Sequence[DeviceBuffer],
+        outputs: Sequence[DeviceBuffer],
+        weights: Weights | None,
+    ) -> None: ...
+    def observe(
+        self,
+        method: int,
+        inputs: Sequence[DeviceBuffer],
+        outputs: Sequence[DeviceBuffer],
+        weights: Weights | None,
+        after: Callable[[int], None],
+    ) -> None: ...
+    def read_buffer(self, index: int) -> bytes | None:
+        """The bytes of a program buffer, or None when it is not bound."""
+
+class Session:
+    def __init__(self, executor: Executor, weights: Weights | None, method: int) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]: ...
+    def _call_slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]: ...

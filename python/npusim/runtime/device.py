@@ -1,0 +1,164 @@
+"""Device and DeviceBuffer: where programs run, and tensors that live there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from npusim import _runtime
+from npusim.errors import ShapeError
+from npusim.program.program import TensorSpec
+from npusim.runtime.host import (
+    Array,
+    dtype_of,
+    from_bfloat16_bits,
+    is_torch,
+    numpy_dtype,
+    to_bfloat16_bits,
+)
+
+
+class Device(_runtime.Device):
+    """A device to run programs on.
+
+    Args:
+        name: "cpu", or "null", which accepts every program and computes nothing.
+        threads: workers of a cpu device, the calling thread included; None: one a physical core.
+        pin_threads: keep each worker on a core of its own (Linux).
+        isa: instruction set of a cpu device, of those `npusim doctor` lists; None: the one in the
+            environment variable NPUSIM_ISA, or the best.
+
+    Raises:
+        DeviceError: no such device or instruction set here, or an option it cannot serve.
+
+    Attributes:
+        description: processor, instruction set and threads, for people.
+    """
+
+    def __init__(
+        self,
+        name: str = "cpu",
+        *,
+        threads: int | None = None,
+        pin_threads: bool = False,
+        isa: str | None = None,
+    ) -> None:
+        super().__init__(name, threads, pin_threads, isa)
+
+    def __repr__(self) -> str:
+        return f"Device({self.name!r}: {self.description})"
+
+
+class DeviceBuffer(_runtime.DeviceBuffer):
+    """A tensor on a device: dense, row-major, padded to `alloc_shape` where the target asks for it.
+
+    Speaks the buffer protocol and DLPack (`np.asarray(buffer)`, `torch.from_dlpack(buffer)`)
+    without a copy where the device shares the host's memory. Zero when made by the constructor
+    `DeviceBuffer(device, dtype, shape, alloc_shape=None)`.
+    """
+
+    @classmethod
+    def from_spec(cls, device: _runtime.Device, spec: TensorSpec) -> DeviceBuffer:
+        """Returns a zeroed buffer for an input or output of a program."""
+        return cls(device, spec.dtype, spec.shape, spec.alloc_shape)
+
+    @classmethod
+    def from_numpy(
+        cls, array: ArrayLike, device: _runtime.Device, spec: TensorSpec | None = None
+    ) -> DeviceBuffer:
+        """Returns a buffer that shows an array.
+
+        Shares the array's memory when that is possible: a device in host memory, a contiguous
+        array, no padding. Otherwise copies.
+
+        Args:
+            array: any NumPy array of the spec's dtype; strides are free. For bfloat16, float32.
+            device: where the buffer lives.
+            spec: an input of the program; by default the array's own dtype and shape.
+
+        Raises:
+            ShapeError: another shape or dtype than the spec's, or a dtype npusim does not have.
+        """
+        given = np.asarray(array)
+        if spec is None:
+            spec = TensorSpec("array", 0, dtype_of(given), given.shape, given.shape)
+        given = _raw(given, spec)
+        if device.shares_host_memory and spec.shape == spec.alloc_shape and _is_plain(given):
+            return cls(device, spec.dtype, spec.shape, array=given)
+        buffer = cls.from_spec(device, spec)
+        if device.shares_host_memory:
+            np.asarray(buffer)[...] = given
+        else:
+            padded = np.zeros(spec.alloc_shape, given.dtype)
+            padded[_corner(spec.shape)] = given
+            buffer.write(padded.tobytes())
+        return buffer
+
+    @classmethod
+    def from_dlpack(cls, tensor: Any, device: _runtime.Device) -> DeviceBuffer:
+        """Returns a buffer that shows a contiguous CPU tensor of any DLPack library, uncopied.
+
+        Raises:
+            ShapeError: the tensor is elsewhere, is not contiguous, or has a dtype npusim lacks.
+        """
+        if is_torch(tensor):
+            tensor = tensor.detach()
+        if tensor.__dlpack_device__()[0] not in (1, 3):
+            raise ShapeError("the tensor is not in host memory.", hint="Copy it to the cpu first.")
+        return cls(device, tensor.__dlpack__())
+
+    def to_numpy(self, spec: TensorSpec | None = None) -> Array:
+        """Returns the tensor as a NumPy array without its padding.
+
+        The array shares the buffer's memory where the device shares the host's, and keeps it
+        alive. bfloat16 comes as a float32 copy.
+
+        Args:
+            spec: an output of the program, to be checked against the buffer.
+
+        Raises:
+            ShapeError: the buffer is not what the spec says.
+        """
+        if spec is not None and (spec.dtype, spec.shape) != (self.dtype, self.shape):
+            raise ShapeError(
+                f"'{spec.name}' is {spec.dtype}{list(spec.shape)}, the buffer holds "
+                f"{self.dtype}{list(self.shape)}."
+            )
+        if self.device.shares_host_memory:
+            array = np.asarray(self)
+        else:
+            raw = np.dtype("uint16") if self.dtype == "bfloat16" else numpy_dtype(self.dtype)
+            whole = np.frombuffer(self.read(), raw).reshape(self.alloc_shape)
+            array = whole[_corner(self.shape)]
+        return from_bfloat16_bits(array) if self.dtype == "bfloat16" else array
+
+    def __repr__(self) -> str:
+        return f"DeviceBuffer({self.dtype}{list(self.shape)} on {self.device.name})"
+
+
+def _corner(shape: tuple[int, ...]) -> tuple[slice, ...]:
+    return tuple(slice(0, extent) for extent in shape)
+
+
+def _is_plain(array: Array) -> bool:
+    return bool(array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative)
+
+
+def _raw(array: Array, spec: TensorSpec) -> Array:
+    """Returns the elements as the device stores them, checked against the spec."""
+    if array.shape != spec.shape:
+        raise ShapeError(
+            f"'{spec.name}' has shape {list(array.shape)}, expected {list(spec.shape)}."
+        )
+    given, wanted = dtype_of(array), spec.dtype
+    if wanted == "bfloat16" and given == "float32":
+        return to_bfloat16_bits(array)
+    if given != wanted:
+        shown = "float32 (it is rounded)" if wanted == "bfloat16" else wanted
+        raise ShapeError(
+            f"'{spec.name}' has dtype {given}, expected {shown}.",
+            hint=f"Cast it: array.astype('{numpy_dtype(wanted).name}').",
+        )
+    return array.view(np.uint16) if wanted == "bfloat16" else array

@@ -1,0 +1,164 @@
+"""Executor: runs a program's methods over device buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from npusim import _runtime
+from npusim.errors import ShapeError
+from npusim.program.program import TensorSpec
+from npusim.runtime.device import DeviceBuffer
+from npusim.runtime.host import Array, numpy_dtype
+from npusim.runtime.native import ProgramLike, native_program, specs
+
+Observer = Callable[[int], None]
+
+
+class Executor:
+    """A program made ready for a device.
+
+    Loading does all the work that can be done before the inputs are known; running allocates
+    outputs only. One thread may run it at a time: a second one gets a DeviceError.
+
+    Args:
+        program: a CompiledProgram, or the path of a `.npubin` file.
+        device: where to run it.
+
+    Raises:
+        ProgramFormatError: the program is malformed, or calls kernels the device does not have.
+    """
+
+    def __init__(self, program: ProgramLike, device: _runtime.Device) -> None:
+        self._program = native_program(program)
+        self.device = device
+        self._native = _runtime.Executor(self._program, device)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The names of the methods, the default one first."""
+        return tuple(self._program.methods)
+
+    def inputs(self, method: str | None = None) -> list[TensorSpec]:
+        """Returns the inputs of a method, in order."""
+        return specs(self._program.inputs(self._native.method_index(method or "")))
+
+    def outputs(self, method: str | None = None) -> list[TensorSpec]:
+        """Returns the outputs of a method, in order."""
+        return specs(self._program.outputs(self._native.method_index(method or "")))
+
+    def commands(self, method: str | None = None) -> list[tuple[str, str, str]]:
+        """Returns (kernel, node, source) of each command of a method, in order."""
+        return self._program.commands(self._native.method_index(method or ""))
+
+    def run(
+        self,
+        inputs: Mapping[str, _runtime.DeviceBuffer],
+        weights: _runtime.Weights | None = None,
+        method: str | None = None,
+        outputs: Mapping[str, _runtime.DeviceBuffer] | None = None,
+    ) -> dict[str, DeviceBuffer]:
+        """Runs a method and returns its outputs by name.
+
+        Args:
+            inputs: a buffer of the executor's device for every input.
+            weights: what `load_weights` returned for the same program and device; None when the
+                program has none.
+            method: its name; by default the first.
+            outputs: buffers to write to; the others are allocated. One may be an input as well.
+
+        Raises:
+            ShapeError: a buffer is missing, unknown, of another shape or dtype, or elsewhere.
+            WeightMismatchError: the weights are missing, or another program's.
+            DeviceError: the executor is running on another thread.
+            Error: a kernel met a value it cannot serve, such as an index out of range.
+        """
+        return self._start(inputs, weights, method, outputs, None)
+
+    def observe(
+        self,
+        after: Observer,
+        inputs: Mapping[str, _runtime.DeviceBuffer],
+        weights: _runtime.Weights | None = None,
+        method: str | None = None,
+    ) -> dict[str, DeviceBuffer]:
+        """Runs a method one command at a time, calling `after(index)` behind each command.
+
+        Computes the same bits as `run`. `read_buffer` shows values from within `after`.
+        """
+        return self._start(inputs, weights, method, None, after)
+
+    def read_buffer(self, index: int, dtype: str = "uint8") -> Array | None:
+        """Returns a copy of a program buffer as a flat array, or None if it is not bound.
+
+        A temporary shares memory with others: its content is what the command just observed, or
+        the latest one that writes there, has left.
+
+        Args:
+            index: of `CompiledProgram.buffers`.
+            dtype: how to read it; bfloat16 shows as uint16 bits.
+        """
+        data = self._native.read_buffer(index)
+        if data is None:
+            return None
+        return np.frombuffer(data, "uint16" if dtype == "bfloat16" else numpy_dtype(dtype))
+
+    def _start(
+        self,
+        inputs: Mapping[str, _runtime.DeviceBuffer],
+        weights: _runtime.Weights | None,
+        method: str | None,
+        outputs: Mapping[str, _runtime.DeviceBuffer] | None,
+        after: Observer | None,
+    ) -> dict[str, DeviceBuffer]:
+        index = self._native.method_index(method or "")
+        wanted_inputs, wanted_outputs = self.inputs(method), self.outputs(method)
+        given = _in_order(inputs, wanted_inputs, "input")
+        _refuse_unknown(outputs or {}, wanted_outputs, "output")
+        results: dict[str, Any] = {}
+        for spec in wanted_outputs:
+            held = (outputs or {}).get(spec.name)
+            results[spec.name] = (
+                DeviceBuffer.from_spec(self.device, spec) if held is None else _fitting(held, spec)
+            )
+        targets = list(results.values())
+        if after is None:
+            self._native.run(index, given, targets, weights)
+        else:
+            self._native.observe(index, given, targets, weights, after)
+        return results
+
+
+def _refuse_unknown(given: Mapping[str, object], wanted: list[TensorSpec], what: str) -> None:
+    unknown = sorted(set(given) - {spec.name for spec in wanted})
+    if unknown:
+        known = ", ".join(spec.name for spec in wanted) or "none"
+        raise ShapeError(f"unknown {what} {', '.join(unknown)}; the method has: {known}.")
+
+
+def _in_order(
+    given: Mapping[str, _runtime.DeviceBuffer], wanted: list[TensorSpec], what: str
+) -> list[_runtime.DeviceBuffer]:
+    _refuse_unknown(given, wanted, what)
+    missing = [spec.name for spec in wanted if spec.name not in given]
+    if missing:
+        raise ShapeError(f"missing {what} {', '.join(missing)}.")
+    return [_fitting(given[spec.name], spec) for spec in wanted]
+
+
+def _fitting(buffer: _runtime.DeviceBuffer, spec: TensorSpec) -> _runtime.DeviceBuffer:
+    if not isinstance(buffer, _runtime.DeviceBuffer):
+        raise ShapeError(
+            f"'{spec.name}' is a {type(buffer).__name__}, not a DeviceBuffer.",
+            hint="Make one: DeviceBuffer.from_numpy(array, device, spec).",
+        )
+    held = (buffer.dtype, tuple(buffer.shape), tuple(buffer.alloc_shape))
+    if held != (spec.dtype, spec.shape, spec.alloc_shape):
+        raise ShapeError(
+            f"'{spec.name}' is {buffer.dtype}{list(buffer.shape)} in memory for "
+            f"{list(buffer.alloc_shape)}, expected {spec.dtype}{list(spec.shape)} in memory for "
+            f"{list(spec.alloc_shape)}."
+        )
+    return buffer

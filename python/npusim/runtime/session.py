@@ -1,0 +1,143 @@
+"""Session: a compiled model that is called like a function; and `load`, the short way to one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from npusim import _runtime
+from npusim.errors import ShapeError
+from npusim.program.program import TensorSpec
+from npusim.runtime.device import Device, DeviceBuffer
+from npusim.runtime.executor import Executor
+from npusim.runtime.host import dtype_of, is_dlpack, is_torch
+from npusim.runtime.native import ProgramLike, native_program
+from npusim.runtime.weights import WeightSource, load_weights
+
+
+def load(
+    program: ProgramLike,
+    weights: WeightSource | _runtime.Weights | None = None,
+    device: str | _runtime.Device = "cpu",
+    threads: int | None = None,
+    method: str | None = None,
+) -> Session:
+    """Loads a program and its weights and returns a callable.
+
+    Args:
+        program: the path of a `.npubin` file, or a CompiledProgram.
+        weights: as `load_weights` takes them, or what it returned; None when there are none.
+        device: a device or its name.
+        threads: workers of a cpu device; None: one a physical core.
+        method: the method to call; by default the first.
+
+    Raises:
+        What `Device`, `load_weights` and `Executor` raise.
+    """
+    native = native_program(program)
+    if isinstance(device, str):
+        device = Device(device, threads=threads)
+    if not isinstance(weights, _runtime.Weights):
+        weights = load_weights(weights, native, device)
+    return Session(Executor(native, device), weights, method)
+
+
+class Session(_runtime.Session):
+    """A method of a program with its weights: `y, = session(x)`.
+
+    Call it with the inputs in order or by name. NumPy arrays in, NumPy arrays out; torch in, torch
+    out; other DLPack tensors give the array type of their library where it can take DLPack, else a
+    DeviceBuffer. The outputs come as a flat tuple, in order. Arrays may have any strides; a
+    contiguous one is used in place. Nothing is cast, but see `npusim.runtime.host` on bfloat16.
+
+    Raises (when called):
+        ShapeError: a wrong number of inputs, an unknown name, shape, dtype or device.
+        DeviceError: the session is running on another thread.
+        Error: a kernel met a value it cannot serve, such as an index out of range.
+    """
+
+    def __init__(
+        self, executor: Executor, weights: _runtime.Weights | None, method: str | None = None
+    ) -> None:
+        index = executor._native.method_index(method or "")
+        super().__init__(executor._native, weights, index)
+        self.executor = executor
+        self.weights = weights
+        self.method = method or executor.methods[0]
+        self.inputs = executor.inputs(method)
+        self.outputs = executor.outputs(method)
+
+    @property
+    def device(self) -> _runtime.Device:
+        """The device the session runs on."""
+        return self.executor.device
+
+    def _call_slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Serves every call that is not plain contiguous NumPy; called from C++."""
+        given = self._by_name(args, kwargs)
+        buffers = {spec.name: self._buffer(given[spec.name], spec) for spec in self.inputs}
+        results = self.executor.run(buffers, self.weights, self.method)
+        like = next(iter(given.values()), None)
+        return tuple(_as(like, results[spec.name]) for spec in self.outputs)
+
+    def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        names = [spec.name for spec in self.inputs]
+        given = dict(zip(names, args, strict=False))
+        twice = sorted(set(given) & set(kwargs))
+        given.update(kwargs)
+        if len(args) > len(names) or twice or set(given) != set(names):
+            count = len(args) + len(kwargs)
+            wanted = ", ".join(f"{s.name}: {s.dtype}{list(s.shape)}" for s in self.inputs)
+            named = f" (by name: {', '.join(kwargs)})" if kwargs else ""
+            raise ShapeError(
+                f"method '{self.method}' takes {len(names)} inputs ({wanted}); got {count}{named}."
+            )
+        return given
+
+    def _buffer(self, value: Any, spec: TensorSpec) -> DeviceBuffer | _runtime.DeviceBuffer:
+        if isinstance(value, _runtime.DeviceBuffer):
+            return value
+        if isinstance(value, (np.ndarray, np.generic)):
+            return DeviceBuffer.from_numpy(value, self.device, spec)
+        if not is_dlpack(value):
+            raise ShapeError(
+                f"'{spec.name}' is a {type(value).__name__}.",
+                hint="Pass a NumPy array, a torch tensor, or any tensor that speaks DLPack.",
+            )
+        _check_tensor(value, spec)
+        if is_torch(value):
+            value = value.detach().contiguous()
+        if spec.shape != spec.alloc_shape or not self.device.shares_host_memory:
+            return DeviceBuffer.from_numpy(np.from_dlpack(value), self.device, spec)
+        return DeviceBuffer.from_dlpack(value, self.device)
+
+
+def _check_tensor(value: Any, spec: TensorSpec) -> None:
+    shape, dtype = tuple(value.shape), dtype_of(value)
+    if is_torch(value) and value.device.type != "cpu":
+        raise ShapeError(
+            f"'{spec.name}' is on {value.device}, expected the cpu.",
+            hint=f"Pass {spec.name}.cpu().",
+        )
+    if shape != spec.shape:
+        raise ShapeError(f"'{spec.name}' has shape {list(shape)}, expected {list(spec.shape)}.")
+    if dtype != spec.dtype:
+        cast = f"{spec.name}.to(torch.{spec.dtype})" if is_torch(value) else "a cast"
+        raise ShapeError(
+            f"'{spec.name}' has dtype {dtype}, expected {spec.dtype}.", hint=f"Pass {cast}."
+        )
+
+
+def _as(like: Any, buffer: DeviceBuffer) -> Any:
+    """Returns a buffer as the kind of tensor `like` is."""
+    if isinstance(like, _runtime.DeviceBuffer):
+        return buffer
+    if is_torch(like):
+        import torch
+
+        return torch.from_dlpack(buffer)
+    if isinstance(like, (np.ndarray, np.generic)) or like is None:
+        return buffer.to_numpy()
+    namespace = getattr(like, "__array_namespace__", None)
+    return namespace().from_dlpack(buffer) if namespace else buffer

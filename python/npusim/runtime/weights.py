@@ -1,0 +1,106 @@
+"""Finding checkpoints and handing their tensors to the runtime.
+
+Owns which forms of checkpoint are accepted. Matching names, checking shapes and preparing weights
+is the runtime's; `.safetensors` files are read there too, `.pt` files need PyTorch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from npusim import _runtime
+from npusim.errors import Error, WeightMismatchError
+from npusim.runtime.host import dtype_of, is_torch
+from npusim.runtime.native import ProgramLike, native_program
+
+Weights = _runtime.Weights
+"""The weights of a program on a device; may serve several executors at once."""
+
+WeightSource: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any]"
+
+# name -> dtype, shape, address of dense elements, and the object that owns them
+_HeldTensor: TypeAlias = "tuple[str, tuple[int, ...], int, object]"
+
+_PICKLES = {".pt", ".pth", ".bin"}
+
+
+def load_weights(
+    source: WeightSource | None,
+    program: ProgramLike,
+    device: _runtime.Device,
+    *,
+    check_finite: bool = False,
+) -> Weights:
+    """Loads a checkpoint for a program onto a device, and runs the program's weight recipe.
+
+    Float tensors of another float dtype than the program's are converted once. Tensors the program
+    does not use are listed in `extra` of the result.
+
+    Args:
+        source: a `.safetensors` file, a `*.safetensors.index.json`, a folder that holds either, a
+            `.pt`/`.pth`/`.bin` state dict (read with `weights_only=True`), or a mapping from names
+            to torch or NumPy tensors. None for a program without weights.
+        program: a CompiledProgram or the path of one.
+        device: where they go.
+        check_finite: refuse NaN and infinity.
+
+    Raises:
+        WeightMismatchError: tensors are missing or do not fit; all are listed at once.
+        ProgramFormatError: a `.safetensors` file is malformed.
+        Error: a file cannot be read.
+    """
+    native = native_program(program)
+    if source is None:
+        source = {}
+    if not isinstance(source, Mapping):
+        path = Path(source)
+        if path.suffix not in _PICKLES:
+            return Weights.from_file(native, device, path, check_finite)
+        source = _read_pickle(path)
+    tensors = {name: _held(name, tensor) for name, tensor in source.items() if _is_tensor(tensor)}
+    return Weights.from_memory(native, device, tensors, check_finite)
+
+
+def _read_pickle(path: Path) -> Mapping[str, Any]:
+    try:
+        import torch
+    except ImportError:
+        raise Error(
+            f"{path}: this form of checkpoint needs PyTorch.",
+            hint="Install npusim[torch], or convert the file to .safetensors.",
+        ) from None
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except OSError as error:
+        raise Error(f"{path}: {error.strerror or error}.") from error
+    except Exception as error:  # a damaged archive raises whatever its parser meets
+        raise WeightMismatchError(
+            f"{path} is not a state dict that PyTorch can read safely ({type(error).__name__}).",
+            hint="Save it again with torch.save(model.state_dict(), path).",
+        ) from error
+    if not isinstance(state, Mapping):
+        raise WeightMismatchError(f"{path} holds a {type(state).__name__}, not a state dict.")
+    return state
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, (np.ndarray, np.generic)) or is_torch(value)
+
+
+def _held(name: str, tensor: Any) -> _HeldTensor:
+    if is_torch(tensor):
+        if tensor.device.type != "cpu":
+            if tensor.device.type == "meta":
+                raise WeightMismatchError(f"weight '{name}' is on the meta device: it has no data.")
+            tensor = tensor.cpu()
+        tensor = tensor.detach().contiguous()
+        return dtype_of(tensor), tuple(tensor.shape), tensor.data_ptr(), tensor
+    array = np.asarray(tensor)
+    # ascontiguousarray would make a scalar one-dimensional.
+    array = np.array(array, array.dtype.newbyteorder("="), order="C", copy=None)
+    return dtype_of(array), array.shape, array.ctypes.data, array
