@@ -23,6 +23,11 @@ inline auto with_real_type(int32_t dtype, F&& f) {
   return with_float_type(dtype, f);
 }
 
+// The first `n` elements, all lanes if there are that many; zero beyond them.
+template <typename T>
+inline Vec load_lanes(const T* p, int64_t n) {
+  return n >= kLanes ? load(p) : load_part(p, n);
+}
 template <typename T>
 inline void store_lanes(T* p, Vec v, int64_t n) {
   if (n >= kLanes) return store(p, v);

@@ -1,0 +1,248 @@
+// Times attention and matmul on one thread for every instruction set of this machine, and prints
+// GFLOP/s and the share of the multiply-add peak measured in the same run.
+//
+//   cmake -S . -B build -G Ninja -DNPUSIM_BENCHMARKS=ON && cmake --build build
+//   build/benchmarks/kernels/attention_bench [isa]
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kernels/cpu/kernel.h"
+
+namespace npusim::cpu {
+using KernelTable = std::span<const KernelEntry* const>;
+namespace baseline {
+KernelTable kernel_table();
+}
+namespace avx2 {
+KernelTable kernel_table();
+}
+namespace avx512 {
+KernelTable kernel_table();
+}
+}  // namespace npusim::cpu
+
+namespace {
+
+using namespace npusim;
+using cpu::KernelEntry;
+
+// This thread's own time: what other processes take is not counted.
+double now() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+// Seconds of one call: the best of many samples, each long enough for the clock.
+template <typename F>
+double seconds(F&& f) {
+  constexpr double kSample = 50e-6, kTotal = 0.2;
+  double best = INFINITY;
+  int calls = 1;
+  for (double spent = 0; spent < kTotal;) {
+    const double start = now();
+    for (int i = 0; i < calls; ++i) f();
+    const double sample = now() - start;
+    spent += sample;
+    if (sample < kSample) {
+      calls *= 2;
+    } else {
+      best = std::min(best, sample / calls);
+    }
+  }
+  return best;
+}
+
+template <int Bytes>
+struct Floats {
+  typedef float type __attribute__((vector_size(Bytes)));
+};
+
+// Multiply-adds that depend on nothing: 12 chains hide the latency of any processor we know.
+template <int Bytes>
+[[gnu::always_inline]] inline double chains(int rounds) {
+  using V = typename Floats<Bytes>::type;
+  V acc[12];
+  for (int c = 0; c < 12; ++c) acc[c] = V{} + static_cast<float>(c);  // no two chains alike
+  V x = V{} + 1.0F, y = V{} + 1e-9F;
+  for (int i = 0; i < rounds; ++i) {
+#pragma GCC unroll 12
+    for (int c = 0; c < 12; ++c) acc[c] = acc[c] * x + y;
+  }
+  V sum{};
+  for (const V& a : acc) sum += a;
+  volatile float keep = sum[0];
+  (void)keep;
+  return 2.0 * 12 * (Bytes / 4) * rounds;
+}
+[[gnu::target("sse2")]] double chains_baseline(int n) {
+  return chains<16>(n);
+}
+[[gnu::target("avx2,fma")]] double chains_avx2(int n) {
+  return chains<32>(n);
+}
+[[gnu::target("avx512f,fma")]] double chains_avx512(int n) {
+  return chains<64>(n);
+}
+
+struct Isa {
+  const char* name;
+  bool runs;
+  cpu::KernelTable table;
+  double (*chains)(int);
+
+  const KernelEntry* find(std::string_view kernel) const {
+    for (const KernelEntry* entry : table) {
+      if (entry && entry->name == kernel) return entry;
+    }
+    return nullptr;
+  }
+  double peak() const {
+    double flops = 0;
+    const double s = seconds([&] { flops = chains(20000); });
+    return flops / s;
+  }
+};
+
+template <typename Params>
+double time_kernel(const KernelEntry& kernel, const Params& p, std::vector<void*> operands) {
+  std::vector<int64_t> extents(operands.size(), int64_t{1} << 40), before(operands.size());
+  if (const char* why = kernel.check({&p, extents, before})) {
+    std::fprintf(stderr, "%s: %s\n", kernel.name, why);
+    std::exit(1);
+  }
+  const auto bytes = static_cast<size_t>(kernel.scratch(&p)) / 64 * 64 + 64;
+  void* scratch = std::aligned_alloc(64, bytes);
+  const double s =
+      seconds([&] { kernel.run({&p, operands.data(), 0, kernel.tasks(&p, 1), scratch, nullptr}); });
+  std::free(scratch);
+  return s;
+}
+
+std::vector<float> numbers(int64_t n) {
+  std::vector<float> out(static_cast<size_t>(n));
+  for (size_t i = 0; i < out.size(); ++i) out[i] = std::sin(static_cast<float>(i));
+  return out;
+}
+
+void print_row(const char* what, const Isa& isa, double s, double flops, double peak) {
+  std::printf("%-8s %-34s %10.2f us %8.1f GFLOP/s %5.1f %%\n", isa.name, what, s * 1e6,
+              flops / s / 1e9, 100 * flops / s / peak);
+}
+
+struct AttentionShape {
+  const char* name;
+  int64_t heads, kv_heads, q_len, kv_len, head_dim;
+  bool causal;
+};
+
+// Operands as a fused projection leaves them: heads inside positions.
+void bench_attention(const Isa& isa, const AttentionShape& shape, int32_t dtype, double peak) {
+  const auto [name, heads, kv_heads, q_len, kv_len, dim, causal] = shape;
+  abi::AttentionParams p{};
+  p.batch = 1;
+  p.heads = heads;
+  p.kv_heads = kv_heads;
+  p.q_len = q_len;
+  p.kv_len = kv_len;
+  p.head_dim = p.v_dim = dim;
+  p.dtype = dtype;
+  p.causal = causal;
+  p.causal_offset = kv_len - q_len;
+  p.scale = 1.0F / std::sqrt(static_cast<float>(dim));
+  const auto fill = [dim = dim](int64_t (&s)[3], int64_t h) {
+    s[1] = dim;
+    s[2] = h * dim;
+  };
+  fill(p.q_strides, heads);
+  fill(p.k_strides, kv_heads);
+  fill(p.v_strides, kv_heads);
+  fill(p.y_strides, heads);
+  auto q = numbers(heads * q_len * dim), y = q;
+  auto k = numbers(kv_heads * kv_len * dim), v = k;
+  if (dtype != 0) {  // any bits that are small numbers in both 16-bit formats
+    for (auto* x : {&q, &k, &v}) std::memset(x->data(), 0x3C, x->size() * sizeof(float));
+  }
+  const double s = time_kernel(*isa.find("attention"), p, {q.data(), k.data(), v.data(), y.data()});
+  const double seen = causal ? 0.5 : 1;
+  const double work = 4.0 * static_cast<double>(heads * q_len * kv_len * dim) * seen;
+  char label[64];
+  std::snprintf(label, sizeof label, "%s%s", name, dtype == 1 ? " f16" : dtype == 2 ? " bf16" : "");
+  print_row(label, isa, s, work, peak);
+}
+
+void bench_matmul(const Isa& isa, int64_t batch, int64_t m, int64_t n, int64_t k, bool transposed,
+                  double peak) {
+  abi::MatmulParams p{};
+  for (int64_t& b : p.batch) b = 1;
+  p.batch[5] = batch;
+  p.a_batch[5] = m * k;
+  p.b_batch[5] = n * k;
+  p.y_batch[5] = m * n;
+  p.m = m;
+  p.n = n;
+  p.k = k;
+  p.a_m = k;
+  p.a_k = 1;
+  p.b_k = transposed ? 1 : n;
+  p.b_n = transposed ? k : 1;
+  p.y_m = n;
+  p.alpha = 1;
+  auto a = numbers(batch * m * k), b = numbers(batch * n * k), y = numbers(batch * m * n);
+  const double s = time_kernel(*isa.find("matmul"), p, {a.data(), b.data(), y.data()});
+  char label[64];
+  std::snprintf(label, sizeof label, "matmul %dx[%d,%d,%d]%s", static_cast<int>(batch),
+                static_cast<int>(m), static_cast<int>(n), static_cast<int>(k),
+                transposed ? " b transposed" : "");
+  print_row(label, isa, s, 2.0 * static_cast<double>(batch * m * n * k), peak);
+}
+
+void bench(const Isa& isa) {
+  const double peak = isa.peak();
+  std::printf("%-8s %-34s %10s    %8.1f GFLOP/s\n", isa.name, "multiply-add peak", "", peak / 1e9);
+  constexpr AttentionShape kShapes[] = {
+      {"BERT-base 12x128x64", 12, 12, 128, 128, 64, false},
+      {"ViT-B 12x197x64", 12, 12, 197, 197, 64, false},
+      {"causal 8x1024x64", 8, 8, 1024, 1024, 64, true},
+      {"grouped 32/8x512x128", 32, 8, 512, 512, 128, false},
+      {"decode 12x1/1024x64", 12, 12, 1, 1024, 64, false},
+      {"decode 32/8x1/4096x128", 32, 8, 1, 4096, 128, false},
+  };
+  if (isa.find("attention")) {
+    for (const AttentionShape& shape : kShapes) {
+      for (const int32_t dtype : {0, 1, 2}) bench_attention(isa, shape, dtype, peak);
+    }
+  }
+  if (isa.find("matmul")) {
+    constexpr int64_t kMatmuls[][4] = {{1, 16, 16, 16},   {12, 128, 64, 128}, {12, 197, 64, 197},
+                                       {64, 49, 32, 49},  {1, 512, 512, 512}, {1, 1024, 1024, 1024},
+                                       {1, 1, 1024, 1024}};
+    for (const auto& [batch, m, n, k] : kMatmuls) {
+      bench_matmul(isa, batch, m, n, k, false, peak);
+      bench_matmul(isa, batch, m, n, k, true, peak);
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Isa isas[] = {
+      {"baseline", true, cpu::baseline::kernel_table(), chains_baseline},
+      {"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"),
+       cpu::avx2::kernel_table(), chains_avx2},
+      {"avx512", __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"),
+       cpu::avx512::kernel_table(), chains_avx512},
+  };
+  for (const Isa& isa : isas) {
+    const bool wanted = argc < 2 || std::string_view(argv[1]) == isa.name;
+    if (isa.runs && wanted) bench(isa);
+  }
+}

@@ -1,0 +1,51 @@
+// A square of vectors, transposed or summed in registers: log2(kLanes) rounds of exchanges, each
+// swapping the off-diagonal blocks of twice the size of the round before.
+#pragma once
+
+#include <utility>
+
+#include "kernels/cpu/simd.h"
+
+namespace npusim::cpu::NPUSIM_ISA {
+
+// Lane i is lane I_i of a and b laid end to end.
+template <int... I>
+inline Vec shuffle(Vec a, Vec b, std::integer_sequence<int, I...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, I...);
+#else
+  return __builtin_shuffle(a, b, IVec{I...});
+#endif
+}
+
+template <int S, int... I>
+inline void exchange(Vec& a, Vec& b, std::integer_sequence<int, I...>) {
+  using Low = std::integer_sequence<int, (I & S ? kLanes + I - S : I)...>;
+  using High = std::integer_sequence<int, (I & S ? kLanes + I : I + S)...>;
+  const Vec low = shuffle(a, b, Low{});
+  b = shuffle(a, b, High{});
+  a = low;
+}
+
+template <int S = 1>
+inline void transpose(Vec (&rows)[kLanes]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) {
+    if (!(i & S)) exchange<S>(rows[i], rows[i + S], std::make_integer_sequence<int, kLanes>{});
+  }
+  if constexpr (2 * S < kLanes) transpose<2 * S>(rows);
+}
+
+// Lane i of the result is the sum of the lanes of rows[i]. Half the vectors are left each round.
+template <int S = 1>
+inline Vec sum_each(Vec (&rows)[kLanes]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes / S; i += 2) {
+    exchange<S>(rows[i], rows[i + 1], std::make_integer_sequence<int, kLanes>{});
+    rows[i / 2] = rows[i] + rows[i + 1];
+  }
+  if constexpr (2 * S < kLanes) return sum_each<2 * S>(rows);
+  return rows[0];
+}
+
+}  // namespace npusim::cpu::NPUSIM_ISA

@@ -1,0 +1,174 @@
+// matmul against plain sums, on every instruction set of this machine: row, column and depth
+// tails, every arrangement of strides, broadcast batches, all dtypes, alpha; the refusals; and
+// mutated parameters, which check() must refuse or which must then run inside their operands.
+#include "tests/cpp/kernel_call.h"
+#include "tests/cpp/mutation.h"
+#include "tests/cpp/typed_operand.h"
+
+namespace npusim::cpu {
+namespace {
+
+using Params = abi::MatmulParams;
+
+int64_t pick(std::mt19937& random, int64_t low, int64_t high) {
+  return std::uniform_int_distribution<int64_t>(low, high)(random);
+}
+
+std::string describe(const Isa& isa, const Params& p) {
+  return std::string(isa.name) + " matmul batch " + std::to_string(p.batch[4]) + "x" +
+         std::to_string(p.batch[5]) + " m " + std::to_string(p.m) + " n " + std::to_string(p.n) +
+         " k " + std::to_string(p.k) + " a " + std::to_string(p.a_m) + "," + std::to_string(p.a_k) +
+         " b " + std::to_string(p.b_k) + "," + std::to_string(p.b_n) + " dtype " +
+         std::to_string(p.dtype);
+}
+
+// Strides of a rows x columns matrix: dense or with gaps, row-major, column-major, or neither.
+void lay_out(int64_t rows, int64_t columns, int64_t& row, int64_t& column, std::mt19937& random) {
+  const int64_t step = random() % 4 == 0 ? 2 : 1, gap = pick(random, 0, 2) * (random() % 2);
+  const bool transposed = random() % 2;
+  (transposed ? row : column) = step;
+  (transposed ? column : row) = step * (transposed ? rows : columns) + gap;
+}
+
+int64_t extent(const Params& p, const int64_t (&batch)[6], int64_t rows, int64_t row,
+               int64_t columns, int64_t column) {
+  int64_t last = (rows - 1) * row + (columns - 1) * column;
+  for (int d = 0; d < 6; ++d) last += (p.batch[d] - 1) * batch[d];
+  return last + 1;
+}
+
+int64_t a_extent(const Params& p) {
+  return extent(p, p.a_batch, p.m, p.a_m, p.k, p.a_k);
+}
+int64_t b_extent(const Params& p) {
+  return extent(p, p.b_batch, p.k, p.b_k, p.n, p.b_n);
+}
+int64_t y_extent(const Params& p) {
+  return extent(p, p.y_batch, p.m, p.y_m, p.n, 1);
+}
+
+Params random_case(std::mt19937& random) {
+  constexpr int64_t kSizes[] = {1, 2, 3, 4, 5, 7, 13, 16, 17, 24, 31, 32, 48, 50, 64, 65, 100, 129};
+  Params p{};
+  for (int64_t& n : p.batch) n = 1;
+  p.batch[4] = pick(random, 1, 2);
+  p.batch[5] = pick(random, 1, 3);
+  p.m = kSizes[random() % std::size(kSizes)];
+  p.n = kSizes[random() % std::size(kSizes)];
+  p.k = kSizes[random() % std::size(kSizes)];
+  if (random() % 10 == 0) (random() % 2 ? p.k : p.n) = 300 + pick(random, 0, 250);
+  lay_out(p.m, p.k, p.a_m, p.a_k, random);
+  lay_out(p.k, p.n, p.b_k, p.b_n, random);
+  p.y_m = p.n + pick(random, 0, 2);
+  p.y_batch[5] = p.y_m * p.m;
+  p.y_batch[4] = p.y_batch[5] * p.batch[5];
+  p.a_batch[5] = random() % 3 ? p.m * p.k : 0;
+  p.b_batch[4] = random() % 3 ? p.k * p.n : 0;
+  p.dtype = random() % 2 ? 0 : static_cast<int32_t>(random() % 10);
+  p.alpha = random() % 2 ? 1.0F : random() % 2 ? 2.0F : -3.0F;
+  return p;
+}
+
+double reference(const Params& p, const std::vector<double>& a, const std::vector<double>& b,
+                 int64_t outer, int64_t inner, int64_t m, int64_t n) {
+  const int64_t a_at = outer * p.a_batch[4] + inner * p.a_batch[5] + m * p.a_m;
+  const int64_t b_at = outer * p.b_batch[4] + inner * p.b_batch[5] + n * p.b_n;
+  double sum = 0;
+  for (int64_t k = 0; k < p.k; ++k) {
+    sum += a[static_cast<size_t>(a_at + k * p.a_k)] * b[static_cast<size_t>(b_at + k * p.b_k)];
+  }
+  return sum * static_cast<double>(p.alpha);
+}
+
+void expect_product(double got, double want, const Params& p, const std::string& where) {
+  if (p.dtype <= 2) return expect_close(got, want, p.dtype, static_cast<double>(p.k) * 9, where);
+  const double wrapped = wrap(want, p.dtype);
+  expect(got == wrapped, where,
+         "got " + std::to_string(got) + ", expected " + std::to_string(wrapped));
+}
+
+void test_case(const Isa& isa, const Params& p, std::mt19937& random) {
+  std::vector<Operand> operands{typed_operand(p.dtype, a_extent(p), random),
+                                typed_operand(p.dtype, b_extent(p), random),
+                                typed_operand(p.dtype, y_extent(p), random)};
+  const std::vector<double> a = numbers_of(operands[0], p.dtype);
+  const std::vector<double> b = numbers_of(operands[1], p.dtype);
+  run_kernel(isa["matmul"], p, operands, random);
+  const std::vector<double> y = numbers_of(operands[2], p.dtype);
+  for (int64_t outer = 0; outer < p.batch[4]; ++outer) {
+    for (int64_t inner = 0; inner < p.batch[5]; ++inner) {
+      for (int64_t m = 0; m < p.m; ++m) {
+        for (int64_t n = 0; n < p.n; ++n) {
+          const int64_t at = outer * p.y_batch[4] + inner * p.y_batch[5] + m * p.y_m + n;
+          expect_product(y[static_cast<size_t>(at)], reference(p, a, b, outer, inner, m, n), p,
+                         describe(isa, p));
+        }
+      }
+    }
+  }
+}
+
+// No terms: every sum is 0.
+void test_empty_depth(const Isa& isa, std::mt19937& random) {
+  Params p = random_case(random);
+  p.dtype = 0;
+  p.k = 0;
+  std::vector<Operand> operands{{}, {}, typed_operand(0, y_extent(p), random)};
+  run_kernel(isa["matmul"], p, operands, random);
+  const std::vector<double> y = numbers_of(operands[2], 0);
+  expect(y[0] == 0 && y.back() == 0, describe(isa, p), "a sum of no terms is not 0");
+}
+
+void test_refusals(const Isa& isa, std::mt19937& random) {
+  Params good{};
+  for (int64_t& n : good.batch) n = 1;
+  good.batch[5] = 2;
+  good.m = 5, good.n = 16, good.k = 7;
+  good.a_m = 7, good.a_k = 1, good.b_k = 16, good.b_n = 1, good.y_m = 16;
+  good.a_batch[5] = 35, good.b_batch[5] = 112, good.y_batch[5] = 80;
+  good.alpha = 1;
+  std::vector<Operand> operands{typed_operand(0, 70, random), typed_operand(0, 224, random),
+                                typed_operand(0, 160, random)};
+  const KernelEntry& kernel = isa["matmul"];
+  expect(refusal(kernel, good, operands).empty(), "matmul", "a sound case was refused");
+  const auto refused = [&](auto&& spoil, const char* what) {
+    Params bad = good;
+    spoil(bad);
+    expect(!refusal(kernel, bad, operands).empty(), "matmul", std::string("accepted ") + what);
+  };
+  refused([](Params& p) { p.m = 6; }, "a row too many");
+  refused([](Params& p) { p.k = 8; }, "a depth too many");
+  refused([](Params& p) { p.n = -1; }, "negative columns");
+  refused([](Params& p) { p.batch[0] = INT64_MAX; }, "a huge batch");
+  refused([](Params& p) { p.y_batch[5] = 0; }, "batches that share an output");
+  refused([](Params& p) { p.b_k = -16; }, "a stride before the buffer");
+  refused([](Params& p) { p.dtype = 10; }, "an unknown dtype");
+  operands.pop_back();
+  refused([](Params&) {}, "a missing operand");
+}
+
+bool too_long(const Params& p) {
+  double work = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+  return work > 1e8;
+}
+
+void test_isa(const Isa& isa) {
+  std::mt19937 random(11);
+  for (int i = 0; i < 300; ++i) test_case(isa, random_case(random), random);
+  for (int i = 0; i < 5; ++i) test_empty_depth(isa, random);
+  test_refusals(isa, random);
+  for (int i = 0; i < 40; ++i) {
+    const Params p = random_case(random);
+    const std::vector<Operand> operands{typed_operand(p.dtype, a_extent(p), random),
+                                        typed_operand(p.dtype, b_extent(p), random),
+                                        typed_operand(p.dtype, y_extent(p), random)};
+    run_mutations(isa["matmul"], p, operands, 60, random, too_long);
+  }
+}
+
+}  // namespace
+}  // namespace npusim::cpu
+
+int main() {
+  for (const npusim::cpu::Isa& isa : npusim::cpu::isas()) npusim::cpu::test_isa(isa);
+}
