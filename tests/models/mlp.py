@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -12,7 +13,7 @@ class MLP(nn.Sequential):
 
     def __init__(self, sizes: Sequence[int] = (16, 16, 16)) -> None:
         layers: list[nn.Module] = []
-        for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+        for inputs, outputs in pairwise(sizes):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
         super().__init__(*layers[:-1])
 

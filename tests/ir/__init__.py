@@ -1,0 +1,1 @@
+"""Tests of the IR: JSON, validator, printer, rewriting, pictures."""
