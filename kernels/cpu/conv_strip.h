@@ -79,8 +79,8 @@ void fill_strip(const Strip& s, const X* x, const int64_t (&size)[3], const int6
       }
       std::fill_n(to, head * s.channels, 0.0F);
       const X* from = x + d * strides[2] + h * strides[3] + (s.begin[2] + head * step) * strides[4];
-      copy_pixels(from, tail - head, s.channels, step * strides[4], strides[1],
-                  to + head * s.channels);
+      copy_pixels(from, tail - head, s.channels, std::min(step, size[2] - 1) * strides[4],
+                  strides[1], to + head * s.channels);
       std::fill_n(to + tail * s.channels, (width - tail) * s.channels, 0.0F);
     }
   }

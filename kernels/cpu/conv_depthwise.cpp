@@ -1,0 +1,251 @@
+// Depthwise convolution of one to three dimensions, channels last: a vector of channels at a time,
+// several neighbouring outputs in registers. Taps outside the input are skipped, not multiplied by
+// zero: a line's valid depths and heights are clipped once, its border columns one by one.
+#include "kernels/cpu/conv_rows.h"
+#include "kernels/cpu/scratch.h"
+
+namespace npusim::cpu::NPUSIM_ISA {
+namespace {
+
+using Params = abi::ConvDepthwiseParams;
+
+constexpr int kOutputs = 8;                   // neighbouring outputs computed together
+constexpr int64_t kSmall = int64_t{1} << 17;  // multiply-adds not worth a second worker
+constexpr int64_t kTasks = 32;
+
+int64_t taps_of(const Params& p) {
+  return p.kernel[0] * p.kernel[1] * p.kernel[2];
+}
+
+// Output lines, cut further by channels where lines are few.
+struct Grid {
+  int64_t lines, cuts, cells;
+  bool serial;
+
+  explicit Grid(const Params& p) {
+    lines = p.batch * p.out_size[0] * p.out_size[1];
+    const int64_t vectors = (p.out_channels + kLanes - 1) / kLanes;
+    cuts = std::clamp<int64_t>(kTasks / 2 / std::max<int64_t>(lines, 1), 1, vectors);
+    cells = lines * cuts;
+    const double work = static_cast<double>(lines) * static_cast<double>(p.out_size[2]) *
+                        static_cast<double>(p.out_channels) * static_cast<double>(taps_of(p));
+    serial = work < kSmall;
+  }
+  int64_t count() const { return std::min(cells, serial ? 1 : kTasks); }
+  int64_t begin(int64_t task) const { return count() ? Split::even(cells, count(), task) : 0; }
+};
+
+struct Scratch {
+  int64_t *y_rows, *r_rows;
+  float *sums, *w;
+  int64_t bytes;
+
+  Scratch(const Params& p, void* base) {
+    Arena arena(base);
+    y_rows = arena.take<int64_t>(kOutputs);
+    r_rows = arena.take<int64_t>(kOutputs);
+    sums = arena.take<float>((kOutputs + 1) * kLanes);
+    w = arena.take<float>(p.w_dtype == 0 ? 0 : taps_of(p) * p.out_channels);
+    bytes = arena.bytes();
+  }
+};
+
+// Kernel positions [begin, end) that fall inside the input, and the input position of `begin`.
+struct Taps {
+  int64_t begin, end, at;
+};
+Taps valid_taps(const Params& p, int d, int64_t output) {
+  const int64_t first = output * p.stride[d] - p.pad[d], step = p.dilation[d];
+  const int64_t begin = first < 0 ? (-first + step - 1) / step : 0;
+  const int64_t last = p.in_size[d] - 1 - first;
+  const int64_t end = last < 0 ? 0 : std::min(p.kernel[d], last / step + 1);
+  return {std::min(begin, end), end, first + begin * step};
+}
+
+// Everything about one line of outputs but where in it one is.
+struct Line {
+  Taps d, h;
+  int64_t steps[3];  // elements of x from one tap to the next
+  int64_t kernel_h, kernel_w, channels;
+  const float* w;
+};
+
+// acc[i] = sum over the line's taps and columns [begin, end) of the kernel of x[i][…] * w, for
+// kLanes channels (`part` of them where Part).
+template <int N, bool Part, typename X>
+inline void accumulate(const Line& line, const X* const (&x)[N], int64_t begin, int64_t end,
+                       int64_t channel, int64_t part, Vec (&acc)[N]) {
+  for (int64_t i = line.d.begin; i < line.d.end; ++i) {
+    for (int64_t j = line.h.begin; j < line.h.end; ++j) {
+      int64_t offset = (i - line.d.begin) * line.steps[0] + (j - line.h.begin) * line.steps[1];
+      const float* w =
+          line.w + ((i * line.kernel_h + j) * line.kernel_w + begin) * line.channels + channel;
+      for (int64_t k = begin; k < end; ++k, offset += line.steps[2], w += line.channels) {
+        const Vec weight = Part ? load_part(w, part) : load(w);
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+          acc[n] += (Part ? load_part(x[n] + offset, part) : load(x[n] + offset)) * weight;
+        }
+      }
+    }
+  }
+}
+
+class LineRunner {
+ public:
+  LineRunner(const Params& p, const KernelCall& call)
+      : p_(p),
+        s_(p, call.scratch),
+        x_(call.operands[0]),
+        out_(make_output(p, call.operands, p.out_channels)) {
+    out_.y_rows = s_.y_rows;
+    out_.r_rows = s_.r_rows;
+    linear_ = is_linear(out_);
+    line_.kernel_h = p.kernel[1];
+    line_.kernel_w = p.kernel[2];
+    line_.channels = p.out_channels;
+    line_.w = static_cast<const float*>(call.operands[1]);
+    for (int d = 0; d < 3; ++d) {
+      // A step beyond the input is never taken, and need not be representable.
+      const int64_t step = std::clamp<int64_t>(p.in_size[d] - 1, 0, p.dilation[d]);
+      line_.steps[d] = step * p.x_strides[2 + d];
+    }
+    with_float_type(p.w_dtype, [&]<typename W>(W) {
+      if constexpr (!std::is_same_v<W, float>) {
+        const W* w = static_cast<const W*>(call.operands[1]);
+        line_.w = widen(w, s_.w, taps_of(p) * p.out_channels);
+      }
+    });
+    // Outputs whose kernel columns all lie inside.
+    const int64_t reach = p.in_size[2] - 1 + p.pad[2] - (p.kernel[2] - 1) * p.dilation[2];
+    inner_ = p.pad[2] > 0 ? (p.pad[2] + p.stride[2] - 1) / p.stride[2] : 0;
+    inner_ = std::min(inner_, p.out_size[2]);
+    inner_end_ =
+        std::clamp<int64_t>(reach < 0 ? 0 : reach / p.stride[2] + 1, inner_, p.out_size[2]);
+  }
+
+  // Channels [channel, channel_end) of line `line`.
+  template <typename X>
+  void run(int64_t line, int64_t channel, int64_t channel_end) {
+    const int64_t h = line % p_.out_size[1], plane = line / p_.out_size[1];
+    const int64_t d = plane % p_.out_size[0], n = plane / p_.out_size[0];
+    line_.d = valid_taps(p_, 0, d);
+    line_.h = valid_taps(p_, 1, h);
+    y_ = n * p_.y_strides[0] + d * p_.y_strides[2] + h * p_.y_strides[3];
+    r_ = n * p_.r_strides[0] + d * p_.r_strides[2] + h * p_.r_strides[3];
+    const bool any = line_.d.begin < line_.d.end && line_.h.begin < line_.h.end;
+    const X* x = static_cast<const X*>(x_);
+    if (any) {
+      x += n * p_.x_strides[0] + line_.d.at * p_.x_strides[2] + line_.h.at * p_.x_strides[3];
+    }
+    for (int64_t c = channel; c < channel_end; c += kLanes) {
+      const int64_t columns = std::min<int64_t>(kLanes, channel_end - c);
+      columns == kLanes ? run_channels<false>(x, c, columns) : run_channels<true>(x, c, columns);
+    }
+  }
+
+ private:
+  template <bool Part, typename X>
+  void run_channels(const X* x, int64_t channel, int64_t columns) {
+    int64_t w = 0;
+    for (; w < inner_; ++w) border<Part>(x, w, channel, columns);
+    for (; w + 8 <= inner_end_; w += 8) inner<8, Part>(x, w, channel, columns);
+    if (w + 4 <= inner_end_) w = inner<4, Part>(x, w, channel, columns);
+    for (; w < inner_end_; ++w) inner<1, Part>(x, w, channel, columns);
+    for (; w < p_.out_size[2]; ++w) border<Part>(x, w, channel, columns);
+  }
+
+  template <int N, bool Part, typename X>
+  int64_t inner(const X* x, int64_t w, int64_t channel, int64_t columns) {
+    const X* at[N];
+    for (int i = 0; i < N; ++i) {
+      at[i] = x + ((w + i) * p_.stride[2] - p_.pad[2]) * p_.x_strides[4] + channel;
+    }
+    Vec acc[N] = {};
+    accumulate<N, Part>(line_, at, 0, p_.kernel[2], channel, columns, acc);
+    store_outputs<N, Part>(acc, w, channel, columns);
+    return w + N;
+  }
+
+  template <bool Part, typename X>
+  void border(const X* x, int64_t w, int64_t channel, int64_t columns) {
+    const Taps taps = valid_taps(p_, 2, w);
+    Vec acc[1] = {};
+    if (taps.begin < taps.end) {
+      const X* const at[1] = {x + taps.at * p_.x_strides[4] + channel};
+      accumulate<1, Part>(line_, at, taps.begin, taps.end, channel, columns, acc);
+    }
+    store_outputs<1, Part>(acc, w, channel, columns);
+  }
+
+  template <int N, bool Part>
+  void store_outputs(const Vec (&acc)[N], int64_t w, int64_t channel, int64_t columns) {
+    for (int i = 0; i < N; ++i) {
+      s_.y_rows[i] = y_ + (w + i) * p_.y_strides[4];
+      if (p_.residual) s_.r_rows[i] = r_ + (w + i) * p_.r_strides[4];
+    }
+    if (!Part && linear_) {
+      Vec row[N][1];
+      for (int i = 0; i < N; ++i) row[i][0] = acc[i];
+      return finish_tile<N, 1>(row, linear_output(out_, 0, channel));
+    }
+    for (int i = 0; i < N; ++i) store(s_.sums + i * kLanes, acc[i]);
+    finish(out_, 0, N, channel, columns, s_.sums, kLanes);
+  }
+
+  const Params& p_;
+  const Scratch s_;
+  const void* x_;
+  Output out_;
+  Line line_{};
+  bool linear_;
+  int64_t inner_, inner_end_;
+  int64_t y_ = 0, r_ = 0;
+};
+
+int64_t tasks(const void* params, int64_t) {
+  return Grid(*static_cast<const Params*>(params)).count();
+}
+
+int64_t scratch(const void* params) {
+  return Scratch(*static_cast<const Params*>(params), nullptr).bytes;
+}
+
+void run(const KernelCall& call) {
+  const auto& p = *static_cast<const Params*>(call.params);
+  const Grid grid(p);
+  LineRunner runner(p, call);
+  const int64_t vectors = (p.out_channels + kLanes - 1) / kLanes;
+  with_float_type(p.x_dtype, [&]<typename X>(X) {
+    for (int64_t i = grid.begin(call.begin); i < grid.begin(call.end); ++i) {
+      const int64_t cut = i % grid.cuts;
+      const int64_t channel = Split::even(vectors, grid.cuts, cut) * kLanes;
+      const int64_t end = Split::even(vectors, grid.cuts, cut + 1) * kLanes;
+      runner.template run<X>(i / grid.cuts, channel, std::min(end, p.out_channels));
+    }
+  });
+}
+
+const char* check(const KernelCheck& c) {
+  const auto& p = *static_cast<const Params*>(c.params);
+  if (const char* why = check_window(p)) return why;
+  if (p.in_channels != p.out_channels) return "a depthwise convolution changes its channel count";
+  if (p.x_strides[1] != 1) return "the input's channels are not contiguous";
+  if (const char* why = check_epilogue(c, p, p.out_channels, output_region(p, p.y_strides),
+                                       output_region(p, p.r_strides)))
+    return why;
+  if (!is_float(p.x_dtype) || !is_float(p.w_dtype))
+    return "a dtype is not a float of 32 or 16 bits";
+  const int64_t w[] = {p.kernel[0], p.kernel[1], p.kernel[2], p.out_channels};
+  if (const char* why = Region().dim(product(w, 4), 1).reads(c, 1, element_size(p.w_dtype)))
+    return why;
+  return input_region(p).reads(c, 0, element_size(p.x_dtype));
+}
+
+}  // namespace
+
+extern const KernelEntry conv_depthwise_kernel;
+const KernelEntry conv_depthwise_kernel = {
+    "conv_depthwise", Params::kSchema, sizeof(Params), run, check, tasks, scratch};
+
+}  // namespace npusim::cpu::NPUSIM_ISA
