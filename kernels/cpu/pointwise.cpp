@@ -57,18 +57,21 @@ struct Tile {
 
 // One operand as the tiles see it.
 struct Walk {
-  const int64_t* strides;  // p.rank of them
-  int64_t inner;           // stride between the elements of a row
-  int64_t size;            // bytes of an element
-  bool flat;               // rows follow each other as their elements do
-  bool repeats;            // every row is the same memory
+  int64_t strides[abi::kRank];  // 0 where the size is 1
+  int64_t inner;                // stride between the elements of a row
+  int64_t size;                 // bytes of an element
+  bool flat;                    // rows follow each other as their elements do
+  bool repeats;                 // every row is the same memory
 };
 
 Walk walk(const Params& p, const int64_t* strides, int32_t dtype) {
-  Walk w{strides, p.rank ? strides[p.rank - 1] : 0, element_size(dtype), true, true};
-  int64_t step = p.rank ? w.inner * p.shape[p.rank - 1] : 0;
-  for (int d = p.rank - 2; d >= 0; --d) {
+  Walk w{{}, 1, element_size(dtype), true, true};
+  const int last = p.rank - 1;
+  if (last >= 0 && p.shape[last] != 1) w.inner = strides[last];
+  int64_t step = last >= 0 ? w.inner * p.shape[last] : 0;
+  for (int d = last - 1; d >= 0; --d) {
     if (p.shape[d] == 1) continue;
+    w.strides[d] = strides[d];
     w.flat &= strides[d] == step;
     w.repeats &= strides[d] == 0;
     step *= p.shape[d];

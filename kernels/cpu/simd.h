@@ -189,6 +189,17 @@ inline void store_part(T* p, Vec v, int64_t n) {
   std::memcpy(p, lanes, static_cast<size_t>(n) * sizeof(T));
 }
 
+// Lane i holds i.
+inline IVec lane_index() {
+  IVec index{};
+  for (int i = 0; i < kLanes; ++i) index[i] = i;
+  return index;
+}
+// The first n lanes of v, `rest` in the others.
+inline Vec first_lanes(Vec v, int64_t n, float rest) {
+  return lane_index() < static_cast<int32_t>(n) ? v : broadcast(rest);
+}
+
 // Lane-wise square root; the compilers turn the loop into one instruction.
 inline Vec sqrt(Vec x) {
   Vec out{};

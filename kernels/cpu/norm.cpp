@@ -1,0 +1,175 @@
+// Layer norm and RMS norm of rows of `size` contiguous elements. Each row is read three times (two
+// for RMS) from the first-level cache: mean, squared distance from it (two passes, so that a large
+// mean costs no digits), result. y may be x's memory if dtypes and strides are equal.
+#include "kernels/cpu/accumulate.h"
+#include "kernels/cpu/check.h"
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/distinct.h"
+
+namespace npusim::cpu::NPUSIM_ISA {
+namespace {
+
+using Params = abi::NormParams;
+
+constexpr int64_t kTaskElements = 16384;
+constexpr int32_t kFloat64 = static_cast<int32_t>(abi::DType::kFloat64);
+enum Kind : int32_t { kLayerNorm = 0, kRmsNorm = 1 };
+
+// Elements of a row that are converted at a time.
+constexpr int64_t kPiece = 512;
+
+// Sum of f over a row of any storage type.
+template <typename C, typename T, typename F>
+double sum_row(const T* x, int64_t n, F f) {
+  if constexpr (__is_same(C, T)) {
+    return accumulate(x, n, f);
+  } else {
+    C piece[kPiece];
+    double total = 0;
+    for (int64_t i = 0; i < n; i += kPiece) {
+      const int64_t count = n - i < kPiece ? n - i : kPiece;
+      decode_run(x + i, 1, count, piece);
+      total += accumulate(piece, count, f);
+    }
+    return total;
+  }
+}
+
+struct Moments {
+  double mean, scale;
+};
+
+template <typename C, typename T>
+Moments moments_of(const Params& p, const T* x) {
+  using V = typename Pack<C>::type;
+  const auto n = static_cast<double>(p.size);
+  double mean = 0;
+  if (p.kind == kLayerNorm) mean = sum_row<C>(x, p.size, [](V v) { return v; }) / n;
+  const C center = static_cast<C>(mean);
+  const double squares = sum_row<C>(x, p.size, [=](V v) { return (v - center) * (v - center); });
+  // The mean as subtracted is rounded to C; squares are about that.
+  const double gap = mean - static_cast<double>(center);
+  return {mean, 1 / __builtin_sqrt(squares / n - gap * gap + p.eps)};
+}
+
+// y = (x - mean) * scale * weight + bias over vectors.
+template <bool kWeight, bool kBias, typename X, typename Y>
+void normalize(const X* x, Y* y, int64_t n, const float* weight, const float* bias, Vec mean,
+               Vec scale) {
+  const auto apply = [&](Vec v, Vec w, Vec b) {
+    v = (v - mean) * scale;
+    if constexpr (kWeight) v *= w;
+    if constexpr (kBias) v += b;
+    return v;
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const Vec w = kWeight ? load(weight + i) : Vec{}, b = kBias ? load(bias + i) : Vec{};
+    store(y + i, apply(load(x + i), w, b));
+  }
+  if (i < n) {
+    const int64_t rest = n - i;
+    const Vec w = kWeight ? load_part(weight + i, rest) : Vec{};
+    const Vec b = kBias ? load_part(bias + i, rest) : Vec{};
+    store_part(y + i, apply(load_part(x + i, rest), w, b), rest);
+  }
+}
+
+template <typename X, typename Y>
+void norm_row(const Params& p, const X* x, Y* y, const float* weight, const float* bias) {
+  const Moments m = moments_of<float>(p, x);
+  const Vec mean = broadcast(static_cast<float>(m.mean));
+  const Vec scale = broadcast(static_cast<float>(m.scale));
+  if (weight && bias) return normalize<true, true>(x, y, p.size, weight, bias, mean, scale);
+  if (weight) return normalize<true, false>(x, y, p.size, weight, bias, mean, scale);
+  if (bias) return normalize<false, true>(x, y, p.size, weight, bias, mean, scale);
+  normalize<false, false>(x, y, p.size, weight, bias, mean, scale);
+}
+
+void norm_row(const Params& p, const double* x, double* y, const double* weight,
+              const double* bias) {
+  const Moments m = moments_of<double>(p, x);
+  for (int64_t i = 0; i < p.size; ++i) {
+    const double v = (x[i] - m.mean) * m.scale * (weight ? weight[i] : 1);
+    y[i] = v + (bias ? bias[i] : 0);
+  }
+}
+
+int64_t rows_per_task(const Params& p) {
+  const int64_t rows = p.size < kTaskElements ? kTaskElements / (p.size > 0 ? p.size : 1) : 1;
+  return p.rows <= 2 * rows && rows > 1 ? p.rows : rows;
+}
+
+int64_t count_tasks(const void* params, int64_t) {
+  const Params& p = *static_cast<const Params*>(params);
+  return p.rows == 0 || p.size == 0 ? 0 : (p.rows - 1) / rows_per_task(p) + 1;
+}
+
+// Weight or bias as numbers of class C: in place, or converted to `room`.
+template <typename C>
+const C* parameter(const Params& p, const void* operand, C* room) {
+  if (element_size(p.w_dtype) == sizeof(C)) return static_cast<const C*>(operand);
+  decode_run(p.w_dtype, operand, 1, p.size, room);
+  return room;
+}
+
+template <typename C, typename X, typename Y>
+void run_rows(const KernelCall& call, const X* x, Y* y) {
+  const Params& p = *static_cast<const Params*>(call.params);
+  C* room = static_cast<C*>(call.scratch);
+  const C* weight = p.has_weight ? parameter(p, call.operands[1], room) : nullptr;
+  const C* bias =
+      p.has_bias ? parameter(p, call.operands[1 + p.has_weight], room + p.size) : nullptr;
+  const int64_t each = rows_per_task(p), end = call.end * each;
+  for (int64_t row = call.begin * each; row < end && row < p.rows; ++row)
+    norm_row(p, x + row * p.x_row_stride, y + row * p.y_row_stride, weight, bias);
+}
+
+void run(const KernelCall& call) {
+  const Params& p = *static_cast<const Params*>(call.params);
+  const void* x = call.operands[0];
+  void* y = call.operands[1 + p.has_weight + p.has_bias];
+  if (p.x_dtype == kFloat64)
+    return run_rows<double>(call, static_cast<const double*>(x), static_cast<double*>(y));
+  with_float_type(p.x_dtype, [&](auto from) {
+    with_float_type(p.y_dtype, [&](auto to) {
+      run_rows<float>(call, static_cast<const decltype(from)*>(x), static_cast<decltype(to)*>(y));
+    });
+  });
+}
+
+// Room for the parameters where they need conversion.
+int64_t scratch(const void* params) {
+  const Params& p = *static_cast<const Params*>(params);
+  const int64_t size = p.x_dtype == kFloat64 ? 8 : 4;
+  const bool parameters = p.has_weight || p.has_bias;
+  return parameters && element_size(p.w_dtype) != size ? 2 * size * p.size : 0;
+}
+
+const char* check(const KernelCheck& c) {
+  const Params& p = *static_cast<const Params*>(c.params);
+  if (p.kind != kLayerNorm && p.kind != kRmsNorm) return "the kind of norm does not exist";
+  if (!is_flag(p.has_weight) || !is_flag(p.has_bias)) return "a flag is not 0 or 1";
+  const auto parameters = static_cast<size_t>(p.has_weight + p.has_bias);
+  if (const char* why = operand_count(c, 2 + parameters)) return why;
+  const int32_t w_dtype = parameters ? p.w_dtype : p.x_dtype;
+  const bool wide = p.x_dtype == kFloat64 && p.y_dtype == kFloat64 && w_dtype == kFloat64;
+  if (!wide && !(is_float(p.x_dtype) && is_float(p.y_dtype) && is_float(w_dtype)))
+    return "a dtype is not one that norm computes";
+  const Region x = Region().dim(p.rows, p.x_row_stride).dim(p.size, 1);
+  const Region y = Region().dim(p.rows, p.y_row_stride).dim(p.size, 1);
+  if (const char* why = x.reads(c, 0, element_size(p.x_dtype))) return why;
+  for (size_t i = 1; i <= parameters; ++i) {
+    if (const char* why = Region().dim(p.size, 1).reads(c, i, element_size(p.w_dtype))) return why;
+  }
+  if (const char* why = y.writes(c, 1 + parameters, element_size(p.y_dtype))) return why;
+  const bool distinct = Digits().dim(p.rows, p.y_row_stride).dim(p.size, 1).distinct();
+  return distinct ? nullptr : kCollides;
+}
+
+}  // namespace
+
+extern const KernelEntry norm_kernel{
+    "norm", Params::kSchema, sizeof(Params), run, check, count_tasks, scratch};
+
+}  // namespace npusim::cpu::NPUSIM_ISA
