@@ -132,7 +132,7 @@ class LineRunner {
     line_.d = valid_taps(p_, 0, d);
     line_.h = valid_taps(p_, 1, h);
     y_ = n * p_.y_strides[0] + d * p_.y_strides[2] + h * p_.y_strides[3];
-    r_ = n * p_.r_strides[0] + d * p_.r_strides[2] + h * p_.r_strides[3];
+    if (p_.residual) r_ = n * p_.r_strides[0] + d * p_.r_strides[2] + h * p_.r_strides[3];
     const bool any = line_.d.begin < line_.d.end && line_.h.begin < line_.h.end;
     const X* x = static_cast<const X*>(x_);
     if (any) {
