@@ -36,7 +36,7 @@ def _gelu_tanh(x: Array) -> Array:
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
-def _clamp(x: Array, lo: Array, hi: Array) -> Array:
+def _clamp(x: Array, lo: Any, hi: Any) -> Array:
     return np.minimum(np.maximum(x, lo), hi)
 
 

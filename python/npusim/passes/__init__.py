@@ -15,6 +15,10 @@ from npusim.passes.fold_constants import fold_constants
 from npusim.passes.fold_scale import fold_scale
 from npusim.passes.fuse_epilogues import fuse_epilogues
 from npusim.passes.fuse_pointwise import fuse_pointwise
+from npusim.passes.recognize_activations import recognize_activations
+from npusim.passes.recognize_attention import recognize_attention
+from npusim.passes.recognize_norms import recognize_norms
+from npusim.passes.recognize_softmax import recognize_softmax
 from npusim.passes.remove_noops import remove_noops
 from npusim.passes.select_kernels import select_kernels
 from npusim.passes.simplify_views import simplify_views
@@ -28,11 +32,16 @@ PIPELINE: tuple[Pass, ...] = (
     fold_constants,  # masks and literals become constants that patterns can read
     eliminate_common_subexpressions,  # so that "one user" means one user in all patterns
     simplify_views,  # after folding, which takes views of constants with it
+    recognize_activations,  # before anything takes their pieces apart
+    recognize_softmax,
+    recognize_norms,
+    recognize_attention,  # after softmax, around which it is built
     canonicalize_conv,  # one spelling, which everything about weights below matches
     canonicalize_linear,
     fold_batch_norm,  # before epilogues: it must see the bare convolution
     fold_scale,  # likewise; after batch norm, which may stand in front of the factor
     fuse_epilogues,  # before pointwise fusion, which would swallow activations and additions
+    simplify_views,  # again: folding and fusing moved views next to each other
     fuse_pointwise,  # after every pattern that reads single pointwise ops
     assign_layout,  # needs the final set of pointwise nodes; changes no node but its type
     select_kernels,  # shapes and epilogues are final

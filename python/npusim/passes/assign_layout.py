@@ -71,8 +71,9 @@ class _Plan:
         self.follows = {n.name: self._follows(n) for n in graph.nodes}
         self.wishes = self._all_wishes()
         self.views: dict[str, View] = {}
-        for leaf in (*graph.inputs, *graph.weights, *graph.constants):
-            self.views[leaf.name] = _stored(leaf.type.with_order(None))
+        for name, type in graph.types.items():
+            if name not in graph.producers:
+                self.views[name] = _stored(type.with_order(None))
 
     def assigned(self, node: Node) -> Node:
         """Returns a node with the order of its outputs decided; nodes come in order."""

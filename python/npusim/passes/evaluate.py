@@ -14,7 +14,7 @@ from npusim.ir.graph import Node
 from npusim.ops import scalar_numpy
 from npusim.ops.scalar_numpy import Array
 from npusim.passes.compose import Typed, scalar_program
-from npusim.passes.shapes import PERMUTATIONS, RESHAPES, integer, permutation
+from npusim.passes.shapes import PERMUTATIONS, RESHAPES, integer, ints, permutation
 
 Function = Callable[[Node, Sequence[Array]], Array]
 
@@ -93,7 +93,7 @@ def _select(node: Node, arrays: Sequence[Array]) -> Array:
 
 
 def _flip(node: Node, arrays: Sequence[Array]) -> Array:
-    return np.flip(arrays[0], node.attrs["dims"])
+    return np.flip(arrays[0], ints(node, "dims"))
 
 
 def _triangle(function: Callable[..., Array]) -> Function:
@@ -117,7 +117,7 @@ _FUNCTIONS: dict[str, Function] = {
     "aten.slice.Tensor": _slice,
     "aten.select.int": _select,
     "aten.flip.default": _flip,
-    "aten.repeat.default": lambda node, arrays: np.tile(arrays[0], node.attrs["repeats"]),
+    "aten.repeat.default": lambda node, arrays: np.tile(arrays[0], ints(node, "repeats")),
     "aten.cat.default": lambda node, arrays: np.concatenate(arrays, integer(node, "dim", 0)),
     "aten.stack.default": lambda node, arrays: np.stack(arrays, integer(node, "dim", 0)),
     "aten.tril.default": _triangle(np.tril),

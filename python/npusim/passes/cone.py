@@ -1,0 +1,120 @@
+"""Cone: a pointwise node with the producers that are computed together with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from npusim.ir.graph import Node
+from npusim.ops.fused import broadcast_shapes
+from npusim.ops.scalar import ScalarProgram
+from npusim.passes.compose import Arg, Composer, scalar_program
+from npusim.passes.rewriter import Rewriter
+from npusim.passes.uniform import uniform_value
+
+
+class Cone:
+    """Grows from a root towards its operands, over values that only the cone reads.
+
+    Attributes:
+        root: the pointwise node whose result the cone computes.
+        reads: how often the cone reads each value; operands that hold one number do not count,
+            since they become literals.
+    """
+
+    def __init__(self, root: Node, program: ScalarProgram, rewriter: Rewriter) -> None:
+        self.root = root
+        self.reads: Counter[str] = Counter()
+        self._program = program
+        self._rewriter = rewriter
+        self._taken: dict[str, tuple[Node, ScalarProgram]] = {}
+        self._literals: dict[str, dict[str, Arg]] = {}  # of each node in the cone
+        self._static = all(i is None or i in rewriter.static for i in root.inputs)
+        self._add(root)
+
+    def has_literals(self) -> bool:
+        """Tells whether some operand becomes a literal."""
+        return any(self._literals.values())
+
+    def operands(self) -> list[str]:
+        """Returns the values the cone reads from outside."""
+        return [v for v in self.reads if v not in self._taken]
+
+    def candidate(self, refused: set[str]) -> str | None:
+        """Returns a value the cone could take in: pointwise, of the root's shape, read by no other.
+
+        What is static is taken into static roots only, and the other way round: what is computed
+        once at load must not move into every run.
+        """
+        for value in self.operands():
+            if value in refused or self._rewriter.uses(value) != self.reads[value]:
+                continue
+            same_shape = self._rewriter.types[value].shape == self.root.type.shape
+            same_time = (value in self._rewriter.static) == self._static
+            producer = self._rewriter.producer(value)
+            if producer is None or not same_shape or not same_time:
+                continue
+            if scalar_program(producer, self._rewriter) is not None:
+                return value
+        return None
+
+    def take(self, value: str) -> None:
+        """Takes in the producer of a candidate."""
+        producer = self._rewriter.producer(value)
+        assert producer is not None
+        program = scalar_program(producer, self._rewriter)
+        assert program is not None
+        self._taken[value] = (producer, program)
+        self._add(producer)
+
+    def give_back(self, value: str) -> None:
+        """Undoes the latest `take`."""
+        producer, _ = self._taken.pop(value)
+        literals = self._literals.pop(producer.name)
+        self.reads.subtract(i for i in producer.inputs if i is not None and i not in literals)
+        self.reads = +self.reads
+
+    def program(self) -> tuple[ScalarProgram, list[str]]:
+        """Returns what the cone computes, and the operands of that program in order."""
+        composer = Composer()
+        types = self._rewriter.types
+        written: dict[str, Arg] = {}
+
+        def argument(value: str, cls: str, literals: dict[str, Arg]) -> Arg:
+            if value in literals:
+                return composer.stored(literals[value], types[value].dtype, ())
+            if value not in self._taken:
+                return composer.load(value, cls)
+            if value not in written:
+                producer, program = self._taken[value]
+                dtypes = [types[i].dtype for i in producer.inputs if i is not None]
+                result = write(producer, program)
+                written[value] = composer.stored(result, types[value].dtype, dtypes)
+            return written[value]
+
+        def write(node: Node, program: ScalarProgram) -> Arg:
+            operands = [i for i in node.inputs if i is not None]
+            literals = self._literals[node.name]
+            pairs = zip(operands, program.inputs, strict=True)
+            return composer.inline(program, [argument(v, c, literals) for v, c in pairs])
+
+        return composer.build(write(self.root, self._program), self.root.type.dtype)
+
+    def _add(self, node: Node) -> None:
+        literals = _literals(node, self._rewriter)
+        self._literals[node.name] = literals
+        self.reads.update(i for i in node.inputs if i is not None and i not in literals)
+
+
+def _literals(node: Node, rewriter: Rewriter) -> dict[str, Arg]:
+    """Returns the operands that hold one number and that a node's shape does not need."""
+    operands = [i for i in node.inputs if i is not None]
+    found: dict[str, Arg] = {}
+    for value in dict.fromkeys(operands):
+        number = uniform_value(value, rewriter)
+        if number is None:
+            continue
+        rest = [o for o in operands if o != value and o not in found]
+        shapes = [rewriter.types[o].shape for o in rest]
+        if rest and broadcast_shapes(*shapes) == node.type.shape:
+            found[value] = ("const", number)
+    return found

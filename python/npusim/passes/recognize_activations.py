@@ -1,0 +1,89 @@
+"""Recognises activations that were written out: gelu by erf or tanh, silu, hardswish and others.
+
+There are many ways to write each, so nothing is matched by its shape: the pointwise nodes between
+a result and the one tensor it depends on are evaluated, and compared with the known activations at
+sample points. Agreement to six digits over the whole range is the definition of being the same.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.types import is_float
+from npusim.ops import scalar_numpy
+from npusim.ops.scalar import ScalarOp, ScalarProgram
+from npusim.passes.compose import scalar_program
+from npusim.passes.cone import Cone
+from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
+from npusim.targets.target_config import TargetConfig
+
+# Scalar opcode -> the op that stands for it and its attributes.
+ACTIVATIONS: dict[str, tuple[str, dict[str, Attr]]] = {
+    "relu": ("aten.relu.default", {}),
+    "gelu": ("aten.gelu.default", {"approximate": "none"}),
+    "gelu_tanh": ("aten.gelu.default", {"approximate": "tanh"}),
+    "silu": ("aten.silu.default", {}),
+    "hardswish": ("aten.hardswish.default", {}),
+    "hardsigmoid": ("aten.hardsigmoid.default", {}),
+    "softplus": ("aten.softplus.default", {"beta": 1, "threshold": 20}),
+    "mish": ("aten.mish.default", {}),
+}
+# What the last instruction of a written-out activation can be.
+_LAST = frozenset(("mul", "div", "where", "maximum", "clamp", "log", "log1p"))
+_MOST_NODES = 12
+_POINTS = np.concatenate(([-1.3, 0.7, 2.9], np.linspace(-12, 12, 97), [-90.0, -30.0, 30.0, 90.0]))
+
+
+def recognize_activations(graph: Graph, target: TargetConfig) -> Graph:
+    """Returns the graph with written-out activations replaced by the ops they are."""
+    return rewrite(graph, _visit)
+
+
+def _visit(node: Node, rewriter: Rewriter) -> Answer:
+    program = scalar_program(node, rewriter)
+    if program is None or program.body[-1].op not in _LAST or not is_float(node.type.dtype):
+        return None
+    cone = Cone(node, program, rewriter)
+    for _ in range(_MOST_NODES):
+        operands = cone.operands()
+        if len(operands) == 1 and rewriter.types[operands[0]] == node.type:
+            name = _activation(cone.program()[0])
+            if name is not None:
+                op, attrs = ACTIVATIONS[name]
+                return become(node, op, operands, attrs) if node.op != op else None
+        value = cone.candidate(set())
+        if value is None:
+            return None
+        cone.take(value)
+    return None
+
+
+def _activation(program: ScalarProgram) -> str | None:
+    """Returns the opcode of the activation a program of one float input computes, or None."""
+    if program.inputs not in (("f",), ("d",)):
+        return None
+    wide = _in_float64(program)
+    few = scalar_numpy.run(wide, [_POINTS[:3]])
+    for name, expected in _expected().items():
+        if np.allclose(few, expected[:3], rtol=1e-6, atol=1e-9):
+            values = scalar_numpy.run(wide, [_POINTS])
+            return name if np.allclose(values, expected, rtol=1e-6, atol=1e-9) else None
+    return None
+
+
+@cache
+def _expected() -> dict[str, scalar_numpy.Array]:
+    programs = {n: ScalarProgram(("d",), (ScalarOp(n, (0,), "d"),)) for n in ACTIVATIONS}
+    return {n: scalar_numpy.run(p, [_POINTS]) for n, p in programs.items()}
+
+
+def _in_float64(program: ScalarProgram) -> ScalarProgram:
+    """Returns a float program with every float32 instruction in float64, free of rounding."""
+    body = tuple(
+        ScalarOp("to_d" if op.op == "to_f" else op.op, op.args, "d" if op.cls == "f" else op.cls)
+        for op in program.body
+    )
+    return ScalarProgram(("d",), body)

@@ -1,0 +1,85 @@
+"""recognize_attention: written-out attention becomes the op; a constant future mask, causal."""
+
+import numpy as np
+import pytest
+
+from npusim.passes.recognize_attention import recognize_attention
+
+
+def heads(draft, name, length=5):
+    x = draft.x(2, length, 3, 4, name=name)
+    return draft.call("aten.permute.default", x, dims=(0, 2, 1, 3))
+
+
+def transposed(draft, k):
+    return draft.call("aten.transpose.int", k, dim0=-2, dim1=-1)
+
+
+def finish(draft, scores, v):
+    y = draft.call("aten.softmax.int", scores, dim=-1)
+    return draft.call("aten.matmul.default", y, v)
+
+
+def future(length):
+    return np.triu(np.full((length, length), -np.inf, np.float32), 1)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_scaled(draft, check_pass, masked):
+    q, k, v = (heads(draft, n) for n in "qkv")
+    y = draft.call("aten.matmul.default", q, transposed(draft, k))
+    y = draft.call("aten.div.Scalar", y, other=2.0)
+    if masked:
+        y = draft.call("aten.add.Tensor", y, draft.x(2, 1, 1, 5, name="mask"), alpha=1)
+    check_pass(recognize_attention, draft.graph(finish(draft, y, v)))
+
+
+def test_scaled_query_of_three_dimensions(draft, check_pass):
+    q, k, v = (draft.x(6, 5, 4, name=n) for n in "qkv")
+    q = draft.call("aten.mul.Scalar", q, other=0.5)
+    y = draft.call("aten.bmm.default", q, transposed(draft, k))
+    y = draft.call("aten.softmax.int", y, dim=-1)
+    check_pass(recognize_attention, draft.graph(draft.call("aten.bmm.default", y, v)))
+
+
+def test_keys_permuted_at_once(draft, check_pass):
+    q, v = heads(draft, "q"), heads(draft, "v")
+    k = draft.call("aten.permute.default", draft.x(2, 5, 3, 4, name="k"), dims=(0, 2, 3, 1))
+    y = draft.call("aten.matmul.default", q, k)
+    check_pass(recognize_attention, draft.graph(finish(draft, y, v)))
+
+
+def test_constant_future_mask(draft, check_pass):
+    q, k, v = (heads(draft, n) for n in "qkv")
+    y = draft.call("aten.matmul.default", q, transposed(draft, k))
+    y = draft.call("aten.mul.Scalar", y, other=0.5)
+    y = draft.call("aten.add.Tensor", y, draft.c(future(5)), alpha=1)
+    check_pass(recognize_attention, draft.graph(finish(draft, y, v)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bool"])
+def test_future_mask_of_the_op(draft, check_pass, dtype):
+    mask = future(5) == 0 if dtype == "bool" else future(5)
+    mask = draft.call("aten.unsqueeze.default", draft.c(mask, dtype), dim=0)
+    y = draft.call("aten.scaled_dot_product_attention.default",
+                   *(heads(draft, n) for n in "qkv"), mask)  # fmt: skip
+    check_pass(recognize_attention, draft.graph(y))
+
+
+def test_another_constant_mask_stays_a_mask(draft, check_pass):
+    mask = draft.c(future(5).T)
+    y = draft.call("aten.scaled_dot_product_attention.default",
+                   *(heads(draft, n) for n in "qkv"), mask)  # fmt: skip
+    check_pass(recognize_attention, draft.graph(y))
+
+
+def test_read_weights_and_broadcast_keys_stay(draft, check_pass):
+    q, k, v = (heads(draft, n) for n in "qkv")
+    weights = draft.call("aten.softmax.int", draft.call("aten.matmul.default", q,
+                         transposed(draft, k)), dim=-1)  # fmt: skip
+    shared = draft.call("aten.permute.default", draft.x(2, 1, 5, 4, name="k1"), dims=(0, 1, 3, 2))
+    y = finish(draft, draft.call("aten.matmul.default", q, shared), v)
+    check_pass(
+        recognize_attention,
+        draft.graph(draft.call("aten.matmul.default", weights, v), weights, y),
+    )

@@ -1,0 +1,48 @@
+"""select_kernels: each convolution gets an algorithm."""
+
+import pytest
+
+from npusim.passes.canonicalize_conv import canonicalize_conv
+from npusim.passes.select_kernels import select_kernels, winograd_tile
+
+
+def algorithm(draft, cpu, x, w, op="aten.conv2d.default", **attrs):
+    y = draft.call(op, draft.x(*x), draft.w(*w), None, **attrs)
+    graph = select_kernels(canonicalize_conv(draft.graph(y), cpu), cpu)
+    return graph.nodes[-1].attrs["algorithm"]
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attrs", "expected"),
+    [
+        ((1, 8, 9, 9), (8, 1, 3, 3), {"groups": 8}, "depthwise"),
+        ((1, 8, 9, 9), (16, 1, 3, 3), {"groups": 8}, "igemm"),
+        ((1, 64, 56, 56), (64, 64, 3, 3), {"padding": (1, 1)}, "winograd4"),
+        ((1, 512, 8, 8), (512, 512, 3, 3), {"padding": (1, 1)}, "winograd2"),
+        ((1, 64, 56, 56), (64, 64, 3, 3), {"stride": (2, 2)}, "igemm"),
+        ((1, 64, 56, 56), (64, 64, 3, 3), {"dilation": (2, 2)}, "igemm"),
+        ((1, 64, 56, 56), (64, 32, 3, 3), {"groups": 2}, "igemm"),
+        ((1, 64, 56, 56), (64, 64, 5, 5), {}, "igemm"),
+        ((1, 8, 56, 56), (8, 8, 3, 3), {}, "igemm"),
+    ],
+)
+def test_shapes(draft, cpu, x, w, attrs, expected):
+    assert algorithm(draft, cpu, x, w, **attrs) == expected
+
+
+def test_transposed_convolutions_never_use_winograd(draft, cpu):
+    op = "aten.conv_transpose2d.input"
+    assert algorithm(draft, cpu, (1, 64, 56, 56), (64, 64, 3, 3), op) == "igemm"
+
+
+def test_a_target_without_winograd_uses_gemm():
+    assert winograd_tile(64, (1, 64, 56, 56), ()) == 0
+
+
+def test_golden(draft, check_pass):
+    x = draft.call("aten.conv2d.default", draft.x(1, 4, 8, 8), draft.w(4, 1, 3, 3), None, groups=4)
+    y = draft.call("aten.conv2d.default", x, draft.w(4, 4, 1, 1), None)
+    check_pass(
+        lambda graph, target: select_kernels(canonicalize_conv(graph, target), target),
+        draft.graph(y),
+    )
