@@ -32,8 +32,12 @@ struct Plan {
   int64_t blocks = 0;  // in all
 };
 
-int64_t magnitude(int64_t x) { return x < 0 ? -x : x; }
-int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+int64_t magnitude(int64_t x) {
+  return x < 0 ? -x : x;
+}
+int64_t smaller(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
 
 // Fills dims with p's dimensions, y's largest stride first, neighbours merged; returns how many.
 int normalize(const Params& p, Dim* dims) {
@@ -261,11 +265,14 @@ const char* check(const KernelCheck& c) {
   return Digits().dims(p.shape, p.y_strides, p.rank).distinct() ? nullptr : kCollides;
 }
 
-int64_t scratch(const void*) { return 0; }
+int64_t scratch(const void*) {
+  return 0;
+}
 
 }  // namespace
 
-extern const KernelEntry copy_kernel{
-    "copy", Params::kSchema, sizeof(Params), run, check, count_tasks, scratch};
+extern const KernelEntry copy_kernel;
+const KernelEntry copy_kernel = {"copy", Params::kSchema, sizeof(Params), run,
+                                 check,  count_tasks,     scratch};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

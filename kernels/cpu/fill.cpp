@@ -102,11 +102,14 @@ int64_t count_tasks(const void* params, int64_t) {
   return split_of(p, rows_of(p)).tasks;
 }
 
-int64_t scratch(const void*) { return 0; }
+int64_t scratch(const void*) {
+  return 0;
+}
 
 }  // namespace
 
-extern const KernelEntry fill_kernel{
-    "fill", Params::kSchema, sizeof(Params), run, check, count_tasks, scratch};
+extern const KernelEntry fill_kernel;
+const KernelEntry fill_kernel = {"fill", Params::kSchema, sizeof(Params), run,
+                                 check,  count_tasks,     scratch};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

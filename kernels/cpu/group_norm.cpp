@@ -14,8 +14,8 @@ namespace {
 
 using Params = abi::GroupNormParams;
 
-constexpr int64_t kTile = 512;         // elements converted at a time
-constexpr int64_t kSideBySide = 64;    // channels of a channels-last task, about
+constexpr int64_t kTile = 512;       // elements converted at a time
+constexpr int64_t kSideBySide = 64;  // channels of a channels-last task, about
 constexpr int32_t kFloat64 = static_cast<int32_t>(abi::DType::kFloat64);
 
 bool channels_last(const Params& p) {
@@ -218,8 +218,7 @@ const char* check(const KernelCheck& c) {
   if (!is_activation(p.act) || static_cast<abi::Opcode>(p.act) == abi::Opcode::kClamp)
     return "the activation is not a unary float opcode";
   const int64_t sizes[] = {p.batch, p.channels, p.spatial};
-  if (const char* why =
-          Region().dims(sizes, p.x_strides, 3).reads(c, 0, element_size(p.x_dtype)))
+  if (const char* why = Region().dims(sizes, p.x_strides, 3).reads(c, 0, element_size(p.x_dtype)))
     return why;
   for (size_t i = 1; i <= parameters; ++i) {
     if (const char* why = Region().dim(p.channels, 1).reads(c, i, element_size(p.w_dtype)))
@@ -233,7 +232,8 @@ const char* check(const KernelCheck& c) {
 
 }  // namespace
 
-extern const KernelEntry group_norm_kernel{
-    "group_norm", Params::kSchema, sizeof(Params), run, check, count_tasks, scratch};
+extern const KernelEntry group_norm_kernel;
+const KernelEntry group_norm_kernel = {"group_norm", Params::kSchema, sizeof(Params), run,
+                                       check,        count_tasks,     scratch};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

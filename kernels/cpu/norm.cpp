@@ -169,7 +169,8 @@ const char* check(const KernelCheck& c) {
 
 }  // namespace
 
-extern const KernelEntry norm_kernel{
-    "norm", Params::kSchema, sizeof(Params), run, check, count_tasks, scratch};
+extern const KernelEntry norm_kernel;
+const KernelEntry norm_kernel = {"norm", Params::kSchema, sizeof(Params), run,
+                                 check,  count_tasks,     scratch};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

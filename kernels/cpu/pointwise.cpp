@@ -102,13 +102,22 @@ void for_each_row(const Params& p, const Walk& w, const Tile& tile, F f) {
   }
 }
 
+int32_t count_registers(const Params& p) {
+  int32_t registers = p.n_inputs;
+  for (int i = 0; i < p.n_instructions; ++i) {
+    const int32_t dst = instruction(p, i).dst;
+    registers = dst >= registers ? dst + 1 : registers;
+  }
+  return registers;
+}
+
 // The work of one call: moves tiles through a machine.
 class Runner {
  public:
   explicit Runner(const KernelCall& call)
       : p_(*static_cast<const Params*>(call.params)),
         call_(call),
-        machine_(p_, call.scratch, call.failure),
+        machine_(p_, call.scratch, count_registers(p_), call.failure),
         tiling_(tiling(p_)),
         y_(walk(p_, p_.y_strides, p_.y_dtype)) {
     for (int i = 0; i < p_.n_inputs; ++i)
@@ -253,13 +262,7 @@ void run(const KernelCall& call) {
 }
 
 int64_t scratch(const void* params) {
-  const Params& p = *static_cast<const Params*>(params);
-  int64_t registers = p.n_inputs;
-  for (int i = 0; i < p.n_instructions; ++i) {
-    const int64_t dst = instruction(p, i).dst;
-    registers = dst >= registers ? dst + 1 : registers;
-  }
-  return registers * kRegisterBytes;
+  return (count_registers(*static_cast<const Params*>(params)) + 1) * kRegisterBytes;
 }
 
 // ---- check
@@ -338,7 +341,8 @@ const char* check(const KernelCheck& c) {
 
 }  // namespace
 
-extern const KernelEntry pointwise_kernel{
-    "pointwise", Params::kSchema, sizeof(Params), run, check, count_tasks, scratch};
+extern const KernelEntry pointwise_kernel;
+const KernelEntry pointwise_kernel = {"pointwise", Params::kSchema, sizeof(Params), run,
+                                      check,       count_tasks,     scratch};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

@@ -52,8 +52,7 @@ inline IVec load_mask(const int64_t* p) {
   int32_t lanes[kLanes];
   for (int i = 0; i < kLanes; i += kDoubles) {
     const LVec wide = *reinterpret_cast<const Wide*>(p + i) != 0;
-    *reinterpret_cast<Narrow::unaligned*>(lanes + i) =
-        __builtin_convertvector(wide, Narrow::type);
+    *reinterpret_cast<Narrow::unaligned*>(lanes + i) = __builtin_convertvector(wide, Narrow::type);
   }
   IVec mask;
   std::memcpy(&mask, lanes, sizeof mask);
@@ -89,10 +88,13 @@ inline void with_opcode(abi::Opcode op, F&& f) {
 // A tile's registers and the loops over them.
 class TileMachine {
  public:
-  TileMachine(const abi::PointwiseParams& p, void* storage, Failure* failure)
-      : p_(p), storage_(static_cast<std::byte*>(storage)), failure_(failure) {}
+  // `storage` has room for `registers` registers and a spare one.
+  TileMachine(const abi::PointwiseParams& p, void* storage, int32_t registers, Failure* failure)
+      : p_(p), storage_(static_cast<std::byte*>(storage)), failure_(failure), spare_(registers) {
+    for (int32_t i = 0; i < abi::kPointwiseRegisters; ++i) slot_[i] = i;
+  }
 
-  void* storage(int32_t index) const { return storage_ + index * kRegisterBytes; }
+  void* storage(int32_t index) const { return storage_ + slot_[index] * kRegisterBytes; }
   void set(int32_t index, Register value) { registers_[index] = value; }
   Register get(int32_t index) const { return registers_[index]; }
 
@@ -101,6 +103,11 @@ class TileMachine {
   void execute(int64_t n, void* direct) {
     for (int i = 0; i < p_.n_instructions; ++i) {
       const Instruction ins = instruction(p_, i);
+      if (overwrites_unread(ins)) {
+        const int32_t slot = slot_[ins.dst];
+        slot_[ins.dst] = spare_;
+        spare_ = slot;
+      }
       void* out = direct && i + 1 == p_.n_instructions ? direct : storage(ins.dst);
       execute(ins, out, n);
       registers_[ins.dst] = {out, 1};
@@ -108,6 +115,16 @@ class TileMachine {
   }
 
  private:
+  // Whether a result of another width would land on operands still to be read.
+  static bool overwrites_unread(const Instruction& ins) {
+    if (result_class(ins.op, ins.compute) == ins.compute && ins.op != abi::Opcode::kWhere)
+      return false;
+    bool reads = false;
+    for (int k = 0; k < abi::kOpcodeArity[static_cast<int>(ins.op)]; ++k)
+      reads |= ins.args[k] == ins.dst;
+    return reads;
+  }
+
   // Room for the constants of one instruction, one a cache line.
   struct Constants {
     alignas(64) int64_t block[3][kLanes];
@@ -148,6 +165,8 @@ class TileMachine {
   const abi::PointwiseParams& p_;
   std::byte* storage_;
   Failure* failure_;
+  int32_t slot_[abi::kPointwiseRegisters];  // where each register's storage is
+  int32_t spare_;
   Register registers_[abi::kPointwiseRegisters] = {};
 };
 
@@ -207,8 +226,8 @@ inline void TileMachine::binary_float(const Instruction& ins, float* out, int64_
       return map(a, b, out, n, [](Vec x, Vec y) { return trunc(x / y); });
     case kDivFloor:
       return map(a, b, out, n, [](Vec x, Vec y) {
-        return each_lane(x, y,
-                         [](float u, float v) { return floor_divide(u, v, __builtin_fmodf(u, v)); });
+        return each_lane(
+            x, y, [](float u, float v) { return floor_divide(u, v, __builtin_fmodf(u, v)); });
       });
     case kRemainder:
       return map(a, b, out, n, [](Vec x, Vec y) {
@@ -290,8 +309,7 @@ inline void TileMachine::ternary_float(const Instruction& ins, float* out, int64
   if (where) {
     const auto* mask = static_cast<const int64_t*>(a.data);
     for (int64_t i = 0; i < n; i += kLanes)
-      store(out + i,
-            load_mask(mask + i * a.step) ? load(y + i * b.step) : load(z + i * c.step));
+      store(out + i, load_mask(mask + i * a.step) ? load(y + i * b.step) : load(z + i * c.step));
     return;
   }
   const auto* x = static_cast<const float*>(a.data);
@@ -324,8 +342,7 @@ template <typename C>
 inline void TileMachine::ternary_scalar(const Instruction& ins, C* out, int64_t n) {
   Constants constants;
   const bool where = ins.op == abi::Opcode::kWhere;
-  const Register a =
-      where ? operand<int64_t>(ins, 0, &constants) : operand<C>(ins, 0, &constants);
+  const Register a = where ? operand<int64_t>(ins, 0, &constants) : operand<C>(ins, 0, &constants);
   const Register b = operand<C>(ins, 1, &constants), c = operand<C>(ins, 2, &constants);
   const auto* y = static_cast<const C*>(b.data);
   const auto* z = static_cast<const C*>(c.data);
@@ -396,8 +413,7 @@ inline void TileMachine::convert(const Instruction& ins, void* out, int64_t n) {
 
 inline void TileMachine::execute(const Instruction& ins, void* out, int64_t n) {
   if (ins.op >= abi::Opcode::kToF && ins.op <= abi::Opcode::kToBool) {
-    return with_class(ins.compute,
-                      [&](auto type) { convert<decltype(type)>(ins, out, n); });
+    return with_class(ins.compute, [&](auto type) { convert<decltype(type)>(ins, out, n); });
   }
   if (ins.compute == kClassF) return execute_float(ins, out, n);
   if (ins.compute == kClassD) return execute_scalar<double>(ins, out, n);

@@ -13,11 +13,25 @@ namespace {
 using Params = abi::ReduceParams;
 
 enum Op : int32_t {
-  kSum, kMean, kMax, kMin, kProd, kAny, kAll, kArgmax, kArgmin, kVar, kStd, kSumSquares, kL2Norm,
-  kSumMagnitudes, kLogSumExp, kOps
+  kSum,
+  kMean,
+  kMax,
+  kMin,
+  kProd,
+  kAny,
+  kAll,
+  kArgmax,
+  kArgmin,
+  kVar,
+  kStd,
+  kSumSquares,
+  kL2Norm,
+  kSumMagnitudes,
+  kLogSumExp,
+  kOps
 };
 
-constexpr int64_t kWidth = 256;  // outputs walked side by side
+constexpr int64_t kWidth = 256;   // outputs walked side by side
 constexpr int64_t kPiece = 1024;  // elements of a run converted at a time
 constexpr int64_t kTaskElements = 32768;
 
@@ -69,9 +83,13 @@ struct Plan {
   int64_t per_task = 1;
 };
 
-int64_t magnitude(int64_t x) { return x < 0 ? -x : x; }
+int64_t magnitude(int64_t x) {
+  return x < 0 ? -x : x;
+}
 
-bool is_position(int32_t op) { return op == kArgmax || op == kArgmin; }
+bool is_position(int32_t op) {
+  return op == kArgmax || op == kArgmin;
+}
 
 Plan make_plan(const Params& p) {
   Plan plan{};
@@ -129,8 +147,7 @@ template <typename F, typename C>
 class Walker {
  public:
   using State = typename F::State;
-  Walker(const Params& p, const Plan& plan)
-      : p_(p), plan_(plan), size_(element_size(p.x_dtype)) {}
+  Walker(const Params& p, const Plan& plan) : p_(p), plan_(plan), size_(element_size(p.x_dtype)) {}
 
   void fold(const Strip& strip, State* states, const C* parameters) const {
     for (int64_t i = 0; i < strip.n; ++i) states[i] = F::start();
@@ -289,8 +306,8 @@ void run(const KernelCall& call) {
     for (int64_t item = call.begin * plan.per_task; item < last; ++item) {
       const Offsets at = locate(plan.kept, item / strips);
       const int64_t first = item % strips * width, left = out.size - first;
-      reducer.reduce({x + (at.x + first * out.x) * size, at.y + first * out.y,
-                      left < width ? left : width});
+      reducer.reduce(
+          {x + (at.x + first * out.x) * size, at.y + first * out.y, left < width ? left : width});
     }
   });
 }
@@ -300,7 +317,9 @@ int64_t count_tasks(const void* params, int64_t) {
   return plan.items == 0 ? 0 : (plan.items - 1) / plan.per_task + 1;
 }
 
-int64_t scratch(const void*) { return 0; }
+int64_t scratch(const void*) {
+  return 0;
+}
 
 const char* check(const KernelCheck& c) {
   const Params& p = *static_cast<const Params*>(c.params);
@@ -323,7 +342,8 @@ const char* check(const KernelCheck& c) {
 
 }  // namespace
 
-extern const KernelEntry reduce_kernel{
-    "reduce", Params::kSchema, sizeof(Params), run, check, count_tasks, scratch};
+extern const KernelEntry reduce_kernel;
+const KernelEntry reduce_kernel = {"reduce", Params::kSchema, sizeof(Params), run,
+                                   check,    count_tasks,     scratch};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

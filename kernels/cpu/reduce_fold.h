@@ -55,8 +55,7 @@ struct Sum {
     state += accumulate(x, n, [=](V v) { return F{}(v, p); });
   }
   static void row(State* states, const C* x, int64_t n, const C* parameters, int64_t) {
-    for (int64_t i = 0; i < n; ++i)
-      states[i] += static_cast<State>(F{}(x[i], parameters[i]));
+    for (int64_t i = 0; i < n; ++i) states[i] += static_cast<State>(F{}(x[i], parameters[i]));
   }
 };
 // Unsigned, so that integers wrap; the sums of floats lose nothing by it.

@@ -9,10 +9,18 @@
 
 namespace npusim::cpu::NPUSIM_ISA {
 
-inline double maximum(double a, double b) { return a > b || a != a ? a : b; }
-inline double minimum(double a, double b) { return a < b || a != a ? a : b; }
-inline int64_t maximum(int64_t a, int64_t b) { return a > b ? a : b; }
-inline int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
+inline double maximum(double a, double b) {
+  return a > b || a != a ? a : b;
+}
+inline double minimum(double a, double b) {
+  return a < b || a != a ? a : b;
+}
+inline int64_t maximum(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+inline int64_t minimum(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
 
 // The remainder with the divisor's sign, from the one with the dividend's.
 template <typename Real>
@@ -30,15 +38,23 @@ inline Real floor_divide(Real a, Real b, Real mod) {
   return quotient - whole > Real{0.5} ? whole + 1 : whole;
 }
 
-inline uint64_t to_unsigned(int64_t x) { return static_cast<uint64_t>(x); }
-inline int64_t wrap(uint64_t x) { return static_cast<int64_t>(x); }
-inline int64_t wrapping_negate(int64_t x) { return wrap(0 - to_unsigned(x)); }
+inline uint64_t to_unsigned(int64_t x) {
+  return static_cast<uint64_t>(x);
+}
+inline int64_t wrap(uint64_t x) {
+  return static_cast<int64_t>(x);
+}
+inline int64_t wrapping_negate(int64_t x) {
+  return wrap(0 - to_unsigned(x));
+}
 
 // Quotient and remainder toward zero; b is not 0. The one quotient that overflows wraps.
 inline int64_t truncated_quotient(int64_t a, int64_t b) {
   return b == -1 ? wrapping_negate(a) : a / b;
 }
-inline int64_t truncated_remainder(int64_t a, int64_t b) { return b == -1 ? 0 : a % b; }
+inline int64_t truncated_remainder(int64_t a, int64_t b) {
+  return b == -1 ? 0 : a % b;
+}
 
 inline int64_t integer_power(int64_t base, int64_t exponent) {
   if (exponent < 0) {  // 1/base, truncated
@@ -51,8 +67,12 @@ inline int64_t integer_power(int64_t base, int64_t exponent) {
   return wrap(power);
 }
 
-inline double sigmoid(double x) { return 1 / (1 + __builtin_exp(-x)); }
-inline double clamp_six(double x) { return x < 0 ? 0 : (x > 6 ? 6 : x); }
+inline double sigmoid(double x) {
+  return 1 / (1 + __builtin_exp(-x));
+}
+inline double clamp_six(double x) {
+  return x < 0 ? 0 : (x > 6 ? 6 : x);
+}
 inline double gelu_tanh(double x) {
   const double u = 0.79788456080286535588 * (x + 0.044715 * x * x * x);
   return 0.5 * x * (1 + __builtin_tanh(u));

@@ -140,11 +140,14 @@ int64_t count_tasks(const void* params, int64_t) {
   return split_of(*static_cast<const Params*>(params)).tasks;
 }
 
-int64_t scratch(const void*) { return 0; }
+int64_t scratch(const void*) {
+  return 0;
+}
 
 }  // namespace
 
-extern const KernelEntry scan_kernel{
-    "scan", Params::kSchema, sizeof(Params), run, check, count_tasks, scratch};
+extern const KernelEntry scan_kernel;
+const KernelEntry scan_kernel = {"scan", Params::kSchema, sizeof(Params), run,
+                                 check,  count_tasks,     scratch};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

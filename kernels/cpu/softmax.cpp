@@ -11,12 +11,14 @@ namespace {
 
 using Params = abi::SoftmaxParams;
 
-constexpr int64_t kStrip = 4 * kLanes;      // columns of a strip
-constexpr int64_t kTaskElements = 8192;     // an exponential each
+constexpr int64_t kStrip = 4 * kLanes;   // columns of a strip
+constexpr int64_t kTaskElements = 8192;  // an exponential each
 constexpr int32_t kFloat64 = static_cast<int32_t>(abi::DType::kFloat64);
 
 // The larger; NaN of `v` is dropped here and comes back with its exponential.
-Vec larger(Vec best, Vec v) { return v > best ? v : best; }
+Vec larger(Vec best, Vec v) {
+  return v > best ? v : best;
+}
 
 template <typename X>
 float largest(const X* x, int64_t n) {
@@ -50,8 +52,8 @@ float sum_exp(const X* x, int64_t n, float max) {
     sums[1] += exp(load(x + i + kLanes) - max);
   }
   for (; i < n; i += kLanes) {
-    const Vec v = n - i < kLanes ? first_lanes(load_part(x + i, n - i), n - i, -kInfinity)
-                                 : load(x + i);
+    const Vec v =
+        n - i < kLanes ? first_lanes(load_part(x + i, n - i), n - i, -kInfinity) : load(x + i);
     sums[0] += exp(v - max);
   }
   return sum(sums[0] + sums[1]);
@@ -195,11 +197,14 @@ int64_t count_tasks(const void* params, int64_t) {
   return split_of(*static_cast<const Params*>(params)).tasks;
 }
 
-int64_t scratch(const void*) { return 0; }
+int64_t scratch(const void*) {
+  return 0;
+}
 
 }  // namespace
 
-extern const KernelEntry softmax_kernel{
-    "softmax", Params::kSchema, sizeof(Params), run, check, count_tasks, scratch};
+extern const KernelEntry softmax_kernel;
+const KernelEntry softmax_kernel = {"softmax", Params::kSchema, sizeof(Params), run,
+                                    check,     count_tasks,     scratch};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

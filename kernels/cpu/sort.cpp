@@ -20,7 +20,9 @@ bool before(const Item& a, const Item& b) {
   return a.key < b.key || (a.key == b.key && a.index < b.index);
 }
 
-uint64_t key_of(int64_t x) { return static_cast<uint64_t>(x) ^ (uint64_t{1} << 63); }
+uint64_t key_of(int64_t x) {
+  return static_cast<uint64_t>(x) ^ (uint64_t{1} << 63);
+}
 // Positive numbers order as their bits do, negative ones backwards.
 uint64_t key_of(double x) {
   if (x != x) return ~uint64_t{0};
@@ -120,7 +122,9 @@ Item* merge_sort(Item* items, Item* room, int64_t n) {
 }
 
 // A heap pays off while k is small against the elements it sees.
-bool selects(const Params& p) { return p.k <= p.size / 8; }
+bool selects(const Params& p) {
+  return p.k <= p.size / 8;
+}
 
 template <typename T>
 void sort_lane(const KernelCall& call, const T* x, T* values, int64_t* indices) {
@@ -142,7 +146,9 @@ void sort_lane(const KernelCall& call, const T* x, T* values, int64_t* indices) 
   }
 }
 
-int64_t lanes_per_task(const Params& p) { return p.size < kTaskElements ? kTaskElements / p.size : 1; }
+int64_t lanes_per_task(const Params& p) {
+  return p.size < kTaskElements ? kTaskElements / p.size : 1;
+}
 
 template <typename T>
 void sort_lanes(const KernelCall& call) {
@@ -190,9 +196,14 @@ int64_t scratch(const void* params) {
   return static_cast<int64_t>(sizeof(Item)) * (selects(p) ? p.k : 2 * p.size);
 }
 
+int outputs(const void*) {
+  return 2;
+}
+
 }  // namespace
 
-extern const KernelEntry sort_kernel{
-    "sort", Params::kSchema, sizeof(Params), run, check, count_tasks, scratch};
+extern const KernelEntry sort_kernel;
+const KernelEntry sort_kernel = {"sort", Params::kSchema, sizeof(Params), run,
+                                 check,  count_tasks,     scratch,        outputs};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

@@ -1,0 +1,466 @@
+// pointwise on every instruction set of this machine: every opcode of every class against the C
+// library; random programs of exact operations over random shapes, strides and dtypes against an
+// interpreter that takes one element at a time; in-place runs; division by zero, which is reported;
+// the refusals; and mutated parameters.
+// The scalar semantics of classes "d" and "i", and the storage conversions, are the reference of
+// the plumbing around them: compiled here once more, under a name of their own.
+#define NPUSIM_ISA reference
+
+#include <array>
+#include <limits>
+
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/scalar_ops.h"
+#include "tests/cpp/mutation.h"
+#include "tests/cpp/strided.h"
+
+namespace npusim::cpu {
+namespace {
+
+using abi::Opcode;
+using Params = abi::PointwiseParams;
+enum Class : int32_t { kF, kD, kI };
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+int32_t class_of_dtype(int32_t dtype) {
+  return dtype == 3 ? kD : (dtype <= 2 ? kF : kI);
+}
+
+// ---- building parameters
+
+struct Builder {
+  Params p = {};
+  std::vector<Layout> layouts;
+  std::vector<Operand> operands;
+
+  Builder(const Layout& shape, int inputs) {
+    p.rank = shape.rank;
+    p.n_inputs = inputs;
+    std::copy_n(shape.shape, shape.rank, p.shape);
+  }
+  void input(int i, const Layout& x, int32_t dtype, int32_t compute, std::mt19937& random) {
+    p.x_dtype[i] = dtype;
+    p.x_class[i] = compute;
+    std::copy_n(x.strides, x.rank, p.x_strides + i * abi::kRank);
+    layouts.push_back(x);
+    operands.push_back(operand_of(x, dtype, random));
+  }
+  void output(const Layout& y, int32_t dtype, int32_t result, int32_t compute,
+              std::mt19937& random) {
+    p.y_dtype = dtype;
+    p.result = result;
+    p.result_class = compute;
+    std::copy_n(y.strides, y.rank, p.y_strides);
+    layouts.push_back(y);
+    operands.push_back(operand_of(y, dtype, random));
+  }
+  void add(Opcode op, int dst, std::array<int, 3> args, int32_t compute) {
+    int32_t* c = p.code + 6 * p.n_instructions++;
+    c[0] = static_cast<int32_t>(op);
+    c[1] = dst;
+    for (size_t k = 0; k < 3; ++k) c[2 + k] = args[k];
+    c[5] = compute;
+  }
+};
+
+Layout line(int64_t n) {
+  Layout out;
+  out.rank = 1;
+  out.shape[0] = n;
+  out.strides[0] = 1;
+  return out;
+}
+
+// ---- every opcode
+
+double reference_binary(Opcode op, double a, double b) {
+  switch (op) {
+    case Opcode::kEq:
+    case Opcode::kNe:
+    case Opcode::kLt:
+    case Opcode::kLe:
+    case Opcode::kGt:
+    case Opcode::kGe:
+    case Opcode::kLogicalAnd:
+    case Opcode::kLogicalOr:
+    case Opcode::kLogicalXor:
+      return static_cast<double>(reference::apply_relation(op, a, b));
+    default:
+      return reference::apply_binary(op, a, b, nullptr);
+  }
+}
+
+double reference_unary(Opcode op, double a) {
+  if (op == Opcode::kIsnan || op == Opcode::kIsinf || op == Opcode::kLogicalNot)
+    return static_cast<double>(reference::apply_test(op, a));
+  return reference::apply_unary(op, a);
+}
+
+const double kValues[] = {0.5, -0.5, 1.25, -1.25, 2,     -2,   3,    -3, 0.75, 7.5, -7.5, 1,
+                          -1,  0,    -0.0, kInf,  -kInf, kNan, 1e-3, 10, -10,  0.1, -0.1, 5};
+
+bool close(double got, double want, double bound) {
+  if (std::isnan(want)) return std::isnan(got);
+  if (std::isinf(want)) return got == want;
+  return std::abs(got - want) <= bound * (1 + std::abs(want));
+}
+
+// Operands cycle through kValues at different speeds; `constant`, if given, is the second one's.
+void check_opcode(const KernelEntry& kernel, Opcode op, int32_t compute, int constant,
+                  std::mt19937& random) {
+  const int arity = abi::kOpcodeArity[static_cast<int>(op)];
+  const bool tests = op == Opcode::kIsnan || op == Opcode::kIsinf || op == Opcode::kLogicalNot ||
+                     (op >= Opcode::kEq && op <= Opcode::kLogicalXor);
+  const int64_t n = 24 * 24 + 5;
+  Builder b(line(n), arity);
+  const int32_t dtype = compute == kD ? 3 : 0;
+  for (int i = 0; i < arity; ++i) {
+    b.input(i, line(n), dtype, compute, random);
+    for (int64_t e = 0; e < n; ++e) {
+      const double value = kValues[(i == 0 ? e : e / 24) % 24];
+      const auto narrow = static_cast<float>(value);
+      std::byte* at = b.operands.back().bytes.data() + e * size_of_dtype(dtype);
+      compute == kD ? std::memcpy(at, &value, 8) : std::memcpy(at, &narrow, 4);
+    }
+  }
+  const int32_t result = tests ? int32_t{kI} : compute;
+  b.output(line(n), tests ? 4 : dtype, 5, result, random);
+  std::array<int, 3> args = {0, 1, 2};
+  if (constant >= 0) args[1] = -1 - constant;
+  const double exponents[] = {2, 3, 0.5, -0.5, -1, -2, 1.7};
+  std::copy(std::begin(exponents), std::end(exponents), b.p.constants);
+  b.add(op, 5, args, compute);
+  run_kernel(kernel, b.p, b.operands, random);
+  const auto y = numbers_of(b.operands.back(), b.p.y_dtype);
+  for (int64_t e = 0; e < n; ++e) {
+    const auto as_stored = [&](double v) { return compute == kD ? v : double{float(v)}; };
+    const double u = as_stored(kValues[e % 24]);
+    const double v = as_stored(constant >= 0 ? b.p.constants[constant] : kValues[e / 24 % 24]);
+    double want = arity == 1 ? reference_unary(op, u) : reference_binary(op, u, v);
+    // PyTorch takes a constant exponent of one half as the root: NaN at -infinity, -0 at -0.
+    if (op == Opcode::kPow && compute == kF && constant == 2) want = std::sqrt(u);
+    if (op == Opcode::kPow && compute == kF && constant == 3) want = 1 / std::sqrt(u);
+    // Quotients near a whole number may fall on either side of it in float.
+    const bool steps = op == Opcode::kDivTrunc || op == Opcode::kDivFloor ||
+                       op == Opcode::kRemainder || op == Opcode::kFmod;
+    if (steps && compute == kF && std::fmod(u * 40, 1) != 0) continue;
+    if (steps && compute == kF && std::fmod(v * 40, 1) != 0) continue;
+    const double bound = compute == kD ? 1e-15 : 4e-7;
+    expect(close(y[static_cast<size_t>(e)], want, bound), "pointwise opcode",
+           std::to_string(int(op)) + " class " + std::to_string(compute) + "(" + std::to_string(u) +
+               ", " + std::to_string(v) + ") = " + std::to_string(y[static_cast<size_t>(e)]) +
+               ", not " + std::to_string(want));
+  }
+}
+
+void test_opcodes(const Isa& isa, std::mt19937& random) {
+  for (int code = 0; code < 128; ++code) {
+    const auto op = static_cast<Opcode>(code);
+    const int arity = abi::kOpcodeArity[code];
+    const bool conversion = op >= Opcode::kToF && op <= Opcode::kToBool;
+    const bool bitwise =
+        op == Opcode::kBitwiseNot || (op >= Opcode::kBitwiseAnd && op <= Opcode::kShiftRight);
+    if (arity == 0 || arity == 3 || conversion || bitwise) continue;
+    for (const int32_t compute : {kF, kD}) {
+      check_opcode(isa["pointwise"], op, compute, -1, random);
+      for (int k = 0; arity == 2 && k < 7; ++k)
+        check_opcode(isa["pointwise"], op, compute, k, random);
+    }
+  }
+}
+
+// Integer arithmetic at its edges, against values worked out by hand from PyTorch's rules.
+void test_integers(const Isa& isa, std::mt19937& random) {
+  struct Row {
+    Opcode op;
+    int64_t a, b, want;
+  };
+  constexpr int64_t kLow = INT64_MIN;
+  const Row rows[] = {{Opcode::kDivTrunc, -7, 2, -3},
+                      {Opcode::kDivFloor, -7, 2, -4},
+                      {Opcode::kDivFloor, 7, -2, -4},
+                      {Opcode::kDivFloor, -8, 2, -4},
+                      {Opcode::kRemainder, -7, 2, 1},
+                      {Opcode::kRemainder, 7, -2, -1},
+                      {Opcode::kFmod, -7, 2, -1},
+                      {Opcode::kDivTrunc, kLow, -1, kLow},
+                      {Opcode::kFmod, kLow, -1, 0},
+                      {Opcode::kPow, 3, 50, 6048575297968530377},
+                      {Opcode::kPow, -1, -3, -1},
+                      {Opcode::kPow, 2, -1, 0},
+                      {Opcode::kPow, 0, 0, 1},
+                      {Opcode::kShiftLeft, 3, 3, 24},
+                      {Opcode::kShiftLeft, 5, 64, 0},
+                      {Opcode::kShiftLeft, 5, -1, 0},
+                      {Opcode::kShiftRight, -5, 1, -3},
+                      {Opcode::kShiftRight, -5, 99, -1},
+                      {Opcode::kShiftRight, 3, -2, 0},
+                      {Opcode::kMaximum, -3, 2, 2},
+                      {Opcode::kMinimum, -3, 2, -3},
+                      {Opcode::kAdd, INT64_MAX, 1, kLow},
+                      {Opcode::kSub, kLow, 1, INT64_MAX},
+                      {Opcode::kBitwiseAnd, 12, 10, 8},
+                      {Opcode::kBitwiseOr, 12, 10, 14},
+                      {Opcode::kBitwiseXor, 12, 10, 6},
+                      {Opcode::kMul, kLow, 3, kLow},
+                      {Opcode::kLt, -1, 0, 1},
+                      {Opcode::kLogicalXor, 7, 2, 0}};
+  for (const Row& row : rows) {
+    Builder b(line(3), 1);
+    b.input(0, line(3), 4, kI, random);
+    b.output(line(3), 4, 1, kI, random);
+    for (int i = 0; i < 3; ++i) std::memcpy(b.operands[0].bytes.data() + 8 * i, &row.a, 8);
+    b.p.int_constants[2] = row.b;
+    b.add(row.op, 1, {0, -3, 0}, kI);
+    run_kernel(isa["pointwise"], b.p, b.operands, random);
+    int64_t got;
+    std::memcpy(&got, b.operands[1].bytes.data() + 16, 8);
+    expect(got == row.want, "pointwise integer opcode " + std::to_string(int(row.op)),
+           std::to_string(row.a) + ", " + std::to_string(row.b) + " gave " + std::to_string(got));
+  }
+}
+
+void test_division_by_zero(const Isa& isa, std::mt19937& random) {
+  Builder b(line(5), 1);
+  b.input(0, line(5), 5, kI, random);
+  b.output(line(5), 5, 1, kI, random);
+  b.add(Opcode::kDivTrunc, 1, {0, -1, 0}, kI);
+  CountedFailures failures;
+  std::vector<std::byte> scratch(static_cast<size_t>(isa["pointwise"].scratch(&b.p)) + 64);
+  void* pointers[] = {b.operands[0].bytes.data(), b.operands[1].bytes.data()};
+  auto* aligned = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) & ~63);
+  isa["pointwise"].run({&b.p, pointers, 0, 1, aligned, &failures});
+  expect(failures.count == 5, "pointwise", "a division by zero was not reported");
+}
+
+// ---- random programs of exact operations
+
+// One element's registers, each a double that holds the register's class exactly.
+struct Element {
+  double value[abi::kPointwiseRegisters];
+};
+
+double exact(Opcode op, double a, double b, double c) {
+  switch (op) {
+    case Opcode::kWhere:
+      return a != 0 ? b : c;
+    case Opcode::kFma:
+      return a * b + c;
+    case Opcode::kClamp:
+      return std::min(std::max(a, b), c);
+    case Opcode::kToBool:
+      return a != 0;
+    case Opcode::kToI:
+      return std::trunc(a);
+    case Opcode::kToF:
+    case Opcode::kToD:
+      return a;
+    default:
+      return abi::kOpcodeArity[int(op)] == 1 ? reference_unary(op, a) : reference_binary(op, a, b);
+  }
+}
+
+int32_t class_after(Opcode op, int32_t compute) {
+  if (op == Opcode::kToF) return kF;
+  if (op == Opcode::kToD) return kD;
+  const bool tests = op == Opcode::kLogicalNot || op == Opcode::kToI || op == Opcode::kToBool ||
+                     (op >= Opcode::kEq && op <= Opcode::kLogicalXor);
+  return tests ? int32_t{kI} : compute;
+}
+
+constexpr Opcode kExact[] = {
+    Opcode::kCopy,  Opcode::kNeg,     Opcode::kAbs,        Opcode::kSign,       Opcode::kRelu,
+    Opcode::kToF,   Opcode::kToD,     Opcode::kToI,        Opcode::kToBool,     Opcode::kAdd,
+    Opcode::kSub,   Opcode::kMaximum, Opcode::kMinimum,    Opcode::kEq,         Opcode::kNe,
+    Opcode::kLt,    Opcode::kLe,      Opcode::kGt,         Opcode::kGe,         Opcode::kLogicalAnd,
+    Opcode::kWhere, Opcode::kClamp,   Opcode::kLogicalNot, Opcode::kLogicalXor, Opcode::kLogicalOr};
+
+// Appends instructions whose operands exist; returns the last one's register. Registers are reused,
+// those of inputs too.
+int random_program(Builder& b, int32_t* classes, std::mt19937& random) {
+  int last = -1;
+  for (int k = 0; k < 8; ++k) b.p.constants[k] = static_cast<double>(b.p.int_constants[k] = k - 3);
+  for (int64_t todo = pick(random, 0, 6), tries = 0; todo > 0 && tries < 200; ++tries) {
+    const Opcode op = kExact[random() % std::size(kExact)];
+    const auto compute = static_cast<int32_t>(random() % 3);
+    std::array<int, 3> args = {};
+    bool possible = true;
+    for (int k = 0; k < abi::kOpcodeArity[int(op)]; ++k) {
+      const int32_t wanted = op == Opcode::kWhere && k == 0 ? int32_t{kI} : compute;
+      std::vector<int> holders;
+      for (int r = 0; r < abi::kPointwiseRegisters; ++r) {
+        if (classes[r] == wanted) holders.push_back(r);
+      }
+      if (random() % 4 == 0) {
+        args[static_cast<size_t>(k)] = static_cast<int>(-1 - random() % 8);
+      } else if (holders.empty()) {
+        possible = false;
+      } else {
+        args[static_cast<size_t>(k)] = holders[random() % holders.size()];
+      }
+    }
+    if (!possible) continue;
+    const int dst = static_cast<int>(random() % abi::kPointwiseRegisters);
+    b.add(op, dst, args, compute);
+    classes[dst] = class_after(op, compute);
+    last = dst;
+    --todo;
+  }
+  return last;
+}
+
+double run_element(const Params& p, Element& e) {
+  for (int i = 0; i < p.n_instructions; ++i) {
+    const int32_t* c = p.code + 6 * i;
+    double args[3];
+    for (int k = 0; k < 3; ++k)
+      args[k] = c[2 + k] < 0 ? p.constants[-1 - c[2 + k]] : e.value[c[2 + k]];
+    e.value[c[1]] = exact(static_cast<Opcode>(c[0]), args[0], args[1], args[2]);
+  }
+  return e.value[p.result];
+}
+
+// Values are quarters up to 2.5 or whole up to 10, and six additions double them six times: exact
+// in float, and in double; storing may round or wrap.
+double stored(double value, int32_t dtype, int32_t compute) {
+  double out = 0;
+  alignas(8) std::byte room[8];
+  const auto keep = [&](auto x) {
+    reference::encode_one(dtype, room, 0, x);
+    out = reference::decode_one<double>(dtype, room);
+  };
+  if (compute == kF) keep(static_cast<float>(value));
+  if (compute == kD) keep(value);
+  if (compute == kI) keep(static_cast<int64_t>(value));
+  return out;
+}
+
+Builder random_case(const Layout& shape, std::mt19937& random) {
+  Builder b(shape, static_cast<int>(pick(random, 0, 4)));
+  int32_t classes[abi::kPointwiseRegisters];
+  std::fill(std::begin(classes), std::end(classes), -1);
+  for (int i = 0; i < b.p.n_inputs; ++i) {
+    const auto dtype = static_cast<int32_t>(random() % 3 ? 0 : random() % 10);
+    const auto compute = random() % 3 ? class_of_dtype(dtype) : static_cast<int32_t>(random() % 3);
+    const int freedom = random() % 2 ? kBroadcast : kPermuted | kPadded | kFlipped | kBroadcast;
+    b.input(i, random_layout(shape, freedom, random), dtype, compute, random);
+    classes[i] = compute;
+  }
+  int result = random_program(b, classes, random);
+  if (result < 0 || random() % 8 == 0) {
+    for (int r = 0; r < abi::kPointwiseRegisters; ++r) result = classes[r] >= 0 ? r : result;
+  }
+  if (result < 0) {
+    b.add(Opcode::kCopy, 3, {-1, 0, 0}, kF);
+    classes[result = 3] = kF;
+  }
+  const auto y_dtype = static_cast<int32_t>(random() % 2 ? 0 : random() % 10);
+  const int freedom = random() % 2 ? kDense : kPermuted | kPadded | kFlipped;
+  b.output(random_layout(shape, freedom, random), y_dtype, result, classes[result], random);
+  return b;
+}
+
+void check_program(const KernelEntry& kernel, Builder& b, std::mt19937& random) {
+  std::vector<std::vector<double>> inputs;
+  for (int i = 0; i < b.p.n_inputs; ++i) {
+    inputs.push_back(elements_of(b.operands[static_cast<size_t>(i)],
+                                 b.layouts[static_cast<size_t>(i)], b.p.x_dtype[i]));
+    if (b.p.x_class[i] != kI) continue;
+    for (double& v : inputs.back()) v = std::trunc(v);
+  }
+  const Operand before = b.operands.back();
+  run_kernel(kernel, b.p, b.operands, random);
+  const auto y = elements_of(b.operands.back(), b.layouts.back(), b.p.y_dtype);
+  for (size_t i = 0; i < y.size(); ++i) {
+    Element e = {};
+    for (size_t k = 0; k < inputs.size(); ++k) e.value[k] = inputs[k][i];
+    const double want = stored(run_element(b.p, e), b.p.y_dtype, b.p.result_class);
+    expect(y[i] == want, "pointwise program",
+           "element " + std::to_string(i) + " of " + std::to_string(y.size()) + " is " +
+               std::to_string(y[i]) + ", not " + std::to_string(want));
+  }
+  expect(gaps_untouched(before, b.operands.back(), b.layouts.back(), b.p.y_dtype), "pointwise",
+         "a gap of y was written");
+}
+
+void test_programs(const Isa& isa, std::mt19937& random) {
+  for (int i = 0; i < 1500; ++i) {
+    Builder b = random_case(random_shape(4, i % 50 ? 6000 : 100000, random), random);
+    check_program(isa["pointwise"], b, random);
+  }
+}
+
+// y over the memory of x0, as the memory planner may place it.
+void test_in_place(const Isa& isa, std::mt19937& random) {
+  for (const int64_t n : {1, 15, 16, 1000, 1024, 5003, 70000}) {
+    Builder b(line(n), 1);
+    b.input(0, line(n), 0, kF, random);
+    b.output(line(n), 0, 0, kF, random);
+    b.p.constants[0] = 3;
+    b.add(Opcode::kAdd, 1, {0, 0, 0}, kF);
+    b.add(Opcode::kAdd, 0, {1, -1, 0}, kF);
+    const auto x = values_of(b.operands[0], 0);
+    std::vector<std::byte> scratch(static_cast<size_t>(isa["pointwise"].scratch(&b.p)) + 64);
+    void* pointers[] = {b.operands[0].bytes.data(), b.operands[0].bytes.data()};
+    auto* aligned =
+        reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) & ~63);
+    CountedFailures failures;
+    isa["pointwise"].run({&b.p, pointers, 0, isa["pointwise"].tasks(&b.p, 2), aligned, &failures});
+    const auto y = values_of(b.operands[0], 0);
+    for (size_t i = 0; i < y.size(); ++i) expect(y[i] == 2 * x[i] + 3, "pointwise", "in place");
+  }
+}
+
+void test_refusals(const Isa& isa, std::mt19937& random) {
+  Builder b(line(100), 1);
+  b.input(0, line(100), 0, kF, random);
+  b.output(line(100), 0, 1, kF, random);
+  b.add(Opcode::kExp, 1, {0, 0, 0}, kF);
+  expect(refusal(isa["pointwise"], b.p, b.operands).empty(), "pointwise", "refuses sound ones");
+  auto refused = [&](auto change, const char* what) {
+    Params p = b.p;
+    change(p);
+    expect(!refusal(isa["pointwise"], p, b.operands).empty(), "pointwise accepts", what);
+  };
+  refused([](Params& p) { p.shape[0] = 101; }, "an element past the end");
+  refused([](Params& p) { p.x_strides[0] = -1; }, "a stride before the buffer");
+  refused([](Params& p) { p.code[0] = 45; }, "an opcode that does not exist");
+  refused([](Params& p) { p.code[0] = int(Opcode::kBitwiseNot); }, "bits of a float");
+  refused([](Params& p) { p.code[1] = 16; }, "a register past the last");
+  refused([](Params& p) { p.code[2] = 2; }, "a register never written");
+  refused([](Params& p) { p.code[2] = -65; }, "a constant past the last");
+  refused([](Params& p) { p.code[5] = kD; }, "a register of another class");
+  refused([](Params& p) { p.code[5] = 3; }, "a class that does not exist");
+  refused([](Params& p) { p.result = 5; }, "a result never written");
+  refused([](Params& p) { p.result_class = kI; }, "a result of another class");
+  refused([](Params& p) { p.n_instructions = 65; }, "too many instructions");
+  refused([](Params& p) { p.n_inputs = 13; }, "too many inputs");
+  refused([](Params& p) { p.y_dtype = 10; }, "a dtype that does not exist");
+  refused([](Params& p) { p.y_strides[0] = 0; }, "elements that collide");
+}
+
+void test_mutations(const Isa& isa, std::mt19937& random) {
+  for (int i = 0; i < 400; ++i) {
+    const Builder b = random_case(random_shape(4, 600, random), random);
+    run_mutations(isa["pointwise"], b.p, b.operands, 40, random);
+  }
+}
+
+}  // namespace
+}  // namespace npusim::cpu
+
+int main() {
+  using namespace npusim::cpu;
+  for (const Isa& isa : isas()) {
+    std::mt19937 random(2);
+    test_opcodes(isa, random);
+    test_integers(isa, random);
+    test_division_by_zero(isa, random);
+    test_programs(isa, random);
+    test_in_place(isa, random);
+    test_refusals(isa, random);
+    test_mutations(isa, random);
+    std::printf("%s: pointwise agrees\n", isa.name);
+  }
+}
