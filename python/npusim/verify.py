@@ -277,11 +277,15 @@ def run_model(
     """
     if model.training:
         raise Error(f"{type(model).__name__} is in training mode.", hint="Call model.eval() first.")
-    known = module_tensors(model).originals
-    weights = {key: tensor for key, tensor in state_dict.items() if key in known}
+    tensors = module_tensors(model)
+    weights = {
+        path: state_dict[key]
+        for key in tensors.originals.keys() & state_dict.keys()
+        for path in tensors.paths(key)
+    }
     copies = pytree.tree_map_only(Tensor, lambda t: t.clone(), (tuple(args), dict(kwargs)))
     with torch.no_grad():
-        result = torch.func.functional_call(model, weights, *copies)
+        result = torch.func.functional_call(model, weights, *copies, tie_weights=False)
     return tensor_leaves(plain_outputs(model, (), result))
 
 

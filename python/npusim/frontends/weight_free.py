@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -32,9 +33,15 @@ class ModuleTensors:
 
     def paths(self, path: str) -> tuple[str, ...]:
         """Returns all paths of the tensor at `path`, those of the state_dict first, in order."""
-        tensor = self.originals[path]
-        same = [p for p, other in self.originals.items() if other is tensor]
-        return tuple(sorted(same, key=lambda p: p not in self.persistent))
+        return self._groups[id(self.originals[path])]
+
+    @cached_property
+    def _groups(self) -> dict[int, tuple[str, ...]]:
+        groups: dict[int, list[str]] = {}
+        for path, tensor in self.originals.items():
+            groups.setdefault(id(tensor), []).append(path)
+        stored = self.persistent
+        return {i: tuple(sorted(g, key=lambda p: p not in stored)) for i, g in groups.items()}
 
 
 def module_tensors(model: nn.Module) -> ModuleTensors:

@@ -1,0 +1,118 @@
+"""What cannot be extracted is refused with the reason, the user's own line, and what to change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import npusim
+from npusim.errors import ExportError
+
+from .modules import Compute, Counter
+
+
+def refusal(model: Any, *args: Any) -> str:
+    if isinstance(model, nn.Module):
+        model.eval()
+    with pytest.raises(ExportError) as caught:
+        npusim.extract_ir(model, args)
+    message = str(caught.value)
+    assert "Traceback" not in message
+    return message
+
+
+def branches(x: Tensor) -> Tensor:
+    if x.sum() > 0:  # the branch
+        return x
+    return -x
+
+
+def loops(x: Tensor) -> Tensor:
+    while x.max() > 1:  # the loop
+        x = x / 2
+    return x
+
+
+def test_control_flow_on_data(capfd: pytest.CaptureFixture[str]) -> None:
+    message = refusal(Compute(branches), torch.ones(2))
+    assert "control flow depends on the values of tensors" in message
+    assert "test_refusals.py:" in message
+    assert "if x.sum() > 0:  # the branch" in message
+    assert "torch.where" in message
+    assert "the loop" in refusal(Compute(loops), torch.ones(2))
+    assert capfd.readouterr().err == "", "torch.export's own report is held back"
+
+
+def test_all_results_that_depend_on_data_are_listed_at_once() -> None:
+    def function(x: Tensor) -> tuple[Any, ...]:
+        return x[x > 0], x.nonzero(), x * x.sum().item()
+
+    message = refusal(Compute(function), torch.ones(3))
+    assert "aten.index.Tensor" in message
+    assert "aten.nonzero" in message
+    assert "Tensor.item" in message
+    assert message.count("test_refusals.py:") == 3
+
+
+def test_operators_for_control_flow() -> None:
+    model = Compute(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)))
+    assert "control flow operator cond is not supported" in refusal(model, torch.ones(2))
+
+
+def test_complex_numbers() -> None:
+    message = refusal(Compute(lambda x: torch.fft.fft(x).abs()), torch.ones(4))
+    assert "dtype complex64 is not supported; supported are float32" in message
+    message = refusal(Compute(lambda x: x), torch.ones(2, dtype=torch.complex64))
+    assert "complex64" in message
+
+
+def test_state_that_changes() -> None:
+    assert "the buffer count is changed by forward" in refusal(Counter(), torch.ones(2))
+    message = refusal(Compute(lambda x: x.add_(1)), torch.ones(2))
+    assert "the argument x is changed in place" in message
+
+
+def test_a_model_in_training_mode() -> None:
+    with pytest.raises(ExportError, match=r"training mode. Call model.eval\(\)"):
+        npusim.extract_ir(nn.Linear(2, 2), (torch.ones(2),))
+
+
+def test_what_is_no_module() -> None:
+    assert "takes a torch.nn.Module, not function" in refusal(branches, torch.ones(2))
+    with pytest.raises(ExportError, match="args must be a tuple"):
+        npusim.extract_ir(nn.ReLU().eval(), 3)
+
+
+def test_arguments_the_model_cannot_take() -> None:
+    assert "example arguments" in refusal(nn.Linear(2, 2), torch.ones(2), torch.ones(2))
+    assert "example arguments" in refusal(nn.Linear(2, 2))
+    assert "example arguments" in refusal(nn.Linear(2, 2), torch.ones(3))
+
+
+def test_errors_of_the_models_own_code() -> None:
+    def function(x: Tensor) -> Tensor:
+        raise ValueError("no such mode")
+
+    message = refusal(Compute(function), torch.ones(2))
+    assert "ValueError: no such mode, at " in message
+    assert "test_refusals.py:" in message
+
+
+def test_results_that_are_no_tensors() -> None:
+    assert "is 5, not a tensor" in refusal(Compute(lambda x: (x, 5)), torch.ones(2))
+    assert "returns no tensor" in refusal(Compute(lambda x: None), torch.ones(2))
+    message = refusal(Compute(lambda x: object()), torch.ones(2))
+    assert "not a tensor, tuple, list or dict" in message
+
+
+def test_numpy_in_the_middle() -> None:
+    message = refusal(Compute(lambda x: torch.from_numpy(x.numpy() + 1)), torch.ones(2))
+    assert "NumPy" in message
+
+
+def test_a_literal_without_data() -> None:
+    model = Compute(lambda x: x + torch.tensor([1.0, 2.0], device="meta"))
+    assert "meta" in refusal(model, torch.ones(2))
