@@ -15,6 +15,7 @@ from npusim.passes.fold_constants import fold_constants
 from npusim.passes.fold_scale import fold_scale
 from npusim.passes.fuse_epilogues import fuse_epilogues
 from npusim.passes.fuse_pointwise import fuse_pointwise
+from npusim.passes.merge_linears import merge_linears
 from npusim.passes.recognize_activations import recognize_activations
 from npusim.passes.recognize_attention import recognize_attention
 from npusim.passes.recognize_norms import recognize_norms
@@ -43,6 +44,7 @@ PIPELINE: tuple[Pass, ...] = (
     fuse_epilogues,  # before pointwise fusion, which would swallow activations and additions
     simplify_views,  # again: folding and fusing moved views next to each other
     fuse_pointwise,  # after every pattern that reads single pointwise ops
+    merge_linears,  # after epilogues: a linear that has one is not merged
     assign_layout,  # needs the final set of pointwise nodes; changes no node but its type
     select_kernels,  # shapes and epilogues are final
     eliminate_dead_code,  # drops the weights that patterns left without users

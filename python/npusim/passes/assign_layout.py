@@ -16,14 +16,7 @@ from typing import Union
 from npusim.ir.graph import Graph, Node, Value
 from npusim.ir.types import TensorType
 from npusim.passes.compose import scalar_program
-from npusim.passes.shapes import (
-    PERMUTATIONS,
-    RESHAPES,
-    VIEWS,
-    WINDOWS,
-    integer,
-    permutation,
-)
+from npusim.passes.shapes import PERMUTATIONS, VIEWS, WINDOWS, permutation, view_of
 from npusim.program.view import View
 from npusim.targets.target_config import TargetConfig
 
@@ -177,7 +170,7 @@ class _Plan:
         if node.op not in VIEWS or node.inputs[0] is None:
             return _stored(value.type)
         x = self.views[node.inputs[0]]
-        view = _look(node, x, value.type)
+        view = view_of(node, x, value.type)
         return view if view is not None else _stored(value.type)
 
 
@@ -186,24 +179,6 @@ _ANY = object()
 
 def _stored(type: TensorType) -> View:
     return View(0, 0, type.dtype, type.shape, type.strides)
-
-
-def _look(node: Node, x: View, type: TensorType) -> View | None:
-    """Returns how a view of x lies in memory; None when it has to be copied to row-major."""
-    if node.op in RESHAPES:
-        return x.reshape(type.shape)
-    if node.op in PERMUTATIONS:
-        return x.permute(permutation(node, x.rank))
-    if node.op == "aten.expand.default":
-        return x.expand(type.shape)
-    if node.op in ("aten.select.int", "aten.unbind.int"):
-        return x.select(integer(node, "dim", 0) % x.rank, 0)
-    if type.rank != x.rank:
-        return None
-    step = integer(node, "step", 1)
-    dim = integer(node, "dim", 0) % x.rank
-    strides = tuple(s * (step if d == dim else 1) for d, s in enumerate(x.strides))
-    return replace(x, shape=type.shape, strides=strides)
 
 
 def _order_of(view: View) -> Order:

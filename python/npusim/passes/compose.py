@@ -134,7 +134,7 @@ class Composer:
         return sorted(needed)
 
     def _append(self, name: str, args: tuple[Arg, ...], cls: str, result: str) -> int:
-        key = (name, tuple(repr(a) for a in args), cls)
+        key = (name, tuple(a if isinstance(a, int) else repr(a) for a in args), cls)
         if key not in self._index:
             self._index[key] = len(self._ops)
             self._ops.append((name, args, cls))

@@ -17,19 +17,26 @@ class Cone:
 
     Attributes:
         root: the pointwise node whose result the cone computes.
+        size: an upper bound of its program's length, but for conversions of intermediates.
         reads: how often the cone reads each value; operands that hold one number do not count,
             since they become literals.
     """
 
     def __init__(self, root: Node, program: ScalarProgram, rewriter: Rewriter) -> None:
         self.root = root
+        self.size = 0
         self.reads: Counter[str] = Counter()
         self._program = program
         self._rewriter = rewriter
         self._taken: dict[str, tuple[Node, ScalarProgram]] = {}
         self._literals: dict[str, dict[str, Arg]] = {}  # of each node in the cone
         self._static = all(i is None or i in rewriter.static for i in root.inputs)
-        self._add(root)
+        self._add(root, program)
+
+    @property
+    def taken(self) -> list[str]:
+        """The values that are computed inside, in the order they were taken in."""
+        return list(self._taken)
 
     def has_literals(self) -> bool:
         """Tells whether some operand becomes a literal."""
@@ -64,14 +71,16 @@ class Cone:
         program = scalar_program(producer, self._rewriter)
         assert program is not None
         self._taken[value] = (producer, program)
-        self._add(producer)
+        self._add(producer, program)
 
-    def give_back(self, value: str) -> None:
-        """Undoes the latest `take`."""
-        producer, _ = self._taken.pop(value)
+    def give_back(self) -> str:
+        """Undoes the latest `take` and returns its value."""
+        value, (producer, program) = self._taken.popitem()
+        self.size -= len(program.body)
         literals = self._literals.pop(producer.name)
         self.reads.subtract(i for i in producer.inputs if i is not None and i not in literals)
         self.reads = +self.reads
+        return value
 
     def program(self) -> tuple[ScalarProgram, list[str]]:
         """Returns what the cone computes, and the operands of that program in order."""
@@ -99,7 +108,8 @@ class Cone:
 
         return composer.build(write(self.root, self._program), self.root.type.dtype)
 
-    def _add(self, node: Node) -> None:
+    def _add(self, node: Node, program: ScalarProgram) -> None:
+        self.size += len(program.body)
         literals = _literals(node, self._rewriter)
         self._literals[node.name] = literals
         self.reads.update(i for i in node.inputs if i is not None and i not in literals)

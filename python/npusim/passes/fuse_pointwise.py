@@ -8,41 +8,60 @@ what is computed at every run.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from npusim.ir.graph import Graph, Node
+from npusim.ir.rewrite import drop_dead
 from npusim.ops.scalar import ScalarProgram
 from npusim.passes.compose import scalar_program
 from npusim.passes.cone import Cone
-from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
+from npusim.passes.rewriter import become, whole
 from npusim.targets.target_config import TargetConfig
 
 
 def fuse_pointwise(graph: Graph, target: TargetConfig) -> Graph:
-    """Returns the graph with pointwise chains fused."""
+    """Returns the graph with pointwise chains fused.
 
-    def visit(node: Node, rewriter: Rewriter) -> Answer:
-        program = scalar_program(node, rewriter)
-        return None if program is None else _fuse(Cone(node, program, rewriter), target)
+    Goes backwards, from the end of each chain: what one program cannot hold ends another one.
+    """
+    index = whole(graph)
+    inside: set[str] = set()  # values that are computed in the program of their reader
+    fused: dict[str, Node] = {}
+    for node in reversed(graph.nodes):
+        program = None if node.outputs[0].name in inside else scalar_program(node, index)
+        if program is None:
+            continue
+        cone = Cone(node, program, index)
+        grown = _grow(cone, target)
+        if grown is not None:
+            inside.update(cone.taken)
+            fused[node.name] = grown
+    if not fused:
+        return graph
+    nodes = (fused.get(n.name, n) for n in graph.nodes if n.outputs[0].name not in inside)
+    return drop_dead(replace(graph, nodes=tuple(nodes)))
 
-    return rewrite(graph, visit)
 
-
-def _fuse(cone: Cone, target: TargetConfig) -> Answer:
+def _grow(cone: Cone, target: TargetConfig) -> Node | None:
     """Returns the cone's root with all it can take in, or None when that is nothing."""
-    best = cone.program() if cone.has_literals() else None
     refused: set[str] = set()
     while (value := cone.candidate(refused)) is not None:
         cone.take(value)
-        grown = cone.program()
-        if _fits(*grown, target):
-            best = grown
-        else:
-            cone.give_back(value)
-            refused.add(value)
-    if best is None or not best[1]:
-        return None
-    program, operands = best
-    attrs = {"program": program.to_attr(), "dtype": cone.root.type.dtype}
-    return become(cone.root, "npu.pointwise", operands, attrs)  # type: ignore[arg-type]
+        may_not_fit = (
+            cone.size > target.pointwise_instructions
+            or len(cone.operands()) > target.pointwise_inputs
+        )
+        if may_not_fit and not _fits(*cone.program(), target):
+            refused.add(cone.give_back())
+    while cone.taken or cone.has_literals():
+        program, operands = cone.program()
+        if operands and _fits(program, operands, target):
+            attrs = {"program": program.to_attr(), "dtype": cone.root.type.dtype}
+            return become(cone.root, "npu.pointwise", operands, attrs)  # type: ignore[arg-type]
+        if not cone.taken:
+            return None
+        cone.give_back()
+    return None
 
 
 def _fits(program: ScalarProgram, operands: list[str], target: TargetConfig) -> bool:

@@ -155,6 +155,13 @@ class Rewriter:
         )
 
 
+def whole(graph: Graph) -> Rewriter:
+    """Returns a rewriter that stands behind the last node, to look things up in a graph."""
+    rewriter = Rewriter(graph)
+    rewriter.run(lambda node, rewriter: None)
+    return rewriter
+
+
 def rewrite(graph: Graph, visit: Callable[[Node, Rewriter], Answer]) -> Graph:
     """Returns the graph with every node replaced as the visitor answers; see `Answer`."""
     return Rewriter(graph).run(visit)

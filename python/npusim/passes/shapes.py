@@ -8,8 +8,11 @@ Both cost nothing in a compiled program wherever strides allow it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from npusim.ir.graph import Node
+from npusim.ir.types import TensorType
+from npusim.program.view import View
 
 RESHAPES = frozenset(
     f"aten.{name}"
@@ -43,6 +46,31 @@ def permutation(node: Node, rank: int) -> tuple[int, ...]:
         a, b = (integer(node, name, d) % rank for name, d in (("dim0", 0), ("dim1", 1)))
         dims[a], dims[b] = dims[b], dims[a]
     return tuple(dims)
+
+
+def view_of(node: Node, x: View, type: TensorType | None = None) -> View | None:
+    """Returns how a view of x lies in memory; None when it has to be copied.
+
+    Args:
+        node: a node of `VIEWS`.
+        x: how its operand lies.
+        type: of the output in question; by default the node's only one.
+    """
+    type = type or node.type
+    if node.op in RESHAPES:
+        return x.reshape(type.shape)
+    if node.op in PERMUTATIONS:
+        return x.permute(permutation(node, x.rank))
+    if node.op == "aten.expand.default":
+        return x.expand(type.shape)
+    if node.op in ("aten.select.int", "aten.unbind.int"):
+        return x.select(integer(node, "dim", 0) % x.rank, 0)
+    if type.rank != x.rank:
+        return None
+    step = integer(node, "step", 1)
+    dim = integer(node, "dim", 0) % x.rank
+    strides = tuple(s * (step if d == dim else 1) for d, s in enumerate(x.strides))
+    return replace(x, shape=type.shape, strides=strides)
 
 
 def inverse(dims: Sequence[int]) -> tuple[int, ...]:

@@ -1,0 +1,132 @@
+"""Merges the linears that project one tensor for one attention: queries, keys and values.
+
+One product over concatenated weights reads the input once; its results are slices of each row.
+Only what is read through views by the attention itself is merged, since it takes strided rows;
+anything else would have a slice copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from npusim.ir.graph import Attr, Graph, Node, Value
+from npusim.ir.rewrite import Names, rebuild
+from npusim.ir.types import TensorType
+from npusim.passes.fused_nodes import channels, is_plain
+from npusim.passes.recognize_attention import ATTENTION
+from npusim.passes.shapes import VIEWS, view_of
+from npusim.program.view import View
+from npusim.targets.target_config import TargetConfig
+
+
+def merge_linears(graph: Graph, target: TargetConfig) -> Graph:
+    """Returns the graph with query, key and value projections merged."""
+    names = Names(graph)
+    replacements: dict[str, list[Node]] = {}
+    for group in _groups(graph):
+        merged = _Merger(graph, names, group).nodes()
+        replacements.update((node.name, []) for node in group)
+        replacements[group[0].name] = merged
+    if not replacements:
+        return graph
+    return rebuild(graph, [new for n in graph.nodes for new in replacements.get(n.name, [n])])
+
+
+def _groups(graph: Graph) -> list[list[Node]]:
+    """Returns the lists of linears, two or more, with one input and one attention behind them."""
+    groups: dict[tuple[object, ...], list[Node]] = {}
+    for node in graph.nodes:
+        if node.op != "npu.linear" or not is_plain(node):
+            continue
+        reader = _attention_behind(node, graph)
+        weight = node.inputs[1]
+        if reader is not None and weight is not None:
+            key = (node.inputs[0], reader, graph.types[weight].dtype)
+            groups.setdefault(key, []).append(node)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _attention_behind(node: Node, graph: Graph) -> str | None:
+    """Returns the attention that is the only reader of a result, if rows may lie apart for it."""
+    *lead, size = node.type.shape
+    apart = replace(node.type, shape=(*lead, 2 * size))  # as if a neighbour lay behind each row
+    shown = View(0, 0, node.type.dtype, node.type.shape, apart.strides)
+    pending = [(node.output.name, shown)]
+    readers: set[str] = set()
+    while pending:
+        value, view = pending.pop()
+        if value in graph.output_values or not graph.users[value]:
+            return None
+        for user in graph.users[value]:
+            if user.op == ATTENTION and value not in user.inputs[3:] and view.strides[-1] == 1:
+                readers.add(user.name)
+                continue
+            seen = view_of(user, view) if user.op in VIEWS and len(user.outputs) == 1 else None
+            if seen is None:
+                return None
+            pending.append((user.output.name, seen))
+    return readers.pop() if len(readers) == 1 else None
+
+
+@dataclass(frozen=True)
+class _Merger:
+    """Builds the nodes that take the place of a group."""
+
+    graph: Graph
+    names: Names
+    group: list[Node]
+
+    def nodes(self) -> list[Node]:
+        """Returns concatenations, the product, and a slice under each old name."""
+        first = self.group[0]
+        total = sum(map(channels, self.group))
+        weights = [n.inputs[1] for n in self.group]
+        k = self.graph.types[weights[0] or ""].shape[1]
+        dtype = first.type.dtype
+        made: list[Node] = []
+        weight = self._concatenated(weights, TensorType(dtype, (total, k)), made)
+        bias = None
+        if any(n.inputs[2] is not None for n in self.group):
+            biases = [n.inputs[2] or self._zeros(channels(n), dtype, made) for n in self.group]
+            bias = self._concatenated(biases, TensorType(dtype, (total,)), made)
+        product = self._add(
+            "npu.linear",
+            (first.inputs[0], weight, bias, None),
+            TensorType(dtype, (*first.type.shape[:-1], total)),
+            first.attrs,
+            made,
+        )
+        return made + self._slices(product)
+
+    def _slices(self, product: str) -> list[Node]:
+        start, slices = 0, []
+        for node in self.group:
+            end = start + channels(node)
+            attrs = {"dim": node.type.rank - 1, "start": start, "end": end, "step": 1}
+            slices.append(replace(node, op="aten.slice.Tensor", inputs=(product,), attrs=attrs))
+            start = end
+        return slices
+
+    def _concatenated(
+        self, values: Sequence[str | None], type: TensorType, made: list[Node]
+    ) -> str:
+        attrs: dict[str, Attr] = {"tensors": len(values), "dim": 0}
+        return self._add("aten.cat.default", tuple(values), type, attrs, made)
+
+    def _zeros(self, count: int, dtype: str, made: list[Node]) -> str:
+        attrs: dict[str, Attr] = {"size": (count,), "fill_value": 0, "dtype": dtype}
+        return self._add("aten.full.default", (), TensorType(dtype, (count,)), attrs, made)
+
+    def _add(
+        self,
+        op: str,
+        inputs: tuple[str | None, ...],
+        type: TensorType,
+        attrs: Mapping[str, Attr],
+        made: list[Node],
+    ) -> str:
+        name = self.names.fresh(op.split(".")[1])
+        source = self.group[0].source
+        made.append(Node(name, op, inputs, (Value(name, type),), attrs, source))
+        return name
