@@ -73,6 +73,17 @@ def test_the_model_may_be_without_data(net: Net, graph: Graph, x: Tensor) -> Non
     assert ok
 
 
+def test_weights_missing_from_the_state_dict_are_not_the_models_own(
+    net: Net, graph: Graph, x: Tensor
+) -> None:
+    state = net.state_dict()
+    del state["last.bias"]
+    with pytest.raises(WeightMismatchError, match=r"lack last\.bias"):
+        npusim.verify_ir_with_state_dict(
+            ir=graph, state_dict=state, original_model=net, test_inputs=x
+        )
+
+
 def test_another_model_is_a_no(net: Net, graph: Graph, x: Tensor) -> None:
     ok, report = npusim.verify_ir_with_state_dict(
         ir=graph,

@@ -150,7 +150,7 @@ def verify_ir_with_state_dict(
     Args:
         ir: the graph, or the path of its file.
         state_dict: the weights of both sides.
-        original_model: in evaluation mode; its own weights serve where the state_dict has none.
+        original_model: in evaluation mode; gives the buffers that no state_dict holds.
         test_inputs: positional arguments with data, as the model takes them.
         test_kwargs: keyword arguments.
         tolerance: replaces `TOLERANCE` for floating-point outputs.
@@ -305,13 +305,13 @@ def _arguments(inputs: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any
 def _all_weights(
     graph: Graph | None, state_dict: Mapping[str, Tensor], model: nn.Module | None
 ) -> dict[str, Tensor]:
-    """Returns the state_dict, completed by the model's own tensors that it leaves out."""
+    """Returns the state_dict, completed by the model's buffers that no state_dict holds."""
     weights = dict(state_dict)
     own = module_tensors(model).originals if model is not None else {}
     for weight in graph.weights if graph is not None else ():
         keys = (weight.key, *weight.aliases)
-        if not any(key in weights for key in keys):
-            weights.update((key, own[key]) for key in keys if key in own)
+        if not weight.persistent:
+            weights.update((key, own[key]) for key in keys if key in own and key not in weights)
     return weights
 
 
