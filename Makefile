@@ -29,7 +29,8 @@ PINS := requirements-dev.txt
 BUILD_TOOLS := scikit-build-core pybind11 cmake ninja
 SOURCES := $(shell find python cpp kernels -name '*.py' -o -name '*.cpp' -o -name '*.h' -o -name '*.json') \
   CMakeLists.txt pyproject.toml
-CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h')
+# abi.h is generated.
+CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h' ':!kernels/shared/abi.h')
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types ctest sanitize fuzz pytest docs wheel format bench clean

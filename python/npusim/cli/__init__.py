@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             from npusim.cli.app import run_command
         except ModuleNotFoundError as error:
-            if error.name not in _NEEDS:
+            if (error.name or "").partition(".")[0] not in _NEEDS:
                 raise
             print(
                 f"error: The npusim command needs {' and '.join(_NEEDS)}: "

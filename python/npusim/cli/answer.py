@@ -10,20 +10,15 @@ import contextlib
 import json
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from npusim.errors import Error
 
 OK, NO, BAD_INPUT, DEFECT, INTERRUPTED = 0, 1, 2, 3, 130
-
-_PLAIN_WIDTH = 160  # columns where stdout is not a terminal: wide enough never to cut a cell
 
 
 @dataclass(frozen=True)
@@ -32,12 +27,12 @@ class Answer:
 
     Attributes:
         data: what `--json` prints, next to `ok`; JSON types only.
-        text: what a person reads: strings and rich tables, one under the other.
+        text: what a person reads, one under the other.
         ok: False when the question the verb asks was answered with no (exit code 1).
     """
 
     data: Mapping[str, Any]
-    text: Iterable[str | Table]
+    text: Iterable[str]
     ok: bool = True
 
 
@@ -72,11 +67,7 @@ def show(answer: Answer, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"ok": answer.ok, **answer.data}, indent=2))
     else:
-        console = Console(highlight=False, markup=False, emoji=False)
-        if not console.is_terminal:
-            console = Console(highlight=False, markup=False, emoji=False, width=_PLAIN_WIDTH)
-        for part in answer.text:
-            console.print(part, soft_wrap=isinstance(part, str))
+        print(*answer.text, sep="\n")
     return OK if answer.ok else NO
 
 
@@ -111,25 +102,20 @@ def _explain(error: BaseException) -> tuple[str, int]:
     return f"npusim failed ({text}); that is a defect. --debug shows where.", DEFECT
 
 
-def table(rows: Iterable[tuple[object, ...]], *header: str) -> Table:
-    """Returns a borderless table: the first column left, numbers right."""
-    result = Table(
-        box=None, padding=(0, 2, 0, 0), show_header=bool(header), pad_edge=False, expand=False
-    )
-    cells = [tuple(rows_) for rows_ in rows]
-    columns = max((len(row) for row in cells), default=len(header))
-    for i in range(columns):
-        numeric = all(isinstance(row[i], (int, float)) for row in cells if i < len(row))
-        title = header[i] if i < len(header) else ""
-        result.add_column(title, justify="right" if numeric and cells else "left", no_wrap=True)
-    for row in cells:
-        result.add_row(*(Text(_cell(value)) for value in row))
-    return result
+def table(rows: Iterable[Sequence[object]], *header: str) -> str:
+    """Returns aligned columns: numbers to the right, everything else to the left."""
+    values = [tuple(row) for row in rows]
+    cells = [*([header] if header else []), *([_cell(v) for v in row] for row in values)]
+    lines: list[list[str]] = [[] for _ in cells]
+    for column, texts in enumerate(zip(*cells, strict=True)):
+        width = max(map(len, texts))
+        numeric = bool(values) and all(isinstance(row[column], (int, float)) for row in values)
+        for line, text in zip(lines, texts, strict=True):
+            line.append(text.rjust(width) if numeric else text.ljust(width))
+    return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from npusim.errors import Error
 from npusim.ir.graph import Graph
-from npusim.program.format import MAGIC
+from npusim.program.container import MAGIC
 from npusim.program.program import CompiledProgram
 
 

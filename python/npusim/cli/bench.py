@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -57,7 +58,12 @@ def bench(
         load = time.perf_counter() - start
         report("running")
         times = measure(lambda: session(*arrays.values()), warmup, runs, seconds)
-    facts = {"load_s": load, **spread(times), "peak_rss_bytes": peak_rss(), "threads": threads}
+    facts: dict[str, Any] = {
+        "load_s": load,
+        **spread(times),
+        "peak_rss_bytes": peak_rss(),
+        "threads": threads,
+    }
     low, high = facts["p10_s"], facts["p90_s"]
     rows = [
         ("load", duration(load)),

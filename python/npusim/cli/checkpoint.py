@@ -1,8 +1,10 @@
-"""Writing a model's weights as safetensors, exactly those its graph asks for."""
+"""Checkpoints as torch tensors: writing exactly what a graph asks for, and reading one back."""
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from npusim.errors import ExportError, WeightMismatchError
@@ -20,15 +22,41 @@ def save_checkpoint(graph: Graph, model: Any, path: Path) -> int:
         ExportError: the model is on the meta device, or the safetensors package is missing.
         WeightMismatchError: the model lacks a tensor that the graph names.
     """
-    try:
-        from safetensors.torch import save
-    except ModuleNotFoundError as error:
-        raise ExportError(
-            "Writing weights needs the safetensors package.", hint="pip install 'npusim[torch]'"
-        ) from error
-    image = save(_tensors(graph, model), metadata={"format": "pt"})
+    image: bytes = _safetensors().save(_tensors(graph, model), metadata={"format": "pt"})
     write_atomic(path, image)
     return len(image)
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Reads a `.safetensors` file, or a state_dict that torch.save wrote, without running code.
+
+    Raises:
+        WeightMismatchError: the file is damaged, or holds something else than named tensors.
+    """
+    import torch
+
+    try:
+        if path.suffix == ".safetensors":
+            state = _safetensors().load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, ExportError):
+        raise
+    except Exception as error:  # each format has its own ways to be wrong
+        reason = str(error).splitlines()[0]
+        raise WeightMismatchError(f"{path} cannot be read as a checkpoint: {reason}") from error
+    if not isinstance(state, dict) or not all(torch.is_tensor(t) for t in state.values()):
+        raise WeightMismatchError(f"{path} is not a state_dict: names and their tensors.")
+    return state
+
+
+def _safetensors() -> ModuleType:
+    try:
+        return importlib.import_module("safetensors.torch")
+    except ModuleNotFoundError as error:
+        raise ExportError(
+            "Checkpoints need the safetensors package.", hint="pip install 'npusim[torch]'"
+        ) from error
 
 
 def _tensors(graph: Graph, model: Any) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,7 +70,8 @@ def demo(out: Path, threads: int) -> Answer:
     with progress("Demo") as report:
         files = _folder(out)
         data = digits.load_digits()
-        model = digits.train(data, _EPOCHS, report)
+        with _torch_threads(threads):
+            model = digits.train(data, _EPOCHS, report)
         program = _build(model, files, data, report)
         report("running natively")
         session = npusim.load(files.program, weights=files.weights, device="cpu", threads=threads)
@@ -132,14 +135,22 @@ def _latencies(model: Any, session: Any, data: Digits, threads: int) -> dict[str
 
     image = np.ascontiguousarray(data.test_images[:1])
     tensor = torch.from_numpy(image)
+    with _torch_threads(threads), torch.inference_mode():
+        theirs = measure(lambda: model(tensor), 20, None, _SECONDS)
+    ours = measure(lambda: session(image), 20, None, _SECONDS)
+    return {"torch": spread(theirs), "npusim": spread(ours)}
+
+
+@contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
+    import torch
+
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(count)
     try:
-        with torch.inference_mode():
-            theirs = spread(measure(lambda: model(tensor), 20, None, _SECONDS))
+        yield
     finally:
         torch.set_num_threads(before)
-    return {"torch": theirs, "npusim": spread(measure(lambda: session(image), 20, None, _SECONDS))}
 
 
 def _paths(files: _Files) -> dict[str, str]:
@@ -151,7 +162,7 @@ def _paths(files: _Files) -> dict[str, str]:
     }
 
 
-def _told(facts: dict[str, Any], program: CompiledProgram) -> list[Any]:
+def _told(facts: dict[str, Any], program: CompiledProgram) -> list[str]:
     rows = [
         (
             name,
@@ -161,9 +172,8 @@ def _told(facts: dict[str, Any], program: CompiledProgram) -> list[Any]:
         for name in ("torch", "npusim")
     ]
     threads = facts["threads"]
-    files = [
-        (what, path, amount(Path(path).stat().st_size)) for what, path in facts["files"].items()
-    ]
+    paths = facts["files"]
+    files = [(what, path, amount(Path(path).stat().st_size)) for what, path in paths.items()]
     return [
         f"{facts['images']} held-out digits, one image a call, "
         f"{threads} thread{'s' if threads > 1 else ''}; the program has "

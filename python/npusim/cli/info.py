@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
 from npusim.cli.answer import Answer, Verb, amount, table
 from npusim.cli.artifact import open_artifact
@@ -26,17 +25,19 @@ from npusim.ir.graph import Graph
 def info(file: Path, report: Path | None) -> Answer:
     """Describe a graph or a program."""
     artifact = open_artifact(file)
-    is_graph = isinstance(artifact, Graph)
-    facts = graph_facts(artifact) if is_graph else program_facts(artifact)
+    if isinstance(artifact, Graph):
+        facts: dict[str, Any] = graph_facts(artifact)
+        graph: Graph | None = artifact
+    else:
+        facts, graph = program_facts(artifact), artifact.graph
     text = _describe(facts)
     if report is not None:
-        graph = artifact if is_graph else artifact.graph
         write_atomic(report, markdown(facts, graph).encode())
         text.append(f"\nreport: {report}")
     return Answer(facts, text)
 
 
-def _describe(facts: dict[str, Any]) -> list[str | Table]:
+def _describe(facts: dict[str, Any]) -> list[str]:
     parameters = facts["parameters"]
     head = [
         ("kind", facts["kind"]),
@@ -47,7 +48,7 @@ def _describe(facts: dict[str, Any]) -> list[str | Table]:
             f"{amount(parameters['bytes'])}",
         ),
     ]
-    parts: list[str | Table] = []
+    parts: list[str] = []
     if facts["kind"] == "graph":
         head += [("nodes", f"{facts['nodes']:,}"), *_tensors(facts)]
         parts = [table(head)]
@@ -56,8 +57,8 @@ def _describe(facts: dict[str, Any]) -> list[str | Table]:
     return [*parts, "", table(facts["ops"].items(), "op", "count")]
 
 
-def _program(facts: dict[str, Any]) -> list[str | Table]:
-    parts: list[str | Table] = []
+def _program(facts: dict[str, Any]) -> list[str]:
+    parts: list[str] = []
     for method in facts["methods"]:
         rows = [("commands", f"{method['commands']:,}"), *_tensors(method)]
         parts += ["", f"method {method['name']}", table(rows)]

@@ -1,0 +1,94 @@
+"""`npusim verify`: does npusim compute what PyTorch computes?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+import npusim
+from npusim.cli.answer import Answer, Verb
+from npusim.cli.artifact import readable
+from npusim.cli.checkpoint import read_checkpoint
+from npusim.cli.factory import FACTORY_HELP, Made, make
+from npusim.cli.progress import progress
+from npusim.errors import ExportError, WeightMismatchError
+from npusim.ir.graph import Graph
+
+
+@click.command(cls=Verb, epilog=FACTORY_HELP)
+@click.argument("factory", metavar="MODULE:FACTORY")
+@click.option("--target", default="cpu", show_default=True, help="A target's name or .json file.")
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path),
+    help="A .safetensors or .pt file to use instead of the model's own weights.",
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    help="Largest difference allowed, relative to the largest magnitude; default: by dtype.",
+)
+@click.option("--threads", type=click.IntRange(min=1), help="Default: one a core.")
+def verify(
+    factory: str, target: str, weights: Path | None, tolerance: float | None, threads: int | None
+) -> Answer:
+    """Compare a model's graph, and the program compiled from it, with PyTorch.
+
+    The model needs weights and the example arguments need values. The answer is no when an output
+    is out of tolerance; then the first command that diverges is named.
+    """
+    with progress("Verifying") as report:
+        report("building the model")
+        made = make(factory)
+        state = _state(made, weights)
+        report("extracting")
+        graph = npusim.extract_ir(made.model, made.args, made.kwargs or None, model_name=made.name)
+        common: dict[str, Any] = {
+            "state_dict": state,
+            "original_model": made.model,
+            "test_inputs": made.args,
+            "test_kwargs": made.kwargs,
+            "tolerance": tolerance,
+        }
+        _require_weights(graph, state)
+        report("running the graph")
+        _, of_graph = npusim.verify_ir_with_state_dict(ir=graph, **common)
+        report("compiling")
+        program = npusim.compile(graph, target=target, progress=report)
+        report("running the program")
+        _, of_program = npusim.verify_program(
+            program, device=program.target, threads=threads, **common
+        )
+    data = {"graph": of_graph.to_json(), "program": of_program.to_json()}
+    return Answer(data, [str(of_graph), str(of_program)], ok=of_graph.ok and of_program.ok)
+
+
+def _state(made: Made, weights: Path | None) -> dict[str, Any]:
+    """Returns the weights to compare with; ExportError when there is no data to compute with."""
+    if any(getattr(value, "is_meta", False) for value in (*made.args, *made.kwargs.values())):
+        raise ExportError(
+            "The example arguments are on the meta device: they have no values to compute with.",
+            hint="Make them outside torch.device('meta').",
+        )
+    if weights is not None:
+        return read_checkpoint(readable(weights))
+    state = dict(made.model.state_dict())
+    if any(tensor.is_meta for tensor in state.values()):
+        raise ExportError(
+            "The model is on the meta device: it has no weights to compute with.",
+            hint="Build it without torch.device('meta'), or pass --weights.",
+        )
+    return state
+
+
+def _require_weights(graph: Graph, state: dict[str, Any]) -> None:
+    """Refuses a checkpoint that would silently be completed by the model's own weights."""
+    missing = [
+        weight.key
+        for weight in graph.weights
+        if weight.persistent and not {weight.key, *weight.aliases} & set(state)
+    ]
+    if missing:
+        raise WeightMismatchError(f"The checkpoint lacks {', '.join(missing)}.")

@@ -1,0 +1,39 @@
+"""npusim doctor: a diagnosis that holds on a working machine and names what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+
+import pytest
+
+from .conftest import Cli
+
+
+def test_a_working_machine_is_told_so(cli: Cli) -> None:
+    outcome = cli("doctor", "--json")
+    assert outcome.code == 0
+    checks = {check["what"]: check for check in outcome.json["checks"]}
+    assert checks["device cpu"]["state"] == "ok"
+    assert "right result" in checks["small program"]["found"]
+    assert "Programs run on this machine." in cli("doctor").out
+
+
+def test_a_missing_package_comes_with_the_way_out(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    outcome = cli("doctor")
+    assert outcome.code == 0  # optional: programs still run
+    assert "pip install 'npusim[torch]'" in outcome.out
+
+
+def test_a_missing_runtime_is_a_no(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "npusim._runtime", None)
+    monkeypatch.delattr("npusim._runtime", raising=False)
+    outcome = cli("doctor")
+    assert outcome.code == 1
+    assert "Programs cannot run on this machine." in outcome.out

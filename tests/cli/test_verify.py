@@ -1,0 +1,48 @@
+"""npusim verify: yes, no, and input that cannot be verified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .conftest import FACTORIES, Cli, Compiled
+
+
+@pytest.mark.parametrize("factory", ["mlp", "two_inputs", "tied", "large_buffer"])
+def test_a_faithful_model_passes(cli: Cli, factory: str) -> None:
+    outcome = cli("verify", f"{FACTORIES}:{factory}", "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.json["ok"] is True
+    assert outcome.json["graph"]["ok"] is True
+    assert outcome.json["program"]["ok"] is True
+
+
+def test_the_text_names_every_output(cli: Cli) -> None:
+    outcome = cli("verify", f"{FACTORIES}:two_inputs")
+    assert outcome.code == 0
+    assert "total" in outcome.out
+    assert "largest" in outcome.out
+
+
+def test_a_model_that_computes_something_else_is_a_no(cli: Cli) -> None:
+    outcome = cli("verify", f"{FACTORIES}:unrepeatable", "--json")
+    assert outcome.code == 1
+    assert outcome.json["ok"] is False
+
+
+def test_weights_can_come_from_a_checkpoint(cli: Cli, mlp: Compiled) -> None:
+    source = f"{FACTORIES}:mlp"
+    assert cli("verify", source, "--weights", mlp.weights).code == 0
+
+
+def test_a_meta_model_needs_weights(cli: Cli) -> None:
+    cli("verify", f"{FACTORIES}:meta_mlp").refused("meta device")
+
+
+def test_bad_input_is_refused(cli: Cli, two_inputs: Compiled, tmp_path: Path) -> None:
+    cli("verify", "nowhere").refused("MODULE:FACTORY")
+    cli("verify", f"{FACTORIES}:unsupported").refused("linalg_inv_ex")
+    cli("verify", f"{FACTORIES}:mlp", "--target", "abacus").refused("abacus")
+    cli("verify", f"{FACTORIES}:mlp", "--weights", tmp_path / "none").refused("no file")
+    cli("verify", f"{FACTORIES}:mlp", "--weights", two_inputs.weights).refused("0.weight")
