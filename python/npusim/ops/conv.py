@@ -250,6 +250,13 @@ _CASES: dict[str, tuple[Case, ...]] = {
     ),
     "conv_transpose3d": (Case(((1, 2, 3, 4, 3), (2, 3, 2, 2, 2), None), {"stride": (2, 2, 2)}),),
 }
+
+
+def _same(case: Case) -> Case:
+    """Returns the case with stride 1 and the padding that keeps the extent."""
+    return Case(case.inputs, {"padding": "same"}, "same")
+
+
 _OVERLOADS = {"conv_transpose2d": "input", "conv_transpose3d": "input"}
 for _name, _cases in _CASES.items():
     for _overload in (_OVERLOADS.get(_name, "default"), "padding"):
@@ -260,7 +267,7 @@ for _name, _cases in _CASES.items():
                 f"aten.{_name}.{_overload}",
                 lower=_lower_aten_conv,
                 supports=_needs_batch,
-                cases=_cases if _overload != "padding" else (),
+                cases=_cases if _overload != "padding" else (_same(_cases[0]),),
                 dtypes=_FLOATS,
                 tolerance=4,
             )

@@ -94,14 +94,18 @@ _op("full.default", _filled("fill_value"), Case((), {"size": (2, 3), "fill_value
 _op("full_like.default", _filled("fill_value"), Case(((2, 3),), {"fill_value": 3}))
 _op("scalar_tensor.default", _filled("s"), Case((), {"s": 3}))
 for _kind, _value in (("zeros", 0.0), ("ones", 1.0), ("empty", 0.0)):
-    _op(f"{_kind}.{'memory_format' if _kind == 'empty' else 'default'}", _filled(_value))
+    _op(
+        f"{_kind}.{'memory_format' if _kind == 'empty' else 'default'}",
+        _filled(_value),
+        *([Case((), {"size": (2, 3)})] if _kind != "empty" else []),
+    )
     _op(f"{_kind}_like.default", _filled(_value), *([Case(((2, 3),))] if _kind != "empty" else []))
 _op("arange.start_step", _arange, Case((), {"start": 1, "end": 9, "step": 2}))
-_op("arange.start", _arange)
-_op("arange.default", _arange)
-_op("linspace.default", _linspace)
-_op("eye.default", _eye)
-_op("eye.m", _eye)
+_op("arange.start", _arange, Case((), {"start": 2, "end": 7}))
+_op("arange.default", _arange, Case((), {"end": 7}))
+_op("linspace.default", _linspace, Case((), {"start": -1, "end": 2, "steps": 7}))
+_op("eye.default", _eye, Case((), {"n": 4}))
+_op("eye.m", _eye, Case((), {"n": 4, "m": 3}))
 _X = (Case(((3, 4, 5),), {"diagonal": 1}), Case(((4, 3),), {"diagonal": -1}))
 _op("tril.default", _triangle(True), *_X)
 _op("triu.default", _triangle(False), *_X)

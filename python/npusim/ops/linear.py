@@ -239,6 +239,7 @@ register(
             Case(((64,), (16, 64), (16,)), id="vector"),
         ),
         dtypes=_FLOATS,
+        tolerance=4,
     )
 )
 for _name, _cases in {
@@ -254,7 +255,9 @@ for _name, _cases in {
     "mv.default": (Case(((4, 5), (5,))),),
     "dot.default": (Case(((33,), (33,))),),
 }.items():
-    register(OpDef(f"aten.{_name}", lower=_lower_matmul, cases=_cases, dtypes=_NUMBERS))
+    register(
+        OpDef(f"aten.{_name}", lower=_lower_matmul, cases=_cases, dtypes=_NUMBERS, tolerance=4)
+    )
 for _name, _cases in {
     "addmm.default": (
         Case(((6,), (4, 5), (5, 6))),
@@ -263,4 +266,6 @@ for _name, _cases in {
     "baddbmm.default": (Case(((3, 4, 6), (3, 4, 5), (3, 5, 6)), {"alpha": 2}),),
     "addmv.default": (Case(((4,), (4, 5), (5,))),),
 }.items():
-    register(OpDef(f"aten.{_name}", lower=_lower_add_matmul, cases=_cases, dtypes=_FLOATS))
+    register(
+        OpDef(f"aten.{_name}", lower=_lower_add_matmul, cases=_cases, dtypes=_FLOATS, tolerance=4)
+    )

@@ -218,6 +218,7 @@ _op("batch_norm.default", _lower_batch_norm, Case(_STATISTICS, {"training": Fals
     "momentum": 0.1, "eps": 1e-5, "cudnn_enabled": False}),
     supports=_batch_norm_supported)  # fmt: skip
 _op("_native_batch_norm_legit_no_training.default", _lower_batch_norm,
+    Case(_STATISTICS, {"momentum": 0.1, "eps": 1e-5}),
     supports=_batch_norm_supported)  # fmt: skip
 for _log, _name in enumerate(("softmax", "log_softmax")):
     _cases = (

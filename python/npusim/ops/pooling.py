@@ -148,7 +148,12 @@ for _rank in (1, 2, 3):
     _op(f"adaptive_avg_pool{_rank}d.default", _pool(_rank, 1, adaptive=True),
         Case(_shape, {"output_size": (1,) * _rank}),
         Case(_shape, {"output_size": (4,) * _rank}))  # fmt: skip
-    _op(f"_adaptive_avg_pool{_rank}d.default", _pool(_rank, 1, adaptive=True))
+    if _rank > 1:
+        _op(
+            f"_adaptive_avg_pool{_rank}d.default",
+            _pool(_rank, 1, adaptive=True),
+            Case(_shape, {"output_size": (3,) * _rank}),
+        )
     _op(f"adaptive_max_pool{_rank}d.default", _pool(_rank, 0, adaptive=True),
         Case(_shape, {"output_size": (4,) * _rank}))  # fmt: skip
     _linear = ("linear", "bilinear", "trilinear")[_rank - 1]
@@ -161,4 +166,9 @@ for _rank in (1, 2, 3):
         _aligned = [{"align_corners": a} for a in (False, True)] if _code in (1, 2) else [{}]
         _resizes = [Case(_shape, {**s, **a}) for s in (_double, _to) for a in _aligned]
         _op(f"{_name}.vec", _resize(_rank, _code), *_resizes)
-        _op(f"{_name}.default", _resize(_rank, _code))
+        _plain = {"output_size": _to["output_size"]}
+        _op(
+            f"{_name}.default",
+            _resize(_rank, _code),
+            *(Case(_shape, {**_plain, **a}) for a in _aligned),
+        )
