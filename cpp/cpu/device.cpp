@@ -66,13 +66,13 @@ class CpuDevice final : public Device {
 std::shared_ptr<Device> open_device(const DeviceOptions& options) {
   const Isa isa = choose_isa(options.isa);
   if (options.threads < 0 || options.threads > ThreadPool::kMaxWorkers) {
-    throw Error(ErrorCode::kDevice, "threads must lie between 1 and " +
-                                        std::to_string(ThreadPool::kMaxWorkers) +
-                                        ", or be 0 for all cores; got " +
-                                        std::to_string(options.threads));
+    throw Error(ErrorCode::kDevice,
+                "threads must lie between 1 and " + std::to_string(ThreadPool::kMaxWorkers) +
+                    ", or be 0 for all cores; got " + std::to_string(options.threads));
   }
   if (options.pin_threads && !can_pin_threads()) {
-    throw Error(ErrorCode::kDevice, "this system cannot pin threads to cores; leave pin_threads off");
+    throw Error(ErrorCode::kDevice,
+                "this system cannot pin threads to cores; leave pin_threads off");
   }
   const std::vector<int> cores = usable_cores();
   const int threads = options.threads == 0 ? static_cast<int>(cores.size()) : options.threads;

@@ -55,7 +55,7 @@ std::span<const KernelEntry* const> kernel_table();
 }
 namespace {
 constexpr Isa kIsas[] = {{"neon", [] { return true; }, neon::kernel_table}};
-}
+}  // namespace
 
 #else
 
@@ -64,7 +64,7 @@ std::span<const KernelEntry* const> kernel_table();
 }
 namespace {
 constexpr Isa kIsas[] = {{"baseline", [] { return true; }, baseline::kernel_table}};
-}
+}  // namespace
 
 #endif
 

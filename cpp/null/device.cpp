@@ -53,6 +53,8 @@ class NullDevice final : public Device {
 
 }  // namespace
 
-std::shared_ptr<Device> open_device(const DeviceOptions&) { return std::make_shared<NullDevice>(); }
+std::shared_ptr<Device> open_device(const DeviceOptions&) {
+  return std::make_shared<NullDevice>();
+}
 
 }  // namespace npusim::null

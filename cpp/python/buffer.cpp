@@ -27,7 +27,8 @@ const char* buffer_format(DType dtype) {
 
 DeviceBuffer allocate(std::shared_ptr<Device> device, std::string_view dtype, Shape shape,
                       std::optional<Shape> alloc_shape) {
-  DeviceBuffer buffer{.device = std::move(device), .memory = nullptr, .dtype = dtype_from_name(dtype)};
+  DeviceBuffer buffer{
+      .device = std::move(device), .memory = nullptr, .dtype = dtype_from_name(dtype)};
   buffer.shape = std::move(shape);
   buffer.alloc_shape = alloc_shape.value_or(buffer.shape);
   if (buffer.alloc_shape.size() != buffer.shape.size()) {
@@ -46,7 +47,8 @@ DeviceBuffer allocate(std::shared_ptr<Device> device, std::string_view dtype, Sh
 // Shares the memory of a contiguous array whose elements are as wide as those of `dtype`.
 DeviceBuffer borrow(std::shared_ptr<Device> device, std::string_view dtype, Shape shape,
                     const py::array& array) {
-  DeviceBuffer buffer{.device = std::move(device), .memory = nullptr, .dtype = dtype_from_name(dtype)};
+  DeviceBuffer buffer{
+      .device = std::move(device), .memory = nullptr, .dtype = dtype_from_name(dtype)};
   const int64_t bytes = dense_bytes(shape, buffer.dtype);
   if (!buffer.device->shares_host_memory() || !(array.flags() & py::array::c_style) ||
       array.nbytes() != bytes) {
@@ -143,8 +145,8 @@ void bind_buffer(py::module_& module) {
       "A dense row-major tensor on a device; zero at first.")
       .def(py::init(&allocate), py::arg("device"), py::arg("dtype"), py::arg("shape"),
            py::arg("alloc_shape") = py::none())
-      .def(py::init(&borrow), py::arg("device"), py::arg("dtype"), py::arg("shape"),
-           py::kw_only(), py::arg("array"))
+      .def(py::init(&borrow), py::arg("device"), py::arg("dtype"), py::arg("shape"), py::kw_only(),
+           py::arg("array"))
       .def(py::init([](std::shared_ptr<Device> device, const py::capsule& capsule) {
              return from_dlpack(capsule, std::move(device));
            }),
@@ -153,8 +155,8 @@ void bind_buffer(py::module_& module) {
       .def_readonly("device", &DeviceBuffer::device)
       .def_property_readonly("dtype",
                              [](const DeviceBuffer& self) { return dtype_name(self.dtype); })
-      .def_property_readonly("shape",
-                             [](const DeviceBuffer& self) { return py::tuple(py::cast(self.shape)); })
+      .def_property_readonly(
+          "shape", [](const DeviceBuffer& self) { return py::tuple(py::cast(self.shape)); })
       .def_property_readonly(
           "alloc_shape",
           [](const DeviceBuffer& self) { return py::tuple(py::cast(self.alloc_shape)); })
@@ -167,11 +169,9 @@ void bind_buffer(py::module_& module) {
       .def("read", &read, "Downloads the bytes of alloc_shape.")
       .def("write", &write, py::arg("bytes"), "Uploads the bytes of alloc_shape.")
       .def(
-          "__dlpack__",
-          [](const DeviceBuffer& self, const py::kwargs&) { return to_dlpack(self); },
+          "__dlpack__", [](const DeviceBuffer& self, const py::kwargs&) { return to_dlpack(self); },
           "Lends the tensor to a DLPack consumer, without a copy.")
-      .def("__dlpack_device__",
-           [](const DeviceBuffer&) { return py::make_tuple(1, 0); });
+      .def("__dlpack_device__", [](const DeviceBuffer&) { return py::make_tuple(1, 0); });
 }
 
 }  // namespace npusim::python

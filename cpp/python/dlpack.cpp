@@ -131,7 +131,8 @@ DeviceBuffer from_dlpack(const py::capsule& capsule, std::shared_ptr<Device> dev
     throw Error(ErrorCode::kInput, "a DLPack tensor is not in host memory; copy it there first");
   }
   if (!is_dense(tensor)) throw Error(ErrorCode::kInput, "a DLPack tensor is not contiguous");
-  DeviceBuffer buffer{.device = std::move(device), .memory = nullptr, .dtype = dtype_of(tensor.dtype)};
+  DeviceBuffer buffer{
+      .device = std::move(device), .memory = nullptr, .dtype = dtype_of(tensor.dtype)};
   buffer.shape.assign(tensor.shape, tensor.shape + tensor.ndim);
   buffer.alloc_shape = buffer.shape;
   const int64_t bytes = dense_bytes(buffer.shape, buffer.dtype);

@@ -68,8 +68,9 @@ std::vector<Binding> bindings(const Executor& executor, const Buffers& buffers) 
   std::vector<Binding> out;
   for (const auto& buffer : buffers) {
     if (buffer->device.get() != &executor.device()) {
-      throw Error(ErrorCode::kInput, "a buffer lies on another device than the executor's; make it "
-                                     "with the same Device object");
+      throw Error(ErrorCode::kInput,
+                  "a buffer lies on another device than the executor's; make it "
+                  "with the same Device object");
     }
     out.push_back(buffer->binding());
   }

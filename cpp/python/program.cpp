@@ -54,8 +54,8 @@ py::list commands(const Program& program, const Method& method) {
 py::list buffers(const Program& program) {
   py::list out;
   for (const Buffer& buffer : program.buffers) {
-    out.append(py::make_tuple(static_cast<int>(buffer.kind), buffer.bytes, buffer.offset,
-                              buffer.name));
+    out.append(
+        py::make_tuple(static_cast<int>(buffer.kind), buffer.bytes, buffer.offset, buffer.name));
   }
   return out;
 }

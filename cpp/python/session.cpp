@@ -85,8 +85,8 @@ Session::Session(std::shared_ptr<Executor> executor, std::shared_ptr<Weights> we
 }
 
 bool Session::bind_inputs(PyObject* args, Bindings& bindings) const {
-  constexpr int kNeeded = py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ |
-                          py::detail::npy_api::NPY_ARRAY_ALIGNED_;
+  constexpr int kNeeded =
+      py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
   const auto& numpy = py::detail::npy_api::get();
   if (!fast_ || static_cast<size_t>(PyTuple_GET_SIZE(args)) != inputs_.size()) return false;
   for (size_t i = 0; i < inputs_.size(); ++i) {
@@ -109,9 +109,9 @@ PyObject* Session::make_outputs(Bindings& bindings) const {
   PyObject* tuple = PyTuple_New(static_cast<py::ssize_t>(outputs_.size()));
   for (size_t i = 0; tuple != nullptr && i < outputs_.size(); ++i) {
     const Port& port = outputs_[i];
-    PyObject* array = numpy.PyArray_NewFromDescr_(
-        numpy.PyArray_Type_, port.descr.inc_ref().ptr(), static_cast<int>(port.shape.size()),
-        port.shape.data(), nullptr, nullptr, 0, nullptr);
+    PyObject* array = numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, port.descr.inc_ref().ptr(),
+                                                  static_cast<int>(port.shape.size()),
+                                                  port.shape.data(), nullptr, nullptr, 0, nullptr);
     if (array == nullptr) {
       Py_DECREF(tuple);
       return nullptr;

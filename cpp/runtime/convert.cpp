@@ -15,9 +15,15 @@ struct Brain {
   uint16_t bits;
 };
 
-double widen(float x) { return x; }
-double widen(double x) { return x; }
-double widen(Brain x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
+double widen(float x) {
+  return x;
+}
+double widen(double x) {
+  return x;
+}
+double widen(Brain x) {
+  return std::bit_cast<float>(uint32_t{x.bits} << 16);
+}
 double widen(Half x) {
   const int exponent = (x.bits >> 10) & 0x1F, fraction = x.bits & 0x3FF;
   double value = 0;

@@ -75,13 +75,17 @@ void pin_this_thread(int core) noexcept {
   pthread_setaffinity_np(pthread_self(), sizeof one, &one);
 }
 
-bool can_pin_threads() noexcept { return true; }
+bool can_pin_threads() noexcept {
+  return true;
+}
 
 #else
 
 void pin_this_thread(int) noexcept {}
 
-bool can_pin_threads() noexcept { return false; }
+bool can_pin_threads() noexcept {
+  return false;
+}
 
 #endif
 

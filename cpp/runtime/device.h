@@ -46,17 +46,17 @@ class CommandList {
 };
 
 struct DeviceOptions {
-  int threads = 0;             // workers of a CPU device; 0: one for each core it may use
-  bool pin_threads = false;    // fix each worker to a core
-  std::string isa;             // instruction set of a CPU device; empty: $NPUSIM_ISA, or the best
+  int threads = 0;           // workers of a CPU device; 0: one for each core it may use
+  bool pin_threads = false;  // fix each worker to a core
+  std::string isa;           // instruction set of a CPU device; empty: $NPUSIM_ISA, or the best
 };
 
 class Device {
  public:
   virtual ~Device() = default;
-  virtual std::string_view name() const noexcept = 0;         // "cpu"
-  virtual std::string description() const = 0;                // for people: processor, ISA, threads
-  virtual bool shares_host_memory() const noexcept = 0;       // Memory::data is a host pointer
+  virtual std::string_view name() const noexcept = 0;    // "cpu"
+  virtual std::string description() const = 0;           // for people: processor, ISA, threads
+  virtual bool shares_host_memory() const noexcept = 0;  // Memory::data is a host pointer
   virtual std::shared_ptr<Memory> allocate(int64_t bytes) = 0;  // 64-byte aligned, zeroed
   virtual void upload(Memory& to, int64_t offset, std::span<const std::byte> from) = 0;
   virtual void download(std::span<std::byte> to, const Memory& from, int64_t offset) = 0;

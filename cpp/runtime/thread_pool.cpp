@@ -88,7 +88,9 @@ ThreadPool::~ThreadPool() {
   }
 }
 
-bool ThreadPool::forked() const { return getpid() != process_; }
+bool ThreadPool::forked() const {
+  return getpid() != process_;
+}
 
 void ThreadPool::run(Job& job) {
   if (!job.parallel_) {

@@ -145,7 +145,9 @@ uint64_t next_serial() {
 
 }  // namespace
 
-std::shared_ptr<const TensorSource> no_tensors() { return std::make_shared<NoTensors>(); }
+std::shared_ptr<const TensorSource> no_tensors() {
+  return std::make_shared<NoTensors>();
+}
 
 std::shared_ptr<const TensorSource> open_checkpoint(const std::filesystem::path& path) {
   return std::make_shared<FileTensors>(Checkpoint::open(path));

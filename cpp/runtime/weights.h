@@ -65,8 +65,8 @@ class Weights {
   std::shared_ptr<const Program> program_;
   std::shared_ptr<Device> device_;
   uint64_t serial_;
-  std::vector<std::byte*> addresses_;             // by buffer
-  std::vector<std::shared_ptr<Memory>> copies_;   // by buffer: tensors not shown in place
+  std::vector<std::byte*> addresses_;            // by buffer
+  std::vector<std::shared_ptr<Memory>> copies_;  // by buffer: tensors not shown in place
   std::shared_ptr<Memory> persistent_;
   std::shared_ptr<const TensorSource> source_;
   std::vector<std::string> extra_;

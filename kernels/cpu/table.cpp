@@ -5,10 +5,11 @@
 
 namespace npusim::cpu::NPUSIM_ISA {
 
-#define NPUSIM_KERNELS(X)                                                                    \
-  X(attention) X(conv) X(conv_depthwise) X(conv_winograd) X(copy) X(fill) X(gemm)            \
-  X(group_norm) X(index) X(matmul) X(norm) X(pack_b) X(pointwise) X(pool) X(reduce)          \
-  X(resize) X(scan) X(scatter) X(softmax) X(sort) X(winograd_weights)
+#define NPUSIM_KERNELS(X)                                                                     \
+  X(attention)                                                                                \
+  X(conv) X(conv_depthwise) X(conv_winograd) X(copy) X(fill) X(gemm) X(group_norm) X(index)   \
+      X(matmul) X(norm) X(pack_b) X(pointwise) X(pool) X(reduce) X(resize) X(scan) X(scatter) \
+          X(softmax) X(sort) X(winograd_weights)
 
 #define NPUSIM_DECLARE(stem) extern const KernelEntry stem##_kernel __attribute__((weak));
 #define NPUSIM_LIST(stem) &stem##_kernel,

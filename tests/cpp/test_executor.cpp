@@ -1,0 +1,237 @@
+// Devices, weights and executors, on programs made in memory. What needs real kernels and arrays
+// is tested from Python, in tests/runtime.
+#include "cpp/runtime/executor.h"
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cpp/runtime/weights.h"
+#include "tests/cpp/check.h"
+#include "tests/cpp/copy_program.h"
+
+namespace npusim::tests {
+namespace {
+
+using Floats = std::vector<float>;
+
+Binding bytes_of(Floats& values) {
+  return std::as_writable_bytes(std::span(values));
+}
+
+std::shared_ptr<Device> cpu(int threads = 2) {
+  return open_device("cpu", {.threads = threads, .isa = ""});
+}
+
+class Tensors final : public TensorSource {
+ public:
+  void add(std::string name, DType dtype, std::vector<int64_t> shape, std::vector<std::byte> data) {
+    data_[name] = std::move(data);
+    tensors_[name] = {.name = name,
+                      .dtype_name = std::string(dtype_name(dtype)),
+                      .dtype = dtype,
+                      .shape = std::move(shape),
+                      .data = data_[name]};
+  }
+  void add(std::string name, const Floats& values) {
+    const auto bytes = std::as_bytes(std::span(values));
+    add(std::move(name), DType::kFloat32, {static_cast<int64_t>(values.size())},
+        {bytes.begin(), bytes.end()});
+  }
+  const CheckpointTensor* find(std::string_view name) const override {
+    const auto found = tensors_.find(std::string(name));
+    return found == tensors_.end() ? nullptr : &found->second;
+  }
+  std::vector<std::string_view> names() const override {
+    std::vector<std::string_view> names;
+    for (const auto& [name, tensor] : tensors_) names.push_back(name);
+    return names;
+  }
+
+ private:
+  std::map<std::string, std::vector<std::byte>> data_;
+  std::map<std::string, CheckpointTensor> tensors_;
+};
+
+CopyProgram chain(int64_t count) {
+  CopyProgram program(count);
+  const uint32_t x = program.input(), y = program.output();
+  const uint32_t between = program.buffer(BufferKind::kTemp);
+  program->methods[0].arena_bytes = count * 4;
+  program.copy(x, between);
+  program.copy(between, y);
+  return program;
+}
+
+void runs_and_observes() {
+  CopyProgram program = chain(1000);
+  Executor executor(program.get(), cpu());
+  Floats x(1000, 3.0f), y(1000);
+  const Binding in = bytes_of(x), out = bytes_of(y);
+  executor.run(0, {&in, 1}, {&out, 1}, nullptr);
+  check(x == y, "copied");
+  std::vector<size_t> seen;
+  std::fill(y.begin(), y.end(), 0.0f);
+  executor.observe(0, {&in, 1}, {&out, 1}, nullptr, [&](size_t index) {
+    seen.push_back(index);
+    check(std::memcmp(executor.buffer(2).data(), x.data(), 4000) == 0, "a tapped temporary");
+    check((y[0] == 3.0f) == (index == 1), "the output is written by the second command");
+  });
+  check(seen == std::vector<size_t>{0, 1}, "observed commands");
+}
+
+void refuses_wrong_calls() {
+  CopyProgram program = chain(8);
+  Executor executor(program.get(), cpu());
+  Floats x(8), y(8), small(7);
+  const Binding in = bytes_of(x), out = bytes_of(y), tight = bytes_of(small);
+  const auto run = [&](std::span<const Binding> inputs, std::span<const Binding> outputs) {
+    return [&executor, inputs, outputs] { executor.run(0, inputs, outputs, nullptr); };
+  };
+  check_refused(ErrorCode::kInput, "1 inputs, got 0", run({}, {&out, 1}));
+  check_refused(ErrorCode::kInput, "1 outputs, got 0", run({&in, 1}, {}));
+  check_refused(ErrorCode::kInput, "needs 32 bytes, got 28", run({&tight, 1}, {&out, 1}));
+  check_refused(ErrorCode::kInput, "no method decode", [&] { executor.method_index("decode"); });
+  check_refused(ErrorCode::kInput, "no buffer 99", [&] { executor.buffer(99); });
+  check_refused(ErrorCode::kBusy, "another thread", [&] {
+    executor.observe(0, {&in, 1}, {&out, 1}, nullptr, [&](size_t) { run({&in, 1}, {&out, 1})(); });
+  });
+  run({&in, 1}, {&out, 1})();  // still usable
+}
+
+void refuses_unsound_commands() {
+  for (const char* what : {"shape", "stride", "size", "read only"}) {
+    CopyProgram program = chain(8);
+    const std::string_view kind = what;
+    if (kind == "shape") program.params().shape[0] = 9;
+    if (kind == "stride") program.params().x_strides[0] = -1;
+    if (kind == "size") program->methods[0].commands[0].params = {};
+    std::array<Operand, 2> operands = {Operand{0, Access::kRead, 0}, Operand{1, Access::kRead, 0}};
+    if (kind == "read only") program->methods[0].commands[0].operands = operands;
+    check_refused(ErrorCode::kFormat, "net.py:7", [&] { Executor(program.get(), cpu()); });
+  }
+  CopyProgram program = chain(8);
+  program->kernels[0].name = "unheard";
+  check_refused(ErrorCode::kVersion, "unheard", [&] { Executor(program.get(), cpu()); });
+}
+
+void copies_unaligned_parameters() {
+  CopyProgram program = chain(8);
+  std::vector<std::byte> shifted(sizeof(abi::CopyParams) + 1);
+  std::memcpy(shifted.data() + 1, &program.params(), sizeof(abi::CopyParams));
+  program->methods[0].commands[0].params = std::span(shifted).subspan(1);
+  Executor executor(program.get(), cpu());
+  Floats x(8, 5.0f), y(8);
+  const Binding in = bytes_of(x), out = bytes_of(y);
+  executor.run(0, {&in, 1}, {&out, 1}, nullptr);
+  check(x == y, "copied");
+}
+
+CopyProgram weighted() {
+  CopyProgram program(4);
+  const uint32_t y = program.output(), w = program.weight("w");
+  const uint32_t kept = program.buffer(BufferKind::kPersistent);
+  program->persistent_bytes = 64;
+  program.copy_once(w, kept);
+  program.copy(kept, y);
+  return program;
+}
+
+void prepares_weights_once_and_lets_go_of_them() {
+  CopyProgram program = weighted();
+  const auto device = cpu();
+  auto tensors = std::make_shared<Tensors>();
+  tensors->add("w", {1, 2, 3, 4});
+  tensors->add("unused", {1});
+  const std::weak_ptr<Tensors> source = tensors;
+  const auto weights = Weights::load(program.get(), device, std::move(tensors), {});
+  check(source.expired(), "the checkpoint is released when nobody reads it in place");
+  check(weights->extra() == std::vector<std::string>{"unused"}, "extra tensors");
+  Executor executor(program.get(), device);
+  Floats y(4);
+  const Binding out = bytes_of(y);
+  executor.run(0, {}, {&out, 1}, weights.get());
+  check(y == Floats{1, 2, 3, 4}, "weights arrive");
+  check_refused(ErrorCode::kWeights, "load them", [&] { executor.run(0, {}, {&out, 1}, nullptr); });
+  Executor stranger(weighted().get(), device);
+  check_refused(ErrorCode::kWeights, "another program",
+                [&] { stranger.run(0, {}, {&out, 1}, weights.get()); });
+}
+
+void keeps_weights_that_are_read_in_place() {
+  CopyProgram program(4);
+  const uint32_t y = program.output();
+  program.copy(program.weight("w"), y);
+  const auto device = cpu();
+  auto tensors = std::make_shared<Tensors>();
+  tensors->add("w", {1, 2, 3, 4});
+  const std::weak_ptr<Tensors> source = tensors;
+  auto weights = Weights::load(program.get(), device, std::move(tensors), {});
+  check(!source.expired(), "the checkpoint stays while weights point into it");
+  weights.reset();
+  check(source.expired(), "and goes with them");
+}
+
+void converts_float_weights_and_refuses_others() {
+  CopyProgram program = weighted();
+  const auto load = [&](DType dtype, std::vector<int64_t> shape, size_t bytes, bool finite) {
+    auto tensors = std::make_shared<Tensors>();
+    tensors->add("w", dtype, std::move(shape), std::vector<std::byte>(bytes, std::byte{0xFF}));
+    return Weights::load(program.get(), cpu(), tensors, {.check_finite = finite});
+  };
+  load(DType::kFloat64, {4}, 32, false);
+  load(DType::kFloat16, {4}, 8, false);
+  load(DType::kBfloat16, {4}, 8, false);
+  const auto code = ErrorCode::kWeights;
+  check_refused(code, "not finite: w", [&] { load(DType::kBfloat16, {4}, 8, true); });
+  check_refused(code, "wrong shape: w is [2, 2]",
+                [&] { load(DType::kFloat32, {2, 2}, 16, false); });
+  check_refused(code, "wrong dtype: w is int32", [&] { load(DType::kInt32, {4}, 16, false); });
+  check_refused(code, "missing: w", [&] { Weights::load(program.get(), cpu(), no_tensors(), {}); });
+}
+
+void null_device_leaves_outputs_alone() {
+  CopyProgram program = weighted();
+  const auto device = open_device("null");
+  auto tensors = std::make_shared<Tensors>();
+  tensors->add("w", {1, 2, 3, 4});
+  const auto weights = Weights::load(program.get(), device, tensors, {});
+  Executor executor(program.get(), device);
+  Floats y(4, 9.0f);
+  const Binding out = bytes_of(y);
+  executor.run(0, {}, {&out, 1}, weights.get());
+  check(y == Floats(4, 9.0f), "untouched");
+  size_t seen = 0;
+  executor.observe(0, {}, {&out, 1}, weights.get(), [&](size_t) { ++seen; });
+  check(seen == 1, "observed");
+}
+
+void devices_are_known_by_name() {
+  check(device_names() == std::vector<std::string_view>{"cpu", "null"}, "names");
+  check_refused(ErrorCode::kDevice, "it has: cpu, null", [] { open_device("gpu"); });
+  check_refused(ErrorCode::kDevice, "threads", [] { cpu(-1); });
+  const auto memory = cpu()->allocate(3'000'000);
+  check(reinterpret_cast<uintptr_t>(memory->data()) % 64 == 0, "alignment");
+  check(memory->data()[2'999'999] == std::byte{0}, "zeroed");
+  check_refused(ErrorCode::kDevice, "bytes", [] { cpu()->allocate(int64_t{1} << 60); });
+}
+
+}  // namespace
+}  // namespace npusim::tests
+
+int main() {
+  using namespace npusim::tests;
+  runs_and_observes();
+  refuses_wrong_calls();
+  refuses_unsound_commands();
+  copies_unaligned_parameters();
+  prepares_weights_once_and_lets_go_of_them();
+  keeps_weights_that_are_read_in_place();
+  converts_float_weights_and_refuses_others();
+  null_device_leaves_outputs_alone();
+  devices_are_known_by_name();
+  return exit_code();
+}
