@@ -142,10 +142,8 @@ def _lower_batch_norm(node: Node, low: Lowering) -> None:
     out = builder.op("mul", "f", centred, scale)
     if bias is not None:
         builder.op("add", "f", out, 1 + (weight is not None))
-    y = low.temp(node.outputs[0].type, name=node.outputs[0].name)
+    y = low.result(node.output)
     emit_program(low, builder.build(y.dtype), [x, *operands], y)
-    for value in node.outputs:  # the saved statistics of the inference form are empty
-        low.define(value, y if value is node.outputs[0] else low.temp(value.type))
 
 
 def _batch_norm_supported(node: Node, graph: Graph) -> str | None:
@@ -216,9 +214,6 @@ _op("instance_norm.default", _lower_instance_norm,
 _STATISTICS = ((2, 4, 6, 5), (4,), (4,), (4,), ((4,), "positive"))
 _op("batch_norm.default", _lower_batch_norm, Case(_STATISTICS, {"training": False,
     "momentum": 0.1, "eps": 1e-5, "cudnn_enabled": False}),
-    supports=_batch_norm_supported)  # fmt: skip
-_op("_native_batch_norm_legit_no_training.default", _lower_batch_norm,
-    Case(_STATISTICS, {"momentum": 0.1, "eps": 1e-5}),
     supports=_batch_norm_supported)  # fmt: skip
 for _log, _name in enumerate(("softmax", "log_softmax")):
     _cases = (
