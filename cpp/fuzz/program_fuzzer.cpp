@@ -28,6 +28,19 @@ void touch(std::string_view text) {
   touch(std::as_bytes(std::span(text)));
 }
 
+int64_t end_of(const Program& program, BufferKind kind) {
+  switch (kind) {
+    case BufferKind::kConstant:
+      return static_cast<int64_t>(program.constants.size());
+    case BufferKind::kPersistent:
+      return program.persistent_bytes;
+    case BufferKind::kState:
+      return program.state_bytes;
+    default:
+      return int64_t{1} << 41;
+  }
+}
+
 void walk_command(const Program& program, const Method& method, const Command& command) {
   touch(program.kernels.at(command.kernel).name);
   touch(program.nodes.at(command.node).name);
@@ -70,42 +83,62 @@ void walk(const Program& program) {
   for (const Kernel& kernel : program.kernels) touch(kernel.image);
   for (const Buffer& buffer : program.buffers) {
     touch(buffer.name);
-    if (buffer.kind == BufferKind::kConstant) {
-      touch(program.constants.subspan(static_cast<size_t>(buffer.offset),
-                                      static_cast<size_t>(buffer.bytes)));
-    }
+    require(buffer.bytes >= 0 && buffer.offset >= 0);
+    require(buffer.offset + buffer.bytes <= end_of(program, buffer.kind));
   }
   walk_method(program, program.init);
   for (const Method& method : program.methods) walk_method(program, method);
   for (const WeightSpec& weight : program.weights) touch(weight.keys.at(0));
 }
 
-// Changes one section's content, or drops or repeats one; the places and sums stay right.
-size_t mutate_content(tests::NpubinImage image, std::span<uint8_t> out, std::mt19937& random) {
-  const auto below = [&](size_t n) { return random() % n; };
-  const size_t index = below(image.sections.size());
-  const size_t what = below(32);
-  if (what == 0) {
-    image.sections.erase(image.sections.begin() + static_cast<ptrdiff_t>(index));
-  } else if (what == 1) {
-    image.sections.push_back(image.sections[index]);
-  } else {
-    auto& bytes = image.sections[index].bytes;
-    const size_t size = bytes.size();
-    bytes.resize(size + below(3) * 64);
-    // Either the whole section, or a few bytes of it: records are small.
-    const size_t start = below(2) == 0 || size == 0 ? 0 : below(size);
-    const size_t end = start == 0 ? size : std::min(size, start + 1 + below(8));
-    auto* data = reinterpret_cast<uint8_t*>(bytes.data());
-    const size_t room = start == 0 ? bytes.size() : end - start;
-    if (room == 0) return 0;
-    const size_t changed = LLVMFuzzerMutate(data + start, end - start, room);
-    bytes.resize(start == 0 ? changed : size);
+// Numbers at which sums, products and comparisons turn over; or a small one, perhaps an index.
+uint64_t telling_number(std::mt19937& random) {
+  constexpr uint64_t kNumbers[] = {
+      0xFFFFFFFF,        uint64_t{1} << 32, uint64_t{1} << 40, (uint64_t{1} << 40) + 1,
+      uint64_t{1} << 62, ~uint64_t{0},      uint64_t{1} << 63, ~uint64_t{63}};
+  return random() % 2 == 0 ? kNumbers[random() % std::size(kNumbers)] : random() % 130;
+}
+
+// Overwrites one field of a table with a telling number.
+void mutate_field(std::vector<std::byte>& bytes, std::mt19937& random) {
+  const uint64_t value = telling_number(random);
+  const size_t size = random() % 2 == 0 ? 4 : 8;
+  if (bytes.size() < size) return;
+  const size_t at = random() % (bytes.size() / size) * size;
+  std::memcpy(&bytes[at], &value, size);
+}
+
+// Lets libFuzzer change a few bytes in place, or the whole of a section, its size included.
+void mutate_bytes(std::vector<std::byte>& bytes, std::mt19937& random) {
+  const size_t size = bytes.size();
+  auto* data = reinterpret_cast<uint8_t*>(bytes.data());
+  if (random() % 2 == 0 && size != 0) {
+    const size_t at = random() % size;
+    const size_t length = std::min<size_t>(size - at, 1 + random() % 8);
+    LLVMFuzzerMutate(data + at, length, length);
+    return;
   }
-  const auto file = image.bytes();
-  if (file.size() > out.size()) return 0;
-  std::memcpy(out.data(), file.data(), file.size());
-  return file.size();
+  bytes.resize(size + 64);
+  data = reinterpret_cast<uint8_t*>(bytes.data());
+  bytes.resize(LLVMFuzzerMutate(data, size, bytes.size()));
+}
+
+// Changes the content of sections, or drops or repeats one; the places and sums stay right.
+void mutate_sections(tests::NpubinImage& image, std::mt19937& random) {
+  for (size_t times = 1 + random() % 3; times != 0 && !image.sections.empty(); --times) {
+    const size_t index = random() % image.sections.size();
+    switch (random() % 32) {
+      case 0:
+        image.sections.erase(image.sections.begin() + static_cast<ptrdiff_t>(index));
+        break;
+      case 1:
+        image.sections.push_back(image.sections[index]);
+        break;
+      default:
+        random() % 2 == 0 ? mutate_field(image.sections[index].bytes, random)
+                          : mutate_bytes(image.sections[index].bytes, random);
+    }
+  }
 }
 
 }  // namespace
@@ -123,10 +156,14 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
                                           unsigned seed) {
   using npusim::tests::NpubinImage;
   std::mt19937 random(seed);
-  const auto image = NpubinImage::parse(std::as_bytes(std::span(data, size)));
-  if (image && !image->sections.empty() && random() % 8 != 0) {
-    const size_t changed = npusim::mutate_content(*image, {data, max_size}, random);
-    if (changed != 0) return changed;
+  auto image = NpubinImage::parse(std::as_bytes(std::span(data, size)));
+  if (image && random() % 8 != 0) {
+    npusim::mutate_sections(*image, random);
+    const auto file = image->bytes();
+    if (file.size() <= max_size) {
+      std::memcpy(data, file.data(), file.size());
+      return file.size();
+    }
   }
   size = LLVMFuzzerMutate(data, size, max_size);
   if (random() % 4 != 0) NpubinImage::seal(std::as_writable_bytes(std::span(data, size)));

@@ -34,6 +34,8 @@ def programs() -> Iterator[tuple[str, CompiledProgram]]:
     yield "small", small
     yield "no_init", dataclasses.replace(small, init=no_init)
     yield "one_method", dataclasses.replace(small, methods=whole.methods[:1])
+    weights = (whole.weights[0], dataclasses.replace(whole.weights[1], shape=(0, 2**38)))
+    yield "large_shape", dataclasses.replace(small, weights=weights)
     empty = Method("forward", (), (), (), 0)
     yield (
         "smallest",
