@@ -31,7 +31,11 @@ inline V polynomial(V x, T first, Rest... rest) {
 
 // 2^n for n in [-126, 127].
 inline Vec power_of_two(IVec n) {
-  return as_float((n + 127) << 23);
+  return as_float((reinterpret_cast<UVec>(n) + 127) << 23);
+}
+// a - b, wrapping: what NaN leaves in integers is arbitrary.
+inline IVec difference(IVec a, IVec b) {
+  return reinterpret_cast<IVec>(reinterpret_cast<UVec>(a) - reinterpret_cast<UVec>(b));
 }
 
 // x = n*ln 2 + r with |r| <= ln 2 / 2, for |x| < 2^21. Adding 1.5*2^23 rounds to an integer and
@@ -45,13 +49,13 @@ inline ExpParts reduce_exp(Vec x) {
   const Vec shifted = x * 1.44269504f + kShift;
   const Vec n = shifted - kShift;
   const Vec r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-  return {reinterpret_cast<IVec>(shifted) - reinterpret_cast<IVec>(kShift + Vec{}), r};
+  return {difference(reinterpret_cast<IVec>(shifted), reinterpret_cast<IVec>(kShift + Vec{})), r};
 }
 
 // v * 2^n for |n| <= 252, correct when the result is subnormal or infinite.
 inline Vec scale(Vec v, IVec n) {
   const IVec half = n >> 1;
-  return v * power_of_two(half) * power_of_two(n - half);
+  return v * power_of_two(half) * power_of_two(difference(n, half));
 }
 
 // 2^k * e^x; k is how sinh and cosh keep clear of overflow.
@@ -62,7 +66,7 @@ inline Vec exp_scaled(Vec x, int k) {
   // (e^r - 1 - r) / r^2 on |r| < 0.35, error 5e-9.
   const Vec p =
       polynomial(r, 0.49999994f, 0.166665152f, 0.041668456f, 0.00836941879f, 0.00138131448f);
-  return scale((r * r * p + r) + 1.0f, n + k);
+  return scale((r * r * p + r) + 1.0f, difference(n, IVec{} - k));
 }
 inline Vec exp(Vec x) {
   return exp_scaled(x, 0);
@@ -74,7 +78,8 @@ inline Vec exp2(Vec x) {
   x = x > 129.0f ? Vec{} + 129.0f : x;
   const Vec shifted = x + kShift;
   const Vec f = x - (shifted - kShift);
-  const IVec n = reinterpret_cast<IVec>(shifted) - reinterpret_cast<IVec>(kShift + Vec{});
+  const IVec n =
+      difference(reinterpret_cast<IVec>(shifted), reinterpret_cast<IVec>(kShift + Vec{}));
   // (2^f - 1) / f on |f| < 0.505, error 2e-8.
   const Vec p = polynomial(f, 0.693147182f, 0.240226477f, 0.0555032939f, 0.00961844996f,
                            0.00134001707f, 0.000153523171f);
@@ -100,8 +105,8 @@ struct LogParts {
 inline LogParts reduce_log(Vec x) {
   const IVec subnormal = x < 0x1p-126f;
   const IVec bits = reinterpret_cast<IVec>(subnormal ? x * 0x1p23f : x);
-  const IVec n = (bits - 0x3F3504F3) >> 23;
-  const Vec f = as_float(bits - (n << 23)) - 1.0f;
+  const IVec n = difference(bits, IVec{} + 0x3F3504F3) >> 23;
+  const Vec f = as_float(difference(bits, n << 23)) - 1.0f;
   return {__builtin_convertvector(subnormal ? n - 23 : n, Vec), f};
 }
 // log(1 + f) - f.
@@ -141,7 +146,8 @@ inline Vec log1p(Vec x) {
   const Vec lost = x > 1.0f ? 1.0f - (u - x) : x - (u - 1.0f);
   const auto [n, f] = reduce_log(u);
   const IVec shift = __builtin_convertvector(n, IVec);
-  const Vec rest = x < 0x1p24f ? lost * power_of_two(-(n < 26.0f ? shift : IVec{})) : Vec{};
+  const Vec unit = power_of_two(difference(IVec{}, n < 26.0f ? shift : IVec{}));
+  const Vec rest = x < 0x1p24f ? lost * unit : Vec{};
   const Vec y = log_limits(u, join_log(n, f + rest));
   return x == 0.0f ? x : y;
 }

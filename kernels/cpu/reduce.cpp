@@ -250,11 +250,21 @@ class Reducer {
         put(strip, i, __builtin_log(sum) + static_cast<double>(parameters[i]));
       });
     }
-    fold<Sum<C, Itself>>(strip, parameters,
-                         [&](int64_t i, double sum) { parameters[i] = static_cast<C>(sum / n); });
+    reduce_variance(strip, n, parameters);
+  }
+
+  // Squared distances are from a mean that rounding moved; the distances themselves tell how far,
+  // and what that adds to the squares (Chan, Golub and LeVeque, "Algorithms for Computing the
+  // Sample Variance", 1983, formula 1.7).
+  void reduce_variance(const Strip& strip, double n, C* means) const {
+    double gaps[kWidth];
+    fold<Sum<C, Itself>>(strip, means,
+                         [&](int64_t i, double sum) { means[i] = static_cast<C>(sum / n); });
+    fold<Sum<C, Distance>>(strip, means, [&](int64_t i, double sum) { gaps[i] = sum / n; });
     const double divisor = n > p_.correction ? n - p_.correction : 0;
-    fold<Sum<C, SquaredDistance>>(strip, parameters, [&](int64_t i, double squares) {
-      const double variance = squares / divisor;
+    fold<Sum<C, SquaredDistance>>(strip, means, [&](int64_t i, double squares) {
+      squares -= n * gaps[i] * gaps[i];
+      const double variance = (squares < 0 ? 0 : squares) / divisor;
       put(strip, i, p_.op == kStd ? __builtin_sqrt(variance) : variance);
     });
   }

@@ -28,6 +28,12 @@ struct Magnitude {
     return v < V{} ? -v : v;
   }
 };
+struct Distance {
+  template <typename V>
+  V operator()(V v, V mean) const {
+    return v - mean;
+  }
+};
 struct SquaredDistance {
   template <typename V>
   V operator()(V v, V mean) const {
