@@ -50,6 +50,33 @@ def test_a_changed_signature_names_the_pass(draft, cpu):
         run_passes(small(draft), cpu, pipeline=(rename_output,))
 
 
+@pytest.mark.parametrize(
+    ("op", "operands", "attrs"),
+    [
+        ("aten.permute.default", ("x",), {}),
+        ("aten.permute.default", ("x",), {"dims": "all"}),
+        ("aten.relu.default", (), {}),
+        ("aten.add.Tensor", ("x",), {}),
+        ("aten.conv2d.default", ("x",), {}),
+        ("aten.batch_norm.default", ("x", None), {}),
+        ("aten.view.default", (None,), {"size": (2,)}),
+        ("npu.linear", ("x",), {}),
+        ("npu.pointwise", ("x",), {"program": ()}),
+        ("npu.conv", ("x", "x", None, None), {"algorithm": "auto"}),
+    ],
+)
+def test_malformed_nodes_are_refused_or_left(draft, cpu, op, operands, attrs):
+    graph = small(draft)
+    node = Node("y", op, operands, (Value("y", graph.inputs[0].type),), attrs)
+    broken = replace(graph, nodes=(node,), outputs=(Output("output", "y"),))
+    try:
+        left = run_passes(broken, cpu)
+    except GraphError as error:
+        assert "Node y (" in str(error)
+    else:
+        assert left.nodes[-1].op == op
+
+
 def test_work_grows_with_the_graph_not_its_square(draft, cpu, monkeypatch):
     """Counts formulas read, the unit of work of the pattern passes, on a graph twice as long."""
     from npusim.passes import compose

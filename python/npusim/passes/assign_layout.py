@@ -16,6 +16,7 @@ from typing import Union
 from npusim.ir.graph import Graph, Node, Value
 from npusim.ir.types import TensorType
 from npusim.passes.compose import scalar_program
+from npusim.passes.rewriter import reading
 from npusim.passes.shapes import PERMUTATIONS, VIEWS, WINDOWS, permutation, view_of
 from npusim.program.view import View
 from npusim.targets.target_config import TargetConfig
@@ -40,8 +41,11 @@ _COPIES = frozenset(("aten.cat.default", "aten.constant_pad_nd.default"))
 def assign_layout(graph: Graph, target: TargetConfig) -> Graph:
     """Returns the graph with a storage order in the type of every node's output."""
     plan = _Plan(graph, target)
-    nodes = tuple(plan.assigned(node) for node in graph.nodes)
-    return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
+    nodes = []
+    for node in graph.nodes:
+        with reading(node):
+            nodes.append(plan.assigned(node))
+    return graph if tuple(nodes) == graph.nodes else replace(graph, nodes=tuple(nodes))
 
 
 def channels_last(rank: int) -> tuple[int, ...]:
@@ -77,8 +81,8 @@ class _Plan:
         outputs = tuple(
             replace(v, type=v.type.with_order(o)) for v, o in zip(node.outputs, orders, strict=True)
         )
-        for index, value in enumerate(outputs):
-            self.views[value.name] = self._shown(node, index, value)
+        for value in outputs:
+            self.views[value.name] = self._shown(node, value)
         return node if outputs == node.outputs else replace(node, outputs=outputs)
 
     def _order(self, node: Node, value: Value) -> Order:
@@ -107,7 +111,9 @@ class _Plan:
     def _follows(self, node: Node) -> bool:
         """Tells whether a node writes any order as easily as row-major."""
         static = all(i is None or i in self.graph.static_values for i in node.inputs)
-        return not static and (node.op in _COPIES or scalar_program(node, self.graph) is not None)
+        with reading(node):
+            pointwise = scalar_program(node, self.graph) is not None
+        return not static and (node.op in _COPIES or pointwise)
 
     def _is_channels_last(self, node: Node) -> bool:
         return self.target.conv_channels_last and (
@@ -135,7 +141,8 @@ class _Plan:
             for index, operand in enumerate(node.inputs):
                 if operand is None:
                     continue
-                wish = self._wish(node, index, wishes)
+                with reading(node):
+                    wish = self._wish(node, index, wishes)
                 if wish is _ANY:
                     minds.add(operand)
                 else:
@@ -166,7 +173,7 @@ class _Plan:
 
     # What a result looks like
 
-    def _shown(self, node: Node, index: int, value: Value) -> View:
+    def _shown(self, node: Node, value: Value) -> View:
         if node.op not in VIEWS or node.inputs[0] is None:
             return _stored(value.type)
         x = self.views[node.inputs[0]]

@@ -14,7 +14,7 @@ from npusim.ir.graph import Constant, Graph, Node
 from npusim.ir.rewrite import drop_dead
 from npusim.ops.scalar_numpy import Array, decode, encode
 from npusim.passes.evaluate import evaluate, fill_value
-from npusim.passes.rewriter import become
+from npusim.passes.rewriter import become, reading
 from npusim.targets.target_config import TargetConfig
 
 LARGEST_BYTES = 64 * 1024  # of a constant that folding makes
@@ -26,7 +26,8 @@ def fold_constants(graph: Graph, target: TargetConfig) -> Graph:
         c.name: decode(c.data, c.type) for c in graph.constants if c.type.nbytes <= LARGEST_BYTES
     }
     for node in graph.nodes:
-        array = _value(node, graph, known)
+        with reading(node):
+            array = _value(node, graph, known)
         if array is not None:
             known[node.output.name] = array
     return _materialise(graph, known)

@@ -15,7 +15,7 @@ from npusim.ir.rewrite import drop_dead
 from npusim.ops.scalar import ScalarProgram
 from npusim.passes.compose import scalar_program
 from npusim.passes.cone import Cone
-from npusim.passes.rewriter import become, whole
+from npusim.passes.rewriter import become, reading, whole
 from npusim.targets.target_config import TargetConfig
 
 
@@ -28,7 +28,10 @@ def fuse_pointwise(graph: Graph, target: TargetConfig) -> Graph:
     inside: set[str] = set()  # values that are computed in the program of their reader
     fused: dict[str, Node] = {}
     for node in reversed(graph.nodes):
-        program = None if node.outputs[0].name in inside else scalar_program(node, index)
+        if node.outputs[0].name in inside:
+            continue
+        with reading(node):
+            program = scalar_program(node, index)
         if program is None:
             continue
         cone = Cone(node, program, index)

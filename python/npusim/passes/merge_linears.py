@@ -15,6 +15,7 @@ from npusim.ir.rewrite import Names, rebuild
 from npusim.ir.types import TensorType
 from npusim.passes.fused_nodes import channels, is_plain
 from npusim.passes.recognize_attention import ATTENTION
+from npusim.passes.rewriter import reading
 from npusim.passes.shapes import VIEWS, view_of
 from npusim.program.view import View
 from npusim.targets.target_config import TargetConfig
@@ -37,10 +38,11 @@ def _groups(graph: Graph) -> list[list[Node]]:
     """Returns the lists of linears, two or more, with one input and one attention behind them."""
     groups: dict[tuple[object, ...], list[Node]] = {}
     for node in graph.nodes:
-        if node.op != "npu.linear" or not is_plain(node):
+        if node.op != "npu.linear":
             continue
-        reader = _attention_behind(node, graph)
-        weight = node.inputs[1]
+        with reading(node):
+            reader = _attention_behind(node, graph) if is_plain(node) else None
+            weight = node.inputs[1]
         if reader is not None and weight is not None:
             key = (node.inputs[0], reader, graph.types[weight].dtype)
             groups.setdefault(key, []).append(node)

@@ -8,17 +8,37 @@ constant, so a pass is linear in the nodes. Knows no op.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Union
 
+from npusim.errors import GraphError, at
 from npusim.ir.graph import Attr, Constant, Graph, Node, Output, Value
 from npusim.ir.rewrite import Names, rename_inputs
 from npusim.ir.types import TensorType
 
+# What reading a node raises that lacks operands or attributes, or has some of the wrong kind.
+MALFORMED = (
+    *(ArithmeticError, AssertionError, AttributeError, IndexError, KeyError),
+    *(TypeError, ValueError),
+)
+
 # What a visitor answers: None keeps the node; a Node takes its place (and defines its outputs,
 # under the same names); a value's name says that the node's first result is that value.
 Answer = Union[None, Node, str]
+
+
+@contextmanager
+def reading(node: Node) -> Iterator[None]:
+    """Turns what a malformed node (from a file, say) raises into a GraphError that names it."""
+    try:
+        yield
+    except MALFORMED as error:
+        raise GraphError(
+            f"Node {node.name} ({node.op}){at(node.source)} does not have the operands and "
+            f"attributes of its op: {type(error).__name__}: {error}."
+        ) from error
 
 
 class Rewriter:
@@ -90,7 +110,8 @@ class Rewriter:
         for original in self._graph.nodes:
             node = rename_inputs(original, self._renames)
             self._emitted.clear()
-            answer = visit(node, self)
+            with reading(node):
+                answer = visit(node, self)
             if answer is None:
                 self._keep(node)
             else:

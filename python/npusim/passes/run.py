@@ -35,7 +35,8 @@ def run_passes(
         progress: called with (pass name, its index from 0, number of passes) before each.
 
     Raises:
-        GraphError: a pass produced an illegal graph; the message names the pass.
+        GraphError: a node does not have the operands or attributes of its op, or a pass produced
+            an illegal graph; the message names the node or the pass.
     """
     folder = None if dump_dir is None else Path(dump_dir)
     if folder is not None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import ceil
 
 from npusim.ir.graph import Graph, Node
+from npusim.passes.rewriter import reading
 from npusim.passes.shapes import ints
 from npusim.targets.target_config import TargetConfig
 
@@ -21,9 +22,13 @@ def select_kernels(graph: Graph, target: TargetConfig) -> Graph:
 
 
 def _selected(node: Node, graph: Graph, target: TargetConfig) -> Node:
-    if node.op != "npu.conv" or node.attrs["algorithm"] != "auto":
+    if node.op != "npu.conv":
         return node
-    return replace(node, attrs={**node.attrs, "algorithm": conv_algorithm(node, graph, target)})
+    with reading(node):
+        chosen = node.attrs["algorithm"]
+        if chosen == "auto":
+            chosen = conv_algorithm(node, graph, target)
+    return replace(node, attrs={**node.attrs, "algorithm": chosen})
 
 
 def conv_algorithm(node: Node, graph: Graph, target: TargetConfig) -> str:
