@@ -44,7 +44,7 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
     (
         r"known type|pytree|flattenable",
         "the model takes or returns an object that is not a tensor, tuple, list or dict",
-        "Return a dict, tuple or dataclass of tensors.",
+        "Return a dict, tuple or dataclass of tensors; leave out caches (use_cache=False).",
     ),
     (
         r"fake impl|fake tensor|meta kernel|Meta' backend|FakeTensor",
@@ -53,6 +53,9 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
         "(torch.library.register_fake).",
     ),
 )
+
+
+_CLASS = re.compile(r"<class '([\w.<>]+)'>")
 
 
 def is_users(file: str) -> bool:
@@ -67,7 +70,11 @@ def explain(error: Exception, model: str) -> ExportError:
     first = str(error).strip().split("\n")[0].rstrip(".")
     for pattern, meaning, hint in _MEANINGS:
         if re.search(pattern, text):
-            return ExportError(f"{model} cannot be extracted: {meaning}{_place(frame)}.", hint=hint)
+            named = _CLASS.search(text)
+            found = f" ({named.group(1)})" if named else ""
+            return ExportError(
+                f"{model} cannot be extracted: {meaning}{found}{_place(frame)}.", hint=hint
+            )
     if frame is None or (isinstance(error, TypeError) and "argument" in first):
         return ExportError(
             f"{model} cannot be called with the example arguments: {first}{_place(frame)}.",
