@@ -44,8 +44,8 @@ class OpDef:
             back, or compile lists it as unsupported).
         supports: returns why this node cannot be lowered ("dtype complex64", "mode area"), or None
             when it can.
-        scalar: for pointwise ops: the node as a ScalarProgram over its tensor inputs, computed in the
-            class of the promoted dtype. Pointwise fusion and the pointwise lowering both use it.
+        scalar: for pointwise ops: the node as a ScalarProgram over its tensor inputs, computed in
+            the class of the promoted dtype. Pointwise fusion and the lowering both use it.
         reference: computes the outputs from torch tensors, given the node's inputs and attrs; None
             means `torch.ops` has it under the same name. Required for `npu.*`.
         infer: gives the output types from the input types and attrs, for ops torch does not know.
