@@ -55,6 +55,7 @@ template <int Bytes>
   V acc[12];
   for (int c = 0; c < 12; ++c) acc[c] = V{} + static_cast<float>(c);  // no two chains alike
   V x = V{} + 1.0F, y = V{} + 1e-9F;
+  asm volatile("" : "+m"(x), "+m"(y));  // the compiler must not know that x is 1
   for (int i = 0; i < rounds; ++i) {
 #pragma GCC unroll 12
     for (int c = 0; c < 12; ++c) acc[c] = acc[c] * x + y;
@@ -65,9 +66,15 @@ template <int Bytes>
   (void)keep;
   return 2.0 * 12 * (Bytes / 4) * rounds;
 }
-[[gnu::target("sse2")]] inline double chains_baseline(int n) { return chains<16>(n); }
-[[gnu::target("avx2,fma")]] inline double chains_avx2(int n) { return chains<32>(n); }
-[[gnu::target("avx512f,fma")]] inline double chains_avx512(int n) { return chains<64>(n); }
+[[gnu::target("sse2")]] inline double chains_baseline(int n) {
+  return chains<16>(n);
+}
+[[gnu::target("avx2,fma")]] inline double chains_avx2(int n) {
+  return chains<32>(n);
+}
+[[gnu::target("avx512f,fma")]] inline double chains_avx512(int n) {
+  return chains<64>(n);
+}
 
 struct Isa {
   const char* name;
@@ -83,10 +90,10 @@ struct Isa {
                  kernel.data());
     std::exit(1);
   }
-  // Floating-point operations a second of one core.
+  // Floating-point operations a second of one core, just now.
   double peak() const {
     double best = 0;
-    for (int i = 0; i < 400; ++i) {
+    for (int i = 0; i < 8; ++i) {
       const double start = thread_seconds();
       const double flops = chains(5000);
       best = std::max(best, flops / (thread_seconds() - start));
@@ -209,8 +216,10 @@ struct Command {
 };
 
 // Runs the commands one after another, `passes` times, with one thread and with `threads`; keeps
-// each command's best time. What the caches hold is what the commands before left there.
-inline void measure(std::vector<Command>& commands, int passes, int threads) {
+// each command's best time. What the caches hold is what the commands before left there. Returns
+// the best multiply-add rate of a core, sampled between the passes: clocks drift.
+inline double measure(const Isa& isa, std::vector<Command>& commands, int passes, int threads) {
+  double peak = 0;
   int64_t bytes = 64;
   for (Command& c : commands) {
     c.prepare();
@@ -223,6 +232,7 @@ inline void measure(std::vector<Command>& commands, int passes, int threads) {
   for (int several = 0; several < (threads > 1 ? 2 : 1); ++several) {
     Team team(several ? threads : 1);
     for (int pass = 0; pass < passes; ++pass) {
+      peak = std::max(peak, isa.peak());
       for (Command& c : commands) {
         const auto clock = several ? wall_seconds : thread_seconds;
         const double start = clock();
@@ -233,6 +243,7 @@ inline void measure(std::vector<Command>& commands, int passes, int threads) {
     }
   }
   for (void* s : scratch) std::free(s);
+  return peak;
 }
 
 }  // namespace npusim::bench

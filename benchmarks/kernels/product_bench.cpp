@@ -3,7 +3,7 @@
 // are as warm as in a real run. Prints each distinct shape's best time and share of the
 // multiply-add peak, with one thread and with two.
 //
-//   product_bench [isa] [resnet18|resnet50|bert|vit|mlp] [passes]
+//   product_bench [isa] [resnet18|resnet50|bert|vit|mlp] [passes] [Winograd tile: 0, 2 or 4]
 #include <cstring>
 #include <deque>
 #include <map>
@@ -50,8 +50,7 @@ class Network {
   }
 
   void measure(int passes) {
-    bench::measure(commands_, passes, 2);
-    const double peak = isa_.peak();
+    const double peak = bench::measure(isa_, commands_, passes, 2);
     std::printf("%-8s multiply-add peak of a core: %.1f GFLOP/s\n", isa_.name, peak / 1e9);
     std::map<std::string, bool> seen;
     double total[2] = {}, flops = 0;
@@ -74,8 +73,8 @@ class Network {
  private:
   static void print(const char* what, int count, double flops, const double (&best)[2],
                     double peak) {
-    std::printf("%-32s x%-3d %9.1f us %7.1f GFLOP/s %5.1f %%  | 2 threads %9.1f us %5.1f %%\n", what,
-                count, best[0] * 1e6, flops / best[0] / 1e9, 100 * flops / best[0] / peak,
+    std::printf("%-32s x%-3d %9.1f us %7.1f GFLOP/s %5.1f %%  | 2 threads %9.1f us %5.1f %%\n",
+                what, count, best[0] * 1e6, flops / best[0] / 1e9, 100 * flops / best[0] / peak,
                 best[1] * 1e6, 100 * flops / best[1] / (2 * peak));
   }
 

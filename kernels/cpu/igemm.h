@@ -96,9 +96,10 @@ struct Tile {
   int64_t taps, begin, run;
   const B* b;  // of the tile's first panel
   int64_t panel_stride;
-  float* sums;                 // [rows][kSumsStride]
-  bool add_to_sums;            // continue from sums instead of zero
-  const LinearOutput* output;  // nullptr: leave the result in sums
+  float* sums;                  // [rows][kSumsStride]
+  bool add_to_sums;             // continue from sums instead of zero
+  const LinearOutput* output;   // nullptr: leave the result in sums
+  const B* prefetch = nullptr;  // what to bring near while multiplying: a row of B a step
 };
 
 // Copies `n` floats out of their storage type.
@@ -137,12 +138,14 @@ template <int R, int P, typename B>
       for (int v = 0; v < V; ++v) acc[r][v] = load(tile.sums + r * kSumsStride + v * kLanes);
     }
   }
+  const B* soon = tile.prefetch ? tile.prefetch : tile.b;
   for (int64_t t = 0; t < tile.taps; ++t) {
     const float* a[R];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) a[r] = tile.at[t * tile.stride + r] + tile.begin;
     const B* b = tile.b + (tile.tap_k[t] + tile.begin) * kPanel;
-    for (int64_t k = 0; k < tile.run; ++k, b += kPanel) {
+    for (int64_t k = 0; k < tile.run; ++k, b += kPanel, soon += kPanel) {
+      __builtin_prefetch(soon, 0, 2);
       Vec row[V];
 #pragma GCC unroll 8
       for (int v = 0; v < V; ++v) {
@@ -205,14 +208,15 @@ class TaskGrid {
  public:
   static constexpr int64_t kSmall = int64_t{1} << 18;  // multiply-adds not worth a second worker
   static constexpr int64_t kTask = int64_t{1} << 20;   // multiply-adds that a task should have
+  static constexpr int64_t kFewRows = 8;               // fewer still wait for B as long as these
   static constexpr int64_t kTasks = 48;                // tasks beyond this serve nobody
 
   // `whole_rows`: making a row block ready costs too much to do it once a column block.
   TaskGrid(int64_t row_blocks, int64_t rows, int64_t columns, int64_t k, bool whole_rows = false)
       : row_blocks_(row_blocks), panels_((columns + kPanel - 1) / kPanel) {
     const int64_t groups = (panels_ + kTilePanels - 1) / kTilePanels;
-    const double work =
-        static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(k);
+    const double work = static_cast<double>(std::max(rows, kFewRows)) *
+                        static_cast<double>(columns) * static_cast<double>(k);
     if (row_blocks == 0 || groups == 0) return;
     serial_ = work < kSmall;
     const double wanted = serial_ ? 1 : std::clamp(work / kTask, 1.0, double{kTasks});
@@ -246,7 +250,7 @@ class TaskGrid {
 };
 
 // How many columns of K one pass covers: a group's share of B then stays in the near cache.
-inline constexpr int64_t kBlockK = 256;
+inline constexpr int64_t kBlockK = 1024;
 
 // The passes over K. Runs longer than kBlockK are cut; shorter ones are taken several at a time.
 class KBlocks {
@@ -282,7 +286,7 @@ inline int64_t sums_floats(int64_t rows, int64_t taps, int64_t run) {
 // One group of panels against all rows: see multiply_rows.
 template <typename B>
 void multiply_group(const Rows& a, const Panels<B>& b, int64_t panel, int panels, const Output& out,
-                    float* sums) {
+                    float* sums, const B* next) {
   const int64_t column = panel * kPanel;
   const int64_t columns = std::min<int64_t>(panels * kPanel, out.columns - column);
   const bool in_registers = columns == panels * kPanel && is_linear(out);
@@ -291,6 +295,9 @@ void multiply_group(const Rows& a, const Panels<B>& b, int64_t panel, int panels
   for (int64_t i = 0; i < blocks.count(); ++i) {
     const KBlock block = blocks[i];
     const bool last = i + 1 == blocks.count();
+    const B* next_block = last ? next
+                               : b.data + panel * b.k * kPanel +
+                                     (a.tap_k[blocks[i + 1].tap] + blocks[i + 1].begin) * kPanel;
     for (int64_t t = 0; t < tiles.parts; ++t) {
       const int64_t row = tiles.begin(t), rows = tiles.begin(t + 1) - row;
       LinearOutput linear;
@@ -309,6 +316,7 @@ void multiply_group(const Rows& a, const Panels<B>& b, int64_t panel, int panels
         linear = linear_output(out, row, column);
         tile.output = &linear;
       }
+      if (t < panels) tile.prefetch = next_block + t * tile.panel_stride;
       tile_function<B>(static_cast<int>(rows), panels)(tile);
       if (last && !in_registers) finish(out, row, rows, column, columns, tile.sums, kSumsStride);
     }
@@ -322,7 +330,9 @@ void multiply_rows(const Rows& a, const Panels<B>& b, int64_t begin, int64_t end
   const Split groups(end - begin, kTilePanels);
   for (int64_t g = 0; g < groups.parts; ++g) {
     const int64_t panel = begin + groups.begin(g);
-    multiply_group(a, b, panel, static_cast<int>(begin + groups.begin(g + 1) - panel), out, sums);
+    const int64_t panel_end = begin + groups.begin(g + 1);
+    const B* next = b.data + (panel_end < end ? panel_end : panel) * b.k * kPanel;
+    multiply_group(a, b, panel, static_cast<int>(panel_end - panel), out, sums, next);
   }
 }
 
