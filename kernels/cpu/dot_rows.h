@@ -18,14 +18,18 @@ struct DotRows {
   bool add;  // y += …; else y = …
 };
 
-// `count` <= kLanes columns of y; what the lanes beyond receive is 0.
+// The next kLanes columns of y, or `left` if those are fewer; what the lanes beyond receive is 0.
 template <int R, typename T>
-inline void dot_lanes(const DotRows& p, const T* b, int64_t count, float* y) {
+inline void dot_lanes(const DotRows& p, const T* b, int64_t left, float* y) {
+  constexpr int64_t kAhead = 8;  // rows may be pages apart, which hardware does not prefetch
   Vec sums[R][kLanes] = {};
-  for (int64_t j = 0; j < count; ++j, b += p.b_row) {
+  for (int64_t j = 0; j < std::min<int64_t>(kLanes, left); ++j) {
+    const T* row = b + j * p.b_row;
+    const T* ahead = b + std::min(j + kAhead, left - 1) * p.b_row;
     Vec acc[R] = {};
     for (int64_t k = 0; k < p.k; k += kLanes) {
-      const Vec x = load_lanes(b + k, p.k - k);
+      __builtin_prefetch(ahead + k);
+      const Vec x = load_lanes(row + k, p.k - k);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) acc[r] += x * load(p.a + r * p.a_row + k);
     }
@@ -42,7 +46,7 @@ inline void dot_lanes(const DotRows& p, const T* b, int64_t count, float* y) {
 template <int R, typename T>
 void dot_rows(const DotRows& p, const T* b, int64_t columns) {
   for (int64_t j = 0; j < columns; j += kLanes) {
-    dot_lanes<R>(p, b + j * p.b_row, std::min<int64_t>(kLanes, columns - j), p.y + j);
+    dot_lanes<R>(p, b + j * p.b_row, columns - j, p.y + j);
   }
 }
 

@@ -45,12 +45,12 @@ inline constexpr int kPanelVectors = kTileVectors;
 struct Product {
   const float* a;
   int64_t a_row, a_k;  // strides of A; one of them is 1
-  const float* b;
-  int64_t b_k;  // B's row stride
-  float* c;
-  int64_t c_row;
-  int64_t k;
-  bool add;  // C += A·B; else C = A·B
+  const float* b = nullptr;
+  int64_t b_k = 0;  // B's row stride
+  float* c = nullptr;
+  int64_t c_row = 0;
+  int64_t k = 0;
+  bool add = false;  // C += A·B; else C = A·B
 };
 
 // R rows by V vectors. Columns: A's columns are contiguous (a_row is 1), else its rows (a_k is 1).

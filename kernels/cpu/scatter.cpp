@@ -2,11 +2,9 @@
 // Equal indices collide, and the result must not depend on the number of workers: items are
 // visited in row-major order by one task, unless a dimension of y that positions alone decide
 // keeps the tasks apart whatever the indices are; then the work is split along that dimension.
-#include <type_traits>
-
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/distinct.h"
 #include "kernels/cpu/index_space.h"
-#include "kernels/cpu/simd.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
 namespace {
@@ -46,54 +44,52 @@ Split split_of(const Params& p) {
   return {-1, 0};
 }
 
-// The type that T computes in, and the two ways between them. Bool bytes count as truth values.
-struct Truth {
-  uint8_t byte;
-};
-template <typename T>
-auto arithmetic(T x) {
-  if constexpr (std::is_same_v<T, Truth>) {
-    return x.byte != 0;
-  } else if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>) {
-    return to_float(x);
-  } else {
-    return x;
-  }
+// The class of number that T computes in.
+inline float number(float) {
+  return {};
 }
-template <typename T, typename A>
-T stored(A x) {
-  if constexpr (std::is_same_v<T, Truth>) {
-    return {static_cast<uint8_t>(x)};
-  } else if constexpr (std::is_same_v<A, float>) {
-    return from_float<T>(x);
-  } else {
-    return x;
-  }
+inline float number(float16) {
+  return {};
+}
+inline float number(bfloat16) {
+  return {};
+}
+inline double number(double) {
+  return {};
+}
+template <typename T>
+int64_t number(T) {
+  return {};
 }
 
-template <typename A>
-A accumulate(A y, A x, bool product) {
-  if constexpr (std::is_same_v<A, bool>) {
-    return product ? y && x : y || x;
-  } else if constexpr (std::is_integral_v<A>) {
-    using Bits = std::make_unsigned_t<decltype(y + x)>;  // integers wrap
-    const Bits a = static_cast<Bits>(y), b = static_cast<Bits>(x);
-    return static_cast<A>(product ? a * b : a + b);
-  } else {
-    return product ? y * x : y + x;
-  }
+template <typename N>
+N add(N a, N b) {
+  return a + b;
+}
+template <typename N>
+N multiply(N a, N b) {
+  return a * b;
+}
+// Integers wrap.
+template <>
+int64_t add(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+template <>
+int64_t multiply(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
 }
 
 // One run: y[i * ys] = f(y[i * ys], src[i * ss]).
 template <typename T, typename F>
 inline void update(T* y, int64_t ys, const T* src, int64_t ss, int64_t run, F f) {
+  using N = decltype(number(T{}));
+  const auto step = [&](T& to, T from) { to = encode<T>(f(decode<N>(to), decode<N>(from))); };
   if (ys == 1 && ss == 1) {
-    for (int64_t i = 0; i < run; ++i) y[i] = stored<T>(f(arithmetic(y[i]), arithmetic(src[i])));
+    for (int64_t i = 0; i < run; ++i) step(y[i], src[i]);
     return;
   }
-  for (int64_t i = 0; i < run; ++i) {
-    y[i * ys] = stored<T>(f(arithmetic(y[i * ys]), arithmetic(src[i * ss])));
-  }
+  for (int64_t i = 0; i < run; ++i) step(y[i * ys], src[i * ss]);
 }
 
 // NaN wins in max and min, as in PyTorch's scatter_reduce.
@@ -104,9 +100,9 @@ void combine(int mode, T* y, int64_t ys, const T* src, int64_t ss, int64_t run) 
       for (int64_t i = 0; i < run; ++i) y[i * ys] = src[i * ss];
       return;
     case kAdd:
-      return update(y, ys, src, ss, run, [](auto a, auto b) { return accumulate(a, b, false); });
+      return update(y, ys, src, ss, run, [](auto a, auto b) { return add(a, b); });
     case kMul:
-      return update(y, ys, src, ss, run, [](auto a, auto b) { return accumulate(a, b, true); });
+      return update(y, ys, src, ss, run, [](auto a, auto b) { return multiply(a, b); });
     case kMax:
       return update(y, ys, src, ss, run, [](auto a, auto b) { return b > a || b != b ? b : a; });
     default:
@@ -156,28 +152,7 @@ void scatter(const KernelCall& call) {
 void run(const KernelCall& call) {
   const auto& p = *static_cast<const Params*>(call.params);
   if (call.begin >= call.end) return;
-  switch (static_cast<abi::DType>(p.dtype)) {
-    case abi::DType::kFloat32:
-      return scatter<float>(call);
-    case abi::DType::kFloat16:
-      return scatter<float16>(call);
-    case abi::DType::kBfloat16:
-      return scatter<bfloat16>(call);
-    case abi::DType::kFloat64:
-      return scatter<double>(call);
-    case abi::DType::kInt64:
-      return scatter<int64_t>(call);
-    case abi::DType::kInt32:
-      return scatter<int32_t>(call);
-    case abi::DType::kInt16:
-      return scatter<int16_t>(call);
-    case abi::DType::kInt8:
-      return scatter<int8_t>(call);
-    case abi::DType::kUint8:
-      return scatter<uint8_t>(call);
-    case abi::DType::kBool:
-      return scatter<Truth>(call);
-  }
+  with_storage(p.dtype, [&](auto type) { scatter<decltype(type)>(call); });
 }
 
 int64_t tasks(const void* params, int64_t) {
