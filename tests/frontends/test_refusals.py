@@ -113,6 +113,11 @@ def test_numpy_in_the_middle() -> None:
     assert "NumPy" in message
 
 
+def test_memory_that_a_graph_does_not_know() -> None:
+    model = Compute(lambda x: x.t().as_strided((2, 2), (1, 1)))
+    assert "reads its operand's memory" in refusal(model, torch.ones(3, 4))
+
+
 def test_a_literal_without_data() -> None:
     model = Compute(lambda x: x + torch.tensor([1.0, 2.0], device="meta"))
     assert "meta" in refusal(model, torch.ones(2))

@@ -153,6 +153,13 @@ def is_copy(node: torch.fx.Node) -> bool:
     return node.target in _COPIES
 
 
+def reads_memory_layout(node: torch.fx.Node) -> bool:
+    """Tells whether a call depends on strides other than those of a dense row-major tensor."""
+    if node.target is not aten.as_strided.default:
+        return False
+    return not node.args[0].meta["val"].is_contiguous()  # type: ignore[union-attr]
+
+
 def scalar_overload(
     target: torch._ops.OpOverload, scalars: frozenset[str]
 ) -> torch._ops.OpOverload | None:

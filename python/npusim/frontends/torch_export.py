@@ -141,7 +141,7 @@ def _quiet() -> Iterator[None]:
         with warnings.catch_warnings(), contextlib.redirect_stderr(held):
             warnings.simplefilter("ignore", FutureWarning)
             # nn.LSTM keeps its weights in a list too; replacing them by stand-ins is no new state.
-            warnings.filterwarnings("ignore", r"The tensor attributes? self\._flat_weights")
+            warnings.filterwarnings("ignore", r"The tensor attributes? \S*_flat_weights")
             yield
         sys.stderr.write(held.getvalue())
     finally:
@@ -300,6 +300,11 @@ class _Translation:
             self._add_node(node, target)
 
     def _add_node(self, node: torch.fx.Node, target: torch._ops.OpOverload) -> None:
+        if policy.reads_memory_layout(node):
+            raise ExportError(
+                "it reads its operand's memory, which is not in the order of its dimensions here; "
+                "use slicing or unfold, or call contiguous() first"
+            )
         args, kwargs = tuple(node.args), dict(node.kwargs)
         results: Any = node.meta["val"]
         base = node.name
