@@ -65,6 +65,41 @@ inline typename TotalOf<C>::type accumulate(const C* x, int64_t n, F f) {
   return total;
 }
 
+// Sums of the distances of x[0 … n) from `center`, and of their squares. The first says how far
+// the center is from the mean: rounding one in float, or finding it, costs no accuracy.
+struct Distances {
+  double sum = 0, squares = 0;
+};
+template <typename C>
+inline Distances accumulate_distances(const C* x, int64_t n, C center) {
+  using V = typename Pack<C>::type;
+  constexpr int64_t size = Pack<C>::size, kBlock = 64 * size;
+  Distances total;
+  int64_t i = 0;
+  while (i + size <= n) {
+    const int64_t end = n - i < kBlock ? i + (n - i) / size * size : i + kBlock;
+    V sums[2] = {}, squares[2] = {};
+    const auto add = [&](int k, V v) {
+      const V d = v - center;
+      sums[k] += d;
+      squares[k] += d * d;
+    };
+    for (; i + 2 * size <= end; i += 2 * size) {
+      add(0, load_pack(x + i));
+      add(1, load_pack(x + i + size));
+    }
+    for (; i < end; i += size) add(0, load_pack(x + i));
+    total.sum += sum_lanes<C>(sums[0] + sums[1]);
+    total.squares += sum_lanes<C>(squares[0] + squares[1]);
+  }
+  for (; i < n; ++i) {
+    const double d = static_cast<double>(x[i] - center);
+    total.sum += d;
+    total.squares += d * d;
+  }
+  return total;
+}
+
 // Lane by lane, the larger (kSign 1) or smaller (-1); NaN wins. Works on packs and on numbers.
 template <int kSign, typename V>
 inline V extreme(V a, V b) {

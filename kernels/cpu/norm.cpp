@@ -1,5 +1,5 @@
 // Layer norm and RMS norm of rows of `size` contiguous elements. Each row is read three times (two
-// for RMS) from the first-level cache: mean, squared distance from it (two passes, so that a large
+// for RMS) from the first-level cache: mean, distances from it and their squares (so that a large
 // mean costs no digits), result. y may be x's memory if dtypes and strides are equal.
 #include "kernels/cpu/accumulate.h"
 #include "kernels/cpu/check.h"
@@ -18,46 +18,58 @@ enum Kind : int32_t { kLayerNorm = 0, kRmsNorm = 1 };
 // Elements of a row that are converted at a time.
 constexpr int64_t kPiece = 512;
 
-// Sum of f over a row of any storage type.
+// Calls f(numbers, count) with a row of any storage type, piece by piece where it needs conversion.
 template <typename C, typename T, typename F>
-double sum_row(const T* x, int64_t n, F f) {
+void for_each_piece(const T* x, int64_t n, F f) {
   if constexpr (__is_same(C, T)) {
-    return accumulate(x, n, f);
+    f(x, n);
   } else {
     C piece[kPiece];
-    double total = 0;
     for (int64_t i = 0; i < n; i += kPiece) {
       const int64_t count = n - i < kPiece ? n - i : kPiece;
       decode_run(x + i, 1, count, piece);
-      total += accumulate(piece, count, f);
+      f(piece, count);
     }
-    return total;
   }
 }
 
-struct Moments {
-  double mean, scale;
+// A row's result is (x - center) * scale + offset.
+template <typename C>
+struct Affine {
+  C center, scale, offset;
 };
 
 template <typename C, typename T>
-Moments moments_of(const Params& p, const T* x) {
+Affine<C> affine_of(const Params& p, const T* x) {
   using V = typename Pack<C>::type;
   const auto n = static_cast<double>(p.size);
-  double mean = 0;
-  if (p.kind == kLayerNorm) mean = sum_row<C>(x, p.size, [](V v) { return v; }) / n;
-  const C center = static_cast<C>(mean);
-  const double squares = sum_row<C>(x, p.size, [=](V v) { return (v - center) * (v - center); });
-  // The mean as subtracted is rounded to C; squares are about that.
-  const double gap = mean - static_cast<double>(center);
-  return {mean, 1 / __builtin_sqrt(squares / n - gap * gap + p.eps)};
+  double sum = 0;
+  if (p.kind == kLayerNorm) {
+    for_each_piece<C>(x, p.size, [&](const C* piece, int64_t count) {
+      sum += accumulate(piece, count, [](V v) { return v; });
+    });
+  }
+  const C center = static_cast<C>(sum / n);
+  Distances distances;
+  for_each_piece<C>(x, p.size, [&](const C* piece, int64_t count) {
+    const Distances d = accumulate_distances(piece, count, center);
+    distances.sum += d.sum;
+    distances.squares += d.squares;
+  });
+  const double gap = p.kind == kLayerNorm ? distances.sum / n : 0;
+  const double variance = distances.squares / n - gap * gap;
+  const double scale = 1 / __builtin_sqrt((variance < 0 ? 0 : variance) + p.eps);
+  return {center, static_cast<C>(scale), static_cast<C>(-gap * scale)};
 }
 
-// y = (x - mean) * scale * weight + bias over vectors.
+// y = ((x - center) * scale + offset) * weight + bias over vectors.
 template <bool kWeight, bool kBias, typename X, typename Y>
-void normalize(const X* x, Y* y, int64_t n, const float* weight, const float* bias, Vec mean,
-               Vec scale) {
+void normalize(const X* x, Y* y, int64_t n, const float* weight, const float* bias,
+               const Affine<float>& a) {
+  const Vec center = broadcast(a.center), scale = broadcast(a.scale);
+  const Vec offset = broadcast(a.offset);
   const auto apply = [&](Vec v, Vec w, Vec b) {
-    v = (v - mean) * scale;
+    v = (v - center) * scale + offset;
     if constexpr (kWeight) v *= w;
     if constexpr (kBias) v += b;
     return v;
@@ -77,20 +89,18 @@ void normalize(const X* x, Y* y, int64_t n, const float* weight, const float* bi
 
 template <typename X, typename Y>
 void norm_row(const Params& p, const X* x, Y* y, const float* weight, const float* bias) {
-  const Moments m = moments_of<float>(p, x);
-  const Vec mean = broadcast(static_cast<float>(m.mean));
-  const Vec scale = broadcast(static_cast<float>(m.scale));
-  if (weight && bias) return normalize<true, true>(x, y, p.size, weight, bias, mean, scale);
-  if (weight) return normalize<true, false>(x, y, p.size, weight, bias, mean, scale);
-  if (bias) return normalize<false, true>(x, y, p.size, weight, bias, mean, scale);
-  normalize<false, false>(x, y, p.size, weight, bias, mean, scale);
+  const Affine<float> a = affine_of<float>(p, x);
+  if (weight && bias) return normalize<true, true>(x, y, p.size, weight, bias, a);
+  if (weight) return normalize<true, false>(x, y, p.size, weight, bias, a);
+  if (bias) return normalize<false, true>(x, y, p.size, weight, bias, a);
+  normalize<false, false>(x, y, p.size, weight, bias, a);
 }
 
 void norm_row(const Params& p, const double* x, double* y, const double* weight,
               const double* bias) {
-  const Moments m = moments_of<double>(p, x);
+  const Affine<double> a = affine_of<double>(p, x);
   for (int64_t i = 0; i < p.size; ++i) {
-    const double v = (x[i] - m.mean) * m.scale * (weight ? weight[i] : 1);
+    const double v = ((x[i] - a.center) * a.scale + a.offset) * (weight ? weight[i] : 1);
     y[i] = v + (bias ? bias[i] : 0);
   }
 }
