@@ -63,14 +63,17 @@ class TensorType:
 
     @property
     def rank(self) -> int:
+        """Number of dimensions."""
         return len(self.shape)
 
     @property
     def numel(self) -> int:
+        """Number of elements; 1 for a scalar."""
         return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the dense tensor."""
         return self.numel * dtype_size(self.dtype)
 
     @property
