@@ -427,13 +427,14 @@ def emit_program(low: Lowering, program: ScalarProgram, inputs: Sequence[View], 
     n = len(inputs)
     for index, op in enumerate(program.body):
         args = []
-        for arg in op.args:
+        for position, arg in enumerate(op.args):
             if isinstance(arg, int):
                 args.append(register[arg])
-            else:
-                floats.append(float(arg[1]))
-                ints.append(int(arg[1]) if op.cls == "i" else 0)
-                args.append(-len(floats))
+                continue
+            integer = op.cls == "i" or (op.op == "where" and position == 0)
+            floats.append(float(arg[1]))
+            ints.append(int(arg[1]) if integer else 0)
+            args.append(-len(floats))
         args += [0] * (3 - len(args))
         code += [OPCODES[op.op][0], register[n + index], *args, _CLASS_CODE[op.cls]]
     params = {
