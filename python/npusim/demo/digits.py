@@ -64,7 +64,7 @@ class DigitsNet(nn.Module):
 def network() -> tuple[nn.Module, tuple[torch.Tensor]]:
     """A factory for the command line: `npusim extract npusim.demo.digits:network`."""
     torch.manual_seed(0)
-    return DigitsNet().eval(), (torch.zeros(1, 1, 8, 8),)
+    return DigitsNet().eval(), (torch.rand(1, 1, 8, 8),)
 
 
 @dataclass(frozen=True)
