@@ -53,11 +53,12 @@ void activate(int32_t act, C* values, int64_t n) {
   }
 }
 
-// What a channel's elements go through: (x - mean) * scale + shift. Arrays over a task's channels.
+// What a channel's elements go through: (x - center) * scale + shift; and sums of the elements, or
+// of their distances from the center and the squares of these. Arrays over a task's channels.
 template <typename C>
 struct Channels {
-  double* sums;
-  C *mean, *scale, *shift;
+  double *sums, *squares;
+  C *center, *scale, *shift;
 };
 
 // One task: channels [first, first + count) of one batch element, whole groups.
@@ -70,21 +71,28 @@ class GroupNormTask {
     y_ = address(call.operands[1 + p_.has_weight + p_.has_bias], p_.y_strides, batch,
                  element_size(p_.y_dtype));
     channel_.sums = static_cast<double*>(call.scratch);
-    channel_.mean = reinterpret_cast<C*>(channel_.sums + padded(count));
-    channel_.scale = channel_.mean + padded(count);
+    channel_.squares = channel_.sums + padded(count);
+    channel_.center = reinterpret_cast<C*>(channel_.squares + padded(count));
+    channel_.scale = channel_.center + padded(count);
     channel_.shift = channel_.scale + padded(count);
   }
 
   void run() {
-    sum_channels([](auto v, auto) { return v; });
-    for_each_group([&](int64_t begin, int64_t end, double sum, double n) {
-      for (int64_t c = begin; c < end; ++c) channel_.mean[c] = static_cast<C>(sum / n);
-    });
-    sum_channels([](auto v, auto mean) { return (v - mean) * (v - mean); });
-    for_each_group([&](int64_t begin, int64_t end, double sum, double n) {
-      const double scale = 1 / __builtin_sqrt(sum / n + p_.eps);
-      for (int64_t c = begin; c < end; ++c) set_affine(c, scale);
-    });
+    const int64_t each = p_.channels / p_.groups;
+    const double n = static_cast<double>(each) * static_cast<double>(p_.spatial);
+    sum_elements();
+    for (int64_t c = 0; c < count_; c += each) {
+      const double mean = sum(channel_.sums + c, each) / n;
+      for (int64_t i = c; i < c + each; ++i) channel_.center[i] = static_cast<C>(mean);
+    }
+    sum_distances();
+    for (int64_t c = 0; c < count_; c += each) {
+      // How far rounding moved the center from the mean, and what that adds to the squares.
+      const double gap = sum(channel_.sums + c, each) / n;
+      const double variance = sum(channel_.squares + c, each) / n - gap * gap;
+      const double scale = 1 / __builtin_sqrt((variance < 0 ? 0 : variance) + p_.eps);
+      for (int64_t i = c; i < c + each; ++i) set_affine(i, scale, gap);
+    }
     normalize();
   }
 
@@ -95,25 +103,19 @@ class GroupNormTask {
     return static_cast<std::byte*>(operand) + (batch * strides[0] + first_ * strides[1]) * size;
   }
 
-  void set_affine(int64_t c, double scale) {
-    if (p_.has_weight) scale *= decode_one<double>(p_.w_dtype, call_.operands[1], first_ + c);
-    channel_.scale[c] = static_cast<C>(scale);
-    channel_.shift[c] = 0;
-    if (p_.has_bias) {
-      const void* bias = call_.operands[1 + p_.has_weight];
-      channel_.shift[c] = decode_one<C>(p_.w_dtype, bias, first_ + c);
-    }
+  static double sum(const double* values, int64_t n) {
+    double total = 0;
+    for (int64_t i = 0; i < n; ++i) total += values[i];
+    return total;
   }
 
-  // Calls f(first channel, one past the last, the sum over the group, its elements).
-  template <typename F>
-  void for_each_group(F f) {
-    const int64_t each = p_.channels / p_.groups;
-    for (int64_t begin = 0; begin < count_; begin += each) {
-      double total = 0;
-      for (int64_t c = begin; c < begin + each; ++c) total += channel_.sums[c];
-      f(begin, begin + each, total, static_cast<double>(each) * static_cast<double>(p_.spatial));
-    }
+  void set_affine(int64_t c, double scale, double gap) {
+    if (p_.has_weight) scale *= decode_one<double>(p_.w_dtype, call_.operands[1], first_ + c);
+    double shift = -gap * scale;
+    if (p_.has_bias)
+      shift += decode_one<double>(p_.w_dtype, call_.operands[1 + p_.has_weight], first_ + c);
+    channel_.scale[c] = static_cast<C>(scale);
+    channel_.shift[c] = static_cast<C>(shift);
   }
 
   // Calls f(c, s, tile, n): channels c … c+n at position s (channels-last), or positions s … s+n
@@ -134,19 +136,33 @@ class GroupNormTask {
     }
   }
 
-  // channel_.sums[c] = the sum of f(x, mean of c) over positions; f takes numbers and packs.
-  template <typename F>
-  void sum_channels(F f) {
+  void sum_elements() {
     using V = typename Pack<C>::type;
     const bool last = channels_last(p_);
     for (int64_t c = 0; c < count_; ++c) channel_.sums[c] = 0;
     for_each_tile([&](int64_t c, int64_t, const C* tile, int64_t n) {
       if (last) {
-        for (int64_t j = 0; j < n; ++j)
-          channel_.sums[c + j] += static_cast<double>(f(tile[j], channel_.mean[c + j]));
+        for (int64_t j = 0; j < n; ++j) channel_.sums[c + j] += static_cast<double>(tile[j]);
       } else {
-        const V mean = V{} + channel_.mean[c];
-        channel_.sums[c] += accumulate(tile, n, [&](V v) { return f(v, mean); });
+        channel_.sums[c] += accumulate(tile, n, [](V v) { return v; });
+      }
+    });
+  }
+
+  void sum_distances() {
+    const bool last = channels_last(p_);
+    for (int64_t c = 0; c < count_; ++c) channel_.sums[c] = channel_.squares[c] = 0;
+    for_each_tile([&](int64_t c, int64_t, const C* tile, int64_t n) {
+      if (last) {
+        for (int64_t j = 0; j < n; ++j) {
+          const auto d = static_cast<double>(tile[j] - channel_.center[c + j]);
+          channel_.sums[c + j] += d;
+          channel_.squares[c + j] += d * d;
+        }
+      } else {
+        const Distances d = accumulate_distances(tile, n, channel_.center[c]);
+        channel_.sums[c] += d.sum;
+        channel_.squares[c] += d.squares;
       }
     });
   }
@@ -156,11 +172,12 @@ class GroupNormTask {
     const int64_t size = element_size(p_.y_dtype);
     const int64_t stride = p_.y_strides[last ? 1 : 2];
     for_each_tile([&](int64_t c, int64_t s, C* tile, int64_t n) {
-      const C *mean = channel_.mean + c, *scale = channel_.scale + c, *shift = channel_.shift + c;
+      const C *center = channel_.center + c, *scale = channel_.scale + c,
+              *shift = channel_.shift + c;
       if (last) {
-        for (int64_t j = 0; j < n; ++j) tile[j] = (tile[j] - mean[j]) * scale[j] + shift[j];
+        for (int64_t j = 0; j < n; ++j) tile[j] = (tile[j] - center[j]) * scale[j] + shift[j];
       } else {
-        for (int64_t j = 0; j < n; ++j) tile[j] = (tile[j] - *mean) * *scale + *shift;
+        for (int64_t j = 0; j < n; ++j) tile[j] = (tile[j] - *center) * *scale + *shift;
       }
       activate(p_.act, tile, n);
       std::byte* to = y_ + (c * p_.y_strides[1] + s * p_.y_strides[2]) * size;
@@ -201,7 +218,7 @@ int64_t scratch(const void* params) {
   const Params& p = *static_cast<const Params*>(params);
   if (is_empty(p)) return 0;
   const int64_t count = split_of(p).groups * (p.channels / p.groups);
-  return GroupNormTask<double>::padded(count) * 4 * 8;
+  return GroupNormTask<double>::padded(count) * 5 * 8;
 }
 
 const char* check(const KernelCheck& c) {
