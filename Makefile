@@ -95,6 +95,17 @@ sanitize: $(VENV)/dev
 	cmake --build build/sanitize
 	ctest --test-dir build/sanitize --output-on-failure
 
+FUZZ_RUNS ?= 50000
+fuzz: $(VENV)/dev
+	@cxx=$$(.ci/fuzzing-compiler); if [ -z "$$cxx" ]; then \
+	  echo "No Clang with libFuzzer here: ctest replays the loaders' corpus, nothing extends it."; \
+	else set -ex; \
+	  cmake -S . -B build/fuzz -G Ninja -DNPUSIM_PYTHON=OFF -DNPUSIM_FUZZ=ON \
+	    -DNPUSIM_FUZZ_RUNS=$(FUZZ_RUNS) -DCMAKE_CXX_COMPILER=$$cxx; \
+	  cmake --build build/fuzz --target program_fuzzer safetensors_fuzzer; \
+	  ctest --test-dir build/fuzz --output-on-failure -R '^fuzz_'; \
+	fi
+
 # Threads of the libraries times the workers of pytest must not exceed the machine.
 pytest: $(VENV)/npusim $(VENV)/dev
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest tests -n $(JOBS) $(PYTEST_FLAGS)

@@ -1,0 +1,1 @@
+"""The compiled program: its data, how a graph is lowered to it, and its bytes in a file."""
