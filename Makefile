@@ -72,7 +72,7 @@ bench: $(VENV)/npusim $(VENV)/dev
 
 # --- checks ----------------------------------------------------------------------------------
 
-test: lint types ctest sanitize fuzz pytest
+test: lint types ctest sanitize fuzz pytest docs
 	@echo "All checks passed."
 
 lint: $(VENV)/dev
