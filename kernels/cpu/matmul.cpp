@@ -194,29 +194,11 @@ class FloatMatmul {
   T* y_;
 };
 
-// What products of T are summed in: floats in float, float64 in itself, integers and bool in
-// integers of 64 bits, which wrap.
-inline float accumulated(float) {
-  return {};
-}
-inline float accumulated(float16) {
-  return {};
-}
-inline float accumulated(bfloat16) {
-  return {};
-}
-inline double accumulated(double) {
-  return {};
-}
-template <typename T>
-uint64_t accumulated(T) {
-  return {};
-}
-
+// float64 in itself; integers and bool in unsigned integers of 64 bits, which wrap.
 template <typename T>
 void multiply_plainly(const Params& p, const Cell& cell, const KernelCall& call) {
-  using Sum = decltype(accumulated(T{}));
-  using Number = std::conditional_t<std::is_same_v<Sum, double>, double, int64_t>;
+  using N = Number<T>;
+  using Sum = std::conditional_t<std::is_same_v<N, double>, double, uint64_t>;
   constexpr int64_t kWidth = 32;
   const T* a = static_cast<const T*>(call.operands[0]) + cell.a;
   const T* b = static_cast<const T*>(call.operands[1]) + cell.b;
@@ -226,15 +208,15 @@ void multiply_plainly(const Params& p, const Cell& cell, const KernelCall& call)
       const int64_t width = std::min(kWidth, cell.columns - column);
       Sum sums[kWidth] = {};
       for (int64_t k = 0; k < p.k; ++k) {
-        const auto x = static_cast<Sum>(decode<Number>(a[row * p.a_m + k * p.a_k]));
+        const auto x = static_cast<Sum>(decode<N>(a[row * p.a_m + k * p.a_k]));
         const T* b_row = b + k * p.b_k + column * p.b_n;
         for (int64_t j = 0; j < width; ++j) {
-          sums[j] += x * static_cast<Sum>(decode<Number>(b_row[j * p.b_n]));
+          sums[j] += x * static_cast<Sum>(decode<N>(b_row[j * p.b_n]));
         }
       }
-      const auto alpha = static_cast<Sum>(static_cast<Number>(p.alpha));
+      const auto alpha = static_cast<Sum>(static_cast<N>(p.alpha));
       for (int64_t j = 0; j < width; ++j) {
-        y[row * p.y_m + column + j] = encode<T>(static_cast<Number>(sums[j] * alpha));
+        y[row * p.y_m + column + j] = encode<T>(static_cast<N>(sums[j] * alpha));
       }
     }
   }
@@ -252,7 +234,7 @@ void run(const KernelCall& call) {
   const auto& p = *static_cast<const Params*>(call.params);
   with_storage(p.dtype, [&](auto type) {
     using T = decltype(type);
-    if constexpr (std::is_same_v<decltype(accumulated(type)), float>) {
+    if constexpr (std::is_same_v<Number<T>, float>) {
       FloatMatmul<T> matmul(call, p);
       for_each_cell(call, [&](const Cell& cell) { matmul.run(cell); });
     } else {

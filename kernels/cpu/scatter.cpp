@@ -5,6 +5,7 @@
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/distinct.h"
 #include "kernels/cpu/index_space.h"
+#include "kernels/cpu/storage.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
 namespace {
@@ -44,24 +45,6 @@ Split split_of(const Params& p) {
   return {-1, 0};
 }
 
-// The class of number that T computes in.
-inline float number(float) {
-  return {};
-}
-inline float number(float16) {
-  return {};
-}
-inline float number(bfloat16) {
-  return {};
-}
-inline double number(double) {
-  return {};
-}
-template <typename T>
-int64_t number(T) {
-  return {};
-}
-
 template <typename N>
 N add(N a, N b) {
   return a + b;
@@ -83,7 +66,7 @@ int64_t multiply(int64_t a, int64_t b) {
 // One run: y[i * ys] = f(y[i * ys], src[i * ss]).
 template <typename T, typename F>
 inline void update(T* y, int64_t ys, const T* src, int64_t ss, int64_t run, F f) {
-  using N = decltype(number(T{}));
+  using N = Number<T>;
   const auto step = [&](T& to, T from) { to = encode<T>(f(decode<N>(to), decode<N>(from))); };
   if (ys == 1 && ss == 1) {
     for (int64_t i = 0; i < run; ++i) step(y[i], src[i]);

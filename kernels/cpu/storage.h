@@ -8,6 +8,30 @@ namespace npusim::cpu::NPUSIM_ISA {
 
 inline constexpr int32_t kFloat64 = static_cast<int32_t>(abi::DType::kFloat64);
 
+// What T computes in: float for the float types, double for float64, int64_t for integers and bool.
+template <typename T>
+struct NumberOf {
+  using type = int64_t;
+};
+template <>
+struct NumberOf<float> {
+  using type = float;
+};
+template <>
+struct NumberOf<float16> {
+  using type = float;
+};
+template <>
+struct NumberOf<bfloat16> {
+  using type = float;
+};
+template <>
+struct NumberOf<double> {
+  using type = double;
+};
+template <typename T>
+using Number = typename NumberOf<T>::type;
+
 inline double to_real(double x) {
   return x;
 }
