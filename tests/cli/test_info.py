@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+import npusim
 
 from .conftest import Cli, Compiled
 
@@ -43,6 +46,18 @@ def test_report_holds_statistics_and_a_drawing(
     assert "```mermaid" in text
     assert "## Operators" in text
     assert ("## Memory" in text) == (kind == "program")
+
+
+def test_control_characters_do_not_reach_the_terminal(
+    cli: Cli, mlp: Compiled, tmp_path: Path
+) -> None:
+    program = npusim.CompiledProgram.load(mlp.program)
+    odd = tmp_path / "odd.npubin"
+    replace(program, metadata={**program.metadata, "model": "\x1b]0;owned\x07"}).save(odd)
+    outcome = cli("info", odd)
+    assert outcome.code == 0
+    assert "owned" in outcome.out
+    assert "\x1b" not in outcome.out
 
 
 def test_neither_graph_nor_program_is_refused(cli: Cli, tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+
+import npusim
 
 from .conftest import Cli, Compiled
 from .factories import mlp as mlp_factory
@@ -112,6 +115,18 @@ def test_an_output_that_is_a_file_is_refused(cli: Cli, mlp: Compiled, tmp_path: 
     taken.write_text("mine")
     _run(cli, mlp, taken, mlp.x).refused("taken")
     assert taken.read_text() == "mine"
+
+
+def test_an_output_cannot_leave_its_folder(cli: Cli, mlp: Compiled, tmp_path: Path) -> None:
+    program = npusim.CompiledProgram.load(mlp.program)
+    (method,) = program.methods
+    (output,) = method.outputs
+    method = replace(method, outputs=(replace(output, name="../escaped"),))
+    hostile = tmp_path / "hostile.npubin"
+    replace(program, methods=(method,)).save(hostile)
+    arguments = ("--weights", mlp.weights, "--input", mlp.x, "-o", tmp_path / "out")
+    cli("run", hostile, *arguments).refused("../escaped")
+    assert list(tmp_path.iterdir()) == [hostile]
 
 
 def test_bench_reports_times_and_memory(cli: Cli, mlp: Compiled) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,9 +66,9 @@ def answer_of(group: click.Group, arguments: list[str], *, as_json: bool) -> Ans
 def show(answer: Answer, *, as_json: bool) -> int:
     """Prints an answer and returns the exit code."""
     if as_json:
-        print(json.dumps({"ok": answer.ok, **answer.data}, indent=2))
+        _print_json({"ok": answer.ok, **answer.data})
     else:
-        print(*answer.text, sep="\n")
+        print(*map(_printable, answer.text), sep="\n")
     return OK if answer.ok else NO
 
 
@@ -75,12 +76,32 @@ def refuse(error: BaseException, *, as_json: bool, debug: bool) -> int:
     """Prints an error as one sentence (`--debug`: with its trace) and returns the exit code."""
     message, code = _explain(error)
     if as_json:
-        kind = type(error).__name__
-        print(json.dumps({"ok": False, "error": {"type": kind, "message": message}}, indent=2))
+        _print_json({"ok": False, "error": {"type": type(error).__name__, "message": message}})
     if debug:
         traceback.print_exception(error)
-    print(message if code == INTERRUPTED else f"error: {message}", file=sys.stderr)
+    text = message if code == INTERRUPTED else f"error: {message}"
+    print(_printable(text), file=sys.stderr)
     return code
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(_strict(value), indent=2, allow_nan=False))
+
+
+def _strict(value: object) -> object:
+    """JSON has no infinities and no NaN: they become null."""
+    if isinstance(value, Mapping):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _printable(text: str) -> str:
+    """Names come from files: control characters must not reach a terminal."""
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
+    )
 
 
 def _explain(error: BaseException) -> tuple[str, int]:

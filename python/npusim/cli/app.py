@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -38,6 +39,9 @@ for _verb in (
 
 def run_command(arguments: Sequence[str]) -> int:
     """Runs one command line; prints its answer or its error; returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character shows a '?'
+            stream.reconfigure(errors="replace")
     as_json, debug = "--json" in arguments, "--debug" in arguments
     try:
         answer = answer_of(npusim, list(arguments), as_json=as_json)

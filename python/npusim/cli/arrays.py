@@ -45,7 +45,15 @@ def read_inputs(items: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, 
 
 
 def write_outputs(folder: Path, outputs: Mapping[str, np.ndarray]) -> list[Path]:
-    """Writes every output to `folder`/NAME.npy and returns the paths."""
+    """Writes every output to `folder`/NAME.npy and returns the paths.
+
+    Raises:
+        Error: the folder cannot be made or written, or an output's name, which comes from the
+            program's file, would lead out of it.
+    """
+    for name in outputs:
+        if Path(name).name != name:
+            raise Error(f"The output name '{name}' is not a file name: nothing was written.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
