@@ -29,7 +29,7 @@ std::string where(const Program& program, const Method& method, const Command& c
 
 const KernelEntry* find_kernel(const Isa& isa, std::string_view name) {
   for (const KernelEntry* entry : isa.kernels()) {
-    if (entry != nullptr && entry->name == name) return entry;
+    if (entry->name == name) return entry;
   }
   return nullptr;
 }

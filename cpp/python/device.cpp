@@ -20,7 +20,7 @@ std::vector<std::string_view> isa_names() {
 py::dict kernel_schemas(std::string_view isa) {
   py::dict schemas;
   for (const cpu::KernelEntry* kernel : cpu::choose_isa(isa).kernels()) {
-    if (kernel != nullptr) schemas[kernel->name] = kernel->schema;
+    schemas[kernel->name] = kernel->schema;
   }
   return schemas;
 }

@@ -5,19 +5,34 @@
 
 namespace npusim::cpu::NPUSIM_ISA {
 
-#define NPUSIM_KERNELS(X)                                                                     \
-  X(attention)                                                                                \
-  X(conv) X(conv_depthwise) X(conv_winograd) X(copy) X(fill) X(gemm) X(group_norm) X(index)   \
-      X(matmul) X(norm) X(pack_b) X(pointwise) X(pool) X(reduce) X(resize) X(scan) X(scatter) \
-          X(softmax) X(sort) X(winograd_weights)
+#define NPUSIM_KERNELS(X) \
+  X(attention)            \
+  X(conv)                 \
+  X(conv_depthwise)       \
+  X(copy)                 \
+  X(fill)                 \
+  X(gemm)                 \
+  X(group_norm)           \
+  X(index)                \
+  X(matmul)               \
+  X(norm)                 \
+  X(pack_b)               \
+  X(pointwise)            \
+  X(pool)                 \
+  X(reduce)               \
+  X(resize)               \
+  X(scan)                 \
+  X(scatter)              \
+  X(softmax)              \
+  X(sort)
 
-#define NPUSIM_DECLARE(stem) extern const KernelEntry stem##_kernel __attribute__((weak));
+#define NPUSIM_DECLARE(stem) extern const KernelEntry stem##_kernel;
 #define NPUSIM_LIST(stem) &stem##_kernel,
 
 NPUSIM_KERNELS(NPUSIM_DECLARE)
 
 std::span<const KernelEntry* const> kernel_table() {
-  static const KernelEntry* const table[] = {NPUSIM_KERNELS(NPUSIM_LIST)};
+  static constexpr const KernelEntry* table[] = {NPUSIM_KERNELS(NPUSIM_LIST)};
   return table;
 }
 

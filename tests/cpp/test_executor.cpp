@@ -2,9 +2,12 @@
 // is tested from Python, in tests/runtime.
 #include "cpp/runtime/executor.h"
 
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,6 +15,23 @@
 #include "cpp/runtime/weights.h"
 #include "tests/cpp/check.h"
 #include "tests/cpp/copy_program.h"
+
+namespace {
+std::atomic<int64_t> allocations{0};
+}
+
+// Counted, for the promise that running allocates nothing.
+void* operator new(size_t size) {
+  ++allocations;
+  if (void* block = std::malloc(size == 0 ? 1 : size)) return block;
+  throw std::bad_alloc();
+}
+void operator delete(void* block) noexcept {
+  std::free(block);
+}
+void operator delete(void* block, size_t) noexcept {
+  std::free(block);
+}
 
 namespace npusim::tests {
 namespace {
@@ -81,6 +101,16 @@ void runs_and_observes() {
     check((y[0] == 3.0f) == (index == 1), "the output is written by the second command");
   });
   check(seen == std::vector<size_t>{0, 1}, "observed commands");
+}
+
+void running_allocates_nothing() {
+  CopyProgram program = chain(1 << 20);
+  Executor executor(program.get(), cpu(3));
+  Floats x(1 << 20), y(1 << 20), other(1 << 20);
+  const Binding in = bytes_of(x), out = bytes_of(y), elsewhere = bytes_of(other);
+  const int64_t before = allocations;
+  for (int i = 0; i < 10; ++i) executor.run(0, {&in, 1}, {i % 2 ? &out : &elsewhere, 1}, nullptr);
+  check(allocations == before, "allocations");
 }
 
 void refuses_wrong_calls() {
@@ -225,6 +255,7 @@ void devices_are_known_by_name() {
 int main() {
   using namespace npusim::tests;
   runs_and_observes();
+  running_allocates_nothing();
   refuses_wrong_calls();
   refuses_unsound_commands();
   copies_unaligned_parameters();

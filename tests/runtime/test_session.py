@@ -257,6 +257,11 @@ def test_one_session_on_two_threads_is_refused_or_right() -> None:
     assert not wrong
 
 
+def test_threads_belong_to_the_device() -> None:
+    with pytest.raises(npusim.DeviceError, match="where the device is made"):
+        npusim.load(programs.identity((1,)), device=npusim.Device("cpu"), threads=2)
+
+
 def test_a_session_without_init_is_refused() -> None:
     with pytest.raises(TypeError):
         npusim.Session.__new__(npusim.Session)()

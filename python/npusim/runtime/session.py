@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from npusim import _runtime
-from npusim.errors import ShapeError
+from npusim.errors import DeviceError, ShapeError
 from npusim.program.program import TensorSpec
 from npusim.runtime.device import Device, DeviceBuffer
 from npusim.runtime.executor import Executor
@@ -29,7 +29,7 @@ def load(
         program: the path of a `.npubin` file, or a CompiledProgram.
         weights: as `load_weights` takes them, or what it returned; None when there are none.
         device: a device or its name.
-        threads: workers of a cpu device; None: one a physical core.
+        threads: workers of the device, when it is given by name; None: one a physical core.
         method: the method to call; by default the first.
 
     Raises:
@@ -38,6 +38,8 @@ def load(
     native = native_program(program)
     if isinstance(device, str):
         device = Device(device, threads=threads)
+    elif threads is not None:
+        raise DeviceError("threads is an option of Device.", hint="Pass it where the device is made.")
     if not isinstance(weights, _runtime.Weights):
         weights = load_weights(weights, native, device)
     return Session(Executor(native, device), weights, method)
