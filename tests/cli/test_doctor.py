@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import subprocess
 import sys
 
 import pytest
 
-from .conftest import Cli
+from .conftest import Cli, Compiled
 
 
 def test_a_working_machine_is_told_so(cli: Cli) -> None:
@@ -37,3 +38,14 @@ def test_a_missing_runtime_is_a_no(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
     outcome = cli("doctor")
     assert outcome.code == 1
     assert "Programs cannot run on this machine." in outcome.out
+
+
+def test_without_the_runtime_other_verbs_point_to_the_doctor(mlp: Compiled) -> None:
+    code = (
+        "import sys; sys.modules['npusim._runtime'] = None\n"
+        f"from npusim.cli import main; sys.exit(main(['bench', {str(mlp.program)!r}]))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "npusim doctor" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -117,6 +117,8 @@ def _explain(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError):
         name = f"{error.filename}: " if error.filename else ""
         return f"{name}{error.strerror or error}.", BAD_INPUT
+    if isinstance(error, ImportError) and (error.name or "").startswith("npusim"):
+        return f"npusim is not installed whole: {error}. `npusim doctor` says more.", BAD_INPUT
     if isinstance(error, MemoryError):
         return "Out of memory.", BAD_INPUT
     text = f"{type(error).__name__}: {error}".splitlines()[0]
