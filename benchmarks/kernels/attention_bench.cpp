@@ -1,44 +1,19 @@
 // Times attention and matmul on one thread for every instruction set of this machine, and prints
 // GFLOP/s and the share of the multiply-add peak measured in the same run.
 //
-//   cmake -S . -B build -G Ninja -DNPUSIM_BENCHMARKS=ON && cmake --build build
-//   build/benchmarks/kernels/attention_bench [isa]
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
+//   cmake -S . -B build -G Ninja -DNPUSIM_PYTHON=OFF && cmake --build build
+//   c++ -O2 -std=c++20 -pthread -I. -o attention_bench benchmarks/kernels/attention_bench.cpp
+//       build/libnpusim_runtime.a
+//   ./attention_bench [isa]
 #include <cstring>
-#include <ctime>
-#include <span>
-#include <string_view>
-#include <vector>
 
-#include "kernels/cpu/kernel.h"
-
-namespace npusim::cpu {
-using KernelTable = std::span<const KernelEntry* const>;
-namespace baseline {
-KernelTable kernel_table();
-}
-namespace avx2 {
-KernelTable kernel_table();
-}
-namespace avx512 {
-KernelTable kernel_table();
-}
-}  // namespace npusim::cpu
+#include "benchmarks/kernels/measure.h"
 
 namespace {
 
 using namespace npusim;
+using bench::Isa;
 using cpu::KernelEntry;
-
-// This thread's own time: what other processes take is not counted.
-double now() {
-  timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
 
 // Seconds of one call: the best of many samples, each long enough for the clock.
 template <typename F>
@@ -47,9 +22,9 @@ double seconds(F&& f) {
   double best = INFINITY;
   int calls = 1;
   for (double spent = 0; spent < kTotal;) {
-    const double start = now();
+    const double start = bench::thread_seconds();
     for (int i = 0; i < calls; ++i) f();
-    const double sample = now() - start;
+    const double sample = bench::thread_seconds() - start;
     spent += sample;
     if (sample < kSample) {
       calls *= 2;
@@ -59,57 +34,6 @@ double seconds(F&& f) {
   }
   return best;
 }
-
-template <int Bytes>
-struct Floats {
-  typedef float type __attribute__((vector_size(Bytes)));
-};
-
-// Multiply-adds that depend on nothing: 12 chains hide the latency of any processor we know.
-template <int Bytes>
-[[gnu::always_inline]] inline double chains(int rounds) {
-  using V = typename Floats<Bytes>::type;
-  V acc[12];
-  for (int c = 0; c < 12; ++c) acc[c] = V{} + static_cast<float>(c);  // no two chains alike
-  V x = V{} + 1.0F, y = V{} + 1e-9F;
-  for (int i = 0; i < rounds; ++i) {
-#pragma GCC unroll 12
-    for (int c = 0; c < 12; ++c) acc[c] = acc[c] * x + y;
-  }
-  V sum{};
-  for (const V& a : acc) sum += a;
-  volatile float keep = sum[0];
-  (void)keep;
-  return 2.0 * 12 * (Bytes / 4) * rounds;
-}
-[[gnu::target("sse2")]] double chains_baseline(int n) {
-  return chains<16>(n);
-}
-[[gnu::target("avx2,fma")]] double chains_avx2(int n) {
-  return chains<32>(n);
-}
-[[gnu::target("avx512f,fma")]] double chains_avx512(int n) {
-  return chains<64>(n);
-}
-
-struct Isa {
-  const char* name;
-  bool runs;
-  cpu::KernelTable table;
-  double (*chains)(int);
-
-  const KernelEntry* find(std::string_view kernel) const {
-    for (const KernelEntry* entry : table) {
-      if (entry && entry->name == kernel) return entry;
-    }
-    return nullptr;
-  }
-  double peak() const {
-    double flops = 0;
-    const double s = seconds([&] { flops = chains(20000); });
-    return flops / s;
-  }
-};
 
 template <typename Params>
 double time_kernel(const KernelEntry& kernel, const Params& p, std::vector<void*> operands) {
@@ -170,7 +94,7 @@ void bench_attention(const Isa& isa, const AttentionShape& shape, int32_t dtype,
   if (dtype != 0) {  // any bits that are small numbers in both 16-bit formats
     for (auto* x : {&q, &k, &v}) std::memset(x->data(), 0x3C, x->size() * sizeof(float));
   }
-  const double s = time_kernel(*isa.find("attention"), p, {q.data(), k.data(), v.data(), y.data()});
+  const double s = time_kernel(isa["attention"], p, {q.data(), k.data(), v.data(), y.data()});
   const double seen = causal ? 0.5 : 1;
   const double work = 4.0 * static_cast<double>(heads * q_len * kv_len * dim) * seen;
   char label[64];
@@ -196,7 +120,7 @@ void bench_matmul(const Isa& isa, int64_t batch, int64_t m, int64_t n, int64_t k
   p.y_m = n;
   p.alpha = 1;
   auto a = numbers(batch * m * k), b = numbers(batch * n * k), y = numbers(batch * m * n);
-  const double s = time_kernel(*isa.find("matmul"), p, {a.data(), b.data(), y.data()});
+  const double s = time_kernel(isa["matmul"], p, {a.data(), b.data(), y.data()});
   char label[64];
   std::snprintf(label, sizeof label, "matmul %dx[%d,%d,%d]%s", static_cast<int>(batch),
                 static_cast<int>(m), static_cast<int>(n), static_cast<int>(k),
@@ -204,8 +128,9 @@ void bench_matmul(const Isa& isa, int64_t batch, int64_t m, int64_t n, int64_t k
   print_row(label, isa, s, 2.0 * static_cast<double>(batch * m * n * k), peak);
 }
 
-void bench(const Isa& isa) {
-  const double peak = isa.peak();
+void bench_all(const Isa& isa) {
+  double peak = 0;  // clocks drift: the best of many samples
+  for (int i = 0; i < 50; ++i) peak = std::max(peak, isa.peak());
   std::printf("%-8s %-34s %10s    %8.1f GFLOP/s\n", isa.name, "multiply-add peak", "", peak / 1e9);
   constexpr AttentionShape kShapes[] = {
       {"BERT-base 12x128x64", 12, 12, 128, 128, 64, false},
@@ -215,34 +140,22 @@ void bench(const Isa& isa) {
       {"decode 12x1/1024x64", 12, 12, 1, 1024, 64, false},
       {"decode 32/8x1/4096x128", 32, 8, 1, 4096, 128, false},
   };
-  if (isa.find("attention")) {
-    for (const AttentionShape& shape : kShapes) {
-      for (const int32_t dtype : {0, 1, 2}) bench_attention(isa, shape, dtype, peak);
-    }
+  for (const AttentionShape& shape : kShapes) {
+    for (const int32_t dtype : {0, 1, 2}) bench_attention(isa, shape, dtype, peak);
   }
-  if (isa.find("matmul")) {
-    constexpr int64_t kMatmuls[][4] = {{1, 16, 16, 16},   {12, 128, 64, 128}, {12, 197, 64, 197},
-                                       {64, 49, 32, 49},  {1, 512, 512, 512}, {1, 1024, 1024, 1024},
-                                       {1, 1, 1024, 1024}};
-    for (const auto& [batch, m, n, k] : kMatmuls) {
-      bench_matmul(isa, batch, m, n, k, false, peak);
-      bench_matmul(isa, batch, m, n, k, true, peak);
-    }
+  constexpr int64_t kMatmuls[][4] = {{1, 16, 16, 16},   {12, 128, 64, 128}, {12, 197, 64, 197},
+                                     {64, 49, 32, 49},  {1, 512, 512, 512}, {1, 1024, 1024, 1024},
+                                     {1, 1, 1024, 1024}};
+  for (const auto& [batch, m, n, k] : kMatmuls) {
+    bench_matmul(isa, batch, m, n, k, false, peak);
+    bench_matmul(isa, batch, m, n, k, true, peak);
   }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Isa isas[] = {
-      {"baseline", true, cpu::baseline::kernel_table(), chains_baseline},
-      {"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"),
-       cpu::avx2::kernel_table(), chains_avx2},
-      {"avx512", __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"),
-       cpu::avx512::kernel_table(), chains_avx512},
-  };
-  for (const Isa& isa : isas) {
-    const bool wanted = argc < 2 || std::string_view(argv[1]) == isa.name;
-    if (isa.runs && wanted) bench(isa);
+  for (const Isa& isa : bench::isas()) {
+    if (isa.runs && (argc < 2 || std::string_view(argv[1]) == isa.name)) bench_all(isa);
   }
 }
