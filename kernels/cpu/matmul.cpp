@@ -66,16 +66,20 @@ struct Cell {
 
 // What is worth packing, decided by strides and sizes alone.
 struct Method {
-  bool dots;  // few rows of a against rows of b along K
+  bool dots;      // few rows of a against rows of b along K
+  int64_t depth;  // of a block
   bool a_in_place, b_in_place, y_in_place;
 
   explicit Method(const Params& p) {
+    constexpr int64_t kStreamedDepth = 32;
     const bool floats = p.dtype == 0;
     dots = p.m <= kDotRows && p.b_k == 1 && p.b_n != 1;
     // A block read many times over becomes dense first: rows far apart evict each other's lines.
     const bool reread = p.m > 4 * product_rows(kPanelVectors) && p.n > 2 * kPanel;
     a_in_place = floats && !dots && (p.a_k == 1 || p.a_m == 1) && !(reread && p.k > kDepth);
     b_in_place = floats && p.b_n == 1 && !reread;
+    // For few rows b only streams by: whole pages of it at a time.
+    depth = p.m <= kDotRows && b_in_place ? kStreamedDepth : kDepth;
     y_in_place = floats && p.alpha == 1 && p.n % kLanes == 0 && !dots;
   }
 };
@@ -89,7 +93,7 @@ struct Scratch {
     Arena arena(base);
     const int64_t rows = std::min(p.m, kRows);
     const int64_t columns = round_up(std::min(p.n, kColumns), kPanel);
-    const int64_t depth = round_up(std::min(p.k, kDepth), kLanes);
+    const int64_t depth = round_up(std::min(p.k, method.depth), kLanes);
     y_row = columns;
     a = arena.take<float>(method.a_in_place ? 0 : rows * depth);
     b = arena.take<float>(method.dots ? 0 : depth * (method.b_in_place ? kLanes : columns));
@@ -109,8 +113,8 @@ class FloatMatmul {
   }
 
   void run(const Cell& cell) {
-    for (int64_t k = 0; k == 0 || k < p_.k; k += kDepth) {
-      const int64_t depth = std::min(kDepth, p_.k - k);
+    for (int64_t k = 0; k == 0 || k < p_.k; k += method_.depth) {
+      const int64_t depth = std::min(method_.depth, p_.k - k);
       method_.dots ? dot(cell, k, depth) : multiply_depth(cell, k, depth);
     }
     if (!method_.y_in_place) store_block(cell);

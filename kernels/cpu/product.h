@@ -120,9 +120,9 @@ void multiply_panel(Product p, int64_t rows, int64_t vectors) {
 
 // C[rows][vectors * kLanes], rows and vectors at least 1; B and C are readable to the last lane.
 inline void multiply(Product p, int64_t rows, int64_t vectors) {
-  const int64_t panels = vectors <= kTileVectors && rows <= product_rows(static_cast<int>(vectors))
-                             ? 1
-                             : (vectors + kPanelVectors - 1) / kPanelVectors;
+  // Few rows fit beside the widest panel, and read B in longer pieces.
+  const int64_t widest = rows <= product_rows(kTileVectors) ? kTileVectors : kPanelVectors;
+  const int64_t panels = (vectors + widest - 1) / widest;
   for (int64_t done = 0, i = 0; i < panels; ++i) {
     const int64_t width = (vectors - done) / (panels - i);
     p.a_k == 1 ? multiply_panel<false>(p, rows, width) : multiply_panel<true>(p, rows, width);
