@@ -108,7 +108,8 @@ fuzz: $(VENV)/dev
 
 # Threads of the libraries times the workers of pytest must not exceed the machine.
 pytest: $(VENV)/npusim $(VENV)/dev
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest tests -n $(JOBS) $(PYTEST_FLAGS)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
+	  $(BIN)/python -m pytest tests -n $(JOBS) --hypothesis-profile=ci $(PYTEST_FLAGS)
 
 # --- the rest --------------------------------------------------------------------------------
 
