@@ -283,23 +283,25 @@ inline int64_t sums_floats(int64_t rows, int64_t taps, int64_t run) {
   return kept * kSumsStride;
 }
 
-// One group of panels against all rows: see multiply_rows.
+// One group of panels against all rows; see multiply_rows. Without `out`, leaves the products in
+// sums[row][kSumsStride]. `next` is what will be multiplied by afterwards.
 template <typename B>
-void multiply_group(const Rows& a, const Panels<B>& b, int64_t panel, int panels, const Output& out,
+void multiply_group(const Rows& a, const Panels<B>& b, int64_t panel, int panels, const Output* out,
                     float* sums, const B* next) {
   const int64_t column = panel * kPanel;
-  const int64_t columns = std::min<int64_t>(panels * kPanel, out.columns - column);
-  const bool in_registers = columns == panels * kPanel && is_linear(out);
+  const int64_t columns = out ? std::min<int64_t>(panels * kPanel, out->columns - column) : 0;
+  const bool in_registers = columns == panels * kPanel && is_linear(*out);
+  const B* group = b.data + panel * b.k * kPanel;
   const KBlocks blocks(a.taps, a.run);
   const Split tiles(a.count, tile_rows(panels));
   for (int64_t i = 0; i < blocks.count(); ++i) {
     const KBlock block = blocks[i];
     const bool last = i + 1 == blocks.count();
-    const B* next_block = last ? next
-                               : b.data + panel * b.k * kPanel +
-                                     (a.tap_k[blocks[i + 1].tap] + blocks[i + 1].begin) * kPanel;
+    const B* soon = next;
+    if (!last) soon = group + (a.tap_k[blocks[i + 1].tap] + blocks[i + 1].begin) * kPanel;
     for (int64_t t = 0; t < tiles.parts; ++t) {
       const int64_t row = tiles.begin(t), rows = tiles.begin(t + 1) - row;
+      const bool keep = blocks.count() > 1 || !out;
       LinearOutput linear;
       Tile<B> tile{.at = a.at + block.tap * a.stride + row,
                    .stride = a.stride,
@@ -307,18 +309,20 @@ void multiply_group(const Rows& a, const Panels<B>& b, int64_t panel, int panels
                    .taps = block.tap_end - block.tap,
                    .begin = block.begin,
                    .run = block.end - block.begin,
-                   .b = b.data + panel * b.k * kPanel,
+                   .b = group,
                    .panel_stride = b.k * kPanel,
-                   .sums = blocks.count() > 1 ? sums + row * kSumsStride : sums,
+                   .sums = keep ? sums + row * kSumsStride : sums,
                    .add_to_sums = i > 0,
-                   .output = nullptr};
+                   .output = nullptr,
+                   .prefetch = t < panels ? soon + t * b.k * kPanel : nullptr};
       if (last && in_registers) {
-        linear = linear_output(out, row, column);
+        linear = linear_output(*out, row, column);
         tile.output = &linear;
       }
-      if (t < panels) tile.prefetch = next_block + t * tile.panel_stride;
       tile_function<B>(static_cast<int>(rows), panels)(tile);
-      if (last && !in_registers) finish(out, row, rows, column, columns, tile.sums, kSumsStride);
+      if (last && out && !in_registers) {
+        finish(*out, row, rows, column, columns, tile.sums, kSumsStride);
+      }
     }
   }
 }
@@ -332,7 +336,7 @@ void multiply_rows(const Rows& a, const Panels<B>& b, int64_t begin, int64_t end
     const int64_t panel = begin + groups.begin(g);
     const int64_t panel_end = begin + groups.begin(g + 1);
     const B* next = b.data + (panel_end < end ? panel_end : panel) * b.k * kPanel;
-    multiply_group(a, b, panel, static_cast<int>(panel_end - panel), out, sums, next);
+    multiply_group(a, b, panel, static_cast<int>(panel_end - panel), &out, sums, next);
   }
 }
 

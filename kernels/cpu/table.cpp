@@ -9,6 +9,7 @@ namespace npusim::cpu::NPUSIM_ISA {
   X(attention)            \
   X(conv)                 \
   X(conv_depthwise)       \
+  X(conv_winograd)        \
   X(copy)                 \
   X(fill)                 \
   X(gemm)                 \
@@ -24,7 +25,8 @@ namespace npusim::cpu::NPUSIM_ISA {
   X(scan)                 \
   X(scatter)              \
   X(softmax)              \
-  X(sort)
+  X(sort)                 \
+  X(winograd_weights)
 
 #define NPUSIM_DECLARE(stem) extern const KernelEntry stem##_kernel;
 #define NPUSIM_LIST(stem) &stem##_kernel,
