@@ -12,6 +12,7 @@ namespace {
 using Params = abi::CopyParams;
 
 constexpr int64_t kBlockBytes = 32768;
+constexpr int64_t kColumnBytes = 256;  // of the rows of y in a transposed block
 // Less is not worth a second worker's attention.
 constexpr int64_t kAloneBytes = 4 * kBlockBytes;
 
@@ -93,7 +94,7 @@ void choose_blocks(Plan& plan, int64_t element_size) {
   const int64_t elements = kBlockBytes / element_size;
   if (plan.walk == Walk::kTranspose) {
     // Whole cache lines on both sides; few enough rows that their lines stay in the cache.
-    plan.b_block = smaller(plan.b.size, 256 / element_size);
+    plan.b_block = smaller(plan.b.size, kColumnBytes / element_size);
     plan.a_block = smaller(plan.a.size, elements / plan.b_block);
   } else {
     plan.b_block = smaller(plan.b.size, elements);
@@ -178,19 +179,40 @@ void transpose_square(const T* x, int64_t x_step, T* y, int64_t y_step) {
   for (int i = 0; i < n; ++i) *reinterpret_cast<typename V::unaligned*>(y + i * y_step) = rows[i];
 }
 
-// x is contiguous along a (rows of y), y along b: squares first, then what they leave.
+// x is contiguous along a (rows of y), y along b. A strip is as many rows of y as a cache line of x
+// has elements: its squares use up x's lines one after another and gather in a small buffer, from
+// which whole lines go to y. Strides that are powers of two then fight over no cache set.
 template <typename T>
 void transpose(const Plan& plan, const T* x, T* y, int64_t rows, int64_t columns) {
-  constexpr int64_t n = 16 / sizeof(T);
+  constexpr int64_t n = 16 / sizeof(T), kLine = 64 / sizeof(T), kMost = kColumnBytes / sizeof(T);
   const int64_t x_step = plan.b.x, y_step = plan.a.y;
-  const int64_t full_rows = rows - rows % n, full_columns = columns - columns % n;
-  for (int64_t r = 0; r < full_rows; r += n) {
-    for (int64_t c = 0; c < full_columns; c += n)
-      transpose_square(x + c * x_step + r, x_step, y + r * y_step + c, y_step);
+  if (columns < n) {  // no square fits: images of three channels
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) y[r * y_step + c] = x[c * x_step + r];
+    }
+    return;
   }
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t done = r < full_rows ? full_columns : 0;
-    for (int64_t c = done; c < columns; ++c) y[r * y_step + c] = x[c * x_step + r];
+  const int64_t full_columns = columns - columns % n;
+  alignas(64) T strip[kLine * kMost];
+  for (int64_t first = 0; first < rows; first += kLine) {
+    const int64_t height = smaller(kLine, rows - first), full_rows = height - height % n;
+    const T* from = x + first;
+    for (int64_t c = 0; c < full_columns; c += n) {
+      for (int64_t r = 0; r < full_rows; r += n)
+        transpose_square(from + c * x_step + r, x_step, strip + r * kMost + c, kMost);
+    }
+    for (int64_t r = 0; r < height; ++r) {
+      const int64_t done = r < full_rows ? full_columns : 0;
+      for (int64_t c = done; c < columns; ++c) strip[r * kMost + c] = from[c * x_step + r];
+    }
+    for (int64_t r = 0; r < height; ++r) {
+      T* to = y + (first + r) * y_step;
+      if (columns == kMost) {
+        std::memcpy(to, strip + r * kMost, kColumnBytes);
+      } else {
+        std::memcpy(to, strip + r * kMost, static_cast<size_t>(columns) * sizeof(T));
+      }
+    }
   }
 }
 

@@ -2,9 +2,9 @@
 // one source for SSE2, AVX2, AVX-512 and NEON. Owns loads, stores, tails, rounding, horizontal
 // sums and the conversions between storage dtypes and compute lanes. `kLanes` floats make a Vec.
 //
-// The only intrinsics of the kernels are the half-precision conversions below. Nothing here (or in
-// any kernel) may instantiate a standard template with external linkage: the linker would keep one
-// copy for all instruction sets, and it could be the one this processor cannot run.
+// The only intrinsics of the kernels are the half-precision conversions and masks below. Nothing
+// here (or in any kernel) may instantiate a standard template with external linkage: the linker
+// would keep one copy for all instruction sets, and it could be the one this processor cannot run.
 #pragma once
 
 #include <cstdint>
@@ -188,6 +188,30 @@ inline void store_part(T* p, Vec v, int64_t n) {
   store(lanes, v);
   std::memcpy(p, lanes, static_cast<size_t>(n) * sizeof(T));
 }
+
+// Where there are masked loads and stores, floats need no detour through memory.
+#if defined(__AVX512F__)
+inline __mmask16 first_mask(int64_t n) {
+  return static_cast<__mmask16>((1u << n) - 1);
+}
+inline Vec load_part(const float* p, int64_t n) {
+  return (Vec)_mm512_maskz_loadu_ps(first_mask(n), p);
+}
+inline void store_part(float* p, Vec v, int64_t n) {
+  _mm512_mask_storeu_ps(p, first_mask(n), (__m512)v);
+}
+#elif defined(__AVX2__)
+inline __m256i first_mask(int64_t n) {
+  static constexpr int32_t kMasks[2 * kLanes] = {-1, -1, -1, -1, -1, -1, -1, -1};
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMasks + kLanes - n));
+}
+inline Vec load_part(const float* p, int64_t n) {
+  return (Vec)_mm256_maskload_ps(p, first_mask(n));
+}
+inline void store_part(float* p, Vec v, int64_t n) {
+  _mm256_maskstore_ps(p, first_mask(n), (__m256)v);
+}
+#endif
 
 // Lane i holds i.
 inline IVec lane_index() {
