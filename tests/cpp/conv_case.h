@@ -78,8 +78,8 @@ template <typename Params>
 std::string describe(const Params& p, const char* kernel, const char* isa) {
   std::string out = std::string(isa) + " " + kernel;
   const auto list = [&](const char* name, const auto& values) {
-    out += std::string(" ") + name;
-    for (const int64_t v : values) out += " " + std::to_string(v);
+    out.append(" ").append(name);
+    for (const int64_t v : values) out.append(" ").append(std::to_string(v));
   };
   list("batch, channels", std::initializer_list<int64_t>{p.batch, p.in_channels, p.out_channels});
   list("in", p.in_size);
