@@ -91,8 +91,10 @@ struct Positions {
   int64_t h_begin, h_end, w_begin, w_end, d_end;
   int64_t count;
 
-  void next() {
-    if (++w < w_end) return;
+  // Positions left in the line.
+  int64_t line() const { return std::min(w_end - w, count); }
+  void next_line() {
+    count -= line();
     w = w_begin;
     if (++h < h_end) return;
     h = h_begin;
@@ -109,25 +111,43 @@ struct Pixels {
   const float* zeros;  // what lies outside
 };
 
+inline bool inside(int64_t i, int64_t limit) {
+  return static_cast<uint64_t>(i) < static_cast<uint64_t>(limit);
+}
+
+// to[i] = pixel c + i * advance of a line, or zeros where that lies outside. Addresses are computed
+// as integers because the ones not chosen may lie anywhere.
+inline void point_along_line(const float* line, const float* zeros, const Axis& w, int64_t c,
+                             int64_t w_stride, int64_t count, const float** to) {
+  const uint64_t step = static_cast<uint64_t>(w_stride) * sizeof(float);
+  const uint64_t first = reinterpret_cast<uintptr_t>(line) + static_cast<uint64_t>(c) * step;
+  const uint64_t advance = static_cast<uint64_t>(w.advance) * step;
+  for (int64_t i = 0; i < count; ++i) {
+    const float* pixel = reinterpret_cast<const float*>(first + static_cast<uint64_t>(i) * advance);
+    to[i] = inside(c + i * w.advance, w.limit) ? pixel : zeros;
+  }
+}
+
 // at[t * stride + r] = the pixel that tap t reads for the r-th position.
 inline void point_at_taps(const Pixels& x, const Axis (&axes)[3], Positions from, const float** at,
                           int64_t stride) {
   const Axis &d = axes[0], &h = axes[1], &w = axes[2];
-  const auto inside = [](int64_t i, int64_t limit) {
-    return static_cast<uint64_t>(i) < static_cast<uint64_t>(limit);
-  };
-  for (int64_t r = 0; r < from.count; ++r, from.next()) {
-    const float** to = at + r;
+  for (; from.count > 0; at += from.line(), from.next_line()) {
+    const float** to = at;
     for (int64_t i = 0; i < d.taps; ++i) {
       const int64_t z = d.base[i] + from.d * d.advance;
       for (int64_t j = 0; j < h.taps; ++j) {
         const int64_t y = h.base[j] + from.h * h.advance;
-        const bool line_inside = inside(z, d.limit) && inside(y, h.limit);
+        const bool any = inside(z, d.limit) && inside(y, h.limit);
         const float* line =
-            line_inside ? x.data + from.n * x.n_stride + z * x.d_stride + y * x.h_stride : nullptr;
+            any ? x.data + from.n * x.n_stride + z * x.d_stride + y * x.h_stride : nullptr;
         for (int64_t k = 0; k < w.taps; ++k, to += stride) {
-          const int64_t c = w.base[k] + from.w * w.advance;
-          *to = line_inside && inside(c, w.limit) ? line + c * x.w_stride : x.zeros;
+          if (any) {
+            const int64_t c = w.base[k] + from.w * w.advance;
+            point_along_line(line, x.zeros, w, c, x.w_stride, from.line(), to);
+          } else {
+            std::fill_n(to, from.line(), x.zeros);
+          }
         }
       }
     }
@@ -137,10 +157,13 @@ inline void point_at_taps(const Pixels& x, const Axis (&axes)[3], Positions from
 // rows[r] = offset of the r-th position's output; strides as in the parameters.
 inline void offsets_of(const Axis (&axes)[3], const int64_t (&strides)[5], Positions from,
                        int64_t* rows, int64_t start) {
-  for (int64_t r = 0; r < from.count; ++r, from.next()) {
-    rows[r] = start + from.n * strides[0] + (axes[0].first + from.d * axes[0].step) * strides[2] +
-              (axes[1].first + from.h * axes[1].step) * strides[3] +
-              (axes[2].first + from.w * axes[2].step) * strides[4];
+  const Axis &d = axes[0], &h = axes[1], &w = axes[2];
+  const int64_t step = w.outputs > 1 ? w.step * strides[4] : 0;
+  for (; from.count > 0; rows += from.line(), from.next_line()) {
+    const int64_t first = start + from.n * strides[0] + (d.first + from.d * d.step) * strides[2] +
+                          (h.first + from.h * h.step) * strides[3] +
+                          (w.first + from.w * w.step) * strides[4];
+    for (int64_t i = 0; i < from.line(); ++i) rows[i] = first + i * step;
   }
 }
 

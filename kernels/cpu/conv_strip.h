@@ -42,6 +42,15 @@ inline void place_strip(Strip& strip, int d, Axis& axis, int64_t from, int64_t o
   axis.limit = strip.extent[d];
 }
 
+// Planes to pixels of C channels.
+template <int C, typename X>
+void interleave(const X* x, int64_t count, int64_t w_stride, int64_t c_stride, float* to) {
+  for (int64_t i = 0; i < count; ++i, x += w_stride, to += C) {
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) to[c] = to_float(x[c * c_stride]);
+  }
+}
+
 // Elements [0, count) of one line: pixels `w_stride` apart, channels `c_stride` apart.
 template <typename X>
 void copy_pixels(const X* x, int64_t count, int64_t channels, int64_t w_stride, int64_t c_stride,
@@ -50,6 +59,9 @@ void copy_pixels(const X* x, int64_t count, int64_t channels, int64_t w_stride, 
     widen(x, to, count * channels);
   } else if (c_stride == 1) {
     for (int64_t i = 0; i < count; ++i) widen(x + i * w_stride, to + i * channels, channels);
+  } else if (channels == 3) {
+    w_stride == 1 ? interleave<3>(x, count, 1, c_stride, to)
+                  : interleave<3>(x, count, w_stride, c_stride, to);
   } else {
     for (int64_t c = 0; c < channels; ++c) {
       for (int64_t i = 0; i < count; ++i) {
