@@ -20,16 +20,17 @@ namespace {
 std::atomic<int64_t> allocations{0};
 }
 
-// Counted, for the promise that running allocates nothing.
-void* operator new(size_t size) {
+// Counted, for the promise that running allocates nothing. Not inlined: GCC would take the malloc
+// behind one and the free behind the other for a mismatch.
+[[gnu::noinline]] void* operator new(size_t size) {
   ++allocations;
   if (void* block = std::malloc(size == 0 ? 1 : size)) return block;
   throw std::bad_alloc();
 }
-void operator delete(void* block) noexcept {
+[[gnu::noinline]] void operator delete(void* block) noexcept {
   std::free(block);
 }
-void operator delete(void* block, size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* block, size_t) noexcept {
   std::free(block);
 }
 
