@@ -61,7 +61,6 @@ def _load_npusim(model: str, folder: Path, threads: int) -> Call:
 
 def _torch_model(model: str, folder: Path, threads: int) -> tuple[Any, list[Any]]:
     import torch
-
     from tests.models import build
 
     torch.set_num_threads(threads)
@@ -170,7 +169,6 @@ PEERS: dict[str, Peer] = {
 def prepare_artifacts(model: str, folder: Path, peers: Sequence[str]) -> None:
     """Writes inputs, the eager outputs and every peer's file into a folder."""
     import torch
-
     from tests.models import build
 
     network, inputs = build(model)

@@ -1,9 +1,10 @@
-// Times the convolutions of ResNet-18 and ResNet-50 (batch 1, 224 x 224) and the linear layers of
-// BERT-base (128 tokens) and ViT-B/16, in network order with weights of their own, so that caches
-// are as warm as in a real run. Prints each distinct shape's best time and share of the
-// multiply-add peak, with one thread and with two.
+// Times the convolutions of ResNet-18 and ResNet-50 (batch 1, 224 x 224), the linear layers of
+// BERT-base (128 tokens) and ViT-B/16, and depthwise convolutions, in network order with weights of
+// their own, so that caches are as warm as in a real run. Prints each distinct shape's best time
+// and share of the multiply-add peak, with one thread and with two.
 //
-//   product_bench [isa] [resnet18|resnet50|bert|vit|mlp] [passes] [Winograd tile: 0, 2 or 4]
+//   product_bench [isa] [resnet18|resnet50|bert|vit|depthwise|mlp] [passes] [Winograd tile: 0, 2 or
+//   4]
 #include <cstring>
 #include <deque>
 #include <map>
@@ -32,6 +33,13 @@ class Network {
       } else {
         add_conv<abi::ConvParams>(channels, columns, in, out, kernel, stride, pad, 0);
       }
+    }
+  }
+
+  void depthwise(int64_t channels, int64_t in, int64_t kernel, int64_t stride, int count) {
+    const int64_t pad = kernel / 2, out = (in + 2 * pad - kernel) / stride + 1;
+    for (int i = 0; i < count; ++i) {
+      add_conv<abi::ConvDepthwiseParams>(channels, channels, in, out, kernel, stride, pad, 0);
     }
   }
 
@@ -114,19 +122,27 @@ class Network {
       p.tile = tile;
       taps = (tile + 2) * (tile + 2);
     }
+    constexpr bool depthwise = std::is_same_v<Params, abi::ConvDepthwiseParams>;
+    const int64_t depth = depthwise ? 1 : channels;
     label(std::to_string(channels) + "->" + std::to_string(columns) + " " + std::to_string(kernel) +
           "x" + std::to_string(kernel) + " s" + std::to_string(stride) + " " + std::to_string(in) +
-          (tile ? " F" + std::to_string(tile) : ""));
-    push(tile ? "conv_winograd" : "conv", &p,
-         {x_.data(), weights((columns + 15) / 16 * 16 * taps * channels), weights(columns),
-          y_.data()},
-         2.0 * static_cast<double>(out * out * columns * kernel * kernel * channels));
+          (tile        ? " F" + std::to_string(tile)
+           : depthwise ? " depthwise"
+                       : ""));
+    push(tile        ? "conv_winograd"
+         : depthwise ? "conv_depthwise"
+                     : "conv",
+         &p,
+         {x_.data(), weights((columns + 15) / 16 * 16 * taps * depth), weights(columns), y_.data()},
+         2.0 * static_cast<double>(out * out * columns * kernel * kernel * depth));
   }
 
   template <typename Params>
   std::deque<Params>& params_of() {
     if constexpr (std::is_same_v<Params, abi::ConvParams>) {
       return convs_;
+    } else if constexpr (std::is_same_v<Params, abi::ConvDepthwiseParams>) {
+      return depthwises_;
     } else {
       return winograds_;
     }
@@ -135,6 +151,7 @@ class Network {
   const bench::Isa& isa_;
   Array x_, y_;
   std::deque<abi::ConvParams> convs_;
+  std::deque<abi::ConvDepthwiseParams> depthwises_;
   std::deque<abi::ConvWinogradParams> winograds_;
   std::deque<abi::GemmParams> gemms_;
   std::deque<Array> weights_;
@@ -182,6 +199,20 @@ void encoder(Network& net, int64_t tokens) {
   }
 }
 
+// The depthwise convolutions of MobileNetV2 and ConvNeXt-T.
+void depthwise(Network& net) {
+  net.depthwise(32, 112, 3, 1, 1);
+  net.depthwise(96, 112, 3, 2, 1);
+  net.depthwise(144, 56, 3, 1, 1);
+  net.depthwise(144, 56, 3, 2, 1);
+  net.depthwise(192, 28, 3, 1, 2);
+  net.depthwise(192, 28, 3, 2, 1);
+  net.depthwise(384, 14, 3, 1, 4);
+  net.depthwise(576, 14, 3, 2, 1);
+  net.depthwise(960, 7, 3, 1, 3);
+  for (int stage = 0; stage < 4; ++stage) net.depthwise(96 << stage, 56 >> stage, 7, 1, 1);
+}
+
 void bench_network(const bench::Isa& isa, std::string_view name, int passes, int tile) {
   Network net(isa);
   if (name == "resnet18") resnet18(net, tile);
@@ -191,6 +222,7 @@ void bench_network(const bench::Isa& isa, std::string_view name, int passes, int
     net.conv(3, 768, 224, 16, 16, 1);
     encoder(net, 197);
   }
+  if (name == "depthwise") depthwise(net);
   if (name == "mlp") {
     net.gemm(1, 16, 16, 20);
     net.gemm(1, 4096, 4096, 2);
@@ -209,7 +241,7 @@ int main(int argc, char** argv) {
   const int tile = argc > 4 ? std::atoi(argv[4]) : 0;
   for (const bench::Isa& isa : bench::isas()) {
     if (!isa.runs || (!isa_name.empty() && isa_name != isa.name)) continue;
-    for (const char* name : {"resnet18", "resnet50", "bert", "vit", "mlp"}) {
+    for (const char* name : {"resnet18", "resnet50", "bert", "vit", "depthwise", "mlp"}) {
       if (network.empty() || network == name) bench_network(isa, name, passes, tile);
     }
   }

@@ -8,14 +8,14 @@
 namespace npusim {
 
 enum class ErrorCode {
-  kFormat,    // the file is not a sound .npubin (or safetensors): truncated, corrupt, hostile
-  kVersion,   // a sound file of a version, feature or kernel this runtime does not have
-  kWeights,   // the checkpoint does not fit the program: missing tensor, wrong shape or dtype
-  kInput,     // the caller's argument is wrong: count, shape, dtype, device, unknown name
-  kDevice,    // the device is missing, out of memory, or failed
-  kData,      // the run met a value it cannot serve (an index out of range)
-  kBusy,      // the executor is already running on another thread
-  kIo,        // a file cannot be opened, read or mapped
+  kFormat,   // the file is not a sound .npubin (or safetensors): truncated, corrupt, hostile
+  kVersion,  // a sound file of a version, feature or kernel this runtime does not have
+  kWeights,  // the checkpoint does not fit the program: missing tensor, wrong shape or dtype
+  kInput,    // the caller's argument is wrong: count, shape, dtype, device, unknown name
+  kDevice,   // the device is missing, out of memory, or failed
+  kData,     // the run met a value it cannot serve (an index out of range)
+  kBusy,     // the executor is already running on another thread
+  kIo,       // a file cannot be opened, read or mapped
 };
 
 class Error : public std::runtime_error {

@@ -31,10 +31,10 @@ struct Failure {
 // One invocation over tasks [begin, end) of a command. Tasks of a command may run in any order,
 // on any worker, at the same time; each output element is written by exactly one task.
 struct KernelCall {
-  const void* params;      // the kernel's struct of abi.h, 8-byte aligned
-  void* const* operands;   // in the order abi.h documents; alignment is that of one element
+  const void* params;     // the kernel's struct of abi.h, 8-byte aligned
+  void* const* operands;  // in the order abi.h documents; alignment is that of one element
   int64_t begin, end;
-  void* scratch;           // scratch(params) bytes, 64-byte aligned, private to this worker
+  void* scratch;  // scratch(params) bytes, 64-byte aligned, private to this worker
   Failure* failure;
 };
 
@@ -49,12 +49,12 @@ struct KernelCheck {
 
 struct KernelEntry {
   const char* name;
-  const char* schema;    // abi::XxxParams::kSchema
-  size_t params_size;    // sizeof(abi::XxxParams)
+  const char* schema;  // abi::XxxParams::kSchema
+  size_t params_size;  // sizeof(abi::XxxParams)
   void (*run)(const KernelCall&);
-  const char* (*check)(const KernelCheck&);                   // nullptr: sound; else the reason
-  int64_t (*tasks)(const void* params, int64_t workers);      // >= 0; 1 runs on the caller alone
-  int64_t (*scratch)(const void* params);                     // bytes a worker
+  const char* (*check)(const KernelCheck&);               // nullptr: sound; else the reason
+  int64_t (*tasks)(const void* params, int64_t workers);  // >= 0; 1 runs on the caller alone
+  int64_t (*scratch)(const void* params);                 // bytes a worker
   // How many operands, counted from the last, the kernel writes; it only reads the others. Null: 1.
   int (*outputs)(const void* params) = nullptr;
 };

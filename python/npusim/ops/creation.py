@@ -58,7 +58,8 @@ def _linspace(node: Node, low: Lowering) -> None:
 
 
 def _eye(node: Node, low: Lowering) -> None:
-    _tabulated(node, low, np.eye(*node.type.shape))
+    rows, columns = node.type.shape
+    _tabulated(node, low, np.eye(rows, columns))
 
 
 def _triangle(keep_lower: bool) -> Callable[[Node, Lowering], None]:

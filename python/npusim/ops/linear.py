@@ -9,7 +9,7 @@ from math import prod
 from npusim.errors import at
 from npusim.ir.graph import Node
 from npusim.ir.types import TensorType, row_major
-from npusim.ops.fused import infer_linear, reference_linear
+from npusim.ops.fused import NO_EPILOGUE, infer_linear, reference_linear
 from npusim.ops.opdef import Case, OpDef, register
 from npusim.ops.scalar import OPCODES, ScalarOp, ScalarProgram, compute_class
 from npusim.program.lowering import Lowering, Param, codes
@@ -59,8 +59,7 @@ def epilogue(
 
     The bias becomes float32 and dense; the residual is the caller's to lay out.
     """
-    act, lo, hi = node.attrs["act"], node.attrs["act_lo"], node.attrs["act_hi"]
-    assert isinstance(act, str) and isinstance(lo, (int, float)) and isinstance(hi, (int, float))
+    act, lo, hi = _activation(node)
     mode = node.attrs["residual"] if residual is not None else 0
     assert isinstance(mode, int)
     operands = []
@@ -72,10 +71,17 @@ def epilogue(
         "has_bias": int(bias is not None),
         "residual": mode,
         "act": OPCODES[act][0],
-        "act_lo": float(lo),
-        "act_hi": float(hi),
+        "act_lo": lo,
+        "act_hi": hi,
     }
     return params, operands
+
+
+def _activation(node: Node) -> tuple[str, float, float]:
+    """Returns an epilogue's activation and the bounds that "clamp" reads."""
+    act, lo, hi = (node.attrs[k] for k in ("act", "act_lo", "act_hi"))
+    assert isinstance(act, str) and isinstance(lo, (int, float)) and isinstance(hi, (int, float))
+    return act, float(lo), float(hi)
 
 
 def rows(low: Lowering, x: View) -> tuple[View, int, int]:
@@ -132,16 +138,15 @@ def _linear_by_matmul(low: Lowering, node: Node, x: View, w: View, y: View) -> N
     cls = compute_class(y.dtype)
     _, _, bias, residual = low.inputs(node)
     mode = node.attrs["residual"]
-    act = activation_program(
-        str(node.attrs["act"]), node.attrs["act_lo"], node.attrs["act_hi"], cls
-    )  # type: ignore[arg-type]
+    act, lo, hi = _activation(node)
+    finish = activation_program(act, lo, hi, cls)
     add = ScalarProgram((cls, cls), (ScalarOp("add", (0, 1), cls),))
     product = low.temp(TensorType(y.dtype, y.shape))
     _matmul_into(low, x, w.permute((1, 0)), product)
     for operand in (bias, residual if mode == 1 else None):
         if operand is not None:
             emit_program(low, add, [product, operand], product)
-    emit_program(low, act, [product], y)
+    emit_program(low, finish, [product], y)
     if residual is not None and mode == 2:
         emit_program(low, add, [y, residual], y)
 
@@ -220,9 +225,8 @@ def _lower_add_matmul(node: Node, low: Lowering) -> None:
 
 def _lower_aten_linear(node: Node, low: Lowering) -> None:
     """aten.linear that no pass turned into npu.linear: same thing without an epilogue."""
-    plain = {"act": "copy", "act_lo": 0.0, "act_hi": 0.0, "residual": 0}
     inputs = (*node.inputs, None, None)[:3]
-    _lower_linear(replace(node, inputs=(*inputs, None), attrs=plain), low)
+    _lower_linear(replace(node, inputs=(*inputs, None), attrs=NO_EPILOGUE), low)
 
 
 _FLOATS = ("float32", "float16", "bfloat16")

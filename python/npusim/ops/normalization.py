@@ -11,7 +11,7 @@ from npusim.ir.types import TensorType
 from npusim.ops.linear import rows
 from npusim.ops.opdef import Case, OpDef, register
 from npusim.ops.pointwise import ScalarBuilder, emit_program
-from npusim.program.lowering import Lowering, codes
+from npusim.program.lowering import Lowering, Param, codes
 from npusim.program.view import View
 
 _FLOATS = ("float32", "float16", "bfloat16")
@@ -54,7 +54,7 @@ def _lower_row_norm(kind: int) -> Callable[[Node, Lowering], None]:
             flat = replace(flat, shape=y.shape, strides=y.strides)
         eps = node.attrs.get("eps")
         affine, vectors = _affine(low, weight, bias if kind == 0 else None)
-        params = {
+        params: dict[str, Param] = {
             "kind": kind,
             "rows": count,
             "size": inner,
@@ -86,7 +86,7 @@ def _emit_group_norm(
     flat_x = x.reshape(shape) or low.dense(x, y.order).reshape(shape)
     assert flat_x is not None
     affine, vectors = _affine(low, weight, bias)
-    params = {
+    params: dict[str, Param] = {
         "batch": x.shape[0],
         "channels": x.shape[1],
         "spatial": spatial,
@@ -164,7 +164,7 @@ def _lower_softmax(log: int) -> Callable[[Node, Lowering], None]:
         x, y, (outer, size, inner) = middle(low, x, node, dim)
         if y.numel == 0:
             return
-        params = {"outer": outer, "size": size, "inner": inner, "log": log}
+        params: dict[str, Param] = {"outer": outer, "size": size, "inner": inner, "log": log}
         dtypes = codes(x_dtype=x.dtype, y_dtype=y.dtype)
         low.emit("softmax", {**params, **dtypes}, [x], [y], in_place=[x])
 

@@ -16,7 +16,7 @@ from npusim.ops.fused import infer_pointwise, reference_pointwise
 from npusim.ops.kernels import POINTWISE_INPUTS, POINTWISE_REGISTERS, RANK
 from npusim.ops.opdef import Case, OpDef, register
 from npusim.ops.scalar import OPCODES, ScalarOp, ScalarProgram, compute_class, result_class
-from npusim.program.lowering import Lowering
+from npusim.program.lowering import Lowering, Param
 from npusim.program.view import View, collapse
 
 Arg = int | tuple[str, float | int]
@@ -437,7 +437,7 @@ def emit_program(low: Lowering, program: ScalarProgram, inputs: Sequence[View], 
             args.append(-len(floats))
         args += [0] * (3 - len(args))
         code += [OPCODES[op.op][0], register[n + index], *args, _CLASS_CODE[op.cls]]
-    params = {
+    params: dict[str, Param] = {
         "rank": len(shape),
         "n_inputs": n,
         "n_instructions": len(program.body),

@@ -8,7 +8,7 @@ from npusim.ir.graph import Graph, Node
 from npusim.ir.types import TensorType
 from npusim.ops.conv import as_tuple, channels_last, spatial, strides5, window_params
 from npusim.ops.opdef import Case, OpDef, register
-from npusim.program.lowering import Lowering, codes
+from npusim.program.lowering import Lowering, Param, codes
 from npusim.program.view import View
 
 Lower = Callable[[Node, Lowering], None]
@@ -46,7 +46,7 @@ def _pool(rank: int, op: int, *, adaptive: bool = False) -> Lower:
         stride = attrs.get("stride") or kernel
         divisor = attrs.get("divisor_override") or 0
         assert isinstance(divisor, int)
-        params = {
+        params: dict[str, Param] = {
             **window_params(
                 x,
                 y,
@@ -101,7 +101,7 @@ def _resize(rank: int, mode: int) -> Lower:
             return
         align = bool(node.attrs.get("align_corners", False))
         scale = _scales(node, x, y, align=align, linear=mode in (1, 2))
-        params = {
+        params: dict[str, Param] = {
             "batch": x.shape[0],
             "channels": x.shape[1],
             "in_size": spatial(x.shape[2:], 1),

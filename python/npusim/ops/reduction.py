@@ -10,7 +10,7 @@ from npusim.ir.types import TensorType, dtype_code
 from npusim.ops.kernels import RANK
 from npusim.ops.normalization import middle
 from npusim.ops.opdef import Case, OpDef, register
-from npusim.program.lowering import Lowering, codes
+from npusim.program.lowering import Lowering, Param, codes
 from npusim.program.view import View, collapse
 
 Lower = Callable[[Node, Lowering], None]
@@ -43,7 +43,7 @@ def emit_reduce(
     elif not reduced_shape:
         reduced_shape, reduced_strides = [1], [0]
     ones = [1] * RANK
-    params = {
+    params: dict[str, Param] = {
         "op": op,
         "rank": len(shape),
         "reduced_rank": len(reduced_shape),
@@ -139,7 +139,7 @@ def _scan(op: int) -> Lower:
         x, y, (outer, size, inner) = middle(low, x, node, dim)
         if y.numel == 0:
             return
-        params = {"outer": outer, "size": size, "inner": inner, "op": op}
+        params: dict[str, Param] = {"outer": outer, "size": size, "inner": inner, "op": op}
         low.emit("scan", {**params, **codes(x_dtype=x.dtype, y_dtype=y.dtype)}, [x], [y])
 
     return lower
@@ -159,7 +159,7 @@ def _emit_sort(low: Lowering, x: View, dim: int, k: int, descending: bool) -> tu
         for d, size in enumerate(x.shape):
             outer *= size if d < dim else 1
             inner *= size if d > dim else 1
-        params = {"outer": outer, "size": x.shape[dim], "inner": inner, "k": k}
+        params: dict[str, Param] = {"outer": outer, "size": x.shape[dim], "inner": inner, "k": k}
         extra = {"descending": int(descending), **codes(dtype=x.dtype)}
         low.emit("sort", {**params, **extra}, [x], [values, indices])
     return values, indices

@@ -13,6 +13,7 @@ tests against zero, and integers wrap on narrowing, as in PyTorch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, cast
 
 # name -> (code, arity, class of the result: "=" same as operands, else "i"; classes allowed)
 # The codes are part of the file format: append, never renumber.
@@ -137,8 +138,8 @@ class ScalarProgram:
     @classmethod
     def from_attr(cls, attr: object) -> ScalarProgram:
         """Inverse of `to_attr`."""
-        inputs, body = attr  # type: ignore[misc]
-        return cls(tuple(inputs), tuple(ScalarOp(o, tuple(a), c) for o, a, c in body))
+        kinds, instructions = cast("tuple[Any, Any]", attr)
+        return cls(tuple(kinds), tuple(ScalarOp(o, tuple(a), c) for o, a, c in instructions))
 
 
 def compute_class(dtype: str) -> str:

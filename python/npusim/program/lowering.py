@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from npusim.program.program import (
 from npusim.program.view import View, collapse
 from npusim.targets import TargetConfig
 
-Param = int | float | Sequence[int | float]
+Param: TypeAlias = "int | float | Sequence[int] | Sequence[float]"
 
 
 @dataclass(slots=True)
@@ -41,7 +42,7 @@ class PendingBuffer:
     bytes: int
     name: str
     static: bool
-    data: bytes = b""
+    data: bytearray = field(default_factory=bytearray)
 
 
 @dataclass(slots=True)
@@ -84,9 +85,9 @@ class Lowering:
     # Making room
 
     def _buffer(
-        self, kind: BufferKind, size: int, name: str, static: bool, data: bytes = b""
+        self, kind: BufferKind, size: int, name: str, static: bool, data: bytearray | None = None
     ) -> int:
-        self.buffers.append(PendingBuffer(kind, size, name, static, data))
+        self.buffers.append(PendingBuffer(kind, size, name, static, data or bytearray()))
         return len(self.buffers) - 1
 
     def temp(self, tensor: TensorType, *, static: bool | None = None, name: str = "") -> View:
@@ -112,7 +113,9 @@ class Lowering:
     def constant(self, array: np.ndarray, dtype: str) -> View:
         """Returns a view of data that travels in the program; `array` holds its raw elements."""
         array = np.ascontiguousarray(array)
-        buffer = self._buffer(BufferKind.CONSTANT, array.nbytes, "", True, array.tobytes())
+        buffer = self._buffer(
+            BufferKind.CONSTANT, array.nbytes, "", True, bytearray(array.tobytes())
+        )
         return View(buffer, 0, dtype, array.shape, row_major(array.shape))
 
     def once(self, key: object, make: object) -> View:

@@ -28,14 +28,17 @@ class View:
 
     @property
     def rank(self) -> int:
+        """Number of dimensions."""
         return len(self.shape)
 
     @property
     def numel(self) -> int:
+        """Number of elements."""
         return prod(self.shape)
 
     @property
     def element_size(self) -> int:
+        """Bytes an element takes."""
         return dtype_size(self.dtype)
 
     def has_strides(self, strides: Sequence[int]) -> bool:

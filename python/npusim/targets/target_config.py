@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from npusim.errors import TargetConstraintError
 
@@ -74,7 +75,10 @@ class TargetConfig:
                 f"Target {origin}: unknown or missing keys {wrong}.",
                 hint=f"A target has exactly these: {sorted(names)}.",
             )
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in data.items()
+        }
+        return cls(**values)
 
 
 def target_names() -> tuple[str, ...]:
