@@ -39,7 +39,9 @@ def load(
     if isinstance(device, str):
         device = Device(device, threads=threads)
     elif threads is not None:
-        raise DeviceError("threads is an option of Device.", hint="Pass it where the device is made.")
+        raise DeviceError(
+            "threads is an option of Device.", hint="Pass it where the device is made."
+        )
     if not isinstance(weights, _runtime.Weights):
         weights = load_weights(weights, native, device)
     return Session(Executor(native, device), weights, method)
