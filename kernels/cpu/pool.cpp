@@ -308,10 +308,14 @@ const char* check(const KernelCheck& c) {
   return digits.dims(p.out_size, p.y_strides + 2, 3).distinct() ? nullptr : kCollides;
 }
 
+int outputs(const void* params) {
+  return static_cast<const Params*>(params)->has_indices ? 2 : 1;
+}
+
 }  // namespace
 
 extern const KernelEntry pool_kernel;
 const KernelEntry pool_kernel = {"pool", Params::kSchema, sizeof(Params), run,
-                                 check,  tasks,           scratch};
+                                 check,  tasks,           scratch,        outputs};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

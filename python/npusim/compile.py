@@ -8,13 +8,8 @@ from typing import Any
 
 from npusim.errors import GraphError
 from npusim.ir.graph import Graph
-from npusim.ir.json import graph_to_json
-from npusim.passes.run import run_passes
-from npusim.program.lowering import Lowering, check_supported
-from npusim.program.plan_memory import plan_memory
-from npusim.program.program import CompiledProgram, Method
+from npusim.program.program import CompiledProgram
 from npusim.targets import TargetConfig
-from npusim.version import __version__
 
 Progress = Callable[[str, int, int], None]
 
@@ -39,11 +34,16 @@ def compile(
         TargetConstraintError: unknown target, or a node that breaks one of its limits.
         GraphError, ExportError: the model is malformed or cannot be exported.
     """
+    # Imported here: `import npusim` brings this function and must stay cheap, without NumPy even.
+    from npusim.passes.run import run_passes
+    from npusim.program.assemble import assemble
+    from npusim.program.lowering import check_supported
+
     config = target if isinstance(target, TargetConfig) else TargetConfig.named(target)
     graph = _graph_of(model)
     lowered = run_passes(graph, config, dump_dir=dump_passes, progress=progress)
     check_supported(lowered, config)
-    return lower_graph(lowered, config)
+    return assemble(lowered, config)
 
 
 def _graph_of(model: str | Path | Graph | tuple[Any, ...]) -> Graph:
@@ -58,35 +58,4 @@ def _graph_of(model: str | Path | Graph | tuple[Any, ...]) -> Graph:
     raise GraphError(
         f"Cannot compile a {type(model).__name__}.",
         hint="Pass the path of an IR file, an IR, or (module, example_args).",
-    )
-
-
-def lower_graph(graph: Graph, target: TargetConfig) -> CompiledProgram:
-    """Turns a graph whose passes have run into a program with one method, `forward`."""
-    low = Lowering(graph, target)
-    inputs, weights = low.bind_arguments()
-    for node in graph.nodes:
-        low.lower_node(node)
-    outputs = low.bind_results()
-    plan = plan_memory(low.buffers, low.init, low.run)
-    return CompiledProgram(
-        target=target.device,
-        kernels=low.kernel_table(),
-        buffers=plan.buffers,
-        methods=(
-            Method(
-                "forward", tuple(low.run.commands), tuple(inputs), tuple(outputs), plan.run_arena
-            ),
-        ),
-        init=Method("init", tuple(low.init.commands), (), (), plan.init_arena),
-        weights=tuple(weights),
-        nodes=tuple(low.nodes),
-        constants=plan.constants,
-        persistent_bytes=plan.persistent,
-        state_bytes=0,
-        metadata={
-            "model": graph.name,
-            "producer": f"npusim {__version__}",
-            "graph": graph_to_json(graph),
-        },
     )

@@ -13,7 +13,7 @@ import torch
 import npusim
 import npusim.ops
 from npusim._runtime import isa_names
-from npusim.compile import lower_graph
+from npusim.program.assemble import assemble
 from npusim.ops.opdef import REGISTRY, Case, OpDef
 from npusim.program.lowering import check_supported
 from npusim.targets import TargetConfig
@@ -41,7 +41,7 @@ def test_op(op: OpDef, case: Case, dtype: str, devices: dict[str, npusim.Device]
     tensors = tensors_for(case, dtype, f"{op.name}{case.inputs}")
     graph = graph_of(op, case, tensors, dtype)
     check_supported(graph, TARGET)
-    program = lower_graph(graph, TARGET)
+    program = assemble(graph, TARGET)
     expected = reference(graph, tensors)
     given = [t for t in tensors if t is not None]
     for isa, device in devices.items():

@@ -54,7 +54,7 @@ class PendingMethod:
 
 
 class Lowering:
-    """Turns one graph into commands. One instance serves one graph once; see `lower_graph`."""
+    """Turns one graph into commands. One instance serves one graph once; see `assemble`."""
 
     def __init__(self, graph: Graph, target: TargetConfig) -> None:
         self.graph = graph
