@@ -84,7 +84,8 @@ inline void accumulate(const Line& line, const X* const (&x)[N], int64_t begin, 
         const Vec weight = Part ? load_part(w, part) : load(w);
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
-          acc[n] += (Part ? load_part(x[n] + offset, part) : load(x[n] + offset)) * weight;
+          const X* from = x[n] + offset + channel;
+          acc[n] += (Part ? load_part(from, part) : load(from)) * weight;
         }
       }
     }
@@ -138,52 +139,54 @@ class LineRunner {
     if (any) {
       x += n * p_.x_strides[0] + line_.d.at * p_.x_strides[2] + line_.h.at * p_.x_strides[3];
     }
-    for (int64_t c = channel; c < channel_end; c += kLanes) {
-      const int64_t columns = std::min<int64_t>(kLanes, channel_end - c);
-      columns == kLanes ? run_channels<false>(x, c, columns) : run_channels<true>(x, c, columns);
-    }
+    int64_t w = 0;
+    for (; w < inner_; ++w) border(x, w, channel, channel_end);
+    for (; w + 8 <= inner_end_; w += 8) inner<8>(x, w, channel, channel_end);
+    if (w + 4 <= inner_end_) w = inner<4>(x, w, channel, channel_end);
+    for (; w < inner_end_; ++w) inner<1>(x, w, channel, channel_end);
+    for (; w < p_.out_size[2]; ++w) border(x, w, channel, channel_end);
   }
 
  private:
-  template <bool Part, typename X>
-  void run_channels(const X* x, int64_t channel, int64_t columns) {
-    int64_t w = 0;
-    for (; w < inner_; ++w) border<Part>(x, w, channel, columns);
-    for (; w + 8 <= inner_end_; w += 8) inner<8, Part>(x, w, channel, columns);
-    if (w + 4 <= inner_end_) w = inner<4, Part>(x, w, channel, columns);
-    for (; w < inner_end_; ++w) inner<1, Part>(x, w, channel, columns);
-    for (; w < p_.out_size[2]; ++w) border<Part>(x, w, channel, columns);
-  }
-
-  template <int N, bool Part, typename X>
-  int64_t inner(const X* x, int64_t w, int64_t channel, int64_t columns) {
+  // N outputs from `w` on whose kernel columns are all inside.
+  template <int N, typename X>
+  int64_t inner(const X* x, int64_t w, int64_t channel, int64_t channel_end) {
     const X* at[N];
-    for (int i = 0; i < N; ++i) {
-      at[i] = x + ((w + i) * p_.stride[2] - p_.pad[2]) * p_.x_strides[4] + channel;
-    }
-    Vec acc[N] = {};
-    accumulate<N, Part>(line_, at, 0, p_.kernel[2], channel, columns, acc);
-    store_outputs<N, Part>(acc, w, channel, columns);
+    for (int i = 0; i < N; ++i) at[i] = x + ((w + i) * p_.stride[2] - p_.pad[2]) * p_.x_strides[4];
+    compute<N>(at, {0, p_.kernel[2], 0}, w, channel, channel_end);
     return w + N;
   }
 
-  template <bool Part, typename X>
-  void border(const X* x, int64_t w, int64_t channel, int64_t columns) {
+  // An output some of whose kernel columns are outside.
+  template <typename X>
+  void border(const X* x, int64_t w, int64_t channel, int64_t channel_end) {
     const Taps taps = valid_taps(p_, 2, w);
-    Vec acc[1] = {};
-    if (taps.begin < taps.end) {
-      const X* const at[1] = {x + taps.at * p_.x_strides[4] + channel};
-      accumulate<1, Part>(line_, at, taps.begin, taps.end, channel, columns, acc);
-    }
-    store_outputs<1, Part>(acc, w, channel, columns);
+    const X* const at[1] = {taps.begin < taps.end ? x + taps.at * p_.x_strides[4] : x};
+    compute<1>(at, taps, w, channel, channel_end);
   }
 
-  template <int N, bool Part>
-  void store_outputs(const Vec (&acc)[N], int64_t w, int64_t channel, int64_t columns) {
+  // Channels run innermost: a pixel's are contiguous, and the pixels of a tile stay near.
+  template <int N, typename X>
+  void compute(const X* const (&at)[N], const Taps& taps, int64_t w, int64_t channel,
+               int64_t channel_end) {
     for (int i = 0; i < N; ++i) {
       s_.y_rows[i] = y_ + (w + i) * p_.y_strides[4];
       if (p_.residual) s_.r_rows[i] = r_ + (w + i) * p_.r_strides[4];
     }
+    int64_t c = channel;
+    for (; c + kLanes <= channel_end; c += kLanes) {
+      Vec acc[N] = {};
+      accumulate<N, false>(line_, at, taps.begin, taps.end, c, kLanes, acc);
+      store_outputs<N, false>(acc, c, kLanes);
+    }
+    if (c == channel_end) return;
+    Vec acc[N] = {};
+    accumulate<N, true>(line_, at, taps.begin, taps.end, c, channel_end - c, acc);
+    store_outputs<N, true>(acc, c, channel_end - c);
+  }
+
+  template <int N, bool Part>
+  void store_outputs(const Vec (&acc)[N], int64_t channel, int64_t columns) {
     if (!Part && linear_) {
       Vec row[N][1];
       for (int i = 0; i < N; ++i) row[i][0] = acc[i];
