@@ -13,8 +13,8 @@ import torch
 import npusim
 import npusim.ops
 from npusim._runtime import isa_names
-from npusim.program.assemble import assemble
 from npusim.ops.opdef import REGISTRY, Case, OpDef
+from npusim.program.assemble import assemble
 from npusim.program.lowering import check_supported
 from npusim.targets import TargetConfig
 from tests.conformance.single_op import assert_close, graph_of, reference, tensors_for
