@@ -83,16 +83,17 @@ lint: $(VENV)/dev
 types: $(VENV)/dev
 	$(BIN)/mypy
 
-CMAKE_TESTS := -G Ninja -DNPUSIM_PYTHON=OFF -DNPUSIM_TESTS=ON -DNPUSIM_WERROR=ON
+CMAKE_TESTS := -G Ninja -DNPUSIM_PYTHON=OFF -DNPUSIM_TESTS=ON
 
 ctest: $(VENV)/dev
-	cmake -S . -B build/test $(CMAKE_TESTS)
-	cmake --build build/test
+	cmake -S . -B build/test $(CMAKE_TESTS) -DNPUSIM_WERROR=ON
+	cmake --build build/test -- -k 0
 	ctest --test-dir build/test --output-on-failure
 
+# Without -Werror: instrumented code misleads GCC's flow warnings; ctest has them all.
 sanitize: $(VENV)/dev
 	cmake -S . -B build/sanitize $(CMAKE_TESTS) -DNPUSIM_SANITIZE=address,undefined
-	cmake --build build/sanitize
+	cmake --build build/sanitize -- -k 0
 	ctest --test-dir build/sanitize --output-on-failure
 
 FUZZ_RUNS ?= 50000

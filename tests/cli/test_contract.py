@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -125,18 +126,24 @@ def test_an_interrupt_while_writing_keeps_the_old_file(
     assert list(tmp_path.iterdir()) == [output]
 
 
-def _interrupt(arguments: list[str], when) -> tuple[int, str]:
+def _interrupt(arguments: list[str], when: Callable[[], bool]) -> tuple[int, str]:
+    """Runs the command line, presses Ctrl-C as soon as `when` holds; returns code and stderr."""
     process = subprocess.Popen(
         [sys.executable, "-m", "npusim.cli", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # What a shell starts in the background ignores Ctrl-C, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    deadline = time.monotonic() + 60
-    while not when() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    try:
+        deadline = time.monotonic() + 60
+        while not when() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     return process.returncode, err
 
 
