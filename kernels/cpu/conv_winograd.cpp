@@ -12,7 +12,7 @@ namespace {
 
 using Params = abi::ConvWinogradParams;
 
-constexpr int64_t kCacheFloats = 160 << 10;  // of transformed input and sums
+constexpr int64_t kCacheFloats = 176 << 10;  // of transformed input and sums
 constexpr int64_t kFewestTiles = 16;         // below, kernels are fetched for too few products
 constexpr int64_t kTasks = 4;                // cut columns when there are fewer blocks than this
 constexpr int64_t kSpread = 16;              // floats that keep points out of the same cache set
@@ -182,9 +182,10 @@ class Block {
                    .run = p_.in_channels,
                    .tap_k = &kTapK};
       const Panels<float> b{u_ + point * size, p_.in_channels};
-      const int64_t soon = std::min(point + 1, plan_.points - 1);
+      const bool more = point + 1 < plan_.points;  // else: the first point of the next group
+      const int64_t soon = more ? panel : std::min(panel + kTilePanels, panels - 1);
       multiply_group(a, b, panel, width, nullptr, s_.sums + point * plan_.y_point,
-                     u_ + soon * size + panel * p_.in_channels * kPanel);
+                     u_ + (more ? point + 1 : 0) * size + soon * p_.in_channels * kPanel);
     }
   }
 

@@ -335,7 +335,10 @@ void multiply_rows(const Rows& a, const Panels<B>& b, int64_t begin, int64_t end
   for (int64_t g = 0; g < groups.parts; ++g) {
     const int64_t panel = begin + groups.begin(g);
     const int64_t panel_end = begin + groups.begin(g + 1);
-    const B* next = b.data + (panel_end < end ? panel_end : panel) * b.k * kPanel;
+    // The group after the last one is the next task's: if not this worker's, then for the cache
+    // that the workers share.
+    const bool more = panel_end * kPanel < out.columns;
+    const B* next = b.data + (more ? panel_end : panel) * b.k * kPanel;
     multiply_group(a, b, panel, static_cast<int>(panel_end - panel), &out, sums, next);
   }
 }
