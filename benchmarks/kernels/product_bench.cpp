@@ -3,8 +3,10 @@
 // their own, so that caches are as warm as in a real run. Prints each distinct shape's best time
 // and share of the multiply-add peak, with one thread and with two.
 //
-//   product_bench [isa] [resnet18|resnet50|bert|vit|depthwise|mlp] [passes] [Winograd tile: 0, 2 or
-//   4]
+//   cmake -S benchmarks/kernels -B build/bench -G Ninja && cmake --build build/bench
+//   build/bench/product_bench [isa] [resnet18|resnet50|bert|vit|depthwise|mlp] [passes] [tile]
+//
+// tile: 2 or 4 runs the stride-1 3x3 layers by Winograd's F(tile x tile, 3x3).
 #include <cstring>
 #include <deque>
 #include <map>
