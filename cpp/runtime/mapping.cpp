@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <string>
 #include <system_error>
 
@@ -62,6 +63,17 @@ std::shared_ptr<const Mapping> Mapping::open(const std::filesystem::path& path) 
 
 Mapping::~Mapping() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+void Mapping::leave(std::span<const std::byte> bytes) const noexcept {
+  const auto address = [](const std::byte* p) { return reinterpret_cast<uintptr_t>(p); };
+  const uintptr_t start = address(bytes_.data()), end = start + bytes_.size();
+  if (address(bytes.data()) < start || address(bytes.data()) + bytes.size() > end) return;
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t first = (address(bytes.data()) + page - 1) / page * page;
+  const uintptr_t last = (address(bytes.data()) + bytes.size()) / page * page;
+  // Advice: should the system not take it, the pages merely stay.
+  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
 }  // namespace npusim

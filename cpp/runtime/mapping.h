@@ -19,6 +19,10 @@ class Mapping {
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
+  // Gives the memory of the whole pages within `bytes` back to the system; whoever reads them again
+  // reads the file again. Bytes of another mapping are left alone.
+  void leave(std::span<const std::byte> bytes) const noexcept;
+
   // Page-aligned; empty for an empty file.
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
 

@@ -320,4 +320,8 @@ std::vector<std::string_view> Checkpoint::names() const {
   return names;
 }
 
+void Checkpoint::leave(const CheckpointTensor& tensor) const noexcept {
+  for (const auto& mapping : mappings_) mapping->leave(tensor.data);
+}
+
 }  // namespace npusim

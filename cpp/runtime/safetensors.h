@@ -47,6 +47,8 @@ class Checkpoint {
   // All tensors, sorted by name.
   const std::vector<CheckpointTensor>& tensors() const noexcept { return tensors_; }
   std::vector<std::string_view> names() const;
+  // Says that nobody will read a tensor soon: its pages need not stay in memory.
+  void leave(const CheckpointTensor& tensor) const noexcept;
 
  private:
   static std::shared_ptr<const Checkpoint> open_file(const std::filesystem::path& path);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <unordered_set>
 
 #include "cpp/runtime/arenas.h"
@@ -22,6 +23,7 @@ class FileTensors final : public TensorSource {
   explicit FileTensors(std::shared_ptr<const Checkpoint> file) : file_(std::move(file)) {}
   const CheckpointTensor* find(std::string_view name) const override { return file_->find(name); }
   std::vector<std::string_view> names() const override { return file_->names(); }
+  void leave(const CheckpointTensor& tensor) const noexcept override { file_->leave(tensor); }
 
  private:
   std::shared_ptr<const Checkpoint> file_;
@@ -138,6 +140,21 @@ std::vector<bool> read_by_methods(const Program& program) {
   return read;
 }
 
+// For each command of init, the weights (by index) that nobody reads behind it.
+std::vector<std::vector<size_t>> last_readings(const Program& program) {
+  const std::vector<bool> kept = read_by_methods(program);
+  std::vector<std::optional<size_t>> last(program.buffers.size());
+  for (size_t i = 0; i < program.init.commands.size(); ++i) {
+    for (const Operand& operand : program.init.commands[i].operands) last[operand.buffer] = i;
+  }
+  std::vector<std::vector<size_t>> ending(program.init.commands.size());
+  for (size_t w = 0; w < program.weights.size(); ++w) {
+    const uint32_t buffer = program.weights[w].buffer;
+    if (last[buffer] && !kept[buffer]) ending[*last[buffer]].push_back(w);
+  }
+  return ending;
+}
+
 uint64_t next_serial() {
   static std::atomic<uint64_t> last{0};
   return ++last;
@@ -161,7 +178,7 @@ std::shared_ptr<const Weights> Weights::load(std::shared_ptr<const Program> prog
   std::shared_ptr<Weights> weights(new Weights(program, std::move(device)));
   weights->extra_ = unused(*program, *source);
   for (size_t i = 0; i < tensors.size(); ++i) weights->place(program->weights[i], *tensors[i]);
-  weights->run_init();
+  weights->run_init(*source, tensors);
   weights->release(std::move(source));
   return weights;
 }
@@ -197,7 +214,10 @@ void Weights::place(const WeightSpec& spec, const CheckpointTensor& tensor) {
   copies_[spec.buffer] = std::move(memory);
 }
 
-void Weights::run_init() {
+// Lets go of each tensor behind the last command that reads it, so that the checkpoint and what is
+// made of it are never in memory as a whole.
+void Weights::run_init(const TensorSource& source,
+                       std::span<const CheckpointTensor* const> tensors) {
   const Method& init = program_->init;
   if (init.commands.empty()) return;
   const std::shared_ptr<Memory> arena = device_->allocate(init.arena_bytes);
@@ -209,7 +229,13 @@ void Weights::run_init() {
   for (const WeightSpec& spec : program_->weights) {
     list->bind(spec.buffer, addresses_[spec.buffer]);
   }
-  list->submit();
+  const std::vector<std::vector<size_t>> ending = last_readings(*program_);
+  list->submit_observed([&](size_t command) {
+    for (size_t w : ending[command]) {
+      copies_[program_->weights[w].buffer].reset();
+      source.leave(*tensors[w]);
+    }
+  });
 }
 
 void Weights::release(std::shared_ptr<const TensorSource> source) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,8 @@ class TensorSource {
   virtual ~TensorSource() = default;
   virtual const CheckpointTensor* find(std::string_view name) const = 0;
   virtual std::vector<std::string_view> names() const = 0;
+  // Says that a tensor will not be read soon; a source that can, gives its memory back.
+  virtual void leave(const CheckpointTensor&) const noexcept {}
 };
 
 // A source without tensors, for programs without weights.
@@ -59,7 +62,7 @@ class Weights {
  private:
   Weights(std::shared_ptr<const Program> program, std::shared_ptr<Device> device);
   void place(const WeightSpec& spec, const CheckpointTensor& tensor);
-  void run_init();
+  void run_init(const TensorSource& source, std::span<const CheckpointTensor* const> tensors);
   void release(std::shared_ptr<const TensorSource> source);
 
   std::shared_ptr<const Program> program_;

@@ -161,6 +161,32 @@ void outlives_replacement(const fs::path& folder) {
   check(checkpoint->find("a")->data[2] == std::byte{2}, "a replaced file stays mapped");
 }
 
+// Whether the page at an address is in this process's memory now; false where the system does not
+// tell.
+bool resident(const std::byte* address) {
+  std::ifstream maps("/proc/self/pagemap", std::ios::binary);
+  uint64_t entry = 0;
+  maps.seekg(static_cast<std::streamoff>(reinterpret_cast<uintptr_t>(address) / 4096 * 8));
+  maps.read(reinterpret_cast<char*>(&entry), sizeof entry);
+  return (entry >> 63) != 0;
+}
+
+void gives_memory_back(const fs::path& folder) {
+  constexpr int kBytes = 1 << 20;
+  write(folder / "w.safetensors", image("{" + entry("a", "U8", "[1048576]", 0, kBytes) + "," +
+                                            entry("b", "U8", "[3]", kBytes, kBytes + 3) + "}",
+                                        kBytes + 3));
+  const auto checkpoint = Checkpoint::open(folder / "w.safetensors");
+  const CheckpointTensor& a = *checkpoint->find("a");
+  const std::byte* middle = a.data.data() + kBytes / 2;
+  const std::byte before = *middle;
+  const bool can_tell = resident(middle);
+  checkpoint->leave(a);
+  check(!can_tell || !resident(middle), "a tensor left takes no memory");
+  check(*middle == before, "and is still there to be read");
+  check(checkpoint->find("b")->data[2] == std::byte{2}, "its neighbour too");
+}
+
 // A folder of its own, removed at the end.
 class Folder {
  public:
@@ -187,5 +213,6 @@ int main() {
   reads_shards(Folder("safetensors_shards").path());
   chooses_in_folders(Folder("safetensors_folder").path());
   outlives_replacement(Folder("safetensors_replaced").path());
+  gives_memory_back(Folder("safetensors_left").path());
   return exit_code();
 }

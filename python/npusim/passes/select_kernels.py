@@ -10,9 +10,10 @@ from npusim.passes.rewriter import reading
 from npusim.passes.shapes import ints
 from npusim.targets.target_config import TargetConfig
 
-# Below these, transforming tiles costs what the fewer multiplications save.
-WINOGRAD_CHANNELS = 32  # in and out
-WINOGRAD_TILES = 16  # tiles a transform-domain product runs over
+WINOGRAD_CHANNELS = 32  # in and out: below, panels of 16 columns run half empty
+TRANSFORM = 9  # multiply-adds' worth of work a transformed point and channel
+WEIGHT_PIXELS = 5  # pixels whose products take as long as fetching the direct form's weights
+WEIGHT_TILES = 16  # tiles whose products take as long as fetching the transformed ones
 
 
 def select_kernels(graph: Graph, target: TargetConfig) -> Graph:
@@ -51,10 +52,11 @@ def conv_algorithm(node: Node, graph: Graph, target: TargetConfig) -> str:
 def winograd_tile(channels: int, out: tuple[int, ...], tiles: tuple[int, ...]) -> int:
     """Returns the tile of the cheapest Winograd form of a 3x3 convolution, or 0 for none.
 
-    F(t x t, 3 x 3) needs (t + 2)² multiplications where the direct form needs 9t², each over the
-    output rounded up to whole tiles; transforming the data costs about as much as (t + 2)² / t² of
-    a pass over input and output. Below `WINOGRAD_CHANNELS` channels or `WINOGRAD_TILES` tiles, the
-    transforms are not repaid.
+    Costs are in multiply-adds, fitted to measurements of ResNet's layers (docs/benchmarks.md). With
+    c input and n output channels, the direct form needs 9·c·n a pixel; F(t x t, 3 x 3) needs
+    (t + 2)²·c·n a tile and about 9·(t + 2)² a tile and channel for the transforms. Fetching the
+    weights costs as much as a few more pixels, or `WEIGHT_TILES` more tiles: Winograd's are
+    (t + 2)² / 9 times as many, which decides for the direct form where images are small.
 
     Args:
         channels: input channels.
@@ -64,13 +66,11 @@ def winograd_tile(channels: int, out: tuple[int, ...], tiles: tuple[int, ...]) -
     batch, out_channels, height, width = out
     if min(channels, out_channels) < WINOGRAD_CHANNELS:
         return 0
-    direct = 9.0 * batch * height * width * channels * out_channels
-    best, cost = 0, direct
+    pair, ends = channels * out_channels, channels + out_channels
+    best, cost = 0, 9 * pair * (batch * height * width + WEIGHT_PIXELS)
     for tile in tiles:
         count = batch * ceil(height / tile) * ceil(width / tile)
-        points = count * (tile + 2) ** 2
-        products = float(points * channels * out_channels)
-        transforms = 8.0 * points * (channels + out_channels)
-        if count >= WINOGRAD_TILES and products + transforms < cost:
-            best, cost = tile, products + transforms
+        points = count * (pair + TRANSFORM * ends) + WEIGHT_TILES * pair
+        if (tile + 2) ** 2 * points < cost:
+            best, cost = tile, (tile + 2) ** 2 * points
     return best
