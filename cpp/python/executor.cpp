@@ -56,10 +56,9 @@ class HeldTensors final : public TensorSource {
 
 std::shared_ptr<Weights> load_weights(std::shared_ptr<Program> program,
                                       std::shared_ptr<Device> device,
-                                      std::shared_ptr<const TensorSource> source,
-                                      bool check_finite) {
+                                      std::shared_ptr<const TensorSource> source, bool check_nan) {
   const py::gil_scoped_release unlocked;
-  const Weights::Options options{.check_finite = check_finite};
+  const Weights::Options options{.check_nan = check_nan};
   return std::const_pointer_cast<Weights>(
       Weights::load(std::move(program), std::move(device), std::move(source), options));
 }
@@ -115,20 +114,19 @@ void bind_executor(py::module_& module) {
       .def_static(
           "from_file",
           [](std::shared_ptr<Program> program, std::shared_ptr<Device> device,
-             const std::filesystem::path& path, bool check_finite) {
+             const std::filesystem::path& path, bool check_nan) {
             return load_weights(std::move(program), std::move(device), open_checkpoint(path),
-                                check_finite);
+                                check_nan);
           },
-          py::arg("program"), py::arg("device"), py::arg("path"), py::arg("check_finite") = false)
+          py::arg("program"), py::arg("device"), py::arg("path"), py::arg("check_nan") = false)
       .def_static(
           "from_memory",
           [](std::shared_ptr<Program> program, std::shared_ptr<Device> device,
-             const py::dict& tensors, bool check_finite) {
+             const py::dict& tensors, bool check_nan) {
             return load_weights(std::move(program), std::move(device),
-                                std::make_shared<HeldTensors>(tensors), check_finite);
+                                std::make_shared<HeldTensors>(tensors), check_nan);
           },
-          py::arg("program"), py::arg("device"), py::arg("tensors"),
-          py::arg("check_finite") = false,
+          py::arg("program"), py::arg("device"), py::arg("tensors"), py::arg("check_nan") = false,
           "tensors: name -> (dtype, shape, address, owner); the elements at address are dense.")
       .def_property_readonly("extra", &Weights::extra,
                              "Tensors of the checkpoint that the program does not use.");

@@ -115,12 +115,12 @@ void convert_floats(std::span<const std::byte> from, DType from_dtype, std::span
   });
 }
 
-int64_t first_not_finite(std::span<const std::byte> values, DType dtype) {
+int64_t first_nan(std::span<const std::byte> values, DType dtype) {
   int64_t found = -1;
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     for (size_t i = 0; i < values.size() / sizeof(T); ++i) {
-      if (!std::isfinite(widen(element<T>(values, i)))) {
+      if (std::isnan(widen(element<T>(values, i)))) {
         found = static_cast<int64_t>(i);
         return;
       }

@@ -15,7 +15,7 @@ bool is_float(DType dtype);
 void convert_floats(std::span<const std::byte> from, DType from_dtype, std::span<std::byte> to,
                     DType to_dtype);
 
-// Index of the first NaN or infinity, or -1.
-int64_t first_not_finite(std::span<const std::byte> values, DType dtype);
+// Index of the first NaN, or -1.
+int64_t first_nan(std::span<const std::byte> values, DType dtype);
 
 }  // namespace npusim

@@ -49,8 +49,8 @@ class Complaints {
     add("wrong dtype", std::string(spec.keys.front()) + " is " + tensor.dtype_name +
                            ", the program needs " + std::string(dtype_name(spec.dtype)));
   }
-  void not_finite(const WeightSpec& spec, int64_t index) {
-    add("not finite", std::string(spec.keys.front()) + " at element " + std::to_string(index));
+  void nan(const WeightSpec& spec, int64_t index) {
+    add("NaN", std::string(spec.keys.front()) + " at element " + std::to_string(index));
   }
   void raise() const {
     if (count_ == 0) return;
@@ -88,9 +88,9 @@ void check(const WeightSpec& spec, const CheckpointTensor* tensor, const Weights
     complaints.misshapen(spec, *tensor);
   } else if (!fits(*tensor, spec.dtype)) {
     complaints.mistyped(spec, *tensor);
-  } else if (options.check_finite && is_float(spec.dtype)) {
-    const int64_t index = first_not_finite(tensor->data, *tensor->dtype);
-    if (index >= 0) complaints.not_finite(spec, index);
+  } else if (options.check_nan && is_float(spec.dtype)) {
+    const int64_t index = first_nan(tensor->data, *tensor->dtype);
+    if (index >= 0) complaints.nan(spec, index);
   }
 }
 

@@ -40,7 +40,7 @@ std::shared_ptr<const TensorSource> open_checkpoint(const std::filesystem::path&
 class Weights {
  public:
   struct Options {
-    bool check_finite = false;  // refuse NaN and infinity
+    bool check_nan = false;  // refuse NaN; infinities have uses, in masks
   };
 
   // Throws Error(kWeights) that names every missing and every unfitting tensor at once. The source

@@ -106,14 +106,14 @@ class Weights:
 
     @staticmethod
     def from_file(
-        program: Program, device: Device, path: str | PathLike[str], check_finite: bool = False
+        program: Program, device: Device, path: str | PathLike[str], check_nan: bool = False
     ) -> Weights: ...
     @staticmethod
     def from_memory(
         program: Program,
         device: Device,
         tensors: Mapping[str, tuple[str, tuple[int, ...], int, object]],
-        check_finite: bool = False,
+        check_nan: bool = False,
     ) -> Weights:
         """tensors: name -> (dtype, shape, address, owner); the elements at address are dense."""
 

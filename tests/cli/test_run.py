@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import npusim
 
@@ -98,7 +99,19 @@ def test_wrong_weights_are_refused(
     truncated = tmp_path / "truncated.safetensors"
     truncated.write_bytes(mlp.weights.read_bytes()[:-10])
     cli(*arguments, "--weights", truncated).refused("truncated.safetensors")
+    poisoned = tmp_path / "poisoned.safetensors"
+    state = load_file(mlp.weights)
+    state["0.weight"][0, 1] = float("nan")
+    save_file(state, poisoned)
+    cli(*arguments, "--weights", poisoned).refused("NaN: 0.weight at element 1")
     assert not (tmp_path / "out").exists()
+
+
+def test_unused_weights_are_named(cli: Cli, mlp: Compiled, tmp_path: Path) -> None:
+    spare = tmp_path / "spare.safetensors"
+    save_file({**load_file(mlp.weights), "spare": torch.zeros(2)}, spare)
+    arguments = ("run", mlp.program, "--input", mlp.x, "--weights", spare, "-o", tmp_path / "out")
+    assert cli(*arguments, "--json").json["unused_weights"] == ["spare"]
 
 
 def test_a_graph_is_no_program(cli: Cli, mlp: Compiled, tmp_path: Path) -> None:

@@ -161,8 +161,8 @@ def test_nan_is_found_when_asked_for(device: npusim.Device) -> None:
     state = programs.mlp_weights()
     state["w1"][3, 5] = np.nan
     npusim.load_weights(state, programs.mlp(), device)
-    with pytest.raises(npusim.WeightMismatchError, match="not finite: w1 at element 53"):
-        npusim.load_weights(state, programs.mlp(), device, check_finite=True)
+    with pytest.raises(npusim.WeightMismatchError, match="NaN: w1 at element 53"):
+        npusim.load_weights(state, programs.mlp(), device, check_nan=True)
 
 
 def test_missing_weights_are_refused(device: npusim.Device) -> None:

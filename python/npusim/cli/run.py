@@ -38,12 +38,10 @@ def run(
     """Run a program on inputs from .npy files."""
     compiled = open_program(program)
     arrays = read_inputs(inputs, compiled.input_specs)
-    session = npusim.load(
-        compiled,
-        weights=readable(weights) if weights else None,
-        device=device or compiled.target,
-        threads=threads,
-    )
+    on = npusim.Device(device or compiled.target, threads=threads)
+    source = readable(weights) if weights else None
+    checked = npusim.load_weights(source, compiled, on, check_nan=True)
+    session = npusim.load(compiled, weights=checked, device=on)
     results = session(*arrays.values())
     names = [spec.name for spec in compiled.output_specs]
     outputs = {n: np.asarray(r) for n, r in zip(names, results, strict=True)}
@@ -56,6 +54,11 @@ def run(
         "outputs": [
             {"name": name, "dtype": str(a.dtype), "shape": list(a.shape), "path": str(path)}
             for (name, a), path in zip(outputs.items(), paths, strict=True)
-        ]
+        ],
+        "unused_weights": checked.extra,
     }
-    return Answer(data, [table(rows, "output", "type", "file")])
+    lines = [table(rows, "output", "type", "file")]
+    if checked.extra:
+        few = ", ".join(checked.extra[:3]) + (", …" if len(checked.extra) > 3 else "")
+        lines.append(f"The program does not use {len(checked.extra)} tensors of the file: {few}")
+    return Answer(data, lines)

@@ -34,7 +34,7 @@ def load_weights(
     program: ProgramLike,
     device: _runtime.Device,
     *,
-    check_finite: bool = False,
+    check_nan: bool = False,
 ) -> Weights:
     """Loads a checkpoint for a program onto a device, and runs the program's weight recipe.
 
@@ -47,7 +47,7 @@ def load_weights(
             to torch or NumPy tensors. None for a program without weights.
         program: a CompiledProgram or the path of one.
         device: where they go.
-        check_finite: refuse NaN and infinity.
+        check_nan: refuse NaN. Infinities have uses, in masks for one.
 
     Raises:
         WeightMismatchError: tensors are missing or do not fit; all are listed at once.
@@ -60,10 +60,10 @@ def load_weights(
     if not isinstance(source, Mapping):
         path = Path(source)
         if path.suffix not in _PICKLES:
-            return Weights.from_file(native, device, path, check_finite)
+            return Weights.from_file(native, device, path, check_nan)
         source = _read_pickle(path)
     tensors = {name: _held(name, tensor) for name, tensor in source.items() if _is_tensor(tensor)}
-    return Weights.from_memory(native, device, tensors, check_finite)
+    return Weights.from_memory(native, device, tensors, check_nan)
 
 
 def _read_pickle(path: Path) -> Mapping[str, Any]:
