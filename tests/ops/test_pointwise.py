@@ -8,9 +8,9 @@ import torch
 import npusim
 from npusim.ir.graph import Graph, Node, Output, Value
 from npusim.ir.types import TensorType
-from npusim.ops.pointwise import ScalarBuilder, program_attr, register_pressure
+from npusim.ops.pointwise_kernel import register_pressure
 from npusim.ops.reference import run_graph
-from npusim.ops.scalar import ScalarProgram
+from npusim.ops.scalar import ScalarBuilder, ScalarProgram
 
 
 def graph_of(
@@ -18,7 +18,7 @@ def graph_of(
 ) -> Graph:
     """Returns a graph of one npu.pointwise over inputs of one shape."""
     inputs = tuple(Value(f"x{i}", TensorType(d, shape)) for i, d in enumerate(dtypes))
-    attrs = {"program": program_attr(program), "dtype": dtype}
+    attrs = {"program": program.to_attr(), "dtype": dtype}
     output = Value("y", TensorType(dtype, shape))
     node = Node("node", "npu.pointwise", tuple(v.name for v in inputs), (output,), attrs)
     return Graph("g", inputs, (Output("y", "y"),), (), (), (node,))

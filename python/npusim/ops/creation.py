@@ -66,8 +66,8 @@ def _triangle(keep_lower: bool) -> Callable[[Node, Lowering], None]:
     """tril, triu: a where against a tabulated mask of the last two dimensions."""
 
     def lower(node: Node, low: Lowering) -> None:
-        from npusim.ops.pointwise import ScalarBuilder, emit_program
-        from npusim.ops.scalar import compute_class
+        from npusim.ops.pointwise_kernel import emit_program
+        from npusim.ops.scalar import ScalarBuilder, compute_class
 
         x = low.inputs(node)[0]
         assert x is not None

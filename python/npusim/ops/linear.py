@@ -133,7 +133,7 @@ def _lower_linear(node: Node, low: Lowering) -> None:
 def _linear_by_matmul(low: Lowering, node: Node, x: View, w: View, y: View) -> None:
     """float64, which gemm does not pack: the product, then bias, residual and activation."""
     from npusim.ops.fused import activation_program
-    from npusim.ops.pointwise import emit_program
+    from npusim.ops.pointwise_kernel import emit_program
 
     cls = compute_class(y.dtype)
     _, _, bias, residual = low.inputs(node)
@@ -213,7 +213,7 @@ def _lower_add_matmul(node: Node, low: Lowering) -> None:
     if beta == 0:
         _matmul_into(low, a, b, y, float(alpha))
         return
-    from npusim.ops.pointwise import emit_program
+    from npusim.ops.pointwise_kernel import emit_program
 
     product = low.temp(TensorType(y.dtype, y.shape))
     _matmul_into(low, a, b, product, float(alpha))

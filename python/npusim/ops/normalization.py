@@ -10,7 +10,8 @@ from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.types import TensorType
 from npusim.ops.linear import rows
 from npusim.ops.opdef import Case, OpDef, register
-from npusim.ops.pointwise import ScalarBuilder, emit_program
+from npusim.ops.pointwise_kernel import emit_program
+from npusim.ops.scalar import ScalarBuilder
 from npusim.program.lowering import Lowering, Param, codes
 from npusim.program.view import View
 

@@ -1,64 +1,23 @@
 """Pointwise operators: one scalar formula an element.
 
-Owns how each ATen pointwise op reads as a ScalarProgram, and the lowering of a program (a single
-op, or a chain fused by `passes/fuse_pointwise.py` into `npu.pointwise`) to the `pointwise` kernel:
-register allocation and the collapsed iteration space.
+Owns how each ATen pointwise op reads as a ScalarProgram. Chains of them are fused into
+`npu.pointwise` by `passes/fuse_pointwise.py`; `pointwise_kernel.py` emits programs of either kind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from npusim.errors import TargetConstraintError, at
+from npusim.errors import at
 from npusim.ir.graph import Attr, Graph, Node
-from npusim.ir.types import DTYPES, dtype_code
+from npusim.ir.types import DTYPES
 from npusim.ops.fused import infer_pointwise, reference_pointwise
-from npusim.ops.kernels import POINTWISE_INPUTS, POINTWISE_REGISTERS, RANK
 from npusim.ops.opdef import Case, OpDef, register
-from npusim.ops.scalar import OPCODES, ScalarOp, ScalarProgram, compute_class, result_class
-from npusim.program.lowering import Lowering, Param
-from npusim.program.view import View, collapse
+from npusim.ops.pointwise_kernel import emit_program
+from npusim.ops.scalar import OPCODES, Arg, ScalarBuilder, ScalarProgram, compute_class
+from npusim.program.lowering import Lowering
 
-Arg = int | tuple[str, float | int]
-_CLASS_CODE = {"f": 0, "d": 1, "i": 2}
 _CLASS_RANK = {"i": 0, "f": 1, "d": 2}
-
-
-class ScalarBuilder:
-    """Writes a ScalarProgram instruction by instruction; methods return value indices."""
-
-    def __init__(self, inputs: Sequence[str]) -> None:
-        self.inputs = tuple(inputs)
-        self.classes = list(inputs)
-        self.body: list[ScalarOp] = []
-
-    def op(self, name: str, cls: str, *args: Arg) -> int:
-        """Appends an instruction; integer and float literals are ("const", value)."""
-        instruction = ScalarOp(name, args, cls)
-        self.body.append(instruction)
-        self.classes.append(result_class(instruction))
-        return len(self.classes) - 1
-
-    def to(self, arg: Arg, cls: str) -> Arg:
-        """Returns the value converted to a class; literals and equal classes cost nothing."""
-        if isinstance(arg, tuple):
-            value = arg[1]
-            return ("const", float(value) if cls != "i" else int(value))
-        if self.classes[arg] == cls:
-            return arg
-        return self.op(f"to_{cls}", self.classes[arg], arg)
-
-    def build(self, dtype: str) -> ScalarProgram:
-        """Returns the program; the last value is converted to what `dtype` stores."""
-        last = len(self.classes) - 1
-        wanted = compute_class(dtype)
-        if dtype == "bool" and self.classes[last] != "i":
-            self.op("to_bool", self.classes[last], last)
-        elif self.classes[last] != wanted:
-            self.op(f"to_{wanted}", self.classes[last], last)
-        elif not self.body:
-            self.op("copy", wanted, last)
-        return ScalarProgram(self.inputs, tuple(self.body))
 
 
 def _operands(node: Node, graph: Graph) -> tuple[ScalarBuilder, list[Arg]]:
@@ -367,93 +326,6 @@ def _log_sigmoid(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
 def _convert(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
     """Dtype conversion; through the narrower storage when the store itself does not round."""
     b.op("copy", b.classes[0], args[0])
-
-
-# Emitting
-
-
-def program_attr(program: ScalarProgram) -> Attr:
-    """Returns the program in the form a node's attribute takes."""
-    return program.to_attr()  # type: ignore[return-value]
-
-
-def _allocate(program: ScalarProgram) -> tuple[list[int], int]:
-    """Gives each value a register (inputs keep theirs): returns them and the number in use.
-
-    A register is free again behind the last use of its value; a register belongs to no class.
-    """
-    n = len(program.inputs)
-    last = {n + len(program.body) - 1: len(program.body)}
-    for index, op in enumerate(program.body):
-        last.update((a, index) for a in op.args if isinstance(a, int))
-    register: list[int] = list(range(n))
-    free: list[int] = []
-    top = n
-    dying: dict[int, list[int]] = {}
-    for value, index in last.items():
-        dying.setdefault(index, []).append(value)
-    for index in range(len(program.body)):
-        if free:
-            chosen = free.pop()
-        else:
-            chosen, top = top, top + 1
-        register.append(chosen)
-        free.extend(register[v] for v in dying.get(index, ()))
-        if n + index not in last:
-            free.append(chosen)
-    return register, top
-
-
-def register_pressure(program: ScalarProgram) -> int:
-    """Returns how many registers the program needs; the target has a limit."""
-    return _allocate(program)[1]
-
-
-def emit_program(low: Lowering, program: ScalarProgram, inputs: Sequence[View], y: View) -> None:
-    """Emits y = program(inputs) with broadcasting."""
-    if y.numel == 0:
-        return
-    views = [x.expand(y.shape) for x in inputs]
-    shape, (ys, *xs) = collapse(y.shape, y.strides, *(v.strides for v in views))
-    if len(shape) > RANK:
-        raise TargetConstraintError(
-            f"A pointwise chain over {len(shape)} non-mergeable dimensions exceeds {RANK}."
-        )
-    register, used = _allocate(program)
-    assert used <= POINTWISE_REGISTERS and len(inputs) <= POINTWISE_INPUTS
-    floats: list[float] = []
-    ints: list[int] = []
-    code: list[int] = []
-    n = len(inputs)
-    for index, op in enumerate(program.body):
-        args = []
-        for position, arg in enumerate(op.args):
-            if isinstance(arg, int):
-                args.append(register[arg])
-                continue
-            integer = op.cls == "i" or (op.op == "where" and position == 0)
-            floats.append(float(arg[1]))
-            ints.append(int(arg[1]) if integer else 0)
-            args.append(-len(floats))
-        args += [0] * (3 - len(args))
-        code += [OPCODES[op.op][0], register[n + index], *args, _CLASS_CODE[op.cls]]
-    params: dict[str, Param] = {
-        "rank": len(shape),
-        "n_inputs": n,
-        "n_instructions": len(program.body),
-        "result": register[-1],
-        "result_class": _CLASS_CODE[result_class(program.body[-1])],
-        "y_dtype": dtype_code(y.dtype),
-        "x_dtype": [dtype_code(v.dtype) for v in views],
-        "x_class": [_CLASS_CODE[c] for c in program.inputs],
-        "shape": shape + [1] * (RANK - len(shape)),
-        "y_strides": ys,
-        "x_strides": [s for row in xs for s in row + [0] * (RANK - len(row))],
-        "code": code,
-        "constants": floats,
-        "int_constants": ints,
-    }
-    low.emit("pointwise", params, views, [y], in_place=views)
 
 
 def _lower_fused(node: Node, low: Lowering) -> None:

@@ -110,7 +110,8 @@ def _norm(node: Node, low: Lowering) -> None:
     if p in (1.0, 2.0):
         emit_reduce(low, x, y, dims, L2 if p == 2.0 else SUM_OF_ABSOLUTES)
         return
-    from npusim.ops.pointwise import ScalarBuilder, emit_program
+    from npusim.ops.pointwise_kernel import emit_program
+    from npusim.ops.scalar import ScalarBuilder
 
     builder = ScalarBuilder("f")
     builder.op("abs", "f", 0)

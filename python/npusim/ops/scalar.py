@@ -12,8 +12,9 @@ tests against zero, and integers wrap on narrowing, as in PyTorch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 # name -> (code, arity, class of the result: "=" same as operands, else "i"; classes allowed)
 # The codes are part of the file format: append, never renumber.
@@ -102,6 +103,9 @@ OPCODES: dict[str, tuple[int, int, str, str]] = {
 }
 
 
+Arg: TypeAlias = "int | tuple[str, float | int]"  # see ScalarOp.args
+
+
 @dataclass(frozen=True, slots=True)
 class ScalarOp:
     """One instruction in single-assignment form.
@@ -115,7 +119,7 @@ class ScalarOp:
     """
 
     op: str
-    args: tuple[int | tuple[str, float | int], ...]
+    args: tuple[Arg, ...]
     cls: str
 
 
@@ -131,7 +135,7 @@ class ScalarProgram:
     inputs: tuple[str, ...]
     body: tuple[ScalarOp, ...]
 
-    def to_attr(self) -> tuple[object, ...]:
+    def to_attr(self) -> Any:
         """Returns the program as nested tuples, the form a node's attribute can hold."""
         return (self.inputs, tuple((o.op, o.args, o.cls) for o in self.body))
 
@@ -153,3 +157,40 @@ def result_class(op: ScalarOp) -> str:
     """Returns the compute class of an instruction's result."""
     result = OPCODES[op.op][2]
     return op.cls if result == "=" else result
+
+
+class ScalarBuilder:
+    """Writes a ScalarProgram instruction by instruction; methods return value indices."""
+
+    def __init__(self, inputs: Sequence[str]) -> None:
+        self.inputs = tuple(inputs)
+        self.classes = list(inputs)
+        self.body: list[ScalarOp] = []
+
+    def op(self, name: str, cls: str, *args: Arg) -> int:
+        """Appends an instruction; integer and float literals are ("const", value)."""
+        instruction = ScalarOp(name, args, cls)
+        self.body.append(instruction)
+        self.classes.append(result_class(instruction))
+        return len(self.classes) - 1
+
+    def to(self, arg: Arg, cls: str) -> Arg:
+        """Returns the value converted to a class; literals and equal classes cost nothing."""
+        if isinstance(arg, tuple):
+            value = arg[1]
+            return ("const", float(value) if cls != "i" else int(value))
+        if self.classes[arg] == cls:
+            return arg
+        return self.op(f"to_{cls}", self.classes[arg], arg)
+
+    def build(self, dtype: str) -> ScalarProgram:
+        """Returns the program; the last value is converted to what `dtype` stores."""
+        last = len(self.classes) - 1
+        wanted = compute_class(dtype)
+        if dtype == "bool" and self.classes[last] != "i":
+            self.op("to_bool", self.classes[last], last)
+        elif self.classes[last] != wanted:
+            self.op(f"to_{wanted}", self.classes[last], last)
+        elif not self.body:
+            self.op("copy", wanted, last)
+        return ScalarProgram(self.inputs, tuple(self.body))

@@ -68,7 +68,7 @@ def _grow(cone: Cone, target: TargetConfig) -> Node | None:
 
 
 def _fits(program: ScalarProgram, operands: list[str], target: TargetConfig) -> bool:
-    from npusim.ops.pointwise import register_pressure
+    from npusim.ops.pointwise_kernel import register_pressure
 
     return (
         len(operands) <= target.pointwise_inputs

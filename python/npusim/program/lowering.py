@@ -198,7 +198,7 @@ class Lowering:
         """Returns x in another dtype, dense in x's order; x itself when nothing changes."""
         if x.dtype == dtype:
             return x
-        from npusim.ops.pointwise import emit_program
+        from npusim.ops.pointwise_kernel import emit_program
         from npusim.ops.scalar import ScalarOp, ScalarProgram, compute_class
 
         cls = compute_class(x.dtype)

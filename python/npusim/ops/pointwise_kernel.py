@@ -1,0 +1,93 @@
+"""ScalarPrograms on the `pointwise` kernel: register allocation, iteration space, parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from npusim.errors import TargetConstraintError
+from npusim.ir.types import dtype_code
+from npusim.ops.kernels import POINTWISE_INPUTS, POINTWISE_REGISTERS, RANK
+from npusim.ops.scalar import OPCODES, ScalarProgram, result_class
+from npusim.program.lowering import Lowering, Param
+from npusim.program.view import View, collapse
+
+_CLASS_CODE = {"f": 0, "d": 1, "i": 2}
+
+
+def _allocate(program: ScalarProgram) -> tuple[list[int], int]:
+    """Gives each value a register (inputs keep theirs): returns them and the number in use.
+
+    A register is free again behind the last use of its value; a register belongs to no class.
+    """
+    n = len(program.inputs)
+    last = {n + len(program.body) - 1: len(program.body)}
+    for index, op in enumerate(program.body):
+        last.update((a, index) for a in op.args if isinstance(a, int))
+    register: list[int] = list(range(n))
+    free: list[int] = []
+    top = n
+    dying: dict[int, list[int]] = {}
+    for value, index in last.items():
+        dying.setdefault(index, []).append(value)
+    for index in range(len(program.body)):
+        if free:
+            chosen = free.pop()
+        else:
+            chosen, top = top, top + 1
+        register.append(chosen)
+        free.extend(register[v] for v in dying.get(index, ()))
+        if n + index not in last:
+            free.append(chosen)
+    return register, top
+
+
+def register_pressure(program: ScalarProgram) -> int:
+    """Returns how many registers the program needs; the target has a limit."""
+    return _allocate(program)[1]
+
+
+def emit_program(low: Lowering, program: ScalarProgram, inputs: Sequence[View], y: View) -> None:
+    """Emits y = program(inputs) with broadcasting."""
+    if y.numel == 0:
+        return
+    views = [x.expand(y.shape) for x in inputs]
+    shape, (ys, *xs) = collapse(y.shape, y.strides, *(v.strides for v in views))
+    if len(shape) > RANK:
+        raise TargetConstraintError(
+            f"A pointwise chain over {len(shape)} non-mergeable dimensions exceeds {RANK}."
+        )
+    register, used = _allocate(program)
+    assert used <= POINTWISE_REGISTERS and len(inputs) <= POINTWISE_INPUTS
+    floats: list[float] = []
+    ints: list[int] = []
+    code: list[int] = []
+    n = len(inputs)
+    for index, op in enumerate(program.body):
+        args = []
+        for position, arg in enumerate(op.args):
+            if isinstance(arg, int):
+                args.append(register[arg])
+                continue
+            integer = op.cls == "i" or (op.op == "where" and position == 0)
+            floats.append(float(arg[1]))
+            ints.append(int(arg[1]) if integer else 0)
+            args.append(-len(floats))
+        args += [0] * (3 - len(args))
+        code += [OPCODES[op.op][0], register[n + index], *args, _CLASS_CODE[op.cls]]
+    params: dict[str, Param] = {
+        "rank": len(shape),
+        "n_inputs": n,
+        "n_instructions": len(program.body),
+        "result": register[-1],
+        "result_class": _CLASS_CODE[result_class(program.body[-1])],
+        "y_dtype": dtype_code(y.dtype),
+        "x_dtype": [dtype_code(v.dtype) for v in views],
+        "x_class": [_CLASS_CODE[c] for c in program.inputs],
+        "shape": shape + [1] * (RANK - len(shape)),
+        "y_strides": ys,
+        "x_strides": [s for row in xs for s in row + [0] * (RANK - len(row))],
+        "code": code,
+        "constants": floats,
+        "int_constants": ints,
+    }
+    low.emit("pointwise", params, views, [y], in_place=views)
