@@ -208,16 +208,16 @@ void keeps_weights_that_are_read_in_place() {
 
 void converts_float_weights_and_refuses_others() {
   CopyProgram program = weighted();
-  const auto load = [&](DType dtype, std::vector<int64_t> shape, size_t bytes, bool finite) {
+  const auto load = [&](DType dtype, std::vector<int64_t> shape, size_t bytes, bool check_nan) {
     auto tensors = std::make_shared<Tensors>();
     tensors->add("w", dtype, std::move(shape), std::vector<std::byte>(bytes, std::byte{0xFF}));
-    return Weights::load(program.get(), cpu(), tensors, {.check_finite = finite});
+    return Weights::load(program.get(), cpu(), tensors, {.check_nan = check_nan});
   };
   load(DType::kFloat64, {4}, 32, false);
   load(DType::kFloat16, {4}, 8, false);
   load(DType::kBfloat16, {4}, 8, false);
   const auto code = ErrorCode::kWeights;
-  check_refused(code, "not finite: w", [&] { load(DType::kBfloat16, {4}, 8, true); });
+  check_refused(code, "NaN: w", [&] { load(DType::kBfloat16, {4}, 8, true); });
   check_refused(code, "wrong shape: w is [2, 2]",
                 [&] { load(DType::kFloat32, {2, 2}, 16, false); });
   check_refused(code, "wrong dtype: w is int32", [&] { load(DType::kInt32, {4}, 16, false); });
