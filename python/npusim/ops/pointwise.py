@@ -251,12 +251,6 @@ def _leaky_relu(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
     b.op("where", cls, b.op("gt", cls, x, b.to(("const", 0), cls)), x, scaled)
 
 
-def _prelu(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
-    cls, (x, weight) = _class_of(node), args
-    scaled = b.op("mul", cls, x, weight)
-    b.op("where", cls, b.op("gt", cls, x, b.to(("const", 0), cls)), x, scaled)
-
-
 def _elu(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
     cls, x = _class_of(node), args[0]
     alpha, scale, input_scale = (
