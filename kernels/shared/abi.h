@@ -12,6 +12,7 @@ inline constexpr int kPointwiseInputs = 12;
 inline constexpr int kPointwiseInstructions = 64;
 inline constexpr int kPointwiseRegisters = 16;
 inline constexpr int kIndexTensors = 6;
+inline constexpr int kLinearSegments = 4;
 
 enum class DType : int32_t {
   kFloat32 = 0,
@@ -411,7 +412,7 @@ struct MatmulParams {
 };
 static_assert((sizeof(MatmulParams) + 7) / 8 * 8 == 264);
 
-// operands: q, k, v, [mask], y
+// operands: q, k, v, [mask], [position], y
 struct AttentionParams {
   int64_t batch;
   int64_t heads;
@@ -426,18 +427,115 @@ struct AttentionParams {
   int64_t y_strides[3];
   int64_t mask_strides[4];
   int64_t causal_offset;
+  int64_t window;
   int32_t has_mask;
   int32_t mask_dtype;
   int32_t causal;
+  int32_t has_position;
   int32_t dtype;
   float scale;
+  float softcap;
   static constexpr const char* kSchema =
       "batch:i64 heads:i64 kv_heads:i64 q_len:i64 kv_len:i64 head_dim:i64 v_dim:i64 "
       "q_strides:i64[3] k_strides:i64[3] v_strides:i64[3] y_strides:i64[3] "
-      "mask_strides:i64[4] causal_offset:i64 has_mask:i32 mask_dtype:i32 causal:i32 "
-      "dtype:i32 scale:f32";
+      "mask_strides:i64[4] causal_offset:i64 window:i64 has_mask:i32 mask_dtype:i32 "
+      "causal:i32 has_position:i32 dtype:i32 scale:f32 softcap:f32";
 };
-static_assert((sizeof(AttentionParams) + 7) / 8 * 8 == 216);
+static_assert((sizeof(AttentionParams) + 7) / 8 * 8 == 232);
+
+// operands: x0 … x{parts-1}, cos, sin, [position], y0 … y{parts-1}
+struct RopeParams {
+  int64_t batch;
+  int64_t length;
+  int64_t rotary_dim;
+  int64_t heads[3];
+  int64_t head_dim[3];
+  int64_t limit[3];
+  int64_t x_strides[9];
+  int64_t y_strides[9];
+  int64_t cs_strides[4];
+  int32_t rotate[3];
+  int32_t at_position[3];
+  int32_t parts;
+  int32_t has_position;
+  int32_t interleaved;
+  int32_t dtype;
+  int32_t cs_dtype;
+  static constexpr const char* kSchema =
+      "batch:i64 length:i64 rotary_dim:i64 heads:i64[3] head_dim:i64[3] limit:i64[3] "
+      "x_strides:i64[9] y_strides:i64[9] cs_strides:i64[4] rotate:i32[3] at_position:i32[3] "
+      "parts:i32 has_position:i32 interleaved:i32 dtype:i32 cs_dtype:i32";
+};
+static_assert((sizeof(RopeParams) + 7) / 8 * 8 == 320);
+
+// operands: x, w0 … w{segments-1}, [bias], [residual], y
+struct LinearParams {
+  int64_t m;
+  int64_t n;
+  int64_t k;
+  int64_t ldx;
+  int64_t ldy;
+  int64_t ldr;
+  int64_t rows[4];
+  int64_t ldw[4];
+  int32_t segments;
+  int32_t gated;
+  int32_t x_dtype;
+  int32_t w_dtype;
+  int32_t y_dtype;
+  int32_t r_dtype;
+  int32_t has_bias;
+  int32_t residual;
+  int32_t act;
+  float act_lo;
+  float act_hi;
+  static constexpr const char* kSchema =
+      "m:i64 n:i64 k:i64 ldx:i64 ldy:i64 ldr:i64 rows:i64[4] ldw:i64[4] segments:i32 "
+      "gated:i32 x_dtype:i32 w_dtype:i32 y_dtype:i32 r_dtype:i32 has_bias:i32 residual:i32 "
+      "act:i32 act_lo:f32 act_hi:f32";
+};
+static_assert((sizeof(LinearParams) + 7) / 8 * 8 == 160);
+
+// operands: w, quantized
+struct QuantizeParams {
+  int64_t rows;
+  int64_t k;
+  int64_t ldw;
+  int64_t group;
+  int32_t format;
+  int32_t x_dtype;
+  static constexpr const char* kSchema =
+      "rows:i64 k:i64 ldw:i64 group:i64 format:i32 x_dtype:i32";
+};
+static_assert((sizeof(QuantizeParams) + 7) / 8 * 8 == 40);
+
+// operands: x, q0 … q{segments-1}, [bias], [residual], y
+struct QuantizedLinearParams {
+  int64_t m;
+  int64_t n;
+  int64_t k;
+  int64_t ldx;
+  int64_t ldy;
+  int64_t ldr;
+  int64_t group;
+  int64_t rows[4];
+  int32_t segments;
+  int32_t gated;
+  int32_t format;
+  int32_t x_dtype;
+  int32_t y_dtype;
+  int32_t r_dtype;
+  int32_t has_bias;
+  int32_t residual;
+  int32_t act;
+  float act_lo;
+  float act_hi;
+  static constexpr const char* kSchema =
+      "m:i64 n:i64 k:i64 ldx:i64 ldy:i64 ldr:i64 group:i64 rows:i64[4] segments:i32 "
+      "gated:i32 format:i32 x_dtype:i32 y_dtype:i32 r_dtype:i32 has_bias:i32 residual:i32 "
+      "act:i32 act_lo:f32 act_hi:f32";
+};
+static_assert((sizeof(QuantizedLinearParams) + 7) / 8 * 8 == 136);
 
 // operands: x, y, [indices]
 struct PoolParams {

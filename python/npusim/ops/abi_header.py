@@ -33,6 +33,7 @@ def header() -> str:
         f"inline constexpr int kPointwiseInstructions = {kernels.POINTWISE_INSTRUCTIONS};",
         f"inline constexpr int kPointwiseRegisters = {kernels.POINTWISE_REGISTERS};",
         f"inline constexpr int kIndexTensors = {kernels.INDEX_TENSORS};",
+        f"inline constexpr int kLinearSegments = {kernels.LINEAR_SEGMENTS};",
         "",
         "enum class DType : int32_t {",
         *(f"  k{_camel(name)} = {code}," for name, (code, _, _) in DTYPES.items()),

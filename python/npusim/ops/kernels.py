@@ -27,6 +27,7 @@ POINTWISE_INPUTS = 12
 POINTWISE_INSTRUCTIONS = 64
 POINTWISE_REGISTERS = 16
 INDEX_TENSORS = 6
+LINEAR_SEGMENTS = 4
 
 _FORMATS = {"i32": ("i", 4), "i64": ("q", 8), "f32": ("f", 4), "f64": ("d", 8)}
 
@@ -234,17 +235,62 @@ KERNELS: dict[str, KernelDef] = {
             "batch:i64[6] a_batch:i64[6] b_batch:i64[6] y_batch:i64[6] m:i64 n:i64 k:i64 "
             "a_m:i64 a_k:i64 b_k:i64 b_n:i64 y_m:i64 dtype:i32 alpha:f32",
         ),
-        # y = softmax(scale * q·kᵀ + mask, causal) · v. Strides: batch, head, position; the last
+        # y = softmax(cap(scale * q·kᵀ) + mask, causal) · v. Strides: batch, head, position; the last
         # dimension is contiguous. kv_heads divides heads. mask: bool (True: attend) or float
-        # (added), strides batch, head, query, key. causal: query i sees keys <= i + offset.
-        # A row that sees nothing is 0.
+        # (added), strides batch, head, query, key. causal: query i sees keys <= i + offset, and
+        # with window > 0 only the last `window` of these. offset is causal_offset, or with
+        # has_position the int64 that the operand holds when the command runs: k and v are then a
+        # cache of kv_len rows of which the first position + q_len are in use (more than kv_len is
+        # an error of the run). softcap c > 0: cap(s) = c * tanh(s / c), else cap(s) = s. A row
+        # that sees nothing is 0.
         _def(
             "attention",
-            "q, k, v, [mask], y",
+            "q, k, v, [mask], [position], y",
             "batch:i64 heads:i64 kv_heads:i64 q_len:i64 kv_len:i64 head_dim:i64 v_dim:i64 "
             "q_strides:i64[3] k_strides:i64[3] v_strides:i64[3] y_strides:i64[3] "
-            "mask_strides:i64[4] causal_offset:i64 has_mask:i32 mask_dtype:i32 causal:i32 "
-            "dtype:i32 scale:f32",
+            "mask_strides:i64[4] causal_offset:i64 window:i64 has_mask:i32 mask_dtype:i32 "
+            "causal:i32 has_position:i32 dtype:i32 scale:f32 softcap:f32",
+        ),
+        # Rotary position embedding (Su et al., arXiv:2104.09864) of up to three tensors at once,
+        # and the append to a cache. Part i: y_i[b, h, at + t, :] = rotate_i ? rope(x_i[b, h, t, :])
+        # : x_i[b, h, t, :], with at = at_position_i ? position : 0. rope turns the first
+        # rotary_dim elements, pairs (j, j + rotary_dim/2), or (2j, 2j+1) if interleaved:
+        # a' = a*cos_a - b*sin_a, b' = b*cos_b + a*sin_b, with cos, sin of [batch, length,
+        # rotary_dim] (strides batch, position) at the element's own place. Strides: batch, head,
+        # position; the last dimension is contiguous. y_i with at_position_i has limit_i rows, of
+        # which the others are kept; a position outside is an error of the run.
+        _def(
+            "rope",
+            "x0 … x{parts-1}, cos, sin, [position], y0 … y{parts-1}",
+            "batch:i64 length:i64 rotary_dim:i64 heads:i64[3] head_dim:i64[3] limit:i64[3] "
+            "x_strides:i64[9] y_strides:i64[9] cs_strides:i64[4] rotate:i32[3] "
+            "at_position:i32[3] parts:i32 has_position:i32 interleaved:i32 dtype:i32 cs_dtype:i32",
+        ),
+        # y[m, n] = act(x[m, k] · Wᵀ + bias + residual) over weights as a checkpoint stores them:
+        # row-major [rows_i][k] segments with row stride ldw_i, whose rows follow one another.
+        # gated: W has 2n rows, y = act(x · W[:n]ᵀ + bias[:n]) * (x · W[n:]ᵀ + bias[n:]), no
+        # residual. bias is float32. Products of bfloat16 accumulate in float32.
+        _def(
+            "linear",
+            "x, w0 … w{segments-1}, [bias], [residual], y",
+            f"m:i64 n:i64 k:i64 ldx:i64 ldy:i64 ldr:i64 rows:i64[{LINEAR_SEGMENTS}] "
+            f"ldw:i64[{LINEAR_SEGMENTS}] segments:i32 gated:i32 x_dtype:i32 w_dtype:i32 "
+            f"y_dtype:i32 r_dtype:i32 {_EPILOGUE}",
+        ),
+        # Weight-only quantization of w[rows, k]: the opaque operand of quantized_linear. format:
+        # 1 int8 with one scale a row; 2 int4 symmetric, 3 int4 with zero points, both with one
+        # scale for each `group` elements of a row. Sizes: ops/quantization.py.
+        _def(
+            "quantize",
+            "w, quantized",
+            "rows:i64 k:i64 ldw:i64 group:i64 format:i32 x_dtype:i32",
+        ),
+        # linear over segments written by `quantize`.
+        _def(
+            "quantized_linear",
+            "x, q0 … q{segments-1}, [bias], [residual], y",
+            f"m:i64 n:i64 k:i64 ldx:i64 ldy:i64 ldr:i64 group:i64 rows:i64[{LINEAR_SEGMENTS}] "
+            f"segments:i32 gated:i32 format:i32 x_dtype:i32 y_dtype:i32 r_dtype:i32 {_EPILOGUE}",
         ),
         # op: 0 max, 1 average. adaptive: window i is [floor(i*in/out), ceil((i+1)*in/out)) per
         # dimension, and kernel, stride, pad are ignored. Average divides by `divisor` if > 0, by
