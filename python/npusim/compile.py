@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from npusim.errors import GraphError
 from npusim.ir.graph import Graph
+from npusim.ir.module import Module, load_ir
 from npusim.program.program import CompiledProgram
 from npusim.targets import TargetConfig
 
@@ -15,7 +17,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def compile(
-    model: str | Path | Graph | tuple[Any, ...],
+    model: str | Path | Graph | Module | tuple[Any, ...],
     target: str | TargetConfig = "cpu",
     *,
     dump_passes: str | Path | None = None,
@@ -24,9 +26,11 @@ def compile(
     """Compiles a model for a target.
 
     Args:
-        model: the path of an IR file, a Graph, or (torch module, example arguments).
+        model: the path of an IR file, a Graph, a Module of several methods, or (torch module,
+            example arguments).
         target: a target's name, the path of a target file, or a TargetConfig.
-        dump_passes: a folder that receives the graph as text after each pass.
+        dump_passes: a folder that receives the graph as text after each pass; of a Module, a
+            folder in it for each method.
         progress: called as (stage, done, total) before each stage.
 
     Raises:
@@ -40,17 +44,25 @@ def compile(
     from npusim.program.lowering import check_supported
 
     config = target if isinstance(target, TargetConfig) else TargetConfig.named(target)
-    graph = _graph_of(model)
-    lowered = run_passes(graph, config, dump_dir=dump_passes, progress=progress)
-    check_supported(lowered, config)
-    return assemble(lowered, config)
+    source = _ir_of(model)
+
+    def lower(graph: Graph, dump_dir: Path | None) -> Graph:
+        lowered = run_passes(graph, config, dump_dir=dump_dir, progress=progress)
+        check_supported(lowered, config)
+        return lowered
+
+    folder = None if dump_passes is None else Path(dump_passes)
+    if isinstance(source, Graph):
+        return assemble(lower(source, folder), config)
+    methods = {n: lower(g, folder and folder / n) for n, g in source.methods.items()}
+    return assemble(replace(source, methods=methods), config)
 
 
-def _graph_of(model: str | Path | Graph | tuple[Any, ...]) -> Graph:
-    if isinstance(model, Graph):
+def _ir_of(model: str | Path | Graph | Module | tuple[Any, ...]) -> Graph | Module:
+    if isinstance(model, (Graph, Module)):
         return model
     if isinstance(model, (str, Path)):
-        return Graph.load(model)
+        return load_ir(model)
     if isinstance(model, tuple) and len(model) in (2, 3):
         from npusim.frontends.torch_export import extract_ir
 

@@ -39,7 +39,7 @@ def chains(draw: st.DrawFn) -> tuple[list[PendingBuffer], PendingMethod]:
 @given(chains())
 def test_live_buffers_never_overlap(case: tuple[list[PendingBuffer], PendingMethod]) -> None:
     buffers, method = case
-    plan = plan_memory(buffers, PendingMethod(), method)
+    plan = plan_memory(buffers, PendingMethod(), [method])
     life: dict[int, list[int]] = {}
     for position, entry in enumerate(method.commands):
         for operand in entry.operands:
@@ -47,7 +47,7 @@ def test_live_buffers_never_overlap(case: tuple[list[PendingBuffer], PendingMeth
     allowed = {pair for pairs in method.in_place for pair in pairs}
     for a in life:
         assert plan.buffers[a].offset % ALIGNMENT == 0
-        assert plan.buffers[a].offset + plan.buffers[a].bytes <= plan.run_arena
+        assert plan.buffers[a].offset + plan.buffers[a].bytes <= plan.run_arenas[0]
         for b in life:
             if a >= b or not plan.buffers[a].bytes or not plan.buffers[b].bytes:
                 continue
@@ -67,7 +67,7 @@ def test_a_chain_needs_two_buffers_and_in_place_one() -> None:
         for index in range(5):
             method.commands.append(command([index - 1] if index else [], [index]))
             method.in_place.append(((index - 1, index),) if in_place and index else ())
-        return plan_memory([temp(64) for _ in range(5)], PendingMethod(), method).run_arena
+        return plan_memory([temp(64) for _ in range(5)], PendingMethod(), [method]).run_arenas[0]
 
     assert plan(in_place=False) == 128
     assert plan(in_place=True) == 64
@@ -78,7 +78,7 @@ def test_what_init_writes_and_a_run_reads_is_persistent() -> None:
     init.commands = [command([], [0]), command([0], [1])]
     run.commands = [command([1], [2])]
     init.in_place, run.in_place = [(), ()], [()]
-    plan = plan_memory([temp(10), temp(10), temp(10)], init, run)
+    plan = plan_memory([temp(10), temp(10), temp(10)], init, [run])
     kinds = [b.kind for b in plan.buffers]
     assert kinds == [BufferKind.TEMP, BufferKind.PERSISTENT, BufferKind.TEMP]
     assert plan.persistent == ALIGNMENT and plan.init_arena == ALIGNMENT

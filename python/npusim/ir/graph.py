@@ -3,7 +3,8 @@
 What a Graph means
 ------------------
 * A Graph is one function. Values are named; each is defined exactly once: by a graph input, a
-  weight, a constant or one node. Nodes are listed in execution order (definition before use).
+  weight, a constant, a state or one node. Nodes are listed in execution order (definition before
+  use).
 * There is no aliasing and no mutation: every node defines new values. `aten.view` is a value of
   its own; that it costs nothing is the lowering's knowledge.
 * A node's `op` is a PyTorch operator (`aten.conv2d.default`) or a fused op of npusim
@@ -18,6 +19,10 @@ What a Graph means
   the model's code made itself (a lifted literal, a non-persistent buffer); they carry bytes.
 * Outputs are an ordered list of (name, value); the same value may be listed twice, and a graph
   input or a weight may be an output.
+* States survive from call to call (a KV cache, a position). A graph reads a state's value from
+  before the call under the state's name; `updates` lists what the call leaves in it, a value of
+  the state's type. A state without an update stays as it is. Every state starts as zeros. That an
+  update happens in place is the lowering's knowledge; here it is a new value.
 
 Passes never edit: they build new Graphs (`dataclasses.replace`, `npusim.ir.rewrite`).
 """
@@ -84,7 +89,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A result of the graph: the name a caller sees, and the value it shows."""
+    """A result (or an updated state) of the graph: its name outside, and the value it shows."""
 
     name: str
     value: str
@@ -127,6 +132,8 @@ class Graph:
     weights: tuple[Weight, ...]
     constants: tuple[Constant, ...]
     nodes: tuple[Node, ...]
+    states: tuple[Value, ...] = ()
+    updates: tuple[Output, ...] = ()
 
     @property
     def graph_inputs(self) -> tuple[Value, ...]:
@@ -144,17 +151,18 @@ class Graph:
         table = {v.name: v.type for v in self.inputs}
         table.update((w.name, w.type) for w in self.weights)
         table.update((c.name, c.type) for c in self.constants)
+        table.update((s.name, s.type) for s in self.states)
         table.update((v.name, v.type) for n in self.nodes for v in n.outputs)
         return MappingProxyType(table)
 
     @cached_property
     def producers(self) -> Mapping[str, Node]:
-        """The node that defines each value; inputs, weights and constants are absent."""
+        """The node that defines each value; those that no node defines are absent."""
         return MappingProxyType({v.name: n for n in self.nodes for v in n.outputs})
 
     @cached_property
     def users(self) -> Mapping[str, tuple[Node, ...]]:
-        """The nodes that read each value, in order, each once. Graph outputs do not count."""
+        """The nodes that read each value, in order, each once; outputs, updates do not count."""
         table: dict[str, list[Node]] = {name: [] for name in self.types}
         for node in self.nodes:
             for name in dict.fromkeys(i for i in node.inputs if i is not None):
@@ -162,9 +170,14 @@ class Graph:
         return MappingProxyType({name: tuple(users) for name, users in table.items()})
 
     @cached_property
+    def positions(self) -> Mapping[str, int]:
+        """Each node's place in the order of execution, by its name."""
+        return MappingProxyType({node.name: i for i, node in enumerate(self.nodes)})
+
+    @cached_property
     def output_values(self) -> frozenset[str]:
-        """Names of the values that are results of the graph."""
-        return frozenset(o.value for o in self.outputs)
+        """Names of the values that are seen outside: as results, or in a state after the call."""
+        return frozenset(o.value for o in (*self.outputs, *self.updates))
 
     @cached_property
     def static_values(self) -> frozenset[str]:

@@ -21,7 +21,7 @@ from npusim.ir.types import TensorType
 from npusim.ir.verify import verify_graph
 
 FORMAT = "npusim.ir"
-VERSION = (1, 0)
+VERSION = (1, 1)
 
 _T = TypeVar("_T")
 
@@ -38,14 +38,19 @@ def load_graph(path: str | Path) -> Graph:
         GraphError: the file cannot be read, is not a graph, is of an unknown version, or breaks
             an invariant.
     """
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise GraphError(f"{path} cannot be read: {error.strerror or error}.") from None
+    data = read_bytes(path)
     try:
         return graph_from_text(data)
     except GraphError as error:
         raise GraphError(f"{path}: {error}") from None
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """Returns a file's content; GraphError when it cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise GraphError(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
 def graph_to_text(graph: Graph) -> str:
@@ -62,15 +67,19 @@ def graph_to_text(graph: Graph) -> str:
 
 def graph_from_text(text: str | bytes) -> Graph:
     """Parses JSON text into a verified graph; GraphError when it is not one."""
+    return graph_from_json(parse_json(text))
+
+
+def parse_json(text: str | bytes) -> object:
+    """Parses JSON as the specification has it: no key twice, no NaN; GraphError otherwise."""
     try:
-        tree = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
     except GraphError:
         raise
     except RecursionError:
         raise GraphError("The JSON is nested too deeply for a graph.") from None
     except ValueError as error:  # JSONDecodeError, bad UTF-8, an integer of thousands of digits
         raise GraphError(f"This is not JSON: {error}.") from None
-    return graph_from_json(tree)
 
 
 def graph_to_json(graph: Graph) -> dict[str, Any]:
@@ -84,6 +93,8 @@ def graph_to_json(graph: Graph) -> dict[str, Any]:
         "weights": [_weight_out(w) for w in graph.weights],
         "constants": [_constant_out(c) for c in graph.constants],
         "nodes": [_node_out(n) for n in graph.nodes],
+        "states": [_value_out(s) for s in graph.states],
+        "updates": [{"state": u.name, "value": u.value} for u in graph.updates],
     }
 
 
@@ -104,6 +115,8 @@ def graph_from_json(tree: object) -> Graph:
         weights=root.items("weights", _weight_in),
         constants=root.items("constants", _constant_in),
         nodes=root.items("nodes", _node_in),
+        states=root.items("states", _value_in, optional=True),
+        updates=root.items("updates", _update_in, optional=True),
     )
     root.close()
     return verify_graph(graph)
@@ -203,13 +216,16 @@ class _Fields:
             return default  # type: ignore[no-any-return]
         return read(self.tree[key], f"{self.path}.{key}")
 
-    def items(self, key: str, read: Callable[[_Fields], _T]) -> tuple[_T, ...]:
-        """Reads a list of objects."""
+    def items(
+        self, key: str, read: Callable[[_Fields], _T], *, optional: bool = False
+    ) -> tuple[_T, ...]:
+        """Reads a list of objects; an optional one may be missing and is then empty."""
         return self.take(
             key,
             lambda tree, path: tuple(
                 self._item(item, f"{path}[{i}]", read) for i, item in enumerate(_list(tree, path))
             ),
+            () if optional else ...,
         )
 
     def _item(self, tree: object, path: str, read: Callable[[_Fields], _T]) -> _T:
@@ -238,6 +254,10 @@ def _value_in(fields: _Fields) -> Value:
 
 def _output_in(fields: _Fields) -> Output:
     return Output(fields.take("name", _str), fields.take("value", _str))
+
+
+def _update_in(fields: _Fields) -> Output:
+    return Output(fields.take("state", _str), fields.take("value", _str))
 
 
 def _weight_in(fields: _Fields) -> Weight:

@@ -30,9 +30,11 @@ def format_graph(graph: Graph, *, sources: bool = True) -> str:
         key = "" if weight.key == weight.name else f" from {weight.key}"
         lines.append(f"  weight {weight.name}: {weight.type}{key}{notes}")
     lines += [f"  constant {c.name}: {c.type} ({len(c.data)} bytes)" for c in graph.constants]
+    lines += [f"  state {s.name}: {s.type}" for s in graph.states]
     static = weights | constants
     lines += [f"  {format_node(node, static=static, sources=sources)}" for node in graph.nodes]
     results = ", ".join(f"{o.name}={_operand(o.value, static)}" for o in graph.outputs)
+    lines += [f"  update {u.name} = {_operand(u.value, static)}" for u in graph.updates]
     lines.append(f"  return {results}")
     return "\n".join(lines) + "\n"
 

@@ -52,6 +52,7 @@ def rebuild(
     inputs: Sequence[Value] | None = None,
     weights: Sequence[Weight] | None = None,
     constants: Sequence[Constant] | None = None,
+    updates: Sequence[Output] | None = None,
 ) -> Graph:
     """Returns the graph with other nodes, ordered so that definitions precede uses.
 
@@ -64,6 +65,8 @@ def rebuild(
         weights=graph.weights if weights is None else tuple(weights),
         constants=graph.constants if constants is None else tuple(constants),
         nodes=topological(tuple(nodes)),
+        states=graph.states,
+        updates=graph.updates if updates is None else tuple(updates),
     )
 
 
@@ -94,7 +97,7 @@ def topological(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def substitute(graph: Graph, mapping: Mapping[str, str]) -> Graph:
-    """Returns the graph with every use of a mapped value replaced, in nodes and outputs.
+    """Returns the graph with every use of a mapped value replaced: in nodes, outputs and updates.
 
     Chains are followed (a -> b, b -> c makes a -> c). Definitions stay: a node that has lost its
     users is left for `drop_dead`.
@@ -103,8 +106,11 @@ def substitute(graph: Graph, mapping: Mapping[str, str]) -> Graph:
         return graph
     final = {name: _resolve(name, mapping) for name in mapping}
     nodes = (rename_inputs(node, final) for node in graph.nodes)
-    outputs = tuple(Output(o.name, final.get(o.value, o.value)) for o in graph.outputs)
-    return rebuild(graph, nodes, outputs)
+    outputs, updates = (
+        tuple(Output(o.name, final.get(o.value, o.value)) for o in results)
+        for results in (graph.outputs, graph.updates)
+    )
+    return rebuild(graph, nodes, outputs, updates=updates)
 
 
 def _resolve(name: str, mapping: Mapping[str, str]) -> str:
@@ -148,7 +154,7 @@ def replace_nodes(
 
 
 def drop_dead(graph: Graph) -> Graph:
-    """Returns the graph without the nodes, weights and constants no output depends on."""
+    """Returns the graph without nodes, weights, constants no output and no update depends on."""
     live = set(graph.output_values)
     kept: list[Node] = []
     for node in reversed(graph.nodes):
@@ -175,6 +181,18 @@ class GraphBuilder:
         self._constants: list[Constant] = []
         self._nodes: list[Node] = []
         self._node_names = Names()
+        self._states: list[Value] = []
+        self._updates: list[Output] = []
+
+    def state(self, name: str, type: TensorType) -> str:
+        """Adds a state; its name is the value it has before the call."""
+        value = Value(self.names.fresh(name), type)
+        self._states.append(value)
+        return value.name
+
+    def update(self, state: str, value: str) -> None:
+        """Makes a value what the call leaves in a state."""
+        self._updates.append(Output(state, value))
 
     def input(self, name: str, type: TensorType) -> str:
         """Adds a graph input."""
@@ -246,4 +264,6 @@ class GraphBuilder:
             tuple(self._weights),
             tuple(self._constants),
             tuple(self._nodes),
+            tuple(self._states),
+            tuple(self._updates),
         )

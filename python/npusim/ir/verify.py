@@ -30,13 +30,19 @@ def verify_graph(graph: Graph) -> Graph:
     for node in graph.nodes:
         _check_node(node, defined)
     _check_outputs(graph, defined)
+    _check_updates(graph, defined)
     return graph
 
 
 def _check_leaves(graph: Graph) -> set[str]:
-    """Checks inputs, weights and constants; returns the values they define."""
+    """Checks inputs, weights, constants and states; returns the values they define."""
     defined: set[str] = set()
-    leaves = (("input", graph.inputs), ("weight", graph.weights), ("constant", graph.constants))
+    leaves = (
+        ("input", graph.inputs),
+        ("weight", graph.weights),
+        ("constant", graph.constants),
+        ("state", graph.states),
+    )
     for kind, values in leaves:
         for value in values:
             where = f"{kind} {value.name!r}"
@@ -75,7 +81,7 @@ def _check_node(node: Node, defined: set[str]) -> None:
 
 
 def _check_outputs(graph: Graph, defined: set[str]) -> None:
-    if not graph.outputs:
+    if not graph.outputs and not graph.updates:
         raise GraphError(f"graph {graph.name!r} has no outputs.")
     _unique((o.name for o in graph.outputs), "Two outputs are named")
     for output in graph.outputs:
@@ -84,6 +90,21 @@ def _check_outputs(graph: Graph, defined: set[str]) -> None:
             raise GraphError(
                 f"output {output.name!r} shows {output.value!r}, which is not defined."
             )
+
+
+def _check_updates(graph: Graph, defined: set[str]) -> None:
+    states = {s.name: s.type for s in graph.states}
+    _unique((u.name for u in graph.updates), "Two updates are of the state")
+    for update in graph.updates:
+        if update.name not in states:
+            raise GraphError(f"there is an update of {update.name!r}, which is not a state.")
+        if update.value not in defined:
+            raise GraphError(
+                f"the update of {update.name!r} shows {update.value!r}, which is not defined."
+            )
+        new, old = graph.types[update.value], states[update.name]
+        if (new.dtype, new.shape) != (old.dtype, old.shape):
+            raise GraphError(f"state {update.name!r} is {old}, but its update is {new}.")
 
 
 def _define(name: str, defined: set[str], where: str) -> None:

@@ -74,9 +74,11 @@ def to_html(graph: Graph, max_nodes: int = 5000) -> str:
 def _boxes(graph: Graph, max_nodes: int) -> list[_Box]:
     boxes: list[_Box] = []
     place: dict[str, int] = {}
-    for value in graph.inputs:
-        place[value.name] = len(boxes)
-        boxes.append(_Box(_INPUT, value.name, str(value.type), f"input {value.name}: {value.type}"))
+    for kind, values in (("input", graph.inputs), ("state", graph.states)):
+        for value in values:
+            place[value.name] = len(boxes)
+            details = f"{kind} {value.name}: {value.type}"
+            boxes.append(_Box(_INPUT, value.name, str(value.type), details))
     static = {w.name for w in graph.weights} | {c.name for c in graph.constants}
     for title, nodes in _runs(graph, max(1, max_nodes)):
         box = _box_of(title, nodes, static)
@@ -85,9 +87,10 @@ def _boxes(graph: Graph, max_nodes: int) -> list[_Box]:
         box.sources = list(dict.fromkeys(place[i] for i in read if i in place))
         place.update(dict.fromkeys(inside, len(boxes)))
         boxes.append(box)
-    for output in graph.outputs:
+    results = [("output", o) for o in graph.outputs] + [("update", u) for u in graph.updates]
+    for kind, output in results:
         type = graph.types[output.value]
-        details = f"output {output.name} = {output.value}: {type}"
+        details = f"{kind} {output.name} = {output.value}: {type}"
         sources = [place[output.value]] if output.value in place else []
         boxes.append(_Box(_OUTPUT, output.name, str(type), details, sources))
     return boxes

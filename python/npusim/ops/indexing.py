@@ -162,9 +162,7 @@ def _index(node: Node, low: Lowering) -> None:
 
 
 def _start(node: Node, low: Lowering, x: View) -> View:
-    y = low.result(node.output)
-    low.copy(x, y)
-    return y
+    return low.updated(node.output, x)
 
 
 _REDUCE_MODES = {"sum": 1, "add": 1, "prod": 2, "multiply": 2, "amax": 3, "amin": 4}

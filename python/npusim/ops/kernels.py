@@ -235,8 +235,8 @@ KERNELS: dict[str, KernelDef] = {
             "batch:i64[6] a_batch:i64[6] b_batch:i64[6] y_batch:i64[6] m:i64 n:i64 k:i64 "
             "a_m:i64 a_k:i64 b_k:i64 b_n:i64 y_m:i64 dtype:i32 alpha:f32",
         ),
-        # y = softmax(cap(scale * q·kᵀ) + mask, causal) · v. Strides: batch, head, position; the last
-        # dimension is contiguous. kv_heads divides heads. mask: bool (True: attend) or float
+        # y = softmax(cap(scale * q·kᵀ) + mask, causal) · v. Strides: batch, head, position; the
+        # last dimension is contiguous. kv_heads divides heads. mask: bool (True: attend) or float
         # (added), strides batch, head, query, key. causal: query i sees keys <= i + offset, and
         # with window > 0 only the last `window` of these. offset is causal_offset, or with
         # has_position the int64 that the operand holds when the command runs: k and v are then a

@@ -63,6 +63,7 @@ class GraphRun:
         graph: Graph,
         inputs: Sequence[Any] | Mapping[str, Any],
         weights: Mapping[str, Tensor] | None = None,
+        states: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.graph = graph
         self._values = dict(_bind_inputs(graph, inputs))
@@ -71,9 +72,12 @@ class GraphRun:
         self._device = next(known, torch.device("cpu"))
         for constant in graph.constants:
             self._values[constant.name] = constant_tensor(constant).to(self._device)
+        for state in graph.states:
+            given = (states or {}).get(state.name)
+            self._values[state.name] = _zeros(state.type, self._device) if given is None else given
 
     def __iter__(self) -> Iterator[tuple[Node, list[Tensor]]]:
-        values, remaining = self._values, Counter(o.value for o in self.graph.outputs)
+        values, remaining = self._values, Counter(self.graph.output_values)
         remaining.update(i for n in self.graph.nodes for i in n.inputs if i is not None)
         for node in self.graph.nodes:
             operands = [None if i is None else values[i] for i in node.inputs]
@@ -86,6 +90,14 @@ class GraphRun:
     def outputs(self) -> list[Tensor]:
         """Returns the graph's outputs, once all nodes have run."""
         return [self._values[o.value] for o in self.graph.outputs]
+
+    def updates(self) -> dict[str, Tensor]:
+        """Returns what the run leaves in the states it updates, once all nodes have run."""
+        return {u.name: self._values[u.value] for u in self.graph.updates}
+
+
+def _zeros(type: TensorType, device: torch.device) -> Tensor:
+    return torch.zeros(type.shape, dtype=getattr(torch, type.dtype), device=device)
 
 
 def _release(node: Node, values: dict[str, Tensor], remaining: Counter[str]) -> None:

@@ -297,8 +297,7 @@ def _fill_edges(low: Lowering, y: View, dim: int, before: int, after: int, mode:
 def _slice_scatter(node: Node, low: Lowering) -> None:
     x, src = low.inputs(node)
     assert x is not None and src is not None
-    y = low.result(node.output)
-    low.copy(x, y)
+    y = low.updated(node.output, x)
     dim = _dim(node.attrs.get("dim", 0), y.rank)
     start, step = _slice_bounds(node, x.shape[dim])
     low.copy(low.cast(src, y.dtype), y.slice(dim, start, src.shape[dim], step))
@@ -307,8 +306,7 @@ def _slice_scatter(node: Node, low: Lowering) -> None:
 def _select_scatter(node: Node, low: Lowering) -> None:
     x, src = low.inputs(node)
     assert x is not None and src is not None
-    y = low.result(node.output)
-    low.copy(x, y)
+    y = low.updated(node.output, x)
     dim = _dim(node.attrs["dim"], y.rank)
     index = _dim(node.attrs["index"], y.shape[dim])
     low.copy(low.cast(src, y.dtype), y.select(dim, index))

@@ -127,7 +127,7 @@ class _Plan:
         asked: dict[str, list[Order]] = {}
         wishes: dict[str, Order] = {}
         minds: set[str] = set()  # values some reader of which takes any order
-        for output in self.graph.outputs:
+        for output in (*self.graph.outputs, *self.graph.updates):
             asked.setdefault(output.value, []).append(None)
 
         def settle(value: str) -> None:

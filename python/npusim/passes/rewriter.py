@@ -60,7 +60,7 @@ class Rewriter:
         self._producers: dict[str, Node] = {}
         self._renames: dict[str, str] = {}
         self._emitted: list[Node] = []
-        self._uses: Counter[str] = Counter(o.value for o in graph.outputs)
+        self._uses: Counter[str] = Counter(o.value for o in (*graph.outputs, *graph.updates))
         self._uses.update(i for n in graph.nodes for i in n.inputs if i is not None)
 
     def producer(self, value: str | None) -> Node | None:
@@ -68,7 +68,7 @@ class Rewriter:
         return None if value is None else self._producers.get(value)
 
     def uses(self, value: str) -> int:
-        """Returns how many operands and graph outputs read a value."""
+        """Returns how many operands, graph outputs and updates of states read a value."""
         return self._uses[value]
 
     def only_feeds(self, value: str, node: Node) -> bool:
@@ -166,14 +166,18 @@ class Rewriter:
     def _finish(self) -> Graph:
         nodes = tuple(self._nodes.values())
         added = tuple(c for n, c in self.constants.items() if n not in self._graph.types)
-        outputs = tuple(
-            Output(o.name, self._renames.get(o.value, o.value)) for o in self._graph.outputs
+        outputs, updates = (
+            tuple(Output(o.name, self._renames.get(o.value, o.value)) for o in results)
+            for results in (self._graph.outputs, self._graph.updates)
         )
-        if nodes == self._graph.nodes and outputs == self._graph.outputs and not added:
-            return self._graph
-        return replace(
-            self._graph, nodes=nodes, outputs=outputs, constants=self._graph.constants + added
+        changed = replace(
+            self._graph,
+            nodes=nodes,
+            outputs=outputs,
+            updates=updates,
+            constants=self._graph.constants + added,
         )
+        return self._graph if changed == self._graph else changed
 
 
 def whole(graph: Graph) -> Rewriter:

@@ -67,14 +67,15 @@ def _run_one(run: Pass, graph: Graph, target: TargetConfig) -> Graph:
 
 
 def check_signature(before: Graph, after: Graph) -> None:
-    """A pass keeps what a caller sees: inputs, and the outputs' names, dtypes and shapes."""
+    """A pass keeps what a caller sees: inputs, states, the outputs' names, dtypes and shapes."""
 
     def signature(graph: Graph) -> tuple[object, ...]:
         types = ((o.name, graph.types[o.value]) for o in graph.outputs)
-        return (graph.inputs, tuple((name, t.dtype, t.shape) for name, t in types))
+        seen = tuple((name, t.dtype, t.shape) for name, t in types)
+        return graph.inputs, seen, graph.states, tuple(u.name for u in graph.updates)
 
     if signature(before) != signature(after):
-        raise GraphError("the graph's inputs or outputs changed.")
+        raise GraphError("the graph's inputs, outputs or states changed.")
 
 
 def _dump(folder: Path, index: int, name: str, text: str) -> None:

@@ -2,41 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from npusim.ir.graph import Graph
 from npusim.ir.json import graph_to_json
+from npusim.ir.module import Module
 from npusim.program.lowering import Lowering
 from npusim.program.plan_memory import plan_memory
 from npusim.program.program import CompiledProgram, Method
 from npusim.targets import TargetConfig
 from npusim.version import __version__
 
+DEFAULT_METHOD = "forward"
 
-def assemble(graph: Graph, target: TargetConfig) -> CompiledProgram:
-    """Turns a graph whose passes have run into a program with one method, `forward`."""
-    low = Lowering(graph, target)
-    inputs, weights = low.bind_arguments()
-    for node in graph.nodes:
-        low.lower_node(node)
-    outputs = low.bind_results()
-    plan = plan_memory(low.buffers, low.init, low.run)
+
+def assemble(model: Graph | Module, target: TargetConfig) -> CompiledProgram:
+    """Turns graphs whose passes have run into a program; a lone graph is its method `forward`."""
+    if isinstance(model, Graph):
+        model = Module(model.name, {DEFAULT_METHOD: model})
+    low = Lowering(target)
+    for name, graph in model.methods.items():
+        low.method(name, graph)
+    plan = plan_memory(low.buffers, low.init, low.methods)
+    methods = (
+        Method(m.name, tuple(m.commands), tuple(m.inputs), tuple(m.outputs), arena)
+        for m, arena in zip(low.methods, plan.run_arenas, strict=True)
+    )
     return CompiledProgram(
         target=target.device,
         kernels=low.kernel_table(),
         buffers=plan.buffers,
-        methods=(
-            Method(
-                "forward", tuple(low.run.commands), tuple(inputs), tuple(outputs), plan.run_arena
-            ),
-        ),
+        methods=tuple(methods),
         init=Method("init", tuple(low.init.commands), (), (), plan.init_arena),
-        weights=tuple(weights),
+        weights=tuple(spec for spec, _ in low.weights.values()),
         nodes=tuple(low.nodes),
         constants=plan.constants,
         persistent_bytes=plan.persistent,
-        state_bytes=0,
-        metadata={
-            "model": graph.name,
-            "producer": f"npusim {__version__}",
-            "graph": graph_to_json(graph),
-        },
+        state_bytes=plan.state,
+        metadata=_metadata(model, low),
     )
+
+
+def _metadata(model: Module, low: Lowering) -> Mapping[str, Any]:
+    (first, *others) = model.methods.items()
+    metadata: dict[str, Any] = {
+        "model": model.name,
+        "producer": f"npusim {__version__}",
+        "graph": graph_to_json(first[1]),
+    }
+    if others:
+        metadata["graphs"] = {name: graph_to_json(graph) for name, graph in others}
+    if low.states:
+        metadata["states"] = [
+            {"name": name, "buffer": view.buffer, "dtype": view.dtype, "shape": list(view.shape)}
+            for name, (_, view) in low.states.items()
+        ]
+    return {**metadata, **model.facts}

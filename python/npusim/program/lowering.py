@@ -1,8 +1,9 @@
-"""Lowering: a Graph after the passes becomes commands over buffers.
+"""Lowering: Graphs after the passes, the methods of one model, become commands over buffers.
 
 Owns the bookkeeping every op's lowering shares: which view shows a value, which buffers exist,
 which command belongs to the init method (it writes only what is known from the weights alone) and
-which to the run. What an op emits stands in its OpDef.
+which to the run. What an op emits stands in its OpDef. Methods share weights, states and whatever
+init computes: the same static computation in two of them is one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from npusim.errors import UnsupportedOpError, at
-from npusim.ir.graph import Graph, Node, Value
+from npusim.ir.graph import Graph, Node, Output, Value
 from npusim.ir.types import TensorType, dtype_code, dtype_size, row_major
 from npusim.ops.kernels import KERNELS
 from npusim.ops.opdef import find
@@ -49,34 +50,66 @@ class PendingBuffer:
 class PendingMethod:
     """Commands with, for each, the pairs (read, written) of buffers that may share memory."""
 
+    name: str = ""
+    inputs: list[TensorSpec] = field(default_factory=list)
+    outputs: list[TensorSpec] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     in_place: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
 
 
 class Lowering:
-    """Turns one graph into commands. One instance serves one graph once; see `assemble`."""
+    """Turns the methods of a program into commands, one `method` call each; see `assemble`.
 
-    def __init__(self, graph: Graph, target: TargetConfig) -> None:
-        self.graph = graph
+    A static node is lowered when the first command asks for its result: what nobody needs, or
+    needs only the parts of, is never computed.
+    """
+
+    graph: Graph  # of the method being lowered
+
+    def __init__(self, target: TargetConfig) -> None:
         self.target = target
         self.buffers: list[PendingBuffer] = []
-        self.init = PendingMethod()
+        self.init = PendingMethod("init")
         self.run = PendingMethod()
+        self.methods: list[PendingMethod] = []
         self.kernels: dict[str, int] = {}
         self.nodes: list[NodeInfo] = []
+        self.weights: dict[str, tuple[WeightSpec, View]] = {}
+        self.states: dict[str, tuple[TensorType, View]] = {}
         self._views: dict[str, View] = {}
+        self._postponed: dict[str, Node] = {}
+        self._updates: dict[str, str] = {}  # value -> the state that it is what is left in
+        self._node_now = -1  # index in `nodes`
         self._static_now = False
         self._packed: dict[object, View] = {}
+        self._computed: dict[object, tuple[View, ...]] = {}
 
     # Reading
 
     def view(self, name: str) -> View:
         """Returns the view that shows a value."""
+        if name in self._postponed:
+            self._lower_postponed(name)
         return self._views[name]
 
     def inputs(self, node: Node) -> list[View | None]:
         """Returns the views of a node's operands; None for an absent optional one."""
-        return [None if name is None else self._views[name] for name in node.inputs]
+        return [None if name is None else self.view(name) for name in node.inputs]
+
+    def parts(self, name: str, most: int) -> list[View]:
+        """Returns the views of what a static value concatenates along its first dimension.
+
+        One view, of the value itself, unless it is such a concatenation of at most `most` parts:
+        a kernel that takes several operands then reads each where it lies.
+        """
+        node = self._postponed.get(name)
+        if node is not None and node.op == "aten.cat.default" and len(node.inputs) <= most:
+            rank = node.type.rank
+            if node.attrs["dim"] in (0, -rank) and all(
+                i is not None and self.graph.types[i].rank == rank for i in node.inputs
+            ):
+                return [self.view(i) for i in node.inputs if i is not None]
+        return [self.view(name)]
 
     def is_static(self, view: View) -> bool:
         """Tells whether a view's content is known once the weights are."""
@@ -106,6 +139,38 @@ class Lowering:
         self._views[value.name] = view
         return view
 
+    def updated(self, value: Value, old: View) -> View:
+        """Returns a view for a node's output that starts with the content of another value.
+
+        The state's own memory where the output is what the call leaves in that state and nothing
+        reads the old content any more; else fresh memory, filled by a copy.
+        """
+        if self._updates_in_place(value, old):
+            self._views[value.name] = old
+            return old
+        view = self.result(value)
+        self.copy(old, view)
+        return view
+
+    def _updates_in_place(self, value: Value, old: View) -> bool:
+        state = self._updates.get(value.name)
+        if state is None or self.states[state][1] != old:
+            return False
+        reads = [n for n in self.graph.producers[value.name].inputs if n is not None]
+        if sum(self.view(name).buffer == old.buffer for name in reads) > 1:
+            return False  # the update reads what it overwrites
+        for name, view in self._views.items():
+            if view.buffer == old.buffer and name != value.name and self._read_later(name, value):
+                return False
+        return True
+
+    def _read_later(self, name: str, value: Value) -> bool:
+        """Tells whether a value is read behind the node that defines another one."""
+        if name in self.graph.output_values:
+            return True
+        behind = self.graph.positions[self.graph.producers[value.name].name]
+        return any(self.graph.positions[user.name] > behind for user in self.graph.users[name])
+
     def define(self, value: Value, view: View) -> None:
         """Makes an existing view show a node's output: no command, no memory."""
         self._views[value.name] = view
@@ -117,6 +182,9 @@ class Lowering:
             BufferKind.CONSTANT, array.nbytes, "", True, bytearray(array.tobytes())
         )
         return View(buffer, 0, dtype, array.shape, row_major(array.shape))
+
+    def _raw_constant(self, data: bytes) -> View:
+        return self.once(data, lambda: self.constant(np.frombuffer(data, np.uint8), "uint8"))
 
     def once(self, key: object, make: object) -> View:
         """Returns `make()`'s view, made at most once for a key: packed forms of shared weights."""
@@ -154,7 +222,7 @@ class Lowering:
         definition = KERNELS[kernel]
         index = self.kernels.setdefault(kernel, len(self.kernels))
         method.commands.append(
-            Command(index, len(self.nodes) - 1, definition.pack(params), tuple(operands))
+            Command(index, self._node_now, definition.pack(params), tuple(operands))
         )
         method.in_place.append(_overlays(in_place, reads, writes))
 
@@ -221,30 +289,71 @@ class Lowering:
 
     # The whole graph
 
-    def lower_node(self, node: Node) -> None:
-        """Lowers one node through its OpDef."""
+    def method(self, name: str, graph: Graph) -> None:
+        """Lowers one method's graph."""
+        self.graph = graph
+        self.run = PendingMethod(name)
+        self.methods.append(self.run)
+        self._views, self._postponed = {}, {}
+        self._updates = {u.value: u.name for u in graph.updates}
+        self._bind_arguments()
+        for node in graph.nodes:
+            if all(v.name in graph.static_values for v in node.outputs):
+                self._postponed.update((v.name, node) for v in node.outputs)
+            else:
+                self._lower(node)
+        self._bind_results()
+
+    def _lower(self, node: Node) -> None:
+        """Lowers one node through its OpDef; its operands come first."""
         definition = find(node.op)
         assert definition is not None and definition.lower is not None
-        self.nodes.append(NodeInfo(node.name, node.op, at(node.source).strip(" ()")))
+        outer = self._node_now, self._static_now
+        self._enter(NodeInfo(node.name, node.op, at(node.source).strip(" ()")))
         self._static_now = all(v.name in self.graph.static_values for v in node.outputs)
         definition.lower(node, self)
+        self._node_now, self._static_now = outer
 
-    def bind_arguments(self) -> tuple[list[TensorSpec], list[WeightSpec]]:
-        """Makes views for the graph's inputs, weights and constants."""
-        specs, weights = [], []
+    def _enter(self, node: NodeInfo) -> None:
+        self._node_now = len(self.nodes)
+        self.nodes.append(node)
+
+    def _lower_postponed(self, name: str) -> None:
+        """Lowers a static node, or finds that another one has computed the same."""
+        node = self._postponed[name]
+        for value in node.outputs:
+            del self._postponed[value.name]
+        types = tuple(v.type for v in node.outputs)
+        key = (node.op, tuple(node.attrs.items()), tuple(self.inputs(node)), types)
+        if key in self._computed:
+            self._views.update(
+                (v.name, view) for v, view in zip(node.outputs, self._computed[key], strict=True)
+            )
+            return
+        self._lower(node)
+        self._computed[key] = tuple(self._views[v.name] for v in node.outputs)
+
+    def _bind_arguments(self) -> None:
+        """Makes views for the graph's inputs, weights, constants and states."""
         for value in self.graph.inputs:
             view = self._external(BufferKind.INPUT, value.name, value.type, static=False)
-            specs.append(_spec(value.name, value.type, view))
+            self.run.inputs.append(_spec(value.name, value.type, view))
         for weight in self.graph.weights:
-            view = self._external(BufferKind.WEIGHT, weight.name, weight.type, static=True)
-            keys = (weight.key, *weight.aliases)
-            weights.append(WeightSpec(keys, view.buffer, weight.type.dtype, weight.type.shape))
+            if weight.key not in self.weights:
+                view = self._external(BufferKind.WEIGHT, weight.name, weight.type, static=True)
+                keys = (weight.key, *weight.aliases)
+                spec = WeightSpec(keys, view.buffer, weight.type.dtype, weight.type.shape)
+                self.weights[weight.key] = spec, view
+            self._views[weight.name] = self.weights[weight.key][1]
         for constant in self.graph.constants:
-            data = np.frombuffer(constant.data, np.uint8)
-            flat = self.constant(data, "uint8")
-            kind = constant.type
+            kind, data = constant.type, constant.data
+            flat = self._raw_constant(data)
             self._views[constant.name] = View(flat.buffer, 0, kind.dtype, kind.shape, kind.strides)
-        return specs, weights
+        for state in self.graph.states:
+            if state.name not in self.states:
+                view = self._external(BufferKind.STATE, state.name, state.type, static=False)
+                self.states[state.name] = state.type, view
+            self._views[state.name] = self.states[state.name][1]
 
     def _external(self, kind: BufferKind, name: str, tensor: TensorType, *, static: bool) -> View:
         view = View(
@@ -257,29 +366,42 @@ class Lowering:
         self._views[name] = view
         return view
 
-    def bind_results(self) -> list[TensorSpec]:
-        """Makes every output a row-major buffer of its own, copying only what cannot be one."""
-        specs = []
-        self.nodes.append(NodeInfo("output", "output", ""))
+    def _bind_results(self) -> None:
+        """Binds the outputs, then leaves in every state what the call makes of it."""
+        self._enter(NodeInfo("output", "output", ""))
         self._static_now = False
         for output in self.graph.outputs:
-            tensor = self.graph.types[output.value].with_order(None)
-            view = self._views[output.value]
-            buffer = self.buffers[view.buffer]
-            own = (
-                buffer.kind is BufferKind.TEMP
-                and not buffer.static
-                and view.offset == 0
-                and view.is_row_major
-                and tensor.nbytes == buffer.bytes
-            )
-            if not own:
-                source, view = view, self.temp(tensor, static=False)
+            self.run.outputs.append(self._bind_output(output))
+        waiting = []
+        for update in self.graph.updates:
+            view, state = self.view(update.value), self.states[update.name][1]
+            if view == state:
+                continue
+            if self.buffers[view.buffer].kind is BufferKind.STATE:  # it may be overwritten first
+                source, view = view, self.temp(TensorType(view.dtype, view.shape), static=False)
                 self.copy(source, view)
-                buffer = self.buffers[view.buffer]
-            buffer.kind = BufferKind.OUTPUT
-            specs.append(_spec(output.name, tensor, view))
-        return specs
+            waiting.append((view, state))
+        for view, state in waiting:
+            self.copy(view, state)
+
+    def _bind_output(self, output: Output) -> TensorSpec:
+        """Makes an output a row-major buffer of its own, copying only what cannot be one."""
+        tensor = self.graph.types[output.value].with_order(None)
+        view = self.view(output.value)
+        buffer = self.buffers[view.buffer]
+        own = (
+            buffer.kind is BufferKind.TEMP
+            and not buffer.static
+            and view.offset == 0
+            and view.is_row_major
+            and tensor.nbytes == buffer.bytes
+        )
+        if not own:
+            source, view = view, self.temp(tensor, static=False)
+            self.copy(source, view)
+            buffer = self.buffers[view.buffer]
+        buffer.kind = BufferKind.OUTPUT
+        return _spec(output.name, tensor, view)
 
     def kernel_table(self) -> tuple[Kernel, ...]:
         """Returns the kernels used, in the order of their indices."""

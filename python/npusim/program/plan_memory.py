@@ -10,6 +10,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from npusim.program.lowering import PendingBuffer, PendingMethod
@@ -18,12 +19,13 @@ from npusim.program.program import ALIGNMENT, Buffer, BufferKind
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Final buffers, the bytes of each arena, and the constant section."""
+    """Final buffers, the bytes of each arena (a method, one), and the constant section."""
 
     buffers: tuple[Buffer, ...]
     init_arena: int
-    run_arena: int
+    run_arenas: tuple[int, ...]
     persistent: int
+    state: int
     constants: bytes
 
 
@@ -37,16 +39,21 @@ class _Block:
 
 
 def plan_memory(
-    buffers: list[PendingBuffer], init: PendingMethod, run: PendingMethod
+    buffers: list[PendingBuffer], init: PendingMethod, runs: Sequence[PendingMethod]
 ) -> MemoryPlan:
     """Assigns kinds and offsets to all buffers."""
-    in_init, in_run = _lifetimes(init), _lifetimes(run)
+    in_init, in_runs = _lifetimes(init), [_lifetimes(run) for run in runs]
     for index, buffer in enumerate(buffers):
-        if buffer.kind is BufferKind.TEMP and index in in_init and index in in_run:
+        read = index in in_init and any(index in spans for spans in in_runs)
+        if buffer.kind is BufferKind.TEMP and read:
             buffer.kind = BufferKind.PERSISTENT
     offsets: dict[int, int] = {}
     init_arena = _place(_blocks(buffers, init, in_init), offsets)
-    run_arena = _place(_blocks(buffers, run, in_run), offsets)
+    run_arenas = tuple(
+        _place(_blocks(buffers, run, spans), offsets)
+        for run, spans in zip(runs, in_runs, strict=True)
+    )
+    state = _stack(buffers, BufferKind.STATE, offsets)
     persistent = _stack(buffers, BufferKind.PERSISTENT, offsets)
     constants = bytearray(_stack(buffers, BufferKind.CONSTANT, offsets))
     for index, buffer in enumerate(buffers):
@@ -58,7 +65,7 @@ def plan_memory(
     placed = tuple(
         Buffer(b.kind, b.bytes, offsets.get(i, 0), b.name) for i, b in enumerate(buffers)
     )
-    return MemoryPlan(placed, init_arena, run_arena, persistent, bytes(constants))
+    return MemoryPlan(placed, init_arena, run_arenas, persistent, state, bytes(constants))
 
 
 def _align(size: int) -> int:
