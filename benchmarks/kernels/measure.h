@@ -29,6 +29,9 @@ KernelTable kernel_table();
 namespace avx512 {
 KernelTable kernel_table();
 }
+namespace avx512bf16 {
+KernelTable kernel_table();
+}
 }  // namespace npusim::cpu
 
 namespace npusim::bench {
@@ -105,9 +108,13 @@ struct Isa {
 inline std::vector<Isa> isas() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
+  const bool avx512bf16 = avx512 && __builtin_cpu_supports("avx512bf16") &&
+                          __builtin_cpu_supports("avx512vnni") &&
+                          __builtin_cpu_supports("avx512vbmi");
   return {{"baseline", true, cpu::baseline::kernel_table(), chains_baseline},
           {"avx2", avx2, cpu::avx2::kernel_table(), chains_avx2},
-          {"avx512", avx512, cpu::avx512::kernel_table(), chains_avx512}};
+          {"avx512", avx512, cpu::avx512::kernel_table(), chains_avx512},
+          {"avx512bf16", avx512bf16, cpu::avx512bf16::kernel_table(), chains_avx512}};
 }
 
 // A 64-byte aligned array of numbers within [-1, 1].

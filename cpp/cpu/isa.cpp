@@ -13,6 +13,9 @@ namespace npusim::cpu {
 
 #if defined(__x86_64__)
 
+namespace avx512bf16 {
+std::span<const KernelEntry* const> kernel_table();
+}
 namespace avx512 {
 std::span<const KernelEntry* const> kernel_table();
 }
@@ -40,7 +43,13 @@ bool runs_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
+bool runs_avx512bf16() {
+  return runs_avx512() && __builtin_cpu_supports("avx512bf16") &&
+         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi");
+}
+
 constexpr Isa kIsas[] = {
+    {"avx512bf16", runs_avx512bf16, avx512bf16::kernel_table},
     {"avx512", runs_avx512, avx512::kernel_table},
     {"avx2", runs_avx2, avx2::kernel_table},
     {"baseline", [] { return true; }, baseline::kernel_table},

@@ -2,9 +2,9 @@
 //
 // Every file of this folder but table.cpp is one stem: it defines its KernelEntry (or entries)
 // inside `namespace npusim::cpu::NPUSIM_ISA`, and is compiled once per instruction set with
-// NPUSIM_ISA set to that set's name (baseline, avx2, avx512, neon). table.cpp lists the entries;
-// the backend picks the best table the processor can run. Kernels include no runtime header, use
-// no intrinsics (simd.h has the vectors), allocate nothing and throw nothing.
+// NPUSIM_ISA set to that set's name (baseline, avx2, avx512, avx512bf16, neon). table.cpp lists the
+// entries; the backend picks the best table the processor can run. Kernels include no runtime
+// header, use no intrinsics (simd.h has the vectors), allocate nothing and throw nothing.
 #pragma once
 
 #include <cstddef>

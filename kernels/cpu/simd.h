@@ -2,9 +2,10 @@
 // one source for SSE2, AVX2, AVX-512 and NEON. Owns loads, stores, tails, rounding, horizontal
 // sums and the conversions between storage dtypes and compute lanes. `kLanes` floats make a Vec.
 //
-// The only intrinsics of the kernels are the half-precision conversions and masks below. Nothing
-// here (or in any kernel) may instantiate a standard template with external linkage: the linker
-// would keep one copy for all instruction sets, and it could be the one this processor cannot run.
+// The only intrinsics of the kernels are the half-precision conversions, the masks and the dot
+// products of pairs below. Nothing here (or in any kernel) may instantiate a standard template with
+// external linkage: the linker would keep one copy for all instruction sets, and it could be the
+// one this processor cannot run.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,10 @@
 
 #include "kernels/cpu/kernel.h"
 
-#if defined(__F16C__)
+#if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -212,6 +215,71 @@ inline void store_part(float* p, Vec v, int64_t n) {
   _mm256_maskstore_ps(p, first_mask(n), (__m256)v);
 }
 #endif
+
+// ---- dot products of pairs: lane i of the result is acc[i] + a[2i]·b[2i] + a[2i+1]·b[2i+1], over
+// twice as many 16-bit elements as a Vec has floats.
+inline constexpr int kPairLanes = 2 * kLanes;
+using BVec = VectorOf<uint16_t, kPairLanes>::type;  // bits of bfloat16
+using SVec = VectorOf<int16_t, kPairLanes>::type;
+
+inline BVec load_pairs(const bfloat16* p) {
+  return *reinterpret_cast<const VectorOf<uint16_t, kPairLanes>::unaligned*>(&p->bits);
+}
+inline SVec load_pairs(const int16_t* p) {
+  return *reinterpret_cast<const VectorOf<int16_t, kPairLanes>::unaligned*>(p);
+}
+inline void store_pairs(bfloat16* p, BVec v) {
+  *reinterpret_cast<VectorOf<uint16_t, kPairLanes>::unaligned*>(&p->bits) = v;
+}
+inline void store_pairs(int16_t* p, SVec v) {
+  *reinterpret_cast<VectorOf<int16_t, kPairLanes>::unaligned*>(p) = v;
+}
+// The first `n` < kPairLanes elements, zeros beyond them.
+inline BVec load_pairs_part(const bfloat16* p, int64_t n) {
+#if defined(__AVX512BW__)
+  return (BVec)_mm512_maskz_loadu_epi16((1u << n) - 1, p);
+#else
+  BVec lanes{};
+  std::memcpy(&lanes, p, static_cast<size_t>(n) * sizeof *p);
+  return lanes;
+#endif
+}
+
+// Whether one instruction does it for bfloat16 (which reads subnormals as zero); it takes two
+// widenings and two multiply-adds otherwise.
+#if defined(__AVX512BF16__)
+inline constexpr bool kDotsBfloat16 = true;
+inline Vec dot_pairs(Vec acc, BVec a, BVec b) {
+  return (Vec)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a, (__m512bh)b);
+}
+#else
+inline constexpr bool kDotsBfloat16 = false;
+inline Vec dot_pairs(Vec acc, BVec a, BVec b) {
+  const UVec x = reinterpret_cast<UVec>(a), y = reinterpret_cast<UVec>(b);
+  acc += as_float(x << 16) * as_float(y << 16);
+  return acc + as_float(x & 0xFFFF0000u) * as_float(y & 0xFFFF0000u);
+}
+#endif
+
+// Integers wrap; a pair of -32768 by -32768 is the only one that can exceed int32 by itself.
+inline IVec dot_pairs(IVec acc, SVec a, SVec b) {
+#if defined(__AVX512VNNI__)
+  return (IVec)_mm512_dpwssd_epi32((__m512i)acc, (__m512i)a, (__m512i)b);
+#elif defined(__AVX512BW__)
+  return acc + (IVec)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return acc + (IVec)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(__SSE2__)
+  return acc + (IVec)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#elif defined(__aarch64__)
+  const int16x8_t x = (int16x8_t)a, y = (int16x8_t)b;
+  const int32x4_t low = vmull_s16(vget_low_s16(x), vget_low_s16(y));
+  return acc + (IVec)vpaddq_s32(low, vmull_high_s16(x, y));
+#else
+  const IVec x = reinterpret_cast<IVec>(a), y = reinterpret_cast<IVec>(b);
+  return acc + (x << 16 >> 16) * (y << 16 >> 16) + (x >> 16) * (y >> 16);
+#endif
+}
 
 // Lane i holds i.
 inline IVec lane_index() {

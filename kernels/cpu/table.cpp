@@ -1,9 +1,18 @@
 // All kernels of this instruction set. A new kernel adds one line.
+//
+// A tier that only adds dot products (avx512bf16) compiles the kernels that multiply 16-bit rows as
+// they lie, NPUSIM_DOT_KERNELS, and takes the others from the set below it, NPUSIM_BASE_ISA.
 #include <span>
 
 #include "kernels/cpu/kernel.h"
 
-namespace npusim::cpu::NPUSIM_ISA {
+#ifndef NPUSIM_BASE_ISA
+#define NPUSIM_BASE_ISA NPUSIM_ISA
+#endif
+
+namespace npusim::cpu {
+
+#define NPUSIM_DOT_KERNELS(X)
 
 #define NPUSIM_KERNELS(X) \
   X(attention)            \
@@ -22,6 +31,7 @@ namespace npusim::cpu::NPUSIM_ISA {
   X(pool)                 \
   X(reduce)               \
   X(resize)               \
+  X(rope)                 \
   X(scan)                 \
   X(scatter)              \
   X(softmax)              \
@@ -29,13 +39,22 @@ namespace npusim::cpu::NPUSIM_ISA {
   X(winograd_weights)
 
 #define NPUSIM_DECLARE(stem) extern const KernelEntry stem##_kernel;
-#define NPUSIM_LIST(stem) &stem##_kernel,
+#define NPUSIM_LIST(stem) &NPUSIM_ISA::stem##_kernel,
+#define NPUSIM_LIST_BASE(stem) &NPUSIM_BASE_ISA::stem##_kernel,
 
+namespace NPUSIM_BASE_ISA {
 NPUSIM_KERNELS(NPUSIM_DECLARE)
+}
+
+namespace NPUSIM_ISA {
+
+NPUSIM_DOT_KERNELS(NPUSIM_DECLARE)
 
 std::span<const KernelEntry* const> kernel_table() {
-  static constexpr const KernelEntry* table[] = {NPUSIM_KERNELS(NPUSIM_LIST)};
+  static constexpr const KernelEntry* table[] = {NPUSIM_DOT_KERNELS(NPUSIM_LIST)
+                                                     NPUSIM_KERNELS(NPUSIM_LIST_BASE)};
   return table;
 }
 
-}  // namespace npusim::cpu::NPUSIM_ISA
+}  // namespace NPUSIM_ISA
+}  // namespace npusim::cpu

@@ -29,6 +29,9 @@ KernelTable kernel_table();
 namespace avx512 {
 KernelTable kernel_table();
 }
+namespace avx512bf16 {
+KernelTable kernel_table();
+}
 namespace neon {
 KernelTable kernel_table();
 }
@@ -56,6 +59,10 @@ inline std::vector<Isa> isas() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
     all.push_back({"avx512", avx512::kernel_table()});
+    if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
+        __builtin_cpu_supports("avx512vbmi")) {
+      all.push_back({"avx512bf16", avx512bf16::kernel_table()});
+    }
   }
 #elif defined(__aarch64__)
   all.push_back({"neon", neon::kernel_table()});
