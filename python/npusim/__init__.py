@@ -22,11 +22,13 @@ from npusim.errors import (
     WeightMismatchError,
 )
 from npusim.ir.graph import Graph as IR
+from npusim.ir.module import Module
 from npusim.program.program import CompiledProgram, TensorSpec
 from npusim.targets import TargetConfig
 from npusim.version import __version__
 
 if TYPE_CHECKING:
+    from npusim.frontends.language_model import extract_llm
     from npusim.frontends.torch_export import extract_ir
     from npusim.ops.custom import register_op
     from npusim.runtime import (
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "extract_ir": "npusim.frontends.torch_export",
+    "extract_llm": "npusim.frontends.language_model",
     "register_op": "npusim.ops.custom",
     "Device": "npusim.runtime",
     "DeviceBuffer": "npusim.runtime",
@@ -64,6 +67,7 @@ __all__ = [
     "Executor",
     "ExportError",
     "GraphError",
+    "Module",
     "ProgramFormatError",
     "Session",
     "ShapeError",
@@ -76,6 +80,7 @@ __all__ = [
     "__version__",
     "compile",
     "extract_ir",
+    "extract_llm",
     "load",
     "load_weights",
     "register_op",

@@ -1,8 +1,9 @@
 """PyTorch to Graph, through torch.export on tensors without data.
 
 Owns the way from a module and example arguments to the one dialect of the IR: trace, decompose
-(`decompositions.py`), translate every call by its schema, name what comes out. Shapes are static;
-whatever depends on the values of tensors is refused, all of it at once.
+(`decompositions.py`), translate every call by its schema, name what comes out. A buffer that
+forward changes becomes a state. Shapes are static; whatever depends on the values of tensors is
+refused, all of it at once.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ def extract_ir(
     Args:
         model: in evaluation mode, on any device, the meta device included; its weights are
             neither read nor copied, and it is left as it was.
+            A buffer that forward changes in place (a cache, a counter) is a state of the graph:
+            it starts as zeros and keeps its content from call to call.
         args: example arguments, a tuple (a single tensor may stand alone). Only shapes and dtypes
             of tensors count; other values (None, numbers, strings) become part of the graph.
         kwargs: example keyword arguments.
@@ -170,12 +173,13 @@ class _Translation:
         self.weights: dict[str, Weight] = {}
         self.constants: list[Constant] = []
         self.nodes: list[Node] = []
+        self.states: dict[str, Value] = {}  # by the buffer's path
         self.values: dict[torch.fx.Node, Any] = {}
         self.types: dict[str, TensorType] = {}
         self.problems: list[str] = []
 
     def graph(self) -> Graph:
-        self._refuse_mutations()
+        self.mutated = self._mutated_buffers()
         self._translate_inputs()
         for node in self.program.graph.nodes:
             if node.op == "call_function":
@@ -184,6 +188,7 @@ class _Translation:
                 except ExportError as error:
                     self._refuse(node, str(error))
         outputs = () if self.problems else self._outputs()
+        updates = () if self.problems else self._updates()
         self._raise_problems()
         graph = Graph(
             self.name,
@@ -192,6 +197,8 @@ class _Translation:
             self._weights(),
             tuple(self.constants),
             tuple(self.nodes),
+            tuple(self.states.values()),
+            updates,
         )
         return verify_graph(drop_dead(graph))
 
@@ -210,7 +217,9 @@ class _Translation:
             if spec.kind is InputKind.USER_INPUT:
                 self._add_input(node, spec)
         for node, spec in pairs:
-            if spec.kind is not InputKind.USER_INPUT and node.users:
+            if spec.kind is InputKind.USER_INPUT:
+                continue
+            if node.users or spec.target in self.mutated:
                 try:
                     self._add_stored(node, spec)
                 except ExportError as error:
@@ -231,6 +240,9 @@ class _Translation:
     def _add_stored(self, node: torch.fx.Node, spec: Any) -> None:
         """Adds a parameter, buffer or lifted constant."""
         target, kinds = str(spec.target), (InputKind.PARAMETER, InputKind.BUFFER)
+        if target in self.mutated:
+            self.values[node] = self._add_state(target, node.meta["val"])
+            return
         if spec.kind in kinds and target in self.tensors.originals:
             paths = self.tensors.paths(target)
             if paths[0] in self.tensors.persistent:
@@ -242,6 +254,18 @@ class _Translation:
         else:
             raise ExportError(f"a {spec.kind.name.lower()} cannot be part of a graph.")
         self.values[node] = self._add_constant(target, data)
+
+    def _add_state(self, target: str, tensor: Tensor) -> str:
+        """Adds a buffer that forward changes."""
+        data = self.tensors.originals.get(target)
+        hollow = data is None or isinstance(data, FakeTensor) or data.device.type == "meta"
+        if not hollow and bool(torch.any(data != 0)):  # type: ignore[arg-type]
+            raise ExportError(
+                "forward changes this buffer, and it does not start as zeros; states do. "
+                "Zero it before the extraction, or store the offset in another buffer"
+            )
+        self.states[target] = self._define(target, tensor)
+        return self.states[target].name
 
     def _add_weight(self, paths: tuple[str, ...], tensor: Tensor, *, persistent: bool) -> str:
         key, *aliases = paths
@@ -383,13 +407,7 @@ class _Translation:
     # ---- what goes out ----
 
     def _outputs(self) -> tuple[Output, ...]:
-        (output,) = (n for n in self.program.graph.nodes if n.op == "output")
-        signature = self.program.graph_signature.output_specs
-        results = [
-            result
-            for result, spec in zip(output.args[0], signature, strict=True)
-            if spec.kind is OutputKind.USER_OUTPUT
-        ]
+        results = [r for r, spec in self._results() if spec.kind is OutputKind.USER_OUTPUT]
         spec = self.program.call_spec.out_spec
         names = output_names(spec, len(results))
         outputs, taken = [], Names()
@@ -404,23 +422,37 @@ class _Translation:
                     hint="Return tensors only.",
                 )
             outputs.append(Output(taken.fresh(name), result))
-        if not outputs:
+        if not outputs and not self.mutated:
             raise ExportError(f"{self.name} returns no tensor.")
         return tuple(outputs)
 
+    def _updates(self) -> tuple[Output, ...]:
+        pairs = ((self.states[path].name, self.values[r]) for path, r in self.mutated.items())
+        return tuple(Output(state, value) for state, value in pairs if state != value)
+
+    def _results(self) -> list[tuple[Any, Any]]:
+        """Returns what the exported program gives, with what each of it is."""
+        (output,) = (n for n in self.program.graph.nodes if n.op == "output")
+        specs = self.program.graph_signature.output_specs
+        return list(zip(output.args[0], specs, strict=True))
+
     # ---- refusals ----
 
-    def _refuse_mutations(self) -> None:
+    def _mutated_buffers(self) -> dict[str, Any]:
+        """Returns, by path, what forward leaves in each buffer; refuses other mutations."""
         kinds = {
-            OutputKind.BUFFER_MUTATION: "the buffer {} is changed by forward",
             OutputKind.PARAMETER_MUTATION: "the parameter {} is changed by forward",
             OutputKind.USER_INPUT_MUTATION: "the argument {} is changed in place",
         }
-        for spec in self.program.graph_signature.output_specs:
-            if spec.kind in kinds:
+        buffers = {}
+        for result, spec in self._results():
+            if spec.kind is OutputKind.BUFFER_MUTATION:
+                buffers[str(spec.target)] = result
+            elif spec.kind in kinds:
                 self.problems.append(
                     kinds[spec.kind].format(spec.target) + "; return the new value instead"
                 )
+        return buffers
 
     def _refuse(self, node: torch.fx.Node, reason: str) -> None:
         name = "Tensor.item" if node.target is _ITEM else str(node.target).removesuffix(".default")
