@@ -1,10 +1,12 @@
 // Times attention and matmul on one thread for every instruction set of this machine, and prints
-// GFLOP/s and the share of the multiply-add peak measured in the same run.
+// GFLOP/s and the share of the multiply-add peak measured in the same run. Then attention over the
+// caches of a language model, with one thread and with two: layer after layer, as a token takes
+// them, so that keys and values come from memory when they do so in the model.
 //
 //   cmake -S . -B build -G Ninja -DNPUSIM_PYTHON=OFF && cmake --build build
 //   c++ -O2 -std=c++20 -pthread -I. -o attention_bench benchmarks/kernels/attention_bench.cpp
 //       build/libnpusim_runtime.a
-//   ./attention_bench [isa]
+//   ./attention_bench [isa [caches]]
 #include <cstring>
 
 #include "benchmarks/kernels/measure.h"
@@ -102,6 +104,55 @@ void bench_attention(const Isa& isa, const AttentionShape& shape, int32_t dtype,
   print_row(label, isa, s, work, peak);
 }
 
+// Bytes of bfloat16 numbers within [1, 2): what matters is that none is special.
+std::vector<std::byte> bfloat16_ones(int64_t n) {
+  return std::vector<std::byte>(static_cast<size_t>(n) * 2, std::byte{0x3F});
+}
+
+// 28 layers of 12 query and 2 key/value heads of 128 elements (Qwen2.5-1.5B), in bfloat16.
+void bench_cache(const Isa& isa, int64_t q_len, int64_t position) {
+  constexpr int64_t kLayers = 28, kHeads = 12, kKvHeads = 2, kDim = 128, kCapacity = 4096 + 128;
+  abi::AttentionParams p{};
+  p.batch = 1;
+  p.heads = kHeads;
+  p.kv_heads = kKvHeads;
+  p.q_len = q_len;
+  p.kv_len = kCapacity;
+  p.head_dim = p.v_dim = kDim;
+  p.dtype = 2;
+  p.causal = p.has_position = 1;
+  p.scale = 0.088F;
+  for (auto* s : {&p.q_strides, &p.y_strides}) {
+    (*s)[1] = kDim;
+    (*s)[2] = kHeads * kDim;
+  }
+  for (auto* s : {&p.k_strides, &p.v_strides}) {
+    (*s)[1] = kCapacity * kDim;
+    (*s)[2] = kDim;
+  }
+  auto q = bfloat16_ones(kHeads * q_len * kDim), y = q;
+  std::vector<std::vector<std::byte>> caches;
+  std::vector<bench::Command> commands;
+  const double keys = static_cast<double>(position + q_len);
+  const double flops = 4.0 * static_cast<double>(kHeads * q_len * kDim) * keys;
+  for (int64_t i = 0; i < kLayers; ++i) {
+    for (int j = 0; j < 2; ++j) caches.push_back(bfloat16_ones(kKvHeads * kCapacity * kDim));
+    void *v = caches.back().data(), *k = caches[caches.size() - 2].data();
+    commands.push_back({&isa["attention"], &p, {q.data(), k, v, &position, y.data()}, flops});
+  }
+  bench::measure(isa, commands, q_len == 1 ? 20 : 2, 2);
+  double seconds[2] = {};
+  for (const bench::Command& c : commands) {
+    for (int t = 0; t < 2; ++t) seconds[t] += c.best[t] / kLayers;
+  }
+  const double bytes = 2.0 * 2 * kKvHeads * kDim * keys;
+  for (int t = 0; t < 2; ++t) {
+    std::printf("%-10s cache %4d + %-3d bf16 %d thread%s %10.2f us %7.1f GFLOP/s %6.1f GB/s\n",
+                isa.name, static_cast<int>(position), static_cast<int>(q_len), t + 1, t ? "s" : " ",
+                seconds[t] * 1e6, flops / seconds[t] / 1e9, bytes / seconds[t] / 1e9);
+  }
+}
+
 void bench_matmul(const Isa& isa, int64_t batch, int64_t m, int64_t n, int64_t k, bool transposed,
                   double peak) {
   abi::MatmulParams p{};
@@ -156,6 +207,9 @@ void bench_all(const Isa& isa) {
 
 int main(int argc, char** argv) {
   for (const Isa& isa : bench::isas()) {
-    if (isa.runs && (argc < 2 || std::string_view(argv[1]) == isa.name)) bench_all(isa);
+    if (!isa.runs || (argc > 1 && std::string_view(argv[1]) != isa.name)) continue;
+    if (argc < 3) bench_all(isa);
+    for (const int64_t position : {127, 1023, 4095}) bench_cache(isa, 1, position);
+    for (const int64_t position : {0, 1024, 4096}) bench_cache(isa, 128, position);
   }
 }

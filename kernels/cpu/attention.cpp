@@ -1,5 +1,7 @@
-// y = softmax(scale * q·kᵀ + mask, causal)·v, block by block with a running maximum and sum per row
-// (online softmax: Milakov & Gimelshein, arXiv:1805.02867), so memory does not grow with kv_len.
+// y = softmax(cap(scale * q·kᵀ) + mask, causal)·v, block by block with a running maximum and sum
+// per row (online softmax: Milakov & Gimelshein, arXiv:1805.02867), so memory does not grow with
+// kv_len, and keys that no row of a block sees (a cache's free rows, what a window has passed) are
+// not read.
 // How a block's weights are computed depends on its rows: attention_many.h, attention_few.h.
 #include "kernels/cpu/attention_few.h"
 #include "kernels/cpu/attention_many.h"
@@ -22,35 +24,37 @@ void shrink_sums(const AttentionRows<T>& rows, const AttentionScratch& s) {
   }
 }
 
-// sums (+)= weights · values of keys [key, key + keys).
+// sums (+)= weights · values of keys [key, key + keys). Values in whole vectors are read where they
+// lie, 16-bit ones only by few rows: for many they are widened once.
 template <typename T>
-void add_values(const AttentionRows<T>& rows, const AttentionScratch& s, Product product,
-                int64_t key, int64_t keys) {
+void add_values(const AttentionRows<T>& rows, const AttentionScratch& s, const Product& weights,
+                int64_t key, int64_t keys, bool started) {
   const StridedBlock<T> values = rows.values(key, keys);
-  product.b = s.v;
-  product.b_k = product.c_row = s.v_columns;
-  product.c = s.sums;
-  product.k = keys;
-  product.add = key > 0;
-  bool in_place = false;
-  if constexpr (__is_same(T, float)) {
-    in_place = values.columns == s.v_columns;
-    if (in_place) {
-      product.b = values.at;
-      product.b_k = values.row;
-    }
-  }
-  if (!in_place) copy_rows(values, s.v, s.v_columns);
-  if (key > 0) shrink_sums(rows, s);
-  multiply(product, rows.count, s.v_columns / kLanes);
+  const auto add = [&](const auto* b, int64_t b_k) {
+    ProductOf<std::remove_cvref_t<decltype(*b)>> product{.a = weights.a,
+                                                         .a_row = weights.a_row,
+                                                         .a_k = weights.a_k,
+                                                         .b = b,
+                                                         .b_k = b_k,
+                                                         .c = s.sums,
+                                                         .c_row = s.v_columns,
+                                                         .k = keys,
+                                                         .add = started};
+    multiply(product, rows.count, s.v_columns / kLanes);
+  };
+  if (started) shrink_sums(rows, s);
+  const bool in_place = __is_same(T, float) || rows.count <= kFewRows;
+  if (in_place && values.columns == s.v_columns) return add(values.at, values.row);
+  copy_rows(values, s.v, s.v_columns);
+  add(s.v, s.v_columns);
 }
 
-// A row that sees nothing is 0: `end` is 0, or its total is.
+// A row that sees nothing is 0: none of its block does, or its total is 0.
 template <typename T>
-void store_output(const AttentionRows<T>& rows, const AttentionScratch& s, int64_t end) {
+void store_output(const AttentionRows<T>& rows, const AttentionScratch& s, bool any_seen) {
   for (int64_t row = 0; row < rows.count; ++row) {
     T* y = rows.y + rows.offset(row, rows.p.y_strides);
-    const float total = end > 0 ? s.total[row] : 0.0f;
+    const float total = any_seen ? s.total[row] : 0.0f;
     const float* sums = s.sums + row * s.v_columns;
     for (int64_t d = 0; d < rows.p.v_dim; d += kLanes) {
       store_lanes(y + d, total == 0 ? Vec{} : load(sums + d) * (1.0f / total), rows.p.v_dim - d);
@@ -61,14 +65,15 @@ void store_output(const AttentionRows<T>& rows, const AttentionScratch& s, int64
 template <template <typename> class Weights, typename T>
 void attend(const AttentionRows<T>& rows, const AttentionScratch& s) {
   Weights<T> weights(rows, s);
-  // The last row sees the most.
-  const int64_t end = rows.seen(rows.count - 1, 0, rows.p.kv_len);
-  for (int64_t key = 0; key < end; key += kBlockKeys) {
+  // The last row sees farthest, the first one back the most.
+  const int64_t end = rows.seen(rows.count - 1, 0, rows.in_use.used);
+  const int64_t begin = rows.passed(0, 0, end);
+  for (int64_t key = begin; key < end; key += kBlockKeys) {
     const int64_t keys = std::min(kBlockKeys, end - key);
-    weights.weigh(key, keys);
-    add_values(rows, s, weights.weights(), key, keys);
+    weights.weigh(key, keys, key > begin);
+    add_values(rows, s, weights.weights(), key, keys, key > begin);
   }
-  store_output(rows, s, end);
+  store_output(rows, s, begin < end);
 }
 
 void run(const KernelCall& call) {
@@ -76,9 +81,11 @@ void run(const KernelCall& call) {
   const AttentionPlan plan(p);
   const AttentionScratch s(p, plan, call.scratch);
   const int64_t end = std::min(call.end * plan.per_task, plan.total);
+  AttentionKeys in_use;
+  if (!in_use.read(p, call.operands, call.failure)) return;
   with_float_type(p.dtype, [&](auto type) {
     for (int64_t i = call.begin * plan.per_task; i < end; ++i) {
-      const AttentionRows<decltype(type)> rows(p, plan, call.operands, i);
+      const AttentionRows<decltype(type)> rows(p, plan, in_use, call.operands, i);
       rows.count <= kFewRows ? attend<FewRows>(rows, s) : attend<ManyRows>(rows, s);
     }
   });
@@ -96,7 +103,9 @@ int64_t scratch(const void* params) {
 const char* check_fields(const Params& p) {
   constexpr int64_t kMostColumns = 1 << 20;
   constexpr int64_t kMostOffset = INT64_MAX / 4;
-  if (!is_flag(p.has_mask) || !is_flag(p.causal)) return "a flag is neither 0 nor 1";
+  if (!is_flag(p.has_mask) || !is_flag(p.causal) || !is_flag(p.has_position)) {
+    return "a flag is neither 0 nor 1";
+  }
   if (!is_float(p.dtype)) return "the dtype is not a float of 32 or 16 bits";
   if (p.has_mask && p.mask_dtype != kBool && !is_float(p.mask_dtype)) {
     return "the mask is neither bool nor float";
@@ -108,6 +117,10 @@ const char* check_fields(const Params& p) {
   if (p.causal_offset > kMostOffset || p.causal_offset < -kMostOffset) {
     return "the causal offset is out of range";
   }
+  if (p.window < 0 || p.window > kMostOffset) return "the window is out of range";
+  if (p.window > 0 && !p.causal) return "a window looks back from a causal query";
+  if (!(p.softcap >= 0 && p.softcap < kInfinity)) return "the cap of the scores is out of range";
+  if (p.has_position && p.q_len > p.kv_len) return "the queries do not fit the cache";
   const int64_t sizes[] = {p.batch, p.heads, p.q_len, kBlockRows};
   return product(sizes, 4) < 0 ? "a size is negative or too large" : nullptr;
 }
@@ -121,6 +134,10 @@ Region walk(const Params& p, int64_t heads, int64_t length, int64_t columns,
       .dim(columns, 1);
 }
 
+size_t y_operand(const Params& p) {
+  return static_cast<size_t>(3 + p.has_mask + p.has_position);
+}
+
 const char* check_mask(const KernelCheck& c, const Params& p) {
   const int64_t sizes[] = {p.batch, p.heads, p.q_len, p.kv_len};
   return Region().dims(sizes, p.mask_strides, 4).reads(c, 3, element_size(p.mask_dtype));
@@ -129,7 +146,7 @@ const char* check_mask(const KernelCheck& c, const Params& p) {
 const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const Params*>(c.params);
   if (const char* why = check_fields(p)) return why;
-  if (const char* why = operand_count(c, p.has_mask ? 5 : 4)) return why;
+  if (const char* why = operand_count(c, y_operand(p) + 1)) return why;
   const int64_t size = element_size(p.dtype);
   const Region q = walk(p, p.heads, p.q_len, p.head_dim, p.q_strides);
   const Region k = walk(p, p.kv_heads, p.kv_len, p.head_dim, p.k_strides);
@@ -141,7 +158,10 @@ const char* check(const KernelCheck& c) {
   if (p.has_mask) {
     if (const char* why = check_mask(c, p)) return why;
   }
-  if (const char* why = y.writes(c, p.has_mask ? 4 : 3, size)) return why;
+  if (p.has_position) {
+    if (const char* why = Region().dim(1, 1).reads(c, y_operand(p) - 1, 8)) return why;
+  }
+  if (const char* why = y.writes(c, y_operand(p), size)) return why;
   Digits digits;
   digits.dim(p.batch, p.y_strides[0]).dim(p.heads, p.y_strides[1]).dim(p.q_len, p.y_strides[2]);
   return digits.dim(p.v_dim, 1).distinct() ? nullptr : kCollides;

@@ -25,7 +25,8 @@ class FewRows {
 
   Product weights() const { return {.a = s_.scores, .a_row = kBlockKeys, .a_k = 1}; }
 
-  void weigh(int64_t key, int64_t keys) {
+  // Weighs keys [key, key + keys); started: some were before them.
+  void weigh(int64_t key, int64_t keys, bool started) {
     const StridedBlock<T> block = rows_.keys(key, keys);
     const DotRows dots{.a = s_.q,
                        .a_row = s_.depth,
@@ -35,15 +36,18 @@ class FewRows {
                        .y_row = kBlockKeys,
                        .add = false};
     dot_rows(dots, rows_.count, block.at, keys);
+    const int64_t end = round_up(keys, kLanes);
     for (int64_t row = 0; row < rows_.count; ++row) {
       float* scores = s_.scores + row * kBlockKeys;
+      if (p_.softcap > 0) cap_scores(p_.softcap, end, scores);
       if (p_.has_mask) {
         with_mask_type(p_.mask_dtype,
                        [&](auto type) { mask<decltype(type)>(row, key, keys, scores); });
       }
-      const int64_t seen = rows_.seen(row, key, keys), end = round_up(keys, kLanes);
+      const int64_t passed = rows_.passed(row, key, keys), seen = rows_.seen(row, key, keys);
+      for (int64_t j = 0; j < passed; ++j) scores[j] = -kInfinity;
       for (int64_t j = seen; j < end; ++j) scores[j] = -kInfinity;
-      soften(row, key > 0, end, scores);
+      soften(row, started, end, scores);
     }
   }
 

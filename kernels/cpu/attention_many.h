@@ -19,16 +19,20 @@ class ManyRows {
   // The weights as the left operand of a product with the values.
   Product weights() const { return {.a = s_.scores, .a_row = 1, .a_k = lanes_}; }
 
-  // Weighs keys [key, key + keys) against the rows' largest scores so far, which it updates.
-  void weigh(int64_t key, int64_t keys) {
+  // Weighs keys [key, key + keys) against the rows' largest scores so far, which it updates;
+  // started: some keys were before them.
+  void weigh(int64_t key, int64_t keys, bool started) {
     score(key, keys);
+    if (p_.softcap > 0) cap_scores(p_.softcap, keys * lanes_, s_.scores);
     if (p_.has_mask) {
       with_mask_type(p_.mask_dtype, [&](auto type) { mask<decltype(type)>(key, keys); });
     }
-    if (rows_.seen(0, key, keys) < keys) hide_future(key, keys);
+    if (rows_.seen(0, key, keys) < keys || rows_.passed(rows_.count - 1, key, keys) > 0) {
+      hide_unseen(key, keys);
+    }
     int64_t row = 0;
-    for (; row + 4 * kLanes <= lanes_; row += 4 * kLanes) soften<4>(key, keys, row);
-    for (; row < lanes_; row += kLanes) soften<1>(key, keys, row);
+    for (; row + 4 * kLanes <= lanes_; row += 4 * kLanes) soften<4>(started, keys, row);
+    for (; row < lanes_; row += kLanes) soften<1>(started, keys, row);
   }
 
  private:
@@ -106,26 +110,29 @@ class ManyRows {
     }
   }
 
-  void hide_future(int64_t key, int64_t keys) {
+  void hide_unseen(int64_t key, int64_t keys) {
     for (int64_t row = 0; row < lanes_; ++row) {
       const int64_t last = std::min(row, rows_.count - 1);
+      s_.passed[row] = static_cast<int32_t>(rows_.passed(last, key, keys));
       s_.seen[row] = static_cast<int32_t>(rows_.seen(last, key, keys));
     }
     for (int64_t j = 0; j < keys; ++j) {
       for (int64_t row = 0; row < lanes_; row += kLanes) {
+        const IVec passed = *reinterpret_cast<const IVec*>(s_.passed + row);
         const IVec seen = *reinterpret_cast<const IVec*>(s_.seen + row);
-        float* at = s_.scores + j * lanes_ + row;
-        store(at, seen > static_cast<int32_t>(j) ? load(at) : Vec{} - kInfinity);
+        const auto at = static_cast<int32_t>(j);
+        float* scores = s_.scores + j * lanes_ + row;
+        store(scores, ((passed <= at) & (seen > at)) ? load(scores) : Vec{} - kInfinity);
       }
     }
   }
 
   // V vectors of rows side by side, to hide the latency of each one's chain.
   template <int V>
-  void soften(int64_t key, int64_t keys, int64_t row) {
+  void soften(bool started, int64_t keys, int64_t row) {
     Vec before[V], top[V], base[V], total[V] = {};
     for (int v = 0; v < V; ++v) {
-      before[v] = key ? load(s_.top + row + v * kLanes) : Vec{} - kInfinity;
+      before[v] = started ? load(s_.top + row + v * kLanes) : Vec{} - kInfinity;
       top[v] = before[v];
     }
     for (int64_t j = 0; j < keys; ++j) {
@@ -147,7 +154,7 @@ class ManyRows {
     for (int v = 0; v < V; ++v) {
       const int64_t at = row + v * kLanes;
       const Vec shrink = exp_of_nonpositive(before[v] - base[v]);
-      const Vec kept = key ? load(s_.total + at) * shrink : Vec{};
+      const Vec kept = started ? load(s_.total + at) * shrink : Vec{};
       store(s_.shrink + at, shrink);
       store(s_.top + at, top[v]);
       store(s_.total + at, kept + total[v]);

@@ -17,7 +17,7 @@ namespace npusim::cpu::NPUSIM_ISA {
 
 inline constexpr int64_t kBlockRows = 64;  // of queries
 inline constexpr int64_t kBlockKeys = 128;
-inline constexpr int64_t kFewRows = 4;
+inline constexpr int64_t kFewRows = 8;
 
 // Rows of one (batch, key/value head) into blocks, and blocks into tasks.
 struct AttentionPlan {
@@ -57,7 +57,7 @@ struct AttentionScratch {
   float* sums;                  // [block_rows][v_columns]: the output before it is divided by total
   float *k, *v;                 // [kBlockKeys][depth or v_columns]: a block widened to float
   float *top, *total, *shrink;  // a row's largest score and sum so far; what a new top leaves of it
-  int32_t* seen;                // causal: the keys of the current block that a row sees
+  int32_t *passed, *seen;       // the first key of the current block that a row sees, and the end
   int64_t bytes;
 
   AttentionScratch(const abi::AttentionParams& p, const AttentionPlan& plan, void* base) {
@@ -74,8 +74,31 @@ struct AttentionScratch {
     top = arena.take<float>(rows);
     total = arena.take<float>(rows);
     shrink = arena.take<float>(rows);
+    passed = arena.take<int32_t>(rows);
     seen = arena.take<int32_t>(rows);
     bytes = arena.bytes();
+  }
+};
+
+// The keys in use and how far the last one that a query sees lies ahead of it: parameters, or what
+// the position operand holds when the command runs.
+struct AttentionKeys {
+  int64_t used, offset;
+
+  // False, and reported, when the position is outside the cache. The operand is read once.
+  bool read(const abi::AttentionParams& p, void* const* operands, Failure* failure) {
+    used = p.kv_len;
+    offset = p.causal_offset;
+    if (!p.has_position) return true;
+    int64_t position;
+    std::memcpy(&position, operands[3 + p.has_mask], sizeof position);
+    if (position < 0 || position > p.kv_len - p.q_len) {
+      failure->report("position outside the cache", position, p.kv_len - p.q_len);
+      return false;
+    }
+    used = position + p.q_len;
+    offset = position;
+    return true;
   }
 };
 
@@ -84,14 +107,15 @@ template <typename T>
 struct AttentionRows {
   const abi::AttentionParams& p;
   const AttentionPlan& plan;
+  const AttentionKeys& in_use;
   int64_t kv_head, first, count;
   const T *q, *k, *v;
   const char* mask;
   T* y;
 
-  AttentionRows(const abi::AttentionParams& p, const AttentionPlan& plan, void* const* operands,
-                int64_t index)
-      : p(p), plan(plan) {
+  AttentionRows(const abi::AttentionParams& p, const AttentionPlan& plan,
+                const AttentionKeys& in_use, void* const* operands, int64_t index)
+      : p(p), plan(plan), in_use(in_use) {
     const int64_t block = index % plan.blocks, head = index / plan.blocks;
     const int64_t batch = head / p.kv_heads;
     kv_head = head % p.kv_heads;
@@ -105,7 +129,7 @@ struct AttentionRows {
       const int64_t bytes = batch * p.mask_strides[0] * element_size(p.mask_dtype);
       mask = static_cast<const char*>(operands[3]) + bytes;
     }
-    y = static_cast<T*>(operands[3 + p.has_mask]) + batch * p.y_strides[0];
+    y = static_cast<T*>(operands[3 + p.has_mask + p.has_position]) + batch * p.y_strides[0];
   }
 
   int64_t query(int64_t row) const { return (first + row) / plan.group; }
@@ -128,10 +152,15 @@ struct AttentionRows {
     return {v + key * p.v_strides[2], p.v_strides[2], 1, n, p.v_dim};
   }
 
-  // How many of keys [key, key + n) a row sees.
+  // Of keys [key, key + n), a row sees those from `passed` up to `seen`: the first lie before its
+  // window, the last in its future.
   int64_t seen(int64_t row, int64_t key, int64_t n) const {
     if (!p.causal) return n;
-    return std::clamp<int64_t>(query(row) + p.causal_offset + 1 - key, 0, n);
+    return std::clamp<int64_t>(query(row) + in_use.offset + 1 - key, 0, n);
+  }
+  int64_t passed(int64_t row, int64_t key, int64_t n) const {
+    if (p.window == 0) return 0;
+    return std::clamp<int64_t>(query(row) + in_use.offset + 1 - p.window - key, 0, n);
   }
 };
 
@@ -159,6 +188,12 @@ inline Vec mask_lanes(const boolean* x, int64_t n) {
 template <typename M>
 Vec mask_lanes(const M* x, int64_t n) {
   return load_lanes(x, n);
+}
+
+// cap * tanh(score / cap) for `n` scores, whole vectors.
+inline void cap_scores(float cap, int64_t n, float* scores) {
+  const Vec inverse = Vec{} + 1.0f / cap;
+  for (int64_t j = 0; j < n; j += kLanes) store(scores + j, cap * tanh(load(scores + j) * inverse));
 }
 
 // e^x for x <= 0; results below the normal floats are 0.

@@ -6,7 +6,7 @@
 
 namespace npusim::cpu::NPUSIM_ISA {
 
-inline constexpr int64_t kDotRows = 4;  // the most rows of a
+inline constexpr int64_t kDotRows = 8;  // the most rows of a
 
 struct DotRows {
   const float* a;  // rows padded with zeros to whole vectors
@@ -30,13 +30,13 @@ inline void dot_lanes(const DotRows& p, const T* b, int64_t left, float* y) {
     for (int64_t k = 0; k < p.k; k += kLanes) {
       __builtin_prefetch(ahead + k);
       const Vec x = load_lanes(row + k, p.k - k);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int r = 0; r < R; ++r) acc[r] += x * load(p.a + r * p.a_row + k);
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) sums[r][j] = acc[r];
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
     const Vec before = p.add ? load(y + r * p.y_row) : Vec{};
     store(y + r * p.y_row, before + sum_each(sums[r]));
@@ -59,6 +59,14 @@ void dot_rows(const DotRows& p, int64_t rows, const T* b, int64_t columns) {
       return dot_rows<2>(p, b, columns);
     case 3:
       return dot_rows<3>(p, b, columns);
+    case 4:
+      return dot_rows<4>(p, b, columns);
+    case 5:
+      return dot_rows<5>(p, b, columns);
+    case 6:
+      return dot_rows<6>(p, b, columns);
+    case 7:
+      return dot_rows<7>(p, b, columns);
     default:
       return dot_rows<kDotRows>(p, b, columns);
   }

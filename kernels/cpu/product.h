@@ -42,20 +42,23 @@ inline constexpr int kPanelVectors = 2;
 inline constexpr int kPanelVectors = kTileVectors;
 #endif
 
-struct Product {
+// B: how B is stored; a 16-bit float becomes float as it is loaded, for each tile of rows anew.
+template <typename B>
+struct ProductOf {
   const float* a;
   int64_t a_row, a_k;  // strides of A; one of them is 1
-  const float* b = nullptr;
+  const B* b = nullptr;
   int64_t b_k = 0;  // B's row stride
   float* c = nullptr;
   int64_t c_row = 0;
   int64_t k = 0;
   bool add = false;  // C += A·B; else C = A·B
 };
+using Product = ProductOf<float>;
 
 // R rows by V vectors. Columns: A's columns are contiguous (a_row is 1), else its rows (a_k is 1).
-template <int R, int V, bool Columns>
-[[gnu::noinline]] void multiply_tile(const Product& p) {
+template <int R, int V, bool Columns, typename B>
+[[gnu::noinline]] void multiply_tile(const ProductOf<B>& p) {
   Vec acc[R][V] = {};
   if (p.add) {
 #pragma GCC unroll 16
@@ -67,7 +70,7 @@ template <int R, int V, bool Columns>
   const float* a[R];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) a[r] = p.a + (Columns ? r : r * p.a_row);
-  const float* b = p.b;
+  const B* b = p.b;
   const int64_t a_step = p.a_k, b_step = p.b_k, depth = p.k;
   for (int64_t k = 0; k < depth; ++k, b += b_step) {
     Vec row[V];
@@ -87,41 +90,45 @@ template <int R, int V, bool Columns>
   }
 }
 
-using ProductTile = void (*)(const Product&);
+template <typename B>
+using ProductTile = void (*)(const ProductOf<B>&);
 
-template <int V, bool Columns, int... R>
-inline ProductTile tile_of_rows(int64_t rows, std::integer_sequence<int, R...>) {
-  static constexpr ProductTile kTiles[] = {multiply_tile<R + 1, V, Columns>...};
+template <typename B, int V, bool Columns, int... R>
+inline ProductTile<B> tile_of_rows(int64_t rows, std::integer_sequence<int, R...>) {
+  static constexpr ProductTile<B> kTiles[] = {multiply_tile<R + 1, V, Columns, B>...};
   return kTiles[rows - 1];
 }
 
-template <int V, bool Columns>
-inline ProductTile product_tile(int64_t rows, int64_t vectors) {
+template <typename B, int V, bool Columns>
+inline ProductTile<B> product_tile(int64_t rows, int64_t vectors) {
   if constexpr (V < kTileVectors) {
-    if (vectors > V) return product_tile<V + 1, Columns>(rows, vectors);
+    if (vectors > V) return product_tile<B, V + 1, Columns>(rows, vectors);
   }
-  return tile_of_rows<V, Columns>(rows, std::make_integer_sequence<int, product_rows(V)>{});
+  return tile_of_rows<B, V, Columns>(rows, std::make_integer_sequence<int, product_rows(V)>{});
 }
 
 // `rows` rows of at most kTileVectors vectors.
-template <bool Columns>
-void multiply_panel(Product p, int64_t rows, int64_t vectors) {
+template <bool Columns, typename B>
+void multiply_panel(ProductOf<B> p, int64_t rows, int64_t vectors) {
   const int64_t most = product_rows(static_cast<int>(vectors));
   const int64_t tiles = (rows + most - 1) / most;
   const int64_t taller = rows % tiles;  // tiles as equal as can be: so many have one row more
   const int64_t height = rows / tiles;
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t count = height + (t < taller);
-    product_tile<1, Columns>(count, vectors)(p);
+    product_tile<B, 1, Columns>(count, vectors)(p);
     p.a += count * p.a_row;
     p.c += count * p.c_row;
   }
 }
 
 // C[rows][vectors * kLanes], rows and vectors at least 1; B and C are readable to the last lane.
-inline void multiply(Product p, int64_t rows, int64_t vectors) {
-  // Few rows fit beside the widest panel, and read B in longer pieces.
-  const int64_t widest = rows <= product_rows(kTileVectors) ? kTileVectors : kPanelVectors;
+template <typename B>
+void multiply(ProductOf<B> p, int64_t rows, int64_t vectors) {
+  // Few rows are one tile, however narrow: it reads B once, and the wider the longer the pieces.
+  int64_t widest = kTileVectors;
+  while (widest > 3 && rows > product_rows(static_cast<int>(widest))) --widest;
+  if (rows > product_rows(static_cast<int>(widest))) widest = kPanelVectors;
   const int64_t panels = (vectors + widest - 1) / widest;
   for (int64_t done = 0, i = 0; i < panels; ++i) {
     const int64_t width = (vectors - done) / (panels - i);

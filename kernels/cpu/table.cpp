@@ -32,6 +32,7 @@ namespace npusim::cpu {
   X(reduce)               \
   X(resize)               \
   X(rope)                 \
+  X(rope)                 \
   X(scan)                 \
   X(scatter)              \
   X(softmax)              \

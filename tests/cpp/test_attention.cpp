@@ -1,7 +1,8 @@
-// attention against softmax(scale * q·kᵀ + mask)·v in double, on every instruction set of this
+// attention against softmax(cap(scale * q·kᵀ) + mask)·v in double, on every instruction set of this
 // machine: block and lane tails, few and many rows, grouped heads, every kind of mask, causal
-// offsets, rows that see nothing, strided operands, 16-bit storage; the refusals; and mutated
-// parameters, which check() must refuse or which must then run inside their operands.
+// offsets, caches filled up to a position, windows, capped scores, rows that see nothing, strided
+// operands, 16-bit storage; the refusals and the run's errors; and mutated parameters, which
+// check() must refuse or which must then run inside their operands.
 #include "tests/cpp/kernel_call.h"
 #include "tests/cpp/mutation.h"
 
@@ -22,7 +23,9 @@ std::string describe(const Isa& isa, const Params& p) {
   }
   return out + " dtype " + std::to_string(p.dtype) + " mask " +
          std::to_string(p.has_mask ? p.mask_dtype : -1) + " causal " +
-         (p.causal ? std::to_string(p.causal_offset) : "no");
+         (p.causal ? std::to_string(p.causal_offset) : "no") + " window " +
+         std::to_string(p.window) + " cap " + std::to_string(p.softcap) +
+         (p.has_position ? " of a cache" : "");
 }
 
 // [batch, heads, length, columns] stored as such, or with heads inside positions, and some gap.
@@ -46,6 +49,18 @@ Operand mask_of(const Params& p, std::mt19937& random) {
   return out;
 }
 
+int64_t position_in(const Operand& operand) {
+  int64_t position;
+  std::memcpy(&position, operand.bytes.data() + operand.offset, sizeof position);
+  return position;
+}
+Operand position_of(int64_t position) {
+  Operand out;
+  out.bytes.resize(sizeof position);
+  std::memcpy(out.bytes.data(), &position, sizeof position);
+  return out;
+}
+
 double mask_value(const Params& p, const Operand& mask, int64_t at) {
   if (p.mask_dtype == kBool)
     return mask.bytes[static_cast<size_t>(at)] == std::byte{} ? -INFINITY : 0;
@@ -57,9 +72,13 @@ std::vector<double> reference_row(const Params& p, const std::vector<Operand>& o
                                   const std::vector<std::vector<double>>& qkv, int64_t b, int64_t h,
                                   int64_t i) {
   const int64_t kv = h / (p.heads / p.kv_heads);
+  const int64_t position =
+      p.has_position ? position_in(operands[static_cast<size_t>(3 + p.has_mask)]) : 0;
+  const int64_t offset = p.has_position ? position : p.causal_offset;
+  const int64_t used = p.has_position ? position + p.q_len : p.kv_len;
   std::vector<double> scores;
   double top = -INFINITY, total = 0;
-  for (int64_t j = 0; j < p.kv_len; ++j) {
+  for (int64_t j = 0; j < used; ++j) {
     double score = 0;
     for (int64_t d = 0; d < p.head_dim; ++d) {
       const auto q = b * p.q_strides[0] + h * p.q_strides[1] + i * p.q_strides[2] + d;
@@ -67,19 +86,22 @@ std::vector<double> reference_row(const Params& p, const std::vector<Operand>& o
       score += qkv[0][static_cast<size_t>(q)] * qkv[1][static_cast<size_t>(k)];
     }
     score *= static_cast<double>(p.scale);
+    if (p.softcap > 0) score = p.softcap * std::tanh(score / p.softcap);
     if (p.has_mask) {
       score += mask_value(p, operands[3],
                           b * p.mask_strides[0] + h * p.mask_strides[1] + i * p.mask_strides[2] +
                               j * p.mask_strides[3]);
     }
-    if (p.causal && j > i + p.causal_offset) score = -INFINITY;
+    if (p.causal && j > i + offset) score = -INFINITY;
+    if (p.window > 0 && j <= i + offset - p.window) score = -INFINITY;
     scores.push_back(score);
     top = std::max(top, score);
   }
   std::vector<double> out(static_cast<size_t>(p.v_dim), 0.0);
   if (top == -INFINITY) return out;
   for (double& s : scores) total += s = std::exp(s - top);
-  for (int64_t j = 0; j < p.kv_len; ++j) {
+  for (int64_t j = 0; j < used; ++j) {
+    if (scores[static_cast<size_t>(j)] == 0) continue;  // what nobody sees may be NaN
     for (int64_t d = 0; d < p.v_dim; ++d) {
       const auto v = b * p.v_strides[0] + kv * p.v_strides[1] + j * p.v_strides[2] + d;
       out[static_cast<size_t>(d)] +=
@@ -100,12 +122,16 @@ std::vector<Operand> operands_of(const Params& p, std::mt19937& random) {
   out.push_back(
       random_operand(p.dtype, extent(p.v_strides, p.kv_heads, p.kv_len, p.v_dim), random));
   if (p.has_mask) out.push_back(mask_of(p, random));
+  if (p.has_position) {
+    const int64_t last = p.kv_len - p.q_len;
+    out.push_back(position_of(random() % 3 ? pick(random, 0, last) : last));
+  }
   out.push_back(random_operand(p.dtype, extent(p.y_strides, p.heads, p.q_len, p.v_dim), random));
   return out;
 }
 
-void test_case(const Isa& isa, const Params& p, std::mt19937& random) {
-  std::vector<Operand> operands = operands_of(p, random);
+void check_rows(const Isa& isa, const Params& p, std::vector<Operand>& operands,
+                std::mt19937& random) {
   std::vector<std::vector<double>> qkv;
   for (size_t i = 0; i < 3; ++i) qkv.push_back(values_of(operands[i], p.dtype));
   run_kernel(isa["attention"], p, operands, random);
@@ -122,6 +148,11 @@ void test_case(const Isa& isa, const Params& p, std::mt19937& random) {
       }
     }
   }
+}
+
+void test_case(const Isa& isa, const Params& p, std::mt19937& random) {
+  std::vector<Operand> operands = operands_of(p, random);
+  check_rows(isa, p, operands, random);
 }
 
 Params dense(int64_t batch, int64_t heads, int64_t kv_heads, int64_t q_len, int64_t kv_len,
@@ -170,8 +201,66 @@ Params random_case(std::mt19937& random) {
   if (random() % 3 == 0) {
     p.causal = 1;
     p.causal_offset = pick(random, -p.q_len, p.kv_len);
+  } else if (p.q_len <= p.kv_len && random() % 2) {
+    p.causal = random() % 4 != 0;
+    p.has_position = 1;
   }
+  if (p.causal && random() % 3 == 0) p.window = pick(random, 1, p.kv_len + 3);
+  if (random() % 4 == 0) p.softcap = 0.5F + static_cast<float>(random() % 8);
   return p;
+}
+
+// Rows of the cache behind those in use may hold anything: they are not read. Here they hold NaN.
+void test_free_rows(const Isa& isa, int64_t q_len, int64_t position, std::mt19937& random) {
+  Params p = dense(1, 12, 2, q_len, 600, 128, 128, random);
+  p.causal = p.has_position = 1;
+  p.dtype = 2;
+  std::vector<Operand> operands = operands_of(p, random);
+  operands[3] = position_of(position);
+  for (const size_t i : {1U, 2U}) {
+    const auto& strides = i == 1 ? p.k_strides : p.v_strides;
+    for (int64_t head = 0; head < p.kv_heads; ++head) {
+      for (int64_t row = position + q_len; row < p.kv_len; ++row) {
+        const auto at = static_cast<size_t>(head * strides[1] + row * strides[2]) * 2;
+        std::memset(operands[i].bytes.data() + at, 0xFF, 256);
+      }
+    }
+  }
+  check_rows(isa, p, operands, random);
+}
+
+// Keys that the window of every row has passed are not read either.
+void test_passed_keys(const Isa& isa, int64_t q_len, std::mt19937& random) {
+  Params p = dense(1, 4, 2, q_len, 700, 64, 64, random);
+  p.causal = p.has_position = 1;
+  p.window = 150;
+  std::vector<Operand> operands = operands_of(p, random);
+  operands[3] = position_of(690 - q_len);
+  const int64_t first = 690 - q_len + 1 - p.window;
+  for (const size_t i : {1U, 2U}) {
+    const auto& strides = i == 1 ? p.k_strides : p.v_strides;
+    for (int64_t head = 0; head < p.kv_heads; ++head) {
+      for (int64_t row = 0; row < first; ++row) {
+        const auto at = static_cast<size_t>(head * strides[1] + row * strides[2]) * 4;
+        std::memset(operands[i].bytes.data() + at, 0xFF, 256);
+      }
+    }
+  }
+  check_rows(isa, p, operands, random);
+}
+
+// A position that leaves no room for the queries fails the run, and no element of y is written.
+void test_positions_outside(const Isa& isa, std::mt19937& random) {
+  Params p = dense(1, 6, 2, 3, 200, 32, 32, random);
+  p.causal = p.has_position = 1;
+  for (const int64_t position : {int64_t{-1}, int64_t{198}, INT64_MAX, INT64_MIN}) {
+    std::vector<Operand> operands = operands_of(p, random);
+    operands[3] = position_of(position);
+    const std::vector<std::byte> before = operands.back().bytes;
+    expect(run_accepted(isa["attention"], p, operands) > 0, describe(isa, p),
+           "took position " + std::to_string(position));
+    expect(operands.back().bytes == before, describe(isa, p), "wrote at a bad position");
+  }
 }
 
 void test_large_scores(const Isa& isa, std::mt19937& random) {
@@ -200,6 +289,22 @@ void test_refusals(const Isa& isa, std::mt19937& random) {
   refused([](Params& p) { p.dtype = 4; }, "integers");
   refused([](Params& p) { p.has_mask = 1; }, "a missing mask");
   refused([](Params& p) { p.causal_offset = INT64_MAX; }, "an offset that overflows");
+  refused([](Params& p) { p.has_position = 1; }, "a missing position");
+  refused([](Params& p) { p.window = 3; }, "a window without causal");
+  refused([](Params& p) { p.causal = 1, p.window = -1; }, "a negative window");
+  refused([](Params& p) { p.causal = 1, p.window = INT64_MAX; }, "a window that overflows");
+  refused([](Params& p) { p.softcap = -1; }, "a negative cap");
+  refused([](Params& p) { p.softcap = NAN; }, "a cap that is no number");
+  Params cache = good;
+  cache.has_position = 1;
+  std::vector<Operand> with_position = operands;
+  with_position.insert(with_position.begin() + 3, position_of(0));
+  expect(refusal(kernel, cache, with_position).empty(), "attention", "a sound cache was refused");
+  with_position[3].bytes.resize(4);
+  expect(!refusal(kernel, cache, with_position).empty(), "attention", "accepted half a position");
+  with_position[3] = position_of(0);
+  cache.kv_len = 4;
+  expect(!refusal(kernel, cache, with_position).empty(), "attention", "accepted a small cache");
 }
 
 void test_isa(const Isa& isa) {
@@ -207,6 +312,11 @@ void test_isa(const Isa& isa) {
   for (int i = 0; i < 250; ++i) test_case(isa, random_case(random), random);
   test_large_scores(isa, random);
   test_refusals(isa, random);
+  for (const int64_t q_len : {1, 2, 40}) {
+    for (const int64_t position : {0, 127, 300}) test_free_rows(isa, q_len, position, random);
+    test_passed_keys(isa, q_len, random);
+  }
+  test_positions_outside(isa, random);
   for (int i = 0; i < 30; ++i) {
     const Params p = random_case(random);
     run_mutations(isa["attention"], p, operands_of(p, random), 60, random);
