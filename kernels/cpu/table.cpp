@@ -32,7 +32,6 @@ namespace npusim::cpu {
   X(reduce)               \
   X(resize)               \
   X(rope)                 \
-  X(rope)                 \
   X(scan)                 \
   X(scatter)              \
   X(softmax)              \
