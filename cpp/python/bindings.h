@@ -12,6 +12,9 @@ void bind_buffer(pybind11::module_& module);
 void bind_program(pybind11::module_& module);
 void bind_executor(pybind11::module_& module);
 void bind_session(pybind11::module_& module);
+void bind_state(pybind11::module_& module);
+void bind_sampler(pybind11::module_& module);
+void bind_language_model(pybind11::module_& module);
 
 // Sets the class of npusim.errors that the code stands for as the pending Python error.
 void set_python_error(const Error& error);

@@ -84,21 +84,21 @@ std::vector<Binding> writable_bindings(const Executor& executor, const Buffers& 
 }
 
 void run(Executor& self, size_t method, const Buffers& inputs, const Buffers& outputs,
-         const Weights* weights) {
+         const Weights* weights, State* state) {
   const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
   const py::gil_scoped_release unlocked;
-  self.run(method, in, out, weights);
+  self.run(method, in, out, weights, state);
 }
 
 void observe(Executor& self, size_t method, const Buffers& inputs, const Buffers& outputs,
-             const Weights* weights, const py::function& after) {
+             const Weights* weights, const py::function& after, State* state) {
   const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
   const auto tap = [&](size_t index) {
     const py::gil_scoped_acquire locked;
     after(index);
   };
   const py::gil_scoped_release unlocked;
-  self.observe(method, in, out, weights, tap);
+  self.observe(method, in, out, weights, tap, state);
 }
 
 py::object read_buffer(const Executor& self, uint32_t index) {
@@ -137,9 +137,9 @@ void bind_executor(py::module_& module) {
            py::arg("program"), py::arg("device"))
       .def("method_index", &Executor::method_index, py::arg("name"))
       .def("run", &run, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
-           py::arg("weights"))
+           py::arg("weights"), py::arg("state") = nullptr)
       .def("observe", &observe, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
-           py::arg("weights"), py::arg("after"))
+           py::arg("weights"), py::arg("after"), py::arg("state") = nullptr)
       .def("read_buffer", &read_buffer, py::arg("index"),
            "The bytes of a program buffer, or None when it is not bound.");
 }

@@ -21,6 +21,7 @@ const char* class_of(ErrorCode code) {
     case ErrorCode::kDevice:
     case ErrorCode::kBusy:
       return "DeviceError";
+    case ErrorCode::kLimit:
     case ErrorCode::kData:
     case ErrorCode::kIo:
       break;
@@ -51,6 +52,9 @@ PYBIND11_MODULE(_runtime, module) {
   bind_device(module);
   bind_buffer(module);
   bind_program(module);
+  bind_state(module);
   bind_executor(module);
   bind_session(module);
+  bind_sampler(module);
+  bind_language_model(module);
 }

@@ -85,6 +85,7 @@ void bind_program(py::module_& module) {
           py::arg("bytes"))
       .def_property_readonly("target", [](const Program& self) { return self.target; })
       .def_property_readonly("metadata", [](const Program& self) { return self.metadata; })
+      .def_readonly("fingerprint", &Program::fingerprint)
       .def_property_readonly("methods",
                              [](const Program& self) {
                                py::list names;

@@ -119,6 +119,11 @@ struct Container::Entry {
   uint32_t checksum, reserved;
 };
 
+uint64_t Container::fingerprint() const {
+  const auto header = load<Header>(file_, 0);
+  return header.file_size << 32 | header.checksum;
+}
+
 Container::Container(std::span<const std::byte> file) : file_(file) {
   for (uint32_t id = 0; id < kSections; ++id) chunks_[id].section = static_cast<Section>(id);
   const size_t count = check_header(file);

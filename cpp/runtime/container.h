@@ -48,6 +48,8 @@ class Container {
   // Error(kFormat) for everything else the specification forbids.
   explicit Container(std::span<const std::byte> file);
   const Chunk& operator[](Section section) const { return chunks_[static_cast<uint32_t>(section)]; }
+  // Of the file's size and, through the checksums in its section table, of its every byte.
+  uint64_t fingerprint() const;
 
  private:
   struct Entry;

@@ -103,6 +103,10 @@ bool is_float(DType dtype) {
 
 void convert_floats(std::span<const std::byte> from, DType from_dtype, std::span<std::byte> to,
                     DType to_dtype) {
+  if (from_dtype == to_dtype) {
+    std::copy(from.begin(), from.end(), to.begin());
+    return;
+  }
   with_type(from_dtype, [&](auto source) {
     with_type(to_dtype, [&](auto target) {
       using From = decltype(source);

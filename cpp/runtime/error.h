@@ -13,6 +13,7 @@ enum class ErrorCode {
   kWeights,  // the checkpoint does not fit the program: missing tensor, wrong shape or dtype
   kInput,    // the caller's argument is wrong: count, shape, dtype, device, unknown name
   kDevice,   // the device is missing, out of memory, or failed
+  kLimit,    // an option's value, or a request, is outside what is possible
   kData,     // the run met a value it cannot serve (an index out of range)
   kBusy,     // the executor is already running on another thread
   kIo,       // a file cannot be opened, read or mapped

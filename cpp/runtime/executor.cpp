@@ -1,7 +1,8 @@
 // Invariants:
 //
-//  1. From construction on, every kTemp, kConstant and kState buffer is bound in every list.
-//  2. A list's kWeight and kPersistent buffers belong to the weights whose serial it notes.
+//  1. From construction on, every kTemp and kConstant buffer is bound in every list.
+//  2. A list's kWeight and kPersistent buffers belong to the weights whose serial it notes, its
+//     kState buffers to the state whose serial it notes.
 //  3. kInput and kOutput buffers are bound anew by every run; binding where they were already costs
 //     a comparison.
 //  4. While running_ is set, one thread alone touches addresses_ and methods_.
@@ -12,6 +13,7 @@
 
 #include "cpp/runtime/arenas.h"
 #include "cpp/runtime/error.h"
+#include "cpp/runtime/turn.h"
 
 namespace npusim {
 namespace {
@@ -21,23 +23,9 @@ bool overlap(Binding a, Binding b) {
          b.data() < a.data() + a.size();
 }
 
-// Marks the executor as running for as long as it lives.
-class Turn {
- public:
-  explicit Turn(std::atomic<bool>& running) : running_(running) {
-    if (running_.exchange(true, std::memory_order_acquire)) {
-      throw Error(ErrorCode::kBusy,
-                  "this executor is running on another thread; give each thread an executor of its "
-                  "own (they can share weights), or take turns");
-    }
-  }
-  ~Turn() { running_.store(false, std::memory_order_release); }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-
- private:
-  std::atomic<bool>& running_;
-};
+constexpr const char* kBusy =
+    "this executor is running on another thread; give each thread an executor of its own (they can "
+    "share weights), or take turns";
 
 // Gives outputs that lie where an input lies memory of their own, and copies them back after the
 // run: a method may write an output before it has read all of its inputs.
@@ -93,11 +81,9 @@ Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<Devic
       device_(std::move(device)),
       constants_(constants_on(*device_, program_)),
       arena_(device_->allocate(largest_arena(*program_))),
-      state_(device_->allocate(program_->state_bytes)),
       addresses_(program_->buffers.size(), nullptr) {
   const std::pair<BufferKind, std::byte*> arenas[] = {{BufferKind::kConstant, constants_->data()},
-                                                      {BufferKind::kTemp, arena_->data()},
-                                                      {BufferKind::kState, state_->data()}};
+                                                      {BufferKind::kTemp, arena_->data()}};
   for (const Method& method : program_->methods) {
     Encoded& encoded = methods_.emplace_back(device_->encode(program_, method));
     for (const auto& [kind, base] : arenas) bind_arena(*encoded.list, *program_, kind, base);
@@ -110,6 +96,7 @@ Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<Devic
     if (buffer.kind == BufferKind::kWeight || buffer.kind == BufferKind::kPersistent) {
       weight_buffers_.push_back(i);
     }
+    if (buffer.kind == BufferKind::kState) state_buffers_.push_back(i);
   }
   if (program_->weights.empty() && !weight_buffers_.empty()) {
     own_weights_ = Weights::load(program_, device_, no_tensors(), {});
@@ -128,24 +115,25 @@ size_t Executor::method_index(std::string_view name) const {
 }
 
 void Executor::run(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
-                   const Weights* weights) {
-  start(method, inputs, outputs, weights, nullptr);
+                   const Weights* weights, State* state) {
+  start(method, inputs, outputs, weights, state, nullptr);
 }
 
 void Executor::observe(size_t method, std::span<const Binding> inputs,
                        std::span<const Binding> outputs, const Weights* weights,
-                       const std::function<void(size_t)>& after) {
-  start(method, inputs, outputs, weights, &after);
+                       const std::function<void(size_t)>& after, State* state) {
+  start(method, inputs, outputs, weights, state, &after);
 }
 
 void Executor::start(size_t index, std::span<const Binding> inputs,
-                     std::span<const Binding> outputs, const Weights* weights,
+                     std::span<const Binding> outputs, const Weights* weights, State* state,
                      const std::function<void(size_t)>* after) {
   const Method& method = program_->methods[index];
   Encoded& encoded = methods_[index];
-  const Turn turn(running_);
+  const Turn turn(running_, kBusy);
   Detour detour(*device_, inputs, outputs);
   bind_weights(encoded, weights);
+  bind_state(encoded, state);
   bind_caller(encoded, method.inputs, inputs, "input");
   bind_caller(encoded, method.outputs, detour.outputs(), "output");
   if (after == nullptr) {
@@ -173,6 +161,27 @@ void Executor::bind_weights(Encoded& encoded, const Weights* weights) {
     encoded.list->bind(buffer, addresses_[buffer]);
   }
   encoded.weights_bound = weights->serial();
+}
+
+void Executor::bind_state(Encoded& encoded, State* state) {
+  if (state != nullptr && (state->program() != program_ || state->device() != device_)) {
+    throw Error(ErrorCode::kInput,
+                "the state was made for another program or device; make it with the program and "
+                "device of this executor");
+  }
+  if (state_buffers_.empty()) return;
+  if (state == nullptr) {
+    if (!own_state_) own_state_ = std::make_unique<State>(program_, device_);
+    state = own_state_.get();
+  }
+  if (state->serial() != encoded.state_bound) {
+    for (const uint32_t buffer : state_buffers_) encoded.list->bind(buffer, state->address(buffer));
+    encoded.state_bound = state->serial();
+  }
+  if (state->serial() != state_shown_) {
+    for (const uint32_t buffer : state_buffers_) addresses_[buffer] = state->address(buffer);
+    state_shown_ = state->serial();
+  }
 }
 
 void Executor::bind_caller(Encoded& encoded, std::span<const TensorSpec> specs,

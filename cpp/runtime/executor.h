@@ -12,6 +12,7 @@
 
 #include "cpp/runtime/device.h"
 #include "cpp/runtime/program.h"
+#include "cpp/runtime/state.h"
 #include "cpp/runtime/weights.h"
 
 namespace npusim {
@@ -21,7 +22,8 @@ using Binding = std::span<std::byte>;
 
 class Executor {
  public:
-  // Encodes all methods and allocates all memory that runs need. Throws as Device::encode does.
+  // Encodes all methods and allocates all memory that runs need, but for the executor's own state:
+  // the first run without one allocates it. Throws as Device::encode does.
   Executor(std::shared_ptr<const Program> program, std::shared_ptr<Device> device);
 
   const Program& program() const noexcept { return *program_; }
@@ -32,16 +34,18 @@ class Executor {
 
   // Runs a method: `inputs` and `outputs` in the order of its specs, each at least as long as its
   // buffer. An output may lie where an input lies, an input may be passed twice; outputs may not
-  // overlap each other. `weights` may be null when the program has none.
+  // overlap each other. `weights` may be null when the program has none. The run reads and changes
+  // `state`, or the executor's own when it is null.
   //
   // Throws Error(kInput) for wrong bindings, Error(kWeights) for weights of another program or
   // device, Error(kBusy) when the executor is running already, Error(kData) from the kernels.
   void run(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
-           const Weights* weights);
+           const Weights* weights, State* state = nullptr);
 
   // As run, one command at a time, calling `after(index)` behind each: for profiles and taps.
   void observe(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
-               const Weights* weights, const std::function<void(size_t)>& after);
+               const Weights* weights, const std::function<void(size_t)>& after,
+               State* state = nullptr);
 
   // Where a buffer lived in the latest run; empty if it has not been bound yet. The content of a
   // kTemp buffer is that of the latest command whose memory it shares.
@@ -52,20 +56,25 @@ class Executor {
   struct Encoded {
     std::unique_ptr<CommandList> list;
     uint64_t weights_bound = 0;  // serial of the weights the list points to
+    uint64_t state_bound = 0;    // and of the state
   };
 
   void start(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
-             const Weights* weights, const std::function<void(size_t)>* after);
+             const Weights* weights, State* state, const std::function<void(size_t)>* after);
   void bind_weights(Encoded& encoded, const Weights* weights);
+  void bind_state(Encoded& encoded, State* state);
   void bind_caller(Encoded& encoded, std::span<const TensorSpec> specs,
                    std::span<const Binding> bindings, const char* what);
 
   std::shared_ptr<const Program> program_;
   std::shared_ptr<Device> device_;
-  std::shared_ptr<Memory> constants_, arena_, state_;
+  std::shared_ptr<Memory> constants_, arena_;
+  std::unique_ptr<State> own_state_;            // null until a run asks for it
   std::shared_ptr<const Weights> own_weights_;  // of a program that needs no checkpoint
   std::vector<std::byte*> addresses_;           // by buffer
   std::vector<uint32_t> weight_buffers_;        // kWeight and kPersistent
+  std::vector<uint32_t> state_buffers_;
+  uint64_t state_shown_ = 0;  // serial of the state that addresses_ points to
   std::vector<Encoded> methods_;
   std::atomic<bool> running_{false};
 };

@@ -191,6 +191,7 @@ class ProgramReader {
     const Chunk& metadata = sections_[Section::kMetadata];
     program.metadata = text_of(metadata.bytes);
     if (!is_utf8(program.metadata)) metadata.refuse(0, "it is not UTF-8");
+    program.fingerprint = sections_.fingerprint();
   }
 
   void read_kernels(Program& program) {

@@ -100,7 +100,8 @@ class Program {
   static std::shared_ptr<const Program> from_bytes(std::span<const std::byte> bytes);
 
   std::string_view target;    // "cpu", "cuda:sm_90", "null"
-  std::string_view metadata;  // JSON for people and tools; the runtime does not read it
+  std::string_view metadata;  // JSON for people and tools; running reads none of it
+  uint64_t fingerprint = 0;   // of the file's bytes: tells programs apart, is no signature
   std::vector<Kernel> kernels;
   std::vector<Buffer> buffers;
   std::vector<Method> methods;  // what a caller can run; at least one

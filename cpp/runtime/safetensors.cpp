@@ -55,14 +55,15 @@ class HeaderReader {
  public:
   HeaderReader(std::string_view text, const std::string& what) : json_(text, what) {}
 
-  std::vector<HeaderEntry> read() {
+  // Fills `metadata` from "__metadata__".
+  std::vector<HeaderEntry> read(std::map<std::string, std::string>& metadata) {
     std::vector<HeaderEntry> entries;
     bool has_metadata = false;
     json_.object([&](std::string name) {
       if (name == "__metadata__") {
         if (has_metadata) json_.refuse("'__metadata__' appears twice");
         has_metadata = true;
-        json_.object([&](const std::string&) { json_.string(); });
+        json_.object([&](const std::string& key) { metadata[key] = json_.string(); });
       } else {
         entries.push_back(read_entry(std::move(name)));
       }
@@ -210,17 +211,6 @@ void sort_distinct(std::vector<CheckpointTensor>& tensors, const std::string& wh
   if (twice != tensors.end()) refuse(what, "tensor " + quote_name(twice->name) + " appears twice");
 }
 
-std::vector<CheckpointTensor> read_file(std::span<const std::byte> file, const std::string& what) {
-  const auto [header, data] = split(file, what);
-  auto entries = HeaderReader(header, what).read();
-  check_cover(entries, data.size(), what);
-  std::vector<CheckpointTensor> tensors;
-  tensors.reserve(entries.size());
-  for (auto& entry : entries) tensors.push_back(make_tensor(std::move(entry), data, what));
-  sort_distinct(tensors, what);
-  return tensors;
-}
-
 // The names each shard of an index is to supply, by file name.
 using Shards = std::map<std::string, std::vector<std::string>>;
 
@@ -244,6 +234,21 @@ void check_plain(const std::string& name, const std::string& what) {
   const bool plain = !name.empty() && name != "." && name != ".." &&
                      name.find_first_of(std::string_view("/\\:\0", 4)) == name.npos;
   if (!plain) refuse(what, "the shard " + quote_name(name) + " is not a file in its folder");
+}
+
+// Verifies that all shards are there; names those that are not.
+void check_shards(const Shards& shards, const std::filesystem::path& index) {
+  std::string missing;
+  for (const auto& [file, names] : shards) {
+    check_plain(file, index.string());
+    std::error_code ignored;
+    if (std::filesystem::exists(index.parent_path() / file, ignored)) continue;
+    missing += (missing.empty() ? "" : ", ") + file;
+  }
+  if (missing.empty()) return;
+  throw Error(ErrorCode::kIo, "Cannot read " + index.string() +
+                                  ": shards it names are not in its folder: " + missing +
+                                  ". Put all shards beside the index.");
 }
 
 std::filesystem::path file_in(const std::filesystem::path& folder) {
@@ -273,8 +278,17 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const std::filesystem::path& 
 std::shared_ptr<const Checkpoint> Checkpoint::open_file(const std::filesystem::path& path) {
   auto checkpoint = std::make_shared<Checkpoint>();
   const auto mapping = checkpoint->mappings_.emplace_back(Mapping::open(path));
-  checkpoint->tensors_ = read_file(mapping->bytes(), path.string());
+  checkpoint->read(mapping->bytes(), path.string());
   return checkpoint;
+}
+
+void Checkpoint::read(std::span<const std::byte> file, const std::string& what) {
+  const auto [header, data] = split(file, what);
+  auto entries = HeaderReader(header, what).read(metadata_);
+  check_cover(entries, data.size(), what);
+  tensors_.reserve(entries.size());
+  for (auto& entry : entries) tensors_.push_back(make_tensor(std::move(entry), data, what));
+  sort_distinct(tensors_, what);
 }
 
 std::shared_ptr<const Checkpoint> Checkpoint::open_index(const std::filesystem::path& path) {
@@ -283,9 +297,9 @@ std::shared_ptr<const Checkpoint> Checkpoint::open_index(const std::filesystem::
   if (bytes.size() > kMaxHeader) refuse(path.string(), "this index is larger than 100 MB");
   const auto shards =
       read_index({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string());
+  check_shards(shards, path);
   auto checkpoint = std::make_shared<Checkpoint>();
   for (const auto& [file, names] : shards) {
-    check_plain(file, path.string());
     const auto shard = open_file(path.parent_path() / file);
     checkpoint->mappings_.push_back(shard->mappings_[0]);
     for (const std::string& name : names) {
@@ -302,7 +316,7 @@ std::shared_ptr<const Checkpoint> Checkpoint::open_index(const std::filesystem::
 std::shared_ptr<const Checkpoint> Checkpoint::from_bytes(std::span<const std::byte> file,
                                                          const std::string& what) {
   auto checkpoint = std::make_shared<Checkpoint>();
-  checkpoint->tensors_ = read_file(file, what);
+  checkpoint->read(file, what);
   return checkpoint;
 }
 

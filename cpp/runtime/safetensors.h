@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -35,8 +36,9 @@ class Checkpoint {
  public:
   // Opens a .safetensors file, an index (any name that ends in .json), or a folder that holds
   // model.safetensors.index.json, model.safetensors, or exactly one .safetensors file.
-  // Throws Error(kIo): missing, unreadable. Error(kFormat): holes, overlaps, duplicates, sizes
-  // that differ from shape times dtype, a shard outside the index's folder, malformed JSON.
+  // Throws Error(kIo): missing (of shards, all of them are named), unreadable. Error(kFormat):
+  // holes, overlaps, duplicates, sizes that differ from shape times dtype, a shard outside the
+  // index's folder, malformed JSON.
   static std::shared_ptr<const Checkpoint> open(const std::filesystem::path& path);
   // Reads one file's image; the caller keeps the bytes alive. `what` names them in messages.
   static std::shared_ptr<const Checkpoint> from_bytes(std::span<const std::byte> file,
@@ -47,6 +49,8 @@ class Checkpoint {
   // All tensors, sorted by name.
   const std::vector<CheckpointTensor>& tensors() const noexcept { return tensors_; }
   std::vector<std::string_view> names() const;
+  // What the header's "__metadata__" says; of an index, nothing.
+  const std::map<std::string, std::string>& metadata() const noexcept { return metadata_; }
   // Says that nobody will read a tensor soon: its pages need not stay in memory.
   void leave(const CheckpointTensor& tensor) const noexcept;
 
@@ -54,7 +58,10 @@ class Checkpoint {
   static std::shared_ptr<const Checkpoint> open_file(const std::filesystem::path& path);
   static std::shared_ptr<const Checkpoint> open_index(const std::filesystem::path& path);
 
+  void read(std::span<const std::byte> file, const std::string& what);
+
   std::vector<CheckpointTensor> tensors_;
+  std::map<std::string, std::string> metadata_;
   std::vector<std::shared_ptr<const Mapping>> mappings_;
 };
 

@@ -1,0 +1,30 @@
+// Writing a file whole or not at all: the C++ side of python/npusim/files.py.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+
+namespace npusim {
+
+// Collects bytes under a temporary name in the same folder; commit gives them the path's place in
+// one step. Destroyed without commit, it leaves nothing behind.
+class AtomicFile {
+ public:
+  // Throws Error(kIo): the folder is missing or cannot be written, the path is a folder.
+  explicit AtomicFile(const std::filesystem::path& path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::span<const std::byte> bytes);  // throws Error(kIo)
+  void commit();                                 // throws Error(kIo)
+
+ private:
+  [[noreturn]] void refuse(int error) const;
+
+  std::filesystem::path path_, temporary_;
+  int descriptor_ = -1;
+};
+
+}  // namespace npusim

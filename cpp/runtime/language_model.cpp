@@ -1,0 +1,210 @@
+#include "cpp/runtime/language_model.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "cpp/runtime/convert.h"
+#include "cpp/runtime/error.h"
+#include "cpp/runtime/utf8.h"
+
+namespace npusim {
+namespace {
+
+// A run of prefill costs as much as a full chunk; for fewer than chunk / kDecodesPerChunk tokens,
+// decoding one by one is cheaper.
+constexpr int64_t kDecodesPerChunk = 16;
+
+[[noreturn]] void refuse(const std::string& why) {
+  throw Error(ErrorCode::kFormat,
+              "The program is no sound language model: " + why + ". Compile the model again.");
+}
+
+void require(bool holds, const std::string& why) {
+  if (!holds) refuse(why);
+}
+
+size_t method_of(const Program& program, std::string_view name) {
+  for (size_t i = 0; i < program.methods.size(); ++i) {
+    if (program.methods[i].name == name) return i;
+  }
+  refuse("it has no method " + std::string(name));
+}
+
+const TensorSpec* find_spec(const std::vector<TensorSpec>& specs, std::string_view name) {
+  const auto found = std::find_if(specs.begin(), specs.end(),
+                                  [&](const TensorSpec& spec) { return spec.name == name; });
+  return found == specs.end() ? nullptr : &*found;
+}
+
+int64_t elements(std::span<const int64_t> shape) {
+  int64_t count = 1;
+  for (const int64_t dim : shape) count *= dim;
+  return count;
+}
+
+// The caller's tensor of that name, which must hold `count` elements without padding.
+const TensorSpec& tensor_of(const Method& method, const std::vector<TensorSpec>& specs,
+                            std::string_view name, int64_t count) {
+  const TensorSpec* spec = find_spec(specs, name);
+  const std::string what = "method " + std::string(method.name) + ", " + std::string(name);
+  if (spec == nullptr) refuse(what + " is missing");
+  require(spec->shape == spec->alloc_shape && elements(spec->shape) == count,
+          what + " does not hold " + std::to_string(count) + " elements");
+  return *spec;
+}
+
+Metadata language_model_metadata(const Program& program) {
+  Metadata metadata = read_metadata(program);
+  if (metadata.language_model) return metadata;
+  throw Error(ErrorCode::kInput,
+              "The program is no language model: its metadata has no 'language_model'. Compile "
+              "what npusim.extract_llm returns.");
+}
+
+CacheLayout layout_of(const StateTensor& tensor, int64_t axis) {
+  const std::span<const int64_t> shape = tensor.shape;
+  const auto at = static_cast<size_t>(axis);
+  return {.tensor = &tensor,
+          .axis = axis,
+          .outer = elements(shape.first(at)),
+          .capacity = shape[at],
+          .row_bytes = elements(shape.subspan(at + 1)) * dtype_size(tensor.dtype)};
+}
+
+Binding bytes_of(const Memory& memory) {
+  return {memory.data(), static_cast<size_t>(memory.bytes())};
+}
+
+}  // namespace
+
+LanguageModel::LanguageModel(std::shared_ptr<const Program> program, std::shared_ptr<Device> device,
+                             std::shared_ptr<const Weights> weights)
+    : program_(std::move(program)),
+      device_(std::move(device)),
+      weights_(std::move(weights)),
+      executor_(program_, device_) {
+  Metadata metadata = language_model_metadata(*program_);
+  states_ = std::move(metadata.states);
+  facts_ = std::move(*metadata.language_model);
+  check_facts();
+  place_states();
+  prefill_ = make_call("prefill", facts_.prefill_chunk, true);
+  decode_ = make_call("decode", 1, false);
+}
+
+std::shared_ptr<LanguageModel> LanguageModel::open(const std::filesystem::path& program_path,
+                                                   const std::filesystem::path& weights_path,
+                                                   std::shared_ptr<Device> device) {
+  auto program = Program::open(program_path);
+  auto weights = Weights::load(program, device, open_checkpoint(weights_path), {});
+  return std::make_shared<LanguageModel>(std::move(program), std::move(device), std::move(weights));
+}
+
+void LanguageModel::check_facts() const {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  require(facts_.max_context >= 1 && facts_.max_context <= kMost,
+          "max_context is " + std::to_string(facts_.max_context));
+  require(facts_.prefill_chunk >= 1 && facts_.prefill_chunk <= kMost,
+          "prefill_chunk is " + std::to_string(facts_.prefill_chunk));
+  require(facts_.vocab_size >= 1 && facts_.vocab_size <= kMost,
+          "vocab_size is " + std::to_string(facts_.vocab_size));
+  for (const int64_t token : facts_.eos_token_ids) {
+    require(token < facts_.vocab_size, "eos token " + std::to_string(token) +
+                                           " is outside the vocabulary of " +
+                                           std::to_string(facts_.vocab_size));
+  }
+}
+
+// Every state is the position or a cache: a session knows how to copy, rewind and save these.
+void LanguageModel::place_states() {
+  const auto find = [&](const std::string& name) -> const StateTensor& {
+    const auto found = std::find_if(states_.begin(), states_.end(),
+                                    [&](const StateTensor& state) { return state.name == name; });
+    if (found == states_.end()) refuse("it has no state " + quote_name(name));
+    return *found;
+  };
+  position_ = &find(facts_.position);
+  require(position_->dtype == DType::kInt64 && elements(position_->shape) == 1,
+          "state " + quote_name(position_->name) + " is no single int64");
+  std::vector<const StateTensor*> placed = {position_};
+  for (const CacheFacts& cache : facts_.caches) {
+    const StateTensor& tensor = find(cache.state);
+    require(cache.axis < static_cast<int64_t>(tensor.shape.size()) &&
+                tensor.shape[static_cast<size_t>(cache.axis)] >= facts_.max_context,
+            "cache " + quote_name(cache.state) + " has no room for " +
+                std::to_string(facts_.max_context) + " tokens along axis " +
+                std::to_string(cache.axis));
+    require(std::find(placed.begin(), placed.end(), &tensor) == placed.end(),
+            "cache " + quote_name(cache.state) + " appears twice");
+    placed.push_back(&tensor);
+    caches_.push_back(layout_of(tensor, cache.axis));
+  }
+  const auto held =
+      std::count_if(program_->buffers.begin(), program_->buffers.end(),
+                    [](const Buffer& buffer) { return buffer.kind == BufferKind::kState; });
+  require(static_cast<size_t>(held) == placed.size(),
+          "it has states that are neither its position nor a cache");
+}
+
+LanguageModel::Call LanguageModel::make_call(const char* name, int64_t tokens, bool has_length) {
+  Call call;
+  call.method = method_of(*program_, name);
+  const Method& method = program_->methods[call.method];
+  const auto take = [&](const TensorSpec& spec) {
+    return device_->allocate(program_->buffers[spec.buffer].bytes);
+  };
+  const TensorSpec& ids = tensor_of(method, method.inputs, "tokens", tokens);
+  const TensorSpec& logits = tensor_of(method, method.outputs, "logits", facts_.vocab_size);
+  require(ids.dtype == DType::kInt64, "method " + std::string(name) + ", tokens are no int64");
+  require(is_float(logits.dtype), "method " + std::string(name) + ", logits are no floats");
+  call.logits_dtype = logits.dtype;
+  call.tokens_memory = take(ids);
+  call.logits_memory = take(logits);
+  if (has_length) {
+    const TensorSpec& length = tensor_of(method, method.inputs, "length", 1);
+    require(length.dtype == DType::kInt64, "method " + std::string(name) + ", length is no int64");
+    call.length_memory = take(length);
+  }
+  require(method.inputs.size() == (has_length ? 2 : 1) && method.outputs.size() == 1,
+          "method " + std::string(name) + " has other inputs or outputs");
+  for (const TensorSpec& spec : method.inputs) {
+    call.inputs.push_back(bytes_of(&spec == &ids ? *call.tokens_memory : *call.length_memory));
+  }
+  call.outputs = {bytes_of(*call.logits_memory)};
+  if (!device_->shares_host_memory()) {
+    host_logits_.resize(
+        std::max(host_logits_.size(), static_cast<size_t>(call.logits_memory->bytes())));
+  }
+  return call;
+}
+
+int64_t LanguageModel::next_run(int64_t position, int64_t waiting) const noexcept {
+  const int64_t chunk = facts_.prefill_chunk;
+  const bool few = waiting <= std::max<int64_t>(1, chunk / kDecodesPerChunk);
+  if (few || chunk > facts_.max_context - position) return std::min<int64_t>(waiting, 1);
+  return std::min(waiting, chunk);
+}
+
+void LanguageModel::feed(State& state, std::span<const int64_t> tokens, std::span<float> logits) {
+  const std::lock_guard<std::mutex> locked(turn_);
+  Call& call = tokens.size() == 1 ? decode_ : prefill_;
+  device_->upload(*call.tokens_memory, 0, std::as_bytes(tokens));
+  if (call.length_memory) {
+    const auto length = static_cast<int64_t>(tokens.size());
+    device_->upload(*call.length_memory, 0, std::as_bytes(std::span(&length, 1)));
+  }
+  executor_.run(call.method, call.inputs, call.outputs, weights_.get(), &state);
+  if (!logits.empty()) read_logits(call, logits);
+}
+
+void LanguageModel::read_logits(const Call& call, std::span<float> logits) {
+  std::span<const std::byte> raw = bytes_of(*call.logits_memory);
+  if (!device_->shares_host_memory()) {
+    const auto host = std::span(host_logits_).first(raw.size());
+    device_->download(host, *call.logits_memory, 0);
+    raw = host;
+  }
+  convert_floats(raw, call.logits_dtype, std::as_writable_bytes(logits), DType::kFloat32);
+}
+
+}  // namespace npusim

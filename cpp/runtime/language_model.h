@@ -1,0 +1,96 @@
+// A language model on a device: a program whose methods `prefill` and `decode` share weights and
+// grow a cache, as its metadata says (metadata.h).
+//
+//   prefill(tokens int64[1, chunk], length int64[1]) -> logits[1, 1, vocab] of token length - 1
+//   decode(tokens int64[1, 1])                       -> logits[1, 1, vocab]
+//
+// Both append at the state `position` and advance it by the tokens they took. The model itself is
+// immutable; what was said is in sessions (language_session.h). Any number of them, on any threads,
+// may share a model: their runs take turns on the device.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cpp/runtime/device.h"
+#include "cpp/runtime/executor.h"
+#include "cpp/runtime/metadata.h"
+#include "cpp/runtime/program.h"
+#include "cpp/runtime/state.h"
+#include "cpp/runtime/weights.h"
+
+namespace npusim {
+
+// A cache as bytes: `outer` blocks of `capacity` rows, of which a session uses the first ones.
+struct CacheLayout {
+  const StateTensor* tensor;
+  int64_t axis;
+  int64_t outer, capacity, row_bytes;
+
+  int64_t block_bytes() const { return capacity * row_bytes; }
+};
+
+class LanguageModel {
+ public:
+  // `weights` may be null when the program has none. Throws Error(kInput) for a program that is no
+  // language model, Error(kFormat) for one whose methods or states contradict its metadata, and
+  // what Executor throws.
+  LanguageModel(std::shared_ptr<const Program> program, std::shared_ptr<Device> device,
+                std::shared_ptr<const Weights> weights);
+  LanguageModel(const LanguageModel&) = delete;
+  LanguageModel& operator=(const LanguageModel&) = delete;
+
+  // Opens a .npubin file and a checkpoint (what Checkpoint::open takes), all in one.
+  static std::shared_ptr<LanguageModel> open(const std::filesystem::path& program,
+                                             const std::filesystem::path& weights,
+                                             std::shared_ptr<Device> device);
+
+  const LanguageModelFacts& facts() const noexcept { return facts_; }
+  const std::vector<CacheLayout>& caches() const noexcept { return caches_; }
+  const StateTensor& position() const noexcept { return *position_; }
+  const std::shared_ptr<const Program>& program() const noexcept { return program_; }
+  const std::shared_ptr<Device>& device() const noexcept { return device_; }
+
+  // How many of `waiting` tokens the next run takes when `position` tokens are fed: a chunk, or
+  // one where a chunk does not fit any more or would be mostly padding.
+  int64_t next_run(int64_t position, int64_t waiting) const noexcept;
+
+  // Feeds tokens, as many as next_run says, and writes the scores of the token behind them (unless
+  // `logits` is empty).
+  // Allocates nothing. Throws what Executor::run throws; the state's content is then undefined
+  // from its position on.
+  void feed(State& state, std::span<const int64_t> tokens, std::span<float> logits);
+
+ private:
+  // A method with the memory of its inputs and outputs.
+  struct Call {
+    size_t method = 0;
+    DType logits_dtype{};
+    std::shared_ptr<Memory> tokens_memory, length_memory, logits_memory;
+    std::vector<Binding> inputs, outputs;
+  };
+
+  void check_facts() const;
+  void place_states();
+  Call make_call(const char* name, int64_t tokens, bool has_length);
+  void read_logits(const Call& call, std::span<float> logits);
+
+  std::shared_ptr<const Program> program_;
+  std::shared_ptr<Device> device_;
+  std::shared_ptr<const Weights> weights_;
+  std::vector<StateTensor> states_;
+  LanguageModelFacts facts_;
+  const StateTensor* position_ = nullptr;
+  std::vector<CacheLayout> caches_;
+  std::mutex turn_;  // guards all below
+  Executor executor_;
+  Call prefill_, decode_;
+  std::vector<std::byte> host_logits_;  // of devices that do not share the host's memory
+};
+
+}  // namespace npusim

@@ -1,0 +1,83 @@
+// One conversation with a language model: the tokens so far, and the caches they left.
+//
+// Feeding is lazy. A token that was sampled, and the last one after rewind, waits until somebody
+// asks for what comes behind it; it then runs together with what was appended since. So a chain of
+// step() costs one decode a token, and none for the last. `position` counts all tokens, those
+// that wait included.
+//
+// Invariants
+//  1. The caches hold the rows of the first fed_ tokens; what lies behind them is meaningless.
+//  2. 0 <= fed_ <= tokens_.size() <= max_context. logits_ are those behind the last token when
+//     fed_ == tokens_.size() > 0, and meaningless otherwise.
+//  3. A call that throws leaves the tokens as they were.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cpp/runtime/language_model.h"
+#include "cpp/runtime/sampler.h"
+#include "cpp/runtime/state.h"
+
+namespace npusim {
+
+// One thread at a time: a second one gets Error(kBusy).
+class LanguageSession {
+ public:
+  explicit LanguageSession(std::shared_ptr<LanguageModel> model);
+
+  // Puts tokens behind those there are and feeds them, in chunks. Throws Error(kLimit) for a token
+  // outside the vocabulary or more tokens than the context holds, and what runs throw.
+  void append(std::span<const int64_t> tokens);
+  // As append, but leaves the tokens waiting: for callers that watch each run (see advance).
+  void extend(std::span<const int64_t> tokens);
+  // Feeds what one run of the program takes. Returns whether tokens still wait.
+  bool advance();
+
+  // The scores of the next token; feeds what waits. Valid until the session's next call. Throws
+  // Error(kLimit) when there are no tokens yet.
+  std::span<const float> logits();
+  // Draws the next token and puts it behind the others. Throws Error(kLimit) when the context is
+  // full, and as logits and Sampler::sample.
+  int64_t step(Sampler& sampler);
+
+  // Another session that continues from here on its own; copies the rows in use.
+  std::unique_ptr<LanguageSession> fork() const;
+  // Goes back to when there were `position` tokens. Costs nothing; the last token left is fed
+  // again when its logits are asked for. Throws Error(kLimit).
+  void rewind(int64_t position);
+  void reset() { rewind(0); }
+
+  // Writes the tokens, the rows in use and the logits as a safetensors file, whole or not at all.
+  void save(const std::filesystem::path& path) const;
+  // Replaces the content by what save wrote. The session is as it was when this throws:
+  // Error(kFormat) for damaged files and sessions of another program, Error(kIo). That the weights
+  // are those of the saving session is the caller's to ensure.
+  void load(const std::filesystem::path& path);
+
+  int64_t position() const noexcept { return static_cast<int64_t>(tokens_.size()); }
+  const std::vector<int64_t>& tokens() const noexcept { return tokens_; }
+  const std::shared_ptr<LanguageModel>& model() const noexcept { return model_; }
+
+ private:
+  bool waits() const noexcept { return fed_ < position(); }
+  void extend_checked(std::span<const int64_t> tokens);
+  bool advance_once();
+  void feed_all();
+  std::span<const float> scores();
+  void cut(int64_t position);
+
+  std::shared_ptr<LanguageModel> model_;
+  std::shared_ptr<State> state_;
+  std::vector<int64_t> tokens_;
+  int64_t fed_ = 0;
+  int64_t device_position_ = 0;  // what the state's position holds; -1: unknown
+  std::vector<float> logits_;
+  mutable std::atomic<bool> running_{false};
+};
+
+}  // namespace npusim

@@ -1,0 +1,220 @@
+// Sessions on disk: a safetensors file with the tensors
+//   npusim.tokens   I64 [n]
+//   npusim.logits   F32 [vocab], when they are known
+//   <name>          of each cache, only the rows in use: its shape with `fed` rows along its axis
+// and the metadata format, program (fingerprint, hexadecimal) and fed. Other tools may read it;
+// what they wrote is checked as any other file is.
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <string>
+
+#include "cpp/runtime/atomic_file.h"
+#include "cpp/runtime/error.h"
+#include "cpp/runtime/language_session.h"
+#include "cpp/runtime/safetensors.h"
+#include "cpp/runtime/turn.h"
+#include "cpp/runtime/utf8.h"
+
+namespace npusim {
+namespace {
+
+constexpr const char* kBusy = "this session is running on another thread; wait until it is done";
+constexpr const char* kFormat = "npusim session 1";
+constexpr std::string_view kTokens = "npusim.tokens", kLogits = "npusim.logits";
+
+std::string hexadecimal(uint64_t value) {
+  std::array<char, 16> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value, 16).ptr;
+  return {digits.data(), end};
+}
+
+// The name in the format's own terms.
+std::string_view stored_dtype(DType dtype) {
+  constexpr std::string_view kNames[] = {"F32", "F16", "BF16", "F64", "I64",
+                                         "I32", "I16", "I8",   "U8",  "BOOL"};
+  return kNames[static_cast<size_t>(dtype)];
+}
+
+std::string json_text(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') out += '\\';
+    if (byte < 0x20) {
+      out += std::string("\\u00") + kDigits[byte >> 4] + kDigits[byte & 15];
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+std::vector<int64_t> used_shape(const CacheLayout& cache, int64_t rows) {
+  std::vector<int64_t> shape = cache.tensor->shape;
+  shape[static_cast<size_t>(cache.axis)] = rows;
+  return shape;
+}
+
+// The header's JSON, tensor by tensor in the order of their data.
+class Header {
+ public:
+  explicit Header(const std::string& metadata) : text_("{\"__metadata__\":{" + metadata + "}") {}
+
+  void add(std::string_view name, DType dtype, std::span<const int64_t> shape) {
+    int64_t bytes = dtype_size(dtype);
+    text_ += "," + json_text(name) + ":{\"dtype\":\"" + std::string(stored_dtype(dtype)) +
+             "\",\"shape\":[";
+    for (size_t i = 0; i < shape.size(); ++i) {
+      text_ += (i ? "," : "") + std::to_string(shape[i]);
+      bytes *= shape[i];
+    }
+    text_ +=
+        "],\"data_offsets\":[" + std::to_string(end_) + "," + std::to_string(end_ + bytes) + "]}";
+    end_ += bytes;
+  }
+
+  void write(AtomicFile& file) {
+    text_ += "}";
+    text_.resize((text_.size() + 7) / 8 * 8, ' ');
+    const uint64_t length = text_.size();
+    file.write(std::as_bytes(std::span(&length, 1)));
+    file.write(std::as_bytes(std::span(text_)));
+  }
+
+ private:
+  std::string text_;
+  int64_t end_ = 0;
+};
+
+// A saved session, verified against a model. Its spans point into the checkpoint.
+class Saved {
+ public:
+  Saved(const LanguageModel& model, const std::filesystem::path& path)
+      : model_(model), path_(path), file_(Checkpoint::open(path)) {
+    check_origin();
+    read_tokens();
+    read_logits();
+    for (const CacheLayout& cache : model.caches()) {
+      caches.push_back(
+          tensor(cache.tensor->name, cache.tensor->dtype, used_shape(cache, fed)).data);
+    }
+    if (file_->tensors().size() != caches.size() + (logits.empty() ? 1 : 2)) {
+      refuse("it has tensors that are no part of a session");
+    }
+  }
+
+  std::vector<int64_t> tokens;
+  int64_t fed = 0;
+  std::span<const std::byte> logits;  // empty when they are not known
+  std::vector<std::span<const std::byte>> caches;
+
+ private:
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw Error(ErrorCode::kFormat, "Cannot load the session " + path_.string() + ": " + why + ".");
+  }
+
+  std::string metadata(const char* key) const {
+    const auto found = file_->metadata().find(key);
+    if (found == file_->metadata().end())
+      refuse("it is no saved session (no '" + std::string(key) + "')");
+    return found->second;
+  }
+
+  void check_origin() {
+    if (metadata("format") != kFormat) refuse("it is no session of this version of npusim");
+    if (metadata("program") != hexadecimal(model_.program()->fingerprint)) {
+      refuse("another program saved it; load it with the .npubin file it came from");
+    }
+    const std::string text = metadata("fed");
+    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), fed);
+    if (failure != std::errc() || end != text.data() + text.size()) refuse("'fed' is no number");
+  }
+
+  const CheckpointTensor& tensor(std::string_view name, DType dtype,
+                                 const std::vector<int64_t>& shape) const {
+    const CheckpointTensor* found = file_->find(name);
+    if (found == nullptr) refuse("tensor " + quote_name(name) + " is missing");
+    if (found->dtype != dtype || found->shape != shape) {
+      refuse("tensor " + quote_name(name) + " has another dtype or shape than this model's");
+    }
+    return *found;
+  }
+
+  void read_tokens() {
+    const CheckpointTensor* found = file_->find(kTokens);
+    const LanguageModelFacts& facts = model_.facts();
+    if (found == nullptr || found->dtype != DType::kInt64 || found->shape.size() != 1 ||
+        found->shape[0] > facts.max_context) {
+      refuse("its tokens are missing, or more than the context holds");
+    }
+    tokens.resize(static_cast<size_t>(found->shape[0]));
+    std::copy(found->data.begin(), found->data.end(),
+              std::as_writable_bytes(std::span(tokens)).begin());
+    for (const int64_t token : tokens) {
+      if (token < 0 || token >= facts.vocab_size) refuse("a token is outside the vocabulary");
+    }
+    if (fed < 0 || fed > found->shape[0]) refuse("'fed' is outside its tokens");
+  }
+
+  void read_logits() {
+    const bool known = fed == static_cast<int64_t>(tokens.size()) && fed > 0;
+    if (!known) return;
+    logits = tensor(kLogits, DType::kFloat32, {model_.facts().vocab_size}).data;
+  }
+
+  const LanguageModel& model_;
+  const std::filesystem::path& path_;
+  std::shared_ptr<const Checkpoint> file_;
+};
+
+}  // namespace
+
+void LanguageSession::save(const std::filesystem::path& path) const {
+  const Turn turn(running_, kBusy);
+  const bool known = fed_ == position() && fed_ > 0;
+  Header header("\"format\":" + json_text(kFormat) + ",\"program\":\"" +
+                hexadecimal(model_->program()->fingerprint) + "\",\"fed\":\"" +
+                std::to_string(fed_) + "\"");
+  const int64_t count = position(), vocabulary = model_->facts().vocab_size;
+  header.add(kTokens, DType::kInt64, {&count, 1});
+  if (known) header.add(kLogits, DType::kFloat32, {&vocabulary, 1});
+  for (const CacheLayout& cache : model_->caches()) {
+    header.add(cache.tensor->name, cache.tensor->dtype, used_shape(cache, fed_));
+  }
+  AtomicFile file(path);
+  header.write(file);
+  file.write(std::as_bytes(std::span(tokens_)));
+  if (known) file.write(std::as_bytes(std::span(logits_)));
+  std::vector<std::byte> rows;
+  for (const CacheLayout& cache : model_->caches()) {
+    rows.resize(static_cast<size_t>(fed_ * cache.row_bytes));
+    for (int64_t block = 0; block < cache.outer; ++block) {
+      state_->read(cache.tensor->buffer, block * cache.block_bytes(), rows);
+      file.write(rows);
+    }
+  }
+  file.commit();
+}
+
+void LanguageSession::load(const std::filesystem::path& path) {
+  const Turn turn(running_, kBusy);
+  Saved saved(*model_, path);
+  for (size_t i = 0; i < saved.caches.size(); ++i) {
+    const CacheLayout& cache = model_->caches()[i];
+    const auto bytes = static_cast<size_t>(saved.fed * cache.row_bytes);
+    for (int64_t block = 0; block < cache.outer; ++block) {
+      state_->write(cache.tensor->buffer, block * cache.block_bytes(),
+                    saved.caches[i].subspan(static_cast<size_t>(block) * bytes, bytes));
+    }
+  }
+  tokens_.assign(saved.tokens.begin(), saved.tokens.end());  // has room: nothing throws from here
+  fed_ = saved.fed;
+  device_position_ = -1;
+  std::copy(saved.logits.begin(), saved.logits.end(),
+            std::as_writable_bytes(std::span(logits_)).begin());
+}
+
+}  // namespace npusim

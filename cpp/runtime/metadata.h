@@ -1,0 +1,53 @@
+// What the runtime reads of a program's metadata: the names of its states, and the facts of a
+// language model. Nothing else of that JSON matters to it, and other programs need none.
+//
+//   "states": [{"name", "buffer", "dtype", "shape"}, …]
+//   "language_model": {"max_context", "prefill_chunk", "vocab_size", "eos_token_ids": […],
+//                      "position": state, "caches": [{"state", "axis"}, …]}
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cpp/runtime/program.h"
+
+namespace npusim {
+
+// A kState buffer as a dense, row-major tensor.
+struct StateTensor {
+  std::string name;
+  uint32_t buffer = 0;
+  DType dtype{};
+  std::vector<int64_t> shape;
+};
+
+// A state that grows by a row for each token; the rows lie along `axis`.
+struct CacheFacts {
+  std::string state;
+  int64_t axis = 0;
+};
+
+struct LanguageModelFacts {
+  int64_t max_context = 0, prefill_chunk = 0, vocab_size = 0;
+  std::vector<int64_t> eos_token_ids;
+  std::string position;  // the state that counts the tokens fed
+  std::vector<CacheFacts> caches;
+};
+
+struct Metadata {
+  std::vector<StateTensor> states;  // in the file's order; names are distinct
+  std::optional<LanguageModelFacts> language_model;
+};
+
+// Throws Error(kFormat) for text that is not JSON, lacks a field, or does not fit the program's
+// buffers. What the facts of a language model ask of the program is LanguageModel's to check.
+Metadata read_metadata(const Program& program);
+
+// Throws Error(kInput), with the names there are.
+const StateTensor& find_state(std::span<const StateTensor> states, std::string_view name);
+
+}  // namespace npusim
