@@ -10,5 +10,6 @@ from npusim.ops import (  # noqa: F401  (imported for their registrations)
     pointwise,
     pooling,
     reduction,
+    rope,
     views,
 )

@@ -1,13 +1,27 @@
-"""Scaled dot-product attention: one kernel over strided heads, masks and grouped queries."""
+"""Scaled dot-product attention: one kernel over strided heads, masks and grouped queries.
+
+`npu.cached_attention(q[b, h, t, d], k[b, g, s, d], v[b, g, s, dv], position[1])` attends the rows
+of a cache that are in use: query i sees rows j <= position + i, and with `window` > 0 only the last
+`window` of these. `softcap` c > 0 bounds the scaled scores: c * tanh(score / c).
+"""
 
 from __future__ import annotations
 
 from math import sqrt
+from typing import TYPE_CHECKING
 
-from npusim.ir.graph import Graph, Node
+from npusim.errors import ShapeError
+from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.types import TensorType
 from npusim.ops.opdef import Case, OpDef, register
-from npusim.program.lowering import Lowering, codes
+from npusim.ops.rope import check_position, contiguous_rows
+from npusim.program.lowering import Lowering, Param, codes
 from npusim.program.view import View
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_FLOATS = ("float32", "float16", "bfloat16")
 
 
 def _four(view: View) -> View:
@@ -17,26 +31,30 @@ def _four(view: View) -> View:
     return view
 
 
-def _contiguous_rows(low: Lowering, view: View) -> View:
-    """The kernel reads rows of contiguous elements; everything outside may be strided."""
-    return view if view.strides[-1] == 1 or view.shape[-1] == 1 else low.dense(view)
-
-
-def _lower_attention(node: Node, low: Lowering) -> None:
-    q, k, v, mask = (*low.inputs(node), None)[:4]
-    assert q is not None and k is not None and v is not None
-    value = node.output
-    y = low.result(value)
+def _emit_attention(
+    low: Lowering,
+    q: View,
+    k: View,
+    v: View,
+    y: View,
+    *,
+    scale: Attr,
+    causal: bool,
+    mask: View | None = None,
+    position: View | None = None,
+    window: int = 0,
+    softcap: float = 0.0,
+) -> None:
+    """Emits one `attention` command; the kernel reads rows of contiguous elements."""
     if y.numel == 0:
         return
-    q, k, v = (_contiguous_rows(low, _four(x)) for x in (q, k, v))
-    out = _contiguous_rows(low, _four(y))
+    q, k, v = (contiguous_rows(low, _four(x)) for x in (q, k, v))
+    y = contiguous_rows(low, _four(y))
     if mask is not None:
         mask = _four(mask).expand((q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
         if mask.dtype not in ("bool", "float32", q.dtype):
             mask = low.cast(mask, "float32")
-    scale = node.attrs.get("scale")
-    params = {
+    params: dict[str, Param] = {
         "batch": q.shape[0],
         "heads": q.shape[1],
         "kv_heads": k.shape[1],
@@ -47,31 +65,128 @@ def _lower_attention(node: Node, low: Lowering) -> None:
         "q_strides": q.strides[:3],
         "k_strides": k.strides[:3],
         "v_strides": v.strides[:3],
-        "y_strides": out.strides[:3],
+        "y_strides": y.strides[:3],
         "mask_strides": mask.strides if mask is not None else [0] * 4,
         "causal_offset": 0,
-        "window": 0,
-        "has_position": 0,
-        "softcap": 0.0,
+        "window": window,
         "has_mask": int(mask is not None),
-        "causal": int(bool(node.attrs.get("is_causal", False))),
+        "causal": int(causal),
+        "has_position": int(position is not None),
         "scale": float(scale) if isinstance(scale, (int, float)) else 1 / sqrt(q.shape[3]),
+        "softcap": softcap,
         **codes(dtype=q.dtype, mask_dtype=mask.dtype if mask is not None else q.dtype),
     }
-    low.emit("attention", params, [q, k, v, *([mask] if mask is not None else [])], [out])
+    low.emit("attention", params, [x for x in (q, k, v, mask, position) if x is not None], [y])
+
+
+def _lower_attention(node: Node, low: Lowering) -> None:
+    q, k, v, mask = (*low.inputs(node), None)[:4]
+    assert q is not None and k is not None and v is not None
+    y = low.result(node.output)
+    causal = bool(node.attrs.get("is_causal", False))
+    _emit_attention(low, q, k, v, y, mask=mask, causal=causal, scale=node.attrs.get("scale"))
+
+
+def _lower_cached_attention(node: Node, low: Lowering) -> None:
+    q, k, v, position = low.inputs(node)
+    assert q is not None and k is not None and v is not None
+    softcap, window = node.attrs["softcap"], node.attrs["window"]
+    assert isinstance(softcap, (int, float)) and isinstance(window, int)
+    _emit_attention(
+        low,
+        q,
+        k,
+        v,
+        low.result(node.output),
+        scale=node.attrs["scale"],
+        causal=True,
+        position=position,
+        window=window,
+        softcap=float(softcap),
+    )
+
+
+def reference_cached_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    position: Tensor,
+    /,
+    *,
+    scale: float,
+    softcap: float,
+    window: int,
+) -> Tensor:
+    """Computes `npu.cached_attention`; rows that are not in use may hold anything."""
+    import torch
+
+    start, length, group = int(position), q.shape[2], q.shape[1] // k.shape[1]
+    if not 0 <= start <= k.shape[2] - length:
+        raise ShapeError(
+            f"position {start} is outside the cache: it takes 0 to {k.shape[2] - length}."
+        )
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    keys, values = (x[:, :, : start + length].to(wide).repeat_interleave(group, 1) for x in (k, v))
+    scores = q.to(wide) @ keys.transpose(2, 3) * scale
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    row = torch.arange(start, start + length, device=q.device).unsqueeze(1)
+    key = torch.arange(start + length, device=q.device)
+    hidden = (key > row) | (key <= row - window) if window else key > row
+    return (scores.masked_fill(hidden, -torch.inf).softmax(-1) @ values).to(q.dtype)
+
+
+def infer_cached_attention(
+    q: TensorType,
+    k: TensorType,
+    v: TensorType,
+    position: TensorType,
+    /,
+    *,
+    scale: float,
+    softcap: float,
+    window: int,
+) -> TensorType:
+    """Returns the type of `npu.cached_attention`; ShapeError when the operands do not fit."""
+    op = "npu.cached_attention"
+    check_position(op, position)
+    if not q.rank == k.rank == v.rank == 4 or not q.dtype == k.dtype == v.dtype:
+        raise ShapeError(f"{op}: q is {q}, k {k}, v {v}; expected 4 dimensions and one dtype.")
+    batch, heads, length, dim = q.shape
+    groups = k.shape[1]
+    fits = k.shape == (batch, groups, k.shape[2], dim) and v.shape[:3] == k.shape[:3]
+    if not fits or not groups or heads % groups or length > k.shape[2]:
+        raise ShapeError(
+            f"{op}: q is {q}, k {k}, v {v}; expected the same batch and head size, heads in whole "
+            "groups, and a cache that takes the queries."
+        )
+    if softcap < 0 or window < 0:
+        raise ShapeError(f"{op}: softcap {softcap} and window {window} must not be negative.")
+    return TensorType(q.dtype, (batch, heads, length, v.shape[3]))
 
 
 def _supported(node: Node, graph: Graph) -> str | None:
     q, k, v = (graph.types[i] for i in node.inputs[:3] if i is not None)
     if node.attrs.get("dropout_p", 0.0):
         return "attention dropout; call model.eval() before extraction"
-    if q.dtype not in ("float32", "float16", "bfloat16"):
-        return f"attention in {q.dtype}; supported are float32, float16, bfloat16"
+    if (why := _unsupported_dtype(q)) is not None:
+        return why
     if q.rank > 4 or q.rank < 2:
         return f"attention over {q.rank} dimensions; supported are 2 to 4"
     if k.shape[:-2] != v.shape[:-2] or (q.rank == 4 and k.shape[0] != q.shape[0]):
         return "attention that broadcasts its batch"
     return None
+
+
+def _unsupported_dtype(q: TensorType) -> str | None:
+    if q.dtype in _FLOATS:
+        return None
+    return f"attention in {q.dtype}; supported are {', '.join(_FLOATS)}"
+
+
+def _cached_supported(node: Node, graph: Graph) -> str | None:
+    assert node.inputs[0] is not None
+    return _unsupported_dtype(graph.types[node.inputs[0]])
 
 
 _QKV = ((2, 4, 9, 16), (2, 4, 11, 16), (2, 4, 11, 16))
@@ -91,6 +206,33 @@ register(
                 "grouped",
             ),
             Case(((3, 5, 8), (3, 5, 8), (3, 5, 8), None), {"scale": 0.5}, "three_dimensions"),
+        ),
+    )
+)
+
+
+def _cached(
+    tokens: int, position: int, softcap: float = 0.0, window: int = 0, label: str = ""
+) -> Case:
+    """A case of six heads in two groups over a cache of 40 rows."""
+    operands = ((1, 6, tokens, 32), (1, 2, 40, 32), (1, 2, 40, 24))
+    at = ((1,), ("int", position, position + 1))
+    return Case((*operands, at), {"scale": 0.2, "softcap": softcap, "window": window}, label)
+
+
+register(
+    OpDef(
+        "npu.cached_attention",
+        lower=_lower_cached_attention,
+        supports=_cached_supported,
+        reference=reference_cached_attention,
+        infer=infer_cached_attention,
+        cases=(
+            _cached(1, 0, label="first_token"),
+            _cached(1, 30, label="token"),
+            _cached(7, 33, label="full"),
+            _cached(7, 20, window=5, label="window"),
+            _cached(7, 20, softcap=0.5, label="softcap"),
         ),
     )
 )

@@ -35,6 +35,9 @@ _CHANNELS_LAST_PREFIXES = (
     *("aten.max_pool", "aten.avg_pool", "aten.adaptive_", "aten._adaptive_"),
     *("aten.upsample_", "aten._upsample_"),
 )
+_ATTENTION = frozenset(("aten.scaled_dot_product_attention.default", "npu.cached_attention"))
+# Kernels that read heads wherever they lie.
+_READ_STRIDED = _ATTENTION | {"npu.rope", "npu.rope_append", "npu.cache_append"}
 _COPIES = frozenset(("aten.cat.default", "aten.constant_pad_nd.default"))
 
 
@@ -89,7 +92,7 @@ class _Plan:
         rank = value.type.rank
         if self._is_channels_last(node):
             return channels_last(rank) if rank >= 3 else None
-        if node.op == "aten.scaled_dot_product_attention.default" and rank == 4:
+        if node.op in _ATTENTION and rank == 4:
             return (0, 2, 1, 3)
         if not self.follows[node.name]:
             return None
@@ -157,7 +160,7 @@ class _Plan:
         if self._is_channels_last(node):
             activation = index == 0 or index == 3
             return channels_last(type.rank) if activation and type.rank >= 3 else _ANY
-        if node.op == "aten.scaled_dot_product_attention.default" or node.op in WINDOWS:
+        if node.op in _READ_STRIDED or node.op in WINDOWS:
             return _ANY
         value = node.outputs[0]
         if node.op in PERMUTATIONS:
