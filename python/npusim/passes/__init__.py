@@ -15,10 +15,15 @@ from npusim.passes.fold_constants import fold_constants
 from npusim.passes.fold_scale import fold_scale
 from npusim.passes.fuse_epilogues import fuse_epilogues
 from npusim.passes.fuse_pointwise import fuse_pointwise
+from npusim.passes.fuse_rope_append import fuse_rope_append
 from npusim.passes.merge_linears import merge_linears
+from npusim.passes.move_repetition import move_repetition
 from npusim.passes.recognize_activations import recognize_activations
 from npusim.passes.recognize_attention import recognize_attention
+from npusim.passes.recognize_cache_append import recognize_cache_append
+from npusim.passes.recognize_cached_attention import recognize_cached_attention
 from npusim.passes.recognize_norms import recognize_norms
+from npusim.passes.recognize_rope import recognize_rope
 from npusim.passes.recognize_softmax import recognize_softmax
 from npusim.passes.remove_noops import remove_noops
 from npusim.passes.select_kernels import select_kernels
@@ -30,13 +35,19 @@ Pass = Callable[[Graph, TargetConfig], Graph]
 PIPELINE: tuple[Pass, ...] = (
     eliminate_dead_code,  # first: nobody else should spend time on what is not used
     remove_noops,  # patterns below need not look through clones and dropouts
+    move_repetition,  # before folding, which then repeats what is known
     fold_constants,  # masks and literals become constants that patterns can read
+    remove_noops,  # again: ranges and masks that turned out to be 0 or 1
     eliminate_common_subexpressions,  # so that "one user" means one user in all patterns
     simplify_views,  # after folding, which takes views of constants with it
     recognize_activations,  # before anything takes their pieces apart
     recognize_softmax,
     recognize_norms,
+    recognize_rope,
+    recognize_cache_append,
     recognize_attention,  # after softmax, around which it is built
+    recognize_cached_attention,  # after appends, which its keys and values come from
+    fuse_rope_append,  # after it: what one attention over a cache needs done first
     canonicalize_conv,  # one spelling, which everything about weights below matches
     canonicalize_linear,
     fold_batch_norm,  # before epilogues: it must see the bare convolution

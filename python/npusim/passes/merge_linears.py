@@ -1,24 +1,34 @@
 """Merges the linears that project one tensor for one attention: queries, keys and values.
 
 One product over concatenated weights reads the input once; its results are slices of each row.
-Only what is read through views by the attention itself is merged, since it takes strided rows;
-anything else would have a slice copied.
+Only what is read through views by ops that take strided rows is merged: the attention itself, or
+the norms, rotations and appends in front of it. Anything else would have a slice copied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from npusim.ir.graph import Attr, Graph, Node, Value
 from npusim.ir.rewrite import Names, rebuild
 from npusim.ir.types import TensorType
+from npusim.passes.fuse_rope_append import ROPE_APPEND
 from npusim.passes.fused_nodes import channels, is_plain
 from npusim.passes.recognize_attention import ATTENTION
+from npusim.passes.recognize_cache_append import CACHE_APPEND
+from npusim.passes.recognize_cached_attention import CACHED_ATTENTION
+from npusim.passes.recognize_rope import ROPE
 from npusim.passes.rewriter import reading
 from npusim.passes.shapes import VIEWS, view_of
 from npusim.program.view import View
 from npusim.targets.target_config import TargetConfig
+
+# How many operands, from the first, an op takes as rows that lie apart.
+_ATTENTIONS = {ATTENTION: 3, CACHED_ATTENTION: 1, ROPE_APPEND: 3}
+_NORMS = {"aten.rms_norm.default": 1, "aten.layer_norm.default": 1}
+_ON_THE_WAY = {**_NORMS, ROPE: 1, CACHE_APPEND: 1}
 
 
 def merge_linears(graph: Graph, target: TargetConfig) -> Graph:
@@ -50,25 +60,43 @@ def _groups(graph: Graph) -> list[list[Node]]:
 
 
 def _attention_behind(node: Node, graph: Graph) -> str | None:
-    """Returns the attention that is the only reader of a result, if rows may lie apart for it."""
+    """Returns the only attention that reads a result, if whoever reads it takes rows apart."""
     *lead, size = node.type.shape
     apart = replace(node.type, shape=(*lead, 2 * size))  # as if a neighbour lay behind each row
     shown = View(0, 0, node.type.dtype, node.type.shape, apart.strides)
-    pending = [(node.output.name, shown)]
+    pending: list[tuple[str, View | None]] = [(node.output.name, shown)]  # None: rows of its own
     readers: set[str] = set()
     while pending:
         value, view = pending.pop()
-        if value in graph.output_values or not graph.users[value]:
+        if view is not None and (value in graph.output_values or not graph.users[value]):
             return None
         for user in graph.users[value]:
-            if user.op == ATTENTION and value not in user.inputs[3:] and view.strides[-1] == 1:
+            if user.op in _ATTENTIONS and _takes_rows(user, value, view):
                 readers.add(user.name)
-                continue
-            seen = view_of(user, view) if user.op in VIEWS and len(user.outputs) == 1 else None
-            if seen is None:
+            elif user.op in _ON_THE_WAY and _takes_rows(user, value, view):
+                pending.append((user.output.name, None))
+            elif user.op in VIEWS and len(user.outputs) == 1:
+                seen = None if view is None else view_of(user, view)
+                if seen is None and view is not None:
+                    return None
+                pending.append((user.output.name, seen))
+            elif view is not None:
                 return None
-            pending.append((user.output.name, seen))
     return readers.pop() if len(readers) == 1 else None
+
+
+def _takes_rows(user: Node, value: str, view: View | None) -> bool:
+    """Tells whether an op reads a value as it lies; the last dimension must be contiguous."""
+    if view is None:
+        return True
+    taken = {**_ATTENTIONS, **_ON_THE_WAY}[user.op]
+    if value in user.inputs[taken:] or view.strides[-1] != 1:
+        return False
+    if user.op not in _NORMS:
+        return True
+    shape = user.attrs["normalized_shape"]
+    rows = prod(view.shape[:-1])
+    return len(shape) == 1 and view.reshape((rows, view.shape[-1])) is not None  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

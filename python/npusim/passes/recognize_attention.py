@@ -1,26 +1,25 @@
 """Recognises attention that was written out: softmax(q·kᵀ * scale + mask)·v.
 
-Scale and mask are optional; the scores may be multiplied or divided. Afterwards a float mask that
-is known now and hides exactly the future becomes `is_causal`, and needs no memory. A row whose
-mask hides everything was NaN, and is 0 afterwards, as in PyTorch's own attention.
+Scale and mask are optional; the scores may be multiplied or divided. Keys and values whose heads
+were repeated for groups of queries are read as they were before. Afterwards a float mask that is
+known now and hides exactly the future becomes `is_causal`, and needs no memory. A row whose mask
+hides everything was NaN, and is 0 afterwards, as in PyTorch's own attention.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from npusim.ir.graph import Attr, Graph, Node
-from npusim.ir.types import TensorType
 from npusim.ops.scalar_numpy import decode
-from npusim.passes.match import Operand, instruction
 from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
-from npusim.passes.shapes import PERMUTATIONS, VIEWS, permutation
+from npusim.passes.shapes import PERMUTATIONS, VIEWS
+from npusim.passes.written_attention import transposed_back, unrepeated, written_attention
 from npusim.targets.target_config import TargetConfig
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
-_PRODUCTS = ("aten.matmul.default", "aten.bmm.default")
 _HIDDEN = -1e9  # added to a score, this or less leaves a weight of 0 beside any visible position
 
 
@@ -29,110 +28,44 @@ def recognize_attention(graph: Graph, target: TargetConfig) -> Graph:
     return rewrite(rewrite(graph, _visit), _visit_mask)
 
 
-@dataclass(frozen=True)
-class _Scores:
-    """The q·kᵀ in front of a softmax, what scales it and what is added to it."""
-
-    product: Node
-    scale: float
-    mask: str | None
-
-
 def _visit(node: Node, rewriter: Rewriter) -> Answer:
-    if node.op not in _PRODUCTS or node.type.rank not in (3, 4):
+    if node.op == ATTENTION:
+        return _visit_heads(node, rewriter)
+    found = written_attention(node, rewriter)
+    if found is None or found.softcap:
         return None
-    weights, v = node.inputs
-    softmax = rewriter.producer(weights)
-    if softmax is None or softmax.op != "aten.softmax.int" or weights is None or v is None:
+    types = [rewriter.types[i] for i in (found.q, found.mask or found.q)]
+    if types[0].dtype != node.type.dtype or types[1].dtype != types[0].dtype:
         return None
-    last = softmax.attrs["dim"] in (-1, softmax.type.rank - 1)
-    if not last or softmax.attrs.get("dtype") not in (None, softmax.type.dtype):
+    if types[1].rank > types[0].rank:
         return None
-    if not rewriter.only_feeds(weights, node):
-        return None
-    scores = _scores(softmax, rewriter)
-    return None if scores is None else _attention(node, scores, v, rewriter)
-
-
-def _scores(softmax: Node, rewriter: Rewriter) -> _Scores | None:
-    """Looks behind a softmax for (product * scale) + mask."""
-    value: Operand = softmax.inputs[0] or ""
-    reader, mask = softmax, None
-    total = instruction(value, "add", rewriter, reader)
-    if total is not None:
-        type = rewriter.types[str(value)]
-        for scores, other in (total, total[::-1]):
-            if isinstance(scores, str) and isinstance(other, str):
-                whole = rewriter.types[scores] == type
-                if whole and _scaled_product(scores, _node(value, rewriter), rewriter):
-                    value, mask, reader = scores, other, _node(value, rewriter)
-                    break
-    found = _scaled_product(str(value), reader, rewriter)
-    return None if found is None else _Scores(found[0], found[1], mask)
-
-
-def _node(value: Operand, rewriter: Rewriter) -> Node:
-    node = rewriter.producer(str(value))
-    assert node is not None
-    return node
-
-
-def _scaled_product(value: str, reader: Node, rewriter: Rewriter) -> tuple[Node, float] | None:
-    """Returns a product and the number it is multiplied by, if `reader` alone reads the value."""
-    scale = 1.0
-    for opcode in ("mul", "div"):
-        operands = instruction(value, opcode, rewriter, reader)
-        if operands is None or isinstance(operands[0], (int, float)):
-            continue
-        if isinstance(operands[1], (int, float)) and operands[1] != 0:
-            factor = float(operands[1])
-            scale = factor if opcode == "mul" else 1 / factor
-            value, reader = operands[0], _node(value, rewriter)
-            break
-    node = rewriter.producer(value)
-    if node is None or node.op not in _PRODUCTS or not rewriter.only_feeds(value, reader):
-        return None
-    return node, scale
-
-
-def _attention(node: Node, scores: _Scores, v: str, rewriter: Rewriter) -> Answer:
-    q, transposed = scores.product.inputs
-    if q is None or transposed is None:
-        return None
-    types = [rewriter.types[i] for i in (q, transposed, v)]
-    batch = types[0].shape[:-2]
-    same_batch = all(t.rank == types[0].rank and t.shape[:-2] == batch for t in types)
-    producer = rewriter.producer(transposed)
-    if not same_batch or producer is None or producer.op not in PERMUTATIONS:
-        return None  # keys that are not transposed here would have to be copied
-    mask = scores.mask
-    if mask is not None:
-        type = rewriter.types[mask]
-        if type.dtype != types[0].dtype or type.rank > types[0].rank:
-            return None
-    k = _swapped(transposed, node, rewriter)
+    k, v, grouped = _heads(transposed_back(found.transposed, node, rewriter), found.v, rewriter)
     attrs: dict[str, Attr] = {
         "dropout_p": 0.0,
         "is_causal": False,
-        "scale": scores.scale,
-        "enable_gqa": False,
+        "scale": found.scale,
+        "enable_gqa": grouped,
     }
-    return become(node, ATTENTION, (q, k, v, mask), attrs)
+    return become(node, ATTENTION, (found.q, k, v, found.mask), attrs)
 
 
-def _swapped(value: str, like: Node, rewriter: Rewriter) -> str:
-    """Returns a permuted value with its last two dimensions swapped, as one permutation."""
-    producer = _node(value, rewriter)
-    type = rewriter.types[value]
-    (source,) = producer.inputs
-    dims = permutation(producer, type.rank)
-    dims = (*dims[:-2], dims[-1], dims[-2])
-    assert source is not None
-    if dims == tuple(range(type.rank)):
-        return source
-    shape = (*type.shape[:-2], type.shape[-1], type.shape[-2])
-    swapped = TensorType(type.dtype, shape)
-    return rewriter.emit("aten.permute.default", (source,), swapped, {"dims": dims}, like=like)
+def _visit_heads(node: Node, rewriter: Rewriter) -> Answer:
+    """Makes an attention over repeated heads one over groups of queries."""
+    q, k, v, *mask = node.inputs
+    if k is None or v is None or node.attrs.get("enable_gqa"):
+        return None
+    k, v, grouped = _heads(k, v, rewriter)
+    attrs = {**node.attrs, "enable_gqa": True}
+    return become(node, ATTENTION, (q, k, v, *mask), attrs) if grouped else None
+
+
+def _heads(k: str, v: str, rewriter: Rewriter) -> tuple[str, str, bool]:
+    """Returns keys and values before their heads were repeated, and whether they were."""
+    few = [unrepeated(value, rewriter) for value in (k, v)]
+    if few[0] == k or few[1] == v:
+        return k, v, False
+    same = rewriter.types[few[0]].shape[1] == rewriter.types[few[1]].shape[1]
+    return (few[0], few[1], True) if same else (k, v, False)
 
 
 def _visit_mask(node: Node, rewriter: Rewriter) -> Answer:

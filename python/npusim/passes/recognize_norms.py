@@ -2,7 +2,8 @@
 
 (x - mean) * rsqrt(var + eps), or divided by the root, over trailing dimensions becomes
 aten.layer_norm; x * rsqrt(mean(x²) + eps) becomes aten.rms_norm. A static factor and summand
-behind them become weight and bias.
+behind them become weight and bias. A norm in float32 between conversions of half-precision data is
+one of that data: it computes in float32 and rounds once, and its parameters may stay wider.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.types import is_float
 from npusim.passes.match import Operand, instruction, of_node, reduction
 from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
+from npusim.passes.written_attention import is_conversion
 from npusim.targets.target_config import TargetConfig
 
 _LAYER_NORM, _RMS_NORM = "aten.layer_norm.default", "aten.rms_norm.default"
@@ -30,6 +32,8 @@ def _visit(node: Node, rewriter: Rewriter) -> Answer:
         return _native(node, rewriter)
     if len(node.outputs) != 1 or not is_float(node.type.dtype):
         return None
+    if is_conversion(node, rewriter):
+        return _converted(node, rewriter)
     if (product := of_node(node, "mul", rewriter)) is not None:
         return _norm(node, product, "rsqrt", rewriter) or _weight(node, product, rewriter)
     if (quotient := of_node(node, "div", rewriter)) is not None:
@@ -135,6 +139,22 @@ def _parameters(
         fits = (type.dtype, type.shape) == (node.type.dtype, norm.attrs["normalized_shape"])
         if fits and parameter in rewriter.static and rewriter.only_feeds(value, node):
             yield norm, parameter
+
+
+def _converted(node: Node, rewriter: Rewriter) -> Answer:
+    """Matches a norm in float32 of data converted from the dtype its result is converted to."""
+    (value,) = node.inputs
+    norm = rewriter.producer(value)
+    if norm is None or value is None or norm.op not in (_LAYER_NORM, _RMS_NORM):
+        return None
+    before = rewriter.producer(norm.inputs[0])
+    if not is_conversion(before, rewriter) or not rewriter.only_feeds(value, node):
+        return None
+    assert before is not None
+    (x,) = before.inputs
+    if x is None or rewriter.types[x] != node.type or norm.type.dtype != "float32":
+        return None
+    return become(node, norm.op, (x, *norm.inputs[1:]), norm.attrs)
 
 
 def _orders(pair: list[Operand], commutes: bool) -> list[tuple[Operand, Operand]]:

@@ -7,10 +7,10 @@ changes. One liberty is taken: -0.0 + 0 is -0.0 afterwards.
 from __future__ import annotations
 
 from npusim.ir.graph import Graph, Node
-from npusim.ops.scalar import ScalarProgram
 from npusim.passes.compose import scalar_program
+from npusim.passes.match import of_node
 from npusim.passes.rewriter import Rewriter, rewrite
-from npusim.passes.shapes import PERMUTATIONS, RESHAPES, permutation
+from npusim.passes.shapes import PERMUTATIONS, RESHAPES, ints, permutation
 from npusim.targets.target_config import TargetConfig
 
 _COPIES = frozenset(
@@ -28,6 +28,9 @@ _DROPOUTS = frozenset(
 )
 # Ops that give their input back whenever the shape did not change.
 _SAME_SHAPE = RESHAPES | {"aten.expand.default", "aten.slice.Tensor", "aten.narrow.default"}
+# Pointwise instructions and the second operand with which they give back the first.
+_NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "div": 1, "pow": 1, "copy": None}
+_COMMUTES = ("add", "mul")
 
 
 def remove_noops(graph: Graph, target: TargetConfig) -> Graph:
@@ -38,13 +41,23 @@ def remove_noops(graph: Graph, target: TargetConfig) -> Graph:
 def _visit(node: Node, rewriter: Rewriter) -> str | None:
     if not node.inputs or node.inputs[0] is None or len(node.outputs) != 1:
         return None
+    if node.op == "aten.cat.default":
+        return _only_part(node, rewriter)
     x = rewriter.types[node.inputs[0]]
-    if (x.dtype, x.shape) != (node.type.dtype, node.type.shape):
-        return None
-    return node.inputs[0] if _is_noop(node, rewriter) else None
+    same = (x.dtype, x.shape) == (node.type.dtype, node.type.shape)
+    if same and _is_noop(node):
+        return node.inputs[0]
+    return _neutral(node, rewriter)
 
 
-def _is_noop(node: Node, rewriter: Rewriter) -> bool:
+def _only_part(node: Node, rewriter: Rewriter) -> str | None:
+    """Returns what a concatenation joins with nothing but empty tensors, if that is its result."""
+    parts = [i for i in node.inputs if i is not None and rewriter.types[i].numel]
+    same = len(parts) == 1 and rewriter.types[parts[0]] == node.type
+    return parts[0] if same else None
+
+
+def _is_noop(node: Node) -> bool:
     """Tells whether a node, known to keep dtype and shape, gives its first input back."""
     if node.op in _COPIES or node.op in _SAME_SHAPE:
         return True
@@ -53,20 +66,24 @@ def _is_noop(node: Node, rewriter: Rewriter) -> bool:
     if node.op in PERMUTATIONS:
         rank = node.type.rank
         return permutation(node, rank) == tuple(range(rank))
-    if node.op in ("aten.constant_pad_nd.default", "aten.repeat.default", "aten.cat.default"):
-        return len(node.inputs) == 1  # the shape did not change: nothing padded, repeated, joined
+    if node.op == "aten.constant_pad_nd.default":
+        return not any(ints(node, "pad"))
+    return node.op == "aten.repeat.default"  # which did not change the shape
+
+
+def _neutral(node: Node, rewriter: Rewriter) -> str | None:
+    """Returns the operand that a pointwise node gives back, if that has its dtype and shape."""
     program = scalar_program(node, rewriter)
-    return program is not None and len(node.inputs) == 1 and _is_identity(program)
-
-
-def _is_identity(program: ScalarProgram) -> bool:
-    if len(program.body) != 1:
-        return False
-    op = program.body[0]
-    neutral = {"add": 0, "sub": 0, "mul": 1, "div": 1, "pow": 1}
-    if op.op == "copy":
-        return op.args == (0,)
-    if op.op not in neutral or len(op.args) != 2:
-        return False
-    literal = ("const", neutral[op.op])
-    return op.args == (0, literal) or (op.op in ("add", "mul") and op.args == (literal, 0))
+    if program is None or len(program.body) != 1:
+        return None
+    op = program.body[0].op
+    operands = of_node(node, op, rewriter)
+    if operands is None or op not in _NEUTRAL or len(operands) > 2:
+        return None
+    value, *rest = operands
+    if op in _COMMUTES and isinstance(value, (int, float)):
+        value, *rest = operands[::-1]
+    if not isinstance(value, str) or rest not in ([], [_NEUTRAL[op]]):
+        return None
+    x = rewriter.types[value]
+    return value if (x.dtype, x.shape) == (node.type.dtype, node.type.shape) else None

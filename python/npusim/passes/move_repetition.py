@@ -1,0 +1,54 @@
+"""Moves the repetition of a product into its factor that is known before the run.
+
+cat(x * w, x * w) with a static w, along a dimension in which x is broadcast, is x * cat(w, w): the
+concatenation is computed once. So are the angles of rotary embeddings written.
+"""
+
+from __future__ import annotations
+
+from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.types import TensorType
+from npusim.passes.match import of_node
+from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
+from npusim.passes.shapes import integer
+from npusim.targets.target_config import TargetConfig
+
+
+def move_repetition(graph: Graph, target: TargetConfig) -> Graph:
+    """Returns the graph with repetitions of products moved into their static factors."""
+    return rewrite(graph, _visit)
+
+
+def _visit(node: Node, rewriter: Rewriter) -> Answer:
+    if node.op != "aten.cat.default" or len(node.inputs) < 2 or len(set(node.inputs)) != 1:
+        return None
+    product = rewriter.producer(node.inputs[0])
+    if product is None or not rewriter.only_feeds(product.outputs[0].name, node):
+        return None
+    factors = of_node(product, "mul", rewriter)
+    if factors is None or not all(isinstance(f, str) for f in factors):
+        return None
+    dim = integer(node, "dim", 0) % node.type.rank - node.type.rank  # from behind: ranks differ
+    for w, x in (factors, factors[::-1]):
+        repeated = _repeated(str(w), str(x), node, product, dim, rewriter)
+        if repeated is not None:
+            return become(node, product.op, (str(x), repeated))
+    return None
+
+
+def _repeated(
+    w: str, x: str, node: Node, product: Node, dim: int, rewriter: Rewriter
+) -> str | None:
+    """Emits the factor repeated along a dimension in which the other one is broadcast."""
+    a, b = rewriter.types[w], rewriter.types[x]
+    if w not in rewriter.static or x in rewriter.static or product.op != "aten.mul.Tensor":
+        return None
+    if a.rank < -dim or a.shape[dim] != product.type.shape[dim]:
+        return None
+    if b.rank >= -dim and b.shape[dim] != 1:
+        return None
+    count, place = len(node.inputs), a.rank + dim
+    shape = (*a.shape[:place], a.shape[place] * count, *a.shape[place + 1 :])
+    attrs: dict[str, Attr] = {"tensors": count, "dim": place}
+    type = TensorType(a.dtype, shape)
+    return rewriter.emit("aten.cat.default", (w,) * count, type, attrs, like=node)
