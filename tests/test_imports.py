@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "frontends": {"", "errors", "ir", "ops"},  # the package itself: for its path, to skip in traces
     "passes": {"errors", "ir", "ops", "program.view", "targets"},
     "runtime": {"_runtime", "errors", "ir", "program"},
+    "language_model": {"_runtime", "errors", "runtime"},
     "compile": {"errors", "frontends", "ir", "passes", "program", "targets"},
     "verify": {"compile", "errors", "frontends", "ir", "ops", "program", "runtime"},
     "demo": {"errors"},
@@ -38,6 +39,7 @@ OPTIONAL: dict[str, set[str]] = {
     "onnx": {"frontends"},
     "tinygrad": {"frontends"},
     "safetensors": {"cli"},
+    "tokenizers": {"language_model"},
     "sklearn": {"demo"},
     "click": {"cli"},
     "rich": {"cli"},

@@ -108,11 +108,6 @@ void LanguageModel::check_facts() const {
           "prefill_chunk is " + std::to_string(facts_.prefill_chunk));
   require(facts_.vocab_size >= 1 && facts_.vocab_size <= kMost,
           "vocab_size is " + std::to_string(facts_.vocab_size));
-  for (const int64_t token : facts_.eos_token_ids) {
-    require(token < facts_.vocab_size, "eos token " + std::to_string(token) +
-                                           " is outside the vocabulary of " +
-                                           std::to_string(facts_.vocab_size));
-  }
 }
 
 // Every state is the position or a cache: a session knows how to copy, rewind and save these.

@@ -30,12 +30,14 @@ from npusim.version import __version__
 if TYPE_CHECKING:
     from npusim.frontends.language_model import extract_llm
     from npusim.frontends.torch_export import extract_ir
+    from npusim.language_model import LanguageModel, LanguageSession
     from npusim.ops.custom import register_op
     from npusim.runtime import (
         Device,
         DeviceBuffer,
         Executor,
         Session,
+        State,
         Weights,
         load,
         load_weights,
@@ -49,7 +51,10 @@ _LAZY = {
     "Device": "npusim.runtime",
     "DeviceBuffer": "npusim.runtime",
     "Executor": "npusim.runtime",
+    "LanguageModel": "npusim.language_model",
+    "LanguageSession": "npusim.language_model",
     "Session": "npusim.runtime",
+    "State": "npusim.runtime",
     "Weights": "npusim.runtime",
     "load": "npusim.runtime",
     "load_weights": "npusim.runtime",
@@ -67,10 +72,13 @@ __all__ = [
     "Executor",
     "ExportError",
     "GraphError",
+    "LanguageModel",
+    "LanguageSession",
     "Module",
     "ProgramFormatError",
     "Session",
     "ShapeError",
+    "State",
     "TargetConfig",
     "TargetConstraintError",
     "TensorSpec",

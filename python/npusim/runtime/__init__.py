@@ -8,6 +8,7 @@ tensors are served when the caller brings them.
 from npusim.runtime.device import Device, DeviceBuffer
 from npusim.runtime.executor import Executor
 from npusim.runtime.session import Session, load
+from npusim.runtime.state import State
 from npusim.runtime.weights import Weights, load_weights
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "DeviceBuffer",
     "Executor",
     "Session",
+    "State",
     "Weights",
     "load",
     "load_weights",

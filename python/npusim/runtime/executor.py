@@ -59,6 +59,7 @@ class Executor:
         weights: _runtime.Weights | None = None,
         method: str | None = None,
         outputs: Mapping[str, _runtime.DeviceBuffer] | None = None,
+        state: _runtime.State | None = None,
     ) -> dict[str, DeviceBuffer]:
         """Runs a method and returns its outputs by name.
 
@@ -68,6 +69,7 @@ class Executor:
                 program has none.
             method: its name; by default the first.
             outputs: buffers to write to; the others are allocated. One may be an input as well.
+            state: the State the run reads and changes; by default the executor's own.
 
         Raises:
             ShapeError: a buffer is missing, unknown, of another shape or dtype, or elsewhere.
@@ -75,7 +77,7 @@ class Executor:
             DeviceError: the executor is running on another thread.
             Error: a kernel met a value it cannot serve, such as an index out of range.
         """
-        return self._start(inputs, weights, method, outputs, None)
+        return self._start(inputs, weights, method, outputs, None, state)
 
     def observe(
         self,
@@ -83,12 +85,13 @@ class Executor:
         inputs: Mapping[str, _runtime.DeviceBuffer],
         weights: _runtime.Weights | None = None,
         method: str | None = None,
+        state: _runtime.State | None = None,
     ) -> dict[str, DeviceBuffer]:
         """Runs a method one command at a time, calling `after(index)` behind each command.
 
         Computes the same bits as `run`. `read_buffer` shows values from within `after`.
         """
-        return self._start(inputs, weights, method, None, after)
+        return self._start(inputs, weights, method, None, after, state)
 
     def read_buffer(self, index: int, dtype: str = "uint8") -> Array | None:
         """Returns a copy of a program buffer as a flat array, or None if it is not bound.
@@ -112,6 +115,7 @@ class Executor:
         method: str | None,
         outputs: Mapping[str, _runtime.DeviceBuffer] | None,
         after: Observer | None,
+        state: _runtime.State | None,
     ) -> dict[str, DeviceBuffer]:
         index = self._native.method_index(method or "")
         wanted_inputs, wanted_outputs = self.inputs(method), self.outputs(method)
@@ -125,9 +129,9 @@ class Executor:
             )
         targets = list(results.values())
         if after is None:
-            self._native.run(index, given, targets, weights)
+            self._native.run(index, given, targets, weights, state)
         else:
-            self._native.observe(index, given, targets, weights, after)
+            self._native.observe(index, given, targets, weights, after, state)
         return results
 
 

@@ -1,0 +1,207 @@
+"""LanguageModel: a compiled program, its weights and its tokenizer, ready to generate."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim import _runtime
+from npusim.errors import Error
+from npusim.language_model.generation import TextGeneration, TokenGeneration
+from npusim.language_model.session import LanguageSession, Prompt
+from npusim.language_model.tokenizer import FILE, Tokenizer
+from npusim.runtime.device import Device
+from npusim.runtime.native import ProgramLike, native_program
+from npusim.runtime.weights import WeightSource, load_weights
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_GENERATION_CONFIG = "generation_config.json"
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well a model predicts a text.
+
+    Attributes:
+        log_probabilities: natural, of each token but the first, given those before it.
+    """
+
+    log_probabilities: NDArray[np.float64]
+
+    @property
+    def perplexity(self) -> float:
+        """The exponential of the mean negative log-probability; NaN for a single token."""
+        values = self.log_probabilities
+        return float(np.exp(-values.mean())) if values.size else float("nan")
+
+
+class LanguageModel:
+    """A language model on a device. Immutable: conversations are sessions of their own.
+
+    `LanguageModel.load` makes one.
+
+    Attributes:
+        native: what the runtime holds.
+        device: where it runs.
+        eos_token_ids: tokens that end a text: the program's own, and those of a
+            `generation_config.json` beside the weights or the tokenizer.
+    """
+
+    def __init__(
+        self,
+        native: _runtime.LanguageModel,
+        device: _runtime.Device,
+        tokenizer: Path | Tokenizer | None = None,
+        eos_token_ids: Sequence[int] = (),
+    ) -> None:
+        self.native = native
+        self.device = device
+        self.eos_token_ids = tuple(sorted({*native.eos_token_ids, *eos_token_ids}))
+        self._tokenizer = tokenizer
+
+    @classmethod
+    def load(
+        cls,
+        program: ProgramLike,
+        weights: WeightSource | _runtime.Weights | None = None,
+        tokenizer: str | os.PathLike[str] | None = None,
+        device: str | _runtime.Device = "cpu",
+        threads: int = 0,
+    ) -> Self:
+        """Loads a program, its weights and, when text is first asked for, its tokenizer.
+
+        Args:
+            program: what `npusim.compile` made of `npusim.extract_llm`, or the path of it.
+            weights: as `load_weights` takes them; most often the model's folder.
+            tokenizer: a `tokenizer.json`, or its folder; by default the folder of the weights.
+            device: a device or its name.
+            threads: workers of the device, when it is given by name; 0: one a physical core.
+
+        Raises:
+            ShapeError: the program is no language model.
+            WeightMismatchError: tensors are missing or do not fit; all are listed at once.
+            ProgramFormatError, DeviceError, Error: as `load_weights` and `Device`.
+        """
+        handle = native_program(program)
+        if isinstance(device, str):
+            device = Device(device, threads=threads or None)
+        folders = [_folder(path) for path in (tokenizer, weights)]
+        if not isinstance(weights, _runtime.Weights):
+            weights = load_weights(weights, handle, device)
+        native = _runtime.LanguageModel(handle, device, weights)
+        return cls(native, device, _find_tokenizer(tokenizer, folders[1]), _read_eos(folders))
+
+    @property
+    def max_context(self) -> int:
+        """How many tokens a session can hold."""
+        return self.native.max_context
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens there are."""
+        return self.native.vocab_size
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether a tokenizer was given or found."""
+        return self._tokenizer is not None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer.
+
+        Raises:
+            Error: there is none, it is damaged, or it knows more tokens than the model.
+        """
+        if self._tokenizer is None:
+            raise Error(
+                "This language model has no tokenizer.",
+                hint=f"Give LanguageModel.load the folder of a {FILE}, or use generate_tokens.",
+            )
+        if not isinstance(self._tokenizer, Tokenizer):
+            found = Tokenizer(self._tokenizer)
+            if found.size > self.vocab_size:
+                raise Error(
+                    f"{found.path} has {found.size} tokens, the model {self.vocab_size}.",
+                    hint="Give the tokenizer of this very model.",
+                )
+            self._tokenizer = found
+        return self._tokenizer
+
+    def new_session(self) -> LanguageSession:
+        """Returns a session without tokens."""
+        return LanguageSession(self)
+
+    def generate(self, prompt: Prompt, **options: Any) -> TextGeneration:
+        """Continues a prompt in a session of its own: `LanguageSession.generate`."""
+        return self.new_session().generate(prompt, **options)
+
+    def generate_tokens(self, prompt: Prompt, **options: Any) -> TokenGeneration:
+        """Continues a prompt in a session of its own: `LanguageSession.generate_tokens`."""
+        return self.new_session().generate_tokens(prompt, **options)
+
+    def score(self, text: Prompt) -> Score:
+        """Returns the log-probability of each token of a text, given those before it.
+
+        Decodes the tokens one by one: that is how an answer is made, and what quantization must
+        preserve.
+
+        Raises:
+            Error: more tokens than the context holds, or one outside the vocabulary.
+        """
+        session = self.new_session()
+        return Score(np.array(session._native.score(session._ids(text)), np.float64))
+
+    def check_tokens(self, tokens: Sequence[int]) -> None:
+        """Raises Error for the first token outside the vocabulary."""
+        for token in tokens:
+            if not 0 <= token < self.vocab_size:
+                raise Error(
+                    f"Token {token} is outside the vocabulary: tokens are 0 … "
+                    f"{self.vocab_size - 1}."
+                )
+
+    def __repr__(self) -> str:
+        return f"LanguageModel({self.vocab_size} tokens, context {self.max_context}, {self.device})"
+
+
+def _folder(source: object) -> Path | None:
+    """Returns the folder of a path, or None for what is none."""
+    if not isinstance(source, (str, os.PathLike)):
+        return None
+    path = Path(source)
+    return path if path.is_dir() else path.parent
+
+
+def _find_tokenizer(given: str | os.PathLike[str] | None, beside: Path | None) -> Path | None:
+    if given is not None:
+        return Path(given)
+    found = beside is not None and (beside / FILE).is_file()
+    return beside / FILE if beside is not None and found else None
+
+
+def _read_eos(folders: Sequence[Path | None]) -> list[int]:
+    """Returns the end-of-text tokens of the first `generation_config.json` in the folders."""
+    for folder in folders:
+        path = folder / _GENERATION_CONFIG if folder is not None else None
+        if path is None or not path.is_file():
+            continue
+        try:
+            config = json.loads(path.read_bytes())
+            value = config.get("eos_token_id")
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise Error(f"{path} is no JSON object: {error}.") from error
+        ids = [] if value is None else value if isinstance(value, list) else [value]
+        if not all(isinstance(token, int) for token in ids):
+            raise Error(f"{path}: eos_token_id is {value!r}, it must be a token or a list of them.")
+        return ids
+    return []

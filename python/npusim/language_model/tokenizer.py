@@ -1,0 +1,149 @@
+"""Text to tokens and back. Owns the use of the `tokenizers` package, and of `tokenizer.json`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from npusim.errors import Error
+
+FILE = "tokenizer.json"
+
+
+class Tokenizer:
+    """The tokenizer that a model was trained with.
+
+    Args:
+        path: a `tokenizer.json`, or the folder that holds it.
+
+    Raises:
+        Error: no such file, it is no tokenizer, or the package `tokenizers` is missing.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path) / FILE if Path(path).is_dir() else Path(path)
+        try:
+            from tokenizers import Tokenizer as Backend
+        except ImportError:
+            raise Error(
+                "Text needs the tokenizers package.",
+                hint="pip install 'npusim[llm]', or work with token ids.",
+            ) from None
+        if not self.path.is_file():
+            raise Error(
+                f"There is no tokenizer {self.path}.",
+                hint=f"Give the {FILE} of the model, or its folder.",
+            )
+        try:
+            self._backend = Backend.from_file(str(self.path))
+        except Exception as error:  # the package raises plain Exception for whatever it meets
+            raise Error(f"{self.path} is no tokenizer: {error}.") from error
+
+    @property
+    def size(self) -> int:
+        """One more than the highest token it knows."""
+        vocabulary: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
+        return 1 + max(vocabulary.values(), default=-1)
+
+    def encode(self, text: str, *, begins: bool = True) -> list[int]:
+        """Returns the tokens of a text.
+
+        Args:
+            text: any text UTF-8 can express.
+            begins: whether nothing comes before it; the tokenizer may then mark the beginning.
+
+        Raises:
+            Error: the text holds a lone surrogate.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise Error(
+                f"The text is not valid Unicode: character {error.start} is a lone surrogate.",
+                hint="Decode its bytes as what they are, or with errors='replace'.",
+            ) from None
+        tokens: list[int] = self._backend.encode(text, add_special_tokens=begins).ids
+        return tokens
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Returns the text of tokens, without special ones; U+FFFD stands for invalid bytes."""
+        text: str = self._backend.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+
+class TextStream:
+    """Turns tokens that arrive one by one into pieces of text.
+
+    A token may end inside a character: its text is held back until the rest is there. The pieces
+    together are the text of all tokens.
+    """
+
+    _UNFINISHED = 3  # replacement characters at the end that later tokens may still change
+    _WINDOW = 64  # tokens held back at most
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        # The window starts at tokens whose text is out already: how a token reads depends on
+        # whether something stands before it.
+        self._window: list[int] = []
+        self._context = 0  # tokens of the window that are context only
+        self._out = 0  # characters of the window's text that are out
+
+    def push(self, token: int) -> str:
+        """Takes the next token; returns the text that is now certain, perhaps none."""
+        self._window.append(token)
+        text = self._tokenizer.decode(self._window)
+        unfinished = min(
+            len(text) - len(text.rstrip("\N{REPLACEMENT CHARACTER}")), self._UNFINISHED
+        )
+        held = len(self._window) - self._context
+        certain = text if held >= self._WINDOW else text[: len(text) - unfinished]
+        piece = certain[self._out :]
+        self._out = max(self._out, len(certain))
+        if len(certain) == len(text) and (piece or held >= self._WINDOW):
+            self._window = self._window[self._context :]
+            self._context = len(self._window)
+            self._out = len(self._tokenizer.decode(self._window))
+        return piece
+
+    def finish(self) -> str:
+        """Returns what is still held back; an unfinished character shows as U+FFFD."""
+        text = self._tokenizer.decode(self._window) if self._window else ""
+        piece, self._out = text[self._out :], len(text)
+        return piece
+
+
+class StopStrings:
+    """Cuts a stream of text at the first of several strings.
+
+    Text that may be the beginning of a stop string is held back until that is decided.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self.found = False
+
+    def push(self, text: str) -> str:
+        """Takes more text; returns what lies before any stop string. Sets `found` at one."""
+        self._held += text
+        places = [(at, s) for s in self._stops if (at := self._held.find(s)) >= 0]
+        if places:
+            self.found = True
+            piece, self._held = self._held[: min(places)[0]], ""
+            return piece
+        keep = max((self._overlap(stop) for stop in self._stops), default=0)
+        cut = len(self._held) - keep
+        piece, self._held = self._held[:cut], self._held[cut:]
+        return piece
+
+    def finish(self) -> str:
+        """Returns what was held back: the text ends here without a stop string."""
+        piece, self._held = self._held, ""
+        return piece
+
+    def _overlap(self, stop: str) -> int:
+        """How much of the end of the text is a beginning of the stop string."""
+        longest = min(len(stop) - 1, len(self._held))
+        return next((n for n in range(longest, 0, -1) if self._held.endswith(stop[:n])), 0)
