@@ -39,19 +39,20 @@ inline void set_epilogue(Output& out, const Params& p) {
   out.hi = p.act_hi;
 }
 
-// Operands are x, B, [bias], [residual], y: where y is.
+// Operands are x, `weights` parts of B, [bias], [residual], y: where y is.
 template <typename Params>
-inline size_t output_operand(const Params& p) {
-  return size_t{2} + (p.has_bias ? 1 : 0) + (p.residual ? 1 : 0);
+inline size_t output_operand(const Params& p, size_t weights = 1) {
+  return 1 + weights + (p.has_bias ? 1 : 0) + (p.residual ? 1 : 0);
 }
 
 // Takes bias, residual and y from the operands.
 template <typename Params>
-inline Output make_output(const Params& p, void* const* operands, int64_t columns) {
+inline Output make_output(const Params& p, void* const* operands, int64_t columns,
+                          size_t weights = 1) {
   Output out;
-  const size_t y = output_operand(p);
+  const size_t y = output_operand(p, weights);
   out.y = operands[y];
-  out.bias = p.has_bias ? static_cast<const float*>(operands[2]) : nullptr;
+  out.bias = p.has_bias ? static_cast<const float*>(operands[1 + weights]) : nullptr;
   out.residual = p.residual ? operands[y - 1] : nullptr;
   out.columns = columns;
   set_epilogue(out, p);
@@ -61,15 +62,15 @@ inline Output make_output(const Params& p, void* const* operands, int64_t column
 // check() of what the epilogue reads and writes, `bias` values and the regions of y and residual.
 template <typename Params>
 inline const char* check_epilogue(const KernelCheck& c, const Params& p, int64_t bias,
-                                  const Region& y, const Region& residual) {
+                                  const Region& y, const Region& residual, size_t weights = 1) {
   if (!is_flag(p.has_bias)) return "has_bias is neither 0 nor 1";
   if (p.residual < kNoResidual || p.residual > kAfterActivation) return "residual is not 0, 1 or 2";
   if (!is_activation(p.act)) return "the activation is not a unary float opcode";
   if (!is_float(p.y_dtype)) return "the output is not a float of 32 or 16 bits";
-  const size_t out = output_operand(p);
+  const size_t out = output_operand(p, weights);
   if (const char* why = operand_count(c, out + 1)) return why;
   if (p.has_bias) {
-    if (const char* why = Region().dim(bias, 1).reads(c, 2, sizeof(float))) return why;
+    if (const char* why = Region().dim(bias, 1).reads(c, 1 + weights, sizeof(float))) return why;
   }
   if (p.residual) {
     if (!is_float(p.r_dtype)) return "the residual is not a float of 32 or 16 bits";

@@ -12,7 +12,7 @@
 
 namespace npusim::cpu {
 
-#define NPUSIM_DOT_KERNELS(X)
+#define NPUSIM_DOT_KERNELS(X) X(linear)
 
 #define NPUSIM_KERNELS(X) \
   X(attention)            \

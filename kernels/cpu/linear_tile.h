@@ -1,0 +1,121 @@
+// Dot products of a tile of x rows with a few rows of W, both lying along K where they are. The
+// sums of all pairs stay in registers over K and are added up across lanes once at its end.
+#pragma once
+
+#include "kernels/cpu/transpose.h"
+
+namespace npusim::cpu::NPUSIM_ISA {
+
+// The largest tile: its sums, its rows of W and one row of x fill the register file.
+inline constexpr int kTileColumns = 4;
+#if defined(__AVX512F__) || defined(__aarch64__)
+inline constexpr int kDotTileRows = 6;
+#elif defined(__AVX2__)
+inline constexpr int kDotTileRows = 3;
+#else
+inline constexpr int kDotTileRows = 2;
+#endif
+
+// How elements of X and W multiply: widened to float, or as pairs by the dot instruction.
+template <typename X, typename W>
+struct Dots {
+  static constexpr int64_t kStep = kLanes;
+  using Lanes = Vec;
+  template <typename T>
+  static Vec whole(const T* p) {
+    return load(p);
+  }
+  template <typename T>
+  static Vec part(const T* p, int64_t n) {
+    return load_part(p, n);
+  }
+  static Vec add(Vec sum, Vec x, Vec w) { return sum + x * w; }
+};
+template <>
+struct Dots<bfloat16, bfloat16> {
+  static constexpr int64_t kStep = kPairLanes;
+  using Lanes = BVec;
+  static BVec whole(const bfloat16* p) { return load_pairs(p); }
+  static BVec part(const bfloat16* p, int64_t n) { return load_pairs_part(p, n); }
+  static Vec add(Vec sum, BVec x, BVec w) { return dot_pairs(sum, x, w); }
+};
+
+template <typename X, typename W>
+struct DotTile {
+  const X* x;
+  int64_t x_row;
+  const W* w[kTileColumns];
+  const W* soon[kTileColumns];  // what to bring near meanwhile, as long as a row of W
+  int64_t k;
+  float* sums;  // [row][kTileColumns], rows `sums_row` apart
+  int64_t sums_row;
+  bool add;  // sums += …; else sums = …
+};
+
+// Adds up the lanes of N vectors: afterwards the first N lanes of v, laid end to end, are the sums.
+template <int N, int S = 1>
+inline void sum_lanes(Vec* v) {
+  if constexpr (S < kLanes) {
+#pragma GCC unroll 16
+    for (int i = 0; i < (N + 1) / 2; ++i) {
+      Vec a = v[2 * i], b = 2 * i + 1 < N ? v[2 * i + 1] : a;
+      exchange<S>(a, b, std::make_integer_sequence<int, kLanes>{});
+      v[i] = a + b;
+    }
+    sum_lanes<(N + 1) / 2, 2 * S>(v);
+  }
+}
+
+// R rows of x by kTileColumns rows of W; brings P of tile.soon near.
+template <int R, int P, typename X, typename W>
+[[gnu::noinline]] void dot_tile(const DotTile<X, W>& tile) {
+  using D = Dots<X, W>;
+  using Lanes = typename D::Lanes;
+  using Quad = VectorOf<float, kTileColumns>;
+  constexpr int C = kTileColumns;
+  Vec acc[R * C] = {};
+  const W *w0 = tile.w[0], *w1 = tile.w[1], *w2 = tile.w[2], *w3 = tile.w[3];
+  const X* x[R];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) x[r] = tile.x + r * tile.x_row;
+  const auto step = [&](auto&& take, int64_t k) __attribute__((always_inline)) {
+    const Lanes w[C] = {take(w0 + k), take(w1 + k), take(w2 + k), take(w3 + k)};
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const Lanes lanes = take(x[r] + k);
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) acc[r * C + c] = D::add(acc[r * C + c], lanes, w[c]);
+    }
+  };
+  int64_t k = 0;
+  for (; k + D::kStep <= tile.k; k += D::kStep) {
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p) __builtin_prefetch(tile.soon[p] + k, 0, 2);
+    step([](const auto* p) { return D::whole(p); }, k);
+  }
+  if (k < tile.k) step([n = tile.k - k](const auto* p) { return D::part(p, n); }, k);
+  sum_lanes<R * C>(acc);
+  float lanes[(R * C + kLanes - 1) / kLanes * kLanes];
+#pragma GCC unroll 8
+  for (int i = 0; i * kLanes < R * C; ++i) store(lanes + i * kLanes, acc[i]);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    auto sum = *reinterpret_cast<const Quad::unaligned*>(lanes + r * C);
+    auto& to = *reinterpret_cast<typename Quad::unaligned*>(tile.sums + r * tile.sums_row);
+    to = tile.add ? to + sum : sum;
+  }
+}
+
+template <int P, typename X, typename W, int... R>
+inline void dot_tile(int64_t rows, const DotTile<X, W>& tile, std::integer_sequence<int, R...>) {
+  static constexpr void (*kTiles[])(const DotTile<X, W>&) = {dot_tile<R + 1, P, X, W>...};
+  kTiles[rows - 1](tile);
+}
+
+// `rows` in [1, kDotTileRows].
+template <int P, typename X, typename W>
+inline void dot_tile(int64_t rows, const DotTile<X, W>& tile) {
+  dot_tile<P>(rows, tile, std::make_integer_sequence<int, kDotTileRows>{});
+}
+
+}  // namespace npusim::cpu::NPUSIM_ISA
