@@ -56,3 +56,43 @@ def test_views_that_need_dense_rows_prevent_it(draft, check_pass):
         y = draft.call("aten.linear.default", x, draft.w(12, 8), None)
         operands.append(draft.call("aten.view.default", y, size=(2, 3, 5, 4)))
     check_pass(merged, draft.graph(attend(draft, *operands)))
+
+
+def over_cache(draft, x, normed=False, length=5):
+    """Attention over a cache of projections that are turned and appended, perhaps normed before."""
+    y = [draft.call("aten.linear.default", x, draft.w(width, 8), None) for width in (16, 8, 8)]
+    y = [draft.call("aten.view.default", p, size=(1, length, -1, 4)) for p in y]
+    if normed:
+        y[:2] = [draft.call("aten.rms_norm.default", p, draft.w(4), normalized_shape=(4,), eps=1e-6)
+                 for p in y[:2]]  # fmt: skip
+    y = [draft.call("aten.permute.default", p, dims=(0, 2, 1, 3)) for p in y]
+    angles = [draft.x(1, length, 4, name=name) for name in ("cos", "sin")]
+    caches = [draft.x(1, 2, 16, 4, name=name) for name in ("keys", "values")]
+    position = draft.x(1, dtype="int64", name="position")
+    q, k, v = draft.call("npu.rope_append", *y, *angles, *caches, position,
+                         interleaved=False, rotary_dim=4)  # fmt: skip
+    y = draft.call("npu.cached_attention", q, k, v, position, scale=0.5, softcap=0.0, window=0)
+    return y, k, v
+
+
+def test_rotation_and_append_take_strided_rows(draft, check_pass):
+    check_pass(merged, draft.graph(*over_cache(draft, draft.x(1, 5, 8))))
+
+
+@pytest.mark.parametrize("length", [1, 5])
+def test_norms_of_heads_take_the_rows_of_one_token(draft, check_pass, length):
+    check_pass(merged, draft.graph(*over_cache(draft, draft.x(1, length, 8), True, length)))
+
+
+def test_rotation_and_append_on_their_own(draft, check_pass):
+    x, position = draft.x(1, 5, 8), draft.x(1, dtype="int64", name="position")
+    k, v = (draft.call("aten.linear.default", x, draft.w(8, 8), None) for _ in "kv")
+    k, v = (draft.call("aten.view.default", p, size=(1, 5, 2, 4)) for p in (k, v))
+    k, v = (draft.call("aten.permute.default", p, dims=(0, 2, 1, 3)) for p in (k, v))
+    angles = [draft.x(1, 5, 4, name=name) for name in ("cos", "sin")]
+    k = draft.call("npu.rope", k, *angles, interleaved=False, rotary_dim=4)
+    k, v = (draft.call("npu.cache_append", p, draft.x(1, 2, 16, 4, name=n), position)
+            for p, n in ((k, "keys"), (v, "values")))  # fmt: skip
+    q = draft.x(1, 4, 5, 4, name="q")
+    y = draft.call("npu.cached_attention", q, k, v, position, scale=0.5, softcap=0.0, window=0)
+    check_pass(merged, draft.graph(y))

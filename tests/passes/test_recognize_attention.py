@@ -83,3 +83,38 @@ def test_read_weights_and_broadcast_keys_stay(draft, check_pass):
         recognize_attention,
         draft.graph(draft.call("aten.matmul.default", weights, v), weights, y),
     )
+
+
+def repeated(draft, x, count=2):
+    b, g, s, d = draft.types[x].shape
+    x = draft.call("aten.unsqueeze.default", x, dim=2)
+    x = draft.call("aten.expand.default", x, size=(b, g, count, s, d))
+    return draft.call("aten.view.default", x, size=(b, g * count, s, d))
+
+
+@pytest.mark.parametrize("written_out", [True, False])
+def test_repeated_heads_are_read_once(draft, check_pass, written_out):
+    q = draft.x(2, 6, 5, 4, name="q")
+    k, v = (repeated(draft, heads(draft, n)) for n in "kv")
+    if written_out:
+        y = finish(draft, draft.call("aten.matmul.default", q, transposed(draft, k)), v)
+    else:
+        y = draft.call("aten.scaled_dot_product_attention.default", q, k, v, None, is_causal=True)
+    check_pass(recognize_attention, draft.graph(y))
+
+
+def test_values_repeated_alone_stay(draft, check_pass):
+    q, k = (draft.x(2, 6, 5, 4, name=n) for n in "qk")
+    y = draft.call("aten.scaled_dot_product_attention.default", q, k,
+                   repeated(draft, heads(draft, "v")), None)  # fmt: skip
+    check_pass(recognize_attention, draft.graph(y))
+
+
+def test_softmax_in_float32(draft, check_pass):
+    q, k, v = (draft.x(2, 3, 5, 4, name=n, dtype="bfloat16") for n in "qkv")
+    y = draft.call("aten.matmul.default", q, transposed(draft, k))
+    y = draft.call("aten.mul.Scalar", y, other=0.5)
+    y = draft.call("aten.add.Tensor", y, draft.x(1, 1, 5, 5, name="mask", dtype="bfloat16"))
+    y = draft.call("aten.softmax.int", y, dim=-1, dtype="float32")
+    y = draft.call("aten._to_copy.default", y, dtype="bfloat16")
+    check_pass(recognize_attention, draft.graph(draft.call("aten.matmul.default", y, v)))

@@ -73,3 +73,47 @@ def test_a_computed_weight_stays(draft, check_pass):
     check_pass(
         recognize_norms, draft.graph(draft.call("aten.mul.Tensor", y, draft.x(8, name="gate")))
     )
+
+
+def half(draft, cast="bfloat16"):
+    """Returns half-precision data, and that data in float32."""
+    x = draft.x(2, 3, 8, dtype=cast)
+    return x, draft.call("aten._to_copy.default", x, dtype="float32")
+
+
+def root_mean_square(draft, x):
+    return draft.call(
+        "aten.mul.Tensor", x, inverse_root(draft, mean(draft, square(draft, x, True)))
+    )
+
+
+def test_rms_norm_in_float32_then_weight(draft, check_pass):
+    y = root_mean_square(draft, half(draft)[1])
+    y = draft.call("aten._to_copy.default", y, dtype="bfloat16")
+    y = draft.call("aten.mul.Tensor", draft.w(8, dtype="bfloat16", name="gamma"), y)
+    check_pass(recognize_norms, draft.graph(y))
+
+
+def test_rms_norm_in_float32_with_one_plus_weight(draft, check_pass):
+    y = root_mean_square(draft, half(draft)[1])
+    w = draft.call("aten._to_copy.default", draft.w(8, dtype="bfloat16"), dtype="float32")
+    y = draft.call("aten.mul.Tensor", y, draft.call("aten.add.Scalar", w, other=1.0, alpha=1))
+    check_pass(
+        recognize_norms, draft.graph(draft.call("aten._to_copy.default", y, dtype="bfloat16"))
+    )
+
+
+def test_heads_are_normed_before_they_are_moved(draft, check_pass):
+    x = draft.call("aten.view.default", draft.x(2, 3, 8, dtype="bfloat16"), size=(2, 3, 2, 4))
+    wide = draft.call("aten._to_copy.default", x, dtype="float32")
+    y = draft.call("aten._to_copy.default", root_mean_square(draft, wide), dtype="bfloat16")
+    y = draft.call("aten.mul.Tensor", draft.w(4, dtype="bfloat16", name="gamma"), y)
+    check_pass(
+        recognize_norms, draft.graph(draft.call("aten.permute.default", y, dims=(0, 2, 1, 3)))
+    )
+
+
+def test_float32_results_and_other_dtypes_stay_wide(draft, check_pass):
+    y = root_mean_square(draft, half(draft)[1])
+    z = draft.call("aten._to_copy.default", y, dtype="float16")
+    check_pass(recognize_norms, draft.graph(y, z))

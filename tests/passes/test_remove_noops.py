@@ -41,3 +41,21 @@ def test_square_transpose_stays(draft, check_pass):
 
 def test_an_input_may_become_an_output(draft, check_pass):
     check_pass(remove_noops, draft.graph(draft.call("aten.clone.default", draft.x(2))))
+
+
+def test_parts_without_elements(draft, check_pass):
+    x, nothing = draft.x(2, 3), draft.x(2, 0, name="nothing")
+    y = draft.call("aten.cat.default", x, nothing, tensors=2, dim=1)
+    check_pass(remove_noops, draft.graph(draft.call("aten.exp.default", y)))
+
+
+def test_neutral_constants(draft, check_pass):
+    y = draft.call("aten.add.Tensor", draft.c([0], "int64"), draft.x(1, dtype="int64"), alpha=1)
+    wider = draft.call("aten.add.Tensor", draft.c([0, 0], "int64"), y, alpha=1)
+    z = draft.call("aten.sub.Tensor", draft.c(0, "int64"), y, alpha=1)
+    check_pass(remove_noops, draft.graph(y, wider, z))
+
+
+def test_padding_that_shifts_stays(draft, check_pass):
+    y = draft.call("aten.constant_pad_nd.default", draft.x(2, 3), pad=(1, -1), value=0)
+    check_pass(remove_noops, draft.graph(y))
