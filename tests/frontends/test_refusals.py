@@ -70,7 +70,11 @@ def test_complex_numbers() -> None:
 
 
 def test_state_that_changes() -> None:
-    assert "the buffer count is changed by forward" in refusal(Counter(), torch.ones(2))
+    counter = Counter()
+    counter.count += 3
+    assert "count: forward changes this buffer, and it does not start as zeros" in refusal(
+        counter, torch.ones(2)
+    )
     message = refusal(Compute(lambda x: x.add_(1)), torch.ones(2))
     assert "the argument x is changed in place" in message
 

@@ -303,6 +303,14 @@ def _slice_scatter(node: Node, low: Lowering) -> None:
     low.copy(low.cast(src, y.dtype), y.slice(dim, start, src.shape[dim], step))
 
 
+def _copy(node: Node, low: Lowering) -> None:
+    """The functional form of `Tensor.copy_`: the second operand, as the first would hold it."""
+    src = low.inputs(node)[1]
+    assert src is not None
+    y = low.result(node.output)
+    low.copy(low.cast(src, y.dtype).expand(y.shape), y)
+
+
 def _select_scatter(node: Node, low: Lowering) -> None:
     x, src = low.inputs(node)
     assert x is not None and src is not None
@@ -403,6 +411,7 @@ for _rank in (1, 2, 3):
     for _mode, _kind in (("reflection", "reflect"), ("replication", "replicate")):
         _op(f"{_mode}_pad{_rank}d.default", _mirror_pad(_kind), Case(_shape, {"padding": _pad}),
             dtypes=("float32",))  # fmt: skip
+_op("copy.default", _copy, Case(((2, 3, 4), (3, 1))))
 _op("slice_scatter.default", _slice_scatter,
     Case(((4, 5), (2, 5)), {"dim": 0, "start": 1, "end": 3}))  # fmt: skip
 _op("select_scatter.default", _select_scatter, Case(((4, 5), (4,)), {"dim": 1, "index": 2}))

@@ -43,6 +43,9 @@ def _visit(node: Node, rewriter: Rewriter) -> str | None:
         return None
     if node.op == "aten.cat.default":
         return _only_part(node, rewriter)
+    if node.op == "aten.copy.default":
+        source = node.inputs[1]
+        return source if source and rewriter.types[source] == node.type else None
     x = rewriter.types[node.inputs[0]]
     same = (x.dtype, x.shape) == (node.type.dtype, node.type.shape)
     if same and _is_noop(node):
