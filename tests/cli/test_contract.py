@@ -14,7 +14,10 @@ import pytest
 
 from .conftest import Cli, Compiled
 
-VERBS = ("extract", "compile", "info", "view", "run", "verify", "bench", "doctor", "demo")
+VERBS = (
+    *("extract", "compile", "info", "view", "run", "generate", "verify", "bench", "doctor"),
+    "demo",
+)
 
 
 def test_help_names_every_verb(cli: Cli) -> None:

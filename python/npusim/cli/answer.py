@@ -30,11 +30,13 @@ class Answer:
         data: what `--json` prints, next to `ok`; JSON types only.
         text: what a person reads, one under the other.
         ok: False when the question the verb asks was answered with no (exit code 1).
+        code: the exit code, where `ok` does not say it.
     """
 
     data: Mapping[str, Any]
     text: Iterable[str]
     ok: bool = True
+    code: int | None = None
 
 
 class Verb(click.Command):
@@ -68,7 +70,9 @@ def show(answer: Answer, *, as_json: bool) -> int:
     if as_json:
         _print_json({"ok": answer.ok, **answer.data})
     else:
-        print(*map(_printable, answer.text), sep="\n")
+        print(*map(printable, answer.text), sep="\n")
+    if answer.code is not None:
+        return answer.code
     return OK if answer.ok else NO
 
 
@@ -80,7 +84,7 @@ def refuse(error: BaseException, *, as_json: bool, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     text = message if code == INTERRUPTED else f"error: {message}"
-    print(_printable(text), file=sys.stderr)
+    print(printable(text), file=sys.stderr)
     return code
 
 
@@ -97,7 +101,7 @@ def _strict(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Names come from files: control characters must not reach a terminal."""
     return "".join(
         c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text

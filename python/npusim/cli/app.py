@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from npusim import __version__
-from npusim.cli import bench, compile, demo, doctor, extract, info, run, verify, view
+from npusim.cli import bench, compile, demo, doctor, extract, generate, info, run, verify, view
 from npusim.cli.answer import NO, answer_of, refuse, show
 
 
@@ -29,6 +29,7 @@ for _verb in (
     info.info,
     view.view,
     run.run,
+    generate.generate,
     verify.verify,
     bench.bench,
     doctor.doctor,

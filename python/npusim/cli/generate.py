@@ -1,0 +1,172 @@
+"""`npusim generate`: a language model continues a prompt, and the text appears as it is made."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import npusim
+from npusim.cli.answer import INTERRUPTED, Answer, Verb, amount, duration, printable
+from npusim.cli.artifact import open_program
+from npusim.cli.bench import peak_rss
+from npusim.cli.progress import progress
+from npusim.errors import Error
+from npusim.program.program import CompiledProgram
+
+if TYPE_CHECKING:
+    from npusim.language_model import LanguageSession, Stats
+
+_CONTEXT = 4096  # unless the model knows fewer positions
+
+
+@click.command(cls=Verb)
+@click.argument("model", metavar="DIR_OR_NPUBIN", type=click.Path(path_type=Path))
+@click.option("--prompt", help="Text to continue; - reads it from stdin.")
+@click.option("--token-ids", metavar="1,2,3", help="Tokens to continue; needs no tokenizer.")
+@click.option("--weights", type=click.Path(path_type=Path), help="Default: DIR.")
+@click.option("--tokenizer", type=click.Path(path_type=Path), help="Default: beside the weights.")
+@click.option("--max-new-tokens", type=int, help="Default: as many as the context holds.")
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0: greedy.")
+@click.option("--top-k", type=int, default=0, show_default=True, help="0: all tokens.")
+@click.option("--top-p", type=float, default=1.0, show_default=True)
+@click.option("--min-p", type=float, default=0.0, show_default=True)
+@click.option("--repetition-penalty", type=float, default=1.0, show_default=True)
+@click.option("--seed", type=int, help="Default: another one each time.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="End before this; repeatable.")
+@click.option("--ignore-eos", is_flag=True, help="Go on behind the model's own end of text.")
+@click.option("--max-context", type=click.IntRange(min=1), help="Of a DIR; default: 4096 or less.")
+@click.option("--prefill-chunk", type=click.IntRange(min=1), default=128, show_default=True)
+@click.option("--save", type=click.Path(path_type=Path), help="Keep the program made of a DIR.")
+@click.option("--device", default="cpu", show_default=True)
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="Default: one a core.")
+def generate(
+    model: Path,
+    prompt: str | None,
+    token_ids: str | None,
+    weights: Path | None,
+    tokenizer: Path | None,
+    max_new_tokens: int | None,
+    stop: tuple[str, ...],
+    ignore_eos: bool,
+    max_context: int | None,
+    prefill_chunk: int,
+    save: Path | None,
+    device: str,
+    threads: int,
+    **sampling: Any,
+) -> Answer:
+    """Continue a prompt with a language model.
+
+    DIR is a folder of Hugging Face transformers (config.json, safetensors, tokenizer.json); it is
+    extracted and compiled first. A .npubin file skips that, and needs --weights.
+    """
+    start: str | list[int] = _prompt(prompt, token_ids)
+    with progress("Loading") as report:
+        if model.is_dir():
+            report("extracting and compiling")
+            program = _compile(model, max_context, prefill_chunk, report)
+            if save is not None:
+                program.save(save)
+        else:
+            program = open_program(model)
+        report("weights")
+        source = weights or (model if model.is_dir() else None)
+        loaded = npusim.LanguageModel.load(program, source, tokenizer, device, threads)
+    options = {"max_new_tokens": max_new_tokens, "ignore_eos": ignore_eos, **sampling}
+    outcome = _run(loaded.new_session(), start, stop, options, in_text=loaded.has_tokenizer)
+    print(file=sys.stderr)
+    click.echo(_summary(outcome.stats), err=True)
+    data = {
+        "text": outcome.text,
+        "tokens": outcome.tokens,
+        "finish_reason": outcome.reason,
+        "stats": {**asdict(outcome.stats), "tokens_per_second": outcome.stats.tokens_per_second},
+        "peak_rss_bytes": peak_rss(),
+    }
+    if outcome.reason == "interrupted":
+        return Answer(data, [], ok=False, code=INTERRUPTED)
+    return Answer(data, [])
+
+
+def _prompt(text: str | None, token_ids: str | None) -> str | list[int]:
+    if (text is None) == (token_ids is None):
+        raise Error("Give either --prompt or --token-ids.")
+    if token_ids is None:
+        return sys.stdin.read() if text == "-" else text or ""
+    try:
+        return [int(token) for token in token_ids.split(",")]
+    except ValueError:
+        raise Error(
+            f"--token-ids is {token_ids!r}.", hint="Give numbers separated by commas."
+        ) from None
+
+
+def _compile(folder: Path, max_context: int | None, chunk: int, report: Any) -> CompiledProgram:
+    context = max_context or min(_CONTEXT, _known_positions(folder))
+    graphs = npusim.extract_llm(folder, max_context=context, prefill_chunk=chunk)
+    return npusim.compile(graphs, progress=report)
+
+
+def _known_positions(folder: Path) -> int:
+    """Returns how many positions a model's configuration names, or the default."""
+    try:
+        known = json.loads((folder / "config.json").read_bytes()).get("max_position_embeddings")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return _CONTEXT  # the extraction says what is wrong with it
+    return known if isinstance(known, int) and known > 0 else _CONTEXT
+
+
+@dataclass
+class _Outcome:
+    text: str | None
+    tokens: Sequence[int]
+    reason: str | None
+    stats: Stats
+
+
+def _run(
+    session: LanguageSession,
+    prompt: str | list[int],
+    stops: tuple[str, ...],
+    options: dict[str, Any],
+    *,
+    in_text: bool,
+) -> _Outcome:
+    """Generates, printing what appears; Ctrl-C ends it there."""
+    if in_text or stops or isinstance(prompt, str):
+        made = session.generate(prompt, stop=stops, **options)
+        reason = _print_all(made)
+        _put(made.flush())
+        return _Outcome(made.text, made.tokens, reason or made.finish_reason, made.stats)
+    tokens = session.generate_tokens(prompt, **options)
+    reason = _print_all(tokens, separator=" ")
+    return _Outcome(None, tokens.tokens, reason or tokens.finish_reason, tokens.stats)
+
+
+def _print_all(pieces: Any, separator: str = "") -> str | None:
+    try:
+        for piece in pieces:
+            _put(f"{piece}{separator}")
+    except KeyboardInterrupt:
+        return "interrupted"
+    return None
+
+
+def _put(text: str) -> None:
+    print(printable(text), end="", flush=True)
+
+
+def _summary(stats: Stats) -> str:
+    parts = [
+        f"{stats.new_tokens} tokens behind {stats.prompt_tokens}",
+        f"first after {duration(stats.time_to_first_token)}",
+    ]
+    if stats.tokens_per_second:
+        parts.append(f"then {stats.tokens_per_second:.1f} tokens/s")
+    return ", ".join([*parts, f"peak memory {amount(peak_rss())}"])
