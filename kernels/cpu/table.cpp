@@ -12,7 +12,9 @@
 
 namespace npusim::cpu {
 
-#define NPUSIM_DOT_KERNELS(X) X(linear)
+#define NPUSIM_DOT_KERNELS(X) \
+  X(linear)                   \
+  X(quantized_linear)
 
 #define NPUSIM_KERNELS(X) \
   X(attention)            \
@@ -29,6 +31,7 @@ namespace npusim::cpu {
   X(pack_b)               \
   X(pointwise)            \
   X(pool)                 \
+  X(quantize)             \
   X(reduce)               \
   X(resize)               \
   X(rope)                 \
