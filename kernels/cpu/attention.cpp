@@ -27,8 +27,8 @@ void shrink_sums(const AttentionRows<T>& rows, const AttentionScratch& s) {
 // sums (+)= weights · values of keys [key, key + keys). Values in whole vectors are read where they
 // lie, 16-bit ones only by few rows: for many they are widened once.
 template <typename T>
-void add_values(const AttentionRows<T>& rows, const AttentionScratch& s, const Product& weights,
-                int64_t key, int64_t keys, bool started) {
+void multiply_values(const AttentionRows<T>& rows, const AttentionScratch& s,
+                     const Product& weights, int64_t key, int64_t keys, bool started) {
   const StridedBlock<T> values = rows.values(key, keys);
   const auto add = [&](const auto* b, int64_t b_k) {
     ProductOf<std::remove_cvref_t<decltype(*b)>> product{.a = weights.a,
@@ -42,11 +42,26 @@ void add_values(const AttentionRows<T>& rows, const AttentionScratch& s, const P
                                                          .add = started};
     multiply(product, rows.count, s.v_columns / kLanes);
   };
-  if (started) shrink_sums(rows, s);
   const bool in_place = __is_same(T, float) || rows.count <= kFewRows;
   if (in_place && values.columns == s.v_columns) return add(values.at, values.row);
   copy_rows(values, s.v, s.v_columns);
   add(s.v, s.v_columns);
+}
+template <typename T>
+void multiply_values(const AttentionRows<T>& rows, const AttentionScratch& s, PairProduct product,
+                     int64_t key, int64_t keys, bool started) {
+  const StridedBlock<T> values = rows.values(key, keys);
+  product.c = s.sums;
+  product.c_row = s.v_columns;
+  product.add = started;
+  if (rows.count <= kFewRows && values.columns == s.v_columns) {
+    return multiply_stored(product, rows.count, values, rows.in_use.used - key);
+  }
+  interleave_rows(values, s.v_pairs, s.v_columns);
+  product.b = s.v_pairs;
+  product.b_k = 2 * s.v_columns;
+  product.pairs = (keys + 1) / 2;
+  multiply(product, rows.count, s.v_columns / kLanes);
 }
 
 // A row that sees nothing is 0: none of its block does, or its total is 0.
@@ -71,7 +86,8 @@ void attend(const AttentionRows<T>& rows, const AttentionScratch& s) {
   for (int64_t key = begin; key < end; key += kBlockKeys) {
     const int64_t keys = std::min(kBlockKeys, end - key);
     weights.weigh(key, keys, key > begin);
-    add_values(rows, s, weights.weights(), key, keys, key > begin);
+    if (key > begin) shrink_sums(rows, s);
+    multiply_values(rows, s, weights.weights(), key, keys, key > begin);
   }
   store_output(rows, s, begin < end);
 }

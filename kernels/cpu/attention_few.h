@@ -4,11 +4,11 @@
 
 #include "kernels/cpu/attention_rows.h"
 #include "kernels/cpu/dot_rows.h"
-#include "kernels/cpu/product.h"
+#include "kernels/cpu/product_pairs.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
 
-static_assert(kFewRows <= kDotRows);
+static_assert(kFewRows <= kDotRows && kFewRows <= kStoredRows);
 
 template <typename T>
 class FewRows {
@@ -17,29 +17,38 @@ class FewRows {
       : rows_(rows), p_(rows.p), s_(s) {
     for (int64_t row = 0; row < rows.count; ++row) {
       const T* from = rows.q + rows.offset(row, p_.q_strides);
-      for (int64_t d = 0; d < p_.head_dim; d += kLanes) {
-        store(s.q + row * s.depth + d, load_lanes(from + d, p_.head_dim - d) * p_.scale);
+      if constexpr (kInPairs<T>) {
+        for (int64_t d = 0; d < p_.head_dim; d += kPairLanes) {
+          store_pairs(s.q_pairs + row * s.depth + d, load_pair_lanes(from + d, p_.head_dim - d));
+        }
+      } else {
+        for (int64_t d = 0; d < p_.head_dim; d += kLanes) {
+          store(s.q + row * s.depth + d, load_lanes(from + d, p_.head_dim - d) * p_.scale);
+        }
       }
     }
   }
 
-  Product weights() const { return {.a = s_.scores, .a_row = kBlockKeys, .a_k = 1}; }
+  // The weights as the left operand of a product with the values.
+  auto weights() const {
+    if constexpr (kInPairs<T>) {
+      return PairProduct{.a = s_.weights, .a_row = kBlockKeys, .a_k = 2};
+    } else {
+      return Product{.a = s_.scores, .a_row = kBlockKeys, .a_k = 1};
+    }
+  }
 
   // Weighs keys [key, key + keys); started: some were before them.
   void weigh(int64_t key, int64_t keys, bool started) {
-    const StridedBlock<T> block = rows_.keys(key, keys);
-    const DotRows dots{.a = s_.q,
-                       .a_row = s_.depth,
-                       .b_row = block.row,
-                       .k = p_.head_dim,
-                       .y = s_.scores,
-                       .y_row = kBlockKeys,
-                       .add = false};
-    dot_rows(dots, rows_.count, block.at, keys);
+    if constexpr (kInPairs<T>) {
+      score(s_.q_pairs, key, keys);
+    } else {
+      score(s_.q, key, keys);
+    }
     const int64_t end = round_up(keys, kLanes);
     for (int64_t row = 0; row < rows_.count; ++row) {
       float* scores = s_.scores + row * kBlockKeys;
-      if (p_.softcap > 0) cap_scores(p_.softcap, end, scores);
+      finish_scores<T>(p_, end, scores);
       if (p_.has_mask) {
         with_mask_type(p_.mask_dtype,
                        [&](auto type) { mask<decltype(type)>(row, key, keys, scores); });
@@ -52,6 +61,20 @@ class FewRows {
   }
 
  private:
+  template <typename A>
+  void score(const A* q, int64_t key, int64_t keys) {
+    const StridedBlock<T> block = rows_.keys(key, keys);
+    const DotRowsOf<A> dots{.a = q,
+                            .a_row = s_.depth,
+                            .b_row = block.row,
+                            .k = p_.head_dim,
+                            .y = s_.scores,
+                            .y_row = kBlockKeys,
+                            .add = false,
+                            .b_rows = rows_.in_use.used - key};
+    dot_rows(dots, rows_.count, block.at, keys);
+  }
+
   template <typename M>
   void mask(int64_t row, int64_t key, int64_t keys, float* scores) {
     const int64_t step = p_.mask_strides[3];
@@ -75,9 +98,15 @@ class FewRows {
     const float top = maximum(tops);
     const Vec base = Vec{} + (top == -kInfinity ? 0.0f : top);
     for (int64_t j = 0; j < keys; j += kLanes) {
-      const Vec weight = exp_of_nonpositive(load(scores + j) - base);
+      Vec weight = exp_of_nonpositive(load(scores + j) - base);
+      if constexpr (kInPairs<T>) {
+        bfloat16* rounded = s_.weights + row * kBlockKeys + j;
+        store(rounded, weight);
+        weight = load(rounded);  // what the values are multiplied by sums up to the total
+      } else {
+        store(scores + j, weight);
+      }
       totals += weight;
-      store(scores + j, weight);
     }
     const float shrink = exp_of_nonpositive(before - base)[0];
     s_.shrink[row] = shrink;

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/cpu/attention_rows.h"
-#include "kernels/cpu/product.h"
+#include "kernels/cpu/product_pairs.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
 
@@ -17,13 +17,19 @@ class ManyRows {
   }
 
   // The weights as the left operand of a product with the values.
-  Product weights() const { return {.a = s_.scores, .a_row = 1, .a_k = lanes_}; }
+  auto weights() const {
+    if constexpr (kInPairs<T>) {
+      return PairProduct{.a = s_.weights, .a_row = 2, .a_k = 2 * lanes_};
+    } else {
+      return Product{.a = s_.scores, .a_row = 1, .a_k = lanes_};
+    }
+  }
 
   // Weighs keys [key, key + keys) against the rows' largest scores so far, which it updates;
   // started: some keys were before them.
   void weigh(int64_t key, int64_t keys, bool started) {
     score(key, keys);
-    if (p_.softcap > 0) cap_scores(p_.softcap, keys * lanes_, s_.scores);
+    finish_scores<T>(p_, keys * lanes_, s_.scores);
     if (p_.has_mask) {
       with_mask_type(p_.mask_dtype, [&](auto type) { mask<decltype(type)>(key, keys); });
     }
@@ -40,18 +46,59 @@ class ManyRows {
     const T* from[kLanes];
     const int64_t count = std::min<int64_t>(kLanes, rows_.count - row);
     for (int64_t i = 0; i < count; ++i) from[i] = rows_.q + rows_.offset(row + i, p_.q_strides);
-    for (int64_t d = 0; d < p_.head_dim; d += kLanes) {
+    // A pair of 16-bit elements moves as one lane.
+    constexpr int64_t kStep = kInPairs<T> ? kPairLanes : kLanes;
+    for (int64_t d = 0; d < p_.head_dim; d += kStep) {
       Vec square[kLanes] = {};
       for (int64_t i = 0; i < count; ++i) {
-        square[i] = load_lanes(from[i] + d, p_.head_dim - d) * p_.scale;
+        if constexpr (kInPairs<T>) {
+          square[i] = reinterpret_cast<Vec>(load_pair_lanes(from[i] + d, p_.head_dim - d));
+        } else {
+          square[i] = load_lanes(from[i] + d, p_.head_dim - d) * p_.scale;
+        }
       }
       transpose(square);
-      for (int64_t i = 0; i < kLanes; ++i) store(s_.q + (d + i) * lanes_ + row, square[i]);
+      for (int64_t i = 0; i < kLanes; ++i) {
+        if constexpr (kInPairs<T>) {
+          bfloat16* to = s_.q_pairs + 2 * ((d / 2 + i) * lanes_ + row);
+          store_pairs(to, reinterpret_cast<BVec>(square[i]));
+        } else {
+          store(s_.q + (d + i) * lanes_ + row, square[i]);
+        }
+      }
     }
   }
 
   void score(int64_t key, int64_t keys) {
     const StridedBlock<T> block = rows_.keys(key, keys);
+    if constexpr (kInPairs<T>) {
+      score_pairs(block);
+    } else {
+      score_floats(block);
+    }
+  }
+  void score_pairs(const StridedBlock<T>& block) {
+    PairProduct product{.a = block.at,
+                        .a_row = block.row,
+                        .a_k = 2,
+                        .b = s_.q_pairs,
+                        .b_k = 2 * lanes_,
+                        .c = s_.scores,
+                        .c_row = lanes_,
+                        .pairs = (p_.head_dim + 1) / 2};
+    if (p_.head_dim % 2 != 0) {  // the last pair must not reach into the next row
+      for (int64_t j = 0; j < block.rows; ++j) {
+        for (int64_t d = 0; d < s_.depth; d += kPairLanes) {
+          const BVec keys = load_pair_lanes(block.at + j * block.row + d, p_.head_dim - d);
+          store_pairs(s_.k_pairs + j * s_.depth + d, keys);
+        }
+      }
+      product.a = s_.k_pairs;
+      product.a_row = s_.depth;
+    }
+    multiply(product, block.rows, lanes_ / kLanes);
+  }
+  void score_floats(const StridedBlock<T>& block) {
     Product product{.a = s_.k,
                     .a_row = s_.depth,
                     .a_k = 1,
@@ -66,7 +113,7 @@ class ManyRows {
     } else {
       copy_rows(block, s_.k, s_.depth);
     }
-    multiply(product, keys, lanes_ / kLanes);
+    multiply(product, block.rows, lanes_ / kLanes);
   }
 
   void add(int64_t j, int64_t row, Vec value) {
@@ -127,6 +174,12 @@ class ManyRows {
     }
   }
 
+  // A weight as bfloat16 has it, in the upper half of its lane.
+  static UVec rounded(Vec weight) {
+    const UVec bits = as_bits(weight);
+    return (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000u;
+  }
+
   // V vectors of rows side by side, to hide the latency of each one's chain.
   template <int V>
   void soften(bool started, int64_t keys, int64_t row) {
@@ -143,12 +196,22 @@ class ManyRows {
     }
     // A row that has seen nothing yet has no top to subtract.
     for (int v = 0; v < V; ++v) base[v] = top[v] == -kInfinity ? Vec{} : top[v];
-    for (int64_t j = 0; j < keys; ++j) {
+    const auto weight = [&](int64_t j, int v) {
+      return exp_of_nonpositive(load(s_.scores + j * lanes_ + row + v * kLanes) - base[v]);
+    };
+    for (int64_t j = 0; j < keys; j += kInPairs<T> ? 2 : 1) {
       for (int v = 0; v < V; ++v) {
-        float* at = s_.scores + j * lanes_ + row + v * kLanes;
-        const Vec weight = exp_of_nonpositive(load(at) - base[v]);
-        total[v] += weight;
-        store(at, weight);
+        if constexpr (kInPairs<T>) {
+          const UVec low = rounded(weight(j, v));
+          const UVec high = j + 1 < keys ? rounded(weight(j + 1, v)) : UVec{};
+          total[v] += as_float(low) + as_float(high);  // of what the values are multiplied by
+          bfloat16* to = s_.weights + j * lanes_ + 2 * (row + v * kLanes);
+          store_pairs(to, reinterpret_cast<BVec>(low >> 16 | high));
+        } else {
+          const Vec value = weight(j, v);
+          total[v] += value;
+          store(s_.scores + j * lanes_ + row + v * kLanes, value);
+        }
       }
     }
     for (int v = 0; v < V; ++v) {

@@ -18,6 +18,11 @@ namespace npusim::cpu::NPUSIM_ISA {
 inline constexpr int64_t kBlockRows = 64;  // of queries
 inline constexpr int64_t kBlockKeys = 128;
 inline constexpr int64_t kFewRows = 8;
+inline constexpr int32_t kBfloat16 = static_cast<int32_t>(abi::DType::kBfloat16);
+
+// Whether rows of this storage multiply in pairs, with weights rounded to it.
+template <typename T>
+inline constexpr bool kInPairs = kDotsBfloat16 && __is_same(T, bfloat16);
 
 // Rows of one (batch, key/value head) into blocks, and blocks into tasks.
 struct AttentionPlan {
@@ -50,27 +55,35 @@ struct AttentionPlan {
 };
 
 struct AttentionScratch {
-  int64_t depth;                // head_dim in whole vectors
-  int64_t v_columns;            // v_dim in whole vectors
+  int64_t depth;                // head_dim in whole vectors (of pairs)
+  int64_t v_columns;            // v_dim in whole vectors (of pairs)
   float* q;                     // scaled queries, as the scores want them
   float* scores;                // scores, then weights
   float* sums;                  // [block_rows][v_columns]: the output before it is divided by total
   float *k, *v;                 // [kBlockKeys][depth or v_columns]: a block widened to float
   float *top, *total, *shrink;  // a row's largest score and sum so far; what a new top leaves of it
   int32_t *passed, *seen;       // the first key of the current block that a row sees, and the end
+  // In pairs: the queries, unscaled; weights; a block's keys, where pairs must not reach into the
+  // next row, and its values, two rows interleaved.
+  bfloat16 *q_pairs, *weights, *k_pairs, *v_pairs;
   int64_t bytes;
 
   AttentionScratch(const abi::AttentionParams& p, const AttentionPlan& plan, void* base) {
     Arena arena(base);
     const int64_t rows = std::max(plan.block_rows, kFewRows);
-    const bool widens = p.dtype != 0;
-    depth = round_up(p.head_dim, kLanes);
-    v_columns = round_up(p.v_dim, kLanes);
-    q = arena.take<float>(depth * rows);
+    const bool pairs = kDotsBfloat16 && p.dtype == kBfloat16;
+    const bool widens = p.dtype != 0 && !pairs;
+    depth = round_up(p.head_dim, pairs ? kPairLanes : kLanes);
+    v_columns = round_up(p.v_dim, pairs ? kPairLanes : kLanes);
+    q = arena.take<float>(pairs ? 0 : depth * rows);
     scores = arena.take<float>(kBlockKeys * rows);
     sums = arena.take<float>(rows * v_columns);
     k = arena.take<float>(widens ? kBlockKeys * depth : 0);
-    v = arena.take<float>(widens || p.v_dim != v_columns ? kBlockKeys * v_columns : 0);
+    v = arena.take<float>(!pairs && (widens || p.v_dim != v_columns) ? kBlockKeys * v_columns : 0);
+    q_pairs = arena.take<bfloat16>(pairs ? depth * rows : 0);
+    weights = arena.take<bfloat16>(pairs ? kBlockKeys * rows : 0);
+    k_pairs = arena.take<bfloat16>(pairs && p.head_dim % 2 ? kBlockKeys * depth : 0);
+    v_pairs = arena.take<bfloat16>(pairs ? kBlockKeys * v_columns : 0);
     top = arena.take<float>(rows);
     total = arena.take<float>(rows);
     shrink = arena.take<float>(rows);
@@ -190,10 +203,20 @@ Vec mask_lanes(const M* x, int64_t n) {
   return load_lanes(x, n);
 }
 
-// cap * tanh(score / cap) for `n` scores, whole vectors.
-inline void cap_scores(float cap, int64_t n, float* scores) {
-  const Vec inverse = Vec{} + 1.0f / cap;
-  for (int64_t j = 0; j < n; j += kLanes) store(scores + j, cap * tanh(load(scores + j) * inverse));
+// What `n` scores, whole vectors, are once scaled and capped; queries that are not in pairs bring
+// the scale with them.
+template <typename T>
+void finish_scores(const abi::AttentionParams& p, int64_t n, float* scores) {
+  if (!kInPairs<T> && p.softcap == 0) return;
+  const Vec scale = Vec{} + (kInPairs<T> ? p.scale : 1.0f);
+  if (p.softcap == 0) {
+    for (int64_t j = 0; j < n; j += kLanes) store(scores + j, load(scores + j) * scale);
+    return;
+  }
+  const Vec inverse = scale / p.softcap;
+  for (int64_t j = 0; j < n; j += kLanes) {
+    store(scores + j, p.softcap * tanh(load(scores + j) * inverse));
+  }
 }
 
 // e^x for x <= 0; results below the normal floats are 0.

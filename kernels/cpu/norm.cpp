@@ -44,11 +44,15 @@ Affine<C> affine_of(const Params& p, const T* x) {
   using V = typename Pack<C>::type;
   const auto n = static_cast<double>(p.size);
   double sum = 0;
-  if (p.kind == kLayerNorm) {
+  if (p.kind == kRmsNorm) {
     for_each_piece<C>(x, p.size, [&](const C* piece, int64_t count) {
-      sum += accumulate(piece, count, [](V v) { return v; });
+      sum += accumulate(piece, count, [](V v) { return v * v; });
     });
+    return {0, static_cast<C>(1 / __builtin_sqrt(sum / n + p.eps)), 0};
   }
+  for_each_piece<C>(x, p.size, [&](const C* piece, int64_t count) {
+    sum += accumulate(piece, count, [](V v) { return v; });
+  });
   const C center = static_cast<C>(sum / n);
   Distances distances;
   for_each_piece<C>(x, p.size, [&](const C* piece, int64_t count) {
@@ -56,7 +60,7 @@ Affine<C> affine_of(const Params& p, const T* x) {
     distances.sum += d.sum;
     distances.squares += d.squares;
   });
-  const double gap = p.kind == kLayerNorm ? distances.sum / n : 0;
+  const double gap = distances.sum / n;
   const double variance = distances.squares / n - gap * gap;
   const double scale = 1 / __builtin_sqrt((variance < 0 ? 0 : variance) + p.eps);
   return {center, static_cast<C>(scale), static_cast<C>(-gap * scale)};

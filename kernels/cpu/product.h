@@ -107,24 +107,9 @@ inline ProductTile<B> product_tile(int64_t rows, int64_t vectors) {
   return tile_of_rows<B, V, Columns>(rows, std::make_integer_sequence<int, product_rows(V)>{});
 }
 
-// `rows` rows of at most kTileVectors vectors.
-template <bool Columns, typename B>
-void multiply_panel(ProductOf<B> p, int64_t rows, int64_t vectors) {
-  const int64_t most = product_rows(static_cast<int>(vectors));
-  const int64_t tiles = (rows + most - 1) / most;
-  const int64_t taller = rows % tiles;  // tiles as equal as can be: so many have one row more
-  const int64_t height = rows / tiles;
-  for (int64_t t = 0; t < tiles; ++t) {
-    const int64_t count = height + (t < taller);
-    product_tile<B, 1, Columns>(count, vectors)(p);
-    p.a += count * p.a_row;
-    p.c += count * p.c_row;
-  }
-}
-
-// C[rows][vectors * kLanes], rows and vectors at least 1; B and C are readable to the last lane.
-template <typename B>
-void multiply(ProductOf<B> p, int64_t rows, int64_t vectors) {
+// Calls f(width) for the panels of so many vectors that C is cut into, from left to right.
+template <typename F>
+void for_each_panel(int64_t rows, int64_t vectors, F f) {
   // Few rows are one tile, however narrow: it reads B once, and the wider the longer the pieces.
   int64_t widest = kTileVectors;
   while (widest > 3 && rows > product_rows(static_cast<int>(widest))) --widest;
@@ -132,11 +117,39 @@ void multiply(ProductOf<B> p, int64_t rows, int64_t vectors) {
   const int64_t panels = (vectors + widest - 1) / widest;
   for (int64_t done = 0, i = 0; i < panels; ++i) {
     const int64_t width = (vectors - done) / (panels - i);
+    f(width);
+    done += width;
+  }
+}
+
+// Calls f(count) for the tiles of so many rows that a panel is cut into, from the top down: as
+// equal as can be.
+template <typename F>
+void for_each_tile(int64_t rows, int64_t width, F f) {
+  const int64_t most = product_rows(static_cast<int>(width));
+  const int64_t tiles = (rows + most - 1) / most;
+  const int64_t taller = rows % tiles;  // so many have one row more
+  const int64_t height = rows / tiles;
+  for (int64_t t = 0; t < tiles; ++t) f(height + (t < taller));
+}
+
+template <bool Columns, typename B>
+void multiply_panel(ProductOf<B> p, int64_t rows, int64_t width) {
+  for_each_tile(rows, width, [&](int64_t count) {
+    product_tile<B, 1, Columns>(count, width)(p);
+    p.a += count * p.a_row;
+    p.c += count * p.c_row;
+  });
+}
+
+// C[rows][vectors * kLanes], rows and vectors at least 1; B and C are readable to the last lane.
+template <typename B>
+void multiply(ProductOf<B> p, int64_t rows, int64_t vectors) {
+  for_each_panel(rows, vectors, [&](int64_t width) {
     p.a_k == 1 ? multiply_panel<false>(p, rows, width) : multiply_panel<true>(p, rows, width);
     p.b += width * kLanes;
     p.c += width * kLanes;
-    done += width;
-  }
+  });
 }
 
 }  // namespace npusim::cpu::NPUSIM_ISA

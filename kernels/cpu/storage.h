@@ -58,6 +58,10 @@ inline void store_lanes(T* p, Vec v, int64_t n) {
   store_part(p, v, n);
 }
 
+inline BVec load_pair_lanes(const bfloat16* p, int64_t n) {
+  return n >= kPairLanes ? load_pairs(p) : load_pairs_part(p, n);
+}
+
 // Stores the first `n` lanes at element `at` of `y`, a float dtype.
 inline void store_as(int32_t dtype, void* y, int64_t at, Vec v, int64_t n) {
   if (dtype == 0) return store_lanes(static_cast<float*>(y) + at, v, n);

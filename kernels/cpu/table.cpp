@@ -13,11 +13,11 @@
 namespace npusim::cpu {
 
 #define NPUSIM_DOT_KERNELS(X) \
+  X(attention)                \
   X(linear)                   \
   X(quantized_linear)
 
 #define NPUSIM_KERNELS(X) \
-  X(attention)            \
   X(conv)                 \
   X(conv_depthwise)       \
   X(conv_winograd)        \

@@ -36,16 +36,25 @@ inline void transpose(Vec (&rows)[kLanes]) {
   if constexpr (2 * S < kLanes) transpose<2 * S>(rows);
 }
 
-// Lane i of the result is the sum of the lanes of rows[i]. Half the vectors are left each round.
-template <int S = 1>
-inline Vec sum_each(Vec (&rows)[kLanes]) {
+// The rounds from S on of summing each of kLanes vectors: of the N that are left here, half are
+// left after each round. After all of them lane i is the sum of the lanes of vector i.
+template <int S, int N>
+inline Vec sum_rounds(Vec (&rows)[N]) {
+  if constexpr (N == 1) {
+    return rows[0];
+  } else {
+    Vec half[N / 2];
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes / S; i += 2) {
-    exchange<S>(rows[i], rows[i + 1], std::make_integer_sequence<int, kLanes>{});
-    rows[i / 2] = rows[i] + rows[i + 1];
+    for (int i = 0; i < N; i += 2) {
+      exchange<S>(rows[i], rows[i + 1], std::make_integer_sequence<int, kLanes>{});
+      half[i / 2] = rows[i] + rows[i + 1];
+    }
+    return sum_rounds<2 * S>(half);
   }
-  if constexpr (2 * S < kLanes) return sum_each<2 * S>(rows);
-  return rows[0];
+}
+// Lane i of the result is the sum of the lanes of rows[i].
+inline Vec sum_each(Vec (&rows)[kLanes]) {
+  return sum_rounds<1>(rows);
 }
 
 }  // namespace npusim::cpu::NPUSIM_ISA

@@ -12,7 +12,8 @@ namespace npusim::cpu {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr int64_t kSizes[] = {1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 100, 197, 768, 1030};
+constexpr int64_t kSizes[] = {1,  2,  3,   7,   8,   15,  16,   17,  31,
+                              33, 64, 100, 128, 197, 768, 1030, 1536};
 
 Layout line(int64_t n) {
   Layout out;
