@@ -19,12 +19,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.peers import PEERS  # noqa: E402
+from benchmarks.worker import Worker  # noqa: E402
 
 MODELS = ("resnet18", "resnet50", "bert_base", "vit_b_16", "mlp")
 
@@ -35,31 +35,10 @@ def prepare(model: str, folder: Path, peers: list[str]) -> None:
     subprocess.run(command, check=True, stdout=sys.stderr)
 
 
-class Worker:
-    """A peer's process; speaks one JSON line a request."""
-
-    def __init__(self, peer: str, model: str, folder: Path, threads: int) -> None:
-        command = [sys.executable, __file__, "--worker", peer, model, str(folder), str(threads)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.peer = peer
-        self.seconds: list[float] = []
-        self.facts = self._read()
-
-    def _read(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        while line := self.process.stdout.readline():
-            if line.startswith("{"):
-                return json.loads(line)
-        raise RuntimeError(f"{self.peer} ended without an answer")
-
-    def ask(self, request: str) -> dict[str, Any]:
-        """Sends a request and returns the answer."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(request + "\n")
-        self.process.stdin.flush()
-        return self._read()
+def start(peer: str, model: str, folder: Path, threads: int) -> Worker:
+    """Starts a peer's process."""
+    command = [sys.executable, __file__, "--worker", peer, model, str(folder), str(threads)]
+    return Worker(peer, command)
 
 
 def compare(model: str, folder: Path, peers: list[str], threads: int, rounds: int) -> list[dict]:
@@ -68,24 +47,25 @@ def compare(model: str, folder: Path, peers: list[str], threads: int, rounds: in
     workers = []
     for peer in peers:
         try:
-            workers.append(Worker(peer, model, folder, threads))
+            workers.append(start(peer, model, folder, threads))
         except RuntimeError as error:
             print(f"{model}: {error}", file=sys.stderr)
+    times: dict[str, list[float]] = {worker.name: [] for worker in workers}
     for turn in range(rounds + 1):
         for worker in workers:
             seconds = worker.ask("burst")["seconds"]
             if turn:  # the first round warms up
-                worker.seconds += seconds
+                times[worker.name] += seconds
     rows = []
-    best = min(statistics.median(w.seconds) for w in workers)
+    best = min(map(statistics.median, times.values()))
     for worker in workers:
         memory = worker.ask("memory")["peak_mb"]
-        median = statistics.median(worker.seconds)
-        tenths = statistics.quantiles(worker.seconds, n=10)
+        median = statistics.median(times[worker.name])
+        tenths = statistics.quantiles(times[worker.name], n=10)
         rows.append(
             {
                 "model": model,
-                "peer": worker.peer,
+                "peer": worker.name,
                 "threads": threads,
                 "median_ms": median * 1e3,
                 "p10_ms": tenths[0] * 1e3,
@@ -94,10 +74,10 @@ def compare(model: str, folder: Path, peers: list[str], threads: int, rounds: in
                 "load_s": worker.facts["load_s"],
                 "peak_mb": memory,
                 "max_rel_err": worker.facts["max_rel_err"],
-                "calls": len(worker.seconds),
+                "calls": len(times[worker.name]),
             }
         )
-        worker.process.terminate()
+        worker.end()
     return rows
 
 

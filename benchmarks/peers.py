@@ -6,9 +6,7 @@ what a deployment would import is imported in the worker's process.
 
 from __future__ import annotations
 
-import json
 import resource
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks.worker import answer_requests
 
 Call = Callable[[], Any]
 BURST_SECONDS = 0.25
@@ -194,13 +194,13 @@ def serve(peer: str, model: str, folder: Path, threads: int) -> None:
     loaded = time.perf_counter() - start
     got, want = _first_array(call()), np.load(folder / "expected.npy")
     error = float(np.abs(got - want).max() / np.abs(want).max())
-    _answer({"load_s": loaded, "max_rel_err": error})
-    for line in sys.stdin:
-        if line.strip() == "burst":
-            _answer({"seconds": _burst(call)})
-        else:
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            _answer({"peak_mb": peak / 1024})
+
+    def answer(request: str) -> dict[str, Any]:
+        if request == "burst":
+            return {"seconds": _burst(call)}
+        return {"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+    answer_requests({"load_s": loaded, "max_rel_err": error}, answer)
 
 
 def _burst(call: Call) -> list[float]:
@@ -217,7 +217,3 @@ def _burst(call: Call) -> list[float]:
             call()
         seconds.append((time.perf_counter() - start) / group)
     return seconds
-
-
-def _answer(facts: dict[str, Any]) -> None:
-    print(json.dumps(facts), flush=True)
