@@ -14,10 +14,12 @@ from npusim.passes.fold_batch_norm import fold_batch_norm
 from npusim.passes.fold_constants import fold_constants
 from npusim.passes.fold_scale import fold_scale
 from npusim.passes.fuse_epilogues import fuse_epilogues
+from npusim.passes.fuse_gated_linear import fuse_gated_linear
 from npusim.passes.fuse_pointwise import fuse_pointwise
 from npusim.passes.fuse_rope_append import fuse_rope_append
 from npusim.passes.merge_linears import merge_linears
 from npusim.passes.move_repetition import move_repetition
+from npusim.passes.quantize_weights import quantize_weights
 from npusim.passes.recognize_activations import recognize_activations
 from npusim.passes.recognize_attention import recognize_attention
 from npusim.passes.recognize_cache_append import recognize_cache_append
@@ -52,11 +54,13 @@ PIPELINE: tuple[Pass, ...] = (
     canonicalize_linear,
     fold_batch_norm,  # before epilogues: it must see the bare convolution
     fold_scale,  # likewise; after batch norm, which may stand in front of the factor
+    fuse_gated_linear,  # before epilogues, which would take its activation
     fuse_epilogues,  # before pointwise fusion, which would swallow activations and additions
     simplify_views,  # again: folding and fusing moved views next to each other
     fuse_pointwise,  # after every pattern that reads single pointwise ops
     merge_linears,  # after epilogues: a linear that has one is not merged
     assign_layout,  # needs the final set of pointwise nodes; changes no node but its type
+    quantize_weights,  # after everything that joins or scales weights
     select_kernels,  # shapes and epilogues are final
     eliminate_dead_code,  # drops the weights that patterns left without users
 )
