@@ -20,6 +20,7 @@ def compile(
     model: str | Path | Graph | Module | tuple[Any, ...],
     target: str | TargetConfig = "cpu",
     *,
+    quantize: str | None = None,
     dump_passes: str | Path | None = None,
     progress: Progress | None = None,
 ) -> CompiledProgram:
@@ -29,13 +30,15 @@ def compile(
         model: the path of an IR file, a Graph, a Module of several methods, or (torch module,
             example arguments).
         target: a target's name, the path of a target file, or a TargetConfig.
+        quantize: how linears have their weights, such as "int8" or "int4-g32" (see
+            `TargetConfig.weight_quantization`); by default as the target says.
         dump_passes: a folder that receives the graph as text after each pass; of a Module, a
             folder in it for each method.
         progress: called as (stage, done, total) before each stage.
 
     Raises:
         UnsupportedOpError: nodes the target has no kernel for; all of them are listed.
-        TargetConstraintError: unknown target, or a node that breaks one of its limits.
+        TargetConstraintError: unknown target or quantization, or a node that breaks a limit.
         GraphError, ExportError: the model is malformed or cannot be exported.
     """
     # Imported here: `import npusim` brings this function and must stay cheap, without NumPy even.
@@ -44,6 +47,8 @@ def compile(
     from npusim.program.lowering import check_supported
 
     config = target if isinstance(target, TargetConfig) else TargetConfig.named(target)
+    if quantize is not None:
+        config = replace(config, weight_quantization=quantize)
     source = _ir_of(model)
 
     def lower(graph: Graph, dump_dir: Path | None) -> Graph:

@@ -39,6 +39,14 @@ def test_dump_passes_writes_the_graph_after_each(cli: Cli, mlp: Compiled, tmp_pa
     assert len(list(folder.iterdir())) >= len(PIPELINE)
 
 
+def test_an_unknown_quantization_names_those_that_exist(
+    cli: Cli, mlp: Compiled, tmp_path: Path
+) -> None:
+    options = ("compile", mlp.graph, "-o", tmp_path / "m.npubin", "--quantize")
+    assert cli(*options, "int4-g32").code == 0
+    cli(*options, "int3").refused("int3", "int4-g128-asymmetric")
+
+
 def test_every_unsupported_op_is_listed(cli: Cli, tmp_path: Path) -> None:
     graph = tmp_path / "g.json"
     assert cli("extract", f"{FACTORIES}:unsupported", "-o", graph).code == 0

@@ -18,19 +18,28 @@ from npusim.cli.summary import program_facts
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: GRAPH's .npubin.")
 @click.option("--target", default="cpu", show_default=True, help="A target's name or .json file.")
 @click.option(
+    "--quantize",
+    metavar="SCHEME",
+    help="Weights of linears: int8, int4-g32, int4-g64, int4-g128 (int4 also -asymmetric).",
+)
+@click.option(
     "--dump-passes",
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="Write the graph after every pass to this folder.",
 )
 def compile_model(
-    graph: Path, output: Path | None, target: str, dump_passes: Path | None
+    graph: Path, output: Path | None, target: str, quantize: str | None, dump_passes: Path | None
 ) -> Answer:
     """Compile a graph to a .npubin file."""
     output = output or graph.with_suffix(".npubin")
     with progress("Compiling") as report:
         program = npusim.compile(
-            readable(graph), target=target, dump_passes=dump_passes, progress=report
+            readable(graph),
+            target=target,
+            quantize=quantize,
+            dump_passes=dump_passes,
+            progress=report,
         )
         report("writing")
         program.save(output)

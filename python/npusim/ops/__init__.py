@@ -9,6 +9,7 @@ from npusim.ops import (  # noqa: F401  (imported for their registrations)
     normalization,
     pointwise,
     pooling,
+    quantized_linear,
     reduction,
     rope,
     views,

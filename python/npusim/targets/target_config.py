@@ -29,6 +29,8 @@ class TargetConfig:
         conv_channels_last: convolution and pooling kernels want channels-last tensors.
         winograd_tiles: output tile sizes of the Winograd kernels, smallest first; empty: none.
         epilogue_activations: scalar opcodes that gemm and conv can apply to their results.
+        weight_quantization: how linears have their weights: "none", or a scheme such as "int8",
+            "int4-g32" or "int4-g128-asymmetric" (`ops/quantization.py` lists them).
     """
 
     name: str
@@ -40,6 +42,7 @@ class TargetConfig:
     conv_channels_last: bool
     winograd_tiles: tuple[int, ...]
     epilogue_activations: tuple[str, ...]
+    weight_quantization: str
 
     @classmethod
     def named(cls, name: str) -> TargetConfig:

@@ -1,0 +1,174 @@
+"""`npu.quantize` and `npu.quantized_linear`: weights of 8 and 4 bits, and products over them.
+
+* `npu.quantize(w[rows, k])` gives uint8[bytes]: `format` and `group` as in `ops/quantization.py`.
+* `npu.quantized_linear(x[..., k], q0, …, bias[n]?, residual?)`: `npu.linear` over the rows of all
+  parts, one behind the other; `rows` says how many each has. With `gated` the rows are 2n, and it
+  computes `npu.gated_linear`: `act` of the first half times the second, without a residual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from npusim.errors import ShapeError
+from npusim.ir.graph import Node
+from npusim.ir.types import TensorType
+from npusim.ops.fused import infer_gated_linear, infer_linear, reference_gated_linear
+from npusim.ops.fused import reference_linear as reference_plain
+from npusim.ops.kernels import LINEAR_SEGMENTS
+from npusim.ops.linear import epilogue, rows, stored_as_rows
+from npusim.ops.opdef import OpDef, register
+from npusim.ops.quantization import (
+    FORMATS,
+    Quantization,
+    dequantize,
+    quantize,
+    quantized_bytes,
+)
+from npusim.program.lowering import Lowering, Param, codes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+QUANTIZE = "npu.quantize"
+QUANTIZED_LINEAR = "npu.quantized_linear"
+
+
+def reference_quantize(w: Tensor, /, *, format: str, group: int) -> Tensor:
+    """Computes `npu.quantize`."""
+    return quantize(w, Quantization(format, group))
+
+
+def infer_quantize(w: TensorType, /, *, format: str, group: int) -> TensorType:
+    """Returns the type of `npu.quantize`; ShapeError when the weight is no matrix."""
+    if w.rank != 2 or format not in FORMATS:
+        raise ShapeError(f"{QUANTIZE}: cannot make {format} of {w}; expected [rows, k].")
+    return TensorType("uint8", (quantized_bytes(Quantization(format, group), *w.shape),))
+
+
+def reference_quantized_linear(
+    x: Tensor,
+    /,
+    *operands: Tensor | None,
+    rows: Sequence[int],
+    format: str,
+    group: int,
+    gated: bool,
+    **attrs: Any,
+) -> Tensor:
+    """Computes `npu.quantized_linear`, as a product over the weight that the bytes stand for."""
+    import torch
+
+    *parts, bias, residual = operands
+    how = Quantization(format, group)
+    pairs = zip(parts, rows, strict=True)
+    weight = torch.cat([dequantize(q, how, n, x.shape[-1]) for q, n in pairs if q is not None])
+    bias = None if bias is None else bias.float()
+    if gated:
+        y = reference_gated_linear(x.float(), weight, bias, act=attrs["act"])
+    else:
+        wide = None if residual is None else residual.float()
+        y = reference_plain(x.float(), weight, bias, wide, **attrs)
+    return y.to(x.dtype)
+
+
+def infer_quantized_linear(
+    x: TensorType,
+    /,
+    *operands: TensorType | None,
+    rows: Sequence[int],
+    format: str,
+    group: int,
+    gated: bool,
+    **attrs: Any,
+) -> TensorType:
+    """Returns the type of `npu.quantized_linear`; ShapeError when the operands do not fit."""
+    *parts, bias, residual = operands
+    if not x.rank or len(parts) != len(rows) or not 1 <= len(parts) <= LINEAR_SEGMENTS:
+        raise ShapeError(f"{QUANTIZED_LINEAR}: x is {x}, and there are {len(parts)} weights.")
+    how = Quantization(format, group)
+    for part, count in zip(parts, rows, strict=True):
+        size = quantized_bytes(how, count, x.shape[-1])
+        if part is None or (part.dtype, part.shape) != ("uint8", (size,)):
+            raise ShapeError(
+                f"{QUANTIZED_LINEAR}: a weight is {part}; {count} rows of {format} for x {x} "
+                f"are uint8[{size}]."
+            )
+    weight = TensorType(x.dtype, (sum(rows), x.shape[-1]))
+    if not gated:
+        return infer_linear(x, weight, bias, residual, **attrs)
+    if residual is not None or attrs["residual"]:
+        raise ShapeError(f"{QUANTIZED_LINEAR}: a gated product takes no residual.")
+    return infer_gated_linear(x, weight, bias, act=attrs["act"])
+
+
+def _format(node: Node) -> dict[str, Param]:
+    name, group = node.attrs["format"], node.attrs["group"]
+    assert isinstance(name, str) and isinstance(group, int)
+    return {"format": FORMATS[name], "group": group}
+
+
+def _lower_quantize(node: Node, low: Lowering) -> None:
+    (w,) = low.inputs(node)
+    assert w is not None
+    if not stored_as_rows(w):
+        w = low.dense(w)
+    y = low.result(node.output)
+    n, k = w.shape
+    params: dict[str, Param] = {
+        "rows": n,
+        "k": k,
+        "ldw": w.strides[0] if n > 1 else max(k, 1),
+        **_format(node),
+        **codes(x_dtype=w.dtype),
+    }
+    low.emit("quantize", params, [w], [y])
+
+
+def _lower_quantized_linear(node: Node, low: Lowering) -> None:
+    x, *parts, bias, residual = low.inputs(node)
+    weights = [q for q in parts if q is not None]
+    y = low.result(node.output)
+    if y.numel == 0:
+        return
+    assert x is not None
+    n, k = y.shape[-1], x.shape[-1]
+    x, m, ldx = rows(low, x)
+    ldr = 0
+    if residual is not None:
+        residual, _, ldr = rows(low, residual)
+        if ldr == n:
+            residual = replace(residual, shape=y.shape, strides=y.strides)
+    fields, operands = epilogue(low, node, bias, residual)
+    counts = node.attrs["rows"]
+    assert isinstance(counts, tuple)
+    params: dict[str, Param] = {
+        "m": m,
+        "n": n,
+        "k": k,
+        "ldx": ldx,
+        "ldy": n,
+        "ldr": ldr,
+        "rows": [int(count) for count in counts if isinstance(count, int)],
+        "segments": len(weights),
+        "gated": int(bool(node.attrs["gated"])),
+        **_format(node),
+        **codes(x_dtype=x.dtype, y_dtype=y.dtype),
+        **codes(r_dtype=residual.dtype if residual is not None else y.dtype),
+        **fields,
+    }
+    in_place = [residual] if residual is not None else []
+    low.emit("quantized_linear", params, [x, *weights, *operands], [y], in_place=in_place)
+
+
+register(OpDef(QUANTIZE, lower=_lower_quantize, reference=reference_quantize, infer=infer_quantize))
+register(
+    OpDef(
+        QUANTIZED_LINEAR,
+        lower=_lower_quantized_linear,
+        reference=reference_quantized_linear,
+        infer=infer_quantized_linear,
+    )
+)
