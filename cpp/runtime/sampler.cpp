@@ -101,7 +101,9 @@ std::span<const float> Sampler::penalised(std::span<const float> logits,
   for (const int64_t token : history) {
     if (token < 0 || token >= static_cast<int64_t>(logits.size())) continue;
     const float score = logits[static_cast<size_t>(token)];  // once, however often it was said
-    scores_[static_cast<size_t>(token)] = score > 0 ? score / penalty : score * penalty;
+    const float changed = score > 0 ? score / penalty : score * penalty;
+    const bool lost = changed == kLowest && score > kLowest;
+    scores_[static_cast<size_t>(token)] = lost ? std::numeric_limits<float>::lowest() : changed;
   }
   return scores_;
 }

@@ -1,0 +1,100 @@
+// Continues a text with a language model: tokens in, tokens out, no Python.
+//
+//   llm_cpp MODEL.npubin WEIGHTS TOKEN,TOKEN,… [NEW_TOKENS [TEMPERATURE [SEED [THREADS]]]]
+//
+// WEIGHTS is what npusim::Checkpoint opens: a .safetensors file, an index of shards, or a folder.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cpp/runtime/device.h"
+#include "cpp/runtime/generate.h"
+#include "cpp/runtime/language_model.h"
+#include "cpp/runtime/language_session.h"
+#include "cpp/runtime/sampler.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// "3,1,4" as numbers. Throws std::invalid_argument or std::out_of_range.
+std::vector<int64_t> parse_tokens(const std::string& text) {
+  std::vector<int64_t> tokens;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const std::string item = text.substr(at, end - at);
+    size_t used = 0;
+    tokens.push_back(std::stoll(item, &used));
+    if (used != item.size()) throw std::invalid_argument("not a number: " + item);
+    at = end + 1;
+  }
+  return tokens;
+}
+
+void run(const std::vector<std::string>& arguments) {
+  const auto argument = [&](size_t index, const char* otherwise) {
+    return index < arguments.size() ? arguments[index] : std::string(otherwise);
+  };
+  const std::vector<int64_t> prompt = parse_tokens(arguments[2]);
+  npusim::GenerationOptions limits;
+  limits.max_new_tokens = std::stoll(argument(3, "32"));
+  npusim::SamplingOptions sampling;
+  sampling.temperature = std::stod(argument(4, "0"));
+  sampling.seed = std::stoull(argument(5, "0"));
+  npusim::DeviceOptions device;
+  device.threads = std::stoi(argument(6, "0"));
+
+  const auto model =
+      npusim::LanguageModel::open(arguments[0], arguments[1], npusim::open_device("cpu", device));
+  npusim::LanguageSession session(model);
+  npusim::Sampler sampler(sampling);
+
+  const auto start = Clock::now();
+  session.append(prompt);
+  double first = 0;
+  const auto made = npusim::generate(session, sampler, limits, [&](int64_t token) {
+    if (first == 0) first = seconds_since(start);
+    std::printf("%lld ", static_cast<long long>(token));
+    std::fflush(stdout);
+    return true;
+  });
+  const double rest = seconds_since(start) - first;
+
+  const std::string reason(npusim::finish_reason_name(made.reason));
+  std::printf("\n");
+  std::fprintf(stderr, "%zu tokens (%s), first after %.3f s", made.tokens.size(), reason.c_str(),
+               first);
+  if (made.tokens.size() > 1 && rest > 0) {
+    std::fprintf(stderr, ", then %.1f tokens/s",
+                 static_cast<double>(made.tokens.size() - 1) / rest);
+  }
+  std::fprintf(stderr, "\n");
+}
+
+}  // namespace
+
+int main(int count, char** values) {
+  const std::vector<std::string> arguments(values + 1, values + count);
+  if (arguments.size() < 3 || arguments.size() > 7) {
+    std::fprintf(stderr,
+                 "usage: llm_cpp MODEL.npubin WEIGHTS TOKEN,TOKEN,... "
+                 "[NEW_TOKENS [TEMPERATURE [SEED [THREADS]]]]\n");
+    return 2;
+  }
+  try {
+    run(arguments);
+  } catch (const std::exception& error) {  // npusim::Error says what to do about it
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 2;
+  }
+  return 0;
+}
