@@ -1,10 +1,12 @@
-"""What the fused ops `npu.linear`, `npu.conv` and `npu.pointwise` compute, and their types.
+"""What the fused products and pointwise chains compute, and their types.
 
 Owns the references (PyTorch) and the type inference; the ops are registered, with their
 lowerings, by their families (`ops/linear.py`, `ops/conv.py`, `ops/pointwise.py`). All functions
 take the node's inputs in order and its attributes by name.
 
 * `npu.linear(x[..., k], weight[n, k], bias[n]?, residual?)`: `act(x·wᵀ + bias)`.
+* `npu.gated_linear(x[..., k], weight[2n, k], bias[2n]?)`: both halves of the rows are products of
+  their own, `act(x·w₀ᵀ + b₀) * (x·w₁ᵀ + b₁)`; `act` is a unary opcode.
 * `npu.conv(x[b, c, spatial…], weight, bias?, residual?)`: cross-correlation, or its gradient when
   `transposed`, over one to three spatial dimensions, then the same epilogue. The weight is as
   PyTorch's: [out, in/groups, kernel…], transposed [in, out/groups, kernel…]. `padding` is in front
@@ -50,6 +52,16 @@ def reference_linear(
 
     product = F.linear(_accumulate(x), _accumulate(weight))
     return _finish(product, _accumulate(bias), _accumulate(addend), epilogue).to(x.dtype)
+
+
+def reference_gated_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, /, *, act: str
+) -> Tensor:
+    """Computes `npu.gated_linear`."""
+    from torch.nn import functional as F
+
+    gate, up = F.linear(_accumulate(x), _accumulate(weight), _accumulate(bias)).chunk(2, -1)
+    return (_finish(gate, None, None, {**NO_EPILOGUE, "act": act}) * up).to(x.dtype)
 
 
 def reference_conv(
@@ -116,6 +128,18 @@ def infer_linear(
         raise ShapeError(f"npu.linear: x is {x}, but the weight is {weight}; expected [n, k].")
     result = TensorType(x.dtype, (*x.shape[:-1], weight.shape[0]))
     _check_epilogue("npu.linear", result, weight.shape[0], bias, addend, epilogue)
+    return result
+
+
+def infer_gated_linear(
+    x: TensorType, weight: TensorType, bias: TensorType | None, /, *, act: str
+) -> TensorType:
+    """Returns the type of `npu.gated_linear`; ShapeError when the operands do not fit."""
+    op = "npu.gated_linear"
+    if weight.rank != 2 or not x.rank or x.shape[-1] != weight.shape[1] or weight.shape[0] % 2:
+        raise ShapeError(f"{op}: x is {x}, but the weight is {weight}; expected [2n, k].")
+    result = TensorType(x.dtype, (*x.shape[:-1], weight.shape[0] // 2))
+    _check_epilogue(op, result, weight.shape[0], bias, None, {**NO_EPILOGUE, "act": act})
     return result
 
 

@@ -1,4 +1,7 @@
-"""Matrix products: `npu.linear` over weights packed once, and matmul of two computed tensors."""
+"""Matrix products: `npu.linear` over weights, and matmul of two computed tensors.
+
+Weights of 16 bits are multiplied where a checkpoint has them; others are packed once.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,14 @@ from math import prod
 from npusim.errors import at
 from npusim.ir.graph import Node
 from npusim.ir.types import TensorType, row_major
-from npusim.ops.fused import NO_EPILOGUE, infer_linear, reference_linear
+from npusim.ops.fused import (
+    NO_EPILOGUE,
+    infer_gated_linear,
+    infer_linear,
+    reference_gated_linear,
+    reference_linear,
+)
+from npusim.ops.kernels import LINEAR_SEGMENTS
 from npusim.ops.opdef import Case, OpDef, register
 from npusim.ops.scalar import OPCODES, ScalarOp, ScalarProgram, compute_class
 from npusim.program.lowering import Lowering, Param, codes
@@ -96,35 +106,97 @@ def rows(low: Lowering, x: View) -> tuple[View, int, int]:
     return replace(flat, strides=(stride, 1)), flat.shape[0], stride
 
 
+def stored_as_rows(w: View) -> bool:
+    """Tells whether a weight [n, k] lies in rows that the kernel `linear` reads."""
+    n, k = w.shape
+    return (k <= 1 or w.strides[1] == 1) and (n <= 1 or w.strides[0] >= max(k, 1))
+
+
+def emit_linear(
+    low: Lowering,
+    x: View,
+    segments: Sequence[View],
+    y: View,
+    extra: tuple[dict[str, Param], list[View]],
+    residual: View | None = None,
+    *,
+    gated: bool = False,
+) -> None:
+    """Emits y = act(x·Wᵀ + bias + residual), or its gated form, over stored rows of W.
+
+    Args:
+        segments: the rows of W, one view after the other.
+        extra: the fields and operands of `epilogue`.
+        residual: the one among these operands, if any, in rows of contiguous elements.
+    """
+    x, sizes = _sizes(low, x, y, residual)
+    fields, operands = extra
+    params: dict[str, Param] = {
+        **sizes,
+        "rows": [w.shape[0] for w in segments],
+        "ldw": [w.strides[0] if w.shape[0] > 1 else max(w.shape[1], 1) for w in segments],
+        "segments": len(segments),
+        "gated": int(gated),
+        **codes(x_dtype=x.dtype, w_dtype=segments[0].dtype, y_dtype=y.dtype),
+        **codes(r_dtype=residual.dtype if residual is not None else y.dtype),
+        **fields,
+    }
+    in_place = [residual] if residual is not None else []
+    low.emit("linear", params, [x, *segments, *operands], [y], in_place=in_place)
+
+
+def _sizes(low: Lowering, x: View, y: View, residual: View | None) -> tuple[View, dict[str, Param]]:
+    """Returns x in rows, and the fields that say how long and how far apart all rows are."""
+    k, n = x.shape[-1], y.shape[-1]
+    x, m, ldx = rows(low, x)
+    ldr = rows(low, residual)[2] if residual is not None else 0
+    return x, {"m": m, "n": n, "k": k, "ldx": ldx, "ldy": n, "ldr": ldr}
+
+
 def _lower_linear(node: Node, low: Lowering) -> None:
-    x, w, bias, residual = low.inputs(node)
-    assert x is not None and w is not None
-    y = low.result(node.output)
+    source, weight = node.inputs[:2]
+    assert source is not None and weight is not None
+    x, y = low.view(source), low.result(node.output)
     if y.numel == 0:
         return
     if compute_class(x.dtype) != "f":
-        _linear_by_matmul(low, node, x, w, y)
+        _linear_by_matmul(low, node, x, low.view(weight), y)
         return
+    bias, residual = (None if name is None else low.view(name) for name in node.inputs[2:])
+    if residual is not None:
+        residual, _, ldr = rows(low, residual)
+        residual = (
+            replace(residual, shape=y.shape, strides=y.strides) if ldr == y.shape[-1] else residual
+        )
+    extra = epilogue(low, node, bias, residual)
+    if low.graph.types[weight].dtype != "float32":
+        segments = low.parts(weight, LINEAR_SEGMENTS)
+        if all(stored_as_rows(w) for w in segments):
+            emit_linear(low, x, segments, y, extra, residual)
+            return
+    _linear_by_gemm(low, x, low.view(weight), y, extra, residual)
+
+
+def _linear_by_gemm(
+    low: Lowering,
+    x: View,
+    w: View,
+    y: View,
+    extra: tuple[dict[str, Param], list[View]],
+    residual: View | None,
+) -> None:
+    """Over panels of the weight, packed once."""
     n, k = w.shape
     packed = pack_b(
         low, w, groups=1, n=n, taps=1, channels=k, strides=(0, w.strides[0], 0, w.strides[1])
     )
-    x, m, ldx = rows(low, x)
-    ldr = 0
-    if residual is not None:
-        residual, _, ldr = rows(low, residual)
-        residual = replace(residual, shape=y.shape, strides=y.strides) if ldr == n else residual
-    extra, operands = epilogue(low, node, bias, residual)
+    x, sizes = _sizes(low, x, y, residual)
+    fields, operands = extra
     params: dict[str, Param] = {
-        "m": m,
-        "n": n,
-        "k": k,
-        "ldx": ldx,
-        "ldy": n,
-        "ldr": ldr,
+        **sizes,
         **codes(x_dtype=x.dtype, b_dtype=w.dtype, y_dtype=y.dtype),
         **codes(r_dtype=residual.dtype if residual is not None else y.dtype),
-        **extra,
+        **fields,
     }
     in_place = [residual] if residual is not None else []
     low.emit("gemm", params, [x, packed, *operands], [y], in_place=in_place)
@@ -149,6 +221,41 @@ def _linear_by_matmul(low: Lowering, node: Node, x: View, w: View, y: View) -> N
     emit_program(low, finish, [product], y)
     if residual is not None and mode == 2:
         emit_program(low, add, [y, residual], y)
+
+
+def _lower_gated_linear(node: Node, low: Lowering) -> None:
+    source, weight, bias_name = node.inputs
+    assert source is not None and weight is not None
+    x, y = low.view(source), low.result(node.output)
+    if y.numel == 0:
+        return
+    bias = None if bias_name is None else low.view(bias_name)
+    act = replace(node, attrs={**NO_EPILOGUE, "act": node.attrs["act"]})
+    if compute_class(x.dtype) != "f":
+        _gated_by_matmul(low, act, x, low.view(weight), bias, y)
+        return
+    segments = low.parts(weight, LINEAR_SEGMENTS)
+    segments = [w if stored_as_rows(w) else low.dense(w) for w in segments]
+    emit_linear(low, x, segments, y, epilogue(low, act, bias, None), gated=True)
+
+
+def _gated_by_matmul(
+    low: Lowering, act: Node, x: View, w: View, bias: View | None, y: View
+) -> None:
+    """float64: both products with their biases, then the gate."""
+    from npusim.ops.pointwise_kernel import emit_program
+
+    cls, n = compute_class(y.dtype), y.shape[-1]
+    halves = []
+    for start in (0, n):
+        product = low.temp(TensorType(y.dtype, y.shape))
+        _matmul_into(low, x, w.slice(0, start, n).permute((1, 0)), product)
+        if bias is not None:
+            add = ScalarProgram((cls, cls), (ScalarOp("add", (0, 1), cls),))
+            emit_program(low, add, [product, bias.slice(0, start, n)], product)
+        halves.append(product)
+    gate = ScalarOp(_activation(act)[0], (0,), cls)
+    emit_program(low, ScalarProgram((cls, cls), (gate, ScalarOp("mul", (2, 1), cls))), halves, y)
 
 
 def emit_matmul(low: Lowering, a: View, b: View, y: View, alpha: float = 1.0) -> None:
@@ -233,6 +340,14 @@ _FLOATS = ("float32", "float16", "bfloat16")
 _NUMBERS = (*_FLOATS, "float64", "int64")
 
 register(OpDef("npu.linear", lower=_lower_linear, reference=reference_linear, infer=infer_linear))
+register(
+    OpDef(
+        "npu.gated_linear",
+        lower=_lower_gated_linear,
+        reference=reference_gated_linear,
+        infer=infer_gated_linear,
+    )
+)
 register(
     OpDef(
         "aten.linear.default",
