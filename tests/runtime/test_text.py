@@ -5,6 +5,7 @@ The model's next token follows from the last one alone, so that what it says is 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokens = Tokenizer(save_tokenizer(folder)).encode(SPOKEN)
     assert len(set(tokens)) == len(SPOKEN.encode())
     chain = [*tokens, toy.EOS]
-    successors = dict(zip(chain[:-1], chain[1:], strict=True))
+    successors = dict(itertools.pairwise(chain))
     safetensors.save_file({"table": table_of(successors)}, folder / "model.safetensors")
     return folder
 

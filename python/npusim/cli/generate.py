@@ -77,6 +77,8 @@ def generate(
             program = open_program(model)
         report("weights")
         source = weights or (model if model.is_dir() else None)
+        if source is None and program.weights:
+            raise Error(f"{model} needs weights.", hint="Give --weights, the model's folder.")
         loaded = npusim.LanguageModel.load(program, source, tokenizer, device, threads)
     options = {"max_new_tokens": max_new_tokens, "ignore_eos": ignore_eos, **sampling}
     outcome = _run(loaded.new_session(), start, stop, options, in_text=loaded.has_tokenizer)

@@ -125,7 +125,7 @@ class LanguageModel:
         if self._tokenizer is None:
             raise Error(
                 "This language model has no tokenizer.",
-                hint=f"Give LanguageModel.load the folder of a {FILE}, or use generate_tokens.",
+                hint=f"Give the folder of a {FILE}, or work with token ids.",
             )
         if not isinstance(self._tokenizer, Tokenizer):
             found = Tokenizer(self._tokenizer)
