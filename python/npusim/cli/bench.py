@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,8 @@ import npusim
 from npusim.cli.answer import Answer, Verb, amount, duration, table
 from npusim.cli.arrays import INPUT_HELP, read_inputs
 from npusim.cli.artifact import open_program, readable
+from npusim.cli.bench_llm import LENGTHS, Lengths, bench_language_model
+from npusim.cli.memory import peak_rss
 from npusim.cli.progress import progress
 from npusim.program.program import TensorSpec
 
@@ -29,6 +30,15 @@ from npusim.program.program import TensorSpec
 @click.option("--warmup", type=click.IntRange(min=0), default=5, show_default=True)
 @click.option("--runs", type=click.IntRange(min=1), help="Default: as many as fit in --seconds.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=3.0, show_default=True)
+@click.option("--llm", is_flag=True, help="A language model: first token and tokens/s by context.")
+@click.option(
+    "--contexts",
+    type=Lengths(),
+    default=LENGTHS,
+    metavar="1,128,…",
+    help="With --llm; those beyond the program's context are left out.",
+)
+@click.option("--plot", type=click.Path(path_type=Path), help="With --llm: draw it (.png, .svg).")
 def bench(
     program: Path,
     weights: Path | None,
@@ -38,12 +48,25 @@ def bench(
     warmup: int,
     runs: int | None,
     seconds: float,
+    llm: bool,
+    contexts: tuple[int, ...],
+    plot: Path | None,
 ) -> Answer:
     """Time a program: load, then calls from Python with NumPy arrays.
 
     Without --input, floating-point inputs are seeded normal numbers and all others are zero.
     """
     compiled = open_program(program)
+    if llm:
+        with progress("Benchmarking") as report:
+            report("loading")
+            model = npusim.LanguageModel.load(
+                compiled,
+                readable(weights) if weights else None,
+                device=device or compiled.target,
+                threads=threads or 0,
+            )
+            return bench_language_model(model, contexts, runs or 3, plot, report)
     specs = compiled.input_specs
     arrays = read_inputs(inputs, specs) if inputs else {s.name: sample(s) for s in specs}
     with progress("Benchmarking") as report:
@@ -109,13 +132,3 @@ def spread(times: list[float]) -> dict[str, float]:
         "p10_s": float(low),
         "p90_s": float(high),
     }
-
-
-def peak_rss() -> int:
-    """Returns the most memory this process has had resident so far, in bytes; 0 if unknown."""
-    try:
-        import resource
-    except ModuleNotFoundError:  # Windows
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -14,7 +14,7 @@ import click
 import npusim
 from npusim.cli.answer import INTERRUPTED, Answer, Verb, amount, duration, printable
 from npusim.cli.artifact import open_program
-from npusim.cli.bench import peak_rss
+from npusim.cli.memory import peak_rss
 from npusim.cli.progress import progress
 from npusim.errors import Error
 from npusim.program.program import CompiledProgram
