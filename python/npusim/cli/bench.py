@@ -23,7 +23,11 @@ from npusim.program.program import TensorSpec
 
 @click.command(cls=Verb)
 @click.argument("program", type=click.Path(path_type=Path))
-@click.option("--weights", type=click.Path(path_type=Path), help=".safetensors, its index, or .pt.")
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path),
+    help=".safetensors, its index, or .pt; with --llm also a folder.",
+)
 @click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help=INPUT_HELP)
 @click.option("--device", help="Default: the device of the program's target.")
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one a core.")
@@ -62,7 +66,7 @@ def bench(
             report("loading")
             model = npusim.LanguageModel.load(
                 compiled,
-                readable(weights) if weights else None,
+                weights,
                 device=device or compiled.target,
                 threads=threads or 0,
             )
