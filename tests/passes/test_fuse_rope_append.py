@@ -22,6 +22,9 @@ def build(draft, change=""):
     tables = angles(draft)
     q = draft.call("npu.rope", draft.x(1, 4, 3, 6, name="q"), *tables, **ATTRS)
     others = angles(draft, "2") if change == "tables" else tables
+    if change == "shape":  # each reads the tables through a view of its own
+        flat = [draft.call("aten.view.default", t, size=(3, 4)) for t in tables]
+        others = [draft.call("aten.view.default", t, size=(1, 3, 4)) for t in flat]
     k = draft.call("npu.rope", draft.x(1, 2, 3, 6, name="k"), *others, **ATTRS)
     keys = draft.call("npu.cache_append", k, cache(draft, "k"), position)
     v = draft.x(1, 2, 3, 6, name="v")
@@ -34,8 +37,9 @@ def build(draft, change=""):
     return y, q, k, keys, values
 
 
-def test_caches_are_seen_outside(draft, check_pass):
-    y, _, _, keys, values = build(draft)
+@pytest.mark.parametrize("tables", ["", "shape"])
+def test_caches_are_seen_outside(draft, check_pass, tables):
+    y, _, _, keys, values = build(draft, tables)
     check_pass(fuse_rope_append, draft.graph(y, keys, values))
 
 

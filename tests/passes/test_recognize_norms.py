@@ -103,6 +103,14 @@ def test_rms_norm_in_float32_with_one_plus_weight(draft, check_pass):
     )
 
 
+def test_rms_norm_with_a_narrower_weight(draft, check_pass):
+    y = root_mean_square(draft, half(draft)[1])
+    y = draft.call("aten.mul.Tensor", draft.w(8, dtype="bfloat16", name="gamma"), y)
+    check_pass(
+        recognize_norms, draft.graph(draft.call("aten._to_copy.default", y, dtype="bfloat16"))
+    )
+
+
 def test_heads_are_normed_before_they_are_moved(draft, check_pass):
     x = draft.call("aten.view.default", draft.x(2, 3, 8, dtype="bfloat16"), size=(2, 3, 2, 4))
     wide = draft.call("aten._to_copy.default", x, dtype="float32")

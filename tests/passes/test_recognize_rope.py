@@ -70,6 +70,23 @@ def test_in_float32_between_conversions(draft, check_pass):
     check_pass(recognize_rope, draft.graph(y))
 
 
+@pytest.mark.parametrize("converted", [True, False])
+def test_half_precision_by_tables_in_float32(draft, check_pass, converted):
+    x = heads(draft, dtype="bfloat16")
+    parts = x, halves(draft, x)
+    if converted:
+        parts = [draft.call("aten._to_copy.default", p, dtype="float32") for p in parts]
+    y = turned(draft, *parts, *tables(draft))
+    check_pass(
+        recognize_rope, draft.graph(draft.call("aten._to_copy.default", y, dtype="bfloat16"))
+    )
+
+
+def test_a_result_in_float32_of_half_precision_stays(draft, check_pass):
+    x = heads(draft, dtype="bfloat16")
+    check_pass(recognize_rope, draft.graph(turned(draft, x, halves(draft, x), *tables(draft))))
+
+
 def test_tables_without_a_batch_and_expanded(draft, check_pass):
     x = heads(draft, 2)
     angles = [draft.x(3, SIZE, name=name) for name in ("cos", "sin")]

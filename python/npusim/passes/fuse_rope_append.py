@@ -56,8 +56,9 @@ def _parts(attention: Node, graph: Graph) -> Parts | None:
     rope_k = graph.producers.get(keys.inputs[0] or "")
     if rope_k is None or rope_k.op != ROPE or rope_k is rope_q:
         return None
-    same_tables = rope_q.inputs[1:] == rope_k.inputs[1:] and rope_q.attrs == rope_k.attrs
-    same_place = _origin(keys.inputs[2], graph) == _origin(values.inputs[2], graph)
+    tables = zip(rope_q.inputs[1:], rope_k.inputs[1:], strict=True)
+    same_tables = rope_q.attrs == rope_k.attrs and all(_same(a, b, graph) for a, b in tables)
+    same_place = _same(keys.inputs[2], values.inputs[2], graph)
     same_place = same_place and _tokens(rope_q, graph) == _tokens(values, graph)
     own = all(len(list(_readers(n.output.name, graph))) == 1 for n in (rope_q, rope_k))
     return (rope_q, rope_k, keys, values) if same_tables and same_place and own else None
@@ -75,8 +76,13 @@ def _readers(value: str, graph: Graph) -> Iterator[str]:
         yield ""
 
 
+def _same(a: str | None, b: str | None, graph: Graph) -> bool:
+    """Tells whether two operands are the same elements, if in two shapes of one value."""
+    return _origin(a, graph) == _origin(b, graph)
+
+
 def _origin(value: str | None, graph: Graph) -> str | None:
-    """Returns what a scalar is a view of."""
+    """Returns what a value is reshaped from."""
     while value is not None:
         node = graph.producers.get(value)
         if node is None or node.op not in RESHAPES:

@@ -136,7 +136,10 @@ def _parameters(
         if norm is None or norm.op not in (_LAYER_NORM, _RMS_NORM):
             continue
         type = rewriter.types[parameter]
-        fits = (type.dtype, type.shape) == (node.type.dtype, norm.attrs["normalized_shape"])
+        # PyTorch's layer norm takes no parameters narrower than its operand, its RMS norm does.
+        narrower = norm.op == _RMS_NORM and is_float(type.dtype)
+        fits = rewriter.types[value] == node.type and (narrower or type.dtype == node.type.dtype)
+        fits = fits and type.shape == norm.attrs["normalized_shape"]
         if fits and parameter in rewriter.static and rewriter.only_feeds(value, node):
             yield norm, parameter
 

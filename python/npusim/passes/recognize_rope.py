@@ -9,7 +9,7 @@ computes in float32 and rounds once.
 from __future__ import annotations
 
 from npusim.ir.graph import Attr, Graph, Node
-from npusim.ir.types import TensorType, is_float
+from npusim.ir.types import is_float
 from npusim.passes.fused_nodes import reshaped
 from npusim.passes.match import instruction, of_node
 from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
@@ -29,14 +29,24 @@ def recognize_rope(graph: Graph, target: TargetConfig) -> Graph:
 def _visit(node: Node, rewriter: Rewriter) -> Answer:
     if node.op == "aten.cat.default":
         return _partial(node, rewriter)
-    if is_conversion(node, rewriter):
-        return _converted(node, rewriter)
     if len(node.outputs) != 1 or node.outputs[0].type.rank != 4 or not is_float(node.type.dtype):
         return None
-    total = of_node(node, "add", rewriter)
-    if total is None:
+    if is_conversion(node, rewriter):
+        return _converted(node, rewriter)
+    return _written(node, node, rewriter)
+
+
+def _written(total: Node, node: Node, rewriter: Rewriter) -> Answer:
+    """Matches the sum of both terms.
+
+    Args:
+        total: the addition.
+        node: what gives the result: the addition, or a conversion of it.
+    """
+    terms = of_node(total, "add", rewriter)
+    if terms is None:
         return None
-    a, b = (_factors(term, node, rewriter) for term in total)
+    a, b = (_factors(term, total, rewriter) for term in terms)
     return _rope(node, a, b, rewriter) or _rope(node, b, a, rewriter)
 
 
@@ -49,7 +59,9 @@ def _factors(value: object, node: Node, rewriter: Rewriter) -> list[str]:
 def _rope(node: Node, straight: list[str], turned: list[str], rewriter: Rewriter) -> Answer:
     """Matches x * cos and rotated(x) * sin, the factors of each in either order."""
     for x, cos in _orders(straight):
+        x = _source(x, node, rewriter)
         for rotated, sin in _orders(turned):
+            rotated = _source(rotated, node, rewriter)
             interleaved = _rotation(rotated, x, rewriter)
             if interleaved is None or rewriter.types[x] != node.type:
                 continue
@@ -64,6 +76,14 @@ def _rope(node: Node, straight: list[str], turned: list[str], rewriter: Rewriter
             }
             return become(node, ROPE, (x, *tables), attrs)
     return None
+
+
+def _source(value: str, node: Node, rewriter: Rewriter) -> str:
+    """Returns what was converted to a value if it has the result's type, else the value."""
+    before = rewriter.producer(value)
+    if before is None or not is_conversion(before, rewriter) or before.inputs[0] is None:
+        return value
+    return before.inputs[0] if rewriter.types[before.inputs[0]] == node.type else value
 
 
 def _orders(pair: list[str]) -> list[tuple[str, str]]:
@@ -167,16 +187,19 @@ def _partial(node: Node, rewriter: Rewriter) -> Answer:
 
 
 def _converted(node: Node, rewriter: Rewriter) -> Answer:
-    """Matches a rotation in another dtype whose operand came from this one."""
+    """Matches a rotation in float32, by float32 tables or of data that came from this dtype."""
     (value,) = node.inputs
     rope = rewriter.producer(value)
-    if rope is None or value is None or rope.op != ROPE or not rewriter.only_feeds(value, node):
+    if rope is None or value is None or not rewriter.only_feeds(value, node):
         return None
+    if len(rope.outputs) != 1 or rope.type.dtype != "float32":
+        return None
+    if rope.op != ROPE:
+        return _written(rope, node, rewriter)
     before = rewriter.producer(rope.inputs[0])
     if before is None or not is_conversion(before, rewriter):
         return None
     x = before.inputs[0]
-    wider = rope.type.dtype == "float32" and x is not None
-    if not wider or rewriter.types[x or ""] != TensorType(node.type.dtype, node.type.shape):
+    if x is None or rewriter.types[x] != node.type:
         return None
     return become(node, ROPE, (x, *rope.inputs[1:]), rope.attrs)
