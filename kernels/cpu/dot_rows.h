@@ -52,11 +52,11 @@ constexpr int dot_columns(int rows) {
 }
 
 // R rows of a by C rows of b, the last of which repeats if fewer are `left`. Prefetches as many
-// rows further on, while some are left: hardware does not, across pages.
+// rows further on into the second level, while some are left: hardware stops at pages.
 template <int R, int C, typename A, typename T>
 inline void dot_tile(const DotRowsOf<A>& p, const T* b, int64_t left, Vec* const (&sums)[R]) {
   using Step = DotStep<A, T>;
-  constexpr int64_t kAheadBytes = 6144;
+  constexpr int64_t kAheadBytes = 32768;
   const int64_t further = std::max<int64_t>(8, kAheadBytes / (p.k * int64_t{sizeof(T)} + 1));
   const T *row[C], *ahead[C];
 #pragma GCC unroll 4
@@ -69,7 +69,7 @@ inline void dot_tile(const DotRowsOf<A>& p, const T* b, int64_t left, Vec* const
     typename Step::Type x[C];
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
-      __builtin_prefetch(ahead[c] + k);
+      __builtin_prefetch(ahead[c] + k, 0, 2);
       x[c] = Step::from(row[c] + k, p.k - k);
     }
 #pragma GCC unroll 8

@@ -118,12 +118,12 @@ inline void interleave_rows(const StridedBlock<bfloat16>& block, bfloat16* to, i
 }
 
 // R rows by V vectors of B as its `rows` rows lie, `b_row` apart. Prefetches as many rows further
-// on, while some of b_rows are left: hardware does not, across pages.
+// on into the second level, while some of b_rows are left: hardware stops at pages.
 template <int R, int V>
 [[gnu::noinline]] void multiply_stored_tile(const PairProduct& p, int64_t rows, int64_t b_row,
                                             int64_t b_rows) {
   constexpr auto kLane = std::make_integer_sequence<int, kPairLanes>{};
-  constexpr int64_t kAhead = 24;
+  constexpr int64_t kAhead = 128;
   Vec acc[R][V] = {};
   if (p.add) {
 #pragma GCC unroll 16
@@ -140,8 +140,8 @@ template <int R, int V>
     BVec row[V];
 #pragma GCC unroll 4
     for (int v = 0; v < V; v += 2) {
-      __builtin_prefetch(ahead + v * kLanes);
-      __builtin_prefetch(next + v * kLanes);
+      __builtin_prefetch(ahead + v * kLanes, 0, 2);
+      __builtin_prefetch(next + v * kLanes, 0, 2);
       const BVec first = load_pairs(b + v * kLanes);
       const BVec second = paired ? load_pairs(b + b_row + v * kLanes) : BVec{};
       row[v] = interleave<0>(first, second, kLane);
