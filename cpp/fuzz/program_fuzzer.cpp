@@ -7,6 +7,7 @@
 
 #include "cpp/fuzz/npubin_image.h"
 #include "cpp/runtime/error.h"
+#include "cpp/runtime/metadata.h"
 #include "cpp/runtime/program.h"
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
@@ -75,6 +76,16 @@ void walk_method(const Program& program, const Method& method) {
   for (const Command& command : method.commands) walk_command(program, method, command);
 }
 
+// What the metadata says of states holds, or the reader refuses it.
+void walk_states(const Program& program) {
+  for (const StateTensor& state : read_metadata(program).states) {
+    const Buffer& buffer = program.buffers.at(state.buffer);
+    int64_t bytes = dtype_size(state.dtype);
+    for (const int64_t dim : state.shape) bytes *= dim;
+    require(buffer.kind == BufferKind::kState && bytes == buffer.bytes);
+  }
+}
+
 void walk(const Program& program) {
   touch(program.target);
   touch(program.metadata);
@@ -89,6 +100,7 @@ void walk(const Program& program) {
   walk_method(program, program.init);
   for (const Method& method : program.methods) walk_method(program, method);
   for (const WeightSpec& weight : program.weights) touch(weight.keys.at(0));
+  walk_states(program);
 }
 
 // Numbers at which sums, products and comparisons turn over; or a small one, perhaps an index.

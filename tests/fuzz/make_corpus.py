@@ -36,6 +36,14 @@ def programs() -> Iterator[tuple[str, CompiledProgram]]:
     yield "one_method", dataclasses.replace(small, methods=whole.methods[:1])
     weights = (whole.weights[0], dataclasses.replace(whole.weights[1], shape=(0, 2**38)))
     yield "large_shape", dataclasses.replace(small, weights=weights)
+    held = [i for i, b in enumerate(small.buffers) if b.kind is BufferKind.STATE]
+    states = [
+        {"name": f"s{i}", "buffer": i, "dtype": "uint8", "shape": [small.buffers[i].bytes]}
+        for i in held
+    ]
+    facts = {"max_context": 9, "eos_token_ids": [1], "caches": [{"state": "s", "axis": 0}]}
+    metadata = {"states": states, "language_model": facts}
+    yield "states", dataclasses.replace(small, metadata=metadata)
     empty = Method("forward", (), (), (), 0)
     yield (
         "smallest",
