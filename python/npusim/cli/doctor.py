@@ -41,6 +41,8 @@ class Check:
 _OPTIONAL = {
     "torch": ("extract, verify and demo", "torch"),
     "safetensors": ("extract --weights", "torch"),
+    "transformers": ("language models from their folder", "llm"),
+    "tokenizers": ("text for language models", "llm"),
     "scikit-learn": ("demo", "demo"),
 }
 

@@ -107,7 +107,7 @@ class Limits:
     keep_logits: bool = False
 
 
-@dataclass
+@dataclass(eq=False)
 class TokenGeneration(Iterator[int]):
     """Yields new tokens. The prompt runs when the first one is asked for.
 
