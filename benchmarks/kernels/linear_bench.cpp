@@ -51,7 +51,8 @@ const cpu::KernelEntry kRead = {"read",
 #if defined(__x86_64__)
 // Dot products of pairs that depend on nothing, as `chains` in measure.h.
 [[gnu::target("avx512f,avx512bf16")]] double dot_chains(int rounds) {
-  __m512 acc[12] = {};
+  __m512 acc[12];
+  for (int c = 0; c < 12; ++c) acc[c] = _mm512_set1_ps(static_cast<float>(c));  // no two alike
   __m512i ones = _mm512_set1_epi16(0x3F80);
   asm volatile("" : "+v"(ones));  // the compiler must not know what it multiplies
   for (int i = 0; i < rounds; ++i) {

@@ -5,7 +5,7 @@
 // cache, K cut so that a tile's rows of x stay in the first. Each element's products are added in
 // an order that depends on the shape alone.
 #include "kernels/cpu/linear_finish.h"
-#include "kernels/cpu/linear_tile.h"
+#include "kernels/cpu/linear_stream.h"
 #include "kernels/cpu/storage.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -40,7 +40,7 @@ struct Plan {
     block_k = kBlockK;
     if (has_few_rows(p)) {
       const int64_t bytes = std::clamp<int64_t>(p.k, 1, kStreamed) * element_size(p.w_dtype);
-      span = std::clamp<int64_t>(kStreamed / (bytes * weight_rows(p)), kTileColumns, kMaxSpan);
+      span = std::clamp<int64_t>(kStreamed / bytes, kTileColumns, kMaxSpan);
       span = span / kTileColumns * kTileColumns;
       block_k = std::max<int64_t>(p.k, 1);
     } else {
@@ -104,8 +104,8 @@ class Product {
 
   void multiply(const Cell& cell) const {
     for (int64_t k = 0; k == 0 || k < p_.k; k += plan_.block_k) {
-      const int64_t depth = std::min(plan_.block_k, p_.k - k);
       int64_t x_row;
+      const int64_t depth = std::min(plan_.block_k, p_.k - k);
       const X* x = rows_of_x(cell, k, depth, &x_row);
       for (int64_t part = 0; part < weight_rows(p_); ++part) {
         DotTile<X, W> tile{.x = x,
@@ -116,46 +116,63 @@ class Product {
                            .sums = nullptr,
                            .sums_row = s_.sums.stride(),
                            .add = k > 0};
-        has_few_rows(p_) ? stream(cell, part, k, tile) : revisit(cell, part, k, tile);
+        const Pass pass{part, cell.column, k};
+        has_few_rows(p_) ? stream(cell, pass, tile) : revisit(cell, pass, tile);
       }
     }
   }
 
  private:
+  // Where a walk over the columns of a cell begins.
+  struct Pass {
+    int64_t part, column, k;
+  };
+  // The walk that follows, in this cell or the next.
+  Pass after(const Cell& cell, const Pass& pass) const {
+    if (pass.part + 1 < weight_rows(p_)) return {pass.part + 1, cell.column, pass.k};
+    const int64_t k = pass.k + plan_.block_k;
+    if (k < p_.k) return {0, cell.column, k};
+    return {0, cell.column + cell.columns, 0};
+  }
+
   // Few rows: W is read once, and the rows to come are fetched meanwhile.
-  void stream(const Cell& cell, int64_t part, int64_t k, DotTile<X, W>& tile) const {
-    point_at(cell, part, 0, k, tile.soon);
+  void stream(const Cell& cell, const Pass& pass, DotTile<X, W>& tile) const {
+    point_at(pass, 0, tile.w);
     for (int64_t c = 0; c < cell.columns; c += kTileColumns) {
+      if (c + kTileColumns < cell.columns) {
+        point_at(pass, c + kTileColumns, tile.soon);
+      } else {
+        point_at(after(cell, pass), 0, tile.soon);
+      }
+      tile.sums = s_.sums.at(pass.part, 0, c);
+      stream_tile(cell.rows, tile);
       std::copy_n(tile.soon, kTileColumns, tile.w);
-      if (c + kTileColumns < cell.columns) point_at(cell, part, c + kTileColumns, k, tile.soon);
-      tile.sums = s_.sums.at(part, 0, c);
-      dot_tile<kTileColumns>(cell.rows, tile);
     }
   }
 
-  // Many rows: each tile of x passes over the span.
-  void revisit(const Cell& cell, int64_t part, int64_t k, DotTile<X, W>& tile) const {
-    const int64_t tiles = (cell.rows + kDotTileRows - 1) / kDotTileRows;
+  // Many rows: each tile of x walks over the columns, the last ones fetching those of the walk
+  // that follows.
+  void revisit(const Cell& cell, const Pass& pass, DotTile<X, W>& tile) const {
+    const Pass next = after(cell, pass);
     const X* x = tile.x;
-    for (int64_t t = 0; t < tiles; ++t) {
-      const int64_t row = t * kDotTileRows;
+    for (int64_t row = 0; row < cell.rows; row += kDotTileRows) {
+      const int64_t left = (cell.rows - row - 1) / kDotTileRows;
       tile.x = x + row * tile.x_row;
       for (int64_t c = 0; c < cell.columns; c += kTileColumns) {
-        point_at(cell, part, c, k, tile.w);
-        tile.sums = s_.sums.at(part, row, c);
-        dot_tile<0>(std::min<int64_t>(kDotTileRows, cell.rows - row), tile);
+        point_at(pass, c, tile.w);
+        tile.soon[0] = left < kTileColumns ? row_of(next, c + left) : tile.w[0];
+        tile.sums = s_.sums.at(pass.part, row, c);
+        dot_tile(std::min<int64_t>(kDotTileRows, cell.rows - row), tile);
       }
     }
   }
 
-  // The rows of W for the cell's columns from `column` on, from element k; the last one's again
-  // where there are no more.
-  void point_at(const Cell& cell, int64_t part, int64_t column, int64_t k,
-                const W* (&rows)[kTileColumns]) const {
-    for (int64_t c = 0; c < kTileColumns; ++c) {
-      const int64_t within = std::min(column + c, cell.columns - 1);
-      rows[c] = w_[part * p_.n + cell.column + within] + k;
-    }
+  // The row of W for the column `column` behind the first; the last one where there are no more.
+  const W* row_of(const Pass& pass, int64_t column) const {
+    return w_[pass.part * p_.n + std::min(pass.column + column, p_.n - 1)] + pass.k;
+  }
+  void point_at(const Pass& pass, int64_t column, const W* (&rows)[kTileColumns]) const {
+    for (int64_t c = 0; c < kTileColumns; ++c) rows[c] = row_of(pass, column + c);
   }
 
   const X* rows_of_x(const Cell& cell, int64_t k, int64_t depth, int64_t* stride) const {

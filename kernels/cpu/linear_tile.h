@@ -45,7 +45,7 @@ struct DotTile {
   const X* x;
   int64_t x_row;
   const W* w[kTileColumns];
-  const W* soon[kTileColumns];  // what to bring near meanwhile, as long as a row of W
+  const W* soon[kTileColumns];  // rows that will be multiplied later: to be brought near
   int64_t k;
   float* sums;  // [row][kTileColumns], rows `sums_row` apart
   int64_t sums_row;
@@ -66,12 +66,27 @@ inline void sum_lanes(Vec* v) {
   }
 }
 
-// R rows of x by kTileColumns rows of W; brings P of tile.soon near.
-template <int R, int P, typename X, typename W>
+// Stores the sums over lanes of acc[r * kTileColumns + c], or adds them to what is there.
+template <int R, typename X, typename W>
+inline void store_sums(Vec* acc, const DotTile<X, W>& tile) {
+  constexpr int C = kTileColumns;
+  using Quad = VectorOf<float, C>::unaligned;
+  sum_lanes<R * C>(acc);
+  float lanes[(R * C + kLanes - 1) / kLanes * kLanes];
+#pragma GCC unroll 8
+  for (int i = 0; i * kLanes < R * C; ++i) store(lanes + i * kLanes, acc[i]);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    const auto& sums = *reinterpret_cast<const Quad*>(lanes + r * C);
+    auto& to = *reinterpret_cast<Quad*>(tile.sums + r * tile.sums_row);
+    to = tile.add ? to + sums : sums;
+  }
+}
+
+// R rows of x by kTileColumns rows of W.
+template <int R, typename X, typename W>
 [[gnu::noinline]] void dot_tile(const DotTile<X, W>& tile) {
   using D = Dots<X, W>;
-  using Lanes = typename D::Lanes;
-  using Quad = VectorOf<float, kTileColumns>;
   constexpr int C = kTileColumns;
   Vec acc[R * C] = {};
   const W *w0 = tile.w[0], *w1 = tile.w[1], *w2 = tile.w[2], *w3 = tile.w[3];
@@ -79,43 +94,34 @@ template <int R, int P, typename X, typename W>
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) x[r] = tile.x + r * tile.x_row;
   const auto step = [&](auto&& take, int64_t k) __attribute__((always_inline)) {
-    const Lanes w[C] = {take(w0 + k), take(w1 + k), take(w2 + k), take(w3 + k)};
+    const typename D::Lanes w[C] = {take(w0 + k), take(w1 + k), take(w2 + k), take(w3 + k)};
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      const Lanes lanes = take(x[r] + k);
+      const typename D::Lanes lanes = take(x[r] + k);
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) acc[r * C + c] = D::add(acc[r * C + c], lanes, w[c]);
     }
   };
+  const W* soon = tile.soon[0];
   int64_t k = 0;
   for (; k + D::kStep <= tile.k; k += D::kStep) {
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) __builtin_prefetch(tile.soon[p] + k, 0, 2);
+    __builtin_prefetch(soon + k, 0, 2);
     step([](const auto* p) { return D::whole(p); }, k);
   }
   if (k < tile.k) step([n = tile.k - k](const auto* p) { return D::part(p, n); }, k);
-  sum_lanes<R * C>(acc);
-  float lanes[(R * C + kLanes - 1) / kLanes * kLanes];
-#pragma GCC unroll 8
-  for (int i = 0; i * kLanes < R * C; ++i) store(lanes + i * kLanes, acc[i]);
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-    auto sum = *reinterpret_cast<const Quad::unaligned*>(lanes + r * C);
-    auto& to = *reinterpret_cast<typename Quad::unaligned*>(tile.sums + r * tile.sums_row);
-    to = tile.add ? to + sum : sum;
-  }
+  store_sums<R>(acc, tile);
 }
 
-template <int P, typename X, typename W, int... R>
+template <typename X, typename W, int... R>
 inline void dot_tile(int64_t rows, const DotTile<X, W>& tile, std::integer_sequence<int, R...>) {
-  static constexpr void (*kTiles[])(const DotTile<X, W>&) = {dot_tile<R + 1, P, X, W>...};
+  static constexpr void (*kTiles[])(const DotTile<X, W>&) = {dot_tile<R + 1, X, W>...};
   kTiles[rows - 1](tile);
 }
 
 // `rows` in [1, kDotTileRows].
-template <int P, typename X, typename W>
+template <typename X, typename W>
 inline void dot_tile(int64_t rows, const DotTile<X, W>& tile) {
-  dot_tile<P>(rows, tile, std::make_integer_sequence<int, kDotTileRows>{});
+  dot_tile(rows, tile, std::make_integer_sequence<int, kDotTileRows>{});
 }
 
 }  // namespace npusim::cpu::NPUSIM_ISA
