@@ -134,7 +134,8 @@ void bench_cache(const Isa& isa, int64_t q_len, int64_t position) {
   std::vector<std::vector<std::byte>> caches;
   std::vector<bench::Command> commands;
   const double keys = static_cast<double>(position + q_len);
-  const double flops = 4.0 * static_cast<double>(kHeads * q_len * kDim) * keys;
+  const int64_t seen = q_len * position + q_len * (q_len + 1) / 2;  // keys, by all queries
+  const double flops = 4.0 * static_cast<double>(kHeads * kDim * seen);
   for (int64_t i = 0; i < kLayers; ++i) {
     for (int j = 0; j < 2; ++j) caches.push_back(bfloat16_ones(kKvHeads * kCapacity * kDim));
     void *v = caches.back().data(), *k = caches[caches.size() - 2].data();
