@@ -11,8 +11,13 @@ def fused(graph, target):
 
 
 def linear(draft, x, width=6, bias=False):
-    w, b = draft.w(width, 8), draft.w(width) if bias else None
+    dtype = draft.types[x].dtype
+    w, b = draft.w(width, 8, dtype=dtype), draft.w(width, dtype=dtype) if bias else None
     return draft.call("aten.linear.default", x, w, b)
+
+
+def data(draft, *shape, name="x", dtype="bfloat16"):
+    return draft.x(*shape, name=name, dtype=dtype)
 
 
 def act(draft, x, name="silu"):
@@ -23,7 +28,7 @@ def act(draft, x, name="silu"):
 @pytest.mark.parametrize("biases", [(False, False), (True, True), (False, True)])
 @pytest.mark.parametrize("swap", [False, True])
 def test_two_weights(draft, check_pass, biases, swap):
-    x = draft.x(2, 5, 8)
+    x = data(draft, 2, 5, 8)
     gate, up = (linear(draft, x, bias=b) for b in biases)
     factors = act(draft, gate, "gelu"), up
     y = draft.call("aten.mul.Tensor", *(factors[::-1] if swap else factors))
@@ -32,7 +37,7 @@ def test_two_weights(draft, check_pass, biases, swap):
 
 @pytest.mark.parametrize("op", ["split.Tensor", "split_with_sizes.default", "slice.Tensor"])
 def test_one_weight(draft, check_pass, op):
-    y = linear(draft, draft.x(2, 5, 8, dtype="float32"), 12, bias=True)
+    y = linear(draft, data(draft, 2, 5, 8), 12, bias=True)
     if op == "slice.Tensor":
         halves = [draft.call("aten.slice.Tensor", y, dim=2, start=s, end=s + 6) for s in (0, 6)]
     else:
@@ -43,20 +48,26 @@ def test_one_weight(draft, check_pass, op):
 
 
 def test_the_second_half_as_gate_stays(draft, check_pass):
-    up, gate = draft.call("aten.split.Tensor", linear(draft, draft.x(2, 8), 12), split_size=6,
+    up, gate = draft.call("aten.split.Tensor", linear(draft, data(draft, 2, 8), 12), split_size=6,
                           dim=-1)  # fmt: skip
     check_pass(fused, draft.graph(draft.call("aten.mul.Tensor", act(draft, gate), up)))
 
 
 @pytest.mark.parametrize("change", ["read", "other_input", "no_activation", "both", "itself"])
 def test_near_misses_stay(draft, check_pass, change):
-    x = draft.x(2, 8)
+    x = data(draft, 2, 8)
     a, b = (
         linear(draft, x),
-        linear(draft, draft.x(2, 8, name="z") if change == "other_input" else x),
+        linear(draft, data(draft, 2, 8, name="z") if change == "other_input" else x),
     )
     gate = a if change == "no_activation" else act(draft, a)
     if change == "both":
         b = act(draft, b)
     y = draft.call("aten.mul.Tensor", gate, a if change == "itself" else b)
     check_pass(fused, draft.graph(y, *([a] if change == "read" else [])))
+
+
+def test_float32_stays(draft, check_pass):
+    x = data(draft, 2, 8, dtype="float32")
+    y = draft.call("aten.mul.Tensor", act(draft, linear(draft, x)), linear(draft, x))
+    check_pass(fused, draft.graph(y))
