@@ -60,23 +60,33 @@ def test_grouped_queries(draft, check_pass):
     check_pass(recognize_cached_attention, draft.graph(y))
 
 
-def written_out(draft, position, cap, dtype="float32"):
+def written_out(draft, position, cap, truth=False):
     q = draft.x(1, 4, 3, 4, name="q")
     k, v = (repeated(draft, x) for x in cached(draft, position))
     k = draft.call("aten.permute.default", k, dims=(0, 1, 3, 2))
     y = draft.call("aten.mul.Scalar", draft.call("aten.matmul.default", q, k), other=0.5)
     y = draft.call("aten.div.Scalar", y, other=cap[0])
     y = draft.call("aten.mul.Scalar", draft.call("aten.tanh.default", y), other=cap[1])
-    hidden = draft.call("aten.where.ScalarOther", mask(draft, position),
-                        draft.c(0.0, name="zero"), other=-1e30)  # fmt: skip
+    hidden = mask(draft, position)
+    if not truth:
+        hidden = draft.call(
+            "aten.where.ScalarOther", hidden, draft.c(0.0, name="zero"), other=-1e30
+        )
     y = draft.call("aten.add.Tensor", y, hidden, alpha=1)
-    y = draft.call("aten.softmax.int", y, dim=-1, dtype=dtype)
+    y = draft.call("aten.softmax.int", y, dim=-1, dtype="float32")
     return draft.call("aten.matmul.default", y, v)
 
 
 @pytest.mark.parametrize("cap", [(3.0, 3.0), (3.0, 2.0)])
 def test_written_out_with_a_cap(draft, check_pass, cap):
     check_pass(recognize_cached_attention, draft.graph(written_out(draft, at(draft), cap)))
+
+
+@pytest.mark.parametrize("change", ["negative_cap", "added_truth"])
+def test_other_formulas_stay(draft, check_pass, change):
+    cap = (3.0, -3.0 if change == "negative_cap" else 3.0)
+    y = written_out(draft, at(draft), cap, truth=change == "added_truth")
+    check_pass(recognize_cached_attention, draft.graph(y))
 
 
 @pytest.mark.parametrize("change", ["off_by_one", "other_position", "unknown", "broadcast"])

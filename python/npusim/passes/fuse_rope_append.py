@@ -31,9 +31,9 @@ def fuse_rope_append(graph: Graph, target: TargetConfig) -> Graph:
             continue
         with reading(attention):
             parts = _parts(attention, graph)
-        if parts is None or any(part.name in replacements for part in parts):
-            continue
-        fused = _fused(*parts)
+            if parts is None or any(part.name in replacements for part in parts):
+                continue
+            fused = _fused(*parts)
         if not _depends(fused, parts, graph, places):
             replacements.update((part.name, []) for part in parts)
             replacements[max(parts, key=lambda part: places[part.name]).name] = [fused]

@@ -11,7 +11,7 @@ from npusim.ir.graph import Graph, Node
 from npusim.ir.types import TensorType
 from npusim.passes.affine import analyse, is_position_range
 from npusim.passes.fused_nodes import reshaped
-from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
+from npusim.passes.rewriter import Answer, Rewriter, become, reading, rewrite
 from npusim.passes.shapes import integer
 from npusim.targets.target_config import TargetConfig
 
@@ -43,15 +43,16 @@ def recognize_cache_append(graph: Graph, target: TargetConfig) -> Graph:
 
 def _operands(node: Node) -> tuple[str, str, str] | None:
     """Returns (cache, index, rows) of a write along the sequence dimension alone."""
-    if node.op == "aten.index_copy.default":
-        cache, index, rows = node.inputs
-        along = integer(node, "dim") % max(node.type.rank, 1)
-    elif node.op == "aten.index_put.default" and not node.attrs.get("accumulate", False):
-        cache, *indices, rows = node.inputs
-        given = [dim for dim, i in enumerate(indices) if i is not None]
-        along, index = (given[0], indices[given[0]]) if len(given) == 1 else (-1, None)
-    else:
-        return None
+    with reading(node):
+        if node.op == "aten.index_copy.default":
+            cache, index, rows = node.inputs
+            along = integer(node, "dim") % max(node.type.rank, 1)
+        elif node.op == "aten.index_put.default" and not node.attrs.get("accumulate", False):
+            cache, *indices, rows = node.inputs
+            given = [dim for dim, i in enumerate(indices) if i is not None]
+            along, index = (given[0], indices[given[0]]) if len(given) == 1 else (-1, None)
+        else:
+            return None
     if cache is None or index is None or rows is None or along != _SEQUENCE:
         return None
     return cache, index, rows

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.types import is_float
 from npusim.passes.affine import Affine, Causal, Known, analyse, causal_mask
 from npusim.passes.recognize_attention import ATTENTION
 from npusim.passes.recognize_cache_append import CACHE_APPEND
@@ -61,8 +62,8 @@ def _of_op(node: Node) -> _Attention | None:
 
 def _written(node: Node, rewriter: Rewriter) -> _Attention | None:
     found = written_attention(node, rewriter)
-    if found is None or found.mask is None:
-        return None
+    if found is None or found.mask is None or not is_float(rewriter.types[found.mask].dtype):
+        return None  # a boolean that is added hides nothing
     k = transposed_back(found.transposed, node, rewriter)
     return _Attention(found.q, k, found.v, found.mask, found.scale, found.softcap)
 

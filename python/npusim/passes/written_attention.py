@@ -91,7 +91,10 @@ def _attention(
 def _capped_product(
     value: str, reader: Node, rewriter: Rewriter
 ) -> tuple[Node, float, float] | None:
-    """Returns a product, the number it is multiplied by, and the cap behind that or 0."""
+    """Returns a product, the number it is multiplied by, and the cap behind that or 0.
+
+    c * tanh(f * s) is the cap c of c * f * s.
+    """
     outer, inner, after = _scaled(value, reader, rewriter)
     tanh = instruction(inner, "tanh", rewriter, after)
     if tanh is None or not isinstance(tanh[0], str):
@@ -99,9 +102,10 @@ def _capped_product(
         return None if found is None else (*found, 0.0)
     factor, inner, after = _scaled(tanh[0], _producer(inner, rewriter), rewriter)
     found = _scaled_product(inner, after, rewriter)
-    if found is None or outer <= 0 or abs(outer * factor - 1) > 1e-6:
+    if found is None or outer <= 0:
         return None
-    return (*found, outer)
+    product, scale = found
+    return product, scale * factor * outer, outer
 
 
 def _scaled_product(value: str, reader: Node, rewriter: Rewriter) -> tuple[Node, float] | None:
