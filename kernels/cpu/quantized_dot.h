@@ -1,4 +1,4 @@
-// Products of one row of a quantized weight with a few rows of x as int16 (quantized_rows.h).
+// Products of a few rows of a quantized weight with a few rows of x as int16 (quantized_rows.h).
 //
 // Decoding one token is bound by the reading of weights, so what counts is instructions a cache
 // line of codes. int4 on AVX-512, 128 elements: three shifts, three masks, four dot products, one
@@ -11,8 +11,19 @@
 
 namespace npusim::cpu::NPUSIM_ISA {
 
-inline constexpr int kDotBatch = 4;           // rows of x that share the unpacking of a code
-inline constexpr int64_t kFetchAhead = 2048;  // bytes; pages end the hardware's own prefetching
+inline constexpr int kDotBatch = 4;    // rows of x that share the unpacking of a code
+inline constexpr int kDotColumns = 4;  // rows of a weight that share the loading of x
+
+// R rows of x from `row` on by rows w[0 … kDotColumns); sums[r * kDotColumns + c] is a vector whose
+// lanes add up to the product. Meanwhile what lies `ahead` bytes behind the codes is brought near.
+struct QuantizedTile {
+  const QuantizedRow* w;
+  const QuantizedRows& x;
+  int64_t row;
+  int64_t ahead;
+  float* products;  // scratch: kDotBatch * kDotColumns rows of x.group_stride, and a vector
+  Vec* sums;
+};
 
 inline SVec widen_codes(const std::byte* p) {
   using Bytes = VectorOf<int8_t, kPairLanes>;
@@ -40,40 +51,50 @@ inline Vec repeat_each(const float* p) {
   }
 }
 
-// Vectors whose lanes add up to the products of the row with rows [row, row + R) of x.
 template <int R>
-inline void dot_int8(const QuantizedRow& w, const QuantizedRows& x, int64_t row, Vec* sums) {
-  const int16_t* codes = x.codes + row * x.k;
-  const float* scales = x.scales + row * x.group_stride;
-  Vec total[R] = {};
+inline void dot_int8(const QuantizedTile& tile) {
+  constexpr int C = kDotColumns;
+  const QuantizedRows& x = tile.x;
+  const int16_t* codes = x.codes + tile.row * x.k;
+  const float* scales = x.scales + tile.row * x.group_stride;
+  const std::byte* w[C];
+#pragma GCC unroll 4
+  for (int c = 0; c < C; ++c) w[c] = tile.w[c].codes;
+  Vec total[R * C] = {};
   for (int64_t g = 0; g < x.groups; ++g) {
-    IVec acc[R] = {};
-    const std::byte* from = w.codes + g * kCodeBlock;
-    __builtin_prefetch(from + kFetchAhead);
-    __builtin_prefetch(from + kFetchAhead + 64);
+    const int64_t k = g * kCodeBlock;
+    IVec acc[R * C] = {};
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) {
+      __builtin_prefetch(w[c] + k + tile.ahead, 0, 2);
+      __builtin_prefetch(w[c] + k + tile.ahead + 64, 0, 2);
+    }
 #pragma GCC unroll 16
     for (int64_t i = 0; i < kCodeBlock; i += kPairLanes) {
-      const SVec code = widen_codes(from + i);
 #pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) {
-        acc[r] = dot_pairs(acc[r], code, load_pairs(codes + r * x.k + g * kCodeBlock + i));
+      for (int c = 0; c < C; ++c) {
+        const SVec code = widen_codes(w[c] + k + i);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) {
+          acc[r * C + c] = dot_pairs(acc[r * C + c], code, load_pairs(codes + r * x.k + k + i));
+        }
       }
     }
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-      total[r] += __builtin_convertvector(acc[r], Vec) * scales[r * x.group_stride + g];
+#pragma GCC unroll 16
+    for (int i = 0; i < R * C; ++i) {
+      total[i] += __builtin_convertvector(acc[i], Vec) * scales[i / C * x.group_stride + g];
     }
   }
-#pragma GCC unroll 4
-  for (int r = 0; r < R; ++r) sums[r] = total[r] * *w.scale;
+#pragma GCC unroll 16
+  for (int i = 0; i < R * C; ++i) tile.sums[i] = total[i] * *tile.w[i % C].scale;
 }
 
-// Scales of x times scales of the row, by group; and what the zero points take from the sums.
+// Scales of x times scales of row c, by group; and what the zero points take from the sums.
 template <int R, bool Zeros>
-inline void multiply_scales(const QuantizedRow& w, const QuantizedRows& x, int64_t row,
-                            float* products, Vec* sums) {
-#pragma GCC unroll 4
-  for (int r = 0; r < R; ++r) sums[r] = Vec{};
+inline void multiply_scales(const QuantizedTile& tile, int c) {
+  const QuantizedRow& w = tile.w[c];
+  const QuantizedRows& x = tile.x;
+  Vec taken[R] = {};
   for (int64_t g = 0; g < x.groups; g += kLanes) {
     Vec scale = load(w.scales + g);  // what lies beyond the row must count for nothing, NaN or not
     if (x.groups - g < kLanes) scale = first_lanes(scale, x.groups - g, 0);
@@ -85,57 +106,80 @@ inline void multiply_scales(const QuantizedRow& w, const QuantizedRows& x, int64
     }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
-      const int64_t at = (row + r) * x.group_stride + g;
+      const int64_t at = (tile.row + r) * x.group_stride + g;
       const Vec product = scale * load(x.scales + at), offset = load(x.offsets + at);
-      store(products + r * x.group_stride + g, product);
-      sums[r] -= product * (Zeros ? zero * offset : offset);
+      store(tile.products + (r * kDotColumns + c) * x.group_stride + g, product);
+      taken[r] += product * (Zeros ? zero * offset : offset);
     }
   }
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) tile.sums[r * kDotColumns + c] = -taken[r];
 }
 
 template <int R, int Group, bool Zeros>
-inline void dot_int4(const QuantizedRow& w, const QuantizedRows& x, int64_t row, float* products,
-                     Vec* sums) {
+inline void dot_int4(const QuantizedTile& tile) {
+  constexpr int C = kDotColumns;
   constexpr int kElements = 4 * kPairLanes;  // of a vector of words
   constexpr int kLanesOfGroup = Group / 8;   // of a sum of four dot products
-  multiply_scales<R, Zeros>(w, x, row, products, sums);
-  const int16_t* codes = x.codes + row * x.k;
-  Vec total[R];
+  const QuantizedRows& x = tile.x;
+  const int16_t* codes = x.codes + tile.row * x.k;
+  const std::byte* w[C];
 #pragma GCC unroll 4
-  for (int r = 0; r < R; ++r) total[r] = sums[r];
-  const std::byte* from = w.codes;
-  for (int64_t k = 0; k < x.k; k += kElements, from += kElements / 2) {
-    if (k % kCodeBlock == 0) __builtin_prefetch(from + kFetchAhead);
-    const BVec words = load_words(from);
-    const SVec parts[4] = {nibbles(words, 0), nibbles(words, 4), nibbles(words, 8),
-                           reinterpret_cast<SVec>(words >> 12)};
+  for (int c = 0; c < C; ++c) {
+    multiply_scales<R, Zeros>(tile, c);
+    w[c] = tile.w[c].codes;
+  }
+  Vec total[R * C];
+#pragma GCC unroll 16
+  for (int i = 0; i < R * C; ++i) total[i] = tile.sums[i];
+  for (int64_t k = 0; k < x.k; k += kElements) {
+    const float* products = tile.products + k / Group;
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-      IVec acc{};
+    for (int c = 0; c < C; ++c) {
+      if (k % kCodeBlock == 0) __builtin_prefetch(w[c] + k / 2 + tile.ahead, 0, 2);
+      const BVec words = in_register(load_words(w[c] + k / 2));
+      const SVec parts[4] = {nibbles(words, 0), nibbles(words, 4), nibbles(words, 8),
+                             reinterpret_cast<SVec>(words >> 12)};
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        acc = dot_pairs(acc, parts[i], load_pairs(codes + r * x.k + k + i * kPairLanes));
+      for (int r = 0; r < R; ++r) {
+        IVec acc{};
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) {
+          acc = dot_pairs(acc, parts[i], load_pairs(codes + r * x.k + k + i * kPairLanes));
+        }
+        total[r * C + c] += __builtin_convertvector(acc, Vec) *
+                            repeat_each<kLanesOfGroup>(products + (r * C + c) * x.group_stride);
       }
-      total[r] += __builtin_convertvector(acc, Vec) *
-                  repeat_each<kLanesOfGroup>(products + r * x.group_stride + k / Group);
     }
   }
-#pragma GCC unroll 4
-  for (int r = 0; r < R; ++r) sums[r] = total[r];
+#pragma GCC unroll 16
+  for (int i = 0; i < R * C; ++i) tile.sums[i] = total[i];
 }
 
 template <int R>
-inline void dot_row(int32_t format, int64_t group, const QuantizedRow& w, const QuantizedRows& x,
-                    int64_t row, float* products, Vec* sums) {
+[[gnu::noinline]] void dot_tile(int32_t format, int64_t group, const QuantizedTile& tile) {
   const bool zeros = format == kInt4Asymmetric;
-  if (format == kInt8) return dot_int8<R>(w, x, row, sums);
+  if (format == kInt8) return dot_int8<R>(tile);
   const auto pick = [&]<int Group>(std::integral_constant<int, Group>) {
-    if (zeros) return dot_int4<R, Group, true>(w, x, row, products, sums);
-    dot_int4<R, Group, false>(w, x, row, products, sums);
+    zeros ? dot_int4<R, Group, true>(tile) : dot_int4<R, Group, false>(tile);
   };
   if (group == 32) return pick(std::integral_constant<int, 32>{});
   if (group == 64) return pick(std::integral_constant<int, 64>{});
   pick(std::integral_constant<int, 128>{});
+}
+
+// `rows` in [1, kDotBatch].
+inline void dot_tile(int32_t format, int64_t group, int64_t rows, const QuantizedTile& tile) {
+  switch (rows) {
+    case 1:
+      return dot_tile<1>(format, group, tile);
+    case 2:
+      return dot_tile<2>(format, group, tile);
+    case 3:
+      return dot_tile<3>(format, group, tile);
+    default:
+      return dot_tile<kDotBatch>(format, group, tile);
+  }
 }
 
 }  // namespace npusim::cpu::NPUSIM_ISA

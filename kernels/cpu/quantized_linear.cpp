@@ -3,7 +3,7 @@
 //
 // Rows of x become int16 and are multiplied with the codes as integers. Whatever is computed
 // depends on the command alone, not on how tasks are cut or by whom they are run.
-#include "kernels/cpu/epilogue.h"
+#include "kernels/cpu/linear_finish.h"
 #include "kernels/cpu/quantized_dot.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -13,17 +13,15 @@ using Params = abi::QuantizedLinearParams;
 
 constexpr int64_t kTaskBytes = int64_t{1} << 18;  // of codes: x is quantized again for each task
 constexpr int64_t kTaskColumns = 1024;
+constexpr int64_t kFetchAhead = int64_t{1} << 15;  // bytes, at least: whole tiles
 
 QuantizedLayout layout_of(const Params& p, int64_t rows) {
   return {p.format, rows, p.k, p.group};
 }
-int64_t halves(const Params& p) {
-  return p.gated ? 2 : 1;
-}
 
 // Columns of a task: whole vectors.
 int64_t columns_per_task(const Params& p) {
-  const int64_t column_bytes = std::max<int64_t>(1, layout_of(p, 0).codes * halves(p));
+  const int64_t column_bytes = std::max<int64_t>(1, layout_of(p, 0).codes * weight_rows(p));
   return std::clamp<int64_t>(kTaskBytes / column_bytes / 16 * 16, 16, kTaskColumns);
 }
 
@@ -33,28 +31,23 @@ int64_t tasks(const void* params, int64_t) {
 }
 
 struct Scratch {
-  float *products, *sums;  // sums: [half][row][column]
-  int64_t sums_row, sums_half;
-  int64_t *y_rows, *r_rows;
+  Arena arena;
   QuantizedRows x;
-  int64_t bytes;
+  float* products;
+  CellSums sums;
+  int64_t *y_rows, *r_rows;
 
-  Scratch(const Params& p, void* base) : x(layout_of(p, 0), std::min(p.m, kFewRows), base) {
-    Arena arena(base);
-    const int64_t rows = std::min(p.m, kFewRows);
-    arena.take<std::byte>(x.bytes);
-    products = arena.take<float>(kDotBatch * x.group_stride + kLanes);
-    sums_row = columns_per_task(p);
-    sums_half = rows * sums_row;
-    sums = arena.take<float>(halves(p) * sums_half);
-    y_rows = arena.take<int64_t>(rows);
-    r_rows = arena.take<int64_t>(rows);
-    bytes = arena.bytes();
-  }
+  Scratch(const Params& p, void* base)
+      : arena(base),
+        x(layout_of(p, 0), std::min(p.m, kFewRows), arena),
+        products(arena.take<float>(kDotBatch * kDotColumns * x.group_stride + kLanes)),
+        sums(arena, std::min(p.m, kFewRows), columns_per_task(p), weight_rows(p)),
+        y_rows(arena.take<int64_t>(kFewRows)),
+        r_rows(arena.take<int64_t>(kFewRows)) {}
 };
 
 int64_t scratch(const void* params) {
-  return Scratch(*static_cast<const Params*>(params), nullptr).bytes;
+  return Scratch(*static_cast<const Params*>(params), nullptr).arena.bytes();
 }
 
 // The rows of all segments, one behind the other.
@@ -65,6 +58,7 @@ class Weight {
       layouts_[i] = layout_of(p, p.rows[i]);
     }
   }
+  int64_t codes() const { return layouts_[0].codes; }
   QuantizedRow row(int64_t row) const {
     int i = 0;
     for (; row >= p_.rows[i]; ++i) row -= p_.rows[i];
@@ -77,52 +71,31 @@ class Weight {
   QuantizedLayout layouts_[abi::kLinearSegments];
 };
 
-// sums[r][j] = x[r] · W[first + j] for rows of x in scratch and `columns` rows of W.
-void multiply(const Params& p, const Weight& weight, const Scratch& s, int64_t rows, int64_t first,
-              int64_t columns, float* sums) {
+// Sums of rows [0, rows) of x in scratch by rows [first, first + columns) of W.
+void multiply(const Params& p, const Weight& weight, const Scratch& s, int64_t rows, int64_t part,
+              int64_t first, int64_t columns) {
+  const int64_t tile = std::max<int64_t>(1, kDotColumns * weight.codes());
+  const int64_t ahead = (kFetchAhead + tile - 1) / tile * tile;
   for (int64_t c = 0; c < columns; c += kLanes) {
-    const int64_t count = std::min<int64_t>(kLanes, columns - c);
-    Vec lanes[kFewRows][kLanes] = {};
-    for (int64_t j = 0; j < count; ++j) {
-      const QuantizedRow w = weight.row(first + c + j);
+    const int64_t last = std::min<int64_t>(kLanes, columns - c) - 1;
+    Vec lanes[kFewRows][kLanes];
+    for (int64_t r = 0; last < kLanes - 1 && r < rows; ++r) std::fill_n(lanes[r], kLanes, Vec{});
+    for (int64_t j = 0; j <= last; j += kDotColumns) {
+      const int64_t at = part * p.n + first + c;  // the last row again where there are no more
+      const QuantizedRow w[] = {weight.row(at + j), weight.row(at + std::min(j + 1, last)),
+                                weight.row(at + std::min(j + 2, last)),
+                                weight.row(at + std::min(j + 3, last))};
+      static_assert(std::size(w) == kDotColumns);
       for (int64_t r = 0; r < rows; r += kDotBatch) {
-        Vec dots[kDotBatch];
-        const auto batch = [&]<int R>(std::integral_constant<int, R>) {
-          dot_row<R>(p.format, p.group, w, s.x, r, s.products, dots);
-          for (int i = 0; i < R; ++i) lanes[r + i][j] = dots[i];
-        };
-        switch (rows - r) {
-          case 1:
-            batch(std::integral_constant<int, 1>{});
-            break;
-          case 2:
-            batch(std::integral_constant<int, 2>{});
-            break;
-          case 3:
-            batch(std::integral_constant<int, 3>{});
-            break;
-          default:
-            batch(std::integral_constant<int, kDotBatch>{});
+        const int64_t batch = std::min<int64_t>(kDotBatch, rows - r);
+        Vec dots[kDotBatch * kDotColumns];
+        dot_tile(p.format, p.group, batch, {w, s.x, r, ahead, s.products, dots});
+        for (int64_t i = 0; i < batch * kDotColumns; ++i) {
+          lanes[r + i / kDotColumns][j + i % kDotColumns] = dots[i];
         }
       }
     }
-    for (int64_t r = 0; r < rows; ++r) store(sums + r * s.sums_row + c, sum_each(lanes[r]));
-  }
-}
-
-// Multiplies act(gate + bias) with up + bias of rows [0, rows).
-void gate(const Output& out, const Scratch& s, int64_t rows, int64_t column, int64_t columns) {
-  for (int64_t r = 0; r < rows; ++r) {
-    float* gates = s.sums + r * s.sums_row;
-    const float* ups = gates + s.sums_half;
-    for (int64_t c = 0; c < columns; c += kLanes) {
-      Vec a = load(gates + c), b = load(ups + c);
-      if (out.bias) {
-        a += load_some(out.bias + column + c, columns - c);
-        b += load_some(out.bias + out.columns + column + c, columns - c);
-      }
-      store(gates + c, activate(a, out) * b);
-    }
+    for (int64_t r = 0; r < rows; ++r) store(s.sums.at(part, r, c), sum_each(lanes[r]));
   }
 }
 
@@ -133,9 +106,6 @@ void run(const KernelCall& call) {
   Output out = make_output(p, call.operands, p.n, static_cast<size_t>(p.segments));
   out.y_rows = s.y_rows;
   out.r_rows = s.r_rows;
-  Output plain = out;  // what is left to do behind a gate
-  plain.bias = nullptr;
-  plain.act = abi::Opcode::kCopy;
   for (int64_t row = 0; row < p.m; row += kFewRows) {
     const int64_t rows = std::min(kFewRows, p.m - row);
     for (int64_t r = 0; r < rows; ++r) {
@@ -147,42 +117,28 @@ void run(const KernelCall& call) {
       quantize_rows(x, p.ldx, p.k, rows, p.format, s.x);
     });
     for (int64_t task = call.begin; task < call.end; ++task) {
-      const int64_t first = task * s.sums_row, columns = std::min(s.sums_row, p.n - first);
-      multiply(p, weight, s, rows, first, columns, s.sums);
-      if (p.gated) {
-        multiply(p, weight, s, rows, p.n + first, columns, s.sums + s.sums_half);
-        gate(out, s, rows, first, columns);
+      const int64_t span = columns_per_task(p), first = task * span;
+      const int64_t columns = std::min(span, p.n - first);
+      for (int64_t part = 0; part < weight_rows(p); ++part) {
+        multiply(p, weight, s, rows, part, first, columns);
       }
-      finish(p.gated ? plain : out, 0, rows, first, columns, s.sums, s.sums_row);
+      if (p.gated) {
+        finish_gated(out, 0, rows, first, columns, s.sums, p.n);
+      } else {
+        finish(out, 0, rows, first, columns, s.sums.at(0, 0, 0), s.sums.stride());
+      }
     }
   }
 }
 
-const char* check_segments(const KernelCheck& c, const Params& p) {
-  int64_t rows = 0;
-  for (int i = 0; i < p.segments; ++i) {
-    const QuantizedLayout layout = layout_of(p, p.rows[i]);  // which bounds the rows
-    if (const char* why = check_quantized(c, 1 + static_cast<size_t>(i), layout)) return why;
-    rows += p.rows[i];
-  }
-  const bool fits = p.n <= rows / halves(p) && p.n * halves(p) == rows;
-  return fits ? nullptr : "the segments do not have as many rows as the result has columns";
-}
-
 const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const Params*>(c.params);
-  if (p.segments < 1 || p.segments > abi::kLinearSegments) return "there are not 1 to 4 segments";
-  if (!is_flag(p.gated)) return "gated is neither 0 nor 1";
-  if (p.gated && p.residual) return "a gated product has no residual";
-  if (!is_float(p.x_dtype)) return "the input is not a float of 32 or 16 bits";
-  if (p.m < 0 || p.n < 0) return "a size is negative or too large";
-  if (const char* why = check_segments(c, p)) return why;
-  const Region y = Region().dim(p.m, p.ldy).dim(p.n, 1);
-  const Region residual = Region().dim(p.m, p.ldr).dim(p.n, 1);
-  if (const char* why =
-          check_epilogue(c, p, p.n * halves(p), y, residual, static_cast<size_t>(p.segments)))
-    return why;
-  return Region().dim(p.m, p.ldx).dim(p.k, 1).reads(c, 0, element_size(p.x_dtype));
+  if (const char* why = check_around_weights(c, p)) return why;
+  for (int32_t i = 0; i < p.segments; ++i) {
+    const QuantizedLayout layout = layout_of(p, p.rows[i]);
+    if (const char* why = check_quantized(c, static_cast<size_t>(1 + i), layout)) return why;
+  }
+  return nullptr;
 }
 
 }  // namespace

@@ -19,18 +19,15 @@ struct QuantizedRows {
   float* offsets;  // [rows][groups]: what a zero point multiplies, times scale: Σ codes of x
   int16_t* natural;
   int64_t k, groups, group_stride;
-  int64_t bytes;
 
-  // `columns`: of x. Groups are padded so that whole vectors of scales may be loaded.
-  QuantizedRows(const QuantizedLayout& layout, int64_t rows, void* base)
+  // Groups are padded so that whole vectors of scales may be loaded.
+  QuantizedRows(const QuantizedLayout& layout, int64_t rows, Arena& arena)
       : k(layout.k), groups(layout.groups) {
-    Arena arena(base);
     group_stride = (groups + kLanes - 1) / kLanes * kLanes;
     codes = arena.take<int16_t>(rows * k);
     scales = arena.take<float>(rows * group_stride);
     offsets = arena.take<float>(rows * group_stride);
     natural = arena.take<int16_t>(k);
-    bytes = arena.bytes();
   }
 };
 

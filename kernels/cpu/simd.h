@@ -245,6 +245,14 @@ inline BVec load_pairs_part(const bfloat16* p, int64_t n) {
 #endif
 }
 
+// The same vector, read from memory once: x86 could read it again for every use.
+inline BVec in_register(BVec v) {
+#if defined(__x86_64__)
+  asm("" : "+v"(v));
+#endif
+  return v;
+}
+
 // Whether one instruction does it for bfloat16 (which reads subnormals as zero); it takes two
 // widenings and two multiply-adds otherwise.
 #if defined(__AVX512BF16__)
