@@ -28,7 +28,8 @@ ALLOWED: dict[str, set[str]] = {
     "passes": {"errors", "ir", "ops", "program.view", "targets"},
     "runtime": {"_runtime", "errors", "ir", "program"},
     "language_model": {"_runtime", "errors", "runtime"},
-    "compile": {"errors", "frontends", "ir", "passes", "program", "targets"},
+    "codegen": {"errors", "files", "ir", "ops", "program", "targets"},
+    "compile": {"codegen", "errors", "frontends", "ir", "passes", "program", "targets"},
     "verify": {"compile", "errors", "frontends", "ir", "ops", "program", "runtime"},
     "demo": {"errors"},
 }

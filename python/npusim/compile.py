@@ -38,10 +38,12 @@ def compile(
 
     Raises:
         UnsupportedOpError: nodes the target has no kernel for; all of them are listed.
+        Error: the target needs device code, and its compiler is not installed.
         TargetConstraintError: unknown target or quantization, or a node that breaks a limit.
         GraphError, ExportError: the model is malformed or cannot be exported.
     """
     # Imported here: `import npusim` brings this function and must stay cheap, without NumPy even.
+    from npusim.codegen import generate
     from npusim.passes.run import run_passes
     from npusim.program.assemble import assemble
     from npusim.program.lowering import check_supported
@@ -58,9 +60,9 @@ def compile(
 
     folder = None if dump_passes is None else Path(dump_passes)
     if isinstance(source, Graph):
-        return assemble(lower(source, folder), config)
+        return generate(assemble(lower(source, folder), config), config)
     methods = {n: lower(g, folder and folder / n) for n, g in source.methods.items()}
-    return assemble(replace(source, methods=methods), config)
+    return generate(assemble(replace(source, methods=methods), config), config)
 
 
 def _ir_of(model: str | Path | Graph | Module | tuple[Any, ...]) -> Graph | Module:

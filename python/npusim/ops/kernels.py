@@ -21,6 +21,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeAlias
 
 RANK = 8  # most dimensions a strided kernel iterates over (after collapsing)
 POINTWISE_INPUTS = 12
@@ -28,6 +29,8 @@ POINTWISE_INSTRUCTIONS = 64
 POINTWISE_REGISTERS = 16
 INDEX_TENSORS = 6
 LINEAR_SEGMENTS = 4
+
+Params: TypeAlias = dict[str, Any]  # the fields of a struct: int, float, or a tuple of them
 
 _FORMATS = {"i32": ("i", 4), "i64": ("q", 8), "f32": ("f", 4), "f64": ("d", 8)}
 
@@ -88,6 +91,20 @@ class KernelDef:
                 raise ValueError(f"kernel {self.name}: {name} takes {count}, got {len(values)}")
             struct.pack_into(f"<{len(values)}{_FORMATS[kind][0]}", out, offset, *values)
         return bytes(out)
+
+    def unpack(self, data: bytes) -> Params:
+        """Returns the fields of a parameter struct: numbers, and a tuple for every array.
+
+        Raises:
+            ValueError: `data` has another length than the struct.
+        """
+        if len(data) != self.params_size:
+            raise ValueError(f"kernel {self.name} has {self.params_size} bytes, not {len(data)}")
+        fields: Params = {}
+        for name, kind, count, offset in self._layout[0]:
+            values = struct.unpack_from(f"<{count}{_FORMATS[kind][0]}", data, offset)
+            fields[name] = values if count > 1 else values[0]
+        return fields
 
 
 def _def(name: str, operands: str, fields: str) -> KernelDef:

@@ -1,6 +1,7 @@
 """Matrix products: `npu.linear` over weights, and matmul of two computed tensors.
 
-Weights of 16 bits are multiplied where a checkpoint has them; others are packed once.
+Weights of 16 bits are multiplied where a checkpoint has them; others are packed once, where a
+target wants that.
 """
 
 from __future__ import annotations
@@ -169,8 +170,10 @@ def _lower_linear(node: Node, low: Lowering) -> None:
             replace(residual, shape=y.shape, strides=y.strides) if ldr == y.shape[-1] else residual
         )
     extra = epilogue(low, node, bias, residual)
-    if low.graph.types[weight].dtype != "float32":
+    if low.target.stored_linears or low.graph.types[weight].dtype != "float32":
         segments = low.parts(weight, LINEAR_SEGMENTS)
+        if low.target.stored_linears:
+            segments = [w if stored_as_rows(w) else low.dense(w) for w in segments]
         if all(stored_as_rows(w) for w in segments):
             emit_linear(low, x, segments, y, extra, residual)
             return

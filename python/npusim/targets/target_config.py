@@ -7,7 +7,8 @@ file never says something nobody reads.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+import re
+from dataclasses import dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ class TargetConfig:
         epilogue_activations: scalar opcodes that gemm and conv can apply to their results.
         weight_quantization: how linears have their weights: "none", or a scheme such as "int8",
             "int4-g32" or "int4-g128-asymmetric" (`ops/quantization.py` lists them).
+        stored_linears: linears of every dtype read their weights in rows, as a checkpoint has them;
+            else those of 32 bits are packed into panels once.
+        arch: what device code is generated for, such as "sm_90"; empty: the backend has its own.
     """
 
     name: str
@@ -43,14 +47,23 @@ class TargetConfig:
     winograd_tiles: tuple[int, ...]
     epilogue_activations: tuple[str, ...]
     weight_quantization: str
+    stored_linears: bool
+    arch: str
 
     @classmethod
     def named(cls, name: str) -> TargetConfig:
         """Returns a target of this installation, or reads the file that `name` is a path to.
 
+        Behind a colon stands the architecture to generate code for, "cuda:sm_80", where it is to
+        be another one than the target's own.
+
         Raises:
-            TargetConstraintError: no such target; the message lists those that exist.
+            TargetConstraintError: no such target; the message lists those that exist. Or the
+                target has no architectures.
         """
+        base, colon, arch = name.partition(":")
+        if colon and base in target_names():
+            return cls.named(base).with_arch(arch)
         if name in target_names():
             file = resources.files(__package__) / "data" / f"{name}.json"
             return cls.from_json(file.read_text("utf-8"), name)
@@ -61,6 +74,19 @@ class TargetConfig:
         raise TargetConstraintError(
             f"Unknown target '{name}'.", hint=f"Known targets: {known}; or pass a .json file."
         )
+
+    def with_arch(self, arch: str) -> TargetConfig:
+        """Returns this target for another architecture of its device."""
+        if not self.arch:
+            raise TargetConstraintError(
+                f"Target '{self.name}' has no architectures to choose from."
+            )
+        if not re.fullmatch(r"sm_\d+[af]?", arch):
+            raise TargetConstraintError(
+                f"'{arch}' is not an architecture of target '{self.name}'.",
+                hint="Write it as 'sm_90': compute capability 9.0.",
+            )
+        return replace(self, arch=arch)
 
     @classmethod
     def from_json(cls, text: str, origin: str) -> TargetConfig:

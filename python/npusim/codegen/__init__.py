@@ -1,0 +1,5 @@
+"""Code generation: where a target has no kernels of its own, each command becomes device code."""
+
+from npusim.codegen.compile_kernels import generate
+
+__all__ = ["generate"]

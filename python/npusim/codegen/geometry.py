@@ -1,0 +1,63 @@
+"""How a kernel is launched: what Python decides beside the CUDA source of a stem.
+
+A stem's rule takes the command's parameters and returns its Geometry; the constants that source and
+rule must agree on are defined by the rule and reach the source as macros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from npusim.ops.kernels import Params
+
+MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_THREADS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch of an entry: numbers of blocks and threads, and bytes of dynamic shared memory."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int = 0
+    entry: str = "npusim_kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Everything a command needs besides its code.
+
+    Attributes:
+        launches: run in order; none when there is nothing to compute.
+        scratch: bytes of memory the launches share, behind the operands; 0: no such argument.
+        failure: the kernel reports what only running reveals, through a last argument.
+        defines: macros the source is compiled with, `NPUSIM_` in front of each name.
+    """
+
+    launches: tuple[Launch, ...]
+    scratch: int = 0
+    failure: bool = False
+    defines: Mapping[str, int] = field(default_factory=dict)
+
+
+Rule: TypeAlias = Callable[[Params], Geometry]
+
+
+def blocks(count: int, each: int) -> int:
+    """Returns how many groups of `each` cover `count`."""
+    return (count + each - 1) // each
+
+
+def line(threads: int, block: int = 256, **defines: int) -> Geometry:
+    """Returns the geometry of `threads` independent threads in one dimension.
+
+    The source knows the block as NPUSIM_BLOCK, and walks on by the grid's size where the threads
+    exceed the largest grid.
+    """
+    if threads == 0:
+        return Geometry(())
+    grid = min(blocks(threads, block), MAX_GRID[0])
+    return Geometry((Launch((grid, 1, 1), (block, 1, 1)),), defines={"BLOCK": block, **defines})

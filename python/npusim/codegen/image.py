@@ -1,0 +1,89 @@
+"""The image of a CUDA kernel: what a program's kernel table holds for each specialised kernel.
+
+`NPUCUDA\\x01`, the length of a JSON header (u32, little-endian), the header, and behind it the
+blobs it points to: the cubin for its architecture, and the source, zlib-compressed and
+self-contained, which the runtime compiles where the machine's GPU is of another architecture.
+`cpp/cuda` reads the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass
+
+from npusim.codegen.geometry import Geometry, Launch
+from npusim.errors import ProgramFormatError
+
+MAGIC = b"NPUCUDA\x01"
+_LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class Image:
+    """A kernel's device code and how to launch it.
+
+    Attributes:
+        options: what the source is compiled with, but for the architecture.
+    """
+
+    arch: str
+    geometry: Geometry
+    cubin: bytes
+    source: str
+    options: tuple[str, ...]
+
+
+def pack_image(image: Image) -> bytes:
+    """Returns the bytes of an image."""
+    source = zlib.compress(image.source.encode(), 9)
+    header = {
+        "arch": image.arch,
+        "launches": [
+            {"entry": x.entry, "grid": x.grid, "block": x.block, "shared": x.shared}
+            for x in image.geometry.launches
+        ],
+        "scratch": image.geometry.scratch,
+        "failure": image.geometry.failure,
+        "cubin": [0, len(image.cubin)],
+        "source": [len(image.cubin), len(source)],
+        "options": image.options,
+    }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return MAGIC + _LENGTH.pack(len(text)) + text + image.cubin + source
+
+
+def unpack_image(data: bytes) -> Image:
+    """Inverse of `pack_image`, but for the macros, which stand among the options.
+
+    Raises:
+        ProgramFormatError: not an image, or cut short.
+    """
+    start = len(MAGIC) + _LENGTH.size
+    try:
+        if data[: len(MAGIC)] != MAGIC:
+            raise ValueError("the magic bytes are others")
+        size = _LENGTH.unpack_from(data, len(MAGIC))[0]
+        header = json.loads(data[start : start + size])
+        blobs = data[start + size :]
+        launches = tuple(
+            Launch(tuple(x["grid"]), tuple(x["block"]), x["shared"], x["entry"])
+            for x in header["launches"]
+        )
+        return Image(
+            header["arch"],
+            Geometry(launches, header["scratch"], header["failure"]),
+            _blob(blobs, header["cubin"]),
+            zlib.decompress(_blob(blobs, header["source"])).decode(),
+            tuple(header["options"]),
+        )
+    except (ValueError, KeyError, TypeError, struct.error, zlib.error) as error:
+        raise ProgramFormatError(f"A CUDA kernel's image is malformed: {error}.") from error
+
+
+def _blob(data: bytes, place: list[int]) -> bytes:
+    offset, size = place
+    if not 0 <= offset <= offset + size <= len(data):
+        raise ValueError(f"bytes {offset} … {offset + size} pass the end at {len(data)}")
+    return data[offset : offset + size]

@@ -1,0 +1,20 @@
+"""The table of stems that CUDA has kernels for: the rule of each stem's geometry.
+
+One module a family holds the rules; a stem's source is `kernels/cuda/<stem>.cu`, or generated where
+the family says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from npusim.codegen import elementwise, indexed, products, rows, windows
+from npusim.codegen.geometry import Rule
+
+RULES: Mapping[str, Rule] = {
+    **elementwise.RULES,
+    **indexed.RULES,
+    **products.RULES,
+    **rows.RULES,
+    **windows.RULES,
+}

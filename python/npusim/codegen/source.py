@@ -1,0 +1,112 @@
+"""The source a kernel is compiled from: one self-contained text for a stem and its parameters.
+
+Owns the prologue, which makes the parameter struct a constant, and the inclusion of headers: their
+text takes the place of the `#include`, so that NVRTC and the runtime need no files.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from functools import cache
+from pathlib import Path
+
+from npusim.ops.kernels import KERNELS, KernelDef, Params
+
+_INCLUDE = re.compile(r'^#include "(kernels/[\w./]+)"\s*$', re.MULTILINE)
+_PRAGMA = re.compile(r"^#pragma once\s*$", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*//[^\n]*\n", re.MULTILINE)
+
+# NVRTC has no <cstdint>; the header for a host compiler brings the same names.
+_INTEGERS = """\
+#ifdef __CUDACC_RTC__
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+#endif
+"""
+
+
+def kernel_root() -> Path:
+    """Returns the folder that holds `cuda/` and `shared/`: the wheel's, or the repository's."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "kernels"
+    return installed if installed.is_dir() else package.parents[1] / "kernels"
+
+
+def stem_source(stem: str) -> str | None:
+    """Returns the text of a stem's CUDA source, or None when there is no such file."""
+    path = kernel_root() / "cuda" / f"{stem}.cu"
+    return path.read_text("utf-8") if path.is_file() else None
+
+
+def kernel_source(stem: str, params: Params, body: str) -> str:
+    """Returns what NVRTC is given: integers, abi.h, the parameters, and the kernel's own text."""
+    seen: set[str] = set()
+    abi = _inlined('#include "kernels/shared/abi.h"\n', seen)
+    return "\n".join((_INTEGERS, abi, prologue(KERNELS[stem], params), _inlined(body, seen)))
+
+
+def prologue(kernel: KernelDef, params: Params) -> str:
+    """Returns the parameter struct as a constant, every field written out."""
+    words = "".join(part.capitalize() for part in kernel.name.split("_"))
+    rows = [f"    .{name} = {_literal(params[name], kind)}," for name, kind, _ in kernel.fields]
+    return (
+        f"namespace npusim {{\nconstexpr abi::{words}Params params = {{\n"
+        + "\n".join(rows)
+        + "\n};\n}  // namespace npusim\n"
+    )
+
+
+def _literal(value: int | float | tuple[int | float, ...], kind: str) -> str:
+    if isinstance(value, tuple):
+        last = max((i + 1 for i, v in enumerate(value) if _bits(v, kind)), default=0)
+        shown = ", ".join(_literal(v, kind) for v in value[:last])
+        return f"{{{shown}}}"
+    if kind in ("f32", "f64"):
+        return float_literal(float(value), kind)
+    if kind == "i64":
+        return f"{value}LL" if value > -(2**63) else "-9223372036854775807LL - 1"
+    return str(value) if value > -(2**31) else "-2147483647 - 1"
+
+
+def _bits(value: int | float, kind: str) -> bool:
+    """Tells whether a number is anything but all zero bits (-0.0 is)."""
+    return value != 0 or (kind in ("f32", "f64") and math.copysign(1, value) < 0)
+
+
+def float_literal(value: float, kind: str) -> str:
+    """Returns a constant expression of exactly this float or double ("f32", "f64")."""
+    type, suffix, pack, bits = (
+        ("float", "f", "<f", "<I") if kind == "f32" else ("double", "", "<d", "<Q")
+    )
+    if math.isfinite(value):
+        return f"{value.hex()}{suffix}"
+    raw = struct.unpack(bits, struct.pack(pack, value))[0]
+    return f"__builtin_bit_cast({type}, {raw:#x}{'u' if suffix else 'ull'})"
+
+
+def _inlined(text: str, seen: set[str]) -> str:
+    """Returns a text with the headers it includes in their place, each at its first inclusion."""
+
+    def header(match: re.Match[str]) -> str:
+        name = match[1]
+        if name in seen:
+            return ""
+        seen.add(name)
+        return _inlined(_header(name), seen)
+
+    return _INCLUDE.sub(header, text)
+
+
+@cache
+def _header(name: str) -> str:
+    """Returns a header without the comments nobody reads in a compiled program."""
+    text = (kernel_root().parent / name).read_text("utf-8")
+    return _COMMENT.sub("", _PRAGMA.sub("", text))
