@@ -42,6 +42,9 @@ class CpuDevice final : public Device {
   std::shared_ptr<Memory> allocate(int64_t bytes) override {
     return std::make_shared<HostMemory>(bytes);
   }
+  std::shared_ptr<Memory> allocate_growing(int64_t bytes) override {
+    return std::make_shared<HostMemory>(bytes, /*huge_pages=*/false);
+  }
 
   void upload(Memory& to, int64_t offset, std::span<const std::byte> from) override {
     std::memcpy(to.data() + offset, from.data(), from.size());

@@ -21,7 +21,7 @@ std::byte* aligned(void* address, size_t to) {
 
 }  // namespace
 
-HostMemory::HostMemory(int64_t bytes) : bytes_(bytes) {
+HostMemory::HostMemory(int64_t bytes, [[maybe_unused]] bool huge_pages) : bytes_(bytes) {
   const auto size = static_cast<size_t>(bytes);
   if (size >= kHugePage) {
     // A fresh mapping is zero already and takes memory only where it is touched.
@@ -32,7 +32,7 @@ HostMemory::HostMemory(int64_t bytes) : bytes_(bytes) {
       mapping_ = block;
       data_ = aligned(block, kHugePage);
 #if defined(MADV_HUGEPAGE)
-      madvise(data_, size, MADV_HUGEPAGE);
+      if (huge_pages) madvise(data_, size, MADV_HUGEPAGE);
 #endif
     }
   } else {

@@ -1,4 +1,4 @@
-// Memory of the host: aligned, zeroed, on huge pages where that helps.
+// Memory of the host: aligned, zeroed, on huge pages where all of it will be used.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace npusim::cpu {
 class HostMemory final : public Memory {
  public:
   // Throws Error(kDevice) when the system has not that much.
-  explicit HostMemory(int64_t bytes);
+  explicit HostMemory(int64_t bytes, bool huge_pages = true);
   ~HostMemory() override;
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;

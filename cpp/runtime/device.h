@@ -58,6 +58,9 @@ class Device {
   virtual std::string description() const = 0;           // for people: processor, ISA, threads
   virtual bool shares_host_memory() const noexcept = 0;  // Memory::data is a host pointer
   virtual std::shared_ptr<Memory> allocate(int64_t bytes) = 0;  // 64-byte aligned, zeroed
+  // As allocate, for memory that is used little by little, or never: where the device can do it,
+  // what is not touched takes no memory and no time.
+  virtual std::shared_ptr<Memory> allocate_growing(int64_t bytes) { return allocate(bytes); }
   virtual void upload(Memory& to, int64_t offset, std::span<const std::byte> from) = 0;
   virtual void download(std::span<std::byte> to, const Memory& from, int64_t offset) = 0;
   // Throws Error(kVersion) for a kernel this backend lacks (all of them named at once), and

@@ -18,7 +18,7 @@ uint64_t next_serial() {
 State::State(std::shared_ptr<const Program> program, std::shared_ptr<Device> device)
     : program_(std::move(program)),
       device_(std::move(device)),
-      memory_(device_->allocate(program_->state_bytes)),
+      memory_(device_->allocate_growing(program_->state_bytes)),
       serial_(next_serial()) {}
 
 std::shared_ptr<State> State::copy() const {
