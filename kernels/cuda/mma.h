@@ -1,0 +1,91 @@
+// The tensor core's instructions for 16-bit operands, and asynchronous copies to shared memory.
+#pragma once
+#include "kernels/cuda/mma_types.h"
+
+namespace npusim {
+
+// c += a · b: m16n8k16. Lane (g, t) = (lane / 4, lane % 4) holds, in pairs along K, rows g and g +
+// 8 of a and column g of b at K 2t and 2t + 8; of c, columns 2t and 2t + 1 of rows g and g + 8.
+template <typename T>
+void multiply_add(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+                  unsigned b1) {
+  if constexpr (kSame<T, bfloat16>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  }
+}
+
+inline unsigned shared_address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+
+// Four 8x8 matrices whose rows lanes 0-7, 8-15, 16-23, 24-31 point at.
+inline void load_matrices(unsigned (&r)[4], unsigned at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(at)
+               : "memory");
+}
+inline void load_matrices_transposed(unsigned (&r)[4], unsigned at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(at)
+               : "memory");
+}
+
+inline void store_shared(unsigned at, const uint4& v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
+               : "memory");
+}
+
+// Up to eight elements that are not eight, or do not lie on 16 bytes; the rest is zero.
+template <typename T>
+__noinline__ uint4 gather_chunk(const T* from, int valid) {
+  unsigned words[4] = {};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if (i < valid) words[i / 2] |= static_cast<unsigned>(from[i].bits) << (i % 2 * 16);
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+// Copies a chunk of eight 16-bit elements, of which the first `valid` exist.
+template <typename T>
+void copy_chunk(unsigned to, const T* from, int64_t valid) {
+  if (valid <= 0) {
+    store_shared(to, {0, 0, 0, 0});
+  } else if (valid >= 8 && is_aligned(from, 16)) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+  } else {
+    store_shared(to, gather_chunk(from, static_cast<int>(smaller<int64_t>(valid, 8))));
+  }
+}
+
+// The same chunk in registers.
+template <typename T>
+uint4 load_chunk(const T* from, int64_t valid) {
+  if (valid >= 8 && is_aligned(from, 16)) return load_once(from);
+  if (valid <= 0) return {0, 0, 0, 0};
+  return gather_chunk(from, static_cast<int>(smaller<int64_t>(valid, 8)));
+}
+
+inline void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Waits until all but the last `kPending` groups have arrived.
+template <int kPending>
+void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+}  // namespace npusim

@@ -1,0 +1,213 @@
+// Products of few rows of x, which wait for W: W is streamed once from memory, in loads of 16 bytes
+// of which a warp issues a whole slice before it needs the first. Included where X, W and kParts,
+// the rows of W for a column of y, are known; a source of rows has `const W* row(int64_t row)`.
+//
+// NPUSIM_SPLIT warps of a block share K; their sums are added in order in shared memory.
+// NPUSIM_ROWS is how many columns of y (path 0), or blocks of eight columns (path 1), a warp
+// computes at once.
+
+#pragma once
+
+namespace npusim {
+
+constexpr int kWarps = NPUSIM_BLOCK / 32, kSplit = NPUSIM_SPLIT, kRows = NPUSIM_ROWS;
+constexpr int kGroups = kWarps / kSplit;  // groups of warps, each with columns of its own
+constexpr int kStreams = kRows * kParts;  // rows of W that a lane reads at once
+constexpr int kInFlight = NPUSIM_LOADS;   // loads of a lane before the first is used
+constexpr int kM = static_cast<int>(params.m);
+static_assert(kWarps % kSplit == 0);
+
+constexpr bool lies_on_chunks(int64_t elements, int64_t size) {
+  return elements * size % 16 == 0;
+}
+constexpr bool rows_lie_on_chunks() {
+  constexpr abi::LinearParams p = params;
+  bool all = kM == 1 || lies_on_chunks(p.ldx, sizeof(X));
+  for (int i = 0; i < p.segments; ++i) all = all && lies_on_chunks(p.ldw[i], sizeof(W));
+  return all;
+}
+inline bool operands_lie_on_chunks(const X* x, void* const* operands) {
+  bool all = rows_lie_on_chunks() && is_aligned(x, 16);
+#pragma unroll
+  for (int i = 0; i < params.segments; ++i) all = all && is_aligned(operands[1 + i], 16);
+  return all;
+}
+
+inline void store_output(const Epilogue& epilogue, int64_t row, int64_t column,
+                         const float (&v)[kParts]) {
+  if constexpr (kParts == 2) {
+    epilogue.store(row * params.ldy + column,
+                   epilogue.finish_gated(v[0], v[kParts - 1], column, params.n));
+  } else {
+    epilogue.store(row * params.ldy + column, epilogue.finish(v[0], row * params.ldr, column));
+  }
+}
+
+template <typename X, typename W, typename Rows>
+void stream_rows(const Rows& weights, const X* x, const Epilogue& epilogue) {
+  constexpr int kEach = 16 / sizeof(W);         // elements of a load
+  constexpr int64_t kLoads = params.k / kEach;  // of a row
+  constexpr int64_t kLanes = 32 * kSplit;
+  constexpr int kSteps = static_cast<int>(ceil_div(kLoads, kLanes));
+  constexpr int kUnroll = larger(1, smaller(kSteps, kInFlight / kStreams));
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int group = warp / kSplit, slice = warp % kSplit;
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kGroups + group) * kRows;
+
+  const W* w[kStreams];
+#pragma unroll
+  for (int i = 0; i < kStreams; ++i) {
+    const int64_t column = smaller<int64_t>(first + i % kRows, params.n - 1);
+    w[i] = weights.row(column + i / kRows * params.n);
+  }
+  float sums[kStreams][kM] = {};
+  int64_t rest = 0;  // where elements begin that are read one by one
+  if (operands_lie_on_chunks(x, weights.operands)) {
+    rest = kLoads * kEach;
+#pragma unroll 1
+    for (int step = 0; step < kSteps; step += kUnroll) {
+      uint4 loaded[kUnroll][kStreams];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const int64_t at = (step + u) * kLanes + slice * 32 + lane;
+#pragma unroll
+        for (int i = 0; i < kStreams; ++i) {
+          loaded[u][i] = uint4{0, 0, 0, 0};
+          if (at < kLoads) loaded[u][i] = load_once(w[i] + at * kEach);
+        }
+      }
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const int64_t at = (step + u) * kLanes + slice * 32 + lane;
+        if (at >= kLoads) continue;
+        float v[kStreams][kEach];
+#pragma unroll
+        for (int i = 0; i < kStreams; ++i) unpack<W>(loaded[u][i], v[i]);
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+          float row[kEach];
+          load_floats<kEach>(x + m * params.ldx + at * kEach, row);
+#pragma unroll
+          for (int i = 0; i < kStreams; ++i) {
+#pragma unroll
+            for (int e = 0; e < kEach; ++e) sums[i][m] += row[e] * v[i][e];
+          }
+        }
+      }
+    }
+  }
+#pragma unroll 1
+  for (int64_t at = rest + slice * 32 + lane; at < params.k; at += kLanes) {
+#pragma unroll
+    for (int i = 0; i < kStreams; ++i) {
+      const float v = to_float(w[i][at]);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) sums[i][m] += to_float(x[m * params.ldx + at]) * v;
+    }
+  }
+
+  __shared__ float parts[kGroups][kSplit][kStreams][kM];
+#pragma unroll
+  for (int i = 0; i < kStreams; ++i) {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int far = 16; far > 0; far /= 2) {
+        sums[i][m] += __shfl_xor_sync(0xffffffffu, sums[i][m], far);
+      }
+      if (lane == 0) parts[group][slice][i][m] = sums[i][m];
+    }
+  }
+  __syncthreads();
+  for (int at = slice * 32 + lane; at < kRows * kM; at += kLanes) {
+    const int row = at % kRows, m = at / kRows;
+    float v[kParts] = {};
+#pragma unroll
+    for (int s = 0; s < kSplit; ++s) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) v[part] += parts[group][s][part * kRows + row][m];
+    }
+    if (first + row < params.n) store_output(epilogue, m, first + row, v);
+  }
+}
+
+// Eight columns of y at a time: x is the tensor core's A, of up to 16 rows, and W its B. The order
+// of K within 32 elements is free as long as both agree: lane t of four takes elements 8t to 8t +
+// 7, which are 16 bytes, for two instructions.
+template <typename T, typename Rows>
+void stream_columns(const Rows& weights, const T* x, const Epilogue& epilogue) {
+  constexpr int64_t kChunks = ceil_div(params.k, 8);
+  constexpr int64_t kLanes = 4 * kSplit;
+  constexpr int kSteps = static_cast<int>(ceil_div(kChunks, kLanes));
+  constexpr int kUnroll = larger(1, smaller(kSteps, kInFlight / kStreams));
+  constexpr int kHalves = kM > 8 ? 2 : 1;  // of the sixteen rows of A
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int group = warp / kSplit, slice = warp % kSplit;
+  const int g = lane / 4, t = lane % 4;
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kGroups + group) * kRows * 8;
+
+  const T* w[kStreams];
+#pragma unroll
+  for (int i = 0; i < kStreams; ++i) {
+    const int64_t column = smaller<int64_t>(first + i % kRows * 8 + g, params.n - 1);
+    w[i] = weights.row(column + i / kRows * params.n);
+  }
+  float sums[kStreams][4] = {};
+  const bool wide = params.k % 8 == 0 && operands_lie_on_chunks(x, weights.operands);
+  const auto chunk = [&](const T* row, int64_t at) -> uint4 {
+    if (wide) return *reinterpret_cast<const uint4*>(row + at * 8);
+    return load_chunk(row + at * 8, params.k - at * 8);
+  };
+#pragma unroll 1
+  for (int step = 0; step < kSteps; step += kUnroll) {
+    uint4 b[kUnroll][kStreams];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t at = (step + u) * kLanes + slice * 4 + t;
+#pragma unroll
+      for (int i = 0; i < kStreams; ++i) {
+        b[u][i] = uint4{0, 0, 0, 0};
+        if (at >= kChunks) continue;
+        b[u][i] = wide ? load_once(w[i] + at * 8) : chunk(w[i], at);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t at = (step + u) * kLanes + slice * 4 + t;
+      uint4 a[2] = {};
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        if (g + half * 8 < kM && at < kChunks) a[half] = chunk(x + (g + half * 8) * params.ldx, at);
+      }
+#pragma unroll
+      for (int i = 0; i < kStreams; ++i) {
+        multiply_add<T>(sums[i], a[0].x, a[1].x, a[0].y, a[1].y, b[u][i].x, b[u][i].y);
+        multiply_add<T>(sums[i], a[0].z, a[1].z, a[0].w, a[1].w, b[u][i].z, b[u][i].w);
+      }
+    }
+  }
+
+  __shared__ float parts[kGroups][kSplit][kStreams][kHalves * 8][8];
+#pragma unroll
+  for (int i = 0; i < kStreams; ++i) {
+#pragma unroll
+    for (int e = 0; e < kHalves * 2; ++e) {
+      parts[group][slice][i][g + e / 2 * 8][t * 2 + e % 2] = sums[i][e];
+    }
+  }
+  __syncthreads();
+  for (int at = slice * 32 + lane; at < kM * kRows * 8; at += 32 * kSplit) {
+    const int m = at / (kRows * 8), column = at % (kRows * 8);
+    float v[kParts] = {};
+#pragma unroll
+    for (int s = 0; s < kSplit; ++s) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        v[part] += parts[group][s][part * kRows + column / 8][m][column % 8];
+      }
+    }
+    if (first + column < params.n) store_output(epilogue, m, first + column, v);
+  }
+}
+
+}  // namespace npusim

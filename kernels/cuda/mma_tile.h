@@ -1,0 +1,147 @@
+// A tile of a product of 16-bit operands on the tensor cores: rows of A by columns of B, K cut into
+// blocks of 64 that pass through a ring of shared memory, filled ahead by asynchronous copies.
+//
+// A `Source` tells where operands lie:
+//   Row a_row(int row)                    what stays the same of a row of the tile
+//   void load_a(Row, int64_t k, unsigned to)   its eight elements from k on, to shared memory
+//   Column b_column(int column)           likewise for B
+//   void load_b(Column, int64_t k, unsigned to)
+// load_b takes eight elements along K of one column, or with kColumnsInside eight columns at one k.
+// A row of 64 elements is eight chunks of 16 bytes; chunk c of row r lies at c ^ (r % 8), so that
+// the eight rows of a matrix are in different banks.
+#pragma once
+#include "kernels/cuda/mma.h"
+
+namespace npusim {
+
+template <typename T, int kTileRows, int kTileColumns, int kWarpsM, int kWarpsN, int kStages,
+          bool kColumnsInside>
+struct Tile {
+  static constexpr int kDepth = 64;
+  static constexpr int kThreads = kWarpsM * kWarpsN * 32;
+  static constexpr int kWarpRows = kTileRows / kWarpsM, kWarpColumns = kTileColumns / kWarpsN;
+  static constexpr int kBlocksM = kWarpRows / 16, kBlocksN = kWarpColumns / 8;
+  static constexpr int kABytes = kTileRows * kDepth * 2, kBBytes = kTileColumns * kDepth * 2;
+  static constexpr int kStageBytes = kABytes + kBBytes;
+  static constexpr int kSharedBytes = kStages * kStageBytes;
+  static_assert(kBlocksN % 2 == 0 && kBlocksM >= 1);
+
+  float sums[kBlocksM][kBlocksN][4];
+
+  // Where block (i, j) of this warp's sums lies in the tile: the lane's first row and column.
+  static int row_of(int i) { return warp() / kWarpsN * kWarpRows + i * 16 + lane() / 4; }
+  static int column_of(int j) { return warp() % kWarpsN * kWarpColumns + j * 8 + lane() % 4 * 2; }
+
+  // Sums K from `begin`, a multiple of kDepth, up to `end`.
+  template <typename Source>
+  void run(const Source& source, int64_t begin, int64_t end, void* shared) {
+    constexpr int kRowsEach = kTileRows * 8 / kThreads;
+    constexpr int kColumnsEach = kColumnsInside ? 1 : kTileColumns * 8 / kThreads;
+    const unsigned base = shared_address(shared);
+    const int blocks = static_cast<int>(ceil_div(end - begin, kDepth));
+    typename Source::Row rows[kRowsEach];
+    typename Source::Column columns[kColumnsEach];
+#pragma unroll
+    for (int i = 0; i < kRowsEach; ++i) rows[i] = source.a_row(row_in(i));
+#pragma unroll
+    for (int i = 0; i < kColumnsEach; ++i) columns[i] = source.b_column(column_in(i));
+#pragma unroll
+    for (int i = 0; i < kBlocksM; ++i) {
+#pragma unroll
+      for (int j = 0; j < kBlocksN; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sums[i][j][e] = 0.0f;
+      }
+    }
+    const auto fill = [&](int block) {
+      if (block < blocks) {
+        const int64_t k = begin + static_cast<int64_t>(block) * kDepth;
+        fill_stage(source, rows, columns, k, base + block % kStages * kStageBytes);
+      }
+      commit_copies();
+    };
+    for (int block = 0; block < kStages - 1; ++block) fill(block);
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block) {
+      wait_copies<kStages - 2>();
+      __syncthreads();
+      fill(block + kStages - 1);
+      multiply_stage(base + block % kStages * kStageBytes);
+    }
+    wait_copies<0>();
+  }
+
+ private:
+  static constexpr int kRowChunks = kColumnsInside ? kTileColumns / 8 : 8;  // of B in memory
+  static_assert(kThreads % 8 == 0 && kThreads % kRowChunks == 0);
+
+  static int lane() { return threadIdx.x % 32; }
+  static int warp() { return threadIdx.x / 32; }
+  static int row_in(int i) { return threadIdx.x / 8 + i * (kThreads / 8); }
+  static int column_in(int i) { return kColumnsInside ? threadIdx.x % kRowChunks * 8 : row_in(i); }
+  static unsigned chunk_at(int row, int chunk) {
+    return row * (kDepth * 2) + ((chunk ^ (row & 7)) << 4);
+  }
+  static unsigned inside_at(int k, int chunk) {
+    return k * (kTileColumns * 2) + ((chunk ^ (k & 7)) << 4);
+  }
+
+  template <typename Source, typename Rows, typename Columns>
+  static void fill_stage(const Source& source, const Rows& rows, const Columns& columns, int64_t k,
+                         unsigned at) {
+    const int chunk = threadIdx.x % 8;
+#pragma unroll
+    for (int i = 0; i < kTileRows * 8 / kThreads; ++i) {
+      source.load_a(rows[i], k + chunk * 8, at + chunk_at(row_in(i), chunk));
+    }
+    at += kABytes;
+    if constexpr (kColumnsInside) {
+      constexpr int kStep = kThreads / kRowChunks;
+#pragma unroll
+      for (int i = 0; i < kDepth / kStep; ++i) {
+        const int row = threadIdx.x / kRowChunks + i * kStep;
+        source.load_b(columns[0], k + row, at + inside_at(row, threadIdx.x % kRowChunks));
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kTileColumns * 8 / kThreads; ++i) {
+        source.load_b(columns[i], k + chunk * 8, at + chunk_at(row_in(i), chunk));
+      }
+    }
+  }
+
+  void multiply_stage(unsigned at) {
+    const int first_row = warp() / kWarpsN * kWarpRows;
+    const int first_column = warp() % kWarpsN * kWarpColumns;
+#pragma unroll
+    for (int step = 0; step < kDepth / 16; ++step) {
+      unsigned a[kBlocksM][4], b[kBlocksN / 2][4];
+#pragma unroll
+      for (int i = 0; i < kBlocksM; ++i) {
+        const int row = first_row + i * 16 + lane() % 16;
+        load_matrices(a[i], at + chunk_at(row, step * 2 + lane() / 16));
+      }
+#pragma unroll
+      for (int j = 0; j < kBlocksN / 2; ++j) {
+        if constexpr (kColumnsInside) {
+          const int chunk = (first_column + j * 16) / 8 + lane() / 16;
+          const int k = step * 16 + lane() % 16;
+          load_matrices_transposed(b[j], at + kABytes + inside_at(k, chunk));
+        } else {
+          const int column = first_column + j * 16 + lane() / 16 * 8 + lane() % 8;
+          load_matrices(b[j], at + kABytes + chunk_at(column, step * 2 + lane() / 8 % 2));
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kBlocksM; ++i) {
+#pragma unroll
+        for (int j = 0; j < kBlocksN; ++j) {
+          multiply_add<T>(sums[i][j], a[i][0], a[i][1], a[i][2], a[i][3], b[j / 2][j % 2 * 2],
+                          b[j / 2][j % 2 * 2 + 1]);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace npusim
