@@ -2,7 +2,8 @@
 //
 // Memory is fastest when it is asked for one run after another, well ahead. So rows of W are taken
 // in groups, a group in blocks short enough for their part of x to stay in the nearest cache: a
-// block of the first row, of the second, … While one is multiplied, the next but one is fetched.
+// block of the first row, of the second, … Meanwhile what comes next is fetched: the row below, or
+// the next block of a row that takes several.
 #pragma once
 
 #include "kernels/cpu/linear_tile.h"
@@ -10,7 +11,6 @@
 namespace npusim::cpu::NPUSIM_ISA {
 
 inline constexpr int64_t kStreamBlock = 2048;  // elements of a row
-inline constexpr int kStreamAhead = 2;         // blocks
 
 // sums[r] += x[r] · w over `n` elements, n < kLanes only at the end of a row.
 template <int R, int U, typename X, typename W>
@@ -62,9 +62,9 @@ template <int R, typename X, typename W>
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) x[r] = tile.x + r * tile.x_row + k;
     for (int c = 0; c < kTileColumns; ++c) {
-      const int later = (c + kStreamAhead) % kTileColumns;
+      const int later = blocks > 1 ? c : (c + 1) % kTileColumns;
       const W* ahead = tile.w[later] + (later > c ? k : k + n);
-      if (later < c && k + n >= tile.k) ahead = tile.soon[later];
+      if (later <= c && k + n >= tile.k) ahead = tile.soon[later];
       Vec* to[R];
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) to[r] = &sums[r * kTileColumns + c];
