@@ -31,12 +31,13 @@ ALLOWED: dict[str, set[str]] = {
     "codegen": {"errors", "files", "ir", "ops", "program", "targets"},
     "compile": {"codegen", "errors", "frontends", "ir", "passes", "program", "targets"},
     "verify": {"compile", "errors", "frontends", "ir", "ops", "program", "runtime"},
+    "verify_quantization": {"errors", "ir", "ops", "passes", "targets", "verify"},
     "demo": {"errors"},
 }
 
 # Heavy or optional packages -> the parts that may import them, and then only when called.
 OPTIONAL: dict[str, set[str]] = {
-    "torch": {"frontends", "ops", "runtime", "verify", "demo", "cli"},
+    "torch": {"frontends", "ops", "runtime", "verify", "verify_quantization", "demo", "cli"},
     "onnx": {"frontends"},
     "tinygrad": {"frontends"},
     "safetensors": {"cli"},

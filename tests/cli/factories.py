@@ -109,3 +109,9 @@ def only_a_model():
 
 
 not_a_function = 3
+
+
+def wide_mlp():
+    """Layers large enough to be quantized."""
+    model = nn.Sequential(nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 64)).eval()
+    return model, (torch.randn(5, 96),)

@@ -46,3 +46,25 @@ def test_bad_input_is_refused(cli: Cli, two_inputs: Compiled, tmp_path: Path) ->
     cli("verify", f"{FACTORIES}:mlp", "--target", "abacus").refused("abacus")
     cli("verify", f"{FACTORIES}:mlp", "--weights", tmp_path / "none").refused("no file")
     cli("verify", f"{FACTORIES}:mlp", "--weights", two_inputs.weights).refused("0.weight")
+
+
+def test_quant_measures_every_layer(cli: Cli) -> None:
+    outcome = cli("verify", f"{FACTORIES}:wide_mlp", "--quant", "int4-g32", "--json")
+    assert outcome.code == 0, outcome.err
+    first, last = outcome.json["quantization"]["layers"]
+    assert first["format"] == "int4-g32" and first["shape"] == [128, 96]
+    assert 18 < first["weight_db"] < 30 and 15 < first["output_db"] < 30
+    assert last["format"] == "int8" and last["output_db"] > 35  # it makes the output
+    text = cli("verify", f"{FACTORIES}:wide_mlp", "--quant", "int8").out
+    assert "2 layers" in text and "dB" in text
+
+
+def test_quant_of_a_model_without_large_layers_is_a_no(cli: Cli) -> None:
+    outcome = cli("verify", f"{FACTORIES}:mlp", "--quant", "int8")
+    assert outcome.code == 1
+    assert "no linear is large enough" in outcome.out
+
+
+def test_what_quant_cannot_measure_is_refused(cli: Cli, tmp_path: Path) -> None:
+    cli("verify", f"{FACTORIES}:wide_mlp", "--quant", "int3").refused("int3", "int4-g32")
+    cli("verify", f"{FACTORIES}:mlp", "--quant", "int8", "--text", tmp_path).refused("folder")

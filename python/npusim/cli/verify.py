@@ -13,7 +13,8 @@ from npusim.cli.artifact import readable
 from npusim.cli.checkpoint import read_checkpoint
 from npusim.cli.factory import FACTORY_HELP, Made, make
 from npusim.cli.progress import progress
-from npusim.errors import ExportError, WeightMismatchError
+from npusim.cli.quality import layer_quality, perplexities
+from npusim.errors import Error, ExportError, WeightMismatchError
 from npusim.ir.graph import Graph
 
 
@@ -31,21 +32,51 @@ from npusim.ir.graph import Graph
     help="Largest difference allowed, relative to the largest magnitude; default: by dtype.",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one a core.")
+@click.option(
+    "--quant",
+    metavar="SCHEME",
+    help="Measure what a quantization of the weights costs instead: int8, int4-g32 …",
+)
+@click.option(
+    "--text",
+    type=click.Path(path_type=Path),
+    help="With --quant and a language model's folder: score this text.",
+)
+@click.option("--tokenizer", type=click.Path(path_type=Path), help="Default: in the folder.")
 def verify(
-    factory: str, target: str, weights: Path | None, tolerance: float | None, threads: int | None
+    factory: str,
+    target: str,
+    weights: Path | None,
+    tolerance: float | None,
+    threads: int | None,
+    quant: str | None,
+    text: Path | None,
+    tokenizer: Path | None,
 ) -> Answer:
     """Compare a model's graph, and the program compiled from it, with PyTorch.
 
     The model needs weights and the example arguments need values. The answer is no when an output
     is out of tolerance; then the first command that diverges is named.
+
+    With --quant, the noise that quantized weights bring into every layer is measured; with --text
+    as well, MODULE:FACTORY is the folder of a language model, and its perplexity is compared.
     """
     with progress("Verifying") as report:
+        if text is not None:
+            if quant is None or not Path(factory).is_dir():
+                raise Error("--text needs --quant and the folder of a language model.")
+            common: dict[str, Any] = {"weights": weights, "tokenizer": tokenizer, "target": target}
+            return perplexities(
+                Path(factory), quant, text, threads=threads, report=report, **common
+            )
         report("building the model")
         made = make(factory)
         state = _state(made, weights)
+        if quant is not None:
+            return layer_quality(made, state, quant, report)
         report("extracting")
         graph = npusim.extract_ir(made.model, made.args, made.kwargs or None, model_name=made.name)
-        common: dict[str, Any] = {
+        common = {
             "state_dict": state,
             "original_model": made.model,
             "test_inputs": made.args,
