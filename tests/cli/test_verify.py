@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.runtime.test_text import SPOKEN, save_tokenizer
+
 from .conftest import FACTORIES, Cli, Compiled
 
 
@@ -63,6 +65,26 @@ def test_quant_of_a_model_without_large_layers_is_a_no(cli: Cli) -> None:
     outcome = cli("verify", f"{FACTORIES}:mlp", "--quant", "int8")
     assert outcome.code == 1
     assert "no linear is large enough" in outcome.out
+
+
+def test_text_is_scored_with_and_without_quantization(cli: Cli, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=512, hidden_size=64, intermediate_size=96, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=512,
+    )  # fmt: skip
+    folder = tmp_path / "model"
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    save_tokenizer(tmp_path)
+    text = tmp_path / "text.txt"
+    text.write_text(SPOKEN, "utf-8")
+    options = ("--text", text, "--tokenizer", tmp_path, "--quant", "int8", "--json")
+    outcome = cli("verify", folder, *options)
+    assert outcome.code == 0, outcome.err
+    found = outcome.json["perplexity"]
+    assert found["before"] > 1
+    assert found["after"] == pytest.approx(found["before"], rel=0.02)
+    assert found["after"] != found["before"]
 
 
 def test_what_quant_cannot_measure_is_refused(cli: Cli, tmp_path: Path) -> None:
