@@ -83,8 +83,8 @@ inline void store_sums(Vec* acc, const DotTile<X, W>& tile) {
   }
 }
 
-// R rows of x by kTileColumns rows of W.
-template <int R, typename X, typename W>
+// R rows of x by kTileColumns rows of W; fetches P of tile.soon meanwhile.
+template <int R, int P, typename X, typename W>
 [[gnu::noinline]] void dot_tile(const DotTile<X, W>& tile) {
   using D = Dots<X, W>;
   constexpr int C = kTileColumns;
@@ -102,10 +102,13 @@ template <int R, typename X, typename W>
       for (int c = 0; c < C; ++c) acc[r * C + c] = D::add(acc[r * C + c], lanes, w[c]);
     }
   };
-  const W* soon = tile.soon[0];
+  const W* soon[P];
+#pragma GCC unroll 4
+  for (int p = 0; p < P; ++p) soon[p] = tile.soon[p];
   int64_t k = 0;
   for (; k + D::kStep <= tile.k; k += D::kStep) {
-    __builtin_prefetch(soon + k, 0, 2);
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p) __builtin_prefetch(soon[p] + k, 0, 2);
     step([](const auto* p) { return D::whole(p); }, k);
   }
   if (k < tile.k) step([n = tile.k - k](const auto* p) { return D::part(p, n); }, k);
@@ -114,7 +117,7 @@ template <int R, typename X, typename W>
 
 template <typename X, typename W, int... R>
 inline void dot_tile(int64_t rows, const DotTile<X, W>& tile, std::integer_sequence<int, R...>) {
-  static constexpr void (*kTiles[])(const DotTile<X, W>&) = {dot_tile<R + 1, X, W>...};
+  static constexpr void (*kTiles[])(const DotTile<X, W>&) = {dot_tile<R + 1, 1, X, W>...};
   kTiles[rows - 1](tile);
 }
 

@@ -125,6 +125,7 @@ void test_shapes(const Isa& isa, std::mt19937& random) {
     test_product(isa, gated(9, 70, 3100, dtype), random);
     test_product(isa, plain(1, 3000, 65, dtype), random);  // many columns of one row
     test_product(isa, gated(2, 900, 600, dtype), random);
+    for (const int64_t m : {1, 2, 5}) test_product(isa, plain(m, 7, 2071, dtype), random);
   }
 }
 
