@@ -134,6 +134,8 @@ constexpr int64_t kSmallest = -9223372036854775807LL - 1;
 constexpr int64_t kLargest = 9223372036854775807LL;
 template <typename C>
 constexpr C kInfinity = __builtin_bit_cast(float, 0x7f800000U);
+template <>
+constexpr int64_t kInfinity<int64_t> = kLargest;
 template <typename C>
 constexpr C kNan = __builtin_bit_cast(float, 0x7fc00000U);
 

@@ -1,17 +1,17 @@
-// The opcodes of ops/scalar.py as functions of the same names, on one float, double or int64_t each.
-// Owns PyTorch's rules for division, remainder, powers and shifts; integers wrap. Tests and
+// The opcodes of ops/scalar.py as functions of the same names, on one float, double or int64_t
+// each. Owns PyTorch's rules for division, remainder, powers and shifts; integers wrap. Tests and
 // comparisons return 0 or 1.
 #pragma once
 #include "kernels/cuda/scalar.h"
 
 namespace npusim::scalar {
 
-#define NPUSIM_REAL(name)          \
-  inline float name(float x) {     \
-    return ::name##f(x);           \
-  }                                \
-  inline double name(double x) {   \
-    return ::name(x);              \
+#define NPUSIM_REAL(name)        \
+  inline float name(float x) {   \
+    return ::name##f(x);         \
+  }                              \
+  inline double name(double x) { \
+    return ::name(x);            \
   }
 NPUSIM_REAL(exp)
 NPUSIM_REAL(exp2)
