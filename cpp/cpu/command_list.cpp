@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cpp/runtime/error.h"
+#include "cpp/runtime/place.h"
 
 namespace npusim::cpu {
 namespace {
@@ -11,19 +12,10 @@ namespace {
 constexpr int64_t kUnitsPerWorker = 8;  // enough to even out workers that are slowed down
 constexpr size_t kParamsAlignment = 8;
 
-// "command 3 (conv1, model.layer1, net.py:12)".
-std::string where(const Program& program, const Method& method, const Command& command) {
-  const NodeInfo& node = program.nodes[command.node];
-  std::string text = "command " + std::to_string(&command - method.commands.data()) + " (";
-  text += std::string(node.name.empty() ? node.op : node.name);
-  if (!node.source.empty()) text += ", " + std::string(node.source);
-  return text + ")";
-}
-
 [[noreturn]] void refuse(const Program& program, const Method& method, const Command& command,
                          const std::string& reason) {
   const Kernel& kernel = program.kernels[command.kernel];
-  throw Error(ErrorCode::kFormat, where(program, method, command) + ": kernel " +
+  throw Error(ErrorCode::kFormat, place_of(program, method, command) + ": kernel " +
                                       std::string(kernel.name) + " refuses it: " + reason);
 }
 
@@ -237,7 +229,7 @@ void CpuCommandList::submit_observed(const std::function<void(size_t)>& after) {
 void CpuCommandList::throw_fault() {
   fault_.seen.store(false);
   const Command& command = method_.commands[fault_.launch];
-  throw Error(ErrorCode::kData, where(*program_, method_, command) + ": " + fault_.what + ": " +
+  throw Error(ErrorCode::kData, place_of(*program_, method_, command) + ": " + fault_.what + ": " +
                                     std::to_string(fault_.value) + ", limit " +
                                     std::to_string(fault_.limit));
 }

@@ -45,6 +45,10 @@ class NullDevice final : public Device {
   void download(std::span<std::byte> to, const Memory& from, int64_t offset) override {
     std::memcpy(to.data(), from.data() + offset, to.size());
   }
+  void copy(Memory& to, int64_t to_offset, const Memory& from, int64_t from_offset,
+            int64_t bytes) override {
+    std::memcpy(to.data() + to_offset, from.data() + from_offset, static_cast<size_t>(bytes));
+  }
   std::unique_ptr<CommandList> encode(std::shared_ptr<const Program>,
                                       const Method& method) override {
     return std::make_unique<NullCommandList>(method.commands.size());

@@ -27,6 +27,9 @@ class Memory {
   virtual ~Memory() = default;
   virtual std::byte* data() const noexcept = 0;  // device address
   virtual int64_t bytes() const noexcept = 0;
+  // Says that other libraries may use the memory from now on, on queues that the device does not
+  // know: it is freed only when nothing on the device runs any more.
+  virtual void lend() noexcept {}
 };
 
 // One method made ready for one device. Not thread-safe; the executor serialises its use.
@@ -49,6 +52,8 @@ struct DeviceOptions {
   int threads = 0;           // workers of a CPU device; 0: one for each core it may use
   bool pin_threads = false;  // fix each worker to a core
   std::string isa;           // instruction set of a CPU device; empty: $NPUSIM_ISA, or the best
+  int ordinal = 0;           // which of several devices, for a CUDA device
+  std::vector<std::string> library_folders = {};  // where else optional libraries may lie
 };
 
 class Device {
@@ -61,8 +66,16 @@ class Device {
   // As allocate, for memory that is used little by little, or never: where the device can do it,
   // what is not touched takes no memory and no time.
   virtual std::shared_ptr<Memory> allocate_growing(int64_t bytes) { return allocate(bytes); }
+  // These three return when the bytes have arrived.
   virtual void upload(Memory& to, int64_t offset, std::span<const std::byte> from) = 0;
   virtual void download(std::span<std::byte> to, const Memory& from, int64_t offset) = 0;
+  virtual void copy(Memory& to, int64_t to_offset, const Memory& from, int64_t from_offset,
+                    int64_t bytes) = 0;
+  // What ties a device to other libraries that use it: its number, the queue its work runs on as
+  // they name it (0: none), and waiting for a queue of theirs.
+  virtual int ordinal() const noexcept { return 0; }
+  virtual uintptr_t stream() const noexcept { return 0; }
+  virtual void wait_for(uintptr_t /*stream*/) {}
   // Throws Error(kVersion) for a kernel this backend lacks (all of them named at once), and
   // Error(kFormat) for a command whose parameters reach outside its operands.
   virtual std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,

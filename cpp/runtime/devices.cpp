@@ -2,6 +2,9 @@
 #include <string>
 
 #include "cpp/cpu/device.h"
+#if defined(__linux__)
+#include "cpp/cuda/device.h"
+#endif
 #include "cpp/null/device.h"
 #include "cpp/runtime/device.h"
 #include "cpp/runtime/error.h"
@@ -16,6 +19,9 @@ struct Backend {
 
 constexpr Backend kBackends[] = {
     {"cpu", cpu::open_device},
+#if defined(__linux__)
+    {"cuda", cuda::open_device},
+#endif
     {"null", null::open_device},
 };
 

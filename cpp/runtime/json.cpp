@@ -162,6 +162,13 @@ int64_t JsonReader::natural() {
   return value;
 }
 
+bool JsonReader::boolean() {
+  const char c = peek();
+  if (c != 't' && c != 'f') refuse("expected true or false");
+  skip_word(c == 't' ? "true" : "false");
+  return c == 't';
+}
+
 void JsonReader::skip() {
   switch (peek()) {
     case '{':

@@ -27,6 +27,7 @@ class JsonReader {
   std::string string();
   // An integer without sign, fraction or exponent; at most 2^63 - 1.
   int64_t natural();
+  bool boolean();
   void skip();  // any value
   void end();   // verifies that only white space is left
 

@@ -1,7 +1,6 @@
 #include "cpp/runtime/state.h"
 
 #include <atomic>
-#include <cstring>
 
 #include "cpp/runtime/error.h"
 
@@ -61,13 +60,7 @@ void State::copy_from(const State& other, uint32_t buffer, int64_t offset, int64
   }
   const int64_t at = place(buffer, offset, bytes);
   if (bytes == 0) return;
-  if (device_->shares_host_memory()) {
-    std::memcpy(memory_->data() + at, other.memory_->data() + at, static_cast<size_t>(bytes));
-    return;
-  }
-  std::vector<std::byte> host(static_cast<size_t>(bytes));
-  device_->download(host, *other.memory_, at);
-  device_->upload(*memory_, at, host);
+  device_->copy(*memory_, at, *other.memory_, at, bytes);
 }
 
 }  // namespace npusim

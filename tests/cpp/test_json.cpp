@@ -30,6 +30,10 @@ void reads_values() {
   check(keys == std::vector<std::string>{"a", "bé\n", "c", "d"}, "keys");
   check(numbers == std::vector<int64_t>{1, 22, 0}, "numbers");
   check(text == "🙂", "a surrogate pair is one character");
+  JsonReader truths("[true, false]", "text");
+  std::vector<bool> values;
+  truths.array([&] { values.push_back(truths.boolean()); });
+  check(values == std::vector<bool>{true, false}, "booleans");
 }
 
 void accepts_what_json_is() {

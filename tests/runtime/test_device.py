@@ -19,7 +19,7 @@ def device() -> npusim.Device:
 
 
 def test_unknown_devices_and_options_are_refused() -> None:
-    with pytest.raises(npusim.DeviceError, match=r"no device tpu.*cpu, null"):
+    with pytest.raises(npusim.DeviceError, match=r"no device tpu.*cpu, .*null"):
         npusim.Device("tpu")
     with pytest.raises(npusim.DeviceError, match=r"instruction set mmx.*usable here"):
         npusim.Device("cpu", isa="mmx")

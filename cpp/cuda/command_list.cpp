@@ -1,0 +1,230 @@
+#include "cpp/cuda/command_list.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpp/runtime/error.h"
+#include "cpp/runtime/place.h"
+
+namespace npusim::cuda {
+namespace {
+
+constexpr size_t kMostArguments = 512;       // what 4 KiB of kernel parameters hold
+constexpr uintptr_t kOperandAlignment = 16;  // kernels move 16 bytes at a time
+
+std::string kernel_place(const Program& program, const Kernel& kernel) {
+  const auto index = &kernel - program.kernels.data();
+  return "kernel " + std::to_string(index) + " (" + std::string(kernel.name) + ")";
+}
+
+}  // namespace
+
+CudaCommandList::CudaCommandList(std::shared_ptr<const Context> context,
+                                 std::shared_ptr<const Program> program, const Method& method,
+                                 std::span<const std::string> folders)
+    : context_(std::move(context)), program_(std::move(program)), method_(method) {
+  const Current current(*context_);
+  load_kernels(folders);
+  lay_out();
+  resolve_launches();
+  reserve();
+  index_uses();
+}
+
+CudaCommandList::~CudaCommandList() = default;
+
+// Loads the code the method uses.
+void CudaCommandList::load_kernels(std::span<const std::string> folders) {
+  kernels_.resize(program_->kernels.size());
+  std::string lacking;
+  for (const Command& command : method_.commands) {
+    const Kernel& kernel = program_->kernels[command.kernel];
+    if (kernel.image.empty() && lacking.find(kernel.name) == lacking.npos) {
+      lacking += (lacking.empty() ? "" : ", ") + std::string(kernel.name);
+    }
+  }
+  if (!lacking.empty()) {
+    throw Error(ErrorCode::kVersion, "the program was compiled for target " +
+                                         std::string(program_->target) +
+                                         " and has no CUDA code for: " + lacking +
+                                         ". Compile the model with target='cuda'.");
+  }
+  std::vector<bool> loaded(kernels_.size(), false);
+  for (const Command& command : method_.commands) {
+    if (loaded[command.kernel]) continue;
+    loaded[command.kernel] = true;
+    Code& code = kernels_[command.kernel];
+    const Kernel& kernel = program_->kernels[command.kernel];
+    const std::string what = kernel_place(*program_, kernel);
+    code.image = parse_image(kernel.image, what);
+    if (code.image.launches.empty()) continue;  // nothing to compute
+    code.module = std::make_unique<Module>(context_, code.image, folders, what);
+  }
+}
+
+// Gives every command its arguments: operands, scratch, failure.
+void CudaCommandList::lay_out() {
+  size_t launch = 0, argument = 0;
+  for (const Command& command : method_.commands) {
+    const Image& image = kernels_[command.kernel].image;
+    Step step{.first_launch = launch,
+              .last_launch = launch + image.launches.size(),
+              .first_argument = argument,
+              .arguments = command.operands.size() + (image.scratch > 0 ? 1 : 0) + image.failure,
+              .failure = image.failure ? failure_count_++ : kNone};
+    if (step.arguments > kMostArguments) {
+      throw Error(ErrorCode::kFormat,
+                  place_of(*program_, method_, command) + ": it has too many operands");
+    }
+    launch = step.last_launch;
+    argument += step.arguments;
+    steps_.push_back(step);
+  }
+  arguments_.assign(argument, nullptr);
+  for (std::byte*& address : arguments_) slots_.push_back(&address);
+}
+
+void CudaCommandList::resolve_launches() {
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const Code& code = kernels_[method_.commands[i].kernel];
+    for (const ImageLaunch& launch : code.image.launches) {
+      launches_.push_back({.function = code.module->function(launch, steps_[i].arguments),
+                           .grid = {launch.grid[0], launch.grid[1], launch.grid[2]},
+                           .block = {launch.block[0], launch.block[1], launch.block[2]},
+                           .shared = launch.shared,
+                           .params = slots_.data() + steps_[i].first_argument});
+    }
+  }
+}
+
+// Commands run one after another, so one scratch serves all; each has a failure of its own.
+void CudaCommandList::reserve() {
+  int64_t most = 0;
+  for (const Code& code : kernels_) most = std::max(most, code.image.scratch);
+  if (most > 0) scratch_ = std::make_unique<CudaMemory>(context_, most);
+  if (failure_count_ > 0) {
+    const size_t bytes = failure_count_ * sizeof(Failure);
+    failures_ = std::make_unique<CudaMemory>(context_, static_cast<int64_t>(bytes));
+    seen_failures_ = std::make_unique<PinnedMemory>(context_, bytes);
+  }
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const Command& command = method_.commands[i];
+    size_t argument = steps_[i].first_argument + command.operands.size();
+    if (kernels_[command.kernel].image.scratch > 0) arguments_[argument++] = scratch_->data();
+    if (steps_[i].failure != kNone) {
+      arguments_[argument] = failures_->data() + steps_[i].failure * sizeof(Failure);
+    }
+  }
+}
+
+// Lists, for every buffer, the arguments to patch when it moves.
+void CudaCommandList::index_uses() {
+  const size_t buffers = program_->buffers.size();
+  bound_.assign(buffers, nullptr);
+  first_use_.assign(buffers + 1, 0);
+  for (const Command& command : method_.commands) {
+    for (const Operand& operand : command.operands) ++first_use_[operand.buffer + 1];
+  }
+  for (size_t i = 0; i < buffers; ++i) first_use_[i + 1] += first_use_[i];
+  uses_.resize(first_use_.back());
+  std::vector<size_t> next(first_use_.begin(), first_use_.end() - 1);
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    size_t argument = steps_[i].first_argument;
+    for (const Operand& operand : method_.commands[i].operands) {
+      uses_[next[operand.buffer]++] = {i, argument++, operand.offset};
+    }
+  }
+  moved_.reserve(steps_.size());
+}
+
+void CudaCommandList::bind(uint32_t buffer, std::byte* address) {
+  if (bound_[buffer] == address) return;
+  if (reinterpret_cast<uintptr_t>(address) % kOperandAlignment != 0) {
+    throw Error(ErrorCode::kInput, "buffer " + std::to_string(buffer) + " (" +
+                                       std::string(program_->buffers[buffer].name) +
+                                       ") does not lie at a multiple of 16 bytes; copy it");
+  }
+  bound_[buffer] = address;
+  for (size_t i = first_use_[buffer]; i < first_use_[buffer + 1]; ++i) {
+    const Use& use = uses_[i];
+    arguments_[use.argument] = address + use.offset;
+    if (graph_ == nullptr || steps_[use.step].moved) continue;
+    steps_[use.step].moved = true;
+    moved_.push_back(use.step);
+  }
+}
+
+void CudaCommandList::submit() {
+  if (launches_.empty()) return;
+  const Current current(*context_);
+  if (launches_.size() == 1) {
+    for (const Step& step : steps_) launch(step);
+  } else {
+    refresh_graph();
+    graph_->launch();
+  }
+  read_failures();
+  for (size_t i = 0; i < steps_.size() && failure_count_ > 0; ++i) throw_failure(i);
+}
+
+void CudaCommandList::submit_observed(const std::function<void(size_t)>& after) {
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    {
+      const Current current(*context_);
+      launch(steps_[i]);
+      read_failures();
+      throw_failure(i);
+    }
+    after(i);
+  }
+}
+
+void CudaCommandList::launch(const Step& step) {
+  const Driver& driver = context_->driver();
+  for (size_t i = step.first_launch; i < step.last_launch; ++i) {
+    const KernelLaunch& it = launches_[i];
+    driver.check(driver.launch_kernel(it.function, it.grid[0], it.grid[1], it.grid[2], it.block[0],
+                                      it.block[1], it.block[2], it.shared, context_->stream(),
+                                      it.params, nullptr),
+                 "start a kernel");
+  }
+}
+
+void CudaCommandList::refresh_graph() {
+  if (graph_ == nullptr) graph_ = std::make_unique<Graph>(context_, launches_);
+  for (const size_t index : moved_) {
+    Step& step = steps_[index];
+    for (size_t i = step.first_launch; i < step.last_launch; ++i) graph_->update(i, launches_[i]);
+    step.moved = false;
+  }
+  moved_.clear();
+}
+
+// Waits for the device; the failures are those of the work just done.
+void CudaCommandList::read_failures() {
+  const Driver& driver = context_->driver();
+  if (failure_count_ > 0) {
+    driver.check(driver.copy_to_host(seen_failures_->data(), address_of(failures_->data()),
+                                     failure_count_ * sizeof(Failure), context_->stream()),
+                 "read what kernels report");
+  }
+  context_->synchronize();
+}
+
+void CudaCommandList::throw_failure(size_t index) {
+  if (steps_[index].failure == kNone) return;
+  Failure failure;
+  std::memcpy(&failure, seen_failures_->data() + steps_[index].failure * sizeof failure,
+              sizeof failure);
+  if (failure.code == 0) return;
+  const Driver& driver = context_->driver();
+  driver.check(driver.memset_async(address_of(failures_->data()), 0,
+                                   failure_count_ * sizeof failure, context_->stream()),
+               "clear what kernels report");
+  context_->synchronize();
+  throw Error(ErrorCode::kData, place_of(*program_, method_, method_.commands[index]) +
+                                    ": a value is out of range: " + std::to_string(failure.value) +
+                                    ", limit " + std::to_string(failure.limit));
+}
+
+}  // namespace npusim::cuda

@@ -1,0 +1,88 @@
+// A method made ready for a CUDA device: code loaded, geometry checked, operand pointers laid out
+// in one array that bind() patches. A method of several launches is replayed as one graph; where a
+// binding changed, the graph's launches are given their new arguments first.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cpp/cuda/context.h"
+#include "cpp/cuda/graph.h"
+#include "cpp/cuda/memory.h"
+#include "cpp/cuda/module.h"
+#include "cpp/runtime/device.h"
+#include "cpp/runtime/program.h"
+
+namespace npusim::cuda {
+
+class CudaCommandList final : public CommandList {
+ public:
+  // Throws as Device::encode does, and as Module.
+  CudaCommandList(std::shared_ptr<const Context> context, std::shared_ptr<const Program> program,
+                  const Method& method, std::span<const std::string> folders);
+  ~CudaCommandList() override;
+
+  void bind(uint32_t buffer, std::byte* address) override;
+  void submit() override;
+  void submit_observed(const std::function<void(size_t)>& after) override;
+
+ private:
+  // What a kernel writes when it met a value it cannot serve: abi of kernels/cuda.
+  struct Failure {
+    int32_t code;  // 0: none
+    int32_t padding;
+    int64_t value, limit;
+    int64_t reserved;  // one failure every 32 bytes
+  };
+  // A command: its launches, and its arguments in arguments_.
+  struct Step {
+    size_t first_launch, last_launch;
+    size_t first_argument, arguments;
+    size_t failure;  // in the failures, or kNone
+    bool moved = false;
+  };
+  struct Use {
+    size_t step;
+    size_t argument;  // in arguments_
+    int64_t offset;
+  };
+  struct Code {
+    std::unique_ptr<Module> module;
+    Image image;
+  };
+  static constexpr size_t kNone = SIZE_MAX;
+
+  void load_kernels(std::span<const std::string> folders);
+  void lay_out();
+  void resolve_launches();
+  void reserve();
+  void index_uses();
+  void launch(const Step& step);
+  void refresh_graph();
+  void read_failures();
+  void throw_failure(size_t step);
+
+  std::shared_ptr<const Context> context_;
+  std::shared_ptr<const Program> program_;
+  const Method& method_;
+  std::vector<Code> kernels_;  // by Program::kernels index; empty where the method calls it not
+  std::vector<Step> steps_;    // by command
+  std::vector<KernelLaunch> launches_;
+  std::vector<std::byte*> arguments_;  // device addresses
+  std::vector<void*> slots_;           // the address of each argument, as the driver wants it
+  std::vector<std::byte*> bound_;      // by buffer
+  std::vector<size_t> first_use_;      // in uses_, by buffer; one entry more
+  std::vector<Use> uses_;
+  std::vector<size_t> moved_;  // steps whose arguments the graph does not have yet
+  std::unique_ptr<CudaMemory> scratch_, failures_;
+  std::unique_ptr<PinnedMemory> seen_failures_;
+  size_t failure_count_ = 0;
+  std::unique_ptr<Graph> graph_;  // null until the first submission
+};
+
+}  // namespace npusim::cuda

@@ -1,0 +1,81 @@
+#include "cpp/cuda/device.h"
+
+#include <string>
+#include <vector>
+
+#include "cpp/cuda/command_list.h"
+#include "cpp/cuda/context.h"
+#include "cpp/cuda/memory.h"
+#include "cpp/cuda/staging.h"
+#include "cpp/runtime/error.h"
+
+namespace npusim::cuda {
+namespace {
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(std::shared_ptr<const Context> context, std::vector<std::string> folders)
+      : context_(std::move(context)), staging_(context_), folders_(std::move(folders)) {}
+
+  std::string_view name() const noexcept override { return "cuda"; }
+  bool shares_host_memory() const noexcept override { return false; }
+  int ordinal() const noexcept override { return context_->ordinal(); }
+  uintptr_t stream() const noexcept override {
+    return reinterpret_cast<uintptr_t>(context_->stream());
+  }
+
+  std::string description() const override {
+    const int64_t mebibytes = context_->total_memory() >> 20;
+    return context_->name() + ", " + context_->arch() + ", " + std::to_string(mebibytes) +
+           " MiB, driver for CUDA " + version_text(context_->driver().version);
+  }
+
+  std::shared_ptr<Memory> allocate(int64_t bytes) override {
+    return std::make_shared<CudaMemory>(context_, bytes);
+  }
+
+  void upload(Memory& to, int64_t offset, std::span<const std::byte> from) override {
+    staging_.upload(address_of(to.data() + offset), from);
+  }
+
+  void download(std::span<std::byte> to, const Memory& from, int64_t offset) override {
+    staging_.download(to, address_of(from.data() + offset));
+  }
+
+  void copy(Memory& to, int64_t to_offset, const Memory& from, int64_t from_offset,
+            int64_t bytes) override {
+    const Driver& driver = context_->driver();
+    const Current current(*context_);
+    driver.check(driver.copy_on_device(address_of(to.data() + to_offset),
+                                       address_of(from.data() + from_offset),
+                                       static_cast<size_t>(bytes), context_->stream()),
+                 "copy on the device");
+    context_->synchronize();
+  }
+
+  void wait_for(uintptr_t stream) override {
+    const Current current(*context_);
+    context_->driver().check(
+        context_->driver().stream_synchronize(reinterpret_cast<StreamHandle>(stream)),
+        "wait for another library's work");
+  }
+
+  std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,
+                                      const Method& method) override {
+    return std::make_unique<CudaCommandList>(context_, std::move(program), method, folders_);
+  }
+
+ private:
+  std::shared_ptr<const Context> context_;
+  Staging staging_;
+  std::vector<std::string> folders_;
+};
+
+}  // namespace
+
+std::shared_ptr<Device> open_device(const DeviceOptions& options) {
+  return std::make_shared<CudaDevice>(std::make_shared<const Context>(options.ordinal),
+                                      options.library_folders);
+}
+
+}  // namespace npusim::cuda

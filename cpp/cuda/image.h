@@ -1,0 +1,46 @@
+// The device code of one kernel as a .npubin holds it (docs/npubin.md, "CUDA images"): launches
+// with their geometry, a cubin, and the source to compile on another architecture.
+//
+// The header is hostile until parsed. The code is not checked, and cannot be: it is trusted as far
+// as a shared library would be.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace npusim::cuda {
+
+struct ImageLaunch {
+  std::string entry;
+  unsigned grid[3];
+  unsigned block[3];
+  unsigned shared;  // dynamic shared memory, in bytes
+};
+
+struct Image {
+  std::string arch;  // of the cubin: "sm_90"
+  std::vector<ImageLaunch> launches;
+  int64_t scratch = 0;
+  bool failure = false;
+  std::vector<std::string> options;   // for the compiler, besides the architecture
+  std::span<const std::byte> cubin;   // may be empty when there is a source
+  std::span<const std::byte> source;  // zlib-compressed; may be empty when there is a cubin
+};
+
+// Parses and validates; the spans point into `bytes`. `what` names the image in messages. Throws
+// Error(kFormat).
+Image parse_image(std::span<const std::byte> bytes, const std::string& what);
+
+// Whether a cubin of architecture `arch` runs on a device of this compute capability: the same
+// major number and no newer minor one; with a suffix ("sm_90a"), the very same.
+bool runs_on(std::string_view arch, int major, int minor);
+
+// Whether the bytes are a CUDA ELF file whose tables lie inside it: the driver is not told the
+// size.
+bool is_cubin(std::span<const std::byte> bytes);
+
+}  // namespace npusim::cuda

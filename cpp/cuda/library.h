@@ -1,0 +1,26 @@
+// Finding libraries that are used when they are there, such as NVRTC.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace npusim::cuda {
+
+struct Library {
+  void* handle;
+  std::string path;
+};
+
+// Opens the first of `names` (sonames, the preferred one first) that is found, looking in this
+// order: what the process has loaded already; the folder in $NPUSIM_CUDA_PATH; `folders` (Python
+// names those of its packages); the toolkit in $CUDA_PATH or $CUDA_HOME; where the system looks.
+// The library stays open. Nothing when there is none.
+std::optional<Library> find_library(std::span<const std::string> names,
+                                    std::span<const std::string> folders);
+
+// The file of an open library.
+std::string library_path(void* handle);
+
+}  // namespace npusim::cuda

@@ -1,0 +1,52 @@
+// Memory of a CUDA device.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "cpp/cuda/context.h"
+#include "cpp/runtime/device.h"
+
+namespace npusim::cuda {
+
+class CudaMemory final : public Memory {
+ public:
+  // Zeroed, 256-byte aligned, and ready when this returns. Throws Error(kDevice) when the device
+  // has not that much.
+  CudaMemory(std::shared_ptr<const Context> context, int64_t bytes);
+  ~CudaMemory() override;
+  CudaMemory(const CudaMemory&) = delete;
+  CudaMemory& operator=(const CudaMemory&) = delete;
+
+  std::byte* data() const noexcept override { return reinterpret_cast<std::byte*>(address_); }
+  int64_t bytes() const noexcept override { return bytes_; }
+  void lend() noexcept override { lent_ = true; }
+
+ private:
+  std::shared_ptr<const Context> context_;
+  DeviceAddress address_ = 0;
+  int64_t bytes_;
+  std::atomic<bool> lent_{false};
+};
+
+// Pinned memory of the host: what the device copies from and to without the driver's help.
+class PinnedMemory {
+ public:
+  // Throws Error(kDevice). The context must be current.
+  PinnedMemory(std::shared_ptr<const Context> context, size_t bytes);
+  ~PinnedMemory();
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+
+  std::byte* data() const noexcept { return static_cast<std::byte*>(data_); }
+
+ private:
+  std::shared_ptr<const Context> context_;
+  void* data_ = nullptr;
+};
+
+inline DeviceAddress address_of(const std::byte* data) {
+  return reinterpret_cast<DeviceAddress>(data);
+}
+
+}  // namespace npusim::cuda

@@ -1,0 +1,145 @@
+#include "cpp/cuda/staging.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+namespace npusim::cuda {
+namespace {
+
+constexpr size_t kChunk = size_t{4} << 20;
+constexpr size_t kMostLanes = 6;
+constexpr size_t kChunksPerLane = 4;  // of a copy, before another lane is worth its thread
+
+}  // namespace
+
+// One copy, shared by the lanes that work on it.
+struct Staging::Copy {
+  DeviceAddress device;
+  std::byte* host;  // read only when `up`
+  size_t bytes;
+  bool up;
+  std::atomic<size_t> next{0};  // the chunk that nobody has taken yet
+  std::atomic<Result> failed{kSuccess};
+
+  size_t chunks() const { return (bytes + kChunk - 1) / kChunk; }
+  size_t size(size_t chunk) const { return std::min(kChunk, bytes - chunk * kChunk); }
+  std::byte* host_at(size_t chunk) const { return host + chunk * kChunk; }
+  DeviceAddress device_at(size_t chunk) const { return device + chunk * kChunk; }
+  bool take(size_t& chunk) {
+    chunk = next.fetch_add(1);
+    return chunk < chunks() && failed.load() == kSuccess;
+  }
+  bool holds(Result result) {
+    if (result != kSuccess) failed.store(result);
+    return result == kSuccess;
+  }
+};
+
+// Two pinned chunks, and what tells when the device is done with each.
+class Staging::Lane {
+ public:
+  explicit Lane(const std::shared_ptr<const Context>& context)
+      : context_(*context), memory_(context, 2 * kChunk) {
+    const Driver& driver = context_.driver();
+    for (EventHandle& event : events_) {
+      driver.check(driver.event_create(&event, kEventWithoutTiming), "make an event");
+    }
+  }
+  ~Lane() {
+    for (EventHandle event : events_) {
+      if (event != nullptr) context_.driver().event_destroy(event);
+    }
+  }
+
+  void work(Copy& copy) {
+    const Current current(context_);
+    if (copy.up) {
+      send(copy);
+    } else {
+      receive(copy);
+    }
+  }
+
+ private:
+  std::byte* slot(size_t index) const { return memory_.data() + index * kChunk; }
+
+  void send(Copy& copy) {
+    const Driver& driver = context_.driver();
+    size_t index = 0;
+    for (size_t chunk; copy.take(chunk); index ^= 1) {
+      if (!copy.holds(driver.event_synchronize(events_[index]))) return;
+      std::memcpy(slot(index), copy.host_at(chunk), copy.size(chunk));
+      const bool queued = copy.holds(driver.copy_to_device(copy.device_at(chunk), slot(index),
+                                                           copy.size(chunk), context_.stream())) &&
+                          copy.holds(driver.event_record(events_[index], context_.stream()));
+      if (!queued) return;
+    }
+  }
+
+  // Takes a chunk out of its slot while the next one is on its way to the other.
+  void receive(Copy& copy) {
+    const Driver& driver = context_.driver();
+    size_t index = 0, waiting = 0;
+    bool waits = false;
+    const auto empty = [&] {
+      if (!waits || !copy.holds(driver.event_synchronize(events_[index ^ 1]))) return;
+      std::memcpy(copy.host_at(waiting), slot(index ^ 1), copy.size(waiting));
+    };
+    for (size_t chunk; copy.take(chunk); index ^= 1) {
+      const bool queued = copy.holds(driver.copy_to_host(slot(index), copy.device_at(chunk),
+                                                         copy.size(chunk), context_.stream())) &&
+                          copy.holds(driver.event_record(events_[index], context_.stream()));
+      if (!queued) return;
+      empty();
+      waiting = chunk;
+      waits = true;
+    }
+    empty();
+  }
+
+  const Context& context_;
+  PinnedMemory memory_;
+  EventHandle events_[2] = {};
+};
+
+Staging::Staging(std::shared_ptr<const Context> context) : context_(std::move(context)) {}
+
+Staging::~Staging() {
+  const Current current(*context_);
+  lanes_.clear();
+}
+
+void Staging::upload(DeviceAddress to, std::span<const std::byte> from) {
+  if (from.empty()) return;
+  Copy copy{
+      .device = to, .host = const_cast<std::byte*>(from.data()), .bytes = from.size(), .up = true};
+  run(copy);
+}
+
+void Staging::download(std::span<std::byte> to, DeviceAddress from) {
+  if (to.empty()) return;
+  Copy copy{.device = from, .host = to.data(), .bytes = to.size(), .up = false};
+  run(copy);
+}
+
+void Staging::run(Copy& copy) {
+  const std::lock_guard<std::mutex> locked(turn_);
+  const size_t cores = std::max<size_t>(std::thread::hardware_concurrency(), 1);
+  const size_t wanted =
+      std::clamp<size_t>(copy.chunks() / kChunksPerLane, 1, std::min(kMostLanes, cores));
+  const Current current(*context_);
+  while (lanes_.size() < wanted) lanes_.push_back(std::make_unique<Lane>(context_));
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < wanted; ++i) {
+    threads.emplace_back([&copy, lane = lanes_[i].get()] { lane->work(copy); });
+  }
+  lanes_[0]->work(copy);
+  for (std::thread& thread : threads) thread.join();
+  const char* what = copy.up ? "copy to the device" : "copy from the device";
+  const Driver& driver = context_->driver();
+  driver.check(copy.failed.load(), what);
+  driver.check(driver.stream_synchronize(context_->stream()), what);
+}
+
+}  // namespace npusim::cuda
