@@ -169,7 +169,8 @@ class _Llama:
         import llama_cpp
 
         self.api = llama_cpp
-        llama_cpp.llama_log_set(llama_cpp.llama_log_callback(lambda *_: None), None)
+        self.silence = llama_cpp.llama_log_callback(lambda *_: None)  # kept: C holds it
+        llama_cpp.llama_log_set(self.silence, None)
         llama_cpp.llama_backend_init()
         self.model = llama_cpp.llama_model_load_from_file(
             str(path).encode(), llama_cpp.llama_model_default_params()
@@ -203,7 +204,9 @@ class _Llama:
 
 
 class _Torch:
-    def __init__(self, folder: Path, threads: int, compiled: bool) -> None:
+    def __init__(
+        self, folder: Path, threads: int, compiled: bool = False, dtype: str = "bfloat16"
+    ) -> None:
         import torch
         import transformers
 
@@ -211,7 +214,7 @@ class _Torch:
         torch.set_grad_enabled(False)
         self.torch, self.transformers = torch, transformers
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.bfloat16
+            folder, dtype=getattr(torch, dtype)
         ).eval()
         self.forward = torch.compile(self.model.forward) if compiled else self.model.forward
         self.cache: Any = None
@@ -280,8 +283,8 @@ PEERS: dict[str, Peer] = {
     "llama.cpp bf16": _llama("BF16"),
     "llama.cpp Q8_0": _llama("Q8_0"),
     "llama.cpp Q4_0": _llama("Q4_0"),
-    "torch eager bf16": Peer("torch", lambda f, t: _Torch(f, t, False)),
-    "torch.compile bf16": Peer("torch", lambda f, t: _Torch(f, t, True)),
+    "torch eager bf16": Peer("torch", lambda f, t: _Torch(f, t)),
+    "torch.compile bf16": Peer("torch", lambda f, t: _Torch(f, t, compiled=True)),
     "openvino bf16": Peer("openvino", _OpenVino, _prepare_openvino, decodes=False),
 }
 
@@ -322,6 +325,6 @@ def _error(logits: np.ndarray | None, path: Path) -> float | None:
 
 
 def write_expected(folder: Path) -> None:
-    """Writes the logits of torch eager in bfloat16 behind the prompt."""
+    """Writes the logits behind the prompt, computed in float32 from the same weights."""
     prompt = np.random.default_rng(0).integers(10, VOCAB, CHUNK).tolist()
-    np.save(folder / "expected.npy", _Torch(folder, 2, compiled=False).prefill(prompt))
+    np.save(folder / "expected.npy", _Torch(folder, 2, dtype="float32").prefill(prompt))
