@@ -1,10 +1,12 @@
 // y = act(x · Wᵀ + bias + residual), and its gated form, over weights that `quantize` wrote: rows
 // of int8 or int4 codes with scales, in one to four segments.
 //
-// Rows of x become int16 and are multiplied with the codes as integers. Whatever is computed
-// depends on the command alone, not on how tasks are cut or by whom they are run.
+// Few rows of x become int16 and are multiplied with the codes as integers; for many, rows of the
+// weight become numbers. Whatever is computed depends on the command alone, not on how tasks are
+// cut or by whom they are run.
 #include "kernels/cpu/linear_finish.h"
 #include "kernels/cpu/quantized_dot.h"
+#include "kernels/cpu/quantized_many.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
 namespace {
@@ -13,14 +15,26 @@ using Params = abi::QuantizedLinearParams;
 
 constexpr int64_t kTaskBytes = int64_t{1} << 18;  // of codes: x is quantized again for each task
 constexpr int64_t kTaskColumns = 1024;
+constexpr int64_t kManyColumns = 32;  // of a task of many rows: rows of W that are decoded at once
+constexpr int64_t kManyRows = 126;    // rows of x that share the decoding
+constexpr int64_t kBlockK = 1536;     // columns of K that are decoded at once
 constexpr int64_t kFetchAhead = int64_t{1} << 15;  // bytes, at least: whole tiles
 
 QuantizedLayout layout_of(const Params& p, int64_t rows) {
   return {p.format, rows, p.k, p.group};
 }
 
+bool has_few_rows(const Params& p) {
+  return p.m <= kFewRows;
+}
+// Whether the rows of the weight become bfloat16, and x is multiplied where it lies.
+bool in_bfloat16(const Params& p) {
+  return kDotsBfloat16 && p.x_dtype == static_cast<int32_t>(abi::DType::kBfloat16);
+}
+
 // Columns of a task: whole vectors.
 int64_t columns_per_task(const Params& p) {
+  if (!has_few_rows(p)) return kManyColumns;
   const int64_t column_bytes = std::max<int64_t>(1, layout_of(p, 0).codes * weight_rows(p));
   return std::clamp<int64_t>(kTaskBytes / column_bytes / 16 * 16, 16, kTaskColumns);
 }
@@ -32,18 +46,25 @@ int64_t tasks(const void* params, int64_t) {
 
 struct Scratch {
   Arena arena;
-  QuantizedRows x;
-  float* products;
+  int64_t rows;  // of x at a time
   CellSums sums;
   int64_t *y_rows, *r_rows;
+  QuantizedRows x;  // few rows
+  float* products;
+  int64_t depth;  // many rows: how far apart rows of `decoded` and `widened` are
+  float *decoded, *widened;
 
   Scratch(const Params& p, void* base)
       : arena(base),
-        x(layout_of(p, 0), std::min(p.m, kFewRows), arena),
+        rows(std::min(p.m, has_few_rows(p) ? kFewRows : kManyRows)),
+        sums(arena, rows, columns_per_task(p), weight_rows(p)),
+        y_rows(arena.take<int64_t>(rows)),
+        r_rows(arena.take<int64_t>(rows)),
+        x(layout_of(p, 0), has_few_rows(p) ? rows : 0, arena),
         products(arena.take<float>(kDotBatch * kDotColumns * x.group_stride + kLanes)),
-        sums(arena, std::min(p.m, kFewRows), columns_per_task(p), weight_rows(p)),
-        y_rows(arena.take<int64_t>(kFewRows)),
-        r_rows(arena.take<int64_t>(kFewRows)) {}
+        depth(std::min(kBlockK, x.k)),
+        decoded(arena.take<float>(has_few_rows(p) ? 0 : kManyColumns * depth)),
+        widened(arena.take<float>(has_few_rows(p) || p.x_dtype == 0 ? 0 : rows * depth)) {}
 };
 
 int64_t scratch(const void* params) {
@@ -99,6 +120,56 @@ void multiply(const Params& p, const Weight& weight, const Scratch& s, int64_t r
   }
 }
 
+// x from element k on, in rows of T: where it lies, or widened in scratch.
+template <typename T>
+const T* rows_of_x(const Params& p, const void* x, int64_t row, int64_t rows, int64_t k,
+                   int64_t depth, const Scratch& s, int64_t* stride) {
+  *stride = p.ldx;
+  if (p.x_dtype == 0 || in_bfloat16(p)) return static_cast<const T*>(x) + row * p.ldx + k;
+  if constexpr (std::is_same_v<T, float>) {
+    with_float_type(p.x_dtype, [&]<typename X>(X) {
+      for (int64_t r = 0; r < rows; ++r) {
+        const X* from = static_cast<const X*>(x) + (row + r) * p.ldx + k;
+        for (int64_t i = 0; i < depth; i += kLanes) {
+          store_lanes(s.widened + r * s.depth + i, load_lanes(from + i, depth - i), depth - i);
+        }
+      }
+    });
+  }
+  *stride = s.depth;
+  return reinterpret_cast<const T*>(s.widened);
+}
+
+// The sums of rows [row, row + rows) of x by rows [first, first + columns) of W.
+template <typename T>
+void multiply_many(const Params& p, const Weight& weight, const Scratch& s, const void* x,
+                   int64_t row, int64_t rows, int64_t first, int64_t columns) {
+  T* decoded = reinterpret_cast<T*>(s.decoded);
+  for (int64_t k = 0; k == 0 || k < p.k; k += kBlockK) {
+    const int64_t depth = std::min(kBlockK, p.k - k), stored = std::min(kBlockK, s.x.k - k);
+    int64_t x_row;
+    const T* from = rows_of_x<T>(p, x, row, rows, k, depth, s, &x_row);
+    for (int64_t part = 0; part < weight_rows(p); ++part) {
+      for (int64_t c = 0; c < columns; ++c) {
+        const QuantizedRow w = weight.row(part * p.n + first + c);
+        T* to = decoded + c * s.depth;
+        if (p.format == kInt8) {
+          decode_int8(w, k, stored, to);
+        } else {
+          decode_int4(w, p.format == kInt4Asymmetric, p.group, k, stored, to);
+        }
+      }
+      multiply_decoded(from, x_row, rows, decoded, s.depth, columns, depth, k > 0, s.sums, part);
+    }
+  }
+  for (int64_t part = 0; p.format == kInt8 && part < weight_rows(p); ++part) {
+    for (int64_t c = 0; c < columns; ++c) {
+      const float scale = *weight.row(part * p.n + first + c).scale;
+      for (int64_t r = 0; r < rows; ++r) *s.sums.at(part, r, c) *= scale;
+    }
+  }
+}
+
 void run(const KernelCall& call) {
   const auto& p = *static_cast<const Params*>(call.params);
   const Scratch s(p, call.scratch);
@@ -106,21 +177,29 @@ void run(const KernelCall& call) {
   Output out = make_output(p, call.operands, p.n, static_cast<size_t>(p.segments));
   out.y_rows = s.y_rows;
   out.r_rows = s.r_rows;
-  for (int64_t row = 0; row < p.m; row += kFewRows) {
-    const int64_t rows = std::min(kFewRows, p.m - row);
-    for (int64_t r = 0; r < rows; ++r) {
-      s.y_rows[r] = (row + r) * p.ldy;
-      s.r_rows[r] = p.residual ? (row + r) * p.ldr : 0;
-    }
+  const void* x = call.operands[0];
+  if (has_few_rows(p)) {
     with_float_type(p.x_dtype, [&]<typename X>(X) {
-      const X* x = static_cast<const X*>(call.operands[0]) + row * p.ldx;
-      quantize_rows(x, p.ldx, p.k, rows, p.format, s.x);
+      quantize_rows(static_cast<const X*>(x), p.ldx, p.k, p.m, p.format, s.x);
     });
-    for (int64_t task = call.begin; task < call.end; ++task) {
-      const int64_t span = columns_per_task(p), first = task * span;
-      const int64_t columns = std::min(span, p.n - first);
-      for (int64_t part = 0; part < weight_rows(p); ++part) {
-        multiply(p, weight, s, rows, part, first, columns);
+  }
+  const int64_t span = columns_per_task(p);
+  for (int64_t first = call.begin * span; first < std::min(call.end * span, p.n); first += span) {
+    const int64_t columns = std::min(span, p.n - first);
+    for (int64_t row = 0; row < p.m; row += s.rows) {
+      const int64_t rows = std::min(s.rows, p.m - row);
+      if (has_few_rows(p)) {
+        for (int64_t part = 0; part < weight_rows(p); ++part) {
+          multiply(p, weight, s, rows, part, first, columns);
+        }
+      } else if (in_bfloat16(p)) {
+        multiply_many<bfloat16>(p, weight, s, x, row, rows, first, columns);
+      } else {
+        multiply_many<float>(p, weight, s, x, row, rows, first, columns);
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        s.y_rows[r] = (row + r) * p.ldy;
+        s.r_rows[r] = p.residual ? (row + r) * p.ldr : 0;
       }
       if (p.gated) {
         finish_gated(out, 0, rows, first, columns, s.sums, p.n);
