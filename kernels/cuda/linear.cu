@@ -7,13 +7,12 @@
 //   3  anything else: tiles by multiply-adds
 // Paths 2 and 3 may cut K into NPUSIM_SPLIT spans, whose sums a second launch adds up in order.
 #include "kernels/cuda/mma_epilogue.h"
-#include "kernels/cuda/mma_plain.h"
-#include "kernels/cuda/mma_tile.h"
 
 namespace npusim {
 
 using X = Storage<params.x_dtype>;
 using W = Storage<params.w_dtype>;
+using Pair = W;
 constexpr int kParts = params.gated ? 2 : 1;  // rows of W for a column of y
 
 // Row `row` of W: segments follow one another.
@@ -29,10 +28,28 @@ inline const W* weight_row(void* const* operands, int64_t row) {
   return from;
 }
 
+// Whether all rows of x and W begin on 16 bytes.
+constexpr bool lies_on_chunks(int64_t elements, int64_t size) {
+  return elements * size % 16 == 0;
+}
+constexpr bool rows_lie_on_chunks() {
+  bool all = params.m == 1 || lies_on_chunks(params.ldx, sizeof(X));
+  for (int i = 0; i < params.segments; ++i) all = all && lies_on_chunks(params.ldw[i], sizeof(W));
+  return all;
+}
+inline bool operands_lie_on_chunks(void* const* operands) {
+  bool all = rows_lie_on_chunks() && is_aligned(operands[0], 16);
+#pragma unroll
+  for (int i = 0; i < params.segments; ++i) all = all && is_aligned(operands[1 + i], 16);
+  return all;
+}
+
 }  // namespace npusim
 
 #if NPUSIM_PATH <= 1
 #include "kernels/cuda/mma_stream.h"
+#else
+#include "kernels/cuda/mma_linear.h"
 #endif
 
 namespace npusim {
@@ -41,6 +58,7 @@ namespace npusim {
 struct Weights {
   void* const* operands;
   const W* row(int64_t row) const { return weight_row(operands, row); }
+  bool wide() const { return operands_lie_on_chunks(operands); }
 };
 
 inline void run(void* const* operands) {
@@ -54,152 +72,57 @@ inline void run(void* const* operands) {
 }
 #else
 
-// Operands as both kinds of tile want them. A tile of a gated product has columns of both halves
-// of W: `column_of_weight` says which row of W a column of the tile is.
-constexpr int kTileRows = NPUSIM_TILE_ROWS, kTileColumns = NPUSIM_TILE_COLUMNS;
-constexpr int kOutputs = kTileColumns / kParts;  // columns of y of a tile
-constexpr int64_t kSpan = ceil_div(ceil_div(params.k, NPUSIM_SPLIT), 64) * 64;
+constexpr int64_t kNowhere = -1;  // the end of a row that does not exist
 
 struct Source {
-  using Row = const X*;
-  using Column = const W*;
+  struct Row {
+    const X* x;
+    int64_t end;
+  };
+  struct Column {
+    const W* w;
+    int64_t end;
+  };
   void* const* operands;
   int64_t first_row, first_column, end;
+  bool wide;
 
   Row a_row(int row) const {
     const int64_t at = first_row + row;
-    return at < params.m ? static_cast<const X*>(operands[0]) + at * params.ldx : nullptr;
+    const X* x = static_cast<const X*>(operands[0]);
+    return at < params.m ? Row{x + at * params.ldx, end} : Row{x, kNowhere};
   }
-#if NPUSIM_PATH == 2
-  // float16 of a warp's columns are of either part, so that a lane holds both sums of an output.
   Column b_column(int column) const {
-    constexpr int kWarp = kTileColumns / NPUSIM_WARPS_N, kHalf = kWarp / kParts;
-    const int64_t output = column / kWarp * kHalf + column % kHalf + first_column;
-    if (output >= params.n) return nullptr;
-    return weight_row(operands, output + column % kWarp / kHalf * params.n);
+    const auto [output, part] = tile_column(column);
+    const int64_t at = first_column + output;
+    if (at >= params.n) return {static_cast<const W*>(operands[1]), kNowhere};
+    return {weight_row(operands, at + part * params.n), end};
   }
-  void load_a(Row row, int64_t k, unsigned to) const { copy_chunk(to, row + k, row ? end - k : 0); }
-  void load_b(Column column, int64_t k, unsigned to) const {
-    copy_chunk(to, column + k, column ? end - k : 0);
+  float scale(int64_t, int) const { return 1.0f; }
+#if NPUSIM_PATH == 2
+  template <bool kWide>
+  void load_a(const Row& row, int64_t k, unsigned to) const {
+    copy_chunk<kWide>(to, row.x + k, row.end - k);
+  }
+  template <bool kWide>
+  void load_b(const Column& column, int64_t k, unsigned to) const {
+    copy_chunk<kWide>(to, column.w + k, column.end - k);
   }
 #else
-  // The columns of the second part follow those of the first.
-  Column b_column(int column) const {
-    const int64_t output = column % kOutputs + first_column;
-    if (output >= params.n) return nullptr;
-    return weight_row(operands, output + column / kOutputs * params.n);
+  float a(const Row& row, int64_t k) const { return k < row.end ? to_float(row.x[k]) : 0.0f; }
+  float b(const Column& column, int64_t k) const {
+    return k < column.end ? to_float(column.w[k]) : 0.0f;
   }
-  float a(Row row, int64_t k) const { return row ? to_float(row[k]) : 0.0f; }
-  float b(Column column, int64_t k) const { return column ? to_float(column[k]) : 0.0f; }
 #endif
 };
 
-// Stores the sums of an output and its right neighbour, or leaves them to `npusim_combine`.
-struct Output {
-  Epilogue epilogue;
-  float* partial;  // [NPUSIM_SPLIT][m][parts][n]
-
-  void store(int64_t row, int64_t column, const float (&v)[kParts][2]) const {
-    if (row >= params.m || column >= params.n) return;
-    const bool both = column + 1 < params.n;
-    if constexpr (NPUSIM_SPLIT > 1) {
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        float* to = partial + ((blockIdx.z * params.m + row) * kParts + part) * params.n + column;
-        to[0] = v[part][0];
-        if (both) to[1] = v[part][1];
-      }
-      return;
-    }
-    float y[2] = {};
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (i == 1 && !both) break;
-      y[i] = finish(row, column + i, v[0][i], v[kParts - 1][i]);
-    }
-    epilogue.store_pair(row * params.ldy + column, y[0], y[1], both);
-  }
-  float finish(int64_t row, int64_t column, float first, float second) const {
-    if constexpr (kParts == 2) return epilogue.finish_gated(first, second, column, params.n);
-    return epilogue.finish(first, row * params.ldr, column);
-  }
-};
-
-extern __shared__ __align__(128) unsigned char shared_memory[];
-
-inline void run(void* const* operands) {
-  const int64_t begin = blockIdx.z * kSpan;
-  const int64_t end = smaller<int64_t>(begin + kSpan, params.k);
-  const Source source{operands, static_cast<int64_t>(blockIdx.x) * kTileRows,
-                      static_cast<int64_t>(blockIdx.y) * kOutputs, end};
-  const Output output{Epilogue(operands, params.segments),
-                      static_cast<float*>(operands[NPUSIM_ARGUMENTS - 1])};
-#if NPUSIM_PATH == 2
-  using Product =
-      Tile<W, kTileRows, kTileColumns, NPUSIM_WARPS_M, NPUSIM_WARPS_N, NPUSIM_STAGES, false>;
-  Product tile;
-  tile.run(source, begin, end, shared_memory);
-  constexpr int kBlocks = Product::kBlocksN / kParts;
-#pragma unroll
-  for (int i = 0; i < Product::kBlocksM; ++i) {
-#pragma unroll
-    for (int j = 0; j < kBlocks; ++j) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        constexpr int kWarp = Product::kWarpColumns;
-        const int in_tile = Product::column_of(j);
-        const int64_t column = in_tile / kWarp * (kWarp / kParts) + in_tile % kWarp;
-        float v[kParts][2];
-#pragma unroll
-        for (int part = 0; part < kParts; ++part) {
-          v[part][0] = tile.sums[i][j + part * kBlocks][half * 2];
-          v[part][1] = tile.sums[i][j + part * kBlocks][half * 2 + 1];
-        }
-        output.store(source.first_row + Product::row_of(i) + half * 8, source.first_column + column,
-                     v);
-      }
-    }
-  }
-#else
-  using Product = PlainTile<float, kTileRows, kTileColumns, true, true>;
-  Product tile;
-  tile.run(source, begin, end, *reinterpret_cast<typename Product::Shared*>(shared_memory));
-  constexpr int kColumns = Product::kColumnsEach / kParts;
-  static_assert(kParts == 1 || kColumns % 4 == 0);
-#pragma unroll
-  for (int i = 0; i < Product::kRowsEach; ++i) {
-#pragma unroll
-    for (int j = 0; j < kColumns; j += 2) {
-      float v[kParts][2];
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        v[part][0] = tile.sums[i][j + part * kColumns];
-        v[part][1] = tile.sums[i][j + 1 + part * kColumns];
-      }
-      output.store(source.first_row + Product::row_of(i),
-                   source.first_column + Product::column_of(j), v);
-    }
-  }
-#endif
+inline Source source_of(void* const* operands) {
+  return {operands, static_cast<int64_t>(blockIdx.x) * kTileRows,
+          static_cast<int64_t>(blockIdx.y) * kOutputs, span_end(),
+          params.k % 8 == 0 && operands_lie_on_chunks(operands)};
 }
-
-// Adds up the spans of an output, in their order.
-inline void combine(void* const* operands) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (at >= params.m * params.n) return;
-  const int64_t row = at / params.n, column = at % params.n;
-  const float* partial = static_cast<const float*>(operands[NPUSIM_ARGUMENTS - 1]);
-  float sums[kParts] = {};
-#pragma unroll
-  for (int64_t span = 0; span < NPUSIM_SPLIT; ++span) {
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      sums[part] += partial[((span * params.m + row) * kParts + part) * params.n + column];
-    }
-  }
-  const Output output{Epilogue(operands, params.segments), nullptr};
-  output.epilogue.store(row * params.ldy + column,
-                        output.finish(row, column, sums[0], sums[kParts - 1]));
+inline void run(void* const* operands) {
+  run_tile(source_of(operands), operands);
 }
 #endif
 
@@ -213,6 +136,6 @@ extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_
 #if NPUSIM_PATH >= 2 && NPUSIM_SPLIT > 1
 extern "C" __global__ void __launch_bounds__(256) npusim_combine(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
-  npusim::combine(operands);
+  npusim::combine(npusim::source_of(operands), operands);
 }
 #endif

@@ -50,7 +50,7 @@ inline void store_shared(unsigned at, const uint4& v) {
 
 // Up to eight elements that are not eight, or do not lie on 16 bytes; the rest is zero.
 template <typename T>
-__noinline__ uint4 gather_chunk(const T* from, int valid) {
+uint4 gather_chunk(const T* from, int valid) {
   unsigned words[4] = {};
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
@@ -59,13 +59,14 @@ __noinline__ uint4 gather_chunk(const T* from, int valid) {
   return {words[0], words[1], words[2], words[3]};
 }
 
-// Copies a chunk of eight 16-bit elements, of which the first `valid` exist.
-template <typename T>
+// Copies a chunk of eight 16-bit elements, of which the first `valid` exist, the rest being zero.
+// kWide: the chunk lies on 16 bytes, and all of it exists or none.
+template <bool kWide, typename T>
 void copy_chunk(unsigned to, const T* from, int64_t valid) {
-  if (valid <= 0) {
-    store_shared(to, {0, 0, 0, 0});
-  } else if (valid >= 8 && is_aligned(from, 16)) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+  if constexpr (kWide) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(valid > 0 ? 16 : 0)
+                 : "memory");
   } else {
     store_shared(to, gather_chunk(from, static_cast<int>(smaller<int64_t>(valid, 8))));
   }

@@ -1,6 +1,7 @@
 // Products of few rows of x, which wait for W: W is streamed once from memory, in loads of 16 bytes
 // of which a warp issues a whole slice before it needs the first. Included where X, W and kParts,
-// the rows of W for a column of y, are known; a source of rows has `const W* row(int64_t row)`.
+// the rows of W for a column of y, are known; a source of rows has `const W* row(int64_t row)`, and
+// `bool wide()` tells whether all rows, of x too, begin on 16 bytes.
 //
 // NPUSIM_SPLIT warps of a block share K; their sums are added in order in shared memory.
 // NPUSIM_ROWS is how many columns of y (path 0), or blocks of eight columns (path 1), a warp
@@ -16,22 +17,6 @@ constexpr int kStreams = kRows * kParts;  // rows of W that a lane reads at once
 constexpr int kInFlight = NPUSIM_LOADS;   // loads of a lane before the first is used
 constexpr int kM = static_cast<int>(params.m);
 static_assert(kWarps % kSplit == 0);
-
-constexpr bool lies_on_chunks(int64_t elements, int64_t size) {
-  return elements * size % 16 == 0;
-}
-constexpr bool rows_lie_on_chunks() {
-  constexpr abi::LinearParams p = params;
-  bool all = kM == 1 || lies_on_chunks(p.ldx, sizeof(X));
-  for (int i = 0; i < p.segments; ++i) all = all && lies_on_chunks(p.ldw[i], sizeof(W));
-  return all;
-}
-inline bool operands_lie_on_chunks(const X* x, void* const* operands) {
-  bool all = rows_lie_on_chunks() && is_aligned(x, 16);
-#pragma unroll
-  for (int i = 0; i < params.segments; ++i) all = all && is_aligned(operands[1 + i], 16);
-  return all;
-}
 
 inline void store_output(const Epilogue& epilogue, int64_t row, int64_t column,
                          const float (&v)[kParts]) {
@@ -62,7 +47,7 @@ void stream_rows(const Rows& weights, const X* x, const Epilogue& epilogue) {
   }
   float sums[kStreams][kM] = {};
   int64_t rest = 0;  // where elements begin that are read one by one
-  if (operands_lie_on_chunks(x, weights.operands)) {
+  if (weights.wide()) {
     rest = kLoads * kEach;
 #pragma unroll 1
     for (int step = 0; step < kSteps; step += kUnroll) {
@@ -75,6 +60,12 @@ void stream_rows(const Rows& weights, const X* x, const Epilogue& epilogue) {
           loaded[u][i] = uint4{0, 0, 0, 0};
           if (at < kLoads) loaded[u][i] = load_once(w[i] + at * kEach);
         }
+      }
+      const float zero = zero_on_arrival(loaded);
+#pragma unroll
+      for (int i = 0; i < kStreams; ++i) {
+#pragma unroll
+        for (int m = 0; m < kM; ++m) sums[i][m] += zero;
       }
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
@@ -131,16 +122,63 @@ void stream_rows(const Rows& weights, const X* x, const Epilogue& epilogue) {
   }
 }
 
+constexpr int kHalves = kM > 8 ? 2 : 1;  // of the sixteen rows of the tensor core's A
+
+// Sums of the columns whose rows of W are `w`, over this warp's share of K. kWide: all rows lie on
+// 16 bytes and end there.
+template <bool kWide, typename T>
+void multiply_columns(const T* const (&w)[kStreams], const T* x, float (&sums)[kStreams][4]) {
+  constexpr int64_t kChunks = ceil_div(params.k, 8);
+  constexpr int64_t kLanes = 4 * kSplit;
+  constexpr int kSteps = static_cast<int>(ceil_div(kChunks, kLanes));
+  constexpr int kUnroll = kWide ? larger(1, smaller(kSteps, kInFlight / kStreams)) : 1;
+  const int lane = threadIdx.x % 32, slice = threadIdx.x / 32 % kSplit;
+  const auto chunk = [](const T* row, int64_t at) -> uint4 {
+    if constexpr (kWide) return *reinterpret_cast<const uint4*>(row + at * 8);
+    return load_chunk(row + at * 8, params.k - at * 8);
+  };
+#pragma unroll 1
+  for (int step = 0; step < kSteps; step += kUnroll) {
+    uint4 b[kUnroll][kStreams];
+    const int64_t first = static_cast<int64_t>(step) * kLanes + slice * 4 + lane % 4;
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t at = first + u * kLanes;
+#pragma unroll
+      for (int i = 0; i < kStreams; ++i) {
+        b[u][i] = uint4{0, 0, 0, 0};
+        if (at < kChunks) b[u][i] = kWide ? load_once(w[i] + at * 8) : chunk(w[i], at);
+      }
+    }
+    const float zero = zero_on_arrival(b);
+#pragma unroll
+    for (int i = 0; i < kStreams; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums[i][e] += zero;
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t at = first + u * kLanes;
+      uint4 a[2] = {};
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        const int row = lane / 4 + half * 8;
+        if (row < kM && at < kChunks) a[half] = chunk(x + row * params.ldx, at);
+      }
+#pragma unroll
+      for (int i = 0; i < kStreams; ++i) {
+        multiply_add<T>(sums[i], a[0].x, a[1].x, a[0].y, a[1].y, b[u][i].x, b[u][i].y);
+        multiply_add<T>(sums[i], a[0].z, a[1].z, a[0].w, a[1].w, b[u][i].z, b[u][i].w);
+      }
+    }
+  }
+}
+
 // Eight columns of y at a time: x is the tensor core's A, of up to 16 rows, and W its B. The order
 // of K within 32 elements is free as long as both agree: lane t of four takes elements 8t to 8t +
 // 7, which are 16 bytes, for two instructions.
 template <typename T, typename Rows>
 void stream_columns(const Rows& weights, const T* x, const Epilogue& epilogue) {
-  constexpr int64_t kChunks = ceil_div(params.k, 8);
-  constexpr int64_t kLanes = 4 * kSplit;
-  constexpr int kSteps = static_cast<int>(ceil_div(kChunks, kLanes));
-  constexpr int kUnroll = larger(1, smaller(kSteps, kInFlight / kStreams));
-  constexpr int kHalves = kM > 8 ? 2 : 1;  // of the sixteen rows of A
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int group = warp / kSplit, slice = warp % kSplit;
   const int g = lane / 4, t = lane % 4;
@@ -153,38 +191,10 @@ void stream_columns(const Rows& weights, const T* x, const Epilogue& epilogue) {
     w[i] = weights.row(column + i / kRows * params.n);
   }
   float sums[kStreams][4] = {};
-  const bool wide = params.k % 8 == 0 && operands_lie_on_chunks(x, weights.operands);
-  const auto chunk = [&](const T* row, int64_t at) -> uint4 {
-    if (wide) return *reinterpret_cast<const uint4*>(row + at * 8);
-    return load_chunk(row + at * 8, params.k - at * 8);
-  };
-#pragma unroll 1
-  for (int step = 0; step < kSteps; step += kUnroll) {
-    uint4 b[kUnroll][kStreams];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t at = (step + u) * kLanes + slice * 4 + t;
-#pragma unroll
-      for (int i = 0; i < kStreams; ++i) {
-        b[u][i] = uint4{0, 0, 0, 0};
-        if (at >= kChunks) continue;
-        b[u][i] = wide ? load_once(w[i] + at * 8) : chunk(w[i], at);
-      }
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t at = (step + u) * kLanes + slice * 4 + t;
-      uint4 a[2] = {};
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        if (g + half * 8 < kM && at < kChunks) a[half] = chunk(x + (g + half * 8) * params.ldx, at);
-      }
-#pragma unroll
-      for (int i = 0; i < kStreams; ++i) {
-        multiply_add<T>(sums[i], a[0].x, a[1].x, a[0].y, a[1].y, b[u][i].x, b[u][i].y);
-        multiply_add<T>(sums[i], a[0].z, a[1].z, a[0].w, a[1].w, b[u][i].z, b[u][i].w);
-      }
-    }
+  if (params.k % 8 == 0 && weights.wide()) {
+    multiply_columns<true>(w, x, sums);
+  } else {
+    multiply_columns<false>(w, x, sums);
   }
 
   __shared__ float parts[kGroups][kSplit][kStreams][kHalves * 8][8];

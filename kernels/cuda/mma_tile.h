@@ -2,10 +2,11 @@
 // blocks of 64 that pass through a ring of shared memory, filled ahead by asynchronous copies.
 //
 // A `Source` tells where operands lie:
-//   Row a_row(int row)                    what stays the same of a row of the tile
-//   void load_a(Row, int64_t k, unsigned to)   its eight elements from k on, to shared memory
-//   Column b_column(int column)           likewise for B
-//   void load_b(Column, int64_t k, unsigned to)
+//   Row a_row(int row)                        what stays the same of a row of the tile
+//   void load_a<kWide>(Row, int64_t k, unsigned to)   its eight elements from k on, to shared
+//   memory Column b_column(int column)               likewise for B void load_b<kWide>(Column,
+//   int64_t k, unsigned to) bool wide                                 every chunk lies on 16 bytes,
+//   and is whole or empty
 // load_b takes eight elements along K of one column, or with kColumnsInside eight columns at one k.
 // A row of 64 elements is eight chunks of 16 bytes; chunk c of row r lies at c ^ (r % 8), so that
 // the eight rows of a matrix are in different banks.
@@ -56,7 +57,8 @@ struct Tile {
     const auto fill = [&](int block) {
       if (block < blocks) {
         const int64_t k = begin + static_cast<int64_t>(block) * kDepth;
-        fill_stage(source, rows, columns, k, base + block % kStages * kStageBytes);
+        const unsigned at = base + block % kStages * kStageBytes;
+        source.wide ? fill_stage(source, rows, columns, k, at) : gather_stage(source, k, at);
       }
       commit_copies();
     };
@@ -92,7 +94,7 @@ struct Tile {
     const int chunk = threadIdx.x % 8;
 #pragma unroll
     for (int i = 0; i < kTileRows * 8 / kThreads; ++i) {
-      source.load_a(rows[i], k + chunk * 8, at + chunk_at(row_in(i), chunk));
+      source.template load_a<true>(rows[i], k + chunk * 8, at + chunk_at(row_in(i), chunk));
     }
     at += kABytes;
     if constexpr (kColumnsInside) {
@@ -100,12 +102,38 @@ struct Tile {
 #pragma unroll
       for (int i = 0; i < kDepth / kStep; ++i) {
         const int row = threadIdx.x / kRowChunks + i * kStep;
-        source.load_b(columns[0], k + row, at + inside_at(row, threadIdx.x % kRowChunks));
+        source.template load_b<true>(columns[0], k + row,
+                                     at + inside_at(row, threadIdx.x % kRowChunks));
       }
     } else {
 #pragma unroll
       for (int i = 0; i < kTileColumns * 8 / kThreads; ++i) {
-        source.load_b(columns[i], k + chunk * 8, at + chunk_at(row_in(i), chunk));
+        source.template load_b<true>(columns[i], k + chunk * 8, at + chunk_at(row_in(i), chunk));
+      }
+    }
+  }
+
+  // The same for operands that lie anywhere: rare, so it is slow rather than long.
+  template <typename Source>
+  static void gather_stage(const Source& source, int64_t k, unsigned at) {
+    const int chunk = threadIdx.x % 8;
+#pragma unroll 1
+    for (int i = 0; i < kTileRows * 8 / kThreads; ++i) {
+      const int row = row_in(i);
+      source.template load_a<false>(source.a_row(row), k + chunk * 8, at + chunk_at(row, chunk));
+    }
+    at += kABytes;
+    constexpr int kStep = kColumnsInside ? kThreads / kRowChunks : 1;
+    constexpr int kCount = kColumnsInside ? kDepth / kStep : kTileColumns * 8 / kThreads;
+#pragma unroll 1
+    for (int i = 0; i < kCount; ++i) {
+      const auto column = source.b_column(column_in(i));
+      if constexpr (kColumnsInside) {
+        const int row = threadIdx.x / kRowChunks + i * kStep;
+        source.template load_b<false>(column, k + row,
+                                      at + inside_at(row, threadIdx.x % kRowChunks));
+      } else {
+        source.template load_b<false>(column, k + chunk * 8, at + chunk_at(row_in(i), chunk));
       }
     }
   }

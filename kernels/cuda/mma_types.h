@@ -61,6 +61,20 @@ inline uint4 load_once(const void* p) {
   return v;
 }
 
+// 0, known only once all loads have arrived. Sums that start from it make the compiler issue every
+// load before the first use; left alone, it saves registers and has few in flight. The grid is one
+// block deep, which the compiler does not know.
+template <int kSteps, int kStreams>
+float zero_on_arrival(const uint4 (&loaded)[kSteps][kStreams]) {
+  unsigned mixed = 0;
+#pragma unroll
+  for (int u = 0; u < kSteps; ++u) {
+#pragma unroll
+    for (int i = 0; i < kStreams; ++i) mixed ^= loaded[u][i].w;
+  }
+  return __uint_as_float(mixed & blockIdx.z);
+}
+
 // The elements of 16 bytes as float.
 template <typename T>
 void unpack(const uint4& v, float* out) {

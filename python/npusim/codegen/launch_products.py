@@ -1,4 +1,4 @@
-"""Geometry of the products: linear, matmul, convolution, and what prepares their weights.
+"""Geometry of the products: linear, matmul, convolution, attention, and what goes with them.
 
 The rules choose between the paths of a source (its opening comment lists them) by shape and dtype:
 streaming while the weights are read once for few rows, tiles on the tensor cores for 16-bit
@@ -9,10 +9,10 @@ into spans whose sums a second launch adds up.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from npusim.codegen.geometry import Geometry, Launch, Rule, blocks
+from npusim.codegen.geometry import Geometry, Launch, Rule, blocks, line
 from npusim.ops.kernels import Params
 
 PROCESSORS = 132  # multiprocessors that a grid should fill; a smaller device only takes longer
@@ -22,11 +22,12 @@ _STREAM_WARPS = 4096  # that keep enough loads of weights in flight
 _FEW_ROWS = 16  # rows of the tensor core's smallest tile
 
 _FLOAT16, _BFLOAT16 = 1, 2
+_INT8 = 1  # a format of quantized weights
 
 
 @dataclass(frozen=True)
 class _TileShape:
-    """Rows and columns of a tile, the warps that share it, and how many blocks of K are in flight."""
+    """Rows and columns of a tile, the warps that share it, and the blocks of K in flight."""
 
     rows: int
     columns: int
@@ -56,27 +57,35 @@ _PLAIN_THREADS = 256
 _PLAIN_DEPTH = 16
 
 _STEP_CYCLES = 600  # that a block of K takes however small the tile
-_COMBINE_CYCLES = 5000  # of a second launch
-_SPLIT_BYTES = 1000  # of partial sums that pass in a cycle
+_COMBINE_CYCLES = 4000  # of a second launch
+_SPLIT_BYTES = 2500  # of partial sums that pass in a cycle
 
 
 def linear(p: Params) -> Geometry:
     """The rule of `linear`."""
-    m, n, k = int(p["m"]), int(p["n"]), int(p["k"])
+    m, n, k = _int(p, "m"), _int(p, "n"), _int(p, "k")
     parts = 2 if p["gated"] else 1
     if m * n == 0:
         return Geometry(())
     pairs = _on_tensor_cores(p["x_dtype"], p["w_dtype"])
-    arguments = 1 + int(p["segments"]) + _epilogue_operands(p)
+    arguments = 1 + _int(p, "segments") + _epilogue_operands(p)
     if m <= (_FEW_ROWS if pairs else 8):
-        return _stream(m, n, k, parts, pairs, _size(p["w_dtype"]), arguments)
+        columns = 8 if pairs and m > 1 else 1
+        loads = blocks(k * _size(p["w_dtype"]), 16 * 32 // columns)
+        path = 1 if columns == 8 else 0
+        return _streams(n, parts, columns=columns, loads=loads, path=path, arguments=arguments)
     return _tiled(m, n, k, parts=parts, pairs=pairs, arguments=arguments, path=(2, 3))
 
 
-def _stream(m: int, n: int, k: int, parts: int, pairs: bool, size: int, arguments: int) -> Geometry:
-    """Warps that stream rows of W, in groups that share K where there are few rows."""
-    columns = 8 if pairs and m > 1 else 1  # that a stream serves
-    loads = blocks(k * size, 16 * 32 // columns)  # of a lane, without a split
+def _streams(
+    n: int, parts: int, *, columns: int, loads: int, path: int, arguments: int
+) -> Geometry:
+    """Warps that stream rows of W, in groups that share K where there are few rows.
+
+    Args:
+        columns: of y that a stream serves.
+        loads: of 16 bytes of a lane, were K not shared.
+    """
     rows = 2 if parts == 1 and n // columns >= 2 * _STREAM_WARPS else 1
     split = 1
     while split < 8 and blocks(n, rows * columns) * split < _STREAM_WARPS and loads > 2 * split:
@@ -84,7 +93,7 @@ def _stream(m: int, n: int, k: int, parts: int, pairs: bool, size: int, argument
     warps = max(4, split)
     grid = blocks(n, rows * columns * (warps // split))
     defines = {
-        "PATH": 1 if columns == 8 else 0,
+        "PATH": path,
         "BLOCK": 32 * warps,
         "SPLIT": split,
         "ROWS": rows,
@@ -109,12 +118,12 @@ def _tiled(
     shapes = _TILES if pairs else _PLAIN_GATED if parts == 2 else _PLAIN
     depth = _DEPTH if pairs else _PLAIN_DEPTH
     choices = [
-        (_cycles(s, split, m, n, k, parts, batch, depth), i, split)
+        (_cycles(s, split, m, n, k, parts, batch, depth), s.rows * s.columns, i, split)
         for i, s in enumerate(shapes)
         for split in (1, 2, 3, 4, 6, 8, 12, 16)
         if split == 1 or blocks(k, split) >= 2 * _DEPTH
     ]
-    _, index, split = min(choices)
+    _, _, index, split = min(choices)
     shape = shapes[index]
     threads = shape.threads if pairs else _PLAIN_THREADS
     span = blocks(blocks(k, split), _DEPTH) * _DEPTH
@@ -127,6 +136,7 @@ def _tiled(
         "SPLIT": split,
         "TILE_ROWS": shape.rows,
         "TILE_COLUMNS": shape.columns,
+        "TENSOR_CORES": int(pairs),
         "ARGUMENTS": arguments + (split > 1),
     }
     if pairs:
@@ -169,4 +179,175 @@ def _epilogue_operands(p: Params) -> int:
     return int(bool(p["has_bias"])) + int(bool(p["residual"])) + 1
 
 
-RULES: Mapping[str, Rule] = {"linear": linear}
+def quantize(p: Params) -> Geometry:
+    """The rule of `quantize`: a warp a row of int8, a thread a group of int4."""
+    k = blocks(_int(p, "k"), 128) * 128
+    each = 32 if p["format"] == _INT8 else k // _int(p, "group")
+    return line(_int(p, "rows") * each, ARGUMENTS=2)
+
+
+def quantized_linear(p: Params) -> Geometry:
+    """The rule of `quantized_linear`."""
+    m, n, k = _int(p, "m"), _int(p, "n"), _int(p, "k")
+    parts = 2 if p["gated"] else 1
+    if m * n == 0:
+        return Geometry(())
+    arguments = 1 + _int(p, "segments") + _epilogue_operands(p)
+    if m > 4:
+        pairs = _on_tensor_cores(p["x_dtype"], p["x_dtype"])
+        return _tiled(m, n, k, parts=parts, pairs=pairs, arguments=arguments, path=(1, 2))
+    loads = blocks(k, 32 * (16 if p["format"] == _INT8 else 32))
+    return _streams(n, parts, columns=1, loads=loads, path=0, arguments=arguments)
+
+
+def matmul(p: Params) -> Geometry:
+    """The rule of `matmul`."""
+    m, n, k = _int(p, "m"), _int(p, "n"), _int(p, "k")
+    batch = prod(_ints(p, "batch"))
+    if m * n * batch == 0:
+        return Geometry(())
+    contiguous = p["a_k"] == 1 and 1 in (p["b_k"], p["b_n"])
+    pairs = contiguous and _on_tensor_cores(p["dtype"], p["dtype"])
+    shapes = _TILES if pairs else _PLAIN if p["dtype"] in (0, 1, 2) else _PLAIN[1:]
+    depth = _DEPTH if pairs else _PLAIN_DEPTH
+    shape = min(shapes, key=lambda s: (_cycles(s, 1, m, n, k, 1, batch, depth), s.rows))
+    size = 4 if p["dtype"] in (0, 1, 2) else 8
+    shared = shape.shared if pairs else _plain_shared(shape.rows, shape.columns, size)
+    threads = shape.threads if pairs else _PLAIN_THREADS
+    grid = (blocks(m, shape.rows) * batch, blocks(n, shape.columns), 1)
+    defines = {
+        "PATH": 0 if pairs else 1,
+        "BLOCK": threads,
+        "TILE_ROWS": shape.rows,
+        "TILE_COLUMNS": shape.columns,
+        "ARGUMENTS": 3,
+    }
+    if pairs:
+        defines |= {"WARPS_M": shape.warps_m, "WARPS_N": shape.warps_n, "STAGES": shape.stages}
+    return Geometry((Launch(grid, (threads, 1, 1), shared),), defines=defines)
+
+
+def conv(p: Params) -> Geometry:
+    """The rule of `conv`: a product of output positions by channels for each group."""
+    groups = _int(p, "groups")
+    positions = _int(p, "batch") * prod(_ints(p, "out_size"))
+    columns, channels = _int(p, "out_channels") // groups, _int(p, "in_channels") // groups
+    if positions * columns == 0:
+        return Geometry(())
+    strides = _ints(p, "x_strides")
+    pairs = _on_tensor_cores(p["x_dtype"], p["w_dtype"]) and channels % 8 == 0 and strides[1] == 1
+    wide = all(stride % 8 == 0 for stride in (strides[0], *strides[2:]))
+    geometry = _tiled(
+        positions,
+        columns,
+        prod(_ints(p, "kernel")) * channels,
+        parts=1,
+        pairs=pairs,
+        arguments=2 + _epilogue_operands(p),
+        path=(0, 1),
+        batch=groups,
+    )
+    return replace(geometry, defines={**geometry.defines, "WIDE": int(wide)})
+
+
+def conv_depthwise(p: Params) -> Geometry:
+    """The rule of `conv_depthwise`: a thread an element of y."""
+    elements = _int(p, "batch") * prod(_ints(p, "out_size")) * _int(p, "out_channels")
+    return line(elements, ARGUMENTS=2 + _epilogue_operands(p))
+
+
+def pack_b(p: Params) -> Geometry:
+    """The rule of `pack_b`: a thread an element."""
+    panels = blocks(_int(p, "n"), 16) * 16
+    return line(_int(p, "groups") * panels * _int(p, "taps") * _int(p, "channels"), ARGUMENTS=2)
+
+
+def rope(p: Params) -> Geometry:
+    """The rule of `rope`: a thread a pair of elements."""
+    parts = _int(p, "parts")
+    heads, dims = _ints(p, "heads")[:parts], _ints(p, "head_dim")[:parts]
+    pairs = sum(count * blocks(dim, 2) for count, dim in zip(heads, dims, strict=True))
+    has_position = bool(p["has_position"])
+    arguments = 2 * parts + 2 + 2 * has_position
+    threads = _int(p, "batch") * _int(p, "length") * pairs
+    return replace(line(threads, 128, ARGUMENTS=arguments), failure=has_position)
+
+
+_LONGEST_HEAD = 256  # that tiles of attention take
+_KEYS = 64  # of a tile
+
+
+def attention(p: Params) -> Geometry:
+    """The rule of `attention`."""
+    kv_heads, head_dim, v_dim = _int(p, "kv_heads"), _int(p, "head_dim"), _int(p, "v_dim")
+    rows = _int(p, "heads") // kv_heads * _int(p, "q_len")
+    heads = _int(p, "batch") * kv_heads
+    if rows * heads * v_dim == 0:
+        return Geometry(())
+    has_position = bool(p["has_position"])
+    operands = 4 + int(bool(p["has_mask"])) + has_position
+    if max(head_dim, v_dim) > _LONGEST_HEAD or head_dim == 0:
+        defines = {"PATH": 2, "BLOCK": _BLOCK, "SPLIT": 1, "ARGUMENTS": operands + 1 + has_position}
+        scratch = 4 * heads * rows * max(_int(p, "kv_len"), 1)
+        launch = Launch((rows, heads, 1), (_BLOCK, 1, 1))
+        return Geometry((launch,), scratch, has_position, defines)
+    pairs = _on_tensor_cores(p["dtype"], p["dtype"])
+    row_warps = 1 if rows <= 16 else 2 if rows <= 32 else 4
+    block_rows = 16 * row_warps if pairs else 64
+    tiles, row_blocks = blocks(_int(p, "kv_len"), _KEYS), blocks(rows, block_rows)
+    split = 1
+    if tiles > 4 and row_blocks * heads < PROCESSORS:
+        split = min(tiles, max(1, 2 * PROCESSORS // (row_blocks * heads)))
+    threads = 128 if pairs else 256
+    shared = _pairs_shared(block_rows, head_dim, v_dim) if pairs else _quads_shared(head_dim, v_dim)
+    launches = [Launch((row_blocks, heads, split), (threads, 1, 1), shared)]
+    scratch = 0
+    if split > 1:
+        combine = (blocks(rows * v_dim, _BLOCK), heads, 1)
+        launches.append(Launch(combine, (_BLOCK, 1, 1), entry="npusim_combine"))
+        scratch = 4 * split * heads * rows * (v_dim + 2)
+    defines = {
+        "PATH": 0 if pairs else 1,
+        "BLOCK": threads,
+        "SPLIT": split,
+        "ROW_WARPS": row_warps,
+        "ARGUMENTS": operands + (split > 1) + has_position,
+    }
+    return Geometry(tuple(launches), scratch, has_position, defines)
+
+
+def _pairs_shared(block_rows: int, head_dim: int, v_dim: int) -> int:
+    """Bytes that mma_attention_pairs.h takes: rows of queries, two tiles; then all warps' sums."""
+    d_line, v_line = blocks(head_dim, 64) * 128, blocks(v_dim, 64) * 128
+    tiles = block_rows * d_line + 2 * _KEYS * (d_line + v_line)
+    return max(tiles, 64 * (blocks(v_dim, 16) * 16 + 2) * 4)
+
+
+def _quads_shared(head_dim: int, v_dim: int) -> int:
+    """Bytes of Shared in mma_attention_plain.h."""
+    return 4 * (2 * head_dim * 68 + _KEYS * blocks(v_dim, 64) * 64 + _KEYS * 68)
+
+
+def _int(p: Params, name: str) -> int:
+    value = p[name]
+    assert isinstance(value, int), name
+    return value
+
+
+def _ints(p: Params, name: str) -> tuple[int, ...]:
+    value = p[name]
+    assert isinstance(value, tuple), name
+    return tuple(int(v) for v in value)
+
+
+RULES: Mapping[str, Rule] = {
+    "attention": attention,
+    "conv": conv,
+    "conv_depthwise": conv_depthwise,
+    "linear": linear,
+    "matmul": matmul,
+    "pack_b": pack_b,
+    "quantize": quantize,
+    "quantized_linear": quantized_linear,
+    "rope": rope,
+}

@@ -1,0 +1,27 @@
+// y = softmax(cap(scale * q·kᵀ) + mask, causal)·v with a running maximum and sum per row (online
+// softmax: Milakov & Gimelshein, arXiv:1805.02867; tiles: Dao et al., arXiv:2205.14135).
+//
+// NPUSIM_PATH: 0 tensor cores, 1 multiply-adds, 2 heads too long for either. Paths 0 and 1 cut keys
+// into NPUSIM_SPLIT spans where there are few rows; a second launch combines them.
+#include "kernels/cuda/mma.h"
+#include "kernels/cuda/mma_attention.h"
+
+#if NPUSIM_PATH == 0
+#include "kernels/cuda/mma_attention_pairs.h"
+#elif NPUSIM_PATH == 1
+#include "kernels/cuda/mma_attention_plain.h"
+#else
+#include "kernels/cuda/mma_attention_long.h"
+#endif
+
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_SIGNATURE) {
+  void* const operands[] = {NPUSIM_POINTERS};
+  npusim::run(operands);
+}
+
+#if NPUSIM_SPLIT > 1
+extern "C" __global__ void __launch_bounds__(256) npusim_combine(NPUSIM_SIGNATURE) {
+  void* const operands[] = {NPUSIM_POINTERS};
+  npusim::combine(operands);
+}
+#endif

@@ -1,0 +1,175 @@
+// What the paths of attention share: which keys are in use, where rows lie, masks, and results in
+// spans of keys that are combined afterwards.
+//
+// The query heads that share a key/value head are rows of the same block, the heads of a query
+// together: each key and value is read once for the whole group.
+#pragma once
+#include "kernels/cuda/mma_types.h"
+
+namespace npusim {
+
+using T = Storage<params.dtype>;
+constexpr int64_t kGroup = params.heads / params.kv_heads;
+constexpr int64_t kRows = params.q_len * kGroup;  // of a key/value head
+constexpr int kD = static_cast<int>(params.head_dim), kV = static_cast<int>(params.v_dim);
+constexpr float kLog2E = 1.44269504f;
+constexpr float kNothing = -kInfinity<float>;  // the score of a key that is not seen
+
+constexpr int kOperands = 3 + (params.has_mask ? 1 : 0) + (params.has_position ? 1 : 0) + 1;
+
+// Keys [0, used) exist; query i is at position i + offset.
+struct KeysInUse {
+  int64_t used = params.kv_len, offset = params.causal_offset;
+
+  // False, and reported, when the position is outside the cache.
+  bool read(void* const* operands) {
+    if constexpr (params.has_position != 0) {
+      const int64_t position = *static_cast<const int64_t*>(operands[kOperands - 2]);
+      if (position < 0 || position > params.kv_len - params.q_len) {
+        if (threadIdx.x == 0) {
+          report(static_cast<Failure*>(operands[NPUSIM_ARGUMENTS - 1]), kOutOfRange, position,
+                 params.kv_len - params.q_len);
+        }
+        return false;
+      }
+      used = position + params.q_len;
+      offset = position;
+    }
+    return true;
+  }
+  // A query sees keys [passed, seen).
+  int64_t seen(int64_t query) const {
+    if constexpr (params.causal == 0) return used;
+    return larger<int64_t>(0, smaller(used, query + offset + 1));
+  }
+  int64_t passed(int64_t query) const {
+    if constexpr (params.window == 0) return 0;
+    return larger<int64_t>(0, query + offset + 1 - params.window);
+  }
+};
+
+// One key/value head of one batch item, blockIdx.y.
+struct Head {
+  int64_t batch, kv_head;
+  const T *q, *k, *v;
+
+  explicit Head(void* const* operands)
+      : batch(blockIdx.y / params.kv_heads), kv_head(blockIdx.y % params.kv_heads) {
+    q = static_cast<const T*>(operands[0]) + batch * params.q_strides[0];
+    k = static_cast<const T*>(operands[1]) + batch * params.k_strides[0] +
+        kv_head * params.k_strides[1];
+    v = static_cast<const T*>(operands[2]) + batch * params.v_strides[0] +
+        kv_head * params.v_strides[1];
+  }
+  static int64_t query(int64_t row) { return row / kGroup; }
+  int64_t head(int64_t row) const { return kv_head * kGroup + row % kGroup; }
+  const T* q_row(int64_t row) const {
+    return q + head(row) * params.q_strides[1] + query(row) * params.q_strides[2];
+  }
+  int64_t y_row(int64_t row) const {
+    return batch * params.y_strides[0] + head(row) * params.y_strides[1] +
+           query(row) * params.y_strides[2];
+  }
+};
+
+inline float mask_value(boolean attend) {
+  return attend.value ? 0.0f : kNothing;
+}
+template <typename M>
+float mask_value(M added) {
+  return to_float(added);
+}
+
+// What the mask adds to scores of one row.
+struct MaskRow {
+  using M = Storage<params.has_mask ? params.mask_dtype : 0>;
+  const M* mask = nullptr;
+
+  MaskRow() = default;
+  MaskRow(void* const* operands, const Head& head, int64_t row) {
+    mask = static_cast<const M*>(operands[3]) + head.batch * params.mask_strides[0] +
+           head.head(row) * params.mask_strides[1] + head.query(row) * params.mask_strides[2];
+  }
+  float at(int64_t key) const { return mask_value(mask[key * params.mask_strides[3]]); }
+};
+
+// A score times log2(e), so that weights are powers of two.
+inline float scaled(float dot) {
+  if constexpr (params.softcap != 0) {
+    return params.softcap * kLog2E * tanhf(dot * (params.scale / params.softcap));
+  }
+  return dot * (params.scale * kLog2E);
+}
+
+// The keys of a block of rows, cut into tiles, of which span blockIdx.z takes its share.
+struct Tiles {
+  int64_t begin, end;  // keys that any row sees
+  int first, last;     // tiles of this span
+
+  Tiles(const KeysInUse& keys, int64_t first_row, int64_t rows, int tile) {
+    end = keys.seen(Head::query(smaller(first_row + rows, kRows) - 1));
+    begin = smaller(keys.passed(Head::query(first_row)), end);
+    const int64_t count = ceil_div(end - begin, tile);
+    first = static_cast<int>(count * blockIdx.z / NPUSIM_SPLIT);
+    last = static_cast<int>(count * (blockIdx.z + 1) / NPUSIM_SPLIT);
+  }
+};
+
+// Where a row's result goes: y, or with several spans its unfinished sums, top score and total.
+struct Results {
+  static constexpr int64_t kEach = kV + 2;
+  float* partial;  // [spans][batch * kv_heads][rows][kEach]
+  T* y;
+
+  explicit Results(void* const* operands)
+      : partial(static_cast<float*>(operands[kOperands])),
+        y(static_cast<T*>(operands[kOperands - 1])) {}
+
+  static int64_t place(int64_t span, int64_t head, int64_t row) {
+    return ((span * params.batch * params.kv_heads + head) * kRows + row) * kEach;
+  }
+  void store(const Head& head, int64_t row, int column, float sum, float top, float total) const {
+    if constexpr (NPUSIM_SPLIT == 1) {
+      y[head.y_row(row) + column] = encode<T>(total > 0.0f ? sum / total : 0.0f);
+    } else {
+      float* to = partial + place(blockIdx.z, blockIdx.y, row);
+      to[column] = sum;
+      if (column == 0) {
+        to[kV] = top;
+        to[kV + 1] = total;
+      }
+    }
+  }
+};
+
+// How much sums under top `old` count under `top`, which is not smaller.
+inline float shrink(float old, float top) {
+  return old == kNothing ? 0.0f : exp2f(old - top);
+}
+
+// Adds up the spans of an element of y, in their order.
+inline void combine(void* const* operands) {
+  KeysInUse keys;
+  if (!keys.read(operands)) return;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (at >= kRows * kV) return;
+  const Head head(operands);
+  const Results results(operands);
+  const int64_t row = at / kV;
+  float top = kNothing;
+#pragma unroll 8
+  for (int span = 0; span < NPUSIM_SPLIT; ++span) {
+    top = fmaxf(top, results.partial[Results::place(span, blockIdx.y, row) + kV]);
+  }
+  float sum = 0.0f, total = 0.0f;
+#pragma unroll 8
+  for (int span = 0; span < NPUSIM_SPLIT; ++span) {
+    const float* from = results.partial + Results::place(span, blockIdx.y, row);
+    const float share = shrink(from[kV], top);
+    sum += share * from[at % kV];
+    total += share * from[kV + 1];
+  }
+  results.y[head.y_row(row) + at % kV] = encode<T>(total > 0.0f ? sum / total : 0.0f);
+}
+
+}  // namespace npusim

@@ -1,0 +1,273 @@
+// Attention of 16-bit operands on the tensor cores. A warp has 16 rows; the warps of a block share
+// a tile of 64 keys and values in shared memory, each with rows of its own (NPUSIM_ROW_WARPS) and
+// keys of its own (the rest), so that few rows keep all warps busy. While one tile is used the next
+// one is copied.
+#pragma once
+#include "kernels/cuda/mma.h"
+#include "kernels/cuda/mma_attention.h"
+
+namespace npusim {
+
+constexpr int kWarps = 4, kThreads = 128, kTile = 64;
+constexpr int kRowWarps = NPUSIM_ROW_WARPS, kKeyWarps = kWarps / kRowWarps;
+constexpr int kBlockRows = 16 * kRowWarps, kWarpKeys = kTile / kKeyWarps;
+// Rows in shared memory are whole lines of eight chunks; chunk c of row r lies at c ^ (r % 8).
+constexpr int kDSteps = (kD + 15) / 16, kVBlocks = (kV + 15) / 16 * 2;
+constexpr int kDLine = (kD + 63) / 64 * 128, kVLine = (kV + 63) / 64 * 128;  // bytes
+constexpr int kQBytes = kBlockRows * kDLine, kKBytes = kTile * kDLine, kVBytes = kTile * kVLine;
+constexpr bool kKeepQ = kDSteps <= 8;  // in registers
+
+inline unsigned at_chunk(int line, int row, int chunk) {
+  return row * line + ((chunk ^ (row & 7)) << 4);
+}
+
+constexpr bool strides_are_wide(const int64_t (&strides)[3]) {
+  return strides[0] % 8 == 0 && strides[1] % 8 == 0 && strides[2] % 8 == 0;
+}
+
+// Rows [0, kCount) of kColumns elements to shared memory; those from `valid` on are zero.
+template <int kCount, int kColumns, int kLine, typename RowOf>
+void fill_rows(unsigned to, bool wide, int64_t valid, const RowOf& row_of) {
+  constexpr int kChunks = (kColumns + 15) / 16 * 2;
+  if (wide) {
+#pragma unroll
+    for (int n = 0; n < (kCount * kChunks + kThreads - 1) / kThreads; ++n) {
+      const int i = n * kThreads + threadIdx.x, row = i / kChunks, chunk = i % kChunks;
+      if (i >= kCount * kChunks) break;
+      const bool exists = row < valid && chunk * 8 < kColumns;
+      copy_chunk<true>(to + at_chunk(kLine, row, chunk), row_of(exists ? row : 0) + chunk * 8,
+                       exists ? 8 : 0);
+    }
+  } else {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < kCount * kChunks; i += kThreads) {
+      const int row = i / kChunks, chunk = i % kChunks;
+      copy_chunk<false>(to + at_chunk(kLine, row, chunk), row_of(row < valid ? row : 0) + chunk * 8,
+                        row < valid ? kColumns - chunk * 8 : 0);
+    }
+  }
+}
+
+struct WarpRows {
+  float sums[kVBlocks][4];
+  float top[2], total[2];  // of rows g and g + 8
+
+  WarpRows() {
+#pragma unroll
+    for (int j = 0; j < kVBlocks; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums[j][e] = 0.0f;
+    }
+    top[0] = top[1] = kNothing;
+    total[0] = total[1] = 0.0f;
+  }
+
+  // scores -> weights, against the running top of their rows.
+  void weigh(float (&scores)[kWarpKeys / 8][4]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float most = top[half];
+#pragma unroll
+      for (int j = 0; j < kWarpKeys / 8; ++j) {
+        most = fmaxf(most, fmaxf(scores[j][half * 2], scores[j][half * 2 + 1]));
+      }
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+      const float kept = shrink(top[half], most);
+      const float base = most == kNothing ? 0.0f : most;
+      float sum = 0.0f;
+#pragma unroll
+      for (int j = 0; j < kWarpKeys / 8; ++j) {
+#pragma unroll
+        for (int e = half * 2; e < half * 2 + 2; ++e) {
+          scores[j][e] = exp2f(scores[j][e] - base);
+          sum += scores[j][e];
+        }
+      }
+      top[half] = most;
+      total[half] = total[half] * kept + sum;  // of this lane's keys
+#pragma unroll
+      for (int j = 0; j < kVBlocks; ++j) {
+        sums[j][half * 2] *= kept;
+        sums[j][half * 2 + 1] *= kept;
+      }
+    }
+  }
+
+  void add_values(const float (&weights)[kWarpKeys / 8][4], unsigned values, int first_key) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kWarpKeys / 16; ++i) {
+      const float (&low)[4] = weights[2 * i], (&high)[4] = weights[2 * i + 1];
+      const unsigned a0 = pack_pair<T>(low[0], low[1]), a1 = pack_pair<T>(low[2], low[3]);
+      const unsigned a2 = pack_pair<T>(high[0], high[1]), a3 = pack_pair<T>(high[2], high[3]);
+#pragma unroll
+      for (int j = 0; j < kVBlocks / 2; ++j) {
+        unsigned b[4];
+        const int key = first_key + i * 16 + lane % 16;
+        load_matrices_transposed(b, values + at_chunk(kVLine, key, j * 2 + lane / 16));
+        multiply_add<T>(sums[2 * j], a0, a1, a2, a3, b[0], b[1]);
+        multiply_add<T>(sums[2 * j + 1], a0, a1, a2, a3, b[2], b[3]);
+      }
+    }
+  }
+};
+
+struct Queries {
+  unsigned base;  // of this warp's rows in shared memory
+  unsigned kept[kKeepQ ? kDSteps : 1][4];
+
+  void load(int step, unsigned (&a)[4]) const {
+    const int lane = threadIdx.x % 32;
+    load_matrices(a, base + at_chunk(kDLine, lane % 16, step * 2 + lane / 16));
+  }
+  void keep() {
+    if constexpr (kKeepQ) {
+#pragma unroll
+      for (int step = 0; step < kDSteps; ++step) load(step, kept[step]);
+    }
+  }
+  void dot(unsigned keys, int first_key, float (&scores)[kWarpKeys / 8][4]) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < kWarpKeys / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) scores[j][e] = 0.0f;
+    }
+#pragma unroll
+    for (int step = 0; step < kDSteps; ++step) {
+      unsigned a[4];
+      if constexpr (kKeepQ) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) a[e] = kept[step][e];
+      } else {
+        load(step, a);
+      }
+#pragma unroll
+      for (int j = 0; j < kWarpKeys / 16; ++j) {
+        unsigned b[4];
+        const int key = first_key + j * 16 + lane / 16 * 8 + lane % 8;
+        load_matrices(b, keys + at_chunk(kDLine, key, step * 2 + lane / 8 % 2));
+        multiply_add<T>(scores[2 * j], a[0], a[1], a[2], a[3], b[0], b[1]);
+        multiply_add<T>(scores[2 * j + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+      }
+    }
+  }
+};
+
+extern __shared__ __align__(128) unsigned char shared_memory[];
+
+inline void run(void* const* operands) {
+  KeysInUse keys;
+  if (!keys.read(operands)) return;
+  const Head head(operands);
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kBlockRows;
+  const Tiles tiles(keys, first_row, kBlockRows, kTile);
+  const unsigned shared = shared_address(shared_memory);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int warp_row = warp / kKeyWarps * 16, warp_key = warp % kKeyWarps * kWarpKeys;
+
+  const bool wide_q = kD % 8 == 0 && strides_are_wide(params.q_strides) && is_aligned(head.q, 16);
+  const bool wide_k = kD % 8 == 0 && strides_are_wide(params.k_strides) && is_aligned(head.k, 16);
+  const bool wide_v = kV % 8 == 0 && strides_are_wide(params.v_strides) && is_aligned(head.v, 16);
+  fill_rows<kBlockRows, kD, kDLine>(shared, wide_q, kRows - first_row,
+                                    [&](int row) { return head.q_row(first_row + row); });
+  const auto fill = [&](int tile) {
+    const int64_t key = tiles.begin + static_cast<int64_t>(tile) * kTile;
+    const unsigned to = shared + kQBytes + tile % 2 * (kKBytes + kVBytes);
+    fill_rows<kTile, kD, kDLine>(to, wide_k, tiles.end - key, [&](int row) {
+      return head.k + (key + row) * params.k_strides[2];
+    });
+    fill_rows<kTile, kV, kVLine>(to + kKBytes, wide_v, tiles.end - key, [&](int row) {
+      return head.v + (key + row) * params.v_strides[2];
+    });
+  };
+
+  // This lane's rows.
+  int64_t seen[2], passed[2];
+  MaskRow mask[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int64_t row = smaller(first_row + warp_row + lane / 4 + half * 8, kRows - 1);
+    seen[half] = keys.seen(Head::query(row));
+    passed[half] = keys.passed(Head::query(row));
+    if constexpr (params.has_mask != 0) mask[half] = MaskRow(operands, head, row);
+  }
+
+  WarpRows rows;
+  Queries queries{shared + warp_row * kDLine, {}};
+  if (tiles.first < tiles.last) fill(tiles.first);
+  commit_copies();
+#pragma unroll 1
+  for (int tile = tiles.first; tile < tiles.last; ++tile) {
+    if (tile + 1 < tiles.last) fill(tile + 1);
+    commit_copies();
+    wait_copies<1>();
+    __syncthreads();
+    if (tile == tiles.first) queries.keep();
+    const unsigned at = shared + kQBytes + tile % 2 * (kKBytes + kVBytes);
+    float scores[kWarpKeys / 8][4];
+    queries.dot(at, warp_key, scores);
+    const int64_t key = tiles.begin + static_cast<int64_t>(tile) * kTile + warp_key + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kWarpKeys / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int half = e / 2;
+        const int64_t i = key + j * 8 + e % 2;
+        float score = scaled(scores[j][e]);
+        const bool sees = i < seen[half] && i >= passed[half];
+        if constexpr (params.has_mask != 0) {
+          if (sees) score += mask[half].at(i) * kLog2E;
+        }
+        scores[j][e] = sees ? score : kNothing;
+      }
+    }
+    rows.weigh(scores);
+    rows.add_values(scores, at + kKBytes, warp_key);
+    __syncthreads();
+  }
+  wait_copies<0>();
+
+  // Sums, tops and totals of all warps meet in shared memory.
+  constexpr int kSums = kVBlocks * 8;
+  __syncthreads();
+  float* sums = reinterpret_cast<float*>(shared_memory);  // [key warp][row][kSums]
+  float* tops = sums + kKeyWarps * kBlockRows * kSums;
+  float* totals = tops + kKeyWarps * kBlockRows;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float total = rows.total[half];
+    total += __shfl_xor_sync(0xffffffffu, total, 1);
+    total += __shfl_xor_sync(0xffffffffu, total, 2);
+    const int at = warp % kKeyWarps * kBlockRows + warp_row + lane / 4 + half * 8;
+    if (lane % 4 == 0) {
+      tops[at] = rows.top[half];
+      totals[at] = total;
+    }
+#pragma unroll
+    for (int j = 0; j < kVBlocks; ++j) {
+      float* to = sums + at * kSums + j * 8 + lane % 4 * 2;
+      to[0] = rows.sums[j][half * 2];
+      to[1] = rows.sums[j][half * 2 + 1];
+    }
+  }
+  __syncthreads();
+  const Results results(operands);
+  for (int i = threadIdx.x; i < kBlockRows * kV; i += kThreads) {
+    const int row = i / kV, column = i % kV;
+    if (first_row + row >= kRows) break;
+    float top = kNothing, sum = 0.0f, total = 0.0f;
+#pragma unroll
+    for (int w = 0; w < kKeyWarps; ++w) top = fmaxf(top, tops[w * kBlockRows + row]);
+#pragma unroll
+    for (int w = 0; w < kKeyWarps; ++w) {
+      const float share = shrink(tops[w * kBlockRows + row], top);
+      sum += share * sums[(w * kBlockRows + row) * kSums + column];
+      total += share * totals[w * kBlockRows + row];
+    }
+    results.store(head, first_row + row, column, sum, top, total);
+  }
+}
+
+}  // namespace npusim
