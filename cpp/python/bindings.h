@@ -7,6 +7,7 @@
 
 namespace npusim::python {
 
+void bind_cuda(pybind11::module_& module);
 void bind_device(pybind11::module_& module);
 void bind_buffer(pybind11::module_& module);
 void bind_program(pybind11::module_& module);

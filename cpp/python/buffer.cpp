@@ -77,18 +77,98 @@ py::buffer_info describe(const DeviceBuffer& buffer) {
           !buffer.writable};
 }
 
+// Memory on the device that something else owns.
+DeviceBuffer lent(std::shared_ptr<Device> device, std::string_view dtype, Shape shape,
+                  uintptr_t address, py::object owner) {
+  DeviceBuffer buffer{
+      .device = std::move(device), .memory = nullptr, .dtype = dtype_from_name(dtype)};
+  const int64_t bytes = dense_bytes(shape, buffer.dtype);
+  buffer.shape = buffer.alloc_shape = std::move(shape);
+  buffer.memory = std::make_shared<BorrowedMemory>(reinterpret_cast<std::byte*>(address), bytes,
+                                                   keep_alive(std::move(owner)));
+  return buffer;
+}
+
+// The bytes of a contiguous Python object with the buffer protocol, for as long as it lives.
+class HostBytes {
+ public:
+  HostBytes(const py::object& object, int flags) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) throw py::error_already_set();
+  }
+  ~HostBytes() { PyBuffer_Release(&view_); }
+  HostBytes(const HostBytes&) = delete;
+  HostBytes& operator=(const HostBytes&) = delete;
+  std::span<std::byte> bytes() const {
+    return {static_cast<std::byte*>(view_.buf), static_cast<size_t>(view_.len)};
+  }
+
+ private:
+  Py_buffer view_;
+};
+
 py::bytes read(const DeviceBuffer& buffer) {
   std::string bytes(static_cast<size_t>(buffer.memory->bytes()), '\0');
-  buffer.device->download(std::as_writable_bytes(std::span(bytes)), *buffer.memory, 0);
+  {
+    const py::gil_scoped_release unlocked;
+    buffer.device->download(std::as_writable_bytes(std::span(bytes)), *buffer.memory, 0);
+  }
   return py::bytes(bytes);
 }
 
-void write(DeviceBuffer& buffer, const py::bytes& given) {
-  const std::string_view bytes = given;
-  if (static_cast<int64_t>(bytes.size()) != buffer.memory->bytes() || !buffer.writable) {
+void read_into(const DeviceBuffer& buffer, const py::object& given) {
+  const HostBytes host(given, PyBUF_WRITABLE);
+  if (static_cast<int64_t>(host.bytes().size()) != buffer.memory->bytes()) {
+    throw Error(ErrorCode::kInput, "the array has not as many bytes as the buffer");
+  }
+  const py::gil_scoped_release unlocked;
+  buffer.device->download(host.bytes(), *buffer.memory, 0);
+}
+
+void require_writable(const DeviceBuffer& buffer, int64_t bytes) {
+  if (bytes != buffer.memory->bytes() || !buffer.writable) {
     throw Error(ErrorCode::kInput, "the buffer cannot take these bytes");
   }
-  buffer.device->upload(*buffer.memory, 0, std::as_bytes(std::span(bytes)));
+}
+
+void write(DeviceBuffer& buffer, const py::object& given) {
+  const HostBytes host(given, PyBUF_SIMPLE);
+  require_writable(buffer, static_cast<int64_t>(host.bytes().size()));
+  const py::gil_scoped_release unlocked;
+  buffer.device->upload(*buffer.memory, 0, host.bytes());
+}
+
+void copy_from(DeviceBuffer& buffer, const DeviceBuffer& other) {
+  require_writable(buffer, other.memory->bytes());
+  if (buffer.device != other.device) {
+    throw Error(ErrorCode::kInput, "the buffers lie on different devices");
+  }
+  const py::gil_scoped_release unlocked;
+  buffer.device->copy(*buffer.memory, 0, *other.memory, 0, other.memory->bytes());
+}
+
+// The protocol of Numba, which CuPy and PyTorch speak as well.
+py::dict cuda_array_interface(const DeviceBuffer& buffer) {
+  // Kind and width of the dtypes; the protocol has no bfloat16.
+  constexpr const char* kTypes[] = {"<f4", "<f2", nullptr, "<f8", "<i8",
+                                    "<i4", "<i2", "|i1",   "|u1", "|b1"};
+  const char* type = kTypes[static_cast<int>(buffer.dtype)];
+  if (buffer.device->name() != "cuda" || type == nullptr) {
+    throw py::attribute_error(
+        "__cuda_array_interface__: not a CUDA buffer, or of a dtype that the "
+        "protocol lacks (DLPack has it)");
+  }
+  Shape strides = row_major(buffer.alloc_shape);
+  for (int64_t& stride : strides) stride *= dtype_size(buffer.dtype);
+  const auto address = reinterpret_cast<uintptr_t>(buffer.memory->data());
+  py::dict description;
+  description["shape"] = py::tuple(py::cast(buffer.shape));
+  description["typestr"] = type;
+  description["data"] = py::make_tuple(address, !buffer.writable);
+  description["strides"] = py::tuple(py::cast(strides));
+  description["version"] = 3;
+  description["stream"] = py::none();  // whatever is here has been computed
+  buffer.memory->lend();
+  return description;
 }
 
 }  // namespace
@@ -147,6 +227,8 @@ void bind_buffer(py::module_& module) {
            py::arg("alloc_shape") = py::none())
       .def(py::init(&borrow), py::arg("device"), py::arg("dtype"), py::arg("shape"), py::kw_only(),
            py::arg("array"))
+      .def(py::init(&lent), py::arg("device"), py::arg("dtype"), py::arg("shape"), py::kw_only(),
+           py::arg("address"), py::arg("owner"))
       .def(py::init([](std::shared_ptr<Device> device, const py::capsule& capsule) {
              return from_dlpack(capsule, std::move(device));
            }),
@@ -167,11 +249,19 @@ void bind_buffer(py::module_& module) {
           "address",
           [](const DeviceBuffer& self) { return reinterpret_cast<uintptr_t>(self.memory->data()); })
       .def("read", &read, "Downloads the bytes of alloc_shape.")
-      .def("write", &write, py::arg("bytes"), "Uploads the bytes of alloc_shape.")
+      .def("read_into", &read_into, py::arg("array"),
+           "Downloads the bytes of alloc_shape into a contiguous array.")
+      .def("write", &write, py::arg("bytes"),
+           "Uploads the bytes of alloc_shape, from bytes or a contiguous array.")
+      .def("copy_from", &copy_from, py::arg("other"), "Copies a buffer of the same device.")
+      .def_property_readonly("__cuda_array_interface__", &cuda_array_interface)
       .def(
           "__dlpack__", [](const DeviceBuffer& self, const py::kwargs&) { return to_dlpack(self); },
           "Lends the tensor to a DLPack consumer, without a copy.")
-      .def("__dlpack_device__", [](const DeviceBuffer&) { return py::make_tuple(1, 0); });
+      .def("__dlpack_device__", [](const DeviceBuffer& self) {
+        const DlDevice device = dl_device(*self.device);
+        return py::make_tuple(device.type, device.id);
+      });
 }
 
 }  // namespace npusim::python

@@ -3,6 +3,7 @@
 
 #include "cpp/cpu/isa.h"
 #include "cpp/python/bindings.h"
+#include "cpp/python/dlpack.h"
 #include "cpp/runtime/device.h"
 
 namespace py = pybind11;
@@ -26,10 +27,13 @@ py::dict kernel_schemas(std::string_view isa) {
 }
 
 std::shared_ptr<Device> open(std::string_view name, std::optional<int> threads, bool pin_threads,
-                             std::optional<std::string> isa) {
+                             std::optional<std::string> isa, int ordinal,
+                             std::vector<std::string> library_folders) {
   const DeviceOptions options{.threads = threads.value_or(0),
                               .pin_threads = pin_threads,
-                              .isa = std::move(isa).value_or("")};
+                              .isa = std::move(isa).value_or(""),
+                              .ordinal = ordinal,
+                              .library_folders = std::move(library_folders)};
   return open_device(name, options);
 }
 
@@ -42,10 +46,19 @@ void bind_device(py::module_& module) {
              "The cpu kernels of an instruction set: name -> parameter schema.");
   py::class_<Device, std::shared_ptr<Device>>(module, "Device")
       .def(py::init(&open), py::arg("name"), py::arg("threads") = py::none(),
-           py::arg("pin_threads") = false, py::arg("isa") = py::none())
+           py::arg("pin_threads") = false, py::arg("isa") = py::none(), py::arg("ordinal") = 0,
+           py::arg("library_folders") = std::vector<std::string>())
       .def_property_readonly("name", &Device::name)
       .def_property_readonly("description", &Device::description)
-      .def_property_readonly("shares_host_memory", &Device::shares_host_memory);
+      .def_property_readonly("shares_host_memory", &Device::shares_host_memory)
+      .def_property_readonly("ordinal", &Device::ordinal)
+      .def_property_readonly("stream", &Device::stream)
+      .def("wait_for", &Device::wait_for, py::arg("stream"),
+           py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("dlpack_device", [](const Device& self) {
+        const DlDevice device = dl_device(self);
+        return py::make_tuple(device.type, device.id);
+      });
 }
 
 }  // namespace npusim::python

@@ -11,10 +11,6 @@ namespace npusim::python {
 namespace {
 
 // The C structs of DLPack's ABI, version 0.x.
-struct DlDevice {
-  int32_t type;
-  int32_t id;
-};
 struct DlDataType {
   uint8_t code;
   uint8_t bits;
@@ -36,6 +32,7 @@ struct DlManagedTensor {
 };
 
 constexpr int32_t kDlCpu = 1;
+constexpr int32_t kDlCuda = 2;
 constexpr int32_t kDlCudaHost = 3;
 constexpr const char* kFresh = "dltensor";
 constexpr const char* kUsed = "used_dltensor";
@@ -86,12 +83,22 @@ bool is_dense(const DlTensor& tensor) {
   return true;
 }
 
+bool is_on(const DlDevice& given, const Device& device) {
+  const DlDevice wanted = dl_device(device);
+  if (wanted.type == kDlCpu) return given.type == kDlCpu || given.type == kDlCudaHost;
+  return given.type == wanted.type && given.id == wanted.id;
+}
+
 }  // namespace
 
+DlDevice dl_device(const Device& device) {
+  if (device.shares_host_memory()) return {kDlCpu, 0};
+  if (device.name() == "cuda") return {kDlCuda, device.ordinal()};
+  throw Error(ErrorCode::kInput, "DLPack has no name for the device " + std::string(device.name()));
+}
+
 py::capsule to_dlpack(const DeviceBuffer& buffer) {
-  if (!buffer.device->shares_host_memory()) {
-    throw Error(ErrorCode::kInput, "only a buffer in host memory can be lent through DLPack");
-  }
+  const DlDevice device = dl_device(*buffer.device);
   if (!buffer.writable) {
     throw py::buffer_error("the buffer is read only, which DLPack cannot say; copy it first");
   }
@@ -101,7 +108,7 @@ py::capsule to_dlpack(const DeviceBuffer& buffer) {
   exported->strides = row_major(buffer.alloc_shape);
   exported->managed = {
       .tensor = {.data = buffer.memory->data(),
-                 .device = {kDlCpu, 0},
+                 .device = device,
                  .ndim = static_cast<int32_t>(buffer.shape.size()),
                  .dtype = dl_type(buffer.dtype),
                  .shape = exported->shape.data(),
@@ -118,6 +125,7 @@ py::capsule to_dlpack(const DeviceBuffer& buffer) {
   };
   py::capsule capsule(&exported->managed, kFresh, drop);
   exported.release();
+  buffer.memory->lend();
   return capsule;
 }
 
@@ -127,8 +135,11 @@ DeviceBuffer from_dlpack(const py::capsule& capsule, std::shared_ptr<Device> dev
   }
   auto* managed = static_cast<DlManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), kFresh));
   const DlTensor& tensor = managed->tensor;
-  if (tensor.device.type != kDlCpu && tensor.device.type != kDlCudaHost) {
-    throw Error(ErrorCode::kInput, "a DLPack tensor is not in host memory; copy it there first");
+  if (!is_on(tensor.device, *device)) {
+    throw Error(ErrorCode::kInput,
+                device->shares_host_memory()
+                    ? "a DLPack tensor is not in host memory; copy it there first"
+                    : "a DLPack tensor is not on this device; copy it there first");
   }
   if (!is_dense(tensor)) throw Error(ErrorCode::kInput, "a DLPack tensor is not contiguous");
   DeviceBuffer buffer{

@@ -10,10 +10,20 @@
 
 namespace npusim::python {
 
-// The capsule of a buffer that lives in host memory. The tensor keeps the memory alive.
+// DLPack's name of a device.
+struct DlDevice {
+  int32_t type;
+  int32_t id;
+};
+
+// Throws Error(kInput) for a device that DLPack has no name for.
+DlDevice dl_device(const Device& device);
+
+// The capsule of a buffer. The tensor keeps the memory alive.
 pybind11::capsule to_dlpack(const DeviceBuffer& buffer);
 
-// Takes the tensor over: dense, row-major, on the CPU, of a dtype npusim has. Throws Error(kInput).
+// Takes the tensor over: dense, row-major, in memory of `device`, of a dtype npusim has. Throws
+// Error(kInput).
 DeviceBuffer from_dlpack(const pybind11::capsule& capsule, std::shared_ptr<Device> device);
 
 }  // namespace npusim::python

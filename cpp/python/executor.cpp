@@ -9,6 +9,7 @@
 
 #include "cpp/python/bindings.h"
 #include "cpp/python/buffer.h"
+#include "cpp/runtime/borrowed_memory.h"
 #include "cpp/runtime/weights.h"
 
 namespace py = pybind11;
@@ -101,10 +102,13 @@ void observe(Executor& self, size_t method, const Buffers& inputs, const Buffers
   self.observe(method, in, out, weights, tap, state);
 }
 
-py::object read_buffer(const Executor& self, uint32_t index) {
+py::object read_buffer(Executor& self, uint32_t index) {
   const Binding bytes = self.buffer(index);
-  if (bytes.data() == nullptr || !self.device().shares_host_memory()) return py::none();
-  return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (bytes.data() == nullptr) return py::none();
+  const BorrowedMemory memory(bytes.data(), static_cast<int64_t>(bytes.size()), nullptr);
+  std::string copy(bytes.size(), '\0');
+  self.device().download(std::as_writable_bytes(std::span(copy)), memory, 0);
+  return py::bytes(copy);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@ from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import CapsuleType
+from typing_extensions import Buffer, CapsuleType
 
 __version__: str
 
@@ -15,6 +15,15 @@ _SpecRow = tuple[str, int, str, tuple[int, ...], tuple[int, ...]]
 
 def device_names() -> list[str]:
     """The devices of this build, in order of preference."""
+
+def cuda_driver() -> tuple[str, str]:
+    """Version and path of the CUDA driver."""
+
+def cuda_compiler(folders: Sequence[str]) -> tuple[str, str]:
+    """Version and path of NVRTC, which may lie in the folders."""
+
+def cuda_ordinal(address: int) -> int:
+    """The number of the device that memory belongs to."""
 
 def isa_names() -> list[str]:
     """Instruction sets the cpu device can use here, best first."""
@@ -29,6 +38,8 @@ class Device:
         threads: int | None = None,
         pin_threads: bool = False,
         isa: str | None = None,
+        ordinal: int = 0,
+        library_folders: Sequence[str] = (),
     ) -> None: ...
     @property
     def name(self) -> str: ...
@@ -36,6 +47,13 @@ class Device:
     def description(self) -> str: ...
     @property
     def shares_host_memory(self) -> bool: ...
+    @property
+    def ordinal(self) -> int: ...
+    @property
+    def stream(self) -> int: ...
+    @property
+    def dlpack_device(self) -> tuple[int, int]: ...
+    def wait_for(self, stream: int) -> None: ...
 
 class DeviceBuffer:
     """A dense row-major tensor on a device; zero at first."""
@@ -51,6 +69,10 @@ class DeviceBuffer:
     @overload
     def __init__(
         self, device: Device, dtype: str, shape: Sequence[int], *, array: NDArray[Any]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self, device: Device, dtype: str, shape: Sequence[int], *, address: int, owner: object
     ) -> None: ...
     @overload
     def __init__(self, device: Device, capsule: CapsuleType) -> None: ...
@@ -71,8 +93,17 @@ class DeviceBuffer:
     def read(self) -> bytes:
         """Downloads the bytes of alloc_shape."""
 
-    def write(self, bytes: bytes) -> None:
-        """Uploads the bytes of alloc_shape."""
+    def read_into(self, array: Buffer | NDArray[Any]) -> None:
+        """Downloads the bytes of alloc_shape into a contiguous array."""
+
+    def write(self, bytes: Buffer | NDArray[Any]) -> None:
+        """Uploads the bytes of alloc_shape, from bytes or a contiguous array."""
+
+    def copy_from(self, other: DeviceBuffer) -> None:
+        """Copies a buffer of the same device."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __dlpack__(self, **kwargs: Any) -> CapsuleType: ...

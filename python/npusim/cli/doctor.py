@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -74,17 +75,40 @@ def _runtime() -> list[Check]:
     reinstall = "install npusim from a wheel of this platform, or build it: pip install ."
     try:
         from npusim import _runtime
+        from npusim.runtime.libraries import library_folders
     except ImportError as error:
         return [Check("runtime", str(error), "missing", reinstall)]
     checks = [Check("runtime", f"{_runtime.__version__}, instruction sets usable here: "
                     f"{', '.join(_runtime.isa_names())}")]  # fmt: skip
     names = _runtime.device_names()
+    checks += [_device(name) for name in names]
+    if "cuda" in names:
+        checks += [
+            _cuda("CUDA driver", _runtime.cuda_driver),
+            _cuda("NVRTC", lambda: _runtime.cuda_compiler(library_folders())),
+        ]
     try:
-        checks += [Check(f"device {name}", npusim.Device(name).description) for name in names]
         checks.append(Check("small program", _try(names[0])))
     except Error as error:
         checks.append(Check("small program", str(error), "missing", reinstall))
     return checks
+
+
+def _device(name: str) -> Check:
+    """A device, or why this machine lacks it; only the cpu must be there."""
+    try:
+        return Check(f"device {name}", npusim.Device(name).description)
+    except Error as error:
+        return Check(f"device {name}", str(error), "missing" if name == "cpu" else "optional")
+
+
+def _cuda(what: str, find: Callable[[], tuple[str, str]]) -> Check:
+    """Version and place of a part of CUDA; npusim runs without."""
+    try:
+        version, path = find()
+        return Check(what, f"{version} in {path}")
+    except Error as error:
+        return Check(what, str(error), "optional")
 
 
 def _try(device: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,20 +19,24 @@ from npusim.runtime.host import (
     numpy_dtype,
     to_bfloat16_bits,
 )
+from npusim.runtime.libraries import library_folders
+
+_DL_CPU, _DL_CUDA_HOST = 1, 3  # DLPack's device types in host memory
 
 
 class Device(_runtime.Device):
     """A device to run programs on.
 
     Args:
-        name: "cpu", or "null", which accepts every program and computes nothing.
+        name: "cpu"; "cuda"; or "null", which accepts every program and computes nothing.
         threads: workers of a cpu device, the calling thread included; None: one a physical core.
         pin_threads: keep each worker on a core of its own (Linux).
         isa: instruction set of a cpu device, of those `npusim doctor` lists; None: the one in the
             environment variable NPUSIM_ISA, or the best.
+        ordinal: which of several cuda devices, as the driver numbers them.
 
     Raises:
-        DeviceError: no such device or instruction set here, or an option it cannot serve.
+        DeviceError: no such device, driver or instruction set here, or an option it cannot serve.
 
     Attributes:
         description: processor, instruction set and threads, for people.
@@ -44,8 +49,9 @@ class Device(_runtime.Device):
         threads: int | None = None,
         pin_threads: bool = False,
         isa: str | None = None,
+        ordinal: int = 0,
     ) -> None:
-        super().__init__(name, threads, pin_threads, isa)
+        super().__init__(name, threads, pin_threads, isa, ordinal, library_folders())
 
     def __repr__(self) -> str:
         return f"Device({self.name!r}: {self.description})"
@@ -54,8 +60,9 @@ class Device(_runtime.Device):
 class DeviceBuffer(_runtime.DeviceBuffer):
     """A tensor on a device: dense, row-major, padded to `alloc_shape` where the target asks for it.
 
-    Speaks the buffer protocol and DLPack (`np.asarray(buffer)`, `torch.from_dlpack(buffer)`)
-    without a copy where the device shares the host's memory. Zero when made by the constructor
+    Speaks DLPack (`torch.from_dlpack(buffer)`) without a copy; where the device shares the host's
+    memory, the buffer protocol as well (`np.asarray(buffer)`), and on a cuda device
+    `__cuda_array_interface__`. Zero when made by the constructor
     `DeviceBuffer(device, dtype, shape, alloc_shape=None)`.
     """
 
@@ -84,30 +91,69 @@ class DeviceBuffer(_runtime.DeviceBuffer):
         given = np.asarray(array)
         if spec is None:
             spec = TensorSpec("array", 0, dtype_of(given), given.shape, given.shape)
-        given = _raw(given, spec)
+        return cls.from_bits(_raw(given, spec), device, spec)
+
+    @classmethod
+    def from_bits(cls, given: Array, device: _runtime.Device, spec: TensorSpec) -> DeviceBuffer:
+        """Returns a buffer that shows an array, as `from_numpy`; bfloat16 is given as uint16."""
         if device.shares_host_memory and spec.shape == spec.alloc_shape and _is_plain(given):
             return cls(device, spec.dtype, spec.shape, array=given)
         buffer = cls.from_spec(device, spec)
         if device.shares_host_memory:
             np.asarray(buffer)[...] = given
         else:
-            padded = np.zeros(spec.alloc_shape, given.dtype)
-            padded[_corner(spec.shape)] = given
-            buffer.write(padded.tobytes())
+            buffer.write(np.ascontiguousarray(_padded(given, spec), given.dtype.newbyteorder("=")))
         return buffer
 
     @classmethod
     def from_dlpack(cls, tensor: Any, device: _runtime.Device) -> DeviceBuffer:
-        """Returns a buffer that shows a contiguous CPU tensor of any DLPack library, uncopied.
+        """Returns a buffer that shows a contiguous tensor of any DLPack library.
+
+        Shares its memory; only one on a GPU that does not start at a multiple of 16 bytes is
+        copied, on the GPU. The device waits for what its library has queued on it.
 
         Raises:
             ShapeError: the tensor is elsewhere, is not contiguous, or has a dtype npusim lacks.
         """
         if is_torch(tensor):
             tensor = tensor.detach()
-        if tensor.__dlpack_device__()[0] not in (1, 3):
-            raise ShapeError("the tensor is not in host memory.", hint="Copy it to the cpu first.")
-        return cls(device, tensor.__dlpack__())
+        kind, index = map(int, tensor.__dlpack_device__())
+        if device.shares_host_memory:
+            if kind not in (_DL_CPU, _DL_CUDA_HOST):
+                hint = "Copy it to the cpu first."
+                raise ShapeError("the tensor is not in host memory.", hint=hint)
+            return cls(device, tensor.__dlpack__())
+        if (kind, index) != device.dlpack_device:
+            where = f"{device.name}:{device.ordinal}"
+            raise ShapeError(f"the tensor is not on {where}.", hint="Copy it there first.")
+        return cls(device, tensor.__dlpack__(stream=device.stream))._aligned()
+
+    @classmethod
+    def from_cuda_array(cls, array: Any, device: _runtime.Device) -> DeviceBuffer:
+        """Returns a buffer that shows an object with `__cuda_array_interface__`, as from_dlpack.
+
+        Raises:
+            ShapeError: the array is elsewhere, is not contiguous, or has a dtype npusim lacks.
+        """
+        given = array.__cuda_array_interface__
+        shape, (address, _) = tuple(given["shape"]), given["data"]
+        dtype = np.dtype(given["typestr"])
+        if not _is_row_major(shape, given.get("strides"), dtype.itemsize):
+            raise ShapeError("the array is not contiguous.", hint="Copy it first.")
+        if address and _runtime.cuda_ordinal(address) != device.ordinal:
+            raise ShapeError(f"the array is not on {device.name}:{device.ordinal}.")
+        if given.get("stream") is not None:
+            device.wait_for(given["stream"])
+        name = dtype_of(np.empty(0, dtype))
+        return cls(device, name, shape, address=address, owner=array)._aligned()
+
+    def _aligned(self) -> DeviceBuffer:
+        """Returns the buffer, or a copy that kernels can read 16 bytes at a time."""
+        if self.address % 16 == 0:
+            return self
+        twin = type(self)(self.device, self.dtype, self.shape)
+        twin.copy_from(self)
+        return twin
 
     def to_numpy(self, spec: TensorSpec | None = None) -> Array:
         """Returns the tensor as a NumPy array without its padding.
@@ -130,7 +176,8 @@ class DeviceBuffer(_runtime.DeviceBuffer):
             array = np.asarray(self)
         else:
             raw = np.dtype("uint16") if self.dtype == "bfloat16" else numpy_dtype(self.dtype)
-            whole = np.frombuffer(self.read(), raw).reshape(self.alloc_shape)
+            whole = np.empty(self.alloc_shape, raw)
+            self.read_into(whole)
             array = whole[_corner(self.shape)]
         return from_bfloat16_bits(array) if self.dtype == "bfloat16" else array
 
@@ -140,6 +187,22 @@ class DeviceBuffer(_runtime.DeviceBuffer):
 
 def _corner(shape: tuple[int, ...]) -> tuple[slice, ...]:
     return tuple(slice(0, extent) for extent in shape)
+
+
+def _padded(array: Array, spec: TensorSpec) -> Array:
+    if spec.shape == spec.alloc_shape:
+        return array
+    padded = np.zeros(spec.alloc_shape, array.dtype)
+    padded[_corner(spec.shape)] = array
+    return padded
+
+
+def _is_row_major(shape: tuple[int, ...], strides: Any, itemsize: int) -> bool:
+    if strides is None or 0 in shape:
+        return True
+    dense = (itemsize * math.prod(shape[i + 1 :]) for i in range(len(shape)))
+    steps = zip(shape, strides, dense, strict=True)
+    return all(extent == 1 or stride == step for extent, stride, step in steps)
 
 
 def _is_plain(array: Array) -> bool:

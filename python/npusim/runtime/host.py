@@ -33,6 +33,23 @@ def is_dlpack(value: object) -> bool:
     return hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__")
 
 
+def is_cuda_array(value: object) -> bool:
+    """Tells whether a value shows memory of a GPU through `__cuda_array_interface__`."""
+    return hasattr(value, "__cuda_array_interface__")
+
+
+def torch_bits(tensor: Any) -> Array:
+    """Returns a PyTorch tensor of the cpu as NumPy shows it; bfloat16 as uint16 bits."""
+    import torch
+
+    tensor = tensor.detach().contiguous()
+    if tensor.dtype is torch.bfloat16:
+        bits: Array = tensor.view(torch.int16).numpy().view(np.uint16)
+        return bits
+    array: Array = tensor.numpy()
+    return array
+
+
 def dtype_of(value: Any) -> str:
     """Returns the dtype name of an array or tensor: an npusim name where there is one."""
     if isinstance(value, np.ndarray):

@@ -11,7 +11,7 @@ from npusim.errors import DeviceError, ShapeError
 from npusim.program.program import TensorSpec
 from npusim.runtime.device import Device, DeviceBuffer
 from npusim.runtime.executor import Executor
-from npusim.runtime.host import dtype_of, is_dlpack, is_torch
+from npusim.runtime.host import dtype_of, is_cuda_array, is_dlpack, is_torch, torch_bits
 from npusim.runtime.native import ProgramLike, native_program
 from npusim.runtime.weights import WeightSource, load_weights
 
@@ -54,6 +54,9 @@ class Session(_runtime.Session):
     out; other DLPack tensors give the array type of their library where it can take DLPack, else a
     DeviceBuffer. The outputs come as a flat tuple, in order. Arrays may have any strides; a
     contiguous one is used in place. Nothing is cast, but see `npusim.runtime.host` on bfloat16.
+
+    A device with memory of its own uses tensors that lie there in place, and gives outputs there.
+    What lies in host memory is uploaded to it, and the outputs come back to host memory.
 
     Raises (when called):
         ShapeError: a wrong number of inputs, an unknown name, shape, dtype or device.
@@ -136,26 +139,38 @@ class Session(_runtime.Session):
             return value
         if isinstance(value, (np.ndarray, np.generic)):
             return DeviceBuffer.from_numpy(value, self.device, spec)
+        if not is_dlpack(value) and is_cuda_array(value):
+            return DeviceBuffer.from_cuda_array(value, self.device)
         if not is_dlpack(value):
             raise ShapeError(
                 f"'{spec.name}' is a {type(value).__name__}.",
                 hint="Pass a NumPy array, a torch tensor, or any tensor that speaks DLPack.",
             )
-        _check_tensor(value, spec)
+        _check_tensor(value, spec, self.device)
         if is_torch(value):
             value = value.detach().contiguous()
-        if spec.shape != spec.alloc_shape or not self.device.shares_host_memory:
+        plain = spec.shape == spec.alloc_shape
+        if plain and (self.device.shares_host_memory or not _is_on_host(value)):
+            return DeviceBuffer.from_dlpack(value, self.device)
+        if not is_torch(value):
             return DeviceBuffer.from_numpy(np.from_dlpack(value), self.device, spec)
-        return DeviceBuffer.from_dlpack(value, self.device)
+        return DeviceBuffer.from_bits(torch_bits(value.cpu()), self.device, spec)
 
 
-def _check_tensor(value: Any, spec: TensorSpec) -> None:
+def _is_on_host(value: Any) -> bool:
+    return int(value.__dlpack_device__()[0]) in (1, 3)
+
+
+def _check_tensor(value: Any, spec: TensorSpec, device: _runtime.Device) -> None:
     shape, dtype = tuple(value.shape), dtype_of(value)
+    here = "the cpu" if device.shares_host_memory else f"{device.name}:{device.ordinal} or the cpu"
     if is_torch(value) and value.device.type != "cpu":
-        raise ShapeError(
-            f"'{spec.name}' is on {value.device}, expected the cpu.",
-            hint=f"Pass {spec.name}.cpu().",
-        )
+        on_device = value.device.type == device.name and value.device.index == device.ordinal
+        if not on_device:
+            raise ShapeError(
+                f"'{spec.name}' is on {value.device}, expected {here}.",
+                hint=f"Pass {spec.name}.cpu().",
+            )
     if shape != spec.shape:
         raise ShapeError(f"'{spec.name}' has shape {list(shape)}, expected {list(spec.shape)}.")
     if dtype != spec.dtype:
@@ -172,8 +187,11 @@ def _as(like: Any, buffer: DeviceBuffer) -> Any:
     if is_torch(like):
         import torch
 
-        return torch.from_dlpack(buffer)
-    if isinstance(like, (np.ndarray, np.generic)) or like is None:
+        if buffer.device.shares_host_memory or like.device.type != "cpu":
+            return torch.from_dlpack(buffer)
+        return torch.from_numpy(buffer.to_numpy()).to(getattr(torch, buffer.dtype))
+    on_host = isinstance(like, (np.ndarray, np.generic)) or like is None
+    if on_host or (is_dlpack(like) and _is_on_host(like) and not buffer.device.shares_host_memory):
         return buffer.to_numpy()
     namespace = getattr(like, "__array_namespace__", None)
     return namespace().from_dlpack(buffer) if namespace else buffer

@@ -1,0 +1,247 @@
+"""CUDA devices: what is said where there is none, and sessions over a driver without a GPU.
+
+The stub driver (tests/cpp/stub_cuda.cpp) is compiled here; a process has one driver, so everything
+runs in processes of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import npusim
+from npusim import _runtime
+
+pytestmark = pytest.mark.skipif(
+    "cuda" not in _runtime.device_names(), reason="CUDA devices are built on Linux alone"
+)
+
+ROOT = Path(__file__).parents[2]
+
+# y = x + b, and z = y after a copy, in the stub's kernels.
+PRELUDE = """
+import json, struct
+from dataclasses import replace
+import numpy as np
+import npusim
+from npusim import DeviceBuffer
+from npusim.program.program import Access, BufferKind, Operand
+from tests.runtime.programs import Builder
+
+def image(entry, threads):
+    elf = bytearray(64)
+    elf[:5], elf[18] = b"\\x7fELF\\x02", 190
+    cubin = bytes(elf) + entry.encode() + b"."
+    launch = {"entry": entry, "grid": [threads, 1, 1], "block": [1, 1, 1], "shared": 0}
+    header = {"arch": "sm_90", "launches": [launch], "cubin": [0, len(cubin)]}
+    text = json.dumps(header).encode()
+    return b"NPUCUDA\\x01" + struct.pack("<I", len(text)) + text + cubin
+
+def program(count=6, alloc=None):
+    width = (alloc or (count,))[0]
+    b = Builder()
+    x, y = b.input("x", (count,), alloc=alloc), b.output("y", (count,), alloc=alloc)
+    bias, t = b.weight("bias", (width,)), b.buffer(BufferKind.TEMP, 4 * width)
+    b.copy(x, t, count)
+    b.copy(t, y, count)
+    built = b.build()
+    first, second = built.methods[0].commands
+    add = replace(first, kernel=1, operands=(Operand(x, 0, Access.READ),
+                                             Operand(bias, 0, Access.READ), first.operands[1]))
+    (copy,) = built.kernels
+    kernels = tuple(replace(copy, image=image(entry, width)) for entry in ("copy", "add"))
+    method = replace(built.methods[0], commands=(add, second))
+    return replace(built, kernels=kernels, methods=(method,), target="cuda:sm_90")
+
+device = npusim.Device("cuda")
+"""
+
+
+@pytest.fixture(scope="module")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("building the stub driver needs a C++ compiler")
+    library = tmp_path_factory.mktemp("stub") / "libstub_cuda.so"
+    source = ROOT / "tests" / "cpp" / "stub_cuda.cpp"
+    options = ["-std=c++20", "-shared", "-fPIC", "-o", str(library), str(source)]
+    subprocess.run([compiler, *options], check=True)
+    return library
+
+
+def run(code: str, driver: Path | str, **environment: str) -> str:
+    variables = {
+        **os.environ,
+        "NPUSIM_CUDA_DRIVER": str(driver),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        **environment,
+    }
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env=variables, cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+OPEN = """
+import npusim
+try:
+    print(npusim.Device("cuda"))
+except npusim.DeviceError as error:
+    print(error)
+"""
+
+
+def test_without_a_driver_one_sentence_says_so() -> None:
+    assert run(OPEN, "libcuda_absent.so").strip() == (
+        "there is no CUDA driver on this machine (libcuda_absent.so cannot be loaded). "
+        "Install NVIDIA's driver, or choose another device."
+    )
+
+
+def test_the_doctor_names_the_parts_of_cuda(stub: Path) -> None:
+    code = "from npusim.cli import main; main(['doctor'])"
+    absent = run(code, "libcuda_absent.so")
+    assert "there is no CUDA driver" in absent and "Programs run on this machine." in absent
+    found = " ".join(run(code, stub, COLUMNS="300").split())
+    assert "Stub GPU, sm_90" in found and "13.0 in " in found
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"STUB_CUDA_DEVICES": "0"}, "finds no device"),
+        ({"STUB_CUDA_VERSION": "11080"}, "CUDA 11.8, npusim needs 12.0"),
+        ({}, "Device('cuda': Stub GPU, sm_90, 1024 MiB"),
+    ],
+)
+def test_opening_a_device(stub: Path, environment: dict[str, str], words: str) -> None:
+    assert words in run(OPEN, stub, **environment)
+
+
+def test_arrays_of_the_host_go_there_and_back(stub: Path) -> None:
+    code = """
+    bias = np.arange(6, dtype=np.float32)
+    session = npusim.load(program(), {"bias": bias}, device)
+    x = np.full(12, 10, np.float32)[::2]
+    (y,) = session(x)
+    assert type(y) is np.ndarray and (y == bias + 10).all()
+    (again,) = session(x=np.zeros(6, np.float32))
+    assert (again == bias).all() and (y == bias + 10).all()
+    import torch
+    (t,) = session(torch.ones(6))
+    assert t.device.type == "cpu" and (t.numpy() == bias + 1).all()
+    try:
+        session(np.zeros(5, np.float32))
+    except npusim.ShapeError as error:
+        print(error)
+    """
+    assert "shape [5], expected [6]" in run(PRELUDE + textwrap.dedent(code), stub)
+
+
+def test_buffers_are_padded_and_read_back(stub: Path) -> None:
+    code = """
+    session = npusim.load(program(6, alloc=(8,)), {"bias": np.ones(8, np.float32)}, device)
+    (y,) = session(np.arange(6, dtype=np.float32))
+    assert y.shape == (6,) and (y == np.arange(1, 7)).all()
+    buffer = DeviceBuffer.from_numpy(y, device)
+    assert (buffer.to_numpy() == y).all() and not np.shares_memory(buffer.to_numpy(), y)
+    twin = DeviceBuffer(device, "float32", (6,))
+    assert (twin.to_numpy() == 0).all()
+    twin.copy_from(buffer)
+    assert (twin.to_numpy() == y).all()
+    half = DeviceBuffer.from_numpy(np.array([1.5, -2], np.float32), device,
+                                   npusim.TensorSpec("h", 0, "bfloat16", (2,), (2,)))
+    assert half.nbytes == 4 and (half.to_numpy() == [1.5, -2]).all()
+    try:
+        memoryview(buffer)
+    except BufferError:
+        print("no host memory")
+    """
+    assert "no host memory" in run(PRELUDE + textwrap.dedent(code), stub)
+
+
+def test_commands_are_observed_on_the_device(stub: Path) -> None:
+    code = """
+    from npusim.runtime import Executor, load_weights
+    native = program()
+    executor = Executor(native, device)
+    weights = load_weights({"bias": np.ones(6, np.float32)}, native, device)
+    x = DeviceBuffer.from_numpy(np.zeros(6, np.float32), device)
+    seen = []
+    executor.observe(lambda i: seen.append(executor.read_buffer(3, "float32")), {"x": x}, weights)
+    assert all((value == 1).all() for value in seen) and len(seen) == 2
+    """
+    run(PRELUDE + textwrap.dedent(code), stub)
+
+
+def test_tensors_are_exchanged_without_copies(stub: Path) -> None:
+    code = """
+    class Array:
+        def __init__(self, buffer, **more):
+            self.owner = buffer
+            self.__cuda_array_interface__ = {**buffer.__cuda_array_interface__, **more}
+    buffer = DeviceBuffer.from_numpy(np.arange(8, dtype=np.float32), device)
+    assert buffer.__dlpack_device__() == device.dlpack_device == (2, 0)
+    shown = buffer.__cuda_array_interface__
+    assert shown["data"] == (buffer.address, False) and shown["typestr"] == "<f4"
+    assert shown["shape"] == (8,) and shown["strides"] == (4,) and shown["version"] == 3
+    same = DeviceBuffer.from_dlpack(buffer, device)
+    assert same.address == buffer.address
+    twin = DeviceBuffer.from_cuda_array(Array(buffer, stream=1), device)
+    assert twin.address == buffer.address and twin.dtype == "float32"
+    shifted = (buffer.address + 4, False)
+    moved = DeviceBuffer.from_cuda_array(Array(buffer, shape=(7,), data=shifted), device)
+    assert moved.address % 16 == 0 and (moved.to_numpy() == np.arange(1, 8)).all()
+    del buffer, same
+    assert (twin.to_numpy() == np.arange(8)).all()
+    for more in ({"strides": (8,)}, {"typestr": "<c8", "strides": None}):
+        try:
+            DeviceBuffer.from_cuda_array(Array(twin, **more), device)
+        except npusim.ShapeError as error:
+            print(error)
+    host = npusim.Device("cpu")
+    assert not hasattr(DeviceBuffer(host, "float32", (1,)), "__cuda_array_interface__")
+    assert not hasattr(DeviceBuffer(device, "bfloat16", (1,)), "__cuda_array_interface__")
+    try:
+        DeviceBuffer.from_dlpack(np.zeros(3, np.float32), device)
+    except npusim.ShapeError as error:
+        print(error)
+    session = npusim.load(program(8), {"bias": np.ones(8, np.float32)}, device)
+    (y,) = session(Array(twin))
+    assert isinstance(y, DeviceBuffer) and (y.to_numpy() == np.arange(1, 9)).all()
+    """
+    out = run(PRELUDE + textwrap.dedent(code), stub)
+    assert "not contiguous" in out and "complex64" in out and "not on cuda:0" in out
+
+
+def test_a_program_for_the_cpu_is_refused(stub: Path) -> None:
+    code = """
+    from tests.runtime.programs import identity
+    try:
+        npusim.load(identity((4,)), None, device)
+    except npusim.ProgramFormatError as error:
+        print(error)
+    """
+    out = run(PRELUDE + textwrap.dedent(code), stub)
+    assert "compiled for target cpu" in out and "target='cuda'" in out
+
+
+def test_folders_of_wheels_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from npusim.runtime.libraries import library_folders
+
+    (tmp_path / "b" / "nvidia" / "cuda_nvrtc" / "lib").mkdir(parents=True)
+    (tmp_path / "a" / "nvidia" / "cu13" / "lib").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "a"), str(tmp_path / "b")])
+    assert library_folders() == [
+        str(tmp_path / "a" / "nvidia" / "cu13" / "lib"),
+        str(tmp_path / "b" / "nvidia" / "cuda_nvrtc" / "lib"),
+    ]
+    assert npusim.Device("cpu").ordinal == 0
