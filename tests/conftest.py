@@ -1,4 +1,4 @@
-"""Fixtures for all tests: golden files.
+"""Fixtures for all tests: golden files. Options: `--update-golden`, and `--device` of conformance.
 
 A golden file holds the expected text of one test. It lies beside the tests, in
 `golden/<module without test_>/<test name>.txt`; `pytest --update-golden` writes it anew.
@@ -17,6 +17,11 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write golden files instead of comparing"
+    )
+    parser.addoption(
+        "--device",
+        default="cpu",
+        help="device the conformance suite runs on, and target it compiles for, such as cuda",
     )
 
 

@@ -1,6 +1,7 @@
 """The conformance suite: every op's cases, in every dtype, on every instruction set.
 
-To add a case, add it to the op's OpDef in `python/npusim/ops`; nothing here changes.
+`pytest tests/conformance --device cuda` runs it on a GPU instead. To add a case, add it to the op's
+OpDef in `python/npusim/ops`; nothing here changes.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import torch
 import npusim
 import npusim.ops
 from npusim._runtime import isa_names
+from npusim.codegen import generate
+from npusim.errors import UnsupportedOpError
 from npusim.ops.opdef import REGISTRY, Case, OpDef
 from npusim.program.assemble import assemble
 from npusim.program.lowering import check_supported
 from npusim.targets import TargetConfig
 from tests.conformance.single_op import assert_close, graph_of, reference, tensors_for
-
-TARGET = TargetConfig.named("cpu")
 
 
 def _cases() -> Iterator[object]:
@@ -31,17 +32,30 @@ def _cases() -> Iterator[object]:
 
 
 @pytest.fixture(scope="session")
-def devices() -> dict[str, npusim.Device]:
-    """One single-threaded device for each instruction set this processor runs."""
+def target(request: pytest.FixtureRequest) -> TargetConfig:
+    """The target that `--device` names."""
+    return TargetConfig.named(request.config.getoption("--device"))
+
+
+@pytest.fixture(scope="session")
+def devices(target: TargetConfig) -> dict[str, npusim.Device]:
+    """The target's device; a single-threaded cpu for each instruction set this processor runs."""
+    if target.device != "cpu":
+        return {target.device: npusim.Device(target.device)}
     return {isa: npusim.Device("cpu", threads=1, isa=isa) for isa in isa_names()}
 
 
 @pytest.mark.parametrize(("op", "case", "dtype"), list(_cases()))
-def test_op(op: OpDef, case: Case, dtype: str, devices: dict[str, npusim.Device]) -> None:
+def test_op(
+    op: OpDef, case: Case, dtype: str, target: TargetConfig, devices: dict[str, npusim.Device]
+) -> None:
     tensors = tensors_for(case, dtype, f"{op.name}{case.inputs}")
     graph = graph_of(op, case, tensors, dtype)
-    check_supported(graph, TARGET)
-    program = assemble(graph, TARGET)
+    check_supported(graph, target)
+    try:
+        program = generate(assemble(graph, target), target)
+    except UnsupportedOpError as error:
+        pytest.skip(str(error))
     expected = reference(graph, tensors)
     given = [t for t in tensors if t is not None]
     for isa, device in devices.items():

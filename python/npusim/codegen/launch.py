@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from npusim.codegen import elementwise, indexed, products, rows, windows
+from npusim.codegen import elementwise, indexed, launch_products, rows, windows
 from npusim.codegen.geometry import Rule
 
 RULES: Mapping[str, Rule] = {
     **elementwise.RULES,
     **indexed.RULES,
-    **products.RULES,
+    **launch_products.RULES,
     **rows.RULES,
     **windows.RULES,
 }

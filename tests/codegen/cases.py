@@ -1,0 +1,56 @@
+"""Programs to generate code for: the conformance cases, before code generation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+import npusim.ops  # noqa: F401  (registers the families)
+from npusim.codegen.launch import RULES
+from npusim.ir.graph import Graph
+from npusim.ops.opdef import REGISTRY, OpDef
+from npusim.program.assemble import assemble
+from npusim.program.program import CompiledProgram
+from npusim.targets import TargetConfig
+from tests.conformance.single_op import graph_of, tensors_for
+
+TARGET = TargetConfig.named("cuda")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A conformance case, lowered for CUDA."""
+
+    op: OpDef
+    dtype: str
+    tensors: list[torch.Tensor | None]
+    graph: Graph
+    program: CompiledProgram
+
+
+def examples(*ops: str) -> Iterator[Example]:
+    """Yields the conformance cases, of some ops or of all, whose kernels CUDA has."""
+    for op in (REGISTRY[name] for name in ops or REGISTRY):
+        for case in op.cases:
+            for dtype in op.dtypes:
+                tensors = tensors_for(case, dtype, f"{op.name}{case.inputs}")
+                graph = graph_of(op, case, tensors, dtype)
+                program = assemble(graph, TARGET)
+                if all(kernel.name in RULES for kernel in program.kernels):
+                    yield Example(op, dtype, tensors, graph, program)
+
+
+def spread(each: int) -> Iterator[Example]:
+    """Yields about `each` examples of every kernel, of different ops and dtypes."""
+    seen: Counter[str] = Counter()
+    taken: set[tuple[str, str]] = set()
+    for example in examples():
+        stems = {kernel.name for kernel in example.program.kernels}
+        new = (example.op.name, example.dtype) not in taken
+        if new and any(seen[stem] < each for stem in stems):
+            taken.add((example.op.name, example.dtype))
+            seen.update(stems)
+            yield example

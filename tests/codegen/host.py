@@ -1,0 +1,177 @@
+"""Runs programs compiled for CUDA without a GPU: each kernel's source through a host compiler.
+
+`host_cuda.h` stands in for CUDA. Kernels that use the tensor cores or PTX of their own are not for
+it; `runs_here` tells which are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.codegen.compile_kernels import specialise
+from npusim.codegen.geometry import Geometry
+from npusim.program.program import BufferKind, Command, CompiledProgram, Method
+
+COMPILER = shutil.which("g++") or shutil.which("clang++")
+_HEADER = Path(__file__).with_name("host_cuda.h")
+_DEVICE_ONLY = frozenset(
+    (
+        *("attention", "conv", "conv_depthwise", "gemm", "linear", "matmul", "pack_b"),
+        *("quantize", "quantized_linear", "rope"),
+    )
+)
+# Declared by kernels/cuda/scalar.h for compilers without PTX.
+_CONVERSIONS = """
+namespace npusim {
+float to_float(float16 x) { return float_of_half(x.bits); }
+float16 to_float16(float x) { return {half_of_float(x)}; }
+bfloat16 to_bfloat16(float x) { return {bfloat16_of_float(x)}; }
+}
+"""
+
+Key = tuple[str, bytes]  # stem and parameters
+
+
+class KernelFailure(Exception):
+    """What a kernel reported: (code, value, limit)."""
+
+
+@dataclass(frozen=True)
+class HostKernel:
+    """A kernel in a loaded library."""
+
+    run: ctypes._FuncPointer  # type: ignore[name-defined]
+    geometry: Geometry
+
+
+def runs_here(program: CompiledProgram) -> bool:
+    """Tells whether all kernels of an assembled program can run on the host."""
+    return not _DEVICE_ONLY & {kernel.name for kernel in program.kernels}
+
+
+def keys_of(programs: Iterable[CompiledProgram]) -> list[Key]:
+    """Returns the distinct kernels of programs behind `assemble`."""
+    commands = ((p, c) for p in programs for m in (p.init, *p.methods) for c in m.commands)
+    return list(dict.fromkeys((p.kernels[c.kernel].name, c.params) for p, c in commands))
+
+
+def build(keys: Sequence[Key], folder: Path) -> dict[Key, HostKernel]:
+    """Compiles kernels to one library and loads it."""
+    texts, geometries = [f'#include "{_HEADER}"'], []
+    for index, (stem, params) in enumerate(keys):
+        source, geometry, options = specialise(stem, params)
+        geometries.append(geometry)
+        texts.append(_wrapped(index, source, geometry, options))
+    unit, library = folder / "kernels.cpp", folder / "kernels.so"
+    unit.write_text("\n".join(texts))
+    command = [str(COMPILER), "-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=fast"]
+    done = subprocess.run(
+        [*command, str(unit), "-o", str(library)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[:4000]
+    loaded = ctypes.CDLL(str(library))
+    return {
+        key: HostKernel(getattr(loaded, f"run{i}"), geometry)
+        for i, (key, geometry) in enumerate(zip(keys, geometries, strict=True))
+    }
+
+
+def _wrapped(index: int, source: str, geometry: Geometry, options: Sequence[str]) -> str:
+    """Returns a kernel in a namespace of its own, and a C function that launches it."""
+    if not geometry.launches:
+        return f'extern "C" void run{index}(void**) {{}}'
+    macros = [o[2:].split("=") for o in options if o.startswith("-D")]
+    defined = {name for name, _ in macros} | set(re.findall(r"#define (NPUSIM_\w+)", source))
+    body = source.replace('extern "C" __global__', "__global__")
+    (launch,) = geometry.launches
+    barriers = "true" if "__syncthreads" in body or "__shfl" in body else "false"
+    return "\n".join(
+        (
+            *(f"#define {name} {value}" for name, value in macros),
+            f"namespace k{index} {{",
+            body,
+            _CONVERSIONS,
+            "void call(void** a) { host::call(npusim_kernel, a); }",
+            "}",
+            f'extern "C" void run{index}(void** a) {{',
+            f"  host::launch(k{index}::call, a, {launch.grid[0]}, {launch.block[0]}, {barriers});",
+            "}",
+            *(f"#undef {name}" for name in sorted(defined)),
+        )
+    )
+
+
+def run_program(
+    program: CompiledProgram, kernels: dict[Key, HostKernel], inputs: Sequence[bytes]
+) -> list[bytes]:
+    """Runs init and the first method of an assembled program; returns its outputs' bytes."""
+    memory = _Memory(program, program.methods[0], inputs)
+    for method in (program.init, program.methods[0]):
+        memory.enter(method)
+        for command in method.commands:
+            _run(program, kernels, command, memory)
+    return [memory.buffers[spec.buffer].tobytes() for spec in program.output_specs]
+
+
+def _run(
+    program: CompiledProgram, kernels: dict[Key, HostKernel], command: Command, memory: _Memory
+) -> None:
+    kernel = kernels[program.kernels[command.kernel].name, command.params]
+    scratch = np.zeros(kernel.geometry.scratch + 256, np.uint8)
+    failure = np.zeros(3, np.int64)
+    pointers = [memory.address(o.buffer) + o.offset for o in command.operands]
+    if kernel.geometry.scratch:
+        pointers.append(scratch.ctypes.data)
+    if kernel.geometry.failure:
+        pointers.append(failure.ctypes.data)
+    kernel.run((ctypes.c_void_p * len(pointers))(*pointers))
+    if failure[0]:
+        raise KernelFailure(int(failure[0]), int(failure[1]), int(failure[2]))
+
+
+class _Memory:
+    """The buffers of a program, as its memory plan lays them out."""
+
+    def __init__(self, program: CompiledProgram, method: Method, inputs: Sequence[bytes]) -> None:
+        self.program = program
+        self.arenas = {
+            BufferKind.CONSTANT: _room(len(program.constants)),
+            BufferKind.PERSISTENT: _room(program.persistent_bytes),
+            BufferKind.STATE: _room(program.state_bytes),
+        }
+        self.arenas[BufferKind.CONSTANT][: len(program.constants)] = np.frombuffer(
+            program.constants, np.uint8
+        )
+        given = {s.buffer: data for s, data in zip(method.inputs, inputs, strict=True)}
+        self.buffers: dict[int, NDArray[np.uint8]] = {}
+        for index, buffer in enumerate(program.buffers):
+            if buffer.kind in (BufferKind.INPUT, BufferKind.OUTPUT):
+                room = _room(buffer.bytes)[: buffer.bytes]
+                room[:] = np.frombuffer(given.get(index, bytes(buffer.bytes)), np.uint8)
+                self.buffers[index] = room
+
+    def enter(self, method: Method) -> None:
+        """Gives a method its arena."""
+        self.arenas[BufferKind.TEMP] = _room(method.arena_bytes)
+
+    def address(self, index: int) -> int:
+        """Returns where a buffer begins."""
+        if index in self.buffers:
+            return self.buffers[index].ctypes.data
+        buffer = self.program.buffers[index]
+        return int(self.arenas[buffer.kind].ctypes.data) + buffer.offset
+
+
+def _room(size: int) -> NDArray[np.uint8]:
+    """Returns aligned memory full of what nobody should read."""
+    raw = np.full(size + 256, 0xA5, np.uint8)
+    return raw[-raw.ctypes.data % 256 :]

@@ -1,0 +1,90 @@
+"""CUDA kernels compile for every architecture without spilling, and compute what PyTorch does.
+
+No GPU is needed: NVRTC compiles, and a host compiler runs the same sources (`host_cuda.h`). On a
+GPU, `pytest tests/conformance --device cuda` runs all cases.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from npusim.codegen import nvrtc
+from npusim.codegen.compile_kernels import specialise
+from tests.codegen import host
+from tests.codegen.cases import Example, examples, spread
+from tests.conformance.single_op import assert_close, reference
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+def test_kernels_compile_without_spilling(arch: str, compiler: nvrtc.Nvrtc) -> None:
+    keys = host.keys_of(example.program for example in spread(2))
+
+    def log_of(key: host.Key) -> str:
+        source, geometry, options = specialise(*key)
+        if not geometry.launches:
+            return ""
+        options = (f"--gpu-architecture={arch}", *options, "--ptxas-options=-v")
+        return f"{key[0]}: {compiler.compile(source, options, key[0])[1]}"
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        logs = list(pool.map(log_of, keys))
+    assert {stem for stem, _ in keys} >= {"pointwise", "reduce", "softmax", "index", "sort"}
+    for log in logs:
+        assert not re.search(r"[1-9]\d* bytes spill", log), log
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+def test_kernels_compute_what_pytorch_does(tmp_path: Path) -> None:
+    chosen = [example for example in spread(6) if host.runs_here(example.program)]
+    kernels = host.build(host.keys_of(example.program for example in chosen), tmp_path)
+    for example in chosen:
+        given = [_bytes(t) for t in example.tensors if t is not None]
+        results = host.run_program(example.program, kernels, given)
+        _check(example, results)
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+@pytest.mark.parametrize(
+    ("op", "operand", "value", "failure"),
+    [
+        ("aten.embedding.default", 1, 1000, (1, 1000)),
+        ("aten.index_select.default", 1, -1000, (1, -1000)),
+        ("aten.remainder.Tensor", 1, 0, (2, None)),
+    ],
+)
+def test_kernels_report_what_only_running_reveals(
+    op: str, operand: int, value: int, failure: tuple[int, int | None], tmp_path: Path
+) -> None:
+    def tensors_of(example: Example) -> list[torch.Tensor]:
+        return [t.clone() for t in example.tensors if t is not None]
+
+    example = next(e for e in examples(op) if tensors_of(e)[operand].dtype == torch.int64)
+    kernels = host.build(host.keys_of([example.program]), tmp_path)
+    tensors = tensors_of(example)
+    tensors[operand].view(-1)[0] = value
+    with pytest.raises(host.KernelFailure) as raised:
+        host.run_program(example.program, kernels, [_bytes(t) for t in tensors])
+    code, given, _ = raised.value.args
+    assert code == failure[0]
+    assert failure[1] in (None, given)
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    tensor = tensor.contiguous()
+    raw = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
+    return raw.numpy().tobytes()
+
+
+def _check(example: Example, results: list[bytes]) -> None:
+    expected = reference(example.graph, example.tensors)
+    for raw, want in zip(results, expected, strict=True):
+        got = torch.empty(want.shape, dtype=want.dtype)
+        if raw:
+            got = torch.frombuffer(bytearray(raw), dtype=want.dtype).reshape(want.shape)
+        assert_close(got, want, example.op.tolerance, f"{example.op.name} {example.dtype}")

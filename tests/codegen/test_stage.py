@@ -1,0 +1,147 @@
+"""The stage behind `assemble`: one kernel a distinct command, images, the cache, and refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import npusim
+from npusim.codegen import compile_kernels, generate, nvrtc
+from npusim.codegen.geometry import Geometry, Launch
+from npusim.codegen.image import Image, pack_image, unpack_image
+from npusim.errors import Error, ProgramFormatError, TargetConstraintError, UnsupportedOpError
+from npusim.ops.opdef import REGISTRY, Case
+from npusim.program.assemble import assemble
+from npusim.program.program import CompiledProgram
+from npusim.targets import TargetConfig
+from tests.conformance.single_op import graph_of, tensors_for
+
+
+class Chain(nn.Module):
+    """Two equal softmaxes and a sum between them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(torch.softmax(x, -1).cumsum(-1), -1)
+
+
+def _compiled(target: str = "cuda") -> CompiledProgram:
+    return npusim.compile((Chain().eval(), (torch.zeros(4, 96),)), target)
+
+
+@pytest.mark.usefixtures("compiler")
+def test_equal_commands_share_one_kernel_with_an_image() -> None:
+    program = _compiled()
+    commands = program.methods[0].commands
+    assert [program.kernels[c.kernel].name for c in commands] == ["softmax", "scan", "softmax"]
+    assert commands[0].kernel == commands[2].kernel
+    assert len(program.kernels) == 2
+    image = unpack_image(program.kernels[commands[0].kernel].image)
+    assert image.arch == "sm_90"
+    assert image.cubin.startswith(b"\x7fELF")
+    assert image.geometry.launches[0].entry == "npusim_kernel"
+    assert "#include" not in image.source.replace("#include <cstdint>", "")
+
+
+@pytest.mark.usefixtures("compiler")
+def test_the_source_of_an_image_compiles_for_another_architecture(
+    compiler: nvrtc.Nvrtc,
+) -> None:
+    for kernel in _compiled("cuda:sm_80").kernels:
+        image = unpack_image(kernel.image)
+        assert image.arch == "sm_80"
+        options = ("--gpu-architecture=sm_100", *image.options)
+        cubin, _ = compiler.compile(image.source, options, kernel.name)
+        assert cubin.startswith(b"\x7fELF")
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_second_compilation_compiles_nothing(
+    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = _compiled()
+    assert sum(path.is_file() for path in cache_folder.rglob("*")) == 2
+
+    def refuse(*_: object) -> tuple[bytes, str]:
+        raise AssertionError("the cache should have had it")
+
+    monkeypatch.setattr(nvrtc.Nvrtc, "compile", refuse)
+    assert _compiled().kernels == first.kernels
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_damaged_cache_entry_is_compiled_again(cache_folder: Path) -> None:
+    first = _compiled()
+    for path in cache_folder.rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-1])
+    assert _compiled().kernels == first.kernels
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_cache_that_cannot_be_written_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_bytes(b"")
+    monkeypatch.setenv("NPUSIM_CACHE", str(blocked))
+    assert _compiled().kernels[0].image
+
+
+def test_images_survive_a_round_trip_and_refuse_other_bytes() -> None:
+    geometry = Geometry((Launch((7, 1, 1), (64, 2, 1), 1024, "other"),), scratch=256, failure=True)
+    image = Image("sm_90", geometry, b"\x7fELFcode", "// café\n", ("--std=c++20",))
+    data = pack_image(image)
+    assert data.startswith(b"NPUCUDA\x01")
+    assert unpack_image(data) == image
+    for broken in (b"", data[:20], b"X" + data[1:], data[:-3]):
+        with pytest.raises(ProgramFormatError, match="image is malformed"):
+            unpack_image(broken)
+
+
+def test_targets_name_an_architecture_behind_a_colon() -> None:
+    assert TargetConfig.named("cuda").arch == "sm_90"
+    assert TargetConfig.named("cuda:sm_100").arch == "sm_100"
+    with pytest.raises(TargetConstraintError, match="'hopper' is not an architecture"):
+        TargetConfig.named("cuda:hopper")
+    with pytest.raises(TargetConstraintError, match="no architectures"):
+        TargetConfig.named("cpu:sm_90")
+    with pytest.raises(TargetConstraintError, match="Unknown target 'rocm:sm_90'"):
+        TargetConfig.named("rocm:sm_90")
+
+
+@pytest.mark.usefixtures("compiler")
+def test_an_architecture_the_compiler_does_not_know_is_refused() -> None:
+    with pytest.raises(TargetConstraintError, match=r"does not compile for 'sm_11'.*sm_90"):
+        _compiled("cuda:sm_11")
+
+
+def test_without_nvrtc_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "load", nvrtc.load.__wrapped__)
+    monkeypatch.setenv("NPUSIM_NVRTC", "/nowhere/libnvrtc.so")
+    with pytest.raises(Error, match=r"needs NVRTC.*npusim\[cuda13\]"):
+        _compiled()
+
+
+def test_a_command_without_a_cuda_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = {stem: rule for stem, rule in compile_kernels.RULES.items() if stem != "scan"}
+    monkeypatch.setattr(compile_kernels, "RULES", rules)
+    with pytest.raises(UnsupportedOpError, match=r"aten\.cumsum.*no kernel scan"):
+        _compiled()
+
+
+def test_other_targets_get_no_code() -> None:
+    program = npusim.compile((Chain().eval(), (torch.zeros(4, 96),)), "cpu")
+    assert generate(program, TargetConfig.named("cpu")) is program
+    assert all(not kernel.image for kernel in program.kernels)
+
+
+def test_winograd_and_packed_linears_are_left_to_processors() -> None:
+    case = Case(((5, 7), (9, 7), (9,)))
+    op = REGISTRY["aten.linear.default"]
+    graph = graph_of(op, case, tensors_for(case, "float32", ""), "float32")
+    cuda = TargetConfig.named("cuda")
+    assert [k.name for k in assemble(graph, cuda).kernels] == ["linear"]
+    assert cuda.winograd_tiles == ()
