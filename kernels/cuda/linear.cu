@@ -6,6 +6,7 @@
 //   2  many rows, 16-bit: tiles on the tensor cores
 //   3  anything else: tiles by multiply-adds
 // Paths 2 and 3 may cut K into NPUSIM_SPLIT spans, whose sums a second launch adds up in order.
+#include "kernels/cuda/mma.h"
 #include "kernels/cuda/mma_epilogue.h"
 
 namespace npusim {

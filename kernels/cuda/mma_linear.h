@@ -5,6 +5,7 @@
 // A `Source` is that of mma_tile.h or mma_plain.h, and has first_row, first_column and `float
 // scale(int64_t column, int part)`, a factor of a sum.
 #pragma once
+#include "kernels/cuda/mma.h"
 #include "kernels/cuda/mma_epilogue.h"
 #include "kernels/cuda/mma_plain.h"
 #include "kernels/cuda/mma_tile.h"

@@ -4,6 +4,7 @@
 // NPUSIM_PATH: 0 warps stream rows of codes for few rows of x, in float32; 1 tiles on the tensor
 // cores, for 16-bit x: codes of int8 as they are, elements of int4 rounded to x's type; 2 tiles by
 // multiply-adds.
+#include "kernels/cuda/mma.h"
 #include "kernels/cuda/mma_epilogue.h"
 #include "kernels/cuda/mma_quantized.h"
 

@@ -26,7 +26,7 @@ _INT8 = 1  # a format of quantized weights
 
 
 @dataclass(frozen=True)
-class _TileShape:
+class TileShape:
     """Rows and columns of a tile, the warps that share it, and the blocks of K in flight."""
 
     rows: int
@@ -38,22 +38,25 @@ class _TileShape:
 
     @property
     def shared(self) -> int:
+        """Bytes of shared memory."""
         return self.stages * (self.rows + self.columns) * _DEPTH * 2
 
     @property
     def threads(self) -> int:
+        """Threads of a block."""
         return 32 * self.warps_m * self.warps_n
 
 
-_TILES = (
-    _TileShape(128, 128, 2, 2, 3, 1150),
-    _TileShape(128, 64, 2, 2, 4, 950),
-    _TileShape(64, 128, 2, 2, 4, 950),
-    _TileShape(64, 64, 2, 2, 4, 750),
+TILES = (
+    TileShape(128, 128, 2, 2, 3, 1150),
+    TileShape(128, 64, 2, 2, 4, 950),
+    TileShape(64, 128, 2, 2, 4, 950),
+    TileShape(64, 64, 2, 2, 4, 750),
 )
-_PLAIN = (_TileShape(128, 128, 0, 0, 0, 90), _TileShape(64, 64, 0, 0, 0, 60))
-_PLAIN_GATED = (_TileShape(64, 128, 0, 0, 0, 75),)
+_PLAIN = (TileShape(128, 128, 0, 0, 0, 90), TileShape(64, 64, 0, 0, 0, 60))
+_PLAIN_GATED = (TileShape(64, 128, 0, 0, 0, 75),)
 _PLAIN_THREADS = 256
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)  # of K
 _PLAIN_DEPTH = 16
 
 _STEP_CYCLES = 600  # that a block of K takes however small the tile
@@ -74,7 +77,7 @@ def linear(p: Params) -> Geometry:
         loads = blocks(k * _size(p["w_dtype"]), 16 * 32 // columns)
         path = 1 if columns == 8 else 0
         return _streams(n, parts, columns=columns, loads=loads, path=path, arguments=arguments)
-    return _tiled(m, n, k, parts=parts, pairs=pairs, arguments=arguments, path=(2, 3))
+    return tiled(m, n, k, parts=parts, pairs=pairs, arguments=arguments, path=(2, 3))
 
 
 def _streams(
@@ -103,7 +106,7 @@ def _streams(
     return Geometry((Launch((grid, 1, 1), (32 * warps, 1, 1)),), defines=defines)
 
 
-def _tiled(
+def tiled(
     m: int,
     n: int,
     k: int,
@@ -113,15 +116,22 @@ def _tiled(
     arguments: int,
     path: tuple[int, int],
     batch: int = 1,
+    shapes: tuple[TileShape, ...] = (),
+    splits: tuple[int, ...] = _SPLITS,
 ) -> Geometry:
-    """Tiles of y; `path` numbers the tensor cores' and the plain one, `batch` counts products."""
-    shapes = _TILES if pairs else _PLAIN_GATED if parts == 2 else _PLAIN
+    """The best tiles of y, of some shapes and spans.
+
+    Args:
+        path: the numbers of the tensor cores' path and the plain one.
+        batch: how many products there are.
+    """
+    shapes = shapes or (TILES if pairs else _PLAIN_GATED if parts == 2 else _PLAIN)
     depth = _DEPTH if pairs else _PLAIN_DEPTH
     choices = [
         (_cycles(s, split, m, n, k, parts, batch, depth), s.rows * s.columns, i, split)
         for i, s in enumerate(shapes)
-        for split in (1, 2, 3, 4, 6, 8, 12, 16)
-        if split == 1 or blocks(k, split) >= 2 * _DEPTH
+        for split in splits
+        if split == splits[0] or blocks(k, split) >= 2 * _DEPTH
     ]
     _, _, index, split = min(choices)
     shape = shapes[index]
@@ -150,7 +160,7 @@ def _tiled(
 
 
 def _cycles(
-    s: _TileShape, split: int, m: int, n: int, k: int, parts: int, batch: int, depth: int
+    s: TileShape, split: int, m: int, n: int, k: int, parts: int, batch: int, depth: int
 ) -> float:
     """Returns about how long the tiles of a product take, K cut into `split` spans."""
     tiles = blocks(m, s.rows) * blocks(n * parts, s.columns) * split * batch
@@ -195,7 +205,7 @@ def quantized_linear(p: Params) -> Geometry:
     arguments = 1 + _int(p, "segments") + _epilogue_operands(p)
     if m > 4:
         pairs = _on_tensor_cores(p["x_dtype"], p["x_dtype"])
-        return _tiled(m, n, k, parts=parts, pairs=pairs, arguments=arguments, path=(1, 2))
+        return tiled(m, n, k, parts=parts, pairs=pairs, arguments=arguments, path=(1, 2))
     loads = blocks(k, 32 * (16 if p["format"] == _INT8 else 32))
     return _streams(n, parts, columns=1, loads=loads, path=0, arguments=arguments)
 
@@ -208,7 +218,7 @@ def matmul(p: Params) -> Geometry:
         return Geometry(())
     contiguous = p["a_k"] == 1 and 1 in (p["b_k"], p["b_n"])
     pairs = contiguous and _on_tensor_cores(p["dtype"], p["dtype"])
-    shapes = _TILES if pairs else _PLAIN if p["dtype"] in (0, 1, 2) else _PLAIN[1:]
+    shapes = TILES if pairs else _PLAIN if p["dtype"] in (0, 1, 2) else _PLAIN[1:]
     depth = _DEPTH if pairs else _PLAIN_DEPTH
     shape = min(shapes, key=lambda s: (_cycles(s, 1, m, n, k, 1, batch, depth), s.rows))
     size = 4 if p["dtype"] in (0, 1, 2) else 8
@@ -237,7 +247,7 @@ def conv(p: Params) -> Geometry:
     strides = _ints(p, "x_strides")
     pairs = _on_tensor_cores(p["x_dtype"], p["w_dtype"]) and channels % 8 == 0 and strides[1] == 1
     wide = all(stride % 8 == 0 for stride in (strides[0], *strides[2:]))
-    geometry = _tiled(
+    geometry = tiled(
         positions,
         columns,
         prod(_ints(p, "kernel")) * channels,
