@@ -89,6 +89,10 @@ def copies(device: npusim.Device, gigabytes: float) -> None:
         start = time.perf_counter()
         buffer.write(fresh)
         row("upload, file mapped anew", rate(time.perf_counter() - start))
+    middle = host[: 27_000_000 // 4]  # a weight of a small language model
+    buffer = DeviceBuffer(device, "float32", middle.shape)
+    take = seconds(lambda: buffer.write(middle), 20)
+    row("upload of 27 MB", f"{middle.nbytes / take / 1e9:.1f} GB/s")
     tensor, there = torch.from_numpy(host), torch.empty(count, device="cuda")
 
     def upload() -> None:

@@ -157,12 +157,8 @@ void CudaCommandList::bind(uint32_t buffer, std::byte* address) {
 void CudaCommandList::submit() {
   if (launches_.empty()) return;
   const Current current(*context_);
-  if (launches_.size() == 1) {
-    for (const Step& step : steps_) launch(step);
-  } else {
-    refresh_graph();
-    graph_->launch();
-  }
+  refresh_graph();
+  graph_->launch();
   read_failures();
   for (size_t i = 0; i < steps_.size() && failure_count_ > 0; ++i) throw_failure(i);
 }

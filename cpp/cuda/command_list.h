@@ -1,6 +1,6 @@
 // A method made ready for a CUDA device: code loaded, geometry checked, operand pointers laid out
-// in one array that bind() patches. A method of several launches is replayed as one graph; where a
-// binding changed, the graph's launches are given their new arguments first.
+// in one array that bind() patches. The method is replayed as one graph; where a binding changed,
+// the graph's launches are given their new arguments first.
 #pragma once
 
 #include <cstddef>

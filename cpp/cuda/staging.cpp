@@ -7,9 +7,9 @@
 namespace npusim::cuda {
 namespace {
 
-constexpr size_t kChunk = size_t{4} << 20;
+constexpr size_t kChunk = size_t{2} << 20;
 constexpr size_t kMostLanes = 6;
-constexpr size_t kChunksPerLane = 4;  // of a copy, before another lane is worth its thread
+constexpr size_t kChunksPerLane = 2;  // of a copy, before another lane is worth its thread
 
 }  // namespace
 

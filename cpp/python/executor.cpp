@@ -91,6 +91,32 @@ void run(Executor& self, size_t method, const Buffers& inputs, const Buffers& ou
   self.run(method, in, out, weights, state);
 }
 
+// The tensors of a method at these addresses of the device: dense, and of the specs' shapes.
+std::vector<Binding> bindings_at(const Program& program, const std::vector<TensorSpec>& specs,
+                                 const std::vector<uintptr_t>& addresses) {
+  if (addresses.size() != specs.size()) {
+    throw Error(ErrorCode::kInput, "the method has " + std::to_string(specs.size()) +
+                                       " tensors there, got " + std::to_string(addresses.size()));
+  }
+  std::vector<Binding> out;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const auto bytes = static_cast<size_t>(program.buffers[specs[i].buffer].bytes);
+    out.push_back({reinterpret_cast<std::byte*>(addresses[i]), bytes});
+  }
+  return out;
+}
+
+void run_at(Executor& self, size_t method, const std::vector<uintptr_t>& inputs,
+            const std::vector<uintptr_t>& outputs, const Weights* weights) {
+  const Program& program = self.program();
+  if (method >= program.methods.size()) throw py::index_error("no such method");
+  const Method& called = program.methods[method];
+  const auto in = bindings_at(program, called.inputs, inputs);
+  const auto out = bindings_at(program, called.outputs, outputs);
+  const py::gil_scoped_release unlocked;
+  self.run(method, in, out, weights);
+}
+
 void observe(Executor& self, size_t method, const Buffers& inputs, const Buffers& outputs,
              const Weights* weights, const py::function& after, State* state) {
   const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
@@ -142,6 +168,9 @@ void bind_executor(py::module_& module) {
       .def("method_index", &Executor::method_index, py::arg("name"))
       .def("run", &run, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
            py::arg("weights"), py::arg("state") = nullptr)
+      .def("run_at", &run_at, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
+           py::arg("weights"),
+           "Runs over tensors at addresses of the device, which must fit the method's specs.")
       .def("observe", &observe, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
            py::arg("weights"), py::arg("after"), py::arg("state") = nullptr)
       .def("read_buffer", &read_buffer, py::arg("index"),

@@ -3,18 +3,21 @@
 //
 // The call goes straight from the type's tp_call to the executor. What is common (contiguous NumPy
 // arrays of exactly the right dtype and shape, all given in order) is bound by pointer, and the
-// outputs are fresh NumPy arrays that the run writes into. Everything else goes to the Python
-// method `_call_slow(args, kwargs)` of the subclass, which also words the errors.
+// outputs are fresh NumPy arrays that the run writes into; a device with memory of its own gets
+// buffers that the session keeps, and the arrays are copied there and back. Everything else goes to
+// the Python method `_call_slow(args, kwargs)` of the subclass, which also words the errors.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 
 #include "cpp/python/bindings.h"
 #include "cpp/python/buffer.h"
 #include "cpp/runtime/executor.h"
+#include "cpp/runtime/turn.h"
 #include "cpp/runtime/weights.h"
 
 namespace py = pybind11;
@@ -28,6 +31,10 @@ struct Port {
   std::vector<py::ssize_t> shape;
   size_t bytes;
 };
+
+constexpr const char* kBusy =
+    "this session is running on another thread; give each thread a session of its own (they can "
+    "share weights), or take turns";
 
 constexpr size_t kFastPorts = 16;  // methods with more inputs or outputs take the slow path
 
@@ -46,11 +53,18 @@ class Session {
   bool run(const Bindings& inputs, const Bindings& outputs) const;
 
  private:
+  using Memories = std::vector<std::shared_ptr<Memory>>;
+  Memories allocate(const std::vector<Port>& ports) const;
+  void run_with_copies(const Bindings& inputs, const Bindings& outputs) const;
+
   std::shared_ptr<Executor> executor_;
   std::shared_ptr<Weights> weights_;
   size_t method_;
   std::vector<Port> inputs_, outputs_;
   bool fast_;
+  // For arrays of the host on a device that does not share its memory; made by the first call.
+  mutable Memories device_inputs_, device_outputs_;
+  mutable std::atomic<bool> copying_{false};
 };
 
 py::object numpy_dtype(DType dtype) {
@@ -81,7 +95,7 @@ Session::Session(std::shared_ptr<Executor> executor, std::shared_ptr<Weights> we
   if (method_ >= program.methods.size()) throw py::index_error("no such method");
   inputs_ = ports(program, program.methods[method_].inputs);
   outputs_ = ports(program, program.methods[method_].outputs);
-  fast_ = executor_->device().shares_host_memory() && all_fast(inputs_) && all_fast(outputs_);
+  fast_ = all_fast(inputs_) && all_fast(outputs_);
 }
 
 bool Session::bind_inputs(PyObject* args, Bindings& bindings) const {
@@ -122,11 +136,43 @@ PyObject* Session::make_outputs(Bindings& bindings) const {
   return tuple;
 }
 
+Session::Memories Session::allocate(const std::vector<Port>& ports) const {
+  Memories memories;
+  for (const Port& port : ports) {
+    memories.push_back(executor_->device().allocate(static_cast<int64_t>(port.bytes)));
+  }
+  return memories;
+}
+
+void Session::run_with_copies(const Bindings& inputs, const Bindings& outputs) const {
+  const Turn turn(copying_, kBusy);
+  Device& device = executor_->device();
+  if (device_inputs_.size() != inputs_.size()) device_inputs_ = allocate(inputs_);
+  if (device_outputs_.size() != outputs_.size()) device_outputs_ = allocate(outputs_);
+  Bindings in, out;
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    in[i] = {device_inputs_[i]->data(), inputs_[i].bytes};
+    device.upload(*device_inputs_[i], 0, inputs[i]);
+  }
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    out[i] = {device_outputs_[i]->data(), outputs_[i].bytes};
+  }
+  executor_->run(method_, {in.data(), inputs_.size()}, {out.data(), outputs_.size()},
+                 weights_.get());
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    device.download(outputs[i], *device_outputs_[i], 0);
+  }
+}
+
 bool Session::run(const Bindings& inputs, const Bindings& outputs) const {
   PyThreadState* state = PyEval_SaveThread();
   try {
-    executor_->run(method_, {inputs.data(), inputs_.size()}, {outputs.data(), outputs_.size()},
-                   weights_.get());
+    if (executor_->device().shares_host_memory()) {
+      executor_->run(method_, {inputs.data(), inputs_.size()}, {outputs.data(), outputs_.size()},
+                     weights_.get());
+    } else {
+      run_with_copies(inputs, outputs);
+    }
   } catch (const Error& error) {
     PyEval_RestoreThread(state);
     set_python_error(error);

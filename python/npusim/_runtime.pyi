@@ -177,6 +177,15 @@ class Executor:
         weights: Weights | None,
         state: State | None = None,
     ) -> None: ...
+    def run_at(
+        self,
+        method: int,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        weights: Weights | None,
+    ) -> None:
+        """Runs over tensors at addresses of the device, which must fit the method's specs."""
+
     def observe(
         self,
         method: int,

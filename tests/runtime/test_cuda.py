@@ -168,6 +168,33 @@ def test_buffers_are_padded_and_read_back(stub: Path) -> None:
     assert "no host memory" in run(PRELUDE + textwrap.dedent(code), stub)
 
 
+def test_an_output_may_lie_where_an_input_lies(stub: Path) -> None:
+    code = """
+    from npusim.runtime import Executor, load_weights
+    native = program()
+    weights = load_weights({"bias": np.ones(6, np.float32)}, native, device)
+    x = DeviceBuffer.from_numpy(np.arange(6, dtype=np.float32), device)
+    Executor(native, device).run({"x": x}, weights, outputs={"y": x})
+    assert (x.to_numpy() == np.arange(1, 7)).all()
+    """
+    run(PRELUDE + textwrap.dedent(code), stub)
+
+
+def test_a_session_keeps_its_buffers(stub: Path) -> None:
+    code = """
+    import ctypes, os
+    allocated = ctypes.CDLL(os.environ["NPUSIM_CUDA_DRIVER"]).stub_calls
+    session = npusim.load(program(), {"bias": np.ones(6, np.float32)}, device)
+    x = np.zeros(6, np.float32)
+    results = [session(x + i)[0] for i in range(2)]
+    before = allocated(b"cuMemAllocFromPoolAsync")
+    results += [session(x + i)[0] for i in range(2, 5)]
+    assert allocated(b"cuMemAllocFromPoolAsync") == before
+    assert [y[0] for y in results] == [1, 2, 3, 4, 5]
+    """
+    run(PRELUDE + textwrap.dedent(code), stub)
+
+
 def test_commands_are_observed_on_the_device(stub: Path) -> None:
     code = """
     from npusim.runtime import Executor, load_weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from npusim.runtime.device import Device, DeviceBuffer
 from npusim.runtime.executor import Executor
 from npusim.runtime.host import dtype_of, is_cuda_array, is_dlpack, is_torch, torch_bits
 from npusim.runtime.native import ProgramLike, native_program
+from npusim.runtime.torch_calls import TorchCalls
 from npusim.runtime.weights import WeightSource, load_weights
 
 
@@ -69,6 +71,8 @@ class Session(_runtime.Session):
     ) -> None:
         index = executor._native.method_index(method or "")
         super().__init__(executor._native, weights, index)
+        self._index = index
+        self._torch: TorchCalls | None = None
         self.executor = executor
         self.weights = weights
         self.method = method or executor.methods[0]
@@ -82,43 +86,29 @@ class Session(_runtime.Session):
 
     def _call_slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Serves every call that is not plain contiguous NumPy; called from C++."""
-        if args and not kwargs and (arrays := self._shown_as_numpy(args)) is not None:
+        if args and not kwargs and is_torch(args[0]):
+            results = self._call_torch(args)
+            if results is not None:
+                return results
+        given = self._by_name(args, kwargs)
+        buffers = {spec.name: self._buffer(given[spec.name], spec) for spec in self.inputs}
+        named = self.executor.run(buffers, self.weights, self.method)
+        like = next(iter(given.values()), None)
+        return tuple(_as(like, named[spec.name]) for spec in self.outputs)
+
+    def _call_torch(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Serves PyTorch tensors that fit as they are; None for others."""
+        if self._torch is None:
+            self._torch = TorchCalls(self.inputs, self.outputs)
+        if args[0].is_cpu:
+            arrays = self._torch.arrays(args)
+            if arrays is None:
+                return None
             import torch
 
             return tuple(map(torch.from_numpy, self(*arrays)))
-        given = self._by_name(args, kwargs)
-        buffers = {spec.name: self._buffer(given[spec.name], spec) for spec in self.inputs}
-        results = self.executor.run(buffers, self.weights, self.method)
-        like = next(iter(given.values()), None)
-        return tuple(_as(like, results[spec.name]) for spec in self.outputs)
-
-    def _shown_as_numpy(self, args: tuple[Any, ...]) -> list[Any] | None:
-        """Returns torch tensors as arrays on their memory, where nothing else needs to be done.
-
-        The call then costs little more than one with arrays. None when a tensor is of another
-        shape, dtype or device than expected, or NumPy lacks a dtype: the long way has the words.
-        """
-        if not is_torch(args[0]) or len(args) != len(self.inputs):
-            return None
-        import torch
-
-        ports = self.__dict__.get("_torch_ports")
-        if ports is None:
-            specs = (*self.inputs, *self.outputs)
-            lacking = any(s.dtype == "bfloat16" or s.shape != s.alloc_shape for s in specs)
-            ports = [(getattr(torch, s.dtype), torch.Size(s.shape)) for s in self.inputs]
-            self._torch_ports = ports = [] if lacking else ports
-        if not ports:
-            return None
-        for value, (dtype, shape) in zip(args, ports, strict=True):
-            if not (
-                type(value) is torch.Tensor
-                and value.dtype is dtype
-                and value.shape == shape
-                and value.is_cpu
-            ):
-                return None
-        return [value.numpy(force=True) for value in args]
+        native, index = self.executor._native, self._index
+        return self._torch.run(args, native, self.device, index, self.weights)
 
     def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         names = [spec.name for spec in self.inputs]
@@ -194,4 +184,6 @@ def _as(like: Any, buffer: DeviceBuffer) -> Any:
     if on_host or (is_dlpack(like) and _is_on_host(like) and not buffer.device.shares_host_memory):
         return buffer.to_numpy()
     namespace = getattr(like, "__array_namespace__", None)
-    return namespace().from_dlpack(buffer) if namespace else buffer
+    library = namespace() if namespace else sys.modules.get(type(like).__module__.split(".")[0])
+    from_dlpack = getattr(library, "from_dlpack", None)
+    return from_dlpack(buffer) if from_dlpack else buffer

@@ -1,0 +1,78 @@
+"""Calls of a session with PyTorch tensors that fit as they are: used where they lie.
+
+Such a call costs little more than one with NumPy arrays. All others take the session's long way,
+which converts what can be converted and has the words for what cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim import _runtime
+from npusim.program.program import TensorSpec
+
+_ALIGNMENT = 16  # what kernels of a GPU ask of an address
+
+
+class TorchCalls:
+    """The tensors of one method in PyTorch's terms. Needs PyTorch."""
+
+    def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+        import torch
+
+        specs = (*inputs, *outputs)
+        self._inputs = [(getattr(torch, s.dtype), torch.Size(s.shape)) for s in inputs]
+        self._outputs = [(getattr(torch, s.dtype), torch.Size(s.shape)) for s in outputs]
+        self._dense = all(spec.shape == spec.alloc_shape for spec in specs)
+        self._in_numpy = all(spec.dtype != "bfloat16" for spec in specs)
+        self._host = torch.device("cpu")
+
+    def arrays(self, args: tuple[Any, ...]) -> list[NDArray[Any]] | None:
+        """Returns tensors of the cpu as arrays on their memory; None when one does not fit."""
+        if not (self._dense and self._in_numpy and self._fit(args, self._host)):
+            return None
+        return [np.asarray(value.numpy(force=True)) for value in args]
+
+    def run(
+        self,
+        args: tuple[Any, ...],
+        executor: _runtime.Executor,
+        device: _runtime.Device,
+        method: int,
+        weights: _runtime.Weights | None,
+    ) -> tuple[Any, ...] | None:
+        """Runs over tensors of the device, and returns such; None when one does not fit."""
+        import torch
+
+        if not self._dense or args[0].device.type != device.name:
+            return None
+        where = torch.device(device.name, device.ordinal)
+        if not (self._fit(args, where) and all(value.is_contiguous() for value in args)):
+            return None
+        addresses = [value.data_ptr() for value in args]
+        if any(address % _ALIGNMENT for address in addresses):
+            return None
+        outputs = tuple(
+            torch.empty(shape, dtype=dtype, device=where) for dtype, shape in self._outputs
+        )
+        # What the inputs wait for, and what may still use the memory of the outputs.
+        device.wait_for(torch.cuda.current_stream(where).cuda_stream)
+        executor.run_at(method, addresses, [y.data_ptr() for y in outputs], weights)
+        return outputs
+
+    def _fit(self, args: tuple[Any, ...], where: Any) -> bool:
+        import torch
+
+        if len(args) != len(self._inputs):
+            return False
+        return all(
+            type(value) is torch.Tensor
+            and value.dtype is dtype
+            and value.shape == shape
+            and value.device == where
+            for value, (dtype, shape) in zip(args, self._inputs, strict=True)
+        )
