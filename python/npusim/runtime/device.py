@@ -178,7 +178,8 @@ class DeviceBuffer(_runtime.DeviceBuffer):
             raw = np.dtype("uint16") if self.dtype == "bfloat16" else numpy_dtype(self.dtype)
             whole = np.empty(self.alloc_shape, raw)
             self.read_into(whole)
-            array = whole[(..., *_corner(self.shape))]  # of a scalar too, a view
+            corner: tuple[Any, ...] = (..., *_corner(self.shape))
+            array = whole[corner]  # of a scalar too, a view
         return from_bfloat16_bits(array) if self.dtype == "bfloat16" else array
 
     def __repr__(self) -> str:
