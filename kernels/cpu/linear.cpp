@@ -11,7 +11,6 @@
 namespace npusim::cpu::NPUSIM_ISA {
 namespace {
 
-constexpr int64_t kRowBlock = 126;               // rows of x that share a pass over a span of W
 constexpr int64_t kWideSpan = 64;                // columns of a cell of many rows
 constexpr int64_t kNarrowSpan = 16;              // … where there are few columns to share
 constexpr int64_t kTasks = 48;                   // tasks beyond this serve nobody
@@ -34,7 +33,7 @@ struct Plan {
   int64_t row_block, span, row_blocks, spans, block_k;
 
   explicit Plan(const abi::LinearParams& p) {
-    row_block = std::clamp<int64_t>(p.m, 1, kRowBlock);
+    row_block = row_block_of(p.m);
     row_blocks = (p.m + row_block - 1) / row_block;
     span = kWideSpan;
     block_k = kBlockK;

@@ -16,6 +16,17 @@ inline constexpr int kDotTileRows = 3;
 inline constexpr int kDotTileRows = 2;
 #endif
 
+// Rows of x that share a pass over some rows of W, at most: a chunk of 128 tokens is one block.
+inline constexpr int64_t kMostRows = 132;
+
+// The block that `rows` are best cut into: blocks as equal as whole tiles allow.
+constexpr int64_t row_block_of(int64_t rows) {
+  if (rows <= kMostRows) return std::max<int64_t>(rows, 1);
+  const int64_t blocks = (rows + kMostRows - 1) / kMostRows;
+  const int64_t tiles = (rows + blocks * kDotTileRows - 1) / (blocks * kDotTileRows);
+  return tiles * kDotTileRows;
+}
+
 // How elements of X and W multiply: widened to float, or as pairs by the dot instruction.
 template <typename X, typename W>
 struct Dots {

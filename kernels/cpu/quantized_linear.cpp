@@ -16,7 +16,6 @@ using Params = abi::QuantizedLinearParams;
 constexpr int64_t kTaskBytes = int64_t{1} << 18;  // of codes: x is quantized again for each task
 constexpr int64_t kTaskColumns = 1024;
 constexpr int64_t kManyColumns = 32;  // of a task of many rows: rows of W that are decoded at once
-constexpr int64_t kManyRows = 126;    // rows of x that share the decoding
 constexpr int64_t kBlockK = 1536;     // columns of K that are decoded at once
 constexpr int64_t kFetchAhead = int64_t{1} << 15;  // bytes, at least: whole tiles
 
@@ -56,7 +55,7 @@ struct Scratch {
 
   Scratch(const Params& p, void* base)
       : arena(base),
-        rows(std::min(p.m, has_few_rows(p) ? kFewRows : kManyRows)),
+        rows(has_few_rows(p) ? p.m : row_block_of(p.m)),
         sums(arena, rows, columns_per_task(p), weight_rows(p)),
         y_rows(arena.take<int64_t>(rows)),
         r_rows(arena.take<int64_t>(rows)),
@@ -163,9 +162,11 @@ void multiply_many(const Params& p, const Weight& weight, const Scratch& s, cons
     }
   }
   for (int64_t part = 0; p.format == kInt8 && part < weight_rows(p); ++part) {
-    for (int64_t c = 0; c < columns; ++c) {
-      const float scale = *weight.row(part * p.n + first + c).scale;
-      for (int64_t r = 0; r < rows; ++r) *s.sums.at(part, r, c) *= scale;
+    float scales[kManyColumns];
+    for (int64_t c = 0; c < columns; ++c) scales[c] = *weight.row(part * p.n + first + c).scale;
+    for (int64_t r = 0; r < rows; ++r) {
+      float* sums = s.sums.at(part, r, 0);
+      for (int64_t c = 0; c < columns; ++c) sums[c] *= scales[c];
     }
   }
 }

@@ -10,13 +10,26 @@
 
 namespace npusim::cpu::NPUSIM_ISA {
 
+// bfloat16 holds a code exactly, so that the upper half of the float is all of it.
+inline void store_code(bfloat16* to, Vec code) {
+  using Halves = VectorOf<uint16_t, kLanes>;
+  const auto halves = __builtin_convertvector(reinterpret_cast<UVec>(code) >> 16, Halves::type);
+  *reinterpret_cast<Halves::unaligned*>(to) = halves;
+}
+inline void store_code(float* to, Vec code) {
+  store(to, code);
+}
+
 // Codes [k, k + depth) of a row; `depth` is a multiple of kCodeBlock, as `k` is.
 template <typename T>
 inline void decode_int8(const QuantizedRow& w, int64_t k, int64_t depth, T* to) {
   using Bytes = VectorOf<int8_t, kLanes>;
+  using Halves = VectorOf<int16_t, kLanes>;
   for (int64_t i = 0; i < depth; i += kLanes) {
     const auto codes = *reinterpret_cast<const Bytes::unaligned*>(w.codes + k + i);
-    store(to + i, __builtin_convertvector(__builtin_convertvector(codes, IVec), Vec));
+    // In two steps: GCC 12 takes the lanes apart to widen bytes to floats in one.
+    const auto wide = __builtin_convertvector(codes, Halves::type);
+    store_code(to + i, __builtin_convertvector(__builtin_convertvector(wide, IVec), Vec));
   }
 }
 
