@@ -74,7 +74,7 @@ class Driver:
         self._cuda = ctypes.CDLL("libcuda.so.1")
         torch.zeros(1, device="cuda")  # makes the context current
         major, minor = torch.cuda.get_device_capability()
-        self.arch = f"sm_{major}{minor}"
+        self.arch = f"sm_{major}{minor}" + "a" * (major == 9)  # with what only it has
 
     def load(self, cubin: bytes, entries: Mapping[str, int]) -> dict[str, ctypes.c_void_p]:
         """Returns functions by name; `entries` says how much dynamic shared memory each takes."""
@@ -486,12 +486,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="check cases of this stem alone")
     parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--arch", help="compile for another architecture, such as sm_90")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     driver = Driver()
+    driver.arch = args.arch or driver.arch
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    print(torch.cuda.get_device_name(), torch.__version__, f"nvrtc {nvrtc.load().version}")
+    print(
+        torch.cuda.get_device_name(),
+        driver.arch,
+        torch.__version__,
+        f"nvrtc {nvrtc.load().version}",
+    )
     wrong = check_all(driver, args.only)
     ceiling = read_bandwidth(driver)
     print(f"reading memory: {ceiling:.2f} TB/s", flush=True)

@@ -20,8 +20,8 @@ extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_
 }
 
 #if NPUSIM_SPLIT > 1
-extern "C" __global__ void __launch_bounds__(256) npusim_combine(NPUSIM_SIGNATURE) {
+extern "C" __global__ void __launch_bounds__(128) npusim_combine(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
-  npusim::combine(operands);
+  npusim::combine<npusim::kBlockRows, npusim::kTile>(operands);
 }
 #endif

@@ -43,8 +43,9 @@ struct Source {
   }
   const X* input(const Row& row, int64_t k) const {
     if (!row.exists || k >= end) return nullptr;
-    const int64_t offset = input_offset<kTransposed>(row.position, static_cast<int>(k / kChannels));
-    return offset == kPadding ? nullptr : x + offset + k % kChannels * params.x_strides[1];
+    const int at = static_cast<int>(k), channels = static_cast<int>(kChannels);
+    const int64_t offset = input_offset<kTransposed>(row.position, at / channels);
+    return offset == kPadding ? nullptr : x + offset + at % channels * params.x_strides[1];
   }
 #if NPUSIM_PATH == 0
   template <bool kWide>
@@ -97,7 +98,7 @@ inline Output output_of(void* const* operands, int64_t group) {
   return {Epilogue(operands, 1), static_cast<float*>(operands[NPUSIM_ARGUMENTS - 1]), group};
 }
 
-extern __shared__ __align__(128) unsigned char shared_memory[];
+extern __shared__ __align__(1024) unsigned char shared_memory[];
 
 inline void run(void* const* operands) {
   const int64_t group = blockIdx.z % params.groups, begin = blockIdx.z / params.groups * kSpan;

@@ -49,7 +49,7 @@ struct Place {
   }
 };
 
-extern __shared__ __align__(128) unsigned char shared_memory[];
+extern __shared__ __align__(1024) unsigned char shared_memory[];
 
 #if NPUSIM_PATH == 0
 constexpr bool strides_are_wide() {

@@ -101,18 +101,23 @@ inline float scaled(float dot) {
   return dot * (params.scale * kLog2E);
 }
 
-// The keys of a block of rows, cut into tiles, of which span blockIdx.z takes its share.
+// The keys of a block of rows, cut into tiles, of which span blockIdx.z takes its share. All spans
+// that have tiles come first.
 struct Tiles {
   int64_t begin, end;  // keys that any row sees
   int first, last;     // tiles of this span
+  int spans;           // that have tiles
 
   Tiles(const KeysInUse& keys, int64_t first_row, int64_t rows, int tile) {
     end = keys.seen(Head::query(smaller(first_row + rows, kRows) - 1));
     begin = smaller(keys.passed(Head::query(first_row)), end);
-    const int64_t count = ceil_div(end - begin, tile);
-    first = static_cast<int>(count * blockIdx.z / NPUSIM_SPLIT);
-    last = static_cast<int>(count * (blockIdx.z + 1) / NPUSIM_SPLIT);
+    const int count = static_cast<int>(ceil_div(end - begin, tile));
+    const int each = (count + NPUSIM_SPLIT - 1) / NPUSIM_SPLIT;
+    first = smaller<int>(blockIdx.z * each, count);
+    last = smaller<int>(first + each, count);
+    spans = each > 0 ? (count + each - 1) / each : 0;
   }
+  bool is_spare() const { return NPUSIM_SPLIT > 1 && first == last; }
 };
 
 // Where a row's result goes: y, or with several spans its unfinished sums, top score and total.
@@ -147,29 +152,37 @@ inline float shrink(float old, float top) {
   return old == kNothing ? 0.0f : exp2f(old - top);
 }
 
-// Adds up the spans of an element of y, in their order.
-inline void combine(void* const* operands) {
+// Adds up the spans of a row of y, in their order: a block a row.
+template <int kBlockRows, int kTile>
+void combine(void* const* operands) {
   KeysInUse keys;
   if (!keys.read(operands)) return;
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (at >= kRows * kV) return;
+  const int64_t row = blockIdx.x;
   const Head head(operands);
   const Results results(operands);
-  const int64_t row = at / kV;
-  float top = kNothing;
-#pragma unroll 8
-  for (int span = 0; span < NPUSIM_SPLIT; ++span) {
-    top = fmaxf(top, results.partial[Results::place(span, blockIdx.y, row) + kV]);
+  const int spans = Tiles(keys, row / kBlockRows * kBlockRows, kBlockRows, kTile).spans;
+  __shared__ float tops[NPUSIM_SPLIT], totals[NPUSIM_SPLIT], shares[NPUSIM_SPLIT];
+  for (int span = threadIdx.x; span < spans; span += blockDim.x) {
+    const float* from = results.partial + Results::place(span, blockIdx.y, row) + kV;
+    tops[span] = from[0];
+    totals[span] = from[1];
   }
-  float sum = 0.0f, total = 0.0f;
-#pragma unroll 8
-  for (int span = 0; span < NPUSIM_SPLIT; ++span) {
-    const float* from = results.partial + Results::place(span, blockIdx.y, row);
-    const float share = shrink(from[kV], top);
-    sum += share * from[at % kV];
-    total += share * from[kV + 1];
+  __syncthreads();
+  float top = kNothing, total = 0.0f;
+  for (int span = 0; span < spans; ++span) top = fmaxf(top, tops[span]);
+  for (int span = threadIdx.x; span < spans; span += blockDim.x) {
+    shares[span] = shrink(tops[span], top);
   }
-  results.y[head.y_row(row) + at % kV] = encode<T>(total > 0.0f ? sum / total : 0.0f);
+  __syncthreads();
+  for (int span = 0; span < spans; ++span) total += shares[span] * totals[span];
+  const float inverse = total > 0.0f ? 1.0f / total : 0.0f;
+  for (int column = threadIdx.x; column < kV; column += blockDim.x) {
+    const float* from = results.partial + Results::place(0, blockIdx.y, row) + column;
+    float sum = 0.0f;
+#pragma unroll 16
+    for (int span = 0; span < spans; ++span) sum += shares[span] * from[Results::place(span, 0, 0)];
+    results.y[head.y_row(row) + column] = encode<T>(sum * inverse);
+  }
 }
 
 }  // namespace npusim

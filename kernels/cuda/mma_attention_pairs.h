@@ -163,6 +163,7 @@ inline void run(void* const* operands) {
   const Head head(operands);
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kBlockRows;
   const Tiles tiles(keys, first_row, kBlockRows, kTile);
+  if (tiles.is_spare()) return;
   const unsigned shared = shared_address(shared_memory);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_row = warp / kKeyWarps * 16, warp_key = warp % kKeyWarps * kWarpKeys;

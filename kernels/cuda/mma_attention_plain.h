@@ -30,6 +30,7 @@ inline void run(void* const* operands) {
   const Head head(operands);
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kBlockRows;
   const Tiles tiles(keys, first_row, kBlockRows, kTile);
+  if (tiles.is_spare()) return;
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
 
   for (int i = threadIdx.x; i < kBlockRows * kD; i += kThreads) {

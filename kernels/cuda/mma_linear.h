@@ -22,9 +22,12 @@ struct TileColumn {
   int part;
 };
 #if NPUSIM_TENSOR_CORES
+using Product =
+    Tile<Pair, kTileRows, kTileColumns, NPUSIM_WARPS_M, NPUSIM_WARPS_N, NPUSIM_STAGES, false>;
+
 // Half of a warp's columns are of either part, so that a lane holds both sums of an output.
 inline TileColumn tile_column(int column) {
-  constexpr int kWarp = kTileColumns / NPUSIM_WARPS_N, kHalf = kWarp / kParts;
+  constexpr int kWarp = Product::kWarpColumns, kHalf = kWarp / kParts;
   return {column / kWarp * kHalf + column % kHalf, column % kWarp / kHalf};
 }
 #else
@@ -72,7 +75,7 @@ struct Output {
   }
 };
 
-extern __shared__ __align__(128) unsigned char shared_memory[];
+extern __shared__ __align__(1024) unsigned char shared_memory[];
 
 // The span of K of this block.
 inline int64_t span_begin() {
@@ -88,8 +91,6 @@ void run_tile(const Source& source, void* const* operands) {
   const Output<Source> output{source, Epilogue(operands, params.segments),
                               static_cast<float*>(operands[NPUSIM_ARGUMENTS - 1])};
 #if NPUSIM_TENSOR_CORES
-  using Product =
-      Tile<Pair, kTileRows, kTileColumns, NPUSIM_WARPS_M, NPUSIM_WARPS_N, NPUSIM_STAGES, false>;
   Product tile;
   tile.run(source, begin, end, shared_memory);
   constexpr int kBlocks = Product::kBlocksN / kParts;

@@ -9,9 +9,10 @@
 //   and is whole or empty
 // load_b takes eight elements along K of one column, or with kColumnsInside eight columns at one k.
 // A row of 64 elements is eight chunks of 16 bytes; chunk c of row r lies at c ^ (r % 8), so that
-// the eight rows of a matrix are in different banks.
+// the eight rows of a matrix are in different banks. Where there are warpgroups they multiply,
+// unless columns are inside.
 #pragma once
-#include "kernels/cuda/mma.h"
+#include "kernels/cuda/mma_warpgroup.h"
 
 namespace npusim {
 
@@ -20,8 +21,13 @@ template <typename T, int kTileRows, int kTileColumns, int kWarpsM, int kWarpsN,
 struct Tile {
   static constexpr int kDepth = 64;
   static constexpr int kThreads = kWarpsM * kWarpsN * 32;
-  static constexpr int kWarpRows = kTileRows / kWarpsM, kWarpColumns = kTileColumns / kWarpsN;
-  static constexpr int kBlocksM = kWarpRows / 16, kBlocksN = kWarpColumns / 8;
+  // A warpgroup has whole rows of the tile, in blocks of 64; a warp has blocks of 16 by 8.
+  static constexpr bool kGroups = kHasWarpgroups && !kColumnsInside;
+  static constexpr int kGroupRows = kTileRows / (kThreads / 128);
+  static constexpr int kWarpRows = kTileRows / kWarpsM;
+  static constexpr int kWarpColumns = kGroups ? kTileColumns : kTileColumns / kWarpsN;
+  static constexpr int kBlocksM = kGroups ? kGroupRows / 64 : kWarpRows / 16;
+  static constexpr int kBlocksN = kWarpColumns / 8;
   static constexpr int kABytes = kTileRows * kDepth * 2, kBBytes = kTileColumns * kDepth * 2;
   static constexpr int kStageBytes = kABytes + kBBytes;
   static constexpr int kSharedBytes = kStages * kStageBytes;
@@ -30,8 +36,16 @@ struct Tile {
   float sums[kBlocksM][kBlocksN][4];
 
   // Where block (i, j) of this warp's sums lies in the tile: the lane's first row and column.
-  static int row_of(int i) { return warp() / kWarpsN * kWarpRows + i * 16 + lane() / 4; }
-  static int column_of(int j) { return warp() % kWarpsN * kWarpColumns + j * 8 + lane() % 4 * 2; }
+  static int row_of(int i) {
+    if constexpr (kGroups) {
+      return warp() / 4 * kGroupRows + i * 64 + warp() % 4 * 16 + lane() / 4;
+    } else {
+      return warp() / kWarpsN * kWarpRows + i * 16 + lane() / 4;
+    }
+  }
+  static int column_of(int j) {
+    return (kGroups ? 0 : warp() % kWarpsN * kWarpColumns) + j * 8 + lane() % 4 * 2;
+  }
 
   // Sums K from `begin`, a multiple of kDepth, up to `end`.
   template <typename Source>
@@ -66,11 +80,24 @@ struct Tile {
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
       wait_copies<kStages - 2>();
-      __syncthreads();
-      fill(block + kStages - 1);
-      multiply_stage(base + block % kStages * kStageBytes);
+      const unsigned at = base + block % kStages * kStageBytes;
+      if constexpr (kGroups) {
+        publish_to_warpgroups();
+        __syncthreads();
+        start_stage(at);
+        fill(block + kStages - 1);
+        wait_products();
+      } else {
+        __syncthreads();
+        fill(block + kStages - 1);
+        multiply_stage(at);
+      }
     }
     wait_copies<0>();
+    if constexpr (kGroups) {
+#pragma unroll
+      for (int i = 0; i < kBlocksM; ++i) hold(sums[i]);
+    }
   }
 
  private:
@@ -136,6 +163,20 @@ struct Tile {
         source.template load_b<false>(column, k + chunk * 8, at + chunk_at(row_in(i), chunk));
       }
     }
+  }
+
+  void start_stage(unsigned at) {
+    begin_products();
+#pragma unroll
+    for (int step = 0; step < kDepth / 16; ++step) {
+#pragma unroll
+      for (int i = 0; i < kBlocksM; ++i) {
+        const unsigned a = at + (warp() / 4 * kGroupRows + i * 64) * (kDepth * 2) + step * 32;
+        multiply_add_group<T>(sums[i], tile_descriptor(a),
+                              tile_descriptor(at + kABytes + step * 32));
+      }
+    }
+    commit_products();
   }
 
   void multiply_stage(unsigned at) {

@@ -38,7 +38,7 @@ int tapped(int d, int position, int tap) {
   } else {
     at = position * stride - pad + reach;
   }
-  return at >= 0 && at < params.in_size[d] ? at : -1;
+  return at >= 0 && at < static_cast<int>(params.in_size[d]) ? at : -1;
 }
 
 constexpr int64_t kPadding = -9223372036854775807LL;  // no offset: x_strides may be negative

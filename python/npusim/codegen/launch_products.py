@@ -18,7 +18,8 @@ from npusim.ops.kernels import Params
 PROCESSORS = 132  # multiprocessors that a grid should fill; a smaller device only takes longer
 _BLOCK = 256  # threads of launches that only combine or convert
 _DEPTH = 64  # of K, that a tile passes at once
-_STREAM_WARPS = 4096  # that keep enough loads of weights in flight
+_STREAM_WARPS = 8  # of a block
+_MANY_STREAMS = 32768  # rows of W that fill the device whatever a warp takes
 _FEW_ROWS = 16  # rows of the tensor core's smallest tile
 
 _FLOAT16, _BFLOAT16 = 1, 2
@@ -48,6 +49,7 @@ class TileShape:
 
 
 TILES = (
+    TileShape(128, 256, 2, 4, 3, 1300),
     TileShape(128, 128, 2, 2, 3, 1150),
     TileShape(128, 64, 2, 2, 4, 950),
     TileShape(64, 128, 2, 2, 4, 950),
@@ -89,18 +91,21 @@ def _streams(
         columns: of y that a stream serves.
         loads: of 16 bytes of a lane, were K not shared.
     """
-    rows = 2 if parts == 1 and n // columns >= 2 * _STREAM_WARPS else 1
+    wide = columns > 1  # a lane has 16 bytes of a row's 64, not of 512: fewer warps share K
+    many = n * parts >= _MANY_STREAMS
+    rows = 2 if (n * parts >= _MANY_STREAMS // 2 if wide else many and parts == 1) else 1
+    most = 8 if not wide or rows == 1 else 2 if many else 4
     split = 1
-    while split < 8 and blocks(n, rows * columns) * split < _STREAM_WARPS and loads > 2 * split:
+    while split < most and loads > 3 * split:
         split *= 2
-    warps = max(4, split)
+    warps = max(_STREAM_WARPS, split)
     grid = blocks(n, rows * columns * (warps // split))
     defines = {
         "PATH": path,
         "BLOCK": 32 * warps,
         "SPLIT": split,
         "ROWS": rows,
-        "LOADS": 12,
+        "LOADS": 24 if wide else 12,
         "ARGUMENTS": arguments,
     }
     return Geometry((Launch((grid, 1, 1), (32 * warps, 1, 1)),), defines=defines)
@@ -313,8 +318,7 @@ def attention(p: Params) -> Geometry:
     launches = [Launch((row_blocks, heads, split), (threads, 1, 1), shared)]
     scratch = 0
     if split > 1:
-        combine = (blocks(rows * v_dim, _BLOCK), heads, 1)
-        launches.append(Launch(combine, (_BLOCK, 1, 1), entry="npusim_combine"))
+        launches.append(Launch((rows, heads, 1), (128, 1, 1), entry="npusim_combine"))
         scratch = 4 * split * heads * rows * (v_dim + 2)
     defines = {
         "PATH": 0 if pairs else 1,
