@@ -213,6 +213,54 @@ def failures(device: npusim.Device) -> None:
     assert (session(np.array([1, 1, 2]))[0] == table[[1, 1, 2]]).all()
 
 
+def language_models(device: npusim.Device) -> None:
+    """States, forks and rewinds on the device: tokens one by one and in chunks, against NumPy."""
+    from tests.runtime import toy_language_model as toy
+
+    weights = toy.weights()
+    program = generate(toy.program(), TargetConfig.named("cuda"))
+    model = npusim.LanguageModel.load(program, weights, device=device)
+    session = model.new_session()
+    tokens = [3, 1, 4, 1, 5, 9, 2, 6, 5]
+    session.append(tokens)
+    close = lambda a, b: np.allclose(a, b, rtol=1e-5, atol=1e-5)  # noqa: E731
+    assert close(session.logits, toy.logits(weights["table"], tokens))
+    fork = session.fork()
+    session.rewind(4)
+    session.append([7])
+    assert close(session.logits, toy.logits(weights["table"], [*tokens[:4], 7]))
+    fork.append([8])
+    assert close(fork.logits, toy.logits(weights["table"], [*tokens, 8]))
+    take = seconds(lambda: (session.rewind(4), session.append([7]), session.logits), 100)
+    row("a token of a toy language model, logits on the host", f"{take * 1e6:.1f} us")
+
+
+def networks(device: npusim.Device) -> None:
+    """A network from PyTorch, compiled for the device and compared with PyTorch there."""
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(
+        torch.nn.Linear(64, 256), torch.nn.LayerNorm(256), torch.nn.GELU(),
+        torch.nn.Linear(256, 10), torch.nn.Softmax(-1),
+    ).eval()  # fmt: skip
+    x = torch.randn(32, 64)
+    program = npusim.compile(npusim.extract_ir(layers, (x,)), target="cuda")
+    session = npusim.load(program, layers.state_dict(), device)
+    (y,) = session(x.cuda())
+    with torch.no_grad():
+        reference = layers.cuda()(x.cuda())
+    error = (y - reference).abs().max().item()
+    assert y.is_cuda and error < 1e-5, error
+    on_gpu, there = x.cuda(), torch.cuda.synchronize
+
+    def eager() -> None:
+        with torch.no_grad():
+            layers(on_gpu)
+        there()
+
+    row("network of 5 layers", f"{seconds(lambda: session(on_gpu), 200) * 1e6:.1f} us")
+    row("network of 5 layers, torch eager", f"{seconds(eager, 200) * 1e6:.1f} us")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--gigabytes", type=float, default=4.0, help="how much is copied at once")
@@ -220,7 +268,8 @@ def main() -> None:
     device = npusim.Device("cuda")
     print(device, *npusim._runtime.cuda_driver())
     failed = []
-    for part in (exchange, failures, sources, launches, lambda d: copies(d, gigabytes)):
+    parts = (exchange, failures, sources, language_models, networks, launches)
+    for part in (*parts, lambda device: copies(device, gigabytes)):
         try:
             part(device)
         except Exception as error:  # the other parts say something all the same
