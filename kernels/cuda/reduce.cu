@@ -110,11 +110,33 @@ struct Position {
 
 // ---- one output
 
+// The threads that share an output: each has a part, and a slot in shared memory.
+struct Team {
+  int part;
+  int slot;
+  bool valid;  // threads beyond the last output only keep step
+
+  // Folds what the threads hold; all of them get the result.
+  template <int kShared, int kStep, typename F>
+  typename F::State fold(typename F::State state) const {
+    using State = typename F::State;
+    if constexpr (kShared == 1) return state;
+    __shared__ State states[NPUSIM_BLOCK];
+    __syncthreads();
+    states[slot] = state;
+    for (int width = kShared / 2; width > 0; width /= 2) {
+      __syncthreads();
+      if (part < width) states[slot] = F::both(states[slot], states[slot + width * kStep]);
+    }
+    __syncthreads();
+    return states[slot - part * kStep];
+  }
+};
+
 struct Task {
   const X* x;
-  int part;
-  int slot;    // of this thread in shared memory
-  bool valid;  // threads beyond the last output only keep step
+  Team team;
+  int64_t begin, end;  // elements of the output that the team folds
 
   C element(int64_t i) const {
     int64_t at = 0;
@@ -126,25 +148,15 @@ struct Task {
     return decode<C>(x[at]);
   }
 
-  // Folds the elements of the output; all of its threads get the result.
   template <typename F>
   typename F::State fold(const F& f) const {
-    using State = typename F::State;
-    constexpr int kStep = NPUSIM_ACROSS ? kOutputs : 1;
-    State state = F::start();
-    if (valid) {
-      for (int64_t i = part; i < kElements; i += kParts) state = f.with(state, element(i), i);
+    typename F::State state = F::start();
+    if (team.valid) {
+#pragma unroll 4
+      for (int64_t i = begin + team.part; i < end; i += kParts)
+        state = f.with(state, element(i), i);
     }
-    if constexpr (kParts == 1) return state;
-    __shared__ State states[NPUSIM_BLOCK];
-    __syncthreads();
-    states[slot] = state;
-    for (int width = kParts / 2; width > 0; width /= 2) {
-      __syncthreads();
-      if (part < width) states[slot] = F::both(states[slot], states[slot + width * kStep]);
-    }
-    __syncthreads();
-    return states[slot - part * kStep];
+    return team.template fold<kParts, NPUSIM_ACROSS ? kOutputs : 1, F>(state);
   }
   template <typename F>
   Total sum(F f) const {
@@ -182,52 +194,119 @@ inline auto finish(Total total) {
   }
 }
 
-inline auto reduce(const Task& task) {
-  if constexpr (kOp == kSum) return finish(task.sum([](C x) { return x; }));
-  if constexpr (kOp == kMean && kInteger)
-    return kElements > 0 ? finish(task.sum([](C x) { return x; })) / kElements : int64_t{0};
-  if constexpr (kOp == kMean && !kInteger)
-    return task.sum([](C x) { return x; }) / static_cast<double>(kElements);
-  if constexpr (kOp == kMax) return task.fold(Extreme<true>{});
-  if constexpr (kOp == kMin) return task.fold(Extreme<false>{});
-  if constexpr (kOp == kProd) return finish(task.fold(Multiply{}));
-  if constexpr (kOp == kAny) return int64_t{task.fold(Truth<false>{})};
-  if constexpr (kOp == kAll) return int64_t{task.fold(Truth<true>{})};
+// ---- reductions of one pass: what folds, and what the result is
+
+constexpr bool kOnePass = kOp != kVar && kOp != kStd && kOp != kLogSumExp;
+constexpr bool kAdds = kOp == kSum || kOp == kMean;
+constexpr bool kSquares = kOp == kSumSquares || kOp == kL2Norm;
+
+struct Itself {
+  C operator()(C x) const { return x; }
+};
+struct Square {
+  Total operator()(C x) const { return static_cast<Total>(x) * static_cast<Total>(x); }
+};
+struct Magnitude {
+  C operator()(C x) const { return scalar::abs(x); }
+};
+
+inline auto fold_of_op() {
+  if constexpr (kAdds) return Add<Itself>{};
+  if constexpr (kSquares) return Add<Square>{};
+  if constexpr (kOp == kSumMagnitudes) return Add<Magnitude>{};
+  if constexpr (kOp == kMax || kOp == kMin) return Extreme<kOp == kMax>{};
+  if constexpr (kOp == kProd) return Multiply{};
+  if constexpr (kOp == kAny || kOp == kAll) return Truth<kOp == kAll>{};
+  if constexpr (kIsPosition) return Position<kOp == kArgmax>{};
+  if constexpr (!kOnePass) return Extreme<true>{};  // of no use
+}
+template <typename State>
+inline auto result_of(const State& state) {
   if constexpr (kIsPosition) {
-    const int64_t at = task.fold(Position<kOp == kArgmax>{}).at;
-    return at < 0 ? int64_t{0} : at;
+    return state.at < 0 ? int64_t{0} : state.at;
+  } else if constexpr (kOp == kMean && kInteger) {
+    return kElements > 0 ? finish(state) / kElements : int64_t{0};
+  } else if constexpr (kOp == kMean) {
+    return state / static_cast<double>(kElements);
+  } else if constexpr (kOp == kL2Norm) {
+    return ::sqrt(static_cast<double>(state));
+  } else if constexpr (kOp == kAny || kOp == kAll) {
+    return static_cast<int64_t>(state);
+  } else if constexpr (kAdds || kSquares || kOp == kProd || kOp == kSumMagnitudes) {
+    return finish(state);
+  } else {
+    return state;
   }
+}
+
+inline auto reduce(const Task& task) {
   if constexpr (kOp == kVar) return variance_of<C>(task);
   if constexpr (kOp == kStd) return ::sqrt(variance_of<C>(task));
-  if constexpr (kOp == kSumSquares) {
-    return finish(task.sum([](C x) { return static_cast<Total>(x) * static_cast<Total>(x); }));
-  }
-  if constexpr (kOp == kL2Norm) {
-    const Total squares =
-        task.sum([](C x) { return static_cast<Total>(x) * static_cast<Total>(x); });
-    return ::sqrt(static_cast<double>(squares));
-  }
-  if constexpr (kOp == kSumMagnitudes) return finish(task.sum([](C x) { return scalar::abs(x); }));
   if constexpr (kOp == kLogSumExp) return log_sum_exp_of<C>(task);
+  if constexpr (kOnePass) return result_of(task.fold(fold_of_op()));
+}
+
+// Offsets of output `item`.
+struct Place {
+  int64_t x = 0, y = 0;
+};
+inline Place place_of(int64_t item) {
+  Place at;
+#pragma unroll
+  for (int d = params.rank - 1; d >= 0; --d) {
+    const int64_t index = item % params.shape[d];
+    item /= params.shape[d];
+    at.x += index * params.x_strides[d];
+    at.y += index * params.y_strides[d];
+  }
+  return at;
 }
 
 }  // namespace npusim
 
+#if NPUSIM_SPLIT == 1
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(const void* x, void* y) {
   using namespace npusim;
   const int thread = threadIdx.x;
   const int output = NPUSIM_ACROSS ? thread % kOutputs : thread / kParts;
   const int part = NPUSIM_ACROSS ? thread / kOutputs : thread % kParts;
   const int64_t item = static_cast<int64_t>(blockIdx.x) * kOutputs + output;
-  int64_t x_at = 0, y_at = 0, rest = item < kCount ? item : 0;
-#pragma unroll
-  for (int d = params.rank - 1; d >= 0; --d) {
-    const int64_t index = rest % params.shape[d];
-    rest /= params.shape[d];
-    x_at += index * params.x_strides[d];
-    y_at += index * params.y_strides[d];
-  }
-  const Task task{static_cast<const X*>(x) + x_at, part, thread, item < kCount};
+  const bool valid = item < kCount;
+  const Place at = place_of(valid ? item : 0);
+  const Task task{static_cast<const X*>(x) + at.x, {part, thread, valid}, 0, kElements};
   const auto result = reduce(task);
-  if (task.valid && part == 0) static_cast<Y*>(y)[y_at] = encode<Y>(result);
+  if (valid && part == 0) static_cast<Y*>(y)[at.y] = encode<Y>(result);
 }
+#else
+// Few outputs of many elements: blocks take NPUSIM_SPLIT spans of each, a second launch folds what
+// they found.
+namespace npusim {
+using Fold = decltype(fold_of_op());
+constexpr int64_t kSpan = (kElements + NPUSIM_SPLIT - 1) / NPUSIM_SPLIT;
+}  // namespace npusim
+
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)
+    npusim_kernel(const void* x, void*, void* scratch) {
+  using namespace npusim;
+  const int thread = threadIdx.x;
+  const Place at = place_of(blockIdx.x / NPUSIM_SPLIT);
+  const int64_t begin = blockIdx.x % NPUSIM_SPLIT * kSpan, end = begin + kSpan;
+  const Task task{static_cast<const X*>(x) + at.x,
+                  {thread, thread, true},
+                  begin,
+                  end < kElements ? end : kElements};
+  const auto state = task.fold(fold_of_op());
+  if (thread == 0) static_cast<Fold::State*>(scratch)[blockIdx.x] = state;
+}
+
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)
+    npusim_combine(const void*, void* y, void* scratch) {
+  using namespace npusim;
+  const int thread = threadIdx.x;
+  const auto* states = static_cast<const Fold::State*>(scratch) + blockIdx.x * NPUSIM_SPLIT;
+  Fold::State state = Fold::start();
+  for (int i = thread; i < NPUSIM_SPLIT; i += NPUSIM_BLOCK) state = Fold::both(state, states[i]);
+  state = Team{thread, thread, true}.fold<NPUSIM_BLOCK, 1, Fold>(state);
+  if (thread == 0) static_cast<Y*>(y)[place_of(blockIdx.x).y] = encode<Y>(result_of(state));
+}
+#endif

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from npusim.codegen.compile_kernels import specialise
@@ -92,18 +93,22 @@ def _wrapped(index: int, source: str, geometry: Geometry, options: Sequence[str]
     macros = [o[2:].split("=") for o in options if o.startswith("-D")]
     defined = {name for name, _ in macros} | set(re.findall(r"#define (NPUSIM_\w+)", source))
     body = source.replace('extern "C" __global__', "__global__")
-    (launch,) = geometry.launches
     barriers = "true" if "__syncthreads" in body or "__shfl" in body else "false"
+    entries = dict.fromkeys(launch.entry for launch in geometry.launches)
     return "\n".join(
         (
             *(f"#define {name} {value}" for name, value in macros),
             f"namespace k{index} {{",
             body,
             _CONVERSIONS,
-            "void call(void** a) { host::call(npusim_kernel, a); }",
+            *(f"void call_{e}(void** a) {{ host::call({e}, a); }}" for e in entries),
             "}",
             f'extern "C" void run{index}(void** a) {{',
-            f"  host::launch(k{index}::call, a, {launch.grid[0]}, {launch.block[0]}, {barriers});",
+            *(
+                f"  host::launch(k{index}::call_{x.entry}, a, {x.grid[0]}, {x.block[0]}, "
+                f"{barriers});"
+                for x in geometry.launches
+            ),
             "}",
             *(f"#undef {name}" for name in sorted(defined)),
         )
@@ -126,9 +131,17 @@ def _run(
     program: CompiledProgram, kernels: dict[Key, HostKernel], command: Command, memory: _Memory
 ) -> None:
     kernel = kernels[program.kernels[command.kernel].name, command.params]
+    _launch(kernel, [memory.address(o.buffer) + o.offset for o in command.operands])
+
+
+def call(kernel: HostKernel, operands: Sequence[torch.Tensor]) -> None:
+    """Runs one kernel over tensors."""
+    _launch(kernel, [operand.data_ptr() for operand in operands])
+
+
+def _launch(kernel: HostKernel, pointers: list[int]) -> None:
     scratch = np.zeros(kernel.geometry.scratch + 256, np.uint8)
     failure = np.zeros(3, np.int64)
-    pointers = [memory.address(o.buffer) + o.offset for o in command.operands]
     if kernel.geometry.scratch:
         pointers.append(scratch.ctypes.data)
     if kernel.geometry.failure:

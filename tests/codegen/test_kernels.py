@@ -16,6 +16,7 @@ import torch
 
 from npusim.codegen import nvrtc
 from npusim.codegen.compile_kernels import specialise
+from npusim.ops.kernels import KERNELS
 from tests.codegen import host
 from tests.codegen.cases import Example, examples, spread
 from tests.conformance.single_op import assert_close, reference
@@ -73,6 +74,56 @@ def test_kernels_report_what_only_running_reveals(
     code, given, _ = raised.value.args
     assert code == failure[0]
     assert failure[1] in (None, given)
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+def test_reductions_of_many_elements_are_split_over_blocks(tmp_path: Path) -> None:
+    rows, size = 3, 20011
+    x = torch.randn(rows, size, generator=torch.Generator().manual_seed(5))
+    x[1, 17] = x[1, 17017] = 9.0  # the first position wins
+    x[2, 11000] = float("nan")
+    expected = {0: x.sum(1), 2: x.amax(1), 7: x.argmax(1), 12: x.norm(dim=1)}
+    keys = {}
+    for op, want in expected.items():
+        params = {
+            "op": op,
+            "x_dtype": 0,
+            "y_dtype": 4 if op == 7 else 0,
+            "correction": 0.0,
+            "rank": 1,
+            "shape": [rows],
+            "x_strides": [size],
+            "y_strides": [1],
+            "reduced_rank": 1,
+            "reduced": [size],
+            "reduced_strides": [1],
+        }
+        keys[op] = ("reduce", KERNELS["reduce"].pack(params))
+        assert want.shape == (rows,)
+    kernels = host.build(list(keys.values()), tmp_path)
+    for op, want in expected.items():
+        assert len(kernels[keys[op]].geometry.launches) == 2
+        y = torch.empty_like(want)
+        host.call(kernels[keys[op]], [x, y])
+        assert_close(y, want, 10.0, f"reduction {op}")
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+def test_copies_that_transpose_pass_through_tiles(tmp_path: Path) -> None:
+    x = torch.arange(2 * 45 * 3 * 70, dtype=torch.int16).reshape(2, 45, 3, 70)
+    want = x.permute(3, 2, 0, 1).contiguous()
+    params = {
+        "element_size": 2,
+        "rank": 4,
+        "shape": list(want.shape),
+        "x_strides": x.permute(3, 2, 0, 1).stride(),
+        "y_strides": want.stride(),
+    }
+    key = ("copy", KERNELS["copy"].pack(params))
+    assert "tile" in specialise(*key)[0].split("npusim_kernel")[-1]
+    y = torch.empty_like(want)
+    host.call(host.build([key], tmp_path)[key], [x, y])
+    assert torch.equal(y, want)
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from npusim.codegen.geometry import Geometry, Rule, blocks, line
+from npusim.codegen.geometry import Geometry, Launch, Rule, blocks, line
 from npusim.codegen.source import float_literal
 from npusim.ir.types import DTYPES
 from npusim.ops.kernels import RANK, Params
@@ -21,6 +21,7 @@ from npusim.ops.scalar import OPCODES
 
 _BLOCK = 256
 _PACK_BYTES = 16
+_TILE = 32  # rows and columns of a tile that a copy transposes
 _MOST = 8  # elements of a pack, for the sake of registers
 
 _CLASSES = ("float", "double", "int64_t")
@@ -121,7 +122,13 @@ def _geometry(stem: str) -> Rule:
     def rule(p: Params) -> Geometry:
         if not all(p["shape"][: p["rank"]]):
             return Geometry(())
-        plain = line(_space(stem, p).packs, _BLOCK)
+        space = _space(stem, p)
+        along = _transposed(stem, space)
+        if along is not None:
+            return Geometry(
+                (Launch((_tiles(space, along), 1, 1), (_BLOCK, 1, 1)),), defines={"BLOCK": _BLOCK}
+            )
+        plain = line(space.packs, _BLOCK)
         failure = stem == "pointwise" and any(_divides(p, i) for i in range(p["n_instructions"]))
         return Geometry(plain.launches, failure=failure, defines=plain.defines)
 
@@ -136,6 +143,9 @@ def generated_source(stem: str, p: Params) -> str | None:
     if stem not in RULES or not all(p["shape"][: p["rank"]]):
         return "" if stem in RULES else None
     space = _space(stem, p)
+    along = _transposed(stem, space)
+    if along is not None:
+        return _transpose(space, along)
     if stem == "fill":
         raw = p["value"] & (2 ** (8 * space.y.size) - 1)
         value = [f"yv.at[v] = static_cast<{space.y.type}>({raw:#x}ULL);"]
@@ -258,13 +268,7 @@ def _kernel(space: _Space, value: Sequence[str], failure: bool) -> str:
         "}",
         *_store(space),
     ]
-    text = "\n".join(f"  {line}" if not line.startswith("#") else line for line in body)
-    return (
-        '#include "kernels/cuda/scalar_ops.h"\n'
-        "using namespace npusim;\n"
-        'extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)\n'
-        f"npusim_kernel({', '.join(names)}) {{\n{text}\n}}\n"
-    )
+    return _entry(names, body)
 
 
 def _offsets(space: _Space) -> list[str]:
@@ -320,3 +324,69 @@ def _store(space: _Space) -> list[str]:
         f"for (int v = 0; v < {space.pack}; ++v) if (v < {bound}) y[v] = yv.at[v];",
         "}",
     ]
+
+
+# Copies that transpose
+
+
+def _transposed(stem: str, space: _Space) -> int | None:
+    """Returns the dimension x is contiguous along, where y is along the last: tiles serve both."""
+    if stem != "copy" or space.y.inner != 1 or space.shape[-1] < _TILE // 2:
+        return None
+    x = space.xs[0]
+    for d, (size, stride) in enumerate(zip(space.shape[:-1], x.strides[:-1], strict=True)):
+        if stride == 1 and size >= _TILE // 2 and x.inner != 1:
+            return d
+    return None
+
+
+def _tiles(space: _Space, along: int) -> int:
+    others = prod(n for d, n in enumerate(space.shape[:-1]) if d != along)
+    return blocks(space.shape[-1], _TILE) * blocks(space.shape[along], _TILE) * others
+
+
+def _transpose(space: _Space, along: int) -> str:
+    """Returns a kernel that passes tiles through shared memory, reading and writing along rows."""
+    x, y, size, last = space.xs[0], space.y, space.shape[along], space.shape[-1]
+    lines = [
+        f"const int64_t column = blockIdx.x % {blocks(last, _TILE)} * {_TILE};",
+        f"int64_t item = blockIdx.x / {blocks(last, _TILE)};",
+        f"const int64_t row = item % {blocks(size, _TILE)} * {_TILE};",
+        f"item /= {blocks(size, _TILE)};",
+        "int64_t x_at = 0, y_at = 0;",
+    ]
+    for d in range(len(space.shape) - 2, -1, -1):
+        if d != along:
+            lines += [
+                f"x_at += item % {space.shape[d]} * {x.strides[d]};",
+                f"y_at += item % {space.shape[d]} * {y.strides[d]};",
+                f"item /= {space.shape[d]};",
+            ]
+    lines += [
+        f"const auto* x = static_cast<const {x.type}*>(x_memory) + x_at;",
+        f"auto* y = static_cast<{y.type}*>(y_memory) + y_at;",
+        f"__shared__ {x.type} tile[{_TILE}][{_TILE} + 1];",
+        f"const int lane = threadIdx.x % {_TILE}, first = threadIdx.x / {_TILE};",
+        "#pragma unroll",
+        f"for (int i = first; i < {_TILE}; i += NPUSIM_BLOCK / {_TILE}) {{",
+        f"  if (row + lane < {size} && column + i < {last})",
+        f"    tile[i][lane] = x[row + lane + (column + i) * {x.inner}];",
+        "}",
+        "__syncthreads();",
+        "#pragma unroll",
+        f"for (int i = first; i < {_TILE}; i += NPUSIM_BLOCK / {_TILE}) {{",
+        f"  if (row + i < {size} && column + lane < {last})",
+        f"    y[(row + i) * {y.strides[along]} + column + lane] = tile[lane][i];",
+        "}",
+    ]
+    return _entry(["const void* x_memory", "void* y_memory"], lines)
+
+
+def _entry(arguments: Sequence[str], lines: Sequence[str]) -> str:
+    text = "\n".join(line if line.startswith("#") else f"  {line}" for line in lines)
+    return (
+        '#include "kernels/cuda/scalar_ops.h"\n'
+        "using namespace npusim;\n"
+        'extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)\n'
+        f"npusim_kernel({', '.join(arguments)}) {{\n{text}\n}}\n"
+    )

@@ -14,6 +14,9 @@ _WARP_ROW = 1024  # elements that a warp takes alone
 _RESIDENT = 132 * 2048  # threads that fill a large GPU
 _SHARED_ITEMS = 2048  # of a sort in shared memory: 12 bytes each, of 48 KiB
 _ITEM_BYTES = 12
+_SPLIT_ELEMENTS = 4096  # of a reduction that a block should have at least
+_STATE_BYTES = 16  # of the widest running value: an extreme with its position
+_TWO_PASSES = frozenset((9, 10, 14))  # var, std and logsumexp fold twice
 
 _SIZES = {code: size for code, size, _ in DTYPES.values()}
 _INTEGERS = frozenset(code for code, _, kind in DTYPES.values() if kind != "float")
@@ -91,13 +94,29 @@ def _reduce(p: Params) -> Geometry:
     wanted = _power_of_two(blocks(_RESIDENT, outputs))  # threads an output, to fill the device
     block = _BLOCK
     if across:
+        block = MAX_THREADS if wanted > _BLOCK // _WARP and elements >= _BLOCK else _BLOCK
         parts = min(wanted, block // _WARP)
     else:
         block = MAX_THREADS if wanted >= MAX_THREADS and elements >= 8 * MAX_THREADS else _BLOCK
         parts = min(max(wanted, _WARP), block)
+        if p["op"] not in _TWO_PASSES and elements >= 4 * _SPLIT_ELEMENTS:
+            split = min(blocks(elements, _SPLIT_ELEMENTS), blocks(_RESIDENT // _BLOCK, outputs))
+            if split > 1:
+                return _split_reduce(outputs, split)
     parts = min(parts, _power_of_two(max(elements, 1)))
     launch = Launch((blocks(outputs, block // parts), 1, 1), (block, 1, 1))
-    return Geometry((launch,), defines={"BLOCK": block, "PARTS": parts, "ACROSS": across})
+    defines = {"BLOCK": block, "PARTS": parts, "ACROSS": across, "SPLIT": 1}
+    return Geometry((launch,), defines=defines)
+
+
+def _split_reduce(outputs: int, split: int) -> Geometry:
+    """Few outputs of many elements: a block for each of `split` spans, then one an output."""
+    launches = (
+        Launch((outputs * split, 1, 1), (_BLOCK, 1, 1)),
+        Launch((outputs, 1, 1), (_BLOCK, 1, 1), entry="npusim_combine"),
+    )
+    defines = {"BLOCK": _BLOCK, "PARTS": _BLOCK, "ACROSS": 0, "SPLIT": split}
+    return Geometry(launches, scratch=outputs * split * _STATE_BYTES, defines=defines)
 
 
 def _innermost(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
