@@ -15,8 +15,9 @@ using Params = abi::QuantizedLinearParams;
 
 constexpr int64_t kTaskBytes = int64_t{1} << 18;  // of codes: x is quantized again for each task
 constexpr int64_t kTaskColumns = 1024;
-constexpr int64_t kManyColumns = 32;  // of a task of many rows: rows of W that are decoded at once
-constexpr int64_t kBlockK = 1536;     // columns of K that are decoded at once
+constexpr int64_t kLeastColumns = 96;  // rows of W that are worth quantizing a long row of x for
+constexpr int64_t kManyColumns = 32;   // of a task of many rows: rows of W that are decoded at once
+constexpr int64_t kBlockK = 1536;      // columns of K that are decoded at once
 constexpr int64_t kFetchAhead = int64_t{1} << 15;  // bytes, at least: whole tiles
 
 QuantizedLayout layout_of(const Params& p, int64_t rows) {
@@ -35,7 +36,7 @@ bool in_bfloat16(const Params& p) {
 int64_t columns_per_task(const Params& p) {
   if (!has_few_rows(p)) return kManyColumns;
   const int64_t column_bytes = std::max<int64_t>(1, layout_of(p, 0).codes * weight_rows(p));
-  return std::clamp<int64_t>(kTaskBytes / column_bytes / 16 * 16, 16, kTaskColumns);
+  return std::clamp<int64_t>(kTaskBytes / column_bytes / 16 * 16, kLeastColumns, kTaskColumns);
 }
 
 int64_t tasks(const void* params, int64_t) {
