@@ -24,10 +24,10 @@ from npusim.frontends.weight_free import module_tensors
 from npusim.ir.graph import Graph, Node, Value
 from npusim.ir.types import TensorType, is_float
 from npusim.ops.reference import GraphRun, run_graph, type_of
-from npusim.program.program import Access, CompiledProgram
+from npusim.program.program import Access, CompiledProgram, TensorSpec
 
 if TYPE_CHECKING:
-    from npusim.runtime import Device, Executor
+    from npusim.runtime import Device, DeviceBuffer, Executor
 
 # Largest error that passes, relative to the largest magnitude of the expected tensor. Integers and
 # bools must be equal.
@@ -356,7 +356,7 @@ class _NativeRun:
         inputs: Sequence[Tensor],
         weights: Mapping[str, Tensor],
     ) -> None:
-        from npusim.runtime import DeviceBuffer, Executor, load_weights
+        from npusim.runtime import Executor, load_weights
 
         specs = program.input_specs
         if len(inputs) != len(specs):
@@ -366,13 +366,14 @@ class _NativeRun:
         self.executor: Executor = Executor(program, device)
         self.weights = load_weights(weights, program, device)
         self.buffers = {
-            spec.name: DeviceBuffer.from_dlpack(tensor.detach().contiguous(), device)
+            spec.name: _buffer(tensor.detach().contiguous(), device, spec)
             for spec, tensor in zip(specs, inputs, strict=True)
         }
 
     def run(self) -> list[Tensor]:
         results = self.executor.run(self.buffers, self.weights)
-        return [torch.from_dlpack(results[s.name]).clone() for s in self.program.output_specs]
+        tensors = (torch.from_dlpack(results[s.name]) for s in self.program.output_specs)
+        return [tensor.cpu().clone() for tensor in tensors]
 
     def first_divergence(self, graph: Graph, tolerance: float | None) -> Divergence | None:
         """Runs once more, command by command, in step with the graph's reference."""
@@ -392,6 +393,16 @@ class _NativeRun:
         order = type.order or tuple(range(type.rank))
         logical = [order.index(d) for d in range(type.rank)]
         return tensor.reshape([type.shape[d] for d in order]).permute(logical)
+
+
+def _buffer(tensor: Tensor, device: Device, spec: TensorSpec) -> DeviceBuffer:
+    """Returns a tensor on a device: itself where both share memory, else a copy."""
+    from npusim.runtime import DeviceBuffer
+    from npusim.runtime.host import torch_bits
+
+    if device.shares_host_memory:
+        return DeviceBuffer.from_dlpack(tensor, device)
+    return DeviceBuffer.from_bits(torch_bits(tensor.cpu()), device, spec)
 
 
 class _Search:

@@ -73,4 +73,4 @@ def to_bfloat16_bits(array: Array) -> NDArray[np.uint16]:
 
 def from_bfloat16_bits(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     """Returns the float32 values of bfloat16 bits."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    return np.asarray(bits.astype(np.uint32) << 16).view(np.float32)  # a scalar's is no array yet
