@@ -168,6 +168,8 @@ def checked() -> Iterator[Case]:
         yield linear(m, 320, 512, x=2, w=0, gated=1)
         yield linear(m, 1000, 512, x=0, residual=1, bias=1)
         yield linear(m, 333, 251, x=0, gated=1, act=SILU)
+    for m in (1, 4, 16, 128):
+        yield linear(m, 33000, 128)
     yield linear(1, 1536, 8960, residual=1)
     yield linear(128, 1536, 8960, residual=1)
     yield linear(1024, 1024, 512, gated=1, act=SILU)
@@ -212,6 +214,8 @@ def checked() -> Iterator[Case]:
         yield rope((4, 2, 2), 33, 5, 16, 3, dtype=dtype, rotary=20, cs=2)
         yield rope((12, 2, 2), 128, 2, 256, 255, dtype=dtype)
 
+    yield conv((64, 64), 56, 3, pad=1, dtype=2, batch=8)
+    yield conv((128, 128), 28, 3, pad=1, dtype=2, batch=32)
     for dtype in (0, 2, 1):
         yield conv((64, 96), 28, 3, pad=1, dtype=dtype, bias=1, act=RELU, batch=2)
         yield conv((3, 64), 60, 7, stride=2, pad=3, dtype=dtype, nchw=1)
@@ -370,9 +374,12 @@ def stream_variants(geometry: Geometry, params: Params) -> Iterator[Geometry]:
 def tile_variants(geometry: Geometry, params: Params) -> Iterator[Geometry]:
     """Yields all tiles and spans of K."""
     split = int(len(geometry.launches) > 1)
-    for shape in launch_products.TILES:
-        for spans in (1, 2, 3, 4, 6, 8, 12):
-            if params["k"] // spans < 128 or (spans > 1 and params["m"] > 512):
+    shapes = [replace(s, stages=n) for s in launch_products.TILES for n in (3, 4, 5, 6, 8)]
+    for shape in shapes:
+        if shape.shared > 220 << 10:
+            continue
+        for spans in (1, 2, 3, 4, 6, 8):
+            if params["k"] // spans < 384 or (spans > 1 and params["m"] > 512):
                 continue
             yield launch_products.tiled(
                 params["m"],
@@ -487,6 +494,7 @@ def main() -> int:
     parser.add_argument("--only", help="check cases of this stem alone")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--arch", help="compile for another architecture, such as sm_90")
+    parser.add_argument("--check", action="store_true", help="do not time anything")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     driver = Driver()
@@ -500,6 +508,8 @@ def main() -> int:
         f"nvrtc {nvrtc.load().version}",
     )
     wrong = check_all(driver, args.only)
+    if args.check:
+        return 1 if wrong else 0
     ceiling = read_bandwidth(driver)
     print(f"reading memory: {ceiling:.2f} TB/s", flush=True)
     results = []

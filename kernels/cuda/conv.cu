@@ -119,9 +119,9 @@ inline void run(void* const* operands) {
 #pragma unroll
   for (int i = 0; i < Product::kBlocksM; ++i) {
 #pragma unroll
-    for (int j = 0; j < Product::kBlocksN; ++j) {
+    for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
+      for (int j = 0; j < Product::kBlocksN; ++j) {
         output.store(source.first_row + Product::row_of(i) + half * 8,
                      source.first_column + Product::column_of(j), tile.sums[i][j][half * 2],
                      tile.sums[i][j][half * 2 + 1]);

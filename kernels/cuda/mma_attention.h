@@ -9,8 +9,8 @@
 namespace npusim {
 
 using T = Storage<params.dtype>;
-constexpr int64_t kGroup = params.heads / params.kv_heads;
-constexpr int64_t kRows = params.q_len * kGroup;  // of a key/value head
+constexpr int kGroup = static_cast<int>(params.heads / params.kv_heads);
+constexpr int kRows = static_cast<int>(params.q_len) * kGroup;  // of a key/value head
 constexpr int kD = static_cast<int>(params.head_dim), kV = static_cast<int>(params.v_dim);
 constexpr float kLog2E = 1.44269504f;
 constexpr float kNothing = -kInfinity<float>;  // the score of a key that is not seen
@@ -61,12 +61,12 @@ struct Head {
     v = static_cast<const T*>(operands[2]) + batch * params.v_strides[0] +
         kv_head * params.v_strides[1];
   }
-  static int64_t query(int64_t row) { return row / kGroup; }
-  int64_t head(int64_t row) const { return kv_head * kGroup + row % kGroup; }
-  const T* q_row(int64_t row) const {
+  static int query(int row) { return row / kGroup; }
+  int64_t head(int row) const { return kv_head * kGroup + row % kGroup; }
+  const T* q_row(int row) const {
     return q + head(row) * params.q_strides[1] + query(row) * params.q_strides[2];
   }
-  int64_t y_row(int64_t row) const {
+  int64_t y_row(int row) const {
     return batch * params.y_strides[0] + head(row) * params.y_strides[1] +
            query(row) * params.y_strides[2];
   }
@@ -86,7 +86,7 @@ struct MaskRow {
   const M* mask = nullptr;
 
   MaskRow() = default;
-  MaskRow(void* const* operands, const Head& head, int64_t row) {
+  MaskRow(void* const* operands, const Head& head, int row) {
     mask = static_cast<const M*>(operands[3]) + head.batch * params.mask_strides[0] +
            head.head(row) * params.mask_strides[1] + head.query(row) * params.mask_strides[2];
   }
@@ -108,7 +108,7 @@ struct Tiles {
   int first, last;     // tiles of this span
   int spans;           // that have tiles
 
-  Tiles(const KeysInUse& keys, int64_t first_row, int64_t rows, int tile) {
+  Tiles(const KeysInUse& keys, int first_row, int rows, int tile) {
     end = keys.seen(Head::query(smaller(first_row + rows, kRows) - 1));
     begin = smaller(keys.passed(Head::query(first_row)), end);
     const int count = static_cast<int>(ceil_div(end - begin, tile));
@@ -133,7 +133,7 @@ struct Results {
   static int64_t place(int64_t span, int64_t head, int64_t row) {
     return ((span * params.batch * params.kv_heads + head) * kRows + row) * kEach;
   }
-  void store(const Head& head, int64_t row, int column, float sum, float top, float total) const {
+  void store(const Head& head, int row, int column, float sum, float top, float total) const {
     if constexpr (NPUSIM_SPLIT == 1) {
       y[head.y_row(row) + column] = encode<T>(total > 0.0f ? sum / total : 0.0f);
     } else {
@@ -157,7 +157,7 @@ template <int kBlockRows, int kTile>
 void combine(void* const* operands) {
   KeysInUse keys;
   if (!keys.read(operands)) return;
-  const int64_t row = blockIdx.x;
+  const int row = static_cast<int>(blockIdx.x);
   const Head head(operands);
   const Results results(operands);
   const int spans = Tiles(keys, row / kBlockRows * kBlockRows, kBlockRows, kTile).spans;

@@ -27,7 +27,7 @@ inline void run(void* const* operands) {
   KeysInUse keys;
   if (!keys.read(operands)) return;
   const Head head(operands);
-  const int64_t row = blockIdx.x;
+  const int row = static_cast<int>(blockIdx.x);
   float* scores = static_cast<float*>(operands[kOperands]) +
                   (static_cast<int64_t>(blockIdx.y) * kRows + row) * params.kv_len;
   const int64_t end = keys.seen(Head::query(row));

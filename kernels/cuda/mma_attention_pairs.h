@@ -161,7 +161,7 @@ inline void run(void* const* operands) {
   KeysInUse keys;
   if (!keys.read(operands)) return;
   const Head head(operands);
-  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kBlockRows;
+  const int first_row = static_cast<int>(blockIdx.x) * kBlockRows;
   const Tiles tiles(keys, first_row, kBlockRows, kTile);
   if (tiles.is_spare()) return;
   const unsigned shared = shared_address(shared_memory);
@@ -185,13 +185,13 @@ inline void run(void* const* operands) {
   };
 
   // This lane's rows.
-  int64_t seen[2], passed[2];
+  int seen[2], passed[2];
   MaskRow mask[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int64_t row = smaller(first_row + warp_row + lane / 4 + half * 8, kRows - 1);
-    seen[half] = keys.seen(Head::query(row));
-    passed[half] = keys.passed(Head::query(row));
+    const int row = smaller(first_row + warp_row + lane / 4 + half * 8, kRows - 1);
+    seen[half] = static_cast<int>(keys.seen(Head::query(row)));
+    passed[half] = static_cast<int>(keys.passed(Head::query(row)));
     if constexpr (params.has_mask != 0) mask[half] = MaskRow(operands, head, row);
   }
 
@@ -209,13 +209,13 @@ inline void run(void* const* operands) {
     const unsigned at = shared + kQBytes + tile % 2 * (kKBytes + kVBytes);
     float scores[kWarpKeys / 8][4];
     queries.dot(at, warp_key, scores);
-    const int64_t key = tiles.begin + static_cast<int64_t>(tile) * kTile + warp_key + lane % 4 * 2;
+    const int key = static_cast<int>(tiles.begin) + tile * kTile + warp_key + lane % 4 * 2;
 #pragma unroll
     for (int j = 0; j < kWarpKeys / 8; ++j) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int half = e / 2;
-        const int64_t i = key + j * 8 + e % 2;
+        const int i = key + j * 8 + e % 2;
         float score = scaled(scores[j][e]);
         const bool sees = i < seen[half] && i >= passed[half];
         if constexpr (params.has_mask != 0) {
@@ -231,7 +231,7 @@ inline void run(void* const* operands) {
   wait_copies<0>();
 
   // Sums, tops and totals of all warps meet in shared memory.
-  constexpr int kSums = kVBlocks * 8;
+  constexpr int kSums = kVBlocks * 8 + 8;  // spreads rows over banks
   __syncthreads();
   float* sums = reinterpret_cast<float*>(shared_memory);  // [key warp][row][kSums]
   float* tops = sums + kKeyWarps * kBlockRows * kSums;
@@ -255,19 +255,23 @@ inline void run(void* const* operands) {
   }
   __syncthreads();
   const Results results(operands);
-  for (int i = threadIdx.x; i < kBlockRows * kV; i += kThreads) {
-    const int row = i / kV, column = i % kV;
-    if (first_row + row >= kRows) break;
-    float top = kNothing, sum = 0.0f, total = 0.0f;
+  for (int row = warp; row < kBlockRows && first_row + row < kRows; row += kWarps) {
+    float top = kNothing, total = 0.0f, shares[kKeyWarps];
 #pragma unroll
     for (int w = 0; w < kKeyWarps; ++w) top = fmaxf(top, tops[w * kBlockRows + row]);
 #pragma unroll
     for (int w = 0; w < kKeyWarps; ++w) {
-      const float share = shrink(tops[w * kBlockRows + row], top);
-      sum += share * sums[(w * kBlockRows + row) * kSums + column];
-      total += share * totals[w * kBlockRows + row];
+      shares[w] = shrink(tops[w * kBlockRows + row], top);
+      total += shares[w] * totals[w * kBlockRows + row];
     }
-    results.store(head, first_row + row, column, sum, top, total);
+    for (int column = lane; column < kV; column += 32) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int w = 0; w < kKeyWarps; ++w) {
+        sum += shares[w] * sums[(w * kBlockRows + row) * kSums + column];
+      }
+      results.store(head, first_row + row, column, sum, top, total);
+    }
   }
 }
 

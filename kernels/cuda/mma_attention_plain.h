@@ -28,7 +28,7 @@ inline void run(void* const* operands) {
   if (!keys.read(operands)) return;
   Shared& s = *reinterpret_cast<Shared*>(shared_memory);
   const Head head(operands);
-  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kBlockRows;
+  const int first_row = static_cast<int>(blockIdx.x) * kBlockRows;
   const Tiles tiles(keys, first_row, kBlockRows, kTile);
   if (tiles.is_spare()) return;
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
@@ -42,7 +42,7 @@ inline void run(void* const* operands) {
   float top[4], total[4], sums[4][kVQuads][4];
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
-    const int64_t row = smaller(first_row + ty * 4 + r, kRows - 1);
+    const int row = smaller(first_row + ty * 4 + r, kRows - 1);
     seen[r] = keys.seen(Head::query(row));
     passed[r] = keys.passed(Head::query(row));
     if constexpr (params.has_mask != 0) mask[r] = MaskRow(operands, head, row);
@@ -138,7 +138,7 @@ inline void run(void* const* operands) {
     for (int far = 8; far > 0; far /= 2) {
       total[r] += __shfl_xor_sync(0xffffffffu, total[r], far);
     }
-    const int64_t row = first_row + ty * 4 + r;
+    const int row = first_row + ty * 4 + r;
     if (row >= kRows) continue;
 #pragma unroll
     for (int j = 0; j < kVQuads; ++j) {

@@ -7,18 +7,31 @@ namespace npusim {
 constexpr int64_t kPositions =
     params.batch * params.out_size[0] * params.out_size[1] * params.out_size[2];
 
+// 32 bits where they do: divisions by constants are then short.
+template <bool kFits>
+struct PositionIndex {
+  using type = unsigned;
+};
+template <>
+struct PositionIndex<false> {
+  using type = int64_t;
+};
+
 // One output position: batch item, depth, height, width.
 struct Position {
   int64_t batch;
   int at[3];
 
-  explicit Position(int64_t index) {
+  explicit Position(int64_t place) {
+    using Index = typename PositionIndex<(kPositions <= 0x7fffffff)>::type;
+    Index index = static_cast<Index>(place);
 #pragma unroll
     for (int d = 2; d >= 0; --d) {
-      at[d] = static_cast<int>(index % params.out_size[d]);
-      index /= params.out_size[d];
+      const Index size = static_cast<Index>(params.out_size[d]);
+      at[d] = static_cast<int>(index % size);
+      index /= size;
     }
-    batch = index;
+    batch = static_cast<int64_t>(index);
   }
   int64_t offset(const int64_t (&strides)[5]) const {
     return batch * strides[0] + at[0] * strides[2] + at[1] * strides[3] + at[2] * strides[4];
@@ -28,6 +41,8 @@ struct Position {
 // Where the input lies that a tap reads in dimension d; -1 when that is padding.
 template <bool kTransposed>
 int tapped(int d, int position, int tap) {
+  const bool single = params.in_size[d] == 1 && params.out_size[d] == 1 && params.kernel[d] == 1;
+  if (single && params.pad[d] == 0) return 0;
   const int reach = tap * static_cast<int>(params.dilation[d]);
   const int pad = static_cast<int>(params.pad[d]), stride = static_cast<int>(params.stride[d]);
   int at;

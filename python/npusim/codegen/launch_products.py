@@ -18,8 +18,7 @@ from npusim.ops.kernels import Params
 PROCESSORS = 132  # multiprocessors that a grid should fill; a smaller device only takes longer
 _BLOCK = 256  # threads of launches that only combine or convert
 _DEPTH = 64  # of K, that a tile passes at once
-_STREAM_WARPS = 8  # of a block
-_MANY_STREAMS = 32768  # rows of W that fill the device whatever a warp takes
+_MANY_STREAMS = 8192  # rows of W that fill the device though few warps share K
 _FEW_ROWS = 16  # rows of the tensor core's smallest tile
 
 _FLOAT16, _BFLOAT16 = 1, 2
@@ -35,7 +34,8 @@ class TileShape:
     warps_m: int
     warps_n: int
     stages: int
-    speed: float  # multiply-adds a cycle of a processor that is full of such tiles
+    step: float  # microseconds of a block of K on a processor that has other tiles as well
+    alone: float  # … on one that has not
 
     @property
     def shared(self) -> int:
@@ -48,22 +48,24 @@ class TileShape:
         return 32 * self.warps_m * self.warps_n
 
 
+# Measured on an H200: what bounds them is the way from the second cache, not the tensor cores.
 TILES = (
-    TileShape(128, 256, 2, 4, 3, 1300),
-    TileShape(128, 128, 2, 2, 3, 1150),
-    TileShape(128, 64, 2, 2, 4, 950),
-    TileShape(64, 128, 2, 2, 4, 950),
-    TileShape(64, 64, 2, 2, 4, 750),
+    TileShape(128, 128, 2, 2, 3, 0.52, 0.6),
+    TileShape(128, 64, 2, 2, 4, 0.28, 0.35),
+    TileShape(64, 128, 2, 2, 4, 0.265, 0.3),
+    TileShape(64, 64, 2, 2, 4, 0.19, 0.27),
 )
-_PLAIN = (TileShape(128, 128, 0, 0, 0, 90), TileShape(64, 64, 0, 0, 0, 60))
-_PLAIN_GATED = (TileShape(64, 128, 0, 0, 0, 75),)
+_PLAIN = (TileShape(128, 128, 0, 0, 0, 1.66, 1.66), TileShape(64, 64, 0, 0, 0, 0.62, 0.62))
+_PLAIN_GATED = (TileShape(64, 128, 0, 0, 0, 1.0, 1.0),)
 _PLAIN_THREADS = 256
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)  # of K
 _PLAIN_DEPTH = 16
 
-_STEP_CYCLES = 600  # that a block of K takes however small the tile
-_COMBINE_CYCLES = 4000  # of a second launch
-_SPLIT_BYTES = 2500  # of partial sums that pass in a cycle
+_MOST_SHARED = 99 << 10  # bytes of shared memory that a block may have on every device
+_ALL_SHARED = 220 << 10  # of a processor
+_START = 4  # blocks of K that it takes to begin and end a tile on the tensor cores
+_COMBINE = 2.3  # microseconds of a second launch
+_PARTIAL_BYTES = 3.3e6  # of partial sums that pass in a microsecond
 
 
 def linear(p: Params) -> Geometry:
@@ -92,20 +94,18 @@ def _streams(
         loads: of 16 bytes of a lane, were K not shared.
     """
     wide = columns > 1  # a lane has 16 bytes of a row's 64, not of 512: fewer warps share K
-    many = n * parts >= _MANY_STREAMS
-    rows = 2 if (n * parts >= _MANY_STREAMS // 2 if wide else many and parts == 1) else 1
-    most = 8 if not wide or rows == 1 else 2 if many else 4
+    most = 2 if wide and n * parts > _MANY_STREAMS else 8
     split = 1
     while split < most and loads > 3 * split:
         split *= 2
-    warps = max(_STREAM_WARPS, split)
-    grid = blocks(n, rows * columns * (warps // split))
+    warps = max(4, split) if wide else 8
+    grid = blocks(n, columns * (warps // split))
     defines = {
         "PATH": path,
         "BLOCK": 32 * warps,
         "SPLIT": split,
-        "ROWS": rows,
-        "LOADS": 24 if wide else 12,
+        "ROWS": 1,
+        "LOADS": 12,
         "ARGUMENTS": arguments,
     }
     return Geometry((Launch((grid, 1, 1), (32 * warps, 1, 1)),), defines=defines)
@@ -133,13 +133,17 @@ def tiled(
     shapes = shapes or (TILES if pairs else _PLAIN_GATED if parts == 2 else _PLAIN)
     depth = _DEPTH if pairs else _PLAIN_DEPTH
     choices = [
-        (_cycles(s, split, m, n, k, parts, batch, depth), s.rows * s.columns, i, split)
+        (_time(s, split, m, n, k, parts, batch, depth), s.rows * s.columns, i, split)
         for i, s in enumerate(shapes)
         for split in splits
         if split == splits[0] or blocks(k, split) >= 2 * _DEPTH
     ]
     _, _, index, split = min(choices)
     shape = shapes[index]
+    if shape in TILES:
+        shape = replace(
+            shape, stages=_stages(shape, blocks(m, shape.rows), n * parts, split * batch)
+        )
     threads = shape.threads if pairs else _PLAIN_THREADS
     span = blocks(blocks(k, split), _DEPTH) * _DEPTH
     split = blocks(k, span) if span else 1
@@ -164,16 +168,25 @@ def tiled(
     return Geometry(tuple(launches), 4 * split * m * n * parts * batch, defines=defines)
 
 
-def _cycles(
+def _stages(s: TileShape, row_tiles: int, columns: int, spans: int) -> int:
+    """Returns how many blocks of K fit in shared memory beside the tiles of other blocks."""
+    tiles = row_tiles * blocks(columns, s.columns) * spans
+    beside = min(blocks(tiles, PROCESSORS), 2 if s.rows * s.columns > 8192 else 3)
+    each = (s.rows + s.columns) * _DEPTH * 2
+    return max(3, min(8, min(_MOST_SHARED, _ALL_SHARED // beside) // each))
+
+
+def _time(
     s: TileShape, split: int, m: int, n: int, k: int, parts: int, batch: int, depth: int
 ) -> float:
-    """Returns about how long the tiles of a product take, K cut into `split` spans."""
+    """Returns about how many microseconds a product's tiles take, K cut into `split` spans."""
     tiles = blocks(m, s.rows) * blocks(n * parts, s.columns) * split * batch
-    step = max(s.rows * s.columns * depth / s.speed, _STEP_CYCLES * depth / _DEPTH)
-    cycles = blocks(tiles, PROCESSORS) * (blocks(k, split * depth) + 2) * step
+    waves = blocks(tiles, PROCESSORS) if tiles < 4 * PROCESSORS else tiles / PROCESSORS
+    step = s.alone if waves == 1 else s.step
+    time = waves * (blocks(k, split * depth) + (_START if depth == _DEPTH else 1)) * step
     if split > 1:
-        cycles += _COMBINE_CYCLES + 8 * split * m * n * parts * batch / _SPLIT_BYTES
-    return cycles
+        time += _COMBINE + 8 * split * m * n * parts * batch / _PARTIAL_BYTES
+    return time
 
 
 def _plain_shared(rows: int, columns: int, size: int) -> int:
@@ -225,7 +238,7 @@ def matmul(p: Params) -> Geometry:
     pairs = contiguous and _on_tensor_cores(p["dtype"], p["dtype"])
     shapes = TILES if pairs else _PLAIN if p["dtype"] in (0, 1, 2) else _PLAIN[1:]
     depth = _DEPTH if pairs else _PLAIN_DEPTH
-    shape = min(shapes, key=lambda s: (_cycles(s, 1, m, n, k, 1, batch, depth), s.rows))
+    shape = min(shapes, key=lambda s: (_time(s, 1, m, n, k, 1, batch, depth), s.rows))
     size = 4 if p["dtype"] in (0, 1, 2) else 8
     shared = shape.shared if pairs else _plain_shared(shape.rows, shape.columns, size)
     threads = shape.threads if pairs else _PLAIN_THREADS
@@ -334,7 +347,7 @@ def _pairs_shared(block_rows: int, head_dim: int, v_dim: int) -> int:
     """Bytes that mma_attention_pairs.h takes: rows of queries, two tiles; then all warps' sums."""
     d_line, v_line = blocks(head_dim, 64) * 128, blocks(v_dim, 64) * 128
     tiles = block_rows * d_line + 2 * _KEYS * (d_line + v_line)
-    return max(tiles, 64 * (blocks(v_dim, 16) * 16 + 2) * 4)
+    return max(tiles, 64 * (blocks(v_dim, 16) * 16 + 10) * 4)
 
 
 def _quads_shared(head_dim: int, v_dim: int) -> int:
