@@ -1,0 +1,94 @@
+"""Geometry of the CUDA products: what the rules choose by shape, and that their choices compile."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from npusim.codegen import launch_products, nvrtc
+from npusim.codegen.compile_kernels import specialise
+from npusim.ops.kernels import KERNELS
+
+_SHARED = 99 << 10  # bytes that a block may have on the devices with the least
+_FLOAT32, _BFLOAT16, _SILU = 0, 2, 34
+
+
+def _full(stem: str, given: dict[str, Any]) -> dict[str, Any]:
+    fields = KERNELS[stem].fields
+    return {n: given.get(n, (0,) * count if count > 1 else 0) for n, _, count in fields}
+
+
+def _linear(m: int, n: int, k: int, dtype: int = _BFLOAT16, **more: Any) -> dict[str, Any]:
+    gated = more.get("gated", 0)
+    given = {
+        "m": m, "n": n, "k": k, "ldx": k, "ldy": n, "ldr": n, "rows": (n * (1 + gated), 0, 0, 0),
+        "ldw": (k, 0, 0, 0), "segments": 1, "x_dtype": dtype, "w_dtype": dtype, "y_dtype": dtype,
+        "r_dtype": dtype, **more,
+    }  # fmt: skip
+    return _full("linear", given)
+
+
+def _attention(q_len: int, kv_len: int, head_dim: int, dtype: int, **more: Any) -> dict[str, Any]:
+    def strides(heads: int, rows: int) -> tuple[int, int, int]:
+        return (heads * rows * head_dim, rows * head_dim, head_dim)
+
+    given = {
+        "batch": 1, "heads": 12, "kv_heads": 2, "q_len": q_len, "kv_len": kv_len,
+        "head_dim": head_dim, "v_dim": head_dim, "q_strides": strides(12, q_len),
+        "k_strides": strides(2, kv_len), "v_strides": strides(2, kv_len),
+        "y_strides": strides(12, q_len), "causal": 1, "dtype": dtype, "scale": 0.1, **more,
+    }  # fmt: skip
+    return _full("attention", given)
+
+
+def test_one_row_streams_weights_and_many_rows_pass_through_tiles() -> None:
+    paths = [launch_products.linear(_linear(m, 2048, 1536)).defines["PATH"] for m in (1, 4, 64)]
+    assert paths == [0, 1, 2]
+    plain = [launch_products.linear(_linear(m, 64, 64, _FLOAT32)).defines["PATH"] for m in (1, 64)]
+    assert plain == [0, 3]
+
+
+def test_long_sums_of_few_tiles_are_cut_into_spans_that_a_second_launch_adds_up() -> None:
+    few = launch_products.linear(_linear(128, 1536, 8960))
+    assert [x.entry for x in few.launches] == ["npusim_kernel", "npusim_combine"]
+    assert few.launches[0].grid[2] == few.defines["SPLIT"] > 1
+    assert few.scratch == 4 * few.defines["SPLIT"] * 128 * 1536
+    many = launch_products.linear(_linear(4096, 17920, 1536))
+    assert (len(many.launches), many.scratch) == (1, 0)
+
+
+def test_long_caches_are_cut_into_spans_for_few_queries() -> None:
+    decode = launch_products.attention(_attention(1, 4096, 128, _BFLOAT16))
+    assert decode.launches[0].grid == (1, 2, 64)
+    prefill = launch_products.attention(_attention(4096, 4096, 128, _BFLOAT16))
+    assert len(prefill.launches) == 1
+
+
+def test_only_a_position_can_fail() -> None:
+    assert not launch_products.attention(_attention(1, 64, 64, _FLOAT32)).failure
+    assert launch_products.attention(_attention(1, 64, 64, _FLOAT32, has_position=1)).failure
+
+
+def test_nothing_to_compute_is_no_launch() -> None:
+    assert launch_products.linear(_linear(0, 64, 64)).launches == ()
+    assert launch_products.attention(_attention(0, 64, 64, _FLOAT32)).launches == ()
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
+def test_products_compile_without_spilling(arch: str, compiler: nvrtc.Nvrtc) -> None:
+    cases = [
+        ("linear", _linear(1, 1536, 8960, residual=1)),
+        ("linear", _linear(7, 512, 1536, gated=1, act=_SILU)),
+        ("linear", _linear(128, 256, 1536, gated=1, act=_SILU)),
+        ("linear", _linear(100, 33, 65, _FLOAT32, has_bias=1)),
+        ("attention", _attention(1, 4096, 128, _BFLOAT16, has_position=1)),
+        ("attention", _attention(50, 64, 64, _FLOAT32)),
+    ]
+    for stem, params in cases:
+        source, geometry, options = specialise(stem, KERNELS[stem].pack(params))
+        options = (f"--gpu-architecture={arch}", *options, "--ptxas-options=-v")
+        log = compiler.compile(source, options, stem)[1]
+        assert not re.search(r"[1-9]\d* bytes spill", log), (stem, log)
+        assert all(x.shared <= _SHARED or stem == "attention" for x in geometry.launches)
