@@ -3,10 +3,10 @@
     PYTHONPATH=python:. python benchmarks/llm_cuda.py PROGRAM_CUDA PROGRAM_CPU FOLDER
 
 The programs come from `npusim compile` of one extracted model, for cuda and for cpu. FOLDER
-receives the weights, which are made here. Prints whether the GPU's logits agree with the CPU's, how fast the
-weights load, and the times of a prompt and of a decoded token; the peer is transformers with a
-static cache, eager and compiled, in the same run. The floor is the weights' bytes by the bandwidth
-that a read of them reaches.
+receives the weights, which are made here. Prints whether the GPU's logits agree with the CPU's,
+how fast the weights load, and the times of a prompt and of a decoded token; the peer is
+transformers with a static cache, eager and compiled, in the same run. The floor is the weights'
+bytes by the bandwidth that a read of them reaches.
 """
 
 from __future__ import annotations
