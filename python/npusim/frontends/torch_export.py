@@ -300,8 +300,8 @@ class _Translation:
 
     def _translate_call(self, node: torch.fx.Node) -> None:
         target = node.target
-        calls = (a for a in node.all_input_nodes if a.op == "call_function")
-        if any(call not in self.values for call in calls):
+        tensors = (a for a in node.all_input_nodes if a.op in ("call_function", "placeholder"))
+        if any(tensor not in self.values for tensor in tensors):
             return  # follows from a problem that has been noted
         if target is operator.getitem:
             source, index = node.args
