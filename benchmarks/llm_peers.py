@@ -26,11 +26,15 @@ SIZES = {  # hidden, intermediate, layers, heads, key/value heads
 VOCAB = 151936
 
 
-class Model(Protocol):
-    """A loaded language model with one conversation."""
+class Prompted(Protocol):
+    """A loaded language model that reads prompts."""
 
     def prefill(self, tokens: list[int]) -> np.ndarray | None:
         """Forgets everything, appends tokens, returns the last one's logits."""
+
+
+class Model(Prompted, Protocol):
+    """A loaded language model with one conversation."""
 
     def decode(self, token: int) -> None:
         """Appends one token and computes its logits."""
@@ -41,7 +45,7 @@ class Peer:
     """A way to run the model: the package it needs, and how it prepares and loads."""
 
     package: str
-    load: Callable[[Path, int], Model]
+    load: Callable[[Path, int], Any]  # a Model, or something Prompted where `decodes` is False
     prepare: Callable[[Path], None] | None = None
     decodes: bool = True
 
@@ -252,9 +256,6 @@ class _OpenVino:
     def prefill(self, tokens: list[int]) -> np.ndarray | None:
         self.request.infer([np.array([tokens], np.int64)])
         return np.array(self.request.get_output_tensor(0).data).reshape(-1).astype(np.float32)
-
-    def decode(self, token: int) -> None:
-        raise NotImplementedError
 
 
 def _prepare_openvino(folder: Path) -> None:

@@ -21,32 +21,11 @@ namespace {
 using namespace npusim;
 using bench::Command;
 using bench::Isa;
+using bench::kRead;
+using bench::kReadTask;
+using bench::kReadTasks;
 
 constexpr int64_t kMemory = int64_t{1} << 29;
-constexpr int64_t kReadTask = int64_t{1} << 16, kReadTasks = 400;
-
-// A kernel that only reads: what memory can deliver to these threads.
-using Integers = int64_t __attribute__((vector_size(64), may_alias));
-
-void read(const cpu::KernelCall& call) {
-  Integers sums[8] = {};
-  const auto* from = static_cast<const Integers*>(call.operands[0]) + call.begin * kReadTask / 64;
-  for (int64_t i = 0; i < (call.end - call.begin) * kReadTask / 64; i += 8) {
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) sums[j] += from[i + j];
-  }
-  for (int j = 1; j < 8; ++j) sums[0] += sums[j];
-  volatile int64_t keep = sums[0][0];
-  (void)keep;
-}
-
-const cpu::KernelEntry kRead = {"read",
-                                "",
-                                0,
-                                read,
-                                [](const cpu::KernelCheck&) -> const char* { return nullptr; },
-                                [](const void*, int64_t) { return kReadTasks; },
-                                [](const void*) -> int64_t { return 0; }};
 
 #if defined(__x86_64__)
 // Dot products of pairs that depend on nothing, as `chains` in measure.h.

@@ -222,6 +222,32 @@ struct Command {
   }
 };
 
+inline constexpr int64_t kReadTask = int64_t{1} << 16, kReadTasks = 400;
+
+// A kernel that only reads: what memory can deliver to these threads.
+using Integers = int64_t __attribute__((vector_size(64), may_alias));
+
+inline void read(const cpu::KernelCall& call) {
+  Integers sums[8] = {};
+  const auto* from = static_cast<const Integers*>(call.operands[0]) + call.begin * kReadTask / 64;
+  for (int64_t i = 0; i < (call.end - call.begin) * kReadTask / 64; i += 8) {
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) sums[j] += from[i + j];
+  }
+  for (int j = 1; j < 8; ++j) sums[0] += sums[j];
+  volatile int64_t keep = sums[0][0];
+  (void)keep;
+}
+
+inline const cpu::KernelEntry kRead = {
+    "read",
+    "",
+    0,
+    read,
+    [](const cpu::KernelCheck&) -> const char* { return nullptr; },
+    [](const void*, int64_t) { return kReadTasks; },
+    [](const void*) -> int64_t { return 0; }};
+
 // Runs the commands one after another, `passes` times, with one thread and with `threads`; keeps
 // each command's best time. What the caches hold is what the commands before left there. Returns
 // the best multiply-add rate of a core, sampled between the passes: clocks drift.
