@@ -145,6 +145,7 @@ void CudaCommandList::bind(uint32_t buffer, std::byte* address) {
                                        ") does not lie at a multiple of 16 bytes; copy it");
   }
   bound_[buffer] = address;
+  timer_.reset();
   for (size_t i = first_use_[buffer]; i < first_use_[buffer + 1]; ++i) {
     const Use& use = uses_[i];
     arguments_[use.argument] = address + use.offset;
@@ -173,6 +174,17 @@ void CudaCommandList::submit_observed(const std::function<void(size_t)>& after) 
     }
     after(i);
   }
+}
+
+void CudaCommandList::submit_timed(std::span<double> seconds) {
+  const Current current(*context_);
+  if (timer_ == nullptr) {
+    timer_ = std::make_unique<CommandTimer>(context_, steps_.size(),
+                                            [&](size_t index) { launch(steps_[index]); });
+  }
+  timer_->run(seconds);
+  read_failures();
+  for (size_t i = 0; i < steps_.size() && failure_count_ > 0; ++i) throw_failure(i);
 }
 
 void CudaCommandList::launch(const Step& step) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cpp/cuda/command_timer.h"
 #include "cpp/cuda/context.h"
 #include "cpp/cuda/graph.h"
 #include "cpp/cuda/memory.h"
@@ -30,6 +31,7 @@ class CudaCommandList final : public CommandList {
   void bind(uint32_t buffer, std::byte* address) override;
   void submit() override;
   void submit_observed(const std::function<void(size_t)>& after) override;
+  void submit_timed(std::span<double> seconds) override;
 
  private:
   // What a kernel writes when it met a value it cannot serve: abi of kernels/cuda.
@@ -82,7 +84,8 @@ class CudaCommandList final : public CommandList {
   std::unique_ptr<CudaMemory> scratch_, failures_;
   std::unique_ptr<PinnedMemory> seen_failures_;
   size_t failure_count_ = 0;
-  std::unique_ptr<Graph> graph_;  // null until the first submission
+  std::unique_ptr<Graph> graph_;         // null until the first submission
+  std::unique_ptr<CommandTimer> timer_;  // null until asked for, and when an argument has moved
 };
 
 }  // namespace npusim::cuda

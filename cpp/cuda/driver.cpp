@@ -45,10 +45,14 @@ const char* resolve_all(void* library, Driver& driver) {
   need("cuStreamCreate", driver.stream_create);
   need("cuStreamDestroy_v2", driver.stream_destroy);
   need("cuStreamSynchronize", driver.stream_synchronize);
+  need("cuStreamBeginCapture_v2", driver.stream_begin_capture);
+  need("cuStreamEndCapture", driver.stream_end_capture);
   need("cuEventCreate", driver.event_create);
   need("cuEventDestroy_v2", driver.event_destroy);
   need("cuEventRecord", driver.event_record);
+  need("cuEventRecordWithFlags", driver.event_record_with_flags);
   need("cuEventSynchronize", driver.event_synchronize);
+  need("cuEventElapsedTime", driver.event_elapsed_time);
   need("cuMemAlloc_v2", driver.mem_alloc);
   need("cuMemFree_v2", driver.mem_free);
   need("cuMemGetInfo_v2", driver.mem_get_info);
@@ -77,6 +81,7 @@ const char* resolve_all(void* library, Driver& driver) {
   need("cuGraphLaunch", driver.graph_launch);
   need("cuGraphExecDestroy", driver.graph_exec_destroy);
   resolve(library, "cuFuncGetParamInfo", driver.func_get_param_info);
+  resolve(library, "cuGraphAddDependencies_v2", driver.graph_add_dependencies);
   return missing;
 }
 

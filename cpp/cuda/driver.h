@@ -39,6 +39,8 @@ enum PoolAttribute : int { kReleaseThreshold = 4 };
 enum PointerAttribute : int { kDeviceOrdinal = 9 };
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kEventWithoutTiming = 2;
+constexpr unsigned kEventExternal = 1;  // while a stream is captured: a node of the graph
+constexpr int kCaptureThisThread = 1;
 
 // CUmemPoolProps
 struct PoolProps {
@@ -62,6 +64,16 @@ struct KernelNodeParams {
   void* kernel;
   ContextHandle context;
 };
+
+// CUgraphEdgeData
+struct GraphEdge {
+  unsigned char from_port, to_port;
+  unsigned char type;
+  unsigned char reserved[5];
+};
+// A kernel may start when all blocks of the one before have let it, or ended; it waits for the
+// results itself.
+constexpr GraphEdge kProgrammaticEdge = {1, 0, 1, {}};
 
 // The entry points, by the names of cuda.h without "cu".
 struct Driver {
@@ -89,10 +101,14 @@ struct Driver {
   Result (*stream_create)(StreamHandle*, unsigned flags);
   Result (*stream_destroy)(StreamHandle);
   Result (*stream_synchronize)(StreamHandle);
+  Result (*stream_begin_capture)(StreamHandle, int mode);
+  Result (*stream_end_capture)(StreamHandle, GraphHandle*);
   Result (*event_create)(EventHandle*, unsigned flags);
   Result (*event_destroy)(EventHandle);
   Result (*event_record)(EventHandle, StreamHandle);
+  Result (*event_record_with_flags)(EventHandle, StreamHandle, unsigned flags);
   Result (*event_synchronize)(EventHandle);
+  Result (*event_elapsed_time)(float* milliseconds, EventHandle from, EventHandle to);
   Result (*mem_alloc)(DeviceAddress*, size_t);
   Result (*mem_free)(DeviceAddress);
   Result (*mem_get_info)(size_t* free, size_t* total);
@@ -120,6 +136,9 @@ struct Driver {
   Result (*graph_destroy)(GraphHandle);
   Result (*graph_add_kernel_node)(GraphNodeHandle*, GraphHandle, const GraphNodeHandle*, size_t,
                                   const KernelNodeParams*);
+  // Null before CUDA 12.3.
+  Result (*graph_add_dependencies)(GraphHandle, const GraphNodeHandle* from,
+                                   const GraphNodeHandle* to, const GraphEdge*, size_t);
   Result (*graph_instantiate)(GraphExecHandle*, GraphHandle, unsigned long long flags);
   Result (*graph_exec_set_params)(GraphExecHandle, GraphNodeHandle, const KernelNodeParams*);
   Result (*graph_launch)(GraphExecHandle, StreamHandle);

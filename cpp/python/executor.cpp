@@ -128,6 +128,15 @@ void observe(Executor& self, size_t method, const Buffers& inputs, const Buffers
   self.observe(method, in, out, weights, tap, state);
 }
 
+std::vector<double> time_commands(Executor& self, size_t method, const Buffers& inputs,
+                                  const Buffers& outputs, const Weights* weights, State* state) {
+  const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
+  std::vector<double> seconds(self.program().methods.at(method).commands.size());
+  const py::gil_scoped_release unlocked;
+  self.time(method, in, out, weights, seconds, state);
+  return seconds;
+}
+
 py::object read_buffer(Executor& self, uint32_t index) {
   const Binding bytes = self.buffer(index);
   if (bytes.data() == nullptr) return py::none();
@@ -173,6 +182,9 @@ void bind_executor(py::module_& module) {
            "Runs over tensors at addresses of the device, which must fit the method's specs.")
       .def("observe", &observe, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
            py::arg("weights"), py::arg("after"), py::arg("state") = nullptr)
+      .def("time", &time_commands, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
+           py::arg("weights"), py::arg("state") = nullptr,
+           "Runs one command at a time; how long each took, in seconds.")
       .def("read_buffer", &read_buffer, py::arg("index"),
            "The bytes of a program buffer, or None when it is not bound.");
 }

@@ -46,6 +46,9 @@ class CommandList {
   // Runs the commands one after another and calls `after(index)` behind each: profiles and value
   // taps. Same results as submit, bit for bit.
   virtual void submit_observed(const std::function<void(size_t)>& after) = 0;
+  // Runs the commands one after another and writes how long each took, in seconds: `seconds` holds
+  // one number a command. Same results as submit, bit for bit. By default by the host's clock.
+  virtual void submit_timed(std::span<double> seconds);
 };
 
 struct DeviceOptions {

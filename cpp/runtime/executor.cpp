@@ -116,18 +116,33 @@ size_t Executor::method_index(std::string_view name) const {
 
 void Executor::run(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
                    const Weights* weights, State* state) {
-  start(method, inputs, outputs, weights, state, nullptr);
+  start(method, inputs, outputs, weights, state, [](CommandList& list) { list.submit(); });
 }
 
 void Executor::observe(size_t method, std::span<const Binding> inputs,
                        std::span<const Binding> outputs, const Weights* weights,
                        const std::function<void(size_t)>& after, State* state) {
-  start(method, inputs, outputs, weights, state, &after);
+  start(method, inputs, outputs, weights, state,
+        [&](CommandList& list) { list.submit_observed(after); });
 }
 
+void Executor::time(size_t method, std::span<const Binding> inputs,
+                    std::span<const Binding> outputs, const Weights* weights,
+                    std::span<double> seconds, State* state) {
+  const size_t commands = program_->methods[method].commands.size();
+  if (seconds.size() != commands) {
+    throw Error(ErrorCode::kInput, "the method has " + std::to_string(commands) +
+                                       " commands, there is room for the times of " +
+                                       std::to_string(seconds.size()));
+  }
+  start(method, inputs, outputs, weights, state,
+        [&](CommandList& list) { list.submit_timed(seconds); });
+}
+
+template <typename Submit>
 void Executor::start(size_t index, std::span<const Binding> inputs,
                      std::span<const Binding> outputs, const Weights* weights, State* state,
-                     const std::function<void(size_t)>* after) {
+                     const Submit& submit) {
   const Method& method = program_->methods[index];
   Encoded& encoded = methods_[index];
   const Turn turn(running_, kBusy);
@@ -136,11 +151,7 @@ void Executor::start(size_t index, std::span<const Binding> inputs,
   bind_state(encoded, state);
   bind_caller(encoded, method.inputs, inputs, "input");
   bind_caller(encoded, method.outputs, detour.outputs(), "output");
-  if (after == nullptr) {
-    encoded.list->submit();
-  } else {
-    encoded.list->submit_observed(*after);
-  }
+  submit(*encoded.list);
   detour.finish();
 }
 

@@ -47,6 +47,11 @@ class Executor {
                const Weights* weights, const std::function<void(size_t)>& after,
                State* state = nullptr);
 
+  // As run, one command at a time, and writes how long each took, in seconds: `seconds` holds one
+  // number a command of the method, else Error(kInput).
+  void time(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
+            const Weights* weights, std::span<double> seconds, State* state = nullptr);
+
   // Where a buffer lived in the latest run; empty if it has not been bound yet. The content of a
   // kTemp buffer is that of the latest command whose memory it shares.
   Binding buffer(uint32_t index) const;
@@ -59,8 +64,10 @@ class Executor {
     uint64_t state_bound = 0;    // and of the state
   };
 
+  // `submit` is given the method's list, with everything bound.
+  template <typename Submit>
   void start(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
-             const Weights* weights, State* state, const std::function<void(size_t)>* after);
+             const Weights* weights, State* state, const Submit& submit);
   void bind_weights(Encoded& encoded, const Weights* weights);
   void bind_state(Encoded& encoded, State* state);
   void bind_caller(Encoded& encoded, std::span<const TensorSpec> specs,

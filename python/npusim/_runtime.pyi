@@ -194,6 +194,16 @@ class Executor:
         after: Callable[[int], None],
         state: State | None = None,
     ) -> None: ...
+    def time(
+        self,
+        method: int,
+        inputs: Sequence[DeviceBuffer],
+        outputs: Sequence[DeviceBuffer],
+        weights: Weights | None,
+        state: State | None = None,
+    ) -> list[float]:
+        """Runs one command at a time; how long each took, in seconds."""
+
     def read_buffer(self, index: int) -> bytes | None:
         """The bytes of a program buffer, or None when it is not bound."""
 

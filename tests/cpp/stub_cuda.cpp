@@ -140,6 +140,7 @@ Node node_of(const NodeParams& params) {
 struct Graph {
   std::vector<Node> nodes;
 };
+Graph* captured = nullptr;  // what launches go to while a stream is captured
 
 }  // namespace
 
@@ -232,6 +233,17 @@ EXPORT int cuStreamSynchronize(void*) {
   ENTER(cuStreamSynchronize);
   return 0;
 }
+EXPORT int cuStreamBeginCapture_v2(void*, int) {
+  ENTER(cuStreamBeginCapture);
+  captured = new Graph;
+  return 0;
+}
+EXPORT int cuStreamEndCapture(void*, Graph** graph) {
+  ENTER(cuStreamEndCapture);
+  *graph = captured;
+  captured = nullptr;
+  return 0;
+}
 EXPORT int cuEventCreate(void** event, unsigned) {
   *event = new int(0);
   return 0;
@@ -243,7 +255,14 @@ EXPORT int cuEventDestroy_v2(void* event) {
 EXPORT int cuEventRecord(void*, void*) {
   return 0;
 }
+EXPORT int cuEventRecordWithFlags(void*, void*, unsigned) {
+  return captured == nullptr ? kInvalidValue : 0;
+}
 EXPORT int cuEventSynchronize(void*) {
+  return 0;
+}
+EXPORT int cuEventElapsedTime(float* milliseconds, void*, void*) {
+  *milliseconds = 0.25F;
   return 0;
 }
 EXPORT int cuMemAlloc_v2(uintptr_t* address, size_t bytes) {
@@ -356,6 +375,10 @@ EXPORT int cuFuncGetParamInfo(const Function* function, size_t index, size_t* of
 EXPORT int cuLaunchKernel(const Function* function, unsigned x, unsigned, unsigned, unsigned block,
                           unsigned, unsigned, unsigned, void*, void** params, void**) {
   ENTER(cuLaunchKernel);
+  if (captured != nullptr) {
+    captured->nodes.push_back(node_of({function, {x, 1, 1}, {block, 1, 1}, 0, params}));
+    return 0;
+  }
   function->run(params, int64_t{x} * block);
   return 0;
 }

@@ -196,6 +196,27 @@ void observes_command_by_command() {
   check(seen == std::vector<Floats>{Floats(8, 0), Floats(8, 3)}, "after each command");
 }
 
+// Events lie 0.25 ms apart in the stub.
+void times_command_by_command() {
+  StubProgram program;
+  const auto device = cuda();
+  Executor executor(program.get(), device);
+  const auto x = put(*device, Floats(8, 3)), y = device->allocate(32), z = device->allocate(32);
+  const Binding in = bytes_of(*x), outs[] = {bytes_of(*y), bytes_of(*z)};
+  for (const Binding& out : outs) {
+    std::vector<double> seconds(2);
+    executor.time(0, {&in, 1}, {&out, 1}, nullptr, seconds);
+    check(seconds == std::vector<double>(2, 0.25e-3), "the events' times");
+  }
+  check(get(*device, *y) == Floats(8, 3) && get(*device, *z) == Floats(8, 3), "results");
+  const int captures = stub.calls("cuStreamBeginCapture");
+  std::vector<double> seconds(2), few(1);
+  executor.time(0, {&in, 1}, {&outs[1], 1}, nullptr, seconds);
+  check(stub.calls("cuStreamBeginCapture") == captures, "captured once while nothing moves");
+  check_refused(ErrorCode::kInput, "2 commands, there is room for the times of 1",
+                [&] { executor.time(0, {&in, 1}, {&outs[1], 1}, nullptr, few); });
+}
+
 void scratch_is_the_last_but_one_argument() {
   StubProgram program("through_scratch", R"(, "scratch": 32)");
   const auto device = cuda();
@@ -284,6 +305,7 @@ int main() {
   copies_of_every_size_arrive();
   runs_as_one_graph();
   observes_command_by_command();
+  times_command_by_command();
   scratch_is_the_last_but_one_argument();
   a_failing_value_is_named_with_its_node();
   refuses_what_it_cannot_run();

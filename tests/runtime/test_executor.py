@@ -107,6 +107,20 @@ def test_observation_taps_every_command(device: npusim.Device) -> None:
     assert (taps[2].reshape(3, 16) == plain).all()
 
 
+def test_every_command_is_timed(device: npusim.Device) -> None:
+    program, state = programs.mlp(3), programs.mlp_weights()
+    weights = npusim.load_weights(state, program, device)
+    executor = npusim.Executor(program, device)
+    x = np.random.default_rng(1).standard_normal((3, 16)).astype(np.float32)
+    inputs = {"x": DeviceBuffer.from_numpy(x, device)}
+    plain = executor.run(inputs, weights)["output"].to_numpy()
+    y = DeviceBuffer(device, "float32", (3, 16))
+    seconds = executor.time(inputs, weights, outputs={"output": y})
+    assert len(seconds) == len(program.method().commands)
+    assert all(0 < value < 60 for value in seconds)
+    assert (y.to_numpy() == plain).all()
+
+
 def test_an_exception_in_the_observer_ends_the_run(device: npusim.Device) -> None:
     executor = npusim.Executor(programs.swap(4), device)
     x = DeviceBuffer.from_numpy(np.ones(4, np.float32), device)

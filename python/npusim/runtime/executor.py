@@ -77,7 +77,9 @@ class Executor:
             DeviceError: the executor is running on another thread.
             Error: a kernel met a value it cannot serve, such as an index out of range.
         """
-        return self._start(inputs, weights, method, outputs, None, state)
+        index, given, results = self._bind(inputs, method, outputs)
+        self._native.run(index, given, list(results.values()), weights, state)
+        return results
 
     def observe(
         self,
@@ -91,7 +93,26 @@ class Executor:
 
         Computes the same bits as `run`. `read_buffer` shows values from within `after`.
         """
-        return self._start(inputs, weights, method, None, after, state)
+        index, given, results = self._bind(inputs, method, None)
+        self._native.observe(index, given, list(results.values()), weights, after, state)
+        return results
+
+    def time(
+        self,
+        inputs: Mapping[str, _runtime.DeviceBuffer],
+        weights: _runtime.Weights | None = None,
+        method: str | None = None,
+        outputs: Mapping[str, _runtime.DeviceBuffer] | None = None,
+        state: _runtime.State | None = None,
+    ) -> list[float]:
+        """Runs a method one command at a time; returns how long each command took, in seconds.
+
+        Arguments and effects are those of `run`. The clock is the host's for a device that shares
+        its memory; other devices measure themselves. The sum is more than a run takes: commands
+        that a run starts together, or ahead of each other, are kept apart.
+        """
+        index, given, results = self._bind(inputs, method, outputs)
+        return self._native.time(index, given, list(results.values()), weights, state)
 
     def read_buffer(self, index: int, dtype: str = "uint8") -> Array | None:
         """Returns a copy of a program buffer as a flat array, or None if it is not bound.
@@ -108,15 +129,13 @@ class Executor:
             return None
         return np.frombuffer(data, "uint16" if dtype == "bfloat16" else numpy_dtype(dtype))
 
-    def _start(
+    def _bind(
         self,
         inputs: Mapping[str, _runtime.DeviceBuffer],
-        weights: _runtime.Weights | None,
         method: str | None,
         outputs: Mapping[str, _runtime.DeviceBuffer] | None,
-        after: Observer | None,
-        state: _runtime.State | None,
-    ) -> dict[str, DeviceBuffer]:
+    ) -> tuple[int, list[_runtime.DeviceBuffer], dict[str, Any]]:
+        """Returns the method's index, its inputs in order, and its outputs by name, in order."""
         index = self._native.method_index(method or "")
         wanted_inputs, wanted_outputs = self.inputs(method), self.outputs(method)
         given = _in_order(inputs, wanted_inputs, "input")
@@ -127,12 +146,7 @@ class Executor:
             results[spec.name] = (
                 DeviceBuffer.from_spec(self.device, spec) if held is None else _fitting(held, spec)
             )
-        targets = list(results.values())
-        if after is None:
-            self._native.run(index, given, targets, weights, state)
-        else:
-            self._native.observe(index, given, targets, weights, after, state)
-        return results
+        return index, given, results
 
 
 def _refuse_unknown(given: Mapping[str, object], wanted: list[TensorSpec], what: str) -> None:
