@@ -46,7 +46,7 @@ def compile(
     from npusim.codegen import generate
     from npusim.passes.run import run_passes
     from npusim.program.assemble import assemble
-    from npusim.program.lowering import check_supported
+    from npusim.program.lowering import check_supported, foreign_values
 
     config = target if isinstance(target, TargetConfig) else TargetConfig.named(target)
     if quantize is not None:
@@ -54,6 +54,8 @@ def compile(
     source = _ir_of(model)
 
     def lower(graph: Graph, dump_dir: Path | None) -> Graph:
+        if foreign_values(graph):  # passes know the dtypes of devices alone
+            check_supported(graph, config)
         lowered = run_passes(graph, config, dump_dir=dump_dir, progress=progress)
         check_supported(lowered, config)
         return lowered

@@ -32,7 +32,19 @@ class GraphError(Error):
 
 
 class UnsupportedOpError(Error):
-    """The target has no kernel for some nodes; all of them are listed at once."""
+    """The target has no kernel for some nodes; all of them are listed at once.
+
+    Attributes:
+        nodes: names of the nodes, where the error is about nodes of one graph.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", nodes: tuple[str, ...] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.nodes = nodes
+
+
+class CoverageError(Error):
+    """A target runs less of a model natively than was required."""
 
 
 class TargetConstraintError(Error):

@@ -135,7 +135,7 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (_set("inputs.0.shape", [True]), "not true or false"),
         (_set("inputs.0.shape", [2**40, 2**40]), "beyond what 64 bits"),
         (_set("inputs.0.shape", [0, 2**80]), "beyond what 64 bits"),
-        (_set("inputs.0.dtype", "complex64"), "has dtype 'complex64'; known are float32"),
+        (_set("inputs.0.dtype", "complex32"), "has dtype 'complex32'; known are float32"),
         (_set("inputs.0.order", [0, 0]), "not a permutation"),
         (_set("inputs.0.name", ""), "1 to 4096 characters"),
         (_set("inputs.0.name", "a\nb"), "cannot be printed"),

@@ -133,13 +133,15 @@ _COPIES = frozenset(
     )
 )
 
-# Checks that hold by construction once shapes and dtypes are static.
+# Checks that hold by construction once shapes and dtypes are static, and checks of values, after
+# which a run goes on with the infinities and NaNs that the checked operator gives.
 ASSERTIONS = frozenset(
     (
         aten._assert_tensor_metadata.default,
         aten._assert_async.msg,
         aten._assert_async.default,
         aten._assert_scalar.default,
+        aten._linalg_check_errors.default,
     )
 )
 

@@ -44,6 +44,7 @@ from npusim.ops import schema
 MAX_CONSTANT_BYTES = 1 << 20
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
+_WITH_EFFECTS = torch.ops.higher_order.with_effects
 
 
 def extract_ir(
@@ -219,6 +220,9 @@ class _Translation:
         for node, spec in pairs:
             if spec.kind is InputKind.USER_INPUT:
                 continue
+            if spec.kind is InputKind.TOKEN:  # orders checks that have effects
+                self.values[node] = None
+                continue
             if node.users or spec.target in self.mutated:
                 try:
                     self._add_stored(node, spec)
@@ -308,6 +312,8 @@ class _Translation:
             self.values[node] = self.values[source][index]  # type: ignore[index]
         elif target in policy.ASSERTIONS:
             return
+        elif target is _WITH_EFFECTS and node.args[1] in policy.ASSERTIONS:
+            self.values[node] = (None, None)  # the next token, and nothing
         elif not isinstance(target, torch._ops.OpOverload):
             name = getattr(target, "__name__", str(target))
             raise ExportError(f"the control flow operator {name} is not supported.")
@@ -340,7 +346,7 @@ class _Translation:
         target, bound = self._with_scalars(target, bound)
         inputs, attrs = self._operands(bound)
         several = isinstance(results, (list, tuple))
-        tensors = list(results) if several else [results]
+        tensors = schema.result_leaves(results)
         if not tensors or not all(isinstance(t, Tensor) for t in tensors):
             raise ExportError("it gives no tensors.")
         name = self.names.fresh(base)
@@ -349,7 +355,7 @@ class _Translation:
         values = tuple(map(Value, names, types))
         self.types.update((v.name, v.type) for v in values)
         self.nodes.append(Node(name, str(target), inputs, values, attrs, _source(node)))
-        self.values[node] = tuple(names) if several or norm is not None else name
+        self.values[node] = (name,) if norm is not None else _named(results, iter(names))
 
     def _with_scalars(
         self, target: torch._ops.OpOverload, bound: list[tuple[schema.Argument, Any]]
@@ -391,7 +397,7 @@ class _Translation:
             if isinstance(name, str) or name is None:
                 return name
             value = name
-        if isinstance(value, (bool, int, float)):  # promotes as a number would, not as a tensor
+        if isinstance(value, (bool, int, float, complex)):  # promotes as a number, not a tensor
             dtype = torch.result_type(given[0], value) if given else torch.tensor(value).dtype
             return self._add_constant("scalar", torch.tensor(value, dtype=dtype))
         raise ExportError(f"{value!r} cannot stand for a tensor.")
@@ -488,6 +494,13 @@ def _output_name(path: tuple[Any, ...]) -> str:
             key = str(entry.key if isinstance(entry, pytree.MappingKey) else entry.name)
             name = f"{name}.{key}" if name else key
     return name or "output"
+
+
+def _named(results: Any, names: Iterator[str]) -> Any:
+    """Returns a result with a name for each tensor; what is None or a list stays that."""
+    if isinstance(results, (list, tuple)):
+        return tuple(_named(item, names) for item in results)
+    return None if results is None else next(names)
 
 
 def _type_of(tensor: Tensor) -> TensorType:

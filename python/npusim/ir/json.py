@@ -21,7 +21,7 @@ from npusim.ir.types import TensorType
 from npusim.ir.verify import verify_graph
 
 FORMAT = "npusim.ir"
-VERSION = (1, 1)
+VERSION = (1, 2)
 
 _T = TypeVar("_T")
 

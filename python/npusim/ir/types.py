@@ -20,6 +20,18 @@ DTYPES: dict[str, tuple[int, int, str]] = {
     "bool": (9, 1, "bool"),
 }
 
+# name -> bytes an element, of dtypes that a graph may hold and no device has. What reads or makes
+# them is not compiled; in a partitioned model PyTorch runs it.
+HOST_DTYPES: dict[str, int] = {
+    "complex64": 8,
+    "complex128": 16,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+}
+
 
 def dtype_code(dtype: str) -> int:
     """Returns the wire code of a dtype name."""
@@ -28,12 +40,12 @@ def dtype_code(dtype: str) -> int:
 
 def dtype_size(dtype: str) -> int:
     """Returns the bytes one element takes."""
-    return DTYPES[dtype][1]
+    return HOST_DTYPES[dtype] if dtype in HOST_DTYPES else DTYPES[dtype][1]
 
 
 def is_float(dtype: str) -> bool:
-    """Tells whether a dtype holds floating-point numbers."""
-    return DTYPES[dtype][2] == "float"
+    """Tells whether a dtype of devices holds floating-point numbers."""
+    return dtype in DTYPES and DTYPES[dtype][2] == "float"
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -50,7 +62,7 @@ class TensorType:
     """The type of a value.
 
     Attributes:
-        dtype: a key of `DTYPES`, PyTorch's own name.
+        dtype: a key of `DTYPES` or `HOST_DTYPES`, PyTorch's own name.
         shape: logical dimensions, in PyTorch's order (NCHW for images).
         order: storage order: `order[i]` is the logical dimension stored at physical axis `i`,
             outermost first. None means row-major. Channels-last images have (0, 2, 3, 1).

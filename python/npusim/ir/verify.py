@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from npusim.errors import GraphError, at
 from npusim.ir.graph import Graph, Node
-from npusim.ir.types import DTYPES, TensorType
+from npusim.ir.types import DTYPES, HOST_DTYPES, TensorType
 
 INT64_MAX = 2**63 - 1
 _MAX_NAME = 4096
@@ -136,8 +136,9 @@ def _is_unicode(text: str) -> bool:
 
 
 def _check_type(type: TensorType, where: str) -> None:
-    if type.dtype not in DTYPES:
-        raise GraphError(f"{where} has dtype {type.dtype!r}; known are {', '.join(DTYPES)}.")
+    if type.dtype not in DTYPES and type.dtype not in HOST_DTYPES:
+        known = ", ".join((*DTYPES, *HOST_DTYPES))
+        raise GraphError(f"{where} has dtype {type.dtype!r}; known are {known}.")
     if len(type.shape) > _MAX_RANK:
         raise GraphError(
             f"{where} has {len(type.shape)} dimensions; at most {_MAX_RANK} are legal."

@@ -199,9 +199,10 @@ def _execute(
     result = _implementation(op)(tensors, attrs, device)
     if isinstance(result, Tensor):
         return [result]
-    if not isinstance(result, (tuple, list)) or not all(isinstance(t, Tensor) for t in result):
+    leaves = schema.result_leaves(result)
+    if not leaves or not all(isinstance(t, Tensor) for t in leaves):
         raise GraphError(f"{op} gives {type(result).__name__}, not tensors.")
-    return list(result)
+    return leaves
 
 
 def _implementation(op: str) -> Callable[[Tensors, Mapping[str, Attr], torch.device], Any]:

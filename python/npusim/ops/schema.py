@@ -15,11 +15,12 @@ import torch
 
 from npusim.errors import ExportError, GraphError, UnsupportedOpError
 from npusim.ir.graph import Attr
-from npusim.ir.types import DTYPES
+from npusim.ir.types import DTYPES, HOST_DTYPES
 
 # Arguments that say where a tensor lives or how it is strided: not the graph's business.
 _DROPPED_TYPES = ("Device", "Layout", "MemoryFormat", "Generator", "Stream")
 _DROPPED_NAMES = ("pin_memory", "non_blocking")
+_NUMBERS = ("number", "complex", "List[number]", "List[complex]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +97,15 @@ def to_attr(value: Any, argument: Argument) -> Attr:
     """Returns a call's argument as a node's attribute.
 
     Raises:
-        ExportError: the value has no place in a graph (a symbolic size, a complex number).
+        ExportError: the value has no place in a graph (a symbolic size, an object).
     """
     if isinstance(value, (list, tuple)):
-        items = tuple(_scalar_attr(item, argument) for item in value)
+        items = tuple(
+            to_attr(item, argument)
+            if isinstance(item, (list, tuple))
+            else _scalar_attr(item, argument)
+            for item in value
+        )
         return items * argument.length if len(items) == 1 < argument.length else items
     attr = _scalar_attr(value, argument)
     spread = argument.length and attr is not None and argument.type.startswith("List[")
@@ -115,6 +121,8 @@ def _scalar_attr(value: Any, argument: Argument) -> Attr:
         raise ExportError(f"{argument.name} is {value}, which is not known before the run.")
     if value is None or isinstance(value, (bool, str)):
         return value
+    if isinstance(value, complex):
+        return str(value)  # a string, in a place where the schema has a number
     if not isinstance(value, (int, float)):
         raise ExportError(f"{argument.name} is {value!r}, a {type(value).__name__}.")
     return float(value) if argument.type in ("float", "List[float]") else value
@@ -125,19 +133,29 @@ def _scalar_types() -> dict[int, torch.dtype]:
     """PyTorch's dtypes by the integer that stands for them in a schema's default."""
     names = ("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
     codes = {code: getattr(torch, name) for code, name in enumerate(names)}
-    return {**codes, 11: torch.bool, 15: torch.bfloat16}
+    others = {11: "bool", 9: "complex64", 10: "complex128", 15: "bfloat16", 23: "float8_e5m2"}
+    others |= {24: "float8_e4m3fn", 27: "uint16", 28: "uint32", 29: "uint64"}
+    return codes | {code: getattr(torch, name) for code, name in others.items()}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Returns a dtype's name in `DTYPES`.
+    """Returns a dtype's name in `DTYPES` or `HOST_DTYPES`.
 
     Raises:
         ExportError: npusim has no such dtype.
     """
     name = str(dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        raise ExportError(f"dtype {name} is not supported; supported are {', '.join(DTYPES)}.")
+    if name not in DTYPES and name not in HOST_DTYPES:
+        known = ", ".join((*DTYPES, *HOST_DTYPES))
+        raise ExportError(f"dtype {name} is not supported; supported are {known}.")
     return name
+
+
+def result_leaves(result: Any) -> list[Any]:
+    """Returns the tensors of an operator's result in order; lists of them count, None does not."""
+    if isinstance(result, (list, tuple)):
+        return [leaf for item in result for leaf in result_leaves(item)]
+    return [] if result is None else [result]
 
 
 def call(
@@ -162,6 +180,8 @@ def call(
         used.add(argument.name)
         if argument.kind == "dropped":
             value = device if argument.type == "Device" and not inputs else argument.default
+            if value is None and argument.required and argument.type == "Device":
+                value = _device_of(inputs)
         else:
             value = _take(op, argument, operands, attrs)
         if argument.keyword_only:
@@ -176,6 +196,11 @@ def call(
             else f"{op} has no argument {', '.join(extra)}."
         )
     return op(*args, **kwargs)
+
+
+def _device_of(inputs: Sequence[torch.Tensor | None]) -> torch.device:
+    """Returns where the operands are, for an operator whose schema insists on a device."""
+    return next((t.device for t in inputs if t is not None), torch.device("cpu"))
 
 
 def _take(
@@ -202,7 +227,16 @@ def _take(
 
 def _from_attr(value: Any, argument: Argument) -> Any:
     if argument.type == "ScalarType" and isinstance(value, str):
-        if value not in DTYPES:
+        if value not in DTYPES and value not in HOST_DTYPES:
             raise GraphError(f"{argument.name} is {value!r}, which is no dtype.")
         return getattr(torch, value)
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, str) and argument.type in _NUMBERS:
+        return _complex(value, argument)
+    return [_from_attr(item, argument) for item in value] if isinstance(value, tuple) else value
+
+
+def _complex(value: str, argument: Argument) -> complex:
+    try:
+        return complex(value)
+    except ValueError:
+        raise GraphError(f"{argument.name} is {value!r}, which is no number.") from None

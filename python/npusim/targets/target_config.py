@@ -35,6 +35,12 @@ class TargetConfig:
         stored_linears: linears of every dtype read their weights in rows, as a checkpoint has them;
             else those of 32 bits are packed into panels once.
         arch: what device code is generated for, such as "sm_90"; empty: the backend has its own.
+        run_seconds: fixed time of calling a program, in seconds. This and the rates below are
+            estimates, by which a partitioned model is cut (`npusim/partition/cost.py`).
+        compute_rate: floating-point operations a second.
+        memory_rate: bytes a second from the device's memory.
+        transfer_seconds: fixed time of a transfer between host and device, in seconds.
+        transfer_rate: bytes a second of such a transfer; 0 where both share their memory.
     """
 
     name: str
@@ -49,6 +55,11 @@ class TargetConfig:
     weight_quantization: str
     stored_linears: bool
     arch: str
+    run_seconds: float
+    compute_rate: float
+    memory_rate: float
+    transfer_seconds: float
+    transfer_rate: float
 
     @classmethod
     def named(cls, name: str) -> TargetConfig:
