@@ -21,10 +21,11 @@ std::string kernel_place(const Program& program, const Kernel& kernel) {
 
 CudaCommandList::CudaCommandList(std::shared_ptr<const Context> context,
                                  std::shared_ptr<const Program> program, const Method& method,
-                                 std::span<const std::string> folders)
+                                 Libraries& libraries)
     : context_(std::move(context)), program_(std::move(program)), method_(method) {
   const Current current(*context_);
-  load_kernels(folders);
+  check_images();
+  load_kernels(libraries);
   lay_out();
   resolve_launches();
   reserve();
@@ -33,9 +34,7 @@ CudaCommandList::CudaCommandList(std::shared_ptr<const Context> context,
 
 CudaCommandList::~CudaCommandList() = default;
 
-// Loads the code the method uses.
-void CudaCommandList::load_kernels(std::span<const std::string> folders) {
-  kernels_.resize(program_->kernels.size());
+void CudaCommandList::check_images() const {
   std::string lacking;
   for (const Command& command : method_.commands) {
     const Kernel& kernel = program_->kernels[command.kernel];
@@ -43,35 +42,66 @@ void CudaCommandList::load_kernels(std::span<const std::string> folders) {
       lacking += (lacking.empty() ? "" : ", ") + std::string(kernel.name);
     }
   }
-  if (!lacking.empty()) {
-    throw Error(ErrorCode::kVersion, "the program was compiled for target " +
-                                         std::string(program_->target) +
-                                         " and has no CUDA code for: " + lacking +
-                                         ". Compile the model with target='cuda'.");
-  }
-  std::vector<bool> loaded(kernels_.size(), false);
+  if (lacking.empty()) return;
+  throw Error(ErrorCode::kVersion, "the program was compiled for target " +
+                                       std::string(program_->target) +
+                                       " and has no CUDA code for: " + lacking +
+                                       ". Compile the model with target='cuda'.");
+}
+
+// Loads the code the method uses, or finds the library that does its work.
+void CudaCommandList::load_kernels(Libraries& libraries) {
+  kernels_.resize(program_->kernels.size());
+  std::vector<bool> parsed(kernels_.size(), false), for_library(kernels_.size(), true);
   for (const Command& command : method_.commands) {
-    if (loaded[command.kernel]) continue;
-    loaded[command.kernel] = true;
     Code& code = kernels_[command.kernel];
     const Kernel& kernel = program_->kernels[command.kernel];
-    const std::string what = kernel_place(*program_, kernel);
-    code.image = parse_image(kernel.image, what);
-    if (code.image.launches.empty()) continue;  // nothing to compute
-    code.module = std::make_unique<Module>(context_, code.image, folders, what);
+    if (!parsed[command.kernel]) {
+      code.image = parse_image(kernel.image, kernel_place(*program_, kernel));
+      parsed[command.kernel] = true;
+    }
+    if (!check_problem(command)) for_library[command.kernel] = false;
   }
+  for (size_t i = 0; i < kernels_.size(); ++i) {
+    Code& code = kernels_[i];
+    if (code.image.launches.empty()) continue;  // not of this method, or nothing to compute
+    if (for_library[i] && code.image.library) code.library = libraries.call(*code.image.library);
+    if (code.library != nullptr) continue;
+    code.module = std::make_unique<Module>(context_, code.image, libraries.folders(),
+                                           kernel_place(*program_, program_->kernels[i]));
+  }
+}
+
+// Whether a library can take the command's operands: plans are made for addresses of 16 bytes.
+bool CudaCommandList::check_problem(const Command& command) const {
+  const auto& problem = kernels_[command.kernel].image.library;
+  if (!problem) return false;
+  std::vector<int64_t> bytes;
+  bool aligned = true;
+  for (const Operand& operand : command.operands) {
+    bytes.push_back(program_->buffers[operand.buffer].bytes - operand.offset);
+    aligned = aligned && operand.offset % static_cast<int64_t>(kOperandAlignment) == 0;
+  }
+  cuda::check_problem(*problem, bytes, place_of(*program_, method_, command));
+  return aligned;
 }
 
 // Gives every command its arguments: operands, scratch, failure.
 void CudaCommandList::lay_out() {
   size_t launch = 0, argument = 0;
   for (const Command& command : method_.commands) {
-    const Image& image = kernels_[command.kernel].image;
-    Step step{.first_launch = launch,
-              .last_launch = launch + image.launches.size(),
+    const Code& code = kernels_[command.kernel];
+    size_t operands = command.operands.size();
+    if (!code.library && code.image.operands) {
+      operands = std::min(operands, static_cast<size_t>(*code.image.operands));
+    }
+    Step step{.library = code.library.get(),
+              .first_launch = launch,
+              .last_launch = launch + (code.library ? 1 : code.image.launches.size()),
+              .operands = operands,
               .first_argument = argument,
-              .arguments = command.operands.size() + (image.scratch > 0 ? 1 : 0) + image.failure,
-              .failure = image.failure ? failure_count_++ : kNone};
+              .arguments = operands + (code.scratch() > 0 ? 1 : 0) + code.reports(),
+              .failure = code.reports() ? failure_count_++ : kNone};
     if (step.arguments > kMostArguments) {
       throw Error(ErrorCode::kFormat,
                   place_of(*program_, method_, command) + ": it has too many operands");
@@ -87,12 +117,17 @@ void CudaCommandList::lay_out() {
 void CudaCommandList::resolve_launches() {
   for (size_t i = 0; i < steps_.size(); ++i) {
     const Code& code = kernels_[method_.commands[i].kernel];
+    if (code.library != nullptr) {
+      launches_.push_back({});  // refresh_graph() puts the library's work here
+      continue;
+    }
     for (const ImageLaunch& launch : code.image.launches) {
       launches_.push_back({.function = code.module->function(launch, steps_[i].arguments),
                            .grid = {launch.grid[0], launch.grid[1], launch.grid[2]},
                            .block = {launch.block[0], launch.block[1], launch.block[2]},
                            .shared = launch.shared,
-                           .params = slots_.data() + steps_[i].first_argument});
+                           .params = slots_.data() + steps_[i].first_argument,
+                           .dependent = code.image.dependent});
     }
   }
 }
@@ -100,7 +135,7 @@ void CudaCommandList::resolve_launches() {
 // Commands run one after another, so one scratch serves all; each has a failure of its own.
 void CudaCommandList::reserve() {
   int64_t most = 0;
-  for (const Code& code : kernels_) most = std::max(most, code.image.scratch);
+  for (const Code& code : kernels_) most = std::max(most, code.scratch());
   if (most > 0) scratch_ = std::make_unique<CudaMemory>(context_, most);
   if (failure_count_ > 0) {
     const size_t bytes = failure_count_ * sizeof(Failure);
@@ -109,8 +144,8 @@ void CudaCommandList::reserve() {
   }
   for (size_t i = 0; i < steps_.size(); ++i) {
     const Command& command = method_.commands[i];
-    size_t argument = steps_[i].first_argument + command.operands.size();
-    if (kernels_[command.kernel].image.scratch > 0) arguments_[argument++] = scratch_->data();
+    size_t argument = steps_[i].first_argument + steps_[i].operands;
+    if (kernels_[command.kernel].scratch() > 0) arguments_[argument++] = scratch_->data();
     if (steps_[i].failure != kNone) {
       arguments_[argument] = failures_->data() + steps_[i].failure * sizeof(Failure);
     }
@@ -122,15 +157,18 @@ void CudaCommandList::index_uses() {
   const size_t buffers = program_->buffers.size();
   bound_.assign(buffers, nullptr);
   first_use_.assign(buffers + 1, 0);
-  for (const Command& command : method_.commands) {
-    for (const Operand& operand : command.operands) ++first_use_[operand.buffer + 1];
+  const auto operands = [&](size_t step) {
+    return method_.commands[step].operands.first(steps_[step].operands);
+  };
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    for (const Operand& operand : operands(i)) ++first_use_[operand.buffer + 1];
   }
   for (size_t i = 0; i < buffers; ++i) first_use_[i + 1] += first_use_[i];
   uses_.resize(first_use_.back());
   std::vector<size_t> next(first_use_.begin(), first_use_.end() - 1);
   for (size_t i = 0; i < steps_.size(); ++i) {
     size_t argument = steps_[i].first_argument;
-    for (const Operand& operand : method_.commands[i].operands) {
+    for (const Operand& operand : operands(i)) {
       uses_[next[operand.buffer]++] = {i, argument++, operand.offset};
     }
   }
@@ -153,6 +191,11 @@ void CudaCommandList::bind(uint32_t buffer, std::byte* address) {
     steps_[use.step].moved = true;
     moved_.push_back(use.step);
   }
+}
+
+std::string CudaCommandList::implementation(size_t command) const {
+  const LibraryCall* library = steps_[command].library;
+  return library == nullptr ? "" : library->description();
 }
 
 void CudaCommandList::submit() {
@@ -189,6 +232,7 @@ void CudaCommandList::submit_timed(std::span<double> seconds) {
 
 void CudaCommandList::launch(const Step& step) {
   const Driver& driver = context_->driver();
+  if (step.library != nullptr) return run_library(step, context_->stream());
   for (size_t i = step.first_launch; i < step.last_launch; ++i) {
     const KernelLaunch& it = launches_[i];
     driver.check(driver.launch_kernel(it.function, it.grid[0], it.grid[1], it.grid[2], it.block[0],
@@ -198,14 +242,45 @@ void CudaCommandList::launch(const Step& step) {
   }
 }
 
+void CudaCommandList::run_library(const Step& step, StreamHandle stream) {
+  const std::span<std::byte* const> arguments(arguments_);
+  step.library->run(arguments.subspan(step.first_argument, step.operands),
+                    step.library->scratch() > 0 ? scratch_->data() : nullptr, stream);
+}
+
+CapturedWork CudaCommandList::captured(const Step& step) {
+  if (recorder_ == nullptr) recorder_ = std::make_unique<Recorder>(context_);
+  return recorder_->record([&](StreamHandle stream) { run_library(step, stream); });
+}
+
+void CudaCommandList::make_graph() {
+  std::vector<KernelLaunch> launches = launches_;
+  std::vector<CapturedWork> works;  // the graph copies them
+  for (const Step& step : steps_) {
+    if (step.library == nullptr) continue;
+    launches[step.first_launch].child = works.emplace_back(captured(step)).graph();
+  }
+  graph_.reset();
+  graph_ = std::make_unique<Graph>(context_, launches);
+}
+
 void CudaCommandList::refresh_graph() {
-  if (graph_ == nullptr) graph_ = std::make_unique<Graph>(context_, launches_);
+  bool whole = graph_ != nullptr;
   for (const size_t index : moved_) {
     Step& step = steps_[index];
-    for (size_t i = step.first_launch; i < step.last_launch; ++i) graph_->update(i, launches_[i]);
     step.moved = false;
+    if (!whole) continue;
+    if (step.library != nullptr) {
+      const CapturedWork work = captured(step);
+      KernelLaunch launch{};
+      launch.child = work.graph();
+      whole = graph_->update(step.first_launch, launch);
+      continue;
+    }
+    for (size_t i = step.first_launch; i < step.last_launch; ++i) graph_->update(i, launches_[i]);
   }
   moved_.clear();
+  if (!whole) make_graph();
 }
 
 // Waits for the device; the failures are those of the work just done.

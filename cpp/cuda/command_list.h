@@ -11,9 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "cpp/cuda/captured_work.h"
 #include "cpp/cuda/command_timer.h"
 #include "cpp/cuda/context.h"
 #include "cpp/cuda/graph.h"
+#include "cpp/cuda/libraries.h"
 #include "cpp/cuda/memory.h"
 #include "cpp/cuda/module.h"
 #include "cpp/runtime/device.h"
@@ -25,13 +27,14 @@ class CudaCommandList final : public CommandList {
  public:
   // Throws as Device::encode does, and as Module.
   CudaCommandList(std::shared_ptr<const Context> context, std::shared_ptr<const Program> program,
-                  const Method& method, std::span<const std::string> folders);
+                  const Method& method, Libraries& libraries);
   ~CudaCommandList() override;
 
   void bind(uint32_t buffer, std::byte* address) override;
   void submit() override;
   void submit_observed(const std::function<void(size_t)>& after) override;
   void submit_timed(std::span<double> seconds) override;
+  std::string implementation(size_t command) const override;
 
  private:
   // What a kernel writes when it met a value it cannot serve: abi of kernels/cuda.
@@ -43,7 +46,9 @@ class CudaCommandList final : public CommandList {
   };
   // A command: its launches, and its arguments in arguments_.
   struct Step {
+    LibraryCall* library;  // runs instead of the launches; null: there is none
     size_t first_launch, last_launch;
+    size_t operands;
     size_t first_argument, arguments;
     size_t failure;  // in the failures, or kNone
     bool moved = false;
@@ -54,17 +59,25 @@ class CudaCommandList final : public CommandList {
     int64_t offset;
   };
   struct Code {
-    std::unique_ptr<Module> module;
     Image image;
+    std::unique_ptr<LibraryCall> library;
+    std::unique_ptr<Module> module;  // null where the library does the work
+    int64_t scratch() const { return library ? library->scratch() : image.scratch; }
+    bool reports() const { return image.failure && !library; }
   };
   static constexpr size_t kNone = SIZE_MAX;
 
-  void load_kernels(std::span<const std::string> folders);
+  void check_images() const;
+  void load_kernels(Libraries& libraries);
+  bool check_problem(const Command& command) const;
   void lay_out();
   void resolve_launches();
   void reserve();
   void index_uses();
   void launch(const Step& step);
+  void run_library(const Step& step, StreamHandle stream);
+  void make_graph();
+  CapturedWork captured(const Step& step);
   void refresh_graph();
   void read_failures();
   void throw_failure(size_t step);
@@ -84,6 +97,7 @@ class CudaCommandList final : public CommandList {
   std::unique_ptr<CudaMemory> scratch_, failures_;
   std::unique_ptr<PinnedMemory> seen_failures_;
   size_t failure_count_ = 0;
+  std::unique_ptr<Recorder> recorder_;   // null until a library has work
   std::unique_ptr<Graph> graph_;         // null until the first submission
   std::unique_ptr<CommandTimer> timer_;  // null until asked for, and when an argument has moved
 };

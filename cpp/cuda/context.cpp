@@ -1,9 +1,19 @@
 #include "cpp/cuda/context.h"
 
+#include <cstdlib>
+#include <cstring>
+
 #include "cpp/runtime/error.h"
 
 namespace npusim::cuda {
 namespace {
+
+constexpr int kOldestOverlap = 9;  // compute capability's major number
+
+bool is_switched_off(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr && std::strcmp(value, "0") == 0;
+}
 
 const Driver& driver_with_device(int ordinal) {
   const Driver& driver = cuda::driver();
@@ -25,6 +35,8 @@ Context::Context(int ordinal) : driver_(driver_with_device(ordinal)), ordinal_(o
   major_ = attribute(kComputeMajor);
   minor_ = attribute(kComputeMinor);
   most_shared_memory_ = attribute(kMostSharedMemory);
+  overlaps_ = major_ >= kOldestOverlap && driver_.graph_add_dependencies != nullptr &&
+              !is_switched_off("NPUSIM_CUDA_DEPENDENT_LAUNCH");
   size_t bytes = 0;
   driver_.check(driver_.device_total_mem(&bytes, device_), "tell the device's memory");
   total_memory_ = static_cast<int64_t>(bytes);

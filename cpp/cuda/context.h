@@ -25,6 +25,9 @@ class Context {
   int minor() const noexcept { return minor_; }
   std::string arch() const { return "sm_" + std::to_string(major_) + std::to_string(minor_); }
   int most_shared_memory() const noexcept { return most_shared_memory_; }
+  // Whether a launch may begin before the one in front has ended (programmatic dependent launch):
+  // the device and the driver can do it, and NPUSIM_CUDA_DEPENDENT_LAUNCH is not 0.
+  bool overlaps_dependent_launches() const noexcept { return overlaps_; }
   int64_t total_memory() const noexcept { return total_memory_; }
   StreamHandle stream() const noexcept { return stream_; }
   PoolHandle pool() const noexcept { return pool_; }  // null: the device has no pools
@@ -44,6 +47,7 @@ class Context {
   std::string name_;
   int major_ = 0, minor_ = 0, most_shared_memory_ = 0;
   int64_t total_memory_ = 0;
+  bool overlaps_ = false;
   StreamHandle stream_ = nullptr;
   PoolHandle pool_ = nullptr;
 };

@@ -5,6 +5,7 @@
 
 #include "cpp/cuda/command_list.h"
 #include "cpp/cuda/context.h"
+#include "cpp/cuda/libraries.h"
 #include "cpp/cuda/memory.h"
 #include "cpp/cuda/staging.h"
 #include "cpp/runtime/error.h"
@@ -15,7 +16,9 @@ namespace {
 class CudaDevice final : public Device {
  public:
   CudaDevice(std::shared_ptr<const Context> context, std::vector<std::string> folders)
-      : context_(std::move(context)), staging_(context_), folders_(std::move(folders)) {}
+      : context_(std::move(context)),
+        staging_(context_),
+        libraries_(context_, std::move(folders)) {}
 
   std::string_view name() const noexcept override { return "cuda"; }
   bool shares_host_memory() const noexcept override { return false; }
@@ -62,13 +65,13 @@ class CudaDevice final : public Device {
 
   std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,
                                       const Method& method) override {
-    return std::make_unique<CudaCommandList>(context_, std::move(program), method, folders_);
+    return std::make_unique<CudaCommandList>(context_, std::move(program), method, libraries_);
   }
 
  private:
   std::shared_ptr<const Context> context_;
   Staging staging_;
-  std::vector<std::string> folders_;
+  Libraries libraries_;
 };
 
 }  // namespace

@@ -76,6 +76,8 @@ const char* resolve_all(void* library, Driver& driver) {
   need("cuGraphCreate", driver.graph_create);
   need("cuGraphDestroy", driver.graph_destroy);
   need("cuGraphAddKernelNode_v2", driver.graph_add_kernel_node);
+  need("cuGraphAddChildGraphNode", driver.graph_add_child);
+  need("cuGraphExecChildGraphNodeSetParams", driver.graph_exec_set_child);
   need("cuGraphInstantiateWithFlags", driver.graph_instantiate);
   need("cuGraphExecKernelNodeSetParams_v2", driver.graph_exec_set_params);
   need("cuGraphLaunch", driver.graph_launch);

@@ -41,6 +41,7 @@ constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kEventWithoutTiming = 2;
 constexpr unsigned kEventExternal = 1;  // while a stream is captured: a node of the graph
 constexpr int kCaptureThisThread = 1;
+constexpr int kCaptureRelaxed = 2;  // allows what loading code does
 
 // CUmemPoolProps
 struct PoolProps {
@@ -139,6 +140,9 @@ struct Driver {
   // Null before CUDA 12.3.
   Result (*graph_add_dependencies)(GraphHandle, const GraphNodeHandle* from,
                                    const GraphNodeHandle* to, const GraphEdge*, size_t);
+  Result (*graph_add_child)(GraphNodeHandle*, GraphHandle, const GraphNodeHandle*, size_t,
+                            GraphHandle child);
+  Result (*graph_exec_set_child)(GraphExecHandle, GraphNodeHandle, GraphHandle child);
   Result (*graph_instantiate)(GraphExecHandle*, GraphHandle, unsigned long long flags);
   Result (*graph_exec_set_params)(GraphExecHandle, GraphNodeHandle, const KernelNodeParams*);
   Result (*graph_launch)(GraphExecHandle, StreamHandle);

@@ -23,18 +23,31 @@ Graph::Graph(std::shared_ptr<const Context> context, std::span<const KernelLaunc
   const Driver& driver = context_->driver();
   Result result = driver.graph_create(&graph_, 0);
   for (const KernelLaunch& launch : launches) {
-    if (result != kSuccess) break;
-    const KernelNodeParams params = node_params(launch);
-    const GraphNodeHandle* before = nodes_.empty() ? nullptr : &nodes_.back();
-    GraphNodeHandle node = nullptr;
-    result =
-        driver.graph_add_kernel_node(&node, graph_, before, before == nullptr ? 0 : 1, &params);
-    nodes_.push_back(node);
+    if (result == kSuccess) result = add(launch);
   }
   if (result == kSuccess) result = driver.graph_instantiate(&executable_, graph_, 0);
   if (result == kSuccess) return;
   if (graph_ != nullptr) driver.graph_destroy(graph_);
   driver.check(result, "make a graph of the method's kernels");
+}
+
+Result Graph::add(const KernelLaunch& launch) {
+  const Driver& driver = context_->driver();
+  const KernelNodeParams params = node_params(launch);
+  const bool is_child = launch.child != nullptr;
+  const bool overlaps = launch.dependent && !is_child && !behind_child_ && !nodes_.empty() &&
+                        context_->overlaps_dependent_launches();
+  const GraphNodeHandle before = nodes_.empty() ? nullptr : nodes_.back();
+  const size_t waits = nodes_.empty() || overlaps ? 0 : 1;
+  GraphNodeHandle node = nullptr;
+  const GraphNodeHandle* after = waits == 0 ? nullptr : &before;
+  const Result added = is_child
+                           ? driver.graph_add_child(&node, graph_, after, waits, launch.child)
+                           : driver.graph_add_kernel_node(&node, graph_, after, waits, &params);
+  nodes_.push_back(node);
+  behind_child_ = is_child;
+  if (added != kSuccess || !overlaps) return added;
+  return driver.graph_add_dependencies(graph_, &before, &node, &kProgrammaticEdge, 1);
 }
 
 Graph::~Graph() {
@@ -43,11 +56,15 @@ Graph::~Graph() {
   context_->driver().graph_destroy(graph_);
 }
 
-void Graph::update(size_t index, const KernelLaunch& launch) {
+bool Graph::update(size_t index, const KernelLaunch& launch) {
   const Driver& driver = context_->driver();
+  if (launch.child != nullptr) {
+    return driver.graph_exec_set_child(executable_, nodes_[index], launch.child) == kSuccess;
+  }
   const KernelNodeParams params = node_params(launch);
   driver.check(driver.graph_exec_set_params(executable_, nodes_[index], &params),
                "give a kernel of the graph its arguments");
+  return true;
 }
 
 void Graph::launch() {

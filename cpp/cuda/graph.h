@@ -16,26 +16,33 @@ struct KernelLaunch {
   unsigned block[3];
   unsigned shared;
   void** params;
+  bool dependent = false;       // may start before the one in front has ended: it waits by itself
+  GraphHandle child = nullptr;  // where set, this work runs instead, and the rest says nothing
 };
 
 class Graph {
  public:
-  // Takes the arguments as they are now; each launch waits for the one before. The context must be
-  // current. Throws Error(kDevice).
+  // Takes the arguments as they are now; each launch waits for the one before, or sees to that
+  // itself where it is dependent and the device can do it. The context must be current. Throws
+  // Error(kDevice).
   Graph(std::shared_ptr<const Context> context, std::span<const KernelLaunch> launches);
   ~Graph();
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  // Takes the arguments of one launch anew.
-  void update(size_t index, const KernelLaunch& launch);
+  // Takes the arguments of one launch, or its child's work, anew. False: that work is of another
+  // shape than before, and the graph has to be made anew.
+  bool update(size_t index, const KernelLaunch& launch);
   void launch();
 
  private:
+  Result add(const KernelLaunch& launch);
+
   std::shared_ptr<const Context> context_;
   GraphHandle graph_ = nullptr;
   GraphExecHandle executable_ = nullptr;
   std::vector<GraphNodeHandle> nodes_;
+  bool behind_child_ = false;  // the latest node is not one launch that others can overlap
 };
 
 }  // namespace npusim::cuda

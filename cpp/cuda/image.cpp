@@ -19,6 +19,7 @@ constexpr size_t kMostLaunches = 1024, kMostOptions = 64, kMostText = 256;
 // Of every architecture; what this device allows is checked against the device.
 constexpr int64_t kMostGrid[3] = {(int64_t{1} << 31) - 1, 65535, 65535};
 constexpr int64_t kMostBlock[3] = {1024, 1024, 64};
+constexpr int64_t kMostOperands = 512;
 constexpr int64_t kMostThreads = 1024, kMostShared = 227 << 10;
 
 class ImageReader {
@@ -33,10 +34,16 @@ class ImageReader {
         image.arch = text();
       } else if (key == "launches") {
         json_.array([&] { launch(image); });
+      } else if (key == "operands") {
+        image.operands = number(kMostOperands, "operands");
       } else if (key == "scratch") {
         image.scratch = number(kMostBytes, "scratch");
       } else if (key == "failure") {
         image.failure = json_.boolean();
+      } else if (key == "dependent") {
+        image.dependent = json_.boolean();
+      } else if (key == "library") {
+        image.library = read_problem(json_);
       } else if (key == "cubin") {
         image.cubin = blob();
       } else if (key == "source") {

@@ -7,10 +7,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "cpp/cuda/library_problem.h"
 
 namespace npusim::cuda {
 
@@ -24,11 +27,14 @@ struct ImageLaunch {
 struct Image {
   std::string arch;  // of the cubin: "sm_90"
   std::vector<ImageLaunch> launches;
+  std::optional<int64_t> operands;  // the launches take so many, others are the library's alone
   int64_t scratch = 0;
   bool failure = false;
-  std::vector<std::string> options;   // for the compiler, besides the architecture
-  std::span<const std::byte> cubin;   // may be empty when there is a source
-  std::span<const std::byte> source;  // zlib-compressed; may be empty when there is a cubin
+  bool dependent = false;                 // every block waits for the launch before by itself
+  std::optional<LibraryProblem> library;  // what a library may do instead of the launches
+  std::vector<std::string> options;       // for the compiler, besides the architecture
+  std::span<const std::byte> cubin;       // may be empty when there is a source
+  std::span<const std::byte> source;      // zlib-compressed; may be empty when there is a cubin
 };
 
 // Parses and validates; the spans point into `bytes`. `what` names the image in messages. Throws

@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 #include <pybind11/stl/filesystem.h>
 
+#include <chrono>
 #include <map>
 
 #include "cpp/python/bindings.h"
@@ -137,6 +138,16 @@ std::vector<double> time_commands(Executor& self, size_t method, const Buffers& 
   return seconds;
 }
 
+double time_run(Executor& self, size_t method, const Buffers& inputs, const Buffers& outputs,
+                const Weights* weights, State* state) {
+  using Clock = std::chrono::steady_clock;
+  const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
+  const py::gil_scoped_release unlocked;
+  const Clock::time_point before = Clock::now();
+  self.run(method, in, out, weights, state);
+  return std::chrono::duration<double>(Clock::now() - before).count();
+}
+
 py::object read_buffer(Executor& self, uint32_t index) {
   const Binding bytes = self.buffer(index);
   if (bytes.data() == nullptr) return py::none();
@@ -185,6 +196,11 @@ void bind_executor(py::module_& module) {
       .def("time", &time_commands, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
            py::arg("weights"), py::arg("state") = nullptr,
            "Runs one command at a time; how long each took, in seconds.")
+      .def("implementations", &Executor::implementations, py::arg("method"),
+           "The library that computes each command; empty: a kernel.")
+      .def("time_run", &time_run, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
+           py::arg("weights"), py::arg("state") = nullptr,
+           "Runs; how long it took by the host's clock, in seconds, without Python's part.")
       .def("read_buffer", &read_buffer, py::arg("index"),
            "The bytes of a program buffer, or None when it is not bound.");
 }

@@ -49,6 +49,8 @@ class CommandList {
   // Runs the commands one after another and writes how long each took, in seconds: `seconds` holds
   // one number a command. Same results as submit, bit for bit. By default by the host's clock.
   virtual void submit_timed(std::span<double> seconds);
+  // Who computes a command, where that is another library, with its version; else empty.
+  virtual std::string implementation(size_t /*command*/) const { return ""; }
 };
 
 struct DeviceOptions {

@@ -214,6 +214,14 @@ void Executor::bind_caller(Encoded& encoded, std::span<const TensorSpec> specs,
   }
 }
 
+std::vector<std::string> Executor::implementations(size_t method) const {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < program_->methods[method].commands.size(); ++i) {
+    names.push_back(methods_[method].list->implementation(i));
+  }
+  return names;
+}
+
 Binding Executor::buffer(uint32_t index) const {
   if (index >= addresses_.size()) {
     throw Error(ErrorCode::kInput, "the program has no buffer " + std::to_string(index));

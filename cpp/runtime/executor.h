@@ -52,6 +52,9 @@ class Executor {
   void time(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
             const Weights* weights, std::span<double> seconds, State* state = nullptr);
 
+  // Who computes each command of a method: see CommandList::implementation.
+  std::vector<std::string> implementations(size_t method) const;
+
   // Where a buffer lived in the latest run; empty if it has not been bound yet. The content of a
   // kTemp buffer is that of the latest command whose memory it shares.
   Binding buffer(uint32_t index) const;

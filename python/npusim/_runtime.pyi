@@ -204,6 +204,19 @@ class Executor:
     ) -> list[float]:
         """Runs one command at a time; how long each took, in seconds."""
 
+    def time_run(
+        self,
+        method: int,
+        inputs: Sequence[DeviceBuffer],
+        outputs: Sequence[DeviceBuffer],
+        weights: Weights | None,
+        state: State | None = None,
+    ) -> float:
+        """Runs; how long it took by the host's clock, in seconds, without Python's part."""
+
+    def implementations(self, method: int) -> list[str]:
+        """The library that computes each command, with its version; empty: a kernel."""
+
     def read_buffer(self, index: int) -> bytes | None:
         """The bytes of a program buffer, or None when it is not bound."""
 

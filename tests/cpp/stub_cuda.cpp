@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -122,7 +123,18 @@ struct Node {
   const Function* function;
   int64_t threads;
   std::vector<uintptr_t> values;
+  std::function<void()> work;  // of a library, instead of a function
+  std::vector<Node> child;     // or other nodes
 };
+
+void run(const Node& node) {
+  if (node.work) return node.work();
+  for (const Node& inner : node.child) run(inner);
+  if (node.function == nullptr) return;
+  std::vector<void*> params;
+  for (const uintptr_t& value : node.values) params.push_back(const_cast<uintptr_t*>(&value));
+  node.function->run(params.data(), node.threads);
+}
 struct NodeParams {
   const Function* function;
   unsigned grid[3], block[3], shared;
@@ -130,7 +142,7 @@ struct NodeParams {
 };
 
 Node node_of(const NodeParams& params) {
-  Node node{params.function, int64_t{params.grid[0]} * params.block[0], {}};
+  Node node{params.function, int64_t{params.grid[0]} * params.block[0], {}, {}, {}};
   for (size_t i = 0; i < node.function->params; ++i) {
     node.values.push_back(*static_cast<uintptr_t*>(params.params[i]));
   }
@@ -151,6 +163,11 @@ EXPORT void stub_set(const char* name, int value) {
 EXPORT int stub_calls(const char* name) {
   const std::lock_guard<std::mutex> locked(turn);
   return calls[name];
+}
+// Work of a library on a stream: done at once, or noted down.
+EXPORT void stub_enqueue(const std::function<void()>& work) {
+  if (captured == nullptr) return work();
+  captured->nodes.push_back({nullptr, 0, {}, work, {}});
 }
 EXPORT int stub_live() {
   const std::lock_guard<std::mutex> locked(turn);
@@ -401,6 +418,21 @@ EXPORT int cuGraphAddKernelNode_v2(uintptr_t* node, Graph* graph, const uintptr_
   *node = graph->nodes.size();
   return 0;
 }
+EXPORT int cuGraphAddChildGraphNode(uintptr_t* node, Graph* graph, const uintptr_t* before,
+                                    size_t count, const Graph* child) {
+  ENTER(cuGraphAddChildGraphNode);
+  if (count != (graph->nodes.empty() ? 0 : 1)) return kInvalidValue;
+  if (count == 1 && *before != graph->nodes.size()) return kInvalidValue;
+  graph->nodes.push_back({nullptr, 0, {}, {}, child->nodes});
+  *node = graph->nodes.size();
+  return 0;
+}
+EXPORT int cuGraphExecChildGraphNodeSetParams(Graph* executable, uintptr_t node,
+                                              const Graph* child) {
+  ENTER(cuGraphExecChildGraphNodeSetParams);
+  executable->nodes.at(node - 1).child = child->nodes;
+  return 0;
+}
 EXPORT int cuGraphInstantiateWithFlags(Graph** executable, Graph* graph, unsigned long long) {
   ENTER(cuGraphInstantiate);
   *executable = new Graph(*graph);
@@ -414,11 +446,7 @@ EXPORT int cuGraphExecKernelNodeSetParams_v2(Graph* executable, uintptr_t node,
 }
 EXPORT int cuGraphLaunch(Graph* executable, void*) {
   ENTER(cuGraphLaunch);
-  for (Node& node : executable->nodes) {
-    std::vector<void*> params;
-    for (uintptr_t& value : node.values) params.push_back(&value);
-    node.function->run(params.data(), node.threads);
-  }
+  for (const Node& node : executable->nodes) run(node);
   return 0;
 }
 EXPORT int cuGraphExecDestroy(Graph* executable) {

@@ -114,6 +114,26 @@ class Executor:
         index, given, results = self._bind(inputs, method, outputs)
         return self._native.time(index, given, list(results.values()), weights, state)
 
+    def time_run(
+        self,
+        inputs: Mapping[str, _runtime.DeviceBuffer],
+        weights: _runtime.Weights | None = None,
+        method: str | None = None,
+        outputs: Mapping[str, _runtime.DeviceBuffer] | None = None,
+        state: _runtime.State | None = None,
+    ) -> float:
+        """As `run`; returns how long the run took, in seconds, without Python's part of the call.
+
+        The clock is the host's, and stops when the results are there.
+        """
+        index, given, results = self._bind(inputs, method, outputs)
+        return self._native.time_run(index, given, list(results.values()), weights, state)
+
+    def implementations(self, method: str | None = None) -> list[str]:
+        """Returns who computes each command of a method: a library with its version and plan, as
+        "cublaslt 13.1.0, plan 0", or nothing for a kernel of the program."""
+        return self._native.implementations(self._native.method_index(method or ""))
+
     def read_buffer(self, index: int, dtype: str = "uint8") -> Array | None:
         """Returns a copy of a program buffer as a flat array, or None if it is not bound.
 
