@@ -12,6 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import get_decompositions
+
+from npusim.frontends import gradients  # noqa: F401  (enters its operators in WRITTEN)
+from npusim.frontends.composites import WRITTEN
 
 aten = torch.ops.aten
 
@@ -38,10 +42,18 @@ KEPT = (
     *(aten.pixel_shuffle, aten.pixel_unshuffle),
 )
 
+# Operators that torch.export leaves whole although PyTorch knows them in terms of others.
+_TAKEN_APART = (
+    *(aten._native_batch_norm_legit.no_stats, aten._native_batch_norm_legit_functional),
+    *(aten.max_pool2d_with_indices_backward, aten.grid_sampler_2d),
+)
+
 
 def decompositions() -> Any:
     """Returns the table for `ExportedProgram.run_decompositions`."""
     table = torch.export.default_decompositions()
+    table.update(get_decompositions(_TAKEN_APART))
+    table.update(WRITTEN)
     for packet in KEPT:
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)
@@ -111,13 +123,12 @@ def batch_norm_arguments(node: torch.fx.Node) -> tuple[Any, ...] | None:
     torch.export always takes batch norm apart into an operator with two more results; they are
     statistics that only training reads.
     """
-    if node.target is aten._native_batch_norm_legit_no_training.default:
-        x, weight, bias, mean, var, momentum, eps = node.args
-        return (x, weight, bias, mean, var, False, momentum, eps, False)
-    if node.target is aten._native_batch_norm_legit.no_stats:
-        x, weight, bias, training, momentum, eps = node.args
-        return (x, weight, bias, None, None, training, momentum, eps, False)
-    return None
+    if node.target is not aten._native_batch_norm_legit_no_training.default:
+        return None
+    if any(user.args[1] != 0 for user in node.users):
+        return None
+    x, weight, bias, mean, var, momentum, eps = node.args
+    return (x, weight, bias, mean, var, False, momentum, eps, False)
 
 
 # Values have neither strides nor aliases, so these give their first operand unchanged.
@@ -159,7 +170,8 @@ def reads_memory_layout(node: torch.fx.Node) -> bool:
     """Tells whether a call depends on strides other than those of a dense row-major tensor."""
     if node.target is not aten.as_strided.default:
         return False
-    return not node.args[0].meta["val"].is_contiguous()  # type: ignore[union-attr]
+    x = node.args[0].meta["val"]  # type: ignore[union-attr]
+    return not x.is_contiguous() or x.storage_offset() != 0
 
 
 def scalar_overload(

@@ -62,6 +62,25 @@ def _eye(node: Node, low: Lowering) -> None:
     _tabulated(node, low, np.eye(rows, columns))
 
 
+def _triangle_indices(lower: bool) -> Callable[[Node, Lowering], None]:
+    """tril_indices, triu_indices: rows and columns of a triangle, [2, count]."""
+
+    def lower_indices(node: Node, low: Lowering) -> None:
+        row, col, offset = (node.attrs[k] for k in ("row", "col", "offset"))
+        assert isinstance(row, int) and isinstance(col, int) and isinstance(offset, int)
+        chosen = np.tri(row, col, offset if lower else offset - 1, dtype=bool)
+        _tabulated(node, low, np.stack(np.nonzero(chosen if lower else ~chosen)))
+
+    return lower_indices
+
+
+def _fill_tensor(node: Node, low: Lowering) -> None:
+    """fill.Tensor: one element, in the other's dtype, shown as the whole tensor."""
+    value = low.inputs(node)[1]
+    assert value is not None
+    low.define(node.output, low.cast(value, node.type.dtype).expand(node.type.shape))
+
+
 def _triangle(keep_lower: bool) -> Callable[[Node, Lowering], None]:
     """tril, triu: a where against a tabulated mask of the last two dimensions."""
 
@@ -101,6 +120,19 @@ for _kind, _value in (("zeros", 0.0), ("ones", 1.0), ("empty", 0.0)):
         *([Case((), {"size": (2, 3)})] if _kind != "empty" else []),
     )
     _op(f"{_kind}_like.default", _filled(_value), *([Case(((2, 3),))] if _kind != "empty" else []))
+_op("fill.Scalar", _filled("value"), Case(((2, 3),), {"value": 3}))
+_op("fill.Tensor", _fill_tensor, Case(((2, 3), ())))
+_op("empty_strided.default", _filled(0.0))
+for _kind in ("tril", "triu"):
+    _cases = (Case((), {"row": 4, "col": 3, "offset": o}) for o in (-1, 0, 1))
+    register(
+        OpDef(
+            f"aten.{_kind}_indices.default",
+            lower=_triangle_indices(_kind == "tril"),
+            cases=tuple(_cases),
+            dtypes=("int64", "int32"),
+        )
+    )
 _op("arange.start_step", _arange, Case((), {"start": 1, "end": 9, "step": 2}))
 _op("arange.start", _arange, Case((), {"start": 2, "end": 7}))
 _op("arange.default", _arange, Case((), {"end": 7}))

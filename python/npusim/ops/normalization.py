@@ -147,6 +147,20 @@ def _lower_batch_norm(node: Node, low: Lowering) -> None:
     emit_program(low, builder.build(y.dtype), [x, *operands], y)
 
 
+def _lower_native_batch_norm(node: Node, low: Lowering) -> None:
+    """Batch norm in inference; the statistics that training would read are empty."""
+    _lower_batch_norm(replace(node, outputs=node.outputs[:1]), low)
+    for value in node.outputs[1:]:
+        low.result(value)
+
+
+def _infer_native_batch_norm(
+    x: TensorType, *rest: TensorType | None, **attrs: Attr
+) -> tuple[TensorType, ...]:
+    """As PyTorch has it on the CPU; without data it would show statistics that are not there."""
+    return x, TensorType(x.dtype, (0,)), TensorType(x.dtype, (0,))
+
+
 def _batch_norm_supported(node: Node, graph: Graph) -> str | None:
     if node.attrs.get("training"):
         return "batch norm in training mode; call model.eval() before extraction"
@@ -216,6 +230,9 @@ _STATISTICS = ((2, 4, 6, 5), (4,), (4,), (4,), ((4,), "positive"))
 _op("batch_norm.default", _lower_batch_norm, Case(_STATISTICS, {"training": False,
     "momentum": 0.1, "eps": 1e-5, "cudnn_enabled": False}),
     supports=_batch_norm_supported)  # fmt: skip
+_op("_native_batch_norm_legit_no_training.default", _lower_native_batch_norm,
+    Case(_STATISTICS, {"momentum": 0.1, "eps": 1e-5}),
+    infer=_infer_native_batch_norm)  # fmt: skip
 for _log, _name in enumerate(("softmax", "log_softmax")):
     _cases = (
         Case(((3, 33),), {"dim": -1}),

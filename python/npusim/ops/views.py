@@ -139,6 +139,30 @@ def _unfold(node: Node, low: Lowering) -> None:
     low.define(node.output, replace(x, shape=shape, strides=(*strides, last)))
 
 
+def _as_strided(node: Node, low: Lowering) -> None:
+    """Any strides over the elements in row-major order; a view, which may overlap itself."""
+    x = low.dense(_first(node, low))
+    offset = node.attrs.get("storage_offset") or 0
+    size, stride = node.attrs["size"], node.attrs["stride"]
+    assert isinstance(offset, int) and isinstance(size, tuple) and isinstance(stride, tuple)
+    start = x.offset + offset * x.element_size
+    low.define(node.output, replace(x, offset=start, shape=size, strides=stride))  # type: ignore[arg-type]
+
+
+def _as_strided_supported(node: Node, graph: Graph) -> str | None:
+    """Refuses strides that lead out of the operand, which has no memory around it."""
+    assert node.inputs[0] is not None
+    size, stride = node.attrs["size"], node.attrs["stride"]
+    last = node.attrs.get("storage_offset") or 0
+    assert isinstance(size, tuple) and isinstance(stride, tuple) and isinstance(last, int)
+    first = last
+    for count, step in zip(size, stride, strict=True):
+        assert isinstance(count, int) and isinstance(step, int)
+        first, last = first + min(0, (count - 1) * step), last + max(0, (count - 1) * step)
+    inside = 0 in size or (first >= 0 and last < graph.types[node.inputs[0]].numel)
+    return None if inside else "strides that lead out of the operand"
+
+
 def _identity(node: Node, low: Lowering) -> None:
     low.define(node.output, _first(node, low))
 
@@ -392,6 +416,10 @@ _op("chunk.default", _split, Case(((2, 7),), {"chunks": 3, "dim": -1}))
 _op("unbind.int", _split, Case(_X, {"dim": 1}))
 _op("diagonal.default", _diagonal, Case(((4, 5),), {"offset": 1}))
 _op("unfold.default", _unfold, Case(((2, 9),), {"dimension": 1, "size": 3, "step": 2}))
+_op("as_strided.default", _as_strided,
+    Case(((4, 5),), {"size": (2, 3, 2), "stride": (3, 1, 2), "storage_offset": 1}, "overlapping"),
+    Case(((4, 5),), {"size": (5, 4), "stride": (1, 5)}, "transposed"),
+    supports=_as_strided_supported)  # fmt: skip
 for _name in ("alias.default", "clone.default", "contiguous.default", "detach.default"):
     _op(_name, _identity, Case(_X))
 _op("lift_fresh_copy.default", _identity, Case(_X))

@@ -1,0 +1,203 @@
+"""Operators written as others: what has no kernel of its own, in terms of what has.
+
+Owns the forward operators that torch.export leaves whole, and no backend computes as such;
+`gradients.py` has the backward ones. Shapes are static here, so a choice among positions is a
+matrix of zeros and ones or a gather, never a loop. Half precision is computed in float32 and
+rounded once. `NotImplemented` leaves a call as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+
+# The operator -> a function of its arguments that computes it from others.
+WRITTEN: dict[torch._ops.OpOverload, Callable[..., Any]] = {}
+
+# PyTorch's own rule (Distance.cpp): beyond this many rows, distances come from a product.
+_ROWS_FOR_PRODUCT = 25
+
+
+def written(operator: torch._ops.OpOverload) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns a decorator that enters a function in `WRITTEN`."""
+
+    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+        WRITTEN[operator] = function
+        return function
+
+    return enter
+
+
+def widened(x: Tensor) -> Tensor:
+    """Returns halves as float32, everything else as it is."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+# ---- distances ----
+
+
+@written(aten._cdist_forward.default)
+def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:
+    """p-norms of the differences of all pairs of rows: x1[…, m, k], x2[…, n, k] to […, m, n]."""
+    many = max(x1.shape[-2], x2.shape[-2]) > _ROWS_FOR_PRODUCT
+    if p == 2.0 and x1.shape[-1] and (compute_mode == 1 or (not compute_mode and many)):
+        squares = [(x * x).sum(-1, keepdim=True) for x in (x1, x2)]
+        product = torch.matmul(x1, x2.transpose(-2, -1))
+        return (squares[0] + squares[1].transpose(-2, -1) - 2 * product).clamp_min(0).sqrt()
+    return _norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p)
+
+
+@written(aten._pdist_forward.default)
+def _pdist(x: Tensor, p: float = 2.0) -> Tensor:
+    """p-norms of the differences of rows i < j of x[n, k], in the order of (i, j)."""
+    count = x.shape[0]
+    rows = [[i, j] for i in range(count) for j in range(i + 1, count)]
+    if not rows:
+        return x.new_zeros((0,))
+    first, second = torch.triu_indices(count, count, 1, device=x.device).unbind(0)
+    return _norm(x.index_select(0, first) - x.index_select(0, second), p)
+
+
+def _norm(difference: Tensor, p: float) -> Tensor:
+    """p-norms along the last dimension; p = 0 counts what is not zero."""
+    if difference.shape[-1] == 0:
+        return difference.new_zeros(difference.shape[:-1])
+    size = difference.abs()
+    if p == 0:
+        return (size != 0).to(difference.dtype).sum(-1)
+    if p == 1:
+        return size.sum(-1)
+    if p == 2:
+        return torch.linalg.vector_norm(difference, 2, -1)
+    if p == float("inf"):
+        return size.amax(-1)
+    return size.pow(p).sum(-1).pow(1 / p)
+
+
+# ---- products ----
+
+
+@written(aten.addbmm.default)
+def _addbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * x + alpha * the sum of a[b, n, k] · b[b, k, m]: one product over b * k."""
+    wide = a.transpose(0, 1).reshape(a.shape[1], -1)
+    return torch.addmm(x, wide, b.reshape(-1, b.shape[2]), beta=beta, alpha=alpha)
+
+
+# ---- choosing rows and elements ----
+
+
+@written(aten._embedding_bag.default)
+@written(aten._embedding_bag_forward_only.default)
+def _embedding_bag(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> Any:
+    """Sums (mode 0), means (1) or maxima (2) of the rows in each bag.
+
+    Which index lies in which bag depends on the offsets' values, and so is a mask [bags, indices].
+    The results behind the first are what PyTorch's gradient reads.
+    """
+    bags = offsets.shape[0] - int(include_last_offset)
+    count = indices.shape[0]
+    place = torch.arange(count, device=weight.device)
+    begun = offsets[:bags].unsqueeze(1) <= place
+    bag_of = begun.to(indices.dtype).sum(0) - 1
+    mask = bag_of == torch.arange(bags, device=weight.device).unsqueeze(1)
+    if padding_idx >= 0:
+        mask = mask & (indices != padding_idx)
+    rows = widened(weight.index_select(0, indices))
+    sizes = mask.to(indices.dtype).sum(1)
+    top = sizes.new_zeros((bags,) if mode != 2 else (bags, weight.shape[1]))
+    if mode == 2:
+        result, top = _bag_maxima(rows, mask, indices, sizes)
+    else:
+        share = mask.to(rows.dtype)
+        if per_sample_weights is not None:
+            share = share * per_sample_weights.to(rows.dtype)
+        result = torch.matmul(share, rows)
+        if mode == 1:
+            result = result / sizes.clamp_min(1).to(rows.dtype).unsqueeze(1)
+    return result.to(weight.dtype), bag_of, sizes, top
+
+
+def _bag_maxima(
+    rows: Tensor, mask: Tensor, indices: Tensor, sizes: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Returns the largest element of each bag, 0 in an empty one, and the index it came from."""
+    if rows.shape[0] == 0:
+        empty = (mask.shape[0], rows.shape[1])
+        return rows.new_zeros(empty), indices.new_zeros(empty)
+    shown = torch.where(mask.unsqueeze(2), rows, float("-inf"))
+    values, place = shown.max(1)
+    full = (sizes > 0).unsqueeze(1)
+    found = indices.index_select(0, place.reshape(-1)).reshape(place.shape)
+    return torch.where(full, values, 0), torch.where(full, found, 0)
+
+
+@written(aten.masked_scatter.default)
+def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """The n-th place where the mask is true takes the n-th element of the source."""
+    if source.numel() == 0 or x.numel() == 0:
+        return x.clone()
+    x, mask = torch.broadcast_tensors(x, mask)
+    place = mask.reshape(-1).to(torch.int64).cumsum(0) - 1
+    taken = source.reshape(-1).index_select(0, place.clamp(0, source.numel() - 1))
+    return torch.where(mask, taken.reshape(x.shape), x)
+
+
+# ---- what training reads besides the result ----
+
+
+@written(aten.native_dropout.default)
+def _native_dropout(x: Tensor, p: float, train: bool | None) -> Any:
+    """Dropout in evaluation, or of everything; in between it is random, and stays as it is."""
+    if train is False or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    if p == 1:
+        return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
+    return NotImplemented
+
+
+@written(aten.native_layer_norm.default)
+def _native_layer_norm(
+    x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Any:
+    """Layer norm, and mean and 1 / deviation over the last dimensions."""
+    dims = list(range(x.dim() - len(shape), x.dim()))
+    mean, rstd = _statistics(x, dims, eps)
+    return aten.layer_norm.default(x, shape, weight, bias, eps), mean, rstd
+
+
+@written(aten.native_group_norm.default)
+def _native_group_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    batch: int,
+    channels: int,
+    spatial: int,
+    groups: int,
+    eps: float,
+) -> Any:
+    """Group norm, and mean and 1 / deviation of each group, [batch, groups]."""
+    flat = x.reshape(batch, groups, channels // groups * spatial)
+    mean, rstd = (t.squeeze(2) for t in _statistics(flat, [2], eps))
+    return aten.group_norm.default(x, groups, weight, bias, eps, False), mean, rstd
+
+
+def _statistics(x: Tensor, dims: list[int], eps: float) -> tuple[Tensor, Tensor]:
+    variance, mean = torch.var_mean(widened(x), dims, correction=0, keepdim=True)
+    return mean.to(x.dtype), torch.rsqrt(variance + eps).to(x.dtype)
