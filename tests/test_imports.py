@@ -28,8 +28,14 @@ ALLOWED: dict[str, set[str]] = {
     "passes": {"errors", "ir", "ops", "program.view", "targets"},
     "runtime": {"_runtime", "errors", "ir", "program"},
     "language_model": {"_runtime", "errors", "runtime"},
+    "partition": {
+        *("_runtime", "compile", "errors", "files", "ir", "ops", "passes", "program", "runtime"),
+        *("targets", "version"),
+    },
     "codegen": {"errors", "files", "ir", "ops", "program", "targets"},
     "compile": {"codegen", "errors", "frontends", "ir", "passes", "program", "targets"},
+    "profile": {"_runtime", "errors", "files", "ops", "program", "runtime"},
+    "tune": {"codegen", "errors", "ops", "program", "runtime", "targets"},
     "verify": {"compile", "errors", "frontends", "ir", "ops", "program", "runtime"},
     "verify_quantization": {"errors", "ir", "ops", "passes", "targets", "verify"},
     "demo": {"errors"},
@@ -37,10 +43,13 @@ ALLOWED: dict[str, set[str]] = {
 
 # Heavy or optional packages -> the parts that may import them, and then only when called.
 OPTIONAL: dict[str, set[str]] = {
-    "torch": {"frontends", "ops", "runtime", "verify", "verify_quantization", "demo", "cli"},
+    "torch": {
+        *("frontends", "ops", "partition", "runtime", "verify", "verify_quantization"),
+        *("demo", "cli"),
+    },
     "onnx": {"frontends"},
     "tinygrad": {"frontends"},
-    "safetensors": {"cli"},
+    "safetensors": {"cli", "partition"},
     "tokenizers": {"language_model"},
     "sklearn": {"demo"},
     "click": {"cli"},

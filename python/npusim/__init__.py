@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from npusim.compile import compile
 from npusim.errors import (
+    CoverageError,
     DeviceError,
     Error,
     ExportError,
@@ -23,6 +24,7 @@ from npusim.errors import (
 )
 from npusim.ir.graph import Graph as IR
 from npusim.ir.module import Module
+from npusim.partition import check, partition
 from npusim.program.program import CompiledProgram, TensorSpec
 from npusim.targets import TargetConfig
 from npusim.version import __version__
@@ -32,6 +34,11 @@ if TYPE_CHECKING:
     from npusim.frontends.torch_export import extract_ir
     from npusim.language_model import LanguageModel, LanguageSession
     from npusim.ops.custom import register_op
+    from npusim.partition.executor import DAGExecutor
+    from npusim.partition.plan import Partition, PartitionPlan, TransferOp
+    from npusim.partition.report import SupportReport
+    from npusim.partition.support import is_op_supported
+    from npusim.profile import Profile, profile_program
     from npusim.runtime import (
         Device,
         DeviceBuffer,
@@ -48,16 +55,24 @@ _LAZY = {
     "extract_ir": "npusim.frontends.torch_export",
     "extract_llm": "npusim.frontends.language_model",
     "register_op": "npusim.ops.custom",
+    "is_op_supported": "npusim.partition.support",
+    "DAGExecutor": "npusim.partition.executor",
     "Device": "npusim.runtime",
     "DeviceBuffer": "npusim.runtime",
     "Executor": "npusim.runtime",
     "LanguageModel": "npusim.language_model",
     "LanguageSession": "npusim.language_model",
+    "Partition": "npusim.partition.plan",
+    "PartitionPlan": "npusim.partition.plan",
+    "Profile": "npusim.profile",
     "Session": "npusim.runtime",
     "State": "npusim.runtime",
+    "SupportReport": "npusim.partition.report",
+    "TransferOp": "npusim.partition.plan",
     "Weights": "npusim.runtime",
     "load": "npusim.runtime",
     "load_weights": "npusim.runtime",
+    "profile_program": "npusim.profile",
     "verify_ir_with_state_dict": "npusim.verify",
     "verify_program": "npusim.verify",
 }
@@ -65,6 +80,8 @@ _LAZY = {
 __all__ = [
     "IR",
     "CompiledProgram",
+    "CoverageError",
+    "DAGExecutor",
     "Device",
     "DeviceBuffer",
     "DeviceError",
@@ -75,22 +92,31 @@ __all__ = [
     "LanguageModel",
     "LanguageSession",
     "Module",
+    "Partition",
+    "PartitionPlan",
+    "Profile",
     "ProgramFormatError",
     "Session",
     "ShapeError",
     "State",
+    "SupportReport",
     "TargetConfig",
     "TargetConstraintError",
     "TensorSpec",
+    "TransferOp",
     "UnsupportedOpError",
     "WeightMismatchError",
     "Weights",
     "__version__",
+    "check",
     "compile",
     "extract_ir",
     "extract_llm",
+    "is_op_supported",
     "load",
     "load_weights",
+    "partition",
+    "profile_program",
     "register_op",
     "verify_ir_with_state_dict",
     "verify_program",

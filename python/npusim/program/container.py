@@ -1,7 +1,8 @@
 """The container of a `.npubin` file: header, section table, checksums, blob tables.
 
 Owns where bytes lie (docs/npubin.md, "Container"); knows nothing of what a section means beyond
-its id and flags. Bytes are refused unless every one of them belongs to exactly one thing.
+its id and flags. Bytes are refused unless every one of them belongs to exactly one thing. Another
+kind of file may have the same container under a Layout of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from npusim.errors import ProgramFormatError
 
@@ -27,8 +29,19 @@ _HEADER = struct.Struct("<8sHHIQQ28xI")
 _ENTRY = struct.Struct("<IIQQI4x")
 _BLOB_HEADER = struct.Struct("<II")
 
+_S = TypeVar("_S", bound="SectionId")
 
-class Section(enum.IntEnum):
+
+class SectionId(enum.IntEnum):
+    """Sections by id; the order of ids is the order in the file."""
+
+    @property
+    def flags(self) -> int:
+        """The flags this section carries in every file."""
+        return 0
+
+
+class Section(SectionId):
     """The sections of version 1.0, by id; the order of ids is the order in the file."""
 
     PROGRAM = 1
@@ -56,27 +69,60 @@ class Section(enum.IntEnum):
         return OPTIONAL if self is Section.METADATA else 0
 
 
-REQUIRED = (Section.PROGRAM, Section.STRINGS, Section.METHODS)
-_KNOWN = frozenset(int(s) for s in Section)
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A kind of file in this container.
+
+    Attributes:
+        what: its name in messages.
+        magic: its first eight bytes.
+        major, minor: the newest version that is read; files of this one are written.
+        sections: those it may have, and `required` those it must.
+        remake: how to get a file that this npusim reads.
+        origin: where such files come from.
+    """
+
+    what: str
+    magic: bytes
+    major: int
+    minor: int
+    sections: type[SectionId]
+    required: tuple[SectionId, ...]
+    remake: str
+    origin: str
+
+
+NPUBIN = Layout(
+    ".npubin",
+    MAGIC,
+    MAJOR,
+    MINOR,
+    Section,
+    (Section.PROGRAM, Section.STRINGS, Section.METHODS),
+    "compile the model again",
+    "`npusim compile` makes one from a model.",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """The bytes of a section and where they lie in the file."""
 
-    section: Section
+    section: SectionId
     data: memoryview
     offset: int = 0
+    layout: Layout = NPUBIN
 
     def refuse(self, at: int, why: str) -> ProgramFormatError:
         """Returns the error for a fault at byte `at` of this section."""
-        return damaged(f"section {self.section.name}, byte {self.offset + at} of the file: {why}")
+        where = f"section {self.section.name}, byte {self.offset + at} of the file"
+        return damaged(f"{where}: {why}", self.layout)
 
 
-def damaged(why: str) -> ProgramFormatError:
+def damaged(why: str, layout: Layout = NPUBIN) -> ProgramFormatError:
     """Returns the error for a file that is not what its format promises."""
     return ProgramFormatError(
-        f"The .npubin file is damaged: {why}.", hint="Copy it again, or compile the model again."
+        f"The {layout.what} file is damaged: {why}.", hint=f"Copy it again, or {layout.remake}."
     )
 
 
@@ -85,9 +131,9 @@ def align(offset: int, alignment: int) -> int:
     return (offset + alignment - 1) // alignment * alignment
 
 
-def pack_container(sections: Mapping[Section, bytes]) -> bytes:
+def pack_container(sections: Mapping[_S, bytes], layout: Layout = NPUBIN) -> bytes:
     """Returns the file for sections by id; empty ones that may be absent are left out."""
-    kept = [(s, d) for s, d in sorted(sections.items()) if d or s in REQUIRED]
+    kept = [(s, d) for s, d in sorted(sections.items()) if d or s in layout.required]
     table = bytearray()
     body = bytearray()
     start = _HEADER.size + _ENTRY.size * len(kept)
@@ -95,99 +141,110 @@ def pack_container(sections: Mapping[Section, bytes]) -> bytes:
         offset = align(start + len(body), PAGE if section.flags & PAGE_ALIGNED else ALIGNMENT)
         body += bytes(offset - start - len(body)) + data
         table += _ENTRY.pack(section, section.flags, offset, len(data), zlib.crc32(data))
-    header = _HEADER.pack(MAGIC, MAJOR, MINOR, len(kept), 0, start + len(body), 0)[:-4]
+    version = (layout.magic, layout.major, layout.minor)
+    header = _HEADER.pack(*version, len(kept), 0, start + len(body), 0)[:-4]
     checksum = zlib.crc32(table, zlib.crc32(header))
     return b"".join((header, checksum.to_bytes(4, "little"), table, body))
 
 
 def unpack_container(data: memoryview) -> dict[Section, Chunk]:
+    """Returns the sections of a `.npubin` file, as `unpack_sections`."""
+    return {Section(s): chunk for s, chunk in unpack_sections(data, NPUBIN).items()}
+
+
+def unpack_sections(data: memoryview, layout: Layout) -> dict[SectionId, Chunk]:
     """Returns the known sections of a file; absent ones are empty.
 
     Raises:
         ProgramFormatError: anything docs/npubin.md, "Container", forbids.
     """
-    count = _check_header(data)
+    count = _check_header(data, layout)
     seen: set[int] = set()
-    known = {s: Chunk(s, memoryview(b"")) for s in Section}
+    known = {s: Chunk(s, memoryview(b""), 0, layout) for s in layout.sections}
+    ids = {int(s) for s in known}
     end = _HEADER.size + _ENTRY.size * count
     for index in range(count):
         at = _HEADER.size + _ENTRY.size * index
         section, flags, offset, size, checksum = _ENTRY.unpack_from(data, at)
         where = f"section table entry {index} (id {section})"
-        _check_reserved(data, at + _ENTRY.size - 4, at + _ENTRY.size, where)
+        _check_reserved(data, at + _ENTRY.size - 4, at + _ENTRY.size, where, layout)
         if section in seen:
-            raise damaged(f"{where}: the section appears twice")
+            raise damaged(f"{where}: the section appears twice", layout)
         seen.add(section)
-        _check_flags(section, flags, where)
+        _check_flags(section, flags, where, layout)
         wanted = align(end, PAGE if flags & PAGE_ALIGNED else ALIGNMENT)
         if offset != wanted or offset + size > len(data):
             raise damaged(
                 f"{where}: bytes {offset} … {offset + size} are out of place; the section must "
-                f"start at {wanted} and end within {len(data)}"
+                f"start at {wanted} and end within {len(data)}",
+                layout,
             )
-        _check_reserved(data, end, offset, f"padding before {where}")
+        _check_reserved(data, end, offset, f"padding before {where}", layout)
         end = offset + size
         chunk = data[offset:end]
         if zlib.crc32(chunk) != checksum:
-            raise damaged(f"{where}: the checksum of bytes {offset} … {end} is wrong")
-        if section in _KNOWN:
-            known[Section(section)] = Chunk(Section(section), chunk, offset)
+            raise damaged(f"{where}: the checksum of bytes {offset} … {end} is wrong", layout)
+        if section in ids:
+            known[layout.sections(section)] = Chunk(layout.sections(section), chunk, offset, layout)
     if end != len(data):
-        raise damaged(f"{len(data) - end} bytes follow the last section")
-    if missing := [s.name for s in REQUIRED if s not in seen]:
-        raise damaged(f"section {missing[0]} is missing")
+        raise damaged(f"{len(data) - end} bytes follow the last section", layout)
+    if missing := [s.name for s in layout.required if s not in seen]:
+        raise damaged(f"section {missing[0]} is missing", layout)
     return known
 
 
-def _check_header(data: memoryview) -> int:
+def _check_header(data: memoryview, layout: Layout) -> int:
     """Verifies everything up to the end of the section table; returns the number of sections."""
-    if len(data) < 8 or bytes(data[:8]) != MAGIC:
+    if len(data) < 8 or bytes(data[:8]) != layout.magic:
         raise ProgramFormatError(
-            f"This is not a .npubin file{_guess(bytes(data[:8]))}.",
-            hint="`npusim compile` makes one from a model.",
+            f"This is not a {layout.what} file{_guess(bytes(data[:8]))}.", hint=layout.origin
         )
     if len(data) < _HEADER.size:
-        raise damaged(f"it ends after {len(data)} bytes, inside its header")
+        raise damaged(f"it ends after {len(data)} bytes, inside its header", layout)
     _, major, minor, count, features, size, checksum = _HEADER.unpack_from(data)
-    if major != MAJOR:
-        raise _other_version(major, minor, "")
+    if major != layout.major:
+        raise _other_version(major, minor, "", layout)
     end = _HEADER.size + _ENTRY.size * count
     if not 1 <= count <= MAX_SECTIONS:
-        raise damaged(f"header: {count} sections; 1 … {MAX_SECTIONS} are possible")
+        raise damaged(f"header: {count} sections; 1 … {MAX_SECTIONS} are possible", layout)
     if end > len(data):
-        raise damaged(f"it ends after {len(data)} bytes, inside its section table")
+        raise damaged(f"it ends after {len(data)} bytes, inside its section table", layout)
     if zlib.crc32(data[_HEADER.size : end], zlib.crc32(data[:60])) != checksum:
-        raise damaged("the checksum of its header and section table is wrong")
+        raise damaged("the checksum of its header and section table is wrong", layout)
     if unknown := features & ~KNOWN_FEATURES:
-        raise _other_version(major, minor, f" and needs features {unknown:#x}")
-    _check_reserved(data, 32, 60, "header")
+        raise _other_version(major, minor, f" and needs features {unknown:#x}", layout)
+    _check_reserved(data, 32, 60, "header", layout)
     if size != len(data):
         state = "cut short" if size > len(data) else "appended to"
-        raise damaged(f"it was {state}: its header says {size} bytes, it has {len(data)}")
+        raise damaged(f"it was {state}: its header says {size} bytes, it has {len(data)}", layout)
     return int(count)
 
 
-def _check_flags(section: int, flags: int, where: str) -> None:
+def _check_flags(section: int, flags: int, where: str, layout: Layout) -> None:
     if flags & ~(OPTIONAL | PAGE_ALIGNED):
-        raise damaged(f"{where}: unknown flags {flags:#x}")
-    if section not in _KNOWN:
+        raise damaged(f"{where}: unknown flags {flags:#x}", layout)
+    known = {int(s): s.flags for s in layout.sections}
+    if section not in known:
         if not flags & OPTIONAL:
-            raise _other_version(MAJOR, MINOR, f" or later and needs section {section}")
-    elif flags != Section(section).flags:
-        raise damaged(f"{where}: flags {flags:#x} instead of {Section(section).flags:#x}")
+            needs = f" or later and needs section {section}"
+            raise _other_version(layout.major, layout.minor, needs, layout)
+    elif flags != known[section]:
+        raise damaged(f"{where}: flags {flags:#x} instead of {known[section]:#x}", layout)
 
 
-def _check_reserved(data: memoryview, start: int, end: int, where: str) -> None:
+def _check_reserved(data: memoryview, start: int, end: int, where: str, layout: Layout) -> None:
     if any(data[start:end]):
-        raise damaged(f"{where}: bytes {start} … {end} are reserved and must be zero")
+        raise damaged(f"{where}: bytes {start} … {end} are reserved and must be zero", layout)
 
 
-def _other_version(major: int, minor: int, needs: str) -> ProgramFormatError:
-    older = major < MAJOR
+def _other_version(major: int, minor: int, needs: str, layout: Layout) -> ProgramFormatError:
+    again = layout.remake
     return ProgramFormatError(
-        f"The .npubin file has format {major}.{minor}{needs}; this npusim reads {MAJOR}.0 "
-        f"to {MAJOR}.{MINOR}.",
-        hint="Compile the model again." if older else "Upgrade npusim, or compile it again here.",
+        f"The {layout.what} file has format {major}.{minor}{needs}; this npusim reads "
+        f"{layout.major}.0 to {layout.major}.{layout.minor}.",
+        hint=f"{again[0].upper()}{again[1:]}."
+        if major < layout.major
+        else f"Upgrade npusim, or {again} here.",
     )
 
 

@@ -200,7 +200,7 @@ class _Rows:
 
     def __init__(self, chunk: Chunk) -> None:
         self._chunk = chunk
-        self._record = _RECORDS[chunk.section]
+        self._record = _RECORDS[Section(chunk.section)]
         if len(chunk.data) % self._record.size:
             raise chunk.refuse(0, f"its size is no multiple of {self._record.size}")
         self._at = 0

@@ -91,10 +91,11 @@ class Session(_runtime.Session):
             if results is not None:
                 return results
         given = self._by_name(args, kwargs)
-        buffers = {spec.name: self._buffer(given[spec.name], spec) for spec in self.inputs}
+        device = self.device
+        buffers = {spec.name: as_buffer(given[spec.name], device, spec) for spec in self.inputs}
         named = self.executor.run(buffers, self.weights, self.method)
         like = next(iter(given.values()), None)
-        return tuple(_as(like, named[spec.name]) for spec in self.outputs)
+        return tuple(tensor_like(like, named[spec.name]) for spec in self.outputs)
 
     def _call_torch(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Serves PyTorch tensors that fit as they are; None for others."""
@@ -124,27 +125,35 @@ class Session(_runtime.Session):
             )
         return given
 
-    def _buffer(self, value: Any, spec: TensorSpec) -> DeviceBuffer | _runtime.DeviceBuffer:
-        if isinstance(value, _runtime.DeviceBuffer):
-            return value
-        if isinstance(value, (np.ndarray, np.generic)):
-            return DeviceBuffer.from_numpy(value, self.device, spec)
-        if not is_dlpack(value) and is_cuda_array(value):
-            return DeviceBuffer.from_cuda_array(value, self.device)
-        if not is_dlpack(value):
-            raise ShapeError(
-                f"'{spec.name}' is a {type(value).__name__}.",
-                hint="Pass a NumPy array, a torch tensor, or any tensor that speaks DLPack.",
-            )
-        _check_tensor(value, spec, self.device)
-        if is_torch(value):
-            value = value.detach().contiguous()
-        plain = spec.shape == spec.alloc_shape
-        if plain and (self.device.shares_host_memory or not _is_on_host(value)):
-            return DeviceBuffer.from_dlpack(value, self.device)
-        if not is_torch(value):
-            return DeviceBuffer.from_numpy(np.from_dlpack(value), self.device, spec)
-        return DeviceBuffer.from_bits(torch_bits(value.cpu()), self.device, spec)
+
+def as_buffer(
+    value: Any, device: _runtime.Device, spec: TensorSpec
+) -> DeviceBuffer | _runtime.DeviceBuffer:
+    """Returns a buffer that shows a tensor of any library; copies only what cannot be lent.
+
+    Raises:
+        ShapeError: another shape or dtype than the spec's, elsewhere, or no tensor at all.
+    """
+    if isinstance(value, _runtime.DeviceBuffer):
+        return value
+    if isinstance(value, (np.ndarray, np.generic)):
+        return DeviceBuffer.from_numpy(value, device, spec)
+    if not is_dlpack(value) and is_cuda_array(value):
+        return DeviceBuffer.from_cuda_array(value, device)
+    if not is_dlpack(value):
+        raise ShapeError(
+            f"'{spec.name}' is a {type(value).__name__}.",
+            hint="Pass a NumPy array, a torch tensor, or any tensor that speaks DLPack.",
+        )
+    _check_tensor(value, spec, device)
+    if is_torch(value):
+        value = value.detach().contiguous()
+    plain = spec.shape == spec.alloc_shape
+    if plain and (device.shares_host_memory or not _is_on_host(value)):
+        return DeviceBuffer.from_dlpack(value, device)
+    if not is_torch(value):
+        return DeviceBuffer.from_numpy(np.from_dlpack(value), device, spec)
+    return DeviceBuffer.from_bits(torch_bits(value.cpu()), device, spec)
 
 
 def _is_on_host(value: Any) -> bool:
@@ -170,7 +179,7 @@ def _check_tensor(value: Any, spec: TensorSpec, device: _runtime.Device) -> None
         )
 
 
-def _as(like: Any, buffer: DeviceBuffer) -> Any:
+def tensor_like(like: Any, buffer: DeviceBuffer) -> Any:
     """Returns a buffer as the kind of tensor `like` is."""
     if isinstance(like, _runtime.DeviceBuffer):
         return buffer

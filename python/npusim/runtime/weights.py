@@ -26,7 +26,7 @@ WeightSource: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any]"
 # name -> dtype, shape, address of dense elements, and the object that owns them
 _HeldTensor: TypeAlias = "tuple[str, tuple[int, ...], int, object]"
 
-_PICKLES = {".pt", ".pth", ".bin"}
+PICKLES = {".pt", ".pth", ".bin"}
 
 
 def load_weights(
@@ -59,14 +59,15 @@ def load_weights(
         source = {}
     if not isinstance(source, Mapping):
         path = Path(source)
-        if path.suffix not in _PICKLES:
+        if path.suffix not in PICKLES:
             return Weights.from_file(native, device, path, check_nan)
-        source = _read_pickle(path)
+        source = read_state_dict(path)
     tensors = {name: _held(name, tensor) for name, tensor in source.items() if _is_tensor(tensor)}
     return Weights.from_memory(native, device, tensors, check_nan)
 
 
-def _read_pickle(path: Path) -> Mapping[str, Any]:
+def read_state_dict(path: Path) -> Mapping[str, Any]:
+    """Reads a file of torch.save, mapped into memory, without running code; needs PyTorch."""
     try:
         import torch
     except ImportError:

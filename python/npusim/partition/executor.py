@@ -1,0 +1,283 @@
+"""DAGExecutor: runs a partition plan, its programs on a device and the rest in PyTorch.
+
+Owns the order of a run, and the states that no single program keeps. Everything that can be done
+before inputs are known is done once: programs are loaded, weights prepared, what depends on weights
+alone is computed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from npusim import _runtime
+from npusim.errors import Error, ShapeError, WeightMismatchError
+from npusim.partition.crossing import Held, check_given
+from npusim.partition.placement import refuse_fallback
+from npusim.partition.plan import NATIVE, Partition, PartitionPlan, TransferOp
+from npusim.program.program import CompiledProgram
+from npusim.runtime.device import Device
+from npusim.runtime.executor import Executor
+from npusim.runtime.state import State
+from npusim.runtime.weights import Weights, WeightSource, load_weights
+
+if TYPE_CHECKING:
+    from npusim.partition.host import HostRun
+
+_Values = dict[str, Held]
+
+
+class DAGExecutor:
+    """A partition plan made ready for a device.
+
+    Args:
+        plan: what `npusim.partition` made, or `PartitionPlan.load` read.
+        device: a device or its name.
+        fallback: "cpu" runs in PyTorch what is not native; "error" refuses a plan that needs it.
+        summary: write one line to stderr when PyTorch runs a part: how much, and which.
+
+    One thread may run it at a time.
+
+    Raises:
+        UnsupportedOpError: the plan needs PyTorch, and fallback is "error".
+        Error: the plan needs PyTorch, which is not installed.
+        ProgramFormatError: a program is for another device.
+        DeviceError: no such device.
+    """
+
+    def __init__(
+        self,
+        plan: PartitionPlan,
+        device: str | _runtime.Device = "cpu",
+        *,
+        fallback: str = "cpu",
+        summary: bool = True,
+    ) -> None:
+        if fallback not in ("cpu", "error"):
+            raise Error(f"fallback is {fallback!r}; it is 'cpu' or 'error'.")
+        if fallback == "error":
+            refuse_fallback(plan.graph, plan.verdicts, plan.target)
+        if any(not p.is_native for p in plan.partitions):
+            _require_torch(plan)
+        self.plan = plan
+        self.device = Device(device) if isinstance(device, str) else device
+        self._natives = {p.index: _Native(p, self.device) for p in plan.partitions if p.is_native}
+        self._hosts: dict[int, HostRun] = {}
+        self._fixed: _Values = {}
+        self._carried: _Values = {}
+        self._loaded = False
+        self._last_uses = _last_uses(plan)
+        if summary and plan.fallback_nodes:
+            print(plan.summary(), file=sys.stderr)
+
+    def load_weights(self, weights: WeightSource | None) -> DAGExecutor:
+        """Loads a checkpoint, once for all partitions, and returns the executor.
+
+        Files are mapped into memory: what several partitions read is there once.
+
+        Args:
+            weights: as `npusim.load_weights` takes them; None for a model without any.
+
+        Raises:
+            WeightMismatchError: tensors are missing or do not fit; all are listed at once.
+            ProgramFormatError: a `.safetensors` file is malformed.
+            Error: a file cannot be read.
+        """
+        problems = []
+        for native in self._natives.values():
+            try:
+                native.load(weights)
+            except WeightMismatchError as error:
+                problems.append(str(error))
+        try:
+            self._load_hosts(weights)
+        except WeightMismatchError as error:
+            problems.append(str(error))
+        if problems:
+            raise WeightMismatchError("\n".join(dict.fromkeys(problems)))
+        self._fixed = {}
+        for step in self.plan.steps:
+            if isinstance(step, Partition) and step.at_load:
+                self._run(step, self._fixed)
+        self._loaded = True
+        self.reset()
+        return self
+
+    def reset(self) -> None:
+        """Makes every state zero again."""
+        for native in self._natives.values():
+            native.reset()
+        types = self.plan.graph.types
+        self._carried = {
+            name: Held(name, types[name], self.device) for name in self.plan.carried_states
+        }
+
+    def execute(self, inputs: Mapping[str, Any] | Sequence[Any] = ()) -> dict[str, Any]:
+        """Runs the model and returns its outputs by name.
+
+        Args:
+            inputs: a tensor for every input of the graph, by name or in order. NumPy arrays in,
+                NumPy arrays out; torch in, torch out; others as `npusim.Session` takes them.
+
+        Raises:
+            ShapeError: a wrong number of inputs, an unknown name, shape, dtype or device.
+            WeightMismatchError: the model has weights, and `load_weights` was not called.
+            Error: a kernel met a value it cannot serve, or PyTorch refused an operator.
+        """
+        if not self._loaded:
+            self._require_no_weights()
+        given = self._by_name(inputs)
+        values = dict(self._fixed)
+        values.update(self._carried)
+        for value in self.plan.graph.inputs:
+            check_given(value.name, value.type, given[value.name])
+            values[value.name] = Held(value.name, value.type, self.device, given=given[value.name])
+        for index, step in enumerate(self.plan.steps):
+            if isinstance(step, TransferOp):
+                self._transfer(step, values)
+            elif not step.at_load:
+                self._run(step, values)
+            for name in self._last_uses[index]:
+                values.pop(name, None)
+        return self._results(values, next(iter(given.values()), None))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Runs the model as `execute` does, and returns its outputs in order."""
+        names = [value.name for value in self.plan.graph.inputs]
+        twice = sorted(set(names[: len(args)]) & set(kwargs))
+        if len(args) > len(names) or twice:
+            what = f"{twice[0]!r} twice" if twice else f"{len(args)}"
+            raise ShapeError(
+                f"The model takes {len(names)} inputs ({', '.join(names)}), not {what}."
+            )
+        return tuple(self.execute({**dict(zip(names, args, strict=False)), **kwargs}).values())
+
+    def state(self, name: str) -> Any:
+        """Returns a copy of a state as an array; bfloat16 comes as float32.
+
+        Raises:
+            ShapeError: the model has no such state.
+        """
+        if name in self._carried:
+            return self._carried[name].copy().like(None)
+        for native in self._natives.values():
+            if name in native.states:
+                return native.state_of(name)
+        known = ", ".join(s.name for s in self.plan.graph.states) or "none"
+        raise ShapeError(f"The model has no state '{name}'; it has: {known}.")
+
+    def _load_hosts(self, weights: WeightSource | None) -> None:
+        hosts = [p for p in self.plan.partitions if not p.is_native]
+        if not hosts:
+            return
+        from npusim.partition.host import HostRun
+        from npusim.partition.host_weights import host_tensors
+
+        wanted = {w.name: w for p in hosts for w in p.graph.weights}
+        tensors = host_tensors(weights, wanted.values())
+        self._hosts = {p.index: HostRun(p.graph, tensors) for p in hosts}
+
+    def _require_no_weights(self) -> None:
+        if self.plan.graph.weights:
+            raise WeightMismatchError(
+                f"'{self.plan.graph.name}' has weights, and none are loaded.",
+                hint="Call load_weights first.",
+            )
+        self.load_weights(None)
+
+    def _by_name(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+        names = [value.name for value in self.plan.graph.inputs]
+        if not isinstance(inputs, Mapping):
+            if len(inputs) != len(names):
+                raise ShapeError(
+                    f"The model takes {len(names)} inputs ({', '.join(names)}), not {len(inputs)}."
+                )
+            return dict(zip(names, inputs, strict=True))
+        if set(inputs) != set(names):
+            wrong = sorted(map(str, set(names) ^ set(inputs)))
+            raise ShapeError(
+                f"The model's inputs are {', '.join(names) or 'none'}; "
+                f"missing or unknown: {', '.join(wrong)}."
+            )
+        return {name: inputs[name] for name in names}
+
+    def _transfer(self, step: TransferOp, values: _Values) -> None:
+        held = values[step.value]
+        if step.to == NATIVE:
+            held.buffer()
+        else:
+            held.tensor()
+
+    def _run(self, step: Partition, values: _Values) -> None:
+        types = self.plan.graph.types
+        if step.is_native:
+            for name, buffer in self._natives[step.index].run(values).items():
+                values[name] = Held(name, types[name], self.device, buffer=buffer)
+            return
+        tensors = {name: values[name].tensor() for name in step.inputs}
+        for name, tensor in self._hosts[step.index](tensors).items():
+            values[name] = Held(name, types[name], self.device, tensor=tensor)
+
+    def _results(self, values: _Values, like: Any) -> dict[str, Any]:
+        """Returns the outputs, and keeps what the run leaves in the carried states."""
+        graph = self.plan.graph
+        kept = {u.name: values[u.value] for u in graph.updates if u.name in self._carried}
+        # A caller may write to what it gave and to what it gets: states have memory of their own.
+        self._carried.update((name, held.copy()) for name, held in kept.items())
+        return {o.name: values[o.value].like(like) for o in graph.outputs}
+
+
+class _Native:
+    """A native partition on a device."""
+
+    def __init__(self, partition: Partition, device: _runtime.Device) -> None:
+        if partition.program is None:
+            raise Error("The plan is a draft: its partitions are not compiled.")
+        self._program: CompiledProgram = partition.program
+        self._device = device
+        self._executor = Executor(partition.program, device)
+        self._specs = self._executor.inputs()
+        self._weights: Weights | None = None
+        self.states = tuple(s.name for s in partition.graph.states)
+        self._keys = {k for w in partition.program.weights for k in w.keys}
+        self.reset()
+
+    def load(self, source: WeightSource | None) -> None:
+        if isinstance(source, Mapping):  # what others read is not this program's to look at
+            source = {key: source[key] for key in source if key in self._keys}
+        elif not self._keys:
+            source = None
+        self._weights = load_weights(source, self._program, self._device)
+
+    def reset(self) -> None:
+        self._state = State(self._program, self._device) if self.states else None
+
+    def state_of(self, name: str) -> Any:
+        assert self._state is not None
+        return self._state.get(name)
+
+    def run(self, values: _Values) -> dict[str, Any]:
+        inputs = {spec.name: values[spec.name].buffer(spec) for spec in self._specs}
+        return dict(self._executor.run(inputs, self._weights, state=self._state))
+
+
+def _last_uses(plan: PartitionPlan) -> list[list[str]]:
+    """Returns, for each step, the values that no later one reads and nobody sees outside."""
+    last: dict[str, int] = {}
+    for index, step in enumerate(plan.steps):
+        if isinstance(step, Partition):
+            last.update(dict.fromkeys((*step.inputs, *step.outputs), index))
+    done: list[list[str]] = [[] for _ in plan.steps]
+    for name, index in last.items():
+        if name not in plan.graph.output_values:
+            done[index].append(name)
+    return done
+
+
+def _require_torch(plan: PartitionPlan) -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise Error(
+            f"{plan.summary()}; and PyTorch is not installed.", hint="pip install 'npusim[torch]'"
+        )

@@ -1,0 +1,63 @@
+"""Running a partition in PyTorch: every node by its operator's schema, or its OpDef's reference.
+
+Owns the order of calls and when values are let go. Imports torch; only the executor imports this
+file, and only for a plan that needs PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from npusim.ir.graph import Graph, Node
+from npusim.ops.reference import constant_tensor, run_node
+
+
+class HostRun:
+    """A partition's graph with its weights, called as often as needed.
+
+    Args:
+        graph: of the partition.
+        weights: its weights by their names in the graph.
+    """
+
+    def __init__(self, graph: Graph, weights: Mapping[str, Tensor]) -> None:
+        self._stored = {w.name: weights[w.name] for w in graph.weights}
+        self._stored.update((c.name, constant_tensor(c)) for c in graph.constants)
+        self._outputs = tuple(output.value for output in graph.outputs)
+        self._steps = tuple(zip(graph.nodes, _last_uses(graph, set(self._outputs)), strict=True))
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the outputs by value.
+
+        Raises:
+            Error: an operator refused its operands, or gave other results than the graph says.
+        """
+        values = {**self._stored, **inputs}
+        with torch.no_grad():
+            for node, done in self._steps:
+                operands = [None if i is None else values[i] for i in node.inputs]
+                results = run_node(node, operands)
+                values.update(zip((v.name for v in node.outputs), results, strict=True))
+                for name in done:
+                    del values[name]
+        return {name: values[name] for name in self._outputs}
+
+
+def _last_uses(graph: Graph, kept: set[str]) -> list[list[str]]:
+    """Returns, for each node, the values that nobody reads behind it."""
+    last: dict[str, int] = {}
+    for index, node in enumerate(graph.nodes):
+        last.update((v.name, index) for v in node.outputs)
+        last.update((i, index) for i in _operands(node))
+    done: list[list[str]] = [[] for _ in graph.nodes]
+    for name, index in last.items():
+        if name not in kept:
+            done[index].append(name)
+    return done
+
+
+def _operands(node: Node) -> list[str]:
+    return [i for i in node.inputs if i is not None]

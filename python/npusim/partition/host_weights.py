@@ -1,0 +1,134 @@
+"""The weights that PyTorch reads, from the same checkpoints that native programs take.
+
+Owns finding a graph's weights in a checkpoint as torch tensors on the CPU. Files are mapped, so
+what native programs map as well lies in memory once. Imports torch; only the executor imports this
+file, and only for a plan that needs PyTorch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from npusim.errors import Error, ProgramFormatError, WeightMismatchError
+from npusim.ir.graph import Weight
+from npusim.runtime.host import is_torch
+from npusim.runtime.weights import PICKLES, WeightSource, read_state_dict
+
+_Reader = Callable[[str], Any]
+
+
+def host_tensors(source: WeightSource | None, weights: Iterable[Weight]) -> dict[str, Tensor]:
+    """Returns weights as tensors, by their names in the graph.
+
+    A float tensor of another float dtype than the graph's is converted once.
+
+    Args:
+        source: as `npusim.load_weights` takes it.
+        weights: those to find.
+
+    Raises:
+        WeightMismatchError: tensors are missing or do not fit; all are listed at once.
+        ProgramFormatError: a `.safetensors` file is malformed.
+        Error: a file cannot be read, or the safetensors package is missing.
+    """
+    wanted = list(weights)
+    if not wanted:
+        return {}
+    readers = _readers(source)
+    found: dict[str, Tensor] = {}
+    problems = []
+    for weight in wanted:
+        key = next((k for k in (weight.key, *weight.aliases) if k in readers), None)
+        if key is None:
+            problems.append(f"{weight.key}, {weight.type}, is missing")
+            continue
+        tensor = _tensor(key, readers[key](key))
+        problem = _misfit(tensor, weight)
+        if problem:
+            problems.append(f"{key} {problem}")
+        else:
+            found[weight.name] = tensor.to(getattr(torch, weight.type.dtype))
+    if problems:
+        raise WeightMismatchError("The checkpoint does not fit: " + "; ".join(problems) + ".")
+    return found
+
+
+def _misfit(tensor: Tensor, weight: Weight) -> str:
+    shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    if shape != weight.type.shape:
+        return f"has shape {list(shape)}, expected {list(weight.type.shape)}"
+    wanted = getattr(torch, weight.type.dtype)
+    if dtype != weight.type.dtype and not (wanted.is_floating_point and tensor.is_floating_point()):
+        return f"has dtype {dtype}, expected {weight.type.dtype}"
+    return ""
+
+
+def _tensor(key: str, value: Any) -> Tensor:
+    if not is_torch(value):
+        array = np.asarray(value)
+        return torch.from_numpy(np.array(array, array.dtype.newbyteorder("="), order="C"))
+    tensor: Tensor = value.detach()
+    if tensor.device.type == "meta":
+        raise WeightMismatchError(f"weight '{key}' is on the meta device: it has no data.")
+    return tensor.cpu()
+
+
+def _readers(source: WeightSource | None) -> Mapping[str, _Reader]:
+    """Returns, by key, what gives the tensor under it."""
+    if source is None or isinstance(source, Mapping):
+        held = source or {}
+        return dict.fromkeys(held, lambda key: held[key])
+    path = Path(source)
+    if path.suffix in PICKLES:
+        state = read_state_dict(path)
+        return dict.fromkeys(state, lambda key: state[key])
+    readers: dict[str, _Reader] = {}
+    for file in _files(path):
+        opened = _open(file)
+        readers.update(dict.fromkeys(opened.keys(), opened.get_tensor))
+    return readers
+
+
+def _files(path: Path) -> list[Path]:
+    """Returns the safetensors files of a checkpoint: a file, an index, or a folder of either."""
+    if path.is_dir():
+        names = ("model.safetensors.index.json", "model.safetensors")
+        known = [path / name for name in names if (path / name).exists()]
+        found = known[:1] or sorted(path.glob("*.safetensors"))
+        if len(found) != 1:
+            raise Error(f"Cannot read {path}: the folder has no or several .safetensors files.")
+        path = found[0]
+    if path.suffix != ".json":
+        return [path]
+    try:
+        shards = sorted(set(json.loads(path.read_bytes())["weight_map"].values()))
+        if all(Path(shard).name == shard for shard in shards):
+            return [path.parent / shard for shard in shards]
+    except OSError as error:
+        raise Error(f"Cannot read {path}: {error.strerror or error}.") from error
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        pass
+    raise ProgramFormatError(f"{path} is not an index of safetensors files.")
+
+
+def _open(path: Path) -> Any:
+    try:
+        from safetensors import safe_open
+    except ImportError:
+        raise Error(
+            "Weights that PyTorch reads need the safetensors package.",
+            hint="pip install 'npusim[torch]'",
+        ) from None
+    try:
+        return safe_open(path, framework="pt")
+    except OSError as error:
+        raise Error(f"Cannot read {path}: {error.strerror or error}.") from error
+    except Exception as error:  # SafetensorError, which is no public base of anything
+        raise ProgramFormatError(f"{path}: {error}") from error

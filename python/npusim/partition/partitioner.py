@@ -1,0 +1,110 @@
+"""From a graph to a plan: verdicts, placement, the cut, and a program for every native partition.
+
+Owns the loop around compiling. An op that compiles only together with others may lose them to a
+cut; what compiling then refuses falls back too, and the graph is cut again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from npusim.compile import Progress, compile
+from npusim.errors import Error, GraphError, UnsupportedOpError
+from npusim.ir.graph import Graph
+from npusim.ir.module import Module, load_ir
+from npusim.ir.rewrite import drop_dead
+from npusim.partition.build import build_partitions, find_transfers
+from npusim.partition.cost import CostModel
+from npusim.partition.placement import (
+    Placement,
+    Predicate,
+    check_pins,
+    place,
+    refuse_fallback,
+    refuse_unsupported,
+)
+from npusim.partition.plan import Partition, PartitionPlan
+from npusim.partition.support import Verdict, assess, kept_off
+from npusim.program.lowering import unsupported_reason
+from npusim.targets import TargetConfig
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a caller asks for beside the graph: see `npusim.partition`."""
+
+    predicate: Predicate | None = None
+    pin: Mapping[str, str] | None = None
+    costs: CostModel | None = None
+
+
+def draft(
+    graph: Graph, target: TargetConfig, wishes: Wishes, verdicts: Mapping[str, Verdict]
+) -> tuple[PartitionPlan, Placement]:
+    """Returns the plan before anything is compiled."""
+    costs = wishes.costs or CostModel.of(target)
+    placed = place(graph, target, verdicts, wishes.predicate, check_pins(wishes.pin), costs)
+    partitions = build_partitions(graph, placed.cut)
+    transfers = find_transfers(graph, partitions)
+    names = (target.name, target.device)
+    why = placed.verdicts
+    return PartitionPlan(graph, *names, partitions, transfers, why, placed.cut), placed
+
+
+def make_plan(
+    graph: Graph,
+    target: TargetConfig,
+    wishes: Wishes,
+    fallback: str,
+    progress: Progress | None,
+) -> PartitionPlan:
+    """Returns the plan with its programs; the arguments are `npusim.partition`'s."""
+    if fallback not in ("cpu", "error"):
+        raise Error(f"fallback is {fallback!r}; it is 'cpu' or 'error'.")
+    verdicts = assess(graph, target)
+    while True:
+        plan, _ = draft(graph, target, wishes, verdicts)
+        refuse_unsupported(graph, plan.verdicts)
+        if fallback == "error":
+            refuse_fallback(graph, plan.verdicts, target.name)
+        try:
+            compiled = tuple(_compiled(p, target, progress) for p in plan.partitions)
+        except UnsupportedOpError as error:
+            verdicts = _without(graph, verdicts, error)
+        else:
+            return replace(plan, partitions=compiled)
+
+
+def graph_of(ir: Graph | str | Path) -> Graph:
+    """Returns the one graph to partition, without what no result depends on."""
+    found = load_ir(ir) if isinstance(ir, (str, Path)) else ir
+    if isinstance(found, Module):
+        raise GraphError(
+            f"'{found.name}' has several methods; a partition plan has one.",
+            hint=f"Take one of them: ir.methods[{next(iter(found.methods))!r}].",
+        )
+    if not isinstance(found, Graph):
+        raise GraphError(f"Cannot partition a {type(found).__name__}.", hint="Pass an IR.")
+    return drop_dead(found)
+
+
+def _compiled(partition: Partition, target: TargetConfig, progress: Progress | None) -> Partition:
+    if not partition.is_native:
+        return partition
+    return replace(partition, program=compile(partition.graph, target, progress=progress))
+
+
+def _without(
+    graph: Graph, verdicts: Mapping[str, Verdict], error: UnsupportedOpError
+) -> dict[str, Verdict]:
+    """Returns the verdicts after a partition was refused; the error itself when nothing changes."""
+    refused = [n for n in graph.nodes if n.name in error.nodes and verdicts[n.name].is_native]
+    if not refused:
+        raise error
+    changed = dict(verdicts)
+    for node in refused:
+        reason = unsupported_reason(node, graph) or "no kernel for it apart from its neighbours"
+        changed[node.name] = kept_off(node, "op", reason)
+    return changed
