@@ -240,3 +240,26 @@ def _complex(value: str, argument: Argument) -> complex:
         return complex(value)
     except ValueError:
         raise GraphError(f"{argument.name} is {value!r}, which is no number.") from None
+
+
+# Where an implementation for tensors of the CPU may be registered, its decompositions included.
+_CPU_KEYS = (
+    "CPU",
+    "CompositeImplicitAutograd",
+    "CompositeExplicitAutograd",
+    "CompositeExplicitAutogradNonFunctional",
+)
+
+
+def has_cpu_kernel(op: torch._ops.OpOverload) -> bool:
+    """Tells whether PyTorch can run an operator on tensors of the CPU."""
+    name = op._name
+    if any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in _CPU_KEYS):
+        return True
+    keys = (getattr(torch._C.DispatchKey, key) for key in _CPU_KEYS)
+    return any(key in op.py_kernels for key in keys)
+
+
+def is_random(op: torch._ops.OpOverload) -> bool:
+    """Tells whether calls of an operator with equal arguments may give different results."""
+    return torch.Tag.nondeterministic_seeded in op.tags
