@@ -29,6 +29,11 @@ inline const W* weight_row(void* const* operands, int64_t row) {
   return from;
 }
 
+// Of what may be read before the wait: all parts of W, and the bias behind them.
+constexpr unsigned kWeightBits = ((1u << params.segments) - 1) << 1;
+constexpr bool kWeightsSettled = (settled_operands & kWeightBits) == kWeightBits;
+constexpr bool kBiasSettled = (settled_operands >> (1 + params.segments) & 1) != 0;
+
 // Whether all rows of x and W begin on 16 bytes.
 constexpr bool lies_on_chunks(int64_t elements, int64_t size) {
   return elements * size % 16 == 0;
@@ -123,6 +128,7 @@ inline Source source_of(void* const* operands) {
           params.k % 8 == 0 && operands_lie_on_chunks(operands)};
 }
 inline void run(void* const* operands) {
+  await_operands();
   run_tile(source_of(operands), operands);
 }
 #endif
@@ -131,12 +137,17 @@ inline void run(void* const* operands) {
 
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
+#if NPUSIM_PATH <= 1
+  npusim::start_successors();
+#endif
   npusim::run(operands);
 }
 
 #if NPUSIM_PATH >= 2 && NPUSIM_SPLIT > 1
 extern "C" __global__ void __launch_bounds__(256) npusim_combine(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
+  npusim::start_successors();
+  npusim::await_operands();
   npusim::combine(npusim::source_of(operands), operands);
 }
 #endif

@@ -228,6 +228,7 @@ inline void run(void* const* operands) {
     rows.add_values(scores, at + kKBytes, warp_key);
     __syncthreads();
   }
+  start_successors();
   wait_copies<0>();
 
   // Sums, tops and totals of all warps meet in shared memory.

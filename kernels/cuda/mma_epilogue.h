@@ -21,20 +21,37 @@ struct Epilogue {
     y = static_cast<Y*>(at[(params.has_bias ? 1 : 0) + (params.residual ? 1 : 0)]);
   }
 
-  float finish(float v, int64_t r_row, int64_t column) const {
-    if constexpr (params.has_bias != 0) v += bias[column];
-    if constexpr (params.residual == 1) v += to_float(residual[r_row + column]);
+  float bias_at(int64_t column) const {
+    if constexpr (params.has_bias != 0) return bias[column];
+    return 0.0f;
+  }
+  float residual_at(int64_t at) const {
+    if constexpr (params.residual != 0) return to_float(residual[at]);
+    return 0.0f;
+  }
+
+  // What y is of a sum, given what is added to it.
+  static float finished(float v, float bias, float residual) {
+    if constexpr (params.has_bias != 0) v += bias;
+    if constexpr (params.residual == 1) v += residual;
     v = scalar::activate<params.act>(v, params.act_lo, params.act_hi);
-    if constexpr (params.residual == 2) v += to_float(residual[r_row + column]);
+    if constexpr (params.residual == 2) v += residual;
     return v;
   }
-  // act(first + bias) * (second + its bias): the columns of `second` follow those of `first`.
-  float finish_gated(float first, float second, int64_t column, int64_t n) const {
+  // act(first + bias) * (second + its bias).
+  static float finished_gated(float first, float second, float bias, float second_bias) {
     if constexpr (params.has_bias != 0) {
-      first += bias[column];
-      second += bias[n + column];
+      first += bias;
+      second += second_bias;
     }
     return scalar::activate<params.act>(first, params.act_lo, params.act_hi) * second;
+  }
+  float finish(float v, int64_t r_row, int64_t column) const {
+    return finished(v, bias_at(column), residual_at(r_row + column));
+  }
+  // The columns of `second` follow those of `first`.
+  float finish_gated(float first, float second, int64_t column, int64_t n) const {
+    return finished_gated(first, second, bias_at(column), bias_at(n + column));
   }
 
   // One value, and two beside each other of which the second may lie outside.

@@ -5,7 +5,7 @@
 //
 // NPUSIM_SPLIT warps of a block share K; their sums are added in order in shared memory.
 // NPUSIM_ROWS is how many columns of y (path 0), or blocks of eight columns (path 1), a warp
-// computes at once.
+// computes at once. The first slice is asked for before the wait for x where `kWeightsSettled`.
 
 #pragma once
 
@@ -28,6 +28,36 @@ inline void store_output(const Epilogue& epilogue, int64_t row, int64_t column,
   }
 }
 
+// One output of a lane: what is added to its sum, asked for long before the sum is there.
+struct Waiting {
+  int64_t m, column;
+  bool exists;
+  float bias[kParts] = {}, residual = 0.0f;
+
+  Waiting(int64_t m, int64_t column, bool exists)
+      : m(m), column(column), exists(exists && column < params.n) {}
+  void read_bias(const Epilogue& epilogue) {
+    if (!exists) return;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      bias[part] = epilogue.bias_at(column + part * params.n);
+    }
+  }
+  void read_residual(const Epilogue& epilogue) {
+    if (exists) residual = epilogue.residual_at(m * params.ldr + column);
+  }
+  void store(const Epilogue& epilogue, const float (&v)[kParts]) const {
+    if (!exists) return;
+    float y;
+    if constexpr (kParts == 2) {
+      y = Epilogue::finished_gated(v[0], v[kParts - 1], bias[0], bias[kParts - 1]);
+    } else {
+      y = Epilogue::finished(v[0], bias[0], residual);
+    }
+    epilogue.store(m * params.ldy + column, y);
+  }
+};
+
 template <typename X, typename W, typename Rows>
 void stream_rows(const Rows& weights, const X* x, const Epilogue& epilogue) {
   constexpr int kEach = 16 / sizeof(W);         // elements of a load
@@ -35,8 +65,9 @@ void stream_rows(const Rows& weights, const X* x, const Epilogue& epilogue) {
   constexpr int64_t kLanes = 32 * kSplit;
   constexpr int kSteps = static_cast<int>(ceil_div(kLoads, kLanes));
   constexpr int kUnroll = larger(1, smaller(kSteps, kInFlight / kStreams));
+  static_assert(kRows * kM <= kLanes);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int group = warp / kSplit, slice = warp % kSplit;
+  const int group = warp / kSplit, slice = warp % kSplit, place = slice * 32 + lane;
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * kGroups + group) * kRows;
 
   const W* w[kStreams];
@@ -45,21 +76,29 @@ void stream_rows(const Rows& weights, const X* x, const Epilogue& epilogue) {
     const int64_t column = smaller<int64_t>(first + i % kRows, params.n - 1);
     w[i] = weights.row(column + i / kRows * params.n);
   }
+  Waiting output(place / kRows, first + place % kRows, place < kRows * kM);
+  if constexpr (kBiasSettled) output.read_bias(epilogue);
+  if constexpr (!kWeightsSettled) await_operands();
   float sums[kStreams][kM] = {};
   int64_t rest = 0;  // where elements begin that are read one by one
-  if (weights.wide()) {
+  const bool wide = weights.wide();
+  if (wide) {
     rest = kLoads * kEach;
 #pragma unroll 1
     for (int step = 0; step < kSteps; step += kUnroll) {
       uint4 loaded[kUnroll][kStreams];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        const int64_t at = (step + u) * kLanes + slice * 32 + lane;
+        const int64_t at = (step + u) * kLanes + place;
 #pragma unroll
         for (int i = 0; i < kStreams; ++i) {
           loaded[u][i] = uint4{0, 0, 0, 0};
           if (at < kLoads) loaded[u][i] = load_once(w[i] + at * kEach);
         }
+      }
+      if (step == 0) {
+        if constexpr (kWeightsSettled) await_operands();
+        output.read_residual(epilogue);
       }
       const float zero = zero_on_arrival(loaded);
 #pragma unroll
@@ -69,7 +108,7 @@ void stream_rows(const Rows& weights, const X* x, const Epilogue& epilogue) {
       }
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        const int64_t at = (step + u) * kLanes + slice * 32 + lane;
+        const int64_t at = (step + u) * kLanes + place;
         if (at >= kLoads) continue;
         float v[kStreams][kEach];
 #pragma unroll
@@ -87,8 +126,13 @@ void stream_rows(const Rows& weights, const X* x, const Epilogue& epilogue) {
       }
     }
   }
+  if (!wide || kSteps == 0) {
+    if constexpr (kWeightsSettled) await_operands();
+    output.read_residual(epilogue);
+  }
+  if constexpr (!kBiasSettled) output.read_bias(epilogue);
 #pragma unroll 1
-  for (int64_t at = rest + slice * 32 + lane; at < params.k; at += kLanes) {
+  for (int64_t at = rest + place; at < params.k; at += kLanes) {
 #pragma unroll
     for (int i = 0; i < kStreams; ++i) {
       const float v = to_float(w[i][at]);
@@ -110,16 +154,16 @@ void stream_rows(const Rows& weights, const X* x, const Epilogue& epilogue) {
     }
   }
   __syncthreads();
-  for (int at = slice * 32 + lane; at < kRows * kM; at += kLanes) {
-    const int row = at % kRows, m = at / kRows;
-    float v[kParts] = {};
+  if (!output.exists) return;
+  float v[kParts] = {};
 #pragma unroll
-    for (int s = 0; s < kSplit; ++s) {
+  for (int s = 0; s < kSplit; ++s) {
 #pragma unroll
-      for (int part = 0; part < kParts; ++part) v[part] += parts[group][s][part * kRows + row][m];
+    for (int part = 0; part < kParts; ++part) {
+      v[part] += parts[group][s][part * kRows + place % kRows][output.m];
     }
-    if (first + row < params.n) store_output(epilogue, m, first + row, v);
   }
+  output.store(epilogue, v);
 }
 
 constexpr int kHalves = kM > 8 ? 2 : 1;  // of the sixteen rows of the tensor core's A
@@ -128,6 +172,7 @@ constexpr int kHalves = kM > 8 ? 2 : 1;  // of the sixteen rows of the tensor co
 // 16 bytes and end there.
 template <bool kWide, typename T>
 void multiply_columns(const T* const (&w)[kStreams], const T* x, float (&sums)[kStreams][4]) {
+  if constexpr (!kWeightsSettled) await_operands();
   constexpr int64_t kChunks = ceil_div(params.k, 8);
   constexpr int64_t kLanes = 4 * kSplit;
   constexpr int kSteps = static_cast<int>(ceil_div(kChunks, kLanes));
@@ -137,6 +182,7 @@ void multiply_columns(const T* const (&w)[kStreams], const T* x, float (&sums)[k
     if constexpr (kWide) return *reinterpret_cast<const uint4*>(row + at * 8);
     return load_chunk(row + at * 8, params.k - at * 8);
   };
+  if (kWeightsSettled && kSteps == 0) await_operands();
 #pragma unroll 1
   for (int step = 0; step < kSteps; step += kUnroll) {
     uint4 b[kUnroll][kStreams];
@@ -150,6 +196,7 @@ void multiply_columns(const T* const (&w)[kStreams], const T* x, float (&sums)[k
         if (at < kChunks) b[u][i] = kWide ? load_once(w[i] + at * 8) : chunk(w[i], at);
       }
     }
+    if (kWeightsSettled && step == 0) await_operands();
     const float zero = zero_on_arrival(b);
 #pragma unroll
     for (int i = 0; i < kStreams; ++i) {

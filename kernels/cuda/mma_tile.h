@@ -93,6 +93,7 @@ struct Tile {
         multiply_stage(at);
       }
     }
+    start_successors();  // now: their blocks would have crowded the processors that end first
     wait_copies<0>();
     if constexpr (kGroups) {
 #pragma unroll

@@ -1,7 +1,8 @@
 """The stage behind `assemble`: commands become kernels specialised by their parameters.
 
-Each distinct pair (stem, parameters) of a program is one kernel of its table, with an image of its
-own. Owns the order of that table, and compiling what the cache does not have in parallel.
+Each distinct triple (stem, parameters, settled operands) of a program is one kernel of its table,
+with an image of its own; the third is 0 where the source does not ask for it. Owns the order of
+that table, and compiling what the cache does not have in parallel.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from npusim.codegen.elementwise import generated_source
 from npusim.codegen.geometry import Geometry
 from npusim.codegen.image import Image, pack_image
 from npusim.codegen.launch import RULES
-from npusim.codegen.source import kernel_source, stem_source
+from npusim.codegen.settled import settled_operands
+from npusim.codegen.source import kernel_source, orders_itself, stem_source
 from npusim.errors import UnsupportedOpError
 from npusim.ops.kernels import KERNELS
-from npusim.program.program import Command, CompiledProgram, Kernel, Method
+from npusim.program.program import CompiledProgram, Kernel, Method
 from npusim.targets import TargetConfig
 
 _OPTIONS = ("--std=c++20", "-default-device")
 
-_Key = tuple[str, bytes]  # stem and parameters
+_Key = tuple[str, bytes, int]  # stem, parameters, settled operands
 
 
 def generate(program: CompiledProgram, target: TargetConfig) -> CompiledProgram:
@@ -40,8 +42,8 @@ def generate(program: CompiledProgram, target: TargetConfig) -> CompiledProgram:
     methods = (program.init, *program.methods)
     keys: dict[_Key, int] = {}
     for method in methods:
-        for command in method.commands:
-            keys.setdefault(_key(program, command), len(keys))
+        for key in _keys(program, method):
+            keys.setdefault(key, len(keys))
     _check_sources(program, target, keys)
     compiler = nvrtc.load()
     compiler.require(target.arch)
@@ -49,35 +51,45 @@ def generate(program: CompiledProgram, target: TargetConfig) -> CompiledProgram:
         images = list(pool.map(lambda key: _image(compiler, target.arch, *key), keys))
     kernels = tuple(
         Kernel(stem, KERNELS[stem].schema, image)
-        for (stem, _), image in zip(keys, images, strict=True)
+        for (stem, _, _), image in zip(keys, images, strict=True)
     )
     init, *others = (_renumbered(program, method, keys) for method in methods)
     return replace(program, kernels=kernels, init=init, methods=tuple(others))
 
 
-def specialise(stem: str, params: bytes) -> tuple[str, Geometry, tuple[str, ...]]:
-    """Returns a kernel's source, geometry and compiler options, without the architecture."""
+def specialise(stem: str, params: bytes, settled: int = 0) -> tuple[str, Geometry, tuple[str, ...]]:
+    """Returns a kernel's source, geometry and compiler options, without the architecture.
+
+    Args:
+        settled: a mask of `settled_operands`.
+    """
     fields = KERNELS[stem].unpack(params)
     geometry = RULES[stem](fields)
     body = generated_source(stem, fields) or stem_source(stem)
     assert body is not None, stem
     macros = (f"-DNPUSIM_{name}={value}" for name, value in geometry.defines.items())
-    return kernel_source(stem, fields, body), geometry, (*_OPTIONS, *macros)
+    source = kernel_source(stem, fields, body, settled)
+    return source, geometry, (*_OPTIONS, *macros)
 
 
-def _key(program: CompiledProgram, command: Command) -> _Key:
-    return program.kernels[command.kernel].name, command.params
+def _keys(program: CompiledProgram, method: Method) -> list[_Key]:
+    """Returns the key of each command."""
+    return [
+        (stem, command.params, settled if orders_itself(stem) else 0)
+        for command, settled in zip(method.commands, settled_operands(program, method), strict=True)
+        for stem in (program.kernels[command.kernel].name,)
+    ]
 
 
 def _check_sources(program: CompiledProgram, target: TargetConfig, keys: Iterable[_Key]) -> None:
-    missing = sorted({stem for stem, _ in keys if stem not in RULES})
+    missing = sorted({stem for stem, _, _ in keys if stem not in RULES})
     if missing:
         methods = (program.init, *program.methods)
         nodes = (
             f"  {node.op} ({node.name}): no kernel {stem}"
             for method in methods
             for command in method.commands
-            if (stem := _key(program, command)[0]) in missing
+            if (stem := program.kernels[command.kernel].name) in missing
             for node in (program.nodes[command.node],)
         )
         raise UnsupportedOpError(
@@ -86,8 +98,8 @@ def _check_sources(program: CompiledProgram, target: TargetConfig, keys: Iterabl
         )
 
 
-def _image(compiler: nvrtc.Nvrtc, arch: str, stem: str, params: bytes) -> bytes:
-    source, geometry, options = specialise(stem, params)
+def _image(compiler: nvrtc.Nvrtc, arch: str, stem: str, params: bytes, settled: int) -> bytes:
+    source, geometry, options = specialise(stem, params, settled)
     cubin = b""
     if geometry.launches:
         all_options = (f"--gpu-architecture={arch}", *options)
@@ -97,9 +109,9 @@ def _image(compiler: nvrtc.Nvrtc, arch: str, stem: str, params: bytes) -> bytes:
             stored, _ = compiler.compile(source, all_options, f"{stem}.cu")
             cache.write(name, stored)
         cubin = stored
-    return pack_image(Image(arch, geometry, cubin, source, options))
+    return pack_image(Image(arch, geometry, cubin, source, options, dependent=True))
 
 
 def _renumbered(program: CompiledProgram, method: Method, keys: dict[_Key, int]) -> Method:
-    commands = (replace(c, kernel=keys[_key(program, c)]) for c in method.commands)
-    return replace(method, commands=tuple(commands))
+    chosen = zip(method.commands, _keys(program, method), strict=True)
+    return replace(method, commands=tuple(replace(c, kernel=keys[key]) for c, key in chosen))

@@ -26,6 +26,8 @@ class Image:
 
     Attributes:
         options: what the source is compiled with, but for the architecture.
+        dependent: every thread of every launch waits for the launch before (`await_operands` of
+            kernels/cuda/launch_order.h), which may therefore still be running when it starts.
     """
 
     arch: str
@@ -33,6 +35,7 @@ class Image:
     cubin: bytes
     source: str
     options: tuple[str, ...]
+    dependent: bool = False
 
 
 def pack_image(image: Image) -> bytes:
@@ -46,6 +49,7 @@ def pack_image(image: Image) -> bytes:
         ],
         "scratch": image.geometry.scratch,
         "failure": image.geometry.failure,
+        "dependent": image.dependent,
         "cubin": [0, len(image.cubin)],
         "source": [len(image.cubin), len(source)],
         "options": image.options,
@@ -77,6 +81,7 @@ def unpack_image(data: bytes) -> Image:
             _blob(blobs, header["cubin"]),
             zlib.decompress(_blob(blobs, header["source"])).decode(),
             tuple(header["options"]),
+            header["dependent"],
         )
     except (ValueError, KeyError, TypeError, struct.error, zlib.error) as error:
         raise ProgramFormatError(f"A CUDA kernel's image is malformed: {error}.") from error

@@ -1,7 +1,8 @@
 """The source a kernel is compiled from: one self-contained text for a stem and its parameters.
 
-Owns the prologue, which makes the parameter struct a constant, and the inclusion of headers: their
-text takes the place of the `#include`, so that NVRTC and the runtime need no files.
+Owns the prologue, which makes the parameter struct a constant, the inclusion of headers, whose
+text takes the place of the `#include` so that NVRTC and the runtime need no files, and the calls
+that order launches (kernels/cuda/launch_order.h).
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from npusim.ops.kernels import KERNELS, KernelDef, Params
 
 _INCLUDE = re.compile(r'^#include "(kernels/[\w./]+)"\s*$', re.MULTILINE)
 _PRAGMA = re.compile(r"^#pragma once\s*$", re.MULTILINE)
+_SHARED = '#include "kernels/shared/abi.h"\n#include "kernels/cuda/launch_order.h"\n'
+_ENTRY = re.compile(r'^extern "C" __global__ void[^{;]*\{$', re.MULTILINE)
+_STARTS, _AWAITS = "\n  npusim::start_successors();", "\n  npusim::await_operands();"
 _COMMENT = re.compile(r"^\s*//[^\n]*\n", re.MULTILINE)
 
 # NVRTC has no <cstdint>; the header for a host compiler brings the same names.
@@ -46,11 +50,31 @@ def stem_source(stem: str) -> str | None:
     return path.read_text("utf-8") if path.is_file() else None
 
 
-def kernel_source(stem: str, params: Params, body: str) -> str:
-    """Returns what NVRTC is given: integers, abi.h, the parameters, and the kernel's own text."""
+def kernel_source(stem: str, params: Params, body: str, settled: int = 0) -> str:
+    """Returns what NVRTC is given: integers, abi.h, the parameters, and the kernel's own text.
+
+    Args:
+        settled: the operands (bit i: operand i) that nothing writes before the command in its
+            method.
+    """
     seen: set[str] = set()
-    abi = _inlined('#include "kernels/shared/abi.h"\n', seen)
-    return "\n".join((_INTEGERS, abi, prologue(KERNELS[stem], params), _inlined(body, seen)))
+    shared = _inlined(_SHARED, seen)
+    text = _inlined(body, seen)
+    constants = prologue(KERNELS[stem], params)
+    if orders_itself(stem):
+        constants += (
+            f"namespace npusim {{\nconstexpr unsigned settled_operands = {settled:#x};\n}}\n"
+        )
+    else:
+        starts = "" if "start_successors()" in text else _STARTS
+        text = _ENTRY.sub(rf"\g<0>{starts}{_AWAITS}", text)
+    return "\n".join((_INTEGERS, shared, constants, text))
+
+
+@cache
+def orders_itself(stem: str) -> bool:
+    """Tells whether a stem's source has something to do before it waits for its operands."""
+    return "settled_operands" in _inlined(stem_source(stem) or "", set())
 
 
 def prologue(kernel: KernelDef, params: Params) -> str:
