@@ -370,21 +370,23 @@ def conv(
         weight = w.flatten(1).T.contiguous()
     else:
         given |= {"groups": groups, "transposed": transposed}
-        weight = _panels(w, groups, bool(transposed))
+        weight = _packed(w, groups, bool(transposed))
     stem = "conv_depthwise" if depthwise else "conv"
     note = f"{before}->{after} {size}² k{kernel} s{stride} g{groups} dtype {dtype}"
     note += " transposed" * transposed
     return Case(stem, full(stem, given), (x, weight, *extra), (out.clone(),), expected, note)
 
 
-def _panels(w: Tensor, groups: int, transposed: bool) -> Tensor:
-    """Returns a weight as pack_b lays it out."""
+def _packed(w: Tensor, groups: int, transposed: bool) -> Tensor:
+    """Returns a weight as pack_b lays it out (kernels/cuda/mma_packed.h)."""
     if transposed:  # [in, out/groups, h, w] -> [groups, n, taps, channels]
         grouped = w.reshape(groups, -1, w.shape[1], w[0, 0].numel()).permute(0, 2, 3, 1)
     else:
         grouped = w.reshape(groups, -1, w.shape[1], w[0, 0].numel()).permute(0, 1, 3, 2)
-    n = grouped.shape[1]
+    n, channels = grouped.shape[1], grouped.shape[3]
     grouped = F.pad(grouped.flatten(2), (0, 0, 0, -n % 16))
+    if channels % 8 == 0:
+        return grouped.contiguous()
     return grouped.reshape(groups, -1, 16, grouped.shape[2]).transpose(2, 3).contiguous()
 
 
@@ -396,7 +398,7 @@ def pack_b(groups: int, n: int, taps: int, channels: int, dtype: int) -> Case:
         "n_stride": w.stride(1), "t_stride": 1, "c_stride": taps, "x_dtype": dtype,
         "y_dtype": dtype,
     }  # fmt: skip
-    packed = _panels(w.reshape(groups * n, channels, taps, 1), groups, False)
+    packed = _packed(w.reshape(groups * n, channels, taps, 1), groups, False)
     out = torch.empty_like(packed)
     note = f"{groups}x{n}x{taps}x{channels} dtype {dtype}"
     return Case("pack_b", full("pack_b", given), (w,), (out,), lambda: [packed.double()], note)

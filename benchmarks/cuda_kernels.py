@@ -42,6 +42,7 @@ from benchmarks.cuda_cases import (
 )
 from npusim.codegen import launch_products, nvrtc
 from npusim.codegen.geometry import Geometry
+from npusim.codegen.launch import RULES
 from npusim.codegen.source import kernel_source, stem_source
 from npusim.ops import quantization
 
@@ -227,6 +228,23 @@ def checked() -> Iterator[Case]:
         yield conv((96, 96), 28, 3, pad=1, groups=96, dtype=dtype, depthwise=True, bias=1)
         yield conv((40, 40), 15, 5, stride=2, pad=2, groups=40, dtype=dtype, depthwise=True)
         yield pack_b(2, 40, 9, 24, dtype)
+        yield pack_b(1, 40, 9, 3, dtype)
+    for dtype in (1, 2):
+        for size, kernel, stride, pad in (
+            (60, 7, 2, 3),
+            (33, 3, 1, 1),
+            (40, 5, 3, 2),
+            (64, 16, 16, 0),
+        ):
+            for nchw in (0, 1):
+                options = {"stride": stride, "pad": pad, "nchw": nchw, "dtype": dtype, "batch": 3}
+                yield conv((3, 72), size, kernel, residual=1, bias=1, act=RELU, **options)
+                yield conv((1, 30), size, kernel, bias=1, **options)
+        yield conv((64, 256), 56, 1, dtype=dtype, residual=1, bias=1, act=RELU, batch=4)
+        yield conv((256, 512), 56, 1, stride=2, dtype=dtype, bias=1, batch=2)
+        yield conv((2048, 512), 7, 1, dtype=dtype, bias=1, act=RELU)
+        yield conv((512, 2048), 7, 1, dtype=dtype, residual=2, bias=1)
+        yield conv((128, 60), 28, 3, stride=2, pad=1, dtype=dtype, residual=1, bias=1, batch=3)
 
 
 def check(case: Case, kernel: Kernel) -> str | None:
@@ -265,7 +283,7 @@ def check_all(driver: Driver, only: str | None) -> int:
     """Checks every case; returns how many are wrong."""
     torch.manual_seed(0)
     cases = [c for c in checked() if only in (None, c.stem)]
-    made = [(c.stem, c.params, launch_products.RULES[c.stem](c.params)) for c in cases]
+    made = [(c.stem, c.params, RULES[c.stem](c.params)) for c in cases]
     wrong = 0
     for case, kernel in zip(cases, build(driver, made), strict=True):
         why = check(case, kernel)
@@ -478,7 +496,7 @@ def time_others(driver: Driver) -> Iterator[dict[str, Any]]:
 def _timed(
     driver: Driver, case: Case, weights: slice, name: str, theirs: float | None
 ) -> dict[str, Any]:
-    geometry = launch_products.RULES[case.stem](case.params)
+    geometry = RULES[case.stem](case.params)
     (kernel,) = build(driver, [(case.stem, case.params, geometry)])
     calls = [lambda o=o: kernel(o) for o in rotated(case, weights)[:32]]  # type: ignore[misc]
     took = microseconds(calls)

@@ -60,10 +60,15 @@ uint4 gather_chunk(const T* from, int valid) {
 }
 
 // Copies a chunk of eight 16-bit elements, of which the first `valid` exist, the rest being zero.
-// kWide: the chunk lies on 16 bytes, and all of it exists or none.
-template <bool kWide, typename T>
+// kWide: the chunk lies on 16 bytes, and all of it exists or none; kAgain: the block reads it
+// again.
+template <bool kWide, bool kAgain = false, typename T>
 void copy_chunk(unsigned to, const T* from, int64_t valid) {
-  if constexpr (kWide) {
+  if constexpr (kWide && kAgain) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(valid > 0 ? 16 : 0)
+                 : "memory");
+  } else if constexpr (kWide) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                  "r"(valid > 0 ? 16 : 0)
                  : "memory");

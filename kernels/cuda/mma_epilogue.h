@@ -1,6 +1,6 @@
 // What follows the sums of a product: bias, residual, activation, storage.
 #pragma once
-#include "kernels/cuda/mma_types.h"
+#include "kernels/cuda/mma.h"
 #include "kernels/cuda/scalar_ops.h"
 
 namespace npusim {
@@ -65,6 +65,91 @@ struct Epilogue {
     }
     store(at, first);
     if (both) store(at + 1, second);
+  }
+};
+
+// Of four values of each of the four lanes that share a row, gives lane t every lane's t-th.
+inline void transpose_quad(float (&v)[4]) {
+  const int t = threadIdx.x % 4;
+#pragma unroll
+  for (int step = 1; step < 4; step *= 2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & step) continue;
+      float& low = v[i];
+      float& high = v[i | step];
+      const float received = __shfl_xor_sync(0xffffffffu, t & step ? low : high, step);
+      if (t & step) {
+        low = received;
+      } else {
+        high = received;
+      }
+    }
+  }
+}
+
+// The same for eight columns beside each other, of which `count` exist. Where 16-bit ones lie on
+// 16 bytes, `wide`, they move as one.
+struct EpilogueOfEight {
+  static constexpr bool kPacked =
+      sizeof(Epilogue::Y) == 2 && (params.residual == 0 || sizeof(Epilogue::R) == 2);
+  Epilogue epilogue;
+  bool wide;
+
+  explicit EpilogueOfEight(const Epilogue& from)
+      : epilogue(from),
+        wide(kPacked && is_aligned(from.y, 16) && (!params.has_bias || is_aligned(from.bias, 16)) &&
+             (!params.residual || is_aligned(from.residual, 16))) {}
+
+  // The residual at `at`, to be loaded long before it is needed.
+  uint4 residual(int64_t at, int count) const {
+    if constexpr (params.residual != 0 && kPacked) {
+      if (count <= 0) return {0, 0, 0, 0};
+      if (wide && count >= 8) return *reinterpret_cast<const uint4*>(epilogue.residual + at);
+      return gather_chunk(epilogue.residual + at, count);
+    }
+    return {0, 0, 0, 0};
+  }
+  void bias(int64_t column, int count, float (&b)[8]) const {
+    if constexpr (params.has_bias != 0) {
+      if (wide && count >= 8) {
+        load_floats<8>(epilogue.bias + column, b);
+        return;
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e) b[e] = params.has_bias && e < count ? epilogue.bias[column + e] : 0;
+  }
+  void finish(int64_t y_at, int64_t r_at, int count, const uint4& loaded, const float (&b)[8],
+              const float (&sums)[8]) const {
+    float r[8] = {}, v[8];
+    if constexpr (params.residual != 0 && kPacked) unpack<Epilogue::R>(loaded, r);
+    if constexpr (params.residual != 0 && !kPacked) {
+#pragma unroll
+      for (int e = 0; e < 8; ++e) r[e] = e < count ? to_float(epilogue.residual[r_at + e]) : 0;
+    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      v[e] = sums[e] + b[e];
+      if constexpr (params.residual == 1) v[e] += r[e];
+      v[e] = scalar::activate<params.act>(v[e], params.act_lo, params.act_hi);
+      if constexpr (params.residual == 2) v[e] += r[e];
+    }
+    if constexpr (kPacked) {
+      if (wide && count >= 8) {
+        uint4 packed;
+        packed.x = pack_pair<Epilogue::Y>(v[0], v[1]);
+        packed.y = pack_pair<Epilogue::Y>(v[2], v[3]);
+        packed.z = pack_pair<Epilogue::Y>(v[4], v[5]);
+        packed.w = pack_pair<Epilogue::Y>(v[6], v[7]);
+        *reinterpret_cast<uint4*>(epilogue.y + y_at) = packed;
+        return;
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      if (e < count) epilogue.store(y_at + e, v[e]);
+    }
   }
 };
 

@@ -2,28 +2,35 @@
 // blocks of 64 that pass through a ring of shared memory, filled ahead by asynchronous copies.
 //
 // A `Source` tells where operands lie:
-//   Row a_row(int row)                        what stays the same of a row of the tile
-//   void load_a<kWide>(Row, int64_t k, unsigned to)   its eight elements from k on, to shared
-//   memory Column b_column(int column)               likewise for B void load_b<kWide>(Column,
-//   int64_t k, unsigned to) bool wide                                 every chunk lies on 16 bytes,
-//   and is whole or empty
+//   Row a_row(int row)           what stays the same of a row of the tile
+//   void load_a<kWide>(Row, int64_t k, unsigned to)
+//                                its eight elements from k on, to shared memory
+//   Column b_column(int column), void load_b<kWide>(Column, int64_t k, unsigned to)
+//                                likewise for B
+//   bool wide                    every chunk lies on 16 bytes, and is whole or empty
+// and, where `run` is told that it orders its loads, has
+//   void before_a()              called when B's first blocks have been asked for, before A's
+//   void behind_first()          called when A's have; it may copy to shared memory, for the end
 // load_b takes eight elements along K of one column, or with kColumnsInside eight columns at one k.
 // A row of 64 elements is eight chunks of 16 bytes; chunk c of row r lies at c ^ (r % 8), so that
 // the eight rows of a matrix are in different banks. Where there are warpgroups they multiply,
-// unless columns are inside.
+// unless columns are inside; kLags: a block of K is then multiplied while the next one starts, at
+// the price of one block less in flight. kWhole: the ring holds all blocks, none is filled twice.
 #pragma once
 #include "kernels/cuda/mma_warpgroup.h"
 
 namespace npusim {
 
 template <typename T, int kTileRows, int kTileColumns, int kWarpsM, int kWarpsN, int kStages,
-          bool kColumnsInside>
+          bool kColumnsInside, bool kLags = false, bool kWhole = false>
 struct Tile {
   static constexpr int kDepth = 64;
   static constexpr int kThreads = kWarpsM * kWarpsN * 32;
   // A warpgroup has whole rows of the tile, in blocks of 64; a warp has blocks of 16 by 8.
   static constexpr bool kGroups = kHasWarpgroups && !kColumnsInside;
   static constexpr int kGroupRows = kTileRows / (kThreads / 128);
+  static constexpr int kLag = kGroups && kLags ? 1 : 0;
+  static constexpr int kAhead = kWhole ? kStages : kStages - 1 - kLag;  // blocks of K in flight
   static constexpr int kWarpRows = kTileRows / kWarpsM;
   static constexpr int kWarpColumns = kGroups ? kTileColumns : kTileColumns / kWarpsN;
   static constexpr int kBlocksM = kGroups ? kGroupRows / 64 : kWarpRows / 16;
@@ -31,7 +38,7 @@ struct Tile {
   static constexpr int kABytes = kTileRows * kDepth * 2, kBBytes = kTileColumns * kDepth * 2;
   static constexpr int kStageBytes = kABytes + kBBytes;
   static constexpr int kSharedBytes = kStages * kStageBytes;
-  static_assert(kBlocksN % 2 == 0 && kBlocksM >= 1);
+  static_assert(kBlocksN % 2 == 0 && kBlocksM >= 1 && kAhead >= 1);
 
   float sums[kBlocksM][kBlocksN][4];
 
@@ -47,13 +54,14 @@ struct Tile {
     return (kGroups ? 0 : warp() % kWarpsN * kWarpColumns) + j * 8 + lane() % 4 * 2;
   }
 
-  // Sums K from `begin`, a multiple of kDepth, up to `end`.
-  template <typename Source>
+  // Sums K from `begin`, a multiple of kDepth, up to `end`; with kLags there must be something.
+  template <bool kOrdered = false, typename Source>
   void run(const Source& source, int64_t begin, int64_t end, void* shared) {
     constexpr int kRowsEach = kTileRows * 8 / kThreads;
     constexpr int kColumnsEach = kColumnsInside ? 1 : kTileColumns * 8 / kThreads;
     const unsigned base = shared_address(shared);
     const int blocks = static_cast<int>(ceil_div(end - begin, kDepth));
+    if constexpr (kLag > 0) __builtin_assume(blocks > 0);  // else products would wait in turn
     typename Source::Row rows[kRowsEach];
     typename Source::Column columns[kColumnsEach];
 #pragma unroll
@@ -68,34 +76,48 @@ struct Tile {
         for (int e = 0; e < 4; ++e) sums[i][j][e] = 0.0f;
       }
     }
-    const auto fill = [&](int block) {
-      if (block < blocks) {
-        const int64_t k = begin + static_cast<int64_t>(block) * kDepth;
-        const unsigned at = base + block % kStages * kStageBytes;
-        source.wide ? fill_stage(source, rows, columns, k, at) : gather_stage(source, k, at);
+    const auto fill = [&](int block, bool with_a, bool with_b) {
+      if (block >= blocks) return;
+      const int64_t k = begin + static_cast<int64_t>(block) * kDepth;
+      const unsigned at = base + block % kStages * kStageBytes;
+      if (!source.wide) {
+        if (with_a) gather_stage(source, k, at);
+        return;
       }
-      commit_copies();
+      if (with_b) fill_b(source, columns, k, at + kABytes);
+      if (with_a) fill_a(source, rows, k, at);
     };
-    for (int block = 0; block < kStages - 1; ++block) fill(block);
+    if constexpr (kOrdered) {
+      for (int block = 0; block < kAhead; ++block) fill(block, false, true);
+      source.before_a();
+    }
+    for (int block = 0; block < kAhead; ++block) {
+      fill(block, true, !kOrdered);
+      commit_copies();
+    }
+    if constexpr (kOrdered) source.behind_first();
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
-      wait_copies<kStages - 2>();
+      wait_copies<kAhead - 1>();
       const unsigned at = base + block % kStages * kStageBytes;
       if constexpr (kGroups) {
         publish_to_warpgroups();
         __syncthreads();
         start_stage(at);
-        fill(block + kStages - 1);
-        wait_products();
+        fill(block + kAhead, true, true);
+        commit_copies();
+        if constexpr (!kWhole) wait_products<kLag>();
       } else {
         __syncthreads();
-        fill(block + kStages - 1);
+        fill(block + kAhead, true, true);
+        commit_copies();
         multiply_stage(at);
       }
     }
     start_successors();  // now: their blocks would have crowded the processors that end first
     wait_copies<0>();
     if constexpr (kGroups) {
+      wait_products<0>();
 #pragma unroll
       for (int i = 0; i < kBlocksM; ++i) hold(sums[i]);
     }
@@ -116,15 +138,17 @@ struct Tile {
     return k * (kTileColumns * 2) + ((chunk ^ (k & 7)) << 4);
   }
 
-  template <typename Source, typename Rows, typename Columns>
-  static void fill_stage(const Source& source, const Rows& rows, const Columns& columns, int64_t k,
-                         unsigned at) {
+  template <typename Source, typename Rows>
+  static void fill_a(const Source& source, const Rows& rows, int64_t k, unsigned at) {
     const int chunk = threadIdx.x % 8;
 #pragma unroll
     for (int i = 0; i < kTileRows * 8 / kThreads; ++i) {
       source.template load_a<true>(rows[i], k + chunk * 8, at + chunk_at(row_in(i), chunk));
     }
-    at += kABytes;
+  }
+  template <typename Source, typename Columns>
+  static void fill_b(const Source& source, const Columns& columns, int64_t k, unsigned at) {
+    const int chunk = threadIdx.x % 8;
     if constexpr (kColumnsInside) {
       constexpr int kStep = kThreads / kRowChunks;
 #pragma unroll

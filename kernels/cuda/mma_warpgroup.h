@@ -27,8 +27,10 @@ inline void begin_products() {
 inline void commit_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-inline void wait_products() {
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+// Waits until all but the last `kPending` groups of products are there.
+template <int kPending>
+void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 // Keeps the compiler from reading sums before they are there.
 template <int kBlocks>
@@ -52,6 +54,11 @@ void multiply_add_group(float (&c)[kBlocks][4], unsigned long long a, unsigned l
 #define NPUSIM_SUMS_8(i) NPUSIM_SUMS_4(i), NPUSIM_SUMS_4(i + 4)
 #define NPUSIM_SUMS_16(i) NPUSIM_SUMS_8(i), NPUSIM_SUMS_8(i + 8)
 #define NPUSIM_SUMS_32(i) NPUSIM_SUMS_16(i), NPUSIM_SUMS_16(i + 16)
+#define NPUSIM_GROUP_32(kind) \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32." kind " {" \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
+    "}, %16, %17, 1, 1, 1, 0, 0;" \
+    : NPUSIM_SUMS_4(0) : "l"(a), "l"(b))
 #define NPUSIM_GROUP_64(kind) \
   asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." kind " {" \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
@@ -87,9 +94,11 @@ void multiply_add_group(float (&c)[kBlocks][4], unsigned long long a, unsigned l
                                                   unsigned long long b) {                         \
     NPUSIM_GROUP_##width(kind);                                                                   \
   }
+NPUSIM_GROUP(32, bfloat16, "bf16.bf16")
 NPUSIM_GROUP(64, bfloat16, "bf16.bf16")
 NPUSIM_GROUP(128, bfloat16, "bf16.bf16")
 NPUSIM_GROUP(256, bfloat16, "bf16.bf16")
+NPUSIM_GROUP(32, float16, "f16.f16")
 NPUSIM_GROUP(64, float16, "f16.f16")
 NPUSIM_GROUP(128, float16, "f16.f16")
 NPUSIM_GROUP(256, float16, "f16.f16")

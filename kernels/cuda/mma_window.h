@@ -73,4 +73,80 @@ int64_t input_offset(const Position& position, int tap) {
   return offset;
 }
 
+constexpr int kTaps = static_cast<int>(params.kernel[0] * params.kernel[1] * params.kernel[2]);
+
+// Whether a window is the position's own element, so that positions lie one after another.
+constexpr bool is_pointwise() {
+  bool is = kTaps == 1;
+  int64_t stride = params.x_strides[4];
+  for (int d = 2; d >= 0; --d) {
+    is = is && params.stride[d] == 1 && params.pad[d] == 0;
+    is = is && (params.in_size[d] == 1 || params.x_strides[2 + d] == stride);
+    stride *= params.in_size[d];
+  }
+  return is && (params.batch == 1 || params.x_strides[0] == stride);
+}
+
+// Whether rows of a tensor of out_size lie one after another, x_strides[4] apart.
+constexpr bool is_line(const int64_t (&strides)[5]) {
+  int64_t stride = strides[4];
+  bool is = true;
+  for (int d = 2; d >= 0; --d) {
+    is = is && (params.out_size[d] == 1 || strides[2 + d] == stride);
+    stride *= params.out_size[d];
+  }
+  return is && (params.batch == 1 || strides[0] == stride);
+}
+template <bool kIsLine>
+int64_t offset_at(int64_t place, const int64_t (&strides)[5]) {
+  return kIsLine ? place * strides[4] : Position(place).offset(strides);
+}
+
+// A window of a convolution that is not transposed: where its first tap lies, inside the input or
+// not, and a bit for each tap that lies inside.
+struct Window {
+  int first;
+  unsigned inside;
+};
+constexpr bool kHasWindows = kTaps <= 24 && params.x_strides[0] * params.batch < 0x7fffffff;
+
+inline Window window_at(int64_t place) {
+  if (place >= kPositions) return {0, 0};
+  if constexpr (is_pointwise()) {
+    return {static_cast<int>(place * params.x_strides[4]), 1};
+  }
+  const Position position(place);
+  Window window{static_cast<int>(position.batch * params.x_strides[0]), 1};
+  int taps = 1;
+#pragma unroll
+  for (int d = 2; d >= 0; --d) {
+    const int kernel = static_cast<int>(params.kernel[d]);
+    const int step = static_cast<int>(params.dilation[d]), in = static_cast<int>(params.in_size[d]);
+    const int at =
+        position.at[d] * static_cast<int>(params.stride[d]) - static_cast<int>(params.pad[d]);
+    window.first += at * static_cast<int>(params.x_strides[2 + d]);
+    unsigned inside = 0;
+#pragma unroll
+    for (int tap = 0; tap < kernel; ++tap) {
+      const int tapped = at + tap * step;
+      if (tapped >= 0 && tapped < in) inside |= window.inside << (tap * taps);
+    }
+    window.inside = inside;
+    taps *= kernel;
+  }
+  return window;
+}
+
+// How far a tap lies from the first one.
+inline int tap_offset(int tap) {
+  int offset = 0;
+#pragma unroll
+  for (int d = 2; d >= 0; --d) {
+    const int kernel = static_cast<int>(params.kernel[d]);
+    offset += tap % kernel * static_cast<int>(params.dilation[d] * params.x_strides[2 + d]);
+    tap /= kernel;
+  }
+  return offset;
+}
+
 }  // namespace npusim

@@ -1,18 +1,24 @@
-// Lays a weight out as panels: [groups][ceil(n/16)][taps * channels][16], zero-padded, once, at
-// load.
-#include "kernels/cuda/mma_types.h"
+// Lays a convolution's weights out for the kernels that read them (mma_packed.h), once, at load.
+#include "kernels/cuda/mma_packed.h"
 
 namespace npusim {
 
 inline void run(void* const* operands) {
   using W = Storage<params.x_dtype>;
   using B = Storage<params.y_dtype>;
-  constexpr int64_t kPanel = 16, kPanels = ceil_div(params.n, kPanel);
   constexpr int64_t kK = params.taps * params.channels;
+  constexpr int64_t kAll = ceil_div(params.n, kPanel) * kPanel;
   const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (at >= params.groups * kPanels * kK * kPanel) return;
-  const int64_t k = at / kPanel % kK, panel = at / kPanel / kK;
-  const int64_t n = panel % kPanels * kPanel + at % kPanel, group = panel / kPanels;
+  if (at >= params.groups * kAll * kK) return;
+  const int64_t group = at / (kAll * kK), inside = at % (kAll * kK);
+  int64_t n, k;
+  if constexpr (is_packed_by_rows(params.channels)) {
+    n = inside / kK;
+    k = inside % kK;
+  } else {
+    n = inside / (kK * kPanel) * kPanel + inside % kPanel;
+    k = inside / kPanel % kK;
+  }
   float value = 0.0f;
   if (n < params.n) {
     value =

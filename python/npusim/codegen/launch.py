@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from npusim.codegen import elementwise, indexed, launch_products, rows, windows
+from npusim.codegen import convolutions, elementwise, indexed, launch_products, rows, windows
 from npusim.codegen.geometry import Rule
 
 RULES: Mapping[str, Rule] = {
+    **convolutions.RULES,
     **elementwise.RULES,
     **indexed.RULES,
     **launch_products.RULES,

@@ -1,4 +1,4 @@
-"""Geometry of the products: linear, matmul, convolution, attention, and what goes with them.
+"""Geometry of the products: linear, matmul, attention, and what goes with them.
 
 The rules choose between the paths of a source (its opening comment lists them) by shape and dtype:
 streaming while the weights are read once for few rows, tiles on the tensor cores for 16-bit
@@ -70,12 +70,12 @@ _PARTIAL_BYTES = 3.3e6  # of partial sums that pass in a microsecond
 
 def linear(p: Params) -> Geometry:
     """The rule of `linear`."""
-    m, n, k = _int(p, "m"), _int(p, "n"), _int(p, "k")
+    m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
     parts = 2 if p["gated"] else 1
     if m * n == 0:
         return Geometry(())
-    pairs = _on_tensor_cores(p["x_dtype"], p["w_dtype"])
-    arguments = 1 + _int(p, "segments") + _epilogue_operands(p)
+    pairs = on_tensor_cores(p["x_dtype"], p["w_dtype"])
+    arguments = 1 + as_int(p, "segments") + epilogue_operands(p)
     if m <= (_FEW_ROWS if pairs else 8):
         columns = 8 if pairs and m > 1 else 1
         loads = blocks(k * _size(p["w_dtype"]), 16 * 32 // columns)
@@ -194,7 +194,8 @@ def _plain_shared(rows: int, columns: int, size: int) -> int:
     return 2 * _PLAIN_DEPTH * (rows + 4 + columns + 4) * size
 
 
-def _on_tensor_cores(x: object, w: object) -> bool:
+def on_tensor_cores(x: object, w: object) -> bool:
+    """Tells whether the tensor cores multiply operands of two dtypes as they are."""
     return x == w and w in (_FLOAT16, _BFLOAT16)
 
 
@@ -202,27 +203,27 @@ def _size(dtype: object) -> int:
     return 4 if dtype == 0 else 2
 
 
-def _epilogue_operands(p: Params) -> int:
+def epilogue_operands(p: Params) -> int:
     """How many of bias, residual and y there are."""
     return int(bool(p["has_bias"])) + int(bool(p["residual"])) + 1
 
 
 def quantize(p: Params) -> Geometry:
     """The rule of `quantize`: a warp a row of int8, a thread a group of int4."""
-    k = blocks(_int(p, "k"), 128) * 128
-    each = 32 if p["format"] == _INT8 else k // _int(p, "group")
-    return line(_int(p, "rows") * each, ARGUMENTS=2)
+    k = blocks(as_int(p, "k"), 128) * 128
+    each = 32 if p["format"] == _INT8 else k // as_int(p, "group")
+    return line(as_int(p, "rows") * each, ARGUMENTS=2)
 
 
 def quantized_linear(p: Params) -> Geometry:
     """The rule of `quantized_linear`."""
-    m, n, k = _int(p, "m"), _int(p, "n"), _int(p, "k")
+    m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
     parts = 2 if p["gated"] else 1
     if m * n == 0:
         return Geometry(())
-    arguments = 1 + _int(p, "segments") + _epilogue_operands(p)
+    arguments = 1 + as_int(p, "segments") + epilogue_operands(p)
     if m > 4:
-        pairs = _on_tensor_cores(p["x_dtype"], p["x_dtype"])
+        pairs = on_tensor_cores(p["x_dtype"], p["x_dtype"])
         return tiled(m, n, k, parts=parts, pairs=pairs, arguments=arguments, path=(1, 2))
     loads = blocks(k, 32 * (16 if p["format"] == _INT8 else 32))
     return _streams(n, parts, columns=1, loads=loads, path=0, arguments=arguments)
@@ -230,12 +231,12 @@ def quantized_linear(p: Params) -> Geometry:
 
 def matmul(p: Params) -> Geometry:
     """The rule of `matmul`."""
-    m, n, k = _int(p, "m"), _int(p, "n"), _int(p, "k")
-    batch = prod(_ints(p, "batch"))
+    m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
+    batch = prod(as_ints(p, "batch"))
     if m * n * batch == 0:
         return Geometry(())
     contiguous = p["a_k"] == 1 and 1 in (p["b_k"], p["b_n"])
-    pairs = contiguous and _on_tensor_cores(p["dtype"], p["dtype"])
+    pairs = contiguous and on_tensor_cores(p["dtype"], p["dtype"])
     shapes = TILES if pairs else _PLAIN if p["dtype"] in (0, 1, 2) else _PLAIN[1:]
     depth = _DEPTH if pairs else _PLAIN_DEPTH
     shape = min(shapes, key=lambda s: (_time(s, 1, m, n, k, 1, batch, depth), s.rows))
@@ -255,49 +256,14 @@ def matmul(p: Params) -> Geometry:
     return Geometry((Launch(grid, (threads, 1, 1), shared),), defines=defines)
 
 
-def conv(p: Params) -> Geometry:
-    """The rule of `conv`: a product of output positions by channels for each group."""
-    groups = _int(p, "groups")
-    positions = _int(p, "batch") * prod(_ints(p, "out_size"))
-    columns, channels = _int(p, "out_channels") // groups, _int(p, "in_channels") // groups
-    if positions * columns == 0:
-        return Geometry(())
-    strides = _ints(p, "x_strides")
-    pairs = _on_tensor_cores(p["x_dtype"], p["w_dtype"]) and channels % 8 == 0 and strides[1] == 1
-    wide = all(stride % 8 == 0 for stride in (strides[0], *strides[2:]))
-    geometry = tiled(
-        positions,
-        columns,
-        prod(_ints(p, "kernel")) * channels,
-        parts=1,
-        pairs=pairs,
-        arguments=2 + _epilogue_operands(p),
-        path=(0, 1),
-        batch=groups,
-    )
-    return replace(geometry, defines={**geometry.defines, "WIDE": int(wide)})
-
-
-def conv_depthwise(p: Params) -> Geometry:
-    """The rule of `conv_depthwise`: a thread an element of y."""
-    elements = _int(p, "batch") * prod(_ints(p, "out_size")) * _int(p, "out_channels")
-    return line(elements, ARGUMENTS=2 + _epilogue_operands(p))
-
-
-def pack_b(p: Params) -> Geometry:
-    """The rule of `pack_b`: a thread an element."""
-    panels = blocks(_int(p, "n"), 16) * 16
-    return line(_int(p, "groups") * panels * _int(p, "taps") * _int(p, "channels"), ARGUMENTS=2)
-
-
 def rope(p: Params) -> Geometry:
     """The rule of `rope`: a thread a pair of elements."""
-    parts = _int(p, "parts")
-    heads, dims = _ints(p, "heads")[:parts], _ints(p, "head_dim")[:parts]
+    parts = as_int(p, "parts")
+    heads, dims = as_ints(p, "heads")[:parts], as_ints(p, "head_dim")[:parts]
     pairs = sum(count * blocks(dim, 2) for count, dim in zip(heads, dims, strict=True))
     has_position = bool(p["has_position"])
     arguments = 2 * parts + 2 + 2 * has_position
-    threads = _int(p, "batch") * _int(p, "length") * pairs
+    threads = as_int(p, "batch") * as_int(p, "length") * pairs
     return replace(line(threads, 128, ARGUMENTS=arguments), failure=has_position)
 
 
@@ -307,22 +273,22 @@ _KEYS = 64  # of a tile
 
 def attention(p: Params) -> Geometry:
     """The rule of `attention`."""
-    kv_heads, head_dim, v_dim = _int(p, "kv_heads"), _int(p, "head_dim"), _int(p, "v_dim")
-    rows = _int(p, "heads") // kv_heads * _int(p, "q_len")
-    heads = _int(p, "batch") * kv_heads
+    kv_heads, head_dim, v_dim = as_int(p, "kv_heads"), as_int(p, "head_dim"), as_int(p, "v_dim")
+    rows = as_int(p, "heads") // kv_heads * as_int(p, "q_len")
+    heads = as_int(p, "batch") * kv_heads
     if rows * heads * v_dim == 0:
         return Geometry(())
     has_position = bool(p["has_position"])
     operands = 4 + int(bool(p["has_mask"])) + has_position
     if max(head_dim, v_dim) > _LONGEST_HEAD or head_dim == 0:
         defines = {"PATH": 2, "BLOCK": _BLOCK, "SPLIT": 1, "ARGUMENTS": operands + 1 + has_position}
-        scratch = 4 * heads * rows * max(_int(p, "kv_len"), 1)
+        scratch = 4 * heads * rows * max(as_int(p, "kv_len"), 1)
         launch = Launch((rows, heads, 1), (_BLOCK, 1, 1))
         return Geometry((launch,), scratch, has_position, defines)
-    pairs = _on_tensor_cores(p["dtype"], p["dtype"])
+    pairs = on_tensor_cores(p["dtype"], p["dtype"])
     row_warps = 1 if rows <= 16 else 2 if rows <= 32 else 4
     block_rows = 16 * row_warps if pairs else 64
-    tiles, row_blocks = blocks(_int(p, "kv_len"), _KEYS), blocks(rows, block_rows)
+    tiles, row_blocks = blocks(as_int(p, "kv_len"), _KEYS), blocks(rows, block_rows)
     split = 1
     if tiles > 4 and row_blocks * heads < PROCESSORS:
         split = min(tiles, max(1, 2 * PROCESSORS // (row_blocks * heads)))
@@ -355,13 +321,15 @@ def _quads_shared(head_dim: int, v_dim: int) -> int:
     return 4 * (2 * head_dim * 68 + _KEYS * blocks(v_dim, 64) * 64 + _KEYS * 68)
 
 
-def _int(p: Params, name: str) -> int:
+def as_int(p: Params, name: str) -> int:
+    """Returns a field that is one integer."""
     value = p[name]
     assert isinstance(value, int), name
     return value
 
 
-def _ints(p: Params, name: str) -> tuple[int, ...]:
+def as_ints(p: Params, name: str) -> tuple[int, ...]:
+    """Returns a field of several integers."""
     value = p[name]
     assert isinstance(value, tuple), name
     return tuple(int(v) for v in value)
@@ -369,11 +337,8 @@ def _ints(p: Params, name: str) -> tuple[int, ...]:
 
 RULES: Mapping[str, Rule] = {
     "attention": attention,
-    "conv": conv,
-    "conv_depthwise": conv_depthwise,
     "linear": linear,
     "matmul": matmul,
-    "pack_b": pack_b,
     "quantize": quantize,
     "quantized_linear": quantized_linear,
     "rope": rope,

@@ -1,0 +1,244 @@
+"""Vision models and a small network on a GPU: npusim beside PyTorch, same dtype, in one run.
+
+    PYTHONPATH=python:. python -m benchmarks.gpu_models [--models resnet50 …] [--batches 1 64]
+        [--peers eager graph compile] [--commands] [--json FILE]
+
+Models have seeded random weights and are converted by `model.half()`. npusim goes the whole way:
+extract_ir, compile ahead, a `.npubin` and a checkpoint on disk, load, call. Calls get a tensor that
+is on the GPU and leave their result there; each is timed from the caller's side until the device is
+done, everybody taking turns in short bursts. Printed: median and 10th to 90th percentile, the ratio
+to npusim, the largest difference from float32 relative to its largest output, whether the five
+largest are PyTorch's, and what loading took. `--commands` adds the time of each command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tests.models import build
+from torch import Tensor, nn
+
+import npusim
+from npusim.ops.kernels import KERNELS
+
+BURST, ROUNDS = 20, 12
+Call = Callable[[Tensor], Tensor]
+
+
+def row(what: str, value: str) -> None:
+    print(f"{what:44} {value}", flush=True)
+
+
+# ---- npusim
+
+
+class Compiled:
+    """A model on disk as npusim deploys it, and loaded."""
+
+    def __init__(self, model: nn.Module, x: Tensor, folder: Path, device: npusim.Device) -> None:
+        self.device = device
+        self.program = npusim.compile(npusim.extract_ir(model, (x,)), target=_target())
+        self.paths = folder / "model.npubin", folder / "model.safetensors"
+        self.program.save(self.paths[0])
+        save_file({k: v.contiguous() for k, v in model.state_dict().items()}, self.paths[1])
+        self.session, self.ready = self._load(x)
+
+    def _load(self, x: Tensor) -> tuple[npusim.Session, list[float]]:
+        """Returns a session, and seconds until it has answered once, of several loads."""
+        given, seconds = x.cuda(), []
+        for _ in range(3):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            session = npusim.load(*self.paths, device=self.device)
+            session(given)
+            torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - start)
+        return session, seconds
+
+    def upload(self) -> tuple[float, int]:
+        """Returns seconds and bytes of bringing the checkpoint to the device."""
+        size = self.paths[1].stat().st_size
+        best = 1e9
+        for _ in range(3):
+            start = time.perf_counter()
+            weights = npusim.load_weights(self.paths[1], self.program, self.device)
+            best = min(best, time.perf_counter() - start)
+            del weights
+        return best, size
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.session(x)[0]  # type: ignore[no-any-return]
+
+    def commands(self, x: Tensor) -> list[tuple[str, float]]:
+        """Returns name and best seconds of each command, run one at a time."""
+        executor = self.session.executor
+        (spec,) = executor.inputs()
+        buffers = {spec.name: npusim.DeviceBuffer.from_dlpack(x.cuda(), self.device)}
+        runs = [executor.time(buffers, self.session.weights) for _ in range(6)]
+        names = [self._name(c) for c in self.program.methods[0].commands]
+        return list(zip(names, map(min, zip(*runs, strict=True)), strict=True))
+
+    def _name(self, command: Any) -> str:
+        stem = self.program.kernels[command.kernel].name
+        p = KERNELS[stem].unpack(command.params)
+        if "in_channels" not in p:
+            return stem
+        size = "x".join(str(v) for v in p["in_size"][1:])
+        return f"{stem} {p['in_channels']} {size} -> {p['out_channels']} k{p['kernel'][1]}"
+
+
+def _target() -> str:
+    major, minor = torch.cuda.get_device_capability()
+    return f"cuda:sm_{major}{minor}" + "a" * (major == 9)
+
+
+# ---- PyTorch
+
+
+def eager(model: nn.Module, x: Tensor) -> Call:
+    """Channels last, as PyTorch wants it for convolutions."""
+    last = model.to(memory_format=torch.channels_last) if x.dim() == 4 else model
+    given = _channels_last(x)
+    return lambda _: last(given)  # type: ignore[no-any-return]
+
+
+def graph(model: nn.Module, x: Tensor) -> Call:
+    """The same, captured once."""
+    call, side = eager(model, x), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call(x)
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        y = call(x)
+
+    def replay(_: Tensor) -> Tensor:
+        captured.replay()
+        return y
+
+    return replay
+
+
+def compiled(model: nn.Module, x: Tensor) -> Call:
+    """torch.compile with max-autotune."""
+    last = model.to(memory_format=torch.channels_last) if x.dim() == 4 else model
+    fast, given = torch.compile(last, mode="max-autotune"), _channels_last(x)
+    for _ in range(3):
+        fast(given)
+    return lambda _: fast(given)  # type: ignore[no-any-return]
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+
+
+PEERS: dict[str, Callable[[nn.Module, Tensor], Call]] = {
+    "eager": eager,
+    "graph": graph,
+    "compile": compiled,
+}
+
+
+# ---- measuring
+
+
+def take_turns(calls: dict[str, Call], x: Tensor) -> dict[str, list[float]]:
+    """Returns the seconds of every call; the first burst of each does not count."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(ROUNDS + 1):
+        for name, call in calls.items():
+            for _ in range(BURST):
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                call(x)
+                torch.cuda.synchronize()
+                if turn:
+                    times[name].append(time.perf_counter() - start)
+    return times
+
+
+def agreement(got: Tensor, model: nn.Module, x: Tensor) -> tuple[float, float, bool]:
+    """Returns the errors of npusim and of PyTorch against float32, and whether the top 5 agree."""
+    theirs = model(x).float()
+    want = model.float()(x.float())
+    model.half()
+    errors = [float((y.float() - want).abs().max() / want.abs().max()) for y in (got, theirs)]
+    count = min(5, want.shape[1])
+    ours, top = (y.float().topk(count, 1).indices for y in (got, theirs))
+    return errors[0], errors[1], bool((ours.sort(1).values == top.sort(1).values).all())
+
+
+def measure(args: argparse.Namespace, name: str, batch: int) -> list[dict[str, Any]]:
+    """Measures one model for one batch."""
+    network, inputs = build(name, batch=batch)
+    model, x = network.half(), inputs[0].half()
+    device = npusim.Device("cuda")
+    with tempfile.TemporaryDirectory() as folder:
+        ours = Compiled(model, x, Path(folder), device)
+        seconds, size = ours.upload()
+    title = f"{name} batch {batch}"
+    ready = statistics.median(ours.ready)
+    row(f"{title}: ready in", f"{1e3 * ready:.1f} ms ({1e3 * ours.ready[0]:.1f} the first time)")
+    row(f"{title}: upload", f"{size / 1e6:.1f} MB, {size / seconds / 1e9:.1f} GB/s")
+    on_gpu, model = x.cuda(), model.cuda()
+    mine, theirs, same = agreement(ours(on_gpu), model, on_gpu)
+    again = all(torch.equal(ours(on_gpu), ours(on_gpu)) for _ in range(3))
+    row(f"{title}: error against float32", f"{mine:.1e} (torch float16 {theirs:.1e})")
+    row(f"{title}: top 5 as torch; bit for bit again", f"{same}; {again}")
+    calls: dict[str, Call] = {"npusim": ours}
+    for peer in args.peers:
+        calls[f"torch {peer}"] = PEERS[peer](model, on_gpu)
+    rows = []
+    times = take_turns(calls, on_gpu)
+    base = statistics.median(times["npusim"])
+    for peer, found in times.items():
+        tenths, middle = statistics.quantiles(found, n=10), statistics.median(found)
+        low, high = 1e3 * tenths[0], 1e3 * tenths[-1]
+        shown = f"{1e3 * middle:8.4f} ms ({low:.4f} - {high:.4f})  {middle / base:.2f}"
+        row(f"{title}: {peer}", shown)
+        rows.append(
+            {
+                "model": name, "batch": batch, "peer": peer, "median_ms": 1e3 * middle,
+                "p10_ms": low, "p90_ms": high, "ratio": middle / base, "error": mine,
+                "torch_error": theirs, "top5": same, "ready_ms": 1e3 * ready,
+                "upload_gbs": size / seconds / 1e9,
+            }
+        )  # fmt: skip
+    if args.commands:
+        for index, (command, took) in enumerate(ours.commands(x)):
+            print(f"    {index:3} {command:40} {1e6 * took:8.1f} us")
+    return rows
+
+
+def main() -> None:
+    """Parses the command line, measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--models", nargs="+", default=["resnet50", "resnet18", "mlp"])
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 64])
+    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
+    parser.add_argument("--commands", action="store_true")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    torch.set_grad_enabled(False)
+    torch.backends.cudnn.benchmark = True
+    row("device", f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    rows = []
+    for name in args.models:
+        for batch in args.batches if name != "mlp" else [1]:
+            rows += measure(args, name, batch)
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
