@@ -158,6 +158,48 @@ def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     return torch.where(mask, taken.reshape(x.shape), x)
 
 
+# ---- order ----
+
+
+@written(aten.kthvalue.default)
+def _kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The k-th smallest element along a dimension, and a place that has it."""
+    values, places = torch.sort(x, dim=dim, stable=True)
+    if x.dim() == 0:
+        return values, places
+    if keepdim:
+        return values.narrow(dim, k - 1, 1), places.narrow(dim, k - 1, 1)
+    return values.select(dim, k - 1), places.select(dim, k - 1)
+
+
+@written(aten.searchsorted.Tensor)
+def _searchsorted(
+    ordered: Tensor,
+    values: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    """Where each value would be inserted: as many places as elements are smaller."""
+    if sorter is not None:
+        ordered = torch.gather(ordered, -1, sorter)
+    row, value = ordered.unsqueeze(-2), values.unsqueeze(-1)
+    if ordered.dim() == 1:
+        row = ordered
+    before = row <= value if right or side == "right" else row < value
+    return before.sum(-1).to(torch.int32 if out_int32 else torch.int64)
+
+
+@written(aten.bucketize.Tensor)
+def _bucketize(
+    values: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
+) -> Tensor:
+    """The bucket of each value; a boundary belongs to the bucket before it unless `right`."""
+    return _searchsorted(boundaries, values, out_int32=out_int32, right=right)
+
+
 # ---- what training reads besides the result ----
 
 

@@ -317,6 +317,58 @@ def _log_sigmoid(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
     b.op("sub", cls, b.op("minimum", cls, x, ("const", 0.0)), tail)
 
 
+def _is_negative(b: ScalarBuilder, x: Arg, cls: str) -> int:
+    """Tells the sign: -0.0 is told from 0.0 by its reciprocal."""
+    below = b.op("lt", cls, x, b.to(("const", 0), cls))
+    if cls == "i":
+        return below
+    inverse = b.op("reciprocal", cls, x)
+    return b.op("logical_or", "i", below, b.op("lt", cls, inverse, ("const", 0.0)))
+
+
+def _signbit(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
+    _is_negative(b, args[0], _promoted(b, args))
+
+
+def _copysign(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
+    """The size of the first with the sign of the second."""
+    x, y = _with_scalar(args, node)
+    cls = _class_of(node)
+    size = b.op("abs", cls, b.to(x, cls))
+    if isinstance(y, tuple):
+        y = b.op("copy", cls, b.to(y, cls))
+    negative = _is_negative(b, b.to(y, cls), cls)
+    b.op("where", cls, negative, b.op("neg", cls, size), size)
+
+
+def _hypot(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
+    """sqrt(x² + y²) as large * sqrt(1 + (small / large)²), which squares nothing large."""
+    cls = _class_of(node)
+    x, y = (b.op("abs", cls, b.to(a, cls)) for a in args)
+    large, small = b.op("maximum", cls, x, y), b.op("minimum", cls, x, y)
+    ratio = b.op("div", cls, small, large)
+    root = b.op("sqrt", cls, b.op("fma", cls, ratio, ratio, ("const", 1.0)))
+    plain = b.op("logical_or", "i", b.op("eq", cls, large, ("const", 0.0)), b.op("isinf", cls, x))
+    plain = b.op("logical_or", "i", plain, b.op("isinf", cls, y))
+    size = b.op("add", cls, large, small)  # 0, or infinite also next to NaN
+    size = b.op("where", cls, b.op("isnan", cls, size), ("const", float("inf")), size)
+    b.op("where", cls, plain, size, b.op("mul", cls, large, root))
+
+
+def _number_wins(opcode: str) -> Formula:
+    """fmax, fmin: like maximum and minimum, but NaN loses."""
+
+    def formula(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
+        cls = _class_of(node)
+        x, y = (b.to(a, cls) for a in args)
+        best = b.op(opcode, cls, x, y)
+        if cls != "i":
+            best = b.op("where", cls, b.op("isnan", cls, y), x, best)
+            b.op("where", cls, b.op("isnan", cls, x), y, best)
+
+    return formula
+
+
 def _convert(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
     """Dtype conversion; through the narrower storage when the store itself does not round."""
     b.op("copy", b.classes[0], args[0])
@@ -466,6 +518,12 @@ _op("lerp.Scalar", _lerp, _with(_TWO[:1], weight=0.3))
 _op("lerp.Tensor", _lerp, (Case(((2, 3), (2, 3), (3,))),))
 _op("logit.default", _logit, (Case((((2, 3), "unit_positive"),), {"eps": 1e-3}),))
 _op("log_sigmoid.default", _log_sigmoid)
+_op("signbit.default", _signbit, dtypes=_NUMBERS)
+_op("copysign.Tensor", _copysign, _TWO)
+_op("copysign.Scalar", _copysign, _with(_ONE, other=-2.0))
+_op("hypot.default", _hypot, _TWO)
+for _name, _opcode in (("fmax", "maximum"), ("fmin", "minimum")):
+    _op(f"{_name}.default", _number_wins(_opcode), _TWO, _NUMBERS)
 for _name in ("_to_copy.default", "to.dtype"):
     _op(_name, _convert, tuple(Case(((2, 3, 5),), {"dtype": d}) for d in _ALL))
 
