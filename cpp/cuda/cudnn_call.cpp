@@ -12,15 +12,16 @@ constexpr int64_t kMostWorkspace = int64_t{256} << 20;
 
 class CudnnCall final : public LibraryCall {
  public:
-  CudnnCall(std::shared_ptr<const Cudnn> cudnn, const LibraryProblem& problem, int64_t index,
-            CudnnDescriptor plan, int64_t workspace)
-      : cudnn_(std::move(cudnn)),
-        convolution_(problem.convolution),
-        index_(index),
-        plan_(std::move(plan)),
-        workspace_(workspace) {}
+  CudnnCall(std::shared_ptr<const Cudnn> cudnn, const LibraryProblem& problem)
+      : cudnn_(std::move(cudnn)), convolution_(problem.convolution), graph_(*cudnn_, problem) {
+    if (static_cast<size_t>(problem.version) == cudnn_->library().version()) index_ = problem.plan;
+    plan_ = graph_.plan(index_);
+    if (plan_.plan.ok()) workspace_ = workspace_of(cudnn_->library().entries(), plan_.plan);
+  }
 
-  int64_t scratch() const noexcept override { return workspace_; }
+  bool ok() const { return workspace_ && *workspace_ <= kMostWorkspace; }
+
+  int64_t scratch() const noexcept override { return *workspace_; }
   std::string description() const override {
     return "cudnn " + cudnn_->library().version_text() + ", plan " + std::to_string(index_);
   }
@@ -45,7 +46,7 @@ class CudnnCall final : public LibraryCall {
         .set(kAddresses, kPointer, count, addresses.data())
         .set(kWorkspace, kPointer, 1, &workspace)
         .finalize();
-    const auto status = pack.ok() ? cudnn_->execute(plan_.get(), pack.get(), stream) : 1;
+    const auto status = pack.ok() ? cudnn_->execute(plan_.plan.get(), pack.get(), stream) : 1;
     if (status == 0) return;
     throw Error(ErrorCode::kDevice,
                 "cuDNN could not compute a convolution: status " + std::to_string(status));
@@ -54,24 +55,19 @@ class CudnnCall final : public LibraryCall {
  private:
   std::shared_ptr<const Cudnn> cudnn_;
   LibraryConvolution convolution_;
-  int64_t index_;
-  CudnnDescriptor plan_;
-  int64_t workspace_;
+  CudnnGraph graph_;
+  int64_t index_ = 0;
+  CudnnPlan plan_;
+  std::optional<int64_t> workspace_;  // none: there is no plan
 };
 
 }  // namespace
 
 std::unique_ptr<LibraryCall> make_call(std::shared_ptr<const Cudnn> cudnn,
                                        const LibraryProblem& problem) {
-  const bool measured = static_cast<size_t>(problem.version) == cudnn->library().version();
-  const int64_t index = measured ? problem.plan : 0;
-  const CudnnGraph graph(*cudnn, problem);
-  std::vector<CudnnDescriptor> plans = graph.plans(static_cast<size_t>(index), 1);
-  if (plans.empty()) return nullptr;
-  const auto workspace = workspace_of(cudnn->library().entries(), plans[0]);
-  if (!workspace || *workspace > kMostWorkspace) return nullptr;
-  return std::make_unique<CudnnCall>(std::move(cudnn), problem, index, std::move(plans[0]),
-                                     *workspace);
+  auto call = std::make_unique<CudnnCall>(std::move(cudnn), problem);
+  if (!call->ok()) return nullptr;
+  return call;
 }
 
 }  // namespace npusim::cuda

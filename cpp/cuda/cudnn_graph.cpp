@@ -140,15 +140,15 @@ CudnnDescriptor& CudnnDescriptor::finalize() {
 
 // conv -> [+ residual] -> [+ bias] -> [relu], the order the library knows. What lies between is
 // float32 that never reaches memory.
-CudnnGraph::CudnnGraph(const Cudnn& cudnn, const LibraryProblem& problem)
+CudnnGraph::CudnnGraph(const Cudnn& cudnn, LibraryProblem problem)
     : cudnn_(cudnn),
       entries_(cudnn.library().entries()),
-      problem_(problem),
-      convolution_(problem.convolution) {
+      problem_(std::move(problem)),
+      convolution_(problem_.convolution) {
   const LibraryConvolution& c = convolution_;
   const auto& x = tensor(kTensorX, c.x, c.channels, c.in_size);
   const auto& y = tensor(kTensorY, c.y, c.out_channels, c.out_size);
-  const bool relu = problem.activation == LibraryActivation::kRelu;
+  const bool relu = problem_.activation == LibraryActivation::kRelu;
   int behind = (c.residual ? 1 : 0) + (c.bias ? 1 : 0) + (relu ? 1 : 0);  // operations to come
   const auto result = [&]() -> const CudnnDescriptor& { return behind-- == 0 ? y : between(); };
   const CudnnDescriptor* last = &result();
@@ -161,7 +161,7 @@ CudnnGraph::CudnnGraph(const Cudnn& cudnn, const LibraryProblem& problem)
   if (c.residual) then(kAdd, &tensor(kTensorResidual, *c.residual, c.out_channels, c.out_size));
   if (c.bias) then(kAdd, &bias());
   if (relu) then(kRelu, nullptr);
-  if (problem.activation == LibraryActivation::kGelu) return;
+  if (problem_.activation == LibraryActivation::kGelu) return;
   if (std::find(operations_.begin(), operations_.end(), nullptr) != operations_.end()) return;
   const CudnnEntries::Handle handle = cudnn_.handle();
   graph_ = CudnnDescriptor(entries_, kOperations);
@@ -200,7 +200,7 @@ const CudnnDescriptor& CudnnGraph::weights() {
 
 const CudnnDescriptor& CudnnGraph::bias() {
   const int64_t n = convolution_.out_channels;
-  return dense(kTensorBias, kFloat32, {1, n, 1, 1}, {n, 1, n, n}, false);
+  return dense(kTensorBias, type_code(problem_.type), {1, n, 1, 1}, {n, 1, n, n}, false);
 }
 
 const CudnnDescriptor& CudnnGraph::between() {
@@ -298,23 +298,16 @@ bool CudnnGraph::is_usable(CudnnEntries::Descriptor configuration) const {
   return !narrow && !tf32 && !has_note(handle, kBehaviorNotes, kBehaviorNote, {kCompiles});
 }
 
-std::vector<CudnnDescriptor> CudnnGraph::plans(size_t first, size_t most) const {
-  std::vector<CudnnDescriptor> made;
-  if (!ok()) return made;
+CudnnPlan CudnnGraph::plan(int64_t index) const {
+  if (!ok()) return {};
   const CudnnEntries::Handle handle = cudnn_.handle();
-  for (const CudnnDescriptor& configuration : configurations()) {
-    if (made.size() == most) break;
+  for (CudnnDescriptor& configuration : configurations()) {
     if (!is_usable(configuration.get())) continue;
     CudnnDescriptor plan(entries_, kPlan);
     plan.set(kPlanHandle, kHandle, 1, &handle).set(kPlanConfiguration, configuration).finalize();
-    if (!plan.ok()) continue;
-    if (first > 0) {
-      --first;
-    } else {
-      made.push_back(std::move(plan));
-    }
+    if (plan.ok() && index-- == 0) return {std::move(configuration), std::move(plan)};
   }
-  return made;
+  return {};
 }
 
 std::optional<int64_t> workspace_of(const CudnnEntries& entries, const CudnnDescriptor& plan) {

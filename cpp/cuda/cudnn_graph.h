@@ -37,14 +37,20 @@ class CudnnDescriptor {
 // Names of the tensors, by which a run gives their addresses.
 enum CudnnTensor : int64_t { kTensorX = 1, kTensorW, kTensorY, kTensorBias, kTensorResidual };
 
+// A plan, and the configuration it was made of.
+struct CudnnPlan {
+  CudnnDescriptor configuration, plan;
+};
+
+// What a plan was made of lives as long as the plan does.
 class CudnnGraph {
  public:
-  CudnnGraph(const Cudnn& cudnn, const LibraryProblem& problem);
+  CudnnGraph(const Cudnn& cudnn, LibraryProblem problem);
 
   bool ok() const noexcept { return graph_.ok(); }
-  // The plans that compute in the problem's own precision, without compiling anything, the one the
-  // library thinks best first; at most `most`, from `first` on.
-  std::vector<CudnnDescriptor> plans(size_t first, size_t most) const;
+  // Of the plans that compute in the problem's own precision without compiling anything, the one
+  // the library thinks best first, the one of an index; empty when there are not so many.
+  CudnnPlan plan(int64_t index) const;
 
  private:
   const CudnnDescriptor& tensor(int64_t name, const LibraryImage& image, int64_t channels,
@@ -64,8 +70,8 @@ class CudnnGraph {
 
   const Cudnn& cudnn_;
   const CudnnEntries& entries_;
-  const LibraryProblem& problem_;
-  const LibraryConvolution& convolution_;
+  LibraryProblem problem_;
+  const LibraryConvolution& convolution_;  // of problem_
   int64_t virtual_name_ = 100;
   std::vector<std::unique_ptr<CudnnDescriptor>> parts_;  // tensors and what operations refer to
   std::vector<CudnnEntries::Descriptor> operations_;

@@ -2,7 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 
 #include "cpp/cuda/library.h"
 #include "cpp/runtime/error.h"
@@ -12,6 +14,10 @@ namespace {
 
 constexpr int kOldestVersion = 12000;  // graphs whose kernels can be given new parameters
 constexpr const char* kSystemDriver = "libcuda.so.1";
+
+// Faults of the device or of what ran there: the driver answers every further call of the process
+// with the same.
+constexpr Result kLost[] = {214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719};
 
 [[noreturn]] void refuse(const std::string& why) {
   throw Error(ErrorCode::kDevice, why);
@@ -119,7 +125,9 @@ std::string Driver::error_text(Result result) const {
   get_error_name(result, &name);
   get_error_string(result, &text);
   if (name == nullptr || text == nullptr) return "error " + std::to_string(result);
-  return std::string(text) + " (" + name + ")";
+  const bool lost = std::find(std::begin(kLost), std::end(kLost), result) != std::end(kLost);
+  return std::string(text) + " (" + name + ")" +
+         (lost ? ". The device is lost to this process: start the process again." : "");
 }
 
 void Driver::check(Result result, const char* what) const {

@@ -257,7 +257,7 @@ class ProblemChecker {
                       lies_inside(bytes_of(c.w), type_size_, 0, {{c.out_channels, row}, {row, 1}});
     require(fits, "the weights pass the end of their operand");
     if (!c.bias) return;
-    require(lies_inside(bytes_of(*c.bias), sizeof(float), 0, {{c.out_channels, 1}}),
+    require(lies_inside(bytes_of(*c.bias), type_size_, 0, {{c.out_channels, 1}}),
             "the bias passes the end of its operand");
   }
 

@@ -42,8 +42,8 @@ struct LibraryImage {
   int64_t operand = 0, batch_stride = 0, row_stride = 0, column_stride = 0;
 };
 
-// y = act(conv(x, w) + residual + bias) in two dimensions: w is dense [out_channels, height, width,
-// channels / groups], the bias float32.
+// y = act(conv(x, w) + residual + bias) in two dimensions, all of one type: w is dense
+// [out_channels, height, width, channels / groups], the bias [out_channels].
 struct LibraryConvolution {
   int64_t batch = 0, channels = 0, out_channels = 0, groups = 1;
   int64_t in_size[2] = {}, out_size[2] = {}, kernel[2] = {}, stride[2] = {}, dilation[2] = {};

@@ -22,6 +22,12 @@ def cuda_driver() -> tuple[str, str]:
 def cuda_compiler(folders: Sequence[str]) -> tuple[str, str]:
     """Version and path of NVRTC, which may lie in the folders."""
 
+def cuda_cublaslt(folders: Sequence[str]) -> tuple[str, str]:
+    """Version and path of cuBLASLt, which may lie in the folders."""
+
+def cuda_cudnn(folders: Sequence[str]) -> tuple[str, str]:
+    """Version and path of cuDNN, which may lie in the folders."""
+
 def cuda_ordinal(address: int) -> int:
     """The number of the device that memory belongs to."""
 
@@ -219,6 +225,8 @@ class Executor:
 
     def read_buffer(self, index: int) -> bytes | None:
         """The bytes of a program buffer, or None when it is not bound."""
+    def write_buffer(self, index: int, data: bytes) -> None:
+        """Replaces the first bytes of a program buffer that commands write."""
 
 class Session:
     def __init__(self, executor: Executor, weights: Weights | None, method: int) -> None: ...

@@ -86,6 +86,8 @@ def _runtime() -> list[Check]:
         checks += [
             _cuda("CUDA driver", _runtime.cuda_driver),
             _cuda("NVRTC", lambda: _runtime.cuda_compiler(library_folders())),
+            _cuda("cuBLASLt", lambda: _runtime.cuda_cublaslt(library_folders())),
+            _cuda("cuDNN", lambda: _runtime.cuda_cudnn(library_folders())),
         ]
     try:
         checks.append(Check("small program", _try(names[0])))

@@ -13,12 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from npusim.codegen import cache, nvrtc
+from npusim.codegen.choices import Choice, Choices, prepare_libraries, with_library
 from npusim.codegen.elementwise import generated_source
 from npusim.codegen.geometry import Geometry
 from npusim.codegen.image import Image, pack_image
 from npusim.codegen.launch import RULES
 from npusim.codegen.settled import settled_operands
 from npusim.codegen.source import kernel_source, orders_itself, stem_source
+from npusim.codegen.variants import variants
 from npusim.errors import UnsupportedOpError
 from npusim.ops.kernels import KERNELS
 from npusim.program.program import CompiledProgram, Kernel, Method
@@ -29,8 +31,14 @@ _OPTIONS = ("--std=c++20", "-default-device")
 _Key = tuple[str, bytes, int]  # stem, parameters, settled operands
 
 
-def generate(program: CompiledProgram, target: TargetConfig) -> CompiledProgram:
+def generate(
+    program: CompiledProgram, target: TargetConfig, tuned: Choices | None = None
+) -> CompiledProgram:
     """Returns the program with device code for every command, where the target needs that.
+
+    Args:
+        program: as assembled, or generated before.
+        tuned: measured choices; commands without one have the default.
 
     Raises:
         UnsupportedOpError: a command needs a kernel that the target has no source for.
@@ -39,6 +47,7 @@ def generate(program: CompiledProgram, target: TargetConfig) -> CompiledProgram:
     """
     if not target.arch:
         return program
+    program, choices = prepare_libraries(program, target, tuned or {})
     methods = (program.init, *program.methods)
     keys: dict[_Key, int] = {}
     for method in methods:
@@ -48,7 +57,11 @@ def generate(program: CompiledProgram, target: TargetConfig) -> CompiledProgram:
     compiler = nvrtc.load()
     compiler.require(target.arch)
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        images = list(pool.map(lambda key: _image(compiler, target.arch, *key), keys))
+        images = list(
+            pool.map(
+                lambda key: _image(compiler, target.arch, key, choices.get(key[:2], Choice())), keys
+            )
+        )
     kernels = tuple(
         Kernel(stem, KERNELS[stem].schema, image)
         for (stem, _, _), image in zip(keys, images, strict=True)
@@ -57,14 +70,17 @@ def generate(program: CompiledProgram, target: TargetConfig) -> CompiledProgram:
     return replace(program, kernels=kernels, init=init, methods=tuple(others))
 
 
-def specialise(stem: str, params: bytes, settled: int = 0) -> tuple[str, Geometry, tuple[str, ...]]:
+def specialise(
+    stem: str, params: bytes, settled: int = 0, variant: str = ""
+) -> tuple[str, Geometry, tuple[str, ...]]:
     """Returns a kernel's source, geometry and compiler options, without the architecture.
 
     Args:
         settled: a mask of `settled_operands`.
+        variant: a geometry of `variants`, instead of the rule's.
     """
     fields = KERNELS[stem].unpack(params)
-    geometry = RULES[stem](fields)
+    geometry = variants(stem, params)[variant] if variant else RULES[stem](fields)
     body = generated_source(stem, fields) or stem_source(stem)
     assert body is not None, stem
     macros = (f"-DNPUSIM_{name}={value}" for name, value in geometry.defines.items())
@@ -98,8 +114,9 @@ def _check_sources(program: CompiledProgram, target: TargetConfig, keys: Iterabl
         )
 
 
-def _image(compiler: nvrtc.Nvrtc, arch: str, stem: str, params: bytes, settled: int) -> bytes:
-    source, geometry, options = specialise(stem, params, settled)
+def _image(compiler: nvrtc.Nvrtc, arch: str, key: _Key, choice: Choice) -> bytes:
+    stem, params, settled = key
+    source, geometry, options = specialise(stem, params, settled, choice.variant)
     cubin = b""
     if geometry.launches:
         all_options = (f"--gpu-architecture={arch}", *options)
@@ -109,7 +126,8 @@ def _image(compiler: nvrtc.Nvrtc, arch: str, stem: str, params: bytes, settled: 
             stored, _ = compiler.compile(source, all_options, f"{stem}.cu")
             cache.write(name, stored)
         cubin = stored
-    return pack_image(Image(arch, geometry, cubin, source, options, dependent=True))
+    image = Image(arch, geometry, cubin, source, options, dependent=True)
+    return pack_image(with_library(image, stem, params, choice))
 
 
 def _renumbered(program: CompiledProgram, method: Method, keys: dict[_Key, int]) -> Method:

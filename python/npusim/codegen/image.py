@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from npusim.codegen.geometry import Geometry, Launch
 from npusim.errors import ProgramFormatError
@@ -28,6 +30,8 @@ class Image:
         options: what the source is compiled with, but for the architecture.
         dependent: every thread of every launch waits for the launch before (`await_operands` of
             kernels/cuda/launch_order.h), which may therefore still be running when it starts.
+        operands: how many of the command's the launches take; None: all of them.
+        library: what a library may compute in place of the launches (docs/npubin.md, "Libraries").
     """
 
     arch: str
@@ -36,12 +40,14 @@ class Image:
     source: str
     options: tuple[str, ...]
     dependent: bool = False
+    operands: int | None = None
+    library: Mapping[str, Any] | None = None
 
 
 def pack_image(image: Image) -> bytes:
     """Returns the bytes of an image."""
     source = zlib.compress(image.source.encode(), 9)
-    header = {
+    header: dict[str, Any] = {
         "arch": image.arch,
         "launches": [
             {"entry": x.entry, "grid": x.grid, "block": x.block, "shared": x.shared}
@@ -54,6 +60,10 @@ def pack_image(image: Image) -> bytes:
         "source": [len(image.cubin), len(source)],
         "options": image.options,
     }
+    if image.operands is not None:
+        header["operands"] = image.operands
+    if image.library is not None:
+        header["library"] = dict(image.library)
     text = json.dumps(header, separators=(",", ":")).encode()
     return MAGIC + _LENGTH.pack(len(text)) + text + image.cubin + source
 
@@ -82,6 +92,8 @@ def unpack_image(data: bytes) -> Image:
             zlib.decompress(_blob(blobs, header["source"])).decode(),
             tuple(header["options"]),
             header["dependent"],
+            header.get("operands"),
+            header.get("library"),
         )
     except (ValueError, KeyError, TypeError, struct.error, zlib.error) as error:
         raise ProgramFormatError(f"A CUDA kernel's image is malformed: {error}.") from error

@@ -53,6 +53,10 @@ class Executor:
         """Returns (kernel, node, source) of each command of a method, in order."""
         return self._program.commands(self._native.method_index(method or ""))
 
+    def implementations(self, method: str | None = None) -> list[str]:
+        """Returns the library, with its version, that computes each command; empty: a kernel."""
+        return self._native.implementations(self._native.method_index(method or ""))
+
     def run(
         self,
         inputs: Mapping[str, _runtime.DeviceBuffer],
@@ -129,11 +133,6 @@ class Executor:
         index, given, results = self._bind(inputs, method, outputs)
         return self._native.time_run(index, given, list(results.values()), weights, state)
 
-    def implementations(self, method: str | None = None) -> list[str]:
-        """Returns who computes each command of a method: a library with its version and plan, as
-        "cublaslt 13.1.0, plan 0", or nothing for a kernel of the program."""
-        return self._native.implementations(self._native.method_index(method or ""))
-
     def read_buffer(self, index: int, dtype: str = "uint8") -> Array | None:
         """Returns a copy of a program buffer as a flat array, or None if it is not bound.
 
@@ -148,6 +147,19 @@ class Executor:
         if data is None:
             return None
         return np.frombuffer(data, "uint16" if dtype == "bfloat16" else numpy_dtype(dtype))
+
+    def write_buffer(self, index: int, data: bytes) -> None:
+        """Replaces the first bytes of a program buffer, from within an observer: the commands
+        that follow read what is given here.
+
+        Args:
+            index: of `CompiledProgram.buffers`; a temporary, an output or a state.
+            data: no more than the buffer holds, as it is stored.
+
+        Raises:
+            ShapeError: the buffer is smaller, not bound, or not one that commands write.
+        """
+        self._native.write_buffer(index, data)
 
     def _bind(
         self,

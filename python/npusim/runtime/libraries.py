@@ -6,7 +6,12 @@ import sys
 from pathlib import Path
 
 # Folders of NVIDIA's wheels, below a folder of sys.path: since CUDA 13, and before.
-_NVIDIA = ("nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib")
+_NVIDIA = (
+    "nvidia/cu13/lib",
+    "nvidia/cuda_nvrtc/lib",
+    "nvidia/cublas/lib",
+    "nvidia/cudnn/lib",
+)
 
 
 def library_folders() -> list[str]:

@@ -35,6 +35,8 @@ class TargetConfig:
         stored_linears: linears of every dtype read their weights in rows, as a checkpoint has them;
             else those of 32 bits are packed into panels once.
         arch: what device code is generated for, such as "sm_90"; empty: the backend has its own.
+        libraries: which commands cuBLASLt and cuDNN compute where they are there: "auto", those
+            they were measured to be faster at; "all" they can; or "none".
         run_seconds: fixed time of calling a program, in seconds. This and the rates below are
             estimates, by which a partitioned model is cut (`npusim/partition/cost.py`).
         compute_rate: floating-point operations a second.
@@ -55,6 +57,7 @@ class TargetConfig:
     weight_quantization: str
     stored_linears: bool
     arch: str
+    libraries: str
     run_seconds: float
     compute_rate: float
     memory_rate: float

@@ -1,0 +1,61 @@
+"""`npusim tune`: a CUDA program with what computes each of its commands fastest on this GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+import npusim
+from npusim.cli.answer import Answer, Verb
+from npusim.cli.artifact import readable
+from npusim.cli.progress import progress
+from npusim.codegen.tuning import Tuning
+from npusim.tune import apply
+from npusim.tune import tune as measure
+
+
+@click.command(cls=Verb)
+@click.argument("program", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True)
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Take the choices of a tuning file instead of measuring; needs no GPU.",
+)
+@click.option(
+    "--save", type=click.Path(path_type=Path), metavar="FILE", help="Write a tuning file as well."
+)
+@click.option("--device", "ordinal", default=0, show_default=True, help="Which of several GPUs.")
+def tune(
+    program: Path, output: Path, source: Path | None, save: Path | None, ordinal: int
+) -> Answer:
+    """Choose kernels and library plans by measuring them, and write the tuned program.
+
+    Own kernels are tried in their geometries, and cuBLASLt and cuDNN where they are there. No
+    weights are needed. A tuned program runs everywhere: where a library is missing, own kernels
+    compute.
+    """
+    compiled = npusim.CompiledProgram.load(readable(program))
+    with progress("Tuning") as report:
+        if source is not None:
+            tuning = Tuning.load(readable(source))
+        else:
+            tuning = measure(compiled, npusim.Device("cuda", ordinal=ordinal), progress=report)
+        report("writing")
+        tuned = apply(compiled, tuning)
+        tuned.save(output)
+        if save is not None:
+            tuning.save(save)
+    commands = {(compiled.kernels[c.kernel].name, c.params) for m in compiled.methods
+                for c in m.commands}  # fmt: skip
+    chosen = tuning.for_commands(iter(commands))
+    counts: dict[str, int] = {}
+    for choice in chosen.values():
+        name = choice.library or choice.variant or "the default kernel"
+        counts[name] = counts.get(name, 0) + 1
+    lines = [f"{output}: {len(chosen)} distinct commands chosen by times on {tuning.device}"]
+    lines += [f"  {count} × {name}" for name, count in sorted(counts.items())]
+    return Answer({"output": str(output), "device": tuning.device, "choices": counts}, lines)
