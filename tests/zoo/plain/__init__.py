@@ -1,0 +1,1 @@
+"""Models of vision on plain PyTorch, written from their papers, small."""
