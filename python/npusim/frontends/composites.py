@@ -172,6 +172,30 @@ def _kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[
     return values.select(dim, k - 1), places.select(dim, k - 1)
 
 
+@written(aten.median.dim)
+def _median(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The lower of the middle elements, and a place that has it; NaN where there is one."""
+    size = x.shape[dim] if x.dim() else 1
+    values, places = _kthvalue(x, max(1, (size + 1) // 2), dim, True)
+    if x.is_floating_point():
+        unknown = torch.isnan(x)
+        values = torch.where(unknown.any(dim, True), float("nan"), values)
+        places = torch.where(
+            unknown.any(dim, True), unknown.to(torch.int64).argmax(dim, True), places
+        )
+    return (
+        (values, places) if keepdim or not x.dim() else (values.squeeze(dim), places.squeeze(dim))
+    )
+
+
+@written(aten.median.default)
+def _median_of_all(x: Tensor) -> Tensor:
+    """The lower of the middle elements."""
+    if not x.numel():
+        return NotImplemented
+    return _median(x.reshape(-1), 0)[0]
+
+
 @written(aten.searchsorted.Tensor)
 def _searchsorted(
     ordered: Tensor,

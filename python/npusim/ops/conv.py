@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.graph import Attr, Graph, Node, Value
 from npusim.ir.types import TensorType
 from npusim.ops.fused import NO_EPILOGUE, infer_conv, reference_conv
 from npusim.ops.linear import PANEL, epilogue, pack_b
@@ -169,7 +169,7 @@ def _as_npu_conv(node: Node, graph: Graph) -> Node:
     """Returns an aten convolution as npu.conv: one spelling of its many argument forms."""
     types = [None if i is None else graph.types[i] for i in node.inputs]
     assert types[0] is not None and types[1] is not None
-    rank = types[0].rank - 2
+    rank = types[1].rank - 2
     attrs = node.attrs
     transposed = bool(attrs.get("transposed", "transpose" in node.op))
     dilation = as_tuple(attrs.get("dilation", 1), rank)
@@ -203,17 +203,25 @@ def _padding(
 
 
 def _lower_aten_conv(node: Node, low: Lowering) -> None:
-    low_node = _as_npu_conv(node, low.graph)
-    _lower_conv(low_node, low)
+    conv = _as_npu_conv(node, low.graph)
+    x, weight = node.inputs[:2]
+    assert x is not None and weight is not None
+    if low.graph.types[x].rank == low.graph.types[weight].rank:
+        _lower_conv(conv, low)
+        return
+    kind = node.type  # an unbatched input is a batch of one
+    batched = Value(f"{node.name}.batched", TensorType(kind.dtype, (1, *kind.shape)))
+    operand = Value(f"{node.name}.operand", low.graph.types[x])
+    low.define(operand, low.view(x).unsqueeze(0))
+    _lower_conv(replace(conv, inputs=(operand.name, *conv.inputs[1:]), outputs=(batched,)), low)
+    low.define(node.output, low.view(batched.name).select(0, 0))
 
 
-def _needs_batch(node: Node, graph: Graph) -> str | None:
-    """Kernels compute float32 and narrower, over a batched input."""
-    x, w = (graph.types[i] for i in node.inputs[:2] if i is not None)
-    if x.dtype not in ("float32", "float16", "bfloat16"):
-        return f"convolution in {x.dtype}; supported are float32, float16, bfloat16"
-    if x.rank != w.rank:
-        return "an unbatched input; add a batch dimension"
+def _floats_only(node: Node, graph: Graph) -> str | None:
+    """Kernels compute float32 and narrower."""
+    dtype = graph.types[node.inputs[0]].dtype if node.inputs[0] else node.output.type.dtype
+    if dtype not in ("float32", "float16", "bfloat16"):
+        return f"convolution in {dtype}; supported are float32, float16, bfloat16"
     return None
 
 
@@ -223,7 +231,7 @@ register(
     OpDef(
         "npu.conv",
         lower=_lower_conv,
-        supports=_needs_batch,
+        supports=_floats_only,
         reference=reference_conv,
         infer=infer_conv,
     )
@@ -237,6 +245,7 @@ _CASES: dict[str, tuple[Case, ...]] = {
         Case(((1, 3, 12, 11), (8, 3, 7, 7), (8,)), {"stride": (2, 2), "padding": (3, 3)}),
         Case(((2, 16, 9, 8), (32, 16, 3, 3), None), {"padding": (1, 1)}),
         Case(((1, 40, 7, 7), (24, 40, 1, 1), (24,)), id="pointwise"),
+        Case(((3, 8, 7), (4, 3, 3, 3), (4,)), {"padding": (1, 1)}, "unbatched"),
         Case(((1, 12, 9, 9), (12, 1, 3, 3), (12,)), {"groups": 12, "padding": (1, 1)}, "depthwise"),
         Case(((1, 8, 9, 9), (12, 4, 3, 2), None), {"groups": 2, "dilation": (2, 1)}, "groups"),
     ),
@@ -266,7 +275,7 @@ for _name, _cases in _CASES.items():
             OpDef(
                 f"aten.{_name}.{_overload}",
                 lower=_lower_aten_conv,
-                supports=_needs_batch,
+                supports=_floats_only,
                 cases=_cases if _overload != "padding" else (_same(_cases[0]),),
                 dtypes=_FLOATS,
                 tolerance=4,
@@ -276,7 +285,7 @@ register(
     OpDef(
         "aten.convolution.default",
         lower=_lower_aten_conv,
-        supports=_needs_batch,
+        supports=_floats_only,
         cases=(
             Case(
                 ((1, 3, 8, 8), (4, 3, 3, 3), (4,)),

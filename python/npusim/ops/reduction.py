@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from npusim.ir.graph import Attr, Graph, Node
+import numpy as np
+
+from npusim.ir.graph import Graph, Node
 from npusim.ir.types import TensorType, dtype_code
 from npusim.ops.kernels import RANK
 from npusim.ops.normalization import middle
@@ -16,12 +19,18 @@ from npusim.program.view import View, collapse
 Lower = Callable[[Node, Lowering], None]
 
 SUM, MEAN, MAX, MIN, PROD, ANY, ALL, ARGMAX, ARGMIN, VAR, STD = range(11)
+_EMPTY_IS_NONE = ("aten.any.dims", "aten.all.dims")
 SUM_OF_SQUARES, L2, SUM_OF_ABSOLUTES, LOGSUMEXP = range(11, 15)
+SCAN_SUM, SCAN_PROD, SCAN_MAX, SCAN_MIN, SCAN_LOGSUMEXP = range(5)
 
 
-def _dims(value: Attr, rank: int) -> tuple[int, ...]:
-    """Returns the reduced dimensions; None and an empty list mean all of them."""
-    if value is None or value == ():
+def _dims(node: Node, rank: int) -> tuple[int, ...]:
+    """Returns the reduced dimensions; none given, or an empty list, mean all of them.
+
+    any and all over a list are the exception: over an empty one they reduce nothing.
+    """
+    value = node.attrs.get("dim")
+    if value is None or (value == () and node.op not in _EMPTY_IS_NONE):
         return tuple(range(rank))
     chosen = value if isinstance(value, tuple) else (value,)
     return tuple(d % rank for d in chosen if isinstance(d, int)) if rank else ()
@@ -63,7 +72,7 @@ def _reduce(op: int) -> Lower:
     def lower(node: Node, low: Lowering) -> None:
         x = low.inputs(node)[0]
         assert x is not None
-        dims = tuple(sorted(_dims(node.attrs.get("dim"), x.rank)))
+        dims = tuple(sorted(_dims(node, x.rank)))
         emit_reduce(low, x, low.result(node.output), dims, op, _correction(node))
 
     return lower
@@ -80,7 +89,7 @@ def _correction(node: Node) -> float:
 def _var_mean(node: Node, low: Lowering) -> None:
     x = low.inputs(node)[0]
     assert x is not None
-    dims = tuple(sorted(_dims(node.attrs.get("dim"), x.rank)))
+    dims = tuple(sorted(_dims(node, x.rank)))
     var, mean = node.outputs
     emit_reduce(low, x, low.result(var), dims, VAR, _correction(node))
     emit_reduce(low, x, low.result(mean), dims, MEAN)
@@ -92,7 +101,7 @@ def _extreme_with_index(value_op: int, index_op: int) -> Lower:
     def lower(node: Node, low: Lowering) -> None:
         x = low.inputs(node)[0]
         assert x is not None
-        dims = _dims(node.attrs["dim"], x.rank)
+        dims = _dims(node, x.rank)
         values, indices = node.outputs
         emit_reduce(low, x, low.result(values), dims, value_op)
         emit_reduce(low, x, low.result(indices), dims, index_op)
@@ -101,33 +110,47 @@ def _extreme_with_index(value_op: int, index_op: int) -> Lower:
 
 
 def _norm(node: Node, low: Lowering) -> None:
-    """p-norms for p = 1, 2, inf, -inf; the others are composed by decompositions."""
+    """p-norms: the sum of |x|^p, and of it the p-th root; p = 0 counts what is not zero."""
     x = low.inputs(node)[0]
     assert x is not None
     p = _order(node)
-    dims = tuple(sorted(_dims(node.attrs.get("dim"), x.rank)))
+    dims = tuple(sorted(_dims(node, x.rank)))
+    if node.type.dtype != x.dtype:
+        x = low.cast(x, node.type.dtype)
     y = low.result(node.output)
     if p in (1.0, 2.0):
         emit_reduce(low, x, y, dims, L2 if p == 2.0 else SUM_OF_ABSOLUTES)
-        return
-    from npusim.ops.pointwise_kernel import emit_program
-    from npusim.ops.scalar import ScalarBuilder
+    elif p in (math.inf, -math.inf):
+        emit_reduce(low, _mapped(low, x, "abs"), y, dims, MAX if p > 0 else MIN)
+    elif p == 0.0:
+        emit_reduce(low, _mapped(low, x, "ne", 0.0), y, dims, SUM)
+    else:
+        wide = TensorType("float64" if x.dtype == "float64" else "float32", y.shape)
+        total = low.temp(wide)
+        emit_reduce(low, _mapped(low, _mapped(low, x, "abs"), "pow", p), total, dims, SUM)
+        _map(low, total, y, "pow", 1 / p)
 
-    builder = ScalarBuilder("f")
-    builder.op("abs", "f", 0)
-    absolute = low.temp(TensorType(x.dtype, x.shape))
-    emit_program(low, builder.build(x.dtype), [x], absolute)
-    emit_reduce(low, absolute, y, dims, MAX if p > 0 else MIN)
+
+def _mapped(low: Lowering, x: View, opcode: str, number: float | None = None) -> View:
+    """Returns a scalar op of every element, in the dtype that x is computed in."""
+    y = low.temp(TensorType("float64" if x.dtype == "float64" else "float32", x.shape))
+    _map(low, x, y, opcode, number)
+    return y
+
+
+def _map(low: Lowering, x: View, y: View, opcode: str, number: float | None = None) -> None:
+    from npusim.ops.pointwise_kernel import emit_program
+    from npusim.ops.scalar import ScalarBuilder, compute_class
+
+    cls = compute_class(x.dtype)
+    builder = ScalarBuilder(cls)
+    builder.op(opcode, cls, 0, *(() if number is None else (("const", number),)))
+    emit_program(low, builder.build(y.dtype), [x], y)
 
 
 def _order(node: Node) -> float:
     p = node.attrs.get("ord", node.attrs.get("p", 2))
     return 2.0 if p is None else float(p)  # type: ignore[arg-type]
-
-
-def _norm_supported(node: Node, graph: Graph) -> str | None:
-    p = _order(node)
-    return None if p in (1.0, 2.0, float("inf"), float("-inf")) else f"norm of order {p}"
 
 
 def _scan(op: int) -> Lower:
@@ -144,6 +167,49 @@ def _scan(op: int) -> Lower:
         low.emit("scan", {**params, **codes(x_dtype=x.dtype, y_dtype=y.dtype)}, [x], [y])
 
     return lower
+
+
+def _running_extreme(op: int) -> Lower:
+    """cummax, cummin: the extreme so far, and the last place that had it; NaN is both."""
+
+    def lower(node: Node, low: Lowering) -> None:
+        from npusim.ops.pointwise_kernel import emit_program
+        from npusim.ops.scalar import ScalarBuilder, compute_class
+
+        x = low.inputs(node)[0]
+        assert x is not None
+        values, indices = node.outputs
+        x, best, (outer, size, inner) = middle(
+            low, x, replace(node, outputs=(values,)), _whole_dim(node)
+        )
+        places = low.temp(TensorType("int64", x.shape).with_order(x.order))
+        low.define(indices, places)
+        if not x.numel:
+            return
+        params: dict[str, Param] = {"outer": outer, "size": size, "inner": inner}
+        dtypes = codes(x_dtype=x.dtype, y_dtype=x.dtype)
+        low.emit("scan", {**params, "op": op, **dtypes}, [x], [best])
+        line = low.constant(np.arange(size, dtype=np.int64), "int64")
+        shape = [size if d == _whole_dim(node) % max(x.rank, 1) else 1 for d in range(x.rank)]
+        line = (line.reshape(tuple(shape)) or line).expand(x.shape)
+        cls = compute_class(x.dtype)
+        builder = ScalarBuilder((cls, cls, "i"))
+        found = builder.op("eq", cls, 0, 1)
+        if cls != "i":
+            found = builder.op("logical_or", "i", found, builder.op("isnan", cls, 0))
+        builder.op("where", "i", found, 2, ("const", 0))
+        hits = low.temp(TensorType("int64", x.shape).with_order(x.order))
+        emit_program(low, builder.build("int64"), [x, best, line], hits)
+        dtypes = codes(x_dtype="int64", y_dtype="int64")
+        low.emit("scan", {**params, "op": SCAN_MAX, **dtypes}, [hits], [places])
+
+    return lower
+
+
+def _whole_dim(node: Node) -> int:
+    dim = node.attrs["dim"]
+    assert isinstance(dim, int)
+    return dim
 
 
 def _emit_sort(low: Lowering, x: View, dim: int, k: int, descending: bool) -> tuple[View, View]:
@@ -226,18 +292,26 @@ _op("prod.dim_int", _reduce(PROD), *_ALONG)
 for _op_code, _name in ((ANY, "any"), (ALL, "all")):
     _op(f"{_name}.default", _reduce(_op_code), *_WHOLE, dtypes=("float32", "int64", "bool"))
     _op(f"{_name}.dim", _reduce(_op_code), *_ALONG, dtypes=("float32", "int64", "bool"))
-    _op(f"{_name}.dims", _reduce(_op_code), *_DIMS[:2], dtypes=("float32", "bool"))
+    _op(f"{_name}.dims", _reduce(_op_code), *_DIMS[:2], Case(_X, {"dim": ()}, "none"),
+        dtypes=("float32", "bool"))  # fmt: skip
 for _op_code, _name in ((VAR, "var"), (STD, "std")):
     _op(f"{_name}.correction", _reduce(_op_code), *_DIMS,
         Case(_X, {"dim": (1,), "correction": 0}))  # fmt: skip
     _op(f"{_name}.dim", _reduce(_op_code), Case(_X, {"dim": (1,), "unbiased": False}))
 _op("var_mean.correction", _var_mean, Case(_X, {"dim": (1,), "correction": 0, "keepdim": True}))
 _op("logsumexp.default", _reduce(LOGSUMEXP), *_DIMS[:3])
-_op("linalg_vector_norm.default", _norm, *(Case(_X, {"ord": p, "dim": (1,)}) for p in (1, 2)),
-    supports=_norm_supported)  # fmt: skip
-_op("norm.ScalarOpt_dim", _norm, Case(_X, {"p": 2, "dim": (1,)}), supports=_norm_supported)
-_op("cumsum.default", _scan(0), *_ALONG[:1], Case(_X, {"dim": -1}), dtypes=_NUMBERS)
-_op("cumprod.default", _scan(1), *_ALONG[:1])
+_op(
+    "linalg_vector_norm.default",
+    _norm,
+    *(Case(_X, {"ord": p, "dim": (1,)}) for p in (0, 1, 2, 3, -1.5, math.inf, -math.inf)),
+)
+_op("norm.ScalarOpt_dim", _norm, Case(_X, {"p": 2, "dim": (1,)}))
+_op("cumsum.default", _scan(SCAN_SUM), *_ALONG[:1], Case(_X, {"dim": -1}), dtypes=_NUMBERS)
+_op("cumprod.default", _scan(SCAN_PROD), *_ALONG[:1], dtypes=_NUMBERS)
+_op("logcumsumexp.default", _scan(SCAN_LOGSUMEXP), *_ALONG[:1])
+for _name, _op_code in (("cummax", SCAN_MAX), ("cummin", SCAN_MIN)):
+    _op(f"{_name}.default", _running_extreme(_op_code), *_ALONG[:1],
+        Case(((7,),), {"dim": 0}), Case(((),), {"dim": 0}, "scalar"), dtypes=_NUMBERS)  # fmt: skip
 _op("sort.default", _sort, Case(_X, {"dim": 1, "descending": True}), Case(_X), dtypes=_NUMBERS)
 _op("sort.stable", _sort, Case(_X, {"stable": True, "dim": 0}))
 _op("argsort.default", _sort, Case(_X, {"dim": 1}))

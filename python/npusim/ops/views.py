@@ -116,13 +116,15 @@ def _split(node: Node, low: Lowering) -> None:
 
 
 def _diagonal(node: Node, low: Lowering) -> None:
-    x = _first(node, low)
+    low.define(node.output, _diagonal_view(node, _first(node, low), node.type.shape[-1]))
+
+
+def _diagonal_view(node: Node, x: View, size: int) -> View:
     offset = node.attrs.get("offset", 0)
     assert isinstance(offset, int)
     a, b = (_dim(node.attrs.get(k, d), x.rank) for k, d in (("dim1", 0), ("dim2", 1)))
     start = offset * x.strides[b] if offset >= 0 else -offset * x.strides[a]
-    size = node.type.shape[-1]
-    low.define(node.output, x.diagonal_of(a, b, size, start * x.element_size if size else 0))
+    return x.diagonal_of(a, b, size, start * x.element_size if size else 0)
 
 
 def _unfold(node: Node, low: Lowering) -> None:
@@ -161,6 +163,18 @@ def _as_strided_supported(node: Node, graph: Graph) -> str | None:
         first, last = first + min(0, (count - 1) * step), last + max(0, (count - 1) * step)
     inside = 0 in size or (first >= 0 and last < graph.types[node.inputs[0]].numel)
     return None if inside else "strides that lead out of the operand"
+
+
+def _as_strided_scatter(node: Node, low: Lowering) -> None:
+    """The first operand with the second at the places that as_strided would show."""
+    x, src = low.inputs(node)
+    assert x is not None and src is not None
+    y = low.dense(low.updated(node.output, x))
+    offset, stride = node.attrs.get("storage_offset") or 0, node.attrs["stride"]
+    assert isinstance(offset, int) and isinstance(stride, tuple)
+    start = y.offset + offset * y.element_size
+    part = replace(y, offset=start, shape=src.shape, strides=stride)  # type: ignore[arg-type]
+    low.copy(low.cast(src, y.dtype), part)
 
 
 def _identity(node: Node, low: Lowering) -> None:
@@ -344,6 +358,13 @@ def _select_scatter(node: Node, low: Lowering) -> None:
     low.copy(low.cast(src, y.dtype), y.select(dim, index))
 
 
+def _diagonal_scatter(node: Node, low: Lowering) -> None:
+    x, src = low.inputs(node)
+    assert x is not None and src is not None
+    y = low.updated(node.output, x)
+    low.copy(low.cast(src, y.dtype), _diagonal_view(node, y, src.shape[-1]))
+
+
 def _pixel_shuffle(node: Node, low: Lowering) -> None:
     x = _first(node, low)
     r = node.attrs["upscale_factor"]
@@ -416,9 +437,13 @@ _op("chunk.default", _split, Case(((2, 7),), {"chunks": 3, "dim": -1}))
 _op("unbind.int", _split, Case(_X, {"dim": 1}))
 _op("diagonal.default", _diagonal, Case(((4, 5),), {"offset": 1}))
 _op("unfold.default", _unfold, Case(((2, 9),), {"dimension": 1, "size": 3, "step": 2}))
-_op("as_strided.default", _as_strided,
-    Case(((4, 5),), {"size": (2, 3, 2), "stride": (3, 1, 2), "storage_offset": 1}, "overlapping"),
-    Case(((4, 5),), {"size": (5, 4), "stride": (1, 5)}, "transposed"),
+for _name in ("as_strided.default", "as_strided_copy.default"):
+    _op(_name, _as_strided,
+        Case(((4, 5),), {"size": (2, 3, 2), "stride": (3, 1, 2), "storage_offset": 1}, "overlap"),
+        Case(((4, 5),), {"size": (5, 4), "stride": (1, 5)}, "transposed"),
+        supports=_as_strided_supported)  # fmt: skip
+_op("as_strided_scatter.default", _as_strided_scatter,
+    Case(((4, 5), (2, 3)), {"size": (2, 3), "stride": (7, 2), "storage_offset": 1}),
     supports=_as_strided_supported)  # fmt: skip
 for _name in ("alias.default", "clone.default", "contiguous.default", "detach.default"):
     _op(_name, _identity, Case(_X))
@@ -443,6 +468,7 @@ _op("copy.default", _copy, Case(((2, 3, 4), (3, 1))))
 _op("slice_scatter.default", _slice_scatter,
     Case(((4, 5), (2, 5)), {"dim": 0, "start": 1, "end": 3}))  # fmt: skip
 _op("select_scatter.default", _select_scatter, Case(((4, 5), (4,)), {"dim": 1, "index": 2}))
+_op("diagonal_scatter.default", _diagonal_scatter, Case(((4, 5), (4,)), {"offset": 1}))
 _op("pixel_shuffle.default", _pixel_shuffle, Case(((1, 8, 3, 4),), {"upscale_factor": 2}))
 _op("pixel_unshuffle.default", _pixel_unshuffle, Case(((1, 2, 6, 4),), {"downscale_factor": 2}))
 _op("channel_shuffle.default", _channel_shuffle, Case(((2, 6, 3, 4),), {"groups": 3}))
