@@ -1,5 +1,6 @@
 #include "cpp/python/dlpack.h"
 
+#include <algorithm>
 #include <string>
 
 #include "cpp/runtime/borrowed_memory.h"
@@ -73,10 +74,10 @@ struct Exported {
 };
 
 bool is_dense(const DlTensor& tensor) {
-  if (tensor.strides == nullptr) return true;
+  const int64_t* end = tensor.shape + tensor.ndim;
+  if (tensor.strides == nullptr || std::find(tensor.shape, end, 0) != end) return true;
   int64_t step = 1;
   for (int32_t i = tensor.ndim - 1; i >= 0; --i) {
-    if (tensor.shape[i] == 0) return true;
     if (tensor.shape[i] != 1 && tensor.strides[i] != step) return false;
     step *= tensor.shape[i];
   }

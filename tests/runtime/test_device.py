@@ -135,6 +135,12 @@ def test_dlpack_with_torch(device: npusim.Device) -> None:
     assert (buffer.to_numpy() == [0, 1, 2, 3]).all()
 
 
+def test_dlpack_of_an_empty_tensor_may_have_any_strides(device: npusim.Device) -> None:
+    torch = pytest.importorskip("torch")
+    buffer = DeviceBuffer.from_dlpack(torch.ones(0, 3).as_strided((0, 3), (1, 7)), device)
+    assert buffer.shape == (0, 3)
+
+
 def test_dlpack_refusals(device: npusim.Device) -> None:
     torch = pytest.importorskip("torch")
     for tensor, words in [
