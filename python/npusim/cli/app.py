@@ -10,7 +10,23 @@ from collections.abc import Sequence
 import click
 
 from npusim import __version__
-from npusim.cli import bench, compile, demo, doctor, extract, generate, info, run, verify, view
+from npusim.cli import (
+    bench,
+    check,
+    compile,
+    demo,
+    doctor,
+    extract,
+    generate,
+    info,
+    profile,
+    reduce,
+    reproduce,
+    run,
+    tune,
+    verify,
+    view,
+)
 from npusim.cli.answer import NO, answer_of, refuse, show
 
 
@@ -25,13 +41,18 @@ def npusim() -> None:
 
 for _verb in (
     extract.extract,
+    check.check,
     compile.compile_model,
+    tune.tune,
     info.info,
     view.view,
     run.run,
     generate.generate,
     verify.verify,
+    reduce.reduce,
+    reproduce.reproduce,
     bench.bench,
+    profile.profile,
     doctor.doctor,
     demo.demo,
 ):

@@ -123,7 +123,8 @@ def _fixed_results(graph: Graph, at: Cut) -> tuple[tuple[str, ...], tuple[str, .
     plain: list[str] = []
     for name in dict.fromkeys(o.value for o in (*graph.outputs, *graph.updates)):
         node = graph.producers.get(name)
-        fixed = node is not None and node.name in at.fixed and node.name not in at.load
+        made = node is not None and node.name in at.load  # and given by what runs there
+        fixed = node is not None and node.name in at.fixed and not made
         if fixed or name in stored:
             chosen = strange if graph.types[name].dtype in HOST_DTYPES else plain
             chosen.append(name)

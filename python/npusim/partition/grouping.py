@@ -27,11 +27,13 @@ class Cut:
     Attributes:
         fixed: the nodes that give the same at every call: they depend on weights and constants.
         load: what PyTorch computes once, when the weights are loaded.
+        shared: those of `load` that programs compute for themselves as well.
         rounds: what runs at each call, in order: whether natively, and the nodes.
     """
 
     fixed: frozenset[str]
     load: tuple[str, ...]
+    shared: frozenset[str]
     rounds: tuple[tuple[bool, tuple[str, ...]], ...]
 
 
@@ -49,7 +51,9 @@ def cut(graph: Graph, native: Mapping[str, bool], random: Collection[str] = ()) 
         (_rounds(running, producers, native, first) for first in (True, False)),
         key=lambda groups: len(groups),
     )
-    return Cut(fixed, _load(graph, native, fixed), rounds)
+    forced = _forced(graph, native, fixed)
+    load = _load(graph, native, fixed, forced)
+    return Cut(fixed, load, frozenset(load) - forced, rounds)
 
 
 def check_cut(graph: Graph, at: Cut) -> None:
@@ -62,7 +66,7 @@ def check_cut(graph: Graph, at: Cut) -> None:
     load = set(at.load)
     if sorted((*at.fixed, *running)) != sorted(graph.positions):
         raise GraphError("the groups do not hold every node once.")
-    if not load <= at.fixed or len(load) != len(at.load):
+    if not at.shared <= load <= at.fixed or len(load) != len(at.load):
         raise GraphError("what is computed at load depends on more than weights.")
     stored = {w.name for w in graph.weights} | {c.name for c in graph.constants}
     number = {name: i for i, (_, names) in enumerate(at.rounds) for name in names}
@@ -84,7 +88,7 @@ def with_fixed(graph: Graph, names: Collection[str], values: Collection[str], at
     Args:
         names: the group.
         values: fixed values that it gives besides.
-        at: the cut; what PyTorch computes at load is read from there instead.
+        at: the cut; what only PyTorch computes at load is read from there instead.
     """
     wanted = set(names)
     position = graph.positions
@@ -92,7 +96,9 @@ def with_fixed(graph: Graph, names: Collection[str], values: Collection[str], at
     pending += values
     while pending:
         node = graph.producers.get(pending.pop())
-        if node is None or node.name in wanted or node.name in at.load:
+        if node is None or node.name in wanted:
+            continue
+        if node.name in at.load and node.name not in at.shared:
             continue
         if node.name in at.fixed:
             wanted.add(node.name)
@@ -110,15 +116,21 @@ def _fixed(graph: Graph, random: Collection[str]) -> frozenset[str]:
     return frozenset(fixed)
 
 
-def _load(graph: Graph, native: Mapping[str, bool], fixed: frozenset[str]) -> tuple[str, ...]:
-    """Returns the static nodes that PyTorch has to compute, or whose results PyTorch reads."""
-    load: set[str] = set()
+def _forced(graph: Graph, native: Mapping[str, bool], fixed: frozenset[str]) -> set[str]:
+    """Returns the fixed nodes that PyTorch has to compute: no program can, or what they read."""
     forced: set[str] = set()
     for node in graph.nodes:
         if node.name in fixed and (not native[node.name] or _reads(node, forced, graph)):
             forced.add(node.name)
+    return forced
+
+
+def _load(
+    graph: Graph, native: Mapping[str, bool], fixed: frozenset[str], forced: set[str]
+) -> tuple[str, ...]:
+    """Returns the fixed nodes that PyTorch has to compute, or whose results PyTorch reads."""
     readers = [n for n in graph.nodes if not native[n.name] or n.name in forced]
-    load.update(forced)
+    load = set(forced)
     while readers:
         node = readers.pop()
         for value in node.inputs:

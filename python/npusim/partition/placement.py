@@ -55,7 +55,8 @@ def place(
     work = {node.name: work_of(node, graph) for node in graph.nodes}
     random = _random(graph, chosen)
     native = {name: verdict.is_native for name, verdict in chosen.items()}
-    if not all(native.values()):
+    runnable = all(verdict.status != UNSUPPORTED for verdict in chosen.values())
+    if runnable and not all(native.values()):
         ops = {node.name: node.op for node in graph.nodes}
         movable = {n: n not in pins and host_refusal(op) is None for n, op in ops.items()}
         worth = _Worth(graph, native, work, costs)
@@ -199,13 +200,19 @@ class _Worth:
 
 
 def _mark_load(graph: Graph, chosen: dict[str, Verdict], result: Cut) -> None:
-    """Says of nodes that could be native why PyTorch computes them at load."""
-    read_natively = set(result.load)
-    for node in graph.nodes:
-        if node.name not in read_natively or not chosen[node.name].is_native:
+    """Says of nodes that could be native, and that no program computes, that PyTorch does at load.
+
+    A program has copies of the shared ones that it reads, itself or through other copies.
+    """
+    load, copied = set(result.load), set[str]()
+    for node in reversed(graph.nodes):
+        if node.name not in load or not chosen[node.name].is_native:
             continue
-        users = (u for v in node.outputs for u in graph.users[v.name])
-        if not any(chosen[u.name].is_native and u.name not in result.load for u in users):
+        users = {u.name for v in node.outputs for u in graph.users[v.name]}
+        running = any(chosen[u].is_native and u not in load for u in users)
+        if node.name in result.shared and (running or users & copied):
+            copied.add(node.name)
+        else:
             chosen[node.name] = kept_off(node, "neighbours", "only PyTorch reads its result")
 
 

@@ -92,6 +92,7 @@ def write_plan(plan: PartitionPlan) -> bytes:
         "graph": graph_to_json(plan.graph),
         "fixed": [n.name for n in plan.graph.nodes if n.name in plan.cut.fixed],
         "load": list(plan.cut.load),
+        "shared": [name for name in plan.cut.load if name in plan.cut.shared],
         "rounds": [{"native": native, "nodes": list(names)} for native, names in plan.cut.rounds],
         "verdicts": {n: [v.status, v.constraint, v.reason] for n, v in plan.verdicts.items()},
     }
@@ -114,7 +115,8 @@ def read_plan(data: bytes | bytearray | memoryview) -> PartitionPlan:
     try:
         tree = _Manifest(parse_json(bytes(manifest.data)), manifest)
         graph = graph_from_json(tree.mapping("graph"))
-        cut = Cut(frozenset(tree.names("fixed")), tree.names("load"), tree.rounds())
+        fixed, shared = frozenset(tree.names("fixed")), frozenset(tree.names("shared"))
+        cut = Cut(fixed, tree.names("load"), shared, tree.rounds())
         check_cut(graph, cut)
         partitions = build_partitions(graph, cut)
         check_order(graph, partitions)
