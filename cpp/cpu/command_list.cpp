@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/place.h"
@@ -159,6 +160,7 @@ void CpuCommandList::reserve_scratch() {
   }
   scratch_stride_ = (most + 63) / 64 * 64;
   if (most > 0) scratch_ = std::make_unique<HostMemory>(scratch_stride_ * pool_->workers());
+  latest_.resize(static_cast<size_t>(pool_->workers()));
 }
 
 void CpuCommandList::group_steps() {
@@ -195,15 +197,19 @@ void CpuCommandList::run_unit(size_t index, int unit, int worker) noexcept {
   Reporter reporter(fault_, index);
   const int64_t begin = unit * launch.chunk;
   std::byte* scratch = scratch_ ? scratch_->data() + worker * scratch_stride_ : nullptr;
+  const uint64_t run = submissions_ * launches_.size() + index;
+  const uint64_t before = std::exchange(latest_[static_cast<size_t>(worker)].run, run);
   launch.kernel->run({.params = launch.params,
                       .operands = operands_.data() + launch.first_operand,
                       .begin = begin,
                       .end = std::min(begin + launch.chunk, launch.tasks),
                       .scratch = scratch,
-                      .failure = &reporter});
+                      .failure = &reporter,
+                      .first = before != run});
 }
 
 void CpuCommandList::submit() {
+  ++submissions_;
   pool_->run(*job_);
   if (fault_.seen.load()) throw_fault();
 }
@@ -217,6 +223,7 @@ void CpuCommandList::submit_observed(const std::function<void(size_t)>& after) {
     const auto& single = *static_cast<const Single*>(context);
     single.list->run_unit(single.launch, unit, worker);
   };
+  ++submissions_;
   for (size_t i = 0; i < launches_.size(); ++i) {
     Single single{this, i};
     ThreadPool::Job job(*pool_, {launches_[i].units}, run, &single);

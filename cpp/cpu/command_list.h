@@ -53,6 +53,10 @@ class CpuCommandList final : public CommandList {
     const char* what = nullptr;
     int64_t value = 0, limit = 0;
   };
+  // The run of a launch that a worker's scratch is from. A cache line of its own.
+  struct alignas(64) Latest {
+    uint64_t run = 0;
+  };
   class Reporter;
 
   std::vector<const KernelEntry*> resolve_kernels(const Isa& isa) const;
@@ -75,6 +79,8 @@ class CpuCommandList final : public CommandList {
   std::vector<std::byte*> bound_;  // by buffer
   std::unique_ptr<HostMemory> scratch_;
   int64_t scratch_stride_ = 0;  // bytes a worker
+  std::vector<Latest> latest_;  // by worker
+  uint64_t submissions_ = 0;
   Fault fault_;
   std::vector<Step> steps_;
   std::unique_ptr<ThreadPool::Job> job_;  // last: its destructor waits for the workers

@@ -36,6 +36,7 @@ struct KernelCall {
   int64_t begin, end;
   void* scratch;  // scratch(params) bytes, 64-byte aligned, private to this worker
   Failure* failure;
+  bool first = true;  // else scratch is what an earlier call of the same run of this command left
 };
 
 // What is known of a command at load. `check` must prove from it that no task can touch memory

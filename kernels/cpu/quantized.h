@@ -74,6 +74,13 @@ struct QuantizedRow {
     scales = reinterpret_cast<const float16*>(base + layout.scales) + row * layout.groups;
     zeros = reinterpret_cast<const uint8_t*>(base + layout.zeros) + row * layout.groups;
   }
+  // To the row below.
+  void advance(const QuantizedLayout& layout) {
+    codes += layout.codes;
+    ++scale;
+    scales += layout.groups;
+    zeros += layout.groups;
+  }
 };
 
 }  // namespace npusim::cpu::NPUSIM_ISA

@@ -14,16 +14,22 @@ namespace npusim::cpu::NPUSIM_ISA {
 inline constexpr int kDotBatch = 4;    // rows of x that share the unpacking of a code
 inline constexpr int kDotColumns = 4;  // rows of a weight that share the loading of x
 
-// R rows of x from `row` on by rows w[0 … kDotColumns); sums[r * kDotColumns + c] is a vector whose
-// lanes add up to the product. Meanwhile what lies `ahead` bytes behind the codes is brought near.
+inline constexpr int kSumRun = kLanes / kDotColumns;
+
+// R rows of x from `row` on by rows w[0 … kDotColumns); sums[r * kLanes + c * kSumRun] is a vector
+// whose lanes add up to the product. Meanwhile what lies `ahead` bytes behind the codes is brought
+// near.
 struct QuantizedTile {
   const QuantizedRow* w;
   const QuantizedRows& x;
   int64_t row;
   int64_t ahead;
-  float* products;  // scratch: kDotBatch * kDotColumns rows of x.group_stride, and a vector
   Vec* sums;
 };
+
+inline Vec& sum_of(const QuantizedTile& tile, int i) {
+  return tile.sums[i / kDotColumns * kLanes + i % kDotColumns * kSumRun];
+}
 
 inline SVec widen_codes(const std::byte* p) {
   using Bytes = VectorOf<int8_t, kPairLanes>;
@@ -32,22 +38,17 @@ inline SVec widen_codes(const std::byte* p) {
 inline BVec load_words(const std::byte* p) {
   return *reinterpret_cast<const VectorOf<uint16_t, kPairLanes>::unaligned*>(p);
 }
-inline SVec nibbles(BVec words, int shift) {
-  return reinterpret_cast<SVec>((words >> shift) & 15);
+inline SVec nibbles(BVec words, int which) {
+  return reinterpret_cast<SVec>(which == 3 ? words >> 12 : words >> 4 * which & 15);
 }
 
-// Lane i is p[i / N]; reads kLanes floats.
-template <int N, int... I>
-inline Vec repeat_each(const float* p, std::integer_sequence<int, I...>) {
-  const Vec v = load(p);
-  return shuffle(v, v, std::integer_sequence<int, (I / N)...>{});
-}
+// Lane i is lane lanes[i] / N of v; `first` is lanes[0] / N, and each follows the one before.
 template <int N>
-inline Vec repeat_each(const float* p) {
+inline Vec repeat_each(Vec v, UVec lanes, int64_t first) {
   if constexpr (N >= kLanes) {
-    return broadcast(*p);
+    return broadcast(v[first]);
   } else {
-    return repeat_each<N>(p, std::make_integer_sequence<int, kLanes>{});
+    return pick(v, reinterpret_cast<IVec>(lanes / N));
   }
 }
 
@@ -86,74 +87,83 @@ inline void dot_int8(const QuantizedTile& tile) {
     }
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < R * C; ++i) tile.sums[i] = total[i] * *tile.w[i % C].scale;
+  for (int i = 0; i < R * C; ++i) sum_of(tile, i) = total[i] * *tile.w[i % C].scale;
 }
 
-// Scales of x times scales of row c, by group; and what the zero points take from the sums.
+// Of kLanes groups from g on: the scales of R rows of x times those of a row of W. What the zero
+// points take is taken from `total`.
 template <int R, bool Zeros>
-inline void multiply_scales(const QuantizedTile& tile, int c) {
-  const QuantizedRow& w = tile.w[c];
-  const QuantizedRows& x = tile.x;
-  Vec taken[R] = {};
-  for (int64_t g = 0; g < x.groups; g += kLanes) {
-    Vec scale = load(w.scales + g);  // what lies beyond the row must count for nothing, NaN or not
-    if (x.groups - g < kLanes) scale = first_lanes(scale, x.groups - g, 0);
-    Vec zero{};
-    if constexpr (Zeros) {
-      using Bytes = VectorOf<uint8_t, kLanes>;
-      const auto bytes = *reinterpret_cast<const Bytes::unaligned*>(w.zeros + g);
-      zero = __builtin_convertvector(__builtin_convertvector(bytes, IVec), Vec);
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-      const int64_t at = (tile.row + r) * x.group_stride + g;
-      const Vec product = scale * load(x.scales + at), offset = load(x.offsets + at);
-      store(tile.products + (r * kDotColumns + c) * x.group_stride + g, product);
-      taken[r] += product * (Zeros ? zero * offset : offset);
-    }
+inline void multiply_scales(const QuantizedRow& w, const QuantizedRows& x, int64_t row, int64_t g,
+                            Vec* products, Vec* total) {
+  Vec scale = load(w.scales + g);  // what lies beyond the row must count for nothing, NaN or not
+  if (x.groups - g < kLanes) scale = first_lanes(scale, x.groups - g, 0);
+  Vec zero{};
+  if constexpr (Zeros) {
+    using Bytes = VectorOf<uint8_t, kLanes>;
+    const auto bytes = *reinterpret_cast<const Bytes::unaligned*>(w.zeros + g);
+    zero = __builtin_convertvector(__builtin_convertvector(bytes, IVec), Vec);
   }
 #pragma GCC unroll 4
-  for (int r = 0; r < R; ++r) tile.sums[r * kDotColumns + c] = -taken[r];
+  for (int r = 0; r < R; ++r) {
+    const int64_t at = (row + r) * x.group_stride + g;
+    const Vec offset = load(x.offsets + at);
+    products[r * kDotColumns] = scale * load(x.scales + at);
+    total[r * kDotColumns] -= products[r * kDotColumns] * (Zeros ? zero * offset : offset);
+  }
 }
 
 template <int R, int Group, bool Zeros>
 inline void dot_int4(const QuantizedTile& tile) {
   constexpr int C = kDotColumns;
-  constexpr int kElements = 4 * kPairLanes;  // of a vector of words
-  constexpr int kLanesOfGroup = Group / 8;   // of a sum of four dot products
-  const QuantizedRows& x = tile.x;
-  const int16_t* codes = x.codes + tile.row * x.k;
-  const std::byte* w[C];
-#pragma GCC unroll 4
-  for (int c = 0; c < C; ++c) {
-    multiply_scales<R, Zeros>(tile, c);
-    w[c] = tile.w[c].codes;
-  }
-  Vec total[R * C];
-#pragma GCC unroll 16
-  for (int i = 0; i < R * C; ++i) total[i] = tile.sums[i];
-  for (int64_t k = 0; k < x.k; k += kElements) {
-    const float* products = tile.products + k / Group;
+  constexpr int64_t kElements = 4 * kPairLanes;   // of a vector of words
+  constexpr int kLanesOfGroup = Group / 8;        // of a sum of four dot products
+  constexpr int T = R == 1 ? C : R == 2 ? 2 : 1;  // rows of W that take turns: dots wait for dots
+  const QuantizedRows x = tile.x;
+  const int64_t row = tile.row, ahead = tile.ahead;
+  const int16_t* codes = x.codes + row * x.k;
+  const QuantizedRow w[C] = {tile.w[0], tile.w[1], tile.w[2], tile.w[3]};
+  Vec total[R * C] = {};
+  for (int64_t g = 0; g < x.groups; g += kLanes) {
+    Vec products[R * C];
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
-      if (k % kCodeBlock == 0) __builtin_prefetch(w[c] + k / 2 + tile.ahead, 0, 2);
-      const BVec words = in_register(load_words(w[c] + k / 2));
-      const SVec parts[4] = {nibbles(words, 0), nibbles(words, 4), nibbles(words, 8),
-                             reinterpret_cast<SVec>(words >> 12)};
+      multiply_scales<R, Zeros>(w[c], x, row, g, products + c, total + c);
+    }
+    const int64_t end = std::min(x.k, (g + kLanes) * Group);
+    UVec lanes = reinterpret_cast<UVec>(lane_index());  // of all sums of these groups
+    for (int64_t k = g * Group; k < end; k += kElements, lanes += kLanes) {
 #pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) {
-        IVec acc{};
+      for (int c = 0; c < C; c += T) {
+        BVec words[T];
+        IVec acc[R * T] = {};
+#pragma GCC unroll 4
+        for (int t = 0; t < T; ++t) {
+          if (k % kCodeBlock == 0) __builtin_prefetch(w[c + t].codes + k / 2 + ahead, 0, 2);
+          words[t] = in_register(load_words(w[c + t].codes + k / 2));
+        }
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) {
-          acc = dot_pairs(acc, parts[i], load_pairs(codes + r * x.k + k + i * kPairLanes));
+#pragma GCC unroll 4
+          for (int t = 0; t < T; ++t) {
+            const SVec part = nibbles(words[t], i);
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r) {
+              const SVec from = load_pairs(codes + r * x.k + k + i * kPairLanes);
+              acc[r * T + t] = dot_pairs(acc[r * T + t], part, from);
+            }
+          }
         }
-        total[r * C + c] += __builtin_convertvector(acc, Vec) *
-                            repeat_each<kLanesOfGroup>(products + (r * C + c) * x.group_stride);
+#pragma GCC unroll 16
+        for (int i = 0; i < R * T; ++i) {
+          const int to = i / T * C + c + i % T;
+          total[to] += __builtin_convertvector(acc[i], Vec) *
+                       repeat_each<kLanesOfGroup>(products[to], lanes, k / Group - g);
+        }
       }
     }
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < R * C; ++i) tile.sums[i] = total[i];
+  for (int i = 0; i < R * C; ++i) sum_of(tile, i) = total[i];
 }
 
 template <int R>

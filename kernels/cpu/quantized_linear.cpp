@@ -13,12 +13,12 @@ namespace {
 
 using Params = abi::QuantizedLinearParams;
 
-constexpr int64_t kTaskBytes = int64_t{1} << 18;  // of codes: x is quantized again for each task
+constexpr int64_t kTaskBytes = int64_t{1} << 18;  // of codes, of one part: long streams
 constexpr int64_t kTaskColumns = 1024;
-constexpr int64_t kLeastColumns = 96;  // rows of W that are worth quantizing a long row of x for
+constexpr int64_t kLeastColumns = 96;
 constexpr int64_t kManyColumns = 32;   // of a task of many rows: rows of W that are decoded at once
 constexpr int64_t kBlockK = 1536;      // columns of K that are decoded at once
-constexpr int64_t kFetchAhead = int64_t{1} << 15;  // bytes, at least: whole tiles
+constexpr int64_t kFetchAhead = 2048;  // bytes of a stream of codes
 
 QuantizedLayout layout_of(const Params& p, int64_t rows) {
   return {p.format, rows, p.k, p.group};
@@ -32,11 +32,13 @@ bool in_bfloat16(const Params& p) {
   return kDotsBfloat16 && p.x_dtype == static_cast<int32_t>(abi::DType::kBfloat16);
 }
 
-// Columns of a task: whole vectors.
+// Columns of a task: whole vectors. Few rows: in eighths of the whole, so that they can be shared.
 int64_t columns_per_task(const Params& p) {
   if (!has_few_rows(p)) return kManyColumns;
-  const int64_t column_bytes = std::max<int64_t>(1, layout_of(p, 0).codes * weight_rows(p));
-  return std::clamp<int64_t>(kTaskBytes / column_bytes / 16 * 16, kLeastColumns, kTaskColumns);
+  const int64_t codes = std::max<int64_t>(1, layout_of(p, 0).codes);
+  const int64_t most = std::clamp<int64_t>(kTaskBytes / codes, kLeastColumns, kTaskColumns);
+  const int64_t eighth = std::max<int64_t>(1, (p.n + 7) / 8), parts = (eighth + most - 1) / most;
+  return ((eighth + parts - 1) / parts + 15) / 16 * 16;
 }
 
 int64_t tasks(const void* params, int64_t) {
@@ -50,8 +52,7 @@ struct Scratch {
   CellSums sums;
   int64_t *y_rows, *r_rows;
   QuantizedRows x;  // few rows
-  float* products;
-  int64_t depth;  // many rows: how far apart rows of `decoded` and `widened` are
+  int64_t depth;    // many rows: how far apart rows of `decoded` and `widened` are
   float *decoded, *widened;
 
   Scratch(const Params& p, void* base)
@@ -61,7 +62,6 @@ struct Scratch {
         y_rows(arena.take<int64_t>(rows)),
         r_rows(arena.take<int64_t>(rows)),
         x(layout_of(p, 0), has_few_rows(p) ? rows : 0, arena),
-        products(arena.take<float>(kDotBatch * kDotColumns * x.group_stride + kLanes)),
         depth(std::min(kBlockK, x.k)),
         decoded(arena.take<float>(has_few_rows(p) ? 0 : kManyColumns * depth)),
         widened(arena.take<float>(has_few_rows(p) || p.x_dtype == 0 ? 0 : rows * depth)) {}
@@ -79,11 +79,14 @@ class Weight {
       layouts_[i] = layout_of(p, p.rows[i]);
     }
   }
-  int64_t codes() const { return layouts_[0].codes; }
-  QuantizedRow row(int64_t row) const {
+  QuantizedRow row(int64_t row) const { return row_and_rest(&row); }
+  // The same; `row` becomes the number of rows behind it that follow it in memory.
+  QuantizedRow row_and_rest(int64_t* row) const {
     int i = 0;
-    for (; row >= p_.rows[i]; ++i) row -= p_.rows[i];
-    return {segments_[i], layouts_[i], row};
+    for (; *row >= p_.rows[i]; ++i) *row -= p_.rows[i];
+    const QuantizedRow found{segments_[i], layouts_[i], *row};
+    *row = p_.rows[i] - *row - 1;
+    return found;
   }
 
  private:
@@ -92,31 +95,57 @@ class Weight {
   QuantizedLayout layouts_[abi::kLinearSegments];
 };
 
-// Sums of rows [0, rows) of x in scratch by rows [first, first + columns) of W.
+// Rows [first, end) of a weight, one after the other; then the last one again and again.
+class RowStream {
+ public:
+  RowStream(const Weight& weight, int64_t first, int64_t end)
+      : weight_(weight), row_(first), end_(end), rest_(first), now_(weight.row_and_rest(&rest_)) {}
+  const QuantizedRow& now() const { return now_; }
+  void advance(const QuantizedLayout& layout) {
+    if (row_ + 1 >= end_) return;
+    ++row_;
+    if (--rest_ >= 0) return now_.advance(layout);
+    rest_ = row_;
+    now_ = weight_.row_and_rest(&rest_);
+  }
+
+ private:
+  const Weight& weight_;
+  int64_t row_, end_, rest_;
+  QuantizedRow now_;
+};
+
+// Sums of rows [0, rows) of x in scratch by rows [first, first + columns) of W. These are walked as
+// kDotColumns streams, each in the order it lies in: memory gives a third less to four short rows
+// side by side, whose ends the hardware runs beyond again and again.
 void multiply(const Params& p, const Weight& weight, const Scratch& s, int64_t rows, int64_t part,
               int64_t first, int64_t columns) {
-  const int64_t tile = std::max<int64_t>(1, kDotColumns * weight.codes());
-  const int64_t ahead = (kFetchAhead + tile - 1) / tile * tile;
-  for (int64_t c = 0; c < columns; c += kLanes) {
-    const int64_t last = std::min<int64_t>(kLanes, columns - c) - 1;
+  const QuantizedLayout layout = layout_of(p, 0);
+  const int64_t length = (columns + kLanes - 1) / kLanes * kSumRun;
+  const int64_t from = part * p.n + first, end = from + columns;
+  const auto stream = [&](int64_t i) {
+    return RowStream(weight, std::min(from + i * length, end - 1), end);
+  };
+  RowStream streams[] = {stream(0), stream(1), stream(2), stream(3)};
+  static_assert(std::size(streams) == kDotColumns);
+  for (int64_t c = 0; c < length; c += kSumRun) {
     Vec lanes[kFewRows][kLanes];
-    for (int64_t r = 0; last < kLanes - 1 && r < rows; ++r) std::fill_n(lanes[r], kLanes, Vec{});
-    for (int64_t j = 0; j <= last; j += kDotColumns) {
-      const int64_t at = part * p.n + first + c;  // the last row again where there are no more
-      const QuantizedRow w[] = {weight.row(at + j), weight.row(at + std::min(j + 1, last)),
-                                weight.row(at + std::min(j + 2, last)),
-                                weight.row(at + std::min(j + 3, last))};
-      static_assert(std::size(w) == kDotColumns);
+    for (int64_t j = 0; j < kSumRun; ++j) {
+      const QuantizedRow w[] = {streams[0].now(), streams[1].now(), streams[2].now(),
+                                streams[3].now()};
       for (int64_t r = 0; r < rows; r += kDotBatch) {
         const int64_t batch = std::min<int64_t>(kDotBatch, rows - r);
-        Vec dots[kDotBatch * kDotColumns];
-        dot_tile(p.format, p.group, batch, {w, s.x, r, ahead, s.products, dots});
-        for (int64_t i = 0; i < batch * kDotColumns; ++i) {
-          lanes[r + i / kDotColumns][j + i % kDotColumns] = dots[i];
-        }
+        dot_tile(p.format, p.group, batch, {w, s.x, r, kFetchAhead, &lanes[r][j]});
+      }
+      for (RowStream& each : streams) each.advance(layout);
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      float sums[kLanes];
+      store(sums, sum_each(lanes[r]));
+      for (int64_t i = 0; i < kDotColumns; ++i) {
+        std::copy_n(sums + i * kSumRun, kSumRun, s.sums.at(part, r, i * length + c));
       }
     }
-    for (int64_t r = 0; r < rows; ++r) store(s.sums.at(part, r, c), sum_each(lanes[r]));
   }
 }
 
@@ -180,7 +209,7 @@ void run(const KernelCall& call) {
   out.y_rows = s.y_rows;
   out.r_rows = s.r_rows;
   const void* x = call.operands[0];
-  if (has_few_rows(p)) {
+  if (has_few_rows(p) && call.first) {
     with_float_type(p.x_dtype, [&]<typename X>(X) {
       quantize_rows(static_cast<const X*>(x), p.ldx, p.k, p.m, p.format, s.x);
     });

@@ -18,6 +18,17 @@ inline Vec shuffle(Vec a, Vec b, std::integer_sequence<int, I...>) {
 #endif
 }
 
+// Lane i is lane index[i] of v.
+inline Vec pick(Vec v, IVec index) {
+#if defined(__clang__)
+  Vec out{};
+  for (int i = 0; i < kLanes; ++i) out[i] = v[index[i]];
+  return out;
+#else
+  return __builtin_shuffle(v, index);
+#endif
+}
+
 template <int S, int... I>
 inline void exchange(Vec& a, Vec& b, std::integer_sequence<int, I...>) {
   using Low = std::integer_sequence<int, (I & S ? kLanes + I - S : I)...>;

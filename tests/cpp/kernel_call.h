@@ -1,6 +1,6 @@
 // Runs one CPU kernel the way the backend does, for the tests of kernels: once per instruction set
 // this machine has, every task on its own, in an order that hides nothing, with scratch full of
-// NaN and operands that end where the kernel says they do.
+// NaN (before each task, or before the first) and operands that end where the kernel says they do.
 #pragma once
 
 #include <algorithm>
@@ -124,9 +124,12 @@ void run_kernel(const KernelEntry& kernel, const Params& params, std::vector<Ope
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);
   std::shuffle(order.begin(), order.end(), random);
   NoFailure failure;
+  const bool one_worker = random() % 2 == 0;  // … runs all tasks: scratch is as it left it
+  bool first = true;
   for (const int64_t task : order) {
-    if (scratch) std::memset(scratch, 0xFF, scratch_bytes);
-    kernel.run({&params, pointers.data(), task, task + 1, scratch, &failure});
+    if (scratch && first) std::memset(scratch, 0xFF, scratch_bytes);
+    kernel.run({&params, pointers.data(), task, task + 1, scratch, &failure, first});
+    first = !one_worker;
   }
   std::free(scratch);
 }
