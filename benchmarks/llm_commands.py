@@ -1,65 +1,43 @@
-"""Where a language model's time goes on the CPU: the best time of each command, by kernel.
+"""Where a language model's time goes: the median time of each command, by kernel and by product.
 
-    python benchmarks/llm_commands.py PROGRAM WEIGHTS [--threads 2]
+    python benchmarks/llm_commands.py PROGRAM WEIGHTS [--context 0] [--threads 2]
 
-Runs each method one command at a time, several times, and keeps each command's best; for products
-also how fast they ran, by shape. The sum of the best is what a run would take if nothing disturbed
-it.
+`npusim profile` shows a method's commands in more ways, and writes a trace; this keeps the table
+of all methods, and how fast products run, by shape.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 from collections import defaultdict
 
-import numpy as np
-
 import npusim
+from npusim.cli.answer import duration, table
 from npusim.ops.kernels import KERNELS
 
-RUNS = {"prefill": 4, "decode": 12}
 
-
-def best_times(executor: npusim.Executor, weights: npusim.Weights, method: str) -> np.ndarray:
-    """Returns the best time of each command, in seconds."""
-    chunk = executor.inputs(method)[0].shape[-1]
-    buffers = {}
-    for spec in executor.inputs(method):
-        array = np.full(spec.shape, chunk if spec.name == "length" else 5, np.int64)
-        buffers[spec.name] = npusim.DeviceBuffer.from_numpy(array, executor.device)
-    best: np.ndarray | None = None
-    for _ in range(RUNS[method]):
-        moments = [time.perf_counter()]
-
-        def note(_: int, moments: list[float] = moments) -> None:
-            moments.append(time.perf_counter())
-
-        executor.observe(note, buffers, weights, method)
-        took = np.diff(moments)
-        best = took if best is None else np.minimum(best, took)
-    assert best is not None
-    return best
-
-
-def report(program: npusim.CompiledProgram, method: str, best: np.ndarray) -> None:
+def report(program: npusim.CompiledProgram, profile: npusim.Profile) -> None:
     """Prints the times by kernel and op, and the rates of products by shape."""
-    print(f"{method}: {1e3 * best.sum():.1f} ms in {len(best)} commands")
+    print(
+        f"{profile.method} behind {profile.context}: {duration(profile.commands_seconds)} in "
+        f"{len(profile.commands)} commands, {duration(profile.run_seconds)} unobserved; "
+        f"{profile.device}"
+    )
     kinds, shapes = defaultdict(list), defaultdict(list)
-    for command, seconds in zip(program.method(method).commands, best, strict=True):
-        kernel = program.kernels[command.kernel].name
-        kinds[kernel, program.nodes[command.node].op].append(seconds)
-        if kernel.endswith("linear"):
-            p = KERNELS[kernel].unpack(command.params)
-            rows = sum(p["rows"][: p["segments"]])
-            shapes[p["m"], rows, p["k"]].append(seconds)
-    for (kernel, op), times in sorted(kinds.items(), key=lambda item: -sum(item[1])):
-        print(f"  {kernel:18} {op:34} {len(times):4} {1e3 * sum(times):9.2f} ms")
-    for (m, rows, k), times in shapes.items():
-        mean = float(np.mean(times))
-        print(
-            f"  {m} x {k} by {rows}: {1e3 * mean:.3f} ms, {2e-9 * m * rows * k / mean:.0f} GFLOP/s"
-        )
+    for command in profile.commands:
+        kinds[command.kernel, command.op].append(command.seconds)
+        if command.kernel.endswith("linear"):
+            source = program.method(profile.method).commands[command.index]
+            p = KERNELS[command.kernel].unpack(source.params)
+            shapes[p["m"], sum(p["rows"][: p["segments"]]), p["k"]].append(command)
+    rows = ((*kind, len(times), duration(sum(times))) for kind, times in kinds.items())
+    print(table(rows, "kernel", "op", "count", "time"))
+    for (m, n, k), commands in shapes.items():
+        seconds = sum(command.seconds for command in commands)
+        moved = sum(command.bytes_read + command.bytes_written for command in commands)
+        rate = 1e-9 * sum(command.operations for command in commands) / seconds
+        mean = duration(seconds / len(commands))
+        print(f"{m} x {k} by {n}: {mean}, {rate:.0f} GFLOP/s, {1e-9 * moved / seconds:.1f} GB/s")
 
 
 def main() -> None:
@@ -67,14 +45,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("program")
     parser.add_argument("weights")
+    parser.add_argument("--context", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     program = npusim.CompiledProgram.load(args.program)
-    device = npusim.Device("cpu", threads=args.threads)
-    executor = npusim.Executor(program, device)
+    device = npusim.Device(program.target.partition(":")[0], threads=args.threads)
     weights = npusim.load_weights(args.weights, program, device)
-    for method in RUNS:
-        report(program, method, best_times(executor, weights, method))
+    for method in program.methods:
+        profile = npusim.profile_program(
+            program, weights, method=method.name, context=args.context, device=device, seconds=5
+        )
+        report(program, profile)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from npusim.cli.artifact import open_program, readable
 from npusim.cli.bench_llm import LENGTHS, Lengths, bench_language_model
 from npusim.cli.memory import peak_rss
 from npusim.cli.progress import progress
-from npusim.program.program import TensorSpec
+from npusim.profile.inputs import sample
 
 
 @click.command(cls=Verb)
@@ -101,13 +101,6 @@ def bench(
         ("peak memory of the process", amount(facts["peak_rss_bytes"])),
     ]
     return Answer(facts, [table(rows)])
-
-
-def sample(spec: TensorSpec) -> np.ndarray:
-    """Returns an input of the right kind: seeded normal floats, zeros for everything else."""
-    if spec.dtype.startswith("float"):
-        return np.random.default_rng(0).standard_normal(spec.shape).astype(spec.dtype)
-    return np.zeros(spec.shape, spec.dtype)
 
 
 def measure(

@@ -1,0 +1,164 @@
+"""Costs of the kernels that multiply, and of those that prepare their weights."""
+
+from __future__ import annotations
+
+from math import prod
+
+from npusim.ops.cost_rules import SIZES, Cost, Rule, distinct, size_of, window_of
+from npusim.ops.kernels import Params
+from npusim.ops.quantization import FORMATS, Quantization, quantized_bytes
+
+_PANEL = 16  # columns of a packed matrix that lie together
+_FORMAT_NAMES = {code: name for name, code in FORMATS.items()}
+
+
+def _epilogue(p: Params, outputs: int, bias: int) -> tuple[list[int], int]:
+    """Returns the bytes of bias and residual, where there are any, and the operations."""
+    operands = [4 * bias] if p["has_bias"] else []
+    if p["residual"]:
+        operands.append(outputs * size_of(p, "r"))
+    return operands, outputs * (len(operands) + (p["act"] != 0))
+
+
+def _panels(n: int) -> int:
+    return -(-n // _PANEL) * _PANEL
+
+
+def _pack_b(p: Params, _: int | None) -> Cost:
+    depth = p["groups"] * p["taps"] * p["channels"]
+    return [depth * p["n"] * size_of(p, "x"), depth * _panels(p["n"]) * size_of(p, "y")], 0
+
+
+def _gemm(p: Params, _: int | None) -> Cost:
+    m, n, k = p["m"], p["n"], p["k"]
+    more, operations = _epilogue(p, m * n, n)
+    packed = k * _panels(n) * size_of(p, "b")
+    return [
+        m * k * size_of(p, "x"),
+        packed,
+        *more,
+        m * n * size_of(p, "y"),
+    ], 2 * m * n * k + operations
+
+
+def _convolved(p: Params, weight_bytes: int, products: int) -> Cost:
+    x, y, _ = window_of(p)
+    more, operations = _epilogue(p, y, p["out_channels"])
+    operands = [x * size_of(p, "x"), weight_bytes, *more, y * size_of(p, "y")]
+    return operands, 2 * products + operations
+
+
+def _conv(p: Params, _: int | None) -> Cost:
+    x, y, taps = window_of(p)
+    groups = p["groups"]
+    channels, n = p["in_channels"] // groups, p["out_channels"] // groups
+    packed = groups * _panels(n) * taps * channels * size_of(p, "w")
+    return _convolved(p, packed, x * taps * n if p["transposed"] else y * taps * channels)
+
+
+def _conv_depthwise(p: Params, _: int | None) -> Cost:
+    _, y, taps = window_of(p)
+    return _convolved(p, taps * p["out_channels"] * size_of(p, "w"), y * taps)
+
+
+def _transformed(p: Params, n: int, channels: int) -> int:
+    return 4 * (p["tile"] + 2) ** 2 * _panels(n) * channels
+
+
+def _conv_winograd(p: Params, _: int | None) -> Cost:
+    _, y, taps = window_of(p)
+    channels = p["in_channels"]
+    return _convolved(p, _transformed(p, p["out_channels"], channels), y * taps * channels)
+
+
+def _winograd_weights(p: Params, _: int | None) -> Cost:
+    n, channels = p["n"], p["channels"]
+    return [9 * n * channels * size_of(p, "x"), _transformed(p, n, channels)], 0
+
+
+def _matmul(p: Params, _: int | None) -> Cost:
+    batch, m, n, k = p["batch"], p["m"], p["n"], p["k"]
+    size = SIZES[p["dtype"]]
+    a = distinct((*batch, m, k), (*p["a_batch"], p["a_m"], p["a_k"]))
+    b = distinct((*batch, k, n), (*p["b_batch"], p["b_k"], p["b_n"]))
+    y = prod(batch) * m * n
+    return [a * size, b * size, y * size], 2 * y * k + (p["alpha"] != 1) * y
+
+
+def _attention(p: Params, position: int | None) -> Cost:
+    size, queries, keys = SIZES[p["dtype"]], p["q_len"], p["kv_len"]
+    offset = p["causal_offset"]
+    if p["has_position"]:
+        offset = max(keys - queries, 0) if position is None else position
+        keys = min(keys, offset + queries)
+    ends = [min(keys, i + 1 + offset) if p["causal"] else keys for i in range(queries)]
+    starts = [
+        max(0, i + 1 + offset - p["window"]) if p["window"] > 0 else 0 for i in range(queries)
+    ]
+    pairs = sum(max(0, end - start) for start, end in zip(starts, ends, strict=True))
+    seen = max(0, max(ends, default=0) - min(starts, default=0))
+    heads, rows = p["batch"] * p["heads"], p["batch"] * p["kv_heads"] * seen
+    operands = [heads * queries * p["head_dim"] * size, rows * p["head_dim"] * size]
+    operands.append(rows * p["v_dim"] * size)
+    if p["has_mask"]:
+        shape = (p["batch"], p["heads"], queries, keys)
+        operands.append(distinct(shape, p["mask_strides"]) * size_of(p, "mask"))
+    operands += [8] * p["has_position"]
+    operands.append(heads * queries * p["v_dim"] * size)
+    each = 2 * (p["head_dim"] + p["v_dim"]) + 5 + p["has_mask"] + 2 * (p["softcap"] > 0)
+    return operands, heads * pairs * each
+
+
+def _rope(p: Params, _: int | None) -> Cost:
+    rows, parts = p["batch"] * p["length"], p["parts"]
+    vectors = [rows * heads for heads in p["heads"][:parts]]
+    sizes = [
+        count * dim * SIZES[p["dtype"]] for count, dim in zip(vectors, p["head_dim"], strict=False)
+    ]
+    angles = [
+        distinct((p["batch"], p["length"]), p["cs_strides"][at : at + 2]) * p["rotary_dim"]
+        for at in (0, 2)
+    ]
+    turned = sum(count for count, turns in zip(vectors, p["rotate"], strict=False) if turns)
+    tables = [count * size_of(p, "cs") for count in angles]
+    return [*sizes, *tables, *([8] * p["has_position"]), *sizes], 3 * turned * p["rotary_dim"]
+
+
+def _linear(p: Params, _: int | None) -> Cost:
+    segments = [rows * p["k"] * size_of(p, "w") for rows in p["rows"][: p["segments"]]]
+    return _multiplied(p, segments)
+
+
+def _quantized_linear(p: Params, _: int | None) -> Cost:
+    scheme = Quantization(_FORMAT_NAMES[p["format"]], p["group"])
+    segments = [quantized_bytes(scheme, rows, p["k"]) for rows in p["rows"][: p["segments"]]]
+    return _multiplied(p, segments)
+
+
+def _multiplied(p: Params, segments: list[int]) -> Cost:
+    m, n, k, rows = p["m"], p["n"], p["k"], sum(p["rows"][: p["segments"]])
+    more, operations = _epilogue(p, m * n, rows)
+    operands = [m * k * size_of(p, "x"), *segments, *more, m * n * size_of(p, "y")]
+    return operands, 2 * m * rows * k + operations + p["gated"] * m * n
+
+
+def _quantize(p: Params, _: int | None) -> Cost:
+    rows, k = p["rows"], p["k"]
+    scheme = Quantization(_FORMAT_NAMES[p["format"]], p["group"])
+    return [rows * k * size_of(p, "x"), quantized_bytes(scheme, rows, k)], 2 * rows * k
+
+
+PRODUCTS: dict[str, Rule] = {
+    "pack_b": _pack_b,
+    "gemm": _gemm,
+    "conv": _conv,
+    "conv_depthwise": _conv_depthwise,
+    "winograd_weights": _winograd_weights,
+    "conv_winograd": _conv_winograd,
+    "matmul": _matmul,
+    "attention": _attention,
+    "rope": _rope,
+    "linear": _linear,
+    "quantize": _quantize,
+    "quantized_linear": _quantized_linear,
+}
