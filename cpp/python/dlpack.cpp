@@ -74,7 +74,7 @@ struct Exported {
 };
 
 bool is_dense(const DlTensor& tensor) {
-  const int64_t* end = tensor.shape + tensor.ndim;
+  int64_t* const end = tensor.shape + tensor.ndim;
   if (tensor.strides == nullptr || std::find(tensor.shape, end, 0) != end) return true;
   int64_t step = 1;
   for (int32_t i = tensor.ndim - 1; i >= 0; --i) {
