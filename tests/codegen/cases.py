@@ -1,14 +1,15 @@
-"""Programs to generate code for: the conformance cases, before code generation."""
+"""Programs to generate code for, before code generation: the conformance cases, and models."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-import npusim.ops  # noqa: F401  (registers the families)
+import npusim
+import npusim.ops
 from npusim.codegen.launch import RULES
 from npusim.ir.graph import Graph
 from npusim.ops.opdef import REGISTRY, OpDef
@@ -16,6 +17,8 @@ from npusim.program.assemble import assemble
 from npusim.program.program import CompiledProgram
 from npusim.targets import TargetConfig
 from tests.conformance.single_op import graph_of, tensors_for
+from tests.end_to_end.architectures import small_model
+from tests.models import build
 
 TARGET = TargetConfig.named("cuda")
 
@@ -54,3 +57,15 @@ def spread(each: int) -> Iterator[Example]:
             taken.add((example.op.name, example.dtype))
             seen.update(stems)
             yield example
+
+
+def models() -> Iterator[CompiledProgram]:
+    """Yields programs of small models in halves: their fused kernels, which no single op calls."""
+    target = replace(TARGET, arch="")  # no code
+    model, (x,) = build("resnet18", small=True)
+    yield npusim.compile((model.half(), (x.half(),)), target)
+    for name, quantize in (("qwen2-tied", "none"), ("qwen3", "int4-g32")):
+        module = npusim.extract_llm(
+            small_model(name, torch.bfloat16), max_context=200, prefill_chunk=128
+        )
+        yield npusim.compile(module, target, quantize=quantize)

@@ -217,6 +217,24 @@ void times_command_by_command() {
                 [&] { executor.time(0, {&in, 1}, {&outs[1], 1}, nullptr, few); });
 }
 
+// A kernel that traps breaks the context: every call fails from then on, also those that free.
+void a_lost_device_says_so() {
+  constexpr int kLaunchFailed = 719;
+  StubProgram program;
+  const auto device = cuda();
+  const auto run = [&] {
+    Executor executor(program.get(), device);
+    const auto x = put(*device, Floats(8, 3)), y = device->allocate(32);
+    const Binding in = bytes_of(*x), out = bytes_of(*y);
+    stub.set("fail cuStreamSynchronize", kLaunchFailed);
+    executor.run(0, {&in, 1}, {&out, 1}, nullptr);
+  };
+  check_refused(ErrorCode::kDevice, "The device is lost to this process: start the process again.",
+                run);
+  check_refused(ErrorCode::kDevice, "The device is lost", [&] { device->allocate(32); });
+  stub.set("fail cuStreamSynchronize", 0);
+}
+
 void scratch_is_the_last_but_one_argument() {
   StubProgram program("through_scratch", R"(, "scratch": 32)");
   const auto device = cuda();
@@ -306,6 +324,7 @@ int main() {
   runs_as_one_graph();
   observes_command_by_command();
   times_command_by_command();
+  a_lost_device_says_so();
   scratch_is_the_last_but_one_argument();
   a_failing_value_is_named_with_its_node();
   refuses_what_it_cannot_run();

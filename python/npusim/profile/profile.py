@@ -83,7 +83,7 @@ class Profile:
 
     @property
     def commands_seconds(self) -> float:
-        """The sum over the commands. More than a run takes: each was timed by itself."""
+        """The sum over the commands. Not what a run takes: each was timed by itself."""
         return sum(command.seconds for command in self.commands)
 
     def groups(self, by: str = "op") -> list[Group]:

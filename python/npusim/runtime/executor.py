@@ -112,8 +112,8 @@ class Executor:
         """Runs a method one command at a time; returns how long each command took, in seconds.
 
         Arguments and effects are those of `run`. The clock is the host's for a device that shares
-        its memory; other devices measure themselves. The sum is more than a run takes: commands
-        that a run starts together, or ahead of each other, are kept apart.
+        its memory; other devices measure themselves. The sum is not what a run takes: commands
+        that a run starts together, or ahead of each other, are kept apart here.
         """
         index, given, results = self._bind(inputs, method, outputs)
         return self._native.time(index, given, list(results.values()), weights, state)
