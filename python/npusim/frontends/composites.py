@@ -52,6 +52,12 @@ def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor
     return _norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p)
 
 
+@written(aten.dist.default)
+def _dist(x: Tensor, y: Tensor, p: float = 2) -> Tensor:
+    """The p-norm of the difference of two tensors, a scalar."""
+    return torch.linalg.vector_norm(x - y, p)
+
+
 @written(aten._pdist_forward.default)
 def _pdist(x: Tensor, p: float = 2.0) -> Tensor:
     """p-norms of the differences of rows i < j of x[n, k], in the order of (i, j)."""
@@ -87,6 +93,34 @@ def _addbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 
     """beta * x + alpha * the sum of a[b, n, k] · b[b, k, m]: one product over b * k."""
     wide = a.transpose(0, 1).reshape(a.shape[1], -1)
     return torch.addmm(x, wide, b.reshape(-1, b.shape[2]), beta=beta, alpha=alpha)
+
+
+@written(aten._trilinear.default)
+def _trilinear(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    expand1: list[int],
+    expand2: list[int],
+    expand3: list[int],
+    sumdim: list[int],
+    unroll_dim: int = 1,
+) -> Tensor:
+    """The product of three tensors, each with new dimensions of extent 1, summed over some.
+
+    What nn.Bilinear is made of: a[b, i], weight[o, i, j], c[b, j] to [b, o].
+    """
+    if expand1 == [1, 3] and expand2 == [0] and expand3 == [1, 2] and sumdim == [2, 3]:
+        half = torch.matmul(a, b.permute(1, 0, 2).reshape(b.shape[1], -1))
+        wide = half.reshape(a.shape[0], b.shape[0], b.shape[2])
+        return torch.matmul(wide, c.unsqueeze(2)).squeeze(2)
+    product: Tensor | None = None
+    for x, dims in ((a, expand1), (b, expand2), (c, expand3)):
+        for dim in dims:
+            x = x.unsqueeze(dim)
+        product = x if product is None else product * x
+    assert product is not None
+    return product.sum(sumdim)
 
 
 # ---- choosing rows and elements ----

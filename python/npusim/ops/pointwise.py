@@ -317,6 +317,18 @@ def _log_sigmoid(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
     b.op("sub", cls, b.op("minimum", cls, x, ("const", 0.0)), tail)
 
 
+def _round_decimals(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
+    """Rounds at a decimal place, as PyTorch: scaled by a power of ten, half to even."""
+    cls, places = _class_of(node), node.attrs["decimals"]
+    assert isinstance(places, int)
+    if cls == "i":
+        b.op("copy", cls, args[0])
+        return
+    there, back = ("mul", "div") if places >= 0 else ("div", "mul")
+    scale = ("const", 10.0 ** abs(places))
+    b.op(back, cls, b.op("round", cls, b.op(there, cls, args[0], scale)), scale)
+
+
 def _is_negative(b: ScalarBuilder, x: Arg, cls: str) -> int:
     """Tells the sign: -0.0 is told from 0.0 by its reciprocal."""
     below = b.op("lt", cls, x, b.to(("const", 0), cls))
@@ -518,6 +530,7 @@ _op("lerp.Scalar", _lerp, _with(_TWO[:1], weight=0.3))
 _op("lerp.Tensor", _lerp, (Case(((2, 3), (2, 3), (3,))),))
 _op("logit.default", _logit, (Case((((2, 3), "unit_positive"),), {"eps": 1e-3}),))
 _op("log_sigmoid.default", _log_sigmoid)
+_op("round.decimals", _round_decimals, _with(_ONE, decimals=2) + _with(_ONE[:1], decimals=-1))
 _op("signbit.default", _signbit, dtypes=_NUMBERS)
 _op("copysign.Tensor", _copysign, _TWO)
 _op("copysign.Scalar", _copysign, _with(_ONE, other=-2.0))
