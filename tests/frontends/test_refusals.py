@@ -62,6 +62,22 @@ def test_operators_for_control_flow() -> None:
     assert "control flow operator cond is not supported" in refusal(model, torch.ones(2))
 
 
+@torch.library.custom_op("npusim_refusals::changes", mutates_args=("x",))
+def changes(x: Tensor, y: Tensor) -> Tensor:
+    x.add_(y)
+    return x * 2
+
+
+@changes.register_fake
+def _(x: Tensor, y: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def test_operators_that_change_their_operands() -> None:
+    message = refusal(Compute(lambda x: changes(x * 2, x)), torch.ones(2))
+    assert "npusim_refusals.changes.default changes its operands; have it return new" in message
+
+
 def test_dtypes_that_no_graph_has() -> None:
     message = refusal(Compute(lambda x: x), torch.empty(2, dtype=torch.float8_e4m3fnuz))
     assert "dtype float8_e4m3fnuz is not supported; supported are float32" in message

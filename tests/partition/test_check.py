@@ -106,6 +106,27 @@ def test_what_nobody_runs_is_unsupported() -> None:
     assert "PyTorch has no operator nobody.knows.default" in node.reason
 
 
+@pytest.mark.parametrize(
+    ("op", "words"),
+    [
+        ("aten.save.default", "no implementation of it on the CPU"),
+        ("aten.relu_.default", "it changes its operands"),
+        ("aten.from_file.default", "it opens a file"),
+        ("os.system.default", "PyTorch has no operator os.system.default"),
+    ],
+)
+def test_pytorch_is_not_asked_for_everything(op: str, words: str) -> None:
+    builder = GraphBuilder("g")
+    kind = TensorType("float32", (2,))
+    builder.output("y", builder.node(op, [builder.input("x", kind)], kind))
+    graph = builder.build()
+    (node,) = npusim.check(graph).others
+    assert node.status == "unsupported"
+    assert words in node.reason
+    with pytest.raises(UnsupportedOpError, match=words):
+        npusim.partition(graph)
+
+
 def test_methods_of_a_module_are_reported_together() -> None:
     graph = net_graph()
     report = npusim.check(Module("both", {"a": graph, "b": graph}))

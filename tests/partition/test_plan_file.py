@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import npusim
-from npusim.errors import Error, ProgramFormatError
+from npusim.errors import Error, ProgramFormatError, UnsupportedOpError
 from npusim.partition.plan_file import LAYOUT, PlanSection, read_plan, write_plan
 from npusim.program.container import pack_blobs, pack_container, unpack_blobs, unpack_sections
 from npusim.program.format import write_program
@@ -185,3 +185,13 @@ def test_programs_must_be_those_of_their_partitions(plan: npusim.PartitionPlan) 
         read_plan(file(images[:-1]))
     with pytest.raises(ProgramFormatError, match=r"\.npubin"):
         read_plan(file([b"nonsense", *images[1:]]))
+
+
+def test_operators_of_a_file_are_not_trusted(plan: npusim.PartitionPlan) -> None:
+    def change(tree: dict[str, Any]) -> None:
+        node = next(n for n in tree["graph"]["nodes"] if "stray" in n["op"])
+        node["op"] = "aten.from_file.default"
+
+    loaded = read_plan(_with_manifest(plan, change))
+    with pytest.raises(UnsupportedOpError, match=r"aten\.from_file\.default: it opens a file"):
+        npusim.DAGExecutor(loaded)

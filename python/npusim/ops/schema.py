@@ -251,11 +251,28 @@ _CPU_KEYS = (
 )
 
 
-def has_cpu_kernel(op: torch._ops.OpOverload) -> bool:
-    """Tells whether PyTorch can run an operator on tensors of the CPU."""
+def host_refusal(op: torch._ops.OpOverload) -> str | None:
+    """Returns why PyTorch may not, or cannot, run an operator of a graph on the CPU, or None.
+
+    A graph may come from anywhere: an operator that changes its operands would break the values of
+    others, and one that opens files is nobody's business.
+    """
+    if not _has_cpu_kernel(op):
+        return "PyTorch has no implementation of it on the CPU"
+    if op._schema.is_mutable:
+        return "it changes its operands"
+    if any(argument.name == "filename" for argument in arguments(op)):
+        return "it opens a file"
+    return None
+
+
+def _has_cpu_kernel(op: torch._ops.OpOverload) -> bool:
     name = op._name
-    if any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in _CPU_KEYS):
-        return True
+    try:
+        if any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in _CPU_KEYS):
+            return True
+    except RuntimeError:  # an operator of TorchScript alone
+        return False
     keys = (getattr(torch._C.DispatchKey, key) for key in _CPU_KEYS)
     return any(key in op.py_kernels for key in keys)
 

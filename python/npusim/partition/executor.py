@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from npusim import _runtime
-from npusim.errors import Error, ShapeError, WeightMismatchError
+from npusim.errors import Error, ShapeError, UnsupportedOpError, WeightMismatchError
 from npusim.partition.crossing import Held, check_given
 from npusim.partition.placement import refuse_fallback
 from npusim.partition.plan import NATIVE, Partition, PartitionPlan, TransferOp
+from npusim.partition.support import host_refusal
 from npusim.program.program import CompiledProgram
 from npusim.runtime.device import Device
 from npusim.runtime.executor import Executor
@@ -41,7 +42,8 @@ class DAGExecutor:
     One thread may run it at a time.
 
     Raises:
-        UnsupportedOpError: the plan needs PyTorch, and fallback is "error".
+        UnsupportedOpError: the plan needs PyTorch, and fallback is "error"; or PyTorch lacks an
+            operator here.
         Error: the plan needs PyTorch, which is not installed.
         ProgramFormatError: a program is for another device.
         DeviceError: no such device.
@@ -277,7 +279,13 @@ def _last_uses(plan: PartitionPlan) -> list[list[str]]:
 
 
 def _require_torch(plan: PartitionPlan) -> None:
+    """Checks that PyTorch is here and has, and may run, every operator: a plan may be a file."""
     if importlib.util.find_spec("torch") is None:
         raise Error(
             f"{plan.summary()}; and PyTorch is not installed.", hint="pip install 'npusim[torch]'"
         )
+    ops = dict.fromkeys(n.op for p in plan.partitions if not p.is_native for n in p.graph.nodes)
+    refused = [(op, host_refusal(op)) for op in ops]
+    lines = [f"\n  {op}: {why}" for op, why in refused if why is not None]
+    if lines:
+        raise UnsupportedOpError(f"PyTorch cannot run operators of the plan here:{''.join(lines)}")

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from npusim.errors import at
 from npusim.ir.graph import Graph, Node
 from npusim.ir.types import TensorType
 from npusim.partition.grouping import Cut
@@ -158,7 +157,7 @@ class PartitionPlan:
         line = f"{total - len(others)} of {total} nodes native"
         if not others:
             return line
-        counts = Counter((n.op, at(n.source)) for n in others)
+        counts = Counter((n.op, _place(n)) for n in others)
         named = [f"{op}{f' x{n}' if n > 1 else ''}{place}" for (op, place), n in counts.items()]
         more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
         return f"{line}; {len(others)} on PyTorch: {', '.join(named[:_SHOWN])}{more}"
@@ -184,3 +183,12 @@ class PartitionPlan:
         from npusim.partition.plan_file import load_plan
 
         return load_plan(path)
+
+
+def _place(node: Node) -> str:
+    """Returns ` (detector.py:88)`, or the module's path where no line is known."""
+    source = node.source
+    if source is None:
+        return ""
+    place = f"{Path(source.file).name}:{source.line}" if source.file else source.module
+    return f" ({place})" if place else ""

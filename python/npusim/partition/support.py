@@ -119,13 +119,12 @@ def host_refusal(op: str) -> str | None:
         return "PyTorch, which would run it, is not installed"
     if definition is not None and definition.reference is not None:
         return None
-    from npusim.ops.schema import has_cpu_kernel, resolve
+    from npusim.ops import schema
 
     try:
-        operator = resolve(op)
+        return schema.host_refusal(schema.resolve(op))
     except UnsupportedOpError as error:
         return str(error)
-    return None if has_cpu_kernel(operator) else "PyTorch has no implementation of it on the CPU"
 
 
 def kept_off(node: Node, constraint: str, reason: str) -> Verdict:
