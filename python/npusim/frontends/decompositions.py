@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
 
-from npusim.frontends import gradients  # noqa: F401  (enters its operators in WRITTEN)
+from npusim.frontends import gradients, resampling  # noqa: F401  (enter theirs in WRITTEN)
 from npusim.frontends.composites import WRITTEN
 
 aten = torch.ops.aten
@@ -38,7 +38,6 @@ KEPT = (
     *(aten._upsample_nearest_exact1d, aten._upsample_nearest_exact2d),
     *(aten._upsample_nearest_exact3d, aten.upsample_linear1d, aten.upsample_bilinear2d),
     *(aten.upsample_trilinear3d, aten.upsample_bicubic2d),
-    *(aten._upsample_bilinear2d_aa, aten._upsample_bicubic2d_aa),
     *(aten.pixel_shuffle, aten.pixel_unshuffle),
 )
 
@@ -153,8 +152,22 @@ ASSERTIONS = frozenset(
         aten._assert_async.default,
         aten._assert_scalar.default,
         aten._linalg_check_errors.default,
+        aten.sym_constrain_range.default,
+        aten.sym_constrain_range_for_size.default,
     )
 )
+
+
+def drop_assertions(graph: torch.fx.Graph) -> None:
+    """Removes checks, and the numbers read from tensors that nothing but a check wants."""
+    for node in reversed(list(graph.nodes)):
+        if node.op == "call_function" and not node.users and _is_for_a_check(node):
+            graph.erase_node(node)
+
+
+def _is_for_a_check(node: torch.fx.Node) -> bool:
+    number = isinstance(node.meta.get("val"), (bool, int, float, *torch.types.py_sym_types))
+    return number or node.target in ASSERTIONS
 
 
 def is_copy(node: torch.fx.Node) -> bool:
