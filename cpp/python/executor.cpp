@@ -157,6 +157,24 @@ py::object read_buffer(Executor& self, uint32_t index) {
   return py::bytes(copy);
 }
 
+void write_buffer(Executor& self, uint32_t index, const py::bytes& data) {
+  const Binding room = self.buffer(index);
+  const BufferKind kind = self.program().buffers[index].kind;
+  if (kind != BufferKind::kTemp && kind != BufferKind::kOutput && kind != BufferKind::kState) {
+    throw Error(ErrorCode::kInput, "buffer " + std::to_string(index) +
+                                       " is not one that commands write: a temporary, an output "
+                                       "or a state");
+  }
+  const auto bytes = static_cast<std::string_view>(data);
+  if (bytes.size() > room.size()) {
+    throw Error(ErrorCode::kInput, "buffer " + std::to_string(index) + " holds " +
+                                       std::to_string(room.size()) + " bytes, got " +
+                                       std::to_string(bytes.size()));
+  }
+  BorrowedMemory memory(room.data(), static_cast<int64_t>(room.size()), nullptr);
+  self.device().upload(memory, 0, std::as_bytes(std::span(bytes)));
+}
+
 }  // namespace
 
 void bind_executor(py::module_& module) {
@@ -202,7 +220,9 @@ void bind_executor(py::module_& module) {
            py::arg("weights"), py::arg("state") = nullptr,
            "Runs; how long it took by the host's clock, in seconds, without Python's part.")
       .def("read_buffer", &read_buffer, py::arg("index"),
-           "The bytes of a program buffer, or None when it is not bound.");
+           "The bytes of a program buffer, or None when it is not bound.")
+      .def("write_buffer", &write_buffer, py::arg("index"), py::arg("data"),
+           "Replaces the first bytes of a program buffer that commands write.");
 }
 
 }  // namespace npusim::python

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import npusim
+from npusim.ops.scalar import OPCODES
 from tests.runtime.test_text import SPOKEN, save_tokenizer
+from tests.verify.faults import plant
 
 from .conftest import FACTORIES, Cli, Compiled
 
@@ -90,3 +93,28 @@ def test_text_is_scored_with_and_without_quantization(cli: Cli, tmp_path: Path) 
 def test_what_quant_cannot_measure_is_refused(cli: Cli, tmp_path: Path) -> None:
     cli("verify", f"{FACTORIES}:wide_mlp", "--quant", "int3").refused("int3", "int4-g32")
     cli("verify", f"{FACTORIES}:mlp", "--quant", "int8", "--text", tmp_path).refused("folder")
+
+
+def test_bisect_names_a_fault_in_a_stored_program(cli: Cli, mlp: Compiled, tmp_path: Path) -> None:
+    wrong, index = plant(
+        npusim.CompiledProgram.load(mlp.program), "gemm", 0, act=OPCODES["tanh"][0]
+    )
+    path = tmp_path / "wrong.npubin"
+    wrong.save(path)
+    outcome = cli("verify", f"{FACTORIES}:mlp", "--program", path, "--bisect", "--json")
+    assert outcome.code == 1, outcome.err
+    first = outcome.json["program"]["first_divergence"]
+    assert (first["command"], first["kernel"], first["cause"]) == (index, "gemm", "command")
+    assert cli("verify", f"{FACTORIES}:mlp", "--program", mlp.program, "--bisect").code == 0
+    cli("verify", f"{FACTORIES}:mlp", "--program", tmp_path / "none").refused("no file")
+
+
+def test_reduce_writes_what_reproduce_runs(cli: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "repro"
+    outcome = cli("reduce", f"{FACTORIES}:wide_mlp", "-o", folder, "--tolerance", "1e-12", "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.json["failure"]["kind"] == "differs"
+    assert outcome.json["nodes"] < outcome.json["of"]
+    assert cli("reproduce", folder).code == 1
+    cli("reduce", f"{FACTORIES}:mlp", "-o", tmp_path / "none").refused("does not fail")
+    cli("reproduce", tmp_path).refused("graph.json")

@@ -1,12 +1,16 @@
-"""Checkpoints as torch tensors: writing exactly what a graph asks for, and reading one back."""
+"""Checkpoints as torch tensors: writing exactly what a graph asks for, reading one back, and
+which weights a verb computes with."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from npusim.cli.artifact import readable
+from npusim.cli.factory import Made
 from npusim.errors import ExportError, WeightMismatchError
 from npusim.files import write_atomic
 from npusim.ir.graph import Graph
@@ -48,6 +52,40 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or not all(torch.is_tensor(t) for t in state.values()):
         raise WeightMismatchError(f"{path} is not a state_dict: names and their tensors.")
     return state
+
+
+def weights_of(made: Made, path: Path | None) -> dict[str, Any]:
+    """Returns the weights to compute with: a checkpoint's, or the model's own.
+
+    Raises:
+        ExportError: the model or its arguments are on the meta device: there is no data.
+    """
+    if any(getattr(value, "is_meta", False) for value in (*made.args, *made.kwargs.values())):
+        raise ExportError(
+            "The example arguments are on the meta device: they have no values to compute with.",
+            hint="Make them outside torch.device('meta').",
+        )
+    if path is not None:
+        return read_checkpoint(readable(path))
+    state = dict(made.model.state_dict())
+    if any(tensor.is_meta for tensor in state.values()):
+        raise ExportError(
+            "The model is on the meta device: it has no weights to compute with.",
+            hint="Build it without torch.device('meta'), or pass --weights.",
+        )
+    return state
+
+
+def require_weights(graph: Graph, state: Mapping[str, Any]) -> None:
+    """Raises WeightMismatchError when a checkpoint lacks a weight of the graph, before anything
+    completes it by the model's own."""
+    missing = [
+        weight.key
+        for weight in graph.weights
+        if weight.persistent and not {weight.key, *weight.aliases} & set(state)
+    ]
+    if missing:
+        raise WeightMismatchError(f"The checkpoint lacks {', '.join(missing)}.")
 
 
 def _safetensors() -> ModuleType:

@@ -10,12 +10,11 @@ import click
 import npusim
 from npusim.cli.answer import Answer, Verb
 from npusim.cli.artifact import readable
-from npusim.cli.checkpoint import read_checkpoint
-from npusim.cli.factory import FACTORY_HELP, Made, make
+from npusim.cli.checkpoint import require_weights, weights_of
+from npusim.cli.factory import FACTORY_HELP, make
 from npusim.cli.progress import progress
 from npusim.cli.quality import layer_quality, perplexities
-from npusim.errors import Error, ExportError, WeightMismatchError
-from npusim.ir.graph import Graph
+from npusim.errors import Error
 
 
 @click.command(cls=Verb, epilog=FACTORY_HELP)
@@ -33,6 +32,17 @@ from npusim.ir.graph import Graph
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one a core.")
 @click.option(
+    "--program",
+    "stored",
+    type=click.Path(path_type=Path),
+    help="A .npubin file to compare, instead of compiling the model.",
+)
+@click.option(
+    "--bisect",
+    is_flag=True,
+    help="Name the first command that diverges even when the outputs agree.",
+)
+@click.option(
     "--quant",
     metavar="SCHEME",
     help="Measure what a quantization of the weights costs instead: int8, int4-g32 …",
@@ -49,6 +59,8 @@ def verify(
     weights: Path | None,
     tolerance: float | None,
     threads: int | None,
+    stored: Path | None,
+    bisect: bool,
     quant: str | None,
     text: Path | None,
     tokenizer: Path | None,
@@ -56,7 +68,8 @@ def verify(
     """Compare a model's graph, and the program compiled from it, with PyTorch.
 
     The model needs weights and the example arguments need values. The answer is no when an output
-    is out of tolerance; then the first command that diverges is named.
+    is out of tolerance; then the first command that diverges is named, with what it was given,
+    and whether it is wrong by itself or its inputs were.
 
     With --quant, the noise that quantized weights bring into every layer is measured; with --text
     as well, MODULE:FACTORY is the folder of a language model, and its perplexity is compared.
@@ -71,7 +84,7 @@ def verify(
             )
         report("building the model")
         made = make(factory)
-        state = _state(made, weights)
+        state = weights_of(made, weights)
         if quant is not None:
             return layer_quality(made, state, quant, report)
         report("extracting")
@@ -83,43 +96,17 @@ def verify(
             "test_kwargs": made.kwargs,
             "tolerance": tolerance,
         }
-        _require_weights(graph, state)
+        require_weights(graph, state)
         report("running the graph")
         _, of_graph = npusim.verify_ir_with_state_dict(ir=graph, **common)
-        report("compiling")
-        program = npusim.compile(graph, target=target, progress=report)
+        if stored is not None:
+            program = npusim.CompiledProgram.load(readable(stored))
+        else:
+            report("compiling")
+            program = npusim.compile(graph, target=target, progress=report)
         report("running the program")
         _, of_program = npusim.verify_program(
-            program, device=program.target, threads=threads, **common
+            program, device=program.target, threads=threads, bisect=bisect, **common
         )
     data = {"graph": of_graph.to_json(), "program": of_program.to_json()}
     return Answer(data, [str(of_graph), str(of_program)], ok=of_graph.ok and of_program.ok)
-
-
-def _state(made: Made, weights: Path | None) -> dict[str, Any]:
-    """Returns the weights to compare with; ExportError when there is no data to compute with."""
-    if any(getattr(value, "is_meta", False) for value in (*made.args, *made.kwargs.values())):
-        raise ExportError(
-            "The example arguments are on the meta device: they have no values to compute with.",
-            hint="Make them outside torch.device('meta').",
-        )
-    if weights is not None:
-        return read_checkpoint(readable(weights))
-    state = dict(made.model.state_dict())
-    if any(tensor.is_meta for tensor in state.values()):
-        raise ExportError(
-            "The model is on the meta device: it has no weights to compute with.",
-            hint="Build it without torch.device('meta'), or pass --weights.",
-        )
-    return state
-
-
-def _require_weights(graph: Graph, state: dict[str, Any]) -> None:
-    """Refuses a checkpoint that would silently be completed by the model's own weights."""
-    missing = [
-        weight.key
-        for weight in graph.weights
-        if weight.persistent and not {weight.key, *weight.aliases} & set(state)
-    ]
-    if missing:
-        raise WeightMismatchError(f"The checkpoint lacks {', '.join(missing)}.")

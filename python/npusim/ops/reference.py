@@ -87,6 +87,10 @@ class GraphRun:
             yield node, results
             _release(node, values, remaining)
 
+    def operands(self, node: Node) -> dict[str, Tensor]:
+        """Returns what the node was given, by name; until the iteration goes on behind it."""
+        return {i: self._values[i] for i in node.inputs if i is not None}
+
     def outputs(self) -> list[Tensor]:
         """Returns the graph's outputs, once all nodes have run."""
         return [self._values[o.value] for o in self.graph.outputs]

@@ -1,0 +1,193 @@
+"""Does npusim compute what PyTorch computes? Compares graphs and compiled programs, per output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from npusim.compile import compile
+from npusim.errors import Error, ShapeError
+from npusim.frontends.torch_export import plain_outputs
+from npusim.frontends.weight_free import module_tensors
+from npusim.ir.graph import Graph
+from npusim.ops.reference import run_graph
+from npusim.program.program import CompiledProgram
+from npusim.verify.bisect import first_divergence
+from npusim.verify.comparison import Comparison, compare
+from npusim.verify.native_run import NativeRun
+from npusim.verify.report import Report
+
+if TYPE_CHECKING:
+    from npusim.runtime import Device
+
+
+def verify_ir_with_state_dict(
+    *,
+    ir: Graph | str | Path,
+    state_dict: Mapping[str, Tensor],
+    original_model: nn.Module,
+    test_inputs: Any,
+    test_kwargs: Mapping[str, Any] | None = None,
+    tolerance: float | None = None,
+) -> tuple[bool, Report]:
+    """Compares a graph, run through PyTorch, with the model it was extracted from.
+
+    Args:
+        ir: the graph, or the path of its file.
+        state_dict: the weights of both sides.
+        original_model: in evaluation mode; gives the buffers that no state_dict holds.
+        test_inputs: positional arguments with data, as the model takes them.
+        test_kwargs: keyword arguments.
+        tolerance: replaces `TOLERANCE` for floating-point outputs.
+
+    Returns:
+        Whether all outputs agree, and the report.
+
+    Raises:
+        Error: inputs, weights or the model do not fit the graph.
+    """
+    graph = ir if isinstance(ir, Graph) else Graph.load(ir)
+    args, kwargs = _arguments(test_inputs, test_kwargs)
+    weights = all_weights(graph, state_dict, original_model)
+    expected = run_model(original_model, args, kwargs, state_dict)
+    actual = run_graph(graph, tensor_leaves(args, kwargs), weights)
+    names = [output.name for output in graph.outputs]
+    report = Report(f"graph {graph.name}", _compare_all(names, actual, expected, tolerance))
+    return report.ok, report
+
+
+def verify_program(
+    program: CompiledProgram | Graph | str | Path,
+    *,
+    state_dict: Mapping[str, Tensor] | None = None,
+    test_inputs: Any,
+    test_kwargs: Mapping[str, Any] | None = None,
+    original_model: nn.Module | None = None,
+    device: str | Device = "cpu",
+    threads: int | None = None,
+    tolerance: float | None = None,
+    bisect: bool = False,
+) -> tuple[bool, Report]:
+    """Compares a native run of a compiled program with PyTorch.
+
+    Args:
+        program: a program or the path of its `.npubin` file; a graph is compiled for `device`.
+        state_dict: the weights of both sides.
+        test_inputs: positional arguments with data, as the model takes them.
+        test_kwargs: keyword arguments.
+        original_model: what to compare with; by default the graph inside the program.
+        device: where to run, a device or its name.
+        threads: workers of a cpu device given by name.
+        tolerance: replaces `TOLERANCE` for floating-point values.
+        bisect: look for the first command that diverges even when the outputs agree; when they
+            do not, that is always done.
+
+    Returns:
+        Whether all outputs agree, and the report; it names the first command that differs, and
+        says whether the command itself is at fault.
+
+    Raises:
+        Error: inputs or weights do not fit, or the program cannot run here.
+    """
+    from npusim.runtime import Device
+
+    device = Device(device, threads=threads) if isinstance(device, str) else device
+    compiled = _program(program, device.name)
+    graph = compiled.graph
+    args, kwargs = _arguments(test_inputs, test_kwargs)
+    inputs = tensor_leaves(args, kwargs)
+    weights = all_weights(graph, state_dict or {}, original_model)
+    if original_model is not None:
+        expected = run_model(original_model, args, kwargs, weights)
+    elif graph is not None:
+        expected = run_graph(graph, inputs, weights)
+    else:
+        raise Error("The program carries no graph to compare with.", hint="Pass original_model.")
+    native = NativeRun(compiled, device, inputs, weights)
+    names = [spec.name for spec in compiled.output_specs]
+    outputs = _compare_all(names, native.run(), expected, tolerance)
+    search = bisect or not all(output.ok for output in outputs)
+    found = (
+        (None, None) if graph is None or not search else first_divergence(native, graph, tolerance)
+    )
+    report = Report(f"program {_title(compiled)} on {device.name}", outputs, *found)
+    return report.ok, report
+
+
+def run_model(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    state_dict: Mapping[str, Tensor],
+) -> list[Tensor]:
+    """Runs a model with the weights of a state_dict and returns the tensors of its result.
+
+    The model itself stays as it is; it may be on the meta device.
+    """
+    if model.training:
+        raise Error(f"{type(model).__name__} is in training mode.", hint="Call model.eval() first.")
+    tensors = module_tensors(model)
+    weights = {
+        path: state_dict[key]
+        for key in tensors.originals.keys() & state_dict.keys()
+        for path in tensors.paths(key)
+    }
+    copies = pytree.tree_map_only(Tensor, lambda t: t.clone(), (tuple(args), dict(kwargs)))
+    with torch.no_grad():
+        result = torch.func.functional_call(model, weights, *copies, tie_weights=False)
+    return tensor_leaves(plain_outputs(model, (), result))
+
+
+def tensor_leaves(*trees: Any) -> list[Tensor]:
+    """Returns the tensors of nested structures, in order."""
+    return [leaf for leaf in pytree.tree_leaves(trees) if isinstance(leaf, Tensor)]
+
+
+def _arguments(inputs: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], Any]:
+    if isinstance(inputs, Tensor):
+        inputs = (inputs,)
+    if not isinstance(inputs, (tuple, list)):
+        raise ShapeError(f"test_inputs must be a tuple of arguments, not {type(inputs).__name__}.")
+    return tuple(inputs), dict(kwargs or {})
+
+
+def all_weights(
+    graph: Graph | None, state_dict: Mapping[str, Tensor], model: nn.Module | None
+) -> dict[str, Tensor]:
+    """Returns the state_dict, completed by the model's buffers that no state_dict holds."""
+    weights = dict(state_dict)
+    own = module_tensors(model).originals if model is not None else {}
+    for weight in graph.weights if graph is not None else ():
+        keys = (weight.key, *weight.aliases)
+        if not weight.persistent:
+            weights.update((key, own[key]) for key in keys if key in own and key not in weights)
+    return weights
+
+
+def _compare_all(
+    names: Sequence[str],
+    actual: Sequence[Tensor],
+    expected: Sequence[Tensor],
+    tolerance: float | None,
+) -> tuple[Comparison, ...]:
+    if not len(names) == len(actual) == len(expected):
+        raise ShapeError(f"There are {len(actual)} outputs, but PyTorch gives {len(expected)}.")
+    triples = zip(names, actual, expected, strict=True)
+    return tuple(compare(name, a, e, tolerance) for name, a, e in triples)
+
+
+def _program(program: CompiledProgram | Graph | str | Path, target: str) -> CompiledProgram:
+    if isinstance(program, CompiledProgram):
+        return program
+    if isinstance(program, Graph):
+        return compile(program, target)
+    return CompiledProgram.load(program)
+
+
+def _title(program: CompiledProgram) -> str:
+    return str(program.metadata.get("model") or "without a name")
