@@ -15,6 +15,7 @@ from npusim.ir.graph import Attr
 from npusim.ir.module import Module
 from npusim.ir.rewrite import GraphBuilder
 from npusim.ir.types import TensorType
+from npusim.partition import partitioner
 from npusim.partition.build import check_order, find_transfers
 from npusim.partition.plan import Partition
 
@@ -68,6 +69,42 @@ def test_a_value_crosses_once_for_all_its_readers() -> None:
     )
     crossed = [(t.value, t.to) for t in plan.transfers]
     assert len(crossed) == len(set(crossed)) == 4
+
+
+def test_little_is_kept_between_partitions() -> None:
+    def function(x: Tensor, mask: Tensor) -> Tensor:
+        wide = mask.expand(64, 3, 4) * 2.0  # made of twelve elements, read behind the stray
+        return stray(x).permute(1, 0).T + wide
+
+    graph = extract(function, *_X, torch.ones(3, 4))
+    plan = npusim.partition(graph, costs=EAGER_DEVICE)
+    assert sides(plan) == "pn"
+
+    def between(x: Tensor) -> Tensor:
+        y = x.relu()
+        return stray(y) + y.expand(64, 3, 4)
+
+    first, _, last = npusim.partition(extract(between), costs=EAGER_DEVICE).partitions
+    assert first.outputs == ("relu",)
+    assert "expand" in last.nodes
+
+
+def test_what_compiles_only_with_its_neighbours_falls_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = extract(lambda x: stray(x.relu().exp()).tanh())
+    real = partitioner.compile
+
+    def compile(part: npusim.IR, target: object, **options: object) -> npusim.CompiledProgram:
+        if any(node.name == "exp" for node in part.nodes):
+            raise UnsupportedOpError("not without its neighbours", nodes=("exp",))
+        return real(part, target, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(partitioner, "compile", compile)
+    plan = npusim.partition(graph, costs=EAGER_DEVICE)
+    assert sides(plan) == "npn"
+    assert [n.name for n in plan.fallback_nodes] == ["exp", "stray"]
+    assert "apart from its neighbours" in plan.verdicts["exp"].reason
 
 
 def test_partitions_show_their_nodes_and_commands() -> None:

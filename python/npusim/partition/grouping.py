@@ -5,6 +5,7 @@ each other through the other side share a partition, wherever they stand. Every 
 earliest round in which all it reads is ready; rounds alternate between the sides, so that there are
 as few as the longest alternation in the graph asks for, and every edge leads to the same or a later
 round: partitions cannot wait for each other in a circle.
+A node that makes much of little, such as an expanded mask, then moves to the round that reads it.
 
 What depends on weights and constants alone belongs to no round. Native partitions hold copies of
 the static nodes they read, which their init methods run once; what PyTorch reads or has to compute
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 
 from npusim.errors import GraphError
 from npusim.ir.graph import Graph, Node
+from npusim.passes.shapes import VIEWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,7 @@ def cut(graph: Graph, native: Mapping[str, bool], random: Collection[str] = ()) 
         random: nodes that give something else on each call, whatever they read.
     """
     fixed = _fixed(graph, random)
-    running = [node for node in graph.nodes if node.name not in fixed]
-    producers = graph.producers
-    rounds = min(
-        (_rounds(running, producers, native, first) for first in (True, False)),
-        key=lambda groups: len(groups),
-    )
+    rounds = min((_rounds(graph, native, fixed, first) for first in (True, False)), key=len)
     forced = _forced(graph, native, fixed)
     load = _load(graph, native, fixed, forced)
     return Cut(fixed, load, frozenset(load) - forced, rounds)
@@ -147,22 +144,41 @@ def _reads(node: Node, names: set[str], graph: Graph) -> bool:
 
 
 def _rounds(
-    nodes: list[Node],
-    producers: Mapping[str, Node],
-    native: Mapping[str, bool],
-    first: bool,
+    graph: Graph, native: Mapping[str, bool], fixed: frozenset[str], first: bool
 ) -> tuple[tuple[bool, tuple[str, ...]], ...]:
     """Returns the groups when the rounds 0, 2, 4 … run on the side `first`."""
+    nodes = [node for node in graph.nodes if node.name not in fixed]
     number: dict[str, int] = {}
     for node in nodes:
-        reads = (producers[i].name for i in node.inputs if i is not None and i in producers)
-        earliest = max((number[name] for name in reads if name in number), default=0)
+        found = (graph.producers.get(i) for i in node.inputs if i is not None)
+        reads = (p.name for p in found if p is not None and p.name in number)
+        earliest = max((number[name] for name in reads), default=0)
         mine = 0 if native[node.name] == first else 1
         number[node.name] = earliest + (earliest % 2 != mine)
+    _postpone(graph, nodes, number)
     groups: dict[int, list[str]] = {}
     for node in nodes:
         groups.setdefault(number[node.name], []).append(node.name)
     return tuple(((i % 2 == 0) == first, tuple(groups[i])) for i in sorted(groups))
+
+
+def _postpone(graph: Graph, nodes: list[Node], number: dict[str, int]) -> None:
+    """Moves nodes that make much of little to the first round that reads them, if on their side.
+
+    What they read is then kept from round to round, not what they make: a mask, and not the mask
+    expanded. Views move as well, which cost nothing but where a partition has to give them.
+    """
+    stored = {w.name for w in graph.weights} | {c.name for c in graph.constants}
+    for node in reversed(nodes):
+        made = [v.name for v in node.outputs]
+        readers = [number[u.name] for v in made for u in graph.users[v] if u.name in number]
+        if not readers or any(v in graph.output_values for v in made):
+            continue
+        delay = min(readers) - number[node.name]
+        read = sum(graph.types[i].nbytes for i in set(node.inputs) - stored if i is not None)
+        growth = sum(graph.types[v].nbytes for v in made) - read
+        if delay and delay % 2 == 0 and (growth > 0 or node.op in VIEWS):
+            number[node.name] += delay
 
 
 def demote(
