@@ -86,6 +86,17 @@ def test_checks_of_linear_algebra_are_left_out() -> None:
     assert not any("check" in node.op for node in graph.nodes)
 
 
+def test_numbers_that_only_a_check_wants_are_left_out() -> None:
+    def function(x: Tensor) -> tuple[Tensor]:
+        lengths = (x != 0).sum(1)
+        torch._check(lengths.max().item() <= x.shape[1])
+        torch._check((lengths >= 0).all().item())
+        return (2 * x,)
+
+    graph = carried(function, torch.ones(2, 4))
+    assert [node.op for node in graph.nodes] == ["aten.mul.Scalar"]
+
+
 def test_compiling_lists_them_all() -> None:
     def function(x: Tensor) -> Tensor:
         return torch.linalg.inv(torch.fft.fft(x).abs())

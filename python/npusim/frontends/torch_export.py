@@ -114,7 +114,9 @@ def _export(
                 model, fake_arguments(args, mode), fake_arguments(kwargs, mode), strict=strict
             )
             policy.keep_instance_norm(program.graph)
-            return program.run_decompositions(policy.decompositions())
+            program = program.run_decompositions(policy.decompositions())
+            policy.drop_assertions(program.graph)
+            return program
         except ExportError:
             raise
         except Exception as error:  # a trace runs, and fails in, any code
@@ -310,12 +312,12 @@ class _Translation:
         if target is operator.getitem:
             source, index = node.args
             self.values[node] = self.values[source][index]  # type: ignore[index]
-        elif target in policy.ASSERTIONS:
-            return
         elif target is _WITH_EFFECTS and node.args[1] in policy.ASSERTIONS:
             self.values[node] = (None, None)  # the next token, and nothing
         elif not isinstance(target, torch._ops.OpOverload):
             name = getattr(target, "__name__", str(target))
+            if name.startswith("auto_functionalized"):
+                raise ExportError(f"{node.args[0]} changes its operands; have it return new ones")
             raise ExportError(f"the control flow operator {name} is not supported.")
         elif not _is_static(node.meta.get("val")):
             raise ExportError(
