@@ -116,8 +116,8 @@ class RowStream {
 };
 
 // Sums of rows [0, rows) of x in scratch by rows [first, first + columns) of W. These are walked as
-// kDotColumns streams, each in the order it lies in: memory gives a third less to four short rows
-// side by side, whose ends the hardware runs beyond again and again.
+// kDotColumns streams, each in the order it lies in, so that what is fetched ahead is nearly always
+// what the same stream reads next.
 void multiply(const Params& p, const Weight& weight, const Scratch& s, int64_t rows, int64_t part,
               int64_t first, int64_t columns) {
   const QuantizedLayout layout = layout_of(p, 0);
