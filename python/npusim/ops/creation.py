@@ -122,7 +122,8 @@ for _kind, _value in (("zeros", 0.0), ("ones", 1.0), ("empty", 0.0)):
     _op(f"{_kind}_like.default", _filled(_value), *([Case(((2, 3),))] if _kind != "empty" else []))
 _op("fill.Scalar", _filled("value"), Case(((2, 3),), {"value": 3}))
 _op("fill.Tensor", _fill_tensor, Case(((2, 3), ())))
-_op("empty_strided.default", _filled(0.0))
+for _name in ("empty_strided", "new_empty_strided", "empty_permuted"):
+    _op(f"{_name}.default", _filled(0.0))
 for _kind in ("tril", "triu"):
     _cases = (Case((), {"row": 4, "col": 3, "offset": o}) for o in (-1, 0, 1))
     register(

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from npusim.ir.graph import Graph, Node
+from npusim.ir.types import TensorType, is_float
 from npusim.ops.kernels import INDEX_TENSORS, RANK
 from npusim.ops.opdef import Case, OpDef, register
+from npusim.ops.pointwise_kernel import emit_program
+from npusim.ops.scalar import ScalarBuilder, compute_class
 from npusim.program.lowering import Lowering, codes, element_bits
 from npusim.program.view import View
 
@@ -165,7 +170,15 @@ def _start(node: Node, low: Lowering, x: View) -> View:
     return low.updated(node.output, x)
 
 
-_REDUCE_MODES = {"sum": 1, "add": 1, "prod": 2, "multiply": 2, "amax": 3, "amin": 4}
+_REDUCE_MODES = {
+    "sum": 1,
+    "add": 1,
+    "mean": 1,
+    "prod": 2,
+    "multiply": 2,
+    "amax": 3,
+    "amin": 4,
+}
 
 
 def _scatter(mode: int) -> Lower:
@@ -173,23 +186,76 @@ def _scatter(mode: int) -> Lower:
         x, index, *rest = low.inputs(node)
         assert x is not None and index is not None
         y = _start(node, low, x)
-        reduce = node.attrs.get("reduce")
-        chosen = _REDUCE_MODES[reduce] if isinstance(reduce, str) else mode
+        if y.rank == 0:  # one element, at position 0
+            y, index = y.unsqueeze(0), index if index.rank else index.unsqueeze(0)
         walk = _along(low, y, _dim(node, y.rank), index)
         if rest and rest[0] is not None:
             src = low.cast(rest[0], y.dtype)
-            src = replace(src, shape=index.shape)  # src may be larger; its strides stay
+            src = replace(src if src.rank else src.unsqueeze(0), shape=index.shape)
+            # src may be larger than the index; its strides stay
         else:
             src = _uniform(low, node.attrs["value"], y.dtype).expand(index.shape)
-        _emit_scatter(low, y, walk, src, chosen)
+        reduce = node.attrs.get("reduce")
+        if isinstance(reduce, str):
+            _reduce_into(low, y, walk, src, reduce, bool(node.attrs.get("include_self", True)))
+        else:
+            _emit_scatter(low, y, walk, src, mode)
 
     return lower
 
 
+def _index_reduce(node: Node, low: Lowering) -> None:
+    x, index, src = low.inputs(node)
+    assert x is not None and index is not None and src is not None
+    y = _start(node, low, x)
+    reduce = node.attrs["reduce"]
+    assert isinstance(reduce, str)
+    walk = _select_walk(low, y, _dim(node, y.rank), index)
+    source = low.cast(src, y.dtype).expand(walk.shape)
+    _reduce_into(low, y, walk, source, reduce, bool(node.attrs.get("include_self", True)))
+
+
+def _reduce_into(
+    low: Lowering, y: View, walk: Walk, src: View, reduce: str, include_self: bool
+) -> None:
+    """Reduces src into y; without y's own elements, those that src meets start as the neutral one.
+
+    A mean is the sum, divided by how many elements came together.
+    """
+    if src.numel == 0:
+        return
+    if not include_self:
+        start = _uniform(low, _neutral(reduce, y.dtype), y.dtype).expand(src.shape)
+        _emit_scatter(low, y, walk, start, 0)
+    _emit_scatter(low, y, walk, src, _REDUCE_MODES[reduce])
+    if reduce != "mean":
+        return
+    count = low.temp(TensorType("int64", y.shape).with_order(y.order))
+    low.fill(count, int(include_self))
+    assert count.strides == y.strides, "the walk is over y's strides"
+    one = _uniform(low, 1, "int64").expand(src.shape)
+    _emit_scatter(low, count, walk, one, 1)
+    cls = compute_class(y.dtype)
+    builder = ScalarBuilder((cls, "i"))
+    times = builder.op("maximum", "i", 1, ("const", 1))
+    builder.op("div_floor" if cls == "i" else "div", cls, 0, builder.to(times, cls))
+    emit_program(low, builder.build(y.dtype), [y, count], y)
+
+
+def _neutral(reduce: str, dtype: str) -> float | int:
+    """Returns what leaves the other operand of a reduction as it is."""
+    if reduce not in ("amax", "amin"):
+        return 1 if reduce == "prod" else 0
+    if dtype == "bool":
+        return int(reduce == "amin")
+    if is_float(dtype):
+        return float("-inf") if reduce == "amax" else float("inf")
+    limits = np.iinfo(dtype)
+    return int(limits.min if reduce == "amax" else limits.max)
+
+
 def _uniform(low: Lowering, value: object, dtype: str) -> View:
     """Returns a scalar in memory, for kernels that read their source."""
-    import numpy as np
-
     assert isinstance(value, (int, float))
     bits = np.array([element_bits(value, dtype)], np.int64).view(np.uint8)
     flat = low.constant(bits, "uint8")
@@ -237,15 +303,6 @@ def _indexable(node: Node, graph: Graph) -> str | None:
     return None
 
 
-def _reducible(node: Node, graph: Graph) -> str | None:
-    reduce = node.attrs.get("reduce")
-    if node.attrs.get("include_self") is False:
-        return "scatter_reduce without the starting values"
-    if reduce == "mean":
-        return "scatter_reduce by mean"
-    return None
-
-
 _DTYPES = ("float32", "bfloat16", "int64")
 
 
@@ -276,7 +333,13 @@ _op("scatter.src", _scatter(0), Case(((4, 5), ((1, 5), ("int", 0, 4)), (1, 5)), 
 _op("scatter.value", _scatter(0), Case(_X[:2], {"dim": 0, "value": 3}))
 _op("scatter_add.default", _scatter(1), Case(_X, {"dim": 0}))
 _op("scatter_reduce.two", _scatter(0), Case(_X, {"dim": 0, "reduce": "amax"}),
-    supports=_reducible)  # fmt: skip
+    *(Case(_X, {"dim": 0, "reduce": r, "include_self": s}, f"{r}-{s}")
+      for r in ("sum", "mean", "amin", "prod") for s in (True, False)))  # fmt: skip
+_op("scatter.reduce", _scatter(0), Case(_X, {"dim": 0, "reduce": "multiply"}))
+_op("scatter.value_reduce", _scatter(0), Case(_X[:2], {"dim": 0, "reduce": "add", "value": 2}))
+_op("index_reduce.default", _index_reduce,
+    *(Case(((4, 5), _ids((3,), 4), (3, 5)), {"dim": 0, "reduce": r, "include_self": False}, r)
+      for r in ("prod", "mean", "amax", "amin")))  # fmt: skip
 _op("index_put.default", _index_put,
     Case(((4, 5), _ids((3,), 4), None, (3, 5)), {"indices": 2, "accumulate": True}),
     Case(((4, 5), None, ((1,), ("int", 0, 5)), (4, 1)), {"indices": 2}))  # fmt: skip

@@ -130,15 +130,18 @@ def _diagonal_view(node: Node, x: View, size: int) -> View:
 def _unfold(node: Node, low: Lowering) -> None:
     """Tensor.unfold: sliding windows along a dimension as a new last one; overlapping, a view."""
     x = _first(node, low)
+    if x.rank == 0:
+        x = x.unsqueeze(0)
     dim = _dim(node.attrs["dimension"], x.rank)
     step, size = node.attrs["step"], node.attrs["size"]
     assert isinstance(step, int) and isinstance(size, int)
-    windows = node.type.shape[dim]
+    windows = (x.shape[dim] - size) // step + 1
     strides = list(x.strides)
     last = strides[dim]
     strides[dim] *= step
     shape = (*x.shape[:dim], windows, *x.shape[dim + 1 :], size)
-    low.define(node.output, replace(x, shape=shape, strides=(*strides, last)))
+    y = replace(x, shape=shape, strides=(*strides, last))
+    low.define(node.output, y if y.rank == node.type.rank else y.select(0, 0))
 
 
 def _as_strided(node: Node, low: Lowering) -> None:
@@ -436,9 +439,11 @@ _op("narrow_copy.default", _slice, Case(_X, {"dim": 2, "start": 1, "length": 2})
 _op("split.Tensor", _split, Case(((2, 7),), {"split_size": 3, "dim": 1}))
 _op("split_with_sizes.default", _split, Case(((2, 7),), {"split_sizes": (3, 4), "dim": 1}))
 _op("chunk.default", _split, Case(((2, 7),), {"chunks": 3, "dim": -1}))
-_op("unbind.int", _split, Case(_X, {"dim": 1}))
+for _name in ("unbind.int", "unbind_copy.int"):
+    _op(_name, _split, Case(_X, {"dim": 1}))
 _op("diagonal.default", _diagonal, Case(((4, 5),), {"offset": 1}))
-_op("unfold.default", _unfold, Case(((2, 9),), {"dimension": 1, "size": 3, "step": 2}))
+_op("unfold.default", _unfold, Case(((2, 9),), {"dimension": 1, "size": 3, "step": 2}),
+    Case(((),), {"dimension": 0, "size": 1, "step": 1}, "scalar"))  # fmt: skip
 for _name in ("as_strided.default", "as_strided_copy.default"):
     _op(_name, _as_strided,
         Case(((4, 5),), {"size": (2, 3, 2), "stride": (3, 1, 2), "storage_offset": 1}, "overlap"),
