@@ -36,7 +36,10 @@ ALLOWED: dict[str, set[str]] = {
     "compile": {"codegen", "errors", "frontends", "ir", "passes", "program", "targets"},
     "profile": {"_runtime", "errors", "files", "ops", "program", "runtime"},
     "tune": {"codegen", "errors", "ops", "program", "runtime", "targets"},
-    "verify": {"compile", "errors", "frontends", "ir", "ops", "program", "runtime"},
+    "verify": {
+        *("compile", "errors", "files", "frontends", "ir", "ops", "partition", "program"),
+        *("runtime", "version"),
+    },
     "verify_quantization": {"errors", "ir", "ops", "passes", "targets", "verify"},
     "demo": {"errors"},
 }

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         load,
         load_weights,
     )
-    from npusim.verify import verify_ir_with_state_dict, verify_program
+    from npusim.verify import verify_ir_with_state_dict, verify_plan, verify_program
 
 _LAZY = {
     "extract_ir": "npusim.frontends.torch_export",
@@ -74,6 +74,7 @@ _LAZY = {
     "load_weights": "npusim.runtime",
     "profile_program": "npusim.profile",
     "verify_ir_with_state_dict": "npusim.verify",
+    "verify_plan": "npusim.verify",
     "verify_program": "npusim.verify",
 }
 
@@ -119,6 +120,7 @@ __all__ = [
     "profile_program",
     "register_op",
     "verify_ir_with_state_dict",
+    "verify_plan",
     "verify_program",
 ]
 

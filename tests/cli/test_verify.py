@@ -109,6 +109,12 @@ def test_bisect_names_a_fault_in_a_stored_program(cli: Cli, mlp: Compiled, tmp_p
     cli("verify", f"{FACTORIES}:mlp", "--program", tmp_path / "none").refused("no file")
 
 
+def test_fallback_runs_what_the_target_lacks_in_pytorch(cli: Cli) -> None:
+    outcome = cli("verify", f"{FACTORIES}:unsupported", "--fallback", "--json")
+    assert outcome.code == 0, outcome.err
+    assert "partitions" in outcome.json["program"]["subject"]
+
+
 def test_reduce_writes_what_reproduce_runs(cli: Cli, tmp_path: Path) -> None:
     folder = tmp_path / "repro"
     outcome = cli("reduce", f"{FACTORIES}:wide_mlp", "-o", folder, "--tolerance", "1e-12", "--json")

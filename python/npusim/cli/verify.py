@@ -12,7 +12,7 @@ from npusim.cli.answer import Answer, Verb
 from npusim.cli.artifact import readable
 from npusim.cli.checkpoint import require_weights, weights_of
 from npusim.cli.factory import FACTORY_HELP, make
-from npusim.cli.progress import progress
+from npusim.cli.progress import Report, progress
 from npusim.cli.quality import layer_quality, perplexities
 from npusim.errors import Error
 
@@ -38,6 +38,11 @@ from npusim.errors import Error
     help="A .npubin file to compare, instead of compiling the model.",
 )
 @click.option(
+    "--fallback",
+    is_flag=True,
+    help="Let PyTorch run what the target lacks, and look into the partitions.",
+)
+@click.option(
     "--bisect",
     is_flag=True,
     help="Name the first command that diverges even when the outputs agree.",
@@ -60,6 +65,7 @@ def verify(
     tolerance: float | None,
     threads: int | None,
     stored: Path | None,
+    fallback: bool,
     bisect: bool,
     quant: str | None,
     text: Path | None,
@@ -99,14 +105,24 @@ def verify(
         require_weights(graph, state)
         report("running the graph")
         _, of_graph = npusim.verify_ir_with_state_dict(ir=graph, **common)
-        if stored is not None:
-            program = npusim.CompiledProgram.load(readable(stored))
+        common |= {"threads": threads, "bisect": bisect}
+        if fallback:
+            report("partitioning")
+            plan = npusim.partition(graph, target=target)
+            report("running the partitions")
+            _, of_program = npusim.verify_plan(plan, device=plan.device, **common)
         else:
             report("compiling")
-            program = npusim.compile(graph, target=target, progress=report)
-        report("running the program")
-        _, of_program = npusim.verify_program(
-            program, device=program.target, threads=threads, bisect=bisect, **common
-        )
+            program = _program(stored, graph, target, report)
+            report("running the program")
+            _, of_program = npusim.verify_program(program, device=program.target, **common)
     data = {"graph": of_graph.to_json(), "program": of_program.to_json()}
     return Answer(data, [str(of_graph), str(of_program)], ok=of_graph.ok and of_program.ok)
+
+
+def _program(
+    stored: Path | None, graph: npusim.IR, target: str, report: Report
+) -> npusim.CompiledProgram:
+    if stored is not None:
+        return npusim.CompiledProgram.load(readable(stored))
+    return npusim.compile(graph, target=target, progress=report)

@@ -74,7 +74,7 @@ class GraphRun:
             self._values[constant.name] = constant_tensor(constant).to(self._device)
         for state in graph.states:
             given = (states or {}).get(state.name)
-            self._values[state.name] = _zeros(state.type, self._device) if given is None else given
+            self._values[state.name] = zeros(state.type, self._device) if given is None else given
 
     def __iter__(self) -> Iterator[tuple[Node, list[Tensor]]]:
         values, remaining = self._values, Counter(self.graph.output_values)
@@ -100,7 +100,8 @@ class GraphRun:
         return {u.name: self._values[u.value] for u in self.graph.updates}
 
 
-def _zeros(type: TensorType, device: torch.device) -> Tensor:
+def zeros(type: TensorType, device: torch.device | None = None) -> Tensor:
+    """Returns a state's first value."""
     return torch.zeros(type.shape, dtype=getattr(torch, type.dtype), device=device)
 
 

@@ -9,6 +9,7 @@ from npusim.verify.agreement import (
     verify_program,
 )
 from npusim.verify.comparison import TOLERANCE, Comparison, compare
+from npusim.verify.partitions import verify_plan
 from npusim.verify.report import Divergence, InputStatistics, Report
 
 __all__ = [
@@ -22,5 +23,6 @@ __all__ = [
     "run_model",
     "tensor_leaves",
     "verify_ir_with_state_dict",
+    "verify_plan",
     "verify_program",
 ]

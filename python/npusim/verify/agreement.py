@@ -52,12 +52,12 @@ def verify_ir_with_state_dict(
         Error: inputs, weights or the model do not fit the graph.
     """
     graph = ir if isinstance(ir, Graph) else Graph.load(ir)
-    args, kwargs = _arguments(test_inputs, test_kwargs)
+    args, kwargs = example_arguments(test_inputs, test_kwargs)
     weights = all_weights(graph, state_dict, original_model)
     expected = run_model(original_model, args, kwargs, state_dict)
     actual = run_graph(graph, tensor_leaves(args, kwargs), weights)
     names = [output.name for output in graph.outputs]
-    report = Report(f"graph {graph.name}", _compare_all(names, actual, expected, tolerance))
+    report = Report(f"graph {graph.name}", compare_all(names, actual, expected, tolerance))
     return report.ok, report
 
 
@@ -99,7 +99,7 @@ def verify_program(
     device = Device(device, threads=threads) if isinstance(device, str) else device
     compiled = _program(program, device.name)
     graph = compiled.graph
-    args, kwargs = _arguments(test_inputs, test_kwargs)
+    args, kwargs = example_arguments(test_inputs, test_kwargs)
     inputs = tensor_leaves(args, kwargs)
     weights = all_weights(graph, state_dict or {}, original_model)
     if original_model is not None:
@@ -110,7 +110,7 @@ def verify_program(
         raise Error("The program carries no graph to compare with.", hint="Pass original_model.")
     native = NativeRun(compiled, device, inputs, weights)
     names = [spec.name for spec in compiled.output_specs]
-    outputs = _compare_all(names, native.run(), expected, tolerance)
+    outputs = compare_all(names, native.run(), expected, tolerance)
     search = bisect or not all(output.ok for output in outputs)
     found = (
         (None, None) if graph is None or not search else first_divergence(native, graph, tolerance)
@@ -148,7 +148,10 @@ def tensor_leaves(*trees: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(trees) if isinstance(leaf, Tensor)]
 
 
-def _arguments(inputs: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], Any]:
+def example_arguments(
+    inputs: Any, kwargs: Mapping[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns positional and keyword arguments; ShapeError when they are not a tuple."""
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, (tuple, list)):
@@ -169,12 +172,13 @@ def all_weights(
     return weights
 
 
-def _compare_all(
+def compare_all(
     names: Sequence[str],
     actual: Sequence[Tensor],
     expected: Sequence[Tensor],
     tolerance: float | None,
 ) -> tuple[Comparison, ...]:
+    """Compares outputs in order; ShapeError when there are not as many as expected."""
     if not len(names) == len(actual) == len(expected):
         raise ShapeError(f"There are {len(actual)} outputs, but PyTorch gives {len(expected)}.")
     triples = zip(names, actual, expected, strict=True)

@@ -65,6 +65,7 @@ class Divergence:
         own: the same where every command before it was given the reference's values: what the
             command adds by itself.
         inputs: the tensors it was given.
+        partition: index in the plan of a partitioned model.
     """
 
     command: int
@@ -75,6 +76,7 @@ class Divergence:
     value: Comparison
     own: Comparison | None = None
     inputs: tuple[InputStatistics, ...] = ()
+    partition: int | None = None
 
     @property
     def cause(self) -> str:
@@ -95,7 +97,8 @@ class Divergence:
     def place(self) -> str:
         """Returns which command of which node it is."""
         source = f" ({self.source})" if self.source else ""
-        return f"command {self.command} {self.kernel}, node {self.node} {self.op}{source}"
+        within = "" if self.partition is None else f"partition {self.partition}, "
+        return f"{within}command {self.command} {self.kernel}, node {self.node} {self.op}{source}"
 
     def __str__(self) -> str:
         lines = [f"{self.place()}: {self.value}"]

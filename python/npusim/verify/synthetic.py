@@ -84,7 +84,9 @@ class TensorData:
         """
         try:
             dtype, shape = data["dtype"], tuple(data["shape"])
-            if dtype not in {*DTYPES, *HOST_DTYPES} or not all(type(n) is int and n >= 0 for n in shape):
+            if dtype not in {*DTYPES, *HOST_DTYPES} or not all(
+                type(n) is int and n >= 0 for n in shape
+            ):
                 raise ValueError(f"{dtype}{list(shape)} is no type")
             mean, std, low, high = (float(data[k]) for k in ("mean", "std", "low", "high"))
             values = tuple(float(v) for v in data["values"])
