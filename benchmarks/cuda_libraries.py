@@ -13,22 +13,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import npusim
 from npusim.codegen.choices import Choice
 from npusim.codegen.library import library_problem
-from npusim.codegen.trial import Subject
+from npusim.codegen.trial import Subject, trial
 from npusim.ops.kernels import KERNELS
 from npusim.ops.scalar import OPCODES
 from npusim.targets import TargetConfig
 from npusim.tune import candidates, measure_all
 
 _RELU, _NONE = OPCODES["relu"][0], OPCODES["copy"][0]
-_FLOAT16, _BFLOAT16 = 1, 2
+_FLOAT32, _FLOAT16, _BFLOAT16 = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -47,18 +50,32 @@ def _full(stem: str, given: dict[str, Any]) -> bytes:
 
 
 def linear(
-    m: int, n: int, k: int, *, rows: tuple[int, ...] = (), bias: int = 0, residual: int = 0
-) -> Subject:
-    """A product in bfloat16."""
+    m: int, n: int, k: int, *, rows: tuple[int, ...] = (), bias: int = 0, residual: int = 0,
+    dtype: int = _BFLOAT16,
+) -> Subject:  # fmt: skip
+    """A product with weights as a checkpoint has them."""
     rows = rows or (n,)
+    size = 4 if dtype == _FLOAT32 else 2
     given = {
         "m": m, "n": n, "k": k, "ldx": k, "ldy": n, "ldr": n, "rows": rows,
-        "ldw": [k] * len(rows), "segments": len(rows), "x_dtype": _BFLOAT16,
-        "w_dtype": _BFLOAT16, "y_dtype": _BFLOAT16, "r_dtype": _BFLOAT16, "has_bias": bias,
-        "residual": residual, "act": _NONE,
+        "ldw": [k] * len(rows), "segments": len(rows), "x_dtype": dtype, "w_dtype": dtype,
+        "y_dtype": dtype, "r_dtype": dtype, "has_bias": bias, "residual": residual, "act": _NONE,
     }  # fmt: skip
-    sizes = [2 * m * k, *(2 * r * k for r in rows), *[4 * n] * bias, *[2 * m * n] * (residual + 1)]
+    weights = [size * r * k for r in rows]
+    sizes = [size * m * k, *weights, *[4 * n] * bias, *[size * m * n] * (residual + 1)]
     return Subject("linear", _full("linear", given), tuple(sizes))
+
+
+def matmul(batch: int, m: int, n: int, k: int, dtype: int) -> Subject:
+    """A batch of products of dense matrices."""
+    given = {
+        "batch": [1, 1, 1, 1, 1, batch], "a_batch": [0] * 5 + [m * k],
+        "b_batch": [0] * 5 + [k * n], "y_batch": [0] * 5 + [m * n], "m": m, "n": n, "k": k,
+        "a_m": k, "a_k": 1, "b_k": n, "b_n": 1, "y_m": n, "dtype": dtype, "alpha": 1.0,
+    }  # fmt: skip
+    size = 4 if dtype == _FLOAT32 else 2
+    sizes = (size * batch * m * k, size * batch * k * n, size * batch * m * n)
+    return Subject("matmul", _full("matmul", given), sizes)
 
 
 def conv(
@@ -106,13 +123,23 @@ def resnet50(batch: int) -> Iterator[Row]:
 
 def qwen(tokens: int) -> Iterator[Row]:
     """The products of Qwen2.5-1.5B's layers; the gated one is an own kernel's alone."""
-    for name, subject in (
-        ("qkv + bias", linear(tokens, 2048, 1536, rows=(1536, 256, 256), bias=1)),
-        ("o + residual", linear(tokens, 1536, 1536, residual=1)),
-        ("down + residual", linear(tokens, 1536, 8960, residual=1)),
-        ("gate or up", linear(tokens, 8960, 1536)),
+    for name, count, subject in (
+        ("qkv + bias", 28, linear(tokens, 2048, 1536, rows=(1536, 256, 256), bias=1)),
+        ("o + residual", 28, linear(tokens, 1536, 1536, residual=1)),
+        ("down + residual", 28, linear(tokens, 1536, 8960, residual=1)),
+        ("gate or up", 0, linear(tokens, 8960, 1536)),
     ):
-        yield Row(f"qwen prefill {tokens}", name, 0 if name == "gate or up" else 28, subject)
+        yield Row(f"qwen prefill {tokens}", name, count, subject)
+
+
+def others() -> Iterator[Row]:
+    """Products in float32, and batches."""
+    for m in (64, 512):
+        yield Row("float32", f"{m}x1024x1024 + bias", 1,
+                  linear(m, 1024, 1024, bias=1, dtype=_FLOAT32))  # fmt: skip
+    for dtype, name in ((_FLOAT32, "float32"), (_BFLOAT16, "bfloat16")):
+        for size in (128, 512):
+            yield Row("batches", f"12x{size}³ {name}", 1, matmul(12, size, size, size, dtype))
 
 
 def time_row(
@@ -141,16 +168,52 @@ def time_row(
     }
 
 
+_LOAD = """
+import sys, time
+import npusim
+from npusim.runtime import Executor
+device = npusim.Device("cuda")
+program = npusim.CompiledProgram.load(sys.argv[1])
+start = time.perf_counter()
+executor = Executor(program, device)
+print((time.perf_counter() - start) * 1e3, *executor.implementations()[:1])
+"""
+
+
+def time_loading() -> None:
+    """Prints how long it takes a fresh process to make commands ready, and with which library."""
+    target = replace(TargetConfig.named("cuda"), libraries="all")
+    for rows in (list(qwen(128)), list(resnet50(64))):
+        for row in rows[:1]:
+            problem = library_problem(row.subject.stem, row.subject.params)
+            assert problem is not None
+            for choice in (Choice(), Choice(problem.name)):
+                with tempfile.TemporaryDirectory() as folder:
+                    file = Path(folder) / "trial.npubin"
+                    trial(row.subject, choice, target).save(file)
+                    run = [sys.executable, "-c", _LOAD, str(file)]
+                    for _ in range(2):
+                        print(row.model, choice.library or "own",
+                              subprocess.run(run, capture_output=True, text=True).stdout.strip(),
+                              "ms", flush=True)  # fmt: skip
+
+
 def main() -> None:
     """Prints a line a command, and the sums of each model."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--only", default="", metavar="MODEL")
+    parser.add_argument("--load", action="store_true", help="time loading programs instead")
     parser.add_argument("--json")
     args = parser.parse_args()
+    if args.load:
+        time_loading()
+        return
     device = npusim.Device("cuda")
     arch = device.description.split(",")[1].strip()
     target = TargetConfig.named("cuda").with_arch("sm_90a" if arch == "sm_90" else arch)
-    rows = [*resnet50(1), *resnet50(64), *qwen(128), *qwen(1024)]
+    rows = [*resnet50(1), *resnet50(64), *qwen(32), *qwen(64), *qwen(128), *qwen(1024), *others()]
+    rows = [row for row in rows if args.only in row.model]
     print(device.description, target.arch)
     print(f"{'microseconds':44}  own   best own             library  best library", flush=True)
     results = []

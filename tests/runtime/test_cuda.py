@@ -114,6 +114,21 @@ def test_the_doctor_names_the_parts_of_cuda(stub: Path) -> None:
     assert "Stub GPU, sm_90" in found and "13.0 in " in found
 
 
+def test_the_doctor_names_the_libraries(stub: Path, tmp_path: Path) -> None:
+    code = "from npusim.cli import main; main(['doctor'])"
+    for name, source in (("cublasLt.so.13", "cublaslt"), ("cudnn.so.9", "cudnn")):
+        file = tmp_path / f"lib{name}"
+        options = ["-std=c++20", "-shared", "-fPIC", f"-Wl,-soname,{file.name}", f"-I{ROOT}"]
+        sources = str(ROOT / "tests" / "cpp" / f"stub_{source}.cpp")
+        subprocess.run(["c++", *options, "-o", str(file), sources], check=True)
+    environment = {"NPUSIM_CUDA_PATH": str(tmp_path), "COLUMNS": "300"}
+    found = " ".join(run(code, stub, **environment).split())
+    assert f"cuBLASLt 13.1.0 in {tmp_path}/libcublasLt.so.13" in found
+    assert f"cuDNN 9.19.0 in {tmp_path}/libcudnn.so.9" in found
+    old = " ".join(run(code, stub, **environment, STUB_CUDNN_VERSION="80900").split())
+    assert "is cuDNN 8.9.0" in old and "npusim uses versions 9" in old
+
+
 @pytest.mark.parametrize(
     ("environment", "words"),
     [

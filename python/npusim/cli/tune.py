@@ -10,9 +10,6 @@ import npusim
 from npusim.cli.answer import Answer, Verb
 from npusim.cli.artifact import readable
 from npusim.cli.progress import progress
-from npusim.codegen.tuning import Tuning
-from npusim.tune import apply
-from npusim.tune import tune as measure
 
 
 @click.command(cls=Verb)
@@ -38,14 +35,18 @@ def tune(
     weights are needed. A tuned program runs everywhere: where a library is missing, own kernels
     compute.
     """
+    # Imported here: other verbs run where the native module is missing.
+    from npusim import tune as tuner
+    from npusim.codegen.tuning import Tuning
+
     compiled = npusim.CompiledProgram.load(readable(program))
     with progress("Tuning") as report:
         if source is not None:
             tuning = Tuning.load(readable(source))
         else:
-            tuning = measure(compiled, npusim.Device("cuda", ordinal=ordinal), progress=report)
+            tuning = tuner.tune(compiled, npusim.Device("cuda", ordinal=ordinal), progress=report)
         report("writing")
-        tuned = apply(compiled, tuning)
+        tuned = tuner.apply(compiled, tuning)
         tuned.save(output)
         if save is not None:
             tuning.save(save)

@@ -60,7 +60,7 @@ def default_choice(stem: str, params: bytes, target: TargetConfig) -> Choice:
     problem = library_problem(stem, params) if target.libraries != "none" else None
     if problem is None:
         return Choice()
-    if target.libraries == "all" or prefers_library(problem, stem, params):
+    if target.libraries == "all" or prefers_library(problem):
         return Choice(problem.name)
     return Choice()
 

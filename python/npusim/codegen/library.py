@@ -70,19 +70,24 @@ def own_operands(stem: str, params: bytes) -> int | None:
     return 1 + weights + bool(fields["has_bias"]) + bool(fields["residual"]) + 1
 
 
-def prefers_library(problem: LibraryProblem, stem: str, params: bytes) -> bool:
-    """Tells whether the library was measured to be ahead of the own kernels on such a problem.
-
-    benchmarks/results/cuda_libraries_h200.txt has the times: of products, the libraries' lead
-    begins where the tensor cores are busy; `npusim tune` decides by measuring.
-    """
-    if problem.name == "cudnn":
-        return False
-    fields = KERNELS[stem].unpack(params)
-    return as_int(fields, "m") >= _MANY_ROWS and problem.header["dtype"] != "float32"
-
-
 _MANY_ROWS = 64
+_MUCH = 1e8  # multiplications
+
+
+def prefers_library(problem: LibraryProblem) -> bool:
+    """Tells whether a library is the default for a problem: faster, and worth opening it.
+
+    From the times in benchmarks/results/cuda_libraries_h200.txt. cuBLASLt leads from 64 rows on, by
+    1.3 to 2.4 times; not where a command is several products to it, which an own kernel computes as
+    one. Opening it takes about 140 ms, so small products stay own. cuDNN takes about 300 ms to open
+    and is never the default: `npusim tune` finds the convolutions it is ahead at.
+    """
+    products = problem.header.get("products", ())
+    if len(products) != 1:
+        return False
+    (product,) = products
+    work = product["m"] * product["n"] * product["k"] * product.get("batch", 1)
+    return bool(product["m"] >= _MANY_ROWS and work >= _MUCH)
 
 
 def _same_dtype(p: Params, *names: str) -> str | None:
