@@ -36,7 +36,7 @@ from npusim.targets import TargetConfig
 
 MEMORY, PRODUCTS = 4.3e6, 790e6  # bytes and operations in a microsecond
 SHAPES = tuple(
-    ConvTile(rows, columns, warps_m, warps_n, stages, lags, 0, 0)
+    ConvTile(rows, columns, warps_m, warps_n, stages, lags, 0, 0, 0)
     for rows, columns, warps_m, warps_n, stages, lags in (
         (64, 32, 2, 2, 6, False),
         (64, 64, 2, 2, 4, False),
@@ -92,15 +92,15 @@ def variants(p: Params) -> Iterator[tuple[str, Geometry]]:
     for tile in SHAPES:
         if tile.columns > 2 * p["out_channels"] or tile.rows > 2 * positions:
             continue
+        tiles = -(-positions // tile.rows) * -(-p["out_channels"] // tile.columns)
+        area = tile.rows * tile.columns
+        if (tiles > 4000 and area < 8192) or (tiles < 20 and area > 8192):
+            continue
         for split in (1, 2, 4, 8):
-            tiles = -(-positions // tile.rows) * -(-p["out_channels"] // tile.columns)
-            if split > 1 and (
-                tiles * split > 300 or steps < split or tile.shared(k, split) > 227 << 10
-            ):
+            fits = steps >= split and tile.shared(k, split) <= 227 << 10
+            if split > 1 and (tiles * split > 300 or not fits):
                 continue
-            if tile.rows * tile.columns < 8192 and tiles > 4000:
-                continue
-            if tile.rows * tile.columns > 8192 and tiles < 20:
+            if tiles * split < 50 and split < min(8, steps):
                 continue
             geometry = conv_tiles(p, tile, split)
             yield name_of(geometry), geometry

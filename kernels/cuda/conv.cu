@@ -37,8 +37,12 @@ extern __shared__ __align__(1024) unsigned char shared_memory[];
 #ifndef NPUSIM_CLUSTER
 #define NPUSIM_CLUSTER
 #endif
-extern "C" __global__ void NPUSIM_CLUSTER __launch_bounds__(NPUSIM_BLOCK)
-    npusim_kernel(NPUSIM_SIGNATURE) {
+#ifdef NPUSIM_BESIDE  // blocks that a processor should hold
+#define NPUSIM_BOUNDS __launch_bounds__(NPUSIM_BLOCK, NPUSIM_BESIDE)
+#else
+#define NPUSIM_BOUNDS __launch_bounds__(NPUSIM_BLOCK)
+#endif
+extern "C" __global__ void NPUSIM_CLUSTER NPUSIM_BOUNDS npusim_kernel(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
   npusim::start_successors();
   npusim::run(operands);

@@ -24,12 +24,14 @@ constexpr int kPatchHeight =
     (kTileHeight - 1) * kStrideY + (kHigh - 1) * static_cast<int>(params.dilation[1]) + 1;
 constexpr int kPatchWidth = (kTileWidth - 1) * kStrideX + kTapsOfLine + kTapsOfLine % 2;
 constexpr int kPatchLines = static_cast<int>(kChannels) * kDeep * kPatchHeight;
-constexpr int kPatch = kPatchLines * kPatchWidth;
-constexpr int kAtOnce = smaller(24, static_cast<int>(ceil_div(kPatch, kThreads)));
+constexpr int kPieces = static_cast<int>(ceil_div(kPatchWidth, 32));  // of a line, a lane's loads
+constexpr int kLinesAtOnce =
+    larger(1, smaller(12 / kPieces, static_cast<int>(ceil_div(kPatchLines, kWarps))));
 constexpr int64_t kColumnTiles = ceil_div(kColumns, kTileColumns);
 constexpr int kTilesX = static_cast<int>(ceil_div(params.out_size[2], kTileWidth));
 constexpr int kTilesY = static_cast<int>(ceil_div(params.out_size[1], kTileHeight));
 constexpr int64_t kTiles = params.batch * params.out_size[0] * kTilesY * kTilesX;
+static_assert(params.x_strides[0] < 0x7fffffff);
 static_assert(kWide <= 16 && kBlocksM * kWarps == kTileHeight && params.dilation[2] == 1);
 
 // Shared memory: B, [K][64 columns] with chunks swizzled as in Tile; then the patch.
@@ -59,36 +61,49 @@ inline void load_weights(const W* w, int64_t first_column) {
   commit_copies();
 }
 
-// Gathers what the windows of a tile cover; zeros where that is padding.
+// Gathers what the windows of a tile cover; zeros where that is padding. A warp takes whole lines,
+// a lane every 32nd element; several lines are asked for before the first is stored.
 inline void load_patch(const X* x, const PatchTile& tile) {
   constexpr int kDepths = static_cast<int>(params.out_size[0]);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int depth = static_cast<int>(tile.image % kDepths);
-  const int64_t batch = tile.image / kDepths;
   const int first_y = tile.y * kStrideY - static_cast<int>(params.pad[1]);
   const int first_x = tile.x * kStrideX - static_cast<int>(params.pad[2]);
   const int first_z = depth * static_cast<int>(params.stride[0]) - static_cast<int>(params.pad[0]);
   uint16_t* to = reinterpret_cast<uint16_t*>(shared_memory + kPatchAt);
-  const X* from = x + batch * params.x_strides[0];
+  const X* from = x + tile.image / kDepths * params.x_strides[0] +
+                  static_cast<int64_t>(first_x + lane) * params.x_strides[4];
 #pragma unroll 1
-  for (int first = threadIdx.x; first < kPatch; first += kThreads * kAtOnce) {
-    uint16_t loaded[kAtOnce];  // all of them asked for before the first is stored
+  for (int first = warp; first < kPatchLines; first += kWarps * kLinesAtOnce) {
+    uint16_t loaded[kLinesAtOnce][kPieces];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int at = first + i * kThreads, line = at / kPatchWidth, plane = line / kPatchHeight;
-      const int in_y = first_y + line % kPatchHeight, in_x = first_x + at % kPatchWidth;
+    for (int i = 0; i < kLinesAtOnce; ++i) {
+      const int line = first + i * kWarps, plane = line / kPatchHeight;
+      const int in_y = first_y + line % kPatchHeight;
       const int in_z = first_z + plane % kDeep * static_cast<int>(params.dilation[0]);
-      const bool inside = at < kPatch && in_y >= 0 && in_y < params.in_size[1] && in_x >= 0 &&
-                          in_x < params.in_size[2] && in_z >= 0 && in_z < params.in_size[0];
-      loaded[i] = 0;
-      if (inside) {
-        loaded[i] = from[plane / kDeep * params.x_strides[1] + in_z * params.x_strides[2] +
-                         in_y * params.x_strides[3] + in_x * params.x_strides[4]]
-                        .bits;
+      const bool exists = line < kPatchLines && in_y >= 0 && in_y < params.in_size[1] &&
+                          in_z >= 0 && in_z < params.in_size[0];
+      const int start = plane / kDeep * static_cast<int>(params.x_strides[1]) +
+                        in_z * static_cast<int>(params.x_strides[2]) +
+                        in_y * static_cast<int>(params.x_strides[3]);
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+        const int column = piece * 32 + lane, in_x = first_x + column;
+        const bool inside = exists && column < kPatchWidth && in_x >= 0 && in_x < params.in_size[2];
+        loaded[i][piece] = 0;
+        if (inside) loaded[i][piece] = from[start + piece * 32 * params.x_strides[4]].bits;
       }
     }
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (first + i * kThreads < kPatch) to[first + i * kThreads] = loaded[i];
+    for (int i = 0; i < kLinesAtOnce; ++i) {
+      const int line = first + i * kWarps;
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+        const int column = piece * 32 + lane;
+        if (line < kPatchLines && column < kPatchWidth) {
+          to[line * kPatchWidth + column] = loaded[i][piece];
+        }
+      }
     }
   }
 }

@@ -66,19 +66,6 @@ struct RowOf<false> {
   using type = AnyRow;
 };
 
-// The order of K: with whole blocks of channels, taps run inside, so that a block of channels is
-// read for one tap after the other while the first cache has it.
-constexpr bool kTapsInside = kChannels % 64 == 0 && kTaps > 1;
-struct Depth {
-  int tap, channel;
-
-  explicit Depth(int k) {
-    const int channels = static_cast<int>(kChannels);
-    tap = kTapsInside ? k / 64 % kTaps : k / channels;
-    channel = kTapsInside ? k / 64 / kTaps * 64 + k % 64 : k % channels;
-  }
-};
-
 // Where eight columns of a position lie, and how many of them exist.
 struct Place {
   int64_t y, r, channel;
@@ -126,17 +113,15 @@ struct Source {
   }
   template <bool kWide>
   void load_a(const Row& row, int64_t k, unsigned to) const {
-    const Depth at(static_cast<int>(k));
-    const bool inside = row.has(at.tap);
-    copy_chunk<kWide, (kTaps > 1)>(to, inside ? x + at.channel + row.offset(at.tap) : x,
-                                   inside ? 8 : 0);
+    const int at = static_cast<int>(k), channels = static_cast<int>(kChannels);
+    const bool inside = row.has(at / channels);
+    copy_chunk<kWide>(to, inside ? x + at % channels + row.offset(at / channels) : x,
+                      inside ? 8 : 0);
   }
   template <bool kWide>
   void load_b(Column column, int64_t k, unsigned to) const {
     const bool exists = column && k < end;
-    const Depth at(static_cast<int>(k));
-    const int64_t place = at.tap * kChannels + at.channel;
-    copy_chunk<kWide>(to, exists ? column + place : w, exists ? 8 : 0);
+    copy_chunk<kWide>(to, exists ? column + k : w, exists ? 8 : 0);
   }
   void before_a() const { await_operands(); }
   void behind_first() const {

@@ -36,6 +36,7 @@ class ConvTile:
         lags: a block of K is multiplied while the next one starts.
         step: microseconds of a block of K on a processor that has other tiles as well.
         alone: … on one that has not.
+        ends: microseconds that a tile takes besides; a residual adds to them.
     """
 
     rows: int
@@ -46,6 +47,7 @@ class ConvTile:
     lags: bool
     step: float
     alone: float
+    ends: float
 
     @property
     def threads(self) -> int:
@@ -68,15 +70,16 @@ class ConvTile:
         return self.rows * self.columns * 2
 
 
+# Fitted to what benchmarks/cuda_convolutions.py measured on an H200.
 TILES = (
-    ConvTile(128, 128, 2, 2, 3, False, 0.52, 0.6),
-    ConvTile(128, 64, 2, 2, 4, True, 0.28, 0.35),
-    ConvTile(64, 128, 2, 2, 4, True, 0.265, 0.3),
-    ConvTile(64, 64, 2, 2, 4, True, 0.19, 0.27),
-    ConvTile(64, 32, 2, 2, 5, True, 0.15, 0.25),
+    ConvTile(128, 128, 4, 2, 3, False, 0.576, 0.686, 1.49),
+    ConvTile(64, 128, 2, 2, 3, False, 0.298, 0.442, 0.83),
+    ConvTile(128, 64, 2, 2, 3, False, 0.356, 0.451, 0.857),
+    ConvTile(64, 64, 2, 2, 5, True, 0.282, 0.211, 0.298),
+    ConvTile(64, 32, 2, 2, 6, False, 0.184, 0.238, 0.12),
 )
-_START = 4  # blocks of K that it takes to begin and end a tile
-_EXCHANGE = 1.0  # microseconds in which the blocks of a cluster exchange their sums
+_RESIDUAL = 0.56  # of a tile's ends, that reading a residual adds
+_EXCHANGE = 2.1  # microseconds in which the blocks of a cluster exchange their sums
 
 _PATCH_THREADS = 128
 _PATCH_HEIGHT, _PATCH_WIDTH, _PATCH_COLUMNS = 8, 16, 64  # of a tile of few channels
@@ -91,7 +94,9 @@ def conv(p: Params) -> Geometry:
         return Geometry(())
     pairs = on_tensor_cores(p["x_dtype"], p["w_dtype"])
     if pairs and channels % 8 == 0 and as_ints(p, "x_strides")[1] == 1:
-        return conv_tiles(p, *best_tile(positions, columns, _depth(p, channels), groups))
+        k, residual = _depth(p, channels), bool(p["residual"])
+        chosen = best_tile(positions, columns, k, groups=groups, residual=residual)
+        return conv_tiles(p, *chosen)
     if pairs and channels % 8 != 0 and (shared := _patch_shared(p, channels)) <= _MOST_SHARED:
         return _patches(p, columns, shared)
     return tiled(
@@ -135,25 +140,28 @@ def conv_tiles(p: Params, tile: ConvTile, split: int) -> Geometry:
     return Geometry((launch,), defines=defines)
 
 
-def best_tile(positions: int, columns: int, k: int, groups: int) -> tuple[ConvTile, int]:
+def best_tile(
+    positions: int, columns: int, k: int, *, groups: int = 1, residual: bool = False
+) -> tuple[ConvTile, int]:
     """Returns the shape of tiles and the number of spans that take least."""
-    choices = [
-        (_time(tile, split, positions, columns, k, groups), tile.rows * tile.columns, i, split)
-        for i, tile in enumerate(TILES)
-        for split in _SPLITS
-        if split <= blocks(k, _DEPTH) and (split == 1 or tile.shared(k, split) <= _MOST_SHARED)
-    ]
-    _, _, index, split = min(choices)
+    choices = []
+    for index, tile in enumerate(TILES):
+        tiles = blocks(positions, tile.rows) * blocks(columns, tile.columns) * groups
+        for split in _SPLITS:
+            fits = split <= blocks(k, _DEPTH) and tile.shared(k, split) <= _MOST_SHARED
+            if split == 1 or fits:
+                choices.append((_time(tile, split, tiles, k, residual), index, split))
+    _, index, split = min(choices)
     return TILES[index], split
 
 
-def _time(tile: ConvTile, split: int, positions: int, columns: int, k: int, groups: int) -> float:
-    """Returns about how many microseconds a convolution's tiles take."""
-    tiles = blocks(positions, tile.rows) * blocks(columns, tile.columns) * split * groups
+def _time(tile: ConvTile, split: int, tiles: int, k: int, residual: bool) -> float:
+    """Returns about how many microseconds a convolution's tiles take, cut into spans of K."""
+    tiles *= split
     waves = blocks(tiles, PROCESSORS) if tiles < 4 * PROCESSORS else tiles / PROCESSORS
     step = tile.alone if waves == 1 else tile.step
-    time = waves * (blocks(k, split * _DEPTH) + _START) * step
-    return time + (_EXCHANGE if split > 1 else 0)
+    ends = tile.ends * (1 + _RESIDUAL * residual)
+    return waves * (blocks(k, _DEPTH) * step + ends) / split + _EXCHANGE * (split > 1)
 
 
 def _depth(p: Params, channels: int) -> int:
@@ -182,10 +190,11 @@ def _patches(p: Params, columns: int, shared: int) -> Geometry:
     tiles = as_int(p, "batch") * as_ints(p, "out_size")[0]
     tiles *= blocks(height, _PATCH_HEIGHT) * blocks(width, _PATCH_WIDTH)
     column_tiles = blocks(columns, _PATCH_COLUMNS)
-    beside = min(4, _ALL_SHARED // shared)
+    beside = max(1, min(4, _ALL_SHARED // shared))
     defines = {
         "PATH": 1,
         "BLOCK": _PATCH_THREADS,
+        "BESIDE": beside,
         "SPLIT": 1,
         "WIDE_Y": _wide_result(p),
         "ARGUMENTS": 2 + epilogue_operands(p),
@@ -197,7 +206,10 @@ def _patches(p: Params, columns: int, shared: int) -> Geometry:
 def _patch_shared(p: Params, channels: int) -> int:
     """Bytes that mma_conv_patch.h takes; more than there are where it does not apply."""
     deep, high, wide = as_ints(p, "kernel")
+    small = max(map(abs, as_ints(p, "x_strides"))) < 2**31
     if p["groups"] != 1 or p["transposed"] or as_ints(p, "dilation")[2] != 1 or wide > 16:
+        return _ALL_SHARED
+    if not small or min(as_ints(p, "x_strides")) < 0:
         return _ALL_SHARED
     taps = next(t for t in (2, 4, 8, 16) if t >= wide)
     k = blocks(channels * deep * high * taps, 16) * 16
