@@ -29,7 +29,9 @@ def main(tools: list[str]) -> int:
     for tool in tools or TOOLS:
         done = subprocess.run(
             [
-                *(command, "--tool", tool, "--error-exitcode", "9", "--print-limit", "20"),
+                # The runtime asks the driver for one parameter too many, to know their number.
+                *(command, "--tool", tool, "--report-api-errors", "no"),
+                *("--error-exitcode", "9", "--print-limit", "20"),
                 *(sys.executable, "-m", "tests.gpu.compute_sanitizer", "--work"),
             ],
             env={**os.environ, "NPUSIM_CUDA_LIBRARIES": "off"},
