@@ -67,7 +67,7 @@ def agree(
     plan: npusim.PartitionPlan, model: nn.Module, *args: Tensor, tolerance: float = 1e-5
 ) -> npusim.DAGExecutor:
     """Runs a plan and compares every output with PyTorch's; returns the executor."""
-    executor = npusim.DAGExecutor(plan, summary=False).load_weights(model.state_dict())
+    executor = npusim.DAGExecutor(plan, plan.device, summary=False).load_weights(model.state_dict())
     with torch.no_grad():
         want = outputs(model(*args))
     got = executor(*args)

@@ -70,10 +70,10 @@ class Solver(nn.Module):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
-def test_models_with_strays(model: nn.Module, shapes: list[tuple[int, ...]]) -> None:
+def test_models_with_strays(model: nn.Module, shapes: list[tuple[int, ...]], device: str) -> None:
     torch.manual_seed(0)
     args = tuple(torch.randn(shape) for shape in shapes)
-    plan = plan_of(model.eval(), *args)
+    plan = plan_of(model.eval(), *args, target=device)
     assert any(p.is_native for p in plan.partitions)
     assert any(not p.is_native for p in plan.partitions)
     agree(plan, model, *args, tolerance=1e-4)
@@ -100,19 +100,17 @@ def test_arrays_come_back_as_they_were_given() -> None:
     assert np.array_equal(executor.execute([strided, y.numpy()])["sum"], named["sum"])
 
 
-def test_bfloat16_stays_bfloat16_across() -> None:
-    seen = []
-
+def test_bfloat16_stays_bfloat16_across(device: str) -> None:
     class Watched(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return stray(x * 2) * 3
 
     x = torch.randn(4, 4, dtype=torch.bfloat16)
-    plan = plan_of(Watched().eval(), x)
+    plan = plan_of(Watched().eval(), x, target=device)
     seen = [t.type.dtype for t in plan.transfers]
     assert seen == ["bfloat16", "bfloat16"]
     agree(plan, Watched(), x, tolerance=0)
-    rounded = npusim.DAGExecutor(plan, summary=False).execute([x.float().numpy()])
+    rounded = npusim.DAGExecutor(plan, device, summary=False).execute([x.float().numpy()])
     assert rounded["output"].dtype == np.float32, "as everywhere, where NumPy has no bfloat16"
 
 
@@ -231,11 +229,11 @@ class Memory(nn.Module):
         return self.count * 2 + before, shown
 
 
-def test_states_go_from_call_to_call() -> None:
+def test_states_go_from_call_to_call(device: str) -> None:
     model = Memory().eval()
-    plan = plan_of(model, torch.zeros(3))
+    plan = plan_of(model, torch.zeros(3), target=device)
     assert set(plan.carried_states) == {"trace", "last"}
-    executor = npusim.DAGExecutor(plan, summary=False)
+    executor = npusim.DAGExecutor(plan, device, summary=False)
     for _ in range(2):
         eager = Memory().eval()
         for step in range(4):
@@ -260,7 +258,7 @@ def test_random_operators_differ_from_call_to_call() -> None:
     assert not torch.equal(first, second)
 
 
-def test_outputs_that_are_inputs_weights_or_known() -> None:
+def test_outputs_that_are_inputs_weights_or_known(device: str) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -271,7 +269,7 @@ def test_outputs_that_are_inputs_weights_or_known() -> None:
             return x, self.w, self.w.exp(), stray(self.w), torch.arange(3), self.z, stray(x)
 
     model, x = Net().eval(), torch.randn(3)
-    agree(plan_of(model, x), model, x)
+    agree(plan_of(model, x, target=device), model, x)
 
 
 def test_the_summary_is_one_line_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,8 @@ def check(
 ) -> SupportReport:
     """Reports what a target would run of a model, and what not, why, and at which cost.
 
-    Compiles nothing: `partition` with the same arguments makes the plan that is reported.
+    Compiles nothing: `partition` with the same arguments makes the plan that is reported, but that
+    an operator which compiles only together with its neighbours may lose them to a cut.
 
     Args:
         ir: a graph, a Module of several methods, or the path of an IR file.
