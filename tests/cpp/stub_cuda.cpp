@@ -151,6 +151,14 @@ Node node_of(const NodeParams& params) {
 
 struct Graph {
   std::vector<Node> nodes;
+  size_t ordered = 0;  // nodes that the one in front precedes; one fewer than all in a whole graph
+
+  // Whether a new node may stand behind `before`, or be given what precedes it later.
+  bool takes(const uintptr_t* before, size_t count) {
+    if (count > 1 || (count == 1 && *before != nodes.size())) return false;
+    ordered += count;
+    return true;
+  }
 };
 Graph* captured = nullptr;  // what launches go to while a stream is captured
 
@@ -257,6 +265,9 @@ EXPORT int cuStreamBeginCapture_v2(void*, int) {
 }
 EXPORT int cuStreamEndCapture(void*, Graph** graph) {
   ENTER(cuStreamEndCapture);
+  if (captured != nullptr && !captured->nodes.empty()) {
+    captured->ordered = captured->nodes.size() - 1;  // as the stream was
+  }
   *graph = captured;
   captured = nullptr;
   return 0;
@@ -412,8 +423,7 @@ EXPORT int cuGraphDestroy(Graph* graph) {
 EXPORT int cuGraphAddKernelNode_v2(uintptr_t* node, Graph* graph, const uintptr_t* before,
                                    size_t count, const NodeParams* params) {
   ENTER(cuGraphAddKernelNode);
-  if (count != (graph->nodes.empty() ? 0 : 1)) return kInvalidValue;
-  if (count == 1 && *before != graph->nodes.size()) return kInvalidValue;
+  if (!graph->takes(before, count)) return kInvalidValue;
   graph->nodes.push_back(node_of(*params));
   *node = graph->nodes.size();
   return 0;
@@ -421,10 +431,20 @@ EXPORT int cuGraphAddKernelNode_v2(uintptr_t* node, Graph* graph, const uintptr_
 EXPORT int cuGraphAddChildGraphNode(uintptr_t* node, Graph* graph, const uintptr_t* before,
                                     size_t count, const Graph* child) {
   ENTER(cuGraphAddChildGraphNode);
-  if (count != (graph->nodes.empty() ? 0 : 1)) return kInvalidValue;
-  if (count == 1 && *before != graph->nodes.size()) return kInvalidValue;
+  if (!graph->takes(before, count)) return kInvalidValue;
   graph->nodes.push_back({nullptr, 0, {}, {}, child->nodes});
   *node = graph->nodes.size();
+  return 0;
+}
+// The programmatic edge of two kernels beside each other.
+EXPORT int cuGraphAddDependencies_v2(Graph* graph, const uintptr_t* from, const uintptr_t* to,
+                                     const void*, size_t count) {
+  ENTER(cuGraphAddDependencies);
+  if (count != 1 || *to != graph->nodes.size() || *from + 1 != *to) return kInvalidValue;
+  if (graph->nodes[*from - 1].function == nullptr || graph->nodes.back().function == nullptr) {
+    return kInvalidValue;
+  }
+  ++graph->ordered;
   return 0;
 }
 EXPORT int cuGraphExecChildGraphNodeSetParams(Graph* executable, uintptr_t node,
@@ -435,6 +455,7 @@ EXPORT int cuGraphExecChildGraphNodeSetParams(Graph* executable, uintptr_t node,
 }
 EXPORT int cuGraphInstantiateWithFlags(Graph** executable, Graph* graph, unsigned long long) {
   ENTER(cuGraphInstantiate);
+  if (!graph->nodes.empty() && graph->ordered + 1 != graph->nodes.size()) return kInvalidValue;
   *executable = new Graph(*graph);
   return 0;
 }

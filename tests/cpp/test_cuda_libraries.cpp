@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -98,7 +99,7 @@ class LibraryProgram {
     method.inputs = {spec(0), spec(1), spec(2)};
     method.outputs = {spec(5)};
     program_->methods.push_back(method);
-    kernel("copy", "");
+    kernel("copy", more);
     kernel("add", R"(, "operands": 3, "library": )" + library + more);
     command(0, {{0, Access::kRead, 0}, {3, Access::kWrite, 0}});
     command(1, {{3, Access::kRead, 0},
@@ -208,6 +209,20 @@ void computes_inside_the_graph() {
   check(run(kX, kW) == product(kX, kW), "another shape of work");
   set("fail cuGraphExecChildGraphNodeSetParams", 0);
   check(calls("cuGraphInstantiate") == made + 1, "the graph was made anew");
+}
+
+// A launch may overlap the one in front of it, but not a library's work.
+void launches_wait_for_a_library() {
+  const LibraryProgram program(products(kProduct), 0, R"(, "dependent": true)");
+  Run run{program};
+  const int before = calls("cuGraphAddDependencies");
+  check(run(kX, kW) == product(kX, kW), "a product");
+  check(calls("cuGraphAddDependencies") == before, "nothing overlaps the library");
+  setenv("NPUSIM_CUDA_LIBRARIES", "off", 1);
+  Run own{program};
+  unsetenv("NPUSIM_CUDA_LIBRARIES");
+  check(own(kX, kW) == sum(kX, kW), "own kernels");
+  check(calls("cuGraphAddDependencies") == before + 2, "own kernels overlap");
 }
 
 void computes_command_by_command() {
@@ -326,6 +341,28 @@ void refuses_hostile_problems() {
   bent(R"("w": 1)", R"("w": 7)", "there is no such operand");
 }
 
+// Headers with some bytes overwritten: refused, or run inside operands of exactly their size.
+void survives_damaged_problems() {
+  std::mt19937 random(7);
+  const auto device = open_device("cuda");
+  const std::string sound[] = {products(kProduct + ", " + kProduct), convolution()};
+  constexpr std::string_view kBytes = R"(0123456789[]{}",:-e )";
+  int accepted = 0;
+  for (int i = 0; i < 4000; ++i) {
+    std::string text = sound[i % 2];
+    for (uint32_t n = 1 + random() % 3; n > 0; --n) {
+      text[random() % text.size()] = kBytes[random() % kBytes.size()];
+    }
+    try {
+      const Executor executor(LibraryProgram(text).get(), device);
+      accepted += executor.implementations(0)[1].empty() ? 0 : 1;
+    } catch (const Error& error) {
+      check(error.code() == ErrorCode::kFormat, error.what());
+    }
+  }
+  check(accepted > 0, "some still name a problem");
+}
+
 }  // namespace
 }  // namespace npusim::tests
 
@@ -336,10 +373,12 @@ int main() {
   takes_only_what_it_knows();
   setenv("NPUSIM_CUDA_PATH", NPUSIM_STUB_LIBRARIES, 1);
   computes_inside_the_graph();
+  launches_wait_for_a_library();
   computes_command_by_command();
   gives_the_library_its_own_operands();
   leaves_to_kernels_what_it_has_no_plan_for();
   convolves();
   refuses_hostile_problems();
+  survives_damaged_problems();
   return exit_code();
 }
