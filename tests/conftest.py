@@ -1,4 +1,4 @@
-"""Fixtures for all tests: golden files. Options: `--update-golden`, and `--device` of conformance.
+"""Fixtures for all tests: golden files. Options: `--update-golden`; `--device`, `--samples`.
 
 A golden file holds the expected text of one test. It lies beside the tests, in
 `golden/<module without test_>/<test name>.txt`; `pytest --update-golden` writes it anew.
@@ -22,6 +22,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--device",
         default="cpu",
         help="device the conformance suite runs on, and target it compiles for, such as cuda",
+    )
+    parser.addoption(
+        "--samples",
+        choices=("few", "all"),
+        default="few",
+        help="how many of PyTorch's own samples of an operator the conformance suite takes",
     )
 
 

@@ -253,6 +253,8 @@ def _reduction(draft: Draft) -> None:
     )  # fmt: skip
     if name[:3] in ("any", "all") and found[0] not in draft.exact:
         return
+    if name == "prod.default" and found[1].dtype in ("float16", "bfloat16"):
+        return  # PyTorch rounds every product
     attrs: dict[str, Attr] = {"dim": dims, "keepdim": keep}
     if name == "prod.default":
         attrs = {}
@@ -354,9 +356,96 @@ def _gather(draft: Draft) -> None:
         draft.add("aten.index.Tensor", operands, {"indices": dim + 1}, exact=True)
 
 
+def _norm(draft: Draft) -> None:
+    """Norms over channels, and batch norm, which a convolution may take in."""
+    found = draft.pick("f", least_rank=2)
+    if found is None or found[1].dtype == "float64" or not found[1].shape[1]:
+        return
+    name, type = found
+    channels = type.shape[1]
+    if draft.random.random() < 0.5:
+        vectors = [draft.fresh(type.dtype, [channels]) for _ in range(3)]
+        spread = draft.fresh(type.dtype, [channels])
+        if not draft.add("aten.exp.default", [spread], {}, exact=False):
+            return
+        variance = draft.nodes[-1].outputs[0].name
+        attrs: dict[str, Attr] = {
+            "training": False,
+            "momentum": 0.1,
+            "eps": 1e-3,
+            "cudnn_enabled": False,
+        }
+        draft.add("aten.batch_norm.default", [name, *vectors, variance], attrs, exact=False)
+        return
+    groups = draft.random.choice([g for g in (1, 2, 3, 4) if channels % g == 0])
+    weight = draft.fresh(type.dtype, [channels]) if draft.random.random() < 0.5 else None
+    attrs = {"num_groups": groups, "eps": 1e-3, "cudnn_enabled": False}
+    draft.add("aten.group_norm.default", [name, weight, None], attrs, exact=False)
+
+
+def _attention(draft: Draft) -> None:
+    found = draft.pick("f", least_rank=4)
+    if found is None or found[1].dtype == "float64" or 0 in found[1].shape:
+        return
+    name, type = found
+    batch, heads, _, width = type.shape[-4:]
+    if type.rank != 4:
+        return
+    length = draft.random.choice((1, 3, 8))
+    keys, values = (draft.fresh(type.dtype, [batch, heads, length, width]) for _ in range(2))
+    mask = draft.fresh("bool", [type.shape[2], length]) if draft.random.random() < 0.2 else None
+    attrs: dict[str, Attr] = {"dropout_p": 0.0, "is_causal": False, "scale": None}
+    attrs["enable_gqa"] = False
+    op = "aten.scaled_dot_product_attention.default"
+    draft.add(op, [name, keys, values, mask], attrs, exact=False)
+
+
+def _rare(draft: Draft) -> None:
+    """Ops that models seldom call."""
+    found = draft.pick(exact=True, least_rank=1)
+    if found is None:
+        return
+    name, type = found
+    dim = draft.random.randrange(type.rank)
+    least = min(type.shape)
+    calls: list[tuple[str, dict[str, Attr]]] = [
+        ("cummax.default", {"dim": dim}),
+        ("cummin.default", {"dim": dim}),
+        ("as_strided.default", {"size": (2, least), "stride": (0, 1), "storage_offset": 0}),
+        ("diagonal.default", {"offset": draft.random.randint(-1, 1)}),
+        ("pixel_unshuffle.default", {"downscale_factor": 2}),
+        ("signbit.default", {}),
+        ("round.decimals", {"decimals": 1}),
+        ("bitwise_left_shift.Tensor_Scalar", {"other": 2}),
+    ]
+    op, attrs = draft.random.choice(calls)
+    draft.add(f"aten.{op}", [name], attrs, exact="round" not in op)
+
+
+def _reduced_into(draft: Draft) -> None:
+    """scatter_reduce with and without the elements that are there."""
+    found = draft.pick("fi", least_rank=1)
+    if found is None:
+        return
+    name, type = found
+    dim = draft.random.randrange(type.rank)
+    if not type.shape[dim]:
+        return
+    shape = [draft.random.randint(1, max(1, n)) if n else 0 for n in type.shape]
+    index = draft.indices(shape, type.shape[dim])
+    source = draft.fresh(type.dtype, shape)
+    reduce = draft.random.choice(("sum", "amax", "amin", "mean"))
+    if reduce == "mean" and kind_of(type.dtype) == "i":
+        return
+    attrs: dict[str, Attr] = {"dim": dim, "reduce": reduce}
+    attrs["include_self"] = draft.random.random() < 0.5
+    draft.add("aten.scatter_reduce.two", [name, index, source], attrs, exact=False)
+
+
 Way = Callable[[Draft], None]
 WAYS: tuple[Way, ...] = (
     *(_pointwise, _pointwise, _pointwise, _binary, _binary, _binary, _with_number, _comparison),
     *(_logical, _where, _clamp, _cast, _view, _one_dim, _one_dim, _one_dim, _permute, _expand),
     *(_join, _triangle, _reduction, _reduction, _along, _product, _product, _window, _gather),
+    *(_window, _norm, _attention, _rare, _reduced_into),
 )

@@ -150,7 +150,7 @@ def _as_strided(node: Node, low: Lowering) -> None:
     offset = node.attrs.get("storage_offset") or 0
     size, stride = node.attrs["size"], node.attrs["stride"]
     assert isinstance(offset, int) and isinstance(size, tuple) and isinstance(stride, tuple)
-    start = x.offset + offset * x.element_size
+    start = x.offset + (0 if 0 in size else offset * x.element_size)
     low.define(node.output, replace(x, offset=start, shape=size, strides=stride))  # type: ignore[arg-type]
 
 
@@ -175,7 +175,7 @@ def _as_strided_scatter(node: Node, low: Lowering) -> None:
     y = low.dense(low.updated(node.output, x))
     offset, stride = node.attrs.get("storage_offset") or 0, node.attrs["stride"]
     assert isinstance(offset, int) and isinstance(stride, tuple)
-    start = y.offset + offset * y.element_size
+    start = y.offset + (offset * y.element_size if src.numel else 0)
     part = replace(y, offset=start, shape=src.shape, strides=stride)  # type: ignore[arg-type]
     low.copy(low.cast(src, y.dtype), part)
 

@@ -79,7 +79,8 @@ class View:
     def slice(self, dim: int, start: int, size: int, step: int = 1) -> View:
         """Returns `size` entries of a dimension from `start` on, every `step`-th (may be < 0)."""
         shape, strides = list(self.shape), list(self.strides)
-        offset = self.offset + (start * strides[dim] * self.element_size if size else 0)
+        there = size and self.numel  # nothing has no place either
+        offset = self.offset + (start * strides[dim] * self.element_size if there else 0)
         shape[dim], strides[dim] = size, strides[dim] * step
         return replace(self, offset=offset, shape=tuple(shape), strides=tuple(strides))
 
@@ -116,7 +117,7 @@ class View:
         rest = [d for d in range(self.rank) if d not in (first, second)]
         return replace(
             self,
-            offset=self.offset + start,
+            offset=self.offset + (start if size and self.numel else 0),
             shape=(*(self.shape[d] for d in rest), size),
             strides=(
                 *(self.strides[d] for d in rest),

@@ -1,0 +1,102 @@
+"""What the test over PyTorch's operator database leaves out, each by name and with a sentence."""
+
+from __future__ import annotations
+
+_RANDOM = "random: PyTorch draws other numbers than it would the next time"
+_SHAPES = "the shape of its result, or the way it goes, depends on the values of tensors"
+_IN_PLACE = "changes an argument in place, which a graph refuses"
+_SPECIAL = "a special function that no backend has; falls back"
+_LINEAR = "a factorization or solver that no backend has; falls back"
+_COMPLEX = "complex numbers, which devices do not have; falls back"
+_UNSPECIFIED = "what it returns is unspecified"
+_RARE = "no backend has it; falls back"
+_SPARSE = "takes or gives sparse tensors"
+_NO_TENSOR = "gives no tensor"
+_GPU = "for GPUs only"
+
+
+def _all(reason: str, names: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), reason)
+
+
+# Entries that are left out in every dtype.
+EXCLUDED: dict[str, str] = {
+    **_all(_NO_TENSOR, "item allclose broadcast_shapes equal"),
+    **_all(
+        _RANDOM,
+        "nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d rand_like "
+        "nn.functional.rrelu svd_lowrank pca_lowrank bernoulli multinomial normal "
+        "normal.number_mean randint randint_like randn randn_like nn.functional.dropout "
+        "nn.functional.dropout2d nn.functional.dropout3d nn.functional.alpha_dropout "
+        "nn.functional.feature_alpha_dropout.with_train",
+    ),
+    **_all(
+        _IN_PLACE,
+        "cauchy exponential geometric log_normal normal.in_place uniform native_batch_norm "
+        "_native_batch_norm_legit _batch_norm_with_update nn.functional.batch_norm "
+        "nn.functional.instance_norm resize_ resize_as_ zero_",
+    ),
+    **_all(
+        _SHAPES,
+        "combinations masked_select corrcoef cov unique unique_consecutive nonzero argwhere "
+        "tensor_split bincount",
+    ),
+    **_all(
+        _SPECIAL,
+        "i0 igamma igammac mvlgamma.mvlgamma_p_1 mvlgamma.mvlgamma_p_3 mvlgamma.mvlgamma_p_5 "
+        "polygamma.polygamma_n_0 polygamma.polygamma_n_1 polygamma.polygamma_n_2 "
+        "polygamma.polygamma_n_3 polygamma.polygamma_n_4 nextafter frexp",
+    ),
+    **_all(
+        _LINEAR,
+        "cholesky cholesky_inverse cholesky_solve geqrf lu lu_solve lu_unpack matrix_exp ormqr "
+        "pinverse qr svd triangular_solve",
+    ),
+    **_all(_COMPLEX, "complex polar view_as_complex stft cdouble cfloat chalf angle"),
+    **_all(
+        _UNSPECIFIED, "empty empty_like empty_permuted empty_strided new_empty new_empty_strided"
+    ),
+    **_all(_RARE, "histc histogram histogramdd mode nanmedian"),
+    **_all(_SPARSE, "sparse.sampled_addmm sparse.mm.reduce to_sparse"),
+    "nn.functional.linear_cross_entropy.chunked": "an operator outside ATen without a kernel",
+    "nn.functional.linear_cross_entropy.chunked_none": "an operator outside ATen without a kernel",
+}
+
+# Refusals of single samples: what the message has to contain.
+REFUSED: dict[str, tuple[str, ...]] = {}
+
+# Refusals that say that a dtype is not claimed: any but float32 may have them.
+DTYPE_REFUSAL = r"dtype|convolution in|float32"
+
+# Factors on the tolerance, where PyTorch's own result is that inaccurate.
+TOLERANCE: dict[str, float] = {}
+
+# Core ATen operators that have no entry of their own name: the entries that lead to them.
+SAMPLED_BY: dict[str, tuple[str, ...]] = {
+    "_adaptive_avg_pool2d": ("nn.functional.adaptive_avg_pool2d",),
+    "_adaptive_avg_pool3d": ("nn.functional.adaptive_avg_pool3d",),
+    "_cdist_forward": ("cdist",),
+    "_embedding_bag": ("nn.functional.embedding_bag",),
+    "_log_softmax": ("log_softmax", "log_softmax.with_dtype"),
+    "_pdist_forward": ("nn.functional.pdist",),
+    "_softmax": ("softmax", "softmax.with_dtype"),
+    "_to_copy": ("to", "half", "bfloat16", "float", "double", "int", "long", "bool"),
+    "adaptive_avg_pool1d": ("nn.functional.adaptive_avg_pool1d",),
+    "alias": ("alias_copy",),
+    "convolution": ("nn.functional.conv1d", "nn.functional.conv2d", "nn.functional.conv3d",
+                    "nn.functional.conv_transpose2d"),
+    "copy": ("to",),
+    "elu": ("nn.functional.elu", "nn.functional.selu", "nn.functional.celu"),
+    "embedding": ("nn.functional.embedding",),
+    "index": ("__getitem__",),
+    "max_pool2d_with_indices": ("nn.functional.max_pool2d",),
+    "max_pool3d_with_indices": ("nn.functional.max_pool3d",),
+    "native_dropout": ("nn.functional.feature_alpha_dropout.without_train",),
+    "reflection_pad1d": ("nn.functional.pad.reflect",),
+    "reflection_pad2d": ("nn.functional.pad.reflect",),
+    "reflection_pad3d": ("nn.functional.pad.reflect",),
+    "replication_pad2d": ("nn.functional.pad.replicate",),
+    "replication_pad3d": ("nn.functional.pad.replicate",),
+    "upsample_bilinear2d": ("nn.functional.interpolate.bilinear",),
+    "upsample_nearest2d": ("nn.functional.interpolate.nearest",),
+}  # fmt: skip
