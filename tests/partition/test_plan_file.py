@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import struct
@@ -195,3 +196,37 @@ def test_operators_of_a_file_are_not_trusted(plan: npusim.PartitionPlan) -> None
     loaded = read_plan(_with_manifest(plan, change))
     with pytest.raises(UnsupportedOpError, match=r"aten\.from_file\.default: it opens a file"):
         npusim.DAGExecutor(loaded)
+
+
+_STRANGE = ("", "\0", "x", "complex64", "int64", "aten.relu.default", "aten.rand.default", None, -1)
+
+
+def _disturb(tree: Any, rng: random.Random) -> None:
+    """Changes, repeats or removes one thing somewhere in a tree of JSON."""
+    while isinstance(tree, (dict, list)) and tree:
+        key = rng.choice(list(tree)) if isinstance(tree, dict) else rng.randrange(len(tree))
+        if isinstance(tree[key], (dict, list)) and tree[key] and rng.random() < 0.9:
+            tree = tree[key]
+            continue
+        change = rng.random()
+        if change < 0.2:
+            del tree[key]
+        elif change < 0.4 and isinstance(tree, list):
+            tree.insert(key, tree[key])
+        else:
+            tree[key] = rng.choice((*_STRANGE, 2**40, True, [], {}))
+        return
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_manifest_that_is_disturbed_is_refused_or_runs(
+    plan: npusim.PartitionPlan, seed: int
+) -> None:
+    rng, state = random.Random(seed), Net().eval().state_dict()
+    for _ in range(25):
+        try:
+            loaded = read_plan(_with_manifest(plan, lambda tree: _disturb(tree, rng)))
+        except ProgramFormatError:
+            continue
+        with contextlib.suppress(Error):
+            npusim.DAGExecutor(loaded, summary=False).load_weights(state)(torch.ones(2, 4))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from npusim.ir.graph import Graph, Node
-from npusim.ops.reference import constant_tensor, run_node
+from npusim.ops.reference import check_node, constant_tensor, run_node
 
 
 class HostRun:
@@ -21,9 +21,16 @@ class HostRun:
     Args:
         graph: of the partition.
         weights: its weights by their names in the graph.
+
+    Raises:
+        Error: an operator refuses its operands or attributes, or gives other results than the
+            graph says. Asked on tensors without data, before any data is touched: kernels of
+            PyTorch trust what the functions around them have checked.
     """
 
     def __init__(self, graph: Graph, weights: Mapping[str, Tensor]) -> None:
+        for node in graph.nodes:
+            check_node(node, graph.types)
         self._stored = {w.name: weights[w.name] for w in graph.weights}
         self._stored.update((c.name, constant_tensor(c)) for c in graph.constants)
         self._outputs = tuple(output.value for output in graph.outputs)
