@@ -34,7 +34,7 @@ enum DeviceAttribute : int {
   kMostSharedMemory = 97,  // dynamic shared memory a block can ask for
   kHasMemoryPools = 115,
 };
-enum FunctionAttribute : int { kMaxDynamicShared = 8 };
+enum FunctionAttribute : int { kMaxDynamicShared = 8, kSharedCarveout = 9 };
 enum PoolAttribute : int { kReleaseThreshold = 4 };
 enum PointerAttribute : int { kDeviceOrdinal = 9 };
 constexpr unsigned kStreamNonBlocking = 1;

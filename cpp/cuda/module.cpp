@@ -10,6 +10,7 @@
 namespace npusim::cuda {
 namespace {
 
+constexpr int kMostShared = 100;  // per cent
 constexpr size_t kMostSource = size_t{16} << 20;
 
 [[noreturn]] void refuse(ErrorCode code, const std::string& why) {
@@ -85,6 +86,9 @@ FunctionHandle Module::function(const ImageLaunch& launch, size_t params) const 
                                     " bytes of shared memory a block, this device has " +
                                     std::to_string(context_->most_shared_memory()));
   }
+  // One division of memory between cache and shared memory for all kernels: a block cannot join
+  // others on a processor that is divided otherwise. A preference, which the driver may not know.
+  driver.func_set_attribute(function, kSharedCarveout, kMostShared);
   if (launch.shared > 0) {
     driver.check(
         driver.func_set_attribute(function, kMaxDynamicShared, static_cast<int>(launch.shared)),

@@ -4,16 +4,11 @@
 // The query heads that share a key/value head are rows of the same block, the heads of a query
 // together: each key and value is read once for the whole group.
 #pragma once
-#include "kernels/cuda/mma_types.h"
+#include "kernels/cuda/attention_scores.h"
 
 namespace npusim {
 
-using T = Storage<params.dtype>;
-constexpr int kGroup = static_cast<int>(params.heads / params.kv_heads);
 constexpr int kRows = static_cast<int>(params.q_len) * kGroup;  // of a key/value head
-constexpr int kD = static_cast<int>(params.head_dim), kV = static_cast<int>(params.v_dim);
-constexpr float kLog2E = 1.44269504f;
-constexpr float kNothing = -kInfinity<float>;  // the score of a key that is not seen
 
 constexpr int kOperands = 3 + (params.has_mask ? 1 : 0) + (params.has_position ? 1 : 0) + 1;
 
@@ -93,14 +88,6 @@ struct MaskRow {
   float at(int64_t key) const { return mask_value(mask[key * params.mask_strides[3]]); }
 };
 
-// A score times log2(e), so that weights are powers of two.
-inline float scaled(float dot) {
-  if constexpr (params.softcap != 0) {
-    return params.softcap * kLog2E * tanhf(dot * (params.scale / params.softcap));
-  }
-  return dot * (params.scale * kLog2E);
-}
-
 // The keys of a block of rows, cut into tiles, of which span blockIdx.z takes its share. All spans
 // that have tiles come first.
 struct Tiles {
@@ -146,11 +133,6 @@ struct Results {
     }
   }
 };
-
-// How much sums under top `old` count under `top`, which is not smaller.
-inline float shrink(float old, float top) {
-  return old == kNothing ? 0.0f : exp2f(old - top);
-}
 
 // Adds up the spans of a row of y, in their order: a block a row.
 template <int kBlockRows, int kTile>

@@ -3,7 +3,6 @@
 // keys of its own (the rest), so that few rows keep all warps busy. While one tile is used the next
 // one is copied.
 #pragma once
-#include "kernels/cuda/mma.h"
 #include "kernels/cuda/mma_attention.h"
 
 namespace npusim {
@@ -11,15 +10,15 @@ namespace npusim {
 constexpr int kWarps = 4, kThreads = 128, kTile = 64;
 constexpr int kRowWarps = NPUSIM_ROW_WARPS, kKeyWarps = kWarps / kRowWarps;
 constexpr int kBlockRows = 16 * kRowWarps, kWarpKeys = kTile / kKeyWarps;
-// Rows in shared memory are whole lines of eight chunks; chunk c of row r lies at c ^ (r % 8).
-constexpr int kDSteps = (kD + 15) / 16, kVBlocks = (kV + 15) / 16 * 2;
-constexpr int kDLine = (kD + 63) / 64 * 128, kVLine = (kV + 63) / 64 * 128;  // bytes
-constexpr int kQBytes = kBlockRows * kDLine, kKBytes = kTile * kDLine, kVBytes = kTile * kVLine;
-constexpr bool kKeepQ = kDSteps <= 8;  // in registers
+constexpr bool kKeepQ = kD <= 128;
 
-inline unsigned at_chunk(int line, int row, int chunk) {
-  return row * line + ((chunk ^ (row & 7)) << 4);
-}
+}  // namespace npusim
+
+#include "kernels/cuda/mma_attention_warp.h"
+
+namespace npusim {
+
+constexpr int kQBytes = kBlockRows * kDLine, kKBytes = kTile * kDLine, kVBytes = kTile * kVLine;
 
 constexpr bool strides_are_wide(const int64_t (&strides)[3]) {
   return strides[0] % 8 == 0 && strides[1] % 8 == 0 && strides[2] % 8 == 0;
@@ -47,113 +46,6 @@ void fill_rows(unsigned to, bool wide, int64_t valid, const RowOf& row_of) {
     }
   }
 }
-
-struct WarpRows {
-  float sums[kVBlocks][4];
-  float top[2], total[2];  // of rows g and g + 8
-
-  WarpRows() {
-#pragma unroll
-    for (int j = 0; j < kVBlocks; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) sums[j][e] = 0.0f;
-    }
-    top[0] = top[1] = kNothing;
-    total[0] = total[1] = 0.0f;
-  }
-
-  // scores -> weights, against the running top of their rows.
-  void weigh(float (&scores)[kWarpKeys / 8][4]) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float most = top[half];
-#pragma unroll
-      for (int j = 0; j < kWarpKeys / 8; ++j) {
-        most = fmaxf(most, fmaxf(scores[j][half * 2], scores[j][half * 2 + 1]));
-      }
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-      const float kept = shrink(top[half], most);
-      const float base = most == kNothing ? 0.0f : most;
-      float sum = 0.0f;
-#pragma unroll
-      for (int j = 0; j < kWarpKeys / 8; ++j) {
-#pragma unroll
-        for (int e = half * 2; e < half * 2 + 2; ++e) {
-          scores[j][e] = exp2f(scores[j][e] - base);
-          sum += scores[j][e];
-        }
-      }
-      top[half] = most;
-      total[half] = total[half] * kept + sum;  // of this lane's keys
-#pragma unroll
-      for (int j = 0; j < kVBlocks; ++j) {
-        sums[j][half * 2] *= kept;
-        sums[j][half * 2 + 1] *= kept;
-      }
-    }
-  }
-
-  void add_values(const float (&weights)[kWarpKeys / 8][4], unsigned values, int first_key) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < kWarpKeys / 16; ++i) {
-      const float (&low)[4] = weights[2 * i], (&high)[4] = weights[2 * i + 1];
-      const unsigned a0 = pack_pair<T>(low[0], low[1]), a1 = pack_pair<T>(low[2], low[3]);
-      const unsigned a2 = pack_pair<T>(high[0], high[1]), a3 = pack_pair<T>(high[2], high[3]);
-#pragma unroll
-      for (int j = 0; j < kVBlocks / 2; ++j) {
-        unsigned b[4];
-        const int key = first_key + i * 16 + lane % 16;
-        load_matrices_transposed(b, values + at_chunk(kVLine, key, j * 2 + lane / 16));
-        multiply_add<T>(sums[2 * j], a0, a1, a2, a3, b[0], b[1]);
-        multiply_add<T>(sums[2 * j + 1], a0, a1, a2, a3, b[2], b[3]);
-      }
-    }
-  }
-};
-
-struct Queries {
-  unsigned base;  // of this warp's rows in shared memory
-  unsigned kept[kKeepQ ? kDSteps : 1][4];
-
-  void load(int step, unsigned (&a)[4]) const {
-    const int lane = threadIdx.x % 32;
-    load_matrices(a, base + at_chunk(kDLine, lane % 16, step * 2 + lane / 16));
-  }
-  void keep() {
-    if constexpr (kKeepQ) {
-#pragma unroll
-      for (int step = 0; step < kDSteps; ++step) load(step, kept[step]);
-    }
-  }
-  void dot(unsigned keys, int first_key, float (&scores)[kWarpKeys / 8][4]) const {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int j = 0; j < kWarpKeys / 8; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) scores[j][e] = 0.0f;
-    }
-#pragma unroll
-    for (int step = 0; step < kDSteps; ++step) {
-      unsigned a[4];
-      if constexpr (kKeepQ) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) a[e] = kept[step][e];
-      } else {
-        load(step, a);
-      }
-#pragma unroll
-      for (int j = 0; j < kWarpKeys / 16; ++j) {
-        unsigned b[4];
-        const int key = first_key + j * 16 + lane / 16 * 8 + lane % 8;
-        load_matrices(b, keys + at_chunk(kDLine, key, step * 2 + lane / 8 % 2));
-        multiply_add<T>(scores[2 * j], a[0], a[1], a[2], a[3], b[0], b[1]);
-        multiply_add<T>(scores[2 * j + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
-      }
-    }
-  }
-};
 
 extern __shared__ __align__(128) unsigned char shared_memory[];
 

@@ -1,4 +1,4 @@
-// Blocks of a cluster, which run at the same time and write into each other's shared memory. Older
+// Blocks of a cluster, which run at the same time and use each other's shared memory. Older
 // devices than sm_90 have none: kHasClusters says so, and nothing here may then be called.
 #pragma once
 #include "kernels/cuda/mma_types.h"
@@ -25,6 +25,11 @@ inline void store_in_cluster(unsigned at, float first, float second) {
   asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(first), "f"(second)
                : "memory");
 }
+inline float load_in_cluster(unsigned at) {
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(at) : "memory");
+  return value;
+}
 #else
 constexpr bool kHasClusters = false;
 
@@ -34,6 +39,11 @@ inline unsigned address_in_block(unsigned at, unsigned) {
   return at;
 }
 inline void store_in_cluster(unsigned, float, float) {}
+inline float load_in_cluster(unsigned at) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(at) : "memory");
+  return value;
+}
 #endif
 
 }  // namespace npusim

@@ -1,7 +1,9 @@
 // Products of few rows of x, which wait for W: W is streamed once from memory, in loads of 16 bytes
 // of which a warp issues a whole slice before it needs the first. Included where X, W and kParts,
-// the rows of W for a column of y, are known; a source of rows has `const W* row(int64_t row)`, and
-// `bool wide()` tells whether all rows, of x too, begin on 16 bytes.
+// the rows of W for a column of y, kNormed and kNormEps are known; a source of rows has `const W*
+// row(int64_t row)`, `const W* norm()` where x is normalised, and `bool wide()` tells whether all
+// rows, of x too, begin on 16 bytes. The norm's scale, one number a row of x, is known at the end
+// and applied to sums.
 //
 // NPUSIM_SPLIT warps of a block share K; their sums are added in order in shared memory.
 // NPUSIM_ROWS is how many columns of y (path 0), or blocks of eight columns (path 1), a warp
@@ -79,17 +81,19 @@ void stream_rows(const Rows& weights, const X* x, const Epilogue& epilogue) {
   Waiting output(place / kRows, first + place % kRows, place < kRows * kM);
   if constexpr (kBiasSettled) output.read_bias(epilogue);
   if constexpr (!kWeightsSettled) await_operands();
-  float sums[kStreams][kM] = {};
+  const W* norm = kNormed ? weights.norm() : nullptr;
+  float sums[kStreams][kM] = {}, squares[kM] = {};
   int64_t rest = 0;  // where elements begin that are read one by one
   const bool wide = weights.wide();
   if (wide) {
     rest = kLoads * kEach;
 #pragma unroll 1
     for (int step = 0; step < kSteps; step += kUnroll) {
-      uint4 loaded[kUnroll][kStreams];
+      uint4 loaded[kUnroll][kStreams], gains[kNormed ? kUnroll : 1];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         const int64_t at = (step + u) * kLanes + place;
+        if (kNormed && at < kLoads) gains[u] = load_kept(norm + at * kEach);
 #pragma unroll
         for (int i = 0; i < kStreams; ++i) {
           loaded[u][i] = uint4{0, 0, 0, 0};
@@ -117,6 +121,15 @@ void stream_rows(const Rows& weights, const X* x, const Epilogue& epilogue) {
         for (int m = 0; m < kM; ++m) {
           float row[kEach];
           load_floats<kEach>(x + m * params.ldx + at * kEach, row);
+          if constexpr (kNormed) {
+            float gain[kEach];
+            unpack<W>(gains[u], gain);
+#pragma unroll
+            for (int e = 0; e < kEach; ++e) {
+              squares[m] += row[e] * row[e];
+              row[e] *= gain[e];
+            }
+          }
 #pragma unroll
           for (int i = 0; i < kStreams; ++i) {
 #pragma unroll
@@ -133,15 +146,27 @@ void stream_rows(const Rows& weights, const X* x, const Epilogue& epilogue) {
   if constexpr (!kBiasSettled) output.read_bias(epilogue);
 #pragma unroll 1
   for (int64_t at = rest + place; at < params.k; at += kLanes) {
+    const float gain = kNormed ? to_float(norm[at]) : 1.0f;
 #pragma unroll
-    for (int i = 0; i < kStreams; ++i) {
-      const float v = to_float(w[i][at]);
+    for (int m = 0; m < kM; ++m) {
+      const float v = to_float(x[m * params.ldx + at]);
+      squares[m] += v * v;
 #pragma unroll
-      for (int m = 0; m < kM; ++m) sums[i][m] += to_float(x[m * params.ldx + at]) * v;
+      for (int i = 0; i < kStreams; ++i) sums[i][m] += v * gain * to_float(w[i][at]);
     }
   }
 
-  __shared__ float parts[kGroups][kSplit][kStreams][kM];
+  __shared__ float parts[kGroups][kSplit][kStreams + (kNormed ? 1 : 0)][kM];
+  if constexpr (kNormed) {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int far = 16; far > 0; far /= 2) {
+        squares[m] += __shfl_xor_sync(0xffffffffu, squares[m], far);
+      }
+      if (lane == 0) parts[group][slice][kStreams][m] = squares[m];
+    }
+  }
 #pragma unroll
   for (int i = 0; i < kStreams; ++i) {
 #pragma unroll
@@ -162,6 +187,14 @@ void stream_rows(const Rows& weights, const X* x, const Epilogue& epilogue) {
     for (int part = 0; part < kParts; ++part) {
       v[part] += parts[group][s][part * kRows + place % kRows][output.m];
     }
+  }
+  if constexpr (kNormed) {
+    float total = 0.0f;
+#pragma unroll
+    for (int s = 0; s < kSplit; ++s) total += parts[group][s][kStreams][output.m];
+    const float scale = scalar::rsqrt(total / static_cast<float>(params.k) + kNormEps);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) v[part] *= scale;
   }
   output.store(epilogue, v);
 }

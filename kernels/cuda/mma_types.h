@@ -52,10 +52,20 @@ inline bool is_aligned(const void* p, unsigned bytes) {
   return (reinterpret_cast<unsigned long long>(p) & (bytes - 1)) == 0;
 }
 
-// 16 bytes that nobody reads again: they pass the first cache by.
+// 16 bytes that nobody reads again: they pass the first cache by. Not declared constant (".nc"):
+// the assembler would move the load behind a wait for other operands.
 inline uint4 load_once(const void* p) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+
+// 16 bytes that the block's other warps read as well, not to be moved behind what follows.
+inline uint4 load_kept(const void* p) {
+  uint4 v;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(p));
   return v;

@@ -84,14 +84,33 @@ def linear(p: Params) -> Geometry:
     return tiled(m, n, k, parts=parts, pairs=pairs, arguments=arguments, path=(2, 3))
 
 
+def normed_linear(p: Params) -> Geometry:
+    """The rule of `normed_linear`: as `linear` of one row."""
+    n, k = as_int(p, "n"), as_int(p, "k")
+    parts = 2 if p["gated"] else 1
+    if n == 0:
+        return Geometry(())
+    # Every warp computes the norm again: it is to serve two columns where there are many.
+    return _streams(
+        n,
+        parts,
+        columns=1,
+        loads=blocks(k * _size(p["w_dtype"]), 16 * 32),
+        path=0,
+        arguments=2 + as_int(p, "segments") + epilogue_operands(p),
+        rows=2 if n * parts > _MANY_STREAMS else 1,
+    )
+
+
 def _streams(
-    n: int, parts: int, *, columns: int, loads: int, path: int, arguments: int
+    n: int, parts: int, *, columns: int, loads: int, path: int, arguments: int, rows: int = 1
 ) -> Geometry:
     """Warps that stream rows of W, in groups that share K where there are few rows.
 
     Args:
         columns: of y that a stream serves.
         loads: of 16 bytes of a lane, were K not shared.
+        rows: streams of a warp.
     """
     wide = columns > 1  # a lane has 16 bytes of a row's 64, not of 512: fewer warps share K
     most = 2 if wide and n * parts > _MANY_STREAMS else 8
@@ -99,12 +118,12 @@ def _streams(
     while split < most and loads > 3 * split:
         split *= 2
     warps = max(4, split) if wide else 8
-    grid = blocks(n, columns * (warps // split))
+    grid = blocks(n, columns * rows * (warps // split))
     defines = {
         "PATH": path,
         "BLOCK": 32 * warps,
         "SPLIT": split,
-        "ROWS": 1,
+        "ROWS": rows,
         "LOADS": 12,
         "ARGUMENTS": arguments,
     }
@@ -309,6 +328,35 @@ def attention(p: Params) -> Geometry:
     return Geometry(tuple(launches), scratch, has_position, defines)
 
 
+_STEP_KEYS = 64  # of a tile, 16 a warp
+_STEP_SPANS = 8  # blocks of a cluster, which every device with clusters takes
+_STEP_SHARED = 160 << 10  # bytes of shared memory that a block may have there
+
+
+def attention_step(p: Params) -> Geometry:
+    """The rule of `attention_step`: a cluster a key/value head, whose blocks share the keys."""
+    kv_heads, head_dim, v_dim = as_int(p, "kv_heads"), as_int(p, "head_dim"), as_int(p, "v_dim")
+    group = as_int(p, "heads") // kv_heads
+    d_line, v_line = blocks(head_dim, 64) * 128, blocks(v_dim, 64) * 128
+    fixed, tile = 17 * d_line + v_line, _STEP_KEYS * (d_line + v_line)
+    stages = 3 if fixed + 3 * tile <= _STEP_SHARED else 2
+    threads = 2 * _STEP_KEYS
+    sums = threads // 32 * group * (v_dim + 10) + group * (v_dim + 2)
+    shared = fixed + max(stages * tile, 4 * sums)
+    defines = {
+        "BLOCK": threads,
+        "TILE_KEYS": _STEP_KEYS,
+        "STAGES": stages,
+        "SPANS": _STEP_SPANS,
+        "SHARED": shared,
+        "RESIDENT": 4 if max(head_dim, v_dim) <= 128 else 1,
+        "ARGUMENTS": 10,
+    }
+    heads = as_int(p, "batch") * kv_heads
+    launch = Launch((_STEP_SPANS, heads, 1), (threads, 1, 1), shared)
+    return Geometry((launch,), failure=True, defines=defines)
+
+
 def _pairs_shared(block_rows: int, head_dim: int, v_dim: int) -> int:
     """Bytes that mma_attention_pairs.h takes: rows of queries, two tiles; then all warps' sums."""
     d_line, v_line = blocks(head_dim, 64) * 128, blocks(v_dim, 64) * 128
@@ -337,8 +385,10 @@ def as_ints(p: Params, name: str) -> tuple[int, ...]:
 
 RULES: Mapping[str, Rule] = {
     "attention": attention,
+    "attention_step": attention_step,
     "linear": linear,
     "matmul": matmul,
+    "normed_linear": normed_linear,
     "quantize": quantize,
     "quantized_linear": quantized_linear,
     "rope": rope,

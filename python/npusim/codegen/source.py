@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 import re
-import struct
 from functools import cache
 from pathlib import Path
+from struct import pack as pack_bits
+from struct import unpack as unpack_bits
 
+from npusim.ops.abi_header import struct
 from npusim.ops.kernels import KERNELS, KernelDef, Params
 
 _INCLUDE = re.compile(r'^#include "(kernels/[\w./]+)"\s*$', re.MULTILINE)
@@ -60,7 +62,9 @@ def kernel_source(stem: str, params: Params, body: str, settled: int = 0) -> str
     seen: set[str] = set()
     shared = _inlined(_SHARED, seen)
     text = _inlined(body, seen)
-    constants = prologue(KERNELS[stem], params)
+    kernel = KERNELS[stem]
+    constants = struct(kernel) if kernel.generated_only else ""
+    constants += prologue(kernel, params)
     if orders_itself(stem):
         constants += (
             f"namespace npusim {{\nconstexpr unsigned settled_operands = {settled:#x};\n}}\n"
@@ -112,7 +116,7 @@ def float_literal(value: float, kind: str) -> str:
     )
     if math.isfinite(value):
         return f"{value.hex()}{suffix}"
-    raw = struct.unpack(bits, struct.pack(pack, value))[0]
+    raw = unpack_bits(bits, pack_bits(pack, value))[0]
     return f"__builtin_bit_cast({type}, {raw:#x}{'u' if suffix else 'ull'})"
 
 

@@ -2,11 +2,13 @@
 
 from npusim.ops import (  # noqa: F401  (imported for their registrations)
     attention,
+    attention_step,
     conv,
     creation,
     indexing,
     linear,
     normalization,
+    normed_linear,
     pointwise,
     pooling,
     quantized_linear,

@@ -16,6 +16,20 @@ def _camel(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
+def _opened(kernel: kernels.KernelDef) -> list[str]:
+    """Returns the lines of a struct, without what closes it."""
+    fields = (
+        f"  {_CTYPES[kind]} {name}{f'[{count}]' if count > 1 else ''};"
+        for name, kind, count in kernel.fields
+    )
+    return [f"struct {_camel(kernel.name)}Params {{", *fields]
+
+
+def struct(kernel: kernels.KernelDef) -> str:
+    """Returns the parameter struct of a kernel alone, as code generation needs it."""
+    return "\n".join(["namespace npusim::abi {", *_opened(kernel), "};", "}", ""])
+
+
 def header() -> str:
     """Returns the text of the header."""
     lines = [
@@ -52,9 +66,9 @@ def header() -> str:
     lines += [f"    {', '.join(map(str, arity[i : i + 16]))}," for i in range(0, 128, 16)]
     lines += ["};", ""]
     for kernel in kernels.KERNELS.values():
-        lines += [f"// operands: {kernel.operands}", f"struct {_camel(kernel.name)}Params {{"]
-        for name, kind, count in kernel.fields:
-            lines.append(f"  {_CTYPES[kind]} {name}{f'[{count}]' if count > 1 else ''};")
+        if kernel.generated_only:
+            continue
+        lines += [f"// operands: {kernel.operands}", *_opened(kernel)]
         words = [""]
         for word in kernel.schema.split():
             if len(words[-1]) + len(word) > 84:

@@ -31,7 +31,7 @@ def _four(view: View) -> View:
     return view
 
 
-def _emit_attention(
+def emit_attention(
     low: Lowering,
     q: View,
     k: View,
@@ -84,7 +84,7 @@ def _lower_attention(node: Node, low: Lowering) -> None:
     assert q is not None and k is not None and v is not None
     y = low.result(node.output)
     causal = bool(node.attrs.get("is_causal", False))
-    _emit_attention(low, q, k, v, y, mask=mask, causal=causal, scale=node.attrs.get("scale"))
+    emit_attention(low, q, k, v, y, mask=mask, causal=causal, scale=node.attrs.get("scale"))
 
 
 def _lower_cached_attention(node: Node, low: Lowering) -> None:
@@ -92,7 +92,7 @@ def _lower_cached_attention(node: Node, low: Lowering) -> None:
     assert q is not None and k is not None and v is not None
     softcap, window = node.attrs["softcap"], node.attrs["window"]
     assert isinstance(softcap, (int, float)) and isinstance(window, int)
-    _emit_attention(
+    emit_attention(
         low,
         q,
         k,

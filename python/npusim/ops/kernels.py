@@ -44,11 +44,14 @@ class KernelDef:
         operands: one line for people.
         fields: (name, type) or (name, type, length) in declaration order; types i32 i64 f32 f64.
             The layout is C's: natural alignment, padded to a multiple of 8.
+        generated_only: only generated device code computes it, which gets its struct with its
+            parameters: `abi.h` has none.
     """
 
     name: str
     operands: str
     fields: tuple[tuple[str, str, int], ...]
+    generated_only: bool = False
 
     @cached_property
     def schema(self) -> str:
@@ -107,7 +110,7 @@ class KernelDef:
         return fields
 
 
-def _def(name: str, operands: str, fields: str) -> KernelDef:
+def _def(name: str, operands: str, fields: str, *, generated_only: bool = False) -> KernelDef:
     rows = []
     for item in fields.split():
         field, kind = item.split(":")
@@ -116,7 +119,7 @@ def _def(name: str, operands: str, fields: str) -> KernelDef:
             kind, length = kind[:-1].split("[")
             count = int(length)
         rows.append((field, kind, count))
-    return KernelDef(name, operands, tuple(rows))
+    return KernelDef(name, operands, tuple(rows), generated_only)
 
 
 _EPILOGUE = "has_bias:i32 residual:i32 act:i32 act_lo:f32 act_hi:f32"
@@ -127,6 +130,12 @@ _EPILOGUE = "has_bias:i32 residual:i32 act:i32 act_lo:f32 act_hi:f32"
 _WINDOW = (
     "batch:i64 in_channels:i64 out_channels:i64 in_size:i64[3] out_size:i64[3] kernel:i64[3] "
     "stride:i64[3] pad:i64[3] dilation:i64[3] x_strides:i64[5] y_strides:i64[5]"
+)
+
+_LINEAR = (
+    f"m:i64 n:i64 k:i64 ldx:i64 ldy:i64 ldr:i64 rows:i64[{LINEAR_SEGMENTS}] "
+    f"ldw:i64[{LINEAR_SEGMENTS}] segments:i32 gated:i32 x_dtype:i32 w_dtype:i32 "
+    f"y_dtype:i32 r_dtype:i32 {_EPILOGUE}"
 )
 
 KERNELS: dict[str, KernelDef] = {
@@ -268,6 +277,20 @@ KERNELS: dict[str, KernelDef] = {
             "mask_strides:i64[4] causal_offset:i64 window:i64 has_mask:i32 mask_dtype:i32 "
             "causal:i32 has_position:i32 dtype:i32 scale:f32 softcap:f32",
         ),
+        # What `rope` and `attention` do for one new token of each batch item, in one: q and k are
+        # rotated (as `rope` does, cos and sin of [batch, rotary_dim]), k and v go to row `position`
+        # of the caches of `limit` rows, and q attends the rows up to there, with window > 0 the
+        # last `window` of them. Strides: batch, head; those of the caches: batch, head, position.
+        # A position outside is an error of the run.
+        _def(
+            "attention_step",
+            "q, k, v, cos, sin, position, k_cache, v_cache, y",
+            "batch:i64 heads:i64 kv_heads:i64 head_dim:i64 v_dim:i64 rotary_dim:i64 limit:i64 "
+            "window:i64 q_strides:i64[2] k_strides:i64[2] v_strides:i64[2] k_cache_strides:i64[3] "
+            "v_cache_strides:i64[3] y_strides:i64[2] cs_strides:i64[2] interleaved:i32 dtype:i32 "
+            "cs_dtype:i32 scale:f32 softcap:f32",
+            generated_only=True,
+        ),
         # Rotary position embedding (Su et al., arXiv:2104.09864) of up to three tensors at once,
         # and the append to a cache. Part i: y_i[b, h, at + t, :] = rotate_i ? rope(x_i[b, h, t, :])
         # : x_i[b, h, t, :], with at = at_position_i ? position : 0. rope turns the first
@@ -287,12 +310,14 @@ KERNELS: dict[str, KernelDef] = {
         # row-major [rows_i][k] segments with row stride ldw_i, whose rows follow one another.
         # gated: W has 2n rows, y = act(x · W[:n]ᵀ + bias[:n]) * (x · W[n:]ᵀ + bias[n:]), no
         # residual. bias is float32. Products of bfloat16 accumulate in float32.
+        _def("linear", "x, w0 … w{segments-1}, [bias], [residual], y", _LINEAR),
+        # linear of the RMS norm of one row of x, m = 1: x / sqrt(mean(x²) + norm_eps) * norm[k] in
+        # float32; norm has w_dtype.
         _def(
-            "linear",
-            "x, w0 … w{segments-1}, [bias], [residual], y",
-            f"m:i64 n:i64 k:i64 ldx:i64 ldy:i64 ldr:i64 rows:i64[{LINEAR_SEGMENTS}] "
-            f"ldw:i64[{LINEAR_SEGMENTS}] segments:i32 gated:i32 x_dtype:i32 w_dtype:i32 "
-            f"y_dtype:i32 r_dtype:i32 {_EPILOGUE}",
+            "normed_linear",
+            "x, w0 … w{segments-1}, norm, [bias], [residual], y",
+            f"{_LINEAR} norm_eps:f32",
+            generated_only=True,
         ),
         # Weight-only quantization of w[rows, k]: the opaque operand of quantized_linear. format:
         # 1 int8 with one scale a row; 2 int4 symmetric, 3 int4 with zero points, both with one

@@ -122,6 +122,7 @@ def emit_linear(
     residual: View | None = None,
     *,
     gated: bool = False,
+    norm: tuple[View, float] | None = None,
 ) -> None:
     """Emits y = act(x·Wᵀ + bias + residual), or its gated form, over stored rows of W.
 
@@ -129,6 +130,7 @@ def emit_linear(
         segments: the rows of W, one view after the other.
         extra: the fields and operands of `epilogue`.
         residual: the one among these operands, if any, in rows of contiguous elements.
+        norm: the weight and epsilon of an RMS norm that x passes on the way.
     """
     x, sizes = _sizes(low, x, y, residual)
     fields, operands = extra
@@ -143,7 +145,12 @@ def emit_linear(
         **fields,
     }
     in_place = [residual] if residual is not None else []
-    low.emit("linear", params, [x, *segments, *operands], [y], in_place=in_place)
+    if norm is None:
+        low.emit("linear", params, [x, *segments, *operands], [y], in_place=in_place)
+        return
+    weight, eps = norm
+    reads = [x, *segments, weight, *operands]
+    low.emit("normed_linear", {**params, "norm_eps": eps}, reads, [y], in_place=in_place)
 
 
 def _sizes(low: Lowering, x: View, y: View, residual: View | None) -> tuple[View, dict[str, Param]]:

@@ -41,33 +41,50 @@ def _lower_row_norm(kind: int) -> Callable[[Node, Lowering], None]:
         x, weight, bias = (*low.inputs(node), None, None)[:3]
         assert x is not None
         y = low.result(node.output)
-        if y.numel == 0:
-            return
-        dims = node.attrs["normalized_shape"]
+        dims, eps = node.attrs["normalized_shape"], node.attrs.get("eps")
         assert isinstance(dims, tuple)
-        inner = prod(d for d in dims if isinstance(d, int))
-        flat = x.reshape((*x.shape[: x.rank - len(dims)], inner))
-        if flat is None:
-            flat = low.dense(x).reshape((*x.shape[: x.rank - len(dims)], inner))
-        assert flat is not None
-        flat, count, stride = rows(low, flat)
-        if stride == inner:
-            flat = replace(flat, shape=y.shape, strides=y.strides)
-        eps = node.attrs.get("eps")
-        affine, vectors = _affine(low, weight, bias if kind == 0 else None)
-        params: dict[str, Param] = {
-            "kind": kind,
-            "rows": count,
-            "size": inner,
-            "x_row_stride": stride,
-            "y_row_stride": inner,
-            "eps": _float(eps) if eps is not None else _machine_epsilon(x.dtype),
-            **affine,
-            **codes(x_dtype=x.dtype, y_dtype=y.dtype),
-        }
-        low.emit("norm", params, [flat, *vectors], [y], in_place=[flat])
+        epsilon = _float(eps) if eps is not None else _machine_epsilon(x.dtype)
+        _emit_row_norm(low, kind, x, (weight, bias if kind == 0 else None), y, len(dims), epsilon)
 
     return lower
+
+
+def emit_rms_norm(low: Lowering, x: View, weight: View, y: View, eps: float) -> None:
+    """Emits y = RMS norm of x over its last dimension; y is dense."""
+    _emit_row_norm(low, 1, x, (weight, None), y, 1, eps)
+
+
+def _emit_row_norm(
+    low: Lowering,
+    kind: int,
+    x: View,
+    vectors: tuple[View | None, View | None],
+    y: View,
+    dims: int,
+    eps: float,
+) -> None:
+    """Emits a norm over the last `dims` dimensions; `vectors` are weight and bias."""
+    if y.numel == 0:
+        return
+    lead = x.shape[: x.rank - dims]
+    inner = prod(x.shape[x.rank - dims :])
+    flat = x.reshape((*lead, inner)) or low.dense(x).reshape((*lead, inner))
+    assert flat is not None
+    flat, count, stride = rows(low, flat)
+    if stride == inner:
+        flat = replace(flat, shape=y.shape, strides=y.strides)
+    affine, operands = _affine(low, *vectors)
+    params: dict[str, Param] = {
+        "kind": kind,
+        "rows": count,
+        "size": inner,
+        "x_row_stride": stride,
+        "y_row_stride": inner,
+        "eps": eps,
+        **affine,
+        **codes(x_dtype=x.dtype, y_dtype=y.dtype),
+    }
+    low.emit("norm", params, [flat, *operands], [y], in_place=[flat])
 
 
 def _machine_epsilon(dtype: str) -> float:

@@ -109,6 +109,22 @@ def _attention(p: Params, position: int | None) -> Cost:
     return operands, heads * pairs * each
 
 
+def _attention_step(p: Params, position: int | None) -> Cost:
+    size, heads, groups = SIZES[p["dtype"]], p["batch"] * p["heads"], p["batch"] * p["kv_heads"]
+    seen = p["limit"] if position is None else min(position + 1, p["limit"])
+    seen = min(seen, p["window"]) if p["window"] > 0 else seen
+    dims = p["head_dim"], p["v_dim"]
+    new = [heads * dims[0] * size, *(groups * dim * size for dim in dims)]
+    tables = [
+        distinct((p["batch"],), (stride,)) * p["rotary_dim"] * size_of(p, "cs")
+        for stride in p["cs_strides"]
+    ]
+    caches = [groups * seen * dim * size for dim in dims]
+    operands = [*new, *tables, 8, *caches, heads * dims[1] * size]
+    each = 2 * sum(dims) + 5 + 2 * (p["softcap"] > 0)
+    return operands, heads * seen * each + 3 * (heads + groups) * p["rotary_dim"]
+
+
 def _rope(p: Params, _: int | None) -> Cost:
     rows, parts = p["batch"] * p["length"], p["parts"]
     vectors = [rows * heads for heads in p["heads"][:parts]]
@@ -127,6 +143,13 @@ def _rope(p: Params, _: int | None) -> Cost:
 def _linear(p: Params, _: int | None) -> Cost:
     segments = [rows * p["k"] * size_of(p, "w") for rows in p["rows"][: p["segments"]]]
     return _multiplied(p, segments)
+
+
+def _normed_linear(p: Params, _: int | None) -> Cost:
+    operands, operations = _linear(p, None)
+    m, k, at = p["m"], p["k"], 1 + p["segments"]
+    norm = k * size_of(p, "w")
+    return [*operands[:at], norm, *operands[at:]], operations + 4 * m * k
 
 
 def _quantized_linear(p: Params, _: int | None) -> Cost:
@@ -157,8 +180,10 @@ PRODUCTS: dict[str, Rule] = {
     "conv_winograd": _conv_winograd,
     "matmul": _matmul,
     "attention": _attention,
+    "attention_step": _attention_step,
     "rope": _rope,
     "linear": _linear,
+    "normed_linear": _normed_linear,
     "quantize": _quantize,
     "quantized_linear": _quantized_linear,
 }

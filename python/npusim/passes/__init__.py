@@ -13,8 +13,10 @@ from npusim.passes.eliminate_dead_code import eliminate_dead_code
 from npusim.passes.fold_batch_norm import fold_batch_norm
 from npusim.passes.fold_constants import fold_constants
 from npusim.passes.fold_scale import fold_scale
+from npusim.passes.fuse_attention_step import fuse_attention_step
 from npusim.passes.fuse_epilogues import fuse_epilogues
 from npusim.passes.fuse_gated_linear import fuse_gated_linear
+from npusim.passes.fuse_norms import fuse_norms
 from npusim.passes.fuse_pointwise import fuse_pointwise
 from npusim.passes.fuse_rope_append import fuse_rope_append
 from npusim.passes.merge_linears import merge_linears
@@ -61,6 +63,8 @@ PIPELINE: tuple[Pass, ...] = (
     merge_linears,  # after epilogues: a linear that has one is not merged
     assign_layout,  # needs the final set of pointwise nodes; changes no node but its type
     quantize_weights,  # after everything that joins or scales weights
+    fuse_norms,  # after it: products over quantized weights take no norm
+    fuse_attention_step,  # after merging, which looks for the op it takes apart
     select_kernels,  # shapes and epilogues are final
     eliminate_dead_code,  # drops the weights that patterns left without users
 )

@@ -1,0 +1,151 @@
+// The entries of linear and normed_linear. Included where kNormed is known, whether x is normalised
+// on the way (path 0), and kNormEps.
+#pragma once
+#include "kernels/cuda/mma.h"
+#include "kernels/cuda/mma_epilogue.h"
+
+namespace npusim {
+
+using X = Storage<params.x_dtype>;
+using W = Storage<params.w_dtype>;
+using Pair = W;
+constexpr int kParts = params.gated ? 2 : 1;                   // rows of W for a column of y
+constexpr int kWeights = params.segments + (kNormed ? 1 : 0);  // operands between x and the rest
+static_assert(!kNormed || NPUSIM_PATH == 0);
+
+// Row `row` of W: segments follow one another.
+inline const W* weight_row(void* const* operands, int64_t row) {
+  const W* from = static_cast<const W*>(operands[1]) + row * params.ldw[0];
+  int64_t first = 0;
+#pragma unroll
+  for (int i = 1; i < params.segments; ++i) {
+    constexpr auto p = params;
+    first += p.rows[i - 1];
+    if (row >= first) from = static_cast<const W*>(operands[1 + i]) + (row - first) * p.ldw[i];
+  }
+  return from;
+}
+
+// Of what may be read before the wait: all parts of W, the norm's weight, and the bias behind them.
+constexpr unsigned kWeightBits = ((1u << kWeights) - 1) << 1;
+constexpr bool kWeightsSettled = (settled_operands & kWeightBits) == kWeightBits;
+constexpr bool kBiasSettled = (settled_operands >> (1 + kWeights) & 1) != 0;
+
+// Whether all rows of x and W begin on 16 bytes.
+constexpr bool lies_on_chunks(int64_t elements, int64_t size) {
+  return elements * size % 16 == 0;
+}
+constexpr bool rows_lie_on_chunks() {
+  bool all = params.m == 1 || lies_on_chunks(params.ldx, sizeof(X));
+  for (int i = 0; i < params.segments; ++i) all = all && lies_on_chunks(params.ldw[i], sizeof(W));
+  return all;
+}
+inline bool operands_lie_on_chunks(void* const* operands) {
+  bool all = rows_lie_on_chunks() && is_aligned(operands[0], 16);
+#pragma unroll
+  for (int i = 0; i < kWeights; ++i) all = all && is_aligned(operands[1 + i], 16);
+  return all;
+}
+
+}  // namespace npusim
+
+#if NPUSIM_PATH <= 1
+#include "kernels/cuda/mma_stream.h"
+#else
+#include "kernels/cuda/mma_linear.h"
+#endif
+
+namespace npusim {
+
+#if NPUSIM_PATH <= 1
+struct Weights {
+  void* const* operands;
+  const W* row(int64_t row) const { return weight_row(operands, row); }
+  const W* norm() const { return static_cast<const W*>(operands[1 + params.segments]); }
+  bool wide() const { return operands_lie_on_chunks(operands); }
+};
+
+inline void run(void* const* operands) {
+  const Epilogue epilogue(operands, kWeights);
+  const X* x = static_cast<const X*>(operands[0]);
+#if NPUSIM_PATH == 0
+  stream_rows<X, W>(Weights{operands}, x, epilogue);
+#else
+  stream_columns<W>(Weights{operands}, x, epilogue);
+#endif
+}
+#else
+
+constexpr int64_t kNowhere = -1;  // the end of a row that does not exist
+
+struct Source {
+  struct Row {
+    const X* x;
+    int64_t end;
+  };
+  struct Column {
+    const W* w;
+    int64_t end;
+  };
+  void* const* operands;
+  int64_t first_row, first_column, end;
+  bool wide;
+
+  Row a_row(int row) const {
+    const int64_t at = first_row + row;
+    const X* x = static_cast<const X*>(operands[0]);
+    return at < params.m ? Row{x + at * params.ldx, end} : Row{x, kNowhere};
+  }
+  Column b_column(int column) const {
+    const auto [output, part] = tile_column(column);
+    const int64_t at = first_column + output;
+    if (at >= params.n) return {static_cast<const W*>(operands[1]), kNowhere};
+    return {weight_row(operands, at + part * params.n), end};
+  }
+  float scale(int64_t, int) const { return 1.0f; }
+#if NPUSIM_PATH == 2
+  template <bool kWide>
+  void load_a(const Row& row, int64_t k, unsigned to) const {
+    copy_chunk<kWide>(to, row.x + k, row.end - k);
+  }
+  template <bool kWide>
+  void load_b(const Column& column, int64_t k, unsigned to) const {
+    copy_chunk<kWide>(to, column.w + k, column.end - k);
+  }
+#else
+  float a(const Row& row, int64_t k) const { return k < row.end ? to_float(row.x[k]) : 0.0f; }
+  float b(const Column& column, int64_t k) const {
+    return k < column.end ? to_float(column.w[k]) : 0.0f;
+  }
+#endif
+};
+
+inline Source source_of(void* const* operands) {
+  return {operands, static_cast<int64_t>(blockIdx.x) * kTileRows,
+          static_cast<int64_t>(blockIdx.y) * kOutputs, span_end(),
+          params.k % 8 == 0 && operands_lie_on_chunks(operands)};
+}
+inline void run(void* const* operands) {
+  await_operands();
+  run_tile(source_of(operands), operands);
+}
+#endif
+
+}  // namespace npusim
+
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_SIGNATURE) {
+  void* const operands[] = {NPUSIM_POINTERS};
+#if NPUSIM_PATH <= 1
+  npusim::start_successors();
+#endif
+  npusim::run(operands);
+}
+
+#if NPUSIM_PATH >= 2 && NPUSIM_SPLIT > 1
+extern "C" __global__ void __launch_bounds__(256) npusim_combine(NPUSIM_SIGNATURE) {
+  void* const operands[] = {NPUSIM_POINTERS};
+  npusim::start_successors();
+  npusim::await_operands();
+  npusim::combine(npusim::source_of(operands), operands);
+}
+#endif

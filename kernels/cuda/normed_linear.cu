@@ -1,0 +1,8 @@
+// linear of the RMS norm of one row of x: settled_operands and paths as in linear.cu, NPUSIM_PATH
+// 0.
+namespace npusim {
+constexpr bool kNormed = true;
+constexpr float kNormEps = params.norm_eps;
+}  // namespace npusim
+
+#include "kernels/cuda/linear_rows.h"

@@ -1,0 +1,49 @@
+"""Folds an RMS norm into the product that alone reads it, where the target normalises on the way.
+
+Only a single row of x: every group of a product's columns computes the norm again, which costs less
+than a command of its own while the weights are what takes time.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from npusim.ir.graph import Graph, Node
+from npusim.ops.normed_linear import NORMED_GATED_LINEAR, NORMED_LINEAR
+from npusim.passes.fused_nodes import KERNEL_DTYPES
+from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
+from npusim.targets.target_config import TargetConfig
+
+_NORM = "aten.rms_norm.default"
+_FUSED = {"npu.linear": NORMED_LINEAR, "npu.gated_linear": NORMED_GATED_LINEAR}
+
+
+def fuse_norms(graph: Graph, target: TargetConfig) -> Graph:
+    """Returns the graph with norms folded into products."""
+    if "normed_linear" not in target.kernels:
+        return graph
+
+    def visit(node: Node, rewriter: Rewriter) -> Answer:
+        if node.op not in _FUSED or prod(node.type.shape[:-1]) != 1:
+            return None
+        norm = rewriter.producer(node.inputs[0])
+        if norm is None or not _is_row_norm(norm, node, rewriter):
+            return None
+        x, weight = norm.inputs[:2]
+        attrs = {**node.attrs, "eps": norm.attrs["eps"]}
+        return become(node, _FUSED[node.op], (x, weight, *node.inputs[1:]), attrs)
+
+    return rewrite(graph, visit)
+
+
+def _is_row_norm(norm: Node, product: Node, rewriter: Rewriter) -> bool:
+    """Tells whether a node is an RMS norm over rows of x, weighted, that a product alone reads."""
+    if norm.op != _NORM or not rewriter.only_feeds(norm.output.name, product):
+        return False
+    x, weight = (*norm.inputs, None)[:2]
+    dims, eps = norm.attrs["normalized_shape"], norm.attrs.get("eps")
+    if x is None or weight is None or not isinstance(dims, tuple) or len(dims) != 1:
+        return False
+    matrix = product.inputs[1]
+    dtypes = {rewriter.types[i].dtype for i in (x, weight, matrix) if i is not None}
+    return isinstance(eps, float) and len(dtypes) == 1 and dtypes <= set(KERNEL_DTYPES)

@@ -1,0 +1,49 @@
+"""fuse_norms: a product of one row takes the norm in front of it, where the target does that."""
+
+import pytest
+
+from npusim.ops.fused import NO_EPILOGUE
+from npusim.passes.fuse_norms import fuse_norms
+from npusim.targets import TargetConfig
+
+CUDA = TargetConfig.named("cuda")
+
+
+def normed(draft, rows=1, eps=1e-6, weight=True):
+    x = draft.x(rows, 8)
+    scale = draft.w(8, name="scale") if weight else None
+    attrs = {"normalized_shape": (8,), "eps": eps}
+    return x, draft.call("aten.rms_norm.default", x, scale, **attrs)
+
+
+def linear(draft, x, residual=None):
+    w, bias = draft.w(6, 8, name="w"), draft.w(6, name="bias")
+    attrs = NO_EPILOGUE if residual is None else {**NO_EPILOGUE, "residual": 1}
+    return draft.call("npu.linear", x, w, bias, residual, **attrs)
+
+
+def test_with_an_epilogue(draft, check_pass):
+    _, norm = normed(draft)
+    y = linear(draft, norm, draft.x(1, 6, name="r"))
+    check_pass(fuse_norms, draft.graph(y), CUDA)
+
+
+def test_of_a_gated_product(draft, check_pass):
+    _, norm = normed(draft)
+    y = draft.call("npu.gated_linear", norm, draft.w(12, 8, name="w"), None, act="silu")
+    check_pass(fuse_norms, draft.graph(y), CUDA)
+
+
+@pytest.mark.parametrize("change", ["rows", "no_eps", "no_weight", "read_twice"])
+def test_what_stays(draft, check_pass, change):
+    options = {"rows": {"rows": 2}, "no_eps": {"eps": None}, "no_weight": {"weight": False}}
+    _, norm = normed(draft, **options.get(change, {}))
+    y = linear(draft, norm)
+    more = [draft.call("aten.exp.default", norm)] if change == "read_twice" else []
+    check_pass(fuse_norms, draft.graph(y, *more), CUDA)
+
+
+def test_a_target_without_such_a_kernel(draft, cpu):
+    _, norm = normed(draft)
+    graph = draft.graph(linear(draft, norm))
+    assert fuse_norms(graph, cpu) is graph
