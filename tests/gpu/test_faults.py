@@ -5,6 +5,10 @@ Each in a process of its own, since some of these break the driver for the proce
 
 from __future__ import annotations
 
+import os
+
+import pytest
+
 from tests.gpu.device import finish, require_gpu, run, start
 
 require_gpu()
@@ -31,6 +35,10 @@ for _ in range(300):
 """
 
 
+@pytest.mark.skipif(
+    int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1,
+    reason="it takes all memory of the GPU from the tests that run beside it: run it without -n",
+)
 def test_without_memory_the_error_says_so_and_the_next_program_runs() -> None:
     out = run(
         PRELUDE
