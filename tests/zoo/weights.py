@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 _PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
 
 
 def vary(model: nn.Module) -> None:
@@ -25,6 +26,8 @@ def _draw(module: nn.Module, name: str, parameter: Tensor) -> None:
     if isinstance(module, _PRODUCTS) and name == "weight":
         fan_in = parameter[0].numel()
         parameter.normal_(0.0, fan_in**-0.5)
+    elif isinstance(module, _NORMS) and name == "weight":
+        parameter.uniform_(0.6, 1.4)
     elif isinstance(module, nn.Embedding):
         parameter.normal_(0.0, 0.5)
     else:

@@ -129,7 +129,7 @@ ENCODERS = entries(
         ),
         "nystromformer": lambda: (
             hf.NystromformerModel(
-                hf.NystromformerConfig(**SMALL, segment_means_seq_len=16, num_landmarks=4)
+                hf.NystromformerConfig(**SMALL, segment_means_seq_len=16, num_landmarks=16)
             ),
             prompt(),
         ),

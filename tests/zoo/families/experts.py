@@ -49,7 +49,7 @@ EXPERTS = entries(
         ),
         "glm4-moe": decoder("Glm4Moe", **_LATENT, head_dim=8),
         "hunyuan-moe": decoder("HunYuanMoEV1", num_experts=4, moe_topk=2, head_dim=8),
-        "minimax-m2": decoder("MiniMaxM2", num_local_experts=4, head_dim=8),
+        "minimax-m2": decoder("MiniMaxM2", num_local_experts=4, num_experts_per_tok=2, head_dim=8),
         "flex-olmo": decoder("FlexOlmo", **_ROUTED),
         "lfm2-moe": decoder(
             "Lfm2Moe", **_ROUTED, layer_types=["conv", "full_attention"], num_dense_layers=1

@@ -50,7 +50,10 @@ def _answer(kind: str, config: str, vision: Any, language: str, patches: int, **
         model = getattr(hf, kind)(
             getattr(hf, config)(vision_config=vision(), text_config=text_config, **settings)
         )
-        return model, _with_picture(patches)
+        inputs = _with_picture(patches)
+        if language == "Gemma":  # says which tokens see what comes after them
+            inputs["token_type_ids"] = (inputs["input_ids"] != _IMAGE).long()
+        return model, inputs
 
     return make
 
@@ -117,7 +120,23 @@ MULTIMODAL = entries(
             },
             projection_intermediate_dim=48,
         ),
-        "xclip": _pair("XCLIP"),
+        "xclip": lambda: (
+            hf.XCLIPModel(
+                hf.XCLIPConfig(
+                    text_config=_TEXT,
+                    vision_config=PATCHES
+                    | {
+                        "num_frames": 2,
+                        "mit_hidden_size": 32,
+                        "mit_intermediate_size": 48,
+                        "mit_num_attention_heads": 4,
+                    },
+                    projection_dim=32,
+                    prompt_num_attention_heads=4,
+                )
+            ),
+            {**text(), "pixel_values": torch.randn(1, 2, 3, 32, 32)},
+        ),
         "align": lambda: (
             hf.AlignModel(
                 hf.AlignConfig(
@@ -132,7 +151,7 @@ MULTIMODAL = entries(
                         "expand_ratios": [1, 4],
                         "width_coefficient": 0.25,
                         "depth_coefficient": 1.0,
-                        "hidden_dim": 32,
+                        "hidden_dim": 320,
                     },
                     projection_dim=32,
                 )

@@ -86,11 +86,11 @@ SEGMENTATION = entries(
             hf.MaskFormerForInstanceSegmentation(
                 hf.MaskFormerConfig(
                     backbone_config=_swin(),
-                    fpn_feature_size=16,
-                    mask_feature_size=16,
+                    fpn_feature_size=32,
+                    mask_feature_size=32,
                     decoder_config={
                         "model_type": "detr",
-                        "d_model": 16,
+                        "d_model": 32,
                         "num_queries": 5,
                         "encoder_layers": 1,
                         "decoder_layers": 2,
@@ -106,9 +106,9 @@ SEGMENTATION = entries(
             "ForUniversalSegmentation",
             64,
             _swin,
-            feature_size=16,
-            mask_feature_size=16,
-            hidden_dim=16,
+            feature_size=32,
+            mask_feature_size=32,
+            hidden_dim=32,
             encoder_feedforward_dim=24,
             encoder_layers=1,
             decoder_layers=3,
@@ -120,9 +120,9 @@ SEGMENTATION = entries(
             hf.OneFormerForUniversalSegmentation(
                 hf.OneFormerConfig(
                     backbone_config=_swin(),
-                    conv_dim=16,
-                    mask_dim=16,
-                    hidden_dim=16,
+                    conv_dim=32,
+                    mask_dim=32,
+                    hidden_dim=32,
                     encoder_feedforward_dim=24,
                     encoder_layers=1,
                     decoder_layers=3,
@@ -235,7 +235,7 @@ SEGMENTATION = entries(
                         hidden_size=16, image_size=64, patch_size=8, mask_input_channels=8
                     ),
                     mask_decoder_config=hf.SamMaskDecoderConfig(
-                        hidden_size=16, mlp_dim=24, num_attention_heads=4, iou_head_hidden_dim=16
+                        hidden_size=16, mlp_dim=24, num_attention_heads=4, iou_head_hidden_dim=32
                     ),
                 )
             ),

@@ -90,6 +90,7 @@ STATE_SPACE = entries(
                     intermediate_size=48,
                     num_hidden_layers=2,
                     context_length=32,
+                    rescale_every=0,  # else forward divides its own weights, once
                 )
             ),
             prompt(),

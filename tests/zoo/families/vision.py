@@ -67,6 +67,23 @@ def _video(family: str, head: str, frames: int, **more: Any) -> Build:
     )
 
 
+def _clip(model: str) -> Build:
+    """Returns how a V-JEPA 2 over four small frames is made."""
+    sizes = {"hidden_size": 48, "num_attention_heads": 4, "num_hidden_layers": 2}
+    return lambda: (
+        getattr(hf, model)(
+            hf.VJEPA2Config(
+                **sizes | {f"pred_{name}": value for name, value in sizes.items()},
+                crop_size=32,
+                patch_size=8,
+                frames_per_clip=4,
+                mlp_ratio=2,
+            )
+        ),
+        {"pixel_values_videos": torch.randn(1, 4, 3, 32, 32)},
+    )
+
+
 CLASSIFIER = "ForImageClassification"
 
 VISION = entries(
@@ -196,22 +213,7 @@ VISION = entries(
         "timesformer": _video("Timesformer", "Model", 4),
         "videomae": _video("VideoMAE", "Model", 4),
         "vivit": _video("Vivit", "Model", 4, tubelet_size=[2, 8, 8]),
-        "vjepa2-predictor": lambda: (
-            hf.VJEPA2Model(
-                hf.VJEPA2Config(
-                    crop_size=32,
-                    patch_size=8,
-                    frames_per_clip=4,
-                    hidden_size=48,
-                    num_attention_heads=4,
-                    num_hidden_layers=2,
-                    mlp_ratio=2,
-                    pred_hidden_size=48,
-                    pred_num_attention_heads=4,
-                    pred_num_hidden_layers=1,
-                )
-            ),
-            {"pixel_values_videos": torch.randn(1, 4, 3, 32, 32)},
-        ),
+        "vjepa2": _clip("VJEPA2ForVideoClassification"),
+        "vjepa2-predictor": _clip("VJEPA2Model"),
     },
 )

@@ -68,7 +68,7 @@ class DGCNN(nn.Module):
 
 
 class CRNN(nn.Module):
-    """Lines of text: convolutions, then recurrent layers both ways (Shi et al., arXiv:1507.05717)."""
+    """Lines of text: convolutions, then recurrent layers (Shi et al., arXiv:1507.05717)."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Residual networks after ResNet: wider, grouped, gated, pre-activated, designed, with attention."""
+"""Residual networks after ResNet: wider, grouped, gated, pre-activated, with attention."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def espcn() -> nn.Module:
 
 
 def edsr() -> nn.Module:
-    """Residual blocks without norms, then a sub-pixel convolution (Lim et al., arXiv:1707.02921)."""
+    """Residual blocks without norms, then sub-pixel convolution (Lim et al., arXiv:1707.02921)."""
 
     def block() -> nn.Module:
         layers = (nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1))
