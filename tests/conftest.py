@@ -18,6 +18,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write golden files instead of comparing"
     )
+    parser.addoption("--zoo", action="store_true", help="run every model of the zoo")
     parser.addoption(
         "--device",
         default="cpu",

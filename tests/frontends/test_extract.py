@@ -356,3 +356,12 @@ def test_transformers_are_not_hidden_in_one_operator(model: nn.Module) -> None:
 )
 def test_what_has_no_kernel_of_its_own_decomposes_and_runs(function: Any) -> None:
     extract(Compute(function), x(3, 4))
+
+
+@pytest.mark.parametrize("bounds", [(0, 0), (-1.5, 0.5), (0, 3)])
+def test_histograms_are_counted(bounds: tuple[float, float]) -> None:
+    values = torch.tensor([-2.0, -1.5, -0.1, 0.0, 0.5, 0.5, 1.0, 2.9, 3.0, float("inf")])
+    values = values if bounds != (0, 0) else values[:-1]
+    for part in (values, values[:1], values[:0], values.view(-1, values.numel())):
+        graph = extract(Compute(lambda x: torch.histc(x, 6, *bounds)), part)
+        assert "aten.histc.default" not in ops(graph)

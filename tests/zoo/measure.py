@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 
 import npusim
 from npusim.frontends.torch_export import extract_ir, plain_outputs
-from npusim.verify import all_weights
 from npusim.ir.graph import Graph
+from npusim.verify import all_weights
 from tests.zoo.entry import Entry
 
 # The largest difference, relative to the largest value of the output, that float32 may show.

@@ -154,7 +154,7 @@ def _embedding_bag(
         mask = mask & (indices != padding_idx)
     rows = widened(weight.index_select(0, indices))
     sizes = mask.to(indices.dtype).sum(1)
-    top = sizes.new_zeros((bags,) if mode != 2 else (bags, weight.shape[1]))
+    top = sizes  # as PyTorch leaves it where no maximum is asked for
     if mode == 2:
         result, top = _bag_maxima(rows, mask, indices, sizes)
     else:
@@ -190,6 +190,24 @@ def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     place = mask.reshape(-1).to(torch.int64).cumsum(0) - 1
     taken = source.reshape(-1).index_select(0, place.clamp(0, source.numel() - 1))
     return torch.where(mask, taken.reshape(x.shape), x)
+
+
+@written(aten.histc.default)
+def _histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """Counts elements in equal bins between two bounds; equal bounds mean the extremes of x."""
+    if x.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    flat = x.reshape(-1)
+    if flat.numel() == 0:
+        return x.new_zeros(bins)
+    low, high = (x.new_full((), bound) for bound in (min, max))
+    if min == max:
+        low, high = flat.amin(), flat.amax()
+        apart = (low != high).to(x.dtype)
+        low, high = low - (1 - apart), high + (1 - apart)
+    inside = (flat >= low) & (flat <= high)
+    place = torch.where(inside, (flat - low) * bins / (high - low), 0).to(torch.int64)
+    return x.new_zeros(bins).scatter_add(0, place.clamp(0, bins - 1), inside.to(x.dtype))
 
 
 @written(aten.put.default)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -12,7 +14,7 @@ from tests.models.layers import ConvNormAct
 def _shared(*widths: int) -> nn.Module:
     """One perceptron for all points, as convolutions of size one."""
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
+    for inputs, outputs in pairwise(widths):
         layers += [nn.Conv1d(inputs, outputs, 1), nn.BatchNorm1d(outputs), nn.ReLU()]
     return nn.Sequential(*layers)
 
