@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -164,8 +165,6 @@ def test_weights_from_files_are_the_same(tmp_path: Path) -> None:
     for name, keys in halves.items():
         save_file({key: state[key] for key in keys}, shards / name)
     index = {"weight_map": {key: name for name, keys in halves.items() for key in keys}}
-    import json
-
     (shards / "model.safetensors.index.json").write_text(json.dumps(index))
     torch.save(state, tmp_path / "state.pt")
     arrays = {key: tensor.numpy() for key, tensor in state.items()}

@@ -13,8 +13,8 @@ What a Graph means
   not given is None. A list of tensors takes one entry an element, and its length stands in
   `attrs` under the argument's name (`aten.cat.default`: `inputs=(a, b, c)`, `attrs["tensors"]=3`).
 * `attrs` holds every other argument of the schema by name, defaults included: None, bool, int,
-  float, str, or (nested) tuples of these. A dtype is its name ("float32"); a device, a memory
-  format or a generator is dropped.
+  float, str, or (nested) tuples of these. A dtype is its name ("float32"), a complex number its
+  text ("(1+2j)"); a device, a memory format or a generator is dropped.
 * Weights carry a checkpoint key, dtype and shape, and no data. Constants are small tensors that
   the model's code made itself (a lifted literal, a non-persistent buffer); they carry bytes.
 * Outputs are an ordered list of (name, value); the same value may be listed twice, and a graph
