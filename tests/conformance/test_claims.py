@@ -5,6 +5,7 @@ docs/ops.md shows the claims; `python -m tests.conformance.operator_table` write
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,9 @@ from tests.conformance.operator_table import operator_table
 from tests.conformance.test_ops import UNSPECIFIED
 from tests.conformance.torch_samples import difference
 
+# Which of equal elements comes first is unspecified: only the values are compared.
+_UNSTABLE = ("aten.topk.default",)
+
 # Sums of many terms and gradients of norms: PyTorch adds in another order.
 _TOLERANCE = 4.0
 
@@ -46,8 +50,11 @@ def test_claims(name: str, device: npusim.Device) -> None:
             continue
         program = npusim.compile(made.graph)
         results = npusim.load(program, device=device)(*made.sample.tensors)
+        sample = made.sample
+        if name in _UNSTABLE:
+            sample, results = replace(sample, expected=sample.expected[:1]), results[:1]
         if name not in UNSPECIFIED:
-            assert difference(made.sample, results, _TOLERANCE) is None, made.sample.label
+            assert difference(sample, results, _TOLERANCE) is None, sample.label
 
 
 def test_every_operator_is_accounted_for() -> None:

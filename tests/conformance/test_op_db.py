@@ -1,16 +1,19 @@
 """Every operator of PyTorch's database that gives tensors, compiled and compared.
 
 By default a few samples of each, evenly chosen; `--samples all` takes every one of them, and also
-checks that what is excluded still has to be. `-k float32` chooses a dtype, `-k cdist` an entry.
+checks that what is excluded still has to be. `-k cdist` chooses an entry.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import npusim
 from npusim.errors import Error, ExportError, UnsupportedOpError
@@ -26,9 +29,10 @@ from tests.conformance.torch_samples import (
     supports,
 )
 
-# What a run by default takes: samples of an entry in float32, and the dtypes of Core ATen besides.
-_FEW = 2
-_DTYPES = ("float32", "bfloat16", "float16", "int64", "int32", "bool")
+# What a run by default takes of an entry: samples in float32, and one in each of the other dtypes
+# where the entry leads to a Core ATen operator.
+_FEW = 3
+_OTHERS = ("bfloat16", "float16", "int64", "int32", "bool")
 _CORE = frozenset(e for name in core_operators() for e in entries_of(name.split(".")[1]))
 
 
@@ -38,37 +42,93 @@ def device() -> npusim.Device:
     return npusim.Device("cpu", threads=1)
 
 
-def _calls() -> Iterator[object]:
-    for name in entries():
-        for dtype in _DTYPES:
-            if (name in _CORE or dtype == "float32") and supports(name, getattr(torch, dtype)):
-                yield pytest.param(name, dtype, id=f"{name}-{dtype}")
+@dataclass(frozen=True)
+class Typed:
+    """A sample of an entry and its dtype."""
+
+    dtype: str
+    sample: Sample
 
 
-@pytest.mark.parametrize(("name", "dtype"), list(_calls()))
-def test_entry(
-    name: str, dtype: str, device: npusim.Device, request: pytest.FixtureRequest
-) -> None:
+class Together(nn.Module):
+    """Several calls in one module: extraction costs far more than what it extracts here."""
+
+    def __init__(self, calls: Sequence[Typed]) -> None:
+        super().__init__()
+        self.calls = [c.sample.call for c in calls]
+        self.eval()
+
+    def forward(self, *tensors: Tensor) -> Any:
+        """Calls each with its share of the tensors."""
+        results, start = [], 0
+        for call in self.calls:
+            end = start + len(call.places)
+            results.append(call(*tensors[start:end]))
+            start = end
+        return tuple(results)
+
+
+@pytest.mark.parametrize("name", list(entries()))
+def test_entry(name: str, device: npusim.Device, request: pytest.FixtureRequest) -> None:
     everything = request.config.getoption("--samples") == "all"
     reason = exclusions.EXCLUDED.get(name)
     if reason is not None and not everything:
         pytest.skip(reason)
-    few = _FEW if dtype == "float32" and name in _CORE else 1
-    chosen = samples(name, getattr(torch, dtype), None if everything else few)
-    problems = [f"({s.label}): {p}" for s in chosen if (p := _problem(s, name, dtype, device))]
+    chosen = _chosen(name, everything)
+    if not chosen:
+        pytest.skip("PyTorch has no sample on the CPU in these dtypes that gives tensors")
+    problems = _problems(chosen, name, device)
     if reason is not None:
-        assert problems or not chosen, f"{name} works: it need not be excluded ({reason})"
+        assert problems, f"{name} works: it need not be excluded ({reason})"
         return
     assert not problems, "\n".join(problems)
 
 
-def _problem(sample: Sample, name: str, dtype: str, device: npusim.Device) -> str | None:
-    """Returns what is wrong with a call once it is compiled, or None."""
+def _chosen(name: str, everything: bool) -> list[Typed]:
+    chosen = []
+    for dtype in ("float32", *(_OTHERS if everything or name in _CORE else ())):
+        kind = getattr(torch, dtype)
+        most = None if everything else _FEW if dtype == "float32" else 1
+        if supports(name, kind):
+            chosen += [Typed(dtype, sample) for sample in samples(name, kind, most)]
+    return chosen
+
+
+def _problems(calls: list[Typed], name: str, device: npusim.Device) -> list[str]:
+    """Returns what is wrong: all calls at once, and by halves where that finds something."""
+    if len(calls) == 1:
+        problem = _problem(calls[0], name, device)
+        return [] if problem is None else [f"{name}({calls[0].sample.label}): {problem}"]
+    if _agree(calls, name, device):
+        return []
+    middle = len(calls) // 2
+    return _problems(calls[:middle], name, device) + _problems(calls[middle:], name, device)
+
+
+def _agree(calls: list[Typed], name: str, device: npusim.Device) -> bool:
+    tensors = tuple(tensor for c in calls for tensor in c.sample.tensors)
     try:
-        graph = extract_ir(sample.call, sample.tensors)
-        program = npusim.compile(graph)
+        session = npusim.load(npusim.compile(extract_ir(Together(calls), tensors)), device=device)
+        results = session(*tensors)
+    except Error:
+        return False
+    start = 0
+    for call in calls:
+        end = start + len(call.sample.expected)
+        scale = exclusions.TOLERANCE.get(name, 1.0)
+        if difference(call.sample, results[start:end], scale) is not None:
+            return False
+        start = end
+    return start == len(results)
+
+
+def _problem(call: Typed, name: str, device: npusim.Device) -> str | None:
+    """Returns what is wrong with a call once it is compiled, or None."""
+    sample = call.sample
+    try:
+        program = npusim.compile(extract_ir(sample.call, sample.tensors))
     except (UnsupportedOpError, ExportError) as error:
-        return None if _expected(str(error), name, dtype) else str(error)
+        return None if _expected(str(error), name, call.dtype) else str(error)
     try:
         results = npusim.load(program, device=device)(*sample.tensors)
     except Error as error:
