@@ -4,6 +4,7 @@
 
 namespace npusim {
 
+#ifdef __CUDA_ARCH__
 // c += a · b: m16n8k16. Lane (g, t) = (lane / 4, lane % 4) holds, in pairs along K, rows g and g +
 // 8 of a and column g of b at K 2t and 2t + 8; of c, columns 2t and 2t + 1 of rows g and g + 8.
 template <typename T>
@@ -48,6 +49,34 @@ inline void store_shared(unsigned at, const uint4& v) {
                : "memory");
 }
 
+// Starts copying 16 bytes to shared memory; where there are none, they become zero.
+inline void copy_async(unsigned to, const void* from, bool exist) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(exist ? 16 : 0)
+               : "memory");
+}
+inline void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Waits until all but the last `kPending` groups have arrived.
+template <int kPending>
+void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+#else
+template <typename T>
+void multiply_add(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+                  unsigned b1);
+unsigned shared_address(const void* p);
+void load_matrices(unsigned (&r)[4], unsigned at);
+void load_matrices_transposed(unsigned (&r)[4], unsigned at);
+void store_shared(unsigned at, const uint4& v);
+void copy_async(unsigned to, const void* from, bool exist);
+inline void commit_copies() {}
+template <int kPending>
+void wait_copies() {}
+#endif
+
 // Up to eight elements that are not eight, or do not lie on 16 bytes; the rest is zero.
 template <typename T>
 uint4 gather_chunk(const T* from, int valid) {
@@ -60,18 +89,11 @@ uint4 gather_chunk(const T* from, int valid) {
 }
 
 // Copies a chunk of eight 16-bit elements, of which the first `valid` exist, the rest being zero.
-// kWide: the chunk lies on 16 bytes, and all of it exists or none; kAgain: the block reads it
-// again.
-template <bool kWide, bool kAgain = false, typename T>
+// kWide: the chunk lies on 16 bytes, and all of it exists or none.
+template <bool kWide, typename T>
 void copy_chunk(unsigned to, const T* from, int64_t valid) {
-  if constexpr (kWide && kAgain) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(valid > 0 ? 16 : 0)
-                 : "memory");
-  } else if constexpr (kWide) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(valid > 0 ? 16 : 0)
-                 : "memory");
+  if constexpr (kWide) {
+    copy_async(to, from, valid > 0);
   } else {
     store_shared(to, gather_chunk(from, static_cast<int>(smaller<int64_t>(valid, 8))));
   }
@@ -83,15 +105,6 @@ uint4 load_chunk(const T* from, int64_t valid) {
   if (valid >= 8 && is_aligned(from, 16)) return load_once(from);
   if (valid <= 0) return {0, 0, 0, 0};
   return gather_chunk(from, static_cast<int>(smaller<int64_t>(valid, 8)));
-}
-
-inline void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// Waits until all but the last `kPending` groups have arrived.
-template <int kPending>
-void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 }  // namespace npusim

@@ -52,6 +52,7 @@ inline bool is_aligned(const void* p, unsigned bytes) {
   return (reinterpret_cast<unsigned long long>(p) & (bytes - 1)) == 0;
 }
 
+#ifdef __CUDA_ARCH__
 // 16 bytes that nobody reads again: they pass the first cache by. Not declared constant (".nc"):
 // the assembler would move the load behind a wait for other operands.
 inline uint4 load_once(const void* p) {
@@ -70,6 +71,14 @@ inline uint4 load_kept(const void* p) {
                : "l"(p));
   return v;
 }
+#else
+inline uint4 load_once(const void* p) {
+  return *static_cast<const uint4*>(p);
+}
+inline uint4 load_kept(const void* p) {
+  return *static_cast<const uint4*>(p);
+}
+#endif
 
 // 0, known only once all loads have arrived. Sums that start from it make the compiler issue every
 // load before the first use; left alone, it saves registers and has few in flight. The grid is one

@@ -1,7 +1,8 @@
 """Runs programs compiled for CUDA without a GPU: each kernel's source through a host compiler.
 
-`host_cuda.h` stands in for CUDA. Kernels that use the tensor cores or PTX of their own are not for
-it; `runs_here` tells which are.
+`host_cuda.h` stands in for CUDA, and for the tensor cores' products of a warp. What only some
+devices have, products of warpgroups and clusters of blocks, most sources leave out for others;
+`runs_here` tells which do.
 """
 
 from __future__ import annotations
@@ -24,12 +25,7 @@ from npusim.program.program import BufferKind, Command, CompiledProgram, Method
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 _HEADER = Path(__file__).with_name("host_cuda.h")
-_DEVICE_ONLY = frozenset(
-    (
-        *("attention", "conv", "conv_depthwise", "gemm", "linear", "matmul", "pack_b"),
-        *("quantize", "quantized_linear", "rope"),
-    )
-)
+_DEVICE_ONLY = frozenset(("attention_step",))  # it is nothing without a cluster
 # Declared by kernels/cuda/scalar.h for compilers without PTX.
 _CONVERSIONS = """
 namespace npusim {
@@ -38,6 +34,34 @@ float16 to_float16(float x) { return {half_of_float(x)}; }
 bfloat16 to_bfloat16(float x) { return {bfloat16_of_float(x)}; }
 }
 """
+# Declared by kernels/cuda/mma.h.
+_TENSOR_CORES = """
+namespace npusim {
+unsigned shared_address(const void* p) {
+  return static_cast<const unsigned char*>(p) - host::dynamic_memory;
+}
+void load_matrices(unsigned (&r)[4], unsigned at) { host::load_matrices(r, at, false); }
+void load_matrices_transposed(unsigned (&r)[4], unsigned at) { host::load_matrices(r, at, true); }
+void store_shared(unsigned at, const uint4& v) {
+  std::memcpy(host::dynamic_memory + at, &v, 16);
+}
+void copy_async(unsigned to, const void* from, bool exist) {
+  if (exist) {
+    std::memcpy(host::dynamic_memory + to, from, 16);
+  } else {
+    std::memset(host::dynamic_memory + to, 0, 16);
+  }
+}
+template <typename T>
+void multiply_add(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+                  unsigned b1) {
+  host::multiply_add(c, {a0, a1, a2, a3}, {b0, b1}, [](unsigned bits) {
+    return to_float(T{static_cast<uint16_t>(bits)});
+  });
+}
+}
+"""
+_DYNAMIC = re.compile(r"extern __shared__ __align__\(\d+\) unsigned char shared_memory\[\];")
 
 Key = tuple[str, bytes]  # stem and parameters
 
@@ -75,6 +99,7 @@ def build(keys: Sequence[Key], folder: Path) -> dict[Key, HostKernel]:
     unit, library = folder / "kernels.cpp", folder / "kernels.so"
     unit.write_text("\n".join(texts))
     command = [str(COMPILER), "-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=fast"]
+    command.append("-fno-strict-aliasing")
     done = subprocess.run(
         [*command, str(unit), "-o", str(library)], capture_output=True, text=True, check=False
     )
@@ -93,7 +118,9 @@ def _wrapped(index: int, source: str, geometry: Geometry, options: Sequence[str]
     macros = [o[2:].split("=") for o in options if o.startswith("-D")]
     defined = {name for name, _ in macros} | set(re.findall(r"#define (NPUSIM_\w+)", source))
     body = source.replace('extern "C" __global__', "__global__")
+    body = _DYNAMIC.sub("inline auto& shared_memory = host::dynamic_memory;", body)
     barriers = "true" if "__syncthreads" in body or "__shfl" in body else "false"
+    tensor_cores = _TENSOR_CORES if "load_matrices" in body else ""
     entries = dict.fromkeys(launch.entry for launch in geometry.launches)
     return "\n".join(
         (
@@ -101,12 +128,13 @@ def _wrapped(index: int, source: str, geometry: Geometry, options: Sequence[str]
             f"namespace k{index} {{",
             body,
             _CONVERSIONS,
+            tensor_cores,
             *(f"void call_{e}(void** a) {{ host::call({e}, a); }}" for e in entries),
             "}",
             f'extern "C" void run{index}(void** a) {{',
             *(
-                f"  host::launch(k{index}::call_{x.entry}, a, {x.grid[0]}, {x.block[0]}, "
-                f"{barriers});"
+                f"  host::launch(k{index}::call_{x.entry}, a, Dim3{{{x.grid[0]}, {x.grid[1]}, "
+                f"{x.grid[2]}}}, {x.block[0]}, {barriers});"
                 for x in geometry.launches
             ),
             "}",

@@ -5,6 +5,7 @@
 #pragma once
 #include <ucontext.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -13,10 +14,16 @@
 #include <vector>
 
 #define __global__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define __shared__ static
+#ifndef __clang__
+#define __builtin_assume(condition)
+#endif
 
-struct uint4 {
+struct uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
 struct Dim3 {
@@ -91,15 +98,15 @@ inline void run_block(size_t threads) {
   }
 }
 
-// A launch in one dimension. Without barriers no fibers are needed.
-inline void launch(void (*kernel)(void**), void** arguments, unsigned grid, unsigned block,
+// A launch of blocks in one dimension. Without barriers no fibers are needed.
+inline void launch(void (*kernel)(void**), void** arguments, Dim3 grid, unsigned block,
                    bool barriers) {
   entry = kernel;
   entry_arguments = arguments;
-  gridDim = {grid, 1, 1};
+  gridDim = grid;
   blockDim = {block, 1, 1};
-  for (unsigned b = 0; b < grid; ++b) {
-    blockIdx = {b, 0, 0};
+  for (unsigned b = 0; b < grid.x * grid.y * grid.z; ++b) {
+    blockIdx = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
     if (barriers) {
       run_block(block);
       continue;
@@ -132,8 +139,60 @@ T exchange(T value, unsigned lane) {
   return value;
 }
 
+// What a block's launch gives it, at addresses from 0 on.
+alignas(1024) inline unsigned char dynamic_memory[227 << 10];
+
+// Shows every lane of the warp what each of them gives.
+template <typename T>
+std::array<T, 32> gather(const T& value) {
+  static_assert(sizeof(T) <= sizeof(Fiber::slot));
+  std::array<T, 32> all{};
+  const unsigned self = threadIdx.x;
+  std::memcpy(fibers[self].slot, &value, sizeof value);
+  wait_for(kWarp);
+  for (unsigned i = 0; i < 32; ++i) {
+    std::memcpy(&all[i], fibers[self / 32 * 32 + i].slot, sizeof value);
+  }
+  wait_for(kWarp);
+  return all;
+}
+
+// As kernels/cuda/mma.h has them in PTX: matrices of eight rows of eight 16-bit elements, and the
+// product of 16 by 16 and 16 by 8 whose elements lie over the lanes.
+inline void load_matrices(unsigned (&r)[4], unsigned at, bool transposed) {
+  const std::array<unsigned, 32> rows = gather(at);
+  const unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  for (unsigned i = 0; i < 4; ++i) {
+    uint16_t pair[2];
+    for (unsigned e = 0; e < 2; ++e) {
+      const unsigned row = transposed ? 2 * t + e : g, column = transposed ? g : 2 * t + e;
+      std::memcpy(&pair[e], dynamic_memory + rows[i * 8 + row] + column * 2, 2);
+    }
+    r[i] = pair[0] | static_cast<unsigned>(pair[1]) << 16;
+  }
+}
+template <typename F>
+void multiply_add(float (&c)[4], const uint4& a, const uint2& b, F to_float) {
+  const std::array<uint4, 32> as = gather(a);
+  const std::array<uint2, 32> bs = gather(b);
+  const unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const auto element = [&](unsigned pair, unsigned k) { return to_float(pair >> (k % 2 * 16)); };
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned row = g + i / 2 * 8, column = 2 * t + i % 2;
+    for (unsigned k = 0; k < 16; ++k) {
+      const uint4& from = as[row % 8 * 4 + k % 8 / 2];
+      const uint2& with = bs[column * 4 + k % 8 / 2];
+      const unsigned low = row < 8 ? from.x : from.y, high = row < 8 ? from.z : from.w;
+      c[i] += element(k < 8 ? low : high, k) * element(k < 8 ? with.x : with.y, k);
+    }
+  }
+}
+
 }  // namespace host
 
+inline float __uint_as_float(unsigned bits) {
+  return __builtin_bit_cast(float, bits);
+}
 inline void __syncthreads() {
   host::wait_for(host::kBlock);
 }

@@ -67,7 +67,7 @@ def test_kernels_compile_without_spilling(arch: str, compiler: nvrtc.Nvrtc) -> N
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
 def test_kernels_compute_what_pytorch_does(tmp_path: Path) -> None:
-    chosen = list(spread(6))
+    chosen = [example for example in spread(6) if host.runs_here(example.program)]
     kernels = host.build(host.keys_of(example.program for example in chosen), tmp_path)
     for example in chosen:
         given = [_bytes(t) for t in example.tensors if t is not None]
