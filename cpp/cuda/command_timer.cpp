@@ -37,7 +37,7 @@ void CommandTimer::capture(const std::function<void(size_t)>& launch) {
   const auto mark = [&](EventHandle event) {
     driver.check(driver.event_record_with_flags(event, stream, kEventExternal), "record an event");
   };
-  driver.check(driver.stream_begin_capture(stream, kCaptureThisThread), "capture a method");
+  driver.check(driver.stream_begin_capture(stream, kCaptureRelaxed), "capture a method");
   try {
     mark(events_[0]);
     for (size_t i = 0; i + 1 < events_.size(); ++i) {

@@ -40,8 +40,7 @@ enum PointerAttribute : int { kDeviceOrdinal = 9 };
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kEventWithoutTiming = 2;
 constexpr unsigned kEventExternal = 1;  // while a stream is captured: a node of the graph
-constexpr int kCaptureThisThread = 1;
-constexpr int kCaptureRelaxed = 2;  // allows what loading code does
+constexpr int kCaptureRelaxed = 2;      // allows what loading code does
 
 // CUmemPoolProps
 struct PoolProps {

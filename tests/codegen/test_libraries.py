@@ -18,7 +18,7 @@ from npusim.codegen import generate
 from npusim.codegen.choices import Choice, default_choice
 from npusim.codegen.image import unpack_image
 from npusim.codegen.library import library_problem
-from npusim.codegen.trial import subjects, trial
+from npusim.codegen.trial import random_bits, subjects, trial
 from npusim.codegen.tuning import Tuning, key_of
 from npusim.codegen.variants import variants
 from npusim.errors import ProgramFormatError, TargetConstraintError
@@ -274,3 +274,27 @@ def test_only_cuda_programs_are_tuned() -> None:
     program = npusim.compile((Layers().eval(), (torch.randn(2, 32),)), target="cpu")
     with pytest.raises(TargetConstraintError, match="compiled for 'cpu'"):
         target_of(program)
+
+
+FIELDS = {
+    "linear": "m n k ldx ldy ldr rows ldw segments gated x_dtype w_dtype y_dtype r_dtype has_bias "
+    "residual act act_lo act_hi",
+    "matmul": "batch a_batch b_batch y_batch m n k a_m a_k b_k b_n y_m dtype alpha",
+    "conv": "batch in_channels out_channels in_size out_size kernel stride pad dilation x_strides "
+    "y_strides r_strides groups transposed x_dtype w_dtype y_dtype r_dtype has_bias residual act "
+    "act_lo act_hi",
+}
+
+
+@pytest.mark.parametrize("stem", FIELDS)
+def test_no_field_of_a_command_is_overlooked(stem: str) -> None:
+    # A new field means something that a library would leave out: codegen/library.py has to know.
+    assert {name for name, _, _ in KERNELS[stem].fields} == set(FIELDS[stem].split())
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("float16", 2), ("bfloat16", 2)])
+def test_trials_run_on_ordinary_numbers(dtype: str, size: int) -> None:
+    bits = random_bits(4096 * size + 1, dtype, seed=1)
+    assert bits.nbytes == 4096 * size + 1
+    values = torch.frombuffer(bits[:-1].copy(), dtype=getattr(torch, dtype)).float()
+    assert abs(float(values.mean())) < 0.1 and abs(float(values.std()) - 1) < 0.1

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 import npusim
 from npusim.targets import TargetConfig
+from npusim.tune import apply, tune
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.2e-2, torch.float32: 1e-5}
@@ -162,3 +163,17 @@ def test_libraries_can_be_switched_off(
     assert not any(session.executor.implementations())
     (y,) = session(x)
     assert torch.allclose(y, x @ w.T, rtol=1e-4, atol=1e-4)
+
+
+def test_a_tuned_program_computes_the_same(device: npusim.Device) -> None:
+    torch.manual_seed(0)
+    x, w, b = (t.half() for t in (torch.randn(64, 256), normal(128, 256), normal(128)))
+    model = Layers(F.linear, [w, b]).eval()
+    program = npusim.compile((model, (x,)), target=target("none"))
+    tuning = tune(program, device)
+    (times,) = tuning.microseconds.values()
+    assert times["own"] > 0 and len(times) > 1
+    session = npusim.load(apply(program, tuning), model.state_dict(), device=device)
+    exact = F.linear(x.double(), w.double(), b.double())
+    (y,) = session(x)
+    assert (y.double() - exact).norm() / exact.norm() < TOLERANCE[torch.float16]
