@@ -77,6 +77,7 @@ class Lowering:
         self.weights: dict[str, tuple[WeightSpec, View]] = {}
         self.states: dict[str, tuple[TensorType, View]] = {}
         self._views: dict[str, View] = {}
+        self._dense_inputs: dict[tuple[View, TensorType], View] = {}
         self._postponed: dict[str, Node] = {}
         self._updates: dict[str, str] = {}  # value -> the state that it is what is left in
         self._node_now = -1  # index in `nodes`
@@ -279,8 +280,12 @@ class Lowering:
         wanted = TensorType(x.dtype, x.shape).with_order(order)
         if x.has_strides(wanted.strides):
             return replace(x, strides=wanted.strides)
+        if (x, wanted) in self._dense_inputs:
+            return self._dense_inputs[x, wanted]
         y = self.temp(wanted, static=self.is_static(x))
         self.copy(x, y)
+        if self.buffers[x.buffer].kind is BufferKind.INPUT:  # several nodes may want it so
+            self._dense_inputs[x, wanted] = y
         return y
 
     def any_dense(self, x: View) -> View:
@@ -294,7 +299,7 @@ class Lowering:
         self.graph = graph
         self.run = PendingMethod(name)
         self.methods.append(self.run)
-        self._views, self._postponed = {}, {}
+        self._views, self._postponed, self._dense_inputs = {}, {}, {}
         self._updates = {u.value: u.name for u in graph.updates}
         self._bind_arguments()
         for node in graph.nodes:
