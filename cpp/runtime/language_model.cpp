@@ -88,7 +88,10 @@ LanguageModel::LanguageModel(std::shared_ptr<const Program> program, std::shared
   facts_ = std::move(*metadata.language_model);
   check_facts();
   place_states();
-  prefill_ = make_call("prefill", facts_.prefill_chunk, true);
+  prefills_.push_back(make_call("prefill", facts_.prefill_chunk, true));
+  for (const int64_t chunk : facts_.larger_chunks) {
+    prefills_.push_back(make_call("prefill_" + std::to_string(chunk), chunk, true));
+  }
   decode_ = make_call("decode", 1, false);
 }
 
@@ -106,6 +109,11 @@ void LanguageModel::check_facts() const {
           "max_context is " + std::to_string(facts_.max_context));
   require(facts_.prefill_chunk >= 1 && facts_.prefill_chunk <= kMost,
           "prefill_chunk is " + std::to_string(facts_.prefill_chunk));
+  for (size_t i = 0; i < facts_.larger_chunks.size(); ++i) {
+    const int64_t below = i == 0 ? facts_.prefill_chunk : facts_.larger_chunks[i - 1];
+    require(facts_.larger_chunks[i] > below && facts_.larger_chunks[i] <= kMost,
+            "larger_chunks do not ascend from prefill_chunk");
+  }
   require(facts_.vocab_size >= 1 && facts_.vocab_size <= kMost,
           "vocab_size is " + std::to_string(facts_.vocab_size));
 }
@@ -141,8 +149,10 @@ void LanguageModel::place_states() {
           "it has states that are neither its position nor a cache");
 }
 
-LanguageModel::Call LanguageModel::make_call(const char* name, int64_t tokens, bool has_length) {
+LanguageModel::Call LanguageModel::make_call(const std::string& name, int64_t tokens,
+                                             bool has_length) {
   Call call;
+  call.tokens = tokens;
   call.method = method_of(*program_, name);
   const Method& method = program_->methods[call.method];
   const auto take = [&](const TensorSpec& spec) {
@@ -150,18 +160,18 @@ LanguageModel::Call LanguageModel::make_call(const char* name, int64_t tokens, b
   };
   const TensorSpec& ids = tensor_of(method, method.inputs, "tokens", tokens);
   const TensorSpec& logits = tensor_of(method, method.outputs, "logits", facts_.vocab_size);
-  require(ids.dtype == DType::kInt64, "method " + std::string(name) + ", tokens are no int64");
-  require(is_float(logits.dtype), "method " + std::string(name) + ", logits are no floats");
+  require(ids.dtype == DType::kInt64, "method " + name + ", tokens are no int64");
+  require(is_float(logits.dtype), "method " + name + ", logits are no floats");
   call.logits_dtype = logits.dtype;
   call.tokens_memory = take(ids);
   call.logits_memory = take(logits);
   if (has_length) {
     const TensorSpec& length = tensor_of(method, method.inputs, "length", 1);
-    require(length.dtype == DType::kInt64, "method " + std::string(name) + ", length is no int64");
+    require(length.dtype == DType::kInt64, "method " + name + ", length is no int64");
     call.length_memory = take(length);
   }
   require(method.inputs.size() == (has_length ? 2 : 1) && method.outputs.size() == 1,
-          "method " + std::string(name) + " has other inputs or outputs");
+          "method " + name + " has other inputs or outputs");
   for (const TensorSpec& spec : method.inputs) {
     call.inputs.push_back(bytes_of(&spec == &ids ? *call.tokens_memory : *call.length_memory));
   }
@@ -174,15 +184,26 @@ LanguageModel::Call LanguageModel::make_call(const char* name, int64_t tokens, b
 }
 
 int64_t LanguageModel::next_run(int64_t position, int64_t waiting) const noexcept {
-  const int64_t chunk = facts_.prefill_chunk;
-  const bool few = waiting <= std::max<int64_t>(1, chunk / kDecodesPerChunk);
-  if (few || chunk > facts_.max_context - position) return std::min<int64_t>(waiting, 1);
+  const int64_t room = facts_.max_context - position;
+  const bool few = waiting <= std::max<int64_t>(1, facts_.prefill_chunk / kDecodesPerChunk);
+  if (few || facts_.prefill_chunk > room) return std::min<int64_t>(waiting, 1);
+  int64_t chunk = facts_.prefill_chunk;
+  for (const int64_t larger : facts_.larger_chunks) {
+    if (larger <= room && larger - waiting <= larger / 2) chunk = larger;
+  }
   return std::min(waiting, chunk);
+}
+
+// The method for a run that next_run chose: the smallest chunk that holds it.
+LanguageModel::Call& LanguageModel::call_for(size_t tokens) {
+  if (tokens == 1) return decode_;
+  const auto holds = [&](const Call& call) { return call.tokens >= static_cast<int64_t>(tokens); };
+  return *std::find_if(prefills_.begin(), prefills_.end() - 1, holds);
 }
 
 void LanguageModel::feed(State& state, std::span<const int64_t> tokens, std::span<float> logits) {
   const std::lock_guard<std::mutex> locked(turn_);
-  Call& call = tokens.size() == 1 ? decode_ : prefill_;
+  Call& call = call_for(tokens.size());
   device_->upload(*call.tokens_memory, 0, std::as_bytes(tokens));
   if (call.length_memory) {
     const auto length = static_cast<int64_t>(tokens.size());

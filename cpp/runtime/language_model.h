@@ -2,6 +2,7 @@
 // grow a cache, as its metadata says (metadata.h).
 //
 //   prefill(tokens int64[1, chunk], length int64[1]) -> logits[1, 1, vocab] of token length - 1
+//   prefill_<chunk>, the same for larger chunks, where the program has them
 //   decode(tokens int64[1, 1])                       -> logits[1, 1, vocab]
 //
 // Both append at the state `position` and advance it by the tokens they took. The model itself is
@@ -56,8 +57,9 @@ class LanguageModel {
   const std::shared_ptr<const Program>& program() const noexcept { return program_; }
   const std::shared_ptr<Device>& device() const noexcept { return device_; }
 
-  // How many of `waiting` tokens the next run takes when `position` tokens are fed: a chunk, or
-  // one where a chunk does not fit any more or would be mostly padding.
+  // How many of `waiting` tokens the next run takes when `position` tokens are fed: the largest
+  // chunk of which no more than half would be padding, the smallest chunk behind it, or one token
+  // where a chunk does not fit any more or would be mostly padding.
   int64_t next_run(int64_t position, int64_t waiting) const noexcept;
 
   // Feeds tokens, as many as next_run says, and writes the scores of the token behind them (unless
@@ -70,6 +72,7 @@ class LanguageModel {
   // A method with the memory of its inputs and outputs.
   struct Call {
     size_t method = 0;
+    int64_t tokens = 0;  // at most, in a run
     DType logits_dtype{};
     std::shared_ptr<Memory> tokens_memory, length_memory, logits_memory;
     std::vector<Binding> inputs, outputs;
@@ -77,7 +80,8 @@ class LanguageModel {
 
   void check_facts() const;
   void place_states();
-  Call make_call(const char* name, int64_t tokens, bool has_length);
+  Call make_call(const std::string& name, int64_t tokens, bool has_length);
+  Call& call_for(size_t tokens);
   void read_logits(const Call& call, std::span<float> logits);
 
   std::shared_ptr<const Program> program_;
@@ -89,7 +93,8 @@ class LanguageModel {
   std::vector<CacheLayout> caches_;
   std::mutex turn_;  // guards all below
   Executor executor_;
-  Call prefill_, decode_;
+  std::vector<Call> prefills_;  // the smallest chunk first
+  Call decode_;
   std::vector<std::byte> host_logits_;  // of devices that do not share the host's memory
 };
 

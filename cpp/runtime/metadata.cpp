@@ -71,6 +71,8 @@ class MetadataReader {
         facts.max_context = json_.natural();
       } else if (key == "prefill_chunk") {
         facts.prefill_chunk = json_.natural();
+      } else if (key == "larger_chunks") {
+        facts.larger_chunks = naturals();
       } else if (key == "vocab_size") {
         facts.vocab_size = json_.natural();
       } else if (key == "eos_token_ids") {

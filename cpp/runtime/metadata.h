@@ -3,7 +3,8 @@
 //
 //   "states": [{"name", "buffer", "dtype", "shape"}, …]
 //   "language_model": {"max_context", "prefill_chunk", "vocab_size", "eos_token_ids": […],
-//                      "position": state, "caches": [{"state", "axis"}, …]}
+//                      "position": state, "caches": [{"state", "axis"}, …],
+//                      "larger_chunks": […]}, the last one where there are such methods
 #pragma once
 
 #include <cstdint>
@@ -33,6 +34,7 @@ struct CacheFacts {
 
 struct LanguageModelFacts {
   int64_t max_context = 0, prefill_chunk = 0, vocab_size = 0;
+  std::vector<int64_t> larger_chunks;  // of prefill_<chunk>, ascending
   std::vector<int64_t> eos_token_ids;
   std::string position;  // the state that counts the tokens fed
   std::vector<CacheFacts> caches;

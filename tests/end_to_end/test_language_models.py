@@ -40,6 +40,23 @@ def test_bfloat16_gives_the_logits_of_transformers(name: str) -> None:
         check_logits(*loaded(name, torch.bfloat16), length)
 
 
+def test_long_prompts_run_in_larger_chunks() -> None:
+    model = small_model("qwen2-tied", torch.float32)
+    module = npusim.extract_llm(model, max_context=CONTEXT, prefill_chunk=(96, 16, 16))
+    assert list(module.methods) == ["prefill", "prefill_96", "decode"]
+    assert module.facts["language_model"]["larger_chunks"] == [96]
+    lm = npusim.LanguageModel.load(npusim.compile(module), model.state_dict(), threads=2)
+    for length in (7, 60, 200):
+        check_tokens(model, lm, length)
+
+
+@pytest.mark.parametrize("chunks", [0, (), (16, -1)])
+def test_chunks_that_make_no_sense_are_refused(chunks: int | tuple[int, ...]) -> None:
+    model = small_model("qwen2-tied", torch.float32)
+    with pytest.raises(npusim.Error, match="all are 1 or more"):
+        npusim.extract_llm(model, max_context=CONTEXT, prefill_chunk=chunks)
+
+
 def test_forks_and_rewinds_give_what_a_fresh_session_gives() -> None:
     _, lm = loaded("qwen2-tied", torch.float32)
     shared, ends = prompt_of(140), ([5, 6, 7], [9], [11, 12, 13, 14])

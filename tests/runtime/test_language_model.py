@@ -53,6 +53,21 @@ def test_append_feeds_any_number_of_tokens(session: npusim.LanguageSession, coun
     check(session, tokens)
 
 
+@pytest.fixture(scope="module")
+def chunked() -> npusim.LanguageModel:
+    return npusim.LanguageModel.load(toy.program(larger=(8, 16)), {"table": TABLE})
+
+
+@pytest.mark.parametrize("before", [0, 3, 12, 22])
+def test_prompts_run_in_chunks_of_several_sizes(chunked: npusim.LanguageModel, before: int) -> None:
+    for count in range(1, toy.CONTEXT - before + 1):
+        session = chunked.new_session()
+        tokens = np.random.default_rng(count).integers(0, toy.VOCABULARY, before + count).tolist()
+        session.append(tokens[:before])
+        session.append(tokens[before:])
+        check(session, tokens)
+
+
 def test_append_in_parts_is_append(session: npusim.LanguageSession) -> None:
     at = 0
     for part in (1, 2, 5, 0, 3):
@@ -316,6 +331,8 @@ def test_an_empty_session_has_no_logits(session: npusim.LanguageSession) -> None
         ({"caches": [{"state": "cache", "axis": 9}]}, "along axis 9"),
         ({"caches": [{"state": "cache", "axis": 1}] * 2}, "appears twice"),
         ({"caches": 3}, "array"),
+        ({"larger_chunks": [8]}, "no method prefill_8"),
+        ({"larger_chunks": [4]}, "do not ascend from prefill_chunk"),
         ({"max_context": -1}, "JSON"),
     ],
 )

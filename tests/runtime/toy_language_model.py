@@ -91,15 +91,23 @@ class _Toy(Builder):
         self.call("matmul", params, [x, self.cache], [y])
 
 
-def program(facts: Mapping[str, object] | None = None, **metadata: object) -> CompiledProgram:
-    """Returns the program; `facts` and `metadata` replace what its metadata says."""
+def program(
+    facts: Mapping[str, object] | None = None, larger: Sequence[int] = (), **metadata: object
+) -> CompiledProgram:
+    """Returns the program; `facts` and `metadata` replace what its metadata says.
+
+    Args:
+        larger: chunks that have a method beside `prefill`.
+    """
     toy = _Toy()
-    toy.input("tokens", (1, CHUNK), "int64")
-    prefill = toy.method("prefill", CHUNK, toy.input("length", (1,), "int64"))
+    prefills = []
+    for name, chunk in (("prefill", CHUNK), *((f"prefill_{n}", n) for n in larger)):
+        toy.input("tokens", (1, chunk), "int64")
+        prefills.append(toy.method(name, chunk, toy.input("length", (1,), "int64")))
     toy.input("tokens", (1, 1), "int64")
     decode = toy.method("decode", 1, None)
     built = toy.build()
-    arena = built.methods[0].arena_bytes
+    arena = max(method.arena_bytes for method in built.methods)
     language_model: dict[str, Any] = {
         "max_context": CONTEXT,
         "prefill_chunk": CHUNK,
@@ -107,6 +115,7 @@ def program(facts: Mapping[str, object] | None = None, **metadata: object) -> Co
         "eos_token_ids": [EOS],
         "position": "position",
         "caches": [{"state": "cache", "axis": 1}],
+        **({"larger_chunks": list(larger)} if larger else {}),
     }
     states = [
         {"name": "position", "buffer": toy.position, "dtype": "int64", "shape": [1]},
@@ -119,7 +128,7 @@ def program(facts: Mapping[str, object] | None = None, **metadata: object) -> Co
     ]
     return replace(
         built,
-        methods=tuple(replace(method, arena_bytes=arena) for method in (prefill, decode)),
+        methods=tuple(replace(method, arena_bytes=arena) for method in (*prefills, decode)),
         metadata={
             "states": states,
             "language_model": {**language_model, **(facts or {})},

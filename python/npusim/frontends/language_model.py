@@ -7,6 +7,7 @@ modules are traced unmodified, by torch.export, without their weights.
 
 * `prefill(tokens int64[1, chunk], length int64[1]) -> logits[1, 1, vocab]`: appends a chunk of
   which the first `length` tokens count; the logits are those of the last token that counts.
+* `prefill_<chunk>`: the same for each larger chunk that is asked for.
 * `decode(tokens int64[1, 1]) -> logits[1, 1, vocab]`: appends one token.
 
 Rows of the cache from `position` on are undefined: a padded chunk leaves garbage there, which no
@@ -15,7 +16,7 @@ query sees before a later token has overwritten it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -41,7 +42,7 @@ def extract_llm(
     model: nn.Module | str | Path,
     *,
     max_context: int = 4096,
-    prefill_chunk: int = 128,
+    prefill_chunk: int | Sequence[int] = 128,
     dtype: str | None = None,
 ) -> Module:
     """Extracts a causal language model of `transformers`, without its weights.
@@ -51,34 +52,38 @@ def extract_llm(
             `AutoConfig.from_pretrained` takes: a folder with `config.json`, or a hub's name. From
             a configuration the model is built without ever allocating its weights.
         max_context: tokens a session can hold; the size of the cache.
-        prefill_chunk: tokens that one call of `prefill` appends.
+        prefill_chunk: tokens that one call of `prefill` appends. Of several, the smallest; each
+            larger one has a method of its own, `prefill_<chunk>`, which long prompts run through.
         dtype: the weights' dtype ("bfloat16"); by default the configuration's. Only for a model
             given by its configuration.
 
     Returns:
         A Module with the methods `prefill` and `decode`, and under `facts["language_model"]` what
-        a runtime needs: max_context, prefill_chunk, vocab_size, eos_token_ids, the name of the
-        position's state, and the caches' states with the axis along which they grow.
+        a runtime needs: max_context, prefill_chunk (and larger_chunks, if any), vocab_size,
+        eos_token_ids, the name of the position's state, and the caches' states with the axis along
+        which they grow.
 
     Raises:
         ExportError: not such a model, it cannot be traced, or a limit makes no sense for it.
     """
     decoder = _hollow_model(model, dtype) if isinstance(model, (str, Path)) else model
     config = _text_config(decoder)
-    max_context, prefill_chunk = _limits(config, max_context, prefill_chunk)
-    name = type(decoder).__name__
+    given = [prefill_chunk] if isinstance(prefill_chunk, int) else prefill_chunk
+    max_context, chunks = _limits(config, max_context, given)
+    model_name = type(decoder).__name__
     with _with_buffers_data(decoder):
         shapes = _cache_shapes(decoder)
         methods: dict[str, tuple[Forward, tuple[Tensor, ...]]] = {
-            "prefill": (_prefill, (_tokens(prefill_chunk), torch.ones(1, dtype=torch.int64))),
-            "decode": (_decode, (_tokens(1),)),
+            name: (_prefill, (_tokens(chunk), torch.ones(1, dtype=torch.int64)))
+            for name, chunk in _prefills(chunks).items()
         }
+        methods["decode"] = (_decode, (_tokens(1),))
         graphs = {}
         for method, (forward, arguments) in methods.items():
             with _stateful(decoder, forward, shapes, max_context):
-                graphs[method] = extract_ir(decoder, arguments, model_name=f"{name}.{method}")
-    facts = _facts(decoder, config, max_context, prefill_chunk, len(shapes))
-    return verify_module(Module(name, graphs, {"language_model": facts}))
+                graphs[method] = extract_ir(decoder, arguments, model_name=f"{model_name}.{method}")
+    facts = _facts(decoder, config, max_context, chunks, len(shapes))
+    return verify_module(Module(model_name, graphs, {"language_model": facts}))
 
 
 def _tokens(count: int) -> Tensor:
@@ -99,18 +104,25 @@ def _text_config(model: object) -> Any:
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
-def _limits(config: Any, max_context: int, prefill_chunk: int) -> tuple[int, int]:
+def _prefills(chunks: Sequence[int]) -> dict[str, int]:
+    """Returns the methods that append chunks, and their sizes."""
+    return {f"prefill_{chunk}" if i else "prefill": chunk for i, chunk in enumerate(chunks)}
+
+
+def _limits(config: Any, max_context: int, chunks: Sequence[int]) -> tuple[int, list[int]]:
+    """Returns the context and the distinct chunks, ascending, none of them longer."""
     known = getattr(config, "max_position_embeddings", None)
-    if max_context < 1 or prefill_chunk < 1:
+    if max_context < 1 or not chunks or min(chunks) < 1:
+        shown = ", ".join(map(str, chunks)) or "none"
         raise ExportError(
-            f"max_context is {max_context} and prefill_chunk {prefill_chunk}; both are 1 or more."
+            f"max_context is {max_context} and prefill_chunk {shown}; all are 1 or more."
         )
     if isinstance(known, int) and max_context > known:
         raise ExportError(
             f"max_context is {max_context}, but the model knows {known} positions.",
             hint="Lower max_context.",
         )
-    return max_context, min(prefill_chunk, max_context)
+    return max_context, sorted({min(chunk, max_context) for chunk in chunks})
 
 
 def _hollow_model(source: str | Path, dtype: str | None) -> nn.Module:
@@ -291,7 +303,7 @@ def _append(model: Any, forward: Any, tokens: Tensor, length: Any, keep: Any) ->
 
 
 def _facts(
-    model: nn.Module, config: Any, max_context: int, prefill_chunk: int, layers: int
+    model: nn.Module, config: Any, max_context: int, chunks: Sequence[int], layers: int
 ) -> dict[str, Any]:
     generation = getattr(model, "generation_config", None)
     eos = getattr(generation, "eos_token_id", None)
@@ -299,7 +311,8 @@ def _facts(
     names = [f"cache.{i}.{name}" for i in range(layers) for name in ("key", "value")]
     return {
         "max_context": max_context,
-        "prefill_chunk": prefill_chunk,
+        "prefill_chunk": chunks[0],
+        **({"larger_chunks": list(chunks[1:])} if chunks[1:] else {}),
         "vocab_size": config.vocab_size,
         "eos_token_ids": [] if eos is None else [eos] if isinstance(eos, int) else list(eos),
         "position": "position",
