@@ -1,13 +1,13 @@
 // A convolution by cuDNN: the plan is made once, each run names the addresses.
 #include "cpp/cuda/cudnn_graph.h"
+#include "cpp/cuda/cudnn_plan.h"
 #include "cpp/runtime/error.h"
 
 namespace npusim::cuda {
 namespace {
 
-constexpr int kVariantPack = 16;
-constexpr int kInt64 = 3, kPointer = 6;
-enum PackAttribute : int { kNames = 1000, kAddresses = 1001, kWorkspace = 1003 };
+using namespace cudnn_abi;
+
 constexpr int64_t kMostWorkspace = int64_t{256} << 20;
 
 class CudnnCall final : public LibraryCall {
@@ -15,7 +15,7 @@ class CudnnCall final : public LibraryCall {
   CudnnCall(std::shared_ptr<const Cudnn> cudnn, const LibraryProblem& problem)
       : cudnn_(std::move(cudnn)), convolution_(problem.convolution), graph_(*cudnn_, problem) {
     if (static_cast<size_t>(problem.version) == cudnn_->library().version()) index_ = problem.plan;
-    plan_ = graph_.plan(index_);
+    plan_ = find_plan(*cudnn_, graph_.get(), problem.type, index_);
     if (plan_.plan.ok()) workspace_ = workspace_of(cudnn_->library().entries(), plan_.plan);
   }
 
@@ -42,9 +42,9 @@ class CudnnCall final : public LibraryCall {
     const auto count = static_cast<int64_t>(names.size());
     void* workspace = scratch;
     CudnnDescriptor pack(entries, kVariantPack);
-    pack.set(kNames, kInt64, count, names.data())
-        .set(kAddresses, kPointer, count, addresses.data())
-        .set(kWorkspace, kPointer, 1, &workspace)
+    pack.set(kPackNames, kInt64, count, names.data())
+        .set(kPackAddresses, kPointer, count, addresses.data())
+        .set(kPackWorkspace, kPointer, 1, &workspace)
         .finalize();
     const auto status = pack.ok() ? cudnn_->execute(plan_.plan.get(), pack.get(), stream) : 1;
     if (status == 0) return;
