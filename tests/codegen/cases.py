@@ -62,8 +62,9 @@ def spread(each: int) -> Iterator[Example]:
 def models() -> Iterator[CompiledProgram]:
     """Yields programs of small models in halves: their fused kernels, which no single op calls."""
     target = replace(TARGET, arch="")  # no code
-    model, (x,) = build("resnet18", small=True)
-    yield npusim.compile((model.half(), (x.half(),)), target)
+    for name in ("resnet18", "mobilenet_v2"):
+        model, (x,) = build(name, small=True)
+        yield npusim.compile((model.half(), (x.half(),)), target)
     for name, quantize in (("qwen2-tied", "none"), ("qwen3", "int4-g32")):
         module = npusim.extract_llm(
             small_model(name, torch.bfloat16), max_context=200, prefill_chunk=128
