@@ -2,9 +2,10 @@
 
     PYTHONPATH=python:. python benchmarks/llm_cuda.py PROGRAM_CUDA PROGRAM_CPU FOLDER
 
-The programs come from `npusim compile` of one extracted model, for cuda and for cpu. FOLDER
-receives the weights, which are made here. Prints whether the GPU's logits agree with the CPU's,
-how fast the weights load, and the times of a prompt and of a decoded token; the peer is
+The programs come from `npusim compile` of one model, extracted with `prefill_chunk=(128, 1024)`,
+for cuda and for cpu. FOLDER receives the weights, which are made here. Prints whether the GPU's
+logits agree with the CPU's, how fast the weights load, and the times of prompts, of decoded and of
+generated tokens, with launches that overlap and with launches one behind the other; the peer is
 transformers with a static cache, eager and compiled, in the same run. The floor is the weights'
 bytes by the bandwidth that a read of them reaches.
 """
@@ -12,7 +13,10 @@ bytes by the bandwidth that a read of them reaches.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +27,8 @@ import torch
 
 import npusim
 from benchmarks.llm_peers import CHUNK, VOCAB, write_model
+
+LENGTHS, NEW = (128, 1024, 4000), 64
 
 
 def row(what: str, value: str) -> None:
@@ -48,31 +54,70 @@ def times(call: Callable[[], object], repeats: int) -> list[float]:
     return found[2:]
 
 
-def ours(args: argparse.Namespace, prompt: list[int]) -> None:
-    """Checks and times the compiled programs."""
-    start = time.perf_counter()
-    lm = npusim.LanguageModel.load(args.cuda, weights=args.folder, device="cuda")
-    row("npusim: program and weights ready", f"{time.perf_counter() - start:.2f} s")
-    gpu, cpu = (
+def loaded(program: Path, folder: Path, dependent: bool = True) -> npusim.LanguageModel:
+    """Returns the model on the GPU, with launches that overlap or one behind the other."""
+    os.environ["NPUSIM_CUDA_DEPENDENT_LAUNCH"] = str(int(dependent))
+    return npusim.LanguageModel.load(program, weights=folder, device="cuda")
+
+
+def agreement(args: argparse.Namespace, prompt: list[int]) -> None:
+    """Compares logits with the CPU's, and with those of launches that do not overlap."""
+    gpu, plain, cpu = (
         model.new_session()
-        for model in (lm, npusim.LanguageModel.load(args.cpu, weights=args.folder))
+        for model in (
+            loaded(args.cuda, args.folder),
+            loaded(args.cuda, args.folder, dependent=False),
+            npusim.LanguageModel.load(args.cpu, weights=args.folder),
+        )
     )
     for step, tokens in enumerate((prompt[:CHUNK], prompt[CHUNK : CHUNK + 1], prompt[:200])):
-        gpu.append(tokens)
-        cpu.append(tokens)
+        for session in (gpu, plain, cpu):
+            session.append(tokens)
         want, got = cpu.logits, gpu.logits
         error = float(np.abs(want - got).max() / np.abs(want).max())
         row(f"logits against the CPU, step {step}", f"{error:.2e}")
-    for length in (CHUNK, 1024):
-        session = lm.new_session()
+        same = np.array_equal(got, plain.logits)
+        row(f"the same bits without overlap, step {step}", "yes" if same else "NO")
 
-        def prefill(length: int = length, session: Any = session) -> None:
-            session.reset()
-            session.append(prompt[:length])
 
-        row(f"npusim: prompt of {length}", spread(times(prefill, 15)))
-        decode = times(lambda s=session: s.append([7]), 60)
-        row(f"npusim: decode behind {length}", spread(decode))
+def ours(args: argparse.Namespace, prompt: list[int]) -> None:
+    """Times the compiled program: prompts, tokens with their logits on the host, and generation."""
+    for level in ("overlapping", "one behind the other"):
+        start = time.perf_counter()
+        lm = loaded(args.cuda, args.folder, dependent=level == "overlapping")
+        row("npusim: program and weights ready", f"{time.perf_counter() - start:.2f} s")
+        for length in LENGTHS:
+            session = lm.new_session()
+
+            def prefill(length: int = length, session: Any = session) -> None:
+                session.reset()
+                session.append(prompt[:length])
+
+            row(f"{level}: prompt of {length}", spread(times(prefill, 10)))
+            decode = times(lambda s=session: s.append([7]), 60)
+            row(f"{level}: decode behind {length}", spread(decode))
+
+            def generate(length: int = length, session: Any = session) -> None:
+                session.rewind(length)
+                for _ in session.generate_tokens([7], max_new_tokens=NEW, ignore_eos=True):
+                    pass
+
+            each = [seconds / NEW for seconds in times(generate, 10)]
+            row(f"{level}: a generated token behind {length}", spread(each))
+
+
+def first_token(args: argparse.Namespace) -> None:
+    """Times a process that loads the program and makes one token; files are in the page cache."""
+    code = (
+        "import sys, npusim; lm = npusim.LanguageModel.load(sys.argv[1], weights=sys.argv[2], "
+        "device='cuda'); print(next(lm.generate_tokens(list(range(10, 138)))))"
+    )
+    took = []
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code, args.cuda, args.folder], check=True)
+        took.append(time.perf_counter() - start)
+    row("process start to first token", f"{min(took):.2f} - {max(took):.2f} s")
 
 
 def peers(folder: Path, prompt: list[int]) -> None:
@@ -115,8 +160,10 @@ def main() -> None:
     args.folder.mkdir(parents=True, exist_ok=True)
     if not (args.folder / "model.safetensors").exists():
         write_model("1.5b", args.folder)
-    prompt = np.random.default_rng(0).integers(10, VOCAB, 1024).tolist()
+    prompt = np.random.default_rng(0).integers(10, VOCAB, max(LENGTHS)).tolist()
+    agreement(args, prompt)
     ours(args, prompt)
+    first_token(args)
     peers(args.folder, prompt)
 
 

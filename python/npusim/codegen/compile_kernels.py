@@ -126,7 +126,7 @@ def _image(compiler: nvrtc.Nvrtc, arch: str, key: _Key, choice: Choice) -> bytes
             stored, _ = compiler.compile(source, all_options, f"{stem}.cu")
             cache.write(name, stored)
         cubin = stored
-    image = Image(arch, geometry, cubin, source, options, dependent=True)
+    image = Image(arch, geometry, cubin, source, options, dependent=geometry.overlaps)
     return pack_image(with_library(image, stem, params, choice))
 
 

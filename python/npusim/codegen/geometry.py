@@ -34,12 +34,15 @@ class Geometry:
         launches: run in order; none when there is nothing to compute.
         scratch: bytes of memory the launches share, behind the operands; 0: no such argument.
         failure: the kernel reports what only running reveals, through a last argument.
+        overlaps: the launches gain from starting while those before them run. Tiles do not: their
+            blocks would gather on the processors that are free first.
         defines: macros the source is compiled with, `NPUSIM_` in front of each name.
     """
 
     launches: tuple[Launch, ...]
     scratch: int = 0
     failure: bool = False
+    overlaps: bool = field(default=True, kw_only=True)
     defines: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -28,8 +28,8 @@ class Image:
 
     Attributes:
         options: what the source is compiled with, but for the architecture.
-        dependent: every thread of every launch waits for the launch before (`await_operands` of
-            kernels/cuda/launch_order.h), which may therefore still be running when it starts.
+        dependent: the launches may start while the one before still runs: every thread waits for it
+            (`await_operands` of kernels/cuda/launch_order.h).
         operands: how many of the command's the launches take; None: all of them.
         library: what a library may compute in place of the launches (docs/npubin.md, "Libraries").
     """

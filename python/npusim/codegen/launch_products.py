@@ -181,10 +181,11 @@ def tiled(
         defines |= {"WARPS_M": shape.warps_m, "WARPS_N": shape.warps_n, "STAGES": shape.stages}
     launches = [Launch(grid, (threads, 1, 1), shared)]
     if split == 1:
-        return Geometry(tuple(launches), defines=defines)
+        return Geometry(tuple(launches), overlaps=False, defines=defines)
     combine = (blocks(m * n * batch, _BLOCK), 1, 1)
     launches.append(Launch(combine, (_BLOCK, 1, 1), entry="npusim_combine"))
-    return Geometry(tuple(launches), 4 * split * m * n * parts * batch, defines=defines)
+    scratch = 4 * split * m * n * parts * batch
+    return Geometry(tuple(launches), scratch, overlaps=False, defines=defines)
 
 
 def _stages(s: TileShape, row_tiles: int, columns: int, spans: int) -> int:
@@ -272,7 +273,7 @@ def matmul(p: Params) -> Geometry:
     }
     if pairs:
         defines |= {"WARPS_M": shape.warps_m, "WARPS_N": shape.warps_n, "STAGES": shape.stages}
-    return Geometry((Launch(grid, (threads, 1, 1), shared),), defines=defines)
+    return Geometry((Launch(grid, (threads, 1, 1), shared),), overlaps=False, defines=defines)
 
 
 def rope(p: Params) -> Geometry:
@@ -303,7 +304,7 @@ def attention(p: Params) -> Geometry:
         defines = {"PATH": 2, "BLOCK": _BLOCK, "SPLIT": 1, "ARGUMENTS": operands + 1 + has_position}
         scratch = 4 * heads * rows * max(as_int(p, "kv_len"), 1)
         launch = Launch((rows, heads, 1), (_BLOCK, 1, 1))
-        return Geometry((launch,), scratch, has_position, defines)
+        return Geometry((launch,), scratch, has_position, defines=defines)
     pairs = on_tensor_cores(p["dtype"], p["dtype"])
     row_warps = 1 if rows <= 16 else 2 if rows <= 32 else 4
     block_rows = 16 * row_warps if pairs else 64
@@ -325,7 +326,8 @@ def attention(p: Params) -> Geometry:
         "ROW_WARPS": row_warps,
         "ARGUMENTS": operands + (split > 1) + has_position,
     }
-    return Geometry(tuple(launches), scratch, has_position, defines)
+    few = rows <= 16
+    return Geometry(tuple(launches), scratch, has_position, overlaps=few, defines=defines)
 
 
 _STEP_KEYS = 64  # of a tile, 16 a warp

@@ -1,0 +1,90 @@
+"""Launches that overlap: every entry waits, and only what nobody writes before is read earlier."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import npusim
+from npusim.codegen.image import unpack_image
+from npusim.codegen.launch import RULES
+from npusim.codegen.settled import settled_operands
+from npusim.codegen.source import kernel_source, orders_itself, stem_source
+from npusim.ops.kernels import KERNELS
+from npusim.program.program import BufferKind, CompiledProgram
+from tests.runtime import toy_language_model as toy
+
+_WAIT = "await_operands();"
+
+
+def _entries(stem: str) -> list[str]:
+    """Returns what stands behind the head of each entry of a stem's source."""
+    body = stem_source(stem)
+    assert body is not None
+    params = KERNELS[stem].unpack(bytes(KERNELS[stem].params_size))
+    text = kernel_source(stem, params, body)
+    return re.split(r'^extern "C" __global__ void[^{;]*\{', text, flags=re.MULTILINE)[1:]
+
+
+@pytest.mark.parametrize("stem", sorted(s for s in RULES if stem_source(s) is not None))
+def test_every_entry_waits(stem: str) -> None:
+    entries = [entry.strip().splitlines() for entry in _entries(stem)]
+    assert entries
+    if orders_itself(stem):
+        assert all(_WAIT in line or "run(operands)" in line for line in map("".join, entries))
+    else:
+        assert all(any(_WAIT in line for line in entry[:2]) for entry in entries)
+
+
+def _names(program: CompiledProgram, method: str) -> list[tuple[str, list[str]]]:
+    """Returns the kernel and the settled operands' kinds of each command."""
+    chosen = program.method(method)
+    return [
+        (
+            program.kernels[command.kernel].name,
+            [
+                program.buffers[operand.buffer].kind.name
+                for index, operand in enumerate(command.operands)
+                if mask >> index & 1
+            ],
+        )
+        for command, mask in zip(chosen.commands, settled_operands(program, chosen), strict=True)
+    ]
+
+
+def test_what_a_method_has_written_is_not_settled() -> None:
+    program = toy.program()
+    found = _names(program, "decode")
+    assert ("index", ["WEIGHT"]) in found
+    assert found[-2] == ("matmul", []), "the cache was written, the rest is temporary"
+    scatters = [kinds for kernel, kinds in found if kernel == "scatter"]
+    assert scatters[0] == ["STATE", "CONSTANT"], "the position, before its update"
+
+
+def test_memory_that_shares_bytes_with_what_was_written_is_not_settled() -> None:
+    program = toy.program()
+    buffers = tuple(
+        replace(buffer, offset=0) if buffer.kind is BufferKind.STATE else buffer
+        for buffer in program.buffers
+    )
+    apart, shared = (
+        sum(mask.bit_count() for mask in settled_operands(p, p.method("decode")))
+        for p in (program, replace(program, buffers=buffers))
+    )
+    assert shared < apart
+
+
+@pytest.mark.usefixtures("compiler")
+def test_products_of_one_row_overlap_and_tiles_do_not() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU()).to(torch.bfloat16).eval()
+    overlaps = []
+    for rows in (1, 128):
+        x = torch.zeros(rows, 64, dtype=torch.bfloat16)
+        program = npusim.compile((model, (x,)), "cuda")
+        kernels = {c.kernel for c in program.methods[0].commands}
+        overlaps.append({unpack_image(program.kernels[k].image).dependent for k in kernels})
+    assert overlaps == [{True}, {False}]
