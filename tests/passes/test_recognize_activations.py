@@ -80,3 +80,9 @@ def test_a_piece_that_is_read_elsewhere_stays(draft, check_pass):
     x = draft.x(2, 3)
     y = draft.call("aten.sigmoid.default", x)
     check_pass(recognize_activations, draft.graph(draft.call("aten.mul.Tensor", x, y), y))
+
+
+@pytest.mark.parametrize("most", [100.0, 255, 65535])
+def test_a_clamp_at_a_large_number_is_no_relu(draft, cpu, most):
+    graph = draft.graph(draft.call("aten.clamp.default", draft.x(2, 3), min=0, max=most))
+    assert recognize_activations(graph, cpu) == graph
