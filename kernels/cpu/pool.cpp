@@ -56,7 +56,7 @@ Window window_at(const Params& p, int64_t n, int64_t d, int64_t h, int64_t w) {
 }
 
 double divisor(const Params& p, const Window& window) {
-  if (p.divisor > 0) return static_cast<double>(p.divisor);
+  if (p.divisor != 0) return static_cast<double>(p.divisor);
   if (!p.count_include_pad) return static_cast<double>(window.count());
   return static_cast<double>(window.d.padded) * static_cast<double>(window.h.padded) *
          static_cast<double>(window.w.padded);

@@ -39,7 +39,7 @@ struct Window {
   Extent d, h, w;
 
   C divisor() const {
-    if (params.divisor > 0) return static_cast<C>(params.divisor);
+    if (params.divisor != 0) return static_cast<C>(params.divisor);
     if (!params.count_include_pad) return static_cast<C>(d.count * h.count * w.count);
     return static_cast<C>(d.padded) * static_cast<C>(h.padded) * static_cast<C>(w.padded);
   }

@@ -63,7 +63,14 @@ EXCLUDED: dict[str, str] = {
 }
 
 # Refusals of single samples: what the message has to contain.
-REFUSED: dict[str, tuple[str, ...]] = {}
+REFUSED: dict[str, tuple[str, ...]] = {
+    "nn.functional.embedding": ("changed in place",),  # max_norm rescales the table
+    "index_put": ("boolean mask as index",),  # a value for each place that the mask chooses
+}
+
+# Entries of which only the first result is compared: which of equal elements comes first is
+# unspecified, and so are the places that the second tells.
+FIRST_ONLY = ("sort", "topk", "kthvalue", "median")
 
 # Refusals that say that a dtype is not claimed: any but float32 may have them.
 DTYPE_REFUSAL = r"dtype|convolution in|float32"

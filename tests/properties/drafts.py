@@ -18,6 +18,7 @@ from npusim.ir.types import TensorType
 from npusim.ops.reference import infer_types
 
 MOST_ELEMENTS = 4096
+ROUNDS = "r"  # the first letter of the nodes whose op rounds
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Draft:
             return False
         if any(t.numel > MOST_ELEMENTS or t.rank > 6 for t in types):
             return False
-        name = f"n{len(self.nodes)}"
+        name = f"{'n' if exact else ROUNDS}{len(self.nodes)}"
         outputs = tuple(Value(f"{name}.{i}", t) for i, t in enumerate(types))
         self.nodes.append(Node(name, op, tuple(operands), outputs, attrs))
         inherited = exact and all(o is None or o not in values_of(self) for o in operands)

@@ -265,10 +265,36 @@ def _uniform(low: Lowering, value: object, dtype: str) -> View:
 def _index_put(node: Node, low: Lowering) -> None:
     x, *chosen, values = low.inputs(node)
     assert x is not None and values is not None
+    if any(v is not None and v.dtype in _MASKS for v in chosen):
+        _masked_put(node, low, x, chosen, values)
+        return
     y = _start(node, low, x)
     walk = _advanced_walk(low, y, chosen)
     src = low.cast(values, y.dtype).expand(walk.shape)
     _emit_scatter(low, y, walk, src, 1 if node.attrs.get("accumulate") else 0)
+
+
+def _masked_put(
+    node: Node, low: Lowering, x: View, chosen: Sequence[View | None], values: View
+) -> None:
+    """x[…, mask, …] = values that are the same for every place: a choice by the mask."""
+    at, mask = next((d, v) for d, v in enumerate(chosen) if v is not None)
+    behind = x.rank - at - mask.rank
+    for _ in range(behind):
+        mask = mask.unsqueeze(mask.rank)
+    if values.rank > behind:  # the dimension that would count the places is there, with extent 1
+        lead = values.rank - behind - 1
+        values = values.select(lead, 0)
+        for _ in range(mask.rank - behind):
+            values = values.unsqueeze(lead)
+    cls = compute_class(x.dtype)
+    builder = ScalarBuilder((cls, "i", compute_class(values.dtype)))
+    value = builder.to(2, cls)
+    if node.attrs.get("accumulate"):
+        value = builder.op("add", cls, 0, value)
+    builder.op("where", cls, builder.op("to_bool", "i", 1), value, 0)
+    y = low.result(node.output)
+    emit_program(low, builder.build(x.dtype), [x, mask, values], y)
 
 
 def _index_add(node: Node, low: Lowering) -> None:
@@ -290,12 +316,11 @@ def _index_fill(node: Node, low: Lowering) -> None:
 
 
 def _indexable(node: Node, graph: Graph) -> str | None:
-    tensors = [graph.types[i] for i in node.inputs[1:] if i is not None]
-    if node.op == "aten.index.Tensor" or "index_put" in node.op:
-        if any(
-            t.dtype in ("bool", "uint8") for t in tensors[: None if "put" not in node.op else -1]
-        ):
-            return "a boolean mask as index: its result has no static shape"
+    put = "index_put" in node.op
+    tensors = [graph.types[i] for i in node.inputs[1 : -1 if put else None] if i is not None]
+    if node.op == "aten.index.Tensor" or put:
+        if any(t.dtype in _MASKS for t in tensors):
+            return _unmasked(node, graph) if put else _MASKED
         if len(tensors) > INDEX_TENSORS:
             return f"more than {INDEX_TENSORS} index tensors"
     if node.output.type.rank > RANK:
@@ -303,6 +328,20 @@ def _indexable(node: Node, graph: Graph) -> str | None:
     return None
 
 
+def _unmasked(node: Node, graph: Graph) -> str | None:
+    """Returns what stands against `_masked_put`: several indices, or a value for each place."""
+    x, *chosen, values = (None if i is None else graph.types[i] for i in node.inputs)
+    masks = [(d, v) for d, v in enumerate(chosen) if v is not None]
+    assert x is not None and values is not None
+    at, mask = masks[0]
+    counted = values.rank - (x.rank - at - mask.rank) - 1
+    if len(masks) > 1 or (counted >= 0 and values.shape[counted] != 1):
+        return _MASKED
+    return None
+
+
+_MASKS = ("bool", "uint8")
+_MASKED = "a boolean mask as index: how many places it chooses has no static shape"
 _DTYPES = ("float32", "bfloat16", "int64")
 
 
@@ -342,7 +381,10 @@ _op("index_reduce.default", _index_reduce,
       for r in ("prod", "mean", "amax", "amin")))  # fmt: skip
 _op("index_put.default", _index_put,
     Case(((4, 5), _ids((3,), 4), None, (3, 5)), {"indices": 2, "accumulate": True}),
-    Case(((4, 5), None, ((1,), ("int", 0, 5)), (4, 1)), {"indices": 2}))  # fmt: skip
+    Case(((4, 5), None, ((1,), ("int", 0, 5)), (4, 1)), {"indices": 2}),
+    Case(((4, 5), ((4,), "bool"), (5,)), {"indices": 1}, "mask"),
+    Case(((4, 5, 3), None, ((5, 3), "bool"), (4, 1)), {"indices": 2, "accumulate": True}, "masks"),
+    Case(((4, 5), ((4, 5), "bool"), ()), {"indices": 1}, "everywhere"))  # fmt: skip
 _op("index_add.default", _index_add, Case(((4, 5), _ids((3,), 4), (3, 5)), {"dim": 0}))
 _op("index_copy.default", _index_add,
     Case(((4, 5), ((1,), ("int", 0, 4)), (1, 5)), {"dim": 0}))  # fmt: skip

@@ -335,7 +335,7 @@ KERNELS: dict[str, KernelDef] = {
             f"segments:i32 gated:i32 format:i32 x_dtype:i32 y_dtype:i32 r_dtype:i32 {_EPILOGUE}",
         ),
         # op: 0 max, 1 average. adaptive: window i is [floor(i*in/out), ceil((i+1)*in/out)) per
-        # dimension, and kernel, stride, pad are ignored. Average divides by `divisor` if > 0, by
+        # dimension, and kernel, stride, pad are ignored. Average divides by `divisor` if not 0, by
         # the window clipped to the padded input if count_include_pad, else by the valid elements.
         # out_channels equals in_channels. has_indices (max, int64): position in the row-major
         # input plane, NaN wins, the first wins; same strides as y.

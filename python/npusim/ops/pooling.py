@@ -144,7 +144,9 @@ for _rank in (1, 2, 3):
     if _rank > 1:
         _op(f"max_pool{_rank}d_with_indices.default", _pool(_rank, 0), *_cases, _dilated)
     _op(f"avg_pool{_rank}d.default", _pool(_rank, 1), *_cases,
-        Case(_shape, {**_all, "count_include_pad": False}, "exclude_pad"))  # fmt: skip
+        Case(_shape, {**_all, "count_include_pad": False}, "exclude_pad"),
+        *([Case(_shape, {**_all, "divisor_override": d}, f"divisor{d}") for d in (3, -2)]
+          if _rank > 1 else []))  # fmt: skip
     _op(f"adaptive_avg_pool{_rank}d.default", _pool(_rank, 1, adaptive=True),
         Case(_shape, {"output_size": (1,) * _rank}),
         Case(_shape, {"output_size": (4,) * _rank}))  # fmt: skip
