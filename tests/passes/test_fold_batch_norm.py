@@ -27,6 +27,15 @@ def test_convolution(draft, check_pass, bias):
     check_pass(both, draft.graph(y))
 
 
+def test_halves_are_folded_in_float32_and_weights_rounded_once(draft, check_pass):
+    half = {"dtype": "float16"}
+    y = draft.call("aten.conv2d.default", draft.x(1, 3, 6, 6, **half), draft.w(4, 3, 3, 3, **half),
+                   draft.w(4, **half))  # fmt: skip
+    vectors = [draft.w(4, name=n, **half) for n in ("gamma", "beta", "mean", "var")]
+    y = draft.call("aten.batch_norm.default", y, *vectors, **NORM)
+    check_pass(both, draft.graph(y))
+
+
 def test_transposed_convolution(draft, check_pass):
     y = draft.call("aten.conv_transpose2d.input", draft.x(1, 3, 6, 6), draft.w(3, 4, 3, 3), None)
     y = draft.call("aten.batch_norm.default", y, *statistics(draft, 4), **NORM)

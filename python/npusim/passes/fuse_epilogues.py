@@ -89,7 +89,7 @@ def _fuse_bias(node: Node, producer: FusedProducer, other: str, rewriter: Rewrit
         return None
     x, weight, present, _ = producer.node.inputs
     if present is not None:
-        type = rewriter.types[bias]
+        type = rewriter.types[present]  # of the same dtype, or wider
         bias = rewriter.emit("aten.add.Tensor", (present, bias), type, {"alpha": 1}, like=node)
     return _absorb(node, producer, (x, weight, bias, None), {}, rewriter)
 
