@@ -1,0 +1,167 @@
+"""ONNX files: reading, checking, and initialisers in external files.
+
+A file is hostile until this module has let it pass: external data must lie in the model's folder,
+and whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import ModelProto, TensorProto, checker, helper, numpy_helper, version_converter
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+
+from npusim.errors import ExportError
+from npusim.frontends.onnx.kinds import INTEGERS, Array
+
+MIN_OPSET = 9
+_PACKED = frozenset(
+    (*(kind for kind, (bits, _) in INTEGERS.items() if bits < 8), TensorProto.FLOAT4E2M1)
+)
+
+
+def read_model(source: str | Path | ModelProto) -> tuple[ModelProto, Path | None]:
+    """Returns a checked model without its external data, and the folder that these lie in.
+
+    Raises:
+        ExportError: no ONNX model, one that breaks ONNX's rules, or of an opset not known here.
+    """
+    if isinstance(source, ModelProto):
+        model, path = source, None
+    else:
+        path = Path(source)
+        try:
+            model = onnx.load(str(path), load_external_data=False)
+        except OSError as error:
+            raise ExportError(f"{path}: {error.strerror or error}.") from None
+        except DecodeError:
+            raise ExportError(
+                f"{path} is not an ONNX file, or only a part of one.", hint="Download it again."
+            ) from None
+        for tensor in tensors_of(model):
+            if uses_external_data(tensor):
+                _locate(tensor, path.parent)
+    _check(model, path)
+    return _of_known_opset(model), None if path is None else path.parent
+
+
+def _check(model: ModelProto, path: Path | None) -> None:
+    if not model.HasField("graph") or not model.opset_import:
+        raise ExportError(f"{path or 'The model'} is no ONNX model: it has no graph or no opset.")
+    for opset in model.opset_import:
+        newest = onnx.defs.onnx_opset_version()
+        if opset.domain in ("", "ai.onnx") and opset.version > newest:
+            raise ExportError(
+                f"The model is of opset {opset.version}; the installed onnx {onnx.__version__} "
+                f"knows up to {newest}.",
+                hint="pip install -U onnx, or export the model for an older opset.",
+            )
+    try:
+        checker.check_model(model if path is None else str(path))
+    except (checker.ValidationError, RuntimeError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise ExportError(
+            f"{path or 'The model'} breaks ONNX's rules: {text}",
+            hint="Export it again, with a current version of the exporter.",
+        ) from None
+
+
+def _of_known_opset(model: ModelProto) -> ModelProto:
+    version = next(
+        (o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), MIN_OPSET
+    )
+    if version >= MIN_OPSET:
+        return model
+    try:
+        return version_converter.convert_version(model, MIN_OPSET)
+    except Exception as error:  # the converter raises whatever its C++ code threw
+        text = " ".join(str(error).split())
+        raise ExportError(
+            f"The model is of opset {version}, and cannot be converted to {MIN_OPSET}: {text}"
+        ) from None
+
+
+def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
+    """Yields every tensor of a model that may have external data."""
+    yield from model.graph.initializer
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+
+
+def array_of(tensor: TensorProto, folder: Path | None) -> Array:
+    """Returns a tensor's elements; of an external file, mapped and not read."""
+    if not uses_external_data(tensor):
+        try:
+            return numpy_helper.to_array(tensor)
+        except (ValueError, TypeError) as error:
+            raise ExportError(f"The tensor {tensor.name} is malformed: {error}") from None
+    if folder is None:
+        raise ExportError(
+            f"The tensor {tensor.name} is in an external file, and the model comes from memory.",
+            hint="Import the model by its path.",
+        )
+    path, offset, length = _locate(tensor, folder)
+    if tensor.data_type in _PACKED:
+        whole = TensorProto()
+        whole.CopyFrom(tensor)
+        whole.ClearField("external_data")
+        whole.data_location = TensorProto.DEFAULT
+        whole.raw_data = np.memmap(path, np.uint8, "r", offset, (length,)).tobytes()
+        return numpy_helper.to_array(whole)
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    if not length:
+        return np.empty(tuple(tensor.dims), dtype)
+    raw = np.memmap(path, np.uint8, "r", offset, (length,))
+    return raw.view(dtype).reshape(tuple(tensor.dims))
+
+
+def _locate(tensor: TensorProto, folder: Path) -> tuple[Path, int, int]:
+    """Returns the file of a tensor's data, the offset and the length; checked."""
+    what = f"The external data of {tensor.name}"
+    try:
+        info = ExternalDataInfo(tensor)
+        offset = int(info.offset or 0)
+        length = None if info.length is None else int(info.length)
+    except (ValueError, TypeError) as error:
+        raise ExportError(f"{what} is described wrongly: {error}") from None
+    location = str(info.location or "")
+    path = (folder / location).resolve()
+    if not location or not path.is_relative_to(folder.resolve()):
+        raise ExportError(f"{what} is at {location!r}, outside the model's folder; refused.")
+    if not path.is_file():
+        raise ExportError(
+            f"{what} is missing: there is no file {path}.",
+            hint="Copy the data files next to the model.",
+        )
+    wanted = _nbytes(tensor)
+    length = wanted if length is None else length
+    if length != wanted:
+        raise ExportError(f"{what} is {length} bytes, but its shape needs {wanted}.")
+    size = path.stat().st_size
+    if offset < 0 or offset + length > size:
+        raise ExportError(
+            f"{what} ends at byte {offset + length} of {path}, which has {size}.",
+            hint="The file is truncated; download it again.",
+        )
+    return path, offset, length
+
+
+def _nbytes(tensor: TensorProto) -> int:
+    count = 1
+    for dim in tensor.dims:
+        if dim < 0:
+            raise ExportError(f"The tensor {tensor.name} has the dimension {dim}.")
+        count *= dim
+    if tensor.data_type in _PACKED:
+        bits = INTEGERS.get(tensor.data_type, (4, True))[0]
+        return (count * bits + 7) // 8
+    try:
+        return count * np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type)).itemsize
+    except KeyError:
+        raise ExportError(f"The tensor {tensor.name} has no known type.") from None

@@ -1,0 +1,92 @@
+"""Translations: what an ONNX operator means in ATen operators, by domain and name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from npusim.errors import Error
+from npusim.frontends.onnx.builder import Builder, Tensor
+
+# Methods of `Call` are named after these types.
+Integer: TypeAlias = int
+Number: TypeAlias = float
+Text: TypeAlias = str
+_integer, _number = int, float
+Results = Tensor | Sequence[Tensor | None]
+Translation = Callable[..., Results]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of an operator, as its translation sees it.
+
+    Attributes:
+        graph: the graph under construction.
+        op: the operator's name.
+        version: the opset version that defined the operator as it is called.
+        attrs: its attributes as Python values: numbers, strings, lists of them, arrays.
+        outputs: how many results the call wants.
+    """
+
+    graph: Builder
+    op: Text
+    version: Integer
+    attrs: Mapping[Text, Any]
+    outputs: Integer
+
+    def int(self, name: Text, default: Integer = 0) -> Integer:
+        """Returns an integer attribute."""
+        return _integer(self.attrs.get(name, default))
+
+    def float(self, name: Text, default: Number = 0.0) -> Number:
+        """Returns a floating-point attribute."""
+        return _number(self.attrs.get(name, default))
+
+    def ints(self, name: Text, default: Sequence[Integer] | None = None) -> list[Integer] | None:
+        """Returns a list of integers, or the default when it is not given."""
+        value = self.attrs.get(name)
+        if value is None:
+            return None if default is None else list(default)
+        return [_integer(v) for v in value]
+
+    def str(self, name: Text, default: Text = "") -> Text:
+        """Returns a string attribute."""
+        value = self.attrs.get(name, default)
+        return value.decode() if isinstance(value, bytes) else f"{value}"
+
+
+TRANSLATIONS: dict[tuple[str, str], Translation] = {}
+
+
+def translation(*ops: str, domain: str = "") -> Callable[[Translation], Translation]:
+    """Registers a function as the translation of operators: `f(call, *operands) -> results`.
+
+    An operand that a call leaves out is None; trailing ones are not passed.
+    """
+
+    def enter(function: Translation) -> Translation:
+        for op in ops:
+            TRANSLATIONS[domain, op] = function
+        return function
+
+    return enter
+
+
+def register_translation(domain: str, op: str, function: Translation) -> None:
+    """Says what an operator of a custom domain means.
+
+    Args:
+        domain: of the operator ("com.example").
+        op: its name.
+        function: called as `function(call, *operands)` with a `Call` and a `Tensor` an operand
+            (None for one left out); returns a Tensor, or a sequence of them. `call.graph.op`
+            and the methods of `Tensor` add ATen operators.
+
+    Raises:
+        Error: the operator is ONNX's own, whose meaning is fixed.
+    """
+    if domain in ("", "ai.onnx"):
+        raise Error(f"{op} is ONNX's own operator; translations are for custom domains.")
+    TRANSLATIONS[domain, op] = function

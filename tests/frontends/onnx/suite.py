@@ -1,0 +1,143 @@
+"""ONNX's own backend tests, run through `npusim.onnx_backend`, and what came of each.
+
+`python -m tests.frontends.onnx.suite` runs all of them and writes the summary into docs/onnx.md.
+"""
+
+from __future__ import annotations
+
+import sys
+import unittest
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx.backend.test.runner import Runner
+
+from npusim.onnx_backend import NpusimBackend, Prepared
+from tests.frontends.onnx.exclusions import EXCLUDED
+
+KINDS = {
+    "node": "OnnxBackendNodeModelTest",
+    "simple": "OnnxBackendSimpleModelTest",
+    "pytorch-converted": "OnnxBackendPyTorchConvertedModelTest",
+    "pytorch-operator": "OnnxBackendPyTorchOperatorModelTest",
+    "real": "OnnxBackendRealModelTest",
+}
+DOC = Path(__file__).resolve().parents[3] / "docs" / "onnx.md"
+_BEGIN, _END = "<!-- counts -->", "<!-- end of counts -->"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a test.
+
+    Attributes:
+        ran: "native", "pytorch" or "imported" (see `npusim.onnx_backend.Prepared`) when it passed,
+            "excluded", or "failed".
+        problem: what it failed with.
+    """
+
+    kind: str
+    name: str
+    ran: str
+    problem: str = ""
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it tests an operator itself, not the function that ONNX defines it by."""
+        return self.kind == "node" and "_expanded" not in self.name
+
+
+class _Recording(NpusimBackend):
+    """The backend, and the model it prepared last."""
+
+    last: Prepared | None = None
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
+        cls.last = super().prepare(model, device, **kwargs)
+        return cls.last
+
+
+def outcomes(kinds: tuple[str, ...], *, direct: bool = False) -> Iterator[Outcome]:
+    """Runs tests and yields what came of each.
+
+    Args:
+        direct: leave out the node tests of functions that ONNX defines operators by.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        runner = Runner(_Recording, __name__)
+    for kind in kinds:
+        for name, item in sorted(_items(runner, kind).items()):
+            if direct and "_expanded" in name:
+                continue
+            reason = EXCLUDED.get(name)
+            if reason is None and (whole := name.split("_expanded")[0]) in EXCLUDED:
+                reason = EXCLUDED[whole]
+            yield Outcome(kind, name, "excluded") if reason else _outcome(kind, name, item)
+
+
+def _items(runner: Runner, kind: str) -> dict[str, Any]:
+    for category, items in runner._test_items.items():
+        if KINDS[kind] == f"OnnxBackend{category}Test":
+            return {name.removesuffix("_cpu"): item for name, item in items.items()
+                    if not name.endswith("_cuda")}  # fmt: skip
+    raise KeyError(kind)
+
+
+def _outcome(kind: str, name: str, item: Any) -> Outcome:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            item.func(unittest.TestCase())
+    except Exception as error:
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return Outcome(kind, name, "failed", text[:300])
+    assert _Recording.last is not None
+    return Outcome(kind, name, _Recording.last.ran)
+
+
+def summary(found: list[Outcome]) -> str:
+    """Returns the counts as a Markdown table."""
+    rows = [("node, direct", [o for o in found if o.is_direct])]
+    rows.append(("node, expanded", [o for o in found if o.kind == "node" and not o.is_direct]))
+    rows += [(kind, [o for o in found if o.kind == kind]) for kind in KINDS if kind != "node"]
+    rows.append(("all", found))
+    lines = [
+        f"onnx {onnx.__version__}, opset {onnx.defs.onnx_opset_version()}, on the CPU:",
+        "",
+        "| Suite | Tests | Passed | native | with PyTorch | while importing | excluded | failed |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for title, part in rows:
+        count = Counter(o.ran for o in part)
+        passed = sum(count[k] for k in ("native", "pytorch", "imported"))
+        share = f"{passed} ({100 * passed / max(len(part), 1):.1f} %)"
+        cells = (title, len(part), share, *(count[k] for k in (
+            "native", "pytorch", "imported", "excluded", "failed")))  # fmt: skip
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Runs everything, prints what failed, and writes the counts into the documentation."""
+    kinds = tuple(sys.argv[1:]) or tuple(KINDS)
+    found = list(outcomes(kinds))
+    for outcome in found:
+        if outcome.ran == "failed":
+            print(f"{outcome.name}: {outcome.problem}")
+    text = summary(found)
+    print(text)
+    if len(kinds) == len(KINDS) and DOC.exists():
+        page = DOC.read_text()
+        head, rest = page.split(_BEGIN)
+        DOC.write_text(f"{head}{_BEGIN}\n\n{text}\n\n{_END}{rest.split(_END)[1]}")
+
+
+if __name__ == "__main__":
+    main()

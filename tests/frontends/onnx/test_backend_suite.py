@@ -1,0 +1,34 @@
+"""ONNX's own backend tests: all pass but those excluded by name, and most of them natively."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("onnx")
+
+from tests.frontends.onnx.exclusions import EXCLUDED
+from tests.frontends.onnx.suite import Outcome, outcomes
+
+# Served by PyTorch; whatever else needs it would be a loss.
+MOST_WITH_PYTORCH = 24
+
+
+def _failures(found: list[Outcome]) -> list[str]:
+    return [f"{o.name}: {o.problem}" for o in found if o.ran == "failed"]
+
+
+@pytest.mark.parametrize("kind", ["simple", "pytorch-converted", "pytorch-operator"])
+def test_models(kind: str) -> None:
+    found = list(outcomes((kind,)))
+    assert not _failures(found)
+    assert all(o.ran in ("native", "excluded") for o in found)
+
+
+def test_nodes() -> None:
+    found = list(outcomes(("node",), direct=True))
+    assert not _failures(found)
+    assert sum(o.ran == "pytorch" for o in found) <= MOST_WITH_PYTORCH
+
+
+def test_every_exclusion_gives_a_reason() -> None:
+    assert all(len(reason) > 10 for reason in EXCLUDED.values())
