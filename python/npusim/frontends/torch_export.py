@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 
 from npusim.errors import ExportError, at
 from npusim.frontends import decompositions as policy
+from npusim.frontends.complex_pairs import write_as_pairs
 from npusim.frontends.refusals import explain, source_line, users_frames
 from npusim.frontends.weight_free import (
     ModuleTensors,
@@ -116,6 +117,7 @@ def _export(
             policy.keep_instance_norm(program.graph)
             program = program.run_decompositions(policy.decompositions())
             policy.drop_assertions(program.graph)
+            write_as_pairs(program.graph)
             return program
         except ExportError:
             raise
