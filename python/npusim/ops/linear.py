@@ -342,8 +342,27 @@ def _lower_add_matmul(node: Node, low: Lowering) -> None:
 
 def _lower_aten_linear(node: Node, low: Lowering) -> None:
     """aten.linear that no pass turned into npu.linear: same thing without an epilogue."""
-    inputs = (*node.inputs, None, None)[:3]
-    _lower_linear(replace(node, inputs=(*inputs, None), attrs=NO_EPILOGUE), low)
+    x, weight, bias = (*node.inputs, None, None)[:3]
+    assert x is not None and weight is not None
+    if low.graph.types[weight].rank == 1:
+        _linear_of_a_vector(low, low.view(x), low.view(weight), bias, low.result(node.output))
+    else:
+        whole = replace(node, inputs=(x, weight, bias, None), attrs=NO_EPILOGUE)
+        _lower_linear(whole, low)
+
+
+def _linear_of_a_vector(low: Lowering, x: View, w: View, bias: str | None, y: View) -> None:
+    """A weight [k] gives one feature, which has no dimension; its bias is a scalar."""
+    from npusim.ops.pointwise_kernel import emit_program
+
+    if y.numel == 0:
+        return
+    product = y if bias is None else low.temp(TensorType(y.dtype, y.shape))
+    _matmul_into(low, x, w, product)
+    if bias is not None:
+        cls = compute_class(y.dtype)
+        add = ScalarProgram((cls, cls), (ScalarOp("add", (0, 1), cls),))
+        emit_program(low, add, [product, low.view(bias)], y)
 
 
 _FLOATS = ("float32", "float16", "bfloat16")
@@ -366,6 +385,8 @@ register(
             Case(((5, 7), (9, 7), (9,))),
             Case(((2, 3, 64), (48, 64), None)),
             Case(((64,), (16, 64), (16,)), id="vector"),
+            Case(((3, 5, 7), (7,), None), id="vector weight"),
+            Case(((3, 5, 7), (7,), ()), id="vector weight and bias"),
         ),
         dtypes=_FLOATS,
         tolerance=4,
