@@ -153,7 +153,7 @@ MULTIMODAL = entries(
                         "depth_coefficient": 1.0,
                         "hidden_dim": 320,
                     },
-                    projection_dim=32,
+                    projection_dim=8,
                 )
             ),
             {**pixels(64), **text()},
