@@ -52,6 +52,8 @@ OPTIONAL: dict[str, set[str]] = {
         *("demo", "cli"),
     },
     "onnx": {"frontends", "onnx_backend"},
+    "google": {"frontends"},
+    "ml_dtypes": {"frontends"},
     "tinygrad": {"frontends"},
     "safetensors": {"cli", "partition"},
     "tokenizers": {"language_model"},

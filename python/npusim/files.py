@@ -11,7 +11,7 @@ import contextlib
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from npusim.errors import Error
@@ -25,17 +25,24 @@ def write_atomic(path: str | os.PathLike[str], data: bytes | bytearray | memoryv
     Raises:
         Error: the folder is missing, the path is a folder, or the system refuses to write.
     """
+    write_parts(path, (data,))
+
+
+def write_parts(
+    path: str | os.PathLike[str], parts: Iterable[bytes | bytearray | memoryview]
+) -> None:
+    """Writes parts one behind the other to `path`, as `write_atomic`; they are made one by one."""
     if "\0" in os.fspath(path):
         raise Error("Cannot write to a path that holds a NUL character.", hint="Name another.")
     target = Path(os.path.realpath(path))
     try:
         mode = _mode(target)
         if mode is None or stat.S_ISREG(mode):
-            _replace(target, memoryview(data).cast("B"), mode)
+            _replace(target, parts, mode)
         elif stat.S_ISDIR(mode):
             raise IsADirectoryError(None, "it is a folder")
         else:
-            target.write_bytes(data)
+            target.write_bytes(b"".join(parts))
     except OSError as error:
         reason, hint = _explain(error, target)
         raise Error(f"Cannot write {os.fspath(path)}: {reason}.", hint=hint) from error
@@ -48,13 +55,16 @@ def _mode(path: Path) -> int | None:
         return None
 
 
-def _replace(target: Path, data: memoryview, mode: int | None) -> None:
+def _replace(
+    target: Path, parts: Iterable[bytes | bytearray | memoryview], mode: int | None
+) -> None:
     with _temporary_beside(target) as temporary:
         # 0o666 under the umask, as an ordinary open() would give; a replaced file keeps its mode.
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as f:
             if mode is not None:
                 temporary.chmod(stat.S_IMODE(mode))
-            f.write(data)
+            for part in parts:
+                f.write(memoryview(part).cast("B"))
             f.flush()
             os.fsync(f.fileno())
         temporary.replace(target)

@@ -18,6 +18,7 @@ from npusim.cli import (
     doctor,
     extract,
     generate,
+    import_model,
     info,
     profile,
     reduce,
@@ -41,6 +42,7 @@ def npusim() -> None:
 
 for _verb in (
     extract.extract,
+    import_model.import_model,
     check.check,
     compile.compile_model,
     tune.tune,

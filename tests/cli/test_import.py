@@ -1,0 +1,48 @@
+"""npusim import: an ONNX file in, a graph and a checkpoint out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import npusim
+
+from .conftest import Cli
+
+onnx = pytest.importorskip("onnx")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Returns a model with an open batch and one weight."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    net (float[n, 4] x) => (float[n, 3] y) { y = MatMul(x, w) }"""
+    proto = onnx.parser.parse_model(text)
+    weight = np.arange(12, dtype=np.float32).reshape(4, 3)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    onnx.save(proto, tmp_path / "net.onnx")
+    return tmp_path / "net.onnx"
+
+
+def test_writes_a_graph_and_its_weights(cli: Cli, path: Path, tmp_path: Path) -> None:
+    output, weights = tmp_path / "net.json", tmp_path / "net.safetensors"
+    facts = cli(
+        "import", path, "-o", output, "--weights", weights, "--shape", "x=2x4", "--json"
+    ).json
+    assert facts["ok"] is True
+    assert facts["weights"]["bytes"] == weights.stat().st_size
+    (y,) = npusim.load(npusim.compile(output), weights)(np.ones((2, 4), np.float32))
+    np.testing.assert_array_equal(y, np.full((2, 3), [18, 22, 26]))
+
+
+def test_open_shapes_and_bad_options_are_bad_input(cli: Cli, path: Path, tmp_path: Path) -> None:
+    output = tmp_path / "net.json"
+    outcome = cli("import", path, "-o", output)
+    assert outcome.code == 2
+    assert "--shape name=" in outcome.err
+    assert cli("import", path, "-o", output, "--shape", "x=2xfour").code == 2
+    assert cli("import", path, "-o", output, "--value", f"x={path}").code == 2
+    assert cli("import", tmp_path / "none.onnx", "-o", output).code == 2
+    assert not output.exists()
