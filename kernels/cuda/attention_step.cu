@@ -55,7 +55,7 @@ template <int kLine>
 void put_pair(unsigned to, int row, int at, T first, T second, T* kept) {
   const unsigned both = first.bits | static_cast<unsigned>(second.bits) << 16;
   const unsigned place = to + at_chunk(kLine, row, at / 8) + at % 8 * 2;
-  asm volatile("st.shared.u32 [%0], %1;" ::"r"(place), "r"(both) : "memory");
+  store_shared(place, both);
   if (kept != nullptr) *reinterpret_cast<unsigned*>(kept + at) = both;
 }
 
@@ -114,8 +114,10 @@ struct Step {
   }
 
   // The rotated queries, and the new key and value where this block has their tile: to shared
-  // memory, and to the caches.
+  // memory, and to the caches. All is asked for before the first of it is used.
   void read_token(void* const* operands, unsigned shared) const {
+    constexpr int kPairs = kD / 2, kRounds = ((kGroup + 1) * kPairs + kThreads - 1) / kThreads;
+    constexpr int kValueRounds = (kV / 2 + kThreads - 1) / kThreads;
     const A* cos = static_cast<const A*>(operands[kCos]) + batch * params.cs_strides[0];
     const A* sin = static_cast<const A*>(operands[kSin]) + batch * params.cs_strides[1];
     const T* q = static_cast<const T*>(operands[kQ]) + batch * params.q_strides[0] +
@@ -124,22 +126,37 @@ struct Step {
                  kv_head * params.k_strides[1];
     const T* v = static_cast<const T*>(operands[kValue]) + batch * params.v_strides[0] +
                  kv_head * params.v_strides[1];
-    constexpr int kPairs = kD / 2;
     const int rows = has_new() ? kGroup + 1 : kGroup;
+    T pairs[kRounds][2], values_pair[kValueRounds][2];
+#pragma unroll
+    for (int n = 0; n < kRounds; ++n) {
+      const int i = n * kThreads + threadIdx.x, row = smaller(i / kPairs, rows - 1);
+      const T* x = row < kGroup ? q + row * params.q_strides[1] : k;
+      pairs[n][0] = rotated(x, cos, sin, i % kPairs * 2);
+      pairs[n][1] = rotated(x, cos, sin, i % kPairs * 2 + 1);
+    }
+#pragma unroll
+    for (int n = 0; n < kValueRounds; ++n) {
+      const int at = smaller<int>((n * kThreads + threadIdx.x) * 2, kV - 2);
+      values_pair[n][0] = v[at];
+      values_pair[n][1] = v[at + 1];
+    }
     T* key_row = const_cast<T*>(keys) + position * params.k_cache_strides[2];
     T* value_row = const_cast<T*>(values) + position * params.v_cache_strides[2];
-#pragma unroll 2
-    for (int i = threadIdx.x; i < rows * kPairs; i += kThreads) {
-      const int row = i / kPairs, at = i % kPairs * 2;
-      const T* x = row < kGroup ? q + row * params.q_strides[1] : k;
-      const T a = rotated(x, cos, sin, at), b = rotated(x, cos, sin, at + 1);
+#pragma unroll
+    for (int n = 0; n < kRounds; ++n) {
+      const int i = n * kThreads + threadIdx.x, row = i / kPairs, at = i % kPairs * 2;
+      if (row >= rows) continue;
       const bool is_new = row == kGroup;
-      put_pair<kDLine>(shared + (is_new ? kNewRows : 0), is_new ? 0 : row, at, a, b,
-                       is_new ? key_row : nullptr);
+      put_pair<kDLine>(shared + (is_new ? kNewRows : 0), is_new ? 0 : row, at, pairs[n][0],
+                       pairs[n][1], is_new ? key_row : nullptr);
     }
-    if (!has_new()) return;
-    for (int at = threadIdx.x * 2; at < kV; at += kThreads * 2) {
-      put_pair<kVLine>(shared + kNewRows + kDLine, 0, at, v[at], v[at + 1], value_row);
+#pragma unroll
+    for (int n = 0; n < kValueRounds; ++n) {
+      const int at = (n * kThreads + threadIdx.x) * 2;
+      if (!has_new() || at >= kV) continue;
+      put_pair<kVLine>(shared + kNewRows + kDLine, 0, at, values_pair[n][0], values_pair[n][1],
+                       value_row);
     }
   }
 
@@ -148,18 +165,11 @@ struct Step {
     const unsigned to = shared + kTiles + (tiles - 1 - first) % kStages * kTileBytes;
     const int row = static_cast<int>(position - key(tiles - 1));
     const int i = threadIdx.x;
-    if (i < kD / 8) copy_shared(to + at_chunk(kDLine, row, i), shared + kNewRows + (i << 4));
+    const unsigned from = shared + kNewRows + (i << 4);
+    if (i < kD / 8) store_shared(to + at_chunk(kDLine, row, i), load_shared(from));
     if (i < kV / 8) {
-      copy_shared(to + kKBytes + at_chunk(kVLine, row, i), shared + kNewRows + kDLine + (i << 4));
+      store_shared(to + kKBytes + at_chunk(kVLine, row, i), load_shared(from + kDLine));
     }
-  }
-  static void copy_shared(unsigned to, unsigned from) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(from)
-                 : "memory");
-    store_shared(to, v);
   }
 };
 
@@ -240,24 +250,28 @@ inline void combine_warps(const WarpRows& rows, float* sums, float* result) {
   }
 }
 
+// What block `rank` of the cluster has where this one has `mine`.
+inline float of_block(const float* mine, int rank) {
+  if constexpr (kRanks > 1) return load_in_cluster(address_in_block(shared_address(mine), rank));
+  return *mine;
+}
+
 // Adds up the blocks of a cluster and stores this block's share of y.
 inline void combine_blocks(const Step& step, const float* result, T* y) {
-  const unsigned place = shared_address(result);
   const int workers = step.spans > 1 ? kRanks : 1;
   const int rank = step.spans > 1 ? static_cast<int>(blockIdx.x) : 0;
   for (int i = rank * kThreads + threadIdx.x; i < kGroup * kV; i += workers * kThreads) {
     const int row = i / kV, column = i % kV;
-    const unsigned at = place + row * kResult * 4;
+    const float* mine = result + row * kResult;
     float tops[kRanks], totals[kRanks], sums[kRanks], top = kNothing;
 #pragma unroll
     for (int r = 0; r < kRanks; ++r) {
       tops[r] = kNothing;
       totals[r] = sums[r] = 0.0f;
       if (r >= step.spans) continue;
-      const unsigned in_block = kRanks > 1 ? address_in_block(at, r) : at;
-      tops[r] = load_in_cluster(in_block + kV * 4);
-      totals[r] = load_in_cluster(in_block + kV * 4 + 4);
-      sums[r] = load_in_cluster(in_block + column * 4);
+      tops[r] = of_block(mine + kV, r);
+      totals[r] = of_block(mine + kV + 1, r);
+      sums[r] = of_block(mine + column, r);
     }
 #pragma unroll
     for (int r = 0; r < kRanks; ++r) top = fmaxf(top, tops[r]);

@@ -49,6 +49,18 @@ inline void store_shared(unsigned at, const uint4& v) {
                : "memory");
 }
 
+inline void store_shared(unsigned at, unsigned v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
+}
+inline uint4 load_shared(unsigned at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(at)
+               : "memory");
+  return v;
+}
+
 // Starts copying 16 bytes to shared memory; where there are none, they become zero.
 inline void copy_async(unsigned to, const void* from, bool exist) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -71,6 +83,8 @@ unsigned shared_address(const void* p);
 void load_matrices(unsigned (&r)[4], unsigned at);
 void load_matrices_transposed(unsigned (&r)[4], unsigned at);
 void store_shared(unsigned at, const uint4& v);
+void store_shared(unsigned at, unsigned v);
+uint4 load_shared(unsigned at);
 void copy_async(unsigned to, const void* from, bool exist);
 inline void commit_copies() {}
 template <int kPending>

@@ -39,10 +39,8 @@ inline unsigned address_in_block(unsigned at, unsigned) {
   return at;
 }
 inline void store_in_cluster(unsigned, float, float) {}
-inline float load_in_cluster(unsigned at) {
-  float value;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(at) : "memory");
-  return value;
+inline float load_in_cluster(unsigned) {
+  return 0.0f;
 }
 #endif
 

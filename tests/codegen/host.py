@@ -1,8 +1,7 @@
 """Runs programs compiled for CUDA without a GPU: each kernel's source through a host compiler.
 
 `host_cuda.h` stands in for CUDA, and for the tensor cores' products of a warp. What only some
-devices have, products of warpgroups and clusters of blocks, most sources leave out for others;
-`runs_here` tells which do.
+devices have, products of warpgroups and clusters of blocks, sources leave out for others.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from npusim.program.program import BufferKind, Command, CompiledProgram, Method
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 _HEADER = Path(__file__).with_name("host_cuda.h")
-_DEVICE_ONLY = frozenset(("attention_step",))  # it is nothing without a cluster
 # Declared by kernels/cuda/scalar.h for compilers without PTX.
 _CONVERSIONS = """
 namespace npusim {
@@ -44,6 +42,12 @@ void load_matrices(unsigned (&r)[4], unsigned at) { host::load_matrices(r, at, f
 void load_matrices_transposed(unsigned (&r)[4], unsigned at) { host::load_matrices(r, at, true); }
 void store_shared(unsigned at, const uint4& v) {
   std::memcpy(host::dynamic_memory + at, &v, 16);
+}
+void store_shared(unsigned at, unsigned v) { std::memcpy(host::dynamic_memory + at, &v, 4); }
+uint4 load_shared(unsigned at) {
+  uint4 v;
+  std::memcpy(&v, host::dynamic_memory + at, 16);
+  return v;
 }
 void copy_async(unsigned to, const void* from, bool exist) {
   if (exist) {
@@ -76,11 +80,6 @@ class HostKernel:
 
     run: ctypes._FuncPointer  # type: ignore[name-defined]
     geometry: Geometry
-
-
-def runs_here(program: CompiledProgram) -> bool:
-    """Tells whether all kernels of an assembled program can run on the host."""
-    return not _DEVICE_ONLY & {kernel.name for kernel in program.kernels}
 
 
 def keys_of(programs: Iterable[CompiledProgram]) -> list[Key]:
