@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from npusim.partition.plan import Partition, PartitionPlan, TransferOp
     from npusim.partition.report import SupportReport
     from npusim.partition.support import is_op_supported
-    from npusim.profile import Profile, profile_program
+    from npusim.profile import Profile
+    from npusim.profile.measure import profile_program
     from npusim.runtime import (
         Device,
         DeviceBuffer,
@@ -72,7 +73,7 @@ _LAZY = {
     "Weights": "npusim.runtime",
     "load": "npusim.runtime",
     "load_weights": "npusim.runtime",
-    "profile_program": "npusim.profile",
+    "profile_program": "npusim.profile.measure",
     "verify_ir_with_state_dict": "npusim.verify",
     "verify_plan": "npusim.verify",
     "verify_program": "npusim.verify",
