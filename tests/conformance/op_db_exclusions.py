@@ -39,24 +39,53 @@ EXCLUDED: dict[str, str] = {
     **_all(
         _SHAPES,
         "combinations masked_select corrcoef cov unique unique_consecutive nonzero argwhere "
-        "tensor_split bincount",
+        "tensor_split nn.functional.ctc_loss nn.functional.gaussian_nll_loss",
     ),
     **_all(
         _SPECIAL,
         "i0 igamma igammac mvlgamma.mvlgamma_p_1 mvlgamma.mvlgamma_p_3 mvlgamma.mvlgamma_p_5 "
         "polygamma.polygamma_n_0 polygamma.polygamma_n_1 polygamma.polygamma_n_2 "
-        "polygamma.polygamma_n_3 polygamma.polygamma_n_4 nextafter frexp",
+        "polygamma.polygamma_n_3 polygamma.polygamma_n_4 nextafter frexp digamma lgamma erfc erfinv "
+        "signal.windows.kaiser special.i0e special.i1 special.i1e special.zeta special.ndtri "
+        "special.polygamma.special_polygamma_n_0 special.log_ndtr special.erfcx special.airy_ai "
+        "special.bessel_j0 special.bessel_j1 special.bessel_y0 special.bessel_y1 "
+        "special.chebyshev_polynomial_t special.chebyshev_polynomial_u "
+        "special.chebyshev_polynomial_v special.chebyshev_polynomial_w "
+        "special.hermite_polynomial_h special.hermite_polynomial_he "
+        "special.laguerre_polynomial_l special.legendre_polynomial_p "
+        "special.modified_bessel_i0 special.modified_bessel_i1 special.modified_bessel_k0 "
+        "special.modified_bessel_k1 special.scaled_modified_bessel_k0 "
+        "special.scaled_modified_bessel_k1 special.shifted_chebyshev_polynomial_t "
+        "special.shifted_chebyshev_polynomial_u special.shifted_chebyshev_polynomial_v "
+        "special.shifted_chebyshev_polynomial_w special.spherical_bessel_j0",
     ),
     **_all(
         _LINEAR,
         "cholesky cholesky_inverse cholesky_solve geqrf lu lu_solve lu_unpack matrix_exp ormqr "
-        "pinverse qr svd triangular_solve",
+        "pinverse qr svd triangular_solve logdet norm.nuc linalg.det linalg.cholesky "
+        "linalg.cholesky_ex linalg.cond linalg.eig linalg.eigvals linalg.eigh linalg.eigvalsh "
+        "linalg.householder_product linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve "
+        "linalg.lstsq linalg.lstsq.grad_oriented linalg.qr linalg.slogdet linalg.lu_factor "
+        "linalg.lu_factor_ex linalg.lu linalg.lu_solve linalg.inv linalg.inv_ex linalg.solve "
+        "linalg.solve_ex linalg.solve_triangular linalg.matrix_rank linalg.pinv "
+        "linalg.matrix_rank.hermitian linalg.pinv.singular linalg.pinv.hermitian linalg.svd "
+        "linalg.svdvals linalg.tensorinv linalg.tensorsolve",
     ),
-    **_all(_COMPLEX, "complex polar view_as_complex stft cdouble cfloat chalf angle"),
+    **_all(
+        _COMPLEX,
+        "complex polar view_as_complex stft cdouble cfloat chalf angle fft.fft fft.fft2 fft.fftn "
+        "fft.hfft fft.hfft2 fft.hfftn fft.rfft fft.rfft2 fft.rfftn fft.ifft fft.ifft2 fft.ifftn "
+        "fft.ihfft fft.ihfft2 fft.ihfftn fft.irfft fft.irfft2 fft.irfftn",
+    ),
     **_all(
         _UNSPECIFIED, "empty empty_like empty_permuted empty_strided new_empty new_empty_strided"
     ),
-    **_all(_RARE, "histc histogram histogramdd mode nanmedian"),
+    **_all(
+        _RARE,
+        "histc histogram histogramdd mode nanmedian masked.median "
+        "nonzero_static grid_sampler_3d hash_tensor _segment_reduce.lengths "
+        "_segment_reduce.offsets",
+    ),
     **_all(_SPARSE, "sparse.sampled_addmm sparse.mm.reduce to_sparse"),
     "nn.functional.linear_cross_entropy.chunked": "an operator outside ATen without a kernel",
     "nn.functional.linear_cross_entropy.chunked_none": "an operator outside ATen without a kernel",
@@ -65,6 +94,8 @@ EXCLUDED: dict[str, str] = {
 # Refusals of single samples: what the message has to contain.
 REFUSED: dict[str, tuple[str, ...]] = {
     "nn.functional.embedding": ("changed in place",),  # max_norm rescales the table
+    "narrow": ("does not say which shapes",),  # starts where a tensor says
+    "linalg.matrix_power": ("linalg_inv_ex",),  # negative powers
     "index_put": ("boolean mask as index",),  # a value for each place that the mask chooses
 }
 

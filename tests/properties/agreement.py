@@ -1,8 +1,8 @@
 """Running a random graph natively and through PyTorch, and how far the two may be apart.
 
 What rounding may do to a graph nobody knows in advance, so PyTorch is asked: it runs the graph as
-it is, and twice with the inputs and every rounded result a few roundings away. The native result may
-be off by a multiple of what that changes.
+it is, and twice with the inputs and every rounded result a few roundings away. The native result
+may be off by a multiple of what that changes.
 """
 
 from __future__ import annotations

@@ -1,0 +1,175 @@
+"""Operators written as others, over their modes and geometries: compiled, and compared.
+
+One extraction holds all calls of a group; `tests/conformance/test_claims.py` has the dtypes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import npusim
+
+aten = torch.ops.aten
+
+Calls = list[tuple[Callable[..., Any], tuple[Tensor, ...]]]
+
+
+class _Calls(nn.Module):
+    """Several calls; forward takes the tensors of all of them."""
+
+    def __init__(self, calls: Calls) -> None:
+        super().__init__()
+        self.calls = calls
+        self.eval()
+
+    def forward(self, *tensors: Tensor) -> Any:
+        rest = iter(tensors)
+        return [function(*(next(rest) for _ in given)) for function, given in self.calls]
+
+
+def _random(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def _distances() -> Calls:
+    orders = (0.0, 1.0, 2.0, 3.0, float("inf"))
+    calls: Calls = [
+        (lambda a, b, p=p: torch.cdist(a, b, p), (_random(2, 5, 3), _random(2, 6, 3)))
+        for p in orders
+    ]
+    calls += [(lambda x, p=p: torch.pdist(x, p), (_random(5, 3),)) for p in orders]
+    return [*calls, (lambda x: torch.pdist(x), (_random(1, 3),))]
+
+
+def _bags() -> Calls:
+    flat = torch.tensor([1, 2, 4, 5, 4, 3, 2, 9])
+    calls: Calls = []
+    for mode in ("sum", "mean", "max"):
+        calls.append((lambda i, w, o, m=mode: F.embedding_bag(i, w, o, mode=m),
+                      (flat, _random(10, 3), torch.tensor([0, 4, 4, 6]))))  # fmt: skip
+        calls.append((lambda i, w, m=mode: F.embedding_bag(i, w, mode=m, padding_idx=2),
+                      (flat.reshape(2, 4), _random(10, 3))))  # fmt: skip
+    weighted = (flat, _random(10, 3), torch.tensor([0, 4, 8]), _random(8))
+    calls.append((lambda i, w, o, s: F.embedding_bag(
+        i, w, o, mode="sum", per_sample_weights=s, include_last_offset=True), weighted))  # fmt: skip
+    return calls
+
+
+def _grids() -> Calls:
+    modes = product((0, 1, 2), (0, 1, 2), (False, True))
+    return [
+        (lambda x, g, m=m, p=p, a=a: aten.grid_sampler_2d(x, g, m, p, a),
+         (_random(2, 3, 5, 6), _random(2, 4, 4, 2)))
+        for m, p, a in modes
+    ]  # fmt: skip
+
+
+def _pool_gradients() -> Calls:
+    geometries: tuple[tuple[Any, ...], ...] = (
+        ([3, 2], [2, 1], [1, 1], False, True, None),
+        ([3, 3], [2, 2], [1, 1], True, True, None),
+        ([3, 3], [2, 2], [1, 0], False, False, None),
+        ([3, 3], [], [1, 0], True, False, 5),
+    )
+    x = _random(2, 3, 9, 8)
+    calls: Calls = [
+        (lambda g, x, a=a: aten.avg_pool2d_backward(g, x, *a),
+         (_random(*aten.avg_pool2d(x, *a).shape), x))
+        for a in geometries
+    ]  # fmt: skip
+    calls.append((aten._adaptive_avg_pool2d_backward, (_random(2, 3, 4, 3), x)))
+    largest, place = aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1])
+    rest = ([3, 3], [2, 2], [1, 1], [1, 1], False)
+    calls.append((lambda g, x, i: aten.max_pool2d_with_indices_backward(g, x, *rest, i),
+                  (_random(*largest.shape), x, place)))  # fmt: skip
+    return calls
+
+
+def _convolution_gradients() -> Calls:
+    calls: Calls = []
+    for transposed, groups, s, p, d, o in (
+        *((False, 1, 1, 0, 1, 0), (False, 2, 2, 1, 2, 0), (False, 1, 3, 2, 1, 0)),
+        *((True, 1, 1, 0, 1, 0), (True, 2, 2, 1, 1, 1)),
+    ):
+        x = _random(2, 4, 9, 8)
+        w = _random(4, 6 // groups, 3, 2) if transposed else _random(6, 4 // groups, 3, 2)
+        rest = ([s] * 2, [p] * 2, [d] * 2, transposed, [o] * 2, groups)
+        grad = _random(*aten.convolution(x, w, None, *rest).shape)
+        calls.append((lambda g, x, w, r=rest: aten.convolution_backward(
+            g, x, w, [6], *r, [True] * 3), (grad, x, w)))  # fmt: skip
+        calls.append((lambda g, x, w, r=rest: aten.convolution_backward(
+            g, x, w, None, *r, [False, True, False])[1], (grad, x, w)))  # fmt: skip
+    return calls
+
+
+def _order() -> Calls:
+    x = _random(3, 7)
+    gap = x.clone()
+    gap[1, 2] = float("nan")
+    ordered, values = _random(3, 4).sort(-1).values, _random(3, 5)
+    return [
+        (lambda x: torch.kthvalue(x, 2, 1), (x,)),
+        (lambda x: torch.kthvalue(x, 2, 0, True), (x,)),
+        (lambda x: torch.median(x, 1).values, (gap,)),
+        (torch.median, (gap,)),
+        (torch.median, (_random(4, 5),)),
+        (lambda x: torch.cummax(x, 1), (gap,)),
+        (lambda x: torch.cummin(x, 0), (x.round(),)),
+        (torch.searchsorted, (ordered, values)),
+        (lambda o, v: torch.searchsorted(o, v, right=True, out_int32=True), (ordered[0], values)),
+        (torch.bucketize, (values, ordered[0])),
+    ]
+
+
+def _resizes() -> Calls:
+    targets: tuple[dict[str, Any], ...] = (
+        *({"size": (4, 5)}, {"size": (13, 20)}),
+        *({"scale_factor": 0.4}, {"scale_factor": (1.7, 0.6)}),
+    )
+    return [
+        (
+            lambda x, m=m, t=t: F.interpolate(x, mode=m, antialias=True, **t),
+            (_random(2, 3, 11, 12),),
+        )
+        for m, t in product(("bilinear", "bicubic"), targets)
+    ]
+
+
+def _others() -> Calls:
+    x, mask = _random(3, 4), _random(4) > 0
+    return [
+        (lambda x, m, s: x.masked_scatter(m, s), (x, mask, _random(12))),
+        (lambda x: aten.native_dropout(x, 0.5, False), (x,)),
+        (lambda x: aten.native_dropout(x, 1.0, True), (x,)),
+        (lambda x, i, s: x.put(i, s, accumulate=True), (x, torch.tensor([1, -1, 1]), _random(3))),
+        (torch.addbmm, (_random(4), _random(2, 3, 5), _random(2, 5, 4))),
+        (F.bilinear, (_random(5, 3), _random(5, 4), _random(6, 3, 4), _random(6))),
+        (torch.dist, (x, _random(3, 1))),
+        (lambda x, w, b, m, v: aten._native_batch_norm_legit_no_training(
+            x, w, b, m, v, 0.1, 1e-5), (x, *(_random(4) for _ in range(3)), _random(4).abs())),
+        (torch.ldexp, (x, torch.tensor([1, 2, 3, -4]))),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [_distances, _bags, _grids, _pool_gradients, _convolution_gradients, _order, _resizes, _others],
+)
+def test_composites(calls: Callable[[], Calls]) -> None:
+    model = _Calls(calls())
+    tensors = tuple(t for _, given in model.calls for t in given)
+    session = npusim.load(npusim.compile(npusim.extract_ir(model, tensors)))
+    results = [result for call in model(*tensors) for result in _leaves(call)]
+    for got, want in zip(session(*tensors), results, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def _leaves(result: Any) -> list[Tensor]:
+    return [result] if isinstance(result, Tensor) else [r for r in result if r is not None]
