@@ -8,7 +8,7 @@ them, and the result is kept for the next call with the same values.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -21,6 +21,7 @@ from npusim.frontends.onnx.builder import NeedsValues
 from npusim.frontends.onnx.kinds import carried, restored
 
 Array = NDArray[Any]
+Given: TypeAlias = "Array | list[Array] | None"
 _CACHED = 16
 
 
@@ -40,12 +41,12 @@ class Prepared(BackendRep):  # type: ignore[misc]
         self._inputs = [i for i in model.graph.input if i.name not in stored]
         self.ran = ""
 
-    def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Returns the outputs in order, of ONNX's own element types.
 
         Args:
             inputs: arrays in the order of the model's inputs, or by name; one array alone stands
-                for a list of it.
+                for a list of it. A sequence is a list of arrays, an optional may be None.
 
         Raises:
             Error: what importing, compiling and running raise.
@@ -63,22 +64,22 @@ class Prepared(BackendRep):  # type: ignore[misc]
         self.ran = program.ran
         return program(given)
 
-    def _named(self, inputs: Any) -> dict[str, Array]:
+    def _named(self, inputs: Any) -> dict[str, Given]:
         if isinstance(inputs, Mapping):
-            return {name: np.asarray(value) for name, value in inputs.items()}
+            return {name: _arrays(value) for name, value in inputs.items()}
         listed = [inputs] if isinstance(inputs, np.ndarray) else list(inputs)
         if len(listed) > len(self._inputs):
             raise ShapeError(f"The model takes {len(self._inputs)} inputs, not {len(listed)}.")
-        return {i.name: np.asarray(v) for i, v in zip(self._inputs, listed, strict=False)}
+        return {i.name: _arrays(v) for i, v in zip(self._inputs, listed, strict=False)}
 
-    def _program(self, given: Mapping[str, Array]) -> _Program:
-        values = {name: given[name] for name in self._fixed if name in given}
+    def _program(self, given: Mapping[str, Given]) -> _Program:
+        values = {n: a for n in self._fixed if isinstance(a := given.get(n), np.ndarray)}
         key = (
-            tuple((n, a.shape) for n, a in given.items()),
+            tuple((n, _shape(a)) for n, a in given.items()),
             tuple((n, a.dtype.str, a.tobytes()) for n, a in sorted(values.items())),
         )
         if key not in self._programs:
-            shapes = {n: a.shape for n, a in given.items() if n not in values}
+            shapes = {n: _shape(a) for n, a in given.items() if n not in values}
             imported = from_onnx(self._model, shapes=shapes, values=values)
             if len(self._programs) >= _CACHED:
                 self._programs.pop(next(iter(self._programs)))
@@ -110,14 +111,40 @@ class _Program:
             executor = DAGExecutor(plan, device, summary=False).load_weights(weights or None)
             self._call = lambda arrays: tuple(executor.execute(arrays).values())
 
-    def __call__(self, given: Mapping[str, Array]) -> tuple[Array, ...]:
-        arrays = {v.name: _plain(carried(given[v.name])) for v in self.imported.graph.inputs}
+    def __call__(self, given: Mapping[str, Given]) -> tuple[Any, ...]:
+        flat = _flat(given)
+        arrays = {v.name: _plain(carried(flat[v.name])) for v in self.imported.graph.inputs}
         results = self._call(arrays)
         outputs = self.imported.graph.outputs
         kinds = self.imported.kinds
-        return tuple(
-            restored(np.asarray(r), kinds[o.name]) for o, r in zip(outputs, results, strict=True)
+        found = iter(
+            [restored(np.asarray(r), kinds[o.name]) for o, r in zip(outputs, results, strict=True)]
         )
+        lengths = self.imported.lengths
+        return tuple(next(found) if n is None else [next(found) for _ in range(n)] for n in lengths)
+
+
+def _arrays(value: Any) -> Given:
+    if isinstance(value, (list, tuple)):
+        return [np.asarray(item) for item in value]
+    return None if value is None else np.asarray(value)
+
+
+def _shape(given: Given) -> tuple[Any, ...] | None:
+    if isinstance(given, list):
+        return tuple(item.shape for item in given)
+    return None if given is None else given.shape
+
+
+def _flat(given: Mapping[str, Given]) -> dict[str, Array]:
+    """Returns tensors by the names of the graph's inputs: an element of a sequence has its own."""
+    flat: dict[str, Array] = {}
+    for name, value in given.items():
+        if isinstance(value, list):
+            flat.update({f"{name}.{i}": item for i, item in enumerate(value)})
+        elif value is not None:
+            flat[name] = value
+    return flat
 
 
 def _plain(array: Array) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from onnx import TensorProto
 
 from npusim.errors import ExportError
@@ -107,5 +106,8 @@ def _power_of_two(x: Tensor, mode: str, saturate: bool) -> Tensor:
     else:
         raise ExportError(f"round_mode {mode!r} is none of up, down, nearest.")
     if saturate:
-        chosen = chosen.op("clamp.default", float(np.ldexp(1.0, -127)), float(np.ldexp(1.0, 127)))
+        chosen = chosen.op("clamp.default", 2.0**-126, 2.0**127)
+    # The least of them is subnormal in float32: what is at most that, by its own comparison.
+    least = graph.op("le.Scalar", x, 2.0**-127)
+    chosen = graph.op("where.ScalarSelf", least, 2.0**-127, chosen)
     return graph.op("where.self", x.op("isnan.default"), x, chosen)

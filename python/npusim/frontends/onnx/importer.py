@@ -54,18 +54,21 @@ class Imported:
         weights: arrays by key; keys are names of initialisers. Of external files, mapped.
         kinds: ONNX's element types of the inputs and outputs, by name, as TensorProto numbers.
         evaluated: operators computed while importing from values that the caller gave.
+        lengths: for each output of the model, how many tensors it is when it is a sequence, which
+            the graph gives as outputs of their own; None for a tensor.
     """
 
     graph: Graph
     weights: dict[str, Array]
     kinds: Mapping[str, int]
     evaluated: tuple[str, ...] = ()
+    lengths: tuple[int | None, ...] = ()
 
 
 def from_onnx(
     model: str | Path | ModelProto,
     *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Any] | None = None,
     values: Mapping[str, Array] | None = None,
     name: str | None = None,
 ) -> Imported:
@@ -73,7 +76,8 @@ def from_onnx(
 
     Args:
         model: the path of a file, or a model in memory.
-        shapes: the shapes of inputs whose dimensions the model leaves open.
+        shapes: the shapes of inputs whose dimensions the model leaves open. Of a sequence, the
+            shape of each element; of an optional that is absent, None.
         values: values of inputs that the model's structure depends on (a shape, an axis). They
             are fixed, and no inputs of the graph.
         name: the model's name; by default the file's or the model's own.
@@ -110,7 +114,7 @@ class _Import:
         self.functions = {(f.domain, f.name): f for f in model.functions}
         self.evaluated: list[str] = []
 
-    def run(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Imported:
+    def run(self, shapes: Mapping[str, Any], values: Mapping[str, Array]) -> Imported:
         opsets = {"" if o.domain in _OWN else o.domain: o.version for o in self.model.opset_import}
         self._refuse_unknown(opsets)
         scope = Scope({}, opsets)
@@ -124,8 +128,11 @@ class _Import:
         for node in graph.node:
             self.add_node(node, scope)
         names, outputs = Names(), []
+        lengths: list[int | None] = []
         for info in graph.output:
-            for suffix, tensor in _leaves(scope.values[info.name]):
+            result = scope.values[info.name]
+            lengths.append(len(result) if isinstance(result, list) else None)
+            for suffix, tensor in _leaves(result):
                 title = names.fresh(info.name + suffix)
                 kinds[title] = tensor.kind
                 outputs.append(Output(title, self.graph.name_of(tensor)))
@@ -140,13 +147,13 @@ class _Import:
         used = dict.fromkeys(self.evaluated)
         graph_built = verify_graph(_pruned(built))
         arrays = {w.key: self.graph.arrays[w.key] for w in graph_built.weights}
-        return Imported(graph_built, arrays, kinds, tuple(used))
+        return Imported(graph_built, arrays, kinds, tuple(used), tuple(lengths))
 
     def _add_inputs(
         self,
         graph: GraphProto,
         scope: Scope,
-        shapes: Mapping[str, Sequence[int]],
+        shapes: Mapping[str, Any],
         values: Mapping[str, Array],
     ) -> dict[str, int]:
         kinds: dict[str, int] = {}
@@ -163,8 +170,11 @@ class _Import:
                 scope.values[info.name] = self.graph.known(array, needs=needs)
             elif info.name not in scope.values:
                 if not info.type.HasField("tensor_type"):
-                    what = info.type.WhichOneof("value") or "of no type"
-                    problems.append(f"{info.name} is no tensor ({what.replace('_type', '')})")
+                    try:
+                        scope.values[info.name] = self._listed(info, shapes, kinds)
+                    except KeyError:
+                        what = info.type.WhichOneof("value") or "of no type"
+                        problems.append(f"{info.name} is no tensor ({what.replace('_type', '')})")
                     continue
                 shape = _shape(info, shapes.get(info.name))
                 if shape is None:
@@ -179,6 +189,28 @@ class _Import:
                 hint="Give shapes={name: (1, 3, 224, 224)} (`--shape name=1x3x224x224`).",
             )
         return kinds
+
+    def _listed(self, info: Any, shapes: Mapping[str, Any], kinds: dict[str, int]) -> Any:
+        """Adds an input that is a sequence or an optional, and returns it.
+
+        Raises:
+            KeyError: nothing is known of its elements.
+        """
+        given = shapes[info.name]
+        type = (
+            info.type.optional_type.elem_type if info.type.HasField("optional_type") else info.type
+        )
+        if given is None:
+            return None
+        if type.HasField("tensor_type"):
+            kinds[info.name] = type.tensor_type.elem_type
+            return self.graph.add_input(info.name, kinds[info.name], tuple(given))
+        if not type.HasField("sequence_type"):
+            raise KeyError(info.name)
+        kind = type.sequence_type.elem_type.tensor_type.elem_type
+        names = [f"{info.name}.{i}" for i in range(len(given))]
+        kinds.update(dict.fromkeys(names, kind))
+        return [self.graph.add_input(n, kind, tuple(s)) for n, s in zip(names, given, strict=True)]
 
     # ---- nodes ----
 
@@ -229,6 +261,8 @@ class _Import:
     ) -> Sequence[Tensor] | None:
         """Returns the results when all operands are known and few, or must be known; or None."""
         tensors = [i for i in inputs if isinstance(i, Tensor)]
+        if node.op_type.startswith(("Optional", "Sequence")):
+            return None
         if len(tensors) != sum(i is not None for i in inputs):
             return None
         if node.op_type in NEEDS_VALUES and not node.domain:
