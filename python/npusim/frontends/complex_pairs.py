@@ -101,7 +101,7 @@ def _pair_of(writer: _Writer, node: Node) -> Node:
     if node.op == "placeholder":
         return writer.call(aten.view_as_real.default, node)
     rule = _RULES.get(node.target) if node.op == "call_function" else None
-    if rule is None:
+    if rule is None or (node.kwargs and rule is not _same):
         raise _NoPair
     pair, value = rule(writer, node), node.meta["val"]
     shape = (*value.shape, 2) if value.is_complex() else tuple(value.shape)
@@ -111,17 +111,21 @@ def _pair_of(writer: _Writer, node: Node) -> Node:
     return pair
 
 
+def _arguments(node: Node) -> tuple[Any, ...]:
+    return tuple(node.args)
+
+
 # ---- arithmetic ----
 
 
 def _polar(writer: _Writer, node: Node) -> Node:
-    size, angle = node.args
+    size, angle = _arguments(node)
     parts = (writer.call(f, angle) for f in (aten.cos.default, aten.sin.default))
     return writer.join(*(writer.call(aten.mul.Tensor, size, part) for part in parts))
 
 
 def _product(writer: _Writer, node: Node) -> Node:
-    x, y = node.args
+    x, y = _arguments(node)
     if y in writer.pairs and x in writer.pairs:
         (a, b), (c, d) = writer.parts(x), writer.parts(y)
 
@@ -135,20 +139,18 @@ def _product(writer: _Writer, node: Node) -> Node:
 
 
 def _quotient(writer: _Writer, node: Node) -> Node:
-    x, y = node.args
+    x, y = _arguments(node)
     if y in writer.pairs:
         raise _NoPair
     return writer.call(node.target, writer.pair(x), writer.factor(y))
 
 
 def _sum(writer: _Writer, node: Node) -> Node:
-    if node.kwargs:
-        raise _NoPair
-    return writer.call(node.target, *map(writer.pair, node.args))
+    return writer.call(node.target, *map(writer.pair, _arguments(node)))
 
 
 def _conjugate(writer: _Writer, node: Node) -> Node:
-    real, imaginary = writer.parts(node.args[0])
+    real, imaginary = writer.parts(_arguments(node)[0])
     return writer.join(real, writer.call(aten.neg.default, imaginary))
 
 
@@ -156,40 +158,41 @@ def _conjugate(writer: _Writer, node: Node) -> Node:
 
 
 def _same(writer: _Writer, node: Node) -> Node:
-    return writer.pair(node.args[0])
+    return writer.pair(_arguments(node)[0])
 
 
 def _reshaped(writer: _Writer, node: Node) -> Node:
-    pair = writer.pair(node.args[0])
+    pair = writer.pair(_arguments(node)[0])
     dense = writer.call(aten.clone.default, pair, memory_format=torch.contiguous_format)
     return writer.call(node.target, dense, [*node.meta["val"].shape, 2])
 
 
 def _permuted(writer: _Writer, node: Node) -> Node:
-    x, order = node.args
+    x, order = _arguments(node)
     rank = node.meta["val"].dim()
-    return writer.call(node.target, writer.pair(x), [*(d % rank for d in order), rank])  # type: ignore[union-attr]
+    return writer.call(node.target, writer.pair(x), [*(d % rank for d in order), rank])
 
 
 def _along(writer: _Writer, node: Node) -> Node:
     """Operators of (x, dimension, ...)."""
-    x, dimension, *rest = (*node.args, *([0] if len(node.args) == 1 else []))
-    rank = x.meta["val"].dim() + (node.target is aten.unsqueeze.default)  # type: ignore[union-attr]
-    return writer.call(node.target, writer.pair(x), dimension % rank, *rest)  # type: ignore[operator]
+    x, *rest = _arguments(node)
+    dimension, *rest = rest or [0]
+    rank = x.meta["val"].dim() + (node.target is aten.unsqueeze.default)
+    return writer.call(node.target, writer.pair(x), dimension % rank, *rest)
 
 
 def _joined(writer: _Writer, node: Node) -> Node:
-    parts, dimension = (*node.args, 0)[:2]
+    parts, dimension = (*_arguments(node), 0)[:2]
     rank = node.meta["val"].dim()
-    pairs = [writer.pair(part) for part in parts]  # type: ignore[union-attr]
-    return writer.call(node.target, pairs, dimension % rank)  # type: ignore[operator]
+    pairs = [writer.pair(part) for part in parts]
+    return writer.call(node.target, pairs, dimension % rank)
 
 
 _RULES: dict[Any, Rule] = {
-    aten.view_as_complex.default: lambda _, node: node.args[0],  # type: ignore[dict-item,return-value]
+    aten.view_as_complex.default: lambda _, node: _arguments(node)[0],
     aten.view_as_real.default: _same,
     aten.polar.default: _polar,
-    aten.complex.default: lambda writer, node: writer.join(*node.args),
+    aten.complex.default: lambda writer, node: writer.join(*_arguments(node)),
     **dict.fromkeys((aten.mul.Tensor, aten.mul.Scalar), _product),
     **dict.fromkeys((aten.div.Tensor, aten.div.Scalar), _quotient),
     **dict.fromkeys((aten.add.Tensor, aten.sub.Tensor, aten.neg.default), _sum),
