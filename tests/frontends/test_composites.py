@@ -56,9 +56,10 @@ def _bags() -> Calls:
                       (flat, _random(10, 3), torch.tensor([0, 4, 4, 6]))))  # fmt: skip
         calls.append((lambda i, w, m=mode: F.embedding_bag(i, w, mode=m, padding_idx=2),
                       (flat.reshape(2, 4), _random(10, 3))))  # fmt: skip
+    options: dict[str, Any] = {"mode": "sum", "include_last_offset": True}
     weighted = (flat, _random(10, 3), torch.tensor([0, 4, 8]), _random(8))
-    calls.append((lambda i, w, o, s: F.embedding_bag(
-        i, w, o, mode="sum", per_sample_weights=s, include_last_offset=True), weighted))  # fmt: skip
+    calls.append((lambda i, w, o, s: F.embedding_bag(i, w, o, per_sample_weights=s, **options),
+                  weighted))  # fmt: skip
     return calls
 
 
