@@ -1,6 +1,6 @@
 """ONNX's own backend tests, run through `npusim.onnx_backend`, and what came of each.
 
-`python -m tests.frontends.onnx.suite` runs all of them and writes the summary into docs/onnx.md.
+`python -m tests.frontends.onnx.suite` runs all and writes the summary into docs/importing.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KINDS = {
     "pytorch-operator": "OnnxBackendPyTorchOperatorModelTest",
     "real": "OnnxBackendRealModelTest",
 }
-DOC = Path(__file__).resolve().parents[3] / "docs" / "onnx.md"
+DOC = Path(__file__).resolve().parents[3] / "docs" / "importing.md"
 _BEGIN, _END = "<!-- counts -->", "<!-- end of counts -->"
 
 
@@ -63,19 +63,13 @@ class _Recording(NpusimBackend):
         return cls.last
 
 
-def outcomes(kinds: tuple[str, ...], *, direct: bool = False) -> Iterator[Outcome]:
-    """Runs tests and yields what came of each.
-
-    Args:
-        direct: leave out the node tests of functions that ONNX defines operators by.
-    """
+def outcomes(kinds: tuple[str, ...]) -> Iterator[Outcome]:
+    """Runs tests and yields what came of each."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         runner = Runner(_Recording, __name__)
     for kind in kinds:
         for name, item in sorted(_items(runner, kind).items()):
-            if direct and "_expanded" in name:
-                continue
             reason = EXCLUDED.get(name)
             if reason is None and (whole := name.split("_expanded")[0]) in EXCLUDED:
                 reason = EXCLUDED[whole]

@@ -168,6 +168,43 @@ def test_what_an_operator_cannot_take_names_the_node() -> None:
         )
 
 
+@pytest.mark.parametrize("op", ["Div", "Mod", "Max", "Min", "Sub", "Mul"])
+def test_unsigned_arithmetic_beyond_signed_range(op: str) -> None:
+    from npusim.onnx_backend import run_model
+
+    x = np.array([2**64 - 1, 2**63, 2**63 + 5, 7, 2**64 - 2, 3], np.uint64)
+    y = np.array([3, 2**63 + 1, 2**63, 2, 2**64 - 1, 2**63], np.uint64)
+    expected = {"Div": x // y, "Mod": x % y, "Max": np.maximum(x, y), "Min": np.minimum(x, y),
+                "Sub": x - y, "Mul": x * y}[op]  # fmt: skip
+    text = f"(uint64[6] x, uint64[6] y) => (uint64[6] z) {{ z = {op}(x, y) }}"
+    (z,) = run_model(model(text), [x, y])
+    np.testing.assert_array_equal(z, expected)
+    assert z.dtype == np.uint64
+
+
+# ---- the backend ----
+
+
+def test_a_prepared_model_is_specialised_at_the_call() -> None:
+    from npusim.onnx_backend import prepare
+
+    prepared, x = prepare(model(RESHAPE)), np.arange(12, dtype=np.float32).reshape(2, 6)
+    for shape in ([3, 4], [4, -1], [3, 4]):
+        (y,) = prepared.run([x, np.array(shape)])
+        np.testing.assert_array_equal(y, x.reshape(shape))
+    assert prepared.ran == "native"
+    assert len(prepared._programs) == 2
+
+
+def test_a_node_runs_alone() -> None:
+    from npusim.onnx_backend import run_node, supports_device
+
+    x = np.float32([[1, -2]])
+    (y,) = run_node(onnx.helper.make_node("Relu", ["x"], ["y"]), [x])
+    np.testing.assert_array_equal(y, [[1, 0]])
+    assert supports_device("CPU") and not supports_device("TPU")
+
+
 # ---- files ----
 
 

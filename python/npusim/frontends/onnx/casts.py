@@ -6,11 +6,19 @@ from onnx import TensorProto
 
 from npusim.errors import ExportError
 from npusim.frontends.onnx.builder import Tensor
-from npusim.frontends.onnx.kinds import CARRIERS, INTEGERS, NARROW, carrier, is_floating, is_integer
+from npusim.frontends.onnx.kinds import (
+    CARRIERS,
+    INTEGERS,
+    NARROW,
+    carrier,
+    is_floating,
+    is_integer,
+    numpy_dtype,
+)
 from npusim.frontends.onnx.pointwise import wrapped
 from npusim.frontends.onnx.registry import Call, translation
 
-_FINITE = (TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ, TensorProto.FLOAT4E2M1)
+_SETTING = 64  # elements, of a tensor that is a setting more than data
 
 
 @translation("Cast")
@@ -33,6 +41,8 @@ def cast(x: Tensor, to: int, saturate: bool = True, mode: str = "up") -> Tensor:
     dtype = carrier(to, "the result of Cast")
     if to == x.kind:
         return x
+    if x.data is not None and x.data.size <= _SETTING and not {x.kind, to} & NARROW.keys():
+        return x.graph.known(x.data.astype(numpy_dtype(to)), needs=x.needs)  # stays known
     if to in NARROW:
         wide = x.to("float64" if x.dtype == "float64" else "float32").to(
             "float32", TensorProto.FLOAT
@@ -85,8 +95,6 @@ def _narrowed(x: Tensor, to: int, saturate: bool) -> Tensor:
             edge = edge.op("copysign.Tensor", x)
     if not saturate:
         return graph.op("where.self", x.op("isnan.default"), x, edge)
-    if to in (TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ):
-        edge = edge + 0.0
     return graph.op("where.self", x.op("isnan.default"), x, edge)
 
 

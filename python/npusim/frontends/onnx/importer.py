@@ -40,6 +40,7 @@ from npusim.ir.verify import verify_graph
 FAMILIES = (
     *("pointwise", "shapes", "reductions", "products", "pooling", "normalization", "indexing"),
     *("quantization", "resizing", "recurrent", "spectral", "casts", "sequences", "detection"),
+    "features",
 )
 _CONTROL = ("If", "Loop", "Scan", "SequenceMap")
 _OWN = ("", "ai.onnx")

@@ -40,6 +40,26 @@ def wrapped(x: Tensor, kind: int) -> Tensor:
     return (low.op("bitwise_xor.Scalar", half) - half).to(x.dtype, kind)
 
 
+def turned(x: Tensor) -> Tensor:
+    """Returns uint64 with its sign bit turned, so that signed order is its own; others as is.
+
+    Turning twice gives the same again.
+    """
+    if x.kind != TensorProto.UINT64:
+        return x
+    return x.op("bitwise_xor.Scalar", -(1 << 63))
+
+
+def _quotient(x: Tensor, y: Tensor) -> Tensor:
+    """Divides uint64, which is carried as the bits of int64."""
+    halved = x.op("bitwise_right_shift.Tensor_Scalar", 1).op("bitwise_and.Scalar", (1 << 63) - 1)
+    twice = halved.op("div.Tensor_mode", y, rounding_mode="trunc") * 2
+    rest = x - twice * y
+    more = turned(rest).op("ge.Tensor", turned(y)).to("int64")
+    large = turned(x).op("ge.Tensor", turned(y)).to("int64")  # for a divisor of 2^63 or more
+    return x.graph.op("where.self", y < 0, large, twice + more, kind=TensorProto.UINT64)
+
+
 @translation(*_UNARY)
 def _unary(call: Call, x: Tensor) -> Tensor:
     return x.op(f"{_UNARY[call.op]}.default")
@@ -47,8 +67,8 @@ def _unary(call: Call, x: Tensor) -> Tensor:
 
 @translation(*_COMPARISONS)
 def _compare(call: Call, x: Tensor, y: Tensor) -> Tensor:
-    if x.kind == TensorProto.UINT64:  # bits: with the sign bit turned, signed order is theirs
-        x, y = (t.op("bitwise_xor.Scalar", -(1 << 63)) for t in (x, y))
+    if call.op != "Equal":
+        x, y = turned(x), turned(y)
     return x.op(f"{_COMPARISONS[call.op]}.Tensor", y, kind=TensorProto.BOOL)
 
 
@@ -87,6 +107,8 @@ def _arithmetic(call: Call, x: Tensor, y: Tensor) -> Tensor:
 
 @translation("Div")
 def _div(call: Call, x: Tensor, y: Tensor) -> Tensor:
+    if x.kind == TensorProto.UINT64:
+        return _quotient(x, y)
     if is_integer(x.kind):
         return x.op("div.Tensor_mode", y, rounding_mode="trunc")
     return x / y
@@ -94,6 +116,8 @@ def _div(call: Call, x: Tensor, y: Tensor) -> Tensor:
 
 @translation("Mod")
 def _mod(call: Call, x: Tensor, y: Tensor) -> Tensor:
+    if x.kind == TensorProto.UINT64:
+        return x - _quotient(x, y) * y
     return x.op("fmod.Tensor" if call.int("fmod") else "remainder.Tensor", y)
 
 
@@ -113,6 +137,8 @@ def _pow(call: Call, x: Tensor, y: Tensor) -> Tensor:
 def _variadic(call: Call, *tensors: Tensor) -> Tensor:
     names = {"Max": "maximum.default", "Min": "minimum.default"}
     name = names.get(call.op, "add.Tensor")
+    if call.op in names:
+        return turned(reduce(lambda x, y: x.op(name, y), map(turned, tensors)))
     result = reduce(lambda x, y: x.op(name, y), tensors)
     return result / len(tensors) if call.op == "Mean" else result
 
@@ -138,12 +164,14 @@ def _clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None 
     if call.version < 11:
         named = (call.attrs.get("min"), call.attrs.get("max"))
         bounds = [None if v is None else call.graph.table(v, x) for v in named]
+    if x.kind == TensorProto.UINT64:
+        x, bounds = turned(x), [None if b is None else turned(b) for b in bounds]
     known = [None if b is None or b.data is None else b.data.item() for b in bounds]
     if all(b is None or v is not None for b, v in zip(bounds, known, strict=True)):
-        return x.op("clamp.default", *known) if any(b is not None for b in bounds) else x
+        return turned(x.op("clamp.default", *known)) if any(b is not None for b in bounds) else x
     for bound, name in zip(bounds, ("maximum.default", "minimum.default"), strict=True):
         x = x if bound is None else x.op(name, bound)
-    return x
+    return turned(x)
 
 
 @translation("LeakyRelu")

@@ -8,6 +8,7 @@ from onnx import TensorProto
 from npusim.errors import ExportError
 from npusim.frontends.onnx.builder import Tensor
 from npusim.frontends.onnx.kinds import is_floating
+from npusim.frontends.onnx.pointwise import turned
 from npusim.frontends.onnx.registry import Call, translation
 
 
@@ -73,7 +74,7 @@ def _extremes(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
         return _empty_extreme(x, dims, keep, largest)
     if x.kind == TensorProto.BOOL:
         return x.op("any.dims" if largest else "all.dims", dims, keep)
-    return x.op("amax.default" if largest else "amin.default", dims, keep)
+    return turned(turned(x).op("amax.default" if largest else "amin.default", dims, keep))
 
 
 def _empty_extreme(x: Tensor, dims: list[int], keep: bool, largest: bool) -> Tensor:
@@ -100,7 +101,7 @@ def _product(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
 def _arg(call: Call, x: Tensor) -> Tensor:
     axis, keep = call.int("axis") % x.rank, bool(call.int("keepdims", 1))
     last = bool(call.int("select_last_index"))
-    x = x.op("flip.default", [axis]) if last else x
+    x = turned(x).op("flip.default", [axis]) if last else turned(x)
     name = "argmax.default" if call.op == "ArgMax" else "argmin.default"
     found = x.op(name, axis, keep, kind=TensorProto.INT64)
     return found.op("rsub.Scalar", x.shape[axis] - 1) if last else found
@@ -128,8 +129,10 @@ def _top_k(call: Call, x: Tensor, k: Tensor | None = None) -> list[Tensor]:
     largest = bool(call.int("largest", 1))
     if count > x.shape[axis]:
         raise ExportError(f"k is {count}, and the axis has {x.shape[axis]} elements.")
-    values, places = call.graph.ops("sort.stable", x, stable=True, dim=axis, descending=largest)
+    values, places = call.graph.ops(
+        "sort.stable", turned(x), stable=True, dim=axis, descending=largest
+    )
     return [
-        values.slice(axis, 0, count),
+        turned(values).slice(axis, 0, count),
         call.graph.retyped(places, TensorProto.INT64).slice(axis, 0, count),
     ]
