@@ -53,3 +53,9 @@ def test_other_normalisations_stay(draft, check_pass):
     flat = draft.call("aten.sum.dim_IntList", e, dim=(0,), keepdim=False, dtype=None)
     outputs = [draft.call("aten.div.Tensor", e, s) for s in (over_all, flat)]
     check_pass(recognize_softmax, draft.graph(*outputs))
+
+
+def test_float64_stays_what_has_kernels(draft, cpu):
+    _, e = exponential(draft, draft.x(2, 3, 4, dtype="float64"), 1)
+    graph = draft.graph(draft.call("aten.div.Tensor", e, total(draft, e, 1)))
+    assert recognize_softmax(graph, cpu) == graph

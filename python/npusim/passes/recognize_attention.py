@@ -37,6 +37,8 @@ def _visit(node: Node, rewriter: Rewriter) -> Answer:
     types = [rewriter.types[i] for i in (found.q, found.mask or found.q)]
     if types[0].dtype != node.type.dtype or types[1].dtype != types[0].dtype:
         return None
+    if node.type.dtype == "float64":  # attention has no kernel for it, what it is made of has
+        return None
     if types[1].rank > types[0].rank:
         return None
     k, v, grouped = _heads(transposed_back(found.transposed, node, rewriter), found.v, rewriter)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("onnx")
@@ -10,15 +12,16 @@ from tests.frontends.onnx.exclusions import EXCLUDED
 from tests.frontends.onnx.suite import Outcome, outcomes
 
 # Served by PyTorch; whatever else needs it would be a loss.
-MOST_WITH_PYTORCH = 17
+MOST_WITH_PYTORCH = 14
 
 
 def _failures(found: list[Outcome]) -> list[str]:
     return [f"{o.name}: {o.problem}" for o in found if o.ran == "failed"]
 
 
-@pytest.mark.parametrize("kind", ["simple", "pytorch-converted", "pytorch-operator"])
-def test_models(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["simple", "pytorch-converted", "pytorch-operator", "real"])
+def test_models(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNX_HOME", str(tmp_path))  # where the suite puts copies of its models
     found = list(outcomes((kind,)))
     assert not _failures(found)
     assert all(o.ran in ("native", "excluded") for o in found)

@@ -9,6 +9,7 @@ from onnx import TensorProto
 
 from npusim.frontends.onnx.builder import Tensor
 from npusim.frontends.onnx.kinds import CARRIERS
+from npusim.frontends.onnx.pointwise import softmax
 from npusim.frontends.onnx.registry import Call, translation
 
 
@@ -149,7 +150,8 @@ def _attention(
         k, v = (_repeated(t, repeats) for t in (k, v))
     bias = _bias(call, q, mask, lengths, (rows, columns, past))
     cap, mode = call.float("softcap"), call.int("qk_matmul_output_mode")
-    if cap == 0.0 and call.outputs < 4 and "softmax_precision" not in call.attrs:
+    plain = q.dtype != "float64"
+    if plain and cap == 0.0 and call.outputs < 4 and "softmax_precision" not in call.attrs:
         y = q.op("scaled_dot_product_attention.default", k, v, bias, 0.0, False, scale=scale)
         return [_joined(y) if flat else y, *present]
     root = math.sqrt(scale)
@@ -162,7 +164,7 @@ def _attention(
     wide = masked
     if "softmax_precision" in call.attrs:
         wide = masked.to(CARRIERS[call.int("softmax_precision")])
-    weights = wide.op("softmax.int", -1)
+    weights = softmax(wide, -1)
     if bias is not None:  # a query that may see nothing gets zeros
         blind = bias.op("amax.default", [-1], True).equals(float("-inf"))
         weights = graph.op("where.ScalarSelf", blind, 0.0, weights)

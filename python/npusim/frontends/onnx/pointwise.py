@@ -259,8 +259,19 @@ def _softmax(call: Call, x: Tensor) -> Tensor:
         axis = 1
     if call.op == "Hardmax":
         return _hardmax(x, axis).view(shape)
-    name = "softmax.int" if call.op == "Softmax" else "log_softmax.int"
-    return x.op(name, axis).view(shape)
+    if call.op == "Softmax":
+        return softmax(x, axis).view(shape)
+    if x.dtype == "float64":
+        return (x - x.op("logsumexp.default", [axis], True)).view(shape)
+    return x.op("log_softmax.int", axis).view(shape)
+
+
+def softmax(x: Tensor, axis: int) -> Tensor:
+    """Returns the softmax along an axis; float64, which the kernel does not take, written out."""
+    if x.dtype != "float64":
+        return x.op("softmax.int", axis)
+    powers = (x - x.op("amax.default", [axis], True)).op("exp.default")
+    return powers / powers.op("sum.dim_IntList", [axis], True)
 
 
 def _hardmax(x: Tensor, axis: int) -> Tensor:
@@ -295,6 +306,8 @@ def _bit_cast(call: Call, x: Tensor) -> Tensor:
     from npusim.frontends.onnx.kinds import CARRIERS, numpy_dtype
 
     to = call.int("to")
+    if x.kind == TensorProto.BOOL and to in (TensorProto.UINT8, TensorProto.INT8):
+        return x.to(CARRIERS[to], to)
     if is_integer(x.kind) and is_integer(to):
         bits, signed = INTEGERS[to]
         if x.dtype == CARRIERS[to] and bits == 64:
