@@ -365,3 +365,22 @@ def test_histograms_are_counted(bounds: tuple[float, float]) -> None:
     for part in (values, values[:1], values[:0], values.view(-1, values.numel())):
         graph = extract(Compute(lambda x: torch.histc(x, 6, *bounds)), part)
         assert "aten.histc.default" not in ops(graph)
+
+
+def test_writing_where_a_mask_is_true_keeps_the_shape() -> None:
+    def function(t: Tensor) -> tuple[Tensor, ...]:
+        some, all_ = t.clone(), t.clone()
+        some[torch.where(t.sum(-1) > 0)] = 0.5
+        all_[(t > 0).nonzero(as_tuple=True)] = 1.0
+        return some, all_
+
+    graph = extract(Compute(function), x(2, 3, 4))
+    assert "aten.nonzero.default" not in ops(graph)
+    assert npusim.check(graph).coverage == 1.0
+    with pytest.raises(ExportError, match=r"aten\.nonzero"):  # another order is another matter
+        extract(Compute(_turned), x(3, 3))
+
+
+def _turned(t: Tensor) -> Tensor:
+    rows, columns = torch.where(t > 0)
+    return t.index_put((columns, rows), torch.tensor(0.5))

@@ -170,6 +170,46 @@ def _is_for_a_check(node: torch.fx.Node) -> bool:
     return number or node.target in ASSERTIONS
 
 
+def write_through_masks(graph: torch.fx.Graph) -> None:
+    """Has `x[torch.where(mask)] = y` write through the mask, as `x[mask] = y` does.
+
+    The positions of a mask's ones have a shape that depends on data; the mask does not.
+    """
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.target is aten.index_put.default:
+            mask = _mask_of(node.args[1])
+            if mask is not None:
+                node.update_arg(1, [mask])
+    links = (aten.squeeze.dims, aten.slice.Tensor, aten.nonzero.default)
+    for node in reversed(list(graph.nodes)):
+        if node.target in links and not node.users:
+            graph.erase_node(node)
+
+
+def _mask_of(indices: Any) -> torch.fx.Node | None:
+    """Returns the mask of whose ones the indices are the positions, one index a dimension."""
+    found = [_column(index) for index in indices]
+    positions = {source for source, _ in found}
+    (source,) = positions if len(positions) == 1 else (None,)
+    if source is None or source.target is not aten.nonzero.default:
+        return None
+    mask = source.args[0]
+    rank = mask.meta["val"].dim()
+    in_order = [at for _, at in found] == list(range(rank))
+    return mask if in_order and mask.meta["val"].dtype == torch.bool else None
+
+
+def _column(index: Any) -> tuple[Any, int]:
+    """Returns the matrix of which a vector is a column, and which one; (None, 0) of no other."""
+    if getattr(index, "target", None) is not aten.squeeze.dims or index.args[1] != [1]:
+        return None, 0
+    part = index.args[0]
+    if part.target is not aten.slice.Tensor or part.args[1] != 1:
+        return None, 0
+    source, _, start, end = part.args
+    return (source, start) if end == start + 1 else (None, 0)
+
+
 def is_copy(node: torch.fx.Node) -> bool:
     """Tells whether a call's result is its first operand, as far as values go."""
     if node.target is aten.dropout.default:

@@ -117,6 +117,7 @@ def _export(
             policy.keep_instance_norm(program.graph)
             program = program.run_decompositions(policy.decompositions())
             policy.drop_assertions(program.graph)
+            policy.write_through_masks(program.graph)
             write_as_pairs(program.graph)
             return program
         except ExportError:
