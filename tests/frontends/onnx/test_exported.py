@@ -1,0 +1,58 @@
+"""Models that PyTorch exported as ONNX files: imported, they agree with ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import npusim
+from npusim.frontends.onnx import from_onnx
+
+ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+
+class Recurrent(nn.Module):
+    """An LSTM of two directions, and a linear over its last step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(6, 5, bidirectional=True, batch_first=True)
+        self.head = nn.Linear(10, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.SiLU()),
+        *(nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, stride=2, groups=4), nn.GELU()),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)),
+    )
+
+
+def transformer() -> nn.Module:
+    return nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [(convolutional, (2, 3, 16, 16)), (transformer, (2, 7, 16)), (Recurrent, (2, 4, 6))],
+    ids=["convolutional", "transformer", "recurrent"],
+)
+def test_agrees_with_onnx_runtime(make, shape, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x, path = make().eval(), torch.randn(shape), tmp_path / "model.onnx"
+    torch.onnx.export(model, (x,), path, dynamo=True, external_data=True, verbose=False)
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    imported = from_onnx(path)
+    run = npusim.load(npusim.compile(imported.graph), imported.weights or None)
+    np.testing.assert_allclose(run(x.numpy())[0], expected, rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        np.testing.assert_allclose(expected, model(x).numpy(), rtol=1e-4, atol=1e-5)
