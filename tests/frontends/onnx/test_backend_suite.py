@@ -12,7 +12,7 @@ from tests.frontends.onnx.exclusions import EXCLUDED
 from tests.frontends.onnx.suite import Outcome, outcomes
 
 # Served by PyTorch; whatever else needs it would be a loss.
-MOST_WITH_PYTORCH = 14
+MOST_WITH_PYTORCH = 12
 
 
 def _failures(found: list[Outcome]) -> list[str]:
