@@ -24,7 +24,8 @@ ALLOWED: dict[str, set[str]] = {
     # An op's lowering emits commands, and lowering asks the op: the two know each other.
     "ops": {"errors", "ir", "program"},
     "program": {"errors", "files", "ir", "ops", "targets", "version"},
-    "frontends": {"", "errors", "files", "ir", "ops"},  # the package itself: for its path, to skip in traces
+    # The package itself: for its path, to skip in traces.
+    "frontends": {"", "errors", "files", "ir", "ops"},
     "passes": {"errors", "ir", "ops", "program.view", "targets"},
     "runtime": {"_runtime", "errors", "ir", "program"},
     "language_model": {"_runtime", "errors", "runtime"},
