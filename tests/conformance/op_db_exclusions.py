@@ -12,7 +12,7 @@ _UNSPECIFIED = "what it returns is unspecified"
 _RARE = "no backend has it; falls back"
 _SPARSE = "takes or gives sparse tensors"
 _NO_TENSOR = "gives no tensor"
-_GPU = "for GPUs only"
+_GPU = "compiled for GPUs at run time; PyTorch has no implementation on the CPU"
 
 
 def _all(reason: str, names: str) -> dict[str, str]:
@@ -87,6 +87,11 @@ EXCLUDED: dict[str, str] = {
         "nonzero_static grid_sampler_3d hash_tensor _segment_reduce.lengths "
         "_segment_reduce.offsets",
     ),
+    **_all(
+        _GPU,
+        "jiterator_unary jiterator_binary jiterator_4inputs_with_extra_args "
+        "jiterator_binary_return_by_ref jiterator_2inputs_2outputs bmm.triton_optimized",
+    ),
     **_all(_SPARSE, "sparse.sampled_addmm sparse.mm.reduce to_sparse"),
     "nn.functional.linear_cross_entropy.chunked": "an operator outside ATen without a kernel",
     "nn.functional.linear_cross_entropy.chunked_none": "an operator outside ATen without a kernel",
@@ -95,6 +100,9 @@ EXCLUDED: dict[str, str] = {
 # Refusals of single samples: what the message has to contain.
 REFUSED: dict[str, tuple[str, ...]] = {
     "nn.functional.embedding": ("changed in place",),  # max_norm rescales the table
+    "nn.functional.grid_sample": ("grid_sampler_3d",),
+    "repeat_interleave": ("depends on the values",),
+    "linalg.norm.subgradients_at_zero": ("_linalg_svd",),
     "narrow": ("does not say which shapes",),  # starts where a tensor says
     "linalg.matrix_power": ("linalg_inv_ex",),  # negative powers
     "index_put": ("boolean mask as index",),  # a value for each place that the mask chooses

@@ -83,6 +83,11 @@ def _lower_attention(node: Node, low: Lowering) -> None:
     q, k, v, mask = (*low.inputs(node), None)[:4]
     assert q is not None and k is not None and v is not None
     y = low.result(node.output)
+    batch, heads = _four(y).shape[:2]
+    q, k, v = _four(q), _four(k), _four(v)
+    groups = max(k.shape[1], v.shape[1])
+    q = q.expand((batch, heads, *q.shape[2:]))
+    k, v = (x.expand((batch, groups, *x.shape[2:])) for x in (k, v))
     causal = bool(node.attrs.get("is_causal", False))
     emit_attention(low, q, k, v, y, mask=mask, causal=causal, scale=node.attrs.get("scale"))
 
@@ -171,10 +176,9 @@ def _supported(node: Node, graph: Graph) -> str | None:
         return "attention dropout; call model.eval() before extraction"
     if (why := _unsupported_dtype(q)) is not None:
         return why
-    if q.rank > 4 or q.rank < 2:
-        return f"attention over {q.rank} dimensions; supported are 2 to 4"
-    if k.shape[:-2] != v.shape[:-2] or (q.rank == 4 and k.shape[0] != q.shape[0]):
-        return "attention that broadcasts its batch"
+    ranks = {q.rank, k.rank, v.rank}
+    if max(ranks) > 4 or min(ranks) < 2:
+        return f"attention over {max(ranks)} dimensions; supported are 2 to 4"
     return None
 
 
@@ -206,6 +210,8 @@ register(
                 "grouped",
             ),
             Case(((3, 5, 8), (3, 5, 8), (3, 5, 8), None), {"scale": 0.5}, "three_dimensions"),
+            Case(((4, 3, 8), (2, 4, 6, 8), (2, 4, 6, 8), None), id="shared_queries"),
+            Case(((2, 4, 3, 8), (1, 1, 6, 8), (2, 1, 6, 8), None), id="shared_keys"),
         ),
     )
 )

@@ -91,7 +91,8 @@ def _along(low: Lowering, x: View, dim: int, index: View) -> Walk:
 
 
 def _select_walk(low: Lowering, x: View, dim: int, index: View) -> Walk:
-    """index_select: a vector of positions along one dimension."""
+    """index_select: a vector of positions along one dimension; a scalar counts as a vector."""
+    x = x if x.rank else x.unsqueeze(0)
     (index,) = _index_dtype(low, [index])
     flat = index if index.rank == 1 else index.unsqueeze(0)
     shape = (*x.shape[:dim], flat.shape[0], *x.shape[dim + 1 :])
@@ -378,7 +379,8 @@ _op("scatter.reduce", _scatter(0), Case(_X, {"dim": 0, "reduce": "multiply"}))
 _op("scatter.value_reduce", _scatter(0), Case(_X[:2], {"dim": 0, "reduce": "add", "value": 2}))
 _op("index_reduce.default", _index_reduce,
     *(Case(((4, 5), _ids((3,), 4), (3, 5)), {"dim": 0, "reduce": r, "include_self": False}, r)
-      for r in ("prod", "mean", "amax", "amin")))  # fmt: skip
+      for r in ("prod", "mean", "amax", "amin")),
+    Case(((), _ids((1,), 1), ()), {"dim": 0, "reduce": "mean"}, "scalar"))  # fmt: skip
 _op("index_put.default", _index_put,
     Case(((4, 5), _ids((3,), 4), None, (3, 5)), {"indices": 2, "accumulate": True}),
     Case(((4, 5), None, ((1,), ("int", 0, 5)), (4, 1)), {"indices": 2}),
