@@ -252,11 +252,6 @@ WHOLE: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
         "aten.batch_norm.default",
     ),
     "batch norm": (nn.BatchNorm2d(4), (2, 4, 5, 5), "aten.batch_norm.default"),
-    "untracked batch norm": (
-        nn.BatchNorm1d(4, track_running_stats=False),
-        (2, 4, 5),
-        "aten.batch_norm.default",
-    ),
     "softmax": (nn.Softmax(-1), (2, 4), "aten.softmax.int"),
     "log softmax": (nn.LogSoftmax(-1), (2, 4), "aten.log_softmax.int"),
     "gelu": (nn.GELU("tanh"), (2, 4), "aten.gelu.default"),
