@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from npusim.ir.graph import Node
-from npusim.ir.types import dtype_size
+from npusim.ir.types import dtype_size, is_float
 from npusim.ops.opdef import Case, OpDef, register
 from npusim.program.lowering import Lowering, element_bits
 from npusim.program.view import View
@@ -48,6 +48,8 @@ def _tabulated(node: Node, low: Lowering, array: np.ndarray) -> None:
 def _arange(node: Node, low: Lowering) -> None:
     start, step = node.attrs.get("start", 0), node.attrs.get("step", 1)
     assert isinstance(start, (int, float)) and isinstance(step, (int, float))
+    if not is_float(node.type.dtype):  # PyTorch cuts both off before it counts
+        start, step = int(start), int(step)
     _tabulated(node, low, start + step * np.arange(node.type.shape[0]))
 
 
@@ -134,7 +136,8 @@ for _kind in ("tril", "triu"):
             dtypes=("int64", "int32"),
         )
     )
-_op("arange.start_step", _arange, Case((), {"start": 1, "end": 9, "step": 2}))
+_op("arange.start_step", _arange, Case((), {"start": 1, "end": 9, "step": 2}),
+    Case((), {"start": 2.1, "end": -2.9, "step": -1.0}, "fractions"))  # fmt: skip
 _op("arange.start", _arange, Case((), {"start": 2, "end": 7}))
 _op("arange.default", _arange, Case((), {"end": 7}))
 _op("linspace.default", _linspace, Case((), {"start": -1, "end": 2, "steps": 7}))
