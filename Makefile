@@ -61,8 +61,8 @@ $(VENV)/dev: $(VENV)/torch
 RELEASE := build/release
 $(VENV)/npusim: $(VENV)/torch $(SOURCES)
 	@echo "Building npusim ..."
-	$(PIP_INSTALL) --no-build-isolation -c $(PINS) -C build-dir=$(RELEASE) \
-	  $(addprefix -C cmake.define.,$(STRICT)) '.[torch,cli,demo]'
+	$(PIP_INSTALL) --no-build-isolation -c $(PINS) --config-settings=build-dir=$(RELEASE) \
+	  $(addprefix --config-settings=cmake.define.,$(STRICT)) '.[torch,cli,demo]'
 	touch $@
 
 # --- the main job ----------------------------------------------------------------------------
