@@ -54,6 +54,13 @@ class Unrepeatable(nn.Module):
         return self.linear(x) + self.calls
 
 
+def soft():
+    """Exponentials are rounded, by everybody in another way."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Softmax(-1), nn.Linear(16, 4)).eval()
+    return model, (torch.randn(2, 8),)
+
+
 def mlp():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()

@@ -117,7 +117,7 @@ def test_fallback_runs_what_the_target_lacks_in_pytorch(cli: Cli) -> None:
 
 def test_reduce_writes_what_reproduce_runs(cli: Cli, tmp_path: Path) -> None:
     folder = tmp_path / "repro"
-    outcome = cli("reduce", f"{FACTORIES}:wide_mlp", "-o", folder, "--tolerance", "1e-12", "--json")
+    outcome = cli("reduce", f"{FACTORIES}:soft", "-o", folder, "--tolerance", "1e-12", "--json")
     assert outcome.code == 0, outcome.err
     assert outcome.json["failure"]["kind"] == "differs"
     assert outcome.json["nodes"] < outcome.json["of"]

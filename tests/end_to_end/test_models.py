@@ -69,19 +69,30 @@ def test_model_at_full_size(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", list(HALVES))
 @pytest.mark.parametrize("name", ["resnet50", "mobilenet_v2", "convnext_tiny", "bert_base"])
 def test_half_storage(name: str, dtype: str, tmp_path: Path) -> None:
-    """Halves are stored, float32 accumulates: no worse than PyTorch's own halves by much."""
+    """Halves are stored, float32 accumulates: no worse than PyTorch's own halves by much.
+
+    Means over several inputs, because small networks of random weights enlarge what is rounded:
+    for a single input either side may be several times nearer.
+    """
     kind, bound = HALVES[dtype]
-    model, inputs = build(name, small=True)
+    model, _ = build(name, small=True)
+    batches = [
+        MODELS[name].small_inputs(1, torch.Generator().manual_seed(seed)) for seed in range(12)
+    ]
     with torch.no_grad():
-        exact = tensors(model(*inputs))
+        exact = [tensors(model(*batch))[0] for batch in batches]
         model = model.to(kind)
-        inputs = tuple(x.to(kind) if x.is_floating_point() else x for x in inputs)
-        halves = tensors(model(*inputs))
-    for got, want, theirs in zip(
-        native(model, inputs, tmp_path)(*inputs), exact, halves, strict=True
-    ):
-        assert got.dtype == kind
-        assert relative_error(got, want) <= max(bound, 1.5 * relative_error(theirs, want))
+        batches = [
+            tuple(x.to(kind) if x.is_floating_point() else x for x in batch) for batch in batches
+        ]
+        halves = [tensors(model(*batch))[0] for batch in batches]
+    session = native(model, batches[0], tmp_path)
+    ours = [session(*batch)[0] for batch in batches]
+    assert all(got.dtype == kind for got in ours)
+    errors, theirs = (
+        sum(map(relative_error, found, exact)) / len(exact) for found in (ours, halves)
+    )
+    assert errors <= max(bound, 1.25 * theirs)
 
 
 def test_one_session_many_calls(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_attention_reads_what_the_cache_holds(
 ) -> None:
     params = fields(
         "attention", batch=1, heads=4, kv_heads=2, q_len=2, kv_len=100, head_dim=16, v_dim=16,
+        q_strides=(128, 16, 64), k_strides=(3200, 1600, 16), v_strides=(3200, 1600, 16),
         causal=1, has_position=1, window=window, dtype=2,
     )  # fmt: skip
     cost = kernel_cost("attention", params, position)

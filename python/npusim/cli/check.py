@@ -76,8 +76,9 @@ def _listed(found: SupportReport, everything: bool) -> list[str]:
     if not nodes:
         return []
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    longest = max(len(node.op) for node in nodes)
     for name in ("status", "operator", "reason", "from"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", min_width=longest if name == "operator" else None)
     for name in ("estimate", "crosses"):
         table.add_column(name, justify="right", no_wrap=True)
     for cells in map(_cells, nodes):
@@ -92,5 +93,5 @@ def _cells(node: NodeSupport) -> Iterable[str]:
     where = f"{node.constraint}: {node.reason}" if node.constraint else ""
     method = f"{node.method}: " if node.method else ""
     crosses = amount(node.crossing_bytes) if node.crossing_bytes else ""
-    texts = (node.status, f"{node.op}({node.types})", where, f"{method}{node.place}")
+    texts = (node.status, f"{node.op}\n({node.types})", where, f"{method}{node.place}")
     return (*map(printable, texts), duration(node.seconds), crosses)

@@ -97,9 +97,13 @@ def _attention(p: Params, position: int | None) -> Cost:
     ]
     pairs = sum(max(0, end - start) for start, end in zip(starts, ends, strict=True))
     seen = max(0, max(ends, default=0) - min(starts, default=0))
-    heads, rows = p["batch"] * p["heads"], p["batch"] * p["kv_heads"] * seen
-    operands = [heads * queries * p["head_dim"] * size, rows * p["head_dim"] * size]
-    operands.append(rows * p["v_dim"] * size)
+    heads, cache = p["batch"] * p["heads"], (p["batch"], p["kv_heads"], seen)
+    asked = distinct((p["batch"], p["heads"], queries), p["q_strides"])
+    operands = [
+        asked * p["head_dim"] * size,
+        distinct(cache, p["k_strides"]) * p["head_dim"] * size,
+        distinct(cache, p["v_strides"]) * p["v_dim"] * size,
+    ]
     if p["has_mask"]:
         shape = (p["batch"], p["heads"], queries, keys)
         operands.append(distinct(shape, p["mask_strides"]) * size_of(p, "mask"))
