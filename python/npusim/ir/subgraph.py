@@ -2,34 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from npusim.ir.graph import Graph, Output, Value
 
 
-def subgraph(graph: Graph, nodes: Collection[str], outputs: Iterable[str], name: str = "") -> Graph:
-    """Returns the graph of some nodes of another, in their order.
-
-    Whatever the nodes read that is neither made by them nor a weight or constant becomes an input,
-    in the order of its first use; so does a state, by its value before the call.
+def subgraph(
+    graph: Graph,
+    nodes: Collection[str],
+    outputs: Collection[str],
+    *,
+    states: Collection[str] = (),
+    name: str = "",
+) -> Graph:
+    """Returns the graph of some nodes of another, in their order; its inputs are `live_inputs`.
 
     Args:
         nodes: names of nodes.
-        outputs: values that the nodes make, and that the part returns.
+        outputs: values that the part returns: made by its nodes, or weights and constants.
+        states: those that the part keeps and updates itself; the others are inputs, by their value
+            before the call.
         name: of the part; by default the graph's.
     """
     chosen = tuple(node for node in graph.nodes if node.name in nodes)
-    made = {value.name for node in chosen for value in node.outputs}
-    read = dict.fromkeys(i for node in chosen for i in node.inputs if i is not None)
-    stored = {w.name for w in graph.weights} | {c.name for c in graph.constants}
+    used = {i for node in chosen for i in node.inputs} | set(outputs)
     return Graph(
         name or graph.name,
-        tuple(Value(i, graph.types[i]) for i in read if i not in made and i not in stored),
+        tuple(Value(i, graph.types[i]) for i in live_inputs(graph, nodes, states)),
         tuple(Output(value, value) for value in outputs),
-        tuple(w for w in graph.weights if w.name in read),
-        tuple(c for c in graph.constants if c.name in read),
+        tuple(w for w in graph.weights if w.name in used),
+        tuple(c for c in graph.constants if c.name in used),
         chosen,
+        tuple(s for s in graph.states if s.name in states),
+        tuple(u for u in graph.updates if u.name in states),
     )
+
+
+def live_inputs(graph: Graph, nodes: Collection[str], states: Collection[str] = ()) -> list[str]:
+    """Returns the values that some nodes read, and neither make nor find stored as a weight, a
+    constant or one of `states`, in the order of use."""
+    chosen = [node for node in graph.nodes if node.name in nodes]
+    made = {value.name for node in chosen for value in node.outputs}
+    stored = {w.name for w in graph.weights} | {c.name for c in graph.constants} | set(states)
+    read = dict.fromkeys(i for node in chosen for i in node.inputs if i is not None)
+    return [i for i in read if i not in made and i not in stored]
 
 
 def live_outputs(graph: Graph, nodes: Collection[str]) -> list[str]:

@@ -7,11 +7,12 @@ makes its next value.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from npusim.errors import GraphError, TargetConstraintError
-from npusim.ir.graph import Graph, Output, Value
+from npusim.ir.graph import Graph
+from npusim.ir.subgraph import live_inputs, subgraph
 from npusim.ir.types import HOST_DTYPES
 from npusim.ir.verify import verify_graph
 from npusim.partition.grouping import Cut, with_fixed
@@ -33,13 +34,16 @@ def build_partitions(graph: Graph, at: Cut) -> tuple[Partition, ...]:
     """Returns the partitions of a cut graph, none of them compiled."""
     groups = _groups(graph, at)
     local = _local_states(graph, groups)
-    reads = [_reads(graph, group, local.get(i, ())) for i, group in enumerate(groups)]
+    reads = [live_inputs(graph, group.nodes, local.get(i, ())) for i, group in enumerate(groups)]
     seen = {o.value for o in graph.outputs}
     seen.update(u.value for u in graph.updates if u.name not in _flat(local))
     partitions = []
     for index, group in enumerate(groups):
         wanted = set(seen).union(*(r for i, r in enumerate(reads) if i != index))
-        part = _subgraph(graph, group, index, reads[index], wanted, local.get(index, ()))
+        given = (v.name for n in graph.nodes if n.name in group.own for v in n.outputs)
+        outputs = dict.fromkeys((*(v for v in given if v in wanted), *group.extra))
+        name, states = f"{graph.name}.{index}", local.get(index, ())
+        part = subgraph(graph, group.nodes, outputs, states=states, name=name)
         executor = NATIVE if group.native else PYTORCH
         partitions.append(Partition(index, executor, group.at_load, verify_graph(part)))
     return tuple(partitions)
@@ -150,40 +154,6 @@ def _local_states(graph: Graph, groups: list[_Group]) -> dict[int, tuple[str, ..
 
 def _flat(local: Mapping[int, tuple[str, ...]]) -> set[str]:
     return {name for names in local.values() for name in names}
-
-
-def _reads(graph: Graph, group: _Group, local: Collection[str]) -> list[str]:
-    """Returns the values that a group reads, neither makes nor stores, in the order of use."""
-    nodes = [node for node in graph.nodes if node.name in group.nodes]
-    made = {v.name for node in nodes for v in node.outputs}
-    stored = {w.name for w in graph.weights} | {c.name for c in graph.constants} | set(local)
-    operands = (i for node in nodes for i in node.inputs if i is not None)
-    return [i for i in dict.fromkeys(operands) if i not in made and i not in stored]
-
-
-def _subgraph(
-    graph: Graph,
-    group: _Group,
-    index: int,
-    reads: list[str],
-    wanted: set[str],
-    local: Collection[str],
-) -> Graph:
-    nodes = tuple(node for node in graph.nodes if node.name in group.nodes)
-    used = {i for node in nodes for i in node.inputs} | set(group.extra)
-    updates = tuple(u for u in graph.updates if u.name in local)
-    given = [v.name for node in nodes if node.name in group.own for v in node.outputs]
-    outputs = dict.fromkeys((*(v for v in given if v in wanted), *group.extra))
-    return Graph(
-        f"{graph.name}.{index}",
-        tuple(Value(name, graph.types[name]) for name in reads),
-        tuple(Output(name, name) for name in outputs),
-        tuple(w for w in graph.weights if w.name in used),
-        tuple(c for c in graph.constants if c.name in used),
-        nodes,
-        tuple(s for s in graph.states if s.name in local),
-        updates,
-    )
 
 
 def _sides_of_states(graph: Graph, partitions: tuple[Partition, ...]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from npusim.ir.graph import Graph
 from npusim.ops.reference import run_graph
 from npusim.program.program import CompiledProgram
 from npusim.verify.bisect import first_divergence
-from npusim.verify.comparison import Comparison, compare
+from npusim.verify.comparison import compare_all
 from npusim.verify.native_run import NativeRun
 from npusim.verify.report import Report
 
@@ -102,12 +102,7 @@ def verify_program(
     args, kwargs = example_arguments(test_inputs, test_kwargs)
     inputs = tensor_leaves(args, kwargs)
     weights = all_weights(graph, state_dict or {}, original_model)
-    if original_model is not None:
-        expected = run_model(original_model, args, kwargs, weights)
-    elif graph is not None:
-        expected = run_graph(graph, inputs, weights)
-    else:
-        raise Error("The program carries no graph to compare with.", hint="Pass original_model.")
+    expected = run_reference(original_model, graph, args, kwargs, weights)
     native = NativeRun(compiled, device, inputs, weights)
     names = [spec.name for spec in compiled.output_specs]
     outputs = compare_all(names, native.run(), expected, tolerance)
@@ -117,6 +112,25 @@ def verify_program(
     )
     report = Report(f"program {_title(compiled)} on {device.name}", outputs, *found)
     return report.ok, report
+
+
+def run_reference(
+    model: nn.Module | None,
+    graph: Graph | None,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+) -> list[Tensor]:
+    """Returns what PyTorch computes: the model's results, or where there is none the graph's.
+
+    Raises:
+        Error: there is neither, or inputs or weights do not fit.
+    """
+    if model is not None:
+        return run_model(model, args, kwargs, weights)
+    if graph is None:
+        raise Error("The program carries no graph to compare with.", hint="Pass original_model.")
+    return run_graph(graph, tensor_leaves(args, kwargs), weights)
 
 
 def run_model(
@@ -170,19 +184,6 @@ def all_weights(
         if not weight.persistent:
             weights.update((key, own[key]) for key in keys if key in own and key not in weights)
     return weights
-
-
-def compare_all(
-    names: Sequence[str],
-    actual: Sequence[Tensor],
-    expected: Sequence[Tensor],
-    tolerance: float | None,
-) -> tuple[Comparison, ...]:
-    """Compares outputs in order; ShapeError when there are not as many as expected."""
-    if not len(names) == len(actual) == len(expected):
-        raise ShapeError(f"There are {len(actual)} outputs, but PyTorch gives {len(expected)}.")
-    triples = zip(names, actual, expected, strict=True)
-    return tuple(compare(name, a, e, tolerance) for name, a, e in triples)
 
 
 def _program(program: CompiledProgram | Graph | str | Path, target: str) -> CompiledProgram:

@@ -8,12 +8,11 @@ has compared; each command then computes from the reference's inputs, and what i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from torch import Tensor
 
-from npusim.ir.graph import Graph, Node, Value
+from npusim.ir.graph import Graph, Value
 from npusim.ops.reference import GraphRun
 from npusim.program.program import Access, CompiledProgram
 from npusim.verify.comparison import Comparison, compare
@@ -39,8 +38,12 @@ def first_divergence(native: NativeRun, graph: Graph, tolerance: float | None) -
     forced = _Walk(native, graph, tolerance, until=found.command)
     native.observe(forced.after)
     own = forced.errors.get(found.value.name)
+    inputs = tuple(
+        InputStatistics.of(name, tensor, free.errors[name].max_rel if name in free.errors else None)
+        for name, tensor in forced.operands.items()
+    )
     largest = forced.worst and replace(forced.worst, own=forced.worst.value)
-    return replace(found, own=own), largest
+    return replace(found, own=own, inputs=inputs), largest
 
 
 class _Walk:
@@ -59,6 +62,7 @@ class _Walk:
         self.reference = GraphRun(graph, native.inputs, native.state_dict)
         self.steps = iter(self.reference)
         self.errors: dict[str, Comparison] = {}  # by value
+        self.operands: dict[str, Tensor] = {}  # what the command `until` was given
         self.first: Divergence | None = None
         self.worst: Divergence | None = None
 
@@ -68,21 +72,20 @@ class _Walk:
         if over or command not in self.taps:
             return
         name, values = self.taps[command]
-        for node, expected in self._advance(name):
-            for buffer, value in values:
-                if value.name in expected:
-                    self._compare(command, node, buffer, value, expected[value.name])
+        expected = self._advance(name, keep=command == self.until)
+        for buffer, value in values:
+            if value.name in expected:
+                self._compare(command, buffer, value, expected[value.name])
 
-    def _advance(self, name: str) -> Iterator[tuple[Node, dict[str, Tensor]]]:
-        """Takes the reference up to a node and yields it with its results by name."""
+    def _advance(self, name: str, *, keep: bool) -> dict[str, Tensor]:
+        """Takes the reference up to a node and returns its results by name."""
         for node, results in self.steps:
             if node.name == name:
-                yield node, dict(zip((v.name for v in node.outputs), results, strict=True))
-                return
+                self.operands = self.reference.operands(node) if keep else {}
+                return dict(zip((v.name for v in node.outputs), results, strict=True))
+        return {}
 
-    def _compare(
-        self, command: int, node: Node, buffer: int, value: Value, expected: Tensor
-    ) -> None:
+    def _compare(self, command: int, buffer: int, value: Value, expected: Tensor) -> None:
         actual = self.native.read(buffer, value.type)
         if actual is None:
             return
@@ -92,22 +95,16 @@ class _Walk:
             self.native.write(buffer, value.type, expected)
         worse = self.worst is None or error.max_rel > self.worst.value.max_rel
         if worse or not error.ok:
-            found = self._divergence(command, node, error)
+            found = self._divergence(command, error)
             self.worst = found if worse else self.worst
             self.first = self.first or (None if error.ok else found)
 
-    def _divergence(self, index: int, node: Node, error: Comparison) -> Divergence:
+    def _divergence(self, index: int, error: Comparison) -> Divergence:
         program = self.native.program
         command = program.methods[0].commands[index]
         info = program.nodes[command.node]
         kernel = program.kernels[command.kernel].name
-        inputs = tuple(
-            InputStatistics.of(
-                name, tensor, self.errors[name].max_rel if name in self.errors else None
-            )
-            for name, tensor in self.reference.operands(node).items()
-        )
-        return Divergence(index, kernel, info.name, info.op, info.source, error, inputs=inputs)
+        return Divergence(index, kernel, info.name, info.op, info.source, error)
 
 
 def value_taps(

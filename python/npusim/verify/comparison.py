@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -75,6 +76,19 @@ def compare(
         allowed = tolerance
     measures = _measure(actual.detach().cpu(), expected.detach().cpu())
     return Comparison(name, type.dtype, type.shape, *measures, allowed)
+
+
+def compare_all(
+    names: Sequence[str],
+    actual: Sequence[Tensor],
+    expected: Sequence[Tensor],
+    tolerance: float | None,
+) -> tuple[Comparison, ...]:
+    """Compares outputs in order; ShapeError when there are not as many as expected."""
+    if not len(names) == len(actual) == len(expected):
+        raise ShapeError(f"There are {len(actual)} outputs, but PyTorch gives {len(expected)}.")
+    triples = zip(names, actual, expected, strict=True)
+    return tuple(compare(name, a, e, tolerance) for name, a, e in triples)
 
 
 def _measure(actual: Tensor, expected: Tensor) -> tuple[float, float, float, float]:

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from npusim.ops.reference import GraphRun, run_graph, zeros
+from npusim.ops.reference import GraphRun, zeros
 from npusim.partition.executor import DAGExecutor
 from npusim.partition.plan import Partition, PartitionPlan
 from npusim.verify.agreement import (
     all_weights,
-    compare_all,
     example_arguments,
-    run_model,
+    run_reference,
     tensor_leaves,
 )
 from npusim.verify.bisect import first_divergence
+from npusim.verify.comparison import compare_all
 from npusim.verify.native_run import NativeRun
 from npusim.verify.report import Divergence, Report
 
@@ -58,10 +58,7 @@ def verify_plan(
     args, kwargs = example_arguments(test_inputs, test_kwargs)
     inputs = tensor_leaves(args, kwargs)
     weights = all_weights(plan.graph, state_dict or {}, original_model)
-    if original_model is not None:
-        expected = run_model(original_model, args, kwargs, weights)
-    else:
-        expected = run_graph(plan.graph, inputs, weights)
+    expected = run_reference(original_model, plan.graph, args, kwargs, weights)
     executor = DAGExecutor(plan, device, summary=False).load_weights(weights)
     results = executor.execute(inputs)
     actual = [torch.as_tensor(results[o.name]).cpu() for o in plan.graph.outputs]
@@ -98,14 +95,12 @@ class _Search:
         worst: tuple[Divergence | None, Divergence | None] = (None, None)
         for partition in self.plan.partitions:
             self._advance(partition)
-            if not partition.is_native:
-                continue
             first, largest = self._inside(partition)
-            if first is None:
-                continue
-            if not first.value.ok:
+            if first is not None and not first.value.ok:
                 return first, largest
-            if worst[0] is None or first.value.max_rel > worst[0].value.max_rel:
+            if first is not None and (
+                worst[0] is None or first.value.max_rel > worst[0].value.max_rel
+            ):
                 worst = first, largest
             self._forget(partition.index)
         return worst

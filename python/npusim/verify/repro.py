@@ -18,7 +18,7 @@ from npusim.files import write_atomic
 from npusim.ir.graph import Graph
 from npusim.ir.types import TensorType
 from npusim.ops.reference import run_graph
-from npusim.verify.comparison import compare
+from npusim.verify.comparison import compare_all
 from npusim.verify.native_run import NativeRun
 from npusim.verify.synthetic import TensorData
 from npusim.version import __version__
@@ -80,10 +80,7 @@ class Repro:
         except Error as error:
             return Failure(f"run {type(error).__name__}", str(error))
         names = [output.name for output in self.graph.outputs]
-        compared = [
-            compare(name, a, e, self.tolerance)
-            for name, a, e in zip(names, actual, expected, strict=True)
-        ]
+        compared = compare_all(names, actual, expected, self.tolerance)
         wrong = [c for c in compared if not c.ok]
         if not wrong:
             return None
