@@ -9,11 +9,25 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import click
+
 from npusim.cli.artifact import readable
 from npusim.cli.factory import Made
 from npusim.errors import ExportError, WeightMismatchError
 from npusim.files import write_atomic
 from npusim.ir.graph import Graph
+
+# Of verbs that compare a model with PyTorch.
+weights_option = click.option(
+    "--weights",
+    type=click.Path(path_type=Path),
+    help="A .safetensors or .pt file to use instead of the model's own weights.",
+)
+tolerance_option = click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    help="Largest difference allowed, relative to the largest magnitude; default: by dtype.",
+)
 
 
 def save_checkpoint(graph: Graph, model: Any, path: Path) -> int:

@@ -8,7 +8,12 @@ import click
 
 import npusim
 from npusim.cli.answer import Answer, Verb
-from npusim.cli.checkpoint import require_weights, weights_of
+from npusim.cli.checkpoint import (
+    require_weights,
+    tolerance_option,
+    weights_of,
+    weights_option,
+)
 from npusim.cli.factory import FACTORY_HELP, make
 from npusim.cli.progress import progress
 
@@ -23,16 +28,8 @@ from npusim.cli.progress import progress
     help="The folder to write.",
 )
 @click.option("--target", default="cpu", show_default=True, help="Where the model fails.")
-@click.option(
-    "--weights",
-    type=click.Path(path_type=Path),
-    help="A .safetensors or .pt file to use instead of the model's own weights.",
-)
-@click.option(
-    "--tolerance",
-    type=click.FloatRange(min=0),
-    help="Largest difference allowed, relative to the largest magnitude; default: by dtype.",
-)
+@weights_option
+@tolerance_option
 @click.option("--seed", default=0, show_default=True, help="Of the data that replace yours.")
 @click.option("--isolate", is_flag=True, help="Run every candidate in a process of its own.")
 def reduce(

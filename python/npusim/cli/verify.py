@@ -10,7 +10,12 @@ import click
 import npusim
 from npusim.cli.answer import Answer, Verb
 from npusim.cli.artifact import readable
-from npusim.cli.checkpoint import require_weights, weights_of
+from npusim.cli.checkpoint import (
+    require_weights,
+    tolerance_option,
+    weights_of,
+    weights_option,
+)
 from npusim.cli.factory import FACTORY_HELP, make
 from npusim.cli.progress import Report, progress
 from npusim.cli.quality import layer_quality, perplexities
@@ -20,16 +25,8 @@ from npusim.errors import Error
 @click.command(cls=Verb, epilog=FACTORY_HELP)
 @click.argument("factory", metavar="MODULE:FACTORY")
 @click.option("--target", default="cpu", show_default=True, help="A target's name or .json file.")
-@click.option(
-    "--weights",
-    type=click.Path(path_type=Path),
-    help="A .safetensors or .pt file to use instead of the model's own weights.",
-)
-@click.option(
-    "--tolerance",
-    type=click.FloatRange(min=0),
-    help="Largest difference allowed, relative to the largest magnitude; default: by dtype.",
-)
+@weights_option
+@tolerance_option
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one a core.")
 @click.option(
     "--program",
