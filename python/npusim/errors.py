@@ -47,6 +47,10 @@ class CoverageError(Error):
     """A target runs less of a model natively than was required."""
 
 
+class SymbolicSizeError(Error):
+    """A decision would have to be taken on a size that is known only at the call."""
+
+
 class TargetConstraintError(Error):
     """A node or a configuration breaks a constraint of the target."""
 

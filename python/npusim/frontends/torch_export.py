@@ -2,8 +2,8 @@
 
 Owns the way from a module and example arguments to the one dialect of the IR: trace, decompose
 (`decompositions.py`), translate every call by its schema, name what comes out. A buffer that
-forward changes becomes a state. Shapes are static; whatever depends on the values of tensors is
-refused, all of it at once.
+forward changes becomes a state. Shapes are static but where `dynamic_shapes` says otherwise;
+whatever depends on the values of tensors is refused, all of it at once.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from npusim.errors import ExportError, at
 from npusim.frontends import decompositions as policy
 from npusim.frontends.complex_pairs import write_as_pairs
+from npusim.frontends.dynamic_shapes import Sizes
 from npusim.frontends.refusals import explain, source_line, users_frames
 from npusim.frontends.weight_free import (
     ModuleTensors,
@@ -55,6 +57,7 @@ def extract_ir(
     *,
     model_name: str | None = None,
     strict: bool = False,
+    dynamic_shapes: Any = None,
 ) -> Graph:
     """Extracts the graph of a model, without its weights.
 
@@ -68,6 +71,9 @@ def extract_ir(
         kwargs: example keyword arguments.
         model_name: the graph's name; by default the name of the model's class.
         strict: trace the model's bytecode as `torch.export.export(strict=True)` does.
+        dynamic_shapes: which sizes of the inputs are symbolic, as torch.export takes it:
+            `{"x": {0: torch.export.Dim("batch", max=8)}}`. Each needs an upper bound; the example
+            arguments must have sizes of 2 or more there. See docs/dynamic-shapes.md.
 
     Raises:
         ExportError: the model cannot be traced, or does what a graph cannot express; says where
@@ -76,8 +82,8 @@ def extract_ir(
     arguments = _check_arguments(model, args)
     name = model_name or type(model).__name__
     tensors = module_tensors(model)
-    program = _export(model, arguments, dict(kwargs or {}), name, strict)
-    return _Translation(program, tensors, name).graph()
+    program = _export(model, arguments, dict(kwargs or {}), name, strict, dynamic_shapes)
+    return _Translation(program, tensors, name, Sizes(program, dynamic_shapes)).graph()
 
 
 def _check_arguments(model: object, args: Any) -> tuple[Any, ...]:
@@ -98,10 +104,15 @@ def _check_arguments(model: object, args: Any) -> tuple[Any, ...]:
 
 
 def _export(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, strict: bool
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    name: str,
+    strict: bool,
+    dynamic_shapes: Any,
 ) -> ExportedProgram:
     """Returns the decomposed program of a model whose tensors hold no data."""
-    mode = FakeTensorMode()
+    mode = FakeTensorMode(shape_env=None if dynamic_shapes is None else ShapeEnv())
     with contextlib.ExitStack() as stack:
         for context in (
             *(torch.no_grad(), _reference_paths(), users_frames(), _quiet()),
@@ -112,7 +123,11 @@ def _export(
         stack.callback(handle.remove)
         try:
             program = torch.export.export(
-                model, fake_arguments(args, mode), fake_arguments(kwargs, mode), strict=strict
+                model,
+                fake_arguments(args, mode),
+                fake_arguments(kwargs, mode),
+                strict=strict,
+                dynamic_shapes=dynamic_shapes,
             )
             policy.keep_instance_norm(program.graph)
             program = program.run_decompositions(policy.decompositions())
@@ -170,8 +185,11 @@ def plain_outputs(module: nn.Module, args: Any, output: Any) -> Any:
 class _Translation:
     """Turns one exported program into a Graph. Used once."""
 
-    def __init__(self, program: ExportedProgram, tensors: ModuleTensors, name: str) -> None:
+    def __init__(
+        self, program: ExportedProgram, tensors: ModuleTensors, name: str, sizes: Sizes
+    ) -> None:
         self.program = program
+        self.sizes = sizes
         self.tensors = tensors
         self.name = name
         self.names = Names()
@@ -300,7 +318,7 @@ class _Translation:
         return value.name
 
     def _define(self, name: str, tensor: Tensor) -> Value:
-        type = _type_of(tensor)
+        type = self._type_of(tensor)
         value = Value(self.names.fresh(name), type)
         self.types[value.name] = type
         return value
@@ -312,7 +330,9 @@ class _Translation:
         tensors = (a for a in node.all_input_nodes if a.op in ("call_function", "placeholder"))
         if any(tensor not in self.values for tensor in tensors):
             return  # follows from a problem that has been noted
-        if target is operator.getitem:
+        if isinstance(node.meta.get("val"), _NUMBERS):
+            self.values[node] = self._number(node)
+        elif target is operator.getitem:
             source, index = node.args
             self.values[node] = self.values[source][index]  # type: ignore[index]
         elif target is _WITH_EFFECTS and node.args[1] in policy.ASSERTIONS:
@@ -322,17 +342,40 @@ class _Translation:
             if name.startswith("auto_functionalized"):
                 raise ExportError(f"{node.args[0]} changes its operands; have it return new ones")
             raise ExportError(f"the control flow operator {name} is not supported.")
-        elif not _is_static(node.meta.get("val")):
+        elif not self._has_known_shapes(node.meta.get("val")):
             raise ExportError(
-                "it gives a Python number, known only once the model runs; keep it a tensor"
-                if not isinstance(node.meta.get("val"), Tensor)
-                else "the shape of its result depends on the values of tensors; keep the shape "
+                "the shape of its result depends on the values of tensors; keep the shape "
                 "fixed and mask instead (torch.where)"
             )
         elif policy.is_copy(node):
             self.values[node] = self.values[node.args[0]]  # type: ignore[index]
         else:
             self._add_node(node, target)
+
+    def _type_of(self, tensor: Tensor) -> TensorType:
+        shape = tuple(map(self.sizes.of, tensor.shape))
+        return TensorType(schema.dtype_name(tensor.dtype), shape)
+
+    def _has_known_shapes(self, value: Any) -> bool:
+        if isinstance(value, (list, tuple)):
+            return all(map(self._has_known_shapes, value))
+        return not isinstance(value, Tensor) or all(map(self.sizes.knows, value.shape))
+
+    def _number(self, node: torch.fx.Node) -> Any:
+        """Returns a number that forward computes from the sizes of its arguments."""
+        value = node.meta["val"]
+        if isinstance(value, torch.SymInt) and self.sizes.knows(value):
+            return self.sizes.of(value)
+        if type(value) in (bool, int, float):
+            return value
+        if isinstance(value, torch.SymFloat) and self.sizes.knows_number(value):
+            raise ExportError(
+                "it computes a fraction from a symbolic size; compute it from a tensor "
+                "(torch.tensor), or keep that size fixed"
+            )
+        raise ExportError(
+            "it gives a Python number, known only once the model runs; keep it a tensor"
+        )
 
     def _add_node(self, node: torch.fx.Node, target: torch._ops.OpOverload) -> None:
         if policy.reads_memory_layout(node):
@@ -347,7 +390,7 @@ class _Translation:
         if norm is not None:
             target, args, kwargs = torch.ops.aten.batch_norm.default, norm, {}
             base, results = "batch_norm", results[0]
-        bound = list(schema.bind(target, args, kwargs))
+        bound = [(a, self._resolved(v)) for a, v in schema.bind(target, args, kwargs)]
         target, bound = self._with_scalars(target, bound)
         inputs, attrs = self._operands(bound)
         several = isinstance(results, (list, tuple))
@@ -355,12 +398,17 @@ class _Translation:
         if not tensors or not all(isinstance(t, Tensor) for t in tensors):
             raise ExportError("it gives no tensors.")
         name = self.names.fresh(base)
-        types = [_type_of(t) for t in tensors]
+        types = [self._type_of(t) for t in tensors]
         names = [self.names.fresh(f"{name}.{i}") for i in range(len(types))] if several else [name]
         values = tuple(map(Value, names, types))
         self.types.update((v.name, v.type) for v in values)
         self.nodes.append(Node(name, str(target), inputs, values, attrs, _source(node)))
         self.values[node] = (name,) if norm is not None else _named(results, iter(names))
+
+    def _resolved(self, value: Any) -> Any:
+        """Returns the number for a node that is one, anything else as it is."""
+        number = isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), _NUMBERS)
+        return self.values[value] if number else value
 
     def _with_scalars(
         self, target: torch._ops.OpOverload, bound: list[tuple[schema.Argument, Any]]
@@ -508,17 +556,7 @@ def _named(results: Any, names: Iterator[str]) -> Any:
     return None if results is None else next(names)
 
 
-def _type_of(tensor: Tensor) -> TensorType:
-    return TensorType(schema.dtype_name(tensor.dtype), tuple(int(d) for d in tensor.shape))
-
-
-def _is_static(value: Any) -> bool:
-    """Tells whether a result is made of tensors whose shapes are plain integers."""
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_static, value))
-    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return False
-    return not isinstance(value, Tensor) or all(type(d) is int for d in value.shape)
+_NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def _source(node: torch.fx.Node) -> Source | None:

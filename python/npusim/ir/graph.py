@@ -24,6 +24,9 @@ What a Graph means
   the state's type. A state without an update stays as it is. Every state starts as zeros. That an
   update happens in place is the lowering's knowledge; here it is a new value.
 
+* Sizes may be symbolic: a `Dim` (ir/symbolic.py) in shapes and attributes, over symbols that the
+  shapes of the inputs define. A graph without them has static shapes.
+
 Passes never edit: they build new Graphs (`dataclasses.replace`, `npusim.ir.rewrite`).
 """
 
@@ -37,6 +40,7 @@ from types import MappingProxyType
 from typing import Union
 
 from npusim.errors import GraphError
+from npusim.ir.symbolic import Symbol, is_symbolic, symbols_of
 from npusim.ir.types import TensorType
 
 Attr = Union[None, bool, int, float, str, tuple["Attr", ...]]
@@ -121,6 +125,13 @@ class Node:
         """The type of the single output."""
         return self.output.type
 
+    @property
+    def is_symbolic(self) -> bool:
+        """Tells whether its results' shapes or its attributes depend on the sizes of a call."""
+        return is_symbolic(tuple(v.type.shape for v in self.outputs)) or is_symbolic(
+            tuple(self.attrs.values())
+        )
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -184,9 +195,15 @@ class Graph:
         """Values that depend on weights and constants alone: computed once, at load."""
         known = {w.name for w in self.weights} | {c.name for c in self.constants}
         for node in self.nodes:
-            if all(i is None or i in known for i in node.inputs):
+            if all(i is None or i in known for i in node.inputs) and not node.is_symbolic:
                 known.update(v.name for v in node.outputs)
         return frozenset(known)
+
+    @cached_property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """The sizes that a caller chooses with the shapes of the inputs, sorted by name."""
+        found = symbols_of(tuple(v.type.shape for v in self.inputs))
+        return tuple(sorted(found, key=lambda s: s.name))
 
     def save(self, path: str | Path) -> None:
         """Writes the graph as JSON (docs/ir.md); whole or not at all."""

@@ -14,14 +14,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from npusim.errors import GraphError
+from npusim.errors import GraphError, SymbolicSizeError
 from npusim.files import write_atomic
 from npusim.ir.graph import Attr, Constant, Graph, Node, Output, Source, Value, Weight
+from npusim.ir.size_text import parse_size
+from npusim.ir.symbolic import Symbol, is_symbolic, symbol
 from npusim.ir.types import TensorType
 from npusim.ir.verify import verify_graph
 
 FORMAT = "npusim.ir"
-VERSION = (1, 2)
+VERSION = (1, 3)
+_STATIC_VERSION = (1, 2)  # of what has no symbolic sizes
 
 _T = TypeVar("_T")
 
@@ -86,8 +89,9 @@ def graph_to_json(graph: Graph) -> dict[str, Any]:
     """Returns the graph as JSON-able data (dicts, lists, strings, numbers)."""
     return {
         "format": FORMAT,
-        "version": list(VERSION),
+        "version": list(VERSION if graph.symbols else _STATIC_VERSION),
         "name": graph.name,
+        **({"symbols": [_symbol_out(s) for s in graph.symbols]} if graph.symbols else {}),
         "inputs": [_value_out(v) for v in graph.inputs],
         "outputs": [{"name": o.name, "value": o.value} for o in graph.outputs],
         "weights": [_weight_out(w) for w in graph.weights],
@@ -108,6 +112,10 @@ def graph_from_json(tree: object) -> Graph:
     root = _Fields(tree, "$", lenient)
     root.take("format", _str)
     root.take("version", _any)
+    for name, size in root.items("symbols", _symbol_in, optional=True):
+        if name in root.symbols:
+            raise GraphError(f"$.symbols has {name!r} twice.")
+        root.symbols[name] = size
     graph = Graph(
         name=root.take("name", _str),
         inputs=root.items("inputs", _value_in),
@@ -149,8 +157,13 @@ def _dump(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
+def _symbol_out(symbol: Symbol) -> dict[str, Any]:
+    return {"name": symbol.name, "min": symbol.low, "max": symbol.high}
+
+
 def _type_out(type: TensorType) -> dict[str, Any]:
-    fields: dict[str, Any] = {"dtype": type.dtype, "shape": list(type.shape)}
+    shape = [str(d) if is_symbolic(d) else d for d in type.shape]
+    fields: dict[str, Any] = {"dtype": type.dtype, "shape": shape}
     if type.order is not None:
         fields["order"] = list(type.order)
     return fields
@@ -193,6 +206,8 @@ def _attr_out(attr: Attr) -> Any:
         return [_attr_out(item) for item in attr]
     if isinstance(attr, float) and not math.isfinite(attr):
         return {"float": repr(attr)}
+    if is_symbolic(attr):
+        return {"size": str(attr)}
     return attr
 
 
@@ -202,10 +217,13 @@ def _attr_out(attr: Attr) -> Any:
 class _Fields:
     """A JSON object being read: every key is taken once, then `close` refuses the rest."""
 
-    def __init__(self, tree: object, path: str, lenient: bool) -> None:
+    def __init__(
+        self, tree: object, path: str, lenient: bool, symbols: dict[str, int] | None = None
+    ) -> None:
         if not isinstance(tree, Mapping):
             raise GraphError(f"{path} must be an object, not {_kind(tree)}.")
         self.tree, self.path, self.lenient = tree, path, lenient
+        self.symbols = {} if symbols is None else symbols  # of the graph, by name
         self.taken: set[str] = set()
 
     def take(self, key: str, read: Callable[[object, str], _T], default: Any = ...) -> _T:
@@ -229,7 +247,7 @@ class _Fields:
         )
 
     def _item(self, tree: object, path: str, read: Callable[[_Fields], _T]) -> _T:
-        fields = _Fields(tree, path, self.lenient)
+        fields = _Fields(tree, path, self.lenient, self.symbols)
         result = read(fields)
         fields.close()
         return result
@@ -240,10 +258,33 @@ class _Fields:
             raise GraphError(f"{self.path} has an unknown key {unknown[0]!r}.")
 
 
+def _symbol_in(fields: _Fields) -> tuple[str, int]:
+    name = fields.take("name", _str)
+    try:
+        return name, symbol(name, fields.take("min", _int), fields.take("max", _int))
+    except SymbolicSizeError as error:
+        raise GraphError(f"{fields.path}: {error}") from None
+
+
+def _size(tree: object, path: str, symbols: Mapping[str, int]) -> int:
+    if not isinstance(tree, str):
+        return _int(tree, path)
+    try:
+        return parse_size(tree, symbols)
+    except SymbolicSizeError as error:
+        raise GraphError(f"{path}: {error}") from None
+
+
+def _sizes(fields: _Fields) -> Callable[[object, str], tuple[int, ...]]:
+    return lambda tree, path: tuple(
+        _size(item, f"{path}[{i}]", fields.symbols) for i, item in enumerate(_list(tree, path))
+    )
+
+
 def _type_in(fields: _Fields) -> TensorType:
     return TensorType(
         fields.take("dtype", _str),
-        fields.take("shape", _ints),
+        fields.take("shape", _sizes(fields)),
         fields.take("order", _ints, None),
     )
 
@@ -280,7 +321,7 @@ def _node_in(fields: _Fields) -> Node:
         fields.take("op", _str),
         fields.take("inputs", _operands),
         fields.items("outputs", _value_in),
-        fields.take("attrs", _attrs, {}),
+        fields.take("attrs", _attrs(fields.symbols), {}),
         fields.take("source", lambda t, p: fields._item(t, p, _source_in), None),
     )
 
@@ -335,22 +376,30 @@ def _bytes(tree: object, path: str) -> bytes:
         raise GraphError(f"{path} is not base64: {error}.") from None
 
 
-def _attrs(tree: object, path: str) -> dict[str, Attr]:
-    if not isinstance(tree, Mapping):
-        raise GraphError(f"{path} must be an object, not {_kind(tree)}.")
-    return {_str(key, path): _attr(item, f"{path}.{key}") for key, item in tree.items()}
+def _attrs(symbols: Mapping[str, int]) -> Callable[[object, str], dict[str, Attr]]:
+    def read(tree: object, path: str) -> dict[str, Attr]:
+        if not isinstance(tree, Mapping):
+            raise GraphError(f"{path} must be an object, not {_kind(tree)}.")
+        return {
+            _str(key, path): _attr(item, f"{path}.{key}", symbols) for key, item in tree.items()
+        }
+
+    return read
 
 
-def _attr(tree: object, path: str, depth: int = 0) -> Attr:
+def _attr(tree: object, path: str, symbols: Mapping[str, int], depth: int = 0) -> Attr:
     if depth > 16:
         raise GraphError(f"{path} is nested too deeply.")
     if isinstance(tree, (list, tuple)):
-        return tuple(_attr(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(tree))
+        return tuple(_attr(v, f"{path}[{i}]", symbols, depth + 1) for i, v in enumerate(tree))
     if isinstance(tree, Mapping):
         special = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+        if list(tree) == ["size"]:
+            return _size(_str(tree["size"], path), path, symbols)
         if list(tree) != ["float"] or tree["float"] not in list(special):
             raise GraphError(
-                f'{path}: the only object here is {{"float": "inf", "-inf" or "nan"}}.'
+                f'{path}: the only objects here are {{"float": "inf", "-inf" or "nan"}} and '
+                '{"size": …}.'
             )
         return special[tree["float"]]
     if isinstance(tree, float) and not math.isfinite(tree):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from npusim.ir.symbolic import is_symbolic, upper
+
 # name -> (code in .npubin and kernel parameters, bytes an element, kind)
 # The codes are part of the file format (docs/npubin.md): append, never renumber.
 DTYPES: dict[str, tuple[int, int, str]] = {
@@ -63,7 +65,8 @@ class TensorType:
 
     Attributes:
         dtype: a key of `DTYPES` or `HOST_DTYPES`, PyTorch's own name.
-        shape: logical dimensions, in PyTorch's order (NCHW for images).
+        shape: logical dimensions, in PyTorch's order (NCHW for images); ints, or symbolic sizes
+            (ir/symbolic.py), which then are in `numel`, `nbytes` and `strides` as well.
         order: storage order: `order[i]` is the logical dimension stored at physical axis `i`,
             outermost first. None means row-major. Channels-last images have (0, 2, 3, 1).
             Set by `passes/assign_layout.py`; frontends leave it None.
@@ -89,6 +92,11 @@ class TensorType:
         return self.numel * dtype_size(self.dtype)
 
     @property
+    def room(self) -> int:
+        """Bytes of the dense tensor when every dimension is as large as it can be."""
+        return prod(map(upper, self.shape)) * dtype_size(self.dtype)
+
+    @property
     def strides(self) -> tuple[int, ...]:
         """Strides in elements, one a logical dimension, of the dense tensor stored in `order`."""
         if self.order is None:
@@ -104,6 +112,7 @@ class TensorType:
         return replace(self, order=None if order == tuple(range(self.rank)) else order)
 
     def __str__(self) -> str:
-        dims = "x".join(str(d) for d in self.shape) or "scalar"
+        between = ", " if is_symbolic(self.shape) else "x"
+        dims = between.join(str(d) for d in self.shape) or "scalar"
         order = f"@{''.join(str(d) for d in self.order)}" if self.order else ""
         return f"{self.dtype}[{dims}]{order}"

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from npusim.errors import GraphError, at
 from npusim.ir.graph import Graph, Node
+from npusim.ir.symbolic import Symbol, bounds, is_symbolic, symbols_of, upper
 from npusim.ir.types import DTYPES, HOST_DTYPES, TensorType
 
 INT64_MAX = 2**63 - 1
@@ -31,7 +32,49 @@ def verify_graph(graph: Graph) -> Graph:
         _check_node(node, defined)
     _check_outputs(graph, defined)
     _check_updates(graph, defined)
+    _check_symbols(graph)
     return graph
+
+
+def symbol_of_dimension(size: int) -> tuple[Symbol, int, int] | None:
+    """Returns (symbol, a, b) when a dimension is a * symbol + b with a > 0, else None.
+
+    Such a dimension of an input tells the symbol's value.
+    """
+    if not is_symbolic(size):
+        return None
+    terms = dict(size.terms)  # type: ignore[attr-defined]
+    constant = terms.pop((), 0)
+    if len(terms) != 1:
+        return None
+    ((monomial, factor),) = terms.items()
+    if factor < 0 or len(monomial) != 1 or monomial[0][1] != 1:
+        return None
+    atom = monomial[0][0]
+    return (atom, factor, constant) if isinstance(atom, Symbol) else None
+
+
+def _check_symbols(graph: Graph) -> None:
+    """Every symbol in use is told by a dimension of an input, and has one pair of bounds."""
+    _unique((s.name for s in graph.symbols), "Two symbolic sizes with different bounds are named")
+    sizes = (size for value in graph.inputs for size in value.type.shape)
+    told = {found[0] for found in map(symbol_of_dimension, sizes) if found is not None}
+    kept = (*graph.weights, *graph.constants, *graph.states)
+    for leaf in kept:
+        if is_symbolic(leaf.type.shape):
+            raise GraphError(f"{leaf.name!r} has shape {leaf.type.shape}; only inputs, and what "
+                             "is computed from them, have symbolic sizes.")
+    used = [("the inputs' shapes", symbols_of(tuple(v.type.shape for v in graph.inputs)))]
+    for node in graph.nodes if graph.symbols or any(n.is_symbolic for n in graph.nodes) else ():
+        where = f"node {node.name!r} ({node.op}){at(node.source)}"
+        used.append((where, symbols_of(tuple(v.type.shape for v in node.outputs))))
+        used.append((where, symbols_of(tuple(node.attrs.values()))))
+    for where, symbols in used:
+        for symbol in symbols - told:
+            raise GraphError(
+                f"{where}: no dimension of an input tells the size {symbol.name} "
+                f"({symbol.low} … {symbol.high}): one must be it, or a multiple plus a number."
+            )
 
 
 def _check_leaves(graph: Graph) -> set[str]:
@@ -144,9 +187,9 @@ def _check_type(type: TensorType, where: str) -> None:
             f"{where} has {len(type.shape)} dimensions; at most {_MAX_RANK} are legal."
         )
     for size in type.shape:
-        if not _is_int(size) or size < 0:
+        if not _is_int(size) or bounds(size)[0] < 0:
             raise GraphError(f"{where} has shape {type.shape}; dimensions are ints, 0 or more.")
-    if max(type.shape, default=0) > INT64_MAX or type.nbytes > INT64_MAX:
+    if max(map(upper, type.shape), default=0) > INT64_MAX or type.room > INT64_MAX:
         raise GraphError(f"{where} has shape {type.shape}, beyond what 64 bits can address.")
     if type.order is None:
         return
@@ -170,7 +213,8 @@ def _check_attr(attr: object, where: str, depth: int = 0) -> None:
         for item in attr:
             _check_attr(item, where, depth + 1)
     elif _is_int(attr):
-        if not -INT64_MAX - 1 <= attr <= INT64_MAX:  # type: ignore[operator]
+        low, high = bounds(attr)  # type: ignore[arg-type]
+        if not -INT64_MAX - 1 <= low <= high <= INT64_MAX:
             raise GraphError(f"{where} holds {attr}, beyond 64 bits.")
     elif isinstance(attr, str):
         if not _is_unicode(attr):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from npusim.ir.graph import Node
+from npusim.ir.symbolic import upper
 from npusim.ir.types import dtype_size, is_float
 from npusim.ops.opdef import Case, OpDef, register
 from npusim.program.lowering import Lowering, element_bits
@@ -34,7 +35,10 @@ def _filled(name: str | float) -> Callable[[Node, Lowering], None]:
 
 
 def _tabulated(node: Node, low: Lowering, array: np.ndarray) -> None:
-    """Stores an array computed at compile time, in the node's dtype."""
+    """Stores an array computed at compile time, in the node's dtype.
+
+    For symbolic sizes it is that of the greatest ones: its low corner must be right for all.
+    """
     tensor = node.type
     if tensor.dtype == "bfloat16":
         wide = np.ascontiguousarray(array, np.float32).view(np.uint32).astype(np.uint64)
@@ -42,7 +46,7 @@ def _tabulated(node: Node, low: Lowering, array: np.ndarray) -> None:
         view = low.constant(raw, "bfloat16")
     else:
         view = low.constant(array.astype(tensor.dtype), tensor.dtype)
-    low.define(node.output, replace(view, shape=tensor.shape, strides=tensor.strides))
+    low.define(node.output, replace(view, shape=tensor.shape))
 
 
 def _arange(node: Node, low: Lowering) -> None:
@@ -50,7 +54,7 @@ def _arange(node: Node, low: Lowering) -> None:
     assert isinstance(start, (int, float)) and isinstance(step, (int, float))
     if not is_float(node.type.dtype):  # PyTorch cuts both off before it counts
         start, step = int(start), int(step)
-    _tabulated(node, low, start + step * np.arange(node.type.shape[0]))
+    _tabulated(node, low, start + step * np.arange(upper(node.type.shape[0])))
 
 
 def _linspace(node: Node, low: Lowering) -> None:
@@ -61,7 +65,7 @@ def _linspace(node: Node, low: Lowering) -> None:
 
 def _eye(node: Node, low: Lowering) -> None:
     rows, columns = node.type.shape
-    _tabulated(node, low, np.eye(rows, columns))
+    _tabulated(node, low, np.eye(upper(rows), upper(columns)))
 
 
 def _triangle_indices(lower: bool) -> Callable[[Node, Lowering], None]:
@@ -94,13 +98,14 @@ def _triangle(keep_lower: bool) -> Callable[[Node, Lowering], None]:
         assert x is not None
         diagonal = node.attrs.get("diagonal", 0)
         assert isinstance(diagonal, int)
-        ones = np.ones(x.shape[-2:], np.uint8)
+        ones = np.ones(tuple(map(upper, x.shape[-2:])), np.uint8)
         mask = np.tril(ones, diagonal) if keep_lower else np.triu(ones, diagonal)
         cls = compute_class(x.dtype)
         builder = ScalarBuilder(("i", cls))
         builder.op("where", cls, 0, 1, builder.to(("const", 0), cls))
         y = low.result(node.output)
-        emit_program(low, builder.build(x.dtype), [low.constant(mask, "bool"), x], y)
+        corner = replace(low.constant(mask, "bool"), shape=x.shape[-2:])
+        emit_program(low, builder.build(x.dtype), [corner, x], y)
 
     return lower
 

@@ -18,10 +18,12 @@ Conventions, unless a kernel says otherwise
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
+
+from npusim.ir.symbolic import is_symbolic, upper
 
 RANK = 8  # most dimensions a strided kernel iterates over (after collapsing)
 POINTWISE_INPUTS = 12
@@ -76,6 +78,8 @@ class KernelDef:
     def pack(self, params: Mapping[str, int | float | Sequence[int | float]]) -> bytes:
         """Returns the parameter struct as bytes.
 
+        Symbolic sizes stand at their greatest value; see `symbolic_fields`.
+
         Args:
             params: a value for every scalar field; a sequence, at most as long as the field, for
                 every array field. The rest of an array is zero (shapes: write all of it).
@@ -92,8 +96,19 @@ class KernelDef:
             values = [given] if isinstance(given, (int, float)) else list(given)
             if len(values) > count:
                 raise ValueError(f"kernel {self.name}: {name} takes {count}, got {len(values)}")
-            struct.pack_into(f"<{len(values)}{_FORMATS[kind][0]}", out, offset, *values)
+            struct.pack_into(f"<{len(values)}{_FORMATS[kind][0]}", out, offset, *map(upper, values))
         return bytes(out)
+
+    def symbolic_fields(
+        self, params: Mapping[str, int | float | Sequence[int | float]]
+    ) -> Iterator[tuple[str, int, int]]:
+        """Yields (type, byte in the struct, size) of every parameter that is a symbolic size."""
+        for name, kind, count, offset in self._layout[0]:
+            given = params[name]
+            values = [given] if isinstance(given, (int, float)) else list(given)
+            for index, value in enumerate(values[:count]):
+                if is_symbolic(value):
+                    yield kind, offset + index * _FORMATS[kind][1], value  # type: ignore[misc]
 
     def unpack(self, data: bytes) -> Params:
         """Returns the fields of a parameter struct: numbers, and a tuple for every array.

@@ -12,6 +12,7 @@ from math import prod
 
 from npusim.errors import at
 from npusim.ir.graph import Node
+from npusim.ir.symbolic import at_least
 from npusim.ir.types import TensorType, row_major
 from npusim.ops.fused import (
     NO_EPILOGUE,
@@ -100,10 +101,11 @@ def rows(low: Lowering, x: View) -> tuple[View, int, int]:
     flat = replace(x, shape=(prod(x.shape[:-1]), x.shape[-1]), strides=(0, 1))
     lead = replace(x, shape=x.shape[:-1], strides=x.strides[:-1]).reshape((flat.shape[0],))
     inner_ok = x.shape[-1] == 1 or x.strides[-1] == 1
-    if lead is None or not inner_ok or (lead.strides[0] < x.shape[-1] and flat.shape[0] > 1):
+    several = flat.shape[0] != 1
+    if lead is None or not inner_ok or (several and not at_least(lead.strides[0], x.shape[-1])):
         x = low.dense(x)
         return replace(x, shape=flat.shape, strides=(x.shape[-1], 1)), flat.shape[0], x.shape[-1]
-    stride = lead.strides[0] if flat.shape[0] > 1 else x.shape[-1]
+    stride = lead.strides[0] if several else x.shape[-1]
     return replace(flat, strides=(stride, 1)), flat.shape[0], stride
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from npusim.ir.graph import Graph, Node
+from npusim.ir.symbolic import upper
 from npusim.ir.types import TensorType, dtype_code
 from npusim.ops.kernels import RANK
 from npusim.ops.normalization import middle
@@ -184,12 +185,13 @@ def _running_extreme(op: int) -> Lower:
         )
         places = low.temp(TensorType("int64", x.shape).with_order(x.order))
         low.define(indices, places)
-        if not x.numel:
+        if x.numel == 0:
             return
         params: dict[str, Param] = {"outer": outer, "size": size, "inner": inner}
         dtypes = codes(x_dtype=x.dtype, y_dtype=x.dtype)
         low.emit("scan", {**params, "op": op, **dtypes}, [x], [best])
-        line = low.constant(np.arange(size, dtype=np.int64), "int64")
+        whole = low.constant(np.arange(upper(size), dtype=np.int64), "int64")
+        line = whole.slice(0, 0, size)
         shape = [size if d == _whole_dim(node) % max(x.rank, 1) else 1 for d in range(x.rank)]
         line = (line.reshape(tuple(shape)) or line).expand(x.shape)
         cls = compute_class(x.dtype)
@@ -221,7 +223,7 @@ def _emit_sort(low: Lowering, x: View, dim: int, k: int, descending: bool) -> tu
     shape = (*x.shape[:dim], k, *x.shape[dim + 1 :])
     values = low.temp(TensorType(x.dtype, shape))
     indices = low.temp(TensorType("int64", shape))
-    if values.numel:
+    if values.numel != 0:
         outer, inner = 1, 1
         for d, size in enumerate(x.shape):
             outer *= size if d < dim else 1

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from npusim.ir.graph import Graph, Node
+from npusim.ir.symbolic import maximum, minimum
 from npusim.ir.types import TensorType
 from npusim.ops.opdef import Case, OpDef, register
 from npusim.program.lowering import Lowering, element_bits
@@ -84,7 +85,7 @@ def _slice_bounds(node: Node, size: int) -> tuple[int, int]:
     start = node.attrs.get("start") or 0
     step = node.attrs.get("step", 1)
     assert isinstance(start, int) and isinstance(step, int)
-    return min(max(start + size if start < 0 else start, 0), size), step
+    return minimum(maximum(start + size if start < 0 else start, 0), size), step
 
 
 def _slice(node: Node, low: Lowering) -> None:
@@ -124,7 +125,7 @@ def _diagonal_view(node: Node, x: View, size: int) -> View:
     assert isinstance(offset, int)
     a, b = (_dim(node.attrs.get(k, d), x.rank) for k, d in (("dim1", 0), ("dim2", 1)))
     start = offset * x.strides[b] if offset >= 0 else -offset * x.strides[a]
-    return x.diagonal_of(a, b, size, start * x.element_size if size else 0)
+    return x.diagonal_of(a, b, size, start * x.element_size if size != 0 else 0)
 
 
 def _unfold(node: Node, low: Lowering) -> None:
@@ -175,7 +176,7 @@ def _as_strided_scatter(node: Node, low: Lowering) -> None:
     y = low.dense(low.updated(node.output, x))
     offset, stride = node.attrs.get("storage_offset") or 0, node.attrs["stride"]
     assert isinstance(offset, int) and isinstance(stride, tuple)
-    start = y.offset + (offset * y.element_size if src.numel else 0)
+    start = y.offset + (offset * y.element_size if src.numel != 0 else 0)
     part = replace(y, offset=start, shape=src.shape, strides=stride)  # type: ignore[arg-type]
     low.copy(low.cast(src, y.dtype), part)
 
@@ -237,7 +238,7 @@ def _roll(node: Node, low: Lowering) -> None:
 def _rolled(low: Lowering, x: View, dim: int, shift: int) -> View:
     size = x.shape[dim]
     y = low.temp(TensorType(x.dtype, x.shape).with_order(x.order))
-    cut = shift % size if size else 0
+    cut = shift % size if size != 0 else 0
     low.copy(x.slice(dim, 0, size - cut), y.slice(dim, cut, size - cut))
     low.copy(x.slice(dim, size - cut, cut), y.slice(dim, 0, cut))
     return y
@@ -255,7 +256,7 @@ def _repeat(node: Node, low: Lowering) -> None:
     ys: list[int] = []
     xs: list[int] = []
     for size, total, x_stride, y_stride in zip(x.shape, y.shape, x.strides, y.strides, strict=True):
-        shape += [total // size if size else 0, size]
+        shape += [total // size if size != 0 else 0, size]
         ys += [y_stride * size, y_stride]
         xs += [0, x_stride]
     low.copy(
@@ -325,7 +326,7 @@ def _fill_edges(low: Lowering, y: View, dim: int, before: int, after: int, mode:
     else:
         edges = [(before + size - before, 1, before, 0), (before, 1, after, end)]
     for start, step, count, target in edges:
-        if not count:
+        if count == 0:
             continue
         source = (
             y.slice(dim, start, count, step)

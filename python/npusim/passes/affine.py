@@ -170,7 +170,7 @@ def _checked(found: Known | None, type: TensorType) -> Known | None:
 
 def _along(extent: int) -> int:
     """Returns the coefficient of an index that counts; along an extent of 1 there is none."""
-    return 1 if extent > 1 else 0
+    return 1 if extent != 1 else 0
 
 
 def _scalar(name: str, type: TensorType) -> Affine | None:

@@ -35,7 +35,7 @@ def fold_constants(graph: Graph, target: TargetConfig) -> Graph:
 
 def _value(node: Node, graph: Graph, known: dict[str, Array]) -> Array | None:
     """Returns the node's result, rounded and wrapped as its dtype stores it, if it is known."""
-    if len(node.outputs) != 1 or node.type.nbytes > LARGEST_BYTES:
+    if len(node.outputs) != 1 or node.is_symbolic or node.type.nbytes > LARGEST_BYTES:
         return None
     array = evaluate(node, graph, known)
     if array is None or array.shape != node.type.shape:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from npusim.errors import GraphError
+from npusim.errors import GraphError, SymbolicSizeError
 from npusim.ir.graph import Graph
 from npusim.ir.printer import format_graph
 from npusim.ir.verify import verify_graph
@@ -55,7 +55,10 @@ def run_passes(
 
 
 def _run_one(run: Pass, graph: Graph, target: TargetConfig) -> Graph:
-    result = run(graph, target)
+    try:
+        result = run(graph, target)
+    except SymbolicSizeError:  # what it improves depends on the sizes of the call
+        return graph
     if result is graph:
         return graph
     try:

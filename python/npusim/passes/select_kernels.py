@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import ceil
 
 from npusim.ir.graph import Graph, Node
+from npusim.ir.symbolic import upper
 from npusim.passes.rewriter import reading
 from npusim.passes.shapes import ints
 from npusim.targets.target_config import TargetConfig
@@ -60,10 +61,10 @@ def winograd_tile(channels: int, out: tuple[int, ...], tiles: tuple[int, ...]) -
 
     Args:
         channels: input channels.
-        out: output shape [batch, channels, height, width].
+        out: output shape [batch, channels, height, width]; symbolic sizes count as the greatest.
         tiles: tile sizes the target has.
     """
-    batch, out_channels, height, width = out
+    batch, out_channels, height, width = map(upper, out)
     if min(channels, out_channels) < WINOGRAD_CHANNELS:
         return 0
     pair, ends = channels * out_channels, channels + out_channels

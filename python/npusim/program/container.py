@@ -17,7 +17,7 @@ from typing import TypeVar
 from npusim.errors import ProgramFormatError
 
 MAGIC = b"\x89NPUB\r\n\x1a"
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 1, 1
 KNOWN_FEATURES = 0
 ALIGNMENT = 64
 PAGE = 4096
@@ -42,7 +42,7 @@ class SectionId(enum.IntEnum):
 
 
 class Section(SectionId):
-    """The sections of version 1.0, by id; the order of ids is the order in the file."""
+    """The sections by id; the order of ids is the order in the file."""
 
     PROGRAM = 1
     STRINGS = 2
@@ -60,6 +60,12 @@ class Section(SectionId):
     NODES = 14
     CONSTANTS = 15
     METADATA = 16
+    # Since 1.1, for symbolic sizes.
+    SYMBOLS = 17
+    EXPRESSIONS = 18
+    SHAPES = 19
+    SYMBOLIC_DIMS = 20
+    PATCHES = 21
 
     @property
     def flags(self) -> int:
@@ -76,7 +82,8 @@ class Layout:
     Attributes:
         what: its name in messages.
         magic: its first eight bytes.
-        major, minor: the newest version that is read; files of this one are written.
+        major, minor: the newest version that is read; files of this one are written, or of the
+            lowest that describes them.
         sections: those it may have, and `required` those it must.
         remake: how to get a file that this npusim reads.
         origin: where such files come from.
@@ -131,8 +138,14 @@ def align(offset: int, alignment: int) -> int:
     return (offset + alignment - 1) // alignment * alignment
 
 
-def pack_container(sections: Mapping[_S, bytes], layout: Layout = NPUBIN) -> bytes:
-    """Returns the file for sections by id; empty ones that may be absent are left out."""
+def pack_container(
+    sections: Mapping[_S, bytes], layout: Layout = NPUBIN, minor: int | None = None
+) -> bytes:
+    """Returns the file for sections by id; empty ones that may be absent are left out.
+
+    Args:
+        minor: the lowest minor version that describes the file; by default the newest.
+    """
     kept = [(s, d) for s, d in sorted(sections.items()) if d or s in layout.required]
     table = bytearray()
     body = bytearray()
@@ -141,7 +154,7 @@ def pack_container(sections: Mapping[_S, bytes], layout: Layout = NPUBIN) -> byt
         offset = align(start + len(body), PAGE if section.flags & PAGE_ALIGNED else ALIGNMENT)
         body += bytes(offset - start - len(body)) + data
         table += _ENTRY.pack(section, section.flags, offset, len(data), zlib.crc32(data))
-    version = (layout.magic, layout.major, layout.minor)
+    version = (layout.magic, layout.major, layout.minor if minor is None else minor)
     header = _HEADER.pack(*version, len(kept), 0, start + len(body), 0)[:-4]
     checksum = zlib.crc32(table, zlib.crc32(header))
     return b"".join((header, checksum.to_bytes(4, "little"), table, body))

@@ -11,12 +11,13 @@ import enum
 import json
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from npusim.errors import Error, ProgramFormatError
 from npusim.files import write_atomic
+from npusim.ir.symbolic import Symbol, is_symbolic
 from npusim.ir.types import DTYPES, dtype_code
 from npusim.program.container import (
     Chunk,
@@ -39,6 +40,7 @@ from npusim.program.program import (
     TensorSpec,
     WeightSpec,
 )
+from npusim.program.sizes import SizesReader, SizeTable, Step, read_symbol
 from npusim.program.validate import MAX_RANK, validate_program
 
 _NONE = 0xFFFFFFFF
@@ -54,6 +56,11 @@ _RECORDS = {
     Section.KEYS: struct.Struct("<I"),
     Section.DIMS: struct.Struct("<q"),
     Section.NODES: struct.Struct("<IIII"),
+    Section.SYMBOLS: struct.Struct("<IIqq"),
+    Section.EXPRESSIONS: struct.Struct("<IIIIq"),
+    Section.SHAPES: struct.Struct("<IIIIII"),
+    Section.SYMBOLIC_DIMS: struct.Struct("<IIII"),
+    Section.PATCHES: struct.Struct("<IIII"),
 }
 _BLOB_ALIGNMENT = {Section.STRINGS: 1, Section.IMAGES: 64, Section.PARAMS: 8}
 _DTYPE_NAMES = {code: name for name, (code, _, _) in DTYPES.items()}
@@ -128,8 +135,9 @@ class _Writer:
             self._add(Section.KERNELS, name, schema, image, 0)
         for b in program.buffers:
             self._add(Section.BUFFERS, b.kind, self._string(b.name), b.bytes, b.offset)
-        for method in (program.init, *program.methods):
+        for index, method in enumerate((program.init, *program.methods)):
             self._method(method)
+            self._sizes(index, method)
         for weight in program.weights:
             self._weight(weight)
         for node in program.nodes:
@@ -140,7 +148,7 @@ class _Writer:
             sections[section] = pack_blobs(blobs, _BLOB_ALIGNMENT[section]) if blobs else b""
         sections[Section.CONSTANTS] = program.constants
         sections[Section.METADATA] = _metadata_bytes(program.metadata)
-        return pack_container(sections)
+        return pack_container(sections, minor=1 if sections[Section.SHAPES] else 0)
 
     def _method(self, method: Method) -> None:
         counts = (len(method.commands), len(method.inputs), len(method.outputs))
@@ -156,7 +164,37 @@ class _Writer:
         for spec in method.inputs + method.outputs:
             name, dtype = self._string(spec.name), dtype_code(spec.dtype)
             self._add(Section.SPECS, name, spec.buffer, dtype, len(spec.shape))
-            self._dims(spec.shape + spec.alloc_shape)
+            pairs = zip(spec.shape, spec.alloc_shape, strict=True)
+            self._dims(tuple(room if is_symbolic(size) else size for size, room in pairs))
+            self._dims(spec.alloc_shape)
+
+    def _sizes(self, index: int, method: Method) -> None:
+        """Writes what depends on the sizes of a call; nothing for a method of static shapes."""
+        specs = method.inputs + method.outputs
+        table = SizeTable.over(size for spec in specs for size in spec.shape)
+        if not table.symbols:
+            return
+        dims = [
+            (number, axis, table.add(size))
+            for number, spec in enumerate(specs)
+            for axis, size in enumerate(spec.shape)
+            if is_symbolic(size)
+        ]
+        patches = [
+            (number, patch.kind, patch.at, table.add(patch.size))
+            for number, command in enumerate(method.commands)
+            for patch in command.patches
+        ]
+        counts = (len(table.symbols), len(table.steps), len(dims), len(patches))
+        self._add(Section.SHAPES, index, *counts, 0)
+        for symbol in table.symbols:
+            self._add(Section.SYMBOLS, self._string(symbol.name), 0, symbol.low, symbol.high)
+        for step in table.steps:
+            self._add(Section.EXPRESSIONS, step.op, step.a, step.b, 0, step.value)
+        for dim in dims:
+            self._add(Section.SYMBOLIC_DIMS, *dim, 0)
+        for row in patches:
+            self._add(Section.PATCHES, *row)
 
     def _weight(self, weight: WeightSpec) -> None:
         dtype, rank = dtype_code(weight.dtype), len(weight.shape)
@@ -245,7 +283,7 @@ class _Reader:
         root = self._rows[Section.PROGRAM]
         target, reserved, persistent_bytes, state_bytes = next(root.take(1))
         self._reserved(root, reserved)
-        methods = tuple(self._methods())
+        methods = tuple(self._with_sizes(list(self._methods())))
         program = CompiledProgram(
             target=self._string(root, target),
             kernels=tuple(self._kernels()),
@@ -287,6 +325,44 @@ class _Reader:
                 tuple(self._specs(outputs)),
                 arena_bytes,
             )
+
+    def _with_sizes(self, methods: list[Method]) -> list[Method]:
+        """Puts the symbolic sizes into the methods that have some."""
+        rows = self._rows[Section.SHAPES]
+        before = 0  # init has none
+        for index, symbols, steps, dims, patches, reserved in rows.take():
+            self._reserved(rows, reserved)
+            if not before < index < len(methods):
+                raise rows.refuse(f"method {index} does not exist, or is out of order")
+            before = index
+            methods[index] = SizesReader(
+                methods[index],
+                tuple(self._symbols(symbols)),
+                tuple(self._steps(steps)),
+                self._rows[Section.SYMBOLIC_DIMS].take(dims),
+                self._rows[Section.PATCHES].take(patches),
+                self._refusals(),
+            ).method()
+        return methods
+
+    def _symbols(self, count: int) -> Iterator[Symbol]:
+        rows = self._rows[Section.SYMBOLS]
+        for name, reserved, low, high in rows.take(count):
+            self._reserved(rows, reserved)
+            found = read_symbol(self._string(rows, name), low, high)
+            if isinstance(found, str):
+                raise rows.refuse(found)
+            yield found
+
+    def _steps(self, count: int) -> Iterator[Step]:
+        rows = self._rows[Section.EXPRESSIONS]
+        for op, a, b, reserved, value in rows.take(count):
+            self._reserved(rows, reserved)
+            yield Step(op, a, b, value)
+
+    def _refusals(self) -> Mapping[Section, Callable[[str], ProgramFormatError]]:
+        sections = (Section.SHAPES, Section.EXPRESSIONS, Section.SYMBOLIC_DIMS, Section.PATCHES)
+        return {section: self._rows[section].refuse for section in sections}
 
     def _commands(self, count: int) -> Iterator[Command]:
         rows = self._rows[Section.COMMANDS]

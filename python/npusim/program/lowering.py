@@ -14,10 +14,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from npusim.errors import UnsupportedOpError, at
+from npusim.errors import SymbolicSizeError, UnsupportedOpError, at
 from npusim.ir.graph import Graph, Node, Output, Value
+from npusim.ir.symbolic import is_symbolic, upper
 from npusim.ir.types import HOST_DTYPES, TensorType, dtype_code, dtype_size, row_major
-from npusim.ops.kernels import KERNELS
+from npusim.ops.kernels import KERNELS, KernelDef
 from npusim.ops.opdef import find
 from npusim.program.program import (
     Access,
@@ -26,6 +27,8 @@ from npusim.program.program import (
     Kernel,
     NodeInfo,
     Operand,
+    Patch,
+    PatchKind,
     TensorSpec,
     WeightSpec,
 )
@@ -131,7 +134,7 @@ class Lowering:
             static: whether init fills it; by default when the node being lowered is static.
         """
         static = self._static_now if static is None else static
-        buffer = self._buffer(BufferKind.TEMP, tensor.nbytes, name, static)
+        buffer = self._buffer(BufferKind.TEMP, tensor.room, name, static)
         return View(buffer, 0, tensor.dtype, tensor.shape, tensor.strides)
 
     def result(self, value: Value) -> View:
@@ -218,12 +221,17 @@ class Lowering:
         static = all(self.is_static(v) for v in writes)
         method = self.init if static else self.run
         access = Access.READ_WRITE if update else Access.WRITE
-        operands = [Operand(v.buffer, v.offset, Access.READ) for v in reads]
-        operands += [Operand(v.buffer, v.offset, access) for v in writes]
+        operands = [Operand(v.buffer, upper(v.offset), Access.READ) for v in reads]
+        operands += [Operand(v.buffer, upper(v.offset), access) for v in writes]
         definition = KERNELS[kernel]
         index = self.kernels.setdefault(kernel, len(self.kernels))
+        patches = _patches(definition, params, (*reads, *writes))
+        if patches and static:
+            raise SymbolicSizeError("weights would be prepared for sizes that calls change.")
         method.commands.append(
-            Command(index, self._node_now, definition.pack(params), tuple(operands))
+            Command(
+                index, self._node_now, definition.pack(params), tuple(operands), patches=patches
+            )
         )
         method.in_place.append(_overlays(in_place, reads, writes))
 
@@ -316,7 +324,14 @@ class Lowering:
         outer = self._node_now, self._static_now
         self._enter(NodeInfo(node.name, node.op, at(node.source).strip(" ()")))
         self._static_now = all(v.name in self.graph.static_values for v in node.outputs)
-        definition.lower(node, self)
+        try:
+            definition.lower(node, self)
+        except SymbolicSizeError as error:
+            raise UnsupportedOpError(
+                f"{node.op}{at(node.source)} needs fixed sizes: {error}",
+                hint="Extract the model without that symbolic size, or fix it (npusim.specialize).",
+                nodes=(node.name,),
+            ) from None
         self._node_now, self._static_now = outer
 
     def _enter(self, node: NodeInfo) -> None:
@@ -362,7 +377,7 @@ class Lowering:
 
     def _external(self, kind: BufferKind, name: str, tensor: TensorType, *, static: bool) -> View:
         view = View(
-            self._buffer(kind, tensor.nbytes, name, static),
+            self._buffer(kind, tensor.room, name, static),
             0,
             tensor.dtype,
             tensor.shape,
@@ -399,7 +414,7 @@ class Lowering:
             and not buffer.static
             and view.offset == 0
             and view.is_row_major
-            and tensor.nbytes == buffer.bytes
+            and tensor.room == buffer.bytes
         )
         if not own:
             source, view = view, self.temp(tensor, static=False)
@@ -411,6 +426,30 @@ class Lowering:
     def kernel_table(self) -> tuple[Kernel, ...]:
         """Returns the kernels used, in the order of their indices."""
         return tuple(Kernel(name, KERNELS[name].schema) for name in self.kernels)
+
+
+_PATCH_KINDS = {
+    "i32": PatchKind.I32,
+    "i64": PatchKind.I64,
+    "f32": PatchKind.F32,
+    "f64": PatchKind.F64,
+}
+
+
+def _patches(
+    definition: KernelDef, params: Mapping[str, Param], operands: Sequence[View]
+) -> tuple[Patch, ...]:
+    """Returns what of a command depends on the sizes of a call."""
+    found = [
+        Patch(_PATCH_KINDS[kind], at, size)
+        for kind, at, size in definition.symbolic_fields(params)
+    ]
+    found += [
+        Patch(PatchKind.OPERAND, index, view.offset)
+        for index, view in enumerate(operands)
+        if is_symbolic(view.offset)
+    ]
+    return tuple(sorted(found, key=lambda patch: (patch.kind, patch.at)))
 
 
 def _overlays(
@@ -432,7 +471,8 @@ def _overlays(
 
 
 def _spec(name: str, tensor: TensorType, view: View) -> TensorSpec:
-    return TensorSpec(name, view.buffer, tensor.dtype, tensor.shape, tensor.shape)
+    room = tuple(map(upper, tensor.shape))
+    return TensorSpec(name, view.buffer, tensor.dtype, tensor.shape, room)
 
 
 def unsupported_nodes(graph: Graph, target: TargetConfig) -> list[tuple[Node, str]]:
@@ -452,7 +492,10 @@ def unsupported_reason(node: Node, graph: Graph) -> str | None:
     for tensor in (*operands, *(v.type for v in node.outputs)):
         if tensor.dtype in HOST_DTYPES:
             return f"dtype {tensor.dtype}, which no device has"
-    return definition.supports(node, graph) if definition.supports is not None else None
+    try:
+        return definition.supports(node, graph) if definition.supports is not None else None
+    except SymbolicSizeError as error:
+        return str(error).rstrip(".")
 
 
 def foreign_values(graph: Graph) -> list[Value]:

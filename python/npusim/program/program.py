@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npusim.ir.symbolic import Symbol, symbols_of
+
 if TYPE_CHECKING:
     from npusim.ir.graph import Graph
 
@@ -57,6 +59,30 @@ class Operand:
     access: Access
 
 
+class PatchKind(enum.IntEnum):
+    """What a patch of a command replaces: a field of its parameters, or an operand's offset."""
+
+    I32 = 0
+    I64 = 1
+    F32 = 2
+    F64 = 3
+    OPERAND = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A number in a command that depends on the sizes of the call.
+
+    Attributes:
+        at: the byte in `Command.params`, or the index of an operand.
+        size: the number, a symbolic size. What stands in the command is its greatest value.
+    """
+
+    kind: PatchKind
+    at: int
+    size: int
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """One kernel call: `kernel` indexes `CompiledProgram.kernels`, `node` its `nodes`."""
@@ -66,6 +92,7 @@ class Command:
     params: bytes
     operands: tuple[Operand, ...]
     grid: tuple[int, int, int] = (0, 0, 0)
+    patches: tuple[Patch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +112,10 @@ class TensorSpec:
         name: the argument or result name.
         buffer: index of the buffer.
         dtype: a key of `npusim.ir.types.DTYPES`.
-        shape: what the caller passes and receives, dense row-major.
-        alloc_shape: what the device buffer holds: `shape`, padded where the target asks for it.
+        shape: what the caller passes and receives, dense row-major; ints, or symbolic sizes
+            (ir/symbolic.py) that the shapes of a call settle.
+        alloc_shape: what the device buffer holds: `shape`, padded where the target asks for it; of
+            symbolic sizes the greatest values.
     """
 
     name: str
@@ -105,6 +134,12 @@ class Method:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     arena_bytes: int
+
+    @property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """The sizes that a caller chooses with the shapes of the inputs, sorted by name."""
+        found = symbols_of(tuple(spec.shape for spec in self.inputs))
+        return tuple(sorted(found, key=lambda s: s.name))
 
 
 @dataclass(frozen=True, slots=True)

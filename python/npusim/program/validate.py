@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from math import prod
 
 from npusim.errors import ProgramFormatError
+from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import DTYPES, dtype_size
 from npusim.program.program import (
     ALIGNMENT,
@@ -167,7 +168,8 @@ def _check_specs(
         _require(bool(spec.name), f"{where} has no name")
         _check_tensor(program, spec, spec.alloc_shape, kind, here)
         fits = len(spec.shape) == len(spec.alloc_shape) and all(
-            0 <= a <= b for a, b in zip(spec.shape, spec.alloc_shape, strict=True)
+            is_symbolic(a) or 0 <= a <= b
+            for a, b in zip(spec.shape, spec.alloc_shape, strict=True)
         )
         _require(fits, f"{here}: shape {spec.shape} does not fit {spec.alloc_shape}")
 
@@ -178,6 +180,10 @@ def _check_command(
     _require(0 <= command.kernel < len(program.kernels), f"{where}: no kernel {command.kernel}")
     _require(0 <= command.node < len(program.nodes), f"{where}: no node {command.node}")
     _require(all(0 <= g <= _MAX_U32 for g in command.grid), f"{where}: grid {command.grid}")
+    _require(
+        not (command.patches and program.kernels[command.kernel].image),
+        f"{where}: device code has its sizes as constants, and the command's depend on the call",
+    )
     allowed = _INIT_ACCESS if method is program.init else _RUN_ACCESS
     for position, operand in enumerate(command.operands):
         here = f"{where}, operand {position}"

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from npusim.errors import SymbolicSizeError
+from npusim.ir.symbolic import bounds, is_symbolic, upper
 from npusim.ir.types import dtype_size, row_major
 
 
@@ -55,7 +57,8 @@ class View:
     @property
     def is_dense(self) -> bool:
         """Tells whether the elements fill one run of memory, in whatever order."""
-        order = sorted((s, n) for n, s in zip(self.shape, self.strides, strict=True) if n != 1)
+        pairs = ((s, n) for n, s in zip(self.shape, self.strides, strict=True) if n != 1)
+        order = sorted(pairs, key=lambda pair: (upper(pair[0]), upper(pair[1])))
         step = 1
         for stride, size in order:
             if stride != step:
@@ -66,7 +69,7 @@ class View:
     @property
     def order(self) -> tuple[int, ...]:
         """Dimensions from the largest stride to the smallest; ties keep their logical order."""
-        return tuple(sorted(range(self.rank), key=lambda d: (-abs(self.strides[d]), d)))
+        return tuple(sorted(range(self.rank), key=lambda d: (-_span(self.strides[d]), d)))
 
     def permute(self, dims: Sequence[int]) -> View:
         """Returns the view with its dimensions reordered, as `torch.permute`."""
@@ -79,7 +82,7 @@ class View:
     def slice(self, dim: int, start: int, size: int, step: int = 1) -> View:
         """Returns `size` entries of a dimension from `start` on, every `step`-th (may be < 0)."""
         shape, strides = list(self.shape), list(self.strides)
-        there = size and self.numel  # nothing has no place either
+        there = size != 0 and self.numel != 0  # nothing has no place either
         offset = self.offset + (start * strides[dim] * self.element_size if there else 0)
         shape[dim], strides[dim] = size, strides[dim] * step
         return replace(self, offset=offset, shape=tuple(shape), strides=tuple(strides))
@@ -98,6 +101,11 @@ class View:
         lead = len(shape) - self.rank
         strides = [0] * lead
         for size, stride, target in zip(self.shape, self.strides, shape[lead:], strict=True):
+            if size != 1 and size != target and is_symbolic((size, target)):
+                raise SymbolicSizeError(
+                    f"{self.shape} is broadcast to {tuple(shape)}, and whether {size} is {target} "
+                    "depends on the sizes of the call."
+                )
             strides.append(stride if size == target else 0)
         return replace(self, shape=tuple(shape), strides=tuple(strides))
 
@@ -117,7 +125,7 @@ class View:
         rest = [d for d in range(self.rank) if d not in (first, second)]
         return replace(
             self,
-            offset=self.offset + (start if size and self.numel else 0),
+            offset=self.offset + (start if size != 0 and self.numel != 0 else 0),
             shape=(*(self.shape[d] for d in rest), size),
             strides=(
                 *(self.strides[d] for d in rest),
@@ -132,7 +140,7 @@ class View:
         must step uniformly through memory.
         """
         shape = tuple(shape)
-        if self.numel == 0:
+        if self.numel == 0 or (is_symbolic((self.shape, shape)) and self.is_row_major):
             return replace(self, shape=shape, strides=row_major(shape))
         old = [(n, s) for n, s in zip(self.shape, self.strides, strict=True) if n != 1]
         strides: list[int] = [0] * len(shape)
@@ -143,18 +151,26 @@ class View:
             size = shape[dim]
             if size == 1:
                 continue
+            if left == 1 and at < 0:
+                return None  # symbolic sizes whose products are equal and do not look so
             if left == 1:
                 left, step = old[at]
                 at -= 1
-            while left % size and at >= 0 and old[at][1] == step * left:
+            while left % size != 0 and at >= 0 and old[at][1] == step * left:
                 left *= old[at][0]
                 at -= 1
-            if left % size:
+            if left % size != 0:
                 return None
             strides[dim] = step
             left //= size
             step *= size
         return replace(self, shape=shape, strides=tuple(strides)) if left == 1 else None
+
+
+def _span(stride: int) -> int:
+    """Returns how far a stride leads at most; for sorting alone, which may be wrong by ties."""
+    low, high = bounds(stride)
+    return max(-low, high)
 
 
 def collapse(shape: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
@@ -168,7 +184,7 @@ def collapse(shape: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], 
         The smallest equivalent iteration space (at least one dimension) and each operand's strides.
     """
     dims = [d for d in range(len(shape)) if shape[d] != 1]
-    dims.sort(key=lambda d: tuple(-abs(s[d]) for s in strides))
+    dims.sort(key=lambda d: tuple(-_span(s[d]) for s in strides))
     sizes: list[int] = []
     rows: list[list[int]] = [[] for _ in strides]
     for d in dims:

@@ -1,0 +1,164 @@
+"""torch.export's symbolic sizes as npusim's.
+
+Owns the names and bounds of symbols (`dynamic_shapes` says them, torch.export may narrow them) and
+the way from sympy's expressions to `ir/symbolic.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from typing import Any
+
+import sympy
+import torch
+from torch.export import ExportedProgram
+from torch.utils._sympy import functions
+
+from npusim.errors import ExportError, SymbolicSizeError
+from npusim.ir.symbolic import maximum, minimum, symbol
+
+_CALLS: Mapping[str, Callable[[int, int], int]] = {
+    "FloorDiv": lambda a, b: a // b,
+    "CleanDiv": lambda a, b: a // b,
+    "Mod": lambda a, b: a % b,
+    "PythonMod": lambda a, b: a % b,
+}
+_FOLDS: Mapping[str, Callable[[int, int], int]] = {
+    "Add": lambda a, b: a + b,
+    "Mul": lambda a, b: a * b,
+    "Max": maximum,
+    "Min": minimum,
+}
+
+
+class Sizes:
+    """The symbolic sizes of one exported program.
+
+    Args:
+        program: as torch.export gives it.
+        dynamic_shapes: what it was given; None for a program of static shapes.
+
+    Raises:
+        ExportError: a size without an upper bound.
+    """
+
+    def __init__(self, program: ExportedProgram, dynamic_shapes: Any) -> None:
+        self._symbols: dict[sympy.Symbol, int] = {}
+        if dynamic_shapes is None:
+            return
+        wanted = {d.__name__: d for d in _named_dims(dynamic_shapes)}
+        unbounded = []
+        for variable, where in _input_symbols(program).items():
+            name = _name_of(program, variable) or where
+            found = program.range_constraints.get(variable)
+            low = 0 if found is None else int(found.lower)
+            high = None if found is None or not found.upper.is_Integer else int(found.upper)
+            if low <= 2:  # torch.export never traces sizes of 0 and 1, whatever may be called
+                low = max(1, getattr(wanted.get(name), "min", 1))
+            if high is None:
+                unbounded.append(name)
+                continue
+            self._symbols[variable] = symbol(name, low, high)
+        if unbounded:
+            raise ExportError(
+                f"The size{'s' if len(unbounded) > 1 else ''} {', '.join(unbounded)} has no upper "
+                "bound, and memory is planned for it.",
+                hint=f'Write torch.export.Dim("{unbounded[0]}", max=…).',
+            )
+
+    def of(self, value: Any) -> int:
+        """Returns a SymInt, or a number, as a size.
+
+        Raises:
+            ExportError: it depends on the values of tensors, or is no expression npusim has.
+        """
+        if type(value) is int or not isinstance(value, torch.SymInt):
+            return int(value)
+        return self._size(sympy.sympify(value.node.expr))
+
+    def knows(self, value: Any) -> bool:
+        """Tells whether a size is a number, or depends on the shapes of the inputs alone."""
+        return type(value) is int or (
+            isinstance(value, torch.SymInt)
+            and sympy.sympify(value.node.expr).free_symbols <= set(self._symbols)
+        )
+
+    def knows_number(self, value: Any) -> bool:
+        """As `knows`, for a SymFloat or SymBool."""
+        return sympy.sympify(value.node.expr).free_symbols <= set(self._symbols)
+
+    def _size(self, expr: Any) -> int:
+        if expr.is_Integer:
+            return int(expr)
+        if expr in self._symbols:
+            return self._symbols[expr]
+        name = type(expr).__name__
+        try:
+            if name in _FOLDS:
+                return reduce(_FOLDS[name], map(self._size, _constants_last(expr.args)))
+            if name in _CALLS and len(expr.args) == 2:
+                return _CALLS[name](*map(self._size, expr.args))
+            if isinstance(expr, (sympy.Pow, functions.PowByNatural)) and expr.args[1].is_Integer:
+                return reduce(_FOLDS["Mul"], [self._size(expr.args[0])] * int(expr.args[1]))
+        except SymbolicSizeError as error:
+            raise ExportError(f"the size {expr}: {error}") from None
+        raise ExportError(f"the size {expr} is no expression that npusim knows.")
+
+
+def _constants_last(args: tuple[Any, ...]) -> list[Any]:
+    return sorted(args, key=lambda a: bool(a.is_Integer))
+
+
+def _named_dims(shapes: Any) -> Iterator[Any]:
+    """Yields the named Dims in `dynamic_shapes`, and what they are derived from."""
+    if isinstance(shapes, Mapping):
+        shapes = list(shapes.values())
+    if isinstance(shapes, (tuple, list)):
+        for item in shapes:
+            yield from _named_dims(item)
+    elif hasattr(shapes, "__name__") and hasattr(shapes, "min"):
+        yield shapes
+        if hasattr(shapes, "root"):
+            yield shapes.root
+
+
+def _input_symbols(program: ExportedProgram) -> dict[sympy.Symbol, str]:
+    """Returns the symbols in the shapes of inputs, with a name from where each first stands."""
+    found: dict[sympy.Symbol, str] = {}
+    for node in program.graph.nodes:
+        tensor = node.meta.get("val")
+        if node.op != "placeholder" or not isinstance(tensor, torch.Tensor):
+            continue
+        for axis, size in enumerate(tensor.shape):
+            if isinstance(size, torch.SymInt):
+                expr = sympy.sympify(size.node.expr)
+                for variable in sorted(expr.free_symbols, key=str):
+                    found.setdefault(variable, f"{node.name}_{axis}")
+    return found
+
+
+def _name_of(program: ExportedProgram, variable: sympy.Symbol) -> str | None:
+    """Returns the name that `dynamic_shapes` gives a symbol, or None."""
+    for node in program.graph.nodes:
+        tensor = node.meta.get("val")
+        if isinstance(tensor, torch.Tensor):
+            environment = getattr(getattr(tensor, "fake_mode", None), "shape_env", None)
+            if environment is not None:
+                break
+    else:
+        return None
+    same = {variable}
+    same.update(v for v, by in environment.replacements.items() if by == variable)
+    for source in (s for v in same for s in environment.var_to_sources.get(v, ())):
+        text = _source_text(source)
+        name = environment.source_name_to_debug_name.get(text, text)
+        if str(name).isidentifier():
+            return str(name)
+    return None
+
+
+def _source_text(source: Any) -> str:
+    """Returns a source's name; it is a method in some versions of PyTorch."""
+    name = source.name
+    return str(name() if callable(name) else name)
