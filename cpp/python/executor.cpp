@@ -86,10 +86,10 @@ std::vector<Binding> writable_bindings(const Executor& executor, const Buffers& 
 }
 
 void run(Executor& self, size_t method, const Buffers& inputs, const Buffers& outputs,
-         const Weights* weights, State* state) {
+         const Weights* weights, State* state, const std::vector<int64_t>& sizes) {
   const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
   const py::gil_scoped_release unlocked;
-  self.run(method, in, out, weights, state);
+  self.run(method, in, out, weights, state, sizes);
 }
 
 // The tensors of a method at these addresses of the device: dense, and of the specs' shapes.
@@ -112,6 +112,9 @@ void run_at(Executor& self, size_t method, const std::vector<uintptr_t>& inputs,
   const Program& program = self.program();
   if (method >= program.methods.size()) throw py::index_error("no such method");
   const Method& called = program.methods[method];
+  if (!called.sizes.symbols.empty()) {
+    throw Error(ErrorCode::kInput, "the method has symbolic sizes, which addresses do not tell");
+  }
   const auto in = bindings_at(program, called.inputs, inputs);
   const auto out = bindings_at(program, called.outputs, outputs);
   const py::gil_scoped_release unlocked;
@@ -119,32 +122,34 @@ void run_at(Executor& self, size_t method, const std::vector<uintptr_t>& inputs,
 }
 
 void observe(Executor& self, size_t method, const Buffers& inputs, const Buffers& outputs,
-             const Weights* weights, const py::function& after, State* state) {
+             const Weights* weights, const py::function& after, State* state,
+             const std::vector<int64_t>& sizes) {
   const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
   const auto tap = [&](size_t index) {
     const py::gil_scoped_acquire locked;
     after(index);
   };
   const py::gil_scoped_release unlocked;
-  self.observe(method, in, out, weights, tap, state);
+  self.observe(method, in, out, weights, tap, state, sizes);
 }
 
 std::vector<double> time_commands(Executor& self, size_t method, const Buffers& inputs,
-                                  const Buffers& outputs, const Weights* weights, State* state) {
+                                  const Buffers& outputs, const Weights* weights, State* state,
+                                  const std::vector<int64_t>& sizes) {
   const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
   std::vector<double> seconds(self.program().methods.at(method).commands.size());
   const py::gil_scoped_release unlocked;
-  self.time(method, in, out, weights, seconds, state);
+  self.time(method, in, out, weights, seconds, state, sizes);
   return seconds;
 }
 
 double time_run(Executor& self, size_t method, const Buffers& inputs, const Buffers& outputs,
-                const Weights* weights, State* state) {
+                const Weights* weights, State* state, const std::vector<int64_t>& sizes) {
   using Clock = std::chrono::steady_clock;
   const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
   const py::gil_scoped_release unlocked;
   const Clock::time_point before = Clock::now();
-  self.run(method, in, out, weights, state);
+  self.run(method, in, out, weights, state, sizes);
   return std::chrono::duration<double>(Clock::now() - before).count();
 }
 
@@ -205,19 +210,23 @@ void bind_executor(py::module_& module) {
            py::arg("program"), py::arg("device"))
       .def("method_index", &Executor::method_index, py::arg("name"))
       .def("run", &run, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
-           py::arg("weights"), py::arg("state") = nullptr)
+           py::arg("weights"), py::arg("state") = nullptr,
+           py::arg("sizes") = std::vector<int64_t>{})
       .def("run_at", &run_at, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
            py::arg("weights"),
            "Runs over tensors at addresses of the device, which must fit the method's specs.")
       .def("observe", &observe, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
-           py::arg("weights"), py::arg("after"), py::arg("state") = nullptr)
+           py::arg("weights"), py::arg("after"), py::arg("state") = nullptr,
+           py::arg("sizes") = std::vector<int64_t>{})
       .def("time", &time_commands, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
            py::arg("weights"), py::arg("state") = nullptr,
+           py::arg("sizes") = std::vector<int64_t>{},
            "Runs one command at a time; how long each took, in seconds.")
       .def("implementations", &Executor::implementations, py::arg("method"),
            "The library that computes each command; empty: a kernel.")
       .def("time_run", &time_run, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
            py::arg("weights"), py::arg("state") = nullptr,
+           py::arg("sizes") = std::vector<int64_t>{},
            "Runs; how long it took by the host's clock, in seconds, without Python's part.")
       .def("read_buffer", &read_buffer, py::arg("index"),
            "The bytes of a program buffer, or None when it is not bound.")

@@ -5,6 +5,7 @@
 #include <pybind11/stl/filesystem.h>
 
 #include "cpp/python/bindings.h"
+#include "cpp/runtime/sized_program.h"
 
 namespace py = pybind11;
 
@@ -30,12 +31,26 @@ const Method& method_at(const Program& program, size_t index) {
   return program.methods[index];
 }
 
-// (name, buffer, dtype, shape, alloc_shape) of each.
-py::list specs(const std::vector<TensorSpec>& tensors) {
+// (name, buffer, dtype, shape, alloc_shape) of each. `dims`: the symbolic ones of all specs of the
+// method, of which `tensors` are those from `first` on; a symbolic size is its text.
+py::list specs(const std::vector<TensorSpec>& tensors, const MethodSizes& sizes, size_t first) {
   py::list out;
   for (const TensorSpec& spec : tensors) {
-    out.append(py::make_tuple(spec.name, spec.buffer, dtype_name(spec.dtype), numbers(spec.shape),
+    py::tuple shape = numbers(spec.shape);
+    for (const SymbolicDim& dim : sizes.dims) {
+      if (dim.spec == first + out.size()) shape[dim.axis] = size_text(sizes, dim.step);
+    }
+    out.append(py::make_tuple(spec.name, spec.buffer, dtype_name(spec.dtype), shape,
                               numbers(spec.alloc_shape)));
+  }
+  return out;
+}
+
+// (name, least, greatest) of each symbol.
+py::list symbols(const Method& method) {
+  py::list out;
+  for (const Symbol& symbol : method.sizes.symbols) {
+    out.append(py::make_tuple(symbol.name, symbol.low, symbol.high));
   }
   return out;
 }
@@ -92,9 +107,36 @@ void bind_program(py::module_& module) {
                                for (const Method& method : self.methods) names.append(method.name);
                                return names;
                              })
-      .def("inputs", [](const Program& self, size_t m) { return specs(method_at(self, m).inputs); })
+      .def("inputs",
+           [](const Program& self, size_t m) {
+             const Method& method = method_at(self, m);
+             return specs(method.inputs, method.sizes, 0);
+           })
       .def("outputs",
-           [](const Program& self, size_t m) { return specs(method_at(self, m).outputs); })
+           [](const Program& self, size_t m) {
+             const Method& method = method_at(self, m);
+             return specs(method.outputs, method.sizes, method.inputs.size());
+           })
+      .def("symbols", [](const Program& self, size_t m) { return symbols(method_at(self, m)); })
+      .def(
+          "bind",
+          [](const Program& self, size_t m, const std::vector<Shape>& shapes) {
+            return numbers(symbols_of(method_at(self, m), shapes));
+          },
+          py::arg("method"), py::arg("shapes"),
+          "The values of a method's symbols that shapes of all its inputs imply.")
+      .def(
+          "specs_at",
+          [](const Handle& self, size_t m, const std::vector<int64_t>& sizes) {
+            const Method& method = method_at(*self, m);
+            if (method.sizes.symbols.empty()) {
+              return py::make_tuple(specs(method.inputs, {}, 0), specs(method.outputs, {}, 0));
+            }
+            const auto sized = at_sizes(self, m, sizes);
+            const Method& at = sized->methods.front();
+            return py::make_tuple(specs(at.inputs, {}, 0), specs(at.outputs, {}, 0));
+          },
+          py::arg("method"), py::arg("sizes"), "Inputs and outputs for values of the symbols.")
       .def("commands",
            [](const Program& self, size_t m) { return commands(self, method_at(self, m)); })
       .def("arena_bytes",

@@ -17,6 +17,7 @@
 #include "cpp/python/bindings.h"
 #include "cpp/python/buffer.h"
 #include "cpp/runtime/executor.h"
+#include "cpp/runtime/sized_program.h"
 #include "cpp/runtime/turn.h"
 #include "cpp/runtime/weights.h"
 
@@ -41,27 +42,37 @@ constexpr size_t kFastPorts = 16;  // methods with more inputs or outputs take t
 // Where the arrays of one call lie; on the stack, because calls may overlap.
 using Bindings = std::array<Binding, kFastPorts>;
 
+// The method's inputs and outputs at some sizes; of a method with static shapes there is one form.
+struct Form {
+  std::vector<int64_t> sizes;
+  std::vector<Port> inputs, outputs;
+};
+using FormPtr = std::shared_ptr<const Form>;
+
+constexpr size_t kKeptForms = 8;
+
 class Session {
  public:
   Session(std::shared_ptr<Executor> executor, std::shared_ptr<Weights> weights, size_t method);
 
-  // Whether every argument can be bound as it is; fills `bindings`.
-  bool bind_inputs(PyObject* args, Bindings& bindings) const;
+  // The form that every argument fits as it is, or null; fills `bindings`.
+  FormPtr bind_inputs(PyObject* args, Bindings& bindings);
   // A new tuple of uninitialised arrays; null with a Python error set.
-  PyObject* make_outputs(Bindings& bindings) const;
+  PyObject* make_outputs(const Form& form, Bindings& bindings) const;
   // False with a Python error set.
-  bool run(const Bindings& inputs, const Bindings& outputs) const;
+  bool run(const Form& form, const Bindings& inputs, const Bindings& outputs) const;
 
  private:
   using Memories = std::vector<std::shared_ptr<Memory>>;
   Memories allocate(const std::vector<Port>& ports) const;
-  void run_with_copies(const Bindings& inputs, const Bindings& outputs) const;
+  void run_with_copies(const Form& form, const Bindings& inputs, const Bindings& outputs) const;
+  bool learn(PyObject* args);
 
   std::shared_ptr<Executor> executor_;
   std::shared_ptr<Weights> weights_;
   size_t method_;
-  std::vector<Port> inputs_, outputs_;
-  bool fast_;
+  std::vector<FormPtr> forms_;  // the latest first; changed under the GIL alone
+  bool fast_, symbolic_;
   // For arrays of the host on a device that does not share its memory; made by the first call.
   mutable Memories device_inputs_, device_outputs_;
   mutable std::atomic<bool> copying_{false};
@@ -83,6 +94,11 @@ std::vector<Port> ports(const Program& program, const std::vector<TensorSpec>& s
   return out;
 }
 
+FormPtr form_of(const Program& program, const Method& method, std::vector<int64_t> sizes) {
+  return std::make_shared<const Form>(
+      Form{std::move(sizes), ports(program, method.inputs), ports(program, method.outputs)});
+}
+
 bool all_fast(const std::vector<Port>& ports) {
   return ports.size() <= kFastPorts &&
          std::all_of(ports.begin(), ports.end(), [](const Port& port) { return !!port.descr; });
@@ -93,36 +109,72 @@ Session::Session(std::shared_ptr<Executor> executor, std::shared_ptr<Weights> we
     : executor_(std::move(executor)), weights_(std::move(weights)), method_(method) {
   const Program& program = executor_->program();
   if (method_ >= program.methods.size()) throw py::index_error("no such method");
-  inputs_ = ports(program, program.methods[method_].inputs);
-  outputs_ = ports(program, program.methods[method_].outputs);
-  fast_ = all_fast(inputs_) && all_fast(outputs_);
+  const FormPtr form = form_of(program, program.methods[method_], {});
+  fast_ = all_fast(form->inputs) && all_fast(form->outputs);
+  symbolic_ = !program.methods[method_].sizes.symbols.empty();
+  if (!symbolic_) forms_.push_back(form);
 }
 
-bool Session::bind_inputs(PyObject* args, Bindings& bindings) const {
+// Whether the arguments are arrays of the form's inputs; fills `bindings`.
+bool fits(const Form& form, PyObject* args, Bindings& bindings) {
   constexpr int kNeeded =
       py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
   const auto& numpy = py::detail::npy_api::get();
-  if (!fast_ || static_cast<size_t>(PyTuple_GET_SIZE(args)) != inputs_.size()) return false;
-  for (size_t i = 0; i < inputs_.size(); ++i) {
+  for (size_t i = 0; i < form.inputs.size(); ++i) {
     PyObject* arg = PyTuple_GET_ITEM(args, static_cast<py::ssize_t>(i));
     if (Py_TYPE(arg) != numpy.PyArray_Type_) return false;
     const auto* array = py::detail::array_proxy(arg);
-    const Port& port = inputs_[i];
+    const Port& port = form.inputs[i];
     // NumPy has one descriptor for each native dtype, so comparing pointers is enough.
-    const bool fits = array->descr == port.descr.ptr() && (array->flags & kNeeded) == kNeeded &&
+    const bool same = array->descr == port.descr.ptr() && (array->flags & kNeeded) == kNeeded &&
                       static_cast<size_t>(array->nd) == port.shape.size() &&
                       std::equal(port.shape.begin(), port.shape.end(), array->dimensions);
-    if (!fits) return false;
+    if (!same) return false;
     bindings[i] = {reinterpret_cast<std::byte*>(array->data), port.bytes};
   }
   return true;
 }
 
-PyObject* Session::make_outputs(Bindings& bindings) const {
+FormPtr Session::bind_inputs(PyObject* args, Bindings& bindings) {
+  const size_t wanted = executor_->program().methods[method_].inputs.size();
+  if (!fast_ || static_cast<size_t>(PyTuple_GET_SIZE(args)) != wanted) return nullptr;
+  for (size_t i = 0; i < forms_.size(); ++i) {
+    if (!fits(*forms_[i], args, bindings)) continue;
+    if (i > 0)
+      std::rotate(forms_.begin(), forms_.begin() + static_cast<ptrdiff_t>(i),
+                  forms_.begin() + static_cast<ptrdiff_t>(i) + 1);
+    return forms_.front();
+  }
+  if (!symbolic_ || !learn(args) || !fits(*forms_.front(), args, bindings)) return nullptr;
+  return forms_.front();
+}
+
+// Puts the form of arrays that were not seen yet in front; false when they fit none.
+bool Session::learn(PyObject* args) {
+  std::vector<Shape> shapes;
+  for (py::ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
+    PyObject* arg = PyTuple_GET_ITEM(args, i);
+    if (Py_TYPE(arg) != py::detail::npy_api::get().PyArray_Type_) return false;
+    const auto* array = py::detail::array_proxy(arg);
+    shapes.emplace_back(array->dimensions, array->dimensions + array->nd);
+  }
+  const auto program = executor_->shared_program();
+  try {
+    std::vector<int64_t> sizes = symbols_of(program->methods[method_], shapes);
+    const auto sized = at_sizes(program, method_, sizes);
+    forms_.insert(forms_.begin(), form_of(*sized, sized->methods.front(), std::move(sizes)));
+  } catch (const Error&) {
+    return false;  // the slow path has the words
+  }
+  if (forms_.size() > kKeptForms) forms_.pop_back();
+  return true;
+}
+
+PyObject* Session::make_outputs(const Form& form, Bindings& bindings) const {
   const auto& numpy = py::detail::npy_api::get();
-  PyObject* tuple = PyTuple_New(static_cast<py::ssize_t>(outputs_.size()));
-  for (size_t i = 0; tuple != nullptr && i < outputs_.size(); ++i) {
-    const Port& port = outputs_[i];
+  PyObject* tuple = PyTuple_New(static_cast<py::ssize_t>(form.outputs.size()));
+  for (size_t i = 0; tuple != nullptr && i < form.outputs.size(); ++i) {
+    const Port& port = form.outputs[i];
     PyObject* array = numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, port.descr.inc_ref().ptr(),
                                                   static_cast<int>(port.shape.size()),
                                                   port.shape.data(), nullptr, nullptr, 0, nullptr);
@@ -144,34 +196,39 @@ Session::Memories Session::allocate(const std::vector<Port>& ports) const {
   return memories;
 }
 
-void Session::run_with_copies(const Bindings& inputs, const Bindings& outputs) const {
+void Session::run_with_copies(const Form& form, const Bindings& inputs,
+                              const Bindings& outputs) const {
   const Turn turn(copying_, kBusy);
   Device& device = executor_->device();
-  if (device_inputs_.size() != inputs_.size()) device_inputs_ = allocate(inputs_);
-  if (device_outputs_.size() != outputs_.size()) device_outputs_ = allocate(outputs_);
+  if (symbolic_ || device_inputs_.size() != form.inputs.size()) {
+    device_inputs_ = allocate(form.inputs);
+  }
+  if (symbolic_ || device_outputs_.size() != form.outputs.size()) {
+    device_outputs_ = allocate(form.outputs);
+  }
   Bindings in, out;
-  for (size_t i = 0; i < inputs_.size(); ++i) {
-    in[i] = {device_inputs_[i]->data(), inputs_[i].bytes};
+  for (size_t i = 0; i < form.inputs.size(); ++i) {
+    in[i] = {device_inputs_[i]->data(), form.inputs[i].bytes};
     device.upload(*device_inputs_[i], 0, inputs[i]);
   }
-  for (size_t i = 0; i < outputs_.size(); ++i) {
-    out[i] = {device_outputs_[i]->data(), outputs_[i].bytes};
+  for (size_t i = 0; i < form.outputs.size(); ++i) {
+    out[i] = {device_outputs_[i]->data(), form.outputs[i].bytes};
   }
-  executor_->run(method_, {in.data(), inputs_.size()}, {out.data(), outputs_.size()},
-                 weights_.get());
-  for (size_t i = 0; i < outputs_.size(); ++i) {
+  executor_->run(method_, {in.data(), form.inputs.size()}, {out.data(), form.outputs.size()},
+                 weights_.get(), nullptr, form.sizes);
+  for (size_t i = 0; i < form.outputs.size(); ++i) {
     device.download(outputs[i], *device_outputs_[i], 0);
   }
 }
 
-bool Session::run(const Bindings& inputs, const Bindings& outputs) const {
+bool Session::run(const Form& form, const Bindings& inputs, const Bindings& outputs) const {
   PyThreadState* state = PyEval_SaveThread();
   try {
     if (executor_->device().shares_host_memory()) {
-      executor_->run(method_, {inputs.data(), inputs_.size()}, {outputs.data(), outputs_.size()},
-                     weights_.get());
+      executor_->run(method_, {inputs.data(), form.inputs.size()},
+                     {outputs.data(), form.outputs.size()}, weights_.get(), nullptr, form.sizes);
     } else {
-      run_with_copies(inputs, outputs);
+      run_with_copies(form, inputs, outputs);
     }
   } catch (const Error& error) {
     PyEval_RestoreThread(state);
@@ -201,16 +258,17 @@ PyObject* call_slow(PyObject* self, PyObject* args, PyObject* kwargs) {
 // tp_call of the Session type.
 PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
   const auto* instance = reinterpret_cast<py::detail::instance*>(self);
-  const auto* session = static_cast<const Session*>(instance->simple_value_holder[0]);
+  auto* session = static_cast<Session*>(instance->simple_value_holder[0]);
   if (session == nullptr) {
     PyErr_SetString(PyExc_TypeError, "the session's __init__ was not called");
     return nullptr;
   }
   Bindings inputs, outputs;
   const bool positional = kwargs == nullptr || PyDict_GET_SIZE(kwargs) == 0;
-  if (!positional || !session->bind_inputs(args, inputs)) return call_slow(self, args, kwargs);
-  PyObject* results = session->make_outputs(outputs);
-  if (results != nullptr && !session->run(inputs, outputs)) Py_CLEAR(results);
+  const FormPtr form = positional ? session->bind_inputs(args, inputs) : nullptr;
+  if (form == nullptr) return call_slow(self, args, kwargs);
+  PyObject* results = session->make_outputs(*form, outputs);
+  if (results != nullptr && !session->run(*form, inputs, outputs)) Py_CLEAR(results);
   return results;
 }
 

@@ -28,8 +28,13 @@ enum class Section : uint32_t {
   kNodes = 14,
   kConstants = 15,
   kMetadata = 16,
+  kSymbols = 17,
+  kExpressions = 18,
+  kShapes = 19,
+  kSymbolicDims = 20,
+  kPatches = 21,
 };
-inline constexpr uint32_t kSections = 17;  // one more than the last id
+inline constexpr uint32_t kSections = 22;  // one more than the last id
 
 // The bytes of a section and where they lie in the file; empty when the file lacks the section.
 struct Chunk {

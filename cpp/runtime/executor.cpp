@@ -6,6 +6,9 @@
 //  3. kInput and kOutput buffers are bound anew by every run; binding where they were already costs
 //     a comparison.
 //  4. While running_ is set, one thread alone touches addresses_ and methods_.
+//  5. A method with symbolic sizes is run as the static program that it is at the sizes of the
+//  call.
+//     The list at its greatest sizes is made at construction, so that what cannot run fails there.
 #include "cpp/runtime/executor.h"
 
 #include <algorithm>
@@ -14,6 +17,7 @@
 #include "cpp/runtime/arenas.h"
 #include "cpp/runtime/borrowed_memory.h"
 #include "cpp/runtime/error.h"
+#include "cpp/runtime/sized_program.h"
 #include "cpp/runtime/turn.h"
 
 namespace npusim {
@@ -23,6 +27,8 @@ bool overlap(Binding a, Binding b) {
   return !a.empty() && !b.empty() && a.data() < b.data() + b.size() &&
          b.data() < a.data() + a.size();
 }
+
+constexpr size_t kKeptSizes = 8;  // besides the greatest, of a method with symbolic sizes
 
 constexpr const char* kBusy =
     "this executor is running on another thread; give each thread an executor of its own (they can "
@@ -84,12 +90,14 @@ Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<Devic
       addresses_(program_->buffers.size(), nullptr) {
   const std::pair<BufferKind, std::byte*> arenas[] = {{BufferKind::kConstant, constants_->data()},
                                                       {BufferKind::kTemp, arena_->data()}};
-  for (const Method& method : program_->methods) {
-    Encoded& encoded = methods_.emplace_back(device_->encode(program_, method));
-    for (const auto& [kind, base] : arenas) bind_arena(*encoded.list, *program_, kind, base);
+  for (size_t i = 0; i < program_->methods.size(); ++i) {
+    std::vector<int64_t> greatest;
+    for (const Symbol& symbol : program_->methods[i].sizes.symbols) greatest.push_back(symbol.high);
+    methods_.emplace_back().push_back(encode(i, greatest));
   }
   for (uint32_t i = 0; i < addresses_.size(); ++i) {
     const Buffer& buffer = program_->buffers[i];
+    lengths_.push_back(buffer.bytes);
     for (const auto& [kind, base] : arenas) {
       if (buffer.kind == kind) addresses_[i] = base + buffer.offset;
     }
@@ -101,6 +109,38 @@ Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<Devic
   if (program_->weights.empty() && !weight_buffers_.empty()) {
     own_weights_ = Weights::load(program_, device_, no_tensors(), {});
   }
+}
+
+// The method at these sizes, with everything bound that stays where it is.
+Executor::Encoded Executor::encode(size_t method, std::span<const int64_t> sizes) {
+  Encoded encoded;
+  encoded.sizes.assign(sizes.begin(), sizes.end());
+  if (program_->methods[method].sizes.symbols.empty()) {
+    encoded.list = device_->encode(program_, program_->methods[method]);
+  } else {
+    encoded.sized = at_sizes(program_, method, sizes);
+    encoded.list = device_->encode(encoded.sized, encoded.sized->methods.front());
+  }
+  bind_arena(*encoded.list, *program_, BufferKind::kConstant, constants_->data());
+  bind_arena(*encoded.list, *program_, BufferKind::kTemp, arena_->data());
+  return encoded;
+}
+
+Executor::Encoded& Executor::encoded_at(size_t method, std::span<const int64_t> sizes) {
+  std::vector<Encoded>& known = methods_[method];
+  ++runs_;
+  for (Encoded& encoded : known) {
+    if (std::equal(encoded.sizes.begin(), encoded.sizes.end(), sizes.begin(), sizes.end())) {
+      encoded.used = runs_;
+      return encoded;
+    }
+  }
+  Encoded fresh = encode(method, sizes);  // throws when the sizes are none of the method's
+  fresh.used = runs_;
+  if (known.size() <= kKeptSizes) return known.emplace_back(std::move(fresh));
+  return *std::min_element(known.begin() + 1, known.end(), [](const Encoded& a, const Encoded& b) {
+    return a.used < b.used;
+  }) = std::move(fresh);
 }
 
 size_t Executor::method_index(std::string_view name) const {
@@ -115,42 +155,44 @@ size_t Executor::method_index(std::string_view name) const {
 }
 
 void Executor::run(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
-                   const Weights* weights, State* state) {
-  start(method, inputs, outputs, weights, state, [](CommandList& list) { list.submit(); });
+                   const Weights* weights, State* state, std::span<const int64_t> sizes) {
+  start(method, inputs, outputs, weights, state, sizes, [](CommandList& list) { list.submit(); });
 }
 
 void Executor::observe(size_t method, std::span<const Binding> inputs,
                        std::span<const Binding> outputs, const Weights* weights,
-                       const std::function<void(size_t)>& after, State* state) {
-  start(method, inputs, outputs, weights, state,
+                       const std::function<void(size_t)>& after, State* state,
+                       std::span<const int64_t> sizes) {
+  start(method, inputs, outputs, weights, state, sizes,
         [&](CommandList& list) { list.submit_observed(after); });
 }
 
 void Executor::time(size_t method, std::span<const Binding> inputs,
                     std::span<const Binding> outputs, const Weights* weights,
-                    std::span<double> seconds, State* state) {
+                    std::span<double> seconds, State* state, std::span<const int64_t> sizes) {
   const size_t commands = program_->methods[method].commands.size();
   if (seconds.size() != commands) {
     throw Error(ErrorCode::kInput, "the method has " + std::to_string(commands) +
                                        " commands, there is room for the times of " +
                                        std::to_string(seconds.size()));
   }
-  start(method, inputs, outputs, weights, state,
+  start(method, inputs, outputs, weights, state, sizes,
         [&](CommandList& list) { list.submit_timed(seconds); });
 }
 
 template <typename Submit>
 void Executor::start(size_t index, std::span<const Binding> inputs,
                      std::span<const Binding> outputs, const Weights* weights, State* state,
-                     const Submit& submit) {
-  const Method& method = program_->methods[index];
-  Encoded& encoded = methods_[index];
+                     std::span<const int64_t> sizes, const Submit& submit) {
   const Turn turn(running_, kBusy);
+  Encoded& encoded = encoded_at(index, sizes);
+  const Program& program = encoded.sized ? *encoded.sized : *program_;
+  const Method& method = encoded.sized ? program.methods.front() : program.methods[index];
   Detour detour(*device_, inputs, outputs);
   bind_weights(encoded, weights);
   bind_state(encoded, state);
-  bind_caller(encoded, method.inputs, inputs, "input");
-  bind_caller(encoded, method.outputs, detour.outputs(), "output");
+  bind_caller(encoded, program, method.inputs, inputs, "input");
+  bind_caller(encoded, program, method.outputs, detour.outputs(), "output");
   submit(*encoded.list);
   detour.finish();
 }
@@ -195,21 +237,23 @@ void Executor::bind_state(Encoded& encoded, State* state) {
   }
 }
 
-void Executor::bind_caller(Encoded& encoded, std::span<const TensorSpec> specs,
-                           std::span<const Binding> bindings, const char* what) {
+void Executor::bind_caller(Encoded& encoded, const Program& program,
+                           std::span<const TensorSpec> specs, std::span<const Binding> bindings,
+                           const char* what) {
   if (bindings.size() != specs.size()) {
     throw Error(ErrorCode::kInput, "the method has " + std::to_string(specs.size()) + " " + what +
                                        "s, got " + std::to_string(bindings.size()));
   }
   for (size_t i = 0; i < specs.size(); ++i) {
     const uint32_t buffer = specs[i].buffer;
-    const auto needed = static_cast<size_t>(program_->buffers[buffer].bytes);
+    const auto needed = static_cast<size_t>(program.buffers[buffer].bytes);
     if (bindings[i].size() < needed) {
       throw Error(ErrorCode::kInput, std::string(what) + " " + std::string(specs[i].name) +
                                          " needs " + std::to_string(needed) + " bytes, got " +
                                          std::to_string(bindings[i].size()));
     }
     addresses_[buffer] = bindings[i].data();
+    lengths_[buffer] = program.buffers[buffer].bytes;
     encoded.list->bind(buffer, bindings[i].data());
   }
 }
@@ -217,7 +261,7 @@ void Executor::bind_caller(Encoded& encoded, std::span<const TensorSpec> specs,
 std::vector<std::string> Executor::implementations(size_t method) const {
   std::vector<std::string> names;
   for (size_t i = 0; i < program_->methods[method].commands.size(); ++i) {
-    names.push_back(methods_[method].list->implementation(i));
+    names.push_back(methods_[method].front().list->implementation(i));
   }
   return names;
 }
@@ -227,7 +271,7 @@ Binding Executor::buffer(uint32_t index) const {
     throw Error(ErrorCode::kInput, "the program has no buffer " + std::to_string(index));
   }
   if (addresses_[index] == nullptr) return {};
-  return {addresses_[index], static_cast<size_t>(program_->buffers[index].bytes)};
+  return {addresses_[index], static_cast<size_t>(lengths_[index])};
 }
 
 }  // namespace npusim

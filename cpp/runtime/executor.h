@@ -27,6 +27,7 @@ class Executor {
   Executor(std::shared_ptr<const Program> program, std::shared_ptr<Device> device);
 
   const Program& program() const noexcept { return *program_; }
+  std::shared_ptr<const Program> shared_program() const noexcept { return program_; }
   Device& device() const noexcept { return *device_; }
 
   // Index of a method by name; the first one for an empty name. Throws Error(kInput).
@@ -35,22 +36,26 @@ class Executor {
   // Runs a method: `inputs` and `outputs` in the order of its specs, each at least as long as its
   // buffer. An output may lie where an input lies, an input may be passed twice; outputs may not
   // overlap each other. `weights` may be null when the program has none. The run reads and changes
-  // `state`, or the executor's own when it is null.
+  // `state`, or the executor's own when it is null. `sizes` are the values of the method's symbols
+  // (sized_program.h), which tell how long its buffers are; none for a method of static shapes.
+  // The first run at some sizes encodes the method for them, and allocates; a few are kept.
   //
-  // Throws Error(kInput) for wrong bindings, Error(kWeights) for weights of another program or
-  // device, Error(kBusy) when the executor is running already, Error(kData) from the kernels.
+  // Throws Error(kInput) for wrong bindings or sizes, Error(kWeights) for weights of another
+  // program or device, Error(kBusy) when the executor is running already, Error(kData) from the
+  // kernels.
   void run(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
-           const Weights* weights, State* state = nullptr);
+           const Weights* weights, State* state = nullptr, std::span<const int64_t> sizes = {});
 
   // As run, one command at a time, calling `after(index)` behind each: for profiles and taps.
   void observe(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
                const Weights* weights, const std::function<void(size_t)>& after,
-               State* state = nullptr);
+               State* state = nullptr, std::span<const int64_t> sizes = {});
 
   // As run, one command at a time, and writes how long each took, in seconds: `seconds` holds one
   // number a command of the method, else Error(kInput).
   void time(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
-            const Weights* weights, std::span<double> seconds, State* state = nullptr);
+            const Weights* weights, std::span<double> seconds, State* state = nullptr,
+            std::span<const int64_t> sizes = {});
 
   // Who computes each command of a method: see CommandList::implementation.
   std::vector<std::string> implementations(size_t method) const;
@@ -60,20 +65,26 @@ class Executor {
   Binding buffer(uint32_t index) const;
 
  private:
-  // One method, and which buffers to bind to what the caller gives.
+  // One method at some sizes, and which buffers to bind to what the caller gives.
   struct Encoded {
     std::unique_ptr<CommandList> list;
     uint64_t weights_bound = 0;  // serial of the weights the list points to
     uint64_t state_bound = 0;    // and of the state
+    std::vector<int64_t> sizes = {};
+    std::shared_ptr<const Program> sized = nullptr;  // the method alone, at these sizes
+    uint64_t used = 0;                               // the run that used it last
   };
 
   // `submit` is given the method's list, with everything bound.
   template <typename Submit>
   void start(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
-             const Weights* weights, State* state, const Submit& submit);
+             const Weights* weights, State* state, std::span<const int64_t> sizes,
+             const Submit& submit);
+  Encoded encode(size_t method, std::span<const int64_t> sizes);
+  Encoded& encoded_at(size_t method, std::span<const int64_t> sizes);
   void bind_weights(Encoded& encoded, const Weights* weights);
   void bind_state(Encoded& encoded, State* state);
-  void bind_caller(Encoded& encoded, std::span<const TensorSpec> specs,
+  void bind_caller(Encoded& encoded, const Program& program, std::span<const TensorSpec> specs,
                    std::span<const Binding> bindings, const char* what);
 
   std::shared_ptr<const Program> program_;
@@ -82,10 +93,13 @@ class Executor {
   std::unique_ptr<State> own_state_;            // null until a run asks for it
   std::shared_ptr<const Weights> own_weights_;  // of a program that needs no checkpoint
   std::vector<std::byte*> addresses_;           // by buffer
+  std::vector<int64_t> lengths_;                // by buffer, in bytes: as in the latest run
   std::vector<uint32_t> weight_buffers_;        // kWeight and kPersistent
   std::vector<uint32_t> state_buffers_;
   uint64_t state_shown_ = 0;  // serial of the state that addresses_ points to
-  std::vector<Encoded> methods_;
+  // By method: one entry for static shapes; for others first the greatest sizes, then the latest.
+  std::vector<std::vector<Encoded>> methods_;
+  uint64_t runs_ = 0;
   std::atomic<bool> running_{false};
 };
 

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cpp/runtime/sizes.h"
 #include "kernels/shared/abi.h"
 
 namespace npusim {
@@ -76,7 +77,8 @@ struct Method {
   std::string_view name;
   std::vector<Command> commands;
   std::vector<TensorSpec> inputs, outputs;
-  int64_t arena_bytes;  // of its kTemp buffers
+  int64_t arena_bytes;     // of its kTemp buffers
+  MethodSizes sizes = {};  // what of the above depends on the call; it has the greatest sizes there
 };
 
 // A tensor the checkpoint must have, and the kWeight buffer that shows it.
@@ -117,6 +119,7 @@ class Program {
 
  private:
   friend class ProgramReader;
+  friend class SizedProgram;
   std::shared_ptr<const void> storage_;  // the mapping or the copy that all views point into
 };
 

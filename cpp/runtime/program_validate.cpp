@@ -199,6 +199,13 @@ class Validator {
     for (size_t i = 0; i < method.commands.size(); ++i) {
       check_command(method, method.commands[i], allowed, where, i);
     }
+    for (const Patch& patch : method.sizes.patches) {
+      const Command& command = method.commands[patch.command];
+      if (!program_.kernels[command.kernel].image.empty()) {
+        refuse(where + ", " + numbered("command", patch.command),
+               "device code has its sizes as constants, and the command's depend on the call");
+      }
+    }
   }
 
   void check_specs(const std::vector<TensorSpec>& specs, BufferKind kind,

@@ -18,12 +18,14 @@ from npusim.errors import (
     GraphError,
     ProgramFormatError,
     ShapeError,
+    SymbolicSizeError,
     TargetConstraintError,
     UnsupportedOpError,
     WeightMismatchError,
 )
 from npusim.ir.graph import Graph as IR
 from npusim.ir.module import Module
+from npusim.ir.specialize import specialize
 from npusim.partition import check, partition
 from npusim.program.program import CompiledProgram, TensorSpec
 from npusim.targets import TargetConfig
@@ -102,6 +104,7 @@ __all__ = [
     "ShapeError",
     "State",
     "SupportReport",
+    "SymbolicSizeError",
     "TargetConfig",
     "TargetConstraintError",
     "TensorSpec",
@@ -120,6 +123,7 @@ __all__ = [
     "partition",
     "profile_program",
     "register_op",
+    "specialize",
     "verify_ir_with_state_dict",
     "verify_plan",
     "verify_program",

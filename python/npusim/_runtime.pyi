@@ -11,7 +11,7 @@ from typing_extensions import Buffer, CapsuleType
 __version__: str
 
 # name, buffer, dtype, shape, alloc_shape
-_SpecRow = tuple[str, int, str, tuple[int, ...], tuple[int, ...]]
+_SpecRow = tuple[str, int, str, tuple[int | str, ...], tuple[int, ...]]
 
 def device_names() -> list[str]:
     """The devices of this build, in order of preference."""
@@ -129,6 +129,13 @@ class Program:
     def methods(self) -> list[str]: ...
     def inputs(self, method: int) -> list[_SpecRow]: ...
     def outputs(self, method: int) -> list[_SpecRow]: ...
+    def symbols(self, method: int) -> list[tuple[str, int, int]]: ...
+    def bind(self, method: int, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """The values of a method's symbols that shapes of all its inputs imply."""
+
+    def specs_at(self, method: int, sizes: Sequence[int]) -> tuple[list[_SpecRow], list[_SpecRow]]:
+        """Inputs and outputs for values of the symbols."""
+
     def commands(self, method: int) -> list[tuple[str, str, str]]: ...
     def arena_bytes(self, method: int) -> int: ...
     @property
@@ -181,6 +188,7 @@ class Executor:
         outputs: Sequence[DeviceBuffer],
         weights: Weights | None,
         state: State | None = None,
+        sizes: Sequence[int] = (),
     ) -> None: ...
     def run_at(
         self,
@@ -199,6 +207,7 @@ class Executor:
         weights: Weights | None,
         after: Callable[[int], None],
         state: State | None = None,
+        sizes: Sequence[int] = (),
     ) -> None: ...
     def time(
         self,
@@ -207,6 +216,7 @@ class Executor:
         outputs: Sequence[DeviceBuffer],
         weights: Weights | None,
         state: State | None = None,
+        sizes: Sequence[int] = (),
     ) -> list[float]:
         """Runs one command at a time; how long each took, in seconds."""
 
@@ -217,6 +227,7 @@ class Executor:
         outputs: Sequence[DeviceBuffer],
         weights: Weights | None,
         state: State | None = None,
+        sizes: Sequence[int] = (),
     ) -> float:
         """Runs; how long it took by the host's clock, in seconds, without Python's part."""
 

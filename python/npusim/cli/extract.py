@@ -9,6 +9,7 @@ import click
 import npusim
 from npusim.cli.answer import Answer, Verb, amount
 from npusim.cli.checkpoint import save_checkpoint
+from npusim.cli.dynamic import dynamic_shapes
 from npusim.cli.factory import FACTORY_HELP, make
 from npusim.cli.progress import progress
 from npusim.cli.summary import graph_facts
@@ -21,7 +22,20 @@ from npusim.cli.summary import graph_facts
     "--weights", type=click.Path(path_type=Path), help="Write the weights here as safetensors."
 )
 @click.option("--name", help="The model's name; default: the factory's.")
-def extract(factory: str, output: Path, weights: Path | None, name: str | None) -> Answer:
+@click.option(
+    "--dynamic",
+    multiple=True,
+    metavar="INPUT:AXIS=SIZE:MAX",
+    help="A dimension that calls may choose, from 1 to MAX: ids:0=batch:8, x:1=4*seq:64 (MAX is "
+    "that of the name). SIZE:MIN:MAX gives a minimum. Can be repeated.",
+)
+def extract(
+    factory: str,
+    output: Path,
+    weights: Path | None,
+    name: str | None,
+    dynamic: tuple[str, ...],
+) -> Answer:
     """Turn a PyTorch model into a graph without weights.
 
     Build the model under `torch.device("meta")` to keep its weights out of memory altogether;
@@ -32,7 +46,11 @@ def extract(factory: str, output: Path, weights: Path | None, name: str | None) 
         made = make(factory)
         report("exporting")
         graph = npusim.extract_ir(
-            made.model, made.args, made.kwargs or None, model_name=name or made.name
+            made.model,
+            made.args,
+            made.kwargs or None,
+            model_name=name or made.name,
+            dynamic_shapes=dynamic_shapes(dynamic, made) if dynamic else None,
         )
         report("writing")
         graph.save(output)

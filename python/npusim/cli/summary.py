@@ -8,6 +8,7 @@ from math import prod
 from typing import Any, Protocol
 
 from npusim.ir.graph import Graph, Value
+from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import dtype_size
 from npusim.program.program import BufferKind, CompiledProgram, Method, TensorSpec
 
@@ -69,11 +70,15 @@ def _parameters(tensors: Sequence[_Typed]) -> dict[str, int]:
 
 
 def _value(value: Value) -> dict[str, Any]:
-    return {"name": value.name, "dtype": value.type.dtype, "shape": list(value.type.shape)}
+    return {"name": value.name, "dtype": value.type.dtype, "shape": _shape(value.type.shape)}
+
+
+def _shape(shape: Sequence[int]) -> list[int | str]:
+    return [str(size) if is_symbolic(size) else size for size in shape]
 
 
 def _spec(spec: TensorSpec) -> dict[str, Any]:
-    row = {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}
+    row = {"name": spec.name, "dtype": spec.dtype, "shape": _shape(spec.shape)}
     if spec.alloc_shape != spec.shape:
         row["alloc_shape"] = list(spec.alloc_shape)
     return row

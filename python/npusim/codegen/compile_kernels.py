@@ -21,7 +21,8 @@ from npusim.codegen.launch import RULES
 from npusim.codegen.settled import settled_operands
 from npusim.codegen.source import kernel_source, orders_itself, stem_source
 from npusim.codegen.variants import variants
-from npusim.errors import UnsupportedOpError
+from npusim.errors import TargetConstraintError, UnsupportedOpError
+from npusim.ir.symbolic import describe
 from npusim.ops.kernels import KERNELS
 from npusim.program.program import CompiledProgram, Kernel, Method
 from npusim.targets import TargetConfig
@@ -42,11 +43,19 @@ def generate(
 
     Raises:
         UnsupportedOpError: a command needs a kernel that the target has no source for.
-        TargetConstraintError: the compiler does not know the target's architecture.
+        TargetConstraintError: the compiler does not know the target's architecture, or the program
+            has symbolic sizes.
         Error: the compiler is not installed; the message says how to install it.
     """
     if not target.arch:
         return program
+    symbols = {s for method in program.methods for s in method.symbols}
+    if symbols:
+        raise TargetConstraintError(
+            f"Target '{target.name}' compiles sizes into its kernels, and the model leaves some "
+            f"open ({describe(symbols)}).",
+            hint="Fix them, once for each that is called (npusim.specialize), or compile for cpu.",
+        )
     program, choices = prepare_libraries(program, target, tuned or {})
     methods = (program.init, *program.methods)
     keys: dict[_Key, int] = {}

@@ -37,6 +37,12 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
         _DATA_DEPENDENT,
     ),
     (
+        r"Constraints violated|ConstraintViolationError|not in range \[",
+        "the model, or its example arguments, fix a size that dynamic_shapes leaves open",
+        "Give examples of at least 2 and at most max there, and say what the model needs: a "
+        "multiple (4 * dim), a min, or a fixed size.",
+    ),
+    (
         r"\.numpy\(\)|numpy\(\) is not supported|Can't call numpy",
         "the model leaves PyTorch for NumPy, which cannot be traced",
         "Use the PyTorch function of the same name.",
@@ -71,7 +77,7 @@ def explain(error: Exception, model: str) -> ExportError:
     for pattern, meaning, hint in _MEANINGS:
         if re.search(pattern, text):
             named = _CLASS.search(text)
-            found = f" ({named.group(1)})" if named else ""
+            found = f" ({named.group(1)})" if named else _violations(text)
             return ExportError(
                 f"{model} cannot be extracted: {meaning}{found}{_place(frame)}.", hint=hint
             )
@@ -83,6 +89,12 @@ def explain(error: Exception, model: str) -> ExportError:
     return ExportError(
         f"{model} cannot be extracted: {type(error).__name__}: {first}{_place(frame)}."
     )
+
+
+def _violations(text: str) -> str:
+    """Returns what torch.export says of sizes that a model fixes: one line each."""
+    lines = [line.strip(" -") for line in text.split("\n") if line.startswith("  - ")]
+    return "".join(f"\n  {line}" for line in lines)
 
 
 def _users_frame(trace: TracebackType | None) -> traceback.FrameSummary | None:

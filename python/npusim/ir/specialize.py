@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from npusim.errors import ShapeError
 from npusim.ir.graph import Graph, Node, Value
-from npusim.ir.symbolic import describe, evaluate, is_symbolic, substituted
+from npusim.ir.symbolic import describe, dim_of, evaluate, is_symbolic, substituted
 from npusim.ir.verify import symbol_of_dimension, verify_graph
 
 
@@ -32,8 +32,7 @@ def specialize(graph: Graph, sizes: Mapping[str, int]) -> Graph:
             raise ShapeError(f"{name} is {size}; {symbol.low} … {symbol.high} is possible.")
     if not sizes:
         return graph
-    left = {s.name: s for s in graph.symbols if s.name not in sizes}
-    values = {**{name: _size_of(graph, name) for name in left}, **sizes}
+    values = {**{s.name: dim_of(s) for s in graph.symbols}, **sizes}
     fixed = replace(
         graph,
         inputs=tuple(_value(v, values) for v in graph.inputs),
@@ -42,10 +41,15 @@ def specialize(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     return verify_graph(fixed)
 
 
-def _size_of(graph: Graph, name: str) -> int:
-    from npusim.ir.symbolic import dim_of
+def at_shapes(graph: Graph, shapes: Sequence[Sequence[int]]) -> Graph:
+    """Returns the graph with the symbolic sizes that shapes of all its inputs imply.
 
-    return dim_of(next(s for s in graph.symbols if s.name == name))
+    Raises:
+        ShapeError: as `bind_sizes`.
+    """
+    if not graph.symbols:
+        return graph
+    return specialize(graph, bind_sizes([(v.name, v.type.shape) for v in graph.inputs], shapes))
 
 
 def _value(value: Value, sizes: Mapping[str, int]) -> Value:

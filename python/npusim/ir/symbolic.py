@@ -87,7 +87,7 @@ class Dim:
             sorted(terms.items(), key=lambda term: _order(term[0]))
         )
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> type:  # type: ignore[override]
         return int
 

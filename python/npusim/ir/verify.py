@@ -59,11 +59,13 @@ def _check_symbols(graph: Graph) -> None:
     _unique((s.name for s in graph.symbols), "Two symbolic sizes with different bounds are named")
     sizes = (size for value in graph.inputs for size in value.type.shape)
     told = {found[0] for found in map(symbol_of_dimension, sizes) if found is not None}
-    kept = (*graph.weights, *graph.constants, *graph.states)
-    for leaf in kept:
-        if is_symbolic(leaf.type.shape):
-            raise GraphError(f"{leaf.name!r} has shape {leaf.type.shape}; only inputs, and what "
-                             "is computed from them, have symbolic sizes.")
+    kept = [w.name for w in graph.weights] + [c.name for c in graph.constants]
+    for name in (*kept, *(s.name for s in graph.states)):
+        if is_symbolic(graph.types[name].shape):
+            raise GraphError(
+                f"{name!r} has shape {graph.types[name].shape}; only inputs, and what is computed "
+                "from them, have symbolic sizes."
+            )
     used = [("the inputs' shapes", symbols_of(tuple(v.type.shape for v in graph.inputs)))]
     for node in graph.nodes if graph.symbols or any(n.is_symbolic for n in graph.nodes) else ():
         where = f"node {node.name!r} ({node.op}){at(node.source)}"

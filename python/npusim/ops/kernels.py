@@ -96,7 +96,9 @@ class KernelDef:
             values = [given] if isinstance(given, (int, float)) else list(given)
             if len(values) > count:
                 raise ValueError(f"kernel {self.name}: {name} takes {count}, got {len(values)}")
-            struct.pack_into(f"<{len(values)}{_FORMATS[kind][0]}", out, offset, *map(upper, values))
+            struct.pack_into(
+                f"<{len(values)}{_FORMATS[kind][0]}", out, offset, *map(_greatest, values)
+            )
         return bytes(out)
 
     def symbolic_fields(
@@ -123,6 +125,11 @@ class KernelDef:
             values = struct.unpack_from(f"<{count}{_FORMATS[kind][0]}", data, offset)
             fields[name] = values if count > 1 else values[0]
         return fields
+
+
+def _greatest(value: Any) -> Any:
+    """Returns the number that stands for a parameter: of a symbolic size the greatest value."""
+    return upper(value) if is_symbolic(value) else value
 
 
 def _def(name: str, operands: str, fields: str, *, generated_only: bool = False) -> KernelDef:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from npusim.errors import Error, GraphError, ShapeError, WeightMismatchError, at
 from npusim.ir.graph import Attr, Constant, Graph, Node, Value, Weight
+from npusim.ir.specialize import at_shapes
 from npusim.ir.types import TensorType
 from npusim.ops import schema
 from npusim.ops.opdef import find
@@ -56,6 +57,9 @@ class GraphRun:
 
     Values are dropped behind their last use, so memory stays that of an ordinary run. The
     arguments are those of `run_graph`.
+
+    Attributes:
+        graph: what runs; symbolic sizes have the values that the inputs give them.
     """
 
     def __init__(
@@ -65,8 +69,9 @@ class GraphRun:
         weights: Mapping[str, Tensor] | None = None,
         states: Mapping[str, Tensor] | None = None,
     ) -> None:
-        self.graph = graph
-        self._values = dict(_bind_inputs(graph, inputs))
+        bound = _bind_inputs(graph, inputs)
+        self.graph = graph = at_shapes(graph, [tuple(tensor.shape) for _, tensor in bound])
+        self._values = {v.name: _input(v, t) for v, (_, t) in zip(graph.inputs, bound, strict=True)}
         self._values.update(_bind_weights(graph, weights or {}))
         known = (v.device for v in self._values.values())
         self._device = next(known, torch.device("cpu"))
@@ -254,11 +259,10 @@ def _bind_inputs(graph: Graph, inputs: Any) -> list[tuple[str, Tensor]]:
         raise ShapeError(
             f"The graph takes {len(names)} inputs ({', '.join(names)}), not {len(inputs)}."
         )
-    return [(v.name, _input(v, given)) for v, given in zip(graph.inputs, inputs, strict=True)]
+    return [(v.name, torch.as_tensor(t)) for v, t in zip(graph.inputs, inputs, strict=True)]
 
 
-def _input(value: Value, given: Any) -> Tensor:
-    tensor = torch.as_tensor(given)
+def _input(value: Value, tensor: Tensor) -> Tensor:
     if type_of(tensor) != value.type.with_order(None):
         raise ShapeError(f"Input {value.name} must be {value.type}, not {type_of(tensor)}.")
     return tensor.detach()

@@ -15,6 +15,7 @@ from npusim.errors import Error, GraphError, UnsupportedOpError
 from npusim.ir.graph import Graph
 from npusim.ir.module import Module, load_ir
 from npusim.ir.rewrite import drop_dead
+from npusim.ir.symbolic import describe
 from npusim.partition.build import build_partitions, find_transfers
 from npusim.partition.cost import CostModel
 from npusim.partition.placement import (
@@ -87,6 +88,13 @@ def graph_of(ir: Graph | str | Path) -> Graph:
         )
     if not isinstance(found, Graph):
         raise GraphError(f"Cannot partition a {type(found).__name__}.", hint="Pass an IR.")
+    if found.symbols:
+        greatest = {s.name: s.high for s in found.symbols}
+        raise GraphError(
+            f"A plan has fixed sizes, and '{found.name}' leaves some open "
+            f"({describe(found.symbols)}).",
+            hint=f"Fix them first: npusim.specialize(ir, {greatest}).",
+        )
     return drop_dead(found)
 
 

@@ -16,6 +16,7 @@ from npusim.errors import CoverageError, Error, GraphError
 from npusim.ir.graph import Graph, Node
 from npusim.ir.module import Module, load_ir
 from npusim.ir.rewrite import drop_dead
+from npusim.ir.specialize import specialize
 from npusim.partition.cost import CostModel
 from npusim.partition.partitioner import Wishes, draft
 from npusim.partition.placement import Placement
@@ -143,7 +144,7 @@ class SupportReport:
 def make_report(
     ir: Graph | Module | str | Path, target: TargetConfig, wishes: Wishes
 ) -> SupportReport:
-    """Returns the report; the arguments are `npusim.check`'s."""
+    """Returns the report; the arguments are `npusim.check`'s. Symbolic sizes are the greatest."""
     found = load_ir(ir) if isinstance(ir, (str, Path)) else ir
     if isinstance(found, Graph):
         methods: Mapping[str, Graph] = {"": found}
@@ -154,7 +155,7 @@ def make_report(
     nodes: list[NodeSupport] = []
     partitions = crossing = 0
     for name, graph in methods.items():
-        live = drop_dead(graph)
+        live = drop_dead(specialize(graph, {s.name: s.high for s in graph.symbols}))
         plan, placed = draft(live, target, wishes, assess(live, target))
         nodes += _rows(name, plan, placed, CostModel.of(target))
         partitions += len(plan.partitions)

@@ -12,16 +12,21 @@ from typing import Any
 import numpy as np
 
 from npusim.errors import Error
+from npusim.ir.symbolic import upper
 from npusim.program.program import CompiledProgram, TensorSpec
 
 
 def sample(spec: TensorSpec) -> np.ndarray:
-    """Returns an input of the right kind: seeded normal floats, zeros for everything else."""
+    """Returns an input of the right kind: seeded normal floats, zeros for everything else.
+
+    Symbolic sizes are the greatest ones.
+    """
+    shape = tuple(map(upper, spec.shape))
     if spec.dtype.startswith("float"):
-        return np.random.default_rng(0).standard_normal(spec.shape).astype(spec.dtype)
+        return np.random.default_rng(0).standard_normal(shape).astype(spec.dtype)
     if spec.dtype == "bfloat16":  # a device buffer rounds it
-        return np.random.default_rng(0).standard_normal(spec.shape).astype(np.float32)
-    return np.zeros(spec.shape, spec.dtype)
+        return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    return np.zeros(shape, spec.dtype)
 
 
 def language_model_input(facts: Mapping[str, Any], spec: TensorSpec) -> np.ndarray:

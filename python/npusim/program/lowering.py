@@ -441,8 +441,7 @@ def _patches(
 ) -> tuple[Patch, ...]:
     """Returns what of a command depends on the sizes of a call."""
     found = [
-        Patch(_PATCH_KINDS[kind], at, size)
-        for kind, at, size in definition.symbolic_fields(params)
+        Patch(_PATCH_KINDS[kind], at, size) for kind, at, size in definition.symbolic_fields(params)
     ]
     found += [
         Patch(PatchKind.OPERAND, index, view.offset)

@@ -23,7 +23,6 @@ from npusim.ir.symbolic import (
     is_symbolic,
     symbols_of,
 )
-
 from npusim.program.container import Section
 from npusim.program.program import Command, Method, Patch, PatchKind, TensorSpec
 

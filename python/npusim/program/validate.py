@@ -168,8 +168,7 @@ def _check_specs(
         _require(bool(spec.name), f"{where} has no name")
         _check_tensor(program, spec, spec.alloc_shape, kind, here)
         fits = len(spec.shape) == len(spec.alloc_shape) and all(
-            is_symbolic(a) or 0 <= a <= b
-            for a, b in zip(spec.shape, spec.alloc_shape, strict=True)
+            is_symbolic(a) or 0 <= a <= b for a, b in zip(spec.shape, spec.alloc_shape, strict=True)
         )
         _require(fits, f"{here}: shape {spec.shape} does not fit {spec.alloc_shape}")
 

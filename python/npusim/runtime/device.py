@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from npusim import _runtime
 from npusim.errors import ShapeError
+from npusim.ir.symbolic import is_symbolic, lower, upper
 from npusim.program.program import TensorSpec
 from npusim.runtime.host import (
     Array,
@@ -83,7 +85,8 @@ class DeviceBuffer(_runtime.DeviceBuffer):
         Args:
             array: any NumPy array of the spec's dtype; strides are free. For bfloat16, float32.
             device: where the buffer lives.
-            spec: an input of the program; by default the array's own dtype and shape.
+            spec: an input of the program; by default the array's own dtype and shape. A symbolic
+                size in its shape stands for any up to its greatest value; the run says more.
 
         Raises:
             ShapeError: another shape or dtype than the spec's, or a dtype npusim does not have.
@@ -91,7 +94,10 @@ class DeviceBuffer(_runtime.DeviceBuffer):
         given = np.asarray(array)
         if spec is None:
             spec = TensorSpec("array", 0, dtype_of(given), given.shape, given.shape)
-        return cls.from_bits(_raw(given, spec), device, spec)
+        raw = _raw(given, spec)
+        if is_symbolic(spec.shape):
+            spec = replace(spec, shape=given.shape, alloc_shape=given.shape)
+        return cls.from_bits(raw, device, spec)
 
     @classmethod
     def from_bits(cls, given: Array, device: _runtime.Device, spec: TensorSpec) -> DeviceBuffer:
@@ -210,9 +216,17 @@ def _is_plain(array: Array) -> bool:
     return bool(array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative)
 
 
+def _fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
+    if not is_symbolic(spec.shape):
+        return shape == spec.shape
+    return len(shape) == len(spec.shape) and all(
+        lower(size) <= n <= upper(size) for n, size in zip(shape, spec.shape, strict=True)
+    )
+
+
 def _raw(array: Array, spec: TensorSpec) -> Array:
     """Returns the elements as the device stores them, checked against the spec."""
-    if array.shape != spec.shape:
+    if not _fits(array.shape, spec):
         raise ShapeError(
             f"'{spec.name}' has shape {list(array.shape)}, expected {list(spec.shape)}."
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,12 +42,35 @@ class Executor:
         return tuple(self._program.methods)
 
     def inputs(self, method: str | None = None) -> list[TensorSpec]:
-        """Returns the inputs of a method, in order."""
-        return specs(self._program.inputs(self._native.method_index(method or "")))
+        """Returns the inputs of a method, in order; symbolic sizes in shapes as they are."""
+        index = self._native.method_index(method or "")
+        return specs(self._program.inputs(index), self._program.symbols(index))
 
     def outputs(self, method: str | None = None) -> list[TensorSpec]:
-        """Returns the outputs of a method, in order."""
-        return specs(self._program.outputs(self._native.method_index(method or "")))
+        """Returns the outputs of a method, in order; symbolic sizes in shapes as they are."""
+        index = self._native.method_index(method or "")
+        return specs(self._program.outputs(index), self._program.symbols(index))
+
+    def specs_for(
+        self, shapes: Sequence[Sequence[int]], method: str | None = None
+    ) -> tuple[list[TensorSpec], list[TensorSpec]]:
+        """Returns the inputs and the outputs of a method for a call, without symbolic sizes.
+
+        Args:
+            shapes: those of all inputs, in order. They settle the symbolic sizes; of a method
+                without such they are not looked at.
+
+        Raises:
+            ShapeError: they do not fit; says which input and dimension, and what is possible.
+        """
+        index = self._native.method_index(method or "")
+        return self._specs_at(index, self._program.bind(index, [list(s) for s in shapes]))
+
+    def _specs_at(
+        self, index: int, sizes: Sequence[int]
+    ) -> tuple[list[TensorSpec], list[TensorSpec]]:
+        inputs, outputs = self._program.specs_at(index, list(sizes))
+        return specs(inputs), specs(outputs)
 
     def commands(self, method: str | None = None) -> list[tuple[str, str, str]]:
         """Returns (kernel, node, source) of each command of a method, in order."""
@@ -81,8 +104,8 @@ class Executor:
             DeviceError: the executor is running on another thread.
             Error: a kernel met a value it cannot serve, such as an index out of range.
         """
-        index, given, results = self._bind(inputs, method, outputs)
-        self._native.run(index, given, list(results.values()), weights, state)
+        index, given, results, sizes = self._bind(inputs, method, outputs)
+        self._native.run(index, given, list(results.values()), weights, state, sizes)
         return results
 
     def observe(
@@ -97,8 +120,8 @@ class Executor:
 
         Computes the same bits as `run`. `read_buffer` shows values from within `after`.
         """
-        index, given, results = self._bind(inputs, method, None)
-        self._native.observe(index, given, list(results.values()), weights, after, state)
+        index, given, results, sizes = self._bind(inputs, method, None)
+        self._native.observe(index, given, list(results.values()), weights, after, state, sizes)
         return results
 
     def time(
@@ -115,8 +138,8 @@ class Executor:
         its memory; other devices measure themselves. The sum is not what a run takes: commands
         that a run starts together, or ahead of each other, are kept apart here.
         """
-        index, given, results = self._bind(inputs, method, outputs)
-        return self._native.time(index, given, list(results.values()), weights, state)
+        index, given, results, sizes = self._bind(inputs, method, outputs)
+        return self._native.time(index, given, list(results.values()), weights, state, sizes)
 
     def time_run(
         self,
@@ -130,8 +153,8 @@ class Executor:
 
         The clock is the host's, and stops when the results are there.
         """
-        index, given, results = self._bind(inputs, method, outputs)
-        return self._native.time_run(index, given, list(results.values()), weights, state)
+        index, given, results, sizes = self._bind(inputs, method, outputs)
+        return self._native.time_run(index, given, list(results.values()), weights, state, sizes)
 
     def read_buffer(self, index: int, dtype: str = "uint8") -> Array | None:
         """Returns a copy of a program buffer as a flat array, or None if it is not bound.
@@ -166,11 +189,19 @@ class Executor:
         inputs: Mapping[str, _runtime.DeviceBuffer],
         method: str | None,
         outputs: Mapping[str, _runtime.DeviceBuffer] | None,
-    ) -> tuple[int, list[_runtime.DeviceBuffer], dict[str, Any]]:
-        """Returns the method's index, its inputs in order, and its outputs by name, in order."""
+    ) -> tuple[int, list[_runtime.DeviceBuffer], dict[str, Any], list[int]]:
+        """Returns the method's index, its inputs in order, its outputs by name, in order, and the
+        values of its symbolic sizes."""
         index = self._native.method_index(method or "")
-        wanted_inputs, wanted_outputs = self.inputs(method), self.outputs(method)
-        given = _in_order(inputs, wanted_inputs, "input")
+        wanted_inputs = self.inputs(method)
+        ordered = _in_order(inputs, wanted_inputs, "input")
+        sizes: list[int] = []
+        if self._program.symbols(index):
+            sizes = list(self._program.bind(index, [list(b.shape) for b in ordered]))
+            wanted_inputs, wanted_outputs = self._specs_at(index, sizes)
+        else:
+            wanted_outputs = self.outputs(method)
+        given = [_fitting(b, spec) for b, spec in zip(ordered, wanted_inputs, strict=True)]
         _refuse_unknown(outputs or {}, wanted_outputs, "output")
         results: dict[str, Any] = {}
         for spec in wanted_outputs:
@@ -178,7 +209,7 @@ class Executor:
             results[spec.name] = (
                 DeviceBuffer.from_spec(self.device, spec) if held is None else _fitting(held, spec)
             )
-        return index, given, results
+        return index, given, results, sizes
 
 
 def _refuse_unknown(given: Mapping[str, object], wanted: list[TensorSpec], what: str) -> None:
@@ -195,15 +226,20 @@ def _in_order(
     missing = [spec.name for spec in wanted if spec.name not in given]
     if missing:
         raise ShapeError(f"missing {what} {', '.join(missing)}.")
-    return [_fitting(given[spec.name], spec) for spec in wanted]
+    return [_buffer(given[spec.name], spec) for spec in wanted]
 
 
-def _fitting(buffer: _runtime.DeviceBuffer, spec: TensorSpec) -> _runtime.DeviceBuffer:
-    if not isinstance(buffer, _runtime.DeviceBuffer):
+def _buffer(value: object, spec: TensorSpec) -> _runtime.DeviceBuffer:
+    if not isinstance(value, _runtime.DeviceBuffer):
         raise ShapeError(
-            f"'{spec.name}' is a {type(buffer).__name__}, not a DeviceBuffer.",
+            f"'{spec.name}' is a {type(value).__name__}, not a DeviceBuffer.",
             hint="Make one: DeviceBuffer.from_numpy(array, device, spec).",
         )
+    return value
+
+
+def _fitting(value: object, spec: TensorSpec) -> _runtime.DeviceBuffer:
+    buffer = _buffer(value, spec)
     held = (buffer.dtype, tuple(buffer.shape), tuple(buffer.alloc_shape))
     if held != (spec.dtype, spec.shape, spec.alloc_shape):
         raise ShapeError(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from npusim import _runtime
+from npusim.ir.size_text import parse_size
+from npusim.ir.symbolic import symbol
 from npusim.program.program import CompiledProgram, TensorSpec
 
 ProgramLike: TypeAlias = "CompiledProgram | _runtime.Program | str | os.PathLike[str]"
+
+Rows: TypeAlias = "list[tuple[str, int, str, tuple[int | str, ...], tuple[int, ...]]]"
 
 _CACHE = "_native_program"  # attribute of a CompiledProgram that holds its native twin
 
@@ -35,6 +40,18 @@ def native_program(program: ProgramLike) -> _runtime.Program:
     return _runtime.Program.open(Path(program))
 
 
-def specs(rows: list[tuple[str, int, str, tuple[int, ...], tuple[int, ...]]]) -> list[TensorSpec]:
-    """Returns the TensorSpecs of what `Program.inputs` and `Program.outputs` list."""
-    return [TensorSpec(*row) for row in rows]
+def specs(rows: Rows, symbols: Sequence[tuple[str, int, int]] = ()) -> list[TensorSpec]:
+    """Returns the TensorSpecs of what `Program.inputs` and `Program.outputs` list.
+
+    Args:
+        symbols: (name, least, greatest) of the symbols that shapes may hold, as text.
+    """
+    names = {name: symbol(name, low, high) for name, low, high in symbols}
+    return [
+        TensorSpec(name, buffer, dtype, tuple(_size(d, names) for d in shape), room)
+        for name, buffer, dtype, shape, room in rows
+    ]
+
+
+def _size(value: int | str, symbols: Mapping[str, int]) -> int:
+    return parse_size(value, symbols) if isinstance(value, str) else value

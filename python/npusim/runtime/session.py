@@ -9,6 +9,7 @@ import numpy as np
 
 from npusim import _runtime
 from npusim.errors import DeviceError, ShapeError
+from npusim.ir.symbolic import is_symbolic
 from npusim.program.program import TensorSpec
 from npusim.runtime.device import Device, DeviceBuffer
 from npusim.runtime.executor import Executor
@@ -78,6 +79,7 @@ class Session(_runtime.Session):
         self.method = method or executor.methods[0]
         self.inputs = executor.inputs(method)
         self.outputs = executor.outputs(method)
+        self._symbolic = any(is_symbolic(spec.shape) for spec in self.inputs)
 
     @property
     def device(self) -> _runtime.Device:
@@ -92,15 +94,26 @@ class Session(_runtime.Session):
                 return results
         given = self._by_name(args, kwargs)
         device = self.device
-        buffers = {spec.name: as_buffer(given[spec.name], device, spec) for spec in self.inputs}
+        buffers = {
+            spec.name: as_buffer(given[spec.name], device, spec) for spec in self._wanted(given)
+        }
         named = self.executor.run(buffers, self.weights, self.method)
         like = next(iter(given.values()), None)
         return tuple(tensor_like(like, named[spec.name]) for spec in self.outputs)
+
+    def _wanted(self, given: dict[str, Any]) -> list[TensorSpec]:
+        """Returns the inputs of a call, without symbolic sizes."""
+        if not self._symbolic:
+            return self.inputs
+        shapes = [tuple(getattr(given[spec.name], "shape", ())) for spec in self.inputs]
+        return self.executor.specs_for(shapes, self.method)[0]
 
     def _call_torch(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Serves PyTorch tensors that fit as they are; None for others."""
         if self._torch is None:
             self._torch = TorchCalls(self.inputs, self.outputs)
+        if self._symbolic and not args[0].is_cpu:
+            return None
         if args[0].is_cpu:
             arrays = self._torch.arrays(args)
             if arrays is None:

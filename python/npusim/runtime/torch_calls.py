@@ -13,21 +13,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim import _runtime
+from npusim.ir.symbolic import is_symbolic
 from npusim.program.program import TensorSpec
 
 _ALIGNMENT = 16  # what kernels of a GPU ask of an address
 
 
+def _fixed(shape: tuple[int, ...]) -> Any:
+    """Returns a shape, or None for one with symbolic sizes, which are checked by the call."""
+    import torch
+
+    return None if is_symbolic(shape) else torch.Size(shape)
+
+
 class TorchCalls:
-    """The tensors of one method in PyTorch's terms. Needs PyTorch."""
+    """The tensors of one method in PyTorch's terms. Needs PyTorch.
+
+    A method with symbolic sizes is not run here over tensors of a device.
+    """
 
     def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
         import torch
 
         specs = (*inputs, *outputs)
-        self._inputs = [(getattr(torch, s.dtype), torch.Size(s.shape)) for s in inputs]
-        self._outputs = [(getattr(torch, s.dtype), torch.Size(s.shape)) for s in outputs]
-        self._dense = all(spec.shape == spec.alloc_shape for spec in specs)
+        self._inputs = [(getattr(torch, s.dtype), _fixed(s.shape)) for s in inputs]
+        self._outputs = [(getattr(torch, s.dtype), _fixed(s.shape)) for s in outputs]
+        self._dense = all(
+            is_symbolic(a) or a == b
+            for spec in specs
+            for a, b in zip(spec.shape, spec.alloc_shape, strict=True)
+        )
         self._in_numpy = all(spec.dtype != "bfloat16" for spec in specs)
         self._host = torch.device("cpu")
 
@@ -72,7 +87,7 @@ class TorchCalls:
         return all(
             type(value) is torch.Tensor
             and value.dtype is dtype
-            and value.shape == shape
+            and (shape is None or value.shape == shape)
             and value.device == where
             for value, (dtype, shape) in zip(args, self._inputs, strict=True)
         )

@@ -15,6 +15,7 @@ from npusim.errors import Error, ShapeError
 from npusim.frontends.torch_export import plain_outputs
 from npusim.frontends.weight_free import module_tensors
 from npusim.ir.graph import Graph
+from npusim.ir.specialize import at_shapes
 from npusim.ops.reference import run_graph
 from npusim.program.program import CompiledProgram
 from npusim.verify.bisect import first_divergence
@@ -107,6 +108,8 @@ def verify_program(
     names = [spec.name for spec in compiled.output_specs]
     outputs = compare_all(names, native.run(), expected, tolerance)
     search = bisect or not all(output.ok for output in outputs)
+    if graph is not None:
+        graph = at_shapes(graph, [tuple(tensor.shape) for tensor in inputs])
     found = (
         (None, None) if graph is None or not search else first_divergence(native, graph, tolerance)
     )
