@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from npusim.errors import TargetConstraintError
+from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import dtype_code
 from npusim.ops.kernels import POINTWISE_INPUTS, POINTWISE_REGISTERS, RANK
 from npusim.ops.scalar import OPCODES, ScalarProgram, result_class
@@ -69,8 +70,9 @@ def emit_program(low: Lowering, program: ScalarProgram, inputs: Sequence[View], 
                 args.append(register[arg])
                 continue
             integer = op.cls == "i" or (op.op == "where" and position == 0)
-            floats.append(float(arg[1]))
-            ints.append(int(arg[1]) if integer else 0)
+            number = arg[1]
+            floats.append(number if is_symbolic(number) else float(number))
+            ints.append((number if is_symbolic(number) else int(number)) if integer else 0)
             args.append(-len(floats))
         args += [0] * (3 - len(args))
         code += [OPCODES[op.op][0], register[n + index], *args, _CLASS_CODE[op.cls]]

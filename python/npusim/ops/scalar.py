@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
+from npusim.ir.symbolic import is_symbolic
+
 # name -> (code, arity, class of the result: "=" same as operands, else "i"; classes allowed)
 # The codes are part of the file format: append, never renumber.
 OPCODES: dict[str, tuple[int, int, str, str]] = {
@@ -178,6 +180,8 @@ class ScalarBuilder:
         """Returns the value converted to a class; literals and equal classes cost nothing."""
         if isinstance(arg, tuple):
             value = arg[1]
+            if is_symbolic(value):  # a kernel gets it in every class
+                return arg
             return ("const", float(value) if cls != "i" else int(value))
         if self.classes[arg] == cls:
             return arg

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from npusim.ir.graph import Node
+from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType, dtype_size
 from npusim.ops import scalar_numpy
 from npusim.ops.opdef import find
@@ -68,7 +69,7 @@ class Composer:
     def op(self, name: str, args: tuple[Arg, ...], cls: str) -> Arg:
         """Returns the value of an instruction; an equal one is not repeated."""
         op = ScalarOp(name, args, cls)
-        if all(isinstance(a, tuple) for a in args):
+        if all(isinstance(a, tuple) for a in args) and not is_symbolic(args):
             literal = scalar_numpy.run(ScalarProgram(("i",), (op,)), [np.zeros(())])
             return ("const", literal.item())
         return self._append(name, args, cls, result_class(op))
@@ -90,6 +91,8 @@ class Composer:
         """
         wanted = compute_class(dtype)
         if isinstance(value, tuple):
+            if is_symbolic(value):
+                return value
             return ("const", int(value[1]) if wanted == "i" else float(value[1]))
         if dtype == "bool":
             boolean = self._is_boolean(value)
