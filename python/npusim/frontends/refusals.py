@@ -93,7 +93,7 @@ def explain(error: Exception, model: str) -> ExportError:
 
 def _violations(text: str) -> str:
     """Returns what torch.export says of sizes that a model fixes: one line each."""
-    lines = [line.strip(" -") for line in text.split("\n") if line.startswith("  - ")]
+    lines = [line.strip(" -.") for line in text.split("\n") if line.startswith("  - ")]
     return "".join(f"\n  {line}" for line in lines)
 
 

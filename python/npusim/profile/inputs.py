@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from npusim.errors import Error
-from npusim.ir.symbolic import upper
 from npusim.program.program import CompiledProgram, TensorSpec
 
 
@@ -21,7 +20,7 @@ def sample(spec: TensorSpec) -> np.ndarray:
 
     Symbolic sizes are the greatest ones.
     """
-    shape = tuple(map(upper, spec.shape))
+    shape = spec.greatest_shape
     if spec.dtype.startswith("float"):
         return np.random.default_rng(0).standard_normal(shape).astype(spec.dtype)
     if spec.dtype == "bfloat16":  # a device buffer rounds it

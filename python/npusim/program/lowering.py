@@ -326,9 +326,12 @@ class Lowering:
         self._static_now = all(v.name in self.graph.static_values for v in node.outputs)
         try:
             definition.lower(node, self)
-        except SymbolicSizeError as error:
+        except (SymbolicSizeError, AssertionError) as error:
+            if isinstance(error, AssertionError) and not self.graph.symbols:
+                raise
+            why = str(error) or "two sizes must be equal, and do not look so."
             raise UnsupportedOpError(
-                f"{node.op}{at(node.source)} needs fixed sizes: {error}",
+                f"{node.op}{at(node.source)} needs fixed sizes: {why}",
                 hint="Extract the model without that symbolic size, or fix it (npusim.specialize).",
                 nodes=(node.name,),
             ) from None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npusim.ir.symbolic import Symbol, symbols_of
+from npusim.ir.symbolic import Symbol, symbols_of, upper
 
 if TYPE_CHECKING:
     from npusim.ir.graph import Graph
@@ -123,6 +123,11 @@ class TensorSpec:
     dtype: str
     shape: tuple[int, ...]
     alloc_shape: tuple[int, ...]
+
+    @property
+    def greatest_shape(self) -> tuple[int, ...]:
+        """The shape, with symbolic sizes at their greatest values."""
+        return tuple(map(upper, self.shape))
 
 
 @dataclass(frozen=True, slots=True)

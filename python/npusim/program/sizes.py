@@ -243,6 +243,8 @@ class SizesReader:
             if spec.shape[axis] != spec.alloc_shape[axis]:
                 raise refuse("a symbolic dimension is padded")
             size = self._at(step, refuse)
+            if not is_symbolic(size):  # a number after all; whether it fits, the call will say
+                size = dim_of(Call("+", size, 0))
             shape = (*spec.shape[:axis], size, *spec.shape[axis + 1 :])
             specs[number] = replace(spec, shape=shape)
             found = self._expressions.linear(step) if number < inputs else None
