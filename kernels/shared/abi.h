@@ -707,4 +707,14 @@ struct SortParams {
 };
 static_assert((sizeof(SortParams) + 7) / 8 * 8 == 40);
 
+// operands: logits, options, seed, length, token (read and written), history (same), chosen
+struct SampleParams {
+  int64_t size;
+  int64_t capacity;
+  int32_t dtype;
+  static constexpr const char* kSchema =
+      "size:i64 capacity:i64 dtype:i32";
+};
+static_assert((sizeof(SampleParams) + 7) / 8 * 8 == 24);
+
 }  // namespace npusim::abi
