@@ -30,6 +30,7 @@ from npusim.targets import TargetConfig
 from npusim.version import __version__
 
 if TYPE_CHECKING:
+    from npusim.exporters.onnx import export_onnx
     from npusim.frontends.language_model import extract_llm
     from npusim.frontends.torch_export import extract_ir
     from npusim.language_model import LanguageModel, LanguageSession
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from npusim.verify import verify_ir_with_state_dict, verify_plan, verify_program
 
 _LAZY = {
+    "export_onnx": "npusim.exporters.onnx",
     "extract_ir": "npusim.frontends.torch_export",
     "extract_llm": "npusim.frontends.language_model",
     "register_op": "npusim.ops.custom",
@@ -112,6 +114,7 @@ __all__ = [
     "__version__",
     "check",
     "compile",
+    "export_onnx",
     "extract_ir",
     "extract_llm",
     "is_op_supported",

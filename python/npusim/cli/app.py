@@ -16,6 +16,7 @@ from npusim.cli import (
     compile,
     demo,
     doctor,
+    export_onnx,
     extract,
     generate,
     import_model,
@@ -44,6 +45,7 @@ def npusim() -> None:
 for _verb in (
     extract.extract,
     import_model.import_model,
+    export_onnx.export_onnx,
     check.check,
     compile.compile_model,
     partition.partition,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from npusim.errors import Error
 from npusim.ir.graph import Graph
+from npusim.ir.module import Module, load_ir
 from npusim.partition.plan import PartitionPlan
 from npusim.partition.plan_file import LAYOUT
 from npusim.program.container import MAGIC
@@ -26,6 +27,13 @@ def open_artifact(path: Path) -> Graph | CompiledProgram | PartitionPlan:
         f"{path} is no graph, program or plan.",
         hint="`npusim extract` writes graphs, `compile` programs, `partition` plans.",
     )
+
+
+def open_ir(path: Path) -> Graph | Module:
+    """Loads a graph, a module, or the lowered graph that a program carries."""
+    with readable(path).open("rb") as file:
+        start = file.read(64)
+    return load_ir(path) if start.lstrip().startswith(b"{") else open_graph(path)
 
 
 def open_graph(path: Path) -> Graph:
