@@ -262,8 +262,8 @@ class _Import:
     ) -> Sequence[Tensor] | None:
         """Returns the results when all operands are known and few, or must be known; or None."""
         tensors = [i for i in inputs if isinstance(i, Tensor)]
-        if node.op_type.startswith(("Optional", "Sequence")):
-            return None
+        if node.op_type.startswith(("Optional", "Sequence")) or node.op_type == "DequantizeLinear":
+            return None  # of a quantized weight the bytes are what products want
         if len(tensors) != sum(i is not None for i in inputs):
             return None
         if node.op_type in NEEDS_VALUES and not node.domain:
