@@ -273,6 +273,7 @@ class RowBlock {
                           .b = b,
                           .panel_bytes = plan_.w.panel_bytes(),
                           .soon = b + ahead * plan_.w.panel_bytes(),
+                          .offset = s_.by.offset + column,
                           .sums = s_.sums};
       const auto count = static_cast<int>(rows);
       (flip_ ? int8_tile_function<true>(count, panels)
@@ -284,7 +285,7 @@ class RowBlock {
   IVec depthwise_sum(int64_t row, int64_t column, int64_t n) const {
     const IVec zero = load(s_.by.w_zero + column), flip = IVec{} + flip_;
     const int64_t step = plan_.w.panels() * kPanel;
-    IVec sum{};
+    IVec sum = load(s_.by.offset + column);
     for (int64_t t = 0; t < plan_.taps; ++t) {
       const uint8_t* x = rows_.at[t * rows_.stride + row] + column;
       const IVec pixel = (n >= kLanes ? load_bytes(x) : load_bytes_part(x, n)) ^ flip;

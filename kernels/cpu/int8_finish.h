@@ -22,7 +22,7 @@ inline int32_t decode_byte(int32_t dtype, const void* p, int64_t at) {
                                : static_cast<const uint8_t*>(p)[at];
 }
 
-// What each column of some panels needs, in whole vectors: sum of the products + offset,
+// What each column of some panels needs, in whole vectors: offset + sum of the products,
 // - weight zero * sum of x, * scale, + bias.
 struct Int8Columns {
   int32_t *offset, *w_zero;
@@ -65,9 +65,8 @@ struct Int8Sums {
 };
 
 inline IVec whole_sum(const Int8Sums& s, const Int8Columns& by, int64_t r, int64_t c) {
-  IVec sum = load(s.at + r * kSumsStride + c) + load(by.offset + c);
-  if (by.has_w_zero) sum -= load(by.w_zero + c) * (IVec{} + s.x_sums[r]);
-  return sum;
+  const IVec sum = load(s.at + r * kSumsStride + c);
+  return by.has_w_zero ? sum - load(by.w_zero + c) * (IVec{} + s.x_sums[r]) : sum;
 }
 inline Vec scaled_sum(const Int8Sums& s, const Int8Columns& by, int64_t r, int64_t c) {
   return __builtin_convertvector(whole_sum(s, by, r, c), Vec) * load(by.scale + c);
@@ -78,10 +77,12 @@ inline void store_some_bytes(Y* y, IVec v, int64_t n) {
   n >= kLanes ? store_bytes(y, v) : store_bytes_part(y, v, n);
 }
 
+// Columns and sums are taken by value: stores of bytes could change what a reference shows.
+//
 // y[y_rows[r]] = sums as bytes.
 template <typename Y>
-void finish_bytes(const Int8Sums& s, const Int8Columns& by, const ByteRange& range, bool biased,
-                  Y* y, const int64_t* y_rows) {
+void finish_bytes(const Int8Sums s, const Int8Columns by, const ByteRange range, bool biased, Y* y,
+                  const int64_t* y_rows) {
   for (int64_t r = 0; r < s.rows; ++r) {
     Y* to = y + y_rows[r];
     for (int64_t c = 0; c < s.columns; c += kLanes) {
@@ -95,15 +96,16 @@ void finish_bytes(const Int8Sums& s, const Int8Columns& by, const ByteRange& ran
 
 // The same, with bytes of a residual added in steps of y.
 template <typename Y, typename R>
-void finish_bytes_added(const Int8Sums& s, const Int8Columns& by, const ByteRange& range,
-                        bool biased, const float* terms, const R* residual, const int64_t* r_rows,
-                        Y* y, const int64_t* y_rows) {
+void finish_bytes_added(const Int8Sums s, const Int8Columns by, const ByteRange range, bool biased,
+                        const float* terms, const R* residual, const int64_t* r_rows, Y* y,
+                        const int64_t* y_rows) {
   // Beyond this there is no byte, and rounding needs numbers that are not larger.
   const Vec limit = broadcast(0x1p21F);
   const Vec lo = clamp(broadcast(terms[0]), -limit, limit);
   const Vec hi = clamp(broadcast(terms[1]), -limit, limit);
   const Vec own = broadcast(terms[2]), other = broadcast(terms[3]), rest = broadcast(terms[4]);
   const Vec zero = __builtin_convertvector(range.zero, Vec);
+  const Vec low = range.lo + zero, high = range.hi + zero;
   for (int64_t r = 0; r < s.rows; ++r) {
     const R* from = residual + r_rows[r];
     Y* to = y + y_rows[r];
@@ -111,11 +113,10 @@ void finish_bytes_added(const Int8Sums& s, const Int8Columns& by, const ByteRang
       const int64_t n = s.columns - c;
       Vec v = scaled_sum(s, by, r, c);
       if (biased) v += load(by.bias + c);
-      v = __builtin_convertvector(round_to_integers(clamp(v, lo, hi)), Vec);
+      v = round_small(clamp(v, lo, hi));
       const IVec bytes = n >= kLanes ? load_bytes(from + c) : load_bytes_part(from + c, n);
       v = v * own + __builtin_convertvector(bytes, Vec) * other + rest;
-      v = clamp(v, range.lo + zero, range.hi + zero);
-      store_some_bytes(to + c, round_to_integers(v), n);
+      store_some_bytes(to + c, round_to_integers(clamp(v, low, high)), n);
     }
   }
 }

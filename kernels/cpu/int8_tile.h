@@ -34,8 +34,9 @@ struct Int8Tile {
   int64_t stride, taps, quads;
   const int8_t* b;  // of the tile's first panel
   int64_t panel_bytes;
-  const int8_t* soon;  // what to bring near meanwhile: a row of a panel a step
-  int32_t* sums;       // [rows][kSumsStride]
+  const int8_t* soon;     // what to bring near meanwhile: a row of a panel a step
+  const int32_t* offset;  // of each column: what its sums begin with
+  int32_t* sums;          // [rows][kSumsStride]
 };
 
 // Signed: x has signed bytes; what is added up is x + 128 then, as unsigned bytes.
@@ -44,7 +45,13 @@ template <int R, int P, bool Signed>
   constexpr int V = P * kPanelVecs;
   constexpr int64_t kRow = kPanel * kQuad;
   const IVec flip = IVec{} + static_cast<int32_t>(0x80808080u);
-  IVec acc[R][V] = {};
+  IVec acc[R][V];
+#pragma GCC unroll 8
+  for (int v = 0; v < V; ++v) {
+    const IVec offset = load(tile.offset + v * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) acc[r][v] = offset;
+  }
   const int8_t *b = tile.b, *soon = tile.soon;
   for (int64_t t = 0; t < tile.taps; ++t) {
     const uint8_t* a[R];

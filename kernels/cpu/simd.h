@@ -315,10 +315,20 @@ inline void store(int32_t* p, IVec v) {
   *reinterpret_cast<VectorOf<int32_t, kLanes>::unaligned*>(p) = v;
 }
 // Bytes as lanes, and the low bytes of lanes. Of parts, the first `n` < kLanes; zeros behind them.
-template <typename T>
-inline IVec load_bytes(const T* p) {
-  using Bytes = VectorOf<T, kLanes>;
-  return __builtin_convertvector(*reinterpret_cast<const typename Bytes::unaligned*>(p), IVec);
+// The compilers take the plain conversions apart, byte by byte.
+inline IVec load_bytes(const uint8_t* p) {
+#if defined(__AVX512F__)
+  return (IVec)_mm512_maskz_cvtepu8_epi32(0xFFFF,
+                                          _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#elif defined(__AVX2__)
+  return (IVec)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+#else
+  using Bytes = VectorOf<uint8_t, kLanes>;
+  return __builtin_convertvector(*reinterpret_cast<const Bytes::unaligned*>(p), IVec);
+#endif
+}
+inline IVec load_bytes(const int8_t* p) {
+  return load_bytes(reinterpret_cast<const uint8_t*>(p)) << 24 >> 24;
 }
 template <typename T>
 inline IVec load_bytes_part(const T* p, int64_t n) {
@@ -328,9 +338,18 @@ inline IVec load_bytes_part(const T* p, int64_t n) {
 }
 template <typename T>
 inline void store_bytes(T* p, IVec v) {
+#if defined(__AVX512F__)
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_maskz_cvtepi32_epi8(0xFFFF, (__m512i)v));
+#elif defined(__AVX2__)
+  const __m256i low = (__m256i)(v & 0xFF);
+  const __m128i words =
+      _mm_packs_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));
+#else
   using Bytes = VectorOf<T, kLanes>;
   *reinterpret_cast<typename Bytes::unaligned*>(p) =
       __builtin_convertvector(v, typename Bytes::type);
+#endif
 }
 template <typename T>
 inline void store_bytes_part(T* p, IVec v, int64_t n) {
@@ -339,9 +358,12 @@ inline void store_bytes_part(T* p, IVec v, int64_t n) {
   std::memcpy(p, lanes, static_cast<size_t>(n));
 }
 // Halves to the even integer, for magnitudes below 2^22: the sum keeps no fraction.
+inline constexpr float kNoFraction = 0x1.8p23F;
 inline IVec round_to_integers(Vec x) {
-  constexpr float kShift = 0x1.8p23F;
-  return reinterpret_cast<IVec>(x + kShift) - reinterpret_cast<IVec>(broadcast(kShift));
+  return reinterpret_cast<IVec>(x + kNoFraction) - reinterpret_cast<IVec>(broadcast(kNoFraction));
+}
+inline Vec round_small(Vec x) {
+  return (x + kNoFraction) - kNoFraction;
 }
 
 // Lane i holds i.
