@@ -58,6 +58,7 @@ DeviceBuffer borrow(std::shared_ptr<Device> device, std::string_view dtype, Shap
   buffer.writable = array.writeable();
   auto* data = static_cast<std::byte*>(const_cast<void*>(array.data()));
   buffer.memory = std::make_shared<BorrowedMemory>(data, bytes, keep_alive(array));
+  buffer.borrowed = true;
   return buffer;
 }
 
@@ -86,6 +87,7 @@ DeviceBuffer lent(std::shared_ptr<Device> device, std::string_view dtype, Shape 
   buffer.shape = buffer.alloc_shape = std::move(shape);
   buffer.memory = std::make_shared<BorrowedMemory>(reinterpret_cast<std::byte*>(address), bytes,
                                                    keep_alive(std::move(owner)));
+  buffer.borrowed = true;
   return buffer;
 }
 
@@ -168,6 +170,7 @@ py::dict cuda_array_interface(const DeviceBuffer& buffer) {
   description["version"] = 3;
   description["stream"] = py::none();  // whatever is here has been computed
   buffer.memory->lend();
+  buffer.device->wait_for(buffer.device->stream());
   return description;
 }
 
@@ -256,8 +259,14 @@ void bind_buffer(py::module_& module) {
       .def("copy_from", &copy_from, py::arg("other"), "Copies a buffer of the same device.")
       .def_property_readonly("__cuda_array_interface__", &cuda_array_interface)
       .def(
-          "__dlpack__", [](const DeviceBuffer& self, const py::kwargs&) { return to_dlpack(self); },
-          "Lends the tensor to a DLPack consumer, without a copy.")
+          "__dlpack__",
+          [](const DeviceBuffer& self, const py::object& stream, const py::kwargs&) {
+            hand_over(*self.device, stream);
+            return to_dlpack(self);
+          },
+          py::kw_only(), py::arg("stream") = py::none(),
+          "Lends the tensor to a DLPack consumer, without a copy. Its stream is made to wait for "
+          "what the device still computes.")
       .def("__dlpack_device__", [](const DeviceBuffer& self) {
         const DlDevice device = dl_device(*self.device);
         return py::make_tuple(device.type, device.id);

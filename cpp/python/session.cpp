@@ -4,8 +4,10 @@
 // The call goes straight from the type's tp_call to the executor. What is common (contiguous NumPy
 // arrays of exactly the right dtype and shape, all given in order) is bound by pointer, and the
 // outputs are fresh NumPy arrays that the run writes into; a device with memory of its own gets
-// buffers that the session keeps, and the arrays are copied there and back. Everything else goes to
-// the Python method `_call_slow(args, kwargs)` of the subclass, which also words the errors.
+// buffers that the session keeps, and the arrays are copied there and back. Tensors of libraries
+// with DLPack's C interface that lie on the device are bound by pointer too, outputs are such
+// tensors, and the work goes to their library's queue. Everything else goes to the Python method
+// `_call_slow(args, kwargs)` of the subclass, which also words the errors.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -16,6 +18,7 @@
 
 #include "cpp/python/bindings.h"
 #include "cpp/python/buffer.h"
+#include "cpp/python/exchange.h"
 #include "cpp/runtime/executor.h"
 #include "cpp/runtime/turn.h"
 #include "cpp/runtime/weights.h"
@@ -25,11 +28,12 @@ namespace py = pybind11;
 namespace npusim::python {
 namespace {
 
-// One input or output in NumPy's terms.
+// One input or output in NumPy's terms, and in DLPack's.
 struct Port {
   py::object descr;  // null: NumPy lacks the dtype, or the buffer is padded
   std::vector<py::ssize_t> shape;
   size_t bytes;
+  ExchangePort tensor;
 };
 
 constexpr const char* kBusy =
@@ -52,16 +56,35 @@ class Session {
   // False with a Python error set.
   bool run(const Bindings& inputs, const Bindings& outputs) const;
 
+  // Whether every argument is a tensor of one library that can be bound as it is. `self` is the
+  // session's Python object.
+  bool bind_tensors(PyObject* self, PyObject* args, Bindings& bindings);
+  // Behind bind_tensors: a new tuple of the library's tensors; null with a Python error set.
+  PyObject* make_tensors(Bindings& bindings) const;
+  // Puts the work into the library's queue; waits only if the method can fail. False with a Python
+  // error set.
+  bool enqueue(const Bindings& inputs, const Bindings& outputs) const;
+
  private:
   using Memories = std::vector<std::shared_ptr<Memory>>;
   Memories allocate(const std::vector<Port>& ports) const;
   void run_with_copies(const Bindings& inputs, const Bindings& outputs) const;
+  bool meet(PyObject* self, PyTypeObject* type);
+  template <typename Action>
+  static bool unlocked(const Action& action);
 
   std::shared_ptr<Executor> executor_;
   std::shared_ptr<Weights> weights_;
   size_t method_;
   std::vector<Port> inputs_, outputs_;
   bool fast_;
+  bool dense_;  // no input or output is padded
+  DlDevice here_ = {};
+  size_t alignment_ = 1;  // of a tensor's address
+  // The library met last: its tensor type (compared only), and what makes each output.
+  PyTypeObject* met_ = nullptr;
+  std::optional<Exchange> exchange_;
+  std::vector<py::object> makers_;
   // For arrays of the host on a device that does not share its memory; made by the first call.
   mutable Memories device_inputs_, device_outputs_;
   mutable std::atomic<bool> copying_{false};
@@ -79,6 +102,7 @@ std::vector<Port> ports(const Program& program, const std::vector<TensorSpec>& s
     if (spec.shape == spec.alloc_shape) port.descr = numpy_dtype(spec.dtype);
     port.shape.assign(spec.shape.begin(), spec.shape.end());
     port.bytes = static_cast<size_t>(program.buffers[spec.buffer].bytes);
+    port.tensor = {dl_type(spec.dtype), spec.shape, port.bytes};
   }
   return out;
 }
@@ -86,6 +110,12 @@ std::vector<Port> ports(const Program& program, const std::vector<TensorSpec>& s
 bool all_fast(const std::vector<Port>& ports) {
   return ports.size() <= kFastPorts &&
          std::all_of(ports.begin(), ports.end(), [](const Port& port) { return !!port.descr; });
+}
+
+bool all_dense(const std::vector<TensorSpec>& specs) {
+  return specs.size() <= kFastPorts && std::all_of(specs.begin(), specs.end(), [](const auto& s) {
+           return s.shape == s.alloc_shape;
+         });
 }
 
 Session::Session(std::shared_ptr<Executor> executor, std::shared_ptr<Weights> weights,
@@ -96,6 +126,13 @@ Session::Session(std::shared_ptr<Executor> executor, std::shared_ptr<Weights> we
   inputs_ = ports(program, program.methods[method_].inputs);
   outputs_ = ports(program, program.methods[method_].outputs);
   fast_ = all_fast(inputs_) && all_fast(outputs_);
+  const Device& device = executor_->device();
+  const bool known = device.shares_host_memory() || device.name() == "cuda";
+  dense_ = known && all_dense(program.methods[method_].inputs) &&
+           all_dense(program.methods[method_].outputs);
+  if (known) here_ = dl_device(device);
+  constexpr size_t kVector = 16;  // what kernels of a GPU ask of an address
+  alignment_ = device.shares_host_memory() ? sizeof(double) : kVector;
 }
 
 bool Session::bind_inputs(PyObject* args, Bindings& bindings) const {
@@ -157,22 +194,87 @@ void Session::run_with_copies(const Bindings& inputs, const Bindings& outputs) c
   for (size_t i = 0; i < outputs_.size(); ++i) {
     out[i] = {device_outputs_[i]->data(), outputs_[i].bytes};
   }
-  executor_->run(method_, {in.data(), inputs_.size()}, {out.data(), outputs_.size()},
-                 weights_.get());
+  executor_->enqueue(method_, {in.data(), inputs_.size()}, {out.data(), outputs_.size()},
+                     weights_.get(), nullptr, 0);
   for (size_t i = 0; i < outputs_.size(); ++i) {
     device.download(outputs[i], *device_outputs_[i], 0);
   }
+  executor_->settle(method_);
 }
 
 bool Session::run(const Bindings& inputs, const Bindings& outputs) const {
-  PyThreadState* state = PyEval_SaveThread();
-  try {
+  return unlocked([&] {
     if (executor_->device().shares_host_memory()) {
       executor_->run(method_, {inputs.data(), inputs_.size()}, {outputs.data(), outputs_.size()},
                      weights_.get());
     } else {
       run_with_copies(inputs, outputs);
     }
+  });
+}
+
+bool Session::bind_tensors(PyObject* self, PyObject* args, Bindings& bindings) {
+  if (!dense_ || static_cast<size_t>(PyTuple_GET_SIZE(args)) != inputs_.size()) return false;
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    PyObject* arg = PyTuple_GET_ITEM(args, static_cast<py::ssize_t>(i));
+    if (Py_TYPE(arg) != met_ && (i > 0 || !meet(self, Py_TYPE(arg)))) return false;
+    if (!exchange_->bind(arg, inputs_[i].tensor, here_, alignment_, bindings[i])) return false;
+  }
+  return !inputs_.empty();
+}
+
+// Asks the subclass for callables without arguments that make the outputs as tensors of a type.
+bool Session::meet(PyObject* self, PyTypeObject* type) {
+  const std::optional<Exchange> exchange = Exchange::of(type);
+  if (!exchange) return false;
+  try {
+    const py::object makers =
+        py::handle(self).attr("_tensor_makers")(py::handle(reinterpret_cast<PyObject*>(type)));
+    if (makers.is_none()) return false;
+    makers_ = py::cast<std::vector<py::object>>(makers);
+  } catch (const py::error_already_set&) {
+    return false;  // the long way has the words for it
+  }
+  exchange_ = exchange;
+  met_ = makers_.size() == outputs_.size() ? type : nullptr;
+  return met_ != nullptr;
+}
+
+PyObject* Session::make_tensors(Bindings& bindings) const {
+  PyObject* tuple = PyTuple_New(static_cast<py::ssize_t>(outputs_.size()));
+  for (size_t i = 0; tuple != nullptr && i < outputs_.size(); ++i) {
+    PyObject* tensor = PyObject_CallNoArgs(makers_[i].ptr());
+    if (tensor != nullptr) PyTuple_SET_ITEM(tuple, static_cast<py::ssize_t>(i), tensor);
+    if (tensor != nullptr &&
+        exchange_->bind(tensor, outputs_[i].tensor, here_, alignment_, bindings[i])) {
+      continue;
+    }
+    if (tensor != nullptr) PyErr_SetString(PyExc_RuntimeError, "an output cannot be written");
+    Py_CLEAR(tuple);
+  }
+  return tuple;
+}
+
+bool Session::enqueue(const Bindings& inputs, const Bindings& outputs) const {
+  const bool has_queue = !executor_->device().shares_host_memory();
+  const std::optional<uintptr_t> queue = has_queue ? exchange_->queue(here_) : 0;
+  if (!queue) {
+    PyErr_SetString(PyExc_RuntimeError, "the tensors' library does not tell its current stream");
+    return false;
+  }
+  return unlocked([&] {
+    executor_->enqueue(method_, {inputs.data(), inputs_.size()}, {outputs.data(), outputs_.size()},
+                       weights_.get(), nullptr, *queue);
+    if (has_queue && executor_->can_fail(method_)) executor_->settle(method_);
+  });
+}
+
+// Without the GIL; what is thrown becomes a Python error.
+template <typename Action>
+bool Session::unlocked(const Action& action) {
+  PyThreadState* state = PyEval_SaveThread();
+  try {
+    action();
   } catch (const Error& error) {
     PyEval_RestoreThread(state);
     set_python_error(error);
@@ -201,17 +303,24 @@ PyObject* call_slow(PyObject* self, PyObject* args, PyObject* kwargs) {
 // tp_call of the Session type.
 PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
   const auto* instance = reinterpret_cast<py::detail::instance*>(self);
-  const auto* session = static_cast<const Session*>(instance->simple_value_holder[0]);
+  auto* session = static_cast<Session*>(instance->simple_value_holder[0]);
   if (session == nullptr) {
     PyErr_SetString(PyExc_TypeError, "the session's __init__ was not called");
     return nullptr;
   }
   Bindings inputs, outputs;
   const bool positional = kwargs == nullptr || PyDict_GET_SIZE(kwargs) == 0;
-  if (!positional || !session->bind_inputs(args, inputs)) return call_slow(self, args, kwargs);
-  PyObject* results = session->make_outputs(outputs);
-  if (results != nullptr && !session->run(inputs, outputs)) Py_CLEAR(results);
-  return results;
+  if (positional && session->bind_inputs(args, inputs)) {
+    PyObject* results = session->make_outputs(outputs);
+    if (results != nullptr && !session->run(inputs, outputs)) Py_CLEAR(results);
+    return results;
+  }
+  if (positional && session->bind_tensors(self, args, inputs)) {
+    PyObject* results = session->make_tensors(outputs);
+    if (results != nullptr && !session->enqueue(inputs, outputs)) Py_CLEAR(results);
+    return results;
+  }
+  return call_slow(self, args, kwargs);
 }
 
 }  // namespace

@@ -45,6 +45,7 @@ class Detour {
   std::span<const Binding> outputs() const {
     return replaced_.empty() ? wanted_ : std::span<const Binding>(replaced_);
   }
+  bool empty() const { return detoured_.empty(); }
   void finish() {
     for (const auto& [index, memory] : detoured_) {
       const Binding wanted = wanted_[index];
@@ -81,7 +82,8 @@ Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<Devic
       device_(std::move(device)),
       constants_(constants_on(*device_, program_)),
       arena_(device_->allocate(largest_arena(*program_))),
-      addresses_(program_->buffers.size(), nullptr) {
+      addresses_(program_->buffers.size(), nullptr),
+      queue_(device_->stream()) {
   const std::pair<BufferKind, std::byte*> arenas[] = {{BufferKind::kConstant, constants_->data()},
                                                       {BufferKind::kTemp, arena_->data()}};
   for (const Method& method : program_->methods) {
@@ -116,14 +118,49 @@ size_t Executor::method_index(std::string_view name) const {
 
 void Executor::run(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
                    const Weights* weights, State* state) {
-  start(method, inputs, outputs, weights, state, [](CommandList& list) { list.submit(); });
+  start(method, inputs, outputs, weights, state, [this](CommandList& list, bool) {
+    follow(device_->stream());
+    list.submit();
+  });
+}
+
+// What has outputs to copy goes by the device's own queue as a whole.
+void Executor::enqueue(size_t method, std::span<const Binding> inputs,
+                       std::span<const Binding> outputs, const Weights* weights, State* state,
+                       uintptr_t queue) {
+  const uintptr_t own = device_->stream();
+  if (queue == 0) queue = own;
+  bool by_own = queue == own;
+  start(method, inputs, outputs, weights, state, [&](CommandList& list, bool copied) {
+    by_own = by_own || copied;
+    if (by_own && queue != own) device_->order(queue, own);
+    follow(by_own ? own : queue);
+    list.enqueue(queue_);
+    if (!device_->is_lasting(queue_)) follow(own);
+  });
+  if (by_own && queue != own) device_->order(own, queue);
+}
+
+void Executor::settle(size_t method) {
+  if (device_->stream() == 0) return;  // nothing is ever under way
+  const Turn turn(running_, kBusy);
+  methods_[method].list->settle();
+}
+
+// Puts what comes next into a queue, behind the latest run and what was bound since.
+void Executor::follow(uintptr_t queue) {
+  if (queue == queue_) return;
+  device_->order(queue_, queue);
+  queue_ = queue;
 }
 
 void Executor::observe(size_t method, std::span<const Binding> inputs,
                        std::span<const Binding> outputs, const Weights* weights,
                        const std::function<void(size_t)>& after, State* state) {
-  start(method, inputs, outputs, weights, state,
-        [&](CommandList& list) { list.submit_observed(after); });
+  start(method, inputs, outputs, weights, state, [&](CommandList& list, bool) {
+    follow(device_->stream());
+    list.submit_observed(after);
+  });
 }
 
 void Executor::time(size_t method, std::span<const Binding> inputs,
@@ -135,8 +172,10 @@ void Executor::time(size_t method, std::span<const Binding> inputs,
                                        " commands, there is room for the times of " +
                                        std::to_string(seconds.size()));
   }
-  start(method, inputs, outputs, weights, state,
-        [&](CommandList& list) { list.submit_timed(seconds); });
+  start(method, inputs, outputs, weights, state, [&](CommandList& list, bool) {
+    follow(device_->stream());
+    list.submit_timed(seconds);
+  });
 }
 
 template <typename Submit>
@@ -151,7 +190,7 @@ void Executor::start(size_t index, std::span<const Binding> inputs,
   bind_state(encoded, state);
   bind_caller(encoded, method.inputs, inputs, "input");
   bind_caller(encoded, method.outputs, detour.outputs(), "output");
-  submit(*encoded.list);
+  submit(*encoded.list, !detour.empty());
   detour.finish();
 }
 
@@ -167,6 +206,8 @@ void Executor::bind_weights(Encoded& encoded, const Weights* weights) {
                 "the weights were loaded for another program or device; load them with the program "
                 "and device of this executor");
   }
+  follow(device_->stream());  // where they were made
+  weights->lend();
   for (const uint32_t buffer : weight_buffers_) {
     addresses_[buffer] = weights->address(buffer);
     encoded.list->bind(buffer, addresses_[buffer]);
@@ -186,6 +227,7 @@ void Executor::bind_state(Encoded& encoded, State* state) {
     state = own_state_.get();
   }
   if (state->serial() != encoded.state_bound) {
+    follow(device_->stream());
     for (const uint32_t buffer : state_buffers_) encoded.list->bind(buffer, state->address(buffer));
     encoded.state_bound = state->serial();
   }

@@ -42,6 +42,16 @@ class Executor {
   void run(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
            const Weights* weights, State* state = nullptr);
 
+  // As run, but returns when the work is in `queue` (see Device::stream; 0: the device's own): what
+  // is put there later finds the results, and the caller keeps inputs and outputs until it is done.
+  // Runs of one executor follow each other, whatever their queues. settle() waits for the latest
+  // run of a method and throws what run would have thrown; a method that cannot fail needs it only
+  // for waiting.
+  void enqueue(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
+               const Weights* weights, State* state, uintptr_t queue);
+  void settle(size_t method);
+  bool can_fail(size_t method) const noexcept { return methods_[method].list->can_fail(); }
+
   // As run, one command at a time, calling `after(index)` behind each: for profiles and taps.
   void observe(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
                const Weights* weights, const std::function<void(size_t)>& after,
@@ -67,12 +77,14 @@ class Executor {
     uint64_t state_bound = 0;    // and of the state
   };
 
-  // `submit` is given the method's list, with everything bound.
+  // `submit` is given the method's list, with everything bound, and whether outputs are copied to
+  // their places behind it.
   template <typename Submit>
   void start(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
              const Weights* weights, State* state, const Submit& submit);
   void bind_weights(Encoded& encoded, const Weights* weights);
   void bind_state(Encoded& encoded, State* state);
+  void follow(uintptr_t queue);
   void bind_caller(Encoded& encoded, std::span<const TensorSpec> specs,
                    std::span<const Binding> bindings, const char* what);
 
@@ -84,6 +96,7 @@ class Executor {
   std::vector<std::byte*> addresses_;           // by buffer
   std::vector<uint32_t> weight_buffers_;        // kWeight and kPersistent
   std::vector<uint32_t> state_buffers_;
+  uintptr_t queue_;           // what the next run has to be behind ends in it
   uint64_t state_shown_ = 0;  // serial of the state that addresses_ points to
   std::vector<Encoded> methods_;
   std::atomic<bool> running_{false};

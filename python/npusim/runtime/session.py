@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from npusim.runtime.device import Device, DeviceBuffer
 from npusim.runtime.executor import Executor
 from npusim.runtime.host import dtype_of, is_cuda_array, is_dlpack, is_torch, torch_bits
 from npusim.runtime.native import ProgramLike, native_program
-from npusim.runtime.torch_calls import TorchCalls
+from npusim.runtime.torch_calls import TorchCalls, makers
 from npusim.runtime.weights import WeightSource, load_weights
 
 
@@ -96,6 +97,10 @@ class Session(_runtime.Session):
         named = self.executor.run(buffers, self.weights, self.method)
         like = next(iter(given.values()), None)
         return tuple(tensor_like(like, named[spec.name]) for spec in self.outputs)
+
+    def _tensor_makers(self, kind: type) -> list[Callable[[], Any]] | None:
+        """Returns what makes each output as a tensor of a type, for C++; None: no such type."""
+        return makers(kind, self.outputs, self.device)
 
     def _call_torch(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Serves PyTorch tensors that fit as they are; None for others."""
