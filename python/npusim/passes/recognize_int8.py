@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.rewrite import drop_dead
 from npusim.ir.types import TensorType
 from npusim.ops.fused import NO_EPILOGUE
 from npusim.ops.int8_products import BYTES, INT8_CONV, INT8_MATMUL
@@ -52,7 +53,13 @@ _BIAS_ACCURACY = 1e-5  # relative difference of scales that float32 products of 
 
 def recognize_int8(graph: Graph, target: TargetConfig) -> Graph:
     """Returns the graph with products of bytes, where the target has them."""
-    return rewrite(graph, _visit) if "conv_int8" in target.kernels else graph
+    if "conv_int8" not in target.kernels:
+        return graph
+    changed = rewrite(graph, _visit)
+    if changed == graph:
+        return graph
+    changed = drop_dead(changed)  # constants of attempts that were given up
+    return graph if changed == graph else changed
 
 
 def _visit(node: Node, rewriter: Rewriter) -> Answer:
@@ -128,6 +135,8 @@ def _is_zero(operand: Operand) -> bool:
 def _times(a: str, b: str, like: Node, rewriter: Rewriter, op: str = "mul") -> str:
     """Returns the product (or quotient) of two vectors, known when both are."""
     first, second = array_of(a, rewriter), array_of(b, rewriter)
+    if op == "mul" and first is not None and first.size == 1 and first[0] == 1:
+        return b
     longer = max(rewriter.types[a].numel, rewriter.types[b].numel)
     type = TensorType("float32", (longer,))
     if first is None or second is None:

@@ -84,8 +84,10 @@ def residual_net(path: Path, *, size: int = 19) -> Path:
     return net.save(path, {"x": (2, 3, size, size)}, x)
 
 
-def encoder(path: Path, *, width: int = 32, heads: int = 2, length: int = 12) -> Path:
-    """One transformer encoder layer; input [2, length, width]."""
+def encoder(
+    path: Path, *, width: int = 32, heads: int = 2, length: int = 12, batch: int = 2
+) -> Path:
+    """One transformer encoder layer; input [batch, length, width]."""
     net = Net()
     size = width // heads
 
@@ -107,7 +109,7 @@ def encoder(path: Path, *, width: int = 32, heads: int = 2, length: int = 12) ->
     x = normed(net.call("Add", net.linear(mixed, width, width), "x"))
     y = net.call("Gelu", net.linear(x, width, 4 * width))
     x = normed(net.call("Add", net.linear(y, 4 * width, width), x))
-    return net.save(path, {"x": (2, length, width)}, x)
+    return net.save(path, {"x": (batch, length, width)}, x)
 
 
 def inputs_of(path: Path, count: int, seed: int = 1) -> Iterator[dict[str, Any]]:

@@ -18,7 +18,7 @@ from npusim.frontends.onnx.registry import Call, translation
 MAX_PARAMETERS = 1 << 14  # elements of a scale or zero point that a graph holds as a constant
 
 
-def _fixed(call: Call, t: Tensor) -> Tensor:
+def fixed(call: Call, t: Tensor) -> Tensor:
     """Returns a scale or zero point with its numbers in the graph, where passes can read them."""
     if t.data is None or t.key is None or t.data.size > MAX_PARAMETERS:
         return t
@@ -27,7 +27,7 @@ def _fixed(call: Call, t: Tensor) -> Tensor:
 
 def _spread(call: Call, t: Tensor, x: Tensor) -> Tensor:
     """Returns a scale or zero point broadcast along its axis, or over its blocks."""
-    t, block = _fixed(call, t), call.int("block_size")
+    t, block = fixed(call, t), call.int("block_size")
     if t.rank <= 1:
         if t.rank == 0 or t.shape[0] == 1:
             return t.view(())
@@ -69,6 +69,11 @@ def _dequantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None
 
 @translation("DynamicQuantizeLinear")
 def _dynamic_quantize(call: Call, x: Tensor) -> list[Tensor]:
+    return dynamically_quantized(x)
+
+
+def dynamically_quantized(x: Tensor) -> list[Tensor]:
+    """Returns x as uint8 over its own range, the scale and the zero point."""
     dims = list(range(x.rank))
     high = x.op("amax.default", dims).op("clamp.default", 0.0, None)
     low = x.op("amin.default", dims).op("clamp.default", None, 0.0)
@@ -84,7 +89,7 @@ def _shifted(call: Call, x: Tensor, zero: Tensor | None, rows: bool) -> Tensor:
     wide = x.to("int64", TensorProto.INT64)
     if zero is None:
         return wide
-    zero = _fixed(call, zero)
+    zero = fixed(call, zero)
     if zero.rank == 1 and zero.shape[0] > 1 and rows:
         zero = zero.view((zero.shape[0], 1))
     return wide - (zero.view(()) if zero.shape == (1,) else zero).to("int64", TensorProto.INT64)
@@ -123,7 +128,7 @@ def _qlinear_matmul(
 
 
 def _number(call: Call, t: Tensor) -> Tensor:
-    t = _fixed(call, t)
+    t = fixed(call, t)
     t = t.view(()) if t.shape == (1,) else t
     return t.to("float32", TensorProto.FLOAT) if not is_integer(t.kind) else t
 
@@ -134,10 +139,10 @@ def _conv_integer(
     """Convolves in float32, which is exact while sums stay below 2^24."""
     wide = x.to("float32", TensorProto.FLOAT)
     if x_zero is not None:
-        wide = wide - _fixed(call, x_zero).view(()).to("float32", TensorProto.FLOAT)
+        wide = wide - fixed(call, x_zero).view(()).to("float32", TensorProto.FLOAT)
     weight = w.to("float32", TensorProto.FLOAT)
     if w_zero is not None:
-        each = _fixed(call, w_zero).to("float32", TensorProto.FLOAT)
+        each = fixed(call, w_zero).to("float32", TensorProto.FLOAT)
         several = w_zero.rank == 1 and w_zero.shape[0] > 1
         shape = (w.shape[0], *[1] * (w.rank - 1)) if several else ()
         weight = weight - each.view(shape)
