@@ -115,11 +115,7 @@ void CudaCommandList::lay_out() {
       throw Error(ErrorCode::kFormat,
                   place_of(*program_, method_, command) + ": it has too many operands");
     }
-    for (const Matrix& matrix : maps_of(code)) {
-      if (static_cast<size_t>(matrix.operand) < operands) continue;
-      throw Error(ErrorCode::kFormat,
-                  place_of(*program_, method_, command) + ": its kernel maps what it does not have");
-    }
+    check_maps(command, operands);
     launch = step.last_launch;
     argument += step.arguments;
     map += maps_of(code).size();
@@ -133,6 +129,23 @@ void CudaCommandList::lay_out() {
       slots_.push_back(&arguments_[steps_[i].first_argument + k]);
     }
     for (size_t k = 0; k < maps; ++k) slots_.push_back(&maps_[steps_[i].first_map + k]);
+  }
+}
+
+// What a kernel maps must lie inside the operand it is part of.
+void CudaCommandList::check_maps(const Command& command, size_t operands) const {
+  for (const Matrix& matrix : maps_of(kernels_[command.kernel])) {
+    const auto index = static_cast<size_t>(matrix.operand);
+    if (index < operands) {
+      const Operand& operand = command.operands[index];
+      const int64_t bytes = program_->buffers[operand.buffer].bytes - operand.offset;
+      const int64_t last = 2 * matrix.columns;  // bytes of a row
+      const bool fits = last <= bytes &&
+                        (matrix.rows <= 1 || matrix.stride <= (bytes - last) / (matrix.rows - 1));
+      if (fits) continue;
+    }
+    throw Error(ErrorCode::kFormat,
+                place_of(*program_, method_, command) + ": its kernel maps what it does not have");
   }
 }
 

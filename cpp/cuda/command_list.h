@@ -78,6 +78,7 @@ class CudaCommandList final : public CommandList {
   void load_kernels(Libraries& libraries);
   bool check_problem(const Command& command) const;
   void lay_out();
+  void check_maps(const Command& command, size_t operands) const;
   void resolve_launches();
   void reserve();
   void index_uses();
