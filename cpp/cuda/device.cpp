@@ -61,6 +61,7 @@ class CudaDevice final : public Device {
                                        address_of(from.data() + from_offset),
                                        static_cast<size_t>(bytes), context_->stream()),
                  "copy on the device");
+    context_->synchronize();
   }
 
   void wait_for(uintptr_t stream) override {

@@ -26,7 +26,7 @@ const char* buffer_format(DType dtype) {
 }
 
 DeviceBuffer allocate(std::shared_ptr<Device> device, std::string_view dtype, Shape shape,
-                      std::optional<Shape> alloc_shape) {
+                      std::optional<Shape> alloc_shape, bool zero) {
   DeviceBuffer buffer{
       .device = std::move(device), .memory = nullptr, .dtype = dtype_from_name(dtype)};
   buffer.shape = std::move(shape);
@@ -40,7 +40,10 @@ DeviceBuffer allocate(std::shared_ptr<Device> device, std::string_view dtype, Sh
     }
   }
   dense_bytes(buffer.shape, buffer.dtype);  // refuses negative extents
-  buffer.memory = buffer.device->allocate(dense_bytes(buffer.alloc_shape, buffer.dtype));
+  const int64_t bytes = dense_bytes(buffer.alloc_shape, buffer.dtype);
+  const bool is_written = !zero && buffer.shape == buffer.alloc_shape;
+  buffer.memory =
+      is_written ? buffer.device->allocate_unset(bytes) : buffer.device->allocate(bytes);
   return buffer;
 }
 
@@ -227,7 +230,7 @@ void bind_buffer(py::module_& module) {
       module, "DeviceBuffer", py::buffer_protocol(),
       "A dense row-major tensor on a device; zero at first.")
       .def(py::init(&allocate), py::arg("device"), py::arg("dtype"), py::arg("shape"),
-           py::arg("alloc_shape") = py::none())
+           py::arg("alloc_shape") = py::none(), py::arg("zero") = true)
       .def(py::init(&borrow), py::arg("device"), py::arg("dtype"), py::arg("shape"), py::kw_only(),
            py::arg("array"))
       .def(py::init(&lent), py::arg("device"), py::arg("dtype"), py::arg("shape"), py::kw_only(),
@@ -251,6 +254,15 @@ void bind_buffer(py::module_& module) {
       .def_property_readonly(
           "address",
           [](const DeviceBuffer& self) { return reinterpret_cast<uintptr_t>(self.memory->data()); })
+      .def(
+          "fits",
+          [](const DeviceBuffer& self, std::string_view dtype, const Shape& shape,
+             const Shape& alloc_shape) {
+            return dtype_name(self.dtype) == dtype && self.shape == shape &&
+                   self.alloc_shape == alloc_shape;
+          },
+          py::arg("dtype"), py::arg("shape"), py::arg("alloc_shape"),
+          "Whether the buffer holds just that.")
       .def("read", &read, "Downloads the bytes of alloc_shape.")
       .def("read_into", &read_into, py::arg("array"),
            "Downloads the bytes of alloc_shape into a contiguous array.")

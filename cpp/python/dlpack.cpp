@@ -91,7 +91,8 @@ void hand_over(Device& device, const py::object& stream) {
   if (device.stream() == 0) return;
   if (stream.is_none()) return device.wait_for(device.stream());
   const auto named = py::cast<int64_t>(stream);
-  if (named != -1) device.order(device.stream(), static_cast<uintptr_t>(named == 0 ? 1 : named));
+  const uintptr_t own = device.stream(), queue = static_cast<uintptr_t>(named == 0 ? 1 : named);
+  if (named != -1 && queue != own) device.order(own, queue);
 }
 
 py::capsule to_dlpack(const DeviceBuffer& buffer) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ class Executor:
         self._program = native_program(program)
         self.device = device
         self._native = _runtime.Executor(self._program, device)
+        self._signatures: dict[str | None, _Signature] = {}
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -43,11 +45,11 @@ class Executor:
 
     def inputs(self, method: str | None = None) -> list[TensorSpec]:
         """Returns the inputs of a method, in order."""
-        return specs(self._program.inputs(self._native.method_index(method or "")))
+        return list(self._signature(method).inputs)
 
     def outputs(self, method: str | None = None) -> list[TensorSpec]:
         """Returns the outputs of a method, in order."""
-        return specs(self._program.outputs(self._native.method_index(method or "")))
+        return list(self._signature(method).outputs)
 
     def commands(self, method: str | None = None) -> list[tuple[str, str, str]]:
         """Returns (kernel, node, source) of each command of a method, in order."""
@@ -168,20 +170,39 @@ class Executor:
         outputs: Mapping[str, _runtime.DeviceBuffer] | None,
     ) -> tuple[int, list[_runtime.DeviceBuffer], dict[str, Any]]:
         """Returns the method's index, its inputs in order, and its outputs by name, in order."""
-        index = self._native.method_index(method or "")
-        wanted_inputs, wanted_outputs = self.inputs(method), self.outputs(method)
-        given = _in_order(inputs, wanted_inputs, "input")
-        _refuse_unknown(outputs or {}, wanted_outputs, "output")
-        results: dict[str, Any] = {}
-        for spec in wanted_outputs:
-            held = (outputs or {}).get(spec.name)
-            results[spec.name] = (
-                DeviceBuffer.from_spec(self.device, spec) if held is None else _fitting(held, spec)
-            )
-        return index, given, results
+        wanted = self._signature(method)
+        given = _in_order(inputs, wanted.inputs, "input")
+        held = outputs or {}
+        _refuse_unknown(held, wanted.outputs, "output")
+        results: dict[str, Any] = {
+            spec.name: _fitting(held[spec.name], spec)
+            if spec.name in held
+            else DeviceBuffer.for_result(self.device, spec)
+            for spec in wanted.outputs
+        }
+        return wanted.index, given, results
+
+    def _signature(self, method: str | None) -> _Signature:
+        found = self._signatures.get(method)
+        if found is None:
+            index, program = self._native.method_index(method or ""), self._program
+            found = _Signature(index, specs(program.inputs(index)), specs(program.outputs(index)))
+            self._signatures[method] = found
+        return found
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """A method: its index, and its inputs and outputs in order."""
+
+    index: int
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
 
 
 def _refuse_unknown(given: Mapping[str, object], wanted: list[TensorSpec], what: str) -> None:
+    if not given:
+        return
     unknown = sorted(set(given) - {spec.name for spec in wanted})
     if unknown:
         known = ", ".join(spec.name for spec in wanted) or "none"
@@ -199,6 +220,8 @@ def _in_order(
 
 
 def _fitting(buffer: _runtime.DeviceBuffer, spec: TensorSpec) -> _runtime.DeviceBuffer:
+    if type(buffer) is DeviceBuffer and buffer.fits(spec.dtype, spec.shape, spec.alloc_shape):
+        return buffer
     if not isinstance(buffer, _runtime.DeviceBuffer):
         raise ShapeError(
             f"'{spec.name}' is a {type(buffer).__name__}, not a DeviceBuffer.",
