@@ -260,7 +260,8 @@ class _Import:
             if product is None:
                 continue
             shapes = [list(a.term.shape) for a in (product.a, product.b)]
-            if product.a.term is not product.b.term:
+            axes = product.a.axes, product.b.axes
+            if axes[0] != axes[1] and all(axes):  # nothing is gained where none is broadcast
                 missed.append(f"sum of {shapes[0]} * {shapes[1]}{_of(term)}")
         counts = Counter(plan.recovered for _, plan in plans if plan.recovered)
         return Report(dict(counts), tuple(missed))

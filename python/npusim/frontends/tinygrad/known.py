@@ -22,10 +22,10 @@ SCALAR: dict[str, Callable[..., Any]] = {
     "sin": np.sin,
     "sqrt": np.sqrt,
     "reciprocal": lambda x: np.divide(x.dtype.type(1), x),
-    "neg": lambda x: np.logical_not(x) if x.dtype == bool else np.negative(x),
+    "neg": lambda x: x if x.dtype == bool else np.negative(x),  # -True is True, as in C
     "trunc": np.trunc,
     "add": np.add,
-    "sub": np.subtract,
+    "sub": lambda a, b: a ^ b if a.dtype == bool else np.subtract(a, b),
     "mul": np.multiply,
     "max": np.maximum,
     "fdiv": np.true_divide,

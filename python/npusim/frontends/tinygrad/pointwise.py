@@ -37,7 +37,7 @@ _BINARY: dict[str, tuple[str, str | None, str | None]] = {
     "shr": ("bitwise_right_shift.Tensor", None, None),
 }
 _LOGICAL = {"xor": "logical_xor", "or": "logical_or", "and": "logical_and"} | {
-    "add": "logical_or", "mul": "logical_and", "max": "logical_or", "cmpne": "logical_xor"
+    "add": "logical_or", "sub": "logical_xor", "mul": "logical_and", "max": "logical_or", "cmpne": "logical_xor"
 }  # fmt: skip
 _UNARY = {
     "exp2": "exp2", "log2": "log2", "sin": "sin", "sqrt": "sqrt", "reciprocal": "reciprocal",
@@ -48,8 +48,9 @@ _UNARY = {
 def scalar_operation(term: Term) -> Plan | None:
     """Plans a scalar operation as the ATen operator it is; a recovery."""
     if term.op in _UNARY:
-        name = "logical_not" if term.dtype == "bool" else _UNARY[term.op]
-        return unary(term.sources[0], f"{name}.default")
+        if term.dtype == "bool":  # -True is True, as in C
+            return Plan(term.sources, lambda graph, x: x)
+        return unary(term.sources[0], f"{_UNARY[term.op]}.default")
     if term.op in _BINARY:
         return _binary(term)
     if term.op == "where":

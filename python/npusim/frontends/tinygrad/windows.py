@@ -96,7 +96,8 @@ def convolution(term: Term) -> Plan | None:
     for x, weight in ((product.a, product.b), (product.b, product.a)):
         if not weight.is_simple():
             continue
-        found = [_convolution(term, product, access, weight) for access in stages(x)]
+        shapes = (each for access in stages(x) for each in _images(access))
+        found = [_convolution(term, product, image, weight) for image in shapes]
         plans = [plan for plan in found if plan is not None]
         exact = [plan for plan in plans if not plan.problem]
         if plans:
@@ -104,19 +105,38 @@ def convolution(term: Term) -> Plan | None:
     return None
 
 
-def _convolution(term: Term, product: Product, x: Access, weight: Access) -> Plan | None:
-    rank = len(x.term.shape) - 2
+@dataclass(frozen=True)
+class _Image:
+    """A read of a tensor as [batch, channels, spatial …]."""
+
+    x: Access
+    shape: tuple[int, ...]
+    index: tuple[Linear, ...]
+
+
+def _images(x: Access) -> Iterator[_Image]:
+    """Yields a tensor as it is, and as an image without the batch or channels of size 1."""
+    shape, index, one = x.term.shape, x.index, (Linear(),)
+    yield _Image(x, shape, index)
+    yield _Image(x, (*shape[:1], 1, *shape[1:]), (*index[:1], *one, *index[1:]))
+    yield _Image(x, (1, *shape), (*one, *index))
+    yield _Image(x, (1, 1, *shape), (*one, *one, *index))
+
+
+def _convolution(term: Term, product: Product, image: _Image, weight: Access) -> Plan | None:
+    x, shape = image.x, image.shape
+    rank = len(shape) - 2
     if rank not in (1, 2, 3) or x.fill:
         return None
-    batch, channel, *spatial = x.index
+    batch, channel, *spatial = image.index
     summed, sizes = set(product.summed), x.sizes
-    windows = [window(i, n, x, summed) for i, n in zip(spatial, x.term.shape[2:], strict=True)]
+    windows = [window(i, n, x, summed) for i, n in zip(spatial, shape[2:], strict=True)]
     known = [w for w in windows if w is not None]
     guarded = {g.index for g in x.guards}
     if len(known) != rank or not guarded <= set(spatial):
         return None
-    lead = whole(batch, x.term.shape[0], sizes, summed)
-    groups = _channels(channel, x.term.shape[1], sizes, summed, weight)
+    lead = whole(batch, shape[0], sizes, summed)
+    groups = _channels(channel, shape[1], sizes, summed, weight)
     if lead is None or groups is None:
         return None
     group, depth = groups
@@ -132,7 +152,7 @@ def _convolution(term: Term, product: Product, x: Access, weight: Access) -> Pla
         return None
     if not _is_windowed(known, x, weight, group):
         return None
-    return _planned(term, product, x, weight, (lead, group, makers, depth), known)
+    return _planned(term, product, image, weight, (lead, group, makers, depth), known)
 
 
 def whole(index: Linear, size: int, sizes: tuple[int, ...], summed: set[int]) -> list[int] | None:
@@ -174,21 +194,23 @@ def _is_windowed(windows: list[Window], x: Access, weight: Access, group: list[i
 def _planned(
     term: Term,
     product: Product,
-    x: Access,
+    image: _Image,
     weight: Access,
     axes: tuple[list[int], list[int], list[int], list[int]],
     windows: list[Window],
 ) -> Plan:
     lead, group, makers, depth = axes
+    x, shape = image.x, image.shape
     sizes, rank = x.sizes, len(windows)
     groups = sizes[group[0]] if group else 1
     taps = [[] if w.tap is None else [w.tap] for w in windows]
     outs = [w.out for w in windows if w.out is not None]
-    padding = symmetric(windows, x.term.shape[2:])
+    padding = symmetric(windows, shape[2:])
     ones = [a for a in product.free if a not in (*lead, *group, *makers, *outs)]
     order = [*ones, *lead, *group, *makers, *outs]
 
     def build(graph: Builder, data: Value, filters: Value) -> Value:
+        data = graph.view(data, shape)
         data, filters = graph.cast(data, term.dtype), graph.cast(filters, term.dtype)
         filters = arranged(graph, filters, weight.dims(), [[*group, *makers], depth, *taps], sizes)
         if padding is None:
