@@ -1,14 +1,16 @@
 """Vision models and a small network on a GPU: npusim beside PyTorch, same dtype, in one run.
 
     PYTHONPATH=python:. python -m benchmarks.gpu_models [--models resnet50 …] [--batches 1 64]
-        [--peers eager graph compile] [--commands] [--json FILE]
+        [--peers eager graph] [--compile] [--commands] [--json FILE]
 
 Models have seeded random weights and are converted by `model.half()`. npusim goes the whole way:
 extract_ir, compile ahead, a `.npubin` and a checkpoint on disk, load, call. Calls get a tensor that
 is on the GPU and leave their result there; each is timed from the caller's side until the device is
 done, everybody taking turns in short bursts. Printed: median and 10th to 90th percentile, the ratio
 to npusim, the largest difference from float32 relative to its largest output, whether the five
-largest are PyTorch's, and what loading took. `--commands` adds the time of each command.
+largest are PyTorch's, and what loading took; at the end all medians as a table. `--compile` adds
+torch.compile with max-autotune, behind all others because it takes minutes to compile; `--commands`
+the time of each command.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -178,46 +180,72 @@ def agreement(got: Tensor, model: nn.Module, x: Tensor) -> tuple[float, float, b
     return errors[0], errors[1], bool((ours.sort(1).values == top.sort(1).values).all())
 
 
-def measure(args: argparse.Namespace, name: str, batch: int) -> list[dict[str, Any]]:
-    """Measures one model for one batch."""
-    network, inputs = build(name, batch=batch)
-    model, x = network.half(), inputs[0].half()
-    device = npusim.Device("cuda")
-    with tempfile.TemporaryDirectory() as folder:
-        ours = Compiled(model, x, Path(folder), device)
-        seconds, size = ours.weights()
-    title = f"{name} batch {batch}"
-    ready = statistics.median(ours.ready)
-    row(f"{title}: ready in", f"{1e3 * ready:.1f} ms ({1e3 * ours.ready[0]:.1f} the first time)")
-    row(f"{title}: weights", f"{size / 1e6:.1f} MB up and prepared in {1e3 * seconds:.1f} ms")
-    on_gpu, model = x.cuda(), model.cuda()
-    mine, theirs, same = agreement(ours(on_gpu), model, on_gpu)
-    again = all(torch.equal(ours(on_gpu), ours(on_gpu)) for _ in range(3))
-    row(f"{title}: error against float32", f"{mine:.1e} (torch float16 {theirs:.1e})")
-    row(f"{title}: top 5 as torch; bit for bit again", f"{same}; {again}")
-    calls: dict[str, Call] = {"npusim": ours}
-    for peer in args.peers:
-        calls[f"torch {peer}"] = PEERS[peer](model, on_gpu)
-    rows = []
-    times = take_turns(calls, on_gpu)
-    base = statistics.median(times["npusim"])
-    for peer, found in times.items():
-        tenths, middle = statistics.quantiles(found, n=10), statistics.median(found)
-        low, high = 1e3 * tenths[0], 1e3 * tenths[-1]
-        shown = f"{1e3 * middle:8.4f} ms ({low:.4f} - {high:.4f})  {middle / base:.2f}"
-        row(f"{title}: {peer}", shown)
-        rows.append(
-            {
-                "model": name, "batch": batch, "peer": peer, "median_ms": 1e3 * middle,
-                "p10_ms": low, "p90_ms": high, "ratio": middle / base, "error": mine,
-                "torch_error": theirs, "top5": same, "ready_ms": 1e3 * ready,
-                "weights_ms": 1e3 * seconds,
-            }
-        )  # fmt: skip
-    if args.commands:
-        for index, (command, took) in enumerate(ours.commands(x)):
+class Case:
+    """One model for one batch, on the GPU twice: ours and PyTorch's."""
+
+    def __init__(self, name: str, batch: int) -> None:
+        self.title = f"{name} batch {batch}"
+        network, inputs = build(name, batch=batch)
+        model, x = network.half(), inputs[0].half()
+        with tempfile.TemporaryDirectory() as folder:
+            self.ours = Compiled(model, x, Path(folder), npusim.Device("cuda"))
+            seconds, size = self.ours.weights()
+        self.x, self.model = x.cuda(), model.cuda()
+        self.facts: dict[str, Any] = {
+            "ready_ms": 1e3 * statistics.median(self.ours.ready), "weights_ms": 1e3 * seconds,
+        }  # fmt: skip
+        row(f"{self.title}: ready in", f"{self.facts['ready_ms']:.1f} ms")
+        row(
+            f"{self.title}: weights",
+            f"{size / 1e6:.1f} MB up and prepared in {1e3 * seconds:.1f} ms",
+        )
+
+    def check(self) -> None:
+        """Compares with PyTorch in float32, and call with call."""
+        mine, theirs, same = agreement(self.ours(self.x), self.model, self.x)
+        again = all(torch.equal(self.ours(self.x), self.ours(self.x)) for _ in range(3))
+        row(f"{self.title}: error against float32", f"{mine:.1e} (torch float16 {theirs:.1e})")
+        row(f"{self.title}: top 5 as torch; bit for bit again", f"{same}; {again}")
+        self.facts |= {"error": mine, "torch_error": theirs, "top5": same}
+
+    def time(self, peers: Sequence[str]) -> list[dict[str, Any]]:
+        """Times npusim and the peers, taking turns; one row each."""
+        calls: dict[str, Call] = {"npusim": self.ours}
+        calls |= {f"torch {peer}": PEERS[peer](self.model, self.x) for peer in peers}
+        times, rows = take_turns(calls, self.x), []
+        base = statistics.median(times["npusim"])
+        for peer, found in times.items():
+            tenths, middle = statistics.quantiles(found, n=10), statistics.median(found)
+            row(
+                f"{self.title}: {peer}",
+                f"{1e3 * middle:8.4f} ms ({1e3 * tenths[0]:.4f} - {1e3 * tenths[-1]:.4f})"
+                f"  {middle / base:.2f}",
+            )
+            rows.append(
+                {
+                    "case": self.title, "peer": peer, "median_ms": 1e3 * middle,
+                    "p10_ms": 1e3 * tenths[0], "p90_ms": 1e3 * tenths[-1],
+                    "ratio": middle / base, **self.facts,
+                }
+            )  # fmt: skip
+        return rows
+
+    def print_commands(self) -> None:
+        for index, (command, took) in enumerate(self.ours.commands(self.x)):
             print(f"    {index:3} {command:40} {1e6 * took:8.1f} us")
-    return rows
+
+
+def table(rows: Sequence[dict[str, Any]]) -> None:
+    """Prints medians in ms, and ratios to npusim of the same turns."""
+    peers = list(dict.fromkeys(r["peer"] for r in rows))
+    print(" | ".join(["", *peers]))
+    for case in dict.fromkeys(r["case"] for r in rows):
+        found = {r["peer"]: r for r in rows if r["case"] == case}
+        cells = [
+            f"{found[p]['median_ms']:.3f} ({found[p]['ratio']:.2f})" if p in found else "-"
+            for p in peers
+        ]
+        print(" | ".join([case, *cells]), flush=True)
 
 
 def main() -> None:
@@ -225,19 +253,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", nargs="+", default=["resnet50", "resnet18", "mlp"])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 64])
-    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
+    parser.add_argument("--peers", nargs="*", default=["eager", "graph"], choices=list(PEERS))
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--commands", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_grad_enabled(False)
     torch.backends.cudnn.benchmark = True
     row("device", f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    rows = []
+    cases, rows = [], []
+
+    def keep(more: list[dict[str, Any]]) -> None:
+        rows.extend(more)
+        if args.json:
+            args.json.write_text(json.dumps(rows, indent=1) + "\n")
+
     for name in args.models:
         for batch in args.batches if name != "mlp" else [1]:
-            rows += measure(args, name, batch)
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+            case = Case(name, batch)
+            case.check()
+            keep(case.time(args.peers))
+            cases.append(case)
+            if args.commands:
+                case.print_commands()
+    table(rows)
+    for case in cases if args.compile else []:
+        keep(case.time(["compile"])[1:])  # beside npusim once more, for the ratio
+        table(rows[-1:])
+    if args.compile:
+        table(rows)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ ALLOWED: dict[str, set[str]] = {
     "program": {"errors", "files", "ir", "ops", "targets", "version"},
     # The package itself: for its path, to skip in traces.
     "frontends": {"", "errors", "files", "ir", "ops"},
+    # Weights are read as PyTorch's side of a partitioned model reads them.
+    "exporters": {"errors", "files", "ir", "ops", "partition.host_weights"},
     "passes": {"errors", "ir", "ops", "program.view", "targets"},
     "runtime": {"_runtime", "errors", "ir", "program"},
     "language_model": {"_runtime", "errors", "runtime"},
@@ -49,10 +51,11 @@ ALLOWED: dict[str, set[str]] = {
 # Heavy or optional packages -> the parts that may import them, and then only when called.
 OPTIONAL: dict[str, set[str]] = {
     "torch": {
-        *("frontends", "ops", "partition", "runtime", "verify", "verify_quantization"),
+        *("exporters", "frontends", "ops", "partition", "runtime", "verify"),
+        "verify_quantization",
         *("demo", "cli"),
     },
-    "onnx": {"frontends", "onnx_backend"},
+    "onnx": {"exporters", "frontends", "onnx_backend"},
     "google": {"frontends"},
     "ml_dtypes": {"frontends"},
     "tinygrad": {"frontends"},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/place.h"
@@ -11,6 +12,7 @@ namespace {
 
 constexpr size_t kMostArguments = 512;       // what 4 KiB of kernel parameters hold
 constexpr uintptr_t kOperandAlignment = 16;  // kernels move 16 bytes at a time
+constexpr size_t kFewLaunches = 1;           // which a graph would not start sooner
 
 std::string kernel_place(const Program& program, const Kernel& kernel) {
   const auto index = &kernel - program.kernels.data();
@@ -32,7 +34,12 @@ CudaCommandList::CudaCommandList(std::shared_ptr<const Context> context,
   index_uses();
 }
 
-CudaCommandList::~CudaCommandList() = default;
+// What runs on streams of others is in nobody's way but its own: its memory is freed behind it.
+CudaCommandList::~CudaCommandList() {
+  if (queue_ == nullptr) return;
+  const Current current(*context_);
+  context_->driver().ctx_synchronize();
+}
 
 void CudaCommandList::check_images() const {
   std::string lacking;
@@ -88,7 +95,7 @@ bool CudaCommandList::check_problem(const Command& command) const {
 
 // Gives every command its arguments: operands, scratch, failure.
 void CudaCommandList::lay_out() {
-  size_t launch = 0, argument = 0;
+  size_t launch = 0, argument = 0, map = 0;
   for (const Command& command : method_.commands) {
     const Code& code = kernels_[command.kernel];
     size_t operands = command.operands.size();
@@ -101,17 +108,51 @@ void CudaCommandList::lay_out() {
               .operands = operands,
               .first_argument = argument,
               .arguments = operands + (code.scratch() > 0 ? 1 : 0) + code.reports(),
+              .first_slot = argument + map,
+              .first_map = map,
               .failure = code.reports() ? failure_count_++ : kNone};
     if (step.arguments > kMostArguments) {
       throw Error(ErrorCode::kFormat,
                   place_of(*program_, method_, command) + ": it has too many operands");
     }
+    check_maps(command, operands);
     launch = step.last_launch;
     argument += step.arguments;
+    map += maps_of(code).size();
     steps_.push_back(step);
   }
   arguments_.assign(argument, nullptr);
-  for (std::byte*& address : arguments_) slots_.push_back(&address);
+  maps_.resize(map);
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const size_t maps = maps_of(kernels_[method_.commands[i].kernel]).size();
+    for (size_t k = 0; k < steps_[i].arguments; ++k) {
+      slots_.push_back(&arguments_[steps_[i].first_argument + k]);
+    }
+    for (size_t k = 0; k < maps; ++k) slots_.push_back(&maps_[steps_[i].first_map + k]);
+  }
+}
+
+// What a kernel maps must lie inside the operand it is part of.
+void CudaCommandList::check_maps(const Command& command, size_t operands) const {
+  for (const Matrix& matrix : maps_of(kernels_[command.kernel])) {
+    const auto index = static_cast<size_t>(matrix.operand);
+    if (index < operands) {
+      const Operand& operand = command.operands[index];
+      const int64_t bytes = program_->buffers[operand.buffer].bytes - operand.offset;
+      const int64_t last = 2 * matrix.columns;  // bytes of a row
+      const bool fits = last <= bytes &&
+                        (matrix.rows <= 1 || matrix.stride <= (bytes - last) / (matrix.rows - 1));
+      if (fits) continue;
+    }
+    throw Error(ErrorCode::kFormat,
+                place_of(*program_, method_, command) + ": its kernel maps what it does not have");
+  }
+}
+
+// The maps a command's launches take: none where a library runs instead.
+std::span<const Matrix> CudaCommandList::maps_of(const Code& code) {
+  if (code.library != nullptr) return {};
+  return code.image.maps;
 }
 
 void CudaCommandList::resolve_launches() {
@@ -122,14 +163,18 @@ void CudaCommandList::resolve_launches() {
       continue;
     }
     for (const ImageLaunch& launch : code.image.launches) {
-      launches_.push_back({.function = code.module->function(launch, steps_[i].arguments),
+      const size_t arguments = steps_[i].arguments, maps = maps_of(code).size();
+      launches_.push_back({.function = code.module->function(launch, arguments, maps),
                            .grid = {launch.grid[0], launch.grid[1], launch.grid[2]},
                            .block = {launch.block[0], launch.block[1], launch.block[2]},
                            .shared = launch.shared,
-                           .params = slots_.data() + steps_[i].first_argument,
+                           .params = slots_.data() + steps_[i].first_slot,
                            .dependent = code.image.dependent});
     }
   }
+  const bool own = std::all_of(steps_.begin(), steps_.end(),
+                               [](const Step& step) { return step.library == nullptr; });
+  direct_ = own && launches_.size() <= kFewLaunches;
 }
 
 // Commands run one after another, so one scratch serves all; each has a failure of its own.
@@ -139,8 +184,8 @@ void CudaCommandList::reserve() {
   if (most > 0) scratch_ = std::make_unique<CudaMemory>(context_, most);
   if (failure_count_ > 0) {
     const size_t bytes = failure_count_ * sizeof(Failure);
-    failures_ = std::make_unique<CudaMemory>(context_, static_cast<int64_t>(bytes));
-    seen_failures_ = std::make_unique<PinnedMemory>(context_, bytes);
+    failures_ = std::make_unique<PinnedMemory>(context_, bytes);
+    std::memset(failures_->data(), 0, bytes);
   }
   for (size_t i = 0; i < steps_.size(); ++i) {
     const Command& command = method_.commands[i];
@@ -187,9 +232,21 @@ void CudaCommandList::bind(uint32_t buffer, std::byte* address) {
   for (size_t i = first_use_[buffer]; i < first_use_[buffer + 1]; ++i) {
     const Use& use = uses_[i];
     arguments_[use.argument] = address + use.offset;
+    describe(steps_[use.step], use.argument);
     if (graph_ == nullptr || steps_[use.step].moved) continue;
     steps_[use.step].moved = true;
     moved_.push_back(use.step);
+  }
+}
+
+// Encodes the maps of an argument that has moved.
+void CudaCommandList::describe(const Step& step, size_t argument) {
+  const auto index = static_cast<size_t>(&step - steps_.data());
+  const std::span<const Matrix> maps = maps_of(kernels_[method_.commands[index].kernel]);
+  for (size_t i = 0; i < maps.size(); ++i) {
+    if (step.first_argument + static_cast<size_t>(maps[i].operand) != argument) continue;
+    const Current current(*context_);
+    maps_[step.first_map + i] = encode_map(context_->driver(), maps[i], arguments_[argument]);
   }
 }
 
@@ -199,12 +256,26 @@ std::string CudaCommandList::implementation(size_t command) const {
 }
 
 void CudaCommandList::submit() {
+  enqueue(0);
+  settle();
+}
+
+void CudaCommandList::enqueue(uintptr_t queue) {
   if (launches_.empty()) return;
   const Current current(*context_);
+  queue_ = queue == 0 ? context_->stream() : reinterpret_cast<StreamHandle>(queue);
+  if (direct_) return launch_all(queue_);
   refresh_graph();
-  graph_->launch();
-  read_failures();
-  for (size_t i = 0; i < steps_.size() && failure_count_ > 0; ++i) throw_failure(i);
+  graph_->launch(queue_);
+}
+
+void CudaCommandList::settle() {
+  if (queue_ == nullptr) return;
+  const Current current(*context_);
+  const StreamHandle queue = std::exchange(queue_, nullptr);
+  context_->driver().check(context_->driver().stream_synchronize(queue),
+                           "finish the work on the device");
+  throw_failure();
 }
 
 void CudaCommandList::submit_observed(const std::function<void(size_t)>& after) {
@@ -212,11 +283,21 @@ void CudaCommandList::submit_observed(const std::function<void(size_t)>& after) 
     {
       const Current current(*context_);
       launch(steps_[i]);
-      read_failures();
-      throw_failure(i);
+      context_->synchronize();
+      throw_failure();
     }
     after(i);
   }
+}
+
+void CudaCommandList::submit_stepwise(const std::function<void(size_t)>& after) {
+  const Current current(*context_);
+  queue_ = context_->stream();
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    launch(steps_[i]);
+    after(i);
+  }
+  settle();
 }
 
 void CudaCommandList::submit_timed(std::span<double> seconds) {
@@ -226,8 +307,8 @@ void CudaCommandList::submit_timed(std::span<double> seconds) {
                                             [&](size_t index) { launch(steps_[index]); });
   }
   timer_->run(seconds);
-  read_failures();
-  for (size_t i = 0; i < steps_.size() && failure_count_ > 0; ++i) throw_failure(i);
+  context_->synchronize();
+  throw_failure();
 }
 
 void CudaCommandList::launch(const Step& step) {
@@ -238,6 +319,23 @@ void CudaCommandList::launch(const Step& step) {
     driver.check(driver.launch_kernel(it.function, it.grid[0], it.grid[1], it.grid[2], it.block[0],
                                       it.block[1], it.block[2], it.shared, context_->stream(),
                                       it.params, nullptr),
+                 "start a kernel");
+  }
+}
+
+// As a graph of them would run: see Graph.
+void CudaCommandList::launch_all(StreamHandle stream) const {
+  const Driver& driver = context_->driver();
+  for (const KernelLaunch& it : launches_) {
+    const bool overlaps =
+        it.dependent && &it != launches_.data() && context_->overlaps_dependent_launches();
+    const LaunchConfig config{.grid = {it.grid[0], it.grid[1], it.grid[2]},
+                              .block = {it.block[0], it.block[1], it.block[2]},
+                              .shared = it.shared,
+                              .stream = stream,
+                              .attributes = &kProgrammaticLaunch,
+                              .attribute_count = overlaps ? 1U : 0U};
+    driver.check(driver.launch_kernel_ex(&config, it.function, it.params, nullptr),
                  "start a kernel");
   }
 }
@@ -283,31 +381,18 @@ void CudaCommandList::refresh_graph() {
   if (!whole) make_graph();
 }
 
-// Waits for the device; the failures are those of the work just done.
-void CudaCommandList::read_failures() {
-  const Driver& driver = context_->driver();
-  if (failure_count_ > 0) {
-    driver.check(driver.copy_to_host(seen_failures_->data(), address_of(failures_->data()),
-                                     failure_count_ * sizeof(Failure), context_->stream()),
-                 "read what kernels report");
+// The first failure, in the order of commands, of work that has ended.
+void CudaCommandList::throw_failure() {
+  for (size_t i = 0; failure_count_ > 0 && i < steps_.size(); ++i) {
+    if (steps_[i].failure == kNone) continue;
+    Failure failure;
+    std::memcpy(&failure, failures_->data() + steps_[i].failure * sizeof failure, sizeof failure);
+    if (failure.code == 0) continue;
+    std::memset(failures_->data(), 0, failure_count_ * sizeof failure);
+    throw Error(ErrorCode::kData,
+                place_of(*program_, method_, method_.commands[i]) + ": a value is out of range: " +
+                    std::to_string(failure.value) + ", limit " + std::to_string(failure.limit));
   }
-  context_->synchronize();
-}
-
-void CudaCommandList::throw_failure(size_t index) {
-  if (steps_[index].failure == kNone) return;
-  Failure failure;
-  std::memcpy(&failure, seen_failures_->data() + steps_[index].failure * sizeof failure,
-              sizeof failure);
-  if (failure.code == 0) return;
-  const Driver& driver = context_->driver();
-  driver.check(driver.memset_async(address_of(failures_->data()), 0,
-                                   failure_count_ * sizeof failure, context_->stream()),
-               "clear what kernels report");
-  context_->synchronize();
-  throw Error(ErrorCode::kData, place_of(*program_, method_, method_.commands[index]) +
-                                    ": a value is out of range: " + std::to_string(failure.value) +
-                                    ", limit " + std::to_string(failure.limit));
 }
 
 }  // namespace npusim::cuda

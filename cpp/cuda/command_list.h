@@ -1,6 +1,7 @@
 // A method made ready for a CUDA device: code loaded, geometry checked, operand pointers laid out
 // in one array that bind() patches. The method is replayed as one graph; where a binding changed,
-// the graph's launches are given their new arguments first.
+// the graph's launches are given their new arguments first. A method of few launches starts them
+// one by one, which takes the host less time. Kernels report failures to memory of the host.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +33,11 @@ class CudaCommandList final : public CommandList {
 
   void bind(uint32_t buffer, std::byte* address) override;
   void submit() override;
+  void enqueue(uintptr_t queue) override;
+  void settle() override;
+  bool can_fail() const noexcept override { return failure_count_ > 0; }
   void submit_observed(const std::function<void(size_t)>& after) override;
+  void submit_stepwise(const std::function<void(size_t)>& after) override;
   void submit_timed(std::span<double> seconds) override;
   std::string implementation(size_t command) const override;
 
@@ -50,6 +55,7 @@ class CudaCommandList final : public CommandList {
     size_t first_launch, last_launch;
     size_t operands;
     size_t first_argument, arguments;
+    size_t first_slot, first_map;
     size_t failure;  // in the failures, or kNone
     bool moved = false;
   };
@@ -67,20 +73,23 @@ class CudaCommandList final : public CommandList {
   };
   static constexpr size_t kNone = SIZE_MAX;
 
+  static std::span<const Matrix> maps_of(const Code& code);
   void check_images() const;
   void load_kernels(Libraries& libraries);
   bool check_problem(const Command& command) const;
   void lay_out();
+  void check_maps(const Command& command, size_t operands) const;
   void resolve_launches();
   void reserve();
   void index_uses();
+  void describe(const Step& step, size_t argument);
   void launch(const Step& step);
+  void launch_all(StreamHandle stream) const;
   void run_library(const Step& step, StreamHandle stream);
   void make_graph();
   CapturedWork captured(const Step& step);
   void refresh_graph();
-  void read_failures();
-  void throw_failure(size_t step);
+  void throw_failure();
 
   std::shared_ptr<const Context> context_;
   std::shared_ptr<const Program> program_;
@@ -89,14 +98,17 @@ class CudaCommandList final : public CommandList {
   std::vector<Step> steps_;    // by command
   std::vector<KernelLaunch> launches_;
   std::vector<std::byte*> arguments_;  // device addresses
+  std::vector<TensorMap> maps_;        // of operands, which are arguments too
   std::vector<void*> slots_;           // the address of each argument, as the driver wants it
   std::vector<std::byte*> bound_;      // by buffer
   std::vector<size_t> first_use_;      // in uses_, by buffer; one entry more
   std::vector<Use> uses_;
   std::vector<size_t> moved_;  // steps whose arguments the graph does not have yet
-  std::unique_ptr<CudaMemory> scratch_, failures_;
-  std::unique_ptr<PinnedMemory> seen_failures_;
+  std::unique_ptr<CudaMemory> scratch_;
+  std::unique_ptr<PinnedMemory> failures_;  // one for each step that can fail
   size_t failure_count_ = 0;
+  bool direct_ = false;                  // starts its launches one by one
+  StreamHandle queue_ = nullptr;         // holds work that nobody has waited for; null: none does
   std::unique_ptr<Recorder> recorder_;   // null until a library has work
   std::unique_ptr<Graph> graph_;         // null until the first submission
   std::unique_ptr<CommandTimer> timer_;  // null until asked for, and when an argument has moved

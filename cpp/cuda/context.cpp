@@ -44,9 +44,11 @@ Context::Context(int ordinal) : driver_(driver_with_device(ordinal)), ordinal_(o
   const Result made = [&] {
     const Current current(*this);
     open_pool();
-    return driver_.stream_create(&stream_, kStreamNonBlocking);
+    const Result streamed = driver_.stream_create(&stream_, kStreamNonBlocking);
+    return streamed == kSuccess ? driver_.event_create(&passed_, kEventWithoutTiming) : streamed;
   }();
   if (made != kSuccess) {
+    if (stream_ != nullptr) driver_.stream_destroy(stream_);
     if (pool_ != nullptr) driver_.pool_destroy(pool_);
     driver_.primary_ctx_release(device_);
   }
@@ -57,6 +59,7 @@ Context::~Context() {
   {
     const Current current(*this);
     driver_.stream_synchronize(stream_);
+    driver_.event_destroy(passed_);
     driver_.stream_destroy(stream_);
     if (pool_ != nullptr) driver_.pool_destroy(pool_);
   }
@@ -86,8 +89,18 @@ void Context::synchronize() const {
   driver_.check(driver_.stream_synchronize(stream_), "finish the work on the device");
 }
 
-Current::Current(const Context& context)
-    : driver_(context.driver_), entered_(driver_.ctx_push(context.handle_) == kSuccess) {}
+void Context::order(StreamHandle before, StreamHandle after) const {
+  const std::lock_guard<std::mutex> locked(ordering_);
+  const Result recorded = driver_.event_record(passed_, before);
+  driver_.check(recorded == kSuccess ? driver_.stream_wait_event(after, passed_, 0) : recorded,
+                "have one stream wait for another");
+}
+
+Current::Current(const Context& context) : driver_(context.driver_), entered_(false) {
+  ContextHandle now = nullptr;
+  if (driver_.ctx_get_current(&now) == kSuccess && now == context.handle_) return;
+  entered_ = driver_.ctx_push(context.handle_) == kSuccess;
+}
 
 Current::~Current() {
   ContextHandle ignored = nullptr;

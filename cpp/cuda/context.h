@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "cpp/cuda/driver.h"
@@ -34,6 +35,9 @@ class Context {
 
   // Waits for the stream. Throws Error(kDevice) when something that ran there failed.
   void synchronize() const;
+  // Has what is put on `after` from now on wait for all that `before` holds now; the host does not
+  // wait. The context must be current.
+  void order(StreamHandle before, StreamHandle after) const;
 
  private:
   friend class Current;
@@ -49,11 +53,14 @@ class Context {
   int64_t total_memory_ = 0;
   bool overlaps_ = false;
   StreamHandle stream_ = nullptr;
+  mutable std::mutex ordering_;
+  EventHandle passed_ = nullptr;  // recorded anew for each order
   PoolHandle pool_ = nullptr;
 };
 
-// Makes a context the calling thread's for as long as it lives, and restores the one before. Where
-// the driver refuses (it has shut down), the calls that follow say so.
+// Makes a context the calling thread's for as long as it lives, and restores the one before;
+// nothing to do where it is the thread's already, as PyTorch leaves it. Where the driver refuses
+// (it has shut down), the calls that follow say so.
 class Current {
  public:
   explicit Current(const Context& context);

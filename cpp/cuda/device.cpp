@@ -36,6 +36,14 @@ class CudaDevice final : public Device {
   std::shared_ptr<Memory> allocate(int64_t bytes) override {
     return std::make_shared<CudaMemory>(context_, bytes);
   }
+  std::shared_ptr<Memory> allocate_unset(int64_t bytes) override {
+    return std::make_shared<CudaMemory>(context_, bytes, CudaMemory::Content::kAnything);
+  }
+
+  std::shared_ptr<Memory> allocate_visible(int64_t bytes) override {
+    const Current current(*context_);
+    return std::make_shared<VisibleMemory>(context_, bytes);
+  }
 
   void upload(Memory& to, int64_t offset, std::span<const std::byte> from) override {
     staging_.upload(address_of(to.data() + offset), from);
@@ -61,6 +69,15 @@ class CudaDevice final : public Device {
     context_->driver().check(
         context_->driver().stream_synchronize(reinterpret_cast<StreamHandle>(stream)),
         "wait for another library's work");
+  }
+
+  void order(uintptr_t before, uintptr_t after) override {
+    const Current current(*context_);
+    context_->order(reinterpret_cast<StreamHandle>(before), reinterpret_cast<StreamHandle>(after));
+  }
+
+  bool is_lasting(uintptr_t stream) const noexcept override {
+    return stream == this->stream() || stream == kLegacyStream || stream == kPerThreadStream;
   }
 
   std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,

@@ -45,12 +45,14 @@ const char* resolve_all(void* library, Driver& driver) {
   need("cuDeviceTotalMem_v2", driver.device_total_mem);
   need("cuDevicePrimaryCtxRetain", driver.primary_ctx_retain);
   need("cuDevicePrimaryCtxRelease_v2", driver.primary_ctx_release);
+  need("cuCtxGetCurrent", driver.ctx_get_current);
   need("cuCtxPushCurrent_v2", driver.ctx_push);
   need("cuCtxPopCurrent_v2", driver.ctx_pop);
   need("cuCtxSynchronize", driver.ctx_synchronize);
   need("cuStreamCreate", driver.stream_create);
   need("cuStreamDestroy_v2", driver.stream_destroy);
   need("cuStreamSynchronize", driver.stream_synchronize);
+  need("cuStreamWaitEvent", driver.stream_wait_event);
   need("cuStreamBeginCapture_v2", driver.stream_begin_capture);
   need("cuStreamEndCapture", driver.stream_end_capture);
   need("cuEventCreate", driver.event_create);
@@ -79,6 +81,8 @@ const char* resolve_all(void* library, Driver& driver) {
   need("cuModuleGetFunction", driver.module_get_function);
   need("cuFuncSetAttribute", driver.func_set_attribute);
   need("cuLaunchKernel", driver.launch_kernel);
+  need("cuTensorMapEncodeTiled", driver.tensor_map_encode_tiled);
+  need("cuLaunchKernelEx", driver.launch_kernel_ex);
   need("cuGraphCreate", driver.graph_create);
   need("cuGraphDestroy", driver.graph_destroy);
   need("cuGraphAddKernelNode_v2", driver.graph_add_kernel_node);

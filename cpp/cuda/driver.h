@@ -41,6 +41,8 @@ constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kEventWithoutTiming = 2;
 constexpr unsigned kEventExternal = 1;  // while a stream is captured: a node of the graph
 constexpr int kCaptureRelaxed = 2;      // allows what loading code does
+// The default stream of a process, and of a thread, as handles: neither is ever destroyed.
+constexpr uintptr_t kLegacyStream = 1, kPerThreadStream = 2;
 
 // CUmemPoolProps
 struct PoolProps {
@@ -63,6 +65,28 @@ struct KernelNodeParams {
   void** extra;
   void* kernel;
   ContextHandle context;
+};
+
+// CUlaunchAttribute
+struct LaunchAttribute {
+  int id;
+  char padding[4];
+  union {
+    int flag;
+    char reserved[64];
+  };
+};
+// The kernel may start when all blocks of the one before have let it, or ended.
+constexpr LaunchAttribute kProgrammaticLaunch = {6, {}, {1}};
+
+// CUlaunchConfig
+struct LaunchConfig {
+  unsigned grid[3];
+  unsigned block[3];
+  unsigned shared;
+  StreamHandle stream;
+  const LaunchAttribute* attributes;
+  unsigned attribute_count;
 };
 
 // CUgraphEdgeData
@@ -95,12 +119,14 @@ struct Driver {
   Result (*device_total_mem)(size_t*, DeviceHandle);
   Result (*primary_ctx_retain)(ContextHandle*, DeviceHandle);
   Result (*primary_ctx_release)(DeviceHandle);
+  Result (*ctx_get_current)(ContextHandle*);
   Result (*ctx_push)(ContextHandle);
   Result (*ctx_pop)(ContextHandle*);
   Result (*ctx_synchronize)();
   Result (*stream_create)(StreamHandle*, unsigned flags);
   Result (*stream_destroy)(StreamHandle);
   Result (*stream_synchronize)(StreamHandle);
+  Result (*stream_wait_event)(StreamHandle, EventHandle, unsigned flags);
   Result (*stream_begin_capture)(StreamHandle, int mode);
   Result (*stream_end_capture)(StreamHandle, GraphHandle*);
   Result (*event_create)(EventHandle*, unsigned flags);
@@ -129,9 +155,14 @@ struct Driver {
   Result (*module_get_function)(FunctionHandle*, ModuleHandle, const char* name);
   Result (*func_set_attribute)(FunctionHandle, int attribute, int value);
   // Null before CUDA 12.4.
+  Result (*tensor_map_encode_tiled)(void* map, int type, uint32_t rank, DeviceAddress,
+                                    const uint64_t* extents, const uint64_t* strides,
+                                    const uint32_t* box, const uint32_t* steps, int interleave,
+                                    int swizzle, int promotion, int fill);
   Result (*func_get_param_info)(FunctionHandle, size_t index, size_t* offset, size_t* size);
   Result (*launch_kernel)(FunctionHandle, unsigned, unsigned, unsigned, unsigned, unsigned,
                           unsigned, unsigned shared, StreamHandle, void** params, void** extra);
+  Result (*launch_kernel_ex)(const LaunchConfig*, FunctionHandle, void** params, void** extra);
   Result (*graph_create)(GraphHandle*, unsigned flags);
   Result (*graph_destroy)(GraphHandle);
   Result (*graph_add_kernel_node)(GraphNodeHandle*, GraphHandle, const GraphNodeHandle*, size_t,

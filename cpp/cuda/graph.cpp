@@ -67,9 +67,9 @@ bool Graph::update(size_t index, const KernelLaunch& launch) {
   return true;
 }
 
-void Graph::launch() {
+void Graph::launch(StreamHandle stream) {
   const Driver& driver = context_->driver();
-  driver.check(driver.graph_launch(executable_, context_->stream()), "start the method's graph");
+  driver.check(driver.graph_launch(executable_, stream), "start the method's graph");
 }
 
 }  // namespace npusim::cuda

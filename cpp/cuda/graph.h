@@ -33,7 +33,7 @@ class Graph {
   // Takes the arguments of one launch, or its child's work, anew. False: that work is of another
   // shape than before, and the graph has to be made anew.
   bool update(size_t index, const KernelLaunch& launch);
-  void launch();
+  void launch(StreamHandle stream);
 
  private:
   Result add(const KernelLaunch& launch);

@@ -20,6 +20,8 @@ constexpr size_t kMostLaunches = 1024, kMostOptions = 64, kMostText = 256;
 constexpr int64_t kMostGrid[3] = {(int64_t{1} << 31) - 1, 65535, 65535};
 constexpr int64_t kMostBlock[3] = {1024, 1024, 64};
 constexpr int64_t kMostOperands = 512;
+constexpr size_t kMostMaps = 16;
+constexpr int64_t kMostExtent = int64_t{1} << 31, kMostBox = 256;  // of a map
 constexpr int64_t kMostThreads = 1024, kMostShared = 227 << 10;
 
 class ImageReader {
@@ -42,6 +44,8 @@ class ImageReader {
         image.failure = json_.boolean();
       } else if (key == "dependent") {
         image.dependent = json_.boolean();
+      } else if (key == "maps") {
+        json_.array([&] { map(image); });
       } else if (key == "library") {
         image.library = read_problem(json_);
       } else if (key == "cubin") {
@@ -138,6 +142,26 @@ class ImageReader {
     });
     const int64_t threads = int64_t{launch.block[0]} * launch.block[1] * launch.block[2];
     if (threads > kMostThreads) json_.refuse("a block of " + std::to_string(threads) + " threads");
+  }
+
+  void map(Image& image) {
+    if (image.maps.size() == kMostMaps) json_.refuse("too many maps");
+    Matrix& matrix = image.maps.emplace_back();
+    members({"operand", "rows", "columns", "stride", "box"}, [&](const std::string& key) {
+      if (key == "operand") {
+        matrix.operand = number(kMostOperands, "operand");
+      } else if (key == "rows") {
+        matrix.rows = number(kMostExtent, "rows");
+      } else if (key == "columns") {
+        matrix.columns = number(kMostExtent, "columns");
+      } else if (key == "stride") {
+        matrix.stride = number(kMostBytes, "stride");
+      } else if (key == "box") {
+        matrix.box = number(kMostBox, "box");
+      } else {
+        json_.skip();
+      }
+    });
   }
 
   std::span<const std::byte> blob() {

@@ -25,7 +25,7 @@ constexpr size_t kGranule = 256;
 
 }  // namespace
 
-CudaMemory::CudaMemory(std::shared_ptr<const Context> context, int64_t bytes)
+CudaMemory::CudaMemory(std::shared_ptr<const Context> context, int64_t bytes, Content content)
     : context_(std::move(context)), bytes_(bytes) {
   const Driver& driver = context_->driver();
   const Current current(*context_);
@@ -36,8 +36,8 @@ CudaMemory::CudaMemory(std::shared_ptr<const Context> context, int64_t bytes)
                             ? driver.mem_alloc(&address_, size)
                             : driver.mem_alloc_from_pool(&address_, size, context_->pool(), stream);
   if (result != kSuccess) refuse(*context_, bytes, result);
-  Result cleared = driver.memset_async(address_, 0, size, stream);
-  if (cleared == kSuccess) cleared = driver.stream_synchronize(stream);
+  if (content == Content::kAnything) return;
+  const Result cleared = driver.memset_async(address_, 0, size, stream);
   if (cleared != kSuccess) {
     driver.mem_free(address_);
     driver.check(cleared, "clear memory of the device");

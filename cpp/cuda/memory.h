@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <utility>
 
 #include "cpp/cuda/context.h"
 #include "cpp/runtime/device.h"
@@ -11,9 +12,11 @@ namespace npusim::cuda {
 
 class CudaMemory final : public Memory {
  public:
-  // Zeroed, 256-byte aligned, and ready when this returns. Throws Error(kDevice) when the device
-  // has not that much.
-  CudaMemory(std::shared_ptr<const Context> context, int64_t bytes);
+  // 256-byte aligned, and for the context's stream: what is put there from now on finds it, zeroed
+  // where asked for. Throws Error(kDevice) when the device has not that much.
+  enum class Content { kZero, kAnything };
+  CudaMemory(std::shared_ptr<const Context> context, int64_t bytes,
+             Content content = Content::kZero);
   ~CudaMemory() override;
   CudaMemory(const CudaMemory&) = delete;
   CudaMemory& operator=(const CudaMemory&) = delete;
@@ -43,6 +46,21 @@ class PinnedMemory {
  private:
   std::shared_ptr<const Context> context_;
   void* data_ = nullptr;
+};
+
+// Pinned memory as memory of the device, which has the same address there.
+class VisibleMemory final : public Memory {
+ public:
+  // Throws Error(kDevice). The context must be current.
+  VisibleMemory(std::shared_ptr<const Context> context, int64_t bytes)
+      : memory_(std::move(context), static_cast<size_t>(bytes)), bytes_(bytes) {}
+
+  std::byte* data() const noexcept override { return memory_.data(); }
+  int64_t bytes() const noexcept override { return bytes_; }
+
+ private:
+  PinnedMemory memory_;
+  int64_t bytes_;
 };
 
 inline DeviceAddress address_of(const std::byte* data) {

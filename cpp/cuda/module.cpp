@@ -73,14 +73,14 @@ void Module::load(std::span<const std::byte> cubin) {
   }
 }
 
-FunctionHandle Module::function(const ImageLaunch& launch, size_t params) const {
+FunctionHandle Module::function(const ImageLaunch& launch, size_t params, size_t maps) const {
   const Driver& driver = context_->driver();
   FunctionHandle function = nullptr;
   const Result found = driver.module_get_function(&function, handle_, launch.entry.c_str());
   if (found != kSuccess) {
     refuse(ErrorCode::kFormat, what_ + ": its code has no " + launch.entry);
   }
-  check_params(function, launch.entry, params);
+  check_params(function, launch.entry, params, maps);
   if (static_cast<int64_t>(launch.shared) > context_->most_shared_memory()) {
     refuse(ErrorCode::kVersion, what_ + ": it needs " + std::to_string(launch.shared) +
                                     " bytes of shared memory a block, this device has " +
@@ -98,18 +98,20 @@ FunctionHandle Module::function(const ImageLaunch& launch, size_t params) const 
 }
 
 // The driver takes as many parameters as the code declares, however many it is given.
-void Module::check_params(FunctionHandle function, const std::string& entry, size_t params) const {
+void Module::check_params(FunctionHandle function, const std::string& entry, size_t params,
+                          size_t maps) const {
   const Driver& driver = context_->driver();
   if (driver.func_get_param_info == nullptr) return;
+  const size_t all = params + maps;
   size_t offset = 0, size = 0, count = 0;
-  while (count <= params &&
-         driver.func_get_param_info(function, count, &offset, &size) == kSuccess) {
-    if (size != sizeof(void*)) break;
+  while (count <= all && driver.func_get_param_info(function, count, &offset, &size) == kSuccess) {
+    if (size != (count < params ? sizeof(void*) : sizeof(TensorMap))) break;
     ++count;
   }
-  if (count != params || driver.func_get_param_info(function, params, &offset, &size) == kSuccess) {
+  if (count != all || driver.func_get_param_info(function, all, &offset, &size) == kSuccess) {
     refuse(ErrorCode::kFormat, what_ + ": " + entry + " does not take the " +
-                                   std::to_string(params) + " pointers of its command");
+                                   std::to_string(params) + " pointers of its command" +
+                                   (maps > 0 ? " and " + std::to_string(maps) + " maps" : ""));
   }
 }
 

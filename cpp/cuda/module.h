@@ -22,13 +22,14 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  // The function of a launch, which must take `params` pointers, made ready for its dynamic shared
-  // memory. Throws Error(kFormat).
-  FunctionHandle function(const ImageLaunch& launch, size_t params) const;
+  // The function of a launch, which must take `params` pointers and then `maps` maps, made ready
+  // for its dynamic shared memory. Throws Error(kFormat).
+  FunctionHandle function(const ImageLaunch& launch, size_t params, size_t maps) const;
 
  private:
   void load(std::span<const std::byte> cubin);
-  void check_params(FunctionHandle function, const std::string& entry, size_t params) const;
+  void check_params(FunctionHandle function, const std::string& entry, size_t params,
+                    size_t maps) const;
 
   std::shared_ptr<const Context> context_;
   std::string what_;

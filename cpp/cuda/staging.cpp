@@ -66,13 +66,12 @@ class Staging::Lane {
 
   void send(Copy& copy) {
     const Driver& driver = context_.driver();
-    size_t index = 0;
-    for (size_t chunk; copy.take(chunk); index ^= 1) {
-      if (!copy.holds(driver.event_synchronize(events_[index]))) return;
-      std::memcpy(slot(index), copy.host_at(chunk), copy.size(chunk));
-      const bool queued = copy.holds(driver.copy_to_device(copy.device_at(chunk), slot(index),
+    for (size_t chunk; copy.take(chunk); next_ ^= 1) {
+      if (!copy.holds(driver.event_synchronize(events_[next_]))) return;
+      std::memcpy(slot(next_), copy.host_at(chunk), copy.size(chunk));
+      const bool queued = copy.holds(driver.copy_to_device(copy.device_at(chunk), slot(next_),
                                                            copy.size(chunk), context_.stream())) &&
-                          copy.holds(driver.event_record(events_[index], context_.stream()));
+                          copy.holds(driver.event_record(events_[next_], context_.stream()));
       if (!queued) return;
     }
   }
@@ -80,16 +79,16 @@ class Staging::Lane {
   // Takes a chunk out of its slot while the next one is on its way to the other.
   void receive(Copy& copy) {
     const Driver& driver = context_.driver();
-    size_t index = 0, waiting = 0;
+    size_t waiting = 0;
     bool waits = false;
     const auto empty = [&] {
-      if (!waits || !copy.holds(driver.event_synchronize(events_[index ^ 1]))) return;
-      std::memcpy(copy.host_at(waiting), slot(index ^ 1), copy.size(waiting));
+      if (!waits || !copy.holds(driver.event_synchronize(events_[next_ ^ 1]))) return;
+      std::memcpy(copy.host_at(waiting), slot(next_ ^ 1), copy.size(waiting));
     };
-    for (size_t chunk; copy.take(chunk); index ^= 1) {
-      const bool queued = copy.holds(driver.copy_to_host(slot(index), copy.device_at(chunk),
+    for (size_t chunk; copy.take(chunk); next_ ^= 1) {
+      const bool queued = copy.holds(driver.copy_to_host(slot(next_), copy.device_at(chunk),
                                                          copy.size(chunk), context_.stream())) &&
-                          copy.holds(driver.event_record(events_[index], context_.stream()));
+                          copy.holds(driver.event_record(events_[next_], context_.stream()));
       if (!queued) return;
       empty();
       waiting = chunk;
@@ -101,6 +100,7 @@ class Staging::Lane {
   const Context& context_;
   PinnedMemory memory_;
   EventHandle events_[2] = {};
+  size_t next_ = 0;  // the slot whose last use lies further back
 };
 
 Staging::Staging(std::shared_ptr<const Context> context) : context_(std::move(context)) {}
@@ -137,9 +137,7 @@ void Staging::run(Copy& copy) {
   lanes_[0]->work(copy);
   for (std::thread& thread : threads) thread.join();
   const char* what = copy.up ? "copy to the device" : "copy from the device";
-  const Driver& driver = context_->driver();
-  driver.check(copy.failed.load(), what);
-  driver.check(driver.stream_synchronize(context_->stream()), what);
+  context_->driver().check(copy.failed.load(), what);
 }
 
 }  // namespace npusim::cuda

@@ -23,8 +23,8 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  // Both return when the bytes have arrived, behind all work that the stream held before. Any
-  // thread may call. Throw Error(kDevice).
+  // An upload returns when `from` may change, a download when the bytes have arrived; both are
+  // behind all work that the stream held before. Any thread may call. Throw Error(kDevice).
   void upload(DeviceAddress to, std::span<const std::byte> from);
   void download(std::span<std::byte> to, DeviceAddress from);
 

@@ -26,7 +26,7 @@ const char* buffer_format(DType dtype) {
 }
 
 DeviceBuffer allocate(std::shared_ptr<Device> device, std::string_view dtype, Shape shape,
-                      std::optional<Shape> alloc_shape) {
+                      std::optional<Shape> alloc_shape, bool zero) {
   DeviceBuffer buffer{
       .device = std::move(device), .memory = nullptr, .dtype = dtype_from_name(dtype)};
   buffer.shape = std::move(shape);
@@ -40,7 +40,10 @@ DeviceBuffer allocate(std::shared_ptr<Device> device, std::string_view dtype, Sh
     }
   }
   dense_bytes(buffer.shape, buffer.dtype);  // refuses negative extents
-  buffer.memory = buffer.device->allocate(dense_bytes(buffer.alloc_shape, buffer.dtype));
+  const int64_t bytes = dense_bytes(buffer.alloc_shape, buffer.dtype);
+  const bool is_written = !zero && buffer.shape == buffer.alloc_shape;
+  buffer.memory =
+      is_written ? buffer.device->allocate_unset(bytes) : buffer.device->allocate(bytes);
   return buffer;
 }
 
@@ -58,6 +61,7 @@ DeviceBuffer borrow(std::shared_ptr<Device> device, std::string_view dtype, Shap
   buffer.writable = array.writeable();
   auto* data = static_cast<std::byte*>(const_cast<void*>(array.data()));
   buffer.memory = std::make_shared<BorrowedMemory>(data, bytes, keep_alive(array));
+  buffer.borrowed = true;
   return buffer;
 }
 
@@ -86,6 +90,7 @@ DeviceBuffer lent(std::shared_ptr<Device> device, std::string_view dtype, Shape 
   buffer.shape = buffer.alloc_shape = std::move(shape);
   buffer.memory = std::make_shared<BorrowedMemory>(reinterpret_cast<std::byte*>(address), bytes,
                                                    keep_alive(std::move(owner)));
+  buffer.borrowed = true;
   return buffer;
 }
 
@@ -168,6 +173,7 @@ py::dict cuda_array_interface(const DeviceBuffer& buffer) {
   description["version"] = 3;
   description["stream"] = py::none();  // whatever is here has been computed
   buffer.memory->lend();
+  buffer.device->wait_for(buffer.device->stream());
   return description;
 }
 
@@ -224,7 +230,7 @@ void bind_buffer(py::module_& module) {
       module, "DeviceBuffer", py::buffer_protocol(),
       "A dense row-major tensor on a device; zero at first.")
       .def(py::init(&allocate), py::arg("device"), py::arg("dtype"), py::arg("shape"),
-           py::arg("alloc_shape") = py::none())
+           py::arg("alloc_shape") = py::none(), py::arg("zero") = true)
       .def(py::init(&borrow), py::arg("device"), py::arg("dtype"), py::arg("shape"), py::kw_only(),
            py::arg("array"))
       .def(py::init(&lent), py::arg("device"), py::arg("dtype"), py::arg("shape"), py::kw_only(),
@@ -248,6 +254,15 @@ void bind_buffer(py::module_& module) {
       .def_property_readonly(
           "address",
           [](const DeviceBuffer& self) { return reinterpret_cast<uintptr_t>(self.memory->data()); })
+      .def(
+          "fits",
+          [](const DeviceBuffer& self, std::string_view dtype, const Shape& shape,
+             const Shape& alloc_shape) {
+            return dtype_name(self.dtype) == dtype && self.shape == shape &&
+                   self.alloc_shape == alloc_shape;
+          },
+          py::arg("dtype"), py::arg("shape"), py::arg("alloc_shape"),
+          "Whether the buffer holds just that.")
       .def("read", &read, "Downloads the bytes of alloc_shape.")
       .def("read_into", &read_into, py::arg("array"),
            "Downloads the bytes of alloc_shape into a contiguous array.")
@@ -256,8 +271,14 @@ void bind_buffer(py::module_& module) {
       .def("copy_from", &copy_from, py::arg("other"), "Copies a buffer of the same device.")
       .def_property_readonly("__cuda_array_interface__", &cuda_array_interface)
       .def(
-          "__dlpack__", [](const DeviceBuffer& self, const py::kwargs&) { return to_dlpack(self); },
-          "Lends the tensor to a DLPack consumer, without a copy.")
+          "__dlpack__",
+          [](const DeviceBuffer& self, const py::object& stream, const py::kwargs&) {
+            hand_over(*self.device, stream);
+            return to_dlpack(self);
+          },
+          py::kw_only(), py::arg("stream") = py::none(),
+          "Lends the tensor to a DLPack consumer, without a copy. Its stream is made to wait for "
+          "what the device still computes.")
       .def("__dlpack_device__", [](const DeviceBuffer& self) {
         const DlDevice device = dl_device(*self.device);
         return py::make_tuple(device.type, device.id);

@@ -22,6 +22,7 @@ struct DeviceBuffer {
   std::vector<int64_t> shape = {};        // what a caller sees
   std::vector<int64_t> alloc_shape = {};  // what the memory holds, dense and row-major
   bool writable = true;
+  bool borrowed = false;  // the memory is somebody else's
 
   Binding binding() const { return {memory->data(), static_cast<size_t>(memory->bytes())}; }
 };

@@ -11,21 +11,7 @@ namespace py = pybind11;
 namespace npusim::python {
 namespace {
 
-// The C structs of DLPack's ABI, version 0.x.
-struct DlDataType {
-  uint8_t code;
-  uint8_t bits;
-  uint16_t lanes;
-};
-struct DlTensor {
-  void* data;
-  DlDevice device;
-  int32_t ndim;
-  DlDataType dtype;
-  int64_t* shape;
-  int64_t* strides;  // null: dense, row-major
-  uint64_t byte_offset;
-};
+// Of version 0.x.
 struct DlManagedTensor {
   DlTensor tensor;
   void* manager;
@@ -50,13 +36,6 @@ constexpr struct {
     {DType::kBool, kBool, 8},
 };
 
-DlDataType dl_type(DType dtype) {
-  for (const auto& type : kTypes) {
-    if (type.dtype == dtype) return {type.code, type.bits, 1};
-  }
-  throw Error(ErrorCode::kInput, "DLPack has no such dtype");
-}
-
 DType dtype_of(const DlDataType& given) {
   for (const auto& type : kTypes) {
     if (type.code == given.code && type.bits == given.bits && given.lanes == 1) return type.dtype;
@@ -73,6 +52,21 @@ struct Exported {
   DlManagedTensor managed;
 };
 
+bool is_on(const DlDevice& given, const Device& device) {
+  const DlDevice wanted = dl_device(device);
+  if (wanted.type == kDlCpu) return given.type == kDlCpu || given.type == kDlCudaHost;
+  return given.type == wanted.type && given.id == wanted.id;
+}
+
+}  // namespace
+
+DlDataType dl_type(DType dtype) {
+  for (const auto& type : kTypes) {
+    if (type.dtype == dtype) return {type.code, type.bits, 1};
+  }
+  throw Error(ErrorCode::kInput, "DLPack has no such dtype");
+}
+
 bool is_dense(const DlTensor& tensor) {
   int64_t* const end = tensor.shape + tensor.ndim;
   if (tensor.strides == nullptr || std::find(tensor.shape, end, 0) != end) return true;
@@ -84,18 +78,21 @@ bool is_dense(const DlTensor& tensor) {
   return true;
 }
 
-bool is_on(const DlDevice& given, const Device& device) {
-  const DlDevice wanted = dl_device(device);
-  if (wanted.type == kDlCpu) return given.type == kDlCpu || given.type == kDlCudaHost;
-  return given.type == wanted.type && given.id == wanted.id;
-}
-
-}  // namespace
-
 DlDevice dl_device(const Device& device) {
   if (device.shares_host_memory()) return {kDlCpu, 0};
   if (device.name() == "cuda") return {kDlCuda, device.ordinal()};
   throw Error(ErrorCode::kInput, "DLPack has no name for the device " + std::string(device.name()));
+}
+
+// What a consumer will do with the tensor, on the stream it names (of Python's protocol: none and 1
+// are the default stream, 2 the thread's, -1 says that it waits by itself), comes behind what the
+// device has in its queue.
+void hand_over(Device& device, const py::object& stream) {
+  if (device.stream() == 0) return;
+  if (stream.is_none()) return device.wait_for(device.stream());
+  const auto named = py::cast<int64_t>(stream);
+  const uintptr_t own = device.stream(), queue = static_cast<uintptr_t>(named == 0 ? 1 : named);
+  if (named != -1 && queue != own) device.order(own, queue);
 }
 
 py::capsule to_dlpack(const DeviceBuffer& buffer) {
@@ -156,6 +153,7 @@ DeviceBuffer from_dlpack(const py::capsule& capsule, std::shared_ptr<Device> dev
   });
   PyCapsule_SetName(capsule.ptr(), kUsed);
   buffer.memory = std::make_shared<BorrowedMemory>(data, bytes, owner);
+  buffer.borrowed = true;
   return buffer;
 }
 

@@ -10,14 +10,39 @@
 
 namespace npusim::python {
 
-// DLPack's name of a device.
+// The C structs of DLPack's ABI; DLPack's name of a device first.
 struct DlDevice {
   int32_t type;
   int32_t id;
+  bool operator==(const DlDevice&) const = default;
 };
+struct DlDataType {
+  uint8_t code;
+  uint8_t bits;
+  uint16_t lanes;
+  bool operator==(const DlDataType&) const = default;
+};
+struct DlTensor {
+  void* data;
+  DlDevice device;
+  int32_t ndim;
+  DlDataType dtype;
+  int64_t* shape;
+  int64_t* strides;  // null: dense, row-major
+  uint64_t byte_offset;
+};
+
+DlDataType dl_type(DType dtype);
+
+// Whether the elements lie one behind the other in row-major order.
+bool is_dense(const DlTensor& tensor);
 
 // Throws Error(kInput) for a device that DLPack has no name for.
 DlDevice dl_device(const Device& device);
+
+// Puts what a consumer does on its `stream`, as Python's DLPack protocol names it, behind the
+// device's work; without a stream the host waits.
+void hand_over(Device& device, const pybind11::object& stream);
 
 // The capsule of a buffer. The tensor keeps the memory alive.
 pybind11::capsule to_dlpack(const DeviceBuffer& buffer);

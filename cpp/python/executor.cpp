@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 #include <pybind11/stl/filesystem.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 
@@ -85,11 +86,20 @@ std::vector<Binding> writable_bindings(const Executor& executor, const Buffers& 
   return bindings(executor, buffers);
 }
 
+// Memory that others own may go to other uses behind their backs; what is the device's own is freed
+// behind the work that uses it.
+bool is_own(const Buffers& buffers) {
+  return std::none_of(buffers.begin(), buffers.end(),
+                      [](const auto& buffer) { return buffer->borrowed; });
+}
+
 void run(Executor& self, size_t method, const Buffers& inputs, const Buffers& outputs,
          const Weights* weights, State* state, const std::vector<int64_t>& sizes) {
   const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
+  const bool waits = self.can_fail(method) || !is_own(inputs) || !is_own(outputs);
   const py::gil_scoped_release unlocked;
-  self.run(method, in, out, weights, state, sizes);
+  self.enqueue(method, in, out, weights, state, 0, sizes);
+  if (waits) self.settle(method);
 }
 
 // The tensors of a method at these addresses of the device: dense, and of the specs' shapes.
@@ -108,7 +118,7 @@ std::vector<Binding> bindings_at(const Program& program, const std::vector<Tenso
 }
 
 void run_at(Executor& self, size_t method, const std::vector<uintptr_t>& inputs,
-            const std::vector<uintptr_t>& outputs, const Weights* weights) {
+            const std::vector<uintptr_t>& outputs, const Weights* weights, uintptr_t queue) {
   const Program& program = self.program();
   if (method >= program.methods.size()) throw py::index_error("no such method");
   const Method& called = program.methods[method];
@@ -118,7 +128,8 @@ void run_at(Executor& self, size_t method, const std::vector<uintptr_t>& inputs,
   const auto in = bindings_at(program, called.inputs, inputs);
   const auto out = bindings_at(program, called.outputs, outputs);
   const py::gil_scoped_release unlocked;
-  self.run(method, in, out, weights);
+  self.enqueue(method, in, out, weights, nullptr, queue);
+  if (self.can_fail(method)) self.settle(method);
 }
 
 void observe(Executor& self, size_t method, const Buffers& inputs, const Buffers& outputs,
@@ -213,8 +224,9 @@ void bind_executor(py::module_& module) {
            py::arg("weights"), py::arg("state") = nullptr,
            py::arg("sizes") = std::vector<int64_t>{})
       .def("run_at", &run_at, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
-           py::arg("weights"),
-           "Runs over tensors at addresses of the device, which must fit the method's specs.")
+           py::arg("weights"), py::arg("queue"),
+           "Runs over tensors at addresses of the device, which must fit the method's specs, in a "
+           "stream of their library's. Waits only if the method can fail.")
       .def("observe", &observe, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
            py::arg("weights"), py::arg("after"), py::arg("state") = nullptr,
            py::arg("sizes") = std::vector<int64_t>{})

@@ -4,8 +4,10 @@
 // The call goes straight from the type's tp_call to the executor. What is common (contiguous NumPy
 // arrays of exactly the right dtype and shape, all given in order) is bound by pointer, and the
 // outputs are fresh NumPy arrays that the run writes into; a device with memory of its own gets
-// buffers that the session keeps, and the arrays are copied there and back. Everything else goes to
-// the Python method `_call_slow(args, kwargs)` of the subclass, which also words the errors.
+// buffers that the session keeps, and the arrays are copied there and back. Tensors of libraries
+// with DLPack's C interface that lie on the device are bound by pointer too, outputs are such
+// tensors, and the work goes to their library's queue. Everything else goes to the Python method
+// `_call_slow(args, kwargs)` of the subclass, which also words the errors.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -16,6 +18,7 @@
 
 #include "cpp/python/bindings.h"
 #include "cpp/python/buffer.h"
+#include "cpp/python/exchange.h"
 #include "cpp/runtime/executor.h"
 #include "cpp/runtime/sized_program.h"
 #include "cpp/runtime/turn.h"
@@ -26,11 +29,12 @@ namespace py = pybind11;
 namespace npusim::python {
 namespace {
 
-// One input or output in NumPy's terms.
+// One input or output in NumPy's terms, and in DLPack's.
 struct Port {
   py::object descr;  // null: NumPy lacks the dtype, or the buffer is padded
   std::vector<py::ssize_t> shape;
   size_t bytes;
+  ExchangePort tensor;
 };
 
 constexpr const char* kBusy =
@@ -62,17 +66,37 @@ class Session {
   // False with a Python error set.
   bool run(const Form& form, const Bindings& inputs, const Bindings& outputs) const;
 
+  // Whether every argument is a tensor of one library that can be bound as it is. `self` is the
+  // session's Python object.
+  bool bind_tensors(PyObject* self, PyObject* args, Bindings& bindings);
+  // Behind bind_tensors: a new tuple of the library's tensors; null with a Python error set.
+  PyObject* make_tensors(Bindings& bindings) const;
+  // Puts the work into the library's queue; waits only if the method can fail. False with a Python
+  // error set.
+  bool enqueue(const Bindings& inputs, const Bindings& outputs) const;
+
  private:
   using Memories = std::vector<std::shared_ptr<Memory>>;
   Memories allocate(const std::vector<Port>& ports) const;
   void run_with_copies(const Form& form, const Bindings& inputs, const Bindings& outputs) const;
   bool learn(PyObject* args);
+  bool meet(PyObject* self, PyTypeObject* type);
+  template <typename Action>
+  static bool unlocked(const Action& action);
 
   std::shared_ptr<Executor> executor_;
   std::shared_ptr<Weights> weights_;
   size_t method_;
   std::vector<FormPtr> forms_;  // the latest first; changed under the GIL alone
-  bool fast_, symbolic_;
+  bool fast_;
+  bool symbolic_;  // forms come and go
+  bool dense_;     // no input or output is padded, or of a symbolic size: tensors fit forms_[0]
+  DlDevice here_ = {};
+  size_t alignment_ = 1;  // of a tensor's address
+  // The library met last: its tensor type (compared only), and what makes each output.
+  PyTypeObject* met_ = nullptr;
+  std::optional<Exchange> exchange_;
+  std::vector<py::object> makers_;
   // For arrays of the host on a device that does not share its memory; made by the first call.
   mutable Memories device_inputs_, device_outputs_;
   mutable std::atomic<bool> copying_{false};
@@ -90,6 +114,7 @@ std::vector<Port> ports(const Program& program, const std::vector<TensorSpec>& s
     if (spec.shape == spec.alloc_shape) port.descr = numpy_dtype(spec.dtype);
     port.shape.assign(spec.shape.begin(), spec.shape.end());
     port.bytes = static_cast<size_t>(program.buffers[spec.buffer].bytes);
+    port.tensor = {dl_type(spec.dtype), spec.shape, port.bytes};
   }
   return out;
 }
@@ -104,6 +129,12 @@ bool all_fast(const std::vector<Port>& ports) {
          std::all_of(ports.begin(), ports.end(), [](const Port& port) { return !!port.descr; });
 }
 
+bool all_dense(const std::vector<TensorSpec>& specs) {
+  return specs.size() <= kFastPorts && std::all_of(specs.begin(), specs.end(), [](const auto& s) {
+           return s.shape == s.alloc_shape;
+         });
+}
+
 Session::Session(std::shared_ptr<Executor> executor, std::shared_ptr<Weights> weights,
                  size_t method)
     : executor_(std::move(executor)), weights_(std::move(weights)), method_(method) {
@@ -113,6 +144,13 @@ Session::Session(std::shared_ptr<Executor> executor, std::shared_ptr<Weights> we
   fast_ = all_fast(form->inputs) && all_fast(form->outputs);
   symbolic_ = !program.methods[method_].sizes.symbols.empty();
   if (!symbolic_) forms_.push_back(form);
+  const Device& device = executor_->device();
+  const bool known = device.shares_host_memory() || device.name() == "cuda";
+  dense_ = known && !symbolic_ && all_dense(program.methods[method_].inputs) &&
+           all_dense(program.methods[method_].outputs);
+  if (known) here_ = dl_device(device);
+  constexpr size_t kVector = 16;  // what kernels of a GPU ask of an address
+  alignment_ = device.shares_host_memory() ? sizeof(double) : kVector;
 }
 
 // Whether the arguments are arrays of the form's inputs; fills `bindings`.
@@ -138,11 +176,9 @@ bool fits(const Form& form, PyObject* args, Bindings& bindings) {
 FormPtr Session::bind_inputs(PyObject* args, Bindings& bindings) {
   const size_t wanted = executor_->program().methods[method_].inputs.size();
   if (!fast_ || static_cast<size_t>(PyTuple_GET_SIZE(args)) != wanted) return nullptr;
-  for (size_t i = 0; i < forms_.size(); ++i) {
-    if (!fits(*forms_[i], args, bindings)) continue;
-    if (i > 0)
-      std::rotate(forms_.begin(), forms_.begin() + static_cast<ptrdiff_t>(i),
-                  forms_.begin() + static_cast<ptrdiff_t>(i) + 1);
+  for (auto form = forms_.begin(); form != forms_.end(); ++form) {
+    if (!fits(**form, args, bindings)) continue;
+    std::rotate(forms_.begin(), form, form + 1);
     return forms_.front();
   }
   if (!symbolic_ || !learn(args) || !fits(*forms_.front(), args, bindings)) return nullptr;
@@ -200,12 +236,10 @@ void Session::run_with_copies(const Form& form, const Bindings& inputs,
                               const Bindings& outputs) const {
   const Turn turn(copying_, kBusy);
   Device& device = executor_->device();
-  if (symbolic_ || device_inputs_.size() != form.inputs.size()) {
+  if (symbolic_ || device_inputs_.size() != form.inputs.size())
     device_inputs_ = allocate(form.inputs);
-  }
-  if (symbolic_ || device_outputs_.size() != form.outputs.size()) {
+  if (symbolic_ || device_outputs_.size() != form.outputs.size())
     device_outputs_ = allocate(form.outputs);
-  }
   Bindings in, out;
   for (size_t i = 0; i < form.inputs.size(); ++i) {
     in[i] = {device_inputs_[i]->data(), form.inputs[i].bytes};
@@ -214,22 +248,90 @@ void Session::run_with_copies(const Form& form, const Bindings& inputs,
   for (size_t i = 0; i < form.outputs.size(); ++i) {
     out[i] = {device_outputs_[i]->data(), form.outputs[i].bytes};
   }
-  executor_->run(method_, {in.data(), form.inputs.size()}, {out.data(), form.outputs.size()},
-                 weights_.get(), nullptr, form.sizes);
+  executor_->enqueue(method_, {in.data(), form.inputs.size()}, {out.data(), form.outputs.size()},
+                     weights_.get(), nullptr, 0, form.sizes);
   for (size_t i = 0; i < form.outputs.size(); ++i) {
     device.download(outputs[i], *device_outputs_[i], 0);
   }
+  executor_->settle(method_);
 }
 
 bool Session::run(const Form& form, const Bindings& inputs, const Bindings& outputs) const {
-  PyThreadState* state = PyEval_SaveThread();
-  try {
+  return unlocked([&] {
     if (executor_->device().shares_host_memory()) {
       executor_->run(method_, {inputs.data(), form.inputs.size()},
                      {outputs.data(), form.outputs.size()}, weights_.get(), nullptr, form.sizes);
     } else {
       run_with_copies(form, inputs, outputs);
     }
+  });
+}
+
+bool Session::bind_tensors(PyObject* self, PyObject* args, Bindings& bindings) {
+  if (!dense_) return false;
+  const std::vector<Port>& wanted = forms_.front()->inputs;
+  if (static_cast<size_t>(PyTuple_GET_SIZE(args)) != wanted.size()) return false;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    PyObject* arg = PyTuple_GET_ITEM(args, static_cast<py::ssize_t>(i));
+    if (Py_TYPE(arg) != met_ && (i > 0 || !meet(self, Py_TYPE(arg)))) return false;
+    if (!exchange_->bind(arg, wanted[i].tensor, here_, alignment_, bindings[i])) return false;
+  }
+  return !wanted.empty();
+}
+
+// Asks the subclass for callables without arguments that make the outputs as tensors of a type.
+bool Session::meet(PyObject* self, PyTypeObject* type) {
+  const std::optional<Exchange> exchange = Exchange::of(type);
+  if (!exchange) return false;
+  try {
+    const py::object makers =
+        py::handle(self).attr("_tensor_makers")(py::handle(reinterpret_cast<PyObject*>(type)));
+    if (makers.is_none()) return false;
+    makers_ = py::cast<std::vector<py::object>>(makers);
+  } catch (const py::error_already_set&) {
+    return false;  // the long way has the words for it
+  }
+  exchange_ = exchange;
+  met_ = makers_.size() == forms_.front()->outputs.size() ? type : nullptr;
+  return met_ != nullptr;
+}
+
+PyObject* Session::make_tensors(Bindings& bindings) const {
+  PyObject* tuple = PyTuple_New(static_cast<py::ssize_t>(forms_.front()->outputs.size()));
+  for (size_t i = 0; tuple != nullptr && i < forms_.front()->outputs.size(); ++i) {
+    PyObject* tensor = PyObject_CallNoArgs(makers_[i].ptr());
+    if (tensor != nullptr) PyTuple_SET_ITEM(tuple, static_cast<py::ssize_t>(i), tensor);
+    if (tensor != nullptr && exchange_->bind(tensor, forms_.front()->outputs[i].tensor, here_,
+                                             alignment_, bindings[i])) {
+      continue;
+    }
+    if (tensor != nullptr) PyErr_SetString(PyExc_RuntimeError, "an output cannot be written");
+    Py_CLEAR(tuple);
+  }
+  return tuple;
+}
+
+bool Session::enqueue(const Bindings& inputs, const Bindings& outputs) const {
+  const bool has_queue = !executor_->device().shares_host_memory();
+  const std::optional<uintptr_t> queue = has_queue ? exchange_->queue(here_) : 0;
+  if (!queue) {
+    PyErr_SetString(PyExc_RuntimeError, "the tensors' library does not tell its current stream");
+    return false;
+  }
+  return unlocked([&] {
+    executor_->enqueue(method_, {inputs.data(), forms_.front()->inputs.size()},
+                       {outputs.data(), forms_.front()->outputs.size()}, weights_.get(), nullptr,
+                       *queue);
+    if (has_queue && executor_->can_fail(method_)) executor_->settle(method_);
+  });
+}
+
+// Without the GIL; what is thrown becomes a Python error.
+template <typename Action>
+bool Session::unlocked(const Action& action) {
+  PyThreadState* state = PyEval_SaveThread();
+  try {
+    action();
   } catch (const Error& error) {
     PyEval_RestoreThread(state);
     set_python_error(error);
@@ -265,11 +367,17 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
   }
   Bindings inputs, outputs;
   const bool positional = kwargs == nullptr || PyDict_GET_SIZE(kwargs) == 0;
-  const FormPtr form = positional ? session->bind_inputs(args, inputs) : nullptr;
-  if (form == nullptr) return call_slow(self, args, kwargs);
-  PyObject* results = session->make_outputs(*form, outputs);
-  if (results != nullptr && !session->run(*form, inputs, outputs)) Py_CLEAR(results);
-  return results;
+  if (const FormPtr form = positional ? session->bind_inputs(args, inputs) : nullptr) {
+    PyObject* results = session->make_outputs(*form, outputs);
+    if (results != nullptr && !session->run(*form, inputs, outputs)) Py_CLEAR(results);
+    return results;
+  }
+  if (positional && session->bind_tensors(self, args, inputs)) {
+    PyObject* results = session->make_tensors(outputs);
+    if (results != nullptr && !session->enqueue(inputs, outputs)) Py_CLEAR(results);
+    return results;
+  }
+  return call_slow(self, args, kwargs);
 }
 
 }  // namespace

@@ -43,9 +43,20 @@ class CommandList {
   // Runs all commands, in order, and returns when their results are visible to the host.
   // Throws Error(kData) naming the node when a kernel met a value it cannot serve.
   virtual void submit() = 0;
+  // As submit, but returns when the commands are in `queue` (see Device::stream; 0: the device's
+  // own): what is put there behind them finds their results, and settle() says what they met. Where
+  // the device shares the host's memory, the same as submit.
+  virtual void enqueue(uintptr_t /*queue*/) { submit(); }
+  // Waits for what was enqueued, and throws what submit would have thrown for it.
+  virtual void settle() {}
+  // Whether a kernel can meet a value it cannot serve: where not, settle() only waits.
+  virtual bool can_fail() const noexcept { return true; }
   // Runs the commands one after another and calls `after(index)` behind each: profiles and value
   // taps. Same results as submit, bit for bit.
   virtual void submit_observed(const std::function<void(size_t)>& after) = 0;
+  // As submit_observed, for who brings memory, or lets it go, between commands: `after` is called
+  // when the command is in the device's own queue, with what is put there later behind it.
+  virtual void submit_stepwise(const std::function<void(size_t)>& after) { submit_observed(after); }
   // Runs the commands one after another and writes how long each took, in seconds: `seconds` holds
   // one number a command. Same results as submit, bit for bit. By default by the host's clock.
   virtual void submit_timed(std::span<double> seconds);
@@ -71,16 +82,25 @@ class Device {
   // As allocate, for memory that is used little by little, or never: where the device can do it,
   // what is not touched takes no memory and no time.
   virtual std::shared_ptr<Memory> allocate_growing(int64_t bytes) { return allocate(bytes); }
-  // These three return when the bytes have arrived.
+  // As allocate, for memory that is written before it is read: it may hold anything.
+  virtual std::shared_ptr<Memory> allocate_unset(int64_t bytes) { return allocate(bytes); }
+  // Memory of the host that kernels write, too: Memory::data is a host pointer. For a few bytes.
+  virtual std::shared_ptr<Memory> allocate_visible(int64_t bytes) { return allocate(bytes); }
+  // An upload returns when `from` may change, the others when the bytes have arrived; each is behind
+  // all that the device's own queue held before, and in front of all that comes there later.
   virtual void upload(Memory& to, int64_t offset, std::span<const std::byte> from) = 0;
   virtual void download(std::span<std::byte> to, const Memory& from, int64_t offset) = 0;
   virtual void copy(Memory& to, int64_t to_offset, const Memory& from, int64_t from_offset,
                     int64_t bytes) = 0;
   // What ties a device to other libraries that use it: its number, the queue its work runs on as
-  // they name it (0: none), and waiting for a queue of theirs.
+  // they name it (0: none), waiting for a queue of theirs, and having a queue wait for what another
+  // holds now, while the host goes on.
   virtual int ordinal() const noexcept { return 0; }
   virtual uintptr_t stream() const noexcept { return 0; }
   virtual void wait_for(uintptr_t /*stream*/) {}
+  virtual void order(uintptr_t /*before*/, uintptr_t /*after*/) {}
+  // Whether a queue may cease to exist while the device lives.
+  virtual bool is_lasting(uintptr_t /*stream*/) const noexcept { return true; }
   // Throws Error(kVersion) for a kernel this backend lacks (all of them named at once), and
   // Error(kFormat) for a command whose parameters reach outside its operands.
   virtual std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,

@@ -51,6 +51,7 @@ class Detour {
   std::span<const Binding> outputs() const {
     return replaced_.empty() ? wanted_ : std::span<const Binding>(replaced_);
   }
+  bool empty() const { return detoured_.empty(); }
   void finish() {
     for (const auto& [index, memory] : detoured_) {
       const Binding wanted = wanted_[index];
@@ -87,13 +88,14 @@ Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<Devic
       device_(std::move(device)),
       constants_(constants_on(*device_, program_)),
       arena_(device_->allocate(largest_arena(*program_))),
-      addresses_(program_->buffers.size(), nullptr) {
+      addresses_(program_->buffers.size(), nullptr),
+      queue_(device_->stream()) {
   const std::pair<BufferKind, std::byte*> arenas[] = {{BufferKind::kConstant, constants_->data()},
                                                       {BufferKind::kTemp, arena_->data()}};
   for (size_t i = 0; i < program_->methods.size(); ++i) {
     std::vector<int64_t> greatest;
     for (const Symbol& symbol : program_->methods[i].sizes.symbols) greatest.push_back(symbol.high);
-    methods_.emplace_back().push_back(encode(i, greatest));
+    methods_.emplace_back().known.push_back(encode(i, greatest));
   }
   for (uint32_t i = 0; i < addresses_.size(); ++i) {
     const Buffer& buffer = program_->buffers[i];
@@ -115,7 +117,7 @@ Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<Devic
 Executor::Encoded Executor::encode(size_t method, std::span<const int64_t> sizes) {
   Encoded encoded;
   encoded.sizes.assign(sizes.begin(), sizes.end());
-  if (program_->methods[method].sizes.symbols.empty()) {
+  if (program_->methods[method].sizes.symbols.empty() && sizes.empty()) {
     encoded.list = device_->encode(program_, program_->methods[method]);
   } else {
     encoded.sized = at_sizes(program_, method, sizes);
@@ -127,20 +129,26 @@ Executor::Encoded Executor::encode(size_t method, std::span<const int64_t> sizes
 }
 
 Executor::Encoded& Executor::encoded_at(size_t method, std::span<const int64_t> sizes) {
-  std::vector<Encoded>& known = methods_[method];
-  ++runs_;
-  for (Encoded& encoded : known) {
-    if (std::equal(encoded.sizes.begin(), encoded.sizes.end(), sizes.begin(), sizes.end())) {
-      encoded.used = runs_;
-      return encoded;
+  Forms& forms = methods_[method];
+  std::vector<Encoded>& known = forms.known;
+  const auto same = [&](const Encoded& encoded) {
+    return std::equal(encoded.sizes.begin(), encoded.sizes.end(), sizes.begin(), sizes.end());
+  };
+  auto found = std::find_if(known.begin(), known.end(), same);
+  if (found == known.end()) {
+    Encoded fresh = encode(method, sizes);  // throws when the sizes are none of the method's
+    if (known.size() <= kKeptSizes) {
+      found = known.insert(found, std::move(fresh));
+    } else {
+      const auto older = [](const Encoded& a, const Encoded& b) { return a.used < b.used; };
+      found = std::min_element(known.begin() + 1, known.end(), older);
+      found->list->settle();  // its memory may still be in use
+      *found = std::move(fresh);
     }
   }
-  Encoded fresh = encode(method, sizes);  // throws when the sizes are none of the method's
-  fresh.used = runs_;
-  if (known.size() <= kKeptSizes) return known.emplace_back(std::move(fresh));
-  return *std::min_element(known.begin() + 1, known.end(), [](const Encoded& a, const Encoded& b) {
-    return a.used < b.used;
-  }) = std::move(fresh);
+  found->used = ++runs_;
+  forms.latest = static_cast<size_t>(found - known.begin());
+  return *found;
 }
 
 size_t Executor::method_index(std::string_view name) const {
@@ -156,15 +164,51 @@ size_t Executor::method_index(std::string_view name) const {
 
 void Executor::run(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
                    const Weights* weights, State* state, std::span<const int64_t> sizes) {
-  start(method, inputs, outputs, weights, state, sizes, [](CommandList& list) { list.submit(); });
+  start(method, inputs, outputs, weights, state, sizes, [this](CommandList& list, bool) {
+    follow(device_->stream());
+    list.submit();
+  });
+}
+
+// What has outputs to copy goes by the device's own queue as a whole.
+void Executor::enqueue(size_t method, std::span<const Binding> inputs,
+                       std::span<const Binding> outputs, const Weights* weights, State* state,
+                       uintptr_t queue, std::span<const int64_t> sizes) {
+  const uintptr_t own = device_->stream();
+  if (queue == 0) queue = own;
+  bool by_own = queue == own;
+  start(method, inputs, outputs, weights, state, sizes, [&](CommandList& list, bool copied) {
+    by_own = by_own || copied;
+    if (by_own && queue != own) device_->order(queue, own);
+    follow(by_own ? own : queue);
+    list.enqueue(queue_);
+    if (!device_->is_lasting(queue_)) follow(own);
+  });
+  if (by_own && queue != own) device_->order(own, queue);
+}
+
+void Executor::settle(size_t method) {
+  if (device_->stream() == 0) return;  // nothing is ever under way
+  const Turn turn(running_, kBusy);
+  const Forms& forms = methods_[method];
+  forms.known[forms.latest].list->settle();
+}
+
+// Puts what comes next into a queue, behind the latest run and what was bound since.
+void Executor::follow(uintptr_t queue) {
+  if (queue == queue_) return;
+  device_->order(queue_, queue);
+  queue_ = queue;
 }
 
 void Executor::observe(size_t method, std::span<const Binding> inputs,
                        std::span<const Binding> outputs, const Weights* weights,
                        const std::function<void(size_t)>& after, State* state,
                        std::span<const int64_t> sizes) {
-  start(method, inputs, outputs, weights, state, sizes,
-        [&](CommandList& list) { list.submit_observed(after); });
+  start(method, inputs, outputs, weights, state, sizes, [&](CommandList& list, bool) {
+    follow(device_->stream());
+    list.submit_observed(after);
+  });
 }
 
 void Executor::time(size_t method, std::span<const Binding> inputs,
@@ -176,8 +220,10 @@ void Executor::time(size_t method, std::span<const Binding> inputs,
                                        " commands, there is room for the times of " +
                                        std::to_string(seconds.size()));
   }
-  start(method, inputs, outputs, weights, state, sizes,
-        [&](CommandList& list) { list.submit_timed(seconds); });
+  start(method, inputs, outputs, weights, state, sizes, [&](CommandList& list, bool) {
+    follow(device_->stream());
+    list.submit_timed(seconds);
+  });
 }
 
 template <typename Submit>
@@ -193,7 +239,7 @@ void Executor::start(size_t index, std::span<const Binding> inputs,
   bind_state(encoded, state);
   bind_caller(encoded, program, method.inputs, inputs, "input");
   bind_caller(encoded, program, method.outputs, detour.outputs(), "output");
-  submit(*encoded.list);
+  submit(*encoded.list, !detour.empty());
   detour.finish();
 }
 
@@ -209,6 +255,8 @@ void Executor::bind_weights(Encoded& encoded, const Weights* weights) {
                 "the weights were loaded for another program or device; load them with the program "
                 "and device of this executor");
   }
+  follow(device_->stream());  // where they were made
+  weights->lend();
   for (const uint32_t buffer : weight_buffers_) {
     addresses_[buffer] = weights->address(buffer);
     encoded.list->bind(buffer, addresses_[buffer]);
@@ -228,6 +276,7 @@ void Executor::bind_state(Encoded& encoded, State* state) {
     state = own_state_.get();
   }
   if (state->serial() != encoded.state_bound) {
+    follow(device_->stream());
     for (const uint32_t buffer : state_buffers_) encoded.list->bind(buffer, state->address(buffer));
     encoded.state_bound = state->serial();
   }
@@ -261,7 +310,7 @@ void Executor::bind_caller(Encoded& encoded, const Program& program,
 std::vector<std::string> Executor::implementations(size_t method) const {
   std::vector<std::string> names;
   for (size_t i = 0; i < program_->methods[method].commands.size(); ++i) {
-    names.push_back(methods_[method].front().list->implementation(i));
+    names.push_back(methods_[method].greatest().implementation(i));
   }
   return names;
 }

@@ -46,6 +46,17 @@ class Executor {
   void run(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
            const Weights* weights, State* state = nullptr, std::span<const int64_t> sizes = {});
 
+  // As run, but returns when the work is in `queue` (see Device::stream; 0: the device's own): what
+  // is put there later finds the results, and the caller keeps inputs and outputs until it is done.
+  // Runs of one executor follow each other, whatever their queues. settle() waits for the latest
+  // run of a method and throws what run would have thrown; a method that cannot fail needs it only
+  // for waiting.
+  void enqueue(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
+               const Weights* weights, State* state, uintptr_t queue,
+               std::span<const int64_t> sizes = {});
+  void settle(size_t method);
+  bool can_fail(size_t method) const noexcept { return methods_[method].greatest().can_fail(); }
+
   // As run, one command at a time, calling `after(index)` behind each: for profiles and taps.
   void observe(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
                const Weights* weights, const std::function<void(size_t)>& after,
@@ -74,8 +85,15 @@ class Executor {
     std::shared_ptr<const Program> sized = nullptr;  // the method alone, at these sizes
     uint64_t used = 0;                               // the run that used it last
   };
+  // One method: a single entry for static shapes, for others the greatest sizes and the latest.
+  struct Forms {
+    std::vector<Encoded> known;
+    size_t latest = 0;  // in `known`
+    const CommandList& greatest() const { return *known.front().list; }
+  };
 
-  // `submit` is given the method's list, with everything bound.
+  // `submit` is given the method's list, with everything bound, and whether outputs are copied to
+  // their places behind it.
   template <typename Submit>
   void start(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
              const Weights* weights, State* state, std::span<const int64_t> sizes,
@@ -84,6 +102,7 @@ class Executor {
   Encoded& encoded_at(size_t method, std::span<const int64_t> sizes);
   void bind_weights(Encoded& encoded, const Weights* weights);
   void bind_state(Encoded& encoded, State* state);
+  void follow(uintptr_t queue);
   void bind_caller(Encoded& encoded, const Program& program, std::span<const TensorSpec> specs,
                    std::span<const Binding> bindings, const char* what);
 
@@ -96,9 +115,9 @@ class Executor {
   std::vector<int64_t> lengths_;                // by buffer, in bytes: as in the latest run
   std::vector<uint32_t> weight_buffers_;        // kWeight and kPersistent
   std::vector<uint32_t> state_buffers_;
+  uintptr_t queue_;           // what the next run has to be behind ends in it
   uint64_t state_shown_ = 0;  // serial of the state that addresses_ points to
-  // By method: one entry for static shapes; for others first the greatest sizes, then the latest.
-  std::vector<std::vector<Encoded>> methods_;
+  std::vector<Forms> methods_;
   uint64_t runs_ = 0;
   std::atomic<bool> running_{false};
 };

@@ -1,49 +1,11 @@
 #include "cpp/runtime/sampler.h"
 
-#include <algorithm>
-#include <array>
 #include <cmath>
-#include <functional>
-#include <limits>
 #include <string>
 
 #include "cpp/runtime/error.h"
 
 namespace npusim {
-namespace {
-
-constexpr float kLowest = -std::numeric_limits<float>::infinity();
-constexpr size_t kBlock = 64, kLanes = 8;
-constexpr size_t kFew = 64;  // candidates that are sorted rather than split further
-
-// The highest of a block; NaN counts as -inf. In lanes, so that the compiler may use vectors.
-float highest_of(std::span<const float> block) {
-  std::array<float, kLanes> lanes;
-  lanes.fill(kLowest);
-  size_t i = 0;
-  for (; i + kLanes <= block.size(); i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      const float score = block[i + lane];
-      lanes[lane] = score > lanes[lane] ? score : lanes[lane];
-    }
-  }
-  for (; i < block.size(); ++i) lanes[0] = block[i] > lanes[0] ? block[i] : lanes[0];
-  return *std::max_element(lanes.begin(), lanes.end());
-}
-
-std::span<const float> block_of(std::span<const float> scores, size_t index) {
-  const size_t begin = index * kBlock;
-  return scores.subspan(begin, std::min(kBlock, scores.size() - begin));
-}
-
-// The k-th highest value, 1 <= k <= values.size(); shuffles them.
-float kth_highest(std::vector<float>& values, size_t k) {
-  const auto kth = values.begin() + static_cast<ptrdiff_t>(k) - 1;
-  std::nth_element(values.begin(), kth, values.end(), std::greater<>());
-  return *kth;
-}
-
-}  // namespace
 
 void SamplingOptions::check() const {
   std::string wrong;
@@ -64,15 +26,14 @@ void SamplingOptions::check() const {
   if (!wrong.empty()) throw Error(ErrorCode::kLimit, "The sampling options: " + wrong + ".");
 }
 
-uint64_t RandomBits::next() noexcept {
-  uint64_t bits = state_ += 0x9E3779B97F4A7C15;
-  bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9;
-  bits = (bits ^ bits >> 27) * 0x94D049BB133111EB;
-  return bits ^ bits >> 31;
-}
-
 double RandomBits::unit() noexcept {
   return static_cast<double>(next() >> 11) * 0x1p-53;
+}
+
+bool DeviceSampling::operator==(const DeviceSampling& other) const noexcept {
+  const sampling::Options &a = options, &b = other.options;
+  return seed == other.seed && a.temperature == b.temperature && a.top_k == b.top_k &&
+         a.top_p == b.top_p && a.min_p == b.min_p && a.repetition_penalty == b.repetition_penalty;
 }
 
 Sampler::Sampler(const SamplingOptions& options) : options_(options), random_(options.seed) {
@@ -81,16 +42,30 @@ Sampler::Sampler(const SamplingOptions& options) : options_(options), random_(op
 
 int64_t Sampler::sample(std::span<const float> logits, std::span<const int64_t> history) {
   const std::span<const float> scores = penalised(logits, history);
-  find_highest(scores);
-  if (highest_ == kLowest) {
-    throw Error(ErrorCode::kData, "no token can be chosen: all " + std::to_string(scores.size()) +
+  const auto count = static_cast<int64_t>(scores.size());
+  maxima_.resize(static_cast<size_t>(sampling::blocks_of(count)));
+  if (draws()) candidates_.resize(scores.size());
+  const RandomBits before = random_;
+  const int64_t token =
+      sampling::choose(scores.data(), count, numbers(), random_.next(),
+                       {.maxima = maxima_.data(), .candidates = candidates_.data()});
+  random_ = before;
+  accept(token, count);
+  return token;
+}
+
+DeviceSampling Sampler::on_device(int64_t length) const noexcept {
+  if (!draws()) return {.options = numbers(), .seed = 0};
+  const auto steps = static_cast<uint64_t>(length) - 1;
+  return {.options = numbers(), .seed = random_.state() - steps * sampling::kStep};
+}
+
+void Sampler::accept(int64_t token, int64_t vocabulary) {
+  if (token < 0) {
+    throw Error(ErrorCode::kData, "no token can be chosen: all " + std::to_string(vocabulary) +
                                       " scores are NaN or -inf; check the weights");
   }
-  if (options_.temperature == 0) return best_;
-  collect(scores);
-  keep_top_k();
-  keep_top_p();
-  return draw();
+  if (draws()) random_.next();
 }
 
 std::span<const float> Sampler::penalised(std::span<const float> logits,
@@ -100,116 +75,18 @@ std::span<const float> Sampler::penalised(std::span<const float> logits,
   scores_.assign(logits.begin(), logits.end());
   for (const int64_t token : history) {
     if (token < 0 || token >= static_cast<int64_t>(logits.size())) continue;
-    const float score = logits[static_cast<size_t>(token)];  // once, however often it was said
-    const float changed = score > 0 ? score / penalty : score * penalty;
-    const bool lost = changed == kLowest && score > kLowest;
-    scores_[static_cast<size_t>(token)] = lost ? std::numeric_limits<float>::lowest() : changed;
+    const auto at = static_cast<size_t>(token);  // once, however often it was said
+    scores_[at] = sampling::penalised(logits[at], penalty);
   }
   return scores_;
 }
 
-void Sampler::find_highest(std::span<const float> scores) {
-  maxima_.resize((scores.size() + kBlock - 1) / kBlock);
-  highest_ = kLowest;
-  size_t where = 0;
-  for (size_t i = 0; i < maxima_.size(); ++i) {
-    maxima_[i] = highest_of(block_of(scores, i));
-    if (maxima_[i] > highest_) {
-      highest_ = maxima_[i];
-      where = i;
-    }
-  }
-  if (highest_ == kLowest) return;
-  const auto block = block_of(scores, where);
-  best_ = static_cast<int64_t>(where * kBlock) +
-          (std::find(block.begin(), block.end(), highest_) - block.begin());
-}
-
-// Candidates in the order of their tokens: the top k and perhaps more. k blocks reach the k-th
-// highest maximum of all, so at least k scores do, and only few beside them.
-void Sampler::collect(std::span<const float> scores) {
-  const auto k = static_cast<uint64_t>(options_.top_k);
-  float least = std::numeric_limits<float>::lowest();
-  if (k > 0 && k < maxima_.size()) {
-    selection_.assign(maxima_.begin(), maxima_.end());
-    least = std::max(least, kth_highest(selection_, k));
-  }
-  if (highest_ == std::numeric_limits<float>::infinity()) least = highest_;
-  candidates_.clear();
-  candidates_.reserve(scores.size());
-  selection_.reserve(scores.size());
-  for (size_t i = 0; i < maxima_.size(); ++i) {
-    if (!(maxima_[i] >= least)) continue;
-    const auto block = block_of(scores, i);
-    for (size_t j = 0; j < block.size(); ++j) {
-      if (block[j] >= least) {
-        candidates_.push_back({block[j], static_cast<int32_t>(i * kBlock + j), 0});
-      }
-    }
-  }
-}
-
-void Sampler::keep_top_k() {
-  const auto k = static_cast<uint64_t>(options_.top_k);
-  if (k == 0 || k >= candidates_.size()) return;
-  selection_.clear();
-  for (const Candidate& candidate : candidates_) selection_.push_back(candidate.score);
-  const float least = kth_highest(selection_, k);
-  std::erase_if(candidates_, [&](const Candidate& c) { return c.score < least; });
-}
-
-// Weighs the candidates and drops what lies outside the nucleus. Selects by halves: each split
-// looks at one half of what the last one left.
-void Sampler::keep_top_p() {
-  double total = 0;
-  const bool infinite = std::isinf(highest_);
-  for (Candidate& candidate : candidates_) {
-    const double distance = static_cast<double>(candidate.score) - highest_;
-    candidate.weight = infinite ? 1 : std::exp(distance / options_.temperature);
-    total += candidate.weight;
-  }
-  if (options_.top_p >= 1) return;
-  const double wanted = options_.top_p * total;
-  // Together, candidates lighter than this weigh less than what the nucleus leaves out.
-  const double slight = (total - wanted) / static_cast<double>(candidates_.size());
-  order_.clear();
-  order_.reserve(candidates_.capacity());
-  for (const Candidate& c : candidates_) {
-    if (c.weight >= slight || c.score == highest_) order_.push_back(c);
-  }
-  const auto before = [](const Candidate& a, const Candidate& b) {
-    return a.score != b.score ? a.score > b.score : a.token < b.token;
-  };
-  auto begin = order_.begin(), end = order_.end();
-  double reached = 0;
-  while (end - begin > static_cast<ptrdiff_t>(kFew)) {
-    const auto middle = begin + (end - begin) / 2;
-    std::nth_element(begin, middle, end, before);
-    double half = 0;
-    for (auto at = begin; at != middle; ++at) half += at->weight;
-    if (reached + half >= wanted) {
-      end = middle;
-    } else {
-      reached += half;
-      begin = middle;
-    }
-  }
-  std::sort(begin, end, before);
-  while (begin + 1 < end && reached + begin->weight < wanted) reached += begin++->weight;
-  const Candidate last = *begin;
-  std::erase_if(candidates_, [&](const Candidate& c) { return before(last, c); });
-}
-
-int64_t Sampler::draw() {
-  std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < options_.min_p; });
-  double total = 0;
-  for (const Candidate& candidate : candidates_) total += candidate.weight;
-  double left = random_.unit() * total;
-  for (const Candidate& candidate : candidates_) {
-    left -= candidate.weight;
-    if (left < 0) return candidate.token;
-  }
-  return best_;  // rounding has eaten the last of `left`
+sampling::Options Sampler::numbers() const noexcept {
+  return {.temperature = options_.temperature,
+          .top_k = static_cast<double>(options_.top_k),
+          .top_p = options_.top_p,
+          .min_p = options_.min_p,
+          .repetition_penalty = options_.repetition_penalty};
 }
 
 }  // namespace npusim

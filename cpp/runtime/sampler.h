@@ -1,25 +1,12 @@
-// Choosing the next token from the scores of all tokens.
-//
-// The order of operations is that of Hugging Face transformers:
-//   1. repetition penalty: the score s of every token of the history becomes s / penalty where
-//      s > 0, and s * penalty elsewhere;
-//   2. temperature 0 takes the token of the highest score, and stops here; else s becomes s / T;
-//   3. top-k keeps the k highest scores, and all that equal the lowest of them;
-//   4. top-p keeps the smallest set of highest scores whose probability, among what top-k left,
-//      reaches p; at least one token;
-//   5. min-p keeps the tokens at least min_p times as probable as the most probable one;
-//   6. one draw among what is left, in proportion to exp(s).
-// Equal scores count in the order of their tokens, the lower one first. NaN and -inf are never
-// chosen; +inf wins over all finite scores.
-//
-// The draws are those of SplitMix64 (Steele, Lea & Flood 2014) from the seed, its 53 high bits as a
-// number in [0, 1): the same on every machine. Probabilities are computed in double precision; no
-// step sorts the vocabulary, the time is linear in its size.
+// Choosing the next token from the scores of all tokens, as kernels/shared/sampling.h says; a
+// program's method `generate` chooses the same ones.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "kernels/shared/sample_serial.h"
 
 namespace npusim {
 
@@ -39,11 +26,20 @@ struct SamplingOptions {
 class RandomBits {
  public:
   explicit RandomBits(uint64_t seed) noexcept : state_(seed) {}
-  uint64_t next() noexcept;
+  uint64_t next() noexcept { return sampling::mixed(state_ += sampling::kStep); }
   double unit() noexcept;  // in [0, 1)
+  uint64_t state() const noexcept { return state_; }
 
  private:
   uint64_t state_;
+};
+
+// What a device needs to choose as a sampler would.
+struct DeviceSampling {
+  sampling::Options options;
+  uint64_t seed;  // of a draw behind no tokens; each token more is a step of SplitMix64
+
+  bool operator==(const DeviceSampling& other) const noexcept;
 };
 
 // Not thread-safe. A copy continues as the original would.
@@ -57,30 +53,23 @@ class Sampler {
   // After the first call with a vocabulary of that size, calls allocate nothing.
   int64_t sample(std::span<const float> logits, std::span<const int64_t> history);
 
+  // What makes a device's next choice, behind `length` tokens, the sampler's own; accept() then
+  // goes on behind it, with the token that was chosen or -1: it throws as sample.
+  DeviceSampling on_device(int64_t length) const noexcept;
+  void accept(int64_t token, int64_t vocabulary);
+
   const SamplingOptions& options() const noexcept { return options_; }
 
  private:
-  struct Candidate {
-    float score;
-    int32_t token;
-    double weight;  // exp((score - highest) / temperature)
-  };
-
   std::span<const float> penalised(std::span<const float> logits, std::span<const int64_t> history);
-  void find_highest(std::span<const float> scores);
-  void collect(std::span<const float> scores);
-  void keep_top_k();
-  void keep_top_p();
-  int64_t draw();
+  bool draws() const noexcept { return options_.temperature > 0; }
+  sampling::Options numbers() const noexcept;
 
   SamplingOptions options_;
   RandomBits random_;
-  std::vector<float> scores_;     // after the penalty
-  std::vector<float> maxima_;     // of blocks of scores
-  std::vector<float> selection_;  // what partial selections shuffle
-  std::vector<Candidate> candidates_, order_;
-  float highest_ = 0;
-  int64_t best_ = 0;
+  std::vector<float> scores_;  // after the penalty
+  std::vector<uint32_t> maxima_;
+  std::vector<sampling::Candidate> candidates_;
 };
 
 }  // namespace npusim

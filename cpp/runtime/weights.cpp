@@ -140,19 +140,31 @@ std::vector<bool> read_by_methods(const Program& program) {
   return read;
 }
 
-// For each command of init, the weights (by index) that nobody reads behind it.
-std::vector<std::vector<size_t>> last_readings(const Program& program) {
+// When init needs the weights, by index.
+struct Readings {
+  std::vector<size_t> otherwise;              // read by no command of init
+  std::vector<std::vector<size_t>> starting;  // by command: read by none before it
+  std::vector<std::vector<size_t>> ending;    // read by none behind it, nor by a method
+};
+
+Readings readings(const Program& program) {
   const std::vector<bool> kept = read_by_methods(program);
-  std::vector<std::optional<size_t>> last(program.buffers.size());
-  for (size_t i = 0; i < program.init.commands.size(); ++i) {
-    for (const Operand& operand : program.init.commands[i].operands) last[operand.buffer] = i;
+  const size_t commands = program.init.commands.size();
+  std::vector<std::optional<size_t>> first(program.buffers.size()), last(program.buffers.size());
+  for (size_t i = 0; i < commands; ++i) {
+    for (const Operand& operand : program.init.commands[i].operands) {
+      if (!first[operand.buffer]) first[operand.buffer] = i;
+      last[operand.buffer] = i;
+    }
   }
-  std::vector<std::vector<size_t>> ending(program.init.commands.size());
+  Readings found{{}, std::vector<std::vector<size_t>>(commands), {}};
+  found.ending.resize(commands);
   for (size_t w = 0; w < program.weights.size(); ++w) {
     const uint32_t buffer = program.weights[w].buffer;
-    if (last[buffer] && !kept[buffer]) ending[*last[buffer]].push_back(w);
+    (first[buffer] ? found.starting[*first[buffer]] : found.otherwise).push_back(w);
+    if (last[buffer] && !kept[buffer]) found.ending[*last[buffer]].push_back(w);
   }
-  return ending;
+  return found;
 }
 
 uint64_t next_serial() {
@@ -177,7 +189,6 @@ std::shared_ptr<const Weights> Weights::load(std::shared_ptr<const Program> prog
   const std::vector<const CheckpointTensor*> tensors = match(*program, *source, options);
   std::shared_ptr<Weights> weights(new Weights(program, std::move(device)));
   weights->extra_ = unused(*program, *source);
-  for (size_t i = 0; i < tensors.size(); ++i) weights->place(program->weights[i], *tensors[i]);
   weights->run_init(*source, tensors);
   weights->release(std::move(source));
   return weights;
@@ -193,6 +204,13 @@ Weights::Weights(std::shared_ptr<const Program> program, std::shared_ptr<Device>
   for (size_t i = 0; i < addresses_.size(); ++i) {
     const Buffer& buffer = program_->buffers[i];
     if (buffer.kind == BufferKind::kPersistent) addresses_[i] = persistent_->data() + buffer.offset;
+  }
+}
+
+void Weights::lend() const noexcept {
+  persistent_->lend();
+  for (const std::shared_ptr<Memory>& copy : copies_) {
+    if (copy != nullptr) copy->lend();
   }
 }
 
@@ -214,11 +232,13 @@ void Weights::place(const WeightSpec& spec, const CheckpointTensor& tensor) {
   copies_[spec.buffer] = std::move(memory);
 }
 
-// Lets go of each tensor behind the last command that reads it, so that the checkpoint and what is
-// made of it are never in memory as a whole.
+// Brings each tensor in front of the first command that reads it, and lets go of it behind the
+// last, so that the checkpoint and what is made of it are never in memory as a whole.
 void Weights::run_init(const TensorSource& source,
                        std::span<const CheckpointTensor* const> tensors) {
   const Method& init = program_->init;
+  const Readings when = readings(*program_);
+  for (const size_t w : when.otherwise) place(program_->weights[w], *tensors[w]);
   if (init.commands.empty()) return;
   const std::shared_ptr<Memory> arena = device_->allocate(init.arena_bytes);
   const std::shared_ptr<Memory> constants = constants_on(*device_, program_);
@@ -226,15 +246,20 @@ void Weights::run_init(const TensorSource& source,
   bind_arena(*list, *program_, BufferKind::kTemp, arena->data());
   bind_arena(*list, *program_, BufferKind::kConstant, constants->data());
   bind_arena(*list, *program_, BufferKind::kPersistent, persistent_->data());
-  for (const WeightSpec& spec : program_->weights) {
-    list->bind(spec.buffer, addresses_[spec.buffer]);
-  }
-  const std::vector<std::vector<size_t>> ending = last_readings(*program_);
-  list->submit_observed([&](size_t command) {
-    for (size_t w : ending[command]) {
+  const auto bring = [&](size_t command) {
+    for (const size_t w : when.starting[command]) {
+      const WeightSpec& spec = program_->weights[w];
+      place(spec, *tensors[w]);
+      list->bind(spec.buffer, addresses_[spec.buffer]);
+    }
+  };
+  bring(0);
+  list->submit_stepwise([&](size_t command) {
+    for (const size_t w : when.ending[command]) {
       copies_[program_->weights[w].buffer].reset();
       source.leave(*tensors[w]);
     }
+    if (command + 1 < init.commands.size()) bring(command + 1);
   });
 }
 

@@ -52,6 +52,8 @@ class Weights {
 
   // Where a kWeight or kPersistent buffer lives on the device.
   std::byte* address(uint32_t buffer) const { return addresses_[buffer]; }
+  // Says that runs on queues of others may read them: see Memory::lend.
+  void lend() const noexcept;
   // Tells these weights from all others of the process.
   uint64_t serial() const noexcept { return serial_; }
   // Tensors the source has and the program does not use.

@@ -209,12 +209,12 @@ class RowBlock {
   }
 
   void point_into_x(const Positions& from) {
-    const Pixels x{static_cast<const float*>(x_) + group_ * plan_.channels,
-                   p_.x_strides[0],
-                   p_.x_strides[2],
-                   p_.x_strides[3],
-                   p_.x_strides[4],
-                   s_.zeros};
+    const Pixels<float> x{static_cast<const float*>(x_) + group_ * plan_.channels,
+                          p_.x_strides[0],
+                          p_.x_strides[2],
+                          p_.x_strides[3],
+                          p_.x_strides[4],
+                          s_.zeros};
     point_at_taps(x, axes_, from, s_.at, from.count);
   }
 
@@ -230,8 +230,8 @@ class RowBlock {
                    group_ * plan_.channels * p_.x_strides[1];
       if (strip.floats()) fill_strip(strip, x, p_.in_size, p_.x_strides, s_.strip);
     });
-    const Pixels pixels{s_.strip,       0,      strip.extent[1] * strip.line(), strip.line(),
-                        strip.channels, nullptr};
+    const Pixels<float> pixels{s_.strip,       0,      strip.extent[1] * strip.line(), strip.line(),
+                               strip.channels, nullptr};
     point_at_taps(pixels, axes_, from, s_.at, from.count);
   }
 

@@ -105,10 +105,11 @@ struct Positions {
 };
 
 // What the taps read: an input of channels-last pixels, in elements.
+template <typename T>
 struct Pixels {
-  const float* data;
+  const T* data;
   int64_t n_stride, d_stride, h_stride, w_stride;
-  const float* zeros;  // what lies outside
+  const T* zeros;  // what lies outside
 };
 
 inline bool inside(int64_t i, int64_t limit) {
@@ -117,29 +118,31 @@ inline bool inside(int64_t i, int64_t limit) {
 
 // to[i] = pixel c + i * advance of a line, or zeros where that lies outside. Addresses are computed
 // as integers because the ones not chosen may lie anywhere.
-inline void point_along_line(const float* line, const float* zeros, const Axis& w, int64_t c,
-                             int64_t w_stride, int64_t count, const float** to) {
-  const uint64_t step = static_cast<uint64_t>(w_stride) * sizeof(float);
+template <typename T>
+inline void point_along_line(const T* line, const T* zeros, const Axis& w, int64_t c,
+                             int64_t w_stride, int64_t count, const T** to) {
+  const uint64_t step = static_cast<uint64_t>(w_stride) * sizeof(T);
   const uint64_t first = reinterpret_cast<uintptr_t>(line) + static_cast<uint64_t>(c) * step;
   const uint64_t advance = static_cast<uint64_t>(w.advance) * step;
   for (int64_t i = 0; i < count; ++i) {
-    const float* pixel = reinterpret_cast<const float*>(first + static_cast<uint64_t>(i) * advance);
+    const T* pixel = reinterpret_cast<const T*>(first + static_cast<uint64_t>(i) * advance);
     to[i] = inside(c + i * w.advance, w.limit) ? pixel : zeros;
   }
 }
 
 // at[t * stride + r] = the pixel that tap t reads for the r-th position.
-inline void point_at_taps(const Pixels& x, const Axis (&axes)[3], Positions from, const float** at,
+template <typename T>
+inline void point_at_taps(const Pixels<T>& x, const Axis (&axes)[3], Positions from, const T** at,
                           int64_t stride) {
   const Axis &d = axes[0], &h = axes[1], &w = axes[2];
   for (; from.count > 0; at += from.line(), from.next_line()) {
-    const float** to = at;
+    const T** to = at;
     for (int64_t i = 0; i < d.taps; ++i) {
       const int64_t z = d.base[i] + from.d * d.advance;
       for (int64_t j = 0; j < h.taps; ++j) {
         const int64_t y = h.base[j] + from.h * h.advance;
         const bool any = inside(z, d.limit) && inside(y, h.limit);
-        const float* line =
+        const T* line =
             any ? x.data + from.n * x.n_stride + z * x.d_stride + y * x.h_stride : nullptr;
         for (int64_t k = 0; k < w.taps; ++k, to += stride) {
           if (any) {

@@ -82,10 +82,22 @@ inline void encode_one(int32_t dtype, void* p, int64_t at, C value) {
   });
 }
 
+// Lanes as bytes, as encode has it: truncated, and wrapped. Floats beyond int32 are multiples of
+// 256.
+template <typename T>
+inline void store_truncated(T* p, Vec v) {
+  store_bytes(p, __builtin_convertvector(abs(v) < 0x1p31F ? v : Vec{}, IVec));
+}
+
 // out[i] = p[i * stride] for i in [0, n).
 template <typename C, typename T>
 inline void decode_run(const T* p, int64_t stride, int64_t n, C* out) {
   int64_t i = 0;
+  if constexpr (__is_same(C, float) && (__is_same(T, int8_t) || __is_same(T, uint8_t))) {
+    for (; stride == 1 && i + kLanes <= n; i += kLanes) {
+      store(out + i, __builtin_convertvector(load_bytes(p + i), Vec));
+    }
+  }
   if constexpr (__is_same(C, float) && sizeof(T) == 2 && !__is_same(T, int16_t)) {
     for (; stride == 1 && i + kLanes <= n; i += kLanes) store(out + i, load(p + i));
   }
@@ -95,6 +107,11 @@ inline void decode_run(const T* p, int64_t stride, int64_t n, C* out) {
 template <typename T, typename C>
 inline void encode_run(const C* in, int64_t step, int64_t n, T* p, int64_t stride) {
   int64_t i = 0;
+  if constexpr (__is_same(C, float) && (__is_same(T, int8_t) || __is_same(T, uint8_t))) {
+    for (; stride == 1 && step == 1 && i + kLanes <= n; i += kLanes) {
+      store_truncated(p + i, load(in + i));
+    }
+  }
   if constexpr (__is_same(C, float) && sizeof(T) == 2 && !__is_same(T, int16_t)) {
     for (; stride == 1 && step == 1 && i + kLanes <= n; i += kLanes) store(p + i, load(in + i));
   }

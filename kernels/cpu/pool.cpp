@@ -15,6 +15,9 @@ using Params = abi::PoolParams;
 
 enum Op { kMax, kAverage };
 
+constexpr auto kInt8 = static_cast<int32_t>(abi::DType::kInt8);
+constexpr auto kUint8 = static_cast<int32_t>(abi::DType::kUint8);
+
 // One dimension of the window of one output position: `count` taps from `start`, `step` apart,
 // all inside the input; `padded` is its length before clipping to the input proper.
 struct Extent {
@@ -186,6 +189,39 @@ void pool_scalars(const Params& p, const Window& window, const Operands& to, int
   }
 }
 
+bool is_channels_last(const Params& p) {
+  const bool unit = (p.x_strides[1] == 1 && p.y_strides[1] == 1) || p.out_channels == 1;
+  return unit && p.in_size[0] * p.in_size[1] * p.in_size[2] <= INT32_MAX;
+}
+
+// The largest of bytes, several registers of channels at a time where they are contiguous.
+template <typename T>
+void pool_bytes(const Params& p, const Window& window, const Operands& to, int64_t begin,
+                int64_t end, int64_t at) {
+  constexpr int64_t kBytes = 4 * kLanes;
+  using Bytes = VectorOf<T, kBytes>;
+  const T lowest = std::numeric_limits<T>::min();
+  const T* x = static_cast<const T*>(to.x);
+  T* y = static_cast<T*>(to.y) + at;
+  int64_t c = begin;
+  for (; is_channels_last(p) && c + kBytes <= end; c += kBytes) {
+    typename Bytes::type top = typename Bytes::type{} + lowest;
+    for_each_tap(p, window, [&](int64_t offset, int64_t) {
+      const auto v = *reinterpret_cast<const typename Bytes::unaligned*>(x + offset + c);
+      top = v > top ? v : top;
+    });
+    *reinterpret_cast<typename Bytes::unaligned*>(y + c) = top;
+  }
+  for (; c < end; ++c) {
+    T top = lowest;
+    for_each_tap(p, window, [&](int64_t offset, int64_t) {
+      const T v = x[offset + c * p.x_strides[1]];
+      top = v > top ? v : top;
+    });
+    y[c * p.y_strides[1]] = top;
+  }
+}
+
 // How the work splits into tasks: rows of output positions (batch, depth, height) and, where rows
 // are few and windows large, chunks of channels.
 struct Split {
@@ -212,11 +248,6 @@ struct Split {
   int64_t tasks() const { return (rows + rows_per_task - 1) / rows_per_task * channel_chunks; }
 };
 
-bool is_channels_last(const Params& p) {
-  const bool unit = (p.x_strides[1] == 1 && p.y_strides[1] == 1) || p.out_channels == 1;
-  return unit && p.in_size[0] * p.in_size[1] * p.in_size[2] <= INT32_MAX;
-}
-
 // Calls f(window, offset of y) for the output positions of a row.
 template <typename F>
 void for_each_position(const Params& p, int64_t row, F&& f) {
@@ -239,10 +270,14 @@ void pool(const KernelCall& call) {
     const int64_t end = std::min(begin + split.channels_per_task, p.out_channels);
     for (int64_t row = first; row < std::min(first + split.rows_per_task, split.rows); ++row) {
       for_each_position(p, row, [&](const Window& window, int64_t at) {
-        if constexpr (!std::is_same_v<T, double>) {
-          if (channels_last) return pool_vectors<T>(p, window, to, begin, end, at);
+        if constexpr (sizeof(T) == 1) {
+          pool_bytes<T>(p, window, to, begin, end, at);
+        } else {
+          if constexpr (!std::is_same_v<T, double>) {
+            if (channels_last) return pool_vectors<T>(p, window, to, begin, end, at);
+          }
+          pool_scalars<T>(p, window, to, begin, end, at);
         }
-        pool_scalars<T>(p, window, to, begin, end, at);
       });
     }
   }
@@ -250,6 +285,8 @@ void pool(const KernelCall& call) {
 
 void run(const KernelCall& call) {
   const auto& p = *static_cast<const Params*>(call.params);
+  if (p.x_dtype == kInt8) return pool<int8_t>(call);
+  if (p.x_dtype == kUint8) return pool<uint8_t>(call);
   with_real_type(p.x_dtype, [&](auto type) { pool<decltype(type)>(call); });
 }
 
@@ -281,6 +318,10 @@ const char* check_fields(const Params& p) {
   }
   if (p.in_channels != p.out_channels) return "it changes the number of channels";
   if (product(p.in_size, 3) < 0) return "an image is too large";
+  if (p.x_dtype == kInt8 || p.x_dtype == kUint8) {
+    const bool largest = p.op == kMax && !p.has_indices && p.y_dtype == p.x_dtype;
+    return largest ? nullptr : "of bytes there is but the largest";
+  }
   const bool real = is_float(p.x_dtype) && is_float(p.y_dtype);
   if (!real && (p.x_dtype != kFloat64 || p.y_dtype != kFloat64)) return "the dtypes are not floats";
   return nullptr;

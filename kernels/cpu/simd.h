@@ -289,6 +289,83 @@ inline IVec dot_pairs(IVec acc, SVec a, SVec b) {
 #endif
 }
 
+// Dot products of quads: lane i of the result is acc[i] + Σ a[4i + j]·b[4i + j] over j < 4, bytes
+// of a unsigned and those of b signed. Exact: no sum of two saturates on its way; int32 wraps.
+inline IVec dot_quads(IVec acc, IVec a, IVec b) {
+#if defined(__AVX512VNNI__)
+  return (IVec)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)a, (__m512i)b);
+#else
+  const UVec x = reinterpret_cast<UVec>(a);
+  const SVec even = reinterpret_cast<SVec>(x & 0x00FF00FF);
+  const SVec odd = reinterpret_cast<SVec>((x >> 8) & 0x00FF00FF);
+  const SVec w = reinterpret_cast<SVec>(b);
+  return dot_pairs(dot_pairs(acc, even, w << 8 >> 8), odd, w >> 8);
+#endif
+}
+// All lanes hold the four bytes at p.
+inline IVec broadcast_quad(const uint8_t* p) {
+  int32_t quad;
+  std::memcpy(&quad, p, sizeof quad);
+  return quad - IVec{};
+}
+inline IVec load(const int32_t* p) {
+  return *reinterpret_cast<const VectorOf<int32_t, kLanes>::unaligned*>(p);
+}
+inline void store(int32_t* p, IVec v) {
+  *reinterpret_cast<VectorOf<int32_t, kLanes>::unaligned*>(p) = v;
+}
+// Bytes as lanes, and the low bytes of lanes. Of parts, the first `n` < kLanes; zeros behind them.
+// The compilers take the plain conversions apart, byte by byte.
+inline IVec load_bytes(const uint8_t* p) {
+#if defined(__AVX512F__)
+  return (IVec)_mm512_maskz_cvtepu8_epi32(0xFFFF,
+                                          _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#elif defined(__AVX2__)
+  return (IVec)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+#else
+  using Bytes = VectorOf<uint8_t, kLanes>;
+  return __builtin_convertvector(*reinterpret_cast<const Bytes::unaligned*>(p), IVec);
+#endif
+}
+inline IVec load_bytes(const int8_t* p) {
+  return load_bytes(reinterpret_cast<const uint8_t*>(p)) << 24 >> 24;
+}
+template <typename T>
+inline IVec load_bytes_part(const T* p, int64_t n) {
+  T lanes[kLanes] = {};
+  std::memcpy(lanes, p, static_cast<size_t>(n));
+  return load_bytes(lanes);
+}
+template <typename T>
+inline void store_bytes(T* p, IVec v) {
+#if defined(__AVX512F__)
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_maskz_cvtepi32_epi8(0xFFFF, (__m512i)v));
+#elif defined(__AVX2__)
+  const __m256i low = (__m256i)(v & 0xFF);
+  const __m128i words =
+      _mm_packs_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));
+#else
+  using Bytes = VectorOf<T, kLanes>;
+  *reinterpret_cast<typename Bytes::unaligned*>(p) =
+      __builtin_convertvector(v, typename Bytes::type);
+#endif
+}
+template <typename T>
+inline void store_bytes_part(T* p, IVec v, int64_t n) {
+  T lanes[kLanes];
+  store_bytes(lanes, v);
+  std::memcpy(p, lanes, static_cast<size_t>(n));
+}
+// Halves to the even integer, for magnitudes below 2^22: the sum keeps no fraction.
+inline constexpr float kNoFraction = 0x1.8p23F;
+inline IVec round_to_integers(Vec x) {
+  return reinterpret_cast<IVec>(x + kNoFraction) - reinterpret_cast<IVec>(broadcast(kNoFraction));
+}
+inline Vec round_small(Vec x) {
+  return (x + kNoFraction) - kNoFraction;
+}
+
 // Lane i holds i.
 inline IVec lane_index() {
   IVec index{};

@@ -1,7 +1,8 @@
 // All kernels of this instruction set. A new kernel adds one line.
 //
-// A tier that only adds dot products (avx512bf16) compiles the kernels that multiply 16-bit rows as
-// they lie, NPUSIM_DOT_KERNELS, and takes the others from the set below it, NPUSIM_BASE_ISA.
+// A tier that only adds dot products (avx512bf16) compiles the kernels that multiply 16-bit or
+// 8-bit rows as they lie, NPUSIM_DOT_KERNELS, and takes the others from the set below it,
+// NPUSIM_BASE_ISA.
 #include <span>
 
 #include "kernels/cpu/kernel.h"
@@ -14,6 +15,7 @@ namespace npusim::cpu {
 
 #define NPUSIM_DOT_KERNELS(X) \
   X(attention)                \
+  X(conv_int8)                \
   X(linear)                   \
   X(quantized_linear)
 
@@ -29,12 +31,14 @@ namespace npusim::cpu {
   X(matmul)               \
   X(norm)                 \
   X(pack_b)               \
+  X(pack_int8)            \
   X(pointwise)            \
   X(pool)                 \
   X(quantize)             \
   X(reduce)               \
   X(resize)               \
   X(rope)                 \
+  X(sample)               \
   X(scan)                 \
   X(scatter)              \
   X(softmax)              \

@@ -537,6 +537,66 @@ struct QuantizedLinearParams {
 };
 static_assert((sizeof(QuantizedLinearParams) + 7) / 8 * 8 == 136);
 
+// operands: w, packed
+struct PackInt8Params {
+  int64_t groups;
+  int64_t n;
+  int64_t taps;
+  int64_t channels;
+  int64_t g_stride;
+  int64_t n_stride;
+  int64_t t_stride;
+  int64_t c_stride;
+  int32_t x_dtype;
+  int32_t depthwise;
+  static constexpr const char* kSchema =
+      "groups:i64 n:i64 taps:i64 channels:i64 g_stride:i64 n_stride:i64 t_stride:i64 "
+      "c_stride:i64 x_dtype:i32 depthwise:i32";
+};
+static_assert((sizeof(PackInt8Params) + 7) / 8 * 8 == 72);
+
+// operands: x, packed w, [x_zero], [w_zeros], [scale], [sum_bias], [bias], [residual], [terms], [y_zero], y
+struct ConvInt8Params {
+  int64_t batch;
+  int64_t in_channels;
+  int64_t out_channels;
+  int64_t in_size[3];
+  int64_t out_size[3];
+  int64_t kernel[3];
+  int64_t stride[3];
+  int64_t pad[3];
+  int64_t dilation[3];
+  int64_t x_strides[5];
+  int64_t y_strides[5];
+  int64_t r_strides[5];
+  int64_t groups;
+  int64_t x_group;
+  int64_t y_group;
+  int64_t w_zeros;
+  int64_t scales;
+  int32_t depthwise;
+  int32_t x_dtype;
+  int32_t w_dtype;
+  int32_t y_dtype;
+  int32_t r_dtype;
+  int32_t has_x_zero;
+  int32_t has_sum_bias;
+  int32_t has_y_zero;
+  int32_t has_bias;
+  int32_t residual;
+  int32_t act;
+  float act_lo;
+  float act_hi;
+  static constexpr const char* kSchema =
+      "batch:i64 in_channels:i64 out_channels:i64 in_size:i64[3] out_size:i64[3] "
+      "kernel:i64[3] stride:i64[3] pad:i64[3] dilation:i64[3] x_strides:i64[5] "
+      "y_strides:i64[5] r_strides:i64[5] groups:i64 x_group:i64 y_group:i64 w_zeros:i64 "
+      "scales:i64 depthwise:i32 x_dtype:i32 w_dtype:i32 y_dtype:i32 r_dtype:i32 "
+      "has_x_zero:i32 has_sum_bias:i32 has_y_zero:i32 has_bias:i32 residual:i32 act:i32 "
+      "act_lo:f32 act_hi:f32";
+};
+static_assert((sizeof(ConvInt8Params) + 7) / 8 * 8 == 384);
+
 // operands: x, y, [indices]
 struct PoolParams {
   int64_t batch;
@@ -646,5 +706,15 @@ struct SortParams {
       "outer:i64 size:i64 inner:i64 k:i64 descending:i32 dtype:i32";
 };
 static_assert((sizeof(SortParams) + 7) / 8 * 8 == 40);
+
+// operands: logits, options, seed, length, token (read and written), history (same), chosen
+struct SampleParams {
+  int64_t size;
+  int64_t capacity;
+  int32_t dtype;
+  static constexpr const char* kSchema =
+      "size:i64 capacity:i64 dtype:i32";
+};
+static_assert((sizeof(SampleParams) + 7) / 8 * 8 == 24);
 
 }  // namespace npusim::abi

@@ -32,7 +32,9 @@ from npusim.targets import TargetConfig
 from npusim.version import __version__
 
 if TYPE_CHECKING:
+    from npusim.exporters.onnx import export_onnx
     from npusim.frontends.language_model import extract_llm
+    from npusim.frontends.tinygrad import from_tinygrad
     from npusim.frontends.torch_export import extract_ir
     from npusim.language_model import LanguageModel, LanguageSession
     from npusim.ops.custom import register_op
@@ -55,8 +57,10 @@ if TYPE_CHECKING:
     from npusim.verify import verify_ir_with_state_dict, verify_plan, verify_program
 
 _LAZY = {
+    "export_onnx": "npusim.exporters.onnx",
     "extract_ir": "npusim.frontends.torch_export",
     "extract_llm": "npusim.frontends.language_model",
+    "from_tinygrad": "npusim.frontends.tinygrad",
     "register_op": "npusim.ops.custom",
     "is_op_supported": "npusim.partition.support",
     "DAGExecutor": "npusim.partition.executor",
@@ -115,8 +119,10 @@ __all__ = [
     "__version__",
     "check",
     "compile",
+    "export_onnx",
     "extract_ir",
     "extract_llm",
+    "from_tinygrad",
     "is_op_supported",
     "load",
     "load_weights",

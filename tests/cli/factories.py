@@ -29,6 +29,13 @@ class Inverse(nn.Module):
         return torch.linalg.inv_ex(torch.linalg.cholesky_ex(x)[0])[0]
 
 
+class Solved(nn.Module):
+    """Between two native layers, what only PyTorch has."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.inv_ex(x @ x.T + torch.eye(2))[0] @ x
+
+
 class LargeBuffer(nn.Module):
     """A buffer that `state_dict()` leaves out, too large to travel with the graph."""
 
@@ -96,6 +103,11 @@ def data_dependent():
 
 def unsupported():
     return Inverse().eval(), (torch.eye(4),)
+
+
+def partly():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 2), Solved(), nn.Linear(2, 4)).eval(), (torch.randn(2, 8),)
 
 
 def large_buffer():

@@ -16,7 +16,7 @@ from .conftest import Cli, Compiled
 
 VERBS = (
     *("extract", "compile", "info", "view", "run", "generate", "verify", "bench", "doctor"),
-    *("profile", "demo", "check"),
+    *("profile", "demo", "check", "import", "export-onnx"),
 )
 
 

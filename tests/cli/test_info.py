@@ -63,9 +63,9 @@ def test_control_characters_do_not_reach_the_terminal(
 def test_neither_graph_nor_program_is_refused(cli: Cli, tmp_path: Path) -> None:
     other = tmp_path / "other.bin"
     other.write_bytes(b"PK\x03\x04 something else")
-    cli("info", other).refused("neither a graph nor a program")
+    cli("info", other).refused("no graph, program or plan")
     other.write_bytes(b"")
-    cli("info", other).refused("neither a graph nor a program")
+    cli("info", other).refused("no graph, program or plan")
 
 
 def test_a_damaged_program_is_refused(cli: Cli, mlp: Compiled, tmp_path: Path) -> None:

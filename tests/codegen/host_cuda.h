@@ -211,6 +211,13 @@ inline int atomicCAS(int* at, int expected, int value) {
   return old;
 }
 
+template <typename T>
+T atomicAdd(T* at, T value) {
+  const T old = *at;
+  *at = old + value;
+  return old;
+}
+
 // Between float and 16 bits, to nearest even; kernels/cuda/scalar.h has them in PTX.
 inline float float_of_half(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000U) << 16;

@@ -33,6 +33,8 @@ def tensors_for(case: Case, dtype: str, seed: str) -> list[torch.Tensor | None]:
 def _tensor(entry: Any, dtype: str, generator: torch.Generator) -> torch.Tensor:
     shape, spec = entry if entry and isinstance(entry[0], tuple) else (entry, "randn")
     kind = getattr(torch, dtype)
+    if isinstance(spec, tuple) and spec[0] != "int":  # (dtype, values …)
+        return torch.tensor(spec[1:], dtype=getattr(torch, spec[0])).reshape(shape)
     if isinstance(spec, tuple):  # ("int", low, high)
         return torch.randint(spec[1], spec[2], shape, generator=generator)
     if spec == "bool" or kind is torch.bool:

@@ -50,8 +50,9 @@ int enter(const char* name) {
 #define ENTER(name) \
   if (const int wanted = enter(#name)) return wanted
 
+// Kernels reach pinned memory of the host as well, where it is.
 std::byte* host(uintptr_t address) {
-  return reinterpret_cast<std::byte*>(address - kBias);
+  return reinterpret_cast<std::byte*>(address < kBias ? address : address - kBias);
 }
 
 int allocate(uintptr_t* to, size_t bytes) {
@@ -232,6 +233,10 @@ EXPORT int cuDevicePrimaryCtxRelease_v2(int) {
   ENTER(cuDevicePrimaryCtxRelease);
   return 0;
 }
+EXPORT int cuCtxGetCurrent(void** context) {
+  *context = setting("CURRENT", 0) == 0 ? nullptr : &contexts;
+  return 0;
+}
 EXPORT int cuCtxPushCurrent_v2(void*) {
   ENTER(cuCtxPushCurrent);
   return 0;
@@ -258,6 +263,10 @@ EXPORT int cuStreamSynchronize(void*) {
   ENTER(cuStreamSynchronize);
   return 0;
 }
+EXPORT int cuStreamWaitEvent(void*, void*, unsigned) {
+  ENTER(cuStreamWaitEvent);
+  return 0;
+}
 EXPORT int cuStreamBeginCapture_v2(void*, int) {
   ENTER(cuStreamBeginCapture);
   captured = new Graph;
@@ -281,6 +290,7 @@ EXPORT int cuEventDestroy_v2(void* event) {
   return 0;
 }
 EXPORT int cuEventRecord(void*, void*) {
+  ENTER(cuEventRecord);
   return 0;
 }
 EXPORT int cuEventRecordWithFlags(void*, void*, unsigned) {
@@ -400,6 +410,14 @@ EXPORT int cuFuncGetParamInfo(const Function* function, size_t index, size_t* of
   *size = sizeof(void*);
   return 0;
 }
+// A map begins with the address of its matrix.
+EXPORT int cuTensorMapEncodeTiled(void* map, int, unsigned, uintptr_t address, const void*,
+                                  const void*, const void*, const void*, int, int, int, int) {
+  ENTER(cuTensorMapEncodeTiled);
+  std::memcpy(map, &address, sizeof address);
+  return 0;
+}
+
 EXPORT int cuLaunchKernel(const Function* function, unsigned x, unsigned, unsigned, unsigned block,
                           unsigned, unsigned, unsigned, void*, void** params, void**) {
   ENTER(cuLaunchKernel);
@@ -408,6 +426,18 @@ EXPORT int cuLaunchKernel(const Function* function, unsigned x, unsigned, unsign
     return 0;
   }
   function->run(params, int64_t{x} * block);
+  return 0;
+}
+struct LaunchConfig {
+  unsigned grid[3], block[3], shared;
+  void* stream;
+  const void* attributes;
+  unsigned attribute_count;
+};
+EXPORT int cuLaunchKernelEx(const LaunchConfig* config, const Function* function, void** params,
+                            void**) {
+  ENTER(cuLaunchKernelEx);
+  function->run(params, int64_t{config->grid[0]} * config->block[0]);
   return 0;
 }
 EXPORT int cuGraphCreate(Graph** graph, unsigned) {

@@ -1,14 +1,17 @@
 // The CUDA device over the stub driver (stub_cuda.cpp): what is asked of the driver, and when.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <deque>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "cpp/cuda/driver.h"
 #include "cpp/runtime/device.h"
 #include "cpp/runtime/executor.h"
+#include "cpp/runtime/weights.h"
 #include "tests/cpp/check.h"
 #include "tests/cpp/copy_program.h"
 #include "tests/cpp/cuda_image.h"
@@ -184,6 +187,146 @@ void runs_as_one_graph() {
   check(stub.calls("cuLaunchKernel") == launched, "no single launches");
 }
 
+// A run in the stream of another library: `queue` lives as long as the process, or not.
+void runs_in_streams_of_others(uintptr_t queue, int orders_a_run) {
+  StubProgram program;
+  const auto device = cuda();
+  Executor executor(program.get(), device);
+  const auto x = put(*device, Floats(8, 3)), y = device->allocate(32);
+  const Binding in = bytes_of(*x), out = bytes_of(*y);
+  const auto run = [&] { executor.enqueue(0, {&in, 1}, {&out, 1}, nullptr, nullptr, queue); };
+  const int waited = stub.calls("cuStreamSynchronize");
+  run();  // behind what the device's own stream holds
+  const int ordered = stub.calls("cuStreamWaitEvent");
+  run();
+  check(stub.calls("cuStreamWaitEvent") == ordered + orders_a_run, "one run behind the other");
+  check(stub.calls("cuStreamSynchronize") == waited, "the host does not wait");
+  executor.settle(0);
+  check(stub.calls("cuStreamSynchronize") == waited + 1, "the host waits");
+  check(get(*device, *y) == Floats(8, 3), "computed");
+  executor.enqueue(0, {&in, 1}, {&in, 1}, nullptr, nullptr, queue);
+  check(get(*device, *x) == Floats(8, 3), "an output in the place of an input");
+  run();
+  const int freed = stub.calls("cuCtxSynchronize");
+  auto passing = std::make_unique<Executor>(program.get(), device);
+  passing.reset();
+  check(stub.calls("cuCtxSynchronize") == freed, "nothing to wait for");
+  passing = std::make_unique<Executor>(program.get(), device);
+  passing->enqueue(0, {&in, 1}, {&out, 1}, nullptr, nullptr, queue);
+  passing.reset();
+  check(stub.calls("cuCtxSynchronize") == freed + 1, "freed when nothing runs");
+}
+
+void what_cannot_be_queued_is_an_error() {
+  StubProgram program;
+  const auto device = cuda();
+  Executor executor(program.get(), device);
+  const auto x = put(*device, Floats(8, 3)), y = device->allocate(32);
+  const Binding in = bytes_of(*x), out = bytes_of(*y);
+  const auto run = [&](uintptr_t queue) {
+    return [&, queue] { executor.enqueue(0, {&in, 1}, {&out, 1}, nullptr, nullptr, queue); };
+  };
+  for (const std::string call : {"cuEventRecord", "cuStreamWaitEvent", "cuGraphLaunch"}) {
+    stub.set("fail " + call, 719);
+    check_refused(ErrorCode::kDevice, "The device is lost", run(cuda::kLegacyStream));
+    stub.set("fail " + call, 0);
+  }
+  run(cuda::kLegacyStream)();
+  run(0)();
+  executor.settle(0);
+  check(get(*device, *y) == Floats(8, 3), "usable after that");
+}
+
+void few_launches_need_no_graph() {
+  CopyProgram copies(8);
+  const uint32_t x = copies.input(), y = copies.output();
+  copies.copy(x, y);
+  const Bytes image = stub_image("copy", 8);
+  copies->kernels[0].image = image;
+  const auto device = cuda();
+  Executor executor(copies.get(), device);
+  const auto given = put(*device, Floats(8, 4)), result = device->allocate_unset(32);
+  const Binding in = bytes_of(*given), out = bytes_of(*result);
+  const int graphs = stub.calls("cuGraphInstantiate");
+  executor.run(0, {&in, 1}, {&out, 1}, nullptr);
+  check(stub.calls("cuGraphInstantiate") == graphs, "no graph");
+  check(get(*device, *result) == Floats(8, 4), "computed");
+  stub.set("fail cuLaunchKernelEx", 719);
+  check_refused(ErrorCode::kDevice, "could not start a kernel",
+                [&] { executor.run(0, {&in, 1}, {&out, 1}, nullptr); });
+  stub.set("fail cuLaunchKernelEx", 0);
+}
+
+// Weights that init reads one by one, and what happens when it has read one.
+class Checkpoint final : public TensorSource {
+ public:
+  explicit Checkpoint(std::function<void()> left) : left_(std::move(left)) {
+    for (size_t i = 0; i < names_.size(); ++i) {
+      values_.push_back(Floats(8, static_cast<float>(i)));
+      tensors_.push_back({.name = names_[i],
+                          .dtype_name = "float32",
+                          .dtype = DType::kFloat32,
+                          .shape = {8},
+                          .data = std::as_bytes(std::span(values_.back()))});
+    }
+  }
+  const CheckpointTensor* find(std::string_view name) const override {
+    const auto found = std::find(names_.begin(), names_.end(), name);
+    return &tensors_[static_cast<size_t>(found - names_.begin())];
+  }
+  std::vector<std::string_view> names() const override { return {names_.begin(), names_.end()}; }
+  void leave(const CheckpointTensor&) const noexcept override { left_(); }
+
+ private:
+  std::vector<std::string> names_ = {"a", "b", "c", "d"};
+  std::deque<Floats> values_;
+  std::vector<CheckpointTensor> tensors_;
+  std::function<void()> left_;
+};
+
+// One after another, so that the device never holds the checkpoint as a whole.
+void weights_come_when_init_reads_them() {
+  CopyProgram copies(8);
+  const std::vector<std::string> names = {"a", "b", "c", "d"};
+  std::vector<uint32_t> kept;
+  for (size_t i = 0; i < names.size(); ++i) {
+    kept.push_back(copies.buffer(BufferKind::kPersistent, static_cast<int64_t>(i) * 64));
+    copies.copy_once(copies.weight(names[i]), kept.back());
+  }
+  copies.copy(kept[3], copies.output());
+  copies->persistent_bytes = 256;
+  const Bytes image = stub_image("copy", 8);
+  copies->kernels[0].image = image;
+  const auto device = cuda();
+  std::vector<int> live;
+  const int waited = stub.calls("cuStreamSynchronize");
+  auto weights = Weights::load(
+      copies.get(), device, std::make_shared<Checkpoint>([&] { live.push_back(stub.live()); }), {});
+  check(live.size() == 4 && live.front() == live.back(), "held by the device behind each");
+  check(stub.calls("cuStreamSynchronize") == waited + 1, "the host waits once");
+  Executor executor(copies.get(), device);
+  const auto y = device->allocate(32);
+  const Binding out = bytes_of(*y);
+  executor.run(0, {}, {&out, 1}, weights.get());
+  check(get(*device, *y) == Floats(8, 3), "prepared");
+  const int freed = stub.calls("cuCtxSynchronize"), before = stub.live();
+  weights.reset();
+  check(stub.calls("cuCtxSynchronize") > freed && stub.live() < before, "freed behind all runs");
+  const int left = stub.live();
+  const auto starve = [] { stub.set("fail cuMemAllocFromPoolAsync", 2); };
+  check_refused(ErrorCode::kDevice, "has no 32 bytes to give: 4096 of", [&] {
+    Weights::load(copies.get(), device, std::make_shared<Checkpoint>(starve), {});
+  });
+  stub.set("fail cuMemAllocFromPoolAsync", 0);
+  check(stub.live() == left, "what was brought before is given back");
+  stub.set("fail cuMemcpyHtoDAsync", 719);
+  check_refused(ErrorCode::kDevice, "could not copy to the device", [&] {
+    Weights::load(copies.get(), device, std::make_shared<Checkpoint>([] {}), {});
+  });
+  stub.set("fail cuMemcpyHtoDAsync", 0);
+  check(stub.live() == left, "also when a copy fails");
+}
+
 void observes_command_by_command() {
   StubProgram program;
   const auto device = cuda();
@@ -231,7 +374,9 @@ void a_lost_device_says_so() {
   };
   check_refused(ErrorCode::kDevice, "The device is lost to this process: start the process again.",
                 run);
+  stub.set("fail cuMemAllocFromPoolAsync", kLaunchFailed);
   check_refused(ErrorCode::kDevice, "The device is lost", [&] { device->allocate(32); });
+  stub.set("fail cuMemAllocFromPoolAsync", 0);
   stub.set("fail cuStreamSynchronize", 0);
 }
 
@@ -259,6 +404,11 @@ void a_failing_value_is_named_with_its_node() {
                 [&] { run(wrong); });
   run(in);  // the flag is down again
   check(get(*device, *y) == Floats(8, 5), "usable after a failure");
+  check(executor.can_fail(0), "which is known before");
+  executor.enqueue(0, {&wrong, 1}, {&out, 1}, nullptr, nullptr, cuda::kLegacyStream);
+  executor.enqueue(0, {&in, 1}, {&out, 1}, nullptr, nullptr, cuda::kLegacyStream);
+  check_refused(ErrorCode::kData, "command 0 (node, net.py:7)", [&] { executor.settle(0); });
+  executor.settle(0);
   check_refused(ErrorCode::kData, "command 0", [&] {
     executor.observe(0, {&wrong, 1}, {&out, 1}, nullptr, [](size_t) { fail("went on", {}); });
   });
@@ -322,6 +472,11 @@ int main() {
   what_was_lent_is_freed_when_nothing_runs();
   copies_of_every_size_arrive();
   runs_as_one_graph();
+  runs_in_streams_of_others(npusim::cuda::kLegacyStream, 0);
+  runs_in_streams_of_others(reinterpret_cast<uintptr_t>(&stub), 2);
+  what_cannot_be_queued_is_an_error();
+  few_launches_need_no_graph();
+  weights_come_when_init_reads_them();
   observes_command_by_command();
   times_command_by_command();
   a_lost_device_says_so();

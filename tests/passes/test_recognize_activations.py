@@ -86,3 +86,11 @@ def test_a_piece_that_is_read_elsewhere_stays(draft, check_pass):
 def test_a_clamp_at_a_large_number_is_no_relu(draft, cpu, most):
     graph = draft.graph(draft.call("aten.clamp.default", draft.x(2, 3), min=0, max=most))
     assert recognize_activations(graph, cpu) == graph
+
+
+@pytest.mark.parametrize("least", [0.1, 1e-3])
+def test_a_threshold_above_zero_is_no_relu(draft, cpu, least):
+    x = draft.x(2, 3)
+    above = draft.call("aten.gt.Scalar", x, other=least)
+    graph = draft.graph(draft.call("aten.where.ScalarOther", above, x, other=0.0))
+    assert recognize_activations(graph, cpu) == graph

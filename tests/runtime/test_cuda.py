@@ -264,6 +264,117 @@ def test_tensors_are_exchanged_without_copies(stub: Path) -> None:
     assert "not contiguous" in out and "complex64" in out and "not on cuda:0" in out
 
 
+# A library of tensors on the GPU with DLPack's C interface, its current stream being STREAM.
+LIBRARY = """
+import ctypes, os
+STREAM = [0]
+
+class DlTensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2),
+                ("ndim", ctypes.c_int32), ("dtype", ctypes.c_uint8 * 2),
+                ("lanes", ctypes.c_uint16), ("shape", ctypes.c_void_p),
+                ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64)]
+
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DlTensor))
+def read(tensor, out):
+    tensor.shape = (ctypes.c_int64 * 1)(*tensor.buffer.shape)
+    out[0] = DlTensor(tensor.buffer.address, (2, 0), 1, (2, 32), 1,
+                      ctypes.addressof(tensor.shape), None, tensor.offset)
+    return tensor.fails
+
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+def current(kind, index, out):
+    out[0] = STREAM[0]
+    return 0
+
+class Table(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32 * 2), ("others", ctypes.c_void_p * 4),
+                ("read", type(read)), ("current", type(current))]
+
+table = Table((1, 3), (None,) * 4, read, current)
+capsule = ctypes.pythonapi.PyCapsule_New
+capsule.restype = ctypes.py_object
+capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+class Tensor:
+    __dlpack_c_exchange_api__ = capsule(ctypes.addressof(table), b"dlpack_exchange_api", None)
+    offset, fails = 0, 0
+    def __init__(self, values):
+        self.buffer = DeviceBuffer.from_numpy(np.asarray(values, np.float32), device)
+
+calls = ctypes.CDLL(os.environ["NPUSIM_CUDA_DRIVER"]).stub_calls
+session = npusim.load(program(), {"bias": np.ones(6, np.float32)}, device)
+session._tensor_makers = lambda kind: [lambda: Tensor(np.zeros(6))]
+"""
+
+
+def test_tensors_of_a_library_run_in_its_stream(stub: Path) -> None:
+    code = """
+    for stream in (0, 4096):
+        STREAM[0] = stream
+        (y,) = session(Tensor(np.arange(6)))
+        waited = calls(b"cuStreamSynchronize")
+        (y,) = session(Tensor(np.arange(6)))
+        assert calls(b"cuStreamSynchronize") == waited, "the host does not wait"
+        assert type(y) is Tensor and (y.buffer.to_numpy() == np.arange(1, 7)).all()
+    print("ok")
+    """
+    assert "ok" in run(PRELUDE + LIBRARY + textwrap.dedent(code), stub)
+
+
+def test_what_does_not_fit_as_it_is_takes_the_long_way(stub: Path) -> None:
+    code = """
+    shifted, unreadable = Tensor(np.zeros(6)), Tensor(np.zeros(6))
+    shifted.offset, unreadable.fails = 4, -1
+    class Parameter(Tensor):
+        pass
+    for given in (Tensor(np.zeros(5)), shifted, unreadable, Parameter(np.zeros(6))):
+        try:
+            session(given)
+        except npusim.ShapeError as error:
+            print(error)
+    session._tensor_makers = lambda kind: [lambda: Tensor(np.zeros(7))]
+    again = npusim.Session(session.executor, session.weights)
+    again._tensor_makers = session._tensor_makers
+    try:
+        again(Tensor(np.zeros(6)))
+    except RuntimeError as error:
+        print(error)
+    """
+    out = run(PRELUDE + LIBRARY + textwrap.dedent(code), stub)
+    assert out.count("Pass a NumPy array, a torch tensor") == 4
+    assert "an output cannot be written" in out
+
+
+def test_consumers_wait_for_what_the_device_computes(stub: Path) -> None:
+    code = """
+    import ctypes, os
+    calls = ctypes.CDLL(os.environ["NPUSIM_CUDA_DRIVER"]).stub_calls
+    from npusim.runtime import Executor, load_weights
+    native = program()
+    executor = Executor(native, device)
+    weights = load_weights({"bias": np.ones(6, np.float32)}, native, device)
+    x = DeviceBuffer.from_numpy(np.zeros(6, np.float32), device)
+    counts = lambda: (calls(b"cuStreamSynchronize"), calls(b"cuStreamWaitEvent"))
+    executor.run({"x": x}, weights)
+    hosts, streams = counts()
+    y = executor.run({"x": x}, weights)["y"]
+    assert counts() == (hosts, streams), "queued"
+    y.__dlpack__(stream=device.stream), y.__dlpack__(stream=-1)
+    assert counts() == (hosts, streams), "nothing to order"
+    y.__dlpack__(stream=1), y.__dlpack__(stream=4096)
+    assert counts() == (hosts, streams + 2), "one stream behind the other"
+    y.__dlpack__()
+    y.__cuda_array_interface__
+    assert counts() == (hosts + 2, streams + 2), "the host waits for who names no stream"
+    lent = DeviceBuffer.from_dlpack(y, device)
+    executor.run({"x": lent}, weights)
+    assert counts()[0] == hosts + 3, "memory of others is not left in use"
+    print("ok")
+    """
+    assert "ok" in run(PRELUDE + textwrap.dedent(code), stub)
+
+
 def test_a_program_for_the_cpu_is_refused(stub: Path) -> None:
     code = """
     from tests.runtime.programs import identity

@@ -1,4 +1,4 @@
-"""`npusim info`: what is in a graph or a program; `--report` writes it down as Markdown."""
+"""`npusim info`: what is in a graph, a program or a plan; `--report` writes it down as Markdown."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import click
 from npusim.cli.answer import Answer, Verb, amount, table
 from npusim.cli.artifact import open_artifact
 from npusim.cli.report import markdown
-from npusim.cli.summary import graph_facts, program_facts
+from npusim.cli.summary import graph_facts, plan_facts, program_facts
 from npusim.files import write_atomic
 from npusim.ir.graph import Graph
+from npusim.partition.plan import PartitionPlan
 
 
 @click.command(cls=Verb)
@@ -23,11 +24,13 @@ from npusim.ir.graph import Graph
     help="Write statistics and the graph (mermaid) as Markdown.",
 )
 def info(file: Path, report: Path | None) -> Answer:
-    """Describe a graph or a program."""
+    """Describe a graph, a program or a plan."""
     artifact = open_artifact(file)
     if isinstance(artifact, Graph):
         facts: dict[str, Any] = graph_facts(artifact)
         graph: Graph | None = artifact
+    elif isinstance(artifact, PartitionPlan):
+        facts, graph = plan_facts(artifact), artifact.graph
     else:
         facts, graph = program_facts(artifact), artifact.graph
     text = _describe(facts)
@@ -52,9 +55,26 @@ def _describe(facts: dict[str, Any]) -> list[str]:
     if facts["kind"] == "graph":
         head += [("nodes", f"{facts['nodes']:,}"), *_tensors(facts)]
         parts = [table(head)]
+    elif facts["kind"] == "plan":
+        head += [("target", facts["target"]), ("nodes", facts["summary"]), *_tensors(facts)]
+        parts = [table(head), "", *_partitions(facts)]
     else:
         parts = [table([*head, ("target", facts["target"])]), *_program(facts)]
     return [*parts, "", table(facts["ops"].items(), "op", "count")]
+
+
+def _partitions(facts: dict[str, Any]) -> list[str]:
+    rows = [
+        (
+            p["index"],
+            p["executor"] + (" at load" if p["at_load"] else ""),
+            sum(p["ops"].values()),
+            p["commands"],
+        )
+        for p in facts["partitions"]
+    ]
+    crossing = f"{amount(facts['crossing_bytes'])} cross at each call"
+    return [table(rows, "partition", "executor", "nodes", "commands"), crossing]
 
 
 def _program(facts: dict[str, Any]) -> list[str]:

@@ -1,8 +1,10 @@
-"""`npusim run`: a program over arrays from files."""
+"""`npusim run`: a program, or a plan, over arrays from files."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -10,7 +12,9 @@ import numpy as np
 import npusim
 from npusim.cli.answer import Answer, Verb, table
 from npusim.cli.arrays import INPUT_HELP, read_inputs, write_outputs
-from npusim.cli.artifact import open_program, readable
+from npusim.cli.artifact import open_runnable, readable
+from npusim.partition.plan import PartitionPlan
+from npusim.program.program import CompiledProgram, TensorSpec
 
 
 @click.command(cls=Verb)
@@ -35,16 +39,18 @@ def run(
     device: str | None,
     threads: int | None,
 ) -> Answer:
-    """Run a program on inputs from .npy files."""
-    compiled = open_program(program)
-    arrays = read_inputs(inputs, compiled.input_specs)
-    on = npusim.Device(device or compiled.target, threads=threads)
+    """Run a program, or a plan, on inputs from .npy files."""
+    opened = open_runnable(program)
     source = readable(weights) if weights else None
-    checked = npusim.load_weights(source, compiled, on, check_nan=True)
-    session = npusim.load(compiled, weights=checked, device=on)
-    results = session(*arrays.values())
-    names = [spec.name for spec in compiled.output_specs]
-    outputs = {n: np.asarray(r) for n, r in zip(names, results, strict=True)}
+    extra: Sequence[str] = ()
+    if isinstance(opened, PartitionPlan):
+        arrays = read_inputs(inputs, _specs(opened))
+        on = npusim.Device(device or opened.device, threads=threads)
+        outputs = _run_plan(opened, on, source, arrays)
+    else:
+        arrays = read_inputs(inputs, opened.input_specs)
+        on = npusim.Device(device or opened.target, threads=threads)
+        outputs, extra = _run_program(opened, on, source, arrays)
     paths = write_outputs(output, outputs)
     rows = [
         (name, f"{a.dtype}{list(a.shape)}", str(path))
@@ -55,10 +61,36 @@ def run(
             {"name": name, "dtype": str(a.dtype), "shape": list(a.shape), "path": str(path)}
             for (name, a), path in zip(outputs.items(), paths, strict=True)
         ],
-        "unused_weights": checked.extra,
+        "unused_weights": list(extra),
     }
     lines = [table(rows, "output", "type", "file")]
-    if checked.extra:
-        few = ", ".join(checked.extra[:3]) + (", …" if len(checked.extra) > 3 else "")
-        lines.append(f"The program does not use {len(checked.extra)} tensors of the file: {few}")
+    if extra:
+        few = ", ".join(extra[:3]) + (", …" if len(extra) > 3 else "")
+        lines.append(f"The program does not use {len(extra)} tensors of the file: {few}")
     return Answer(data, lines)
+
+
+def _run_program(
+    program: CompiledProgram,
+    device: npusim.Device,
+    weights: Path | None,
+    arrays: Mapping[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray], Sequence[str]]:
+    """Returns the outputs by name, and the weights of the file that nobody reads."""
+    checked = npusim.load_weights(weights, program, device, check_nan=True)
+    results = npusim.load(program, weights=checked, device=device)(*arrays.values())
+    names = [spec.name for spec in program.output_specs]
+    return {n: np.asarray(r) for n, r in zip(names, results, strict=True)}, checked.extra
+
+
+def _run_plan(
+    plan: PartitionPlan, device: npusim.Device, weights: Path | None, arrays: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    executor = npusim.DAGExecutor(plan, device).load_weights(weights)
+    return {name: np.asarray(value) for name, value in executor.execute(arrays).items()}
+
+
+def _specs(plan: PartitionPlan) -> list[TensorSpec]:
+    return [
+        TensorSpec(v.name, 0, v.type.dtype, v.type.shape, v.type.shape) for v in plan.graph.inputs
+    ]

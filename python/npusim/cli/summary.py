@@ -1,4 +1,4 @@
-"""What there is to say about a graph or a program: the numbers behind `info` and its report."""
+"""What there is to say about a graph, program or plan: the numbers behind `info` and its report."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from npusim.ir.graph import Graph, Value
 from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import dtype_size
+from npusim.partition.plan import PartitionPlan
 from npusim.program.program import BufferKind, CompiledProgram, Method, TensorSpec
 
 
@@ -53,6 +54,27 @@ def program_facts(program: CompiledProgram) -> dict[str, Any]:
         "init_commands": len(program.init.commands),
         "buffers": _buffers(program),
         "memory": _memory(program),
+    }
+
+
+def plan_facts(plan: PartitionPlan) -> dict[str, Any]:
+    """Returns the partitions of a plan and what crosses between them, as JSON types."""
+    return {
+        **graph_facts(plan.graph),
+        "kind": "plan",
+        "target": plan.target,
+        "summary": plan.summary(),
+        "crossing_bytes": plan.crossing_bytes,
+        "partitions": [
+            {
+                "index": partition.index,
+                "executor": partition.executor,
+                "at_load": partition.at_load,
+                "ops": _distribution(node.op for node in partition.graph.nodes),
+                "commands": len(partition.commands),
+            }
+            for partition in plan.partitions
+        ],
     }
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from npusim.errors import GraphError, SymbolicSizeError
 from npusim.files import write_atomic
+from npusim.ir.foreign import read_foreign
 from npusim.ir.graph import Attr, Constant, Graph, Node, Output, Source, Value, Weight
 from npusim.ir.size_text import parse_size
 from npusim.ir.symbolic import Symbol, is_symbolic, symbol
@@ -35,7 +36,7 @@ def save_graph(graph: Graph, path: str | Path) -> None:
 
 
 def load_graph(path: str | Path) -> Graph:
-    """Reads and verifies a graph.
+    """Reads and verifies a graph: npusim's own, or one of another tool (`ir/foreign.py`).
 
     Raises:
         GraphError: the file cannot be read, is not a graph, is of an unknown version, or breaks
@@ -43,7 +44,7 @@ def load_graph(path: str | Path) -> Graph:
     """
     data = read_bytes(path)
     try:
-        return graph_from_text(data)
+        return read_foreign(tree := parse_any(data)) or graph_from_json(tree)
     except GraphError as error:
         raise GraphError(f"{path}: {error}") from None
 
@@ -73,10 +74,27 @@ def graph_from_text(text: str | bytes) -> Graph:
     return graph_from_json(parse_json(text))
 
 
+def parse_any(text: str | bytes) -> object:
+    """Parses JSON of npusim or of another tool, which may write NaN and Infinity; else GraphError.
+
+    Raises:
+        GraphError: not JSON, or npusim's own file with what its specification does not have.
+    """
+    strange: list[str] = []
+    tree = _loads(text, lambda word: strange.append(word) or float(word))  # type: ignore[func-returns-value]
+    if strange and isinstance(tree, Mapping) and "format" in tree:
+        _refuse_constant(strange[0])
+    return tree
+
+
 def parse_json(text: str | bytes) -> object:
     """Parses JSON as the specification has it: no key twice, no NaN; GraphError otherwise."""
+    return _loads(text, _refuse_constant)
+
+
+def _loads(text: str | bytes, constant: Callable[[str], float]) -> object:
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
+        return json.loads(text, object_pairs_hook=_object, parse_constant=constant)
     except GraphError:
         raise
     except RecursionError:

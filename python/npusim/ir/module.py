@@ -14,8 +14,9 @@ from typing import Any
 
 from npusim.errors import GraphError
 from npusim.files import write_atomic
+from npusim.ir.foreign import read_foreign
 from npusim.ir.graph import Graph, Value
-from npusim.ir.json import graph_from_json, graph_to_json, parse_json, read_bytes
+from npusim.ir.json import graph_from_json, graph_to_json, parse_any, parse_json, read_bytes
 from npusim.ir.types import TensorType
 
 FORMAT = "npusim.module"
@@ -64,10 +65,13 @@ class Module:
 
 
 def load_ir(path: str | Path) -> Graph | Module:
-    """Reads an IR file, whichever of the two it holds; GraphError as their `load`."""
+    """Reads an IR file, whichever of the two it holds, or one of another tool; GraphError as
+    their `load`."""
     try:
-        tree = parse_json(read_bytes(path))
-        return _from_tree(tree) if is_module(tree) else graph_from_json(tree)
+        tree = parse_any(read_bytes(path))
+        if is_module(tree):
+            return _from_tree(tree)
+        return read_foreign(tree) or graph_from_json(tree)
     except GraphError as error:
         raise GraphError(f"{path}: {error}") from None
 

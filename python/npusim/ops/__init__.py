@@ -6,6 +6,7 @@ from npusim.ops import (  # noqa: F401  (imported for their registrations)
     conv,
     creation,
     indexing,
+    int8_products,
     linear,
     normalization,
     normed_linear,
@@ -14,5 +15,6 @@ from npusim.ops import (  # noqa: F401  (imported for their registrations)
     quantized_linear,
     reduction,
     rope,
+    sampling,
     views,
 )

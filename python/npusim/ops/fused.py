@@ -51,7 +51,7 @@ def reference_linear(
     from torch.nn import functional as F
 
     product = F.linear(_accumulate(x), _accumulate(weight))
-    return _finish(product, _accumulate(bias), _accumulate(addend), epilogue).to(x.dtype)
+    return finish_product(product, _accumulate(bias), _accumulate(addend), epilogue).to(x.dtype)
 
 
 def reference_gated_linear(
@@ -61,7 +61,7 @@ def reference_gated_linear(
     from torch.nn import functional as F
 
     gate, up = F.linear(_accumulate(x), _accumulate(weight), _accumulate(bias)).chunk(2, -1)
-    return (_finish(gate, None, None, {**NO_EPILOGUE, "act": act}) * up).to(x.dtype)
+    return (finish_product(gate, None, None, {**NO_EPILOGUE, "act": act}) * up).to(x.dtype)
 
 
 def reference_conv(
@@ -100,7 +100,7 @@ def reference_conv(
         )
     if bias is not None:
         bias = bias.reshape(-1, *(1,) * rank)
-    return _finish(product, _accumulate(bias), _accumulate(addend), epilogue).to(x.dtype)
+    return finish_product(product, _accumulate(bias), _accumulate(addend), epilogue).to(x.dtype)
 
 
 def reference_pointwise(*inputs: Tensor, program: Any, dtype: str) -> Tensor:
@@ -208,7 +208,7 @@ def _accumulate(x: Tensor | None) -> Any:
     return x.float() if x is not None and half else x
 
 
-def _finish(y: Tensor, bias: Any, addend: Any, epilogue: dict[str, Any]) -> Tensor:
+def finish_product(y: Tensor, bias: Any, addend: Any, epilogue: dict[str, Any]) -> Tensor:
     """Applies bias, activation and residual in the accumulation dtype."""
     import torch
 

@@ -138,6 +138,10 @@ def _sort(p: Params, _: int | None) -> Cost:
     return [rows * size * each, rows * p["k"] * each, rows * p["k"] * 8], compared
 
 
+def _sample(p: Params, _: int | None) -> Cost:
+    return [p["size"] * SIZES[p["dtype"]], 40, 8, 8, 8, p["capacity"] * 8, 8], p["size"]
+
+
 _RULES: dict[str, Rule] = {
     "pointwise": _pointwise,
     "copy": _copy,
@@ -152,5 +156,6 @@ _RULES: dict[str, Rule] = {
     "resize": _resize,
     "scan": _scan,
     "sort": _sort,
+    "sample": _sample,
     **PRODUCTS,
 }

@@ -356,6 +356,35 @@ KERNELS: dict[str, KernelDef] = {
             f"m:i64 n:i64 k:i64 ldx:i64 ldy:i64 ldr:i64 group:i64 rows:i64[{LINEAR_SEGMENTS}] "
             f"segments:i32 gated:i32 format:i32 x_dtype:i32 y_dtype:i32 r_dtype:i32 {_EPILOGUE}",
         ),
+        # Packs 8-bit B for `conv_int8`: source element (g, n, t, c), as in pack_b, becomes the
+        # signed byte e (uint8: minus 128) in [groups][ceil(n/16)][ceil(taps*channels/4)][16][4],
+        # zero-padded, k = tap * channels + channel; int32[groups][ceil(n/16)][16] sums of e over k
+        # follow. depthwise (groups 1, channels 1): [taps][ceil(n/16)][16], then the sums.
+        _def(
+            "pack_int8",
+            "w, packed",
+            "groups:i64 n:i64 taps:i64 channels:i64 g_stride:i64 n_stride:i64 t_stride:i64 "
+            "c_stride:i64 x_dtype:i32 depthwise:i32",
+        ),
+        # Convolution of 8-bit integers, exact in int32 (sums wrap): with x_zero (one element of
+        # x_dtype, what padding counts as, too) and w_zeros of w_dtype (0, 1 or out_channels),
+        # s = Σ (x - x_zero)(w - w_zero) + sum_bias (int32[out_channels]). Then, as y_dtype says:
+        # * int32: y = s.
+        # * float: y = act(s * scale + bias + residual), with `scales` (1 or out_channels) float32.
+        # * int8, uint8: v = s * scale + bias counts steps of y, y = saturate(round(v) + y_zero),
+        #   rounding half to even; act is "copy", or "relu": y >= y_zero. A residual of r_dtype int8
+        #   or uint8 is added with five float32 terms, the last of which has y_zero in it:
+        #   y = saturate(round(round(clamp(v, t0, t1)) * t2 + residual * t3 + t4)).
+        # x and y of group g begin at g * x_group and g * y_group; the channel stride of y and of
+        # the residual is 1. A product of matrices is a convolution of width m without taps.
+        _def(
+            "conv_int8",
+            "x, packed w, [x_zero], [w_zeros], [scale], [sum_bias], [bias], [residual], [terms], "
+            "[y_zero], y",
+            f"{_WINDOW} r_strides:i64[5] groups:i64 x_group:i64 y_group:i64 w_zeros:i64 scales:i64 "
+            "depthwise:i32 x_dtype:i32 w_dtype:i32 y_dtype:i32 r_dtype:i32 has_x_zero:i32 "
+            f"has_sum_bias:i32 has_y_zero:i32 {_EPILOGUE}",
+        ),
         # op: 0 max, 1 average. adaptive: window i is [floor(i*in/out), ceil((i+1)*in/out)) per
         # dimension, and kernel, stride, pad are ignored. Average divides by `divisor` if not 0, by
         # the window clipped to the padded input if count_include_pad, else by the valid elements.
@@ -407,6 +436,16 @@ KERNELS: dict[str, KernelDef] = {
             "sort",
             "x, values, indices",
             "outer:i64 size:i64 inner:i64 k:i64 descending:i32 dtype:i32",
+        ),
+        # One step of generating: puts `token` into row length - 1 of `history`, and draws the next
+        # token from the scores of `size` tokens, given the `length` tokens of the history, as
+        # kernels/shared/sampling.h says. `options` are five float64: temperature, top k, top p,
+        # min p, repetition penalty; `seed` (int64) belongs to length 0. `token` becomes the next
+        # one (0 where there is none), `chosen` says it too, or -1. The history has `capacity` rows.
+        _def(
+            "sample",
+            "logits, options, seed, length, token (read and written), history (same), chosen",
+            "size:i64 capacity:i64 dtype:i32",
         ),
     )
 }

@@ -71,7 +71,7 @@ def epilogue(
 
     The bias becomes float32 and dense; the residual is the caller's to lay out.
     """
-    act, lo, hi = _activation(node)
+    act, lo, hi = activation(node)
     mode = node.attrs["residual"] if residual is not None else 0
     assert isinstance(mode, int)
     operands = []
@@ -89,7 +89,7 @@ def epilogue(
     return params, operands
 
 
-def _activation(node: Node) -> tuple[str, float, float]:
+def activation(node: Node) -> tuple[str, float, float]:
     """Returns an epilogue's activation and the bounds that "clamp" reads."""
     act, lo, hi = (node.attrs[k] for k in ("act", "act_lo", "act_hi"))
     assert isinstance(act, str) and isinstance(lo, (int, float)) and isinstance(hi, (int, float))
@@ -222,7 +222,7 @@ def _linear_by_matmul(low: Lowering, node: Node, x: View, w: View, y: View) -> N
     cls = compute_class(y.dtype)
     _, _, bias, residual = low.inputs(node)
     mode = node.attrs["residual"]
-    act, lo, hi = _activation(node)
+    act, lo, hi = activation(node)
     finish = activation_program(act, lo, hi, cls)
     add = ScalarProgram((cls, cls), (ScalarOp("add", (0, 1), cls),))
     product = low.temp(TensorType(y.dtype, y.shape))
@@ -266,7 +266,7 @@ def _gated_by_matmul(
             add = ScalarProgram((cls, cls), (ScalarOp("add", (0, 1), cls),))
             emit_program(low, add, [product, bias.slice(0, start, n)], product)
         halves.append(product)
-    gate = ScalarOp(_activation(act)[0], (0,), cls)
+    gate = ScalarOp(activation(act)[0], (0,), cls)
     emit_program(low, ScalarProgram((cls, cls), (gate, ScalarOp("mul", (2, 1), cls))), halves, y)
 
 

@@ -23,8 +23,8 @@ class Case:
 
     Attributes:
         inputs: per tensor operand (None for an absent optional): a shape, or (shape, spec) where
-            spec is "randn" (default), "rand", "positive", "bool", ("int", low, high), or a dtype
-            name for integers in a small range.
+            spec is "randn" (default), "rand", "positive", "bool", ("int", low, high), a dtype
+            name for integers in a small range, or a dtype name with all the values.
         attrs: the non-tensor arguments that differ from the schema's defaults.
         id: what distinguishes the case, for the test's name.
     """

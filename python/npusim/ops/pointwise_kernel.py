@@ -8,7 +8,7 @@ from npusim.errors import TargetConstraintError
 from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import dtype_code
 from npusim.ops.kernels import POINTWISE_INPUTS, POINTWISE_REGISTERS, RANK
-from npusim.ops.scalar import OPCODES, ScalarProgram, result_class
+from npusim.ops.scalar import OPCODES, ScalarOp, ScalarProgram, result_class
 from npusim.program.lowering import Lowering, Param
 from npusim.program.view import View, collapse
 
@@ -47,10 +47,66 @@ def register_pressure(program: ScalarProgram) -> int:
     return _allocate(program)[1]
 
 
+_NARROW = ("int8", "uint8", "int16")  # integers that a float32 holds
+_BYTES = ("int8", "uint8")
+
+
+def in_floats(program: ScalarProgram, inputs: Sequence[str], y: str) -> ScalarProgram:
+    """Returns a program that loads narrow integers as floats, and stores bytes from them.
+
+    Integers that are only converted to floats need not be int64 in between; neither does a float
+    that ends as a byte, as storing it truncates and wraps it, too.
+
+    Args:
+        inputs, y: dtypes in memory.
+    """
+    n, body = len(program.inputs), list(program.body)
+    body = body[: len(body) - _conversions_to_bytes(body, n, y)]
+    classes = list(program.inputs)
+    renamed: dict[int, int] = {}
+    kept: list[ScalarOp] = []
+    for i, dtype in enumerate(inputs):
+        reads = [op for op in body if i in op.args]
+        if dtype in _NARROW and reads and all(op.op == "to_f" for op in reads):
+            classes[i] = "f"
+    for index, op in enumerate(body, n):
+        args = tuple(renamed.get(a, a) if isinstance(a, int) else a for a in op.args)
+        source = args[0]
+        if op.op == "to_f" and op.cls == "i" and isinstance(source, int) and source < n:
+            if classes[source] == "f" and len(body) > 1 + index - n:
+                renamed[index] = source
+                continue
+            if classes[source] == "f":
+                op = ScalarOp("copy", args, "f")
+        renamed[index] = n + len(kept)
+        kept.append(ScalarOp(op.op, args, op.cls))
+    return ScalarProgram(tuple(classes), tuple(kept))
+
+
+def _conversions_to_bytes(body: Sequence[ScalarOp], n: int, y: str) -> int:
+    """Returns how many instructions at the end make a float an integer and wrap it to a byte."""
+    count = 0
+    wraps = {"uint8": (("bitwise_and", 255),), "int8": (("shift_right", 56), ("shift_left", 56))}
+    for name, number in wraps.get(y, ()):
+        last = n + len(body) - 1 - count
+        if last <= n or body[last - n].args[1:] != (("const", number),):
+            break
+        if body[last - n].op != name or body[last - n].args[0] != last - 1:
+            break
+        count += 1
+    if y not in _BYTES or count not in (0, len(wraps[y])) or len(body) - count < 2:
+        return 0
+    convert = body[-1 - count]
+    truncates = convert.op == "to_i" and convert.cls == "f"
+    follows = convert.args[0] == n + len(body) - 2 - count
+    return count + 1 if truncates and follows else 0
+
+
 def emit_program(low: Lowering, program: ScalarProgram, inputs: Sequence[View], y: View) -> None:
     """Emits y = program(inputs) with broadcasting."""
     if y.numel == 0:
         return
+    program = in_floats(program, [x.dtype for x in inputs], y.dtype)
     views = [x.expand(y.shape) for x in inputs]
     shape, (ys, *xs) = collapse(y.shape, y.strides, *(v.strides for v in views))
     if len(shape) > RANK:

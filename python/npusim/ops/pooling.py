@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from npusim.errors import UnsupportedOpError
 from npusim.ir.graph import Graph, Node
 from npusim.ir.types import TensorType
 from npusim.ops.conv import as_tuple, channels_last, spatial, strides5, window_params
@@ -33,6 +34,8 @@ def _pool(rank: int, op: int, *, adaptive: bool = False) -> Lower:
     def lower(node: Node, low: Lowering) -> None:
         x = low.inputs(node)[0]
         assert x is not None
+        if x.dtype in _BYTES and "conv_int8" not in low.target.kernels:
+            raise UnsupportedOpError(f"{node.name}: target '{low.target.name}' pools no bytes.")
         x = _batched(x, rank)
         x = low.dense(x, channels_last(x.rank))
         y, _ = _window_result(node, low, 0, x)
@@ -121,8 +124,13 @@ def _resize(rank: int, mode: int) -> Lower:
 _FLOATS = ("float32", "float16", "bfloat16")
 
 
+_BYTES = ("int8", "uint8")
+
+
 def _float_only(node: Node, graph: Graph) -> str | None:
     x = graph.types[node.inputs[0]] if node.inputs[0] else node.outputs[0].type
+    if node.op == "aten.max_pool2d.default" and x.dtype in _BYTES:
+        return None
     return None if x.dtype in _FLOATS else f"dtype {x.dtype}; supported are {', '.join(_FLOATS)}"
 
 

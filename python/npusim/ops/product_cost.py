@@ -175,6 +175,32 @@ def _quantize(p: Params, _: int | None) -> Cost:
     return [rows * k * size_of(p, "x"), quantized_bytes(scheme, rows, k)], 2 * rows * k
 
 
+def _packed_int8(p: Params, columns: int, depth: int) -> int:
+    """Returns the bytes of packed columns and of their sums."""
+    return p["groups"] * _panels(columns) * ((depth if p["depthwise"] else -(-depth // 4) * 4) + 4)
+
+
+def _pack_int8(p: Params, _: int | None) -> Cost:
+    depth = p["taps"] * p["channels"]
+    return [p["groups"] * depth * p["n"], _packed_int8(p, p["n"], depth)], 0
+
+
+def _conv_int8(p: Params, _: int | None) -> Cost:
+    x, y, taps = window_of(p)
+    groups, n = p["groups"], p["out_channels"]
+    depth = taps if p["depthwise"] else taps * (p["in_channels"] // groups)
+    makes_bytes = size_of(p, "y") == 1
+    vectors = [p["has_x_zero"], p["w_zeros"], 4 * p["scales"]]
+    vectors += [4 * n * p["has_sum_bias"], 4 * n * p["has_bias"]]
+    if p["residual"]:
+        vectors += [y * size_of(p, "r"), 20 * makes_bytes]
+    vectors.append(p["has_y_zero"])
+    operands = [x, _packed_int8(p, n // groups, depth), *filter(None, vectors)]
+    steps = (p["scales"] > 0) + p["has_sum_bias"] + p["has_bias"] + 2 * makes_bytes
+    operations = 2 * depth + steps + (p["residual"] > 0) + (p["act"] != 0)
+    return [*operands, y * size_of(p, "y")], y * operations
+
+
 PRODUCTS: dict[str, Rule] = {
     "pack_b": _pack_b,
     "gemm": _gemm,
@@ -182,6 +208,8 @@ PRODUCTS: dict[str, Rule] = {
     "conv_depthwise": _conv_depthwise,
     "winograd_weights": _winograd_weights,
     "conv_winograd": _conv_winograd,
+    "pack_int8": _pack_int8,
+    "conv_int8": _conv_int8,
     "matmul": _matmul,
     "attention": _attention,
     "attention_step": _attention_step,

@@ -26,6 +26,7 @@ from npusim.passes.recognize_activations import recognize_activations
 from npusim.passes.recognize_attention import recognize_attention
 from npusim.passes.recognize_cache_append import recognize_cache_append
 from npusim.passes.recognize_cached_attention import recognize_cached_attention
+from npusim.passes.recognize_int8 import recognize_int8
 from npusim.passes.recognize_norms import recognize_norms
 from npusim.passes.recognize_rope import recognize_rope
 from npusim.passes.recognize_softmax import recognize_softmax
@@ -54,6 +55,7 @@ PIPELINE: tuple[Pass, ...] = (
     fuse_rope_append,  # after it: what one attention over a cache needs done first
     canonicalize_conv,  # one spelling, which everything about weights below matches
     canonicalize_linear,
+    recognize_int8,  # after both: one spelling of products
     fold_batch_norm,  # before epilogues: it must see the bare convolution
     fold_scale,  # likewise; after batch norm, which may stand in front of the factor
     fuse_gated_linear,  # before epilogues, which would take its activation

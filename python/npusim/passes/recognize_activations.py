@@ -41,6 +41,7 @@ _NEAR = np.concatenate(([-1.3, 0.7, 2.9], np.linspace(-12, 12, 97), [-90.0, -30.
 # which tells a clamp at some large number from a relu.
 _FAR = np.array([s * x for x in (300.0, 1e3, 1e5, 1e10, 1e30) for s in (1.0, -1.0)])
 _POINTS = np.concatenate((_NEAR, _FAR))
+_AROUND = (0.5, 0.99, 1.01)  # times a number of the formula: a threshold lies between two of them
 
 
 def recognize_activations(graph: Graph, target: TargetConfig) -> Graph:
@@ -81,7 +82,25 @@ def _activation(program: ScalarProgram) -> str | None:
     if not close.any():
         return None
     close = _agree(scalar_numpy.run(wide, [_POINTS]), _expected())
-    return next((n for n, same in zip(ACTIVATIONS, close, strict=True) if same), None)
+    name = next((n for n, same in zip(ACTIVATIONS, close, strict=True) if same), None)
+    return name if name is not None and _same_between(wide, name) else None
+
+
+def _same_between(program: ScalarProgram, name: str) -> bool:
+    """Tells whether a program is an activation also around the numbers that it compares with."""
+    numbers = {float(a[1]) for op in program.body for a in op.args if isinstance(a, tuple)}
+    around = [s * n * f for n in numbers if np.isfinite(n) for f in _AROUND for s in (1.0, -1.0)]
+    if not around:
+        return True
+    points = np.array(around)
+    near = np.abs(points) <= _NEAR.max()
+    values = scalar_numpy.run(program, [points[near]])
+    expected = scalar_numpy.run(_plain(name), [points[near]])
+    return bool(np.all(np.abs(values - expected) <= 1e-9 + 1e-6 * np.abs(expected)))
+
+
+def _plain(name: str) -> ScalarProgram:
+    return ScalarProgram(("d",), (ScalarOp(name, (0,), "d"),))
 
 
 def _agree(values: scalar_numpy.Array, expected: scalar_numpy.Array) -> scalar_numpy.Array:
@@ -94,8 +113,7 @@ def _agree(values: scalar_numpy.Array, expected: scalar_numpy.Array) -> scalar_n
 @cache
 def _expected() -> scalar_numpy.Array:
     """Returns the activations, in the order of `ACTIVATIONS`, at the sample points."""
-    programs = [ScalarProgram(("d",), (ScalarOp(n, (0,), "d"),)) for n in ACTIVATIONS]
-    return np.stack([scalar_numpy.run(p, [_POINTS]) for p in programs])
+    return np.stack([scalar_numpy.run(_plain(n), [_POINTS]) for n in ACTIVATIONS])
 
 
 def _in_float64(program: ScalarProgram) -> ScalarProgram:

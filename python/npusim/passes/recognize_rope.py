@@ -92,8 +92,8 @@ def _orders(pair: list[str]) -> list[tuple[str, str]]:
 
 def _rotation(value: str, x: str, rewriter: Rewriter) -> bool | None:
     """Tells whether a value is x rotated, interleaved or by halves; None when it is neither."""
-    size = rewriter.types[x].shape[-1]
-    node = rewriter.producer(value)
+    shape, node = rewriter.types[x].shape, rewriter.producer(value)
+    size = shape[-1] if shape else 1
     if node is None or size % 2:
         return None
     parts = _joined(node, rewriter)

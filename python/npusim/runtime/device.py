@@ -74,6 +74,11 @@ class DeviceBuffer(_runtime.DeviceBuffer):
         return cls(device, spec.dtype, spec.shape, spec.alloc_shape)
 
     @classmethod
+    def for_result(cls, device: _runtime.Device, spec: TensorSpec) -> DeviceBuffer:
+        """Returns a buffer for an output that a run is about to write: only its padding is zero."""
+        return cls(device, spec.dtype, spec.shape, spec.alloc_shape, zero=False)
+
+    @classmethod
     def from_numpy(
         cls, array: ArrayLike, device: _runtime.Device, spec: TensorSpec | None = None
     ) -> DeviceBuffer:

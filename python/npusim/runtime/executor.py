@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ class Executor:
         self._program = native_program(program)
         self.device = device
         self._native = _runtime.Executor(self._program, device)
+        self._signatures: dict[str | None, _Signature] = {}
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -43,13 +45,11 @@ class Executor:
 
     def inputs(self, method: str | None = None) -> list[TensorSpec]:
         """Returns the inputs of a method, in order; symbolic sizes in shapes as they are."""
-        index = self._native.method_index(method or "")
-        return specs(self._program.inputs(index), self._program.symbols(index))
+        return list(self._signature(method).inputs)
 
     def outputs(self, method: str | None = None) -> list[TensorSpec]:
         """Returns the outputs of a method, in order; symbolic sizes in shapes as they are."""
-        index = self._native.method_index(method or "")
-        return specs(self._program.outputs(index), self._program.symbols(index))
+        return list(self._signature(method).outputs)
 
     def specs_for(
         self, shapes: Sequence[Sequence[int]], method: str | None = None
@@ -63,14 +63,8 @@ class Executor:
         Raises:
             ShapeError: they do not fit; says which input and dimension, and what is possible.
         """
-        index = self._native.method_index(method or "")
-        return self._specs_at(index, self._program.bind(index, [list(s) for s in shapes]))
-
-    def _specs_at(
-        self, index: int, sizes: Sequence[int]
-    ) -> tuple[list[TensorSpec], list[TensorSpec]]:
-        inputs, outputs = self._program.specs_at(index, list(sizes))
-        return specs(inputs), specs(outputs)
+        found = self._at_call(self._signature(method), shapes)
+        return list(found.inputs), list(found.outputs)
 
     def commands(self, method: str | None = None) -> list[tuple[str, str, str]]:
         """Returns (kernel, node, source) of each command of a method, in order."""
@@ -189,30 +183,61 @@ class Executor:
         inputs: Mapping[str, _runtime.DeviceBuffer],
         method: str | None,
         outputs: Mapping[str, _runtime.DeviceBuffer] | None,
-    ) -> tuple[int, list[_runtime.DeviceBuffer], dict[str, Any], list[int]]:
+    ) -> tuple[int, list[_runtime.DeviceBuffer], dict[str, Any], Sequence[int]]:
         """Returns the method's index, its inputs in order, its outputs by name, in order, and the
         values of its symbolic sizes."""
-        index = self._native.method_index(method or "")
-        wanted_inputs = self.inputs(method)
-        ordered = _in_order(inputs, wanted_inputs, "input")
-        sizes: list[int] = []
-        if self._program.symbols(index):
-            sizes = list(self._program.bind(index, [list(b.shape) for b in ordered]))
-            wanted_inputs, wanted_outputs = self._specs_at(index, sizes)
-        else:
-            wanted_outputs = self.outputs(method)
-        given = [_fitting(b, spec) for b, spec in zip(ordered, wanted_inputs, strict=True)]
-        _refuse_unknown(outputs or {}, wanted_outputs, "output")
-        results: dict[str, Any] = {}
-        for spec in wanted_outputs:
-            held = (outputs or {}).get(spec.name)
-            results[spec.name] = (
-                DeviceBuffer.from_spec(self.device, spec) if held is None else _fitting(held, spec)
-            )
-        return index, given, results, sizes
+        wanted = self._signature(method)
+        ordered = _in_order(inputs, wanted.inputs, "input")
+        if wanted.symbolic:
+            shapes = [_buffer(b, s).shape for b, s in zip(ordered, wanted.inputs, strict=True)]
+            wanted = self._at_call(wanted, shapes)
+        given = [_fitting(b, spec) for b, spec in zip(ordered, wanted.inputs, strict=True)]
+        held = outputs or {}
+        _refuse_unknown(held, wanted.outputs, "output")
+        results: dict[str, Any] = {
+            spec.name: _fitting(held[spec.name], spec)
+            if spec.name in held
+            else DeviceBuffer.for_result(self.device, spec)
+            for spec in wanted.outputs
+        }
+        return wanted.index, given, results, wanted.sizes
+
+    def _signature(self, method: str | None) -> _Signature:
+        found = self._signatures.get(method)
+        if found is None:
+            index, program = self._native.method_index(method or ""), self._program
+            symbols = program.symbols(index)
+            inputs, outputs = program.inputs(index), program.outputs(index)
+            given, results = specs(inputs, symbols), specs(outputs, symbols)
+            found = _Signature(index, given, results, bool(symbols))
+            self._signatures[method] = found
+        return found
+
+    def _at_call(self, found: _Signature, shapes: Sequence[Sequence[int]]) -> _Signature:
+        """Returns a method as it is for a call with these shapes of its inputs."""
+        sizes = self._program.bind(found.index, [list(shape) for shape in shapes])
+        inputs, outputs = self._program.specs_at(found.index, sizes)
+        return _Signature(found.index, specs(inputs), specs(outputs), False, sizes)
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """A method: its index, and its inputs and outputs in order.
+
+    Attributes:
+        symbolic: shapes hold symbolic sizes, which a call has to settle; then `sizes` are they.
+    """
+
+    index: int
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
+    symbolic: bool
+    sizes: Sequence[int] = ()
 
 
 def _refuse_unknown(given: Mapping[str, object], wanted: list[TensorSpec], what: str) -> None:
+    if not given:
+        return
     unknown = sorted(set(given) - {spec.name for spec in wanted})
     if unknown:
         known = ", ".join(spec.name for spec in wanted) or "none"
@@ -226,7 +251,7 @@ def _in_order(
     missing = [spec.name for spec in wanted if spec.name not in given]
     if missing:
         raise ShapeError(f"missing {what} {', '.join(missing)}.")
-    return [_buffer(given[spec.name], spec) for spec in wanted]
+    return [given[spec.name] for spec in wanted]
 
 
 def _buffer(value: object, spec: TensorSpec) -> _runtime.DeviceBuffer:
@@ -239,6 +264,8 @@ def _buffer(value: object, spec: TensorSpec) -> _runtime.DeviceBuffer:
 
 
 def _fitting(value: object, spec: TensorSpec) -> _runtime.DeviceBuffer:
+    if type(value) is DeviceBuffer and value.fits(spec.dtype, spec.shape, spec.alloc_shape):
+        return value
     buffer = _buffer(value, spec)
     held = (buffer.dtype, tuple(buffer.shape), tuple(buffer.alloc_shape))
     if held != (spec.dtype, spec.shape, spec.alloc_shape):

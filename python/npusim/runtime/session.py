@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from npusim.runtime.device import Device, DeviceBuffer
 from npusim.runtime.executor import Executor
 from npusim.runtime.host import dtype_of, is_cuda_array, is_dlpack, is_torch, torch_bits
 from npusim.runtime.native import ProgramLike, native_program
-from npusim.runtime.torch_calls import TorchCalls
+from npusim.runtime.torch_calls import TorchCalls, makers
 from npusim.runtime.weights import WeightSource, load_weights
 
 
@@ -107,6 +108,10 @@ class Session(_runtime.Session):
             return self.inputs
         shapes = [tuple(getattr(given[spec.name], "shape", ())) for spec in self.inputs]
         return self.executor.specs_for(shapes, self.method)[0]
+
+    def _tensor_makers(self, kind: type) -> list[Callable[[], Any]] | None:
+        """Returns what makes each output as a tensor of a type, for C++; None: no such type."""
+        return makers(kind, self.outputs, self.device)
 
     def _call_torch(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Serves PyTorch tensors that fit as they are; None for others."""

@@ -1,12 +1,16 @@
 """Calls of a session with PyTorch tensors that fit as they are: used where they lie.
 
-Such a call costs little more than one with NumPy arrays. All others take the session's long way,
-which converts what can be converted and has the words for what cannot.
+Such a call costs little more than one with NumPy arrays. A PyTorch that has DLPack's C interface is
+served in C++ and only asked for outputs (`makers`); an older one by `TorchCalls`. All others take
+the session's long way, which converts what can be converted and has the words for what cannot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +21,34 @@ from npusim.ir.symbolic import is_symbolic
 from npusim.program.program import TensorSpec
 
 _ALIGNMENT = 16  # what kernels of a GPU ask of an address
+_DEFAULT_STREAM = 1  # as CUDA writes it where 0 says none
+
+
+def makers(
+    kind: type, outputs: Sequence[TensorSpec], device: _runtime.Device
+) -> list[Callable[[], Any]] | None:
+    """Returns what makes an uninitialised tensor for each output; None for other kinds of tensor.
+
+    Args:
+        kind: the type of the inputs.
+        outputs: dense ones.
+        device: where the outputs are to lie.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or kind is not torch.Tensor:
+        return None
+    where = torch.device(device.name, 0 if device.shares_host_memory else device.ordinal)
+    # The overload with strides takes half the time of torch.empty.
+    return [
+        partial(
+            torch.empty_strided,
+            spec.shape,
+            tuple(math.prod(spec.shape[i + 1 :]) for i in range(len(spec.shape))),
+            dtype=getattr(torch, spec.dtype),
+            device=where,
+        )
+        for spec in outputs
+    ]
 
 
 def _fixed(shape: tuple[int, ...]) -> Any:
@@ -74,9 +106,8 @@ class TorchCalls:
         outputs = tuple(
             torch.empty(shape, dtype=dtype, device=where) for dtype, shape in self._outputs
         )
-        # What the inputs wait for, and what may still use the memory of the outputs.
-        device.wait_for(torch.cuda.current_stream(where).cuda_stream)
-        executor.run_at(method, addresses, [y.data_ptr() for y in outputs], weights)
+        queue = torch.cuda.current_stream(where).cuda_stream or _DEFAULT_STREAM
+        executor.run_at(method, addresses, [y.data_ptr() for y in outputs], weights, queue)
         return outputs
 
     def _fit(self, args: tuple[Any, ...], where: Any) -> bool:

@@ -40,15 +40,18 @@ def transformer() -> nn.Module:
     return nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=True)
 
 
+@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "legacy"])
 @pytest.mark.parametrize(
     ("make", "shape"),
     [(convolutional, (2, 3, 16, 16)), (transformer, (2, 7, 16)), (Recurrent, (2, 4, 6))],
     ids=["convolutional", "transformer", "recurrent"],
 )
-def test_agrees_with_onnx_runtime(make, shape, tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the legacy exporter, of itself
+def test_agrees_with_onnx_runtime(make, shape, dynamo: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, x, path = make().eval(), torch.randn(shape), tmp_path / "model.onnx"
-    torch.onnx.export(model, (x,), path, dynamo=True, external_data=True, verbose=False)
+    how = {"external_data": True} if dynamo else {"opset_version": 17}
+    torch.onnx.export(model, (x,), path, dynamo=dynamo, verbose=False, **how)
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (expected,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
     imported = from_onnx(path)

@@ -12,12 +12,14 @@ from npusim.errors import ExportError
 from npusim.frontends.onnx.builder import Tensor
 
 if TYPE_CHECKING:
-    from npusim.frontends.onnx.importer import Scope, _Import
+    from npusim.frontends.onnx.importer import ModelWalk
+    from npusim.frontends.onnx.scope import Scope
 
+OPERATORS = ("If", "Loop", "Scan", "SequenceMap")
 MAX_TRIPS = 10_000
 
 
-def unrolled(owner: _Import, node: NodeProto, inputs: Sequence[Any], scope: Scope) -> list[Any]:
+def unrolled(owner: ModelWalk, node: NodeProto, inputs: Sequence[Any], scope: Scope) -> list[Any]:
     """Returns the results of a node of control flow.
 
     Raises:
@@ -34,7 +36,7 @@ def unrolled(owner: _Import, node: NodeProto, inputs: Sequence[Any], scope: Scop
     return _scan(owner, attrs, inputs, scope, len(node.output))
 
 
-def _body(owner: _Import, graph: GraphProto, inputs: Sequence[Any], scope: Scope) -> list[Any]:
+def _body(owner: ModelWalk, graph: GraphProto, inputs: Sequence[Any], scope: Scope) -> list[Any]:
     inner = scope.inner()
     for tensor in graph.initializer:
         array = owner.array_of(tensor)
@@ -45,7 +47,7 @@ def _body(owner: _Import, graph: GraphProto, inputs: Sequence[Any], scope: Scope
     return [inner.values[o.name] for o in graph.output]
 
 
-def _loop(owner: _Import, body: GraphProto, inputs: Sequence[Any], scope: Scope) -> list[Any]:
+def _loop(owner: ModelWalk, body: GraphProto, inputs: Sequence[Any], scope: Scope) -> list[Any]:
     limit, condition, *carried = inputs
     trips = None if limit is None else limit.ints("the trip count of Loop")[0]
     count = len(carried)
@@ -69,14 +71,14 @@ def _loop(owner: _Import, body: GraphProto, inputs: Sequence[Any], scope: Scope)
     return [*carried, *(_stack(owner, items, 0) for items in stacked)]
 
 
-def _stack(owner: _Import, items: list[Tensor], axis: int) -> Tensor:
+def _stack(owner: ModelWalk, items: list[Tensor], axis: int) -> Tensor:
     if not items:
         raise ExportError("the loop makes no trip, so that the shape it scans is not known.")
     return owner.graph.op("stack.default", items, axis)
 
 
 def _scan(
-    owner: _Import, attrs: dict[str, Any], inputs: Sequence[Any], scope: Scope, outputs: int
+    owner: ModelWalk, attrs: dict[str, Any], inputs: Sequence[Any], scope: Scope, outputs: int
 ) -> list[Any]:
     body, scanned = attrs["body"], int(attrs["num_scan_inputs"])
     if len(body.input) != len(inputs):
@@ -108,7 +110,7 @@ def _scan(
 
 
 def _scan_of_batches(
-    owner: _Import, attrs: dict[str, Any], inputs: Sequence[Any], scope: Scope, outputs: int
+    owner: ModelWalk, attrs: dict[str, Any], inputs: Sequence[Any], scope: Scope, outputs: int
 ) -> list[Any]:
     """Opset 8: the first input says how long each example is, and all have a batch in front."""
     if inputs[0] is not None:
@@ -123,7 +125,7 @@ def _scan_of_batches(
     return [_stack(owner, list(items), 0) for items in zip(*rows, strict=True)]
 
 
-def _map(owner: _Import, body: GraphProto, inputs: Sequence[Any], scope: Scope) -> list[Any]:
+def _map(owner: ModelWalk, body: GraphProto, inputs: Sequence[Any], scope: Scope) -> list[Any]:
     first, *others = inputs
     rows = []
     for i, item in enumerate(first):

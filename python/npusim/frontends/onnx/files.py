@@ -6,19 +6,35 @@ and whole.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import ModelProto, TensorProto, checker, helper, numpy_helper, version_converter
+from onnx import (
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    checker,
+    helper,
+    numpy_helper,
+    version_converter,
+)
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from npusim.errors import ExportError
 from npusim.frontends.onnx.kinds import INTEGERS, Array
 
 MIN_OPSET = 9
+RUNTIME_DOMAIN = "com.microsoft"  # of ONNX Runtime
+
+# Operators that ONNX Runtime has in ONNX's domain -> the opset that ONNX has them from, if any.
+_RUNTIME_OPERATORS: dict[str, float] = {
+    "LayerNormalization": 17,
+    "SimplifiedLayerNormalization": math.inf,
+}
 _PACKED = frozenset(
     (*(kind for kind, (bits, _) in INTEGERS.items() if bits < 8), TensorProto.FLOAT4E2M1)
 )
@@ -45,11 +61,11 @@ def read_model(source: str | Path | ModelProto) -> tuple[ModelProto, Path | None
         for tensor in tensors_of(model):
             if uses_external_data(tensor):
                 _locate(tensor, path.parent)
-    _check(model, path)
+    model = _checked(model, path)
     return _of_known_opset(model), None if path is None else path.parent
 
 
-def _check(model: ModelProto, path: Path | None) -> None:
+def _checked(model: ModelProto, path: Path | None) -> ModelProto:
     if not model.HasField("graph") or not model.opset_import:
         raise ExportError(f"{path or 'The model'} is no ONNX model: it has no graph or no opset.")
     for opset in model.opset_import:
@@ -60,14 +76,36 @@ def _check(model: ModelProto, path: Path | None) -> None:
                 f"knows up to {newest}.",
                 hint="pip install -U onnx, or export the model for an older opset.",
             )
+    given = _with_runtime_operators(model)
     try:
-        checker.check_model(model if path is None else str(path))
+        checker.check_model(str(path) if path is not None and given is model else given)
     except (checker.ValidationError, RuntimeError, ValueError) as error:
         text = " ".join(str(error).split())
         raise ExportError(
             f"{path or 'The model'} breaks ONNX's rules: {text}",
             hint="Export it again, with a current version of the exporter.",
         ) from None
+    return given
+
+
+def _with_runtime_operators(model: ModelProto) -> ModelProto:
+    """Puts operators of ONNX Runtime that its optimizer leaves in ONNX's own domain into its own:
+    in a copy, when there are any."""
+    version = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
+
+    def is_runtimes(node: NodeProto) -> bool:
+        own = node.domain in ("", "ai.onnx")
+        return own and version < _RUNTIME_OPERATORS.get(node.op_type, 0)
+
+    if not any(map(is_runtimes, model.graph.node)):
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for node in filter(is_runtimes, copy.graph.node):
+        node.domain = RUNTIME_DOMAIN
+    if all(o.domain != RUNTIME_DOMAIN for o in copy.opset_import):
+        copy.opset_import.append(helper.make_opsetid(RUNTIME_DOMAIN, 1))
+    return copy
 
 
 def _of_known_opset(model: ModelProto) -> ModelProto:

@@ -43,7 +43,8 @@ def unfolded(x: Tensor, kernel: Sequence[int], setting: Setting, fill: float) ->
 
 
 @translation("MaxPool")
-def _max_pool(call: Call, x: Tensor) -> list[Tensor | None]:
+def max_pool(call: Call, x: Tensor) -> list[Tensor | None]:
+    """Returns the largest elements of windows, and where they lie when the call wants that."""
     kernel = call.ints("kernel_shape") or []
     (strides, dilations, before, after), beyond = _setting(call, x, kernel)
     rank = len(kernel)
@@ -92,7 +93,8 @@ def _places(call: Call, x: Tensor, kernel: Sequence[int], setting: Setting) -> n
 
 
 @translation("AveragePool", "LpPool")
-def _average_pool(call: Call, x: Tensor) -> Tensor:
+def average_pool(call: Call, x: Tensor) -> Tensor:
+    """Averages windows, or takes the norm of an order of them."""
     kernel = call.ints("kernel_shape") or []
     setting, beyond = _setting(call, x, kernel)
     strides, dilations, before, after = setting

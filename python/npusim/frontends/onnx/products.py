@@ -28,7 +28,8 @@ def _matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
 
 
 @translation("Gemm")
-def _gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+    """Returns alpha · a · b + beta · c, as one linear where that is what it is."""
     alpha, beta = call.float("alpha", 1.0), call.float("beta", 1.0)
     a = a.permute((1, 0)) if call.int("transA") else a
     plain_bias = c is None or (c.rank == 1 and c.shape[0] > 1 and beta == 1.0)

@@ -15,10 +15,19 @@ from npusim.frontends.onnx.kinds import CARRIERS, NARROW, is_integer, limits
 from npusim.frontends.onnx.products import convolved, windows
 from npusim.frontends.onnx.registry import Call, translation
 
+MAX_PARAMETERS = 1 << 14  # elements of a scale or zero point that a graph holds as a constant
+
+
+def fixed(call: Call, t: Tensor) -> Tensor:
+    """Returns a scale or zero point with its numbers in the graph, where passes can read them."""
+    if t.data is None or t.key is None or t.data.size > MAX_PARAMETERS:
+        return t
+    return call.graph.known(t.data, kind=t.kind, needs=t.needs)
+
 
 def _spread(call: Call, t: Tensor, x: Tensor) -> Tensor:
     """Returns a scale or zero point broadcast along its axis, or over its blocks."""
-    block = call.int("block_size")
+    t, block = fixed(call, t), call.int("block_size")
     if t.rank <= 1:
         if t.rank == 0 or t.shape[0] == 1:
             return t.view(())
@@ -60,6 +69,11 @@ def _dequantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None
 
 @translation("DynamicQuantizeLinear")
 def _dynamic_quantize(call: Call, x: Tensor) -> list[Tensor]:
+    return dynamically_quantized(x)
+
+
+def dynamically_quantized(x: Tensor) -> list[Tensor]:
+    """Returns x as uint8 over its own range, the scale and the zero point."""
     dims = list(range(x.rank))
     high = x.op("amax.default", dims).op("clamp.default", 0.0, None)
     low = x.op("amin.default", dims).op("clamp.default", None, 0.0)
@@ -70,11 +84,12 @@ def _dynamic_quantize(call: Call, x: Tensor) -> list[Tensor]:
     return [whole.to("uint8", kind), scale, zero.to("uint8", kind)]
 
 
-def _shifted(x: Tensor, zero: Tensor | None, rows: bool) -> Tensor:
+def _shifted(call: Call, x: Tensor, zero: Tensor | None, rows: bool) -> Tensor:
     """Returns x - zero as exact integers; a zero point may be one a row, or a column."""
     wide = x.to("int64", TensorProto.INT64)
     if zero is None:
         return wide
+    zero = fixed(call, zero)
     if zero.rank == 1 and zero.shape[0] > 1 and rows:
         zero = zero.view((zero.shape[0], 1))
     return wide - (zero.view(()) if zero.shape == (1,) else zero).to("int64", TensorProto.INT64)
@@ -91,7 +106,7 @@ def _requantized(total: Tensor, scale: Tensor, zero: Tensor, like: int) -> Tenso
 def _matmul_integer(
     call: Call, a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
 ) -> Tensor:
-    product = _shifted(a, a_zero, True).op("matmul.default", _shifted(b, b_zero, False))
+    product = _shifted(call, a, a_zero, True).op("matmul.default", _shifted(call, b, b_zero, False))
     return product.to("int32", TensorProto.INT32)
 
 
@@ -107,12 +122,13 @@ def _qlinear_matmul(
     y_scale: Tensor,
     y_zero: Tensor,
 ) -> Tensor:
-    product = _shifted(a, a_zero, True).op("matmul.default", _shifted(b, b_zero, False))
-    scale = _number(a_scale) * _number(b_scale) / _number(y_scale)
-    return _requantized(product, scale, _number(y_zero), y_zero.kind)
+    product = _shifted(call, a, a_zero, True).op("matmul.default", _shifted(call, b, b_zero, False))
+    scale = _number(call, a_scale) * _number(call, b_scale) / _number(call, y_scale)
+    return _requantized(product, scale, _number(call, y_zero), y_zero.kind)
 
 
-def _number(t: Tensor) -> Tensor:
+def _number(call: Call, t: Tensor) -> Tensor:
+    t = fixed(call, t)
     t = t.view(()) if t.shape == (1,) else t
     return t.to("float32", TensorProto.FLOAT) if not is_integer(t.kind) else t
 
@@ -123,10 +139,10 @@ def _conv_integer(
     """Convolves in float32, which is exact while sums stay below 2^24."""
     wide = x.to("float32", TensorProto.FLOAT)
     if x_zero is not None:
-        wide = wide - x_zero.view(()).to("float32", TensorProto.FLOAT)
+        wide = wide - fixed(call, x_zero).view(()).to("float32", TensorProto.FLOAT)
     weight = w.to("float32", TensorProto.FLOAT)
     if w_zero is not None:
-        each = w_zero.to("float32", TensorProto.FLOAT)
+        each = fixed(call, w_zero).to("float32", TensorProto.FLOAT)
         several = w_zero.rank == 1 and w_zero.shape[0] > 1
         shape = (w.shape[0], *[1] * (w.rank - 1)) if several else ()
         weight = weight - each.view(shape)
@@ -158,6 +174,7 @@ def _qlinear_conv(
     channel = (1, w.shape[0], *[1] * (x.rank - 2))
     if bias is not None:
         total = total + bias.to("float32", TensorProto.FLOAT).view(channel)
-    each = _number(w_scale)
-    scale = _number(x_scale) * (each.view(channel) if each.rank else each) / _number(y_scale)
-    return _requantized(total, scale, _number(y_zero), y_zero.kind)
+    each = _number(call, w_scale)
+    each = each.view(channel) if each.rank else each
+    scale = _number(call, x_scale) * each / _number(call, y_scale)
+    return _requantized(total, scale, _number(call, y_zero), y_zero.kind)

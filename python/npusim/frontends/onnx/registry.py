@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from npusim.errors import Error
 from npusim.frontends.onnx.builder import Builder, Tensor
@@ -16,6 +16,7 @@ Text: TypeAlias = str
 _integer, _number = int, float
 Results = Tensor | Sequence[Tensor | None]
 Translation = Callable[..., Results]
+_T = TypeVar("_T", bound=Translation)
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,13 @@ class Call:
 TRANSLATIONS: dict[tuple[str, str], Translation] = {}
 
 
-def translation(*ops: str, domain: str = "") -> Callable[[Translation], Translation]:
+def translation(*ops: str, domain: str = "") -> Callable[[_T], _T]:
     """Registers a function as the translation of operators: `f(call, *operands) -> results`.
 
     An operand that a call leaves out is None; trailing ones are not passed.
     """
 
-    def enter(function: Translation) -> Translation:
+    def enter(function: _T) -> _T:
         for op in ops:
             TRANSLATIONS[domain, op] = function
         return function

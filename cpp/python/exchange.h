@@ -1,0 +1,43 @@
+// DLPack's C exchange interface (DLPack 1.3): tensors of another library read, and its current
+// queue asked for, by plain calls through a table that the library hangs on its tensor type.
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "cpp/python/dlpack.h"
+#include "cpp/runtime/executor.h"
+
+namespace npusim::python {
+
+// A tensor as a caller has to bring it: dense, row-major, on one device.
+struct ExchangePort {
+  DlDataType dtype;
+  std::vector<int64_t> shape;
+  size_t bytes;
+};
+
+class Exchange {
+ public:
+  // Of a type that has the table itself: what inherits it may be no plain tensor. Nothing where it
+  // has none, or one of another major version.
+  static std::optional<Exchange> of(PyTypeObject* type);
+
+  // Whether the tensor, of that very type, lies on `device` as the port says, at a multiple of
+  // `alignment`; says where. Never leaves a Python error set.
+  bool bind(PyObject* tensor, const ExchangePort& port, const DlDevice& device, size_t alignment,
+            Binding& binding) const;
+
+  // The queue that the library's work on the device goes to now; nothing where it does not tell.
+  std::optional<uintptr_t> queue(const DlDevice& device) const;
+
+ private:
+  struct Table;
+  explicit Exchange(const Table* table) : table_(table) {}
+  const Table* table_;  // lives as long as the library
+};
+
+}  // namespace npusim::python

@@ -1,0 +1,461 @@
+// Convolutions and products of 8-bit integers, as an indirect GEMM over quads of bytes.
+//
+// Rows are output positions. Where a pixel's channels are whole quads they are read in place
+// through pointers; otherwise a row's bytes are gathered into scratch first. What lies outside the
+// input is the zero point, so that it adds nothing. Depthwise convolutions multiply lane by lane.
+#include "kernels/cpu/conv_rows.h"
+#include "kernels/cpu/int8_finish.h"
+#include "kernels/cpu/int8_tile.h"
+#include "kernels/cpu/scratch.h"
+
+namespace npusim::cpu::NPUSIM_ISA {
+namespace {
+
+using Params = abi::ConvInt8Params;
+
+constexpr int64_t kRowBlock = 96;                     // positions that share a pass over B
+constexpr int64_t kGatheredBytes = int64_t{1} << 18;  // of rows that are gathered at once
+constexpr int64_t kShortRun = 16;                     // channels that make a poor run of their own
+constexpr int64_t kDepthwiseRows = 16;                // positions of a depthwise task
+
+// Everything that follows from the parameters alone.
+struct Plan {
+  const Params& p;
+  Int8Panels w;
+  int64_t channels, taps;  // of a group
+  int64_t positions, rows, blocks;
+  bool gathers;
+
+  explicit Plan(const Params& p) : p(p) {
+    channels = p.depthwise ? 1 : p.in_channels / p.groups;
+    taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
+    w = {p.depthwise ? 1 : p.groups, p.out_channels / (p.depthwise ? 1 : p.groups), taps * channels,
+         p.depthwise != 0};
+    const bool poor = taps > 1 && channels < kShortRun;
+    gathers = !p.depthwise && (channels % kQuad != 0 || p.x_strides[1] != 1 || poor);
+    positions = p.batch * p.out_size[0] * p.out_size[1] * p.out_size[2];
+    int64_t limit = p.depthwise ? kDepthwiseRows : kRowBlock;
+    if (gathers) {
+      const int64_t row = std::max<int64_t>(1, w.quads()) * kQuad;
+      limit = std::clamp<int64_t>(kGatheredBytes / row, kMaxTileRows, limit);
+    }
+    rows = Split(positions, limit).largest();
+    blocks = Split(positions, limit).parts;
+  }
+  int64_t columns() const { return w.columns; }
+  int64_t row_bytes() const { return w.quads() * kQuad; }
+  TaskGrid grid() const {
+    if (p.depthwise) return {blocks, positions, kPanel, taps * p.in_channels / 8, true};
+    return {w.groups * blocks, positions * w.groups, columns(), (w.k + kQuad - 1) / kQuad, gathers};
+  }
+};
+
+// A worker's scratch.
+struct Scratch {
+  Arena arena;
+  const uint8_t** at;
+  int64_t *y_rows, *r_rows, *axes;
+  int32_t *sums, *x_sums;
+  uint8_t *outside, *gathered;
+  Int8Columns by;
+
+  Scratch(const Plan& plan, void* base)
+      : arena(base),
+        at(arena.take<const uint8_t*>(plan.gathers ? plan.rows : plan.taps * plan.rows)),
+        y_rows(arena.take<int64_t>(plan.rows)),
+        r_rows(arena.take<int64_t>(plan.rows)),
+        axes(arena.take<int64_t>(2 * (plan.p.kernel[0] + plan.p.kernel[1] + plan.p.kernel[2]))),
+        sums(arena.take<int32_t>(kMaxTileRows * kSumsStride)),
+        x_sums(arena.take<int32_t>(plan.rows)),
+        outside(arena.take<uint8_t>(plan.p.depthwise ? plan.columns() : plan.channels)),
+        gathered(arena.take<uint8_t>(plan.gathers ? plan.rows * plan.row_bytes() : 0)),
+        by(arena, plan.w.panels() * kPanel) {}
+};
+
+Int8Operands operands_of(const Params& p, void* const* operands) {
+  Int8Operands o;
+  size_t i = 2;
+  if (p.has_x_zero) o.x_zero = operands[i++];
+  if (p.w_zeros) o.w_zeros = operands[i++];
+  if (p.scales) o.scale = static_cast<const float*>(operands[i++]);
+  if (p.has_sum_bias) o.sum_bias = static_cast<const int32_t*>(operands[i++]);
+  if (p.has_bias) o.bias = static_cast<const float*>(operands[i++]);
+  if (p.residual) o.residual = operands[i++];
+  if (p.residual && makes_bytes(p.y_dtype)) o.terms = static_cast<const float*>(operands[i++]);
+  if (p.has_y_zero) o.y_zero = operands[i++];
+  o.y = operands[i];
+  return o;
+}
+
+// One dimension of a convolution that is not transposed.
+Axis axis_of(const Params& p, int d, int64_t* storage) {
+  Axis axis;
+  axis.limit = p.in_size[d];
+  axis.tap = storage;
+  axis.base = storage + p.kernel[d];
+  axis.taps = p.kernel[d];
+  axis.advance = p.stride[d];
+  axis.outputs = p.out_size[d];
+  for (int64_t k = 0; k < p.kernel[d]; ++k) {
+    axis.tap[k] = k;
+    axis.base[k] = k * p.dilation[d] - p.pad[d];
+  }
+  return axis;
+}
+
+// The row block that a worker is in: which group, which positions, and its tables in scratch.
+class RowBlock {
+ public:
+  RowBlock(const Plan& plan, const KernelCall& call)
+      : plan_(plan),
+        p_(plan.p),
+        s_(plan, call.scratch),
+        x_(static_cast<const uint8_t*>(call.operands[0])),
+        w_(static_cast<const int8_t*>(call.operands[1])),
+        o_(operands_of(plan.p, call.operands)),
+        flip_(is_signed_byte(p_.x_dtype) ? kFlip : 0),
+        x_zero_(o_.x_zero ? decode_byte(p_.x_dtype, o_.x_zero, 0) : 0) {
+    int64_t* storage = s_.axes;
+    for (int d = 0; d < 3; ++d, storage += 2 * p_.kernel[d - 1]) axes_[d] = axis_of(p_, d, storage);
+    std::fill_n(s_.outside, p_.depthwise ? plan.columns() : plan.channels,
+                static_cast<uint8_t>(x_zero_));
+  }
+
+  void enter(int64_t index) {
+    if (index == index_) return;
+    const int64_t group = index / plan_.blocks;
+    if (group != group_) enter_group(group);
+    index_ = index;
+    const Positions from = positions(index % plan_.blocks);
+    offsets_of(axes_, p_.y_strides, from, s_.y_rows, group * p_.y_group);
+    if (p_.residual) offsets_of(axes_, p_.r_strides, from, s_.r_rows, group * p_.y_group);
+    const uint8_t* x = x_ + group * p_.x_group;
+    rows_ = {s_.at, from.count, from.count, plan_.taps, plan_.channels / kQuad};
+    if (plan_.gathers) {
+      gather(x, from);
+      rows_ = {s_.at, 0, from.count, 1, plan_.w.quads()};
+    } else {
+      const Pixels<uint8_t> pixels{
+          x, p_.x_strides[0], p_.x_strides[2], p_.x_strides[3], p_.x_strides[4], s_.outside};
+      point_at_taps(pixels, axes_, from, s_.at, from.count);
+    }
+    if (s_.by.has_w_zero && !p_.depthwise) {
+      flip_ ? sum_int8_rows<true>(rows_, s_.x_sums) : sum_int8_rows<false>(rows_, s_.x_sums);
+    }
+  }
+
+  // Panels [first, end) of the block's rows.
+  void multiply(int64_t first, int64_t end) const {
+    const Split groups(end - first, kTilePanels);
+    for (int64_t g = 0; g < groups.parts; ++g) {
+      const int64_t panel = first + groups.begin(g);
+      multiply_panels(panel, static_cast<int>(first + groups.begin(g + 1) - panel));
+    }
+  }
+
+  void multiply_depthwise() const {
+    for (int64_t r = 0; r < rows_.count; ++r) {
+      for (int64_t c = 0; c < plan_.columns(); c += kSumsStride) {
+        const int64_t columns = std::min<int64_t>(kSumsStride, plan_.columns() - c);
+        for (int64_t i = 0; i < columns; i += kLanes) {
+          store(s_.sums + i, depthwise_sum(r, c + i, columns - i));
+        }
+        finish(r, 1, c, columns);
+      }
+    }
+  }
+
+ private:
+  Positions positions(int64_t block) const {
+    const int64_t d = p_.out_size[0], h = p_.out_size[1], w = p_.out_size[2];
+    const int64_t begin = Split::even(plan_.positions, plan_.blocks, block);
+    const int64_t count = Split::even(plan_.positions, plan_.blocks, block + 1) - begin;
+    return {begin / w / h / d, begin / w / h % d, begin / w % h, begin % w, 0, h, 0, w, d, count};
+  }
+
+  // Σ (x - zx)(w - zw) = Σ xw - zx Σ w - zw Σ x + k zx zw, in whatever signedness all are held.
+  void enter_group(int64_t group) {
+    group_ = group;
+    const Int8Columns& by = s_.by;
+    const auto* sums =
+        reinterpret_cast<const int32_t*>(w_ + plan_.w.sums_offset()) + plan_.w.sums_of(group);
+    const int64_t x_zero = x_zero_ + flip_, w_flip = is_signed_byte(p_.w_dtype) ? 0 : kFlip;
+    const int64_t first = group * plan_.columns(), columns = plan_.columns();
+    s_.by.has_w_zero = false;
+    for (int64_t c = 0; c < plan_.w.panels() * kPanel; ++c) {
+      const int64_t column = first + c;
+      const bool there = c < columns;
+      int64_t zero = there && w_flip ? -w_flip : 0;
+      if (there && o_.w_zeros) {
+        zero += decode_byte(p_.w_dtype, o_.w_zeros, p_.w_zeros == 1 ? 0 : column);
+      }
+      int64_t offset = x_zero * (plan_.w.k * zero - sums[c]);
+      if (there && o_.sum_bias) offset += o_.sum_bias[column];
+      by.offset[c] = static_cast<int32_t>(offset);
+      by.w_zero[c] = static_cast<int32_t>(zero);
+      by.scale[c] = there && o_.scale ? o_.scale[p_.scales == 1 ? 0 : column] : 0;
+      by.bias[c] = there && o_.bias ? o_.bias[column] : 0;
+      s_.by.has_w_zero |= zero != 0;
+    }
+  }
+
+  // Rows of whole quads in scratch; bytes behind a row's last one count as 0.
+  void gather(const uint8_t* x, const Positions& from) {
+    const int64_t width = plan_.row_bytes(), channels = plan_.channels;
+    uint8_t* to = s_.gathered;
+    Positions at = from;
+    for (int64_t r = 0; r < from.count; ++r, to += width) {
+      s_.at[r] = to;
+      gather_row(x + at.n * p_.x_strides[0], at, to);
+      std::fill(to + plan_.taps * channels, to + width, flip_);
+      step(at);
+    }
+  }
+  static void step(Positions& at) {
+    if (++at.w < at.w_end) return;
+    at.w = 0;
+    if (++at.h < at.h_end) return;
+    at.h = 0;
+    if (++at.d < at.d_end) return;
+    at.d = 0;
+    ++at.n;
+  }
+  void gather_row(const uint8_t* image, const Positions& at, uint8_t* to) const {
+    const int64_t channels = plan_.channels, line = p_.kernel[2] * channels;
+    const bool dense = p_.x_strides[1] == 1 && p_.x_strides[4] == channels && p_.dilation[2] == 1;
+    const int64_t w = at.w * p_.stride[2] - p_.pad[2];
+    for (int64_t i = 0; i < p_.kernel[0]; ++i) {
+      const int64_t z = axes_[0].base[i] + at.d * p_.stride[0];
+      for (int64_t j = 0; j < p_.kernel[1]; ++j, to += line) {
+        const int64_t y = axes_[1].base[j] + at.h * p_.stride[1];
+        if (!inside(z, p_.in_size[0]) || !inside(y, p_.in_size[1])) {
+          std::fill_n(to, line, s_.outside[0]);
+          continue;
+        }
+        const uint8_t* from = image + z * p_.x_strides[2] + y * p_.x_strides[3];
+        if (dense && w >= 0 && w + p_.kernel[2] <= p_.in_size[2]) {
+          std::copy_n(from + w * channels, line, to);
+        } else {
+          gather_line(from, w, to);
+        }
+      }
+    }
+  }
+  void gather_line(const uint8_t* line, int64_t w, uint8_t* to) const {
+    const int64_t channels = plan_.channels;
+    for (int64_t k = 0; k < p_.kernel[2]; ++k, w += p_.dilation[2], to += channels) {
+      if (!inside(w, p_.in_size[2])) {
+        std::fill_n(to, channels, s_.outside[0]);
+        continue;
+      }
+      const uint8_t* pixel = line + w * p_.x_strides[4];
+      if (p_.x_strides[1] == 1) {
+        std::copy_n(pixel, channels, to);
+      } else {
+        for (int64_t c = 0; c < channels; ++c) to[c] = pixel[c * p_.x_strides[1]];
+      }
+    }
+  }
+
+  void multiply_panels(int64_t panel, int panels) const {
+    const int64_t column = panel * kPanel;
+    const int64_t columns = std::min<int64_t>(panels * kPanel, plan_.columns() - column);
+    const int8_t* b = w_ + group_ * plan_.w.group_bytes() + panel * plan_.w.panel_bytes();
+    const bool more = column + columns < plan_.columns();  // behind these panels
+    const Split tiles(rows_.count, int8_tile_rows(panels));
+    for (int64_t t = 0; t < tiles.parts; ++t) {
+      const int64_t row = tiles.begin(t), rows = tiles.begin(t + 1) - row;
+      const int64_t ahead = more && t < panels ? panels + t : 0;
+      const Int8Tile tile{.at = rows_.at + row,
+                          .stride = rows_.stride,
+                          .taps = rows_.taps,
+                          .quads = rows_.quads,
+                          .b = b,
+                          .panel_bytes = plan_.w.panel_bytes(),
+                          .soon = b + ahead * plan_.w.panel_bytes(),
+                          .offset = s_.by.offset + column,
+                          .sums = s_.sums};
+      const auto count = static_cast<int>(rows);
+      (flip_ ? int8_tile_function<true>(count, panels)
+             : int8_tile_function<false>(count, panels))(tile);
+      finish(row, rows, column, columns);
+    }
+  }
+
+  IVec depthwise_sum(int64_t row, int64_t column, int64_t n) const {
+    const IVec zero = load(s_.by.w_zero + column), flip = IVec{} + flip_;
+    const int64_t step = plan_.w.panels() * kPanel;
+    IVec sum = load(s_.by.offset + column);
+    for (int64_t t = 0; t < plan_.taps; ++t) {
+      const uint8_t* x = rows_.at[t * rows_.stride + row] + column;
+      const IVec pixel = (n >= kLanes ? load_bytes(x) : load_bytes_part(x, n)) ^ flip;
+      sum += pixel * (load_bytes(w_ + t * step + column) - zero);
+    }
+    return sum;
+  }
+
+  void finish(int64_t row, int64_t rows, int64_t column, int64_t columns) const {
+    const Int8Sums sums{s_.sums, rows, columns, s_.x_sums + row};
+    const Int8Columns by = columns_from(column);
+    const int64_t first = group_ * plan_.columns() + column;
+    const int64_t* y_rows = s_.y_rows + row;
+    if (makes_sums(p_.y_dtype)) {
+      finish_sums(sums, by, static_cast<int32_t*>(o_.y) + column, y_rows);
+    } else if (!makes_bytes(p_.y_dtype)) {
+      Output out;
+      set_epilogue(out, p_);
+      out.y = o_.y;
+      out.y_rows = s_.y_rows;
+      out.bias = o_.bias ? o_.bias + (first - column) : nullptr;
+      out.residual = o_.residual;
+      out.r_rows = s_.r_rows;
+      npusim::cpu::NPUSIM_ISA::finish(out, row, rows, column, columns, scale_sums(sums, by),
+                                      kSumsStride);
+    } else if (is_signed_byte(p_.y_dtype)) {
+      finish_as<int8_t>(sums, by, row, column);
+    } else {
+      finish_as<uint8_t>(sums, by, row, column);
+    }
+  }
+  // The columns from one on. Depthwise sums have their weights' zero points in them.
+  Int8Columns columns_from(int64_t column) const {
+    Int8Columns by = s_.by;
+    by.offset += column;
+    by.w_zero += column;
+    by.scale += column;
+    by.bias += column;
+    by.has_w_zero &= !p_.depthwise;
+    return by;
+  }
+  template <typename Y>
+  void finish_as(const Int8Sums& sums, const Int8Columns& by, int64_t row, int64_t column) const {
+    const int32_t zero = o_.y_zero ? decode_byte(p_.y_dtype, o_.y_zero, 0) : 0;
+    const bool relu = static_cast<abi::Opcode>(p_.act) == abi::Opcode::kRelu;
+    const ByteRange range = byte_range(p_.y_dtype, zero, relu);
+    Y* y = static_cast<Y*>(o_.y) + column;
+    const int64_t *y_rows = s_.y_rows + row, *r_rows = s_.r_rows + row;
+    const bool biased = o_.bias != nullptr;
+    if (!p_.residual) return finish_bytes(sums, by, range, biased, y, y_rows);
+    if (is_signed_byte(p_.r_dtype)) {
+      const auto* residual = static_cast<const int8_t*>(o_.residual) + column;
+      return finish_bytes_added(sums, by, range, biased, o_.terms, residual, r_rows, y, y_rows);
+    }
+    const auto* residual = static_cast<const uint8_t*>(o_.residual) + column;
+    finish_bytes_added(sums, by, range, biased, o_.terms, residual, r_rows, y, y_rows);
+  }
+
+  const Plan& plan_;
+  const Params& p_;
+  Scratch s_;
+  const uint8_t* x_;
+  const int8_t* w_;
+  const Int8Operands o_;
+  uint8_t flip_;
+  int32_t x_zero_;
+  int64_t index_ = -1, group_ = -1;
+  Axis axes_[3];
+  Int8Rows rows_;
+};
+
+int64_t tasks(const void* params, int64_t) {
+  return Plan(*static_cast<const Params*>(params)).grid().count();
+}
+
+int64_t scratch(const void* params) {
+  return Scratch(Plan(*static_cast<const Params*>(params)), nullptr).arena.bytes();
+}
+
+void run(const KernelCall& call) {
+  const Plan plan(*static_cast<const Params*>(call.params));
+  RowBlock block(plan, call);
+  plan.grid().for_each(call.begin, call.end, [&](int64_t index, int64_t first, int64_t end) {
+    block.enter(index);
+    plan.p.depthwise ? block.multiply_depthwise() : block.multiply(first, end);
+  });
+}
+
+// ---- check
+
+const char* check_fields(const Params& p) {
+  if (const char* why = check_window(p)) return why;
+  if (p.groups < 1 || p.in_channels % p.groups || p.out_channels % p.groups)
+    return "the groups do not divide the channels";
+  for (const int32_t flag : {p.depthwise, p.has_x_zero, p.has_sum_bias, p.has_y_zero, p.has_bias}) {
+    if (!is_flag(flag)) return "a flag is neither 0 nor 1";
+  }
+  if (p.depthwise && (p.groups != 1 || p.in_channels != p.out_channels || p.x_strides[1] != 1))
+    return "a depthwise convolution has other channels";
+  if (!is_byte(p.x_dtype) || !is_byte(p.w_dtype)) return "an operand is not of 8 bits";
+  if (p.w_zeros != 0 && p.w_zeros != 1 && p.w_zeros != p.out_channels)
+    return "there are not as many zero points as channels";
+  if (p.scales != 0 && p.scales != 1 && p.scales != p.out_channels)
+    return "there are not as many scales as channels";
+  if (p.residual < kNoResidual || p.residual > kAfterActivation) return "residual is not 0, 1 or 2";
+  if (makes_sums(p.y_dtype)) {
+    const bool more = p.scales || p.has_bias || p.residual || p.has_y_zero || p.act;
+    return more ? "sums take no epilogue" : nullptr;
+  }
+  if (!p.scales) return "a result that is scaled has no scale";
+  if (!makes_bytes(p.y_dtype)) {
+    if (!is_float(p.y_dtype)) return "the output is no float, int32 or byte";
+    if (p.has_y_zero) return "floats have no zero point";
+    if (p.residual && !is_float(p.r_dtype)) return "the residual is not a float of 32 or 16 bits";
+    return is_activation(p.act) ? nullptr : "the activation is not a unary float opcode";
+  }
+  if (p.residual && !is_byte(p.r_dtype)) return "the residual is not of 8 bits";
+  const auto act = static_cast<abi::Opcode>(p.act);
+  const bool known = act == abi::Opcode::kCopy || act == abi::Opcode::kRelu;
+  return known ? nullptr : "the activation of bytes is neither copy nor relu";
+}
+
+Region output_region(const Params& p, const int64_t (&strides)[5]) {
+  const int64_t sizes[] = {p.batch,       p.groups,      p.out_channels / p.groups,
+                           p.out_size[0], p.out_size[1], p.out_size[2]};
+  const int64_t steps[] = {strides[0], p.y_group, 1, strides[2], strides[3], strides[4]};
+  return Region().dims(sizes, steps, 6);
+}
+
+const char* check_operands(const KernelCheck& c, const Params& p) {
+  const int64_t channels = p.out_channels;
+  size_t i = 2;
+  const auto vector = [&](int64_t n, int64_t bytes) {
+    return n ? Region().dim(n, 1).reads(c, i++, bytes) : nullptr;
+  };
+  if (const char* why = vector(p.has_x_zero, 1)) return why;
+  if (const char* why = vector(p.w_zeros, 1)) return why;
+  if (const char* why = vector(p.scales, sizeof(float))) return why;
+  if (const char* why = vector(p.has_sum_bias * channels, sizeof(int32_t))) return why;
+  if (const char* why = vector(p.has_bias * channels, sizeof(float))) return why;
+  if (p.residual) {
+    const Region residual = output_region(p, p.r_strides);
+    if (const char* why = residual.reads(c, i++, element_size(p.r_dtype))) return why;
+    if (const char* why = vector(makes_bytes(p.y_dtype) ? 5 : 0, sizeof(float))) return why;
+  }
+  if (const char* why = vector(p.has_y_zero, 1)) return why;
+  if (const char* why = operand_count(c, i + 1)) return why;
+  return output_region(p, p.y_strides).writes(c, i, element_size(p.y_dtype));
+}
+
+const char* check(const KernelCheck& c) {
+  const auto& p = *static_cast<const Params*>(c.params);
+  if (const char* why = check_fields(p)) return why;
+  if (c.operand_bytes.size() < 3 || c.operand_before.size() != c.operand_bytes.size())
+    return "the number of operands does not fit the parameters";
+  const int64_t sizes[] = {p.batch,      p.groups,     p.in_channels / p.groups,
+                           p.in_size[0], p.in_size[1], p.in_size[2]};
+  const int64_t steps[] = {p.x_strides[0], p.x_group,      p.x_strides[1],
+                           p.x_strides[2], p.x_strides[3], p.x_strides[4]};
+  if (const char* why = Region().dims(sizes, steps, 6).reads(c, 0, 1)) return why;
+  if (const char* why = check_operands(c, p)) return why;
+  const int64_t k[] = {p.kernel[0], p.kernel[1], p.kernel[2], p.in_channels / p.groups};
+  if (product(k, 4) < 0) return "a size is negative or too large";
+  return Plan(p).w.check(c, 1);
+}
+
+}  // namespace
+
+extern const KernelEntry conv_int8_kernel;
+const KernelEntry conv_int8_kernel = {"conv_int8", Params::kSchema, sizeof(Params), run,
+                                      check,       tasks,           scratch};
+
+}  // namespace npusim::cpu::NPUSIM_ISA

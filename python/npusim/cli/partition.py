@@ -1,0 +1,62 @@
+"""`npusim partition`: a graph becomes a plan of what the target runs and what PyTorch does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+import npusim
+from npusim.cli.answer import Answer, Verb, amount
+from npusim.cli.artifact import readable
+from npusim.cli.progress import progress
+from npusim.cli.summary import plan_facts
+from npusim.errors import Error
+
+
+@click.command(cls=Verb)
+@click.argument("graph", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: GRAPH's .npuplan.")
+@click.option("--target", default="cpu", show_default=True, help="A target's name or .json file.")
+@click.option(
+    "--pin",
+    "pins",
+    multiple=True,
+    metavar="PATH=EXECUTOR",
+    help="Keep a submodule on `native` or `pytorch`. Repeat it for several.",
+)
+@click.option(
+    "--fallback",
+    type=click.Choice(["cpu", "error"]),
+    default="cpu",
+    show_default=True,
+    help="`error` refuses a model of which PyTorch would run a part.",
+)
+def partition(
+    graph: Path, output: Path | None, target: str, pins: tuple[str, ...], fallback: str
+) -> Answer:
+    """Cut a model into programs of the target and parts that PyTorch runs: one file."""
+    output = output or graph.with_suffix(".npuplan")
+    with progress("Partitioning") as report:
+        plan = npusim.partition(
+            readable(graph), target=target, pin=_pins(pins), fallback=fallback, progress=report
+        )
+        report("writing")
+        plan.save(output)
+    facts, size = plan_facts(plan), output.stat().st_size
+    lines = [
+        f"{output} ({amount(size)}) for {plan.target}: {plan.summary()}",
+        f"partitions: {len(plan.partitions)}; {amount(plan.crossing_bytes)} cross at each call",
+    ]
+    return Answer({"output": str(output), "bytes": size, "plan": facts}, lines)
+
+
+def _pins(items: tuple[str, ...]) -> dict[str, str]:
+    pins: dict[str, str] = {}
+    for item in items:
+        path, equals, executor = item.rpartition("=")
+        if not equals or not path:
+            raise Error(f"--pin {item!r} is not PATH=EXECUTOR.", hint="For example head=pytorch.")
+        if pins.setdefault(path, executor) != executor:
+            raise Error(f"--pin names {path!r} twice, for different executors.")
+    return pins

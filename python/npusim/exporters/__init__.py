@@ -1,0 +1,1 @@
+"""Turning graphs into files of other tools."""

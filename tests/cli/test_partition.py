@@ -1,0 +1,73 @@
+"""npusim partition, and run and info on what it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from .conftest import FACTORIES, Cli, Compiled
+from .factories import partly
+
+
+@pytest.fixture
+def plan(cli: Cli, tmp_path: Path) -> Path:
+    graph = tmp_path / "partly.json"
+    weights = tmp_path / "partly.safetensors"
+    source = f"{FACTORIES}:partly"
+    assert cli("extract", source, "-o", graph, "--weights", weights).code == 0
+    outcome = cli("partition", graph)
+    assert outcome.code == 0, outcome.err
+    assert "on PyTorch: aten.linalg_inv_ex.default (factories.py:" in outcome.out
+    return tmp_path / "partly.npuplan"
+
+
+def test_a_plan_runs_as_pytorch_does(cli: Cli, plan: Path, tmp_path: Path) -> None:
+    model, (x,) = partly()
+    np.save(tmp_path / "x.npy", x.numpy())
+    weights = plan.with_suffix(".safetensors")
+    flags = ("--weights", weights, "--input", tmp_path / "x.npy", "-o", tmp_path / "out")
+    outcome = cli("run", plan, *flags, "--json")
+    assert outcome.code == 0, outcome.err
+    assert "linalg_inv_ex" in outcome.err, "what PyTorch runs is said"
+    (row,) = outcome.json["outputs"]
+    with torch.inference_mode():
+        expected = model(x).numpy()
+    np.testing.assert_allclose(np.load(row["path"]), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_info_lists_the_partitions(cli: Cli, plan: Path) -> None:
+    facts = cli("info", plan, "--json").json
+    assert facts["kind"] == "plan"
+    executors = [p["executor"] for p in facts["partitions"]]
+    assert {"native", "pytorch"} == set(executors)
+    assert "cross at each call" in cli("info", plan).out
+
+
+def test_pins_and_refusals(cli: Cli, mlp: Compiled, plan: Path, tmp_path: Path) -> None:
+    out = tmp_path / "pinned.npuplan"
+    pins = [
+        f"--pin={path}={on}"
+        for path, on in zip("012", ("native", "native", "pytorch"), strict=True)
+    ]
+    outcome = cli("partition", mlp.graph, *pins, "-o", out, "--json")
+    assert [p["executor"] for p in outcome.json["plan"]["partitions"]] == ["native", "pytorch"]
+    graph = plan.with_suffix(".json")
+    refused = tmp_path / "refused.npuplan"
+    cli("partition", graph, "--fallback", "error", "-o", refused).refused("linalg_inv_ex")
+    cli("partition", graph, "--pin", "head", "-o", refused).refused("PATH=EXECUTOR")
+    twice = ("--pin", "0=native", "--pin", "0=pytorch")
+    cli("partition", graph, *twice, "-o", refused).refused("twice")
+    assert not refused.exists()
+
+
+def test_where_one_program_is_meant_a_plan_is_refused(cli: Cli, plan: Path) -> None:
+    cli("bench", plan).refused("partition plan")
+
+
+def test_a_truncated_plan(cli: Cli, plan: Path, tmp_path: Path) -> None:
+    half = tmp_path / "half.npuplan"
+    half.write_bytes(plan.read_bytes()[:200])
+    cli("info", half).refused("half.npuplan")

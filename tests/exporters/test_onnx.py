@@ -1,0 +1,179 @@
+"""Exported models: what other tools read agrees with PyTorch, names stay, refusals are complete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import npusim
+from npusim.errors import Error, UnsupportedOpError, WeightMismatchError
+from npusim.ir.graph import Graph, Node, Output, Source, Value, Weight
+from npusim.ir.module import Module
+from npusim.ir.types import TensorType
+from tests.models import build
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+
+from npusim.exporters.onnx.model import to_onnx  # noqa: E402
+from npusim.frontends.onnx import from_onnx  # noqa: E402
+
+X = TensorType("float32", (2, 4))
+
+
+def run(path: Path, *inputs: object) -> list[np.ndarray]:
+    """Runs a file with ONNX Runtime; inputs in order."""
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [i.name for i in session.get_inputs()]
+    return session.run(None, dict(zip(names, map(np.asarray, inputs), strict=True)))
+
+
+def leaves(result: object) -> list[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        return [result]
+    parts = result.values() if isinstance(result, dict) else result
+    return [leaf for part in parts for leaf in leaves(part)]
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+@pytest.mark.parametrize("name", ["mlp", "resnet18", "bert_base", "vit_b_16", "efficientnet_b0"])
+def test_a_model_agrees_with_onnx_runtime_and_comes_back(
+    name: str, opset: int, tmp_path: Path
+) -> None:
+    model, inputs = build(name, small=True)
+    graph = npusim.extract_ir(model, inputs)
+    (path,) = npusim.export_onnx(graph, tmp_path / "model.onnx", model.state_dict(), opset=opset)
+    onnx.checker.check_model(str(path), full_check=True)
+    with torch.no_grad():
+        expected = [leaf.numpy() for leaf in leaves(model(*inputs))]
+    imported = from_onnx(path)
+    again = npusim.load(npusim.compile(imported.graph), imported.weights)
+    for results in (run(path, *inputs), again(*(t.numpy() for t in inputs))):
+        for got, want in zip(results, expected, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "bert_base", "mobilenet_v3_large"])
+def test_a_lowered_graph_is_written_as_what_its_operators_compute(
+    name: str, tmp_path: Path
+) -> None:
+    model, inputs = build(name, small=True)
+    lowered = npusim.compile(npusim.extract_ir(model, inputs)).graph
+    assert lowered is not None
+    assert any(node.op.startswith("npu.") for node in lowered.nodes)
+    (path,) = npusim.export_onnx(lowered, tmp_path / "model.onnx", model.state_dict())
+    with torch.no_grad():
+        expected = [leaf.numpy() for leaf in leaves(model(*inputs))]
+    for got, want in zip(run(path, *inputs), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_names_are_those_of_the_model() -> None:
+    model, inputs = build("resnet18", small=True)
+    exported = to_onnx(npusim.extract_ir(model, inputs))
+    nodes = {node.name: node for node in exported.model.graph.node}
+    first = nodes["conv1/conv2d"]
+    assert list(first.input)[1] == "conv1.weight"
+    assert "resnet.py:" in first.doc_string
+    assert first.metadata_props[0].value == "aten.conv2d.default"
+    assert len(nodes) == len(exported.model.graph.node)
+    assert set(exported.weights) <= {i.name for i in exported.model.graph.input}
+
+
+# ---- weights ----
+
+
+@pytest.fixture
+def linear() -> Graph:
+    """Returns x · wᵀ, its weight under a key of its own."""
+    node = Node("mm", "aten.linear.default", ("x", "p_w", None), (Value("y", X),), {})
+    weight = Weight("p_w", "head.weight", TensorType("float32", (4, 4)))
+    return Graph("net", (Value("x", X),), (Output("y", "y"),), (weight,), (), (node,))
+
+
+W = np.arange(16, dtype=np.float32).reshape(4, 4)
+
+
+def test_weights_are_needed_or_become_inputs(linear: Graph, tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    with pytest.raises(WeightMismatchError, match=r"1 weights.*--graph-only"):
+        npusim.export_onnx(linear, path)
+    with pytest.raises(WeightMismatchError, match=r"head\.weight"):
+        npusim.export_onnx(linear, path, {"other": W})
+    assert not path.exists()
+    npusim.export_onnx(linear, path, graph_only=True)
+    x = np.ones((2, 4), np.float32)
+    np.testing.assert_allclose(run(path, x, W)[0], x @ W.T)
+
+
+def test_weights_beside_the_model_are_written_once(linear: Graph, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "w.safetensors"
+    from safetensors.numpy import save_file
+
+    save_file({"head.weight": W}, checkpoint)
+    files = npusim.export_onnx(linear, tmp_path / "net.onnx", checkpoint, external=True)
+    assert [f.name for f in files] == ["net.onnx", "net.onnx.data"]
+    assert files[1].read_bytes() == W.tobytes()
+    assert files[0].stat().st_size < 1000
+    onnx.checker.check_model(str(files[0]), full_check=True)
+    x = np.ones((2, 4), np.float32)
+    np.testing.assert_allclose(run(files[0], x)[0], x @ W.T)
+    assert from_onnx(files[0]).graph.weights[0].key == "head.weight"
+
+
+def test_each_method_is_a_model_and_states_are_inputs_and_results(tmp_path: Path) -> None:
+    add = Node("add", "aten.add.Tensor", ("x", "total"), (Value("sum", X),), {"alpha": 1})
+    graph = Graph(
+        "net", (Value("x", X),), (Output("y", "sum"),), (), (), (add,),
+        (Value("total", X),), (Output("total", "sum"),),
+    )  # fmt: skip
+    module = Module("net", {"first": graph, "again": graph})
+    files = npusim.export_onnx(module, tmp_path / "net.onnx")
+    assert [f.name for f in files] == ["net.first.onnx", "net.again.onnx"]
+    x = np.ones((2, 4), np.float32)
+    y, total = run(files[1], x, 2 * x)
+    np.testing.assert_array_equal(y, 3 * x)
+    np.testing.assert_array_equal(total, y)
+
+
+# ---- what outputs may be ----
+
+
+def test_an_output_may_be_an_input_a_view_or_shown_twice(tmp_path: Path) -> None:
+    same = Node("same", "aten.alias.default", ("x",), (Value("a", X),), {})
+    relu = Node("relu", "aten.relu.default", ("a",), (Value("r", X),), {})
+    shown = (Output("x", "x"), Output("a", "a"), Output("r", "r"), Output("twice", "r"))
+    graph = Graph("net", (Value("x", X),), shown, (), (), (same, relu))
+    (path,) = npusim.export_onnx(graph, tmp_path / "net.onnx")
+    x = np.float32([[1, -2, 3, -4]] * 2)
+    results = run(path, x)
+    for got, want in zip(results, (x, x, np.maximum(x, 0), np.maximum(x, 0)), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+# ---- refusals ----
+
+
+def test_what_has_no_form_is_listed_at_once_with_its_source(tmp_path: Path) -> None:
+    source = Source("encoder.turn", "net.py", 7)
+    nodes = (
+        Node("twist", "lib.twist.default", ("x",), (Value("a", X),), {}, source),
+        Node("relu", "aten.relu.default", ("a",), (Value("r", X),), {}),
+        Node("turn", "lib.turn.default", ("r",), (Value("y", X),), {}),
+    )
+    graph = Graph("net", (Value("x", X),), (Output("y", "y"),), (), (), nodes)
+    with pytest.raises(UnsupportedOpError) as caught:
+        npusim.export_onnx(graph, tmp_path / "net.onnx")
+    assert "twist (lib.twist.default) (encoder.turn, net.py:7)" in str(caught.value)
+    assert "turn (lib.turn.default)" in str(caught.value)
+    assert caught.value.nodes == ("twist", "turn")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("opset", [9, 17, 1000])
+def test_an_opset_out_of_range(linear: Graph, opset: int, tmp_path: Path) -> None:
+    with pytest.raises(Error, match=rf"opsets 18 to .*not {opset}"):
+        npusim.export_onnx(linear, tmp_path / "net.onnx", {"head.weight": W}, opset=opset)

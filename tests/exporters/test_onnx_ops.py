@@ -1,0 +1,82 @@
+"""Every conformance case as an ONNX model: ONNX Runtime computes what the reference does, and the
+model imported again gives npusim's own result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+import npusim
+import npusim.ops
+from npusim.errors import UnsupportedOpError
+from npusim.ir.graph import Graph
+from npusim.ops.opdef import REGISTRY, Case, OpDef
+from tests.conformance.single_op import assert_close, graph_of, reference, tensors_for
+
+ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+
+from npusim.exporters.onnx.model import to_onnx  # noqa: E402
+from npusim.frontends.onnx import from_onnx  # noqa: E402
+
+# Fused operators that are written as what they compute; the others exist for kernels alone.
+FUSED = {
+    *("npu.linear", "npu.gated_linear", "npu.normed_linear", "npu.normed_gated_linear"),
+    *("npu.conv", "npu.rope", "npu.pointwise"),
+}
+# Formulas of ONNX Runtime that round elsewhere than PyTorch's.
+SLACK = {"aten.upsample_bicubic2d.default": 4.0}
+
+
+def _cases() -> Iterator[object]:
+    for op in REGISTRY.values():
+        for index, case in enumerate(op.cases):
+            yield pytest.param(op, case, id=f"{op.name}-{case.id or index}")
+
+
+@pytest.mark.parametrize(("op", "case"), list(_cases()))
+def test_a_case_survives_the_round_trip(op: OpDef, case: Case) -> None:
+    tensors = tensors_for(case, op.dtypes[0], f"{op.name}{case.inputs}")
+    graph = graph_of(op, case, tensors, op.dtypes[0])
+    refusal = _refusal(op.name)
+    if refusal:
+        with pytest.raises(UnsupportedOpError, match=refusal):
+            to_onnx(graph)
+        return
+    model, expected = to_onnx(graph).model, reference(graph, tensors)
+    given = dict(
+        zip((v.name for v in graph.inputs), (t for t in tensors if t is not None), strict=True)
+    )
+    imported = from_onnx(model)
+    run = npusim.load(npusim.compile(imported.graph), imported.weights or None)
+    ours = run(*(given[v.name] for v in imported.graph.inputs))
+    theirs = ours if _holds_bfloat16(graph) else _run(model, given)
+    scale = op.tolerance * SLACK.get(op.name, 2.0)
+    for who, results in (("npusim", ours), ("ONNX Runtime", theirs)):
+        for output, got, want in zip(graph.outputs, results, expected, strict=True):
+            assert_close(torch.as_tensor(got), want, scale, f"{op.name}, {who}, {output.name}")
+
+
+def _refusal(op: str) -> str:
+    """Returns what is said of an operator without a form in standard ONNX."""
+    if op.startswith("aten.adaptive_max_pool"):
+        return "windows of several sizes"
+    return "made for npusim's kernels" if op.startswith("npu.") and op not in FUSED else ""
+
+
+def _holds_bfloat16(graph: Graph) -> bool:
+    """NumPy has no such numbers, so ONNX Runtime's Python cannot hand them over."""
+    return any(t.dtype == "bfloat16" for t in graph.types.values())
+
+
+def _run(model, given: dict[str, torch.Tensor]) -> list[np.ndarray]:
+    quiet = ort.SessionOptions()
+    quiet.log_severity_level = 4
+    session = ort.InferenceSession(
+        model.SerializeToString(), quiet, providers=["CPUExecutionProvider"]
+    )
+    wanted = {i.name for i in session.get_inputs()}
+    return session.run(None, {n: t.numpy() for n, t in given.items() if n in wanted})

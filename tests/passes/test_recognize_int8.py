@@ -1,0 +1,136 @@
+"""recognize_int8: products of dequantized values become products of their bytes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from npusim.passes.recognize_int8 import recognize_int8
+
+CONV = {"stride": (1, 1), "padding": (1, 1), "padding_back": (1, 1), "dilation": (1, 1),
+        "output_padding": (0, 0), "groups": 1, "transposed": False, "algorithm": "auto",
+        "act": "copy", "act_lo": 0.0, "act_hi": 0.0, "residual": 0}  # fmt: skip
+LINEAR = {"act": "copy", "act_lo": 0.0, "act_hi": 0.0, "residual": 0}
+# Steps that are powers of two: both forms then round the same numbers.
+STEP, FINE, COARSE = 0.25, 0.125, 4.0
+
+
+def floats(draft, q, scale, zero=0):
+    """(q - zero) * scale, as frontends write it."""
+    wide = draft.call("aten._to_copy.default", q, dtype="float32")
+    if zero:
+        wide = draft.call("aten.sub.Tensor", wide, draft.c(zero))
+    return draft.call("aten.mul.Tensor", wide, draft.c(scale))
+
+
+def to_bytes(draft, x, scale, zero=0, dtype="uint8"):
+    """saturate(round(x / scale) + zero), likewise."""
+    whole = draft.call("aten.round.default", draft.call("aten.div.Tensor", x, draft.c(scale)))
+    if zero:
+        whole = draft.call("aten.add.Tensor", whole, draft.c(zero))
+    low, high = (0, 255) if dtype == "uint8" else (-128, 127)
+    bounded = draft.call("aten.clamp.default", whole, min=low, max=high)
+    return draft.call("aten._to_copy.default", bounded, dtype=dtype)
+
+
+def conv(draft, x, w, bias=None, **attrs):
+    return draft.call("npu.conv", x, w, bias, None, **{**CONV, **attrs})
+
+
+def count(graph, *ops):
+    return sum(node.op in ops for node in graph.nodes)
+
+
+def test_convolution_between_quantizations(draft, check_pass):
+    x = floats(draft, draft.x(1, 4, 5, 5, dtype="uint8"), STEP, 3)
+    w = floats(draft, draft.w(6, 4, 3, 3, dtype="int8"), np.full((6, 1, 1, 1), FINE), 1)
+    b = floats(draft, draft.w(6, dtype="int32"), np.full(6, STEP * FINE))
+    y = draft.call("aten.relu.default", conv(draft, x, w, b))
+    result = check_pass(recognize_int8, draft.graph(to_bytes(draft, y, COARSE, 7)))
+    assert [node.op for node in result.nodes] == ["npu.int8_conv"]
+
+
+def test_linear_to_floats_takes_its_bias(draft, check_pass):
+    x = floats(draft, draft.x(2, 3, 8, dtype="int8"), STEP)
+    w = floats(draft, draft.w(5, 8, dtype="int8"), np.full((5, 1), FINE))
+    y = draft.call("npu.linear", x, w, None, None, **LINEAR)
+    y = draft.call("aten.add.Tensor", y, draft.w(5))
+    result = check_pass(recognize_int8, draft.graph(draft.call("aten.relu.default", y)))
+    assert count(result, "npu.int8_matmul") == 1
+    assert not count(result, "aten.add.Tensor", "aten.relu.default", "aten._to_copy.default")
+
+
+def test_integer_product_of_activations(draft, check_pass):
+    def shifted(q, zero):
+        wide = draft.call("aten._to_copy.default", q, dtype="int64")
+        return draft.call(
+            "aten.sub.Tensor", wide, draft.call("aten._to_copy.default", zero, dtype="int64")
+        )
+
+    a = shifted(draft.x(2, 4, 6, dtype="uint8", name="a"), draft.x(dtype="uint8", name="az"))
+    b = shifted(draft.x(2, 6, 3, dtype="uint8", name="b"), draft.c(2, "uint8"))
+    product = draft.call("aten.matmul.default", a, b)
+    y = draft.call("aten._to_copy.default", product, dtype="int32")
+    wide = draft.call("aten._to_copy.default", y, dtype="float32")
+    scaled = draft.call("aten.mul.Tensor", wide, draft.x(name="scale"))
+    result = check_pass(recognize_int8, draft.graph(scaled))
+    assert [node.op for node in result.nodes if "_to_copy" in node.op] == []
+
+
+def test_sum_with_other_bytes(draft, check_pass):
+    x = floats(draft, draft.x(1, 4, 5, 5, dtype="uint8"), STEP)
+    w = floats(draft, draft.w(4, 4, 3, 3, dtype="int8"), FINE)
+    y = floats(draft, to_bytes(draft, conv(draft, x, w), 0.5, 9), 0.5, 9)
+    total = draft.call("aten.add.Tensor", y, x)
+    out = to_bytes(draft, draft.call("aten.relu.default", total), 1.0, 2)
+    result = check_pass(recognize_int8, draft.graph(out))
+    assert [node.op for node in result.nodes] == ["npu.int8_conv"]
+
+
+def test_moved_bytes_stay_bytes(draft, check_pass):
+    x, z = (floats(draft, draft.x(1, 4, 6, 6, dtype="int8", name=n), STEP, 5) for n in "xz")
+    pooled = draft.call(
+        "aten.max_pool2d.default",
+        draft.call("aten.cat.default", x, z, tensors=2, dim=1),
+        kernel_size=(2, 2),
+    )
+    y = draft.call("aten.permute.default", pooled, dims=(0, 2, 3, 1))
+    result = check_pass(recognize_int8, draft.graph(to_bytes(draft, y, STEP, 5, "int8")))
+    assert {v.type.dtype for node in result.nodes for v in node.outputs} == {"int8"}
+
+
+@pytest.mark.parametrize("other", [2 * STEP, None], ids=["another_scale", "another_zero"])
+def test_requantized_views_do_not(draft, check_pass, other):
+    x = floats(draft, draft.x(2, 6, dtype="uint8"), STEP, 5)
+    y = draft.call("aten.view.default", x, size=(3, 4))
+    out = to_bytes(draft, y, other or STEP, 5 if other else 6)
+    graph = draft.graph(out)
+    assert check_pass(recognize_int8, graph) == graph
+
+
+def test_bias_on_another_grid_is_a_float(draft, check_pass):
+    x = floats(draft, draft.x(1, 4, 5, 5, dtype="uint8"), STEP)
+    w = floats(draft, draft.w(6, 4, 3, 3, dtype="int8"), FINE)
+    b = floats(draft, draft.w(6, dtype="int32"), 2 * STEP * FINE)
+    result = check_pass(recognize_int8, draft.graph(conv(draft, x, w, b)))
+    (product,) = (node for node in result.nodes if node.op == "npu.int8_conv")
+    assert product.inputs[5] is None
+    assert product.inputs[6] is not None
+
+
+def test_what_is_not_an_integer_product_stays(draft, check_pass):
+    x = floats(draft, draft.x(1, 4, 5, 5, dtype="uint8"), STEP)
+    along_k = floats(draft, draft.w(6, 4, 3, 3, dtype="int8"), np.reshape([FINE, FINE, STEP, FINE], (1, 4, 1, 1)))
+    fraction = floats(draft, draft.w(6, 4, 3, 3, dtype="int8"), FINE, 0.5)
+    wide = floats(draft, draft.w(6, 4, 3, 3, dtype="int32"), FINE)
+    results = [conv(draft, x, w) for w in (along_k, fraction, wide, draft.w(6, 4, 3, 3))]
+    graph = draft.graph(*results)
+    assert check_pass(recognize_int8, graph) == graph
+
+
+def test_targets_without_the_kernel_keep_floats(draft, cpu):
+    x = floats(draft, draft.x(1, 4, 5, 5, dtype="uint8"), STEP)
+    graph = draft.graph(conv(draft, x, floats(draft, draft.w(6, 4, 3, 3, dtype="int8"), FINE)))
+    kernels = tuple(k for k in cpu.kernels if k != "conv_int8")
+    assert recognize_int8(graph, replace(cpu, kernels=kernels)) is graph
+    assert recognize_int8(graph, cpu) is not graph
