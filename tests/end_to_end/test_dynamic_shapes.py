@@ -1,0 +1,100 @@
+"""One program for all sizes up to a bound agrees with PyTorch at 1, below the bound and at it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import npusim
+from tests.end_to_end.dynamic_models import MODELS, Dynamic
+
+
+def extracted(case: Dynamic) -> tuple[torch.nn.Module, npusim.IR]:
+    """Returns a seeded model and its graph."""
+    torch.manual_seed(0)
+    model = case.model().eval()
+    example = case.arguments(*case.sizes[0])
+    return model, npusim.extract_ir(model, example, dynamic_shapes=case.shapes)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_all_sizes_agree(name: str, tmp_path: Path) -> None:
+    case = MODELS[name]
+    model, graph = extracted(case)
+    graph.save(tmp_path / "graph.json")
+    assert npusim.IR.load(tmp_path / "graph.json") == graph
+    path = tmp_path / "program.npubin"
+    npusim.compile(graph).save(path)
+    assert npusim.CompiledProgram.load(path).to_bytes() == path.read_bytes()
+    session = npusim.load(path, weights=model.state_dict())
+    relative, absolute = case.tolerance
+    for sizes in case.sizes:
+        arguments = case.arguments(*sizes)
+        with torch.no_grad():
+            expected = model(*arguments)
+        results = session(*arguments)
+        wanted = expected.values() if isinstance(expected, dict) else expected
+        wanted = (wanted,) if isinstance(wanted, torch.Tensor) else tuple(wanted)
+        assert len(results) == len(wanted)
+        for got, want in zip(results, wanted, strict=True):
+            torch.testing.assert_close(
+                got, want, rtol=relative, atol=absolute, msg=lambda m: f"{name} at {sizes}: {m}"
+            )
+
+
+def test_no_threads_and_any_instruction_set_give_the_same() -> None:
+    """Tasks are planned for the sizes of the call, whoever computes them."""
+    case = MODELS["bert"]
+    model, graph = extracted(case)
+    program = npusim.compile(graph)
+    one, three = (
+        npusim.load(program, weights=model.state_dict(), device="cpu", threads=n) for n in (1, 3)
+    )
+    for sizes in case.sizes[1:4]:
+        arguments = case.arguments(*sizes)
+        for a, b in zip(one(*arguments), three(*arguments), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_a_fixed_graph_gives_what_the_open_one_gives() -> None:
+    case = MODELS["decoder"]
+    model, graph = extracted(case)
+    fixed = npusim.specialize(graph, {"batch": 3, "seq": 17})
+    assert not fixed.symbols
+    arguments = case.arguments(3, 17)
+    sessions = (
+        npusim.load(npusim.compile(ir), weights=model.state_dict()) for ir in (graph, fixed)
+    )
+    a, b = (session(*arguments)[0] for session in sessions)
+    torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_verify_compares_at_the_sizes_of_its_inputs() -> None:
+    case = MODELS["perceptron"]
+    model, graph = extracted(case)
+    ok, report = npusim.verify_program(
+        npusim.compile(graph),
+        state_dict=model.state_dict(),
+        test_inputs=case.arguments(3),
+        original_model=model,
+        bisect=True,
+    )
+    assert ok, report
+    ok, report = npusim.verify_ir_with_state_dict(
+        ir=graph,
+        state_dict=model.state_dict(),
+        original_model=model,
+        test_inputs=case.arguments(5),
+    )
+    assert ok, report
+
+
+def test_what_needs_fixed_sizes_says_so() -> None:
+    _, graph = extracted(MODELS["perceptron"])
+    with pytest.raises(npusim.GraphError, match=r"batch 1 … 8.*npusim.specialize"):
+        npusim.partition(graph)
+    with pytest.raises(npusim.TargetConstraintError, match=r"compiles sizes into its kernels"):
+        npusim.compile(graph, "cuda")
+    assert npusim.check(graph).coverage == 1.0
