@@ -103,3 +103,31 @@ def test_weights_of_a_meta_model_are_refused(cli: Cli, tmp_path: Path) -> None:
 
 def test_an_unwritable_output_is_refused(cli: Cli, nowhere: Path) -> None:
     cli("extract", f"{FACTORIES}:mlp", "-o", nowhere).refused("does not exist")
+
+
+def test_sizes_that_calls_choose(cli: Cli, tmp_path: Path) -> None:
+    output = tmp_path / "g.json"
+    dynamic = ("--dynamic", "x:0=batch:8", "--dynamic", "y:0=batch:8")
+    assert cli("extract", f"{FACTORIES}:two_inputs", "-o", output, *dynamic).code == 0
+    graph = npusim.IR.load(output)
+    assert [str(v.type) for v in graph.inputs] == ["float32[batch, 8]", "float32[batch, 4]"]
+    facts = cli("info", output, "--json").json
+    assert facts["inputs"][0]["shape"] == ["batch", 8]
+
+
+@pytest.mark.parametrize(
+    ("items", "words"),
+    [
+        (("x:0",), "is not INPUT:AXIS=SIZE:MAX"),
+        (("z:0=batch:8",), "the model's arguments are x, y"),
+        (("x:0=batch:8", "y:0=batch:9"), "batch ranges from 1 to 9"),
+        (("x:0=batch:9:8",), "batch ranges from 9 to 8"),
+        (("x:0=batch:8",), "fix a size that dynamic_shapes leaves open"),
+    ],
+)
+def test_sizes_that_are_malformed(
+    cli: Cli, tmp_path: Path, items: tuple[str, ...], words: str
+) -> None:
+    options = [text for item in items for text in ("--dynamic", item)]
+    outcome = cli("extract", f"{FACTORIES}:two_inputs", "-o", tmp_path / "g.json", *options)
+    outcome.refused(words)

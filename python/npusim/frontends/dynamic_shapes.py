@@ -6,6 +6,7 @@ the way from sympy's expressions to `ir/symbolic.py`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch.export import ExportedProgram
+from torch.fx.experimental import _config
 from torch.utils._sympy import functions
 
 from npusim.errors import ExportError, SymbolicSizeError
@@ -30,6 +32,26 @@ _FOLDS: Mapping[str, Callable[[int, int], int]] = {
     "Max": maximum,
     "Min": minimum,
 }
+
+
+def is_about_sizes(error: BaseException | None) -> bool:
+    """Tells whether torch.export failed since a model fixes a size that was to be left open."""
+    return error is not None and "Constraints violated" in str(error)
+
+
+@contextlib.contextmanager
+def sizes_of_one_open() -> Iterator[None]:
+    """Has torch.export take no notice of sizes that may turn out to be 1.
+
+    Otherwise it refuses `x[1:]` of what may have two rows. This, on the other hand, refuses code
+    that handles a size of 1 by itself, as some of PyTorch's own does, so it is tried second.
+    Process-wide while it lasts, and without effect where PyTorch has no such option.
+    """
+    if not hasattr(_config, "backed_size_oblivious"):
+        yield
+        return
+    with _config.patch(backed_size_oblivious=True):
+        yield
 
 
 class Sizes:

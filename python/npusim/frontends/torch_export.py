@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 from npusim.errors import ExportError, at
 from npusim.frontends import decompositions as policy
 from npusim.frontends.complex_pairs import write_as_pairs
-from npusim.frontends.dynamic_shapes import Sizes
+from npusim.frontends.dynamic_shapes import Sizes, is_about_sizes, sizes_of_one_open
 from npusim.frontends.refusals import explain, source_line, users_frames
 from npusim.frontends.weight_free import (
     ModuleTensors,
@@ -82,7 +82,17 @@ def extract_ir(
     arguments = _check_arguments(model, args)
     name = model_name or type(model).__name__
     tensors = module_tensors(model)
-    program = _export(model, arguments, dict(kwargs or {}), name, strict, dynamic_shapes)
+    calls = arguments, dict(kwargs or {})
+    try:
+        program = _export(model, *calls, name, strict, dynamic_shapes)
+    except ExportError as error:
+        if dynamic_shapes is None or not is_about_sizes(error.__cause__):
+            raise
+        with sizes_of_one_open():
+            try:
+                program = _export(model, *calls, name, strict, dynamic_shapes)
+            except ExportError:
+                raise error from error.__cause__
     return _Translation(program, tensors, name, Sizes(program, dynamic_shapes)).graph()
 
 
