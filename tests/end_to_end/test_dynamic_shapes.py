@@ -39,9 +39,8 @@ def test_all_sizes_agree(name: str, tmp_path: Path) -> None:
         wanted = (wanted,) if isinstance(wanted, torch.Tensor) else tuple(wanted)
         assert len(results) == len(wanted)
         for got, want in zip(results, wanted, strict=True):
-            torch.testing.assert_close(
-                got, want, rtol=relative, atol=absolute, msg=lambda m: f"{name} at {sizes}: {m}"
-            )
+            where = f"{name} at {sizes}: ".__add__
+            torch.testing.assert_close(got, want, rtol=relative, atol=absolute, msg=where)
 
 
 def test_no_threads_and_any_instruction_set_give_the_same() -> None:
