@@ -95,6 +95,9 @@ class Shapes(nn.Module):
             torch.stack([x, x + 1], 2).flatten(1),
             x.argmax(1),
             h.std(1),
+            torch.full((batch,), length, dtype=torch.float32),
+            length - 1 - steps,
+            nn.functional.pad(x, (2, 1), "reflect"),
         )
 
 

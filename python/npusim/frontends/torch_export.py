@@ -26,7 +26,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
-from npusim.errors import ExportError, at
+from npusim.errors import ExportError, SymbolicSizeError, at
 from npusim.frontends import decompositions as policy
 from npusim.frontends.complex_pairs import write_as_pairs
 from npusim.frontends.dynamic_shapes import Sizes, is_about_sizes, sizes_of_one_open
@@ -39,6 +39,7 @@ from npusim.frontends.weight_free import (
 )
 from npusim.ir.graph import Attr, Constant, Graph, Node, Output, Source, Value, Weight
 from npusim.ir.rewrite import Names, drop_dead
+from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType
 from npusim.ir.verify import verify_graph
 from npusim.ops import schema
@@ -219,7 +220,7 @@ class _Translation:
             if node.op == "call_function":
                 try:
                     self._translate_call(node)
-                except ExportError as error:
+                except (ExportError, SymbolicSizeError) as error:
                     self._refuse(node, str(error))
         outputs = () if self.problems else self._outputs()
         updates = () if self.problems else self._updates()
@@ -460,10 +461,21 @@ class _Translation:
             if isinstance(name, str) or name is None:
                 return name
             value = name
+        if is_symbolic(value):
+            return self._size_as_tensor(value, given)
         if isinstance(value, (bool, int, float, complex)):  # promotes as a number, not a tensor
             dtype = torch.result_type(given[0], value) if given else torch.tensor(value).dtype
             return self._add_constant("scalar", torch.tensor(value, dtype=dtype))
         raise ExportError(f"{value!r} cannot stand for a tensor.")
+
+    def _size_as_tensor(self, size: int, given: list[Tensor]) -> str:
+        """Adds a scalar that holds a symbolic size, of the dtype that a number would have there."""
+        dtype = schema.dtype_name(torch.result_type(given[0], 1) if given else torch.int64)
+        value = Value(self.names.fresh("size"), TensorType(dtype, ()))
+        self.types[value.name] = value.type
+        attrs: dict[str, Attr] = {"s": size, "dtype": dtype}
+        self.nodes.append(Node(value.name, "aten.scalar_tensor.default", (), (value,), attrs))
+        return value.name
 
     def _plain(self, value: Any) -> Any:
         """Replaces arguments of forward that were specialised (None, numbers) by their values."""

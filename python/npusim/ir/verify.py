@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from npusim.errors import GraphError, at
 from npusim.ir.graph import Graph, Node
-from npusim.ir.symbolic import Symbol, bounds, is_symbolic, symbols_of, upper
+from npusim.ir.symbolic import Symbol, bounds, describe, is_symbolic, symbols_of, upper
 from npusim.ir.types import DTYPES, HOST_DTYPES, TensorType
 
 INT64_MAX = 2**63 - 1
@@ -190,7 +190,10 @@ def _check_type(type: TensorType, where: str) -> None:
         )
     for size in type.shape:
         if not _is_int(size) or bounds(size)[0] < 0:
-            raise GraphError(f"{where} has shape {type.shape}; dimensions are ints, 0 or more.")
+            known = f" ({describe(symbols_of((size,)))})" if is_symbolic(size) else ""
+            raise GraphError(
+                f"{where} has shape {type.shape}{known}; dimensions are ints, 0 or more."
+            )
     if max(map(upper, type.shape), default=0) > INT64_MAX or type.room > INT64_MAX:
         raise GraphError(f"{where} has shape {type.shape}, beyond what 64 bits can address.")
     if type.order is None:

@@ -8,16 +8,24 @@ from dataclasses import replace
 import numpy as np
 
 from npusim.ir.graph import Node
-from npusim.ir.symbolic import upper
-from npusim.ir.types import dtype_size, is_float
+from npusim.ir.symbolic import is_symbolic, upper
+from npusim.ir.types import TensorType, dtype_size, is_float
 from npusim.ops.opdef import Case, OpDef, register
 from npusim.program.lowering import Lowering, element_bits
 from npusim.program.view import View
 
 
 def _uniform(node: Node, low: Lowering, value: float | int | bool) -> None:
-    """One element in the program, shown as the whole tensor through strides of 0."""
+    """One element in the program, shown as the whole tensor through strides of 0.
+
+    A symbolic size is written at each call.
+    """
     tensor = node.type
+    if is_symbolic(value):
+        number = low.temp(TensorType("int64", ()), static=False)
+        low.fill(number, value)  # type: ignore[arg-type]
+        low.define(node.output, low.cast(number, tensor.dtype).expand(tensor.shape))
+        return
     bits = np.array([element_bits(value, tensor.dtype)], np.int64).view(np.uint8)
     flat = low.constant(bits[: dtype_size(tensor.dtype)], "uint8")
     low.define(node.output, View(flat.buffer, 0, tensor.dtype, (), ()).expand(tensor.shape))

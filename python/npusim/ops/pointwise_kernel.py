@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from npusim.errors import TargetConstraintError
 from npusim.ir.symbolic import is_symbolic
@@ -126,7 +127,7 @@ def emit_program(low: Lowering, program: ScalarProgram, inputs: Sequence[View], 
                 args.append(register[arg])
                 continue
             integer = op.cls == "i" or (op.op == "where" and position == 0)
-            number = arg[1]
+            number: Any = arg[1]
             floats.append(number if is_symbolic(number) else float(number))
             ints.append((number if is_symbolic(number) else int(number)) if integer else 0)
             args.append(-len(floats))
