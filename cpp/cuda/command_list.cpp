@@ -66,6 +66,11 @@ void CudaCommandList::load_kernels(Libraries& libraries) {
     const Kernel& kernel = program_->kernels[command.kernel];
     if (!parsed[command.kernel]) {
       code.image = parse_image(kernel.image, kernel_place(*program_, kernel));
+      if (!runs_on(code.image.arch, context_->major(), context_->minor())) {
+        for (ImageLaunch& launch : code.image.launches) {
+          launch.shared = launch.elsewhere.value_or(launch.shared);
+        }
+      }
       parsed[command.kernel] = true;
     }
     if (!check_problem(command)) for_library[command.kernel] = false;
