@@ -83,6 +83,7 @@ class Session {
   size_t alignment_ = 1;  // of a tensor's address
   // The library met last: its tensor type (compared only), and what makes each output.
   PyTypeObject* met_ = nullptr;
+  py::object kept_;
   std::optional<Exchange> exchange_;
   std::vector<py::object> makers_;
   // For arrays of the host on a device that does not share its memory; made by the first call.
@@ -199,7 +200,7 @@ void Session::run_with_copies(const Bindings& inputs, const Bindings& outputs) c
   for (size_t i = 0; i < outputs_.size(); ++i) {
     device.download(outputs[i], *device_outputs_[i], 0);
   }
-  executor_->settle(method_);
+  if (executor_->can_fail(method_)) executor_->settle(method_);
 }
 
 bool Session::run(const Bindings& inputs, const Bindings& outputs) const {
@@ -236,6 +237,7 @@ bool Session::meet(PyObject* self, PyTypeObject* type) {
     return false;  // the long way has the words for it
   }
   exchange_ = exchange;
+  kept_ = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(type));
   met_ = makers_.size() == outputs_.size() ? type : nullptr;
   return met_ != nullptr;
 }
