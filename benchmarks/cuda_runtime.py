@@ -120,6 +120,7 @@ def launches(device: npusim.Device) -> None:
 
         def run(to: DeviceBuffer, native: npusim._runtime.Executor = native) -> None:
             native.run(0, [x], [to], None)
+            device.wait_for(device.stream)
 
         take = seconds(lambda run=run: run(outputs[0]), 300)
         row(f"run {commands} commands", f"{take * 1e6:.1f} us")
