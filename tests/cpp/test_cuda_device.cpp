@@ -390,6 +390,18 @@ void scratch_is_the_last_but_one_argument() {
   check(get(*device, *y) == Floats(8, 5), "computed through scratch");
 }
 
+void maps_lie_inside_their_operands() {
+  const auto refused = [](const std::string& map) {
+    StubProgram program("copy", ", \"maps\": [{" + map + ", \"box\": 8}]");
+    check_refused(ErrorCode::kFormat, "command 0 (node, net.py:7): its kernel maps what",
+                  [&] { Executor(program.get(), cuda()); });
+  };
+  refused(R"("operand": 2, "rows": 1, "columns": 8, "stride": 16)");
+  refused(R"("operand": 0, "rows": 3, "columns": 8, "stride": 16)");
+  refused(R"("operand": 0, "rows": 1, "columns": 17, "stride": 16)");
+  refused(R"("operand": 0, "rows": 2147483648, "columns": 1, "stride": 1099511627776)");
+}
+
 void a_failing_value_is_named_with_its_node() {
   StubProgram program("copy_positive", R"(, "failure": true)");
   const auto device = cuda();
@@ -511,6 +523,7 @@ int main() {
   times_command_by_command();
   a_lost_device_says_so();
   scratch_is_the_last_but_one_argument();
+  maps_lie_inside_their_operands();
   a_failing_value_is_named_with_its_node();
   loads_many_kernels();
   refuses_what_it_cannot_run();
