@@ -38,6 +38,7 @@ _CHANNELS_LAST_PREFIXES = (
 _ATTENTION = frozenset(("aten.scaled_dot_product_attention.default", "npu.cached_attention"))
 # Kernels that read heads wherever they lie.
 _READ_STRIDED = _ATTENTION | {"npu.rope", "npu.rope_append", "npu.cache_append"}
+_FEW_CHANNELS = 8  # of bytes: turned around on their own sooner than written one by one
 _COPIES = frozenset(("aten.cat.default", "aten.constant_pad_nd.default"))
 
 
@@ -159,6 +160,8 @@ class _Plan:
         type = self.graph.types[operand]
         if self._is_channels_last(node):
             activation = index == 0 or index == (7 if node.op == "npu.int8_conv" else 3)
+            if node.op == "npu.int8_conv" and type.rank >= 3 and type.shape[1] < _FEW_CHANNELS:
+                return _ANY
             return channels_last(type.rank) if activation and type.rank >= 3 else _ANY
         if node.op in _READ_STRIDED or node.op in WINDOWS:
             return _ANY
