@@ -120,6 +120,7 @@ def launches(device: npusim.Device) -> None:
 
         def run(to: DeviceBuffer, native: npusim._runtime.Executor = native) -> None:
             native.run(0, [x], [to], None)
+            device.wait_for(device.stream)
 
         take = seconds(lambda run=run: run(outputs[0]), 300)
         row(f"run {commands} commands", f"{take * 1e6:.1f} us")
@@ -146,7 +147,7 @@ def launches(device: npusim.Device) -> None:
         f"{seconds(lambda: session(array), 200) * 1e6:.1f} us",
     )
     tensor = torch.ones(1024, device="cuda")
-    take = seconds(lambda: session(tensor), 200)
+    take = seconds(lambda: (session(tensor), torch.cuda.synchronize()), 200)
     row(f"session of {COPIES} commands, torch on the GPU", f"{take * 1e6:.1f} us")
 
 
@@ -257,7 +258,8 @@ def networks(device: npusim.Device) -> None:
             layers(on_gpu)
         there()
 
-    row("network of 5 layers", f"{seconds(lambda: session(on_gpu), 200) * 1e6:.1f} us")
+    take = seconds(lambda: (session(on_gpu), there()), 200)
+    row("network of 5 layers", f"{take * 1e6:.1f} us")
     row("network of 5 layers, torch eager", f"{seconds(eager, 200) * 1e6:.1f} us")
 
 

@@ -1,7 +1,7 @@
 """What a fresh process takes until it has an answer from a GPU, with its files in the page cache.
 
     PYTHONPATH=python:. python -m benchmarks.cuda_start [--language PROGRAM] [--models resnet50 …]
-        [--processes 5] [--json FILE]
+        [--processes 5] [--folder FOLDER] [--json FILE]
 
 Models are those of `tests.models` in float16, batch 1, compiled here; PROGRAM is what
 `npusim compile` makes of Qwen2.5-1.5B for a GPU, whose weights are made here at random. Figures are
@@ -124,11 +124,13 @@ def main() -> None:
     parser.add_argument("--language", type=Path)
     parser.add_argument("--models", nargs="*", default=["resnet50"])
     parser.add_argument("--processes", type=int, default=5)
+    parser.add_argument("--folder", type=Path, help="where programs and weights are left")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        folder = args.folder or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
         for model in args.models:
             found[model] = steps(VISION, *vision(model, folder), args.processes)
             report(model, found[model])

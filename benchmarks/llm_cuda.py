@@ -102,8 +102,18 @@ def ours(args: argparse.Namespace, prompt: list[int]) -> None:
                 for _ in session.generate_tokens([7], max_new_tokens=NEW, ignore_eos=True):
                     pass
 
+            def draw(length: int = length, session: Any = session) -> None:
+                session.rewind(length)
+                options = {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "seed": 1}
+                for _ in session.generate_tokens(
+                    [7], max_new_tokens=NEW, ignore_eos=True, **options
+                ):
+                    pass
+
             each = [seconds / NEW for seconds in times(generate, 10)]
             row(f"{level}: a generated token behind {length}", spread(each))
+            each = [seconds / NEW for seconds in times(draw, 10)]
+            row(f"{level}: decode with sampling on the device", spread(each))
 
 
 def first_token(args: argparse.Namespace) -> None:

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cpp/cuda/load_modules.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/place.h"
 
@@ -65,18 +66,27 @@ void CudaCommandList::load_kernels(Libraries& libraries) {
     const Kernel& kernel = program_->kernels[command.kernel];
     if (!parsed[command.kernel]) {
       code.image = parse_image(kernel.image, kernel_place(*program_, kernel));
+      if (!runs_on(code.image.arch, context_->major(), context_->minor())) {
+        for (ImageLaunch& launch : code.image.launches) {
+          launch.shared = launch.elsewhere.value_or(launch.shared);
+        }
+      }
       parsed[command.kernel] = true;
     }
     if (!check_problem(command)) for_library[command.kernel] = false;
   }
+  std::vector<ModuleOrder> orders;
+  std::vector<Code*> loaded;
   for (size_t i = 0; i < kernels_.size(); ++i) {
     Code& code = kernels_[i];
     if (code.image.launches.empty()) continue;  // not of this method, or nothing to compute
     if (for_library[i] && code.image.library) code.library = libraries.call(*code.image.library);
     if (code.library != nullptr) continue;
-    code.module = std::make_unique<Module>(context_, code.image, libraries.folders(),
-                                           kernel_place(*program_, program_->kernels[i]));
+    orders.push_back({&code.image, kernel_place(*program_, program_->kernels[i])});
+    loaded.push_back(&code);
   }
+  load_modules(context_, libraries.folders(), orders);
+  for (size_t i = 0; i < orders.size(); ++i) loaded[i]->module = std::move(orders[i].module);
 }
 
 // Whether a library can take the command's operands: plans are made for addresses of 16 bytes.

@@ -136,6 +136,8 @@ class ImageReader {
         extent(launch.block, kMostBlock, "block");
       } else if (key == "shared") {
         launch.shared = static_cast<unsigned>(number(kMostShared, "shared"));
+      } else if (key == "elsewhere") {
+        launch.elsewhere = static_cast<unsigned>(number(kMostShared, "elsewhere"));
       } else {
         json_.skip();
       }

@@ -22,7 +22,8 @@ struct ImageLaunch {
   std::string entry;
   unsigned grid[3];
   unsigned block[3];
-  unsigned shared;  // dynamic shared memory, in bytes
+  unsigned shared;                    // dynamic shared memory, in bytes
+  std::optional<unsigned> elsewhere;  // the same for code of another architecture than the cubin's
 };
 
 struct Image {

@@ -28,11 +28,11 @@ std::shared_ptr<LanguageModel> make(std::shared_ptr<Program> program,
 }
 
 // Feeds what waits, one run at a time. Throws the pending Python error.
-void feed(LanguageSession& self) {
+void feed(LanguageSession& self, bool (LanguageSession::*advance)() = &LanguageSession::advance) {
   for (bool waits = true; waits;) {
     {
       const py::gil_scoped_release unlocked;
-      waits = self.advance();
+      waits = (self.*advance)();
     }
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
@@ -55,10 +55,10 @@ py::array_t<float> logits(LanguageSession& self) {
   return py::array_t<float>(static_cast<py::ssize_t>(scores.size()), scores.data());
 }
 
-int64_t step(LanguageSession& self, Sampler& sampler) {
-  feed(self);
+int64_t step(LanguageSession& self, Sampler& sampler, bool more) {
+  feed(self, &LanguageSession::advance_to_step);
   const py::gil_scoped_release unlocked;
-  return self.step(sampler);
+  return self.step(sampler, more);
 }
 
 // The natural logarithm of the probability of `token` among the scores.
@@ -108,7 +108,7 @@ void bind_language_model(py::module_& module) {
       .def(py::init<std::shared_ptr<LanguageModel>>(), py::arg("model"))
       .def("append", &append, py::arg("tokens"))
       .def_property_readonly("logits", &logits)
-      .def("step", &step, py::arg("sampler"))
+      .def("step", &step, py::arg("sampler"), py::arg("more") = false)
       .def("score", &score, py::arg("tokens"))
       .def("fork", &LanguageSession::fork, unlocked)
       .def("rewind", &LanguageSession::rewind, py::arg("position"))

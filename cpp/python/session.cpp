@@ -95,6 +95,7 @@ class Session {
   size_t alignment_ = 1;  // of a tensor's address
   // The library met last: its tensor type (compared only), and what makes each output.
   PyTypeObject* met_ = nullptr;
+  py::object kept_;
   std::optional<Exchange> exchange_;
   std::vector<py::object> makers_;
   // For arrays of the host on a device that does not share its memory; made by the first call.
@@ -236,10 +237,12 @@ void Session::run_with_copies(const Form& form, const Bindings& inputs,
                               const Bindings& outputs) const {
   const Turn turn(copying_, kBusy);
   Device& device = executor_->device();
-  if (symbolic_ || device_inputs_.size() != form.inputs.size())
+  if (symbolic_ || device_inputs_.size() != form.inputs.size()) {
     device_inputs_ = allocate(form.inputs);
-  if (symbolic_ || device_outputs_.size() != form.outputs.size())
+  }
+  if (symbolic_ || device_outputs_.size() != form.outputs.size()) {
     device_outputs_ = allocate(form.outputs);
+  }
   Bindings in, out;
   for (size_t i = 0; i < form.inputs.size(); ++i) {
     in[i] = {device_inputs_[i]->data(), form.inputs[i].bytes};
@@ -253,7 +256,7 @@ void Session::run_with_copies(const Form& form, const Bindings& inputs,
   for (size_t i = 0; i < form.outputs.size(); ++i) {
     device.download(outputs[i], *device_outputs_[i], 0);
   }
-  executor_->settle(method_);
+  if (executor_->can_fail(method_)) executor_->settle(method_);
 }
 
 bool Session::run(const Form& form, const Bindings& inputs, const Bindings& outputs) const {
@@ -292,6 +295,7 @@ bool Session::meet(PyObject* self, PyTypeObject* type) {
     return false;  // the long way has the words for it
   }
   exchange_ = exchange;
+  kept_ = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(type));
   met_ = makers_.size() == forms_.front()->outputs.size() ? type : nullptr;
   return met_ != nullptr;
 }

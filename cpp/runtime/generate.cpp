@@ -30,7 +30,8 @@ Generation generate(LanguageSession& session, Sampler& sampler, const Generation
   Generation made{.tokens = {}, .reason = limited ? FinishReason::kLength : FinishReason::kContext};
   made.tokens.reserve(static_cast<size_t>(most));
   while (static_cast<int64_t>(made.tokens.size()) < most) {
-    const int64_t token = session.step(sampler);
+    const bool more = static_cast<int64_t>(made.tokens.size()) + 1 < most;
+    const int64_t token = session.step(sampler, more);
     made.tokens.push_back(token);
     const bool stop = contains(options.stop_tokens, token) ||
                       (options.stop_at_eos && contains(facts.eos_token_ids, token)) ||

@@ -6,6 +6,7 @@
 #include "cpp/runtime/convert.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/utf8.h"
+#include "kernels/shared/sampling.h"
 
 namespace npusim {
 namespace {
@@ -93,6 +94,7 @@ LanguageModel::LanguageModel(std::shared_ptr<const Program> program, std::shared
     prefills_.push_back(make_call("prefill_" + std::to_string(chunk), chunk, true));
   }
   decode_ = make_call("decode", 1, false);
+  if (generates()) find_generate();
 }
 
 std::shared_ptr<LanguageModel> LanguageModel::open(const std::filesystem::path& program_path,
@@ -118,7 +120,8 @@ void LanguageModel::check_facts() const {
           "vocab_size is " + std::to_string(facts_.vocab_size));
 }
 
-// Every state is the position or a cache: a session knows how to copy, rewind and save these.
+// Every state is the position, a cache, or what `generate` goes by: a session knows how to copy,
+// rewind and save these.
 void LanguageModel::place_states() {
   const auto find = [&](const std::string& name) -> const StateTensor& {
     const auto found = std::find_if(states_.begin(), states_.end(),
@@ -142,11 +145,25 @@ void LanguageModel::place_states() {
     placed.push_back(&tensor);
     caches_.push_back(layout_of(tensor, cache.axis));
   }
+  if (!facts_.token.empty()) {
+    token_ = &find(facts_.token);
+    history_ = &find(facts_.history);
+    require(token_->dtype == DType::kInt64 && elements(token_->shape) == 1,
+            "state " + quote_name(token_->name) + " is no single int64");
+    require(history_->dtype == DType::kInt64 && elements(history_->shape) >= facts_.max_context,
+            "state " + quote_name(history_->name) + " has no room for " +
+                std::to_string(facts_.max_context) + " tokens of int64");
+    placed.insert(placed.end(), {token_, history_});
+    std::vector<const StateTensor*> distinct = placed;
+    std::sort(distinct.begin(), distinct.end());
+    require(std::adjacent_find(distinct.begin(), distinct.end()) == distinct.end(),
+            "the token's or the history's state is another one, too");
+  }
   const auto held =
       std::count_if(program_->buffers.begin(), program_->buffers.end(),
                     [](const Buffer& buffer) { return buffer.kind == BufferKind::kState; });
   require(static_cast<size_t>(held) == placed.size(),
-          "it has states that are neither its position nor a cache");
+          "it has states that are neither its position nor a cache, nor generate's");
 }
 
 LanguageModel::Call LanguageModel::make_call(const std::string& name, int64_t tokens,
@@ -183,6 +200,22 @@ LanguageModel::Call LanguageModel::make_call(const std::string& name, int64_t to
   return call;
 }
 
+void LanguageModel::find_generate() {
+  generate_ = method_of(*program_, "generate");
+  const Method& method = program_->methods[generate_];
+  const auto check = [&](const std::vector<TensorSpec>& specs, std::string_view name, DType dtype,
+                         int64_t count) {
+    require(tensor_of(method, specs, name, count).dtype == dtype,
+            "method generate, " + std::string(name) + " has another dtype");
+  };
+  check(method.inputs, "sampling", DType::kFloat64, sizeof(sampling::Options) / sizeof(double));
+  check(method.inputs, "seed", DType::kInt64, 1);
+  check(method.outputs, "chosen", DType::kInt64, 1);
+  require(method.inputs.size() == 2 && method.inputs[0].name == "sampling" &&
+              method.outputs.size() == 1,
+          "method generate has other inputs or outputs");
+}
+
 int64_t LanguageModel::next_run(int64_t position, int64_t waiting) const noexcept {
   const int64_t room = facts_.max_context - position;
   const bool few = waiting <= std::max<int64_t>(1, facts_.prefill_chunk / kDecodesPerChunk);
@@ -211,6 +244,18 @@ void LanguageModel::feed(State& state, std::span<const int64_t> tokens, std::spa
   }
   executor_.run(call.method, call.inputs, call.outputs, weights_.get(), &state);
   if (!logits.empty()) read_logits(call, logits);
+}
+
+void LanguageModel::start_generate(State& state, const Memory& sampling, const Memory& seed,
+                                   const Memory& chosen) {
+  const std::lock_guard<std::mutex> locked(turn_);
+  const Binding inputs[] = {bytes_of(sampling), bytes_of(seed)}, outputs[] = {bytes_of(chosen)};
+  executor_.enqueue(generate_, inputs, outputs, weights_.get(), &state, 0);
+}
+
+void LanguageModel::settle_generate() {
+  const std::lock_guard<std::mutex> locked(turn_);
+  executor_.settle(generate_);
 }
 
 void LanguageModel::read_logits(const Call& call, std::span<float> logits) {

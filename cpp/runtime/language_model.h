@@ -4,8 +4,11 @@
 //   prefill(tokens int64[1, chunk], length int64[1]) -> logits[1, 1, vocab] of token length - 1
 //   prefill_<chunk>, the same for larger chunks, where the program has them
 //   decode(tokens int64[1, 1])                       -> logits[1, 1, vocab]
+//   generate(sampling float64[5], seed int64[1])     -> chosen int64[1], where the program has it
 //
-// Both append at the state `position` and advance it by the tokens they took. The model itself is
+// All append at the state `position` and advance it by the tokens they took. `generate` appends the
+// token of the state `token`, chooses the next one (kernels/shared/sampling.h) and leaves it there;
+// the state `history` has a row for each token that it appended. The model itself is
 // immutable; what was said is in sessions (language_session.h). Any number of them, on any threads,
 // may share a model: their runs take turns on the device.
 #pragma once
@@ -54,6 +57,10 @@ class LanguageModel {
   const LanguageModelFacts& facts() const noexcept { return facts_; }
   const std::vector<CacheLayout>& caches() const noexcept { return caches_; }
   const StateTensor& position() const noexcept { return *position_; }
+  bool generates() const noexcept { return token_ != nullptr; }
+  // The states of `generate`: of models that have it.
+  const StateTensor& token() const noexcept { return *token_; }
+  const StateTensor& history() const noexcept { return *history_; }
   const std::shared_ptr<const Program>& program() const noexcept { return program_; }
   const std::shared_ptr<Device>& device() const noexcept { return device_; }
 
@@ -68,6 +75,12 @@ class LanguageModel {
   // from its position on.
   void feed(State& state, std::span<const int64_t> tokens, std::span<float> logits);
 
+  // Starts a run of `generate` (see GenerateRuns): the caller keeps the memory until it has ended.
+  // settle_generate waits for the latest one, and throws what Executor::run would have thrown.
+  void start_generate(State& state, const Memory& sampling, const Memory& seed,
+                      const Memory& chosen);
+  void settle_generate();
+
  private:
   // A method with the memory of its inputs and outputs.
   struct Call {
@@ -80,6 +93,7 @@ class LanguageModel {
 
   void check_facts() const;
   void place_states();
+  void find_generate();
   Call make_call(const std::string& name, int64_t tokens, bool has_length);
   Call& call_for(size_t tokens);
   void read_logits(const Call& call, std::span<float> logits);
@@ -90,11 +104,13 @@ class LanguageModel {
   std::vector<StateTensor> states_;
   LanguageModelFacts facts_;
   const StateTensor* position_ = nullptr;
+  const StateTensor *token_ = nullptr, *history_ = nullptr;  // null: there is no `generate`
   std::vector<CacheLayout> caches_;
   std::mutex turn_;  // guards all below
   Executor executor_;
   std::vector<Call> prefills_;  // the smallest chunk first
   Call decode_;
+  size_t generate_ = 0;                 // the method
   std::vector<std::byte> host_logits_;  // of devices that do not share the host's memory
 };
 

@@ -44,6 +44,12 @@ bool LanguageSession::advance() {
   return advance_once();
 }
 
+bool LanguageSession::advance_to_step() {
+  const Turn turn(running_, kBusy);
+  if (waiting_before_step() > 0) advance_once();
+  return waiting_before_step() > 0;
+}
+
 void LanguageSession::extend_checked(std::span<const int64_t> tokens) {
   const LanguageModelFacts& facts = model_->facts();
   for (const int64_t token : tokens) {
@@ -100,7 +106,11 @@ std::span<const float> LanguageSession::scores() {
   return logits_;
 }
 
-int64_t LanguageSession::step(Sampler& sampler) {
+int64_t LanguageSession::waiting_before_step() const noexcept {
+  return std::max<int64_t>(position() - fed_ - (model_->generates() ? 1 : 0), 0);
+}
+
+int64_t LanguageSession::step(Sampler& sampler, bool more) {
   const Turn turn(running_, kBusy);
   const int64_t limit = model_->facts().max_context;
   if (position() == limit) {
@@ -109,8 +119,66 @@ int64_t LanguageSession::step(Sampler& sampler) {
                     " tokens. Rewind or reset the session, or extract the model with a larger "
                     "max_context.");
   }
+  while (waiting_before_step() > 0) advance_once();
+  if (waits() && model_->generates()) return generate(sampler, more);
   tokens_.push_back(sampler.sample(scores(), tokens_));
   return tokens_.back();
+}
+
+// Feeds the token that waits, and puts behind it what the device chooses.
+int64_t LanguageSession::generate(Sampler& sampler, bool more) {
+  if (!runs_) runs_ = std::make_unique<GenerateRuns>(model_);
+  const DeviceSampling sampling = sampler.on_device(position());
+  const bool is_ahead = runs_->started() == 1 && device_position_ == position() &&
+                        device_token_ == position() && runs_->sampling() == sampling;
+  const auto start = [&] {
+    ++device_position_;
+    ++device_token_;
+    runs_->start(*state_, sampling);
+  };
+  try {
+    if (!is_ahead) {
+      drop_runs();
+      prepare_states(sampler);
+      start();
+    }
+    const bool another = position() + 1 < model_->facts().max_context;
+    if (more && another && !model_->device()->shares_host_memory()) start();
+    const int64_t token = runs_->finish();
+    sampler.accept(token, model_->facts().vocab_size);
+    tokens_.push_back(token);
+  } catch (...) {
+    drop_runs();
+    device_position_ = device_token_ = -1;
+    throw;
+  }
+  if (history_ >= fed_) history_ = device_position_;
+  ++fed_;
+  return tokens_.back();
+}
+
+// Makes the states say what the tokens do, for a run that feeds the last one.
+void LanguageSession::prepare_states(const Sampler& sampler) {
+  const auto put = [&](const StateTensor& state, int64_t from, std::span<const int64_t> values) {
+    state_->write(state.buffer, from * dtype_size(DType::kInt64), std::as_bytes(values));
+  };
+  const auto all = std::span<const int64_t>(tokens_);
+  if (device_position_ != fed_) put(model_->position(), 0, {&fed_, 1});
+  if (device_token_ != fed_) put(model_->token(), 0, all.last(1));
+  if (sampler.options().repetition_penalty != 1 && history_ < fed_) {
+    put(model_->history(), history_,
+        all.subspan(static_cast<size_t>(history_), static_cast<size_t>(fed_ - history_)));
+    history_ = fed_;
+  }
+  device_position_ = device_token_ = fed_;
+}
+
+// Forgets runs that are ahead, and what they have left in the states.
+void LanguageSession::drop_runs() {
+  if (runs_->started() == 0) return;
+  device_position_ = device_token_ = -1;
+  history_ = std::min(history_, fed_);
+  runs_->finish_all();
 }
 
 std::unique_ptr<LanguageSession> LanguageSession::fork() const {
@@ -141,6 +209,8 @@ void LanguageSession::cut(int64_t to) {
   if (to == position()) return;
   tokens_.resize(static_cast<size_t>(to));
   fed_ = std::min(fed_, std::max<int64_t>(to - 1, 0));
+  if (device_token_ >= to) device_token_ = -1;
+  history_ = std::min(history_, to);
 }
 
 }  // namespace npusim

@@ -5,11 +5,19 @@
 // step() costs one decode a token, and none for the last. `position` counts all tokens, those
 // that wait included.
 //
+// Where the program has the method `generate`, a step is one run of it: the last token waits on the
+// device already, and only the next one comes to the host. Told that more steps follow, a step
+// starts the run of the next one before it returns, on devices that have a queue. A run that turns
+// out to be ahead of what the session does next is of no account: it has written rows behind those
+// in use, and what it left in the states is written anew.
+//
 // Invariants
 //  1. The caches hold the rows of the first fed_ tokens; what lies behind them is meaningless.
 //  2. 0 <= fed_ <= tokens_.size() <= max_context. logits_ are those behind the last token when
 //     fed_ == tokens_.size() > 0, and meaningless otherwise.
 //  3. A call that throws leaves the tokens as they were.
+//  4. Behind all that is queued, the states hold: device_position_; the token with the number
+//     device_token_ (-1: another); the first history_ tokens of all (never more than there are).
 #pragma once
 
 #include <atomic>
@@ -19,6 +27,7 @@
 #include <span>
 #include <vector>
 
+#include "cpp/runtime/generate_run.h"
 #include "cpp/runtime/language_model.h"
 #include "cpp/runtime/sampler.h"
 #include "cpp/runtime/state.h"
@@ -41,9 +50,12 @@ class LanguageSession {
   // The scores of the next token; feeds what waits. Valid until the session's next call. Throws
   // Error(kLimit) when there are no tokens yet.
   std::span<const float> logits();
-  // Draws the next token and puts it behind the others. Throws Error(kLimit) when the context is
-  // full, and as logits and Sampler::sample.
-  int64_t step(Sampler& sampler);
+  // Draws the next token and puts it behind the others. `more`: the caller means to go on with the
+  // same sampler. Throws Error(kLimit) when the context is full, and as logits and Sampler::sample.
+  int64_t step(Sampler& sampler, bool more = false);
+  // As advance, but feeds only what has to be fed before a step has but one run to do. Returns
+  // whether there is more of that.
+  bool advance_to_step();
 
   // Another session that continues from here on its own; copies the rows in use.
   std::unique_ptr<LanguageSession> fork() const;
@@ -65,17 +77,24 @@ class LanguageSession {
 
  private:
   bool waits() const noexcept { return fed_ < position(); }
+  int64_t waiting_before_step() const noexcept;
   void extend_checked(std::span<const int64_t> tokens);
   bool advance_once();
   void feed_all();
   std::span<const float> scores();
+  int64_t generate(Sampler& sampler, bool more);
+  void prepare_states(const Sampler& sampler);
+  void drop_runs();
   void cut(int64_t position);
 
   std::shared_ptr<LanguageModel> model_;
   std::shared_ptr<State> state_;
   std::vector<int64_t> tokens_;
   int64_t fed_ = 0;
-  int64_t device_position_ = 0;  // what the state's position holds; -1: unknown
+  int64_t device_position_ = 0;  // -1: unknown
+  int64_t device_token_ = -1;
+  int64_t history_ = 0;
+  std::unique_ptr<GenerateRuns> runs_;  // null until a step needs them
   std::vector<float> logits_;
   mutable std::atomic<bool> running_{false};
 };

@@ -212,7 +212,8 @@ void LanguageSession::load(const std::filesystem::path& path) {
   }
   tokens_.assign(saved.tokens.begin(), saved.tokens.end());  // has room: nothing throws from here
   fed_ = saved.fed;
-  device_position_ = -1;
+  device_position_ = device_token_ = -1;
+  history_ = 0;
   std::copy(saved.logits.begin(), saved.logits.end(),
             std::as_writable_bytes(std::span(logits_)).begin());
 }

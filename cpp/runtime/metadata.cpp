@@ -79,6 +79,10 @@ class MetadataReader {
         facts.eos_token_ids = naturals();
       } else if (key == "position") {
         facts.position = json_.string();
+      } else if (key == "token") {
+        facts.token = json_.string();
+      } else if (key == "history") {
+        facts.history = json_.string();
       } else if (key == "caches") {
         facts.caches.clear();
         json_.array([&] { facts.caches.push_back(read_cache()); });

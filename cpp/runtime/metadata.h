@@ -4,7 +4,8 @@
 //   "states": [{"name", "buffer", "dtype", "shape"}, …]
 //   "language_model": {"max_context", "prefill_chunk", "vocab_size", "eos_token_ids": […],
 //                      "position": state, "caches": [{"state", "axis"}, …],
-//                      "larger_chunks": […]}, the last one where there are such methods
+//                      "larger_chunks": […], where there are such methods,
+//                      "token": state, "history": state}, where there is a method `generate`
 #pragma once
 
 #include <cstdint>
@@ -37,6 +38,8 @@ struct LanguageModelFacts {
   std::vector<int64_t> larger_chunks;  // of prefill_<chunk>, ascending
   std::vector<int64_t> eos_token_ids;
   std::string position;  // the state that counts the tokens fed
+  std::string token;     // what `generate` appends and chooses; empty: there is no such method
+  std::string history;   // the tokens behind it, a row each, for the same method
   std::vector<CacheFacts> caches;
 };
 

@@ -77,6 +77,11 @@ inline void store_some_bytes(Y* y, IVec v, int64_t n) {
   n >= kLanes ? store_bytes(y, v) : store_bytes_part(y, v, n);
 }
 
+// What rounds to an integer of few bits, with others above its lowest byte.
+inline IVec low_bytes(Vec v) {
+  return reinterpret_cast<IVec>(v + kNoFraction);
+}
+
 // Columns and sums are taken by value: stores of bytes could change what a reference shows.
 //
 // y[y_rows[r]] = sums as bytes.
@@ -116,7 +121,7 @@ void finish_bytes_added(const Int8Sums s, const Int8Columns by, const ByteRange 
       v = round_small(clamp(v, lo, hi));
       const IVec bytes = n >= kLanes ? load_bytes(from + c) : load_bytes_part(from + c, n);
       v = v * own + __builtin_convertvector(bytes, Vec) * other + rest;
-      store_some_bytes(to + c, round_to_integers(clamp(v, low, high)), n);
+      store_some_bytes(to + c, low_bytes(clamp(v, low, high)), n);
     }
   }
 }

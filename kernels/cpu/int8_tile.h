@@ -115,7 +115,8 @@ inline void sum_int8_rows(const Int8Rows& a, int32_t* sums) {
       const uint8_t* x = a.at[t * a.stride + r];
       int64_t i = 0;
       for (; i + kStep <= a.quads * kQuad; i += kStep) {
-        const IVec quads = load(reinterpret_cast<const int32_t*>(x + i));
+        using Bytes = VectorOf<uint8_t, kStep>::unaligned;
+        const auto quads = reinterpret_cast<IVec>(*reinterpret_cast<const Bytes*>(x + i));
         lanes = dot_quads(lanes, quads ^ flip, ones);
       }
       for (; i < a.quads * kQuad; ++i) total += x[i] ^ (Signed ? kFlip : 0);

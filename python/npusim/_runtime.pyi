@@ -71,6 +71,7 @@ class DeviceBuffer:
         dtype: str,
         shape: Sequence[int],
         alloc_shape: Sequence[int] | None = None,
+        zero: bool = True,
     ) -> None: ...
     @overload
     def __init__(
@@ -96,6 +97,9 @@ class DeviceBuffer:
     def nbytes(self) -> int: ...
     @property
     def address(self) -> int: ...
+    def fits(self, dtype: str, shape: Sequence[int], alloc_shape: Sequence[int]) -> bool:
+        """Whether the buffer holds just that."""
+
     def read(self) -> bytes:
         """Downloads the bytes of alloc_shape."""
 

@@ -16,6 +16,7 @@ from tests.conformance.claims import (
 )
 from tests.conformance.op_db_exclusions import EXCLUDED
 from tests.conformance.torch_samples import entries_of
+from tests.frontends.onnx import counts as onnx_counts
 
 _HEAD = """\
 # Operators
@@ -38,6 +39,10 @@ Tests: each row is run and compared with PyTorch on the CPU in every dtype it cl
 `tests/conformance/test_ops.py`. The last column names the entries of PyTorch's operator database
 that `tests/conformance/test_op_db.py` takes the operator through. With `--device cuda`,
 `test_ops.py` runs on a GPU; a claim for CUDA means that each kernel of the call has a source there.
+
+ONNX's operators become these when a model is imported.
+{onnx}
+[Importing models](importing.md) has the counts by suite.
 
 | Operator | CPU | CUDA | Entries of `op_db` |
 |---|---|---|---|
@@ -63,6 +68,7 @@ def operator_table() -> str:
         columns=" | ".join(backend.upper() for backend in BACKENDS),
         rules="|".join("---" for _ in BACKENDS),
         totals="\n".join(_total(dtype, names) for dtype in _SHORT),
+        onnx=onnx_counts.sentence(),
     )
     rest = "".join(
         f"| `{name}` | {'PyTorch' if status == FALLBACK else 'never in a graph'} | {reason} |\n"

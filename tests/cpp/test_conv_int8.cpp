@@ -31,7 +31,7 @@ template <typename T>
 Operand vector_of(const std::vector<T>& values) {
   Operand out;
   out.bytes.resize(values.size() * sizeof(T));
-  std::memcpy(out.bytes.data(), values.data(), out.bytes.size());
+  if (!values.empty()) std::memcpy(out.bytes.data(), values.data(), out.bytes.size());
   return out;
 }
 template <typename T>

@@ -390,6 +390,18 @@ void scratch_is_the_last_but_one_argument() {
   check(get(*device, *y) == Floats(8, 5), "computed through scratch");
 }
 
+void maps_lie_inside_their_operands() {
+  const auto refused = [](const std::string& map) {
+    StubProgram program("copy", ", \"maps\": [{" + map + ", \"box\": 8}]");
+    check_refused(ErrorCode::kFormat, "command 0 (node, net.py:7): its kernel maps what",
+                  [&] { Executor(program.get(), cuda()); });
+  };
+  refused(R"("operand": 2, "rows": 1, "columns": 8, "stride": 16)");
+  refused(R"("operand": 0, "rows": 3, "columns": 8, "stride": 16)");
+  refused(R"("operand": 0, "rows": 1, "columns": 17, "stride": 16)");
+  refused(R"("operand": 0, "rows": 2147483648, "columns": 1, "stride": 1099511627776)");
+}
+
 void a_failing_value_is_named_with_its_node() {
   StubProgram program("copy_positive", R"(, "failure": true)");
   const auto device = cuda();
@@ -413,6 +425,36 @@ void a_failing_value_is_named_with_its_node() {
     executor.observe(0, {&wrong, 1}, {&out, 1}, nullptr, [](size_t) { fail("went on", {}); });
   });
   run(in);
+}
+
+// Enough kernels that several threads load them.
+void loads_many_kernels() {
+  constexpr uint32_t kCopies = 12;
+  CopyProgram copies(8);
+  uint32_t from = copies.input();
+  std::deque<Bytes> images;
+  copies->kernels.resize(kCopies, copies->kernels[0]);
+  for (uint32_t i = 0; i < kCopies; ++i) {
+    const uint32_t to = i + 1 == kCopies ? copies.output() : copies.buffer(BufferKind::kTemp);
+    copies.copy(from, to);
+    copies->methods[0].commands[i].kernel = i;
+    copies->kernels[i].image = images.emplace_back(stub_image("copy", 8));
+    from = to;
+  }
+  copies->methods[0].arena_bytes = 32;
+  const auto device = cuda();
+  {
+    Executor executor(copies.get(), device);
+    const auto x = put(*device, Floats(8, 6)), y = device->allocate(32);
+    const Binding in = bytes_of(*x), out = bytes_of(*y);
+    executor.run(0, {&in, 1}, {&out, 1}, nullptr);
+    check(get(*device, *y) == Floats(8, 6), "computed by all of them");
+  }
+  for (const uint32_t foreign : {9U, 7U}) {
+    copies->kernels[foreign].image = images.emplace_back(stub_image("copy", 8, "", "sm_80"));
+  }
+  check_refused(ErrorCode::kVersion, "kernel 7 (copy): it was compiled for sm_80",
+                [&] { Executor(copies.get(), device); });
 }
 
 void refuses_what_it_cannot_run() {
@@ -481,7 +523,9 @@ int main() {
   times_command_by_command();
   a_lost_device_says_so();
   scratch_is_the_last_but_one_argument();
+  maps_lie_inside_their_operands();
   a_failing_value_is_named_with_its_node();
+  loads_many_kernels();
   refuses_what_it_cannot_run();
   everything_is_given_back();
   return exit_code();

@@ -59,7 +59,9 @@ void reads_an_image() {
   const Bytes bytes = image_of(
       R"({"arch": "sm_90", "launches": [
             {"entry": "first", "grid": [2147483647, 65535, 1], "block": [16, 1, 64]},
-            {"entry": "second", "grid": [3, 2, 1], "block": [32, 4, 1], "shared": 49152}],
+            {"entry": "second", "grid": [3, 2, 1], "block": [32, 4, 1], "shared": 49152,
+             "elsewhere": 64}],
+          "maps": [{"operand": 1, "rows": 5, "columns": 64, "stride": 144, "box": 256}],
           "scratch": 4096, "failure": true, "options": ["-DN=1"], "later": {"x": [null]},
           "cubin": [0, 69], "source": [69, 6]})",
       cubin + source);
@@ -68,6 +70,8 @@ void reads_an_image() {
   check(image.launches.size() == 2 && image.launches[0].entry == "first", "launches");
   check(image.launches[0].grid[0] == 2147483647 && image.launches[0].block[2] == 64, "geometry");
   check(image.launches[0].shared == 0 && image.launches[1].shared == 49152, "shared memory");
+  check(!image.launches[0].elsewhere && image.launches[1].elsewhere == 64, "elsewhere");
+  check(image.maps.size() == 1 && image.maps[0].stride == 144 && image.maps[0].box == 256, "maps");
   check(image.options == std::vector<std::string>{"-DN=1"}, "options");
   check(image.cubin.size() == 69 && image.source.size() == 6, "blobs");
   check(parse_image(stub_image("copy", 8), "k").launches[0].grid[0] == 8, "the smallest image");
@@ -104,6 +108,9 @@ void refuses_unsound_images() {
   refused("[offset, size]", good, R"(, "cubin": [1])");
   refused("damaged", good, R"(, "cubin": [1, 68])");
   refused("scratch is", good, code + R"(, "scratch": 1099511627777)");
+  refused("there is no box", good, code + R"(, "maps": [{"operand": 0, "rows": 1, "columns": 1,
+          "stride": 2}])");
+  refused("box is 257", good, code + R"(, "maps": [{"box": 257}])");
   refused("true or false", good, code + R"(, "failure": 1)");
   refused("',' or '}'", good, code + "]");
   check_refused(ErrorCode::kFormat, "not one for CUDA",

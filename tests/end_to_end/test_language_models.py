@@ -43,7 +43,7 @@ def test_bfloat16_gives_the_logits_of_transformers(name: str) -> None:
 def test_long_prompts_run_in_larger_chunks() -> None:
     model = small_model("qwen2-tied", torch.float32)
     module = npusim.extract_llm(model, max_context=CONTEXT, prefill_chunk=(96, 16, 16))
-    assert list(module.methods) == ["prefill", "prefill_96", "decode"]
+    assert list(module.methods) == ["prefill", "prefill_96", "decode", "generate"]
     assert module.facts["language_model"]["larger_chunks"] == [96]
     lm = npusim.LanguageModel.load(npusim.compile(module), model.state_dict(), threads=2)
     for length in (7, 60, 200):

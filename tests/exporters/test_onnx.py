@@ -139,6 +139,43 @@ def test_each_method_is_a_model_and_states_are_inputs_and_results(tmp_path: Path
     np.testing.assert_array_equal(total, y)
 
 
+def test_a_decoder_runs_elsewhere_over_its_cache(tmp_path: Path) -> None:
+    """Two methods over one data file; what a call leaves in the cache is given to the next."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    config = transformers.LlamaConfig(**sizes, **heads, vocab_size=50)
+    model = transformers.LlamaForCausalLM(config).eval()
+    module = npusim.extract_llm(model, max_context=16, prefill_chunk=8)
+    *_, data = npusim.export_onnx(
+        module, tmp_path / "model.onnx", model.state_dict(), external=True
+    )
+    assert data.name == "model.onnx.data"
+    tokens = torch.randint(0, 50, (1, 7))
+    with torch.no_grad():
+        expected = model(tokens).logits.numpy()
+    sessions = {
+        name: ort.InferenceSession(str(tmp_path / f"model.{name}.onnx"))
+        for name in ("prefill", "decode")
+    }
+    states = {
+        i.name: np.zeros(i.shape, np.int64 if "int64" in i.type else np.float32)
+        for i in sessions["decode"].get_inputs()
+        if i.name != "tokens"
+    }
+    prompt = np.zeros((1, 8), np.int64)
+    prompt[:, :4] = tokens[:, :4]
+    feed = {"tokens": prompt, "length": np.array([4]), **states}
+    for at in range(3, 7):
+        session = sessions["prefill" if at == 3 else "decode"]
+        logits, *rest = session.run(None, feed)
+        np.testing.assert_allclose(logits.reshape(-1), expected[0, at], rtol=1e-4, atol=1e-5)
+        names = [o.name.removesuffix(".next") for o in session.get_outputs()[1:]]
+        feed = dict(zip(names, rest, strict=True))
+        feed["tokens"] = tokens[:, at + 1 : at + 2].numpy()
+
+
 # ---- what outputs may be ----
 
 

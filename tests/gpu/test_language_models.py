@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,14 @@ require_gpu()
 
 FULL_SIZE_TOLERANCE = 4e-2  # of the largest logit
 QWEN = ("qwen2-tied", "qwen2-sliding", "qwen3")
+GENERATION: list[dict[str, Any]] = [
+    {},
+    {"repetition_penalty": 1.3},
+    {"temperature": 0.9, "seed": 1},
+    {"temperature": 1.2, "top_k": 20, "seed": 2},
+    {"temperature": 1.5, "top_p": 0.8, "min_p": 0.01, "seed": 3},
+    {"temperature": 2.0, "top_k": 90, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 4},
+]
 
 
 @pytest.mark.parametrize("name", QWEN)
@@ -50,6 +59,28 @@ def test_forks_and_rewinds_give_what_a_fresh_session_gives() -> None:
         got = list(one.generate_tokens([5, 6, 7], max_new_tokens=8, ignore_eos=True))
         fresh = lm.generate_tokens([*prompt_of(140), 5, 6, 7], max_new_tokens=8, ignore_eos=True)
         assert got == list(fresh)
+
+
+@pytest.mark.parametrize("options", GENERATION, ids=str)
+def test_the_device_chooses_what_the_host_would(options: dict[str, Any]) -> None:
+    model = small_model("qwen2-tied", torch.bfloat16)
+    lm = npusim.LanguageModel.load(compiled(model, "cuda"), model.state_dict(), device="cuda")
+    host, device = (
+        lm.generate_tokens(
+            prompt_of(60), max_new_tokens=60, ignore_eos=True, return_logits=logits, **options
+        )
+        for logits in (True, False)  # scores that are asked for come to the host, which chooses
+    )
+    made = [next(device) for _ in range(20)]
+    device.session.rewind(70)  # while a run is ahead
+    again = device.session.generate_tokens(made[10:15], max_new_tokens=3, ignore_eos=True)
+    assert len(list(again)) == 3
+    device.session.rewind(75)
+    rest = device.session.generate_tokens(made[15:20], max_new_tokens=2, ignore_eos=True)
+    assert len(list(rest)) == 2
+    fresh = lm.generate_tokens(prompt_of(60), max_new_tokens=60, ignore_eos=True, **options)
+    wanted = list(host)
+    assert list(fresh) == wanted and made == wanted[:20]
 
 
 DECODE = """

@@ -19,13 +19,16 @@ from tests.runtime.programs import Builder
 
 VOCABULARY, CONTEXT, CHUNK, EOS = 32, 24, 4, 31
 _INT = dtype_code("int64")
+_LOGITS = (1, 1, VOCABULARY)
 
 
 class _Toy(Builder):
-    """Emits both methods over the same states."""
+    """Emits the methods over the same states."""
 
-    def __init__(self) -> None:
+    def __init__(self, generates: bool) -> None:
         super().__init__()
+        self.token = self.buffer(BufferKind.STATE, 8, "token") if generates else -1
+        self.history = self.buffer(BufferKind.STATE, CONTEXT * 8, "history") if generates else -1
         self.position = self.buffer(BufferKind.STATE, 8, "position")
         self.cache = self.buffer(BufferKind.STATE, CONTEXT * VOCABULARY * 4, "cache")
         self.table = self.weight("table", (VOCABULARY, VOCABULARY))
@@ -35,7 +38,25 @@ class _Toy(Builder):
 
     def method(self, name: str, count: int, length: int | None) -> Method:
         """Appends `count` tokens, of which `length` (an input, or all) count."""
-        tokens = self.inputs[0].buffer
+        self._forward(self.inputs[0].buffer, count, length, self.output("logits", _LOGITS))
+        return self._made(name)
+
+    def generate(self) -> Method:
+        """Appends the token of the state, and chooses the next one."""
+        scores = self.buffer(BufferKind.TEMP, VOCABULARY * 4)
+        self._forward(self.token, 1, None, scores)
+        reads = [scores, *(spec.buffer for spec in self.inputs), self.position]
+        params = {"size": VOCABULARY, "capacity": CONTEXT, "dtype": 0}
+        writes = [self.token, self.history, self.output("chosen", (1,), "int64")]
+        self.call("sample", params, reads, writes, update=True)
+        return self._made("generate")
+
+    def _made(self, name: str) -> Method:
+        made = Method(name, tuple(self.run), tuple(self.inputs), tuple(self.outputs), 0)
+        self.run, self.inputs, self.outputs = [], [], []
+        return made
+
+    def _forward(self, tokens: int, count: int, length: int | None, scores: int) -> None:
         length = self.constant(np.array([count])) if length is None else length
         rows = self.buffer(BufferKind.TEMP, count * 8)
         self.copy(self.constant(np.arange(count)), rows, count, size=8)
@@ -49,11 +70,8 @@ class _Toy(Builder):
         self._add(length, self.zero, last, 1)
         weights = self.buffer(BufferKind.TEMP, CONTEXT * 4)
         self._rows(self.decay, last, weights, 1, CONTEXT, CONTEXT)
-        self._product(weights, self.output("logits", (1, 1, VOCABULARY)))
+        self._product(weights, scores)
         self._add(length, self.zero, self.position, 1)
-        made = Method(name, tuple(self.run), tuple(self.inputs), tuple(self.outputs), 0)
-        self.run, self.inputs, self.outputs = [], [], []
-        return made
 
     def _rows(self, x: int, ids: int, y: int, count: int, rows: int, width: int) -> None:
         params = {
@@ -92,20 +110,28 @@ class _Toy(Builder):
 
 
 def program(
-    facts: Mapping[str, object] | None = None, larger: Sequence[int] = (), **metadata: object
+    facts: Mapping[str, object] | None = None,
+    larger: Sequence[int] = (),
+    generates: bool = False,
+    **metadata: object,
 ) -> CompiledProgram:
     """Returns the program; `facts` and `metadata` replace what its metadata says.
 
     Args:
         larger: chunks that have a method beside `prefill`.
+        generates: has the method `generate` as well.
     """
-    toy = _Toy()
+    toy = _Toy(generates)
     prefills = []
     for name, chunk in (("prefill", CHUNK), *((f"prefill_{n}", n) for n in larger)):
         toy.input("tokens", (1, chunk), "int64")
         prefills.append(toy.method(name, chunk, toy.input("length", (1,), "int64")))
     toy.input("tokens", (1, 1), "int64")
-    decode = toy.method("decode", 1, None)
+    methods = [*prefills, toy.method("decode", 1, None)]
+    if generates:
+        toy.input("sampling", (5,), "float64")
+        toy.input("seed", (1,), "int64")
+        methods.append(toy.generate())
     built = toy.build()
     arena = max(method.arena_bytes for method in built.methods)
     language_model: dict[str, Any] = {
@@ -116,6 +142,7 @@ def program(
         "position": "position",
         "caches": [{"state": "cache", "axis": 1}],
         **({"larger_chunks": list(larger)} if larger else {}),
+        **({"token": "token", "history": "history"} if generates else {}),
     }
     states = [
         {"name": "position", "buffer": toy.position, "dtype": "int64", "shape": [1]},
@@ -126,9 +153,14 @@ def program(
             "shape": [1, CONTEXT, VOCABULARY],
         },
     ]
+    if generates:
+        states += [
+            {"name": "token", "buffer": toy.token, "dtype": "int64", "shape": [1, 1]},
+            {"name": "history", "buffer": toy.history, "dtype": "int64", "shape": [CONTEXT]},
+        ]
     return replace(
         built,
-        methods=tuple(replace(method, arena_bytes=arena) for method in (*prefills, decode)),
+        methods=tuple(replace(method, arena_bytes=arena) for method in methods),
         metadata={
             "states": states,
             "language_model": {**language_model, **(facts or {})},

@@ -18,12 +18,34 @@ MAX_THREADS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch of an entry: numbers of blocks and threads, and bytes of dynamic shared memory."""
+    """One launch of an entry: numbers of blocks and threads, and bytes of dynamic shared memory.
+
+    Attributes:
+        elsewhere: these bytes where the code is of another architecture than it was made for; None:
+            the same.
+    """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared: int = 0
     entry: str = "npusim_kernel"
+    elsewhere: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A matrix of 16-bit elements that a kernel copies in boxes of 64 elements by `box` rows.
+
+    Attributes:
+        operand: that holds it.
+        stride: bytes from one row to the next.
+    """
+
+    operand: int
+    rows: int
+    columns: int
+    stride: int
+    box: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +58,7 @@ class Geometry:
         failure: the kernel reports what only running reveals, through a last argument.
         overlaps: the launches gain from starting while those before them run. Tiles do not: their
             blocks would gather on the processors that are free first.
+        maps: matrices whose maps the launches take behind all pointers.
         defines: macros the source is compiled with, `NPUSIM_` in front of each name.
     """
 
@@ -43,6 +66,7 @@ class Geometry:
     scratch: int = 0
     failure: bool = False
     overlaps: bool = field(default=True, kw_only=True)
+    maps: tuple[TensorMap, ...] = field(default=(), kw_only=True)
     defines: Mapping[str, int] = field(default_factory=dict)
 
 

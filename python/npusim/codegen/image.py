@@ -12,10 +12,10 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from npusim.codegen.geometry import Geometry, Launch
+from npusim.codegen.geometry import Geometry, Launch, TensorMap
 from npusim.errors import ProgramFormatError
 
 MAGIC = b"NPUCUDA\x01"
@@ -51,6 +51,7 @@ def pack_image(image: Image) -> bytes:
         "arch": image.arch,
         "launches": [
             {"entry": x.entry, "grid": x.grid, "block": x.block, "shared": x.shared}
+            | ({} if x.elsewhere is None else {"elsewhere": x.elsewhere})
             for x in image.geometry.launches
         ],
         "scratch": image.geometry.scratch,
@@ -60,6 +61,8 @@ def pack_image(image: Image) -> bytes:
         "source": [len(image.cubin), len(source)],
         "options": image.options,
     }
+    if image.geometry.maps:
+        header["maps"] = [asdict(x) for x in image.geometry.maps]
     if image.operands is not None:
         header["operands"] = image.operands
     if image.library is not None:
@@ -82,12 +85,13 @@ def unpack_image(data: bytes) -> Image:
         header = json.loads(data[start : start + size])
         blobs = data[start + size :]
         launches = tuple(
-            Launch(tuple(x["grid"]), tuple(x["block"]), x["shared"], x["entry"])
+            Launch(tuple(x["grid"]), tuple(x["block"]), x["shared"], x["entry"], x.get("elsewhere"))
             for x in header["launches"]
         )
+        maps = tuple(TensorMap(**x) for x in header.get("maps", ()))
         return Image(
             header["arch"],
-            Geometry(launches, header["scratch"], header["failure"]),
+            Geometry(launches, header["scratch"], header["failure"], maps=maps),
             _blob(blobs, header["cubin"]),
             zlib.decompress(_blob(blobs, header["source"])).decode(),
             tuple(header["options"]),

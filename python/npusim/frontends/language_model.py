@@ -1,4 +1,4 @@
-"""A Hugging Face decoder to a Module of two methods over one KV cache: `prefill` and `decode`.
+"""A Hugging Face decoder to a Module of methods over one KV cache: prefill, decode, generate.
 
 Owns what turns a causal language model of `transformers` into a program that keeps its cache: the
 static cache's tensors and the position become buffers of the model for as long as it is traced,
@@ -9,6 +9,8 @@ modules are traced unmodified, by torch.export, without their weights.
   which the first `length` tokens count; the logits are those of the last token that counts.
 * `prefill_<chunk>`: the same for each larger chunk that is asked for.
 * `decode(tokens int64[1, 1]) -> logits[1, 1, vocab]`: appends one token.
+* `generate(sampling float64[5], seed int64[1]) -> chosen int64[1]`: appends the token that it chose
+  last, and chooses the next one (generate_method.py).
 
 Rows of the cache from `position` on are undefined: a padded chunk leaves garbage there, which no
 query sees before a later token has overwritten it.
@@ -28,6 +30,7 @@ from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from npusim.errors import ExportError
+from npusim.frontends.generate_method import generate_method
 from npusim.frontends.torch_export import extract_ir
 from npusim.frontends.weight_free import module_tensors, weight_free
 from npusim.ir.module import Module, verify_module
@@ -58,10 +61,10 @@ def extract_llm(
             given by its configuration.
 
     Returns:
-        A Module with the methods `prefill` and `decode`, and under `facts["language_model"]` what
-        a runtime needs: max_context, prefill_chunk (and larger_chunks, if any), vocab_size,
-        eos_token_ids, the name of the position's state, and the caches' states with the axis along
-        which they grow.
+        A Module with the methods `prefill`, `decode` and `generate`, and under
+        `facts["language_model"]` what a runtime needs: max_context, prefill_chunk (and
+        larger_chunks, if any), vocab_size, eos_token_ids, the names of the states of the position,
+        the token and the history, and the caches' states with the axis along which they grow.
 
     Raises:
         ExportError: not such a model, it cannot be traced, or a limit makes no sense for it.
@@ -82,6 +85,9 @@ def extract_llm(
         for method, (forward, arguments) in methods.items():
             with _stateful(decoder, forward, shapes, max_context):
                 graphs[method] = extract_ir(decoder, arguments, model_name=f"{model_name}.{method}")
+    graphs["generate"] = generate_method(
+        graphs["decode"], f"{model_name}.generate", max_context, "position"
+    )
     facts = _facts(decoder, config, max_context, chunks, len(shapes))
     return verify_module(Module(model_name, graphs, {"language_model": facts}))
 
@@ -244,7 +250,7 @@ class _Layer(nn.Module):
 @contextmanager
 def _stateful(model: nn.Module, forward: Forward, shapes: Shapes, rows: int) -> Iterator[None]:
     """Gives a model the buffers `cache` and `position`, and another forward, for a while."""
-    taken = [name for name in ("cache", "position") if hasattr(model, name)]
+    taken = [name for name in ("cache", "position", "token", "history") if hasattr(model, name)]
     if taken:
         raise ExportError(f"{type(model).__name__} has an attribute {taken[0]!r} of its own.")
     dtype = next(model.parameters()).dtype
@@ -316,5 +322,7 @@ def _facts(
         "vocab_size": config.vocab_size,
         "eos_token_ids": [] if eos is None else [eos] if isinstance(eos, int) else list(eos),
         "position": "position",
+        "token": "token",
+        "history": "history",
         "caches": [{"state": name, "axis": _SEQUENCE_AXIS} for name in names],
     }

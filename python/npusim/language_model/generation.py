@@ -157,7 +157,9 @@ class TokenGeneration(Iterator[int]):
             self.prompt = ()
         if self.limits.keep_logits:
             self.logits.append(self.session.logits)
-        token = self.session._native.step(self.sampler)
+        most = self.limits.max_new_tokens
+        more = not self.limits.keep_logits and (most is None or len(self.tokens) + 1 < most)
+        token = self.session._native.step(self.sampler, more)
         now = time.perf_counter()
         self.stats.new_tokens += 1
         if self._first is None:

@@ -270,8 +270,7 @@ def _lower_int8_conv(node: Node, low: Lowering) -> None:
     order = channels_last(x.rank)
     residual = None if node.inputs[7] is None else low.dense(low.view(node.inputs[7]), order)
     depthwise = groups == x.shape[1] == y.shape[1] and groups > 1
-    if depthwise or x.shape[1] >= PANEL:
-        x = low.dense(x, order)
+    x = low.dense(x, order)
     attrs = {k: as_tuple(node.attrs[k], rank) for k in ("stride", "padding", "dilation")}
     taps, (outputs, channels) = prod(w.shape[2:]), w.shape[:2]
     w = low.dense(w) if taps > 1 else w
@@ -343,7 +342,8 @@ def _emit(
         raise UnsupportedOpError(
             f"{node.name}: target '{low.target.name}' has no products of 8-bit integers."
         )
-    optional = [None if i is None else low.dense(low.view(i)) for i in node.inputs[2:]]
+    vectors = (*node.inputs[2:7], None, *node.inputs[8:])
+    optional = [None if i is None else low.dense(low.view(i)) for i in vectors]
     optional[5] = residual
     x_zero, w_zero, scale, sum_bias, bias, _, _, y_zero = optional
     act, lo, hi = activation(node)

@@ -9,7 +9,7 @@ from npusim.errors import TargetConstraintError
 from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import dtype_code
 from npusim.ops.kernels import POINTWISE_INPUTS, POINTWISE_REGISTERS, RANK
-from npusim.ops.scalar import OPCODES, ScalarOp, ScalarProgram, result_class
+from npusim.ops.scalar import OPCODES, Arg, ScalarOp, ScalarProgram, result_class
 from npusim.program.lowering import Lowering, Param
 from npusim.program.view import View, collapse
 
@@ -53,10 +53,11 @@ _BYTES = ("int8", "uint8")
 
 
 def in_floats(program: ScalarProgram, inputs: Sequence[str], y: str) -> ScalarProgram:
-    """Returns a program that loads narrow integers as floats, and stores bytes from them.
+    """Returns a program that keeps narrow integers in floats, where it need not widen them.
 
-    Integers that are only converted to floats need not be int64 in between; neither does a float
-    that ends as a byte, as storing it truncates and wraps it, too.
+    Integers that are only converted to floats are loaded as such; floats that are whole numbers of
+    a byte are what they are converted to and back from; and a float that ends as a byte is stored
+    as one, which truncates and wraps it, too.
 
     Args:
         inputs, y: dtypes in memory.
@@ -64,23 +65,77 @@ def in_floats(program: ScalarProgram, inputs: Sequence[str], y: str) -> ScalarPr
     n, body = len(program.inputs), list(program.body)
     body = body[: len(body) - _conversions_to_bytes(body, n, y)]
     classes = list(program.inputs)
-    renamed: dict[int, int] = {}
-    kept: list[ScalarOp] = []
     for i, dtype in enumerate(inputs):
         reads = [op for op in body if i in op.args]
         if dtype in _NARROW and reads and all(op.op == "to_f" for op in reads):
             classes[i] = "f"
+    same: dict[int, int] = {}  # values that are another one
     for index, op in enumerate(body, n):
-        args = tuple(renamed.get(a, a) if isinstance(a, int) else a for a in op.args)
-        source = args[0]
-        if op.op == "to_f" and op.cls == "i" and isinstance(source, int) and source < n:
-            if classes[source] == "f" and len(body) > 1 + index - n:
-                renamed[index] = source
-                continue
-            if classes[source] == "f":
-                op = ScalarOp("copy", args, "f")
-        renamed[index] = n + len(kept)
-        kept.append(ScalarOp(op.op, args, op.cls))
+        if op.op == "to_f" and op.cls == "i" and isinstance(op.args[0], int):
+            source = _whole_byte(op.args[0], body, n)
+            if source is None and op.args[0] < n and classes[op.args[0]] == "f":
+                source = op.args[0]
+            if source is not None:
+                same[index] = same.get(source, source)
+    return _without(body, classes, same)
+
+
+def _whole_byte(value: int, body: Sequence[ScalarOp], n: int) -> int | None:
+    """Returns the float behind integers of a byte, where it is one of these numbers already."""
+    low, high = -(2.0**62), 2.0**62
+    op = body[value - n] if value >= n else None
+    if op is not None and op.op == "bitwise_and" and op.args[1] == ("const", 255):
+        low, high, value = 0.0, 255.0, _index(op.args[0])
+    elif op is not None and op.op == "shift_right" and op.args[1] == ("const", 56):
+        low, high, value = -128.0, 127.0, _index(op.args[0])
+        inner = body[value - n] if value >= n else None
+        if inner is None or (inner.op, inner.args[1]) != ("shift_left", ("const", 56)):
+            return None
+        value = _index(inner.args[0])
+    op = body[value - n] if value >= n else None
+    if op is None or (op.op, op.cls) != ("to_i", "f"):
+        return None
+    source = _index(op.args[0])
+    clamp = body[source - n] if source >= n else None
+    if clamp is None or clamp.op != "clamp" or not _is_whole(source, body, n):
+        return None
+    bounds = [a[1] for a in clamp.args[1:] if isinstance(a, tuple)]
+    return source if len(bounds) == 2 and low <= bounds[0] and bounds[1] <= high else None
+
+
+def _index(arg: Arg) -> int:
+    return arg if isinstance(arg, int) else -1
+
+
+def _is_whole(arg: Arg, body: Sequence[ScalarOp], n: int) -> bool:
+    """Tells whether a float is an integer by construction."""
+    if isinstance(arg, tuple):
+        return float(arg[1]).is_integer()
+    op = body[arg - n] if arg >= n else None
+    if op is None or op.op == "round":
+        return op is not None
+    return op.op in ("clamp", "add", "sub") and all(_is_whole(a, body, n) for a in op.args)
+
+
+def _without(
+    body: Sequence[ScalarOp], classes: Sequence[str], same: dict[int, int]
+) -> ScalarProgram:
+    """Returns a program without the values that are others, and without what is then unused."""
+    n, last = len(classes), len(classes) + len(body) - 1
+    used = {same.get(last, last)}
+    for index in range(last, n - 1, -1):
+        if index in used:
+            args = (a for a in body[index - n].args if isinstance(a, int))
+            used.update(same.get(a, a) for a in args)
+    number = {i: i for i in range(n)}
+    kept: list[ScalarOp] = []
+    for index, op in enumerate(body, n):
+        if index in used:
+            number[index] = n + len(kept)
+            renamed = (number[same.get(a, a)] if isinstance(a, int) else a for a in op.args)
+            kept.append(ScalarOp(op.op, tuple(renamed), op.cls))
+    if last in same:  # the result is a value that is there already
+        kept.append(ScalarOp("copy", (number[same[last]],), "f"))
     return ScalarProgram(tuple(classes), tuple(kept))
 
 

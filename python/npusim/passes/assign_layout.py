@@ -25,7 +25,7 @@ Order = Union[tuple[int, ...], None]  # as in TensorType: None is row-major
 
 _CHANNELS_LAST = frozenset(
     (
-        *("npu.conv", "aten.convolution.default", "aten.group_norm.default"),
+        *("npu.conv", "npu.int8_conv", "aten.convolution.default", "aten.group_norm.default"),
         *(f"aten.conv{r}d.default" for r in (1, 2, 3)),
         *("aten.conv_transpose1d.default", "aten.conv_transpose2d.input"),
         "aten.conv_transpose3d.input",
@@ -38,6 +38,7 @@ _CHANNELS_LAST_PREFIXES = (
 _ATTENTION = frozenset(("aten.scaled_dot_product_attention.default", "npu.cached_attention"))
 # Kernels that read heads wherever they lie.
 _READ_STRIDED = _ATTENTION | {"npu.rope", "npu.rope_append", "npu.cache_append"}
+_FEW_CHANNELS = 8  # of bytes: turned around on their own sooner than written one by one
 _COPIES = frozenset(("aten.cat.default", "aten.constant_pad_nd.default"))
 
 
@@ -158,7 +159,9 @@ class _Plan:
         assert operand is not None
         type = self.graph.types[operand]
         if self._is_channels_last(node):
-            activation = index == 0 or index == 3
+            activation = index == 0 or index == (7 if node.op == "npu.int8_conv" else 3)
+            if node.op == "npu.int8_conv" and type.rank >= 3 and type.shape[1] < _FEW_CHANNELS:
+                return _ANY
             return channels_last(type.rank) if activation and type.rank >= 3 else _ANY
         if node.op in _READ_STRIDED or node.op in WINDOWS:
             return _ANY

@@ -29,9 +29,13 @@ def sample(spec: TensorSpec) -> np.ndarray:
 
 
 def language_model_input(facts: Mapping[str, Any], spec: TensorSpec) -> np.ndarray:
-    """Returns seeded tokens for `tokens`, the whole chunk for `length`."""
+    """Returns seeded tokens for `tokens`, the whole chunk for `length`; `generate` is greedy."""
     if spec.name == "length":
         return np.full(spec.shape, facts["prefill_chunk"], np.int64)
+    if spec.name == "sampling":
+        return np.array([0.0, 0.0, 1.0, 0.0, 1.0])
+    if spec.name == "seed":
+        return np.zeros(spec.shape, np.int64)
     return np.random.default_rng(0).integers(0, facts["vocab_size"], spec.shape)
 
 

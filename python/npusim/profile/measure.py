@@ -100,7 +100,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.facts = language_model_facts(self.program)
-        tokens = max((s.shape[-1] for s in self.method.inputs if s.name == "tokens"), default=0)
+        tokens = max((s.shape[-1] for s in self.method.inputs if s.name == "tokens"), default=1)
         check_context(self.facts, self.context, tokens)
         self.executor = Executor(self.program, self.device)
         self.state = State(self.program, self.device) if self.program.state_bytes else None

@@ -84,6 +84,10 @@ class Executor:
     ) -> dict[str, DeviceBuffer]:
         """Runs a method and returns its outputs by name.
 
+        On a cuda device the work stands in `device.stream` when this returns: reading an output
+        waits for it, and so does whatever else is put there. A method that can meet a value it
+        cannot serve, and a run over memory that others own, are waited for.
+
         Args:
             inputs: a buffer of the executor's device for every input.
             weights: what `load_weights` returned for the same program and device; None when the

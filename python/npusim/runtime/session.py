@@ -60,7 +60,9 @@ class Session(_runtime.Session):
     contiguous one is used in place. Nothing is cast, but see `npusim.runtime.host` on bfloat16.
 
     A device with memory of its own uses tensors that lie there in place, and gives outputs there.
-    What lies in host memory is uploaded to it, and the outputs come back to host memory.
+    When the call returns, the work stands in the current stream of the tensors' library (of
+    DeviceBuffers, in `device.stream`); it is waited for only where the method can meet a value it
+    cannot serve. What lies in host memory is uploaded, and the outputs come back to host memory.
 
     Raises (when called):
         ShapeError: a wrong number of inputs, an unknown name, shape, dtype or device.

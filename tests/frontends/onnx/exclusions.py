@@ -40,10 +40,6 @@ _REASONS: dict[str, tuple[str, ...]] = {
     "random numbers: a program gives the same result for the same inputs": (
         *("test_bernoulli", "test_bernoulli_double", "test_bernoulli_seed"),
     ),
-    "decision trees: every example takes branches of its own": (
-        *("test_ai_onnx_ml_tree_ensemble_set_membership",),
-        *("test_ai_onnx_ml_tree_ensemble_single_tree",),
-    ),
     "the expected numbers are rounding noise, 1.9e-7 where exact arithmetic gives 0": (
         *("test_dft_inverse", "test_dft_inverse_opset19"),
     ),

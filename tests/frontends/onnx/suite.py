@@ -1,6 +1,7 @@
 """ONNX's own backend tests, run through `npusim.onnx_backend`, and what came of each.
 
-`python -m tests.frontends.onnx.suite` runs all and writes the summary into docs/importing.md.
+`python -m tests.frontends.onnx.suite` runs all and writes the counts where the documentation shows
+them (`counts.py`).
 """
 
 from __future__ import annotations
@@ -8,16 +9,15 @@ from __future__ import annotations
 import sys
 import unittest
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import onnx
 from onnx.backend.test.runner import Runner
 
 from npusim.onnx_backend import NpusimBackend, Prepared
+from tests.frontends.onnx import counts
 from tests.frontends.onnx.exclusions import EXCLUDED
 
 KINDS = {
@@ -27,8 +27,6 @@ KINDS = {
     "pytorch-operator": "OnnxBackendPyTorchOperatorModelTest",
     "real": "OnnxBackendRealModelTest",
 }
-DOC = Path(__file__).resolve().parents[3] / "docs" / "importing.md"
-_BEGIN, _END = "<!-- counts -->", "<!-- end of counts -->"
 
 
 @dataclass(frozen=True)
@@ -96,28 +94,6 @@ def _outcome(kind: str, name: str, item: Any) -> Outcome:
     return Outcome(kind, name, _Recording.last.ran)
 
 
-def summary(found: list[Outcome]) -> str:
-    """Returns the counts as a Markdown table."""
-    rows = [("node, direct", [o for o in found if o.is_direct])]
-    rows.append(("node, expanded", [o for o in found if o.kind == "node" and not o.is_direct]))
-    rows += [(kind, [o for o in found if o.kind == kind]) for kind in KINDS if kind != "node"]
-    rows.append(("all", found))
-    lines = [
-        f"onnx {onnx.__version__}, opset {onnx.defs.onnx_opset_version()}, on the CPU:",
-        "",
-        "| Suite | Tests | Passed | native | with PyTorch | while importing | excluded | failed |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for title, part in rows:
-        count = Counter(o.ran for o in part)
-        passed = sum(count[k] for k in ("native", "pytorch", "imported"))
-        share = f"{passed} ({100 * passed / max(len(part), 1):.1f} %)"
-        cells = (title, len(part), share, *(count[k] for k in (
-            "native", "pytorch", "imported", "excluded", "failed")))  # fmt: skip
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Runs everything, prints what failed, and writes the counts into the documentation."""
     kinds = tuple(sys.argv[1:]) or tuple(KINDS)
@@ -125,12 +101,11 @@ def main() -> None:
     for outcome in found:
         if outcome.ran == "failed":
             print(f"{outcome.name}: {outcome.problem}")
-    text = summary(found)
-    print(text)
-    if len(kinds) == len(KINDS) and DOC.exists():
-        page = DOC.read_text()
-        head, rest = page.split(_BEGIN)
-        DOC.write_text(f"{head}{_BEGIN}\n\n{text}\n\n{_END}{rest.split(_END)[1]}")
+    found_counts = counts.counts_of(found, kinds)
+    if len(kinds) == len(KINDS) and not any(o.ran == "failed" for o in found):
+        counts.write(found_counts)
+    for title, part in found_counts.items():
+        print(title, part)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ import pytest
 
 pytest.importorskip("onnx")
 
+import onnx
+
+from tests.frontends.onnx import counts
 from tests.frontends.onnx.exclusions import EXCLUDED
 from tests.frontends.onnx.suite import Outcome, outcomes
 
@@ -33,6 +36,17 @@ def test_nodes() -> None:
     direct = [o for o in found if o.is_direct]
     assert sum(o.ran in ("native", "pytorch", "imported") for o in direct) >= 0.95 * len(direct)
     assert sum(o.ran == "pytorch" for o in found) <= MOST_WITH_PYTORCH
+
+    version, kept = counts.read()
+    if version == onnx.__version__:
+        ran = counts.counts_of(found, ())
+        for suite in ("node, direct", "node, expanded"):
+            assert ran[suite] == kept[suite], "run python -m tests.frontends.onnx.suite"
+
+
+def test_the_pages_show_the_counts() -> None:
+    for page, text in counts.pages().items():
+        assert page.read_text("utf-8") == text, "run python -m tests.frontends.onnx.suite"
 
 
 def test_every_exclusion_gives_a_reason() -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 import npusim
 from npusim.frontends.onnx import from_onnx
+from tests.models.vit import VisionTransformer
 
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -37,13 +38,13 @@ def convolutional() -> nn.Module:
 
 
 def transformer() -> nn.Module:
-    return nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=True)
+    return VisionTransformer(32, 16, 1, 32, 4, classes=5)
 
 
 @pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "legacy"])
 @pytest.mark.parametrize(
     ("make", "shape"),
-    [(convolutional, (2, 3, 16, 16)), (transformer, (2, 7, 16)), (Recurrent, (2, 4, 6))],
+    [(convolutional, (2, 3, 16, 16)), (transformer, (2, 3, 32, 32)), (Recurrent, (2, 4, 6))],
     ids=["convolutional", "transformer", "recurrent"],
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the legacy exporter, of itself

@@ -28,6 +28,7 @@ from npusim.errors import ExportError
 from npusim.frontends.onnx.kinds import INTEGERS, Array
 
 MIN_OPSET = 9
+_LIMIT = (1 << 31) - 1  # bytes of a protobuf message
 RUNTIME_DOMAIN = "com.microsoft"  # of ONNX Runtime
 
 # Operators that ONNX Runtime has in ONNX's domain -> the opset that ONNX has them from, if any.
@@ -51,6 +52,11 @@ def read_model(source: str | Path | ModelProto) -> tuple[ModelProto, Path | None
     else:
         path = Path(source)
         try:
+            if path.stat().st_size > _LIMIT:
+                raise ExportError(
+                    f"{path} is larger than 2 GiB, which no ONNX file can be.",
+                    hint="Larger models keep their weights in files beside them.",
+                )
             model = onnx.load(str(path), load_external_data=False)
         except OSError as error:
             raise ExportError(f"{path}: {error.strerror or error}.") from None

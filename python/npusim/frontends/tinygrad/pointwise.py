@@ -37,7 +37,8 @@ _BINARY: dict[str, tuple[str, str | None, str | None]] = {
     "shr": ("bitwise_right_shift.Tensor", None, None),
 }
 _LOGICAL = {"xor": "logical_xor", "or": "logical_or", "and": "logical_and"} | {
-    "add": "logical_or", "sub": "logical_xor", "mul": "logical_and", "max": "logical_or", "cmpne": "logical_xor"
+    "add": "logical_or", "sub": "logical_xor", "mul": "logical_and", "max": "logical_or",
+    "cmpne": "logical_xor",
 }  # fmt: skip
 _UNARY = {
     "exp2": "exp2", "log2": "log2", "sin": "sin", "sqrt": "sqrt", "reciprocal": "reciprocal",

@@ -132,6 +132,8 @@ def _convolution(term: Term, product: Product, image: _Image, weight: Access) ->
     summed, sizes = set(product.summed), x.sizes
     windows = [window(i, n, x, summed) for i, n in zip(spatial, shape[2:], strict=True)]
     known = [w for w in windows if w is not None]
+    if shape != x.term.shape and any(w.tap is None for w in known):
+        return None  # what stands there may be the batch
     guarded = {g.index for g in x.guards}
     if len(known) != rank or not guarded <= set(spatial):
         return None
