@@ -117,7 +117,7 @@ def test_what_cannot_be_extracted(
 
 def test_what_cannot_be_compiled_names_the_operator_and_the_line() -> None:
     graph = extract(
-        lambda x: nn.functional.interpolate(x, scale_factor=2.0),
+        lambda x: nn.functional.interpolate(x, size=10, mode="nearest-exact"),
         (1, 2, 6),
         dims=({2: Dim("n", max=9)},),
     )
