@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "cpp/cuda/load_modules.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/place.h"
 
@@ -75,18 +74,14 @@ void CudaCommandList::load_kernels(Libraries& libraries) {
     }
     if (!check_problem(command)) for_library[command.kernel] = false;
   }
-  std::vector<ModuleOrder> orders;
-  std::vector<Code*> loaded;
   for (size_t i = 0; i < kernels_.size(); ++i) {
     Code& code = kernels_[i];
     if (code.image.launches.empty()) continue;  // not of this method, or nothing to compute
     if (for_library[i] && code.image.library) code.library = libraries.call(*code.image.library);
     if (code.library != nullptr) continue;
-    orders.push_back({&code.image, kernel_place(*program_, program_->kernels[i])});
-    loaded.push_back(&code);
+    code.module = std::make_unique<Module>(context_, code.image, libraries.folders(),
+                                           kernel_place(*program_, program_->kernels[i]));
   }
-  load_modules(context_, libraries.folders(), orders);
-  for (size_t i = 0; i < orders.size(); ++i) loaded[i]->module = std::move(orders[i].module);
 }
 
 // Whether a library can take the command's operands: plans are made for addresses of 16 bytes.

@@ -87,6 +87,20 @@ Int8Operands operands_of(const Params& p, void* const* operands) {
   return o;
 }
 
+// Lines of a few pixels are copied without a call, their middle twice.
+inline void copy_bytes(const uint8_t* from, int64_t n, uint8_t* to) {
+  constexpr int64_t kHalf = 16;
+  if (n < kHalf || n > 2 * kHalf) {
+    std::copy_n(from, n, to);
+    return;
+  }
+  uint8_t first[kHalf], last[kHalf];
+  std::memcpy(first, from, kHalf);
+  std::memcpy(last, from + n - kHalf, kHalf);
+  std::memcpy(to, first, kHalf);
+  std::memcpy(to + n - kHalf, last, kHalf);
+}
+
 // One dimension of a convolution that is not transposed.
 Axis axis_of(const Params& p, int d, int64_t* storage) {
   Axis axis;
@@ -234,7 +248,7 @@ class RowBlock {
         }
         const uint8_t* from = image + z * p_.x_strides[2] + y * p_.x_strides[3];
         if (dense && w >= 0 && w + p_.kernel[2] <= p_.in_size[2]) {
-          std::copy_n(from + w * channels, line, to);
+          copy_bytes(from + w * channels, line, to);
         } else {
           gather_line(from, w, to);
         }
@@ -275,10 +289,20 @@ class RowBlock {
                           .soon = b + ahead * plan_.w.panel_bytes(),
                           .offset = s_.by.offset + column,
                           .sums = s_.sums};
+      if (makes_bytes(p_.y_dtype)) fetch_bytes(row, rows, column);
       const auto count = static_cast<int>(rows);
       (flip_ ? int8_tile_function<true>(count, panels)
              : int8_tile_function<false>(count, panels))(tile);
       finish(row, rows, column, columns);
+    }
+  }
+
+  // Brings near what the bytes of some rows will be added to, and written to.
+  void fetch_bytes(int64_t row, int64_t rows, int64_t column) const {
+    for (int64_t r = row; r < row + rows; ++r) {
+      __builtin_prefetch(static_cast<uint8_t*>(o_.y) + s_.y_rows[r] + column, 1);
+      if (!o_.residual) continue;
+      __builtin_prefetch(static_cast<const uint8_t*>(o_.residual) + s_.r_rows[r] + column);
     }
   }
 

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from npusim.ir.graph import Graph, Node, Output, Value
+from npusim.ir.module import Module
+from npusim.ir.types import TensorType
+
 from .conftest import Cli, Compiled
 
 onnx = pytest.importorskip("onnx")
@@ -29,6 +33,22 @@ def test_weights_beside_the_model_and_an_older_opset(
     assert cli("export-onnx", mlp.graph, *weights, "-o", output).code == 0
     assert (tmp_path / "net.onnx.data").exists()
     assert onnx.load(output, load_external_data=False).opset_import[0].version == 18
+
+
+def test_a_module_is_written_but_for_what_has_no_form(cli: Cli, tmp_path: Path) -> None:
+    x = TensorType("float32", (2,))
+
+    def method(op: str) -> Graph:
+        node = Node("n", op, ("x",), (Value("y", x),), {})
+        return Graph("net", (Value("x", x),), (Output("y", "y"),), (), (), (node,))
+
+    module, output = tmp_path / "net.json", tmp_path / "net.onnx"
+    Module("net", {"run": method("aten.relu.default"), "odd": method("npu.odd")}).save(module)
+    outcome = cli("export-onnx", module, "-o", output, "--json")
+    assert outcome.json["left_out"] == ["odd"]
+    assert [Path(f["path"]).name for f in outcome.json["files"]] == ["net.run.onnx"]
+    cli("export-onnx", module, "-o", output, "--method", "odd").refused("npu.odd", "kernels")
+    cli("export-onnx", module, "-o", output, "--method", "none").refused("run, odd")
 
 
 def test_bad_input(cli: Cli, mlp: Compiled, tmp_path: Path) -> None:

@@ -427,7 +427,6 @@ void a_failing_value_is_named_with_its_node() {
   run(in);
 }
 
-// Enough kernels that several threads load them.
 void loads_many_kernels() {
   constexpr uint32_t kCopies = 12;
   CopyProgram copies(8);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -11,6 +12,8 @@ from npusim.cli.answer import Answer, Verb, amount
 from npusim.cli.artifact import open_ir, readable
 from npusim.cli.progress import progress
 from npusim.errors import Error
+from npusim.ir.graph import Graph
+from npusim.ir.module import Module
 
 
 @click.command("export-onnx", cls=Verb)
@@ -31,6 +34,13 @@ from npusim.errors import Error
     default=None,
     help="Weights in a file beside the model, or inside; default: beside when over 1 GiB.",
 )
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    metavar="NAME",
+    help="A method of a module; default: every one that has a form in ONNX.",
+)
 def export_onnx(
     graph: Path,
     output: Path | None,
@@ -38,6 +48,7 @@ def export_onnx(
     graph_only: bool,
     opset: int | None,
     external: bool | None,
+    methods: tuple[str, ...],
 ) -> Answer:
     """Turn a graph into an ONNX model, for Netron and other tools."""
     for package in ("onnx", "torch"):
@@ -61,7 +72,17 @@ def export_onnx(
             opset=DEFAULT_OPSET if opset is None else opset,
             external=external,
             graph_only=graph_only,
+            methods=methods or None,
         )
     sizes = {str(path): path.stat().st_size for path in written}
-    data = {"files": [{"path": path, "bytes": size} for path, size in sizes.items()]}
-    return Answer(data, [f"{path}: {amount(size)}" for path, size in sizes.items()])
+    lines = [f"{path}: {amount(size)}" for path, size in sizes.items()]
+    left = _left_out(ir, written) if not methods else []
+    lines += [f"{name}: no form in ONNX (--method {name} says why)" for name in left]
+    data = {"files": [{"path": p, "bytes": s} for p, s in sizes.items()], "left_out": left}
+    return Answer(data, lines)
+
+
+def _left_out(ir: Graph | Module, written: Sequence[Path]) -> list[str]:
+    """Returns the methods that no file was written for."""
+    names = {path.stem.rpartition(".")[2] for path in written}
+    return [] if isinstance(ir, Graph) else [name for name in ir.methods if name not in names]

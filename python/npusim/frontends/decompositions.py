@@ -16,6 +16,7 @@ from torch._decomp import get_decompositions
 
 from npusim.frontends import gradients, resampling  # noqa: F401  (enter theirs in WRITTEN)
 from npusim.frontends.composites import WRITTEN
+from npusim.frontends.quantized import quantization_operators
 
 aten = torch.ops.aten
 
@@ -53,6 +54,7 @@ def decompositions() -> Any:
     table = torch.export.default_decompositions()
     table.update(get_decompositions(_TAKEN_APART))
     table.update(WRITTEN)
+    table.update(quantization_operators())
     for packet in KEPT:
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)

@@ -135,7 +135,8 @@ def _float_only(node: Node, graph: Graph) -> str | None:
 
 
 def _op(name: str, lower: Lower, *cases: Case) -> None:
-    register(OpDef(f"aten.{name}", lower=lower, supports=_float_only, cases=cases, dtypes=_FLOATS))
+    dtypes = (*_FLOATS, *_BYTES) if name == "max_pool2d.default" else _FLOATS
+    register(OpDef(f"aten.{name}", lower=lower, supports=_float_only, cases=cases, dtypes=dtypes))
 
 
 _SIZES = (9, 8, 7)

@@ -413,16 +413,25 @@ def _rounded(node: Node, written: Quantization, rewriter: Rewriter) -> Answer:
 
 def _kept(node: Node, written: Quantization, rewriter: Rewriter) -> str | None:
     """Bytes that are dequantized, moved, and quantized as they were."""
-    return None if written.inverted else _as_bytes(written.value, written, node, rewriter)
+    return _as_bytes(written.value, written, node, rewriter)
+
+
+def _same_step(scale: Operand | None, written: Quantization, rewriter: Rewriter) -> bool:
+    """Tells whether bytes were dequantized by the step that they are quantized by."""
+    if not written.inverted:
+        return same(scale, written.scale, rewriter)
+    own, inverse = number_of(scale, rewriter), number_of(written.scale, rewriter)
+    if scale is None or own is None or inverse is None or own == 0:
+        return False
+    return bool(np.float32(1.0 / own) == np.float32(inverse))
 
 
 def _as_bytes(value: str, written: Quantization, node: Node, rewriter: Rewriter) -> str | None:
     """Returns the bytes that a value is quantized to, where it holds nothing but some of them."""
     found = dequantized(value, rewriter)
     if found is not None:
-        equal = same(found.scale, written.scale, rewriter) and same(
-            found.zero, written.zero, rewriter
-        )
+        steps = _same_step(found.scale, written, rewriter)
+        equal = steps and same(found.zero, written.zero, rewriter)
         right = rewriter.types[found.source].dtype == node.type.dtype
         return bytes_of(found, node, rewriter) if equal and right else None
     mover = rewriter.producer(value)

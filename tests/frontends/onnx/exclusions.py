@@ -31,8 +31,6 @@ _REASONS: dict[str, tuple[str, ...]] = {
         *("test_ai_onnx_ml_label_encoder_tensor_value_only_mapping",),
     ),
     "training: graphs are for inference": (
-        *("test_adagrad", "test_adagrad_multiple", "test_adam", "test_adam_multiple"),
-        *("test_momentum", "test_momentum_multiple", "test_nesterov_momentum"),
         *("test_training_dropout", "test_training_dropout_default"),
         *("test_training_dropout_default_mask", "test_training_dropout_mask"),
         *("test_gradient_of_add", "test_gradient_of_add_and_mul"),

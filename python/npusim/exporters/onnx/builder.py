@@ -194,7 +194,8 @@ class Call:
 
     def const(self, value: Any, dtype: str) -> Tensor:
         """Returns a constant from numbers."""
-        return self.builder.constant(torch.as_tensor(value).to(getattr(torch, dtype)))
+        wide = torch.as_tensor(value, dtype=None if dtype != "float64" else torch.float64)
+        return self.builder.constant(wide.to(getattr(torch, dtype)))
 
     def ints(self, values: Sequence[int]) -> Tensor:
         """Returns a list of int64."""

@@ -6,14 +6,14 @@ gigabytes that a file of ONNX may have gets its weights into a file beside it (e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from onnx import ModelProto, StringStringEntryProto, TensorProto
 
-from npusim.errors import Error, WeightMismatchError
+from npusim.errors import Error, UnsupportedOpError, WeightMismatchError
 from npusim.exporters.onnx.builder import kind_of, tensor_proto
 from npusim.exporters.onnx.model import DEFAULT_OPSET, Exported, to_onnx
 from npusim.files import write_atomic, write_parts
@@ -35,6 +35,7 @@ def export_onnx(
     opset: int = DEFAULT_OPSET,
     external: bool | None = None,
     graph_only: bool = False,
+    methods: Sequence[str] | None = None,
 ) -> tuple[Path, ...]:
     """Writes a graph as an ONNX model, or each method of a module as one.
 
@@ -46,6 +47,8 @@ def export_onnx(
         external: whether the weights go into `<path>.data` beside the model, which all methods
             share; by default, those of more than a gigabyte.
         graph_only: leave the weights out; each becomes an input named by its key.
+        methods: of a module, those to write. By default all that have a form in ONNX; a method
+            that chooses tokens on the device has none.
 
     Returns:
         The files written, models first.
@@ -56,8 +59,7 @@ def export_onnx(
         Error: no weights were given, or a file cannot be written.
     """
     path = Path(path)
-    graphs = _methods(ir, path)
-    exported = {place: to_onnx(graph, opset) for place, graph in graphs.items()}
+    exported = _exported(ir, path, opset, methods)
     held = {} if graph_only else _tensors(exported.values(), weights)
     if graph_only:
         _write(exported)
@@ -84,13 +86,27 @@ def export_onnx(
     return (*exported, data)
 
 
-def _methods(ir: Graph | Module, path: Path) -> dict[Path, Graph]:
+def _exported(
+    ir: Graph | Module, path: Path, opset: int, methods: Sequence[str] | None
+) -> dict[Path, Exported]:
+    """Returns the models by their paths."""
     if isinstance(ir, Graph):
-        return {path: ir}
-    return {
-        path.with_name(f"{path.stem}.{name}{path.suffix}"): graph
-        for name, graph in ir.methods.items()
-    }
+        return {path: to_onnx(ir, opset)}
+    for name in methods or ():
+        if name not in ir.methods:
+            raise Error(f"{ir.name} has no method {name}; it has {', '.join(ir.methods)}.")
+    found, refused = {}, None
+    for name in ir.methods if methods is None else methods:
+        place = path.with_name(f"{path.stem}.{name}{path.suffix}")
+        try:
+            found[place] = to_onnx(ir.methods[name], opset)
+        except UnsupportedOpError as error:
+            if methods is not None:
+                raise
+            refused = error
+    if not found and refused is not None:
+        raise refused
+    return found
 
 
 def _tensors(models: Any, source: Any) -> dict[str, Any]:

@@ -22,13 +22,15 @@ def _convert(call: Call, x: Tensor) -> Tensor:
 
 @translation("aten.leaky_relu.default")
 def _leaky_relu(call: Call, x: Tensor) -> Tensor:
+    if x.dtype == "float64":  # attributes of ONNX are float32
+        return _as_program(call, x)
     return call.op("LeakyRelu", x, alpha=float(call.attr("negative_slope", 0.01)))
 
 
 @translation("aten.elu.default")
 def _elu(call: Call, x: Tensor) -> Tensor:
     alpha, scale, inner = (float(call.attr(k, 1)) for k in ("alpha", "scale", "input_scale"))
-    if inner != 1:
+    if inner != 1 or x.dtype == "float64":
         return _as_program(call, x)
     if scale == 1:
         return call.op("Elu", x, alpha=alpha)

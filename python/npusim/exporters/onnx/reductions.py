@@ -51,6 +51,8 @@ def _ordered(call: Call, x: Tensor) -> Tensor:
 
 @translation(*(f"aten.{n}.{o}" for n in ("any", "all") for o in ("default", "dim", "dims")))
 def _any_all(call: Call, x: Tensor) -> Tensor:
+    if call.attr("dim") == ():  # here no dimensions are none, elsewhere they are all
+        return call.cast(x, "bool")
     truth = call.cast(call.cast(x, "bool"), "int32")
     return _reduce(call, "ReduceMax" if ".any." in call.node.op else "ReduceMin", truth)
 
@@ -175,7 +177,8 @@ def _argsort(call: Call, x: Tensor) -> Results:
 
 
 def _sorted(call: Call, x: Tensor, k: int, largest: bool) -> list[Tensor]:
-    wide = call.reshape(_ordered(call, x), x.shape or (1,))
+    x = call.cast(x, "float32") if x.dtype == "bfloat16" else _ordered(call, x)
+    wide = call.reshape(x, x.shape or (1,))
     dim = call.dim(wide.rank)
     shape = (*wide.shape[:dim], k, *wide.shape[dim + 1 :])
     parts = call.ops(

@@ -129,8 +129,8 @@ def _remainder(call: Call, x: Tensor, y: Tensor) -> Tensor:
     )
 
 
-def _div_floor(call: Call, x: Tensor, y: Tensor) -> Tensor:
-    """What remains is taken off first, so that rounding does not reach the next integer."""
+def floor_divided(call: Call, x: Tensor, y: Tensor) -> Tensor:
+    """Divides downwards: what remains is taken off first, so that rounding adds nothing."""
     whole = call.broadcast("Sub", x, _remainder(call, x, y))
     quotient = call.broadcast("Div", whole, y)
     return call.op("Round", quotient) if x.is_float else quotient
@@ -150,7 +150,7 @@ def _atan2(call: Call, y: Tensor, x: Tensor) -> Tensor:
 
 def _gelu(approximate: str) -> Opcode:
     def build(call: Call, x: Tensor) -> Tensor:
-        if call.opset >= 20:
+        if call.opset >= 20 and x.dtype != "float64":  # whose digits not every runtime keeps
             return call.op("Gelu", x, approximate=approximate)
         if approximate == "none":
             inner = call.op("Erf", _times(call, x, math.sqrt(0.5)))
@@ -209,7 +209,7 @@ OPCODES: dict[str, Opcode] = {name: _unary(name.capitalize()) for name in _SAME_
     "hardswish": _unary("HardSwish"),
     "hardsigmoid": lambda call, x: call.op("HardSigmoid", x, alpha=1 / 6, beta=0.5),
     "div_trunc": _div_trunc,
-    "div_floor": _div_floor,
+    "div_floor": floor_divided,
     "remainder": _remainder,
     "fmod": _fmod,
     "atan2": _atan2,

@@ -9,6 +9,7 @@ import torch
 from npusim.exporters.onnx.builder import NoForm
 from npusim.exporters.onnx.indexing import index_table, wide_index
 from npusim.exporters.onnx.registry import Call, Tensor, translation
+from npusim.exporters.onnx.scalar import floor_divided
 
 _REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "add": "add",
                "multiply": "mul"}  # fmt: skip
@@ -79,9 +80,7 @@ def _combined(call: Call, x: Tensor, dim: int, index: Tensor, source: Tensor) ->
     ones = call.expand(call.const(1, x.dtype), index.shape)
     count = scatter(call, first, dim, index, ones, "add")
     count = call.broadcast("Max", count, call.const(1, x.dtype))
-    if not x.is_float:
-        raise NoForm("a mean of integers")
-    return call.op("Div", total, count)
+    return call.op("Div", total, count) if x.is_float else floor_divided(call, total, count)
 
 
 def _neutral(call: Call, kind: str, dtype: str) -> Tensor:

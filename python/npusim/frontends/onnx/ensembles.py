@@ -1,4 +1,4 @@
-"""Ensembles of decision trees as products of matrices, and kernel machines.
+"""Ensembles of decision trees as products of matrices.
 
 Every decision of every tree is taken for every row; a product with the table of paths then tells
 which leaf they lead to, and one with the leaves' numbers adds these up. Dense, hence without a
@@ -279,41 +279,3 @@ def _of_one_column(call: Call, score: Tensor, labels: list[int]) -> list[Tensor 
         raise ExportError(f"the transformation {kind} of one class's scores has no meaning here.")
     index = yes.to("int64", TensorProto.INT64).view((score.shape[0],))
     return [labelled(call, index, labels), call.graph.op("cat.default", [other, shown], 1)]
-
-
-# ---- kernel machines ----
-
-
-def _kernel(call: Call, x: Tensor, vectors: Tensor) -> Tensor:
-    """Returns the kernel between rows and support vectors, [rows, vectors]."""
-    gamma, offset, degree = (float(v) for v in call.attrs.get("kernel_params", (0, 0, 0)))
-    kind = call.str("kernel_type", "LINEAR")
-    if kind == "RBF":
-        apart = x.view((x.shape[0], 1, x.shape[1])) - vectors
-        squares = (apart * apart).op("sum.dim_IntList", [-1])
-        return (squares * -gamma).op("exp.default")
-    product = x.op("linear.default", vectors)
-    if kind == "LINEAR":
-        return product
-    scaled = product * gamma + offset
-    if kind == "POLY":
-        return scaled.op("pow.Tensor_Scalar", degree)
-    if kind == "SIGMOID":
-        return scaled.op("tanh.default")
-    raise ExportError(f"the kernel {kind} has no meaning here.")
-
-
-@translation("SVMRegressor", domain=DOMAIN)
-def _svm_regressor(call: Call, x: Tensor) -> Tensor:
-    rows = x.to("float32", TensorProto.FLOAT)
-    count, rho = call.int("n_supports"), float(call.attrs["rho"][0])
-    weights = call.attrs["coefficients"]
-    if count:
-        vectors = table(call, "support_vectors", rows, (count, rows.shape[1]))
-        assert vectors is not None
-        rows = _kernel(call, rows, vectors)
-    weight = call.graph.table(np.asarray(weights, np.float64).reshape(1, -1), rows)
-    total = rows.op("linear.default", weight) + rho
-    if call.int("one_class"):
-        return (total > 0.0).to("float32", TensorProto.FLOAT) * 2.0 - 1.0
-    return post_transform(call, total)

@@ -32,7 +32,8 @@ from npusim.ir.verify import verify_graph
 FAMILIES = (
     *("pointwise", "shapes", "reductions", "products", "pooling", "normalization", "indexing"),
     *("quantization", "resizing", "recurrent", "spectral", "casts", "sequences", "detection"),
-    *("features", "ensembles", "microsoft", "fusions", "fused_attention"),
+    *("features", "ensembles", "kernel_machines", "optimizers"),
+    *("microsoft", "fusions", "fused_attention"),
 )
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from npusim.errors import ExportError
+from npusim.errors import Error, ExportError
 from npusim.frontends.tinygrad.reader import dtype_name
 from npusim.frontends.tinygrad.terms import Leaf
 
@@ -28,12 +29,14 @@ class Captured:
         outputs: name and UOp of each result.
         updates: for each key of a weight that was written to, what it was and what it is now.
         weights: the caller's tensors by key.
+        computed: whether the outputs were computed before, from the inputs themselves.
     """
 
     leaves: Leaves = field(default_factory=dict)
     outputs: list[tuple[str, Any]] = field(default_factory=list)
     updates: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     weights: dict[str, Any] = field(default_factory=dict)
+    computed: bool = False
 
 
 def capture(function: Callable[..., Any], inputs: Any, weights: Mapping[str, Any]) -> Captured:
@@ -49,7 +52,7 @@ def capture(function: Callable[..., Any], inputs: Any, weights: Mapping[str, Any
         stand_ins.update(waiting)
         before = {key: t.uop for key, t in captured.weights.items()}
         with _nothing_runs(stand_ins):
-            result = function(*arguments)
+            result = _called(function, arguments)
         captured.outputs = _outputs(result)
         for key, tensor in captured.weights.items():
             if tensor.uop is not before[key]:
@@ -57,10 +60,33 @@ def capture(function: Callable[..., Any], inputs: Any, weights: Mapping[str, Any
     return captured
 
 
+def _called(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    from tinygrad import tensor as tinygrads
+
+    made_by = tinygrads._METADATA.get()
+    try:
+        return function(*arguments)
+    except Error:
+        raise
+    except Exception as error:  # a model runs, and fails in, any code
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise ExportError(
+            f"The model fails while it is imported: {type(error).__name__}: {error} "
+            f"({place.filename}:{place.lineno})."
+        ) from error
+    finally:
+        tinygrads._METADATA.set(made_by)  # which a method that raises leaves behind
+
+
 def graph_of(tensors: Any, inputs: Any, weights: Mapping[str, Any]) -> Captured:
     """Returns what tensors that were computed already, but not realised, depend on."""
-    captured = Captured(weights=dict(weights))
-    for name, tensor in named_tensors(inputs, "input"):
+    captured = Captured(weights=dict(weights), computed=True)
+    named = (
+        [p for key, item in inputs.items() for p in named_tensors(item, str(key))]
+        if isinstance(inputs, Mapping)
+        else named_tensors(inputs, "input")
+    )
+    for name, tensor in named:
         leaf = Leaf("input", name)
         uop = _unwritten(tensor.uop)
         captured.leaves[uop] = (leaf, dtype_name(tensor.dtype), _shape(tensor, name))
@@ -252,10 +278,3 @@ def _unwritten(uop: Any) -> Any:
     while uop.op.name == "AFTER":
         uop = uop.src[0]
     return uop
-
-
-def positional(inputs: Any) -> Sequence[Any]:
-    """Returns example inputs as a sequence; a lone tensor may stand for one."""
-    from tinygrad import Tensor
-
-    return (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)

@@ -153,7 +153,10 @@ class _Import:
         outputs = [(name, self._read(uop)) for name, uop in self.captured.outputs]
         updates = self._updates()
         leaves = [self.reader.leaves[uop] for uop in self.captured.leaves]
-        self._plan([t for _, t in outputs] + [t for _, t in updates.values()])
+        roots = [t for _, t in outputs] + [t for _, t in updates.values()]
+        self._plan(roots)
+        if self.captured.computed:
+            self._check_inputs(leaves)
         self._build(leaves)
         names = Names()
         built = Graph(
@@ -181,17 +184,20 @@ class _Import:
         return self.reader.terms.cast(term, WEAK.get(term.dtype, term.dtype))
 
     def _updates(self) -> dict[str, tuple[Term, Term]]:
-        found = {}
-        for key, (before, after) in self.captured.updates.items():
-            state, value = self.reader.leaves[before], self._read(after)
-            if state.shape != value.shape or state.dtype != value.dtype:
-                raise ExportError(
-                    f"The model replaces {key}, {state.dtype}{list(state.shape)}, by "
-                    f"{value.dtype}{list(value.shape)}; a state keeps its type.",
-                    hint="Assign to a part of a tensor of the full size.",
-                )
-            found[key] = state, value
-        return found
+        return {
+            key: (self.reader.leaves[before], self._read(after))
+            for key, (before, after) in self.captured.updates.items()
+        }
+
+    def _check_inputs(self, leaves: Sequence[Term]) -> None:
+        """Refuses inputs that tensors no longer depend on."""
+        unread = [t.arg.name for t in leaves if t.arg.kind == "input" and t.index not in self.plans]
+        if unread:
+            raise ExportError(
+                f"The tensors do not depend on {', '.join(unread)}: they were realised, or "
+                "computed from something else.",
+                hint="Give a function of the inputs, or tensors that were not realised.",
+            )
 
     def _check_states(self) -> None:
         """Refuses states that do not start as zeros."""

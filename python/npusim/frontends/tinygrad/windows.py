@@ -96,12 +96,12 @@ def convolution(term: Term) -> Plan | None:
     for x, weight in ((product.a, product.b), (product.b, product.a)):
         if not weight.is_simple():
             continue
-        shapes = (each for access in stages(x) for each in _images(access))
-        found = [_convolution(term, product, image, weight) for image in shapes]
-        plans = [plan for plan in found if plan is not None]
-        exact = [plan for plan in plans if not plan.problem]
-        if plans:
-            return (exact or plans)[-1]  # the farthest takes crops and paddings in
+        images = list(zip(*(_images(access) for access in stages(x)), strict=True))
+        found = [[_convolution(term, product, i, weight) for i in same] for same in images]
+        plans = [[plan for plan in same if plan is not None] for same in found]
+        for candidates in (*([p for p in same if not p.problem] for same in plans), *plans):
+            if candidates:
+                return candidates[-1]  # the farthest takes crops and paddings in
     return None
 
 
