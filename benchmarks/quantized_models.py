@@ -5,8 +5,8 @@
 A ResNet-50 (QDQ, per channel; random weights, calibrated on random images) and one encoder layer of
 BERT-base's size, statically and dynamically quantized by ONNX Runtime's quantizer. All three run in
 one process, taking turns round by round; npusim in float32 runs the model as it was before it was
-quantized. The peaks of this processor are measured first: chains of multiply-adds of floats and of
-bytes.
+quantized. `benchmarks/kernels/int8_bench.cpp` measures the products alone, beside the processor's
+peak.
 """
 
 from __future__ import annotations

@@ -128,6 +128,7 @@ EDITS: dict[str, tuple[Callable[[Any], None], str]] = {
     "a weight that is not listed": (
         _set("weight_name_mapping", "p_x", "nobody"), "no weight 'nobody'",
     ),
+    "a weight that is a list": (_set("weight_name_mapping", "p_x", []), "no weight"),
     "a weight at no path": (_set("weights", 0, "name", "a..b"), "no path of a tensor"),
     "a value before it is made": (
         _set("nodes", 0, "inputs", 0, "producer_node", "linear_1"), "read before it is made",

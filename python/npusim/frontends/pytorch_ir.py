@@ -121,7 +121,7 @@ class _Network(nn.Module):
         if not isinstance(mapping, Mapping):
             raise GraphError("$.weight_name_mapping must be an object.")
         for name, key in mapping.items():
-            if key not in self._stored:
+            if not isinstance(key, str) or key not in self._stored:
                 raise GraphError(f"$.weight_name_mapping.{name}: no weight {key!r} is listed.")
             self._stored[name] = self._stored[key]
 

@@ -21,7 +21,7 @@ W = RNG.standard_normal((4, 3)).astype(np.float32)
 
 def model(text: str, **initialisers: np.ndarray) -> onnx.ModelProto:
     """Returns a model of ONNX's textual form `(inputs) => (outputs) { nodes }`."""
-    head = '<ir_version: 10, opset_import: ["" : 21, "com.example" : 1]>\nnet '
+    head = '<ir_version: 10, opset_import: ["" : 21, "com.example" : 1, "com.microsoft" : 1]>\nnet '
     proto = onnx.parser.parse_model(head + text)
     for name, array in initialisers.items():
         proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
@@ -180,6 +180,26 @@ def test_unsigned_arithmetic_beyond_signed_range(op: str) -> None:
     (z,) = run_model(model(text), [x, y])
     np.testing.assert_array_equal(z, expected)
     assert z.dtype == np.uint64
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "com.microsoft.BiasGelu(x)",
+        "com.microsoft.BiasGelu(x, x, x)",
+        "com.microsoft.Gelu()",
+        "com.microsoft.FusedMatMul(x, w)",
+        "com.microsoft.Attention<num_heads = 0>(x, w)",
+        "com.microsoft.MatMulNBits<K = 0, N = 0, block_size = 0>(x, w, w)",
+        "MatMul(w, w)",
+        "Cast<to = 77>(x)",
+    ],
+)
+def test_operands_that_do_not_fit_are_refused_by_the_node(call: str) -> None:
+    text = f"(float[2, 4] x) => (float[a, b] y) {{ y = {call} }}"
+    arrays = {"w": np.ones((3, 5), np.float32)} if "w" in call.partition("(")[2] else {}
+    with pytest.raises(Error):
+        from_onnx(model(text, **arrays))
 
 
 # ---- the backend ----

@@ -23,7 +23,7 @@ from npusim.frontends.onnx.functions import body_of, defaults, since
 from npusim.frontends.onnx.inputs import add_inputs
 from npusim.frontends.onnx.kinds import Array
 from npusim.frontends.onnx.refusals import refuse_unknown
-from npusim.frontends.onnx.registry import TRANSLATIONS, Call
+from npusim.frontends.onnx.registry import TRANSLATIONS, Call, Results, Translation
 from npusim.frontends.onnx.scope import Scope, domain_of, opsets_of, with_attributes
 from npusim.ir.graph import Graph, Output, Source
 from npusim.ir.rewrite import Names
@@ -163,7 +163,7 @@ class ModelWalk:
             version = since(node.op_type, domain, scope.opsets)
             attrs = {a.name: self._attribute(a) for a in node.attribute}
             call = Call(self.graph, node.op_type, version, attrs, len(node.output))
-            results = translate(call, *inputs)
+            results = _translated(translate, call, inputs)
             return [results] if isinstance(results, Tensor) else list(results)
         body = body_of(node, inputs, scope.opsets)
         if body is None:
@@ -220,6 +220,24 @@ class ModelWalk:
         if attribute.type == AttributeProto.TENSOR:
             return array_of(attribute.t, self.folder)
         return helper.get_attribute_value(attribute)
+
+
+def _translated(translate: Translation, call: Call, inputs: Sequence[Any]) -> Results:
+    """Returns what a translation gives. ONNX checks neither shapes nor operators of other domains,
+    so what it is given may be anything."""
+    try:
+        return translate(call, *inputs)
+    except Error:
+        raise
+    except (
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as e:
+        raise ExportError(f"its operands or attributes do not fit the operator ({e}).") from e
 
 
 def _title(node: NodeProto) -> str:

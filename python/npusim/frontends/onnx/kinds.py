@@ -76,7 +76,8 @@ def carrier(kind: int, what: str) -> str:
         ExportError: graphs have no place for it (strings).
     """
     if kind not in CARRIERS:
-        name = TensorProto.DataType.Name(kind) if kind else "of no known type"
+        known = kind and kind in TensorProto.DataType.values()
+        name = TensorProto.DataType.Name(kind) if known else "of no known type"
         raise ExportError(f"{what} is {name.lower()}, which no graph holds.")
     return CARRIERS[kind]
 
