@@ -6,7 +6,8 @@
 // outputs are fresh NumPy arrays that the run writes into; a device with memory of its own gets
 // buffers that the session keeps, and the arrays are copied there and back. Tensors of libraries
 // with DLPack's C interface that lie on the device are bound by pointer too, outputs are such
-// tensors, and the work goes to their library's queue. Everything else goes to the Python method
+// tensors, and the work goes to their library's queue; so are DeviceBuffers, in the device's own
+// queue. Everything else goes to the Python method
 // `_call_slow(args, kwargs)` of the subclass, which also words the errors.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -35,6 +36,7 @@ struct Port {
   std::vector<py::ssize_t> shape;
   size_t bytes;
   ExchangePort tensor;
+  const TensorSpec* spec;  // of the program
 };
 
 constexpr const char* kBusy =
@@ -48,6 +50,7 @@ using Bindings = std::array<Binding, kFastPorts>;
 
 // The method's inputs and outputs at some sizes; of a method with static shapes there is one form.
 struct Form {
+  std::shared_ptr<const Program> program;  // the ports' specs are its
   std::vector<int64_t> sizes;
   std::vector<Port> inputs, outputs;
 };
@@ -81,6 +84,7 @@ class Session {
   void run_with_copies(const Form& form, const Bindings& inputs, const Bindings& outputs) const;
   bool learn(PyObject* args);
   bool meet(PyObject* self, PyTypeObject* type);
+  bool bind_one(PyObject* tensor, const Port& port, Binding& binding) const;
   template <typename Action>
   static bool unlocked(const Action& action);
 
@@ -93,7 +97,8 @@ class Session {
   bool dense_;     // no input or output is padded, or of a symbolic size: tensors fit forms_[0]
   DlDevice here_ = {};
   size_t alignment_ = 1;  // of a tensor's address
-  // The library met last: its tensor type (compared only), and what makes each output.
+  // The library met last: its tensor type, kept, and what makes each output. There is no exchange
+  // for DeviceBuffers.
   PyTypeObject* met_ = nullptr;
   py::object kept_;
   std::optional<Exchange> exchange_;
@@ -116,13 +121,17 @@ std::vector<Port> ports(const Program& program, const std::vector<TensorSpec>& s
     port.shape.assign(spec.shape.begin(), spec.shape.end());
     port.bytes = static_cast<size_t>(program.buffers[spec.buffer].bytes);
     port.tensor = {dl_type(spec.dtype), spec.shape, port.bytes};
+    port.spec = &spec;
   }
   return out;
 }
 
-FormPtr form_of(const Program& program, const Method& method, std::vector<int64_t> sizes) {
+FormPtr form_of(std::shared_ptr<const Program> program, const Method& method,
+                std::vector<int64_t> sizes) {
+  std::vector<Port> inputs = ports(*program, method.inputs);
+  std::vector<Port> outputs = ports(*program, method.outputs);
   return std::make_shared<const Form>(
-      Form{std::move(sizes), ports(program, method.inputs), ports(program, method.outputs)});
+      Form{std::move(program), std::move(sizes), std::move(inputs), std::move(outputs)});
 }
 
 bool all_fast(const std::vector<Port>& ports) {
@@ -141,7 +150,7 @@ Session::Session(std::shared_ptr<Executor> executor, std::shared_ptr<Weights> we
     : executor_(std::move(executor)), weights_(std::move(weights)), method_(method) {
   const Program& program = executor_->program();
   if (method_ >= program.methods.size()) throw py::index_error("no such method");
-  const FormPtr form = form_of(program, program.methods[method_], {});
+  const FormPtr form = form_of(executor_->shared_program(), program.methods[method_], {});
   fast_ = all_fast(form->inputs) && all_fast(form->outputs);
   symbolic_ = !program.methods[method_].sizes.symbols.empty();
   if (!symbolic_) forms_.push_back(form);
@@ -199,7 +208,7 @@ bool Session::learn(PyObject* args) {
   try {
     std::vector<int64_t> sizes = symbols_of(program->methods[method_], shapes);
     const auto sized = at_sizes(program, method_, sizes);
-    forms_.insert(forms_.begin(), form_of(*sized, sized->methods.front(), std::move(sizes)));
+    forms_.insert(forms_.begin(), form_of(sized, sized->methods.front(), std::move(sizes)));
   } catch (const Error&) {
     return false;  // the slow path has the words
   }
@@ -277,7 +286,7 @@ bool Session::bind_tensors(PyObject* self, PyObject* args, Bindings& bindings) {
   for (size_t i = 0; i < wanted.size(); ++i) {
     PyObject* arg = PyTuple_GET_ITEM(args, static_cast<py::ssize_t>(i));
     if (Py_TYPE(arg) != met_ && (i > 0 || !meet(self, Py_TYPE(arg)))) return false;
-    if (!exchange_->bind(arg, wanted[i].tensor, here_, alignment_, bindings[i])) return false;
+    if (!bind_one(arg, wanted[i], bindings[i])) return false;
   }
   return !wanted.empty();
 }
@@ -285,7 +294,8 @@ bool Session::bind_tensors(PyObject* self, PyObject* args, Bindings& bindings) {
 // Asks the subclass for callables without arguments that make the outputs as tensors of a type.
 bool Session::meet(PyObject* self, PyTypeObject* type) {
   const std::optional<Exchange> exchange = Exchange::of(type);
-  if (!exchange) return false;
+  auto* buffer = reinterpret_cast<PyTypeObject*>(py::type::of<DeviceBuffer>().ptr());
+  if (!exchange && PyType_IsSubtype(type, buffer) == 0) return false;
   try {
     const py::object makers =
         py::handle(self).attr("_tensor_makers")(py::handle(reinterpret_cast<PyObject*>(type)));
@@ -300,15 +310,23 @@ bool Session::meet(PyObject* self, PyTypeObject* type) {
   return met_ != nullptr;
 }
 
+bool Session::bind_one(PyObject* tensor, const Port& port, Binding& binding) const {
+  if (exchange_) return exchange_->bind(tensor, port.tensor, here_, alignment_, binding);
+  const auto& buffer = py::cast<const DeviceBuffer&>(py::handle(tensor));
+  // Memory of others takes the long way, which waits until the device is done with it.
+  const bool fits = !buffer.borrowed && buffer.device.get() == &executor_->device() &&
+                    buffer.dtype == port.spec->dtype && buffer.shape == port.spec->shape &&
+                    buffer.alloc_shape == port.spec->alloc_shape;
+  if (fits) binding = buffer.binding();
+  return fits;
+}
+
 PyObject* Session::make_tensors(Bindings& bindings) const {
   PyObject* tuple = PyTuple_New(static_cast<py::ssize_t>(forms_.front()->outputs.size()));
   for (size_t i = 0; tuple != nullptr && i < forms_.front()->outputs.size(); ++i) {
     PyObject* tensor = PyObject_CallNoArgs(makers_[i].ptr());
     if (tensor != nullptr) PyTuple_SET_ITEM(tuple, static_cast<py::ssize_t>(i), tensor);
-    if (tensor != nullptr && exchange_->bind(tensor, forms_.front()->outputs[i].tensor, here_,
-                                             alignment_, bindings[i])) {
-      continue;
-    }
+    if (tensor != nullptr && bind_one(tensor, forms_.front()->outputs[i], bindings[i])) continue;
     if (tensor != nullptr) PyErr_SetString(PyExc_RuntimeError, "an output cannot be written");
     Py_CLEAR(tuple);
   }
@@ -317,7 +335,7 @@ PyObject* Session::make_tensors(Bindings& bindings) const {
 
 bool Session::enqueue(const Bindings& inputs, const Bindings& outputs) const {
   const bool has_queue = !executor_->device().shares_host_memory();
-  const std::optional<uintptr_t> queue = has_queue ? exchange_->queue(here_) : 0;
+  const std::optional<uintptr_t> queue = has_queue && exchange_ ? exchange_->queue(here_) : 0;
   if (!queue) {
     PyErr_SetString(PyExc_RuntimeError, "the tensors' library does not tell its current stream");
     return false;

@@ -370,6 +370,21 @@ def test_consumers_wait_for_what_the_device_computes(stub: Path) -> None:
     lent = DeviceBuffer.from_dlpack(y, device)
     executor.run({"x": lent}, weights)
     assert counts()[0] == hosts + 3, "memory of others is not left in use"
+    session = npusim.load(native, weights, device)
+    before = counts()
+    (z,) = session(x)
+    assert type(z) is DeviceBuffer and counts() == before, "queued too"
+    assert (z.to_numpy() == 1).all()
+    before = counts()
+    (z,) = session(lent)
+    assert (z.to_numpy() == 2).all() and counts()[0] > before[0]
+    for wrong in (DeviceBuffer(device, "float32", (5,)), DeviceBuffer(device, "int32", (6,)),
+                  DeviceBuffer(npusim.Device("cuda"), "float32", (6,))):
+        try:
+            session(wrong)
+            raise AssertionError(wrong)
+        except npusim.ShapeError as error:
+            print(error)
     print("ok")
     """
     assert "ok" in run(PRELUDE + textwrap.dedent(code), stub)

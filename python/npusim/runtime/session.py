@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,8 @@ class Session(_runtime.Session):
 
     def _tensor_makers(self, kind: type) -> list[Callable[[], Any]] | None:
         """Returns what makes each output as a tensor of a type, for C++; None: no such type."""
+        if kind is DeviceBuffer:
+            return [partial(DeviceBuffer.for_result, self.device, spec) for spec in self.outputs]
         return makers(kind, self.outputs, self.device)
 
     def _call_torch(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:

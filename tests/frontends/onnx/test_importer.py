@@ -202,6 +202,12 @@ def test_operands_that_do_not_fit_are_refused_by_the_node(call: str) -> None:
         from_onnx(model(text, **arrays))
 
 
+def test_a_result_that_nothing_gives() -> None:
+    proto = model("(float[2] x) => (float[2] y) { h, z = com.microsoft.Gelu(x) y = Add(x, z) }")
+    with pytest.raises(ExportError, match="nothing gives the value z"):
+        from_onnx(proto)
+
+
 # ---- the backend ----
 
 

@@ -44,7 +44,7 @@ def _body(owner: ModelWalk, graph: GraphProto, inputs: Sequence[Any], scope: Sco
     inner.values.update(zip((i.name for i in graph.input), inputs, strict=False))
     for node in graph.node:
         owner.add_node(node, inner)
-    return [inner.values[o.name] for o in graph.output]
+    return [inner.get(o.name) for o in graph.output]
 
 
 def _loop(owner: ModelWalk, body: GraphProto, inputs: Sequence[Any], scope: Scope) -> list[Any]:

@@ -111,7 +111,7 @@ class ModelWalk:
         names, outputs = Names(), []
         lengths: list[int | None] = []
         for info in graph.output:
-            result = scope.values[info.name]
+            result = scope.get(info.name)
             lengths.append(len(result) if isinstance(result, list) else None)
             for suffix, tensor in _leaves(result):
                 title = names.fresh(info.name + suffix)
@@ -148,7 +148,7 @@ class ModelWalk:
 
     def _results(self, node: NodeProto, scope: Scope) -> Sequence[Any]:
         domain = domain_of(node)
-        inputs = [scope.values[name] if name else None for name in node.input]
+        inputs = [scope.get(name) if name else None for name in node.input]
         node = with_attributes(node, scope)
         if not domain and node.op_type in control.OPERATORS:
             return control.unrolled(self, node, inputs, scope)

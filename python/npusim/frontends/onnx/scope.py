@@ -8,6 +8,8 @@ from typing import Any
 
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
 
+from npusim.errors import ExportError
+
 ONNX_DOMAINS = ("", "ai.onnx")
 
 
@@ -28,6 +30,12 @@ class Scope:
     values: dict[str, Any]
     opsets: Mapping[str, int]
     attributes: Mapping[str, AttributeProto] = field(default_factory=dict)
+
+    def get(self, name: str) -> Any:
+        """Returns a value; ExportError for a result that its node does not give."""
+        if name not in self.values:
+            raise ExportError(f"nothing gives the value {name}.")
+        return self.values[name]
 
     def inner(self) -> Scope:
         """Returns a scope for a subgraph: it sees everything, and defines for itself."""
