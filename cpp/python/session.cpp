@@ -21,7 +21,6 @@
 #include "cpp/python/buffer.h"
 #include "cpp/python/exchange.h"
 #include "cpp/runtime/executor.h"
-#include "cpp/runtime/sized_program.h"
 #include "cpp/runtime/turn.h"
 #include "cpp/runtime/weights.h"
 
@@ -48,26 +47,16 @@ constexpr size_t kFastPorts = 16;  // methods with more inputs or outputs take t
 // Where the arrays of one call lie; on the stack, because calls may overlap.
 using Bindings = std::array<Binding, kFastPorts>;
 
-// The method's inputs and outputs at some sizes; of a method with static shapes there is one form.
-struct Form {
-  std::shared_ptr<const Program> program;  // the ports' specs are its
-  std::vector<int64_t> sizes;
-  std::vector<Port> inputs, outputs;
-};
-using FormPtr = std::shared_ptr<const Form>;
-
-constexpr size_t kKeptForms = 8;
-
 class Session {
  public:
   Session(std::shared_ptr<Executor> executor, std::shared_ptr<Weights> weights, size_t method);
 
-  // The form that every argument fits as it is, or null; fills `bindings`.
-  FormPtr bind_inputs(PyObject* args, Bindings& bindings);
+  // Whether every argument can be bound as it is; fills `bindings`.
+  bool bind_inputs(PyObject* args, Bindings& bindings) const;
   // A new tuple of uninitialised arrays; null with a Python error set.
-  PyObject* make_outputs(const Form& form, Bindings& bindings) const;
+  PyObject* make_outputs(Bindings& bindings) const;
   // False with a Python error set.
-  bool run(const Form& form, const Bindings& inputs, const Bindings& outputs) const;
+  bool run(const Bindings& inputs, const Bindings& outputs) const;
 
   // Whether every argument is a tensor of one library that can be bound as it is. `self` is the
   // session's Python object.
@@ -81,8 +70,7 @@ class Session {
  private:
   using Memories = std::vector<std::shared_ptr<Memory>>;
   Memories allocate(const std::vector<Port>& ports) const;
-  void run_with_copies(const Form& form, const Bindings& inputs, const Bindings& outputs) const;
-  bool learn(PyObject* args);
+  void run_with_copies(const Bindings& inputs, const Bindings& outputs) const;
   bool meet(PyObject* self, PyTypeObject* type);
   bool bind_one(PyObject* tensor, const Port& port, Binding& binding) const;
   template <typename Action>
@@ -91,10 +79,9 @@ class Session {
   std::shared_ptr<Executor> executor_;
   std::shared_ptr<Weights> weights_;
   size_t method_;
-  std::vector<FormPtr> forms_;  // the latest first; changed under the GIL alone
+  std::vector<Port> inputs_, outputs_;
   bool fast_;
-  bool symbolic_;  // forms come and go
-  bool dense_;     // no input or output is padded, or of a symbolic size: tensors fit forms_[0]
+  bool dense_;  // no input or output is padded
   DlDevice here_ = {};
   size_t alignment_ = 1;  // of a tensor's address
   // The library met last: its tensor type, kept, and what makes each output. There is no exchange
@@ -126,14 +113,6 @@ std::vector<Port> ports(const Program& program, const std::vector<TensorSpec>& s
   return out;
 }
 
-FormPtr form_of(std::shared_ptr<const Program> program, const Method& method,
-                std::vector<int64_t> sizes) {
-  std::vector<Port> inputs = ports(*program, method.inputs);
-  std::vector<Port> outputs = ports(*program, method.outputs);
-  return std::make_shared<const Form>(
-      Form{std::move(program), std::move(sizes), std::move(inputs), std::move(outputs)});
-}
-
 bool all_fast(const std::vector<Port>& ports) {
   return ports.size() <= kFastPorts &&
          std::all_of(ports.begin(), ports.end(), [](const Port& port) { return !!port.descr; });
@@ -150,77 +129,43 @@ Session::Session(std::shared_ptr<Executor> executor, std::shared_ptr<Weights> we
     : executor_(std::move(executor)), weights_(std::move(weights)), method_(method) {
   const Program& program = executor_->program();
   if (method_ >= program.methods.size()) throw py::index_error("no such method");
-  const FormPtr form = form_of(executor_->shared_program(), program.methods[method_], {});
-  fast_ = all_fast(form->inputs) && all_fast(form->outputs);
-  symbolic_ = !program.methods[method_].sizes.symbols.empty();
-  if (!symbolic_) forms_.push_back(form);
+  inputs_ = ports(program, program.methods[method_].inputs);
+  outputs_ = ports(program, program.methods[method_].outputs);
+  fast_ = all_fast(inputs_) && all_fast(outputs_);
   const Device& device = executor_->device();
   const bool known = device.shares_host_memory() || device.name() == "cuda";
-  dense_ = known && !symbolic_ && all_dense(program.methods[method_].inputs) &&
+  dense_ = known && all_dense(program.methods[method_].inputs) &&
            all_dense(program.methods[method_].outputs);
   if (known) here_ = dl_device(device);
   constexpr size_t kVector = 16;  // what kernels of a GPU ask of an address
   alignment_ = device.shares_host_memory() ? sizeof(double) : kVector;
 }
 
-// Whether the arguments are arrays of the form's inputs; fills `bindings`.
-bool fits(const Form& form, PyObject* args, Bindings& bindings) {
+bool Session::bind_inputs(PyObject* args, Bindings& bindings) const {
   constexpr int kNeeded =
       py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
   const auto& numpy = py::detail::npy_api::get();
-  for (size_t i = 0; i < form.inputs.size(); ++i) {
+  if (!fast_ || static_cast<size_t>(PyTuple_GET_SIZE(args)) != inputs_.size()) return false;
+  for (size_t i = 0; i < inputs_.size(); ++i) {
     PyObject* arg = PyTuple_GET_ITEM(args, static_cast<py::ssize_t>(i));
     if (Py_TYPE(arg) != numpy.PyArray_Type_) return false;
     const auto* array = py::detail::array_proxy(arg);
-    const Port& port = form.inputs[i];
+    const Port& port = inputs_[i];
     // NumPy has one descriptor for each native dtype, so comparing pointers is enough.
-    const bool same = array->descr == port.descr.ptr() && (array->flags & kNeeded) == kNeeded &&
+    const bool fits = array->descr == port.descr.ptr() && (array->flags & kNeeded) == kNeeded &&
                       static_cast<size_t>(array->nd) == port.shape.size() &&
                       std::equal(port.shape.begin(), port.shape.end(), array->dimensions);
-    if (!same) return false;
+    if (!fits) return false;
     bindings[i] = {reinterpret_cast<std::byte*>(array->data), port.bytes};
   }
   return true;
 }
 
-FormPtr Session::bind_inputs(PyObject* args, Bindings& bindings) {
-  const size_t wanted = executor_->program().methods[method_].inputs.size();
-  if (!fast_ || static_cast<size_t>(PyTuple_GET_SIZE(args)) != wanted) return nullptr;
-  for (auto form = forms_.begin(); form != forms_.end(); ++form) {
-    if (!fits(**form, args, bindings)) continue;
-    std::rotate(forms_.begin(), form, form + 1);
-    return forms_.front();
-  }
-  if (!symbolic_ || !learn(args) || !fits(*forms_.front(), args, bindings)) return nullptr;
-  return forms_.front();
-}
-
-// Puts the form of arrays that were not seen yet in front; false when they fit none.
-bool Session::learn(PyObject* args) {
-  std::vector<Shape> shapes;
-  for (py::ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
-    PyObject* arg = PyTuple_GET_ITEM(args, i);
-    if (Py_TYPE(arg) != py::detail::npy_api::get().PyArray_Type_) return false;
-    const auto* array = py::detail::array_proxy(arg);
-    shapes.emplace_back(array->dimensions, array->dimensions + array->nd);
-  }
-  const auto program = executor_->shared_program();
-  try {
-    std::vector<int64_t> sizes = symbols_of(program->methods[method_], shapes);
-    const auto sized = at_sizes(program, method_, sizes);
-    forms_.insert(forms_.begin(), form_of(sized, sized->methods.front(), std::move(sizes)));
-  } catch (const Error&) {
-    return false;  // the slow path has the words
-  }
-  if (forms_.size() > kKeptForms) forms_.pop_back();
-  return true;
-}
-
-PyObject* Session::make_outputs(const Form& form, Bindings& bindings) const {
+PyObject* Session::make_outputs(Bindings& bindings) const {
   const auto& numpy = py::detail::npy_api::get();
-  PyObject* tuple = PyTuple_New(static_cast<py::ssize_t>(form.outputs.size()));
-  for (size_t i = 0; tuple != nullptr && i < form.outputs.size(); ++i) {
-    const Port& port = form.outputs[i];
+  PyObject* tuple = PyTuple_New(static_cast<py::ssize_t>(outputs_.size()));
+  for (size_t i = 0; tuple != nullptr && i < outputs_.size(); ++i) {
+    const Port& port = outputs_[i];
     PyObject* array = numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, port.descr.inc_ref().ptr(),
                                                   static_cast<int>(port.shape.size()),
                                                   port.shape.data(), nullptr, nullptr, 0, nullptr);
@@ -242,53 +187,46 @@ Session::Memories Session::allocate(const std::vector<Port>& ports) const {
   return memories;
 }
 
-void Session::run_with_copies(const Form& form, const Bindings& inputs,
-                              const Bindings& outputs) const {
+void Session::run_with_copies(const Bindings& inputs, const Bindings& outputs) const {
   const Turn turn(copying_, kBusy);
   Device& device = executor_->device();
-  if (symbolic_ || device_inputs_.size() != form.inputs.size()) {
-    device_inputs_ = allocate(form.inputs);
-  }
-  if (symbolic_ || device_outputs_.size() != form.outputs.size()) {
-    device_outputs_ = allocate(form.outputs);
-  }
+  if (device_inputs_.size() != inputs_.size()) device_inputs_ = allocate(inputs_);
+  if (device_outputs_.size() != outputs_.size()) device_outputs_ = allocate(outputs_);
   Bindings in, out;
-  for (size_t i = 0; i < form.inputs.size(); ++i) {
-    in[i] = {device_inputs_[i]->data(), form.inputs[i].bytes};
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    in[i] = {device_inputs_[i]->data(), inputs_[i].bytes};
     device.upload(*device_inputs_[i], 0, inputs[i]);
   }
-  for (size_t i = 0; i < form.outputs.size(); ++i) {
-    out[i] = {device_outputs_[i]->data(), form.outputs[i].bytes};
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    out[i] = {device_outputs_[i]->data(), outputs_[i].bytes};
   }
-  executor_->enqueue(method_, {in.data(), form.inputs.size()}, {out.data(), form.outputs.size()},
-                     weights_.get(), nullptr, 0, form.sizes);
-  for (size_t i = 0; i < form.outputs.size(); ++i) {
+  executor_->enqueue(method_, {in.data(), inputs_.size()}, {out.data(), outputs_.size()},
+                     weights_.get(), nullptr, 0);
+  for (size_t i = 0; i < outputs_.size(); ++i) {
     device.download(outputs[i], *device_outputs_[i], 0);
   }
   if (executor_->can_fail(method_)) executor_->settle(method_);
 }
 
-bool Session::run(const Form& form, const Bindings& inputs, const Bindings& outputs) const {
+bool Session::run(const Bindings& inputs, const Bindings& outputs) const {
   return unlocked([&] {
     if (executor_->device().shares_host_memory()) {
-      executor_->run(method_, {inputs.data(), form.inputs.size()},
-                     {outputs.data(), form.outputs.size()}, weights_.get(), nullptr, form.sizes);
+      executor_->run(method_, {inputs.data(), inputs_.size()}, {outputs.data(), outputs_.size()},
+                     weights_.get());
     } else {
-      run_with_copies(form, inputs, outputs);
+      run_with_copies(inputs, outputs);
     }
   });
 }
 
 bool Session::bind_tensors(PyObject* self, PyObject* args, Bindings& bindings) {
-  if (!dense_) return false;
-  const std::vector<Port>& wanted = forms_.front()->inputs;
-  if (static_cast<size_t>(PyTuple_GET_SIZE(args)) != wanted.size()) return false;
-  for (size_t i = 0; i < wanted.size(); ++i) {
+  if (!dense_ || static_cast<size_t>(PyTuple_GET_SIZE(args)) != inputs_.size()) return false;
+  for (size_t i = 0; i < inputs_.size(); ++i) {
     PyObject* arg = PyTuple_GET_ITEM(args, static_cast<py::ssize_t>(i));
     if (Py_TYPE(arg) != met_ && (i > 0 || !meet(self, Py_TYPE(arg)))) return false;
-    if (!bind_one(arg, wanted[i], bindings[i])) return false;
+    if (!bind_one(arg, inputs_[i], bindings[i])) return false;
   }
-  return !wanted.empty();
+  return !inputs_.empty();
 }
 
 // Asks the subclass for callables without arguments that make the outputs as tensors of a type.
@@ -306,7 +244,7 @@ bool Session::meet(PyObject* self, PyTypeObject* type) {
   }
   exchange_ = exchange;
   kept_ = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(type));
-  met_ = makers_.size() == forms_.front()->outputs.size() ? type : nullptr;
+  met_ = makers_.size() == outputs_.size() ? type : nullptr;
   return met_ != nullptr;
 }
 
@@ -322,11 +260,11 @@ bool Session::bind_one(PyObject* tensor, const Port& port, Binding& binding) con
 }
 
 PyObject* Session::make_tensors(Bindings& bindings) const {
-  PyObject* tuple = PyTuple_New(static_cast<py::ssize_t>(forms_.front()->outputs.size()));
-  for (size_t i = 0; tuple != nullptr && i < forms_.front()->outputs.size(); ++i) {
+  PyObject* tuple = PyTuple_New(static_cast<py::ssize_t>(outputs_.size()));
+  for (size_t i = 0; tuple != nullptr && i < outputs_.size(); ++i) {
     PyObject* tensor = PyObject_CallNoArgs(makers_[i].ptr());
     if (tensor != nullptr) PyTuple_SET_ITEM(tuple, static_cast<py::ssize_t>(i), tensor);
-    if (tensor != nullptr && bind_one(tensor, forms_.front()->outputs[i], bindings[i])) continue;
+    if (tensor != nullptr && bind_one(tensor, outputs_[i], bindings[i])) continue;
     if (tensor != nullptr) PyErr_SetString(PyExc_RuntimeError, "an output cannot be written");
     Py_CLEAR(tuple);
   }
@@ -341,9 +279,8 @@ bool Session::enqueue(const Bindings& inputs, const Bindings& outputs) const {
     return false;
   }
   return unlocked([&] {
-    executor_->enqueue(method_, {inputs.data(), forms_.front()->inputs.size()},
-                       {outputs.data(), forms_.front()->outputs.size()}, weights_.get(), nullptr,
-                       *queue);
+    executor_->enqueue(method_, {inputs.data(), inputs_.size()}, {outputs.data(), outputs_.size()},
+                       weights_.get(), nullptr, *queue);
     if (has_queue && executor_->can_fail(method_)) executor_->settle(method_);
   });
 }
@@ -389,9 +326,9 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
   }
   Bindings inputs, outputs;
   const bool positional = kwargs == nullptr || PyDict_GET_SIZE(kwargs) == 0;
-  if (const FormPtr form = positional ? session->bind_inputs(args, inputs) : nullptr) {
-    PyObject* results = session->make_outputs(*form, outputs);
-    if (results != nullptr && !session->run(*form, inputs, outputs)) Py_CLEAR(results);
+  if (positional && session->bind_inputs(args, inputs)) {
+    PyObject* results = session->make_outputs(outputs);
+    if (results != nullptr && !session->run(inputs, outputs)) Py_CLEAR(results);
     return results;
   }
   if (positional && session->bind_tensors(self, args, inputs)) {

@@ -132,7 +132,8 @@ Executor::Encoded& Executor::encoded_at(size_t method, std::span<const int64_t> 
   Forms& forms = methods_[method];
   std::vector<Encoded>& known = forms.known;
   const auto same = [&](const Encoded& encoded) {
-    return std::equal(encoded.sizes.begin(), encoded.sizes.end(), sizes.begin(), sizes.end());
+    return sizes.empty() ||
+           std::equal(encoded.sizes.begin(), encoded.sizes.end(), sizes.begin(), sizes.end());
   };
   auto found = std::find_if(known.begin(), known.end(), same);
   if (found == known.end()) {

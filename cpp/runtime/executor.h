@@ -37,7 +37,7 @@ class Executor {
   // buffer. An output may lie where an input lies, an input may be passed twice; outputs may not
   // overlap each other. `weights` may be null when the program has none. The run reads and changes
   // `state`, or the executor's own when it is null. `sizes` are the values of the method's symbols
-  // (sized_program.h), which tell how long its buffers are; none for a method of static shapes.
+  // (sized_program.h), which tell how long its buffers are; none mean the greatest.
   // The first run at some sizes encodes the method for them, and allocates; a few are kept.
   //
   // Throws Error(kInput) for wrong bindings or sizes, Error(kWeights) for weights of another

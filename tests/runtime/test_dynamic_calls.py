@@ -124,8 +124,8 @@ def test_native_runs_check_their_sizes(program: npusim.CompiledProgram) -> None:
     out = [DeviceBuffer(device, "float32", (2, 2, 4))]
     native.run(0, given, out, None, None, [2, 2])
     for sizes, words in (
-        ([], r"needs the sizes batch 1 … 4, seq 2 … 6"),
-        ([2], "got 1"),
+        ([], "needs 384 bytes, got 64"),  # the greatest
+        ([2], r"needs the sizes batch 1 … 4, seq 2 … 6; got 1"),
         ([5, 2], "batch is 5"),
         ([2, 1], "seq is 1"),
         ([4, 6], "needs 384 bytes, got 64"),

@@ -116,7 +116,7 @@ class Session(_runtime.Session):
         """Returns what makes each output as a tensor of a type, for C++; None: no such type."""
         if kind is DeviceBuffer:
             return [partial(DeviceBuffer.for_result, self.device, spec) for spec in self.outputs]
-        return makers(kind, self.outputs, self.device)
+        return None if self._symbolic else makers(kind, self.outputs, self.device)
 
     def _call_torch(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Serves PyTorch tensors that fit as they are; None for others."""
