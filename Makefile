@@ -125,10 +125,16 @@ arm64: $(VENV)/dev
 	cmake --build build/arm64
 	ctest --test-dir build/arm64 --output-on-failure
 
+# Two releases of tinygrad are read: the pinned one, and this in a folder in front of it.
+OLDER_TINYGRAD := $(CURDIR)/build/tinygrad-0.13
+
 # Threads of the libraries times the workers of pytest must not exceed the machine.
 pytest: $(VENV)/npusim $(VENV)/dev
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 	  $(BIN)/python -m pytest tests -n $(JOBS) --hypothesis-profile=ci $(PYTEST_FLAGS)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || exit 0; set -ex; \
+	  $(PIP_INSTALL) --no-deps --upgrade --target $(OLDER_TINYGRAD) tinygrad==0.13.0; \
+	  PYTHONPATH=$(OLDER_TINYGRAD) $(BIN)/python -m pytest tests/frontends/tinygrad -n $(JOBS)
 
 # --- the rest --------------------------------------------------------------------------------
 

@@ -10,10 +10,8 @@ _CLANG = next(
     (c for c in ("clang", *(f"clang-{n}" for n in range(22, 13, -1))) if shutil.which(c)), None
 )
 
-HAS_COMPILER = _CLANG is not None
-
-if "DEV" not in os.environ:
-    os.environ["DEV"] = "CPU" if _CLANG else "PYTHON"
+os.environ.setdefault("DEV", "CPU" if _CLANG else "PYTHON")
+HAS_COMPILER = os.environ["DEV"] != "PYTHON"
 os.environ.setdefault("NOOPT", "1")  # compiling takes far longer than these kernels run
 if _CLANG and _CLANG != "clang":
     os.environ.setdefault("CC", _CLANG)

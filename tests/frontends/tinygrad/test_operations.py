@@ -105,7 +105,7 @@ def test_dtypes_that_no_device_has_are_refused_by_name(dtype):
 
 
 def test_conversions():
-    x = Tensor([-2.0, -0.4, 0.0, 0.6, 3.7]).realize()
+    x = Tensor([-2.0, -0.4, 0.0, 0.6, 3.7], device="PYTHON").realize()
     signed = (dtypes.bool, dtypes.int8, dtypes.int32, dtypes.int64, *FLOATS)
 
     def convert(x):
