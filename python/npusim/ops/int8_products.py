@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from npusim.errors import ShapeError, UnsupportedOpError
+from npusim.errors import ShapeError
 from npusim.ir.graph import Node
 from npusim.ir.types import TensorType
 from npusim.ops.conv import (
@@ -338,10 +338,6 @@ def _emit(
     residual: View | None,
     y: View,
 ) -> None:
-    if "conv_int8" not in low.target.kernels:
-        raise UnsupportedOpError(
-            f"{node.name}: target '{low.target.name}' has no products of 8-bit integers."
-        )
     vectors = (*node.inputs[2:7], None, *node.inputs[8:])
     optional = [None if i is None else low.dense(low.view(i)) for i in vectors]
     optional[5] = residual
