@@ -8,7 +8,7 @@ import numpy as np
 
 from npusim.ir.graph import Attr, Node
 from npusim.ir.types import TensorType
-from npusim.ops.int8_products import BYTES, INT8_CONV, INT8_MATMUL
+from npusim.ops.int8_reference import BYTES, INT8_CONV, INT8_MATMUL
 from npusim.passes.int8_operands import (
     BIAS,
     PRODUCTS,

@@ -24,7 +24,7 @@ from npusim.ir.graph import Graph, Node
 from npusim.ir.rewrite import drop_dead
 from npusim.ir.types import TensorType
 from npusim.ops.fused import NO_EPILOGUE
-from npusim.ops.int8_products import BYTES, INT8_CONV, INT8_MATMUL
+from npusim.ops.int8_reference import BYTES, INT8_CONV, INT8_MATMUL
 from npusim.passes.int8_epilogues import added, biased, continued, rectified, rounded, scaled
 from npusim.passes.int8_operands import (
     BIAS,
