@@ -146,7 +146,8 @@ for _rank in (1, 2, 3):
         Case(_shape, {"kernel_size": (2,) * _rank}),
     )
     _dilated = Case(_shape, {"kernel_size": (2,) * _rank, "dilation": (2,) * _rank}, "dilated")
-    _op(f"max_pool{_rank}d.default", _pool(_rank, 0), *_cases, _dilated)
+    _many = [Case(((1, 70, 6, 5),), _all, "many channels")] if _rank == 2 else []
+    _op(f"max_pool{_rank}d.default", _pool(_rank, 0), *_cases, _dilated, *_many)
     if _rank > 1:
         _op(f"max_pool{_rank}d_with_indices.default", _pool(_rank, 0), *_cases, _dilated)
     _op(f"avg_pool{_rank}d.default", _pool(_rank, 1), *_cases,
