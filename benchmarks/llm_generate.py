@@ -24,7 +24,7 @@ import torch
 import npusim
 from benchmarks.llm_peers import SIZES, VOCAB
 
-CONTEXT, NEW, ROUNDS = 128, 128, 8
+CONTEXT, NEW, ROUNDS = 128, 128, 6
 OPTIONS: Mapping[str, dict[str, Any]] = {
     "greedy": {},
     "penalty 1.1": {"repetition_penalty": 1.1},
@@ -115,11 +115,12 @@ def generate(lm: npusim.LanguageModel, prompt: list[int], options: Mapping[str, 
 def choosing(folder: Path, lm: npusim.LanguageModel, made: Any) -> None:
     """Times the command that chooses, and the methods as a whole."""
     program = npusim.CompiledProgram.load(folder / PROGRAMS["device"])
+    weights = npusim.load_weights(made, program, lm.device)
     for name, options in OPTIONS.items():
         numbers = {**OFF, **options}
         profile = npusim.profile_program(
             program,
-            made,
+            weights,
             method="generate",
             inputs={"sampling": np.array([numbers[key] for key in OFF], np.float64)},
             context=CONTEXT,

@@ -72,6 +72,7 @@ class CudaCommandList final : public CommandList {
     bool reports() const { return image.failure && !library; }
   };
   static constexpr size_t kNone = SIZE_MAX;
+  static constexpr uintptr_t kOperandAlignment = 16;  // kernels move 16 bytes at a time
 
   static std::span<const Matrix> maps_of(const Code& code);
   void check_images() const;

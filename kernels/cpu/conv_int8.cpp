@@ -5,6 +5,7 @@
 // input is the zero point, so that it adds nothing. Depthwise convolutions multiply lane by lane.
 #include "kernels/cpu/conv_rows.h"
 #include "kernels/cpu/int8_finish.h"
+#include "kernels/cpu/int8_gather.h"
 #include "kernels/cpu/int8_tile.h"
 #include "kernels/cpu/scratch.h"
 
@@ -85,20 +86,6 @@ Int8Operands operands_of(const Params& p, void* const* operands) {
   if (p.has_y_zero) o.y_zero = operands[i++];
   o.y = operands[i];
   return o;
-}
-
-// Lines of a few pixels are copied without a call, their middle twice.
-inline void copy_bytes(const uint8_t* from, int64_t n, uint8_t* to) {
-  constexpr int64_t kHalf = 16;
-  if (n < kHalf || n > 2 * kHalf) {
-    std::copy_n(from, n, to);
-    return;
-  }
-  uint8_t first[kHalf], last[kHalf];
-  std::memcpy(first, from, kHalf);
-  std::memcpy(last, from + n - kHalf, kHalf);
-  std::memcpy(to, first, kHalf);
-  std::memcpy(to + n - kHalf, last, kHalf);
 }
 
 // One dimension of a convolution that is not transposed.
@@ -215,59 +202,15 @@ class RowBlock {
 
   // Rows of whole quads in scratch; bytes behind a row's last one count as 0.
   void gather(const uint8_t* x, const Positions& from) {
-    const int64_t width = plan_.row_bytes(), channels = plan_.channels;
+    const int64_t width = plan_.row_bytes();
+    const RowGatherer rows{p_, axes_, plan_.channels, s_.outside[0]};
     uint8_t* to = s_.gathered;
     Positions at = from;
     for (int64_t r = 0; r < from.count; ++r, to += width) {
       s_.at[r] = to;
-      gather_row(x + at.n * p_.x_strides[0], at, to);
-      std::fill(to + plan_.taps * channels, to + width, flip_);
-      step(at);
-    }
-  }
-  static void step(Positions& at) {
-    if (++at.w < at.w_end) return;
-    at.w = 0;
-    if (++at.h < at.h_end) return;
-    at.h = 0;
-    if (++at.d < at.d_end) return;
-    at.d = 0;
-    ++at.n;
-  }
-  void gather_row(const uint8_t* image, const Positions& at, uint8_t* to) const {
-    const int64_t channels = plan_.channels, line = p_.kernel[2] * channels;
-    const bool dense = p_.x_strides[1] == 1 && p_.x_strides[4] == channels && p_.dilation[2] == 1;
-    const int64_t w = at.w * p_.stride[2] - p_.pad[2];
-    for (int64_t i = 0; i < p_.kernel[0]; ++i) {
-      const int64_t z = axes_[0].base[i] + at.d * p_.stride[0];
-      for (int64_t j = 0; j < p_.kernel[1]; ++j, to += line) {
-        const int64_t y = axes_[1].base[j] + at.h * p_.stride[1];
-        if (!inside(z, p_.in_size[0]) || !inside(y, p_.in_size[1])) {
-          std::fill_n(to, line, s_.outside[0]);
-          continue;
-        }
-        const uint8_t* from = image + z * p_.x_strides[2] + y * p_.x_strides[3];
-        if (dense && w >= 0 && w + p_.kernel[2] <= p_.in_size[2]) {
-          copy_bytes(from + w * channels, line, to);
-        } else {
-          gather_line(from, w, to);
-        }
-      }
-    }
-  }
-  void gather_line(const uint8_t* line, int64_t w, uint8_t* to) const {
-    const int64_t channels = plan_.channels;
-    for (int64_t k = 0; k < p_.kernel[2]; ++k, w += p_.dilation[2], to += channels) {
-      if (!inside(w, p_.in_size[2])) {
-        std::fill_n(to, channels, s_.outside[0]);
-        continue;
-      }
-      const uint8_t* pixel = line + w * p_.x_strides[4];
-      if (p_.x_strides[1] == 1) {
-        std::copy_n(pixel, channels, to);
-      } else {
-        for (int64_t c = 0; c < channels; ++c) to[c] = pixel[c * p_.x_strides[1]];
-      }
+      rows.gather(x + at.n * p_.x_strides[0], at, to);
+      std::fill(to + plan_.taps * plan_.channels, to + width, flip_);
+      RowGatherer::step(at);
     }
   }
 

@@ -8,7 +8,7 @@ namespace npusim {
 
 using X = Storage<params.x_dtype>;
 using Y = Storage<params.y_dtype>;
-using C = Compute<params.x_dtype>;
+using C = Compute<(params.x_dtype < 4 ? params.x_dtype : 0)>;  // floats hold all bytes
 constexpr bool kAverage = params.op == 1;
 
 // One dimension of a window: `count` taps from `start`, `step` apart, all inside the input;

@@ -52,18 +52,32 @@ static inline Bound find_bound(int64_t count, uint64_t wanted, Key key, Measure 
   return {static_cast<uint32_t>(prefix), above};
 }
 
+// The highest of a block's scores; NaN counts as -inf. In lanes, so that the compiler may use
+// vectors.
+static inline float highest_of(const float* scores, int64_t count) {
+  constexpr int64_t kLanes = 8;
+  float lanes[kLanes];
+  for (float& lane : lanes) lane = -kInfiniteScore;
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const float score = scores[i + lane];
+      lanes[lane] = score > lanes[lane] ? score : lanes[lane];
+    }
+  }
+  float highest = lanes[0];
+  for (; i < count; ++i) highest = scores[i] > highest ? scores[i] : highest;
+  for (const float lane : lanes) highest = lane > highest ? lane : highest;
+  return highest;
+}
+
 // Fills the maxima; returns the first block of the highest one.
 static inline int64_t find_maxima(const float* scores, int64_t count, uint32_t* maxima) {
   int64_t best = 0;
   for (int64_t block = 0; block < blocks_of(count); ++block) {
-    const int64_t end = count < (block + 1) * kBlock ? count : (block + 1) * kBlock;
-    uint32_t highest = 0;
-    for (int64_t i = block * kBlock; i < end; ++i) {
-      const uint32_t key = key_of(scores[i]);
-      highest = key > highest ? key : highest;
-    }
-    maxima[block] = highest;
-    if (highest > maxima[best]) best = block;
+    const int64_t begin = block * kBlock, left = count - begin;
+    maxima[block] = key_of(highest_of(scores + begin, left < kBlock ? left : kBlock));
+    if (maxima[block] > maxima[best]) best = block;
   }
   return best;
 }

@@ -120,7 +120,9 @@ def test_bias_on_another_grid_is_a_float(draft, check_pass):
 
 def test_what_is_not_an_integer_product_stays(draft, check_pass):
     x = floats(draft, draft.x(1, 4, 5, 5, dtype="uint8"), STEP)
-    along_k = floats(draft, draft.w(6, 4, 3, 3, dtype="int8"), np.reshape([FINE, FINE, STEP, FINE], (1, 4, 1, 1)))
+    along_k = floats(
+        draft, draft.w(6, 4, 3, 3, dtype="int8"), np.reshape([FINE, FINE, STEP, FINE], (1, 4, 1, 1))
+    )
     fraction = floats(draft, draft.w(6, 4, 3, 3, dtype="int8"), FINE, 0.5)
     wide = floats(draft, draft.w(6, 4, 3, 3, dtype="int32"), FINE)
     results = [conv(draft, x, w) for w in (along_k, fraction, wide, draft.w(6, 4, 3, 3))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from npusim.errors import UnsupportedOpError
 from npusim.ir.graph import Graph, Node
 from npusim.ir.types import TensorType
 from npusim.ops.conv import as_tuple, channels_last, spatial, strides5, window_params
@@ -34,8 +33,6 @@ def _pool(rank: int, op: int, *, adaptive: bool = False) -> Lower:
     def lower(node: Node, low: Lowering) -> None:
         x = low.inputs(node)[0]
         assert x is not None
-        if x.dtype in _BYTES and "conv_int8" not in low.target.kernels:
-            raise UnsupportedOpError(f"{node.name}: target '{low.target.name}' pools no bytes.")
         x = _batched(x, rank)
         x = low.dense(x, channels_last(x.rank))
         y, _ = _window_result(node, low, 0, x)
@@ -149,7 +146,8 @@ for _rank in (1, 2, 3):
         Case(_shape, {"kernel_size": (2,) * _rank}),
     )
     _dilated = Case(_shape, {"kernel_size": (2,) * _rank, "dilation": (2,) * _rank}, "dilated")
-    _op(f"max_pool{_rank}d.default", _pool(_rank, 0), *_cases, _dilated)
+    _many = [Case(((1, 70, 6, 5),), _all, "many channels")] if _rank == 2 else []
+    _op(f"max_pool{_rank}d.default", _pool(_rank, 0), *_cases, _dilated, *_many)
     if _rank > 1:
         _op(f"max_pool{_rank}d_with_indices.default", _pool(_rank, 0), *_cases, _dilated)
     _op(f"avg_pool{_rank}d.default", _pool(_rank, 1), *_cases,

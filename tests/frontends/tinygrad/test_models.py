@@ -26,6 +26,9 @@ from tests.frontends.tinygrad.models import (
 )
 from tests.frontends.tinygrad.running import assert_same, check, compiled_ops, integers, tensor
 
+needs_compiler = pytest.mark.skipif(
+    not HAS_COMPILER, reason="tinygrad's interpreter takes minutes for a model"
+)
 PROMPT, CONTINUATION = [3, 1, 4, 1, 5], [9]
 
 
@@ -49,7 +52,7 @@ def test_a_resnet_compiles_to_what_its_twin_in_pytorch_does(resnet):
     assert ours == theirs
 
 
-@pytest.mark.skipif(not HAS_COMPILER, reason="tinygrad's interpreter takes minutes for images")
+@needs_compiler
 def test_a_resnet_gives_what_tinygrad_gives(resnet):
     check(resnet, tensor(1, 3, 64, 64))
 
@@ -60,6 +63,7 @@ def _positions() -> list[tuple[list[int], int]]:
     return [(PROMPT, 0)] + [([t], start + i) for i, t in enumerate(CONTINUATION)]
 
 
+@needs_compiler
 @pytest.mark.parametrize("attention", [Attention, CatAttention])
 def test_a_decoder_with_a_cache(attention):
     model = settle(Decoder(attention))
@@ -96,6 +100,7 @@ def test_a_decoder_is_fused_as_one_in_pytorch_is(tokens, position):
     assert not {"aten.matmul.default", "aten.softmax.int", "npu.pointwise"} & ops.keys()
 
 
+@needs_compiler
 def test_a_decoder_at_a_position_that_is_a_tensor():
     model = settle(PositionDecoder())
     imported = from_tinygrad(model, (integers([[0]]), integers([0])))

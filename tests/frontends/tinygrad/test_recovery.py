@@ -89,6 +89,12 @@ def test_products(name):
     assert imported.report.unrecovered == ()
 
 
+def test_a_flat_matrix_is_no_row_of_windows():
+    flat = tensor(12, seed=1)
+    imported = check(lambda x, y: x @ y.reshape(3, 4), tensor(2, 3), flat)
+    assert imported.report.recovered == {"matmul": 1}
+
+
 def test_a_linear_reads_its_weight_as_it_is():
     layer = settle(nn.Linear(8, 6))
     imported = check(

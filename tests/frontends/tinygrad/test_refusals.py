@@ -10,6 +10,7 @@ pytest.importorskip("tinygrad")
 
 import numpy as np
 from tinygrad import Tensor, TinyJit, Variable
+from tinygrad.function import function as kept
 
 import npusim
 from npusim.frontends.tinygrad import from_tinygrad
@@ -67,17 +68,30 @@ def test_a_state_that_does_not_start_as_zeros():
 
 
 def test_a_jit_counts_as_its_function():
-    function = TinyJit(lambda x: (x * 2).realize())
-    imported = from_tinygrad(function, tensor(*X))
+    jitted = TinyJit(lambda x: (x * 2).realize())
+    imported = from_tinygrad(jitted, tensor(*X))
     assert [n.op for n in imported.graph.nodes] == ["aten.mul.Scalar"]
-    assert function.cnt == 0 and function.captured is None
+    assert jitted.cnt == 0 and jitted.captured is None
+
+
+def test_functions_that_tinygrad_keeps_whole():
+    @kept
+    def inner(x, y):
+        return x @ y + 1
+
+    y = tensor(3, 4)
+    imported = check(lambda x: inner(x, y).relu(), tensor(*X))
+    assert imported.report.recovered == {"linear": 1}
+    computed = inner(x := tensor(*X), y)
+    with pytest.raises(npusim.ExportError, match="keeps whole; give the function"):
+        from_tinygrad(computed, x)
 
 
 def test_a_jit_that_lost_its_function():
-    function = TinyJit(lambda x: (x * 2).realize())
+    jitted = TinyJit(lambda x: (x * 2).realize())
     for _ in range(3):
-        function(tensor(*X))
-    loaded = pickle.loads(pickle.dumps(function))
+        jitted(tensor(*X))
+    loaded = pickle.loads(pickle.dumps(jitted))
     with pytest.raises(npusim.ExportError, match="holds kernels, and no function"):
         from_tinygrad(loaded, tensor(*X))
 

@@ -65,11 +65,20 @@ def kind_of(dtype: str) -> int:
     return KINDS[dtype]
 
 
+def bytes_of(data: torch.Tensor) -> memoryview:
+    """Returns a tensor's elements, row-major: its own memory where they lie so there."""
+    if not data.numel():
+        return memoryview(b"")
+    flat = data.detach().reshape(-1)
+    if flat.stride(0) != 1:  # of one element the stride may be anything
+        flat = torch.empty_like(flat, memory_format=torch.contiguous_format).copy_(flat)
+    return memoryview(flat.view(torch.uint8).numpy())
+
+
 def tensor_proto(name: str, data: torch.Tensor) -> TensorProto:
     """Returns a tensor with its elements inside."""
     dtype = str(data.dtype).removeprefix("torch.")
-    dense = data.detach().contiguous()
-    raw = dense.reshape(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b""
+    raw = bytes_of(data).tobytes()
     return TensorProto(name=name, data_type=kind_of(dtype), dims=list(data.shape), raw_data=raw)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from onnx import ModelProto, StringStringEntryProto, TensorProto
 
 from npusim.errors import Error, UnsupportedOpError, WeightMismatchError
-from npusim.exporters.onnx.builder import kind_of, tensor_proto
+from npusim.exporters.onnx.builder import bytes_of, kind_of, tensor_proto
 from npusim.exporters.onnx.model import DEFAULT_OPSET, Exported, to_onnx
 from npusim.files import write_atomic, write_parts
 from npusim.ir.graph import Graph, Weight
@@ -141,15 +141,6 @@ def _write(exported: Mapping[Path, Exported]) -> None:
 # ---- external data ----
 
 
-def _bytes(tensor: Any) -> memoryview:
-    import torch
-
-    if not tensor.numel():
-        return memoryview(b"")
-    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    return memoryview(flat.numpy())
-
-
 def _offsets(held: Mapping[str, Any]) -> dict[str, int]:
     offsets, end = {}, 0
     for key, tensor in held.items():
@@ -162,7 +153,7 @@ def _parts(held: Mapping[str, Any], offsets: Mapping[str, int]) -> Iterator[byte
     end = 0
     for key, tensor in held.items():
         yield bytes(offsets[key] - end)
-        part = _bytes(tensor)
+        part = bytes_of(tensor)
         yield part
         end = offsets[key] + part.nbytes
 

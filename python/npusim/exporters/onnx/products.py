@@ -37,7 +37,8 @@ def _linear(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -
 
 @translation("aten.addmm.default")
 def _addmm(call: Call, c: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    if not a.is_float or a.dtype == "float64":  # whose factors an attribute would round
+    # An attribute would round float64's factors; of sums of nothing Gemm is not clear.
+    if not a.is_float or a.dtype == "float64" or 0 in a.shape:
         return _scaled_sum(call, c, a, b)
     alpha, beta = float(call.attr("alpha", 1)), float(call.attr("beta", 1))
     return call.op("Gemm", a, b, c, shape=call.type.shape, alpha=alpha, beta=beta)

@@ -23,7 +23,8 @@ def _copy(call: Call, x: Tensor, source: Tensor) -> Tensor:
 
 
 @translation(
-    *("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default"),
+    *("aten.view.default", "aten.view_copy.default", "aten.reshape.default"),
+    "aten._unsafe_view.default",
     *("aten.flatten.using_ints", "aten.unflatten.int"),
 )
 def _reshape(call: Call, x: Tensor) -> Tensor:

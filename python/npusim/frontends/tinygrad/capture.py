@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from npusim.errors import Error, ExportError
-from npusim.frontends.tinygrad.reader import dtype_name
+from npusim.frontends.tinygrad.reader import dtype_name, stored_dtype
 from npusim.frontends.tinygrad.terms import Leaf
 
 Leaves = dict[Any, tuple[Leaf, str, tuple[int, ...]]]
@@ -129,8 +129,8 @@ def _outputs(result: Any) -> list[tuple[str, Any]]:
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns what a TinyJit was made of."""
-    if not hasattr(function, "captured") or not hasattr(function, "fxn"):
+    """Returns what a TinyJit, or what tinygrad's @function, was made of."""
+    if not hasattr(function, "fxn"):
         return function
     if function.fxn is None:
         raise ExportError(
@@ -186,7 +186,8 @@ def _stand_in(tensor: Any, name: str) -> Any:
     """Returns a tensor of the same type that has no data and gets none."""
     from tinygrad import Tensor
 
-    return Tensor.empty(*_shape(tensor, name), dtype=tensor.dtype, device=tensor.device)
+    dtype = stored_dtype(tensor)
+    return Tensor.empty(*_shape(tensor, name), dtype=dtype, device=tensor.device)
 
 
 def _shape(tensor: Any, name: str) -> tuple[int, ...]:
@@ -210,7 +211,7 @@ def _stand_in_weights(captured: Captured) -> Iterator[dict[Any, str]]:
                 leaf.aliases = (*leaf.aliases, key)
                 continue
             uop = _stand_in(tensor, key).uop
-            entry = (Leaf("weight", key), dtype_name(tensor.dtype), _shape(tensor, key))
+            entry = (Leaf("weight", key), dtype_name(uop.dtype), _shape(tensor, key))
             captured.leaves[uop] = entry
             buffers[uop.base] = f"the weight {key}"
             tensor.uop = uop
@@ -225,9 +226,10 @@ def _stand_in_weights(captured: Captured) -> Iterator[dict[Any, str]]:
 
 @contextlib.contextmanager
 def _nothing_runs(stand_ins: Mapping[Any, str]) -> Iterator[None]:
-    """Makes realising do nothing, JITs call their functions, and reading stand-ins an error."""
+    """Makes realising do nothing, reading stand-ins an error, and what is kept whole its parts."""
     from tinygrad import Tensor
     from tinygrad.engine import jit
+    from tinygrad.function import _function
 
     compiled = getattr(jit, "_TinyJit", None) or jit.TinyJit
     realize, read = Tensor.realize, Tensor._buffer
@@ -246,13 +248,14 @@ def _nothing_runs(stand_ins: Mapping[Any, str]) -> Iterator[None]:
         with _set(Tensor, "realize", realize):
             return read(tensor)
 
-    def called(jitted: Any, *args: Any, **kwargs: Any) -> Any:
-        return _plain(jitted)(*args, **kwargs)
+    def called(kept: Any, *args: Any, **kwargs: Any) -> Any:
+        return _plain(kept)(*args, **kwargs)
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(_set(Tensor, "realize", not_now))
         stack.enter_context(_set(Tensor, "_buffer", checked))
         stack.enter_context(_set(compiled, "__call__", called))
+        stack.enter_context(_set(_function, "__call__", called))
         yield
     for buffer, name in stand_ins.items():
         if buffer.op.name == "BUFFER" and buffer.buffer.is_allocated():

@@ -38,6 +38,14 @@ def dtype_name(dtype: Any) -> str:
     return name
 
 
+def stored_dtype(tensor: Any) -> Any:
+    """Returns the dtype a tensor is stored in: numbers without one of their own have a default."""
+    from tinygrad import dtypes
+
+    usual = WEAK.get(dtype_name(tensor.dtype))
+    return getattr(dtypes, usual) if usual else tensor.dtype
+
+
 class Reader:
     """Reads UOps.
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from npusim.frontends.tinygrad.reader import dtype_name
+from npusim.frontends.tinygrad.reader import dtype_name, stored_dtype
 
 
 class LazyWeights(Mapping[str, Any]):
@@ -20,6 +20,7 @@ class LazyWeights(Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         tensor = self._tensors[key]
+        tensor = tensor.cast(stored_dtype(tensor))
         elements = tensor._buffer().as_memoryview(allow_zero_copy=True)
         dtype = dtype_name(tensor.dtype)
         shape = tuple(tensor.shape)

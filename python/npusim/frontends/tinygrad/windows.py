@@ -134,6 +134,8 @@ def _convolution(term: Term, product: Product, image: _Image, weight: Access) ->
     known = [w for w in windows if w is not None]
     if shape != x.term.shape and any(w.tap is None for w in known):
         return None  # what stands there may be the batch
+    if (shape != x.term.shape or not weight.term.static) and any(_is_matrix(w) for w in known):
+        return None
     guarded = {g.index for g in x.guards}
     if len(known) != rank or not guarded <= set(spatial):
         return None
@@ -181,6 +183,11 @@ def _channels(
     fits = inner * outer == size
     fits = fits and (not depth or index.factor(depth[0]) == 1)
     return (group, depth) if fits and (not group or index.factor(group[0]) == inner) else None
+
+
+def _is_matrix(w: Window) -> bool:
+    """Tells whether a dimension is [tap, out] flattened, row behind row, rather than windows."""
+    return w.taps > 1 and w.length > 1 and w.dilation >= w.length * w.stride
 
 
 def _is_windowed(windows: list[Window], x: Access, weight: Access, group: list[int]) -> bool:

@@ -1,0 +1,219 @@
+// How a command list is made: code loaded, arguments laid out, memory reserved.
+#include <algorithm>
+#include <cstring>
+
+#include "cpp/cuda/command_list.h"
+#include "cpp/runtime/error.h"
+#include "cpp/runtime/place.h"
+
+namespace npusim::cuda {
+namespace {
+
+constexpr size_t kMostArguments = 512;  // what 4 KiB of kernel parameters hold
+constexpr size_t kFewLaunches = 1;      // which a graph would not start sooner
+
+std::string kernel_place(const Program& program, const Kernel& kernel) {
+  const auto index = &kernel - program.kernels.data();
+  return "kernel " + std::to_string(index) + " (" + std::string(kernel.name) + ")";
+}
+
+}  // namespace
+
+CudaCommandList::CudaCommandList(std::shared_ptr<const Context> context,
+                                 std::shared_ptr<const Program> program, const Method& method,
+                                 Libraries& libraries)
+    : context_(std::move(context)), program_(std::move(program)), method_(method) {
+  const Current current(*context_);
+  check_images();
+  load_kernels(libraries);
+  lay_out();
+  resolve_launches();
+  reserve();
+  index_uses();
+}
+
+void CudaCommandList::check_images() const {
+  std::string lacking;
+  for (const Command& command : method_.commands) {
+    const Kernel& kernel = program_->kernels[command.kernel];
+    if (kernel.image.empty() && lacking.find(kernel.name) == lacking.npos) {
+      lacking += (lacking.empty() ? "" : ", ") + std::string(kernel.name);
+    }
+  }
+  if (lacking.empty()) return;
+  throw Error(ErrorCode::kVersion, "the program was compiled for target " +
+                                       std::string(program_->target) +
+                                       " and has no CUDA code for: " + lacking +
+                                       ". Compile the model with target='cuda'.");
+}
+
+// Loads the code the method uses, or finds the library that does its work.
+void CudaCommandList::load_kernels(Libraries& libraries) {
+  kernels_.resize(program_->kernels.size());
+  std::vector<bool> parsed(kernels_.size(), false), for_library(kernels_.size(), true);
+  for (const Command& command : method_.commands) {
+    Code& code = kernels_[command.kernel];
+    const Kernel& kernel = program_->kernels[command.kernel];
+    if (!parsed[command.kernel]) {
+      code.image = parse_image(kernel.image, kernel_place(*program_, kernel));
+      if (!runs_on(code.image.arch, context_->major(), context_->minor())) {
+        for (ImageLaunch& launch : code.image.launches) {
+          launch.shared = launch.elsewhere.value_or(launch.shared);
+        }
+      }
+      parsed[command.kernel] = true;
+    }
+    if (!check_problem(command)) for_library[command.kernel] = false;
+  }
+  for (size_t i = 0; i < kernels_.size(); ++i) {
+    Code& code = kernels_[i];
+    if (code.image.launches.empty()) continue;  // not of this method, or nothing to compute
+    if (for_library[i] && code.image.library) code.library = libraries.call(*code.image.library);
+    if (code.library != nullptr) continue;
+    code.module = std::make_unique<Module>(context_, code.image, libraries.folders(),
+                                           kernel_place(*program_, program_->kernels[i]));
+  }
+}
+
+// Whether a library can take the command's operands: plans are made for addresses of 16 bytes.
+bool CudaCommandList::check_problem(const Command& command) const {
+  const auto& problem = kernels_[command.kernel].image.library;
+  if (!problem) return false;
+  std::vector<int64_t> bytes;
+  bool aligned = true;
+  for (const Operand& operand : command.operands) {
+    bytes.push_back(program_->buffers[operand.buffer].bytes - operand.offset);
+    aligned = aligned && operand.offset % static_cast<int64_t>(kOperandAlignment) == 0;
+  }
+  cuda::check_problem(*problem, bytes, place_of(*program_, method_, command));
+  return aligned;
+}
+
+// Gives every command its arguments: operands, scratch, failure.
+void CudaCommandList::lay_out() {
+  size_t launch = 0, argument = 0, map = 0;
+  for (const Command& command : method_.commands) {
+    const Code& code = kernels_[command.kernel];
+    size_t operands = command.operands.size();
+    if (!code.library && code.image.operands) {
+      operands = std::min(operands, static_cast<size_t>(*code.image.operands));
+    }
+    Step step{.library = code.library.get(),
+              .first_launch = launch,
+              .last_launch = launch + (code.library ? 1 : code.image.launches.size()),
+              .operands = operands,
+              .first_argument = argument,
+              .arguments = operands + (code.scratch() > 0 ? 1 : 0) + code.reports(),
+              .first_slot = argument + map,
+              .first_map = map,
+              .failure = code.reports() ? failure_count_++ : kNone};
+    if (step.arguments > kMostArguments) {
+      throw Error(ErrorCode::kFormat,
+                  place_of(*program_, method_, command) + ": it has too many operands");
+    }
+    check_maps(command, operands);
+    launch = step.last_launch;
+    argument += step.arguments;
+    map += maps_of(code).size();
+    steps_.push_back(step);
+  }
+  arguments_.assign(argument, nullptr);
+  maps_.resize(map);
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const size_t maps = maps_of(kernels_[method_.commands[i].kernel]).size();
+    for (size_t k = 0; k < steps_[i].arguments; ++k) {
+      slots_.push_back(&arguments_[steps_[i].first_argument + k]);
+    }
+    for (size_t k = 0; k < maps; ++k) slots_.push_back(&maps_[steps_[i].first_map + k]);
+  }
+}
+
+// What a kernel maps must lie inside the operand it is part of.
+void CudaCommandList::check_maps(const Command& command, size_t operands) const {
+  for (const Matrix& matrix : maps_of(kernels_[command.kernel])) {
+    const auto index = static_cast<size_t>(matrix.operand);
+    if (index < operands) {
+      const Operand& operand = command.operands[index];
+      const int64_t bytes = program_->buffers[operand.buffer].bytes - operand.offset;
+      const int64_t last = 2 * matrix.columns;  // bytes of a row
+      const bool fits = last <= bytes &&
+                        (matrix.rows <= 1 || matrix.stride <= (bytes - last) / (matrix.rows - 1));
+      if (fits) continue;
+    }
+    throw Error(ErrorCode::kFormat,
+                place_of(*program_, method_, command) + ": its kernel maps what it does not have");
+  }
+}
+
+// The maps a command's launches take: none where a library runs instead.
+std::span<const Matrix> CudaCommandList::maps_of(const Code& code) {
+  if (code.library != nullptr) return {};
+  return code.image.maps;
+}
+
+void CudaCommandList::resolve_launches() {
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const Code& code = kernels_[method_.commands[i].kernel];
+    if (code.library != nullptr) {
+      launches_.push_back({});  // refresh_graph() puts the library's work here
+      continue;
+    }
+    for (const ImageLaunch& launch : code.image.launches) {
+      const size_t arguments = steps_[i].arguments, maps = maps_of(code).size();
+      launches_.push_back({.function = code.module->function(launch, arguments, maps),
+                           .grid = {launch.grid[0], launch.grid[1], launch.grid[2]},
+                           .block = {launch.block[0], launch.block[1], launch.block[2]},
+                           .shared = launch.shared,
+                           .params = slots_.data() + steps_[i].first_slot,
+                           .dependent = code.image.dependent});
+    }
+  }
+  const bool own = std::all_of(steps_.begin(), steps_.end(),
+                               [](const Step& step) { return step.library == nullptr; });
+  direct_ = own && launches_.size() <= kFewLaunches;
+}
+
+// Commands run one after another, so one scratch serves all; each has a failure of its own.
+void CudaCommandList::reserve() {
+  int64_t most = 0;
+  for (const Code& code : kernels_) most = std::max(most, code.scratch());
+  if (most > 0) scratch_ = std::make_unique<CudaMemory>(context_, most);
+  if (failure_count_ > 0) {
+    const size_t bytes = failure_count_ * sizeof(Failure);
+    failures_ = std::make_unique<PinnedMemory>(context_, bytes);
+    std::memset(failures_->data(), 0, bytes);
+  }
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const Command& command = method_.commands[i];
+    size_t argument = steps_[i].first_argument + steps_[i].operands;
+    if (kernels_[command.kernel].scratch() > 0) arguments_[argument++] = scratch_->data();
+    if (steps_[i].failure != kNone) {
+      arguments_[argument] = failures_->data() + steps_[i].failure * sizeof(Failure);
+    }
+  }
+}
+
+// Lists, for every buffer, the arguments to patch when it moves.
+void CudaCommandList::index_uses() {
+  const size_t buffers = program_->buffers.size();
+  bound_.assign(buffers, nullptr);
+  first_use_.assign(buffers + 1, 0);
+  const auto operands = [&](size_t step) {
+    return method_.commands[step].operands.first(steps_[step].operands);
+  };
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    for (const Operand& operand : operands(i)) ++first_use_[operand.buffer + 1];
+  }
+  for (size_t i = 0; i < buffers; ++i) first_use_[i + 1] += first_use_[i];
+  uses_.resize(first_use_.back());
+  std::vector<size_t> next(first_use_.begin(), first_use_.end() - 1);
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    size_t argument = steps_[i].first_argument;
+    for (const Operand& operand : operands(i)) {
+      uses_[next[operand.buffer]++] = {i, argument++, operand.offset};
+    }
+  }
+  moved_.reserve(steps_.size());
+}
+
+}  // namespace npusim::cuda

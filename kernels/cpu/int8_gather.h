@@ -1,0 +1,79 @@
+// Reading the taps of a position of bytes that do not lie in whole quads: one row of an indirect
+// GEMM, copied pixel by pixel or line by line.
+#pragma once
+
+#include "kernels/cpu/conv_rows.h"
+
+namespace npusim::cpu::NPUSIM_ISA {
+
+// Lines of a few pixels are copied without a call, their middle twice.
+inline void copy_bytes(const uint8_t* from, int64_t n, uint8_t* to) {
+  constexpr int64_t kHalf = 16;
+  if (n < kHalf || n > 2 * kHalf) {
+    std::copy_n(from, n, to);
+    return;
+  }
+  uint8_t first[kHalf], last[kHalf];
+  std::memcpy(first, from, kHalf);
+  std::memcpy(last, from + n - kHalf, kHalf);
+  std::memcpy(to, first, kHalf);
+  std::memcpy(to + n - kHalf, last, kHalf);
+}
+
+struct RowGatherer {
+  const abi::ConvInt8Params& p;
+  const Axis (&axes)[3];
+  int64_t channels;  // of a group
+  uint8_t outside;   // what lies outside the input
+
+  // The position behind one, in row-major order.
+  static void step(Positions& at) {
+    if (++at.w < at.w_end) return;
+    at.w = 0;
+    if (++at.h < at.h_end) return;
+    at.h = 0;
+    if (++at.d < at.d_end) return;
+    at.d = 0;
+    ++at.n;
+  }
+  // Writes the taps of one position, pixel by pixel.
+  void gather(const uint8_t* image, const Positions& at, uint8_t* to) const {
+    const int64_t line = p.kernel[2] * channels;
+    const bool dense = p.x_strides[1] == 1 && p.x_strides[4] == channels && p.dilation[2] == 1;
+    const int64_t w = at.w * p.stride[2] - p.pad[2];
+    for (int64_t i = 0; i < p.kernel[0]; ++i) {
+      const int64_t z = axes[0].base[i] + at.d * p.stride[0];
+      for (int64_t j = 0; j < p.kernel[1]; ++j, to += line) {
+        const int64_t y = axes[1].base[j] + at.h * p.stride[1];
+        if (!inside(z, p.in_size[0]) || !inside(y, p.in_size[1])) {
+          std::fill_n(to, line, outside);
+          continue;
+        }
+        const uint8_t* from = image + z * p.x_strides[2] + y * p.x_strides[3];
+        if (dense && w >= 0 && w + p.kernel[2] <= p.in_size[2]) {
+          copy_bytes(from + w * channels, line, to);
+        } else {
+          gather_line(from, w, to);
+        }
+      }
+    }
+  }
+
+ private:
+  void gather_line(const uint8_t* line, int64_t w, uint8_t* to) const {
+    for (int64_t k = 0; k < p.kernel[2]; ++k, w += p.dilation[2], to += channels) {
+      if (!inside(w, p.in_size[2])) {
+        std::fill_n(to, channels, outside);
+        continue;
+      }
+      const uint8_t* pixel = line + w * p.x_strides[4];
+      if (p.x_strides[1] == 1) {
+        std::copy_n(pixel, channels, to);
+      } else {
+        for (int64_t c = 0; c < channels; ++c) to[c] = pixel[c * p.x_strides[1]];
+      }
+    }
+  }
+};
+
+}  // namespace npusim::cpu::NPUSIM_ISA

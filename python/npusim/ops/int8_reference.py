@@ -1,0 +1,182 @@
+"""What `npu.int8_matmul` and `npu.int8_conv` compute, in PyTorch, and their types.
+
+`ops/int8_products.py` has their definition, lowers and registers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from npusim.errors import ShapeError
+from npusim.ir.types import TensorType
+from npusim.ops.fused import NO_EPILOGUE, broadcast_shapes, finish_product, infer_conv
+from npusim.ops.scalar import OPCODES
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+INT8_MATMUL = "npu.int8_matmul"
+INT8_CONV = "npu.int8_conv"
+BYTES = ("int8", "uint8")
+OPERANDS = 10  # x, w and the eight that may be None
+
+
+def reference_int8_matmul(
+    a: Tensor, b: Tensor, /, *rest: Tensor | None, dtype: str, **epilogue: Any
+) -> Tensor:
+    """Computes `npu.int8_matmul`."""
+    x_zero, w_zero = rest[:2]
+    total = _shifted(a, x_zero) @ _shifted(b, w_zero)
+    return _finished(total, rest[2:], dtype, (-1,), epilogue)
+
+
+def reference_int8_conv(
+    x: Tensor,
+    w: Tensor,
+    /,
+    *rest: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    padding_back: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    dtype: str,
+    **epilogue: Any,
+) -> Tensor:
+    """Computes `npu.int8_conv`, in float64, which holds every sum."""
+    import torch
+    from torch.nn import functional as F
+
+    rank = x.dim() - 2
+    x_zero, w_zero = rest[:2]
+    pads = [n for pair in zip(padding, padding_back, strict=True) for n in pair[::-1]][::-1]
+    channel = (-1, *(1,) * (rank + 1))
+    weight = _shifted(w, None if w_zero is None else w_zero.reshape(channel))
+    zeros = (0,) * rank
+    total = torch.convolution(
+        F.pad(_shifted(x, x_zero), pads), weight, None, tuple(stride), zeros, tuple(dilation),
+        False, zeros, groups,
+    )  # fmt: skip
+    return _finished(total, rest[2:], dtype, (-1, *(1,) * rank), epilogue)
+
+
+def _shifted(x: Tensor, zero: Tensor | None) -> Tensor:
+    import torch
+
+    return x.double() if zero is None else x.double() - zero.to(torch.float64)
+
+
+def _finished(
+    total: Tensor,
+    rest: Sequence[Tensor | None],
+    dtype: str,
+    channel: tuple[int, ...],
+    epilogue: dict[str, Any],
+) -> Tensor:
+    import torch
+
+    scale, sum_bias, bias, residual, terms, y_zero = rest
+    if sum_bias is not None:
+        total = total + sum_bias.reshape(channel)
+    whole = total.to(torch.int64).to(torch.int32)
+    if dtype == "int32":
+        return whole
+    assert scale is not None
+    kind = getattr(torch, dtype)
+    v = whole.float() * (scale.reshape(channel) if scale.numel() > 1 else scale.reshape(()))
+    shift = None if bias is None else bias.reshape(channel)
+    if dtype not in BYTES:
+        return finish_product(v, shift, residual, epilogue).to(kind)
+    limits = torch.iinfo(kind)
+    zero = 0.0 if y_zero is None else float(y_zero)
+    low = max(float(limits.min), zero) if epilogue["act"] == "relu" else float(limits.min)
+    v = v if shift is None else v + shift
+    if residual is None:
+        return (v.round() + zero).clamp(low, limits.max).to(kind)
+    assert terms is not None
+    v = v.clamp(terms[0], terms[1]).round() * terms[2] + residual.float() * terms[3] + terms[4]
+    return v.clamp(low, limits.max).round().to(kind)
+
+
+def infer_int8_matmul(
+    a: TensorType, b: TensorType, /, *rest: TensorType | None, dtype: str, **epilogue: Any
+) -> TensorType:
+    """Returns the type of `npu.int8_matmul`; ShapeError when the operands do not fit."""
+    if not a.rank or b.rank < 2 or a.shape[-1] != b.shape[-2]:
+        raise ShapeError(f"{INT8_MATMUL}: cannot multiply {a} by {b}.")
+    batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    result = TensorType(dtype, (*batch, *a.shape[-2:-1], b.shape[-1]))
+    _check_operands(INT8_MATMUL, (a, b, *rest), result, b.shape[-1], epilogue)
+    if b.rank > 2 and any(t is not None and t.numel > 1 for t in (*rest[1:5], rest[6])):
+        raise ShapeError(f"{INT8_MATMUL}: {b} are several matrices; each is scaled as a whole.")
+    return result
+
+
+def infer_int8_conv(
+    x: TensorType,
+    w: TensorType,
+    /,
+    *rest: TensorType | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    padding_back: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    dtype: str,
+    **epilogue: Any,
+) -> TensorType:
+    """Returns the type of `npu.int8_conv`; ShapeError when operands or attributes do not fit."""
+    plain = infer_conv(
+        x, w, None, None, stride=stride, padding=padding, padding_back=padding_back,
+        dilation=dilation, output_padding=(0,) * len(stride), groups=groups, transposed=False,
+        **NO_EPILOGUE,
+    )  # fmt: skip
+    result = TensorType(dtype, plain.shape)
+    _check_operands(INT8_CONV, (x, w, *rest), result, plain.shape[1], epilogue)
+    return result
+
+
+def _check_operands(
+    op: str,
+    operands: Sequence[TensorType | None],
+    result: TensorType,
+    n: int,
+    epilogue: dict[str, Any],
+) -> None:
+    if len(operands) != OPERANDS:
+        raise ShapeError(f"{op}: {len(operands)} operands; expected {OPERANDS}.")
+    x, w, x_zero, w_zero, scale, sum_bias, bias, residual, terms, y_zero = operands
+    assert x is not None and w is not None
+    if x.dtype not in BYTES or w.dtype not in BYTES:
+        raise ShapeError(f"{op}: the operands are {x} and {w}, not of 8 bits.")
+
+    def check(what: str, t: TensorType | None, dtype: str, counts: tuple[int, ...]) -> None:
+        if t is not None and (t.dtype != dtype or t.numel not in counts):
+            raise ShapeError(f"{op}: the {what} is {t}; expected {dtype} of {n} or one element.")
+
+    makes_bytes = result.dtype in BYTES
+    check("zero point of x", x_zero, x.dtype, (1,))
+    check("zero point of the weight", w_zero, w.dtype, (1, n))
+    check("scale", scale, "float32", (1, n))
+    check("bias of sums", sum_bias, "int32", (n,))
+    check("bias", bias, "float32", (n,))
+    check("terms", terms, "float32", (5,))
+    check("zero point of the result", y_zero, result.dtype, (1,))
+    if (scale is None) != (result.dtype == "int32"):
+        raise ShapeError(f"{op}: a result in {result.dtype} has the scale {scale}.")
+    if (y_zero is not None and not makes_bytes) or (terms is not None) != (
+        makes_bytes and residual is not None
+    ):
+        raise ShapeError(f"{op}: the operands do not fit a result in {result.dtype}.")
+    if (residual is None) != (epilogue["residual"] == 0):
+        raise ShapeError(f"{op}: residual={epilogue['residual']}, but it is {residual}.")
+    if residual is not None:
+        kinds = BYTES if makes_bytes else (result.dtype,)
+        if residual.shape != result.shape or residual.dtype not in kinds:
+            raise ShapeError(f"{op}: the residual is {residual}, the result {result}.")
+    allowed = ("copy", "relu") if makes_bytes else tuple(OPCODES)
+    if result.dtype == "int32":
+        allowed = ("copy",)
+    if epilogue["act"] not in allowed:
+        raise ShapeError(f"{op}: {epilogue['act']} of a result in {result.dtype}.")

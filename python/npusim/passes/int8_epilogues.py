@@ -1,0 +1,193 @@
+"""What products of bytes take in of what follows: factors, biases, ReLU, rounding, sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from npusim.ir.graph import Attr, Node
+from npusim.ir.types import TensorType
+from npusim.ops.int8_reference import BYTES, INT8_CONV, INT8_MATMUL
+from npusim.passes.int8_operands import (
+    BIAS,
+    PRODUCTS,
+    RESIDUAL,
+    SCALE,
+    SUM_BIAS,
+    TERMS,
+    Y_ZERO,
+    is_zero,
+    times,
+    with_bias,
+)
+from npusim.passes.match import Operand, of_node
+from npusim.passes.quantized_values import LIMITS, Quantization, dequantized, number_of, vector_of
+from npusim.passes.rewriter import Answer, Rewriter, become
+
+
+def _floats(value: Operand, node: Node, rewriter: Rewriter) -> Node | None:
+    """Returns the product of bytes that only `node` reads, as floats without an activation."""
+    if not isinstance(value, str) or not rewriter.only_feeds(value, node):
+        return None
+    product = rewriter.producer(value)
+    if product is None or product.op not in PRODUCTS or product.type.dtype != "float32":
+        return None
+    return product if product.attrs["act"] == "copy" else None
+
+
+def continued(node: Node, product: Node, inputs: Sequence[str | None], **attrs: Attr) -> Node:
+    """Returns the product with other operands and attributes, in the place of a node."""
+    return become(node, product.op, inputs, {**product.attrs, **attrs})
+
+
+def _channel_axis(product: Node) -> int:
+    return 1 if product.op == INT8_CONV else product.type.rank - 1
+
+
+def _several_matrices(product: Node, rewriter: Rewriter) -> bool:
+    w = product.inputs[1]
+    return product.op == INT8_MATMUL and w is not None and rewriter.types[w].rank > 2
+
+
+def scaled(node: Node, factors: list[Operand], rewriter: Rewriter) -> Answer:
+    """Takes a factor, one a channel or one for all, into the product in front of it."""
+    for value, factor in (factors, factors[::-1]):
+        product = _floats(value, node, rewriter)
+        if product is None or product.type != node.type:
+            continue
+        if any(product.inputs[i] is not None for i in (BIAS, RESIDUAL)):
+            continue
+        axis, rank = _channel_axis(product), node.type.rank
+        vector = vector_of(factor, "float32", axis, rank, node, rewriter)
+        scale = product.inputs[SCALE]
+        if vector is None or scale is None:
+            continue
+        if _several_matrices(product, rewriter) and rewriter.types[vector].numel > 1:
+            continue
+        inputs = list(product.inputs)
+        inputs[SCALE] = times(scale, vector, node, rewriter)
+        return continued(node, product, inputs)
+    return None
+
+
+def biased(node: Node, summands: list[Operand], rewriter: Rewriter) -> Answer:
+    """Takes a summand for each channel into the product in front of it."""
+    for value, other in (summands, summands[::-1]):
+        product = _floats(value, node, rewriter)
+        if product is None or product.type != node.type or not isinstance(other, str):
+            continue
+        taken = (SUM_BIAS, BIAS, RESIDUAL)
+        if any(product.inputs[i] is not None for i in taken):
+            continue
+        axis, n = _channel_axis(product), node.type.shape[_channel_axis(product)]
+        type = rewriter.types[other]
+        aligned = (1,) * (node.type.rank - type.rank) + type.shape
+        vector = all(s == (n if d == axis else 1) for d, s in enumerate(aligned))
+        if not vector or other not in rewriter.static or _several_matrices(product, rewriter):
+            continue
+        flat = _flat(other, node, rewriter)
+        inputs = with_bias(product.inputs, flat, node, rewriter)
+        if inputs is not None:
+            return continued(node, product, inputs)
+    return None
+
+
+def _flat(value: str, node: Node, rewriter: Rewriter) -> str:
+    type = rewriter.types[value]
+    if type.rank == 1:
+        return value
+    flat = TensorType(type.dtype, (type.numel,))
+    return rewriter.emit("aten.view.default", (value,), flat, {"size": flat.shape}, like=node)
+
+
+def rectified(node: Node, rewriter: Rewriter) -> Answer:
+    """Takes a ReLU into the product in front of it."""
+    product = _floats(node.inputs[0] or "", node, rewriter)
+    if product is None or product.type != node.type:
+        return None
+    return continued(node, product, product.inputs, act="relu")
+
+
+def rounded(node: Node, written: Quantization, rewriter: Rewriter) -> Answer:
+    """Takes a rounding to bytes into the product of bytes in front of it."""
+    product = rewriter.producer(written.value)
+    if product is None or product.op not in PRODUCTS or product.type.dtype != "float32":
+        return None
+    if product.type.shape != node.type.shape or rewriter.uses(written.value) != 1:
+        return None
+    if product.attrs["act"] not in ("copy", "relu") or product.inputs[RESIDUAL] is not None:
+        return None
+    rank = node.type.rank
+    step = vector_of(written.scale, "float32", -1, rank, node, rewriter)
+    zero: str | None = None
+    if written.zero is not None and not is_zero(written.zero):
+        zero = vector_of(written.zero, node.type.dtype, -1, rank, node, rewriter)
+        if zero is None:
+            return None
+    scale, bias = product.inputs[SCALE], product.inputs[BIAS]
+    if step is None or scale is None:
+        return None
+    op = "mul" if written.inverted else "div"
+    inputs = list(product.inputs)
+    inputs[SCALE] = times(scale, step, node, rewriter, op)
+    inputs[BIAS] = None if bias is None else times(bias, step, node, rewriter, op)
+    inputs[Y_ZERO] = zero
+    return continued(node, product, inputs, dtype=node.type.dtype)
+
+
+def added(node: Node, written: Quantization, rewriter: Rewriter) -> Answer:
+    """Takes a sum with other bytes, rounded to bytes, into the product in front of it."""
+    value, act = written.value, "copy"
+    behind = rewriter.producer(value)
+    if behind is not None and of_node(behind, "relu", rewriter) is not None:
+        value, act = behind.inputs[0] or "", "relu"
+    total = rewriter.producer(value)
+    summands = None if total is None else of_node(total, "add", rewriter)
+    if total is None or summands is None or rewriter.uses(value) != 1:
+        return None
+    for own, other in (summands, summands[::-1]):
+        if isinstance(own, str) and isinstance(other, str) and rewriter.uses(own) == 1:
+            fused = _with_residual(node, written, own, other, act, rewriter)
+            if fused is not None:
+                return fused
+    return None
+
+
+def _with_residual(
+    node: Node, written: Quantization, own: str, other: str, act: str, rewriter: Rewriter
+) -> Answer:
+    a, b = dequantized(own, rewriter), dequantized(other, rewriter)
+    if a is None or b is None or a.views or b.views or a.scale is None or b.scale is None:
+        return None
+    product = rewriter.producer(a.source)
+    types = rewriter.types
+    if product is None or product.op not in PRODUCTS or product.type.dtype not in BYTES:
+        return None
+    alone = rewriter.uses(a.source) == 1 and product.inputs[RESIDUAL] is None
+    shapes = types[a.source].shape == types[b.source].shape == node.type.shape
+    if not alone or not shapes or types[b.source].dtype not in BYTES:
+        return None
+    known = [a.scale, a.zero, b.scale, b.zero, written.scale, written.zero]
+    numbers = [number_of(n, rewriter) for n in known]
+    if any(n is None for n in numbers) or numbers[4] == 0:
+        return None
+    a_scale, a_zero, b_scale, b_zero, step, y_zero = (np.float32(n) for n in numbers)
+    inverse = step if written.inverted else np.float32(1)
+    divisor = np.float32(1) if written.inverted else step
+    low, high = (np.float32(n) - a_zero for n in LIMITS[product.type.dtype])
+    if product.attrs["act"] == "relu":
+        low = max(low, np.float32(0))
+    factor = b_scale * inverse / divisor
+    terms = (low, high, a_scale * inverse / divisor, factor, y_zero - b_zero * factor)
+    zero = vector_of(float(y_zero), node.type.dtype, -1, node.type.rank, node, rewriter)
+    if zero is None:
+        return None
+    inputs = list(product.inputs)
+    inputs[RESIDUAL] = b.source
+    inputs[TERMS] = rewriter.constant(
+        "terms", TensorType("float32", (5,)), np.asarray(terms, "<f4").tobytes()
+    )
+    inputs[Y_ZERO] = zero
+    attrs: dict[str, Attr] = {"dtype": node.type.dtype, "act": act, "residual": 1}
+    return continued(node, product, inputs, **attrs)
