@@ -171,6 +171,7 @@ NORMS = {
     "layer": (settle(nn.LayerNorm(8)), ROWS, "aten.layer_norm.default"),
     "rms": (settle(nn.RMSNorm(8)), ROWS, "aten.rms_norm.default"),
     "softmax": (lambda x: x.softmax(-1), ROWS, "aten.softmax.int"),
+    "softmax of columns": (lambda x: x.softmax(0), (5, 8), "aten.softmax.int"),
     "log softmax": (lambda x: x.log_softmax(-1), ROWS, "aten.log_softmax.int"),
 }  # fmt: skip
 
@@ -226,3 +227,10 @@ def test_writes_to_parts_of_a_state():
     assert [u.name for u in imported.graph.updates] == ["grid"]
     (got,) = run(imported, [tensor(2, 3)])
     assert_same(got, write(tensor(2, 3)).numpy(), 1e-6)
+
+
+def test_a_long_range_is_counted_and_never_laid_out():
+    length = 50_000  # its windows have 2.5 billion elements
+    table = Tensor(np.zeros((length, 4), np.float32)).realize()
+    imported = from_tinygrad(lambda i: table[i], integers([7, 0]), weights={"table": table})
+    assert imported.report.recovered == {"embedding": 1}

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from npusim.frontends.tinygrad.terms import Term, numpy_dtype, walk
+from npusim.frontends.tinygrad.index import Access, behind, loop
+from npusim.frontends.tinygrad.terms import Term, numpy_dtype
 
 Array = np.ndarray[Any, Any]
 MAX_ELEMENTS = 1 << 25  # of an array on the way
@@ -51,16 +52,51 @@ _REDUCE: dict[str, Any] = {"add": np.sum, "max": np.max, "mul": np.prod}
 def evaluate(term: Term) -> Array | None:
     """Returns the elements of a known term; None when an array on the way would be too large."""
     values: dict[int, Array] = {}
-    for each in walk([term]):
-        if each.numel > MAX_ELEMENTS and each.op not in ("expand", "const"):
+    pending = [term]
+    while pending:
+        each = pending[-1]
+        counted = _counted(each) if each.index not in values else None
+        if counted is not None:
+            values[each.index] = counted
+        missing = [s for s in each.sources if s.index not in values]
+        if each.index in values or not missing:
+            pending.pop()
+            if each.index not in values:
+                value = _evaluated(each, [values[s.index] for s in each.sources])
+                if value is None:
+                    return None
+                values[each.index] = value
+        elif each.numel > MAX_ELEMENTS and each.op != "expand":
             return None
-        operands = [values[s.index] for s in each.sources]
-        with np.errstate(all="ignore"):
-            value = _evaluated(each, operands)
-        if value is None:
-            return None
-        values[each.index] = value
+        else:
+            pending.extend(missing)
     return values[term.index]
+
+
+def _counted(term: Term) -> Array | None:
+    """Returns a running sum of one number: the number times how often a window is inside.
+
+    So tinygrad writes ranges, through windows that would take the square of their length.
+    """
+    if term.op != "reduce" or term.arg[0] != "add" or len(term.arg[1]) != 1:
+        return None
+    (source,), (axis,) = term.sources, term.arg[1]
+    access: Access = loop(source, source.shape)
+    while (before := behind(access)) is not None:
+        access = before
+    number = uniform(access.term)
+    if number is None or len(access.guards) != 1 or access.guards[0].index.factor(axis) != 1:
+        return None
+    (guard,) = access.guards
+    shape = [1 if a == axis else n for a, n in enumerate(source.shape)]
+    first = np.full(shape, guard.index.constant)
+    for place, factor in guard.index.terms:
+        if place != axis:
+            line = [n if a == place else 1 for a, n in enumerate(shape)]
+            first = first + factor * np.arange(shape[place]).reshape(line)
+    low, high = np.maximum(0, -first), np.minimum(source.shape[axis], guard.size - first)
+    counts = np.maximum(high - low, 0).reshape(term.shape)
+    return (counts * number).astype(numpy_dtype(term.dtype))
 
 
 def scalar(op: str, dtype: str, operands: list[Any]) -> Any:
@@ -70,6 +106,11 @@ def scalar(op: str, dtype: str, operands: list[Any]) -> Any:
 
 
 def _evaluated(term: Term, operands: list[Array]) -> Array | None:
+    with np.errstate(all="ignore"):
+        return _computed(term, operands)
+
+
+def _computed(term: Term, operands: list[Array]) -> Array | None:
     dtype = numpy_dtype(term.dtype)
     if term.op == "const":
         return np.asarray(term.arg).astype(dtype)

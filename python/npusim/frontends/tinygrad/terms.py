@@ -8,7 +8,7 @@ ones are one object.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,25 +215,18 @@ class Terms:
 
 
 def narrow(term: Term) -> Term:
-    """Returns what a term is broadcast from; dimensions of size 1 in front are dropped."""
+    """Returns what a term is broadcast from, without dimensions of size 1 in front.
+
+    A reduction keeps the dimensions it is given back: so softmax and norms are recognised.
+    """
     while True:
         source = term.sources[0] if term.sources else term
+        if term.op == "reshape" and source.op == "reduce":
+            return term
         ones = (1,) * (len(term.shape) - len(source.shape))
         if term.op != "expand" and (term.op != "reshape" or term.shape != (*ones, *source.shape)):
             return term
         term = source
-
-
-def walk(roots: Sequence[Term]) -> Iterator[Term]:
-    """Yields every term that the roots depend on, sources first."""
-    seen: dict[int, Term] = {}
-    pending = list(roots)
-    while pending:
-        term = pending.pop()
-        if term.index not in seen:
-            seen[term.index] = term
-            pending.extend(term.sources)
-    yield from (seen[i] for i in sorted(seen))
 
 
 def _key(arg: Any) -> tuple[Any, ...]:
