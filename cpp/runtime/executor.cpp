@@ -95,7 +95,9 @@ Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<Devic
   for (size_t i = 0; i < program_->methods.size(); ++i) {
     std::vector<int64_t> greatest;
     for (const Symbol& symbol : program_->methods[i].sizes.symbols) greatest.push_back(symbol.high);
-    methods_.emplace_back().known.push_back(encode(i, greatest));
+    std::vector<Encoded>& known = methods_.emplace_back().known;
+    known.reserve(kKeptSizes + 1);  // can_fail reads the first one at any time: it never moves
+    known.push_back(encode(i, greatest));
   }
   for (uint32_t i = 0; i < addresses_.size(); ++i) {
     const Buffer& buffer = program_->buffers[i];
