@@ -1,40 +1,41 @@
 // One new token's attention over a cache: its query and key are rotated, key and value appended,
 // and the query attends to the rows in use, on the tensor cores (mma_attention_warp.h).
 //
-// The heads of a group are the rows of a cluster of NPUSIM_SPANS blocks, which share the tiles of
-// NPUSIM_TILE_KEYS keys and put their sums together in each other's shared memory. A block's warps
-// have 16 keys of a tile each. Rows that were in the cache before are asked for before the wait,
-// where nothing in the method writes them but this command. Devices without clusters give all
-// tiles to one block.
+// The heads of a group are the rows of a cluster of NPUSIM_SPANS blocks, whose warps share slices
+// of 16 keys: each reads its own ahead, NPUSIM_STAGES of them, and sends its sums to the blocks
+// that store them; no warp waits for another before that. Rows that were in the cache before are
+// asked for before the wait, where nothing in the method writes them but this command. Devices
+// without clusters give all slices to one block.
 #include "kernels/cuda/attention_scores.h"
 
 namespace npusim {
 
 constexpr int kThreads = NPUSIM_BLOCK, kWarps = kThreads / 32, kWarpKeys = 16;
-constexpr int kTile = NPUSIM_TILE_KEYS, kStages = NPUSIM_STAGES;
+constexpr int kStages = NPUSIM_STAGES;
 constexpr bool kKeepQ = false;  // registers are for blocks of the products in front and behind
-static_assert(kWarps * kWarpKeys == kTile && kGroup <= 16 && kD % 16 == 0 && kV % 16 == 0);
+static_assert(kGroup <= 16 && kD % 16 == 0 && kV % 16 == 0);
 
 }  // namespace npusim
 
 #include "kernels/cuda/mma_attention_warp.h"
-#include "kernels/cuda/mma_cluster.h"
+#include "kernels/cuda/mma_mailbox.h"
 
 namespace npusim {
 
 enum Operands { kQ, kKey, kValue, kCos, kSin, kPosition, kKeys, kValues, kY, kFailure };
 constexpr unsigned kCacheBits = 1u << kPosition | 1u << kKeys | 1u << kValues;
 constexpr bool kCacheSettled = (settled_operands & kCacheBits) == kCacheBits;
+constexpr int kHalves = kGroup > 8 ? 2 : 1;  // of the tensor core's rows, that have heads
 constexpr int kRanks = kHasClusters ? NPUSIM_SPANS : 1;
+constexpr int kReaders = kRanks * kWarps;  // warps that share the slices
 
-constexpr int kKBytes = kTile * kDLine, kTileBytes = kTile * (kDLine + kVLine);
-constexpr int kNewRows = 16 * kDLine;                    // the new key, then the new value
-constexpr int kTiles = kNewRows + kDLine + kVLine;       // where tiles begin
-constexpr int kSums = kVBlocks * 8 + 8;                  // spreads rows over banks
-constexpr int kResult = kV + 2;                          // of a head: sums, top, total
-constexpr int kResults = kWarps * kGroup * (kSums + 2);  // where a block's results begin, in floats
-static_assert(kTiles + kStages * kTileBytes <= NPUSIM_SHARED);
-static_assert(kTiles + 4 * (kResults + kGroup * kResult) <= NPUSIM_SHARED);
+constexpr int kKBytes = kWarpKeys * kDLine, kSlice = kWarpKeys * (kDLine + kVLine);
+constexpr int kPairs = kGroup * kV / 2;                   // of neighbours in y
+constexpr int kShare = (kPairs + kRanks - 1) / kRanks;    // of them, that a block stores
+constexpr int kInbox = 16 * kDLine;                       // behind the queries: all warps' sums
+constexpr int kWeights = kInbox + kReaders * kShare * 8;  // and their tops and totals
+constexpr int kSlices = (kWeights + kReaders * kGroup * 8 + 15) / 16 * 16;  // where slices begin
+static_assert(kSlices + kWarps * kStages * kSlice <= NPUSIM_SHARED);
 
 extern __shared__ __align__(128) unsigned char shared_memory[];
 
@@ -59,26 +60,31 @@ void put_pair(unsigned to, int row, int at, T first, T second, T* kept) {
   if (kept != nullptr) *reinterpret_cast<unsigned*>(kept + at) = both;
 }
 
-// Rows of a tile that lie in the cache; row `count` is left out, those behind it are zero.
-template <int kColumns, int kLine>
+// Rows of a slice that lie in the cache: all, or `count` of them, where row `count` is left out and
+// those behind it are zero.
+template <bool kAll, int kColumns, int kLine>
 void fill_cached(unsigned to, const T* from, int64_t stride, int count) {
   constexpr int kChunks = kColumns / 8;
 #pragma unroll
-  for (int n = 0; n < (kTile * kChunks + kThreads - 1) / kThreads; ++n) {
-    const int i = n * kThreads + threadIdx.x, row = i / kChunks, chunk = i % kChunks;
-    if (i >= kTile * kChunks || row == count) continue;
-    copy_chunk<true>(to + at_chunk(kLine, row, chunk),
-                     from + (row < count ? row : 0) * stride + chunk * 8, row < count ? 8 : 0);
+  for (int n = 0; n < kWarpKeys * kChunks / 32; ++n) {
+    const int i = n * 32 + threadIdx.x % 32, row = i / kChunks, chunk = i % kChunks;
+    if (!kAll && row == count) continue;
+    const bool exists = kAll || row < count;
+    copy_async(to + at_chunk(kLine, row, chunk), from + (exists ? row : 0) * stride + chunk * 8,
+               exists);
   }
 }
 
-// The cluster's share of one key/value head of one batch item.
+// A warp's share of one key/value head of one batch item: every kReaders-th slice, the last first.
+// The new key and value are in the first slice of the warp that has them.
 struct Step {
   using A = Storage<params.cs_dtype>;
   int64_t batch, kv_head, position;
   bool fits;
-  int64_t begin;                  // the first key that is seen
-  int tiles, first, last, spans;  // of all, this block's, blocks that have some
+  int64_t begin;      // the first key that is seen
+  int rank, reader;   // of this block, and of this warp
+  int slices, turns;  // of all, and of this warp
+  int new_warp;       // of this block, that has the new key and value; -1: another block
   const T *keys, *values;
 
   explicit Step(void* const* operands)
@@ -87,36 +93,61 @@ struct Step {
     fits = position >= 0 && position < params.limit;
     const int64_t used = fits ? position + 1 : 0;
     begin = params.window > 0 ? larger<int64_t>(0, used - params.window) : 0;
-    tiles = static_cast<int>(ceil_div(used - begin, kTile));
-    const int each = (tiles + kRanks - 1) / kRanks, rank = static_cast<int>(blockIdx.x);
-    first = smaller(rank * each, tiles);
-    last = smaller(first + each, tiles);
-    spans = each > 0 ? (tiles + each - 1) / each : 0;
+    slices = static_cast<int>(ceil_div(used - begin, kWarpKeys));
+    rank = static_cast<int>(blockIdx.x);
+    reader = static_cast<int>(threadIdx.x) / 32 * kRanks + rank;
+    turns = reader < slices ? (slices - reader + kReaders - 1) / kReaders : 0;
+    const int last = (slices - 1) % kReaders;
+    new_warp = slices > 0 && last % kRanks == rank ? last / kRanks : -1;
     keys = static_cast<const T*>(operands[kKeys]) + batch * params.k_cache_strides[0] +
            kv_head * params.k_cache_strides[1];
     values = static_cast<const T*>(operands[kValues]) + batch * params.v_cache_strides[0] +
              kv_head * params.v_cache_strides[1];
   }
-  bool has_new() const { return first < last && last == tiles; }
-  int64_t key(int tile) const { return begin + static_cast<int64_t>(tile) * kTile; }
+  int readers() const { return smaller(slices, kReaders); }  // warps that have slices
+  // Bytes that each of them sends this block: its pairs of y, and the heads' tops and totals.
+  int mail() const { return 8 * (kGroup + larger(0, smaller(kShare, kPairs - rank * kShare))); }
+  // Where the slice of a warp's turn begins.
+  int64_t key(int turn) const {
+    return begin + (reader + static_cast<int64_t>(turns - 1 - turn) * kReaders) * kWarpKeys;
+  }
+  static unsigned slot(unsigned shared, int warp, int turn) {
+    return shared + kSlices + (warp * kStages + turn % kStages) * kSlice;
+  }
 
-  void fill(unsigned shared, int tile) const {
-    if (tile < last) {
-      const unsigned to = shared + kTiles + (tile - first) % kStages * kTileBytes;
-      const int64_t row = key(tile);
-      const int count = static_cast<int>(smaller<int64_t>(position - row, kTile));
-      fill_cached<kD, kDLine>(to, keys + row * params.k_cache_strides[2], params.k_cache_strides[2],
-                              count);
-      fill_cached<kV, kVLine>(to + kKBytes, values + row * params.v_cache_strides[2],
-                              params.v_cache_strides[2], count);
+  // Asks for the slice of a turn. Of the first one, rows may be missing.
+  template <bool kAll>
+  void fill(unsigned shared, int turn) const {
+    if (turn < turns) {
+      const unsigned to = slot(shared, threadIdx.x / 32, turn);
+      const int64_t row = key(turn);
+      const int count = static_cast<int>(smaller<int64_t>(position - row, kWarpKeys));
+      fill_cached<kAll, kD, kDLine>(to, keys + row * params.k_cache_strides[2],
+                                    params.k_cache_strides[2], count);
+      fill_cached<kAll, kV, kVLine>(to + kKBytes, values + row * params.v_cache_strides[2],
+                                    params.v_cache_strides[2], count);
     }
     commit_copies();
   }
 
-  // The rotated queries, and the new key and value where this block has their tile: to shared
+  // Has the slices behind the first ones brought to the second cache.
+  void fetch_ahead() const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int turn = kStages; turn < turns; ++turn) {
+      const int64_t row = key(turn) + lane % 16;
+      if (lane < 16) {
+        fetch(keys + row * params.k_cache_strides[2], kD * 2);
+      } else {
+        fetch(values + row * params.v_cache_strides[2], kV * 2);
+      }
+    }
+  }
+
+  // The rotated queries, and the new key and value where this block has their slice: to shared
   // memory, and to the caches. All is asked for before the first of it is used.
   void read_token(void* const* operands, unsigned shared) const {
-    constexpr int kPairs = kD / 2, kRounds = ((kGroup + 1) * kPairs + kThreads - 1) / kThreads;
+    constexpr int kTurns = kD / 2, kRounds = ((kGroup + 1) * kTurns + kThreads - 1) / kThreads;
     constexpr int kValueRounds = (kV / 2 + kThreads - 1) / kThreads;
     const A* cos = static_cast<const A*>(operands[kCos]) + batch * params.cs_strides[0];
     const A* sin = static_cast<const A*>(operands[kSin]) + batch * params.cs_strides[1];
@@ -126,14 +157,14 @@ struct Step {
                  kv_head * params.k_strides[1];
     const T* v = static_cast<const T*>(operands[kValue]) + batch * params.v_strides[0] +
                  kv_head * params.v_strides[1];
-    const int rows = has_new() ? kGroup + 1 : kGroup;
+    const int rows = new_warp >= 0 ? kGroup + 1 : kGroup;
     T pairs[kRounds][2], values_pair[kValueRounds][2];
 #pragma unroll
     for (int n = 0; n < kRounds; ++n) {
-      const int i = n * kThreads + threadIdx.x, row = smaller(i / kPairs, rows - 1);
+      const int i = n * kThreads + threadIdx.x, row = smaller(i / kTurns, rows - 1);
       const T* x = row < kGroup ? q + row * params.q_strides[1] : k;
-      pairs[n][0] = rotated(x, cos, sin, i % kPairs * 2);
-      pairs[n][1] = rotated(x, cos, sin, i % kPairs * 2 + 1);
+      pairs[n][0] = rotated(x, cos, sin, i % kTurns * 2);
+      pairs[n][1] = rotated(x, cos, sin, i % kTurns * 2 + 1);
     }
 #pragma unroll
     for (int n = 0; n < kValueRounds; ++n) {
@@ -141,149 +172,125 @@ struct Step {
       values_pair[n][0] = v[at];
       values_pair[n][1] = v[at + 1];
     }
+    const unsigned to = slot(shared, larger(new_warp, 0), 0);
+    const int new_row = static_cast<int>((position - begin) % kWarpKeys);
     T* key_row = const_cast<T*>(keys) + position * params.k_cache_strides[2];
     T* value_row = const_cast<T*>(values) + position * params.v_cache_strides[2];
 #pragma unroll
     for (int n = 0; n < kRounds; ++n) {
-      const int i = n * kThreads + threadIdx.x, row = i / kPairs, at = i % kPairs * 2;
+      const int i = n * kThreads + threadIdx.x, row = i / kTurns, at = i % kTurns * 2;
       if (row >= rows) continue;
       const bool is_new = row == kGroup;
-      put_pair<kDLine>(shared + (is_new ? kNewRows : 0), is_new ? 0 : row, at, pairs[n][0],
-                       pairs[n][1], is_new ? key_row : nullptr);
+      put_pair<kDLine>(is_new ? to : shared, is_new ? new_row : row, at, pairs[n][0], pairs[n][1],
+                       is_new ? key_row : nullptr);
     }
 #pragma unroll
     for (int n = 0; n < kValueRounds; ++n) {
       const int at = (n * kThreads + threadIdx.x) * 2;
-      if (!has_new() || at >= kV) continue;
-      put_pair<kVLine>(shared + kNewRows + kDLine, 0, at, values_pair[n][0], values_pair[n][1],
-                       value_row);
-    }
-  }
-
-  // Puts the new key and value at their place in the last tile.
-  void insert(unsigned shared) const {
-    const unsigned to = shared + kTiles + (tiles - 1 - first) % kStages * kTileBytes;
-    const int row = static_cast<int>(position - key(tiles - 1));
-    const int i = threadIdx.x;
-    const unsigned from = shared + kNewRows + (i << 4);
-    if (i < kD / 8) store_shared(to + at_chunk(kDLine, row, i), load_shared(from));
-    if (i < kV / 8) {
-      store_shared(to + kKBytes + at_chunk(kVLine, row, i), load_shared(from + kDLine));
+      if (new_warp < 0 || at >= kV) continue;
+      put_pair<kVLine>(to + kKBytes, new_row, at, values_pair[n][0], values_pair[n][1], value_row);
     }
   }
 };
 
-// This warp's sums over the block's tiles.
-inline void attend(const Step& step, unsigned shared, WarpRows& rows) {
-  const int lane = threadIdx.x % 32, warp_key = threadIdx.x / 32 * kWarpKeys;
-  Queries queries{shared, {}};
+// This warp's sums over its slices.
+inline void attend(const Step& step, unsigned shared, RowsOfWarp<kHalves>& rows) {
+  const int lane = threadIdx.x % 32;
+  const Queries queries{shared, {}};
 #pragma unroll 1
-  for (int tile = step.first; tile < step.last; ++tile) {
+  for (int turn = 0; turn < step.turns; ++turn) {
     wait_copies<kStages - 1>();
-    if (step.has_new() && tile == step.last - 1) {
-      __syncthreads();  // zeros of other threads lie around the new row, and it was written
-      step.insert(shared);
-    }
-    __syncthreads();
-    if (tile == step.first) queries.keep();
-    const unsigned at = shared + kTiles + (tile - step.first) % kStages * kTileBytes;
+    __syncwarp();
+    const unsigned at = Step::slot(shared, threadIdx.x / 32, turn);
     float scores[kWarpKeys / 8][4];
-    queries.dot(at, warp_key, scores);
-    const int64_t key = step.key(tile) + warp_key + lane % 4 * 2;
+    queries.dot(at, 0, scores);
+    const int64_t behind = step.position - step.key(turn);  // the last key that is seen
+    const int last = static_cast<int>(smaller<int64_t>(behind, kWarpKeys)) - lane % 4 * 2;
 #pragma unroll
     for (int j = 0; j < kWarpKeys / 8; ++j) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const bool sees = key + j * 8 + e % 2 <= step.position;
+        const bool sees = j * 8 + e % 2 <= last;
         scores[j][e] = sees ? scaled(scores[j][e]) : kNothing;
       }
     }
     rows.weigh(scores);
-    rows.add_values(scores, at + kKBytes, warp_key);
-    __syncthreads();
-    step.fill(shared, tile + kStages);
+    rows.add_values(scores, at + kKBytes, 0);
+    __syncwarp();
+    step.fill<true>(shared, turn + kStages);
+  }
+  wait_copies<0>();
+}
+
+// Two floats to `at` in the shared memory of the cluster's block `rank`.
+inline void push(unsigned at, unsigned mailbox, int rank, float first, float second) {
+  if constexpr (kRanks > 1) {
+    send(address_in_block(at, rank), address_in_block(mailbox, rank), first, second);
+  } else {
+    store_shared(at, __builtin_bit_cast(unsigned, first));
+    store_shared(at + 4, __builtin_bit_cast(unsigned, second));
   }
 }
 
-// Adds up the warps of a block: sums, top and total of each head, to `result`.
-inline void combine_warps(const WarpRows& rows, float* sums, float* result) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  float* tops = sums + kWarps * kGroup * kSums;
-  float* totals = tops + kWarps * kGroup;
+// Sends each block its share of this warp's sums, and every block the tops and totals.
+inline void send_sums(const Step& step, const RowsOfWarp<kHalves>& rows, unsigned shared,
+                      unsigned mailbox) {
+  const int lane = threadIdx.x % 32;
+  const unsigned inbox = shared + kInbox + step.reader * kShare * 8;
+  const unsigned weights = shared + kWeights + step.reader * kGroup * 8;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
+  for (int half = 0; half < kHalves; ++half) {
     const int row = lane / 4 + half * 8;
     float total = rows.total[half];
     total += __shfl_xor_sync(0xffffffffu, total, 1);
     total += __shfl_xor_sync(0xffffffffu, total, 2);
     if (row >= kGroup) continue;
-    const int at = warp * kGroup + row;
-    if (lane % 4 == 0) {
-      tops[at] = rows.top[half];
-      totals[at] = total;
+#pragma unroll
+    for (int rank = 0; rank < kRanks; rank += 4) {
+      if (rank + lane % 4 >= kRanks) continue;
+      push(weights + row * 8, mailbox, rank + lane % 4, rows.top[half], total);
     }
 #pragma unroll
     for (int j = 0; j < kVBlocks; ++j) {
-      float* to = sums + at * kSums + j * 8 + lane % 4 * 2;
-      to[0] = rows.sums[j][half * 2];
-      to[1] = rows.sums[j][half * 2 + 1];
-    }
-  }
-  __syncthreads();
-  for (int i = threadIdx.x; i < kGroup * kV; i += kThreads) {
-    const int row = i / kV, column = i % kV;
-    float top = kNothing, total = 0.0f, sum = 0.0f;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) top = fmaxf(top, tops[w * kGroup + row]);
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      const float share = shrink(tops[w * kGroup + row], top);
-      total += share * totals[w * kGroup + row];
-      sum += share * sums[(w * kGroup + row) * kSums + column];
-    }
-    float* to = result + row * kResult;
-    to[column] = sum;
-    if (column == 0) {
-      to[kV] = top;
-      to[kV + 1] = total;
+      const int pair = row * (kV / 2) + j * 4 + lane % 4;
+      push(inbox + pair % kShare * 8, mailbox, pair / kShare, rows.sums[j][half * 2],
+           rows.sums[j][half * 2 + 1]);
     }
   }
 }
 
-// What block `rank` of the cluster has where this one has `mine`.
-inline float of_block(const float* mine, int rank) {
-  if constexpr (kRanks > 1) return load_in_cluster(address_in_block(shared_address(mine), rank));
-  return *mine;
-}
-
-// Adds up the blocks of a cluster and stores this block's share of y.
-inline void combine_blocks(const Step& step, const float* result, T* y) {
-  const int workers = step.spans > 1 ? kRanks : 1;
-  const int rank = step.spans > 1 ? static_cast<int>(blockIdx.x) : 0;
-  for (int i = rank * kThreads + threadIdx.x; i < kGroup * kV; i += workers * kThreads) {
-    const int row = i / kV, column = i % kV;
-    const float* mine = result + row * kResult;
-    float tops[kRanks], totals[kRanks], sums[kRanks], top = kNothing;
-#pragma unroll
-    for (int r = 0; r < kRanks; ++r) {
-      tops[r] = kNothing;
-      totals[r] = sums[r] = 0.0f;
-      if (r >= step.spans) continue;
-      tops[r] = of_block(mine + kV, r);
-      totals[r] = of_block(mine + kV + 1, r);
-      sums[r] = of_block(mine + column, r);
+// Adds up what all warps have sent and stores this block's share of y, four threads a pair.
+inline void store_share(const Step& step, const unsigned char* memory, T* y) {
+  const float* inbox = reinterpret_cast<const float*>(memory + kInbox);
+  const float* weights = reinterpret_cast<const float*>(memory + kWeights);
+  const int part = threadIdx.x % 4, count = step.readers();
+#pragma unroll 1
+  for (int n = 0; n < (kShare * 4 + kThreads - 1) / kThreads; ++n) {
+    const int i = (n * kThreads + static_cast<int>(threadIdx.x)) / 4;
+    const int pair = step.rank * kShare + i;
+    const bool exists = i < kShare && pair < kPairs;
+    const int row = exists ? pair * 2 / kV : 0, column = pair * 2 % kV, at = exists ? i : 0;
+    float top = kNothing, total = 0.0f, first = 0.0f, second = 0.0f;
+    for (int r = part; r < count; r += 4) top = fmaxf(top, weights[(r * kGroup + row) * 2]);
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+    for (int r = part; r < count; r += 4) {
+      const float* weight = weights + (r * kGroup + row) * 2;
+      const float share = shrink(weight[0], top);
+      total += share * weight[1];
+      first += share * inbox[(r * kShare + at) * 2];
+      second += share * inbox[(r * kShare + at) * 2 + 1];
     }
 #pragma unroll
-    for (int r = 0; r < kRanks; ++r) top = fmaxf(top, tops[r]);
-    float total = 0.0f, sum = 0.0f;
-#pragma unroll
-    for (int r = 0; r < kRanks; ++r) {
-      const float share = shrink(tops[r], top);
-      total += share * totals[r];
-      sum += share * sums[r];
+    for (int far = 1; far < 4; far *= 2) {
+      total += __shfl_xor_sync(0xffffffffu, total, far);
+      first += __shfl_xor_sync(0xffffffffu, first, far);
+      second += __shfl_xor_sync(0xffffffffu, second, far);
     }
+    if (!exists || part > 1) continue;
     const int64_t head = step.kv_head * kGroup + row;
-    y[step.batch * params.y_strides[0] + head * params.y_strides[1] + column] =
+    const float sum = part == 0 ? first : second;
+    y[step.batch * params.y_strides[0] + head * params.y_strides[1] + column + part] =
         encode<T>(total > 0.0f ? sum / total : 0.0f);
   }
 }
@@ -291,10 +298,18 @@ inline void combine_blocks(const Step& step, const float* result, T* y) {
 inline void run(void* const* operands) {
   if constexpr (!kCacheSettled) await_operands();
   if (static_cast<int>(blockIdx.x) >= kRanks) return await_operands();
-  const Step step(operands);
+  __shared__ unsigned long long barrier;
   const unsigned shared = shared_address(shared_memory);
+  const unsigned mailbox = kRanks > 1 ? shared_address(&barrier) : 0;
+  if (threadIdx.x == 0) make_mailbox(mailbox);
+  arrive_with_mailbox();
+  const Step step(operands);
+  step.fill<false>(shared, 0);
 #pragma unroll 1
-  for (int i = 0; i < kStages; ++i) step.fill(shared, step.first + i);
+  for (int i = 1; i < kStages; ++i) step.fill<true>(shared, i);
+  if constexpr (kCacheSettled) step.fetch_ahead();
+  if (threadIdx.x == 0) expect_mail(mailbox, step.readers() * step.mail());
+  wait_for_cluster();
   if constexpr (kCacheSettled) await_operands();
   if (!step.fits) {
     if (threadIdx.x == 0) {
@@ -303,27 +318,21 @@ inline void run(void* const* operands) {
     }
     return wait_copies<0>();
   }
-  float* sums = reinterpret_cast<float*>(shared_memory + kTiles);
-  float* result = sums + kResults;
-  if (step.first < step.last) {
+  if (step.rank < step.slices) {
     step.read_token(operands, shared);
-    WarpRows rows;
-    attend(step, shared, rows);
-    wait_copies<0>();
     __syncthreads();
-    combine_warps(rows, sums, result);
+    if (step.turns > 0) {
+      RowsOfWarp<kHalves> rows;
+      attend(step, shared, rows);
+      send_sums(step, rows, shared, mailbox);
+    }
   }
-  T* y = static_cast<T*>(operands[kY]);
-  if (step.spans > 1) {
-    arrive_in_cluster();
-    wait_for_cluster();
-    combine_blocks(step, result, y);
-    arrive_in_cluster();
-    wait_for_cluster();  // others read this block's shared memory until here
-  } else if (step.first < step.last) {
+  if constexpr (kRanks > 1) {
+    await_mail(mailbox);
+  } else {
     __syncthreads();
-    combine_blocks(step, result, y);
   }
+  store_share(step, shared_memory, static_cast<T*>(operands[kY]));
 }
 
 }  // namespace npusim

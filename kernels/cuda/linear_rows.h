@@ -11,7 +11,7 @@ using W = Storage<params.w_dtype>;
 using Pair = W;
 constexpr int kParts = params.gated ? 2 : 1;                   // rows of W for a column of y
 constexpr int kWeights = params.segments + (kNormed ? 1 : 0);  // operands between x and the rest
-static_assert(!kNormed || NPUSIM_PATH == 0);
+static_assert(!kNormed || NPUSIM_PATH == 0 || NPUSIM_PATH == 5);
 
 // Row `row` of W: segments follow one another.
 inline const W* weight_row(void* const* operands, int64_t row) {
@@ -49,7 +49,10 @@ inline bool operands_lie_on_chunks(void* const* operands) {
 
 }  // namespace npusim
 
-#if NPUSIM_PATH <= 1
+#include "kernels/cuda/mma_waiting.h"
+#if NPUSIM_PATH == 5
+#include "kernels/cuda/mma_ring.h"
+#elif NPUSIM_PATH <= 1
 #include "kernels/cuda/mma_stream.h"
 #else
 #include "kernels/cuda/mma_linear.h"
@@ -57,7 +60,7 @@ inline bool operands_lie_on_chunks(void* const* operands) {
 
 namespace npusim {
 
-#if NPUSIM_PATH <= 1
+#if NPUSIM_PATH <= 1 || NPUSIM_PATH == 5
 struct Weights {
   void* const* operands;
   const W* row(int64_t row) const { return weight_row(operands, row); }
@@ -68,7 +71,14 @@ struct Weights {
 inline void run(void* const* operands) {
   const Epilogue epilogue(operands, kWeights);
   const X* x = static_cast<const X*>(operands[0]);
-#if NPUSIM_PATH == 0
+#if NPUSIM_PATH == 5
+  const Weights weights{operands};
+  if (weights.wide()) {
+    stream_ring<true, X, W>(weights, x, epilogue);
+  } else {
+    stream_ring<false, X, W>(weights, x, epilogue);
+  }
+#elif NPUSIM_PATH == 0
   stream_rows<X, W>(Weights{operands}, x, epilogue);
 #else
   stream_columns<W>(Weights{operands}, x, epilogue);
@@ -135,13 +145,13 @@ inline void run(void* const* operands) {
 
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
-#if NPUSIM_PATH <= 1
+#if NPUSIM_PATH <= 1 || NPUSIM_PATH == 5
   npusim::start_successors();
 #endif
   npusim::run(operands);
 }
 
-#if NPUSIM_PATH >= 2 && NPUSIM_SPLIT > 1
+#if NPUSIM_PATH >= 2 && NPUSIM_PATH <= 4 && NPUSIM_SPLIT > 1
 extern "C" __global__ void __launch_bounds__(256) npusim_combine(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
   npusim::start_successors();

@@ -16,24 +16,29 @@ inline unsigned at_chunk(int line, int row, int chunk) {
   return row * line + ((chunk ^ (row & 7)) << 4);
 }
 
-struct WarpRows {
+// kHalves: whether rows g + 8 count, or only rows g.
+template <int kHalves>
+struct RowsOfWarp {
   float sums[kVBlocks][4];
-  float top[2], total[2];  // of rows g and g + 8
+  float top[kHalves], total[kHalves];  // of rows g and g + 8
 
-  WarpRows() {
+  RowsOfWarp() {
 #pragma unroll
     for (int j = 0; j < kVBlocks; ++j) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) sums[j][e] = 0.0f;
     }
-    top[0] = top[1] = kNothing;
-    total[0] = total[1] = 0.0f;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      top[half] = kNothing;
+      total[half] = 0.0f;
+    }
   }
 
   // scores -> weights, against the running top of their rows.
   void weigh(float (&scores)[kWarpKeys / 8][4]) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < kHalves; ++half) {
       float most = top[half];
 #pragma unroll
       for (int j = 0; j < kWarpKeys / 8; ++j) {
@@ -67,8 +72,9 @@ struct WarpRows {
 #pragma unroll
     for (int i = 0; i < kWarpKeys / 16; ++i) {
       const float (&low)[4] = weights[2 * i], (&high)[4] = weights[2 * i + 1];
-      const unsigned a0 = pack_pair<T>(low[0], low[1]), a1 = pack_pair<T>(low[2], low[3]);
-      const unsigned a2 = pack_pair<T>(high[0], high[1]), a3 = pack_pair<T>(high[2], high[3]);
+      const unsigned a0 = pack_pair<T>(low[0], low[1]), a2 = pack_pair<T>(high[0], high[1]);
+      const unsigned a1 = kHalves > 1 ? pack_pair<T>(low[2], low[3]) : 0;
+      const unsigned a3 = kHalves > 1 ? pack_pair<T>(high[2], high[3]) : 0;
 #pragma unroll
       for (int j = 0; j < kVBlocks / 2; ++j) {
         unsigned b[4];
@@ -80,6 +86,8 @@ struct WarpRows {
     }
   }
 };
+
+using WarpRows = RowsOfWarp<2>;
 
 struct Queries {
   unsigned base;  // of this warp's rows in shared memory

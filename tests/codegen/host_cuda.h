@@ -196,6 +196,9 @@ inline float __uint_as_float(unsigned bits) {
 inline void __syncthreads() {
   host::wait_for(host::kBlock);
 }
+inline void __syncwarp() {
+  host::wait_for(host::kWarp);
+}
 template <typename T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
   return host::exchange(value, threadIdx.x % 32 ^ mask);

@@ -11,6 +11,7 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -142,6 +143,45 @@ def test_reductions_of_many_elements_are_split_over_blocks(tmp_path: Path) -> No
         y = torch.empty_like(want)
         host.call(kernels[keys[op]], [x, y])
         assert_close(y, want, 10.0, f"reduction {op}")
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+def test_weights_of_one_row_pass_through_shared_memory(tmp_path: Path) -> None:
+    """Columns that leave some warps fewer turns, sums that warps share, rows off 16 bytes."""
+    shapes = [(1000, 264, 0), (400, 1536, 1), (700, 8960, 0)]
+    keys, refilled = {}, []
+    for dtype, code, some in ((torch.bfloat16, 2, shapes), (torch.float32, 0, shapes[:2])):
+        for n, k, gated in some:
+            params = _one_row(n, k, gated, code)
+            keys[dtype, n, k, gated] = ("linear", KERNELS["linear"].pack(params))
+    kernels = host.build(list(keys.values()), tmp_path)
+    for seed, ((dtype, n, k, gated), key) in enumerate(keys.items()):
+        geometry = kernels[key].geometry
+        assert geometry.launches[0].grid[0] <= 132
+        rounds = geometry.defines["COLUMNS"] * geometry.defines["SPLIT"] / 8
+        refilled.append(rounds > geometry.defines["STAGES"])
+        rng = torch.Generator().manual_seed(seed)
+        x = torch.randn(k, generator=rng).to(dtype)
+        w = (torch.randn(n * (1 + gated), k, generator=rng) / k**0.5).to(dtype)
+        residual = torch.randn(n, generator=rng).to(dtype)
+        sums = w.double() @ x.double()
+        want = (sums[:n] * sums[n:] if gated else sums + residual.double()).to(dtype)
+        for shift in (0, 1):
+            moved = torch.cat([w.new_zeros(shift), w.flatten()])[shift:]
+            y = torch.empty(n, dtype=dtype)
+            host.call(kernels[key], [x, moved, y] if gated else [x, moved, residual, y])
+            assert_close(y, want, 10.0, f"{n} x {k} {dtype}, {shift} off")
+    assert any(refilled)
+
+
+def _one_row(n: int, k: int, gated: int, dtype: int) -> dict[str, Any]:
+    given = {
+        "m": 1, "n": n, "k": k, "ldx": k, "ldy": n, "ldr": n, "rows": (n * (1 + gated), 0, 0, 0),
+        "ldw": (k, 0, 0, 0), "segments": 1, "gated": gated, "residual": 1 - gated,
+        "x_dtype": dtype, "w_dtype": dtype, "y_dtype": dtype, "r_dtype": dtype,
+    }  # fmt: skip
+    fields = KERNELS["linear"].fields
+    return {name: given.get(name, (0,) * count if count > 1 else 0) for name, _, count in fields}
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from npusim.codegen import launch_products, nvrtc
+from npusim.codegen import decoding, launch_products, nvrtc
 from npusim.codegen.compile_kernels import specialise
+from npusim.codegen.geometry import Geometry
 from npusim.ops.kernels import KERNELS
 
 _SHARED = 99 << 10  # bytes that a block may have on the devices with the least
@@ -50,6 +51,22 @@ def test_one_row_streams_weights_and_many_rows_pass_through_tiles() -> None:
     assert plain == [0, 3]
 
 
+def test_one_row_fills_the_device_once_unless_weights_are_many() -> None:
+    def geometry(n: int, k: int, **more: int) -> Geometry:
+        return decoding.linear(_linear(1, n, k, **more))
+
+    for n, k in ((2048, 1536), (1536, 8960), (17920, 1536), (100, 64)):
+        launch = geometry(n, k).launches[0]
+        assert launch.grid[0] * geometry(n, k).defines["COLUMNS"] >= n
+        assert launch.grid[0] <= launch_products.PROCESSORS
+        assert launch.shared <= _SHARED
+    head = geometry(151936, 1536)
+    assert head.defines["PATH"] == 0
+    assert head.launches[0].grid[0] > 10 * launch_products.PROCESSORS
+    assert geometry(512, 1537).defines["PATH"] == 0, "rows that do not end on 16 bytes"
+    assert geometry(512, 1 << 20).defines["PATH"] == 0, "more of x than registers hold"
+
+
 def test_long_sums_of_few_tiles_are_cut_into_spans_that_a_second_launch_adds_up() -> None:
     few = launch_products.linear(_linear(128, 1536, 8960))
     assert [x.entry for x in few.launches] == ["npusim_kernel", "npusim_combine"]
@@ -80,6 +97,8 @@ def test_nothing_to_compute_is_no_launch() -> None:
 def test_products_compile_without_spilling(arch: str, compiler: nvrtc.Nvrtc) -> None:
     cases = [
         ("linear", _linear(1, 1536, 8960, residual=1)),
+        ("linear", _linear(1, 8960, 1536, gated=1, act=_SILU)),
+        ("linear", _linear(1, 151936, 1536)),
         ("linear", _linear(7, 512, 1536, gated=1, act=_SILU)),
         ("linear", _linear(128, 256, 1536, gated=1, act=_SILU)),
         ("linear", _linear(100, 33, 65, _FLOAT32, has_bias=1)),

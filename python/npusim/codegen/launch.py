@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from npusim.codegen import convolutions, elementwise, indexed, launch_products, rows, windows
+from npusim.codegen import (
+    convolutions,
+    decoding,
+    elementwise,
+    indexed,
+    launch_products,
+    rows,
+    windows,
+)
 from npusim.codegen.geometry import Rule
 
 RULES: Mapping[str, Rule] = {
@@ -16,6 +24,7 @@ RULES: Mapping[str, Rule] = {
     **elementwise.RULES,
     **indexed.RULES,
     **launch_products.RULES,
+    **decoding.RULES,  # linear among them
     **rows.RULES,
     **windows.RULES,
 }

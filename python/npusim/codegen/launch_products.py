@@ -330,35 +330,6 @@ def attention(p: Params) -> Geometry:
     return Geometry(tuple(launches), scratch, has_position, overlaps=few, defines=defines)
 
 
-_STEP_KEYS = 64  # of a tile, 16 a warp
-_STEP_SPANS = 8  # blocks of a cluster, which every device with clusters takes
-_STEP_SHARED = 160 << 10  # bytes of shared memory that a block may have there
-
-
-def attention_step(p: Params) -> Geometry:
-    """The rule of `attention_step`: a cluster a key/value head, whose blocks share the keys."""
-    kv_heads, head_dim, v_dim = as_int(p, "kv_heads"), as_int(p, "head_dim"), as_int(p, "v_dim")
-    group = as_int(p, "heads") // kv_heads
-    d_line, v_line = blocks(head_dim, 64) * 128, blocks(v_dim, 64) * 128
-    fixed, tile = 17 * d_line + v_line, _STEP_KEYS * (d_line + v_line)
-    stages = 3 if fixed + 3 * tile <= _STEP_SHARED else 2
-    threads = 2 * _STEP_KEYS
-    sums = threads // 32 * group * (v_dim + 10) + group * (v_dim + 2)
-    shared = fixed + max(stages * tile, 4 * sums)
-    defines = {
-        "BLOCK": threads,
-        "TILE_KEYS": _STEP_KEYS,
-        "STAGES": stages,
-        "SPANS": _STEP_SPANS,
-        "SHARED": shared,
-        "RESIDENT": 4 if max(head_dim, v_dim) <= 128 else 1,
-        "ARGUMENTS": 10,
-    }
-    heads = as_int(p, "batch") * kv_heads
-    launch = Launch((_STEP_SPANS, heads, 1), (threads, 1, 1), shared)
-    return Geometry((launch,), failure=True, defines=defines)
-
-
 def _pairs_shared(block_rows: int, head_dim: int, v_dim: int) -> int:
     """Bytes that mma_attention_pairs.h takes: rows of queries, two tiles; then all warps' sums."""
     d_line, v_line = blocks(head_dim, 64) * 128, blocks(v_dim, 64) * 128
@@ -387,10 +358,8 @@ def as_ints(p: Params, name: str) -> tuple[int, ...]:
 
 RULES: Mapping[str, Rule] = {
     "attention": attention,
-    "attention_step": attention_step,
     "linear": linear,
     "matmul": matmul,
-    "normed_linear": normed_linear,
     "quantize": quantize,
     "quantized_linear": quantized_linear,
     "rope": rope,
