@@ -252,13 +252,13 @@ class RowBlock {
   IVec depthwise_sum(int64_t row, int64_t column, int64_t n) const {
     const IVec zero = load(s_.by.w_zero + column), flip = IVec{} + flip_;
     const int64_t step = plan_.w.panels() * kPanel;
-    IVec sum = load(s_.by.offset + column);
+    UVec sum = reinterpret_cast<UVec>(load(s_.by.offset + column));
     for (int64_t t = 0; t < plan_.taps; ++t) {
       const uint8_t* x = rows_.at[t * rows_.stride + row] + column;
       const IVec pixel = (n >= kLanes ? load_bytes(x) : load_bytes_part(x, n)) ^ flip;
-      sum += pixel * (load_bytes(w_ + t * step + column) - zero);
+      sum += reinterpret_cast<UVec>(pixel * (load_bytes(w_ + t * step + column) - zero));
     }
-    return sum;
+    return reinterpret_cast<IVec>(sum);
   }
 
   void finish(int64_t row, int64_t rows, int64_t column, int64_t columns) const {

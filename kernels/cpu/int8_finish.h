@@ -64,9 +64,13 @@ struct Int8Sums {
   const int32_t* x_sums;  // of each row, where weights have zero points
 };
 
+// Sums wrap, which unsigned lanes do by definition.
 inline IVec whole_sum(const Int8Sums& s, const Int8Columns& by, int64_t r, int64_t c) {
   const IVec sum = load(s.at + r * kSumsStride + c);
-  return by.has_w_zero ? sum - load(by.w_zero + c) * (IVec{} + s.x_sums[r]) : sum;
+  if (!by.has_w_zero) return sum;
+  const UVec zero = reinterpret_cast<UVec>(load(by.w_zero + c));
+  const UVec shift = zero * (UVec{} + static_cast<uint32_t>(s.x_sums[r]));
+  return reinterpret_cast<IVec>(reinterpret_cast<UVec>(sum) - shift);
 }
 inline Vec scaled_sum(const Int8Sums& s, const Int8Columns& by, int64_t r, int64_t c) {
   return __builtin_convertvector(whole_sum(s, by, r, c), Vec) * load(by.scale + c);

@@ -1,7 +1,9 @@
 // pack_int8 and conv_int8 on every instruction set of this machine, against sums in int64: windows,
 // groups, depthwise, batched products, both signednesses with extreme values, zero points, and each
-// kind of result; and the refusals.
+// kind of result; the refusals; and mutated parameters, which check() must refuse or which must
+// then run inside their operands.
 #include "tests/cpp/conv_case.h"
+#include "tests/cpp/mutation.h"
 
 namespace npusim::cpu {
 namespace {
@@ -250,6 +252,15 @@ void random_result(Problem& problem, std::mt19937& random) {
   p.act = static_cast<int32_t>(below(2) ? abi::Opcode::kRelu : abi::Opcode::kCopy);
 }
 
+// What a window costs a test: positions by taps by channels.
+bool takes_long(const Params& p) {
+  double work = static_cast<double>(p.batch) * static_cast<double>(p.in_channels);
+  for (int d = 0; d < 3; ++d) {
+    work *= static_cast<double>(p.out_size[d]) * static_cast<double>(p.kernel[d]);
+  }
+  return work * static_cast<double>(p.out_channels) > 3e7;
+}
+
 void test_windows(const Isa& isa, std::mt19937& random) {
   for (int i = 0; i < 60; ++i) {
     Problem problem;
@@ -269,6 +280,7 @@ void test_windows(const Isa& isa, std::mt19937& random) {
     p.y_group = p.out_channels / p.groups;
     random_result(problem, random);
     test(problem, isa, random);
+    run_mutations(isa["conv_int8"], p, problem.operands(), 40, random, takes_long);
   }
 }
 
