@@ -130,6 +130,18 @@ def test_weights_are_not_computed_until_they_are_asked_for():
     np.testing.assert_array_equal(imported.weights["w"], np.arange(12).reshape(3, 4) * 0.5)
 
 
+def test_a_file_of_tinygrad_is_a_checkpoint(tmp_path):
+    layer = settle(nn.Linear(4, 3))
+    imported = from_tinygrad(layer, tensor(2, 4))
+    imported.graph.save(tmp_path / "model.json")
+    nn.state.safe_save(nn.state.get_state_dict(layer), str(tmp_path / "model.safetensors"))
+    program = npusim.compile(tmp_path / "model.json")
+    session = npusim.load(program, tmp_path / "model.safetensors")
+    (got,) = session(tensor(2, 4).numpy())
+    assert_same(got, layer(tensor(2, 4)).numpy(), 1e-6)
+    assert not npusim.check(imported.graph).others
+
+
 def test_states_are_whole_caches():
     graph = from_tinygrad(settle(Decoder()), (integers([[9]]), 5)).graph
     assert {s.type.shape for s in graph.states} == {(1, 2, LENGTH, 8)}

@@ -165,6 +165,7 @@ def test_a_one_hot_sum_over_other_numbers_is_no_lookup():
 
     imported = check(shifted, tensor(5, 3), integers([1, 3, 5, 0]))
     assert not imported.report.recovered
+    assert imported.report.unrecovered == ("sum of [5, 3] where [4, 5, 1] (in Tensor.sum)",)
 
 
 NORMS = {

@@ -13,7 +13,8 @@ from npusim.errors import Error, ExportError
 from npusim.frontends.tinygrad import releases
 from npusim.frontends.tinygrad.builder import Builder
 from npusim.frontends.tinygrad.capture import Captured, capture, graph_of
-from npusim.frontends.tinygrad.contractions import contraction, product_of
+from npusim.frontends.tinygrad.contractions import contraction, product_of, simplest
+from npusim.frontends.tinygrad.index import loop
 from npusim.frontends.tinygrad.known import Array, evaluate, uniform
 from npusim.frontends.tinygrad.lookups import lookup
 from npusim.frontends.tinygrad.norms import batch_norm
@@ -53,8 +54,8 @@ class Report:
 
     Attributes:
         recovered: how many of each operation: "linear", "matmul", "conv2d", "mean" ….
-        unrecovered: sums of products and of windows that were not recognised and run as they
-            are written, each with tinygrad's method it comes from and its shapes.
+        unrecovered: sums of products, or of parts chosen by a mask, that were not recognised and
+            run as they are written, each with its shapes and tinygrad's method it comes from.
     """
 
     recovered: Mapping[str, int]
@@ -260,17 +261,29 @@ class _Import:
 
     def _report(self) -> Report:
         plans = [(term, plan) for term, plan in self.plans.values() if plan is not None]
-        missed = []
-        for term, _ in (p for p in plans if not p[1].recovered):
-            product = product_of(term)
-            if product is None:
-                continue
-            shapes = [list(a.term.shape) for a in (product.a, product.b)]
-            axes = product.a.axes, product.b.axes
-            if axes[0] != axes[1] and all(axes):  # nothing is gained where none is broadcast
-                missed.append(f"sum of {shapes[0]} * {shapes[1]}{_of(term)}")
+        missed = [_missed(term) for term, plan in plans if not plan.recovered]
         counts = Counter(plan.recovered for _, plan in plans if plan.recovered)
-        return Report(dict(counts), tuple(missed))
+        return Report(dict(counts), tuple(filter(None, missed)))
+
+
+def _missed(term: Term) -> str:
+    """Describes a sum that repeats what it sums, and was not recognised; "" for any other term."""
+    if term.op != "reduce" or term.arg[0] != "add":
+        return ""
+    source = term.sources[0]
+    product = product_of(term)
+    if product is not None:
+        reads, what = [product.a, product.b], "{} * {}"
+    elif source.op == "where":
+        condition, *values = source.sources
+        reads = [simplest(loop(v, source.shape)) for v in (condition, *values[:1])]
+        what = "{1} where {0}"
+    else:
+        return ""
+    axes = [read.axes for read in reads]
+    if axes[0] == axes[1] or not all(axes):
+        return ""  # nothing is gained where neither is broadcast
+    return f"sum of {what.format(*(list(r.term.shape) for r in reads))}{_of(term)}"
 
 
 def _first(term: Term) -> Plan | None:
