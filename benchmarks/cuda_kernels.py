@@ -41,12 +41,13 @@ from benchmarks.cuda_cases import (
     rope,
 )
 from npusim.codegen import launch_products, nvrtc
-from npusim.codegen.geometry import Geometry
+from npusim.codegen.geometry import Geometry, TensorMap
 from npusim.codegen.launch import RULES
 from npusim.codegen.source import kernel_source, stem_source
 from npusim.ops import quantization
 
 _OPTIONS = ("--std=c++20", "-default-device")
+_PROMOTED = 3  # bytes of the second cache's reads: 256
 _ROTATED = 256 << 20  # bytes of weights that a timing walks over: several caches
 _TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float64: 1e-12}
 
@@ -99,13 +100,28 @@ class Driver:
         block: Sequence[int],
         shared: int,
         pointers: Sequence[int],
+        maps: Sequence[ctypes.Array[ctypes.c_uint64]] = (),
     ) -> None:
-        values = [ctypes.c_void_p(p) for p in pointers]
+        values = [*(ctypes.c_void_p(p) for p in pointers), *maps]
         arguments = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         self._must(
             self._cuda.cuLaunchKernel(function, *grid, *block, shared, stream, arguments, None)
         )
+
+    def map(self, map: TensorMap, address: int) -> ctypes.Array[ctypes.c_uint64]:
+        """Returns a matrix at an address as kernels take it; swizzled in lines of 128 bytes."""
+        made = (ctypes.c_uint64 * 24)()
+        place = -(-ctypes.addressof(made) // 64) * 64  # where it lies on 64 bytes
+        aligned = (ctypes.c_uint64 * 16).from_buffer(made, place - ctypes.addressof(made))
+        extents = (ctypes.c_uint64 * 2)(map.columns, map.rows)
+        strides = (ctypes.c_uint64 * 1)(map.stride)
+        box, ones = (ctypes.c_uint32 * 2)(64, map.box), (ctypes.c_uint32 * 2)(1, 1)
+        encode = self._cuda.cuTensorMapEncodeTiled
+        encode.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p]
+        encode.argtypes += [ctypes.c_void_p] * 4 + [ctypes.c_int] * 4
+        self._must(encode(aligned, 1, 2, address, extents, strides, box, ones, 0, 3, _PROMOTED, 0))
+        return aligned
 
     @staticmethod
     def _must(status: int) -> None:
@@ -130,8 +146,16 @@ class Kernel:
             pointers.append(self._scratch.data_ptr())
         if self.geometry.failure:
             pointers.append(self.failure.data_ptr())
+        wide = [operands[m.operand].data_ptr() % 16 == 0 for m in self.geometry.maps]
+        maps = [
+            self._driver.map(m, operands[m.operand].data_ptr())
+            if all(wide)
+            else (ctypes.c_uint64 * 16)()
+            for m in self.geometry.maps
+        ]
         for x in self.geometry.launches:
-            self._driver.launch(self._functions[x.entry], x.grid, x.block, x.shared, pointers)
+            function = self._functions[x.entry]
+            self._driver.launch(function, x.grid, x.block, x.shared, pointers, maps)
 
 
 def compile_kernel(

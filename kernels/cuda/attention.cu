@@ -2,7 +2,8 @@
 // softmax: Milakov & Gimelshein, arXiv:1805.02867; tiles: Dao et al., arXiv:2205.14135).
 //
 // NPUSIM_PATH: 0 tensor cores, 1 multiply-adds, 2 heads too long for either. Paths 0 and 1 cut keys
-// into NPUSIM_SPLIT spans where there are few rows; a second launch combines them.
+// into NPUSIM_SPLIT spans where there are few rows; a second launch combines them, or with
+// NPUSIM_CLUSTERED the blocks of a cluster do.
 #include "kernels/cuda/mma.h"
 #include "kernels/cuda/mma_attention.h"
 
@@ -14,12 +15,18 @@
 #include "kernels/cuda/mma_attention_long.h"
 #endif
 
-extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_SIGNATURE) {
+#if NPUSIM_CLUSTERED && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define NPUSIM_CLUSTER __cluster_dims__(1, 1, NPUSIM_SPLIT)
+#else
+#define NPUSIM_CLUSTER
+#endif
+extern "C" __global__ void NPUSIM_CLUSTER __launch_bounds__(NPUSIM_BLOCK)
+    npusim_kernel(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
   npusim::run(operands);
 }
 
-#if NPUSIM_SPLIT > 1
+#if NPUSIM_SPLIT > 1 && !NPUSIM_CLUSTERED
 extern "C" __global__ void __launch_bounds__(128) npusim_combine(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
   npusim::combine<npusim::kBlockRows, npusim::kTile>(operands);

@@ -5,6 +5,7 @@
 //   1  few rows of x, 16-bit: warps stream eight rows of W at a time through the tensor cores
 //   2  many rows, 16-bit: tiles on the tensor cores
 //   3  anything else: tiles by multiply-adds
+//   4  many rows, 16-bit: tiles that Hopper copies in bulk (mma_bulk.h), and as path 2 elsewhere
 //   5  one row of x, W through shared memory (mma_ring.h)
 // Paths 2 and 3 may cut K into NPUSIM_SPLIT spans, whose sums a second launch adds up in order.
 namespace npusim {

@@ -113,7 +113,7 @@ struct Source {
     return {weight_row(operands, at + part * params.n), end};
   }
   float scale(int64_t, int) const { return 1.0f; }
-#if NPUSIM_PATH == 2
+#if NPUSIM_PATH == 2 || NPUSIM_PATH == 4
   template <bool kWide>
   void load_a(const Row& row, int64_t k, unsigned to) const {
     copy_chunk<kWide>(to, row.x + k, row.end - k);
@@ -143,6 +143,37 @@ inline void run(void* const* operands) {
 
 }  // namespace npusim
 
+#if NPUSIM_PATH == 4
+namespace npusim {
+
+constexpr int kBulkOutputs = NPUSIM_BULK_COLUMNS / kParts;  // columns of y of a tile
+
+// A tile of a block: its only one, or with NPUSIM_TILES, of so many, one of every gridDim.x.
+struct BulkTile {
+  static constexpr int kRowTiles = static_cast<int>(ceil_div(params.m, kTileRows));
+  int index = static_cast<int>(blockIdx.x);
+  int first_row = NPUSIM_TILES ? index % kRowTiles * kTileRows : index * kTileRows;
+  int first_column =
+      (NPUSIM_TILES ? index / kRowTiles : static_cast<int>(blockIdx.y)) * kBulkOutputs;
+
+  bool exists() const { return index < NPUSIM_TILES; }
+  void advance() {
+    index += static_cast<int>(gridDim.x);
+    first_row = index % kRowTiles * kTileRows;
+    first_column = index / kRowTiles * kBulkOutputs;
+  }
+};
+
+}  // namespace npusim
+#include "kernels/cuda/mma_bulk_copy.h"
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#include "kernels/cuda/mma_bulk.h"
+#endif
+#endif
+
+#if NPUSIM_PATH == 4
+#include "kernels/cuda/mma_bulk_entry.h"
+#else
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
 #if NPUSIM_PATH <= 1 || NPUSIM_PATH == 5
@@ -150,6 +181,7 @@ extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_
 #endif
   npusim::run(operands);
 }
+#endif
 
 #if NPUSIM_PATH >= 2 && NPUSIM_PATH <= 4 && NPUSIM_SPLIT > 1
 extern "C" __global__ void __launch_bounds__(256) npusim_combine(NPUSIM_SIGNATURE) {

@@ -5,8 +5,14 @@
 // together: each key and value is read once for the whole group.
 #pragma once
 #include "kernels/cuda/attention_scores.h"
+#include "kernels/cuda/mma_cluster.h"
 
 namespace npusim {
+
+// Spans of keys: of blocks of a cluster, which add them up, or of blocks that leave that to a
+// second launch. Devices without clusters give all keys to the first block of one.
+constexpr bool kClustered = NPUSIM_CLUSTERED && kHasClusters;
+constexpr int kSplit = NPUSIM_CLUSTERED && !kHasClusters ? 1 : NPUSIM_SPLIT;
 
 constexpr int kRows = static_cast<int>(params.q_len) * kGroup;  // of a key/value head
 
@@ -99,12 +105,12 @@ struct Tiles {
     end = keys.seen(Head::query(smaller(first_row + rows, kRows) - 1));
     begin = smaller(keys.passed(Head::query(first_row)), end);
     const int count = static_cast<int>(ceil_div(end - begin, tile));
-    const int each = (count + NPUSIM_SPLIT - 1) / NPUSIM_SPLIT;
+    const int each = (count + kSplit - 1) / kSplit;
     first = smaller<int>(blockIdx.z * each, count);
     last = smaller<int>(first + each, count);
     spans = each > 0 ? (count + each - 1) / each : 0;
   }
-  bool is_spare() const { return NPUSIM_SPLIT > 1 && first == last; }
+  bool is_spare() const { return kSplit > 1 && first == last; }
 };
 
 // Where a row's result goes: y, or with several spans its unfinished sums, top score and total.
@@ -121,7 +127,7 @@ struct Results {
     return ((span * params.batch * params.kv_heads + head) * kRows + row) * kEach;
   }
   void store(const Head& head, int row, int column, float sum, float top, float total) const {
-    if constexpr (NPUSIM_SPLIT == 1) {
+    if constexpr (kSplit == 1 || kClustered) {
       y[head.y_row(row) + column] = encode<T>(total > 0.0f ? sum / total : 0.0f);
     } else {
       float* to = partial + place(blockIdx.z, blockIdx.y, row);

@@ -7,7 +7,7 @@
 
 namespace npusim {
 
-constexpr int kWarps = 4, kThreads = 128, kTile = 64;
+constexpr int kWarps = NPUSIM_WARPS, kThreads = kWarps * 32, kTile = 64;
 constexpr int kRowWarps = NPUSIM_ROW_WARPS, kKeyWarps = kWarps / kRowWarps;
 constexpr int kBlockRows = 16 * kRowWarps, kWarpKeys = kTile / kKeyWarps;
 constexpr bool kKeepQ = kD <= 128;
@@ -49,13 +49,63 @@ void fill_rows(unsigned to, bool wide, int64_t valid, const RowOf& row_of) {
 
 extern __shared__ __align__(128) unsigned char shared_memory[];
 
+// Adds up the rows of all blocks of a cluster, each of which finishes its share. In shared memory
+// every block has sums [key warp][row][kSums], tops and totals [key warp][row].
+template <int kSums>
+void finish_cluster(void* const* operands, const Head& head, int first_row, int spans,
+                    unsigned sums) {
+  constexpr unsigned kTops = kKeyWarps * kBlockRows * kSums * 4,
+                     kTotals = kKeyWarps * kBlockRows * 4;
+  constexpr int kColumns = (kV + 31) / 32;
+  static_assert(kSplit * kKeyWarps <= 32);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int sources = spans * kKeyWarps;
+  const Results results(operands);
+  for (int row = static_cast<int>(blockIdx.z) * kWarps + warp; row < kBlockRows;
+       row += kWarps * kSplit) {
+    if (first_row + row >= kRows) break;
+    float top = kNothing, total = 0.0f;
+    if (lane < sources) {
+      const unsigned at = sums + kTops + (lane % kKeyWarps * kBlockRows + row) * 4;
+      top = load_in_cluster(address_in_block(at, lane / kKeyWarps));
+      total = load_in_cluster(address_in_block(at + kTotals, lane / kKeyWarps));
+    }
+    float most = top;
+#pragma unroll
+    for (int far = 16; far > 0; far /= 2) {
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, far));
+    }
+    const float share = lane < sources ? shrink(top, most) : 0.0f;
+    float all = 0.0f, y[kColumns] = {};
+#pragma unroll 4
+    for (int i = 0; i < sources; ++i) {
+      const float part = __shfl_sync(0xffffffffu, share, i);
+      all += part * __shfl_sync(0xffffffffu, total, i);
+      const unsigned from =
+          address_in_block(sums + (i % kKeyWarps * kBlockRows + row) * kSums * 4, i / kKeyWarps);
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        const int column = smaller(c * 32 + lane, static_cast<int>(kV) - 1);
+        y[c] += part * load_in_cluster(from + column * 4);
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      if (c * 32 + lane < kV) results.store(head, first_row + row, c * 32 + lane, y[c], most, all);
+    }
+  }
+}
+
 inline void run(void* const* operands) {
+  if (!kClustered && NPUSIM_CLUSTERED && blockIdx.z > 0) return;
   KeysInUse keys;
   if (!keys.read(operands)) return;
   const Head head(operands);
-  const int first_row = static_cast<int>(blockIdx.x) * kBlockRows;
+  // Later rows see more keys: they begin first.
+  const int first_row =
+      static_cast<int>(params.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * kBlockRows;
   const Tiles tiles(keys, first_row, kBlockRows, kTile);
-  if (tiles.is_spare()) return;
+  if (!kClustered && tiles.is_spare()) return;
   const unsigned shared = shared_address(shared_memory);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_row = warp / kKeyWarps * 16, warp_key = warp % kKeyWarps * kWarpKeys;
@@ -145,6 +195,14 @@ inline void run(void* const* operands) {
       to[0] = rows.sums[j][half * 2];
       to[1] = rows.sums[j][half * 2 + 1];
     }
+  }
+  if constexpr (kClustered) {
+    arrive_in_cluster();
+    wait_for_cluster();
+    finish_cluster<kSums>(operands, head, first_row, tiles.spans, shared_address(sums));
+    arrive_in_cluster_bare();
+    wait_for_cluster();  // others read this block's shared memory until here
+    return;
   }
   __syncthreads();
   const Results results(operands);

@@ -12,6 +12,10 @@ constexpr bool kHasClusters = true;
 inline void arrive_in_cluster() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
+// The same where nothing but the time matters: nobody reads what was written before.
+inline void arrive_in_cluster_bare() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 inline void wait_for_cluster() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -34,6 +38,7 @@ inline float load_in_cluster(unsigned at) {
 constexpr bool kHasClusters = false;
 
 inline void arrive_in_cluster() {}
+inline void arrive_in_cluster_bare() {}
 inline void wait_for_cluster() {}
 inline unsigned address_in_block(unsigned at, unsigned) {
   return at;

@@ -43,10 +43,11 @@ struct Output {
   const Source& source;
   Epilogue epilogue;
   float* partial;  // [NPUSIM_SPLIT][m][parts][n]
+  int64_t end_column = params.n;
 
   void store(int64_t row, int64_t column, const float (&v)[kParts][2]) const {
-    if (row >= params.m || column >= params.n) return;
-    const bool both = column + 1 < params.n;
+    if (row >= params.m || column >= end_column) return;
+    const bool both = column + 1 < end_column;
     if constexpr (NPUSIM_SPLIT > 1) {
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
@@ -85,11 +86,12 @@ inline int64_t span_end() {
   return smaller<int64_t>(span_begin() + kSpan, params.k);
 }
 
+// Computes a tile of y, without columns from `end_column` on.
 template <typename Source>
-void run_tile(const Source& source, void* const* operands) {
+void run_tile(const Source& source, void* const* operands, int64_t end_column = params.n) {
   const int64_t begin = span_begin(), end = span_end();
   const Output<Source> output{source, Epilogue(operands, params.segments),
-                              static_cast<float*>(operands[NPUSIM_ARGUMENTS - 1])};
+                              static_cast<float*>(operands[NPUSIM_ARGUMENTS - 1]), end_column};
 #if NPUSIM_TENSOR_CORES
   Product tile;
   tile.run(source, begin, end, shared_memory);

@@ -88,11 +88,11 @@ def keys_of(programs: Iterable[CompiledProgram]) -> list[Key]:
     return list(dict.fromkeys((p.kernels[c.kernel].name, c.params) for p, c in commands))
 
 
-def build(keys: Sequence[Key], folder: Path) -> dict[Key, HostKernel]:
-    """Compiles kernels to one library and loads it."""
+def build(keys: Sequence[Key], folder: Path, variant: str = "") -> dict[Key, HostKernel]:
+    """Compiles kernels, all in one geometry of `variants` or by their rules, and loads them."""
     texts, geometries = [f'#include "{_HEADER}"'], []
     for index, (stem, params) in enumerate(keys):
-        source, geometry, options = specialise(stem, params)
+        source, geometry, options = specialise(stem, params, variant=variant)
         geometries.append(geometry)
         texts.append(_wrapped(index, source, geometry, options))
     unit, library = folder / "kernels.cpp", folder / "kernels.so"

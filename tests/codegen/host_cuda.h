@@ -204,6 +204,10 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
   return host::exchange(value, threadIdx.x % 32 ^ mask);
 }
 template <typename T>
+T __shfl_sync(unsigned, T value, int lane) {
+  return host::exchange(value, lane);
+}
+template <typename T>
 T __shfl_up_sync(unsigned, T value, unsigned delta) {
   const unsigned lane = threadIdx.x % 32;
   return host::exchange(value, lane >= delta ? lane - delta : lane);

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from npusim.codegen import bulk
 from npusim.codegen.image import Image
 from npusim.codegen.library import (
     LibraryProblem,
@@ -18,6 +19,7 @@ from npusim.codegen.library import (
     own_operands,
     prefers_library,
 )
+from npusim.codegen.variants import CLUSTER, variants
 from npusim.ir.types import DTYPES
 from npusim.ops.kernels import KERNELS, RANK
 from npusim.ops.scalar import OPCODES
@@ -52,17 +54,34 @@ class Choice:
     variant: str = ""
 
 
+_FIRST_WITH_CLUSTERS = 90  # compute capability 9.0
 Choices: TypeAlias = Mapping[tuple[str, bytes], Choice]  # by stem and parameters
 
 
 def default_choice(stem: str, params: bytes, target: TargetConfig) -> Choice:
     """Returns the choice where nothing was measured."""
+    own = Choice(variant=_variant(stem, params, target))
     problem = library_problem(stem, params) if target.libraries != "none" else None
     if problem is None:
-        return Choice()
-    if target.libraries == "all" or prefers_library(problem):
-        return Choice(problem.name)
-    return Choice()
+        return own
+    if target.libraries == "all" or (prefers_library(problem) and not own.variant):
+        return replace(own, library=problem.name)
+    return own
+
+
+def _variant(stem: str, params: bytes, target: TargetConfig) -> str:
+    """Returns the geometry of the own kernel where an architecture has a better one than all do."""
+    if stem == "attention" and _major(target.arch) >= _FIRST_WITH_CLUSTERS:
+        return CLUSTER if CLUSTER in variants(stem, params) else ""
+    if stem != "linear" or target.arch != bulk.ARCHITECTURE:
+        return ""
+    best = bulk.tiles(KERNELS[stem].unpack(params), 1)
+    return best[0].name if best else ""
+
+
+def _major(arch: str) -> int:
+    """Returns the compute capability of "sm_90a", ten times its major number and its minor one."""
+    return int(arch.removeprefix("sm_").rstrip("af"))
 
 
 def prepare_libraries(

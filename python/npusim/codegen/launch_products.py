@@ -283,12 +283,27 @@ def rope(p: Params) -> Geometry:
     pairs = sum(count * blocks(dim, 2) for count, dim in zip(heads, dims, strict=True))
     has_position = bool(p["has_position"])
     arguments = 2 * parts + 2 + 2 * has_position
-    threads = as_int(p, "batch") * as_int(p, "length") * pairs
-    return replace(line(threads, 128, ARGUMENTS=arguments), failure=has_position)
+    each = 8 if _turns_eights(p) else 1
+    threads = as_int(p, "batch") * as_int(p, "length") * pairs // each
+    return replace(line(threads, 128, ARGUMENTS=arguments, EACH=each), failure=has_position)
+
+
+def _turns_eights(p: Params) -> bool:
+    """Tells whether eight neighbouring pairs of a head are chunks of 16 bytes, in all parts."""
+    parts = as_int(p, "parts")
+    dims, rotate = as_ints(p, "head_dim")[:parts], as_ints(p, "rotate")[:parts]
+    whole = all(
+        dim % 16 == 0 and (not turns or as_int(p, "rotary_dim") == dim)
+        for dim, turns in zip(dims, rotate, strict=True)
+    )
+    strides = (*as_ints(p, "x_strides")[: 3 * parts], *as_ints(p, "y_strides")[: 3 * parts])
+    chunks = all(s % 8 == 0 for s in (*strides, *as_ints(p, "cs_strides")))
+    return whole and chunks and p["dtype"] in (_FLOAT16, _BFLOAT16) and not p["interleaved"]
 
 
 _LONGEST_HEAD = 256  # that tiles of attention take
 _KEYS = 64  # of a tile
+_MANY_TILES = 8  # of keys
 
 
 def attention(p: Params) -> Geometry:
@@ -301,40 +316,79 @@ def attention(p: Params) -> Geometry:
     has_position = bool(p["has_position"])
     operands = 4 + int(bool(p["has_mask"])) + has_position
     if max(head_dim, v_dim) > _LONGEST_HEAD or head_dim == 0:
-        defines = {"PATH": 2, "BLOCK": _BLOCK, "SPLIT": 1, "ARGUMENTS": operands + 1 + has_position}
+        defines = {"PATH": 2, "BLOCK": _BLOCK, "SPLIT": 1, "CLUSTERED": 0}
+        defines["ARGUMENTS"] = operands + 1 + has_position
         scratch = 4 * heads * rows * max(as_int(p, "kv_len"), 1)
         launch = Launch((rows, heads, 1), (_BLOCK, 1, 1))
         return Geometry((launch,), scratch, has_position, defines=defines)
     pairs = on_tensor_cores(p["dtype"], p["dtype"])
     row_warps = 1 if rows <= 16 else 2 if rows <= 32 else 4
-    block_rows = 16 * row_warps if pairs else 64
-    tiles, row_blocks = blocks(as_int(p, "kv_len"), _KEYS), blocks(rows, block_rows)
+    tiles = blocks(as_int(p, "kv_len"), _KEYS)
+    row_blocks = blocks(rows, 16 * row_warps if pairs else 64)
     split = 1
     if tiles > 4 and row_blocks * heads < PROCESSORS:
         split = min(tiles, max(1, 2 * PROCESSORS // (row_blocks * heads)))
-    threads = 128 if pairs else 256
-    shared = _pairs_shared(block_rows, head_dim, v_dim) if pairs else _quads_shared(head_dim, v_dim)
-    launches = [Launch((row_blocks, heads, split), (threads, 1, 1), shared)]
+    # Long rows of keys are what a block waits for: two warps share them.
+    warps = 8 if pairs and split == 1 and row_warps == 4 and tiles > _MANY_TILES else 4
+    return attention_tiles(p, row_warps, split, warps=warps)
+
+
+def attention_cluster(p: Params) -> Geometry | None:
+    """Attention whose blocks combine their spans of keys in a cluster, where the rule cuts keys."""
+    rule = attention(p)
+    if not rule.launches or rule.defines["PATH"] != 0 or rule.defines["SPLIT"] <= 4:
+        return None
+    if rule.defines["ROW_WARPS"] != 4:
+        return None
+    return attention_tiles(p, 4, 4, clustered=True, warps=8)
+
+
+def attention_tiles(
+    p: Params, row_warps: int, split: int, clustered: bool = False, warps: int = 4
+) -> Geometry:
+    """Attention by tiles of 64 keys.
+
+    Args:
+        row_warps: how many of a block's warps have rows of their own; the others have other keys.
+        split: spans of the keys, which a second launch combines.
+        clustered: whether the blocks of a cluster combine them instead.
+        warps: of a block, on the tensor cores.
+    """
+    kv_heads, head_dim, v_dim = as_int(p, "kv_heads"), as_int(p, "head_dim"), as_int(p, "v_dim")
+    rows = as_int(p, "heads") // kv_heads * as_int(p, "q_len")
+    heads = as_int(p, "batch") * kv_heads
+    has_position = bool(p["has_position"])
+    operands = 4 + int(bool(p["has_mask"])) + has_position
+    pairs = on_tensor_cores(p["dtype"], p["dtype"])
+    block_rows = 16 * row_warps if pairs else 64
+    threads = 32 * warps if pairs else 256
+    shared = _quads_shared(head_dim, v_dim)
+    if pairs:
+        shared = _pairs_shared(block_rows, head_dim, v_dim, warps)
+    launches = [Launch((blocks(rows, block_rows), heads, split), (threads, 1, 1), shared)]
     scratch = 0
-    if split > 1:
+    combines = split > 1 and not clustered
+    if combines:
         launches.append(Launch((rows, heads, 1), (128, 1, 1), entry="npusim_combine"))
         scratch = 4 * split * heads * rows * (v_dim + 2)
     defines = {
         "PATH": 0 if pairs else 1,
         "BLOCK": threads,
         "SPLIT": split,
+        "WARPS": warps,
         "ROW_WARPS": row_warps,
-        "ARGUMENTS": operands + (split > 1) + has_position,
+        "CLUSTERED": int(clustered),
+        "ARGUMENTS": operands + combines + has_position,
     }
     few = rows <= 16
     return Geometry(tuple(launches), scratch, has_position, overlaps=few, defines=defines)
 
 
-def _pairs_shared(block_rows: int, head_dim: int, v_dim: int) -> int:
+def _pairs_shared(block_rows: int, head_dim: int, v_dim: int, warps: int) -> int:
     """Bytes that mma_attention_pairs.h takes: rows of queries, two tiles; then all warps' sums."""
     d_line, v_line = blocks(head_dim, 64) * 128, blocks(v_dim, 64) * 128
     tiles = block_rows * d_line + 2 * _KEYS * (d_line + v_line)
-    return max(tiles, 64 * (blocks(v_dim, 16) * 16 + 10) * 4)
+    return max(tiles, 16 * warps * (blocks(v_dim, 16) * 16 + 10) * 4)
 
 
 def _quads_shared(head_dim: int, v_dim: int) -> int:

@@ -77,9 +77,11 @@ _MUCH = 1e8  # multiplications
 def prefers_library(problem: LibraryProblem) -> bool:
     """Tells whether a library is the default for a problem: faster, and worth opening it.
 
-    From the times in benchmarks/results/cuda_libraries_h200.txt. cuBLASLt leads from 64 rows on, by
-    1.3 to 2.4 times; not where a command is several products to it, which an own kernel computes as
-    one. Opening it takes about 140 ms, so small products stay own. cuDNN takes about 300 ms to open
+    From the times in benchmarks/results/cuda_libraries_h200.txt, and asked only where the own
+    kernel does not copy in bulk (codegen/bulk.py), which in whole programs is as fast. cuBLASLt
+    leads the others from 64 rows on, by 1.3 to 2.4 times; not where a command is several products
+    to it, which an own kernel computes as one. Opening it takes about 140 ms, so small products
+    stay own. cuDNN takes about 300 ms to open
     and is never the default: `npusim tune` finds the convolutions it is ahead at.
     """
     products = problem.header.get("products", ())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from npusim.codegen import convolutions, launch_products
+from npusim.codegen import bulk, convolutions, launch_products
 from npusim.codegen.geometry import Geometry
 from npusim.codegen.launch_products import as_int, as_ints, epilogue_operands, on_tensor_cores
 from npusim.ops.kernels import KERNELS, Params
 
 _SPLITS = (1, 2, 4, 8)
+_MOST_BULK = 12  # tiles copied in bulk, the best by estimate
+CLUSTER = "cluster"  # whose blocks share the keys of attention
 _MOST_SHARED = 99 << 10  # bytes of shared memory that a block may have on every device
 
 
@@ -18,6 +20,9 @@ def variants(stem: str, params: bytes) -> Mapping[str, Geometry]:
     fields = KERNELS[stem].unpack(params)
     if stem == "linear":
         return _linear(fields)
+    if stem == "attention":
+        geometry = launch_products.attention_cluster(fields)
+        return {CLUSTER: geometry} if geometry is not None else {}
     if stem == "conv":
         return _conv(fields)
     return {}
@@ -27,7 +32,8 @@ def _linear(p: Params) -> dict[str, Geometry]:
     m, n, k = (as_int(p, name) for name in "mnk")
     if m <= 16 or 0 in (n, k) or not on_tensor_cores(p["x_dtype"], p["w_dtype"]):
         return {}
-    return {
+    copied = {tile.name: bulk.bulk(p, tile) for tile in bulk.tiles(p, _MOST_BULK)}
+    return copied | {
         f"{tile.rows}x{tile.columns}/{split}": launch_products.tiled(
             m,
             n,

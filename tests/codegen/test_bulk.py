@@ -1,0 +1,95 @@
+"""Products whose operands Hopper copies in bulk: which tiles fit, and what all devices compute."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from npusim.codegen import bulk, nvrtc
+from npusim.codegen.bulk import BulkTile
+from npusim.codegen.choices import default_choice
+from npusim.codegen.compile_kernels import specialise
+from npusim.codegen.geometry import TensorMap
+from npusim.codegen.variants import variants
+from npusim.ops.kernels import KERNELS
+from npusim.targets import TargetConfig
+from tests.codegen import host
+from tests.codegen.test_launch_products import _linear
+
+_SILU = 34
+_QKV = {"segments": 3, "rows": (1536, 256, 256, 0), "ldw": (1536, 1536, 1536, 0), "has_bias": 1}
+_GATED = {"gated": 1, "act": _SILU, "segments": 2}
+
+
+def _gated(m: int, n: int, k: int) -> dict[str, Any]:
+    return _linear(m, n, k, rows=(n, n, 0, 0), ldw=(k, k, 0, 0), **_GATED)
+
+
+def test_boxes_of_a_tile_lie_in_one_segment_of_the_weights() -> None:
+    tile = BulkTile(128, 96, 1, 1, 1, 3)
+    assert bulk.fits(_linear(128, 2048, 1536, **_QKV), BulkTile(128, 64, 1, 1, 1, 3))
+    assert not bulk.fits(_linear(128, 2048, 1536, **_QKV), BulkTile(128, 192, 1, 1, 1, 3))
+    assert bulk.fits(_gated(128, 1000, 512), tile)  # the last tile passes the end of a part
+    assert not bulk.fits(_gated(128, 1000, 512) | {"rows": (1500, 500, 0, 0)}, tile)
+    assert not bulk.fits(_linear(128, 96, 510, ldx=510, ldw=(510, 0, 0, 0)), tile)  # odd lines
+    assert not bulk.fits(_linear(128, 96, 512, dtype=0), tile)
+
+
+def test_maps_describe_operands_and_the_boxes_that_blocks_share() -> None:
+    geometry = bulk.bulk(_gated(300, 1000, 512), BulkTile(128, 160, 2, 4, 1, 3))
+    x, gate, up = geometry.maps
+    assert x == TensorMap(operand=0, rows=300, columns=512, stride=1024, box=32)
+    assert gate == TensorMap(operand=1, rows=1000, columns=512, stride=1024, box=80)
+    assert up == TensorMap(operand=2, rows=1000, columns=512, stride=1024, box=80)
+    assert geometry.launches[0].grid == (4, 16, 1)  # whole clusters
+
+
+def test_the_architecture_that_copies_in_bulk_does_so_by_default() -> None:
+    params = KERNELS["linear"].pack(_gated(128, 8960, 1536))
+    hopper = default_choice("linear", params, TargetConfig.named("cuda:sm_90a"))
+    assert hopper.variant in variants("linear", params)
+    assert not default_choice("linear", params, TargetConfig.named("cuda:sm_80")).variant
+    one = KERNELS["linear"].pack(_linear(1, 8960, 1536))
+    assert not default_choice("linear", one, TargetConfig.named("cuda:sm_90a")).variant
+
+
+def test_bulk_tiles_compile_without_spilling(compiler: nvrtc.Nvrtc) -> None:
+    cases = [_linear(128, 2048, 1536, **_QKV), _gated(128, 8960, 1536), _gated(1024, 8960, 1536)]
+    cases += [_linear(m, 1536, 8960, residual=1) for m in (40, 128, 1024)]
+    for params in cases:
+        packed = KERNELS["linear"].pack(params)
+        (name, *_) = variants("linear", packed)
+        source, _, options = specialise("linear", packed, 0b1110, name)
+        options = ("--gpu-architecture=sm_90a", *options, "--ptxas-options=-v")
+        log = compiler.compile(source, options, name)[1]
+        assert not re.search(r"[1-9]\d* bytes spill|C75\d\d", log), (name, log)
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+@pytest.mark.parametrize("tile", [BulkTile(128, 96, 1, 1, 4, 3), BulkTile(64, 160, 2, 2, 1, 3)])
+def test_devices_without_bulk_copies_compute_the_same(
+    tile: BulkTile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "TILES", (tile,))
+    generator = torch.Generator().manual_seed(4)
+    m, n, k = 150, 200, 520
+    x, gate, up, r = (
+        torch.randn(s, generator=generator).bfloat16() for s in ((m, k), (n, k), (n, k), (m, n))
+    )
+    products = [x.float() @ w.float().T / k for w in (gate, up)]
+    gate, up = gate / k, up / k
+    cases = [
+        (_gated(m, n, k), [x, gate, up], torch.nn.functional.silu(products[0]) * products[1]),
+        (_linear(m, n, k, residual=1), [x, gate, r], products[0] + r.float()),
+    ]
+    keys = [("linear", KERNELS["linear"].pack(params)) for params, _, _ in cases]
+    kernels = host.build(keys, tmp_path, tile.name)
+    for key, (_, given, want) in zip(keys, cases, strict=True):
+        y = torch.full((m, n), torch.nan).bfloat16()
+        host.call(kernels[key], [*given, y])
+        error = (y.float() - want).norm() / want.norm()
+        assert error < 1e-2, (tile.name, float(error))
