@@ -27,9 +27,9 @@ from npusim.runtime import DeviceBuffer, Executor, State, load_weights
 POSITIONS, REPEATS = (128, 1024, 4000), 60
 
 
-def filled_state(program: npusim.CompiledProgram, device: npusim.Device) -> State:
+def filled_state(program: npusim.CompiledProgram, executor: Executor) -> State:
     """Returns a state whose caches hold random rows, the same for every layer."""
-    state = State(program, device)
+    state = State(program, executor.device)
     rng = np.random.default_rng(0)
     rows: dict[tuple[str, tuple[int, ...]], NDArray[np.float32]] = {}
     for name in state.names:
@@ -87,7 +87,7 @@ def main() -> None:
             os.environ["NPUSIM_CUDA_DEPENDENT_LAUNCH"] = str(int(overlapping))
             executor = Executor(program, npusim.Device("cuda"))
             weights = load_weights(args.folder, program, executor.device)
-            state = filled_state(program, executor.device)
+            state = filled_state(program, executor)
             logits = logits_of(executor, state, weights)
             first = first or logits
             far = [
