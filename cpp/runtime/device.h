@@ -86,8 +86,8 @@ class Device {
   virtual std::shared_ptr<Memory> allocate_unset(int64_t bytes) { return allocate(bytes); }
   // Memory of the host that kernels write, too: Memory::data is a host pointer. For a few bytes.
   virtual std::shared_ptr<Memory> allocate_visible(int64_t bytes) { return allocate(bytes); }
-  // An upload returns when `from` may change, the others when the bytes have arrived; each is behind
-  // all that the device's own queue held before, and in front of all that comes there later.
+  // An upload returns when `from` may change, the others when the bytes have arrived; each is
+  // behind all that the device's own queue held before, and in front of all that comes there later.
   virtual void upload(Memory& to, int64_t offset, std::span<const std::byte> from) = 0;
   virtual void download(std::span<std::byte> to, const Memory& from, int64_t offset) = 0;
   virtual void copy(Memory& to, int64_t to_offset, const Memory& from, int64_t from_offset,
