@@ -16,6 +16,7 @@ from npusim.program.program import BufferKind, CompiledProgram, Method
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "format" / "golden" / "make_golden.py"
+SYMBOLIC = HERE.parent / "format" / "symbolic_program.py"
 
 
 def programs() -> Iterator[tuple[str, CompiledProgram]]:
@@ -44,6 +45,7 @@ def programs() -> Iterator[tuple[str, CompiledProgram]]:
     facts = {"max_context": 9, "eos_token_ids": [1], "caches": [{"state": "s", "axis": 0}]}
     metadata = {"states": states, "language_model": facts}
     yield "states", dataclasses.replace(small, metadata=metadata)
+    yield "symbolic", runpy.run_path(str(SYMBOLIC))["symbolic_program"]()
     empty = Method("forward", (), (), (), 0)
     yield (
         "smallest",
