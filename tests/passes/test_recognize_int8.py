@@ -136,3 +136,10 @@ def test_targets_without_the_kernel_keep_floats(draft, cpu):
     kernels = tuple(k for k in cpu.kernels if k != "conv_int8")
     assert recognize_int8(graph, replace(cpu, kernels=kernels)) is graph
     assert recognize_int8(graph, cpu) is not graph
+
+
+def test_one_of_several_results_is_converted(draft, check_pass):
+    _, places = draft.call("aten.sort.default", draft.x(2, 5), dim=-1, descending=False)
+    check_pass(
+        recognize_int8, draft.graph(draft.call("aten._to_copy.default", places, dtype="int32"))
+    )

@@ -146,7 +146,9 @@ def _conversion(node: Node, rewriter: Rewriter) -> Answer:
     if node.type.dtype not in ("int32", "float32") or not rewriter.only_feeds(x, node):
         return None
     product = rewriter.producer(x)
-    if product is None or product.type.shape != node.type.shape:
+    if product is None or product.op not in {*_MATMULS, *PRODUCTS}:
+        return None
+    if product.type.shape != node.type.shape:
         return None
     if product.op in _MATMULS and product.type.dtype == "int64":
         return _wide_product(node, product, rewriter)
