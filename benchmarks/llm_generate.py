@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 import npusim
-from benchmarks.llm_peers import SIZES, VOCAB
+from benchmarks.llm_peers import VOCAB, configuration
 
 CONTEXT, NEW, ROUNDS = 128, 128, 6
 OPTIONS: Mapping[str, dict[str, Any]] = {
@@ -55,19 +55,7 @@ def model() -> Any:
     """Returns the model without data."""
     import transformers
 
-    hidden, intermediate, layers, heads, kv_heads = SIZES["1.5b"]
-    config = transformers.Qwen2Config(
-        vocab_size=VOCAB,
-        hidden_size=hidden,
-        intermediate_size=intermediate,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        max_position_embeddings=32768,
-        tie_word_embeddings=True,
-        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
-        dtype="bfloat16",
-    )
+    config = configuration("1.5b")
     with torch.device("meta"):
         built = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     return built.eval()

@@ -50,14 +50,12 @@ class Peer:
     decodes: bool = True
 
 
-def write_model(size: str, folder: Path) -> None:
-    """Writes configuration and seeded weights."""
-    import torch
+def configuration(size: str) -> Any:
+    """Returns the configuration of Qwen2.5 in a size."""
     import transformers
-    from safetensors.torch import save_file
 
     hidden, intermediate, layers, heads, kv_heads = SIZES[size]
-    config = transformers.Qwen2Config(
+    return transformers.Qwen2Config(
         vocab_size=VOCAB,
         hidden_size=hidden,
         intermediate_size=intermediate,
@@ -70,6 +68,15 @@ def write_model(size: str, folder: Path) -> None:
         dtype="bfloat16",
         architectures=["Qwen2ForCausalLM"],
     )
+
+
+def write_model(size: str, folder: Path) -> None:
+    """Writes configuration and seeded weights."""
+    import torch
+    import transformers
+    from safetensors.torch import save_file
+
+    config = configuration(size)
     config.save_pretrained(folder)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)

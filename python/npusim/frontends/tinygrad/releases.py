@@ -6,6 +6,7 @@ differ, and which UOps have no meaning here.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
@@ -39,22 +40,22 @@ _SYMBOLIC = (
 )
 
 
-class Release:
+class Release(ABC):
     """A release of tinygrad."""
 
     name = ""
 
+    @abstractmethod
     def reduction(self, uop: Any) -> tuple[str, tuple[int, ...]]:
         """Returns a reduction's operation ("add", "max", "mul") and its axes in the source."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_variable(self, uop: Any) -> bool:
         """Tells whether a UOp is a symbolic integer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_training(self) -> bool:
         """Tells whether dropout and batch statistics are switched on."""
-        raise NotImplementedError
 
     def refuse(self, uop: Any) -> None:
         """Raises ExportError for a UOp without a meaning here."""
