@@ -24,11 +24,13 @@ from typing import Any
 PROMPT = 128
 
 # Both print, for each step, how long after the start of the process it was done.
-VISION = """
+CLOCK = """
 import sys, time
 began = float(sys.argv[1])
 def done(step): print(step, time.time() - began)
 done("Python")
+"""
+VISION = """
 import numpy as np
 import npusim
 from npusim.runtime.native import native_program
@@ -45,10 +47,6 @@ session(np.zeros(spec.shape, np.float16))
 done("first answer")
 """
 LANGUAGE = """
-import sys, time
-began = float(sys.argv[1])
-def done(step): print(step, time.time() - began)
-done("Python")
 import npusim
 done("import")
 device = npusim.Device("cuda")
@@ -65,7 +63,7 @@ def steps(code: str, program: Path, weights: Path, processes: int) -> dict[str, 
     found: dict[str, list[float]] = {}
     for _ in range(processes + 1):
         began = time.time()
-        command = [sys.executable, "-c", code, repr(began), str(program), str(weights)]
+        command = [sys.executable, "-c", CLOCK + code, repr(began), str(program), str(weights)]
         lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         before = 0.0
         for line in lines.splitlines():
