@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "cpp/cpu/check.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/place.h"
 
@@ -13,39 +14,11 @@ namespace {
 constexpr int64_t kUnitsPerWorker = 8;  // enough to even out workers that are slowed down
 constexpr size_t kParamsAlignment = 8;
 
-[[noreturn]] void refuse(const Program& program, const Method& method, const Command& command,
-                         const std::string& reason) {
-  const Kernel& kernel = program.kernels[command.kernel];
-  throw Error(ErrorCode::kFormat, place_of(program, method, command) + ": kernel " +
-                                      std::string(kernel.name) + " refuses it: " + reason);
-}
-
 const KernelEntry* find_kernel(const Isa& isa, std::string_view name) {
   for (const KernelEntry* entry : isa.kernels()) {
     if (entry->name == name) return entry;
   }
   return nullptr;
-}
-
-// Proves that the command cannot touch memory outside its operands, nor write what it only reads.
-void check(const Program& program, const Method& method, const Command& command,
-           const KernelEntry& kernel, const void* params) {
-  std::vector<int64_t> after, before;
-  for (const Operand& operand : command.operands) {
-    before.push_back(operand.offset);
-    after.push_back(program.buffers[operand.buffer].bytes - operand.offset);
-  }
-  if (const char* reason = kernel.check({params, after, before})) {
-    refuse(program, method, command, reason);
-  }
-  const size_t outputs =
-      kernel.outputs == nullptr ? 1 : static_cast<size_t>(kernel.outputs(params));
-  if (outputs > command.operands.size()) refuse(program, method, command, "operands are missing");
-  for (const Operand& operand : command.operands.last(outputs)) {
-    if (operand.access == Access::kRead) {
-      refuse(program, method, command, "an operand it writes is declared as read only");
-    }
-  }
 }
 
 }  // namespace
@@ -104,12 +77,12 @@ std::vector<const KernelEntry*> CpuCommandList::resolve_kernels(const Isa& isa) 
 void CpuCommandList::encode(const Command& command, const KernelEntry& kernel) {
   const size_t padded = (kernel.params_size + kParamsAlignment - 1) / kParamsAlignment * 8;
   if (command.params.size() != kernel.params_size && command.params.size() != padded) {
-    refuse(*program_, method_, command,
+    refuse_command(*program_, method_, command,
            "its parameters take " + std::to_string(kernel.params_size) + " bytes, not " +
                std::to_string(command.params.size()));
   }
   const void* params = aligned_params(command);
-  check(*program_, method_, command, kernel, params);
+  check_command(*program_, method_, command, command.operands, kernel, params);
   const int64_t workers = pool_->workers();
   Launch launch{.kernel = &kernel,
                 .params = params,

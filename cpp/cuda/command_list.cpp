@@ -39,7 +39,7 @@ void CudaCommandList::bind(uint32_t buffer, std::byte* address) {
 // Encodes the maps of an argument that has moved.
 void CudaCommandList::describe(const Step& step, size_t argument) {
   const auto index = static_cast<size_t>(&step - steps_.data());
-  const std::span<const Matrix> maps = maps_of(kernels_[method_.commands[index].kernel]);
+  const std::span<const Matrix> maps = maps_of(codes_[code_of_[index]]);
   for (size_t i = 0; i < maps.size(); ++i) {
     if (step.first_argument + static_cast<size_t>(maps[i].operand) != argument) continue;
     const Current current(*context_);

@@ -16,6 +16,7 @@
 #include "cpp/cuda/command_timer.h"
 #include "cpp/cuda/context.h"
 #include "cpp/cuda/graph.h"
+#include "cpp/cuda/kernel_store.h"
 #include "cpp/cuda/libraries.h"
 #include "cpp/cuda/memory.h"
 #include "cpp/cuda/module.h"
@@ -26,9 +27,9 @@ namespace npusim::cuda {
 
 class CudaCommandList final : public CommandList {
  public:
-  // Throws as Device::encode does, and as Module.
+  // Throws as Device::encode does, as KernelStore and as Module.
   CudaCommandList(std::shared_ptr<const Context> context, std::shared_ptr<const Program> program,
-                  const Method& method, Libraries& libraries);
+                  const Method& method, KernelStore& store, Libraries& libraries);
   ~CudaCommandList() override;
 
   void bind(uint32_t buffer, std::byte* address) override;
@@ -64,10 +65,12 @@ class CudaCommandList final : public CommandList {
     size_t argument;  // in arguments_
     int64_t offset;
   };
+  // A kernel's image, for all commands that have it.
   struct Code {
     Image image;
+    std::shared_ptr<const void> owner;  // of the image's bytes
     std::unique_ptr<LibraryCall> library;
-    std::unique_ptr<Module> module;  // null where the library does the work
+    std::shared_ptr<const Module> module;  // null where the library does the work
     int64_t scratch() const { return library ? library->scratch() : image.scratch; }
     bool reports() const { return image.failure && !library; }
   };
@@ -75,8 +78,11 @@ class CudaCommandList final : public CommandList {
   static constexpr uintptr_t kOperandAlignment = 16;  // kernels move 16 bytes at a time
 
   static std::span<const Matrix> maps_of(const Code& code);
-  void check_images() const;
-  void load_kernels(Libraries& libraries);
+  void parse_images(const std::vector<KernelCode>& codes);
+  void load_kernels(const std::vector<KernelCode>& codes, KernelStore& store,
+                    Libraries& libraries);
+  const Code& code_of(const Command& command) const;
+  void check_sizes() const;
   bool check_problem(const Command& command) const;
   void lay_out();
   void check_maps(const Command& command, size_t operands) const;
@@ -95,7 +101,8 @@ class CudaCommandList final : public CommandList {
   std::shared_ptr<const Context> context_;
   std::shared_ptr<const Program> program_;
   const Method& method_;
-  std::vector<Code> kernels_;  // by Program::kernels index; empty where the method calls it not
+  std::vector<Code> codes_;
+  std::vector<size_t> code_of_;  // in codes_, by command
   std::vector<Step> steps_;    // by command
   std::vector<KernelLaunch> launches_;
   std::vector<std::byte*> arguments_;  // device addresses

@@ -1,7 +1,9 @@
 // How a command list is made: code loaded, arguments laid out, memory reserved.
 #include <algorithm>
 #include <cstring>
+#include <map>
 
+#include "cpp/cpu/check.h"
 #include "cpp/cuda/command_list.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/place.h"
@@ -21,63 +23,76 @@ std::string kernel_place(const Program& program, const Kernel& kernel) {
 
 CudaCommandList::CudaCommandList(std::shared_ptr<const Context> context,
                                  std::shared_ptr<const Program> program, const Method& method,
-                                 Libraries& libraries)
+                                 KernelStore& store, Libraries& libraries)
     : context_(std::move(context)), program_(std::move(program)), method_(method) {
+  const std::vector<KernelCode> codes = store.codes(program_, method_);
   const Current current(*context_);
-  check_images();
-  load_kernels(libraries);
+  parse_images(codes);
+  check_sizes();
+  load_kernels(codes, store, libraries);
   lay_out();
   resolve_launches();
   reserve();
   index_uses();
 }
 
-void CudaCommandList::check_images() const {
-  std::string lacking;
-  for (const Command& command : method_.commands) {
-    const Kernel& kernel = program_->kernels[command.kernel];
-    if (kernel.image.empty() && lacking.find(kernel.name) == lacking.npos) {
-      lacking += (lacking.empty() ? "" : ", ") + std::string(kernel.name);
+// Parses the image of each command, once for all that have it.
+void CudaCommandList::parse_images(const std::vector<KernelCode>& codes) {
+  std::map<const std::byte*, size_t> known;
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const auto [entry, fresh] = known.try_emplace(codes[i].image.data(), codes_.size());
+    code_of_.push_back(entry->second);
+    if (!fresh) continue;
+    const Kernel& kernel = program_->kernels[method_.commands[i].kernel];
+    Code& code = codes_.emplace_back();
+    code.image = parse_image(codes[i].image, kernel_place(*program_, kernel));
+    code.owner = codes[i].owner;
+    if (runs_on(code.image.arch, context_->major(), context_->minor())) continue;
+    for (ImageLaunch& launch : code.image.launches) {
+      launch.shared = launch.elsewhere.value_or(launch.shared);
     }
   }
-  if (lacking.empty()) return;
-  throw Error(ErrorCode::kVersion, "the program was compiled for target " +
-                                       std::string(program_->target) +
-                                       " and has no CUDA code for: " + lacking +
-                                       ". Compile the model with target='cuda'.");
+}
+
+const CudaCommandList::Code& CudaCommandList::code_of(const Command& command) const {
+  return codes_[code_of_[static_cast<size_t>(&command - method_.commands.data())]];
+}
+
+// Code for the sizes of a call may be made from parameters that came from a file: the kernels of
+// the CPU, which have the same ones, prove that they stay inside their operands.
+void CudaCommandList::check_sizes() const {
+  for (const Command& command : method_.commands) {
+    if (program_->kernels[command.kernel].specialized.empty()) continue;
+    const auto own = static_cast<size_t>(code_of(command).image.operands.value_or(
+        static_cast<int64_t>(command.operands.size())));
+    const size_t count = std::min(own, command.operands.size());
+    cpu::check_command(*program_, method_, command, command.operands.first(count));
+  }
 }
 
 // Loads the code the method uses, or finds the library that does its work.
-void CudaCommandList::load_kernels(Libraries& libraries) {
-  kernels_.resize(program_->kernels.size());
-  std::vector<bool> parsed(kernels_.size(), false), for_library(kernels_.size(), true);
-  for (const Command& command : method_.commands) {
-    Code& code = kernels_[command.kernel];
-    const Kernel& kernel = program_->kernels[command.kernel];
-    if (!parsed[command.kernel]) {
-      code.image = parse_image(kernel.image, kernel_place(*program_, kernel));
-      if (!runs_on(code.image.arch, context_->major(), context_->minor())) {
-        for (ImageLaunch& launch : code.image.launches) {
-          launch.shared = launch.elsewhere.value_or(launch.shared);
-        }
-      }
-      parsed[command.kernel] = true;
-    }
-    if (!check_problem(command)) for_library[command.kernel] = false;
+void CudaCommandList::load_kernels(const std::vector<KernelCode>& codes, KernelStore& store,
+                                   Libraries& libraries) {
+  std::vector<bool> for_library(codes_.size(), true);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    if (!check_problem(method_.commands[i])) for_library[code_of_[i]] = false;
   }
-  for (size_t i = 0; i < kernels_.size(); ++i) {
-    Code& code = kernels_[i];
-    if (code.image.launches.empty()) continue;  // not of this method, or nothing to compute
-    if (for_library[i] && code.image.library) code.library = libraries.call(*code.image.library);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    Code& code = codes_[code_of_[i]];
+    if (code.image.launches.empty() || code.module || code.library) continue;
+    if (for_library[code_of_[i]] && code.image.library) {
+      code.library = libraries.call(*code.image.library);
+    }
     if (code.library != nullptr) continue;
-    code.module = std::make_unique<Module>(context_, code.image, libraries.folders(),
-                                           kernel_place(*program_, program_->kernels[i]));
+    const Kernel& kernel = program_->kernels[method_.commands[i].kernel];
+    code.module = store.module(context_, codes[i], code.image, libraries.folders(),
+                               kernel_place(*program_, kernel));
   }
 }
 
 // Whether a library can take the command's operands: plans are made for addresses of 16 bytes.
 bool CudaCommandList::check_problem(const Command& command) const {
-  const auto& problem = kernels_[command.kernel].image.library;
+  const auto& problem = code_of(command).image.library;
   if (!problem) return false;
   std::vector<int64_t> bytes;
   bool aligned = true;
@@ -93,7 +108,7 @@ bool CudaCommandList::check_problem(const Command& command) const {
 void CudaCommandList::lay_out() {
   size_t launch = 0, argument = 0, map = 0;
   for (const Command& command : method_.commands) {
-    const Code& code = kernels_[command.kernel];
+    const Code& code = code_of(command);
     size_t operands = command.operands.size();
     if (!code.library && code.image.operands) {
       operands = std::min(operands, static_cast<size_t>(*code.image.operands));
@@ -120,7 +135,7 @@ void CudaCommandList::lay_out() {
   arguments_.assign(argument, nullptr);
   maps_.resize(map);
   for (size_t i = 0; i < steps_.size(); ++i) {
-    const size_t maps = maps_of(kernels_[method_.commands[i].kernel]).size();
+    const size_t maps = maps_of(codes_[code_of_[i]]).size();
     for (size_t k = 0; k < steps_[i].arguments; ++k) {
       slots_.push_back(&arguments_[steps_[i].first_argument + k]);
     }
@@ -130,7 +145,7 @@ void CudaCommandList::lay_out() {
 
 // What a kernel maps must lie inside the operand it is part of.
 void CudaCommandList::check_maps(const Command& command, size_t operands) const {
-  for (const Matrix& matrix : maps_of(kernels_[command.kernel])) {
+  for (const Matrix& matrix : maps_of(code_of(command))) {
     const auto index = static_cast<size_t>(matrix.operand);
     if (index < operands) {
       const Operand& operand = command.operands[index];
@@ -153,7 +168,7 @@ std::span<const Matrix> CudaCommandList::maps_of(const Code& code) {
 
 void CudaCommandList::resolve_launches() {
   for (size_t i = 0; i < steps_.size(); ++i) {
-    const Code& code = kernels_[method_.commands[i].kernel];
+    const Code& code = codes_[code_of_[i]];
     if (code.library != nullptr) {
       launches_.push_back({});  // refresh_graph() puts the library's work here
       continue;
@@ -176,7 +191,7 @@ void CudaCommandList::resolve_launches() {
 // Commands run one after another, so one scratch serves all; each has a failure of its own.
 void CudaCommandList::reserve() {
   int64_t most = 0;
-  for (const Code& code : kernels_) most = std::max(most, code.scratch());
+  for (const Code& code : codes_) most = std::max(most, code.scratch());
   if (most > 0) scratch_ = std::make_unique<CudaMemory>(context_, most);
   if (failure_count_ > 0) {
     const size_t bytes = failure_count_ * sizeof(Failure);
@@ -186,7 +201,7 @@ void CudaCommandList::reserve() {
   for (size_t i = 0; i < steps_.size(); ++i) {
     const Command& command = method_.commands[i];
     size_t argument = steps_[i].first_argument + steps_[i].operands;
-    if (kernels_[command.kernel].scratch() > 0) arguments_[argument++] = scratch_->data();
+    if (codes_[code_of_[i]].scratch() > 0) arguments_[argument++] = scratch_->data();
     if (steps_[i].failure != kNone) {
       arguments_[argument] = failures_->data() + steps_[i].failure * sizeof(Failure);
     }

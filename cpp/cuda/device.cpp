@@ -5,6 +5,7 @@
 
 #include "cpp/cuda/command_list.h"
 #include "cpp/cuda/context.h"
+#include "cpp/cuda/kernel_store.h"
 #include "cpp/cuda/libraries.h"
 #include "cpp/cuda/memory.h"
 #include "cpp/cuda/staging.h"
@@ -15,10 +16,11 @@ namespace {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(std::shared_ptr<const Context> context, std::vector<std::string> folders)
+  CudaDevice(std::shared_ptr<const Context> context, const DeviceOptions& options)
       : context_(std::move(context)),
         staging_(context_),
-        libraries_(context_, std::move(folders)) {}
+        store_(options.make_kernels),
+        libraries_(context_, options.library_folders) {}
 
   std::string_view name() const noexcept override { return "cuda"; }
   bool shares_host_memory() const noexcept override { return false; }
@@ -82,12 +84,14 @@ class CudaDevice final : public Device {
 
   std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,
                                       const Method& method) override {
-    return std::make_unique<CudaCommandList>(context_, std::move(program), method, libraries_);
+    return std::make_unique<CudaCommandList>(context_, std::move(program), method, store_,
+                                             libraries_);
   }
 
  private:
   std::shared_ptr<const Context> context_;
   Staging staging_;
+  KernelStore store_;
   Libraries libraries_;
 };
 
@@ -95,7 +99,7 @@ class CudaDevice final : public Device {
 
 std::shared_ptr<Device> open_device(const DeviceOptions& options) {
   return std::make_shared<CudaDevice>(std::make_shared<const Context>(options.ordinal),
-                                      options.library_folders);
+                                      options);
 }
 
 }  // namespace npusim::cuda

@@ -24,6 +24,18 @@ constexpr size_t kMostMaps = 16;
 constexpr int64_t kMostExtent = int64_t{1} << 31, kMostBox = 256;  // of a map
 constexpr int64_t kMostThreads = 1024, kMostShared = 227 << 10;
 
+bool is_image(std::span<const std::byte> bytes) {
+  return bytes.size() >= kHeaderStart && std::memcmp(bytes.data(), kMagic, sizeof kMagic) == 0;
+}
+
+size_t header_size(std::span<const std::byte> bytes) {
+  size_t size = 0;
+  for (size_t i = 4; i-- > 0;) {
+    size = size << 8 | std::to_integer<size_t>(bytes[sizeof kMagic + i]);
+  }
+  return size;
+}
+
 class ImageReader {
  public:
   ImageReader(std::span<const std::byte> bytes, const std::string& what)
@@ -72,13 +84,8 @@ class ImageReader {
   }
 
   std::string_view header() {
-    uint32_t size = 0;
-    if (bytes_.size() < kHeaderStart || std::memcmp(bytes_.data(), kMagic, sizeof kMagic) != 0) {
-      refuse("its image is not one for CUDA");
-    }
-    for (size_t i = 4; i-- > 0;) {
-      size = size << 8 | std::to_integer<uint32_t>(bytes_[sizeof kMagic + i]);
-    }
+    if (!is_image(bytes_)) refuse("its image is not one for CUDA");
+    const size_t size = header_size(bytes_);
     if (size > bytes_.size() - kHeaderStart) refuse("the header passes the end of its image");
     blobs_ = bytes_.subspan(kHeaderStart + size);
     return {reinterpret_cast<const char*>(bytes_.data()) + kHeaderStart, size};
@@ -195,6 +202,11 @@ Number field(std::span<const std::byte> bytes, size_t offset) {
 
 Image parse_image(std::span<const std::byte> bytes, const std::string& what) {
   return ImageReader(bytes, what).read();
+}
+
+std::span<const std::byte> image_header(std::span<const std::byte> bytes) {
+  if (!is_image(bytes) || header_size(bytes) > bytes.size() - kHeaderStart) return {};
+  return bytes.subspan(kHeaderStart, header_size(bytes));
 }
 
 bool runs_on(std::string_view arch, int major, int minor) {

@@ -44,6 +44,9 @@ struct Image {
 // Error(kFormat).
 Image parse_image(std::span<const std::byte> bytes, const std::string& what);
 
+// The header of an image, as it stands there; empty where there is none.
+std::span<const std::byte> image_header(std::span<const std::byte> bytes);
+
 // Whether a cubin of architecture `arch` runs on a device of this compute capability: the same
 // major number and no newer minor one; with a suffix ("sm_90a"), the very same.
 bool runs_on(std::string_view arch, int major, int minor);

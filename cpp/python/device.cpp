@@ -3,6 +3,7 @@
 
 #include "cpp/cpu/isa.h"
 #include "cpp/python/bindings.h"
+#include "cpp/python/buffer.h"
 #include "cpp/python/dlpack.h"
 #include "cpp/runtime/device.h"
 
@@ -26,14 +27,46 @@ py::dict kernel_schemas(std::string_view isa) {
   return schemas;
 }
 
+py::bytes bytes_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// A maker in Python: gets (name, schema, params, like) of each kernel, and returns a list of images
+// or, as text, why there are none.
+MadeKernels ask(py::handle maker, std::span<const WantedKernel> wanted) {
+  const py::gil_scoped_acquire locked;
+  py::list rows;
+  for (const WantedKernel& kernel : wanted) {
+    rows.append(py::make_tuple(kernel.name, kernel.schema, bytes_of(kernel.params),
+                               bytes_of(kernel.like)));
+  }
+  const py::object answer = maker(rows);
+  if (py::isinstance<py::str>(answer)) return {{}, py::cast<std::string>(answer)};
+  MadeKernels made;
+  for (const py::handle image : answer) {
+    const auto bytes = std::as_bytes(std::span(py::cast<std::string_view>(image)));
+    made.images.emplace_back(bytes.begin(), bytes.end());
+  }
+  return made;
+}
+
 std::shared_ptr<Device> open(std::string_view name, std::optional<int> threads, bool pin_threads,
                              std::optional<std::string> isa, int ordinal,
-                             std::vector<std::string> library_folders) {
+                             std::vector<std::string> library_folders,
+                             std::optional<py::function> make_kernels) {
+  KernelMaker maker;
+  if (make_kernels) {
+    const py::handle function = *make_kernels;
+    maker = [function, owner = keep_alive(*make_kernels)](std::span<const WantedKernel> wanted) {
+      return ask(function, wanted);
+    };
+  }
   const DeviceOptions options{.threads = threads.value_or(0),
                               .pin_threads = pin_threads,
                               .isa = std::move(isa).value_or(""),
                               .ordinal = ordinal,
-                              .library_folders = std::move(library_folders)};
+                              .library_folders = std::move(library_folders),
+                              .make_kernels = std::move(maker)};
   return open_device(name, options);
 }
 
@@ -47,7 +80,8 @@ void bind_device(py::module_& module) {
   py::class_<Device, std::shared_ptr<Device>>(module, "Device")
       .def(py::init(&open), py::arg("name"), py::arg("threads") = py::none(),
            py::arg("pin_threads") = false, py::arg("isa") = py::none(), py::arg("ordinal") = 0,
-           py::arg("library_folders") = std::vector<std::string>())
+           py::arg("library_folders") = std::vector<std::string>(),
+           py::arg("make_kernels") = py::none())
       .def_property_readonly("name", &Device::name)
       .def_property_readonly("description", &Device::description)
       .def_property_readonly("shares_host_memory", &Device::shares_host_memory)

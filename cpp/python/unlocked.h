@@ -1,7 +1,7 @@
 // Work without the GIL, called from slots of types, where exceptions must not pass.
 #pragma once
 
-#include <Python.h>
+#include <pybind11/pybind11.h>
 
 #include <exception>
 
@@ -19,6 +19,10 @@ bool run_unlocked(const Action& action) {
   } catch (const Error& error) {
     PyEval_RestoreThread(state);
     set_python_error(error);
+    return false;
+  } catch (pybind11::error_already_set& error) {  // of Python that the action called
+    PyEval_RestoreThread(state);
+    error.restore();
     return false;
   } catch (const std::exception& error) {
     PyEval_RestoreThread(state);

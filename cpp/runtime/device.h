@@ -64,12 +64,29 @@ class CommandList {
   virtual std::string implementation(size_t /*command*/) const { return ""; }
 };
 
+// A kernel that device code is wanted of, for parameters that its program has no code for.
+struct WantedKernel {
+  std::string_view name, schema;
+  std::span<const std::byte> params;
+  std::span<const std::byte> like;  // its code for other parameters
+};
+
+// Device code, one image a wanted kernel in order; or why there is none, and what to do.
+struct MadeKernels {
+  std::vector<std::vector<std::byte>> images;
+  std::string failure;
+};
+
+// Makes device code while a program runs; may throw. Called from any thread, from several at once.
+using KernelMaker = std::function<MadeKernels(std::span<const WantedKernel>)>;
+
 struct DeviceOptions {
   int threads = 0;           // workers of a CPU device; 0: one for each core it may use
   bool pin_threads = false;  // fix each worker to a core
   std::string isa;           // instruction set of a CPU device; empty: $NPUSIM_ISA, or the best
   int ordinal = 0;           // which of several devices, for a CUDA device
   std::vector<std::string> library_folders = {};  // where else optional libraries may lie
+  KernelMaker make_kernels = {};  // for devices whose kernels have sizes as constants; may be empty
 };
 
 class Device {

@@ -7,8 +7,8 @@
 //     a comparison.
 //  4. While running_ is set, one thread alone touches addresses_ and methods_.
 //  5. A method with symbolic sizes is run as the static program that it is at the sizes of the
-//  call.
-//     The list at its greatest sizes is made at construction, so that what cannot run fails there.
+//     call. The list at its greatest sizes is made at construction, so that what cannot run fails
+//     there.
 #include "cpp/runtime/executor.h"
 
 #include <algorithm>
@@ -119,15 +119,29 @@ Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<Devic
 Executor::Encoded Executor::encode(size_t method, std::span<const int64_t> sizes) {
   Encoded encoded;
   encoded.sizes.assign(sizes.begin(), sizes.end());
-  if (program_->methods[method].sizes.symbols.empty() && sizes.empty()) {
-    encoded.list = device_->encode(program_, program_->methods[method]);
-  } else {
-    encoded.sized = at_sizes(program_, method, sizes);
-    encoded.list = device_->encode(encoded.sized, encoded.sized->methods.front());
-  }
+  const bool fixed = program_->methods[method].sizes.symbols.empty() && sizes.empty();
+  if (!fixed) encoded.sized = at_sizes(program_, method, sizes);
+  encoded.list = list_for(encoded, method);
   bind_arena(*encoded.list, *program_, BufferKind::kConstant, constants_->data());
   bind_arena(*encoded.list, *program_, BufferKind::kTemp, arena_->data());
   return encoded;
+}
+
+// What goes wrong at some sizes may go well at others: the message says which they are.
+std::unique_ptr<CommandList> Executor::list_for(const Encoded& encoded, size_t method) {
+  if (!encoded.sized) return device_->encode(program_, program_->methods[method]);
+  try {
+    return device_->encode(encoded.sized, encoded.sized->methods.front());
+  } catch (const Error& error) {
+    throw Error(error.code(), "at " + sizes_text(program_->methods[method], encoded.sizes) + ": " +
+                                  error.what());
+  }
+}
+
+std::shared_ptr<const Program> Executor::prepare(size_t method, std::span<const int64_t> sizes) {
+  const Turn turn(running_, kBusy);
+  const Encoded& encoded = encoded_at(method, sizes);
+  return encoded.sized ? encoded.sized : program_;
 }
 
 Executor::Encoded& Executor::encoded_at(size_t method, std::span<const int64_t> sizes) {

@@ -46,6 +46,10 @@ class Executor {
   void run(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
            const Weights* weights, State* state = nullptr, std::span<const int64_t> sizes = {});
 
+  // Makes a method ready for some sizes, as a run does that finds them new, and returns the program
+  // whose only method it is there: its specs have the shapes of the call. Throws as run.
+  std::shared_ptr<const Program> prepare(size_t method, std::span<const int64_t> sizes);
+
   // As run, but returns when the work is in `queue` (see Device::stream; 0: the device's own): what
   // is put there later finds the results, and the caller keeps inputs and outputs until it is done.
   // Runs of one executor follow each other, whatever their queues. settle() waits for the latest
@@ -99,6 +103,7 @@ class Executor {
              const Weights* weights, State* state, std::span<const int64_t> sizes,
              const Submit& submit);
   Encoded encode(size_t method, std::span<const int64_t> sizes);
+  std::unique_ptr<CommandList> list_for(const Encoded& encoded, size_t method);
   Encoded& encoded_at(size_t method, std::span<const int64_t> sizes);
   void bind_weights(Encoded& encoded, const Weights* weights);
   void bind_state(Encoded& encoded, State* state);

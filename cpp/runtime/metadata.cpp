@@ -165,6 +165,27 @@ Metadata read_metadata(const Program& program) {
   return MetadataReader(program).read();
 }
 
+std::string prepared_sizes(const Program& program, std::string_view method) {
+  std::string text;
+  if (program.metadata.empty()) return text;
+  JsonReader json(program.metadata, "The program's metadata");
+  const auto combination = [&] {
+    std::string sizes;
+    json.object([&](const std::string& symbol) {
+      sizes += (sizes.empty() ? "" : ", ") + symbol + " = " + std::to_string(json.natural());
+    });
+    text += (text.empty() ? "" : "; ") + sizes;
+  };
+  json.object([&](const std::string& key) {
+    if (key != "prepared_sizes") return json.skip();
+    json.object([&](const std::string& name) {
+      if (name != method) return json.skip();
+      json.array(combination);
+    });
+  });
+  return text;
+}
+
 const StateTensor& find_state(std::span<const StateTensor> states, std::string_view name) {
   std::string known;
   for (const StateTensor& state : states) {

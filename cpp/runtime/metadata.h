@@ -1,11 +1,12 @@
-// What the runtime reads of a program's metadata: the names of its states, and the facts of a
-// language model. Nothing else of that JSON matters to it, and other programs need none.
+// What the runtime reads of a program's metadata: the names of its states, the facts of a language
+// model, and for messages the sizes it was prepared for. Nothing else of that JSON matters to it, and other programs need none.
 //
 //   "states": [{"name", "buffer", "dtype", "shape"}, …]
 //   "language_model": {"max_context", "prefill_chunk", "vocab_size", "eos_token_ids": […],
 //                      "position": state, "caches": [{"state", "axis"}, …],
 //                      "larger_chunks": […], where there are such methods,
 //                      "token": state, "history": state}, where there is a method `generate`
+//   "prepared_sizes": {method: [{symbol: size, …}, …], …}, of device code for symbolic sizes
 #pragma once
 
 #include <cstdint>
@@ -51,6 +52,10 @@ struct Metadata {
 // Throws Error(kFormat) for text that is not JSON, lacks a field, or does not fit the program's
 // buffers. What the facts of a language model ask of the program is LanguageModel's to check.
 Metadata read_metadata(const Program& program);
+
+// The sizes that a program brings device code for, as text: "batch = 1; batch = 8". Empty where the
+// metadata does not say.
+std::string prepared_sizes(const Program& program, std::string_view method);
 
 // Throws Error(kInput), with the names there are.
 const StateTensor& find_state(std::span<const StateTensor> states, std::string_view name);

@@ -95,9 +95,12 @@ struct SymbolicDimRecord {
 struct PatchRecord {
   uint32_t command, kind, at, step;
 };
+struct SpecializedRecord {
+  uint32_t kernel, params, image, reserved;
+};
 static_assert(sizeof(SymbolRecord) == 24 && sizeof(ExpressionRecord) == 24);
 static_assert(sizeof(ShapesRecord) == 24 && sizeof(SymbolicDimRecord) == 16);
-static_assert(sizeof(PatchRecord) == 16);
+static_assert(sizeof(PatchRecord) == 16 && sizeof(SpecializedRecord) == 16);
 static_assert(sizeof(ProgramRecord) == 24 && sizeof(KernelRecord) == 16);
 static_assert(sizeof(BufferRecord) == 24 && sizeof(MethodRecord) == 24);
 static_assert(sizeof(CommandRecord) == 32 && sizeof(OperandRecord) == 16);
@@ -168,6 +171,7 @@ bool is_identifier(std::string_view name) {
 struct Storage {
   std::shared_ptr<const void> file;
   std::vector<Operand> operands;
+  std::vector<Specialized> specialized;
 };
 
 // A page of a copied file: copies are aligned as maps are.
@@ -196,7 +200,9 @@ class ProgramReader {
   std::shared_ptr<const Program> read(std::shared_ptr<const void> owner) {
     auto storage = std::make_shared<Storage>();
     storage->file = std::move(owner);
-    storage->operands.reserve(operands_.left());  // spans point into it: it must not move
+    // Spans point into these: they must not move.
+    storage->operands.reserve(operands_.left());
+    storage->specialized.reserve(specialized_.left());
     storage_ = storage.get();
     auto program = std::make_shared<Program>();
     program->storage_ = std::move(storage);
@@ -231,9 +237,27 @@ class ProgramReader {
     while (kernels_.left() != 0) {
       const auto record = kernels_.next();
       require_zero(kernels_, record.reserved);
-      Kernel kernel{string(kernels_, record.name), string(kernels_, record.schema), {}};
+      Kernel kernel{string(kernels_, record.name), string(kernels_, record.schema), {}, {}};
       if (record.image != kNoImage) kernel.image = item(images_, record.image, kernels_, "image");
       program.kernels.push_back(kernel);
+    }
+    read_specialized(program);
+  }
+
+  void read_specialized(Program& program) {
+    std::vector<Specialized>& codes = storage_->specialized;
+    size_t before = 0;
+    while (specialized_.left() != 0) {
+      const auto record = specialized_.next();
+      require_zero(specialized_, record.reserved);
+      if (record.kernel < before || record.kernel >= program.kernels.size()) {
+        specialized_.refuse("its kernel does not exist, or is out of order");
+      }
+      before = record.kernel;
+      codes.push_back({item(params_, record.params, specialized_, "params"),
+                       item(images_, record.image, specialized_, "image")});
+      std::span<const Specialized>& own = program.kernels[record.kernel].specialized;
+      own = {own.empty() ? &codes.back() : own.data(), own.size() + 1};
     }
   }
 
@@ -523,6 +547,7 @@ class ProgramReader {
   Rows<ShapesRecord> shapes_{sections_[Section::kShapes]};
   Rows<SymbolicDimRecord> symbolic_dims_{sections_[Section::kSymbolicDims]};
   Rows<PatchRecord> patches_{sections_[Section::kPatches]};
+  Rows<SpecializedRecord> specialized_{sections_[Section::kSpecialized]};
   Storage* storage_ = nullptr;
 };
 

@@ -58,10 +58,16 @@ struct Command {
   uint32_t grid[3];  // launch dimensions on targets that have them; zeros: the kernel decides
 };
 
+// Device code of a kernel that has its parameters as constants.
+struct Specialized {
+  std::span<const std::byte> params, image;
+};
+
 struct Kernel {
   std::string_view name;
   std::string_view schema;           // abi::XxxParams::kSchema the compiler packed for
-  std::span<const std::byte> image;  // device code; empty: built into the backend
+  std::span<const std::byte> image;  // device code; empty: built into the backend, or as follows
+  std::span<const Specialized> specialized = {};  // for commands whose parameters depend on sizes
 };
 
 // A tensor as the caller sees it.

@@ -49,8 +49,9 @@ void check_distinct(std::vector<uint32_t> buffers, const std::string& where) {
 
 // First by place, then by content: once no two names are the same bytes of the file, comparing
 // all of them costs no more than the file is long (times the depth of the sort).
-void check_distinct(std::vector<std::string_view> names, const std::string& where) {
-  const auto twice = [&] { refuse(where, "a name appears twice"); };
+void check_distinct(std::vector<std::string_view> names, const std::string& where,
+                    const std::string& what = "a name appears") {
+  const auto twice = [&] { refuse(where, what + " twice"); };
   std::sort(names.begin(), names.end(),
             [](auto a, auto b) { return std::less<>()(a.data(), b.data()); });
   if (std::adjacent_find(names.begin(), names.end(), [](auto a, auto b) {
@@ -98,7 +99,21 @@ class Validator {
  private:
   void check_kernels() const {
     for (size_t i = 0; i < program_.kernels.size(); ++i) {
-      if (program_.kernels[i].name.empty()) refuse(numbered("kernel", i), "it has no name");
+      const Kernel& kernel = program_.kernels[i];
+      if (kernel.name.empty()) refuse(numbered("kernel", i), "it has no name");
+      if (kernel.specialized.empty()) continue;
+      if (!kernel.image.empty()) {
+        refuse(numbered("kernel", i), "it has device code for all parameters, and for some");
+      }
+      std::vector<std::string_view> params;
+      for (const Specialized& code : kernel.specialized) {
+        if (code.image.empty()) {
+          refuse(numbered("kernel", i), "it has no device code for parameters");
+        }
+        params.emplace_back(reinterpret_cast<const char*>(code.params.data()), code.params.size());
+      }
+      check_distinct(std::move(params), numbered("kernel", i),
+                     "it has device code for the same parameters");
     }
   }
 

@@ -47,15 +47,6 @@ int64_t solve(const Method& method, size_t index, const Shape& shape) {
   return solved;
 }
 
-std::string known_text(const MethodSizes& sizes, std::span<const int64_t> symbols) {
-  std::string text;
-  for (size_t i = 0; i < symbols.size(); ++i) {
-    text +=
-        (i ? ", " : "") + std::string(sizes.symbols[i].name) + " = " + std::to_string(symbols[i]);
-  }
-  return text;
-}
-
 // The inputs' dimensions at these sizes are those given.
 void check_dims(const Method& method, std::span<const Shape> inputs,
                 std::span<const int64_t> symbols) {
@@ -73,7 +64,7 @@ void check_dims(const Method& method, std::span<const Shape> inputs,
       if (given != wanted) {
         refuse(method, i, axis, given,
                ", expected " + size_text(method.sizes, dim->step) + " = " + std::to_string(wanted) +
-                   " (" + known_text(method.sizes, symbols) + ")");
+                   " (" + sizes_text(method, symbols) + ")");
       }
       ++dim;
     }
@@ -81,6 +72,15 @@ void check_dims(const Method& method, std::span<const Shape> inputs,
 }
 
 }  // namespace
+
+std::string sizes_text(const Method& method, std::span<const int64_t> symbols) {
+  std::string text;
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    text += (i ? ", " : "") + std::string(method.sizes.symbols[i].name) + " = " +
+            std::to_string(symbols[i]);
+  }
+  return text;
+}
 
 std::vector<int64_t> symbols_of(const Method& method, std::span<const Shape> inputs) {
   const MethodSizes& sizes = method.sizes;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cpp/runtime/program.h"
@@ -23,5 +24,8 @@ std::vector<int64_t> symbols_of(const Method& method, std::span<const Shape> inp
 // their bounds, or a dimension that passes the room planned for it.
 std::shared_ptr<const Program> at_sizes(std::shared_ptr<const Program> program, size_t method,
                                         std::span<const int64_t> symbols);
+
+// "batch = 3, seq = 17"; "" for a static method.
+std::string sizes_text(const Method& method, std::span<const int64_t> symbols);
 
 }  // namespace npusim

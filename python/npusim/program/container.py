@@ -17,7 +17,7 @@ from typing import TypeVar
 from npusim.errors import ProgramFormatError
 
 MAGIC = b"\x89NPUB\r\n\x1a"
-MAJOR, MINOR = 1, 1
+MAJOR, MINOR = 1, 2
 KNOWN_FEATURES = 0
 ALIGNMENT = 64
 PAGE = 4096
@@ -66,6 +66,7 @@ class Section(SectionId):
     SHAPES = 19
     SYMBOLIC_DIMS = 20
     PATCHES = 21
+    SPECIALIZED = 22  # since 1.2, for symbolic sizes in device code
 
     @property
     def flags(self) -> int:

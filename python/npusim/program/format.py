@@ -37,6 +37,7 @@ from npusim.program.program import (
     Method,
     NodeInfo,
     Operand,
+    Specialized,
     TensorSpec,
     WeightSpec,
 )
@@ -61,6 +62,7 @@ _RECORDS = {
     Section.SHAPES: struct.Struct("<IIIIII"),
     Section.SYMBOLIC_DIMS: struct.Struct("<IIII"),
     Section.PATCHES: struct.Struct("<IIII"),
+    Section.SPECIALIZED: struct.Struct("<IIII"),
 }
 _BLOB_ALIGNMENT = {Section.STRINGS: 1, Section.IMAGES: 64, Section.PARAMS: 8}
 _DTYPE_NAMES = {code: name for name, (code, _, _) in DTYPES.items()}
@@ -129,10 +131,14 @@ class _Writer:
     def write(self, program: CompiledProgram) -> bytes:
         target = self._string(program.target)
         self._add(Section.PROGRAM, target, 0, program.persistent_bytes, program.state_bytes)
-        for kernel in program.kernels:
+        for index, kernel in enumerate(program.kernels):
             image = self._blob(Section.IMAGES, kernel.image) if kernel.image else _NONE
             name, schema = self._string(kernel.name), self._string(kernel.schema)
             self._add(Section.KERNELS, name, schema, image, 0)
+            for code in kernel.specialized:
+                params = self._blob(Section.PARAMS, code.params)
+                image = self._blob(Section.IMAGES, code.image)
+                self._add(Section.SPECIALIZED, index, params, image, 0)
         for b in program.buffers:
             self._add(Section.BUFFERS, b.kind, self._string(b.name), b.bytes, b.offset)
         for index, method in enumerate((program.init, *program.methods)):
@@ -148,7 +154,8 @@ class _Writer:
             sections[section] = pack_blobs(blobs, _BLOB_ALIGNMENT[section]) if blobs else b""
         sections[Section.CONSTANTS] = program.constants
         sections[Section.METADATA] = _metadata_bytes(program.metadata)
-        return pack_container(sections, minor=1 if sections[Section.SHAPES] else 0)
+        minor = 1 if sections[Section.SHAPES] else 0
+        return pack_container(sections, minor=2 if sections[Section.SPECIALIZED] else minor)
 
     def _method(self, method: Method) -> None:
         counts = (len(method.commands), len(method.inputs), len(method.outputs))
@@ -303,10 +310,26 @@ class _Reader:
 
     def _kernels(self) -> Iterator[Kernel]:
         rows = self._rows[Section.KERNELS]
-        for name, schema, image, reserved in rows.take():
+        kernels = list(rows.take())
+        specialized = self._specialized(len(kernels))
+        for (name, schema, image, reserved), codes in zip(kernels, specialized, strict=True):
             self._reserved(rows, reserved)
             code = b"" if image == _NONE else _item(self._images, image, rows, "image")
-            yield Kernel(self._string(rows, name), self._string(rows, schema), code)
+            yield Kernel(self._string(rows, name), self._string(rows, schema), code, tuple(codes))
+
+    def _specialized(self, kernels: int) -> list[list[Specialized]]:
+        """Returns the device code by parameters of each kernel."""
+        rows = self._rows[Section.SPECIALIZED]
+        found: list[list[Specialized]] = [[] for _ in range(kernels)]
+        before = 0
+        for kernel, params, image, reserved in rows.take():
+            self._reserved(rows, reserved)
+            if not before <= kernel < kernels:
+                raise rows.refuse(f"kernel {kernel} does not exist, or is out of order")
+            before = kernel
+            blob = _item(self._params, params, rows, "parameter blob")
+            found[kernel].append(Specialized(blob, _item(self._images, image, rows, "image")))
+        return found
 
     def _buffers(self) -> Iterator[Buffer]:
         rows = self._rows[Section.BUFFERS]

@@ -96,12 +96,27 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
+class Specialized:
+    """Device code of a kernel that has `params` as constants."""
+
+    params: bytes
+    image: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel by name, the parameter schema it was packed for, and device code if any."""
+    """A kernel by name, the parameter schema it was packed for, and device code if any.
+
+    Attributes:
+        image: device code, the same for all commands that name the kernel.
+        specialized: instead of it, device code by parameters: of a kernel whose commands have
+            patches. The parameters of a call may be others; then the code is made when it comes.
+    """
 
     name: str
     schema: str
     image: bytes = b""
+    specialized: tuple[Specialized, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from npusim.program.program import (
     BufferKind,
     Command,
     CompiledProgram,
+    Kernel,
     Method,
     TensorSpec,
     WeightSpec,
@@ -58,7 +59,7 @@ def validate_program(program: CompiledProgram) -> None:
     for name in ("persistent_bytes", "state_bytes"):
         _check_bytes(getattr(program, name), name)
     for index, kernel in enumerate(program.kernels):
-        _require(bool(kernel.name), f"kernel {index} has no name")
+        _check_kernel(kernel, f"kernel {index}")
     for index, buffer in enumerate(program.buffers):
         _check_buffer(program, buffer, f"buffer {index} ({buffer.kind.name})")
     _check_weights(program)
@@ -113,6 +114,17 @@ def _check_buffer(program: CompiledProgram, buffer: Buffer, where: str) -> None:
         buffer.offset + buffer.bytes <= end,
         f"{where}: bytes {buffer.offset} … {buffer.offset + buffer.bytes} pass the end at {end}",
     )
+
+
+def _check_kernel(kernel: Kernel, where: str) -> None:
+    _require(bool(kernel.name), f"{where} has no name")
+    codes = kernel.specialized
+    _require(
+        not (codes and kernel.image), f"{where} has device code for all parameters, and for some"
+    )
+    _require(all(code.image for code in codes), f"{where} has no device code for parameters")
+    distinct = len({code.params for code in codes}) == len(codes)
+    _require(distinct, f"{where} has device code for the same parameters twice")
 
 
 def _check_weights(program: CompiledProgram) -> None:
