@@ -48,7 +48,7 @@ class Compiled:
 
     def __init__(self, model: nn.Module, x: Tensor, folder: Path, device: npusim.Device) -> None:
         self.device = device
-        self.program = npusim.compile(npusim.extract_ir(model, (x,)), target=_target())
+        self.program = npusim.compile(npusim.extract_ir(model, (x,)), target="cuda")
         self.paths = folder / "model.npubin", folder / "model.safetensors"
         self.program.save(self.paths[0])
         save_file({k: v.contiguous() for k, v in model.state_dict().items()}, self.paths[1])
@@ -96,11 +96,6 @@ class Compiled:
             return stem
         size = "x".join(str(v) for v in p["in_size"][1:])
         return f"{stem} {p['in_channels']} {size} -> {p['out_channels']} k{p['kernel'][1]}"
-
-
-def _target() -> str:
-    major, minor = torch.cuda.get_device_capability()
-    return f"cuda:sm_{major}{minor}" + "a" * (major == 9)
 
 
 # ---- PyTorch

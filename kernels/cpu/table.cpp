@@ -27,6 +27,7 @@ namespace npusim::cpu {
   X(fill)                 \
   X(gemm)                 \
   X(group_norm)           \
+  X(grouped_matmul)       \
   X(index)                \
   X(matmul)               \
   X(norm)                 \

@@ -24,7 +24,7 @@ from tests.codegen import host
 from tests.codegen.cases import Example, examples, models, spread
 from tests.conformance.single_op import assert_close, reference
 
-ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+ARCHITECTURES = ("sm_80", "sm_90a", "sm_100")
 # Bytes a thread: ptxas puts a few values that no loop uses into memory, though registers are
 # left, where that lets another block run beside. An array in memory takes more.
 SPILLED = 40

@@ -79,12 +79,12 @@ def test_memory_that_shares_bytes_with_what_was_written_is_not_settled() -> None
 
 
 @pytest.mark.usefixtures("compiler")
-def test_products_of_one_row_overlap_and_tiles_do_not() -> None:
+def test_products_of_one_row_or_copied_in_bulk_overlap_and_tiles_do_not() -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU()).to(torch.bfloat16).eval()
     overlaps = []
-    for rows in (1, 128):
+    for rows, arch in ((1, "sm_80"), (128, "sm_90a"), (128, "sm_90")):
         x = torch.zeros(rows, 64, dtype=torch.bfloat16)
-        program = npusim.compile((model, (x,)), "cuda")
+        program = npusim.compile((model, (x,)), f"cuda:{arch}")
         kernels = {c.kernel for c in program.methods[0].commands}
         overlaps.append({unpack_image(program.kernels[k].image).dependent for k in kernels})
-    assert overlaps == [{True}, {False}]
+    assert overlaps == [{True}, {True}, {False}]

@@ -3,8 +3,9 @@
     python -m tests.gpu.compute_sanitizer [memcheck] [racecheck]
 
 Needs a GPU and the tool, which CUDA's toolkit brings. Runs conformance cases that together call
-every stem, and small language models in bfloat16 and int4, whose kernels take other paths. Prints
-the tool's summary, and exits with 1 when it found something.
+every stem, small language models in bfloat16, int8 and int4 that generate in every way to choose a
+token, and products, attention and convolutions in all their geometries. The tools run side by side.
+Prints their summaries, and exits with 1 when one found something.
 """
 
 from __future__ import annotations
@@ -15,8 +16,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 TOOLS = ("memcheck", "racecheck")
+GENERATION: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.9, "seed": 1},
+    {"temperature": 2.0, "top_k": 90, "top_p": 0.9, "min_p": 1e-3, "repetition_penalty": 1.2},
+]
 
 
 def main(tools: list[str]) -> int:
@@ -25,9 +32,8 @@ def main(tools: list[str]) -> int:
     if command is None:
         print("compute-sanitizer is not installed: it comes with CUDA's toolkit.")
         return 1
-    found = 0
-    for tool in tools or TOOLS:
-        done = subprocess.run(
+    running = {
+        tool: subprocess.Popen(
             [
                 # The runtime asks the driver for one parameter too many, to know their number.
                 *(command, "--tool", tool, "--report-api-errors", "no"),
@@ -35,10 +41,18 @@ def main(tools: list[str]) -> int:
                 *(sys.executable, "-m", "tests.gpu.compute_sanitizer", "--work"),
             ],
             env={**os.environ, "NPUSIM_CUDA_LIBRARIES": "off"},
-            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
-        print(f"{tool}: {'clean' if done.returncode == 0 else f'exit code {done.returncode}'}")
-        found |= done.returncode != 0
+        for tool in tools or TOOLS
+    }
+    found = 0
+    for tool, process in running.items():
+        print(process.communicate()[0], end="")
+        code = process.returncode
+        print(f"{tool}: {'clean' if code == 0 else f'exit code {code}'}", flush=True)
+        found |= code != 0
     return int(found)
 
 
@@ -54,7 +68,7 @@ def find_tool() -> str | None:
 def work() -> None:
     """Runs the cases; prints the stems they called."""
     stems: set[str] = set()
-    for called in (*conformance_cases(), *language_models()):
+    for called in (*conformance_cases(), *geometries(), *language_models()):
         stems |= called
     print(f"{len(stems)} stems ran: {', '.join(sorted(stems))}", flush=True)
 
@@ -73,6 +87,19 @@ def conformance_cases() -> Iterator[set[str]]:
         yield {kernel.name for kernel in program.kernels}
 
 
+def geometries() -> Iterator[set[str]]:
+    """Runs products, attention and a convolution in every geometry; yields their stems."""
+    import npusim
+    from tests.gpu.geometries import COMMANDS, example, in_every_geometry
+
+    device = npusim.Device("cuda")
+    for name in COMMANDS:
+        found = example(name)
+        for _, program in in_every_geometry(found.program):
+            npusim.load(program, found.weights, device)(*found.inputs)
+            yield {kernel.name for kernel in program.kernels}
+
+
 def language_models() -> Iterator[set[str]]:
     """Runs a prompt and some steps of small models; yields their stems."""
     import torch
@@ -86,7 +113,8 @@ def language_models() -> Iterator[set[str]]:
         module = npusim.extract_llm(model, max_context=200, prefill_chunk=128)
         program = npusim.compile(module, "cuda", quantize=quantize)
         lm = npusim.LanguageModel.load(program, model.state_dict(), device="cuda")
-        list(lm.generate_tokens(prompt_of(130), max_new_tokens=4, ignore_eos=True))
+        for options in GENERATION:
+            list(lm.generate_tokens(prompt_of(130), max_new_tokens=3, ignore_eos=True, **options))
         yield {kernel.name for kernel in program.kernels}
 
 

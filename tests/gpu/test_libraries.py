@@ -11,12 +11,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 import npusim
 from npusim.targets import TargetConfig
 from npusim.tune import apply, tune
+from tests.gpu.geometries import Layers, normal
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.2e-2, torch.float32: 1e-5}
@@ -32,22 +33,6 @@ def device() -> npusim.Device:
 
 def target(libraries: str) -> TargetConfig:
     return replace(TargetConfig.named("cuda"), libraries=libraries)
-
-
-class Layers(nn.Module):
-    """A function of weights and inputs as a module, so that weights are prepared at load."""
-
-    def __init__(self, run: Callable[..., Tensor], weights: list[Tensor]) -> None:
-        super().__init__()
-        self.run = run
-        self.weights = nn.ParameterList(weights)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return self.run(*inputs, *self.weights)
-
-
-def normal(*shape: int) -> Tensor:
-    return torch.randn(*shape) / max(1, shape[-1]) ** 0.5 if len(shape) > 1 else torch.randn(*shape)
 
 
 PRODUCTS: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]], list[tuple[int, ...]]]] = {

@@ -141,6 +141,28 @@ def test_opening_a_device(stub: Path, environment: dict[str, str], words: str) -
     assert words in run(OPEN, stub, **environment)
 
 
+@pytest.mark.parametrize(
+    ("environment", "arch"),
+    [
+        ({"STUB_CUDA_ARCH": "80"}, "sm_80"),
+        ({"STUB_CUDA_ARCH": "90"}, "sm_90a"),
+        ({"STUB_CUDA_ARCH": "103"}, "sm_103"),
+        ({"STUB_CUDA_ARCH": "75"}, "sm_90a"),  # which no kernel runs on
+        ({"STUB_CUDA_fail cuInit": "999"}, "sm_90a"),
+        ({"NPUSIM_CUDA_DRIVER": "libcuda_absent.so"}, "sm_90a"),
+    ],
+)
+def test_the_target_is_this_machines_device(
+    stub: Path, environment: dict[str, str], arch: str
+) -> None:
+    code = """
+    from npusim.targets import TargetConfig
+    print(TargetConfig.named("cuda").arch, TargetConfig.named("cuda:sm_86").arch)
+    """
+    given = {"NPUSIM_CUDA_DRIVER": str(stub), **environment}
+    assert run(code, given.pop("NPUSIM_CUDA_DRIVER"), **given).split() == [arch, "sm_86"]
+
+
 def test_arrays_of_the_host_go_there_and_back(stub: Path) -> None:
     code = """
     bias = np.arange(6, dtype=np.float32)

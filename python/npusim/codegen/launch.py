@@ -12,6 +12,7 @@ from npusim.codegen import (
     convolutions,
     decoding,
     elementwise,
+    grouped,
     indexed,
     launch_products,
     rows,
@@ -22,6 +23,7 @@ from npusim.codegen.geometry import Rule
 RULES: Mapping[str, Rule] = {
     **convolutions.RULES,
     **elementwise.RULES,
+    **grouped.RULES,
     **indexed.RULES,
     **launch_products.RULES,
     **decoding.RULES,  # linear among them

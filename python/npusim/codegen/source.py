@@ -83,10 +83,9 @@ def orders_itself(stem: str) -> bool:
 
 def prologue(kernel: KernelDef, params: Params) -> str:
     """Returns the parameter struct as a constant, every field written out."""
-    words = "".join(part.capitalize() for part in kernel.name.split("_"))
     rows = [f"    .{name} = {_literal(params[name], kind)}," for name, kind, _ in kernel.fields]
     return (
-        f"namespace npusim {{\nconstexpr abi::{words}Params params = {{\n"
+        f"namespace npusim {{\nconstexpr abi::{kernel.struct_name} params = {{\n"
         + "\n".join(rows)
         + "\n};\n}  // namespace npusim\n"
     )

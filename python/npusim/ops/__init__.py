@@ -5,6 +5,7 @@ from npusim.ops import (  # noqa: F401  (imported for their registrations)
     attention_step,
     conv,
     creation,
+    grouped_matmul,
     indexing,
     int8_products,
     linear,

@@ -22,7 +22,7 @@ def _opened(kernel: kernels.KernelDef) -> list[str]:
         f"  {_CTYPES[kind]} {name}{f'[{count}]' if count > 1 else ''};"
         for name, kind, count in kernel.fields
     )
-    return [f"struct {_camel(kernel.name)}Params {{", *fields]
+    return [f"struct {kernel.struct_name} {{", *fields]
 
 
 def struct(kernel: kernels.KernelDef) -> str:
@@ -66,7 +66,7 @@ def header() -> str:
     lines += [f"    {', '.join(map(str, arity[i : i + 16]))}," for i in range(0, 128, 16)]
     lines += ["};", ""]
     for kernel in kernels.KERNELS.values():
-        if kernel.generated_only:
+        if kernel.generated_only or kernel.struct_of:
             continue
         lines += [f"// operands: {kernel.operands}", *_opened(kernel)]
         words = [""]
@@ -80,7 +80,7 @@ def header() -> str:
         lines[-1] += ";"
         lines += ["};"]
         lines += [
-            f"static_assert((sizeof({_camel(kernel.name)}Params) + 7) / 8 * 8 == "
+            f"static_assert((sizeof({kernel.struct_name}) + 7) / 8 * 8 == "
             f"{kernel.params_size});",
             "",
         ]

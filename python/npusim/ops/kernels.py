@@ -48,12 +48,20 @@ class KernelDef:
             The layout is C's: natural alignment, padded to a multiple of 8.
         generated_only: only generated device code computes it, which gets its struct with its
             parameters: `abi.h` has none.
+        struct_of: the stem in `abi.h` whose struct it takes as its own; itself by default.
     """
 
     name: str
     operands: str
     fields: tuple[tuple[str, str, int], ...]
     generated_only: bool = False
+    struct_of: str = ""
+
+    @property
+    def struct_name(self) -> str:
+        """The C++ name of the parameter struct, in `npusim::abi`."""
+        stem = self.struct_of or self.name
+        return "".join(part.capitalize() for part in stem.split("_")) + "Params"
 
     @cached_property
     def schema(self) -> str:
@@ -132,7 +140,9 @@ def _greatest(value: Any) -> Any:
     return upper(value) if is_symbolic(value) else value
 
 
-def _def(name: str, operands: str, fields: str, *, generated_only: bool = False) -> KernelDef:
+def _def(
+    name: str, operands: str, fields: str, *, generated_only: bool = False, struct_of: str = ""
+) -> KernelDef:
     rows = []
     for item in fields.split():
         field, kind = item.split(":")
@@ -141,7 +151,7 @@ def _def(name: str, operands: str, fields: str, *, generated_only: bool = False)
             kind, length = kind[:-1].split("[")
             count = int(length)
         rows.append((field, kind, count))
-    return KernelDef(name, operands, tuple(rows), generated_only)
+    return KernelDef(name, operands, tuple(rows), generated_only, struct_of)
 
 
 _EPILOGUE = "has_bias:i32 residual:i32 act:i32 act_lo:f32 act_hi:f32"
@@ -158,6 +168,11 @@ _LINEAR = (
     f"m:i64 n:i64 k:i64 ldx:i64 ldy:i64 ldr:i64 rows:i64[{LINEAR_SEGMENTS}] "
     f"ldw:i64[{LINEAR_SEGMENTS}] segments:i32 gated:i32 x_dtype:i32 w_dtype:i32 "
     f"y_dtype:i32 r_dtype:i32 {_EPILOGUE}"
+)
+
+_MATMUL = (
+    "batch:i64[6] a_batch:i64[6] b_batch:i64[6] y_batch:i64[6] m:i64 n:i64 k:i64 "
+    "a_m:i64 a_k:i64 b_k:i64 b_n:i64 y_m:i64 dtype:i32 alpha:f32"
 )
 
 KERNELS: dict[str, KernelDef] = {
@@ -277,12 +292,11 @@ KERNELS: dict[str, KernelDef] = {
         # y[…, m, n] = alpha * a[…, m, k] · b[…, k, n] over up to six batch dimensions (outermost
         # first; stride 0 broadcasts). Strides are free for a and b; y's n stride is 1. Any dtype,
         # the same one for a, b and y; integers accumulate in int64.
-        _def(
-            "matmul",
-            "a, b, y",
-            "batch:i64[6] a_batch:i64[6] b_batch:i64[6] y_batch:i64[6] m:i64 n:i64 k:i64 "
-            "a_m:i64 a_k:i64 b_k:i64 b_n:i64 y_m:i64 dtype:i32 alpha:f32",
-        ),
+        _def("matmul", "a, b, y", _MATMUL),
+        # Products of consecutive groups of a's rows, each with a b of its own: batch[5] counts the
+        # groups and b_batch[5] their matrices, every other batch is 1. Row r of a belongs to the
+        # first group whose int32 in `offsets` is greater than r; a row behind all of them is 0.
+        _def("grouped_matmul", "a, b, offsets, y", _MATMUL, struct_of="matmul"),
         # y = softmax(cap(scale * q·kᵀ) + mask, causal) · v. Strides: batch, head, position; the
         # last dimension is contiguous. kv_heads divides heads. mask: bool (True: attend) or float
         # (added), strides batch, head, query, key. causal: query i sees keys <= i + offset, and
@@ -333,8 +347,8 @@ KERNELS: dict[str, KernelDef] = {
         # gated: W has 2n rows, y = act(x · W[:n]ᵀ + bias[:n]) * (x · W[n:]ᵀ + bias[n:]), no
         # residual. bias is float32. Products of bfloat16 accumulate in float32.
         _def("linear", "x, w0 … w{segments-1}, [bias], [residual], y", _LINEAR),
-        # linear of the RMS norm of one row of x, m = 1: x / sqrt(mean(x²) + norm_eps) * norm[k] in
-        # float32; norm has w_dtype.
+        # linear of the RMS norm of x, x / sqrt(mean(x²) + norm_eps) * norm[k] in float32; norm has
+        # w_dtype. Of several rows, whose elements are bfloat16, products with norm[k] are rounded.
         _def(
             "normed_linear",
             "x, w0 … w{segments-1}, norm, [bias], [residual], y",

@@ -85,6 +85,14 @@ def _matmul(p: Params, _: int | None) -> Cost:
     return [a * size, b * size, y * size], 2 * y * k + (p["alpha"] != 1) * y
 
 
+def _grouped_matmul(p: Params, _: int | None) -> Cost:
+    """As if every row belonged to a group, and to as many groups as there can be."""
+    m, n, k, size = p["m"], p["n"], p["k"], SIZES[p["dtype"]]
+    groups = p["batch"][5]
+    operands = [m * k * size, min(groups, m) * k * n * size, 4 * groups, m * n * size]
+    return operands, 2 * m * n * k + (p["alpha"] != 1) * m * n
+
+
 def _attention(p: Params, position: int | None) -> Cost:
     size, queries, keys = SIZES[p["dtype"]], p["q_len"], p["kv_len"]
     offset = p["causal_offset"]
@@ -211,6 +219,7 @@ PRODUCTS: dict[str, Rule] = {
     "pack_int8": _pack_int8,
     "conv_int8": _conv_int8,
     "matmul": _matmul,
+    "grouped_matmul": _grouped_matmul,
     "attention": _attention,
     "attention_step": _attention_step,
     "rope": _rope,

@@ -81,7 +81,8 @@ def _expand(node: Node, low: Lowering) -> None:
     low.define(node.output, _first(node, low).expand(node.type.shape))
 
 
-def _slice_bounds(node: Node, size: int) -> tuple[int, int]:
+def slice_bounds(node: Node, size: int) -> tuple[int, int]:
+    """Returns (first, step) of a slice of a dimension of that size."""
     start = node.attrs.get("start") or 0
     step = node.attrs.get("step", 1)
     assert isinstance(start, int) and isinstance(step, int)
@@ -91,7 +92,7 @@ def _slice_bounds(node: Node, size: int) -> tuple[int, int]:
 def _slice(node: Node, low: Lowering) -> None:
     x = _first(node, low)
     dim = _dim(node.attrs.get("dim", 0), x.rank)
-    start, step = _slice_bounds(node, x.shape[dim])
+    start, step = slice_bounds(node, x.shape[dim])
     low.define(node.output, x.slice(dim, start, node.type.shape[dim], step))
 
 
@@ -341,7 +342,7 @@ def _slice_scatter(node: Node, low: Lowering) -> None:
     assert x is not None and src is not None
     y = low.updated(node.output, x)
     dim = _dim(node.attrs.get("dim", 0), y.rank)
-    start, step = _slice_bounds(node, x.shape[dim])
+    start, step = slice_bounds(node, x.shape[dim])
     low.copy(low.cast(src, y.dtype), y.slice(dim, start, src.shape[dim], step))
 
 

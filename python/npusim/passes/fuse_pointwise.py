@@ -8,8 +8,10 @@ what is computed at every run.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
+from npusim.errors import SymbolicSizeError
 from npusim.ir.graph import Graph, Node
 from npusim.ir.rewrite import drop_dead
 from npusim.ops.scalar import ScalarProgram
@@ -30,12 +32,13 @@ def fuse_pointwise(graph: Graph, target: TargetConfig) -> Graph:
     for node in reversed(graph.nodes):
         if node.outputs[0].name in inside:
             continue
-        with reading(node):
+        grown = None
+        with reading(node), suppress(SymbolicSizeError):
             program = scalar_program(node, index)
-        if program is None:
-            continue
-        cone = Cone(node, program, index)
-        grown = _grow(cone, target)
+            if program is None:
+                continue
+            cone = Cone(node, program, index)
+            grown = _grow(cone, target)
         if grown is not None:
             inside.update(cone.taken)
             fused[node.name] = grown

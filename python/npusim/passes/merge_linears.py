@@ -8,9 +8,11 @@ the norms, rotations and appends in front of it. Anything else would have a slic
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 
+from npusim.errors import SymbolicSizeError
 from npusim.ir.graph import Attr, Graph, Node, Value
 from npusim.ir.rewrite import Names, rebuild
 from npusim.ir.types import TensorType
@@ -50,9 +52,10 @@ def _groups(graph: Graph) -> list[list[Node]]:
     for node in graph.nodes:
         if node.op != "npu.linear":
             continue
-        with reading(node):
+        reader = None
+        with reading(node), suppress(SymbolicSizeError):
             reader = _attention_behind(node, graph) if is_plain(node) else None
-            weight = node.inputs[1]
+        weight = node.inputs[1]
         if reader is not None and weight is not None:
             key = (node.inputs[0], reader, graph.types[weight].dtype)
             groups.setdefault(key, []).append(node)

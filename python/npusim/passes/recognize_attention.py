@@ -1,9 +1,10 @@
 """Recognises attention that was written out: softmax(q·kᵀ * scale + mask)·v.
 
 Scale and mask are optional; the scores may be multiplied or divided. Keys and values whose heads
-were repeated for groups of queries are read as they were before. Afterwards a float mask that is
-known now and hides exactly the future becomes `is_causal`, and needs no memory. A row whose mask
-hides everything was NaN, and is 0 afterwards, as in PyTorch's own attention.
+were repeated for groups of queries are read as they were before. Afterwards a mask that is proved
+to hide exactly the future becomes `is_causal`, and needs no memory, whatever the lengths are; one
+that hides nothing goes. A row whose mask hides everything was NaN, and is 0 afterwards, as in
+PyTorch's own attention.
 """
 
 from __future__ import annotations
@@ -13,19 +14,22 @@ from dataclasses import replace
 import numpy as np
 
 from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.symbolic import is_symbolic
 from npusim.ops.scalar_numpy import decode
+from npusim.passes.causal import HIDDEN, Causal, causal_mask, visible
+from npusim.passes.known_values import analyse
 from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
-from npusim.passes.shapes import PERMUTATIONS, VIEWS
+from npusim.passes.shapes import RESHAPES
 from npusim.passes.written_attention import transposed_back, unrepeated, written_attention
 from npusim.targets.target_config import TargetConfig
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
-_HIDDEN = -1e9  # added to a score, this or less leaves a weight of 0 beside any visible position
+_LEADING = RESHAPES | {"aten.expand.default"}  # of constants: what adds or repeats dimensions
 
 
 def recognize_attention(graph: Graph, target: TargetConfig) -> Graph:
     """Returns the graph with written-out attention replaced by the op, causal where it is."""
-    return rewrite(rewrite(graph, _visit), _visit_mask)
+    return _without_masks(rewrite(graph, _visit))
 
 
 def _visit(node: Node, rewriter: Rewriter) -> Answer:
@@ -70,35 +74,47 @@ def _heads(k: str, v: str, rewriter: Rewriter) -> tuple[str, str, bool]:
     return (few[0], few[1], True) if same else (k, v, False)
 
 
-def _visit_mask(node: Node, rewriter: Rewriter) -> Answer:
-    if node.op != ATTENTION or node.attrs.get("is_causal") or len(node.inputs) < 4:
-        return None
-    q, k, _, mask = node.inputs
-    if q is None or k is None or mask is None:
-        return None
-    lengths = (rewriter.types[q].shape[-2], rewriter.types[k].shape[-2])
-    if lengths[0] != lengths[1] or not _is_causal(mask, lengths, rewriter):
-        return None
-    return replace(node, inputs=(*node.inputs[:3], None), attrs={**node.attrs, "is_causal": True})
+def _without_masks(graph: Graph) -> Graph:
+    """Returns the graph with attention under masks that need no tensor: causal, or hiding none."""
+    if not any(node.op == ATTENTION and len(node.inputs) > 3 for node in graph.nodes):
+        return graph
+    known = analyse(graph)
+
+    def visit(node: Node, rewriter: Rewriter) -> Answer:
+        if node.op != ATTENTION or node.attrs.get("is_causal") or len(node.inputs) < 4:
+            return None
+        q, k, _, mask = node.inputs
+        if q is None or k is None or mask is None:
+            return None
+        lengths = (rewriter.types[q].shape[-2], rewriter.types[k].shape[-2])
+        seen = visible(known.get(mask))
+        if seen is not None and not seen.conditions:
+            return replace(node, inputs=(*node.inputs[:3], None))
+        if lengths[0] != lengths[1]:
+            return None
+        proved = causal_mask(known.get(mask), rewriter.types[mask], lengths) == Causal("", 0)
+        if not proved and not _is_causal(mask, lengths, rewriter):
+            return None
+        attrs = {**node.attrs, "is_causal": True}
+        return replace(node, inputs=(*node.inputs[:3], None), attrs=attrs)
+
+    return rewrite(graph, visit)
 
 
 def _is_causal(mask: str, lengths: tuple[int, int], rewriter: Rewriter) -> bool:
     """Tells whether a mask is a constant that hides exactly the positions above the diagonal."""
-    type = rewriter.types[mask]
-    if type.shape[-2:] != lengths or any(n != 1 for n in type.shape[:-2]):
+    if is_symbolic(lengths) or rewriter.types[mask].shape[-2:] != lengths:
         return False
     while mask not in rewriter.constants:
         node = rewriter.producer(mask)
-        if node is None or node.op not in VIEWS or node.type.numel != type.numel:
+        if node is None or node.op not in _LEADING or node.type.shape[-2:] != lengths:
             return False
         mask = node.inputs[0] or ""
-        if node.op in PERMUTATIONS:
-            return False
     constant = rewriter.constants[mask]
-    if constant.type.numel != type.numel:
+    if constant.type.shape[-2:] != lengths:
         return False
-    values = decode(constant.data, constant.type).reshape(lengths)
+    values = decode(constant.data, constant.type)
     future = np.triu(np.ones(lengths, bool), 1)
     if constant.type.dtype == "bool":
-        return bool(np.array_equal(values, ~future))
-    return bool(np.all(values[~future] == 0) and np.all(values[future] <= _HIDDEN))
+        return bool(np.all(values == ~future))
+    return bool(np.all(values[..., ~future] == 0) and np.all(values[..., future] <= HIDDEN))

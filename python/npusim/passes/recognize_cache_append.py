@@ -1,7 +1,7 @@
 """Recognises the append to a cache: rows written at position + arange(t) of [b, heads, s, d].
 
 index_copy and index_put along the sequence dimension become `npu.cache_append` where their index
-is proved to be that range (passes/affine.py). A position outside the cache was an error or, if
+is proved to be that range (passes/causal.py). A position outside the cache was an error or, if
 negative, counted from the end; it is an error of the run afterwards.
 """
 
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from npusim.ir.graph import Graph, Node
 from npusim.ir.types import TensorType
-from npusim.passes.affine import analyse, is_position_range
+from npusim.passes.causal import is_position_range
 from npusim.passes.fused_nodes import reshaped
+from npusim.passes.known_values import analyse
 from npusim.passes.rewriter import Answer, Rewriter, become, reading, rewrite
 from npusim.passes.shapes import integer
 from npusim.targets.target_config import TargetConfig

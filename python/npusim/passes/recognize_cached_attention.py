@@ -2,7 +2,7 @@
 
 scaled_dot_product_attention, or attention that was written out with a cap on its scores, becomes
 `npu.cached_attention` when its keys and values are what an append at that position left, and its
-mask is proved to be causal from there, perhaps with a window (passes/affine.py). Heads repeated
+mask is proved to be causal from there, perhaps with a window (passes/causal.py). Heads repeated
 for groups of queries are read from the cache as they are. Nothing computes the mask afterwards.
 """
 
@@ -13,7 +13,9 @@ from math import sqrt
 
 from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.types import is_float
-from npusim.passes.affine import Affine, Causal, Known, analyse, causal_mask
+from npusim.passes.affine import Affine, Known
+from npusim.passes.causal import Causal, causal_mask
+from npusim.passes.known_values import analyse
 from npusim.passes.recognize_attention import ATTENTION
 from npusim.passes.recognize_cache_append import CACHE_APPEND
 from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
@@ -77,7 +79,7 @@ def _cached(node: Node, found: _Attention, known: dict[str, Known], rewriter: Re
     if len({q.dtype, k.dtype, v.dtype, node.type.dtype}) > 1 or k.shape[:3] != v.shape[:3]:
         return None
     causal = causal_mask(known.get(found.mask), mask, (q.shape[2], k.shape[2]))
-    if causal is None:
+    if causal is None or not causal.position:
         return None
     positions = [_position(append, causal, known) for append in appends]
     if None in positions:

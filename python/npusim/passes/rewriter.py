@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Union
 
-from npusim.errors import GraphError, at
+from npusim.errors import GraphError, SymbolicSizeError, at
 from npusim.ir.graph import Attr, Constant, Graph, Node, Output, Value
 from npusim.ir.rewrite import Names, rename_inputs
 from npusim.ir.types import TensorType
@@ -106,11 +106,15 @@ class Rewriter:
         return fresh
 
     def run(self, visit: Callable[[Node, Rewriter], Answer]) -> Graph:
-        """Asks the visitor about every node in order and returns the resulting graph."""
+        """Asks the visitor about every node in order and returns the resulting graph.
+
+        A node about which the visitor cannot decide, as it depends on the sizes of a call, stays.
+        """
         for original in self._graph.nodes:
             node = rename_inputs(original, self._renames)
             self._emitted.clear()
-            with reading(node):
+            answer: Answer = None
+            with reading(node), suppress(SymbolicSizeError):  # what calls decide stays as it is
                 answer = visit(node, self)
             if answer is None:
                 self._keep(node)

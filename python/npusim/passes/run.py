@@ -57,7 +57,7 @@ def run_passes(
 def _run_one(run: Pass, graph: Graph, target: TargetConfig) -> Graph:
     try:
         result = run(graph, target)
-    except SymbolicSizeError:  # what it improves depends on the sizes of the call
+    except SymbolicSizeError:  # outside of any match; passes decide each for itself
         return graph
     if result is graph:
         return graph

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from npusim.errors import TargetConstraintError
+from npusim.targets.native import native_architecture
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class TargetConfig:
             "int4-g32" or "int4-g128-asymmetric" (`ops/quantization.py` lists them).
         stored_linears: linears of every dtype read their weights in rows, as a checkpoint has them;
             else those of 32 bits are packed into panels once.
-        arch: what device code is generated for, such as "sm_90"; empty: the backend has its own.
+        arch: what device code is generated for, such as "sm_90a"; empty: the backend has its own.
         libraries: which commands cuBLASLt and cuDNN compute where they are there: "auto", those
             they were measured to be faster at; "all" they can; or "none".
         run_seconds: fixed time of calling a program, in seconds. This and the rates below are
@@ -68,19 +69,19 @@ class TargetConfig:
     def named(cls, name: str) -> TargetConfig:
         """Returns a target of this installation, or reads the file that `name` is a path to.
 
-        Behind a colon stands the architecture to generate code for, "cuda:sm_80", where it is to
-        be another one than the target's own.
+        Behind a colon stands the architecture to generate code for, "cuda:sm_80". Without one it is
+        that of this machine's device, or where there is none, the one that the target's file names.
 
         Raises:
             TargetConstraintError: no such target; the message lists those that exist. Or the
                 target has no architectures.
         """
         base, colon, arch = name.partition(":")
-        if colon and base in target_names():
-            return cls.named(base).with_arch(arch)
-        if name in target_names():
-            file = resources.files(__package__) / "data" / f"{name}.json"
-            return cls.from_json(file.read_text("utf-8"), name)
+        if base in target_names():
+            file = resources.files(__package__) / "data" / f"{base}.json"
+            target = cls.from_json(file.read_text("utf-8"), base)
+            arch = arch if colon else native_architecture(target.device)
+            return target.with_arch(arch) if colon or arch else target
         path = Path(name)
         if path.suffix == ".json" and path.is_file():
             return cls.from_json(path.read_text("utf-8"), name)
