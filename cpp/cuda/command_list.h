@@ -82,7 +82,6 @@ class CudaCommandList final : public CommandList {
   void load_kernels(const std::vector<KernelCode>& codes, KernelStore& store,
                     Libraries& libraries);
   const Code& code_of(const Command& command) const;
-  void check_sizes() const;
   bool check_problem(const Command& command) const;
   void lay_out();
   void check_maps(const Command& command, size_t operands) const;

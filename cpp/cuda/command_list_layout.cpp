@@ -3,7 +3,6 @@
 #include <cstring>
 #include <map>
 
-#include "cpp/cpu/check.h"
 #include "cpp/cuda/command_list.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/place.h"
@@ -28,7 +27,6 @@ CudaCommandList::CudaCommandList(std::shared_ptr<const Context> context,
   const std::vector<KernelCode> codes = store.codes(program_, method_);
   const Current current(*context_);
   parse_images(codes);
-  check_sizes();
   load_kernels(codes, store, libraries);
   lay_out();
   resolve_launches();
@@ -56,18 +54,6 @@ void CudaCommandList::parse_images(const std::vector<KernelCode>& codes) {
 
 const CudaCommandList::Code& CudaCommandList::code_of(const Command& command) const {
   return codes_[code_of_[static_cast<size_t>(&command - method_.commands.data())]];
-}
-
-// Code for the sizes of a call may be made from parameters that came from a file: the kernels of
-// the CPU, which have the same ones, prove that they stay inside their operands.
-void CudaCommandList::check_sizes() const {
-  for (const Command& command : method_.commands) {
-    if (program_->kernels[command.kernel].specialized.empty()) continue;
-    const auto own = static_cast<size_t>(code_of(command).image.operands.value_or(
-        static_cast<int64_t>(command.operands.size())));
-    const size_t count = std::min(own, command.operands.size());
-    cpu::check_command(*program_, method_, command, command.operands.first(count));
-  }
 }
 
 // Loads the code the method uses, or finds the library that does its work.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cpp/cpu/check.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/metadata.h"
 
@@ -54,6 +55,24 @@ void check_target(const Program& program, const Method& method) {
                                        ". Compile the model with target='cuda'.");
 }
 
+// Code for the sizes of a call is made from parameters that came from a file: the kernels of the
+// CPU, which have the same ones, prove that they stay inside their operands.
+void check_sizes(const Program& program, const Method& method) {
+  std::map<uint32_t, int64_t> counts;  // operands of a kernel's launches, where it says
+  for (const Command& command : method.commands) {
+    const Kernel& kernel = program.kernels[command.kernel];
+    if (kernel.specialized.empty()) continue;
+    const auto [count, fresh] = counts.try_emplace(command.kernel, command.operands.size());
+    if (fresh) {
+      const std::string what = "kernel " + std::string(kernel.name);
+      const Image image = parse_image(kernel.specialized.front().image, what);
+      count->second = image.operands.value_or(count->second);
+    }
+    const size_t own = std::min(command.operands.size(), static_cast<size_t>(count->second));
+    cpu::check_command(program, method, command, command.operands.first(own));
+  }
+}
+
 }  // namespace
 
 // Code that has to be made, and the commands that wait for it.
@@ -67,6 +86,7 @@ struct KernelStore::Missing {
 std::vector<KernelCode> KernelStore::codes(const std::shared_ptr<const Program>& program,
                                            const Method& method) {
   check_target(*program, method);
+  check_sizes(*program, method);
   std::vector<KernelCode> codes;
   std::vector<Missing> missing;
   for (size_t i = 0; i < method.commands.size(); ++i) {

@@ -46,6 +46,8 @@ class Device:
         isa: str | None = None,
         ordinal: int = 0,
         library_folders: Sequence[str] = (),
+        make_kernels: Callable[[list[tuple[str, str, bytes, bytes]]], list[bytes] | str]
+        | None = None,
     ) -> None: ...
     @property
     def name(self) -> str: ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ def compile(
     target: str | TargetConfig = "cpu",
     *,
     quantize: str | None = None,
+    sizes: Sequence[Mapping[str, int]] = (),
     dump_passes: str | Path | None = None,
     progress: Progress | None = None,
 ) -> CompiledProgram:
@@ -32,6 +33,10 @@ def compile(
         target: a target's name, the path of a target file, or a TargetConfig.
         quantize: how linears have their weights, such as "int8" or "int4-g32" (see
             `TargetConfig.weight_quantization`); by default as the target says.
+        sizes: of a model with symbolic sizes, values of these by name, for which the program
+            brings device code; a symbol that is not given takes its greatest value. Calls of the
+            greatest sizes and of these need no compiler; other sizes are compiled when a call comes
+            with them. A target without device code is ready for all sizes as it is.
         dump_passes: a folder that receives the graph as text after each pass; of a Module, a
             folder in it for each method.
         progress: called as (stage, done, total) before each stage.
@@ -40,6 +45,7 @@ def compile(
         UnsupportedOpError: nodes the target has no kernel for; all of them are listed.
         Error: the target needs device code, and its compiler is not installed.
         TargetConstraintError: unknown target or quantization, or a node that breaks a limit.
+        ShapeError: `sizes` that calls cannot have.
         GraphError, ExportError: the model is malformed or cannot be exported.
     """
     # Imported here: `import npusim` brings this function and must stay cheap, without NumPy even.
@@ -62,9 +68,9 @@ def compile(
 
     folder = None if dump_passes is None else Path(dump_passes)
     if isinstance(source, Graph):
-        return generate(assemble(lower(source, folder), config), config)
+        return generate(assemble(lower(source, folder), config), config, sizes=sizes)
     methods = {n: lower(g, folder and folder / n) for n, g in source.methods.items()}
-    return generate(assemble(replace(source, methods=methods), config), config)
+    return generate(assemble(replace(source, methods=methods), config), config, sizes=sizes)
 
 
 def _ir_of(model: str | Path | Graph | Module | tuple[Any, ...]) -> Graph | Module:

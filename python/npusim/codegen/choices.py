@@ -69,6 +69,22 @@ def default_choice(stem: str, params: bytes, target: TargetConfig) -> Choice:
     return own
 
 
+def sized_choice(
+    stem: str, params: bytes, target: TargetConfig, tuned: Choice | None, narrowed: bool
+) -> Choice:
+    """Returns the choice for a command at some sizes of a call, whose operands are settled.
+
+    Args:
+        tuned: what was measured for these parameters.
+        narrowed: the command has the operand that a library wants in another dtype.
+    """
+    choice = tuned or default_choice(stem, params, target)
+    problem = library_problem(stem, params) if choice.library else None
+    if problem is not None and problem.narrowed is not None and not narrowed:
+        return replace(choice, library="")
+    return choice
+
+
 def _variant(stem: str, params: bytes, target: TargetConfig) -> str:
     """Returns the geometry of the own kernel where an architecture has a better one than all do."""
     if stem == "attention" and _major(target.arch) >= _FIRST_WITH_CLUSTERS:

@@ -1,82 +1,93 @@
 """The stage behind `assemble`: commands become kernels specialised by their parameters.
 
-Each distinct triple (stem, parameters, settled operands) of a program is one kernel of its table,
-with an image of its own; the third is 0 where the source does not ask for it. Owns the order of
-that table, and compiling what the cache does not have in parallel.
+Owns what a kernel is compiled from, and compiling what the cache does not have in parallel; which
+kernels there are is `kernel_table.py`'s.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from npusim.codegen import cache, nvrtc
-from npusim.codegen.choices import Choice, Choices, prepare_libraries, with_library
+from npusim.codegen.choices import Choice, Choices, prepare_libraries, sized_choice, with_library
 from npusim.codegen.elementwise import generated_source
 from npusim.codegen.geometry import Geometry
 from npusim.codegen.image import Image, pack_image
+from npusim.codegen.kernel_table import KernelTable, WantedImage
 from npusim.codegen.launch import RULES
-from npusim.codegen.settled import settled_operands
-from npusim.codegen.source import kernel_source, orders_itself, stem_source
+from npusim.codegen.source import kernel_source, stem_source
 from npusim.codegen.variants import variants
-from npusim.errors import TargetConstraintError, UnsupportedOpError
-from npusim.ir.symbolic import describe
+from npusim.errors import UnsupportedOpError
 from npusim.ops.kernels import KERNELS
-from npusim.program.program import CompiledProgram, Kernel, Method
+from npusim.program.program import CompiledProgram, Method
+from npusim.program.sized_command import (
+    PREPARED,
+    Sizes,
+    check_sizes,
+    combinations,
+    greatest_sizes,
+    params_at,
+    prepared_sizes,
+)
 from npusim.targets import TargetConfig
 
 _OPTIONS = ("--std=c++20", "-default-device")
 
-_Key = tuple[str, bytes, int]  # stem, parameters, settled operands
-
 
 def generate(
-    program: CompiledProgram, target: TargetConfig, tuned: Choices | None = None
+    program: CompiledProgram,
+    target: TargetConfig,
+    tuned: Choices | None = None,
+    sizes: Sequence[Sizes] = (),
 ) -> CompiledProgram:
     """Returns the program with device code for every command, where the target needs that.
 
     Args:
         program: as assembled, or generated before.
         tuned: measured choices; commands without one have the default.
+        sizes: values of symbolic sizes to have device code for, besides the greatest ones and those
+            that the program was generated for before.
 
     Raises:
         UnsupportedOpError: a command needs a kernel that the target has no source for.
-        TargetConstraintError: the compiler does not know the target's architecture, or the program
-            has symbolic sizes.
+        TargetConstraintError: the compiler does not know the target's architecture.
+        ShapeError: sizes that calls cannot have.
         Error: the compiler is not installed; the message says how to install it.
     """
+    check_sizes(program.methods, sizes)
     if not target.arch:
         return program
-    symbols = {s for method in program.methods for s in method.symbols}
-    if symbols:
-        raise TargetConstraintError(
-            f"Target '{target.name}' compiles sizes into its kernels, and the model leaves some "
-            f"open ({describe(symbols)}).",
-            hint="Fix them, once for each that is called (npusim.specialize), or compile for cpu.",
-        )
-    program, choices = prepare_libraries(program, target, tuned or {})
-    methods = (program.init, *program.methods)
-    keys: dict[_Key, int] = {}
-    for method in methods:
-        for key in _keys(program, method):
-            keys.setdefault(key, len(keys))
-    _check_sources(program, target, keys)
-    compiler = nvrtc.load()
-    compiler.require(target.arch)
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        images = list(
-            pool.map(
-                lambda key: _image(compiler, target.arch, key, choices.get(key[:2], Choice())), keys
-            )
-        )
-    kernels = tuple(
-        Kernel(stem, KERNELS[stem].schema, image)
-        for (stem, _, _), image in zip(keys, images, strict=True)
+    wanted = [*prepared_sizes(program), *sizes]
+    program, choices = prepare_libraries(_at_greatest(program), target, tuned or {})
+    table = KernelTable(program, target)
+    prepared = {m.name: combinations(m, wanted) for m in program.methods}
+    init = table.add(program.init, [{}])
+    methods = tuple(table.add(m, prepared[m.name]) for m in program.methods)
+    _check_sources(program, target, table.stems)
+    images = [(image, _choice(image, target, choices, tuned or {})) for image in table.images()]
+    return replace(
+        program,
+        kernels=table.kernels(compile_images(images, target.arch)),
+        init=init,
+        methods=methods,
+        metadata=_with_sizes(program, prepared),
     )
-    init, *others = (_renumbered(program, method, keys) for method in methods)
-    return replace(program, kernels=kernels, init=init, methods=tuple(others))
+
+
+def compile_images(images: Sequence[tuple[WantedImage, Choice]], arch: str) -> list[bytes]:
+    """Returns images in order; each with the choice of who computes it.
+
+    Raises:
+        TargetConstraintError: the compiler does not know the architecture.
+        Error: the compiler is not installed.
+    """
+    compiler = nvrtc.load()
+    compiler.require(arch)
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        return list(pool.map(lambda row: _image(compiler, arch, *row), images))
 
 
 def specialise(
@@ -97,17 +108,34 @@ def specialise(
     return source, geometry, (*_OPTIONS, *macros)
 
 
-def _keys(program: CompiledProgram, method: Method) -> list[_Key]:
-    """Returns the key of each command."""
-    return [
-        (stem, command.params, settled if orders_itself(stem) else 0)
-        for command, settled in zip(method.commands, settled_operands(program, method), strict=True)
-        for stem in (program.kernels[command.kernel].name,)
-    ]
+def _at_greatest(program: CompiledProgram) -> CompiledProgram:
+    """Returns the program with parameters of commands as they are at the greatest sizes."""
+
+    def sized(method: Method) -> Method:
+        greatest = greatest_sizes(method)
+        commands = (replace(c, params=params_at(c, greatest)) for c in method.commands)
+        return replace(method, commands=tuple(commands))
+
+    return replace(program, methods=tuple(map(sized, program.methods)))
 
 
-def _check_sources(program: CompiledProgram, target: TargetConfig, keys: Iterable[_Key]) -> None:
-    missing = sorted({stem for stem, _, _ in keys if stem not in RULES})
+def _choice(image: WantedImage, target: TargetConfig, choices: Choices, tuned: Choices) -> Choice:
+    key = (image.stem, image.params)
+    if image.recipe is None:
+        return choices.get(key, Choice())
+    return sized_choice(*key, target, tuned.get(key), image.recipe.narrowed)
+
+
+def _with_sizes(
+    program: CompiledProgram, prepared: Mapping[str, Sequence[Sizes]]
+) -> Mapping[str, object]:
+    """Returns the metadata with the sizes that methods have device code for."""
+    symbolic = {m.name: [dict(s) for s in prepared[m.name]] for m in program.methods if m.symbols}
+    return {**program.metadata, PREPARED: symbolic} if symbolic else program.metadata
+
+
+def _check_sources(program: CompiledProgram, target: TargetConfig, stems: Iterable[str]) -> None:
+    missing = sorted(stem for stem in stems if stem not in RULES)
     if missing:
         methods = (program.init, *program.methods)
         nodes = (
@@ -123,9 +151,9 @@ def _check_sources(program: CompiledProgram, target: TargetConfig, keys: Iterabl
         )
 
 
-def _image(compiler: nvrtc.Nvrtc, arch: str, key: _Key, choice: Choice) -> bytes:
-    stem, params, settled = key
-    source, geometry, options = specialise(stem, params, settled, choice.variant)
+def _image(compiler: nvrtc.Nvrtc, arch: str, wanted: WantedImage, choice: Choice) -> bytes:
+    stem, params = wanted.stem, wanted.params
+    source, geometry, options = specialise(stem, params, wanted.settled, choice.variant)
     cubin = b""
     if geometry.launches:
         all_options = (f"--gpu-architecture={arch}", *options)
@@ -136,9 +164,5 @@ def _image(compiler: nvrtc.Nvrtc, arch: str, key: _Key, choice: Choice) -> bytes
             cache.write(name, stored)
         cubin = stored
     image = Image(arch, geometry, cubin, source, options, dependent=geometry.overlaps)
+    image = replace(image, recipe=wanted.recipe)
     return pack_image(with_library(image, stem, params, choice))
-
-
-def _renumbered(program: CompiledProgram, method: Method, keys: dict[_Key, int]) -> Method:
-    chosen = zip(method.commands, _keys(program, method), strict=True)
-    return replace(method, commands=tuple(replace(c, kernel=keys[key]) for c, key in chosen))

@@ -23,6 +23,21 @@ _LENGTH = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """What code generation needs besides parameters to make a kernel's image for other ones.
+
+    Attributes:
+        settled: a mask of `settled_operands`; 0 where the source does not ask for it.
+        libraries: which commands may be a library's: `TargetConfig.libraries`.
+        narrowed: the command has the operand that a library wants in another dtype.
+    """
+
+    settled: int
+    libraries: str
+    narrowed: bool
+
+
+@dataclass(frozen=True)
 class Image:
     """A kernel's device code and how to launch it.
 
@@ -32,6 +47,7 @@ class Image:
             (`await_operands` of kernels/cuda/launch_order.h).
         operands: how many of the command's the launches take; None: all of them.
         library: what a library may compute in place of the launches (docs/npubin.md, "Libraries").
+        recipe: of a kernel whose parameters depend on the sizes of a call.
     """
 
     arch: str
@@ -42,6 +58,7 @@ class Image:
     dependent: bool = False
     operands: int | None = None
     library: Mapping[str, Any] | None = None
+    recipe: Recipe | None = None
 
 
 def pack_image(image: Image) -> bytes:
@@ -67,6 +84,8 @@ def pack_image(image: Image) -> bytes:
         header["operands"] = image.operands
     if image.library is not None:
         header["library"] = dict(image.library)
+    if image.recipe is not None:
+        header["recipe"] = asdict(image.recipe)
     text = json.dumps(header, separators=(",", ":")).encode()
     return MAGIC + _LENGTH.pack(len(text)) + text + image.cubin + source
 
@@ -77,13 +96,8 @@ def unpack_image(data: bytes) -> Image:
     Raises:
         ProgramFormatError: not an image, or cut short.
     """
-    start = len(MAGIC) + _LENGTH.size
     try:
-        if data[: len(MAGIC)] != MAGIC:
-            raise ValueError("the magic bytes are others")
-        size = _LENGTH.unpack_from(data, len(MAGIC))[0]
-        header = json.loads(data[start : start + size])
-        blobs = data[start + size :]
+        header, blobs = _parts(data)
         launches = tuple(
             Launch(tuple(x["grid"]), tuple(x["block"]), x["shared"], x["entry"], x.get("elsewhere"))
             for x in header["launches"]
@@ -98,9 +112,40 @@ def unpack_image(data: bytes) -> Image:
             header["dependent"],
             header.get("operands"),
             header.get("library"),
+            _recipe(header),
         )
     except (ValueError, KeyError, TypeError, struct.error, zlib.error) as error:
         raise ProgramFormatError(f"A CUDA kernel's image is malformed: {error}.") from error
+
+
+def read_recipe(data: bytes) -> tuple[str, Recipe]:
+    """Returns the architecture and the recipe of an image.
+
+    Raises:
+        ProgramFormatError: not an image, or one without a recipe.
+    """
+    try:
+        header, _ = _parts(data)
+        recipe = _recipe(header)
+        if recipe is None:
+            raise ValueError("there is no recipe")
+        return header["arch"], recipe
+    except (ValueError, KeyError, TypeError, struct.error) as error:
+        raise ProgramFormatError(f"A CUDA kernel's image is malformed: {error}.") from error
+
+
+def _parts(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Returns the header and the blobs."""
+    if data[: len(MAGIC)] != MAGIC:
+        raise ValueError("the magic bytes are others")
+    start = len(MAGIC) + _LENGTH.size
+    size = _LENGTH.unpack_from(data, len(MAGIC))[0]
+    return json.loads(data[start : start + size]), data[start + size :]
+
+
+def _recipe(header: Mapping[str, Any]) -> Recipe | None:
+    stored = header.get("recipe")
+    return None if stored is None else Recipe(**stored)
 
 
 def _blob(data: bytes, place: list[int]) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -53,10 +54,20 @@ class Device(_runtime.Device):
         isa: str | None = None,
         ordinal: int = 0,
     ) -> None:
-        super().__init__(name, threads, pin_threads, isa, ordinal, library_folders())
+        folders = library_folders()
+        super().__init__(name, threads, pin_threads, isa, ordinal, folders, _make_kernels)
 
     def __repr__(self) -> str:
         return f"Device({self.name!r}: {self.description})"
+
+
+def _make_kernels(kernels: list[tuple[str, str, bytes, bytes]]) -> list[bytes] | str:
+    """Has code generation make device code for the sizes of a call.
+
+    It is imported when it is needed: running prepared sizes takes no compiler.
+    """
+    made: list[bytes] | str = import_module("npusim.codegen.made_kernels").make_images(kernels)
+    return made
 
 
 class DeviceBuffer(_runtime.DeviceBuffer):

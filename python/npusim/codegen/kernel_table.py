@@ -1,0 +1,102 @@
+"""The kernel table of a program with device code: which images its commands need, each once.
+
+A command of fixed sizes names a kernel with an image of its own: one for each distinct triple
+(stem, parameters, settled operands); the third is 0 where the source does not ask for it. Commands
+whose parameters depend on the sizes of a call name a kernel by stem and operands, which has an
+image for each parameters that they come to at the sizes to prepare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from npusim.codegen.image import Recipe
+from npusim.codegen.library import own_operands
+from npusim.codegen.settled import settled_operands
+from npusim.codegen.source import orders_itself
+from npusim.ops.kernels import KERNELS
+from npusim.program.program import Command, CompiledProgram, Kernel, Method, Specialized
+from npusim.program.sized_command import Sizes, params_at
+from npusim.targets import TargetConfig
+
+
+@dataclass(frozen=True, slots=True)
+class WantedImage:
+    """An image to be made: the kernel of a stem for these parameters.
+
+    Attributes:
+        settled: a mask of `settled_operands`.
+        recipe: where the parameters depend on the sizes of a call.
+    """
+
+    stem: str
+    params: bytes
+    settled: int
+    recipe: Recipe | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    stem: str
+    settled: int
+    params: bytes | None  # None: they depend on the sizes of a call
+    narrowed: bool = False
+
+
+class KernelTable:
+    """Kernels in the order of their first use."""
+
+    def __init__(self, program: CompiledProgram, target: TargetConfig) -> None:
+        self._program, self._target = program, target
+        self._params: dict[_Key, dict[bytes, None]] = {}
+
+    def add(self, method: Method, sizes: Sequence[Sizes]) -> Method:
+        """Returns a method whose commands name kernels of this table.
+
+        Args:
+            sizes: those to prepare code for.
+        """
+        commands = []
+        masks = settled_operands(self._program, method)
+        for command, mask in zip(method.commands, masks, strict=True):
+            key = self._key(command, mask)
+            wanted = self._params.setdefault(key, {})
+            wanted.update(dict.fromkeys(params_at(command, s) for s in sizes))
+            commands.append(replace(command, kernel=list(self._params).index(key)))
+        return replace(method, commands=tuple(commands))
+
+    @property
+    def stems(self) -> set[str]:
+        """The stems in use."""
+        return {key.stem for key in self._params}
+
+    def images(self) -> Iterator[WantedImage]:
+        """Yields the images of all kernels, in order."""
+        for key, wanted in self._params.items():
+            recipe = None
+            if key.params is None:
+                recipe = Recipe(key.settled, self._target.libraries, key.narrowed)
+            for params in wanted:
+                yield WantedImage(key.stem, params, key.settled, recipe)
+
+    def kernels(self, images: Iterable[bytes]) -> tuple[Kernel, ...]:
+        """Returns the table, given what `images` yields as bytes."""
+        made = iter(images)
+        kernels = []
+        for key, wanted in self._params.items():
+            schema = KERNELS[key.stem].schema
+            codes = tuple(Specialized(params, next(made)) for params in wanted)
+            if key.params is None:
+                kernels.append(Kernel(key.stem, schema, specialized=codes))
+            else:
+                kernels.append(Kernel(key.stem, schema, codes[0].image))
+        return tuple(kernels)
+
+    def _key(self, command: Command, mask: int) -> _Key:
+        stem = self._program.kernels[command.kernel].name
+        settled = mask if orders_itself(stem) else 0
+        if not command.patches:
+            return _Key(stem, settled, command.params)
+        own = own_operands(stem, command.params)
+        return _Key(stem, settled, None, own is not None and len(command.operands) > own)
