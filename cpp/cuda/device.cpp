@@ -1,10 +1,12 @@
 #include "cpp/cuda/device.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpp/cuda/command_list.h"
 #include "cpp/cuda/context.h"
+#include "cpp/cuda/downloads.h"
 #include "cpp/cuda/libraries.h"
 #include "cpp/cuda/memory.h"
 #include "cpp/cuda/staging.h"
@@ -18,6 +20,7 @@ class CudaDevice final : public Device {
   CudaDevice(std::shared_ptr<const Context> context, std::vector<std::string> folders)
       : context_(std::move(context)),
         staging_(context_),
+        downloads_(std::make_shared<Downloads>(context_)),
         libraries_(context_, std::move(folders)) {}
 
   std::string_view name() const noexcept override { return "cuda"; }
@@ -64,6 +67,10 @@ class CudaDevice final : public Device {
     context_->synchronize();
   }
 
+  std::unique_ptr<Download> start_download(std::shared_ptr<const Memory> from) override {
+    return downloads_->start(std::move(from));
+  }
+
   void wait_for(uintptr_t stream) override {
     const Current current(*context_);
     context_->driver().check(
@@ -88,6 +95,7 @@ class CudaDevice final : public Device {
  private:
   std::shared_ptr<const Context> context_;
   Staging staging_;
+  std::shared_ptr<Downloads> downloads_;
   Libraries libraries_;
 };
 
