@@ -1,10 +1,12 @@
 #include "cpp/cuda/device.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpp/cuda/command_list.h"
 #include "cpp/cuda/context.h"
+#include "cpp/cuda/downloads.h"
 #include "cpp/cuda/kernel_store.h"
 #include "cpp/cuda/libraries.h"
 #include "cpp/cuda/memory.h"
@@ -19,6 +21,7 @@ class CudaDevice final : public Device {
   CudaDevice(std::shared_ptr<const Context> context, const DeviceOptions& options)
       : context_(std::move(context)),
         staging_(context_),
+        downloads_(std::make_shared<Downloads>(context_)),
         store_(options.make_kernels),
         libraries_(context_, options.library_folders) {}
 
@@ -66,6 +69,10 @@ class CudaDevice final : public Device {
     context_->synchronize();
   }
 
+  std::unique_ptr<Download> start_download(std::shared_ptr<const Memory> from) override {
+    return downloads_->start(std::move(from));
+  }
+
   void wait_for(uintptr_t stream) override {
     const Current current(*context_);
     context_->driver().check(
@@ -91,6 +98,7 @@ class CudaDevice final : public Device {
  private:
   std::shared_ptr<const Context> context_;
   Staging staging_;
+  std::shared_ptr<Downloads> downloads_;
   KernelStore store_;
   Libraries libraries_;
 };

@@ -111,6 +111,26 @@ class HostBytes {
   Py_buffer view_;
 };
 
+// The bytes of a buffer on their way to the host; the memory is there as long as the object.
+class Arrival {
+ public:
+  explicit Arrival(const DeviceBuffer& buffer)
+      : download_(buffer.device->start_download(buffer.memory)) {}
+
+  std::span<std::byte> wait() {
+    const py::gil_scoped_release unlocked;
+    return download_->wait();
+  }
+
+ private:
+  std::unique_ptr<Download> download_;
+};
+
+py::buffer_info bytes_of(Arrival& arrival) {
+  const std::span<std::byte> bytes = arrival.wait();
+  return {bytes.data(), 1, "B", static_cast<py::ssize_t>(bytes.size())};
+}
+
 py::bytes read(const DeviceBuffer& buffer) {
   std::string bytes(static_cast<size_t>(buffer.memory->bytes()), '\0');
   {
@@ -226,6 +246,11 @@ std::shared_ptr<const void> keep_alive(py::object object) {
 }
 
 void bind_buffer(py::module_& module) {
+  py::class_<Arrival>(module, "Arrival", py::buffer_protocol(),
+                      "Bytes of a buffer on their way to the host, where they can be read and "
+                      "written when they have arrived.")
+      .def_buffer(&bytes_of)
+      .def("wait", [](Arrival& self) { self.wait(); }, "Returns when they have arrived.");
   py::class_<DeviceBuffer, std::shared_ptr<DeviceBuffer>>(
       module, "DeviceBuffer", py::buffer_protocol(),
       "A dense row-major tensor on a device; zero at first.")
@@ -266,6 +291,11 @@ void bind_buffer(py::module_& module) {
       .def("read", &read, "Downloads the bytes of alloc_shape.")
       .def("read_into", &read_into, py::arg("array"),
            "Downloads the bytes of alloc_shape into a contiguous array.")
+      .def(
+          "start_read", [](const DeviceBuffer& self) { return std::make_unique<Arrival>(self); },
+          py::call_guard<py::gil_scoped_release>(),
+          "Starts to download the bytes of alloc_shape, behind what has been queued; until they "
+          "have arrived, nothing may write to the buffer.")
       .def("write", &write, py::arg("bytes"),
            "Uploads the bytes of alloc_shape, from bytes or a contiguous array.")
       .def("copy_from", &copy_from, py::arg("other"), "Copies a buffer of the same device.")

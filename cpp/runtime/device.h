@@ -32,6 +32,15 @@ class Memory {
   virtual void lend() noexcept {}
 };
 
+// Bytes of a device on their way to the host.
+class Download {
+ public:
+  virtual ~Download() = default;
+  // Returns them when they have arrived; they stay there as long as the object lives. Throws
+  // Error(kDevice) when what they wait for failed.
+  virtual std::span<std::byte> wait() = 0;
+};
+
 // One method made ready for one device. Not thread-safe; the executor serialises its use.
 class CommandList {
  public:
@@ -109,6 +118,10 @@ class Device {
   virtual void download(std::span<std::byte> to, const Memory& from, int64_t offset) = 0;
   virtual void copy(Memory& to, int64_t to_offset, const Memory& from, int64_t from_offset,
                     int64_t bytes) = 0;
+  // As download of all of `from`, but returns when the copy has been queued: behind what the
+  // device's own queue holds now, and beside what comes there later, which must not write to
+  // `from`. By default, downloads.
+  virtual std::unique_ptr<Download> start_download(std::shared_ptr<const Memory> from);
   // What ties a device to other libraries that use it: its number, the queue its work runs on as
   // they name it (0: none), waiting for a queue of theirs, and having a queue wait for what another
   // holds now, while the host goes on.

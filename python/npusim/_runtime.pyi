@@ -63,6 +63,15 @@ class Device:
     def dlpack_device(self) -> tuple[int, int]: ...
     def wait_for(self, stream: int) -> None: ...
 
+class Arrival:
+    """Bytes of a buffer on their way to the host, where they can be read and written when they
+    have arrived."""
+
+    def wait(self) -> None:
+        """Returns when they have arrived."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
 class DeviceBuffer:
     """A dense row-major tensor on a device; zero at first."""
 
@@ -107,6 +116,10 @@ class DeviceBuffer:
 
     def read_into(self, array: Buffer | NDArray[Any]) -> None:
         """Downloads the bytes of alloc_shape into a contiguous array."""
+
+    def start_read(self) -> Arrival:
+        """Starts to download the bytes of alloc_shape, behind what has been queued; until they
+        have arrived, nothing may write to the buffer."""
 
     def write(self, bytes: Buffer | NDArray[Any]) -> None:
         """Uploads the bytes of alloc_shape, from bytes or a contiguous array."""

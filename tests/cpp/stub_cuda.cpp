@@ -103,6 +103,12 @@ const Function kFunctions[] = {
        float* y = argument<float>(params, 2);
        for (int64_t i = 0; i < threads; ++i) y[i] = a[i] + b[i];
      }},
+    {"subtract", 3,
+     [](void** params, int64_t threads) {
+       const float *a = argument<float>(params, 0), *b = argument<float>(params, 1);
+       float* y = argument<float>(params, 2);
+       for (int64_t i = 0; i < threads; ++i) y[i] = a[i] - b[i];
+     }},
     {"through_scratch", 3,
      [](void** params, int64_t threads) {
        const auto bytes = static_cast<size_t>(threads) * sizeof(float);
@@ -297,6 +303,7 @@ EXPORT int cuEventRecordWithFlags(void*, void*, unsigned) {
   return captured == nullptr ? kInvalidValue : 0;
 }
 EXPORT int cuEventSynchronize(void*) {
+  ENTER(cuEventSynchronize);
   return 0;
 }
 EXPORT int cuEventElapsedTime(float* milliseconds, void*, void*) {

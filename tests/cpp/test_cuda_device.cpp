@@ -1,5 +1,6 @@
 // The CUDA device over the stub driver (stub_cuda.cpp): what is asked of the driver, and when.
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -89,6 +90,37 @@ void copies_of_every_size_arrive() {
   stub.set("fail cuMemcpyHtoDAsync", 700);
   check_refused(ErrorCode::kDevice, "could not copy to the device", [&] { put(*device, nine); });
   stub.set("fail cuMemcpyHtoDAsync", 0);
+}
+
+void downloads_wait_for_what_is_asked_for() {
+  const auto device = cuda();
+  const std::shared_ptr<Memory> one = put(*device, {1, 2}), two = put(*device, {3, 4});
+  const int live = stub.live(), waited = stub.calls("cuEventSynchronize");
+  auto first = device->start_download(one), second = device->start_download(two);
+  check(stub.calls("cuEventSynchronize") == waited, "nobody waits yet");
+  const auto floats = [](Download& download) {
+    const std::span<std::byte> bytes = download.wait();
+    Floats values(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  };
+  check(floats(*second) == Floats{3, 4} && floats(*second) == Floats{3, 4}, "arrived");
+  check(stub.calls("cuEventSynchronize") == waited + 1, "once, for that one");
+  check(floats(*first) == Floats{1, 2} && stub.live() == live, "arrived");
+  check(device->start_download(device->allocate(0))->wait().empty(), "nothing");
+  const int pinned = stub.calls("cuMemHostAlloc");
+  first.reset();
+  second.reset();
+  for (int i = 0; i < 3; ++i) device->start_download(one);  // dropped: waited for, then used again
+  check(stub.calls("cuMemHostAlloc") == pinned, "pinned memory is kept");
+  check(stub.calls("cuEventSynchronize") == waited + 6, "nothing is dropped while it is written");
+  stub.set("fail cuEventSynchronize", 700);
+  first = device->start_download(one);
+  check_refused(ErrorCode::kDevice, "could not copy from the device", [&] { first->wait(); });
+  stub.set("fail cuEventSynchronize", 0);
+  check(floats(*first) == Floats{1, 2}, "asked again");
+  auto last = device->start_download(put(*device, {5}));
+  check(floats(*last) == Floats{5}, "the download keeps what it reads");
 }
 
 void runs_as_one_graph() {
@@ -255,6 +287,7 @@ int main() {
   memory_is_zeroed_and_given_back();
   what_was_lent_is_freed_when_nothing_runs();
   copies_of_every_size_arrive();
+  downloads_wait_for_what_is_asked_for();
   runs_as_one_graph();
   observes_command_by_command();
   times_command_by_command();

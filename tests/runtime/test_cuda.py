@@ -26,22 +26,12 @@ ROOT = Path(__file__).parents[2]
 
 # y = x + b, and z = y after a copy, in the stub's kernels.
 PRELUDE = """
-import json, struct
 from dataclasses import replace
 import numpy as np
 import npusim
 from npusim import DeviceBuffer
 from npusim.program.program import Access, BufferKind, Operand
-from tests.runtime.programs import Builder
-
-def image(entry, threads):
-    elf = bytearray(64)
-    elf[:5], elf[18] = b"\\x7fELF\\x02", 190
-    cubin = bytes(elf) + entry.encode() + b"."
-    launch = {"entry": entry, "grid": [threads, 1, 1], "block": [1, 1, 1], "shared": 0}
-    header = {"arch": "sm_90", "launches": [launch], "cubin": [0, len(cubin)]}
-    text = json.dumps(header).encode()
-    return b"NPUCUDA\\x01" + struct.pack("<I", len(text)) + text + cubin
+from tests.runtime.programs import Builder, stub_image
 
 def program(count=6, alloc=None):
     width = (alloc or (count,))[0]
@@ -55,7 +45,7 @@ def program(count=6, alloc=None):
     add = replace(first, kernel=1, operands=(Operand(x, 0, Access.READ),
                                              Operand(bias, 0, Access.READ), first.operands[1]))
     (copy,) = built.kernels
-    kernels = tuple(replace(copy, image=image(entry, width)) for entry in ("copy", "add"))
+    kernels = tuple(replace(copy, image=stub_image(entry, width)) for entry in ("copy", "add"))
     method = replace(built.methods[0], commands=(add, second))
     return replace(built, kernels=kernels, methods=(method,), target="cuda:sm_90")
 

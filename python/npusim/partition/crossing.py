@@ -2,7 +2,8 @@
 
 Owns the forms of one value: what the caller gave, a buffer of the device, a torch tensor. Each is
 made when somebody asks for it, and at most once. On a device in host memory all are the same bytes;
-bfloat16 stays bfloat16 on either side. torch is imported when a tensor is asked for.
+others copy through pinned memory, and nobody waits for a copy before its value is read. bfloat16
+stays bfloat16 on either side. torch is imported when a tensor is asked for.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from npusim.errors import ShapeError
 from npusim.ir.types import HOST_DTYPES, TensorType
 from npusim.program.program import TensorSpec
 from npusim.runtime.device import DeviceBuffer
-from npusim.runtime.host import dtype_of, is_torch, numpy_dtype, torch_bits
+from npusim.runtime.host import (
+    Array,
+    dtype_of,
+    from_bfloat16_bits,
+    is_torch,
+    numpy_dtype,
+    torch_bits,
+)
 from npusim.runtime.session import as_buffer, tensor_like
 
 if TYPE_CHECKING:
@@ -41,6 +49,7 @@ class Held:
         self._given = given
         self._buffer = buffer
         self._tensor = tensor
+        self._arrival: _runtime.Arrival | None = None
 
     def buffer(self, spec: TensorSpec | None = None) -> DeviceBuffer | _runtime.DeviceBuffer:
         """Returns the value on the device.
@@ -67,7 +76,7 @@ class Held:
         return self._buffer
 
     def tensor(self) -> Tensor:
-        """Returns the value as a torch tensor on the CPU.
+        """Returns the value as a torch tensor on the CPU; waits for it, and for nothing else.
 
         Raises:
             ShapeError: the caller gave another shape or dtype.
@@ -75,8 +84,12 @@ class Held:
         if self._tensor is None:
             import torch
 
-            if self._buffer is not None:
-                self._tensor = _download(self._buffer)
+            self.start_download()
+            if self._arrival is not None:
+                bits = torch.from_numpy(self._arrived("int16"))
+                self._tensor = bits.view(getattr(torch, self.spec.dtype))
+            elif self._buffer is not None:
+                self._tensor = torch.from_dlpack(self._buffer)
             elif self._given is not None:
                 self._tensor = _host_tensor(self._given, self.spec)
             else:
@@ -84,16 +97,58 @@ class Held:
                 self._tensor = torch.zeros(self.spec.shape, dtype=dtype)
         return self._tensor
 
+    def start_download(self) -> None:
+        """Starts to bring the value to the host, behind the work that makes it.
+
+        Nothing happens where the host has it already.
+        """
+        if self._device.shares_host_memory or self._tensor is not None or self._arrival is not None:
+            return
+        if self._buffer is None and self._is_given_on_device():
+            self.buffer()
+        if self._buffer is not None:
+            self._arrival = self._buffer.start_read()
+
     def like(self, other: Any) -> Any:
         """Returns the value as the kind of array that `other` is; NumPy's for None."""
         if self._given is not None and type(other) is type(self._given):
             return self._given
         foreign = self.spec.dtype in HOST_DTYPES
-        if is_torch(other) and (foreign or self._buffer is None):
+        if self._buffer is not None and is_for_host(other):
+            self.start_download()
+        if self._arrival is not None and is_for_host(other):
+            return self._brought(other)
+        made_there = self._buffer is None or (self._tensor is not None and is_for_host(other))
+        if is_torch(other) and (foreign or made_there):
             return self.tensor().to(other.device)
-        if foreign or (self._tensor is not None and _is_numpy(other)):
+        if foreign or (is_numpy(other) and self._tensor is not None):
             return _to_numpy(self.tensor(), self.spec)
         return tensor_like(other, cast(DeviceBuffer, self.buffer()))
+
+    def _is_given_on_device(self) -> bool:
+        if isinstance(self._given, _runtime.DeviceBuffer):
+            return True
+        lent = is_torch(self._given) and self._given.device.type != "cpu"
+        return lent and self.spec.dtype not in HOST_DTYPES
+
+    def _arrived(self, bfloat16: str) -> Array:
+        """Returns the elements in pinned memory; those of bfloat16 as an integer dtype."""
+        assert self._arrival is not None and self._buffer is not None
+        self._arrival.wait()
+        dtype = (
+            np.dtype(bfloat16) if self.spec.dtype == "bfloat16" else numpy_dtype(self.spec.dtype)
+        )
+        shape = self._buffer.alloc_shape
+        whole = np.ndarray(shape, dtype, cast(Any, self._arrival))
+        corner: tuple[Any, ...] = (..., *(slice(0, extent) for extent in self._buffer.shape))
+        return cast(Array, whole[corner])
+
+    def _brought(self, other: Any) -> Any:
+        """Returns the value in memory of the caller's own: pinned memory is kept for other runs."""
+        if is_torch(other):
+            return self.tensor().clone()
+        bits = self._arrived("uint16")
+        return from_bfloat16_bits(bits) if self.spec.dtype == "bfloat16" else bits.copy()
 
     def copy(self) -> Held:
         """Returns the value in memory of its own, wherever it is."""
@@ -126,13 +181,19 @@ def check_given(name: str, type: TensorType, value: Any) -> None:
     shape, dtype = tuple(value.shape), dtype_of(value)
     if shape != type.shape:
         raise ShapeError(f"'{name}' has shape {list(shape)}, expected {list(type.shape)}.")
-    rounded = type.dtype == "bfloat16" and dtype == "float32" and _is_numpy(value)
+    rounded = type.dtype == "bfloat16" and dtype == "float32" and is_numpy(value)
     if dtype != type.dtype and not rounded:
         raise ShapeError(f"'{name}' has dtype {dtype}, expected {type.dtype}.", hint="Cast it.")
 
 
-def _is_numpy(value: Any) -> bool:
+def is_numpy(value: Any) -> bool:
+    """Tells whether results for a caller who gave this are NumPy's."""
     return value is None or isinstance(value, (np.ndarray, np.generic))
+
+
+def is_for_host(value: Any) -> bool:
+    """Tells whether results for a caller who gave this are NumPy's, or PyTorch's on the CPU."""
+    return is_numpy(value) or (is_torch(value) and bool(value.is_cpu))
 
 
 def _upload(
@@ -145,27 +206,13 @@ def _upload(
     return DeviceBuffer.from_bits(torch_bits(dense), device, spec)
 
 
-def _download(buffer: DeviceBuffer | _runtime.DeviceBuffer) -> Tensor:
-    """Returns a tensor of the CPU that shows a buffer, in its memory where the host shares it."""
-    import torch
-
-    if buffer.device.shares_host_memory:
-        shared: Tensor = torch.from_dlpack(buffer)
-        return shared
-    is_bf16 = buffer.dtype == "bfloat16"
-    bits = np.empty(buffer.alloc_shape, "int16" if is_bf16 else numpy_dtype(buffer.dtype))
-    buffer.read_into(bits)
-    corner: tuple[Any, ...] = (..., *(slice(0, extent) for extent in buffer.shape))
-    tensor = torch.from_numpy(np.ascontiguousarray(bits[corner])).reshape(buffer.shape)
-    return tensor.view(torch.bfloat16) if is_bf16 else tensor
-
-
 def _host_tensor(value: Any, spec: TensorSpec) -> Tensor:
     """Returns a caller's tensor on the CPU; its own memory where that can be."""
     import torch
 
-    if isinstance(value, _runtime.DeviceBuffer):
-        return _download(value)
+    if isinstance(value, _runtime.DeviceBuffer):  # in memory that the host shares
+        shown: Tensor = torch.from_dlpack(value)
+        return shown
     if is_torch(value):
         lent: Tensor = value.detach().cpu()
         return lent

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from npusim import _runtime
 from npusim.errors import Error, ShapeError, UnsupportedOpError, WeightMismatchError
-from npusim.partition.crossing import Held, check_given
+from npusim.partition.crossing import Held, check_given, is_for_host
 from npusim.partition.placement import refuse_fallback
-from npusim.partition.plan import NATIVE, Partition, PartitionPlan, TransferOp
+from npusim.partition.plan import NATIVE, PYTORCH, Partition, PartitionPlan, TransferOp
 from npusim.partition.support import host_refusal
 from npusim.program.program import CompiledProgram
 from npusim.runtime.device import Device
@@ -25,6 +25,8 @@ from npusim.runtime.state import State
 from npusim.runtime.weights import Weights, WeightSource, load_weights
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from npusim.partition.host import HostRun
 
 _Values = dict[str, Held]
@@ -66,11 +68,14 @@ class DAGExecutor:
         self.plan = plan
         self.device = Device(device) if isinstance(device, str) else device
         self._natives = {p.index: _Native(p, self.device) for p in plan.partitions if p.is_native}
+        self._specs = {s.name: s for native in self._natives.values() for s in native.inputs}
         self._hosts: dict[int, HostRun] = {}
         self._fixed: _Values = {}
         self._carried: _Values = {}
         self._loaded = False
         self._last_uses = _last_uses(plan)
+        self._to_host = {t.value for t in plan.transfers if t.to == PYTORCH}
+        self._to_device = {t.value for t in plan.transfers if t.to == NATIVE}
         if summary and plan.fallback_nodes:
             print(plan.summary(), file=sys.stderr)
 
@@ -131,19 +136,23 @@ class DAGExecutor:
         if not self._loaded:
             self._require_no_weights()
         given = self._by_name(inputs)
+        like = next(iter(given.values()), None)
         values = dict(self._fixed)
         values.update(self._carried)
         for value in self.plan.graph.inputs:
             check_given(value.name, value.type, given[value.name])
             values[value.name] = Held(value.name, value.type, self.device, given=given[value.name])
+        wanted = (
+            self._to_host | self.plan.graph.output_values if is_for_host(like) else self._to_host
+        )
         for index, step in enumerate(self.plan.steps):
             if isinstance(step, TransferOp):
                 self._transfer(step, values)
             elif not step.at_load:
-                self._run(step, values)
+                self._run(step, values, wanted)
             for name in self._last_uses[index]:
                 values.pop(name, None)
-        return self._results(values, next(iter(given.values()), None))
+        return self._results(values, like)
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Runs the model as `execute` does, and returns its outputs in order."""
@@ -206,21 +215,29 @@ class DAGExecutor:
         return {name: inputs[name] for name in names}
 
     def _transfer(self, step: TransferOp, values: _Values) -> None:
+        """Starts a copy that has not been started where its value was made."""
         held = values[step.value]
         if step.to == NATIVE:
-            held.buffer()
+            held.buffer(self._specs.get(step.value))
         else:
-            held.tensor()
+            held.start_download()
 
-    def _run(self, step: Partition, values: _Values) -> None:
+    def _run(self, step: Partition, values: _Values, wanted: Collection[str] = ()) -> None:
+        """Runs a partition. What it makes starts to cross at once: `wanted` to the host."""
         types = self.plan.graph.types
         if step.is_native:
             for name, buffer in self._natives[step.index].run(values).items():
                 values[name] = Held(name, types[name], self.device, buffer=buffer)
+                if name in wanted:
+                    values[name].start_download()
             return
-        tensors = {name: values[name].tensor() for name in step.inputs}
-        for name, tensor in self._hosts[step.index](tensors).items():
+
+        def made(name: str, tensor: Tensor) -> None:
             values[name] = Held(name, types[name], self.device, tensor=tensor)
+            if name in self._to_device:
+                values[name].buffer(self._specs.get(name))
+
+        self._hosts[step.index](lambda name: values[name].tensor(), made)
 
     def _results(self, values: _Values, like: Any) -> dict[str, Any]:
         """Returns the outputs, and keeps what the run leaves in the carried states."""
@@ -240,7 +257,7 @@ class _Native:
         self._program: CompiledProgram = partition.program
         self._device = device
         self._executor = Executor(partition.program, device)
-        self._specs = self._executor.inputs()
+        self.inputs = self._executor.inputs()
         self._weights: Weights | None = None
         self.states = tuple(s.name for s in partition.graph.states)
         self._keys = {k for w in partition.program.weights for k in w.keys}
@@ -261,7 +278,7 @@ class _Native:
         return self._state.get(name)
 
     def run(self, values: _Values) -> dict[str, Any]:
-        inputs = {spec.name: values[spec.name].buffer(spec) for spec in self._specs}
+        inputs = {spec.name: values[spec.name].buffer(spec) for spec in self.inputs}
         return dict(self._executor.run(inputs, self._weights, state=self._state))
 
 

@@ -6,7 +6,7 @@ file, and only for a plan that needs PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -36,21 +36,39 @@ class HostRun:
         self._outputs = tuple(output.value for output in graph.outputs)
         self._steps = tuple(zip(graph.nodes, _last_uses(graph, set(self._outputs)), strict=True))
 
-    def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the outputs by value.
+    def __call__(self, given: Callable[[str], Tensor], made: Callable[[str, Tensor], None]) -> None:
+        """Runs the nodes in order.
+
+        Args:
+            given: returns an input by its name; called when the first node reads it, so that what
+                is still on its way holds up nobody else.
+            made: called with every output's value and tensor, as soon as it is there.
 
         Raises:
             Error: an operator refused its operands, or gave other results than the graph says.
         """
-        values = {**self._stored, **inputs}
+        values = dict(self._stored)
+        waited = set(self._outputs)
         with torch.no_grad():
             for node, done in self._steps:
-                operands = [None if i is None else values[i] for i in node.inputs]
+                operands = [None if i is None else _fetched(i, values, given) for i in node.inputs]
                 results = run_node(node, operands)
-                values.update(zip((v.name for v in node.outputs), results, strict=True))
+                for value, result in zip(node.outputs, results, strict=True):
+                    values[value.name] = result
+                    if value.name in waited:
+                        made(value.name, result)
+                        waited.remove(value.name)
                 for name in done:
                     del values[name]
-        return {name: values[name] for name in self._outputs}
+        for name in self._outputs:  # that no node makes
+            if name in waited:
+                made(name, values[name])
+
+
+def _fetched(name: str, values: dict[str, Tensor], given: Callable[[str], Tensor]) -> Tensor:
+    if name not in values:
+        values[name] = given(name)
+    return values[name]
 
 
 def _last_uses(graph: Graph, kept: set[str]) -> list[list[str]]:

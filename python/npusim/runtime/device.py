@@ -120,10 +120,11 @@ class DeviceBuffer(_runtime.DeviceBuffer):
         """Returns a buffer that shows an array, as `from_numpy`; bfloat16 is given as uint16."""
         if device.shares_host_memory and spec.shape == spec.alloc_shape and _is_plain(given):
             return cls(device, spec.dtype, spec.shape, array=given)
-        buffer = cls.from_spec(device, spec)
         if device.shares_host_memory:
+            buffer = cls.from_spec(device, spec)
             np.asarray(buffer)[...] = given
         else:
+            buffer = cls.for_result(device, spec)
             buffer.write(np.ascontiguousarray(_padded(given, spec), given.dtype.newbyteorder("=")))
         return buffer
 
