@@ -79,8 +79,7 @@ class CudaCommandList final : public CommandList {
 
   static std::span<const Matrix> maps_of(const Code& code);
   void parse_images(const std::vector<KernelCode>& codes);
-  void load_kernels(const std::vector<KernelCode>& codes, KernelStore& store,
-                    Libraries& libraries);
+  void load_kernels(const std::vector<KernelCode>& codes, KernelStore& store, Libraries& libraries);
   const Code& code_of(const Command& command) const;
   bool check_problem(const Command& command) const;
   void lay_out();
@@ -102,7 +101,7 @@ class CudaCommandList final : public CommandList {
   const Method& method_;
   std::vector<Code> codes_;
   std::vector<size_t> code_of_;  // in codes_, by command
-  std::vector<Step> steps_;    // by command
+  std::vector<Step> steps_;      // by command
   std::vector<KernelLaunch> launches_;
   std::vector<std::byte*> arguments_;  // device addresses
   std::vector<TensorMap> maps_;        // of operands, which are arguments too

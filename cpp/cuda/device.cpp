@@ -106,8 +106,7 @@ class CudaDevice final : public Device {
 }  // namespace
 
 std::shared_ptr<Device> open_device(const DeviceOptions& options) {
-  return std::make_shared<CudaDevice>(std::make_shared<const Context>(options.ordinal),
-                                      options);
+  return std::make_shared<CudaDevice>(std::make_shared<const Context>(options.ordinal), options);
 }
 
 }  // namespace npusim::cuda

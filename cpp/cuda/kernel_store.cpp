@@ -50,9 +50,8 @@ void check_target(const Program& program, const Method& method) {
   }
   if (lacking.empty()) return;
   throw Error(ErrorCode::kVersion, "the program was compiled for target " +
-                                       std::string(program.target) +
-                                       " and has no CUDA code for: " + lacking +
-                                       ". Compile the model with target='cuda'.");
+                                       std::string(program.target) + " and has no CUDA code for: " +
+                                       lacking + ". Compile the model with target='cuda'.");
 }
 
 // Code for the sizes of a call is made from parameters that came from a file: the kernels of the
@@ -123,9 +122,9 @@ void KernelStore::make(const Program& program, const Method& method, std::vector
   }
   if (!made.failure.empty() || made.images.size() != wanted.size()) {
     const std::string prepared = prepared_sizes(program, method.name);
-    throw Error(ErrorCode::kDevice,
-                "the program has no device code for these sizes" +
-                    (prepared.empty() ? "" : ", but for " + prepared) + "; " + made.failure);
+    throw Error(ErrorCode::kDevice, "the program has no device code for these sizes" +
+                                        (prepared.empty() ? "" : ", but for " + prepared) + "; " +
+                                        made.failure);
   }
   for (size_t i = 0; i < missing.size(); ++i) {
     const KernelCode code = keep(missing[i].key, std::move(made.images[i]));

@@ -1,6 +1,6 @@
 // The device code of commands: what their program brings, what was made for other sizes before, or
-// what is made now. Owns both for a device, so that methods and sizes share modules, and a size that
-// comes again costs no code generation.
+// what is made now. Owns both for a device, so that methods and sizes share modules, and a size
+// that comes again costs no code generation.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,7 @@ class KernelStore {
   KernelCode keep(const std::string& key, std::vector<std::byte> image);
 
   KernelMaker make_;
-  std::mutex mutex_;  // of what follows; never held while code is made or loaded
+  std::mutex mutex_;                  // of what follows; never held while code is made or loaded
   std::map<std::string, Made> made_;  // by kernel, parameters, and the header of code like it
   size_t made_bytes_ = 0;
   uint64_t uses_ = 0;

@@ -13,7 +13,6 @@ void bind_buffer(pybind11::module_& module);
 void bind_program(pybind11::module_& module);
 void bind_executor(pybind11::module_& module);
 void bind_session(pybind11::module_& module);
-void bind_sized_calls(pybind11::module_& module);
 void bind_state(pybind11::module_& module);
 void bind_sampler(pybind11::module_& module);
 void bind_language_model(pybind11::module_& module);

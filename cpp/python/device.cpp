@@ -37,8 +37,8 @@ MadeKernels ask(py::handle maker, std::span<const WantedKernel> wanted) {
   const py::gil_scoped_acquire locked;
   py::list rows;
   for (const WantedKernel& kernel : wanted) {
-    rows.append(py::make_tuple(kernel.name, kernel.schema, bytes_of(kernel.params),
-                               bytes_of(kernel.like)));
+    rows.append(
+        py::make_tuple(kernel.name, kernel.schema, bytes_of(kernel.params), bytes_of(kernel.like)));
   }
   const py::object answer = maker(rows);
   if (py::isinstance<py::str>(answer)) return {{}, py::cast<std::string>(answer)};

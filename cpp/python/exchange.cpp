@@ -47,6 +47,17 @@ bool Exchange::bind(PyObject* tensor, const ExchangePort& port, const DlDevice& 
   return reinterpret_cast<uintptr_t>(data) % alignment == 0;
 }
 
+std::optional<std::vector<int64_t>> Exchange::shape(PyObject* tensor, const DlDataType& dtype,
+                                                    const DlDevice& device) const {
+  DlTensor given;
+  if (table_->read(tensor, &given) != 0) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  if (!(given.device == device) || !(given.dtype == dtype) || !is_dense(given)) return std::nullopt;
+  return std::vector<int64_t>(given.shape, given.shape + given.ndim);
+}
+
 std::optional<uintptr_t> Exchange::queue(const DlDevice& device) const {
   void* found = nullptr;
   if (table_->current_queue == nullptr) return std::nullopt;

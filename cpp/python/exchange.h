@@ -31,6 +31,11 @@ class Exchange {
   bool bind(PyObject* tensor, const ExchangePort& port, const DlDevice& device, size_t alignment,
             Binding& binding) const;
 
+  // The shape of a tensor of that very type, dense and of this dtype on the device; nothing for
+  // another one.
+  std::optional<std::vector<int64_t>> shape(PyObject* tensor, const DlDataType& dtype,
+                                            const DlDevice& device) const;
+
   // The queue that the library's work on the device goes to now; nothing where it does not tell.
   std::optional<uintptr_t> queue(const DlDevice& device) const;
 

@@ -56,7 +56,6 @@ PYBIND11_MODULE(_runtime, module) {
   bind_state(module);
   bind_executor(module);
   bind_session(module);
-  bind_sized_calls(module);
   bind_sampler(module);
   bind_language_model(module);
 }

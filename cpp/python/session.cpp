@@ -6,6 +6,8 @@
 // tensors, and the work goes to their library's queue; so are DeviceBuffers, in the device's own
 // queue. Everything else goes to the Python method `_call_slow(args, kwargs)` of the subclass,
 // which also words the errors. session_arrays.cpp and session_tensors.cpp have the two common ways.
+// What a call's shapes mean to a method with symbolic sizes is found out once, and the latest forms
+// are kept.
 #include "cpp/python/session.h"
 
 #include <pybind11/numpy.h>
@@ -13,11 +15,15 @@
 #include <algorithm>
 
 #include "cpp/python/bindings.h"
+#include "cpp/python/unlocked.h"
+#include "cpp/runtime/error.h"
 
 namespace py = pybind11;
 
 namespace npusim::python {
 namespace {
+
+constexpr size_t kKeptForms = 8;
 
 py::object numpy_dtype(DType dtype) {
   if (dtype == DType::kBfloat16) return {};
@@ -35,6 +41,16 @@ std::vector<Port> ports(const Program& program, const std::vector<TensorSpec>& s
     port.spec = &spec;
   }
   return out;
+}
+
+FormPtr form_of(std::shared_ptr<const Program> program, const Method& method,
+                std::vector<int64_t> sizes) {
+  const auto form = std::make_shared<Form>();
+  form->sizes = std::move(sizes);
+  form->inputs = ports(*program, method.inputs);
+  form->outputs = ports(*program, method.outputs);
+  form->program = std::move(program);
+  return form;
 }
 
 bool all_fast(const std::vector<Port>& ports) {
@@ -55,16 +71,37 @@ Session::Session(std::shared_ptr<Executor> executor, std::shared_ptr<Weights> we
     : executor_(std::move(executor)), weights_(std::move(weights)), method_(method) {
   const Program& program = executor_->program();
   if (method_ >= program.methods.size()) throw py::index_error("no such method");
-  inputs_ = ports(program, program.methods[method_].inputs);
-  outputs_ = ports(program, program.methods[method_].outputs);
-  fast_ = all_fast(inputs_) && all_fast(outputs_);
+  const Method& called = program.methods[method_];
+  whole_ = form_of(executor_->shared_program(), called, {});
+  symbolic_ = !called.sizes.symbols.empty();
+  if (!symbolic_) forms_.push_back(whole_);
+  fast_ = all_fast(whole_->inputs) && all_fast(whole_->outputs);
   const Device& device = executor_->device();
   const bool known = device.shares_host_memory() || device.name() == "cuda";
-  dense_ = known && all_dense(program.methods[method_].inputs) &&
-           all_dense(program.methods[method_].outputs);
+  dense_ = known && all_dense(called.inputs) && all_dense(called.outputs);
   if (known) here_ = dl_device(device);
   constexpr size_t kVector = 16;  // what kernels of a GPU ask of an address
   alignment_ = device.shares_host_memory() ? sizeof(double) : kVector;
+}
+
+// Makes the method ready for what shapes of all inputs mean, and puts that form in front. False
+// when they mean nothing (the long way has the words for it) or nothing new, and with a Python
+// error set when the method cannot be made ready.
+bool Session::learn(const std::vector<Shape>& shapes) {
+  std::vector<int64_t> sizes;
+  try {
+    sizes = symbols_of(executor_->program().methods[method_], shapes);
+  } catch (const Error&) {
+    return false;
+  }
+  const auto known = [&](const FormPtr& form) { return form->sizes == sizes; };
+  if (std::any_of(forms_.begin(), forms_.end(), known)) return false;
+  std::shared_ptr<const Program> program;
+  if (!run_unlocked([&] { program = executor_->prepare(method_, sizes); })) return false;
+  const Method& method = program->methods.front();
+  forms_.insert(forms_.begin(), form_of(program, method, std::move(sizes)));
+  if (forms_.size() > kKeptForms) forms_.pop_back();
+  return true;
 }
 
 namespace {
@@ -91,17 +128,19 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
   }
   Bindings inputs, outputs;
   const bool positional = kwargs == nullptr || PyDict_GET_SIZE(kwargs) == 0;
-  if (positional && session->bind_inputs(args, inputs)) {
-    PyObject* results = session->make_outputs(outputs);
-    if (results != nullptr && !session->run(inputs, outputs)) Py_CLEAR(results);
+  if (!positional) return call_slow(self, args, kwargs);
+  if (const FormPtr form = session->bind_arrays(args, inputs)) {
+    PyObject* results = session->make_outputs(*form, outputs);
+    if (results != nullptr && !session->run(*form, inputs, outputs)) Py_CLEAR(results);
     return results;
   }
-  if (positional && session->bind_tensors(self, args, inputs)) {
-    PyObject* results = session->make_tensors(outputs);
-    if (results != nullptr && !session->enqueue(inputs, outputs)) Py_CLEAR(results);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  if (const FormPtr form = session->bind_tensors(self, args, inputs)) {
+    PyObject* results = session->make_tensors(*form, outputs);
+    if (results != nullptr && !session->enqueue(*form, inputs, outputs)) Py_CLEAR(results);
     return results;
   }
-  return call_slow(self, args, kwargs);
+  return PyErr_Occurred() != nullptr ? nullptr : call_slow(self, args, kwargs);
 }
 
 }  // namespace

@@ -16,18 +16,16 @@ constexpr const char* kBusy =
     "this session is running on another thread; give each thread a session of its own (they can "
     "share weights), or take turns";
 
-}  // namespace
-
-bool Session::bind_inputs(PyObject* args, Bindings& bindings) const {
+// Whether every argument is a contiguous array of a port's dtype and shape; fills the bindings.
+bool bind(PyObject* args, const std::vector<Port>& ports, Bindings& bindings) {
   constexpr int kNeeded =
       py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
   const auto& numpy = py::detail::npy_api::get();
-  if (!fast_ || static_cast<size_t>(PyTuple_GET_SIZE(args)) != inputs_.size()) return false;
-  for (size_t i = 0; i < inputs_.size(); ++i) {
+  for (size_t i = 0; i < ports.size(); ++i) {
     PyObject* arg = PyTuple_GET_ITEM(args, static_cast<py::ssize_t>(i));
     if (Py_TYPE(arg) != numpy.PyArray_Type_) return false;
     const auto* array = py::detail::array_proxy(arg);
-    const Port& port = inputs_[i];
+    const Port& port = ports[i];
     // NumPy has one descriptor for each native dtype, so comparing pointers is enough.
     const bool fits = array->descr == port.descr.ptr() && (array->flags & kNeeded) == kNeeded &&
                       static_cast<size_t>(array->nd) == port.shape.size() &&
@@ -38,11 +36,37 @@ bool Session::bind_inputs(PyObject* args, Bindings& bindings) const {
   return true;
 }
 
-PyObject* Session::make_outputs(Bindings& bindings) const {
+}  // namespace
+
+FormPtr Session::bind_arrays(PyObject* args, Bindings& bindings) {
+  if (!fast_ || static_cast<size_t>(PyTuple_GET_SIZE(args)) != whole_->inputs.size()) {
+    return nullptr;
+  }
+  const auto fits = [&](const Form& form) { return bind(args, form.inputs, bindings); };
+  if (FormPtr form = find(fits)) return form;
+  if (!symbolic_) return nullptr;
+  const auto shapes = array_shapes(args);
+  return shapes && learn(*shapes) && fits(*forms_.front()) ? forms_.front() : nullptr;
+}
+
+// Nothing when they are not arrays of the dtypes that the method takes.
+std::optional<std::vector<Shape>> Session::array_shapes(PyObject* args) const {
+  std::vector<Shape> shapes;
+  for (size_t i = 0; i < whole_->inputs.size(); ++i) {
+    PyObject* arg = PyTuple_GET_ITEM(args, static_cast<py::ssize_t>(i));
+    if (Py_TYPE(arg) != py::detail::npy_api::get().PyArray_Type_) return std::nullopt;
+    const auto* array = py::detail::array_proxy(arg);
+    if (array->descr != whole_->inputs[i].descr.ptr()) return std::nullopt;
+    shapes.emplace_back(array->dimensions, array->dimensions + array->nd);
+  }
+  return shapes;
+}
+
+PyObject* Session::make_outputs(const Form& form, Bindings& bindings) const {
   const auto& numpy = py::detail::npy_api::get();
-  PyObject* tuple = PyTuple_New(static_cast<py::ssize_t>(outputs_.size()));
-  for (size_t i = 0; tuple != nullptr && i < outputs_.size(); ++i) {
-    const Port& port = outputs_[i];
+  PyObject* tuple = PyTuple_New(static_cast<py::ssize_t>(form.outputs.size()));
+  for (size_t i = 0; tuple != nullptr && i < form.outputs.size(); ++i) {
+    const Port& port = form.outputs[i];
     PyObject* array = numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, port.descr.inc_ref().ptr(),
                                                   static_cast<int>(port.shape.size()),
                                                   port.shape.data(), nullptr, nullptr, 0, nullptr);
@@ -64,34 +88,37 @@ Session::Memories Session::allocate(const std::vector<Port>& ports) const {
   return memories;
 }
 
-void Session::run_with_copies(const Bindings& inputs, const Bindings& outputs) const {
+// The device's buffers serve all sizes.
+void Session::run_with_copies(const Form& form, const Bindings& inputs,
+                              const Bindings& outputs) const {
   const Turn turn(copying_, kBusy);
   Device& device = executor_->device();
-  if (device_inputs_.size() != inputs_.size()) device_inputs_ = allocate(inputs_);
-  if (device_outputs_.size() != outputs_.size()) device_outputs_ = allocate(outputs_);
+  const size_t taken = form.inputs.size(), made = form.outputs.size();
+  if (device_inputs_.size() != taken) device_inputs_ = allocate(whole_->inputs);
+  if (device_outputs_.size() != made) device_outputs_ = allocate(whole_->outputs);
   Bindings in, out;
-  for (size_t i = 0; i < inputs_.size(); ++i) {
-    in[i] = {device_inputs_[i]->data(), inputs_[i].bytes};
+  for (size_t i = 0; i < taken; ++i) {
+    in[i] = {device_inputs_[i]->data(), form.inputs[i].bytes};
     device.upload(*device_inputs_[i], 0, inputs[i]);
   }
-  for (size_t i = 0; i < outputs_.size(); ++i) {
-    out[i] = {device_outputs_[i]->data(), outputs_[i].bytes};
+  for (size_t i = 0; i < made; ++i) {
+    out[i] = {device_outputs_[i]->data(), form.outputs[i].bytes};
   }
-  executor_->enqueue(method_, {in.data(), inputs_.size()}, {out.data(), outputs_.size()},
-                     weights_.get(), nullptr, 0);
-  for (size_t i = 0; i < outputs_.size(); ++i) {
+  executor_->enqueue(method_, {in.data(), taken}, {out.data(), made}, weights_.get(), nullptr, 0,
+                     form.sizes);
+  for (size_t i = 0; i < made; ++i) {
     device.download(outputs[i], *device_outputs_[i], 0);
   }
   if (executor_->can_fail(method_)) executor_->settle(method_);
 }
 
-bool Session::run(const Bindings& inputs, const Bindings& outputs) const {
+bool Session::run(const Form& form, const Bindings& inputs, const Bindings& outputs) const {
   return run_unlocked([&] {
     if (executor_->device().shares_host_memory()) {
-      executor_->run(method_, {inputs.data(), inputs_.size()}, {outputs.data(), outputs_.size()},
-                     weights_.get());
+      executor_->run(method_, {inputs.data(), form.inputs.size()},
+                     {outputs.data(), form.outputs.size()}, weights_.get(), nullptr, form.sizes);
     } else {
-      run_with_copies(inputs, outputs);
+      run_with_copies(form, inputs, outputs);
     }
   });
 }

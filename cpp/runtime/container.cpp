@@ -31,9 +31,9 @@ struct Header {
 static_assert(sizeof(Header) == 64);
 
 constexpr std::string_view kNames[kSections] = {
-    "",         "PROGRAM",   "STRINGS",  "KERNELS", "IMAGES",      "BUFFERS", "METHODS",
-    "COMMANDS", "OPERANDS",  "PARAMS",   "SPECS",   "WEIGHTS",     "KEYS",    "DIMS",
-    "NODES",    "CONSTANTS", "METADATA", "SYMBOLS", "EXPRESSIONS", "SHAPES",  "SYMBOLIC_DIMS",
+    "",         "PROGRAM",    "STRINGS",  "KERNELS", "IMAGES",      "BUFFERS", "METHODS",
+    "COMMANDS", "OPERANDS",   "PARAMS",   "SPECS",   "WEIGHTS",     "KEYS",    "DIMS",
+    "NODES",    "CONSTANTS",  "METADATA", "SYMBOLS", "EXPRESSIONS", "SHAPES",  "SYMBOLIC_DIMS",
     "PATCHES",  "SPECIALIZED"};
 
 template <typename T>

@@ -133,8 +133,8 @@ std::unique_ptr<CommandList> Executor::list_for(const Encoded& encoded, size_t m
   try {
     return device_->encode(encoded.sized, encoded.sized->methods.front());
   } catch (const Error& error) {
-    throw Error(error.code(), "at " + sizes_text(program_->methods[method], encoded.sizes) + ": " +
-                                  error.what());
+    throw Error(error.code(),
+                "at " + sizes_text(program_->methods[method], encoded.sizes) + ": " + error.what());
   }
 }
 

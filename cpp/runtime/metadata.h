@@ -1,5 +1,6 @@
 // What the runtime reads of a program's metadata: the names of its states, the facts of a language
-// model, and for messages the sizes it was prepared for. Nothing else of that JSON matters to it, and other programs need none.
+// model, and for messages the sizes it was prepared for. Nothing else of that JSON matters to it,
+// and other programs need none.
 //
 //   "states": [{"name", "buffer", "dtype", "shape"}, …]
 //   "language_model": {"max_context", "prefill_chunk", "vocab_size", "eos_token_ids": […],

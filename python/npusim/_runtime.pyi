@@ -268,11 +268,6 @@ class Session:
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]: ...
     def _call_slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]: ...
 
-class SizedCalls:
-    def __init__(self, executor: Executor, weights: Weights | None, method: int) -> None: ...
-    def call(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """The results for contiguous arrays that fit as they are; None for other arguments."""
-
 class Sampler:
     """Chooses the next token from the scores of all."""
 

@@ -316,7 +316,7 @@ class Tensor:
 
 calls = ctypes.CDLL(os.environ["NPUSIM_CUDA_DRIVER"]).stub_calls
 session = npusim.load(program(), {"bias": np.ones(6, np.float32)}, device)
-session._tensor_makers = lambda kind: [lambda: Tensor(np.zeros(6))]
+session._tensor_makers = lambda kind, sizes: [lambda: Tensor(np.zeros(6))]
 """
 
 
@@ -345,7 +345,7 @@ def test_what_does_not_fit_as_it_is_takes_the_long_way(stub: Path) -> None:
             session(given)
         except npusim.ShapeError as error:
             print(error)
-    session._tensor_makers = lambda kind: [lambda: Tensor(np.zeros(7))]
+    session._tensor_makers = lambda kind, sizes: [lambda: Tensor(np.zeros(7))]
     again = npusim.Session(session.executor, session.weights)
     again._tensor_makers = session._tensor_makers
     try:

@@ -66,6 +66,10 @@ class Executor:
         found = self._at_call(self._signature(method), shapes)
         return list(found.inputs), list(found.outputs)
 
+    def outputs_at(self, sizes: Sequence[int], method: str | None = None) -> list[TensorSpec]:
+        """Returns the outputs of a method for values of its symbolic sizes, in their order."""
+        return specs(self._program.specs_at(self._signature(method).index, sizes)[1])
+
     def commands(self, method: str | None = None) -> list[tuple[str, str, str]]:
         """Returns (kernel, node, source) of each command of a method, in order."""
         return self._program.commands(self._native.method_index(method or ""))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -84,9 +84,6 @@ class Session(_runtime.Session):
         self.inputs = executor.inputs(method)
         self.outputs = executor.outputs(method)
         self._symbolic = any(is_symbolic(spec.shape) for spec in self.inputs)
-        self._sized = (
-            _runtime.SizedCalls(executor._native, weights, index) if self._symbolic else None
-        )
 
     @property
     def device(self) -> _runtime.Device:
@@ -95,10 +92,6 @@ class Session(_runtime.Session):
 
     def _call_slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Serves every call that is not plain contiguous NumPy; called from C++."""
-        if self._sized is not None and not kwargs:
-            results = self._sized.call(args)
-            if results is not None:
-                return results
         if args and not kwargs and is_torch(args[0]):
             results = self._call_torch(args)
             if results is not None:
@@ -119,13 +112,18 @@ class Session(_runtime.Session):
         shapes = [tuple(getattr(given[spec.name], "shape", ())) for spec in self.inputs]
         return self.executor.specs_for(shapes, self.method)[0]
 
-    def _tensor_makers(self, kind: type) -> list[Callable[[], Any]] | None:
-        """Returns what makes each output as a tensor of a type, for C++; None: no such type."""
-        if self._symbolic:
-            return None
+    def _tensor_makers(
+        self, kind: type, sizes: Sequence[int]
+    ) -> list[Callable[[], Any]] | None:
+        """Returns what makes each output as a tensor of a type, for C++; None: no such type.
+
+        Args:
+            sizes: the values of the symbolic sizes.
+        """
+        outputs = self.executor.outputs_at(sizes, self.method) if sizes else self.outputs
         if kind is DeviceBuffer:
-            return [partial(DeviceBuffer.for_result, self.device, spec) for spec in self.outputs]
-        return makers(kind, self.outputs, self.device)
+            return [partial(DeviceBuffer.for_result, self.device, spec) for spec in outputs]
+        return makers(kind, outputs, self.device)
 
     def _call_torch(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Serves PyTorch tensors that fit as they are; None for others."""
