@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +13,16 @@ import torch
 from torch import Tensor, nn
 
 import npusim
+from npusim.codegen import generate
+from npusim.ops.scalar import OPCODES
+from npusim.targets import TargetConfig
 from npusim.verify import tensor_leaves
 from tests.end_to_end.test_models import relative_error
 from tests.gpu.device import require_gpu, run
 from tests.models import build
 from tests.partition.models import EAGER_DEVICE, keep_off, stray
 from tests.partition.test_random_graphs import check_seed
+from tests.verify.faults import plant
 
 require_gpu()
 
@@ -93,6 +99,44 @@ def test_a_plan_that_was_saved_runs_in_another_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [1, 7, 19, 23, 31])
 def test_random_graphs(seed: int) -> None:
     check_seed(seed, "cuda")
+
+
+@pytest.mark.parametrize(
+    ("make", "off", "stem", "changes"),
+    [
+        (resnet, (), "conv", {"act": OPCODES["tanh"][0]}),
+        (encoder, ("aten.gelu",), "norm", {"eps": 0.5}),
+    ],
+)
+@pytest.mark.parametrize("which", [0, -1])
+def test_a_planted_fault_is_found_in_its_partition(
+    make: Callable[[torch.dtype], tuple[nn.Module, tuple[Tensor, ...]]],
+    off: tuple[str, ...],
+    stem: str,
+    changes: dict[str, Any],
+    which: int,
+) -> None:
+    model, inputs = make(torch.float32)
+    graph = npusim.extract_ir(model, inputs)
+    plan = npusim.partition(graph, keep_off(*off), "cuda", costs=EAGER_DEVICE)
+    with_stem = [p for p in plan.partitions if stem in {kernel for kernel, _ in p.commands}]
+    chosen = with_stem[which]
+    assert chosen.program is not None and len(with_stem) >= 2
+    planted, index = plant(chosen.program, stem, 0, **changes)
+    wrong = replace(chosen, program=generate(planted, TargetConfig.named("cuda")))
+    parts = tuple(wrong if p.index == chosen.index else p for p in plan.partitions)
+    ok, report = npusim.verify_plan(
+        replace(plan, partitions=parts),
+        state_dict=model.state_dict(), test_inputs=inputs, device="cuda", tolerance=1e-3,
+    )  # fmt: skip
+    first = report.first_divergence
+    assert not ok and first is not None
+    assert (first.partition, first.command, first.cause) == (chosen.index, index, "command")
+    ok, report = npusim.verify_plan(
+        plan, state_dict=model.state_dict(), test_inputs=inputs, device="cuda", tolerance=1e-3,
+        bisect=True,
+    )  # fmt: skip
+    assert ok, report
 
 
 def test_results_are_the_callers_own() -> None:
