@@ -1,18 +1,22 @@
 """What partitions cost: a node in PyTorch, a run of a program, a crossing, and a cut in ResNet-18.
 
-    PYTHONPATH=python:. python -m benchmarks.partition_costs
+    PYTHONPATH=python:. python -m benchmarks.partition_costs [--device cuda]
 
-On the CPU, one thread. The first three are what `npusim/partition/cost.py` and the data file of
-the cpu target round; chains of small pointwise ops are timed, so that next to nothing is computed.
-ResNet-18 is cut behind its second stage by an operator that only PyTorch has, and timed beside the
-model whole, with that operator replaced by the native one that computes the same, and eager.
+On the CPU with one thread, or on a GPU beside PyTorch on one thread of the CPU. The small costs are
+what `npusim/partition/cost.py` and the target's data file round; chains of small pointwise ops are
+timed, so that next to nothing is computed. ResNet-18 is cut behind its second stage by an operator
+that only PyTorch has, and timed beside the model whole, with that operator replaced by the native
+one that computes the same, and eager; what the cut costs stands beside what the target's file
+predicts. On a GPU, calls from NumPy to NumPy are timed.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from tests.models.resnet import BasicBlock, ResNet
@@ -22,10 +26,12 @@ import npusim
 from npusim.ir.graph import Graph
 from npusim.ir.rewrite import GraphBuilder
 from npusim.ir.types import TensorType
+from npusim.partition.cost import CostModel, Work
 from npusim.partition.crossing import Held
 from npusim.partition.host import HostRun
+from npusim.targets import TargetConfig
 
-_TYPE = TensorType("float32", (4,))
+_SMALL, _LARGE = TensorType("float32", (4,)), TensorType("float32", (1 << 22,))
 
 
 @torch.library.custom_op("npusim_benchmarks::doubled", mutates_args=())
@@ -54,12 +60,12 @@ class Cut(nn.Module):
         return y
 
 
-def chain(nodes: int) -> Graph:
-    """Negations of four numbers, one behind the other."""
+def chain(nodes: int, type: TensorType = _SMALL) -> Graph:
+    """Negations, one behind the other."""
     builder = GraphBuilder("chain")
-    value = builder.input("x", _TYPE)
+    value = builder.input("x", type)
     for _ in range(nodes):
-        value = builder.node("aten.neg.default", [value], _TYPE)
+        value = builder.node("aten.neg.default", [value], type)
     builder.output("y", value)
     return builder.build()
 
@@ -86,50 +92,72 @@ def show(what: str, times: list[float], share: float = 1.0) -> float:
 
 
 def small_costs(device: npusim.Device) -> None:
-    x = torch.randn(4)
+    """Times a node in PyTorch, a run of a program, and crossings of few and many bytes."""
     host = HostRun(chain(50), {})
-    plan = npusim.partition(chain(2))
+    x = torch.randn(4)
+    actions: dict[str, Callable[[], object]] = {
+        "host": lambda: host(lambda name: x, lambda name, made: None)
+    }
+    for what, type in (("small", _SMALL), ("large", _LARGE)):
+        actions.update(_runs(device, what, type))
+    times = timed(actions, 200)
+    show("a node in PyTorch (a fiftieth of 50)", times["host"], 1 / 50)
+    for what, type in (("small", _SMALL), ("large", _LARGE)):
+        run = show(f"running a program, {type.nbytes} bytes", times[f"run {what}"])
+        both = show("running it, values crossing there and back", times[f"both {what}"])
+        print(f"{'a crossing (half the difference)':44} {(both - run) / 2:9.1f} us")
+
+
+def _runs(device: npusim.Device, what: str, type: TensorType) -> dict[str, Callable[[], object]]:
+    plan = npusim.partition(chain(2, type), target=device.name)
     executor = npusim.DAGExecutor(plan, device, summary=False).load_weights(None)
     native = executor._natives[0]
-    ready = {"x": Held("x", _TYPE, device, tensor=x)}
+    x = torch.randn(type.shape)
+    ready = {"x": Held("x", type, device, tensor=x)}
+
+    def run() -> None:
+        native.run(ready)
+        device.wait_for(device.stream)
 
     def there_and_back() -> None:
-        values = {"x": Held("x", _TYPE, device, tensor=x)}
+        values = {"x": Held("x", type, device, tensor=x)}
         (buffer,) = native.run(values).values()
-        Held("y", _TYPE, device, buffer=buffer).tensor()
+        Held("y", type, device, buffer=buffer).tensor()
 
-    actions = {
-        "host": lambda: host(lambda name: x, lambda name, made: None),
-        "run": lambda: native.run(ready),
-        "both": there_and_back,
-    }
-    times = timed(actions, 400)
-    show("a node in PyTorch (a fiftieth of 50)", times["host"], 1 / 50)
-    run = show("running a program", times["run"])
-    both = show("running it, values crossing there and back", times["both"])
-    print(f"{'a crossing (half the difference)':44} {(both - run) / 2:9.1f} us")
+    return {f"run {what}": run, f"both {what}": there_and_back}
 
 
 def whole_models(device: npusim.Device) -> None:
+    """Times ResNet-18 cut, whole and eager, and compares the cut's cost with the prediction."""
     x = torch.randn(1, 3, 224, 224)
     models = {"cut": Cut(doubled).eval(), "whole": Cut(lambda y: y + y).eval()}
     actions: dict[str, Callable[[], object]] = {}
+    crossing: list[int] = []
     with torch.no_grad():
         want = models["whole"](x)
         for name, model in models.items():
-            plan = npusim.partition(npusim.extract_ir(model, (x,)))
+            plan = npusim.partition(npusim.extract_ir(model, (x,)), target=device.name)
             print(f"ResNet-18, {name}: {plan.summary()}; {plan.crossing_bytes} bytes cross")
+            crossing += [t.nbytes for t in plan.transfers]
             executor = npusim.DAGExecutor(plan, device, summary=False)
             executor.load_weights(model.state_dict())
-            torch.testing.assert_close(executor(x)[0], want, rtol=1e-3, atol=1e-3)
-            actions[f"ResNet-18, {name}"] = lambda run=executor: run(x)
-        actions["ResNet-18, PyTorch eager"] = lambda: models["whole"](x)
-        for name, times in timed(actions, 40).items():
-            show(name, times)
+            torch.testing.assert_close(executor(x)[0], want, rtol=1e-2, atol=1e-2)
+            actions[f"ResNet-18, {name}"] = partial(executor, x.numpy())
+        actions["ResNet-18, PyTorch eager on the CPU"] = lambda: models["whole"](x)
+        found = [show(name, times) for name, times in timed(actions, 40).items()]
+    costs = CostModel.of(TargetConfig.named(device.name))
+    read = sum(crossing) // 2  # the operator reads what crosses once, and writes as much
+    host = costs.host(Work(read // 4, 2 * read))
+    cut = costs.run_seconds + host + sum(map(costs.transfer, crossing))
+    print(f"{'the cut':44} {found[0] - found[1]:9.1f} us, predicted {cut * 1e6:.1f}")
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    chosen = parser.parse_args().device
     torch.set_num_threads(1)
-    cpu = npusim.Device("cpu", threads=1)
-    small_costs(cpu)
-    whole_models(cpu)
+    device = npusim.Device(chosen, threads=1 if chosen == "cpu" else None)
+    print(device.description)
+    small_costs(device)
+    whole_models(device)

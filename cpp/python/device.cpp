@@ -89,6 +89,9 @@ void bind_device(py::module_& module) {
       .def_property_readonly("stream", &Device::stream)
       .def("wait_for", &Device::wait_for, py::arg("stream"),
            py::call_guard<py::gil_scoped_release>())
+      .def("order", &Device::order, py::arg("before"), py::arg("after"),
+           py::call_guard<py::gil_scoped_release>(),
+           "Lets what is put into one stream from now on wait for what stands in another.")
       .def_property_readonly("dlpack_device", [](const Device& self) {
         const DlDevice device = dl_device(self);
         return py::make_tuple(device.type, device.id);

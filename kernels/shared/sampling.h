@@ -74,14 +74,15 @@ static inline uint64_t weight_of(float distance, float scale) {
   if (!(steps < 553648128.0f)) return 0;  // 33 halvings
   const auto halved = static_cast<uint32_t>(steps);
   const uint64_t f = (halved & 0xffffffU) << 8;  // in 2^-32; the coefficients are in 2^-31
-  uint64_t p = 316565 - (23325 * f >> 32);
-  p = 2851892 - (p * f >> 32);
-  p = 20649629 - (p * f >> 32);
-  p = 119192922 - (p * f >> 32);
-  p = 515882353 - (p * f >> 32);
-  p = 1488522230 - (p * f >> 32);
-  p = (uint64_t{1} << 31) - (p * f >> 32);
-  return 2 * p >> (halved >> 24);
+  const auto times = [f](uint32_t p) { return static_cast<uint32_t>(p * f >> 32); };
+  uint32_t p = 316565 - times(23325);
+  p = 2851892 - times(p);
+  p = 20649629 - times(p);
+  p = 119192922 - times(p);
+  p = 515882353 - times(p);
+  p = 1488522230 - times(p);
+  p = 0x80000000U - times(p);
+  return static_cast<uint64_t>(p) * 2 >> (halved >> 24);
 }
 // The same from keys. Where the highest score is infinite, only such scores count.
 static inline uint64_t weight_of_key(uint32_t key, uint32_t highest, float scale) {

@@ -34,6 +34,7 @@ from npusim.version import __version__
 if TYPE_CHECKING:
     from npusim.exporters.onnx import export_onnx
     from npusim.frontends.language_model import extract_llm
+    from npusim.frontends.onnx import from_onnx
     from npusim.frontends.tinygrad import from_tinygrad
     from npusim.frontends.torch_export import extract_ir
     from npusim.language_model import LanguageModel, LanguageSession
@@ -60,6 +61,7 @@ _LAZY = {
     "export_onnx": "npusim.exporters.onnx",
     "extract_ir": "npusim.frontends.torch_export",
     "extract_llm": "npusim.frontends.language_model",
+    "from_onnx": "npusim.frontends.onnx",
     "from_tinygrad": "npusim.frontends.tinygrad",
     "register_op": "npusim.ops.custom",
     "is_op_supported": "npusim.partition.support",
@@ -122,6 +124,7 @@ __all__ = [
     "export_onnx",
     "extract_ir",
     "extract_llm",
+    "from_onnx",
     "from_tinygrad",
     "is_op_supported",
     "load",

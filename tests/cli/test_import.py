@@ -37,6 +37,16 @@ def test_writes_a_graph_and_its_weights(cli: Cli, path: Path, tmp_path: Path) ->
     np.testing.assert_array_equal(y, np.full((2, 3), [18, 22, 26]))
 
 
+def test_dimensions_that_calls_choose(cli: Cli, path: Path, tmp_path: Path) -> None:
+    output, weights = tmp_path / "net.json", tmp_path / "net.safetensors"
+    for dynamic in ("n=8", "n=2:8"):
+        cli("import", path, "-o", output, "--weights", weights, "--dynamic", dynamic)
+        session = npusim.load(npusim.compile(output), weights)
+        assert [session(np.ones((n, 4), np.float32))[0].shape[0] for n in (3, 8)] == [3, 8]
+    for wrong in ("n", "n=some", "n=1:2:3", "m=8", "n=9:8"):
+        assert cli("import", path, "-o", output, "--dynamic", wrong).code == 2
+
+
 def test_open_shapes_and_bad_options_are_bad_input(cli: Cli, path: Path, tmp_path: Path) -> None:
     output = tmp_path / "net.json"
     outcome = cli("import", path, "-o", output)

@@ -36,7 +36,10 @@ NATIVE, DECOMPOSED, FALLBACK, NONE = "native", "decomposed", "fallback", "none"
 
 _RANDOM = "random: no two runs agree, so there is nothing to compile once and compare"
 _SHAPE = "a Python number that a graph with static shapes already has"
-_COMPLEX = "its other side is complex, which devices do not have; see docs/fallback.md"
+_TRANSFORM = (
+    "extraction writes it over pairs of real numbers, as products with matrices; PyTorch runs a "
+    "size that is symbolic, or a prime in the thousands"
+)
 
 # Operators that are neither lowered nor decomposed, with who is left and why.
 UNCOVERED: dict[str, tuple[str, str]] = {
@@ -57,8 +60,8 @@ UNCOVERED: dict[str, tuple[str, str]] = {
         "changes its running statistics; a graph has _native_batch_norm_legit_functional, "
         "decomposed",
     ),
-    "aten._fft_r2c.default": (FALLBACK, _COMPLEX),
-    "aten._fft_c2r.default": (FALLBACK, _COMPLEX),
+    "aten._fft_r2c.default": (NONE, _TRANSFORM),
+    "aten._fft_c2r.default": (NONE, _TRANSFORM),
 }
 
 _PLANE = (2, 3, 6, 5)

@@ -70,12 +70,52 @@ def test_a_complex_table_is_split_once() -> None:
     ]
 
 
-def test_other_operators_leave_all_as_it_was() -> None:
-    def function(x: Tensor) -> Tensor:
-        z = torch.view_as_complex(x)
-        return torch.view_as_real(2 * z + torch.fft.fft(z))
+def _arithmetic(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    z = torch.view_as_complex(y)
+    w = (1 - 2j) * z / (x + 3j) + z.reciprocal() - 2 * z**2
+    return w.abs(), w.angle(), torch.exp(1j * x).real.clone(), (w + x).sum(0).imag * 1.0
 
-    graph = npusim.extract_ir(Compute(function).eval(), (torch.randn(4, 2),))
-    ops = [node.op for node in graph.nodes]
-    assert ops[0] == "aten.view_as_complex.default" and ops[-1] == "aten.view_as_real.default"
-    assert "aten.cat.default" not in ops and "aten.select.int" not in ops
+
+def _products(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    z = torch.view_as_complex(y)
+    weights = torch.linalg.vector_norm(z, dim=1)
+    return torch.view_as_real(z @ x.to(z.dtype).T), (x.to(z.dtype) @ z.mT).abs(), weights
+
+
+def _choices(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    z = torch.view_as_complex(y)
+    padded = torch.nn.functional.pad(z, (1, 2)).flip(0)
+    padded[:, 1:4] = z * 1j
+    first, second = torch.split(padded, 3, 1)
+    chosen = torch.where(x > 0, z, x)
+    return torch.view_as_real(first + second), torch.view_as_real(chosen[[2, 0]]), z.mean().real * 1
+
+
+@pytest.mark.parametrize("function", [_arithmetic, _products, _choices])
+def test_rules_give_what_complex_numbers_give(function: Function) -> None:
+    x, y = torch.randn(4, 3), torch.randn(4, 3, 2)
+    graph = npusim.extract_ir(Compute(function).eval(), (x, y))
+    assert npusim.check(graph).coverage == 1.0
+    for got, want in zip(run_graph(graph, [x, y]), function(x, y), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_an_operator_without_a_rule_stays_alone() -> None:
+    """Around it all are pairs, made complex for it and made pairs again."""
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        z = torch.view_as_complex(x)
+        turned = (2 * z * z).sinh() + z
+        return torch.view_as_real(turned * turned), turned
+
+    x = torch.randn(4, 2)
+    graph = npusim.extract_ir(Compute(function).eval(), (x,))
+    others = [note.op for note in npusim.check(graph).others]
+    assert others == [
+        "aten.view_as_complex.default",
+        "aten.sinh.default",
+        "aten.view_as_real.default",
+        "aten.view_as_complex.default",  # the second result
+    ]
+    for got, want in zip(run_graph(graph, [x]), function(x), strict=True):
+        torch.testing.assert_close(got, want)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -63,6 +64,23 @@ def test_calls_of_one_session_follow_each_other_across_streams() -> None:
                 ys.append(session(x)[0])
         torch.cuda.synchronize()
         assert all(close(y, want) for y, want in zip(ys, wants, strict=True))
+
+
+@torch.no_grad()
+def test_arrays_of_cupy_run_in_its_stream() -> None:
+    cupy = pytest.importorskip("cupy")
+    model = network()
+    session = loaded(model, 8)
+    for turn in range(6):
+        with cupy.cuda.Stream(non_blocking=True) if turn % 2 else cupy.cuda.Stream.null:
+            busy = cupy.random.rand(2048, 2048, dtype=cupy.float32)
+            for _ in range(4):
+                busy = busy @ busy / 1024
+            x = cupy.full((8, SIZE), turn / 7 - 1, cupy.float32) + 0 * busy[0, 0]
+            (y,) = session(x)
+            assert type(y) is cupy.ndarray
+            got = torch.from_numpy((y * 2).get())
+        assert close(got, model(torch.from_numpy(x.get())) * 2), turn
 
 
 @torch.no_grad()

@@ -99,3 +99,18 @@ def test_a_copy_that_fails_is_one_error_and_the_next_call_runs(stub: Path) -> No
     assert agrees(executor(*args), Net()(*args))
     """
     run(PRELUDE + textwrap.dedent(code), stub)
+
+
+def test_a_fault_is_found_inside_its_partition(stub: Path) -> None:  # noqa: F811
+    code = """
+    options = {"state_dict": {}, "test_inputs": tuple(args), "device": "cuda"}
+    ok, report = npusim.verify_plan(plan, **options, bisect=True)
+    assert ok and report.first_divergence.value.max_rel == 0, report
+    for which in (0, 2):
+        wrong = plan_of_sums(Net(), *args, entries={which: "subtract"})
+        ok, report = npusim.verify_plan(wrong, **options)
+        first = report.first_divergence
+        assert not ok and (first.partition, first.command, first.cause) == (which, 0, "command")
+        assert [i.max_rel for i in first.inputs] == [None, None], "inputs of the partition"
+    """
+    run(PRELUDE + textwrap.dedent(code), stub)

@@ -102,18 +102,23 @@ def reference(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_values_and_order(seed: int) -> None:
+def test_values_and_order(seed: int, device: str) -> None:
+    check_seed(seed, device)
+
+
+def check_seed(seed: int, device: str) -> None:
+    """Cuts a random graph by a random mask, and compares three calls of the plan with PyTorch."""
     rng = random.Random(seed)
     graph = placed(random_graph(rng))
     pins = random_mask(rng, drop_dead(graph))
     torch.manual_seed(seed)
     inputs, weights = [torch.randn(3, 4), torch.randn(3, 4)], {"w": torch.randn(3, 4)}
-    plan = npusim.partition(graph, pin=pins, costs=EAGER_DEVICE)
+    plan = npusim.partition(graph, target=device, pin=pins, costs=EAGER_DEVICE)
     check_order(plan)
     for node in pins:
         assert not plan.verdicts[node].is_native
     for copy in (plan, _through_bytes(plan)):
-        executor = npusim.DAGExecutor(copy, summary=False).load_weights(weights)
+        executor = npusim.DAGExecutor(copy, plan.device, summary=False).load_weights(weights)
         expected = reference(graph, inputs, weights)
         for _ in range(3):  # states go from call to call
             for y, r in zip(executor(*inputs), next(expected), strict=True):

@@ -276,6 +276,54 @@ def test_tensors_are_exchanged_without_copies(stub: Path) -> None:
     assert "not contiguous" in out and "complex64" in out and "not on cuda:0" in out
 
 
+def test_foreign_arrays_run_in_the_stream_they_name(stub: Path) -> None:
+    code = """
+    import ctypes, os, sys, types
+    calls = ctypes.CDLL(os.environ["NPUSIM_CUDA_DRIVER"]).stub_calls
+    counts = lambda: (calls(b"cuStreamSynchronize"), calls(b"cuStreamWaitEvent"))
+    class Array:
+        def __init__(self, values, **more):
+            self.buffer = DeviceBuffer.from_numpy(np.asarray(values, np.float32), device)
+            self.__cuda_array_interface__ = {**self.buffer.__cuda_array_interface__, **more}
+    session = npusim.load(program(), {"bias": np.ones(6, np.float32)}, device)
+    for stream in (1, 4096):
+        x = Array(np.arange(6), stream=stream)
+        session(x)
+        hosts, streams = counts()
+        (y,) = session(x)
+        assert counts()[0] == hosts, "the host does not wait"
+        assert counts()[1] >= streams + 2, "the streams of memory and work do, for each other"
+        assert type(y) is DeviceBuffer and (y.to_numpy() == np.arange(1, 7)).all()
+    odd = Array(np.arange(8))
+    shifted = (odd.buffer.address + 4, False)
+    for other in (Array(np.arange(6)), Array(np.arange(6), stream=None),
+                  Array(odd.buffer.to_numpy(), stream=1, shape=(6,), data=shifted)):
+        before = counts()[0]
+        (y,) = session(other)
+        assert counts()[0] > before, "waited"
+        y.to_numpy()
+    try:
+        session(Array(np.arange(5), stream=1))
+    except npusim.ShapeError as error:
+        print(error)
+
+    class Ndarray(Array):  # what CuPy's arrays have of it
+        data = property(lambda self: types.SimpleNamespace(ptr=self.buffer.address))
+    class Here:
+        def __init__(self, ordinal): assert ordinal == 0
+        def __enter__(self): pass
+        def __exit__(self, *_): pass
+    cupy = types.ModuleType("cupy")
+    cupy.ndarray, cupy.cuda = Ndarray, types.SimpleNamespace(Device=Here)
+    cupy.empty = lambda shape, dtype: Ndarray(np.empty(shape, dtype), stream=4096)
+    sys.modules["cupy"] = cupy
+    x = Ndarray(np.arange(6), stream=4096)
+    (y,) = session(x)
+    assert type(y) is Ndarray and (y.buffer.to_numpy() == np.arange(1, 7)).all()
+    """
+    assert "expected float32[6]" in run(PRELUDE + textwrap.dedent(code), stub)
+
+
 # A library of tensors on the GPU with DLPack's C interface, its current stream being STREAM.
 LIBRARY = """
 import ctypes, os

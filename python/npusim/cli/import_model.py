@@ -31,6 +31,13 @@ from npusim.errors import Error
     metavar="NAME=FILE.npy",
     help="An input's value, fixed: one that shapes depend on.",
 )
+@click.option(
+    "--dynamic",
+    multiple=True,
+    metavar="DIM=MAX",
+    help="A dimension the model leaves open, from 1 to MAX as calls choose: batch=8. DIM=MIN:MAX "
+    "gives a minimum. Can be repeated.",
+)
 @click.option("--name", help="The model's name; default: the file's.")
 def import_model(
     model: Path,
@@ -38,6 +45,7 @@ def import_model(
     weights: Path | None,
     shapes: tuple[str, ...],
     values: tuple[str, ...],
+    dynamic: tuple[str, ...],
     name: str | None,
 ) -> Answer:
     """Turn an ONNX model into a graph without weights."""
@@ -56,6 +64,7 @@ def import_model(
             readable(model),
             shapes=dict(_shape(text) for text in shapes),
             values=dict(_value(text) for text in values),
+            dynamic_shapes=dict(_bounds(text) for text in dynamic),
             name=name,
         )
         report("writing")
@@ -80,6 +89,15 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
         return name, tuple(int(d) for d in dims.split("x") if d)
     except ValueError:
         raise Error(f"--shape {text} is not of the form name=1x3x224x224.") from None
+
+
+def _bounds(text: str) -> tuple[str, tuple[int, int]]:
+    name, _, numbers = text.rpartition("=")
+    try:
+        low, high = map(int, numbers.split(":") if ":" in numbers else ("1", numbers))
+        return name, (low, high)
+    except ValueError:
+        raise Error(f"--dynamic {text} is not of the form batch=8 or seq=1:128.") from None
 
 
 def _value(text: str) -> tuple[str, np.ndarray]:

@@ -17,7 +17,7 @@ _ITEM_BYTES = 12
 _SPLIT_ELEMENTS = 4096  # of a reduction that a block should have at least
 _STATE_BYTES = 16  # of the widest running value: an extreme with its position
 _SAMPLE_RANKS = 8  # blocks of a cluster, which every device with clusters takes
-_SAMPLE_EXCHANGE = 6 * 2048 * 8 + 256  # six histograms, and a few sums
+_SAMPLE_EXCHANGE = 9 * 1024 * 16 + 256  # nine histograms, and a few sums
 _TWO_PASSES = frozenset((9, 10, 14))  # var, std and logsumexp fold twice
 
 _SIZES = {code: size for code, size, _ in DTYPES.values()}
@@ -152,10 +152,10 @@ def _sort(p: Params) -> Geometry:
 
 
 def _sample(p: Params) -> Geometry:
-    """A cluster shares the scores; behind what its blocks exchange lie four bytes a score."""
+    """A cluster shares the scores; behind what its blocks exchange lie eight bytes a score."""
     launch = Launch((_SAMPLE_RANKS, 1, 1), (MAX_THREADS, 1, 1))
     defines = {"BLOCK": MAX_THREADS, "RANKS": _SAMPLE_RANKS, "EXCHANGE": _SAMPLE_EXCHANGE}
-    scratch = _SAMPLE_EXCHANGE + 4 * p["size"]
+    scratch = _SAMPLE_EXCHANGE + 8 * (p["size"] + 3)
     return Geometry((launch,), scratch=scratch, failure=True, defines=defines)
 
 

@@ -1,14 +1,16 @@
 """Complex numbers as pairs of real ones: [..., 2], the real part first.
 
-Owns the rewrite of a decomposed program in which all that happens to complex numbers can be said of
-pairs. No device computes complex numbers, but rotary embeddings are often written with them
-(`view_as_complex(x) * polar(...)`), and that is real arithmetic under another name. A program with
-any other complex operator is left as it is: PyTorch then runs those.
+Owns the rewrite of a decomposed program in which what happens to complex numbers is said of pairs.
+No device computes complex numbers, but rotary embeddings, spectra and filters are written with
+them, and that is real arithmetic under another name. The rules stand in `complex_rules.py` and
+`fourier.py`; an operator without one stays as it is, between a pair made complex and a complex
+number made a pair, and PyTorch runs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -18,22 +20,25 @@ from torch.fx import Graph, Node
 aten = torch.ops.aten
 
 
-class _NoPair(Exception):
-    """A complex value that no rule makes a pair of."""
+class NoPair(Exception):
+    """What a rule cannot say of pairs."""
 
 
-class _Writer:
+class Writer:
     """Emits real nodes for complex ones, in front of the node that is being rewritten."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.pairs: dict[Node, Node] = {}
+        self.pairs: dict[Node, Any] = {}  # of a node with several results: a list
+        self.known: dict[object, Node] = {}  # tables by what they hold
         self.emitted: list[Node] = []
         self.origin: Node | None = None
 
     def call(self, target: Any, *args: Any, **options: Any) -> Node:
+        """Emits a call and returns its node."""
         node = self.graph.call_function(target, args, options)
-        node.meta["val"] = target(*torch.fx.map_arg(args, lambda n: n.meta["val"]), **options)
+        plain = torch.fx.map_arg((args, options), lambda n: n.meta["val"])
+        node.meta["val"] = target(*plain[0], **plain[1])
         for key in ("nn_module_stack", "stack_trace"):
             if self.origin is not None and key in self.origin.meta:
                 node.meta[key] = self.origin.meta[key]
@@ -42,165 +47,147 @@ class _Writer:
 
     def pair(self, value: Any) -> Node:
         """Returns the pair of a complex value; refuses what is real."""
-        if not isinstance(value, Node) or value not in self.pairs:
-            raise _NoPair
+        if not isinstance(value, Node) or not isinstance(self.pairs.get(value), Node):
+            raise NoPair
         return self.pairs[value]
 
-    def parts(self, value: Any) -> tuple[Node, Node]:
+    def is_complex(self, value: Any) -> bool:
+        """Tells whether an argument is a complex tensor or number."""
+        return isinstance(value, complex) or (isinstance(value, Node) and value in self.pairs)
+
+    def parts(self, value: Any) -> tuple[Any, Any]:
+        """Returns real and imaginary part of an argument; those of a number are numbers."""
+        if not isinstance(value, Node):
+            number = complex(value)
+            return number.real, number.imag
+        if value not in self.pairs:
+            return value, 0.0
         pair = self.pair(value)
-        last = pair.meta["val"].dim() - 1
+        last = rank(pair) - 1
         real, imaginary = (self.call(aten.select.int, pair, last, i) for i in (0, 1))
         return real, imaginary
 
     def join(self, real: Node, imaginary: Node) -> Node:
-        rank = real.meta["val"].dim()
-        columns = [self.call(aten.unsqueeze.default, part, rank) for part in (real, imaginary)]
-        return self.call(aten.cat.default, columns, rank)
+        """Returns the pair of two parts."""
+        columns = [self.call(aten.unsqueeze.default, p, rank(p)) for p in (real, imaginary)]
+        return self.call(aten.cat.default, columns, rank(real))
 
     def factor(self, value: Any) -> Any:
         """Returns a real number or tensor as a factor of pairs."""
-        if isinstance(value, Node):
-            return self.call(aten.unsqueeze.default, value, value.meta["val"].dim())
-        if isinstance(value, complex):
-            raise _NoPair
-        return value
+        return self.call(aten.unsqueeze.default, value, rank(value)) if is_node(value) else value
+
+    def dense(self, x: Node) -> Node:
+        """Returns a node as `aten.view` takes it."""
+        return self.call(aten.clone.default, x, memory_format=torch.contiguous_format)
+
+    def view(self, x: Node, shape: Sequence[Any]) -> Node:
+        """Returns a node in another shape; at most one size may be symbolic."""
+        sizes = [n if isinstance(n, int) else -1 for n in shape]
+        if sizes.count(-1) > 1:
+            raise NoPair
+        return self.call(aten.view.default, self.dense(x), sizes)
 
 
-Rule = Callable[[_Writer, Node], Node]
+def rank(node: Node) -> int:
+    """Returns how many dimensions a node's tensor has."""
+    return int(node.meta["val"].dim())
 
 
-def write_as_pairs(graph: Graph) -> None:
-    """Rewrites all complex values of a program as pairs, or none of them."""
-    writer = _Writer(graph)
+def is_node(value: Any) -> bool:
+    """Tells whether an argument is a tensor of the program."""
+    return isinstance(value, Node) and isinstance(value.meta.get("val"), Tensor)
+
+
+Rule = Callable[[Writer, Node], Any]
+
+
+def write_as_pairs(graph: Graph, rules: dict[Any, Rule]) -> None:
+    """Rewrites a program's complex values as pairs, as far as there are rules.
+
+    Args:
+        rules: by operator, what gives the pair of its result (or its real result, or a list of
+            these); NoPair where it cannot.
+    """
     nodes = [n for n in graph.nodes if any(map(_is_complex, (n, *n.all_input_nodes)))]
     if not nodes:
         return
-    body = next(n for n in graph.nodes if n.op != "placeholder")
-    try:
+    writer = _Rewrite(graph, rules)
+    with _mode_of(nodes[0]):
         for node in nodes:
-            with graph.inserting_before(body if node.op == "placeholder" else node):
-                writer.origin = node
-                writer.pairs[node] = _pair_of(writer, node)
-    except _NoPair:
-        for node in reversed(writer.emitted):
+            writer.rewrite(node)
+    for node in reversed(list(graph.nodes)):
+        if node in writer.pairs and not node.users and node.op == "call_function":
             graph.erase_node(node)
-        return
-    for node in reversed(nodes):
-        if node.target is aten.view_as_real.default:
-            node.replace_all_uses_with(writer.pairs[node])
-        if node.op == "call_function":
+    for node in reversed(writer.emitted):
+        if not node.users:
             graph.erase_node(node)
+
+
+def _mode_of(node: Node) -> AbstractContextManager[Any]:
+    """Returns what keeps tensors that are made of nothing as free of data as a node's are."""
+    tensors = [v for v in (node, *node.all_input_nodes) if is_node(v)]
+    mode = getattr(tensors[0].meta["val"], "fake_mode", None) if tensors else None
+    return nullcontext() if mode is None else mode
+
+
+class _Rewrite(Writer):
+    def __init__(self, graph: Graph, rules: dict[Any, Rule]) -> None:
+        super().__init__(graph)
+        self.rules = rules
+        self.joined: dict[Node, Node] = {}  # pairs made complex again
+        self.body = next(n for n in graph.nodes if n.op != "placeholder")
+
+    def rewrite(self, node: Node) -> None:
+        before, known = len(self.emitted), dict(self.known)
+        self.origin = node
+        with self.graph.inserting_before(self.body if node.op == "placeholder" else node):
+            try:
+                self.pairs[node] = self._checked(node)
+            except NoPair:
+                for emitted in reversed(self.emitted[before:]):
+                    self.graph.erase_node(emitted)
+                del self.emitted[before:]
+                self.known = known
+                self._leave(node)
+                return
+        if is_node(node) and not _is_complex(node):
+            node.replace_all_uses_with(self.pairs[node])
+
+    def _checked(self, node: Node) -> Any:
+        rule = self.rules.get(node.target) if node.op == "call_function" else None
+        if rule is None:
+            raise NoPair
+        pair, value = rule(self, node), node.meta["val"]
+        results = zip(pair, value, strict=True) if isinstance(pair, list) else [(pair, value)]
+        for got, want in results:
+            shape = (*want.shape, 2) if want.is_complex() else tuple(want.shape)
+            found = got.meta["val"]
+            if (tuple(found.shape), found.dtype) != (shape, want.dtype.to_real()):
+                raise NoPair
+        return pair
+
+    def _leave(self, node: Node) -> None:
+        """Leaves a node to PyTorch: its operands are complex, and so is its result."""
+        for value in node.all_input_nodes:
+            if value in self.pairs and value.op == "call_function" and self._has_rule(value):
+                node.replace_input_with(value, self._complex(value))
+        if _is_complex(node):
+            behind = self.body if node.op == "placeholder" else node.next
+            with self.graph.inserting_before(behind):
+                self.pairs[node] = self.call(aten.view_as_real.default, node)
+                self.joined[node] = node
+
+    def _has_rule(self, value: Node) -> bool:
+        return value not in self.joined or self.joined[value] is not value
+
+    def _complex(self, value: Node) -> Node:
+        if value not in self.joined:
+            dense = self.dense(self.pair(value))
+            self.joined[value] = self.call(aten.view_as_complex.default, dense)
+        return self.joined[value]
 
 
 def _is_complex(node: Node) -> bool:
     value = node.meta.get("val")
-    return isinstance(value, Tensor) and value.is_complex()
-
-
-def _pair_of(writer: _Writer, node: Node) -> Node:
-    if node.op == "placeholder":
-        return writer.call(aten.view_as_real.default, node)
-    rule = _RULES.get(node.target) if node.op == "call_function" else None
-    if rule is None or (node.kwargs and rule is not _same):
-        raise _NoPair
-    pair, value = rule(writer, node), node.meta["val"]
-    shape = (*value.shape, 2) if value.is_complex() else tuple(value.shape)
-    found = pair.meta["val"]
-    if (tuple(found.shape), found.dtype) != (shape, value.dtype.to_real()):
-        raise _NoPair
-    return pair
-
-
-def _arguments(node: Node) -> tuple[Any, ...]:
-    return tuple(node.args)
-
-
-# ---- arithmetic ----
-
-
-def _polar(writer: _Writer, node: Node) -> Node:
-    size, angle = _arguments(node)
-    parts = (writer.call(f, angle) for f in (aten.cos.default, aten.sin.default))
-    return writer.join(*(writer.call(aten.mul.Tensor, size, part) for part in parts))
-
-
-def _product(writer: _Writer, node: Node) -> Node:
-    x, y = _arguments(node)
-    if y in writer.pairs and x in writer.pairs:
-        (a, b), (c, d) = writer.parts(x), writer.parts(y)
-
-        def times(p: Node, q: Node) -> Node:
-            return writer.call(aten.mul.Tensor, p, q)
-
-        real = writer.call(aten.sub.Tensor, times(a, c), times(b, d))
-        return writer.join(real, writer.call(aten.add.Tensor, times(a, d), times(b, c)))
-    scaled, factor = (y, x) if y in writer.pairs else (x, y)
-    return writer.call(node.target, writer.pair(scaled), writer.factor(factor))
-
-
-def _quotient(writer: _Writer, node: Node) -> Node:
-    x, y = _arguments(node)
-    if y in writer.pairs:
-        raise _NoPair
-    return writer.call(node.target, writer.pair(x), writer.factor(y))
-
-
-def _sum(writer: _Writer, node: Node) -> Node:
-    return writer.call(node.target, *map(writer.pair, _arguments(node)))
-
-
-def _conjugate(writer: _Writer, node: Node) -> Node:
-    real, imaginary = writer.parts(_arguments(node)[0])
-    return writer.join(real, writer.call(aten.neg.default, imaginary))
-
-
-# ---- shapes: what happens to dimensions in front of the last ----
-
-
-def _same(writer: _Writer, node: Node) -> Node:
-    return writer.pair(_arguments(node)[0])
-
-
-def _reshaped(writer: _Writer, node: Node) -> Node:
-    pair = writer.pair(_arguments(node)[0])
-    dense = writer.call(aten.clone.default, pair, memory_format=torch.contiguous_format)
-    return writer.call(node.target, dense, [*node.meta["val"].shape, 2])
-
-
-def _permuted(writer: _Writer, node: Node) -> Node:
-    x, order = _arguments(node)
-    rank = node.meta["val"].dim()
-    return writer.call(node.target, writer.pair(x), [*(d % rank for d in order), rank])
-
-
-def _along(writer: _Writer, node: Node) -> Node:
-    """Operators of (x, dimension, ...)."""
-    x, *rest = _arguments(node)
-    dimension, *rest = rest or [0]
-    rank = x.meta["val"].dim() + (node.target is aten.unsqueeze.default)
-    return writer.call(node.target, writer.pair(x), dimension % rank, *rest)
-
-
-def _joined(writer: _Writer, node: Node) -> Node:
-    parts, dimension = (*_arguments(node), 0)[:2]
-    rank = node.meta["val"].dim()
-    pairs = [writer.pair(part) for part in parts]
-    return writer.call(node.target, pairs, dimension % rank)
-
-
-_RULES: dict[Any, Rule] = {
-    aten.view_as_complex.default: lambda _, node: _arguments(node)[0],
-    aten.view_as_real.default: _same,
-    aten.polar.default: _polar,
-    aten.complex.default: lambda writer, node: writer.join(*_arguments(node)),
-    **dict.fromkeys((aten.mul.Tensor, aten.mul.Scalar), _product),
-    **dict.fromkeys((aten.div.Tensor, aten.div.Scalar), _quotient),
-    **dict.fromkeys((aten.add.Tensor, aten.sub.Tensor, aten.neg.default), _sum),
-    **dict.fromkeys((aten._conj.default, aten._conj_physical.default), _conjugate),
-    **dict.fromkeys((aten.clone.default, aten.alias.default, aten._to_copy.default), _same),
-    **dict.fromkeys((aten.view.default, aten.expand.default, aten.reshape.default), _reshaped),
-    aten.permute.default: _permuted,
-    **dict.fromkeys((aten.unsqueeze.default, aten.select.int), _along),
-    **dict.fromkeys((aten.slice.Tensor, aten.index_select.default), _along),
-    aten.cat.default: _joined,
-}
+    several = value if isinstance(value, (list, tuple)) else (value,)
+    return any(isinstance(v, Tensor) and v.is_complex() for v in several)

@@ -97,7 +97,7 @@ class Sizes:
         """
         if type(value) is int or not isinstance(value, torch.SymInt):
             return int(value)
-        return self._size(sympy.sympify(value.node.expr))
+        return size_of(sympy.sympify(value.node.expr), self._symbols)
 
     def knows(self, value: Any) -> bool:
         """Tells whether a size is a number, or depends on the shapes of the inputs alone."""
@@ -110,22 +110,29 @@ class Sizes:
         """As `knows`, for a SymFloat or SymBool."""
         return sympy.sympify(value.node.expr).free_symbols <= set(self._symbols)
 
-    def _size(self, expr: Any) -> int:
-        if expr.is_Integer:
-            return int(expr)
-        if expr in self._symbols:
-            return self._symbols[expr]
-        name = type(expr).__name__
-        try:
-            if name in _FOLDS:
-                return reduce(_FOLDS[name], map(self._size, _constants_last(expr.args)))
-            if name in _CALLS and len(expr.args) == 2:
-                return _CALLS[name](*map(self._size, expr.args))
-            if isinstance(expr, (sympy.Pow, functions.PowByNatural)) and expr.args[1].is_Integer:
-                return reduce(_FOLDS["Mul"], [self._size(expr.args[0])] * int(expr.args[1]))
-        except SymbolicSizeError as error:
-            raise ExportError(f"the size {expr}: {error}") from None
-        raise ExportError(f"the size {expr} is no expression that npusim knows.")
+
+def size_of(expr: Any, symbols: Mapping[sympy.Symbol, int]) -> int:
+    """Returns one of sympy's expressions as a size.
+
+    Raises:
+        ExportError: it is no expression npusim has, or reads other symbols.
+    """
+    if expr.is_Integer:
+        return int(expr)
+    if expr in symbols:
+        return symbols[expr]
+    name = type(expr).__name__
+    try:
+        if name in _FOLDS:
+            ordered = _constants_last(expr.args)
+            return reduce(_FOLDS[name], [size_of(a, symbols) for a in ordered])
+        if name in _CALLS and len(expr.args) == 2:
+            return _CALLS[name](*(size_of(a, symbols) for a in expr.args))
+        if isinstance(expr, (sympy.Pow, functions.PowByNatural)) and expr.args[1].is_Integer:
+            return reduce(_FOLDS["Mul"], [size_of(expr.args[0], symbols)] * int(expr.args[1]))
+    except SymbolicSizeError as error:
+        raise ExportError(f"the size {expr}: {error}") from None
+    raise ExportError(f"the size {expr} is no expression that npusim knows.")
 
 
 def _constants_last(args: tuple[Any, ...]) -> list[Any]:

@@ -7,6 +7,7 @@ gradients of a convolution are convolutions (Dumoulin & Visin, arXiv:1603.07285)
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -154,3 +155,41 @@ def _weight_gradient(
 
 def _each(value: Sequence[int], rank: int) -> list[int]:
     return list(value) * rank if len(value) == 1 else list(value)
+
+
+# ---- windows ----
+
+_MOST_SHIFTS = 32  # sums of shifted windows that stand for one scatter
+
+
+@written(aten.unfold_backward.default)
+def _unfold_backward(grad: Tensor, input_sizes: list[int], dim: int, size: int, step: int) -> Any:
+    """Adds windows of `size` elements up where they lay, `step` apart: what istft ends with.
+
+    grad[…, frames (at dim), …, size] is cut into pieces of `step`; piece i of all windows lies
+    densely, i pieces further on.
+    """
+    count = -(-size // step)
+    if not input_sizes:
+        return NotImplemented
+    dim, extent = dim % len(input_sizes), input_sizes[dim]
+    windows = widened(grad).movedim(dim, -2)
+    *front, frames, _ = windows.shape
+    if count > _MOST_SHIFTS:
+        place = torch.arange(extent, device=grad.device).unfold(0, size, step).reshape(-1)
+        empty = windows.new_zeros((*front, extent))
+        index = [*[None] * len(front), place]
+        flat = windows.reshape(*front, frames * size)
+        added = aten.index_put.default(empty, index, flat, True)
+        return added.movedim(-1, dim).to(grad.dtype)
+    whole = torch.nn.functional.pad(windows, (0, count * step - size))
+    pieces = whole.reshape(*front, frames, count, step)
+    total = (frames + count - 1) * step
+    parts = (pieces.select(-2, i).reshape(*front, frames * step) for i in range(count))
+    shifted = [
+        torch.nn.functional.pad(part, (i * step, total - (i + frames) * step))
+        for i, part in enumerate(parts)
+    ]
+    added = functools.reduce(torch.add, shifted)
+    fitted = torch.nn.functional.pad(added, (0, extent - total))
+    return fitted.movedim(-1, dim).to(grad.dtype)

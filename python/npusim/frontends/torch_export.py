@@ -29,6 +29,7 @@ from torch.utils import _pytree as pytree
 from npusim.errors import ExportError, SymbolicSizeError, at
 from npusim.frontends import decompositions as policy
 from npusim.frontends.complex_pairs import write_as_pairs
+from npusim.frontends.complex_rules import RULES as COMPLEX_RULES
 from npusim.frontends.dynamic_shapes import Sizes, is_about_sizes, sizes_of_one_open
 from npusim.frontends.refusals import explain, source_line, users_frames
 from npusim.frontends.weight_free import (
@@ -144,7 +145,7 @@ def _export(
             program = program.run_decompositions(policy.decompositions())
             policy.drop_assertions(program.graph)
             policy.write_through_masks(program.graph)
-            write_as_pairs(program.graph)
+            write_as_pairs(program.graph, COMPLEX_RULES)
             return program
         except ExportError:
             raise

@@ -320,23 +320,33 @@ def substituted(value: Any, sizes: Mapping[str, int]) -> Any:
     """Returns a value with its symbols replaced by sizes (ints or Dims), tuples throughout."""
     if isinstance(value, (tuple, list)):
         return type(value)(substituted(item, sizes) for item in value)
+    return computed(value, sizes, OPERATIONS)
+
+
+def computed(
+    value: Any, symbols: Mapping[str, Any], operations: Mapping[str, Callable[[Any, Any], Any]]
+) -> Any:
+    """Returns what an expression is over other numbers than sizes; a value that is none, itself.
+
+    Args:
+        symbols: what symbols stand for, by name: anything that adds and multiplies.
+        operations: what the operators of a `Call` do.
+    """
     if type(value) is not Dim:
         return value
-    total: int = 0
+    total: Any = 0
     for monomial, coefficient in value.terms:
-        term: int = coefficient
+        term: Any = coefficient
         for atom, power in monomial:
-            part = _atom_value(atom, sizes)
+            if isinstance(atom, Symbol):
+                part = symbols[atom.name]
+            else:
+                operands = (computed(v, symbols, operations) for v in (atom.a, atom.b))
+                part = operations[atom.op](*operands)
             for _ in range(power):
                 term = term * part
         total = total + term
     return total
-
-
-def _atom_value(atom: Atom, sizes: Mapping[str, int]) -> int:
-    if isinstance(atom, Symbol):
-        return sizes[atom.name]
-    return OPERATIONS[atom.op](substituted(atom.a, sizes), substituted(atom.b, sizes))
 
 
 OPERATIONS: Mapping[str, Callable[[int, int], int]] = {

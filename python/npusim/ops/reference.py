@@ -129,7 +129,7 @@ def run_node(node: Node, tensors: Tensors, device: torch.device | None = None) -
         Error: the operator refused them, or gave other results than the node declares.
     """
     try:
-        results = _execute(node.op, tensors, node.attrs, device or torch.device("cpu"))
+        results = execute(node.op, tensors, node.attrs, device or torch.device("cpu"))
     except Error as error:
         raise type(error)(f"{node.name}{at(node.source)}: {error}") from None
     except Exception as error:  # whatever an operator raises on operands it cannot take
@@ -161,7 +161,7 @@ def infer_types(
     tensors = [None if t is None else _empty(t) for t in inputs]
     try:
         with torch.no_grad():
-            return tuple(map(type_of, _execute(op, tensors, attrs, torch.device("meta"))))
+            return tuple(map(type_of, execute(op, tensors, attrs, torch.device("meta"))))
     except Error:
         raise
     except Exception as error:
@@ -203,9 +203,10 @@ def constant_tensor(constant: Constant) -> Tensor:
     return torch.frombuffer(bytearray(constant.data), dtype=dtype).reshape(constant.type.shape)
 
 
-def _execute(
+def execute(
     op: str, tensors: Tensors, attrs: Mapping[str, Attr], device: torch.device
 ) -> list[Tensor]:
+    """Returns an op's results; whatever it raises on operands it cannot take."""
     result = _implementation(op)(tensors, attrs, device)
     if isinstance(result, Tensor):
         return [result]

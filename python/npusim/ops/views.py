@@ -83,8 +83,8 @@ def _expand(node: Node, low: Lowering) -> None:
 
 def slice_bounds(node: Node, size: int) -> tuple[int, int]:
     """Returns (first, step) of a slice of a dimension of that size."""
-    start = node.attrs.get("start") or 0
-    step = node.attrs.get("step", 1)
+    start, step = node.attrs.get("start"), node.attrs.get("step", 1)
+    start = 0 if start is None else start
     assert isinstance(start, int) and isinstance(step, int)
     return minimum(maximum(start + size if start < 0 else start, 0), size), step
 

@@ -117,7 +117,8 @@ class Lowering:
 
     def is_static(self, view: View) -> bool:
         """Tells whether a view's content is known once the weights are."""
-        return self.buffers[view.buffer].static
+        fixed = not is_symbolic((view.offset, view.shape, view.strides))
+        return fixed and self.buffers[view.buffer].static
 
     # Making room
 

@@ -161,7 +161,7 @@ class DeviceBuffer(_runtime.DeviceBuffer):
         given = array.__cuda_array_interface__
         shape, (address, _) = tuple(given["shape"]), given["data"]
         dtype = np.dtype(given["typestr"])
-        if not _is_row_major(shape, given.get("strides"), dtype.itemsize):
+        if not is_row_major(shape, given.get("strides"), dtype.itemsize):
             raise ShapeError("the array is not contiguous.", hint="Copy it first.")
         if address and _runtime.cuda_ordinal(address) != device.ordinal:
             raise ShapeError(f"the array is not on {device.name}:{device.ordinal}.")
@@ -221,7 +221,8 @@ def _padded(array: Array, spec: TensorSpec) -> Array:
     return padded
 
 
-def _is_row_major(shape: tuple[int, ...], strides: Any, itemsize: int) -> bool:
+def is_row_major(shape: tuple[int, ...], strides: Any, itemsize: int) -> bool:
+    """Tells whether strides in bytes, or None, are those of a dense row-major array."""
     if strides is None or 0 in shape:
         return True
     dense = (itemsize * math.prod(shape[i + 1 :]) for i in range(len(shape)))

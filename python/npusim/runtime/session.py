@@ -13,6 +13,7 @@ from npusim import _runtime
 from npusim.errors import DeviceError, ShapeError
 from npusim.ir.symbolic import is_symbolic
 from npusim.program.program import TensorSpec
+from npusim.runtime.cuda_array_calls import CudaArrayCalls, is_foreign
 from npusim.runtime.device import Device, DeviceBuffer
 from npusim.runtime.executor import Executor
 from npusim.runtime.host import dtype_of, is_cuda_array, is_dlpack, is_torch, torch_bits
@@ -78,6 +79,7 @@ class Session(_runtime.Session):
         super().__init__(executor._native, weights, index)
         self._index = index
         self._torch: TorchCalls | None = None
+        self._cuda_arrays: CudaArrayCalls | None = None
         self.executor = executor
         self.weights = weights
         self.method = method or executor.methods[0]
@@ -94,6 +96,10 @@ class Session(_runtime.Session):
         """Serves every call that is not plain contiguous NumPy; called from C++."""
         if args and not kwargs and is_torch(args[0]):
             results = self._call_torch(args)
+            if results is not None:
+                return results
+        if args and not kwargs and is_foreign(args[0]):
+            results = self._call_cuda_arrays(args)
             if results is not None:
                 return results
         given = self._by_name(args, kwargs)
@@ -140,6 +146,15 @@ class Session(_runtime.Session):
             return tuple(map(torch.from_numpy, self(*arrays)))
         native, index = self.executor._native, self._index
         return self._torch.run(args, native, self.device, index, self.weights)
+
+    def _call_cuda_arrays(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Serves foreign arrays of a GPU that fit and name their stream; None for others."""
+        if self.device.shares_host_memory:
+            return None
+        if self._cuda_arrays is None:
+            self._cuda_arrays = CudaArrayCalls(self.inputs, self.outputs)
+        native, index = self.executor._native, self._index
+        return self._cuda_arrays.run(args, native, self.device, index, self.weights)
 
     def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         names = [spec.name for spec in self.inputs]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from npusim.errors import ShapeError
 from npusim.ir.types import TensorType
+from npusim.partition.crossing import Held
 from npusim.program.program import CompiledProgram, TensorSpec
 
 if TYPE_CHECKING:
@@ -51,8 +52,7 @@ class NativeRun:
     def run(self) -> list[Tensor]:
         """Returns the outputs of a run, in order, on the host. States start as zeros."""
         results = self.executor.run(self.buffers, self.weights, state=self._state())
-        tensors = (torch.from_dlpack(results[s.name]) for s in self.program.output_specs)
-        return [tensor.cpu().clone() for tensor in tensors]
+        return [self._on_host(results[spec.name]) for spec in self.program.output_specs]
 
     def observe(self, after: Callable[[int], None]) -> None:
         """Runs once more, command by command, calling `after(index)` behind each."""
@@ -76,6 +76,10 @@ class NativeRun:
         order = type.order or tuple(range(type.rank))
         stored = tensor.detach().cpu().permute(order).contiguous()
         self.executor.write_buffer(buffer, stored.reshape(-1).view(torch.uint8).numpy().tobytes())
+
+    def _on_host(self, buffer: DeviceBuffer) -> Tensor:
+        kind = TensorType(buffer.dtype, buffer.shape)
+        return Held("", kind, self.executor.device, buffer=buffer).tensor().clone()
 
     def _state(self) -> State | None:
         from npusim.runtime import State

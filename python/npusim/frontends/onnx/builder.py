@@ -13,11 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from onnx import TensorProto
 
 from npusim.errors import ExportError
-from npusim.frontends.onnx.kinds import Array, carried, carrier, kind_of_dtype
+from npusim.frontends.onnx.kinds import Array, carried, carrier, kind_of_dtype, numpy_dtype
+from npusim.frontends.onnx.sizes import has_sizes
+from npusim.frontends.onnx.symbolic_types import SymbolicTypes
 from npusim.ir.graph import Attr, Constant, Node, Source, Value, Weight
 from npusim.ir.rewrite import Names
+from npusim.ir.symbolic import is_symbolic, minimum
 from npusim.ir.types import TensorType
 from npusim.ops import schema
 from npusim.ops.opdef import find
@@ -47,9 +51,12 @@ class NeedsValues(ExportError):
 class Tensor:
     """A tensor of the model: a value of the graph, or one known while importing, or both.
 
+    Sizes that calls choose stand in shapes as symbolic sizes do in a graph.
+
     Attributes:
         kind: ONNX's element type; `type.dtype` carries it.
         data: the elements in ONNX's own type, when they are known.
+        sizes: the elements as Python objects, when some are symbolic sizes.
         key: the initialiser's name, of a tensor that is one as it stands.
         needs: the graph inputs whose values it was computed from.
         name: the value's name in the graph, once the graph has it.
@@ -62,6 +69,7 @@ class Tensor:
     key: str | None = None
     needs: frozenset[str] = frozenset()
     name: str | None = None
+    sizes: Array | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -131,7 +139,8 @@ class Tensor:
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> Tensor:
         """Returns a range of one dimension."""
-        if (start, step) == (0, 1) and end >= self.shape[dim]:
+        end = minimum(end, self.shape[dim])
+        if (start, step) == (0, 1) and end == self.shape[dim]:
             return self
         return self.op("slice.Tensor", dim, start, end, step)
 
@@ -145,6 +154,8 @@ class Tensor:
         Raises:
             NeedsValues: they are known only once the model runs.
         """
+        if self.sizes is not None:
+            raise ExportError(f"{what} is {self.sizes.tolist()}, which calls choose.")
         if self.data is None:
             named = ", ".join(sorted(self.needs))
             raise NeedsValues(
@@ -156,7 +167,9 @@ class Tensor:
         return self.data
 
     def ints(self, what: str) -> list[int]:
-        """Returns the elements, which must be known, as a list of ints."""
+        """Returns the elements, which must be known, as a list of ints or symbolic sizes."""
+        if self.sizes is not None:
+            return list(self.sizes.reshape(-1))
         return [int(v) for v in self.values(what).reshape(-1)]
 
 
@@ -172,6 +185,7 @@ class Builder:
     constants: dict[tuple[str, tuple[int, ...], bytes], Constant] = field(default_factory=dict)
     source: Source | None = None
     label: str = ""
+    types: SymbolicTypes | None = None  # of a model with symbolic sizes
 
     # ---- leaves ----
 
@@ -198,6 +212,19 @@ class Builder:
         type = TensorType(carrier(kind, f"the tensor {key or self.label}"), array.shape)
         return Tensor(self, kind, type, array, key, needs)
 
+    def known_sizes(self, values: Array, kind: int = TensorProto.INT64) -> Tensor:
+        """Returns a tensor of numbers some of which may be symbolic sizes."""
+        if not has_sizes(values):
+            return self.known(values.astype(numpy_dtype(kind)), kind=kind)
+        type = TensorType(carrier(kind, self.label), values.shape)
+        return Tensor(self, kind, type, sizes=values)
+
+    def line(self, count: int) -> Tensor:
+        """Returns 0 … count - 1 as int64."""
+        if not is_symbolic(count):
+            return self.known(np.arange(count, dtype=np.int64))
+        return self.op("arange.start_step", 0, count, 1, dtype=torch.int64)
+
     def table(self, data: Any, like: Tensor | str) -> Tensor:
         """Returns numbers as a tensor of another's dtype."""
         dtype = like if isinstance(like, str) else like.dtype
@@ -217,12 +244,20 @@ class Builder:
 
     def name_of(self, x: Tensor) -> str:
         """Returns the value's name in the graph; a known tensor becomes a weight or constant."""
+        if x.name is None and x.sizes is not None:
+            x.name = self._of_sizes(x)
         if x.name is None:
             assert x.data is not None
             array = np.ascontiguousarray(carried(x.data)).reshape(x.shape)
             large = array.nbytes > MAX_CONSTANT_BYTES
             x.name = self._stored(x, array) if x.key or large else self._constant(array, x.type)
         return x.name
+
+    def _of_sizes(self, x: Tensor) -> str:
+        """Adds nodes that give a tensor of symbolic sizes."""
+        assert x.sizes is not None
+        each = [self.full((1,), size, x.dtype) for size in x.sizes.reshape(-1)]
+        return self.name_of(self.op("cat.default", each, 0).view(x.shape))
 
     def _stored(self, x: Tensor, array: Array) -> str:
         key = x.key or self.names.fresh(f"{self.label or 'tensor'}.value")
@@ -279,7 +314,7 @@ class Builder:
         """Adds a node and returns its results."""
         names = tuple(None if t is None else self.name_of(t) for t in inputs)
         key = tuple(sorted(attrs.items()))
-        types = _infer(op, tuple(None if t is None else t.type for t in inputs), key)
+        types = self._infer(op, tuple(None if t is None else t.type for t in inputs), key)
         base = self.names.fresh(self.label or op.split(".")[1])
         several = len(types) > 1
         values = tuple(
@@ -292,6 +327,17 @@ class Builder:
             Tensor(self, _kind(v.type, kind, inputs), v.type, None, None, needs, v.name)
             for v in values
         ]
+
+    def _infer(
+        self,
+        op: str,
+        inputs: tuple[TensorType | None, ...],
+        attrs: tuple[tuple[str, Attr], ...],
+    ) -> tuple[TensorType, ...]:
+        shapes = [t.shape for t in inputs if t is not None]
+        if self.types is None or not is_symbolic((shapes, [value for _, value in attrs])):
+            return _infer(op, inputs, attrs)
+        return self.types.infer(op, inputs, dict(attrs))
 
     def _decomposed(self, target: Any, args: Any, kwargs: Any) -> list[Tensor] | None:
         """Returns the results of what an operator without a lowering is made of, or None."""

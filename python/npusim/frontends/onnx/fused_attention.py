@@ -14,6 +14,7 @@ from npusim.errors import ExportError
 from npusim.frontends.onnx.builder import Tensor
 from npusim.frontends.onnx.fusions import DOMAIN
 from npusim.frontends.onnx.registry import Call, translation
+from npusim.ir.symbolic import is_symbolic
 
 
 def _heads(x: Tensor, heads: int) -> Tensor:
@@ -45,6 +46,11 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 def _causal(call: Call, q: Tensor, k: Tensor) -> Tensor:
     rows, columns = q.shape[2], k.shape[2]
+    if is_symbolic((rows, columns)):
+        graph = call.graph
+        future = graph.line(columns) - (columns - rows) > graph.line(rows).view((rows, 1))
+        none, low = (graph.full((), value, q.dtype) for value in (0.0, -math.inf))
+        return graph.op("where.self", future, low, none).view((1, 1, rows, columns))
     hidden = ~np.tri(rows, columns, columns - rows, dtype=bool)
     table = np.where(hidden, np.float64(-np.inf), 0.0).reshape(1, 1, rows, columns)
     return call.graph.table(table, q)
@@ -61,7 +67,7 @@ def _masked(call: Call, mask: Tensor | None, q: Tensor, k: Tensor) -> Tensor | N
     if mask.rank == 1:
         if mask.shape[0] != batch:
             raise ExportError("a mask of starts and ends has no meaning here.")
-        line = call.graph.known(np.arange(columns, dtype=np.int64))
+        line = call.graph.line(columns)
         seen = call.graph.op("lt.Tensor", line, mask.to("int64").view((batch, 1, 1, 1)))
     else:
         shape = {2: (batch, 1, 1, columns), 3: (batch, 1, *mask.shape[1:])}.get(mask.rank)
@@ -163,7 +169,7 @@ def _rotary(call: Call, x: Tensor, places: Tensor, cos: Tensor, sin: Tensor) -> 
         width = x.shape[2] // heads if heads else (size or 2 * cos.shape[-1])
         x = _heads(x, x.shape[2] // width)
     if places.type.numel == 1 and places.rank == 1:  # where the first of all begins
-        line = call.graph.known(np.arange(x.shape[2], dtype=np.int64).reshape(1, -1))
+        line = call.graph.line(x.shape[2]).view((1, x.shape[2]))
         places = places.to("int64").view((1, 1)) + line
     y = _rotated(x, cos, sin, places.to("int64"), bool(call.int("interleaved")))
     return _joined(y) if flat else y
@@ -194,7 +200,7 @@ def _group_query(
         q, k, v = call.graph.ops("split_with_sizes.default", q, parts, 2)
     q, k, v = _heads(q, heads), _heads(k, groups), _heads(v, groups)
     batch, length = q.shape[0], q.shape[2]
-    line = call.graph.known(np.arange(length, dtype=np.int64).reshape(1, -1))
+    line = call.graph.line(length).view((1, length))
     held = 0 if past_k is None else past_k.shape[2]
     if held:
         places = last.to("int64").view((batch, 1)) + 1 - length + line
@@ -220,7 +226,7 @@ def _window(call: Call, q: Tensor, k: Tensor, places: Tensor) -> Tensor:
     """Returns what hides later keys, and those before the window, from each query."""
     batch, length, columns = q.shape[0], q.shape[2], k.shape[2]
     own = places.view((batch, 1, length, 1))
-    line = call.graph.known(np.arange(columns, dtype=np.int64))
+    line = call.graph.line(columns)
     seen = call.graph.op("le.Tensor", line, own)
     size = call.int("local_window_size", -1)
     if size >= 0:

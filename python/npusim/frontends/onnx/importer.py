@@ -22,11 +22,15 @@ from npusim.frontends.onnx.files import array_of, read_model
 from npusim.frontends.onnx.functions import body_of, defaults, since
 from npusim.frontends.onnx.inputs import add_inputs
 from npusim.frontends.onnx.kinds import Array
+from npusim.frontends.onnx.open_shapes import open_shapes
 from npusim.frontends.onnx.refusals import refuse_unknown
 from npusim.frontends.onnx.registry import TRANSLATIONS, Call, Results, Translation
 from npusim.frontends.onnx.scope import Scope, domain_of, opsets_of, with_attributes
+from npusim.frontends.onnx.sizes import computed, kind_of
+from npusim.frontends.onnx.symbolic_types import SymbolicTypes
 from npusim.ir.graph import Graph, Output, Source
 from npusim.ir.rewrite import Names
+from npusim.ir.symbolic import is_symbolic, symbols_of
 from npusim.ir.verify import verify_graph
 
 FAMILIES = (
@@ -62,6 +66,7 @@ def from_onnx(
     *,
     shapes: Mapping[str, Any] | None = None,
     values: Mapping[str, Array] | None = None,
+    dynamic_shapes: Mapping[str, int | tuple[int, int]] | None = None,
     name: str | None = None,
 ) -> Imported:
     """Imports an ONNX model.
@@ -72,6 +77,9 @@ def from_onnx(
             shape of each element; of an optional that is absent, None.
         values: values of inputs that the model's structure depends on (a shape, an axis). They
             are fixed, and no inputs of the graph.
+        dynamic_shapes: the sizes that calls choose: by the name of each dimension that the model
+            leaves open, the greatest value, or (least, greatest); the least is 1 by default, and
+            equal ones fix the size. A dimension without a name is called INPUT_AXIS.
         name: the model's name; by default the file's or the model's own.
 
     Raises:
@@ -83,7 +91,8 @@ def from_onnx(
         import_module(f"npusim.frontends.onnx.{family}")
     proto, folder = read_model(model)
     title = name or (Path(model).stem if isinstance(model, (str, Path)) else proto.graph.name)
-    return ModelWalk(proto, folder, title or "model").run(shapes or {}, values or {})
+    walk = ModelWalk(proto, folder, title or "model")
+    return walk.run(shapes or {}, values or {}, dynamic_shapes)
 
 
 class ModelWalk:
@@ -95,7 +104,12 @@ class ModelWalk:
         self.functions = {(f.domain, f.name): f for f in model.functions}
         self.evaluated: list[str] = []
 
-    def run(self, shapes: Mapping[str, Any], values: Mapping[str, Array]) -> Imported:
+    def run(
+        self,
+        shapes: Mapping[str, Any],
+        values: Mapping[str, Array],
+        dynamic_shapes: Mapping[str, int | tuple[int, int]] | None = None,
+    ) -> Imported:
         """Builds the graph; the arguments are those of `from_onnx`."""
         scope = Scope({}, opsets_of(self.model))
         refuse_unknown(self.model, self.name, scope.opsets, self.functions)
@@ -105,7 +119,11 @@ class ModelWalk:
             scope.values[tensor.name] = self.graph.known(
                 array, kind=tensor.data_type, key=tensor.name
             )
+        shapes = {**shapes, **open_shapes(self.name, graph, scope, shapes, values, dynamic_shapes)}
         kinds = add_inputs(self.graph, self.name, graph, scope, shapes, values)
+        if is_symbolic([v.type.shape for v in self.graph.inputs]):
+            found = symbols_of([v.type.shape for v in self.graph.inputs])
+            self.graph.types = SymbolicTypes(found)
         for node in graph.node:
             self.add_node(node, scope)
         names, outputs = Names(), []
@@ -181,6 +199,8 @@ class ModelWalk:
             return None  # of a quantized weight the bytes are what products want
         if len(tensors) != sum(i is not None for i in inputs):
             return None
+        if any(t.sizes is not None for t in tensors):
+            return self._folded_sizes(node, inputs)
         if node.op_type in NEEDS_VALUES and not node.domain:
             for tensor in tensors:
                 tensor.values(f"what the shape of {node.op_type}'s result depends on")
@@ -196,6 +216,25 @@ class ModelWalk:
         if needs:
             self.evaluated.append(node.op_type)
         return [self.graph.known(array, needs=needs) for array in results]
+
+    def _folded_sizes(
+        self, node: NodeProto, inputs: Sequence[Tensor | None]
+    ) -> Sequence[Tensor] | None:
+        """Returns the results when all operands are known numbers and symbolic sizes; or None."""
+        arrays = []
+        for tensor in inputs:
+            if tensor is None or tensor.sizes is not None:
+                arrays.append(None if tensor is None else tensor.sizes)
+            elif tensor.data is not None and tensor.data.dtype.kind in "iub":
+                arrays.append(tensor.data.astype(object))
+            else:
+                return None
+        attrs = {a.name: self._attribute(a) for a in node.attribute}
+        results = None if node.domain else computed(node.op_type, arrays, attrs)
+        if results is None:
+            return None
+        kind = kind_of(node.op_type, [0 if t is None else t.kind for t in inputs], attrs)
+        return [self.graph.known_sizes(array, kind) for array in results]
 
     def _call_function(
         self, body: FunctionProto, node: NodeProto, inputs: Sequence[Any], outer: Scope

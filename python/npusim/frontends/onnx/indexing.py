@@ -9,6 +9,8 @@ from onnx import TensorProto
 
 from npusim.frontends.onnx.builder import Tensor
 from npusim.frontends.onnx.registry import Call, translation
+from npusim.frontends.onnx.sizes import objects
+from npusim.ir.symbolic import is_symbolic
 
 
 def positive(indices: Tensor, size: int) -> Tensor:
@@ -16,6 +18,8 @@ def positive(indices: Tensor, size: int) -> Tensor:
     wide = indices.to("int64", TensorProto.INT64)
     if wide.data is not None:
         data = wide.data.astype(np.int64)
+        if is_symbolic(size):
+            return wide.graph.known_sizes(np.where(data < 0, data + objects([size]), data))
         return wide.graph.known(np.where(data < 0, data + size, data))
     return wide.graph.op("where.self", wide < 0, wide + size, wide)
 

@@ -12,6 +12,7 @@ from npusim.errors import ExportError, ShapeError
 from npusim.frontends.onnx.builder import Builder
 from npusim.frontends.onnx.kinds import Array
 from npusim.frontends.onnx.scope import Scope
+from npusim.ir.symbolic import is_symbolic
 
 
 def add_inputs(
@@ -58,7 +59,9 @@ def add_inputs(
     if problems:
         raise ExportError(
             f"{name} leaves open what a graph must know: {'; '.join(problems)}.",
-            hint="Give shapes={name: (1, 3, 224, 224)} (`--shape name=1x3x224x224`).",
+            hint="Give shapes={name: (1, 3, 224, 224)} (`--shape name=1x3x224x224`), or bounds of "
+            'the sizes that calls choose: dynamic_shapes={"batch": 8, "seq": (1, 128)} '
+            "(`--dynamic batch=8 --dynamic seq=1:128`).",
         )
     return kinds
 
@@ -92,7 +95,7 @@ def _shape(info: Any, given: Sequence[int] | None) -> tuple[int, ...] | None:
             return None
         dims = [d.dim_value if d.HasField("dim_value") else -1 for d in declared.shape.dim]
         return None if any(d < 0 for d in dims) else tuple(dims)
-    shape = tuple(int(d) for d in given)
+    shape = tuple(d if is_symbolic(d) else int(d) for d in given)
     if declared.HasField("shape"):
         fixed = [d.dim_value if d.HasField("dim_value") else None for d in declared.shape.dim]
         fits = len(fixed) == len(shape) and all(

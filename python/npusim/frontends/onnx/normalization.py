@@ -7,10 +7,11 @@ import math
 import numpy as np
 from onnx import TensorProto
 
-from npusim.frontends.onnx.builder import Tensor
+from npusim.frontends.onnx.builder import Builder, Tensor
 from npusim.frontends.onnx.kinds import CARRIERS
 from npusim.frontends.onnx.pointwise import softmax
 from npusim.frontends.onnx.registry import Call, translation
+from npusim.ir.symbolic import is_symbolic
 
 
 @translation("BatchNormalization")
@@ -220,7 +221,7 @@ def _bias(
         sides = (left if left >= 0 else None, right if right >= 0 else None)
         allowed = _both(allowed, _window(call, lengths, extents, *sides))
     if lengths is not None:
-        line = graph.known(np.arange(columns, dtype=np.int64))
+        line = graph.line(columns)
         valid = graph.op("lt.Tensor", line, lengths.to("int64").view((lengths.shape[0], 1, 1, 1)))
         allowed = _both(allowed, valid)
     if allowed is None:
@@ -241,6 +242,8 @@ def _window(
     """Returns which keys each query may see: so many before its own position, and behind it."""
     rows, columns, past = extents
     graph = call.graph
+    if is_symbolic(extents):
+        return _window_of_sizes(graph, lengths, extents, left, right)
     row, column = np.arange(rows).reshape(-1, 1), np.arange(columns)
     if lengths is None:
         behind = row + past - column
@@ -249,7 +252,26 @@ def _window(
         seen &= True if right is None else -behind <= right
         return graph.known(seen)
     offset = lengths.to("int64").view((lengths.shape[0], 1, 1, 1)) - rows
-    distance = offset + graph.known(row - column)
+    return _within(offset + graph.known(row - column), left, right)
+
+
+def _window_of_sizes(
+    graph: Builder,
+    lengths: Tensor | None,
+    extents: tuple[int, int, int],
+    left: int | None,
+    right: int | None,
+) -> Tensor:
+    """Returns the same where the extents are symbolic: the positions are computed at the run."""
+    rows, columns, past = extents
+    distance = graph.line(rows).view((rows, 1)) + past - graph.line(columns)
+    if lengths is not None:
+        distance = distance - past + lengths.to("int64").view((lengths.shape[0], 1, 1, 1)) - rows
+    return _within(distance, left, right)
+
+
+def _within(distance: Tensor, left: int | None, right: int | None) -> Tensor:
+    """Returns where keys are at most `left` behind a query, and `right` in front of it."""
     sides = [] if left is None else [distance.op("le.Scalar", left)]
     if right is not None:
         sides.append(distance.op("ge.Scalar", -right))

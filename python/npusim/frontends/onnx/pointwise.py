@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from functools import reduce
 
-import numpy as np
 import torch
 from onnx import TensorProto
 
 from npusim.frontends.onnx.builder import Tensor
 from npusim.frontends.onnx.kinds import INTEGERS, is_floating, is_integer
 from npusim.frontends.onnx.registry import Call, translation
+from npusim.ops.fused import broadcast_shapes
 
 _UNARY = {
     "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh",
@@ -128,7 +128,7 @@ def _pow(call: Call, x: Tensor, y: Tensor) -> Tensor:
         return wide.to(x.dtype, x.kind)
     if is_floating(x.kind) and y.data is not None and y.data.size == 1 and y.rank <= x.rank:
         return x.op("pow.Tensor_Scalar", float(y.data.reshape(-1)[0])).view(
-            np.broadcast_shapes(x.shape, y.shape)
+            broadcast_shapes(x.shape, y.shape)
         )
     return x.op("pow.Tensor_Tensor", y.to(x.dtype))
 
@@ -278,7 +278,7 @@ def _hardmax(x: Tensor, axis: int) -> Tensor:
     best = x.op("argmax.default", axis, True)
     places = [1] * x.rank
     places[axis] = x.shape[axis]
-    line = x.graph.known(np.arange(x.shape[axis]).reshape(places))
+    line = x.graph.line(x.shape[axis]).view(places)
     return best.equals(line).to(x.dtype, x.kind)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from onnx import TensorProto
 
@@ -51,7 +53,7 @@ def _mean(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
         return x
     if is_floating(x.kind):
         return x.op("mean.dim", dims, keep)
-    count = int(np.prod([x.shape[d] for d in dims]))
+    count = math.prod(x.shape[d] for d in dims)
     return _sum(x, dims, keep).op("div.Scalar_mode", count, rounding_mode="trunc")
 
 

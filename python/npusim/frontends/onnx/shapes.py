@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
+import torch
 from onnx import TensorProto, helper
 
-from npusim.errors import ExportError
+from npusim.errors import ExportError, SymbolicSizeError
 from npusim.frontends.onnx.builder import Tensor
 from npusim.frontends.onnx.kinds import CARRIERS, numpy_dtype
 from npusim.frontends.onnx.registry import Call, translation
+from npusim.frontends.onnx.sizes import objects
+from npusim.ir.symbolic import is_symbolic, lower, maximum, minimum, upper
+from npusim.ops.fused import broadcast_shapes
 
 
 @translation("Constant")
@@ -36,12 +41,12 @@ def _constant(call: Call) -> Tensor:
 @translation("Shape")
 def _shape(call: Call, x: Tensor) -> Tensor:
     end = call.attrs.get("end")
-    return call.graph.known(np.array(x.shape[call.int("start") : end], np.int64))
+    return call.graph.known_sizes(objects(x.shape[call.int("start") : end]))
 
 
 @translation("Size")
 def _size(call: Call, x: Tensor) -> Tensor:
-    return call.graph.known(np.array(math.prod(x.shape), np.int64))
+    return call.graph.known_sizes(objects([math.prod(x.shape)]).reshape(()))
 
 
 @translation("Reshape")
@@ -109,9 +114,9 @@ def _split(call: Call, x: Tensor, split: Tensor | None = None) -> Sequence[Tenso
     sizes = split.ints("the sizes of Split") if split is not None else call.ints("split")
     if sizes is None:
         size = -(-x.shape[axis] // call.outputs)
-        sizes = [min(size, x.shape[axis] - i * size) for i in range(call.outputs)]
-    starts = np.cumsum([0, *sizes])
-    return [x.slice(axis, int(s), int(s) + n) for s, n in zip(starts, sizes, strict=False)]
+        sizes = [minimum(size, x.shape[axis] - i * size) for i in range(call.outputs)]
+    starts = accumulate(sizes, initial=0)
+    return [x.slice(axis, s, s + n) for s, n in zip(starts, sizes, strict=False)]
 
 
 @translation("Slice")
@@ -136,6 +141,8 @@ def _slice(
 
 
 def _ranged(x: Tensor, dim: int, wanted: slice) -> Tensor:
+    if is_symbolic((x.shape[dim], wanted.start, wanted.stop)):
+        return _ranged_sizes(x, dim, wanted)
     start, end, step = wanted.indices(x.shape[dim])
     if step < 0:  # the same elements forwards, then turned
         count = len(range(start, end, step))
@@ -145,9 +152,27 @@ def _ranged(x: Tensor, dim: int, wanted: slice) -> Tensor:
     return x.slice(dim, start, max(end, start), step)
 
 
+def _ranged_sizes(x: Tensor, dim: int, wanted: slice) -> Tensor:
+    """Returns a range of a dimension where its size, or the range's, is symbolic."""
+    size, step = x.shape[dim], wanted.step
+    if step == -1 and wanted.start == -1 and upper(wanted.stop) < -upper(size):
+        return x.op("flip.default", [dim])  # the whole dimension, from the end
+    if step <= 0:
+        raise SymbolicSizeError(f"a range of steps of {step} over {size} elements")
+    start, end = (_place(place, size) for place in (wanted.start, wanted.stop))
+    return x.slice(dim, start, maximum(start, end), step)
+
+
+def _place(place: int, size: int) -> int:
+    """Returns an end of a range within a dimension; negative ones count from behind."""
+    if lower(place) >= upper(size) or upper(place) < -upper(size):
+        return size if lower(place) >= 0 else 0
+    return minimum(maximum(place + size if place < 0 else place, 0), size)
+
+
 @translation("Expand")
 def _expand(call: Call, x: Tensor, shape: Tensor) -> Tensor:
-    return x.expand(np.broadcast_shapes(x.shape, tuple(shape.ints("the shape of Expand"))))
+    return x.expand(broadcast_shapes(x.shape, tuple(shape.ints("the shape of Expand"))))
 
 
 @translation("Tile")
@@ -173,7 +198,11 @@ def _eye_like(call: Call, x: Tensor) -> Tensor:
 
 @translation("Range")
 def _range(call: Call, start: Tensor, limit: Tensor, step: Tensor) -> Tensor:
-    first, last, delta = (t.values("a bound of Range").reshape(-1)[0] for t in (start, limit, step))
+    bounds = (start, limit, step)
+    if any(t.sizes is not None for t in bounds) and step.dtype == "int64":
+        low, high, by = (t.ints("a bound of Range")[0] for t in bounds)
+        return call.graph.op("arange.start_step", low, high, by, dtype=torch.int64)
+    first, last, delta = (t.values("a bound of Range").reshape(-1)[0] for t in bounds)
     count = max(math.ceil((last - first) / delta), 0)
     data = (first + np.arange(count) * delta).astype(start.values("Range").dtype)
     return call.graph.known(data)
@@ -183,7 +212,8 @@ def _range(call: Call, start: Tensor, limit: Tensor, step: Tensor) -> Tensor:
 def _trilu(call: Call, x: Tensor, k: Tensor | None = None) -> Tensor:
     diagonal = 0 if k is None else k.ints("the diagonal of Trilu")[0]
     rows, columns = x.shape[-2:]
-    diagonal = max(-rows, min(diagonal, columns))
+    if not is_symbolic((rows, columns)):
+        diagonal = max(-rows, min(diagonal, columns))
     return x.op("triu.default" if call.int("upper", 1) else "tril.default", diagonal)
 
 
@@ -258,13 +288,13 @@ def _space_to_depth(call: Call, x: Tensor) -> Tensor:
 
 @translation("OneHot")
 def _one_hot(call: Call, indices: Tensor, depth: Tensor, values: Tensor) -> Tensor:
-    count = int(depth.values("the depth of OneHot").reshape(-1)[0])
+    (count,) = depth.ints("the depth of OneHot")
     axis = call.int("axis", -1) % (indices.rank + 1)
     wide = indices.to("int64", TensorProto.INT64)
     wide = call.graph.op("where.self", wide < 0, wide + count, wide)
     places = [1] * (indices.rank + 1)
     places[axis] = count
-    line = call.graph.known(np.arange(count, dtype=np.int64).reshape(places))
+    line = call.graph.line(count).view(places)
     hot = wide.view((*indices.shape[:axis], 1, *indices.shape[axis:])).equals(line)
     off, on = (values.slice(0, i, i + 1) for i in (0, 1))
     shape = [1] * (indices.rank + 1)
@@ -274,10 +304,9 @@ def _one_hot(call: Call, indices: Tensor, depth: Tensor, values: Tensor) -> Tens
 @translation("ReverseSequence")
 def _reverse_sequence(call: Call, x: Tensor, lengths: Tensor) -> Tensor:
     batch, time = call.int("batch_axis", 1), call.int("time_axis")
-    line = np.arange(x.shape[time], dtype=np.int64)
     shape = [1] * x.rank
     shape[time] = x.shape[time]
-    step = call.graph.known(line.reshape(shape))
+    step = call.graph.line(x.shape[time]).view(shape)
     shape = [1] * x.rank
     shape[batch] = x.shape[batch]
     length = lengths.to("int64", TensorProto.INT64).view(shape)
