@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import click
@@ -23,13 +25,25 @@ from npusim.cli.summary import program_facts
     help="Weights of linears: int8, int4-g32, int4-g64, int4-g128 (int4 also -asymmetric).",
 )
 @click.option(
+    "--sizes",
+    multiple=True,
+    metavar="SYMBOL=SIZE,…",
+    help="Bring device code for these values of a symbolic size, beside its greatest; of several "
+    "symbols, for all combinations.",
+)
+@click.option(
     "--dump-passes",
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="Write the graph after every pass to this folder.",
 )
 def compile_model(
-    graph: Path, output: Path | None, target: str, quantize: str | None, dump_passes: Path | None
+    graph: Path,
+    output: Path | None,
+    target: str,
+    quantize: str | None,
+    sizes: Sequence[str],
+    dump_passes: Path | None,
 ) -> Answer:
     """Compile a graph to a .npubin file."""
     output = output or graph.with_suffix(".npubin")
@@ -38,6 +52,7 @@ def compile_model(
             readable(graph),
             target=target,
             quantize=quantize,
+            sizes=_combinations(sizes),
             dump_passes=dump_passes,
             progress=report,
         )
@@ -56,3 +71,18 @@ def compile_model(
     if dump_passes is not None:
         lines.append(f"graphs after each pass: {dump_passes}")
     return Answer({"output": str(output), "bytes": size, "program": facts}, lines)
+
+
+def _combinations(options: Sequence[str]) -> list[dict[str, int]]:
+    """Returns every combination of what `--sizes` lists."""
+    chosen: dict[str, list[int]] = {}
+    for option in options:
+        name, equals, values = option.partition("=")
+        numbers = values.split(",")
+        if not name or not equals or not all(n.isascii() and n.isdigit() for n in numbers):
+            raise click.UsageError(
+                f"--sizes {option}: expected SYMBOL=SIZE,SIZE,…, such as batch=1,8."
+            )
+        chosen.setdefault(name, []).extend(map(int, numbers))
+    rows = product(*chosen.values()) if chosen else ()
+    return [dict(zip(chosen, row, strict=True)) for row in rows]
