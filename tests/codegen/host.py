@@ -10,7 +10,7 @@ import ctypes
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,10 +143,16 @@ def _wrapped(index: int, source: str, geometry: Geometry, options: Sequence[str]
 
 
 def run_program(
-    program: CompiledProgram, kernels: dict[Key, HostKernel], inputs: Sequence[bytes]
+    program: CompiledProgram,
+    kernels: dict[Key, HostKernel],
+    inputs: Sequence[bytes],
+    weights: Mapping[str, bytes] | None = None,
 ) -> list[bytes]:
     """Runs init and the first method of an assembled program; returns its outputs' bytes."""
     memory = _Memory(program, program.methods[0], inputs)
+    for spec in program.weights:
+        data = next((weights or {})[key] for key in spec.keys if key in (weights or {}))
+        memory.buffers[spec.buffer] = _filled(data)
     for method in (program.init, program.methods[0]):
         memory.enter(method)
         for command in method.commands:
@@ -209,6 +215,12 @@ class _Memory:
             return self.buffers[index].ctypes.data
         buffer = self.program.buffers[index]
         return int(self.arenas[buffer.kind].ctypes.data) + buffer.offset
+
+
+def _filled(data: bytes) -> NDArray[np.uint8]:
+    room = _room(len(data))[: len(data)]
+    room[:] = np.frombuffer(data, np.uint8)
+    return room
 
 
 def _room(size: int) -> NDArray[np.uint8]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from npusim.ir.symbolic import maximum, symbol
 from npusim.program.program import (
     Access,
@@ -15,6 +17,7 @@ from npusim.program.program import (
     Operand,
     Patch,
     PatchKind,
+    Specialized,
     TensorSpec,
 )
 
@@ -58,3 +61,23 @@ def symbolic_program() -> CompiledProgram:
         persistent_bytes=0,
         state_bytes=0,
     )
+
+
+def specialized_program() -> CompiledProgram:
+    """Returns the program with device code for some parameters of its kernel."""
+    codes = (
+        Specialized(bytes(32), b"device code"),
+        Specialized(bytes(31) + b"\1", b"other code"),
+        Specialized(b"", b"device code"),
+    )
+    kernels = (
+        Kernel("still", "schema", b"fixed"),
+        Kernel("copy", "schema", specialized=codes),
+        Kernel("copy", "schema", specialized=codes[1:]),
+    )
+    program = symbolic_program()
+    forward, fixed = program.methods
+    still, command = forward.commands
+    commands = (still, dataclasses.replace(command, kernel=1))
+    methods = (dataclasses.replace(forward, commands=commands), fixed)
+    return dataclasses.replace(program, kernels=kernels, methods=methods, target="cuda")

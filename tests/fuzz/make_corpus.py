@@ -45,7 +45,8 @@ def programs() -> Iterator[tuple[str, CompiledProgram]]:
     facts = {"max_context": 9, "eos_token_ids": [1], "caches": [{"state": "s", "axis": 0}]}
     metadata = {"states": states, "language_model": facts}
     yield "states", dataclasses.replace(small, metadata=metadata)
-    yield "symbolic", runpy.run_path(str(SYMBOLIC))["symbolic_program"]()
+    for name in ("symbolic", "specialized"):
+        yield name, runpy.run_path(str(SYMBOLIC))[f"{name}_program"]()
     empty = Method("forward", (), (), (), 0)
     yield (
         "smallest",
