@@ -116,12 +116,12 @@ def _runs(device: npusim.Device, what: str, type: TensorType) -> dict[str, Calla
     ready = {"x": Held("x", type, device, tensor=x)}
 
     def run() -> None:
-        native.run(ready)
+        native.run(ready, native.inputs)
         device.wait_for(device.stream)
 
     def there_and_back() -> None:
         values = {"x": Held("x", type, device, tensor=x)}
-        (buffer,) = native.run(values).values()
+        (buffer,) = native.run(values, native.inputs).values()
         Held("y", type, device, buffer=buffer).tensor()
 
     return {f"run {what}": run, f"both {what}": there_and_back}

@@ -15,26 +15,22 @@ struct Brain {
   uint16_t bits;
 };
 
-double widen(float x) {
+float widen(float x) {
   return x;
 }
 double widen(double x) {
   return x;
 }
-double widen(Brain x) {
+float widen(Brain x) {
   return std::bit_cast<float>(uint32_t{x.bits} << 16);
 }
-double widen(Half x) {
-  const int exponent = (x.bits >> 10) & 0x1F, fraction = x.bits & 0x3FF;
-  double value = 0;
-  if (exponent == 0x1F) {
-    value = fraction == 0 ? HUGE_VAL : std::nan("");
-  } else if (exponent == 0) {
-    value = std::ldexp(fraction, -24);
-  } else {
-    value = std::ldexp(fraction | 0x400, exponent - 25);
-  }
-  return (x.bits & 0x8000) ? -value : value;
+// The exponent's bias is a product with a power of two, which makes subnormals normal as well.
+float widen(Half x) {
+  const uint32_t magnitude = uint32_t{x.bits} & 0x7FFF, sign = uint32_t{x.bits} >> 15 << 31;
+  const float scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
+  const float endless = std::bit_cast<float>(magnitude << 13 | 0x7F800000);  // also NaN
+  const float value = magnitude >= 0x7C00 ? endless : scaled;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
 }
 
 // Rounds a double to a float of `exponent_bits` and `fraction_bits`, in one rounding.
@@ -88,9 +84,9 @@ void with_type(DType dtype, F&& f) {
 }
 
 template <typename T>
-T element(std::span<const std::byte> values, size_t index) {
+T element(const std::byte* at) {
   T out;
-  std::memcpy(&out, values.data() + index * sizeof(T), sizeof(T));
+  std::memcpy(&out, at, sizeof(T));
   return out;
 }
 
@@ -111,9 +107,11 @@ void convert_floats(std::span<const std::byte> from, DType from_dtype, std::span
     with_type(to_dtype, [&](auto target) {
       using From = decltype(source);
       using To = decltype(target);
-      for (size_t i = 0; i < from.size() / sizeof(From); ++i) {
-        const To value = narrow<To>(widen(element<From>(from, i)));
-        std::memcpy(to.data() + i * sizeof(To), &value, sizeof value);
+      const std::byte* in = from.data();
+      std::byte* out = to.data();
+      for (size_t i = 0, count = from.size() / sizeof(From); i < count; ++i) {
+        const To value = narrow<To>(widen(element<From>(in + i * sizeof(From))));
+        std::memcpy(out + i * sizeof(To), &value, sizeof value);
       }
     });
   });
@@ -124,7 +122,7 @@ int64_t first_nan(std::span<const std::byte> values, DType dtype) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     for (size_t i = 0; i < values.size() / sizeof(T); ++i) {
-      if (std::isnan(widen(element<T>(values, i)))) {
+      if (std::isnan(widen(element<T>(values.data() + i * sizeof(T))))) {
         found = static_cast<int64_t>(i);
         return;
       }

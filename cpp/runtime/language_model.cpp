@@ -193,10 +193,6 @@ LanguageModel::Call LanguageModel::make_call(const std::string& name, int64_t to
     call.inputs.push_back(bytes_of(&spec == &ids ? *call.tokens_memory : *call.length_memory));
   }
   call.outputs = {bytes_of(*call.logits_memory)};
-  if (!device_->shares_host_memory()) {
-    host_logits_.resize(
-        std::max(host_logits_.size(), static_cast<size_t>(call.logits_memory->bytes())));
-  }
   return call;
 }
 
@@ -242,8 +238,15 @@ void LanguageModel::feed(State& state, std::span<const int64_t> tokens, std::spa
     const auto length = static_cast<int64_t>(tokens.size());
     device_->upload(*call.length_memory, 0, std::as_bytes(std::span(&length, 1)));
   }
-  executor_.run(call.method, call.inputs, call.outputs, weights_.get(), &state);
-  if (!logits.empty()) read_logits(call, logits);
+  executor_.enqueue(call.method, call.inputs, call.outputs, weights_.get(), &state, 0);
+  std::unique_ptr<Download> download;  // starts when the run ends, not when the host has seen that
+  const bool downloads = !logits.empty() && !device_->shares_host_memory();
+  if (downloads) download = device_->start_download(call.logits_memory);
+  executor_.settle(call.method);
+  if (logits.empty()) return;
+  const std::span<const std::byte> raw =
+      downloads ? download->wait() : bytes_of(*call.logits_memory);
+  convert_floats(raw, call.logits_dtype, std::as_writable_bytes(logits), DType::kFloat32);
 }
 
 void LanguageModel::start_generate(State& state, const Memory& sampling, const Memory& seed,
@@ -256,16 +259,6 @@ void LanguageModel::start_generate(State& state, const Memory& sampling, const M
 void LanguageModel::settle_generate() {
   const std::lock_guard<std::mutex> locked(turn_);
   executor_.settle(generate_);
-}
-
-void LanguageModel::read_logits(const Call& call, std::span<float> logits) {
-  std::span<const std::byte> raw = bytes_of(*call.logits_memory);
-  if (!device_->shares_host_memory()) {
-    const auto host = std::span(host_logits_).first(raw.size());
-    device_->download(host, *call.logits_memory, 0);
-    raw = host;
-  }
-  convert_floats(raw, call.logits_dtype, std::as_writable_bytes(logits), DType::kFloat32);
 }
 
 }  // namespace npusim

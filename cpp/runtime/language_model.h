@@ -96,7 +96,6 @@ class LanguageModel {
   void find_generate();
   Call make_call(const std::string& name, int64_t tokens, bool has_length);
   Call& call_for(size_t tokens);
-  void read_logits(const Call& call, std::span<float> logits);
 
   std::shared_ptr<const Program> program_;
   std::shared_ptr<Device> device_;
@@ -110,8 +109,7 @@ class LanguageModel {
   Executor executor_;
   std::vector<Call> prefills_;  // the smallest chunk first
   Call decode_;
-  size_t generate_ = 0;                 // the method
-  std::vector<std::byte> host_logits_;  // of devices that do not share the host's memory
+  size_t generate_ = 0;  // the method
 };
 
 }  // namespace npusim

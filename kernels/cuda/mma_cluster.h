@@ -25,6 +25,13 @@ inline unsigned address_in_block(unsigned at, unsigned rank) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(at), "r"(rank));
   return mapped;
 }
+// What lies in the shared memory of the cluster's block `rank` where `shared` lies in this block's.
+template <typename V>
+V* in_block(V* shared, unsigned rank) {
+  V* mapped;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(mapped) : "l"(shared), "r"(rank));
+  return mapped;
+}
 inline void store_in_cluster(unsigned at, float first, float second) {
   asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(first), "f"(second)
                : "memory");
@@ -42,6 +49,10 @@ inline void arrive_in_cluster_bare() {}
 inline void wait_for_cluster() {}
 inline unsigned address_in_block(unsigned at, unsigned) {
   return at;
+}
+template <typename V>
+V* in_block(V* shared, unsigned) {
+  return shared;
 }
 inline void store_in_cluster(unsigned, float, float) {}
 inline float load_in_cluster(unsigned) {

@@ -5,6 +5,42 @@
 
 namespace npusim {
 
+// e to the power of x, and 1/x, within 2^-21 of their size, in one instruction or two. The exact
+// ones branch, and a lane's results then wait for each other.
+#ifdef __CUDA_ARCH__
+inline float near_exp(float x) {
+  float result;
+  asm("ex2.approx.f32 %0, %1;" : "=f"(result) : "f"(x * 1.4426950408889634f));
+  return result;
+}
+inline float near_reciprocal(float x) {
+  float result;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+#else
+inline float near_exp(float x) {
+  return scalar::exp(x);
+}
+inline float near_reciprocal(float x) {
+  return 1.0f / x;
+}
+#endif
+
+// The command's activation of a number that is stored as Y: of 16 bits, which do not show how near
+// an exponential is.
+template <typename Y>
+float activated(float v) {
+  using enum abi::Opcode;
+  constexpr auto op = static_cast<abi::Opcode>(params.act);
+  if constexpr (sizeof(Y) == 2 && (op == kSilu || op == kSigmoid)) {
+    const float scale = near_reciprocal(1.0f + near_exp(-v));
+    return op == kSilu ? v * scale : scale;
+  } else {
+    return scalar::activate<params.act>(v, params.act_lo, params.act_hi);
+  }
+}
+
 // bias, residual and y of a command whose operands before them are x and `weights` parts of W.
 // Rows of y and of the residual lie where the kernel says; columns are contiguous.
 struct Epilogue {
@@ -34,7 +70,7 @@ struct Epilogue {
   static float finished(float v, float bias, float residual) {
     if constexpr (params.has_bias != 0) v += bias;
     if constexpr (params.residual == 1) v += residual;
-    v = scalar::activate<params.act>(v, params.act_lo, params.act_hi);
+    v = activated<Y>(v);
     if constexpr (params.residual == 2) v += residual;
     return v;
   }
@@ -44,7 +80,7 @@ struct Epilogue {
       first += bias;
       second += second_bias;
     }
-    return scalar::activate<params.act>(first, params.act_lo, params.act_hi) * second;
+    return activated<Y>(first) * second;
   }
   float finish(float v, int64_t r_row, int64_t column) const {
     return finished(v, bias_at(column), residual_at(r_row + column));
@@ -132,7 +168,7 @@ struct EpilogueOfEight {
     for (int e = 0; e < 8; ++e) {
       v[e] = sums[e] + b[e];
       if constexpr (params.residual == 1) v[e] += r[e];
-      v[e] = scalar::activate<params.act>(v[e], params.act_lo, params.act_hi);
+      v[e] = activated<Epilogue::Y>(v[e]);
       if constexpr (params.residual == 2) v[e] += r[e];
     }
     if constexpr (kPacked) {

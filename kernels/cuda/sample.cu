@@ -1,9 +1,9 @@
 // One step of generating: the newest token goes into the history, the next one is drawn from the
 // scores as kernels/shared/sampling.h says. NPUSIM_RANKS blocks, a cluster, share the tokens, a
-// stretch for each warp, and put what they find together in scratch memory. Bounds are found by
-// histograms, first over weights in parts of halvings, then over keys within one such part; places
-// by sums in the order of tokens: nothing is sorted. Where there are no clusters, the first block
-// does it alone.
+// stretch for each warp, and tell each other what they find. Bounds are found by histograms, first
+// over distances from the highest score, then over the keys of one such part; places by sums in the
+// order of tokens. Where few tokens can be left, one block compares each with each. Where there are
+// no clusters, the first block does it all.
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/mma_cluster.h"
 #include "kernels/shared/sampling.h"
@@ -20,10 +20,10 @@ constexpr int kPack = kSize % 4 == 0 ? 4 : 1;  // tokens of a lane that lie toge
 constexpr int64_t kAtOnce = int64_t{kRanks} * kThreads * kPack;
 constexpr int64_t kRounds = (kSize + kAtOnce - 1) / kAtOnce;
 constexpr int kFlight = kRounds < 5 ? kRounds : 5;  // rounds whose loads are under way
-constexpr int kDigits = kThreads;
+constexpr int kDigits = kThreads, kFew = 256;
 constexpr int64_t kTile = 65535 / (kThreads * kPack);  // rounds until a block's sums could wrap
-constexpr int kDigitBits = 10, kParts = 32;            // of a halving
-static_assert(kDigits == 1 << kDigitBits && kDigits == 32 * kParts && kWarps == 32);
+constexpr float kParts = 31.0f;                        // of a halving, of which there are 33
+static_assert(kDigits == 1024 && kWarps == 32 && kRanks <= 32);
 // Bits that no key of a score without a penalty differs in.
 constexpr int kPlainBits = sizeof(T) == 2 ? 13 : 0;
 
@@ -35,16 +35,12 @@ struct Sums {
   Sums operator+(const Sums& other) const { return {count + other.count, weight + other.weight}; }
 };
 
-struct Histogram {
-  Sums at[kDigits];
-};
-
-// What blocks tell each other.
+// What blocks tell each other in memory.
 struct Exchange {
   uint64_t best[NPUSIM_RANKS];
   Sums sums[NPUSIM_RANKS];
-  Histogram weights;
-  Histogram keys[2][4];  // of top-k and of top-p
+  uint64_t few[kFew];  // keys, and their tokens
+  int32_t count, unused[3];
 };
 static_assert(sizeof(Exchange) <= NPUSIM_EXCHANGE && sizeof(Exchange) % 16 == 0);
 
@@ -57,14 +53,13 @@ inline void meet() {
   }
 }
 
-inline uint64_t seen(const uint64_t& value) {
-  return *const_cast<const volatile uint64_t*>(&value);
+template <typename V>
+inline V seen(const V& value) {
+  return *const_cast<const volatile V*>(&value);
 }
-inline Sums seen(const Sums& value) {
-  return {seen(value.count), seen(value.weight)};
-}
-inline void show(uint64_t& at, uint64_t value) {
-  *const_cast<volatile uint64_t*>(&at) = value;
+template <typename V>
+inline void show(V& at, V value) {
+  *const_cast<volatile V*>(&at) = value;
 }
 
 struct Higher {
@@ -80,14 +75,11 @@ inline uint64_t scan_warp(uint64_t x, int lane) {
   }
   return x;
 }
-inline Sums scan_warp(const Sums& x, int lane) {
-  return {scan_warp(x.count, lane), scan_warp(x.weight, lane)};
-}
 inline Sums fold_sums(const Sums& x) {
   return {fold_warp(x.count, Plus{}), fold_warp(x.weight, Plus{})};
 }
 
-// Weights in 32 bits: those of the highest score are the only ones that need 33.
+// Weights in 32 bits: that of the highest score is the only one that needs 33.
 constexpr uint32_t kWhole = 0xffffffffU;
 inline uint32_t packed(uint64_t weight) {
   return weight > kWhole ? kWhole : static_cast<uint32_t>(weight);
@@ -95,12 +87,34 @@ inline uint32_t packed(uint64_t weight) {
 inline uint64_t unpacked(uint32_t weight) {
   return weight == kWhole ? sampling::kOne : weight;
 }
-// The part of a halving that a weight lies in, a higher one for higher weights.
-inline int part_of(uint32_t weight) {
-  const auto bits = __builtin_bit_cast(uint32_t, static_cast<float>(weight));
-  const int part = static_cast<int>(bits >> 18) - (127 << 5);
-  return part < kDigits ? part : kDigits - 1;
-}
+
+// What keys are relative to.
+struct Scale {
+  uint32_t highest;
+  float top, scale, parts;
+
+  Scale(uint32_t key, double temperature)
+      : highest(key),
+        top(sampling::score_of(key)),
+        scale(sampling::halvings(temperature)),
+        parts(scale * (kParts / 16777216.0f)) {}
+
+  uint64_t weight(uint32_t key) const { return sampling::weight_of_key(key, highest, scale); }
+  // The part that a key lies in, a higher one for higher keys; 0 where nothing may weigh anything.
+  int part(uint32_t key) const {
+    const float down = key == highest ? 0.0f : (top - sampling::score_of(key)) * parts;
+    return down < kDigits - 1 ? kDigits - 1 - static_cast<int>(down) : 0;
+  }
+  // Keys between which those of a part lie that weigh anything.
+  void range(int part, uint32_t& least, uint32_t& most) const {
+    const float slack = top < 0 ? top * -1e-6f : top * 1e-6f;
+    const auto down = static_cast<float>(kDigits - 1 - part);
+    least = sampling::key_of(top - ((down + 1.0f) / parts * 1.00001f + slack));
+    most = sampling::key_of(top - (down / parts * 0.99999f - slack));
+    if (part == 0 || least <= sampling::kNoKey) least = sampling::kNoKey + 1;
+    if (most > highest || most < least || part == kDigits - 1) most = highest;
+  }
+};
 
 // The tokens of a warp, and what it keeps of them in scratch memory: the keys of their scores, and
 // their weights.
@@ -184,124 +198,135 @@ class Stretch {
   int64_t first_;
 };
 
-// A block's histogram: counts, and weights in two halves of 16 bits.
-struct Gathered {
-  uint32_t counts[kDigits], halves[2][kDigits];
-
-  void clear() {
-    counts[threadIdx.x] = halves[0][threadIdx.x] = halves[1][threadIdx.x] = 0;
-    __syncthreads();
-  }
-  void add(int digit, uint64_t weight, bool counted, bool weighed) {
-    if (counted) atomicAdd(&counts[digit], 1u);
-    if (!weighed) return;
-    atomicAdd(&halves[0][digit], static_cast<uint32_t>(weight & 0xffff));
-    atomicAdd(&halves[1][digit], static_cast<uint32_t>(weight >> 16));
-  }
-  // Adds the block's sums to the cluster's, and clears them.
-  void flush(Histogram& to) {
-    __syncthreads();
-    const int i = threadIdx.x;
-    const uint64_t weight = halves[0][i] + (static_cast<uint64_t>(halves[1][i]) << 16);
-    if (counts[i] > 0) atomicAdd(&to.at[i].count, uint64_t{counts[i]});
-    if (weight > 0) atomicAdd(&to.at[i].weight, weight);
-    clear();
-  }
+// A block's histograms: sums in two halves of 16 bits while tokens are added, then the sums of each
+// digit, and of 32 digits each, which all blocks of the cluster tell each other. Two of these take
+// turns: a block may still read one when another fills the next.
+struct Histograms {
+  uint32_t halves[2][kDigits];
+  uint64_t digits[2][kDigits], groups[2][kRanks][32];
 };
 
 // Of tokens in the order of their keys, where a sum from the highest on reaches what was wanted:
-// the digit or the key there, the sums over all that are higher, and over those that have it.
+// the digit or the key there, the sum over all that are higher, and over those that have it.
 struct Bound {
-  uint32_t digit;
-  Sums above, at;
+  uint32_t key;
+  uint64_t above, at, wanted;
 };
 
-// The digit of a histogram in which the sum, of counts or of weights, reaches what
-// wanted(sums of all) tells; for all threads. Where that is 0, no digit: sums at it are 0.
-template <typename Wanted>
-inline Bound find_digit(const Histogram& histogram, const Sums& above, bool counts,
-                        Wanted wanted_of) {
-  __shared__ Sums warps[kWarps];
-  __shared__ Bound found;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const uint32_t digit = kDigits - 1 - threadIdx.x;
-  const Sums own = seen(histogram.at[digit]);
-  const Sums scanned = scan_warp(own, lane);
-  __syncthreads();  // what an earlier search left has been read
-  if (lane == 31) warps[warp] = scanned;
-  if (threadIdx.x == 0) found = {0, above, {0, 0}};
-  __syncthreads();
-  const Sums whole = warps[lane];
-  const uint64_t wanted = wanted_of(fold_sums(whole));
-  const Sums left = fold_sums(lane < warp ? whole : Sums{0, 0}), upto = above + left + scanned;
-  const Sums before{upto.count - own.count, upto.weight - own.weight};
-  const bool here = counts ? before.count < wanted && upto.count >= wanted
-                           : before.weight < wanted && upto.weight >= wanted;
-  if (here) found = {digit, before, own};
-  __syncthreads();
-  return found;
-}
-
-// What keys and weights are relative to.
-struct Scale {
-  uint32_t highest;  // key
-  float scale;
-
-  uint64_t weight(uint32_t key) const { return sampling::weight_of_key(key, highest, scale); }
-  // Keys between which those of all weights of a part lie. Weights are rounded down, and the
-  // logarithm of 1 + x lies between x and x + 0.0861.
-  void range(uint32_t part, uint32_t& least, uint32_t& most) const {
-    const float top = sampling::score_of(highest), slack = top < 0 ? top * -1e-6f : top * 1e-6f;
-    const uint32_t octave = part / kParts;
-    const float octaves = 32.0f - static_cast<float>(octave);
-    const float x = static_cast<float>(part % kParts) / kParts, halving = 16777216.0f / scale;
-    const float rest = 1.0f / kParts + 1.0f / static_cast<float>(1u << octave) + 0.0862f;
-    const float far = (octaves - x) * halving * 1.00001f + slack;
-    const float near = (octaves - x - rest) * halving * 0.99999f - slack;
-    least = sampling::key_of(top - far);
-    most = sampling::key_of(top - near);
-    if (least <= sampling::kNoKey) least = sampling::kNoKey + 1;
-    if (most > highest || most < least || !(near > 0)) most = highest;
+class Counter {
+ public:
+  Counter(Histograms& memory, int rank) : memory_(memory), rank_(rank) {
+    memory_.halves[0][threadIdx.x] = memory_.halves[1][threadIdx.x] = 0;
   }
+
+  // Adds up what f(key) tells as a digit and an amount, which is 0 for keys that do not count, and
+  // finds the digit in which the sum from above on, `above` to begin with, reaches what
+  // wanted(sum of all) tells; 0 if that is 0. f is called once for each pack.
+  template <typename F, typename Wanted>
+  Bound find(const Stretch& tokens, uint64_t above, F f, Wanted wanted) {
+    turn_ ^= 1;
+    __syncthreads();
+    for (int64_t begin = 0; begin < kRounds; begin += kTile) {
+      const int64_t end = begin + kTile < kRounds ? begin + kTile : kRounds;
+      tokens.from_keys(begin, end, [&](int64_t token, const Numbers& keys) {
+        f(token, keys, [&](int digit, uint64_t amount) {
+          if (amount & 0xffff) {
+            atomicAdd(&memory_.halves[0][digit], static_cast<uint32_t>(amount & 0xffff));
+          }
+          if (amount >> 16) {
+            atomicAdd(&memory_.halves[1][digit], static_cast<uint32_t>(amount >> 16));
+          }
+        });
+      });
+      collect(begin > 0);
+    }
+    meet();
+    return search(above, wanted);
+  }
+
+ private:
+  void collect(bool more) {
+    __syncthreads();
+    const int i = threadIdx.x, lane = i % 32;
+    uint64_t& digit = memory_.digits[turn_][i];
+    const uint64_t low = memory_.halves[0][i], high = memory_.halves[1][i];
+    digit = low + (high << 16) + (more ? digit : 0);
+    memory_.halves[0][i] = memory_.halves[1][i] = 0;
+    const uint64_t group = fold_warp(digit, Plus{});
+    if (lane < kRanks) show(*in_block(&memory_.groups[turn_][rank_][i / 32], lane), group);
+    __syncthreads();
+  }
+
+  // The lane, from the highest on, at which the sums reach what is wanted; for all lanes.
+  static Bound search_lanes(uint64_t own, uint64_t above, uint64_t wanted) {
+    __shared__ Bound found;
+    const int lane = threadIdx.x % 32;
+    const uint64_t upto = above + scan_warp(own, lane), before = upto - own;
+    if (lane == 0) found = {0, above, 0, wanted};
+    __syncwarp();
+    if (before < wanted && upto >= wanted)
+      found = {31 - static_cast<uint32_t>(lane), before, own, wanted};
+    __syncwarp();
+    const Bound result = found;
+    __syncwarp();
+    return result;
+  }
+
+  template <typename Wanted>
+  Bound search(uint64_t above, Wanted wanted_of) {
+    __shared__ Bound result;
+    const int down = 31 - static_cast<int>(threadIdx.x % 32);
+    if (threadIdx.x < 32) {
+      uint64_t group = 0, digit = 0;
+#pragma unroll
+      for (int r = 0; r < kRanks; ++r) group += seen(memory_.groups[turn_][r][down]);
+      const uint64_t wanted = wanted_of(fold_warp(group, Plus{}));
+      const Bound first = search_lanes(group, above, wanted);
+      const auto* digits = &memory_.digits[turn_][first.key * 32 + down];
+#pragma unroll
+      for (int r = 0; r < kRanks; ++r) digit += seen(*in_block(digits, r));
+      const Bound second = search_lanes(digit, first.above, first.at > 0 ? wanted : 0);
+      if (threadIdx.x == 0) result = {first.key * 32 + second.key, second.above, second.at, wanted};
+    }
+    __syncthreads();
+    return result;
+  }
+
+  Histograms& memory_;
+  int rank_, turn_ = 0;
 };
 
-// The key in a part of the weights at which a sum reaches what is wanted, which is in that part.
-// Keys of scores without a penalty differ in their high bits alone where scores have 16.
-inline Bound find_key(const Stretch& tokens, Gathered& gathered, Histogram* histograms,
-                      const Scale& scale, Bound part, uint32_t lowest, bool plain, bool counts,
-                      uint64_t wanted) {
-  const int unit = plain ? kPlainBits : 0;
+// The key in a part at which a sum of measure(key) reaches what is wanted, which is in that part,
+// of keys from `lowest` on. Keys of scores without a penalty differ in their high bits alone where
+// scores have 16.
+template <typename Measure>
+inline Bound find_key(const Stretch& tokens, Counter& counter, const Scale& scale, Bound bound,
+                      uint32_t lowest, bool plain, uint64_t wanted, Measure measure) {
+  const int unit = plain ? kPlainBits : 0, part = static_cast<int>(bound.key);
   uint32_t least, most;
-  scale.range(part.digit, least, most);
+  scale.range(part, least, most);
   least = (least > lowest ? least : lowest) >> unit, most >>= unit;
-  Bound bound = part;
 #pragma unroll 1
   for (bool first = true; first || least < most; first = false) {
     const uint32_t span = most - least;
     int shift = 0;
     while (span >> shift >= kDigits) ++shift;
-    for (int64_t begin = 0; begin < kRounds; begin += kTile) {
-      const int64_t end = begin + kTile < kRounds ? begin + kTile : kRounds;
-      tokens.from_keys(begin, end, [&](int64_t, const Numbers& keys) {
+    const auto add = [&](int64_t, const Numbers& keys, auto add) {
 #pragma unroll 1
-        for (int e = 0; e < kPack; ++e) {
-          const uint32_t key = keys.at[e], off = (key >> unit) - least;
-          if (off > span || key < lowest) continue;
-          const uint32_t weight = packed(scale.weight(key));
-          if (weight == 0 || part_of(weight) != static_cast<int>(part.digit)) continue;
-          gathered.add(off >> shift, unpacked(weight), true, true);
+      for (int e = 0; e < kPack; ++e) {
+        const uint32_t key = keys.at[e], off = (key >> unit) - least;
+        if (off <= span && key >= lowest && scale.part(key) == part) {
+          add(static_cast<int>(off >> shift), measure(key));
         }
-      });
-      gathered.flush(*histograms);
-    }
-    meet();
-    bound = find_digit(*histograms++, bound.above, counts, [&](const Sums&) { return wanted; });
-    least += bound.digit << shift;
+      }
+    };
+    bound = counter.find(tokens, bound.above, add, [&](uint64_t) { return wanted; });
+    least += bound.key << shift;
     const uint32_t end = least + ((1u << shift) - 1);
     most = end < most ? end : most;
   }
   const uint32_t low = unit > 0 && !(least >> (31 - unit)) ? (1u << unit) - 1 : 0;
-  bound.digit = least << unit | low;
+  bound.key = least << unit | low;
   return bound;
 }
 
@@ -316,118 +341,182 @@ struct Kept {
   }
   // Of the first ones that have the bound.
   uint64_t tied(uint64_t count) const { return each * (count < equals ? count : equals); }
+  Sums of(const Numbers& keys, const Numbers& weights) const {
+    Sums sums{0, 0};
+#pragma unroll
+    for (int e = 0; e < kPack; ++e) {
+      sums.count += keys.at[e] == key;
+      sums.weight += above(keys.at[e], unpacked(weights.at[e]));
+    }
+    return sums;
+  }
+  uint64_t whole(const Sums& sums) const { return sums.weight + tied(sums.count); }
 };
 
-// Keeps the weights of all tokens, and finds what top-k and top-p leave of them.
-inline Kept select(const Stretch& tokens, Exchange& exchange, const Options& options,
-                   const Scale& scale, bool plain) {
-  __shared__ Gathered gathered;
-  const auto k = static_cast<uint64_t>(sampling::kept_count(options, kSize));
-  const bool few = k > 0, nucleus = options.top_p < 1;
-  Kept kept{sampling::kNoKey, 0, 0, sampling::least_weight(options)};
-  if (few || nucleus) gathered.clear();
-  for (int64_t begin = 0; begin < kRounds; begin += kTile) {
-    const int64_t end = begin + kTile < kRounds ? begin + kTile : kRounds;
-    tokens.from_keys(begin, end, [&](int64_t token, const Numbers& keys) {
-      Numbers weights;
+// Keeps the weights of all tokens, and finds what top-p leaves of those from `lowest` on.
+inline void keep_nucleus(const Stretch& tokens, Counter& counter, const Options& options,
+                         const Scale& scale, uint32_t lowest, bool plain, Kept& kept) {
+  const auto weigh = [&](int64_t token, const Numbers& keys, auto add) {
+    Numbers weights;
 #pragma unroll
-      for (int e = 0; e < kPack; ++e) {
-        const uint64_t weight = scale.weight(keys.at[e]);
-        weights.at[e] = packed(weight);
-        if ((few || nucleus) && weight > 0) {
-          gathered.add(part_of(weights.at[e]), weight, few, nucleus);
-        }
-      }
-      tokens.keep_weights(token, weights);
-    });
-    if (few || nucleus) gathered.flush(exchange.weights);
-  }
-  if (!few && !nucleus) return kept;
-  meet();
-  Sums all{0, 0};
-  uint32_t lowest = sampling::kNoKey + 1;
-  const Bound in = find_digit(exchange.weights, {0, 0}, true, [&](const Sums& total) {
-    all = total;
-    return few && k < total.count ? k : 0;
-  });
-  if (in.at.count > 0) {
-    const Bound bound =
-        find_key(tokens, gathered, exchange.keys[0], scale, in, lowest, plain, true, k);
-    lowest = bound.digit;
-    all = bound.above + bound.at;
-    kept.key = lowest - 1;
-  }
-  if (!nucleus) return kept;
-  const uint64_t wanted = sampling::nucleus(options, all.weight);
-  const Bound part =
-      find_digit(exchange.weights, {0, 0}, false, [&](const Sums&) { return wanted; });
-  const Bound bound =
-      find_key(tokens, gathered, exchange.keys[1], scale, part, lowest, plain, false, wanted);
-  kept.key = bound.digit;
-  const uint64_t each = scale.weight(bound.digit);
-  kept.equals = (wanted - bound.above.weight + each - 1) / each;
+    for (int e = 0; e < kPack; ++e) {
+      const uint64_t weight = scale.weight(keys.at[e]);
+      weights.at[e] = packed(weight);
+      if (keys.at[e] >= lowest) add(scale.part(keys.at[e]), weight);
+    }
+    tokens.keep_weights(token, weights);
+  };
+  const Bound part = counter.find(
+      tokens, 0, weigh, [&](uint64_t total) { return sampling::nucleus(options, total); });
+  const uint64_t wanted = part.wanted;
+  const Bound bound = find_key(tokens, counter, scale, part, lowest, plain, wanted,
+                               [&](uint32_t key) { return scale.weight(key); });
+  kept.key = bound.key;
+  const uint64_t each = scale.weight(bound.key);
+  kept.equals = (wanted - bound.above + each - 1) / each;
   kept.each = each < kept.least ? 0 : each;
-  return kept;
+}
+
+// Sums up what is kept of the tokens of this lane.
+inline Sums sum_kept(const Stretch& tokens, const Kept& kept) {
+  Sums mine{0, 0};
+#pragma unroll kFlight
+  for (int64_t round = 0; round < kRounds; ++round) {
+    if (tokens.exists(round)) mine = mine + kept.of(tokens.keys(round), tokens.weights(round));
+  }
+  return mine;
+}
+
+// Keeps the weights of all tokens; returns the sum of what is kept of this lane's.
+inline Sums weigh_kept(const Stretch& tokens, const Kept& kept, const Scale& scale) {
+  Sums mine{0, 0};
+  tokens.from_keys(0, kRounds, [&](int64_t token, const Numbers& keys) {
+    Numbers weights;
+#pragma unroll
+    for (int e = 0; e < kPack; ++e) weights.at[e] = packed(scale.weight(keys.at[e]));
+    tokens.keep_weights(token, weights);
+    mine = mine + kept.of(keys, weights);
+  });
+  return mine;
 }
 
 // Calls found(token) on the lane of the first token, in their order, at which the sum of what is
-// kept exceeds a target, which target(sum of all) tells.
+// kept, `mine` of this lane's, exceeds a target, which target(sum of all) tells.
 template <typename Target, typename Found>
-inline void locate(const Stretch& tokens, Exchange& exchange, int rank, const Kept& kept,
+inline void locate(const Stretch& tokens, Exchange& exchange, int rank, const Kept& kept, Sums mine,
                    Target target, Found found) {
   __shared__ Sums warps[kWarps];
   const int lane = tokens.lane(), warp = threadIdx.x / 32;
-  Sums mine{0, 0};  // how many have the bound, and the weight of those above
+  mine = fold_sums(mine);
+  if (lane == 0) warps[warp] = mine;
+  __syncthreads();
+  if (warp == 0) {
+    const Sums block = fold_sums(warps[lane]);
+    if (lane == 0) show(exchange.sums[rank].count, block.count);
+    if (lane == 0) show(exchange.sums[rank].weight, block.weight);
+  }
+  Sums before = fold_sums(lane < warp ? warps[lane] : Sums{0, 0});
+  meet();
+  Sums theirs{0, 0};
+  if (lane < kRanks) {
+    theirs = {seen(exchange.sums[lane].count), seen(exchange.sums[lane].weight)};
+  }
+  const Sums all = fold_sums(theirs);
+  before = before + fold_sums(lane < rank ? theirs : Sums{0, 0});
+  const uint64_t wanted = target(kept.whole(all));
+  if (wanted < kept.whole(before) || wanted >= kept.whole(before + mine)) return;
+  Numbers keys[kFlight], weights[kFlight];
+#pragma unroll 1
+  for (int64_t begin = 0; begin < kRounds; begin += kFlight) {
+    __shared__ Sums own[kFlight][32];  // of the one warp that comes here
+#pragma unroll
+    for (int i = 0; i < kFlight; ++i) {
+      keys[i] = weights[i] = {};
+      if (!tokens.exists(begin + i)) continue;
+      keys[i] = tokens.keys(begin + i), weights[i] = tokens.weights(begin + i);
+    }
+#pragma unroll
+    for (int i = 0; i < kFlight; ++i) own[i][lane] = kept.of(keys[i], weights[i]);
+    __syncwarp();
+#pragma unroll 1
+    for (int i = 0; i < kFlight; ++i) {
+      const Sums here = own[i][lane];
+      const Sums upto{before.count + scan_warp(here.count, lane),
+                      before.weight + scan_warp(here.weight, lane)};
+      Sums reached{upto.count - here.count, upto.weight - here.weight};
+      if (kept.whole(reached) <= wanted && kept.whole(upto) > wanted) {
+        const Numbers k = tokens.keys(begin + i), w = tokens.weights(begin + i);
+        int e = 0;
+        for (; e < kPack - 1; ++e) {
+          reached.count += k.at[e] == kept.key;
+          reached.weight += kept.above(k.at[e], unpacked(w.at[e]));
+          if (kept.whole(reached) > wanted) break;
+        }
+        found(tokens.token(begin + i) + e);
+      }
+      before = {__shfl_sync(0xffffffffU, upto.count, 31),
+                __shfl_sync(0xffffffffU, upto.weight, 31)};
+    }
+    __syncwarp();
+  }
+}
+
+// Draws among a few candidates, of which top-k is to keep `k` at least: each thread has one, and
+// compares it with all.
+template <typename Found>
+inline void draw_few(const Exchange& exchange, const Options& options, const Scale& scale,
+                     uint64_t k, uint64_t bits, Found found) {
+  struct Candidate {
+    uint64_t order, weight;  // key, then the complement of the token: higher ones come first
+  };
+  __shared__ Candidate all[kFew];
+  const int count = seen(exchange.count), i = threadIdx.x;
+  Candidate mine{0, 0};
+  if (i < count) {
+    mine.order = seen(exchange.few[i]);
+    mine.weight = scale.weight(static_cast<uint32_t>(mine.order >> 32));
+    all[i] = mine;
+  }
+  __syncthreads();
+  uint64_t higher = 0, before = 0;
+  const auto key = static_cast<uint32_t>(mine.order >> 32);
+  for (int j = 0; i < count && j < count; ++j) {
+    higher += (all[j].order >> 32) > key;
+    before += all[j].order > mine.order ? all[j].weight : 0;
+  }
+  if (higher >= k) mine.weight = 0;
+  if (options.top_p < 1) {
+    const uint64_t total = fold_lanes<kThreads>(mine.weight, Plus{});
+    if (before >= sampling::nucleus(options, total)) mine.weight = 0;
+  }
+  if (mine.weight < sampling::least_weight(options)) mine.weight = 0;
+  const uint64_t total = fold_lanes<kThreads>(mine.weight, Plus{});
+  if (i < count) all[i].weight = mine.weight;
+  __syncthreads();
+  const uint64_t wanted = sampling::drawn(bits, total);
+  uint64_t first = 0;  // weights of lower tokens
+  for (int j = 0; i < count && j < count; ++j) {
+    const bool lower = static_cast<uint32_t>(all[j].order) > static_cast<uint32_t>(mine.order);
+    first += lower ? all[j].weight : 0;
+  }
+  if (first <= wanted && wanted - first < mine.weight) {
+    found(static_cast<uint32_t>(~mine.order));
+  }
+}
+
+// Tells the first block about the keys of a part and of those above, of which there are few.
+inline void gather_few(const Stretch& tokens, Exchange& exchange, const Scale& scale, int part) {
 #pragma unroll kFlight
   for (int64_t round = 0; round < kRounds; ++round) {
     if (!tokens.exists(round)) continue;
-    const Numbers keys = tokens.keys(round), weights = tokens.weights(round);
+    const Numbers keys = tokens.keys(round);
 #pragma unroll
     for (int e = 0; e < kPack; ++e) {
-      mine.count += keys.at[e] == kept.key;
-      mine.weight += kept.above(keys.at[e], unpacked(weights.at[e]));
+      if (scale.part(keys.at[e]) < part) continue;
+      const auto token = static_cast<uint32_t>(~(tokens.token(round) + e));
+      const int place = atomicAdd(&exchange.count, 1);
+      if (place < kFew) show(exchange.few[place], static_cast<uint64_t>(keys.at[e]) << 32 | token);
     }
-  }
-  mine = fold_sums(mine);
-  __syncthreads();
-  if (lane == 0) warps[warp] = mine;
-  __syncthreads();
-  const Sums block = fold_sums(warps[lane]);
-  Sums before = fold_sums(lane < warp ? warps[lane] : Sums{0, 0});
-  if (threadIdx.x == 0) {
-    show(exchange.sums[rank].count, block.count);
-    show(exchange.sums[rank].weight, block.weight);
-  }
-  meet();
-  const Sums theirs = lane < kRanks ? seen(exchange.sums[lane]) : Sums{0, 0};
-  const Sums all = fold_sums(theirs);
-  before = before + fold_sums(lane < rank ? theirs : Sums{0, 0});
-  const uint64_t wanted = target(all.weight + kept.tied(all.count));
-  const Sums after = before + mine;
-  if (wanted < before.weight + kept.tied(before.count) ||
-      wanted >= after.weight + kept.tied(after.count)) {
-    return;
-  }
-#pragma unroll 1
-  for (int64_t round = 0; round < kRounds; ++round) {
-    Numbers keys{}, weights{};
-    if (tokens.exists(round)) keys = tokens.keys(round), weights = tokens.weights(round);
-    Sums own{0, 0};
-    for (int e = 0; e < kPack; ++e) {
-      own.count += keys.at[e] == kept.key;
-      own.weight += kept.above(keys.at[e], unpacked(weights.at[e]));
-    }
-    const Sums upto = before + scan_warp(own, lane);
-    Sums reached{upto.count - own.count, upto.weight - own.weight};
-    for (int e = 0; e < kPack; ++e) {
-      const bool passed = reached.weight + kept.tied(reached.count) > wanted;
-      reached.count += keys.at[e] == kept.key;
-      reached.weight += kept.above(keys.at[e], unpacked(weights.at[e]));
-      if (!passed && reached.weight + kept.tied(reached.count) > wanted) {
-        found(tokens.token(round) + e);
-      }
-    }
-    before = {__shfl_sync(0xffffffffU, upto.count, 31), __shfl_sync(0xffffffffU, upto.weight, 31)};
   }
 }
 
@@ -441,6 +530,49 @@ struct Result {
     *chosen = next;
   }
 };
+
+// Draws a token of those that options leave.
+template <typename Found>
+inline void draw(const Stretch& tokens, Exchange& exchange, const Options& options,
+                 const Scale& scale, bool plain, uint64_t bits, int rank, Found found) {
+  __shared__ Histograms memory;
+  Counter counter(memory, rank);
+  const auto k = static_cast<uint64_t>(sampling::kept_count(options, kSize));
+  uint32_t lowest = sampling::kNoKey + 1;
+  if (k > 0) {
+    const auto count = [&](int64_t, const Numbers& keys, auto add) {
+#pragma unroll
+      for (int e = 0; e < kPack; ++e) {
+        const int part = scale.part(keys.at[e]);
+        if (part > 0) add(part, 1);
+      }
+    };
+    const Bound part =
+        counter.find(tokens, 0, count, [&](uint64_t total) { return k < total ? k : 0; });
+    if (part.at > 0 && part.above + part.at <= kFew) {
+      gather_few(tokens, exchange, scale, static_cast<int>(part.key));
+      meet();
+      if (rank == 0) draw_few(exchange, options, scale, k, bits, found);
+      return;
+    }
+    if (part.at > 0) {
+      lowest = find_key(tokens, counter, scale, part, lowest, plain, k, [](uint32_t) -> uint64_t {
+                 return 1;
+               }).key;
+    }
+  }
+  Kept kept{lowest - 1, 0, 0, sampling::least_weight(options)};
+  Sums mine;
+  if (options.top_p < 1) {
+    keep_nucleus(tokens, counter, options, scale, lowest, plain, kept);
+    mine = sum_kept(tokens, kept);
+  } else {
+    mine = weigh_kept(tokens, kept, scale);
+  }
+  locate(
+      tokens, exchange, rank, kept, mine,
+      [&](uint64_t total) { return sampling::drawn(bits, total); }, found);
+}
 
 inline void sample(const T* logits, const Options& options, uint64_t bits, int64_t length,
                    const int64_t* history, const Result& result, uint32_t* keys,
@@ -461,11 +593,7 @@ inline void sample(const T* logits, const Options& options, uint64_t bits, int64
     if (draws || penalises) tokens.keep_keys(token, keys);
     compare(token, keys);
   });
-  if (draws && (options.top_p < 1 || sampling::kept_count(options, kSize) > 0)) {
-    constexpr int kWords = sizeof(Histogram) / sizeof(uint64_t) * 9;
-    auto* words = reinterpret_cast<uint64_t*>(&exchange.weights);
-    for (int i = rank * kThreads + threadIdx.x; i < kWords; i += kRanks * kThreads) words[i] = 0;
-  }
+  if (rank == 0 && threadIdx.x == 0) show(exchange.count, 0);
   if (penalises) {
     const auto penalty = static_cast<float>(options.repetition_penalty);
     tokens.penalise(history, length, newest, penalty, rank);
@@ -477,21 +605,20 @@ inline void sample(const T* logits, const Options& options, uint64_t bits, int64
   if (threadIdx.x == 0) show(exchange.best[rank], best);
   meet();
   const int lane = tokens.lane();
-  best = fold_warp(lane < kRanks ? seen(exchange.best[lane]) : 0, Higher{});
+  best = fold_warp(lane < kRanks ? seen(exchange.best[lane]) : uint64_t{0}, Higher{});
   highest = static_cast<uint32_t>(best >> 32);
   if (!draws || highest <= sampling::kNoKey) {
     first = static_cast<uint32_t>(~best);
     if (rank == 0 && threadIdx.x == 0) result.put(newest, highest > sampling::kNoKey ? first : -1);
     return;
   }
-  const Scale scale{highest, sampling::halvings(options.temperature)};
-  const Kept kept = select(tokens, exchange, options, scale, !penalises);
-  locate(
-      tokens, exchange, rank, kept, [&](uint64_t total) { return sampling::drawn(bits, total); },
-      [&](int64_t token) { result.put(newest, token); });
+  const Scale scale(highest, options.temperature);
+  draw(tokens, exchange, options, scale, !penalises, bits, rank,
+       [&](int64_t token) { result.put(newest, token); });
 }
 
 }  // namespace npusim
+
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define NPUSIM_CLUSTER __cluster_dims__(NPUSIM_RANKS, 1, 1)
 #else

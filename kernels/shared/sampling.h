@@ -69,10 +69,9 @@ static inline float halvings(double temperature) {
 // 2^(32 - distance * scale / 2^24), rounded down; `distance` >= 0. The fraction of the exponent
 // goes through a polynomial, fitted by least squares to (1 - 2^-f) / f.
 static inline uint64_t weight_of(float distance, float scale) {
-  if (distance == 0) return kOne;  // where scale is infinite, too
   const float steps = distance * scale;
-  if (!(steps < 553648128.0f)) return 0;  // 33 halvings
-  const auto halved = static_cast<uint32_t>(steps);
+  const bool counts = steps < 553648128.0f;  // 33 halvings
+  const auto halved = static_cast<uint32_t>(counts ? steps : 0.0f);
   const uint64_t f = (halved & 0xffffffU) << 8;  // in 2^-32; the coefficients are in 2^-31
   const auto times = [f](uint32_t p) { return static_cast<uint32_t>(p * f >> 32); };
   uint32_t p = 316565 - times(23325);
@@ -82,13 +81,14 @@ static inline uint64_t weight_of(float distance, float scale) {
   p = 515882353 - times(p);
   p = 1488522230 - times(p);
   p = 0x80000000U - times(p);
-  return static_cast<uint64_t>(p) * 2 >> (halved >> 24);
+  const uint64_t weight = static_cast<uint64_t>(p) * 2 >> (halved >> 24);
+  return distance == 0 ? kOne : (counts ? weight : 0);  // where scale is infinite, too
 }
-// The same from keys. Where the highest score is infinite, only such scores count.
+// The same from keys. Where the highest score is infinite, only such scores count: all others are
+// infinitely far away. So is -inf, and NaN nowhere.
 static inline uint64_t weight_of_key(uint32_t key, uint32_t highest, float scale) {
-  if (key == highest) return kOne;
-  if (key <= kNoKey || score_of(highest) == kInfiniteScore) return 0;
-  return weight_of(score_of(highest) - score_of(key), scale);
+  const uint64_t weight = weight_of(score_of(highest) - score_of(key), scale);
+  return key == highest ? kOne : weight;
 }
 
 // How many of `count` tokens top-k keeps at least; 0: all of them.

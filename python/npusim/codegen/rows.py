@@ -17,7 +17,7 @@ _ITEM_BYTES = 12
 _SPLIT_ELEMENTS = 4096  # of a reduction that a block should have at least
 _STATE_BYTES = 16  # of the widest running value: an extreme with its position
 _SAMPLE_RANKS = 8  # blocks of a cluster, which every device with clusters takes
-_SAMPLE_EXCHANGE = 9 * 1024 * 16 + 256  # nine histograms, and a few sums
+_SAMPLE_EXCHANGE = 256 * 8 + 256  # some candidates, and a few sums
 _TWO_PASSES = frozenset((9, 10, 14))  # var, std and logsumexp fold twice
 
 _SIZES = {code: size for code, size, _ in DTYPES.values()}

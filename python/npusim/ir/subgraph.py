@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Container
 
 from npusim.ir.graph import Graph, Output, Value
+from npusim.ir.symbolic import dim_of, symbols_of
+from npusim.ir.types import TensorType
+from npusim.ir.verify import symbol_of_dimension
 
 
 def subgraph(
@@ -54,3 +57,26 @@ def live_outputs(graph: Graph, nodes: Collection[str]) -> list[str]:
     wanted = {i for node in graph.nodes if node.name not in nodes for i in node.inputs}
     wanted.update(graph.output_values)
     return [value.name for node in chosen for value in node.outputs if value.name in wanted]
+
+
+def size_witnesses(graph: Graph, taken: Container[str] = ()) -> tuple[Value, ...]:
+    """Returns the inputs that a part of a graph lacks: one for each symbolic size that none tells.
+
+    A witness of size n is n bytes that nobody reads.
+
+    Args:
+        taken: names that the witnesses must not have.
+    """
+    shapes = tuple(value.type.shape for value in graph.inputs)
+    told = {found[0] for shape in shapes for found in map(symbol_of_dimension, shape) if found}
+    used = set(symbols_of(shapes))
+    for node in graph.nodes:
+        used |= symbols_of(tuple(v.type.shape for v in node.outputs))
+        used |= symbols_of(tuple(node.attrs.values()))
+    witnesses = []
+    for symbol in sorted(used - told, key=lambda s: s.name):
+        name = f"size.{symbol.name}"
+        while name in taken:
+            name += "_"
+        witnesses.append(Value(name, TensorType("uint8", (dim_of(symbol),))))
+    return tuple(witnesses)

@@ -8,11 +8,11 @@ makes its next value.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from npusim.errors import GraphError, TargetConstraintError
 from npusim.ir.graph import Graph
-from npusim.ir.subgraph import live_inputs, subgraph
+from npusim.ir.subgraph import live_inputs, size_witnesses, subgraph
 from npusim.ir.types import HOST_DTYPES
 from npusim.ir.verify import verify_graph
 from npusim.partition.grouping import Cut, with_fixed
@@ -44,8 +44,11 @@ def build_partitions(graph: Graph, at: Cut) -> tuple[Partition, ...]:
         outputs = dict.fromkeys((*(v for v in given if v in wanted), *group.extra))
         name, states = f"{graph.name}.{index}", local.get(index, ())
         part = subgraph(graph, group.nodes, outputs, states=states, name=name)
+        sizes = size_witnesses(part, graph.types)
+        part = verify_graph(replace(part, inputs=(*part.inputs, *sizes)))
         executor = NATIVE if group.native else PYTORCH
-        partitions.append(Partition(index, executor, group.at_load, verify_graph(part)))
+        witnesses = tuple(value.name for value in sizes)
+        partitions.append(Partition(index, executor, group.at_load, part, witnesses=witnesses))
     return tuple(partitions)
 
 

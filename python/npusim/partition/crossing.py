@@ -168,16 +168,21 @@ class Held:
         return TensorType(self.spec.dtype, self.spec.shape)
 
 
-def check_given(name: str, type: TensorType, value: Any) -> None:
-    """Raises ShapeError unless a caller's tensor has the type of an input.
-
-    For bfloat16, NumPy arrays of float32 do.
-    """
+def shape_of(name: str, value: Any) -> tuple[int, ...]:
+    """Returns the shape of a caller's tensor; ShapeError when it is none."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         raise ShapeError(
             f"'{name}' is a {value.__class__.__name__}.",
             hint="Pass a NumPy array, a torch tensor, or any tensor that speaks DLPack.",
         )
+    return tuple(value.shape)
+
+
+def check_given(name: str, type: TensorType, value: Any) -> None:
+    """Raises ShapeError unless a caller's tensor has the type of an input.
+
+    For bfloat16, NumPy arrays of float32 do.
+    """
     shape, dtype = tuple(value.shape), dtype_of(value)
     if shape != type.shape:
         raise ShapeError(f"'{name}' has shape {list(shape)}, expected {list(type.shape)}.")

@@ -14,20 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from npusim import _runtime
 from npusim.errors import Error, ShapeError, UnsupportedOpError, WeightMismatchError
-from npusim.partition.crossing import Held, check_given, is_for_host
+from npusim.partition.crossing import Held, check_given, is_for_host, shape_of
+from npusim.partition.forms import Form, Forms
 from npusim.partition.placement import refuse_fallback
 from npusim.partition.plan import NATIVE, PYTORCH, Partition, PartitionPlan, TransferOp
 from npusim.partition.support import host_refusal
-from npusim.program.program import CompiledProgram
-from npusim.runtime.device import Device
+from npusim.program.program import CompiledProgram, TensorSpec
+from npusim.runtime.device import Device, DeviceBuffer
 from npusim.runtime.executor import Executor
 from npusim.runtime.state import State
 from npusim.runtime.weights import Weights, WeightSource, load_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from npusim.partition.host import HostRun
 
 _Values = dict[str, Held]
 
@@ -68,8 +67,7 @@ class DAGExecutor:
         self.plan = plan
         self.device = Device(device) if isinstance(device, str) else device
         self._natives = {p.index: _Native(p, self.device) for p in plan.partitions if p.is_native}
-        self._specs = {s.name: s for native in self._natives.values() for s in native.inputs}
-        self._hosts: dict[int, HostRun] = {}
+        self._forms = Forms(plan, {i: native.inputs for i, native in self._natives.items()})
         self._fixed: _Values = {}
         self._carried: _Values = {}
         self._loaded = False
@@ -99,7 +97,7 @@ class DAGExecutor:
             except WeightMismatchError as error:
                 problems.append(str(error))
         try:
-            self._load_hosts(weights)
+            self._forms.load(weights)
         except WeightMismatchError as error:
             problems.append(str(error))
         if problems:
@@ -107,7 +105,7 @@ class DAGExecutor:
         self._fixed = {}
         for step in self.plan.steps:
             if isinstance(step, Partition) and step.at_load:
-                self._run(step, self._fixed)
+                self._run(step, self._fixed, self._forms.greatest())
         self._loaded = True
         self.reset()
         return self
@@ -137,19 +135,19 @@ class DAGExecutor:
             self._require_no_weights()
         given = self._by_name(inputs)
         like = next(iter(given.values()), None)
-        values = dict(self._fixed)
-        values.update(self._carried)
-        for value in self.plan.graph.inputs:
-            check_given(value.name, value.type, given[value.name])
-            values[value.name] = Held(value.name, value.type, self.device, given=given[value.name])
+        form = self._forms.for_call([shape_of(name, x) for name, x in given.items()])
+        values = {**self._fixed, **self._carried}
+        for name, x in given.items():
+            check_given(name, form.types[name], x)
+            values[name] = Held(name, form.types[name], self.device, given=x)
         wanted = (
             self._to_host | self.plan.graph.output_values if is_for_host(like) else self._to_host
         )
         for index, step in enumerate(self.plan.steps):
             if isinstance(step, TransferOp):
-                self._transfer(step, values)
+                self._transfer(step, values, form)
             elif not step.at_load:
-                self._run(step, values, wanted)
+                self._run(step, values, form, wanted)
             for name in self._last_uses[index]:
                 values.pop(name, None)
         return self._results(values, like)
@@ -179,17 +177,6 @@ class DAGExecutor:
         known = ", ".join(s.name for s in self.plan.graph.states) or "none"
         raise ShapeError(f"The model has no state '{name}'; it has: {known}.")
 
-    def _load_hosts(self, weights: WeightSource | None) -> None:
-        hosts = [p for p in self.plan.partitions if not p.is_native]
-        if not hosts:
-            return
-        from npusim.partition.host import HostRun
-        from npusim.partition.host_weights import host_tensors
-
-        wanted = {w.name: w for p in hosts for w in p.graph.weights}
-        tensors = host_tensors(weights, wanted.values())
-        self._hosts = {p.index: HostRun(p.graph, tensors) for p in hosts}
-
     def _require_no_weights(self) -> None:
         if self.plan.graph.weights:
             raise WeightMismatchError(
@@ -214,30 +201,32 @@ class DAGExecutor:
             )
         return {name: inputs[name] for name in names}
 
-    def _transfer(self, step: TransferOp, values: _Values) -> None:
+    def _transfer(self, step: TransferOp, values: _Values, form: Form) -> None:
         """Starts a copy that has not been started where its value was made."""
         held = values[step.value]
         if step.to == NATIVE:
-            held.buffer(self._specs.get(step.value))
+            held.buffer(form.wanted.get(step.value))
         else:
             held.start_download()
 
-    def _run(self, step: Partition, values: _Values, wanted: Collection[str] = ()) -> None:
+    def _run(
+        self, step: Partition, values: _Values, form: Form, wanted: Collection[str] = ()
+    ) -> None:
         """Runs a partition. What it makes starts to cross at once: `wanted` to the host."""
-        types = self.plan.graph.types
         if step.is_native:
-            for name, buffer in self._natives[step.index].run(values).items():
-                values[name] = Held(name, types[name], self.device, buffer=buffer)
+            results = self._natives[step.index].run(values, form.inputs[step.index])
+            for name, buffer in results.items():
+                values[name] = Held(name, form.types[name], self.device, buffer=buffer)
                 if name in wanted:
                     values[name].start_download()
             return
 
         def made(name: str, tensor: Tensor) -> None:
-            values[name] = Held(name, types[name], self.device, tensor=tensor)
+            values[name] = Held(name, form.types[name], self.device, tensor=tensor)
             if name in self._to_device:
-                values[name].buffer(self._specs.get(name))
+                values[name].buffer(form.wanted.get(name))
 
-        self._hosts[step.index](lambda name: values[name].tensor(), made)
+        form.hosts[step.index](lambda name: values[name].tensor(), made)
 
     def _results(self, values: _Values, like: Any) -> dict[str, Any]:
         """Returns the outputs, and keeps what the run leaves in the carried states."""
@@ -261,6 +250,7 @@ class _Native:
         self._weights: Weights | None = None
         self.states = tuple(s.name for s in partition.graph.states)
         self._keys = {k for w in partition.program.weights for k in w.keys}
+        self._witnesses = partition.witnesses
         self.reset()
 
     def load(self, source: WeightSource | None) -> None:
@@ -277,8 +267,14 @@ class _Native:
         assert self._state is not None
         return self._state.get(name)
 
-    def run(self, values: _Values) -> dict[str, Any]:
-        inputs = {spec.name: values[spec.name].buffer(spec) for spec in self.inputs}
+    def run(self, values: _Values, specs: Sequence[TensorSpec]) -> dict[str, DeviceBuffer]:
+        """Runs it on values of a call, whose inputs the specs describe."""
+        inputs = {
+            spec.name: DeviceBuffer.for_result(self._device, spec)
+            if spec.name in self._witnesses
+            else values[spec.name].buffer(spec)
+            for spec in specs
+        }
         return dict(self._executor.run(inputs, self._weights, state=self._state))
 
 

@@ -15,7 +15,7 @@ from npusim.errors import Error, GraphError, UnsupportedOpError
 from npusim.ir.graph import Graph
 from npusim.ir.module import Module, load_ir
 from npusim.ir.rewrite import drop_dead
-from npusim.ir.symbolic import describe
+from npusim.ir.specialize import specialize
 from npusim.partition.build import build_partitions, find_transfers
 from npusim.partition.cost import CostModel
 from npusim.partition.placement import (
@@ -44,9 +44,10 @@ class Wishes:
 def draft(
     graph: Graph, target: TargetConfig, wishes: Wishes, verdicts: Mapping[str, Verdict]
 ) -> tuple[PartitionPlan, Placement]:
-    """Returns the plan before anything is compiled."""
+    """Returns the plan before anything is compiled; symbolic sizes are weighed as the greatest."""
     costs = wishes.costs or CostModel.of(target)
-    placed = place(graph, target, verdicts, wishes.predicate, check_pins(wishes.pin), costs)
+    greatest = specialize(graph, {s.name: s.high for s in graph.symbols})
+    placed = place(greatest, target, verdicts, wishes.predicate, check_pins(wishes.pin), costs)
     partitions = build_partitions(graph, placed.cut)
     transfers = find_transfers(graph, partitions)
     names = (target.name, target.device)
@@ -88,13 +89,6 @@ def graph_of(ir: Graph | str | Path) -> Graph:
         )
     if not isinstance(found, Graph):
         raise GraphError(f"Cannot partition a {type(found).__name__}.", hint="Pass an IR.")
-    if found.symbols:
-        greatest = {s.name: s.high for s in found.symbols}
-        raise GraphError(
-            f"A plan has fixed sizes, and '{found.name}' leaves some open "
-            f"({describe(found.symbols)}).",
-            hint=f"Fix them first: npusim.specialize(ir, {greatest}).",
-        )
     return drop_dead(found)
 
 

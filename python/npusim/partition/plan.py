@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from npusim.ir.graph import Graph, Node
+from npusim.ir.symbolic import upper
 from npusim.ir.types import TensorType
 from npusim.partition.grouping import Cut
 from npusim.partition.support import Verdict
@@ -34,6 +35,8 @@ class Partition:
         graph: its nodes, with copies of the static ones they read; outputs are named as the values
             they show.
         program: of a native partition, once it is compiled.
+        witnesses: inputs of the graph whose data nobody reads: their sizes tell those symbolic
+            sizes that no other input tells.
     """
 
     index: int
@@ -41,6 +44,7 @@ class Partition:
     at_load: bool
     graph: Graph
     program: CompiledProgram | None = None
+    witnesses: tuple[str, ...] = ()
 
     @property
     def is_native(self) -> bool:
@@ -55,7 +59,7 @@ class Partition:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The values it reads that others make or the caller supplies."""
-        return tuple(value.name for value in self.graph.inputs)
+        return tuple(v.name for v in self.graph.inputs if v.name not in self.witnesses)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -94,8 +98,8 @@ class TransferOp:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that cross."""
-        return self.type.nbytes
+        """Bytes that cross; of symbolic sizes, at most."""
+        return upper(self.type.nbytes)
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,7 @@ class PartitionPlan:
 
     @property
     def crossing_bytes(self) -> int:
-        """Bytes that cross at each call."""
+        """Bytes that cross at each call; with symbolic sizes, at most."""
         return sum(t.nbytes for t in self.transfers if not t.at_load)
 
     @property

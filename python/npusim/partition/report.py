@@ -16,7 +16,6 @@ from npusim.errors import CoverageError, Error, GraphError
 from npusim.ir.graph import Graph, Node
 from npusim.ir.module import Module, load_ir
 from npusim.ir.rewrite import drop_dead
-from npusim.ir.specialize import specialize
 from npusim.partition.cost import CostModel
 from npusim.partition.partitioner import Wishes, draft
 from npusim.partition.placement import Placement
@@ -155,7 +154,7 @@ def make_report(
     nodes: list[NodeSupport] = []
     partitions = crossing = 0
     for name, graph in methods.items():
-        live = drop_dead(specialize(graph, {s.name: s.high for s in graph.symbols}))
+        live = drop_dead(graph)
         plan, placed = draft(live, target, wishes, assess(live, target))
         nodes += _rows(name, plan, placed, CostModel.of(target))
         partitions += len(plan.partitions)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from npusim.errors import Error, UnsupportedOpError
 from npusim.ir.graph import Attr, Constant, Graph, Node, Output, Value, Weight
+from npusim.ir.subgraph import size_witnesses
 from npusim.ir.types import TensorType
 from npusim.ops.opdef import find
 from npusim.passes.run import run_passes
@@ -193,7 +194,8 @@ def _single(node: Node, graph: Graph) -> Graph:
             inputs[name] = Value(name, graph.types[name])
     outputs = tuple(Output(v.name, v.name) for v in node.outputs)
     leaves = (tuple(weights.values()), tuple(read.values()))
-    return Graph(node.name, tuple(inputs.values()), outputs, *leaves, (node,))
+    single = Graph(node.name, tuple(inputs.values()), outputs, *leaves, (node,))
+    return replace(single, inputs=(*single.inputs, *size_witnesses(single, graph.types)))
 
 
 def _signature(node: Node, graph: Graph) -> object:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from npusim.ir.specialize import bind_sizes, specialize
 from npusim.ops.reference import GraphRun, zeros
 from npusim.partition.executor import DAGExecutor
 from npusim.partition.plan import Partition, PartitionPlan
@@ -82,7 +83,9 @@ class _Search:
         tolerance: float | None,
     ) -> None:
         self.plan, self.weights, self.device, self.tolerance = plan, weights, device, tolerance
-        graph = plan.graph
+        shapes = [tuple(tensor.shape) for tensor in inputs]
+        self.sizes = bind_sizes([(v.name, v.type.shape) for v in plan.graph.inputs], shapes)
+        graph = specialize(plan.graph, self.sizes)
         self.run = GraphRun(graph, inputs, weights)
         self.steps = iter(self.run)
         self.last = {name: p.index for p in plan.partitions for name in p.inputs}
@@ -118,7 +121,12 @@ class _Search:
         graph = program.graph if program is not None else None
         if program is None or graph is None:
             return None, None
-        inputs = [self.values[spec.name] for spec in program.input_specs]
+        graph = specialize(graph, {s.name: self.sizes[s.name] for s in graph.symbols})
+        nobody_reads = {
+            v.name: zeros(v.type) for v in graph.inputs if v.name in partition.witnesses
+        }
+        given = {**self.values, **nobody_reads}
+        inputs = [given[spec.name] for spec in program.input_specs]
         keys = {key for weight in program.weights for key in weight.keys}
         weights = {key: tensor for key, tensor in self.weights.items() if key in keys}
         native = NativeRun(program, self.device, inputs, weights)

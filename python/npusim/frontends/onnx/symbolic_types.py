@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -19,7 +20,7 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from npusim.errors import Error, SymbolicSizeError
+from npusim.errors import Error, ShapeError, SymbolicSizeError
 from npusim.frontends.dynamic_shapes import size_of
 from npusim.ir.graph import Attr
 from npusim.ir.symbolic import Symbol, bounds, computed, dim_of, is_symbolic, maximum, minimum
@@ -51,8 +52,8 @@ class SymbolicTypes:
     """
 
     def __init__(self, symbols: Iterable[Symbol]) -> None:
-        chosen = sorted(symbols, key=lambda s: s.name)
-        self._worlds = [_World(chosen, part) for part in _EXAMPLES]
+        self._symbols = sorted(symbols, key=lambda s: s.name)
+        self._worlds = {part: _World(self._symbols, part) for part in _EXAMPLES}
 
     def infer(
         self, op: str, inputs: Sequence[TensorType | None], attrs: Mapping[str, Attr]
@@ -66,17 +67,26 @@ class SymbolicTypes:
         told = _told(op, inputs, attrs)
         if told is not None:
             return (told,)
-        *others, last = self._worlds
-        for world in others:
+        *others, last = _EXAMPLES
+        for part in others:
             try:
-                return world.infer(op, inputs, attrs)
+                return self._inferred(part, op, inputs, attrs)
             except Error:  # an example may happen to be a number that the model has as well
                 continue
-        return last.infer(op, inputs, attrs)
+        return self._inferred(last, op, inputs, attrs)
 
-    def world(self) -> _World:
-        """Returns the world of the first examples, to trace in."""
-        return self._worlds[0]
+    def _inferred(
+        self,
+        part: float,
+        op: str,
+        inputs: Sequence[TensorType | None],
+        attrs: Mapping[str, Attr],
+    ) -> tuple[TensorType, ...]:
+        try:
+            return self._worlds[part].infer(op, inputs, attrs)
+        except Error:  # PyTorch goes on as if what it decided were so
+            self._worlds[part] = _World(self._symbols, part)
+            raise
 
 
 def _told(
@@ -90,7 +100,9 @@ def _told(
             own = (*(1,) * (len(shape) - x.rank), *x.shape)
             shape = tuple(o if s == -1 else s for s, o in zip(shape, own, strict=True))
         dtype = attrs.get("dtype") if x is None else x.dtype
-        return None if -1 in shape else TensorType(str(dtype), tuple(shape))
+        if op == "aten.view.default" and x is not None and prod(shape) != prod(x.shape):
+            raise ShapeError(f"{x} cannot be seen as {list(shape)}.")
+        return TensorType(str(dtype), tuple(shape))
     if op == "aten.constant_pad_nd.default" and inputs[0] is not None:
         return _padded(inputs[0], attrs["pad"])
     if op == "aten.slice.Tensor" and inputs[0] is not None:
