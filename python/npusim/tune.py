@@ -84,7 +84,9 @@ def target_of(program: CompiledProgram) -> TargetConfig:
     Raises:
         TargetConstraintError: it was compiled for another one.
     """
-    images = [k.image or k.specialized[0].image for k in program.kernels if k.image or k.specialized]
+    images = [
+        k.image or k.specialized[0].image for k in program.kernels if k.image or k.specialized
+    ]
     if program.target.partition(":")[0] != "cuda" or not images:
         raise TargetConstraintError(
             f"The program was compiled for '{program.target}'; only CUDA programs are tuned.",

@@ -1,4 +1,4 @@
-"""Commands whose parameters depend on the sizes of a call: their kernels, prepared and made later."""
+"""Kernels of commands whose parameters depend on the sizes of a call, prepared and made later."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 import npusim
 from npusim.codegen import generate, made_kernels, nvrtc
-from npusim.codegen.image import Image, Recipe, pack_image, read_recipe, unpack_image
 from npusim.codegen.geometry import Geometry
+from npusim.codegen.image import Image, Recipe, pack_image, read_recipe, unpack_image
 from npusim.errors import Error, ProgramFormatError
 from npusim.ir.symbolic import evaluate
 from npusim.passes.run import run_passes
@@ -52,7 +52,9 @@ def at_sizes(program: CompiledProgram, sizes: dict[str, int]) -> CompiledProgram
     return dataclasses.replace(program, buffers=tuple(buffers), methods=(sized,))
 
 
-@pytest.mark.skipif(host.COMPILER is None, reason="running CUDA sources on the host needs a C++ compiler")
+@pytest.mark.skipif(
+    host.COMPILER is None, reason="running CUDA sources on the host needs a C++ compiler"
+)
 @pytest.mark.parametrize(
     ("name", "calls"), [("perceptron", ((1,), (3,), (8,))), ("decoder", ((3, 17),))]
 )

@@ -94,8 +94,10 @@ def test_what_needs_fixed_sizes_says_so() -> None:
     _, graph = extracted(MODELS["perceptron"])
     with pytest.raises(npusim.GraphError, match=r"batch 1 … 8.*npusim.specialize"):
         npusim.partition(graph)
-    for sizes, words in (({"bach": 2}, r"no symbolic size 'bach'; it has: batch 1 … 8"),
-                         ({"batch": 9}, r"batch is 9; possible is batch 1 … 8")):
+    for sizes, words in (
+        ({"bach": 2}, r"no symbolic size 'bach'; it has: batch 1 … 8"),
+        ({"batch": 9}, r"batch is 9; possible is batch 1 … 8"),
+    ):
         with pytest.raises(npusim.ShapeError, match=words):
             npusim.compile(graph, sizes=[sizes])
     assert npusim.check(graph).coverage == 1.0

@@ -51,7 +51,7 @@ def test_every_byte_matters(reader: str) -> None:
     ("at", "form", "value", "words"),
     [
         (0, "B", 0x88, "This is not a .npubin file"),
-        (8, "H", 2, "format 2.0; this npusim reads 1.0 to 1.1. Upgrade npusim"),
+        (8, "H", 2, "format 2.0; this npusim reads 1.0 to 1.2. Upgrade npusim"),
         (8, "H", 0, "Compile the model again"),
         (12, "I", 0, "0 sections"),
         (12, "I", 65, "65 sections"),

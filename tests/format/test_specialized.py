@@ -1,4 +1,4 @@
-"""Device code by parameters in a file: exact round trip, and damage that both readers refuse alike."""
+"""Device code by parameters in a file: exact round trip, and damage that both readers refuse."""
 
 from __future__ import annotations
 

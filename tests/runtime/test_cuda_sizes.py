@@ -1,4 +1,4 @@
-"""Symbolic sizes on CUDA: which device code a call finds, has made, or lacks, over the stub driver."""
+"""Symbolic sizes over the stub driver: which device code a call finds, has made, or lacks."""
 
 from __future__ import annotations
 
@@ -130,7 +130,9 @@ def test_where_no_code_can_be_made_the_sizes_there_are_are_named(stub: Path) -> 
     lines = run(PRELUDE + textwrap.dedent(code), stub).splitlines()
     found = "at n = 5: the program has no device code for these sizes, but for n = 16; n = 3; "
     assert lines[:3] == [found + "Install a compiler."] * 3
-    assert lines[3] == "at n = 6: the program has no device code for these sizes; Install a compiler."
+    assert (
+        lines[3] == "at n = 6: the program has no device code for these sizes; Install a compiler."
+    )
     assert "but for n = 16; n = 3; compile it with these sizes" in lines[4]
 
 

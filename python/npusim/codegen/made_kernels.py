@@ -38,7 +38,9 @@ def make_images(kernels: Sequence[tuple[str, str, bytes, bytes]]) -> list[bytes]
     chosen, arch = [], ""
     for stem, schema, params, like in kernels:
         if stem not in RULES or KERNELS[stem].schema != schema:
-            return f"this npusim makes kernel {stem} from other parameters. Compile the model again."
+            return (
+                f"this npusim makes kernel {stem} from other parameters. Compile the model again."
+            )
         arch, recipe = read_recipe(like)
         target = replace(TargetConfig.named(f"cuda:{arch}"), libraries=recipe.libraries)
         wanted = WantedImage(stem, params, recipe.settled, recipe)

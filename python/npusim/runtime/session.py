@@ -118,9 +118,7 @@ class Session(_runtime.Session):
         shapes = [tuple(getattr(given[spec.name], "shape", ())) for spec in self.inputs]
         return self.executor.specs_for(shapes, self.method)[0]
 
-    def _tensor_makers(
-        self, kind: type, sizes: Sequence[int]
-    ) -> list[Callable[[], Any]] | None:
+    def _tensor_makers(self, kind: type, sizes: Sequence[int]) -> list[Callable[[], Any]] | None:
         """Returns what makes each output as a tensor of a type, for C++; None: no such type.
 
         Args:
