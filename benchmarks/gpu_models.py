@@ -1,7 +1,7 @@
 """Vision models and a small network on a GPU: npusim beside PyTorch, same dtype, in one run.
 
     PYTHONPATH=python:. python -m benchmarks.gpu_models [--models resnet50 …] [--batches 1 64]
-        [--peers eager graph] [--compile] [--commands] [--json FILE]
+        [--peers eager graph] [--compile [SECONDS]] [--commands] [--json FILE]
 
 Models have seeded random weights and are converted by `model.half()`. npusim goes the whole way:
 extract_ir, compile ahead, a `.npubin` and a checkpoint on disk, load, call. Calls get a tensor that
@@ -9,8 +9,8 @@ is on the GPU and leave their result there; each is timed from the caller's side
 done, everybody taking turns in short bursts. Printed: median and 10th to 90th percentile, the ratio
 to npusim, the largest difference from float32 relative to its largest output, whether the five
 largest are PyTorch's, and what loading took; at the end all medians as a table. `--compile` adds
-torch.compile with max-autotune, behind all others because it takes minutes to compile; `--commands`
-the time of each command.
+torch.compile with max-autotune and frozen weights, for as many cases as begin to compile in so many
+seconds: it takes about a minute each. `--commands` adds the time of each command.
 """
 
 from __future__ import annotations
@@ -127,11 +127,18 @@ def graph(model: nn.Module, x: Tensor) -> Call:
 
 
 def compiled(model: nn.Module, x: Tensor) -> Call:
-    """torch.compile with max-autotune."""
+    """torch.compile with max-autotune, weights frozen and so batch norms folded."""
+    import torch._inductor.config
+
+    torch._inductor.config.freezing = True
+    torch._dynamo.reset()
+    start = time.perf_counter()
     last = model.to(memory_format=torch.channels_last) if x.dim() == 4 else model
-    fast, given = torch.compile(last, mode="max-autotune"), _channels_last(x)
+    fast, given = torch.compile(last, mode="max-autotune", dynamic=False), _channels_last(x)
     for _ in range(3):
         fast(given)
+    torch.cuda.synchronize()
+    row("    torch.compile took", f"{time.perf_counter() - start:.1f} s")
     return lambda _: fast(given)  # type: ignore[no-any-return]
 
 
@@ -249,14 +256,15 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["resnet50", "resnet18", "mlp"])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 64])
     parser.add_argument("--peers", nargs="*", default=["eager", "graph"], choices=list(PEERS))
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--compile", type=float, nargs="?", const=3600.0, default=0.0)
     parser.add_argument("--commands", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_grad_enabled(False)
     torch.backends.cudnn.benchmark = True
     row("device", f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    cases, rows = [], []
+    rows: list[dict[str, Any]] = []
+    start = time.perf_counter()
 
     def keep(more: list[dict[str, Any]]) -> None:
         rows.extend(more)
@@ -267,16 +275,11 @@ def main() -> None:
         for batch in args.batches if name != "mlp" else [1]:
             case = Case(name, batch)
             case.check()
-            keep(case.time(args.peers))
-            cases.append(case)
+            late = time.perf_counter() - start >= args.compile
+            keep(case.time([*args.peers, *([] if late else ["compile"])]))
             if args.commands:
                 case.print_commands()
     table(rows)
-    for case in cases if args.compile else []:
-        keep(case.time(["compile"])[1:])  # beside npusim once more, for the ratio
-        table(rows[-1:])
-    if args.compile:
-        table(rows)
 
 
 if __name__ == "__main__":

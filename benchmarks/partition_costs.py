@@ -95,20 +95,16 @@ def small_costs(device: npusim.Device) -> None:
     """Times a node in PyTorch, a run of a program, and crossings of few and many bytes."""
     host = HostRun(chain(50), {})
     x = torch.randn(4)
-    actions: dict[str, Callable[[], object]] = {
-        "host": lambda: host(lambda name: x, lambda name, made: None)
-    }
-    for what, type in (("small", _SMALL), ("large", _LARGE)):
-        actions.update(_runs(device, what, type))
-    times = timed(actions, 200)
-    show("a node in PyTorch (a fiftieth of 50)", times["host"], 1 / 50)
-    for what, type in (("small", _SMALL), ("large", _LARGE)):
-        run = show(f"running a program, {type.nbytes} bytes", times[f"run {what}"])
-        both = show("running it, values crossing there and back", times[f"both {what}"])
+    nodes = timed({"": lambda: host(lambda name: x, lambda name, made: None)}, 200)
+    show("a node in PyTorch (a fiftieth of 50)", nodes[""], 1 / 50)
+    for type in (_SMALL, _LARGE):  # apart: many bytes leave the caches cold
+        times = timed(_runs(device, type), 200)
+        run = show(f"running a program, {type.nbytes} bytes", times["run"])
+        both = show("running it, values crossing there and back", times["both"])
         print(f"{'a crossing (half the difference)':44} {(both - run) / 2:9.1f} us")
 
 
-def _runs(device: npusim.Device, what: str, type: TensorType) -> dict[str, Callable[[], object]]:
+def _runs(device: npusim.Device, type: TensorType) -> dict[str, Callable[[], object]]:
     plan = npusim.partition(chain(2, type), target=device.name)
     executor = npusim.DAGExecutor(plan, device, summary=False).load_weights(None)
     native = executor._natives[0]
@@ -124,7 +120,7 @@ def _runs(device: npusim.Device, what: str, type: TensorType) -> dict[str, Calla
         (buffer,) = native.run(values, native.inputs).values()
         Held("y", type, device, buffer=buffer).tensor()
 
-    return {f"run {what}": run, f"both {what}": there_and_back}
+    return {"run": run, "both": there_and_back}
 
 
 def whole_models(device: npusim.Device) -> None:

@@ -78,8 +78,8 @@ void CpuCommandList::encode(const Command& command, const KernelEntry& kernel) {
   const size_t padded = (kernel.params_size + kParamsAlignment - 1) / kParamsAlignment * 8;
   if (command.params.size() != kernel.params_size && command.params.size() != padded) {
     refuse_command(*program_, method_, command,
-           "its parameters take " + std::to_string(kernel.params_size) + " bytes, not " +
-               std::to_string(command.params.size()));
+                   "its parameters take " + std::to_string(kernel.params_size) + " bytes, not " +
+                       std::to_string(command.params.size()));
   }
   const void* params = aligned_params(command);
   check_command(*program_, method_, command, command.operands, kernel, params);

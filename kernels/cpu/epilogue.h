@@ -19,6 +19,8 @@ struct Output {
   const int64_t* y_rows = nullptr;
   int64_t columns = 0;
   const float* bias = nullptr;  // one a column, or none
+  int64_t more = 0;             // vectors behind the bias: factors of the sums, then offsets of y
+  int64_t vector = 0;           // floats from a vector to the next
   const void* residual = nullptr;
   const int64_t* r_rows = nullptr;
   int32_t y_dtype = 0;
@@ -55,22 +57,33 @@ inline Output make_output(const Params& p, void* const* operands, int64_t column
   out.bias = p.has_bias ? static_cast<const float*>(operands[1 + weights]) : nullptr;
   out.residual = p.residual ? operands[y - 1] : nullptr;
   out.columns = columns;
+  if constexpr (requires { p.out_channels; }) {
+    out.more = p.has_bias ? p.has_bias - 1 : 0;
+    out.vector = p.out_channels;
+  }
   set_epilogue(out, p);
   return out;
+}
+
+// The most vectors that a bias consists of: convolutions may have factors and offsets with it.
+template <typename Params>
+constexpr int32_t most_vectors(const Params& p) {
+  return requires { p.out_channels; } ? 3 : 1;
 }
 
 // check() of what the epilogue reads and writes, `bias` values and the regions of y and residual.
 template <typename Params>
 inline const char* check_epilogue(const KernelCheck& c, const Params& p, int64_t bias,
                                   const Region& y, const Region& residual, size_t weights = 1) {
-  if (!is_flag(p.has_bias)) return "has_bias is neither 0 nor 1";
+  if (p.has_bias < 0 || p.has_bias > most_vectors(p)) return "has_bias is not a count of vectors";
   if (p.residual < kNoResidual || p.residual > kAfterActivation) return "residual is not 0, 1 or 2";
   if (!is_activation(p.act)) return "the activation is not a unary float opcode";
   if (!is_float(p.y_dtype)) return "the output is not a float of 32 or 16 bits";
   const size_t out = output_operand(p, weights);
   if (const char* why = operand_count(c, out + 1)) return why;
   if (p.has_bias) {
-    if (const char* why = Region().dim(bias, 1).reads(c, 1 + weights, sizeof(float))) return why;
+    const Region vectors = Region().dim(p.has_bias, bias).dim(bias, 1);
+    if (const char* why = vectors.reads(c, 1 + weights, sizeof(float))) return why;
   }
   if (p.residual) {
     if (!is_float(p.r_dtype)) return "the residual is not a float of 32 or 16 bits";
@@ -85,7 +98,7 @@ inline bool is_linear(const Output& out) {
                      out.act == abi::Opcode::kClamp;
   const bool plain = out.residual_mode == kNoResidual ||
                      (out.residual_mode == kBeforeActivation && out.r_dtype == 0);
-  return range && plain && out.y_dtype == 0;
+  return range && plain && out.more == 0 && out.y_dtype == 0;
 }
 
 // The range an activation that is one keeps; NaN passes through `clamp`.
@@ -116,13 +129,17 @@ inline Vec load_some(const T* p, int64_t n) {
 template <typename Y, typename R>
 void finish_row(const Output& out, const float* sums, Y* y, const R* residual, const float* bias,
                 int64_t columns) {
+  const float* factor = out.more > 0 ? bias + out.vector : nullptr;
+  const float* offset = out.more > 1 ? factor + out.vector : nullptr;
   for (int64_t c = 0; c < columns; c += kLanes) {
     const int64_t n = columns - c;
     Vec v = load(sums + c);
+    if (factor) v *= load_some(factor + c, n);
     if (bias) v += load_some(bias + c, n);
     if (out.residual_mode == kBeforeActivation) v += load_some(residual + c, n);
     v = activate(v, out);
     if (out.residual_mode == kAfterActivation) v += load_some(residual + c, n);
+    if (offset) v += load_some(offset + c, n);
     if (n >= kLanes) {
       store(y + c, v);
     } else {

@@ -26,6 +26,9 @@ extern __shared__ __align__(1024) unsigned char shared_memory[];
 
 }  // namespace npusim
 
+#if NPUSIM_PATH < 2
+#include "kernels/cuda/mma_conv_vectors.h"
+#endif
 #if NPUSIM_PATH == 0
 #include "kernels/cuda/mma_conv_tile.h"
 #elif NPUSIM_PATH == 1

@@ -22,7 +22,7 @@ inline void run(void* const* operands) {
     const int64_t offset = input_offset<false>(position, tap);
     if (offset != kPadding) sum += to_float(x[offset]) * to_float(w[tap * params.out_channels]);
   }
-  const Epilogue epilogue(operands, 1);
+  const Epilogue epilogue(operands, 1, params.out_channels);
   const int64_t r = params.residual ? position.offset(params.r_strides) : 0;
   epilogue.store(position.offset(params.y_strides) + channel, epilogue.finish(sum, r, channel));
 }

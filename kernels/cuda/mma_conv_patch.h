@@ -34,8 +34,9 @@ constexpr int64_t kTiles = params.batch * params.out_size[0] * kTilesY * kTilesX
 static_assert(params.x_strides[0] < 0x7fffffff);
 static_assert(kWide <= 16 && kBlocksM * kWarps == kTileHeight && params.dilation[2] == 1);
 
-// Shared memory: B, [K][64 columns] with chunks swizzled as in Tile; then the patch.
-constexpr int kPatchAt = kSteps * 16 * kTileColumns * 2;
+// Shared memory: B, [K][64 columns] with chunks swizzled as in Tile; the vectors; then the patch.
+using Vectors = TileVectors<kSteps * 16 * kTileColumns * 2, kTileColumns>;
+constexpr int kPatchAt = kSteps * 16 * kTileColumns * 2 + Vectors::kBytes;
 
 struct PatchTile {
   int64_t image;  // batch item and depth
@@ -166,8 +167,8 @@ inline void store_patch(const float (&sums)[kBlocksM][kBlocksN][4], const Epilog
   for (int quad = 0; quad < kBlocksN / 4; ++quad) {
     const int64_t column = first_column + (quad * 4 + t) * 8;
     const int exist = static_cast<int>(smaller<int64_t>(kColumns - column, 8));
-    float bias[8];
-    epilogue.bias(column, exist, bias);
+    float bias[8 * EpilogueOfEight::kAdded];
+    Vectors::added(epilogue, (quad * 4 + t) * 8, column, exist, bias);
 #pragma unroll
     for (int row = 0; row < kBlocksM * 2; ++row) {
       const int y = tile.y + warp * kBlocksM + row / 2, x = tile.x + g + row % 2 * 8;
@@ -197,11 +198,15 @@ inline void store_patch(const float (&sums)[kBlocksM][kBlocksN][4], const Epilog
 inline void run(void* const* operands) {
   const X* x = static_cast<const X*>(operands[0]);
   const int64_t first_column = static_cast<int64_t>(blockIdx.y) * kTileColumns;
-  EpilogueOfEight epilogue(Epilogue(operands, 1));
+  EpilogueOfEight epilogue(Epilogue(operands, 1, params.out_channels));
   epilogue.wide = epilogue.wide && NPUSIM_WIDE_Y;
   if constexpr (!kWeightsSettled) await_operands();
   load_weights(static_cast<const W*>(operands[1]), first_column);
   await_operands();
+  if constexpr (Vectors::kCount > 0) {
+    Vectors::copy(epilogue, first_column, kColumns - first_column);
+    commit_copies();
+  }
   wait_copies<0>();
   for (int64_t index = blockIdx.x; index < kTiles; index += gridDim.x) {
     const PatchTile tile(index);
@@ -210,6 +215,8 @@ inline void run(void* const* operands) {
     __syncthreads();
     float sums[kBlocksM][kBlocksN][4] = {};
     multiply_patch(sums);
+    Vectors::scale(sums,
+                   [](int block) { return block * 8 + static_cast<int>(threadIdx.x) % 4 * 2; });
     store_patch(sums, epilogue, tile, first_column);
   }
 }

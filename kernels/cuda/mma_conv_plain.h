@@ -61,7 +61,8 @@ struct Output {
 };
 
 inline Output output_of(void* const* operands, int64_t group) {
-  return {Epilogue(operands, 1), static_cast<float*>(operands[NPUSIM_ARGUMENTS - 1]), group};
+  return {Epilogue(operands, 1, params.out_channels),
+          static_cast<float*>(operands[NPUSIM_ARGUMENTS - 1]), group};
 }
 
 inline void run(void* const* operands) {

@@ -21,10 +21,11 @@ constexpr bool kWhole = kBlocksOfK <= NPUSIM_STAGES * kSplit;  // the ring holds
 using Product = Tile<W, kTileRows, kTileColumns, NPUSIM_WARPS_M, NPUSIM_WARPS_N, NPUSIM_STAGES,
                      false, NPUSIM_LAGS != 0, kWhole>;
 
-// Shared memory: the tile's ring, then its windows, then the residual, or sums from the blocks of a
-// cluster, [block][row of the slice][column].
+// Shared memory: the tile's ring, its windows, its vectors, then the residual, or sums from the
+// blocks of a cluster, [block][row of the slice][column].
 constexpr int kWindowsAt = Product::kSharedBytes;
-constexpr int kSumsAt = kWindowsAt + kTileRows * 8, kResidualAt = kSumsAt;
+using Vectors = TileVectors<kWindowsAt + kTileRows * 8, kTileColumns>;
+constexpr int kSumsAt = kWindowsAt + kTileRows * 8 + Vectors::kBytes, kResidualAt = kSumsAt;
 
 // A row of A: where its taps lie. A table in shared memory holds the windows of the tile's rows.
 struct WindowRow {
@@ -125,6 +126,7 @@ struct Source {
   }
   void before_a() const { await_operands(); }
   void behind_first() const {
+    Vectors::copy(epilogue, group * kColumns + first_column, kColumns - first_column);
     if (!kStages || !epilogue.wide) return;
 #pragma unroll
     for (int quad = 0; quad < kQuads; ++quad) {
@@ -146,12 +148,12 @@ inline void finish_tile(const Product& tile, const Source& source) {
     return place_of_lane(source.first_row, source.first_column, source.group, quad, row);
   };
   uint4 residual[2][kRowsOfLane];
-  float bias[2][8];
+  float bias[2][8 * EpilogueOfEight::kAdded];
   const auto load = [&](int quad) {
     const Place first = place(quad, 0);
     const int64_t column = first.channel - source.group * kColumns;
-    epilogue.bias(first.channel, static_cast<int>(smaller<int64_t>(kColumns - column, 8)),
-                  bias[quad % 2]);
+    Vectors::added(epilogue, static_cast<int>(column - source.first_column), first.channel,
+                   static_cast<int>(smaller<int64_t>(kColumns - column, 8)), bias[quad % 2]);
 #pragma unroll
     for (int row = 0; row < kRowsOfLane; ++row) {
       if (kStages && epilogue.wide) {
@@ -217,12 +219,13 @@ inline void finish_slice(const Source& source, int rank) {
                  source.group);
   };
   uint4 residual[kEach];
-  float bias[kEach][8];
+  float bias[kEach][8 * EpilogueOfEight::kAdded];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const Place to = place(threadIdx.x + i * Product::kThreads);
     residual[i] = epilogue.residual(to.r, to.count);
-    epilogue.bias(to.channel, to.count, bias[i]);
+    const int column = static_cast<int>(threadIdx.x + i * Product::kThreads) % kChunks * 8;
+    Vectors::added(epilogue, column, to.channel, to.count, bias[i]);
   }
   arrive_in_cluster();
   wait_for_cluster();  // all sums are here
@@ -253,7 +256,7 @@ inline void run(void* const* operands) {
   const int64_t begin = span * kBlocksOfK / kSplit * Product::kDepth;
   const int64_t end = smaller<int64_t>((span + 1) * kBlocksOfK / kSplit * Product::kDepth, kK);
   const bool wide = is_aligned(operands[0], 16) && is_aligned(operands[1], 16);
-  EpilogueOfEight epilogue(Epilogue(operands, 1));
+  EpilogueOfEight epilogue(Epilogue(operands, 1, params.out_channels));
   epilogue.wide = epilogue.wide && NPUSIM_WIDE_Y;
   const Source source{static_cast<const X*>(operands[0]) + group * kChannels,
                       static_cast<const W*>(operands[1]) + group * Weights::kAll * kK,
@@ -267,6 +270,10 @@ inline void run(void* const* operands) {
   Source::Row::prepare(source.first_row);
   Product tile;
   tile.run<true>(source, begin, end, shared_memory);
+  if constexpr (Vectors::kCount > 0) {
+    __syncthreads();  // all have their copies
+    Vectors::scale(tile.sums, Product::column_of);
+  }
   if constexpr (kSplit > 1) {
     send_tile(tile, span);
     finish_slice(source, span);

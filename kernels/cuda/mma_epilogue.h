@@ -42,15 +42,18 @@ float activated(float v) {
 }
 
 // bias, residual and y of a command whose operands before them are x and `weights` parts of W.
-// Rows of y and of the residual lie where the kernel says; columns are contiguous.
+// Rows of y and of the residual lie where the kernel says; columns are contiguous. A convolution's
+// bias may be followed by factors of the sums and offsets of y, `vector` floats apart.
 struct Epilogue {
   using Y = Storage<params.y_dtype>;
   using R = Storage<params.residual ? params.r_dtype : 0>;
+  static constexpr bool kHasFactors = params.has_bias > 1, kHasOffsets = params.has_bias > 2;
   const float* bias;
   const R* residual;
   Y* y;
+  int64_t vector;
 
-  Epilogue(void* const* operands, int weights) {
+  Epilogue(void* const* operands, int weights, int64_t vector = 0) : vector(vector) {
     void* const* at = operands + 1 + weights;
     bias = static_cast<const float*>(at[0]);
     residual = static_cast<const R*>(at[params.has_bias ? 1 : 0]);
@@ -83,7 +86,10 @@ struct Epilogue {
     return activated<Y>(first) * second;
   }
   float finish(float v, int64_t r_row, int64_t column) const {
-    return finished(v, bias_at(column), residual_at(r_row + column));
+    if constexpr (kHasFactors) v *= bias[vector + column];
+    v = finished(v, bias_at(column), residual_at(r_row + column));
+    if constexpr (kHasOffsets) v += bias[2 * vector + column];
+    return v;
   }
   // The columns of `second` follow those of `first`.
   float finish_gated(float first, float second, int64_t column, int64_t n) const {
@@ -129,12 +135,14 @@ inline void transpose_quad(float (&v)[4]) {
 struct EpilogueOfEight {
   static constexpr bool kPacked =
       sizeof(Epilogue::Y) == 2 && (params.residual == 0 || sizeof(Epilogue::R) == 2);
+  static constexpr int kAdded = Epilogue::kHasOffsets ? 2 : 1;  // the bias, and offsets behind it
   Epilogue epilogue;
   bool wide;
 
   explicit EpilogueOfEight(const Epilogue& from)
       : epilogue(from),
         wide(kPacked && is_aligned(from.y, 16) && (!params.has_bias || is_aligned(from.bias, 16)) &&
+             (!Epilogue::kHasFactors || from.vector % 4 == 0) &&
              (!params.residual || is_aligned(from.residual, 16))) {}
 
   // The residual at `at`, to be loaded long before it is needed.
@@ -146,7 +154,7 @@ struct EpilogueOfEight {
     }
     return {0, 0, 0, 0};
   }
-  void bias(int64_t column, int count, float (&b)[8]) const {
+  void bias(int64_t column, int count, float* b) const {
     if constexpr (params.has_bias != 0) {
       if (wide && count >= 8) {
         load_floats<8>(epilogue.bias + column, b);
@@ -156,8 +164,8 @@ struct EpilogueOfEight {
 #pragma unroll
     for (int e = 0; e < 8; ++e) b[e] = params.has_bias && e < count ? epilogue.bias[column + e] : 0;
   }
-  void finish(int64_t y_at, int64_t r_at, int count, const uint4& loaded, const float (&b)[8],
-              const float (&sums)[8]) const {
+  void finish(int64_t y_at, int64_t r_at, int count, const uint4& loaded,
+              const float (&b)[8 * kAdded], const float (&sums)[8]) const {
     float r[8] = {}, v[8];
     if constexpr (params.residual != 0 && kPacked) unpack<Epilogue::R>(loaded, r);
     if constexpr (params.residual != 0 && !kPacked) {
@@ -170,6 +178,7 @@ struct EpilogueOfEight {
       if constexpr (params.residual == 1) v[e] += r[e];
       v[e] = activated<Epilogue::Y>(v[e]);
       if constexpr (params.residual == 2) v[e] += r[e];
+      if constexpr (Epilogue::kHasOffsets) v[e] += b[8 + e];
     }
     if constexpr (kPacked) {
       if (wide && count >= 8) {

@@ -26,7 +26,7 @@ def _strides(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ...]:
 
 def _conv(
     x: tuple[int, int, int, int], out_channels: int, kernel: int, *, stride: int = 1, pad: int = 0,
-    groups: int = 1, residual: int = 0, channels_last: bool = True,
+    groups: int = 1, residual: int = 0, channels_last: bool = True, vectors: int = 1,
 ) -> dict[str, Any]:  # fmt: skip
     batch, channels, height, width = x
     size = [(s + 2 * pad - kernel) // stride + 1 for s in (height, width)]
@@ -37,7 +37,7 @@ def _conv(
         "stride": (1, stride, stride), "pad": (0, pad, pad), "dilation": (1, 1, 1),
         "x_strides": _strides(x, channels_last), "y_strides": y, "r_strides": y, "groups": groups,
         "x_dtype": _FLOAT16, "w_dtype": _FLOAT16, "y_dtype": _FLOAT16, "r_dtype": _FLOAT16,
-        "has_bias": 1, "residual": residual, "act": _RELU,
+        "has_bias": vectors, "residual": residual, "act": _RELU,
     }  # fmt: skip
     fields = KERNELS["conv"].fields
     return {n: given.get(n, (0,) * count if count > 1 else 0) for n, _, count in fields}
@@ -72,6 +72,7 @@ def test_convolutions_compile_without_spilling(arch: str, compiler: nvrtc.Nvrtc)
         _conv((1, 512, 7, 7), 512, 3, pad=1, residual=1),
         _conv((1, 256, 14, 14), 1024, 1, residual=1),
     ]
+    cases += [{**params, "has_bias": 2} for params in cases]
     for params in cases:
         source, geometry, options = specialise("conv", KERNELS["conv"].pack(params))
         options = (f"--gpu-architecture={arch}", *options, "--ptxas-options=-v")
@@ -83,17 +84,18 @@ def test_convolutions_compile_without_spilling(arch: str, compiler: nvrtc.Nvrtc)
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
 def test_all_paths_compute_what_pytorch_does(tmp_path: Path) -> None:
     cases = [
-        _conv((2, 3, 25, 37), 24, 7, stride=2, pad=3, channels_last=False, residual=1),
-        _conv((1, 5, 9, 18), 72, 3, pad=1),  # odd strides of taps
+        _conv((2, 3, 25, 37), 24, 7, stride=2, pad=3, channels_last=False, residual=1, vectors=2),
+        _conv((1, 5, 9, 18), 72, 3, pad=1, vectors=3),  # odd strides of taps
         _conv((1, 1, 32, 32), 8, 16, stride=16, channels_last=False),
         _conv((1, 64, 9, 7), 40, 3, stride=2, pad=1, residual=2),  # chunks that are not whole tiles
-        _conv((1, 64, 12, 12), 36, 1, residual=1),  # the last eight columns are four
-        _conv((1, 48, 6, 6), 48, 3, pad=1, groups=2, residual=1),
+        _conv((1, 64, 12, 12), 36, 1, residual=1, vectors=3),  # the last eight columns are four
+        _conv((1, 48, 6, 6), 48, 3, pad=1, groups=2, residual=1, vectors=2),
         _conv((1, 512, 3, 3), 64, 3, pad=1, residual=1),  # a cluster, which a host does not have
-        _conv((1, 64, 40, 40), 128, 1, residual=1),
+        _conv((1, 64, 40, 40), 128, 1, residual=1, vectors=2),
+        _conv((1, 12, 9, 9), 30, 3, groups=3, residual=2, vectors=3),  # by multiply-adds
     ]
     kernels = host.build([_key(p) for p in cases] + [_pack(p) for p in cases], tmp_path)
-    assert {kernels[_key(p)].geometry.defines["PATH"] for p in cases} == {_TILES, _PATCHES}
+    assert {kernels[_key(p)].geometry.defines["PATH"] for p in cases} == {_TILES, _PATCHES, _PLAIN}
     for params in cases:
         _check(params, kernels)
 
@@ -124,15 +126,19 @@ def _check(params: dict[str, Any], kernels: dict[host.Key, host.HostKernel]) -> 
     n, channels = params["out_channels"], params["in_channels"]
     x = random(params["batch"], channels, *params["in_size"][1:])
     w = random(n, channels // groups, high, wide) / (channels // groups * high * wide) ** 0.5
-    bias, shape = torch.randn(n, generator=generator), (params["batch"], n, *params["out_size"][1:])
+    vectors, shape = params["has_bias"], (params["batch"], n, *params["out_size"][1:])
+    bias = torch.randn(vectors, n, generator=generator)
+    added, factor, offset = bias[[0, min(1, vectors - 1), vectors - 1], :, None, None]
     residual = random(*shape).contiguous(memory_format=torch.channels_last)
     options = {"stride": params["stride"][1], "padding": params["pad"][1], "groups": groups}
-    want = F.conv2d(x.float(), w.float(), bias, **options)
+    want = F.conv2d(x.float(), w.float(), **options)
+    want = (want * factor if vectors > 1 else want) + added
     if params["residual"] == 1:
         want = want + residual.float()
     want = want.relu()
     if params["residual"] == 2:
         want = want + residual.float()
+    want = want + offset if vectors > 2 else want
 
     rows = groups * (-(-n // groups // 16) * 16)
     packed = torch.full((rows, w[0].numel()), torch.nan, dtype=torch.float16)

@@ -57,6 +57,40 @@ def test_the_source_of_an_image_compiles_for_another_architecture(
         assert cubin.startswith(b"\x7fELF")
 
 
+class Hopper(nn.Module):
+    """A product, attention and a convolution that have geometries of their own on sm_90a."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.conv = nn.Linear(64, 64), nn.Conv2d(32, 32, 3)
+
+    def forward(
+        self, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, y: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        attended = nn.functional.scaled_dot_product_attention(q, k, k)
+        return self.linear(x), attended, self.conv(y)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_100"])
+def test_what_hopper_alone_has_compiles_elsewhere(arch: str, compiler: nvrtc.Nvrtc) -> None:
+    shapes = ((128, 64), (1, 1, 128, 64), (1, 1, 2048, 64), (1, 32, 16, 16))
+    given = tuple(torch.zeros(*shape, dtype=torch.bfloat16) for shape in shapes)
+    program = npusim.compile((Hopper().bfloat16().eval(), given), "cuda:sm_90a")
+    own = {}
+    for command in program.methods[0].commands:
+        kernel = program.kernels[command.kernel]
+        image = unpack_image(kernel.image)
+        defines = " ".join(image.options)
+        own[kernel.name] = "-DNPUSIM_PATH=4" in defines or "-DNPUSIM_CLUSTERED=1" in defines
+        cubin, _ = compiler.compile(
+            image.source, (f"--gpu-architecture={arch}", *image.options), kernel.name
+        )
+        assert cubin.startswith(b"\x7fELF")
+        for launch in image.geometry.launches:
+            assert (launch.elsewhere or launch.shared) <= 99 << 10  # what every device has
+    assert own["linear"] and own["attention"] and "conv" in own
+
+
 @pytest.mark.usefixtures("compiler")
 def test_a_second_compilation_compiles_nothing(
     cache_folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,7 +4,7 @@
 
 Needs a GPU and the tool, which CUDA's toolkit brings. Runs conformance cases that together call
 every stem, small language models in bfloat16, int8 and int4 that generate in every way to choose a
-token, and products, attention and convolutions in all their geometries. The tools run side by side.
+token, and products, attention and convolutions in all their geometries. All parts run side by side.
 Prints their summaries, and exits with 1 when one found something.
 """
 
@@ -14,7 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +27,18 @@ GENERATION: list[dict[str, Any]] = [
 
 
 def main(tools: list[str]) -> int:
-    """Runs this file's `work` under each tool; returns the exit code."""
+    """Runs each part of this file's work under each tool, all at once; returns the exit code."""
     command = find_tool()
     if command is None:
         print("compute-sanitizer is not installed: it comes with CUDA's toolkit.")
         return 1
     running = {
-        tool: subprocess.Popen(
+        f"{tool}, {part}": subprocess.Popen(
             [
                 # The runtime asks the driver for one parameter too many, to know their number.
                 *(command, "--tool", tool, "--report-api-errors", "no"),
                 *("--error-exitcode", "9", "--print-limit", "20"),
-                *(sys.executable, "-m", "tests.gpu.compute_sanitizer", "--work"),
+                *(sys.executable, "-m", "tests.gpu.compute_sanitizer", "--work", part),
             ],
             env={**os.environ, "NPUSIM_CUDA_LIBRARIES": "off"},
             stdout=subprocess.PIPE,
@@ -46,12 +46,13 @@ def main(tools: list[str]) -> int:
             text=True,
         )
         for tool in tools or TOOLS
+        for part in PARTS
     }
     found = 0
-    for tool, process in running.items():
+    for name, process in running.items():
         print(process.communicate()[0], end="")
         code = process.returncode
-        print(f"{tool}: {'clean' if code == 0 else f'exit code {code}'}", flush=True)
+        print(f"{name}: {'clean' if code == 0 else f'exit code {code}'}", flush=True)
         found |= code != 0
     return int(found)
 
@@ -65,11 +66,9 @@ def find_tool() -> str | None:
     )
 
 
-def work() -> None:
-    """Runs the cases; prints the stems they called."""
-    stems: set[str] = set()
-    for called in (*conformance_cases(), *geometries(), *language_models()):
-        stems |= called
+def work(part: str) -> None:
+    """Runs the cases of a part; prints the stems they called."""
+    stems = set().union(*PARTS[part]())
     print(f"{len(stems)} stems ran: {', '.join(sorted(stems))}", flush=True)
 
 
@@ -118,8 +117,14 @@ def language_models() -> Iterator[set[str]]:
         yield {kernel.name for kernel in program.kernels}
 
 
+PARTS: dict[str, Callable[[], Iterator[set[str]]]] = {
+    "conformance": conformance_cases,
+    "geometries": geometries,
+    "language models": language_models,
+}
+
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--work"]:
-        work()
+    if sys.argv[1:2] == ["--work"]:
+        work(sys.argv[2])
     else:
         sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""One program for all sizes up to a bound on a GPU agrees with PyTorch below the bound and at it."""
+"""One program for all sizes on a GPU: it agrees with PyTorch below the bounds and at them."""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ from npusim.ir.types import TensorType
 from npusim.passes.canonicalize_conv import canonicalize_conv
 from npusim.passes.canonicalize_linear import canonicalize_linear
 from npusim.passes.fold_batch_norm import fold_batch_norm
+from npusim.passes.fold_scale import fold_scale
+from npusim.passes.fuse_epilogues import fuse_epilogues
 
 NORM = {"training": False, "momentum": 0.1, "eps": 1e-3, "cudnn_enabled": True}
 
@@ -27,12 +29,48 @@ def test_convolution(draft, check_pass, bias):
     check_pass(both, draft.graph(y))
 
 
-def test_halves_are_folded_in_float32_and_weights_rounded_once(draft, check_pass):
-    half = {"dtype": "float16"}
-    y = draft.call("aten.conv2d.default", draft.x(1, 3, 6, 6, **half), draft.w(4, 3, 3, 3, **half),
-                   draft.w(4, **half))  # fmt: skip
-    vectors = [draft.w(4, name=n, **half) for n in ("gamma", "beta", "mean", "var")]
-    y = draft.call("aten.batch_norm.default", y, *vectors, **NORM)
+HALF = {"dtype": "float16"}
+
+
+def half_statistics(draft, channels):
+    return [draft.w(channels, name=n, **HALF) for n in ("gamma", "beta", "mean", "var")]
+
+
+def test_halves_keep_their_weights_and_scale_their_sums(draft, check_pass):
+    y = draft.call("aten.conv2d.default", draft.x(1, 3, 6, 6, **HALF), draft.w(4, 3, 3, 3, **HALF),
+                   draft.w(4, **HALF))  # fmt: skip
+    y = draft.call("aten.batch_norm.default", y, *half_statistics(draft, 4), **NORM)
+    check_pass(both, draft.graph(y))
+
+
+def half_convolution(draft):
+    x, w = draft.x(1, 3, 6, 6, **HALF), draft.w(4, 3, 1, 1, **HALF)
+    y = draft.call("aten.conv2d.default", x, w, None)
+    return draft.call("aten.batch_norm.default", y, *half_statistics(draft, 4), **NORM)
+
+
+def test_a_second_norm_joins_the_factors_of_halves(draft, check_pass):
+    y = half_convolution(draft)
+    _, _, mean, var = half_statistics(draft, 4)
+    y = draft.call("aten.batch_norm.default", y, None, None, mean, var, **NORM)
+    check_pass(both, draft.graph(y))
+
+
+def test_factor_and_bias_join_the_factors_of_halves(draft, check_pass):
+    y = draft.call("aten.mul.Tensor", half_convolution(draft), draft.w(4, 1, 1, **HALF))
+    y = draft.call("aten.mul.Scalar", y, other=0.5)
+    y = draft.call("aten.add.Tensor", y, draft.w(4, 1, 1, **HALF))
+
+    def all_three(graph, target):
+        return fuse_epilogues(fold_scale(both(graph, target), target), target)
+
+    check_pass(all_three, draft.graph(y))
+
+
+def test_grouped_transposed_convolution_of_halves(draft, check_pass):
+    y = draft.call("aten.conv_transpose2d.input", draft.x(1, 4, 6, 6, **HALF),
+                   draft.w(4, 3, 3, 3, **HALF), None, groups=2)  # fmt: skip
+    y = draft.call("aten.batch_norm.default", y, *half_statistics(draft, 6), **NORM)
     check_pass(both, draft.graph(y))
 
 

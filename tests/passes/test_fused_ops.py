@@ -49,6 +49,17 @@ def check_conv(tensors, attrs, expected):
     assert fused.infer_conv(*types, **attrs) == type_of(expected)
 
 
+@pytest.mark.parametrize("vectors", [1, 2, 3])
+def test_factors_and_offsets_of_a_convolution(vectors):
+    x, w, b = torch.randn(2, 4, 7), torch.randn(6, 4, 3), torch.randn(vectors, 6)
+    r = torch.randn(2, 6, 5)
+    attrs = attributes(1, 1, 0, 1, 1, act="relu", residual=2)
+    neutral = torch.tensor([0.0, 1.0, 0.0])[vectors:, None].expand(-1, 6)
+    bias, factor, offset = torch.cat((b, neutral))[..., None]
+    expected = (torch.conv1d(x, w) * factor + bias).relu() + r + offset
+    check_conv((x, w, b, r), attrs, expected)
+
+
 @pytest.mark.parametrize("residual", [0, 1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
 def test_epilogue_order(residual, dtype):
@@ -83,6 +94,10 @@ def test_refused_convolutions():
     for w, groups in (((8, 3, 3, 3), 1), ((8, 4, 7, 7), 1), ((8, 4, 3), 1), ((9, 2, 3, 3), 2)):
         with pytest.raises(ShapeError, match=r"npu\.conv"):
             fused.infer_conv(x, TensorType(F, w), None, None, **attributes(2, 1, 0, 1, groups))
+    w = TensorType(F, (8, 4, 3, 3))
+    for bias in ((7,), (4, 8), (0, 8), (2, 7), (1, 2, 8)):
+        with pytest.raises(ShapeError, match="the bias is"):
+            fused.infer_conv(x, w, TensorType(F, bias), None, **attributes(2, 1, 0, 1, 1))
 
 
 def test_refused_broadcast():

@@ -102,6 +102,9 @@ def test_the_doctor_names_the_parts_of_cuda(stub: Path) -> None:
     assert "there is no CUDA driver" in absent and "Programs run on this machine." in absent
     found = " ".join(run(code, stub, COLUMNS="300").split())
     assert "Stub GPU, sm_90" in found and "13.0 in " in found
+    assert "compiles for sm_90a" in absent and "compiles for sm_90a" in found
+    older = " ".join(run(code, stub, COLUMNS="300", STUB_CUDA_ARCH="80").split())
+    assert "compiles for sm_80" in older
 
 
 def test_the_doctor_names_the_libraries(stub: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from npusim.cli.answer import Answer, Verb, table
 from npusim.errors import Error
 from npusim.ir.graph import Graph, Node, Output, Value
 from npusim.ir.types import TensorType
+from npusim.targets import TargetConfig
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,11 @@ def _runtime() -> list[Check]:
             _cuda("NVRTC", lambda: _runtime.cuda_compiler(library_folders())),
             _cuda("cuBLASLt", lambda: _runtime.cuda_cublaslt(library_folders())),
             _cuda("cuDNN", lambda: _runtime.cuda_cudnn(library_folders())),
+            Check(
+                "target cuda",
+                f"compiles for {TargetConfig.named('cuda').arch}, "
+                "unless told another such as cuda:sm_80",
+            ),
         ]
     try:
         checks.append(Check("small program", _try(names[0])))

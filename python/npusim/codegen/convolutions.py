@@ -118,6 +118,9 @@ def conv_tiles(p: Params, tile: ConvTile, split: int) -> Geometry:
     tiles = blocks(positions, tile.rows) * blocks(as_int(p, "out_channels") // groups, tile.columns)
     k = _depth(p, as_int(p, "in_channels") // groups)
     x_strides = as_ints(p, "x_strides")
+    stages, shared = tile.ring(k, split), tile.shared(k, split) + _vectors(p, tile.columns)
+    if shared > _MOST_SHARED:
+        stages, shared = stages - 1, shared - (tile.rows + tile.columns) * _DEPTH * 2
     defines = {
         "PATH": 0,
         "BLOCK": tile.threads,
@@ -126,13 +129,12 @@ def conv_tiles(p: Params, tile: ConvTile, split: int) -> Geometry:
         "TILE_COLUMNS": tile.columns,
         "WARPS_M": tile.warps_m,
         "WARPS_N": tile.warps_n,
-        "STAGES": tile.ring(k, split),
+        "STAGES": stages,
         "LAGS": int(tile.lags),
         "WIDE": int(all(s % 8 == 0 for s in (x_strides[0], *x_strides[2:]))),
         "WIDE_Y": _wide_result(p),
         "ARGUMENTS": 2 + epilogue_operands(p),
     }
-    shared = tile.shared(k, split)
     waits = _residual_can_wait(p) and split == 1 and shared + tile.residual <= _MOST_SHARED
     defines["STAGES_RESIDUAL"] = int(waits)
     shared += waits * tile.residual
@@ -216,7 +218,13 @@ def _patch_shared(p: Params, channels: int) -> int:
     _, stride_y, stride_x = as_ints(p, "stride")
     patch_height = (_PATCH_HEIGHT - 1) * stride_y + (high - 1) * as_ints(p, "dilation")[1] + 1
     patch = channels * deep * patch_height * ((_PATCH_WIDTH - 1) * stride_x + taps)
-    return k * _PATCH_COLUMNS * 2 + patch * 2
+    return k * _PATCH_COLUMNS * 2 + _vectors(p, _PATCH_COLUMNS) + patch * 2
+
+
+def _vectors(p: Params, columns: int) -> int:
+    """Bytes of shared memory in which bias, factors and offsets wait; a bias alone does not."""
+    count = as_int(p, "has_bias")
+    return count * columns * 4 if count > 1 else 0
 
 
 def conv_depthwise(p: Params) -> Geometry:

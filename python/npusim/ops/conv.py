@@ -226,6 +226,19 @@ def _floats_only(node: Node, graph: Graph) -> str | None:
 
 
 _FLOATS = ("float32", "float16", "bfloat16")
+_PLAIN: dict[str, Attr] = {
+    "stride": (1, 1),
+    "padding": (1, 1),
+    "padding_back": (1, 1),
+    "dilation": (1, 1),
+    "output_padding": (0, 0),
+    "groups": 1,
+    "transposed": False,
+    "algorithm": "auto",
+    **NO_EPILOGUE,
+}
+_RELU: dict[str, Attr] = {**_PLAIN, "act": "relu"}
+_WIDE = (2, 24, 6, 6)
 
 register(
     OpDef(
@@ -234,6 +247,24 @@ register(
         supports=_floats_only,
         reference=reference_conv,
         infer=infer_conv,
+        cases=(
+            Case(((2, 16, 6, 6), (24, 16, 3, 3), (2, 24), None), _RELU, "factors"),
+            Case(
+                ((2, 16, 6, 6), (24, 16, 3, 3), (3, 24), _WIDE), {**_RELU, "residual": 1}, "offsets"
+            ),
+            Case(
+                ((1, 12, 6, 6), (12, 1, 3, 3), (3, 12), (1, 12, 6, 6)),
+                {**_RELU, "groups": 12, "residual": 2, "algorithm": "depthwise"},
+                "depthwise factors and offsets",
+            ),
+            Case(
+                ((1, 6, 6, 6), (6, 5, 3, 3), (3, 10), None),
+                {**_RELU, "groups": 2, "transposed": True},
+                "transposed factors and offsets",
+            ),
+        ),
+        dtypes=_FLOATS,
+        tolerance=4,
     )
 )
 _CASES: dict[str, tuple[Case, ...]] = {

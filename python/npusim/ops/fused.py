@@ -11,6 +11,8 @@ take the node's inputs in order and its attributes by name.
   `transposed`, over one to three spatial dimensions, then the same epilogue. The weight is as
   PyTorch's: [out, in/groups, kernel…], transposed [in, out/groups, kernel…]. `padding` is in front
   of each spatial dimension, `padding_back` behind; when `transposed`, both are cut off the result.
+  The bias is a vector [out], or up to `CONV_VECTORS` of them, [1…3, out]: the bias, factors that
+  the sums are multiplied by before anything is added, offsets that are added last of all.
 * `npu.pointwise(x0, x1, …)`: a ScalarProgram over tensors broadcast as PyTorch does.
 
 Epilogue: `residual` 1 adds the tensor before the activation, 2 after it, 0 means there is none.
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Ints = Sequence[int]
+
+CONV_VECTORS = 3  # that the bias of a convolution may consist of
 
 # The attributes of an epilogue that does nothing.
 NO_EPILOGUE: dict[str, Any] = {"act": "copy", "act_lo": 0.0, "act_hi": 0.0, "residual": 0}
@@ -98,9 +102,16 @@ def reference_conv(
         product = torch.convolution(
             padded, w, None, tuple(stride), zeros, tuple(dilation), False, zeros, groups
         )
-    if bias is not None:
-        bias = bias.reshape(-1, *(1,) * rank)
-    return finish_product(product, _accumulate(bias), _accumulate(addend), epilogue).to(x.dtype)
+    vectors = [] if bias is None else _vectors(_accumulate(bias), rank)
+    if len(vectors) > 1:
+        product = product * vectors[1]
+    y = finish_product(product, next(iter(vectors), None), _accumulate(addend), epilogue)
+    return (y + vectors[2] if len(vectors) > 2 else y).to(x.dtype)
+
+
+def _vectors(bias: Tensor, rank: int) -> list[Tensor]:
+    """Returns the vectors of a convolution's bias, each to be broadcast over spatial sizes."""
+    return list(bias.reshape(-1, bias.shape[-1], *(1,) * rank).unbind(0))
 
 
 def reference_pointwise(*inputs: Tensor, program: Any, dtype: str) -> Tensor:
@@ -180,7 +191,10 @@ def infer_conv(
     if min(sizes) < 1:
         raise ShapeError(f"npu.conv: the kernel of {weight} does not fit into the padded {x}.")
     result = TensorType(x.dtype, (x.shape[0], outputs, *sizes))
-    _check_epilogue("npu.conv", result, outputs, bias, addend, epilogue)
+    vector = bias
+    if bias is not None and bias.rank == 2 and 1 <= bias.shape[0] <= CONV_VECTORS:
+        vector = TensorType(bias.dtype, bias.shape[1:])
+    _check_epilogue("npu.conv", result, outputs, vector, addend, epilogue)
     return result
 
 

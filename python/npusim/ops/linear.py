@@ -69,7 +69,8 @@ def epilogue(
 ) -> tuple[dict[str, Param], list[View]]:
     """Returns the epilogue fields of a gemm or conv, and the operands they announce.
 
-    The bias becomes float32 and dense; the residual is the caller's to lay out.
+    The bias, one vector or several, becomes float32 and dense; the residual is the caller's to lay
+    out.
     """
     act, lo, hi = activation(node)
     mode = node.attrs["residual"] if residual is not None else 0
@@ -80,7 +81,7 @@ def epilogue(
     if residual is not None:
         operands.append(residual)
     params: dict[str, Param] = {
-        "has_bias": int(bias is not None),
+        "has_bias": 0 if bias is None else bias.shape[0] if bias.rank == 2 else 1,
         "residual": mode,
         "act": OPCODES[act][0],
         "act_lo": lo,

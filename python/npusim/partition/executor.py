@@ -16,19 +16,15 @@ from npusim import _runtime
 from npusim.errors import Error, ShapeError, UnsupportedOpError, WeightMismatchError
 from npusim.partition.crossing import Held, check_given, is_for_host, shape_of
 from npusim.partition.forms import Form, Forms
+from npusim.partition.native import NativeRun, Values
 from npusim.partition.placement import refuse_fallback
 from npusim.partition.plan import NATIVE, PYTORCH, Partition, PartitionPlan, TransferOp
 from npusim.partition.support import host_refusal
-from npusim.program.program import CompiledProgram, TensorSpec
-from npusim.runtime.device import Device, DeviceBuffer
-from npusim.runtime.executor import Executor
-from npusim.runtime.state import State
-from npusim.runtime.weights import Weights, WeightSource, load_weights
+from npusim.runtime.device import Device
+from npusim.runtime.weights import WeightSource
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_Values = dict[str, Held]
 
 
 class DAGExecutor:
@@ -66,10 +62,10 @@ class DAGExecutor:
             _require_torch(plan)
         self.plan = plan
         self.device = Device(device) if isinstance(device, str) else device
-        self._natives = {p.index: _Native(p, self.device) for p in plan.partitions if p.is_native}
+        self._natives = {p.index: NativeRun(p, self.device) for p in plan.partitions if p.is_native}
         self._forms = Forms(plan, {i: native.inputs for i, native in self._natives.items()})
-        self._fixed: _Values = {}
-        self._carried: _Values = {}
+        self._fixed: Values = {}
+        self._carried: Values = {}
         self._loaded = False
         self._last_uses = _last_uses(plan)
         self._to_host = {t.value for t in plan.transfers if t.to == PYTORCH}
@@ -201,7 +197,7 @@ class DAGExecutor:
             )
         return {name: inputs[name] for name in names}
 
-    def _transfer(self, step: TransferOp, values: _Values, form: Form) -> None:
+    def _transfer(self, step: TransferOp, values: Values, form: Form) -> None:
         """Starts a copy that has not been started where its value was made."""
         held = values[step.value]
         if step.to == NATIVE:
@@ -210,7 +206,7 @@ class DAGExecutor:
             held.start_download()
 
     def _run(
-        self, step: Partition, values: _Values, form: Form, wanted: Collection[str] = ()
+        self, step: Partition, values: Values, form: Form, wanted: Collection[str] = ()
     ) -> None:
         """Runs a partition. What it makes starts to cross at once: `wanted` to the host."""
         if step.is_native:
@@ -228,54 +224,13 @@ class DAGExecutor:
 
         form.hosts[step.index](lambda name: values[name].tensor(), made)
 
-    def _results(self, values: _Values, like: Any) -> dict[str, Any]:
+    def _results(self, values: Values, like: Any) -> dict[str, Any]:
         """Returns the outputs, and keeps what the run leaves in the carried states."""
         graph = self.plan.graph
         kept = {u.name: values[u.value] for u in graph.updates if u.name in self._carried}
         # A caller may write to what it gave and to what it gets: states have memory of their own.
         self._carried.update((name, held.copy()) for name, held in kept.items())
         return {o.name: values[o.value].like(like) for o in graph.outputs}
-
-
-class _Native:
-    """A native partition on a device."""
-
-    def __init__(self, partition: Partition, device: _runtime.Device) -> None:
-        if partition.program is None:
-            raise Error("The plan is a draft: its partitions are not compiled.")
-        self._program: CompiledProgram = partition.program
-        self._device = device
-        self._executor = Executor(partition.program, device)
-        self.inputs = self._executor.inputs()
-        self._weights: Weights | None = None
-        self.states = tuple(s.name for s in partition.graph.states)
-        self._keys = {k for w in partition.program.weights for k in w.keys}
-        self._witnesses = partition.witnesses
-        self.reset()
-
-    def load(self, source: WeightSource | None) -> None:
-        if isinstance(source, Mapping):  # what others read is not this program's to look at
-            source = {key: source[key] for key in source if key in self._keys}
-        elif not self._keys:
-            source = None
-        self._weights = load_weights(source, self._program, self._device)
-
-    def reset(self) -> None:
-        self._state = State(self._program, self._device) if self.states else None
-
-    def state_of(self, name: str) -> Any:
-        assert self._state is not None
-        return self._state.get(name)
-
-    def run(self, values: _Values, specs: Sequence[TensorSpec]) -> dict[str, DeviceBuffer]:
-        """Runs it on values of a call, whose inputs the specs describe."""
-        inputs = {
-            spec.name: DeviceBuffer.for_result(self._device, spec)
-            if spec.name in self._witnesses
-            else values[spec.name].buffer(spec)
-            for spec in specs
-        }
-        return dict(self._executor.run(inputs, self._weights, state=self._state))
 
 
 def _last_uses(plan: PartitionPlan) -> list[list[str]]:

@@ -84,7 +84,8 @@ def graph_of(ir: Graph | str | Path) -> Graph:
     found = load_ir(ir) if isinstance(ir, (str, Path)) else ir
     if isinstance(found, Module):
         raise GraphError(
-            f"'{found.name}' has several methods; a partition plan has one.",
+            f"'{found.name}' has several methods; a partition plan has one, because each of its "
+            "programs keeps its weights and states for itself.",
             hint=f"Take one of them: ir.methods[{next(iter(found.methods))!r}].",
         )
     if not isinstance(found, Graph):

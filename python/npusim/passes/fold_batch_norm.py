@@ -1,10 +1,10 @@
 """Folds batch norm with fixed statistics into the convolution or linear in front of it.
 
 With s = weight / sqrt(var + eps), norm(conv(x)) = conv(x) with weights W*s and bias
-(b - mean)*s + beta. These are graph ops over weights, which the init method computes at load, in
-float32 for a convolution: weights of 16 bits are rounded once, and its bias not at all, so that the
-fold costs no accuracy. A batch norm that nothing can absorb becomes a scale and a shift per
-channel, for the pointwise fusion to take in.
+(b - mean)*s + beta. These are graph ops over weights, which the init method computes at load.
+Weights of 16 bits would be rounded once more: a convolution keeps those it has, and s becomes
+factors of its sums, float32 as its bias. A batch norm that nothing can absorb becomes a scale and a
+shift per channel, for the pointwise fusion to take in.
 """
 
 from __future__ import annotations
@@ -13,7 +13,16 @@ from dataclasses import replace
 
 from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.types import TensorType
-from npusim.passes.fused_nodes import FusedProducer, is_plain, producer_of, replay, reshaped, scaled
+from npusim.passes.fused_nodes import (
+    FusedProducer,
+    channels,
+    is_plain,
+    producer_of,
+    replay,
+    reshaped,
+    scaled,
+    with_bias,
+)
 from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
 from npusim.targets.target_config import TargetConfig
 
@@ -87,24 +96,39 @@ def _as(value: str, dtype: str, like: Node, rewriter: Rewriter) -> str:
 
 def _fold(node: Node, producer: FusedProducer, rewriter: Rewriter) -> Answer:
     conv = producer.node
-    x, weight, bias, *rest = conv.inputs
+    weight = conv.inputs[1]
     assert weight is not None and node.inputs[4] is not None
     dtype = rewriter.types[node.inputs[4]].dtype
-    apart = conv.attrs.get("transposed", False) and conv.attrs["groups"] != 1  # see `scaled`
-    if rewriter.types[weight].dtype != dtype or apart:
+    if rewriter.types[weight].dtype != dtype:
         return None
-    wide = "float32" if conv.op == "npu.conv" and dtype in _HALVES else dtype
-    scale, shift = _scale_and_shift(node, wide, rewriter)
-    parts = (None if i is None else _as(i, wide, node, rewriter) for i in (weight, bias))
-    pair = scaled(replace(conv, inputs=(x, *parts, *rest)), scale, "aten.mul.Tensor", rewriter)
+    if conv.op == "npu.conv" and dtype in _HALVES:
+        return replay(producer, _with_factors(node, conv, rewriter), _single(node), rewriter)
+    if conv.attrs.get("transposed", False) and conv.attrs["groups"] != 1:  # see `scaled`
+        return None
+    scale, shift = _scale_and_shift(node, dtype, rewriter)
+    pair = scaled(conv, scale, "aten.mul.Tensor", rewriter)
     if pair is None:
         return None
-    weight, bias = _as(pair[0], dtype, node, rewriter), pair[1]
-    if bias is not None:
-        type = rewriter.types[bias]
-        shift = rewriter.emit("aten.add.Tensor", (bias, shift), type, {"alpha": 1}, like=node)
-    folded = replace(conv, inputs=(x, weight, shift, None))
+    bias = with_bias(pair[1], shift, node, rewriter)
+    folded = replace(conv, inputs=(conv.inputs[0], pair[0], bias, None))
     return replay(producer, folded, _single(node), rewriter)
+
+
+def _with_factors(node: Node, conv: Node, rewriter: Rewriter) -> Node:
+    """Returns the convolution with the norm as factors of its sums and bias."""
+    x, weight, bias, _ = conv.inputs
+    scale, shift = _scale_and_shift(node, "float32", rewriter)
+    if bias is not None:
+        bias = _as(bias, "float32", node, rewriter)
+        type = rewriter.types[bias]
+        bias = rewriter.emit("aten.mul.Tensor", (bias, scale), type, like=node)
+    bias = with_bias(bias, shift, node, rewriter)
+    if rewriter.types[bias].rank == 1:
+        rows = tuple(reshaped(v, (1, channels(conv)), node, rewriter) for v in (bias, scale))
+        type = TensorType("float32", (2, channels(conv)))
+        attrs: dict[str, Attr] = {"tensors": 2, "dim": 0}
+        bias = rewriter.emit("aten.cat.default", rows, type, attrs, like=node)
+    return replace(conv, inputs=(x, weight, bias, None))
 
 
 def _standalone(node: Node, x: str, rewriter: Rewriter) -> Node:

@@ -58,7 +58,10 @@ def _fold(
     conv = producer.node
     number = uniform_value(factor, rewriter) if isinstance(factor, str) else factor
     if number is not None:
-        weight, bias = (_times(v, op, number, node, rewriter) for v in conv.inputs[1:3])
+        weight, bias = conv.inputs[1:3]
+        if bias is None or rewriter.types[bias].rank == 1:  # else it has factors
+            weight = _times(weight, op, number, node, rewriter)
+        bias = _times(bias, op, number, node, rewriter)
     else:
         pair = _per_channel(node, producer, op, str(factor), rewriter)
         if pair is None:

@@ -20,6 +20,7 @@ from npusim.passes.fused_nodes import (
     producer_of,
     replay,
     undo_views,
+    with_bias,
 )
 from npusim.passes.rewriter import Answer, Rewriter, rewrite
 from npusim.passes.shapes import RESHAPES, permutation
@@ -88,9 +89,7 @@ def _fuse_bias(node: Node, producer: FusedProducer, other: str, rewriter: Rewrit
     if bias is None:
         return None
     x, weight, present, _ = producer.node.inputs
-    if present is not None:
-        type = rewriter.types[present]  # of the same dtype, or wider
-        bias = rewriter.emit("aten.add.Tensor", (present, bias), type, {"alpha": 1}, like=node)
+    bias = with_bias(present, bias, node, rewriter)
     return _absorb(node, producer, (x, weight, bias, None), {}, rewriter)
 
 

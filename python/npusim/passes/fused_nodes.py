@@ -129,6 +129,20 @@ def reshaped(value: str, shape: Sequence[int], like: Node, rewriter: Rewriter) -
     return rewriter.emit("aten.view.default", (value,), target, {"size": target.shape}, like=like)
 
 
+def with_bias(bias: str | None, vector: str, like: Node, rewriter: Rewriter) -> str:
+    """Returns a linear's or conv's bias with a static vector over its channels added to it."""
+    if bias is None:
+        return vector
+    type = rewriter.types[bias]  # of the vector's dtype, or wider
+    if type.rank == 2:  # others follow the bias
+        count = type.shape[1]
+        pad: dict[str, Attr] = {"pad": (0, 0, 0, type.shape[0] - 1), "value": 0}
+        padded = TensorType(rewriter.types[vector].dtype, type.shape)
+        vector = reshaped(vector, (1, count), like, rewriter)
+        vector = rewriter.emit("aten.constant_pad_nd.default", (vector,), padded, pad, like=like)
+    return rewriter.emit("aten.add.Tensor", (bias, vector), type, {"alpha": 1}, like=like)
+
+
 def scaled(node: Node, scale: str, op: str, rewriter: Rewriter) -> tuple[str, str | None] | None:
     """Emits a linear's or conv's weight and bias, scaled by a static vector over its channels.
 
@@ -140,6 +154,8 @@ def scaled(node: Node, scale: str, op: str, rewriter: Rewriter) -> tuple[str, st
     """
     weight, bias = node.inputs[1], node.inputs[2]
     assert weight is not None
+    if bias is not None and rewriter.types[bias].rank == 2:  # its factors are there to be scaled
+        return weight, rewriter.emit(op, (bias, scale), rewriter.types[bias], like=node)
     type = rewriter.types[weight]
     transposed = node.attrs.get("transposed", False)
     if transposed and node.attrs["groups"] != 1:

@@ -74,9 +74,19 @@ def _normed_gated_linear(
 def _conv(
     call: Call, x: Tensor, w: Tensor, bias: Tensor | None = None, addend: Tensor | None = None
 ) -> Tensor:
-    front, back = list(call.attr("padding")), list(call.attr("padding_back"))
+    pads = [*call.attr("padding"), *call.attr("padding_back")]
     transposed = bool(call.attr("transposed"))
-    return _finish(call, convolve(call, x, w, bias, front + back, transposed=transposed), addend)
+    if bias is None or bias.rank == 1:
+        return _finish(call, convolve(call, x, w, bias, pads, transposed=transposed), addend)
+    shape = (1, bias.shape[1], *(1,) * (x.rank - 2))
+    vectors = [
+        call.cast(call.reshape(call.slice(bias, 0, i, i + 1), shape), x.dtype)
+        for i in range(bias.shape[0])
+    ]
+    y = convolve(call, x, w, None, pads, transposed=transposed)
+    y = call.broadcast("Mul", y, vectors[1]) if len(vectors) > 1 else y
+    y = _finish(call, call.broadcast("Add", y, vectors[0]), addend)
+    return call.broadcast("Add", y, vectors[2]) if len(vectors) > 2 else y
 
 
 @translation("npu.rope")
