@@ -24,9 +24,8 @@ def fuse_norms(graph: Graph, target: TargetConfig) -> Graph:
         return graph
 
     def visit(node: Node, rewriter: Rewriter) -> Answer:
-        if node.op not in _FUSED:
-            return None
-        if not normalises(target, prod(node.type.shape[:-1]), node.type.dtype):
+        rows = prod(node.type.shape[:-1])
+        if node.op not in _FUSED or not normalises(target, rows, node.type.dtype):
             return None
         norm = rewriter.producer(node.inputs[0])
         if norm is None or not _is_row_norm(norm, node, rewriter):
