@@ -15,14 +15,15 @@ using sampling::Options;
 
 constexpr int kRanks = kHasClusters ? NPUSIM_RANKS : 1;
 constexpr int kThreads = NPUSIM_BLOCK, kWarps = kThreads / 32;
-constexpr int64_t kSize = params.size;
+constexpr int kSize = params.size;
+static_assert(params.size < 1 << 30, "tokens are numbered in 32 bits");
 constexpr int kPack = kSize % 4 == 0 ? 4 : 1;  // tokens of a lane that lie together
-constexpr int64_t kAtOnce = int64_t{kRanks} * kThreads * kPack;
-constexpr int64_t kRounds = (kSize + kAtOnce - 1) / kAtOnce;
+constexpr int kAtOnce = kRanks * kThreads * kPack;
+constexpr int kRounds = (kSize + kAtOnce - 1) / kAtOnce;
 constexpr int kFlight = kRounds < 5 ? kRounds : 5;  // rounds whose loads are under way
 constexpr int kDigits = kThreads, kFew = 256;
-constexpr int64_t kTile = 65535 / (kThreads * kPack);  // rounds until a block's sums could wrap
-constexpr float kParts = 31.0f;                        // of a halving, of which there are 33
+constexpr int kTile = 65535 / (kThreads * kPack);  // rounds until a block's sums could wrap
+constexpr float kParts = 31.0f;                    // of a halving, of which there are 33
 static_assert(kDigits == 1024 && kWarps == 32 && kRanks <= 32);
 // Bits that no key of a score without a penalty differs in.
 constexpr int kPlainBits = sizeof(T) == 2 ? 13 : 0;
@@ -67,7 +68,7 @@ struct Higher {
 };
 
 // Sums of the lanes up to each.
-inline uint64_t scan_warp(uint64_t x, int lane) {
+__attribute__((noinline)) inline uint64_t scan_warp(uint64_t x, int lane) {
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
     const uint64_t left = __shfl_up_sync(0xffffffffU, x, step);
@@ -75,8 +76,14 @@ inline uint64_t scan_warp(uint64_t x, int lane) {
   }
   return x;
 }
+__attribute__((noinline)) inline uint64_t sum_warp(uint64_t x) {
+  return fold_warp(x, Plus{});
+}
 inline Sums fold_sums(const Sums& x) {
-  return {fold_warp(x.count, Plus{}), fold_warp(x.weight, Plus{})};
+  return {sum_warp(x.count), sum_warp(x.weight)};
+}
+__attribute__((noinline)) inline uint64_t nucleus_of(const Options& options, uint64_t total) {
+  return sampling::nucleus(options, total);
 }
 
 // Weights in 32 bits: that of the highest score is the only one that needs 33.
@@ -125,13 +132,13 @@ class Stretch {
         keys_(keys),
         weights_(keys + (kSize + 3) / 4 * 4),
         lane_(threadIdx.x % 32),
-        first_((static_cast<int64_t>(rank) * kWarps + threadIdx.x / 32) * kRounds * 32 * kPack) {}
+        first_((rank * kWarps + threadIdx.x / 32) * kRounds * 32 * kPack) {}
 
   // f(first token, keys) for this lane's tokens, from their scores.
   template <typename F>
   void from_scores(F f) const {
     const bool whole = is_packed<kPack>(logits_);
-    for (int64_t begin = 0; begin < kRounds; begin += kFlight) {
+    for (int begin = 0; begin < kRounds; begin += kFlight) {
       Pack<T, kPack> scores[kFlight];
 #pragma unroll
       for (int i = 0; i < kFlight; ++i) {
@@ -158,15 +165,15 @@ class Stretch {
   }
   // The same from the keys, of rounds from `begin` on, one after the other.
   template <typename F>
-  void from_keys(int64_t begin, int64_t end, F f) const {
+  void from_keys(int begin, int end, F f) const {
 #pragma unroll 1
-    for (int64_t round = begin; round < end && exists(round); ++round) {
+    for (int round = begin; round < end && exists(round); ++round) {
       f(token(round), keys(round));
     }
   }
 
-  void keep_keys(int64_t token, const Numbers& keys) const { store_pack(keys_ + token, keys); }
-  void keep_weights(int64_t token, const Numbers& weights) const {
+  void keep_keys(int token, const Numbers& keys) const { store_pack(keys_ + token, keys); }
+  void keep_weights(int token, const Numbers& weights) const {
     store_pack(weights_ + token, weights);
   }
 
@@ -185,17 +192,17 @@ class Stretch {
 
   int lane() const { return lane_; }
   // The first of a lane's tokens in a round, which is one of those that exist.
-  int64_t token(int64_t round) const { return first_ + (round * 32 + lane_) * kPack; }
-  bool exists(int64_t round) const { return round < kRounds && token(round) < kSize; }
-  Numbers keys(int64_t round) const { return load_pack<kPack>(keys_ + token(round)); }
-  Numbers weights(int64_t round) const { return load_pack<kPack>(weights_ + token(round)); }
+  int token(int round) const { return first_ + (round * 32 + lane_) * kPack; }
+  bool exists(int round) const { return round < kRounds && token(round) < kSize; }
+  Numbers keys(int round) const { return load_pack<kPack>(keys_ + token(round)); }
+  Numbers weights(int round) const { return load_pack<kPack>(weights_ + token(round)); }
 
  private:
   const T* logits_;
   uint32_t* keys_;
   uint32_t* weights_;
   int lane_;
-  int64_t first_;
+  int first_;
 };
 
 // A block's histograms: sums in two halves of 16 bits while tokens are added, then the sums of each
@@ -213,6 +220,18 @@ struct Bound {
   uint64_t above, at, wanted;
 };
 
+// The sum that is looked for: a number, or what options say of the sum of all; 0: none.
+struct Goal {
+  const Options* options;
+  uint64_t wanted;  // of top-p where it is 0
+
+  uint64_t of(uint64_t total) const {
+    if (options == nullptr) return wanted;
+    if (wanted == 0) return nucleus_of(*options, total);
+    return wanted < total ? wanted : 0;
+  }
+};
+
 class Counter {
  public:
   Counter(Histograms& memory, int rank) : memory_(memory), rank_(rank) {
@@ -220,15 +239,15 @@ class Counter {
   }
 
   // Adds up what f(key) tells as a digit and an amount, which is 0 for keys that do not count, and
-  // finds the digit in which the sum from above on, `above` to begin with, reaches what
-  // wanted(sum of all) tells; 0 if that is 0. f is called once for each pack.
-  template <typename F, typename Wanted>
-  Bound find(const Stretch& tokens, uint64_t above, F f, Wanted wanted) {
+  // finds the digit in which the sum from above on, `above` to begin with, reaches the
+  // goal; 0 if there is none. f is called once for each pack.
+  template <typename F>
+  Bound find(const Stretch& tokens, uint64_t above, F f, const Goal& goal) {
     turn_ ^= 1;
     __syncthreads();
-    for (int64_t begin = 0; begin < kRounds; begin += kTile) {
-      const int64_t end = begin + kTile < kRounds ? begin + kTile : kRounds;
-      tokens.from_keys(begin, end, [&](int64_t token, const Numbers& keys) {
+    for (int begin = 0; begin < kRounds; begin += kTile) {
+      const int end = begin + kTile < kRounds ? begin + kTile : kRounds;
+      tokens.from_keys(begin, end, [&](int token, const Numbers& keys) {
         f(token, keys, [&](int digit, uint64_t amount) {
           if (amount & 0xffff) {
             atomicAdd(&memory_.halves[0][digit], static_cast<uint32_t>(amount & 0xffff));
@@ -240,19 +259,18 @@ class Counter {
       });
       collect(begin > 0);
     }
-    meet();
-    return search(above, wanted);
+    return search(above, goal);
   }
 
  private:
-  void collect(bool more) {
+  __attribute__((noinline)) void collect(bool more) {
     __syncthreads();
     const int i = threadIdx.x, lane = i % 32;
     uint64_t& digit = memory_.digits[turn_][i];
     const uint64_t low = memory_.halves[0][i], high = memory_.halves[1][i];
     digit = low + (high << 16) + (more ? digit : 0);
     memory_.halves[0][i] = memory_.halves[1][i] = 0;
-    const uint64_t group = fold_warp(digit, Plus{});
+    const uint64_t group = sum_warp(digit);
     if (lane < kRanks) show(*in_block(&memory_.groups[turn_][rank_][i / 32], lane), group);
     __syncthreads();
   }
@@ -272,15 +290,15 @@ class Counter {
     return result;
   }
 
-  template <typename Wanted>
-  Bound search(uint64_t above, Wanted wanted_of) {
+  __attribute__((noinline)) Bound search(uint64_t above, const Goal& goal) {
     __shared__ Bound result;
+    meet();
     const int down = 31 - static_cast<int>(threadIdx.x % 32);
     if (threadIdx.x < 32) {
       uint64_t group = 0, digit = 0;
 #pragma unroll
       for (int r = 0; r < kRanks; ++r) group += seen(memory_.groups[turn_][r][down]);
-      const uint64_t wanted = wanted_of(fold_warp(group, Plus{}));
+      const uint64_t wanted = goal.of(sum_warp(group));
       const Bound first = search_lanes(group, above, wanted);
       const auto* digits = &memory_.digits[turn_][first.key * 32 + down];
 #pragma unroll
@@ -296,13 +314,14 @@ class Counter {
   int rank_, turn_ = 0;
 };
 
-// The key in a part at which a sum of measure(key) reaches what is wanted, which is in that part,
+// The key in a part at which a sum, of weights or of one each, reaches what is wanted in that part,
 // of keys from `lowest` on. Keys of scores without a penalty differ in their high bits alone where
 // scores have 16.
-template <typename Measure>
-inline Bound find_key(const Stretch& tokens, Counter& counter, const Scale& scale, Bound bound,
-                      uint32_t lowest, bool plain, uint64_t wanted, Measure measure) {
+__attribute__((noinline)) inline Bound find_key(const Stretch& tokens, Counter& counter,
+                                                const Scale& scale, Bound bound, uint32_t lowest,
+                                                bool plain, bool weighs) {
   const int unit = plain ? kPlainBits : 0, part = static_cast<int>(bound.key);
+  const Goal goal{nullptr, bound.wanted};
   uint32_t least, most;
   scale.range(part, least, most);
   least = (least > lowest ? least : lowest) >> unit, most >>= unit;
@@ -311,16 +330,16 @@ inline Bound find_key(const Stretch& tokens, Counter& counter, const Scale& scal
     const uint32_t span = most - least;
     int shift = 0;
     while (span >> shift >= kDigits) ++shift;
-    const auto add = [&](int64_t, const Numbers& keys, auto add) {
+    const auto add = [&](int, const Numbers& keys, auto add) {
 #pragma unroll 1
       for (int e = 0; e < kPack; ++e) {
         const uint32_t key = keys.at[e], off = (key >> unit) - least;
         if (off <= span && key >= lowest && scale.part(key) == part) {
-          add(static_cast<int>(off >> shift), measure(key));
+          add(static_cast<int>(off >> shift), weighs ? scale.weight(key) : 1);
         }
       }
     };
-    bound = counter.find(tokens, bound.above, add, [&](uint64_t) { return wanted; });
+    bound = counter.find(tokens, bound.above, add, goal);
     least += bound.key << shift;
     const uint32_t end = least + ((1u << shift) - 1);
     most = end < most ? end : most;
@@ -356,7 +375,7 @@ struct Kept {
 // Keeps the weights of all tokens, and finds what top-p leaves of those from `lowest` on.
 inline void keep_nucleus(const Stretch& tokens, Counter& counter, const Options& options,
                          const Scale& scale, uint32_t lowest, bool plain, Kept& kept) {
-  const auto weigh = [&](int64_t token, const Numbers& keys, auto add) {
+  const auto weigh = [&](int token, const Numbers& keys, auto add) {
     Numbers weights;
 #pragma unroll
     for (int e = 0; e < kPack; ++e) {
@@ -366,14 +385,11 @@ inline void keep_nucleus(const Stretch& tokens, Counter& counter, const Options&
     }
     tokens.keep_weights(token, weights);
   };
-  const Bound part = counter.find(
-      tokens, 0, weigh, [&](uint64_t total) { return sampling::nucleus(options, total); });
-  const uint64_t wanted = part.wanted;
-  const Bound bound = find_key(tokens, counter, scale, part, lowest, plain, wanted,
-                               [&](uint32_t key) { return scale.weight(key); });
+  const Bound part = counter.find(tokens, 0, weigh, {&options, 0});
+  const Bound bound = find_key(tokens, counter, scale, part, lowest, plain, true);
   kept.key = bound.key;
   const uint64_t each = scale.weight(bound.key);
-  kept.equals = (wanted - bound.above + each - 1) / each;
+  kept.equals = (part.wanted - bound.above + each - 1) / each;
   kept.each = each < kept.least ? 0 : each;
 }
 
@@ -381,7 +397,7 @@ inline void keep_nucleus(const Stretch& tokens, Counter& counter, const Options&
 inline Sums sum_kept(const Stretch& tokens, const Kept& kept) {
   Sums mine{0, 0};
 #pragma unroll kFlight
-  for (int64_t round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kRounds; ++round) {
     if (tokens.exists(round)) mine = mine + kept.of(tokens.keys(round), tokens.weights(round));
   }
   return mine;
@@ -390,7 +406,7 @@ inline Sums sum_kept(const Stretch& tokens, const Kept& kept) {
 // Keeps the weights of all tokens; returns the sum of what is kept of this lane's.
 inline Sums weigh_kept(const Stretch& tokens, const Kept& kept, const Scale& scale) {
   Sums mine{0, 0};
-  tokens.from_keys(0, kRounds, [&](int64_t token, const Numbers& keys) {
+  tokens.from_keys(0, kRounds, [&](int token, const Numbers& keys) {
     Numbers weights;
 #pragma unroll
     for (int e = 0; e < kPack; ++e) weights.at[e] = packed(scale.weight(keys.at[e]));
@@ -427,7 +443,7 @@ inline void locate(const Stretch& tokens, Exchange& exchange, int rank, const Ke
   if (wanted < kept.whole(before) || wanted >= kept.whole(before + mine)) return;
   Numbers keys[kFlight], weights[kFlight];
 #pragma unroll 1
-  for (int64_t begin = 0; begin < kRounds; begin += kFlight) {
+  for (int begin = 0; begin < kRounds; begin += kFlight) {
     __shared__ Sums own[kFlight][32];  // of the one warp that comes here
 #pragma unroll
     for (int i = 0; i < kFlight; ++i) {
@@ -487,7 +503,7 @@ inline void draw_few(const Exchange& exchange, const Options& options, const Sca
   if (higher >= k) mine.weight = 0;
   if (options.top_p < 1) {
     const uint64_t total = fold_lanes<kThreads>(mine.weight, Plus{});
-    if (before >= sampling::nucleus(options, total)) mine.weight = 0;
+    if (before >= nucleus_of(options, total)) mine.weight = 0;
   }
   if (mine.weight < sampling::least_weight(options)) mine.weight = 0;
   const uint64_t total = fold_lanes<kThreads>(mine.weight, Plus{});
@@ -507,7 +523,7 @@ inline void draw_few(const Exchange& exchange, const Options& options, const Sca
 // Tells the first block about the keys of a part and of those above, of which there are few.
 inline void gather_few(const Stretch& tokens, Exchange& exchange, const Scale& scale, int part) {
 #pragma unroll kFlight
-  for (int64_t round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kRounds; ++round) {
     if (!tokens.exists(round)) continue;
     const Numbers keys = tokens.keys(round);
 #pragma unroll
@@ -540,15 +556,14 @@ inline void draw(const Stretch& tokens, Exchange& exchange, const Options& optio
   const auto k = static_cast<uint64_t>(sampling::kept_count(options, kSize));
   uint32_t lowest = sampling::kNoKey + 1;
   if (k > 0) {
-    const auto count = [&](int64_t, const Numbers& keys, auto add) {
+    const auto count = [&](int, const Numbers& keys, auto add) {
 #pragma unroll
       for (int e = 0; e < kPack; ++e) {
         const int part = scale.part(keys.at[e]);
         if (part > 0) add(part, 1);
       }
     };
-    const Bound part =
-        counter.find(tokens, 0, count, [&](uint64_t total) { return k < total ? k : 0; });
+    const Bound part = counter.find(tokens, 0, count, {&options, k});
     if (part.at > 0 && part.above + part.at <= kFew) {
       gather_few(tokens, exchange, scale, static_cast<int>(part.key));
       meet();
@@ -556,9 +571,7 @@ inline void draw(const Stretch& tokens, Exchange& exchange, const Options& optio
       return;
     }
     if (part.at > 0) {
-      lowest = find_key(tokens, counter, scale, part, lowest, plain, k, [](uint32_t) -> uint64_t {
-                 return 1;
-               }).key;
+      lowest = find_key(tokens, counter, scale, part, lowest, plain, false).key;
     }
   }
   Kept kept{lowest - 1, 0, 0, sampling::least_weight(options)};
@@ -582,14 +595,14 @@ inline void sample(const T* logits, const Options& options, uint64_t bits, int64
   const int64_t newest = *result.token;
   const bool draws = options.temperature > 0, penalises = options.repetition_penalty != 1.0;
   uint32_t highest = 0;
-  int64_t first = 0;
-  const auto compare = [&](int64_t token, const Numbers& keys) {
+  int first = 0;
+  const auto compare = [&](int token, const Numbers& keys) {
 #pragma unroll
     for (int e = 0; e < kPack; ++e) {
       if (keys.at[e] > highest) highest = keys.at[e], first = token + e;
     }
   };
-  tokens.from_scores([&](int64_t token, const Numbers& keys) {
+  tokens.from_scores([&](int token, const Numbers& keys) {
     if (draws || penalises) tokens.keep_keys(token, keys);
     compare(token, keys);
   });
@@ -614,7 +627,7 @@ inline void sample(const T* logits, const Options& options, uint64_t bits, int64
   }
   const Scale scale(highest, options.temperature);
   draw(tokens, exchange, options, scale, !penalises, bits, rank,
-       [&](int64_t token) { result.put(newest, token); });
+       [&](int token) { result.put(newest, token); });
 }
 
 }  // namespace npusim

@@ -7,7 +7,6 @@ _SHAPES = "the shape of its result, or the way it goes, depends on the values of
 _IN_PLACE = "changes an argument in place, which a graph refuses"
 _SPECIAL = "a special function that no backend has; falls back"
 _LINEAR = "a factorization or solver that no backend has; falls back"
-_COMPLEX = "complex numbers, which devices do not have; falls back"
 _UNSPECIFIED = "what it returns is unspecified"
 _RARE = "no backend has it; falls back"
 _SPARSE = "takes or gives sparse tensors"
@@ -73,17 +72,11 @@ EXCLUDED: dict[str, str] = {
         "linalg.svdvals linalg.tensorinv linalg.tensorsolve",
     ),
     **_all(
-        _COMPLEX,
-        "complex polar view_as_complex stft cdouble cfloat chalf angle fft.fft fft.fft2 fft.fftn "
-        "fft.hfft fft.hfft2 fft.hfftn fft.rfft fft.rfft2 fft.rfftn fft.ifft fft.ifft2 fft.ifftn "
-        "fft.ihfft fft.ihfft2 fft.ihfftn fft.irfft fft.irfft2 fft.irfftn",
-    ),
-    **_all(
         _UNSPECIFIED, "empty empty_like empty_permuted empty_strided new_empty new_empty_strided"
     ),
     **_all(
         _RARE,
-        "histc histogram histogramdd mode nanmedian masked.median "
+        "histogram histogramdd mode "
         "nonzero_static grid_sampler_3d hash_tensor _segment_reduce.lengths "
         "_segment_reduce.offsets",
     ),
@@ -111,7 +104,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
 
 # Entries of which only the first result is compared: which of equal elements comes first is
 # unspecified, and so are the places that the second tells.
-FIRST_ONLY = ("sort", "topk", "kthvalue", "median")
+FIRST_ONLY = ("sort", "topk", "kthvalue", "median", "nanmedian")
 
 # Refusals that say that a dtype is not claimed: any but float32 may have them.
 DTYPE_REFUSAL = r"dtype|convolution in|float32"

@@ -44,12 +44,18 @@ class Call(nn.Module):
         self.eval()
 
     def forward(self, *tensors: Tensor) -> Any:
-        """Calls the function with the tensors in their places."""
+        """Calls the function with the tensors in their places; complex results become pairs."""
         leaves = list(self.fixed)
         for place, tensor in zip(self.places, tensors, strict=True):
             leaves[place] = tensor
         args, kwargs = pytree.tree_unflatten(leaves, self.tree)
-        return self.function(*args, **kwargs)
+        return pytree.tree_map(_real, self.function(*args, **kwargs))
+
+
+def _real(result: Any) -> Any:
+    if isinstance(result, Tensor) and result.is_complex():
+        return torch.view_as_real(result.resolve_conj())
+    return result
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ dimensions in front happens to both parts alike.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -387,9 +386,16 @@ _SHAPES: dict[Any, Rule] = {
     aten.full.default: _full,
 }
 
-_Join = Callable[[Writer, Node], Node]
-_complex: _Join = lambda writer, node: writer.join(*_plain(node))  # noqa: E731
-_viewed: _Join = lambda writer, node: _plain(node)[0]  # noqa: E731
+
+def _complex(writer: Writer, node: Node) -> Node:
+    parts, shape = list(_plain(node)), node.meta["val"].shape
+    return writer.join(*(_filled(writer, part, shape, parts) for part in parts))
+
+
+def _viewed(writer: Writer, node: Node) -> Node:
+    (pair,) = _plain(node)
+    return pair  # type: ignore[no-any-return]
+
 
 RULES: dict[Any, Rule] = {
     **_SHAPES,

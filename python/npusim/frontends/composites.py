@@ -255,6 +255,26 @@ def _median_of_all(x: Tensor) -> Tensor:
     return _median(x.reshape(-1), 0)[0]
 
 
+@written(aten.nanmedian.dim)
+def _nanmedian(x: Tensor, dim: int, keepdim: bool = False) -> Any:
+    """The lower of the middle elements of those that are numbers; NaN where there are none."""
+    if not x.is_floating_point() or not x.dim():
+        return _median(x, dim, keepdim)
+    values, places = torch.sort(x, dim=dim, stable=True)  # what is no number comes last
+    count = (x == x).to(torch.int64).sum(dim, keepdim=True)
+    middle = torch.div(count - 1, 2, rounding_mode="floor").clamp_min(0)
+    values, places = (torch.gather(t, dim, middle) for t in (values, places))
+    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
+
+
+@written(aten.nanmedian.default)
+def _nanmedian_of_all(x: Tensor) -> Tensor:
+    """The lower of the middle elements of those that are numbers."""
+    if not x.numel():
+        return NotImplemented
+    return _nanmedian(x.reshape(-1), 0)[0]
+
+
 @written(aten.searchsorted.Tensor)
 def _searchsorted(
     ordered: Tensor,
@@ -281,6 +301,18 @@ def _bucketize(
 ) -> Tensor:
     """The bucket of each value; a boundary belongs to the bucket before it unless `right`."""
     return _searchsorted(boundaries, values, out_int32=out_int32, right=right)
+
+
+# ---- numbers ----
+
+
+@written(aten.angle.default)
+def _angle(x: Tensor) -> Any:
+    """The angle of real numbers: 0, or π below 0; NaN of what is none."""
+    if x.is_complex():
+        return NotImplemented
+    real = x if x.is_floating_point() else x.float()
+    return torch.where(real < 0, torch.pi, torch.where(real != real, real, 0.0))
 
 
 # ---- what training reads besides the result ----
