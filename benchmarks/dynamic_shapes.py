@@ -31,6 +31,7 @@ from torch.export import Dim
 import npusim
 
 Call = Callable[[], object]
+_WARM = 8  # calls
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,18 @@ class Place:
 
 
 def _times(place: Place, calls: dict[str, Call], rounds: int, each: int) -> dict[str, np.ndarray]:
-    """Returns seconds a call: `rounds` numbers for each, of `each` calls in a row, in turn."""
+    """Returns seconds a call: `rounds` numbers for each, of `each` calls in a row, in turn.
+
+    Each begins with calls that are not timed: the sizes of the one before are kept no more.
+    """
     found: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         for _ in range(each):
             call()
     for _ in range(rounds):
         for name, call in calls.items():
+            for _ in range(min(each, _WARM)):
+                call()
             place.wait()
             start = time.perf_counter()
             for _ in range(each):

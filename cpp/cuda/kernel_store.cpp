@@ -1,7 +1,7 @@
 #include "cpp/cuda/kernel_store.h"
 
 #include <algorithm>
-#include <cstring>
+#include <optional>
 
 #include "cpp/cpu/check.h"
 #include "cpp/runtime/error.h"
@@ -57,17 +57,17 @@ void check_target(const Program& program, const Method& method) {
 // Code for the sizes of a call is made from parameters that came from a file: the kernels of the
 // CPU, which have the same ones, prove that they stay inside their operands.
 void check_sizes(const Program& program, const Method& method) {
-  std::map<uint32_t, int64_t> counts;  // operands of a kernel's launches, where it says
+  std::map<uint32_t, std::optional<int64_t>> counts;  // of operands, where a kernel says
   for (const Command& command : method.commands) {
     const Kernel& kernel = program.kernels[command.kernel];
     if (kernel.specialized.empty()) continue;
-    const auto [count, fresh] = counts.try_emplace(command.kernel, command.operands.size());
+    const auto [count, fresh] = counts.try_emplace(command.kernel);
     if (fresh) {
       const std::string what = "kernel " + std::string(kernel.name);
-      const Image image = parse_image(kernel.specialized.front().image, what);
-      count->second = image.operands.value_or(count->second);
+      count->second = parse_image(kernel.specialized.front().image, what).operands;
     }
-    const size_t own = std::min(command.operands.size(), static_cast<size_t>(count->second));
+    size_t own = command.operands.size();
+    if (count->second) own = std::min(own, static_cast<size_t>(*count->second));
     cpu::check_command(program, method, command, command.operands.first(own));
   }
 }
@@ -170,7 +170,7 @@ std::shared_ptr<const Module> KernelStore::module(const std::shared_ptr<const Co
     const std::lock_guard lock(mutex_);
     if (auto found = known()) return found;
   }
-  // A module keeps the bytes it was loaded from, so that nothing else comes to lie there.
+  // It keeps the bytes it was loaded from, so that nothing else comes to lie there.
   struct Loaded {
     Loaded(const std::shared_ptr<const Context>& context, const KernelCode& code,
            const Image& image, std::span<const std::string> folders, const std::string& what)
@@ -184,6 +184,10 @@ std::shared_ptr<const Module> KernelStore::module(const std::shared_ptr<const Co
   if (auto found = known()) return found;
   std::erase_if(modules_, [](const auto& entry) { return entry.second.expired(); });
   modules_[code.image.data()] = module;
+  const auto made = std::find_if(made_.begin(), made_.end(), [&](const auto& entry) {
+    return entry.second.image == code.owner;
+  });
+  if (made != made_.end()) made->second.module = module;
   return module;
 }
 

@@ -44,6 +44,7 @@ class KernelStore {
   struct Made {
     std::shared_ptr<const std::vector<std::byte>> image;
     uint64_t used;
+    std::shared_ptr<const Module> module = nullptr;  // once loaded: sizes come back
   };
   struct Missing;
 

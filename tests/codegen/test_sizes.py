@@ -96,6 +96,10 @@ def test_a_program_brings_what_was_asked_for() -> None:
             assert bool(command.patches) == bool(known) != bool(kernel.image)
             if command.patches:
                 assert known >= {params_at(command, sizes) for sizes in prepared}
+            operands = {
+                len(c.operands) for c in program.methods[0].commands if c.kernel == command.kernel
+            }
+            assert not command.patches or len(operands) == 1
     for small, large in zip(few.kernels, more.kernels, strict=True):
         assert set(small.specialized) <= set(large.specialized)
     assert generate(more, TARGET) == more

@@ -41,6 +41,7 @@ class _Key:
     stem: str
     settled: int
     params: bytes | None  # None: they depend on the sizes of a call
+    operands: int = 0  # of the command, where that is so; with what a library wants beside them
     narrowed: bool = False
 
 
@@ -98,5 +99,5 @@ class KernelTable:
         settled = mask if orders_itself(stem) else 0
         if not command.patches:
             return _Key(stem, settled, command.params)
-        own = own_operands(stem, command.params)
-        return _Key(stem, settled, None, own is not None and len(command.operands) > own)
+        own, count = own_operands(stem, command.params), len(command.operands)
+        return _Key(stem, settled, None, count, own is not None and count > own)
