@@ -262,6 +262,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_grad_enabled(False)
     torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = False  # what errors are measured against is float32
     row("device", f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     rows: list[dict[str, Any]] = []
     start = time.perf_counter()

@@ -154,7 +154,7 @@ struct EpilogueOfEight {
     }
     return {0, 0, 0, 0};
   }
-  void bias(int64_t column, int count, float* b) const {
+  void bias(int64_t column, int count, float (&b)[8]) const {
     if constexpr (params.has_bias != 0) {
       if (wide && count >= 8) {
         load_floats<8>(epilogue.bias + column, b);

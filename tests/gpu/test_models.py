@@ -33,19 +33,15 @@ def clearest_image(model: nn.Module, shape: tuple[int, ...]) -> tuple[Tensor, Te
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 def test_images_are_classified_as_by_pytorch(name: str) -> None:
-    """As near to float32 as asked, or as near as PyTorch's own halves are, and half as much."""
     model, (example,) = build(name)
     model.half().float()  # the weights that both have
     x, want = clearest_image(model, tuple(example.shape))
     model.half()
-    with torch.no_grad():
-        theirs = relative_error(model.cuda()(x.cuda()).cpu(), want)
-    model.cpu()
     session = npusim.load(npusim.compile((model, (x,)), "cuda"), model.state_dict(), device="cuda")
     results = [session(x)[0], torch.as_tensor(session(x.cuda())[0]).cpu()]
     for got in results:
         assert got.dtype == torch.float16
-        assert relative_error(got, want) <= max(TOLERANCE, 1.5 * theirs)
+        assert relative_error(got, want) <= TOLERANCE
         assert torch.equal(got.topk(5).indices, want.topk(5).indices)
     assert torch.equal(*results)
 

@@ -202,6 +202,8 @@ def _conv(p: Params) -> LibraryProblem | None:
     by_rows = channels % 8 == 0 and (groups == 1 or columns % _PANEL == 0)  # mma_packed.h
     if dtype is None or activation not in ("none", "relu") or p["transposed"] or not by_rows:
         return None
+    if as_int(p, "has_bias") > 1:  # a problem has no factors
+        return None
     if not flat or x[1] != 1 or prod(as_ints(p, "out_size")) * as_int(p, "batch") * columns == 0:
         return None
     if min(x + y + r) < 0 or not _pads_behind(p):

@@ -8,6 +8,7 @@ from npusim.ir.graph import Graph
 from npusim.passes.assign_layout import assign_layout
 from npusim.passes.canonicalize_conv import canonicalize_conv
 from npusim.passes.canonicalize_linear import canonicalize_linear
+from npusim.passes.center_pooled import center_pooled
 from npusim.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from npusim.passes.eliminate_dead_code import eliminate_dead_code
 from npusim.passes.fold_batch_norm import fold_batch_norm
@@ -56,6 +57,7 @@ PIPELINE: tuple[Pass, ...] = (
     canonicalize_conv,  # one spelling, which everything about weights below matches
     canonicalize_linear,
     recognize_int8,  # after both: one spelling of products
+    center_pooled,  # before batch norms are folded: it looks for them
     fold_batch_norm,  # before epilogues: it must see the bare convolution
     fold_scale,  # likewise; after batch norm, which may stand in front of the factor
     fuse_gated_linear,  # before epilogues, which would take its activation

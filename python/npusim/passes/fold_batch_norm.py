@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.types import TensorType
+from npusim.passes.batch_norm import BATCH_NORMS, HALVES, cast, has_fixed_statistics
 from npusim.passes.fused_nodes import (
     FusedProducer,
     channels,
@@ -26,22 +27,14 @@ from npusim.passes.fused_nodes import (
 from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
 from npusim.targets.target_config import TargetConfig
 
-_OPS = (
-    "aten.batch_norm.default",
-    "aten._native_batch_norm_legit_no_training.default",
-)
-
 
 def fold_batch_norm(graph: Graph, target: TargetConfig) -> Graph:
     """Returns the graph without batch norms over fixed statistics."""
     return rewrite(graph, _visit)
 
 
-_HALVES = ("float16", "bfloat16")
-
-
 def _visit(node: Node, rewriter: Rewriter) -> Answer:
-    if node.op not in _OPS or not _is_fixed(node, rewriter):
+    if node.op not in BATCH_NORMS or not has_fixed_statistics(node, rewriter):
         return None
     (x,) = node.inputs[:1]
     assert x is not None
@@ -53,22 +46,10 @@ def _visit(node: Node, rewriter: Rewriter) -> Answer:
     return _standalone(node, x, rewriter)
 
 
-def _is_fixed(node: Node, rewriter: Rewriter) -> bool:
-    """Tells whether statistics come from the checkpoint, in x's dtype, and nobody asks for them."""
-    x, _, _, mean, var = node.inputs
-    if node.attrs.get("training", False) or mean is None or var is None or x is None:
-        return False
-    if any(rewriter.uses(v.name) for v in node.outputs[1:]):
-        return False
-    operands = [i for i in node.inputs[1:] if i is not None]
-    dtype = rewriter.types[x].dtype
-    return all(i in rewriter.static and rewriter.types[i].dtype == dtype for i in operands)
-
-
 def _scale_and_shift(node: Node, dtype: str, rewriter: Rewriter) -> tuple[str, str]:
     """Emits weight / sqrt(var + eps) and beta - mean * scale, computed in a dtype."""
     _, weight, beta, mean, var = (
-        None if i is None else _as(i, dtype, node, rewriter) for i in (None, *node.inputs[1:])
+        None if i is None else cast(i, dtype, node, rewriter) for i in (None, *node.inputs[1:])
     )
     assert mean is not None and var is not None
     type = rewriter.types[var]
@@ -84,16 +65,6 @@ def _scale_and_shift(node: Node, dtype: str, rewriter: Rewriter) -> tuple[str, s
     return scale, shift
 
 
-def _as(value: str, dtype: str, like: Node, rewriter: Rewriter) -> str:
-    """Returns a value in a dtype."""
-    type = rewriter.types[value]
-    if type.dtype == dtype:
-        return value
-    attrs: dict[str, Attr] = {"dtype": dtype}
-    wanted = TensorType(dtype, type.shape)
-    return rewriter.emit("aten._to_copy.default", (value,), wanted, attrs, like=like)
-
-
 def _fold(node: Node, producer: FusedProducer, rewriter: Rewriter) -> Answer:
     conv = producer.node
     weight = conv.inputs[1]
@@ -101,7 +72,7 @@ def _fold(node: Node, producer: FusedProducer, rewriter: Rewriter) -> Answer:
     dtype = rewriter.types[node.inputs[4]].dtype
     if rewriter.types[weight].dtype != dtype:
         return None
-    if conv.op == "npu.conv" and dtype in _HALVES:
+    if conv.op == "npu.conv" and dtype in HALVES:
         return replay(producer, _with_factors(node, conv, rewriter), _single(node), rewriter)
     if conv.attrs.get("transposed", False) and conv.attrs["groups"] != 1:  # see `scaled`
         return None
@@ -119,7 +90,7 @@ def _with_factors(node: Node, conv: Node, rewriter: Rewriter) -> Node:
     x, weight, bias, _ = conv.inputs
     scale, shift = _scale_and_shift(node, "float32", rewriter)
     if bias is not None:
-        bias = _as(bias, "float32", node, rewriter)
+        bias = cast(bias, "float32", node, rewriter)
         type = rewriter.types[bias]
         bias = rewriter.emit("aten.mul.Tensor", (bias, scale), type, like=node)
     bias = with_bias(bias, shift, node, rewriter)

@@ -1,7 +1,8 @@
 """Fuses what follows a linear or convolution into its epilogue: bias, activation, residual.
 
 Each is taken in when only it reads the result, perhaps through views, which move behind it:
-* an addition of a static value for each channel becomes the bias, or joins it;
+* an addition of a static value for each channel becomes the bias, or joins it; behind more than a
+  bias it becomes an offset, where a convolution has factors already;
 * an addition of a tensor of the same shape becomes the residual, before or after the activation;
 * a unary op of the target's list, or a clamp between two numbers, becomes the activation.
 """
@@ -11,14 +12,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.types import TensorType
+from npusim.ops.fused import CONV_VECTORS
 from npusim.ops.scalar import ScalarOp
+from npusim.passes.batch_norm import cast
 from npusim.passes.compose import scalar_program
 from npusim.passes.fused_nodes import (
     FusedProducer,
     channel_vector,
+    channels,
     is_plain,
     producer_of,
     replay,
+    reshaped,
     undo_views,
     with_bias,
 )
@@ -75,6 +81,8 @@ def _fuse_addition(node: Node, rewriter: Rewriter) -> Answer:
             continue
         fused = _fuse_bias(node, producer, other, rewriter)
         if fused is None:
+            fused = _fuse_offset(node, producer, other, rewriter)
+        if fused is None:
             fused = _fuse_residual(node, producer, other, rewriter)
         if fused is not None:
             return fused
@@ -91,6 +99,22 @@ def _fuse_bias(node: Node, producer: FusedProducer, other: str, rewriter: Rewrit
     x, weight, present, _ = producer.node.inputs
     bias = with_bias(present, bias, node, rewriter)
     return _absorb(node, producer, (x, weight, bias, None), {}, rewriter)
+
+
+def _fuse_offset(node: Node, producer: FusedProducer, other: str, rewriter: Rewriter) -> Answer:
+    x, weight, bias, addend = producer.node.inputs
+    axis = producer.channel_axis()
+    if bias is None or rewriter.types[bias].shape[:-1] != (2,) or axis is None:
+        return None
+    offset = channel_vector(other, axis, node.type, node, rewriter)
+    if offset is None:
+        return None
+    count = channels(producer.node)
+    offset = cast(reshaped(offset, (1, count), node, rewriter), "float32", node, rewriter)
+    type = TensorType("float32", (CONV_VECTORS, count))
+    attrs: dict[str, Attr] = {"tensors": 2, "dim": 0}
+    bias = rewriter.emit("aten.cat.default", (bias, offset), type, attrs, like=node)
+    return _absorb(node, producer, (x, weight, bias, addend), {}, rewriter)
 
 
 def _fuse_residual(node: Node, producer: FusedProducer, other: str, rewriter: Rewriter) -> Answer:

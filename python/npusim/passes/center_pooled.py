@@ -1,0 +1,120 @@
+"""Keeps what max pooling leaves behind a batch norm around zero, where halves are finer.
+
+The greatest of n values with a norm's mean and deviation lies in a band around a level well above
+zero, and most of a half's digits go into the level. Convolutions of single positions can do with
+y - level instead, as W·y = W·(y - level) + W·level, the last of which joins their bias. The level
+leaves the value in front of the pooling, as an offset of the convolution there (fuse_epilogues),
+in float32 before it is rounded. It is one a channel, from the norm's weight and bias.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from statistics import NormalDist
+
+from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.types import TensorType
+from npusim.passes.batch_norm import BATCH_NORMS, HALVES, cast, has_fixed_statistics
+from npusim.passes.fused_nodes import channels, reshaped, with_bias
+from npusim.passes.rewriter import Answer, Rewriter, rewrite
+from npusim.passes.shapes import ints
+from npusim.targets.target_config import TargetConfig
+
+_POOLS = tuple(f"aten.max_pool{rank}d.default" for rank in (1, 2, 3))
+
+
+def center_pooled(graph: Graph, target: TargetConfig) -> Graph:
+    """Returns the graph with levels taken out of pooled halves that only convolutions read."""
+    levels: dict[str, str] = {}  # of a pooling's result: the value taken out of it, one a channel
+
+    def visit(node: Node, rewriter: Rewriter) -> Answer:
+        if node.op in _POOLS and _read_by_points(node, graph):
+            norm = _norm_behind(node, rewriter)
+            return None if norm is None else _centered(node, norm, levels, rewriter)
+        if node.op == "npu.conv" and node.inputs[0] in levels:
+            return _corrected(node, levels[node.inputs[0]], rewriter)
+        return None
+
+    return rewrite(graph, visit)
+
+
+def _read_by_points(node: Node, graph: Graph) -> bool:
+    """Tells whether nobody but convolutions of single positions reads a value of halves."""
+    if node.type.dtype not in HALVES or node.name in graph.output_values:
+        return False
+    readers = graph.users[node.name]
+    return bool(readers) and all(_is_point(reader, node.name, graph) for reader in readers)
+
+
+def _is_point(node: Node, x: str, graph: Graph) -> bool:
+    if node.op != "npu.conv" or node.inputs[0] != x or node.inputs.count(x) != 1:
+        return False
+    weight = node.inputs[1]
+    assert weight is not None
+    pads = (*ints(node, "padding"), *ints(node, "padding_back"))
+    plain = node.attrs["groups"] == 1 and not node.attrs["transposed"]
+    points = all(size == 1 for size in graph.types[weight].shape[2:])
+    return plain and points and not any(pads) and weight in graph.static_values
+
+
+def _norm_behind(node: Node, rewriter: Rewriter) -> Node | None:
+    """Returns the batch norm of a convolution that a pooling reads through a relu alone."""
+    relu = rewriter.producer(node.inputs[0])
+    if relu is None or relu.op != "aten.relu.default" or not rewriter.only_feeds(relu.name, node):
+        return None
+    norm = rewriter.producer(relu.inputs[0])
+    if norm is None or norm.op not in BATCH_NORMS or not rewriter.only_feeds(norm.name, relu):
+        return None
+    conv = rewriter.producer(norm.inputs[0])
+    told = has_fixed_statistics(norm, rewriter) and None not in norm.inputs[1:3]
+    return norm if told and conv is not None and conv.op == "npu.conv" else None
+
+
+def _centered(node: Node, norm: Node, levels: dict[str, str], rewriter: Rewriter) -> Node:
+    """Returns the pooling over what it read less its level."""
+    x = node.inputs[0]
+    assert x is not None
+    type = rewriter.types[x]
+    level = _level(node, norm, rewriter)
+    levels[node.name] = level
+    vector = TensorType(type.dtype, rewriter.types[level].shape)
+    lower = rewriter.emit("aten.neg.default", (level,), vector, like=norm)
+    lower = reshaped(lower, (type.shape[1], *(1,) * (type.rank - 2)), norm, rewriter)
+    plain = TensorType(type.dtype, type.shape)
+    x = rewriter.emit("aten.add.Tensor", (x, lower), plain, {"alpha": 1}, like=norm)
+    return replace(node, inputs=(x, *node.inputs[1:]))
+
+
+def _level(node: Node, norm: Node, rewriter: Rewriter) -> str:
+    """Emits relu(beta + |weight| * m): m is about the mean of the greatest of the window's n.
+
+    By Blom, "Statistical Estimates and Transformed Beta-Variables", 1958.
+    """
+    _, weight, beta = norm.inputs[:3]
+    assert weight is not None and beta is not None
+    n = prod(ints(node, "kernel_size", node.type.rank - 2))
+    greatest: dict[str, Attr] = {"other": NormalDist().inv_cdf((n - 0.375) / (n + 0.25))}
+    weight, beta = (cast(v, "float32", norm, rewriter) for v in (weight, beta))
+    type = rewriter.types[beta]
+    level = rewriter.emit("aten.abs.default", (weight,), type, like=norm)
+    level = rewriter.emit("aten.mul.Scalar", (level,), type, greatest, like=norm)
+    level = rewriter.emit("aten.add.Tensor", (level, beta), type, {"alpha": 1}, like=norm)
+    level = rewriter.emit("aten.relu.default", (level,), type, like=norm)
+    return cast(level, node.type.dtype, norm, rewriter)
+
+
+def _corrected(node: Node, level: str, rewriter: Rewriter) -> Node:
+    """Returns a convolution of what lacks a level, with its part of the result in the bias."""
+    x, weight, bias, addend = node.inputs
+    assert weight is not None
+    weight, level = (cast(v, "float32", node, rewriter) for v in (weight, level))
+    matrix = TensorType("float32", rewriter.types[weight].shape[:2])
+    weight = reshaped(weight, matrix.shape, node, rewriter)
+    part = rewriter.emit("aten.mul.Tensor", (weight, level), matrix, like=node)
+    vector = TensorType("float32", (channels(node),))
+    over: dict[str, Attr] = {"dim": (1,), "keepdim": False}
+    part = rewriter.emit("aten.sum.dim_IntList", (part,), vector, over, like=node)
+    if bias is not None:
+        part = with_bias(cast(bias, "float32", node, rewriter), part, node, rewriter)
+    return replace(node, inputs=(x, node.inputs[1], part, addend))
