@@ -85,6 +85,7 @@ def _products(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
 def _choices(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     z = torch.view_as_complex(y)
     padded = torch.nn.functional.pad(z, (1, 2)).flip(0)
+    padded = padded + torch.zeros_like(padded)
     padded[:, 1:4] = z * 1j
     first, second = torch.split(padded, 3, 1)
     chosen = torch.where(x > 0, z, x)

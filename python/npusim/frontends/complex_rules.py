@@ -261,6 +261,19 @@ def _full(writer: Writer, node: Node) -> Node:
     return writer.join(real, imaginary)
 
 
+def _full_like(writer: Writer, node: Node) -> Node:
+    given, wanted = _bound(node), node.meta["val"]
+    if not wanted.is_complex():
+        raise NoPair
+    like, number = writer.parts(given["self"])[0], complex(given["fill_value"])
+    dtype = wanted.dtype.to_real()
+    real, imaginary = (
+        writer.call(aten.full_like.default, like, part, dtype=dtype)
+        for part in (number.real, number.imag)
+    )
+    return writer.join(real, imaginary)
+
+
 def _reshaped(writer: Writer, node: Node) -> Node:
     return writer.view(writer.pair(_plain(node)[0]), (*node.meta["val"].shape, 2))
 
@@ -384,6 +397,7 @@ _SHAPES: dict[Any, Rule] = {
     aten.where.self: _chosen,
     aten.copy.default: _copied,
     aten.full.default: _full,
+    aten.full_like.default: _full_like,
 }
 
 
