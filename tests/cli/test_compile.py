@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import npusim
+import npusim.codegen.nvrtc
 
 from .conftest import FACTORIES, Cli, Compiled
 
@@ -76,3 +77,25 @@ def test_missing_and_unwritable_files_are_refused(
     cli("compile", tmp_path).refused("is a folder")
     cli("compile", mlp.graph, "-o", nowhere).refused("does not exist")
     cli("compile", mlp.graph, "-o", tmp_path).refused("is a folder")
+
+
+def test_sizes_to_prepare_are_combined(cli: Cli, tmp_path: Path) -> None:
+    graph, output = tmp_path / "g.json", tmp_path / "m.npubin"
+    made = cli("extract", f"{FACTORIES}:mlp", "-o", graph, "--dynamic", "input:0=batch:8")
+    assert made.code == 0, made.err
+    options = ("compile", graph, "-o", output, "--target", "cuda:sm_90", "--sizes", "batch=1,3")
+    try:
+        npusim.codegen.nvrtc.load()
+    except npusim.Error as error:
+        cli(*options).refused(str(error).split(".")[0])
+    else:
+        outcome = cli(*options)
+        assert "device code for batch = 8; batch = 1; batch = 3" in outcome.out
+        assert cli("info", output, "--json").json["prepared_sizes"][1:] == [
+            {"batch": 1},
+            {"batch": 3},
+        ]
+    cli("compile", graph, "-o", output, "--sizes", "batch=9").refused("batch is 9", "batch 1 … 8")
+    cli("compile", graph, "-o", output, "--sizes", "b=1").refused("no symbolic size 'b'")
+    for wrong in ("batch", "batch=", "=1", "batch=1,x", "batch=-1"):
+        cli("compile", graph, "-o", output, "--sizes", wrong).refused("SYMBOL=SIZE")

@@ -68,6 +68,9 @@ def compile_model(
         f"memory: weights {amount(memory['weights'])}, prepared weights "
         f"{amount(memory['persistent'])}, arena {amount(memory['arena'])}",
     ]
+    if "prepared_sizes" in facts:
+        rows = (", ".join(f"{k} = {v}" for k, v in row.items()) for row in facts["prepared_sizes"])
+        lines.append(f"device code for {'; '.join(rows)}")
     if dump_passes is not None:
         lines.append(f"graphs after each pass: {dump_passes}")
     return Answer({"output": str(output), "bytes": size, "program": facts}, lines)

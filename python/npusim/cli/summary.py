@@ -12,6 +12,7 @@ from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import dtype_size
 from npusim.partition.plan import PartitionPlan
 from npusim.program.program import BufferKind, CompiledProgram, Method, TensorSpec
+from npusim.program.sized_command import prepared_sizes
 
 
 class _Typed(Protocol):
@@ -41,6 +42,7 @@ def program_facts(program: CompiledProgram) -> dict[str, Any]:
 
     `memory` is in bytes. Its `peak` is what runs at once: arena, state, prepared weights,
     constants, and the checkpoint's tensors (mapped from the file, so shared and reclaimable).
+    `prepared_sizes` are those of symbolic sizes that the program brings device code for.
     """
     commands = [c for method in program.methods for c in method.commands]
     return {
@@ -54,6 +56,7 @@ def program_facts(program: CompiledProgram) -> dict[str, Any]:
         "init_commands": len(program.init.commands),
         "buffers": _buffers(program),
         "memory": _memory(program),
+        **({"prepared_sizes": prepared} if (prepared := prepared_sizes(program)) else {}),
     }
 
 
