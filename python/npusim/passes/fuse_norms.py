@@ -1,6 +1,6 @@
 """Folds an RMS norm into the product that alone reads it, where the target normalises on the way.
 
-Only for few rows of x: every group of a product's columns computes the norm again, which costs less
+Only a single row of x: every group of a product's columns computes the norm again, which costs less
 than a command of its own while the weights are what takes time.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from npusim.ir.graph import Graph, Node
-from npusim.ops.normed_linear import NORMED_GATED_LINEAR, NORMED_LINEAR, normalises
+from npusim.ops.normed_linear import NORMED_GATED_LINEAR, NORMED_LINEAR
 from npusim.passes.fused_nodes import KERNEL_DTYPES
 from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
 from npusim.targets.target_config import TargetConfig
@@ -24,8 +24,7 @@ def fuse_norms(graph: Graph, target: TargetConfig) -> Graph:
         return graph
 
     def visit(node: Node, rewriter: Rewriter) -> Answer:
-        rows = prod(node.type.shape[:-1])
-        if node.op not in _FUSED or not normalises(target, rows, node.type.dtype):
+        if node.op not in _FUSED or prod(node.type.shape[:-1]) != 1:
             return None
         norm = rewriter.producer(node.inputs[0])
         if norm is None or not _is_row_norm(norm, node, rewriter):
