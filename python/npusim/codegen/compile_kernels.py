@@ -57,10 +57,10 @@ def generate(
         ShapeError: sizes that calls cannot have.
         Error: the compiler is not installed; the message says how to install it.
     """
-    check_sizes(program.methods, sizes)
+    wanted = [*prepared_sizes(program), *sizes]
+    check_sizes(program.methods, wanted)
     if not target.arch:
         return program
-    wanted = [*prepared_sizes(program), *sizes]
     program, choices = prepare_libraries(_at_greatest(program), target, tuned or {})
     table = KernelTable(program, target)
     prepared = {m.name: combinations(m, wanted) for m in program.methods}

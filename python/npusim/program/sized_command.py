@@ -79,5 +79,10 @@ def check_sizes(methods: Sequence[Method], wanted: Iterable[Sizes]) -> None:
 def prepared_sizes(program: CompiledProgram) -> list[Sizes]:
     """Returns the sizes that a program says it was prepared for; of all methods, as one list."""
     stored = program.metadata.get(PREPARED, {})
-    rows = [row for rows in stored.values() for row in rows] if isinstance(stored, dict) else []
-    return [row for row in rows if isinstance(row, dict)]
+    lists = list(stored.values()) if isinstance(stored, dict) else []
+    rows = [row for rows in lists if isinstance(rows, list) for row in rows]
+    return [row for row in rows if isinstance(row, dict) and _are_ints(row)]
+
+
+def _are_ints(row: Mapping[str, object]) -> bool:
+    return all(type(value) is int for value in row.values())
