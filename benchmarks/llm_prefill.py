@@ -1,12 +1,15 @@
 """What a prompt takes on a GPU: the graphs of a language model's `prefill` methods, by themselves.
 
-    PYTHONPATH=python:. python -m benchmarks.llm_prefill FOLDER PROGRAM [PROGRAM ...] [--profile]
+    PYTHONPATH=python:. python -m benchmarks.llm_prefill FOLDER PROGRAM [PROGRAM ...]
+        [--chunks 128 1024] [--profile]
 
 Programs come from `npusim compile` of one extracted language model; FOLDER holds its `config.json`.
 Weights are seeded random numbers. Prints for each program and each chunk the median time of an
 empty session's first chunk, with launches that overlap and with launches one behind the other, how
 far the logits are from those of transformers in the same dtype, and whether bits agree: with
-overlap, without, and from call to call. `--profile` adds the time of each kind of command.
+overlap, without, and from call to call; and what a session takes for the same prompt, which uploads
+tokens and brings the logits of the last one to the host as float32. `--profile` adds the time of
+each kind of command.
 """
 
 from __future__ import annotations
@@ -73,6 +76,17 @@ def run(
     return took[3:], outputs["logits"].to_numpy()
 
 
+def run_session(session: npusim.LanguageSession, tokens: np.ndarray) -> list[float]:
+    """Returns the times of a session's calls in ms, the first three not counted."""
+    took, prompt = [], tokens.tolist()
+    for _ in range(REPEATS + 3):
+        session.reset()
+        start = time.perf_counter()
+        session.append(prompt)
+        took.append(1e3 * (time.perf_counter() - start))
+    return took[3:]
+
+
 def spread(times: list[float]) -> str:
     """Returns the median and the 10th to 90th percentile."""
     tenths = statistics.quantiles(times, n=10)
@@ -100,6 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("programs", type=Path, nargs="+")
+    parser.add_argument("--chunks", type=int, nargs="*", help="of so many tokens; else of all")
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
     torch.set_grad_enabled(False)
@@ -109,6 +124,8 @@ def main() -> None:
         program = npusim.CompiledProgram.load(path)
         for method in (m.name for m in program.methods if m.name.startswith("prefill")):
             chunk = chunk_of(program, method)
+            if args.chunks and chunk not in args.chunks:
+                continue
             tokens = np.random.default_rng(0).integers(10, 100_000, chunk)
             if chunk not in wanted:
                 ids = torch.from_numpy(tokens)[None].cuda()
@@ -123,6 +140,10 @@ def main() -> None:
                 found += [logits, run(executor, state, weights, method, tokens)[1]]
                 how = "overlapping" if overlapping else "one behind the other"
                 print(f"{path.stem:12} {chunk:5} {how:22} {spread(times)}", flush=True)
+                if overlapping:
+                    lm = npusim.LanguageModel.load(program, weights=weights, device=executor.device)
+                    calls = run_session(lm.new_session(), tokens)
+                    print(f"{'':18} {'a session':22} {spread(calls)}", flush=True)
             want = wanted[chunk]
             error = np.abs(found[0].astype(np.float32) - want).max() / np.abs(want).max()
             same = all(np.array_equal(found[0], other) for other in found[1:])

@@ -46,6 +46,7 @@ void hold(float (&c)[kBlocks][4]) {
 template <typename T, int kBlocks>
 void multiply_add_group(float (&c)[kBlocks][4], unsigned long long a, unsigned long long b);
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // One instruction for each width, whose operands are the four sums of every block of columns.
 // clang-format off
 #define NPUSIM_SUMS_1(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
@@ -58,119 +59,52 @@ void multiply_add_group(float (&c)[kBlocks][4], unsigned long long a, unsigned l
 #define NPUSIM_SUMS_13(i) NPUSIM_SUMS_12(i), NPUSIM_SUMS_1(i + 12)
 #define NPUSIM_SUMS_14(i) NPUSIM_SUMS_12(i), NPUSIM_SUMS_2(i + 12)
 #define NPUSIM_SUMS_17(i) NPUSIM_SUMS_16(i), NPUSIM_SUMS_1(i + 16)
+#define NPUSIM_SUMS_18(i) NPUSIM_SUMS_16(i), NPUSIM_SUMS_2(i + 16)
 #define NPUSIM_SUMS_20(i) NPUSIM_SUMS_16(i), NPUSIM_SUMS_4(i + 16)
 #define NPUSIM_SUMS_24(i) NPUSIM_SUMS_16(i), NPUSIM_SUMS_8(i + 16)
-#define NPUSIM_GROUP_32(kind) \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32." kind " {" \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
-    "}, %16, %17, 1, 1, 1, 0, 0;" \
-    : NPUSIM_SUMS_4(0) : "l"(a), "l"(b))
-#define NPUSIM_GROUP_64(kind) \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." kind " {" \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31" \
-    "}, %32, %33, 1, 1, 1, 0, 0;" \
-    : NPUSIM_SUMS_8(0) : "l"(a), "l"(b))
-#define NPUSIM_GROUP_96(kind) \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n96k16.f32." kind " {" \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
-    "}, %48, %49, 1, 1, 1, 0, 0;" \
-    : NPUSIM_SUMS_12(0) : "l"(a), "l"(b))
-#define NPUSIM_GROUP_104(kind) \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n104k16.f32." kind " {" \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51" \
-    "}, %52, %53, 1, 1, 1, 0, 0;" \
-    : NPUSIM_SUMS_13(0) : "l"(a), "l"(b))
-#define NPUSIM_GROUP_112(kind) \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n112k16.f32." kind " {" \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55" \
-    "}, %56, %57, 1, 1, 1, 0, 0;" \
-    : NPUSIM_SUMS_14(0) : "l"(a), "l"(b))
-#define NPUSIM_GROUP_128(kind) \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." kind " {" \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63" \
-    "}, %64, %65, 1, 1, 1, 0, 0;" \
-    : NPUSIM_SUMS_16(0) : "l"(a), "l"(b))
-#define NPUSIM_GROUP_136(kind) \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n136k16.f32." kind " {" \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-    "%64, %65, %66, %67" \
-    "}, %68, %69, 1, 1, 1, 0, 0;" \
-    : NPUSIM_SUMS_17(0) : "l"(a), "l"(b))
-#define NPUSIM_GROUP_160(kind) \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n160k16.f32." kind " {" \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
-    "}, %80, %81, 1, 1, 1, 0, 0;" \
-    : NPUSIM_SUMS_20(0) : "l"(a), "l"(b))
-#define NPUSIM_GROUP_192(kind) \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n192k16.f32." kind " {" \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95" \
-    "}, %96, %97, 1, 1, 1, 0, 0;" \
-    : NPUSIM_SUMS_24(0) : "l"(a), "l"(b))
-#define NPUSIM_GROUP_256(kind) \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32." kind " {" \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
-    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127" \
-    "}, %128, %129, 1, 1, 1, 0, 0;" \
-    : NPUSIM_SUMS_32(0) : "l"(a), "l"(b))
+#define NPUSIM_LIST_32 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define NPUSIM_LIST_64 NPUSIM_LIST_32 \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NPUSIM_LIST_96 NPUSIM_LIST_64 \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define NPUSIM_LIST_104 NPUSIM_LIST_96 ", %48, %49, %50, %51"
+#define NPUSIM_LIST_112 NPUSIM_LIST_104 ", %52, %53, %54, %55"
+#define NPUSIM_LIST_128 NPUSIM_LIST_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define NPUSIM_LIST_136 NPUSIM_LIST_128 ", %64, %65, %66, %67"
+#define NPUSIM_LIST_144 NPUSIM_LIST_136 ", %68, %69, %70, %71"
+#define NPUSIM_LIST_160 NPUSIM_LIST_144 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define NPUSIM_LIST_192 NPUSIM_LIST_160 \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define NPUSIM_LIST_256 NPUSIM_LIST_192 \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126" \
+  ", %127"
 // clang-format on
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define NPUSIM_GROUP(width, type, kind)                                                           \
-  template <>                                                                                     \
-  inline void multiply_add_group<type, width / 8>(float (&c)[width / 8][4], unsigned long long a, \
-                                                  unsigned long long b) {                         \
-    NPUSIM_GROUP_##width(kind);                                                                   \
+#define NPUSIM_GROUP(width, blocks, type, kind, p, q)                                       \
+  template <>                                                                               \
+  inline void multiply_add_group<type, blocks>(float (&c)[blocks][4], unsigned long long a, \
+                                               unsigned long long b) {                      \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." kind "." kind        \
+                 " {" NPUSIM_LIST_##width "}, %" #p ", %" #q ", 1, 1, 1, 0, 0;"             \
+                 : NPUSIM_SUMS_##blocks(0)                                                  \
+                 : "l"(a), "l"(b));                                                         \
   }
-NPUSIM_GROUP(32, bfloat16, "bf16.bf16")
-NPUSIM_GROUP(64, bfloat16, "bf16.bf16")
-NPUSIM_GROUP(96, bfloat16, "bf16.bf16")
-NPUSIM_GROUP(104, bfloat16, "bf16.bf16")
-NPUSIM_GROUP(112, bfloat16, "bf16.bf16")
-NPUSIM_GROUP(128, bfloat16, "bf16.bf16")
-NPUSIM_GROUP(136, bfloat16, "bf16.bf16")
-NPUSIM_GROUP(160, bfloat16, "bf16.bf16")
-NPUSIM_GROUP(192, bfloat16, "bf16.bf16")
-NPUSIM_GROUP(256, bfloat16, "bf16.bf16")
-NPUSIM_GROUP(32, float16, "f16.f16")
-NPUSIM_GROUP(64, float16, "f16.f16")
-NPUSIM_GROUP(96, float16, "f16.f16")
-NPUSIM_GROUP(104, float16, "f16.f16")
-NPUSIM_GROUP(112, float16, "f16.f16")
-NPUSIM_GROUP(128, float16, "f16.f16")
-NPUSIM_GROUP(136, float16, "f16.f16")
-NPUSIM_GROUP(160, float16, "f16.f16")
-NPUSIM_GROUP(192, float16, "f16.f16")
-NPUSIM_GROUP(256, float16, "f16.f16")
+#define NPUSIM_GROUPS(width, blocks, p, q)            \
+  NPUSIM_GROUP(width, blocks, bfloat16, "bf16", p, q) \
+  NPUSIM_GROUP(width, blocks, float16, "f16", p, q)
+NPUSIM_GROUPS(32, 4, 16, 17)
+NPUSIM_GROUPS(64, 8, 32, 33)
+NPUSIM_GROUPS(96, 12, 48, 49)
+NPUSIM_GROUPS(104, 13, 52, 53)
+NPUSIM_GROUPS(112, 14, 56, 57)
+NPUSIM_GROUPS(128, 16, 64, 65)
+NPUSIM_GROUPS(136, 17, 68, 69)
+NPUSIM_GROUPS(144, 18, 72, 73)
+NPUSIM_GROUPS(160, 20, 80, 81)
+NPUSIM_GROUPS(192, 24, 96, 97)
+NPUSIM_GROUPS(256, 32, 128, 129)
 #endif
 
 }  // namespace npusim

@@ -31,7 +31,8 @@ constexpr int kPlainBits = sizeof(T) == 2 ? 13 : 0;
 using Numbers = Pack<uint32_t, kPack>;
 
 struct Sums {
-  uint64_t count, weight;
+  uint32_t count;
+  uint64_t weight;
 
   Sums operator+(const Sums& other) const { return {count + other.count, weight + other.weight}; }
 };
@@ -68,22 +69,17 @@ struct Higher {
 };
 
 // Sums of the lanes up to each.
-__attribute__((noinline)) inline uint64_t scan_warp(uint64_t x, int lane) {
+template <typename V>
+inline V scan_warp(V x, int lane) {
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
-    const uint64_t left = __shfl_up_sync(0xffffffffU, x, step);
+    const V left = __shfl_up_sync(0xffffffffU, x, step);
     if (lane >= step) x += left;
   }
   return x;
 }
-__attribute__((noinline)) inline uint64_t sum_warp(uint64_t x) {
-  return fold_warp(x, Plus{});
-}
 inline Sums fold_sums(const Sums& x) {
-  return {sum_warp(x.count), sum_warp(x.weight)};
-}
-__attribute__((noinline)) inline uint64_t nucleus_of(const Options& options, uint64_t total) {
-  return sampling::nucleus(options, total);
+  return {fold_warp(x.count, Plus{}), fold_warp(x.weight, Plus{})};
 }
 
 // Weights in 32 bits: that of the highest score is the only one that needs 33.
@@ -134,7 +130,7 @@ class Stretch {
         lane_(threadIdx.x % 32),
         first_((rank * kWarps + threadIdx.x / 32) * kRounds * 32 * kPack) {}
 
-  // f(first token, keys) for this lane's tokens, from their scores.
+  // f(first token, scores) for this lane's tokens.
   template <typename F>
   void from_scores(F f) const {
     const bool whole = is_packed<kPack>(logits_);
@@ -154,21 +150,27 @@ class Stretch {
 #pragma unroll
       for (int i = 0; i < kFlight; ++i) {
         if (!exists(begin + i)) continue;
-        Numbers keys;
+        float numbers[kPack];
 #pragma unroll
-        for (int e = 0; e < kPack; ++e) {
-          keys.at[e] = sampling::key_of(decode<float>(scores[i].at[e]));
-        }
-        f(token(begin + i), keys);
+        for (int e = 0; e < kPack; ++e) numbers[e] = decode<float>(scores[i].at[e]);
+        f(token(begin + i), numbers);
       }
     }
   }
-  // The same from the keys, of rounds from `begin` on, one after the other.
-  template <typename F>
+  // The same from the keys, of some rounds, so many loads at once.
+  template <int kAhead, typename F>
   void from_keys(int begin, int end, F f) const {
 #pragma unroll 1
-    for (int round = begin; round < end && exists(round); ++round) {
-      f(token(round), keys(round));
+    for (int round = begin; round < end && exists(round); round += kAhead) {
+      Numbers ahead[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        if (round + i < end && exists(round + i)) ahead[i] = keys(round + i);
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        if (round + i < end && exists(round + i)) f(token(round + i), ahead[i]);
+      }
     }
   }
 
@@ -208,10 +210,8 @@ class Stretch {
 // A block's histograms: sums in two halves of 16 bits while tokens are added, then the sums of each
 // digit, and of 32 digits each, which all blocks of the cluster tell each other. Two of these take
 // turns: a block may still read one when another fills the next.
-struct Histograms {
-  uint32_t halves[2][kDigits];
-  uint64_t digits[2][kDigits], groups[2][kRanks][32];
-};
+__shared__ uint32_t halves[2][kDigits];
+__shared__ uint64_t digits[2][kDigits], groups[2][kRanks][32];
 
 // Of tokens in the order of their keys, where a sum from the highest on reaches what was wanted:
 // the digit or the key there, the sum over all that are higher, and over those that have it.
@@ -227,99 +227,89 @@ struct Goal {
 
   uint64_t of(uint64_t total) const {
     if (options == nullptr) return wanted;
-    if (wanted == 0) return nucleus_of(*options, total);
+    if (wanted == 0) return sampling::nucleus(*options, total);
     return wanted < total ? wanted : 0;
   }
 };
 
-class Counter {
- public:
-  Counter(Histograms& memory, int rank) : memory_(memory), rank_(rank) {
-    memory_.halves[0][threadIdx.x] = memory_.halves[1][threadIdx.x] = 0;
-  }
+// Tells all blocks what this one has added up, in its turn.
+inline void collect(int turn, int rank, bool more) {
+  __syncthreads();
+  const int i = threadIdx.x, lane = i % 32;
+  const uint64_t low = halves[0][i], high = halves[1][i];
+  const uint64_t digit = low + (high << 16) + (more ? digits[turn][i] : 0);
+  digits[turn][i] = digit;
+  halves[0][i] = halves[1][i] = 0;
+  const uint64_t group = fold_warp(digit, Plus{});
+  if (lane < kRanks) show(*in_block(&groups[turn][rank][i / 32], lane), group);
+  __syncthreads();
+}
 
-  // Adds up what f(key) tells as a digit and an amount, which is 0 for keys that do not count, and
-  // finds the digit in which the sum from above on, `above` to begin with, reaches the
-  // goal; 0 if there is none. f is called once for each pack.
-  template <typename F>
-  Bound find(const Stretch& tokens, uint64_t above, F f, const Goal& goal) {
-    turn_ ^= 1;
-    __syncthreads();
-    for (int begin = 0; begin < kRounds; begin += kTile) {
-      const int end = begin + kTile < kRounds ? begin + kTile : kRounds;
-      tokens.from_keys(begin, end, [&](int token, const Numbers& keys) {
-        f(token, keys, [&](int digit, uint64_t amount) {
-          if (amount & 0xffff) {
-            atomicAdd(&memory_.halves[0][digit], static_cast<uint32_t>(amount & 0xffff));
-          }
-          if (amount >> 16) {
-            atomicAdd(&memory_.halves[1][digit], static_cast<uint32_t>(amount >> 16));
-          }
-        });
-      });
-      collect(begin > 0);
-    }
-    return search(above, goal);
+// The lane, from the highest on, at which the sums reach what is wanted; for all lanes.
+inline Bound search_lanes(uint64_t own, uint64_t above, uint64_t wanted) {
+  __shared__ Bound found;
+  const int lane = threadIdx.x % 32;
+  const uint64_t upto = above + scan_warp(own, lane), before = upto - own;
+  if (lane == 0) found = {0, above, 0, wanted};
+  __syncwarp();
+  if (before < wanted && upto >= wanted) {
+    found = {31 - static_cast<uint32_t>(lane), before, own, wanted};
   }
+  __syncwarp();
+  const Bound result = found;
+  __syncwarp();
+  return result;
+}
 
- private:
-  __attribute__((noinline)) void collect(bool more) {
-    __syncthreads();
-    const int i = threadIdx.x, lane = i % 32;
-    uint64_t& digit = memory_.digits[turn_][i];
-    const uint64_t low = memory_.halves[0][i], high = memory_.halves[1][i];
-    digit = low + (high << 16) + (more ? digit : 0);
-    memory_.halves[0][i] = memory_.halves[1][i] = 0;
-    const uint64_t group = sum_warp(digit);
-    if (lane < kRanks) show(*in_block(&memory_.groups[turn_][rank_][i / 32], lane), group);
-    __syncthreads();
-  }
-
-  // The lane, from the highest on, at which the sums reach what is wanted; for all lanes.
-  static Bound search_lanes(uint64_t own, uint64_t above, uint64_t wanted) {
-    __shared__ Bound found;
-    const int lane = threadIdx.x % 32;
-    const uint64_t upto = above + scan_warp(own, lane), before = upto - own;
-    if (lane == 0) found = {0, above, 0, wanted};
-    __syncwarp();
-    if (before < wanted && upto >= wanted)
-      found = {31 - static_cast<uint32_t>(lane), before, own, wanted};
-    __syncwarp();
-    const Bound result = found;
-    __syncwarp();
-    return result;
-  }
-
-  __attribute__((noinline)) Bound search(uint64_t above, const Goal& goal) {
-    __shared__ Bound result;
-    meet();
-    const int down = 31 - static_cast<int>(threadIdx.x % 32);
-    if (threadIdx.x < 32) {
-      uint64_t group = 0, digit = 0;
+// The digit, of what all blocks have added up, in which the sum from the highest on, `above` to
+// begin with, reaches the goal; 0 if there is none.
+__attribute__((noinline)) inline Bound search(int turn, uint64_t above, Goal goal) {
+  __shared__ Bound result;
+  meet();
+  const int down = 31 - static_cast<int>(threadIdx.x % 32);
+  if (threadIdx.x < 32) {
+    uint64_t group = 0, digit = 0;
 #pragma unroll
-      for (int r = 0; r < kRanks; ++r) group += seen(memory_.groups[turn_][r][down]);
-      const uint64_t wanted = goal.of(sum_warp(group));
-      const Bound first = search_lanes(group, above, wanted);
-      const auto* digits = &memory_.digits[turn_][first.key * 32 + down];
+    for (int r = 0; r < kRanks; ++r) group += seen(groups[turn][r][down]);
+    const uint64_t wanted = goal.of(fold_warp(group, Plus{}));
+    const Bound first = search_lanes(group, above, wanted);
+    const auto* at = &digits[turn][first.key * 32 + down];
 #pragma unroll
-      for (int r = 0; r < kRanks; ++r) digit += seen(*in_block(digits, r));
-      const Bound second = search_lanes(digit, first.above, first.at > 0 ? wanted : 0);
-      if (threadIdx.x == 0) result = {first.key * 32 + second.key, second.above, second.at, wanted};
+    for (int r = 0; r < kRanks; ++r) digit += seen(*in_block(at, r));
+    const Bound second = search_lanes(digit, first.above, first.at > 0 ? wanted : 0);
+    if (threadIdx.x == 0) {
+      result = {first.key * 32 + second.key, second.above, second.at, wanted};
     }
-    __syncthreads();
-    return result;
   }
+  __syncthreads();
+  return result;
+}
 
-  Histograms& memory_;
-  int rank_, turn_ = 0;
-};
+// Finds such a digit of sums over tokens. f(token, keys, add) is called once for each pack, and
+// calls add(digit, amount) for what counts.
+template <int kAhead, typename F>
+inline Bound find_digit(const Stretch& tokens, int& turn, int rank, uint64_t above, F f,
+                        Goal goal) {
+  const auto add = [](int digit, uint64_t amount) {
+    if (amount & 0xffff) atomicAdd(&halves[0][digit], static_cast<uint32_t>(amount & 0xffff));
+    if (amount >> 16) atomicAdd(&halves[1][digit], static_cast<uint32_t>(amount >> 16));
+  };
+  for (int begin = 0; begin < kRounds; begin += kTile) {
+    const int end = begin + kTile < kRounds ? begin + kTile : kRounds;
+    tokens.template from_keys<kAhead>(begin, end,
+                                      [&](int token, const Numbers& keys) { f(token, keys, add); });
+    collect(turn, rank, begin > 0);
+  }
+  const Bound found = search(turn, above, goal);
+  turn ^= 1;
+  return found;
+}
 
 // The key in a part at which a sum, of weights or of one each, reaches what is wanted in that part,
 // of keys from `lowest` on. Keys of scores without a penalty differ in their high bits alone where
 // scores have 16.
-__attribute__((noinline)) inline Bound find_key(const Stretch& tokens, Counter& counter,
-                                                const Scale& scale, Bound bound, uint32_t lowest,
-                                                bool plain, bool weighs) {
+inline Bound find_key(const Stretch& tokens, int& turn, int rank, const Scale& scale, Bound bound,
+                      uint32_t lowest, bool plain, bool weighs) {
   const int unit = plain ? kPlainBits : 0, part = static_cast<int>(bound.key);
   const Goal goal{nullptr, bound.wanted};
   uint32_t least, most;
@@ -330,8 +320,8 @@ __attribute__((noinline)) inline Bound find_key(const Stretch& tokens, Counter& 
     const uint32_t span = most - least;
     int shift = 0;
     while (span >> shift >= kDigits) ++shift;
-    const auto add = [&](int, const Numbers& keys, auto add) {
-#pragma unroll 1
+    const auto count = [&](int, const Numbers& keys, auto add) {
+#pragma unroll
       for (int e = 0; e < kPack; ++e) {
         const uint32_t key = keys.at[e], off = (key >> unit) - least;
         if (off <= span && key >= lowest && scale.part(key) == part) {
@@ -339,7 +329,7 @@ __attribute__((noinline)) inline Bound find_key(const Stretch& tokens, Counter& 
         }
       }
     };
-    bound = counter.find(tokens, bound.above, add, goal);
+    bound = find_digit<kFlight>(tokens, turn, rank, bound.above, count, goal);
     least += bound.key << shift;
     const uint32_t end = least + ((1u << shift) - 1);
     most = end < most ? end : most;
@@ -373,7 +363,7 @@ struct Kept {
 };
 
 // Keeps the weights of all tokens, and finds what top-p leaves of those from `lowest` on.
-inline void keep_nucleus(const Stretch& tokens, Counter& counter, const Options& options,
+inline void keep_nucleus(const Stretch& tokens, int& turn, int rank, const Options& options,
                          const Scale& scale, uint32_t lowest, bool plain, Kept& kept) {
   const auto weigh = [&](int token, const Numbers& keys, auto add) {
     Numbers weights;
@@ -385,8 +375,8 @@ inline void keep_nucleus(const Stretch& tokens, Counter& counter, const Options&
     }
     tokens.keep_weights(token, weights);
   };
-  const Bound part = counter.find(tokens, 0, weigh, {&options, 0});
-  const Bound bound = find_key(tokens, counter, scale, part, lowest, plain, true);
+  const Bound part = find_digit<1>(tokens, turn, rank, 0, weigh, {&options, 0});
+  const Bound bound = find_key(tokens, turn, rank, scale, part, lowest, plain, true);
   kept.key = bound.key;
   const uint64_t each = scale.weight(bound.key);
   kept.equals = (part.wanted - bound.above + each - 1) / each;
@@ -406,7 +396,7 @@ inline Sums sum_kept(const Stretch& tokens, const Kept& kept) {
 // Keeps the weights of all tokens; returns the sum of what is kept of this lane's.
 inline Sums weigh_kept(const Stretch& tokens, const Kept& kept, const Scale& scale) {
   Sums mine{0, 0};
-  tokens.from_keys(0, kRounds, [&](int token, const Numbers& keys) {
+  tokens.template from_keys<1>(0, kRounds, [&](int token, const Numbers& keys) {
     Numbers weights;
 #pragma unroll
     for (int e = 0; e < kPack; ++e) weights.at[e] = packed(scale.weight(keys.at[e]));
@@ -487,6 +477,7 @@ inline void draw_few(const Exchange& exchange, const Options& options, const Sca
   };
   __shared__ Candidate all[kFew];
   const int count = seen(exchange.count), i = threadIdx.x;
+  const int bound = i < count ? count : 0;
   Candidate mine{0, 0};
   if (i < count) {
     mine.order = seen(exchange.few[i]);
@@ -496,14 +487,15 @@ inline void draw_few(const Exchange& exchange, const Options& options, const Sca
   __syncthreads();
   uint64_t higher = 0, before = 0;
   const auto key = static_cast<uint32_t>(mine.order >> 32);
-  for (int j = 0; i < count && j < count; ++j) {
+#pragma unroll 4
+  for (int j = 0; j < bound; ++j) {
     higher += (all[j].order >> 32) > key;
     before += all[j].order > mine.order ? all[j].weight : 0;
   }
   if (higher >= k) mine.weight = 0;
   if (options.top_p < 1) {
     const uint64_t total = fold_lanes<kThreads>(mine.weight, Plus{});
-    if (before >= nucleus_of(options, total)) mine.weight = 0;
+    if (before >= sampling::nucleus(options, total)) mine.weight = 0;
   }
   if (mine.weight < sampling::least_weight(options)) mine.weight = 0;
   const uint64_t total = fold_lanes<kThreads>(mine.weight, Plus{});
@@ -511,7 +503,8 @@ inline void draw_few(const Exchange& exchange, const Options& options, const Sca
   __syncthreads();
   const uint64_t wanted = sampling::drawn(bits, total);
   uint64_t first = 0;  // weights of lower tokens
-  for (int j = 0; i < count && j < count; ++j) {
+#pragma unroll 4
+  for (int j = 0; j < bound; ++j) {
     const bool lower = static_cast<uint32_t>(all[j].order) > static_cast<uint32_t>(mine.order);
     first += lower ? all[j].weight : 0;
   }
@@ -551,8 +544,9 @@ struct Result {
 template <typename Found>
 inline void draw(const Stretch& tokens, Exchange& exchange, const Options& options,
                  const Scale& scale, bool plain, uint64_t bits, int rank, Found found) {
-  __shared__ Histograms memory;
-  Counter counter(memory, rank);
+  halves[0][threadIdx.x] = halves[1][threadIdx.x] = 0;
+  __syncthreads();
+  int turn = 0;
   const auto k = static_cast<uint64_t>(sampling::kept_count(options, kSize));
   uint32_t lowest = sampling::kNoKey + 1;
   if (k > 0) {
@@ -563,7 +557,7 @@ inline void draw(const Stretch& tokens, Exchange& exchange, const Options& optio
         if (part > 0) add(part, 1);
       }
     };
-    const Bound part = counter.find(tokens, 0, count, {&options, k});
+    const Bound part = find_digit<kFlight>(tokens, turn, rank, 0, count, {&options, k});
     if (part.at > 0 && part.above + part.at <= kFew) {
       gather_few(tokens, exchange, scale, static_cast<int>(part.key));
       meet();
@@ -571,13 +565,13 @@ inline void draw(const Stretch& tokens, Exchange& exchange, const Options& optio
       return;
     }
     if (part.at > 0) {
-      lowest = find_key(tokens, counter, scale, part, lowest, plain, false).key;
+      lowest = find_key(tokens, turn, rank, scale, part, lowest, plain, false).key;
     }
   }
   Kept kept{lowest - 1, 0, 0, sampling::least_weight(options)};
   Sums mine;
   if (options.top_p < 1) {
-    keep_nucleus(tokens, counter, options, scale, lowest, plain, kept);
+    keep_nucleus(tokens, turn, rank, options, scale, lowest, plain, kept);
     mine = sum_kept(tokens, kept);
   } else {
     mine = weigh_kept(tokens, kept, scale);
@@ -594,32 +588,45 @@ inline void sample(const T* logits, const Options& options, uint64_t bits, int64
   const Stretch tokens(logits, keys, rank);
   const int64_t newest = *result.token;
   const bool draws = options.temperature > 0, penalises = options.repetition_penalty != 1.0;
-  uint32_t highest = 0;
+  float top = -sampling::kInfiniteScore;
   int first = 0;
-  const auto compare = [&](int token, const Numbers& keys) {
+  const auto compare = [&](int token, const float (&scores)[kPack]) {
 #pragma unroll
     for (int e = 0; e < kPack; ++e) {
-      if (keys.at[e] > highest) highest = keys.at[e], first = token + e;
+      if (scores[e] > top) top = scores[e], first = token + e;
     }
   };
-  tokens.from_scores([&](int token, const Numbers& keys) {
-    if (draws || penalises) tokens.keep_keys(token, keys);
-    compare(token, keys);
-  });
+  if (draws || penalises) {
+    tokens.from_scores([&](int token, const float (&scores)[kPack]) {
+      Numbers keys;
+#pragma unroll
+      for (int e = 0; e < kPack; ++e) keys.at[e] = sampling::key_of(scores[e]);
+      tokens.keep_keys(token, keys);
+      compare(token, scores);
+    });
+  } else {
+    tokens.from_scores(compare);
+  }
   if (rank == 0 && threadIdx.x == 0) show(exchange.count, 0);
   if (penalises) {
     const auto penalty = static_cast<float>(options.repetition_penalty);
     tokens.penalise(history, length, newest, penalty, rank);
-    highest = 0;
-    tokens.from_keys(0, kRounds, compare);
+    top = -sampling::kInfiniteScore;
+    tokens.template from_keys<kFlight>(0, kRounds, [&](int token, const Numbers& keys) {
+      float scores[kPack];
+#pragma unroll
+      for (int e = 0; e < kPack; ++e) scores[e] = sampling::score_of(keys.at[e]);
+      compare(token, scores);
+    });
   }
-  uint64_t best = static_cast<uint64_t>(highest) << 32 | static_cast<uint32_t>(~first);
+  uint64_t best =
+      static_cast<uint64_t>(sampling::key_of(top)) << 32 | static_cast<uint32_t>(~first);
   best = fold_lanes<kThreads>(best, Higher{});
   if (threadIdx.x == 0) show(exchange.best[rank], best);
   meet();
   const int lane = tokens.lane();
   best = fold_warp(lane < kRanks ? seen(exchange.best[lane]) : uint64_t{0}, Higher{});
-  highest = static_cast<uint32_t>(best >> 32);
+  const auto highest = static_cast<uint32_t>(best >> 32);
   if (!draws || highest <= sampling::kNoKey) {
     first = static_cast<uint32_t>(~best);
     if (rank == 0 && threadIdx.x == 0) result.put(newest, highest > sampling::kNoKey ? first : -1);

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.export import Dim
 
 import npusim
 from npusim.codegen import generate
@@ -21,6 +22,7 @@ from tests.end_to_end.test_models import relative_error
 from tests.gpu.device import require_gpu, run
 from tests.models import build
 from tests.partition.models import EAGER_DEVICE, keep_off, stray
+from tests.partition.test_dynamic_sizes import BATCH, SEQ, Tagger, arguments, check
 from tests.partition.test_random_graphs import check_seed
 from tests.verify.faults import plant
 
@@ -156,3 +158,16 @@ def test_results_are_the_callers_own() -> None:
     for got, want in held:
         for y, r in zip(got, want, strict=True):
             torch.testing.assert_close(torch.as_tensor(y), r, rtol=1e-5, atol=1e-5)
+
+
+def test_sizes_that_calls_choose() -> None:
+    model = Tagger().eval()
+    batch, seq = Dim("batch", max=BATCH), Dim("seq", max=SEQ)
+    sizes = {"x": {0: batch, 1: seq}, "scale": {0: batch}}
+    graph = npusim.extract_ir(model, arguments(3, 5), dynamic_shapes=sizes)
+    plan = npusim.partition(graph, target="cuda", costs=EAGER_DEVICE)
+    executor = npusim.DAGExecutor(plan, "cuda", summary=False).load_weights(model.state_dict())
+    for n, length in ((3, 5), (BATCH, SEQ), (1, 1), (2, SEQ - 1), (BATCH, 1), (3, 5)):
+        check(executor, model, n, length)
+    with pytest.raises(npusim.ShapeError, match="batch is 1 … 4"):
+        executor(torch.zeros(BATCH + 1, 5, 16), torch.zeros(BATCH + 1))

@@ -14,7 +14,7 @@ import npusim
 from npusim.errors import ShapeError
 from npusim.ir.graph import Graph
 
-from .models import EAGER_DEVICE, keep_off, stray
+from .models import EAGER_DEVICE, stray
 
 BATCH, SEQ = 4, 12  # the greatest sizes
 
@@ -130,18 +130,27 @@ def test_bytes_and_costs_are_those_of_the_greatest_sizes(
     assert "float32[batch*seq, 16]" in str(reports[0])
 
 
-def test_targets_that_compile_sizes_refuse_in_their_own_words(graph: Graph) -> None:
+def test_programs_of_cuda_stay_open_and_bring_code(
+    graph: Graph, plan: npusim.PartitionPlan
+) -> None:
+    with pytest.raises(ShapeError, match="batch is 5; 1 … 4 is possible"):
+        npusim.partition(graph, target="cuda", sizes=[{"batch": BATCH + 1}])
+    with pytest.raises(ShapeError, match="no symbolic size 'length'"):
+        npusim.partition(graph, target="cuda", sizes=[{"length": 1}])
     try:
-        program = npusim.compile(npusim.extract_ir(nn.ReLU().eval(), (torch.ones(2),)), "cuda")
+        few, more = (
+            npusim.partition(graph, target="cuda", costs=EAGER_DEVICE, sizes=sizes)
+            for sizes in ((), [{"batch": 1}, {"batch": 2, "seq": 3}])
+        )
     except npusim.Error as error:
         pytest.skip(str(error))
-    assert program.target.startswith("cuda")
-    try:
-        plan = npusim.partition(graph, keep_off("aten.tanh"), "cuda", costs=EAGER_DEVICE)
-    except npusim.TargetConstraintError as error:
-        assert "batch 1 … 4, seq 1 … 12" in str(error) and "specialize" in str(error)
-    else:
-        assert plan.graph.symbols == graph.symbols
+    assert few.graph.symbols == graph.symbols and few.cut == more.cut == plan.cut
+    for less, partition in zip(few.partitions, more.partitions, strict=True):
+        if less.program is not None and partition.program is not None:
+            assert partition.program.methods[0].symbols
+            before, now = (p.metadata["prepared_sizes"] for p in (less.program, partition.program))
+            added = [sizes for sizes in now["forward"] if sizes not in before["forward"]]
+            assert added == [{"batch": 1, "seq": SEQ}, {"batch": 2, "seq": 3}]
 
 
 def test_a_fault_is_found_at_the_sizes_of_the_inputs(

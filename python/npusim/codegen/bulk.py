@@ -33,7 +33,7 @@ _CLUSTERED = 120  # processors that clusters of more than two blocks find at onc
 _ARRIVES, _ARRIVES_IN_ALL, _MULTIPLIES, _READS, _EXCHANGED = 75e3, 9e6, 2.95e6, 3.4e6, 40e3
 # Microseconds: of a block of K at least, to begin, to end a tile, and more of a gated one for each
 # sum of a warp, to exchange with a block.
-_STEP, _BEGINS, _ENDS, _GATED, _EXCHANGE = 0.15, 2.0, 1.2, 1.5e-3, 0.3
+_STEP, _BEGINS, _ENDS, _GATED, _EXCHANGE = 0.15, 2.0, 1.2, 0.3e-3, 0.3
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,7 @@ TILES = (
     BulkTile(128, 64, 1, 1, 4, 6),
     BulkTile(128, 104, 1, 1, 8, 4),
     BulkTile(128, 128, 1, 1, 1, 6),
+    BulkTile(128, 144, 1, 1, 1, 6),
     BulkTile(128, 160, 1, 1, 1, 4),
     BulkTile(128, 192, 1, 1, 2, 4),
     BulkTile(128, 256, 1, 1, 2, 3),

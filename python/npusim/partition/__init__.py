@@ -7,7 +7,7 @@ cuts the graph, `build` makes partitions of it, `executor` runs them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,7 @@ def partition(
     *,
     pin: Mapping[str, str] | None = None,
     fallback: str = "cpu",
+    sizes: Sequence[Mapping[str, int]] = (),
     costs: CostModel | None = None,
     progress: Progress | None = None,
 ) -> PartitionPlan:
@@ -71,6 +72,8 @@ def partition(
         pin: places modules by their path: {"decoder.head": "pytorch", "encoder": "native"}. The
             innermost module counts; "" is the whole model. What is pinned is not weighed by cost.
         fallback: "cpu" gives what is not native to PyTorch; "error" refuses it.
+        sizes: of a model with symbolic sizes, those for which programs bring device code, as
+            `npusim.compile` takes them.
         costs: by what to weigh small partitions; by default from the target's file.
         progress: called as (stage, done, total) while compiling.
 
@@ -78,11 +81,12 @@ def partition(
         UnsupportedOpError: nodes that PyTorch cannot run either; or, with fallback="error", any
             that are not native; or pinned to the device, which cannot run them. All are listed.
         Error: the predicate contradicts itself or a pin, or a pin names no module.
+        ShapeError: `sizes` that calls cannot have.
         TargetConstraintError, GraphError: as `compile`.
     """
     from npusim.partition.partitioner import Wishes, graph_of, make_plan
 
-    wishes = Wishes(is_supported, pin, costs)
+    wishes = Wishes(is_supported, pin, costs, sizes)
     return make_plan(graph_of(ir), _config(target), wishes, fallback, progress)
 
 

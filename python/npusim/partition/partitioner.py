@@ -6,7 +6,7 @@ cut; what compiling then refuses falls back too, and the graph is cut again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,6 +39,7 @@ class Wishes:
     predicate: Predicate | None = None
     pin: Mapping[str, str] | None = None
     costs: CostModel | None = None
+    sizes: Sequence[Mapping[str, int]] = ()
 
 
 def draft(
@@ -65,6 +66,8 @@ def make_plan(
     """Returns the plan with its programs; the arguments are `npusim.partition`'s."""
     if fallback not in ("cpu", "error"):
         raise Error(f"fallback is {fallback!r}; it is 'cpu' or 'error'.")
+    for sizes in wishes.sizes:
+        specialize(graph, sizes)  # refuses what calls cannot have
     verdicts = assess(graph, target)
     while True:
         plan, _ = draft(graph, target, wishes, verdicts)
@@ -72,7 +75,7 @@ def make_plan(
         if fallback == "error":
             refuse_fallback(graph, plan.verdicts, target.name)
         try:
-            compiled = tuple(_compiled(p, target, progress) for p in plan.partitions)
+            compiled = tuple(_compiled(p, target, wishes, progress) for p in plan.partitions)
         except UnsupportedOpError as error:
             verdicts = _without(graph, verdicts, error)
         else:
@@ -93,10 +96,17 @@ def graph_of(ir: Graph | str | Path) -> Graph:
     return drop_dead(found)
 
 
-def _compiled(partition: Partition, target: TargetConfig, progress: Progress | None) -> Partition:
+def _compiled(
+    partition: Partition, target: TargetConfig, wishes: Wishes, progress: Progress | None
+) -> Partition:
     if not partition.is_native:
         return partition
-    return replace(partition, program=compile(partition.graph, target, progress=progress))
+    graph = partition.graph
+    own = {symbol.name for symbol in graph.symbols}
+    asked = [{name: n for name, n in sizes.items() if name in own} for sizes in wishes.sizes]
+    sizes = [s for i, s in enumerate(asked) if s and s not in asked[:i]]
+    program = compile(graph, target, sizes=sizes, progress=progress)
+    return replace(partition, program=program)
 
 
 def _without(
