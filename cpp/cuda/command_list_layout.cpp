@@ -185,7 +185,6 @@ void CudaCommandList::reserve() {
     std::memset(failures_->data(), 0, bytes);
   }
   for (size_t i = 0; i < steps_.size(); ++i) {
-    const Command& command = method_.commands[i];
     size_t argument = steps_[i].first_argument + steps_[i].operands;
     if (codes_[code_of_[i]].scratch() > 0) arguments_[argument++] = scratch_->data();
     if (steps_[i].failure != kNone) {
