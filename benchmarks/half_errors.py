@@ -27,18 +27,39 @@ def same(x: Tensor) -> Tensor:
     return x
 
 
+def balanced(weight: Tensor) -> Tensor:
+    """Returns weights [n, …] in halves whose errors add up to about nothing for each of the n."""
+    rows = weight.flatten(1)
+    near = half(rows)
+    error = rows - near
+    ulp = 2.0 ** (near.abs().clamp_min(2.0**-14).log2().floor() - 10)
+    far = half(near + torch.where(error >= 0, ulp, -ulp))
+    total = error.sum(1, keepdim=True)
+    cost = (rows - far).square() - error.square()
+    cost = torch.where(error.sign() == total.sign(), cost / (far - near).abs(), torch.inf)
+    order = cost.argsort(1)
+    moved = torch.where(cost.isfinite(), far - near, 0.0).gather(1, order).cumsum(1)
+    flips = torch.cat((total, total - moved), 1).abs().argmin(1, keepdim=True)
+    return torch.where(order.argsort(1) < flips, far, near).view_as(weight)
+
+
 @dataclass(frozen=True)
 class Rounding:
     """What is rounded to float16, besides what every convolution reads.
 
     Attributes:
         folded: weights that batch norms have been folded into; else their scales are float32.
+        balanced: of these, those nearest to a tie the other way, until the errors of a channel add
+            up to nothing: inputs behind a relu have a mean.
+        level: what is taken out of the pooled values in front of the first block (center_pooled).
         between: the convolution's result in front of the batch norm, as PyTorch has it.
         sums: the sums of residuals, where they are added again.
         head: the pooled features and the logits.
     """
 
     folded: bool = False
+    balanced: bool = False
+    level: bool = False
     between: bool = False
     sums: bool = True
     head: bool = True
@@ -56,7 +77,7 @@ class Emulated:
         shift = bn.bias - bn.running_mean * scale  # type: ignore[operator]
         scale, shift = scale[:, None, None], shift[:, None, None]
         if self.how.folded:
-            weight = half(conv.weight * scale[..., None])
+            weight = (balanced if self.how.balanced else half)(conv.weight * scale[..., None])
             y = F.conv2d(x, weight, None, conv.stride, conv.padding) + shift
         else:
             y = F.conv2d(x, conv.weight, None, conv.stride, conv.padding)
@@ -66,8 +87,10 @@ class Emulated:
 
     def __call__(self, x: Tensor) -> Tensor:
         net, rounded = self.net, self.how.values
-        y = rounded(self.conv(x, net.conv1, net.bn1, None).relu())
-        y = whole = F.max_pool2d(y, 3, 2, 1)
+        y = F.max_pool2d(self.conv(x, net.conv1, net.bn1, None).relu(), 3, 2, 1)
+        level = half((net.bn1.bias + 1.494 * net.bn1.weight.abs()).relu())[:, None, None]
+        level = level * self.how.level
+        y = whole = rounded(y - level) + level
         for block in (b for i in range(1, 5) for b in getattr(net, f"layer{i}")):
             kept = y if self.how.sums else whole
             if block.downsample is not None:
@@ -85,12 +108,14 @@ class Emulated:
 WAYS = {
     "nothing (the order of sums)": Rounding(values=same),
     "PyTorch's float16": Rounding(between=True),
-    "npusim: norms folded in float32": Rounding(folded=True),
+    "norms folded in float32": Rounding(folded=True),
+    "... and errors balanced": Rounding(folded=True, balanced=True),
     "... and the head in float32": Rounding(folded=True, head=False),
     "... and sums of residuals in float32": Rounding(folded=True, sums=False),
     "scales applied in float32": Rounding(),
     "... and the head in float32 ": Rounding(head=False),
     "... and sums of residuals in float32 ": Rounding(sums=False),
+    "npusim: and the pooled level taken out": Rounding(level=True),
 }
 
 

@@ -1,18 +1,21 @@
-// The entry of a kernel with the operands x, [weight], [bias], y: it calls npusim::norm.
+// The entry of a kernel with the operands x, [weight], [bias], y. npusim::Norm is made of the last
+// two, which it may read before the wait where they are settled, and runs behind it.
 #pragma once
 
 #if NPUSIM_VECTORS == 2
-extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)
-    npusim_kernel(const void* x, const void* weight, const void* bias, void* y) {
-  npusim::norm(x, weight, bias, y);
-}
+#define NPUSIM_TENSORS const void *x, const void *weight, const void *bias, void *y
+#define NPUSIM_VECTORS_GIVEN weight, bias
 #elif NPUSIM_VECTORS == 1
-extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)
-    npusim_kernel(const void* x, const void* vector, void* y) {
-  npusim::norm(x, vector, vector, y);
-}
+#define NPUSIM_TENSORS const void *x, const void *vector, void *y
+#define NPUSIM_VECTORS_GIVEN vector, vector
 #else
-extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(const void* x, void* y) {
-  npusim::norm(x, nullptr, nullptr, y);
-}
+#define NPUSIM_TENSORS const void *x, void *y
+#define NPUSIM_VECTORS_GIVEN nullptr, nullptr
 #endif
+
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_TENSORS) {
+  npusim::start_successors();
+  const npusim::Norm norm(NPUSIM_VECTORS_GIVEN);
+  npusim::await_operands();
+  norm.run(x, y);
+}

@@ -5,7 +5,11 @@
 // of 16 keys: each reads its own ahead, NPUSIM_STAGES of them, and sends its sums to the blocks
 // that store them; no warp waits for another before that. Rows that were in the cache before are
 // asked for before the wait, where nothing in the method writes them but this command. Devices
-// without clusters give all slices to one block.
+// without clusters have one block in place of each.
+//
+// Many keys are shared by up to NPUSIM_CLUSTERS of them. What each makes of its keys goes through
+// scratch memory; the block that comes last of those with the same share of y adds it up, in the
+// order of clusters.
 #include "kernels/cuda/attention_scores.h"
 
 namespace npusim {
@@ -17,27 +21,35 @@ static_assert(kGroup <= 16 && kD % 16 == 0 && kV % 16 == 0);
 
 }  // namespace npusim
 
+#include "kernels/cuda/arrival.h"
 #include "kernels/cuda/mma_attention_warp.h"
 #include "kernels/cuda/mma_mailbox.h"
 
 namespace npusim {
 
-enum Operands { kQ, kKey, kValue, kCos, kSin, kPosition, kKeys, kValues, kY, kFailure };
+enum Operands { kQ, kKey, kValue, kCos, kSin, kPosition, kKeys, kValues, kY, kScratch };
+constexpr int kClusters = NPUSIM_CLUSTERS;
+constexpr int kFailure = kClusters > 1 ? kScratch + 1 : kScratch;
 constexpr unsigned kCacheBits = 1u << kPosition | 1u << kKeys | 1u << kValues;
 constexpr bool kCacheSettled = (settled_operands & kCacheBits) == kCacheBits;
 constexpr int kHalves = kGroup > 8 ? 2 : 1;  // of the tensor core's rows, that have heads
 constexpr int kRanks = kHasClusters ? NPUSIM_SPANS : 1;
-constexpr int kReaders = kRanks * kWarps;  // warps that share the slices
+constexpr int kReading = NPUSIM_READING;     // warps of a block that read slices
+constexpr int kReaders = kRanks * kReading;  // of a cluster, which share its slices
+constexpr int kAlone = 2;  // slices of a warp up to which a cluster is faster than several
 
 constexpr int kKBytes = kWarpKeys * kDLine, kSlice = kWarpKeys * (kDLine + kVLine);
 constexpr int kPairs = kGroup * kV / 2;                   // of neighbours in y
-constexpr int kShare = (kPairs + kRanks - 1) / kRanks;    // of them, that a block stores
+constexpr int kShare = (kPairs + kRanks - 1) / kRanks;    // of them, that a block adds up
 constexpr int kInbox = 16 * kDLine;                       // behind the queries: all warps' sums
 constexpr int kWeights = kInbox + kReaders * kShare * 8;  // and their tops and totals
 constexpr int kSlices = (kWeights + kReaders * kGroup * 8 + 15) / 16 * 16;  // where slices begin
-static_assert(kSlices + kWarps * kStages * kSlice <= NPUSIM_SHARED);
+static_assert(kReading <= kWarps && kSlices + kReading * kStages * kSlice <= NPUSIM_SHARED);
 
 extern __shared__ __align__(128) unsigned char shared_memory[];
+
+// Blocks that have added up their share of a head's sums, of all clusters.
+unsigned arrived[params.batch * params.kv_heads][kRanks];
 
 // Element `at` of a row, rotated.
 template <typename A>
@@ -75,16 +87,17 @@ void fill_cached(unsigned to, const T* from, int64_t stride, int count) {
   }
 }
 
-// A warp's share of one key/value head of one batch item: every kReaders-th slice, the last first.
-// The new key and value are in the first slice of the warp that has them.
+// A warp's share of one key/value head of one batch item: of as many slices as there are warps one,
+// the last first. The new key and value are in the first slice of the warp that has them.
 struct Step {
   using A = Storage<params.cs_dtype>;
   int64_t batch, kv_head, position;
   bool fits;
-  int64_t begin;      // the first key that is seen
-  int rank, reader;   // of this block, and of this warp
-  int slices, turns;  // of all, and of this warp
-  int new_warp;       // of this block, that has the new key and value; -1: another block
+  int64_t begin;          // the first key that is seen
+  int cluster, clusters;  // this one, and those that share the keys
+  int rank, reader;       // in the cluster: of this block, and of this warp
+  int slices, turns;      // of all, and of this warp
+  int new_warp;           // of this block, that has the new key and value; -1: another block
   const T *keys, *values;
 
   explicit Step(void* const* operands)
@@ -94,22 +107,32 @@ struct Step {
     const int64_t used = fits ? position + 1 : 0;
     begin = params.window > 0 ? larger<int64_t>(0, used - params.window) : 0;
     slices = static_cast<int>(ceil_div(used - begin, kWarpKeys));
-    rank = static_cast<int>(blockIdx.x);
+    cluster = static_cast<int>(blockIdx.x) / NPUSIM_SPANS;
+    clusters =
+        slices <= kAlone * kReaders ? 1 : smaller<int>(kClusters, ceil_div(slices, kReaders));
+    rank = static_cast<int>(blockIdx.x) % NPUSIM_SPANS;
     reader = static_cast<int>(threadIdx.x) / 32 * kRanks + rank;
-    turns = reader < slices ? (slices - reader + kReaders - 1) / kReaders : 0;
-    const int last = (slices - 1) % kReaders;
-    new_warp = slices > 0 && last % kRanks == rank ? last / kRanks : -1;
+    const int first = cluster * kReaders + reader, all = clusters * kReaders;
+    const bool reads = static_cast<int>(threadIdx.x) / 32 < kReading;
+    turns = reads && first < slices ? (slices - first + all - 1) / all : 0;
+    const int last = (slices - 1) % all - cluster * kReaders;
+    const bool has_last = slices > 0 && last >= 0 && last < kReaders && last % kRanks == rank;
+    new_warp = has_last ? last / kRanks : -1;
     keys = static_cast<const T*>(operands[kKeys]) + batch * params.k_cache_strides[0] +
            kv_head * params.k_cache_strides[1];
     values = static_cast<const T*>(operands[kValues]) + batch * params.v_cache_strides[0] +
              kv_head * params.v_cache_strides[1];
   }
-  int readers() const { return smaller(slices, kReaders); }  // warps that have slices
+  // Whether the cluster has keys to see, or is the one that says that there are none.
+  bool takes_part() const { return cluster < clusters; }
+  // Warps of the cluster that have slices.
+  int readers() const { return smaller(slices - cluster * kReaders, kReaders); }
   // Bytes that each of them sends this block: its pairs of y, and the heads' tops and totals.
   int mail() const { return 8 * (kGroup + larger(0, smaller(kShare, kPairs - rank * kShare))); }
   // Where the slice of a warp's turn begins.
   int64_t key(int turn) const {
-    return begin + (reader + static_cast<int64_t>(turns - 1 - turn) * kReaders) * kWarpKeys;
+    const int64_t round = static_cast<int64_t>(turns - 1 - turn) * clusters + cluster;
+    return begin + (round * kReaders + reader) * kWarpKeys;
   }
   static unsigned slot(unsigned shared, int warp, int turn) {
     return shared + kSlices + (warp * kStages + turn % kStages) * kSlice;
@@ -259,8 +282,22 @@ inline void send_sums(const Step& step, const RowsOfWarp<kHalves>& rows, unsigne
   }
 }
 
-// Adds up what all warps have sent and stores this block's share of y, four threads a pair.
-inline void store_share(const Step& step, const unsigned char* memory, T* y) {
+// Sums of a pair of y, which count under a top score; 16 bytes of scratch memory.
+struct alignas(16) Partial {
+  float top, total, first, second;
+};
+
+inline void store_pair(const Step& step, int pair, const Partial& sums, T* y) {
+  const int64_t head = step.kv_head * kGroup + pair * 2 / kV;
+  T* to = y + step.batch * params.y_strides[0] + head * params.y_strides[1] + pair * 2 % kV;
+  const bool any = sums.total > 0.0f;
+  to[0] = encode<T>(any ? sums.first / sums.total : 0.0f);
+  to[1] = encode<T>(any ? sums.second / sums.total : 0.0f);
+}
+
+// Adds up what all warps have sent of this block's share of y, four threads a pair, and stores it,
+// or leaves it in scratch memory.
+inline void store_share(const Step& step, const unsigned char* memory, T* y, Partial* partials) {
   const float* inbox = reinterpret_cast<const float*>(memory + kInbox);
   const float* weights = reinterpret_cast<const float*>(memory + kWeights);
   const int part = threadIdx.x % 4, count = step.readers();
@@ -269,41 +306,70 @@ inline void store_share(const Step& step, const unsigned char* memory, T* y) {
     const int i = (n * kThreads + static_cast<int>(threadIdx.x)) / 4;
     const int pair = step.rank * kShare + i;
     const bool exists = i < kShare && pair < kPairs;
-    const int row = exists ? pair * 2 / kV : 0, column = pair * 2 % kV, at = exists ? i : 0;
-    float top = kNothing, total = 0.0f, first = 0.0f, second = 0.0f;
-    for (int r = part; r < count; r += 4) top = fmaxf(top, weights[(r * kGroup + row) * 2]);
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+    const int row = exists ? pair * 2 / kV : 0, at = exists ? i : 0;
+    Partial sums{kNothing, 0.0f, 0.0f, 0.0f};
+    for (int r = part; r < count; r += 4) {
+      sums.top = fmaxf(sums.top, weights[(r * kGroup + row) * 2]);
+    }
+    sums.top = fmaxf(sums.top, __shfl_xor_sync(0xffffffffu, sums.top, 1));
+    sums.top = fmaxf(sums.top, __shfl_xor_sync(0xffffffffu, sums.top, 2));
     for (int r = part; r < count; r += 4) {
       const float* weight = weights + (r * kGroup + row) * 2;
-      const float share = shrink(weight[0], top);
-      total += share * weight[1];
-      first += share * inbox[(r * kShare + at) * 2];
-      second += share * inbox[(r * kShare + at) * 2 + 1];
+      const float share = shrink(weight[0], sums.top);
+      sums.total += share * weight[1];
+      sums.first += share * inbox[(r * kShare + at) * 2];
+      sums.second += share * inbox[(r * kShare + at) * 2 + 1];
     }
 #pragma unroll
     for (int far = 1; far < 4; far *= 2) {
-      total += __shfl_xor_sync(0xffffffffu, total, far);
-      first += __shfl_xor_sync(0xffffffffu, first, far);
-      second += __shfl_xor_sync(0xffffffffu, second, far);
+      sums.total += __shfl_xor_sync(0xffffffffu, sums.total, far);
+      sums.first += __shfl_xor_sync(0xffffffffu, sums.first, far);
+      sums.second += __shfl_xor_sync(0xffffffffu, sums.second, far);
     }
-    if (!exists || part > 1) continue;
-    const int64_t head = step.kv_head * kGroup + row;
-    const float sum = part == 0 ? first : second;
-    y[step.batch * params.y_strides[0] + head * params.y_strides[1] + column + part] =
-        encode<T>(total > 0.0f ? sum / total : 0.0f);
+    if (!exists || part > 0) continue;
+    if (step.clusters == 1) {
+      store_pair(step, pair, sums, y);
+    } else {
+      partials[step.cluster * kPairs + pair] = sums;
+    }
+  }
+}
+
+// Adds up what the clusters have left of this block's share of y.
+inline void store_total(const Step& step, const Partial* partials, T* y) {
+  const int end = smaller(kPairs, (step.rank + 1) * kShare);
+  for (int pair = step.rank * kShare + threadIdx.x; pair < end; pair += kThreads) {
+    Partial parts[kClusters], sums{kNothing, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int c = 0; c < kClusters; ++c) {
+      if (c < step.clusters) parts[c] = partials[c * kPairs + pair];
+    }
+#pragma unroll
+    for (int c = 0; c < kClusters; ++c) {
+      if (c < step.clusters) sums.top = fmaxf(sums.top, parts[c].top);
+    }
+#pragma unroll
+    for (int c = 0; c < kClusters; ++c) {
+      if (c >= step.clusters) continue;
+      const float share = shrink(parts[c].top, sums.top);
+      sums.total += share * parts[c].total;
+      sums.first += share * parts[c].first;
+      sums.second += share * parts[c].second;
+    }
+    store_pair(step, pair, sums, y);
   }
 }
 
 inline void run(void* const* operands) {
   if constexpr (!kCacheSettled) await_operands();
-  if (static_cast<int>(blockIdx.x) >= kRanks) return await_operands();
+  if (static_cast<int>(blockIdx.x) % NPUSIM_SPANS >= kRanks) return;  // of no cluster
+  const Step step(operands);
+  if (!step.takes_part()) return;
   __shared__ unsigned long long barrier;
   const unsigned shared = shared_address(shared_memory);
   const unsigned mailbox = kRanks > 1 ? shared_address(&barrier) : 0;
   if (threadIdx.x == 0) make_mailbox(mailbox);
   arrive_with_mailbox();
-  const Step step(operands);
   step.fill<false>(shared, 0);
 #pragma unroll 1
   for (int i = 1; i < kStages; ++i) step.fill<true>(shared, i);
@@ -318,7 +384,7 @@ inline void run(void* const* operands) {
     }
     return wait_copies<0>();
   }
-  if (step.rank < step.slices) {
+  if (step.rank < step.readers()) {
     step.read_token(operands, shared);
     __syncthreads();
     if (step.turns > 0) {
@@ -332,7 +398,12 @@ inline void run(void* const* operands) {
   } else {
     __syncthreads();
   }
-  store_share(step, shared_memory, static_cast<T*>(operands[kY]));
+  T* y = static_cast<T*>(operands[kY]);
+  Partial* partials = static_cast<Partial*>(operands[kScratch]) + blockIdx.y * kClusters * kPairs;
+  store_share(step, shared_memory, y, partials);
+  if (step.clusters > 1 && arrives_last(arrived[blockIdx.y][step.rank], step.clusters)) {
+    store_total(step, partials, y);
+  }
 }
 
 }  // namespace npusim

@@ -68,17 +68,22 @@ class Row {
   // where the row is held.
   template <typename F>
   void for_each(F f) {
+    for_each_round([&](int64_t, int64_t at, C* numbers) { f(at, numbers); });
+  }
+  // The same with the number of the pack among this lane's, a constant where the row is held.
+  template <typename F>
+  void for_each_round(F f) {
     if constexpr (kHeld) {
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
-        if (is_inside(r)) f(position(r), held_ + r * kPack);
+        if (is_inside(r)) f(r, position(r), held_ + r * kPack);
       }
     } else {
       for (int64_t r = 0; r < kRounds; ++r) {
         C numbers[kPack];
         if (!is_inside(r)) break;
         read(r, numbers);
-        f(position(r), numbers);
+        f(r, position(r), numbers);
       }
     }
   }

@@ -19,8 +19,9 @@ constexpr int64_t kColumns = params.out_channels / params.groups;
 constexpr int64_t kK = kTaps * kChannels;
 using Weights = PackedWeights<W, kColumns, kK, is_packed_by_rows(kChannels)>;
 
-// Whether weights may be read before the wait; they are what the launch before never writes.
+// Whether weights and biases may be read before the wait; the launch before never writes them.
 constexpr bool kWeightsSettled = (settled_operands >> 1 & 1) != 0;
+constexpr bool kBiasSettled = (settled_operands >> 2 & 1) != 0;
 
 extern __shared__ __align__(1024) unsigned char shared_memory[];
 

@@ -58,6 +58,13 @@ inline void norm(const void* x_memory, const void* weight, const void* bias, voi
   }
 }
 
+struct Norm {
+  const void *weight, *bias;
+
+  Norm(const void* weight, const void* bias) : weight(weight), bias(bias) {}
+  void run(const void* x, void* y) const { norm(x, weight, bias, y); }
+};
+
 }  // namespace npusim
 
 #include "kernels/cuda/affine_entry.h"

@@ -4,8 +4,9 @@
 // Code generation calls both functions at the head of every entry: start_successors() but where the
 // source calls it later, and await_operands() but where the source names settled_operands, which
 // has something to do before the wait. Before it, nothing may be stored and no operand be read but
-// those whose bit settled_operands has. No thread may end without having waited: that is what makes
-// "the launch before has ended" mean "all launches before have".
+// those whose bit settled_operands has. No launch may end without having waited: that is what makes
+// "the launch before has ended" mean "all launches before have". Blocks with nothing to do may,
+// where others of their launch wait.
 #pragma once
 
 namespace npusim {

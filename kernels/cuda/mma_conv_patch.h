@@ -167,7 +167,7 @@ inline void store_patch(const float (&sums)[kBlocksM][kBlocksN][4], const Epilog
   for (int quad = 0; quad < kBlocksN / 4; ++quad) {
     const int64_t column = first_column + (quad * 4 + t) * 8;
     const int exist = static_cast<int>(smaller<int64_t>(kColumns - column, 8));
-    float bias[8 * EpilogueOfEight::kAdded];
+    float bias[8 * EpilogueOfEight::kVectors];
     Vectors::added(epilogue, (quad * 4 + t) * 8, column, exist, bias);
 #pragma unroll
     for (int row = 0; row < kBlocksM * 2; ++row) {
@@ -215,8 +215,6 @@ inline void run(void* const* operands) {
     __syncthreads();
     float sums[kBlocksM][kBlocksN][4] = {};
     multiply_patch(sums);
-    Vectors::scale(sums,
-                   [](int block) { return block * 8 + static_cast<int>(threadIdx.x) % 4 * 2; });
     store_patch(sums, epilogue, tile, first_column);
   }
 }

@@ -124,9 +124,16 @@ struct Source {
     const bool exists = column && k < end;
     copy_chunk<kWide>(to, exists ? column + k : w, exists ? 8 : 0);
   }
-  void before_a() const { await_operands(); }
-  void behind_first() const {
+  void before_a() const {
+    if constexpr (kBiasSettled) copy_vectors();
+    await_operands();
+    if constexpr (!kBiasSettled) copy_vectors();
+  }
+  // With the first block of K: all threads have met when it is there.
+  void copy_vectors() const {
     Vectors::copy(epilogue, group * kColumns + first_column, kColumns - first_column);
+  }
+  void behind_first() const {
     if (!kStages || !epilogue.wide) return;
 #pragma unroll
     for (int quad = 0; quad < kQuads; ++quad) {
@@ -148,12 +155,16 @@ inline void finish_tile(const Product& tile, const Source& source) {
     return place_of_lane(source.first_row, source.first_column, source.group, quad, row);
   };
   uint4 residual[2][kRowsOfLane];
-  float bias[2][8 * EpilogueOfEight::kAdded];
-  const auto load = [&](int quad) {
+  constexpr int kBuffers = Vectors::kCount > 0 ? 1 : 2;  // what is in shared memory is near
+  float bias[kBuffers][8 * EpilogueOfEight::kVectors];
+  const auto load_bias = [&](int quad) {
     const Place first = place(quad, 0);
     const int64_t column = first.channel - source.group * kColumns;
     Vectors::added(epilogue, static_cast<int>(column - source.first_column), first.channel,
-                   static_cast<int>(smaller<int64_t>(kColumns - column, 8)), bias[quad % 2]);
+                   static_cast<int>(smaller<int64_t>(kColumns - column, 8)), bias[quad % kBuffers]);
+  };
+  const auto load = [&](int quad) {
+    if constexpr (kBuffers == 2) load_bias(quad);
 #pragma unroll
     for (int row = 0; row < kRowsOfLane; ++row) {
       if (kStages && epilogue.wide) {
@@ -168,6 +179,7 @@ inline void finish_tile(const Product& tile, const Source& source) {
   load(0);
 #pragma unroll
   for (int quad = 0; quad < kQuads; ++quad) {
+    if constexpr (kBuffers == 1) load_bias(quad);
     if (quad + 1 < kQuads) load(quad + 1);
 #pragma unroll
     for (int row = 0; row < kRowsOfLane; ++row) {
@@ -183,7 +195,7 @@ inline void finish_tile(const Product& tile, const Source& source) {
       if (quad * 4 + static_cast<int>(threadIdx.x % 4) >= Product::kBlocksN) continue;
       const float sums[8] = {even[0], odd[0], even[1], odd[1], even[2], odd[2], even[3], odd[3]};
       const Place at = place(quad, row);
-      epilogue.finish(at.y, at.r, at.count, residual[quad % 2][row], bias[quad % 2], sums);
+      epilogue.finish(at.y, at.r, at.count, residual[quad % 2][row], bias[quad % kBuffers], sums);
     }
   }
 }
@@ -219,7 +231,7 @@ inline void finish_slice(const Source& source, int rank) {
                  source.group);
   };
   uint4 residual[kEach];
-  float bias[kEach][8 * EpilogueOfEight::kAdded];
+  float bias[kEach][8 * EpilogueOfEight::kVectors];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const Place to = place(threadIdx.x + i * Product::kThreads);
@@ -270,10 +282,6 @@ inline void run(void* const* operands) {
   Source::Row::prepare(source.first_row);
   Product tile;
   tile.run<true>(source, begin, end, shared_memory);
-  if constexpr (Vectors::kCount > 0) {
-    __syncthreads();  // all have their copies
-    Vectors::scale(tile.sums, Product::column_of);
-  }
   if constexpr (kSplit > 1) {
     send_tile(tile, span);
     finish_slice(source, span);

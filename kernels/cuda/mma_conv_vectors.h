@@ -34,27 +34,8 @@ struct TileVectors {
       for (int e = 0; e < 4; ++e) to[e] = column + e < count ? from[e] : 0;
     }
   }
-  // Multiplies sums by the factors of their columns: a lane has two of each block of eight, from
-  // `column_of` the block on.
-  template <int kRows, int kBlocks, typename ColumnOf>
-  static void scale(float (&sums)[kRows][kBlocks][4], ColumnOf column_of) {
-    if constexpr (kCount > 0) {
-#pragma unroll
-      for (int j = 0; j < kBlocks; ++j) {
-        const float* factors = at(1, column_of(j));
-        const float even = factors[0], odd = factors[1];
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-          sums[i][j][0] *= even;
-          sums[i][j][1] *= odd;
-          sums[i][j][2] *= even;
-          sums[i][j][3] *= odd;
-        }
-      }
-    }
-  }
-  // The bias of eight columns of the tile, of which `count` exist, and their offsets behind it. The
-  // first is channel `channel` of all.
+  // The bias of eight columns of the tile, of which `count` exist, then their factors and offsets.
+  // The first is channel `channel` of all.
   template <int kEach>
   static void added(const EpilogueOfEight& epilogue, int column, int64_t channel, int count,
                     float (&b)[kEach]) {
@@ -63,7 +44,7 @@ struct TileVectors {
     } else {
 #pragma unroll
       for (int i = 0; i < kEach / 8; ++i) {
-        load_floats<8>(at(2 * i, column), b + i * 8);
+        load_floats<8>(at(i, column), b + i * 8);
       }
     }
   }

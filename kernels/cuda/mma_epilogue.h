@@ -135,7 +135,7 @@ inline void transpose_quad(float (&v)[4]) {
 struct EpilogueOfEight {
   static constexpr bool kPacked =
       sizeof(Epilogue::Y) == 2 && (params.residual == 0 || sizeof(Epilogue::R) == 2);
-  static constexpr int kAdded = Epilogue::kHasOffsets ? 2 : 1;  // the bias, and offsets behind it
+  static constexpr int kVectors = Epilogue::kHasOffsets ? 3 : Epilogue::kHasFactors ? 2 : 1;
   Epilogue epilogue;
   bool wide;
 
@@ -164,8 +164,9 @@ struct EpilogueOfEight {
 #pragma unroll
     for (int e = 0; e < 8; ++e) b[e] = params.has_bias && e < count ? epilogue.bias[column + e] : 0;
   }
+  // `b` has the bias, then factors and offsets where there are any.
   void finish(int64_t y_at, int64_t r_at, int count, const uint4& loaded,
-              const float (&b)[8 * kAdded], const float (&sums)[8]) const {
+              const float (&b)[8 * kVectors], const float (&sums)[8]) const {
     float r[8] = {}, v[8];
     if constexpr (params.residual != 0 && kPacked) unpack<Epilogue::R>(loaded, r);
     if constexpr (params.residual != 0 && !kPacked) {
@@ -174,11 +175,13 @@ struct EpilogueOfEight {
     }
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
-      v[e] = sums[e] + b[e];
+      v[e] = sums[e];
+      if constexpr (Epilogue::kHasFactors) v[e] *= b[8 + e];
+      v[e] += b[e];
       if constexpr (params.residual == 1) v[e] += r[e];
       v[e] = activated<Epilogue::Y>(v[e]);
       if constexpr (params.residual == 2) v[e] += r[e];
-      if constexpr (Epilogue::kHasOffsets) v[e] += b[8 + e];
+      if constexpr (Epilogue::kHasOffsets) v[e] += b[16 + e];
     }
     if constexpr (kPacked) {
       if (wide && count >= 8) {

@@ -52,49 +52,83 @@ inline Affine affine_of(NormRow& row) {
   return {center, scale, -gap * scale};
 }
 
-// kPack elements of weight or bias.
-inline void parameters(const W* p, C* numbers) {
-  Pack<W, kPack> pack;
-  constexpr bool fits = sizeof(W) * kPack <= 16;
-  if (fits && is_packed<kPack>(p)) {
-    if constexpr (fits) pack = load_pack<kPack>(p);
-  } else {
+// Weight or bias.
+class Vector {
+ public:
+  // Where nothing writes it, this lane's part of it is read at once, and stays in registers.
+  static constexpr bool kHeld =
+      NormRow::kHeld && NPUSIM_VECTORS > 0 &&
+      (settled_operands >> 1 & ((1 << NPUSIM_VECTORS) - 1)) == (1 << NPUSIM_VECTORS) - 1;
+
+  Vector(const void* from, int lane) : from_(static_cast<const W*>(from)) {
+    if constexpr (kHeld) {
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) pack.at[i] = p[i];
+      for (int r = 0; r < NormRow::kRounds; ++r) {
+        const int64_t at = (static_cast<int64_t>(r) * kLanes + lane) * kPack;
+        if (from_ != nullptr && at < params.size) held_[r] = read(at);
+      }
+    }
   }
+  // The numbers from `at` on, those of this lane's round.
+  void numbers(int64_t round, int64_t at, C* out) const {
+    const Pack<W, kPack> pack = kHeld ? held_[kHeld ? round : 0] : read(at);
 #pragma unroll
-  for (int i = 0; i < kPack; ++i) numbers[i] = decode<C>(pack.at[i]);
-}
+    for (int i = 0; i < kPack; ++i) out[i] = decode<C>(pack.at[i]);
+  }
 
-inline void norm_row(const X* x, const W* weight, const W* bias, Y* y, int lane) {
-  NormRow row(x, lane);
-  const Affine a = params.kind == 1 ? rms_of(row) : affine_of(row);
-  row.for_each([&](int64_t at, const C* v) {
-    C results[kPack], more[kPack];
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) results[i] = (v[i] - a.center) * a.scale + a.offset;
-    if constexpr (params.has_weight) {
-      parameters(weight + at, more);
-#pragma unroll
-      for (int i = 0; i < kPack; ++i) results[i] *= more[i];
+ private:
+  Pack<W, kPack> read(int64_t at) const {
+    constexpr bool fits = sizeof(W) * kPack <= 16;
+    if constexpr (fits) {
+      if (is_packed<kPack>(from_ + at)) return load_pack<kPack>(from_ + at);
     }
-    if constexpr (params.has_bias) {
-      parameters(bias + at, more);
+    Pack<W, kPack> pack;
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) results[i] += more[i];
-    }
-    write_pack<kPack>(y + at, results);
-  });
-}
+    for (int i = 0; i < kPack; ++i) pack.at[i] = from_[at + i];
+    return pack;
+  }
 
-inline void norm(const void* x, const void* weight, const void* bias, void* y) {
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * NPUSIM_BLOCK + threadIdx.x;
-  const int64_t row = thread / kLanes;
-  if (row >= params.rows) return;
-  norm_row(static_cast<const X*>(x) + row * params.x_row_stride, static_cast<const W*>(weight),
-           static_cast<const W*>(bias), static_cast<Y*>(y) + row * params.y_row_stride,
-           static_cast<int>(thread % kLanes));
-}
+  const W* from_;
+  Pack<W, kPack> held_[kHeld ? NormRow::kRounds : 1];
+};
+
+class Norm {
+ public:
+  Norm(const void* weight, const void* bias)
+      : thread_(static_cast<int64_t>(blockIdx.x) * NPUSIM_BLOCK + threadIdx.x),
+        weight_(params.has_weight ? weight : nullptr, lane()),
+        bias_(params.has_bias ? bias : nullptr, lane()) {}
+
+  void run(const void* x_memory, void* y_memory) const {
+    const int64_t index = thread_ / kLanes;
+    if (index >= params.rows) return;
+    NormRow row(static_cast<const X*>(x_memory) + index * params.x_row_stride, lane());
+    Y* y = static_cast<Y*>(y_memory) + index * params.y_row_stride;
+    const Affine a = params.kind == 1 ? rms_of(row) : affine_of(row);
+    row.for_each_round([&](int64_t round, int64_t at, const C* v) {
+      C results[kPack], more[kPack];
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) results[i] = (v[i] - a.center) * a.scale + a.offset;
+      if constexpr (params.has_weight) {
+        weight_.numbers(round, at, more);
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) results[i] *= more[i];
+      }
+      if constexpr (params.has_bias) {
+        bias_.numbers(round, at, more);
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) results[i] += more[i];
+      }
+      write_pack<kPack>(y + at, results);
+    });
+  }
+
+ private:
+  int lane() const { return static_cast<int>(thread_ % kLanes); }
+
+  int64_t thread_;
+  Vector weight_, bias_;
+};
 
 }  // namespace npusim
 

@@ -190,6 +190,11 @@ void multiply_add(float (&c)[4], const uint4& a, const uint2& b, F to_float) {
 
 }  // namespace host
 
+inline unsigned __float_as_uint(float x) {
+  unsigned bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
 inline float __uint_as_float(unsigned bits) {
   return __builtin_bit_cast(float, bits);
 }

@@ -58,13 +58,44 @@ def test_one_row_fills_the_device_once_unless_weights_are_many() -> None:
     for n, k in ((2048, 1536), (1536, 8960), (17920, 1536), (100, 64)):
         launch = geometry(n, k).launches[0]
         assert launch.grid[0] * geometry(n, k).defines["COLUMNS"] >= n
-        assert launch.grid[0] <= launch_products.PROCESSORS
+        assert launch.grid[0] == launch_products.PROCESSORS
         assert launch.shared <= _SHARED
     head = geometry(151936, 1536)
     assert head.defines["PATH"] == 0
     assert head.launches[0].grid[0] > 10 * launch_products.PROCESSORS
     assert geometry(512, 1537).defines["PATH"] == 0, "rows that do not end on 16 bytes"
-    assert geometry(512, 1 << 20).defines["PATH"] == 0, "more of x than registers hold"
+    assert geometry(512, 1 << 20).defines["PATH"] == 0, "more of x than shared memory holds"
+    assert geometry(512, 1536, dtype=_FLOAT32).defines["PATH"] == 0, "no numbers of tensor cores"
+
+
+def test_small_products_take_room_that_others_cannot_use_where_launches_overlap() -> None:
+    small = decoding.linear(_linear(1, 1536, 1536)).launches[0]
+    large = decoding.linear(_linear(1, 1536, 8960)).launches[0]
+    assert small.room is not None and small.room > small.shared
+    assert large.room is None
+    for arch in ("sm_90", "sm_90a", "sm_100"):
+        placed = small.on(arch)
+        assert (placed.shared, placed.elsewhere, placed.room) == (small.room, small.shared, None)
+        assert large.on(arch) == large
+    assert small.on("sm_86").shared == small.shared
+
+
+def test_attention_of_a_token_is_shared_by_clusters_where_the_cache_is_long() -> None:
+    def clusters(limit: int, batch: int = 1) -> int:
+        given = {
+            "batch": batch, "heads": 12, "kv_heads": 2, "head_dim": 128, "v_dim": 128,
+            "limit": limit,
+        }  # fmt: skip
+        geometry = decoding.attention_step(_full("attention_step", given))
+        count = geometry.defines["CLUSTERS"]
+        assert geometry.launches[0].grid == (8 * count, 2 * batch, 1)
+        assert (geometry.scratch > 0) == (count > 1)
+        return count
+
+    assert clusters(128) == 1
+    assert clusters(512) == 2
+    assert clusters(1 << 17) == 7
+    assert clusters(1 << 17, batch=64) == 1
 
 
 def test_long_sums_of_few_tiles_are_cut_into_spans_that_a_second_launch_adds_up() -> None:

@@ -154,6 +154,7 @@ def _check_sources(program: CompiledProgram, target: TargetConfig, stems: Iterab
 def _image(compiler: nvrtc.Nvrtc, arch: str, wanted: WantedImage, choice: Choice) -> bytes:
     stem, params = wanted.stem, wanted.params
     source, geometry, options = specialise(stem, params, wanted.settled, choice.variant)
+    geometry = geometry.on(arch)
     cubin = b""
     if geometry.launches:
         all_options = (f"--gpu-architecture={arch}", *options)

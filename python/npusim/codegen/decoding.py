@@ -14,15 +14,21 @@ from npusim.codegen.launch_products import PROCESSORS, as_int, as_ints, epilogue
 from npusim.ops.kernels import Params
 
 _RING_WARPS = 8
-_RING_BYTES = 96 << 10  # of shared memory, which a block may have on every device
-_RING_AHEAD = 192 << 10  # of a block's weights behind those, fetched to the second cache
-_RING_ROW = 40  # elements of x that a lane keeps in registers
+_RING_PIECE = 128  # bytes of a row that a warp copies at once
 _RING_COLUMNS = 256  # most of a block, which has a thread for each
+_RING_BYTES = 88 << 10  # of shared memory, for rows of W and for x
+# What products take that need less. Up to five launches of a decoder's layer have blocks on a
+# processor, of 228 KiB; each starts where one in front has ended. Beside what is there then, one
+# block of it must have room, and never two: all would wait for that processor.
+_SMALL_ROOM = 54 << 10  # projections of attention's output, where the product in front ends
+_SMALL_NORMED_ROOM = 118 << 10  # of queries, keys and values, where gate and up end
 
 _STEP_KEYS = 16  # of a slice
 _STEP_STAGES = 1  # slices of a warp in flight: the next products need the memory more
 _STEP_SPANS = 8  # blocks of a cluster, which every device with clusters takes
-_STEP_SHARED = 160 << 10  # bytes of shared memory that a block may have there
+_STEP_WARPS = 8  # of a block
+_STEP_READING = 2  # of these, warps that read slices
+_STEP_CLUSTERS = 15  # that an H200 places with one block a processor, of 8 + 5 * 16 + 2 * 18
 
 
 def linear(p: Params) -> Geometry:
@@ -32,7 +38,7 @@ def linear(p: Params) -> Geometry:
 
 
 def normed_linear(p: Params) -> Geometry:
-    """The rule of `normed_linear`: as `linear` of one row."""
+    """The rule of `normed_linear`."""
     arguments = 2 + as_int(p, "segments") + epilogue_operands(p)
     return _ring(p, arguments) or launch_products.normed_linear(p)
 
@@ -41,41 +47,37 @@ def _ring(p: Params, arguments: int) -> Geometry | None:
     """One row of x: as many blocks as the device has processors, W through shared memory.
 
     Returns None for many columns, which fill the device many times over with smaller blocks, and
-    for rows that do not consist of whole loads or of more than the registers have room for.
+    for numbers that the tensor cores do not take or rows that do not consist of whole loads.
     """
-    m, n, k, size = as_int(p, "m"), as_int(p, "n"), as_int(p, "k"), 4 if p["w_dtype"] == 0 else 2
+    m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
     segments, parts = as_int(p, "segments"), 2 if p["gated"] else 1
     columns = blocks(n, PROCESSORS)
     lines = (k, *as_ints(p, "ldw")[:segments])
-    if m != 1 or columns > _RING_COLUMNS or any(line * size % 16 for line in lines):
+    if m != 1 or 0 in (n, k) or columns > _RING_COLUMNS or any(line % 8 for line in lines):
         return None
-    loads = k * size // 16
-
-    def shares(split: int) -> tuple[int, int]:  # columns of a group of warps, loads of a lane
-        return blocks(columns, _RING_WARPS // split), blocks(loads, 32 * split)
-
-    splits = [s for s in (1, 2, 4, 8) if shares(s)[1] * 16 // size <= _RING_ROW]
-    if not splits or k == 0:
+    if p["w_dtype"] not in (1, 2) or p["x_dtype"] != p["w_dtype"]:
         return None
-    split = min(splits, key=lambda s: (shares(s)[0] * shares(s)[1], s))
-    rounds, steps = shares(split)
-    slot = parts * steps * 512 * _RING_WARPS
-    stages = min(rounds, _RING_BYTES // slot)
-    if stages > 2:  # two of three were faster: the next launches find more room
-        stages -= stages % 2
-    if rounds == 0 or stages == 0:
+    tiles = blocks(columns * parts, 16)
+    rows = 16 if tiles > 1 or parts > 1 else blocks(columns, 4) * 4
+    pieces = blocks(blocks(2 * k, _RING_PIECE), _RING_WARPS)  # of a warp, in a tile
+    slot = _RING_WARPS * rows * _RING_PIECE
+    x = _RING_WARPS * pieces * _RING_PIECE * (2 if "norm_eps" in p else 1)
+    x += (16 - rows) * _RING_PIECE
+    stages = min(tiles * pieces, (_RING_BYTES - x) // slot)
+    if stages < 2 and tiles * pieces > 1:
         return None
-    threads = 32 * _RING_WARPS
+    threads, shared, room = 32 * _RING_WARPS, stages * slot + x, None
+    if stages == tiles * pieces:
+        room = max(shared, _SMALL_NORMED_ROOM if "norm_eps" in p else _SMALL_ROOM)
     defines = {
         "PATH": 5,
         "BLOCK": threads,
-        "SPLIT": split,
         "COLUMNS": columns,
         "STAGES": stages,
-        "AHEAD": min(rounds - stages, _RING_AHEAD // slot),
+        "SHARED": shared,
         "ARGUMENTS": arguments,
     }
-    launch = Launch((blocks(n, columns), 1, 1), (threads, 1, 1), stages * slot)
+    launch = Launch((PROCESSORS, 1, 1), (threads, 1, 1), shared, room=room)
     return Geometry((launch,), defines=defines)
 
 
@@ -86,27 +88,25 @@ def attention_step(p: Params) -> Geometry:
     d_line, v_line = blocks(head_dim, 64) * 128, blocks(v_dim, 64) * 128
     share = blocks(group * v_dim // 2, _STEP_SPANS)  # of a block, in pairs
 
-    def shared_of(warps: int) -> int:
-        """Bytes of the queries, of what all warps of the cluster send, and of slices."""
-        sent = 8 * _STEP_SPANS * warps * (share + group)
-        slices = warps * _STEP_STAGES * _STEP_KEYS * (d_line + v_line)
-        return _STEP_KEYS * d_line + sent + slices
-
-    warps = 8
-    while shared_of(warps) > _STEP_SHARED:
-        warps //= 2
-    shared = shared_of(warps)
+    sent = 8 * _STEP_SPANS * _STEP_READING * (share + group)  # bytes, by all warps of the cluster
+    slices = _STEP_READING * _STEP_STAGES * _STEP_KEYS * (d_line + v_line)
+    shared = _STEP_KEYS * d_line + sent + slices
+    heads = as_int(p, "batch") * kv_heads
+    each = _STEP_SPANS * _STEP_READING * _STEP_KEYS  # keys that a cluster reads at once
+    clusters = min(_STEP_CLUSTERS // heads, blocks(as_int(p, "limit"), each))
+    scratch = 8 * group * v_dim * clusters * heads if clusters > 1 else 0
     defines = {
-        "BLOCK": 32 * warps,
+        "BLOCK": 32 * _STEP_WARPS,
         "STAGES": _STEP_STAGES,
         "SPANS": _STEP_SPANS,
+        "READING": _STEP_READING,
+        "CLUSTERS": max(clusters, 1),
         "SHARED": shared,
-        "RESIDENT": 16 // warps if max(head_dim, v_dim) <= 128 else 1,
-        "ARGUMENTS": 10,
+        "RESIDENT": 16 // _STEP_WARPS if max(head_dim, v_dim) <= 128 else 1,
+        "ARGUMENTS": 11 if scratch else 10,
     }
-    heads = as_int(p, "batch") * kv_heads
-    launch = Launch((_STEP_SPANS, heads, 1), (32 * warps, 1, 1), shared)
-    return Geometry((launch,), failure=True, defines=defines)
+    launch = Launch((_STEP_SPANS * defines["CLUSTERS"], heads, 1), (32 * _STEP_WARPS, 1, 1), shared)
+    return Geometry((launch,), scratch, failure=True, defines=defines)
 
 
 RULES: Mapping[str, Rule] = {

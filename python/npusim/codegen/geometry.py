@@ -7,13 +7,14 @@ rule must agree on are defined by the rule and reach the source as macros.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from npusim.ops.kernels import Params
 
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_THREADS = 1024
+OVERLAPPING = ("sm_90", "sm_100")  # with 227 KiB of shared memory for a block
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class Launch:
     Attributes:
         elsewhere: these bytes where the code is of another architecture than it was made for; None:
             the same.
+        room: these bytes for architectures whose launches overlap, so that a processor which is
+            free early does not take a second block of the launch; None: the same.
     """
 
     grid: tuple[int, int, int]
@@ -30,6 +33,13 @@ class Launch:
     shared: int = 0
     entry: str = "npusim_kernel"
     elsewhere: int | None = None
+    room: int | None = None
+
+    def on(self, arch: str) -> Launch:
+        """Returns the launch for an architecture ("sm_90a")."""
+        if self.room is None or not arch.startswith(OVERLAPPING):
+            return replace(self, room=None)
+        return replace(self, shared=self.room, elsewhere=self.shared, room=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,10 @@ class Geometry:
     overlaps: bool = field(default=True, kw_only=True)
     maps: tuple[TensorMap, ...] = field(default=(), kw_only=True)
     defines: Mapping[str, int] = field(default_factory=dict)
+
+    def on(self, arch: str) -> Geometry:
+        """Returns the geometry for an architecture."""
+        return replace(self, launches=tuple(x.on(arch) for x in self.launches))
 
 
 Rule: TypeAlias = Callable[[Params], Geometry]
