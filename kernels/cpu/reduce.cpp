@@ -2,6 +2,8 @@
 // reduced one (channels-last pooling, sums over rows) is walked side by side: rows of elements
 // enter rows of running values. Elsewhere each output takes the runs of its own elements. Elements
 // convert to y's dtype first, as PyTorch's `dtype` argument has it; positions and truth to x's.
+#include <cmath>
+
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/distinct.h"
@@ -339,7 +341,7 @@ const char* check(const KernelCheck& c) {
   if (x_size == 0 || y_size == 0) return "a dtype does not exist";
   const bool real = p.op == kVar || p.op == kStd || p.op == kL2Norm || p.op == kLogSumExp;
   if (real && compute_class(p.y_dtype) == kClassI) return "the reduction needs a float result";
-  if (!(p.correction >= 0 && p.correction < 0x1p62)) return "the correction is out of range";
+  if (!(std::abs(p.correction) < 0x1p62)) return "the correction is out of range";
   if (p.rank < 0 || p.rank > abi::kRank || p.reduced_rank < 0 || p.reduced_rank > abi::kRank)
     return "the rank is out of range";
   Region x;

@@ -93,6 +93,7 @@ EXCLUDED: dict[str, str] = {
 # Refusals of single samples: what the message has to contain.
 REFUSED: dict[str, tuple[str, ...]] = {
     "nn.functional.embedding": ("changed in place",),  # max_norm rescales the table
+    "nn.functional.embedding_bag": ("changed in place",),
     "__getitem__": ("depends on the values",),  # masks as indices
     "nn.functional.grid_sample": ("grid_sampler_3d",),
     "repeat_interleave": ("depends on the values",),

@@ -113,7 +113,7 @@ Case random_case(const Layout& shape, int op, int32_t x_dtype, int32_t y_dtype,
   c.p.op = op;
   c.p.x_dtype = x_dtype;
   c.p.y_dtype = y_dtype;
-  c.p.correction = static_cast<double>(random() % 3);
+  c.p.correction = static_cast<double>(random() % 4) - 1;
   for (int d = 0; d < shape.rank; ++d) {
     c.is_reduced[d] = random() % 2;
     if (c.is_reduced[d]) {
@@ -268,7 +268,7 @@ void test_refusals(const Isa& isa, std::mt19937& random) {
   refused([](Params& p) { p.x_dtype = 10; }, "a dtype that does not exist");
   refused([](Params& p) { p.reduced_rank = 9; }, "nine dimensions");
   refused([](Params& p) { p.rank = 1, p.shape[0] = 2; }, "more outputs than there is room for");
-  refused([](Params& p) { p.correction = -1; }, "a negative correction");
+  refused([](Params& p) { p.correction = -0x1p62; }, "a correction that no count reaches");
 }
 
 void test_mutations(const Isa& isa, std::mt19937& random) {

@@ -233,7 +233,7 @@ def _reduce_into(
         return
     count = low.temp(TensorType("int64", y.shape).with_order(y.order))
     low.fill(count, int(include_self))
-    assert count.strides == y.strides, "the walk is over y's strides"
+    assert count.has_strides(y.strides), "the walk is over y's strides"
     one = _uniform(low, 1, "int64").expand(src.shape)
     _emit_scatter(low, count, walk, one, 1)
     cls = compute_class(y.dtype)
@@ -374,7 +374,8 @@ _op("scatter.value", _scatter(0), Case(_X[:2], {"dim": 0, "value": 3}))
 _op("scatter_add.default", _scatter(1), Case(_X, {"dim": 0}))
 _op("scatter_reduce.two", _scatter(0), Case(_X, {"dim": 0, "reduce": "amax"}),
     *(Case(_X, {"dim": 0, "reduce": r, "include_self": s}, f"{r}-{s}")
-      for r in ("sum", "mean", "amin", "prod") for s in (True, False)))  # fmt: skip
+      for r in ("sum", "mean", "amin", "prod") for s in (True, False)),
+    Case(((), _ids((), 1), ()), {"dim": 0, "reduce": "mean"}, "scalar"))  # fmt: skip
 _op("scatter.reduce", _scatter(0), Case(_X, {"dim": 0, "reduce": "multiply"}))
 _op("scatter.value_reduce", _scatter(0), Case(_X[:2], {"dim": 0, "reduce": "add", "value": 2}))
 _op("index_reduce.default", _index_reduce,
