@@ -41,17 +41,26 @@ int64_t floor_within(Real x, int64_t low, int64_t high) {
   return truncated - (static_cast<Real>(truncated) > x);
 }
 
+// Source positions an output position. A scale of -1 is what the sizes give: they may be known only
+// at the call.
+double scale_of(const Params& p, int d) {
+  if (p.scale[d] >= 0) return p.scale[d];
+  const auto in = static_cast<double>(p.in_size[d]), out = static_cast<double>(p.out_size[d]);
+  if (!p.align_corners) return in / out;
+  return out > 1 ? (in - 1) / (out - 1) : 0;
+}
+
 template <typename Real>
 Taps<Real> nearest_taps(const Params& p, int d, int64_t out) {
   const Real position = static_cast<Real>(out) + (p.mode == kNearestExact ? Real{0.5} : Real{0});
   Taps<Real> taps;
-  taps.add(floor_within(position * static_cast<Real>(p.scale[d]), 0, p.in_size[d] - 1), 1);
+  taps.add(floor_within(position * static_cast<Real>(scale_of(p, d)), 0, p.in_size[d] - 1), 1);
   return taps;
 }
 
 template <typename Real>
 Real source_position(const Params& p, int d, int64_t out) {
-  const Real scale = static_cast<Real>(p.scale[d]);
+  const Real scale = static_cast<Real>(scale_of(p, d));
   if (p.align_corners) return scale * static_cast<Real>(out);
   return scale * (static_cast<Real>(out) + Real{0.5}) - Real{0.5};
 }
@@ -245,7 +254,8 @@ const char* check_fields(const Params& p) {
   }
   for (int d = 0; d < 3; ++d) {
     if (p.in_size[d] < 1) return "an image is empty";
-    if (!(p.scale[d] >= 0 && p.scale[d] <= 1e12)) return "a scale is out of range";
+    const bool of_sizes = p.scale[d] == -1;
+    if (!of_sizes && !(p.scale[d] >= 0 && p.scale[d] <= 1e12)) return "a scale is out of range";
   }
   return nullptr;
 }

@@ -41,8 +41,17 @@ inline Real fraction(Real x) {
   return x < 0 ? Real{0} : (x > 1 ? Real{1} : x);
 }
 
+// Source positions an output position; -1 says: what the sizes give.
+inline double scale_of(int d) {
+  if (params.scale[d] >= 0) return params.scale[d];
+  const auto in = static_cast<double>(params.in_size[d]);
+  const auto out = static_cast<double>(params.out_size[d]);
+  if (!params.align_corners) return in / out;
+  return out > 1 ? (in - 1) / (out - 1) : 0;
+}
+
 inline Real source_position(int d, int64_t out) {
-  const Real scale = static_cast<Real>(params.scale[d]);
+  const Real scale = static_cast<Real>(scale_of(d));
   if (params.align_corners) return scale * static_cast<Real>(out);
   return scale * (static_cast<Real>(out) + Real(0.5)) - Real(0.5);
 }
@@ -50,7 +59,7 @@ inline Real source_position(int d, int64_t out) {
 inline Taps nearest_taps(int d, int64_t out) {
   const Real position =
       static_cast<Real>(out) + (params.mode == kNearestExact ? Real(0.5) : Real{0});
-  const Real source = position * static_cast<Real>(params.scale[d]);
+  const Real source = position * static_cast<Real>(scale_of(d));
   return {1, {floor_within(source, 0, params.in_size[d] - 1)}, {1}};
 }
 

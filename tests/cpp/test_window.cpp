@@ -259,6 +259,16 @@ std::string describe(const Isa& isa, const Resize& p) {
   return out + " dtypes " + std::to_string(p.x_dtype) + std::to_string(p.y_dtype);
 }
 
+double scale_of_sizes(const Resize& p, int d) {
+  const auto in = static_cast<double>(p.in_size[d]), out = static_cast<double>(p.out_size[d]);
+  if (!p.align_corners) return in / out;
+  return p.out_size[d] > 1 ? (in - 1) / (out - 1) : 0;
+}
+
+double scale_of(const Resize& p, int d) {
+  return p.scale[d] == -1 ? scale_of_sizes(p, d) : p.scale[d];
+}
+
 Resize random_resize(std::mt19937& random) {
   constexpr int64_t kChannels[] = {1, 2, 3, 5, 8, 16, 19, 33, 64};
   Resize p{};
@@ -273,9 +283,9 @@ Resize random_resize(std::mt19937& random) {
   for (int d = 0; d < 3; ++d) {
     p.in_size[d] = d < first ? 1 : pick(random, 1, 9);
     p.out_size[d] = d < first ? 1 : pick(random, 1, 14);
-    const auto in = static_cast<double>(p.in_size[d]), out = static_cast<double>(p.out_size[d]);
-    p.scale[d] = p.align_corners ? (p.out_size[d] > 1 ? (in - 1) / (out - 1) : 0) : in / out;
+    p.scale[d] = scale_of_sizes(p, d);
     if (!p.align_corners && random() % 4 == 0) p.scale[d] *= 0.9;  // an explicit scale factor
+    if (random() % 4 == 0) p.scale[d] = -1;                        // what the sizes give
   }
   lay_out(p.x_strides, p.channels, p.in_size, random() % 3, pick(random, 0, 1));
   lay_out(p.y_strides, p.channels, p.out_size, random() % 3, pick(random, 0, 1));
@@ -303,7 +313,7 @@ std::vector<Tap> taps_of(const Resize& p, int d, int64_t out) {
   const auto rounded = [&p](double x) {
     return p.x_dtype == kDouble ? x : static_cast<double>(static_cast<float>(x));
   };
-  const double scale = rounded(p.scale[d]), o = static_cast<double>(out);
+  const double scale = rounded(scale_of(p, d)), o = static_cast<double>(out);
   if (p.mode == kNearest) return {{clip(std::floor(rounded(o * scale))), 1}};
   if (p.mode == kNearestExact) return {{clip(std::floor(rounded((o + 0.5) * scale))), 1}};
   double source = p.align_corners ? rounded(scale * o) : rounded(scale * (o + 0.5) - 0.5);
@@ -369,7 +379,7 @@ void test_resize_refusals(const Isa& isa, std::mt19937& random) {
   refused([](Resize& p) { p.in_size[2] = 4; }, "a column too many");
   refused([](Resize& p) { p.in_size[1] = 0; }, "an empty image");
   refused([](Resize& p) { p.scale[1] = NAN; }, "a scale that is no number");
-  refused([](Resize& p) { p.scale[1] = -1; }, "a negative scale");
+  refused([](Resize& p) { p.scale[1] = -2; }, "a negative scale");
   refused([](Resize& p) { p.mode = 4; }, "an unknown interpolation");
   refused([](Resize& p) { p.x_dtype = kInt64; }, "an interpolation of integers");
   refused([](Resize& p) { p.y_strides[4] = 0; }, "columns that share an output");

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -131,6 +132,42 @@ class Convolutions(nn.Module):
         return x, self.head(x.mean((2, 3)))
 
 
+class Fractions(nn.Module):
+    """Numbers with fractions that are computed from sizes, and sizes that are rounded ones."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        batch, length, _ = x.shape
+        return (
+            (x * length**-0.5).softmax(-1) - 1 / batch,
+            x / torch.sym_sqrt(length) + torch.full((length, 1), 1 / length),
+            x.abs() ** (1 / length),
+            x.clamp(-1 / length, batch / length),
+            x[:, : math.floor(length * 0.3) + 1],
+            x[:, : math.ceil(length / 3)],
+        )
+
+
+class Resizes(nn.Module):
+    """Images of any size, resized by factors, to fixed sizes and to each other's."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        resize = nn.functional.interpolate
+        small = resize(x, scale_factor=0.5)
+        places = x.new_full((x.shape[0], 2, 3, 2), 0.3)
+        return (
+            small,
+            resize(small, size=x.shape[2:]),
+            resize(x, scale_factor=1.5, mode="bilinear"),
+            resize(x, scale_factor=2, mode="bilinear", align_corners=True),
+            resize(x, size=(8, 7), mode="bicubic"),
+            resize(x, size=(5, 6), mode="nearest-exact"),
+            resize(x, size=(6, 20), mode="bilinear", antialias=True),
+            resize(small, size=x.shape[2:], mode="bicubic", align_corners=True),
+            nn.functional.grid_sample(x, places, align_corners=False),
+            nn.functional.adaptive_avg_pool2d(x, (2, 3)),
+        )
+
+
 def _bert() -> nn.Module:
     from transformers import BertConfig, BertModel
 
@@ -193,6 +230,18 @@ MODELS: dict[str, Dynamic] = {
         ({0: BATCH, 1: 2 * SEQ}, {0: BATCH, 1: SEQ + 1}),
         lambda batch, seq: (torch.randn(batch, 2 * seq), torch.randn(batch, seq + 1)),
         LENGTHS,
+    ),
+    "fractions": Dynamic(
+        Fractions,
+        ({0: BATCH, 1: SEQ},),
+        lambda batch, length: (torch.randn(batch, length, 6),),
+        LENGTHS,
+    ),
+    "resizes": Dynamic(
+        Resizes,
+        ({0: BATCH, 2: Dim("height", min=2, max=16), 3: Dim("width", min=2, max=18)},),
+        lambda batch, height, width: (torch.randn(batch, 2, height, width),),
+        ((2, 6, 7), (8, 16, 18), (1, 2, 2), (3, 9, 5), (1, 3, 18)),
     ),
     "convolutions": Dynamic(
         Convolutions,

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import sympy
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
 import npusim
 from npusim.errors import ExportError
-from npusim.ir.symbolic import Symbol
+from npusim.frontends.dynamic_shapes import always
+from npusim.ir.symbolic import Symbol, symbol
 
 
 class Of(nn.Module):
@@ -104,7 +106,11 @@ def test_results_have_expressions(function: Callable[[Tensor], Tensor], text: st
         (lambda x: x + 1, {0: Dim("n", max=2)}, "fix a size that dynamic_shapes leaves open"),
         (lambda x: x.view(2, 2, -1), {0: Dim("n", max=9)}, "multiple"),
         (lambda x: x + torch.ones(4, 1), {0: Dim("n", max=9)}, r"specialized it to be a constant"),
-        (lambda x: x * x.shape[0] ** -0.5, {0: Dim("n", max=9)}, "fraction from a symbolic size"),
+        (
+            lambda x: nn.functional.leaky_relu(x, 1 / x.shape[0]),
+            {0: Dim("n", max=9)},
+            r"takes as numbers \(negative_slope\).*fraction of a symbolic size",
+        ),
         (lambda x: x[: int(x.sum())], {0: Dim("n", max=9)}, "values of tensors|Python number"),
     ],
 )
@@ -115,9 +121,35 @@ def test_what_cannot_be_extracted(
         extract(function, (4, 2), dims=(dims,))
 
 
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("s > 0", True),
+        ("s > 1", False),
+        ("2*s <= 128", True),
+        ("Ne(s, b)", True),
+        ("Eq(s, b)", False),
+    ],
+)
+def test_what_pytorch_decides_while_decomposing_must_hold_always(text: str, holds: bool) -> None:
+    names = {"s": sympy.Symbol("s", integer=True), "b": sympy.Symbol("b", integer=True)}
+    sizes = {names["s"]: symbol("seq", 1, 64), names["b"]: symbol("batch", 1, 8)}
+    assert always(sympy.sympify(text, names), sizes) is holds
+
+
+def test_a_decomposition_that_goes_by_the_example_is_refused(monkeypatch: Any) -> None:
+    monkeypatch.setattr(torch, "sym_max", max)  # as if antialiasing had an `if scale > 1`
+    with pytest.raises(ExportError, match="explains an operator in one way where"):
+        extract(
+            lambda x: nn.functional.interpolate(x, (3, 4), mode="bilinear", antialias=True),
+            (1, 2, 6, 7),
+            dims=({2: Dim("height", min=2, max=9)},),
+        )
+
+
 def test_what_cannot_be_compiled_names_the_operator_and_the_line() -> None:
     graph = extract(
-        lambda x: nn.functional.interpolate(x, size=10, mode="nearest-exact"),
+        lambda x: torch.linalg.inv(x.transpose(1, 2) @ x),
         (1, 2, 6),
         dims=({2: Dim("n", max=9)},),
     )

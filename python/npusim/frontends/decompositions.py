@@ -7,7 +7,7 @@ exists for it (batch norm), or express one operator by another that has kernels 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -237,15 +237,46 @@ def scalar_overload(
     torch.export writes `x + 1` as `aten.add.Tensor(x, 1)`, a number where the schema says tensor;
     `aten.add.Scalar` is what that means.
     """
-    wanted = [_shape_of(a.name, a.real_type, a.name in scalars) for a in target._schema.arguments]
-    packet = target._overloadpacket
-    for name in packet.overloads():
-        overload = getattr(packet, name)
-        found = [_shape_of(a.name, a.real_type, False) for a in overload._schema.arguments]
-        if found == wanted:
+    wanted = [
+        (a.name, "number" if a.name in scalars else _type(a)) for a in target._schema.arguments
+    ]
+    for overload in _overloads(target):
+        if [(a.name, _type(a)) for a in overload._schema.arguments] == wanted:
             return overload
     return None
 
 
-def _shape_of(name: str, type: Any, as_scalar: bool) -> tuple[str, str]:
-    return name, "number" if as_scalar else str(type)
+def tensor_overload(
+    target: torch._ops.OpOverload, tensors: frozenset[str]
+) -> torch._ops.OpOverload | None:
+    """Returns the overload that takes tensors for the named arguments, or None.
+
+    It may take tensors for other numbers as well.
+    """
+    own = target._schema.arguments
+    for overload in _overloads(target):
+        others = overload._schema.arguments
+        if [a.name for a in others] != [a.name for a in own]:
+            continue
+        pairs = [(a.name, _type(a), _type(b)) for a, b in zip(own, others, strict=True)]
+        if all(
+            found == "Tensor" if name in tensors else found == type or _widens(type, found)
+            for name, type, found in pairs
+        ):
+            return overload
+    return None
+
+
+def _overloads(target: torch._ops.OpOverload) -> Iterator[torch._ops.OpOverload]:
+    packet = target._overloadpacket
+    return (getattr(packet, name) for name in packet.overloads())
+
+
+def _type(argument: Any) -> str:
+    """Returns the type of an argument of a schema, whether it may be left out or not."""
+    text = str(argument.real_type)
+    return text[len("Optional[") : -1] if text.startswith("Optional[") else text
+
+
+def _widens(type: str, found: str) -> bool:
+    return type == "number" and found == "Tensor"

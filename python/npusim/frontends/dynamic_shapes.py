@@ -7,7 +7,7 @@ the way from sympy's expressions to `ir/symbolic.py`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
 from typing import Any
 
@@ -15,10 +15,12 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch.export import ExportedProgram
 from torch.fx.experimental import _config
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy import functions
 
 from npusim.errors import ExportError, SymbolicSizeError
-from npusim.ir.symbolic import maximum, minimum, symbol
+from npusim.frontends.fractions import ratio_of, rounded_size
+from npusim.ir.symbolic import bounds, maximum, minimum, symbol
 
 _CALLS: Mapping[str, Callable[[int, int], int]] = {
     "FloorDiv": lambda a, b: a // b,
@@ -52,6 +54,26 @@ def sizes_of_one_open() -> Iterator[None]:
         return
     with _config.patch(backed_size_oblivious=True):
         yield
+
+
+@contextlib.contextmanager
+def decisions(program: ExportedProgram) -> Iterator[list[Any]]:
+    """Yields a list that holds, at the end, the conditions that PyTorch took for granted inside.
+
+    torch.export closes the records of a program when it is done; decomposing it asks more.
+    """
+    found: list[Any] = []
+    environment = _environment(program)
+    if environment is None:
+        yield found
+        return
+    before, closed = len(environment.guards), environment.frozen
+    environment.frozen = False
+    try:
+        yield found
+    finally:
+        environment.frozen = closed
+    found += [sympy.sympify(guard.expr) for guard in environment.guards[before:]]
 
 
 class Sizes:
@@ -99,6 +121,24 @@ class Sizes:
             return int(value)
         return size_of(sympy.sympify(value.node.expr), self._symbols)
 
+    def of_expression(self, expr: Any) -> int:
+        """Returns one of sympy's integer expressions as a size; raises as `of` does."""
+        return size_of(expr, self._symbols)
+
+    def check(self, conditions: Iterable[Any]) -> None:
+        """Checks what PyTorch took for granted, by the example's sizes, while it decomposed.
+
+        Raises:
+            ExportError: one of sympy's conditions does not hold for all sizes.
+        """
+        for condition in conditions:
+            if not always(condition, self._symbols):
+                raise ExportError(
+                    f"PyTorch explains an operator in one way where {condition}, and in another "
+                    "way elsewhere.",
+                    hint="Narrow the bounds of dynamic_shapes, or keep that size fixed.",
+                )
+
     def knows(self, value: Any) -> bool:
         """Tells whether a size is a number, or depends on the shapes of the inputs alone."""
         return type(value) is int or (
@@ -123,6 +163,9 @@ def size_of(expr: Any, symbols: Mapping[sympy.Symbol, int]) -> int:
         return symbols[expr]
     name = type(expr).__name__
     try:
+        rounded = rounded_size(expr, lambda part: size_of(part, symbols))
+        if rounded is not None:
+            return rounded
         if name in _FOLDS:
             ordered = _constants_last(expr.args)
             return reduce(_FOLDS[name], [size_of(a, symbols) for a in ordered])
@@ -133,6 +176,36 @@ def size_of(expr: Any, symbols: Mapping[sympy.Symbol, int]) -> int:
     except SymbolicSizeError as error:
         raise ExportError(f"the size {expr}: {error}") from None
     raise ExportError(f"the size {expr} is no expression that npusim knows.")
+
+
+def always(condition: Any, symbols: Mapping[sympy.Symbol, int]) -> bool:
+    """Tells whether one of sympy's conditions holds for all sizes.
+
+    That two sizes differ counts as such: what holds for different ones has to be right for equal
+    ones, as everywhere.
+    """
+    if isinstance(condition, sympy.And):
+        return all(always(part, symbols) for part in condition.args)
+    if not isinstance(condition, sympy.core.relational.Relational):
+        return bool(condition == sympy.true)
+    kind = type(condition).__name__
+    if kind == "Unequality":
+        return True
+    try:
+        (top, bottom), (other, below) = (
+            ratio_of(side, lambda part: size_of(part, symbols), exact=True)
+            for side in condition.args
+        )
+        low, high = bounds(top * below - other * bottom)
+    except (ExportError, SymbolicSizeError):
+        return False
+    return {
+        "Equality": low == high == 0,
+        "StrictLessThan": high < 0,
+        "LessThan": high <= 0,
+        "StrictGreaterThan": low > 0,
+        "GreaterThan": low >= 0,
+    }.get(kind, False)
 
 
 def _constants_last(args: tuple[Any, ...]) -> list[Any]:
@@ -169,13 +242,8 @@ def _input_symbols(program: ExportedProgram) -> dict[sympy.Symbol, str]:
 
 def _name_of(program: ExportedProgram, variable: sympy.Symbol) -> str | None:
     """Returns the name that `dynamic_shapes` gives a symbol, or None."""
-    for node in program.graph.nodes:
-        tensor = node.meta.get("val")
-        if isinstance(tensor, torch.Tensor):
-            environment = getattr(getattr(tensor, "fake_mode", None), "shape_env", None)
-            if environment is not None:
-                break
-    else:
+    environment = _environment(program)
+    if environment is None:
         return None
     same = {variable}
     same.update(v for v, by in environment.replacements.items() if by == variable)
@@ -184,6 +252,16 @@ def _name_of(program: ExportedProgram, variable: sympy.Symbol) -> str | None:
         name = environment.source_name_to_debug_name.get(text, text)
         if str(name).isidentifier():
             return str(name)
+    return None
+
+
+def _environment(program: ExportedProgram) -> ShapeEnv | None:
+    """Returns where PyTorch keeps what it knows of a program's symbols, if it has any."""
+    for node in program.graph.nodes:
+        mode = getattr(node.meta.get("val"), "fake_mode", None)
+        if mode is not None and mode.shape_env is not None:
+            environment: ShapeEnv = mode.shape_env
+            return environment
     return None
 
 

@@ -58,7 +58,7 @@ def _weights(
         scale = 1 / factor if factor else size / out
     center = (torch.arange(out, dtype=torch.float64, device=like.device) + 0.5) * scale
     place = torch.arange(size, dtype=torch.float64, device=like.device) + 0.5
-    share = kernel((place - center.unsqueeze(1)).abs() / max(scale, 1.0))
+    share = kernel((place - center.unsqueeze(1)).abs() / torch.sym_max(scale, 1.0))
     return (share / share.sum(1, keepdim=True)).to(like.dtype)
 
 
@@ -74,7 +74,7 @@ def _by_factors(resized: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if output_size is not None:
             return resized(x, output_size, align_corners)
         assert scale_factors is not None
-        sizes = [int(n * f) for n, f in zip(x.shape[2:], scale_factors, strict=True)]
+        sizes = [torch.sym_int(n * f) for n, f in zip(x.shape[2:], scale_factors, strict=True)]
         return resized(x, sizes, align_corners, *scale_factors)
 
     return called

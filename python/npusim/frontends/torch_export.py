@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor, FakeTensorMode
@@ -30,7 +31,13 @@ from npusim.errors import ExportError, SymbolicSizeError, at
 from npusim.frontends import decompositions as policy
 from npusim.frontends.complex_pairs import write_as_pairs
 from npusim.frontends.complex_rules import RULES as COMPLEX_RULES
-from npusim.frontends.dynamic_shapes import Sizes, is_about_sizes, sizes_of_one_open
+from npusim.frontends.dynamic_shapes import (
+    Sizes,
+    decisions,
+    is_about_sizes,
+    sizes_of_one_open,
+)
+from npusim.frontends.fractions import emit_fraction
 from npusim.frontends.refusals import explain, source_line, users_frames
 from npusim.frontends.weight_free import (
     ModuleTensors,
@@ -142,7 +149,9 @@ def _export(
                 dynamic_shapes=dynamic_shapes,
             )
             policy.keep_instance_norm(program.graph)
-            program = program.run_decompositions(policy.decompositions())
+            with decisions(program) as decided:
+                program = program.run_decompositions(policy.decompositions())
+            Sizes(program, dynamic_shapes).check(decided)
             policy.drop_assertions(program.graph)
             policy.write_through_masks(program.graph)
             write_as_pairs(program.graph, COMPLEX_RULES)
@@ -192,6 +201,16 @@ def plain_outputs(module: nn.Module, args: Any, output: Any) -> Any:
     if type(output) in pytree.SUPPORTED_NODES:
         return output
     return {f.name: getattr(output, f.name) for f in dataclasses.fields(output)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fraction:
+    """A number that forward computes from symbolic sizes, and that is no integer."""
+
+    node: torch.fx.Node
+
+
+Bound = list[tuple[schema.Argument, Any]]  # a call's arguments
 
 
 class _Translation:
@@ -381,12 +400,50 @@ class _Translation:
         if type(value) in (bool, int, float):
             return value
         if isinstance(value, torch.SymFloat) and self.sizes.knows_number(value):
-            raise ExportError(
-                "it computes a fraction from a symbolic size; compute it from a tensor "
-                "(torch.tensor), or keep that size fixed"
-            )
+            return _Fraction(node)
         raise ExportError(
             "it gives a Python number, known only once the model runs; keep it a tensor"
+        )
+
+    def _fraction(self, fraction: _Fraction, dtype: torch.dtype) -> str:
+        """Adds a scalar that holds a fraction of symbolic sizes."""
+        expr = sympy.sympify(fraction.node.meta["val"].node.expr)
+
+        def emit(op: str, inputs: tuple[str, ...], attrs: dict[str, Attr]) -> str:
+            name = self.names.fresh(fraction.node.name)
+            value = Value(name, TensorType(str(attrs.get("dtype") or "float64"), ()))
+            self.types[name] = value.type
+            self.nodes.append(Node(name, op, inputs, (value,), attrs, _source(fraction.node)))
+            return name
+
+        wide = emit_fraction(expr, self.sizes.of_expression, emit)
+        name = schema.dtype_name(dtype)
+        return (
+            wide if name == "float64" else emit("aten._to_copy.default", (wide,), {"dtype": name})
+        )
+
+    def _with_fractions(
+        self, node: torch.fx.Node, target: torch._ops.OpOverload, bound: Bound
+    ) -> tuple[torch._ops.OpOverload, Bound]:
+        """Returns a call that takes tensors where this one has numbers that are fractions.
+
+        Raises:
+            ExportError: there is no such call.
+        """
+        given = {a.name: v for a, v in bound}
+        named = frozenset(a.name for a, v in bound if a.kind == "attr" and type(v) is _Fraction)
+        if not named:
+            return target, bound
+        overload = policy.tensor_overload(target, named)
+        if overload is not None:
+            return overload, list(schema.bind(overload, (), given))
+        if target is torch.ops.aten.full.default:
+            value = self._fraction(given["fill_value"], node.meta["val"].dtype)
+            target = torch.ops.aten.expand.default
+            return target, list(schema.bind(target, (value, given["size"]), {}))
+        raise ExportError(
+            f"it takes as numbers ({', '.join(sorted(named))}) what is computed as a fraction of a "
+            "symbolic size; scale a tensor instead, or keep that size fixed"
         )
 
     def _add_node(self, node: torch.fx.Node, target: torch._ops.OpOverload) -> None:
@@ -404,6 +461,7 @@ class _Translation:
             base, results = "batch_norm", results[0]
         bound = [(a, self._resolved(v)) for a, v in schema.bind(target, args, kwargs)]
         target, bound = self._with_scalars(target, bound)
+        target, bound = self._with_fractions(node, target, bound)
         inputs, attrs = self._operands(bound)
         several = isinstance(results, (list, tuple))
         tensors = schema.result_leaves(results)
@@ -423,8 +481,8 @@ class _Translation:
         return self.values[value] if number else value
 
     def _with_scalars(
-        self, target: torch._ops.OpOverload, bound: list[tuple[schema.Argument, Any]]
-    ) -> tuple[torch._ops.OpOverload, list[tuple[schema.Argument, Any]]]:
+        self, target: torch._ops.OpOverload, bound: Bound
+    ) -> tuple[torch._ops.OpOverload, Bound]:
         """Returns the overload for numbers where a call gives numbers for tensors."""
         scalars = frozenset(
             a.name for a, v in bound if a.kind == "tensor" and isinstance(v, (bool, int, float))
@@ -434,9 +492,7 @@ class _Translation:
             return target, bound
         return overload, list(schema.bind(overload, (), {a.name: v for a, v in bound}))
 
-    def _operands(
-        self, bound: list[tuple[schema.Argument, Any]]
-    ) -> tuple[tuple[str | None, ...], dict[str, Attr]]:
+    def _operands(self, bound: Bound) -> tuple[tuple[str | None, ...], dict[str, Attr]]:
         """Splits a call's arguments into tensor operands and attributes."""
         inputs: list[str | None] = []
         attrs: dict[str, Attr] = {}
@@ -462,6 +518,12 @@ class _Translation:
             if isinstance(name, str) or name is None:
                 return name
             value = name
+        if isinstance(value, str):
+            return value
+        if isinstance(value, _Fraction):
+            dtype = torch.result_type(given[0], 1.0)
+            narrow = dtype.itemsize < 4 and given[0].ndim > 0  # computes in float32, rounds once
+            return self._fraction(value, torch.float32 if narrow else dtype)
         if is_symbolic(value):
             return self._size_as_tensor(value, given)
         if isinstance(value, (bool, int, float, complex)):  # promotes as a number, not a tensor

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from npusim.ir.graph import Graph, Node
+from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType
 from npusim.ops.conv import as_tuple, channels_last, spatial, strides5, window_params
 from npusim.ops.opdef import Case, OpDef, register
@@ -82,13 +83,19 @@ def _scales(node: Node, x: View, y: View, *, align: bool, linear: bool) -> list[
             factors[index] = float(value) if isinstance(value, (int, float)) else None
     scales = []
     for source, target, factor in zip(x.shape[2:], y.shape[2:], factors, strict=True):
-        if linear and align:
+        told = factor is not None and factor > 0 and not (linear and align)
+        if is_symbolic((source, target)) and not told:
+            scales.append(_OF_SIZES)
+        elif linear and align:
             scales.append((source - 1) / (target - 1) if target > 1 else 0.0)
         elif factor is not None and factor > 0:
             scales.append(1.0 / factor)
         else:
             scales.append(source / target)
     return scales
+
+
+_OF_SIZES = -1.0  # a scale that the kernel computes from the sizes of the call
 
 
 def _resize(rank: int, mode: int) -> Lower:

@@ -21,9 +21,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from npusim.errors import Error, ShapeError, SymbolicSizeError
-from npusim.frontends.dynamic_shapes import size_of
+from npusim.frontends.dynamic_shapes import always, size_of
 from npusim.ir.graph import Attr
-from npusim.ir.symbolic import Symbol, bounds, computed, dim_of, is_symbolic, maximum, minimum
+from npusim.ir.symbolic import Symbol, computed, dim_of, is_symbolic, maximum, minimum
 from npusim.ir.types import TensorType
 from npusim.ops import schema
 from npusim.ops.reference import execute
@@ -202,22 +202,5 @@ class _World:
         before = len(self.environment.guards)
         yield
         for guard in self.environment.guards[before:]:
-            if not self._always(sympy.sympify(guard.expr)):
+            if not always(sympy.sympify(guard.expr), self._symbols):
                 raise SymbolicSizeError(f"{op} goes one way only where {guard.expr}.")
-
-    def _always(self, condition: Any) -> bool:
-        """Tells whether a condition holds for all sizes, those apart at which two are equal."""
-        if isinstance(condition, sympy.And):
-            return all(map(self._always, condition.args))
-        if not isinstance(condition, sympy.core.relational.Relational):
-            return condition == sympy.true
-        left, right = (size_of(side, self._symbols) for side in condition.args)
-        low, high = bounds(left - right)
-        return {
-            "Unequality": True,
-            "Equality": left == right,
-            "StrictLessThan": high < 0,
-            "LessThan": high <= 0,
-            "StrictGreaterThan": low > 0,
-            "GreaterThan": low >= 0,
-        }.get(type(condition).__name__, False)
