@@ -1,6 +1,7 @@
 """`python -m tests.zoo`: runs the zoo, prints a line an entry, and writes docs/models.md.
 
-With names it runs only those and writes nothing.
+With `--dynamic` it opens batches and lengths, and writes docs/dynamic-models.md. With names it runs
+only those and writes nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from tests.zoo import ENTRIES, table
+from tests.zoo import ENTRIES, dynamic, dynamic_table, table
 from tests.zoo.measure import Row, measure
+
+AnyRow = Row | dynamic.Row
 
 
 def main() -> int:
@@ -24,57 +28,67 @@ def main() -> int:
     parser.add_argument(
         "--rows", type=Path, help="a file that keeps finished rows; what it has is not run again"
     )
+    parser.add_argument("--dynamic", action="store_true", help="open batches and lengths")
     args = parser.parse_args()
-    names = [n for n, e in ENTRIES.items() if not args.names or {n, e.family} & set(args.names)]
-    rows = _kept(args.rows) if args.rows else {}
-    for row in _measured([name for name in names if name not in rows]):
+    kind: type[AnyRow] = dynamic.Row if args.dynamic else Row
+    every = list(dynamic.NAMES if args.dynamic else ENTRIES)
+    names = [n for n in every if not args.names or {n, ENTRIES[n].family} & set(args.names)]
+    rows = _kept(args.rows, kind) if args.rows else {}
+    for row in _measured([name for name in names if name not in rows], kind):
         rows[row.name] = row
         if args.rows:
             with args.rows.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(row)) + "\n")
     if not args.names:
-        page = table.render([rows[name] for name in ENTRIES])
-        table.PATH.write_text(page, encoding="utf-8")
+        page = dynamic_table if args.dynamic else table
+        page.PATH.write_text(page.render([rows[name] for name in every]), encoding="utf-8")
     return 0
 
 
-def _measured(names: Sequence[str]) -> Iterator[Row]:
+def _measured(names: Sequence[str], kind: type[AnyRow]) -> Iterator[Any]:
     """Measures entries in a process of their own, so that a crash is one row's."""
     pool = ProcessPoolExecutor(1)
     for name in names:
         try:
-            row = pool.submit(_measure, name).result()
+            row = pool.submit(_measure, name, kind).result()
         except BrokenProcessPool:
             pool = ProcessPoolExecutor(1)
-            row = Row(name, ENTRIES[name].family, problem="the process died")
+            row = kind(name, ENTRIES[name].family, problem="the process died")
         except Exception as error:  # a defect of npusim's or of the entry's: it has a row too
-            row = Row(name, ENTRIES[name].family, problem=f"{type(error).__name__}: {error}")
+            row = kind(name, ENTRIES[name].family, problem=f"{type(error).__name__}: {error}")
         print(_short(row), flush=True)
         yield row
 
 
-def _measure(name: str) -> Row:
-    return measure(ENTRIES[name])
+def _measure(name: str, kind: type[AnyRow]) -> AnyRow:
+    return (measure if kind is Row else dynamic.measure)(ENTRIES[name])
 
 
-def _short(row: Row) -> str:
-    others = " ".join(f"{count}x{op}" for op, count in row.fallback)
+def _short(row: AnyRow) -> str:
     error = "-" if row.error is None else f"{row.error:.1e}"
+    if isinstance(row, dynamic.Row):
+        result, sizes = dynamic_table.outcome(row), " ".join(row.sizes)
+        text = f"{row.name:26} {result:8} {sizes:16} {error:>8} {row.seconds:5.1f} s"
+        return f"{text} {len(row.skipped) or ''} {row.problem}".rstrip()
+    others = " ".join(f"{count}x{op}" for op, count in row.fallback)
     share = f"{row.native}/{row.nodes}"
     text = f"{row.name:26} {table.outcome(row):8} {share:>9} {error:>8} {row.seconds:5.1f} s"
     return f"{text} {others} {row.problem}".rstrip()
 
 
-def _kept(path: Path) -> dict[str, Row]:
+def _kept(path: Path, kind: type[AnyRow]) -> dict[str, Any]:
     """Returns the rows of a file, by name; none when there is no such file."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    return {row.name: row for row in map(_row, lines)}
+    return {row.name: row for row in (_row(line, kind) for line in lines)}
 
 
-def _row(line: str) -> Row:
-    fields = json.loads(line)
-    fields["fallback"] = tuple((op, count) for op, count in fields["fallback"])
-    return Row(**fields)
+def _row(line: str, kind: type[AnyRow]) -> AnyRow:
+    fields = {key: _tuples(value) for key, value in json.loads(line).items()}
+    return kind(**fields)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 if __name__ == "__main__":

@@ -69,11 +69,11 @@ def _summary(rows: Sequence[Row]) -> str:
 def _line(row: Row) -> str:
     share = f"{row.native} of {row.nodes}" if row.nodes else ""
     others = ", ".join(f"{count} × {op.removesuffix('.default')}" for op, count in row.fallback)
-    text = "; ".join(part for part in (others, _readable(row.problem)) if part)
+    text = "; ".join(part for part in (others, readable(row.problem)) if part)
     error = "" if row.error is None else f"{row.error:.1e}"
     return f"| {row.name} | {outcome(row)} | {share} | {text} | {error} |"
 
 
-def _readable(problem: str) -> str:
+def readable(problem: str) -> str:
     """Returns a reason without this machine's paths, fit for a cell."""
     return re.sub(r"[^\s(]*/site-packages/", "", problem).replace("|", "\\|")
