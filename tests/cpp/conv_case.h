@@ -67,7 +67,7 @@ void random_epilogue(Params& p, std::mt19937& random) {
   p.x_dtype = below(2) ? 0 : below(3);
   p.y_dtype = below(2) ? 0 : below(3);
   p.r_dtype = below(2) ? 0 : below(3);
-  p.has_bias = below(2);
+  p.has_bias = below(4);  // vectors: the bias, factors, offsets
   p.residual = below(3);
   p.act = static_cast<int32_t>(kTestedActivations[below(8)]);
   p.act_lo = -1.5F;
@@ -90,7 +90,7 @@ std::string describe(const Params& p, const char* kernel, const char* isa) {
   list("dilation", p.dilation);
   list("x strides", p.x_strides);
   list("dtypes", std::initializer_list<int64_t>{p.x_dtype, p.y_dtype, p.r_dtype});
-  list("residual, act", std::initializer_list<int64_t>{p.residual, p.act});
+  list("vectors, residual, act", std::initializer_list<int64_t>{p.has_bias, p.residual, p.act});
   return out;
 }
 
@@ -100,7 +100,7 @@ std::vector<Operand> random_operands(const Params& p, std::mt19937& random) {
   std::vector<Operand> out;
   out.push_back(
       random_operand(p.x_dtype, extent(p.batch, p.in_channels, p.in_size, p.x_strides), random));
-  if (p.has_bias) out.push_back(random_operand(0, p.out_channels, random));
+  if (p.has_bias) out.push_back(random_operand(0, p.has_bias * p.out_channels, random));
   if (p.residual) {
     out.push_back(random_operand(p.r_dtype,
                                  extent(p.batch, p.out_channels, p.out_size, p.r_strides), random));
@@ -119,7 +119,12 @@ void check_convolution(const KernelEntry& kernel, const Params& p, std::vector<O
   std::vector<Operand> rest = random_operands(p, random);
   operands.insert(operands.end(), rest.begin() + 1, rest.end());
   run_kernel(kernel, p, operands, random);
-  const std::vector<double> bias = p.has_bias ? values_of(operands[2], 0) : std::vector<double>{};
+  const std::vector<double> vectors =
+      p.has_bias ? values_of(operands[2], 0) : std::vector<double>{};
+  const auto vector = [&](int index, int64_t channel, double none) {
+    if (index >= p.has_bias) return none;
+    return vectors[static_cast<size_t>(index * p.out_channels + channel)];
+  };
   const std::vector<double> residual =
       p.residual ? values_of(operands[operands.size() - 2], p.r_dtype) : std::vector<double>{};
   const std::vector<double> y = values_of(operands.back(), p.y_dtype);
@@ -133,11 +138,12 @@ void check_convolution(const KernelEntry& kernel, const Params& p, std::vector<O
       for (o[1] = 0; o[1] < p.out_size[1]; ++o[1]) {
         for (o[2] = 0; o[2] < p.out_size[2]; ++o[2]) {
           for (int64_t c = 0; c < p.out_channels; ++c) {
-            double want = sum(n, c, o) + (p.has_bias ? bias[static_cast<size_t>(c)] : 0);
+            double want = sum(n, c, o) * vector(1, c, 1) + vector(0, c, 0);
             const double r = p.residual ? residual[offset(p.r_strides, n, c, o)] : 0;
             if (p.residual == 1) want += r;
             want = reference_activation(static_cast<abi::Opcode>(p.act), want, p.act_lo, p.act_hi);
             if (p.residual == 2) want += r;
+            want += vector(2, c, 0);
             expect_close(y[offset(p.y_strides, n, c, o)], want, p.y_dtype,
                          terms * tolerance * tolerance, where);
           }
