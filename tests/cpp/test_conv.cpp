@@ -130,6 +130,7 @@ void test_shapes(const Isa& isa, std::mt19937& random) {
     test_conv(isa, p, random);
     for (const int32_t dtype : {1, 2}) {
       p.x_dtype = p.w_dtype = p.y_dtype = dtype;
+      p.has_bias = dtype + 1;  // and factors; and offsets
       test_conv(isa, p, random);
     }
   }
@@ -170,6 +171,15 @@ void test_refusals(const Isa& isa, std::mt19937& random) {
   refuses("a huge batch", [](auto& p) { p.batch = INT64_MAX; });
   refuses("a huge padding", [](auto& p) { p.pad[2] = INT64_MIN; });
   refuses("a double", [](auto& p) { p.w_dtype = 3; });
+  std::vector<Operand> biased = operands;
+  biased.insert(biased.begin() + 2, random_operand(0, 2 * 16, random));
+  for (const int32_t vectors : {-1, 1, 2, 3, 4}) {
+    Params p = good;
+    p.has_bias = vectors;
+    const bool accepted = refusal(isa["conv"], p, biased).empty();
+    expect(accepted == (vectors == 1 || vectors == 2), isa.name,
+           std::to_string(vectors) + " vectors where there are two");
+  }
 }
 
 // Whatever the bytes say, check() refuses or the run stays in bounds (sanitizers watch).
