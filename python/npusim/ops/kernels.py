@@ -13,6 +13,9 @@ Conventions, unless a kernel says otherwise
 * `act` is an opcode of `ops/scalar.py` applied to the result: "copy" for none, any unary float
   opcode, or "clamp" with (act_lo, act_hi).
 * `residual`: 0 none, 1 added before the activation, 2 added after it; same shape as the output.
+* `has_bias`: the vectors of the bias operand, 0 or 1; a convolution's may be followed by factors,
+  which the sums are multiplied by (2), and offsets, which are added last of all (3):
+  y = act(sum * factor + bias + residual) + offset.
 """
 
 from __future__ import annotations
@@ -258,7 +261,7 @@ KERNELS: dict[str, KernelDef] = {
         ),
         # Convolution as an indirect GEMM. w packed by pack_b (taps = kd*kh*kw, channels =
         # in_channels/groups). The channel stride of y and of the residual is 1, x's may be
-        # anything. bias float32[out_channels]. transposed: the gradient form
+        # anything. bias float32[has_bias][out_channels]. transposed: the gradient form
         # (aten.conv_transpose), weight element (g, n, t, c) packed accordingly.
         _def(
             "conv",

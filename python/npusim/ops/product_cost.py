@@ -14,10 +14,11 @@ _FORMAT_NAMES = {code: name for name, code in FORMATS.items()}
 
 def _epilogue(p: Params, outputs: int, bias: int) -> tuple[list[int], int]:
     """Returns the bytes of bias and residual, where there are any, and the operations."""
-    operands = [4 * bias] if p["has_bias"] else []
+    operands = [4 * bias * p["has_bias"]] if p["has_bias"] else []
     if p["residual"]:
         operands.append(outputs * size_of(p, "r"))
-    return operands, outputs * (len(operands) + (p["act"] != 0))
+    steps = p["has_bias"] + bool(p["residual"]) + (p["act"] != 0)
+    return operands, outputs * steps
 
 
 def _panels(n: int) -> int:
