@@ -11,7 +11,7 @@ from tests.zoo.measure import TOLERANCE, Row, largest_error, measure
 # One of each family, and one that cannot be extracted.
 REPRESENTATIVES = (
     *("electra", "qwen3", "bart", "qwen2-moe", "mamba", "swin", "yolos", "segformer"),
-    *("wav2vec2", "clip", "shufflenet_v2", "dgcnn", "reformer"),
+    *("wav2vec2", "clip", "shufflenet_v2", "dgcnn", "reformer", "nanochat", "separator"),
 )
 
 

@@ -148,6 +148,8 @@ ENCODERS = entries(
         "xlm": lambda: (hf.XLMModel(_xlm()), text()),
         "nomic-bert": _model("NomicBert"),
         "eurobert": _model("EuroBert", num_key_value_heads=2),
+        "gte": _model("Gte"),
+        "jina-embeddings-v3": _model("JinaEmbeddingsV3"),
         "luke": _model("Luke", entity_vocab_size=20, entity_emb_size=16),
         "mra": _model("Mra", block_per_row=1, approx_mode="full"),
         "reformer": lambda: (

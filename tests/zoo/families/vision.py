@@ -100,6 +100,9 @@ VISION = entries(
         "dinov3-vit": _image("DINOv3ViT", "Model", PATCHES),
         "dinov3-convnext": _image("DINOv3ConvNext", "Model", CONVOLUTIONS, 64),
         "ijepa": _image("IJepa", "Model", PATCHES),
+        "pixio": _image("Pixio", "Model", PATCHES),
+        "aimv2": _image("Aimv2Vision", "Model", PATCHES),
+        "mlcd": _image("MLCDVision", "Model", PATCHES),
         "vitdet": _image(
             "VitDet",
             "Model",
