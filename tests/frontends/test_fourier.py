@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fft
+from torch import Tensor, fft, nn
 
 import npusim
 from npusim.ops.reference import run_graph
@@ -57,6 +57,27 @@ def test_transforms_are_native_and_right(name: str) -> None:
     for result in (got, referred):
         assert result.shape == want.shape and result.dtype == want.dtype
         assert (result - want).abs().max() <= error * want.abs().max()
+
+
+class _Echo(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        return fft.irfft(2 * fft.rfft(x), n=self.size) + fft.fft(x).abs()
+
+
+@pytest.mark.parametrize("size", [60, 1024])  # one step, and two
+def test_a_batch_may_be_left_open(size: int) -> None:
+    model, batch = _Echo(size).eval(), torch.export.Dim("batch", max=8)
+    open_batch = {"x": {0: batch}}
+    graph = npusim.extract_ir(model, (torch.randn(3, size),), dynamic_shapes=open_batch)
+    run = npusim.load(npusim.compile(graph))
+    for rows in (1, 5, 8):
+        x = torch.randn(rows, size)
+        (got,), want = run(x), model(x)
+        assert (got - want).abs().max() <= 3e-6 * want.abs().max()
 
 
 def test_matrices_are_computed_by_init() -> None:
