@@ -80,8 +80,7 @@ def header() -> str:
         lines[-1] += ";"
         lines += ["};"]
         lines += [
-            f"static_assert((sizeof({kernel.struct_name}) + 7) / 8 * 8 == "
-            f"{kernel.params_size});",
+            f"static_assert((sizeof({kernel.struct_name}) + 7) / 8 * 8 == {kernel.params_size});",
             "",
         ]
     return "\n".join([*lines, "}  // namespace npusim::abi", ""])
