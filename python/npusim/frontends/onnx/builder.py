@@ -16,6 +16,7 @@ import torch
 from onnx import TensorProto
 
 from npusim.errors import ExportError
+from npusim.frontends import MAX_CONSTANT_BYTES
 from npusim.frontends.onnx.kinds import Array, carried, carrier, kind_of_dtype, numpy_dtype
 from npusim.frontends.onnx.sizes import has_sizes
 from npusim.frontends.onnx.symbolic_types import SymbolicTypes
@@ -26,8 +27,6 @@ from npusim.ir.types import TensorType
 from npusim.ops import schema
 from npusim.ops.opdef import find
 from npusim.ops.reference import infer_types
-
-MAX_CONSTANT_BYTES = 1 << 20
 
 
 class NeedsValues(ExportError):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from npusim.errors import Error, ExportError
+from npusim.frontends import MAX_CONSTANT_BYTES
 from npusim.frontends.tinygrad import releases
 from npusim.frontends.tinygrad.builder import Builder
 from npusim.frontends.tinygrad.capture import Captured, capture, graph_of
@@ -30,8 +31,6 @@ from npusim.frontends.tinygrad.windows import convolution
 from npusim.ir.graph import Graph, Output, Source, Value
 from npusim.ir.rewrite import Names, drop_dead
 from npusim.ir.verify import verify_graph
-
-MAX_CONSTANT_BYTES = 1 << 20
 
 RECOVERIES: tuple[Recovery, ...] = (
     concatenation,

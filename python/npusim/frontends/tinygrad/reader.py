@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from npusim.errors import ExportError
+from npusim.frontends import MAX_CONSTANT_BYTES
 from npusim.frontends.tinygrad.known import scalar
 from npusim.frontends.tinygrad.releases import SAME, Release
 from npusim.frontends.tinygrad.terms import MOVEMENT, WEAK, Leaf, Term, Terms, numpy_dtype
@@ -23,7 +24,6 @@ DTYPES = {
 }  # fmt: skip
 _COMPARISONS = ("cmplt", "cmpne", "cmpeq")
 _MOVED = tuple(op.upper() for op in MOVEMENT)
-MAX_CONSTANT_BYTES = 1 << 20
 
 
 def dtype_name(dtype: Any) -> str:
