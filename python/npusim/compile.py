@@ -52,7 +52,7 @@ def compile(
     from npusim.codegen import generate
     from npusim.passes.run import run_passes
     from npusim.program.assemble import assemble
-    from npusim.program.lowering import check_supported, foreign_values
+    from npusim.program.supported import check_supported, foreign_values
 
     config = target if isinstance(target, TargetConfig) else TargetConfig.named(target)
     if quantize is not None:

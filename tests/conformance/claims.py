@@ -24,7 +24,7 @@ from npusim.ops import schema
 from npusim.ops.kernels import KERNELS
 from npusim.ops.opdef import Case, find
 from npusim.program.assemble import assemble
-from npusim.program.lowering import unsupported_nodes
+from npusim.program.supported import unsupported_nodes
 from npusim.targets import TargetConfig
 from tests.conformance.single_op import attributes, graph_of, tensors_for
 from tests.conformance.torch_samples import Call, Sample

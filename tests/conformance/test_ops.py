@@ -18,7 +18,7 @@ from npusim.codegen import generate
 from npusim.errors import UnsupportedOpError
 from npusim.ops.opdef import REGISTRY, Case, OpDef
 from npusim.program.assemble import assemble
-from npusim.program.lowering import check_supported
+from npusim.program.supported import check_supported
 from npusim.targets import TargetConfig
 from tests.conformance.single_op import assert_close, graph_of, reference, tensors_for
 

@@ -28,7 +28,7 @@ from npusim.partition.placement import (
 )
 from npusim.partition.plan import Partition, PartitionPlan
 from npusim.partition.support import Verdict, assess, kept_off
-from npusim.program.lowering import unsupported_reason
+from npusim.program.supported import unsupported_reason
 from npusim.targets import TargetConfig
 
 

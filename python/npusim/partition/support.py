@@ -1,7 +1,7 @@
 """Which nodes a target runs, and which constraint stands against the others.
 
 Owns the verdict on every node of a graph. What can be compiled is decided where `compile` decides
-it (the pipeline, then `program.lowering.unsupported_nodes`); what PyTorch can run instead, by its
+it (the pipeline, then `program.supported.unsupported_nodes`); what PyTorch can run instead, by its
 dispatcher.
 """
 
@@ -17,7 +17,7 @@ from npusim.ir.subgraph import size_witnesses
 from npusim.ir.types import TensorType
 from npusim.ops.opdef import find
 from npusim.passes.run import run_passes
-from npusim.program.lowering import foreign_values, unsupported_nodes, unsupported_reason
+from npusim.program.supported import foreign_values, unsupported_nodes, unsupported_reason
 from npusim.targets import TargetConfig
 
 NATIVE, DECOMPOSED, FALLBACK, UNSUPPORTED = "native", "decomposed", "fallback", "unsupported"
