@@ -30,7 +30,7 @@ std::string describe(const Isa& isa, const Params& p) {
 Operand bytes_of(const std::vector<int32_t>& numbers) {
   Operand operand;
   operand.bytes.resize(numbers.size() * sizeof(int32_t));
-  std::memcpy(operand.bytes.data(), numbers.data(), operand.bytes.size());
+  if (!numbers.empty()) std::memcpy(operand.bytes.data(), numbers.data(), operand.bytes.size());
   return operand;
 }
 
