@@ -29,7 +29,7 @@ OPS = (
     *("mm.default", "bmm.default", "matmul.default", "addmm.default", "linear.default"),
     *("embedding.default", "gather.default", "index_select.default", "index.Tensor"),
     *("max_pool2d.default", "avg_pool2d.default", "adaptive_avg_pool2d.default"),
-    *("tril.default", "triu.default", "diagonal.default", "select_scatter.default"),
+    *("tril.default", "triu.default", "select_scatter.default"),
 )
 
 

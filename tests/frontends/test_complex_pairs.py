@@ -109,7 +109,7 @@ def test_an_operator_without_a_rule_stays_alone() -> None:
         turned = (2 * z * z).sinh() + z
         return torch.view_as_real(turned * turned), turned
 
-    x = torch.randn(4, 2)
+    x = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
     graph = npusim.extract_ir(Compute(function).eval(), (x,))
     others = [note.op for note in npusim.check(graph).others]
     assert others == [
@@ -119,4 +119,4 @@ def test_an_operator_without_a_rule_stays_alone() -> None:
         "aten.view_as_complex.default",  # the second result
     ]
     for got, want in zip(run_graph(graph, [x]), function(x), strict=True):
-        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)

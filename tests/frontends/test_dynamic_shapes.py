@@ -147,6 +147,12 @@ def test_a_decomposition_that_goes_by_the_example_is_refused(monkeypatch: Any) -
         )
 
 
+def test_the_diagonal_of_what_may_be_wider_or_higher_is_refused() -> None:
+    """PyTorch takes its length, which other operators may read, from the example."""
+    with pytest.raises(ExportError, match="explains an operator in one way where"):
+        extract(lambda x: x.diagonal(1), (4, 6), dims=({0: Dim("m", max=9), 1: Dim("n", max=9)},))
+
+
 def test_what_cannot_be_compiled_names_the_operator_and_the_line() -> None:
     graph = extract(
         lambda x: torch.linalg.inv(x.transpose(1, 2) @ x),

@@ -60,7 +60,8 @@ def sizes_of_one_open() -> Iterator[None]:
 def decisions(program: ExportedProgram) -> Iterator[list[Any]]:
     """Yields a list that holds, at the end, the conditions that PyTorch took for granted inside.
 
-    torch.export closes the records of a program when it is done; decomposing it asks more.
+    torch.export closes the records of a program when it is done; decomposing it asks more. Sizes
+    that it found to be one, since an operator wants that, stand in the conditions as one.
     """
     found: list[Any] = []
     environment = _environment(program)
@@ -73,7 +74,8 @@ def decisions(program: ExportedProgram) -> Iterator[list[Any]]:
         yield found
     finally:
         environment.frozen = closed
-    found += [sympy.sympify(guard.expr) for guard in environment.guards[before:]]
+    one = {v: by for v, by in environment.replacements.items() if by.is_Symbol}
+    found += [sympy.sympify(guard.expr).xreplace(one) for guard in environment.guards[before:]]
 
 
 class Sizes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from npusim.exporters.onnx.builder import NoForm
 from npusim.exporters.onnx.registry import Call, Tensor, translation
 from npusim.ops.fused import broadcast_shapes
 
@@ -52,3 +53,26 @@ def _scaled_sum(call: Call, c: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 def _scaled(call: Call, x: Tensor, factor: float) -> Tensor:
     return x if factor == 1 else call.op("Mul", x, call.const(factor, x.dtype))
+
+
+@translation("aten._grouped_mm.default", "transformers.grouped_mm_fallback.default")
+def _grouped_matmul(
+    call: Call, a: Tensor, b: Tensor, offsets: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """Multiplies all rows by each group's matrix, and keeps of each row its own group's product."""
+    if bias is not None:
+        raise NoForm("a bias of groups")
+    products = matmul(call, a, b)
+    if offsets is None:
+        return products
+    groups, rows = b.shape[0], a.shape[0]
+    ends = call.reshape(call.cast(offsets, "int64"), (groups, 1))
+    row, group = call.ints(range(rows)), call.reshape(call.ints(range(groups)), (groups, 1))
+    before = call.cast(call.broadcast("LessOrEqual", ends, row, dtype="bool"), "int64")
+    own = call.reduce("ReduceSum", before, (0,), False)  # groups that end before a row
+    kept = call.broadcast("Equal", own, group, dtype="bool")
+    zero = call.const(0.0, products.dtype)
+    parts = call.broadcast(
+        "Where", call.reshape(kept, (groups, rows, 1)), products, zero, dtype=products.dtype
+    )
+    return call.reduce("ReduceSum", parts, (0,), False)
