@@ -22,22 +22,10 @@ import numpy as np
 import torch
 
 import npusim
+from benchmarks.cuda_sampling import OFF, WAYS
 from benchmarks.llm_peers import VOCAB, configuration
 
 CONTEXT, NEW, ROUNDS = 128, 128, 6
-OPTIONS: Mapping[str, dict[str, Any]] = {
-    "greedy": {},
-    "penalty 1.1": {"repetition_penalty": 1.1},
-    "T 0.8": {"temperature": 0.8},
-    "T 0.8, top-k 50, top-p 0.95": {"temperature": 0.8, "top_k": 50, "top_p": 0.95},
-    "T 0.8, top-p 0.95": {"temperature": 0.8, "top_p": 0.95},
-    "T 1.5, top-p 0.95, penalty 1.1": {
-        "temperature": 1.5,
-        "top_p": 0.95,
-        "repetition_penalty": 1.1,
-    },
-}
-OFF = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 PROGRAMS = {"device": "device.npubin", "host": "host.npubin"}
 
 
@@ -104,7 +92,7 @@ def choosing(folder: Path, lm: npusim.LanguageModel, made: Any) -> None:
     """Times the command that chooses, and the methods as a whole."""
     program = npusim.CompiledProgram.load(folder / PROGRAMS["device"])
     weights = npusim.load_weights(made, program, lm.device)
-    for name, options in OPTIONS.items():
+    for name, options in WAYS.items():
         numbers = {**OFF, **options}
         profile = npusim.profile_program(
             program,
@@ -130,7 +118,7 @@ def run(folder: Path) -> None:
         for name, file in PROGRAMS.items()
     }
     prompt = np.random.default_rng(0).integers(10, VOCAB, CONTEXT).tolist()
-    for name, options in OPTIONS.items():
+    for name, options in WAYS.items():
         seconds: dict[str, list[float]] = {where: [] for where in models}
         tokens = {}
         for _ in range(ROUNDS):
