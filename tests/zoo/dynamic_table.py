@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 
 from tests.zoo.dynamic import BOUNDS, SIZES, Row
 from tests.zoo.measure import TOLERANCE
-from tests.zoo.table import AGREES, DIFFERS, REFUSED, readable
+from tests.zoo.table import AGREES, DIFFERS, REFUSED, readable, sections
 
 PATH = Path(__file__).parents[2] / "docs" / "dynamic-models.md"
 
@@ -42,14 +41,7 @@ def render(rows: Sequence[Row]) -> str:
         summary=_summary(rows),
         tolerance=TOLERANCE,
     )
-    parts = [head]
-    for family, members in groupby(rows, key=lambda row: row.family):
-        lines = "\n".join(map(_line, members))
-        parts.append(
-            f"\n## {family}\n\n| Model | Result | Open | Remarks | Error |\n"
-            f"|---|---|---|---|---|\n{lines}\n"
-        )
-    return "".join(parts)
+    return head + sections(rows, "Open | Remarks", _line)
 
 
 def _written(sizes: dict[str, int]) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from tests.zoo.measure import TOLERANCE, Row
 
@@ -39,14 +41,22 @@ def outcome(row: Row) -> str:
 
 def render(rows: Sequence[Row]) -> str:
     """Returns the page; rows of one family stand together."""
-    parts = [_HEAD.format(summary=_summary(rows), tolerance=TOLERANCE)]
-    for family, members in groupby(rows, key=lambda row: row.family):
-        lines = "\n".join(map(_line, members))
-        parts.append(
-            f"\n## {family}\n\n| Model | Result | Native | In PyTorch, or the reason | Error |\n"
-            f"|---|---|---|---|---|\n{lines}\n"
-        )
-    return "".join(parts)
+    head = _HEAD.format(summary=_summary(rows), tolerance=TOLERANCE)
+    return head + sections(rows, "Native | In PyTorch, or the reason", _line)
+
+
+def sections(rows: Sequence[Any], between: str, line: Callable[[Any], str]) -> str:
+    """Returns a section with a table for each family.
+
+    Args:
+        between: the titles of the columns between a model's outcome and its error, two.
+        line: writes a row of the table.
+    """
+    return "".join(
+        f"\n## {family}\n\n| Model | Result | {between} | Error |\n|---|---|---|---|---|\n"
+        + "".join(f"{line(row)}\n" for row in members)
+        for family, members in groupby(rows, key=attrgetter("family"))
+    )
 
 
 def listed(text: str) -> Mapping[str, str]:
