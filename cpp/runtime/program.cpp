@@ -1,5 +1,6 @@
-// Reads the records of a .npubin file. The container around them is container.cpp, what must hold
-// between them program_validate.cpp.
+// Reads the records of a .npubin file (program_records.h). The container around them is
+// container.cpp, those of symbolic sizes are read in sizes_reader.cpp, and what must hold between
+// all of them is program_validate.cpp.
 //
 // Invariants of a Program that open or from_bytes returned
 // 1. Every index, count and offset in it is in range; every string is UTF-8 without NUL.
@@ -16,16 +17,15 @@
 //    the file, whatever its numbers say.
 #include "cpp/runtime/program.h"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
-#include <optional>
-#include <tuple>
 
 #include "cpp/runtime/container.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/mapping.h"
+#include "cpp/runtime/program_records.h"
 #include "cpp/runtime/program_validate.h"
+#include "cpp/runtime/sizes_reader.h"
 #include "cpp/runtime/utf8.h"
 
 namespace npusim {
@@ -46,105 +46,6 @@ constexpr std::array<DTypeInfo, 10> kDTypes = {{{"float32", 4},
                                                 {"uint8", 1},
                                                 {"bool", 1}}};
 
-// The records as they stand in the file.
-struct ProgramRecord {
-  uint32_t target, reserved;
-  int64_t persistent_bytes, state_bytes;
-};
-struct KernelRecord {
-  uint32_t name, schema, image, reserved;
-};
-struct BufferRecord {
-  uint32_t kind, name;
-  int64_t bytes, offset;
-};
-struct MethodRecord {
-  uint32_t name, commands, inputs, outputs;
-  int64_t arena_bytes;
-};
-struct CommandRecord {
-  uint32_t kernel, node, params, operands, grid[3], reserved;
-};
-struct OperandRecord {
-  uint32_t buffer, access;
-  int64_t offset;
-};
-struct SpecRecord {
-  uint32_t name, buffer, dtype, rank;
-};
-struct WeightRecord {
-  uint32_t buffer, dtype, rank, keys;
-};
-struct NodeRecord {
-  uint32_t name, op, source, reserved;
-};
-struct SymbolRecord {
-  uint32_t name, reserved;
-  int64_t low, high;
-};
-struct ExpressionRecord {
-  uint32_t op, a, b, reserved;
-  int64_t value;
-};
-struct ShapesRecord {
-  uint32_t method, symbols, steps, dims, patches, reserved;
-};
-struct SymbolicDimRecord {
-  uint32_t spec, axis, step, reserved;
-};
-struct PatchRecord {
-  uint32_t command, kind, at, step;
-};
-struct SpecializedRecord {
-  uint32_t kernel, params, image, reserved;
-};
-static_assert(sizeof(SymbolRecord) == 24 && sizeof(ExpressionRecord) == 24);
-static_assert(sizeof(ShapesRecord) == 24 && sizeof(SymbolicDimRecord) == 16);
-static_assert(sizeof(PatchRecord) == 16 && sizeof(SpecializedRecord) == 16);
-static_assert(sizeof(ProgramRecord) == 24 && sizeof(KernelRecord) == 16);
-static_assert(sizeof(BufferRecord) == 24 && sizeof(MethodRecord) == 24);
-static_assert(sizeof(CommandRecord) == 32 && sizeof(OperandRecord) == 16);
-static_assert(sizeof(SpecRecord) == 16 && sizeof(WeightRecord) == 16 && sizeof(NodeRecord) == 16);
-
-constexpr uint32_t kNoImage = 0xFFFFFFFF;
-
-// The records of a section, consumed from front to back.
-template <typename Record>
-class Rows {
- public:
-  explicit Rows(const Chunk& chunk) : chunk_(chunk) {
-    if (chunk.bytes.size() % sizeof(Record) != 0) {
-      chunk.refuse(0, "its size is no multiple of " + std::to_string(sizeof(Record)));
-    }
-  }
-  size_t left() const { return (chunk_.bytes.size() - at_) / sizeof(Record); }
-  // Verifies that `count` more records exist, so that memory may be reserved for them.
-  void require(size_t count) const {
-    if (count > left()) {
-      chunk_.refuse(at_, std::to_string(count) + " records are asked for, " +
-                             std::to_string(left()) + " are left");
-    }
-  }
-  Record next() {
-    require(1);
-    Record record;
-    std::memcpy(&record, &chunk_.bytes[at_], sizeof record);
-    at_ += sizeof record;
-    return record;
-  }
-  // For a fault in the record taken last.
-  [[noreturn]] void refuse(const std::string& why) const {
-    chunk_.refuse(at_ - sizeof(Record), why);
-  }
-  void finish() const {
-    if (left() != 0) chunk_.refuse(at_, "this record belongs to nothing");
-  }
-
- private:
-  const Chunk& chunk_;
-  size_t at_ = 0;
-};
-
 std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -158,14 +59,6 @@ std::vector<std::string_view> read_strings(const Chunk& chunk) {
     strings.push_back(text);
   }
   return strings;
-}
-
-bool is_identifier(std::string_view name) {
-  const auto letter = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-  };
-  const auto legal = [&](char c) { return letter(c) || (c >= '0' && c <= '9'); };
-  return !name.empty() && letter(name.front()) && std::all_of(name.begin(), name.end(), legal);
 }
 
 struct Storage {
@@ -212,7 +105,7 @@ class ProgramReader {
     read_methods(*program);
     read_weights(*program);
     read_nodes(*program);
-    read_shapes(*program);
+    sizes_.read(program->methods);
     finish();
     validate(*program);
     return program;
@@ -221,7 +114,7 @@ class ProgramReader {
  private:
   void read_root(Program& program) {
     const auto record = root_.next();
-    require_zero(root_, record.reserved);
+    root_.require_zero(record.reserved);
     program.target = string(root_, record.target);
     program.persistent_bytes = record.persistent_bytes;
     program.state_bytes = record.state_bytes;
@@ -236,9 +129,9 @@ class ProgramReader {
     program.kernels.reserve(kernels_.left());
     while (kernels_.left() != 0) {
       const auto record = kernels_.next();
-      require_zero(kernels_, record.reserved);
+      kernels_.require_zero(record.reserved);
       Kernel kernel{string(kernels_, record.name), string(kernels_, record.schema), {}, {}};
-      if (record.image != kNoImage) kernel.image = item(images_, record.image, kernels_, "image");
+      if (record.image != kNoImage) kernel.image = kernels_.pick(images_, record.image, "image");
       program.kernels.push_back(kernel);
     }
     read_specialized(program);
@@ -249,13 +142,13 @@ class ProgramReader {
     size_t before = 0;
     while (specialized_.left() != 0) {
       const auto record = specialized_.next();
-      require_zero(specialized_, record.reserved);
+      specialized_.require_zero(record.reserved);
       if (record.kernel < before || record.kernel >= program.kernels.size()) {
         specialized_.refuse("its kernel does not exist, or is out of order");
       }
       before = record.kernel;
-      codes.push_back({item(params_, record.params, specialized_, "params"),
-                       item(images_, record.image, specialized_, "image")});
+      codes.push_back({specialized_.pick(params_, record.params, "params"),
+                       specialized_.pick(images_, record.image, "image")});
       std::span<const Specialized>& own = program.kernels[record.kernel].specialized;
       own = {own.empty() ? &codes.back() : own.data(), own.size() + 1};
     }
@@ -294,10 +187,10 @@ class ProgramReader {
 
   Command read_command() {
     const auto record = commands_.next();
-    require_zero(commands_, record.reserved);
+    commands_.require_zero(record.reserved);
     Command command{record.kernel,
                     record.node,
-                    item(params_, record.params, commands_, "params"),
+                    commands_.pick(params_, record.params, "params"),
                     {},
                     {record.grid[0], record.grid[1], record.grid[2]}};
     operands_.require(record.operands);
@@ -350,134 +243,10 @@ class ProgramReader {
     program.nodes.reserve(nodes_.left());
     while (nodes_.left() != 0) {
       const auto record = nodes_.next();
-      require_zero(nodes_, record.reserved);
+      nodes_.require_zero(record.reserved);
       program.nodes.push_back(
           {string(nodes_, record.name), string(nodes_, record.op), string(nodes_, record.source)});
     }
-  }
-
-  void read_shapes(Program& program) {
-    uint32_t before = 0;  // init has none
-    while (shapes_.left() != 0) {
-      const auto record = shapes_.next();
-      require_zero(shapes_, record.reserved);
-      if (record.method <= before || record.method > program.methods.size()) {
-        shapes_.refuse("its method does not exist, or is out of order");
-      }
-      before = record.method;
-      Method& method = program.methods[record.method - 1];
-      read_symbols(method.sizes, record.symbols);
-      const SizeProver prover = read_steps(method.sizes, record.steps);
-      read_dims(method, record.dims, prover);
-      read_patches(method, record.patches);
-    }
-  }
-
-  void read_symbols(MethodSizes& sizes, uint32_t count) {
-    symbols_.require(count);
-    sizes.symbols.reserve(count);
-    for (uint32_t i = 0; i < count; ++i) {
-      const auto record = symbols_.next();
-      require_zero(symbols_, record.reserved);
-      const Symbol symbol{string(symbols_, record.name), record.low, record.high};
-      if (!is_identifier(symbol.name)) {
-        symbols_.refuse("a symbol's name is not made of letters, digits and '_'");
-      }
-      if (symbol.low < 0 || symbol.low >= symbol.high || symbol.high > kMaxBytes) {
-        symbols_.refuse("its bounds are no range of sizes");
-      }
-      if (i > 0 && sizes.symbols.back().name >= symbol.name) {
-        shapes_.refuse("its symbols are none, or not sorted by name");
-      }
-      sizes.symbols.push_back(symbol);
-    }
-    if (count == 0) shapes_.refuse("its symbols are none, or not sorted by name");
-  }
-
-  SizeProver read_steps(MethodSizes& sizes, uint32_t count) {
-    expressions_.require(count);
-    sizes.steps.reserve(count);
-    SizeProver prover(sizes.symbols);
-    for (uint32_t i = 0; i < count; ++i) {
-      const auto record = expressions_.next();
-      require_zero(expressions_, record.reserved);
-      const SizeStep step{static_cast<SizeOp>(record.op), record.a, record.b, record.value};
-      if (const auto wrong = prover.add(step)) expressions_.refuse(*wrong);
-      sizes.steps.push_back(step);
-    }
-    return prover;
-  }
-
-  void read_dims(Method& method, uint32_t count, const SizeProver& prover) {
-    MethodSizes& sizes = method.sizes;
-    symbolic_dims_.require(count);
-    sizes.dims.reserve(count);
-    std::vector<std::optional<ToldSymbol>> told(sizes.symbols.size());
-    for (uint32_t i = 0; i < count; ++i) {
-      const auto record = symbolic_dims_.next();
-      require_zero(symbolic_dims_, record.reserved);
-      const bool rises =
-          sizes.dims.empty() || sizes.dims.back().spec < record.spec ||
-          (sizes.dims.back().spec == record.spec && sizes.dims.back().axis < record.axis);
-      if (!rises) symbolic_dims_.refuse("the dimensions are not in order");
-      const size_t inputs = method.inputs.size();
-      if (record.spec >= inputs + method.outputs.size()) {
-        symbolic_dims_.refuse("its tensor does not exist");
-      }
-      const bool given = record.spec < inputs;
-      const TensorSpec& spec =
-          given ? method.inputs[record.spec] : method.outputs[record.spec - inputs];
-      if (record.axis >= spec.shape.size()) symbolic_dims_.refuse("its dimension does not exist");
-      if (spec.shape[record.axis] != spec.alloc_shape[record.axis]) {
-        symbolic_dims_.refuse("a symbolic dimension is padded");
-      }
-      require_step(symbolic_dims_, sizes, record.step);
-      sizes.dims.push_back({record.spec, record.axis, record.step});
-      const auto& linear = prover.linear(record.step);
-      if (given && linear && linear->symbol >= 0 && linear->a > 0) {
-        auto& teller = told[static_cast<size_t>(linear->symbol)];
-        if (!teller) teller = ToldSymbol{record.spec, record.axis, linear->a, linear->b};
-      }
-    }
-    for (const auto& teller : told) {
-      if (!teller) shapes_.refuse("no dimension of an input tells one of its symbols");
-      sizes.told.push_back(*teller);
-    }
-  }
-
-  void read_patches(Method& method, uint32_t count) {
-    std::vector<Patch>& patches = method.sizes.patches;
-    patches_.require(count);
-    patches.reserve(count);
-    for (uint32_t i = 0; i < count; ++i) {
-      const auto record = patches_.next();
-      const Patch patch{record.command, static_cast<PatchKind>(record.kind), record.at,
-                        record.step};
-      const auto key = [](const Patch& p) { return std::tuple(p.command, p.kind, p.at); };
-      if (!patches.empty() && key(patches.back()) >= key(patch)) {
-        patches_.refuse("the patches are not in order");
-      }
-      if (patch.command >= method.commands.size()) patches_.refuse("its command does not exist");
-      if (!fits(patch, method.commands[patch.command])) {
-        patches_.refuse("it does not fit its command");
-      }
-      require_step(patches_, method.sizes, patch.step);
-      patches.push_back(patch);
-    }
-  }
-
-  // Whether a patch lies in its command: aligned in the parameters, or at an operand.
-  static bool fits(const Patch& patch, const Command& command) {
-    if (patch.kind > PatchKind::kOperand) return false;
-    if (patch.kind == PatchKind::kOperand) return patch.at < command.operands.size();
-    const bool narrow = patch.kind == PatchKind::kI32 || patch.kind == PatchKind::kF32;
-    const size_t width = narrow ? 4 : 8;
-    return patch.at % width == 0 && patch.at + width <= command.params.size();
-  }
-
-  template <typename Record>
-  static void require_step(const Rows<Record>& owner, const MethodSizes& sizes, uint32_t step) {
-    if (step >= sizes.steps.size()) owner.refuse("its step does not exist");
   }
 
   template <typename Record>
@@ -496,36 +265,18 @@ class ProgramReader {
     specs_.finish();
     keys_.finish();
     dims_.finish();
-    symbols_.finish();
-    expressions_.finish();
-    symbolic_dims_.finish();
-    patches_.finish();
-  }
-
-  template <typename T, typename Record>
-  static T item(const std::vector<T>& items, uint32_t index, const Rows<Record>& owner,
-                const char* what) {
-    if (index >= items.size()) {
-      owner.refuse(std::string(what) + " " + std::to_string(index) + " does not exist; there are " +
-                   std::to_string(items.size()));
-    }
-    return items[index];
+    sizes_.finish();
   }
 
   template <typename Record>
   std::string_view string(const Rows<Record>& owner, uint32_t index) const {
-    return item(strings_, index, owner, "string");
+    return owner.pick(strings_, index, "string");
   }
 
   template <typename Record>
   static DType dtype_of(const Rows<Record>& owner, uint32_t code) {
     if (code >= kDTypes.size()) owner.refuse("dtype code " + std::to_string(code) + " is unknown");
     return static_cast<DType>(code);
-  }
-
-  template <typename Record>
-  static void require_zero(const Rows<Record>& owner, uint32_t reserved) {
-    if (reserved != 0) owner.refuse("a reserved field is not zero");
   }
 
   Container sections_;
@@ -542,11 +293,7 @@ class ProgramReader {
   Rows<uint32_t> keys_{sections_[Section::kKeys]};
   Rows<int64_t> dims_{sections_[Section::kDims]};
   Rows<NodeRecord> nodes_{sections_[Section::kNodes]};
-  Rows<SymbolRecord> symbols_{sections_[Section::kSymbols]};
-  Rows<ExpressionRecord> expressions_{sections_[Section::kExpressions]};
-  Rows<ShapesRecord> shapes_{sections_[Section::kShapes]};
-  Rows<SymbolicDimRecord> symbolic_dims_{sections_[Section::kSymbolicDims]};
-  Rows<PatchRecord> patches_{sections_[Section::kPatches]};
+  SizesReader sizes_{sections_, strings_};
   Rows<SpecializedRecord> specialized_{sections_[Section::kSpecialized]};
   Storage* storage_ = nullptr;
 };
