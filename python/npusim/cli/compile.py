@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 
 import click
@@ -12,6 +11,7 @@ import npusim
 from npusim.cli.answer import Answer, Verb, amount
 from npusim.cli.artifact import readable
 from npusim.cli.progress import progress
+from npusim.cli.sizes import combinations, prepared_line, sizes_option
 from npusim.cli.summary import program_facts
 
 
@@ -24,13 +24,7 @@ from npusim.cli.summary import program_facts
     metavar="SCHEME",
     help="Weights of linears: int8, int4-g32, int4-g64, int4-g128 (int4 also -asymmetric).",
 )
-@click.option(
-    "--sizes",
-    multiple=True,
-    metavar="SYMBOL=SIZE,…",
-    help="Bring device code for these values of a symbolic size, beside its greatest; of several "
-    "symbols, for all combinations.",
-)
+@sizes_option
 @click.option(
     "--dump-passes",
     type=click.Path(path_type=Path),
@@ -52,7 +46,7 @@ def compile_model(
             readable(graph),
             target=target,
             quantize=quantize,
-            sizes=_combinations(sizes),
+            sizes=combinations(sizes),
             dump_passes=dump_passes,
             progress=report,
         )
@@ -68,24 +62,7 @@ def compile_model(
         f"memory: weights {amount(memory['weights'])}, prepared weights "
         f"{amount(memory['persistent'])}, arena {amount(memory['arena'])}",
     ]
-    if "prepared_sizes" in facts:
-        rows = (", ".join(f"{k} = {v}" for k, v in row.items()) for row in facts["prepared_sizes"])
-        lines.append(f"device code for {'; '.join(rows)}")
+    lines += prepared_line(facts)
     if dump_passes is not None:
         lines.append(f"graphs after each pass: {dump_passes}")
     return Answer({"output": str(output), "bytes": size, "program": facts}, lines)
-
-
-def _combinations(options: Sequence[str]) -> list[dict[str, int]]:
-    """Returns every combination of what `--sizes` lists."""
-    chosen: dict[str, list[int]] = {}
-    for option in options:
-        name, equals, values = option.partition("=")
-        numbers = values.split(",")
-        if not name or not equals or not all(n.isascii() and n.isdigit() for n in numbers):
-            raise click.UsageError(
-                f"--sizes {option}: expected SYMBOL=SIZE,SIZE,…, such as batch=1,8."
-            )
-        chosen.setdefault(name, []).extend(map(int, numbers))
-    rows = product(*chosen.values()) if chosen else ()
-    return [dict(zip(chosen, row, strict=True)) for row in rows]

@@ -10,6 +10,7 @@ import npusim
 from npusim.cli.answer import Answer, Verb, amount
 from npusim.cli.artifact import readable
 from npusim.cli.progress import progress
+from npusim.cli.sizes import combinations, prepared_line, sizes_option
 from npusim.cli.summary import plan_facts
 from npusim.errors import Error
 
@@ -25,6 +26,7 @@ from npusim.errors import Error
     metavar="PATH=EXECUTOR",
     help="Keep a submodule on `native` or `pytorch`. Repeat it for several.",
 )
+@sizes_option
 @click.option(
     "--fallback",
     type=click.Choice(["cpu", "error"]),
@@ -33,13 +35,23 @@ from npusim.errors import Error
     help="`error` refuses a model of which PyTorch would run a part.",
 )
 def partition(
-    graph: Path, output: Path | None, target: str, pins: tuple[str, ...], fallback: str
+    graph: Path,
+    output: Path | None,
+    target: str,
+    pins: tuple[str, ...],
+    sizes: tuple[str, ...],
+    fallback: str,
 ) -> Answer:
     """Cut a model into programs of the target and parts that PyTorch runs: one file."""
     output = output or graph.with_suffix(".npuplan")
     with progress("Partitioning") as report:
         plan = npusim.partition(
-            readable(graph), target=target, pin=_pins(pins), fallback=fallback, progress=report
+            readable(graph),
+            target=target,
+            pin=_pins(pins),
+            fallback=fallback,
+            sizes=combinations(sizes),
+            progress=report,
         )
         report("writing")
         plan.save(output)
@@ -48,6 +60,8 @@ def partition(
         f"{output} ({amount(size)}) for {plan.target}: {plan.summary()}",
         f"partitions: {len(plan.partitions)}; {amount(plan.crossing_bytes)} cross at each call",
     ]
+    for part in facts["partitions"]:
+        lines += [f"partition {part['index']}: {line}" for line in prepared_line(part)]
     return Answer({"output": str(output), "bytes": size, "plan": facts}, lines)
 
 

@@ -56,12 +56,15 @@ def program_facts(program: CompiledProgram) -> dict[str, Any]:
         "init_commands": len(program.init.commands),
         "buffers": _buffers(program),
         "memory": _memory(program),
-        **({"prepared_sizes": prepared} if (prepared := prepared_sizes(program)) else {}),
+        **_prepared(program),
     }
 
 
 def plan_facts(plan: PartitionPlan) -> dict[str, Any]:
-    """Returns the partitions of a plan and what crosses between them, as JSON types."""
+    """Returns the partitions of a plan and what crosses between them, as JSON types.
+
+    A native partition has `prepared_sizes` as `program_facts` does.
+    """
     return {
         **graph_facts(plan.graph),
         "kind": "plan",
@@ -75,10 +78,15 @@ def plan_facts(plan: PartitionPlan) -> dict[str, Any]:
                 "at_load": partition.at_load,
                 "ops": _distribution(node.op for node in partition.graph.nodes),
                 "commands": len(partition.commands),
+                **(_prepared(partition.program) if partition.program is not None else {}),
             }
             for partition in plan.partitions
         ],
     }
+
+
+def _prepared(program: CompiledProgram) -> dict[str, Any]:
+    return {"prepared_sizes": sizes} if (sizes := prepared_sizes(program)) else {}
 
 
 def _distribution(names: Iterable[str]) -> dict[str, int]:
