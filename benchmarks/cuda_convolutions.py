@@ -25,7 +25,7 @@ from tests.models import build as build_model
 
 import npusim
 from benchmarks.cuda_cases import Params, tensor
-from benchmarks.cuda_kernels import Driver, build, microseconds
+from benchmarks.cuda_driver import Driver, build, microseconds
 from npusim.codegen import convolutions
 from npusim.codegen.convolutions import ConvTile, conv_tiles
 from npusim.codegen.geometry import Geometry

@@ -11,12 +11,9 @@ is that of a launch among others. `--sweep` tries other geometries than the rule
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
-import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,14 +37,12 @@ from benchmarks.cuda_cases import (
     quantized_linear,
     rope,
 )
+from benchmarks.cuda_driver import Driver, Kernel, build, microseconds
 from npusim.codegen import launch_products, nvrtc
-from npusim.codegen.geometry import Geometry, TensorMap
+from npusim.codegen.geometry import Geometry
 from npusim.codegen.launch import RULES
-from npusim.codegen.source import kernel_source, stem_source
 from npusim.ops import quantization
 
-_OPTIONS = ("--std=c++20", "-default-device")
-_PROMOTED = 3  # bytes of the second cache's reads: 256
 _ROTATED = 256 << 20  # bytes of weights that a timing walks over: several caches
 _TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float64: 1e-12}
 
@@ -67,114 +62,6 @@ extern "C" __global__ void __launch_bounds__(256) npusim_kernel(const uint4* x, 
   if (mixed == 0x12345678) *y = mixed;
 }
 """
-
-
-class Driver:
-    """The few entry points of the driver that load and launch a cubin."""
-
-    def __init__(self) -> None:
-        self._cuda = ctypes.CDLL("libcuda.so.1")
-        torch.zeros(1, device="cuda")  # makes the context current
-        major, minor = torch.cuda.get_device_capability()
-        self.arch = f"sm_{major}{minor}" + "a" * (major == 9)  # with what only it has
-
-    def load(self, cubin: bytes, entries: Mapping[str, int]) -> dict[str, ctypes.c_void_p]:
-        """Returns functions by name; `entries` says how much dynamic shared memory each takes."""
-        module = ctypes.c_void_p()
-        self._must(self._cuda.cuModuleLoadData(ctypes.byref(module), cubin))
-        functions = {}
-        for name, shared in entries.items():
-            function = ctypes.c_void_p()
-            self._must(
-                self._cuda.cuModuleGetFunction(ctypes.byref(function), module, name.encode())
-            )
-            if shared > 48 << 10:
-                self._must(self._cuda.cuFuncSetAttribute(function, 8, shared))
-            functions[name] = function
-        return functions
-
-    def launch(
-        self,
-        function: ctypes.c_void_p,
-        grid: Sequence[int],
-        block: Sequence[int],
-        shared: int,
-        pointers: Sequence[int],
-        maps: Sequence[ctypes.Array[ctypes.c_uint64]] = (),
-    ) -> None:
-        values = [*(ctypes.c_void_p(p) for p in pointers), *maps]
-        arguments = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        self._must(
-            self._cuda.cuLaunchKernel(function, *grid, *block, shared, stream, arguments, None)
-        )
-
-    def map(self, map: TensorMap, address: int) -> ctypes.Array[ctypes.c_uint64]:
-        """Returns a matrix at an address as kernels take it; swizzled in lines of 128 bytes."""
-        made = (ctypes.c_uint64 * 24)()
-        place = -(-ctypes.addressof(made) // 64) * 64  # where it lies on 64 bytes
-        aligned = (ctypes.c_uint64 * 16).from_buffer(made, place - ctypes.addressof(made))
-        extents = (ctypes.c_uint64 * 2)(map.columns, map.rows)
-        strides = (ctypes.c_uint64 * 1)(map.stride)
-        box, ones = (ctypes.c_uint32 * 2)(64, map.box), (ctypes.c_uint32 * 2)(1, 1)
-        encode = self._cuda.cuTensorMapEncodeTiled
-        encode.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p]
-        encode.argtypes += [ctypes.c_void_p] * 4 + [ctypes.c_int] * 4
-        self._must(encode(aligned, 1, 2, address, extents, strides, box, ones, 0, 3, _PROMOTED, 0))
-        return aligned
-
-    @staticmethod
-    def _must(status: int) -> None:
-        if status != 0:
-            raise RuntimeError(f"the driver answers {status}")
-
-
-class Kernel:
-    """A compiled command: call it with its operands."""
-
-    def __init__(self, driver: Driver, geometry: Geometry, cubin: bytes) -> None:
-        self._driver = driver
-        self.geometry = geometry
-        entries = {x.entry: x.shared for x in geometry.launches}
-        self._functions = driver.load(cubin, entries)
-        self._scratch = torch.empty(max(geometry.scratch, 1), dtype=torch.uint8, device="cuda")
-        self.failure = torch.zeros(3, dtype=torch.int64, device="cuda")
-
-    def __call__(self, operands: Sequence[Tensor]) -> None:
-        pointers = [t.data_ptr() for t in operands]
-        if self.geometry.scratch:
-            pointers.append(self._scratch.data_ptr())
-        if self.geometry.failure:
-            pointers.append(self.failure.data_ptr())
-        wide = [operands[m.operand].data_ptr() % 16 == 0 for m in self.geometry.maps]
-        maps = [
-            self._driver.map(m, operands[m.operand].data_ptr())
-            if all(wide)
-            else (ctypes.c_uint64 * 16)()
-            for m in self.geometry.maps
-        ]
-        for x in self.geometry.launches:
-            function = self._functions[x.entry]
-            self._driver.launch(function, x.grid, x.block, x.shared, pointers, maps)
-
-
-def compile_kernel(
-    driver: Driver, stem: str, params: Params, geometry: Geometry
-) -> tuple[Geometry, bytes]:
-    """Returns what a kernel is made of; NVRTC compiles without holding the interpreter."""
-    body = stem_source(stem)
-    assert body is not None
-    macros = [f"-DNPUSIM_{name}={value}" for name, value in geometry.defines.items()]
-    options = (*_OPTIONS, f"--gpu-architecture={driver.arch}", *macros)
-    source = kernel_source(stem, params, body)
-    return geometry, nvrtc.load().compile(source, options, f"{stem}.cu")[0]
-
-
-def build(driver: Driver, cases: Sequence[tuple[str, Params, Geometry]]) -> list[Kernel]:
-    """Compiles in parallel."""
-    with ThreadPoolExecutor(16) as pool:
-        made = list(pool.map(lambda case: compile_kernel(driver, *case), cases))
-    return [Kernel(driver, *parts) for parts in made]
 
 
 # ---- checks
@@ -319,28 +206,6 @@ def check_all(driver: Driver, only: str | None) -> int:
 
 
 # ---- times
-
-
-def microseconds(calls: Sequence[Callable[[], None]], repeats: int = 20) -> float:
-    """Returns the median time of a call in a graph of all of them."""
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for call in calls[:2]:
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    times = []
-    for _ in range(repeats):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) * 1000 / len(calls))
-    return statistics.median(times[3:])
 
 
 def rotated(case: Case, weights: slice) -> list[tuple[Tensor, ...]]:

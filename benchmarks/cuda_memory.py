@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.cuda_kernels import Driver, Kernel, microseconds
+from benchmarks.cuda_driver import Driver, Kernel, microseconds
 from npusim.codegen import nvrtc
 from npusim.codegen.compile_kernels import specialise
 from npusim.ops.kernels import KERNELS, RANK

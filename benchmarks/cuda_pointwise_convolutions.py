@@ -15,7 +15,7 @@ from functools import partial
 import torch
 
 from benchmarks.cuda_cases import RELU, linear
-from benchmarks.cuda_kernels import Driver, build, microseconds
+from benchmarks.cuda_driver import Driver, build, microseconds
 from npusim.codegen import launch_products
 from npusim.codegen.bulk import BulkTile, bulk, fits
 

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.cuda_cases import GELU, SILU, Case, attention, linear
-from benchmarks.cuda_kernels import Driver, build, check, microseconds, rotated, torch_linear
+from benchmarks.cuda_driver import Driver, build, microseconds
+from benchmarks.cuda_kernels import check, rotated, torch_linear
 from npusim.codegen import launch_products
 from npusim.codegen.bulk import TILES, BulkTile, bulk, fits
 
