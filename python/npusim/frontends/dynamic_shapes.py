@@ -13,6 +13,7 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
+from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx.experimental import _config
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -21,6 +22,8 @@ from torch.utils._sympy import functions
 from npusim.errors import ExportError, SymbolicSizeError
 from npusim.frontends.fractions import ratio_of, rounded_size
 from npusim.ir.symbolic import bounds, maximum, minimum, symbol
+from npusim.ir.types import TensorType
+from npusim.ops.schema import dtype_name
 
 _CALLS: Mapping[str, Callable[[int, int], int]] = {
     "FloorDiv": lambda a, b: a // b,
@@ -126,6 +129,10 @@ class Sizes:
     def of_expression(self, expr: Any) -> int:
         """Returns one of sympy's integer expressions as a size; raises as `of` does."""
         return size_of(expr, self._symbols)
+
+    def type_of(self, tensor: Tensor) -> TensorType:
+        """Returns the type of a traced tensor; raises as `of` does."""
+        return TensorType(dtype_name(tensor.dtype), tuple(map(self.of, tensor.shape)))
 
     def check(self, conditions: Iterable[Any]) -> None:
         """Checks what PyTorch took for granted, by the example's sizes, while it decomposed.

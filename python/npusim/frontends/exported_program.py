@@ -1,8 +1,8 @@
 """An exported program to Graph.
 
-Owns the translation of every call by its schema, of inputs, weights and constants, and the names of
-what comes out. A buffer that forward changes becomes a state. Whatever depends on the values of
-tensors is refused, all of it at once.
+Owns the translation of every call by its schema, of inputs, and the names of what comes out;
+`stored_tensors.py` has what the program brings itself. Whatever depends on the values of tensors is
+refused, all of it at once.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from npusim.errors import ExportError, SymbolicSizeError, at
-from npusim.frontends import MAX_CONSTANT_BYTES
 from npusim.frontends import decompositions as policy
 from npusim.frontends.dynamic_shapes import Sizes
 from npusim.frontends.fractions import emit_fraction
 from npusim.frontends.refusals import source_line
+from npusim.frontends.stored_tensors import StoredTensors
 from npusim.frontends.weight_free import ModuleTensors
-from npusim.ir.graph import Attr, Constant, Graph, Node, Output, Source, Value, Weight
+from npusim.ir.graph import Attr, Graph, Node, Output, Source, Value
 from npusim.ir.rewrite import Names, drop_dead
 from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType
@@ -73,16 +72,12 @@ class _Translation:
     ) -> None:
         self.program = program
         self.sizes = sizes
-        self.tensors = tensors
         self.name = name
         self.names = Names()
+        self.stored = StoredTensors(program, tensors, sizes, self.names)
         self.inputs: list[Value] = []
-        self.weights: dict[str, Weight] = {}
-        self.constants: list[Constant] = []
         self.nodes: list[Node] = []
-        self.states: dict[str, Value] = {}  # by the buffer's path
         self.values: dict[torch.fx.Node, Any] = {}
-        self.types: dict[str, TensorType] = {}
         self.problems: list[str] = []
 
     def graph(self) -> Graph:
@@ -101,18 +96,13 @@ class _Translation:
             self.name,
             tuple(self.inputs),
             outputs,
-            self._weights(),
-            tuple(self.constants),
+            self.stored.weights(),
+            tuple(self.stored.constants),
             tuple(self.nodes),
-            tuple(self.states.values()),
+            tuple(self.stored.states.values()),
             updates,
         )
         return verify_graph(drop_dead(graph))
-
-    def _weights(self) -> tuple[Weight, ...]:
-        """Returns the weights in the order of the module's own listing."""
-        order = {path: i for i, path in enumerate(self.tensors.originals)}
-        return tuple(sorted(self.weights.values(), key=lambda w: order.get(w.key, len(order))))
 
     # ---- what comes in ----
 
@@ -129,9 +119,10 @@ class _Translation:
             if spec.kind is InputKind.TOKEN:  # orders checks that have effects
                 self.values[node] = None
                 continue
-            if node.users or spec.target in self.mutated:
+            changed = spec.target in self.mutated
+            if node.users or changed:
                 try:
-                    self._add_stored(node, spec)
+                    self.values[node] = self.stored.add(spec, node.meta["val"], state=changed)
                 except ExportError as error:
                     self.problems.append(f"{spec.target}: {error}")
 
@@ -140,71 +131,13 @@ class _Translation:
             self.values[node] = spec.arg.value
             return
         try:
-            value = self._define(node.name, node.meta["val"])
+            type = self.sizes.type_of(node.meta["val"])
         except ExportError as error:
             self.problems.append(f"input {node.name}: {error}")
             return
+        value = Value(self.names.fresh(node.name), type)
         self.inputs.append(value)
         self.values[node] = value.name
-
-    def _add_stored(self, node: torch.fx.Node, spec: Any) -> None:
-        """Adds a parameter, buffer or lifted constant."""
-        target, kinds = str(spec.target), (InputKind.PARAMETER, InputKind.BUFFER)
-        if target in self.mutated:
-            self.values[node] = self._add_state(target, node.meta["val"])
-            return
-        if spec.kind in kinds and target in self.tensors.originals:
-            paths = self.tensors.paths(target)
-            if paths[0] in self.tensors.persistent:
-                self.values[node] = self._add_weight(paths, node.meta["val"], persistent=True)
-                return
-            data = self.tensors.originals[target]
-        elif spec.kind in (*kinds, InputKind.CONSTANT_TENSOR):
-            data = self.program.constants[target]
-        else:
-            raise ExportError(f"a {spec.kind.name.lower()} cannot be part of a graph.")
-        self.values[node] = self._add_constant(target, data)
-
-    def _add_state(self, target: str, tensor: Tensor) -> str:
-        """Adds a buffer that forward changes."""
-        data = self.tensors.originals.get(target)
-        hollow = data is None or isinstance(data, FakeTensor) or data.device.type == "meta"
-        if not hollow and bool(torch.any(data != 0)):  # type: ignore[arg-type]
-            raise ExportError(
-                "forward changes this buffer, and it does not start as zeros; states do. "
-                "Zero it before the extraction, or store the offset in another buffer"
-            )
-        self.states[target] = self._define(target, tensor)
-        return self.states[target].name
-
-    def _add_weight(self, paths: tuple[str, ...], tensor: Tensor, *, persistent: bool) -> str:
-        key, *aliases = paths
-        if key not in self.weights:
-            value = self._define(key, tensor)
-            self.weights[key] = Weight(value.name, key, value.type, tuple(aliases), persistent)
-        return self.weights[key].name
-
-    def _add_constant(self, target: str, data: Tensor) -> str:
-        """Embeds a tensor that no checkpoint holds, if its data is at hand and small."""
-        made_by_forward = target not in self.tensors.originals
-        hollow = isinstance(data, FakeTensor) or data.device.type == "meta"
-        if made_by_forward and hollow:
-            raise ExportError(
-                "a tensor made in forward has no data; make it on the input's device."
-            )
-        if hollow or (not made_by_forward and data.nbytes > MAX_CONSTANT_BYTES):
-            return self._add_weight((target,), data, persistent=False)
-        value = self._define(target, data)
-        dense = data.detach().to("cpu").contiguous()
-        raw = dense.reshape(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b""
-        self.constants.append(Constant(value.name, value.type, raw))
-        return value.name
-
-    def _define(self, name: str, tensor: Tensor) -> Value:
-        type = self._type_of(tensor)
-        value = Value(self.names.fresh(name), type)
-        self.types[value.name] = type
-        return value
 
     # ---- calls ----
 
@@ -235,10 +168,6 @@ class _Translation:
         else:
             self._add_node(node, target)
 
-    def _type_of(self, tensor: Tensor) -> TensorType:
-        shape = tuple(map(self.sizes.of, tensor.shape))
-        return TensorType(schema.dtype_name(tensor.dtype), shape)
-
     def _has_known_shapes(self, value: Any) -> bool:
         if isinstance(value, (list, tuple)):
             return all(map(self._has_known_shapes, value))
@@ -264,7 +193,6 @@ class _Translation:
         def emit(op: str, inputs: tuple[str, ...], attrs: dict[str, Attr]) -> str:
             name = self.names.fresh(fraction.node.name)
             value = Value(name, TensorType(str(attrs.get("dtype") or "float64"), ()))
-            self.types[name] = value.type
             self.nodes.append(Node(name, op, inputs, (value,), attrs, _source(fraction.node)))
             return name
 
@@ -320,10 +248,9 @@ class _Translation:
         if not tensors or not all(isinstance(t, Tensor) for t in tensors):
             raise ExportError("it gives no tensors.")
         name = self.names.fresh(base)
-        types = [self._type_of(t) for t in tensors]
+        types = [self.sizes.type_of(t) for t in tensors]
         names = [self.names.fresh(f"{name}.{i}") for i in range(len(types))] if several else [name]
         values = tuple(map(Value, names, types))
-        self.types.update((v.name, v.type) for v in values)
         self.nodes.append(Node(name, str(target), inputs, values, attrs, _source(node)))
         self.values[node] = (name,) if norm is not None else _named(results, iter(names))
 
@@ -380,14 +307,13 @@ class _Translation:
             return self._size_as_tensor(value, given)
         if isinstance(value, (bool, int, float, complex)):  # promotes as a number, not a tensor
             dtype = torch.result_type(given[0], value) if given else torch.tensor(value).dtype
-            return self._add_constant("scalar", torch.tensor(value, dtype=dtype))
+            return self.stored.add_constant("scalar", torch.tensor(value, dtype=dtype))
         raise ExportError(f"{value!r} cannot stand for a tensor.")
 
     def _size_as_tensor(self, size: int, given: list[Tensor]) -> str:
         """Adds a scalar that holds a symbolic size, of the dtype that a number would have there."""
         dtype = schema.dtype_name(torch.result_type(given[0], 1) if given else torch.int64)
         value = Value(self.names.fresh("size"), TensorType(dtype, ()))
-        self.types[value.name] = value.type
         attrs: dict[str, Attr] = {"s": size, "dtype": dtype}
         self.nodes.append(Node(value.name, "aten.scalar_tensor.default", (), (value,), attrs))
         return value.name
@@ -423,7 +349,8 @@ class _Translation:
         return tuple(outputs)
 
     def _updates(self) -> tuple[Output, ...]:
-        pairs = ((self.states[path].name, self.values[r]) for path, r in self.mutated.items())
+        states = self.stored.states
+        pairs = ((states[path].name, self.values[r]) for path, r in self.mutated.items())
         return tuple(Output(state, value) for state, value in pairs if state != value)
 
     def _results(self) -> list[tuple[Any, Any]]:
