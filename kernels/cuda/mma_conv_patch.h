@@ -25,8 +25,10 @@ constexpr int kPatchHeight =
 constexpr int kPatchWidth = (kTileWidth - 1) * kStrideX + kTapsOfLine + kTapsOfLine % 2;
 constexpr int kPatchLines = static_cast<int>(kChannels) * kDeep * kPatchHeight;
 constexpr int kPieces = static_cast<int>(ceil_div(kPatchWidth, 32));  // of a line, a lane's loads
+// Of more lines than eight the places alone would not stay in registers.
+constexpr int kMostLines = smaller(8, 12 / kPieces);
 constexpr int kLinesAtOnce =
-    larger(1, smaller(12 / kPieces, static_cast<int>(ceil_div(kPatchLines, kWarps))));
+    larger(1, smaller(kMostLines, static_cast<int>(ceil_div(kPatchLines, kWarps))));
 constexpr int64_t kColumnTiles = ceil_div(kColumns, kTileColumns);
 constexpr int kTilesX = static_cast<int>(ceil_div(params.out_size[2], kTileWidth));
 constexpr int kTilesY = static_cast<int>(ceil_div(params.out_size[1], kTileHeight));

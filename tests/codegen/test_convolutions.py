@@ -67,6 +67,7 @@ def test_long_sums_of_few_tiles_are_shared_by_a_cluster() -> None:
 def test_convolutions_compile_without_spilling(arch: str, compiler: nvrtc.Nvrtc) -> None:
     cases = [
         _conv((64, 3, 224, 224), 64, 7, stride=2, pad=3, channels_last=False),
+        _conv((8, 3, 56, 56), 24, 7, pad=3, channels_last=False),  # lines of a piece each
         _conv((64, 64, 56, 56), 256, 1, residual=1),
         _conv((64, 256, 14, 14), 256, 3, pad=1),
         _conv((1, 512, 7, 7), 512, 3, pad=1, residual=1),
