@@ -175,7 +175,7 @@ def first_calls(place: Place) -> None:
         return np.array(seconds)
 
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["NPUSIM_CACHE"] = folder
+        os.environ["NPUSIM_CACHE_DIR"] = folder
         weights = model.state_dict()
         session = npusim.load(program, weights, device=place.open())
         times = {"nothing compiled yet": timed(session)}

@@ -23,5 +23,5 @@ def compiler() -> nvrtc.Nvrtc:
 def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of compiled kernels."""
     folder = tmp_path / "cache"
-    monkeypatch.setenv("NPUSIM_CACHE", str(folder))
+    monkeypatch.setenv("NPUSIM_CACHE_DIR", str(folder))
     return folder

@@ -120,7 +120,7 @@ def test_a_cache_that_cannot_be_written_does_not_matter(
 ) -> None:
     blocked = tmp_path / "file"
     blocked.write_bytes(b"")
-    monkeypatch.setenv("NPUSIM_CACHE", str(blocked))
+    monkeypatch.setenv("NPUSIM_CACHE_DIR", str(blocked))
     assert _compiled().kernels[0].image
 
 

@@ -1,8 +1,8 @@
 """Compiled kernels on disk, so that compiling a model again, or one like it, compiles no kernel.
 
-Owns the folder (`NPUSIM_CACHE`, else the user's cache folder) and the key: source, options and the
-compiler's version. Entries are never wrong, so nothing ever needs to be cleared but for room; a
-folder that cannot be written is no error.
+Owns the key: source, options and the compiler's version. The folder is also the runtime's
+(`cpp/cuda/kernel_cache.cpp`). Entries are never wrong, so nothing ever needs to be cleared but for
+room; a folder that cannot be written is no error.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _DIGEST = hashlib.sha256().digest_size
 
 def folder() -> Path:
     """Returns the folder of compiled kernels; it may not exist yet."""
-    chosen = os.environ.get("NPUSIM_CACHE")
+    chosen = os.environ.get("NPUSIM_CACHE_DIR")
     if chosen:
-        return Path(chosen)
+        return Path(chosen) / "cuda"
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "npusim" / "cuda"
 
