@@ -1,4 +1,4 @@
-"""The toolbox passes are written with: build a Graph, replace nodes, rename uses, drop the dead.
+"""The toolbox passes are written with: build a Graph, order nodes, rename uses, drop the dead.
 
 Owns graph surgery that is the same for every pass; knows no op. Graphs are immutable: every
 function returns a new one. Nothing here verifies; `npusim.ir.verify` does, after each pass.
@@ -35,13 +35,6 @@ class Names:
         self._next[base] = count
         self._taken.add(name)
         return name
-
-
-def fresh_name(graph: Graph, base: str, taken: Iterable[str] = ()) -> str:
-    """Returns a name that neither the graph nor `taken` uses; `Names` serves several at once."""
-    names = Names(graph)
-    names._taken.update(taken)
-    return names.fresh(base)
 
 
 def rebuild(
@@ -126,31 +119,6 @@ def rename_inputs(node: Node, mapping: Mapping[str, str]) -> Node:
     """Returns the node reading the mapped values; itself when it reads none of them."""
     inputs = tuple(mapping.get(i, i) if i is not None else None for i in node.inputs)
     return node if inputs == node.inputs else replace(node, inputs=inputs)
-
-
-def replace_nodes(
-    graph: Graph,
-    replacements: Mapping[str, Sequence[Node]],
-    renames: Mapping[str, str] | None = None,
-    *,
-    weights: Sequence[Weight] = (),
-    constants: Sequence[Constant] = (),
-) -> Graph:
-    """Returns the graph with each named node replaced by others (none: removed).
-
-    Args:
-        replacements: node name -> the nodes that take its place.
-        renames: value -> value, for uses of results that changed their name.
-        weights, constants: new ones the replacements read.
-    """
-    nodes = [new for node in graph.nodes for new in replacements.get(node.name, (node,))]
-    changed = replace(
-        graph,
-        nodes=tuple(nodes),
-        weights=graph.weights + tuple(weights),
-        constants=graph.constants + tuple(constants),
-    )
-    return substitute(changed, renames) if renames else rebuild(changed, nodes)
 
 
 def drop_dead(graph: Graph) -> Graph:

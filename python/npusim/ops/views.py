@@ -411,7 +411,6 @@ def _channel_shuffle(node: Node, low: Lowering) -> None:
 
 
 Lower = Callable[[Node, Lowering], None]
-Supports = Callable[[Node, Graph], "str | None"]
 
 
 def _op(

@@ -53,13 +53,6 @@ def products(path: Path) -> Counter[str]:
     return Counter(kind for kind in found if kind in kinds)
 
 
-def steps_apart(got: Any, expected: Any) -> Any:
-    """Returns by how many steps of the last quantization two results differ."""
-    values = np.unique(expected)
-    step = np.diff(values).min()
-    return np.abs(got - expected) / step
-
-
 @pytest.mark.parametrize("style", STATIC)
 @pytest.mark.parametrize("format", [FORMAT.QDQ, FORMAT.QOperator], ids=["qdq", "qoperator"])
 def test_convolutions_are_bit_equal(format: Any, style: str, tmp_path: Path) -> None:
