@@ -74,6 +74,7 @@ def test_convolutions_compile_without_spilling(arch: str, compiler: nvrtc.Nvrtc)
         _conv((1, 256, 14, 14), 1024, 1, residual=1),
     ]
     cases += [{**params, "has_bias": 2} for params in cases]
+    cases.append(_conv((8, 3, 14, 14), 64, 7, stride=2, pad=3, channels_last=False))  # one tile
     for params in cases:
         source, geometry, options = specialise("conv", KERNELS["conv"].pack(params))
         options = (f"--gpu-architecture={arch}", *options, "--ptxas-options=-v")

@@ -192,7 +192,10 @@ def _patches(p: Params, columns: int, shared: int) -> Geometry:
     tiles = as_int(p, "batch") * as_ints(p, "out_size")[0]
     tiles *= blocks(height, _PATCH_HEIGHT) * blocks(width, _PATCH_WIDTH)
     column_tiles = blocks(columns, _PATCH_COLUMNS)
-    beside = max(1, min(4, _ALL_SHARED // shared))
+    # Where a place in one row or column of tiles is a constant, what follows from it stays in
+    # registers, more than four blocks have.
+    narrow = height <= _PATCH_HEIGHT or width <= _PATCH_WIDTH
+    beside = max(1, min(3 if narrow else 4, _ALL_SHARED // shared))
     defines = {
         "PATH": 1,
         "BLOCK": _PATCH_THREADS,
