@@ -163,3 +163,12 @@ def test_static_methods_have_no_sizes() -> None:
     graph = npusim.extract_ir(Scaled().eval(), (torch.zeros(2, 8), torch.zeros(2, 2)))
     native = _runtime.Program.from_bytes(npusim.compile(graph).to_bytes())
     assert native.symbols(0) == [] and native.bind(0, [(1,), (2,)]) == ()
+
+
+def test_a_profile_counts_what_its_inputs_need(program: npusim.CompiledProgram) -> None:
+    """Without inputs at the greatest sizes, otherwise at theirs."""
+    x, y = arrays(2, 3)
+    greatest = npusim.profile_program(program, threads=1, repeats=1)
+    smaller = npusim.profile_program(program, inputs={"x": x, "y": y}, threads=1, repeats=1)
+    assert sum(c.bytes_written for c in greatest.commands) == 4 * (4 * 6 * 4)
+    assert sum(c.bytes_written for c in smaller.commands) == 4 * (2 * 3 * 4)

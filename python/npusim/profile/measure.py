@@ -22,6 +22,7 @@ from npusim.profile.inputs import (
 )
 from npusim.profile.profile import CommandProfile, Profile
 from npusim.program.program import Access, Command, CompiledProgram, Method
+from npusim.program.sized_command import params_at
 from npusim.runtime import Device, DeviceBuffer, Executor, State, load_weights
 from npusim.runtime.weights import WeightSource
 
@@ -47,8 +48,9 @@ def profile_program(
         program: a program, or the path of one.
         weights: as `load_weights` takes them, or what it returned for this program and device.
         method: its name; by default the first.
-        inputs: arrays by name; by default seeded normal floats and zeros. A language model gets
-            seeded tokens, and its cache is empty, only longer or shorter.
+        inputs: arrays by name; by default seeded normal floats and zeros, of the greatest sizes
+            where calls choose some. A language model gets seeded tokens, and its cache is empty,
+            only longer or shorter.
         context: of a language model: how many tokens the cache holds in front of each run.
         device: a device or its name; by default the one of the program's target.
         threads: workers of a device given by name; by default one a physical core.
@@ -112,7 +114,10 @@ class _Run:
                     sample(spec) if self.facts is None else language_model_input(self.facts, spec)
                 )
             self.inputs[spec.name] = DeviceBuffer.from_numpy(array, self.device, spec)
-        self.outputs = {s.name: DeviceBuffer.from_spec(self.device, s) for s in self.method.outputs}
+        shapes = [buffer.shape for buffer in self.inputs.values()]
+        self.sizes = self.executor.sizes_for(shapes, self.method.name)
+        _, results = self.executor.specs_for(shapes, self.method.name)
+        self.outputs = {s.name: DeviceBuffer.from_spec(self.device, s) for s in results}
 
     def measure(
         self, repeats: int | None, seconds: float
@@ -150,7 +155,7 @@ def _commands(
     rows = zip(run.method.commands, medians, libraries, strict=True)
     for index, (command, seconds, library) in enumerate(rows):
         kernel, node = program.kernels[command.kernel].name, program.nodes[command.node]
-        read, written, operations = _cost(program, command, kernel, run.context)
+        read, written, operations = _cost(program, command, kernel, run)
         module, source = _place(node.source)
         yield CommandProfile(
             index=index,
@@ -174,10 +179,11 @@ def _place(source: str) -> tuple[str, str]:
 
 
 def _cost(
-    program: CompiledProgram, command: Command, kernel: str, context: int
+    program: CompiledProgram, command: Command, kernel: str, run: _Run
 ) -> tuple[int, int, int]:
-    """Returns the bytes read, the bytes written, and the operations of a command."""
-    cost = kernel_cost(kernel, KERNELS[kernel].unpack(command.params), context)
+    """Returns the bytes read, the bytes written, and the operations of a command of a run."""
+    params = params_at(command, run.sizes)
+    cost = kernel_cost(kernel, KERNELS[kernel].unpack(params), run.context)
     read = written = 0
     for operand, touched in zip(command.operands, cost.operand_bytes, strict=True):
         held = min(touched, program.buffers[operand.buffer].bytes)

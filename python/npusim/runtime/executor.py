@@ -66,6 +66,16 @@ class Executor:
         found = self._at_call(self._signature(method), shapes)
         return list(found.inputs), list(found.outputs)
 
+    def sizes_for(
+        self, shapes: Sequence[Sequence[int]], method: str | None = None
+    ) -> dict[str, int]:
+        """Returns the value of each symbolic size for a call; arguments and errors are those of
+        `specs_for`."""
+        index = self._signature(method).index
+        values = self._program.bind(index, [list(shape) for shape in shapes])
+        names = (name for name, _, _ in self._program.symbols(index))
+        return dict(zip(names, values, strict=True))
+
     def outputs_at(self, sizes: Sequence[int], method: str | None = None) -> list[TensorSpec]:
         """Returns the outputs of a method for values of its symbolic sizes, in their order."""
         return specs(self._program.specs_at(self._signature(method).index, sizes)[1])
