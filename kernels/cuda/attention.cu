@@ -28,6 +28,7 @@ extern "C" __global__ void NPUSIM_CLUSTER __launch_bounds__(NPUSIM_BLOCK)
 
 #if NPUSIM_SPLIT > 1 && !NPUSIM_CLUSTERED
 extern "C" __global__ void __launch_bounds__(128) npusim_combine(NPUSIM_SIGNATURE) {
+  npusim::await_operands();
   void* const operands[] = {NPUSIM_POINTERS};
   npusim::combine<npusim::kBlockRows, npusim::kTile>(operands);
 }

@@ -52,6 +52,9 @@ inline void store_shared(unsigned at, const uint4& v) {
 inline void store_shared(unsigned at, unsigned v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
+inline void store_shared(unsigned at, float first, float second) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(first), "f"(second) : "memory");
+}
 inline uint4 load_shared(unsigned at) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -92,6 +95,10 @@ void load_matrices(unsigned (&r)[4], unsigned at);
 void load_matrices_transposed(unsigned (&r)[4], unsigned at);
 void store_shared(unsigned at, const uint4& v);
 void store_shared(unsigned at, unsigned v);
+inline void store_shared(unsigned at, float first, float second) {
+  store_shared(at, __builtin_bit_cast(unsigned, first));
+  store_shared(at + 4, __builtin_bit_cast(unsigned, second));
+}
 uint4 load_shared(unsigned at);
 void copy_async(unsigned to, const void* from, bool exist);
 inline void copy_async_once(unsigned to, const void* from, bool exist) {

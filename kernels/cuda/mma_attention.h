@@ -18,14 +18,20 @@ constexpr int kRows = static_cast<int>(params.q_len) * kGroup;  // of a key/valu
 
 constexpr int kOperands = 3 + (params.has_mask ? 1 : 0) + (params.has_position ? 1 : 0) + 1;
 
+constexpr bool kPositionSettled =
+    params.has_position != 0 && (settled_operands >> (kOperands - 2) & 1) != 0;
+
 // Keys [0, used) exist; query i is at position i + offset.
 struct KeysInUse {
   int64_t used = params.kv_len, offset = params.causal_offset;
 
-  // False, and reported, when the position is outside the cache.
+  // Waits for the launches before, and reads the position before that where nothing writes it.
+  // False, and reported, when it is outside the cache.
   bool read(void* const* operands) {
+    if constexpr (!kPositionSettled) await_operands();
     if constexpr (params.has_position != 0) {
-      const int64_t position = *static_cast<const int64_t*>(operands[kOperands - 2]);
+      const int64_t position = *static_cast<const volatile int64_t*>(operands[kOperands - 2]);
+      if constexpr (kPositionSettled) await_operands();
       if (position < 0 || position > params.kv_len - params.q_len) {
         if (threadIdx.x == 0) {
           report(static_cast<Failure*>(operands[NPUSIM_ARGUMENTS - 1]), kOutOfRange, position,
@@ -92,6 +98,41 @@ struct MaskRow {
            head.head(row) * params.mask_strides[1] + head.query(row) * params.mask_strides[2];
   }
   float at(int64_t key) const { return mask_value(mask[key * params.mask_strides[3]]); }
+};
+
+// What a lane sees of keys, for rows g and g + 8 of the 16 from first_row on.
+struct RowSight {
+  int seen[2], passed[2];
+  MaskRow mask[2];
+
+  RowSight(void* const* operands, const KeysInUse& keys, const Head& head, int first_row) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int lane = threadIdx.x % 32;
+      const int row = smaller(first_row + lane / 4 + half * 8, kRows - 1);
+      seen[half] = static_cast<int>(keys.seen(Head::query(row)));
+      passed[half] = static_cast<int>(keys.passed(Head::query(row)));
+      if constexpr (params.has_mask != 0) mask[half] = MaskRow(operands, head, row);
+    }
+  }
+  // Products of queries and the keys from `first` on become scores.
+  template <int kEights>
+  void apply(float (&scores)[kEights][4], int first) const {
+    const int key = first + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kEights; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int half = e / 2, i = key + j * 8 + e % 2;
+        float score = scaled(scores[j][e]);
+        const bool sees = i < seen[half] && i >= passed[half];
+        if constexpr (params.has_mask != 0) {
+          if (sees) score += mask[half].at(i) * kLog2E;
+        }
+        scores[j][e] = sees ? score : kNothing;
+      }
+    }
+  }
 };
 
 // The keys of a block of rows, cut into tiles, of which span blockIdx.z takes its share. All spans

@@ -14,6 +14,7 @@ constexpr bool kKeepQ = kD <= 128;
 
 }  // namespace npusim
 
+#include "kernels/cuda/mma_attention_few.h"
 #include "kernels/cuda/mma_attention_warp.h"
 
 namespace npusim {
@@ -97,7 +98,7 @@ void finish_cluster(void* const* operands, const Head& head, int first_row, int 
 }
 
 inline void run(void* const* operands) {
-  if (!kClustered && NPUSIM_CLUSTERED && blockIdx.z > 0) return;
+  if constexpr (NPUSIM_CLUSTERED) start_successors();
   KeysInUse keys;
   if (!keys.read(operands)) return;
   const Head head(operands);
@@ -105,14 +106,25 @@ inline void run(void* const* operands) {
   const int first_row =
       static_cast<int>(params.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * kBlockRows;
   const Tiles tiles(keys, first_row, kBlockRows, kTile);
+  const bool wide_q = kD % 8 == 0 && strides_are_wide(params.q_strides) && is_aligned(head.q, 16);
+  const bool wide_k = kD % 8 == 0 && strides_are_wide(params.k_strides) && is_aligned(head.k, 16);
+  const bool wide_v = kV % 8 == 0 && strides_are_wide(params.v_strides) && is_aligned(head.v, 16);
+  if constexpr (kTakesFew) {
+    if (tiles.end - tiles.begin <= kFewKeys && wide_q && wide_k && wide_v) {
+      const int own_row = first_row + static_cast<int>(blockIdx.z) * 16;
+      if (own_row >= kRows) return;
+      const int64_t end = keys.seen(Head::query(smaller(own_row + 16, kRows) - 1));
+      const int64_t begin = smaller(keys.passed(Head::query(own_row)), end);
+      return attend_few(operands, {keys, head, own_row, static_cast<int>(begin),
+                                   static_cast<int>(end), shared_memory});
+    }
+  }
+  if (!kClustered && NPUSIM_CLUSTERED && blockIdx.z > 0) return;
   if (!kClustered && tiles.is_spare()) return;
   const unsigned shared = shared_address(shared_memory);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_row = warp / kKeyWarps * 16, warp_key = warp % kKeyWarps * kWarpKeys;
 
-  const bool wide_q = kD % 8 == 0 && strides_are_wide(params.q_strides) && is_aligned(head.q, 16);
-  const bool wide_k = kD % 8 == 0 && strides_are_wide(params.k_strides) && is_aligned(head.k, 16);
-  const bool wide_v = kV % 8 == 0 && strides_are_wide(params.v_strides) && is_aligned(head.v, 16);
   fill_rows<kBlockRows, kD, kDLine>(shared, wide_q, kRows - first_row,
                                     [&](int row) { return head.q_row(first_row + row); });
   const auto fill = [&](int tile) {
@@ -126,16 +138,7 @@ inline void run(void* const* operands) {
     });
   };
 
-  // This lane's rows.
-  int seen[2], passed[2];
-  MaskRow mask[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = smaller(first_row + warp_row + lane / 4 + half * 8, kRows - 1);
-    seen[half] = static_cast<int>(keys.seen(Head::query(row)));
-    passed[half] = static_cast<int>(keys.passed(Head::query(row)));
-    if constexpr (params.has_mask != 0) mask[half] = MaskRow(operands, head, row);
-  }
+  const RowSight sight(operands, keys, head, first_row + warp_row);
 
   WarpRows rows;
   Queries queries{shared + warp_row * kDLine, {}};
@@ -151,26 +154,12 @@ inline void run(void* const* operands) {
     const unsigned at = shared + kQBytes + tile % 2 * (kKBytes + kVBytes);
     float scores[kWarpKeys / 8][4];
     queries.dot(at, warp_key, scores);
-    const int key = static_cast<int>(tiles.begin) + tile * kTile + warp_key + lane % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < kWarpKeys / 8; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int half = e / 2;
-        const int i = key + j * 8 + e % 2;
-        float score = scaled(scores[j][e]);
-        const bool sees = i < seen[half] && i >= passed[half];
-        if constexpr (params.has_mask != 0) {
-          if (sees) score += mask[half].at(i) * kLog2E;
-        }
-        scores[j][e] = sees ? score : kNothing;
-      }
-    }
+    sight.apply(scores, static_cast<int>(tiles.begin) + tile * kTile + warp_key);
     rows.weigh(scores);
     rows.add_values(scores, at + kKBytes, warp_key);
     __syncthreads();
   }
-  start_successors();
+  if constexpr (!NPUSIM_CLUSTERED) start_successors();
   wait_copies<0>();
 
   // Sums, tops and totals of all warps meet in shared memory.

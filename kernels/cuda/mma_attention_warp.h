@@ -36,12 +36,13 @@ struct RowsOfWarp {
   }
 
   // scores -> weights, against the running top of their rows.
-  void weigh(float (&scores)[kWarpKeys / 8][4]) {
+  template <int kEights>
+  void weigh(float (&scores)[kEights][4]) {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       float most = top[half];
 #pragma unroll
-      for (int j = 0; j < kWarpKeys / 8; ++j) {
+      for (int j = 0; j < kEights; ++j) {
         most = fmaxf(most, fmaxf(scores[j][half * 2], scores[j][half * 2 + 1]));
       }
       most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
@@ -50,7 +51,7 @@ struct RowsOfWarp {
       const float base = most == kNothing ? 0.0f : most;
       float sum = 0.0f;
 #pragma unroll
-      for (int j = 0; j < kWarpKeys / 8; ++j) {
+      for (int j = 0; j < kEights; ++j) {
 #pragma unroll
         for (int e = half * 2; e < half * 2 + 2; ++e) {
           scores[j][e] = exp2f(scores[j][e] - base);
@@ -67,10 +68,11 @@ struct RowsOfWarp {
     }
   }
 
-  void add_values(const float (&weights)[kWarpKeys / 8][4], unsigned values, int first_key) {
+  template <int kEights>
+  void add_values(const float (&weights)[kEights][4], unsigned values, int first_key) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < kWarpKeys / 16; ++i) {
+    for (int i = 0; i < kEights / 2; ++i) {
       const float (&low)[4] = weights[2 * i], (&high)[4] = weights[2 * i + 1];
       const unsigned a0 = pack_pair<T>(low[0], low[1]), a2 = pack_pair<T>(high[0], high[1]);
       const unsigned a1 = kHalves > 1 ? pack_pair<T>(low[2], low[3]) : 0;
@@ -103,10 +105,11 @@ struct Queries {
       for (int step = 0; step < kDSteps; ++step) load(step, kept[step]);
     }
   }
-  void dot(unsigned keys, int first_key, float (&scores)[kWarpKeys / 8][4]) const {
+  template <int kEights>
+  void dot(unsigned keys, int first_key, float (&scores)[kEights][4]) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int j = 0; j < kWarpKeys / 8; ++j) {
+    for (int j = 0; j < kEights; ++j) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) scores[j][e] = 0.0f;
     }
@@ -120,7 +123,7 @@ struct Queries {
         load(step, a);
       }
 #pragma unroll
-      for (int j = 0; j < kWarpKeys / 16; ++j) {
+      for (int j = 0; j < kEights / 2; ++j) {
         unsigned b[4];
         const int key = first_key + j * 16 + lane / 16 * 8 + lane % 8;
         load_matrices(b, keys + at_chunk(kDLine, key, step * 2 + lane / 8 % 2));

@@ -19,6 +19,7 @@ import torch
 from npusim.codegen import nvrtc
 from npusim.codegen.compile_kernels import specialise
 from npusim.codegen.launch import RULES
+from npusim.codegen.variants import CLUSTER
 from npusim.ops.kernels import KERNELS
 from tests.codegen import host
 from tests.codegen.cases import Example, examples, models, spread
@@ -181,6 +182,46 @@ def _one_row(n: int, k: int, gated: int, dtype: int) -> dict[str, Any]:
         "x_dtype": dtype, "w_dtype": dtype, "y_dtype": dtype, "r_dtype": dtype,
     }  # fmt: skip
     fields = KERNELS["linear"].fields
+    return {name: given.get(name, (0,) * count if count > 1 else 0) for name, _, count in fields}
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+def test_blocks_of_a_cluster_have_rows_of_their_own_where_keys_are_few(tmp_path: Path) -> None:
+    """Few keys, few of them for some rows alone, many, a window of few, and rows off 16 bytes."""
+    shapes = {(64, 64, 0): 2, (96, 48, 0): 1, (64, 64, 30): 2}
+    given = {shape: _clustered(*shape, dtype) for shape, dtype in shapes.items()}
+    keys = {shape: ("attention", KERNELS["attention"].pack(p)) for shape, p in given.items()}
+    kernels = host.build(list(keys.values()), tmp_path, CLUSTER)
+    rng = torch.Generator().manual_seed(3)
+    for (dim, v_dim, window), p in given.items():
+        dtype = torch.bfloat16 if p["dtype"] == 2 else torch.float16
+        q, k, v = (
+            torch.randn(heads * rows * d + 1, generator=rng).to(dtype)
+            for heads, rows, d in ((4, 21, dim), (2, 1024, dim), (2, 1024, v_dim))
+        )
+        for position, shift in ((0, 0), (240, 0), (900, 0), (0, 1)):
+            x, keys_, values = (t[shift : t.numel() - 1 + shift] for t in (q, k, v))
+            y = torch.full((4, 21, v_dim), torch.nan, dtype=dtype)
+            operands = [x, keys_, values, torch.tensor([position]), y]
+            host.call(kernels[keys[dim, v_dim, window]], operands)
+            i, j = torch.arange(21)[:, None] + position, torch.arange(position + 21)
+            hidden = (j > i) | ((j <= i - window) if window else False)
+            wide = [t.view(-1, rows, d).double() for t, rows, d in (
+                (x, 21, dim), (keys_, 1024, dim), (values, 1024, v_dim))]  # fmt: skip
+            used = [t[:, : position + 21].repeat_interleave(2, 0) for t in wide[1:]]
+            scores = (wide[0] @ used[0].mT * p["scale"]).masked_fill(hidden, -torch.inf)
+            want = (torch.softmax(scores, -1) @ used[1]).to(dtype)
+            assert_close(y, want, 10.0, f"{dim} {window} behind {position}, {shift} off")
+
+
+def _clustered(dim: int, v_dim: int, window: int, dtype: int) -> dict[str, Any]:
+    given = {
+        "batch": 1, "heads": 4, "kv_heads": 2, "q_len": 21, "kv_len": 1024, "head_dim": dim,
+        "v_dim": v_dim, "q_strides": (0, 21 * dim, dim), "k_strides": (0, 1024 * dim, dim),
+        "v_strides": (0, 1024 * v_dim, v_dim), "y_strides": (0, 21 * v_dim, v_dim), "causal": 1,
+        "window": window, "has_position": 1, "dtype": dtype, "scale": 0.15,
+    }  # fmt: skip
+    fields = KERNELS["attention"].fields
     return {name: given.get(name, (0,) * count if count > 1 else 0) for name, _, count in fields}
 
 

@@ -10,6 +10,7 @@ import pytest
 from npusim.codegen import decoding, launch_products, nvrtc
 from npusim.codegen.compile_kernels import specialise
 from npusim.codegen.geometry import Geometry
+from npusim.codegen.variants import CLUSTER
 from npusim.ops.kernels import KERNELS
 
 _SHARED = 99 << 10  # bytes that a block may have on the devices with the least
@@ -135,9 +136,12 @@ def test_products_compile_without_spilling(arch: str, compiler: nvrtc.Nvrtc) -> 
         ("linear", _linear(100, 33, 65, _FLOAT32, has_bias=1)),
         ("attention", _attention(1, 4096, 128, _BFLOAT16, has_position=1)),
         ("attention", _attention(50, 64, 64, _FLOAT32)),
+        (CLUSTER, _attention(128, 4096, 128, _BFLOAT16, has_position=1)),
     ]
     for stem, params in cases:
-        source, geometry, options = specialise(stem, KERNELS[stem].pack(params))
+        variant, stem = (stem, "attention") if stem == CLUSTER else ("", stem)
+        packed = KERNELS[stem].pack(params)
+        source, geometry, options = specialise(stem, packed, variant=variant)
         options = (f"--gpu-architecture={arch}", *options, "--ptxas-options=-v")
         log = compiler.compile(source, options, stem)[1]
         assert not re.search(r"[1-9]\d* bytes spill", log), (stem, log)

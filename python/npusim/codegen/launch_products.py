@@ -304,6 +304,7 @@ def _turns_eights(p: Params) -> bool:
 _LONGEST_HEAD = 256  # that tiles of attention take
 _KEYS = 64  # of a tile
 _MANY_TILES = 8  # of keys
+_FEW_TURNS = 2  # of a warp, 16 keys each, up to which blocks of a cluster do not share keys
 
 
 def attention(p: Params) -> Geometry:
@@ -351,7 +352,8 @@ def attention_tiles(
     Args:
         row_warps: how many of a block's warps have rows of their own; the others have other keys.
         split: spans of the keys, which a second launch combines.
-        clustered: whether the blocks of a cluster combine them instead.
+        clustered: whether the blocks of a cluster combine them instead, or take rows of their own
+            where few keys are in use.
         warps: of a block, on the tensor cores.
     """
     kv_heads, head_dim, v_dim = as_int(p, "kv_heads"), as_int(p, "head_dim"), as_int(p, "v_dim")
@@ -364,7 +366,7 @@ def attention_tiles(
     threads = 32 * warps if pairs else 256
     shared = _quads_shared(head_dim, v_dim)
     if pairs:
-        shared = _pairs_shared(block_rows, head_dim, v_dim, warps)
+        shared = _pairs_shared(block_rows, head_dim, v_dim, warps, clustered)
     launches = [Launch((blocks(rows, block_rows), heads, split), (threads, 1, 1), shared)]
     scratch = 0
     combines = split > 1 and not clustered
@@ -378,17 +380,22 @@ def attention_tiles(
         "WARPS": warps,
         "ROW_WARPS": row_warps,
         "CLUSTERED": int(clustered),
+        "FEW_TURNS": _FEW_TURNS,
         "ARGUMENTS": operands + combines + has_position,
     }
-    few = rows <= 16
-    return Geometry(tuple(launches), scratch, has_position, overlaps=few, defines=defines)
+    overlaps = rows <= 16 or clustered
+    return Geometry(tuple(launches), scratch, has_position, overlaps=overlaps, defines=defines)
 
 
-def _pairs_shared(block_rows: int, head_dim: int, v_dim: int, warps: int) -> int:
-    """Bytes that mma_attention_pairs.h takes: rows of queries, two tiles; then all warps' sums."""
+def _pairs_shared(block_rows: int, head_dim: int, v_dim: int, warps: int, clustered: bool) -> int:
+    """Bytes that mma_attention_pairs.h takes: rows of queries, two tiles; then all warps' sums.
+
+    Blocks of a cluster may have few keys instead, whose values they take all at once.
+    """
     d_line, v_line = blocks(head_dim, 64) * 128, blocks(v_dim, 64) * 128
     tiles = block_rows * d_line + 2 * _KEYS * (d_line + v_line)
-    return max(tiles, 16 * warps * (blocks(v_dim, 16) * 16 + 10) * 4)
+    few = _FEW_TURNS * 16 * warps * v_line if clustered else 0
+    return max(tiles, few, 16 * warps * (blocks(v_dim, 16) * 16 + 10) * 4)
 
 
 def _quads_shared(head_dim: int, v_dim: int) -> int:
