@@ -214,3 +214,15 @@ def test_what_has_no_form_is_listed_at_once_with_its_source(tmp_path: Path) -> N
 def test_an_opset_out_of_range(linear: Graph, opset: int, tmp_path: Path) -> None:
     with pytest.raises(Error, match=rf"opsets 18 to .*not {opset}"):
         npusim.export_onnx(linear, tmp_path / "net.onnx", {"head.weight": W}, opset=opset)
+
+
+def test_open_sizes_are_refused_with_the_way_to_fixed_ones(tmp_path: Path) -> None:
+    shapes = {"input": {0: torch.export.Dim("batch", max=8)}}
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3)).eval()
+    graph = npusim.extract_ir(model, (torch.zeros(2, 4),), dynamic_shapes=shapes)
+    with pytest.raises(Error, match=r"batch 1 … 8.*specialize\(ir, \{'batch': 8\}\)"):
+        npusim.export_onnx(graph, tmp_path / "m.onnx", model.state_dict())
+    fixed = npusim.specialize(graph, {"batch": 8})
+    (path,) = npusim.export_onnx(fixed, tmp_path / "m.onnx", model.state_dict())
+    (got,) = run(path, np.ones((8, 4), np.float32))
+    assert got.shape == (8, 3)

@@ -21,6 +21,7 @@ from npusim.exporters.onnx.builder import Builder, Call, NoForm, Tensor, kind_of
 from npusim.exporters.onnx.registry import TRANSLATIONS
 from npusim.ir.graph import Graph, Node, Weight
 from npusim.ir.rewrite import Names
+from npusim.ir.symbolic import describe
 from npusim.ir.types import TensorType
 from npusim.ops.opdef import find
 from npusim.ops.reference import constant_tensor
@@ -55,8 +56,15 @@ def to_onnx(graph: Graph, opset: int = DEFAULT_OPSET) -> Exported:
     Raises:
         Error: the opset is out of range.
         UnsupportedOpError: operators have no form in ONNX; all of them are listed.
-        ExportError: the model breaks ONNX's rules.
+        ExportError: calls choose sizes of the graph, or the model breaks ONNX's rules.
     """
+    if graph.symbols:
+        sizes = {symbol.name: symbol.high for symbol in graph.symbols}
+        raise ExportError(
+            f"{graph.name} has sizes that calls choose ({describe(graph.symbols)}), and models are "
+            "written with fixed ones.",
+            hint=f"Fix them: npusim.specialize(ir, {sizes}), or extract without --dynamic.",
+        )
     newest = onnx.defs.onnx_opset_version()
     if not MIN_OPSET <= opset <= newest:
         raise Error(
