@@ -93,10 +93,22 @@ def test_attention_of_a_token_is_shared_by_clusters_where_the_cache_is_long() ->
         assert (geometry.scratch > 0) == (count > 1)
         return count
 
-    assert clusters(128) == 1
-    assert clusters(512) == 2
+    assert clusters(512) == 1
+    assert clusters(1024) == 2
     assert clusters(1 << 17) == 7
     assert clusters(1 << 17, batch=64) == 1
+
+
+def test_as_many_warps_read_a_tokens_keys_as_every_device_has_room_for() -> None:
+    def reading(heads: int, head_dim: int) -> int:
+        given = {"batch": 1, "heads": heads, "kv_heads": 1, "limit": 4096}
+        given |= {"head_dim": head_dim, "v_dim": head_dim}
+        geometry = decoding.attention_step(_full("attention_step", given))
+        assert geometry.launches[0].shared <= 99 << 10
+        return geometry.defines["READING"]
+
+    assert reading(6, 128) == 4
+    assert reading(16, 256) == 2
 
 
 def test_long_sums_of_few_tiles_are_cut_into_spans_that_a_second_launch_adds_up() -> None:

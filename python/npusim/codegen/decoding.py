@@ -10,7 +10,13 @@ from collections.abc import Mapping
 
 from npusim.codegen import launch_products
 from npusim.codegen.geometry import Geometry, Launch, Rule, blocks
-from npusim.codegen.launch_products import PROCESSORS, as_int, as_ints, epilogue_operands
+from npusim.codegen.launch_products import (
+    MOST_SHARED,
+    PROCESSORS,
+    as_int,
+    as_ints,
+    epilogue_operands,
+)
 from npusim.ops.kernels import Params
 
 _RING_WARPS = 8
@@ -27,7 +33,7 @@ _STEP_KEYS = 16  # of a slice
 _STEP_STAGES = 1  # slices of a warp in flight: the next products need the memory more
 _STEP_SPANS = 8  # blocks of a cluster, which every device with clusters takes
 _STEP_WARPS = 8  # of a block
-_STEP_READING = 2  # of these, warps that read slices
+_STEP_READING = (4, 2)  # of these, warps that read slices: the most for which there is room
 _STEP_CLUSTERS = 15  # that an H200 places with one block a processor, of 8 + 5 * 16 + 2 * 18
 
 
@@ -88,18 +94,22 @@ def attention_step(p: Params) -> Geometry:
     d_line, v_line = blocks(head_dim, 64) * 128, blocks(v_dim, 64) * 128
     share = blocks(group * v_dim // 2, _STEP_SPANS)  # of a block, in pairs
 
-    sent = 8 * _STEP_SPANS * _STEP_READING * (share + group)  # bytes, by all warps of the cluster
-    slices = _STEP_READING * _STEP_STAGES * _STEP_KEYS * (d_line + v_line)
-    shared = _STEP_KEYS * d_line + sent + slices
+    def shared_by(reading: int) -> int:
+        sent = 8 * _STEP_SPANS * reading * (share + group)  # bytes, by all warps of the cluster
+        slices = reading * _STEP_STAGES * _STEP_KEYS * (d_line + v_line)
+        return _STEP_KEYS * d_line + sent + slices
+
+    reading = next((r for r in _STEP_READING if shared_by(r) <= MOST_SHARED), _STEP_READING[-1])
+    shared = shared_by(reading)
     heads = as_int(p, "batch") * kv_heads
-    each = _STEP_SPANS * _STEP_READING * _STEP_KEYS  # keys that a cluster reads at once
+    each = _STEP_SPANS * reading * _STEP_KEYS  # keys that a cluster reads at once
     clusters = min(_STEP_CLUSTERS // heads, blocks(as_int(p, "limit"), each))
     scratch = 8 * group * v_dim * clusters * heads if clusters > 1 else 0
     defines = {
         "BLOCK": 32 * _STEP_WARPS,
         "STAGES": _STEP_STAGES,
         "SPANS": _STEP_SPANS,
-        "READING": _STEP_READING,
+        "READING": reading,
         "CLUSTERS": max(clusters, 1),
         "SHARED": shared,
         "RESIDENT": 16 // _STEP_WARPS if max(head_dim, v_dim) <= 128 else 1,

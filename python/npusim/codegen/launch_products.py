@@ -61,7 +61,7 @@ _PLAIN_THREADS = 256
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)  # of K
 _PLAIN_DEPTH = 16
 
-_MOST_SHARED = 99 << 10  # bytes of shared memory that a block may have on every device
+MOST_SHARED = 99 << 10  # bytes of shared memory that a block may have on every device
 _ALL_SHARED = 220 << 10  # of a processor
 _START = 4  # blocks of K that it takes to begin and end a tile on the tensor cores
 _COMBINE = 2.3  # microseconds of a second launch
@@ -193,7 +193,7 @@ def _stages(s: TileShape, row_tiles: int, columns: int, spans: int) -> int:
     tiles = row_tiles * blocks(columns, s.columns) * spans
     beside = min(blocks(tiles, PROCESSORS), 2 if s.rows * s.columns > 8192 else 3)
     each = (s.rows + s.columns) * _DEPTH * 2
-    return max(3, min(8, min(_MOST_SHARED, _ALL_SHARED // beside) // each))
+    return max(3, min(8, min(MOST_SHARED, _ALL_SHARED // beside) // each))
 
 
 def _time(
