@@ -9,8 +9,9 @@
 //   5  one row of x, W through shared memory (mma_ring.h)
 // Paths 2 and 3 may cut K into NPUSIM_SPLIT spans, whose sums a second launch adds up in order.
 namespace npusim {
-constexpr bool kNormed = false;
+constexpr bool kNormed = false, kLeavesNorm = false, kScalesRows = false;
 constexpr float kNormEps = 0.0f;
+constexpr int kSlots = 0;
 }  // namespace npusim
 
 #include "kernels/cuda/linear_rows.h"

@@ -1,5 +1,7 @@
-// The entries of linear and normed_linear. Included where kNormed is known, whether x is normalised
-// on the way (path 0), and kNormEps.
+// The entries of linear and of what is linear but for an RMS norm. Included where it is known
+// whether x is normalised on the way (kNormed), or begins with rows that a norm behind y begins
+// with (kLeavesNorm), or sums are to be divided for a norm before x (kScalesRows); kNormEps and
+// kSlots.
 #pragma once
 #include "kernels/cuda/mma.h"
 #include "kernels/cuda/mma_epilogue.h"
@@ -9,8 +11,9 @@ namespace npusim {
 using X = Storage<params.x_dtype>;
 using W = Storage<params.w_dtype>;
 using Pair = W;
-constexpr int kParts = params.gated ? 2 : 1;                   // rows of W for a column of y
-constexpr int kWeights = params.segments + (kNormed ? 1 : 0);  // operands between x and the rest
+constexpr int kParts = params.gated ? 2 : 1;  // rows of W for a column of y
+// Operands between x and the rest: W, then the norm's weight or what it left.
+constexpr int kWeights = params.segments + (kNormed || kLeavesNorm || kScalesRows ? 1 : 0);
 static_assert(!kNormed || NPUSIM_PATH == 0 || NPUSIM_PATH == 5);
 
 // Row `row` of W: segments follow one another.
@@ -27,7 +30,7 @@ inline const W* weight_row(void* const* operands, int64_t row) {
 }
 
 // Of what may be read before the wait: all parts of W, the norm's weight, and the bias behind them.
-constexpr unsigned kWeightBits = ((1u << kWeights) - 1) << 1;
+constexpr unsigned kWeightBits = ((1u << (kScalesRows ? params.segments : kWeights)) - 1) << 1;
 constexpr bool kWeightsSettled = (settled_operands & kWeightBits) == kWeightBits;
 constexpr bool kBiasSettled = (settled_operands >> (1 + kWeights) & 1) != 0;
 
@@ -49,6 +52,7 @@ inline bool operands_lie_on_chunks(void* const* operands) {
 
 }  // namespace npusim
 
+#include "kernels/cuda/mma_norm_between.h"
 #include "kernels/cuda/mma_waiting.h"
 #if NPUSIM_PATH == 5
 #include "kernels/cuda/mma_ring.h"
@@ -97,6 +101,7 @@ struct Source {
     const W* w;
     int64_t end;
   };
+  static constexpr int kWeightOperands = kWeights;
   void* const* operands;
   int64_t first_row, first_column, end;
   bool wide;
@@ -112,7 +117,10 @@ struct Source {
     if (at >= params.n) return {static_cast<const W*>(operands[1]), kNowhere};
     return {weight_row(operands, at + part * params.n), end};
   }
-  float scale(int64_t, int) const { return 1.0f; }
+  float scale(int64_t row, int64_t, int) const {
+    if constexpr (!kScalesRows) return 1.0f;
+    return row_factor(squares_of_rows(operands), row);
+  }
 #if NPUSIM_PATH == 2 || NPUSIM_PATH == 4
   template <bool kWide>
   void load_a(const Row& row, int64_t k, unsigned to) const {
@@ -137,7 +145,13 @@ inline Source source_of(void* const* operands) {
 }
 inline void run(void* const* operands) {
   await_operands();
-  run_tile(source_of(operands), operands);
+  const Source source = source_of(operands);
+  run_tile(source, operands);
+  if constexpr (kLeavesNorm) {
+    static_assert(!kLeavesNorm || NPUSIM_SPLIT == 1);
+    __syncthreads();  // y has been stored
+    leave_tile<kTileRows, kOutputs>(operands, source.first_row, source.first_column, NPUSIM_BLOCK);
+  }
 }
 #endif
 

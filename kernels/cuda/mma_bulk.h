@@ -157,6 +157,8 @@ struct Copies {
   }
 };
 
+using Factors = RowFactors<NPUSIM_TILES == 0 && kSlots <= 48>;
+
 // The sums of a warpgroup's 64 rows.
 struct Sums {
   static constexpr int kBlocksN = kColumns / 8;
@@ -172,7 +174,7 @@ struct Sums {
   }
   static int column_of(int block) { return block * 8 + static_cast<int>(threadIdx.x % 4) * 2; }
 
-  void multiply(const Share& share, const Ring& ring, const Copies& copies) {
+  void multiply(const Share& share, const Ring& ring, const Copies& copies, Factors& factors) {
 #pragma unroll
     for (int j = 0; j < kBlocksN; ++j) {
 #pragma unroll
@@ -207,6 +209,7 @@ struct Sums {
         __syncwarp();
       }
     }
+    factors.settle();
     wait_products<0>();
     if constexpr (NPUSIM_TILES > 0) release(copies.passed + blocks - 1);
 #pragma unroll
@@ -238,6 +241,7 @@ inline void make_barriers(const Ring& ring, const Maps& maps) {
 inline void run_alone(const Ring& ring, const Maps& maps, const Finish& finish) {
   const bool works = threadIdx.x < kWorkers * 32;
   int passed = 0;
+  Factors factors;
 #pragma unroll 1
   for (BulkTile tile; tile.exists(); tile.advance()) {
     const Share share(tile);
@@ -248,9 +252,13 @@ inline void run_alone(const Ring& ring, const Maps& maps, const Finish& finish) 
       for (int i = passed == 0 ? kRing : 0; i < share.blocks; ++i) copies.refill(i);
     }
     if (works) {
+      if (kScalesRows && passed == 0) await_operands();
+      factors.read(finish.squares, share.first_row);
+      if (threadIdx.x == 0) finish.fetch_vectors(share);
       Sums sums;
-      sums.multiply(share, ring, copies);
-      if (passed == 0) await_operands();
+      sums.multiply(share, ring, copies, factors);
+      factors.scale(sums);
+      if (!kScalesRows && passed == 0) await_operands();
       store_tile(sums, share, finish);
     }
     passed += share.blocks;
@@ -271,9 +279,16 @@ inline void run_together(const Ring& ring, const Maps& maps, const Finish& finis
     }
   }
   __syncwarp();
+  if (threadIdx.x == 0) finish.fetch_vectors(share);
+  if constexpr (kScalesRows) await_operands();
   Sums sums;
-  if (works) sums.multiply(share, ring, copies);
-  await_operands();
+  if (works) {
+    Factors factors;
+    factors.read(finish.squares, share.first_row);
+    sums.multiply(share, ring, copies, factors);
+    factors.scale(sums);
+  }
+  if constexpr (!kScalesRows) await_operands();
   // Others copy to this block, or read what it copies to them, until here.
   if constexpr (kCluster > 1 && kSpans == 1) arrive_in_cluster_bare();
   if (works) {

@@ -37,6 +37,9 @@ inline void run_tiles(void* const* operands, const BulkTile& tile) {
     run_tile(source, operands, end);
     __syncthreads();  // shared memory has been read
   }
+  if constexpr (kLeavesNorm) {
+    leave_tile<kTileRows, kBulkOutputs>(operands, tile.first_row, begin, Product::kThreads);
+  }
 }
 
 }  // namespace npusim

@@ -10,10 +10,18 @@ namespace npusim {
 constexpr bool kWideRows = params.ldy % 8 == 0 && (!params.residual || params.ldr % 8 == 0);
 
 struct Finish {
+  static constexpr int kTiles = static_cast<int>(ceil_div(params.n, kBulkOutputs));
+  static_assert(!kLeavesNorm || (kTiles <= kSlots && kParts == 1));
   EpilogueOfEight epilogue;
+  Leaving leaving;
+  const float* squares;  // of x
 
-  explicit Finish(void* const* operands) : epilogue(Epilogue(operands, params.segments)) {
+  explicit Finish(void* const* operands)
+      : epilogue(Epilogue(operands, kWeights)),
+        leaving(operands),
+        squares(squares_of_rows(operands)) {
     epilogue.wide = epilogue.wide && kWideRows;
+    if constexpr (kLeavesNorm) epilogue.wide = epilogue.wide && is_aligned(leaving.scaled, 16);
   }
   static int count(int row, int column) {
     return row < params.m ? static_cast<int>(smaller<int64_t>(params.n - column, 8)) : 0;
@@ -24,12 +32,37 @@ struct Finish {
   void bias(int column, float (&b)[8]) const {
     epilogue.bias(column, static_cast<int>(smaller<int64_t>(params.n - column, 8)), b);
   }
-  void store(int row, int column, const uint4& residual, const float (&bias)[8],
-             const float (&sums)[8]) const {
+  // The weights of the norm that y begins.
+  uint4 norm(int column) const {
+    const int exist = static_cast<int>(smaller<int64_t>(params.n - column, 8));
+    if (!kLeavesNorm || exist <= 0) return {0, 0, 0, 0};
+    if (exist >= 8) return *reinterpret_cast<const uint4*>(leaving.norm + column);
+    return gather_chunk(leaving.norm + column, exist);
+  }
+  // Has what belongs to a tile's columns brought near while they are multiplied.
+  void fetch_vectors(const Share& share) const {
+    const int exist = smaller(kBulkOutputs, static_cast<int>(params.n) - share.first_column);
+    if (params.n % 8 != 0 || exist <= 0 || !epilogue.wide) return;
+    if constexpr (kLeavesNorm) fetch(leaving.norm + share.first_column, exist * 2);
+    if constexpr (params.has_bias != 0) {
+      fetch(epilogue.epilogue.bias + share.first_column, exist * 4);
+    }
+  }
+  // Returns the sum of the squares of what is stored, for a norm that y begins.
+  float store(int row, int column, const uint4& residual, const float (&bias)[8], const uint4& norm,
+              const float (&sums)[8]) const {
     const int exist = count(row, column);
-    if (exist <= 0) return;
-    epilogue.finish(static_cast<int64_t>(row) * params.ldy + column,
-                    static_cast<int64_t>(row) * params.ldr + column, exist, residual, bias, sums);
+    if (exist <= 0) return 0.0f;
+    float v[8];
+    epilogue.results(static_cast<int64_t>(row) * params.ldr + column, exist, residual, bias, sums,
+                     v);
+    epilogue.store(static_cast<int64_t>(row) * params.ldy + column, exist, v);
+    if constexpr (!kLeavesNorm) return 0.0f;
+    unpack<Epilogue::Y>(pack_eight<Epilogue::Y>(v), v);
+    return leaving.store(row, column, exist, epilogue.wide, v, norm);
+  }
+  void store_squares(const Share& share, int row, float sum) const {
+    leaving.store_squares<kTiles>(row, share.first_column / kBulkOutputs, sum);
   }
   // The same of gated products, which have no residual.
   void store(int row, int column, const float (&first)[8], const float (&second)[8]) const {
@@ -42,20 +75,7 @@ struct Finish {
       more[e] = params.has_bias && e < exist ? epilogue.epilogue.bias[params.n + column + e] : 0;
       v[e] = Epilogue::finished_gated(first[e], second[e], b[e], more[e]);
     }
-    const int64_t at = static_cast<int64_t>(row) * params.ldy + column;
-    if constexpr (sizeof(Epilogue::Y) == 2) {
-      if (epilogue.wide && exist >= 8) {
-        using Y = Epilogue::Y;
-        *reinterpret_cast<uint4*>(epilogue.epilogue.y + at) = {
-            pack_pair<Y>(v[0], v[1]), pack_pair<Y>(v[2], v[3]), pack_pair<Y>(v[4], v[5]),
-            pack_pair<Y>(v[6], v[7])};
-        return;
-      }
-    }
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      if (e < exist) epilogue.epilogue.store(at + e, v[e]);
-    }
+    epilogue.store(static_cast<int64_t>(row) * params.ldy + column, exist, v);
   }
 };
 
@@ -87,9 +107,10 @@ inline void store_tile(const Sums& sums, const Share& share, const Finish& finis
       v[e * 2 + 1] = odd[e];
     }
   };
+  float squares[2] = {};  // of either row
 #pragma unroll
   for (int first = 0; first < kQuads; first += kGroup) {
-    uint4 residual[kGroup][2];
+    uint4 residual[kGroup][2], norm[kGroup];
     float bias[kGroup][8];
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
@@ -97,6 +118,7 @@ inline void store_tile(const Sums& sums, const Share& share, const Finish& finis
       const int column = exists ? column_of(first + i) : static_cast<int>(params.n);
       if constexpr (kParts == 1) {
         finish.bias(column, bias[i]);
+        norm[i] = finish.norm(column);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           residual[i][half] = finish.residual(share.first_row + Sums::row_of(half), column);
@@ -116,9 +138,18 @@ inline void store_tile(const Sums& sums, const Share& share, const Finish& finis
         if constexpr (kParts == 2) {
           finish.store(row, column, v[0], v[kParts - 1]);
         } else {
-          finish.store(row, column, residual[i][half], bias[i], v[0]);
+          squares[half] += finish.store(row, column, residual[i][half], bias[i], norm[i], v[0]);
         }
       }
+    }
+  }
+  if constexpr (kLeavesNorm) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = squares[half];
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      if (t == 0) finish.store_squares(share, share.first_row + Sums::row_of(half), sum);
     }
   }
 }
@@ -174,7 +205,7 @@ inline void finish_slice(const Share& share, const Finish& finish, unsigned sent
     return (static_cast<int>(threadIdx.x) + i * kWorkers * 32) % kChunks * 8;
   };
   const int first_row = share.first_row + share.span * kSliceRows;
-  uint4 residual[kEachChunk];
+  uint4 residual[kEachChunk], norm[kEachChunk];
   float bias[kEachChunk][8];
   if constexpr (kParts == 1) {
 #pragma unroll
@@ -182,8 +213,11 @@ inline void finish_slice(const Share& share, const Finish& finish, unsigned sent
       const int row = line(i) < kSliceRows ? first_row + line(i) : static_cast<int>(params.m);
       residual[i] = finish.residual(row, share.first_column + column(i));
       finish.bias(share.first_column + column(i), bias[i]);
+      norm[i] = finish.norm(share.first_column + column(i));
     }
   }
+  // Squares of eight columns take the place of the first of this block's own sums of them.
+  float* own = reinterpret_cast<float*>(shared_memory + share.span * kSliceBytes);
   wait_barrier(sent, 0);  // all sums are here
 #pragma unroll
   for (int i = 0; i < kEachChunk; ++i) {
@@ -206,8 +240,19 @@ inline void finish_slice(const Share& share, const Finish& finish, unsigned sent
     if constexpr (kParts == 2) {
       finish.store(row, share.first_column + column(i), v[0], v[kParts - 1]);
     } else {
-      finish.store(row, share.first_column + column(i), residual[i], bias[i], v[0]);
+      const float squares =
+          finish.store(row, share.first_column + column(i), residual[i], bias[i], norm[i], v[0]);
+      if constexpr (kLeavesNorm) own[line(i) * kLine + column(i)] = squares;
     }
+  }
+  if constexpr (kLeavesNorm) {
+    wait_for_workers<kWorkers * 32>();
+    if (threadIdx.x >= kSliceRows) return;
+    const float* row = own + threadIdx.x * kLine;
+    float sum = 0.0f;
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) sum += row[chunk * 8];
+    finish.store_squares(share, first_row + static_cast<int>(threadIdx.x), sum);
   }
 }
 

@@ -5,8 +5,15 @@
 
 namespace npusim {
 
-// e to the power of x, and 1/x, within 2^-21 of their size, in one instruction or two. The exact
-// ones branch, and a lane's results then wait for each other.
+// Eight values as 16 bytes.
+template <typename Y>
+uint4 pack_eight(const float (&v)[8]) {
+  return {pack_pair<Y>(v[0], v[1]), pack_pair<Y>(v[2], v[3]), pack_pair<Y>(v[4], v[5]),
+          pack_pair<Y>(v[6], v[7])};
+}
+
+// e to the power of x, 1/x, and one over its root, within 2^-21 of their size, in one instruction
+// or two. The exact ones branch, and a lane's results then wait for each other.
 #ifdef __CUDA_ARCH__
 inline float near_exp(float x) {
   float result;
@@ -18,12 +25,20 @@ inline float near_reciprocal(float x) {
   asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
+inline float near_rsqrt(float x) {
+  float result;
+  asm("rsqrt.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
 #else
 inline float near_exp(float x) {
   return scalar::exp(x);
 }
 inline float near_reciprocal(float x) {
   return 1.0f / x;
+}
+inline float near_rsqrt(float x) {
+  return scalar::rsqrt(x);
 }
 #endif
 
@@ -164,10 +179,10 @@ struct EpilogueOfEight {
 #pragma unroll
     for (int e = 0; e < 8; ++e) b[e] = params.has_bias && e < count ? epilogue.bias[column + e] : 0;
   }
-  // `b` has the bias, then factors and offsets where there are any.
-  void finish(int64_t y_at, int64_t r_at, int count, const uint4& loaded,
-              const float (&b)[8 * kVectors], const float (&sums)[8]) const {
-    float r[8] = {}, v[8];
+  // What y is of eight sums. `b` has the bias, then factors and offsets where there are any.
+  void results(int64_t r_at, int count, const uint4& loaded, const float (&b)[8 * kVectors],
+               const float (&sums)[8], float (&v)[8]) const {
+    float r[8] = {};
     if constexpr (params.residual != 0 && kPacked) unpack<Epilogue::R>(loaded, r);
     if constexpr (params.residual != 0 && !kPacked) {
 #pragma unroll
@@ -183,14 +198,11 @@ struct EpilogueOfEight {
       if constexpr (params.residual == 2) v[e] += r[e];
       if constexpr (Epilogue::kHasOffsets) v[e] += b[16 + e];
     }
-    if constexpr (kPacked) {
+  }
+  void store(int64_t y_at, int count, const float (&v)[8]) const {
+    if constexpr (sizeof(Epilogue::Y) == 2) {
       if (wide && count >= 8) {
-        uint4 packed;
-        packed.x = pack_pair<Epilogue::Y>(v[0], v[1]);
-        packed.y = pack_pair<Epilogue::Y>(v[2], v[3]);
-        packed.z = pack_pair<Epilogue::Y>(v[4], v[5]);
-        packed.w = pack_pair<Epilogue::Y>(v[6], v[7]);
-        *reinterpret_cast<uint4*>(epilogue.y + y_at) = packed;
+        *reinterpret_cast<uint4*>(epilogue.y + y_at) = pack_eight<Epilogue::Y>(v);
         return;
       }
     }
@@ -198,6 +210,12 @@ struct EpilogueOfEight {
     for (int e = 0; e < 8; ++e) {
       if (e < count) epilogue.store(y_at + e, v[e]);
     }
+  }
+  void finish(int64_t y_at, int64_t r_at, int count, const uint4& loaded,
+              const float (&b)[8 * kVectors], const float (&sums)[8]) const {
+    float v[8];
+    results(r_at, count, loaded, b, sums, v);
+    store(y_at, count, v);
   }
 };
 

@@ -2,8 +2,8 @@
 // sums. Included where Pair, the 16-bit type that is multiplied, and kParts, the rows of W for a
 // column of y, are known.
 //
-// A `Source` is that of mma_tile.h or mma_plain.h, and has first_row, first_column and `float
-// scale(int64_t column, int part)`, a factor of a sum.
+// A `Source` is that of mma_tile.h or mma_plain.h, and has first_row, first_column, `float
+// scale(int64_t row, int64_t column, int part)`, a factor of a sum, and kWeightOperands.
 #pragma once
 #include "kernels/cuda/mma.h"
 #include "kernels/cuda/mma_epilogue.h"
@@ -66,9 +66,9 @@ struct Output {
     epilogue.store_pair(row * params.ldy + column, y[0], y[1], both);
   }
   float finish(int64_t row, int64_t column, float first, float second) const {
-    first *= source.scale(column, 0);
+    first *= source.scale(row, column, 0);
     if constexpr (kParts == 2) {
-      second *= source.scale(column, 1);
+      second *= source.scale(row, column, 1);
       return epilogue.finish_gated(first, second, column, params.n);
     } else {
       return epilogue.finish(first, row * params.ldr, column);
@@ -90,7 +90,7 @@ inline int64_t span_end() {
 template <typename Source>
 void run_tile(const Source& source, void* const* operands, int64_t end_column = params.n) {
   const int64_t begin = span_begin(), end = span_end();
-  const Output<Source> output{source, Epilogue(operands, params.segments),
+  const Output<Source> output{source, Epilogue(operands, Source::kWeightOperands),
                               static_cast<float*>(operands[NPUSIM_ARGUMENTS - 1]), end_column};
 #if NPUSIM_TENSOR_CORES
   Product tile;
@@ -152,7 +152,7 @@ void combine(const Source& source, void* const* operands) {
       sums[part] += partial[((span * params.m + row) * kParts + part) * params.n + column];
     }
   }
-  const Output<Source> output{source, Epilogue(operands, params.segments), nullptr};
+  const Output<Source> output{source, Epilogue(operands, Source::kWeightOperands), nullptr};
   output.epilogue.store(row * params.ldy + column,
                         output.finish(row, column, sums[0], sums[kParts - 1]));
 }

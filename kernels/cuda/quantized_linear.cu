@@ -184,6 +184,7 @@ struct Source {
     QuantizedRow w;
     bool exists;
   };
+  static constexpr int kWeightOperands = params.segments;
   void* const* operands;
   int64_t first_row, first_column, end;
   bool wide;
@@ -200,7 +201,7 @@ struct Source {
     return {weight_row(operands, at + part * params.n), true};
   }
   // int8 codes are multiplied without their scale.
-  float scale(int64_t column, int part) const {
+  float scale(int64_t, int64_t column, int part) const {
     return kBytes ? *weight_row(operands, column + part * params.n).scale : 1.0f;
   }
 #if NPUSIM_TENSOR_CORES

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor, nn
 
 import npusim
 import npusim.ops
 from npusim.codegen.launch import RULES
 from npusim.ir.graph import Graph
 from npusim.ops.opdef import REGISTRY, OpDef
+from npusim.passes.run import run_passes
 from npusim.program.assemble import assemble
 from npusim.program.program import CompiledProgram
 from npusim.targets import TargetConfig
@@ -59,6 +61,34 @@ def spread(each: int) -> Iterator[Example]:
             yield example
 
 
+class NormBetween(nn.Module):
+    """A projection, and a gated feed-forward of its norm, each added to what is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.o = nn.Linear(24, 80, bias=False).bfloat16()
+        self.norm = nn.RMSNorm(80, eps=1e-6).bfloat16()
+        self.norm.weight.data.normal_()
+        self.gate = nn.Linear(80, 40).bfloat16()
+        self.up = nn.Linear(80, 40).bfloat16()
+        self.down = nn.Linear(40, 80).bfloat16()
+
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Maps [..., 24] and [..., 80] to [..., 80]."""
+        y = residual + self.o(x)
+        normed = self.norm(y)
+        return y + self.down(nn.functional.silu(self.gate(normed)) * self.up(normed))
+
+
+def norm_between() -> tuple[NormBetween, tuple[Tensor, Tensor], CompiledProgram]:
+    """Returns a model, inputs, and its program for an architecture whose products do norms."""
+    target = TARGET.with_arch("sm_90a")
+    torch.manual_seed(0)
+    model = NormBetween().eval()
+    given = torch.randn(2, 20, 24).bfloat16(), torch.randn(2, 20, 80).bfloat16()
+    return model, given, assemble(run_passes(npusim.extract_ir(model, given), target), target)
+
+
 def models() -> Iterator[CompiledProgram]:
     """Yields programs of small models in halves: their fused kernels, which no single op calls."""
     target = replace(TARGET, arch="")  # no code
@@ -70,3 +100,4 @@ def models() -> Iterator[CompiledProgram]:
             small_model(name, torch.bfloat16), max_context=200, prefill_chunk=128
         )
         yield npusim.compile(module, target, quantize=quantize)
+    yield norm_between()[2]

@@ -18,7 +18,8 @@ from npusim.codegen.variants import variants
 from npusim.ops.kernels import KERNELS
 from npusim.targets import TargetConfig
 from tests.codegen import host
-from tests.codegen.test_launch_products import _linear
+from tests.codegen.cases import norm_between
+from tests.codegen.test_launch_products import _full, _linear
 
 _SILU = 34
 _QKV = {"segments": 3, "rows": (1536, 256, 256, 0), "ldw": (1536, 1536, 1536, 0), "has_bias": 1}
@@ -67,6 +68,89 @@ def test_bulk_tiles_compile_without_spilling(compiler: nvrtc.Nvrtc) -> None:
         options = ("--gpu-architecture=sm_90a", *options, "--ptxas-options=-v")
         log = compiler.compile(source, options, name)[1]
         assert not re.search(r"[1-9]\d* bytes spill|C75\d\d", log), (name, log)
+
+
+def _before_norm(m: int, n: int, k: int) -> dict[str, Any]:
+    slots = -(-n // 128) * 2
+    return _full("linear_before_norm", _linear(m, n, k, residual=1) | {"slots": slots})
+
+
+def _behind_norm(before: dict[str, Any], linear: dict[str, Any]) -> dict[str, Any]:
+    more = {"slots": before["slots"], "norm_eps": 1e-6}
+    return _full("linear_behind_norm", linear | more)
+
+
+def test_a_tile_before_a_norm_has_a_slot() -> None:
+    few = BulkTile(128, 32, 1, 1, 2, 8)
+    assert bulk.fits(_linear(128, 1536, 1536), few)
+    assert not bulk.fits(_before_norm(128, 1536, 1536), few)
+
+
+def test_products_around_a_norm_compile_without_spilling(compiler: nvrtc.Nvrtc) -> None:
+    for m in (128, 1024):
+        before = _before_norm(m, 1536, 8960)
+        cases = [("linear_before_norm", p) for p in (before, _before_norm(m, 1536, 1536))]
+        qkv, gated = _linear(m, 2048, 1536, **_QKV), _gated(m, 8960, 1536)
+        cases += [("linear_behind_norm", _behind_norm(before, p)) for p in (qkv, gated)]
+        for stem, params in cases:
+            packed = KERNELS[stem].pack(params)
+            name = default_choice(stem, packed, TargetConfig.named("cuda:sm_90a")).variant
+            source, _, options = specialise(stem, packed, 0b110, name)
+            options = ("--gpu-architecture=sm_90a", *options, "--ptxas-options=-v")
+            log = compiler.compile(source, options, name)[1]
+            assert not re.search(r"[1-9]\d* bytes spill|C75\d\d", log), (stem, name, log)
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+@pytest.mark.parametrize("tile", [None, BulkTile(128, 112, 1, 1, 1, 3)], ids=str)
+def test_devices_without_bulk_copies_share_a_norm_too(
+    tile: BulkTile | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "TILES", (tile,))
+    generator = torch.Generator().manual_seed(5)
+    m, n, k, inner = 150, 200, 136, 104
+    shapes = ((m, k), (n, k), (n,), (m, n), (inner, n), (inner, n))
+    x, w, norm, r, gate, up = (torch.randn(s, generator=generator).bfloat16() for s in shapes)
+    before = _before_norm(m, n, k)
+    keys = [
+        ("linear_before_norm", KERNELS["linear_before_norm"].pack(before)),
+        (
+            "linear_behind_norm",
+            KERNELS["linear_behind_norm"].pack(_behind_norm(before, _gated(m, inner, n))),
+        ),
+    ]
+    kernels = host.build(keys, tmp_path, tile.name if tile else "")
+    y, scaled = (torch.full((m, n), torch.nan).bfloat16() for _ in range(2))
+    squares = torch.full((before["slots"], m), torch.nan)
+    host.call(kernels[keys[0]], [x, w, norm, r, y, scaled, squares])
+    assert _error(y, x.float() @ w.float().T + r.float()) < 4e-3
+    assert torch.equal(scaled, y * norm)
+    torch.testing.assert_close(squares.sum(0), y.float().square().sum(-1))
+    z = torch.full((m, inner), torch.nan).bfloat16()
+    host.call(kernels[keys[1]], [scaled, gate, up, squares, z])
+    normed = torch.rms_norm(y.float(), (n,), norm.float(), 1e-6)
+    want = torch.nn.functional.silu(normed @ gate.float().T) * (normed @ up.float().T)
+    assert _error(z, want) < 5e-3
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+def test_a_norm_between_products_of_a_model(tmp_path: Path) -> None:
+    model, given, program = norm_between()
+    stems = [program.kernels[c.kernel].name for c in program.methods[0].commands]
+    assert stems == ["linear_before_norm", "linear_behind_norm", "linear"]
+    kernels = host.build(host.keys_of([program]), tmp_path)
+    weights = {name: t.detach() for name, t in model.state_dict().items()}
+    data = {name: t.view(torch.int16).numpy().tobytes() for name, t in weights.items()}
+    inputs = [t.view(torch.int16).numpy().tobytes() for t in given]
+    (result,) = host.run_program(program, kernels, inputs, data)
+    found = torch.frombuffer(bytearray(result), dtype=torch.bfloat16).reshape(2, 20, 80)
+    with torch.no_grad():
+        want = model.double()(*(t.double() for t in given))
+    assert _error(found, want) < 5e-3
+
+
+def _error(found: torch.Tensor, want: torch.Tensor) -> float:
+    return float((found.float() - want).norm() / want.norm())
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")

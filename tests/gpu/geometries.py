@@ -1,4 +1,4 @@
-"""Models of one command, in every geometry that tuning may choose for it."""
+"""Models of one command or two, in every geometry that tuning may choose for it."""
 
 from __future__ import annotations
 
@@ -47,12 +47,21 @@ def _conv(x: Tensor, w: Tensor) -> Tensor:
     return F.relu(F.conv2d(x, w, padding=1))
 
 
+def _normed(x: Tensor, r: Tensor, w: Tensor, norm: Tensor, gate: Tensor, up: Tensor) -> Tensor:
+    return _gated(F.rms_norm(r + F.linear(x, w), norm.shape, norm, 1e-6), gate, up)
+
+
 _X, _W = (ROWS, DEPTH), (COLUMNS, DEPTH)
 # What it computes, and the shapes of inputs and weights.
 COMMANDS: Mapping[str, tuple[Call, list[tuple[int, ...]], list[tuple[int, ...]]]] = {
     "linear": (F.linear, [_X], [_W, (COLUMNS,)]),
     "residual": (lambda x, r, w: r + F.linear(x, w), [_X, (ROWS, COLUMNS)], [_W]),
     "gated": (_gated, [_X], [_W, _W]),
+    "norm between": (
+        _normed,
+        [_X, (ROWS, COLUMNS)],
+        [_W, (COLUMNS,), (DEPTH, COLUMNS), (DEPTH, COLUMNS)],
+    ),
     "attention": (_attention, [(1, 4, 70, 64), (1, 2, 600, 64), (1, 2, 600, 64)], []),
     "conv": (_conv, [(2, 72, 13, 13)], [(72, 72, 3, 3)]),
 }

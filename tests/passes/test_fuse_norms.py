@@ -1,4 +1,7 @@
-"""fuse_norms: a product of one row takes the norm in front of it, where the target does that."""
+"""fuse_norms: a product takes the norm in front of it, where the target does that.
+
+Of one row always; of many rows, where another product is in front of the norm.
+"""
 
 import pytest
 
@@ -6,7 +9,7 @@ from npusim.ops.fused import NO_EPILOGUE
 from npusim.passes.fuse_norms import fuse_norms
 from npusim.targets import TargetConfig
 
-CUDA = TargetConfig.named("cuda")
+CUDA = TargetConfig.named("cuda:sm_90a")
 
 
 def normed(draft, rows=1, eps=1e-6, weight=True):
@@ -41,6 +44,38 @@ def test_what_stays(draft, check_pass, change):
     y = linear(draft, norm)
     more = [draft.call("aten.exp.default", norm)] if change == "read_twice" else []
     check_pass(fuse_norms, draft.graph(y, *more), CUDA)
+
+
+def between(draft, rows=20, dtype="bfloat16", width=16, read=False, act="copy"):
+    """A product of many rows, a norm, and another product."""
+    x, residual = draft.x(rows, 8, dtype=dtype), draft.x(rows, width, dtype=dtype, name="r")
+    w, scale = draft.w(width, 8, dtype=dtype), draft.w(width, dtype=dtype, name="scale")
+    attrs = {**NO_EPILOGUE, "residual": 1, "act": act}
+    y = draft.call("npu.linear", x, w, None, residual, **attrs)
+    norm = draft.call("aten.rms_norm.default", y, scale, normalized_shape=(width,), eps=1e-6)
+    up = draft.w(12, width, dtype=dtype, name="up")
+    z = draft.call("npu.linear", norm, up, None, None, **NO_EPILOGUE)
+    return draft.graph(z, y, *([norm] if read else []))
+
+
+def test_between_products_of_many_rows(draft, check_pass):
+    check_pass(fuse_norms, between(draft), CUDA)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"rows": 16}, {"dtype": "float16"}, {"dtype": "float32"}, {"width": 12}, {"read": True}],
+    ids=["few_rows", "float16", "float32", "odd_rows", "read_twice"],
+)
+def test_what_stays_between_products(draft, change):
+    graph = between(draft, **change)
+    assert fuse_norms(graph, CUDA) is graph
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+def test_architectures_whose_products_leave_no_norm(draft, arch):
+    graph = between(draft)
+    assert fuse_norms(graph, CUDA.with_arch(arch)) is graph
 
 
 def test_a_target_without_such_a_kernel(draft, cpu):

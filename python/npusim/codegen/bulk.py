@@ -13,12 +13,13 @@ from npusim.codegen.launch_products import (
     PROCESSORS,
     as_int,
     as_ints,
-    epilogue_operands,
+    leaves_norm,
+    linear_operands,
     on_tensor_cores,
 )
-from npusim.ops.kernels import Params
+from npusim.ops.kernels import SLOT_COLUMNS, Params
 
-ARCHITECTURE = "sm_90a"  # which has what this is made for
+STEMS = ("linear", "linear_before_norm", "linear_behind_norm")  # whose commands it computes
 _DEPTH = 64  # of K, that a tile passes at once
 _PLAIN_COLUMNS, _PLAIN_STAGES = 64, 3  # of tiles that are not copied in bulk
 _MOST_SHARED = 226 << 10  # bytes of shared memory that a block may have
@@ -78,7 +79,10 @@ class BulkTile:
 
 
 def fits(p: Params, tile: BulkTile) -> bool:
-    """Tells whether a tile can compute a `linear`, and every box of W lies in one segment."""
+    """Tells whether a tile can compute a `linear`, and every box of W lies in one segment.
+
+    Before a norm, a tile has a slot for the squares of its columns.
+    """
     m, n, k = (as_int(p, name) for name in "mnk")
     parts = 2 if p["gated"] else 1
     segments = as_int(p, "segments")
@@ -89,6 +93,8 @@ def fits(p: Params, tile: BulkTile) -> bool:
     if any(line % 8 or line < k for line in lines) or 0 in rows:
         return False
     columns = tile.columns // parts
+    if leaves_norm(p) and columns < SLOT_COLUMNS:
+        return False
     if parts == 2:
         together = segments == 1 or rows == (n, n)
     else:
@@ -143,7 +149,7 @@ def bulk(p: Params, tile: BulkTile) -> Geometry:
         "BESIDE": tile.beside,
         "TILES": row_tiles * column_tiles if tile.persistent else 0,
         "MAPS": len(maps),
-        "ARGUMENTS": 1 + segments + epilogue_operands(p),
+        "ARGUMENTS": linear_operands(p),
     }
     grid = (row_tiles, column_tiles, tile.spans)
     if tile.persistent:

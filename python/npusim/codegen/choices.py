@@ -89,7 +89,7 @@ def _variant(stem: str, params: bytes, target: TargetConfig) -> str:
     """Returns the geometry of the own kernel where an architecture has a better one than all do."""
     if stem == "attention" and _major(target.arch) >= _FIRST_WITH_CLUSTERS:
         return CLUSTER if CLUSTER in variants(stem, params) else ""
-    if stem != "linear" or target.arch != bulk.ARCHITECTURE:
+    if stem not in bulk.STEMS or not target.copies_in_bulk:
         return ""
     best = bulk.tiles(KERNELS[stem].unpack(params), 1)
     return best[0].name if best else ""

@@ -75,13 +75,28 @@ def linear(p: Params) -> Geometry:
     if m * n == 0:
         return Geometry(())
     pairs = on_tensor_cores(p["x_dtype"], p["w_dtype"])
-    arguments = 1 + as_int(p, "segments") + epilogue_operands(p)
+    arguments = linear_operands(p)
     if m <= (_FEW_ROWS if pairs else 8):
         columns = 8 if pairs and m > 1 else 1
         loads = blocks(k * _size(p["w_dtype"]), 16 * 32 // columns)
         path = 1 if columns == 8 else 0
         return _streams(n, parts, columns=columns, loads=loads, path=path, arguments=arguments)
     return tiled(m, n, k, parts=parts, pairs=pairs, arguments=arguments, path=(2, 3))
+
+
+def linear_beside_norm(p: Params) -> Geometry:
+    """The rule of `linear_before_norm` and `linear_behind_norm`: tiles on the tensor cores."""
+    m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
+    return tiled(
+        m,
+        n,
+        k,
+        parts=2 if p["gated"] else 1,
+        pairs=True,
+        arguments=linear_operands(p),
+        path=(2, 3),
+        splits=(1,) if leaves_norm(p) else _SPLITS,
+    )
 
 
 def normed_linear(p: Params) -> Geometry:
@@ -97,7 +112,7 @@ def normed_linear(p: Params) -> Geometry:
         columns=1,
         loads=blocks(k * _size(p["w_dtype"]), 16 * 32),
         path=0,
-        arguments=2 + as_int(p, "segments") + epilogue_operands(p),
+        arguments=linear_operands(p),
         rows=2 if n * parts > _MANY_STREAMS else 1,
     )
 
@@ -221,6 +236,17 @@ def on_tensor_cores(x: object, w: object) -> bool:
 
 def _size(dtype: object) -> int:
     return 4 if dtype == 0 else 2
+
+
+def leaves_norm(p: Params) -> bool:
+    """Tells whether a product is `linear_before_norm`, with two results more."""
+    return "slots" in p and "norm_eps" not in p
+
+
+def linear_operands(p: Params) -> int:
+    """How many operands a `linear` has, or what is linear but for a norm."""
+    norm = int("slots" in p or "norm_eps" in p) + 2 * leaves_norm(p)
+    return 1 + as_int(p, "segments") + epilogue_operands(p) + norm
 
 
 def epilogue_operands(p: Params) -> int:
@@ -420,6 +446,8 @@ def as_ints(p: Params, name: str) -> tuple[int, ...]:
 RULES: Mapping[str, Rule] = {
     "attention": attention,
     "linear": linear,
+    "linear_before_norm": linear_beside_norm,
+    "linear_behind_norm": linear_beside_norm,
     "matmul": matmul,
     "quantize": quantize,
     "quantized_linear": quantized_linear,

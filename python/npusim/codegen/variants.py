@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from npusim.codegen import bulk, convolutions, launch_products
 from npusim.codegen.geometry import Geometry
-from npusim.codegen.launch_products import as_int, as_ints, epilogue_operands, on_tensor_cores
+from npusim.codegen.launch_products import as_int, as_ints, linear_operands, on_tensor_cores
 from npusim.ops.kernels import KERNELS, Params
 
 _SPLITS = (1, 2, 4, 8)
@@ -20,6 +20,8 @@ def variants(stem: str, params: bytes) -> Mapping[str, Geometry]:
     fields = KERNELS[stem].unpack(params)
     if stem == "linear":
         return _linear(fields)
+    if stem in bulk.STEMS:
+        return {tile.name: bulk.bulk(fields, tile) for tile in bulk.tiles(fields, _MOST_BULK)}
     if stem == "attention":
         geometry = launch_products.attention_cluster(fields)
         return {CLUSTER: geometry} if geometry is not None else {}
@@ -40,7 +42,7 @@ def _linear(p: Params) -> dict[str, Geometry]:
             k,
             parts=2 if p["gated"] else 1,
             pairs=True,
-            arguments=1 + as_int(p, "segments") + epilogue_operands(p),
+            arguments=linear_operands(p),
             path=(2, 3),
             shapes=(tile,),
             splits=(split,),

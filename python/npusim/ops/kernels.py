@@ -34,6 +34,7 @@ POINTWISE_INSTRUCTIONS = 64
 POINTWISE_REGISTERS = 16
 INDEX_TENSORS = 6
 LINEAR_SEGMENTS = 4
+SLOT_COLUMNS = 64  # of y, whose squares have at least one slot of linear_before_norm
 
 Params: TypeAlias = dict[str, Any]  # the fields of a struct: int, float, or a tuple of them
 
@@ -351,11 +352,28 @@ KERNELS: dict[str, KernelDef] = {
         # residual. bias is float32. Products of bfloat16 accumulate in float32.
         _def("linear", "x, w0 … w{segments-1}, [bias], [residual], y", _LINEAR),
         # linear of the RMS norm of x, x / sqrt(mean(x²) + norm_eps) * norm[k] in float32; norm has
-        # w_dtype. Of several rows, whose elements are bfloat16, products with norm[k] are rounded.
+        # w_dtype.
         _def(
             "normed_linear",
             "x, w0 … w{segments-1}, norm, [bias], [residual], y",
             f"{_LINEAR} norm_eps:f32",
+            generated_only=True,
+        ),
+        # The same in two commands, of rows of bfloat16 that a product makes. The first is linear,
+        # and leaves scaled = y * norm[n], rounded, and squares[slots][m] in float32: the squares of
+        # a row of y add up to the sum of its slots, in an order of the kernel's. The second is
+        # linear of x = scaled, whose rows of sums it multiplies by
+        # 1 / sqrt(sum(squares) / k + norm_eps) before anything is added. slots is even.
+        _def(
+            "linear_before_norm",
+            "x, w0 … w{segments-1}, norm, [bias], [residual], y, scaled, squares",
+            f"{_LINEAR} slots:i64",
+            generated_only=True,
+        ),
+        _def(
+            "linear_behind_norm",
+            "scaled, w0 … w{segments-1}, squares, [bias], [residual], y",
+            f"{_LINEAR} slots:i64 norm_eps:f32",
             generated_only=True,
         ),
         # Weight-only quantization of w[rows, k]: the opaque operand of quantized_linear. format:

@@ -22,6 +22,7 @@ from npusim.ops.fused import (
     reference_linear,
 )
 from npusim.ops.kernels import LINEAR_SEGMENTS
+from npusim.ops.norm_between import NormPart, part_before_norm
 from npusim.ops.opdef import Case, OpDef, register
 from npusim.ops.scalar import OPCODES, ScalarOp, ScalarProgram, compute_class
 from npusim.program.lowering import Lowering, Param, codes
@@ -125,7 +126,7 @@ def emit_linear(
     residual: View | None = None,
     *,
     gated: bool = False,
-    norm: tuple[View, float] | None = None,
+    norm: NormPart | None = None,
 ) -> None:
     """Emits y = act(x·Wᵀ + bias + residual), or its gated form, over stored rows of W.
 
@@ -133,7 +134,7 @@ def emit_linear(
         segments: the rows of W, one view after the other.
         extra: the fields and operands of `epilogue`.
         residual: the one among these operands, if any, in rows of contiguous elements.
-        norm: the weight and epsilon of an RMS norm that x passes on the way.
+        norm: what an RMS norm before or behind the product adds to it.
     """
     x, sizes = _sizes(low, x, y, residual)
     fields, operands = extra
@@ -148,12 +149,9 @@ def emit_linear(
         **fields,
     }
     in_place = [residual] if residual is not None else []
-    if norm is None:
-        low.emit("linear", params, [x, *segments, *operands], [y], in_place=in_place)
-        return
-    weight, eps = norm
-    reads = [x, *segments, weight, *operands]
-    low.emit("normed_linear", {**params, "norm_eps": eps}, reads, [y], in_place=in_place)
+    norm = norm or NormPart("linear", {}, ())
+    reads = [x, *segments, *norm.reads, *operands]
+    low.emit(norm.stem, {**params, **norm.fields}, reads, [y, *norm.writes], in_place=in_place)
 
 
 def _sizes(low: Lowering, x: View, y: View, residual: View | None) -> tuple[View, dict[str, Param]]:
@@ -185,7 +183,8 @@ def _lower_linear(node: Node, low: Lowering) -> None:
         if low.target.stored_linears:
             segments = [w if stored_as_rows(w) else low.dense(w) for w in segments]
         if all(stored_as_rows(w) for w in segments):
-            emit_linear(low, x, segments, y, extra, residual)
+            norm = part_before_norm(node, low)
+            emit_linear(low, x, segments, y, extra, residual, norm=norm)
             return
     _linear_by_gemm(low, x, low.view(weight), y, extra, residual)
 

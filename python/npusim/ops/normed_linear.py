@@ -4,7 +4,7 @@
 * `npu.normed_gated_linear(x, norm[k], weight, bias?)`: `npu.gated_linear` of it.
 
 The norm's result is not rounded in between. What a target has no such kernel for becomes a norm and
-a product.
+a product; of many rows, the product before may have done a part of the norm (`norm_between.py`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,18 @@ from npusim.ops.fused import (
 )
 from npusim.ops.kernels import LINEAR_SEGMENTS
 from npusim.ops.linear import emit_linear, epilogue, rows, stored_as_rows
+from npusim.ops.norm_between import (
+    NORMED_GATED_LINEAR,
+    NORMED_LINEAR,
+    NormPart,
+    part_behind_norm,
+)
 from npusim.ops.normalization import emit_rms_norm
 from npusim.ops.opdef import Case, OpDef, register
 from npusim.program.lowering import Lowering
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-NORMED_LINEAR, NORMED_GATED_LINEAR = "npu.normed_linear", "npu.normed_gated_linear"
 
 
 def _lower(gated: bool) -> Any:
@@ -57,8 +61,13 @@ def _lower(gated: bool) -> Any:
         extra = epilogue(low, finish, bias, residual)
         alike = norm.dtype == segments[0].dtype == x.dtype
         if prod(x.shape[:-1]) == 1 and alike and "normed_linear" in low.target.kernels:
-            held = (low.dense(norm), float(eps))
-            emit_linear(low, x, segments, y, extra, residual, gated=gated, norm=held)
+            part = NormPart("normed_linear", {"norm_eps": float(eps)}, (low.dense(norm),))
+            emit_linear(low, x, segments, y, extra, residual, gated=gated, norm=part)
+            return
+        left = part_behind_norm(node, low) if alike else None
+        if left is not None:
+            scaled, part = left
+            emit_linear(low, scaled, segments, y, extra, residual, gated=gated, norm=part)
             return
         normed = low.temp(TensorType(x.dtype, x.shape))
         emit_rms_norm(low, x, norm, normed, float(eps))

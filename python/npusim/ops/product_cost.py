@@ -159,10 +159,28 @@ def _linear(p: Params, _: int | None) -> Cost:
 
 
 def _normed_linear(p: Params, _: int | None) -> Cost:
+    m, k = p["m"], p["k"]
+    operands, operations = _normed_operands(p, k * size_of(p, "w"))
+    return operands, operations + 4 * m * k
+
+
+def _linear_before_norm(p: Params, _: int | None) -> Cost:
+    operands, operations = _normed_operands(p, p["n"] * size_of(p, "w"))
+    m, n = p["m"], p["n"]
+    return [*operands, m * n * size_of(p, "y"), 4 * m * p["slots"]], operations + 3 * m * n
+
+
+def _linear_behind_norm(p: Params, _: int | None) -> Cost:
+    m, n, slots = p["m"], p["n"], p["slots"]
+    operands, operations = _normed_operands(p, 4 * m * slots)
+    return operands, operations + m * (slots + n * (1 + p["gated"]))
+
+
+def _normed_operands(p: Params, norm: int) -> Cost:
+    """The cost of `linear`, with an operand of so many bytes behind the weights."""
     operands, operations = _linear(p, None)
-    m, k, at = p["m"], p["k"], 1 + p["segments"]
-    norm = k * size_of(p, "w")
-    return [*operands[:at], norm, *operands[at:]], operations + 4 * m * k
+    at = 1 + p["segments"]
+    return [*operands[:at], norm, *operands[at:]], operations
 
 
 def _quantized_linear(p: Params, _: int | None) -> Cost:
@@ -226,6 +244,8 @@ PRODUCTS: dict[str, Rule] = {
     "rope": _rope,
     "linear": _linear,
     "normed_linear": _normed_linear,
+    "linear_before_norm": _linear_before_norm,
+    "linear_behind_norm": _linear_behind_norm,
     "quantize": _quantize,
     "quantized_linear": _quantized_linear,
 }

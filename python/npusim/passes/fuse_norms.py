@@ -1,7 +1,8 @@
 """Folds an RMS norm into the product that alone reads it, where the target normalises on the way.
 
-Only a single row of x: every group of a product's columns computes the norm again, which costs less
-than a command of its own while the weights are what takes time.
+Of a single row of x, every group of a product's columns computes the norm again, which costs less
+than a command of its own while the weights are what takes time. Of many rows, the product in front
+of the norm does a part of it (`ops/norm_between.py`), so there has to be one.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from npusim.ir.graph import Graph, Node
-from npusim.ops.normed_linear import NORMED_GATED_LINEAR, NORMED_LINEAR
+from npusim.ops.norm_between import NORMED_GATED_LINEAR, NORMED_LINEAR, leaves_norm
 from npusim.passes.fused_nodes import KERNEL_DTYPES
 from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
 from npusim.targets.target_config import TargetConfig
@@ -20,14 +21,18 @@ _FUSED = {"npu.linear": NORMED_LINEAR, "npu.gated_linear": NORMED_GATED_LINEAR}
 
 def fuse_norms(graph: Graph, target: TargetConfig) -> Graph:
     """Returns the graph with norms folded into products."""
-    if "normed_linear" not in target.kernels:
-        return graph
+
+    def on_the_way(norm: Node, product: Node, rewriter: Rewriter) -> bool:
+        if prod(product.type.shape[:-1]) == 1:
+            return "normed_linear" in target.kernels
+        before = rewriter.producer(norm.inputs[0])
+        return target.leaves_norms and before is not None and leaves_norm(before, rewriter.types)
 
     def visit(node: Node, rewriter: Rewriter) -> Answer:
-        if node.op not in _FUSED or prod(node.type.shape[:-1]) != 1:
-            return None
-        norm = rewriter.producer(node.inputs[0])
+        norm = rewriter.producer(node.inputs[0]) if node.op in _FUSED else None
         if norm is None or not _is_row_norm(norm, node, rewriter):
+            return None
+        if not on_the_way(norm, node, rewriter):
             return None
         x, weight = norm.inputs[:2]
         attrs = {**node.attrs, "eps": norm.attrs["eps"]}

@@ -87,6 +87,8 @@ class Lowering:
         self._static_now = False
         self._packed: dict[object, View] = {}
         self._computed: dict[object, tuple[View, ...]] = {}
+        # What the command of a value writes besides, by the value and what the command read.
+        self.beside: dict[tuple[str, str], tuple[View, ...]] = {}
 
     # Reading
 
@@ -308,7 +310,7 @@ class Lowering:
         self.graph = graph
         self.run = PendingMethod(name)
         self.methods.append(self.run)
-        self._views, self._postponed, self._dense_inputs = {}, {}, {}
+        self._views, self._postponed, self._dense_inputs, self.beside = {}, {}, {}, {}
         self._updates = {u.value: u.name for u in graph.updates}
         self._bind_arguments()
         for node in graph.nodes:

@@ -65,6 +65,19 @@ class TargetConfig:
     transfer_seconds: float
     transfer_rate: float
 
+    @property
+    def copies_in_bulk(self) -> bool:
+        """Whether device code copies boxes of matrices to shared memory with one instruction."""
+        return self.arch == "sm_90a"
+
+    @property
+    def leaves_norms(self) -> bool:
+        """Whether products of many rows do a part of the norm behind them.
+
+        Worth it where their tiles are copied in bulk, so that the norm's launch is what is saved.
+        """
+        return self.copies_in_bulk and "linear_before_norm" in self.kernels
+
     @classmethod
     def named(cls, name: str) -> TargetConfig:
         """Returns a target of this installation, or reads the file that `name` is a path to.
