@@ -23,6 +23,16 @@ constexpr int kXBytes = kTileRows * 128;
 constexpr int kBarriersAt = kRing * kStageBytes;  // [stage]: filled, then [stage]: free
 constexpr int kWorkers = kTileRows / 16;          // warps that multiply
 constexpr int kBlocksOfK = static_cast<int>(ceil_div(params.k, 64));
+constexpr int kLine = kColumns + (kColumns % 16 == 0 ? 8 : 0);  // of sums, for banks of their own
+
+// So few rows that a block of W takes longer to come than to be multiplied: memory is what counts.
+constexpr bool kFewRows = params.m <= 128;
+// Then a stage is free as soon as it is multiplied; elsewhere products follow without a pause.
+constexpr int kHeld = kFewRows ? 0 : 1;  // blocks of K in a warp's hands behind the newest
+// Blocks of W that are asked for before x. Copies come in order, and x waits behind them.
+constexpr int kAhead = kFewRows ? smaller(kRing, 3) : kRing;
+// What one block or cluster reads, and nobody again, makes room for what several read.
+constexpr bool kReadOnce = params.m <= kTileRows * kSharers;
 
 // W comes in boxes, each of one part.
 constexpr int kBoxes = larger(kSharers, kParts);
@@ -92,6 +102,8 @@ struct Copies {
   const TensorMap* map_of_w[kEach];
   int row_of_w[kEach], line_of_w[kEach];
   unsigned takers_of_x, takers_of_w;
+  unsigned long long policy_of_x = leaving_policy<false>();
+  unsigned long long policy_of_w = leaving_policy<kReadOnce>();
 
   Copies(const Share& share, const Ring& ring, const Maps& maps, int passed)
       : share(share),
@@ -125,15 +137,16 @@ struct Copies {
     expect_bytes(ring.filled(at), kStageBytes);
 #pragma unroll
     for (int box = 0; box < kEach; ++box) {
-      copy_box<(kSharers > 1)>(ring.stage(at) + kXBytes + line_of_w[box] * 128, map_of_w[box],
-                               (share.begin + i) * 64, row_of_w[box], ring.filled(at), takers_of_w);
+      copy_box<(kSharers > 1), kFewRows>(ring.stage(at) + kXBytes + line_of_w[box] * 128,
+                                         map_of_w[box], (share.begin + i) * 64, row_of_w[box],
+                                         ring.filled(at), takers_of_w, policy_of_w);
     }
   }
   void copy_x(int i) const {
     const int line = share.neighbour * kXBoxRows;
-    copy_box<(kNeighbours > 1)>(ring.stage(passed + i) + line * 128, map_of_x,
-                                (share.begin + i) * 64, share.first_row + line,
-                                ring.filled(passed + i), takers_of_x);
+    copy_box<(kNeighbours > 1), kFewRows>(ring.stage(passed + i) + line * 128, map_of_x,
+                                          (share.begin + i) * 64, share.first_row + line,
+                                          ring.filled(passed + i), takers_of_x, policy_of_x);
   }
   // Fills the ring for the first time; weights do not wait for the launches before.
   void begin() const {
@@ -141,11 +154,15 @@ struct Copies {
       await_operands();
       publish_to_copies();
     };
-    const int first = smaller(share.blocks, kRing);
+    const int first = smaller(share.blocks, kRing), ahead = smaller(share.blocks, kAhead);
     if constexpr (!kWeightsSettled) await();
-    for (int i = 0; i < first; ++i) copy_w(i);
+    for (int i = 0; i < ahead; ++i) copy_w(i);
     if constexpr (kWeightsSettled) await();
-    for (int i = 0; i < first; ++i) copy_x(i);
+    for (int i = 0; i < ahead; ++i) copy_x(i);
+    for (int i = ahead; i < first; ++i) {
+      copy_w(i);
+      copy_x(i);
+    }
   }
   // Copies block i to where another was, once all have multiplied that.
   void refill(int i) const {
@@ -202,8 +219,8 @@ struct Sums {
         }
       }
       commit_products();
-      wait_products<1>();
-      if (i > 0) release(block - 1);
+      wait_products<kHeld>();
+      if (i >= kHeld) release(block - kHeld);
       if constexpr (!kHasCopier) {  // a block of K later, so that this warp does not wait
         if (i > 1 && threadIdx.x == 0) copies.refill(i - 2 + kRing);
         __syncwarp();
@@ -211,7 +228,7 @@ struct Sums {
     }
     factors.settle();
     wait_products<0>();
-    if constexpr (NPUSIM_TILES > 0) release(copies.passed + blocks - 1);
+    if constexpr (NPUSIM_TILES > 0 && kHeld > 0) release(copies.passed + blocks - 1);
 #pragma unroll
     for (int side = 0; side < kSides; ++side) hold(at[side]);
   }

@@ -63,21 +63,46 @@ inline void wait_barrier(unsigned barrier, unsigned parity) {
 inline void fetch_map(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
+// What leaves the second cache before anything else, or behind everything else. To ask for the
+// usual place is slower than not to ask.
+template <bool kFirst>
+unsigned long long leaving_policy() {
+  unsigned long long policy;
+  if constexpr (kFirst) {
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  } else {
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  }
+  return policy;
+}
 // Starts copying the box at (k, row), to the same place in every block of `blocks`, a bit each.
-template <bool kShared>
-void copy_box(unsigned to, const TensorMap* map, int k, int row, unsigned barrier,
-              unsigned blocks) {
-  if constexpr (kShared) {
+template <bool kShared, bool kHasPolicy>
+void copy_box(unsigned to, const TensorMap* map, int k, int row, unsigned barrier, unsigned blocks,
+              unsigned long long policy) {
+  if constexpr (kShared && !kHasPolicy) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
         ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
         "l"(map), "r"(barrier), "r"(k), "r"(row), "h"(static_cast<unsigned short>(blocks))
         : "memory");
-  } else {
+  } else if constexpr (!kHasPolicy) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
         " [%0], [%1, {%3, %4}], [%2];" ::"r"(to),
         "l"(map), "r"(barrier), "r"(k), "r"(row)
+        : "memory");
+  } else if constexpr (kShared) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5, %6;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(k), "r"(row), "h"(static_cast<unsigned short>(blocks)),
+        "l"(policy)
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(k), "r"(row), "l"(policy)
         : "memory");
   }
 }

@@ -157,7 +157,7 @@ inline void store_tile(const Sums& sums, const Share& share, const Finish& finis
 // Sums of a cluster. A block leaves its own in its ring, [row][column], and has the slices of
 // others copied to them: [span][row of the slice][column], behind the barriers, its own slice left
 // out.
-constexpr int kSliceRows = kTileRows / kSpans, kLine = kColumns + 8;
+constexpr int kSliceRows = kTileRows / kSpans;
 constexpr int kSliceBytes = kSliceRows * kLine * 4;
 constexpr int kSentAt = kBarriersAt + kRing * 16;  // the barrier that counts them
 constexpr int kSumsAt = ceil_div(kSentAt + 8, 128) * 128;

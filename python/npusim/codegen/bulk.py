@@ -71,10 +71,15 @@ class BulkTile:
         return f"bulk {self.rows}x{self.columns} {cluster} {ring}"
 
     @property
+    def line(self) -> int:
+        """Floats from one row of sums to the next, which lie in other banks."""
+        return self.columns + 8 * (self.columns % 16 == 0)
+
+    @property
     def shared(self) -> int:
         """Bytes of shared memory: the ring, its barriers, and the sums of a cluster."""
         ring = self.stages * ((self.rows + self.columns) * _DEPTH * 2 + _BARRIERS)
-        sums = (self.rows - self.rows // self.spans) * (self.columns + 8) * 4
+        sums = (self.rows - self.rows // self.spans) * self.line * 4
         return ring + sums + (self.spans > 1) * _ALIGNED
 
 
@@ -110,8 +115,7 @@ def fits(p: Params, tile: BulkTile) -> bool:
     )
     room = (
         tile.spans == 1
-        or tile.rows * (tile.columns + 8) * 4
-        <= tile.stages * (tile.rows + tile.columns) * 2 * _DEPTH
+        or tile.rows * tile.line * 4 <= tile.stages * (tile.rows + tile.columns) * 2 * _DEPTH
     )
     return together and room and spans and slices and tile.shared <= _MOST_SHARED
 
