@@ -374,8 +374,8 @@ inline void run(void* const* operands) {
 #pragma unroll 1
   for (int i = 1; i < kStages; ++i) step.fill<true>(shared, i);
   if constexpr (kCacheSettled) step.fetch_ahead();
-  if (threadIdx.x == 0) expect_mail(mailbox, step.readers() * step.mail());
   wait_for_cluster();
+  if (threadIdx.x == 0) expect_mail(mailbox, step.readers() * step.mail());
   if constexpr (kCacheSettled) await_operands();
   if (!step.fits) {
     if (threadIdx.x == 0) {

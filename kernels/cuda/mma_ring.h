@@ -22,9 +22,9 @@ constexpr int kUsed = kTiles * kParts > 1 ? 16 : (kColumns + 3) / 4 * 4;  // row
 constexpr int kLine = 128, kSlot = kUsed * kLine;       // bytes of a row of a piece, and of a piece
 constexpr int kLoads = static_cast<int>(params.k / 8);  // of 16 bytes, in a row
 constexpr int kPieces = (kLoads + 7) / 8, kMost = (kPieces + kWarps - 1) / kWarps;  // of a warp
-constexpr int kTurns = (kMost + 3) / 4;  // in which a warp reads its pieces of x
-constexpr int kXs = kWarps * kStages * kSlot + (16 - kUsed) * kLine;  // where they lie
-constexpr int kOwnX = kMost * kLine * (kNormed ? 2 : 1);              // bytes of a warp's
+constexpr int kTurns = (kMost + 3) / 4;                   // in which a warp reads its pieces of x
+constexpr int kXs = kWarps * kStages * kSlot;             // where they lie
+constexpr int kOwnX = kMost * kLine * (kNormed ? 2 : 1);  // bytes of a warp's
 static_assert(params.m == 1 && params.k % 8 == 0 && kIs16Bit<W> && kSame<X, W>);
 static_assert(kColumns <= NPUSIM_BLOCK && kXs + kWarps * kOwnX <= NPUSIM_SHARED);
 
@@ -209,7 +209,11 @@ template <typename W, typename R>
 void multiply_pieces(R& ring, unsigned slots, unsigned xs, float scale) {
   const int g = ring.lane / 4, t = ring.lane % 4;
   const unsigned own = slots + ring.warp * kStages * kSlot;
-  const unsigned halves[] = {own + at_half(g, t), own + at_half(g, t + 4)};
+  // A row that a tile has not is one of its last two: nobody asks for the sums.
+  const int low = g < kUsed ? g : kUsed - 2 + g % 2;
+  const int high = g + 8 < kUsed ? g + 8 : kUsed - 2 + g % 2;
+  const unsigned halves[] = {own + at_half(low, t), own + at_half(low, t + 4)};
+  const int other = kUsed == 16 ? 8 * kLine : (high - low) * kLine;
   const unsigned x = xs + (kNormed ? (g & 1) * kMost * kLine : 0) + t * 16;
   const int pieces = (kPieces - ring.warp + kWarps - 1) / kWarps;
   unsigned slot = 0;
@@ -223,7 +227,7 @@ void multiply_pieces(R& ring, unsigned slots, unsigned xs, float scale) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const uint4 a = load_shared(halves[j] + slot);
-        const uint4 b = load_shared(halves[j] + slot + 8 * kLine);
+        const uint4 b = load_shared(halves[j] + slot + other);
         const uint4 c = load_shared(x + i * kLine + j * 64);
         multiply_add<W>(sums[j], a.x, b.x, a.y, b.y, c.x, c.y);
         multiply_add<W>(sums[j], a.z, b.z, a.w, b.w, c.z, c.w);

@@ -68,7 +68,6 @@ def _ring(p: Params, arguments: int) -> Geometry | None:
     pieces = blocks(blocks(2 * k, _RING_PIECE), _RING_WARPS)  # of a warp, in a tile
     slot = _RING_WARPS * rows * _RING_PIECE
     x = _RING_WARPS * pieces * _RING_PIECE * (2 if "norm_eps" in p else 1)
-    x += (16 - rows) * _RING_PIECE
     stages = min(tiles * pieces, (_RING_BYTES - x) // slot)
     if stages < 2 and tiles * pieces > 1:
         return None
