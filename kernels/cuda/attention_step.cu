@@ -406,6 +406,14 @@ inline void run(void* const* operands) {
   }
 }
 
+// Blocks that a processor should hold. Code for newer devices takes over 170 registers, and would
+// keep some in memory to make room for a second block.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int kResident = 1;
+#else
+constexpr int kResident = NPUSIM_RESIDENT;
+#endif
+
 }  // namespace npusim
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -413,7 +421,7 @@ inline void run(void* const* operands) {
 #else
 #define NPUSIM_CLUSTER
 #endif
-extern "C" __global__ void NPUSIM_CLUSTER __launch_bounds__(NPUSIM_BLOCK, NPUSIM_RESIDENT)
+extern "C" __global__ void NPUSIM_CLUSTER __launch_bounds__(NPUSIM_BLOCK, npusim::kResident)
     npusim_kernel(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
   npusim::start_successors();
