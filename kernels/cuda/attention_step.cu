@@ -250,8 +250,7 @@ inline void push(unsigned at, unsigned mailbox, int rank, float first, float sec
   if constexpr (kRanks > 1) {
     send(address_in_block(at, rank), address_in_block(mailbox, rank), first, second);
   } else {
-    store_shared(at, __builtin_bit_cast(unsigned, first));
-    store_shared(at + 4, __builtin_bit_cast(unsigned, second));
+    store_shared(at, first, second);
   }
 }
 

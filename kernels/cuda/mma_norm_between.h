@@ -28,8 +28,8 @@ inline float row_factor(const float* squares, int64_t row) {
 // called, so that nothing waits for it.
 template <bool kHolds>
 struct RowFactors {
-  static constexpr int kHeld = kSlots > 0 ? kSlots / 2 : 1;
-  float held[kHolds ? kHeld : 1];
+  static constexpr int kReads = kSlots > 0 ? kSlots / 2 : 1;
+  float held[kHolds ? kReads : 1];
   float own = 1.0f;
   int first_row = -1;
 
@@ -43,7 +43,7 @@ struct RowFactors {
       const float* slot = squares + lane / 16 * params.m + smaller<int64_t>(row, params.m - 1);
       float sum = 0.0f;
 #pragma unroll
-      for (int i = 0; i < kHeld; ++i) {
+      for (int i = 0; i < kReads; ++i) {
         const float read = slot[i * 2 * params.m];
         if constexpr (kHolds) {
           held[i] = read;
@@ -58,7 +58,7 @@ struct RowFactors {
     if constexpr (kScalesRows && kHolds) {
       float sum = 0.0f;
 #pragma unroll
-      for (int i = 0; i < kHeld; ++i) sum += held[i];
+      for (int i = 0; i < kReads; ++i) sum += held[i];
       fold(sum);
     }
   }
