@@ -28,12 +28,13 @@ ALLOWED: dict[str, set[str]] = {
     "frontends": {"", "errors", "files", "ir", "ops"},
     # Weights are read as PyTorch's side of a partitioned model reads them.
     "exporters": {"errors", "files", "ir", "ops", "partition.host_weights"},
-    "passes": {"errors", "ir", "ops", "program.view", "targets"},
+    "analysis": {"errors", "ir", "ops", "program.view"},
+    "passes": {"analysis", "errors", "ir", "ops", "program.view", "targets"},
     "runtime": {"_runtime", "errors", "ir", "program"},
     "language_model": {"_runtime", "errors", "runtime"},
     "partition": {
-        *("_runtime", "compile", "errors", "files", "ir", "ops", "passes", "program", "runtime"),
-        *("targets", "version"),
+        *("_runtime", "analysis", "compile", "errors", "files", "ir", "ops", "passes", "program"),
+        *("runtime", "targets", "version"),
     },
     "codegen": {"errors", "files", "ir", "ops", "program", "targets"},
     "onnx_backend": {"", "errors", "frontends", "partition", "runtime"},

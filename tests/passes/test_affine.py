@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from npusim.passes.affine import Affine
-from npusim.passes.causal import Causal, causal_mask, is_position_range
-from npusim.passes.known_values import analyse
+from npusim.analysis.affine import Affine
+from npusim.analysis.causal import Causal, causal_mask, is_position_range
+from npusim.analysis.known_values import analyse
 
 INF = float("inf")
 

@@ -5,11 +5,11 @@ import collections
 import pytest
 import torch
 
+from npusim.analysis.shapes import VIEWS
 from npusim.frontends.language_model import extract_llm
 from npusim.ops.reference import GraphRun, check_node
 from npusim.passes import PIPELINE
 from npusim.passes.run import run_passes
-from npusim.passes.shapes import VIEWS
 from tests.passes.conftest import random_tensor, weights_of
 
 architectures = pytest.importorskip("tests.end_to_end.architectures")

@@ -79,7 +79,7 @@ def test_malformed_nodes_are_refused_or_left(draft, cpu, op, operands, attrs):
 
 def test_work_grows_with_the_graph_not_its_square(draft, cpu, monkeypatch):
     """Counts formulas read, the unit of work of the pattern passes, on a graph twice as long."""
-    from npusim.passes import compose
+    from npusim.analysis import compose
 
     calls = []
     original = compose.find

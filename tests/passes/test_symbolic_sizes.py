@@ -9,10 +9,10 @@ from torch.export import Dim
 
 import npusim
 from npusim.errors import SymbolicSizeError
+from npusim.ir.rewriter import become, rewrite
 from npusim.ir.symbolic import symbol
 from npusim.passes import PIPELINE
 from npusim.passes.recognize_attention import ATTENTION
-from npusim.passes.rewriter import become, rewrite
 from npusim.passes.run import run_passes
 from tests.end_to_end.dynamic_models import MODELS
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from npusim.analysis.shapes import VIEWS
 from npusim.ir.graph import Graph, Node
-from npusim.passes.shapes import VIEWS
 from npusim.targets import TargetConfig
 
 # PyTorch on a desktop processor: one operator called from its schema and checked (9.5 us measured),

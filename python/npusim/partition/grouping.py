@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from npusim.analysis.shapes import VIEWS
 from npusim.errors import GraphError
 from npusim.ir.graph import Graph, Node
-from npusim.passes.shapes import VIEWS
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Union
 
+from npusim.analysis.compose import scalar_program
+from npusim.analysis.shapes import PERMUTATIONS, VIEWS, WINDOWS, permutation, view_of
 from npusim.ir.graph import Graph, Node, Value
+from npusim.ir.rewriter import reading
 from npusim.ir.types import TensorType
-from npusim.passes.compose import scalar_program
-from npusim.passes.rewriter import reading
-from npusim.passes.shapes import PERMUTATIONS, VIEWS, WINDOWS, permutation, view_of
 from npusim.program.view import View
 from npusim.targets.target_config import TargetConfig
 

@@ -7,12 +7,12 @@ float64 and integers, which the conv kernels do not take.
 
 from __future__ import annotations
 
+from npusim.analysis.fused_nodes import KERNEL_DTYPES, reshaped
+from npusim.analysis.shapes import ints
 from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.ir.types import TensorType
 from npusim.ops.fused import NO_EPILOGUE
-from npusim.passes.fused_nodes import KERNEL_DTYPES, reshaped
-from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
-from npusim.passes.shapes import ints
 from npusim.targets.target_config import TargetConfig
 
 _RANKS: dict[str, int] = {

@@ -7,12 +7,12 @@ Products of two computed tensors stay, as do float64 and integers, which gemm do
 
 from __future__ import annotations
 
+from npusim.analysis.fused_nodes import KERNEL_DTYPES, channel_vector
+from npusim.analysis.shapes import PERMUTATIONS, permutation
 from npusim.ir.graph import Graph, Node
+from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.ir.types import TensorType
 from npusim.ops.fused import NO_EPILOGUE
-from npusim.passes.fused_nodes import KERNEL_DTYPES, channel_vector
-from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
-from npusim.passes.shapes import PERMUTATIONS, permutation
 from npusim.targets.target_config import TargetConfig
 
 

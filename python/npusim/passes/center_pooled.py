@@ -13,12 +13,12 @@ from dataclasses import replace
 from math import prod
 from statistics import NormalDist
 
+from npusim.analysis.batch_norm import BATCH_NORMS, HALVES, cast, has_fixed_statistics
+from npusim.analysis.fused_nodes import channels, reshaped, with_bias
+from npusim.analysis.shapes import ints
 from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.rewriter import Answer, Rewriter, rewrite
 from npusim.ir.types import TensorType
-from npusim.passes.batch_norm import BATCH_NORMS, HALVES, cast, has_fixed_statistics
-from npusim.passes.fused_nodes import channels, reshaped, with_bias
-from npusim.passes.rewriter import Answer, Rewriter, rewrite
-from npusim.passes.shapes import ints
 from npusim.targets.target_config import TargetConfig
 
 _POOLS = tuple(f"aten.max_pool{rank}d.default" for rank in (1, 2, 3))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from npusim.ir.graph import Constant, Graph, Node
 from npusim.ir.rewrite import substitute
-from npusim.passes.rewriter import Rewriter, rewrite
+from npusim.ir.rewriter import Rewriter, rewrite
 from npusim.targets.target_config import TargetConfig
 
 _RANDOM = ("rand", "dropout", "bernoulli", "normal_", "multinomial", "exponential", "uniform")

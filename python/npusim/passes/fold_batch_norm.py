@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from npusim.ir.graph import Attr, Graph, Node
-from npusim.ir.types import TensorType
-from npusim.passes.batch_norm import BATCH_NORMS, HALVES, cast, has_fixed_statistics
-from npusim.passes.fused_nodes import (
+from npusim.analysis.batch_norm import BATCH_NORMS, HALVES, cast, has_fixed_statistics
+from npusim.analysis.fused_nodes import (
     FusedProducer,
     channels,
     is_plain,
@@ -24,7 +22,9 @@ from npusim.passes.fused_nodes import (
     scaled,
     with_bias,
 )
-from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
+from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
+from npusim.ir.types import TensorType
 from npusim.targets.target_config import TargetConfig
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from npusim.ir.graph import Attr, Graph, Node
-from npusim.passes.compose import scalar_program
-from npusim.passes.fused_nodes import (
+from npusim.analysis.compose import scalar_program
+from npusim.analysis.fused_nodes import (
     FusedProducer,
     channel_vector,
     is_plain,
@@ -18,8 +17,9 @@ from npusim.passes.fused_nodes import (
     replay,
     scaled,
 )
-from npusim.passes.rewriter import Answer, Rewriter, rewrite
-from npusim.passes.uniform import uniform_value
+from npusim.analysis.uniform import uniform_value
+from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.rewriter import Answer, Rewriter, rewrite
 from npusim.targets.target_config import TargetConfig
 
 

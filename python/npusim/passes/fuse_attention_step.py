@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from npusim.ir.graph import Graph, Node
 from npusim.ir.rewrite import rebuild
+from npusim.ir.rewriter import become, reading
 from npusim.ops.attention_step import ATTENTION_STEP, is_step
 from npusim.passes.fuse_rope_append import ROPE_APPEND
 from npusim.passes.recognize_cached_attention import CACHED_ATTENTION
-from npusim.passes.rewriter import become, reading
 from npusim.targets.target_config import TargetConfig
 
 

@@ -11,13 +11,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from npusim.ir.graph import Attr, Graph, Node
-from npusim.ir.types import TensorType
-from npusim.ops.fused import CONV_VECTORS
-from npusim.ops.scalar import ScalarOp
-from npusim.passes.batch_norm import cast
-from npusim.passes.compose import scalar_program
-from npusim.passes.fused_nodes import (
+from npusim.analysis.batch_norm import cast
+from npusim.analysis.compose import scalar_program
+from npusim.analysis.fused_nodes import (
     FusedProducer,
     channel_vector,
     channels,
@@ -28,8 +24,12 @@ from npusim.passes.fused_nodes import (
     undo_views,
     with_bias,
 )
-from npusim.passes.rewriter import Answer, Rewriter, rewrite
-from npusim.passes.shapes import RESHAPES, permutation
+from npusim.analysis.shapes import RESHAPES, permutation
+from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.rewriter import Answer, Rewriter, rewrite
+from npusim.ir.types import TensorType
+from npusim.ops.fused import CONV_VECTORS
+from npusim.ops.scalar import ScalarOp
 from npusim.targets.target_config import TargetConfig
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from npusim.analysis.compose import scalar_program
+from npusim.analysis.fused_nodes import channels, is_plain
+from npusim.analysis.match import of_node
+from npusim.analysis.shapes import integer
 from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.ir.types import TensorType
-from npusim.passes.compose import scalar_program
-from npusim.passes.fused_nodes import channels, is_plain
-from npusim.passes.match import of_node
-from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
-from npusim.passes.shapes import integer
 from npusim.targets.target_config import TargetConfig
 
 GATED_LINEAR = "npu.gated_linear"

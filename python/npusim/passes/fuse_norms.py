@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from math import prod
 
+from npusim.analysis.fused_nodes import KERNEL_DTYPES
 from npusim.ir.graph import Graph, Node
+from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.ops.norm_between import NORMED_GATED_LINEAR, NORMED_LINEAR, leaves_norm
-from npusim.passes.fused_nodes import KERNEL_DTYPES
-from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
 from npusim.targets.target_config import TargetConfig
 
 _NORM = "aten.rms_norm.default"

@@ -11,13 +11,13 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
+from npusim.analysis.compose import scalar_program
+from npusim.analysis.cone import Cone
 from npusim.errors import SymbolicSizeError
 from npusim.ir.graph import Graph, Node
 from npusim.ir.rewrite import drop_dead
+from npusim.ir.rewriter import become, reading, whole
 from npusim.ops.scalar import ScalarProgram
-from npusim.passes.compose import scalar_program
-from npusim.passes.cone import Cone
-from npusim.passes.rewriter import become, reading, whole
 from npusim.targets.target_config import TargetConfig
 
 

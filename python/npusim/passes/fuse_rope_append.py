@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from npusim.analysis.shapes import RESHAPES
 from npusim.ir.graph import Graph, Node
 from npusim.ir.rewrite import rebuild
+from npusim.ir.rewriter import reading
 from npusim.passes.recognize_cache_append import CACHE_APPEND
 from npusim.passes.recognize_cached_attention import CACHED_ATTENTION
 from npusim.passes.recognize_rope import ROPE
-from npusim.passes.rewriter import reading
-from npusim.passes.shapes import RESHAPES
 from npusim.targets.target_config import TargetConfig
 
 ROPE_APPEND = "npu.rope_append"

@@ -12,18 +12,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 
+from npusim.analysis.fused_nodes import channels, is_plain
+from npusim.analysis.shapes import VIEWS, view_of
 from npusim.errors import SymbolicSizeError
 from npusim.ir.graph import Attr, Graph, Node, Value
 from npusim.ir.rewrite import Names, rebuild
+from npusim.ir.rewriter import reading
 from npusim.ir.types import TensorType
 from npusim.passes.fuse_rope_append import ROPE_APPEND
-from npusim.passes.fused_nodes import channels, is_plain
 from npusim.passes.recognize_attention import ATTENTION
 from npusim.passes.recognize_cache_append import CACHE_APPEND
 from npusim.passes.recognize_cached_attention import CACHED_ATTENTION
 from npusim.passes.recognize_rope import ROPE
-from npusim.passes.rewriter import reading
-from npusim.passes.shapes import VIEWS, view_of
 from npusim.program.view import View
 from npusim.targets.target_config import TargetConfig
 

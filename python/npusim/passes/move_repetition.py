@@ -6,11 +6,11 @@ concatenation is computed once. So are the angles of rotary embeddings written.
 
 from __future__ import annotations
 
+from npusim.analysis.match import of_node
+from npusim.analysis.shapes import integer
 from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.ir.types import TensorType
-from npusim.passes.match import of_node
-from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
-from npusim.passes.shapes import integer
 from npusim.targets.target_config import TargetConfig
 
 

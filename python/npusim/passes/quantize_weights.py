@@ -7,17 +7,17 @@ The parts of a concatenated weight are quantized one by one and never concatenat
 
 from __future__ import annotations
 
+from npusim.analysis.fused_nodes import KERNEL_DTYPES
+from npusim.analysis.shapes import VIEWS, integer
 from npusim.errors import TargetConstraintError
 from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.ir.types import TensorType
 from npusim.ops.fused import NO_EPILOGUE
 from npusim.ops.kernels import LINEAR_SEGMENTS
 from npusim.ops.quantization import Quantization, quantized_bytes
 from npusim.ops.quantized_linear import QUANTIZE, QUANTIZED_LINEAR
 from npusim.ops.scalar import ScalarProgram
-from npusim.passes.fused_nodes import KERNEL_DTYPES
-from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
-from npusim.passes.shapes import VIEWS, integer
 from npusim.targets.target_config import TargetConfig
 
 MIN_ELEMENTS = 4096

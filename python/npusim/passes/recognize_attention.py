@@ -13,14 +13,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from npusim.analysis.causal import HIDDEN, Causal, causal_mask, visible
+from npusim.analysis.known_values import analyse
+from npusim.analysis.shapes import RESHAPES
+from npusim.analysis.written_attention import transposed_back, unrepeated, written_attention
 from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.ir.symbolic import is_symbolic
 from npusim.ops.scalar_numpy import decode
-from npusim.passes.causal import HIDDEN, Causal, causal_mask, visible
-from npusim.passes.known_values import analyse
-from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
-from npusim.passes.shapes import RESHAPES
-from npusim.passes.written_attention import transposed_back, unrepeated, written_attention
 from npusim.targets.target_config import TargetConfig
 
 ATTENTION = "aten.scaled_dot_product_attention.default"

@@ -1,19 +1,19 @@
 """Recognises the append to a cache: rows written at position + arange(t) of [b, heads, s, d].
 
 index_copy and index_put along the sequence dimension become `npu.cache_append` where their index
-is proved to be that range (passes/causal.py). A position outside the cache was an error or, if
+is proved to be that range (analysis/causal.py). A position outside the cache was an error or, if
 negative, counted from the end; it is an error of the run afterwards.
 """
 
 from __future__ import annotations
 
+from npusim.analysis.causal import is_position_range
+from npusim.analysis.fused_nodes import reshaped
+from npusim.analysis.known_values import analyse
+from npusim.analysis.shapes import integer
 from npusim.ir.graph import Graph, Node
+from npusim.ir.rewriter import Answer, Rewriter, become, reading, rewrite
 from npusim.ir.types import TensorType
-from npusim.passes.causal import is_position_range
-from npusim.passes.fused_nodes import reshaped
-from npusim.passes.known_values import analyse
-from npusim.passes.rewriter import Answer, Rewriter, become, reading, rewrite
-from npusim.passes.shapes import integer
 from npusim.targets.target_config import TargetConfig
 
 CACHE_APPEND = "npu.cache_append"

@@ -2,7 +2,7 @@
 
 scaled_dot_product_attention, or attention that was written out with a cap on its scores, becomes
 `npu.cached_attention` when its keys and values are what an append at that position left, and its
-mask is proved to be causal from there, perhaps with a window (passes/causal.py). Heads repeated
+mask is proved to be causal from there, perhaps with a window (analysis/causal.py). Heads repeated
 for groups of queries are read from the cache as they are. Nothing computes the mask afterwards.
 """
 
@@ -11,15 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 
+from npusim.analysis.affine import Affine, Known
+from npusim.analysis.causal import Causal, causal_mask
+from npusim.analysis.known_values import analyse
+from npusim.analysis.written_attention import transposed_back, unrepeated, written_attention
 from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.ir.types import is_float
-from npusim.passes.affine import Affine, Known
-from npusim.passes.causal import Causal, causal_mask
-from npusim.passes.known_values import analyse
 from npusim.passes.recognize_attention import ATTENTION
 from npusim.passes.recognize_cache_append import CACHE_APPEND
-from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
-from npusim.passes.written_attention import transposed_back, unrepeated, written_attention
 from npusim.targets.target_config import TargetConfig
 
 CACHED_ATTENTION = "npu.cached_attention"

@@ -20,13 +20,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from npusim.ir.graph import Graph, Node
-from npusim.ir.rewrite import drop_dead
-from npusim.ir.types import TensorType
-from npusim.ops.fused import NO_EPILOGUE
-from npusim.ops.int8_reference import BYTES, INT8_CONV, INT8_MATMUL
-from npusim.passes.int8_epilogues import added, biased, continued, rectified, rounded, scaled
-from npusim.passes.int8_operands import (
+from npusim.analysis.int8_epilogues import added, biased, continued, rectified, rounded, scaled
+from npusim.analysis.int8_operands import (
     BIAS,
     PRODUCTS,
     RESIDUAL,
@@ -36,8 +31,8 @@ from npusim.passes.int8_operands import (
     pair_of,
     scale_of_one,
 )
-from npusim.passes.match import Operand, of_node
-from npusim.passes.quantized_values import (
+from npusim.analysis.match import Operand, of_node
+from npusim.analysis.quantized_values import (
     Quantization,
     array_of,
     bytes_of,
@@ -46,8 +41,13 @@ from npusim.passes.quantized_values import (
     quantization,
     same,
 )
-from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
-from npusim.passes.shapes import VIEWS
+from npusim.analysis.shapes import VIEWS
+from npusim.ir.graph import Graph, Node
+from npusim.ir.rewrite import drop_dead
+from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
+from npusim.ir.types import TensorType
+from npusim.ops.fused import NO_EPILOGUE
+from npusim.ops.int8_reference import BYTES, INT8_CONV, INT8_MATMUL
 from npusim.targets.target_config import TargetConfig
 
 _MATMULS = ("aten.matmul.default", "aten.mm.default", "aten.bmm.default")

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from npusim.analysis.match import Operand, instruction, of_node, reduction
+from npusim.analysis.written_attention import is_conversion
 from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.ir.types import is_float
-from npusim.passes.match import Operand, instruction, of_node, reduction
-from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
-from npusim.passes.written_attention import is_conversion
 from npusim.targets.target_config import TargetConfig
 
 _LAYER_NORM, _RMS_NORM = "aten.layer_norm.default", "aten.rms_norm.default"

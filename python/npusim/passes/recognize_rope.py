@@ -8,13 +8,13 @@ computes in float32 and rounds once.
 
 from __future__ import annotations
 
+from npusim.analysis.fused_nodes import reshaped
+from npusim.analysis.match import instruction, of_node
+from npusim.analysis.shapes import RESHAPES, integer
+from npusim.analysis.written_attention import is_conversion
 from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.ir.types import is_float
-from npusim.passes.fused_nodes import reshaped
-from npusim.passes.match import instruction, of_node
-from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
-from npusim.passes.shapes import RESHAPES, integer
-from npusim.passes.written_attention import is_conversion
 from npusim.targets.target_config import TargetConfig
 
 ROPE = "npu.rope"

@@ -6,10 +6,10 @@ x - logsumexp(x) become aten.log_softmax.int. So do PyTorch's internal spellings
 
 from __future__ import annotations
 
+from npusim.analysis.match import Operand, instruction, of_node, reduction
 from npusim.ir.graph import Graph, Node
+from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.ir.types import is_float
-from npusim.passes.match import Operand, instruction, of_node, reduction
-from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
 from npusim.targets.target_config import TargetConfig
 
 _INTERNAL = {

@@ -6,11 +6,11 @@ changes. One liberty is taken: -0.0 + 0 is -0.0 afterwards.
 
 from __future__ import annotations
 
+from npusim.analysis.compose import scalar_program
+from npusim.analysis.match import of_node
+from npusim.analysis.shapes import PERMUTATIONS, RESHAPES, ints, permutation
 from npusim.ir.graph import Graph, Node
-from npusim.passes.compose import scalar_program
-from npusim.passes.match import of_node
-from npusim.passes.rewriter import Rewriter, rewrite
-from npusim.passes.shapes import PERMUTATIONS, RESHAPES, ints, permutation
+from npusim.ir.rewriter import Rewriter, rewrite
 from npusim.targets.target_config import TargetConfig
 
 _COPIES = frozenset(

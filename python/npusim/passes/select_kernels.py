@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
+from npusim.analysis.shapes import ints
 from npusim.ir.graph import Graph, Node
+from npusim.ir.rewriter import reading
 from npusim.ir.symbolic import upper
-from npusim.passes.rewriter import reading
-from npusim.passes.shapes import ints
 from npusim.targets.target_config import TargetConfig
 
 WINOGRAD_CHANNELS = 32  # in and out: below, panels of 16 columns run half empty

@@ -5,9 +5,9 @@ A permutation that moves extents of 1 only becomes a reshape, so that it can joi
 
 from __future__ import annotations
 
+from npusim.analysis.shapes import PERMUTATIONS, RESHAPES, keeps_order, permutation
 from npusim.ir.graph import Graph, Node
-from npusim.passes.rewriter import Answer, Rewriter, become, rewrite
-from npusim.passes.shapes import PERMUTATIONS, RESHAPES, keeps_order, permutation
+from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.targets.target_config import TargetConfig
 
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from npusim.analysis.shapes import PERMUTATIONS, RESHAPES, inverse, permutation
 from npusim.ir.graph import Attr, Node
+from npusim.ir.rewriter import Rewriter, become
 from npusim.ir.types import TensorType
-from npusim.passes.rewriter import Rewriter, become
-from npusim.passes.shapes import PERMUTATIONS, RESHAPES, inverse, permutation
 
 KERNEL_DTYPES = ("float32", "float16", "bfloat16")  # of gemm and conv
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from npusim.analysis.shapes import VIEWS
 from npusim.ir.graph import Constant
+from npusim.ir.rewriter import Rewriter
 from npusim.ops.scalar_numpy import decode
-from npusim.passes.rewriter import Rewriter
-from npusim.passes.shapes import VIEWS
 
 
 def uniform_value(value: str, rewriter: Rewriter) -> float | int | None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from npusim.analysis.affine import Affine, Choice, Known, Mask, Move, Number, along, moved
+from npusim.analysis.shapes import PERMUTATIONS, RESHAPES, integer, permutation
 from npusim.ir.graph import Node
 from npusim.ir.types import TensorType
 from npusim.ops.views import slice_bounds
-from npusim.passes.affine import Affine, Choice, Known, Mask, Move, Number, along, moved
-from npusim.passes.shapes import PERMUTATIONS, RESHAPES, integer, permutation
 
 _TRIANGLES = {"aten.tril.default": -1, "aten.triu.default": 1}  # the sign of column - row
 _LOOKUPS = ("aten.index.Tensor", "aten.gather.default")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from npusim.ir.graph import Attr, Node
+from npusim.ir.rewriter import Rewriter
 from npusim.ir.types import TensorType
-from npusim.passes.rewriter import Rewriter
 
 BATCH_NORMS = (
     "aten.batch_norm.default",

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from npusim.ir.graph import Attr, Node
-from npusim.ir.types import TensorType
-from npusim.ops.int8_reference import BYTES, INT8_CONV, INT8_MATMUL
-from npusim.passes.int8_operands import (
+from npusim.analysis.int8_operands import (
     BIAS,
     PRODUCTS,
     RESIDUAL,
@@ -21,9 +18,12 @@ from npusim.passes.int8_operands import (
     times,
     with_bias,
 )
-from npusim.passes.match import Operand, of_node
-from npusim.passes.quantized_values import LIMITS, Quantization, dequantized, number_of, vector_of
-from npusim.passes.rewriter import Answer, Rewriter, become
+from npusim.analysis.match import Operand, of_node
+from npusim.analysis.quantized_values import LIMITS, Quantization, dequantized, number_of, vector_of
+from npusim.ir.graph import Attr, Node
+from npusim.ir.rewriter import Answer, Rewriter, become
+from npusim.ir.types import TensorType
+from npusim.ops.int8_reference import BYTES, INT8_CONV, INT8_MATMUL
 
 
 def _floats(value: Operand, node: Node, rewriter: Rewriter) -> Node | None:

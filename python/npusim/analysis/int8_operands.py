@@ -6,11 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npusim.ir.graph import Node
-from npusim.ir.types import TensorType
-from npusim.ops.int8_reference import BYTES, INT8_CONV, INT8_MATMUL
-from npusim.passes.match import Operand
-from npusim.passes.quantized_values import (
+from npusim.analysis.match import Operand
+from npusim.analysis.quantized_values import (
     Dequantized,
     array_of,
     axis_behind,
@@ -18,7 +15,10 @@ from npusim.passes.quantized_values import (
     dequantized,
     vector_of,
 )
-from npusim.passes.rewriter import Rewriter
+from npusim.ir.graph import Node
+from npusim.ir.rewriter import Rewriter
+from npusim.ir.types import TensorType
+from npusim.ops.int8_reference import BYTES, INT8_CONV, INT8_MATMUL
 
 PRODUCTS = (INT8_CONV, INT8_MATMUL)
 X_ZERO, W_ZERO, SCALE, SUM_BIAS, BIAS, RESIDUAL, TERMS, Y_ZERO = range(2, 10)  # operands of them

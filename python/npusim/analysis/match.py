@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Union
 
+from npusim.analysis.compose import scalar_program
+from npusim.analysis.shapes import ints
+from npusim.analysis.uniform import uniform_value
 from npusim.ir.graph import Node
-from npusim.passes.compose import scalar_program
-from npusim.passes.rewriter import Rewriter
-from npusim.passes.shapes import ints
-from npusim.passes.uniform import uniform_value
+from npusim.ir.rewriter import Rewriter
 
 Operand = Union[str, float, int]  # a value's name, or a number
 

@@ -12,14 +12,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from npusim.errors import SymbolicSizeError
-from npusim.ir.graph import Constant, Graph, Node
-from npusim.ir.symbolic import is_symbolic
-from npusim.ir.types import TensorType, is_float
-from npusim.ops import scalar_numpy
-from npusim.ops.scalar import ScalarOp, ScalarProgram, result_class
-from npusim.ops.scalar_numpy import decode
-from npusim.passes.affine import (
+from npusim.analysis.affine import (
     ALWAYS,
     Affine,
     Choice,
@@ -29,10 +22,17 @@ from npusim.passes.affine import (
     along,
     moved,
 )
-from npusim.passes.compose import scalar_program
-from npusim.passes.evaluate import fill_value
-from npusim.passes.index_moves import broadcast, of_move
-from npusim.passes.rewriter import reading
+from npusim.analysis.compose import scalar_program
+from npusim.analysis.evaluate import fill_value
+from npusim.analysis.index_moves import broadcast, of_move
+from npusim.errors import SymbolicSizeError
+from npusim.ir.graph import Constant, Graph, Node
+from npusim.ir.rewriter import reading
+from npusim.ir.symbolic import is_symbolic
+from npusim.ir.types import TensorType, is_float
+from npusim.ops import scalar_numpy
+from npusim.ops.scalar import ScalarOp, ScalarProgram, result_class
+from npusim.ops.scalar_numpy import decode
 
 _INTEGERS = ("int64", "int32")
 _COMPARISONS = {"le": (1, 0, 0), "lt": (1, 0, -1), "ge": (0, 1, 0), "gt": (0, 1, -1)}

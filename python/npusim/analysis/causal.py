@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from npusim.analysis.affine import Affine, Choice, Known, Mask, Number, along
 from npusim.ir.types import TensorType
-from npusim.passes.affine import Affine, Choice, Known, Mask, Number, along
 
 HIDDEN = -6e4  # added to a score, this or less leaves a weight of 0 beside any visible position
 

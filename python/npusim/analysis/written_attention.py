@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from npusim.analysis.compose import scalar_program
+from npusim.analysis.match import Operand, instruction
+from npusim.analysis.shapes import PERMUTATIONS, RESHAPES, permutation
 from npusim.ir.graph import Node
+from npusim.ir.rewriter import Rewriter
 from npusim.ir.types import TensorType, is_float
-from npusim.passes.compose import scalar_program
-from npusim.passes.match import Operand, instruction
-from npusim.passes.rewriter import Rewriter
-from npusim.passes.shapes import PERMUTATIONS, RESHAPES, permutation
 
 PRODUCTS = ("aten.matmul.default", "aten.bmm.default")
 

@@ -1,0 +1,1 @@
+"""What passes ask a graph: patterns, views, formulas, known and affine values. Changes nothing."""
