@@ -27,13 +27,15 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 PINS := requirements-dev.txt
 BUILD_TOOLS := scikit-build-core pybind11 cmake ninja
-SOURCES := $(shell find python cpp kernels -name '*.py' -o -name '*.cpp' -o -name '*.h' -o -name '*.json') \
-  CMakeLists.txt pyproject.toml
+# What the compiled module is made of. Python files, data and CUDA sources are read where they lie.
+COMPILED := $(shell find cpp kernels/cpu kernels/shared -name '*.cpp' -o -name '*.h') \
+  CMakeLists.txt pyproject.toml python/npusim/version.py
 # abi.h is generated.
 CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h' ':!kernels/shared/abi.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types ctest sanitize arm64 fuzz pytest docs wheel format bench clean
+.PHONY: help demo test smoke lint types ctest sanitize arm64 fuzz pytest docs wheel check-wheel format \
+  bench clean
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
@@ -57,12 +59,14 @@ $(VENV)/dev: $(VENV)/torch
 	$(PIP_INSTALL) -r $(PINS)
 	touch $@
 
-# The package's build tree serves the C++ tests as well: kernels are compiled once.
+# The package's build tree serves the C++ tests as well: kernels are compiled once. An editable
+# install: an edit of a Python file needs no build (`make check-wheel` tests what users install).
 RELEASE := build/release
-$(VENV)/npusim: $(VENV)/torch $(SOURCES)
+PIP_BUILD := --no-build-isolation -c $(PINS) --config-settings=build-dir=$(RELEASE)
+$(VENV)/npusim: $(VENV)/torch $(COMPILED)
 	@echo "Building npusim ..."
-	$(PIP_INSTALL) --no-build-isolation -c $(PINS) --config-settings=build-dir=$(RELEASE) \
-	  $(addprefix --config-settings=cmake.define.,$(STRICT)) '.[torch,cli,demo]'
+	$(PIP_INSTALL) $(PIP_BUILD) $(addprefix --config-settings=cmake.define.,$(STRICT)) \
+	  -e '.[torch,cli,demo]'
 	touch $@
 
 # --- the main job ----------------------------------------------------------------------------
@@ -75,8 +79,15 @@ bench: $(VENV)/npusim $(VENV)/dev
 
 # --- checks ----------------------------------------------------------------------------------
 
-test: lint types ctest sanitize fuzz pytest docs
+test: lint types ctest sanitize fuzz pytest check-wheel docs
 	@echo "All checks passed."
+
+# What to run after every edit: under a minute, a test or more of each part of the pipeline.
+SMOKE := tests/test_imports.py tests/test_abi_header.py tests/ir tests/program tests/format \
+  tests/passes tests/runtime/test_executor.py tests/runtime/test_session.py \
+  tests/cli/test_contract.py --ignore=tests/passes/test_symbolic_sizes.py
+smoke: $(VENV)/npusim $(VENV)/dev
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest $(SMOKE) -q -n $(JOBS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -86,12 +97,10 @@ lint: $(VENV)/dev
 types: $(VENV)/dev
 	$(BIN)/mypy
 
-CMAKE_TESTS := -G Ninja -DNPUSIM_PYTHON=OFF -DNPUSIM_TESTS=ON
-
 # Warnings are errors in every check. GCC 12 takes "text" + std::string for an overlapping copy
 # (GCC bug 105651).
 IS_GCC := $(findstring Free Software,$(shell $${CXX:-c++} --version 2>/dev/null))
-test ctest pytest docs: STRICT = NPUSIM_WERROR=ON \
+test ctest pytest smoke docs check-wheel: STRICT = NPUSIM_WERROR=ON \
   $(if $(IS_GCC),CMAKE_CXX_FLAGS=-Wno-error=restrict)
 
 ctest: $(VENV)/npusim $(VENV)/dev
@@ -101,29 +110,26 @@ ctest: $(VENV)/npusim $(VENV)/dev
 
 # Without -Werror: instrumented code misleads GCC's flow warnings; ctest has them all.
 sanitize: $(VENV)/dev
-	cmake -S . -B build/sanitize $(CMAKE_TESTS) -DNPUSIM_SANITIZE=address,undefined
-	cmake --build build/sanitize -- -k 0
-	ctest --test-dir build/sanitize --output-on-failure
+	cmake --preset sanitize
+	cmake --build --preset sanitize -- -k 0
+	ctest --preset sanitize
 
 FUZZ_RUNS ?= 50000
 fuzz: $(VENV)/dev
 	@cxx=$$(.ci/fuzzing-compiler); if [ -z "$$cxx" ]; then \
 	  echo "No Clang with libFuzzer here: ctest replays the loaders' corpus, nothing extends it."; \
 	else set -ex; \
-	  cmake -S . -B build/fuzz -G Ninja -DNPUSIM_PYTHON=OFF -DNPUSIM_FUZZ=ON \
-	    -DNPUSIM_FUZZ_RUNS=$(FUZZ_RUNS) -DCMAKE_CXX_COMPILER=$$cxx; \
-	  cmake --build build/fuzz --target program_fuzzer safetensors_fuzzer; \
-	  ctest --test-dir build/fuzz --output-on-failure -R '^fuzz_'; \
+	  cmake --preset fuzz -DNPUSIM_FUZZ_RUNS=$(FUZZ_RUNS) -DCMAKE_CXX_COMPILER=$$cxx; \
+	  cmake --build --preset fuzz --target program_fuzzer safetensors_fuzzer; \
+	  ctest --preset fuzz -R '^fuzz_'; \
 	fi
 
 # The C++ tests on emulated arm64: needs a cross compiler and qemu (on Debian g++-aarch64-linux-gnu
 # and qemu-user-static), which is why `make test` leaves it out.
 arm64: $(VENV)/dev
-	cmake -S . -B build/arm64 $(CMAKE_TESTS) -DCMAKE_SYSTEM_NAME=Linux \
-	  -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
-	  -DCMAKE_CROSSCOMPILING_EMULATOR="qemu-aarch64-static;-L;/usr/aarch64-linux-gnu"
-	cmake --build build/arm64
-	ctest --test-dir build/arm64 --output-on-failure
+	cmake --preset arm64
+	cmake --build --preset arm64
+	ctest --preset arm64
 
 # Two releases of tinygrad are read: the pinned one, and this in a folder in front of it.
 OLDER_TINYGRAD := $(CURDIR)/build/tinygrad-0.13
@@ -147,7 +153,21 @@ docs: $(VENV)/npusim $(VENV)/dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 wheel: $(VENV)/dev
-	$(BIN)/python -m pip wheel $(PIP_FLAGS) --no-deps --no-build-isolation -w dist .
+	$(BIN)/python -m pip wheel --quiet $(PIP_FLAGS) --no-deps $(PIP_BUILD) -w dist .
+
+# The wheel as users install it, in an environment of its own that borrows only the dependencies:
+# a path in a .pth file brings packages and runs none of their .pth files, so no editable install.
+WHEEL_ENV := build/wheel-env
+SITE = lib/python$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')/site-packages
+WHEEL_TESTS := tests/runtime/test_executor.py tests/cli/test_readme.py tests/cli/test_compile.py \
+  tests/codegen/test_source.py
+check-wheel: $(VENV)/npusim $(VENV)/dev
+	rm -rf dist $(WHEEL_ENV)
+	$(MAKE) wheel
+	$(BIN)/python -m venv --without-pip $(WHEEL_ENV)
+	echo $(CURDIR)/$(VENV)/$(SITE) > $(WHEEL_ENV)/$(SITE)/dependencies.pth
+	$(BIN)/python -m pip --python $(WHEEL_ENV)/bin/python install --quiet --no-deps dist/npusim-*.whl
+	$(WHEEL_ENV)/bin/python -m pytest $(WHEEL_TESTS) -q -n $(JOBS)
 
 clean:
 	rm -rf build $(VENV) dist site
