@@ -47,16 +47,21 @@ class CpuDevice final : public Device {
   }
 
   void upload(Memory& to, int64_t offset, std::span<const std::byte> from) override {
-    std::memcpy(to.data() + offset, from.data(), from.size());
+    check_range(to, offset, static_cast<int64_t>(from.size()));
+    if (!from.empty()) std::memcpy(to.data() + offset, from.data(), from.size());
   }
 
   void download(std::span<std::byte> to, const Memory& from, int64_t offset) override {
-    std::memcpy(to.data(), from.data() + offset, to.size());
+    check_range(from, offset, static_cast<int64_t>(to.size()));
+    if (!to.empty()) std::memcpy(to.data(), from.data() + offset, to.size());
   }
 
   void copy(Memory& to, int64_t to_offset, const Memory& from, int64_t from_offset,
             int64_t bytes) override {
-    std::memcpy(to.data() + to_offset, from.data() + from_offset, static_cast<size_t>(bytes));
+    check_range(to, to_offset, bytes);
+    check_range(from, from_offset, bytes);
+    if (bytes == 0) return;
+    std::memmove(to.data() + to_offset, from.data() + from_offset, static_cast<size_t>(bytes));
   }
 
   std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,

@@ -51,15 +51,19 @@ class CudaDevice final : public Device {
   }
 
   void upload(Memory& to, int64_t offset, std::span<const std::byte> from) override {
+    check_range(to, offset, static_cast<int64_t>(from.size()));
     staging_.upload(address_of(to.data() + offset), from);
   }
 
   void download(std::span<std::byte> to, const Memory& from, int64_t offset) override {
+    check_range(from, offset, static_cast<int64_t>(to.size()));
     staging_.download(to, address_of(from.data() + offset));
   }
 
   void copy(Memory& to, int64_t to_offset, const Memory& from, int64_t from_offset,
             int64_t bytes) override {
+    check_range(to, to_offset, bytes);
+    check_range(from, from_offset, bytes);
     const Driver& driver = context_->driver();
     const Current current(*context_);
     driver.check(driver.copy_on_device(address_of(to.data() + to_offset),

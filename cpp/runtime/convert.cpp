@@ -3,6 +3,9 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <string>
+
+#include "cpp/runtime/error.h"
 
 namespace npusim {
 namespace {
@@ -99,6 +102,14 @@ bool is_float(DType dtype) {
 
 void convert_floats(std::span<const std::byte> from, DType from_dtype, std::span<std::byte> to,
                     DType to_dtype) {
+  const auto from_size = static_cast<size_t>(dtype_size(from_dtype));
+  const auto to_size = static_cast<size_t>(dtype_size(to_dtype));
+  if (from.size() % from_size != 0 || to.size() != from.size() / from_size * to_size) {
+    throw Error(ErrorCode::kInput, std::to_string(from.size()) + " bytes of " +
+                                       std::string(dtype_name(from_dtype)) + " do not become " +
+                                       std::to_string(to.size()) + " bytes of " +
+                                       std::string(dtype_name(to_dtype)));
+  }
   if (from_dtype == to_dtype) {
     std::copy(from.begin(), from.end(), to.begin());
     return;

@@ -2,6 +2,9 @@
 #include "cpp/runtime/device.h"
 
 #include <chrono>
+#include <string>
+
+#include "cpp/runtime/error.h"
 
 namespace npusim {
 namespace {
@@ -19,6 +22,13 @@ class Arrived final : public Download {
 };
 
 }  // namespace
+
+void check_range(const Memory& memory, int64_t offset, int64_t bytes) {
+  const int64_t end = memory.bytes();
+  if (offset >= 0 && bytes >= 0 && offset <= end && bytes <= end - offset) return;
+  throw Error(ErrorCode::kInput, std::to_string(bytes) + " bytes from " + std::to_string(offset) +
+                                     " on leave a memory of " + std::to_string(end) + " bytes");
+}
 
 std::unique_ptr<Download> Device::start_download(std::shared_ptr<const Memory> from) {
   return std::make_unique<Arrived>(*this, *from);

@@ -32,6 +32,10 @@ class Memory {
   virtual void lend() noexcept {}
 };
 
+// What backends begin transfers with. Throws Error(kInput) when [offset, offset + bytes) leaves the
+// memory.
+void check_range(const Memory& memory, int64_t offset, int64_t bytes);
+
 // Bytes of a device on their way to the host.
 class Download {
  public:
@@ -112,6 +116,7 @@ class Device {
   virtual std::shared_ptr<Memory> allocate_unset(int64_t bytes) { return allocate(bytes); }
   // Memory of the host that kernels write, too: Memory::data is a host pointer. For a few bytes.
   virtual std::shared_ptr<Memory> allocate_visible(int64_t bytes) { return allocate(bytes); }
+  // All throw Error(kInput) for bytes outside the memory.
   // An upload returns when `from` may change, the others when the bytes have arrived; each is
   // behind all that the device's own queue held before, and in front of all that comes there later.
   virtual void upload(Memory& to, int64_t offset, std::span<const std::byte> from) = 0;

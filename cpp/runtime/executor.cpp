@@ -139,6 +139,7 @@ std::unique_ptr<CommandList> Executor::list_for(const Encoded& encoded, size_t m
 }
 
 std::shared_ptr<const Program> Executor::prepare(size_t method, std::span<const int64_t> sizes) {
+  check_method(method);
   const Turn turn(running_, kBusy);
   const Encoded& encoded = encoded_at(method, sizes);
   return encoded.sized ? encoded.sized : program_;
@@ -179,6 +180,17 @@ size_t Executor::method_index(std::string_view name) const {
               "the program has no method " + std::string(name) + "; it has: " + known);
 }
 
+void Executor::check_method(size_t method) const {
+  if (method < methods_.size()) return;
+  throw Error(ErrorCode::kInput, "the program has no method " + std::to_string(method) +
+                                     "; it has " + std::to_string(methods_.size()));
+}
+
+bool Executor::can_fail(size_t method) const {
+  check_method(method);
+  return methods_[method].greatest().can_fail();
+}
+
 void Executor::run(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
                    const Weights* weights, State* state, std::span<const int64_t> sizes) {
   start(method, inputs, outputs, weights, state, sizes, [this](CommandList& list, bool) {
@@ -205,6 +217,7 @@ void Executor::enqueue(size_t method, std::span<const Binding> inputs,
 }
 
 void Executor::settle(size_t method) {
+  check_method(method);
   if (device_->stream() == 0) return;  // nothing is ever under way
   const Turn turn(running_, kBusy);
   const Forms& forms = methods_[method];
@@ -231,6 +244,7 @@ void Executor::observe(size_t method, std::span<const Binding> inputs,
 void Executor::time(size_t method, std::span<const Binding> inputs,
                     std::span<const Binding> outputs, const Weights* weights,
                     std::span<double> seconds, State* state, std::span<const int64_t> sizes) {
+  check_method(method);
   const size_t commands = program_->methods[method].commands.size();
   if (seconds.size() != commands) {
     throw Error(ErrorCode::kInput, "the method has " + std::to_string(commands) +
@@ -247,6 +261,7 @@ template <typename Submit>
 void Executor::start(size_t index, std::span<const Binding> inputs,
                      std::span<const Binding> outputs, const Weights* weights, State* state,
                      std::span<const int64_t> sizes, const Submit& submit) {
+  check_method(index);
   const Turn turn(running_, kBusy);
   Encoded& encoded = encoded_at(index, sizes);
   const Program& program = encoded.sized ? *encoded.sized : *program_;
@@ -325,6 +340,7 @@ void Executor::bind_caller(Encoded& encoded, const Program& program,
 }
 
 std::vector<std::string> Executor::implementations(size_t method) const {
+  check_method(method);
   std::vector<std::string> names;
   for (size_t i = 0; i < program_->methods[method].commands.size(); ++i) {
     names.push_back(methods_[method].greatest().implementation(i));

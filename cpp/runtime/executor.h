@@ -33,6 +33,8 @@ class Executor {
   // Index of a method by name; the first one for an empty name. Throws Error(kInput).
   size_t method_index(std::string_view name) const;
 
+  // Whatever takes a method's index throws Error(kInput) when there is no such method.
+
   // Runs a method: `inputs` and `outputs` in the order of its specs, each at least as long as its
   // buffer. An output may lie where an input lies, an input may be passed twice; outputs may not
   // overlap each other. `weights` may be null when the program has none. The run reads and changes
@@ -59,7 +61,7 @@ class Executor {
                const Weights* weights, State* state, uintptr_t queue,
                std::span<const int64_t> sizes = {});
   void settle(size_t method);
-  bool can_fail(size_t method) const noexcept { return methods_[method].greatest().can_fail(); }
+  bool can_fail(size_t method) const;
 
   // As run, one command at a time, calling `after(index)` behind each: for profiles and taps.
   void observe(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
@@ -98,6 +100,7 @@ class Executor {
 
   // `submit` is given the method's list, with everything bound, and whether outputs are copied to
   // their places behind it.
+  void check_method(size_t method) const;
   template <typename Submit>
   void start(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
              const Weights* weights, State* state, std::span<const int64_t> sizes,

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <string>
 #include <thread>
 
 #include "cpp/runtime/error.h"
@@ -37,7 +38,16 @@ int64_t* GenerateRuns::slot(size_t run) const {
   return reinterpret_cast<int64_t*>(chosen_[run % kMost]->data());
 }
 
+const DeviceSampling& GenerateRuns::sampling() const {
+  if (!sampling_) throw Error(ErrorCode::kInput, "no run of generate has been started");
+  return *sampling_;
+}
+
 void GenerateRuns::start(State& state, const DeviceSampling& sampling) {
+  if (started() == kMost) {
+    throw Error(ErrorCode::kInput,
+                "there are " + std::to_string(kMost) + " runs of generate already; finish one");
+  }
   Device& device = *model_->device();
   if (!sampling_ || !(*sampling_ == sampling)) {
     sampling_.reset();
@@ -53,6 +63,7 @@ void GenerateRuns::start(State& state, const DeviceSampling& sampling) {
 // The device writes the token to memory that the host sees: looking there takes less time than
 // asking the driver. It is asked where that takes long, since a device that failed writes nothing.
 int64_t GenerateRuns::finish() {
+  if (started() == 0) throw Error(ErrorCode::kInput, "no run of generate has been started");
   int64_t* const at = slot(first_++);
   const auto start = std::chrono::steady_clock::now();
   for (int looks = 0; look(at) == kUnknown; ++looks) {

@@ -26,12 +26,14 @@ class GenerateRuns {
   GenerateRuns& operator=(const GenerateRuns&) = delete;
 
   size_t started() const noexcept { return last_ - first_; }
-  const DeviceSampling& sampling() const noexcept { return *sampling_; }  // of those started
+  // Of those started. Throws Error(kInput) when none ever was.
+  const DeviceSampling& sampling() const;
 
-  // Starts a run that chooses as `sampling` says; kMost - 1 others may be there. Throws what
-  // Executor::run throws.
+  // Starts a run that chooses as `sampling` says. Throws Error(kInput) when kMost are there, and
+  // what Executor::run throws.
   void start(State& state, const DeviceSampling& sampling);
-  // Waits for the first run that was started; returns what it chose, -1 for no token.
+  // Waits for the first run that was started; returns what it chose, -1 for no token. Throws
+  // Error(kInput) when none was.
   int64_t finish();
   // Waits for all that were started.
   void finish_all();

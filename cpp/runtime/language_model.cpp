@@ -230,7 +230,35 @@ LanguageModel::Call& LanguageModel::call_for(size_t tokens) {
   return *std::find_if(prefills_.begin(), prefills_.end() - 1, holds);
 }
 
+void LanguageModel::check_feed(size_t tokens, size_t logits) const {
+  const int64_t most = prefills_.back().tokens;
+  if (tokens == 0 || tokens > static_cast<size_t>(most)) {
+    throw Error(ErrorCode::kInput, "a run takes 1 … " + std::to_string(most) + " tokens, got " +
+                                       std::to_string(tokens) + "; next_run says how many");
+  }
+  if (logits != 0 && logits != static_cast<size_t>(facts_.vocab_size)) {
+    throw Error(ErrorCode::kInput, "there are " + std::to_string(facts_.vocab_size) +
+                                       " scores, and room for " + std::to_string(logits));
+  }
+}
+
+void LanguageModel::check_generates() const {
+  if (generates()) return;
+  throw Error(ErrorCode::kInput, "the language model has no method generate");
+}
+
+const StateTensor& LanguageModel::token() const {
+  check_generates();
+  return *token_;
+}
+
+const StateTensor& LanguageModel::history() const {
+  check_generates();
+  return *history_;
+}
+
 void LanguageModel::feed(State& state, std::span<const int64_t> tokens, std::span<float> logits) {
+  check_feed(tokens.size(), logits.size());
   const std::lock_guard<std::mutex> locked(turn_);
   Call& call = call_for(tokens.size());
   device_->upload(*call.tokens_memory, 0, std::as_bytes(tokens));
@@ -251,12 +279,14 @@ void LanguageModel::feed(State& state, std::span<const int64_t> tokens, std::spa
 
 void LanguageModel::start_generate(State& state, const Memory& sampling, const Memory& seed,
                                    const Memory& chosen) {
+  check_generates();
   const std::lock_guard<std::mutex> locked(turn_);
   const Binding inputs[] = {bytes_of(sampling), bytes_of(seed)}, outputs[] = {bytes_of(chosen)};
   executor_.enqueue(generate_, inputs, outputs, weights_.get(), &state, 0);
 }
 
 void LanguageModel::settle_generate() {
+  check_generates();
   const std::lock_guard<std::mutex> locked(turn_);
   executor_.settle(generate_);
 }

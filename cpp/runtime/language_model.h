@@ -58,9 +58,9 @@ class LanguageModel {
   const std::vector<CacheLayout>& caches() const noexcept { return caches_; }
   const StateTensor& position() const noexcept { return *position_; }
   bool generates() const noexcept { return token_ != nullptr; }
-  // The states of `generate`: of models that have it.
-  const StateTensor& token() const noexcept { return *token_; }
-  const StateTensor& history() const noexcept { return *history_; }
+  // The states of `generate`. Throws Error(kInput) for a model that has it not.
+  const StateTensor& token() const;
+  const StateTensor& history() const;
   const std::shared_ptr<const Program>& program() const noexcept { return program_; }
   const std::shared_ptr<Device>& device() const noexcept { return device_; }
 
@@ -70,13 +70,15 @@ class LanguageModel {
   int64_t next_run(int64_t position, int64_t waiting) const noexcept;
 
   // Feeds tokens, as many as next_run says, and writes the scores of the token behind them (unless
-  // `logits` is empty).
-  // Allocates nothing. Throws what Executor::run throws; the state's content is then undefined
+  // `logits` is empty: else it holds vocab_size numbers).
+  // Allocates nothing. Throws Error(kInput) for no tokens, more than the largest chunk or room for
+  // another number of scores, and what Executor::run throws; the state's content is then undefined
   // from its position on.
   void feed(State& state, std::span<const int64_t> tokens, std::span<float> logits);
 
   // Starts a run of `generate` (see GenerateRuns): the caller keeps the memory until it has ended.
   // settle_generate waits for the latest one, and throws what Executor::run would have thrown.
+  // Throws Error(kInput) for a model without `generate`, or memory that is too small.
   void start_generate(State& state, const Memory& sampling, const Memory& seed,
                       const Memory& chosen);
   void settle_generate();
@@ -96,6 +98,8 @@ class LanguageModel {
   void find_generate();
   Call make_call(const std::string& name, int64_t tokens, bool has_length);
   Call& call_for(size_t tokens);
+  void check_feed(size_t tokens, size_t logits) const;
+  void check_generates() const;
 
   std::shared_ptr<const Program> program_;
   std::shared_ptr<Device> device_;

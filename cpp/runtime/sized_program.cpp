@@ -229,6 +229,9 @@ class SizedProgram {
 
 std::shared_ptr<const Program> at_sizes(std::shared_ptr<const Program> program, size_t index,
                                         std::span<const int64_t> symbols) {
+  if (index >= program->methods.size()) {
+    throw Error(ErrorCode::kInput, "the program has no method " + std::to_string(index));
+  }
   const Method& method = program->methods[index];
   const std::vector<Symbol>& wanted = method.sizes.symbols;
   if (symbols.size() != wanted.size()) {

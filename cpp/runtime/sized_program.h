@@ -20,8 +20,8 @@ using Shape = std::vector<int64_t>;
 std::vector<int64_t> symbols_of(const Method& method, std::span<const Shape> inputs);
 
 // The program whose only method is `method` at these sizes: buffers of its inputs and outputs have
-// the bytes of this call, temporaries their planned room. Throws Error(kInput) for values outside
-// their bounds, or a dimension that passes the room planned for it.
+// the bytes of this call, temporaries their planned room. Throws Error(kInput) for no such method,
+// values outside their bounds, or a dimension that passes the room planned for it.
 std::shared_ptr<const Program> at_sizes(std::shared_ptr<const Program> program, size_t method,
                                         std::span<const int64_t> symbols);
 

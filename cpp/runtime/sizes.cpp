@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "cpp/runtime/error.h"
+
 namespace npusim {
 namespace {
 
@@ -119,6 +121,11 @@ std::optional<SizeProver::Fact> SizeProver::fact_of(const SizeStep& step) const 
 }
 
 std::vector<int64_t> evaluate(const MethodSizes& sizes, std::span<const int64_t> symbols) {
+  if (symbols.size() != sizes.symbols.size()) {
+    throw Error(ErrorCode::kInput, "there are " + std::to_string(sizes.symbols.size()) +
+                                       " symbols, got " + std::to_string(symbols.size()) +
+                                       " values");
+  }
   std::vector<int64_t> results;
   results.reserve(sizes.steps.size());
   for (const SizeStep& step : sizes.steps) {

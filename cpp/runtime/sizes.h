@@ -90,7 +90,8 @@ class SizeProver {
   std::vector<Fact> facts_;
 };
 
-// The results of all steps, for values of the symbols within their bounds.
+// The results of all steps, for values of the symbols within their bounds. Throws Error(kInput)
+// for another number of values.
 std::vector<int64_t> evaluate(const MethodSizes& sizes, std::span<const int64_t> symbols);
 
 // A step as Python writes it: "4*seq + 1".

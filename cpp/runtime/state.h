@@ -34,10 +34,8 @@ class State {
   // Takes over part of a buffer of another state of the same program and device.
   void copy_from(const State& other, uint32_t buffer, int64_t offset, int64_t bytes);
 
-  // Where a kState buffer lives on the device.
-  std::byte* address(uint32_t buffer) const {
-    return memory_->data() + program_->buffers[buffer].offset;
-  }
+  // Where a kState buffer lives on the device. Throws Error(kInput) for another kind of buffer.
+  std::byte* address(uint32_t buffer) const { return memory_->data() + place(buffer, 0, 0); }
   // Tells this state from all others of the process.
   uint64_t serial() const noexcept { return serial_; }
   const std::shared_ptr<const Program>& program() const noexcept { return program_; }

@@ -207,6 +207,11 @@ Weights::Weights(std::shared_ptr<const Program> program, std::shared_ptr<Device>
   }
 }
 
+std::byte* Weights::address(uint32_t buffer) const {
+  if (buffer < addresses_.size()) return addresses_[buffer];
+  throw Error(ErrorCode::kInput, "the program has no buffer " + std::to_string(buffer));
+}
+
 void Weights::lend() const noexcept {
   persistent_->lend();
   for (const std::shared_ptr<Memory>& copy : copies_) {

@@ -50,8 +50,9 @@ class Weights {
                                              std::shared_ptr<const TensorSource> source,
                                              const Options& options);
 
-  // Where a kWeight or kPersistent buffer lives on the device.
-  std::byte* address(uint32_t buffer) const { return addresses_[buffer]; }
+  // Where a kWeight or kPersistent buffer lives on the device; null for other kinds. Throws
+  // Error(kInput) when there is no such buffer.
+  std::byte* address(uint32_t buffer) const;
   // Says that runs on queues of others may read them: see Memory::lend.
   void lend() const noexcept;
   // Tells these weights from all others of the process.

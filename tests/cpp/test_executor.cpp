@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "cpp/runtime/convert.h"
+#include "cpp/runtime/sized_program.h"
 #include "cpp/runtime/weights.h"
 #include "tests/cpp/check.h"
 #include "tests/cpp/copy_program.h"
@@ -133,6 +135,69 @@ void refuses_wrong_calls() {
   run({&in, 1}, {&out, 1})();  // still usable
 }
 
+void refuses_methods_there_are_not() {
+  CopyProgram program = chain(8);
+  Executor executor(program.get(), cpu());
+  Floats x(8), y(8);
+  const Binding in = bytes_of(x), out = bytes_of(y);
+  std::vector<double> seconds(2);
+  const std::span<const Binding> inputs(&in, 1), outputs(&out, 1);
+  for (const size_t method : {size_t{1}, size_t{99}, SIZE_MAX}) {
+    const auto refused = [&](auto action) {
+      check_refused(ErrorCode::kInput, "no method", action);
+    };
+    refused([&] { executor.run(method, inputs, outputs, nullptr); });
+    refused([&] { executor.enqueue(method, inputs, outputs, nullptr, nullptr, 0); });
+    refused([&] { executor.observe(method, inputs, outputs, nullptr, [](size_t) {}); });
+    refused([&] { executor.time(method, inputs, outputs, nullptr, seconds); });
+    refused([&] { executor.prepare(method, {}); });
+    refused([&] { executor.settle(method); });
+    refused([&] { executor.can_fail(method); });
+    refused([&] { executor.implementations(method); });
+    refused([&] { at_sizes(program.get(), method, {}); });
+  }
+  executor.time(0, inputs, outputs, nullptr, seconds);  // the last that there is, and usable
+}
+
+void refuses_bytes_outside_memory() {
+  const int64_t kMost = INT64_MAX, kLeast = INT64_MIN;
+  for (const auto& device : {cpu(), open_device("null")}) {
+    const auto memory = device->allocate(8), other = device->allocate(8);
+    std::array<std::byte, 9> bytes = {};
+    const auto refused = [&](auto action) {
+      check_refused(ErrorCode::kInput, "of 8 bytes", action);
+    };
+    for (const int64_t offset : {int64_t{-1}, int64_t{1}, int64_t{8}, kMost, kLeast}) {
+      const std::span<std::byte> eight(bytes.data(), 8);
+      refused([&] { device->upload(*memory, offset, eight); });
+      refused([&] { device->download(eight, *memory, offset); });
+      refused([&] { device->copy(*memory, offset, *other, 0, 8); });
+      refused([&] { device->copy(*memory, 0, *other, offset, 8); });
+    }
+    refused([&] { device->upload(*memory, 0, bytes); });
+    refused([&] { device->copy(*memory, 0, *other, 0, -1); });
+    refused([&] { device->copy(*memory, 4, *other, 4, kMost); });
+    device->upload(*memory, 8, {});
+    device->upload(*memory, 4, std::span(bytes).first(4));
+    device->copy(*memory, 1, *memory, 0, 7);  // ranges of one memory may overlap
+  }
+}
+
+void refuses_buffers_there_are_not() {
+  CopyProgram program(8);
+  const uint32_t weight = program.weight("w"), output = program.output();
+  program.copy(weight, output);
+  const auto device = cpu();
+  auto tensors = std::make_shared<Tensors>();
+  tensors->add("w", {1, 2, 3, 4, 5, 6, 7, 8});
+  const auto weights = Weights::load(program.get(), device, std::move(tensors), {});
+  check(weights->address(weight) != nullptr && weights->address(output) == nullptr, "addresses");
+  check_refused(ErrorCode::kInput, "no buffer 2", [&] { weights->address(2); });
+  const State state(program.get(), device);
+  check_refused(ErrorCode::kInput, "buffer 0 is no state", [&] { state.address(weight); });
+  check_refused(ErrorCode::kInput, "buffer 99 is no state", [&] { state.address(99); });
+}
+
 void refuses_unsound_commands() {
   for (const char* what : {"shape", "stride", "size", "read only"}) {
     CopyProgram program = chain(8);
@@ -221,6 +286,13 @@ void converts_float_weights_and_refuses_others() {
   check_refused(code, "wrong shape: w is [2, 2]",
                 [&] { load(DType::kFloat32, {2, 2}, 16, false); });
   check_refused(code, "wrong dtype: w is int32", [&] { load(DType::kInt32, {4}, 16, false); });
+  std::array<std::byte, 16> from = {}, to = {};
+  for (const size_t bytes : {15, 12, 0}) {  // 4 of float32 become 8
+    check_refused(ErrorCode::kInput, "do not become", [&] {
+      convert_floats(from, DType::kFloat32, std::span(to).first(bytes), DType::kFloat16);
+    });
+  }
+  convert_floats(from, DType::kFloat32, std::span(to).first(8), DType::kFloat16);
   check_refused(code, "missing: w", [&] { Weights::load(program.get(), cpu(), no_tensors(), {}); });
 }
 
@@ -259,6 +331,9 @@ int main() {
   runs_and_observes();
   running_allocates_nothing();
   refuses_wrong_calls();
+  refuses_methods_there_are_not();
+  refuses_bytes_outside_memory();
+  refuses_buffers_there_are_not();
   refuses_unsound_commands();
   copies_unaligned_parameters();
   prepares_weights_once_and_lets_go_of_them();

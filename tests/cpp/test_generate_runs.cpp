@@ -46,6 +46,26 @@ struct Kinds {
   std::vector<std::unique_ptr<LanguageSession>> sessions;
 };
 
+void refuses_runs_out_of_turn() {
+  static const ChainProgram program(true);
+  for (const auto& device : {open_device("cpu"), std::shared_ptr<Device>(new QueueDevice)}) {
+    const auto model = program.load(device);
+    GenerateRuns runs(model);
+    State state(model->program(), model->device());
+    const DeviceSampling greedy = Sampler(SamplingOptions{}).on_device(1);
+    check_refused(ErrorCode::kInput, "has been started", [&] { runs.finish(); });
+    check_refused(ErrorCode::kInput, "has been started", [&] { runs.sampling(); });
+    runs.start(state, greedy);
+    runs.start(state, greedy);
+    check_refused(ErrorCode::kInput, "2 runs of generate", [&] { runs.start(state, greedy); });
+    runs.finish_all();
+    check(runs.started() == 0, "both have ended");
+    const auto small = model->device()->allocate(7);
+    check_refused(ErrorCode::kInput, "got 7",
+                  [&] { model->start_generate(state, *small, *small, *small); });
+  }
+}
+
 void generates_alike() {
   for (const SamplingOptions& options : settings()) {
     Kinds kinds;
@@ -98,6 +118,7 @@ void whatever_is_done_sessions_stay_alike() {
 
 int main() {
   using namespace npusim::tests;
+  refuses_runs_out_of_turn();
   generates_alike();
   whatever_is_done_sessions_stay_alike();
   return exit_code();

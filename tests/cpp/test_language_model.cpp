@@ -94,6 +94,30 @@ void generates_until_told_to_stop() {
   check(made.tokens.size() == 39 && made.reason == FinishReason::kContext, "context");
 }
 
+void refuses_runs_it_has_no_room_for() {
+  const auto model = chain();
+  State state(model->program(), model->device());
+  std::vector<float> scores(100), small(99), large(101);
+  const Tokens chunk(8, 1), none, longer(9, 1), much(5000, 1);
+  const auto refused = [&](const Tokens& tokens, std::vector<float>& logits, const char* words) {
+    check_refused(ErrorCode::kInput, words, [&] { model->feed(state, tokens, logits); });
+  };
+  refused(none, scores, "1 … 8 tokens, got 0");
+  refused(longer, scores, "1 … 8 tokens, got 9");
+  refused(much, scores, "1 … 8 tokens, got 5000");
+  refused(chunk, small, "100 scores, and room for 99");
+  refused(chunk, large, "100 scores, and room for 101");
+  model->feed(state, chunk, scores);
+  model->feed(state, chunk, {});
+  check(scores[2] == 5.0f, "what was accepted ran");
+  const auto memory = model->device()->allocate(40);
+  check_refused(ErrorCode::kInput, "no method generate",
+                [&] { model->start_generate(state, *memory, *memory, *memory); });
+  check_refused(ErrorCode::kInput, "no method generate", [&] { model->settle_generate(); });
+  check_refused(ErrorCode::kInput, "no method generate", [&] { model->token(); });
+  check_refused(ErrorCode::kInput, "no method generate", [&] { model->history(); });
+}
+
 void goes_back_and_forks() {
   LanguageSession session(chain());
   Sampler sampler = greedy();
@@ -199,6 +223,7 @@ int main() {
   using namespace npusim::tests;
   steps_allocate_nothing();
   generates_until_told_to_stop();
+  refuses_runs_it_has_no_room_for();
   goes_back_and_forks();
   watches_each_run();
   saves_and_loads();

@@ -112,6 +112,7 @@ void test_evaluation_rounds_down() {
   const std::vector<int64_t> symbols = {3, 5};
   const std::vector<int64_t> wanted = {3, 5, -7, -4, 3, -2, 2, 5, 3, 15};
   check(evaluate(sizes, symbols) == wanted, "-4 // 3 is -2, and -4 % 3 is 2");
+  check_refused(ErrorCode::kInput, "symbols, got 0", [&] { evaluate(sizes, {}); });
 }
 
 void test_sizes_are_written_as_in_python() {
