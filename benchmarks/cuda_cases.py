@@ -378,7 +378,7 @@ def conv(
 
 
 def _packed(w: Tensor, groups: int, transposed: bool) -> Tensor:
-    """Returns a weight as pack_b lays it out (kernels/cuda/mma_packed.h)."""
+    """Returns a weight as pack_b lays it out (kernels/cuda/conv/packed_weights.h)."""
     if transposed:  # [in, out/groups, h, w] -> [groups, n, taps, channels]
         grouped = w.reshape(groups, -1, w.shape[1], w[0, 0].numel()).permute(0, 2, 3, 1)
     else:

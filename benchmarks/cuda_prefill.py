@@ -2,10 +2,11 @@
 
     PYTHONPATH=python:. python -m benchmarks.cuda_prefill [--rows 128 1024] [--check] [--all]
 
-Cases of `linear` are computed by tiles that Hopper copies in bulk (kernels/cuda/mma_bulk.h) and
-compared with float64, twice, whose bits must agree. Then the products of Qwen2.5-1.5B's layers are
-timed for each count of rows, in a graph whose weights rotate past the cache, beside the rule's
-geometry and PyTorch's product. `--all` prints all times, not the best few.
+Cases of `linear` are computed by tiles that Hopper copies in bulk
+(kernels/cuda/matmul/tma_matmul.h) and compared with float64, twice, whose bits must agree. Then the
+products of Qwen2.5-1.5B's layers are timed for each count of rows, in a graph whose weights rotate
+past the cache, beside the rule's geometry and PyTorch's product. `--all` prints all times, not the
+best few.
 """
 
 from __future__ import annotations

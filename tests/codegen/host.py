@@ -24,7 +24,7 @@ from npusim.program.program import BufferKind, Command, CompiledProgram, Method
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 _HEADER = Path(__file__).with_name("host_cuda.h")
-# Declared by kernels/cuda/scalar.h for compilers without PTX.
+# Declared by kernels/cuda/common/scalar.h for compilers without PTX.
 _CONVERSIONS = """
 namespace npusim {
 float to_float(float16 x) { return float_of_half(x.bits); }
@@ -32,7 +32,7 @@ float16 to_float16(float x) { return {half_of_float(x)}; }
 bfloat16 to_bfloat16(float x) { return {bfloat16_of_float(x)}; }
 }
 """
-# Declared by kernels/cuda/mma.h.
+# Declared by kernels/cuda/common/mma.h.
 _TENSOR_CORES = """
 namespace npusim {
 unsigned shared_address(const void* p) {

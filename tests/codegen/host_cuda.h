@@ -157,8 +157,8 @@ std::array<T, 32> gather(const T& value) {
   return all;
 }
 
-// As kernels/cuda/mma.h has them in PTX: matrices of eight rows of eight 16-bit elements, and the
-// product of 16 by 16 and 16 by 8 whose elements lie over the lanes.
+// As kernels/cuda/common/mma.h has them in PTX: matrices of eight rows of eight 16-bit elements,
+// and the product of 16 by 16 and 16 by 8 whose elements lie over the lanes.
 inline void load_matrices(unsigned (&r)[4], unsigned at, bool transposed) {
   const std::array<unsigned, 32> rows = gather(at);
   const unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -230,7 +230,7 @@ T atomicAdd(T* at, T value) {
   return old;
 }
 
-// Between float and 16 bits, to nearest even; kernels/cuda/scalar.h has them in PTX.
+// Between float and 16 bits, to nearest even; kernels/cuda/common/scalar.h has them in PTX.
 inline float float_of_half(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000U) << 16;
   const uint32_t exponent = bits >> 10 & 31U, fraction = bits & 1023U;

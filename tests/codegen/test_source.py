@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from npusim.codegen import source
 from npusim.codegen.compile_kernels import specialise
 from npusim.codegen.source import float_literal, kernel_source, prologue
 from npusim.ops.kernels import KERNELS
@@ -45,7 +46,7 @@ def test_floats_are_exact_and_may_be_infinite() -> None:
 
 def test_every_header_is_included_once() -> None:
     params = KERNELS["softmax"].unpack(bytes(KERNELS["softmax"].params_size))
-    body = '#include "kernels/cuda/scalar.h"\n#include "kernels/cuda/scalar_ops.h"\n'
+    body = '#include "kernels/cuda/common/scalar.h"\n#include "kernels/cuda/common/scalar_ops.h"\n'
     source = kernel_source("softmax", params, body)
     assert source.count("struct StorageOf<0>") == 1
     assert '#include "kernels' not in source
@@ -57,3 +58,11 @@ def test_parameters_unpack_to_what_was_packed() -> None:
     unpacked = kernel.unpack(kernel.pack(params))
     assert unpacked["shape"] == (3, 5, 0, 0, 0, 0, 0, 0)
     assert unpacked["value"] == -7
+
+
+def test_a_stem_has_one_source_in_whichever_folder() -> None:
+    files = sorted(source.kernel_root().glob("cuda/**/*.cu"))
+    stems = [path.stem for path in files]
+    assert len(set(stems)) == len(stems)
+    assert all(source.stem_source(path.stem) == path.read_text("utf-8") for path in files)
+    assert source.stem_source("no_such_stem") is None

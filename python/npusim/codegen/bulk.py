@@ -1,4 +1,4 @@
-"""Geometry of products of many rows on Hopper, by kernels/cuda/mma_bulk.h.
+"""Geometry of products of many rows on Hopper, by kernels/cuda/matmul/tma_matmul.h.
 
 Owns which tiles there are, which commands they can compute, and what the blocks of a cluster share.
 Their code runs everywhere, but is made for sm_90a: elsewhere a cluster's first block works alone.

@@ -209,7 +209,7 @@ def _patches(p: Params, columns: int, shared: int) -> Geometry:
 
 
 def _patch_shared(p: Params, channels: int) -> int:
-    """Bytes that mma_conv_patch.h takes; more than there are where it does not apply."""
+    """Bytes that conv/patch_conv.h takes; more than there are where it does not apply."""
     deep, high, wide = as_ints(p, "kernel")
     small = max(map(abs, as_ints(p, "x_strides"))) < 2**31
     if p["groups"] != 1 or p["transposed"] or as_ints(p, "dilation")[2] != 1 or wide > 16:

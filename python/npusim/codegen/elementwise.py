@@ -385,7 +385,7 @@ def _transpose(space: _Space, along: int) -> str:
 def _entry(arguments: Sequence[str], lines: Sequence[str]) -> str:
     text = "\n".join(line if line.startswith("#") else f"  {line}" for line in lines)
     return (
-        '#include "kernels/cuda/scalar_ops.h"\n'
+        '#include "kernels/cuda/common/scalar_ops.h"\n'
         "using namespace npusim;\n"
         'extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)\n'
         f"npusim_kernel({', '.join(arguments)}) {{\n{text}\n}}\n"

@@ -44,7 +44,7 @@ class Image:
     Attributes:
         options: what the source is compiled with, but for the architecture.
         dependent: the launches may start while the one before still runs: every thread waits for it
-            (`await_operands` of kernels/cuda/launch_order.h).
+            (`await_operands` of kernels/cuda/common/launch_order.h).
         operands: how many of the command's the launches take; None: all of them.
         library: what a library may compute in place of the launches (docs/npubin.md, "Libraries").
         recipe: of a kernel whose parameters depend on the sizes of a call.

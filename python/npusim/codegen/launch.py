@@ -1,7 +1,7 @@
 """The table of stems that CUDA has kernels for: the rule of each stem's geometry.
 
-One module a family holds the rules; a stem's source is `kernels/cuda/<stem>.cu`, or generated where
-the family says so.
+One module a family holds the rules; a stem's source is `<stem>.cu` in a folder of
+`kernels/cuda/`, or generated where the family says so.
 """
 
 from __future__ import annotations

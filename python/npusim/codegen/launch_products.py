@@ -225,7 +225,7 @@ def _time(
 
 
 def _plain_shared(rows: int, columns: int, size: int) -> int:
-    """Bytes of PlainTile::Shared in mma_plain.h."""
+    """Bytes of PlainTile::Shared in matmul/simt_tile.h."""
     return 2 * _PLAIN_DEPTH * (rows + 4 + columns + 4) * size
 
 
@@ -414,7 +414,7 @@ def attention_tiles(
 
 
 def _pairs_shared(block_rows: int, head_dim: int, v_dim: int, warps: int, clustered: bool) -> int:
-    """Bytes that mma_attention_pairs.h takes: rows of queries, two tiles; then all warps' sums.
+    """Bytes that attention/mma_attention.h takes: rows of queries, two tiles; then all warps' sums.
 
     Blocks of a cluster may have few keys instead, whose values they take all at once.
     """
@@ -425,7 +425,7 @@ def _pairs_shared(block_rows: int, head_dim: int, v_dim: int, warps: int, cluste
 
 
 def _quads_shared(head_dim: int, v_dim: int) -> int:
-    """Bytes of Shared in mma_attention_plain.h."""
+    """Bytes of Shared in attention/simt_attention.h."""
     return 4 * (2 * head_dim * 68 + _KEYS * blocks(v_dim, 64) * 64 + _KEYS * 68)
 
 

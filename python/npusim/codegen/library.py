@@ -199,7 +199,7 @@ def _conv(p: Params) -> LibraryProblem | None:
     activation = _activation(p)
     x, y, r = (as_ints(p, f"{name}_strides") for name in "xyr")
     flat = as_ints(p, "in_size")[0] == as_ints(p, "out_size")[0] == as_ints(p, "kernel")[0] == 1
-    by_rows = channels % 8 == 0 and (groups == 1 or columns % _PANEL == 0)  # mma_packed.h
+    by_rows = channels % 8 == 0 and (groups == 1 or columns % _PANEL == 0)  # conv/packed_weights.h
     if dtype is None or activation not in ("none", "relu") or p["transposed"] or not by_rows:
         return None
     if as_int(p, "has_bias") > 1:  # a problem has no factors

@@ -1,7 +1,8 @@
 """Which operands of a command hold already, when its method begins, what the command will read.
 
 Launches overlap: a kernel may start while those before it run, and waits for them
-(kernels/cuda/launch_order.h). What nobody before it in the method writes it may read earlier.
+(kernels/cuda/common/launch_order.h). What nobody before it in the method writes it may read
+earlier.
 """
 
 from __future__ import annotations

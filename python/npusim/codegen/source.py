@@ -2,7 +2,7 @@
 
 Owns the prologue, which makes the parameter struct a constant, the inclusion of headers, whose
 text takes the place of the `#include` so that NVRTC and the runtime need no files, and the calls
-that order launches (kernels/cuda/launch_order.h).
+that order launches (kernels/cuda/common/launch_order.h).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from npusim.ops.kernels import KERNELS, KernelDef, Params
 
 _INCLUDE = re.compile(r'^#include "(kernels/[\w./]+)"\s*$', re.MULTILINE)
 _PRAGMA = re.compile(r"^#pragma once\s*$", re.MULTILINE)
-_SHARED = '#include "kernels/shared/abi.h"\n#include "kernels/cuda/launch_order.h"\n'
+_SHARED = '#include "kernels/shared/abi.h"\n#include "kernels/cuda/common/launch_order.h"\n'
 _ENTRY = re.compile(r'^extern "C" __global__ void[^{;]*\{$', re.MULTILINE)
 _STARTS, _AWAITS = "\n  npusim::start_successors();", "\n  npusim::await_operands();"
 _COMMENT = re.compile(r"^\s*//[^\n]*\n", re.MULTILINE)
@@ -48,8 +48,14 @@ def kernel_root() -> Path:
 
 def stem_source(stem: str) -> str | None:
     """Returns the text of a stem's CUDA source, or None when there is no such file."""
-    path = kernel_root() / "cuda" / f"{stem}.cu"
-    return path.read_text("utf-8") if path.is_file() else None
+    path = _stem_files().get(stem)
+    return None if path is None else path.read_text("utf-8")
+
+
+@cache
+def _stem_files() -> dict[str, Path]:
+    """Returns the source of every stem; the folders say what stems compute, not which there are."""
+    return {path.stem: path for path in sorted(kernel_root().glob("cuda/*/*.cu"))}
 
 
 def kernel_source(stem: str, params: Params, body: str, settled: int = 0) -> str:

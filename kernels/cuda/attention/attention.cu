@@ -1,0 +1,35 @@
+// y = softmax(cap(scale * q·kᵀ) + mask, causal)·v with a running maximum and sum per row (online
+// softmax: Milakov & Gimelshein, arXiv:1805.02867; tiles: Dao et al., arXiv:2205.14135).
+//
+// NPUSIM_PATH: 0 tensor cores, 1 multiply-adds, 2 heads too long for either. Paths 0 and 1 cut keys
+// into NPUSIM_SPLIT spans where there are few rows; a second launch combines them, or with
+// NPUSIM_CLUSTERED the blocks of a cluster do.
+#include "kernels/cuda/common/mma.h"
+#include "kernels/cuda/attention/rows.h"
+
+#if NPUSIM_PATH == 0
+#include "kernels/cuda/attention/mma_attention.h"
+#elif NPUSIM_PATH == 1
+#include "kernels/cuda/attention/simt_attention.h"
+#else
+#include "kernels/cuda/attention/long_heads.h"
+#endif
+
+#if NPUSIM_CLUSTERED && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define NPUSIM_CLUSTER __cluster_dims__(1, 1, NPUSIM_SPLIT)
+#else
+#define NPUSIM_CLUSTER
+#endif
+extern "C" __global__ void NPUSIM_CLUSTER __launch_bounds__(NPUSIM_BLOCK)
+    npusim_kernel(NPUSIM_SIGNATURE) {
+  void* const operands[] = {NPUSIM_POINTERS};
+  npusim::run(operands);
+}
+
+#if NPUSIM_SPLIT > 1 && !NPUSIM_CLUSTERED
+extern "C" __global__ void __launch_bounds__(128) npusim_combine(NPUSIM_SIGNATURE) {
+  npusim::await_operands();
+  void* const operands[] = {NPUSIM_POINTERS};
+  npusim::combine<npusim::kBlockRows, npusim::kTile>(operands);
+}
+#endif

@@ -1,0 +1,162 @@
+// Rotary position embedding of up to three tensors (queries, keys, values) at once, and the append
+// of the results to a cache at a position read when the command runs. A thread has a pair of
+// elements, or eight neighbouring ones (NPUSIM_EACH), so that y may be x's memory for a part that
+// keeps its positions.
+#include "kernels/cuda/common/mma_types.h"
+
+namespace npusim {
+
+using T = Storage<params.dtype>;
+using C = Storage<params.cs_dtype>;
+constexpr int kParts = params.parts, kFirstOutput = kParts + 2 + (params.has_position ? 1 : 0);
+
+constexpr int64_t pairs_of_head(int part) {
+  return (params.head_dim[part] + 1) / 2;
+}
+constexpr int64_t pairs_of_token() {
+  int64_t pairs = 0;
+  for (int i = 0; i < kParts; ++i) pairs += params.heads[i] * pairs_of_head(i);
+  return pairs;
+}
+
+// Whether all rows at `position` lie inside their caches; reports the first that does not.
+inline bool fits(int64_t position, void* failure) {
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    const int64_t last = params.limit[i] - params.length;
+    if (params.at_position[i] && (position < 0 || position > last)) {
+      if (threadIdx.x == 0) report(static_cast<Failure*>(failure), kOutOfRange, position, last);
+      return false;
+    }
+  }
+  return true;
+}
+
+template <int kPart>
+void turn(void* const* operands, int64_t batch, int64_t t, int64_t pair, int64_t position) {
+  constexpr int64_t kPairs = pairs_of_head(kPart), kDim = params.head_dim[kPart];
+  constexpr int64_t kTurned = params.rotate[kPart] ? params.rotary_dim : 0, kHalf = kTurned / 2;
+  const int64_t head = pair / kPairs, j = pair % kPairs;
+  const int64_t row = t + (params.at_position[kPart] ? position : 0);
+  const T* x = static_cast<const T*>(operands[kPart]) + batch * params.x_strides[3 * kPart] +
+               head * params.x_strides[3 * kPart + 1] + t * params.x_strides[3 * kPart + 2];
+  T* y = static_cast<T*>(operands[kFirstOutput + kPart]) + batch * params.y_strides[3 * kPart] +
+         head * params.y_strides[3 * kPart + 1] + row * params.y_strides[3 * kPart + 2];
+  if (j >= kHalf) {
+    const int64_t at = 2 * j;
+    const bool both = at + 1 < kDim;
+    const T first = x[at], second = both ? x[at + 1] : T{};
+    y[at] = first;
+    if (both) y[at + 1] = second;
+    return;
+  }
+  const int64_t at = params.interleaved ? 2 * j : j,
+                other = params.interleaved ? at + 1 : j + kHalf;
+  const C* cos = static_cast<const C*>(operands[kParts]) + batch * params.cs_strides[0] +
+                 t * params.cs_strides[1];
+  const C* sin = static_cast<const C*>(operands[kParts + 1]) + batch * params.cs_strides[2] +
+                 t * params.cs_strides[3];
+  const float a = to_float(x[at]), b = to_float(x[other]);
+  const float turned_a = a * to_float(cos[at]) - b * to_float(sin[at]);
+  const float turned_b = b * to_float(cos[other]) + a * to_float(sin[other]);
+  y[at] = encode<T>(turned_a);
+  y[other] = encode<T>(turned_b);
+}
+
+// Eight pairs of a head, from `pair` on, whose elements are neighbours.
+template <int kPart>
+void turn_eight(void* const* operands, int64_t batch, int64_t t, int64_t pair, int64_t position) {
+  constexpr int64_t kPairs = pairs_of_head(kPart), kHalf = params.rotate[kPart] ? kPairs : 0;
+  const int64_t head = pair / kPairs, j = pair % kPairs;
+  const int64_t row = t + (params.at_position[kPart] ? position : 0);
+  const T* x = static_cast<const T*>(operands[kPart]) + batch * params.x_strides[3 * kPart] +
+               head * params.x_strides[3 * kPart + 1] + t * params.x_strides[3 * kPart + 2];
+  T* y = static_cast<T*>(operands[kFirstOutput + kPart]) + batch * params.y_strides[3 * kPart] +
+         head * params.y_strides[3 * kPart + 1] + row * params.y_strides[3 * kPart + 2];
+  const C* cos = static_cast<const C*>(operands[kParts]) + batch * params.cs_strides[0] +
+                 t * params.cs_strides[1];
+  const C* sin = static_cast<const C*>(operands[kParts + 1]) + batch * params.cs_strides[2] +
+                 t * params.cs_strides[3];
+  const bool wide =
+      is_aligned(x, 16) && is_aligned(y, 16) && is_aligned(cos, 16) && is_aligned(sin, 16);
+  if (!wide) {
+#pragma unroll 1
+    for (int e = 0; e < 8; ++e) turn<kPart>(operands, batch, t, pair + e, position);
+    return;
+  }
+  const int64_t first = kHalf ? j : 2 * j, second = kHalf ? j + kHalf : 2 * j + 8;
+  uint4 low = load_kept(x + first), high = load_kept(x + second);
+  if constexpr (kHalf > 0) {
+    float a[8], b[8], c[8], s[8], turned[8];
+    unpack<T>(low, a);
+    unpack<T>(high, b);
+    const auto packed = [&] {
+      return uint4{pack_pair<T>(turned[0], turned[1]), pack_pair<T>(turned[2], turned[3]),
+                   pack_pair<T>(turned[4], turned[5]), pack_pair<T>(turned[6], turned[7])};
+    };
+    load_floats<8>(cos + first, c);
+    load_floats<8>(sin + first, s);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) turned[e] = a[e] * c[e] - b[e] * s[e];
+    low = packed();
+    load_floats<8>(cos + second, c);
+    load_floats<8>(sin + second, s);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) turned[e] = b[e] * c[e] + a[e] * s[e];
+    high = packed();
+  }
+  *reinterpret_cast<uint4*>(y + first) = low;
+  *reinterpret_cast<uint4*>(y + second) = high;
+}
+
+template <int kPart>
+void turn_all(void* const* operands, int64_t batch, int64_t t, int64_t pair, int64_t position) {
+  if constexpr (NPUSIM_EACH == 8) {
+    turn_eight<kPart>(operands, batch, t, pair, position);
+  } else {
+    turn<kPart>(operands, batch, t, pair, position);
+  }
+}
+
+// The position is read before the wait where nothing writes it.
+inline void run(void* const* operands) {
+  constexpr bool kSettled = params.has_position != 0 && (settled_operands >> (kParts + 2) & 1) != 0;
+  int64_t position = 0;
+  if constexpr (!kSettled) await_operands();
+  if constexpr (params.has_position != 0) {
+    position = *static_cast<const volatile int64_t*>(operands[kParts + 2]);
+  }
+  if constexpr (kSettled) await_operands();
+  if constexpr (params.has_position != 0) {
+    if (!fits(position, operands[NPUSIM_ARGUMENTS - 1])) return;
+  }
+  // Numbers of 32 bits, which divide faster: a grid has not more threads.
+  constexpr unsigned kUnits = pairs_of_token() / NPUSIM_EACH;
+  const unsigned at = blockIdx.x * blockDim.x + threadIdx.x;
+  if (at >= params.batch * params.length * kUnits) return;
+  const unsigned token = at / kUnits;
+  const unsigned batch = token / static_cast<unsigned>(params.length);
+  const unsigned t = token % static_cast<unsigned>(params.length);
+  int64_t pair = at % kUnits * NPUSIM_EACH;
+  if (pair < params.heads[0] * pairs_of_head(0)) {
+    return turn_all<0>(operands, batch, t, pair, position);
+  }
+  if constexpr (kParts > 1) {
+    pair -= params.heads[0] * pairs_of_head(0);
+    if (pair < params.heads[1] * pairs_of_head(1)) {
+      return turn_all<1>(operands, batch, t, pair, position);
+    }
+  }
+  if constexpr (kParts > 2) {
+    pair -= params.heads[1] * pairs_of_head(1);
+    turn_all<2>(operands, batch, t, pair, position);
+  }
+}
+
+}  // namespace npusim
+
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_SIGNATURE) {
+  void* const operands[] = {NPUSIM_POINTERS};
+  npusim::start_successors();
+  npusim::run(operands);
+}

@@ -1,0 +1,217 @@
+// What the paths of attention share: which keys are in use, where rows lie, masks, and results in
+// spans of keys that are combined afterwards.
+//
+// The query heads that share a key/value head are rows of the same block, the heads of a query
+// together: each key and value is read once for the whole group.
+#pragma once
+#include "kernels/cuda/attention/scores.h"
+#include "kernels/cuda/common/cluster.h"
+
+namespace npusim {
+
+// Spans of keys: of blocks of a cluster, which add them up, or of blocks that leave that to a
+// second launch. Devices without clusters give all keys to the first block of one.
+constexpr bool kClustered = NPUSIM_CLUSTERED && kHasClusters;
+constexpr int kSplit = NPUSIM_CLUSTERED && !kHasClusters ? 1 : NPUSIM_SPLIT;
+
+constexpr int kRows = static_cast<int>(params.q_len) * kGroup;  // of a key/value head
+
+constexpr int kOperands = 3 + (params.has_mask ? 1 : 0) + (params.has_position ? 1 : 0) + 1;
+
+constexpr bool kPositionSettled =
+    params.has_position != 0 && (settled_operands >> (kOperands - 2) & 1) != 0;
+
+// Keys [0, used) exist; query i is at position i + offset.
+struct KeysInUse {
+  int64_t used = params.kv_len, offset = params.causal_offset;
+
+  // Waits for the launches before, and reads the position before that where nothing writes it.
+  // False, and reported, when it is outside the cache.
+  bool read(void* const* operands) {
+    if constexpr (!kPositionSettled) await_operands();
+    if constexpr (params.has_position != 0) {
+      const int64_t position = *static_cast<const volatile int64_t*>(operands[kOperands - 2]);
+      if constexpr (kPositionSettled) await_operands();
+      if (position < 0 || position > params.kv_len - params.q_len) {
+        if (threadIdx.x == 0) {
+          report(static_cast<Failure*>(operands[NPUSIM_ARGUMENTS - 1]), kOutOfRange, position,
+                 params.kv_len - params.q_len);
+        }
+        return false;
+      }
+      used = position + params.q_len;
+      offset = position;
+    }
+    return true;
+  }
+  // A query sees keys [passed, seen).
+  int64_t seen(int64_t query) const {
+    if constexpr (params.causal == 0) return used;
+    return larger<int64_t>(0, smaller(used, query + offset + 1));
+  }
+  int64_t passed(int64_t query) const {
+    if constexpr (params.window == 0) return 0;
+    return larger<int64_t>(0, query + offset + 1 - params.window);
+  }
+};
+
+// One key/value head of one batch item, blockIdx.y.
+struct Head {
+  int64_t batch, kv_head;
+  const T *q, *k, *v;
+
+  explicit Head(void* const* operands)
+      : batch(blockIdx.y / params.kv_heads), kv_head(blockIdx.y % params.kv_heads) {
+    q = static_cast<const T*>(operands[0]) + batch * params.q_strides[0];
+    k = static_cast<const T*>(operands[1]) + batch * params.k_strides[0] +
+        kv_head * params.k_strides[1];
+    v = static_cast<const T*>(operands[2]) + batch * params.v_strides[0] +
+        kv_head * params.v_strides[1];
+  }
+  static int query(int row) { return row / kGroup; }
+  int64_t head(int row) const { return kv_head * kGroup + row % kGroup; }
+  const T* q_row(int row) const {
+    return q + head(row) * params.q_strides[1] + query(row) * params.q_strides[2];
+  }
+  int64_t y_row(int row) const {
+    return batch * params.y_strides[0] + head(row) * params.y_strides[1] +
+           query(row) * params.y_strides[2];
+  }
+};
+
+inline float mask_value(boolean attend) {
+  return attend.value ? 0.0f : kNothing;
+}
+template <typename M>
+float mask_value(M added) {
+  return to_float(added);
+}
+
+// What the mask adds to scores of one row.
+struct MaskRow {
+  using M = Storage<params.has_mask ? params.mask_dtype : 0>;
+  const M* mask = nullptr;
+
+  MaskRow() = default;
+  MaskRow(void* const* operands, const Head& head, int row) {
+    mask = static_cast<const M*>(operands[3]) + head.batch * params.mask_strides[0] +
+           head.head(row) * params.mask_strides[1] + head.query(row) * params.mask_strides[2];
+  }
+  float at(int64_t key) const { return mask_value(mask[key * params.mask_strides[3]]); }
+};
+
+// What a lane sees of keys, for rows g and g + 8 of the 16 from first_row on.
+struct RowSight {
+  int seen[2], passed[2];
+  MaskRow mask[2];
+
+  RowSight(void* const* operands, const KeysInUse& keys, const Head& head, int first_row) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int lane = threadIdx.x % 32;
+      const int row = smaller(first_row + lane / 4 + half * 8, kRows - 1);
+      seen[half] = static_cast<int>(keys.seen(Head::query(row)));
+      passed[half] = static_cast<int>(keys.passed(Head::query(row)));
+      if constexpr (params.has_mask != 0) mask[half] = MaskRow(operands, head, row);
+    }
+  }
+  // Products of queries and the keys from `first` on become scores.
+  template <int kEights>
+  void apply(float (&scores)[kEights][4], int first) const {
+    const int key = first + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kEights; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int half = e / 2, i = key + j * 8 + e % 2;
+        float score = scaled(scores[j][e]);
+        const bool sees = i < seen[half] && i >= passed[half];
+        if constexpr (params.has_mask != 0) {
+          if (sees) score += mask[half].at(i) * kLog2E;
+        }
+        scores[j][e] = sees ? score : kNothing;
+      }
+    }
+  }
+};
+
+// The keys of a block of rows, cut into tiles, of which span blockIdx.z takes its share. All spans
+// that have tiles come first.
+struct Tiles {
+  int64_t begin, end;  // keys that any row sees
+  int first, last;     // tiles of this span
+  int spans;           // that have tiles
+
+  Tiles(const KeysInUse& keys, int first_row, int rows, int tile) {
+    end = keys.seen(Head::query(smaller(first_row + rows, kRows) - 1));
+    begin = smaller(keys.passed(Head::query(first_row)), end);
+    const int count = static_cast<int>(ceil_div(end - begin, tile));
+    const int each = (count + kSplit - 1) / kSplit;
+    first = smaller<int>(blockIdx.z * each, count);
+    last = smaller<int>(first + each, count);
+    spans = each > 0 ? (count + each - 1) / each : 0;
+  }
+  bool is_spare() const { return kSplit > 1 && first == last; }
+};
+
+// Where a row's result goes: y, or with several spans its unfinished sums, top score and total.
+struct Results {
+  static constexpr int64_t kEach = kV + 2;
+  float* partial;  // [spans][batch * kv_heads][rows][kEach]
+  T* y;
+
+  explicit Results(void* const* operands)
+      : partial(static_cast<float*>(operands[kOperands])),
+        y(static_cast<T*>(operands[kOperands - 1])) {}
+
+  static int64_t place(int64_t span, int64_t head, int64_t row) {
+    return ((span * params.batch * params.kv_heads + head) * kRows + row) * kEach;
+  }
+  void store(const Head& head, int row, int column, float sum, float top, float total) const {
+    if constexpr (kSplit == 1 || kClustered) {
+      y[head.y_row(row) + column] = encode<T>(total > 0.0f ? sum / total : 0.0f);
+    } else {
+      float* to = partial + place(blockIdx.z, blockIdx.y, row);
+      to[column] = sum;
+      if (column == 0) {
+        to[kV] = top;
+        to[kV + 1] = total;
+      }
+    }
+  }
+};
+
+// Adds up the spans of a row of y, in their order: a block a row.
+template <int kBlockRows, int kTile>
+void combine(void* const* operands) {
+  KeysInUse keys;
+  if (!keys.read(operands)) return;
+  const int row = static_cast<int>(blockIdx.x);
+  const Head head(operands);
+  const Results results(operands);
+  const int spans = Tiles(keys, row / kBlockRows * kBlockRows, kBlockRows, kTile).spans;
+  __shared__ float tops[NPUSIM_SPLIT], totals[NPUSIM_SPLIT], shares[NPUSIM_SPLIT];
+  for (int span = threadIdx.x; span < spans; span += blockDim.x) {
+    const float* from = results.partial + Results::place(span, blockIdx.y, row) + kV;
+    tops[span] = from[0];
+    totals[span] = from[1];
+  }
+  __syncthreads();
+  float top = kNothing, total = 0.0f;
+  for (int span = 0; span < spans; ++span) top = fmaxf(top, tops[span]);
+  for (int span = threadIdx.x; span < spans; span += blockDim.x) {
+    shares[span] = shrink(tops[span], top);
+  }
+  __syncthreads();
+  for (int span = 0; span < spans; ++span) total += shares[span] * totals[span];
+  const float inverse = total > 0.0f ? 1.0f / total : 0.0f;
+  for (int column = threadIdx.x; column < kV; column += blockDim.x) {
+    const float* from = results.partial + Results::place(0, blockIdx.y, row) + column;
+    float sum = 0.0f;
+#pragma unroll 16
+    for (int span = 0; span < spans; ++span) sum += shares[span] * from[Results::place(span, 0, 0)];
+    results.y[head.y_row(row) + column] = encode<T>(sum * inverse);
+  }
+}
+
+}  // namespace npusim

@@ -1,0 +1,137 @@
+// Attention of 16-bit operands on the tensor cores, one warp's part: 16 rows of queries by
+// kWarpKeys keys and values of a tile in shared memory, with the running top, total and sums of its
+// rows. Included where kWarpKeys is known.
+//
+// Rows in shared memory are whole lines of eight chunks; chunk c of row r lies at c ^ (r % 8).
+#pragma once
+#include "kernels/cuda/attention/scores.h"
+#include "kernels/cuda/common/mma.h"
+
+namespace npusim {
+
+constexpr int kDSteps = (kD + 15) / 16, kVBlocks = (kV + 15) / 16 * 2;
+constexpr int kDLine = (kD + 63) / 64 * 128, kVLine = (kV + 63) / 64 * 128;  // bytes
+
+inline unsigned at_chunk(int line, int row, int chunk) {
+  return row * line + ((chunk ^ (row & 7)) << 4);
+}
+
+// kHalves: whether rows g + 8 count, or only rows g.
+template <int kHalves>
+struct RowsOfWarp {
+  float sums[kVBlocks][4];
+  float top[kHalves], total[kHalves];  // of rows g and g + 8
+
+  RowsOfWarp() {
+#pragma unroll
+    for (int j = 0; j < kVBlocks; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums[j][e] = 0.0f;
+    }
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      top[half] = kNothing;
+      total[half] = 0.0f;
+    }
+  }
+
+  // scores -> weights, against the running top of their rows.
+  template <int kEights>
+  void weigh(float (&scores)[kEights][4]) {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      float most = top[half];
+#pragma unroll
+      for (int j = 0; j < kEights; ++j) {
+        most = fmaxf(most, fmaxf(scores[j][half * 2], scores[j][half * 2 + 1]));
+      }
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+      const float kept = shrink(top[half], most);
+      const float base = most == kNothing ? 0.0f : most;
+      float sum = 0.0f;
+#pragma unroll
+      for (int j = 0; j < kEights; ++j) {
+#pragma unroll
+        for (int e = half * 2; e < half * 2 + 2; ++e) {
+          scores[j][e] = exp2f(scores[j][e] - base);
+          sum += scores[j][e];
+        }
+      }
+      top[half] = most;
+      total[half] = total[half] * kept + sum;  // of this lane's keys
+#pragma unroll
+      for (int j = 0; j < kVBlocks; ++j) {
+        sums[j][half * 2] *= kept;
+        sums[j][half * 2 + 1] *= kept;
+      }
+    }
+  }
+
+  template <int kEights>
+  void add_values(const float (&weights)[kEights][4], unsigned values, int first_key) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kEights / 2; ++i) {
+      const float (&low)[4] = weights[2 * i], (&high)[4] = weights[2 * i + 1];
+      const unsigned a0 = pack_pair<T>(low[0], low[1]), a2 = pack_pair<T>(high[0], high[1]);
+      const unsigned a1 = kHalves > 1 ? pack_pair<T>(low[2], low[3]) : 0;
+      const unsigned a3 = kHalves > 1 ? pack_pair<T>(high[2], high[3]) : 0;
+#pragma unroll
+      for (int j = 0; j < kVBlocks / 2; ++j) {
+        unsigned b[4];
+        const int key = first_key + i * 16 + lane % 16;
+        load_matrices_transposed(b, values + at_chunk(kVLine, key, j * 2 + lane / 16));
+        multiply_add<T>(sums[2 * j], a0, a1, a2, a3, b[0], b[1]);
+        multiply_add<T>(sums[2 * j + 1], a0, a1, a2, a3, b[2], b[3]);
+      }
+    }
+  }
+};
+
+using WarpRows = RowsOfWarp<2>;
+
+struct Queries {
+  unsigned base;  // of this warp's rows in shared memory
+  unsigned kept[kKeepQ ? kDSteps : 1][4];
+
+  void load(int step, unsigned (&a)[4]) const {
+    const int lane = threadIdx.x % 32;
+    load_matrices(a, base + at_chunk(kDLine, lane % 16, step * 2 + lane / 16));
+  }
+  void keep() {
+    if constexpr (kKeepQ) {
+#pragma unroll
+      for (int step = 0; step < kDSteps; ++step) load(step, kept[step]);
+    }
+  }
+  template <int kEights>
+  void dot(unsigned keys, int first_key, float (&scores)[kEights][4]) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < kEights; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) scores[j][e] = 0.0f;
+    }
+#pragma unroll
+    for (int step = 0; step < kDSteps; ++step) {
+      unsigned a[4];
+      if constexpr (kKeepQ) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) a[e] = kept[step][e];
+      } else {
+        load(step, a);
+      }
+#pragma unroll
+      for (int j = 0; j < kEights / 2; ++j) {
+        unsigned b[4];
+        const int key = first_key + j * 16 + lane / 16 * 8 + lane % 8;
+        load_matrices(b, keys + at_chunk(kDLine, key, step * 2 + lane / 8 % 2));
+        multiply_add<T>(scores[2 * j], a[0], a[1], a[2], a[3], b[0], b[1]);
+        multiply_add<T>(scores[2 * j + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+      }
+    }
+  }
+};
+
+}  // namespace npusim

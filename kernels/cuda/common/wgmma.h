@@ -1,0 +1,110 @@
+// Hopper's products of a whole warpgroup (four warps), whose operands lie in shared memory; for
+// targets such as sm_90a. Their sums lie as those of multiply_add do, sixteen rows a warp.
+#pragma once
+#include "kernels/cuda/common/mma.h"
+
+namespace npusim {
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+constexpr bool kHasWarpgroups = true;
+#else
+constexpr bool kHasWarpgroups = false;
+#endif
+
+// Describes a tile in shared memory: rows of 128 bytes whose chunks are swizzled as Tile does.
+inline unsigned long long tile_descriptor(unsigned at) {
+  constexpr unsigned long long kEightRows = 1024 >> 4, kSwizzled = 1;
+  return (at & 0x3ffff) >> 4 | 1ULL << 16 | kEightRows << 32 | kSwizzled << 62;
+}
+
+// Between writes to shared memory and the products that read it.
+inline void publish_to_warpgroups() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+inline void begin_products() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+inline void commit_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Waits until all but the last `kPending` groups of products are there.
+template <int kPending>
+void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+// Keeps the compiler from reading sums before they are there.
+template <int kBlocks>
+void hold(float (&c)[kBlocks][4]) {
+#pragma unroll
+  for (int j = 0; j < kBlocks; ++j) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(c[j][e])::"memory");
+  }
+}
+
+// c += a · b: 64 rows by 8 * kBlocks columns, K 16; starts, and ends with wait_products.
+template <typename T, int kBlocks>
+void multiply_add_group(float (&c)[kBlocks][4], unsigned long long a, unsigned long long b);
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// One instruction for each width, whose operands are the four sums of every block of columns.
+// clang-format off
+#define NPUSIM_SUMS_1(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
+#define NPUSIM_SUMS_2(i) NPUSIM_SUMS_1(i), NPUSIM_SUMS_1(i + 1)
+#define NPUSIM_SUMS_4(i) NPUSIM_SUMS_2(i), NPUSIM_SUMS_2(i + 2)
+#define NPUSIM_SUMS_8(i) NPUSIM_SUMS_4(i), NPUSIM_SUMS_4(i + 4)
+#define NPUSIM_SUMS_16(i) NPUSIM_SUMS_8(i), NPUSIM_SUMS_8(i + 8)
+#define NPUSIM_SUMS_32(i) NPUSIM_SUMS_16(i), NPUSIM_SUMS_16(i + 16)
+#define NPUSIM_SUMS_12(i) NPUSIM_SUMS_8(i), NPUSIM_SUMS_4(i + 8)
+#define NPUSIM_SUMS_13(i) NPUSIM_SUMS_12(i), NPUSIM_SUMS_1(i + 12)
+#define NPUSIM_SUMS_14(i) NPUSIM_SUMS_12(i), NPUSIM_SUMS_2(i + 12)
+#define NPUSIM_SUMS_17(i) NPUSIM_SUMS_16(i), NPUSIM_SUMS_1(i + 16)
+#define NPUSIM_SUMS_18(i) NPUSIM_SUMS_16(i), NPUSIM_SUMS_2(i + 16)
+#define NPUSIM_SUMS_20(i) NPUSIM_SUMS_16(i), NPUSIM_SUMS_4(i + 16)
+#define NPUSIM_SUMS_24(i) NPUSIM_SUMS_16(i), NPUSIM_SUMS_8(i + 16)
+#define NPUSIM_LIST_32 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define NPUSIM_LIST_64 NPUSIM_LIST_32 \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NPUSIM_LIST_96 NPUSIM_LIST_64 \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define NPUSIM_LIST_104 NPUSIM_LIST_96 ", %48, %49, %50, %51"
+#define NPUSIM_LIST_112 NPUSIM_LIST_104 ", %52, %53, %54, %55"
+#define NPUSIM_LIST_128 NPUSIM_LIST_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define NPUSIM_LIST_136 NPUSIM_LIST_128 ", %64, %65, %66, %67"
+#define NPUSIM_LIST_144 NPUSIM_LIST_136 ", %68, %69, %70, %71"
+#define NPUSIM_LIST_160 NPUSIM_LIST_144 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define NPUSIM_LIST_192 NPUSIM_LIST_160 \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define NPUSIM_LIST_256 NPUSIM_LIST_192 \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126" \
+  ", %127"
+// clang-format on
+
+#define NPUSIM_GROUP(width, blocks, type, kind, p, q)                                       \
+  template <>                                                                               \
+  inline void multiply_add_group<type, blocks>(float (&c)[blocks][4], unsigned long long a, \
+                                               unsigned long long b) {                      \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." kind "." kind        \
+                 " {" NPUSIM_LIST_##width "}, %" #p ", %" #q ", 1, 1, 1, 0, 0;"             \
+                 : NPUSIM_SUMS_##blocks(0)                                                  \
+                 : "l"(a), "l"(b));                                                         \
+  }
+#define NPUSIM_GROUPS(width, blocks, p, q)            \
+  NPUSIM_GROUP(width, blocks, bfloat16, "bf16", p, q) \
+  NPUSIM_GROUP(width, blocks, float16, "f16", p, q)
+NPUSIM_GROUPS(32, 4, 16, 17)
+NPUSIM_GROUPS(64, 8, 32, 33)
+NPUSIM_GROUPS(96, 12, 48, 49)
+NPUSIM_GROUPS(104, 13, 52, 53)
+NPUSIM_GROUPS(112, 14, 56, 57)
+NPUSIM_GROUPS(128, 16, 64, 65)
+NPUSIM_GROUPS(136, 17, 68, 69)
+NPUSIM_GROUPS(144, 18, 72, 73)
+NPUSIM_GROUPS(160, 20, 80, 81)
+NPUSIM_GROUPS(192, 24, 96, 97)
+NPUSIM_GROUPS(256, 32, 128, 129)
+#endif
+
+}  // namespace npusim

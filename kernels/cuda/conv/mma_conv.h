@@ -1,0 +1,297 @@
+// Convolution on the tensor cores, channels contiguous and in eights. A block has a tile of
+// positions by columns; with NPUSIM_SPLIT > 1 the blocks of a cluster share a tile and cut K into
+// spans: each sends its sums to the block that finishes the rows, which adds them up in order.
+#pragma once
+#include "kernels/cuda/common/cluster.h"
+#include "kernels/cuda/matmul/mma_tile.h"
+
+namespace npusim {
+
+constexpr int kTileRows = NPUSIM_TILE_ROWS, kTileColumns = NPUSIM_TILE_COLUMNS;
+constexpr int kSplit = kHasClusters ? NPUSIM_SPLIT : 1;  // else one block of a cluster does it all
+constexpr int64_t kColumnTiles = ceil_div(kColumns, kTileColumns);
+constexpr int kSliceRows = kTileRows / kSplit;  // rows that a block of a cluster finishes
+constexpr int kLine = kTileColumns + 8;         // floats between rows of sums in shared memory
+constexpr bool kYIsLine = is_line(params.y_strides), kRIsLine = is_line(params.r_strides);
+
+constexpr int kBlocksOfK = static_cast<int>(ceil_div(kK, 64));
+static_assert(kSplit <= kBlocksOfK);
+constexpr bool kWhole = kBlocksOfK <= NPUSIM_STAGES * kSplit;  // the ring holds a span
+
+using Product = Tile<W, kTileRows, kTileColumns, NPUSIM_WARPS_M, NPUSIM_WARPS_N, NPUSIM_STAGES,
+                     false, NPUSIM_LAGS != 0, kWhole>;
+
+// Shared memory: the tile's ring, its windows, its vectors, then the residual, or sums from the
+// blocks of a cluster, [block][row of the slice][column].
+constexpr int kWindowsAt = Product::kSharedBytes;
+using Vectors = TileVectors<kWindowsAt + kTileRows * 8, kTileColumns>;
+constexpr int kSumsAt = kWindowsAt + kTileRows * 8 + Vectors::kBytes, kResidualAt = kSumsAt;
+
+// A row of A: where its taps lie. A table in shared memory holds the windows of the tile's rows.
+struct WindowRow {
+  Window window;
+
+  static void prepare(int64_t first_row) {
+    for (int row = threadIdx.x; row < kTileRows; row += Product::kThreads) {
+      reinterpret_cast<Window*>(shared_memory + kWindowsAt)[row] = window_at(first_row + row);
+    }
+    __syncthreads();
+  }
+  static WindowRow of(int64_t, int row) {
+    return {reinterpret_cast<const Window*>(shared_memory + kWindowsAt)[row]};
+  }
+  bool has(int tap) const { return window.inside >> tap & 1; }
+  int64_t offset(int tap) const { return window.first + tap_offset(tap); }
+};
+// The same for convolutions that are transposed, or have many taps.
+struct AnyRow {
+  Position position{0};
+  bool exists = false;
+
+  static void prepare(int64_t) {}
+  static AnyRow of(int64_t first_row, int row) {
+    const bool exists = first_row + row < kPositions;
+    return {Position(exists ? first_row + row : 0), exists};
+  }
+  bool has(int tap) const {
+    return exists && tap < kTaps && input_offset<kTransposed>(position, tap) != kPadding;
+  }
+  int64_t offset(int tap) const { return input_offset<kTransposed>(position, tap); }
+};
+template <bool kWindows>
+struct RowOf {
+  using type = WindowRow;
+};
+template <>
+struct RowOf<false> {
+  using type = AnyRow;
+};
+
+// Where eight columns of a position lie, and how many of them exist.
+struct Place {
+  int64_t y, r, channel;
+  int count;
+
+  Place(int64_t row, int64_t column, int64_t group) {
+    channel = group * kColumns + column;
+    count = row < kPositions ? static_cast<int>(smaller<int64_t>(kColumns - column, 8)) : 0;
+    if (count <= 0) row = 0;
+    y = offset_at<kYIsLine>(row, params.y_strides) + channel;
+    r = params.residual ? offset_at<kRIsLine>(row, params.r_strides) + channel : 0;
+  }
+};
+
+// Where the sums that a lane finishes lie: eight columns, which it takes from every fourth block of
+// eight, of row `row` of its own.
+constexpr int kQuads = static_cast<int>(ceil_div(Product::kBlocksN, 4));
+constexpr int kRowsOfLane = Product::kBlocksM * 2;
+inline Place place_of_lane(int64_t first_row, int64_t first_column, int64_t group, int quad,
+                           int row) {
+  const int t = threadIdx.x % 4, block = smaller(quad * 4 + t, Product::kBlocksN - 1);
+  return Place(first_row + Product::row_of(row / 2) + row % 2 * 8,
+               first_column + Product::column_of(block) - t * 2, group);
+}
+
+// The residual may wait in shared memory, each lane's where it alone reads it.
+constexpr bool kStages = NPUSIM_STAGES_RESIDUAL && kSplit == 1 && Product::kBlocksN % 4 == 0;
+inline unsigned residual_slot(int quad, int row) {
+  return kResidualAt + ((quad * kRowsOfLane + row) * Product::kThreads + threadIdx.x) * 16;
+}
+
+struct Source {
+  using Row = typename RowOf<kHasWindows && !kTransposed>::type;
+  using Column = const W*;  // at K 0; none outside
+  const X* x;               // channel 0 of the group
+  const W* w;               // of the group
+  int64_t first_row, first_column, end, group;
+  bool wide;
+  const EpilogueOfEight& epilogue;
+
+  Row a_row(int row) const { return Row::of(first_row, row); }
+  Column b_column(int column) const {
+    const int64_t at = first_column + column;
+    return at < Weights::kAll ? Weights::column(w, at) : nullptr;
+  }
+  template <bool kWide>
+  void load_a(const Row& row, int64_t k, unsigned to) const {
+    const int at = static_cast<int>(k), channels = static_cast<int>(kChannels);
+    const bool inside = row.has(at / channels);
+    copy_chunk<kWide>(to, inside ? x + at % channels + row.offset(at / channels) : x,
+                      inside ? 8 : 0);
+  }
+  template <bool kWide>
+  void load_b(Column column, int64_t k, unsigned to) const {
+    const bool exists = column && k < end;
+    copy_chunk<kWide>(to, exists ? column + k : w, exists ? 8 : 0);
+  }
+  void before_a() const {
+    if constexpr (kBiasSettled) copy_vectors();
+    await_operands();
+    if constexpr (!kBiasSettled) copy_vectors();
+  }
+  // With the first block of K: all threads have met when it is there.
+  void copy_vectors() const {
+    Vectors::copy(epilogue, group * kColumns + first_column, kColumns - first_column);
+  }
+  void behind_first() const {
+    if (!kStages || !epilogue.wide) return;
+#pragma unroll
+    for (int quad = 0; quad < kQuads; ++quad) {
+#pragma unroll
+      for (int row = 0; row < kRowsOfLane; ++row) {
+        const Place at = place_of_lane(first_row, first_column, group, quad, row);
+        copy_chunk<true>(shared_address(shared_memory + residual_slot(quad, row)),
+                         epilogue.epilogue.residual + at.r, at.count);
+      }
+    }
+  }
+};
+
+// Finishes the tile from registers. The lanes of a quad exchange sums, so that each has eight
+// neighbouring columns of a row.
+inline void finish_tile(const Product& tile, const Source& source) {
+  const EpilogueOfEight& epilogue = source.epilogue;
+  const auto place = [&](int quad, int row) {
+    return place_of_lane(source.first_row, source.first_column, source.group, quad, row);
+  };
+  uint4 residual[2][kRowsOfLane];
+  constexpr int kBuffers = Vectors::kCount > 0 ? 1 : 2;  // what is in shared memory is near
+  float bias[kBuffers][8 * EpilogueOfEight::kVectors];
+  const auto load_bias = [&](int quad) {
+    const Place first = place(quad, 0);
+    const int64_t column = first.channel - source.group * kColumns;
+    Vectors::added(epilogue, static_cast<int>(column - source.first_column), first.channel,
+                   static_cast<int>(smaller<int64_t>(kColumns - column, 8)), bias[quad % kBuffers]);
+  };
+  const auto load = [&](int quad) {
+    if constexpr (kBuffers == 2) load_bias(quad);
+#pragma unroll
+    for (int row = 0; row < kRowsOfLane; ++row) {
+      if (kStages && epilogue.wide) {
+        residual[quad % 2][row] =
+            *reinterpret_cast<const uint4*>(shared_memory + residual_slot(quad, row));
+      } else {
+        const Place at = place(quad, row);
+        residual[quad % 2][row] = epilogue.residual(at.r, at.count);
+      }
+    }
+  };
+  load(0);
+#pragma unroll
+  for (int quad = 0; quad < kQuads; ++quad) {
+    if constexpr (kBuffers == 1) load_bias(quad);
+    if (quad + 1 < kQuads) load(quad + 1);
+#pragma unroll
+    for (int row = 0; row < kRowsOfLane; ++row) {
+      float even[4] = {}, odd[4] = {};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (quad * 4 + j >= Product::kBlocksN) continue;
+        even[j] = tile.sums[row / 2][quad * 4 + j][row % 2 * 2];
+        odd[j] = tile.sums[row / 2][quad * 4 + j][row % 2 * 2 + 1];
+      }
+      transpose_quad(even);
+      transpose_quad(odd);
+      if (quad * 4 + static_cast<int>(threadIdx.x % 4) >= Product::kBlocksN) continue;
+      const float sums[8] = {even[0], odd[0], even[1], odd[1], even[2], odd[2], even[3], odd[3]};
+      const Place at = place(quad, row);
+      epilogue.finish(at.y, at.r, at.count, residual[quad % 2][row], bias[quad % kBuffers], sums);
+    }
+  }
+}
+
+// Sends the tile's sums to the blocks that finish them.
+inline void send_tile(const Product& tile, int span) {
+  const unsigned sums = shared_address(shared_memory + kSumsAt);
+  wait_for_cluster();  // all blocks have begun
+#pragma unroll
+  for (int i = 0; i < Product::kBlocksM; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = Product::row_of(i) + half * 8;
+      const unsigned line = (span * kSliceRows + row % kSliceRows) * kLine;
+      const unsigned to = address_in_block(sums + line * 4, row / kSliceRows);
+#pragma unroll
+      for (int j = 0; j < Product::kBlocksN; ++j) {
+        store_in_cluster(to + Product::column_of(j) * 4, tile.sums[i][j][half * 2],
+                         tile.sums[i][j][half * 2 + 1]);
+      }
+    }
+  }
+}
+
+// Adds up and finishes this block's rows of a cluster's tile.
+inline void finish_slice(const Source& source, int rank) {
+  const EpilogueOfEight& epilogue = source.epilogue;
+  constexpr int kChunks = kTileColumns / 8, kAll = kSliceRows * kChunks;
+  constexpr int kEach = static_cast<int>(ceil_div(kAll, Product::kThreads));
+  const auto place = [&](int at) {
+    const int64_t row = source.first_row + rank * kSliceRows + at / kChunks;
+    return Place(at < kAll ? row : kPositions, source.first_column + at % kChunks * 8,
+                 source.group);
+  };
+  uint4 residual[kEach];
+  float bias[kEach][8 * EpilogueOfEight::kVectors];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const Place to = place(threadIdx.x + i * Product::kThreads);
+    residual[i] = epilogue.residual(to.r, to.count);
+    const int column = static_cast<int>(threadIdx.x + i * Product::kThreads) % kChunks * 8;
+    Vectors::added(epilogue, column, to.channel, to.count, bias[i]);
+  }
+  arrive_in_cluster();
+  wait_for_cluster();  // all sums are here
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int at = threadIdx.x + i * Product::kThreads;
+    const Place to = place(at);
+    if (to.count <= 0) continue;
+    const float* from = reinterpret_cast<const float*>(shared_memory + kSumsAt) +
+                        at / kChunks * kLine + at % kChunks * 8;
+    float sums[8] = {};
+#pragma unroll
+    for (int span = 0; span < kSplit; ++span) {
+      float v[8];
+      load_floats<8>(from + span * kSliceRows * kLine, v);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) sums[e] += v[e];
+    }
+    epilogue.finish(to.y, to.r, to.count, residual[i], bias[i], sums);
+  }
+}
+
+inline void run(void* const* operands) {
+  const int span = blockIdx.z % NPUSIM_SPLIT;
+  const int64_t group = blockIdx.z / NPUSIM_SPLIT;
+  if (span >= kSplit) return;  // only where launches do not overlap
+  if constexpr (kSplit > 1) arrive_in_cluster();
+  const int64_t begin = span * kBlocksOfK / kSplit * Product::kDepth;
+  const int64_t end = smaller<int64_t>((span + 1) * kBlocksOfK / kSplit * Product::kDepth, kK);
+  const bool wide = is_aligned(operands[0], 16) && is_aligned(operands[1], 16);
+  EpilogueOfEight epilogue(Epilogue(operands, 1, params.out_channels));
+  epilogue.wide = epilogue.wide && NPUSIM_WIDE_Y;
+  const Source source{static_cast<const X*>(operands[0]) + group * kChannels,
+                      static_cast<const W*>(operands[1]) + group * Weights::kAll * kK,
+                      blockIdx.x / kColumnTiles * kTileRows,
+                      blockIdx.x % kColumnTiles * kTileColumns,
+                      end,
+                      group,
+                      wide && NPUSIM_WIDE,
+                      epilogue};
+  if constexpr (!kWeightsSettled) await_operands();
+  Source::Row::prepare(source.first_row);
+  Product tile;
+  tile.run<true>(source, begin, end, shared_memory);
+  if constexpr (kSplit > 1) {
+    send_tile(tile, span);
+    finish_slice(source, span);
+  } else {
+    finish_tile(tile, source);
+  }
+}
+
+}  // namespace npusim
+
+#if NPUSIM_SPLIT > 1 && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define NPUSIM_CLUSTER __cluster_dims__(1, 1, NPUSIM_SPLIT)
+#endif

@@ -1,9 +1,0 @@
-// linear whose y an RMS norm begins with: settled_operands and paths as in linear.cu, NPUSIM_PATH 2
-// or 4, K in one span.
-namespace npusim {
-constexpr bool kNormed = false, kLeavesNorm = true, kScalesRows = false;
-constexpr float kNormEps = 0.0f;
-constexpr int kSlots = params.slots;
-}  // namespace npusim
-
-#include "kernels/cuda/linear_rows.h"

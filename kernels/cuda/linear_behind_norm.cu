@@ -1,9 +1,0 @@
-// linear of rows that an RMS norm is to divide: settled_operands and paths as in linear.cu,
-// NPUSIM_PATH 2 or 4.
-namespace npusim {
-constexpr bool kNormed = false, kLeavesNorm = false, kScalesRows = true;
-constexpr float kNormEps = params.norm_eps;
-constexpr int kSlots = params.slots;
-}  // namespace npusim
-
-#include "kernels/cuda/linear_rows.h"

@@ -1,0 +1,241 @@
+// A tile of a product of 16-bit operands on the tensor cores: rows of A by columns of B, K cut into
+// blocks of 64 that pass through a ring of shared memory, filled ahead by asynchronous copies.
+//
+// A `Source` tells where operands lie:
+//   Row a_row(int row)           what stays the same of a row of the tile
+//   void load_a<kWide>(Row, int64_t k, unsigned to)
+//                                its eight elements from k on, to shared memory
+//   Column b_column(int column), void load_b<kWide>(Column, int64_t k, unsigned to)
+//                                likewise for B
+//   bool wide                    every chunk lies on 16 bytes, and is whole or empty
+// and, where `run` is told that it orders its loads, has
+//   void before_a()              called when B's first blocks have been asked for, before A's
+//   void behind_first()          called when A's have; it may copy to shared memory, for the end
+// load_b takes eight elements along K of one column, or with kColumnsInside eight columns at one k.
+// A row of 64 elements is eight chunks of 16 bytes; chunk c of row r lies at c ^ (r % 8), so that
+// the eight rows of a matrix are in different banks. Where there are warpgroups they multiply,
+// unless columns are inside; kLags: a block of K is then multiplied while the next one starts, at
+// the price of one block less in flight. kWhole: the ring holds all blocks, none is filled twice.
+#pragma once
+#include "kernels/cuda/common/wgmma.h"
+
+namespace npusim {
+
+template <typename T, int kTileRows, int kTileColumns, int kWarpsM, int kWarpsN, int kStages,
+          bool kColumnsInside, bool kLags = false, bool kWhole = false>
+struct Tile {
+  static constexpr int kDepth = 64;
+  static constexpr int kThreads = kWarpsM * kWarpsN * 32;
+  // A warpgroup has whole rows of the tile, in blocks of 64; a warp has blocks of 16 by 8.
+  static constexpr bool kGroups = kHasWarpgroups && !kColumnsInside;
+  static constexpr int kGroupRows = kTileRows / (kThreads / 128);
+  static constexpr int kLag = kGroups && kLags ? 1 : 0;
+  static constexpr int kAhead = kWhole ? kStages : kStages - 1 - kLag;  // blocks of K in flight
+  static constexpr int kWarpRows = kTileRows / kWarpsM;
+  static constexpr int kWarpColumns = kGroups ? kTileColumns : kTileColumns / kWarpsN;
+  static constexpr int kBlocksM = kGroups ? kGroupRows / 64 : kWarpRows / 16;
+  static constexpr int kBlocksN = kWarpColumns / 8;
+  static constexpr int kABytes = kTileRows * kDepth * 2, kBBytes = kTileColumns * kDepth * 2;
+  static constexpr int kStageBytes = kABytes + kBBytes;
+  static constexpr int kSharedBytes = kStages * kStageBytes;
+  static_assert(kBlocksN % 2 == 0 && kBlocksM >= 1 && kAhead >= 1);
+
+  float sums[kBlocksM][kBlocksN][4];
+
+  // Where block (i, j) of this warp's sums lies in the tile: the lane's first row and column.
+  static int row_of(int i) {
+    if constexpr (kGroups) {
+      return warp() / 4 * kGroupRows + i * 64 + warp() % 4 * 16 + lane() / 4;
+    } else {
+      return warp() / kWarpsN * kWarpRows + i * 16 + lane() / 4;
+    }
+  }
+  static int column_of(int j) {
+    return (kGroups ? 0 : warp() % kWarpsN * kWarpColumns) + j * 8 + lane() % 4 * 2;
+  }
+
+  // Sums K from `begin`, a multiple of kDepth, up to `end`; with kLags there must be something.
+  template <bool kOrdered = false, typename Source>
+  void run(const Source& source, int64_t begin, int64_t end, void* shared) {
+    constexpr int kRowsEach = kTileRows * 8 / kThreads;
+    constexpr int kColumnsEach = kColumnsInside ? 1 : kTileColumns * 8 / kThreads;
+    const unsigned base = shared_address(shared);
+    const int blocks = static_cast<int>(ceil_div(end - begin, kDepth));
+    if constexpr (kLag > 0) __builtin_assume(blocks > 0);  // else products would wait in turn
+    typename Source::Row rows[kRowsEach];
+    typename Source::Column columns[kColumnsEach];
+#pragma unroll
+    for (int i = 0; i < kRowsEach; ++i) rows[i] = source.a_row(row_in(i));
+#pragma unroll
+    for (int i = 0; i < kColumnsEach; ++i) columns[i] = source.b_column(column_in(i));
+#pragma unroll
+    for (int i = 0; i < kBlocksM; ++i) {
+#pragma unroll
+      for (int j = 0; j < kBlocksN; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sums[i][j][e] = 0.0f;
+      }
+    }
+    const auto fill = [&](int block, bool with_a, bool with_b) {
+      if (block >= blocks) return;
+      const int64_t k = begin + static_cast<int64_t>(block) * kDepth;
+      const unsigned at = base + block % kStages * kStageBytes;
+      if (!source.wide) {
+        if (with_a) gather_stage(source, k, at);
+        return;
+      }
+      if (with_b) fill_b(source, columns, k, at + kABytes);
+      if (with_a) fill_a(source, rows, k, at);
+    };
+    if constexpr (kOrdered) {
+      for (int block = 0; block < kAhead; ++block) fill(block, false, true);
+      source.before_a();
+    }
+    for (int block = 0; block < kAhead; ++block) {
+      fill(block, true, !kOrdered);
+      commit_copies();
+    }
+    if constexpr (kOrdered) source.behind_first();
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block) {
+      wait_copies<kAhead - 1>();
+      const unsigned at = base + block % kStages * kStageBytes;
+      if constexpr (kGroups) {
+        publish_to_warpgroups();
+        __syncthreads();
+        start_stage(at);
+        fill(block + kAhead, true, true);
+        commit_copies();
+        if constexpr (!kWhole) wait_products<kLag>();
+      } else {
+        __syncthreads();
+        fill(block + kAhead, true, true);
+        commit_copies();
+        multiply_stage(at);
+      }
+    }
+    start_successors();  // now: their blocks would have crowded the processors that end first
+    wait_copies<0>();
+    if constexpr (kGroups) {
+      wait_products<0>();
+#pragma unroll
+      for (int i = 0; i < kBlocksM; ++i) hold(sums[i]);
+    }
+  }
+
+ private:
+  static constexpr int kRowChunks = kColumnsInside ? kTileColumns / 8 : 8;  // of B in memory
+  static_assert(kThreads % 8 == 0 && kThreads % kRowChunks == 0);
+
+  static int lane() { return threadIdx.x % 32; }
+  static int warp() { return threadIdx.x / 32; }
+  static int row_in(int i) { return threadIdx.x / 8 + i * (kThreads / 8); }
+  static int column_in(int i) { return kColumnsInside ? threadIdx.x % kRowChunks * 8 : row_in(i); }
+  static unsigned chunk_at(int row, int chunk) {
+    return row * (kDepth * 2) + ((chunk ^ (row & 7)) << 4);
+  }
+  static unsigned inside_at(int k, int chunk) {
+    return k * (kTileColumns * 2) + ((chunk ^ (k & 7)) << 4);
+  }
+
+  template <typename Source, typename Rows>
+  static void fill_a(const Source& source, const Rows& rows, int64_t k, unsigned at) {
+    const int chunk = threadIdx.x % 8;
+#pragma unroll
+    for (int i = 0; i < kTileRows * 8 / kThreads; ++i) {
+      source.template load_a<true>(rows[i], k + chunk * 8, at + chunk_at(row_in(i), chunk));
+    }
+  }
+  template <typename Source, typename Columns>
+  static void fill_b(const Source& source, const Columns& columns, int64_t k, unsigned at) {
+    const int chunk = threadIdx.x % 8;
+    if constexpr (kColumnsInside) {
+      constexpr int kStep = kThreads / kRowChunks;
+#pragma unroll
+      for (int i = 0; i < kDepth / kStep; ++i) {
+        const int row = threadIdx.x / kRowChunks + i * kStep;
+        source.template load_b<true>(columns[0], k + row,
+                                     at + inside_at(row, threadIdx.x % kRowChunks));
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kTileColumns * 8 / kThreads; ++i) {
+        source.template load_b<true>(columns[i], k + chunk * 8, at + chunk_at(row_in(i), chunk));
+      }
+    }
+  }
+
+  // The same for operands that lie anywhere: rare, so it is slow rather than long.
+  template <typename Source>
+  static void gather_stage(const Source& source, int64_t k, unsigned at) {
+    const int chunk = threadIdx.x % 8;
+#pragma unroll 1
+    for (int i = 0; i < kTileRows * 8 / kThreads; ++i) {
+      const int row = row_in(i);
+      source.template load_a<false>(source.a_row(row), k + chunk * 8, at + chunk_at(row, chunk));
+    }
+    at += kABytes;
+    constexpr int kStep = kColumnsInside ? kThreads / kRowChunks : 1;
+    constexpr int kCount = kColumnsInside ? kDepth / kStep : kTileColumns * 8 / kThreads;
+#pragma unroll 1
+    for (int i = 0; i < kCount; ++i) {
+      const auto column = source.b_column(column_in(i));
+      if constexpr (kColumnsInside) {
+        const int row = threadIdx.x / kRowChunks + i * kStep;
+        source.template load_b<false>(column, k + row,
+                                      at + inside_at(row, threadIdx.x % kRowChunks));
+      } else {
+        source.template load_b<false>(column, k + chunk * 8, at + chunk_at(row_in(i), chunk));
+      }
+    }
+  }
+
+  void start_stage(unsigned at) {
+    begin_products();
+#pragma unroll
+    for (int step = 0; step < kDepth / 16; ++step) {
+#pragma unroll
+      for (int i = 0; i < kBlocksM; ++i) {
+        const unsigned a = at + (warp() / 4 * kGroupRows + i * 64) * (kDepth * 2) + step * 32;
+        multiply_add_group<T>(sums[i], tile_descriptor(a),
+                              tile_descriptor(at + kABytes + step * 32));
+      }
+    }
+    commit_products();
+  }
+
+  void multiply_stage(unsigned at) {
+    const int first_row = warp() / kWarpsN * kWarpRows;
+    const int first_column = warp() % kWarpsN * kWarpColumns;
+#pragma unroll
+    for (int step = 0; step < kDepth / 16; ++step) {
+      unsigned a[kBlocksM][4], b[kBlocksN / 2][4];
+#pragma unroll
+      for (int i = 0; i < kBlocksM; ++i) {
+        const int row = first_row + i * 16 + lane() % 16;
+        load_matrices(a[i], at + chunk_at(row, step * 2 + lane() / 16));
+      }
+#pragma unroll
+      for (int j = 0; j < kBlocksN / 2; ++j) {
+        if constexpr (kColumnsInside) {
+          const int chunk = (first_column + j * 16) / 8 + lane() / 16;
+          const int k = step * 16 + lane() % 16;
+          load_matrices_transposed(b[j], at + kABytes + inside_at(k, chunk));
+        } else {
+          const int column = first_column + j * 16 + lane() / 16 * 8 + lane() % 8;
+          load_matrices(b[j], at + kABytes + chunk_at(column, step * 2 + lane() / 8 % 2));
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kBlocksM; ++i) {
+#pragma unroll
+        for (int j = 0; j < kBlocksN; ++j) {
+          multiply_add<T>(sums[i][j], a[i][0], a[i][1], a[i][2], a[i][3], b[j / 2][j % 2 * 2],
+                          b[j / 2][j % 2 * 2 + 1]);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace npusim

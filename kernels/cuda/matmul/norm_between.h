@@ -1,0 +1,157 @@
+// An RMS norm between two products of many rows. The one before leaves each row of y times the
+// norm's weight, and squares of y, summed over the columns of each tile: [slot][row], slot t being
+// of column tile t, and those behind the last tile zero. The one behind multiplies the rows that
+// were left, and its rows of sums by a factor each. Included where W, kWeights and kSlots are
+// known.
+#pragma once
+#include "kernels/cuda/matmul/epilogue.h"
+
+namespace npusim {
+
+inline const float* squares_of_rows(void* const* operands) {
+  return static_cast<const float*>(operands[kScalesRows ? kWeights : 0]);
+}
+
+// What a row of sums is multiplied by, given the squares of the row that it begins with.
+inline float row_factor(float squares) {
+  return near_rsqrt(squares * (1.0f / static_cast<float>(params.k)) + kNormEps);
+}
+inline float row_factor(const float* squares, int64_t row) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int slot = 0; slot < kSlots; ++slot) sum += squares[slot * params.m + row];
+  return row_factor(sum);
+}
+
+// Factors of the sixteen rows that a warp has of a tile whose sums are those of a warpgroup: lanes
+// r and r + 16 read the squares of row r. kHolds: what was read is added up when `settle` is
+// called, so that nothing waits for it.
+template <bool kHolds>
+struct RowFactors {
+  static constexpr int kReads = kSlots > 0 ? kSlots / 2 : 1;
+  float held[kHolds ? kReads : 1];
+  float own = 1.0f;
+  int first_row = -1;
+
+  // Reads them behind the wait, if they are not those of the tile before.
+  void read(const float* squares, int tile_row) {
+    if constexpr (kScalesRows) {
+      if (tile_row == first_row) return;
+      first_row = tile_row;
+      const int lane = static_cast<int>(threadIdx.x % 32);
+      const int row = tile_row + static_cast<int>(threadIdx.x / 32) * 16 + lane % 16;
+      const float* slot = squares + lane / 16 * params.m + smaller<int64_t>(row, params.m - 1);
+      float sum = 0.0f;
+#pragma unroll
+      for (int i = 0; i < kReads; ++i) {
+        const float read = slot[i * 2 * params.m];
+        if constexpr (kHolds) {
+          held[i] = read;
+        } else {
+          sum += read;
+        }
+      }
+      if constexpr (!kHolds) fold(sum);
+    }
+  }
+  void settle() {
+    if constexpr (kScalesRows && kHolds) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int i = 0; i < kReads; ++i) sum += held[i];
+      fold(sum);
+    }
+  }
+  template <typename Sums>
+  void scale(Sums& sums) const {
+    if constexpr (kScalesRows) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = static_cast<int>(threadIdx.x % 32 / 4) + half * 8;
+        const float factor = __shfl_sync(0xffffffffu, own, row);
+#pragma unroll
+        for (int j = 0; j < Sums::kBlocksN; ++j) {
+          sums.sum(j)[half * 2] *= factor;
+          sums.sum(j)[half * 2 + 1] *= factor;
+        }
+      }
+    }
+  }
+
+ private:
+  void fold(float sum) { own = row_factor(sum + __shfl_xor_sync(0xffffffffu, sum, 16)); }
+};
+
+// What a product leaves beside y.
+struct Leaving {
+  using Y = Epilogue::Y;
+  static constexpr int kY = 1 + kWeights + (params.has_bias ? 1 : 0) + (params.residual ? 1 : 0);
+  const W* norm;
+  Y* scaled;
+  float* squares;
+
+  explicit Leaving(void* const* operands)
+      : norm(static_cast<const W*>(operands[kLeavesNorm ? kWeights : 0])),
+        scaled(static_cast<Y*>(operands[kLeavesNorm ? kY + 1 : 0])),
+        squares(static_cast<float*>(operands[kLeavesNorm ? kY + 2 : 0])) {}
+
+  // Scales eight columns of a row, of which `count` exist; returns the sum of their squares.
+  float store(int64_t row, int64_t column, int count, bool wide, const float (&y)[8],
+              const uint4& weights) const {
+    float sum = 0.0f;
+    if constexpr (kLeavesNorm) {
+      const int64_t at = row * params.n + column;
+      float w[8], v[8];
+      unpack<W>(weights, w);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        if (e < count) sum += y[e] * y[e];
+        v[e] = y[e] * w[e];
+      }
+      if (wide && count >= 8) {
+        *reinterpret_cast<uint4*>(scaled + at) = pack_eight<Y>(v);
+        return sum;
+      }
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        if (e < count) scaled[at + e] = encode<Y>(v[e]);
+      }
+    }
+    return sum;
+  }
+  // The sum of a row's squares in column tile `tile` of `kTiles`.
+  template <int kTiles>
+  void store_squares(int64_t row, int tile, float sum) const {
+    if (row >= params.m || tile >= kTiles) return;
+#pragma unroll 1
+    for (int slot = tile; slot < kSlots; slot += kTiles) {
+      squares[slot * params.m + row] = slot == tile ? sum : 0.0f;
+    }
+  }
+};
+
+// The same of a tile of y that this block has stored, a thread a row: rare, so it is slow.
+template <int kRows, int kColumns>
+void leave_tile(void* const* operands, int64_t first_row, int64_t first_column, int threads) {
+  constexpr int kTiles = static_cast<int>(ceil_div(params.n, kColumns));
+  static_assert(kTiles <= kSlots);
+  const Leaving leaving(operands);
+  const Epilogue epilogue(operands, kWeights);
+  const int64_t end = smaller<int64_t>(first_column + kColumns, params.n);
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < kRows; i += threads) {
+    const int64_t row = first_row + i;
+    if (row >= params.m) break;
+    float sum = 0.0f;
+#pragma unroll 1
+    for (int64_t column = first_column; column < end; ++column) {
+      const float y = to_float(epilogue.y[row * params.ldy + column]);
+      sum += y * y;
+      leaving.scaled[row * params.n + column] =
+          encode<Leaving::Y>(y * to_float(leaving.norm[column]));
+    }
+    leaving.store_squares<kTiles>(row, static_cast<int>(first_column / kColumns), sum);
+  }
+}
+
+}  // namespace npusim

@@ -1,0 +1,47 @@
+// How a quantized weight lies in memory, as kernels/cpu/quantized.h says: K padded to blocks of
+// 128; the codes of all rows, their scales, their zero points, each section on a line of 64 bytes.
+//
+//   int8   element = code * scale, code in [-127, 127], one float32 scale a row.
+//   int4   element = (code - zero) * scale, code in [0, 15], one float16 scale a group; the zero is
+//          8, or a byte a group in sixteenths. 32 elements are 8 words of 16 bits: word j holds
+//          elements j, j + 8, j + 16 and j + 24 from its low bits up.
+#pragma once
+#include "kernels/cuda/common/mma_types.h"
+
+namespace npusim {
+
+constexpr int kInt8 = 1, kAsymmetric = 3;
+constexpr bool kBytes = params.format == kInt8;
+constexpr int64_t kPaddedK = ceil_div(params.k, 128) * 128;
+constexpr int64_t kGroupSize = kBytes ? kPaddedK : params.group;
+constexpr int64_t kGroups = kBytes ? 1 : kPaddedK / params.group;  // of a row
+constexpr int64_t kCodes = kBytes ? kPaddedK : kPaddedK / 2;       // bytes of a row
+constexpr float kZeroStep = 0.0625f;
+
+constexpr int64_t lines(int64_t bytes) {
+  return ceil_div(bytes, 64) * 64;
+}
+
+// One row of a weight of `rows` rows.
+struct QuantizedRow {
+  const uint8_t* codes;
+  const float* scale;
+  const float16* scales;
+  const uint8_t* zeros;
+
+  QuantizedRow() = default;
+  QuantizedRow(const void* weight, int64_t rows, int64_t row) {
+    const uint8_t* base = static_cast<const uint8_t*>(weight);
+    const uint8_t* scale_section = base + lines(rows * kCodes);
+    codes = base + row * kCodes;
+    scale = reinterpret_cast<const float*>(scale_section) + row;
+    scales = reinterpret_cast<const float16*>(scale_section) + row * kGroups;
+    zeros = scale_section + lines(rows * (kBytes ? 4 : 2 * kGroups)) + row * kGroups;
+  }
+  float zero(int64_t group) const {
+    if constexpr (params.format == kAsymmetric) return zeros[group] * kZeroStep;
+    return 8.0f;
+  }
+};
+
+}  // namespace npusim

@@ -1,0 +1,312 @@
+// Reductions between any strides. NPUSIM_PARTS threads of a block share an output: each folds every
+// NPUSIM_PARTS-th of its elements, and a tree in shared memory folds what they found; the order
+// depends on the parameters alone. NPUSIM_ACROSS says whether neighbouring threads take
+// neighbouring outputs (x is contiguous there) or neighbouring elements. Sums are in double; NaN
+// wins extremes, and the first position wins ties. Elements convert to y's class first, as
+// PyTorch's `dtype` argument has it; positions and truth are of x as it is.
+#include "kernels/cuda/common/scalar_ops.h"
+
+namespace npusim {
+
+enum Op : int32_t {
+  kSum,
+  kMean,
+  kMax,
+  kMin,
+  kProd,
+  kAny,
+  kAll,
+  kArgmax,
+  kArgmin,
+  kVar,
+  kStd,
+  kSumSquares,
+  kL2Norm,
+  kSumMagnitudes,
+  kLogSumExp
+};
+
+using X = Storage<params.x_dtype>;
+using Y = Storage<params.y_dtype>;
+constexpr int kOp = params.op;
+constexpr bool kIsPosition = kOp == kArgmax || kOp == kArgmin;
+constexpr bool kAsIs = kIsPosition || kOp == kAny || kOp == kAll;
+using C = Compute<kAsIs ? params.x_dtype : params.y_dtype>;
+constexpr bool kInteger = kSame<C, int64_t>;
+
+template <bool kWhole>
+struct TotalOf {
+  using type = double;
+};
+template <>
+struct TotalOf<true> {
+  using type = uint64_t;  // integers wrap
+};
+using Total = typename TotalOf<kInteger>::type;
+
+constexpr int kParts = NPUSIM_PARTS, kOutputs = NPUSIM_BLOCK / kParts;
+
+constexpr int64_t count_of(const int64_t* sizes, int rank) {
+  int64_t count = 1;
+  for (int d = 0; d < rank; ++d) count *= sizes[d];
+  return count;
+}
+constexpr int64_t kCount = count_of(params.shape, params.rank);
+constexpr int64_t kElements = count_of(params.reduced, params.reduced_rank);
+
+// ---- folds: start(), with(state, element, position), both(a, b)
+
+template <typename F>
+struct Add {  // F maps an element to what is added
+  F f;
+  using State = Total;
+  static State start() { return 0; }
+  State with(State s, C x, int64_t) const { return s + static_cast<Total>(f(x)); }
+  static State both(State a, State b) { return a + b; }
+};
+struct Multiply {
+  using State = Total;
+  static State start() { return 1; }
+  State with(State s, C x, int64_t) const { return s * static_cast<Total>(x); }
+  static State both(State a, State b) { return a * b; }
+};
+template <bool kMost>
+struct Extreme {
+  using State = C;
+  static State start() {
+    if constexpr (kInteger) return kMost ? kSmallest : kLargest;
+    return kMost ? -kInfinity<C> : kInfinity<C>;
+  }
+  static State both(State a, State b) {
+    return kMost ? scalar::maximum(a, b) : scalar::minimum(a, b);
+  }
+  State with(State s, C x, int64_t) const { return both(s, x); }
+};
+template <bool kEach>
+struct Truth {
+  using State = int32_t;
+  static State start() { return kEach; }
+  static State both(State a, State b) { return kEach ? a & b : a | b; }
+  State with(State s, C x, int64_t) const { return both(s, x != 0); }
+};
+template <bool kMost>
+struct Position {
+  struct State {
+    C value;
+    int64_t at;  // -1: none yet
+  };
+  static State start() { return {C{}, -1}; }
+  // Whether b comes before a; equal values by position.
+  static bool wins(const State& b, const State& a) {
+    if (b.at < 0 || a.at < 0) return a.at < 0;
+    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+    if (a_nan != b_nan) return b_nan;
+    if (a_nan || a.value == b.value) return b.at < a.at;
+    return kMost ? b.value > a.value : b.value < a.value;
+  }
+  static State both(const State& a, const State& b) { return wins(b, a) ? b : a; }
+  State with(const State& s, C x, int64_t at) const { return both(s, State{x, at}); }
+};
+
+// ---- one output
+
+// The threads that share an output: each has a part, and a slot in shared memory.
+struct Team {
+  int part;
+  int slot;
+  bool valid;  // threads beyond the last output only keep step
+
+  // Folds what the threads hold; all of them get the result.
+  template <int kShared, int kStep, typename F>
+  typename F::State fold(typename F::State state) const {
+    using State = typename F::State;
+    if constexpr (kShared == 1) return state;
+    __shared__ State states[NPUSIM_BLOCK];
+    __syncthreads();
+    states[slot] = state;
+    for (int width = kShared / 2; width > 0; width /= 2) {
+      __syncthreads();
+      if (part < width) states[slot] = F::both(states[slot], states[slot + width * kStep]);
+    }
+    __syncthreads();
+    return states[slot - part * kStep];
+  }
+};
+
+struct Task {
+  const X* x;
+  Team team;
+  int64_t begin, end;  // elements of the output that the team folds
+
+  C element(int64_t i) const {
+    int64_t at = 0;
+#pragma unroll
+    for (int d = params.reduced_rank - 1; d >= 0; --d) {
+      at += i % params.reduced[d] * params.reduced_strides[d];
+      i /= params.reduced[d];
+    }
+    return decode<C>(x[at]);
+  }
+
+  template <typename F>
+  typename F::State fold(const F& f) const {
+    typename F::State state = F::start();
+    if (team.valid) {
+#pragma unroll 4
+      for (int64_t i = begin + team.part; i < end; i += kParts)
+        state = f.with(state, element(i), i);
+    }
+    return team.template fold<kParts, NPUSIM_ACROSS ? kOutputs : 1, F>(state);
+  }
+  template <typename F>
+  Total sum(F f) const {
+    return fold(Add<F>{f});
+  }
+};
+
+// Templates, so that an integer's are never compiled.
+template <typename T>
+inline double variance_of(const Task& task) {
+  constexpr double n = static_cast<double>(kElements);
+  const double sum = static_cast<double>(task.sum([](T x) { return x; }));
+  const double mean = sum / n;
+  const double squares = task.sum([=](T x) {
+    const double distance = static_cast<double>(x) - mean;
+    return distance * distance;
+  });
+  constexpr double divisor = n > params.correction ? n - params.correction : 0;
+  return squares / divisor;
+}
+template <typename T>
+inline double log_sum_exp_of(const Task& task) {
+  const double max = static_cast<double>(task.fold(Extreme<true>{}));
+  const double center = max - max == 0 ? max : 0;  // an infinite one would leave NaN
+  const T from = static_cast<T>(center);
+  const double sum = static_cast<double>(task.sum([=](T x) { return scalar::exp(x - from); }));
+  return ::log(sum) + center;
+}
+
+inline auto finish(Total total) {
+  if constexpr (kInteger) {
+    return static_cast<int64_t>(total);
+  } else {
+    return total;
+  }
+}
+
+// ---- reductions of one pass: what folds, and what the result is
+
+constexpr bool kOnePass = kOp != kVar && kOp != kStd && kOp != kLogSumExp;
+constexpr bool kAdds = kOp == kSum || kOp == kMean;
+constexpr bool kSquares = kOp == kSumSquares || kOp == kL2Norm;
+
+struct Itself {
+  C operator()(C x) const { return x; }
+};
+struct Square {
+  Total operator()(C x) const { return static_cast<Total>(x) * static_cast<Total>(x); }
+};
+struct Magnitude {
+  C operator()(C x) const { return scalar::abs(x); }
+};
+
+inline auto fold_of_op() {
+  if constexpr (kAdds) return Add<Itself>{};
+  if constexpr (kSquares) return Add<Square>{};
+  if constexpr (kOp == kSumMagnitudes) return Add<Magnitude>{};
+  if constexpr (kOp == kMax || kOp == kMin) return Extreme<kOp == kMax>{};
+  if constexpr (kOp == kProd) return Multiply{};
+  if constexpr (kOp == kAny || kOp == kAll) return Truth<kOp == kAll>{};
+  if constexpr (kIsPosition) return Position<kOp == kArgmax>{};
+  if constexpr (!kOnePass) return Extreme<true>{};  // of no use
+}
+template <typename State>
+inline auto result_of(const State& state) {
+  if constexpr (kIsPosition) {
+    return state.at < 0 ? int64_t{0} : state.at;
+  } else if constexpr (kOp == kMean && kInteger) {
+    return kElements > 0 ? finish(state) / kElements : int64_t{0};
+  } else if constexpr (kOp == kMean) {
+    return state / static_cast<double>(kElements);
+  } else if constexpr (kOp == kL2Norm) {
+    return ::sqrt(static_cast<double>(state));
+  } else if constexpr (kOp == kAny || kOp == kAll) {
+    return static_cast<int64_t>(state);
+  } else if constexpr (kAdds || kSquares || kOp == kProd || kOp == kSumMagnitudes) {
+    return finish(state);
+  } else {
+    return state;
+  }
+}
+
+inline auto reduce(const Task& task) {
+  if constexpr (kOp == kVar) return variance_of<C>(task);
+  if constexpr (kOp == kStd) return ::sqrt(variance_of<C>(task));
+  if constexpr (kOp == kLogSumExp) return log_sum_exp_of<C>(task);
+  if constexpr (kOnePass) return result_of(task.fold(fold_of_op()));
+}
+
+// Offsets of output `item`.
+struct Place {
+  int64_t x = 0, y = 0;
+};
+inline Place place_of(int64_t item) {
+  Place at;
+#pragma unroll
+  for (int d = params.rank - 1; d >= 0; --d) {
+    const int64_t index = item % params.shape[d];
+    item /= params.shape[d];
+    at.x += index * params.x_strides[d];
+    at.y += index * params.y_strides[d];
+  }
+  return at;
+}
+
+}  // namespace npusim
+
+#if NPUSIM_SPLIT == 1
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(const void* x, void* y) {
+  using namespace npusim;
+  const int thread = threadIdx.x;
+  const int output = NPUSIM_ACROSS ? thread % kOutputs : thread / kParts;
+  const int part = NPUSIM_ACROSS ? thread / kOutputs : thread % kParts;
+  const int64_t item = static_cast<int64_t>(blockIdx.x) * kOutputs + output;
+  const bool valid = item < kCount;
+  const Place at = place_of(valid ? item : 0);
+  const Task task{static_cast<const X*>(x) + at.x, {part, thread, valid}, 0, kElements};
+  const auto result = reduce(task);
+  if (valid && part == 0) static_cast<Y*>(y)[at.y] = encode<Y>(result);
+}
+#else
+// Few outputs of many elements: blocks take NPUSIM_SPLIT spans of each, a second launch folds what
+// they found.
+namespace npusim {
+using Fold = decltype(fold_of_op());
+constexpr int64_t kSpan = (kElements + NPUSIM_SPLIT - 1) / NPUSIM_SPLIT;
+}  // namespace npusim
+
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)
+    npusim_kernel(const void* x, void*, void* scratch) {
+  using namespace npusim;
+  const int thread = threadIdx.x;
+  const Place at = place_of(blockIdx.x / NPUSIM_SPLIT);
+  const int64_t begin = blockIdx.x % NPUSIM_SPLIT * kSpan, end = begin + kSpan;
+  const Task task{static_cast<const X*>(x) + at.x,
+                  {thread, thread, true},
+                  begin,
+                  end < kElements ? end : kElements};
+  const auto state = task.fold(fold_of_op());
+  if (thread == 0) static_cast<Fold::State*>(scratch)[blockIdx.x] = state;
+}
+
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)
+    npusim_combine(const void*, void* y, void* scratch) {
+  using namespace npusim;
+  const int thread = threadIdx.x;
+  const auto* states = static_cast<const Fold::State*>(scratch) + blockIdx.x * NPUSIM_SPLIT;
+  Fold::State state = Fold::start();
+  for (int i = thread; i < NPUSIM_SPLIT; i += NPUSIM_BLOCK) state = Fold::both(state, states[i]);
+  state = Team{thread, thread, true}.fold<NPUSIM_BLOCK, 1, Fold>(state);
+  if (thread == 0) static_cast<Y*>(y)[place_of(blockIdx.x).y] = encode<Y>(result_of(state));
+}
+#endif

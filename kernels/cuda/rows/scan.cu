@@ -1,0 +1,99 @@
+// Inclusive scan along the middle of a dense [outer, size, inner]. NPUSIM_LANES is 1 where a thread
+// scans a lane front to back, or the block's size where a block scans it in pieces: within warps,
+// then over the warps, then over the pieces; the order depends on the parameters alone. Floats
+// accumulate in double. y may be x's memory if the dtypes are equal.
+#include "kernels/cuda/common/scalar_ops.h"
+
+namespace npusim {
+
+enum Op : int32_t { kSum, kProd, kMax, kMin, kLogSumExp };
+
+using X = Storage<params.x_dtype>;
+using Y = Storage<params.y_dtype>;
+constexpr bool kInteger = kSame<Compute<params.y_dtype>, int64_t>;
+template <bool kWhole>
+struct StateOf {
+  using type = double;
+};
+template <>
+struct StateOf<true> {
+  using type = int64_t;
+};
+using C = typename StateOf<kInteger>::type;
+
+inline double log_add_exp(double a, double b) {
+  if (a != a || b != b) return a + b;
+  const double low = a < b ? a : b, high = a < b ? b : a;
+  // Equal infinities: their difference is not a number, the answer is.
+  if (low == high && high - high != 0) return high;
+  return high + ::log1p(::exp(low - high));
+}
+
+inline C combine(C a, C x) {
+  if constexpr (params.op == kSum) return scalar::add(a, x);
+  if constexpr (params.op == kProd) return scalar::mul(a, x);
+  if constexpr (params.op == kMax) return scalar::maximum(a, x);
+  if constexpr (params.op == kMin) return scalar::minimum(a, x);
+  if constexpr (params.op == kLogSumExp && !kInteger) return log_add_exp(a, x);
+  return a;
+}
+
+// What changes nothing it is combined with.
+inline C neutral() {
+  if constexpr (params.op == kSum) return 0;
+  if constexpr (params.op == kProd) return 1;
+  if constexpr (kInteger) return params.op == kMax ? kSmallest : kLargest;
+  if constexpr (params.op == kMin) return kInfinity<C>;
+  return -kInfinity<C>;
+}
+
+inline void scan_lane(const X* x, Y* y) {
+  C state = decode<C>(x[0]);
+  y[0] = encode<Y>(state);
+  for (int64_t i = 1; i < params.size; ++i) {
+    state = combine(state, decode<C>(x[i * params.inner]));
+    y[i * params.inner] = encode<Y>(state);
+  }
+}
+
+#if NPUSIM_LANES > 1
+inline void scan_together(const X* x, Y* y) {
+  constexpr int kWarps = NPUSIM_BLOCK / 32;
+  __shared__ C totals[kWarps];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  C before = neutral();
+  for (int64_t first = 0; first < params.size; first += NPUSIM_BLOCK) {
+    const int64_t i = first + threadIdx.x;
+    C value = i < params.size ? decode<C>(x[i * params.inner]) : neutral();
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const C left = __shfl_up_sync(0xffffffffU, value, step);
+      if (lane >= step) value = combine(left, value);
+    }
+    if (lane == 31) totals[warp] = value;
+    __syncthreads();
+    C carry = before;
+    for (int w = 0; w < kWarps; ++w) {
+      if (w == warp && i < params.size) y[i * params.inner] = encode<Y>(combine(carry, value));
+      carry = combine(carry, totals[w]);
+    }
+    before = carry;
+    __syncthreads();
+  }
+}
+#endif
+
+}  // namespace npusim
+
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(const void* x, void* y) {
+  using namespace npusim;
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * NPUSIM_BLOCK + threadIdx.x;
+  const int64_t lane = thread / NPUSIM_LANES;
+  if (lane >= params.outer * params.inner) return;
+  const int64_t at = lane / params.inner * params.size * params.inner + lane % params.inner;
+#if NPUSIM_LANES > 1
+  scan_together(static_cast<const X*>(x) + at, static_cast<Y*>(y) + at);
+#else
+  scan_lane(static_cast<const X*>(x) + at, static_cast<Y*>(y) + at);
+#endif
+}
