@@ -42,7 +42,7 @@ class Draft(GraphBuilder):
         type = TensorType(dtype, array.shape)
         return self._typed(self.constant(name, type, array.tobytes()), type)
 
-    def call(self, op: str, *inputs: str | None, **attrs: Any) -> Any:
+    def call(self, op: str, /, *inputs: str | None, **attrs: Any) -> Any:
         """Adds a node; returns its value, or a tuple of them."""
         types = infer_types(op, [None if i is None else self.types[i] for i in inputs], attrs)
         values = self.nodes(op, inputs, types, attrs)

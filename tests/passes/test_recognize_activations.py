@@ -94,3 +94,55 @@ def test_a_threshold_above_zero_is_no_relu(draft, cpu, least):
     above = draft.call("aten.gt.Scalar", x, other=least)
     graph = draft.graph(draft.call("aten.where.ScalarOther", above, x, other=0.0))
     assert recognize_activations(graph, cpu) == graph
+
+
+_NEAR_ZERO = (1e-45, 1e-38, 1e-12, 1e-9, -1e-45, -1e-12, -1e-9)
+
+
+@pytest.mark.parametrize("least", _NEAR_ZERO)
+def test_a_clamp_beside_zero_is_no_relu(draft, cpu, least):
+    x = draft.x(2, 3)
+    clamped = draft.call("aten.clamp.default", x, min=least)
+    larger = draft.call("aten.maximum.default", x, draft.c(least))
+    above = draft.call("aten.gt.Scalar", x, other=least)
+    chosen = draft.call("aten.where.ScalarOther", above, x, other=0.0)
+    graph = draft.graph(clamped, larger, chosen)
+    assert recognize_activations(graph, cpu) == graph
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_what_differs_at_special_values_is_no_activation(draft, cpu, dtype):
+    x = draft.x(2, 3, dtype=dtype)
+    no_nan = draft.call("aten.gt.Scalar", x, other=0)
+    no_nan = draft.call("aten.where.ScalarOther", no_nan, x, other=0.0)
+    no_infinity = draft.call("aten.clamp.default", x, min=0, max=3e38)
+    positive = draft.call("aten.le.Scalar", x, other=0)  # +0 for -0
+    positive = draft.call("aten.where.ScalarSelf", positive, x, self=0.0)
+    both = draft.call("aten.add.Tensor", x, draft.call("aten.abs.default", x), alpha=1)
+    half = draft.call("aten.mul.Scalar", both, other=0.5)  # NaN at -inf
+    overflows = draft.call("aten.log1p.default", draft.call("aten.exp.default", x))
+    graph = draft.graph(no_nan, no_infinity, positive, half, overflows)
+    assert recognize_activations(graph, cpu) == graph
+
+
+@pytest.mark.parametrize(
+    ("constant", "same"),
+    [(math.sqrt(0.5), True), (0.7071067690849304, True), (0.70710683, False), (0.7071, False)],
+)
+def test_constants_are_those_of_the_definition(draft, cpu, constant, same):
+    x = draft.x(2, 3)
+    y = draft.call("aten.erf.default", draft.call("aten.mul.Scalar", x, other=constant))
+    y = draft.call("aten.add.Scalar", y, other=1, alpha=1)
+    y = draft.call("aten.mul.Tensor", draft.call("aten.mul.Scalar", x, other=0.5), y)
+    graph = recognize_activations(draft.graph(y), cpu)
+    assert [node.op == "aten.gelu.default" for node in graph.nodes] == (
+        [True] if same else [False] * 5
+    )
+
+
+def test_a_choice_that_keeps_nan_is_a_relu(draft, check_pass):
+    x = draft.x(2, 3)
+    below = draft.call("aten.lt.Scalar", x, other=0)
+    check_pass(
+        recognize_activations, draft.graph(draft.call("aten.where.ScalarSelf", below, x, self=0.0))
+    )

@@ -36,8 +36,17 @@ def _gelu_tanh(x: Array) -> Array:
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
+def _maximum(a: Array, b: Array) -> Array:
+    # NaN wins, and of two zeros the first, as in PyTorch; NumPy leaves the latter open.
+    return np.where((a >= b) | (a != a), a, b)
+
+
+def _minimum(a: Array, b: Array) -> Array:
+    return np.where((a <= b) | (a != a), a, b)
+
+
 def _clamp(x: Array, lo: Any, hi: Any) -> Array:
-    return np.minimum(np.maximum(x, lo), hi)
+    return _minimum(_maximum(x, lo), hi)
 
 
 def _div_trunc(a: Array, b: Array) -> Array:
@@ -94,7 +103,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "round": np.rint,
     "trunc": np.trunc,
     "sign": lambda x: np.where(np.isnan(x), 0, np.sign(x)),
-    "relu": lambda x: np.maximum(x, 0),
+    "relu": lambda x: _maximum(x, np.zeros((), x.dtype)),
     "gelu": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
     "gelu_tanh": _gelu_tanh,
     "silu": lambda x: x / (1 + np.exp(-x)),
@@ -120,8 +129,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "remainder": np.remainder,
     "fmod": np.fmod,
     "pow": _pow,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
+    "maximum": _maximum,
+    "minimum": _minimum,
     "atan2": np.arctan2,
     "eq": np.equal,
     "ne": np.not_equal,

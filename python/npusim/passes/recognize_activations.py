@@ -1,8 +1,11 @@
 """Recognises activations that were written out: gelu by erf or tanh, silu, hardswish and others.
 
-There are many ways to write each, so nothing is matched by its shape: the pointwise nodes between
-a result and the one tensor it depends on are evaluated, and compared with the known activations at
-sample points. Agreement to six digits over the whole range is the definition of being the same.
+There are many ways to write each, so nothing is matched by its shape. The pointwise nodes between a
+result and the one tensor it depends on are proved to be the same function of a real number as the
+activation (analysis/closed_form.py), its constants being those of the definition as the dtype
+stores them. Then both are computed where floats are no real numbers: NaN, infinities, zeros of
+both signs, every power of two and the neighbours of every constant give the same, up to rounding.
+Only a formula that doubles x on its way, as exporters write gelu, may overflow before the op does.
 """
 
 from __future__ import annotations
@@ -11,12 +14,14 @@ from functools import cache
 
 import numpy as np
 
+from npusim.analysis.closed_form import same_function
 from npusim.analysis.compose import scalar_program
 from npusim.analysis.cone import Cone
 from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.ir.types import is_float
 from npusim.ops import scalar_numpy
+from npusim.ops.edge_values import float_edges
 from npusim.ops.scalar import ScalarOp, ScalarProgram
 from npusim.targets.target_config import TargetConfig
 
@@ -35,13 +40,8 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Attr]]] = {
 _LAST = frozenset(("mul", "div", "where", "maximum", "clamp", "log", "log1p"))
 _MOST_NODES = 12  # of a written-out activation
 _MOST_MISSES = 5  # no activation is a longer chain of functions of one value
-_FEW = 3  # points that tell almost everything else apart
-_NEAR = np.concatenate(([-1.3, 0.7, 2.9], np.linspace(-12, 12, 97), [-90.0, -30.0, 30.0, 90.0]))
-# Beyond them many ways to write an activation overflow; those that do not must agree here too,
-# which tells a clamp at some large number from a relu.
-_FAR = np.array([s * x for x in (300.0, 1e3, 1e5, 1e10, 1e30) for s in (1.0, -1.0)])
-_POINTS = np.concatenate((_NEAR, _FAR))
-_AROUND = (0.5, 0.99, 1.01)  # times a number of the formula: a threshold lies between two of them
+_FEW = np.array([-1.3, 0.7, 2.9])  # that tell almost everything apart, so that few are proved
+_ULPS = 8  # of the result or of x, the larger, by which equal formulas may differ in rounding
 
 
 def recognize_activations(graph: Graph, target: TargetConfig) -> Graph:
@@ -72,48 +72,53 @@ def _visit(node: Node, rewriter: Rewriter) -> Answer:
     return None
 
 
+@cache
 def _activation(program: ScalarProgram) -> str | None:
     """Returns the opcode of the activation a program of one float input computes, or None."""
     if program.inputs not in (("f",), ("d",)):
         return None
-    wide = _in_float64(program)
-    few = scalar_numpy.run(wide, [_POINTS[:_FEW]])
-    close = _agree(few, _expected()[:, :_FEW])
-    if not close.any():
-        return None
-    close = _agree(scalar_numpy.run(wide, [_POINTS]), _expected())
-    name = next((n for n, same in zip(ACTIVATIONS, close, strict=True) if same), None)
-    return name if name is not None and _same_between(wide, name) else None
+    close = _close(program)
+    for name, same in zip(ACTIVATIONS, close, strict=True):
+        plain = ScalarProgram(program.inputs, (ScalarOp(name, (0,), program.inputs[0]),))
+        if same and (turns := same_function(program, plain)) is not None:
+            return name if _same_at_edges(program, plain, turns) else None
+    return None
 
 
-def _same_between(program: ScalarProgram, name: str) -> bool:
-    """Tells whether a program is an activation also around the numbers that it compares with."""
-    numbers = {float(a[1]) for op in program.body for a in op.args if isinstance(a, tuple)}
-    around = [s * n * f for n in numbers if np.isfinite(n) for f in _AROUND for s in (1.0, -1.0)]
-    if not around:
-        return True
-    points = np.array(around)
-    near = np.abs(points) <= _NEAR.max()
-    values = scalar_numpy.run(program, [points[near]])
-    expected = scalar_numpy.run(_plain(name), [points[near]])
-    return bool(np.all(np.abs(values - expected) <= 1e-9 + 1e-6 * np.abs(expected)))
-
-
-def _plain(name: str) -> ScalarProgram:
-    return ScalarProgram(("d",), (ScalarOp(name, (0,), "d"),))
-
-
-def _agree(values: scalar_numpy.Array, expected: scalar_numpy.Array) -> scalar_numpy.Array:
-    """Tells for each row of `expected` whether the values are the same to six digits."""
-    same = np.abs(values - expected) <= 1e-9 + 1e-6 * np.abs(expected)
-    far = np.arange(same.shape[1]) >= _NEAR.size
-    return np.all(same | (far & ~np.isfinite(values)), axis=1)
+def _close(program: ScalarProgram) -> list[bool]:
+    """Tells for each activation whether it is worth a proof: the same at a few points, about."""
+    values = scalar_numpy.run(_in_float64(program), [_FEW])
+    return [bool(np.allclose(values, row, rtol=1e-4, atol=0)) for row in _expected()]
 
 
 @cache
-def _expected() -> scalar_numpy.Array:
-    """Returns the activations, in the order of `ACTIVATIONS`, at the sample points."""
-    return np.stack([scalar_numpy.run(_plain(n), [_POINTS]) for n in ACTIVATIONS])
+def _expected() -> list[scalar_numpy.Array]:
+    """Returns the activations, in the order of `ACTIVATIONS`, at the few points."""
+    plain = (ScalarProgram(("d",), (ScalarOp(name, (0,), "d"),)) for name in ACTIVATIONS)
+    return [scalar_numpy.run(program, [_FEW]) for program in plain]
+
+
+def _same_at_edges(program: ScalarProgram, plain: ScalarProgram, turns: list[float]) -> bool:
+    """Tells whether programs that are proved to be one function agree where floats are no reals.
+
+    NaN, infinities and the sign of zero have to be the same; anything else up to rounding. Operands
+    in the last two binades may overflow to the infinity of their sign.
+    """
+    dtype = "float64" if program.inputs == ("d",) else "float32"
+    numbers = {float(a[1]) for op in program.body for a in op.args if isinstance(a, tuple)}
+    limits = np.finfo(dtype)
+    powers = np.arange(limits.minexp - limits.nmant, limits.maxexp)
+    sizes = np.concatenate([m * np.ldexp(1.0, powers) for m in (1.0, 1.5)])
+    edges = float_edges(dtype, [*numbers, *turns])
+    x = np.concatenate((edges, sizes, -sizes)).astype(dtype)
+    a, b = (scalar_numpy.run(p, [x]) for p in (program, plain))
+    with np.errstate(all="ignore"):
+        size = np.maximum(np.abs(x), np.abs(b))
+        rounded = np.abs(a - b) <= _ULPS * (limits.eps * size + limits.smallest_subnormal)
+        doubled = (np.abs(x) >= limits.max / 4) & (a == np.inf * np.sign(b)) & np.isfinite(b)
+    same = (a == b) | (np.isnan(a) & np.isnan(b)) | rounded | doubled
+    zeros = (x == 0) & (np.signbit(a) != np.signbit(b))
+    return bool(np.all(same & ~zeros))
 
 
 def _in_float64(program: ScalarProgram) -> ScalarProgram:
