@@ -38,7 +38,7 @@ def sample() -> Graph:
         "aten.split.Tensor", [y], [TensorType("float32", (2, 2))] * 2, {"split_size": 2, "dim": 1}
     )
     z = builder.node(
-        "aten.cat.default",
+        "mylib.join.default",
         [*parts, c],
         TensorType("bfloat16", (2, 3, 4, 5)).with_order((0, 2, 3, 1)),
         {

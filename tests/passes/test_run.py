@@ -1,5 +1,6 @@
 """run_passes: dumps, progress, refusal of broken passes, and time that grows with the graph."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -65,16 +66,12 @@ def test_a_changed_signature_names_the_pass(draft, cpu):
         ("npu.conv", ("x", "x", None, None), {"algorithm": "auto"}),
     ],
 )
-def test_malformed_nodes_are_refused_or_left(draft, cpu, op, operands, attrs):
+def test_malformed_nodes_are_refused(draft, cpu, op, operands, attrs):
     graph = small(draft)
     node = Node("y", op, operands, (Value("y", graph.inputs[0].type),), attrs)
     broken = replace(graph, nodes=(node,), outputs=(Output("output", "y"),))
-    try:
-        left = run_passes(broken, cpu)
-    except GraphError as error:
-        assert "Node y (" in str(error)
-    else:
-        assert left.nodes[-1].op == op
+    with pytest.raises(GraphError, match=re.escape(f"node 'y' ({op}): ")):
+        run_passes(broken, cpu)
 
 
 def test_work_grows_with_the_graph_not_its_square(draft, cpu, monkeypatch):

@@ -12,6 +12,7 @@ from npusim.errors import GraphError, SymbolicSizeError
 from npusim.ir.graph import Graph
 from npusim.ir.printer import format_graph
 from npusim.ir.verify import verify_graph
+from npusim.ops.check_types import check_types
 from npusim.passes import PIPELINE, Pass
 from npusim.targets.target_config import TargetConfig
 
@@ -38,6 +39,7 @@ def run_passes(
         GraphError: a node does not have the operands or attributes of its op, or a pass produced
             an illegal graph; the message names the node or the pass.
     """
+    check_types(verify_graph(graph))
     folder = None if dump_dir is None else Path(dump_dir)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +64,7 @@ def _run_one(run: Pass, graph: Graph, target: TargetConfig) -> Graph:
     if result is graph:
         return graph
     try:
-        verify_graph(result)
+        check_types(verify_graph(result), known=graph)
         check_signature(graph, result)
     except GraphError as error:
         raise GraphError(f"Pass {run.__name__} broke the graph: {error}") from error
