@@ -46,6 +46,7 @@ ALLOWED: dict[str, set[str]] = {
         *("runtime", "version"),
     },
     "verify_quantization": {"errors", "ir", "ops", "passes", "targets", "verify"},
+    "pictures": {"errors", "ir"},
     "demo": {"errors"},
 }
 
@@ -63,6 +64,8 @@ OPTIONAL: dict[str, set[str]] = {
     "safetensors": {"cli", "partition"},
     "tokenizers": {"language_model"},
     "sklearn": {"demo"},
+    "matplotlib": {"cli", "pictures"},
+    "resvg_py": {"pictures"},
     "click": {"cli"},
     "rich": {"cli"},
 }

@@ -1,4 +1,4 @@
-"""npusim info and view: describing and drawing graphs and programs."""
+"""npusim info: describing graphs and programs."""
 
 from __future__ import annotations
 
@@ -78,21 +78,3 @@ def test_a_damaged_program_is_refused(cli: Cli, mlp: Compiled, tmp_path: Path) -
 
 def test_an_unwritable_report_is_refused(cli: Cli, mlp: Compiled, nowhere: Path) -> None:
     cli("info", mlp.graph, "--report", nowhere).refused("does not exist")
-
-
-@pytest.mark.parametrize(
-    ("ending", "start"), [("mmd", ("flowchart", "graph")), ("svg", "<"), ("html", "<")]
-)
-def test_view_draws_in_the_format_of_the_name(
-    cli: Cli, mlp: Compiled, tmp_path: Path, ending: str, start: str | tuple[str, ...]
-) -> None:
-    for file in (mlp.graph, mlp.program):
-        picture = tmp_path / f"graph.{ending}"
-        facts = cli("view", file, "-o", picture, "--json").json
-        assert facts["bytes"] == picture.stat().st_size
-        assert picture.read_text("utf-8").startswith(start)
-
-
-def test_view_refuses_an_unknown_format(cli: Cli, mlp: Compiled, tmp_path: Path) -> None:
-    cli("view", mlp.graph, "-o", tmp_path / "graph.pdf").refused(".mmd, .svg, .html")
-    assert list(tmp_path.iterdir()) == []

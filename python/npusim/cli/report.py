@@ -7,7 +7,7 @@ from typing import Any
 
 from npusim.cli.answer import amount
 from npusim.ir.graph import Graph
-from npusim.ir.visualize import to_mermaid
+from npusim.pictures import to_mermaid
 
 
 def markdown(facts: dict[str, Any], graph: Graph | None) -> str:

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from npusim.ir.symbolic import Symbol, symbols_of, upper
 
@@ -227,6 +227,16 @@ class CompiledProgram:
 
         stored = self.metadata.get("graph")
         return graph_from_json(stored) if stored is not None else None
+
+    @property
+    def graphs(self) -> dict[str, Graph]:
+        """The lowered graphs of all methods by name, as far as the file still carries them."""
+        from npusim.ir.json import graph_from_json
+
+        stored: dict[str, Any] = {self.methods[0].name: self.metadata.get("graph")}
+        others: Any = self.metadata.get("graphs") or {}
+        stored.update(others)
+        return {name: graph_from_json(tree) for name, tree in stored.items() if tree is not None}
 
     def to_bytes(self) -> bytes:
         """Returns the `.npubin` image."""
