@@ -5,8 +5,8 @@
 The commands are those of the compiled networks, in float16 and for batches of 1 and 64. Each is run
 in the geometry that its rule chooses and in the others, in a graph that walks over several copies
 of the weights; beside it stand what it would take at the rates of memory and of the tensor cores,
-and cuDNN's plain convolution through PyTorch. The constants of `codegen/convolutions.py` come from
-here.
+and cuDNN's plain convolution through PyTorch. The constants of `codegen/cuda/convolutions.py`
+come from here.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tests.models import build as build_model
 import npusim
 from benchmarks.cuda_cases import Params, tensor
 from benchmarks.cuda_driver import Driver, build, microseconds
-from npusim.codegen import convolutions
-from npusim.codegen.convolutions import ConvTile, conv_tiles
-from npusim.codegen.geometry import Geometry
+from npusim.codegen.cuda import convolutions
+from npusim.codegen.cuda.convolutions import ConvTile, conv_tiles
+from npusim.codegen.cuda.geometry import Geometry
 from npusim.ops.kernels import KERNELS
 from npusim.passes.run import run_passes
 from npusim.program.assemble import assemble

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.cuda_cases import Params
-from npusim.codegen import nvrtc
-from npusim.codegen.geometry import Geometry, TensorMap
-from npusim.codegen.source import kernel_source, stem_source
+from npusim.codegen.cuda import nvrtc
+from npusim.codegen.cuda.geometry import Geometry, TensorMap
+from npusim.codegen.cuda.source import kernel_source, stem_source
 
 _OPTIONS = ("--std=c++20", "-default-device")
 _PROMOTED = 3  # bytes of the second cache's reads: 256

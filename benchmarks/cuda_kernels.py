@@ -38,9 +38,9 @@ from benchmarks.cuda_cases import (
     rope,
 )
 from benchmarks.cuda_driver import Driver, Kernel, build, microseconds
-from npusim.codegen import launch_products, nvrtc
-from npusim.codegen.geometry import Geometry
-from npusim.codegen.launch import RULES
+from npusim.codegen.cuda import launch_products, nvrtc
+from npusim.codegen.cuda.geometry import Geometry
+from npusim.codegen.cuda.launch import RULES
 from npusim.ops import quantization
 
 _ROTATED = 256 << 20  # bytes of weights that a timing walks over: several caches

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.cuda_cases import SILU
-from npusim.codegen import nvrtc
-from npusim.codegen.compile_kernels import specialise
-from npusim.codegen.geometry import Geometry
+from npusim.codegen.cuda import nvrtc
+from npusim.codegen.cuda.compile_kernels import specialise
+from npusim.codegen.cuda.geometry import Geometry
 from npusim.ops.kernels import KERNELS
 
 ARCH, LAYERS, CONTEXTS, ROOM, REPEATS = "sm_90a", 28, (128, 1024, 4000), 4608, 40

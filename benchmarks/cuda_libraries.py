@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import npusim
-from npusim.codegen.choices import Choice
-from npusim.codegen.library import library_problem
+from npusim.codegen.choice import Choice
+from npusim.codegen.cuda.generator import GENERATOR
+from npusim.codegen.cuda.library import library_problem
 from npusim.codegen.trial import Subject, trial
 from npusim.ops.kernels import KERNELS
 from npusim.ops.scalar import OPCODES
 from npusim.targets import TargetConfig
-from npusim.tune import candidates, measure_all
+from npusim.tune import measure_all
 
 _RELU, _NONE = OPCODES["relu"][0], OPCODES["copy"][0]
 _FLOAT32, _FLOAT16, _BFLOAT16 = 0, 1, 2
@@ -148,7 +149,7 @@ def time_row(
     """Returns microseconds of the own kernel and the library, and of the best of each."""
     problem = library_problem(row.subject.stem, row.subject.params)
     assert problem is not None, row.name
-    named = list(candidates(row.subject))
+    named = list(GENERATOR.candidates(row.subject.stem, row.subject.params))
     if not everything:
         named = [("own", Choice()), (f"{problem.name} 0", Choice(problem.name))]
     measured = {n: t * 1e6 for n, _, t in measure_all(row.subject, named, target, device)}

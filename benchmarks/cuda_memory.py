@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.cuda_driver import Driver, Kernel, microseconds
-from npusim.codegen import nvrtc
-from npusim.codegen.compile_kernels import specialise
+from npusim.codegen.cuda import nvrtc
+from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.ops.kernels import KERNELS, RANK
 from npusim.ops.scalar import OPCODES
 

@@ -4,8 +4,8 @@
 
 A dense 1 x 1 convolution, channels last, is a `linear` over as many rows as there are positions,
 its packed weights included. The shapes are ResNet-50's at batch 64, with bias, ReLU and, where they
-have one, residual, by the rule's geometry of `linear` and by tiles of `codegen/bulk.py`; what the
-convolution's own tiles take stands in `benchmarks/results/cuda_convolutions_h200.json`.
+have one, residual, by the rule's geometry of `linear` and by tiles of `codegen/cuda/bulk.py`; what
+the convolution's own tiles take stands in `benchmarks/results/cuda_convolutions_h200.json`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 
 from benchmarks.cuda_cases import RELU, linear
 from benchmarks.cuda_driver import Driver, build, microseconds
-from npusim.codegen import launch_products
-from npusim.codegen.bulk import BulkTile, bulk, fits
+from npusim.codegen.cuda import launch_products
+from npusim.codegen.cuda.bulk import BulkTile, bulk, fits
 
 _HALF = 1  # the dtype's code
 _COPIES = 6  # of the weights, which take turns

@@ -20,8 +20,8 @@ import torch
 from benchmarks.cuda_cases import GELU, SILU, Case, attention, linear
 from benchmarks.cuda_driver import Driver, build, microseconds
 from benchmarks.cuda_kernels import check, rotated, torch_linear
-from npusim.codegen import launch_products
-from npusim.codegen.bulk import TILES, BulkTile, bulk, fits
+from npusim.codegen.cuda import launch_products
+from npusim.codegen.cuda.bulk import TILES, BulkTile, bulk, fits
 
 _LAYER = {
     "qkv": (2048, 1536, {"rows": (1536, 256, 256), "bias": 1}),

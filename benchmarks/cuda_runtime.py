@@ -26,7 +26,7 @@ from tests.runtime.programs import Builder
 
 import npusim
 from npusim import DeviceBuffer
-from npusim.codegen.compile_kernels import generate
+from npusim.codegen import generate
 from npusim.program.program import BufferKind, CompiledProgram
 from npusim.runtime import Executor
 from npusim.targets import TargetConfig

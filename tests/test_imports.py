@@ -124,3 +124,23 @@ def test_importing_npusim_imports_nothing_heavy(
     seconds, modules = json.loads(result.stdout)
     record_property("import_seconds", seconds)
     assert set(OPTIONAL) & {name.split(".")[0] for name in modules} == set()
+
+
+def test_a_target_without_device_code_imports_no_code_generator() -> None:
+    """Compiling for the CPU imports `codegen`, and of its folders none; for CUDA its own."""
+    code = """
+import sys, npusim
+from npusim.codegen.generator import generator_of
+from npusim.ir.graph import Graph, Output, Value
+from npusim.ir.types import TensorType
+x = Value("x", TensorType("float32", (2,)))
+npusim.compile(Graph("same", (x,), (Output("y", "x"),), (), (), ()), target="cpu")
+assert "npusim.codegen.generate" in sys.modules
+print([name for name in sys.modules if name.startswith("npusim.codegen.cuda")])
+generator_of(npusim.TargetConfig.named("cuda:sm_80"))
+print("npusim.codegen.cuda.launch" in sys.modules)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split("\n")[:2] == ["[]", "True"]

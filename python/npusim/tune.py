@@ -1,4 +1,4 @@
-"""Tuning: what computes each command of a CUDA program fastest, found by running every candidate.
+"""Tuning: what computes each command of a program fastest, found by running every candidate.
 
 Owns the candidates (the own kernel's rule and its other geometries, and the first plans of a
 library) and how one is timed. What was found is a `Tuning`, which `apply` puts into a program.
@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 from npusim.codegen import generate
-from npusim.codegen.choices import Choice
-from npusim.codegen.image import unpack_image
-from npusim.codegen.library import library_problem
+from npusim.codegen.choice import Choice, Choices
+from npusim.codegen.generator import CodeGenerator, generator_of, generator_of_image
 from npusim.codegen.trial import REPEATS, Subject, random_bits, subjects, trial
 from npusim.codegen.tuning import Tuning, key_of
-from npusim.codegen.variants import variants
 from npusim.errors import TargetConstraintError
 from npusim.ops.kernels import KERNELS
 from npusim.program.program import CompiledProgram
 from npusim.runtime import Device, DeviceBuffer, Executor
 from npusim.targets import TargetConfig
 
-_PLANS = 6  # of a library, the ones it thinks best
 _WARM, _TIMED = 2, 7  # runs
 _NARROWER = 0.97  # of the default's time, that another choice must stay below
 
@@ -37,23 +34,24 @@ def tune(program: CompiledProgram, device: Device, *, progress: Progress | None 
     """Times every candidate for each command of a program on a device.
 
     Args:
-        program: compiled for CUDA; its weights are not needed.
-        device: a cuda device; nothing else should run on it.
+        program: with device code; its weights are not needed.
+        device: one of the program's target; nothing else should run on it.
         progress: called as (stage, done, total) before each command.
 
     Raises:
-        TargetConstraintError: the program was compiled for another target.
-        Error: NVRTC is not installed.
+        TargetConstraintError: the program has no device code.
+        Error: the device code's compiler is not installed.
     """
     target = target_of(program)
+    generator = _generator(target)
     choices: dict[str, Choice] = {}
     stems: dict[str, str] = {}
     times: dict[str, dict[str, float]] = {}
-    found = subjects(program)
+    found = subjects(program, generator)
     for index, subject in enumerate(found.values()):
         if progress is not None:
             progress(subject.stem, index, len(found))
-        measured = _measured(subject, target, device)
+        measured = _measured(subject, target, device, generator)
         if not measured:
             continue
         names = [name for name, _, _ in measured]
@@ -68,48 +66,55 @@ def tune(program: CompiledProgram, device: Device, *, progress: Progress | None 
 def apply(program: CompiledProgram, tuning: Tuning) -> CompiledProgram:
     """Returns the program with the choices of a tuning; commands it does not know have the default.
 
-    Needs NVRTC and no GPU.
+    Needs the device code's compiler and no device.
 
     Raises:
-        TargetConstraintError: the program was compiled for another target.
-        Error: NVRTC is not installed.
+        TargetConstraintError: the program has no device code.
+        Error: the compiler is not installed.
+    """
+    target = target_of(program)
+    return generate(program, target, choices_for(program, tuning))
+
+
+def choices_for(program: CompiledProgram, tuning: Tuning) -> Choices:
+    """Returns a tuning's choices for the commands of a program's methods.
+
+    Raises:
+        TargetConstraintError: the program has no device code.
     """
     keys = ((program.kernels[c.kernel].name, c.params) for m in program.methods for c in m.commands)
-    return generate(program, target_of(program), tuning.for_commands(keys))
+    return tuning.for_commands(keys, _generator(target_of(program)))
 
 
 def target_of(program: CompiledProgram) -> TargetConfig:
-    """Returns the target a CUDA program was compiled for.
+    """Returns the target that a program's device code was made for.
 
     Raises:
-        TargetConstraintError: it was compiled for another one.
+        TargetConstraintError: it has none.
     """
     images = [
         k.image or k.specialized[0].image for k in program.kernels if k.image or k.specialized
     ]
-    if program.target.partition(":")[0] != "cuda" or not images:
+    generator = generator_of_image(images[0]) if images else None
+    if generator is None:
         raise TargetConstraintError(
-            f"The program was compiled for '{program.target}'; only CUDA programs are tuned.",
+            f"The program was compiled for '{program.target}', which has kernels of its own; "
+            "only programs with device code are tuned.",
             hint="Compile the model with target='cuda'.",
         )
-    return TargetConfig.named("cuda").with_arch(unpack_image(images[0]).arch)
+    return generator.made_for(images[0])
 
 
-def candidates(subject: Subject) -> Iterator[tuple[str, Choice]]:
-    """Yields choices with their names, the own kernel's rule first."""
-    yield "own", Choice()
-    for variant in variants(subject.stem, subject.params):
-        yield f"own {variant}", Choice(variant=variant)
-    problem = library_problem(subject.stem, subject.params)
-    if problem is not None:
-        for plan in range(_PLANS):
-            yield f"{problem.name} {plan}", Choice(problem.name, plan)
+def _generator(target: TargetConfig) -> CodeGenerator:
+    generator = generator_of(target)
+    assert generator is not None, target.name
+    return generator
 
 
 def _measured(
-    subject: Subject, target: TargetConfig, device: Device
+    subject: Subject, target: TargetConfig, device: Device, generator: CodeGenerator
 ) -> list[tuple[str, Choice, float]]:
-    named = list(candidates(subject))
+    named = list(generator.candidates(subject.stem, subject.params))
     return measure_all(subject, named, target, device) if len(named) > 1 else []
 
 
@@ -146,10 +151,10 @@ def seconds(executor: Executor, inputs: dict[str, DeviceBuffer]) -> float:
 
 def library_version(subject: Subject, target: TargetConfig, device: Device) -> int:
     """Returns the version of the library that computes a command here; 0: none does."""
-    problem = library_problem(subject.stem, subject.params)
-    if problem is None:
+    library = _generator(target).library_of(subject.stem, subject.params)
+    if not library:
         return 0
-    executor = Executor(trial(subject, Choice(problem.name), target), device)
+    executor = Executor(trial(subject, Choice(library), target), device)
     name = executor.implementations()[0]
     if not name:
         return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import npusim
-import npusim.codegen.nvrtc
+import npusim.codegen.cuda.nvrtc
 
 from .conftest import FACTORIES, Cli, Compiled
 
@@ -85,7 +85,7 @@ def test_sizes_to_prepare_are_combined(cli: Cli, tmp_path: Path) -> None:
     assert made.code == 0, made.err
     options = ("compile", graph, "-o", output, "--target", "cuda:sm_90", "--sizes", "batch=1,3")
     try:
-        npusim.codegen.nvrtc.load()
+        npusim.codegen.cuda.nvrtc.load()
     except npusim.Error as error:
         cli(*options).refused(str(error).split(".")[0])
     else:

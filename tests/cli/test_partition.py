@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import npusim
-import npusim.codegen.nvrtc
+import npusim.codegen.cuda.nvrtc
 
 from .conftest import FACTORIES, Cli, Compiled
 from .factories import partly
@@ -73,7 +73,7 @@ def test_sizes_to_prepare_reach_the_native_partitions(cli: Cli, tmp_path: Path) 
     pins = ("--pin=0=native", "--pin=1=native", "--pin=2=pytorch")
     options = ("partition", graph, "-o", output, "--target", "cuda:sm_90", *pins)
     try:
-        npusim.codegen.nvrtc.load()
+        npusim.codegen.cuda.nvrtc.load()
     except npusim.Error as error:
         cli(*options, "--sizes", "batch=1,3").refused(str(error).split(".")[0])
     else:

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import npusim
-from npusim.codegen.choices import Choice
-from npusim.codegen.image import unpack_image
+from npusim.codegen.choice import Choice
+from npusim.codegen.cuda.image import unpack_image
 from npusim.codegen.tuning import Tuning, key_of
 
 from .conftest import Cli, Compiled
@@ -43,7 +43,7 @@ def test_refuses_what_is_not_tuned(cli: Cli, mlp: Compiled, program: Path, tmp_p
     Tuning("a GPU").save(tmp_path / "t.json")
     output = tmp_path / "tuned.npubin"
     cli("tune", mlp.program, "--from", tmp_path / "t.json", "-o", output).refused(
-        "only CUDA programs are tuned", "target='cuda'"
+        "only programs with device code are tuned", "target='cuda'"
     )
     cli("tune", program, "--from", program, "-o", output).refused("no tuning file")
     assert not output.exists()

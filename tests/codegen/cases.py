@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import npusim
 import npusim.ops
-from npusim.codegen.launch import RULES
+from npusim.codegen.cuda.launch import RULES
 from npusim.ir.graph import Graph
 from npusim.ops.opdef import REGISTRY, OpDef
 from npusim.passes.run import run_passes

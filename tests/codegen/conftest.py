@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from npusim.codegen import nvrtc
+from npusim.codegen.cuda import nvrtc
 from npusim.errors import Error
 
 

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from npusim.codegen.compile_kernels import specialise
-from npusim.codegen.geometry import Geometry
+from npusim.codegen.cuda.compile_kernels import specialise
+from npusim.codegen.cuda.geometry import Geometry
 from npusim.program.program import BufferKind, Command, CompiledProgram, Method
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from npusim.codegen import bulk, nvrtc
-from npusim.codegen.bulk import BulkTile
-from npusim.codegen.choices import default_choice
-from npusim.codegen.compile_kernels import specialise
-from npusim.codegen.geometry import TensorMap
-from npusim.codegen.variants import variants
+from npusim.codegen.cuda import bulk, nvrtc
+from npusim.codegen.cuda.bulk import BulkTile
+from npusim.codegen.cuda.choices import default_choice
+from npusim.codegen.cuda.compile_kernels import specialise
+from npusim.codegen.cuda.geometry import TensorMap
+from npusim.codegen.cuda.variants import variants
 from npusim.ops.kernels import KERNELS
 from npusim.targets import TargetConfig
 from tests.codegen import host

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from npusim.codegen import convolutions, nvrtc
-from npusim.codegen.compile_kernels import specialise
+from npusim.codegen.cuda import convolutions, nvrtc
+from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.ops.kernels import KERNELS
 from tests.codegen import host
 

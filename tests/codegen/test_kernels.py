@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import torch
 
-from npusim.codegen import nvrtc
-from npusim.codegen.compile_kernels import specialise
-from npusim.codegen.launch import RULES
-from npusim.codegen.variants import CLUSTER
+from npusim.codegen.cuda import nvrtc
+from npusim.codegen.cuda.compile_kernels import specialise
+from npusim.codegen.cuda.launch import RULES
+from npusim.codegen.cuda.variants import CLUSTER
 from npusim.ops.kernels import KERNELS
 from tests.codegen import host
 from tests.codegen.cases import Example, examples, models, spread

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from npusim.codegen import decoding, launch_products, nvrtc
-from npusim.codegen.compile_kernels import specialise
-from npusim.codegen.geometry import Geometry
-from npusim.codegen.variants import CLUSTER
+from npusim.codegen.cuda import decoding, launch_products, nvrtc
+from npusim.codegen.cuda.compile_kernels import specialise
+from npusim.codegen.cuda.geometry import Geometry
+from npusim.codegen.cuda.variants import CLUSTER
 from npusim.ops.kernels import KERNELS
 
 _SHARED = 99 << 10  # bytes that a block may have on the devices with the least

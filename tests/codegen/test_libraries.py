@@ -15,19 +15,20 @@ from torch.nn import functional as F
 
 import npusim
 from npusim.codegen import generate
-from npusim.codegen.choices import Choice, default_choice
-from npusim.codegen.image import unpack_image
-from npusim.codegen.library import library_problem
+from npusim.codegen.cuda.choices import Choice, default_choice
+from npusim.codegen.cuda.generator import GENERATOR
+from npusim.codegen.cuda.image import unpack_image
+from npusim.codegen.cuda.library import library_problem
+from npusim.codegen.cuda.variants import variants
 from npusim.codegen.trial import random_bits, subjects, trial
 from npusim.codegen.tuning import Tuning, key_of
-from npusim.codegen.variants import variants
 from npusim.errors import ProgramFormatError, TargetConstraintError
 from npusim.ops.kernels import KERNELS
 from npusim.ops.scalar import OPCODES
 from npusim.program.program import Access, BufferKind, CompiledProgram
 from npusim.program.validate import validate_program
 from npusim.targets import TargetConfig
-from npusim.tune import apply, candidates, target_of
+from npusim.tune import apply, target_of
 
 
 def params_of(stem: str, **given: Any) -> bytes:
@@ -194,10 +195,11 @@ def test_generating_again_changes_nothing() -> None:
 def test_every_candidate_makes_a_sound_program() -> None:
     program = compiled("none", torch.float32)
     target = target_of(program)
-    (subject, _) = subjects(program).values()
-    names = [name for name, _ in candidates(subject)]
+    (subject, _) = subjects(program, GENERATOR).values()
+    found = list(GENERATOR.candidates(subject.stem, subject.params))
+    names = [name for name, _ in found]
     assert names[0] == "own" and "cublaslt 0" in names
-    for _, choice in list(candidates(subject))[:2]:
+    for _, choice in found[:2]:
         validate_program(trial(subject, choice, target))
 
 
@@ -229,7 +231,7 @@ def test_choices_that_npusim_would_not_make_are_left_out() -> None:
 
     def kept(choice: Choice) -> bool:
         tuning = Tuning("", {key_of(*key): choice}, {key_of(*key): key[0]})
-        return bool(tuning.for_commands(iter([key])))
+        return bool(tuning.for_commands(iter([key]), GENERATOR))
 
     assert kept(Choice()) and kept(Choice("cublaslt"))
     for choice in (Choice("cudnn"), Choice("libc"), Choice(variant="9999x9999/1")):
@@ -288,7 +290,7 @@ FIELDS = {
 
 @pytest.mark.parametrize("stem", FIELDS)
 def test_no_field_of_a_command_is_overlooked(stem: str) -> None:
-    # A new field means something that a library would leave out: codegen/library.py has to know.
+    # A new field means something that a library would leave out: library.py has to know.
     assert {name for name, _, _ in KERNELS[stem].fields} == set(FIELDS[stem].split())
 
 

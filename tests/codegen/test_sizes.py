@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import npusim
-from npusim.codegen import generate, made_kernels, nvrtc
-from npusim.codegen.geometry import Geometry
-from npusim.codegen.image import Image, Recipe, pack_image, read_recipe, unpack_image
+from npusim.codegen import generate, made_kernels
+from npusim.codegen.cuda import nvrtc
+from npusim.codegen.cuda.geometry import Geometry
+from npusim.codegen.cuda.image import MAGIC, Image, Recipe, pack_image, read_recipe, unpack_image
 from npusim.errors import Error, ProgramFormatError
 from npusim.ir.symbolic import evaluate
 from npusim.passes.run import run_passes
@@ -134,14 +135,15 @@ def test_without_a_compiler_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) 
         raise Error("There is no NVRTC.", hint="Install it.")
 
     monkeypatch.setattr(nvrtc, "load", missing)
-    answer = made_kernels.make_images([])
+    assert made_kernels.make_images([]) == []
+    answer = made_kernels.make_images([("copy", "", b"", MAGIC)])
     assert isinstance(answer, str) and "no NVRTC" in answer and "sizes=" in answer
 
 
 def test_an_image_keeps_its_recipe() -> None:
     recipe = Recipe(settled=6, libraries="none", narrowed=True)
     data = pack_image(Image("sm_90a", Geometry(()), b"", "", (), recipe=recipe))
-    assert unpack_image(data).recipe == recipe and read_recipe(data) == ("sm_90a", recipe)
+    assert unpack_image(data).recipe == recipe and read_recipe(data) == recipe
     for damaged in (b"", data[:20], data.replace(b"settled", b"unknown")):
         with pytest.raises(ProgramFormatError, match="malformed"):
             read_recipe(damaged)

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 import npusim
-from npusim.codegen import compile_kernels, generate, nvrtc
-from npusim.codegen.geometry import Geometry, Launch
-from npusim.codegen.image import Image, pack_image, unpack_image
+from npusim.codegen import generate
+from npusim.codegen.cuda import generator, nvrtc
+from npusim.codegen.cuda.geometry import Geometry, Launch
+from npusim.codegen.cuda.image import Image, pack_image, unpack_image
 from npusim.errors import Error, ProgramFormatError, TargetConstraintError, UnsupportedOpError
 from npusim.ops.opdef import REGISTRY, Case
 from npusim.program.assemble import assemble
@@ -160,8 +161,8 @@ def test_without_nvrtc_the_message_says_what_to_install(monkeypatch: pytest.Monk
 
 
 def test_a_command_without_a_cuda_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    rules = {stem: rule for stem, rule in compile_kernels.RULES.items() if stem != "scan"}
-    monkeypatch.setattr(compile_kernels, "RULES", rules)
+    rules = {stem: rule for stem, rule in generator.RULES.items() if stem != "scan"}
+    monkeypatch.setattr(generator, "RULES", rules)
     with pytest.raises(UnsupportedOpError, match=r"aten\.cumsum.*no kernel scan"):
         _compiled()
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from npusim.codegen.launch import RULES
+from npusim.codegen.cuda.launch import RULES
 from npusim.errors import ExportError, UnsupportedOpError
 from npusim.frontends.decompositions import decompositions
 from npusim.frontends.torch_export import extract_ir

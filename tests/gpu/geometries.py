@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import npusim
 from npusim.codegen import generate
-from npusim.codegen.choices import Choice
-from npusim.codegen.variants import variants
+from npusim.codegen.choice import Choice
+from npusim.codegen.cuda.variants import variants
 from npusim.program.program import CompiledProgram
 from npusim.tune import target_of
 

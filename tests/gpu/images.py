@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 import npusim
-from npusim.codegen import nvrtc
-from npusim.codegen.image import MAGIC
+from npusim.codegen.cuda import nvrtc
+from npusim.codegen.cuda.image import MAGIC
 from npusim.program.program import CompiledProgram
 
 Header = dict[str, Any]

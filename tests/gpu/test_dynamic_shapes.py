@@ -110,7 +110,7 @@ def test_prepared_sizes_need_no_compiler(tmp_path: Path) -> None:
     program = npusim.compile(graph, "cuda", sizes=[{"n": 3}])
     program.save(os.environ["PROGRAM"])
     os.environ["NPUSIM_NVRTC"] = "/nowhere/libnvrtc.so"
-    from npusim.codegen import nvrtc
+    from npusim.codegen.cuda import nvrtc
     nvrtc.load.cache_clear()
     session = npusim.load(os.environ["PROGRAM"], model.state_dict(), device="cuda")
     for n in (3, 8):

@@ -1,7 +1,7 @@
 // Convolution of one to three dimensions, grouped, dilated or transposed, as a product: rows are
 // output positions, K runs over taps and channels, B is what pack_b wrote.
 //
-// NPUSIM_PATH says how, decided beside the launch geometry (codegen/convolutions.py):
+// NPUSIM_PATH says how, decided beside the launch geometry (codegen/cuda/convolutions.py):
 //   0  16-bit operands whose channels are contiguous and come in eights: tiles on the tensor cores
 //   1  16-bit operands of few channels: patches of the input in shared memory, on the tensor cores
 //   2  anything else: tiles by multiply-adds

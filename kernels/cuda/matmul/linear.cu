@@ -1,6 +1,6 @@
 // y = act(x · Wᵀ + bias + residual), or its gated form, over rows of W as a checkpoint stores them.
 //
-// NPUSIM_PATH says how, decided beside the launch geometry (codegen/launch_products.py):
+// NPUSIM_PATH says how, decided beside the launch geometry (codegen/cuda/launch_products.py):
 //   0  one row of x: warps stream rows of W (gemv_stream.h), sums by multiply-adds
 //   1  few rows of x, 16-bit: warps stream eight rows of W at a time through the tensor cores
 //   2  many rows, 16-bit: tiles on the tensor cores

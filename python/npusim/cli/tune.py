@@ -44,15 +44,14 @@ def tune(
         if source is not None:
             tuning = Tuning.load(readable(source))
         else:
-            tuning = tuner.tune(compiled, npusim.Device("cuda", ordinal=ordinal), progress=report)
+            device = npusim.Device(tuner.target_of(compiled).device, ordinal=ordinal)
+            tuning = tuner.tune(compiled, device, progress=report)
         report("writing")
         tuned = tuner.apply(compiled, tuning)
         tuned.save(output)
         if save is not None:
             tuning.save(save)
-    commands = {(compiled.kernels[c.kernel].name, c.params) for m in compiled.methods
-                for c in m.commands}  # fmt: skip
-    chosen = tuning.for_commands(iter(commands))
+    chosen = tuner.choices_for(compiled, tuning)
     counts: dict[str, int] = {}
     for choice in chosen.values():
         name = choice.library or choice.variant or "the default kernel"

@@ -10,46 +10,56 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from npusim.errors import Error
 from npusim.files import write_atomic
 
-_ELF = b"\x7fELF"
 _DIGEST = hashlib.sha256().digest_size
 
 
-def folder() -> Path:
-    """Returns the folder of compiled kernels; it may not exist yet."""
-    chosen = os.environ.get("NPUSIM_CACHE_DIR")
-    if chosen:
-        return Path(chosen) / "cuda"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "npusim" / "cuda"
+@dataclass(frozen=True, slots=True)
+class KernelCache:
+    """The compiled kernels of one kind of device.
+
+    Attributes:
+        name: the folder beside those of other kinds, such as "cuda".
+        magic: how device code begins.
+    """
+
+    name: str
+    magic: bytes
+
+    def folder(self) -> Path:
+        """Returns the folder of compiled kernels; it may not exist yet."""
+        chosen = os.environ.get("NPUSIM_CACHE_DIR")
+        if chosen:
+            return Path(chosen) / self.name
+        base = os.environ.get("XDG_CACHE_HOME")
+        return (Path(base) if base else Path.home() / ".cache") / "npusim" / self.name
+
+    def read(self, key: str) -> bytes | None:
+        """Returns stored device code, or None; a damaged entry counts as none."""
+        try:
+            data = (self.folder() / key[:2] / key).read_bytes()
+        except OSError:
+            return None
+        digest, code = data[:_DIGEST], data[_DIGEST:]
+        whole = code.startswith(self.magic) and hashlib.sha256(code).digest() == digest
+        return code if whole else None
+
+    def write(self, key: str, code: bytes) -> None:
+        """Stores device code."""
+        path = self.folder() / key[:2] / key
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, hashlib.sha256(code).digest() + code)
+        except (Error, OSError):
+            return  # a read-only home: the kernel is compiled again next time
 
 
 def key(source: str, options: Sequence[str], version: tuple[int, int]) -> str:
     """Returns the name of an entry."""
     text = "\0".join((f"{version[0]}.{version[1]}", *options, source))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def read(name: str) -> bytes | None:
-    """Returns a stored cubin, or None; a damaged entry counts as none."""
-    try:
-        data = (folder() / name[:2] / name).read_bytes()
-    except OSError:
-        return None
-    digest, cubin = data[:_DIGEST], data[_DIGEST:]
-    whole = cubin.startswith(_ELF) and hashlib.sha256(cubin).digest() == digest
-    return cubin if whole else None
-
-
-def write(name: str, cubin: bytes) -> None:
-    """Stores a cubin."""
-    path = folder() / name[:2] / name
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, hashlib.sha256(cubin).digest() + cubin)
-    except (Error, OSError):
-        return  # a read-only home: the kernel is compiled again next time

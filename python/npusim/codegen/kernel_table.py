@@ -11,29 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from npusim.codegen.image import Recipe
-from npusim.codegen.library import own_operands
+from npusim.codegen.generator import CodeGenerator
 from npusim.codegen.settled import settled_operands
-from npusim.codegen.source import orders_itself
+from npusim.codegen.wanted import Recipe, WantedImage
 from npusim.ops.kernels import KERNELS
 from npusim.program.program import Command, CompiledProgram, Kernel, Method, Specialized
 from npusim.program.sized_command import Sizes, params_at
 from npusim.targets import TargetConfig
-
-
-@dataclass(frozen=True, slots=True)
-class WantedImage:
-    """An image to be made: the kernel of a stem for these parameters.
-
-    Attributes:
-        settled: a mask of `settled_operands`.
-        recipe: where the parameters depend on the sizes of a call.
-    """
-
-    stem: str
-    params: bytes
-    settled: int
-    recipe: Recipe | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +32,10 @@ class _Key:
 class KernelTable:
     """Kernels in the order of their first use."""
 
-    def __init__(self, program: CompiledProgram, target: TargetConfig) -> None:
-        self._program, self._target = program, target
+    def __init__(
+        self, program: CompiledProgram, target: TargetConfig, generator: CodeGenerator
+    ) -> None:
+        self._program, self._target, self._generator = program, target, generator
         self._params: dict[_Key, dict[bytes, None]] = {}
 
     def add(self, method: Method, sizes: Sequence[Sizes]) -> Method:
@@ -96,8 +82,9 @@ class KernelTable:
 
     def _key(self, command: Command, mask: int) -> _Key:
         stem = self._program.kernels[command.kernel].name
-        settled = mask if orders_itself(stem) else 0
+        settled = mask if self._generator.orders_itself(stem) else 0
         if not command.patches:
             return _Key(stem, settled, command.params)
-        own, count = own_operands(stem, command.params), len(command.operands)
+        own = self._generator.own_operands(stem, command.params)
+        count = len(command.operands)
         return _Key(stem, settled, None, count, own is not None and count > own)

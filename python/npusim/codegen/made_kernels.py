@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from npusim.codegen import nvrtc
-from npusim.codegen.choices import sized_choice
-from npusim.codegen.compile_kernels import compile_images
-from npusim.codegen.image import read_recipe
-from npusim.codegen.kernel_table import WantedImage
-from npusim.codegen.launch import RULES
-from npusim.errors import Error
+from npusim.codegen.choice import Choice
+from npusim.codegen.generator import CodeGenerator, generator_of_image
+from npusim.codegen.wanted import WantedImage
+from npusim.errors import Error, ProgramFormatError
 from npusim.ops.kernels import KERNELS
 from npusim.targets import TargetConfig
 
@@ -31,18 +28,29 @@ def make_images(kernels: Sequence[tuple[str, str, bytes, bytes]]) -> list[bytes]
     Raises:
         ProgramFormatError: an image is not what code generation makes.
     """
+    if not kernels:
+        return []
+    generator = generator_of_image(kernels[0][3])
+    if generator is None:
+        raise ProgramFormatError("An image of device code is malformed: whose it is, is unknown.")
     try:
-        nvrtc.load()
+        generator.require_compiler()
     except Error as error:
         return f"{error} {_OTHERWISE}"
-    chosen, arch = [], ""
-    for stem, schema, params, like in kernels:
-        if stem not in RULES or KERNELS[stem].schema != schema:
+    for stem, schema, _, _ in kernels:
+        if stem not in generator.stems or KERNELS[stem].schema != schema:
             return (
                 f"this npusim makes kernel {stem} from other parameters. Compile the model again."
             )
-        arch, recipe = read_recipe(like)
-        target = replace(TargetConfig.named(f"cuda:{arch}"), libraries=recipe.libraries)
-        wanted = WantedImage(stem, params, recipe.settled, recipe)
-        chosen.append((wanted, sized_choice(stem, params, target, None, recipe.narrowed)))
-    return compile_images(chosen, arch)
+    target = generator.made_for(kernels[0][3])
+    chosen = [_wanted(generator, target, stem, params, like) for stem, _, params, like in kernels]
+    return generator.images(chosen, target)
+
+
+def _wanted(
+    generator: CodeGenerator, target: TargetConfig, stem: str, params: bytes, like: bytes
+) -> tuple[WantedImage, Choice]:
+    recipe = generator.recipe_of(like)
+    wanted = WantedImage(stem, params, recipe.settled, recipe)
+    target = replace(target, libraries=recipe.libraries)
+    return wanted, generator.choose(wanted, recipe, target, None)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npusim.codegen.choices import Choice
-from npusim.codegen.compile_kernels import generate
-from npusim.codegen.library import own_operands
+from npusim.codegen.choice import Choice
+from npusim.codegen.generate import generate
+from npusim.codegen.generator import CodeGenerator
 from npusim.ops.kernels import KERNELS
 from npusim.program.program import (
     ALIGNMENT,
@@ -47,13 +47,15 @@ class Subject:
     bytes: tuple[int, ...]
 
 
-def subjects(program: CompiledProgram) -> dict[tuple[str, bytes], Subject]:
+def subjects(
+    program: CompiledProgram, generator: CodeGenerator
+) -> dict[tuple[str, bytes], Subject]:
     """Returns the commands of a program's methods that more than one choice could be made for."""
     found: dict[tuple[str, bytes], Subject] = {}
     for method in program.methods:
         for command in method.commands:
             key = (program.kernels[command.kernel].name, command.params)
-            count = own_operands(*key)
+            count = generator.own_operands(*key)
             if key in found or count is None:
                 continue
             sizes = tuple(

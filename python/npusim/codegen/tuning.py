@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from npusim.codegen.choices import Choice
-from npusim.codegen.library import library_problem
-from npusim.codegen.variants import variants
+from npusim.codegen.choice import Choice
+from npusim.codegen.generator import CodeGenerator
 from npusim.errors import Error, ProgramFormatError
 from npusim.files import write_atomic
 from npusim.ops.kernels import KERNELS
@@ -43,14 +42,14 @@ class Tuning:
     microseconds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def for_commands(
-        self, commands: Iterator[tuple[str, bytes]]
+        self, commands: Iterator[tuple[str, bytes]], generator: CodeGenerator
     ) -> dict[tuple[str, bytes], Choice]:
-        """Returns the choices for commands, of those that npusim can make."""
+        """Returns the choices for commands, of those that a generator can make."""
         found = ((command, self.choices.get(key_of(*command))) for command in commands)
         return {
             command: choice
             for command, choice in found
-            if choice is not None and is_possible(*command, choice)
+            if choice is not None and generator.is_possible(*command, choice)
         }
 
     def save(self, path: str | Path) -> None:
@@ -100,14 +99,6 @@ def key_of(stem: str, params: bytes) -> str:
     """Returns the key of a command in tuning files."""
     text = "\0".join((stem, KERNELS[stem].schema)).encode()
     return hashlib.sha256(text + b"\0" + params).hexdigest()[:32]
-
-
-def is_possible(stem: str, params: bytes, choice: Choice) -> bool:
-    """Tells whether npusim could have made a choice for a command itself."""
-    if choice.library:
-        problem = library_problem(stem, params)
-        return problem is not None and problem.name == choice.library
-    return not choice.variant or choice.variant in variants(stem, params)
 
 
 def _tuning(document: Any) -> Tuning:

@@ -6,20 +6,19 @@ in another form than the own kernel has it is prepared by the init method.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import replace
 
-from npusim.codegen import bulk
-from npusim.codegen.image import Image
-from npusim.codegen.library import (
+from npusim.codegen.choice import Choice, Choices
+from npusim.codegen.cuda import bulk
+from npusim.codegen.cuda.image import Image
+from npusim.codegen.cuda.library import (
     LibraryProblem,
     Narrowed,
     library_problem,
     own_operands,
     prefers_library,
 )
-from npusim.codegen.variants import CLUSTER, variants
+from npusim.codegen.cuda.variants import CLUSTER, variants
 from npusim.ir.types import DTYPES
 from npusim.ops.kernels import KERNELS, RANK
 from npusim.ops.scalar import OPCODES
@@ -36,26 +35,7 @@ from npusim.program.program import (
 )
 from npusim.targets import TargetConfig
 
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Who computes a command.
-
-    Attributes:
-        library: "cublaslt" or "cudnn" where it is there; empty: the own kernel.
-        plan: which of the library's plans, of its version `version`; another version takes its
-            first one.
-        variant: the geometry of the own kernel, one of `variants`; empty: the one its rule chooses.
-    """
-
-    library: str = ""
-    plan: int = 0
-    version: int = 0
-    variant: str = ""
-
-
 _FIRST_WITH_CLUSTERS = 90  # compute capability 9.0
-Choices: TypeAlias = Mapping[tuple[str, bytes], Choice]  # by stem and parameters
 
 
 def default_choice(stem: str, params: bytes, target: TargetConfig) -> Choice:

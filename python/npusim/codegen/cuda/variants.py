@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from npusim.codegen import bulk, convolutions, launch_products
-from npusim.codegen.geometry import Geometry
-from npusim.codegen.launch_products import as_int, as_ints, linear_operands, on_tensor_cores
+from npusim.codegen.cuda import bulk, convolutions, launch_products
+from npusim.codegen.cuda.geometry import Geometry
+from npusim.codegen.cuda.launch_products import as_int, as_ints, linear_operands, on_tensor_cores
 from npusim.ops.kernels import KERNELS, Params
 
 _SPLITS = (1, 2, 4, 8)

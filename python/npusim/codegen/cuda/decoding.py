@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from npusim.codegen import launch_products
-from npusim.codegen.geometry import Geometry, Launch, Rule, blocks
-from npusim.codegen.launch_products import (
+from npusim.codegen.cuda import launch_products
+from npusim.codegen.cuda.geometry import Geometry, Launch, Rule, blocks
+from npusim.codegen.cuda.launch_products import (
     MOST_SHARED,
     PROCESSORS,
     as_int,

@@ -41,7 +41,7 @@ typedef unsigned long long uint64_t;
 
 def kernel_root() -> Path:
     """Returns the folder that holds `cuda/` and `shared/`: the wheel's, or the repository's."""
-    package = Path(__file__).resolve().parents[1]
+    package = Path(__file__).resolve().parents[2]
     installed = package / "kernels"
     return installed if installed.is_dir() else package.parents[1] / "kernels"
 

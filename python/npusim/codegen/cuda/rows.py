@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from npusim.codegen.geometry import MAX_THREADS, Geometry, Launch, Rule, blocks
+from npusim.codegen.cuda.geometry import MAX_THREADS, Geometry, Launch, Rule, blocks
 from npusim.ir.types import DTYPES
 from npusim.ops.kernels import Params
 

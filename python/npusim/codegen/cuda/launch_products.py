@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from npusim.codegen.geometry import Geometry, Launch, Rule, blocks, line
+from npusim.codegen.cuda.geometry import Geometry, Launch, Rule, blocks, line
 from npusim.ops.kernels import Params
 
 PROCESSORS = 132  # multiprocessors that a grid should fill; a smaller device only takes longer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from npusim.codegen.geometry import Geometry, Rule, line
+from npusim.codegen.cuda.geometry import Geometry, Rule, line
 from npusim.ops.kernels import Params
 
 _HALVES = (1, 2)  # dtypes of 16 bits

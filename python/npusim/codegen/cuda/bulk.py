@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from npusim.codegen.geometry import Geometry, Launch, TensorMap, blocks
-from npusim.codegen.launch_products import (
+from npusim.codegen.cuda.geometry import Geometry, Launch, TensorMap, blocks
+from npusim.codegen.cuda.launch_products import (
     PROCESSORS,
     as_int,
     as_ints,

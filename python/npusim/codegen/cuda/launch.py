@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from npusim.codegen import (
+from npusim.codegen.cuda import (
     convolutions,
     decoding,
     elementwise,
@@ -18,7 +18,7 @@ from npusim.codegen import (
     rows,
     windows,
 )
-from npusim.codegen.geometry import Rule
+from npusim.codegen.cuda.geometry import Rule
 
 RULES: Mapping[str, Rule] = {
     **convolutions.RULES,

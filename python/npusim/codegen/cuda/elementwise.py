@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from npusim.codegen.geometry import Geometry, Launch, Rule, blocks, line
-from npusim.codegen.source import float_literal
+from npusim.codegen.cuda.geometry import Geometry, Launch, Rule, blocks, line
+from npusim.codegen.cuda.source import float_literal
 from npusim.ir.types import DTYPES
 from npusim.ops.kernels import RANK, Params
 from npusim.ops.scalar import OPCODES

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from npusim.codegen.geometry import Geometry, Rule, line
+from npusim.codegen.cuda.geometry import Geometry, Rule, line
 from npusim.ops.kernels import RANK, Params
 
 _PACK_BYTES = 16

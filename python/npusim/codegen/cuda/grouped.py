@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from npusim.codegen.geometry import Geometry, Rule
-from npusim.codegen.launch_products import as_int, as_ints, matmul
+from npusim.codegen.cuda.geometry import Geometry, Rule
+from npusim.codegen.cuda.launch_products import as_int, as_ints, matmul
 from npusim.ops.kernels import Params
 
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from npusim.codegen.geometry import Geometry, Launch, Rule, blocks, line
-from npusim.codegen.launch_products import (
+from npusim.codegen.cuda.geometry import Geometry, Launch, Rule, blocks, line
+from npusim.codegen.cuda.launch_products import (
     PROCESSORS,
     as_int,
     as_ints,

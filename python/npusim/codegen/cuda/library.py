@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from npusim.codegen.launch_products import as_int, as_ints
+from npusim.codegen.cuda.launch_products import as_int, as_ints
 from npusim.ops.kernels import KERNELS, Params
 from npusim.ops.scalar import OPCODES
 
@@ -78,7 +78,7 @@ def prefers_library(problem: LibraryProblem) -> bool:
     """Tells whether a library is the default for a problem: faster, and worth opening it.
 
     From the times in benchmarks/results/cuda_libraries_h200.txt, and asked only where the own
-    kernel does not copy in bulk (codegen/bulk.py), which in whole programs is as fast. cuBLASLt
+    kernel does not copy in bulk (`bulk.py`), which in whole programs is as fast. cuBLASLt
     leads the others from 64 rows on, by 1.3 to 2.4 times; not where a command is several products
     to it, which an own kernel computes as one. Opening it takes about 140 ms, so small products
     stay own. cuDNN takes about 300 ms to open

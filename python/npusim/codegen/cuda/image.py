@@ -15,26 +15,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from npusim.codegen.geometry import Geometry, Launch, TensorMap
+from npusim.codegen.cuda.geometry import Geometry, Launch, TensorMap
+from npusim.codegen.wanted import Recipe
 from npusim.errors import ProgramFormatError
 
 MAGIC = b"NPUCUDA\x01"
 _LENGTH = struct.Struct("<I")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What code generation needs besides parameters to make a kernel's image for other ones.
-
-    Attributes:
-        settled: a mask of `settled_operands`; 0 where the source does not ask for it.
-        libraries: which commands may be a library's: `TargetConfig.libraries`.
-        narrowed: the command has the operand that a library wants in another dtype.
-    """
-
-    settled: int
-    libraries: str
-    narrowed: bool
 
 
 @dataclass(frozen=True)
@@ -118,8 +104,8 @@ def unpack_image(data: bytes) -> Image:
         raise ProgramFormatError(f"A CUDA kernel's image is malformed: {error}.") from error
 
 
-def read_recipe(data: bytes) -> tuple[str, Recipe]:
-    """Returns the architecture and the recipe of an image.
+def read_recipe(data: bytes) -> Recipe:
+    """Returns the recipe of an image.
 
     Raises:
         ProgramFormatError: not an image, or one without a recipe.
@@ -129,7 +115,7 @@ def read_recipe(data: bytes) -> tuple[str, Recipe]:
         recipe = _recipe(header)
         if recipe is None:
             raise ValueError("there is no recipe")
-        return header["arch"], recipe
+        return recipe
     except (ValueError, KeyError, TypeError, struct.error) as error:
         raise ProgramFormatError(f"A CUDA kernel's image is malformed: {error}.") from error
 

@@ -1,0 +1,35 @@
+"""What a code generator is asked for: the image of one kernel for one set of parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What code generation needs besides parameters to make a kernel's image for other ones.
+
+    Attributes:
+        settled: a mask of `settled_operands`; 0 where the source does not ask for it.
+        libraries: which commands may be a library's: `TargetConfig.libraries`.
+        narrowed: the command has the operand that a library wants in another dtype.
+    """
+
+    settled: int
+    libraries: str
+    narrowed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WantedImage:
+    """An image to be made: the kernel of a stem for these parameters.
+
+    Attributes:
+        settled: a mask of `settled_operands`.
+        recipe: where the parameters depend on the sizes of a call.
+    """
+
+    stem: str
+    params: bytes
+    settled: int
+    recipe: Recipe | None = None
