@@ -63,6 +63,7 @@ OPTIONAL: dict[str, set[str]] = {
     "tinygrad": {"frontends"},
     "safetensors": {"cli", "partition"},
     "tokenizers": {"language_model"},
+    "jinja2": {"language_model"},
     "sklearn": {"demo"},
     "matplotlib": {"cli", "pictures"},
     "resvg_py": {"pictures"},

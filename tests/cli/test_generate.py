@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from pathlib import Path
 
@@ -138,3 +139,26 @@ def test_a_folder_of_transformers(cli: Cli, tmp_path: Path) -> None:
     cli("generate", saved, "--weights", tmp_path / "model", *base).refused(
         "shards", first.name, "beside the index"
     )
+
+
+def test_a_chat_and_a_conversation(
+    cli: Cli, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = ("generate", folder / "model.npubin", "--weights", folder, "--max-new-tokens", 2)
+    cli(*base, "--prompt", "h", "--chat").refused("no chat template")
+    cli(*base, "--token-ids", "1", "--chat").refused("--token-ids")
+    cli(*base, "--prompt", "h", "-i").refused("leave --prompt out")
+    (tmp_path / "model").symlink_to(folder)
+    for file in ("tokenizer.json", "model.safetensors"):
+        (tmp_path / file).write_bytes((folder / file).read_bytes())
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[-1].content }}")
+    base = ("generate", folder / "model.npubin", "--weights", tmp_path, "--max-new-tokens", 2)
+    assert cli(*base, "--prompt", "h", "--chat", "--json").json["tokens"] == [1, 2]
+    monkeypatch.setattr("sys.stdin", io.StringIO("h\n\nh\n"))
+    data = cli(*base, "-i", "--json").json
+    assert [turn["prompt"] for turn in data["turns"]] == ["h", "h"]
+    assert data["tokens"] == 4
+    monkeypatch.setattr("sys.stdin", io.StringIO("\ud83d\nh\n"))
+    outcome = cli(*base, "-i", "--json")
+    assert "lone surrogate" in outcome.err, "one bad turn ends only itself"
+    assert len(outcome.json["turns"]) == 1

@@ -31,15 +31,25 @@ from npusim.cli import (
     view,
 )
 from npusim.cli.answer import NO, answer_of, refuse, show
+from npusim.cli.factory import import_module
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, package_name="npusim")
-def npusim() -> None:
+@click.option(
+    "--import",
+    "modules",
+    multiple=True,
+    metavar="FILE",
+    help="Import this module or .py file first, for the operators it registers; repeatable.",
+)
+def npusim(modules: tuple[str, ...]) -> None:
     """Compile PyTorch models to one file and run that file natively.
 
     Exit codes: 0 done, 1 the answer is no, 2 bad input, 3 a defect of npusim, 130 interrupted.
     """
+    for name in modules:
+        import_module(name)
 
 
 for _verb in (

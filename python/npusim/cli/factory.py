@@ -41,7 +41,7 @@ def make(spec: str) -> Made:
     module_name, colon, name = spec.rpartition(":")
     if not colon or not module_name or not name:
         raise ExportError(f"'{spec}' is not MODULE:FACTORY.", hint=FACTORY_HELP)
-    factory = _find(_import(module_name), name, module_name)
+    factory = _find(import_module(module_name), name, module_name)
     return _unpack(_call(factory, spec), spec, name)
 
 
@@ -51,7 +51,12 @@ def require_torch() -> None:
         raise ExportError("PyTorch is not installed.", hint="pip install 'npusim[torch]'")
 
 
-def _import(name: str) -> ModuleType:
+def import_module(name: str) -> ModuleType:
+    """Imports a module by name, or a `.py` file.
+
+    Raises:
+        ExportError: there is none, it needs one that is missing, or its code raised.
+    """
     try:
         if name.endswith(".py"):
             return _import_file(Path(name))

@@ -17,10 +17,11 @@ from npusim.cli.artifact import open_program
 from npusim.cli.memory import peak_rss
 from npusim.cli.progress import progress
 from npusim.errors import Error
+from npusim.language_model.chat import Chat
 from npusim.program.program import CompiledProgram
 
 if TYPE_CHECKING:
-    from npusim.language_model import LanguageSession, Stats
+    from npusim.language_model import LanguageSession, Stats, TextGeneration
 
 _CONTEXT = 4096  # unless the model knows fewer positions
 
@@ -28,6 +29,11 @@ _CONTEXT = 4096  # unless the model knows fewer positions
 @click.command(cls=Verb)
 @click.argument("model", metavar="DIR_OR_NPUBIN", type=click.Path(path_type=Path))
 @click.option("--prompt", help="Text to continue; - reads it from stdin.")
+@click.option("--chat", is_flag=True, help="The prompt is a turn: use the model's chat template.")
+@click.option("--system", metavar="TEXT", help="With --chat: instructions before the first turn.")
+@click.option(
+    "-i", "--interactive", is_flag=True, help="Read one prompt a line until the end of the input."
+)
 @click.option("--token-ids", metavar="1,2,3", help="Tokens to continue; needs no tokenizer.")
 @click.option("--weights", type=click.Path(path_type=Path), help="Default: DIR.")
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="Default: beside the weights.")
@@ -48,6 +54,9 @@ _CONTEXT = 4096  # unless the model knows fewer positions
 def generate(
     model: Path,
     prompt: str | None,
+    chat: bool,
+    system: str | None,
+    interactive: bool,
     token_ids: str | None,
     weights: Path | None,
     tokenizer: Path | None,
@@ -65,8 +74,13 @@ def generate(
 
     DIR is a folder of Hugging Face transformers (config.json, safetensors, tokenizer.json); it is
     extracted and compiled first. A .npubin file skips that, and needs --weights.
+
+    With --interactive, every line of the input is a prompt that continues the conversation, in the
+    model's chat template where it has one; Ctrl-C ends an answer, the end of input (Ctrl-D) all.
     """
-    start: str | list[int] = _prompt(prompt, token_ids)
+    start: str | list[int] | None = _prompt(prompt, token_ids, interactive=interactive)
+    if chat and isinstance(start, list):
+        raise Error("--chat puts text into a template; --token-ids are no text.")
     with progress("Loading") as report:
         if model.is_dir():
             report("extracting and compiling")
@@ -81,7 +95,16 @@ def generate(
             raise Error(f"{model} needs weights.", hint="Give --weights, the model's folder.")
         loaded = npusim.LanguageModel.load(program, source, tokenizer, device, threads)
     options = {"max_new_tokens": max_new_tokens, "ignore_eos": ignore_eos, **sampling}
-    outcome = _run(loaded.new_session(), start, stop, options, in_text=loaded.has_tokenizer)
+    in_turns = chat or system is not None or (interactive and _has_template(loaded))
+    if interactive:
+        return converse(
+            loaded.new_chat(system) if in_turns else loaded.new_session(), stop, options
+        )
+    assert start is not None
+    if in_turns:
+        outcome = _tell(loaded.new_chat(system).say(str(start), stop=stop, **options))
+    else:
+        outcome = _run(loaded.new_session(), start, stop, options, in_text=loaded.has_tokenizer)
     print(file=sys.stderr)
     click.echo(_summary(outcome.stats), err=True)
     data = {
@@ -96,7 +119,17 @@ def generate(
     return Answer(data, [])
 
 
-def _prompt(text: str | None, token_ids: str | None) -> str | list[int]:
+def _has_template(model: npusim.LanguageModel) -> bool:
+    return model.has_tokenizer and model.chat_template is not None
+
+
+def _prompt(
+    text: str | None, token_ids: str | None, *, interactive: bool
+) -> str | list[int] | None:
+    if interactive:
+        if text is not None or token_ids is not None:
+            raise Error("--interactive reads prompts from the input; leave --prompt out.")
+        return None
     if (text is None) == (token_ids is None):
         raise Error("Give either --prompt or --token-ids.")
     if token_ids is None:
@@ -142,13 +175,51 @@ def _run(
 ) -> _Outcome:
     """Generates, printing what appears; Ctrl-C ends it there."""
     if in_text or stops or isinstance(prompt, str):
-        made = session.generate(prompt, stop=stops, **options)
-        reason = _print_all(made)
-        _put(made.flush())
-        return _Outcome(made.text, made.tokens, reason or made.finish_reason, made.stats)
+        return _tell(session.generate(prompt, stop=stops, **options))
     tokens = session.generate_tokens(prompt, **options)
     reason = _print_all(tokens, separator=" ")
     return _Outcome(None, tokens.tokens, reason or tokens.finish_reason, tokens.stats)
+
+
+def _tell(made: TextGeneration) -> _Outcome:
+    reason = _print_all(made)
+    _put(made.flush())
+    return _Outcome(made.text, made.tokens, reason or made.finish_reason, made.stats)
+
+
+def converse(
+    conversation: Chat | LanguageSession, stops: tuple[str, ...], options: dict[str, Any]
+) -> Answer:
+    """Answers one line of the input after the other, until its end.
+
+    An error of one turn, such as a full context, is said and ends that turn alone.
+    """
+    asked = sys.stdin.isatty()
+    turns, tokens = [], 0
+    for line in iter(lambda: _line(asked), None):
+        if not line.strip():
+            continue
+        try:
+            if isinstance(conversation, Chat):
+                outcome = _tell(conversation.say(line, stop=stops, **options))
+            else:
+                outcome = _tell(conversation.generate(line, stop=stops, **options))
+        except Error as error:
+            click.echo(f"error: {error}", err=True)
+            continue
+        print(flush=True)
+        click.echo(_summary(outcome.stats), err=True)
+        turns.append({"prompt": line, "text": outcome.text, "finish_reason": outcome.reason})
+        tokens += len(outcome.tokens)
+    return Answer({"turns": turns, "tokens": tokens}, [])
+
+
+def _line(asked: bool) -> str | None:
+    """Returns the next line of the input without its end, or None where it ends."""
+    try:
+        return input("> ") if asked else input()
+    except (EOFError, KeyboardInterrupt):
+        return None
 
 
 def _print_all(pieces: Any, separator: str = "") -> str | None:

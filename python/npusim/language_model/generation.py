@@ -43,6 +43,33 @@ class Sampling(TypedDict, total=False):
     seed: int | None
 
 
+class GenerateOptions(Sampling, total=False):
+    """What `generate` takes beside the prompt: `Sampling`, and where the text ends.
+
+    Keys:
+        max_new_tokens: None: as many as the context holds.
+        stop: strings; the text ends before the first one.
+        stop_token_ids: tokens that end the text, besides the model's own.
+        ignore_eos: go on after the model's own end of text.
+        return_logits: keep the scores that each token was drawn from.
+    """
+
+    max_new_tokens: int | None
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    return_logits: bool
+
+
+class TokenOptions(Sampling, total=False):
+    """What `generate_tokens` takes beside the prompt: `GenerateOptions` without `stop`."""
+
+    max_new_tokens: int | None
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    return_logits: bool
+
+
 def make_sampler(sampling: Sampling) -> _runtime.Sampler:
     """Returns a sampler; Error for options that are unknown, of a wrong type or out of range."""
     options = dict(sampling)

@@ -7,13 +7,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from npusim import _runtime
 from npusim.errors import Error
+from npusim.language_model.chat import Chat, ChatTemplate
 from npusim.language_model.generation import TextGeneration, TokenGeneration
 from npusim.language_model.session import LanguageSession, Prompt
 from npusim.language_model.tokenizer import FILE, Tokenizer
@@ -22,7 +23,9 @@ from npusim.runtime.native import ProgramLike, native_program
 from npusim.runtime.weights import WeightSource, load_weights
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
+
+    from npusim.language_model.generation import GenerateOptions, TokenOptions
 
 _GENERATION_CONFIG = "generation_config.json"
 
@@ -141,11 +144,37 @@ class LanguageModel:
         """Returns a session without tokens."""
         return LanguageSession(self)
 
-    def generate(self, prompt: Prompt, **options: Any) -> TextGeneration:
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """The template beside the tokenizer; None where there is none.
+
+        Raises:
+            Error: there is no tokenizer, or as `ChatTemplate.beside`.
+        """
+        return ChatTemplate.beside(self.tokenizer.path)
+
+    def new_chat(self, system: str | None = None) -> Chat:
+        """Returns a conversation in turns.
+
+        Args:
+            system: instructions that stand before the first turn.
+
+        Raises:
+            Error: the model has no chat template, or no tokenizer.
+        """
+        template = self.chat_template
+        if template is None:
+            raise Error(
+                "This language model has no chat template.",
+                hint="Continue texts with `generate`: it was not trained to answer in turns.",
+            )
+        return Chat(self.new_session(), template, system)
+
+    def generate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> TextGeneration:
         """Continues a prompt in a session of its own: `LanguageSession.generate`."""
         return self.new_session().generate(prompt, **options)
 
-    def generate_tokens(self, prompt: Prompt, **options: Any) -> TokenGeneration:
+    def generate_tokens(self, prompt: Prompt, **options: Unpack[TokenOptions]) -> TokenGeneration:
         """Continues a prompt in a session of its own: `LanguageSession.generate_tokens`."""
         return self.new_session().generate_tokens(prompt, **options)
 
