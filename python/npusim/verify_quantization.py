@@ -28,10 +28,14 @@ class LayerQuality:
     """One product over quantized weights.
 
     Attributes:
-        name: of the node; source: where the model makes it.
+        name: the weights' keys, without what they share at the end: `layers.0.q_proj`, or
+            `layers.0.q_proj+k_proj+v_proj` where one product takes several.
+        source: the line of the model's code that multiplies.
         format: how its weight is stored.
         shape: of the weight, all parts together.
-        bits: of an element, with its share of scales, zero points and padding.
+        bits: of an element as it is stored: its code, and its share of scales, zero points and of
+            the padding of rows to blocks of 128, which is much where rows are short.
+        code_bits: of its code alone.
         weight_db: SQNR of the weight.
         output_db: SQNR of the product on the inputs given, in float32.
     """
@@ -41,13 +45,15 @@ class LayerQuality:
     format: str
     shape: tuple[int, int]
     bits: float
+    code_bits: int
     weight_db: float
     output_db: float
 
     def __str__(self) -> str:
         n, k = self.shape
         return (
-            f"{self.name} [{n}x{k}] {self.format}: {self.bits:.2f} bits, "
+            f"{self.name} [{n}x{k}] {self.format}: {self.bits:.2f} bits an element ("
+            f"{self.code_bits} of code, the rest scales and padding), "
             f"weight {self.weight_db:.1f} dB, output {self.output_db:.1f} dB"
         )
 
@@ -128,17 +134,29 @@ def _quality(node: Node, graph: Graph, held: Mapping[str | None, Tensor]) -> Lay
     how, counts = Quantization(name, group), [r for r in rows if isinstance(r, int)]
     k = held[x].shape[-1]
     sources = [graph.producers[part].inputs[0] for part in parts if part is not None]
+    keys = {weight.name: weight.key for weight in graph.weights}
     before = torch.cat([held[source].float() for source in sources])
     pairs = zip(parts, counts, strict=True)
     after = torch.cat([dequantize(held[part], how, n, k) for part, n in pairs])
     stored = sum(quantized_bytes(how, n, k) for n in counts)
     given = held[x].float()
     return LayerQuality(
-        name=node.name,
+        name=_named([keys.get(source or "", source or node.name) for source in sources]),
         source=at(node.source).strip(" ()"),
         format=name + (f"-g{group}" if group else ""),
         shape=(sum(counts), k),
         bits=8 * stored / before.numel(),
+        code_bits=8 if name == "int8" else 4,
         weight_db=compare("weight", after, before).sqnr_db,
         output_db=compare("output", given @ after.T, given @ before.T).sqnr_db,
     )
+
+
+def _named(keys: Sequence[str]) -> str:
+    """Returns one name for weights: what their keys share at the front, then the rest of each."""
+    paths = [key.removesuffix(".weight").split(".") for key in keys]
+    depth = 0
+    while all(len(path) > depth + 1 and path[depth] == paths[0][depth] for path in paths):
+        depth += 1
+    front = "".join(f"{part}." for part in paths[0][:depth])
+    return front + "+".join(".".join(path[depth:]) for path in paths)

@@ -60,8 +60,26 @@ def test_quant_measures_every_layer(cli: Cli) -> None:
     assert first["format"] == "int4-g32" and first["shape"] == [128, 96]
     assert 18 < first["weight_db"] < 30 and 15 < first["output_db"] < 30
     assert last["format"] == "int8" and last["output_db"] > 35  # it makes the output
+    assert [first["name"], last["name"]] == ["0", "2"], "by the keys of the checkpoint"
+    assert first["code_bits"] == 4 < first["bits"]
     text = cli("verify", f"{FACTORIES}:wide_mlp", "--quant", "int8").out
-    assert "2 layers" in text and "dB" in text
+    assert "2 layers" in text and "dB" in text and "8 of code" in text
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        (["fc.weight"], "fc"),
+        (["l.0.q.weight", "l.0.k.weight", "l.0.v.weight"], "l.0.q+k+v"),
+        (["a.weight", "b.c.weight"], "a+b.c"),
+        (["a.b.weight", "a.b.weight"], "a.b+b"),
+        (["add_6"], "add_6"),
+    ],
+)
+def test_layers_are_named_by_their_weights(keys: list[str], name: str) -> None:
+    from npusim.verify_quantization import _named
+
+    assert _named(keys) == name
 
 
 def test_quant_of_a_model_without_large_layers_is_a_no(cli: Cli) -> None:
@@ -72,9 +90,10 @@ def test_quant_of_a_model_without_large_layers_is_a_no(cli: Cli) -> None:
 
 def test_text_is_scored_with_and_without_quantization(cli: Cli, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
+    # It knows fewer positions than are scored by default, and than a chunk has.
     config = transformers.LlamaConfig(
         vocab_size=512, hidden_size=64, intermediate_size=96, num_hidden_layers=1,
-        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=512,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=96,
     )  # fmt: skip
     folder = tmp_path / "model"
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
@@ -88,6 +107,9 @@ def test_text_is_scored_with_and_without_quantization(cli: Cli, tmp_path: Path) 
     assert found["before"] > 1
     assert found["after"] == pytest.approx(found["before"], rel=0.02)
     assert found["after"] != found["before"]
+    assert found["tokens"] > 8
+    outcome = cli("verify", folder, *options, "--max-context", 8)
+    assert outcome.json["perplexity"]["tokens"] == 8
 
 
 def test_what_quant_cannot_measure_is_refused(cli: Cli, tmp_path: Path) -> None:

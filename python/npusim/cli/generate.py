@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ import click
 import npusim
 from npusim.cli.answer import INTERRUPTED, Answer, Verb, amount, duration, printable
 from npusim.cli.artifact import open_program
+from npusim.cli.context import known_positions
 from npusim.cli.memory import peak_rss
 from npusim.cli.progress import progress
 from npusim.errors import Error
@@ -143,18 +143,9 @@ def _prompt(
 
 
 def _compile(folder: Path, max_context: int | None, chunk: int, report: Any) -> CompiledProgram:
-    context = max_context or min(_CONTEXT, _known_positions(folder))
-    graphs = npusim.extract_llm(folder, max_context=context, prefill_chunk=chunk)
+    context = max_context or known_positions(folder, _CONTEXT)
+    graphs = npusim.extract_llm(folder, max_context=context, prefill_chunk=min(chunk, context))
     return npusim.compile(graphs, progress=report)
-
-
-def _known_positions(folder: Path) -> int:
-    """Returns how many positions a model's configuration names, or the default."""
-    try:
-        known = json.loads((folder / "config.json").read_bytes()).get("max_position_embeddings")
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return _CONTEXT  # the extraction says what is wrong with it
-    return known if isinstance(known, int) and known > 0 else _CONTEXT
 
 
 @dataclass

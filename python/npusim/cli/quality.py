@@ -9,10 +9,11 @@ from typing import Any
 import npusim
 from npusim.cli.answer import Answer
 from npusim.cli.artifact import readable
+from npusim.cli.context import known_positions
 from npusim.cli.factory import Made
 from npusim.errors import Error
 
-_CONTEXT = 512  # tokens of a text that are scored
+_MOST_SCORED = 512  # tokens of a text, unless the caller says otherwise
 
 Report = Callable[..., None]
 
@@ -38,13 +39,18 @@ def perplexities(
     tokenizer: Path | None,
     target: str,
     threads: int | None,
+    max_context: int | None,
     report: Report,
 ) -> Answer:
-    """Scores a text with a language model as it is and quantized."""
+    """Scores a text with a language model as it is and quantized.
+
+    `max_context` tokens of it at most; by default 512, or as many as the model knows positions.
+    """
     from npusim.language_model import LanguageModel
 
+    context = max_context or known_positions(folder, _MOST_SCORED)
     report("extracting")
-    graphs = npusim.extract_llm(folder, max_context=_CONTEXT)
+    graphs = npusim.extract_llm(folder, max_context=context, prefill_chunk=min(128, context))
     scores, tokens = [], 0
     for quantize in ("none", scheme):
         report(f"compiling ({quantize})")
@@ -53,7 +59,7 @@ def perplexities(
         model = LanguageModel.load(
             program, weights or folder, tokenizer or folder, threads=threads or 0
         )
-        ids = model.tokenizer.encode(readable(text).read_text("utf-8"))[:_CONTEXT]
+        ids = model.tokenizer.encode(readable(text).read_text("utf-8"))[:context]
         tokens = len(ids)
         if tokens < 2:
             raise Error(f"{text} has {tokens} tokens.", hint="Give a text of some sentences.")

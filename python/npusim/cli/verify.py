@@ -54,6 +54,11 @@ from npusim.errors import Error
     type=click.Path(path_type=Path),
     help="With --quant and a language model's folder: score this text.",
 )
+@click.option(
+    "--max-context",
+    type=click.IntRange(min=2),
+    help="With --text: score so many tokens of it. [512, or the positions the model knows]",
+)
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="Default: in the folder.")
 def verify(
     factory: str,
@@ -66,6 +71,7 @@ def verify(
     bisect: bool,
     quant: str | None,
     text: Path | None,
+    max_context: int | None,
     tokenizer: Path | None,
 ) -> Answer:
     """Compare a model's graph, and the program compiled from it, with PyTorch.
@@ -82,6 +88,7 @@ def verify(
             if quant is None or not Path(factory).is_dir():
                 raise Error("--text needs --quant and the folder of a language model.")
             common: dict[str, Any] = {"weights": weights, "tokenizer": tokenizer, "target": target}
+            common["max_context"] = max_context
             return perplexities(
                 Path(factory), quant, text, threads=threads, report=report, **common
             )
