@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 
+import npusim
+from npusim.ops.reference import run_graph
 from npusim.passes.recognize_attention import recognize_attention
 
 
@@ -118,3 +121,45 @@ def test_softmax_in_float32(draft, check_pass):
     y = draft.call("aten.softmax.int", y, dim=-1, dtype="float32")
     y = draft.call("aten._to_copy.default", y, dtype="bfloat16")
     check_pass(recognize_attention, draft.graph(draft.call("aten.matmul.default", y, v)))
+
+
+def written(draft, mask):
+    q, k, v = (heads(draft, n) for n in "qkv")
+    scores = draft.call("aten.matmul.default", q, transposed(draft, k))
+    return finish(draft, draft.call("aten.add.Tensor", scores, mask, alpha=1), v)
+
+
+@pytest.mark.parametrize("least", [-1e4, -1e9, -3.4e38])
+def test_a_finite_mask_is_not_causal_unless_nothing_outweighs_it(draft, cpu, least):
+    mask = np.triu(np.full((5, 5), least, np.float32), 1)
+    result = recognize_attention(draft.graph(written(draft, draft.c(mask))), cpu)
+    assert not result.nodes[-1].attrs["is_causal"]
+    assert len(result.nodes[-1].inputs) == 4
+
+
+def test_the_least_number_hides(draft, cpu):
+    mask = np.triu(np.full((5, 5), np.finfo(np.float32).min, np.float32), 1)
+    result = recognize_attention(draft.graph(written(draft, draft.c(mask))), cpu)
+    assert result.nodes[-1].attrs["is_causal"]
+
+
+@pytest.mark.parametrize("least", [-np.inf, np.finfo(np.float32).min])
+def test_a_row_that_sees_nothing_is_what_it_was(draft, cpu, least):
+    """NaN under -infinity, the mean under a finite number: also where only the run knows it."""
+    graph = draft.graph(written(draft, draft.x(2, 1, 5, 5, name="mask")))
+    result = recognize_attention(graph, cpu)
+    assert result.nodes[-1].op == "aten.scaled_dot_product_attention.default"
+    mask = torch.zeros(2, 1, 5, 5)
+    mask[0, 0, 1], mask[1, 0, 2, 3] = float(least), float(least)
+    inputs = [mask, *(torch.randn(2, 5, 3, 4) for _ in "qkv")]
+    (expected,), (actual,) = (run_graph(g, inputs, {}) for g in (graph, result))
+    torch.testing.assert_close(actual, expected, equal_nan=True)
+    native = npusim.load(npusim.compile(graph))
+    torch.testing.assert_close(native(*inputs)[0], expected, equal_nan=True)
+
+
+def test_one_mask_is_marked_once(draft, cpu):
+    mask = draft.x(2, 1, 5, 5, name="mask")
+    twice = [written(draft, mask) for _ in range(2)]
+    result = recognize_attention(draft.graph(*twice), cpu)
+    assert [n.op for n in result.nodes].count("aten.amax.default") == 1

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 import npusim
 
 
-class _Module(nn.Module):
+class Called(nn.Module):
+    """A function of tensors as a module."""
+
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
@@ -62,7 +64,7 @@ FINDINGS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
 @pytest.mark.parametrize("finding", FINDINGS)
 def test_finding(finding: str) -> None:
     function, tensors = FINDINGS[finding]
-    model = _Module(function)
+    model = Called(function)
     session = npusim.load(npusim.compile(npusim.extract_ir(model, tensors)))
     (result,) = session(*tensors)
     torch.testing.assert_close(result, model(*tensors))

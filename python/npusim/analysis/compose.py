@@ -2,8 +2,9 @@
 
 Owns what fusing means for values: an intermediate is converted as storing and loading it would
 have converted it (truncation, wrapping of integers, bool), except that the rounding of float16
-and bfloat16 intermediates is dropped, which is what fusing is allowed to gain. Equal
-instructions are computed once, unused ones not at all.
+and bfloat16 intermediates is dropped, which is what fusing is allowed to gain. A conversion to
+them that the model asks for is no such intermediate: `narrows` tells it. Equal instructions are
+computed once, unused ones not at all.
 """
 
 from __future__ import annotations
@@ -46,6 +47,16 @@ def scalar_program(node: Node, graph: Typed) -> ScalarProgram | None:
     if definition is None or definition.scalar is None or len(node.outputs) != 1:
         return None
     return definition.scalar(node, graph)  # type: ignore[arg-type]  # reads nothing but types
+
+
+def narrows(node: Node, graph: Typed) -> bool:
+    """Tells whether a node makes 16-bit floats of anything that holds more: its result is rounded
+    for good, so what reads it must read it from memory."""
+    halves = ("float16", "bfloat16")
+    if len(node.outputs) != 1 or node.type.dtype not in halves:
+        return False
+    exact = (node.type.dtype, "bool", "int8", "uint8")
+    return any(i is not None and graph.types[i].dtype not in exact for i in node.inputs)
 
 
 class Composer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from npusim.analysis.compose import Arg, Composer, scalar_program
+from npusim.analysis.compose import Arg, Composer, narrows, scalar_program
 from npusim.analysis.uniform import uniform_value
 from npusim.ir.graph import Node
 from npusim.ir.rewriter import Rewriter
@@ -47,7 +47,8 @@ class Cone:
         return [v for v in self.reads if v not in self._taken]
 
     def candidate(self, refused: set[str]) -> str | None:
-        """Returns a value the cone could take in: pointwise, of the root's shape, read by no other.
+        """Returns a value the cone could take in: pointwise, of the root's shape, read by no other,
+        and not a conversion that rounds.
 
         What is static is taken into static roots only, and the other way round: what is computed
         once at load must not move into every run.
@@ -59,6 +60,8 @@ class Cone:
             same_time = (value in self._rewriter.static) == self._static
             producer = self._rewriter.producer(value)
             if producer is None or not same_shape or not same_time:
+                continue
+            if narrows(producer, self._rewriter):
                 continue
             if scalar_program(producer, self._rewriter) is not None:
                 return value

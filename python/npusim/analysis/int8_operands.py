@@ -22,7 +22,7 @@ from npusim.ops.int8_reference import BYTES, INT8_CONV, INT8_MATMUL
 
 PRODUCTS = (INT8_CONV, INT8_MATMUL)
 X_ZERO, W_ZERO, SCALE, SUM_BIAS, BIAS, RESIDUAL, TERMS, Y_ZERO = range(2, 10)  # operands of them
-_BIAS_ACCURACY = 1e-5  # relative difference of scales that float32 products of scales have
+_BIAS_ACCURACY = 2.0**-22  # relative: two roundings of a float32 product of scales
 
 
 @dataclass(frozen=True)

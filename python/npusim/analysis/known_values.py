@@ -32,7 +32,7 @@ from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType, is_float
 from npusim.ops import scalar_numpy
 from npusim.ops.scalar import ScalarOp, ScalarProgram, result_class
-from npusim.ops.scalar_numpy import decode
+from npusim.ops.scalar_numpy import decode, encode
 
 _INTEGERS = ("int64", "int32")
 _COMPARISONS = {"le": (1, 0, 0), "lt": (1, 0, -1), "ge": (0, 1, 0), "gt": (0, 1, -1)}
@@ -72,6 +72,13 @@ def _stored(found: Known | None, type: TensorType) -> Known | None:
             found = Number(found.outside if mask.conditions else found.inside)
     if isinstance(found, Affine) and type.dtype == "bool":
         found = _truth(found, type.rank)
+    if isinstance(found, Number) and is_float(type.dtype):
+        found = Number(_rounded(found.value, type.dtype))
+    if isinstance(found, Choice) and is_float(type.dtype):
+        inside, outside = (_rounded(n, type.dtype) for n in (found.inside, found.outside))
+        found = Choice(found.mask, inside, outside)
+    if isinstance(found, Affine) and not _is_small(found, type.dtype):
+        return None
     fits = {
         Affine: type.dtype in _INTEGERS,
         Mask: not is_float(type.dtype),
@@ -79,6 +86,18 @@ def _stored(found: Known | None, type: TensorType) -> Known | None:
         Number: is_float(type.dtype),
     }
     return found if found is not None and fits[found.__class__] else None
+
+
+def _rounded(value: float, dtype: str) -> float:
+    """Returns a number as a dtype stores it."""
+    return float(decode(encode(np.asarray(value, np.float64), dtype), TensorType(dtype, ())))
+
+
+def _is_small(found: Affine, dtype: str) -> bool:
+    """Tells whether the numbers are such that positions and lengths cannot make them wrap."""
+    bits = 30 if dtype == "int32" else 62
+    fixed = [n for n in (found.offset, *found.coefficients) if not is_symbolic(n)]
+    return all(abs(n) < 2**bits for n in fixed) and abs(found.times) < 2 ** max(bits - 30, 1)
 
 
 def _truth(a: Affine, rank: int) -> Known | None:
@@ -95,7 +114,7 @@ def _scalar(name: str, type: TensorType) -> Affine | None:
 
 def _uniform(value: float | int | bool, type: TensorType) -> Known | None:
     if is_float(type.dtype):
-        return Number(float(value))
+        return _stored(Number(float(value)), type)
     if type.dtype == "bool":
         value = value != 0
     whole: int = value if is_symbolic(value) else int(value)  # type: ignore[assignment]

@@ -17,7 +17,6 @@ _REDUCTIONS = {
     "mean": ("aten.mean.dim",),
     "max": ("aten.amax.default",),
     "variance": ("aten.var.correction", "aten.var.dim"),
-    "logsumexp": ("aten.logsumexp.default",),
 }
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.analysis.shapes import VIEWS
-from npusim.ir.graph import Constant
+from npusim.ir.graph import Attr, Constant
 from npusim.ir.rewriter import Rewriter
-from npusim.ops.scalar_numpy import decode
+from npusim.ir.symbolic import is_symbolic
+from npusim.ir.types import TensorType, dtype_size
+from npusim.ops.scalar_numpy import decode, encode
 
 
 def uniform_value(value: str, rewriter: Rewriter) -> float | int | None:
@@ -19,19 +21,27 @@ def uniform_value(value: str, rewriter: Rewriter) -> float | int | None:
         if node is None:
             return None
         if node.op == "aten.full.default":
-            number = node.attrs["fill_value"]
-            return number if isinstance(number, (int, float)) else None
+            return _stored(node.attrs["fill_value"], node.type.dtype)
         if node.op not in VIEWS or node.inputs[0] is None:
             return None
         value = node.inputs[0]
+
+
+def _stored(number: Attr, dtype: str) -> float | int | None:
+    """Returns a number as a tensor of a dtype holds it; a symbolic size as it is."""
+    if not isinstance(number, (int, float)) or is_symbolic(number):
+        return number if is_symbolic(number) else None  # type: ignore[return-value]
+    array = decode(encode(np.asarray(number), dtype), TensorType(dtype, ()))
+    return int(array) if array.dtype.kind in "iub" else float(array)
 
 
 def uniform_constant(constant: Constant) -> float | int | None:
     """Returns the number that all elements of a constant are, or None."""
     if not constant.type.numel:
         return None
+    size = dtype_size(constant.type.dtype)
+    if constant.data != constant.data[:size] * constant.type.numel:  # 0 and -0 are not one number
+        return None
     array = decode(constant.data, constant.type).reshape(-1)
     first = array[0]
-    if not bool(np.all(array == first)):
-        return None
     return int(first) if array.dtype.kind in "iub" else float(first)

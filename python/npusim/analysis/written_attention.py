@@ -58,18 +58,18 @@ def written_attention(node: Node, rewriter: Rewriter) -> WrittenAttention | None
 def _scores(softmax: Node, v: str, rewriter: Rewriter) -> WrittenAttention | None:
     """Looks behind a softmax for cap(product * scale) + mask."""
     value, reader = _uncast(softmax.inputs[0] or "", softmax, rewriter)
-    mask = None
     total = instruction(value, "add", rewriter, reader)
     if total is not None:
         type, node = rewriter.types[value], _producer(value, rewriter)
         for scores, other in (total, total[::-1]):
-            if isinstance(scores, str) and isinstance(other, str):
+            if isinstance(scores, str) and (isinstance(other, str) or other == 0):
                 whole = rewriter.types[scores].shape == type.shape
                 found = _capped_product(scores, node, rewriter) if whole else None
                 if found is not None:
-                    return _attention(*found, v, other, rewriter)
+                    mask = other if isinstance(other, str) else None
+                    return _attention(*found, v, mask, rewriter)
     found = _capped_product(value, reader, rewriter)
-    return None if found is None else _attention(*found, v, mask, rewriter)
+    return None if found is None else _attention(*found, v, None, rewriter)
 
 
 def _attention(
@@ -127,10 +127,15 @@ def _scaled(value: str, reader: Node, rewriter: Rewriter) -> tuple[float, str, N
         if opcode == "mul" and isinstance(operands[0], (int, float)):
             operands = operands[::-1]
         x, number = operands
-        if isinstance(x, str) and isinstance(number, (int, float)) and number != 0:
+        if isinstance(x, str) and isinstance(number, (int, float)) and _is_moderate(number):
             factor = float(number)
             return factor if opcode == "mul" else 1 / factor, x, _producer(value, rewriter)
     return 1.0, value, reader
+
+
+def _is_moderate(number: float) -> bool:
+    """Tells whether a factor makes neither 0 nor infinity of scores."""
+    return 2.0**-32 <= abs(number) <= 2.0**32
 
 
 def _uncast(value: str, reader: Node, rewriter: Rewriter) -> tuple[str, Node]:

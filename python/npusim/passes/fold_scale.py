@@ -1,7 +1,9 @@
 """Folds a constant factor behind a linear or convolution into its weights.
 
 A number, or a static factor for each output channel (layer scale), multiplies or divides weight
-and bias at load instead of the result at every run. Views in between do not matter.
+and bias at load instead of the result at every run. Views in between do not matter. Factors that
+could take weights out of their dtype's range stay: 0, NaN, what is far from 1, and in float16,
+whose least numbers are close to weights, all that are not known now.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from npusim.analysis.fused_nodes import (
 from npusim.analysis.uniform import uniform_value
 from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.rewriter import Answer, Rewriter, rewrite
+from npusim.ir.symbolic import is_symbolic
 from npusim.targets.target_config import TargetConfig
 
 
@@ -57,7 +60,11 @@ def _fold(
 ) -> Answer:
     conv = producer.node
     number = uniform_value(factor, rewriter) if isinstance(factor, str) else factor
+    if number is None and conv.op == "npu.linear" and node.type.dtype == "float16":
+        return None
     if number is not None:
+        if not _is_moderate(number, node.type.dtype):
+            return None
         weight, bias = conv.inputs[1:3]
         if bias is None or rewriter.types[bias].rank == 1:  # else it has factors
             weight = _times(weight, op, number, node, rewriter)
@@ -69,6 +76,12 @@ def _fold(
         weight, bias = pair
     folded = replace(conv, inputs=(conv.inputs[0], weight, bias, None))
     return replay(producer, folded, node, rewriter)
+
+
+def _is_moderate(number: float, dtype: str) -> bool:
+    """Tells whether weights times a number, or divided by it, stay well within their range."""
+    limit = 2.0 ** (6 if dtype == "float16" else 32)
+    return is_symbolic(number) or 1 / limit <= abs(number) <= limit
 
 
 def _times(value: str | None, op: str, number: float, like: Node, rewriter: Rewriter) -> str | None:

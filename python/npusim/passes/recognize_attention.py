@@ -3,23 +3,32 @@
 Scale and mask are optional; the scores may be multiplied or divided. Keys and values whose heads
 were repeated for groups of queries are read as they were before. Afterwards a mask that is proved
 to hide exactly the future becomes `is_causal`, and needs no memory, whatever the lengths are; one
-that hides nothing goes. A row whose mask hides everything was NaN, and is 0 afterwards, as in
-PyTorch's own attention.
+that hides nothing goes. A row whose mask hides everything is NaN where attention is written out,
+and 0 in the op: unless every row is proved to see something, NaN goes into such rows of the mask.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from npusim.analysis.causal import HIDDEN, Causal, causal_mask, visible
+from npusim.analysis.affine import Choice, Known, Number
+from npusim.analysis.causal import Causal, causal_mask, hidden, visible
 from npusim.analysis.known_values import analyse
 from npusim.analysis.shapes import RESHAPES
-from npusim.analysis.written_attention import transposed_back, unrepeated, written_attention
+from npusim.analysis.value_range import value_range
+from npusim.analysis.written_attention import (
+    WrittenAttention,
+    transposed_back,
+    unrepeated,
+    written_attention,
+)
 from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.ir.symbolic import is_symbolic
+from npusim.ir.types import TensorType
 from npusim.ops.scalar_numpy import decode
 from npusim.targets.target_config import TargetConfig
 
@@ -29,12 +38,20 @@ _LEADING = RESHAPES | {"aten.expand.default"}  # of constants: what adds or repe
 
 def recognize_attention(graph: Graph, target: TargetConfig) -> Graph:
     """Returns the graph with written-out attention replaced by the op, causal where it is."""
-    return _without_masks(rewrite(graph, _visit))
+    known = analyse(graph)
+    marked: dict[str, str] = {}  # masks with NaN in rows that see nothing, by mask
+
+    def visit(node: Node, rewriter: Rewriter) -> Answer:
+        if node.op == ATTENTION:
+            return _visit_heads(node, rewriter)
+        return _visit_written(node, known, marked, rewriter)
+
+    return _without_masks(rewrite(graph, visit))
 
 
-def _visit(node: Node, rewriter: Rewriter) -> Answer:
-    if node.op == ATTENTION:
-        return _visit_heads(node, rewriter)
+def _visit_written(
+    node: Node, known: Mapping[str, Known], marked: dict[str, str], rewriter: Rewriter
+) -> Answer:
     found = written_attention(node, rewriter)
     if found is None or found.softcap:
         return None
@@ -52,7 +69,43 @@ def _visit(node: Node, rewriter: Rewriter) -> Answer:
         "scale": found.scale,
         "enable_gqa": grouped,
     }
-    return become(node, ATTENTION, (found.q, k, v, found.mask), attrs)
+    mask = found.mask
+    if mask is not None and not _shows_something(mask, known, found, rewriter):
+        mask = marked[mask] if mask in marked else _marked(mask, node, rewriter)
+        marked[found.mask or ""] = mask
+    return become(node, ATTENTION, (found.q, k, v, mask), attrs)
+
+
+def _shows_something(
+    mask: str, known: Mapping[str, Known], found: WrittenAttention, rewriter: Rewriter
+) -> bool:
+    """Tells whether every row of a mask is proved to hold something above -infinity."""
+    type, proved = rewriter.types[mask], known.get(mask)
+    if isinstance(proved, Number):
+        return proved.value > -np.inf
+    if isinstance(proved, Choice) and min(proved.inside, proved.outside) > -np.inf:
+        return True
+    lengths = (rewriter.types[found.q].shape[-2], rewriter.types[found.transposed].shape[-1])
+    causal = causal_mask(proved, type, lengths)
+    if causal is not None:  # each query sees the key at its own position
+        return bool(causal.position) or lengths[0] == lengths[1]
+    constant = rewriter.constants.get(mask)
+    if constant is None:
+        return value_range(mask, rewriter) is not None
+    return bool(np.all(np.any(decode(constant.data, constant.type) > -np.inf, axis=-1)))
+
+
+def _marked(mask: str, like: Node, rewriter: Rewriter) -> str:
+    """Emits a mask with NaN in the rows that are -infinity throughout."""
+    type = rewriter.types[mask]
+    rows = TensorType(type.dtype, (*type.shape[:-1], 1))
+    over: dict[str, Attr] = {"dim": (-1,), "keepdim": True}
+    most = rewriter.emit("aten.amax.default", (mask,), rows, over, like=like)
+    flags = TensorType("bool", rows.shape)
+    least: dict[str, Attr] = {"other": float("-inf")}
+    empty = rewriter.emit("aten.eq.Scalar", (most,), flags, least, like=like)
+    value: dict[str, Attr] = {"value": float("nan")}
+    return rewriter.emit("aten.masked_fill.Scalar", (mask, empty), type, value, like=like)
 
 
 def _visit_heads(node: Node, rewriter: Rewriter) -> Answer:
@@ -87,7 +140,7 @@ def _without_masks(graph: Graph) -> Graph:
         if q is None or k is None or mask is None:
             return None
         lengths = (rewriter.types[q].shape[-2], rewriter.types[k].shape[-2])
-        seen = visible(known.get(mask))
+        seen = visible(known.get(mask), rewriter.types[mask].dtype)
         if seen is not None and not seen.conditions:
             return replace(node, inputs=(*node.inputs[:3], None))
         if lengths[0] != lengths[1]:
@@ -117,4 +170,5 @@ def _is_causal(mask: str, lengths: tuple[int, int], rewriter: Rewriter) -> bool:
     future = np.triu(np.ones(lengths, bool), 1)
     if constant.type.dtype == "bool":
         return bool(np.all(values == ~future))
-    return bool(np.all(values[..., ~future] == 0) and np.all(values[..., future] <= HIDDEN))
+    least = hidden(constant.type.dtype)
+    return bool(np.all(values[..., ~future] == 0) and np.all(values[..., future] <= least))

@@ -78,7 +78,8 @@ def _cached(node: Node, found: _Attention, known: dict[str, Known], rewriter: Re
         return None
     if len({q.dtype, k.dtype, v.dtype, node.type.dtype}) > 1 or k.shape[:3] != v.shape[:3]:
         return None
-    causal = causal_mask(known.get(found.mask), mask, (q.shape[2], k.shape[2]))
+    lengths = (q.shape[2], k.shape[2])
+    causal = causal_mask(known.get(found.mask), mask, lengths, found.softcap)
     if causal is None or not causal.position:
         return None
     positions = [_position(append, causal, known) for append in appends]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from npusim.analysis.batch_norm import HALVES
 from npusim.analysis.match import Operand, instruction, of_node, reduction
 from npusim.analysis.written_attention import is_conversion
 from npusim.ir.graph import Attr, Graph, Node
@@ -71,6 +72,8 @@ def _norm(node: Node, operands: list[Operand], root: str, rewriter: Rewriter) ->
 
 def _become(node: Node, op: str, x: str, dims: Dims, eps: float, rewriter: Rewriter) -> Answer:
     type = rewriter.types[x]
+    if type.dtype == "float16":
+        return None  # its squares overflow beyond 256; those of the ops do not
     if type != node.type or dims != tuple(range(type.rank - len(dims), type.rank)):
         return None
     shape = type.shape[type.rank - len(dims) :]
@@ -156,6 +159,8 @@ def _converted(node: Node, rewriter: Rewriter) -> Answer:
     assert before is not None
     (x,) = before.inputs
     if x is None or rewriter.types[x] != node.type or norm.type.dtype != "float32":
+        return None
+    if node.type.dtype not in HALVES:
         return None
     return become(node, norm.op, (x, *norm.inputs[1:]), norm.attrs)
 

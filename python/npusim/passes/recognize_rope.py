@@ -8,6 +8,8 @@ computes in float32 and rounds once.
 
 from __future__ import annotations
 
+from npusim.analysis.batch_norm import HALVES
+from npusim.analysis.compose import narrows
 from npusim.analysis.fused_nodes import reshaped
 from npusim.analysis.match import instruction, of_node
 from npusim.analysis.shapes import RESHAPES, integer
@@ -82,6 +84,8 @@ def _source(value: str, node: Node, rewriter: Rewriter) -> str:
     """Returns what was converted to a value if it has the result's type, else the value."""
     before = rewriter.producer(value)
     if before is None or not is_conversion(before, rewriter) or before.inputs[0] is None:
+        return value
+    if narrows(before, rewriter):
         return value
     return before.inputs[0] if rewriter.types[before.inputs[0]] == node.type else value
 
@@ -200,6 +204,6 @@ def _converted(node: Node, rewriter: Rewriter) -> Answer:
     if before is None or not is_conversion(before, rewriter):
         return None
     x = before.inputs[0]
-    if x is None or rewriter.types[x] != node.type:
+    if x is None or rewriter.types[x] != node.type or node.type.dtype not in HALVES:
         return None
     return become(node, ROPE, (x, *rope.inputs[1:]), rope.attrs)

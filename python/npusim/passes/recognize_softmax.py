@@ -1,7 +1,9 @@
-"""Recognises softmax and log-softmax that were written out, with or without the maximum.
+"""Recognises softmax and log-softmax that were written out.
 
-exp(x - max) / sum(exp(x - max)) becomes aten.softmax.int; x - max - log(sum(exp(x - max))) and
-x - logsumexp(x) become aten.log_softmax.int. So do PyTorch's internal spellings of both.
+exp(x - max) / sum(exp(x - max)) becomes aten.softmax.int, x - max - log(sum(exp(x - max)))
+aten.log_softmax.int. So do PyTorch's internal spellings of both. What takes no maximum off stays:
+its exponentials overflow, or are all 0, where those of the op are not. So does x - logsumexp(x),
+which is -infinity beside an infinity, where log_softmax is NaN.
 """
 
 from __future__ import annotations
@@ -49,30 +51,27 @@ def _softmax(node: Node, quotient: list[Operand], rewriter: Rewriter) -> Answer:
         return None
     if rewriter.uses(str(exponential)) != 2 or rewriter.uses(str(total)) != 1:
         return None
-    x = _without_maximum(exponent[0], summed[1], rewriter)
+    x = _before_maximum(exponent[0], summed[1], rewriter)
     fits = isinstance(x, str) and rewriter.types[x] == node.type
     return _become(node, "aten.softmax.int", str(x), summed[1][0]) if fits else None
 
 
 def _log_softmax(node: Node, difference: list[Operand], rewriter: Rewriter) -> Answer:
     shifted, total = difference
-    direct = reduction(total, "logsumexp", rewriter)
-    if direct is not None and direct[0] == shifted and len(direct[1]) == 1:
-        return _become(node, "aten.log_softmax.int", str(shifted), direct[1][0])
     logarithm = instruction(total, "log", rewriter, node)
     summed = None if logarithm is None else reduction(logarithm[0], "sum", rewriter)
     exponent = None if summed is None else instruction(summed[0], "exp", rewriter)
     if summed is None or exponent is None or exponent[0] != shifted or len(summed[1]) != 1:
         return None
-    x = _without_maximum(shifted, summed[1], rewriter)
+    x = _before_maximum(shifted, summed[1], rewriter)
     fits = isinstance(x, str) and rewriter.types[x] == node.type
     return _become(node, "aten.log_softmax.int", str(x), summed[1][0]) if fits else None
 
 
-def _without_maximum(value: Operand, dims: tuple[int, ...], rewriter: Rewriter) -> Operand:
-    """Returns x for x - max(x) over the same dimensions, and any other value as it is."""
+def _before_maximum(value: Operand, dims: tuple[int, ...], rewriter: Rewriter) -> Operand | None:
+    """Returns x for x - max(x) over the same dimensions, and None for any other value."""
     difference = instruction(value, "sub", rewriter)
     if difference is None:
-        return value
+        return None
     x, maximum = difference
-    return x if reduction(maximum, "max", rewriter) == (x, dims) else value
+    return x if reduction(maximum, "max", rewriter) == (x, dims) else None

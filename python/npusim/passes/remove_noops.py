@@ -1,10 +1,12 @@
 """Removes nodes that compute their own input: copies, casts to the same dtype, dropout at rest.
 
-A pointwise op counts when its formula says so (x + 0, x * 1, x / 1) and neither dtype nor shape
-changes. One liberty is taken: -0.0 + 0 is -0.0 afterwards.
+A pointwise op counts when its formula says so (x - 0, x * 1, x / 1) and neither dtype nor shape
+changes. To add 0 to a float does not count, as it makes 0 of -0; to add -0 does.
 """
 
 from __future__ import annotations
+
+from math import copysign
 
 from npusim.analysis.compose import scalar_program
 from npusim.analysis.match import of_node
@@ -19,7 +21,7 @@ _COPIES = frozenset(
         *("alias.default", "alias_copy.default", "clone.default", "contiguous.default"),
         *("detach.default", "detach_copy.default", "lift_fresh.default", "lift_fresh_copy.default"),
         *("_to_copy.default", "to.dtype", "to.dtype_layout", "to.device", "to.other"),
-        *("type_as.default", "positive.default", "_conj.default", "resolve_conj.default"),
+        *("type_as.default", "positive.default"),
     )
 )
 _DROPOUTS = frozenset(
@@ -88,5 +90,9 @@ def _neutral(node: Node, rewriter: Rewriter) -> str | None:
         value, *rest = operands[::-1]
     if not isinstance(value, str) or rest not in ([], [_NEUTRAL[op]]):
         return None
+    if op in ("add", "sub") and program.body[0].cls != "i":
+        negative = copysign(1.0, rest[0]) < 0  # type: ignore[arg-type]
+        if negative != (op == "add"):
+            return None
     x = rewriter.types[value]
     return value if (x.dtype, x.shape) == (node.type.dtype, node.type.shape) else None

@@ -1,13 +1,16 @@
 """Scalar operations as ATen operators, and what tinygrad writes with few operations as what it is.
 
 tinygrad has no subtraction, division, exp, cos, minimum or sigmoid of its own by the time its graph
-is read: a - b is a + b * -1, and exp(x) is exp2(x * 1.4427). Numbers are compared to six digits.
+is read: a - b is a + b * -1, and exp(x) is exp2(x * 1.4427). A number is that of a formula if the
+dtype stores both as the same.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+
+import numpy as np
 
 from npusim.frontends.tinygrad.builder import Builder
 from npusim.frontends.tinygrad.known import uniform
@@ -164,14 +167,21 @@ def _plus(term: Term) -> list[tuple[Term, float]]:
     return [(x, float(n)) for x, n in found if n is not None and x.shape == term.shape]
 
 
+def is_stored_as(number: float, wanted: float, dtype: str) -> bool:
+    """Tells whether a dtype holds two numbers as one; of float64 the last place may be rounded."""
+    if dtype == "float64":
+        return abs(number - wanted) <= math.ulp(wanted)
+    return bool(np.float32(number) == np.float32(wanted))  # which all narrower ones are computed in
+
+
 def _factor(term: Term, number: float) -> Term | None:
     """Returns x for x * number."""
-    return next((x for x, n in _times(term) if math.isclose(n, number, rel_tol=1e-6)), None)
+    return next((x for x, n in _times(term) if is_stored_as(n, number, term.dtype)), None)
 
 
 def _summand(term: Term, number: float) -> Term | None:
     """Returns x for x + number."""
-    return next((x for x, n in _plus(term) if math.isclose(n, number, rel_tol=1e-6)), None)
+    return next((x for x, n in _plus(term) if is_stored_as(n, number, term.dtype)), None)
 
 
 def _exponential(term: Term) -> Plan | None:
@@ -294,11 +304,6 @@ def _signed(term: Term) -> Term | None:
     return x if fits and less.sources[0] is x else None
 
 
-def _sign(term: Term) -> Plan | None:
-    x = _signed(term)
-    return None if x is None else unary(x, "sign.default")
-
-
 def _relu(term: Term) -> Plan | None:
     """where(0 < x, x, 0)."""
     condition, x, other = term.sources
@@ -327,6 +332,6 @@ _FORMULAS: dict[str, tuple[Callable[[Term], Plan | None], ...]] = {
     "reciprocal": (_sigmoid, _reciprocal_root),
     "mul": (_absolute, _logarithm, _minimum, _negation, _quotient),
     "add": (_tanh, _difference),
-    "where": (_relu, _sign),
+    "where": (_relu,),
     "cmpne": (_equal,),
 }

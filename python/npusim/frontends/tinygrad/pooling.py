@@ -14,6 +14,7 @@ from npusim.frontends.tinygrad.contractions import contraction
 from npusim.frontends.tinygrad.index import Access, loop
 from npusim.frontends.tinygrad.known import uniform
 from npusim.frontends.tinygrad.plans import Plan
+from npusim.frontends.tinygrad.pointwise import is_stored_as
 from npusim.frontends.tinygrad.terms import Term
 from npusim.frontends.tinygrad.windows import (
     Window,
@@ -59,7 +60,11 @@ def averaged(term: Term) -> Plan | None:
             continue
         axes = total.arg[1]
         count = math.prod(total.sources[0].shape[a] for a in axes)
-        fits = abs(number * count - 1) <= 1e-6 and term.numel == total.numel and not total.known
+        fits = (
+            is_stored_as(number, 1 / count, term.dtype)
+            and term.numel == total.numel
+            and not total.known
+        )
         if not fits or total.dtype not in (*_FLOATS, "float64"):
             continue
         if convolution(total) is None and contraction(total) is None:
