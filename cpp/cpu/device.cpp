@@ -32,6 +32,8 @@ class CpuDevice final : public Device {
   std::string_view name() const noexcept override { return "cpu"; }
   bool shares_host_memory() const noexcept override { return true; }
 
+  std::string kind() const override { return "cpu, " + std::string(isa_.name); }
+
   std::string description() const override {
     const std::string processor = processor_name();
     const int threads = pool_->workers();

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "cpp/runtime/error.h"
 
@@ -90,7 +91,7 @@ void Context::synchronize() const {
 }
 
 void Context::order(StreamHandle before, StreamHandle after) const {
-  const std::lock_guard<std::mutex> locked(ordering_);
+  const std::lock_guard<ForkSafeMutex> locked(ordering_);
   const Result recorded = driver_.event_record(passed_, before);
   driver_.check(recorded == kSuccess ? driver_.stream_wait_event(after, passed_, 0) : recorded,
                 "have one stream wait for another");

@@ -4,10 +4,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "cpp/cuda/driver.h"
+#include "cpp/runtime/forks.h"
 
 namespace npusim::cuda {
 
@@ -53,7 +53,7 @@ class Context {
   int64_t total_memory_ = 0;
   bool overlaps_ = false;
   StreamHandle stream_ = nullptr;
-  mutable std::mutex ordering_;
+  mutable ForkSafeMutex ordering_;
   EventHandle passed_ = nullptr;  // recorded anew for each order
   PoolHandle pool_ = nullptr;
 };

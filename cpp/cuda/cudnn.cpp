@@ -1,6 +1,7 @@
 #include "cpp/cuda/cudnn.h"
 
 #include <dlfcn.h>
+#include <mutex>
 
 #include <optional>
 
@@ -66,7 +67,7 @@ Cudnn::Cudnn(std::shared_ptr<const Context> context, std::span<const std::string
 
 CudnnEntries::Status Cudnn::execute(CudnnEntries::Descriptor plan, CudnnEntries::Descriptor pack,
                                     StreamHandle stream) const {
-  const std::lock_guard<std::mutex> locked(turn_);
+  const std::lock_guard<ForkSafeMutex> locked(turn_);
   const CudnnEntries::Status status = library_.entries().set_stream(handle_, stream);
   return status == 0 ? library_.entries().execute(handle_, plan, pack) : status;
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "cpp/cuda/context.h"
 #include "cpp/cuda/library_call.h"
 #include "cpp/cuda/library_problem.h"
+#include "cpp/runtime/forks.h"
 
 namespace npusim::cuda {
 
@@ -71,7 +71,7 @@ class Cudnn {
   std::shared_ptr<const Context> context_;
   CudnnLibrary library_;
   CudnnEntries::Handle handle_ = nullptr;
-  mutable std::mutex turn_;
+  mutable ForkSafeMutex turn_;
 };
 
 // Null where the library has no plan for the convolution.

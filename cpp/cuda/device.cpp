@@ -32,6 +32,8 @@ class CudaDevice final : public Device {
     return reinterpret_cast<uintptr_t>(context_->stream());
   }
 
+  std::string kind() const override { return "cuda, " + context_->arch(); }
+
   std::string description() const override {
     const int64_t mebibytes = context_->total_memory() >> 20;
     return context_->name() + ", " + context_->arch() + ", " + std::to_string(mebibytes) +

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <mutex>
 #include <utility>
 
 namespace npusim::cuda {
@@ -73,7 +74,7 @@ Downloads::~Downloads() {
 std::unique_ptr<Download> Downloads::start(std::shared_ptr<const Memory> from) {
   const Driver& driver = context_->driver();
   const Current current(*context_);
-  const std::lock_guard<std::mutex> locked(turn_);
+  const std::lock_guard<ForkSafeMutex> locked(turn_);
   if (stream_ == nullptr) {
     driver.check(driver.stream_create(&stream_, kStreamNonBlocking), "make a stream");
   }
@@ -100,7 +101,7 @@ Downloads::Blocks::node_type Downloads::take(size_t bytes) {
 }
 
 void Downloads::give_back(Blocks::node_type block) {
-  const std::lock_guard<std::mutex> locked(turn_);
+  const std::lock_guard<ForkSafeMutex> locked(turn_);
   resting_.insert(std::move(block));
 }
 

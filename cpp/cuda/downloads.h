@@ -7,11 +7,11 @@
 #include <cstddef>
 #include <map>
 #include <memory>
-#include <mutex>
 
 #include "cpp/cuda/context.h"
 #include "cpp/cuda/memory.h"
 #include "cpp/runtime/device.h"
+#include "cpp/runtime/forks.h"
 
 namespace npusim::cuda {
 
@@ -33,7 +33,7 @@ class Downloads : public std::enable_shared_from_this<Downloads> {
   void give_back(Blocks::node_type block);
 
   std::shared_ptr<const Context> context_;
-  std::mutex turn_;
+  ForkSafeMutex turn_;
   StreamHandle stream_ = nullptr;  // made by the first copy
   Blocks resting_;
 };

@@ -136,7 +136,11 @@ std::string Driver::error_text(Result result) const {
 
 void Driver::check(Result result, const char* what) const {
   if (result == kSuccess) return;
-  refuse("CUDA could not " + std::string(what) + ": " + error_text(result));
+  const bool forked = fork_depth() != opened_at;
+  refuse("CUDA could not " + std::string(what) + ": " + error_text(result) +
+         (forked ? ". CUDA does not survive a fork: open devices in the child alone, or start it "
+                   "with multiprocessing's 'spawn'."
+                 : ""));
 }
 
 const Driver& driver() {

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <string>
 
+#include "cpp/runtime/forks.h"
+
 namespace npusim::cuda {
 
 using Result = int;  // CUresult
@@ -105,8 +107,9 @@ struct Driver {
   // old. Does not look for devices.
   static Driver load(const std::string& path);
 
-  std::string path;  // where the library lies
-  int version = 0;   // 13000 for CUDA 13.0: the newest that the driver speaks
+  uint32_t opened_at = fork_depth();  // what is loaded before a fork is of no use behind it
+  std::string path;                   // where the library lies
+  int version = 0;                    // 13000 for CUDA 13.0: the newest that the driver speaks
 
   Result (*init)(unsigned flags);
   Result (*driver_get_version)(int*);

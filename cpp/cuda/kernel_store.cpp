@@ -1,6 +1,7 @@
 #include "cpp/cuda/kernel_store.h"
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
 
 #include "cpp/cpu/check.h"

@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "cpp/cuda/module.h"
 #include "cpp/runtime/device.h"
+#include "cpp/runtime/forks.h"
 #include "cpp/runtime/program.h"
 
 namespace npusim::cuda {
@@ -54,7 +54,7 @@ class KernelStore {
   KernelCode keep(const std::string& key, std::vector<std::byte> image);
 
   KernelMaker make_;
-  std::mutex mutex_;                  // of what follows; never held while code is made or loaded
+  ForkSafeMutex mutex_;               // of what follows; never held while code is made or loaded
   std::map<std::string, Made> made_;  // by kernel, parameters, and the header of code like it
   size_t made_bytes_ = 0;
   uint64_t uses_ = 0;

@@ -1,6 +1,7 @@
 #include "cpp/cuda/libraries.h"
 
 #include <cstdlib>
+#include <mutex>
 #include <string_view>
 
 #include "cpp/cuda/cublaslt.h"
@@ -36,7 +37,7 @@ Libraries::~Libraries() = default;
 
 std::unique_ptr<LibraryCall> Libraries::call(const LibraryProblem& problem) {
   if (off_) return nullptr;
-  const std::lock_guard<std::mutex> locked(turn_);
+  const std::lock_guard<ForkSafeMutex> locked(turn_);
   if (problem.name == LibraryName::kCublasLt) {
     seek(sought_[0], cublaslt_, context_, folders_);
     return cublaslt_ == nullptr ? nullptr : make_call(cublaslt_, problem);

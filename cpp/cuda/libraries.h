@@ -5,13 +5,13 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "cpp/cuda/context.h"
 #include "cpp/cuda/library_call.h"
 #include "cpp/cuda/library_problem.h"
+#include "cpp/runtime/forks.h"
 
 namespace npusim::cuda {
 
@@ -34,7 +34,7 @@ class Libraries {
   std::shared_ptr<const Context> context_;
   std::vector<std::string> folders_;
   bool off_, sought_[2] = {};
-  std::mutex turn_;                           // methods may be made ready by several threads
+  ForkSafeMutex turn_;                        // methods may be made ready by several threads
   std::shared_ptr<const CublasLt> cublaslt_;  // null: not there, or not sought yet
   std::shared_ptr<const Cudnn> cudnn_;
 };

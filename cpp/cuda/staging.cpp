@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace npusim::cuda {
@@ -124,15 +126,20 @@ void Staging::download(std::span<std::byte> to, DeviceAddress from) {
 }
 
 void Staging::run(Copy& copy) {
-  const std::lock_guard<std::mutex> locked(turn_);
+  const std::lock_guard<ForkSafeMutex> locked(turn_);
   const size_t cores = std::max<size_t>(std::thread::hardware_concurrency(), 1);
   const size_t wanted =
       std::clamp<size_t>(copy.chunks() / kChunksPerLane, 1, std::min(kMostLanes, cores));
   const Current current(*context_);
   while (lanes_.size() < wanted) lanes_.push_back(std::make_unique<Lane>(context_));
   std::vector<std::thread> threads;
-  for (size_t i = 1; i < wanted; ++i) {
-    threads.emplace_back([&copy, lane = lanes_[i].get()] { lane->work(copy); });
+  threads.reserve(wanted);
+  try {
+    for (size_t i = 1; i < wanted; ++i) {
+      threads.emplace_back([&copy, lane = lanes_[i].get()] { lane->work(copy); });
+    }
+  } catch (const std::system_error&) {
+    // The system gives no more threads: those there are copy everything.
   }
   lanes_[0]->work(copy);
   for (std::thread& thread : threads) thread.join();

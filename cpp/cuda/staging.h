@@ -7,12 +7,12 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "cpp/cuda/context.h"
 #include "cpp/cuda/memory.h"
+#include "cpp/runtime/forks.h"
 
 namespace npusim::cuda {
 
@@ -34,7 +34,7 @@ class Staging {
   void run(Copy& copy);
 
   std::shared_ptr<const Context> context_;
-  std::mutex turn_;
+  ForkSafeMutex turn_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // opened as copies need them
 };
 

@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include "cpp/python/held.h"
 #include "cpp/runtime/error.h"
 
 namespace npusim::python {

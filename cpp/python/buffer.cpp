@@ -111,6 +111,8 @@ class HostBytes {
   Py_buffer view_;
 };
 
+}  // namespace
+
 // The bytes of a buffer on their way to the host; the memory is there as long as the object.
 class Arrival {
  public:
@@ -125,6 +127,8 @@ class Arrival {
  private:
   std::unique_ptr<Download> download_;
 };
+
+namespace {
 
 py::buffer_info bytes_of(Arrival& arrival) {
   const std::span<std::byte> bytes = arrival.wait();

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cpp/python/held.h"
 #include "cpp/runtime/device.h"
 #include "cpp/runtime/executor.h"
 #include "cpp/runtime/program.h"

@@ -77,12 +77,14 @@ void bind_device(py::module_& module) {
   module.def("isa_names", &isa_names, "Instruction sets the cpu device can use here, best first.");
   module.def("kernel_schemas", &kernel_schemas, py::arg("isa") = "",
              "The cpu kernels of an instruction set: name -> parameter schema.");
-  py::class_<Device, std::shared_ptr<Device>>(module, "Device")
-      .def(py::init(&open), py::arg("name"), py::arg("threads") = py::none(),
+  py::class_<Device, std::shared_ptr<Device>> type(module, "Device");
+  copy_as_itself(type);
+  type.def(py::init(&open), py::arg("name"), py::arg("threads") = py::none(),
            py::arg("pin_threads") = false, py::arg("isa") = py::none(), py::arg("ordinal") = 0,
            py::arg("library_folders") = std::vector<std::string>(),
            py::arg("make_kernels") = py::none())
       .def_property_readonly("name", &Device::name)
+      .def_property_readonly("kind", &Device::kind)
       .def_property_readonly("description", &Device::description)
       .def_property_readonly("shares_host_memory", &Device::shares_host_memory)
       .def_property_readonly("ordinal", &Device::ordinal)

@@ -42,6 +42,7 @@ bool Exchange::bind(PyObject* tensor, const ExchangePort& port, const DlDevice& 
                     std::equal(port.shape.begin(), port.shape.end(), given.shape) &&
                     is_dense(given);
   if (!fits) return false;
+  if (given.data == nullptr && port.bytes != 0) return false;  // it only stands for a tensor
   auto* data = static_cast<std::byte*>(given.data) + given.byte_offset;
   binding = {data, port.bytes};
   return reinterpret_cast<uintptr_t>(data) % alignment == 0;

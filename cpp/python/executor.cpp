@@ -12,6 +12,7 @@
 #include "cpp/python/bindings.h"
 #include "cpp/python/buffer.h"
 #include "cpp/runtime/borrowed_memory.h"
+#include "cpp/runtime/watched_file.h"
 #include "cpp/runtime/weights.h"
 
 namespace py = pybind11;
@@ -39,6 +40,9 @@ class HeldTensors final : public TensorSource {
       }
       tensors_.emplace(tensor.name, std::move(tensor));
     }
+    std::vector<std::span<const std::byte>> memory;
+    for (const auto& [name, tensor] : tensors_) memory.push_back(tensor.data);
+    files_ = watch_files_behind(memory);
   }
 
   const CheckpointTensor* find(std::string_view name) const override {
@@ -52,18 +56,51 @@ class HeldTensors final : public TensorSource {
     return names;
   }
 
+  void check() const override {
+    for (const auto& file : files_) file->check();
+  }
+
  private:
   std::shared_ptr<const void> owner_;
+  std::vector<std::unique_ptr<const WatchedFile>> files_;  // goes before the memory does
   std::map<std::string, CheckpointTensor, std::less<>> tensors_;
 };
 
 std::shared_ptr<Weights> load_weights(std::shared_ptr<Program> program,
                                       std::shared_ptr<Device> device,
-                                      std::shared_ptr<const TensorSource> source, bool check_nan) {
+                                      std::shared_ptr<const TensorSource> source, bool check_nan,
+                                      bool copy) {
   const py::gil_scoped_release unlocked;
-  const Weights::Options options{.check_nan = check_nan};
+  const Weights::Options options{.check_nan = check_nan, .copy = copy};
   return std::const_pointer_cast<Weights>(
       Weights::load(std::move(program), std::move(device), std::move(source), options));
+}
+
+py::bytes bytes_of(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::vector<std::byte> copy_of(const py::bytes& bytes) {
+  const auto view = std::as_bytes(std::span(static_cast<std::string_view>(bytes)));
+  return {view.begin(), view.end()};
+}
+
+py::tuple prepared(const Weights& self) {
+  const Weights::Prepared found = self.prepared();
+  py::list weights;
+  for (const auto& [buffer, bytes] : found.weights) {
+    weights.append(py::make_tuple(buffer, bytes_of(bytes)));
+  }
+  return py::make_tuple(bytes_of(found.persistent), weights);
+}
+
+std::shared_ptr<Weights> from_prepared(std::shared_ptr<Program> program,
+                                       std::shared_ptr<Device> device, const py::bytes& persistent,
+                                       const std::vector<std::pair<uint32_t, py::bytes>>& weights) {
+  Weights::Prepared prepared{.persistent = copy_of(persistent), .weights = {}};
+  for (const auto& [buffer, bytes] : weights) prepared.weights.emplace_back(buffer, copy_of(bytes));
+  return std::const_pointer_cast<Weights>(
+      Weights::load_prepared(std::move(program), std::move(device), prepared));
 }
 
 std::vector<Binding> bindings(const Executor& executor, const Buffers& buffers) {
@@ -94,11 +131,12 @@ bool is_own(const Buffers& buffers) {
 }
 
 void run(Executor& self, size_t method, const Buffers& inputs, const Buffers& outputs,
-         const Weights* weights, State* state, const std::vector<int64_t>& sizes) {
+         const Maybe<Weights>& weights, const Maybe<State>& state,
+         const std::vector<int64_t>& sizes) {
   const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
   const bool waits = self.can_fail(method) || !is_own(inputs) || !is_own(outputs);
   const py::gil_scoped_release unlocked;
-  self.enqueue(method, in, out, weights, state, 0, sizes);
+  self.enqueue(method, in, out, pointer(weights), pointer(state), 0, sizes);
   if (waits) self.settle(method);
 }
 
@@ -118,7 +156,7 @@ std::vector<Binding> bindings_at(const Program& program, const std::vector<Tenso
 }
 
 void run_at(Executor& self, size_t method, const std::vector<uintptr_t>& inputs,
-            const std::vector<uintptr_t>& outputs, const Weights* weights, uintptr_t queue) {
+            const std::vector<uintptr_t>& outputs, const Maybe<Weights>& weights, uintptr_t queue) {
   const Program& program = self.program();
   if (method >= program.methods.size()) throw py::index_error("no such method");
   const Method& called = program.methods[method];
@@ -128,12 +166,12 @@ void run_at(Executor& self, size_t method, const std::vector<uintptr_t>& inputs,
   const auto in = bindings_at(program, called.inputs, inputs);
   const auto out = bindings_at(program, called.outputs, outputs);
   const py::gil_scoped_release unlocked;
-  self.enqueue(method, in, out, weights, nullptr, queue);
+  self.enqueue(method, in, out, pointer(weights), nullptr, queue);
   if (self.can_fail(method)) self.settle(method);
 }
 
 void observe(Executor& self, size_t method, const Buffers& inputs, const Buffers& outputs,
-             const Weights* weights, const py::function& after, State* state,
+             const Maybe<Weights>& weights, const py::function& after, const Maybe<State>& state,
              const std::vector<int64_t>& sizes) {
   const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
   const auto tap = [&](size_t index) {
@@ -141,26 +179,27 @@ void observe(Executor& self, size_t method, const Buffers& inputs, const Buffers
     after(index);
   };
   const py::gil_scoped_release unlocked;
-  self.observe(method, in, out, weights, tap, state, sizes);
+  self.observe(method, in, out, pointer(weights), tap, pointer(state), sizes);
 }
 
 std::vector<double> time_commands(Executor& self, size_t method, const Buffers& inputs,
-                                  const Buffers& outputs, const Weights* weights, State* state,
-                                  const std::vector<int64_t>& sizes) {
+                                  const Buffers& outputs, const Maybe<Weights>& weights,
+                                  const Maybe<State>& state, const std::vector<int64_t>& sizes) {
   const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
   std::vector<double> seconds(self.program().methods.at(method).commands.size());
   const py::gil_scoped_release unlocked;
-  self.time(method, in, out, weights, seconds, state, sizes);
+  self.time(method, in, out, pointer(weights), seconds, pointer(state), sizes);
   return seconds;
 }
 
 double time_run(Executor& self, size_t method, const Buffers& inputs, const Buffers& outputs,
-                const Weights* weights, State* state, const std::vector<int64_t>& sizes) {
+                const Maybe<Weights>& weights, const Maybe<State>& state,
+                const std::vector<int64_t>& sizes) {
   using Clock = std::chrono::steady_clock;
   const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
   const py::gil_scoped_release unlocked;
   const Clock::time_point before = Clock::now();
-  self.run(method, in, out, weights, state, sizes);
+  self.run(method, in, out, pointer(weights), pointer(state), sizes);
   return std::chrono::duration<double>(Clock::now() - before).count();
 }
 
@@ -194,24 +233,37 @@ void write_buffer(Executor& self, uint32_t index, const py::bytes& data) {
 }  // namespace
 
 void bind_executor(py::module_& module) {
-  py::class_<Weights, std::shared_ptr<Weights>>(module, "Weights")
+  py::class_<Weights, std::shared_ptr<Weights>> weights(module, "Weights", py::dynamic_attr());
+  copy_as_itself(weights);
+  weights
       .def_static(
           "from_file",
           [](std::shared_ptr<Program> program, std::shared_ptr<Device> device,
-             const std::filesystem::path& path, bool check_nan) {
+             const std::filesystem::path& path, bool check_nan, bool copy) {
             return load_weights(std::move(program), std::move(device), open_checkpoint(path),
-                                check_nan);
+                                check_nan, copy);
           },
-          py::arg("program"), py::arg("device"), py::arg("path"), py::arg("check_nan") = false)
+          py::arg("program"), py::arg("device"), py::arg("path"), py::arg("check_nan") = false,
+          py::arg("copy") = false)
       .def_static(
           "from_memory",
           [](std::shared_ptr<Program> program, std::shared_ptr<Device> device,
-             const py::dict& tensors, bool check_nan) {
+             const py::dict& tensors, bool check_nan, bool copy) {
             return load_weights(std::move(program), std::move(device),
-                                std::make_shared<HeldTensors>(tensors), check_nan);
+                                std::make_shared<HeldTensors>(tensors), check_nan, copy);
           },
           py::arg("program"), py::arg("device"), py::arg("tensors"), py::arg("check_nan") = false,
+          py::arg("copy") = false,
           "tensors: name -> (dtype, shape, address, owner); the elements at address are dense.")
+      .def_static("from_prepared", &from_prepared, py::arg("program"), py::arg("device"),
+                  py::arg("persistent"), py::arg("weights"), "What `prepared` returned.")
+      .def("prepared", &prepared,
+           "(persistent memory, [(buffer, bytes)]): what the methods read, as init left it, for a "
+           "device of the same kind.")
+      .def("check", &Weights::check_now,
+           "Raises Error when a file whose tensors are used where they lie was changed in place.")
+      .def_property_readonly("in_place", &Weights::in_place,
+                             "Whether tensors of the checkpoint are used where they lie.")
       .def_property_readonly("extra", &Weights::extra,
                              "Tensors of the checkpoint that the program does not use.");
   py::class_<Executor, std::shared_ptr<Executor>>(module, "Executor")
@@ -219,25 +271,27 @@ void bind_executor(py::module_& module) {
              return std::make_shared<Executor>(std::move(program), std::move(device));
            }),
            py::arg("program"), py::arg("device"))
+      .def_property("own_state", &Executor::own_state, &Executor::set_own_state,
+                    "The State of runs that are given none; None before the first.")
       .def("method_index", &Executor::method_index, py::arg("name"))
       .def("run", &run, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
-           py::arg("weights"), py::arg("state") = nullptr,
+           py::arg("weights"), py::arg("state") = py::none(),
            py::arg("sizes") = std::vector<int64_t>{})
       .def("run_at", &run_at, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
            py::arg("weights"), py::arg("queue"),
            "Runs over tensors at addresses of the device, which must fit the method's specs, in a "
            "stream of their library's. Waits only if the method can fail.")
       .def("observe", &observe, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
-           py::arg("weights"), py::arg("after"), py::arg("state") = nullptr,
+           py::arg("weights"), py::arg("after"), py::arg("state") = py::none(),
            py::arg("sizes") = std::vector<int64_t>{})
       .def("time", &time_commands, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
-           py::arg("weights"), py::arg("state") = nullptr,
+           py::arg("weights"), py::arg("state") = py::none(),
            py::arg("sizes") = std::vector<int64_t>{},
            "Runs one command at a time; how long each took, in seconds.")
       .def("implementations", &Executor::implementations, py::arg("method"),
            "The library that computes each command; empty: a kernel.")
       .def("time_run", &time_run, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
-           py::arg("weights"), py::arg("state") = nullptr,
+           py::arg("weights"), py::arg("state") = py::none(),
            py::arg("sizes") = std::vector<int64_t>{},
            "Runs; how long it took by the host's clock, in seconds, without Python's part.")
       .def("read_buffer", &read_buffer, py::arg("index"),

@@ -22,9 +22,9 @@ using Tokens = std::vector<int64_t>;
 using Path = std::filesystem::path;
 
 std::shared_ptr<LanguageModel> make(std::shared_ptr<Program> program,
-                                    std::shared_ptr<Device> device,
-                                    std::shared_ptr<Weights> weights) {
-  return std::make_shared<LanguageModel>(std::move(program), std::move(device), std::move(weights));
+                                    std::shared_ptr<Device> device, const Maybe<Weights>& weights) {
+  return std::make_shared<LanguageModel>(std::move(program), std::move(device),
+                                         weights.value_or(nullptr));
 }
 
 // Feeds what waits, one run at a time. Throws the pending Python error.

@@ -88,8 +88,9 @@ py::list weights(const Program& program) {
 }  // namespace
 
 void bind_program(py::module_& module) {
-  py::class_<Program, Handle>(module, "Program")
-      .def_static(
+  py::class_<Program, Handle> type(module, "Program");
+  copy_as_itself(type);
+  type.def_static(
           "open", [](const std::filesystem::path& path) { return held(Program::open(path)); },
           py::arg("path"))
       .def_static(
@@ -98,6 +99,12 @@ void bind_program(py::module_& module) {
             return held(Program::from_bytes(std::as_bytes(std::span(std::string_view(bytes)))));
           },
           py::arg("bytes"))
+      .def(
+          "to_bytes",
+          [](const Program& self) {
+            return py::bytes(reinterpret_cast<const char*>(self.image.data()), self.image.size());
+          },
+          "The `.npubin` image.")
       .def_property_readonly("target", [](const Program& self) { return self.target; })
       .def_property_readonly("metadata", [](const Program& self) { return self.metadata; })
       .def_readonly("fingerprint", &Program::fingerprint)

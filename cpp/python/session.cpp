@@ -11,6 +11,7 @@
 #include "cpp/python/session.h"
 
 #include <pybind11/numpy.h>
+#include <pybind11/stl.h>
 
 #include <algorithm>
 
@@ -118,10 +119,10 @@ PyObject* call_slow(PyObject* self, PyObject* args, PyObject* kwargs) {
   return result;
 }
 
-// tp_call of the Session type.
-PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
+PyObject* call_by_form(PyObject* self, PyObject* args, PyObject* kwargs) {
   const auto* instance = reinterpret_cast<py::detail::instance*>(self);
-  auto* session = static_cast<Session*>(instance->simple_value_holder[0]);
+  auto* session =
+      instance->simple_layout ? static_cast<Session*>(instance->simple_value_holder[0]) : nullptr;
   if (session == nullptr) {
     PyErr_SetString(PyExc_TypeError, "the session's __init__ was not called");
     return nullptr;
@@ -135,12 +136,22 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
     return results;
   }
   if (PyErr_Occurred() != nullptr) return nullptr;
-  if (const FormPtr form = session->bind_tensors(self, args, inputs)) {
-    PyObject* results = session->make_tensors(*form, outputs);
-    if (results != nullptr && !session->enqueue(*form, inputs, outputs)) Py_CLEAR(results);
+  if (const auto tensors = session->bind_tensors(self, args, inputs)) {
+    PyObject* results = session->make_tensors(*tensors, outputs);
+    if (results != nullptr && !session->enqueue(*tensors, inputs, outputs)) Py_CLEAR(results);
     return results;
   }
   return PyErr_Occurred() != nullptr ? nullptr : call_slow(self, args, kwargs);
+}
+
+// tp_call of the Session type.
+PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
+  try {
+    return call_by_form(self, args, kwargs);
+  } catch (const std::exception&) {
+    set_caught_error();
+    return nullptr;
+  }
 }
 
 }  // namespace
@@ -148,7 +159,11 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
 void bind_session(py::module_& module) {
   const auto callable = [](PyHeapTypeObject* type) { type->ht_type.tp_call = call; };
   py::class_<Session>(module, "Session", py::custom_type_setup(callable))
-      .def(py::init<std::shared_ptr<Executor>, std::shared_ptr<Weights>, size_t>(),
+      .def(py::init([](std::shared_ptr<Executor> executor, const Maybe<Weights>& weights,
+                       size_t method) {
+             return std::make_unique<Session>(std::move(executor), weights.value_or(nullptr),
+                                              method);
+           }),
            py::arg("executor"), py::arg("weights"), py::arg("method"));
 }
 

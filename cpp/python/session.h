@@ -6,14 +6,15 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "cpp/python/exchange.h"
+#include "cpp/python/held.h"
 #include "cpp/runtime/executor.h"
 #include "cpp/runtime/sized_program.h"
+#include "cpp/runtime/turn.h"
 #include "cpp/runtime/weights.h"
 
 namespace npusim::python {
@@ -27,15 +28,38 @@ struct Port {
   const TensorSpec* spec;  // of the program
 };
 
+// A kind of tensor that calls come with. Without an exchange: DeviceBuffers.
+struct Library {
+  pybind11::object type;  // keeps the exchange's table, too
+  std::optional<Exchange> exchange;
+  // Of the type: tells whether the bits of a tensor are not its values, which the exchange's table
+  // does not. Null where that cannot be.
+  pybind11::object is_lazy;
+};
+using LibraryPtr = std::shared_ptr<const Library>;
+
+// What makes each output as a tensor of a library.
+struct Makers {
+  LibraryPtr library;
+  std::vector<pybind11::object> outputs;  // callables without arguments
+};
+using MakersPtr = std::shared_ptr<const Makers>;
+
 // A method as it is called: of fixed sizes, or at those of a call.
 struct Form {
   std::vector<int64_t> sizes;              // of the method's symbols; none when there are none
   std::shared_ptr<const Program> program;  // whose specs the ports show
   std::vector<Port> inputs, outputs;
-  const PyTypeObject* made_for = nullptr;  // the type of tensors that the makers make
-  std::vector<pybind11::object> makers;    // of each output
+  MakersPtr makers;  // of the library that calls came with last
 };
 using FormPtr = std::shared_ptr<Form>;
+
+// A call with tensors, on its way. It holds what it goes by: while PyTorch makes its outputs, a
+// call on another thread may come with tensors of another library.
+struct TensorCall {
+  FormPtr form;
+  MakersPtr makers;
+};
 
 constexpr size_t kFastPorts = 16;  // methods with more inputs or outputs take the slow path
 
@@ -56,12 +80,12 @@ class Session {
   bool run(const Form& form, const Bindings& inputs, const Bindings& outputs) const;
 
   // As bind_arrays, for tensors of one library. `self` is the session's Python object.
-  FormPtr bind_tensors(PyObject* self, PyObject* args, Bindings& bindings);
-  // Behind bind_tensors: a new tuple of the library's tensors; null with a Python error set.
-  PyObject* make_tensors(const Form& form, Bindings& bindings) const;
+  std::optional<TensorCall> bind_tensors(PyObject* self, PyObject* args, Bindings& bindings);
+  // A new tuple of the library's tensors; null with a Python error set.
+  PyObject* make_tensors(const TensorCall& call, Bindings& bindings) const;
   // Puts the work into the library's queue; waits only if the method can fail. False with a Python
   // error set.
-  bool enqueue(const Form& form, const Bindings& inputs, const Bindings& outputs) const;
+  bool enqueue(const TensorCall& call, const Bindings& inputs, const Bindings& outputs) const;
 
  private:
   using Memories = std::vector<std::shared_ptr<Memory>>;
@@ -69,12 +93,12 @@ class Session {
   FormPtr find(const Fits& fits);
   bool learn(const std::vector<Shape>& shapes);
   std::optional<std::vector<Shape>> array_shapes(PyObject* args) const;
-  std::optional<std::vector<Shape>> tensor_shapes(PyObject* args) const;
+  std::optional<std::vector<Shape>> tensor_shapes(const Library& library, PyObject* args) const;
   Memories allocate(const std::vector<Port>& ports) const;
   void run_with_copies(const Form& form, const Bindings& inputs, const Bindings& outputs) const;
-  bool meet(PyTypeObject* type);
-  bool ask_makers(PyObject* self, Form& form) const;
-  bool bind_one(PyObject* tensor, const Port& port, Binding& binding) const;
+  LibraryPtr meet(PyObject* self, PyTypeObject* type);
+  MakersPtr ask_makers(PyObject* self, const LibraryPtr& library, const Form& form) const;
+  bool bind_one(const Library& library, PyObject* tensor, const Port& port, Binding& binding) const;
 
   std::shared_ptr<Executor> executor_;
   std::shared_ptr<Weights> weights_;
@@ -86,13 +110,10 @@ class Session {
   bool dense_;  // no input or output is padded
   DlDevice here_ = {};
   size_t alignment_ = 1;  // of a tensor's address
-  // The library met last: its tensor type, kept. There is no exchange for DeviceBuffers.
-  PyTypeObject* met_ = nullptr;
-  pybind11::object kept_;
-  std::optional<Exchange> exchange_;
+  LibraryPtr met_;        // last; null at first
   // For arrays of the host on a device that does not share its memory; made by the first call.
   mutable Memories device_inputs_, device_outputs_;
-  mutable std::atomic<bool> copying_{false};
+  mutable TurnFlag copying_{0};
 };
 
 // The form among those known whose arguments fit, which becomes the first; null when none does.

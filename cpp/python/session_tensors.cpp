@@ -2,6 +2,7 @@
 // DeviceBuffers.
 #include <pybind11/stl.h>
 
+#include "cpp/python/bindings.h"
 #include "cpp/python/buffer.h"
 #include "cpp/python/session.h"
 #include "cpp/python/unlocked.h"
@@ -9,39 +10,64 @@
 namespace py = pybind11;
 
 namespace npusim::python {
+namespace {
 
-FormPtr Session::bind_tensors(PyObject* self, PyObject* args, Bindings& bindings) {
+// Whether the bits of a tensor are not its values, or its library does not say.
+bool is_lazy(const Library& library, PyObject* tensor) {
+  if (!library.is_lazy) return false;
+  PyObject* answer = PyObject_CallOneArg(library.is_lazy.ptr(), tensor);
+  const bool plain = answer == Py_False;
+  Py_XDECREF(answer);
+  PyErr_Clear();
+  return !plain;
+}
+
+}  // namespace
+
+std::optional<TensorCall> Session::bind_tensors(PyObject* self, PyObject* args,
+                                                Bindings& bindings) {
   const size_t count = whole_->inputs.size();
-  if (!dense_ || count == 0 || static_cast<size_t>(PyTuple_GET_SIZE(args)) != count) return nullptr;
+  if (!dense_ || count == 0 || static_cast<size_t>(PyTuple_GET_SIZE(args)) != count) return {};
   const auto arg = [&](size_t i) { return PyTuple_GET_ITEM(args, static_cast<py::ssize_t>(i)); };
-  if (Py_TYPE(arg(0)) != met_ && !meet(Py_TYPE(arg(0)))) return nullptr;
+  const LibraryPtr library = meet(self, Py_TYPE(arg(0)));
+  if (library == nullptr) return {};
   for (size_t i = 1; i < count; ++i) {
-    if (Py_TYPE(arg(i)) != met_) return nullptr;
+    if (Py_TYPE(arg(i)) != Py_TYPE(arg(0))) return {};
   }
   const auto fits = [&](const Form& form) {
     for (size_t i = 0; i < count; ++i) {
-      if (!bind_one(arg(i), form.inputs[i], bindings[i])) return false;
+      if (!bind_one(*library, arg(i), form.inputs[i], bindings[i])) return false;
     }
     return true;
   };
   FormPtr form = find(fits);
   if (form == nullptr && symbolic_) {
-    const auto shapes = tensor_shapes(args);
+    const auto shapes = tensor_shapes(*library, args);
     if (shapes && learn(*shapes) && fits(*forms_.front())) form = forms_.front();
   }
-  if (form == nullptr || (form->made_for != met_ && !ask_makers(self, *form))) return nullptr;
-  return form;
+  for (size_t i = 0; form != nullptr && i < count; ++i) {
+    if (is_lazy(*library, arg(i))) form = nullptr;
+  }
+  if (form == nullptr) return {};
+  MakersPtr makers = form->makers;
+  if (makers == nullptr || makers->library != library) {
+    makers = ask_makers(self, library, *form);
+    if (makers == nullptr) return {};
+    form->makers = makers;
+  }
+  return TensorCall{std::move(form), std::move(makers)};
 }
 
 // Nothing when they do not lie on the device in the dtypes that the method takes.
-std::optional<std::vector<Shape>> Session::tensor_shapes(PyObject* args) const {
+std::optional<std::vector<Shape>> Session::tensor_shapes(const Library& library,
+                                                         PyObject* args) const {
   std::vector<Shape> shapes;
   for (size_t i = 0; i < whole_->inputs.size(); ++i) {
     PyObject* arg = PyTuple_GET_ITEM(args, static_cast<py::ssize_t>(i));
     const Port& port = whole_->inputs[i];
     std::optional<Shape> shape;
-    if (exchange_) {
-      shape = exchange_->shape(arg, port.tensor.dtype, here_);
+    if (library.exchange) {
+      shape = library.exchange->shape(arg, port.tensor.dtype, here_);
     } else {
       const auto& buffer = py::cast<const DeviceBuffer&>(py::handle(arg));
       const bool here = buffer.device.get() == &executor_->device();
@@ -53,34 +79,43 @@ std::optional<std::vector<Shape>> Session::tensor_shapes(PyObject* args) const {
   return shapes;
 }
 
-// Whether tensors of a type can be used where they lie; keeps the type.
-bool Session::meet(PyTypeObject* type) {
+// The library of a type whose tensors can be used where they lie; null for another one.
+LibraryPtr Session::meet(PyObject* self, PyTypeObject* type) {
+  auto* object = reinterpret_cast<PyObject*>(type);
+  if (met_ != nullptr && met_->type.ptr() == object) return met_;
   const std::optional<Exchange> exchange = Exchange::of(type);
   auto* buffer = reinterpret_cast<PyTypeObject*>(py::type::of<DeviceBuffer>().ptr());
-  if (!exchange && PyType_IsSubtype(type, buffer) == 0) return false;
-  exchange_ = exchange;
-  kept_ = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(type));
-  met_ = type;
-  return true;
-}
-
-// Asks the subclass for callables without arguments that make the outputs as tensors of the type
-// met last.
-bool Session::ask_makers(PyObject* self, Form& form) const {
+  if (!exchange && PyType_IsSubtype(type, buffer) == 0) return nullptr;
   try {
-    const py::object makers = py::handle(self).attr("_tensor_makers")(kept_, form.sizes);
-    if (makers.is_none()) return false;
-    form.makers = py::cast<std::vector<py::object>>(makers);
+    const auto kept = py::reinterpret_borrow<py::object>(object);
+    py::object is_lazy = py::handle(self).attr("_is_lazy")(kept);
+    if (is_lazy.is_none()) is_lazy = py::object();
+    const LibraryPtr library =
+        std::make_shared<const Library>(Library{kept, exchange, std::move(is_lazy)});
+    met_ = library;
+    return library;
   } catch (const py::error_already_set&) {
-    return false;  // the long way has the words for it
+    return nullptr;  // the long way has the words for it
   }
-  if (form.makers.size() != form.outputs.size()) return false;
-  form.made_for = met_;
-  return true;
 }
 
-bool Session::bind_one(PyObject* tensor, const Port& port, Binding& binding) const {
-  if (exchange_) return exchange_->bind(tensor, port.tensor, here_, alignment_, binding);
+// Asks the subclass for what makes the outputs.
+MakersPtr Session::ask_makers(PyObject* self, const LibraryPtr& library, const Form& form) const {
+  try {
+    const py::object makers = py::handle(self).attr("_tensor_makers")(library->type, form.sizes);
+    if (makers.is_none()) return nullptr;
+    auto outputs = py::cast<std::vector<py::object>>(makers);
+    if (outputs.size() != form.outputs.size()) return nullptr;
+    return std::make_shared<const Makers>(Makers{library, std::move(outputs)});
+  } catch (const std::exception&) {
+    return nullptr;  // the long way has the words for it
+  }
+}
+
+bool Session::bind_one(const Library& library, PyObject* tensor, const Port& port,
+                       Binding& binding) const {
+  if (library.exchange)
+    return library.exchange->bind(tensor, port.tensor, here_, alignment_, binding);
   const auto& buffer = py::cast<const DeviceBuffer&>(py::handle(tensor));
   // Memory of others takes the long way, which waits until the device is done with it.
   const bool fits = !buffer.borrowed && buffer.device.get() == &executor_->device() &&
@@ -90,21 +125,34 @@ bool Session::bind_one(PyObject* tensor, const Port& port, Binding& binding) con
   return fits;
 }
 
-PyObject* Session::make_tensors(const Form& form, Bindings& bindings) const {
+PyObject* Session::make_tensors(const TensorCall& call, Bindings& bindings) const {
+  const Form& form = *call.form;
   PyObject* tuple = PyTuple_New(static_cast<py::ssize_t>(form.outputs.size()));
   for (size_t i = 0; tuple != nullptr && i < form.outputs.size(); ++i) {
-    PyObject* tensor = PyObject_CallNoArgs(form.makers[i].ptr());
+    PyObject* tensor = PyObject_CallNoArgs(call.makers->outputs[i].ptr());
     if (tensor != nullptr) PyTuple_SET_ITEM(tuple, static_cast<py::ssize_t>(i), tensor);
-    if (tensor != nullptr && bind_one(tensor, form.outputs[i], bindings[i])) continue;
-    if (tensor != nullptr) PyErr_SetString(PyExc_RuntimeError, "an output cannot be written");
+    const auto& type = call.makers->library->type;  // a mode of PyTorch makes others
+    if (tensor != nullptr && Py_TYPE(tensor) == reinterpret_cast<PyTypeObject*>(type.ptr()) &&
+        bind_one(*call.makers->library, tensor, form.outputs[i], bindings[i]))
+      continue;
+    if (tensor != nullptr) {
+      set_python_error(Error(ErrorCode::kInput,
+                             "the tensor that its library made for output " +
+                                 std::string(form.outputs[i].spec->name) +
+                                 " has no memory to write to; is a mode such as FakeTensorMode "
+                                 "active? Call the session outside of it."));
+    }
     Py_CLEAR(tuple);
   }
   return tuple;
 }
 
-bool Session::enqueue(const Form& form, const Bindings& inputs, const Bindings& outputs) const {
+bool Session::enqueue(const TensorCall& call, const Bindings& inputs,
+                      const Bindings& outputs) const {
+  const Form& form = *call.form;
+  const std::optional<Exchange>& exchange = call.makers->library->exchange;
   const bool has_queue = !executor_->device().shares_host_memory();
-  const std::optional<uintptr_t> queue = has_queue && exchange_ ? exchange_->queue(here_) : 0;
+  const std::optional<uintptr_t> queue = has_queue && exchange ? exchange->queue(here_) : 0;
   if (!queue) {
     PyErr_SetString(PyExc_RuntimeError, "the tensors' library does not tell its current stream");
     return false;

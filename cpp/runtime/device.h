@@ -105,7 +105,9 @@ struct DeviceOptions {
 class Device {
  public:
   virtual ~Device() = default;
-  virtual std::string_view name() const noexcept = 0;    // "cpu"
+  virtual std::string_view name() const noexcept = 0;  // "cpu"
+  // Devices of the same kind read what one of them prepared: weights that init has packed.
+  virtual std::string kind() const { return std::string(name()); }
   virtual std::string description() const = 0;           // for people: processor, ISA, threads
   virtual bool shares_host_memory() const noexcept = 0;  // Memory::data is a host pointer
   virtual std::shared_ptr<Memory> allocate(int64_t bytes) = 0;  // 64-byte aligned, zeroed

@@ -12,6 +12,7 @@
 #include "cpp/runtime/executor.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "cpp/runtime/arenas.h"
@@ -235,8 +236,17 @@ void Executor::observe(size_t method, std::span<const Binding> inputs,
                        std::span<const Binding> outputs, const Weights* weights,
                        const std::function<void(size_t)>& after, State* state,
                        std::span<const int64_t> sizes) {
+  // Cleared on every way out; a callback may throw.
+  struct Observing {
+    std::atomic<std::thread::id>& observer;
+    explicit Observing(std::atomic<std::thread::id>& who) : observer(who) {
+      observer.store(std::this_thread::get_id());
+    }
+    ~Observing() { observer.store({}); }
+  };
   start(method, inputs, outputs, weights, state, sizes, [&](CommandList& list, bool) {
     follow(device_->stream());
+    const Observing observing(observer_);
     list.submit_observed(after);
   });
 }
@@ -273,6 +283,7 @@ void Executor::start(size_t index, std::span<const Binding> inputs,
   bind_caller(encoded, program, method.outputs, detour.outputs(), "output");
   submit(*encoded.list, !detour.empty());
   detour.finish();
+  if (weights != nullptr) weights->check();
 }
 
 void Executor::bind_weights(Encoded& encoded, const Weights* weights) {
@@ -281,30 +292,45 @@ void Executor::bind_weights(Encoded& encoded, const Weights* weights) {
   if (weights == nullptr) {
     throw Error(ErrorCode::kWeights, "the program has weights: load them and pass them to run");
   }
-  if (weights->serial() == encoded.weights_bound) return;
+  if (weights->serial() == encoded.weights_bound && weights->serial() == weights_shown_) return;
   if (&weights->program() != program_.get() || &weights->device() != device_.get()) {
     throw Error(ErrorCode::kWeights,
                 "the weights were loaded for another program or device; load them with the program "
                 "and device of this executor");
   }
+  weights->check_now();
   follow(device_->stream());  // where they were made
   weights->lend();
   for (const uint32_t buffer : weight_buffers_) {
     addresses_[buffer] = weights->address(buffer);
     encoded.list->bind(buffer, addresses_[buffer]);
   }
-  encoded.weights_bound = weights->serial();
+  encoded.weights_bound = weights_shown_ = weights->serial();
+}
+
+void Executor::require_own(const State& state) const {
+  if (state.program() == program_ && state.device() == device_) return;
+  throw Error(ErrorCode::kInput,
+              "the state was made for another program or device; make it with the program and "
+              "device of this executor");
+}
+
+std::shared_ptr<State> Executor::own_state() const {
+  const Turn turn(running_, kBusy);
+  return own_state_;
+}
+
+void Executor::set_own_state(std::shared_ptr<State> state) {
+  const Turn turn(running_, kBusy);
+  require_own(*state);
+  own_state_ = std::move(state);
 }
 
 void Executor::bind_state(Encoded& encoded, State* state) {
-  if (state != nullptr && (state->program() != program_ || state->device() != device_)) {
-    throw Error(ErrorCode::kInput,
-                "the state was made for another program or device; make it with the program and "
-                "device of this executor");
-  }
+  if (state != nullptr) require_own(*state);
   if (state_buffers_.empty()) return;
   if (state == nullptr) {
-    if (!own_state_) own_state_ = std::make_unique<State>(program_, device_);
+    if (!own_state_) own_state_ = std::make_shared<State>(program_, device_);
     state = own_state_.get();
   }
   if (state->serial() != encoded.state_bound) {
@@ -348,11 +374,32 @@ std::vector<std::string> Executor::implementations(size_t method) const {
   return names;
 }
 
+// Whether a buffer lies in memory that lives as long as the executor.
+bool Executor::owns(uint32_t buffer) const {
+  switch (program_->buffers[buffer].kind) {
+    case BufferKind::kTemp:
+    case BufferKind::kConstant:
+      return true;
+    case BufferKind::kState:
+      return own_state_ != nullptr && own_state_->serial() == state_shown_;
+    case BufferKind::kWeight:
+    case BufferKind::kPersistent:
+      return own_weights_ != nullptr && own_weights_->serial() == weights_shown_;
+    case BufferKind::kInput:
+    case BufferKind::kOutput:
+      break;
+  }
+  return false;
+}
+
 Binding Executor::buffer(uint32_t index) const {
   if (index >= addresses_.size()) {
     throw Error(ErrorCode::kInput, "the program has no buffer " + std::to_string(index));
   }
-  if (addresses_[index] == nullptr) return {};
+  const bool observes = observer_.load() == std::this_thread::get_id();
+  std::optional<Turn> turn;
+  if (!observes) turn.emplace(running_, kBusy);
+  if (addresses_[index] == nullptr || (!observes && !owns(index))) return {};
   return {addresses_[index], static_cast<size_t>(lengths_[index])};
 }
 

@@ -8,11 +8,13 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "cpp/runtime/device.h"
 #include "cpp/runtime/program.h"
 #include "cpp/runtime/state.h"
+#include "cpp/runtime/turn.h"
 #include "cpp/runtime/weights.h"
 
 namespace npusim {
@@ -77,8 +79,16 @@ class Executor {
   // Who computes each command of a method: see CommandList::implementation.
   std::vector<std::string> implementations(size_t method) const;
 
-  // Where a buffer lived in the latest run; empty if it has not been bound yet. The content of a
-  // kTemp buffer is that of the latest command whose memory it shares.
+  // The state of runs that are given none; null before the first. Replacing it needs one of this
+  // program and device. Throws Error(kBusy) while another thread runs the executor.
+  std::shared_ptr<State> own_state() const;
+  void set_own_state(std::shared_ptr<State> state);
+
+  // Where a buffer lives: within a callback of `observe`, on its thread, as in that run; else only
+  // what is the executor's own, as in its latest run, and empty for what the caller lent, which may
+  // be gone. Empty if it has not been bound yet. The content of a kTemp buffer is that of the
+  // latest command whose memory it shares. Throws Error(kBusy) while another thread runs the
+  // executor.
   Binding buffer(uint32_t index) const;
 
  private:
@@ -107,6 +117,8 @@ class Executor {
              const Submit& submit);
   Encoded encode(size_t method, std::span<const int64_t> sizes);
   std::unique_ptr<CommandList> list_for(const Encoded& encoded, size_t method);
+  bool owns(uint32_t buffer) const;
+  void require_own(const State& state) const;
   Encoded& encoded_at(size_t method, std::span<const int64_t> sizes);
   void bind_weights(Encoded& encoded, const Weights* weights);
   void bind_state(Encoded& encoded, State* state);
@@ -117,17 +129,19 @@ class Executor {
   std::shared_ptr<const Program> program_;
   std::shared_ptr<Device> device_;
   std::shared_ptr<Memory> constants_, arena_;
-  std::unique_ptr<State> own_state_;            // null until a run asks for it
+  std::shared_ptr<State> own_state_;            // null until a run asks for it
   std::shared_ptr<const Weights> own_weights_;  // of a program that needs no checkpoint
   std::vector<std::byte*> addresses_;           // by buffer
   std::vector<int64_t> lengths_;                // by buffer, in bytes: as in the latest run
   std::vector<uint32_t> weight_buffers_;        // kWeight and kPersistent
   std::vector<uint32_t> state_buffers_;
-  uintptr_t queue_;           // what the next run has to be behind ends in it
-  uint64_t state_shown_ = 0;  // serial of the state that addresses_ points to
+  uintptr_t queue_;             // what the next run has to be behind ends in it
+  uint64_t state_shown_ = 0;    // serial of the state that addresses_ points to
+  uint64_t weights_shown_ = 0;  // and of the weights
   std::vector<Forms> methods_;
   uint64_t runs_ = 0;
-  std::atomic<bool> running_{false};
+  mutable TurnFlag running_{0};
+  std::atomic<std::thread::id> observer_{};  // the thread that is within a callback of observe
 };
 
 }  // namespace npusim

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <mutex>
 
 #include "cpp/runtime/convert.h"
 #include "cpp/runtime/error.h"
@@ -95,6 +96,7 @@ LanguageModel::LanguageModel(std::shared_ptr<const Program> program, std::shared
   }
   decode_ = make_call("decode", 1, false);
   if (generates()) find_generate();
+  if (weights_ != nullptr) weights_->check_now();
 }
 
 std::shared_ptr<LanguageModel> LanguageModel::open(const std::filesystem::path& program_path,
@@ -259,7 +261,7 @@ const StateTensor& LanguageModel::history() const {
 
 void LanguageModel::feed(State& state, std::span<const int64_t> tokens, std::span<float> logits) {
   check_feed(tokens.size(), logits.size());
-  const std::lock_guard<std::mutex> locked(turn_);
+  const std::lock_guard<ForkSafeMutex> locked(turn_);
   Call& call = call_for(tokens.size());
   device_->upload(*call.tokens_memory, 0, std::as_bytes(tokens));
   if (call.length_memory) {
@@ -280,14 +282,14 @@ void LanguageModel::feed(State& state, std::span<const int64_t> tokens, std::spa
 void LanguageModel::start_generate(State& state, const Memory& sampling, const Memory& seed,
                                    const Memory& chosen) {
   check_generates();
-  const std::lock_guard<std::mutex> locked(turn_);
+  const std::lock_guard<ForkSafeMutex> locked(turn_);
   const Binding inputs[] = {bytes_of(sampling), bytes_of(seed)}, outputs[] = {bytes_of(chosen)};
   executor_.enqueue(generate_, inputs, outputs, weights_.get(), &state, 0);
 }
 
 void LanguageModel::settle_generate() {
   check_generates();
-  const std::lock_guard<std::mutex> locked(turn_);
+  const std::lock_guard<ForkSafeMutex> locked(turn_);
   executor_.settle(generate_);
 }
 

@@ -16,13 +16,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "cpp/runtime/device.h"
 #include "cpp/runtime/executor.h"
+#include "cpp/runtime/forks.h"
 #include "cpp/runtime/metadata.h"
 #include "cpp/runtime/program.h"
 #include "cpp/runtime/state.h"
@@ -109,7 +109,7 @@ class LanguageModel {
   const StateTensor* position_ = nullptr;
   const StateTensor *token_ = nullptr, *history_ = nullptr;  // null: there is no `generate`
   std::vector<CacheLayout> caches_;
-  std::mutex turn_;  // guards all below
+  ForkSafeMutex turn_;  // guards all below
   Executor executor_;
   std::vector<Call> prefills_;  // the smallest chunk first
   Call decode_;

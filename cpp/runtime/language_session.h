@@ -20,7 +20,6 @@
 //     device_token_ (-1: another); the first history_ tokens of all (never more than there are).
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -31,6 +30,7 @@
 #include "cpp/runtime/language_model.h"
 #include "cpp/runtime/sampler.h"
 #include "cpp/runtime/state.h"
+#include "cpp/runtime/turn.h"
 
 namespace npusim {
 
@@ -96,7 +96,7 @@ class LanguageSession {
   int64_t history_ = 0;
   std::unique_ptr<GenerateRuns> runs_;  // null until a step needs them
   std::vector<float> logits_;
-  mutable std::atomic<bool> running_{false};
+  mutable TurnFlag running_{0};
 };
 
 }  // namespace npusim

@@ -106,6 +106,9 @@ class Saved {
     }
   }
 
+  // Throws Error(kIo) when the file was changed while it was read.
+  void check() const { file_->check(); }
+
   std::vector<int64_t> tokens;
   int64_t fed = 0;
   std::span<const std::byte> logits;  // empty when they are not known
@@ -202,20 +205,25 @@ void LanguageSession::save(const std::filesystem::path& path) const {
 void LanguageSession::load(const std::filesystem::path& path) {
   const Turn turn(running_, kBusy);
   Saved saved(*model_, path);
+  const auto fresh = std::make_shared<State>(model_->program(), model_->device());
   for (size_t i = 0; i < saved.caches.size(); ++i) {
     const CacheLayout& cache = model_->caches()[i];
     const auto bytes = static_cast<size_t>(saved.fed * cache.row_bytes);
     for (int64_t block = 0; block < cache.outer; ++block) {
-      state_->write(cache.tensor->buffer, block * cache.block_bytes(),
-                    saved.caches[i].subspan(static_cast<size_t>(block) * bytes, bytes));
+      fresh->write(cache.tensor->buffer, block * cache.block_bytes(),
+                   saved.caches[i].subspan(static_cast<size_t>(block) * bytes, bytes));
     }
   }
+  std::vector<float> logits(logits_);
+  std::copy(saved.logits.begin(), saved.logits.end(),
+            std::as_writable_bytes(std::span(logits)).begin());
+  saved.check();
+  state_ = fresh;
+  logits_ = std::move(logits);
   tokens_.assign(saved.tokens.begin(), saved.tokens.end());  // has room: nothing throws from here
   fed_ = saved.fed;
   device_position_ = device_token_ = -1;
   history_ = 0;
-  std::copy(saved.logits.begin(), saved.logits.end(),
-            std::as_writable_bytes(std::span(logits_)).begin());
 }
 
 }  // namespace npusim

@@ -5,10 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "cpp/runtime/error.h"
 
@@ -23,21 +25,12 @@ namespace {
   refuse(path, std::generic_category().message(errno));
 }
 
-class Descriptor {
- public:
-  // O_NONBLOCK: opening a pipe must not wait for its writer; a regular file does not care.
-  explicit Descriptor(const std::filesystem::path& path)
-      : number_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-    if (number_ < 0) refuse_errno(path);
-  }
-  ~Descriptor() { ::close(number_); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int number() const noexcept { return number_; }
-
- private:
-  int number_;
-};
+// O_NONBLOCK: opening a pipe must not wait for its writer; a regular file does not care.
+Descriptor open_to_read(const std::filesystem::path& path) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.number() < 0) refuse_errno(path);
+  return file;
+}
 
 size_t regular_size(const Descriptor& file, const std::filesystem::path& path) {
   struct stat status;
@@ -50,7 +43,7 @@ size_t regular_size(const Descriptor& file, const std::filesystem::path& path) {
 }  // namespace
 
 std::shared_ptr<const Mapping> Mapping::open(const std::filesystem::path& path) {
-  const Descriptor file(path);
+  Descriptor file = open_to_read(path);
   const size_t size = regular_size(file, path);
   void* start = nullptr;
   if (size != 0) {
@@ -58,10 +51,17 @@ std::shared_ptr<const Mapping> Mapping::open(const std::filesystem::path& path) 
     if (start == MAP_FAILED) refuse_errno(path);
   }
   // The constructor is private, so make_shared cannot be used; the map is owned from here on.
-  return std::shared_ptr<const Mapping>(new Mapping({static_cast<std::byte*>(start), size}));
+  return std::shared_ptr<const Mapping>(
+      new Mapping(path, std::move(file), {static_cast<std::byte*>(start), size}));
 }
 
+Mapping::Mapping(const std::filesystem::path& path, Descriptor file,
+                 std::span<const std::byte> bytes)
+    : bytes_(bytes),
+      watched_(std::make_unique<const WatchedFile>(path, std::move(file), bytes, false)) {}
+
 Mapping::~Mapping() {
+  watched_.reset();  // before the memory goes
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
@@ -74,6 +74,25 @@ void Mapping::leave(std::span<const std::byte> bytes) const noexcept {
   const uintptr_t last = (address(bytes.data()) + bytes.size()) / page * page;
   // Advice: should the system not take it, the pages merely stay.
   if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+std::vector<FilePage> read_file(const std::filesystem::path& path, size_t& bytes) {
+  const Descriptor file = open_to_read(path);
+  bytes = regular_size(file, path);
+  const auto memory =
+      static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  if (bytes > memory) refuse(path, "it is larger than the memory of this machine");
+  std::vector<FilePage> pages((bytes + sizeof(FilePage) - 1) / sizeof(FilePage));
+  for (size_t done = 0; done < bytes;) {
+    constexpr size_t kMostAtOnce = size_t{1} << 30;  // systems limit a single read
+    std::byte* const to = reinterpret_cast<std::byte*>(pages.data()) + done;
+    const ssize_t count = ::read(file.number(), to, std::min(bytes - done, kMostAtOnce));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) refuse_errno(path);
+    if (count == 0) refuse(path, "it was cut short while it was read");
+    done += static_cast<size_t>(count);
+  }
+  return pages;
 }
 
 }  // namespace npusim

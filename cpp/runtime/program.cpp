@@ -67,11 +67,6 @@ struct Storage {
   std::vector<Specialized> specialized;
 };
 
-// A page of a copied file: copies are aligned as maps are.
-struct alignas(4096) Page {
-  std::byte bytes[4096];
-};
-
 }  // namespace
 
 int64_t dtype_size(DType dtype) {
@@ -90,7 +85,8 @@ class ProgramReader {
         params_(unpack_blobs(sections_[Section::kParams], 8)) {}
 
   // `owner` keeps the file's bytes alive.
-  std::shared_ptr<const Program> read(std::shared_ptr<const void> owner) {
+  std::shared_ptr<const Program> read(std::span<const std::byte> image,
+                                      std::shared_ptr<const void> owner) {
     auto storage = std::make_shared<Storage>();
     storage->file = std::move(owner);
     // Spans point into these: they must not move.
@@ -99,6 +95,7 @@ class ProgramReader {
     storage_ = storage.get();
     auto program = std::make_shared<Program>();
     program->storage_ = std::move(storage);
+    program->image = image;
     read_root(*program);
     read_kernels(*program);
     read_buffers(*program);
@@ -299,21 +296,23 @@ class ProgramReader {
 };
 
 std::shared_ptr<const Program> Program::open(const std::filesystem::path& path) {
-  auto mapping = Mapping::open(path);
-  const auto bytes = mapping->bytes();
+  // A copy, and not a map: nobody checks again what was validated, so nobody may change it.
+  size_t size = 0;
+  auto copy = std::make_shared<std::vector<FilePage>>(read_file(path, size));
+  const std::span bytes(reinterpret_cast<const std::byte*>(copy->data()), size);
   try {
-    return ProgramReader(bytes).read(std::move(mapping));
+    return ProgramReader(bytes).read(bytes, std::move(copy));
   } catch (const Error& error) {
     throw Error(error.code(), path.string() + ": " + error.what());
   }
 }
 
 std::shared_ptr<const Program> Program::from_bytes(std::span<const std::byte> bytes) {
-  auto copy = std::make_shared<std::vector<Page>>((bytes.size() + 4095) / 4096);
+  auto copy = std::make_shared<std::vector<FilePage>>((bytes.size() + 4095) / 4096);
   if (!bytes.empty()) std::memcpy(copy->data(), bytes.data(), bytes.size());
   const std::span<const std::byte> view(reinterpret_cast<const std::byte*>(copy->data()),
                                         bytes.size());
-  return ProgramReader(view).read(std::move(copy));
+  return ProgramReader(view).read(view, std::move(copy));
 }
 
 }  // namespace npusim

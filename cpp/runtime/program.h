@@ -102,14 +102,15 @@ struct NodeInfo {
 
 class Program {
  public:
-  // Maps and validates a file. Throws Error(kIo, kFormat or kVersion).
+  // Reads and validates a file. Throws Error(kIo, kFormat or kVersion).
   static std::shared_ptr<const Program> open(const std::filesystem::path& path);
   // Validates a copy of bytes in memory.
   static std::shared_ptr<const Program> from_bytes(std::span<const std::byte> bytes);
 
-  std::string_view target;    // "cpu", "cuda:sm_90", "null"
-  std::string_view metadata;  // JSON for people and tools; running reads none of it
-  uint64_t fingerprint = 0;   // of the file's bytes: tells programs apart, is no signature
+  std::span<const std::byte> image;  // the file; empty for a part made at run time
+  std::string_view target;           // "cpu", "cuda:sm_90", "null"
+  std::string_view metadata;         // JSON for people and tools; running reads none of it
+  uint64_t fingerprint = 0;          // of the file's bytes: tells programs apart, is no signature
   std::vector<Kernel> kernels;
   std::vector<Buffer> buffers;
   std::vector<Method> methods;  // what a caller can run; at least one
@@ -126,7 +127,7 @@ class Program {
  private:
   friend class ProgramReader;
   friend class SizedProgram;
-  std::shared_ptr<const void> storage_;  // the mapping or the copy that all views point into
+  std::shared_ptr<const void> storage_;  // the copy of the file that all views point into
 };
 
 }  // namespace npusim

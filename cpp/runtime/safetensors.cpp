@@ -283,7 +283,8 @@ std::shared_ptr<const Checkpoint> Checkpoint::open_file(const std::filesystem::p
 }
 
 void Checkpoint::read(std::span<const std::byte> file, const std::string& what) {
-  const auto [header, data] = split(file, what);
+  const auto [mapped, data] = split(file, what);
+  const std::string header(mapped);  // as it is now, whatever becomes of the file meanwhile
   auto entries = HeaderReader(header, what).read(metadata_);
   check_cover(entries, data.size(), what);
   tensors_.reserve(entries.size());
@@ -292,11 +293,13 @@ void Checkpoint::read(std::span<const std::byte> file, const std::string& what) 
 }
 
 std::shared_ptr<const Checkpoint> Checkpoint::open_index(const std::filesystem::path& path) {
-  const auto mapping = Mapping::open(path);
-  const auto bytes = mapping->bytes();
-  if (bytes.size() > kMaxHeader) refuse(path.string(), "this index is larger than 100 MB");
+  std::error_code ignored;
+  const uintmax_t expected = std::filesystem::file_size(path, ignored);
+  if (!ignored && expected > kMaxHeader) refuse(path.string(), "this index is larger than 100 MB");
+  size_t size = 0;
+  const std::vector<FilePage> pages = read_file(path, size);
   const auto shards =
-      read_index({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string());
+      read_index({reinterpret_cast<const char*>(pages.data()), size}, path.string());
   check_shards(shards, path);
   auto checkpoint = std::make_shared<Checkpoint>();
   for (const auto& [file, names] : shards) {
@@ -332,6 +335,10 @@ std::vector<std::string_view> Checkpoint::names() const {
   names.reserve(tensors_.size());
   for (const CheckpointTensor& tensor : tensors_) names.push_back(tensor.name);
   return names;
+}
+
+void Checkpoint::check() const {
+  for (const auto& mapping : mappings_) mapping->check();
 }
 
 void Checkpoint::leave(const CheckpointTensor& tensor) const noexcept {

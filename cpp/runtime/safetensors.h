@@ -51,6 +51,8 @@ class Checkpoint {
   std::vector<std::string_view> names() const;
   // What the header's "__metadata__" says; of an index, nothing.
   const std::map<std::string, std::string>& metadata() const noexcept { return metadata_; }
+  // Throws Error(kIo) when a file was changed in place since it was opened (Mapping::check).
+  void check() const;
   // Says that nobody will read a tensor soon: its pages need not stay in memory.
   void leave(const CheckpointTensor& tensor) const noexcept;
 

@@ -10,12 +10,15 @@
 #include "cpp/runtime/thread_pool.h"
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <string>
+#include <system_error>
+#include <utility>
 
 #include "cpp/runtime/cores.h"
+#include "cpp/runtime/error.h"
 
 namespace npusim {
 namespace {
@@ -64,36 +67,47 @@ ThreadPool::Job::~Job() {
 }
 
 ThreadPool::ThreadPool(int workers, std::span<const int> cores)
-    : workers_(std::clamp(workers, 1, kMaxWorkers)), process_(getpid()) {
+    : workers_(std::clamp(workers, 1, kMaxWorkers)), process_(fork_depth()) {
   threads_.reserve(static_cast<size_t>(workers_ - 1));
-  for (int i = 1; i < workers_; ++i) {
-    const int core = cores.empty() ? -1 : cores[static_cast<size_t>(i) % cores.size()];
-    threads_.emplace_back([this, i, core] {
-      if (core >= 0) pin_this_thread(core);
-      work(i);
-    });
+  try {
+    for (int i = 1; i < workers_; ++i) {
+      const int core = cores.empty() ? -1 : cores[static_cast<size_t>(i) % cores.size()];
+      threads_.emplace_back([this, i, core] {
+        if (core >= 0) pin_this_thread(core);
+        work(i);
+      });
+    }
+  } catch (const std::system_error& error) {
+    const size_t started = threads_.size() + 1;
+    stop();
+    throw Error(ErrorCode::kDevice, "the system lets this process have " + std::to_string(started) +
+                                        " of " + std::to_string(workers_) + " threads (" +
+                                        error.code().message() + "); ask for fewer");
   }
 }
 
 ThreadPool::~ThreadPool() {
-  stop_.store(true);
-  generation_.fetch_add(1);
-  generation_.notify_all();
-  for (std::thread& thread : threads_) {
-    if (forked()) {
-      thread.detach();  // it exists in the parent process only
-    } else {
-      thread.join();
-    }
+  if (forked()) {
+    // The threads are the parent's, and their handles may name others here by now.
+    static_cast<void>(new std::vector<std::thread>(std::move(threads_)));
+  } else {
+    stop();
   }
 }
 
-bool ThreadPool::forked() const {
-  return getpid() != process_;
+void ThreadPool::stop() {
+  stop_.store(true);
+  generation_.fetch_add(1);
+  generation_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+bool ThreadPool::forked() const noexcept {
+  return fork_depth() != process_;
 }
 
 void ThreadPool::run(Job& job) {
-  if (!job.parallel_) {
+  if (!job.parallel_ || forked()) {
     for (size_t step = 0; step < job.units_.size(); ++step) {
       for (int unit = 0; unit < job.units_[step]; ++unit) job.run_(job.context_, step, unit, 0);
     }

@@ -13,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "cpp/runtime/forks.h"
+
 namespace npusim {
 
 class ThreadPool {
@@ -45,7 +47,8 @@ class ThreadPool {
   static constexpr int kMaxWorkers = 1024;
 
   // `workers` >= 1 counts the calling thread. With `cores`, worker i stays on
-  // cores[i % cores.size()]; the calling thread is never pinned.
+  // cores[i % cores.size()]; the calling thread is never pinned. Throws Error(kDevice) when the
+  // system gives fewer threads.
   explicit ThreadPool(int workers, std::span<const int> cores = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -54,7 +57,8 @@ class ThreadPool {
   int workers() const noexcept { return workers_; }
 
   // Runs all steps; returns when the last is done. Allocates nothing. Calls from several threads
-  // take turns, except for jobs without a parallel step, which need no workers.
+  // take turns, except for jobs without a parallel step, which need no workers. In a process forked
+  // from the pool's, where its workers do not exist, the caller runs all steps by itself.
   void run(Job& job);
 
  private:
@@ -63,7 +67,8 @@ class ThreadPool {
   void claim_units(Job& job, size_t step, uint64_t sequence, int worker);
   void advance(uint64_t sequence);
   void wait_until_left();
-  bool forked() const;
+  void stop();
+  bool forked() const noexcept;
 
   // The step being run, and its first unclaimed unit: sequence number << 16 | unit. The numbers
   // grow over the life of the pool, so a claim can never hit a step of another run.
@@ -75,7 +80,7 @@ class ThreadPool {
   std::atomic<bool> stop_{false};
   std::mutex turn_;
   int workers_;
-  int process_;  // the one the threads belong to
+  uint32_t process_;  // fork_depth() of the one the threads belong to
   std::vector<std::thread> threads_;
 };
 

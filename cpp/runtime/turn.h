@@ -2,23 +2,37 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <string>
 
 #include "cpp/runtime/error.h"
+#include "cpp/runtime/forks.h"
 
 namespace npusim {
 
-// Marks its owner as in use for as long as it lives. Throws Error(kBusy) instead of waiting.
+// Who has the turn: 0 is nobody, else fork_depth() + 1 of the process.
+using TurnFlag = std::atomic<uint32_t>;
+
+// Marks its owner as in use for as long as it lives. Throws Error(kBusy) instead of waiting; also
+// in a process that was forked while a thread of its parent had the turn, as nobody will ever
+// finish what that thread had begun.
 class Turn {
  public:
-  Turn(std::atomic<bool>& taken, const char* refusal) : taken_(taken) {
-    if (taken_.exchange(true, std::memory_order_acquire)) throw Error(ErrorCode::kBusy, refusal);
+  Turn(TurnFlag& taken, const char* refusal) : taken_(taken) {
+    const uint32_t mine = fork_depth() + 1;
+    uint32_t holder = 0;
+    if (taken_.compare_exchange_strong(holder, mine, std::memory_order_acquire)) return;
+    if (holder == mine) throw Error(ErrorCode::kBusy, refusal);
+    throw Error(ErrorCode::kBusy,
+                "another thread was in the middle of using this when the process forked, and does "
+                "not exist in the child; make a new one here");
   }
-  ~Turn() { taken_.store(false, std::memory_order_release); }
+  ~Turn() { taken_.store(0, std::memory_order_release); }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
  private:
-  std::atomic<bool>& taken_;
+  TurnFlag& taken_;
 };
 
 }  // namespace npusim

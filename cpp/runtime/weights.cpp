@@ -1,13 +1,17 @@
 #include "cpp/runtime/weights.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <atomic>
 #include <optional>
 #include <unordered_set>
 
 #include "cpp/runtime/arenas.h"
+#include "cpp/runtime/borrowed_memory.h"
 #include "cpp/runtime/convert.h"
 #include "cpp/runtime/error.h"
+#include "cpp/runtime/file_faults.h"
 
 namespace npusim {
 namespace {
@@ -24,6 +28,7 @@ class FileTensors final : public TensorSource {
   const CheckpointTensor* find(std::string_view name) const override { return file_->find(name); }
   std::vector<std::string_view> names() const override { return file_->names(); }
   void leave(const CheckpointTensor& tensor) const noexcept override { file_->leave(tensor); }
+  void check() const override { file_->check(); }
 
  private:
   std::shared_ptr<const Checkpoint> file_;
@@ -167,6 +172,17 @@ Readings readings(const Program& program) {
   return found;
 }
 
+int64_t coarse_milliseconds() {
+#if defined(CLOCK_MONOTONIC_COARSE)
+  constexpr clockid_t kClock = CLOCK_MONOTONIC_COARSE;
+#else
+  constexpr clockid_t kClock = CLOCK_MONOTONIC;
+#endif
+  timespec now{};
+  ::clock_gettime(kClock, &now);
+  return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1000000;
+}
+
 uint64_t next_serial() {
   static std::atomic<uint64_t> last{0};
   return ++last;
@@ -189,8 +205,53 @@ std::shared_ptr<const Weights> Weights::load(std::shared_ptr<const Program> prog
   const std::vector<const CheckpointTensor*> tensors = match(*program, *source, options);
   std::shared_ptr<Weights> weights(new Weights(program, std::move(device)));
   weights->extra_ = unused(*program, *source);
-  weights->run_init(*source, tensors);
+  weights->run_init(*source, tensors, options.copy);
+  source->check();
   weights->release(std::move(source));
+  return weights;
+}
+
+Weights::Prepared Weights::prepared() const {
+  check_now();
+  Prepared out;
+  out.persistent.resize(static_cast<size_t>(program_->persistent_bytes));
+  device_->download(out.persistent, *persistent_, 0);
+  for (const WeightSpec& spec : program_->weights) {
+    if (addresses_[spec.buffer] == nullptr) continue;
+    const int64_t bytes = program_->buffers[spec.buffer].bytes;
+    const BorrowedMemory memory(addresses_[spec.buffer], bytes, nullptr);
+    auto& [buffer, copy] = out.weights.emplace_back(spec.buffer, static_cast<size_t>(bytes));
+    device_->download(copy, memory, 0);
+  }
+  check_now();
+  return out;
+}
+
+std::shared_ptr<const Weights> Weights::load_prepared(std::shared_ptr<const Program> program,
+                                                      std::shared_ptr<Device> device,
+                                                      const Prepared& prepared) {
+  const auto refuse = [] {
+    throw Error(ErrorCode::kWeights, "these prepared weights are another program's");
+  };
+  std::shared_ptr<Weights> weights(new Weights(program, std::move(device)));
+  if (static_cast<int64_t>(prepared.persistent.size()) != program->persistent_bytes) refuse();
+  weights->device_->upload(*weights->persistent_, 0, prepared.persistent);
+  std::vector<bool> missing = read_by_methods(*program);
+  for (const auto& [buffer, bytes] : prepared.weights) {
+    const bool is_weight =
+        buffer < program->buffers.size() && program->buffers[buffer].kind == BufferKind::kWeight;
+    if (!is_weight || static_cast<int64_t>(bytes.size()) != program->buffers[buffer].bytes) {
+      refuse();
+    }
+    std::shared_ptr<Memory> memory = weights->device_->allocate(program->buffers[buffer].bytes);
+    weights->device_->upload(*memory, 0, bytes);
+    weights->addresses_[buffer] = memory->data();
+    weights->copies_[buffer] = std::move(memory);
+    missing[buffer] = false;
+  }
+  for (const WeightSpec& spec : program->weights) {
+    if (missing[spec.buffer]) refuse();
+  }
   return weights;
 }
 
@@ -219,10 +280,22 @@ void Weights::lend() const noexcept {
   }
 }
 
-// Shows a tensor to the device: in place if it can be, else as a copy.
-void Weights::place(const WeightSpec& spec, const CheckpointTensor& tensor) {
+void Weights::check_source() const {
+  constexpr int64_t kBetweenLooks = 1000;
+  if (any_file_fault() || coarse_milliseconds() - looked_.load() >= kBetweenLooks) check_now();
+}
+
+void Weights::check_now() const {
+  if (source_ == nullptr) return;
+  looked_.store(coarse_milliseconds());
+  source_->check();
+}
+
+// Shows a tensor to the device: in place if it can and may be, else as a copy.
+void Weights::place(const WeightSpec& spec, const CheckpointTensor& tensor, bool copy) {
   const bool same = *tensor.dtype == spec.dtype;
-  if (same && device_->shares_host_memory() && is_aligned(tensor.data.data(), spec.dtype)) {
+  if (same && !copy && device_->shares_host_memory() &&
+      is_aligned(tensor.data.data(), spec.dtype)) {
     // The device only reads it: the program says so, and encode checks that kernels keep to it.
     addresses_[spec.buffer] = const_cast<std::byte*>(tensor.data.data());
     return;
@@ -239,11 +312,11 @@ void Weights::place(const WeightSpec& spec, const CheckpointTensor& tensor) {
 
 // Brings each tensor in front of the first command that reads it, and lets go of it behind the
 // last, so that the checkpoint and what is made of it are never in memory as a whole.
-void Weights::run_init(const TensorSource& source,
-                       std::span<const CheckpointTensor* const> tensors) {
+void Weights::run_init(const TensorSource& source, std::span<const CheckpointTensor* const> tensors,
+                       bool copy) {
   const Method& init = program_->init;
   const Readings when = readings(*program_);
-  for (const size_t w : when.otherwise) place(program_->weights[w], *tensors[w]);
+  for (const size_t w : when.otherwise) place(program_->weights[w], *tensors[w], copy);
   if (init.commands.empty()) return;
   const std::shared_ptr<Memory> arena = device_->allocate(init.arena_bytes);
   const std::shared_ptr<Memory> constants = constants_on(*device_, program_);
@@ -254,7 +327,7 @@ void Weights::run_init(const TensorSource& source,
   const auto bring = [&](size_t command) {
     for (const size_t w : when.starting[command]) {
       const WeightSpec& spec = program_->weights[w];
-      place(spec, *tensors[w]);
+      place(spec, *tensors[w], copy);
       list->bind(spec.buffer, addresses_[spec.buffer]);
     }
   };

@@ -5,6 +5,7 @@
 // the same program on the same device may share it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cpp/runtime/device.h"
@@ -29,6 +31,8 @@ class TensorSource {
   virtual std::vector<std::string_view> names() const = 0;
   // Says that a tensor will not be read soon; a source that can, gives its memory back.
   virtual void leave(const CheckpointTensor&) const noexcept {}
+  // Throws Error(kIo) when a file that the tensors lie in was changed in place since it was mapped.
+  virtual void check() const {}
 };
 
 // A source without tensors, for programs without weights.
@@ -41,20 +45,43 @@ class Weights {
  public:
   struct Options {
     bool check_nan = false;  // refuse NaN; infinities have uses, in masks
+    bool copy = false;       // use no tensor where it lies
   };
 
-  // Throws Error(kWeights) that names every missing and every unfitting tensor at once. The source
-  // is released on return unless the program's methods read checkpoint tensors in place.
+  // Throws Error(kWeights) that names every missing and every unfitting tensor at once, and as
+  // check. The source is released on return unless the program's methods read checkpoint tensors
+  // where they lie.
   static std::shared_ptr<const Weights> load(std::shared_ptr<const Program> program,
                                              std::shared_ptr<Device> device,
                                              std::shared_ptr<const TensorSource> source,
                                              const Options& options);
+
+  // What the program's methods read, as init left it: what `prepared` returned for weights of the
+  // same program on a device of the same kind.
+  struct Prepared {
+    std::vector<std::byte> persistent;
+    std::vector<std::pair<uint32_t, std::vector<std::byte>>> weights;  // by buffer
+  };
+  Prepared prepared() const;
+  // Throws Error(kWeights) when the sizes are not the program's.
+  static std::shared_ptr<const Weights> load_prepared(std::shared_ptr<const Program> program,
+                                                      std::shared_ptr<Device> device,
+                                                      const Prepared& prepared);
 
   // Where a kWeight or kPersistent buffer lives on the device; null for other kinds. Throws
   // Error(kInput) when there is no such buffer.
   std::byte* address(uint32_t buffer) const;
   // Says that runs on queues of others may read them: see Memory::lend.
   void lend() const noexcept;
+  // Whether the source is still in use: methods read tensors where they lie.
+  bool in_place() const noexcept { return source_ != nullptr; }
+  // Throws Error(kIo) when a file in use was changed in place: where pages of it were lost, at
+  // once; else when the last look is a second ago.
+  void check() const {
+    if (source_ != nullptr) check_source();
+  }
+  // As check, and looks now.
+  void check_now() const;
   // Tells these weights from all others of the process.
   uint64_t serial() const noexcept { return serial_; }
   // Tensors the source has and the program does not use.
@@ -64,8 +91,10 @@ class Weights {
 
  private:
   Weights(std::shared_ptr<const Program> program, std::shared_ptr<Device> device);
-  void place(const WeightSpec& spec, const CheckpointTensor& tensor);
-  void run_init(const TensorSource& source, std::span<const CheckpointTensor* const> tensors);
+  void place(const WeightSpec& spec, const CheckpointTensor& tensor, bool copy);
+  void check_source() const;
+  void run_init(const TensorSource& source, std::span<const CheckpointTensor* const> tensors,
+                bool copy);
   void release(std::shared_ptr<const TensorSource> source);
 
   std::shared_ptr<const Program> program_;
@@ -75,6 +104,7 @@ class Weights {
   std::vector<std::shared_ptr<Memory>> copies_;  // by buffer: tensors not shown in place
   std::shared_ptr<Memory> persistent_;
   std::shared_ptr<const TensorSource> source_;
+  mutable std::atomic<int64_t> looked_{0};  // at the files in use: when, in milliseconds
   std::vector<std::string> extra_;
 };
 

@@ -52,6 +52,8 @@ class Device:
     @property
     def name(self) -> str: ...
     @property
+    def kind(self) -> str: ...
+    @property
     def description(self) -> str: ...
     @property
     def shares_host_memory(self) -> bool: ...
@@ -141,6 +143,9 @@ class Program:
     def open(path: str | PathLike[str]) -> Program: ...
     @staticmethod
     def from_bytes(bytes: bytes) -> Program: ...
+    def to_bytes(self) -> bytes:
+        """The `.npubin` image."""
+
     @property
     def target(self) -> str: ...
     @property
@@ -174,7 +179,11 @@ class Weights:
 
     @staticmethod
     def from_file(
-        program: Program, device: Device, path: str | PathLike[str], check_nan: bool = False
+        program: Program,
+        device: Device,
+        path: str | PathLike[str],
+        check_nan: bool = False,
+        copy: bool = False,
     ) -> Weights: ...
     @staticmethod
     def from_memory(
@@ -182,8 +191,29 @@ class Weights:
         device: Device,
         tensors: Mapping[str, tuple[str, tuple[int, ...], int, object]],
         check_nan: bool = False,
+        copy: bool = False,
     ) -> Weights:
         """tensors: name -> (dtype, shape, address, owner); the elements at address are dense."""
+
+    @staticmethod
+    def from_prepared(
+        program: Program,
+        device: Device,
+        persistent: bytes,
+        weights: Sequence[tuple[int, bytes]],
+    ) -> Weights:
+        """What `prepared` returned."""
+
+    def prepared(self) -> tuple[bytes, list[tuple[int, bytes]]]:
+        """(persistent memory, [(buffer, bytes)]): what the methods read, as init left it, for a
+        device of the same kind."""
+
+    def check(self) -> None:
+        """Raises Error when a file whose tensors are used where they lie was changed in place."""
+
+    @property
+    def in_place(self) -> bool:
+        """Whether tensors of the checkpoint are used where they lie."""
 
     @property
     def extra(self) -> list[str]:
@@ -201,6 +231,9 @@ class State:
     def write(self, buffer: int, bytes: bytes) -> None: ...
 
 class Executor:
+    own_state: State | None
+    """The state of runs that are given none; None before the first."""
+
     def __init__(self, program: Program, device: Device) -> None: ...
     def method_index(self, name: str) -> int: ...
     def run(

@@ -36,6 +36,7 @@ _CONTEXT = 4096  # unless the model knows fewer positions
 )
 @click.option("--token-ids", metavar="1,2,3", help="Tokens to continue; needs no tokenizer.")
 @click.option("--weights", type=click.Path(path_type=Path), help="Default: DIR.")
+@click.option("--copy-weights", is_flag=True, help="Do not depend on the file while it runs.")
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="Default: beside the weights.")
 @click.option("--max-new-tokens", type=int, help="Default: as many as the context holds.")
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0: greedy.")
@@ -59,6 +60,7 @@ def generate(
     interactive: bool,
     token_ids: str | None,
     weights: Path | None,
+    copy_weights: bool,
     tokenizer: Path | None,
     max_new_tokens: int | None,
     stop: tuple[str, ...],
@@ -93,7 +95,9 @@ def generate(
         source = weights or (model if model.is_dir() else None)
         if source is None and program.weights:
             raise Error(f"{model} needs weights.", hint="Give --weights, the model's folder.")
-        loaded = npusim.LanguageModel.load(program, source, tokenizer, device, threads)
+        loaded = npusim.LanguageModel.load(
+            program, source, tokenizer, device, threads, copy=copy_weights
+        )
     options = {"max_new_tokens": max_new_tokens, "ignore_eos": ignore_eos, **sampling}
     in_turns = chat or system is not None or (interactive and _has_template(loaded))
     if interactive:

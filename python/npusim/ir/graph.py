@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Union
+from typing import Any, Union
 
 from npusim.errors import GraphError
 from npusim.ir.symbolic import Symbol, is_symbolic, symbols_of
@@ -133,7 +133,7 @@ class Node:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Graph:
     """A model without its weights. Immutable; compare with `==`."""
 
@@ -145,6 +145,29 @@ class Graph:
     nodes: tuple[Node, ...]
     states: tuple[Value, ...] = ()
     updates: tuple[Output, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Graph({self.name}: {len(self.nodes)} nodes, {len(self.weights)} weights)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By its JSON form, which is verified where it arrives.
+        from npusim.ir.json import graph_from_text, graph_to_text
+
+        return graph_from_text, (graph_to_text(self),)
+
+    def __copy__(self) -> Graph:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Graph:
+        return self  # nothing in it changes
+
+    def _repr_html_(self) -> str:
+        from npusim.ir.notebook import picture, table
+
+        types = self.types
+        rows = [("input", v.name, v.type) for v in (*self.inputs, *self.states)]
+        rows += [("output", o.name, types[o.value]) for o in self.outputs]
+        return table(repr(self), ("", "name", "type"), rows) + picture(self)
 
     @property
     def graph_inputs(self) -> tuple[Value, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ FORMAT = "npusim.module"
 VERSION = (1, 0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Module:
     """Methods over shared weights and state. Immutable.
 
@@ -37,6 +38,14 @@ class Module:
     name: str
     methods: Mapping[str, Graph]
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Module({self.name}: {', '.join(self.methods)})"
+
+    def _repr_html_(self) -> str:
+        return f"<b>{escape(repr(self))}</b>" + "".join(
+            graph._repr_html_() for graph in self.methods.values()
+        )
 
     def save(self, path: str | Path) -> None:
         """Writes the module as JSON (docs/ir.md); whole or not at all."""

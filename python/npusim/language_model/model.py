@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from npusim.language_model.generation import TextGeneration, TokenGeneration
 from npusim.language_model.session import LanguageSession, Prompt
 from npusim.language_model.tokenizer import FILE, Tokenizer
 from npusim.runtime.device import Device
-from npusim.runtime.native import ProgramLike, native_program
+from npusim.runtime.native import ProgramLike, native_device, native_program
 from npusim.runtime.weights import WeightSource, load_weights
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class LanguageModel:
         self.device = device
         self.eos_token_ids = tuple(sorted({*native.eos_token_ids, *eos_token_ids}))
         self._tokenizer = tokenizer
+        self._parts: tuple[_runtime.Program, _runtime.Weights] | None = None
 
     @classmethod
     def load(
@@ -79,6 +80,8 @@ class LanguageModel:
         tokenizer: str | os.PathLike[str] | None = None,
         device: str | _runtime.Device = "cpu",
         threads: int = 0,
+        *,
+        copy: bool = False,
     ) -> Self:
         """Loads a program, its weights and, when text is first asked for, its tokenizer.
 
@@ -88,6 +91,7 @@ class LanguageModel:
             tokenizer: a `tokenizer.json`, or its folder; by default the folder of the weights.
             device: a device or its name.
             threads: workers of the device, when it is given by name; 0: one a physical core.
+            copy: as `load_weights` has it.
 
         Raises:
             ShapeError: the program is no language model.
@@ -97,11 +101,43 @@ class LanguageModel:
         handle = native_program(program)
         if isinstance(device, str):
             device = Device(device, threads=threads or None)
+        native_device(device)
         folders = [_folder(path) for path in (tokenizer, weights)]
         if not isinstance(weights, _runtime.Weights):
-            weights = load_weights(weights, handle, device)
-        native = _runtime.LanguageModel(handle, device, weights)
-        return cls(native, device, _find_tokenizer(tokenizer, folders[1]), _read_eos(folders))
+            weights = load_weights(weights, handle, device, copy=copy)
+        found = _find_tokenizer(tokenizer, folders[1])
+        return cls._of(handle, device, weights, found, _read_eos(folders))
+
+    @classmethod
+    def _of(
+        cls,
+        program: _runtime.Program,
+        device: _runtime.Device,
+        weights: _runtime.Weights,
+        tokenizer: Path | Tokenizer | None,
+        eos_token_ids: Sequence[int],
+    ) -> Self:
+        made = cls(
+            _runtime.LanguageModel(program, device, weights), device, tokenizer, eos_token_ids
+        )
+        made._parts = (program, weights)
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By what it is made of; a tokenizer by its file.
+        if self._parts is None:
+            raise Error("This model cannot be pickled.", hint="Make it with LanguageModel.load.")
+        tokenizer = self._tokenizer
+        path = tokenizer.path if isinstance(tokenizer, Tokenizer) else tokenizer
+        where = None if path is None else path.absolute()
+        program, weights = self._parts
+        return type(self)._of, (program, self.device, weights, where, self.eos_token_ids)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self  # nothing in it changes
 
     @property
     def max_context(self) -> int:

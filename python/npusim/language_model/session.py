@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import operator
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,6 +161,19 @@ class LanguageSession:
         """
         self._native.load(Path(path))
 
+    def __copy__(self) -> LanguageSession:
+        return self.fork()
+
+    def __deepcopy__(self, memo: object) -> LanguageSession:
+        return self.fork()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By the model and what `save` writes.
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "session.safetensors"
+            self.save(path)
+            return _session_of, (self.model, path.read_bytes())
+
     def _ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
             return self.model.tokenizer.encode(prompt, begins=self.position == 0)
@@ -183,3 +197,12 @@ class LanguageSession:
 
     def __repr__(self) -> str:
         return f"LanguageSession({self.position} of {self.model.max_context} tokens)"
+
+
+def _session_of(model: LanguageModel, content: bytes) -> LanguageSession:
+    session = LanguageSession(model)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "session.safetensors"
+        path.write_bytes(content)
+        session.load(path)
+    return session

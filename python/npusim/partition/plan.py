@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from npusim.ir.graph import Graph, Node
 from npusim.ir.symbolic import upper
@@ -24,7 +25,7 @@ CALLER = -1  # as the source of a transfer: an argument, or a state
 _SHOWN = 3  # operators that a summary names
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Partition:
     """Nodes that one executor runs together.
 
@@ -45,6 +46,10 @@ class Partition:
     graph: Graph
     program: CompiledProgram | None = None
     witnesses: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        when = ", at load" if self.at_load else ""
+        return f"Partition({self.index}: {len(self.graph.nodes)} nodes, {self.executor}{when})"
 
     @property
     def is_native(self) -> bool:
@@ -102,7 +107,7 @@ class TransferOp:
         return upper(self.type.nbytes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PartitionPlan:
     """What runs where, in which order.
 
@@ -154,6 +159,38 @@ class PartitionPlan:
             if node in partition.nodes:
                 return partition
         raise KeyError(node)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By the bytes of its file, which are validated where they arrive.
+        from npusim.partition.plan_file import read_plan, write_plan
+
+        return read_plan, (write_plan(self),)
+
+    def __copy__(self) -> PartitionPlan:
+        return self
+
+    def __repr__(self) -> str:
+        native = sum(p.is_native for p in self.partitions)
+        return (
+            f"PartitionPlan({self.graph.name} for {self.target}: {native} native partitions, "
+            f"{len(self.partitions) - native} on PyTorch)"
+        )
+
+    def _repr_html_(self) -> str:
+        from npusim.ir.notebook import cut, picture, table
+
+        rows = [
+            (
+                p.index,
+                p.executor,
+                len(p.graph.nodes),
+                cut(", ".join(p.inputs)),
+                cut(", ".join(p.outputs)),
+            )
+            for p in self.partitions
+        ]
+        head = ("partition", "runs on", "nodes", "reads", "makes")
+        return table(f"{self!r}: {self.summary()}", head, rows) + picture(self.graph)
 
     def summary(self) -> str:
         """Returns one line: how much is native, and what is not, from which line of the model."""

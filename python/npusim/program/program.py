@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from npusim.ir.graph import Graph
 
 ALIGNMENT = 64  # bytes; of every buffer offset
+_SHOWN = 4  # methods that a repr names
 
 
 class BufferKind(enum.IntEnum):
@@ -181,7 +182,7 @@ class NodeInfo:
     source: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CompiledProgram:
     """A compiled model: methods over shared weights. Save it with `save`, run it with Executor.
 
@@ -243,6 +244,34 @@ class CompiledProgram:
         from npusim.program.format import write_program
 
         return write_program(self)
+
+    @classmethod
+    def from_bytes(cls, image: bytes) -> CompiledProgram:
+        """Reads a `.npubin` image; errors are those of `load`."""
+        from npusim.program.format import read_program
+
+        return read_program(image)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By its bytes, which are validated where they arrive; not by what others keep beside them.
+        return CompiledProgram.from_bytes, (self.to_bytes(),)
+
+    def __copy__(self) -> CompiledProgram:
+        return self
+
+    def __repr__(self) -> str:
+        methods = ", ".join(method.name for method in self.methods[:_SHOWN])
+        more = ", …" if len(self.methods) > _SHOWN else ""
+        commands = sum(len(method.commands) for method in self.methods)
+        return (
+            f"CompiledProgram({methods}{more} for {self.target}: {commands} commands, "
+            f"{len(self.weights)} weights)"
+        )
+
+    def _repr_html_(self) -> str:
+        from npusim.program.shown import program_html
+
+        return program_html(self)
 
     def save(self, path: str | Path) -> None:
         """Writes a `.npubin` file; whole or not at all."""

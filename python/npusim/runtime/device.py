@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -18,11 +19,11 @@ from npusim.runtime.host import (
     Array,
     dtype_of,
     from_bfloat16_bits,
-    is_torch,
     numpy_dtype,
     to_bfloat16_bits,
 )
 from npusim.runtime.libraries import library_folders
+from npusim.runtime.plain_tensors import plain
 
 _DL_CPU, _DL_CUDA_HOST = 1, 3  # DLPack's device types in host memory
 
@@ -56,6 +57,16 @@ class Device(_runtime.Device):
     ) -> None:
         folders = library_folders()
         super().__init__(name, threads, pin_threads, isa, ordinal, folders, _make_kernels)
+        self._options: dict[str, Any] = {
+            "threads": threads,
+            "pin_threads": pin_threads,
+            "isa": isa,
+            "ordinal": ordinal,
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The device of that name, with these options, of the process that reads this.
+        return partial(type(self), **self._options), (self.name,)
 
     def __repr__(self) -> str:
         return f"Device({self.name!r}: {self.description})"
@@ -107,7 +118,7 @@ class DeviceBuffer(_runtime.DeviceBuffer):
         Raises:
             ShapeError: another shape or dtype than the spec's, or a dtype npusim does not have.
         """
-        given = np.asarray(array)
+        given = np.asarray(plain(array, "array" if spec is None else spec.name))
         if spec is None:
             spec = TensorSpec("array", 0, dtype_of(given), given.shape, given.shape)
         raw = _raw(given, spec)
@@ -138,8 +149,7 @@ class DeviceBuffer(_runtime.DeviceBuffer):
         Raises:
             ShapeError: the tensor is elsewhere, is not contiguous, or has a dtype npusim lacks.
         """
-        if is_torch(tensor):
-            tensor = tensor.detach()
+        tensor = plain(tensor, "the tensor")
         kind, index = map(int, tensor.__dlpack_device__())
         if device.shares_host_memory:
             if kind not in (_DL_CPU, _DL_CUDA_HOST):
@@ -205,8 +215,25 @@ class DeviceBuffer(_runtime.DeviceBuffer):
             array = whole[corner]  # of a scalar too, a view
         return from_bfloat16_bits(array) if self.dtype == "bfloat16" else array
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        shapes = (self.dtype, tuple(self.shape), tuple(self.alloc_shape))
+        return _buffer_of, (type(self), self.device, *shapes, self.read())
+
     def __repr__(self) -> str:
         return f"DeviceBuffer({self.dtype}{list(self.shape)} on {self.device.name})"
+
+
+def _buffer_of(
+    kind: type[DeviceBuffer],
+    device: _runtime.Device,
+    dtype: str,
+    shape: tuple[int, ...],
+    alloc_shape: tuple[int, ...],
+    content: bytes,
+) -> DeviceBuffer:
+    buffer = kind(device, dtype, shape, alloc_shape)
+    buffer.write(content)
+    return buffer
 
 
 def _corner(shape: tuple[int, ...]) -> tuple[slice, ...]:

@@ -10,10 +10,10 @@ import numpy as np
 
 from npusim import _runtime
 from npusim.errors import ShapeError
-from npusim.program.program import TensorSpec
+from npusim.program.program import BufferKind, TensorSpec
 from npusim.runtime.device import DeviceBuffer
 from npusim.runtime.host import Array, numpy_dtype
-from npusim.runtime.native import ProgramLike, native_program, specs
+from npusim.runtime.native import ProgramLike, native_device, native_program, specs
 
 Observer = Callable[[int], None]
 
@@ -34,9 +34,27 @@ class Executor:
 
     def __init__(self, program: ProgramLike, device: _runtime.Device) -> None:
         self._program = native_program(program)
-        self.device = device
+        self.device = native_device(device)
         self._native = _runtime.Executor(self._program, device)
         self._signatures: dict[str | None, _Signature] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By what it is made of, and the state of its own.
+        own = self._native.own_state
+        state = None
+        if own is not None:
+            kinds = [kind for kind, *_ in self._program.buffers]
+            state = {i: own.read(i) for i, kind in enumerate(kinds) if kind == BufferKind.STATE}
+        return type(self), (self._program, self.device), state
+
+    def __setstate__(self, state: Mapping[int, bytes]) -> None:
+        own = _runtime.State(self._program, self.device)
+        for buffer, content in state.items():
+            own.write(buffer, content)
+        self._native.own_state = own
+
+    def __repr__(self) -> str:
+        return f"Executor({', '.join(self.methods)} on {self.device.name})"
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -170,6 +188,9 @@ class Executor:
 
     def read_buffer(self, index: int, dtype: str = "uint8") -> Array | None:
         """Returns a copy of a program buffer as a flat array, or None if it is not bound.
+
+        Within an observer every buffer of the run is; otherwise only what belongs to the executor:
+        temporaries, constants, and a state and weights of its own.
 
         A temporary shares memory with others: its content is what the command just observed, or
         the latest one that writes there, has left.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from npusim import _runtime
+from npusim.errors import DeviceError, Error
 from npusim.ir.size_text import parse_size
 from npusim.ir.symbolic import symbol
 from npusim.program.program import CompiledProgram, TensorSpec
@@ -31,6 +32,11 @@ def native_program(program: ProgramLike) -> _runtime.Program:
     """
     if isinstance(program, _runtime.Program):
         return program
+    if not isinstance(program, (CompiledProgram, str, os.PathLike)):
+        raise Error(
+            f"A program is a CompiledProgram or the path of a .npubin file, not a "
+            f"{type(program).__name__}."
+        )
     if isinstance(program, CompiledProgram):
         twin = program.__dict__.get(_CACHE)
         if twin is None:
@@ -38,6 +44,20 @@ def native_program(program: ProgramLike) -> _runtime.Program:
             program.__dict__[_CACHE] = twin
         return twin
     return _runtime.Program.open(Path(program))
+
+
+def native_device(device: object) -> _runtime.Device:
+    """Returns a device.
+
+    Raises:
+        DeviceError: it is none.
+    """
+    if not isinstance(device, _runtime.Device):
+        raise DeviceError(
+            f"A device is an npusim.Device, not a {type(device).__name__}.",
+            hint="Make one: npusim.Device('cpu').",
+        )
+    return device
 
 
 def specs(rows: Rows, symbols: Sequence[tuple[str, int, int]] = ()) -> list[TensorSpec]:

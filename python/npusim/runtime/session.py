@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 from npusim import _runtime
-from npusim.errors import DeviceError, ShapeError
+from npusim.errors import DeviceError, Error, ShapeError
+from npusim.ir.notebook import cut, table
 from npusim.ir.symbolic import is_symbolic
 from npusim.program.program import TensorSpec
 from npusim.runtime.cuda_array_calls import CudaArrayCalls, is_foreign
 from npusim.runtime.device import Device, DeviceBuffer
 from npusim.runtime.executor import Executor
 from npusim.runtime.host import dtype_of, is_cuda_array, is_dlpack, is_torch, torch_bits
-from npusim.runtime.native import ProgramLike, native_program
+from npusim.runtime.native import ProgramLike, native_device, native_program
+from npusim.runtime.plain_tensors import is_plain, plain, require_no_tracing
 from npusim.runtime.torch_calls import TorchCalls, makers
 from npusim.runtime.weights import WeightSource, load_weights
 
@@ -28,6 +30,8 @@ def load(
     device: str | _runtime.Device = "cpu",
     threads: int | None = None,
     method: str | None = None,
+    *,
+    copy: bool = False,
 ) -> Session:
     """Loads a program and its weights and returns a callable.
 
@@ -37,6 +41,7 @@ def load(
         device: a device or its name.
         threads: workers of the device, when it is given by name; None: one a physical core.
         method: the method to call; by default the first.
+        copy: as `load_weights` has it: weights of the session's own, whatever becomes of the file.
 
     Raises:
         What `Device`, `load_weights` and `Executor` raise.
@@ -44,12 +49,17 @@ def load(
     native = native_program(program)
     if isinstance(device, str):
         device = Device(device, threads=threads)
-    elif threads is not None:
+    elif native_device(device) and threads is not None:
         raise DeviceError(
             "threads is an option of Device.", hint="Pass it where the device is made."
         )
     if not isinstance(weights, _runtime.Weights):
-        weights = load_weights(weights, native, device)
+        weights = load_weights(weights, native, device, copy=copy)
+    elif copy and weights.in_place:
+        raise Error(
+            "These weights are loaded already, and used where they lie.",
+            hint="Give copy=True to load_weights.",
+        )
     return Session(Executor(native, device), weights, method)
 
 
@@ -75,6 +85,8 @@ class Session(_runtime.Session):
     def __init__(
         self, executor: Executor, weights: _runtime.Weights | None, method: str | None = None
     ) -> None:
+        if weights is not None:
+            weights.check()
         index = executor._native.method_index(method or "")
         super().__init__(executor._native, weights, index)
         self._index = index
@@ -86,6 +98,20 @@ class Session(_runtime.Session):
         self.inputs = executor.inputs(method)
         self.outputs = executor.outputs(method)
         self._symbolic = any(is_symbolic(spec.shape) for spec in self.inputs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By what it is made of: program, device and the state in the executor, and weights.
+        return type(self), (self.executor, self.weights, self.method)
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{s.name}: {s.dtype}{list(s.shape)}" for s in self.inputs)
+        made = ", ".join(f"{s.dtype}{list(s.shape)}" for s in self.outputs)
+        return f"Session({self.method}({cut(given)}) -> {cut(made)} on {self.device.name})"
+
+    def _repr_html_(self) -> str:
+        rows = [("input", s.name, s.dtype, list(s.shape)) for s in self.inputs]
+        rows += [("output", s.name, s.dtype, list(s.shape)) for s in self.outputs]
+        return table(repr(self), ("", "name", "dtype", "shape"), rows)
 
     @property
     def device(self) -> _runtime.Device:
@@ -118,6 +144,15 @@ class Session(_runtime.Session):
         shapes = [tuple(getattr(given[spec.name], "shape", ())) for spec in self.inputs]
         return self.executor.specs_for(shapes, self.method)[0]
 
+    def _is_lazy(self, kind: type) -> Callable[[Any], bool] | None:
+        """Returns what tells, of a tensor of a type, that its bits are not its values; for C++."""
+        torch = sys.modules.get("torch")
+        if torch is None or kind is not torch.Tensor:
+            return None
+        require_no_tracing()
+        is_negative: Callable[[Any], bool] = vars(torch)["Tensor"].is_neg
+        return is_negative
+
     def _tensor_makers(self, kind: type, sizes: Sequence[int]) -> list[Callable[[], Any]] | None:
         """Returns what makes each output as a tensor of a type, for C++; None: no such type.
 
@@ -131,9 +166,12 @@ class Session(_runtime.Session):
 
     def _call_torch(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Serves PyTorch tensors that fit as they are; None for others."""
+        require_no_tracing()
         if self._torch is None:
             self._torch = TorchCalls(self.inputs, self.outputs)
         if self._symbolic and not args[0].is_cpu:
+            return None
+        if not all(map(is_torch, args)) or not all(map(is_plain, args)):
             return None
         if args[0].is_cpu:
             arrays = self._torch.arrays(args)
@@ -188,11 +226,13 @@ def as_buffer(
             f"'{spec.name}' is a {type(value).__name__}.",
             hint="Pass a NumPy array, a torch tensor, or any tensor that speaks DLPack.",
         )
+    if is_torch(value):
+        value = plain(value, spec.name)
     _check_tensor(value, spec, device)
     if is_torch(value):
-        value = value.detach().contiguous()
-    plain = spec.shape == spec.alloc_shape
-    if plain and (device.shares_host_memory or not _is_on_host(value)):
+        value = value.contiguous()
+    dense = spec.shape == spec.alloc_shape
+    if dense and (device.shares_host_memory or not _is_on_host(value)):
         return DeviceBuffer.from_dlpack(value, device)
     if not is_torch(value):
         return DeviceBuffer.from_numpy(np.from_dlpack(value), device, spec)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -9,7 +12,7 @@ from npusim import _runtime
 from npusim.errors import ShapeError
 from npusim.program.program import BufferKind
 from npusim.runtime.host import Array, dtype_of, from_bfloat16_bits, numpy_dtype, to_bfloat16_bits
-from npusim.runtime.native import ProgramLike, native_program
+from npusim.runtime.native import ProgramLike, native_device, native_program
 
 
 class State(_runtime.State):
@@ -24,7 +27,7 @@ class State(_runtime.State):
 
     def __init__(self, program: ProgramLike, device: _runtime.Device) -> None:
         self._program = native_program(program)
-        self._device = device
+        self._device = native_device(device)
         super().__init__(self._program, device)
         self._tensors = {row[0]: row[1:] for row in self.tensors()}
 
@@ -60,10 +63,27 @@ class State(_runtime.State):
     def copy(self) -> State:
         """Returns another state with the same content."""
         twin = State(self._program, self._device)
-        for index, (kind, *_) in enumerate(self._program.buffers):
-            if kind == BufferKind.STATE:
-                twin.write(index, self.read(index))
+        twin.__setstate__(self._content())
         return twin
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: object) -> State:
+        return self.copy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._program, self._device), self._content()
+
+    def __setstate__(self, content: Mapping[int, bytes]) -> None:
+        for buffer, held in content.items():
+            self.write(buffer, held)
+
+    def _content(self) -> dict[int, bytes]:
+        kinds = [kind for kind, *_ in self._program.buffers]
+        return {i: self.read(i) for i, kind in enumerate(kinds) if kind == BufferKind.STATE}
+
+    def __repr__(self) -> str:
+        return f"State({', '.join(self.names) or 'no tensors'} on {self._device.name})"
 
     def _row(self, name: str) -> tuple[int, str, tuple[int, ...]]:
         row = self._tensors.get(name)

@@ -14,9 +14,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from npusim import _runtime
-from npusim.errors import Error, WeightMismatchError
+from npusim.errors import Error, ShapeError, WeightMismatchError
 from npusim.runtime.host import dtype_of, is_torch
-from npusim.runtime.native import ProgramLike, native_program
+from npusim.runtime.native import ProgramLike, native_device, native_program
+from npusim.runtime.pickling import remember
+from npusim.runtime.plain_tensors import plain
 
 Weights = _runtime.Weights
 """The weights of a program on a device; may serve several executors at once."""
@@ -35,11 +37,18 @@ def load_weights(
     device: _runtime.Device,
     *,
     check_nan: bool = False,
+    copy: bool = False,
 ) -> Weights:
     """Loads a checkpoint for a program onto a device, and runs the program's weight recipe.
 
     Float tensors of another float dtype than the program's are converted once. Tensors the program
     does not use are listed in `extra` of the result.
+
+    Files are mapped into memory, and what needs no preparation is used where it lies: loading takes
+    no time, and processes share the memory. Whoever changes such a file in place changes the
+    weights. That is noticed: at once where the file is cut short, else when an executor or a
+    session first uses the weights and by calls at most a second later; it raises Error. Replace
+    files by renaming, or copy. Tensors of a mapping are used where they lie as well.
 
     Args:
         source: a `.safetensors` file, a `*.safetensors.index.json`, a folder that holds either, a
@@ -48,22 +57,40 @@ def load_weights(
         program: a CompiledProgram or the path of one.
         device: where they go.
         check_nan: refuse NaN. Infinities have uses, in masks for one.
+        copy: use nothing where it lies: neither the file nor the tensors matter after loading.
 
     Raises:
         WeightMismatchError: tensors are missing or do not fit; all are listed at once.
         ProgramFormatError: a `.safetensors` file is malformed.
-        Error: a file cannot be read.
+        Error: a file cannot be read, or was changed while it was.
     """
-    native = native_program(program)
+    native, device = native_program(program), native_device(device)
     if source is None:
         source = {}
-    if not isinstance(source, Mapping):
-        path = Path(source)
-        if path.suffix not in PICKLES:
-            return Weights.from_file(native, device, path, check_nan)
-        source = read_state_dict(path)
+    if isinstance(source, Mapping):
+        weights = _from_tensors(source, native, device, check_nan, copy)
+        return remember(weights, native, device, None, check_nan, copy)
+    if not isinstance(source, (str, os.PathLike)):
+        raise Error(
+            f"Weights are a path or a mapping from names to tensors, not a {type(source).__name__}."
+        )
+    path = Path(source)
+    if path.suffix in PICKLES:
+        weights = _from_tensors(read_state_dict(path), native, device, check_nan, copy)
+    else:
+        weights = Weights.from_file(native, device, path, check_nan, copy)
+    return remember(weights, native, device, path, check_nan, copy)
+
+
+def _from_tensors(
+    source: Mapping[str, Any],
+    program: _runtime.Program,
+    device: _runtime.Device,
+    check_nan: bool,
+    copy: bool,
+) -> Weights:
     tensors = {name: _held(name, tensor) for name, tensor in source.items() if _is_tensor(tensor)}
-    return Weights.from_memory(native, device, tensors, check_nan)
+    return Weights.from_memory(program, device, tensors, check_nan, copy)
 
 
 def read_state_dict(path: Path) -> Mapping[str, Any]:
@@ -94,12 +121,12 @@ def _is_tensor(value: object) -> bool:
 
 
 def _held(name: str, tensor: Any) -> _HeldTensor:
+    try:
+        tensor = plain(tensor, name)
+    except ShapeError as error:
+        raise WeightMismatchError(f"weight {error}") from None
     if is_torch(tensor):
-        if tensor.device.type != "cpu":
-            if tensor.device.type == "meta":
-                raise WeightMismatchError(f"weight '{name}' is on the meta device: it has no data.")
-            tensor = tensor.cpu()
-        tensor = tensor.detach().contiguous()
+        tensor = tensor.cpu().contiguous()
         return dtype_of(tensor), tuple(tensor.shape), tensor.data_ptr(), tensor
     array = np.asarray(tensor)
     # ascontiguousarray would make a scalar one-dimensional.

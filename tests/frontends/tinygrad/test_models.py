@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -145,3 +147,20 @@ def test_a_file_of_tinygrad_is_a_checkpoint(tmp_path):
 def test_states_are_whole_caches():
     graph = from_tinygrad(settle(Decoder()), (integers([[9]]), 5)).graph
     assert {s.type.shape for s in graph.states} == {(1, 2, LENGTH, 8)}
+
+
+def test_weights_stay_what_they_are_while_tinygrad_goes_on():
+    layer = nn.Linear(256, 256)  # not computed yet
+    imported = from_tinygrad(layer, tensor(1, 256), weights=nn.state.get_state_dict(layer))
+    arrays = {key: imported.weights[key] for key in imported.weights}
+    session = npusim.load(npusim.compile(imported.graph), imported.weights)
+    x = np.ones((1, 256), np.float32)
+    before, (y,) = {key: array.copy() for key, array in arrays.items()}, session(x)
+    del layer
+    gc.collect()
+    for fill in range(20):
+        Tensor.full((256, 256), float(fill)).contiguous().realize()
+        Tensor.full((256,), float(fill)).contiguous().realize()
+    for key, array in arrays.items():
+        np.testing.assert_array_equal(array, before[key])
+    np.testing.assert_array_equal(session(x)[0], y)

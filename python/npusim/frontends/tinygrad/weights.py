@@ -21,18 +21,31 @@ class LazyWeights(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         tensor = self._tensors[key]
         tensor = tensor.cast(stored_dtype(tensor))
-        elements = tensor._buffer().as_memoryview(allow_zero_copy=True)
+        buffer = tensor._buffer()
+        elements = buffer.as_memoryview(allow_zero_copy=True)
         dtype = dtype_name(tensor.dtype)
         shape = tuple(tensor.shape)
         if dtype == "bfloat16":  # NumPy has none
             return torch.frombuffer(bytearray(elements), dtype=torch.bfloat16).reshape(shape)
-        return np.frombuffer(elements, dtype=dtype).reshape(shape)
+        return np.asarray(_Pinned(buffer, elements, dtype)).reshape(shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
 
     def __len__(self) -> int:
         return len(self._tensors)
+
+
+class _Pinned:
+    """The elements of a buffer of tinygrad, for NumPy: arrays on them keep this object.
+
+    tinygrad gives the memory of a buffer to others as soon as nobody holds the buffer.
+    """
+
+    def __init__(self, buffer: Any, elements: memoryview, dtype: str) -> None:
+        self._held = (buffer, elements)
+        flat = np.frombuffer(elements, dtype=dtype)
+        self.__array_interface__ = flat.__array_interface__
 
 
 def elements_of(uop: Any) -> Any:

@@ -1,0 +1,224 @@
+"""Geometry of products of many rows on Hopper, by kernels/cuda/matmul/tma_matmul.h.
+
+Owns which tiles there are, which commands they can compute, and what the blocks of a cluster share.
+Their code runs everywhere, but is made for sm_90a: elsewhere a cluster's first block works alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from npusim.codegen.geometry import Geometry, Launch, TensorMap, blocks
+from npusim.codegen.launch_products import (
+    PROCESSORS,
+    as_int,
+    as_ints,
+    leaves_norm,
+    linear_operands,
+    on_tensor_cores,
+)
+from npusim.ops.kernels import SLOT_COLUMNS, Params
+
+STEMS = ("linear", "linear_before_norm", "linear_behind_norm")  # whose commands it computes
+_DEPTH = 64  # of K, that a tile passes at once
+_PLAIN_COLUMNS, _PLAIN_STAGES = 64, 3  # of tiles that are not copied in bulk
+_MOST_SHARED = 226 << 10  # bytes of shared memory that a block may have
+_BARRIERS = 16  # bytes a stage
+_ALIGNED = 136  # bytes of a barrier more, and up to where sums begin
+_MOST_BOX = 256  # rows of one
+_MOST_BLOCKS = 8  # of a cluster, on every device
+_FEW_ROWS = 16  # that other paths stream weights for
+_CLUSTERED = 120  # processors that clusters of more than two blocks find at once
+# In a microsecond: bytes that arrive at a processor, and at all of them; multiplications there;
+# bytes from memory; bytes of sums that blocks exchange.
+_ARRIVES, _ARRIVES_IN_ALL, _MULTIPLIES, _READS, _EXCHANGED = 75e3, 9e6, 2.95e6, 3.4e6, 40e3
+# Microseconds: of a block of K at least, to begin, to end a tile, and more of a gated one for each
+# sum of a warp, to exchange with a block.
+_STEP, _BEGINS, _ENDS, _GATED, _EXCHANGE = 0.15, 2.0, 1.2, 0.3e-3, 0.3
+
+
+@dataclass(frozen=True)
+class BulkTile:
+    """A tile and the cluster that shares its operands.
+
+    Attributes:
+        rows: of x, 64 a warpgroup.
+        columns: rows of W, for one output or two.
+        share_rows: blocks of a cluster, with rows of their own, that take the same rows of W.
+        share_columns: blocks, with columns of their own, that take the same rows of x.
+        spans: of K, one for each of so many blocks of a cluster.
+        stages: blocks of K in flight.
+        beside: blocks that a processor should hold.
+        copier: whether a warp more has nothing to do but copies.
+        persistent: whether a block takes one tile after the other.
+    """
+
+    rows: int
+    columns: int
+    share_rows: int
+    share_columns: int
+    spans: int
+    stages: int
+    beside: int = 1
+    copier: bool = True
+    persistent: bool = False
+
+    @property
+    def name(self) -> str:
+        """What tuning calls it."""
+        cluster = f"{self.share_rows}.{self.share_columns}.{self.spans}"
+        ring = f"s{self.stages}" + "c" * self.copier + "p" * self.persistent
+        return f"bulk {self.rows}x{self.columns} {cluster} {ring}"
+
+    @property
+    def line(self) -> int:
+        """Floats from one row of sums to the next, which lie in other banks."""
+        return self.columns + 8 * (self.columns % 16 == 0)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory: the ring, its barriers, and the sums of a cluster."""
+        ring = self.stages * ((self.rows + self.columns) * _DEPTH * 2 + _BARRIERS)
+        sums = (self.rows - self.rows // self.spans) * self.line * 4
+        return ring + sums + (self.spans > 1) * _ALIGNED
+
+
+def fits(p: Params, tile: BulkTile) -> bool:
+    """Tells whether a tile can compute a `linear`, and every box of W lies in one segment.
+
+    Before a norm, a tile has a slot for the squares of its columns.
+    """
+    m, n, k = (as_int(p, name) for name in "mnk")
+    parts = 2 if p["gated"] else 1
+    segments = as_int(p, "segments")
+    rows = as_ints(p, "rows")[:segments]
+    lines = (as_int(p, "ldx"), *as_ints(p, "ldw")[:segments])
+    if 0 in (m, n, k) or not on_tensor_cores(p["x_dtype"], p["w_dtype"]):
+        return False
+    if any(line % 8 or line < k for line in lines) or 0 in rows:
+        return False
+    columns = tile.columns // parts
+    if leaves_norm(p) and columns < SLOT_COLUMNS:
+        return False
+    if parts == 2:
+        together = segments == 1 or rows == (n, n)
+    else:
+        together = all(first % columns == 0 for first in rows[:-1])
+    boxes = max(tile.share_rows, parts)
+    eights = [columns, tile.columns // boxes, tile.columns // (2 if tile.columns > 256 else 1)]
+    eights.append(tile.rows // tile.share_columns)
+    spans = tile.spans == 1 or blocks(k, _DEPTH) >= 2 * tile.spans
+    slices = (
+        tile.columns // boxes <= _MOST_BOX
+        and tile.rows % tile.spans == 0
+        and all(lines % 8 == 0 for lines in eights)
+    )
+    room = (
+        tile.spans == 1
+        or tile.rows * tile.line * 4 <= tile.stages * (tile.rows + tile.columns) * 2 * _DEPTH
+    )
+    return together and room and spans and slices and tile.shared <= _MOST_SHARED
+
+
+def bulk(p: Params, tile: BulkTile) -> Geometry:
+    """Returns the geometry of a `linear` by a tile that fits."""
+    m, n, k = (as_int(p, name) for name in "mnk")
+    parts, segments = 2 if p["gated"] else 1, as_int(p, "segments")
+    box = tile.columns // max(tile.share_rows, parts)
+    x = TensorMap(0, m, k, 2 * as_int(p, "ldx"), tile.rows // tile.share_columns)
+    maps = [x]
+    for i, (rows, line) in enumerate(
+        zip(as_ints(p, "rows")[:segments], as_ints(p, "ldw")[:segments], strict=True)
+    ):
+        maps.append(TensorMap(1 + i, rows, k, 2 * line, box))
+    row_tiles = blocks(blocks(m, tile.rows), tile.share_rows) * tile.share_rows
+    column_tiles = blocks(blocks(n * parts, tile.columns), tile.share_columns) * tile.share_columns
+    threads = tile.rows * 2 + 32 * tile.copier
+    defines = {
+        "PATH": 4,
+        "BLOCK": threads,
+        "SPLIT": 1,
+        "TILE_ROWS": tile.rows,
+        "TILE_COLUMNS": _PLAIN_COLUMNS,
+        "BULK_COLUMNS": tile.columns,
+        "SHARED": tile.shared,
+        "TENSOR_CORES": 1,
+        "WARPS_M": tile.rows // 32,
+        "WARPS_N": 2,
+        "STAGES": _PLAIN_STAGES,
+        "RING": tile.stages,
+        "SHARE_ROWS": tile.share_rows,
+        "SHARE_COLUMNS": tile.share_columns,
+        "SPANS": tile.spans,
+        "BESIDE": tile.beside,
+        "TILES": row_tiles * column_tiles if tile.persistent else 0,
+        "MAPS": len(maps),
+        "ARGUMENTS": linear_operands(p),
+    }
+    grid = (row_tiles, column_tiles, tile.spans)
+    if tile.persistent:
+        grid = (min(row_tiles * column_tiles, PROCESSORS * tile.beside), 1, 1)
+    plain = _PLAIN_STAGES * (tile.rows + _PLAIN_COLUMNS) * 2 * _DEPTH
+    launch = Launch(grid, (threads, 1, 1), max(tile.shared, plain), elsewhere=plain)
+    return Geometry((launch,), maps=tuple(maps), defines=defines)
+
+
+# What there is to choose from: those that were the fastest of some product on an H200, and smaller
+# ones for few columns.
+TILES = (
+    BulkTile(64, 32, 1, 1, 2, 8),
+    BulkTile(64, 64, 1, 1, 1, 8),
+    BulkTile(64, 64, 2, 1, 2, 8),
+    BulkTile(64, 64, 1, 1, 2, 8),
+    BulkTile(64, 64, 1, 1, 4, 8),
+    BulkTile(64, 160, 1, 1, 1, 6),
+    BulkTile(128, 32, 1, 1, 2, 8),
+    BulkTile(128, 64, 1, 1, 1, 8),
+    BulkTile(128, 64, 1, 1, 4, 6),
+    BulkTile(128, 104, 1, 1, 8, 4),
+    BulkTile(128, 128, 1, 1, 1, 6),
+    BulkTile(128, 144, 1, 1, 1, 6),
+    BulkTile(128, 160, 1, 1, 1, 4),
+    BulkTile(128, 192, 1, 1, 2, 4),
+    BulkTile(128, 256, 1, 1, 2, 3),
+    BulkTile(128, 128, 1, 1, 1, 3, 2, persistent=True),
+    BulkTile(128, 192, 1, 1, 1, 5, persistent=True),
+    BulkTile(256, 128, 1, 1, 1, 4, persistent=True),
+)
+
+
+def tiles(p: Params, most: int) -> list[BulkTile]:
+    """Returns the tiles that fit a `linear`, the fastest by `microseconds` first."""
+    if not on_tensor_cores(p["x_dtype"], p["w_dtype"]) or as_int(p, "m") <= _FEW_ROWS:
+        return []
+    found = [tile for tile in TILES if fits(p, tile)]
+    return sorted(found, key=lambda tile: microseconds(p, tile))[:most]
+
+
+def microseconds(p: Params, tile: BulkTile) -> float:
+    """Returns about how long a product takes by a tile on an H200.
+
+    Fitted to benchmarks/results/cuda_prefill_h200.txt.
+    """
+    m, k = as_int(p, "m"), as_int(p, "k")
+    parts = 2 if p["gated"] else 1
+    columns = as_int(p, "n") * parts
+    row_tiles = blocks(blocks(m, tile.rows), tile.share_rows) * tile.share_rows
+    column_tiles = blocks(blocks(columns, tile.columns), tile.share_columns) * tile.share_columns
+    grid = row_tiles * column_tiles * tile.spans
+    cluster = tile.share_rows * tile.share_columns * tile.spans
+    places = (PROCESSORS if cluster <= 2 else _CLUSTERED) * tile.beside
+    waves = blocks(grid, places)
+    at_once = min(grid, places)
+    area = tile.rows * tile.columns
+    arrives = (tile.rows + tile.columns) * 2 * _DEPTH
+    step = max(
+        _STEP,
+        arrives * tile.beside / _ARRIVES,
+        arrives * at_once / _ARRIVES_IN_ALL,
+        area * tile.beside * _DEPTH / _MULTIPLIES,
+    )
+    steps = blocks(blocks(k, _DEPTH), tile.spans)
+    time = max(waves * steps * step, 2 * columns * k / _READS)
+    time += _BEGINS + waves * (_ENDS + _GATED * (parts - 1) * area / (tile.rows / 16))
+    return time + (_EXCHANGE * tile.spans + area * 4 / _EXCHANGED if tile.spans > 1 else 0.0)

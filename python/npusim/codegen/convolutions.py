@@ -1,0 +1,246 @@
+"""Geometry of convolutions: which path of `conv.cu` computes one, in which tiles.
+
+Tiles on the tensor cores are chosen by what they were measured to take. Where the tiles of y do not
+fill the device, K is cut into spans, one for each block of a cluster, which add up their sums
+through shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from npusim.codegen.geometry import Geometry, Launch, Rule, blocks, line
+from npusim.codegen.launch_products import (
+    PROCESSORS,
+    as_int,
+    as_ints,
+    epilogue_operands,
+    on_tensor_cores,
+    tiled,
+)
+from npusim.ops.kernels import Params
+
+_DEPTH = 64  # of K, that a tile passes at once
+_MOST_SHARED = 99 << 10  # bytes of shared memory that a block may have on every device
+_ALL_SHARED = 227 << 10  # of a processor
+_SPLITS = (1, 2, 4, 8)  # a cluster has at most eight blocks
+
+
+@dataclass(frozen=True)
+class ConvTile:
+    """Rows and columns of a tile, the warps that share it, and the blocks of K in its ring.
+
+    Attributes:
+        lags: a block of K is multiplied while the next one starts.
+        step: microseconds of a block of K on a processor that has other tiles as well.
+        alone: … on one that has not.
+        ends: microseconds that a tile takes besides; a residual adds to them.
+    """
+
+    rows: int
+    columns: int
+    warps_m: int
+    warps_n: int
+    stages: int
+    lags: bool
+    step: float
+    alone: float
+    ends: float
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps_m * self.warps_n
+
+    def ring(self, k: int, split: int) -> int:
+        """Blocks of K that the ring holds: no more than there are, but two to be filled in turn."""
+        return min(self.stages, max(blocks(blocks(k, _DEPTH), split), 1 + (split > 1)))
+
+    def shared(self, k: int, split: int) -> int:
+        """Bytes of shared memory: the ring, the windows, and a cluster's sums."""
+        ring = self.ring(k, split) * (self.rows + self.columns) * _DEPTH * 2
+        sums = self.rows * (self.columns + 8) * 4 if split > 1 else 0
+        return ring + self.rows * 8 + sums
+
+    @property
+    def residual(self) -> int:
+        """Bytes of shared memory in which a residual of 16 bits waits."""
+        return self.rows * self.columns * 2
+
+
+# Fitted to what benchmarks/cuda_convolutions.py measured on an H200.
+TILES = (
+    ConvTile(128, 128, 4, 2, 3, False, 0.576, 0.686, 1.49),
+    ConvTile(64, 128, 2, 2, 3, False, 0.298, 0.442, 0.83),
+    ConvTile(128, 64, 2, 2, 3, False, 0.356, 0.451, 0.857),
+    ConvTile(64, 64, 2, 2, 5, True, 0.282, 0.211, 0.298),
+    ConvTile(64, 32, 2, 2, 6, False, 0.184, 0.238, 0.12),
+)
+_RESIDUAL = 0.56  # of a tile's ends, that reading a residual adds
+_EXCHANGE = 2.1  # microseconds in which the blocks of a cluster exchange their sums
+
+_PATCH_THREADS = 128
+_PATCH_HEIGHT, _PATCH_WIDTH, _PATCH_COLUMNS = 8, 16, 64  # of a tile of few channels
+
+
+def conv(p: Params) -> Geometry:
+    """The rule of `conv`: a product of output positions by channels for each group."""
+    groups = as_int(p, "groups")
+    positions = as_int(p, "batch") * prod(as_ints(p, "out_size"))
+    columns, channels = as_int(p, "out_channels") // groups, as_int(p, "in_channels") // groups
+    if positions * columns == 0:
+        return Geometry(())
+    pairs = on_tensor_cores(p["x_dtype"], p["w_dtype"])
+    if pairs and channels % 8 == 0 and as_ints(p, "x_strides")[1] == 1:
+        k, residual = _depth(p, channels), bool(p["residual"])
+        chosen = best_tile(positions, columns, k, groups=groups, residual=residual)
+        return conv_tiles(p, *chosen)
+    if pairs and channels % 8 != 0 and (shared := _patch_shared(p, channels)) <= _MOST_SHARED:
+        return _patches(p, columns, shared)
+    return tiled(
+        positions,
+        columns,
+        _depth(p, channels),
+        parts=1,
+        pairs=False,
+        arguments=2 + epilogue_operands(p),
+        path=(2, 2),
+        batch=groups,
+    )
+
+
+def conv_tiles(p: Params, tile: ConvTile, split: int) -> Geometry:
+    """Returns the geometry of tiles of one shape, K cut into `split` spans."""
+    groups = as_int(p, "groups")
+    positions = as_int(p, "batch") * prod(as_ints(p, "out_size"))
+    tiles = blocks(positions, tile.rows) * blocks(as_int(p, "out_channels") // groups, tile.columns)
+    k = _depth(p, as_int(p, "in_channels") // groups)
+    x_strides = as_ints(p, "x_strides")
+    stages, shared = tile.ring(k, split), tile.shared(k, split) + _vectors(p, tile.columns)
+    if shared > _MOST_SHARED:
+        stages, shared = stages - 1, shared - (tile.rows + tile.columns) * _DEPTH * 2
+    defines = {
+        "PATH": 0,
+        "BLOCK": tile.threads,
+        "SPLIT": split,
+        "TILE_ROWS": tile.rows,
+        "TILE_COLUMNS": tile.columns,
+        "WARPS_M": tile.warps_m,
+        "WARPS_N": tile.warps_n,
+        "STAGES": stages,
+        "LAGS": int(tile.lags),
+        "WIDE": int(all(s % 8 == 0 for s in (x_strides[0], *x_strides[2:]))),
+        "WIDE_Y": _wide_result(p),
+        "ARGUMENTS": 2 + epilogue_operands(p),
+    }
+    waits = _residual_can_wait(p) and split == 1 and shared + tile.residual <= _MOST_SHARED
+    defines["STAGES_RESIDUAL"] = int(waits)
+    shared += waits * tile.residual
+    launch = Launch((tiles, 1, groups * split), (tile.threads, 1, 1), shared)
+    return Geometry((launch,), defines=defines)
+
+
+def best_tile(
+    positions: int, columns: int, k: int, *, groups: int = 1, residual: bool = False
+) -> tuple[ConvTile, int]:
+    """Returns the shape of tiles and the number of spans that take least."""
+    choices = []
+    for index, tile in enumerate(TILES):
+        tiles = blocks(positions, tile.rows) * blocks(columns, tile.columns) * groups
+        for split in _SPLITS:
+            fits = split <= blocks(k, _DEPTH) and tile.shared(k, split) <= _MOST_SHARED
+            if split == 1 or fits:
+                choices.append((_time(tile, split, tiles, k, residual), index, split))
+    _, index, split = min(choices)
+    return TILES[index], split
+
+
+def _time(tile: ConvTile, split: int, tiles: int, k: int, residual: bool) -> float:
+    """Returns about how many microseconds a convolution's tiles take, cut into spans of K."""
+    tiles *= split
+    waves = blocks(tiles, PROCESSORS) if tiles < 4 * PROCESSORS else tiles / PROCESSORS
+    step = tile.alone if waves == 1 else tile.step
+    ends = tile.ends * (1 + _RESIDUAL * residual)
+    return waves * (blocks(k, _DEPTH) * step + ends) / split + _EXCHANGE * (split > 1)
+
+
+def _depth(p: Params, channels: int) -> int:
+    return prod(as_ints(p, "kernel")) * channels
+
+
+def _wide_result(p: Params) -> int:
+    """Tells whether eight columns of y, and of the residual, lie on 16 bytes."""
+    strides = [as_ints(p, "y_strides")]
+    if p["residual"]:
+        strides.append(as_ints(p, "r_strides"))
+    groups = as_int(p, "groups")
+    even = groups == 1 or as_int(p, "out_channels") // groups % 8 == 0
+    return int(even and all(v % 8 == 0 for s in strides for v in (s[0], *s[2:])))
+
+
+def _residual_can_wait(p: Params) -> bool:
+    """Tells whether a residual moves in whole chunks of 16 bytes."""
+    columns = as_int(p, "out_channels") // as_int(p, "groups")
+    halves = on_tensor_cores(p["r_dtype"], p["y_dtype"])
+    return bool(p["residual"]) and halves and columns % 8 == 0 and bool(_wide_result(p))
+
+
+def _patches(p: Params, columns: int, shared: int) -> Geometry:
+    _, height, width = as_ints(p, "out_size")
+    tiles = as_int(p, "batch") * as_ints(p, "out_size")[0]
+    tiles *= blocks(height, _PATCH_HEIGHT) * blocks(width, _PATCH_WIDTH)
+    column_tiles = blocks(columns, _PATCH_COLUMNS)
+    # Where a place in one row or column of tiles is a constant, what follows from it stays in
+    # registers, more than four blocks have.
+    narrow = height <= _PATCH_HEIGHT or width <= _PATCH_WIDTH
+    beside = max(1, min(3 if narrow else 4, _ALL_SHARED // shared))
+    defines = {
+        "PATH": 1,
+        "BLOCK": _PATCH_THREADS,
+        "BESIDE": beside,
+        "SPLIT": 1,
+        "WIDE_Y": _wide_result(p),
+        "ARGUMENTS": 2 + epilogue_operands(p),
+    }
+    grid = (min(tiles, max(1, beside * PROCESSORS // column_tiles)), column_tiles, 1)
+    return Geometry((Launch(grid, (_PATCH_THREADS, 1, 1), shared),), defines=defines)
+
+
+def _patch_shared(p: Params, channels: int) -> int:
+    """Bytes that conv/patch_conv.h takes; more than there are where it does not apply."""
+    deep, high, wide = as_ints(p, "kernel")
+    small = max(map(abs, as_ints(p, "x_strides"))) < 2**31
+    if p["groups"] != 1 or p["transposed"] or as_ints(p, "dilation")[2] != 1 or wide > 16:
+        return _ALL_SHARED
+    if not small or min(as_ints(p, "x_strides")) < 0:
+        return _ALL_SHARED
+    taps = next(t for t in (2, 4, 8, 16) if t >= wide)
+    k = blocks(channels * deep * high * taps, 16) * 16
+    _, stride_y, stride_x = as_ints(p, "stride")
+    patch_height = (_PATCH_HEIGHT - 1) * stride_y + (high - 1) * as_ints(p, "dilation")[1] + 1
+    patch = channels * deep * patch_height * ((_PATCH_WIDTH - 1) * stride_x + taps)
+    return k * _PATCH_COLUMNS * 2 + _vectors(p, _PATCH_COLUMNS) + patch * 2
+
+
+def _vectors(p: Params, columns: int) -> int:
+    """Bytes of shared memory in which bias, factors and offsets wait; a bias alone does not."""
+    count = as_int(p, "has_bias")
+    return count * columns * 4 if count > 1 else 0
+
+
+def conv_depthwise(p: Params) -> Geometry:
+    """The rule of `conv_depthwise`: a thread an element of y."""
+    elements = as_int(p, "batch") * prod(as_ints(p, "out_size")) * as_int(p, "out_channels")
+    return line(elements, ARGUMENTS=2 + epilogue_operands(p))
+
+
+def pack_b(p: Params) -> Geometry:
+    """The rule of `pack_b`: a thread an element."""
+    panels = blocks(as_int(p, "n"), 16) * 16
+    elements = as_int(p, "groups") * panels * as_int(p, "taps") * as_int(p, "channels")
+    return line(elements, ARGUMENTS=2)
+
+
+RULES: Mapping[str, Rule] = {"conv": conv, "conv_depthwise": conv_depthwise, "pack_b": pack_b}

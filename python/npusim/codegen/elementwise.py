@@ -1,0 +1,392 @@
+"""Kernels whose every output element is one expression: pointwise, copy and fill, as CUDA source.
+
+A pointwise command's scalar program becomes straight-line code. A thread computes one pack of
+neighbours along y's innermost dimension, as wide as 16 bytes hold: operands that are contiguous
+there are read, and y is written, in one access each; where a caller's memory turns out not to be
+aligned for that, one by one. Strides and extents stand in the text as constants.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from npusim.codegen.geometry import Geometry, Launch, Rule, blocks, line
+from npusim.codegen.source import float_literal
+from npusim.ir.types import DTYPES
+from npusim.ops.kernels import RANK, Params
+from npusim.ops.scalar import OPCODES
+
+_BLOCK = 256
+_PACK_BYTES = 16
+_TILE = 32  # rows and columns of a tile that a copy transposes
+_MOST = 8  # elements of a pack, for the sake of registers
+
+_CLASSES = ("float", "double", "int64_t")
+_NAMES = {code: (name, arity) for name, (code, arity, _, _) in OPCODES.items()}
+_DIVISIONS = frozenset(("div_trunc", "div_floor", "remainder", "fmod"))
+_SIZES = {code: size for code, size, _ in DTYPES.values()}
+_POWERS = {
+    2.0: "{0} * {0}",
+    3.0: "{0} * {0} * {0}",
+    0.5: "scalar::sqrt({0})",
+    -0.5: "scalar::rsqrt({0})",
+    -1.0: "1 / {0}",
+    -2.0: "1 / ({0} * {0})",
+}
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """A tensor the kernel reads or writes: its C++ type, element size and strides."""
+
+    name: str
+    type: str
+    size: int
+    strides: tuple[int, ...]
+
+    @property
+    def inner(self) -> int:
+        return self.strides[-1]
+
+
+@dataclass(frozen=True)
+class _Space:
+    """What a kernel iterates over: y comes first among the operands.
+
+    Attributes:
+        pack: elements of the innermost dimension that a thread computes.
+    """
+
+    shape: tuple[int, ...]
+    y: _Operand
+    xs: tuple[_Operand, ...]
+    pack: int
+
+    @property
+    def packs(self) -> int:
+        return prod(self.shape[:-1]) * blocks(self.shape[-1], self.pack)
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether the last pack of a row is shorter."""
+        return self.shape[-1] % self.pack != 0
+
+    @property
+    def index(self) -> str:
+        """The integer type that offsets fit into."""
+        ends = [
+            sum((n - 1) * abs(s) for n, s in zip(self.shape, operand.strides, strict=True))
+            for operand in (self.y, *self.xs)
+        ]
+        return "int32_t" if max(*ends, prod(self.shape)) < 2**31 - _BLOCK * _MOST else "int64_t"
+
+
+def _space(stem: str, p: Params) -> _Space:
+    rank = max(p["rank"], 1)
+    shape = tuple(p["shape"][:rank]) if p["rank"] else (1,)
+    if stem == "pointwise":
+        y = _Operand("y", f"Storage<{p['y_dtype']}>", _SIZES[p["y_dtype"]], p["y_strides"][:rank])
+        xs = tuple(
+            _Operand(
+                f"x{i}",
+                f"Storage<{p['x_dtype'][i]}>",
+                _SIZES[p["x_dtype"][i]],
+                p["x_strides"][i * RANK : i * RANK + rank],
+            )
+            for i in range(p["n_inputs"])
+        )
+    else:
+        size = p["element_size"]
+        bits = f"BitsOf<{size}>::type"
+        y = _Operand("y", bits, size, p["y_strides"][:rank])
+        xs = (_Operand("x0", bits, size, p["x_strides"][:rank]),) if stem == "copy" else ()
+    return _Space(shape, y, xs, _pack(shape, y, xs))
+
+
+def _pack(shape: tuple[int, ...], y: _Operand, xs: Sequence[_Operand]) -> int:
+    """Returns the widest pack that every row, and every operand contiguous in it, divides into."""
+    if y.inner != 1:
+        return 1
+    contiguous = [y, *(x for x in xs if x.inner == 1)]
+    pack = min(_MOST, _PACK_BYTES // max(operand.size for operand in contiguous))
+    rows = [s for operand in contiguous for s in operand.strides[:-1]]
+    while pack > 1 and any(n % pack for n in (*rows, *(shape[-1:] if len(shape) > 1 else ()))):
+        pack //= 2
+    return pack
+
+
+def _geometry(stem: str) -> Rule:
+    def rule(p: Params) -> Geometry:
+        if not all(p["shape"][: p["rank"]]):
+            return Geometry(())
+        space = _space(stem, p)
+        along = _transposed(stem, space)
+        if along is not None:
+            return Geometry(
+                (Launch((_tiles(space, along), 1, 1), (_BLOCK, 1, 1)),), defines={"BLOCK": _BLOCK}
+            )
+        plain = line(space.packs, _BLOCK)
+        failure = stem == "pointwise" and any(_divides(p, i) for i in range(p["n_instructions"]))
+        return Geometry(plain.launches, failure=failure, defines=plain.defines)
+
+    return rule
+
+
+RULES = {stem: _geometry(stem) for stem in ("pointwise", "copy", "fill")}
+
+
+def generated_source(stem: str, p: Params) -> str | None:
+    """Returns the kernel's text behind the prologue; None for a stem that has a file."""
+    if stem not in RULES or not all(p["shape"][: p["rank"]]):
+        return "" if stem in RULES else None
+    space = _space(stem, p)
+    along = _transposed(stem, space)
+    if along is not None:
+        return _transpose(space, along)
+    if stem == "fill":
+        raw = p["value"] & (2 ** (8 * space.y.size) - 1)
+        value = [f"yv.at[v] = static_cast<{space.y.type}>({raw:#x}ULL);"]
+    elif stem == "copy":
+        value = [f"yv.at[v] = {_element(space.xs[0])};"]
+    else:
+        value = _program(p, space)
+    failure = RULES[stem](p).failure
+    return _kernel(space, value, failure)
+
+
+def _element(x: _Operand) -> str:
+    """Returns how element v of an operand's pack is written; broadcast ones have a single one."""
+    return f"{x.name}v.at[{'0' if x.inner == 0 else 'v'}]"
+
+
+# The scalar program
+
+
+def _instruction(p: Params, index: int) -> tuple[str, int, tuple[int, ...], int]:
+    """Returns an instruction's opcode name, destination, operands and class."""
+    code, dst, *args, cls = p["code"][6 * index : 6 * index + 6]
+    name, arity = _NAMES[code]
+    return name, dst, tuple(args[:arity]), cls
+
+
+def _divides(p: Params, index: int) -> bool:
+    """Tells whether an instruction divides integers, which may fail."""
+    name, _, _, cls = _instruction(p, index)
+    return name in _DIVISIONS and _CLASSES[cls] == "int64_t"
+
+
+def _program(p: Params, space: _Space) -> list[str]:
+    """Returns the statements that compute element v of y's pack from those of the inputs."""
+    lines = []
+    registers: dict[int, str] = {}
+    for i, x in enumerate(space.xs):
+        registers[i] = f"r{i}"
+        cls = _CLASSES[p["x_class"][i]]
+        lines.append(f"const {cls} r{i} = decode<{cls}>({_element(x)});")
+    for index in range(p["n_instructions"]):
+        _, dst, _, _ = _instruction(p, index)
+        expression = _expression(p, index, registers)
+        registers[dst] = f"t{index}"
+        lines.append(f"const auto t{index} = {expression};")
+    lines.append(f"yv.at[v] = encode<{space.y.type}>({registers[p['result']]});")
+    return lines
+
+
+def _expression(p: Params, index: int, registers: dict[int, str]) -> str:
+    name, _, args, cls = _instruction(p, index)
+    kinds = [_CLASSES[2] if name == "where" and i == 0 else _CLASSES[cls] for i in range(len(args))]
+    shown = [
+        registers[arg] if arg >= 0 else _constant(p, -1 - arg, kind)
+        for arg, kind in zip(args, kinds, strict=True)
+    ]
+    if name == "pow" and args[1] < 0 and cls == 0:
+        power = _POWERS.get(p["constants"][-1 - args[1]])
+        if power is not None:
+            return power.format(shown[0])
+    if _divides(p, index):
+        shown.append("failure")
+    return f"scalar::{name}({', '.join(shown)})"
+
+
+def _constant(p: Params, index: int, kind: str) -> str:
+    if kind == "int64_t":
+        value = p["int_constants"][index]
+        return f"int64_t{{{value}LL}}" if value > -(2**63) else "kSmallest"
+    value = p["constants"][index]
+    return (
+        float_literal(_as_float(value), "f32") if kind == "float" else float_literal(value, "f64")
+    )
+
+
+def _as_float(value: float) -> float:
+    """Rounds to float32."""
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    except OverflowError:
+        return value * float("inf")
+
+
+# The loop around it
+
+
+def _kernel(space: _Space, value: Sequence[str], failure: bool) -> str:
+    pack, packed = space.pack, space.pack > 1
+    names = [*(f"const void* {x.name}_memory" for x in space.xs), "void* y_memory"]
+    if failure:
+        names.append("Failure* failure")
+    body = [
+        f"const {space.index} item = static_cast<{space.index}>(blockIdx.x) * NPUSIM_BLOCK"
+        " + threadIdx.x;",
+        f"if (item >= {space.packs}) return;",
+        *_offsets(space),
+        f"auto* y = static_cast<{space.y.type}*>(y_memory) + y_at;",
+        *(
+            f"const auto* {x.name} = static_cast<const {x.type}*>({x.name}_memory) + {x.name}_at;"
+            for x in space.xs
+        ),
+    ]
+    if packed:
+        checks = [f"is_packed<{pack}>({x.name})" for x in (space.y, *space.xs) if x.inner == 1]
+        if space.has_tail:
+            body.append(
+                f"const int count = {space.shape[-1]} - inner < {pack} ? "
+                f"static_cast<int>({space.shape[-1]} - inner) : {pack};"
+            )
+            checks.append(f"count == {pack}")
+        body.append(f"const bool whole = {' && '.join(checks)};")
+    for x in space.xs:
+        body += _load(space, x)
+    guard = "if (v < count) {" if packed and space.has_tail else "{"
+    body += [
+        f"Pack<{space.y.type}, {pack}> yv;",
+        "#pragma unroll",
+        f"for (int v = 0; v < {pack}; ++v) {guard}",
+        *(f"  {line}" for line in value),
+        "}",
+        *_store(space),
+    ]
+    return _entry(names, body)
+
+
+def _offsets(space: _Space) -> list[str]:
+    """Returns the statements that find a pack's place in every operand."""
+    index, lines, rest = space.index, [], "item"
+    last = len(space.shape) - 1
+    for d in range(last, -1, -1):
+        name = "inner" if d == last else f"i{d}"
+        size = blocks(space.shape[d], space.pack) if d == last else space.shape[d]
+        scale = f" * {space.pack}" if d == last and space.pack > 1 else ""
+        if d == 0:
+            lines.append(f"const {index} {name} = {rest}{scale};")
+        else:
+            lines.append(
+                f"const {index} {name} = {rest} % {size}{scale}, rest{d} = {rest} / {size};"
+            )
+            rest = f"rest{d}"
+    for operand in (space.y, *space.xs):
+        terms = [
+            f"{'inner' if d == last else f'i{d}'} * {stride}"
+            for d, stride in enumerate(operand.strides)
+            if stride != 0 and space.shape[d] != 1
+        ]
+        lines.append(f"const {index} {operand.name}_at = {' + '.join(terms) or '0'};")
+    return lines
+
+
+def _load(space: _Space, x: _Operand) -> list[str]:
+    v, pack = f"{x.name}v", space.pack
+    if x.inner == 0:
+        return [f"Pack<{x.type}, 1> {v};", f"{v}.at[0] = *{x.name};"]
+    lines = [f"Pack<{x.type}, {pack}> {v}{'{}' if space.has_tail else ''};"]
+    if pack == 1:
+        return [*lines, f"{v}.at[0] = *{x.name};"]
+    bound = "count" if space.has_tail else str(pack)
+    one_by_one = (
+        "#pragma unroll",
+        f"for (int v = 0; v < {pack}; ++v) if (v < {bound}) {v}.at[v] = {x.name}[v * {x.inner}];",
+    )
+    if x.inner != 1:
+        return [*lines, *one_by_one]
+    return [*lines, f"if (whole) {v} = load_pack<{pack}>({x.name});", "else {", *one_by_one, "}"]
+
+
+def _store(space: _Space) -> list[str]:
+    if space.pack == 1:
+        return ["*y = yv.at[0];"]
+    bound = "count" if space.has_tail else str(space.pack)
+    return [
+        "if (whole) store_pack(y, yv);",
+        "else {",
+        "#pragma unroll",
+        f"for (int v = 0; v < {space.pack}; ++v) if (v < {bound}) y[v] = yv.at[v];",
+        "}",
+    ]
+
+
+# Copies that transpose
+
+
+def _transposed(stem: str, space: _Space) -> int | None:
+    """Returns the dimension x is contiguous along, where y is along the last: tiles serve both."""
+    if stem != "copy" or space.y.inner != 1 or space.shape[-1] < _TILE // 2:
+        return None
+    x = space.xs[0]
+    for d, (size, stride) in enumerate(zip(space.shape[:-1], x.strides[:-1], strict=True)):
+        if stride == 1 and size >= _TILE // 2 and x.inner != 1:
+            return d
+    return None
+
+
+def _tiles(space: _Space, along: int) -> int:
+    others = prod(n for d, n in enumerate(space.shape[:-1]) if d != along)
+    return blocks(space.shape[-1], _TILE) * blocks(space.shape[along], _TILE) * others
+
+
+def _transpose(space: _Space, along: int) -> str:
+    """Returns a kernel that passes tiles through shared memory, reading and writing along rows."""
+    x, y, size, last = space.xs[0], space.y, space.shape[along], space.shape[-1]
+    lines = [
+        f"const int64_t column = blockIdx.x % {blocks(last, _TILE)} * {_TILE};",
+        f"int64_t item = blockIdx.x / {blocks(last, _TILE)};",
+        f"const int64_t row = item % {blocks(size, _TILE)} * {_TILE};",
+        f"item /= {blocks(size, _TILE)};",
+        "int64_t x_at = 0, y_at = 0;",
+    ]
+    for d in range(len(space.shape) - 2, -1, -1):
+        if d != along:
+            lines += [
+                f"x_at += item % {space.shape[d]} * {x.strides[d]};",
+                f"y_at += item % {space.shape[d]} * {y.strides[d]};",
+                f"item /= {space.shape[d]};",
+            ]
+    lines += [
+        f"const auto* x = static_cast<const {x.type}*>(x_memory) + x_at;",
+        f"auto* y = static_cast<{y.type}*>(y_memory) + y_at;",
+        f"__shared__ {x.type} tile[{_TILE}][{_TILE} + 1];",
+        f"const int lane = threadIdx.x % {_TILE}, first = threadIdx.x / {_TILE};",
+        "#pragma unroll",
+        f"for (int i = first; i < {_TILE}; i += NPUSIM_BLOCK / {_TILE}) {{",
+        f"  if (row + lane < {size} && column + i < {last})",
+        f"    tile[i][lane] = x[row + lane + (column + i) * {x.inner}];",
+        "}",
+        "__syncthreads();",
+        "#pragma unroll",
+        f"for (int i = first; i < {_TILE}; i += NPUSIM_BLOCK / {_TILE}) {{",
+        f"  if (row + i < {size} && column + lane < {last})",
+        f"    y[(row + i) * {y.strides[along]} + column + lane] = tile[lane][i];",
+        "}",
+    ]
+    return _entry(["const void* x_memory", "void* y_memory"], lines)
+
+
+def _entry(arguments: Sequence[str], lines: Sequence[str]) -> str:
+    text = "\n".join(line if line.startswith("#") else f"  {line}" for line in lines)
+    return (
+        '#include "kernels/cuda/common/scalar_ops.h"\n'
+        "using namespace npusim;\n"
+        'extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)\n'
+        f"npusim_kernel({', '.join(arguments)}) {{\n{text}\n}}\n"
+    )

@@ -1,0 +1,104 @@
+"""How a kernel is launched: what Python decides beside the CUDA source of a stem.
+
+A stem's rule takes the command's parameters and returns its Geometry; the constants that source and
+rule must agree on are defined by the rule and reach the source as macros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from npusim.ops.kernels import Params
+
+MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_THREADS = 1024
+OVERLAPPING = ("sm_90", "sm_100")  # with 227 KiB of shared memory for a block
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch of an entry: numbers of blocks and threads, and bytes of dynamic shared memory.
+
+    Attributes:
+        elsewhere: these bytes where the code is of another architecture than it was made for; None:
+            the same.
+        room: these bytes for architectures whose launches overlap, so that a processor which is
+            free early does not take a second block of the launch; None: the same.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int = 0
+    entry: str = "npusim_kernel"
+    elsewhere: int | None = None
+    room: int | None = None
+
+    def on(self, arch: str) -> Launch:
+        """Returns the launch for an architecture ("sm_90a")."""
+        if self.room is None or not arch.startswith(OVERLAPPING):
+            return replace(self, room=None)
+        return replace(self, shared=self.room, elsewhere=self.shared, room=None)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A matrix of 16-bit elements that a kernel copies in boxes of 64 elements by `box` rows.
+
+    Attributes:
+        operand: that holds it.
+        stride: bytes from one row to the next.
+    """
+
+    operand: int
+    rows: int
+    columns: int
+    stride: int
+    box: int
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Everything a command needs besides its code.
+
+    Attributes:
+        launches: run in order; none when there is nothing to compute.
+        scratch: bytes of memory the launches share, behind the operands; 0: no such argument.
+        failure: the kernel reports what only running reveals, through a last argument.
+        overlaps: the launches gain from starting while those before them run. Tiles do not: their
+            blocks would gather on the processors that are free first.
+        maps: matrices whose maps the launches take behind all pointers.
+        defines: macros the source is compiled with, `NPUSIM_` in front of each name.
+    """
+
+    launches: tuple[Launch, ...]
+    scratch: int = 0
+    failure: bool = False
+    overlaps: bool = field(default=True, kw_only=True)
+    maps: tuple[TensorMap, ...] = field(default=(), kw_only=True)
+    defines: Mapping[str, int] = field(default_factory=dict)
+
+    def on(self, arch: str) -> Geometry:
+        """Returns the geometry for an architecture."""
+        return replace(self, launches=tuple(x.on(arch) for x in self.launches))
+
+
+Rule: TypeAlias = Callable[[Params], Geometry]
+
+
+def blocks(count: int, each: int) -> int:
+    """Returns how many groups of `each` cover `count`."""
+    return (count + each - 1) // each
+
+
+def line(threads: int, block: int = 256, **defines: int) -> Geometry:
+    """Returns the geometry of `threads` independent threads in one dimension.
+
+    The source knows the block as NPUSIM_BLOCK, and walks on by the grid's size where the threads
+    exceed the largest grid.
+    """
+    if threads == 0:
+        return Geometry(())
+    grid = min(blocks(threads, block), MAX_GRID[0])
+    return Geometry((Launch((grid, 1, 1), (block, 1, 1)),), defines={"BLOCK": block, **defines})

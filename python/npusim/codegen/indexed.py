@@ -1,0 +1,77 @@
+"""Geometry of index and scatter.
+
+Owns two proofs about addresses: which neighbours an index may move as one pack, and along which
+dimensions a scatter's items never meet, so that threads may share them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from npusim.codegen.geometry import Geometry, Rule, line
+from npusim.ops.kernels import RANK, Params
+
+_PACK_BYTES = 16
+
+
+def _index(p: Params) -> Geometry:
+    items = prod(p["shape"][: p["rank"]])
+    if items == 0:
+        return Geometry(())
+    pack = _pack(p)
+    return _reporting(items // pack, p["n"], PACK=pack, ITEMS=items // pack)
+
+
+def _pack(p: Params) -> int:
+    """Returns how many neighbours along the last dimension move as one."""
+    last = p["rank"] - 1
+    if last < 0 or p["x_strides"][last] != 1 or p["y_strides"][last] != 1:
+        return 1
+    if any(p["idx_strides"][k * RANK + last] for k in range(p["n"])):
+        return 1
+    others = (*p["x_strides"][:last], *p["y_strides"][:last], *p["k_stride"][: p["n"]])
+    pack = _PACK_BYTES // int(p["element_size"])
+    while any(n % pack for n in (p["shape"][last], *others)):
+        pack //= 2
+    return pack
+
+
+def _scatter(p: Params) -> Geometry:
+    shape = p["shape"][: p["rank"]]
+    if prod(shape) == 0:
+        return Geometry(())
+    apart = _apart(p)
+    items = prod(shape[d] for d in apart)
+    mask = sum(1 << d for d in apart)
+    return _reporting(items, p["n"], APART=mask, ITEMS=items, STEPS=prod(shape) // items)
+
+
+def _apart(p: Params) -> list[int]:
+    """Returns the dimensions whose positions keep items apart whatever the indices are.
+
+    Positions and index values are the digits of y's address. When no two strings of digits share
+    an address, items that differ in one positional digit never meet.
+    """
+    dims = [d for d in range(p["rank"]) if p["y_strides"][d] != 0 and p["shape"][d] > 1]
+    digits = [(p["shape"][d], p["y_strides"][d]) for d in dims]
+    digits += list(zip(p["k_size"][: p["n"]], p["k_stride"][: p["n"]], strict=True))
+    return dims if _distinct(digits) else []
+
+
+def _distinct(digits: list[tuple[int, int]]) -> bool:
+    """Tells whether each digit's stride passes all that the smaller ones add up to."""
+    reach = 0
+    for size, stride in sorted(digits, key=lambda digit: abs(digit[1])):
+        if size > 1:
+            if abs(stride) <= reach:
+                return False
+            reach += (size - 1) * abs(stride)
+    return True
+
+
+def _reporting(threads: int, indices: int, **defines: int) -> Geometry:
+    return replace(line(threads, INDICES=indices, **defines), failure=True)
+
+
+RULES: dict[str, Rule] = {"index": _index, "scatter": _scatter}

@@ -1,0 +1,32 @@
+"""The table of stems that CUDA has kernels for: the rule of each stem's geometry.
+
+One module a family holds the rules; a stem's source is `<stem>.cu` in a folder of
+`kernels/cuda/`, or generated where the family says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from npusim.codegen import (
+    convolutions,
+    decoding,
+    elementwise,
+    grouped,
+    indexed,
+    launch_products,
+    rows,
+    windows,
+)
+from npusim.codegen.geometry import Rule
+
+RULES: Mapping[str, Rule] = {
+    **convolutions.RULES,
+    **elementwise.RULES,
+    **grouped.RULES,
+    **indexed.RULES,
+    **launch_products.RULES,
+    **decoding.RULES,  # linear among them
+    **rows.RULES,
+    **windows.RULES,
+}

@@ -1,0 +1,455 @@
+"""Geometry of the products: linear, matmul, attention, and what goes with them.
+
+The rules choose between the paths of a source (its opening comment lists them) by shape and dtype:
+streaming while the weights are read once for few rows, tiles on the tensor cores for 16-bit
+operands, tiles by multiply-adds otherwise. Where the tiles of y do not fill the device, K is cut
+into spans whose sums a second launch adds up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from npusim.codegen.geometry import Geometry, Launch, Rule, blocks, line
+from npusim.ops.kernels import Params
+
+PROCESSORS = 132  # multiprocessors that a grid should fill; a smaller device only takes longer
+_BLOCK = 256  # threads of launches that only combine or convert
+_DEPTH = 64  # of K, that a tile passes at once
+_MANY_STREAMS = 8192  # rows of W that fill the device though few warps share K
+_FEW_ROWS = 16  # rows of the tensor core's smallest tile
+
+_FLOAT16, _BFLOAT16 = 1, 2
+_INT8 = 1  # a format of quantized weights
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """Rows and columns of a tile, the warps that share it, and the blocks of K in flight."""
+
+    rows: int
+    columns: int
+    warps_m: int
+    warps_n: int
+    stages: int
+    step: float  # microseconds of a block of K on a processor that has other tiles as well
+    alone: float  # … on one that has not
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        return self.stages * (self.rows + self.columns) * _DEPTH * 2
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps_m * self.warps_n
+
+
+# Measured on an H200: what bounds them is the way from the second cache, not the tensor cores.
+TILES = (
+    TileShape(128, 128, 2, 2, 3, 0.52, 0.6),
+    TileShape(128, 64, 2, 2, 4, 0.28, 0.35),
+    TileShape(64, 128, 2, 2, 4, 0.265, 0.3),
+    TileShape(64, 64, 2, 2, 4, 0.19, 0.27),
+)
+_PLAIN = (TileShape(128, 128, 0, 0, 0, 1.66, 1.66), TileShape(64, 64, 0, 0, 0, 0.62, 0.62))
+_PLAIN_GATED = (TileShape(64, 128, 0, 0, 0, 1.0, 1.0),)
+_PLAIN_THREADS = 256
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)  # of K
+_PLAIN_DEPTH = 16
+
+MOST_SHARED = 99 << 10  # bytes of shared memory that a block may have on every device
+_ALL_SHARED = 220 << 10  # of a processor
+_START = 4  # blocks of K that it takes to begin and end a tile on the tensor cores
+_COMBINE = 2.3  # microseconds of a second launch
+_PARTIAL_BYTES = 3.3e6  # of partial sums that pass in a microsecond
+
+
+def linear(p: Params) -> Geometry:
+    """The rule of `linear`."""
+    m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
+    parts = 2 if p["gated"] else 1
+    if m * n == 0:
+        return Geometry(())
+    pairs = on_tensor_cores(p["x_dtype"], p["w_dtype"])
+    arguments = linear_operands(p)
+    if m <= (_FEW_ROWS if pairs else 8):
+        columns = 8 if pairs and m > 1 else 1
+        loads = blocks(k * _size(p["w_dtype"]), 16 * 32 // columns)
+        path = 1 if columns == 8 else 0
+        return _streams(n, parts, columns=columns, loads=loads, path=path, arguments=arguments)
+    return tiled(m, n, k, parts=parts, pairs=pairs, arguments=arguments, path=(2, 3))
+
+
+def linear_beside_norm(p: Params) -> Geometry:
+    """The rule of `linear_before_norm` and `linear_behind_norm`: tiles on the tensor cores."""
+    m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
+    return tiled(
+        m,
+        n,
+        k,
+        parts=2 if p["gated"] else 1,
+        pairs=True,
+        arguments=linear_operands(p),
+        path=(2, 3),
+        splits=(1,) if leaves_norm(p) else _SPLITS,
+    )
+
+
+def normed_linear(p: Params) -> Geometry:
+    """The rule of `normed_linear`: as `linear` of one row."""
+    n, k = as_int(p, "n"), as_int(p, "k")
+    parts = 2 if p["gated"] else 1
+    if n == 0:
+        return Geometry(())
+    # Every warp computes the norm again: it is to serve two columns where there are many.
+    return _streams(
+        n,
+        parts,
+        columns=1,
+        loads=blocks(k * _size(p["w_dtype"]), 16 * 32),
+        path=0,
+        arguments=linear_operands(p),
+        rows=2 if n * parts > _MANY_STREAMS else 1,
+    )
+
+
+def _streams(
+    n: int, parts: int, *, columns: int, loads: int, path: int, arguments: int, rows: int = 1
+) -> Geometry:
+    """Warps that stream rows of W, in groups that share K where there are few rows.
+
+    Args:
+        columns: of y that a stream serves.
+        loads: of 16 bytes of a lane, were K not shared.
+        rows: streams of a warp.
+    """
+    wide = columns > 1  # a lane has 16 bytes of a row's 64, not of 512: fewer warps share K
+    most = 2 if wide and n * parts > _MANY_STREAMS else 8
+    split = 1
+    while split < most and loads > 3 * split:
+        split *= 2
+    warps = max(4, split) if wide else 8
+    grid = blocks(n, columns * rows * (warps // split))
+    defines = {
+        "PATH": path,
+        "BLOCK": 32 * warps,
+        "SPLIT": split,
+        "ROWS": rows,
+        "LOADS": 12,
+        "ARGUMENTS": arguments,
+    }
+    return Geometry((Launch((grid, 1, 1), (32 * warps, 1, 1)),), defines=defines)
+
+
+def tiled(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    parts: int,
+    pairs: bool,
+    arguments: int,
+    path: tuple[int, int],
+    batch: int = 1,
+    shapes: tuple[TileShape, ...] = (),
+    splits: tuple[int, ...] = _SPLITS,
+) -> Geometry:
+    """The best tiles of y, of some shapes and spans.
+
+    Args:
+        path: the numbers of the tensor cores' path and the plain one.
+        batch: how many products there are.
+    """
+    shapes = shapes or (TILES if pairs else _PLAIN_GATED if parts == 2 else _PLAIN)
+    depth = _DEPTH if pairs else _PLAIN_DEPTH
+    choices = [
+        (_time(s, split, m, n, k, parts, batch, depth), s.rows * s.columns, i, split)
+        for i, s in enumerate(shapes)
+        for split in splits
+        if split == splits[0] or blocks(k, split) >= 2 * _DEPTH
+    ]
+    _, _, index, split = min(choices)
+    shape = shapes[index]
+    if shape in TILES:
+        shape = replace(
+            shape, stages=_stages(shape, blocks(m, shape.rows), n * parts, split * batch)
+        )
+    threads = shape.threads if pairs else _PLAIN_THREADS
+    span = blocks(blocks(k, split), _DEPTH) * _DEPTH
+    split = blocks(k, span) if span else 1
+    grid = (blocks(m, shape.rows), blocks(n * parts, shape.columns), split * batch)
+    shared = shape.shared if pairs else _plain_shared(shape.rows, shape.columns, 4)
+    defines = {
+        "PATH": path[0] if pairs else path[1],
+        "BLOCK": threads,
+        "SPLIT": split,
+        "TILE_ROWS": shape.rows,
+        "TILE_COLUMNS": shape.columns,
+        "TENSOR_CORES": int(pairs),
+        "ARGUMENTS": arguments + (split > 1),
+    }
+    if pairs:
+        defines |= {"WARPS_M": shape.warps_m, "WARPS_N": shape.warps_n, "STAGES": shape.stages}
+    launches = [Launch(grid, (threads, 1, 1), shared)]
+    if split == 1:
+        return Geometry(tuple(launches), overlaps=False, defines=defines)
+    combine = (blocks(m * n * batch, _BLOCK), 1, 1)
+    launches.append(Launch(combine, (_BLOCK, 1, 1), entry="npusim_combine"))
+    scratch = 4 * split * m * n * parts * batch
+    return Geometry(tuple(launches), scratch, overlaps=False, defines=defines)
+
+
+def _stages(s: TileShape, row_tiles: int, columns: int, spans: int) -> int:
+    """Returns how many blocks of K fit in shared memory beside the tiles of other blocks."""
+    tiles = row_tiles * blocks(columns, s.columns) * spans
+    beside = min(blocks(tiles, PROCESSORS), 2 if s.rows * s.columns > 8192 else 3)
+    each = (s.rows + s.columns) * _DEPTH * 2
+    return max(3, min(8, min(MOST_SHARED, _ALL_SHARED // beside) // each))
+
+
+def _time(
+    s: TileShape, split: int, m: int, n: int, k: int, parts: int, batch: int, depth: int
+) -> float:
+    """Returns about how many microseconds a product's tiles take, K cut into `split` spans."""
+    tiles = blocks(m, s.rows) * blocks(n * parts, s.columns) * split * batch
+    waves = blocks(tiles, PROCESSORS) if tiles < 4 * PROCESSORS else tiles / PROCESSORS
+    step = s.alone if waves == 1 else s.step
+    time = waves * (blocks(k, split * depth) + (_START if depth == _DEPTH else 1)) * step
+    if split > 1:
+        time += _COMBINE + 8 * split * m * n * parts * batch / _PARTIAL_BYTES
+    return time
+
+
+def _plain_shared(rows: int, columns: int, size: int) -> int:
+    """Bytes of PlainTile::Shared in matmul/simt_tile.h."""
+    return 2 * _PLAIN_DEPTH * (rows + 4 + columns + 4) * size
+
+
+def on_tensor_cores(x: object, w: object) -> bool:
+    """Tells whether the tensor cores multiply operands of two dtypes as they are."""
+    return x == w and w in (_FLOAT16, _BFLOAT16)
+
+
+def _size(dtype: object) -> int:
+    return 4 if dtype == 0 else 2
+
+
+def leaves_norm(p: Params) -> bool:
+    """Tells whether a product is `linear_before_norm`, with two results more."""
+    return "slots" in p and "norm_eps" not in p
+
+
+def linear_operands(p: Params) -> int:
+    """How many operands a `linear` has, or what is linear but for a norm."""
+    norm = int("slots" in p or "norm_eps" in p) + 2 * leaves_norm(p)
+    return 1 + as_int(p, "segments") + epilogue_operands(p) + norm
+
+
+def epilogue_operands(p: Params) -> int:
+    """How many of bias, residual and y there are."""
+    return int(bool(p["has_bias"])) + int(bool(p["residual"])) + 1
+
+
+def quantize(p: Params) -> Geometry:
+    """The rule of `quantize`: a warp a row of int8, a thread a group of int4."""
+    k = blocks(as_int(p, "k"), 128) * 128
+    each = 32 if p["format"] == _INT8 else k // as_int(p, "group")
+    return line(as_int(p, "rows") * each, ARGUMENTS=2)
+
+
+def quantized_linear(p: Params) -> Geometry:
+    """The rule of `quantized_linear`."""
+    m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
+    parts = 2 if p["gated"] else 1
+    if m * n == 0:
+        return Geometry(())
+    arguments = 1 + as_int(p, "segments") + epilogue_operands(p)
+    if m > 4:
+        pairs = on_tensor_cores(p["x_dtype"], p["x_dtype"])
+        return tiled(m, n, k, parts=parts, pairs=pairs, arguments=arguments, path=(1, 2))
+    loads = blocks(k, 32 * (16 if p["format"] == _INT8 else 32))
+    return _streams(n, parts, columns=1, loads=loads, path=0, arguments=arguments)
+
+
+def matmul(p: Params) -> Geometry:
+    """The rule of `matmul`."""
+    m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
+    batch = prod(as_ints(p, "batch"))
+    if m * n * batch == 0:
+        return Geometry(())
+    contiguous = p["a_k"] == 1 and 1 in (p["b_k"], p["b_n"])
+    pairs = contiguous and on_tensor_cores(p["dtype"], p["dtype"])
+    shapes = TILES if pairs else _PLAIN if p["dtype"] in (0, 1, 2) else _PLAIN[1:]
+    depth = _DEPTH if pairs else _PLAIN_DEPTH
+    shape = min(shapes, key=lambda s: (_time(s, 1, m, n, k, 1, batch, depth), s.rows))
+    size = 4 if p["dtype"] in (0, 1, 2) else 8
+    shared = shape.shared if pairs else _plain_shared(shape.rows, shape.columns, size)
+    threads = shape.threads if pairs else _PLAIN_THREADS
+    grid = (blocks(m, shape.rows) * batch, blocks(n, shape.columns), 1)
+    defines = {
+        "PATH": 0 if pairs else 1,
+        "BLOCK": threads,
+        "TILE_ROWS": shape.rows,
+        "TILE_COLUMNS": shape.columns,
+        "ARGUMENTS": 3,
+    }
+    if pairs:
+        defines |= {"WARPS_M": shape.warps_m, "WARPS_N": shape.warps_n, "STAGES": shape.stages}
+    return Geometry((Launch(grid, (threads, 1, 1), shared),), overlaps=False, defines=defines)
+
+
+def rope(p: Params) -> Geometry:
+    """The rule of `rope`: a thread a pair of elements."""
+    parts = as_int(p, "parts")
+    heads, dims = as_ints(p, "heads")[:parts], as_ints(p, "head_dim")[:parts]
+    pairs = sum(count * blocks(dim, 2) for count, dim in zip(heads, dims, strict=True))
+    has_position = bool(p["has_position"])
+    arguments = 2 * parts + 2 + 2 * has_position
+    each = 8 if _turns_eights(p) else 1
+    threads = as_int(p, "batch") * as_int(p, "length") * pairs // each
+    return replace(line(threads, 128, ARGUMENTS=arguments, EACH=each), failure=has_position)
+
+
+def _turns_eights(p: Params) -> bool:
+    """Tells whether eight neighbouring pairs of a head are chunks of 16 bytes, in all parts."""
+    parts = as_int(p, "parts")
+    dims, rotate = as_ints(p, "head_dim")[:parts], as_ints(p, "rotate")[:parts]
+    whole = all(
+        dim % 16 == 0 and (not turns or as_int(p, "rotary_dim") == dim)
+        for dim, turns in zip(dims, rotate, strict=True)
+    )
+    strides = (*as_ints(p, "x_strides")[: 3 * parts], *as_ints(p, "y_strides")[: 3 * parts])
+    chunks = all(s % 8 == 0 for s in (*strides, *as_ints(p, "cs_strides")))
+    return whole and chunks and p["dtype"] in (_FLOAT16, _BFLOAT16) and not p["interleaved"]
+
+
+_LONGEST_HEAD = 256  # that tiles of attention take
+_KEYS = 64  # of a tile
+_MANY_TILES = 8  # of keys
+_FEW_TURNS = 2  # of a warp, 16 keys each, up to which blocks of a cluster do not share keys
+
+
+def attention(p: Params) -> Geometry:
+    """The rule of `attention`."""
+    kv_heads, head_dim, v_dim = as_int(p, "kv_heads"), as_int(p, "head_dim"), as_int(p, "v_dim")
+    rows = as_int(p, "heads") // kv_heads * as_int(p, "q_len")
+    heads = as_int(p, "batch") * kv_heads
+    if rows * heads * v_dim == 0:
+        return Geometry(())
+    has_position = bool(p["has_position"])
+    operands = 4 + int(bool(p["has_mask"])) + has_position
+    if max(head_dim, v_dim) > _LONGEST_HEAD or head_dim == 0:
+        defines = {"PATH": 2, "BLOCK": _BLOCK, "SPLIT": 1, "CLUSTERED": 0}
+        defines["ARGUMENTS"] = operands + 1 + has_position
+        scratch = 4 * heads * rows * max(as_int(p, "kv_len"), 1)
+        launch = Launch((rows, heads, 1), (_BLOCK, 1, 1))
+        return Geometry((launch,), scratch, has_position, defines=defines)
+    pairs = on_tensor_cores(p["dtype"], p["dtype"])
+    row_warps = 1 if rows <= 16 else 2 if rows <= 32 else 4
+    tiles = blocks(as_int(p, "kv_len"), _KEYS)
+    row_blocks = blocks(rows, 16 * row_warps if pairs else 64)
+    split = 1
+    if tiles > 4 and row_blocks * heads < PROCESSORS:
+        split = min(tiles, max(1, 2 * PROCESSORS // (row_blocks * heads)))
+    # Long rows of keys are what a block waits for: two warps share them.
+    warps = 8 if pairs and split == 1 and row_warps == 4 and tiles > _MANY_TILES else 4
+    return attention_tiles(p, row_warps, split, warps=warps)
+
+
+def attention_cluster(p: Params) -> Geometry | None:
+    """Attention whose blocks combine their spans of keys in a cluster, where the rule cuts keys."""
+    rule = attention(p)
+    if not rule.launches or rule.defines["PATH"] != 0 or rule.defines["SPLIT"] <= 4:
+        return None
+    if rule.defines["ROW_WARPS"] != 4:
+        return None
+    return attention_tiles(p, 4, 4, clustered=True, warps=8)
+
+
+def attention_tiles(
+    p: Params, row_warps: int, split: int, clustered: bool = False, warps: int = 4
+) -> Geometry:
+    """Attention by tiles of 64 keys.
+
+    Args:
+        row_warps: how many of a block's warps have rows of their own; the others have other keys.
+        split: spans of the keys, which a second launch combines.
+        clustered: whether the blocks of a cluster combine them instead, or take rows of their own
+            where few keys are in use.
+        warps: of a block, on the tensor cores.
+    """
+    kv_heads, head_dim, v_dim = as_int(p, "kv_heads"), as_int(p, "head_dim"), as_int(p, "v_dim")
+    rows = as_int(p, "heads") // kv_heads * as_int(p, "q_len")
+    heads = as_int(p, "batch") * kv_heads
+    has_position = bool(p["has_position"])
+    operands = 4 + int(bool(p["has_mask"])) + has_position
+    pairs = on_tensor_cores(p["dtype"], p["dtype"])
+    block_rows = 16 * row_warps if pairs else 64
+    threads = 32 * warps if pairs else 256
+    shared = _quads_shared(head_dim, v_dim)
+    if pairs:
+        shared = _pairs_shared(block_rows, head_dim, v_dim, warps, clustered)
+    launches = [Launch((blocks(rows, block_rows), heads, split), (threads, 1, 1), shared)]
+    scratch = 0
+    combines = split > 1 and not clustered
+    if combines:
+        launches.append(Launch((rows, heads, 1), (128, 1, 1), entry="npusim_combine"))
+        scratch = 4 * split * heads * rows * (v_dim + 2)
+    defines = {
+        "PATH": 0 if pairs else 1,
+        "BLOCK": threads,
+        "SPLIT": split,
+        "WARPS": warps,
+        "ROW_WARPS": row_warps,
+        "CLUSTERED": int(clustered),
+        "FEW_TURNS": _FEW_TURNS,
+        "ARGUMENTS": operands + combines + has_position,
+    }
+    overlaps = rows <= 16 or clustered
+    return Geometry(tuple(launches), scratch, has_position, overlaps=overlaps, defines=defines)
+
+
+def _pairs_shared(block_rows: int, head_dim: int, v_dim: int, warps: int, clustered: bool) -> int:
+    """Bytes that attention/mma_attention.h takes: rows of queries, two tiles; then all warps' sums.
+
+    Blocks of a cluster may have few keys instead, whose values they take all at once.
+    """
+    d_line, v_line = blocks(head_dim, 64) * 128, blocks(v_dim, 64) * 128
+    tiles = block_rows * d_line + 2 * _KEYS * (d_line + v_line)
+    few = _FEW_TURNS * 16 * warps * v_line if clustered else 0
+    return max(tiles, few, 16 * warps * (blocks(v_dim, 16) * 16 + 10) * 4)
+
+
+def _quads_shared(head_dim: int, v_dim: int) -> int:
+    """Bytes of Shared in attention/simt_attention.h."""
+    return 4 * (2 * head_dim * 68 + _KEYS * blocks(v_dim, 64) * 64 + _KEYS * 68)
+
+
+def as_int(p: Params, name: str) -> int:
+    """Returns a field that is one integer."""
+    value = p[name]
+    assert isinstance(value, int), name
+    return value
+
+
+def as_ints(p: Params, name: str) -> tuple[int, ...]:
+    """Returns a field of several integers."""
+    value = p[name]
+    assert isinstance(value, tuple), name
+    return tuple(int(v) for v in value)
+
+
+RULES: Mapping[str, Rule] = {
+    "attention": attention,
+    "linear": linear,
+    "linear_before_norm": linear_beside_norm,
+    "linear_behind_norm": linear_beside_norm,
+    "matmul": matmul,
+    "quantize": quantize,
+    "quantized_linear": quantized_linear,
+    "rope": rope,
+}
