@@ -42,8 +42,8 @@ ALLOWED: dict[str, set[str]] = {
     "profile": {"_runtime", "errors", "files", "ops", "program", "runtime"},
     "tune": {"codegen", "errors", "ops", "program", "runtime", "targets"},
     "verify": {
-        *("compile", "errors", "files", "frontends", "ir", "ops", "partition", "program"),
-        *("runtime", "version"),
+        *("analysis", "compile", "errors", "files", "frontends", "ir", "ops", "partition"),
+        *("passes", "program", "runtime", "targets", "version"),
     },
     "verify_quantization": {"errors", "ir", "ops", "passes", "targets", "verify"},
     "pictures": {"errors", "ir"},

@@ -45,6 +45,12 @@ from npusim.errors import Error
     help="Name the first command that diverges even when the outputs agree.",
 )
 @click.option(
+    "--edges/--no-edges",
+    default=True,
+    show_default=True,
+    help="Try zeros, NaN, empty and full masks, and extremes as well.",
+)
+@click.option(
     "--quant",
     metavar="SCHEME",
     help="Measure what a quantization of the weights costs instead: int8, int4-g32 …",
@@ -69,6 +75,7 @@ def verify(
     stored: Path | None,
     fallback: bool,
     bisect: bool,
+    edges: bool,
     quant: str | None,
     text: Path | None,
     max_context: int | None,
@@ -77,8 +84,9 @@ def verify(
     """Compare a model's graph, and the program compiled from it, with PyTorch.
 
     The model needs weights and the example arguments need values. The answer is no when an output
-    is out of tolerance; then the first command that diverges is named, with what it was given,
-    and whether it is wrong by itself or its inputs were.
+    is out of tolerance, on the example arguments or on edge inputs made of them; then the pass that
+    changes the results is named, or the first command that diverges, with what it was given, and
+    whether it is wrong by itself or its inputs were.
 
     With --quant, the noise that quantized weights bring into every layer is measured; with --text
     as well, MODULE:FACTORY is the folder of a language model, and its perplexity is compared.
@@ -119,7 +127,9 @@ def verify(
             report("compiling")
             program = _program(stored, graph, target, report)
             report("running the program")
-            _, of_program = npusim.verify_program(program, device=program.target, **common)
+            _, of_program = npusim.verify_program(
+                program, device=program.target, edges=edges, source=graph, **common
+            )
     data = {"graph": of_graph.to_json(), "program": of_program.to_json()}
     return Answer(data, [str(of_graph), str(of_program)], ok=of_graph.ok and of_program.ok)
 

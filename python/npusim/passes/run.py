@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from npusim import passes
 from npusim.errors import GraphError, SymbolicSizeError
 from npusim.ir.graph import Graph
 from npusim.ir.printer import format_graph
 from npusim.ir.verify import verify_graph
 from npusim.ops.check_types import check_types
-from npusim.passes import PIPELINE, Pass
+from npusim.passes import Pass
 from npusim.targets.target_config import TargetConfig
 
 Progress = Callable[[str, int, int], None]
@@ -23,13 +24,14 @@ def run_passes(
     graph: Graph,
     target: TargetConfig,
     *,
-    pipeline: Sequence[Pass] = PIPELINE,
+    pipeline: Sequence[Pass] | None = None,
     dump_dir: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Graph:
     """Returns the graph after all passes.
 
     Args:
+        pipeline: by default `npusim.passes.PIPELINE`.
         dump_dir: a folder (created when missing) that receives the graph as text, before the
             first pass and after each: `00_input.txt`, `01_remove_noops.txt`, …; a pass that
             changed nothing leaves one line that says so.
@@ -44,6 +46,7 @@ def run_passes(
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         _dump(folder, 0, "input", format_graph(graph))
+    pipeline = passes.PIPELINE if pipeline is None else pipeline
     for index, run in enumerate(pipeline):
         name = run.__name__
         if progress is not None:

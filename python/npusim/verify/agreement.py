@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +13,19 @@ from torch.utils import _pytree as pytree
 
 from npusim.compile import compile
 from npusim.errors import Error, ShapeError
-from npusim.frontends.torch_export import plain_outputs
+from npusim.frontends.torch_export import extract_ir, plain_outputs
 from npusim.frontends.weight_free import module_tensors
 from npusim.ir.graph import Graph
 from npusim.ir.specialize import at_shapes
 from npusim.ops.reference import run_graph
 from npusim.program.program import CompiledProgram
-from npusim.verify.bisect import first_divergence
-from npusim.verify.comparison import compare_all
+from npusim.targets import TargetConfig
+from npusim.verify.bisect import Found, first_divergence
+from npusim.verify.comparison import Comparison, compare_all
+from npusim.verify.edge_inputs import edge_inputs
 from npusim.verify.native_run import NativeRun
-from npusim.verify.report import Report
+from npusim.verify.passes import first_wrong_pass
+from npusim.verify.report import EdgeResult, PassDivergence, Report
 
 if TYPE_CHECKING:
     from npusim.runtime import Device
@@ -73,8 +77,10 @@ def verify_program(
     threads: int | None = None,
     tolerance: float | None = None,
     bisect: bool = False,
+    edges: bool = True,
+    source: Graph | None = None,
 ) -> tuple[bool, Report]:
-    """Compares a native run of a compiled program with PyTorch.
+    """Compares native runs of a compiled program with PyTorch.
 
     Args:
         program: a program or the path of its `.npubin` file; a graph is compiled for `device`.
@@ -87,10 +93,14 @@ def verify_program(
         tolerance: replaces `TOLERANCE` for floating-point values.
         bisect: look for the first command that diverges even when the outputs agree; when they
             do not, that is always done.
+        edges: try inputs at the edges as well: zeros, NaN, empty and full masks, and extremes
+            where nothing sums (`verify/edge_inputs.py`).
+        source: the graph the program was compiled from, which tells a pass at fault; by default
+            the one given as program, or extracted again from the model.
 
     Returns:
-        Whether all outputs agree, and the report; it names the first command that differs, and
-        says whether the command itself is at fault.
+        Whether all outputs agree, and the report; it names the first pass or command that differs,
+        and says whether the command itself is at fault.
 
     Raises:
         Error: inputs or weights do not fit, or the program cannot run here.
@@ -98,23 +108,117 @@ def verify_program(
     from npusim.runtime import Device
 
     device = Device(device, threads=threads) if isinstance(device, str) else device
+    if isinstance(program, Graph):
+        source = program
     compiled = _program(program, device.name)
-    graph = compiled.graph
     args, kwargs = example_arguments(test_inputs, test_kwargs)
     inputs = tensor_leaves(args, kwargs)
-    weights = all_weights(graph, state_dict or {}, original_model)
-    expected = run_reference(original_model, graph, args, kwargs, weights)
+    weights = all_weights(source or compiled.graph, state_dict or {}, original_model)
+    expected = run_reference(original_model, source or compiled.graph, args, kwargs, weights)
     native = NativeRun(compiled, device, inputs, weights)
-    names = [spec.name for spec in compiled.output_specs]
-    outputs = compare_all(names, native.run(), expected, tolerance)
-    search = bisect or not all(output.ok for output in outputs)
-    if graph is not None:
-        graph = at_shapes(graph, [tuple(tensor.shape) for tensor in inputs])
-    found = (
-        (None, None) if graph is None or not search else first_divergence(native, graph, tolerance)
-    )
-    report = Report(f"program {_title(compiled)} on {device.name}", outputs, *found)
+    compared = _Compared(native, original_model, source, args, kwargs, tolerance)
+    outputs = compared.outputs(inputs, expected)
+    tried = compared.edges(inputs) if edges else ()
+    wrong = next((e for e in tried if not e.ok), None)
+    fault: PassDivergence | None = None
+    found: Found = (None, None)
+    if bisect or wrong is not None or not all(output.ok for output in outputs):
+        if wrong is not None and all(output.ok for output in outputs):
+            inputs = list(wrong.inputs)
+            expected = compared.reference(inputs)
+            native.give(inputs)
+        fault = compared.fault(inputs, expected)
+        found = compared.commands(inputs)
+    title = f"program {_title(compiled)} on {device.name}"
+    report = Report(title, outputs, *_blamed(fault, found), edges=tried, fault=fault)
     return report.ok, report
+
+
+def _blamed(fault: PassDivergence | None, found: Found) -> Found:
+    """Returns the commands that were found, but for those that repeat what a pass did."""
+    first, largest = found
+    if fault is not None and first is not None and first.value.ok:
+        return None, None
+    return first, largest
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """A program beside its reference, on any inputs of the right types."""
+
+    native: NativeRun
+    model: nn.Module | None
+    source: Graph | None
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    tolerance: float | None
+
+    def reference(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Returns what PyTorch makes of some inputs."""
+        graph = self.source or self.native.program.graph
+        args, kwargs = with_tensors(self.args, self.kwargs, inputs)
+        return run_reference(self.model, graph, args, kwargs, self.native.state_dict)
+
+    def outputs(
+        self, inputs: Sequence[Tensor], expected: Sequence[Tensor]
+    ) -> tuple[Comparison, ...]:
+        """Compares a native run with what is expected."""
+        self.native.give(inputs)
+        names = [spec.name for spec in self.native.program.output_specs]
+        return compare_all(names, self.native.run(), expected, self.tolerance)
+
+    def edges(self, inputs: Sequence[Tensor]) -> tuple[EdgeResult, ...]:
+        """Compares on the inputs' edges; those that PyTorch refuses are not tried."""
+        graph = self.source or self.native.program.graph
+        results: list[EdgeResult] = []
+        for name, changed in () if graph is None else edge_inputs(graph, inputs):
+            try:
+                expected = self.reference(changed)
+            except Exception:  # whatever the model raises on inputs that are none of its own
+                continue
+            results.append(EdgeResult(name, self.outputs(changed, expected), tuple(changed)))
+        return tuple(results)
+
+    def fault(self, inputs: Sequence[Tensor], expected: Sequence[Tensor]) -> PassDivergence | None:
+        """Returns the pass that is at fault, if the program's own graph is wrong in PyTorch."""
+        program = self.native.program
+        if program.graph is None:
+            return None
+        names = [output.name for output in program.graph.outputs]
+        actual = run_graph(program.graph, inputs, self.native.state_dict)
+        wrong = [c for c in compare_all(names, actual, expected, self.tolerance) if not c.ok]
+        if not wrong:
+            return None
+        source, weights = self._source(), self.native.state_dict
+        target = TargetConfig.named(program.target)
+        found = source and first_wrong_pass(source, target, inputs, weights, self.tolerance)
+        return found or PassDivergence("", -1, wrong[0])
+
+    def _source(self) -> Graph | None:
+        """Returns the graph that the passes were given; extracted again, if need be."""
+        if self.source is not None or self.model is None:
+            return self.source
+        try:
+            return extract_ir(self.model, tuple(self.args), dict(self.kwargs) or None)
+        except Error:
+            return None
+
+    def commands(self, inputs: Sequence[Tensor]) -> Found:
+        """Returns the first command that diverges, and the one that adds most by itself."""
+        graph = self.native.program.graph
+        if graph is None:
+            return None, None
+        graph = at_shapes(graph, [tuple(tensor.shape) for tensor in inputs])
+        self.native.give(inputs)
+        return first_divergence(self.native, graph, self.tolerance)
+
+
+def with_tensors(
+    args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Tensor]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns arguments with other tensors in the place of theirs, in order."""
+    left = iter(tensors)
+    return pytree.tree_map_only(Tensor, lambda _: next(left), (tuple(args), dict(kwargs)))
 
 
 def run_reference(

@@ -40,14 +40,15 @@ class NativeRun:
         specs = program.input_specs
         if len(inputs) != len(specs):
             raise ShapeError(f"The program takes {len(specs)} inputs, not {len(inputs)}.")
-        self.program = program
+        self.program, self.device = program, device
         self.inputs, self.state_dict = list(inputs), weights
         self.executor: Executor = Executor(program, device)
         self.weights = load_weights(weights, program, device)
-        self.buffers = {
-            spec.name: _buffer(tensor.detach().contiguous(), device, spec)
-            for spec, tensor in zip(specs, inputs, strict=True)
-        }
+        self.buffers = self._bound(inputs)
+
+    def give(self, inputs: Sequence[Tensor]) -> None:
+        """Takes other inputs for the runs that follow, of the same shapes and dtypes."""
+        self.inputs, self.buffers = list(inputs), self._bound(inputs)
 
     def run(self) -> list[Tensor]:
         """Returns the outputs of a run, in order, on the host. States start as zeros."""
@@ -76,6 +77,12 @@ class NativeRun:
         order = type.order or tuple(range(type.rank))
         stored = tensor.detach().cpu().permute(order).contiguous()
         self.executor.write_buffer(buffer, stored.reshape(-1).view(torch.uint8).numpy().tobytes())
+
+    def _bound(self, inputs: Sequence[Tensor]) -> dict[str, DeviceBuffer]:
+        return {
+            spec.name: _buffer(tensor.detach().contiguous(), self.device, spec)
+            for spec, tensor in zip(self.program.input_specs, inputs, strict=True)
+        }
 
     def _on_host(self, buffer: DeviceBuffer) -> Tensor:
         kind = TensorType(buffer.dtype, buffer.shape)

@@ -113,6 +113,69 @@ class Divergence:
 
 
 @dataclass(frozen=True)
+class PassDivergence:
+    """A pass behind which a graph computes something else.
+
+    Attributes:
+        name: of the pass; empty where the graph is not known that the passes were given.
+        index: in the pipeline.
+        node: the first node behind the pass whose value is another one, with `op` and `source`;
+            empty where no node kept its name.
+        value: that node's value, or the output that differs.
+        inputs: what the node was given.
+    """
+
+    name: str
+    index: int
+    value: Comparison
+    node: str = ""
+    op: str = ""
+    source: str = ""
+    inputs: tuple[InputStatistics, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON-able data."""
+        inputs = [without_infinities(asdict(i)) for i in self.inputs]
+        named = {key: getattr(self, key) for key in ("name", "index", "node", "op", "source")}
+        return {**named, "value": self.value.to_json(), "inputs": inputs}
+
+    def __str__(self) -> str:
+        if not self.name:
+            return (
+                "the program's own graph differs from the model when PyTorch runs it, so its "
+                f"commands are not at fault: {self.value}"
+            )
+        source = f" ({self.source})" if self.source else ""
+        where = f"node {self.node} {self.op}{source}" if self.node else "an output"
+        lines = [f"the graph after `{self.name}` differs: {where}: {self.value}"]
+        return "\n".join([*lines, *(f"    input {i}" for i in self.inputs)])
+
+
+@dataclass(frozen=True)
+class EdgeResult:
+    """How the outputs compare on inputs at an edge.
+
+    Attributes:
+        name: of the edge, as `edge_inputs` has it.
+        inputs: what was given.
+    """
+
+    name: str
+    outputs: tuple[Comparison, ...]
+    inputs: tuple[Tensor, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every output is within its tolerance."""
+        return all(output.ok for output in self.outputs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the comparison as JSON-able data, without the inputs."""
+        outputs = [output.to_json() for output in self.outputs]
+        return {"name": self.name, "ok": self.ok, "outputs": outputs}
+
+
+@dataclass(frozen=True)
 class Report:
     """What a comparison found. `print(report)` shows it; `ok` is the answer.
 
@@ -120,17 +183,21 @@ class Report:
         first_divergence: the first command whose value is out of tolerance; where none is, though
             a result is, the one with the largest error.
         largest_own: the command that adds most by itself, up to the first divergence.
+        edges: the same comparison on inputs at the edges.
+        fault: the pass that computes something else, so that no command is to blame for it.
     """
 
     subject: str
     outputs: tuple[Comparison, ...]
     first_divergence: Divergence | None = None
     largest_own: Divergence | None = None
+    edges: tuple[EdgeResult, ...] = ()
+    fault: PassDivergence | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether every output is within its tolerance."""
-        return all(output.ok for output in self.outputs)
+        """Whether every output is within its tolerance, on edge inputs too."""
+        return all(o.ok for o in self.outputs) and all(edge.ok for edge in self.edges)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the report as JSON-able data."""
@@ -139,6 +206,8 @@ class Report:
             "subject": self.subject,
             "ok": self.ok,
             "outputs": [output.to_json() for output in self.outputs],
+            "edges": [edge.to_json() for edge in self.edges],
+            "fault": self.fault.to_json() if self.fault else None,
             "first_divergence": first.to_json() if first else None,
             "largest_own": own.to_json() if own else None,
         }
@@ -146,6 +215,9 @@ class Report:
     def __str__(self) -> str:
         lines = [f"{self.subject}: {'agrees' if self.ok else 'DIFFERS'}"]
         lines += [f"  {'ok  ' if output.ok else 'FAIL'} {output}" for output in self.outputs]
+        lines += self._edge_lines()
+        if self.fault is not None:
+            lines.append(f"  {self.fault}")
         first, own = self.first_divergence, self.largest_own
         if first is not None:
             lines.append(f"  first divergence: {first}")
@@ -153,3 +225,10 @@ class Report:
             assert own.own is not None
             lines.append(f"  largest error of its own: {own.place()}: {own.own}")
         return "\n".join(lines)
+
+    def _edge_lines(self) -> list[str]:
+        fine = [edge.name for edge in self.edges if edge.ok]
+        lines = [f"  ok   edge inputs: {', '.join(fine)}"] if fine else []
+        for edge in self.edges:
+            lines += [f"  FAIL {edge.name}: {output}" for output in edge.outputs if not output.ok]
+        return lines
