@@ -62,9 +62,7 @@ def compile(
     def lower(graph: Graph, dump_dir: Path | None) -> Graph:
         if foreign_values(graph):  # passes know the dtypes of devices alone
             check_supported(graph, config)
-        lowered = run_passes(graph, config, dump_dir=dump_dir, progress=progress)
-        check_supported(lowered, config)
-        return lowered
+        return run_passes(graph, config, dump_dir=dump_dir, progress=progress)
 
     folder = None if dump_passes is None else Path(dump_passes)
     if isinstance(source, Graph):

@@ -56,22 +56,8 @@ def _tensor(entry: Any, dtype: str, generator: torch.Generator) -> torch.Tensor:
 
 
 def attributes(op: str, case: Case, dtype: str) -> dict[str, Attr]:
-    """Returns the node's attributes: the case's over the schema's defaults.
-
-    The ops that PyTorch does not know have no schema: their cases give all attributes.
-    """
-    if op.startswith("npu."):
-        return dict(case.attrs)
-    given = dict(case.attrs)
-    attrs: dict[str, Attr] = {}
-    for argument in schema.arguments(schema.resolve(op)):
-        if argument.kind == "tensors":
-            attrs[argument.name] = given.pop(argument.name)
-        elif argument.kind == "attr":
-            attrs[argument.name] = schema.to_attr(
-                given.pop(argument.name, argument.default), argument
-            )
-    assert not given, f"{op} has no arguments {sorted(given)}"
+    """Returns the node's attributes: the case's over the schema's defaults."""
+    attrs = schema.attributes(op, case.attrs)
     if not case.inputs:  # a tensor made from nothing has the dtype it is asked for
         attrs["dtype"] = dtype
     return attrs

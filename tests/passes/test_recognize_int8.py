@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from npusim.passes.recognize_int8 import recognize_int8
+from npusim.passes.run import run_passes
 
 CONV = {"stride": (1, 1), "padding": (1, 1), "padding_back": (1, 1), "dilation": (1, 1),
         "output_padding": (0, 0), "groups": 1, "transposed": False, "algorithm": "auto",
@@ -133,9 +134,10 @@ def test_what_is_not_an_integer_product_stays(draft, check_pass):
 def test_targets_without_the_kernel_keep_floats(draft, cpu):
     x = floats(draft, draft.x(1, 4, 5, 5, dtype="uint8"), STEP)
     graph = draft.graph(conv(draft, x, floats(draft, draft.w(6, 4, 3, 3, dtype="int8"), FINE)))
-    kernels = tuple(k for k in cpu.kernels if k != "conv_int8")
-    assert recognize_int8(graph, replace(cpu, kernels=kernels)) is graph
-    assert recognize_int8(graph, cpu) is not graph
+    for stem in ("conv_int8", "pack_int8"):
+        target = replace(cpu, kernels=tuple(k for k in cpu.kernels if k != stem))
+        assert run_passes(graph, target, pipeline=(recognize_int8,)) is graph
+    assert run_passes(graph, cpu, pipeline=(recognize_int8,)) is not graph
 
 
 def test_one_of_several_results_is_converted(draft, check_pass):

@@ -168,7 +168,7 @@ def _lower_linear(node: Node, low: Lowering) -> None:
     x, y = low.view(source), low.result(node.output)
     if y.numel == 0:
         return
-    if compute_class(x.dtype) != "f":
+    if compute_class(x.dtype) != "f" or not low.target.has_linears:
         _linear_by_matmul(low, node, x, low.view(weight), y)
         return
     bias, residual = (None if name is None else low.view(name) for name in node.inputs[2:])
@@ -178,9 +178,10 @@ def _lower_linear(node: Node, low: Lowering) -> None:
             replace(residual, shape=y.shape, strides=y.strides) if ldr == y.shape[-1] else residual
         )
     extra = epilogue(low, node, bias, residual)
-    if low.target.stored_linears or low.graph.types[weight].dtype != "float32":
+    rows_kernel, panels = low.target.has("linear"), low.target.has("pack_b", "gemm")
+    if rows_kernel and not (panels and low.graph.types[weight].dtype == "float32"):
         segments = low.parts(weight, LINEAR_SEGMENTS)
-        if low.target.stored_linears:
+        if not panels:
             segments = [w if stored_as_rows(w) else low.dense(w) for w in segments]
         if all(stored_as_rows(w) for w in segments):
             norm = part_before_norm(node, low)
@@ -215,7 +216,10 @@ def _linear_by_gemm(
 
 
 def _linear_by_matmul(low: Lowering, node: Node, x: View, w: View, y: View) -> None:
-    """float64, which gemm does not pack: the product, then bias, residual and activation."""
+    """The product, then bias, residual and activation.
+
+    Of float64, which gemm does not pack, and on targets that have neither gemm nor linear.
+    """
     from npusim.ops.fused import activation_program
     from npusim.ops.pointwise_kernel import emit_program
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from npusim.ir.types import TensorType
+
 if TYPE_CHECKING:
     from npusim.ir.graph import Graph, Node
     from npusim.ops.scalar import ScalarProgram
@@ -32,6 +34,17 @@ class Case:
     inputs: tuple[Any, ...]
     attrs: dict[str, Any] = field(default_factory=dict)
     id: str = ""
+
+    def types(self, dtype: str) -> list[TensorType | None]:
+        """Returns the types of the operands in a dtype of the op's."""
+        return [None if entry is None else _type(entry, dtype) for entry in self.inputs]
+
+
+def _type(entry: Any, dtype: str) -> TensorType:
+    shape, spec = entry if entry and isinstance(entry[0], tuple) else (entry, "randn")
+    if isinstance(spec, tuple):
+        return TensorType("int64" if spec[0] == "int" else spec[0], shape)
+    return TensorType("bool" if spec == "bool" else dtype, shape)
 
 
 @dataclass(frozen=True)

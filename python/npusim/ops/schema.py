@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from npusim.errors import ExportError, GraphError, UnsupportedOpError
+from npusim.errors import Error, ExportError, GraphError, UnsupportedOpError
 from npusim.ir.graph import Attr
 from npusim.ir.types import DTYPES, HOST_DTYPES
 
@@ -280,3 +280,28 @@ def _has_cpu_kernel(op: torch._ops.OpOverload) -> bool:
 def is_random(op: torch._ops.OpOverload) -> bool:
     """Tells whether calls of an operator with equal arguments may give different results."""
     return torch.Tag.nondeterministic_seeded in op.tags
+
+
+def attributes(op: str, given: Mapping[str, Any]) -> dict[str, Attr]:
+    """Returns the attributes of a call: those given, and the schema's defaults of the others.
+
+    Ops that PyTorch does not know have no schema: theirs are all given.
+
+    Raises:
+        UnsupportedOpError: PyTorch has no such operator.
+        Error: the operator has no argument of that name, or one without a default is not given.
+    """
+    if op.startswith("npu."):
+        return dict(given)
+    left = dict(given)
+    attrs: dict[str, Attr] = {}
+    for argument in arguments(resolve(op)):
+        if argument.kind not in ("tensors", "attr"):
+            continue
+        if argument.required and argument.name not in left:
+            raise Error(f"{op} needs its argument '{argument.name}'.")
+        value = left.pop(argument.name, argument.default)
+        attrs[argument.name] = value if argument.kind == "tensors" else to_attr(value, argument)
+    if left:
+        raise Error(f"{op} has no argument '{next(iter(left))}'.")
+    return attrs

@@ -27,8 +27,7 @@ from npusim.partition.placement import (
     refuse_unsupported,
 )
 from npusim.partition.plan import Partition, PartitionPlan
-from npusim.partition.support import Verdict, assess, kept_off
-from npusim.program.supported import unsupported_reason
+from npusim.partition.support import Verdict, assess, kept_off, refusals
 from npusim.targets import TargetConfig
 
 
@@ -77,9 +76,25 @@ def make_plan(
         try:
             compiled = tuple(_compiled(p, target, wishes, progress) for p in plan.partitions)
         except UnsupportedOpError as error:
-            verdicts = _without(graph, verdicts, error)
+            lost = _lost_by_the_cut(plan, target)
+            if not lost:
+                raise error
+            verdicts = _without(graph, verdicts, lost)
         else:
             return replace(plan, partitions=compiled)
+
+
+def settle(graph: Graph, target: TargetConfig, wishes: Wishes) -> tuple[PartitionPlan, Placement]:
+    """Returns the plan that `make_plan` comes to, without its programs."""
+    verdicts = assess(graph, target)
+    while True:
+        plan, placed = draft(graph, target, wishes, verdicts)
+        lost = {}
+        if not all(verdict.is_native for verdict in placed.verdicts.values()):
+            lost = _lost_by_the_cut(plan, target)
+        if not lost:
+            return plan, placed
+        verdicts = _without(graph, verdicts, lost)
 
 
 def graph_of(ir: Graph | str | Path) -> Graph:
@@ -109,15 +124,14 @@ def _compiled(
     return replace(partition, program=program)
 
 
+def _lost_by_the_cut(plan: PartitionPlan, target: TargetConfig) -> dict[str, str]:
+    """Returns the nodes that native partitions cannot run, which only the whole graph could."""
+    parts = (p.graph for p in plan.partitions if p.is_native)
+    return {name: why for part in parts for name, why in refusals(part, target).items()}
+
+
 def _without(
-    graph: Graph, verdicts: Mapping[str, Verdict], error: UnsupportedOpError
+    graph: Graph, verdicts: Mapping[str, Verdict], refused: Mapping[str, str]
 ) -> dict[str, Verdict]:
-    """Returns the verdicts after a partition was refused; the error itself when nothing changes."""
-    refused = [n for n in graph.nodes if n.name in error.nodes and verdicts[n.name].is_native]
-    if not refused:
-        raise error
-    changed = dict(verdicts)
-    for node in refused:
-        reason = unsupported_reason(node, graph) or "no kernel for it apart from its neighbours"
-        changed[node.name] = kept_off(node, "op", reason)
-    return changed
+    nodes = (graph.nodes[graph.positions[name]] for name in refused)
+    return {**verdicts, **{n.name: kept_off(n, "op", refused[n.name]) for n in nodes}}

@@ -17,10 +17,9 @@ from npusim.ir.graph import Graph, Node
 from npusim.ir.module import Module, load_ir
 from npusim.ir.rewrite import drop_dead
 from npusim.partition.cost import CostModel
-from npusim.partition.partitioner import Wishes, draft
+from npusim.partition.partitioner import Wishes, settle
 from npusim.partition.placement import Placement
 from npusim.partition.plan import PYTORCH, PartitionPlan
-from npusim.partition.support import assess
 from npusim.targets import TargetConfig
 
 
@@ -155,7 +154,7 @@ def make_report(
     partitions = crossing = 0
     for name, graph in methods.items():
         live = drop_dead(graph)
-        plan, placed = draft(live, target, wishes, assess(live, target))
+        plan, placed = settle(live, target, wishes)
         nodes += _rows(name, plan, placed, CostModel.of(target))
         partitions += len(plan.partitions)
         crossing += plan.crossing_bytes

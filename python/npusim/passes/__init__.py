@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from npusim.ir.graph import Graph
 from npusim.passes.assign_layout import assign_layout
@@ -72,3 +72,18 @@ PIPELINE: tuple[Pass, ...] = (
     select_kernels,  # shapes and epilogues are final
     eliminate_dead_code,  # drops the weights that patterns left without users
 )
+
+# Kernels that what a pass makes cannot be lowered without: a target that lacks one of them has the
+# op's pieces lowered instead. A pass that has more to ask of a target does it itself.
+NEEDS: Mapping[Pass, tuple[str, ...]] = {
+    recognize_softmax: ("softmax",),
+    recognize_norms: ("norm",),
+    recognize_rope: ("rope",),
+    recognize_cache_append: ("rope",),
+    recognize_attention: ("attention",),
+    recognize_cached_attention: ("attention",),
+    fuse_rope_append: ("rope",),
+    recognize_int8: ("conv_int8", "pack_int8"),
+    fuse_gated_linear: ("linear",),
+    fuse_attention_step: ("attention_step",),
+}

@@ -17,8 +17,6 @@ from npusim.targets.target_config import TargetConfig
 
 def fuse_attention_step(graph: Graph, target: TargetConfig) -> Graph:
     """Returns the graph with the attention of single tokens fused."""
-    if "attention_step" not in target.kernels:
-        return graph
     replacements: dict[str, list[Node]] = {}
     for attention in graph.nodes:
         if attention.op != CACHED_ATTENTION:

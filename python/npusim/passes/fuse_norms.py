@@ -24,7 +24,7 @@ def fuse_norms(graph: Graph, target: TargetConfig) -> Graph:
 
     def on_the_way(norm: Node, product: Node, rewriter: Rewriter) -> bool:
         if prod(product.type.shape[:-1]) == 1:
-            return "normed_linear" in target.kernels
+            return target.has("normed_linear")
         before = rewriter.producer(norm.inputs[0])
         return target.leaves_norms and before is not None and leaves_norm(before, rewriter.types)
 

@@ -30,7 +30,7 @@ def quantize_weights(graph: Graph, target: TargetConfig) -> Graph:
     wanted = Quantization.parse(target.weight_quantization)
     if wanted is None:
         return graph
-    if "quantized_linear" not in target.kernels:
+    if not target.has("quantize", "quantized_linear"):
         raise TargetConstraintError(
             f"Target {target.name} has no kernel for quantized weights.",
             hint="Compile without quantization, or for another target.",

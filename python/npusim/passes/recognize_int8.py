@@ -55,9 +55,7 @@ _MOVERS = frozenset(("aten.max_pool2d.default", "aten.cat.default"))
 
 
 def recognize_int8(graph: Graph, target: TargetConfig) -> Graph:
-    """Returns the graph with products of bytes, where the target has them."""
-    if "conv_int8" not in target.kernels:
-        return graph
+    """Returns the graph with products of bytes."""
     changed = rewrite(graph, _visit)
     if changed == graph:
         return graph

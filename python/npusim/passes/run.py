@@ -14,7 +14,7 @@ from npusim.ir.graph import Graph
 from npusim.ir.printer import format_graph
 from npusim.ir.verify import verify_graph
 from npusim.ops.check_types import check_types
-from npusim.passes import Pass
+from npusim.passes import NEEDS, Pass
 from npusim.targets.target_config import TargetConfig
 
 Progress = Callable[[str, int, int], None]
@@ -60,6 +60,8 @@ def run_passes(
 
 
 def _run_one(run: Pass, graph: Graph, target: TargetConfig) -> Graph:
+    if not target.has(*NEEDS.get(run, ())):
+        return graph
     try:
         result = run(graph, target)
     except SymbolicSizeError:  # outside of any match; passes decide each for itself

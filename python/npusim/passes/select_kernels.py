@@ -37,7 +37,8 @@ def conv_algorithm(node: Node, graph: Graph, target: TargetConfig) -> str:
     """Returns "depthwise", "winograd2", "winograd4" or "igemm" for an `npu.conv`."""
     x, weight = (graph.types[i] for i in node.inputs[:2] if i is not None)
     groups = node.attrs["groups"]
-    if not node.attrs["transposed"] and groups == x.shape[1] == node.type.shape[1]:
+    depthwise = not node.attrs["transposed"] and groups == x.shape[1] == node.type.shape[1]
+    if depthwise and target.has("conv_depthwise"):
         return "depthwise"
     plain = (
         not node.attrs["transposed"]
@@ -46,7 +47,8 @@ def conv_algorithm(node: Node, graph: Graph, target: TargetConfig) -> str:
         and ints(node, "stride") == ints(node, "dilation") == (1, 1)
         and x.dtype == "float32"  # transformed half-precision data loses what tolerances allow
     )
-    tile = winograd_tile(x.shape[1], node.type.shape, target.winograd_tiles) if plain else 0
+    tiles = target.winograd_tiles if target.has("winograd_weights", "conv_winograd") else ()
+    tile = winograd_tile(x.shape[1], node.type.shape, tiles) if plain else 0
     return f"winograd{tile}" if tile else "igemm"
 
 

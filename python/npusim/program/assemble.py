@@ -8,6 +8,7 @@ from typing import Any
 from npusim.ir.graph import Graph
 from npusim.ir.json import graph_to_json
 from npusim.ir.module import Module
+from npusim.program.constraints import unsupported
 from npusim.program.lowering import Lowering
 from npusim.program.plan_memory import plan_memory
 from npusim.program.program import CompiledProgram, Method
@@ -18,12 +19,18 @@ DEFAULT_METHOD = "forward"
 
 
 def assemble(model: Graph | Module, target: TargetConfig) -> CompiledProgram:
-    """Turns graphs whose passes have run into a program; a lone graph is its method `forward`."""
+    """Turns graphs whose passes have run into a program; a lone graph is its method `forward`.
+
+    Raises:
+        UnsupportedOpError: nodes that the target cannot run; all of them are listed.
+    """
     if isinstance(model, Graph):
         model = Module(model.name, {DEFAULT_METHOD: model})
     low = Lowering(target)
     for name, graph in model.methods.items():
         low.method(name, graph)
+    if low.refused:
+        raise unsupported(model.name, target.name, low.refused)
     plan = plan_memory(low.buffers, low.init, low.methods)
     methods = (
         Method(m.name, tuple(m.commands), tuple(m.inputs), tuple(m.outputs), arena)

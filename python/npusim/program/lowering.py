@@ -8,18 +8,20 @@ init computes: the same static computation in two of them is one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 
-from npusim.errors import SymbolicSizeError, UnsupportedOpError, at
+from npusim.errors import SymbolicSizeError, TargetConstraintError, UnsupportedOpError, at
 from npusim.ir.graph import Graph, Node, Output, Value
 from npusim.ir.symbolic import is_symbolic, upper
 from npusim.ir.types import TensorType, dtype_code, dtype_size, row_major
 from npusim.ops.kernels import KERNELS, KernelDef
 from npusim.ops.opdef import find
+from npusim.program.constraints import Refusal, op_constraint
 from npusim.program.program import (
     Access,
     BufferKind,
@@ -64,13 +66,19 @@ class Lowering:
     """Turns the methods of a program into commands, one `method` call each; see `assemble`.
 
     A static node is lowered when the first command asks for its result: what nobody needs, or
-    needs only the parts of, is never computed.
+    needs only the parts of, is never computed. A node that the target cannot run is put into
+    `refused`, and lowering goes on as if it could, so that all of them are found.
+
+    Args:
+        trial: only `refused` is wanted: constants are not copied.
     """
 
     graph: Graph  # of the method being lowered
 
-    def __init__(self, target: TargetConfig) -> None:
+    def __init__(self, target: TargetConfig, *, trial: bool = False) -> None:
         self.target = target
+        self.refused: list[Refusal] = []
+        self._trial = trial
         self.buffers: list[PendingBuffer] = []
         self.init = PendingMethod("init")
         self.run = PendingMethod()
@@ -185,9 +193,8 @@ class Lowering:
     def constant(self, array: np.ndarray, dtype: str) -> View:
         """Returns a view of data that travels in the program; `array` holds its raw elements."""
         array = np.ascontiguousarray(array)
-        buffer = self._buffer(
-            BufferKind.CONSTANT, array.nbytes, "", True, bytearray(array.tobytes())
-        )
+        data = bytearray() if self._trial else bytearray(array.tobytes())
+        buffer = self._buffer(BufferKind.CONSTANT, array.nbytes, "", True, data)
         return View(buffer, 0, dtype, array.shape, row_major(array.shape))
 
     def _raw_constant(self, data: bytes) -> View:
@@ -220,7 +227,13 @@ class Lowering:
             in_place: those of `reads` that the kernel reads element by element, each before the
                 result at the same place is written: memory planning may put the result there.
             update: the written operands are read as well (a scatter).
+
+        Raises:
+            TargetConstraintError: the target has no such kernel, or none for such operands.
         """
+        shown = ((view.dtype, view.rank) for view in (*reads, *writes))
+        if (why := self.target.refusal(kernel, shown)) is not None:
+            raise TargetConstraintError(why)
         static = all(self.is_static(v) for v in writes)
         method = self.init if static else self.run
         access = Access.READ_WRITE if update else Access.WRITE
@@ -321,24 +334,37 @@ class Lowering:
         self._bind_results()
 
     def _lower(self, node: Node) -> None:
-        """Lowers one node through its OpDef; its operands come first."""
-        definition = find(node.op)
-        assert definition is not None and definition.lower is not None
+        """Lowers one node through its OpDef, or refuses it; its operands come first."""
         outer = self._node_now, self._static_now
         self._enter(NodeInfo(node.name, node.op, at(node.source).strip(" ()")))
         self._static_now = all(v.name in self.graph.static_values for v in node.outputs)
+        why = op_constraint(node, self.graph)
+        if why is None:
+            why = self._emitted(node)
+        if why is not None:
+            self.refused.append(Refusal(self.graph, node, why))
+            for value in node.outputs:  # for those that read it
+                if value.name not in self._views:
+                    self.result(value)
+        self._node_now, self._static_now = outer
+
+    def _emitted(self, node: Node) -> str | None:
+        """Emits a node's commands; returns why it cannot be, or None."""
+        definition = find(node.op)
+        assert definition is not None and definition.lower is not None
         try:
             definition.lower(node, self)
+        except TargetConstraintError as error:
+            return str(error)
         except (SymbolicSizeError, AssertionError) as error:
             if isinstance(error, AssertionError) and not self.graph.symbols:
                 raise
-            why = str(error) or "two sizes must be equal, and do not look so."
-            raise UnsupportedOpError(
-                f"{node.op}{at(node.source)} needs fixed sizes: {why}",
-                hint="Extract the model without that symbolic size, or fix it (npusim.specialize).",
-                nodes=(node.name,),
-            ) from None
-        self._node_now, self._static_now = outer
+            why = str(error).rstrip(".") or "two sizes must be equal, and do not look so"
+            return (
+                f"needs fixed sizes: {why}; extract the model without that symbolic size, or fix "
+                "it (npusim.specialize)"
+            )
+        return None
 
     def _enter(self, node: NodeInfo) -> None:
         self._node_now = len(self.nodes)
@@ -397,7 +423,8 @@ class Lowering:
         self._enter(NodeInfo("output", "output", ""))
         self._static_now = False
         for output in self.graph.outputs:
-            self.run.outputs.append(self._bind_output(output))
+            with self._blaming(output.value):
+                self.run.outputs.append(self._bind_output(output))
         waiting = []
         for update in self.graph.updates:
             view, state = self.view(update.value), self.states[update.name][1]
@@ -405,10 +432,27 @@ class Lowering:
                 continue
             if self.buffers[view.buffer].kind is BufferKind.STATE:  # it may be overwritten first
                 source, view = view, self.temp(TensorType(view.dtype, view.shape), static=False)
-                self.copy(source, view)
-            waiting.append((view, state))
-        for view, state in waiting:
-            self.copy(view, state)
+                with self._blaming(update.value):
+                    self.copy(source, view)
+            waiting.append((update.value, view, state))
+        for value, view, state in waiting:
+            with self._blaming(value):
+                self.copy(view, state)
+
+    @contextmanager
+    def _blaming(self, value: str) -> Iterator[None]:
+        """Refuses the node that makes a value where handing it out needs what the target lacks."""
+        try:
+            yield
+        except TargetConstraintError as error:
+            node = self.graph.producers.get(value)
+            if node is None:
+                raise UnsupportedOpError(
+                    f"'{value}' of '{self.graph.name}' cannot be handed out: {error}."
+                ) from None
+            if all(refusal.node is not node for refusal in self.refused):
+                why = f"{error}, which handing out its result needs"
+                self.refused.append(Refusal(self.graph, node, why))
 
     def _bind_output(self, output: Output) -> TensorSpec:
         """Makes an output a row-major buffer of its own, copying only what cannot be one."""

@@ -1,35 +1,31 @@
-"""What of a graph a target cannot run, and why: asked before anything is lowered."""
+"""What of a graph a target cannot run, and why: asked by lowering it, without keeping the result.
+
+So the answer is the compiler's own: an op's lowering decides by dtype, rank and shape which kernels
+it emits, and what it emits is held to the target's list.
+"""
 
 from __future__ import annotations
 
-from npusim.errors import SymbolicSizeError, UnsupportedOpError, at
 from npusim.ir.graph import Graph, Node, Value
 from npusim.ir.types import HOST_DTYPES
-from npusim.ops.opdef import find
+from npusim.program.constraints import Refusal, op_constraint, unsupported
+from npusim.program.lowering import Lowering
 from npusim.targets import TargetConfig
 
 
 def unsupported_nodes(graph: Graph, target: TargetConfig) -> list[tuple[Node, str]]:
-    """Returns every node the target cannot run, with the reason."""
-    reasons = ((node, unsupported_reason(node, graph)) for node in graph.nodes)
-    return [(node, why) for node, why in reasons if why is not None]
+    """Returns every node the target cannot run, with the reason.
 
-
-def unsupported_reason(node: Node, graph: Graph) -> str | None:
-    """Returns the constraint by which a node cannot be lowered, or None when it can."""
-    definition = find(node.op)
-    if definition is None:
-        return "npusim does not know this operator"
-    if definition.lower is None:
-        return "no kernel implements this operator"
-    operands = (graph.types[i] for i in node.inputs if i is not None)
-    for tensor in (*operands, *(v.type for v in node.outputs)):
-        if tensor.dtype in HOST_DTYPES:
-            return f"dtype {tensor.dtype}, which no device has"
-    try:
-        return definition.supports(node, graph) if definition.supports is not None else None
-    except SymbolicSizeError as error:
-        return str(error).rstrip(".")
+    Args:
+        graph: as passes leave it; before them, what only fused nodes can do is refused.
+    """
+    found = {n.name: why for n in graph.nodes if (why := op_constraint(n, graph)) is not None}
+    if not foreign_values(graph):
+        trial = Lowering(target, trial=True)
+        trial.method("trial", graph)
+        for refusal in trial.refused:
+            found.setdefault(refusal.node.name, refusal.why)
+    return [(node, found[node.name]) for node in graph.nodes if node.name in found]
 
 
 def foreign_values(graph: Graph) -> list[Value]:
@@ -42,18 +38,7 @@ def check_supported(graph: Graph, target: TargetConfig) -> None:
     found = unsupported_nodes(graph, target)
     told = {name for node, _ in found for name in (*node.inputs, *(v.name for v in node.outputs))}
     strange = [v for v in foreign_values(graph) if v.name not in told]
-    if not found and not strange:
-        return
-    lines = []
-    for node, why in found:
-        kinds = ", ".join("none" if i is None else str(graph.types[i]) for i in node.inputs)
-        lines.append(f"  {node.op}({kinds}){at(node.source)}: {why}")
-    lines += [f"  value {v.name}: dtype {v.type.dtype}, which no device has" for v in strange]
-    noun = "node" if len(lines) == 1 else "nodes"
-    raise UnsupportedOpError(
-        f"{len(lines)} {noun} of '{graph.name}' cannot run on target '{target.name}':\n"
-        + "\n".join(lines),
-        hint="\nReplace these operations in the model, register a lowering for them, or let "
-        "PyTorch run them (npusim.partition).",
-        nodes=tuple(node.name for node, _ in found),
-    )
+    if found or strange:
+        lines = [f"  value {v.name}: dtype {v.type.dtype}, which no device has" for v in strange]
+        refused = [Refusal(graph, node, why) for node, why in found]
+        raise unsupported(graph.name, target.name, refused, lines)

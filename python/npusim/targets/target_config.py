@@ -8,13 +8,44 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from npusim.errors import TargetConstraintError
+from npusim.ir.types import DTYPES
 from npusim.targets.native import native_architecture
+
+ALL = "*"  # in `TargetConfig.limits`: every kernel that has no limits of its own
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLimits:
+    """What a target's kernel takes.
+
+    Attributes:
+        dtypes: those its operands may have; empty: all.
+        rank: most dimensions an operand may have; 0: any number.
+    """
+
+    dtypes: tuple[str, ...] = ()
+    rank: int = 0
+
+    @classmethod
+    def from_json(cls, data: object, where: str) -> KernelLimits:
+        """Returns what a target file says; TargetConstraintError for anything else."""
+        given = data if isinstance(data, dict) else {"": None}
+        dtypes: Any = given.get("dtypes", [])
+        rank = given.get("rank", 0)
+        known = isinstance(dtypes, list) and all(d in DTYPES for d in dtypes)
+        if set(given) - {"dtypes", "rank"} or not known or type(rank) is not int or rank < 0:
+            raise TargetConstraintError(
+                f"{where}: {json.dumps(data)} limits no kernel.",
+                hint='Write {"dtypes": [names], "rank": most dimensions}; either may be left out.',
+            )
+        return cls(tuple(dtypes), rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +55,8 @@ class TargetConfig:
     Attributes:
         name: what `compile(target=…)` is given and what the program carries.
         device: the runtime backend that runs it.
-        kernels: names of the kernels the backend has.
+        kernels: stems (`ops/kernels.py`) of the kernels the backend has. No other is emitted for
+            the target, and passes fuse nothing into an op that would need another.
         pointwise_inputs: most tensors one fused chain may read.
         pointwise_instructions: most instructions of one fused chain.
         pointwise_registers: most values alive at once in one fused chain.
@@ -33,8 +65,6 @@ class TargetConfig:
         epilogue_activations: scalar opcodes that gemm and conv can apply to their results.
         weight_quantization: how linears have their weights: "none", or a scheme such as "int8",
             "int4-g32" or "int4-g128-asymmetric" (`ops/quantization.py` lists them).
-        stored_linears: linears of every dtype read their weights in rows, as a checkpoint has them;
-            else those of 32 bits are packed into panels once.
         arch: what device code is generated for, such as "sm_90a"; empty: the backend has its own.
         libraries: which commands cuBLASLt and cuDNN compute where they are there: "auto", those
             they were measured to be faster at; "all" they can; or "none".
@@ -44,6 +74,7 @@ class TargetConfig:
         memory_rate: bytes a second from the device's memory.
         transfer_seconds: fixed time of a transfer between host and device, in seconds.
         transfer_rate: bytes a second of such a transfer; 0 where both share their memory.
+        limits: by stem, or `ALL`, what a kernel takes; by default all that its op allows.
     """
 
     name: str
@@ -56,7 +87,6 @@ class TargetConfig:
     winograd_tiles: tuple[int, ...]
     epilogue_activations: tuple[str, ...]
     weight_quantization: str
-    stored_linears: bool
     arch: str
     libraries: str
     run_seconds: float
@@ -64,6 +94,35 @@ class TargetConfig:
     memory_rate: float
     transfer_seconds: float
     transfer_rate: float
+    limits: Mapping[str, KernelLimits] = field(default_factory=dict, hash=False)
+
+    def has(self, *stems: str) -> bool:
+        """Tells whether the backend has all of these kernels."""
+        return all(stem in self.kernels for stem in stems)
+
+    def refusal(self, stem: str, operands: Iterable[tuple[str, int]]) -> str | None:
+        """Returns why the target cannot run a kernel on such operands, or None when it can.
+
+        Args:
+            operands: (dtype, number of dimensions) of each.
+        """
+        if stem not in self.kernels:
+            return f"target '{self.name}' has no kernel '{stem}'"
+        limits = self.limits.get(stem) or self.limits.get(ALL)
+        if limits is None:
+            return None
+        kernel = f"kernel '{stem}' of target '{self.name}'"
+        for dtype, rank in operands:
+            if limits.dtypes and dtype not in limits.dtypes:
+                return f"{kernel} takes dtype {' or '.join(limits.dtypes)}, not {dtype}"
+            if limits.rank and rank > limits.rank:
+                return f"{kernel} takes at most {limits.rank} dimensions, not {rank}"
+        return None
+
+    @property
+    def has_linears(self) -> bool:
+        """Whether a kernel multiplies by weights: as a checkpoint has them, or in panels."""
+        return self.has("linear") or self.has("pack_b", "gemm")
 
     @property
     def copies_in_bulk(self) -> bool:
@@ -76,7 +135,7 @@ class TargetConfig:
 
         Worth it where their tiles are copied in bulk, so that the norm's launch is what is saved.
         """
-        return self.copies_in_bulk and "linear_before_norm" in self.kernels
+        return self.copies_in_bulk and self.has("linear_before_norm", "linear_behind_norm")
 
     @classmethod
     def named(cls, name: str) -> TargetConfig:
@@ -126,8 +185,9 @@ class TargetConfig:
         if not isinstance(data, dict):
             raise TargetConstraintError(f"Target {origin}: expected an object at the top.")
         names = {f.name for f in fields(cls)}
-        if set(data) != names:
-            wrong = sorted(set(data) ^ names)
+        needed = {f.name for f in fields(cls) if f.default_factory is MISSING}
+        if not needed <= set(data) <= names:
+            wrong = sorted((set(data) - names) | (needed - set(data)))
             raise TargetConstraintError(
                 f"Target {origin}: unknown or missing keys {wrong}.",
                 hint=f"A target has exactly these: {sorted(names)}.",
@@ -135,7 +195,17 @@ class TargetConfig:
         values: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in data.items()
         }
+        values["limits"] = _limits(data.get("limits", {}), values["kernels"], origin)
         return cls(**values)
+
+
+def _limits(data: object, kernels: Iterable[str], origin: str) -> dict[str, KernelLimits]:
+    if not isinstance(data, dict) or not set(data) <= {ALL, *kernels}:
+        raise TargetConstraintError(
+            f"Target {origin}: limits are of no kernel that it lists.",
+            hint=f'Write {{stem: limits}}, with one of its kernels or "{ALL}" as the stem.',
+        )
+    return {k: KernelLimits.from_json(v, f"Target {origin}, {k}") for k, v in data.items()}
 
 
 def target_names() -> tuple[str, ...]:

@@ -1,0 +1,60 @@
+"""Why a node cannot be lowered: what its op says of it, and the error that lists such nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from npusim.errors import SymbolicSizeError, UnsupportedOpError, at
+from npusim.ir.graph import Graph, Node
+from npusim.ir.types import HOST_DTYPES
+from npusim.ops.opdef import find
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A node that a target cannot run, of a graph, and the constraint in words."""
+
+    graph: Graph
+    node: Node
+    why: str
+
+    def __str__(self) -> str:
+        node, types = self.node, self.graph.types
+        kinds = ", ".join("none" if i is None else str(types[i]) for i in node.inputs)
+        return f"  {node.op}({kinds}){at(node.source)}: {self.why}"
+
+
+def op_constraint(node: Node, graph: Graph) -> str | None:
+    """Returns why no target can run a node, or None when a target with the right kernels can."""
+    definition = find(node.op)
+    if definition is None:
+        return "npusim does not know this operator"
+    if definition.lower is None:
+        return "no kernel implements this operator"
+    operands = (graph.types[i] for i in node.inputs if i is not None)
+    for tensor in (*operands, *(v.type for v in node.outputs)):
+        if tensor.dtype in HOST_DTYPES:
+            return f"dtype {tensor.dtype}, which no device has"
+    try:
+        return definition.supports(node, graph) if definition.supports is not None else None
+    except SymbolicSizeError as error:
+        return str(error).rstrip(".")
+
+
+def unsupported(
+    name: str, target: str, refused: Sequence[Refusal], more: Sequence[str] = ()
+) -> UnsupportedOpError:
+    """Returns the error that lists everything of a model that a target cannot run.
+
+    Args:
+        more: lines about what is no node.
+    """
+    lines = [*map(str, refused), *more]
+    noun = "node" if len(lines) == 1 else "nodes"
+    return UnsupportedOpError(
+        f"{len(lines)} {noun} of '{name}' cannot run on target '{target}':\n" + "\n".join(lines),
+        hint="\nReplace these operations in the model, register a lowering for them, or let "
+        "PyTorch run them (npusim.partition).",
+        nodes=tuple(refusal.node.name for refusal in refused),
+    )
