@@ -12,6 +12,7 @@ from npusim.program.assemble import assemble
 from npusim.program.program import CompiledProgram
 from npusim.targets import TargetConfig
 from tests.conformance.single_op import graph_of, tensors_for
+from tests.conformance.test_ops import REFUSED
 
 
 def fields(stem: str, **given: object) -> Params:
@@ -41,7 +42,7 @@ def test_no_command_moves_more_than_its_operands_hold(target: str) -> None:
     config = TargetConfig.named(target)
     stems: set[str] = set()
     for op in REGISTRY.values():
-        for case in op.cases:
+        for case in op.cases if op.name not in REFUSED[target] else ():
             tensors = tensors_for(case, op.dtypes[0], "")
             stems |= check(assemble(graph_of(op, case, tensors, op.dtypes[0]), config))
     assert stems >= {"attention", "conv", "index", "matmul", "pointwise", "pool", "rope", "sort"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,9 +16,9 @@ from npusim.ir.graph import Attr
 from npusim.ir.module import Module
 from npusim.ir.rewrite import GraphBuilder
 from npusim.ir.types import TensorType
-from npusim.partition import partitioner
 from npusim.partition.build import check_order, find_transfers
 from npusim.partition.plan import Partition
+from npusim.targets import TargetConfig
 
 from .models import EAGER_DEVICE, Function, keep_off, nowhere, stray
 
@@ -89,22 +90,19 @@ def test_little_is_kept_between_partitions() -> None:
     assert "expand" in last.nodes
 
 
-def test_what_compiles_only_with_its_neighbours_falls_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    graph = extract(lambda x: stray(x.relu().exp()).tanh())
-    real = partitioner.compile
-
-    def compile(part: npusim.IR, target: object, **options: object) -> npusim.CompiledProgram:
-        if any(node.name == "exp" for node in part.nodes):
-            raise UnsupportedOpError("not without its neighbours", nodes=("exp",))
-        return real(part, target, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(partitioner, "compile", compile)
-    plan = npusim.partition(graph, costs=EAGER_DEVICE)
-    assert sides(plan) == "npn"
-    assert [n.name for n in plan.fallback_nodes] == ["exp", "stray"]
-    assert "apart from its neighbours" in plan.verdicts["exp"].reason
+def test_what_compiles_only_with_its_neighbours_falls_back() -> None:
+    """A convolution takes the activation behind it along, until it runs elsewhere."""
+    cpu = TargetConfig.named("cpu")
+    target = replace(cpu, kernels=("conv", "pack_b", "copy"), winograd_tiles=())
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Conv2d(3, 2, 3)).eval()
+    graph = npusim.extract_ir(model, torch.randn(1, 2, 8, 8))
+    whole = npusim.partition(graph, target=target, costs=EAGER_DEVICE)
+    assert sides(whole) == "n"
+    assert whole.fallback_nodes == ()
+    plan = npusim.partition(graph, target=target, costs=EAGER_DEVICE, pin={"0": "pytorch"})
+    assert sides(plan) == "pn"
+    assert [n.op.split(".")[1] for n in plan.fallback_nodes] == ["conv2d", "relu"]
+    assert plan.verdicts["relu"].reason == "target 'cpu' has no kernel 'pointwise'"
 
 
 def test_partitions_show_their_nodes_and_commands() -> None:

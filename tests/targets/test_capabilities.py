@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import npusim
 from npusim._runtime import isa_names, kernel_schemas
+from npusim.codegen.generator import generator_of
 from npusim.errors import TargetConstraintError, UnsupportedOpError
 from npusim.ir.graph import Graph
 from npusim.ir.types import TensorType
@@ -65,14 +66,21 @@ def test_the_cpu_has_what_its_target_lists(isa: str) -> None:
     assert {name: KERNELS[name].schema for name in CPU.kernels} == kernel_schemas(isa)
 
 
-def test_cuda_has_a_source_and_a_rule_for_what_its_target_lists() -> None:
-    from npusim.codegen import elementwise
-    from npusim.codegen.launch import RULES
-    from npusim.codegen.source import stem_source
+@pytest.mark.parametrize("name", target_names())
+def test_a_generator_makes_what_its_target_lists(name: str) -> None:
+    target = TargetConfig.named(name)
+    generator = generator_of(target)
+    assert (generator is None) == (name in ("cpu", "null"))
+    if generator is not None:
+        assert set(target.kernels) == set(generator.stems)
 
-    kernels = set(TargetConfig.named("cuda").kernels)
-    assert kernels == set(RULES)
-    assert kernels == {s for s in KERNELS if s in elementwise.RULES or stem_source(s) is not None}
+
+def test_cuda_has_a_source_for_every_rule() -> None:
+    from npusim.codegen.cuda import elementwise
+    from npusim.codegen.cuda.source import stem_source
+
+    with_source = {s for s in KERNELS if s in elementwise.RULES or stem_source(s) is not None}
+    assert set(TargetConfig.named("cuda").kernels) == with_source
 
 
 def test_null_takes_what_the_cpu_takes() -> None:
