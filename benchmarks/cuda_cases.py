@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from npusim.ops import quantization
-from npusim.ops.kernels import KERNELS
+from npusim.abi import quantization
+from npusim.abi.kernels import KERNELS
 
 Params = dict[str, Any]
 

@@ -26,12 +26,12 @@ from tests.models import build as build_model
 import npusim
 from benchmarks.cuda_cases import Params, tensor
 from benchmarks.cuda_driver import Driver, build, microseconds
+from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import convolutions
 from npusim.codegen.cuda.convolutions import ConvTile, conv_tiles
 from npusim.codegen.cuda.geometry import Geometry
-from npusim.ops.kernels import KERNELS
+from npusim.lowering.assemble import assemble
 from npusim.passes.run import run_passes
-from npusim.program.assemble import assemble
 from npusim.targets import TargetConfig
 
 MEMORY, PRODUCTS = 4.3e6, 790e6  # bytes and operations in a microsecond

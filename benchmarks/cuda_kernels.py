@@ -38,10 +38,10 @@ from benchmarks.cuda_cases import (
     rope,
 )
 from benchmarks.cuda_driver import Driver, Kernel, build, microseconds
+from npusim.abi import quantization
 from npusim.codegen.cuda import launch_products, nvrtc
 from npusim.codegen.cuda.geometry import Geometry
 from npusim.codegen.cuda.launch import RULES
-from npusim.ops import quantization
 
 _ROTATED = 256 << 20  # bytes of weights that a timing walks over: several caches
 _TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float64: 1e-12}

@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.cuda_cases import SILU
+from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.geometry import Geometry
-from npusim.ops.kernels import KERNELS
 
 ARCH, LAYERS, CONTEXTS, ROOM, REPEATS = "sm_90a", 28, (128, 1024, 4000), 4608, 40
 HIDDEN, INNER, HEADS, KV_HEADS, SIZE, EPS = 1536, 8960, 12, 2, 128, 1e-6

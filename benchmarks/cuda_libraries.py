@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import npusim
+from npusim.abi.kernels import KERNELS
+from npusim.abi.scalar import OPCODES
 from npusim.codegen.choice import Choice
 from npusim.codegen.cuda.generator import GENERATOR
 from npusim.codegen.cuda.library import library_problem
 from npusim.codegen.trial import Subject, trial
-from npusim.ops.kernels import KERNELS
-from npusim.ops.scalar import OPCODES
 from npusim.targets import TargetConfig
 from npusim.tune import measure_all
 

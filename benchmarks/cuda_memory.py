@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.cuda_driver import Driver, Kernel, microseconds
+from npusim.abi.kernels import KERNELS, RANK
+from npusim.abi.scalar import OPCODES
 from npusim.codegen.cuda import nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
-from npusim.ops.kernels import KERNELS, RANK
-from npusim.ops.scalar import OPCODES
 
 _WALKED = 512 << 20  # bytes that a timing walks over
 _FLOAT, _HALF = 0, 2

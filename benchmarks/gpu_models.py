@@ -30,7 +30,7 @@ from tests.models import build
 from torch import Tensor, nn
 
 import npusim
-from npusim.ops.kernels import KERNELS
+from npusim.abi.kernels import KERNELS
 
 BURST, ROUNDS = 20, 12
 Call = Callable[[Tensor], Tensor]

@@ -12,8 +12,8 @@ import argparse
 from collections import defaultdict
 
 import npusim
+from npusim.abi.kernels import KERNELS
 from npusim.cli.answer import duration, table
-from npusim.ops.kernels import KERNELS
 
 
 def report(program: npusim.CompiledProgram, profile: npusim.Profile) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 import npusim
-from npusim.ops.kernels import KERNELS
+from npusim.abi.kernels import KERNELS
 from npusim.runtime import DeviceBuffer, Executor, State, load_weights
 
 REPEATS = 20

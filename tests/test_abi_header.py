@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from npusim.ops.abi_header import header
+from npusim.abi.header import header
 
 HEADER = Path(__file__).resolve().parents[1] / "kernels" / "shared" / "abi.h"
 
 
 def test_abi_header_is_up_to_date() -> None:
     assert HEADER.read_text("utf-8") == header(), (
-        "kernels/shared/abi.h is stale: python -m npusim.ops.abi_header > kernels/shared/abi.h"
+        "kernels/shared/abi.h is stale: python -m npusim.abi.header > kernels/shared/abi.h"
     )

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -21,31 +22,38 @@ ALLOWED: dict[str, set[str]] = {
     "files": {"errors"},
     "ir": {"errors", "files"},
     "targets": {"errors", "ir.types"},
-    # An op's lowering emits commands, and lowering asks the op: the two know each other.
-    "ops": {"errors", "ir", "program"},
-    "program": {"errors", "files", "ir", "ops", "targets", "version"},
+    "abi": {"errors", "ir"},
+    "program": {"errors", "files", "ir", "version"},
+    "lowering": {"abi", "errors", "ir", "program", "targets", "version"},
+    # Each op's definition, with what it lowers to.
+    "ops": {"abi", "errors", "ir", "lowering", "program"},
     # The package itself: for its path, to skip in traces.
-    "frontends": {"", "errors", "files", "ir", "ops"},
+    "frontends": {"", "abi", "errors", "files", "ir", "ops"},
     # Weights are read as PyTorch's side of a partitioned model reads them.
-    "exporters": {"errors", "files", "ir", "ops", "partition.host_weights"},
-    "analysis": {"errors", "ir", "ops", "program.view"},
-    "passes": {"analysis", "errors", "ir", "ops", "program.view", "targets"},
+    "exporters": {"abi", "errors", "files", "ir", "ops", "partition.host_weights"},
+    "analysis": {"abi", "errors", "ir", "lowering.view", "ops"},
+    "passes": {
+        *("abi", "analysis", "errors", "ir", "lowering.pointwise_kernel", "lowering.view", "ops"),
+        "targets",
+    },
     "runtime": {"_runtime", "errors", "ir", "program"},
     "language_model": {"_runtime", "errors", "runtime"},
     "partition": {
-        *("_runtime", "analysis", "compile", "errors", "files", "ir", "ops", "passes", "program"),
-        *("runtime", "targets", "version"),
-    },
-    "codegen": {"errors", "files", "ir", "ops", "program", "targets"},
-    "onnx_backend": {"", "errors", "frontends", "partition", "runtime"},
-    "compile": {"codegen", "errors", "frontends", "ir", "passes", "program", "targets"},
-    "profile": {"_runtime", "errors", "files", "ops", "program", "runtime"},
-    "tune": {"codegen", "errors", "ops", "program", "runtime", "targets"},
-    "verify": {
-        *("analysis", "compile", "errors", "files", "frontends", "ir", "ops", "partition"),
+        *("_runtime", "abi", "analysis", "compile", "errors", "files", "ir", "lowering", "ops"),
         *("passes", "program", "runtime", "targets", "version"),
     },
-    "verify_quantization": {"errors", "ir", "ops", "passes", "targets", "verify"},
+    "codegen": {"abi", "errors", "files", "ir", "program", "targets"},
+    "onnx_backend": {"", "errors", "frontends", "partition", "runtime"},
+    "compile": {
+        *("codegen", "errors", "frontends", "ir", "lowering", "passes", "program", "targets"),
+    },
+    "profile": {"_runtime", "abi", "errors", "files", "program", "runtime"},
+    "tune": {"abi", "codegen", "errors", "program", "runtime", "targets"},
+    "verify": {
+        *("abi", "analysis", "compile", "errors", "files", "frontends", "ir", "lowering", "ops"),
+        *("partition", "passes", "program", "runtime", "targets", "version"),
+    },
+    "verify_quantization": {"abi", "errors", "ir", "ops", "passes", "targets", "verify"},
     "pictures": {"errors", "ir"},
     "demo": {"errors"},
 }
@@ -53,7 +61,7 @@ ALLOWED: dict[str, set[str]] = {
 # Heavy or optional packages -> the parts that may import them, and then only when called.
 OPTIONAL: dict[str, set[str]] = {
     "torch": {
-        *("exporters", "frontends", "ops", "partition", "runtime", "verify"),
+        *("abi", "exporters", "frontends", "ops", "partition", "runtime", "verify"),
         "verify_quantization",
         *("demo", "cli"),
     },
@@ -110,6 +118,108 @@ def test_a_file_imports_only_what_its_part_may(path: Path) -> None:
 def test_the_table_names_every_part() -> None:
     parts = {_part(path) for path in _files()} - {"__init__", "__main__", "cli", "_runtime"}
     assert parts == set(ALLOWED)
+
+
+def test_the_table_has_no_circle() -> None:
+    graph = {
+        part: {name.partition(".")[0] for name in allowed} - {"", "_runtime"}
+        for part, allowed in ALLOWED.items()
+    }
+    list(TopologicalSorter(graph).static_order())  # raises CycleError, which names one
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(("npusim", *parts)).removesuffix(".__init__")
+
+
+def _run_at_import(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yields the imports outside functions, and outside what type checkers alone read."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node
+        yield from _run_at_import(node)
+
+
+def _loads(module: str, path: Path, modules: set[str]) -> set[str]:
+    """Returns the modules that must be whole before a module is: what it imports, and the packages
+    these lie in, but for packages it lies in itself, which began before it."""
+    loaded: set[str] = set()
+    for node in _run_at_import(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            children = {f"{node.module}.{alias.name}" for alias in node.names}
+            whole = children - modules  # names of the module itself, not files of a package
+            names = [*(children & modules), *([str(node.module)] if whole else [])]
+        for name in names:
+            loaded.add(name)
+            parents = (name.rsplit(".", depth)[0] for depth in range(1, name.count(".") + 1))
+            loaded.update(p for p in parents if not f"{module}.".startswith(f"{p}."))
+    return loaded & modules
+
+
+def test_every_module_can_be_the_first_that_is_imported() -> None:
+    """No module waits, over others, for itself: then the order of imports does not matter."""
+    paths = {_module(path): path for path in _files()}
+    graph = {name: _loads(name, path, set(paths)) for name, path in paths.items()}
+    list(TopologicalSorter(graph).static_order())  # raises CycleError, which names one
+
+
+def test_a_circle_of_modules_is_found(tmp_path: Path) -> None:
+    """As it was between lowering and ops: through the `__init__` of a package."""
+    texts = {
+        "npusim.low": "from npusim.ops.registry import find",
+        "npusim.ops": "from npusim.ops import family",
+        "npusim.ops.family": "from npusim.low import Lowering",
+        "npusim.ops.registry": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    graph = {name: _loads(name, tmp_path / name, set(texts)) for name in texts}
+    with pytest.raises(CycleError):
+        list(TopologicalSorter(graph).static_order())
+    (tmp_path / "npusim.low").write_text("def later():\n    from npusim.ops import registry")
+    graph["npusim.low"] = _loads("npusim.low", tmp_path / "npusim.low", set(texts))
+    list(TopologicalSorter(graph).static_order())
+
+
+# In a process that has loaded what is heavy and nothing of npusim, a child for each module.
+_EACH_ALONE = """
+import importlib, os, sys
+for heavy in ("numpy", "sympy", "torch._dynamo", "torch.export", "onnx", "click", "rich"):
+    try:
+        importlib.import_module(heavy)
+    except ImportError:
+        pass
+assert not any(m.partition(".")[0] == "npusim" for m in sys.modules)
+for name in sys.argv[1:]:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            importlib.import_module(name)
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(pid, 0)[1]:
+        print(name)
+"""
+
+
+def test_parts_can_be_imported_first() -> None:
+    """Tries it with the first module, by name, of every part."""
+    first = {_part(path): _module(path) for path in reversed(_files())}
+    names = sorted({*first.values(), "npusim.lowering.context", "npusim.passes.run"})
+    result = subprocess.run(
+        [sys.executable, "-c", _EACH_ALONE, *names], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split() == [], result.stderr[-2000:]
 
 
 def test_importing_npusim_imports_nothing_heavy(

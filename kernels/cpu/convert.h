@@ -1,4 +1,4 @@
-// Between storage dtypes and the three compute classes of python/npusim/ops/scalar.py: float for
+// Between storage dtypes and the three compute classes of python/npusim/abi/scalar.py: float for
 // class "f", double for "d", int64_t for "i". Owns what a conversion means (truncation toward
 // zero, wrapping integers, bool as x != 0) and the loops that convert a strided run of elements.
 #pragma once

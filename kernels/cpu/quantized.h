@@ -1,5 +1,5 @@
 // How a quantized weight lies in memory: what `quantize` writes and `quantized_linear` reads. The
-// same layout, with a reference, is in python/npusim/ops/quantization.py.
+// same layout, with a reference, is in python/npusim/abi/quantization.py.
 //
 // K is padded with zeros to whole blocks of 128. Three sections follow one another, each beginning
 // on a cache line: the codes of all rows, their scales, their zero points; then a cache line of

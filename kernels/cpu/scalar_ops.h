@@ -1,4 +1,4 @@
-// The opcodes of python/npusim/ops/scalar.py on one double or one int64: classes "d" and "i",
+// The opcodes of python/npusim/abi/scalar.py on one double or one int64: classes "d" and "i",
 // where exactness matters more than speed. Owns PyTorch's rules for division, remainder, powers
 // and shifts of integers; overflow wraps. Class "f" is in math.h, on vectors.
 #pragma once

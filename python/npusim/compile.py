@@ -50,9 +50,9 @@ def compile(
     """
     # Imported here: `import npusim` brings this function and must stay cheap, without NumPy even.
     from npusim.codegen import generate
+    from npusim.lowering.assemble import assemble
+    from npusim.lowering.supported import check_supported, foreign_values
     from npusim.passes.run import run_passes
-    from npusim.program.assemble import assemble
-    from npusim.program.supported import check_supported, foreign_values
 
     config = target if isinstance(target, TargetConfig) else TargetConfig.named(target)
     if quantize is not None:

@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from npusim.abi.kernels import KERNELS
 from npusim.codegen import generate
 from npusim.codegen.choice import Choice, Choices
 from npusim.codegen.generator import CodeGenerator, generator_of, generator_of_image
 from npusim.codegen.trial import REPEATS, Subject, random_bits, subjects, trial
 from npusim.codegen.tuning import Tuning, key_of
 from npusim.errors import TargetConstraintError
-from npusim.ops.kernels import KERNELS
 from npusim.program.program import CompiledProgram
 from npusim.runtime import Device, DeviceBuffer, Executor
 from npusim.targets import TargetConfig

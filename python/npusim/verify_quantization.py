@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from npusim.abi.quantization import Quantization, dequantize, quantized_bytes
 from npusim.errors import at
 from npusim.ir.graph import Graph, Node
-from npusim.ops.quantization import Quantization, dequantize, quantized_bytes
 from npusim.ops.quantized_linear import QUANTIZE, QUANTIZED_LINEAR
 from npusim.ops.reference import GraphRun
 from npusim.passes.run import run_passes

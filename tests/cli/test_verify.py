@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import npusim
-from npusim.ops.scalar import OPCODES
+from npusim.abi.scalar import OPCODES
 from tests.runtime.test_text import SPOKEN, save_tokenizer
 from tests.verify.faults import plant
 

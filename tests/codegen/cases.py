@@ -13,9 +13,9 @@ import npusim
 import npusim.ops
 from npusim.codegen.cuda.launch import RULES
 from npusim.ir.graph import Graph
-from npusim.ops.opdef import REGISTRY, OpDef
+from npusim.ir.opdef import REGISTRY, OpDef
+from npusim.lowering.assemble import assemble
 from npusim.passes.run import run_passes
-from npusim.program.assemble import assemble
 from npusim.program.program import CompiledProgram
 from npusim.targets import TargetConfig
 from tests.conformance.single_op import graph_of, tensors_for

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import bulk, nvrtc
 from npusim.codegen.cuda.bulk import BulkTile
 from npusim.codegen.cuda.choices import default_choice
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.geometry import TensorMap
 from npusim.codegen.cuda.variants import variants
-from npusim.ops.kernels import KERNELS
 from npusim.targets import TargetConfig
 from tests.codegen import host
 from tests.codegen.cases import norm_between

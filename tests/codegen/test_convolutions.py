@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import convolutions, nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
-from npusim.ops.kernels import KERNELS
 from tests.codegen import host
 
 _FLOAT16, _RELU = 1, 31

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import torch
 
+from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.launch import RULES
 from npusim.codegen.cuda.variants import CLUSTER
-from npusim.ops.kernels import KERNELS
 from tests.codegen import host
 from tests.codegen.cases import Example, examples, models, spread
 from tests.conformance.single_op import assert_close, reference

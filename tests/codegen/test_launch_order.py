@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import npusim
+from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda.image import unpack_image
 from npusim.codegen.cuda.launch import RULES
 from npusim.codegen.cuda.source import kernel_source, orders_itself, stem_source
 from npusim.codegen.settled import settled_operands
-from npusim.ops.kernels import KERNELS
 from npusim.program.program import BufferKind, CompiledProgram
 from tests.runtime import toy_language_model as toy
 

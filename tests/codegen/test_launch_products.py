@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import decoding, launch_products, nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.geometry import Geometry
 from npusim.codegen.cuda.variants import CLUSTER
-from npusim.ops.kernels import KERNELS
 
 _SHARED = 99 << 10  # bytes that a block may have on the devices with the least
 _FLOAT32, _BFLOAT16, _SILU = 0, 2, 34

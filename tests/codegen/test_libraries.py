@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import npusim
+from npusim.abi.kernels import KERNELS
+from npusim.abi.scalar import OPCODES
 from npusim.codegen import generate
 from npusim.codegen.cuda.choices import Choice, default_choice
 from npusim.codegen.cuda.generator import GENERATOR
@@ -23,8 +25,6 @@ from npusim.codegen.cuda.variants import variants
 from npusim.codegen.trial import random_bits, subjects, trial
 from npusim.codegen.tuning import Tuning, key_of
 from npusim.errors import ProgramFormatError, TargetConstraintError
-from npusim.ops.kernels import KERNELS
-from npusim.ops.scalar import OPCODES
 from npusim.program.program import Access, BufferKind, CompiledProgram
 from npusim.program.validate import validate_program
 from npusim.targets import TargetConfig

@@ -16,8 +16,8 @@ from npusim.codegen.cuda.geometry import Geometry
 from npusim.codegen.cuda.image import MAGIC, Image, Recipe, pack_image, read_recipe, unpack_image
 from npusim.errors import Error, ProgramFormatError
 from npusim.ir.symbolic import evaluate
+from npusim.lowering.assemble import assemble
 from npusim.passes.run import run_passes
-from npusim.program.assemble import assemble
 from npusim.program.program import Command, CompiledProgram, PatchKind
 from npusim.program.sized_command import params_at
 from npusim.targets import TargetConfig

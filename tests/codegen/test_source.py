@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import source
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.source import float_literal, kernel_source, prologue
-from npusim.ops.kernels import KERNELS
 from tests.codegen.cases import examples
 
 

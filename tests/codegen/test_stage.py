@@ -14,8 +14,8 @@ from npusim.codegen.cuda import generator, nvrtc
 from npusim.codegen.cuda.geometry import Geometry, Launch
 from npusim.codegen.cuda.image import Image, pack_image, unpack_image
 from npusim.errors import Error, ProgramFormatError, TargetConstraintError, UnsupportedOpError
-from npusim.ops.opdef import REGISTRY, Case
-from npusim.program.assemble import assemble
+from npusim.ir.opdef import REGISTRY, Case
+from npusim.lowering.assemble import assemble
 from npusim.program.program import CompiledProgram
 from npusim.targets import TargetConfig
 from tests.conformance.single_op import graph_of, tensors_for

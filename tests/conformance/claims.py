@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda.launch import RULES
 from npusim.errors import ExportError, UnsupportedOpError
 from npusim.frontends.decompositions import decompositions
 from npusim.frontends.torch_export import extract_ir
 from npusim.ir.graph import Graph
+from npusim.ir.opdef import Case, find
+from npusim.lowering.assemble import assemble
+from npusim.lowering.supported import unsupported_nodes
 from npusim.ops import schema
-from npusim.ops.kernels import KERNELS
-from npusim.ops.opdef import Case, find
-from npusim.program.assemble import assemble
-from npusim.program.supported import unsupported_nodes
 from npusim.targets import TargetConfig
 from tests.conformance.single_op import attributes, graph_of, tensors_for
 from tests.conformance.torch_samples import Call, Sample

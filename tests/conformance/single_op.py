@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from npusim.ir.graph import Attr, Graph, Node, Output, Value
+from npusim.ir.opdef import Case, OpDef
 from npusim.ops import schema
-from npusim.ops.opdef import Case, OpDef
 from npusim.ops.reference import infer_types, run_graph, type_of
 
 _HALVES = (torch.float16, torch.bfloat16)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import npusim
+from npusim.ir.opdef import Case, find
 from npusim.ir.symbolic import Symbol, evaluate
 from npusim.ops import schema
-from npusim.ops.opdef import Case, find
 from tests.conformance.single_op import assert_close, attributes, tensors_for
 
 # One of each way in which a lowering reads sizes.

@@ -16,10 +16,10 @@ import npusim.ops
 from npusim._runtime import isa_names
 from npusim.codegen import generate
 from npusim.errors import UnsupportedOpError
+from npusim.ir.opdef import REGISTRY, Case, OpDef
+from npusim.lowering.assemble import assemble
+from npusim.lowering.supported import check_supported, unsupported_nodes
 from npusim.ops.int8_reference import INT8_CONV, INT8_MATMUL
-from npusim.ops.opdef import REGISTRY, Case, OpDef
-from npusim.program.assemble import assemble
-from npusim.program.supported import check_supported, unsupported_nodes
 from npusim.targets import TargetConfig, target_names
 from tests.conformance.single_op import assert_close, graph_of, reference, tensors_for
 

@@ -13,7 +13,7 @@ import npusim
 import npusim.ops
 from npusim.errors import UnsupportedOpError
 from npusim.ir.graph import Graph
-from npusim.ops.opdef import REGISTRY, Case, OpDef
+from npusim.ir.opdef import REGISTRY, Case, OpDef
 from tests.conformance.single_op import assert_close, graph_of, reference, tensors_for
 
 ort = pytest.importorskip("onnxruntime")

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import npusim
+from npusim.abi.scalar import OPCODES
 from npusim.codegen import generate
-from npusim.ops.scalar import OPCODES
 from npusim.targets import TargetConfig
 from npusim.verify import tensor_leaves
 from tests.end_to_end.test_models import relative_error

@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from npusim.errors import Error
+from npusim.ir.opdef import REGISTRY, find
 from npusim.ir.types import DTYPES
 from npusim.ops import schema
 from npusim.ops.check_types import inferred
 from npusim.ops.inference import RULES
 from npusim.ops.inference.signature import _schemas
-from npusim.ops.opdef import REGISTRY, find
 from npusim.ops.reference import execute, type_of
 from tests.conformance.single_op import attributes, tensors_for
 

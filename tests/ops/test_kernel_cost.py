@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import npusim.ops  # noqa: F401  (registers the families)
-from npusim.ops.kernel_cost import kernel_cost
-from npusim.ops.kernels import KERNELS, Params
-from npusim.ops.opdef import REGISTRY
-from npusim.program.assemble import assemble
+from npusim.abi.kernel_cost import kernel_cost
+from npusim.abi.kernels import KERNELS, Params
+from npusim.ir.opdef import REGISTRY
+from npusim.lowering.assemble import assemble
 from npusim.program.program import CompiledProgram
 from npusim.targets import TargetConfig
 from tests.conformance.single_op import graph_of, tensors_for

@@ -10,9 +10,9 @@ import npusim
 from npusim.errors import ShapeError
 from npusim.ir.graph import Attr, Graph, Node, Output, Value, Weight
 from npusim.ir.types import TensorType
+from npusim.lowering.assemble import assemble
 from npusim.ops.fused import NO_EPILOGUE
 from npusim.ops.reference import infer_types, run_graph, type_of
-from npusim.program.assemble import assemble
 from npusim.program.program import CompiledProgram, Method
 from npusim.targets import TargetConfig
 

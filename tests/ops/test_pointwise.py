@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import npusim
+from npusim.abi.scalar import ScalarBuilder, ScalarProgram
 from npusim.ir.graph import Graph, Node, Output, Value
 from npusim.ir.types import TensorType
-from npusim.ops.pointwise_kernel import register_pressure
+from npusim.lowering.pointwise_kernel import register_pressure
 from npusim.ops.reference import run_graph
-from npusim.ops.scalar import ScalarBuilder, ScalarProgram
 
 
 def graph_of(

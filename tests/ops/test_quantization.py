@@ -7,19 +7,19 @@ import torch
 
 import npusim
 from npusim._runtime import isa_names
-from npusim.errors import ShapeError, TargetConstraintError
-from npusim.ir.rewrite import GraphBuilder
-from npusim.ir.types import TensorType
-from npusim.ops.fused import NO_EPILOGUE
-from npusim.ops.quantization import (
+from npusim.abi.quantization import (
     SCHEMES,
     Quantization,
     dequantize,
     quantize,
     quantized_bytes,
 )
+from npusim.errors import ShapeError, TargetConstraintError
+from npusim.ir.rewrite import GraphBuilder
+from npusim.ir.types import TensorType
+from npusim.lowering.assemble import assemble
+from npusim.ops.fused import NO_EPILOGUE
 from npusim.ops.reference import infer_types, run_graph
-from npusim.program.assemble import assemble
 from npusim.targets import TargetConfig
 
 

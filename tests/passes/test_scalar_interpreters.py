@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from npusim.abi import scalar_numpy, scalar_torch
+from npusim.abi.scalar import OPCODES, ScalarOp, ScalarProgram
 from npusim.ir.types import TensorType
-from npusim.ops import scalar_numpy, scalar_torch
-from npusim.ops.scalar import OPCODES, ScalarOp, ScalarProgram
 
 SPECIAL = [0, 1, -1, 2, -3, 0.5, -0.5, 2.5, 3.5, -2.5, float("nan"), float("inf"), -float("inf")]
 CASES = [(name, cls) for name, row in OPCODES.items() for cls in row[3]]

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import npusim.ops  # noqa: F401  (imports what follows; the other way round is a circle)
-from npusim.program.lowering import PendingBuffer, PendingMethod
-from npusim.program.plan_memory import plan_memory
+from npusim.lowering.context import PendingBuffer, PendingMethod
+from npusim.lowering.plan_memory import plan_memory
 from npusim.program.program import ALIGNMENT, Access, BufferKind, Command, Operand
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npusim.ir.types import row_major
-from npusim.program.view import View, collapse
+from npusim.lowering.view import View, collapse
 
 SHAPES = st.lists(st.integers(0, 4), min_size=0, max_size=4).map(tuple)
 

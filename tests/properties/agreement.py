@@ -18,8 +18,8 @@ import npusim
 from npusim.errors import Error
 from npusim.ir.graph import Graph, Node
 from npusim.ir.types import TensorType
+from npusim.lowering.supported import unsupported_nodes
 from npusim.ops.reference import run_graph
-from npusim.program.supported import unsupported_nodes
 from npusim.targets import TargetConfig
 from tests.properties.drafts import ROUNDS
 

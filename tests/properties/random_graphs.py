@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 
 from npusim.ir.graph import Attr, Graph
-from npusim.ops.opdef import REGISTRY, find
+from npusim.ir.opdef import REGISTRY, find
 from tests.properties.drafts import Draft, kind_of
 
 DTYPES = ("float32",) * 6 + ("bfloat16", "float16", "float64", "int64", "int32", "int64", "bool")

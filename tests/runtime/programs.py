@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from npusim.abi.kernels import KERNELS, RANK
 from npusim.ir.types import dtype_code, dtype_size
-from npusim.ops.kernels import KERNELS, RANK
 from npusim.program.program import (
     Access,
     Buffer,

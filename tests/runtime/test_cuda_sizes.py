@@ -24,7 +24,7 @@ import npusim
 from npusim import DeviceBuffer
 from npusim.codegen import made_kernels
 from npusim.ir.symbolic import symbol
-from npusim.ops.kernels import KERNELS
+from npusim.abi.kernels import KERNELS
 from npusim.program.program import BufferKind, Patch, PatchKind, Specialized
 from npusim.program.sized_command import params_at
 from tests.runtime.programs import Builder, stub_image

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from npusim.abi.kernels import RANK
 from npusim.ir.types import dtype_code
-from npusim.ops.kernels import RANK
 from npusim.program.program import BufferKind, CompiledProgram, Method
 from tests.runtime.programs import Builder
 

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 import npusim
 from npusim._runtime import isa_names, kernel_schemas
+from npusim.abi.kernels import KERNELS
 from npusim.codegen.generator import generator_of
 from npusim.errors import TargetConstraintError, UnsupportedOpError
 from npusim.ir.graph import Graph
+from npusim.ir.opdef import REGISTRY, Case, OpDef, find
 from npusim.ir.types import TensorType
-from npusim.ops.kernels import KERNELS
-from npusim.ops.opdef import REGISTRY, Case, OpDef, find
+from npusim.lowering.context import Lowering
 from npusim.partition.plan import PartitionPlan
-from npusim.program.lowering import Lowering
 from npusim.program.program import CompiledProgram
 from npusim.targets import TargetConfig, target_names
 from npusim.targets.target_config import ALL, KernelLimits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from npusim.ops.kernels import KERNELS
+from npusim.abi.kernels import KERNELS
 from npusim.program.program import CompiledProgram
 
 

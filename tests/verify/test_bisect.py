@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import npusim
-from npusim.ops.scalar import OPCODES
+from npusim.abi.scalar import OPCODES
 from npusim.verify import InputStatistics
 from tests.models import build
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import npusim
-from npusim.ops.scalar import OPCODES
+from npusim.abi.scalar import OPCODES
 
 from .faults import plant
 

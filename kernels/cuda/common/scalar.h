@@ -1,4 +1,4 @@
-// Elements as CUDA kernels see them: storage types, the three compute classes of ops/scalar.py
+// Elements as CUDA kernels see them: storage types, the three compute classes of abi/scalar.py
 // (float, double, int64_t), conversions between both, whole packs of up to 16 bytes, and the flag
 // through which a kernel reports what only running reveals.
 #pragma once

@@ -1,4 +1,4 @@
-// The opcodes of ops/scalar.py as functions of the same names, on one float, double or int64_t
+// The opcodes of abi/scalar.py as functions of the same names, on one float, double or int64_t
 // each. Owns PyTorch's rules for division, remainder, powers and shifts; integers wrap. Tests and
 // comparisons return 0 or 1.
 #pragma once

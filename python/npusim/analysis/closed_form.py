@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from npusim.abi.scalar import Arg, ScalarOp, ScalarProgram
 from npusim.ir.symbolic import is_symbolic
-from npusim.ops.scalar import Arg, ScalarOp, ScalarProgram
 
 # A product: powers of √2, √π and ln 2, a power of x, an exponent of e (a frozen sum), and atoms:
 # functions that have no simpler form, with what they are applied to.

@@ -14,12 +14,12 @@ from typing import Protocol
 
 import numpy as np
 
+from npusim.abi import scalar_numpy
+from npusim.abi.scalar import OPCODES, ScalarOp, ScalarProgram, compute_class, result_class
 from npusim.ir.graph import Node
+from npusim.ir.opdef import find
 from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType, dtype_size
-from npusim.ops import scalar_numpy
-from npusim.ops.opdef import find
-from npusim.ops.scalar import OPCODES, ScalarOp, ScalarProgram, compute_class, result_class
 
 Literal = tuple[str, "float | int"]
 Arg = int | Literal

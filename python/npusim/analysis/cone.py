@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+from npusim.abi.scalar import ScalarProgram
 from npusim.analysis.compose import Arg, Composer, narrows, scalar_program
 from npusim.analysis.uniform import uniform_value
 from npusim.ir.graph import Node
 from npusim.ir.rewriter import Rewriter
 from npusim.ops.fused import broadcast_shapes
-from npusim.ops.scalar import ScalarProgram
 
 
 class Cone:

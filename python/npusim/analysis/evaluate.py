@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from npusim.abi import scalar_numpy
+from npusim.abi.scalar_numpy import Array
 from npusim.analysis.compose import Typed, scalar_program
 from npusim.analysis.shapes import PERMUTATIONS, RESHAPES, integer, ints, permutation
 from npusim.ir.graph import Node
-from npusim.ops import scalar_numpy
-from npusim.ops.scalar_numpy import Array
 
 Function = Callable[[Node, Sequence[Array]], Array]
 

@@ -12,6 +12,9 @@ from contextlib import suppress
 
 import numpy as np
 
+from npusim.abi import scalar_numpy
+from npusim.abi.scalar import ScalarOp, ScalarProgram, result_class
+from npusim.abi.scalar_numpy import decode, encode
 from npusim.analysis.affine import (
     ALWAYS,
     Affine,
@@ -30,9 +33,6 @@ from npusim.ir.graph import Constant, Graph, Node
 from npusim.ir.rewriter import reading
 from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType, is_float
-from npusim.ops import scalar_numpy
-from npusim.ops.scalar import ScalarOp, ScalarProgram, result_class
-from npusim.ops.scalar_numpy import decode, encode
 
 _INTEGERS = ("int64", "int32")
 _COMPARISONS = {"le": (1, 0, 0), "lt": (1, 0, -1), "ge": (0, 1, 0), "gt": (0, 1, -1)}

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from npusim.abi.scalar_numpy import Array, decode, encode
 from npusim.analysis.match import Operand, instruction
 from npusim.analysis.shapes import PERMUTATIONS, VIEWS, permutation
 from npusim.ir.graph import Node
 from npusim.ir.rewriter import Rewriter
 from npusim.ir.types import TensorType
-from npusim.ops.scalar_numpy import Array, decode, encode
 
 LIMITS = {"int8": (-128, 127), "uint8": (0, 255), "int32": (-(2**31), 2**31 - 1)}
 _COPY = "aten._to_copy.default"

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from npusim.ir.graph import Node
 from npusim.ir.types import TensorType
-from npusim.program.view import View
+from npusim.lowering.view import View
 
 RESHAPES = frozenset(
     f"aten.{name}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from npusim.abi.scalar_numpy import decode, encode
 from npusim.analysis.shapes import VIEWS
 from npusim.ir.graph import Attr, Constant
 from npusim.ir.rewriter import Rewriter
 from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType, dtype_size
-from npusim.ops.scalar_numpy import decode, encode
 
 
 def uniform_value(value: str, rewriter: Rewriter) -> float | int | None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from npusim.abi.scalar import ScalarOp
+from npusim.abi.scalar_numpy import decode
 from npusim.analysis.compose import scalar_program
 from npusim.analysis.shapes import VIEWS
 from npusim.analysis.uniform import uniform_value
@@ -13,8 +15,6 @@ from npusim.ir.graph import Node
 from npusim.ir.rewriter import Rewriter
 from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import is_float
-from npusim.ops.scalar import ScalarOp
-from npusim.ops.scalar_numpy import decode
 
 Range = tuple[float, float]
 _DEEPEST = 16  # nodes behind one another that are looked at

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from npusim.abi.kernels import KERNELS
 from npusim.codegen.generator import CodeGenerator
 from npusim.codegen.settled import settled_operands
 from npusim.codegen.wanted import Recipe, WantedImage
-from npusim.ops.kernels import KERNELS
 from npusim.program.program import Command, CompiledProgram, Kernel, Method, Specialized
 from npusim.program.sized_command import Sizes, params_at
 from npusim.targets import TargetConfig

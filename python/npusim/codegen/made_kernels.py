@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from npusim.abi.kernels import KERNELS
 from npusim.codegen.choice import Choice
 from npusim.codegen.generator import CodeGenerator, generator_of_image
 from npusim.codegen.wanted import WantedImage
 from npusim.errors import Error, ProgramFormatError
-from npusim.ops.kernels import KERNELS
 from npusim.targets import TargetConfig
 
 _OTHERWISE = "Or compile the model with these sizes: npusim.compile(…, sizes=…)."

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from npusim.abi.kernels import KERNELS
 from npusim.codegen.choice import Choice
 from npusim.codegen.generate import generate
 from npusim.codegen.generator import CodeGenerator
-from npusim.ops.kernels import KERNELS
 from npusim.program.program import (
     ALIGNMENT,
     Access,

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from npusim.abi.kernels import KERNELS
 from npusim.codegen.choice import Choice
 from npusim.codegen.generator import CodeGenerator
 from npusim.errors import Error, ProgramFormatError
 from npusim.files import write_atomic
-from npusim.ops.kernels import KERNELS
 
 _FORMAT, _VERSION = "npusim tuning", 1
 _MOST_BYTES = 64 << 20

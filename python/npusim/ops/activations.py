@@ -5,9 +5,9 @@ Owns how each reads as scalar operations on one element; `ops/formulas.py` has a
 
 from __future__ import annotations
 
+from npusim.abi.scalar import Arg, ScalarBuilder
 from npusim.ir.graph import Node
 from npusim.ops.formulas import class_of, number
-from npusim.ops.scalar import Arg, ScalarBuilder
 
 
 def relu6(b: ScalarBuilder, args: list[Arg], node: Node) -> None:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from npusim.errors import ShapeError
 from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.types import TensorType
-from npusim.ops.opdef import Case, OpDef, register
+from npusim.lowering.context import Lowering, Param, codes
+from npusim.lowering.view import View
 from npusim.ops.rope import check_position, contiguous_rows
-from npusim.program.lowering import Lowering, Param, codes
-from npusim.program.view import View
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 from npusim.errors import ShapeError
 from npusim.ir.graph import Node
+from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.types import TensorType
+from npusim.lowering.context import Lowering, Param, codes
+from npusim.lowering.view import View
 from npusim.ops.attention import (
     emit_attention,
     infer_cached_attention,
     reference_cached_attention,
 )
-from npusim.ops.opdef import Case, OpDef, register
 from npusim.ops.rope import (
     Part,
     contiguous_rows,
@@ -25,8 +27,6 @@ from npusim.ops.rope import (
     infer_rope_append,
     reference_rope_append,
 )
-from npusim.program.lowering import Lowering, Param, codes
-from npusim.program.view import View
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,10 +13,10 @@ from itertools import product
 
 from npusim.errors import Error, GraphError, ShapeError, SymbolicSizeError, at
 from npusim.ir.graph import Graph, Node
+from npusim.ir.opdef import find
 from npusim.ir.symbolic import Symbol, is_symbolic, substituted, symbols_of
 from npusim.ir.types import HOST_DTYPES, TensorType
 from npusim.ops.inference import inference
-from npusim.ops.opdef import find
 
 _MAX_VALUES = 64  # up to so many choices of symbols, all are tried; of more the corners and middles
 

@@ -11,12 +11,12 @@ from dataclasses import replace
 from math import prod
 
 from npusim.ir.graph import Attr, Graph, Node, Value
+from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.types import TensorType
+from npusim.lowering.context import Lowering, Param, codes
+from npusim.lowering.view import View
 from npusim.ops.fused import NO_EPILOGUE, infer_conv, reference_conv
 from npusim.ops.linear import PANEL, epilogue, pack_b
-from npusim.ops.opdef import Case, OpDef, register
-from npusim.program.lowering import Lowering, Param, codes
-from npusim.program.view import View
 
 
 def channels_last(rank: int) -> tuple[int, ...]:
@@ -52,7 +52,7 @@ def window_params(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> dict[str, Param]:
-    """Returns the fields every window kernel starts with (`_WINDOW` of ops/kernels.py)."""
+    """Returns the fields every window kernel starts with (`_WINDOW` of abi/kernels.py)."""
     return {
         "batch": x.shape[0],
         "in_channels": x.shape[1],

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from npusim.ir.graph import Node
+from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.symbolic import is_symbolic, upper
 from npusim.ir.types import TensorType, dtype_size, is_float
-from npusim.ops.opdef import Case, OpDef, register
-from npusim.program.lowering import Lowering, element_bits
-from npusim.program.view import View
+from npusim.lowering.context import Lowering, element_bits
+from npusim.lowering.view import View
 
 
 def _uniform(node: Node, low: Lowering, value: float | int | bool) -> None:
@@ -99,8 +99,8 @@ def _triangle(keep_lower: bool) -> Callable[[Node, Lowering], None]:
     """tril, triu: a where against a tabulated mask of the last two dimensions."""
 
     def lower(node: Node, low: Lowering) -> None:
-        from npusim.ops.pointwise_kernel import emit_program
-        from npusim.ops.scalar import ScalarBuilder, compute_class
+        from npusim.abi.scalar import ScalarBuilder, compute_class
+        from npusim.lowering.pointwise_kernel import emit_program
 
         x = low.inputs(node)[0]
         assert x is not None

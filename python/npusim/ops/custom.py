@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from npusim.errors import Error
+from npusim.ir.opdef import OpDef, find, register
 from npusim.ir.types import TensorType
-from npusim.ops.opdef import OpDef, find, register
 
 if TYPE_CHECKING:
     from npusim.ir.graph import Graph, Node
-    from npusim.program.lowering import Lowering
+    from npusim.lowering.context import Lowering
 
 Function = Callable[..., Any]
 

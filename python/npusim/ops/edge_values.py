@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.abi.scalar_numpy import decode
 from npusim.ir.graph import Graph, Node
 from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import is_float
-from npusim.ops.scalar_numpy import decode
 
 _MOST_ELEMENTS = 64  # of a constant whose elements are tried
 _STORED = {"bfloat16": "float32"}  # which NumPy lacks; it has the range and not the digits

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from npusim.abi.scalar import OPCODES, Arg, ScalarBuilder, ScalarProgram, compute_class
 from npusim.ir.graph import Attr, Graph, Node
-from npusim.ops.scalar import OPCODES, Arg, ScalarBuilder, ScalarProgram, compute_class
 
 _CLASS_RANK = {"i": 0, "f": 1, "d": 2}
 

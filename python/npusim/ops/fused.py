@@ -16,7 +16,7 @@ take the node's inputs in order and its attributes by name.
 * `npu.pointwise(x0, x1, …)`: a ScalarProgram over tensors broadcast as PyTorch does.
 
 Epilogue: `residual` 1 adds the tensor before the activation, 2 after it, 0 means there is none.
-`act` is an opcode of `ops/scalar.py`; "clamp" reads `act_lo` and `act_hi`. Half-precision operands
+`act` is an opcode of `abi/scalar.py`; "clamp" reads `act_lo` and `act_hi`. Half-precision operands
 are computed in float32 and rounded once.
 """
 
@@ -25,9 +25,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from npusim.abi.scalar import ScalarOp, ScalarProgram, compute_class
 from npusim.errors import ShapeError
 from npusim.ir.types import TensorType
-from npusim.ops.scalar import ScalarOp, ScalarProgram, compute_class
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,7 +118,7 @@ def reference_pointwise(*inputs: Tensor, program: Any, dtype: str) -> Tensor:
     """Computes `npu.pointwise`: every input is loaded once, the result is rounded once."""
     import torch
 
-    from npusim.ops import scalar_torch
+    from npusim.abi import scalar_torch
 
     result = scalar_torch.run(ScalarProgram.from_attr(program), inputs)
     if compute_class(dtype) == "i" and dtype != "bool" and result.is_floating_point():
@@ -226,7 +226,7 @@ def finish_product(y: Tensor, bias: Any, addend: Any, epilogue: dict[str, Any]) 
     """Applies bias, activation and residual in the accumulation dtype."""
     import torch
 
-    from npusim.ops import scalar_torch
+    from npusim.abi import scalar_torch
 
     if bias is not None:
         y = y + bias

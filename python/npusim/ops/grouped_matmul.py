@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from npusim.ir.graph import Graph, Node
+from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.types import TensorType
+from npusim.lowering.context import Lowering, Param, codes
+from npusim.lowering.view import View
 from npusim.ops.linear import emit_matmul
-from npusim.ops.opdef import Case, OpDef, register
-from npusim.program.lowering import Lowering, Param, codes
-from npusim.program.view import View
 
 
 def emit_grouped_matmul(low: Lowering, a: View, b: View, offsets: View, y: View) -> None:

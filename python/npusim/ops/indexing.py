@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from npusim.abi.kernels import INDEX_TENSORS, RANK
+from npusim.abi.scalar import ScalarBuilder, compute_class
 from npusim.ir.graph import Graph, Node
+from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.types import TensorType, is_float
-from npusim.ops.kernels import INDEX_TENSORS, RANK
-from npusim.ops.opdef import Case, OpDef, register
-from npusim.ops.pointwise_kernel import emit_program
-from npusim.ops.scalar import ScalarBuilder, compute_class
-from npusim.program.lowering import Lowering, codes, element_bits
-from npusim.program.view import View
+from npusim.lowering.context import Lowering, codes, element_bits
+from npusim.lowering.pointwise_kernel import emit_program
+from npusim.lowering.view import View
 
 Lower = Callable[[Node, Lowering], None]
 

@@ -22,8 +22,12 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from npusim.abi.scalar import OPCODES
 from npusim.ir.graph import Node
+from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.types import TensorType
+from npusim.lowering.context import Lowering, Param, codes
+from npusim.lowering.view import View
 from npusim.ops.conv import (
     as_tuple,
     channels_last,
@@ -42,10 +46,6 @@ from npusim.ops.int8_reference import (
     reference_int8_matmul,
 )
 from npusim.ops.linear import PANEL, activation, rows
-from npusim.ops.opdef import Case, OpDef, register
-from npusim.ops.scalar import OPCODES
-from npusim.program.lowering import Lowering, Param, codes
-from npusim.program.view import View
 
 
 def _lower_int8_matmul(node: Node, low: Lowering) -> None:

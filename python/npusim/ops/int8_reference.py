@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from npusim.abi.scalar import OPCODES
 from npusim.errors import ShapeError
 from npusim.ir.types import TensorType
 from npusim.ops.fused import NO_EPILOGUE, broadcast_shapes, finish_product, infer_conv
-from npusim.ops.scalar import OPCODES
 
 if TYPE_CHECKING:
     from torch import Tensor

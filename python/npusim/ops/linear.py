@@ -10,10 +10,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from npusim.abi.kernels import LINEAR_SEGMENTS
+from npusim.abi.scalar import OPCODES, ScalarOp, ScalarProgram, compute_class
 from npusim.errors import at
 from npusim.ir.graph import Node
+from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.symbolic import at_least
 from npusim.ir.types import TensorType, row_major
+from npusim.lowering.context import Lowering, Param, codes
+from npusim.lowering.view import View
 from npusim.ops.fused import (
     NO_EPILOGUE,
     infer_gated_linear,
@@ -21,12 +26,7 @@ from npusim.ops.fused import (
     reference_gated_linear,
     reference_linear,
 )
-from npusim.ops.kernels import LINEAR_SEGMENTS
 from npusim.ops.norm_between import NormPart, part_before_norm
-from npusim.ops.opdef import Case, OpDef, register
-from npusim.ops.scalar import OPCODES, ScalarOp, ScalarProgram, compute_class
-from npusim.program.lowering import Lowering, Param, codes
-from npusim.program.view import View
 
 PANEL = 16  # columns of a packed panel; part of what pack_b, gemm and conv agree on
 
@@ -220,8 +220,8 @@ def _linear_by_matmul(low: Lowering, node: Node, x: View, w: View, y: View) -> N
 
     Of float64, which gemm does not pack, and on targets that have neither gemm nor linear.
     """
+    from npusim.lowering.pointwise_kernel import emit_program
     from npusim.ops.fused import activation_program
-    from npusim.ops.pointwise_kernel import emit_program
 
     cls = compute_class(y.dtype)
     _, _, bias, residual = low.inputs(node)
@@ -259,7 +259,7 @@ def _gated_by_matmul(
     low: Lowering, act: Node, x: View, w: View, bias: View | None, y: View
 ) -> None:
     """float64: both products with their biases, then the gate."""
-    from npusim.ops.pointwise_kernel import emit_program
+    from npusim.lowering.pointwise_kernel import emit_program
 
     cls, n = compute_class(y.dtype), y.shape[-1]
     halves = []
@@ -336,7 +336,7 @@ def _lower_add_matmul(node: Node, low: Lowering) -> None:
     if beta == 0:
         _matmul_into(low, a, b, y, float(alpha))
         return
-    from npusim.ops.pointwise_kernel import emit_program
+    from npusim.lowering.pointwise_kernel import emit_program
 
     product = low.temp(TensorType(y.dtype, y.shape))
     _matmul_into(low, a, b, product, float(alpha))
@@ -359,7 +359,7 @@ def _lower_aten_linear(node: Node, low: Lowering) -> None:
 
 def _linear_of_a_vector(low: Lowering, x: View, w: View, bias: str | None, y: View) -> None:
     """A weight [k] gives one feature, which has no dimension; its bias is a scalar."""
-    from npusim.ops.pointwise_kernel import emit_program
+    from npusim.lowering.pointwise_kernel import emit_program
 
     if y.numel == 0:
         return

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from npusim.abi.kernels import SLOT_COLUMNS
 from npusim.ir.graph import Graph, Node
 from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType
-from npusim.ops.kernels import SLOT_COLUMNS
-from npusim.program.lowering import Lowering, Param
-from npusim.program.view import View
+from npusim.lowering.context import Lowering, Param
+from npusim.lowering.view import View
 
 NORMED_LINEAR, NORMED_GATED_LINEAR = "npu.normed_linear", "npu.normed_gated_linear"
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
+from npusim.abi.scalar import ScalarBuilder
 from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.types import TensorType
+from npusim.lowering.context import Lowering, Param, codes
+from npusim.lowering.pointwise_kernel import emit_program
+from npusim.lowering.view import View
 from npusim.ops.linear import rows
-from npusim.ops.opdef import Case, OpDef, register
-from npusim.ops.pointwise_kernel import emit_program
-from npusim.ops.scalar import ScalarBuilder
-from npusim.program.lowering import Lowering, Param, codes
-from npusim.program.view import View
 
 _FLOATS = ("float32", "float16", "bfloat16")
 

@@ -13,9 +13,12 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from npusim.abi.kernels import LINEAR_SEGMENTS
 from npusim.errors import ShapeError
 from npusim.ir.graph import Node
+from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.types import TensorType
+from npusim.lowering.context import Lowering
 from npusim.ops.fused import (
     NO_EPILOGUE,
     infer_gated_linear,
@@ -23,7 +26,6 @@ from npusim.ops.fused import (
     reference_gated_linear,
     reference_linear,
 )
-from npusim.ops.kernels import LINEAR_SEGMENTS
 from npusim.ops.linear import emit_linear, epilogue, rows, stored_as_rows
 from npusim.ops.norm_between import (
     NORMED_GATED_LINEAR,
@@ -32,8 +34,6 @@ from npusim.ops.norm_between import (
     part_behind_norm,
 )
 from npusim.ops.normalization import emit_rms_norm
-from npusim.ops.opdef import Case, OpDef, register
-from npusim.program.lowering import Lowering
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,23 +1,23 @@
 """Pointwise operators: one scalar formula an element.
 
 Owns the table of ATen's pointwise ops: the formula of each, its dtypes and conformance cases.
-Chains of them are fused into `npu.pointwise` by `passes/fuse_pointwise.py`; `pointwise_kernel.py`
-emits programs of either kind.
+Chains of them are fused into `npu.pointwise` by `passes/fuse_pointwise.py`;
+`lowering/pointwise_kernel.py` emits programs of either kind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from npusim.abi.scalar import ScalarProgram
 from npusim.errors import at
 from npusim.ir.graph import Graph, Node
+from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.types import DTYPES
+from npusim.lowering.context import Lowering
+from npusim.lowering.pointwise_kernel import emit_program
 from npusim.ops import activations, formulas
 from npusim.ops.fused import infer_pointwise, reference_pointwise
-from npusim.ops.opdef import Case, OpDef, register
-from npusim.ops.pointwise_kernel import emit_program
-from npusim.ops.scalar import ScalarProgram
-from npusim.program.lowering import Lowering
 
 
 def _lower_fused(node: Node, low: Lowering) -> None:
@@ -28,7 +28,7 @@ def _lower_fused(node: Node, low: Lowering) -> None:
 
 def lower_scalar(node: Node, low: Lowering) -> None:
     """Lowers a pointwise op that no chain took in."""
-    from npusim.ops.opdef import find
+    from npusim.ir.opdef import find
 
     definition = find(node.op)
     assert definition is not None and definition.scalar is not None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from npusim.ir.graph import Graph, Node
+from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType
+from npusim.lowering.context import Lowering, Param, codes
+from npusim.lowering.view import View
 from npusim.ops.conv import as_tuple, channels_last, spatial, strides5, window_params
-from npusim.ops.opdef import Case, OpDef, register
-from npusim.program.lowering import Lowering, Param, codes
-from npusim.program.view import View
 
 Lower = Callable[[Node, Lowering], None]
 

@@ -1,6 +1,6 @@
 """`npu.quantize` and `npu.quantized_linear`: weights of 8 and 4 bits, and products over them.
 
-* `npu.quantize(w[rows, k])` gives uint8[bytes]: `format` and `group` as in `ops/quantization.py`.
+* `npu.quantize(w[rows, k])` gives uint8[bytes]: `format` and `group` as in `abi/quantization.py`.
 * `npu.quantized_linear(x[..., k], q0, …, bias[n]?, residual?)`: `npu.linear` over the rows of all
   parts, one behind the other; `rows` says how many each has. With `gated` the rows are 2n, and it
   computes `npu.gated_linear`: `act` of the first half times the second, without a residual.
@@ -12,22 +12,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from npusim.errors import ShapeError
-from npusim.ir.graph import Node
-from npusim.ir.types import TensorType
-from npusim.ops.fused import infer_gated_linear, infer_linear, reference_gated_linear
-from npusim.ops.fused import reference_linear as reference_plain
-from npusim.ops.kernels import LINEAR_SEGMENTS
-from npusim.ops.linear import epilogue, rows, stored_as_rows
-from npusim.ops.opdef import OpDef, register
-from npusim.ops.quantization import (
+from npusim.abi.kernels import LINEAR_SEGMENTS
+from npusim.abi.quantization import (
     FORMATS,
     Quantization,
     dequantize,
     quantize,
     quantized_bytes,
 )
-from npusim.program.lowering import Lowering, Param, codes
+from npusim.errors import ShapeError
+from npusim.ir.graph import Node
+from npusim.ir.opdef import OpDef, register
+from npusim.ir.types import TensorType
+from npusim.lowering.context import Lowering, Param, codes
+from npusim.ops.fused import infer_gated_linear, infer_linear, reference_gated_linear
+from npusim.ops.fused import reference_linear as reference_plain
+from npusim.ops.linear import epilogue, rows, stored_as_rows
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from npusim.abi.kernels import RANK
 from npusim.ir.graph import Graph, Node
+from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.symbolic import upper
 from npusim.ir.types import TensorType, dtype_code
-from npusim.ops.kernels import RANK
+from npusim.lowering.context import Lowering, Param, codes
+from npusim.lowering.view import View, collapse
 from npusim.ops.normalization import middle
-from npusim.ops.opdef import Case, OpDef, register
-from npusim.program.lowering import Lowering, Param, codes
-from npusim.program.view import View, collapse
 
 Lower = Callable[[Node, Lowering], None]
 
@@ -140,8 +140,8 @@ def _mapped(low: Lowering, x: View, opcode: str, number: float | None = None) ->
 
 
 def _map(low: Lowering, x: View, y: View, opcode: str, number: float | None = None) -> None:
-    from npusim.ops.pointwise_kernel import emit_program
-    from npusim.ops.scalar import ScalarBuilder, compute_class
+    from npusim.abi.scalar import ScalarBuilder, compute_class
+    from npusim.lowering.pointwise_kernel import emit_program
 
     cls = compute_class(x.dtype)
     builder = ScalarBuilder(cls)
@@ -174,8 +174,8 @@ def _running_extreme(op: int) -> Lower:
     """cummax, cummin: the extreme so far, and the last place that had it; NaN is both."""
 
     def lower(node: Node, low: Lowering) -> None:
-        from npusim.ops.pointwise_kernel import emit_program
-        from npusim.ops.scalar import ScalarBuilder, compute_class
+        from npusim.abi.scalar import ScalarBuilder, compute_class
+        from npusim.lowering.pointwise_kernel import emit_program
 
         x = low.inputs(node)[0]
         assert x is not None

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from npusim.errors import Error, GraphError, ShapeError, WeightMismatchError, at
 from npusim.ir.graph import Attr, Constant, Graph, Node, Value, Weight
+from npusim.ir.opdef import find
 from npusim.ir.specialize import at_shapes
 from npusim.ir.types import TensorType
 from npusim.ops import schema
-from npusim.ops.opdef import find
 
 Tensors = Sequence["Tensor | None"]
 Observer = Callable[[Node, Sequence[Tensor]], None]

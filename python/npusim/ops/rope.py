@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 from npusim.errors import ShapeError
 from npusim.ir.graph import Graph, Node
+from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.types import TensorType
-from npusim.ops.opdef import Case, OpDef, register
-from npusim.program.lowering import Lowering, Param, codes
-from npusim.program.view import View
+from npusim.lowering.context import Lowering, Param, codes
+from npusim.lowering.view import View
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,9 +19,9 @@ import numpy as np
 
 from npusim.errors import ShapeError
 from npusim.ir.graph import Graph, Node
+from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.types import TensorType
-from npusim.ops.opdef import Case, OpDef, register
-from npusim.program.lowering import Lowering, codes
+from npusim.lowering.context import Lowering, codes
 
 if TYPE_CHECKING:
     from torch import Tensor

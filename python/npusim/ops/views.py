@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from npusim.ir.graph import Graph, Node
+from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.symbolic import maximum, minimum
 from npusim.ir.types import TensorType
-from npusim.ops.opdef import Case, OpDef, register
-from npusim.program.lowering import Lowering, element_bits
-from npusim.program.view import View
+from npusim.lowering.context import Lowering, element_bits
+from npusim.lowering.view import View
 
 _ALL = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "bool")
 _SOME = ("float32", "bfloat16", "int64", "bool")

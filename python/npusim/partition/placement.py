@@ -157,7 +157,7 @@ def _random(graph: Graph, chosen: Mapping[str, Verdict]) -> frozenset[str]:
     others = [n for n in graph.nodes if chosen[n.name].status == FALLBACK]
     if not others:
         return frozenset()
-    from npusim.ops.opdef import find
+    from npusim.ir.opdef import find
     from npusim.ops.schema import is_random, resolve
 
     def random(op: str) -> bool:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 from npusim.errors import Error, UnsupportedOpError
 from npusim.ir.graph import Attr, Constant, Graph, Node, Output, Value, Weight
+from npusim.ir.opdef import find
 from npusim.ir.subgraph import size_witnesses
 from npusim.ir.types import TensorType
-from npusim.ops.opdef import find
+from npusim.lowering.constraints import op_constraint
+from npusim.lowering.supported import foreign_values, unsupported_nodes
 from npusim.passes.run import run_passes
-from npusim.program.constraints import op_constraint
-from npusim.program.supported import foreign_values, unsupported_nodes
 from npusim.targets import TargetConfig
 
 NATIVE, DECOMPOSED, FALLBACK, UNSUPPORTED = "native", "decomposed", "fallback", "unsupported"

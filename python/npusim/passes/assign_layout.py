@@ -18,7 +18,7 @@ from npusim.analysis.shapes import PERMUTATIONS, VIEWS, WINDOWS, permutation, vi
 from npusim.ir.graph import Graph, Node, Value
 from npusim.ir.rewriter import reading
 from npusim.ir.types import TensorType
-from npusim.program.view import View
+from npusim.lowering.view import View
 from npusim.targets.target_config import TargetConfig
 
 Order = Union[tuple[int, ...], None]  # as in TensorType: None is row-major

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from npusim.abi.scalar_numpy import Array, decode, encode
 from npusim.analysis.evaluate import evaluate, fill_value
 from npusim.ir.graph import Constant, Graph, Node
 from npusim.ir.rewrite import drop_dead
 from npusim.ir.rewriter import become, reading
-from npusim.ops.scalar_numpy import Array, decode, encode
 from npusim.targets.target_config import TargetConfig
 
 LARGEST_BYTES = 64 * 1024  # of a constant that folding makes

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from npusim.abi.scalar import ScalarOp
 from npusim.analysis.batch_norm import cast
 from npusim.analysis.compose import scalar_program
 from npusim.analysis.fused_nodes import (
@@ -29,7 +30,6 @@ from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.rewriter import Answer, Rewriter, rewrite
 from npusim.ir.types import TensorType
 from npusim.ops.fused import CONV_VECTORS
-from npusim.ops.scalar import ScalarOp
 from npusim.targets.target_config import TargetConfig
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
+from npusim.abi.scalar import ScalarProgram
 from npusim.analysis.compose import scalar_program
 from npusim.analysis.cone import Cone
 from npusim.errors import SymbolicSizeError
 from npusim.ir.graph import Graph, Node
 from npusim.ir.rewrite import drop_dead
 from npusim.ir.rewriter import become, reading, whole
-from npusim.ops.scalar import ScalarProgram
 from npusim.targets.target_config import TargetConfig
 
 
@@ -71,7 +71,7 @@ def _grow(cone: Cone, target: TargetConfig) -> Node | None:
 
 
 def _fits(program: ScalarProgram, operands: list[str], target: TargetConfig) -> bool:
-    from npusim.ops.pointwise_kernel import register_pressure
+    from npusim.lowering.pointwise_kernel import register_pressure
 
     return (
         len(operands) <= target.pointwise_inputs

@@ -19,12 +19,12 @@ from npusim.ir.graph import Attr, Graph, Node, Value
 from npusim.ir.rewrite import Names, rebuild
 from npusim.ir.rewriter import reading
 from npusim.ir.types import TensorType
+from npusim.lowering.view import View
 from npusim.passes.fuse_rope_append import ROPE_APPEND
 from npusim.passes.recognize_attention import ATTENTION
 from npusim.passes.recognize_cache_append import CACHE_APPEND
 from npusim.passes.recognize_cached_attention import CACHED_ATTENTION
 from npusim.passes.recognize_rope import ROPE
-from npusim.program.view import View
 from npusim.targets.target_config import TargetConfig
 
 # How many operands, from the first, an op takes as rows that lie apart.

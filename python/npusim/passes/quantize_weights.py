@@ -7,6 +7,9 @@ The parts of a concatenated weight are quantized one by one and never concatenat
 
 from __future__ import annotations
 
+from npusim.abi.kernels import LINEAR_SEGMENTS
+from npusim.abi.quantization import Quantization, quantized_bytes
+from npusim.abi.scalar import ScalarProgram
 from npusim.analysis.fused_nodes import KERNEL_DTYPES
 from npusim.analysis.shapes import VIEWS, integer
 from npusim.errors import TargetConstraintError
@@ -14,10 +17,7 @@ from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.ir.types import TensorType
 from npusim.ops.fused import NO_EPILOGUE
-from npusim.ops.kernels import LINEAR_SEGMENTS
-from npusim.ops.quantization import Quantization, quantized_bytes
 from npusim.ops.quantized_linear import QUANTIZE, QUANTIZED_LINEAR
-from npusim.ops.scalar import ScalarProgram
 from npusim.targets.target_config import TargetConfig
 
 MIN_ELEMENTS = 4096

@@ -14,15 +14,15 @@ from functools import cache
 
 import numpy as np
 
+from npusim.abi import scalar_numpy
+from npusim.abi.scalar import ScalarOp, ScalarProgram
 from npusim.analysis.closed_form import same_function
 from npusim.analysis.compose import scalar_program
 from npusim.analysis.cone import Cone
 from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.ir.types import is_float
-from npusim.ops import scalar_numpy
 from npusim.ops.edge_values import float_edges
-from npusim.ops.scalar import ScalarOp, ScalarProgram
 from npusim.targets.target_config import TargetConfig
 
 # Scalar opcode -> the op that stands for it and its attributes.

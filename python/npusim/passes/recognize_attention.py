@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from npusim.abi.scalar_numpy import decode
 from npusim.analysis.affine import Choice, Known, Number
 from npusim.analysis.causal import Causal, causal_mask, hidden, visible
 from npusim.analysis.known_values import analyse
@@ -29,7 +30,6 @@ from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType
-from npusim.ops.scalar_numpy import decode
 from npusim.targets.target_config import TargetConfig
 
 ATTENTION = "aten.scaled_dot_product_attention.default"

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from npusim import _runtime
+from npusim.abi.kernel_cost import kernel_cost
+from npusim.abi.kernels import KERNELS
 from npusim.errors import Error
-from npusim.ops.kernel_cost import kernel_cost
-from npusim.ops.kernels import KERNELS
 from npusim.profile.inputs import (
     check_context,
     language_model_facts,

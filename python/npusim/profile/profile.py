@@ -21,7 +21,7 @@ class CommandProfile:
         node, op: the graph node it computes, and that node's operator.
         module: the path of the model's module that the node came from; may be empty.
         source: file and line of the model's code; may be empty.
-        bytes_read, bytes_written: of its operands, at least; `npusim.ops.kernel_cost` says how it
+        bytes_read, bytes_written: of its operands, at least; `npusim.abi.kernel_cost` says how it
             counts.
         operations: of arithmetic, by the kernel's definition.
         seconds: the median of its times.

@@ -26,7 +26,7 @@ class BufferKind(enum.IntEnum):
 
     INPUT = 0  # bound by the caller at each run
     OUTPUT = 1  # bound or received by the caller at each run
-    TEMP = 2  # in the method's arena, planned by program/plan_memory.py
+    TEMP = 2  # in the method's arena, planned by lowering/plan_memory.py
     WEIGHT = 3  # a checkpoint tensor as it is
     CONSTANT = 4  # in the file's constant section
     PERSISTENT = 5  # written by the init method, read by all methods

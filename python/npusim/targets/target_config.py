@@ -55,7 +55,7 @@ class TargetConfig:
     Attributes:
         name: what `compile(target=…)` is given and what the program carries.
         device: the runtime backend that runs it.
-        kernels: stems (`ops/kernels.py`) of the kernels the backend has. No other is emitted for
+        kernels: stems (`abi/kernels.py`) of the kernels the backend has. No other is emitted for
             the target, and passes fuse nothing into an op that would need another.
         pointwise_inputs: most tensors one fused chain may read.
         pointwise_instructions: most instructions of one fused chain.
@@ -64,7 +64,7 @@ class TargetConfig:
         winograd_tiles: output tile sizes of the Winograd kernels, smallest first; empty: none.
         epilogue_activations: scalar opcodes that gemm and conv can apply to their results.
         weight_quantization: how linears have their weights: "none", or a scheme such as "int8",
-            "int4-g32" or "int4-g128-asymmetric" (`ops/quantization.py` lists them).
+            "int4-g32" or "int4-g128-asymmetric" (`abi/quantization.py` lists them).
         arch: what device code is generated for, such as "sm_90a"; empty: the backend has its own.
         libraries: which commands cuBLASLt and cuDNN compute where they are there: "auto", those
             they were measured to be faster at; "all" they can; or "none".

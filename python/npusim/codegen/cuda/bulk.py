@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from npusim.abi.kernels import SLOT_COLUMNS, Params
 from npusim.codegen.cuda.geometry import Geometry, Launch, TensorMap, blocks
 from npusim.codegen.cuda.launch_products import (
     PROCESSORS,
@@ -17,7 +18,6 @@ from npusim.codegen.cuda.launch_products import (
     linear_operands,
     on_tensor_cores,
 )
-from npusim.ops.kernels import SLOT_COLUMNS, Params
 
 STEMS = ("linear", "linear_before_norm", "linear_behind_norm")  # whose commands it computes
 _DEPTH = 64  # of K, that a tile passes at once

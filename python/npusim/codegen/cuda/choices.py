@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from npusim.abi.kernels import KERNELS, RANK
+from npusim.abi.scalar import OPCODES
 from npusim.codegen.choice import Choice, Choices
 from npusim.codegen.cuda import bulk
 from npusim.codegen.cuda.image import Image
@@ -20,8 +22,6 @@ from npusim.codegen.cuda.library import (
 )
 from npusim.codegen.cuda.variants import CLUSTER, variants
 from npusim.ir.types import DTYPES
-from npusim.ops.kernels import KERNELS, RANK
-from npusim.ops.scalar import OPCODES
 from npusim.program.program import (
     ALIGNMENT,
     Access,

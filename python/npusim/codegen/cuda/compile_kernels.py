@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from npusim.abi.kernels import KERNELS
 from npusim.codegen import cache
 from npusim.codegen.choice import Choice
 from npusim.codegen.cuda import nvrtc
@@ -18,7 +19,6 @@ from npusim.codegen.cuda.launch import RULES
 from npusim.codegen.cuda.source import kernel_source, stem_source
 from npusim.codegen.cuda.variants import variants
 from npusim.codegen.wanted import WantedImage
-from npusim.ops.kernels import KERNELS
 
 _CACHE = cache.KernelCache("cuda", b"\x7fELF")
 _OPTIONS = ("--std=c++20", "-default-device")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from npusim.abi.kernels import Params
 from npusim.codegen.cuda.geometry import Geometry, Launch, Rule, blocks, line
 from npusim.codegen.cuda.launch_products import (
     PROCESSORS,
@@ -20,7 +21,6 @@ from npusim.codegen.cuda.launch_products import (
     on_tensor_cores,
     tiled,
 )
-from npusim.ops.kernels import Params
 
 _DEPTH = 64  # of K, that a tile passes at once
 _MOST_SHARED = 99 << 10  # bytes of shared memory that a block may have on every device

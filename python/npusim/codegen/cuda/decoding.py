@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from npusim.abi.kernels import Params
 from npusim.codegen.cuda import launch_products
 from npusim.codegen.cuda.geometry import Geometry, Launch, Rule, blocks
 from npusim.codegen.cuda.launch_products import (
@@ -17,7 +18,6 @@ from npusim.codegen.cuda.launch_products import (
     as_ints,
     epilogue_operands,
 )
-from npusim.ops.kernels import Params
 
 _RING_WARPS = 8
 _RING_PIECE = 128  # bytes of a row that a warp copies at once

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from npusim.abi.kernels import RANK, Params
+from npusim.abi.scalar import OPCODES
 from npusim.codegen.cuda.geometry import Geometry, Launch, Rule, blocks, line
 from npusim.codegen.cuda.source import float_literal
 from npusim.ir.types import DTYPES
-from npusim.ops.kernels import RANK, Params
-from npusim.ops.scalar import OPCODES
 
 _BLOCK = 256
 _PACK_BYTES = 16

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from npusim.ops.kernels import Params
+from npusim.abi.kernels import Params
 
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_THREADS = 1024

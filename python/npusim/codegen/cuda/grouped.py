@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from npusim.abi.kernels import Params
 from npusim.codegen.cuda.geometry import Geometry, Rule
 from npusim.codegen.cuda.launch_products import as_int, as_ints, matmul
-from npusim.ops.kernels import Params
 
 
 def grouped_matmul(p: Params) -> Geometry:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from npusim.abi.kernels import RANK, Params
 from npusim.codegen.cuda.geometry import Geometry, Rule, line
-from npusim.ops.kernels import RANK, Params
 
 _PACK_BYTES = 16
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from npusim.abi.kernels import Params
 from npusim.codegen.cuda.geometry import Geometry, Launch, Rule, blocks, line
-from npusim.ops.kernels import Params
 
 PROCESSORS = 132  # multiprocessors that a grid should fill; a smaller device only takes longer
 _BLOCK = 256  # threads of launches that only combine or convert

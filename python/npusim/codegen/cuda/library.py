@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from npusim.abi.kernels import KERNELS, Params
+from npusim.abi.scalar import OPCODES
 from npusim.codegen.cuda.launch_products import as_int, as_ints
-from npusim.ops.kernels import KERNELS, Params
-from npusim.ops.scalar import OPCODES
 
 _FLOATS = {0: "float32", 1: "float16", 2: "bfloat16"}
 _FLOAT32 = 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
+from npusim.abi.kernels import Params
 from npusim.codegen.cuda.geometry import MAX_THREADS, Geometry, Launch, Rule, blocks
 from npusim.ir.types import DTYPES
-from npusim.ops.kernels import Params
 
 _BLOCK = 256
 _WARP = 32

@@ -14,8 +14,8 @@ from pathlib import Path
 from struct import pack as pack_bits
 from struct import unpack as unpack_bits
 
-from npusim.ops.abi_header import struct
-from npusim.ops.kernels import KERNELS, KernelDef, Params
+from npusim.abi.header import struct
+from npusim.abi.kernels import KERNELS, KernelDef, Params
 
 _INCLUDE = re.compile(r'^#include "(kernels/[\w./]+)"\s*$', re.MULTILINE)
 _PRAGMA = re.compile(r"^#pragma once\s*$", re.MULTILINE)

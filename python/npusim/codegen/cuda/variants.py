@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from npusim.abi.kernels import KERNELS, Params
 from npusim.codegen.cuda import bulk, convolutions, launch_products
 from npusim.codegen.cuda.geometry import Geometry
 from npusim.codegen.cuda.launch_products import as_int, as_ints, linear_operands, on_tensor_cores
-from npusim.ops.kernels import KERNELS, Params
 
 _SPLITS = (1, 2, 4, 8)
 _MOST_BULK = 12  # tiles copied in bulk, the best by estimate

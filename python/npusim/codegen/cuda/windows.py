@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from npusim.abi.kernels import Params
 from npusim.codegen.cuda.geometry import Geometry, Rule, line
-from npusim.ops.kernels import Params
 
 _HALVES = (1, 2)  # dtypes of 16 bits
 _MANY = 1 << 15  # threads that fill the device well enough to read 16 bytes each

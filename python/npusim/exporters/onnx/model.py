@@ -20,10 +20,10 @@ from npusim.exporters.onnx import scalar
 from npusim.exporters.onnx.builder import Builder, Call, NoForm, Tensor, kind_of
 from npusim.exporters.onnx.registry import TRANSLATIONS
 from npusim.ir.graph import Graph, Node, Weight
+from npusim.ir.opdef import find
 from npusim.ir.rewrite import Names
 from npusim.ir.symbolic import describe
 from npusim.ir.types import TensorType
-from npusim.ops.opdef import find
 from npusim.ops.reference import constant_tensor
 
 MIN_OPSET, DEFAULT_OPSET = 18, 23

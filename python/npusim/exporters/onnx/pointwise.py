@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from npusim.exporters.onnx import scalar
 from npusim.exporters.onnx.registry import Call, Tensor, translation
-from npusim.ops.opdef import find
+from npusim.ir.opdef import find
 
 
 def _as_program(call: Call, *operands: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Scalar programs as ONNX nodes: every pointwise operator, and fused chains of them.
 
-Owns what each opcode of `npusim.ops.scalar` is in ONNX. A program of one instruction is computed in
+Owns what each opcode of `npusim.abi.scalar` is in ONNX. A program of one instruction is computed in
 the dtype of its operands; a longer one in its compute classes, as kernels do, and rounded once.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from npusim.abi.scalar import ScalarOp, ScalarProgram
 from npusim.exporters.onnx.builder import KINDS, Call, Tensor
-from npusim.ops.scalar import ScalarOp, ScalarProgram
 
 Opcode = Callable[..., Tensor]
 

@@ -21,11 +21,11 @@ from npusim.frontends.onnx.kinds import Array, carried, carrier, kind_of_dtype, 
 from npusim.frontends.onnx.sizes import has_sizes
 from npusim.frontends.onnx.symbolic_types import SymbolicTypes
 from npusim.ir.graph import Attr, Constant, Node, Source, Value, Weight
+from npusim.ir.opdef import find
 from npusim.ir.rewrite import Names
 from npusim.ir.symbolic import is_symbolic, minimum
 from npusim.ir.types import TensorType
 from npusim.ops import schema
-from npusim.ops.opdef import find
 from npusim.ops.reference import infer_types
 
 

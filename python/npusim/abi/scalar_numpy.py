@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.abi.scalar import ScalarProgram, compute_class, result_class
 from npusim.ir.types import TensorType
-from npusim.ops.scalar import ScalarProgram, compute_class, result_class
 
 Array = NDArray[Any]
 

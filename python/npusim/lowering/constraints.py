@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from npusim.errors import SymbolicSizeError, UnsupportedOpError, at
 from npusim.ir.graph import Graph, Node
+from npusim.ir.opdef import find
 from npusim.ir.types import HOST_DTYPES
-from npusim.ops.opdef import find
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Any
 from npusim.ir.graph import Graph
 from npusim.ir.json import graph_to_json
 from npusim.ir.module import Module
-from npusim.program.constraints import unsupported
-from npusim.program.lowering import Lowering
-from npusim.program.plan_memory import plan_memory
+from npusim.lowering.constraints import unsupported
+from npusim.lowering.context import Lowering
+from npusim.lowering.plan_memory import plan_memory
 from npusim.program.program import CompiledProgram, Method
 from npusim.targets import TargetConfig
 from npusim.version import __version__

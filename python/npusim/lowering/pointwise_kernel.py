@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from npusim.abi.kernels import POINTWISE_INPUTS, POINTWISE_REGISTERS, RANK
+from npusim.abi.scalar import OPCODES, Arg, ScalarOp, ScalarProgram, result_class
 from npusim.errors import TargetConstraintError
 from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import dtype_code
-from npusim.ops.kernels import POINTWISE_INPUTS, POINTWISE_REGISTERS, RANK
-from npusim.ops.scalar import OPCODES, Arg, ScalarOp, ScalarProgram, result_class
-from npusim.program.lowering import Lowering, Param
-from npusim.program.view import View, collapse
+from npusim.lowering.context import Lowering, Param
+from npusim.lowering.view import View, collapse
 
 _CLASS_CODE = {"f": 0, "d": 1, "i": 2}
 

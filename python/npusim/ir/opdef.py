@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from npusim.ir.types import TensorType
 
 if TYPE_CHECKING:
+    from npusim.abi.scalar import ScalarProgram
     from npusim.ir.graph import Graph, Node
-    from npusim.ops.scalar import ScalarProgram
-    from npusim.program.lowering import Lowering
+    from npusim.lowering.context import Lowering
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,6 @@ def register(op: OpDef) -> OpDef:
 
 def find(name: str) -> OpDef | None:
     """Returns the OpDef of that name, or None."""
-    import npusim.ops  # noqa: F401  (registers the families)
+    import_module("npusim.ops")  # registers the families; by name, as `ir` depends on nothing
 
     return REGISTRY.get(name)

@@ -1,7 +1,7 @@
 """The kernels a compiled program may call: their operands and parameter fields.
 
 The single description of the boundary between compiler and kernels. `python -m
-npusim.ops.abi_header` writes it as C++ structs to `kernels/shared/abi.h` (a test keeps the two
+npusim.abi.header` writes it as C++ structs to `kernels/shared/abi.h` (a test keeps the two
 equal); every backend implements the same stems over the same structs.
 
 Conventions, unless a kernel says otherwise
@@ -10,7 +10,7 @@ Conventions, unless a kernel says otherwise
 * Operands come inputs first, then outputs; an operand in [brackets] is present only when its flag
   field says so. Weights packed by an init command are opaque to everybody but their kernels.
 * Compute is float32 for float32/float16/bfloat16 storage, float64 for float64.
-* `act` is an opcode of `ops/scalar.py` applied to the result: "copy" for none, any unary float
+* `act` is an opcode of `abi/scalar.py` applied to the result: "copy" for none, any unary float
   opcode, or "clamp" with (act_lo, act_hi).
 * `residual`: 0 none, 1 added before the activation, 2 added after it; same shape as the output.
 * `has_bias`: the vectors of the bias operand, 0 or 1; a convolution's may be followed by factors,
@@ -378,7 +378,7 @@ KERNELS: dict[str, KernelDef] = {
         ),
         # Weight-only quantization of w[rows, k]: the opaque operand of quantized_linear. format:
         # 1 int8 with one scale a row; 2 int4 symmetric, 3 int4 with zero points, both with one
-        # scale for each `group` elements of a row. Sizes: ops/quantization.py.
+        # scale for each `group` elements of a row. Sizes: abi/quantization.py.
         _def(
             "quantize",
             "w, quantized",

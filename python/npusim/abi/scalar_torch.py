@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from npusim.ops.scalar import ScalarProgram, result_class
+from npusim.abi.scalar import ScalarProgram, result_class
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from npusim.ir.graph import Graph, Node, Value
 from npusim.ir.types import HOST_DTYPES
-from npusim.program.constraints import Refusal, op_constraint, unsupported
-from npusim.program.lowering import Lowering
+from npusim.lowering.constraints import Refusal, op_constraint, unsupported
+from npusim.lowering.context import Lowering
 from npusim.targets import TargetConfig
 
 

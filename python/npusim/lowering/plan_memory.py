@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from npusim.program.lowering import PendingBuffer, PendingMethod
+from npusim.lowering.context import PendingBuffer, PendingMethod
 from npusim.program.program import ALIGNMENT, Buffer, BufferKind
 
 

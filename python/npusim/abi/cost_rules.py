@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
+from npusim.abi.kernels import Params
 from npusim.ir.types import DTYPES
-from npusim.ops.kernels import Params
 
 SIZES = {code: size for code, size, _ in DTYPES.values()}
 

@@ -15,13 +15,14 @@ from typing import TypeAlias
 
 import numpy as np
 
+from npusim.abi.kernels import KERNELS, KernelDef
 from npusim.errors import SymbolicSizeError, TargetConstraintError, UnsupportedOpError, at
 from npusim.ir.graph import Graph, Node, Output, Value
+from npusim.ir.opdef import find
 from npusim.ir.symbolic import is_symbolic, upper
 from npusim.ir.types import TensorType, dtype_code, dtype_size, row_major
-from npusim.ops.kernels import KERNELS, KernelDef
-from npusim.ops.opdef import find
-from npusim.program.constraints import Refusal, op_constraint
+from npusim.lowering.constraints import Refusal, op_constraint
+from npusim.lowering.view import View, collapse
 from npusim.program.program import (
     Access,
     BufferKind,
@@ -34,7 +35,6 @@ from npusim.program.program import (
     TensorSpec,
     WeightSpec,
 )
-from npusim.program.view import View, collapse
 from npusim.targets import TargetConfig
 
 Param: TypeAlias = "int | float | Sequence[int] | Sequence[float]"
@@ -291,8 +291,8 @@ class Lowering:
         """Returns x in another dtype, dense in x's order; x itself when nothing changes."""
         if x.dtype == dtype:
             return x
-        from npusim.ops.pointwise_kernel import emit_program
-        from npusim.ops.scalar import ScalarOp, ScalarProgram, compute_class
+        from npusim.abi.scalar import ScalarOp, ScalarProgram, compute_class
+        from npusim.lowering.pointwise_kernel import emit_program
 
         cls = compute_class(x.dtype)
         y = self.temp(TensorType(dtype, x.shape).with_order(x.order), static=self.is_static(x))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from npusim.ops.cost_rules import SIZES, Cost, Rule, distinct, size_of, window_of
-from npusim.ops.kernels import Params
-from npusim.ops.quantization import FORMATS, Quantization, quantized_bytes
+from npusim.abi.cost_rules import SIZES, Cost, Rule, distinct, size_of, window_of
+from npusim.abi.kernels import Params
+from npusim.abi.quantization import FORMATS, Quantization, quantized_bytes
 
 _PANEL = 16  # columns of a packed matrix that lie together
 _FORMAT_NAMES = {code: name for name, code in FORMATS.items()}

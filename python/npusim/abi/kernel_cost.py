@@ -1,6 +1,6 @@
 """What a command moves and computes, by its kernel's parameters: bytes of each operand, operations.
 
-The yardstick for achieved rates, so it counts what the kernel's definition in `ops/kernels.py`
+The yardstick for achieved rates, so it counts what the kernel's definition in `abi/kernels.py`
 needs, not what an implementation does: every element that is read or written counts once, however
 often a kernel goes there, and a broadcast one counts once, too. A multiplication with an addition
 is two operations, any function of a scalar one. Products count their definition's operations also
@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, log2, prod
 
-from npusim.ops.cost_rules import SIZES, Cost, Rule, distinct, size_of, window_of
-from npusim.ops.kernels import RANK, Params
-from npusim.ops.product_cost import PRODUCTS
+from npusim.abi.cost_rules import SIZES, Cost, Rule, distinct, size_of, window_of
+from npusim.abi.kernels import RANK, Params
+from npusim.abi.product_cost import PRODUCTS
 
 _RESIZE_TAPS = {0: 0, 1: 8, 2: 16, 3: 0}
 

@@ -1,0 +1,1 @@
+"""The boundary between compiler and kernels: parameter structs, the scalar dialect, costs."""

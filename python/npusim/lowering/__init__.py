@@ -1,0 +1,1 @@
+"""Lowering: graphs become commands over buffers, by what each op registered, and then a program."""
