@@ -48,11 +48,119 @@ def test_no_command_moves_more_than_its_operands_hold(target: str) -> None:
     assert stems >= {"attention", "conv", "index", "matmul", "pointwise", "pool", "rope", "sort"}
 
 
-def test_every_kernel_has_a_cost() -> None:
-    empty = {"format": 1, "group": 32, "groups": 1}
-    for stem, kernel in KERNELS.items():
-        known = {name: empty[name] for name, _, _ in kernel.fields if name in empty}
-        assert kernel_cost(stem, fields(stem, **known)).operations >= 0
+F32, F16, BF16, F64, I64, I32, I8, U8 = 0, 1, 2, 3, 4, 5, 7, 8
+SHAPE = (3, 4, *[1] * 6)
+
+# Stem, fields, bytes of each operand, operations: counted by hand.
+BY_HAND: list[tuple[str, Params, tuple[int, ...], int]] = [
+    ("pointwise", {"n_inputs": 1, "n_instructions": 5, "shape": SHAPE, "x_dtype": (F16,),
+                   "x_strides": (4, 1, *[0] * 94), "y_strides": (4, 1, *[0] * 6)},
+     (12 * 2, 12 * 4), 12 * 5),
+    ("copy", {"element_size": 2, "shape": SHAPE, "x_strides": (0, 1, *[0] * 6),
+              "y_strides": (4, 1, *[0] * 6)}, (4 * 2, 12 * 2), 0),
+    ("fill", {"element_size": 8, "shape": SHAPE, "y_strides": (4, 1, *[0] * 6)}, (12 * 8,), 0),
+    ("reduce", {"rank": 1, "reduced_rank": 1, "shape": (3,), "reduced": (5,), "x_strides": (5,),
+                "reduced_strides": (1,), "x_dtype": F16}, (15 * 2, 3 * 4), 15),
+    ("softmax", {"outer": 2, "size": 3, "inner": 5, "x_dtype": BF16}, (60, 120), 5 * 30),
+    ("norm", {"rows": 4, "size": 6, "has_weight": 1, "has_bias": 1, "w_dtype": F16},
+     (96, 12, 12, 96), 24 * (5 + 2)),
+    ("norm", {"kind": 1, "rows": 4, "size": 6, "has_weight": 1}, (96, 24, 96), 24 * (3 + 1)),
+    ("group_norm", {"batch": 2, "channels": 6, "spatial": 5, "has_weight": 1, "act": 1},
+     (240, 24, 240), 60 * (5 + 1 + 1)),
+    ("pack_b", {"groups": 2, "n": 17, "taps": 3, "channels": 4, "y_dtype": BF16},
+     (24 * 17 * 4, 24 * 32 * 2), 0),
+    ("gemm", {"m": 3, "n": 17, "k": 5, "has_bias": 1, "residual": 1, "r_dtype": F16},
+     (60, 5 * 32 * 4, 17 * 4, 51 * 2, 51 * 4), 2 * 3 * 17 * 5 + 2 * 51),
+    ("conv", {"batch": 1, "in_channels": 4, "out_channels": 6, "in_size": (1, 3, 3),
+              "out_size": (1, 5, 5), "kernel": (1, 2, 2), "groups": 2, "transposed": 1},
+     (36 * 4, 2 * 16 * 4 * 2 * 4, 150 * 4), 2 * 36 * 4 * 3),
+    ("conv_depthwise", {"batch": 2, "in_channels": 8, "out_channels": 8, "in_size": (1, 4, 4),
+                        "out_size": (1, 2, 2), "kernel": (1, 3, 3), "act": 1},
+     (256 * 4, 72 * 4, 64 * 4), 64 * (2 * 9 + 1)),
+    ("winograd_weights", {"n": 5, "channels": 3, "tile": 2, "x_dtype": F16},
+     (135 * 2, 4 * 4 * 16 * 3 * 4), 0),
+    ("conv_winograd", {"batch": 1, "in_channels": 3, "out_channels": 5, "in_size": (1, 6, 6),
+                       "out_size": (1, 4, 4), "kernel": (1, 3, 3), "tile": 2, "has_bias": 1},
+     (108 * 4, 4 * 4 * 16 * 3 * 4, 5 * 4, 80 * 4), 80 * (2 * 9 * 3 + 1)),
+    ("matmul", {"batch": (1, 1, 1, 1, 2, 3), "m": 4, "n": 5, "k": 6, "dtype": F64, "alpha": 0.5,
+                "a_batch": (0, 0, 0, 0, 24, 0), "b_batch": (0, 0, 0, 0, 0, 30), "a_m": 6,
+                "a_k": 1, "b_k": 5, "b_n": 1},
+     (2 * 24 * 8, 3 * 30 * 8, 6 * 20 * 8), 6 * 20 * (2 * 6 + 1)),
+    ("grouped_matmul", {"batch": (1, 1, 1, 1, 1, 4), "m": 7, "n": 5, "k": 3, "alpha": 1},
+     (84, 4 * 15 * 4, 4 * 4, 140), 2 * 105),
+    ("grouped_matmul", {"batch": (1, 1, 1, 1, 1, 4), "m": 2, "n": 5, "k": 3, "alpha": 1},
+     (24, 2 * 15 * 4, 4 * 4, 40), 2 * 30),
+    ("attention", {"batch": 1, "heads": 2, "kv_heads": 1, "q_len": 3, "kv_len": 5, "head_dim": 4,
+                   "v_dim": 6, "has_mask": 1, "mask_dtype": 9, "softcap": 1.0,
+                   "q_strides": (24, 12, 4), "k_strides": (20, 20, 4), "v_strides": (30, 30, 6),
+                   "mask_strides": (0, 0, 5, 1)},
+     (24 * 4, 20 * 4, 30 * 4, 15, 36 * 4), 30 * (2 * 10 + 5 + 1 + 2)),
+    ("attention_step", {"batch": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "v_dim": 8,
+                        "rotary_dim": 8, "limit": 10, "cs_strides": (0, 8), "dtype": BF16},
+     (256, 128, 64, 32, 64, 8, 4 * 10 * 32, 4 * 10 * 16, 128), 80 * (48 + 5) + 3 * 12 * 8),
+    ("rope", {"batch": 2, "length": 3, "parts": 2, "heads": (4, 1, 0), "head_dim": (8, 6, 0),
+              "rotate": (1, 0, 0), "rotary_dim": 4, "dtype": F16, "has_position": 1,
+              "cs_strides": (0, 4, 12, 4)},
+     (24 * 16, 6 * 12, 12 * 4, 24 * 4, 8, 24 * 16, 6 * 12), 3 * 24 * 4),
+    ("linear", {"m": 3, "n": 5, "k": 8, "rows": (4, 6, 0, 0), "segments": 2, "gated": 1, "act": 1,
+                "x_dtype": BF16, "w_dtype": BF16, "y_dtype": BF16},
+     (48, 64, 96, 30), 2 * 3 * 10 * 8 + 15 + 15),
+    ("normed_linear", {"m": 1, "n": 4, "k": 8, "rows": (4, 0, 0, 0), "segments": 1,
+                       "x_dtype": BF16, "w_dtype": BF16, "y_dtype": BF16},
+     (16, 64, 16, 8), 2 * 32 + 4 * 8),
+    ("linear_before_norm", {"m": 20, "n": 8, "k": 16, "rows": (8, 0, 0, 0), "segments": 1,
+                            "slots": 2, "x_dtype": BF16, "w_dtype": BF16, "y_dtype": BF16},
+     (640, 256, 16, 320, 320, 160), 2 * 20 * 8 * 16 + 3 * 160),
+    ("linear_behind_norm", {"m": 20, "n": 4, "k": 8, "rows": (8, 0, 0, 0), "segments": 1,
+                            "gated": 1, "slots": 2, "x_dtype": BF16, "w_dtype": BF16,
+                            "y_dtype": BF16},
+     (320, 128, 160, 160), 2 * 20 * 8 * 8 + 80 + 20 * (2 + 2 * 4)),
+    ("quantize", {"rows": 4, "k": 32, "format": 1}, (512, 512 + 64 + 64), 2 * 128),
+    ("quantized_linear", {"m": 2, "n": 4, "k": 32, "rows": (4, 0, 0, 0), "segments": 1,
+                          "format": 3, "group": 32},
+     (256, 256 + 64 + 64 + 64, 32), 2 * 2 * 4 * 32),
+    ("pack_int8", {"groups": 1, "n": 5, "taps": 3, "channels": 3}, (45, 16 * (12 + 4)), 0),
+    ("pack_int8", {"groups": 1, "n": 5, "taps": 9, "channels": 1, "depthwise": 1},
+     (45, 16 * (9 + 4)), 0),
+    ("conv_int8", {"batch": 1, "in_channels": 4, "out_channels": 6, "in_size": (1, 5, 5),
+                   "out_size": (1, 3, 3), "kernel": (1, 3, 3), "groups": 1, "x_dtype": U8,
+                   "y_dtype": I8, "r_dtype": I8, "has_x_zero": 1, "w_zeros": 1, "scales": 6,
+                   "has_sum_bias": 1, "has_bias": 1, "residual": 1, "has_y_zero": 1, "act": 1},
+     (100, 16 * (36 + 4), 1, 1, 24, 24, 24, 54, 20, 1, 54), 54 * (2 * 36 + 5 + 1 + 1)),
+    ("pool", {"batch": 1, "in_channels": 2, "out_channels": 2, "in_size": (1, 4, 4),
+              "out_size": (1, 2, 2), "kernel": (1, 3, 3), "has_indices": 1},
+     (128, 32, 64), 8 * 9),
+    ("pool", {"batch": 1, "in_channels": 2, "out_channels": 2, "in_size": (1, 4, 4),
+              "out_size": (1, 2, 2), "kernel": (1, 3, 3), "adaptive": 1}, (128, 32), 32),
+    ("index", {"element_size": 2, "n": 1, "idx_dtype": I64, "shape": SHAPE,
+               "idx_strides": (1, *[0] * 47)}, (24, 3 * 8, 24), 0),
+    ("scatter", {"mode": 1, "dtype": F32, "n": 1, "idx_dtype": I32, "shape": SHAPE,
+                 "src_strides": (4, 1, *[0] * 6), "idx_strides": (1, *[0] * 47)},
+     (48, 3 * 4, 48), 12),
+    ("scatter", {"mode": 0, "dtype": F32, "n": 1, "idx_dtype": I32, "shape": SHAPE,
+                 "src_strides": (4, 1, *[0] * 6), "idx_strides": (1, *[0] * 47)},
+     (48, 3 * 4, 48), 0),
+    *(("resize", {"batch": 1, "channels": 2, "in_size": (1, 2, 2), "out_size": (1, 4, 4),
+                  "mode": mode}, (32, 128), 2 * 32 * taps)
+      for mode, taps in ((0, 0), (1, 8), (2, 16), (3, 0))),
+    ("scan", {"outer": 2, "size": 3, "inner": 5}, (120, 120), 30),
+    ("sort", {"outer": 2, "size": 9, "inner": 1, "k": 3}, (72, 24, 48), 18 * 4),
+    ("sort", {"outer": 2, "size": 1, "inner": 3, "k": 1}, (24, 24, 48), 0),
+    ("sample", {"size": 100, "dtype": F16, "capacity": 7}, (200, 40, 8, 8, 8, 56, 8), 100),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stem", "given", "moved", "operations"), BY_HAND)
+def test_costs_are_those_counted_by_hand(
+    stem: str, given: Params, moved: tuple[int, ...], operations: int
+) -> None:
+    cost = kernel_cost(stem, fields(stem, **given))
+    assert cost.operand_bytes == moved
+    assert cost.operations == operations
+
+
+def test_every_kernel_was_counted() -> None:
+    assert {stem for stem, *_ in BY_HAND} == set(KERNELS)
 
 
 def test_a_product_reads_its_weights_once() -> None:

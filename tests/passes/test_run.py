@@ -1,6 +1,5 @@
 """run_passes: dumps, progress, refusal of broken passes, and time that grows with the graph."""
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -52,25 +51,25 @@ def test_a_changed_signature_names_the_pass(draft, cpu):
 
 
 @pytest.mark.parametrize(
-    ("op", "operands", "attrs"),
+    ("op", "operands", "attrs", "words"),
     [
-        ("aten.permute.default", ("x",), {}),
-        ("aten.permute.default", ("x",), {"dims": "all"}),
-        ("aten.relu.default", (), {}),
-        ("aten.add.Tensor", ("x",), {}),
-        ("aten.conv2d.default", ("x",), {}),
-        ("aten.batch_norm.default", ("x", None), {}),
-        ("aten.view.default", (None,), {"size": (2,)}),
-        ("npu.linear", ("x",), {}),
-        ("npu.pointwise", ("x",), {"program": ()}),
-        ("npu.conv", ("x", "x", None, None), {"algorithm": "auto"}),
+        ("aten.permute.default", ("x",), {}, "the attribute 'dims' is missing"),
+        ("aten.permute.default", ("x",), {"dims": "all"}, "expected a list of int"),
+        ("aten.relu.default", (), {}, "the operand 'self' is missing"),
+        ("aten.add.Tensor", ("x",), {}, "the operand 'other' is missing"),
+        ("aten.conv2d.default", ("x",), {}, "the operand 'weight' is missing"),
+        ("aten.batch_norm.default", ("x", None), {}, "the attribute 'training' is missing"),
+        ("aten.view.default", (None,), {"size": (2,)}, "the operand 'self' is missing"),
+        ("npu.linear", ("x",), {}, "missing 3 required positional arguments"),
+        ("npu.pointwise", ("x",), {"program": ()}, "missing 1 required keyword-only argument"),
+        ("npu.conv", ("x", "x", None, None), {"algorithm": "auto"}, "missing 7 required"),
     ],
 )
-def test_malformed_nodes_are_refused(draft, cpu, op, operands, attrs):
+def test_malformed_nodes_are_refused_by_name(draft, cpu, op, operands, attrs, words):
     graph = small(draft)
     node = Node("y", op, operands, (Value("y", graph.inputs[0].type),), attrs)
     broken = replace(graph, nodes=(node,), outputs=(Output("output", "y"),))
-    with pytest.raises(GraphError, match=re.escape(f"node 'y' ({op}): ")):
+    with pytest.raises(GraphError, match=rf"[Nn]ode 'y' \({op}\).*{words}"):
         run_passes(broken, cpu)
 
 
