@@ -69,9 +69,9 @@ class HeldTensors final : public TensorSource {
 std::shared_ptr<Weights> load_weights(std::shared_ptr<Program> program,
                                       std::shared_ptr<Device> device,
                                       std::shared_ptr<const TensorSource> source, bool check_nan,
-                                      bool copy) {
+                                      bool copy, KeyNames names) {
   const py::gil_scoped_release unlocked;
-  const Weights::Options options{.check_nan = check_nan, .copy = copy};
+  const Weights::Options options{.check_nan = check_nan, .copy = copy, .names = std::move(names)};
   return std::const_pointer_cast<Weights>(
       Weights::load(std::move(program), std::move(device), std::move(source), options));
 }
@@ -235,25 +235,30 @@ void write_buffer(Executor& self, uint32_t index, const py::bytes& data) {
 void bind_executor(py::module_& module) {
   py::class_<Weights, std::shared_ptr<Weights>> weights(module, "Weights", py::dynamic_attr());
   copy_as_itself(weights);
+  module.def(
+      "renamed", &renamed, py::arg("key"), py::arg("names"),
+      "The checkpoint's name of a program's key: the longest beginning among `names` that it "
+      "has is replaced.");
   weights
       .def_static(
           "from_file",
           [](std::shared_ptr<Program> program, std::shared_ptr<Device> device,
-             const std::filesystem::path& path, bool check_nan, bool copy) {
+             const std::filesystem::path& path, bool check_nan, bool copy, KeyNames names) {
             return load_weights(std::move(program), std::move(device), open_checkpoint(path),
-                                check_nan, copy);
+                                check_nan, copy, std::move(names));
           },
           py::arg("program"), py::arg("device"), py::arg("path"), py::arg("check_nan") = false,
-          py::arg("copy") = false)
+          py::arg("copy") = false, py::arg("names") = KeyNames())
       .def_static(
           "from_memory",
           [](std::shared_ptr<Program> program, std::shared_ptr<Device> device,
-             const py::dict& tensors, bool check_nan, bool copy) {
+             const py::dict& tensors, bool check_nan, bool copy, KeyNames names) {
             return load_weights(std::move(program), std::move(device),
-                                std::make_shared<HeldTensors>(tensors), check_nan, copy);
+                                std::make_shared<HeldTensors>(tensors), check_nan, copy,
+                                std::move(names));
           },
           py::arg("program"), py::arg("device"), py::arg("tensors"), py::arg("check_nan") = false,
-          py::arg("copy") = false,
+          py::arg("copy") = false, py::arg("names") = KeyNames(),
           "tensors: name -> (dtype, shape, address, owner); the elements at address are dense.")
       .def_static("from_prepared", &from_prepared, py::arg("program"), py::arg("device"),
                   py::arg("persistent"), py::arg("weights"), "What `prepared` returned.")

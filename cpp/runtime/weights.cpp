@@ -45,7 +45,10 @@ std::string shape_text(std::span<const int64_t> shape) {
 // Collects everything that is wrong with a checkpoint before complaining.
 class Complaints {
  public:
-  void missing(const WeightSpec& spec) { add("missing", std::string(spec.keys.front())); }
+  void missing(const WeightSpec& spec) {
+    missing_.emplace_back(spec.keys.front());
+    add("missing", missing_.back());
+  }
   void misshapen(const WeightSpec& spec, const CheckpointTensor& tensor) {
     add("wrong shape", std::string(spec.keys.front()) + " is " + shape_text(tensor.shape) +
                            ", the program needs " + shape_text(spec.shape));
@@ -57,11 +60,21 @@ class Complaints {
   void nan(const WeightSpec& spec, int64_t index) {
     add("NaN", std::string(spec.keys.front()) + " at element " + std::to_string(index));
   }
-  void raise() const {
+  // Throws Error(kWeights) when there is something; names what would find all missing tensors.
+  void raise(const TensorSource& source) const {
     if (count_ == 0) return;
-    throw Error(ErrorCode::kWeights, "the checkpoint does not fit the program (" +
-                                         std::to_string(count_) +
-                                         (count_ == 1 ? " tensor):" : " tensors):") + lines_);
+    const KeyNames names = fitting_names(missing_, source);
+    const std::string hint =
+        names.empty()
+            ? ""
+            : "\nThe checkpoint has every missing tensor under another name: '" +
+                  renamed(missing_.front(), names) + "' for '" + missing_.front() +
+                  "'. Load it as npusim.Checkpoint(..., rename={\"" + names.front().first +
+                  "\": \"" + names.front().second + "\"}), on the command line with --rename '" +
+                  names.front().first + "=" + names.front().second + "'.";
+    throw Error(ErrorCode::kWeights,
+                "the checkpoint does not fit the program (" + std::to_string(count_) +
+                    (count_ == 1 ? " tensor):" : " tensors):") + lines_ + hint);
   }
 
  private:
@@ -70,12 +83,14 @@ class Complaints {
     ++count_;
   }
   std::string lines_;
+  std::vector<std::string> missing_;
   int count_ = 0;
 };
 
-const CheckpointTensor* find(const TensorSource& source, const WeightSpec& spec) {
+const CheckpointTensor* find(const TensorSource& source, const WeightSpec& spec,
+                             const KeyNames& names) {
   for (std::string_view key : spec.keys) {
-    if (const CheckpointTensor* tensor = source.find(key)) return tensor;
+    if (const CheckpointTensor* tensor = source.find(renamed(key, names))) return tensor;
   }
   return nullptr;
 }
@@ -105,19 +120,22 @@ std::vector<const CheckpointTensor*> match(const Program& program, const TensorS
   std::vector<const CheckpointTensor*> tensors;
   Complaints complaints;
   for (const WeightSpec& spec : program.weights) {
-    tensors.push_back(find(source, spec));
+    tensors.push_back(find(source, spec, options.names));
     check(spec, tensors.back(), options, complaints);
   }
-  complaints.raise();
+  complaints.raise(source);
   return tensors;
 }
 
-std::vector<std::string> unused(const Program& program, const TensorSource& source) {
-  std::unordered_set<std::string_view> keys;
-  for (const WeightSpec& spec : program.weights) keys.insert(spec.keys.begin(), spec.keys.end());
+std::vector<std::string> unused(const Program& program, const TensorSource& source,
+                                const KeyNames& names) {
+  std::unordered_set<std::string> keys;
+  for (const WeightSpec& spec : program.weights) {
+    for (std::string_view key : spec.keys) keys.insert(renamed(key, names));
+  }
   std::vector<std::string> extra;
   for (std::string_view name : source.names()) {
-    if (!keys.contains(name)) extra.emplace_back(name);
+    if (!keys.contains(std::string(name))) extra.emplace_back(name);
   }
   std::sort(extra.begin(), extra.end());
   return extra;
@@ -204,7 +222,7 @@ std::shared_ptr<const Weights> Weights::load(std::shared_ptr<const Program> prog
                                              const Options& options) {
   const std::vector<const CheckpointTensor*> tensors = match(*program, *source, options);
   std::shared_ptr<Weights> weights(new Weights(program, std::move(device)));
-  weights->extra_ = unused(*program, *source);
+  weights->extra_ = unused(*program, *source, options.names);
   weights->run_init(*source, tensors, options.copy);
   source->check();
   weights->release(std::move(source));

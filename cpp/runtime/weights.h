@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "cpp/runtime/device.h"
+#include "cpp/runtime/key_names.h"
 #include "cpp/runtime/program.h"
 #include "cpp/runtime/safetensors.h"
 
@@ -46,6 +47,7 @@ class Weights {
   struct Options {
     bool check_nan = false;  // refuse NaN; infinities have uses, in masks
     bool copy = false;       // use no tensor where it lies
+    KeyNames names;          // of the program's keys in the checkpoint
   };
 
   // Throws Error(kWeights) that names every missing and every unfitting tensor at once, and as

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from npusim.profile import Profile
     from npusim.profile.measure import profile_program
     from npusim.runtime import (
+        Checkpoint,
         Device,
         DeviceBuffer,
         Executor,
@@ -66,6 +67,7 @@ _LAZY = {
     "register_op": "npusim.ops.custom",
     "is_op_supported": "npusim.partition.support",
     "DAGExecutor": "npusim.partition.executor",
+    "Checkpoint": "npusim.runtime",
     "Device": "npusim.runtime",
     "DeviceBuffer": "npusim.runtime",
     "Executor": "npusim.runtime",
@@ -89,6 +91,7 @@ _LAZY = {
 
 __all__ = [
     "IR",
+    "Checkpoint",
     "CompiledProgram",
     "CoverageError",
     "DAGExecutor",

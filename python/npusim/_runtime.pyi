@@ -174,6 +174,10 @@ class Program:
     @property
     def state_bytes(self) -> int: ...
 
+def renamed(key: str, names: Sequence[tuple[str, str]]) -> str:
+    """The checkpoint's name of a program's key: the longest beginning among `names` that it has is
+    replaced."""
+
 class Weights:
     """The weights of a program on a device; may serve several executors at once."""
 
@@ -184,6 +188,7 @@ class Weights:
         path: str | PathLike[str],
         check_nan: bool = False,
         copy: bool = False,
+        names: Sequence[tuple[str, str]] = ...,
     ) -> Weights: ...
     @staticmethod
     def from_memory(
@@ -192,6 +197,7 @@ class Weights:
         tensors: Mapping[str, tuple[str, tuple[int, ...], int, object]],
         check_nan: bool = False,
         copy: bool = False,
+        names: Sequence[tuple[str, str]] = ...,
     ) -> Weights:
         """tensors: name -> (dtype, shape, address, owner); the elements at address are dense."""
 

@@ -18,6 +18,7 @@ from npusim.language_model.chat import Chat, ChatTemplate
 from npusim.language_model.generation import TextGeneration, TokenGeneration
 from npusim.language_model.session import LanguageSession, Prompt
 from npusim.language_model.tokenizer import FILE, Tokenizer
+from npusim.runtime.checkpoint import Checkpoint
 from npusim.runtime.device import Device
 from npusim.runtime.native import ProgramLike, native_device, native_program
 from npusim.runtime.weights import WeightSource, load_weights
@@ -241,6 +242,7 @@ class LanguageModel:
 
 def _folder(source: object) -> Path | None:
     """Returns the folder of a path, or None for what is none."""
+    source = source.source if isinstance(source, Checkpoint) else source
     if not isinstance(source, (str, os.PathLike)):
         return None
     path = Path(source)

@@ -8,6 +8,7 @@ file, and only for a plan that needs PyTorch.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from npusim.errors import Error, ProgramFormatError, WeightMismatchError
 from npusim.ir.graph import Weight
+from npusim.runtime.checkpoint import Checkpoint
 from npusim.runtime.host import is_torch
 from npusim.runtime.weights import PICKLES, WeightSource, read_state_dict
 
@@ -41,11 +43,13 @@ def host_tensors(source: WeightSource | None, weights: Iterable[Weight]) -> dict
     wanted = list(weights)
     if not wanted:
         return {}
-    readers = _readers(source)
+    checkpoint = source if isinstance(source, Checkpoint) else Checkpoint(source or {})
+    readers = _readers(checkpoint.source)
     found: dict[str, Tensor] = {}
     problems = []
     for weight in wanted:
-        key = next((k for k in (weight.key, *weight.aliases) if k in readers), None)
+        names = map(checkpoint.name_of, (weight.key, *weight.aliases))
+        key = next((name for name in names if name in readers), None)
         if key is None:
             problems.append(f"{weight.key}, {weight.type}, is missing")
             continue
@@ -80,11 +84,10 @@ def _tensor(key: str, value: Any) -> Tensor:
     return tensor.cpu()
 
 
-def _readers(source: WeightSource | None) -> Mapping[str, _Reader]:
+def _readers(source: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[str, _Reader]:
     """Returns, by key, what gives the tensor under it."""
-    if source is None or isinstance(source, Mapping):
-        held = source or {}
-        return dict.fromkeys(held, lambda key: held[key])
+    if isinstance(source, Mapping):
+        return dict.fromkeys(source, lambda key: source[key])
     path = Path(source)
     if path.suffix in PICKLES:
         state = read_state_dict(path)

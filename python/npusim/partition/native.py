@@ -13,6 +13,7 @@ from npusim.errors import Error
 from npusim.partition.crossing import Held
 from npusim.partition.plan import Partition
 from npusim.program.program import CompiledProgram, TensorSpec
+from npusim.runtime.checkpoint import Checkpoint
 from npusim.runtime.device import DeviceBuffer
 from npusim.runtime.executor import Executor
 from npusim.runtime.state import State
@@ -48,8 +49,12 @@ class NativeRun:
 
     def load(self, source: WeightSource | None) -> None:
         """Loads its weights; errors as `npusim.load_weights`."""
-        if isinstance(source, Mapping):  # what others read is not this program's to look at
-            source = {key: source[key] for key in source if key in self._keys}
+        checkpoint = source if isinstance(source, Checkpoint) else Checkpoint(source or {})
+        held = checkpoint.source
+        if isinstance(held, Mapping):  # what others read is not this program's to look at
+            own = {checkpoint.name_of(key) for key in self._keys}
+            mine = {key: held[key] for key in held if key in own}
+            source = Checkpoint(mine, checkpoint.rename)
         elif not self._keys:
             source = None
         self._weights = load_weights(source, self._program, self._device)

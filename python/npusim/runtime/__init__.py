@@ -5,6 +5,7 @@ Everything that happens at run time itself is C++ (`npusim._runtime`). Needs Num
 tensors are served when the caller brings them.
 """
 
+from npusim.runtime.checkpoint import Checkpoint
 from npusim.runtime.device import Device, DeviceBuffer
 from npusim.runtime.executor import Executor
 from npusim.runtime.session import Session, load
@@ -12,6 +13,7 @@ from npusim.runtime.state import State
 from npusim.runtime.weights import Weights, load_weights
 
 __all__ = [
+    "Checkpoint",
     "Device",
     "DeviceBuffer",
     "Executor",

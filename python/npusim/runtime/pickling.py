@@ -10,11 +10,11 @@ do not change, so their copies are they themselves.
 from __future__ import annotations
 
 import copyreg
-from pathlib import Path
 from typing import Any
 
 from npusim import _runtime
 from npusim.errors import Error, WeightMismatchError
+from npusim.runtime.checkpoint import Checkpoint
 
 _ORIGIN = "_origin"  # attribute of weights: what `remember` was given
 
@@ -23,26 +23,29 @@ def remember(
     weights: _runtime.Weights,
     program: _runtime.Program,
     device: _runtime.Device,
-    path: Path | None,
+    source: Checkpoint | None,
     check_nan: bool,
     copy: bool,
 ) -> _runtime.Weights:
     """Notes how weights were loaded, for pickles of them; returns them.
 
     Args:
-        path: None for tensors, which are not kept for that.
+        source: an absolute path, renamed; None for tensors, which are not kept for that.
     """
-    absolute = None if path is None else str(path.absolute())
-    setattr(weights, _ORIGIN, (program, device, absolute, check_nan, copy))
+    setattr(weights, _ORIGIN, (program, device, source, check_nan, copy))
     return weights
 
 
 def _load_again(
-    path: str, program: _runtime.Program, device: _runtime.Device, check_nan: bool, copy: bool
+    source: Checkpoint,
+    program: _runtime.Program,
+    device: _runtime.Device,
+    check_nan: bool,
+    copy: bool,
 ) -> _runtime.Weights:
     from npusim.runtime.weights import load_weights
 
-    return load_weights(path, program, device, check_nan=check_nan, copy=copy)
+    return load_weights(source, program, device, check_nan=check_nan, copy=copy)
 
 
 def _from_prepared(
@@ -65,9 +68,9 @@ def _reduce_weights(weights: _runtime.Weights) -> tuple[Any, ...]:
     origin = getattr(weights, _ORIGIN, None)
     if origin is None:
         raise Error("These weights cannot be pickled.", hint="Load them with npusim.load_weights.")
-    program, device, path, check_nan, copy = origin
-    if path is not None:
-        return _load_again, (path, program, device, check_nan, copy)
+    program, device, source, check_nan, copy = origin
+    if source is not None:
+        return _load_again, (source, program, device, check_nan, copy)
     return _from_prepared, (program, device, device.kind, *weights.prepared())
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from npusim import _runtime
 from npusim.errors import Error, ShapeError, WeightMismatchError
+from npusim.runtime.checkpoint import Checkpoint
 from npusim.runtime.host import dtype_of, is_torch
 from npusim.runtime.native import ProgramLike, native_device, native_program
 from npusim.runtime.pickling import remember
@@ -23,7 +24,7 @@ from npusim.runtime.plain_tensors import plain
 Weights = _runtime.Weights
 """The weights of a program on a device; may serve several executors at once."""
 
-WeightSource: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any]"
+WeightSource: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Checkpoint"
 
 # name -> dtype, shape, address of dense elements, and the object that owns them
 _HeldTensor: TypeAlias = "tuple[str, tuple[int, ...], int, object]"
@@ -53,7 +54,8 @@ def load_weights(
     Args:
         source: a `.safetensors` file, a `*.safetensors.index.json`, a folder that holds either, a
             `.pt`/`.pth`/`.bin` state dict (read with `weights_only=True`), or a mapping from names
-            to torch or NumPy tensors. None for a program without weights.
+            to torch or NumPy tensors; a `Checkpoint` of one of these gives its tensors other
+            names. None for a program without weights.
         program: a CompiledProgram or the path of one.
         device: where they go.
         check_nan: refuse NaN. Infinities have uses, in masks for one.
@@ -65,21 +67,24 @@ def load_weights(
         Error: a file cannot be read, or was changed while it was.
     """
     native, device = native_program(program), native_device(device)
-    if source is None:
-        source = {}
-    if isinstance(source, Mapping):
-        weights = _from_tensors(source, native, device, check_nan, copy)
+    checkpoint = (
+        source if isinstance(source, Checkpoint) else Checkpoint({} if source is None else source)
+    )
+    path, names = checkpoint.source, checkpoint.names
+    if isinstance(path, Mapping):
+        weights = _from_tensors(path, native, device, check_nan, copy, names)
         return remember(weights, native, device, None, check_nan, copy)
-    if not isinstance(source, (str, os.PathLike)):
+    if not isinstance(path, (str, os.PathLike)):
         raise Error(
-            f"Weights are a path or a mapping from names to tensors, not a {type(source).__name__}."
+            f"Weights are a path or a mapping from names to tensors, not a {type(path).__name__}."
         )
-    path = Path(source)
+    path = Path(path)
     if path.suffix in PICKLES:
-        weights = _from_tensors(read_state_dict(path), native, device, check_nan, copy)
+        weights = _from_tensors(read_state_dict(path), native, device, check_nan, copy, names)
     else:
-        weights = Weights.from_file(native, device, path, check_nan, copy)
-    return remember(weights, native, device, path, check_nan, copy)
+        weights = Weights.from_file(native, device, path, check_nan, copy, names)
+    origin = Checkpoint(str(path.absolute()), checkpoint.rename)
+    return remember(weights, native, device, origin, check_nan, copy)
 
 
 def _from_tensors(
@@ -88,9 +93,10 @@ def _from_tensors(
     device: _runtime.Device,
     check_nan: bool,
     copy: bool,
+    names: list[tuple[str, str]],
 ) -> Weights:
     tensors = {name: _held(name, tensor) for name, tensor in source.items() if _is_tensor(tensor)}
-    return Weights.from_memory(program, device, tensors, check_nan, copy)
+    return Weights.from_memory(program, device, tensors, check_nan, copy, names)
 
 
 def read_state_dict(path: Path) -> Mapping[str, Any]:
