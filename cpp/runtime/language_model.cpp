@@ -90,7 +90,9 @@ LanguageModel::LanguageModel(std::shared_ptr<const Program> program, std::shared
   facts_ = std::move(*metadata.language_model);
   check_facts();
   place_states();
-  prefills_.push_back(make_call("prefill", facts_.prefill_chunk, true));
+  if (facts_.prefill_chunk > 1) {
+    prefills_.push_back(make_call("prefill", facts_.prefill_chunk, true));
+  }
   for (const int64_t chunk : facts_.larger_chunks) {
     prefills_.push_back(make_call("prefill_" + std::to_string(chunk), chunk, true));
   }
@@ -122,8 +124,8 @@ void LanguageModel::check_facts() const {
           "vocab_size is " + std::to_string(facts_.vocab_size));
 }
 
-// Every state is the position, a cache, or what `generate` goes by: a session knows how to copy,
-// rewind and save these.
+// Every state is the position, a cache, a recurrent one, or what `generate` goes by: a session
+// knows how to copy, rewind and save these.
 void LanguageModel::place_states() {
   const auto find = [&](const std::string& name) -> const StateTensor& {
     const auto found = std::find_if(states_.begin(), states_.end(),
@@ -147,6 +149,13 @@ void LanguageModel::place_states() {
     placed.push_back(&tensor);
     caches_.push_back(layout_of(tensor, cache.axis));
   }
+  for (const std::string& name : facts_.recurrent) {
+    const StateTensor& tensor = find(name);
+    require(std::find(placed.begin(), placed.end(), &tensor) == placed.end(),
+            "recurrent state " + quote_name(name) + " is another one, too");
+    placed.push_back(&tensor);
+    recurrent_.push_back(&tensor);
+  }
   if (!facts_.token.empty()) {
     token_ = &find(facts_.token);
     history_ = &find(facts_.history);
@@ -165,7 +174,7 @@ void LanguageModel::place_states() {
       std::count_if(program_->buffers.begin(), program_->buffers.end(),
                     [](const Buffer& buffer) { return buffer.kind == BufferKind::kState; });
   require(static_cast<size_t>(held) == placed.size(),
-          "it has states that are neither its position nor a cache, nor generate's");
+          "it has states that are neither its position, a cache nor recurrent, nor generate's");
 }
 
 LanguageModel::Call LanguageModel::make_call(const std::string& name, int64_t tokens,
@@ -216,6 +225,7 @@ void LanguageModel::find_generate() {
 
 int64_t LanguageModel::next_run(int64_t position, int64_t waiting) const noexcept {
   const int64_t room = facts_.max_context - position;
+  if (!recurrent_.empty()) return filled_chunk(std::min(room, waiting));
   const bool few = waiting <= std::max<int64_t>(1, facts_.prefill_chunk / kDecodesPerChunk);
   if (few || facts_.prefill_chunk > room) return std::min<int64_t>(waiting, 1);
   int64_t chunk = facts_.prefill_chunk;
@@ -223,6 +233,15 @@ int64_t LanguageModel::next_run(int64_t position, int64_t waiting) const noexcep
     if (larger <= room && larger - waiting <= larger / 2) chunk = larger;
   }
   return std::min(waiting, chunk);
+}
+
+// The largest chunk of at most so many tokens; one token at the least, where there is any.
+int64_t LanguageModel::filled_chunk(int64_t most) const noexcept {
+  int64_t filled = facts_.prefill_chunk <= most ? facts_.prefill_chunk : 1;
+  for (const int64_t larger : facts_.larger_chunks) {
+    if (larger <= most) filled = larger;
+  }
+  return std::min(filled, most);
 }
 
 // The method for a run that next_run chose: the smallest chunk that holds it.

@@ -1,16 +1,19 @@
 // A language model on a device: a program whose methods `prefill` and `decode` share weights and
 // grow a cache, as its metadata says (metadata.h).
 //
-//   prefill(tokens int64[1, chunk], length int64[1]) -> logits[1, 1, vocab] of token length - 1
+//   prefill(tokens int64[1, chunk], length int64[1]) -> logits[1, 1, vocab] of token length - 1,
+//                                                       unless the chunk is one token
 //   prefill_<chunk>, the same for larger chunks, where the program has them
 //   decode(tokens int64[1, 1])                       -> logits[1, 1, vocab]
 //   generate(sampling float64[5], seed int64[1])     -> chosen int64[1], where the program has it
 //
 // All append at the state `position` and advance it by the tokens they took. `generate` appends the
 // token of the state `token`, chooses the next one (kernels/shared/sampling.h) and leaves it there;
-// the state `history` has a row for each token that it appended. The model itself is
-// immutable; what was said is in sessions (language_session.h). Any number of them, on any threads,
-// may share a model: their runs take turns on the device.
+// the state `history` has a row for each token that it appended. The other states are caches, which
+// get a row a token, and recurrent ones, which every token changes as a whole; at position 0 no
+// method reads a recurrent state. The model itself is immutable; what was said is in sessions
+// (language_session.h). Any number of them, on any threads, may share a model: their runs take
+// turns on the device.
 #pragma once
 
 #include <cstdint>
@@ -56,6 +59,8 @@ class LanguageModel {
 
   const LanguageModelFacts& facts() const noexcept { return facts_; }
   const std::vector<CacheLayout>& caches() const noexcept { return caches_; }
+  // States that hold what all tokens before the position have made of them, and no others.
+  const std::vector<const StateTensor*>& recurrent() const noexcept { return recurrent_; }
   const StateTensor& position() const noexcept { return *position_; }
   bool generates() const noexcept { return token_ != nullptr; }
   // The states of `generate`. Throws Error(kInput) for a model that has it not.
@@ -66,14 +71,15 @@ class LanguageModel {
 
   // How many of `waiting` tokens the next run takes when `position` tokens are fed: the largest
   // chunk of which no more than half would be padding, the smallest chunk behind it, or one token
-  // where a chunk does not fit any more or would be mostly padding.
+  // where a chunk does not fit any more or would be mostly padding. Where there are recurrent
+  // states, which no padding may reach: the largest chunk that is filled, or one token.
   int64_t next_run(int64_t position, int64_t waiting) const noexcept;
 
   // Feeds tokens, as many as next_run says, and writes the scores of the token behind them (unless
   // `logits` is empty: else it holds vocab_size numbers).
   // Allocates nothing. Throws Error(kInput) for no tokens, more than the largest chunk or room for
   // another number of scores, and what Executor::run throws; the state's content is then undefined
-  // from its position on.
+  // from its position on, and that of recurrent states altogether.
   void feed(State& state, std::span<const int64_t> tokens, std::span<float> logits);
 
   // Starts a run of `generate` (see GenerateRuns): the caller keeps the memory until it has ended.
@@ -100,6 +106,7 @@ class LanguageModel {
   Call& call_for(size_t tokens);
   void check_feed(size_t tokens, size_t logits) const;
   void check_generates() const;
+  int64_t filled_chunk(int64_t most) const noexcept;
 
   std::shared_ptr<const Program> program_;
   std::shared_ptr<Device> device_;
@@ -109,9 +116,10 @@ class LanguageModel {
   const StateTensor* position_ = nullptr;
   const StateTensor *token_ = nullptr, *history_ = nullptr;  // null: there is no `generate`
   std::vector<CacheLayout> caches_;
+  std::vector<const StateTensor*> recurrent_;
   ForkSafeMutex turn_;  // guards all below
   Executor executor_;
-  std::vector<Call> prefills_;  // the smallest chunk first
+  std::vector<Call> prefills_;  // the smallest chunk first; none of a single token
   Call decode_;
   size_t generate_ = 0;  // the method
 };

@@ -70,8 +70,15 @@ void LanguageSession::extend_checked(std::span<const int64_t> tokens) {
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
 }
 
+// No recurrence can be undone: where its states are not those of the tokens fed, none are.
+void LanguageSession::begin_anew_if_needed() noexcept {
+  if (model_->recurrent().empty() || fed_ == 0 || recurred_ == fed_) return;
+  fed_ = 0;
+}
+
 bool LanguageSession::advance_once() {
   if (!waits()) return false;
+  begin_anew_if_needed();
   if (device_position_ != fed_) {
     state_->write(model_->position().buffer, 0, std::as_bytes(std::span(&fed_, 1)));
     device_position_ = fed_;
@@ -80,10 +87,10 @@ bool LanguageSession::advance_once() {
   const auto next =
       std::span(tokens_).subspan(static_cast<size_t>(fed_), static_cast<size_t>(count));
   const bool last = fed_ + count == position();
-  device_position_ = -1;  // until the run has succeeded
+  device_position_ = recurred_ = -1;  // until the run has succeeded
   model_->feed(*state_, next, last ? std::span(logits_) : std::span<float>());
   fed_ += count;
-  device_position_ = fed_;
+  device_position_ = recurred_ = fed_;
   return !last;
 }
 
@@ -107,7 +114,9 @@ std::span<const float> LanguageSession::scores() {
 }
 
 int64_t LanguageSession::waiting_before_step() const noexcept {
-  return std::max<int64_t>(position() - fed_ - (model_->generates() ? 1 : 0), 0);
+  const bool anew = waits() && !model_->recurrent().empty() && recurred_ != fed_;
+  const int64_t fed = anew ? 0 : fed_;
+  return std::max<int64_t>(position() - fed - (model_->generates() ? 1 : 0), 0);
 }
 
 int64_t LanguageSession::step(Sampler& sampler, bool more) {
@@ -127,6 +136,7 @@ int64_t LanguageSession::step(Sampler& sampler, bool more) {
 
 // Feeds the token that waits, and puts behind it what the device chooses.
 int64_t LanguageSession::generate(Sampler& sampler, bool more) {
+  begin_anew_if_needed();
   if (!runs_) runs_ = std::make_unique<GenerateRuns>(model_);
   const DeviceSampling sampling = sampler.on_device(position());
   const bool is_ahead = runs_->started() == 1 && device_position_ == position() &&
@@ -142,18 +152,20 @@ int64_t LanguageSession::generate(Sampler& sampler, bool more) {
       prepare_states(sampler);
       start();
     }
-    const bool another = position() + 1 < model_->facts().max_context;
+    // A run too many would be no loss to caches, but one to recurrent states.
+    const bool another =
+        position() + 1 < model_->facts().max_context && model_->recurrent().empty();
     if (more && another && !model_->device()->shares_host_memory()) start();
     const int64_t token = runs_->finish();
     sampler.accept(token, model_->facts().vocab_size);
     tokens_.push_back(token);
   } catch (...) {
     drop_runs();
-    device_position_ = device_token_ = -1;
+    device_position_ = device_token_ = recurred_ = -1;
     throw;
   }
   if (history_ >= fed_) history_ = device_position_;
-  ++fed_;
+  recurred_ = ++fed_;
   return tokens_.back();
 }
 
@@ -190,6 +202,11 @@ std::unique_ptr<LanguageSession> LanguageSession::fork() const {
                               fed_ * cache.row_bytes);
     }
   }
+  for (const StateTensor* state : model_->recurrent()) {
+    twin->state_->copy_from(*state_, state->buffer, 0,
+                            model_->program()->buffers[state->buffer].bytes);
+  }
+  twin->recurred_ = recurred_;
   twin->tokens_.insert(twin->tokens_.end(), tokens_.begin(), tokens_.end());
   twin->logits_ = logits_;
   twin->fed_ = fed_;

@@ -16,7 +16,11 @@
 //  2. 0 <= fed_ <= tokens_.size() <= max_context. logits_ are those behind the last token when
 //     fed_ == tokens_.size() > 0, and meaningless otherwise.
 //  3. A call that throws leaves the tokens as they were.
-//  4. Behind all that is queued, the states hold: device_position_; the token with the number
+//  4. Recurrent states hold what the first recurred_ tokens made of them (-1: nobody knows). A run
+//  at
+//     position 0 does not read them; any other run needs them to be of all tokens before it. Where
+//     they are of others, after a rewind or a failure, all tokens are fed anew.
+//  5. Behind all that is queued, the states hold: device_position_; the token with the number
 //     device_token_ (-1: another); the first history_ tokens of all (never more than there are).
 #pragma once
 
@@ -60,7 +64,8 @@ class LanguageSession {
   // Another session that continues from here on its own; copies the rows in use.
   std::unique_ptr<LanguageSession> fork() const;
   // Goes back to when there were `position` tokens. Costs nothing; the last token left is fed
-  // again when its logits are asked for. Throws Error(kLimit).
+  // again when its logits are asked for, and where there are recurrent states, all that are left.
+  // Throws Error(kLimit).
   void rewind(int64_t position);
   void reset() { rewind(0); }
 
@@ -85,6 +90,7 @@ class LanguageSession {
   int64_t generate(Sampler& sampler, bool more);
   void prepare_states(const Sampler& sampler);
   void drop_runs();
+  void begin_anew_if_needed() noexcept;
   void cut(int64_t position);
 
   std::shared_ptr<LanguageModel> model_;
@@ -94,6 +100,7 @@ class LanguageSession {
   int64_t device_position_ = 0;  // -1: unknown
   int64_t device_token_ = -1;
   int64_t history_ = 0;
+  int64_t recurred_ = 0;
   std::unique_ptr<GenerateRuns> runs_;  // null until a step needs them
   std::vector<float> logits_;
   mutable TurnFlag running_{0};

@@ -2,8 +2,10 @@
 //   npusim.tokens   I64 [n]
 //   npusim.logits   F32 [vocab], when they are known
 //   <name>          of each cache, only the rows in use: its shape with `fed` rows along its axis
+//   <name>          of each recurrent state, whole
 // and the metadata format, program (fingerprint, hexadecimal) and fed. Other tools may read it;
-// what they wrote is checked as any other file is.
+// what they wrote is checked as any other file is. Recurrent states that are not those of the
+// tokens fed count for nothing: such a session is saved with `fed` 0.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -101,7 +103,10 @@ class Saved {
       caches.push_back(
           tensor(cache.tensor->name, cache.tensor->dtype, used_shape(cache, fed)).data);
     }
-    if (file_->tensors().size() != caches.size() + (logits.empty() ? 1 : 2)) {
+    for (const StateTensor* state : model.recurrent()) {
+      recurrent.push_back(tensor(state->name, state->dtype, state->shape).data);
+    }
+    if (file_->tensors().size() != caches.size() + recurrent.size() + (logits.empty() ? 1 : 2)) {
       refuse("it has tensors that are no part of a session");
     }
   }
@@ -112,7 +117,7 @@ class Saved {
   std::vector<int64_t> tokens;
   int64_t fed = 0;
   std::span<const std::byte> logits;  // empty when they are not known
-  std::vector<std::span<const std::byte>> caches;
+  std::vector<std::span<const std::byte>> caches, recurrent;
 
  private:
   [[noreturn]] void refuse(const std::string& why) const {
@@ -177,15 +182,19 @@ class Saved {
 
 void LanguageSession::save(const std::filesystem::path& path) const {
   const Turn turn(running_, kBusy);
-  const bool known = fed_ == position() && fed_ > 0;
+  const int64_t fed = model_->recurrent().empty() || recurred_ == fed_ ? fed_ : 0;
+  const bool known = fed == position() && fed > 0;
   Header header("\"format\":" + json_text(kFormat) + ",\"program\":\"" +
                 hexadecimal(model_->program()->fingerprint) + "\",\"fed\":\"" +
-                std::to_string(fed_) + "\"");
+                std::to_string(fed) + "\"");
   const int64_t count = position(), vocabulary = model_->facts().vocab_size;
   header.add(kTokens, DType::kInt64, {&count, 1});
   if (known) header.add(kLogits, DType::kFloat32, {&vocabulary, 1});
   for (const CacheLayout& cache : model_->caches()) {
-    header.add(cache.tensor->name, cache.tensor->dtype, used_shape(cache, fed_));
+    header.add(cache.tensor->name, cache.tensor->dtype, used_shape(cache, fed));
+  }
+  for (const StateTensor* state : model_->recurrent()) {
+    header.add(state->name, state->dtype, state->shape);
   }
   AtomicFile file(path);
   header.write(file);
@@ -193,11 +202,16 @@ void LanguageSession::save(const std::filesystem::path& path) const {
   if (known) file.write(std::as_bytes(std::span(logits_)));
   std::vector<std::byte> rows;
   for (const CacheLayout& cache : model_->caches()) {
-    rows.resize(static_cast<size_t>(fed_ * cache.row_bytes));
+    rows.resize(static_cast<size_t>(fed * cache.row_bytes));
     for (int64_t block = 0; block < cache.outer; ++block) {
       state_->read(cache.tensor->buffer, block * cache.block_bytes(), rows);
       file.write(rows);
     }
+  }
+  for (const StateTensor* state : model_->recurrent()) {
+    rows.resize(static_cast<size_t>(model_->program()->buffers[state->buffer].bytes));
+    state_->read(state->buffer, 0, rows);
+    file.write(rows);
   }
   file.commit();
 }
@@ -214,6 +228,9 @@ void LanguageSession::load(const std::filesystem::path& path) {
                    saved.caches[i].subspan(static_cast<size_t>(block) * bytes, bytes));
     }
   }
+  for (size_t i = 0; i < saved.recurrent.size(); ++i) {
+    fresh->write(model_->recurrent()[i]->buffer, 0, saved.recurrent[i]);
+  }
   std::vector<float> logits(logits_);
   std::copy(saved.logits.begin(), saved.logits.end(),
             std::as_writable_bytes(std::span(logits)).begin());
@@ -221,7 +238,7 @@ void LanguageSession::load(const std::filesystem::path& path) {
   state_ = fresh;
   logits_ = std::move(logits);
   tokens_.assign(saved.tokens.begin(), saved.tokens.end());  // has room: nothing throws from here
-  fed_ = saved.fed;
+  fed_ = recurred_ = saved.fed;
   device_position_ = device_token_ = -1;
   history_ = 0;
 }

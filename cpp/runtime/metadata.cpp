@@ -86,6 +86,9 @@ class MetadataReader {
       } else if (key == "caches") {
         facts.caches.clear();
         json_.array([&] { facts.caches.push_back(read_cache()); });
+      } else if (key == "recurrent") {
+        facts.recurrent.clear();
+        json_.array([&] { facts.recurrent.push_back(json_.string()); });
       } else {
         json_.skip();
       }

@@ -6,6 +6,7 @@
 //   "language_model": {"max_context", "prefill_chunk", "vocab_size", "eos_token_ids": […],
 //                      "position": state, "caches": [{"state", "axis"}, …],
 //                      "larger_chunks": […], where there are such methods,
+//                      "recurrent": [state, …], where there are such states,
 //                      "token": state, "history": state}, where there is a method `generate`
 //   "prepared_sizes": {method: [{symbol: size, …}, …], …}, of device code for symbolic sizes
 #pragma once
@@ -43,6 +44,7 @@ struct LanguageModelFacts {
   std::string token;     // what `generate` appends and chooses; empty: there is no such method
   std::string history;   // the tokens behind it, a row each, for the same method
   std::vector<CacheFacts> caches;
+  std::vector<std::string> recurrent;  // states that every token changes as a whole
 };
 
 struct Metadata {

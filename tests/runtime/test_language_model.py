@@ -326,7 +326,7 @@ def test_an_empty_session_has_no_logits(session: npusim.LanguageSession) -> None
         ({"vocab_size": 33}, "logits does not hold 33"),
         ({"position": "cache"}, "no single int64"),
         ({"position": "nowhere"}, "no state 'nowhere'"),
-        ({"caches": []}, "neither its position nor a cache"),
+        ({"caches": []}, "neither its position, a cache nor recurrent"),
         ({"caches": [{"state": "cache", "axis": 0}]}, "along axis 0"),
         ({"caches": [{"state": "cache", "axis": 9}]}, "along axis 9"),
         ({"caches": [{"state": "cache", "axis": 1}] * 2}, "appears twice"),

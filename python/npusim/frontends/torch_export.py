@@ -137,6 +137,28 @@ def _export(
             raise explain(error, name) from error
 
 
+def run_without_data(model: nn.Module, args: tuple[Tensor, ...]) -> set[int]:
+    """Runs forward as extraction does, on tensors without data, for what it leaves behind.
+
+    Returns:
+        The numbers of the arguments that forward does not use.
+
+    Raises:
+        ExportError: the model cannot be traced.
+    """
+    mode = FakeTensorMode()
+    with torch.no_grad(), _reference_paths(), users_frames(), _quiet(), weight_free(model, mode):
+        try:
+            program = torch.export.export(model, fake_arguments(args, mode), strict=False)
+            unused = {node.name for node in program.graph.nodes if not node.users}
+            names = program.graph_signature.user_inputs
+            return {i for i, name in enumerate(names) if name in unused}
+        except ExportError:
+            raise
+        except Exception as error:  # a trace runs, and fails in, any code
+            raise explain(error, type(model).__name__) from error
+
+
 @contextlib.contextmanager
 def _reference_paths() -> Iterator[None]:
     """Keeps nn.Transformer and nn.MultiheadAttention from calling their opaque fused kernels."""

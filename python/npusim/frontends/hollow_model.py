@@ -1,0 +1,114 @@
+"""A language model of transformers, built from its configuration without its weights.
+
+Owns the stand-ins for large tensors, on the meta device, and the data of the buffers that follow
+from a configuration alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from npusim.errors import ExportError
+from npusim.frontends.weight_free import module_tensors
+
+
+def hollow_model(source: str | Path, dtype: str | None) -> nn.Module:
+    """Builds a model from its configuration, with large tensors on the meta device.
+
+    Args:
+        source: a folder with `config.json`, or a hub's name.
+        dtype: of the weights; None: the configuration's.
+
+    Raises:
+        ExportError: there is no such configuration, or it is none of a language model.
+    """
+    transformers = _transformers()
+    if isinstance(source, Path) or Path(source).exists():
+        path = Path(source)
+        if not (path / "config.json").is_file():
+            raise ExportError(f"{path} has no config.json.", hint="Pass a model's folder.")
+    try:
+        config = transformers.AutoConfig.from_pretrained(str(source))
+        chosen = _dtype(dtype or getattr(config, "dtype", None) or torch.float32)
+        with _Hollow():
+            model = transformers.AutoModelForCausalLM.from_config(config, dtype=chosen)
+    except ExportError:
+        raise
+    except Exception as error:  # whatever a hub, a file or a constructor raises
+        raise ExportError(f"{source} is not a language model that can be built: {error}") from error
+    model.tie_weights()
+    return model.eval()  # type: ignore[no-any-return]
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise ExportError(
+            "extract_llm needs the package transformers.", hint="pip install 'npusim[llm]'"
+        ) from None
+    return transformers
+
+
+def _dtype(name: Any) -> torch.dtype:
+    value = getattr(torch, name, None) if isinstance(name, str) else name
+    if not isinstance(value, torch.dtype) or not value.is_floating_point:
+        raise ExportError(f"{name!r} is not a dtype of weights.", hint='Try "bfloat16".')
+    return value
+
+
+class _Hollow(TorchFunctionMode):
+    """Makes large uninitialised tensors, which parameters are made of, without data.
+
+    What a constructor computes (rotary frequencies, scales) keeps its data.
+    """
+
+    _LARGE = 1 << 16  # elements
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.empty and kwargs.get("device") is None:
+            with torch._C.DisableTorchFunction():
+                probe = torch.empty(*args, **{**kwargs, "device": "meta"})
+            if probe.numel() >= self._LARGE:
+                return probe
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def with_buffers_data(model: nn.Module) -> Iterator[None]:
+    """Gives buffers that no checkpoint holds the data they lack on the meta device.
+
+    They follow from the configuration, so a second model built from it has them.
+    """
+    tensors = module_tensors(model)
+    hollow = [
+        path
+        for path, tensor in tensors.originals.items()
+        if path not in tensors.persistent and tensor.device.type == "meta"
+    ]
+    if hollow:
+        config = getattr(model, "config")  # noqa: B009
+        with _Hollow():
+            twin = type(model)(config)
+        owners = [(model.get_submodule(p.rpartition(".")[0]), p) for p in hollow]
+        for owner, path in owners:
+            setattr(owner, path.rpartition(".")[2], _tensor_at(twin, path))
+    try:
+        yield
+    finally:
+        for path in hollow:
+            owner = model.get_submodule(path.rpartition(".")[0])
+            setattr(owner, path.rpartition(".")[2], tensors.originals[path])
+
+
+def _tensor_at(model: nn.Module, path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(model.get_submodule(module), name)
