@@ -252,10 +252,16 @@ LanguageModel::Call& LanguageModel::call_for(size_t tokens) {
 }
 
 void LanguageModel::check_feed(size_t tokens, size_t logits) const {
-  const int64_t most = prefills_.back().tokens;
+  const int64_t most = prefills_.empty() ? 1 : prefills_.back().tokens;
   if (tokens == 0 || tokens > static_cast<size_t>(most)) {
     throw Error(ErrorCode::kInput, "a run takes 1 … " + std::to_string(most) + " tokens, got " +
                                        std::to_string(tokens) + "; next_run says how many");
+  }
+  const auto fills = [&](const Call& call) { return static_cast<size_t>(call.tokens) == tokens; };
+  if (!recurrent_.empty() && tokens != 1 &&
+      std::none_of(prefills_.begin(), prefills_.end(), fills)) {
+    throw Error(ErrorCode::kInput, "padding must not reach recurrent states, and no method takes " +
+                                       std::to_string(tokens) + " tokens; next_run says how many");
   }
   if (logits != 0 && logits != static_cast<size_t>(facts_.vocab_size)) {
     throw Error(ErrorCode::kInput, "there are " + std::to_string(facts_.vocab_size) +
