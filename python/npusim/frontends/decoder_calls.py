@@ -42,13 +42,18 @@ class Way(Protocol):
     recurrent: bool
 
     def run(
-        self, model: nn.Module, states: States, tokens: Tensor, position: Tensor, last: Tensor
+        self,
+        model: nn.Module,
+        states: States,
+        tokens: Tensor,
+        position: Tensor,
+        last: Tensor | None,
     ) -> Tensor:
         """Appends tokens [1, n] at a position; returns the logits [1, 1, vocab] of one of them.
 
         Args:
-            position: int64 [], tokens before these.
-            last: int64 [1], which of the tokens.
+            position: int64 [1], tokens before these.
+            last: int64 [1], which of the tokens; None: the last one.
         """
         ...
 
@@ -75,19 +80,17 @@ class _Call:
         self.takes = set(inspect.signature(self.forward).parameters)
         self.cache = next((name for name in _CACHES if name in self.takes), None)
 
-    def __call__(
-        self, model: nn.Module, tokens: Tensor, last: Tensor | None = None, **given: Any
-    ) -> Any:
+    def __call__(self, model: nn.Module, tokens: Tensor, **given: Any) -> Any:
         """Runs forward; of what is given, it gets what it takes."""
-        if last is not None:
-            given["logits_to_keep"] = last
         known = {key: value for key, value in given.items() if key in self.takes}
         return self.forward(model, input_ids=tokens, **known)
 
-    def logits(self, output: Any, last: Tensor) -> Tensor:
-        """Returns the logits of one token."""
+    def logits(self, output: Any, last: Tensor | None) -> Tensor:
+        """Returns the logits of one token, where forward was given `logits_to_keep`."""
         logits: Tensor = output.logits
-        return logits if "logits_to_keep" in self.takes else logits.index_select(1, last)
+        if "logits_to_keep" in self.takes:
+            return logits
+        return logits[:, -1:] if last is None else logits.index_select(1, last)
 
     def cache_of(self, output: Any) -> Any:
         """Returns the cache that forward has left, or None."""
@@ -122,15 +125,21 @@ class Cached:
         return cache
 
     def run(
-        self, model: nn.Module, states: States, tokens: Tensor, position: Tensor, last: Tensor
+        self,
+        model: nn.Module,
+        states: States,
+        tokens: Tensor,
+        position: Tensor,
+        last: Tensor | None,
     ) -> Tensor:
         """Appends tokens; see `Way.run`."""
         positions = torch.arange(tokens.shape[1]) + position
-        given = {"position_ids": positions.unsqueeze(0), "use_cache": True}
+        given: dict[str, Any] = {"position_ids": positions.unsqueeze(0), "use_cache": True}
+        given["logits_to_keep"] = 1 if last is None else last
         if self._masked:
             given["attention_mask"] = torch.ones((1, self._rows), dtype=torch.int64)
         cache = self._cache.on(states, position)
-        output = self._call(model, tokens, last, **given, **{self._call.cache or "": cache})
+        output = self._call(model, tokens, **given, **{self._call.cache or "": cache})
         self._cache.store(cache, states)
         return self._call.logits(output, last)
 
@@ -152,12 +161,18 @@ class OwnState:
         return kept, self._call.cache_of(second)
 
     def run(
-        self, model: nn.Module, states: States, tokens: Tensor, position: Tensor, last: Tensor
+        self,
+        model: nn.Module,
+        states: States,
+        tokens: Tensor,
+        position: Tensor,
+        last: Tensor | None,
     ) -> Tensor:
         """Appends tokens; see `Way.run`."""
         cache = {self._call.cache or "": self._cache.on(states)}
-        continued = self._call(model, tokens, last, use_cache=True, **cache)
-        fresh = self._call(model, tokens, last, use_cache=True)
+        given: dict[str, Any] = {"use_cache": True, "logits_to_keep": 1 if last is None else last}
+        continued = self._call(model, tokens, **given, **cache)
+        fresh = self._call(model, tokens, **given)
         starts = position == 0
         caches = self._call.cache_of(fresh), self._call.cache_of(continued)
         self._cache.store(*caches, states, starts)
@@ -211,16 +226,23 @@ class Recomputed:
         return logits
 
     def run(
-        self, model: nn.Module, states: States, tokens: Tensor, position: Tensor, last: Tensor
+        self,
+        model: nn.Module,
+        states: States,
+        tokens: Tensor,
+        position: Tensor,
+        last: Tensor | None,
     ) -> Tensor:
         """Appends tokens; see `Way.run`."""
         text = states["text.tokens"]
         text.index_copy_(1, torch.arange(tokens.shape[1]) + position, tokens)
         positions = torch.arange(self._rows).unsqueeze(0)
-        where = last + position
+        where = position + (tokens.shape[1] - 1 if last is None else last)
         mask = (positions <= where).to(torch.int64)
-        given = {"attention_mask": mask, "position_ids": positions, "use_cache": False}
-        return self._call.logits(self._call(model, text, where, **given), where)
+        given: dict[str, Any] = {"attention_mask": mask, "position_ids": positions}
+        given["use_cache"] = False
+        given["logits_to_keep"] = where
+        return self._call.logits(self._call(model, text, **given), where)
 
 
 def _observed(model: nn.Module, leave: Callable[[nn.Module, Tensor], Any]) -> Any:

@@ -155,12 +155,12 @@ def _show_rows(made: Any, index: int, states: States, position: Tensor) -> None:
     made.dtype, made.device = keys.dtype, keys.device
     made.batch_size, made.num_heads = keys.shape[:2]
     made.k_head_dim, made.v_head_dim = keys.shape[-1], values.shape[-1]
-    made.cumulative_length = position.clone()
+    made.cumulative_length = position[0].clone()
     made.is_initialized = True
     if hasattr(made, "indexer_keys"):
         made.indexer_keys = states[f"{index}.indexer_key"]
         made.indexer_dtype, made.indexer_device = made.indexer_keys.dtype, keys.device
-        made.indexer_cumulative_length = position.clone()
+        made.indexer_cumulative_length = position[0].clone()
         made.is_indexer_initialized = True
 
 

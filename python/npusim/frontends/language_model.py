@@ -145,13 +145,12 @@ def _extracted(model: Any, way: Way, method: str, chunk: int | None) -> Graph:
     """Returns the graph of a method; `chunk` is None for the one that takes a single token."""
 
     def prefill(tokens: Tensor, length: Tensor) -> dict[str, Tensor]:
-        logits = way.run(model, model.cache, tokens, model.position[0], length - 1)
+        logits = way.run(model, model.cache, tokens, model.position, length - 1)
         model.position.add_(length)
         return {"logits": logits}
 
     def decode(tokens: Tensor) -> dict[str, Tensor]:
-        first = torch.zeros(1, dtype=torch.int64)
-        logits = way.run(model, model.cache, tokens, model.position[0], first)
+        logits = way.run(model, model.cache, tokens, model.position, None)
         model.position.add_(1)
         return {"logits": logits}
 
