@@ -35,7 +35,7 @@ CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h' ':!kernels/shared/abi.h')
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test smoke lint types ctest sanitize arm64 fuzz pytest docs wheel check-wheel format \
-  bench clean
+  bench soak clean
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
@@ -76,6 +76,10 @@ demo: $(VENV)/npusim
 
 bench: $(VENV)/npusim $(VENV)/dev
 	$(BIN)/python benchmarks/cpu_models.py
+
+# Long use and bad conditions, with the machine left to others: docs/reliability.md has the figures.
+soak: $(VENV)/npusim $(VENV)/dev
+	nice -n 19 $(BIN)/python -m tests.soak $(SOAK_FLAGS)
 
 # --- checks ----------------------------------------------------------------------------------
 
