@@ -103,6 +103,28 @@ std::shared_ptr<Weights> from_prepared(std::shared_ptr<Program> program,
       Weights::load_prepared(std::move(program), std::move(device), prepared));
 }
 
+using WatchedFiles = std::vector<std::unique_ptr<const WatchedFile>>;
+constexpr const char* kWatchedFiles = "npusim.watched_files";
+
+py::capsule watch_files(const std::vector<std::pair<uintptr_t, size_t>>& memory) {
+  std::vector<std::span<const std::byte>> spans;
+  for (const auto& [address, bytes] : memory) {
+    spans.emplace_back(reinterpret_cast<const std::byte*>(address), bytes);
+  }
+  auto files = std::make_unique<WatchedFiles>(watch_files_behind(spans));
+  py::capsule capsule(files.get(), kWatchedFiles, [](PyObject* held) {
+    delete static_cast<WatchedFiles*>(PyCapsule_GetPointer(held, kWatchedFiles));
+  });
+  files.release();
+  return capsule;
+}
+
+void check_files(const py::capsule& watched) {
+  const void* files = PyCapsule_GetPointer(watched.ptr(), kWatchedFiles);
+  if (files == nullptr) throw py::error_already_set();
+  for (const auto& file : *static_cast<const WatchedFiles*>(files)) file->check();
+}
+
 std::vector<Binding> bindings(const Executor& executor, const Buffers& buffers) {
   std::vector<Binding> out;
   for (const auto& buffer : buffers) {
@@ -271,6 +293,11 @@ void bind_executor(py::module_& module) {
                              "Whether tensors of the checkpoint are used where they lie.")
       .def_property_readonly("extra", &Weights::extra,
                              "Tensors of the checkpoint that the program does not use.");
+  module.def("watch_files", &watch_files, py::arg("memory"),
+             "memory: (address, bytes) of what others have mapped. What check_files takes, to be "
+             "dropped before the memory is.");
+  module.def("check_files", &check_files, py::arg("watched"),
+             "Raises Error when a file was changed in place since it was watched.");
   py::class_<Executor, std::shared_ptr<Executor>>(module, "Executor")
       .def(py::init([](std::shared_ptr<Program> program, std::shared_ptr<Device> device) {
              return std::make_shared<Executor>(std::move(program), std::move(device));

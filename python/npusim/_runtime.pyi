@@ -178,6 +178,13 @@ def renamed(key: str, names: Sequence[tuple[str, str]]) -> str:
     """The checkpoint's name of a program's key: the longest beginning among `names` that it has is
     replaced."""
 
+def watch_files(memory: Sequence[tuple[int, int]]) -> CapsuleType:
+    """memory: (address, bytes) of what others have mapped. What check_files takes, to be dropped
+    before the memory is."""
+
+def check_files(watched: CapsuleType) -> None:
+    """Raises Error when a file was changed in place since it was watched."""
+
 class Weights:
     """The weights of a program on a device; may serve several executors at once."""
 

@@ -183,3 +183,30 @@ def test_faults_of_others_stay_what_they_were(tmp_path: Path, handler: str) -> N
     assert done.returncode == -signal.SIGBUS, done.stderr
     assert (done.stdout == "noticed\n") == (handler != "after")
     assert ("Bus error" in done.stderr) == (handler != "none")
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_what_pytorch_reads_of_a_plan_is_watched_as_well(path: Path, copy: bool) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("safetensors")
+
+    class Next(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.from_numpy(VALUES.copy()))
+
+        def forward(self, x):
+            return torch.nextafter(self.w, x)
+
+    x = torch.from_numpy(VALUES.copy())  # the next one is itself
+    plan = npusim.partition(npusim.extract_ir(Next().eval(), (x,)))
+    assert [p.executor for p in plan.partitions] == ["pytorch"]
+    executor = npusim.DAGExecutor(plan, summary=False).load_weights(source_of(path), copy=copy)
+    assert torch.equal(executor(x)[0], x)
+    os.truncate(path, 0)
+    if copy or path.suffix == ".raw":  # PyTorch gets copies of arrays
+        assert torch.equal(executor(x)[0], x)
+        return
+    with pytest.raises(npusim.Error, match="cut short") as caught:
+        executor(x)
+    assert path.name in str(caught.value)

@@ -192,19 +192,11 @@ def _memory(most: int) -> Callable[[], object]:
     return lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
-def _nobody() -> None:
-    if os.getuid() == 0:
-        os.setgroups([])
-        os.setgid(65534)
-        os.setuid(65534)
-
-
 def run(scale: float, wanted: str, folder: Path) -> Iterator[tuple[str, int, list[str]]]:
     """Yields a condition, how many verbs ran under it, and what was wrong with which."""
     prepare(folder)
     random.seed(0)
     rounds = max(1, round(20 * scale))
-    folder.chmod(0o755)
 
     def every(count: int, options: Callable[[Trial], dict[str, object]]) -> tuple[int, list[str]]:
         problems, done = [], 0
@@ -216,9 +208,10 @@ def run(scale: float, wanted: str, folder: Path) -> Iterator[tuple[str, int, lis
                     problems.append(f"{trial.verb}: {outcome.problem}")
         return done, problems
 
-    sealed = folder / "sealed"
-    sealed.mkdir(exist_ok=True)
-    sealed.chmod(0o555)
+    sealed = Path("/sys") if os.geteuid() == 0 else folder / "sealed"  # root writes anywhere else
+    if sealed.parent == folder:
+        sealed.mkdir(exist_ok=True)
+        sealed.chmod(0o555)
     conditions: dict[str, tuple[int, Callable[[Trial], dict[str, object]]]] = {
         "as it should be": (1, lambda _: {}),
         "Ctrl-C": (rounds, lambda _: {"stop": (signal.SIGINT, random.uniform(0, 6))}),
@@ -228,7 +221,7 @@ def run(scale: float, wanted: str, folder: Path) -> Iterator[tuple[str, int, lis
             max(1, rounds // 2),
             lambda _: {"limit": _memory(random.randrange(64 << 20, 4 << 30))},
         ),
-        "a read-only folder": (1, lambda _: {"limit": _nobody, "out": sealed}),
+        "a read-only folder": (1, lambda _: {"out": sealed}),
     }
     for name, (count, options) in conditions.items():
         if wanted in name:

@@ -21,6 +21,8 @@ from npusim.partition.placement import refuse_fallback
 from npusim.partition.plan import NATIVE, PYTORCH, Partition, PartitionPlan, TransferOp
 from npusim.partition.support import host_refusal
 from npusim.runtime.device import Device
+from npusim.runtime.native import native_device
+from npusim.runtime.plain_tensors import plain
 from npusim.runtime.weights import WeightSource
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ class DAGExecutor:
         if any(not p.is_native for p in plan.partitions):
             _require_torch(plan)
         self.plan = plan
-        self.device = Device(device) if isinstance(device, str) else device
+        self.device = Device(device) if isinstance(device, str) else native_device(device)
         self._natives = {p.index: NativeRun(p, self.device) for p in plan.partitions if p.is_native}
         self._forms = Forms(plan, {i: native.inputs for i, native in self._natives.items()})
         self._fixed: Values = {}
@@ -73,13 +75,14 @@ class DAGExecutor:
         if summary and plan.fallback_nodes:
             print(plan.summary(), file=sys.stderr)
 
-    def load_weights(self, weights: WeightSource | None) -> DAGExecutor:
+    def load_weights(self, weights: WeightSource | None, *, copy: bool = False) -> DAGExecutor:
         """Loads a checkpoint, once for all partitions, and returns the executor.
 
         Files are mapped into memory: what several partitions read is there once.
 
         Args:
             weights: as `npusim.load_weights` takes them; None for a model without any.
+            copy: as `npusim.load_weights` has it, and of what PyTorch reads as well.
 
         Raises:
             WeightMismatchError: tensors are missing or do not fit; all are listed at once.
@@ -89,11 +92,11 @@ class DAGExecutor:
         problems = []
         for native in self._natives.values():
             try:
-                native.load(weights)
+                native.load(weights, copy)
             except WeightMismatchError as error:
                 problems.append(str(error))
         try:
-            self._forms.load(weights)
+            self._forms.load(weights, copy)
         except WeightMismatchError as error:
             problems.append(str(error))
         if problems:
@@ -102,6 +105,7 @@ class DAGExecutor:
         for step in self.plan.steps:
             if isinstance(step, Partition) and step.at_load:
                 self._run(step, self._fixed, self._forms.greatest())
+        self._forms.check_files()
         self._loaded = True
         self.reset()
         return self
@@ -129,7 +133,7 @@ class DAGExecutor:
         """
         if not self._loaded:
             self._require_no_weights()
-        given = self._by_name(inputs)
+        given = {name: plain(x, name) for name, x in self._by_name(inputs).items()}
         like = next(iter(given.values()), None)
         form = self._forms.for_call([shape_of(name, x) for name, x in given.items()])
         values = {**self._fixed, **self._carried}
@@ -146,7 +150,9 @@ class DAGExecutor:
                 self._run(step, values, form, wanted)
             for name in self._last_uses[index]:
                 values.pop(name, None)
-        return self._results(values, like)
+        results = self._results(values, like)
+        self._forms.check_files()
+        return results
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Runs the model as `execute` does, and returns its outputs in order."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from npusim import _runtime
 from npusim.ir.specialize import bind_sizes, specialize
 from npusim.ir.symbolic import is_symbolic, substituted
 from npusim.ir.types import TensorType
@@ -20,6 +21,7 @@ from npusim.runtime.weights import WeightSource
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import CapsuleType
 
     from npusim.partition.host import HostRun
 
@@ -55,24 +57,34 @@ class Forms:
         self._inputs = inputs
         self._signature = [(v.name, v.type.shape) for v in plan.graph.inputs]
         self._symbols = plan.graph.symbols
+        self._files: CapsuleType | None = None  # behind the weights: goes before they do
         self._weights: Mapping[str, Tensor] = {}
         self._known: OrderedDict[tuple[int, ...], Form] = OrderedDict()
 
-    def load(self, source: WeightSource | None) -> None:
+    def load(self, source: WeightSource | None, copy: bool = False) -> None:
         """Loads the weights that PyTorch reads, and makes the form of the greatest sizes.
 
         Raises:
             WeightMismatchError, ProgramFormatError, Error: see `host_tensors` and `HostRun`.
         """
         self._known.clear()
+        self._files = None
         hosts = [p for p in self._plan.partitions if not p.is_native]
         if hosts:
             from npusim.partition.host_weights import host_tensors
 
             self._weights = host_tensors(
-                source, {w.name: w for p in hosts for w in p.graph.weights}.values()
+                source, {w.name: w for p in hosts for w in p.graph.weights}.values(), copy
+            )
+            self._files = _runtime.watch_files(
+                [(t.data_ptr(), t.untyped_storage().nbytes()) for t in self._weights.values()]
             )
         self._at({s.name: s.high for s in self._symbols})
+
+    def check_files(self) -> None:
+        """Raises Error when a file that weights lie in was changed in place."""
+        if self._files is not None:
+            _runtime.check_files(self._files)
 
     def greatest(self) -> Form:
         """Returns the form of the greatest sizes; of a plan of fixed sizes, the only one."""

@@ -21,12 +21,14 @@ from npusim.errors import Error, ProgramFormatError, WeightMismatchError
 from npusim.ir.graph import Weight
 from npusim.runtime.checkpoint import Checkpoint
 from npusim.runtime.host import is_torch
-from npusim.runtime.weights import PICKLES, WeightSource, read_state_dict
+from npusim.runtime.weights import PICKLES, WeightSource, plain_weight, read_state_dict
 
 _Reader = Callable[[str], Any]
 
 
-def host_tensors(source: WeightSource | None, weights: Iterable[Weight]) -> dict[str, Tensor]:
+def host_tensors(
+    source: WeightSource | None, weights: Iterable[Weight], copy: bool = False
+) -> dict[str, Tensor]:
     """Returns weights as tensors, by their names in the graph.
 
     A float tensor of another float dtype than the graph's is converted once.
@@ -34,6 +36,7 @@ def host_tensors(source: WeightSource | None, weights: Iterable[Weight]) -> dict
     Args:
         source: as `npusim.load_weights` takes it.
         weights: those to find.
+        copy: use none where it lies.
 
     Raises:
         WeightMismatchError: tensors are missing or do not fit; all are listed at once.
@@ -58,7 +61,8 @@ def host_tensors(source: WeightSource | None, weights: Iterable[Weight]) -> dict
         if problem:
             problems.append(f"{key} {problem}")
         else:
-            found[weight.name] = tensor.to(getattr(torch, weight.type.dtype))
+            dtype = getattr(torch, weight.type.dtype)
+            found[weight.name] = tensor.to(dtype, copy=copy)
     if problems:
         raise WeightMismatchError("The checkpoint does not fit: " + "; ".join(problems) + ".")
     return found
@@ -75,13 +79,12 @@ def _misfit(tensor: Tensor, weight: Weight) -> str:
 
 
 def _tensor(key: str, value: Any) -> Tensor:
+    value = plain_weight(key, value)
     if not is_torch(value):
         array = np.asarray(value)
         return torch.from_numpy(np.array(array, array.dtype.newbyteorder("="), order="C"))
-    tensor: Tensor = value.detach()
-    if tensor.device.type == "meta":
-        raise WeightMismatchError(f"weight '{key}' is on the meta device: it has no data.")
-    return tensor.cpu()
+    tensor: Tensor = value.cpu()
+    return tensor
 
 
 def _readers(source: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[str, _Reader]:

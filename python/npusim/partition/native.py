@@ -47,7 +47,7 @@ class NativeRun:
         self._witnesses = partition.witnesses
         self.reset()
 
-    def load(self, source: WeightSource | None) -> None:
+    def load(self, source: WeightSource | None, copy: bool = False) -> None:
         """Loads its weights; errors as `npusim.load_weights`."""
         checkpoint = source if isinstance(source, Checkpoint) else Checkpoint(source or {})
         held = checkpoint.source
@@ -57,7 +57,7 @@ class NativeRun:
             source = Checkpoint(mine, checkpoint.rename)
         elif not self._keys:
             source = None
-        self._weights = load_weights(source, self._program, self._device)
+        self._weights = load_weights(source, self._program, self._device, copy=copy)
 
     def reset(self) -> None:
         """Makes its states zero."""

@@ -126,11 +126,16 @@ def _is_tensor(value: object) -> bool:
     return isinstance(value, (np.ndarray, np.generic)) or is_torch(value)
 
 
-def _held(name: str, tensor: Any) -> _HeldTensor:
+def plain_weight(name: str, tensor: Any) -> Any:
+    """Returns a tensor whose bits are its values; WeightMismatchError for one without any."""
     try:
-        tensor = plain(tensor, name)
+        return plain(tensor, name)
     except ShapeError as error:
         raise WeightMismatchError(f"weight {error}") from None
+
+
+def _held(name: str, tensor: Any) -> _HeldTensor:
+    tensor = plain_weight(name, tensor)
     if is_torch(tensor):
         tensor = tensor.cpu().contiguous()
         return dtype_of(tensor), tuple(tensor.shape), tensor.data_ptr(), tensor
