@@ -44,7 +44,8 @@ def test_every_node_has_a_verdict_with_its_place() -> None:
     assert report.crossing_bytes == node.crossing_bytes
     conv = report.nodes[0]
     assert conv.module == "first"
-    assert conv.flops == 2 * 32 * 64 * 64 * 3 * 9
+    assert conv.flops == 32 * 64 * 64 * (2 * 3 * 9 + 1), "products, and the bias"
+    assert conv.bytes == 4 * (3 * 64 * 64 + 32 * 3 * 9 + 32 + 32 * 64 * 64)
     assert conv.seconds > 0
 
 

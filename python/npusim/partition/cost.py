@@ -8,11 +8,16 @@ its data file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
 
+from npusim.abi.kernel_cost import kernel_cost
+from npusim.abi.kernels import KERNELS
 from npusim.analysis.shapes import VIEWS
 from npusim.ir.graph import Graph, Node
+from npusim.lowering.context import Lowering
+from npusim.lowering.supported import foreign_values
+from npusim.partition.single import signature, single
+from npusim.program.program import Command
 from npusim.targets import TargetConfig
 
 # PyTorch on a desktop processor: one operator called from its schema and checked (9.5 us measured),
@@ -21,10 +26,6 @@ from npusim.targets import TargetConfig
 HOST_NODE_SECONDS = 9.5e-6
 HOST_COMPUTE_RATE = 1e11
 HOST_MEMORY_RATE = 1e10
-
-_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "convolution")
-_TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-_PRODUCTS = {"linear": 0, "matmul": 0, "mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,35 +36,42 @@ class Work:
     bytes: int
 
 
-def work_of(node: Node, graph: Graph) -> Work:
-    """Returns the work of a node.
+def works(graph: Graph, target: TargetConfig) -> dict[str, Work]:
+    """Returns the work of every node of a graph of fixed sizes, by its name.
 
-    A multiply-add counts as two. Products, convolutions and attention are counted from their
-    shapes, everything else as one operation an element of the result; views do nothing.
+    Operations are those of the commands that a node is lowered to by itself (`abi/kernel_cost.py`,
+    a multiply-add counts as two), whatever of them the target lacks; what no kernel computes
+    counts one an element of the results. Bytes are those of operands and results. Views do nothing.
     """
-    if node.op in VIEWS:
-        return Work(0, 0)
-    operands = [graph.types[i] for i in dict.fromkeys(node.inputs) if i is not None]
-    results = [v.type for v in node.outputs]
-    traffic = sum(t.nbytes for t in (*operands, *results))
-    return Work(_flops(node, graph), traffic)
+    whole = replace(target, kernels=tuple(KERNELS), limits={})
+    known: dict[object, int] = {}
+    found = {}
+    for node in graph.nodes:
+        if node.op in VIEWS:
+            found[node.name] = Work(0, 0)
+            continue
+        key = signature(node, graph)
+        if key not in known:
+            known[key] = _operations(node, graph, whole)
+        operands = (graph.types[i] for i in dict.fromkeys(node.inputs) if i is not None)
+        traffic = sum(t.nbytes for t in (*operands, *(v.type for v in node.outputs)))
+        found[node.name] = Work(known[key], traffic)
+    return found
 
 
-def _flops(node: Node, graph: Graph) -> int:
-    shapes = [None if i is None else graph.types[i].shape for i in node.inputs]
-    result = node.outputs[0].type
-    name = node.op.split(".")[1]
-    if name in _CONVOLUTIONS and len(shapes) > 1 and shapes[1]:
-        weight = shapes[1]
-        return 2 * result.numel * prod(weight[1:])
-    if name in _TRANSPOSED and len(shapes) > 1 and shapes[0] and shapes[1]:
-        return 2 * prod(shapes[0]) * prod(shapes[1][1:])
-    if name in _PRODUCTS and len(shapes) > _PRODUCTS[name]:
-        first = shapes[_PRODUCTS[name]]
-        return 2 * result.numel * (first[-1] if first else 1)
-    if "attention" in name and len(shapes) > 1 and shapes[0] and shapes[1] and len(shapes[1]) > 1:
-        return 4 * prod(shapes[0]) * shapes[1][-2]
+def _operations(node: Node, graph: Graph, target: TargetConfig) -> int:
+    alone = single(node, graph)
+    if not foreign_values(alone):
+        low = Lowering(target, trial=True)
+        low.method(node.name, alone)
+        if not low.refused:
+            return sum(_cost(low, command) for command in low.run.commands)
     return sum(v.type.numel for v in node.outputs)
+
+
+def _cost(low: Lowering, command: Command) -> int:
+    stem = tuple(low.kernels)[command.kernel]
+    return kernel_cost(stem, KERNELS[stem].unpack(command.params)).operations
 
 
 @dataclass(frozen=True, slots=True)

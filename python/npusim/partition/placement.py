@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from npusim.errors import Error, TargetConstraintError, UnsupportedOpError, at
 from npusim.ir.graph import Attr, Graph, Node
-from npusim.partition.cost import CostModel, Work, work_of
+from npusim.partition.cost import CostModel, Work, works
 from npusim.partition.grouping import Cut, cut, demote
 from npusim.partition.plan import NATIVE, PYTORCH
 from npusim.partition.support import FALLBACK, UNSUPPORTED, Verdict, host_refusal, kept_off
@@ -52,7 +52,7 @@ def place(
     pins = _pins(graph, pin)
     _apply_predicate(graph, chosen, predicate, pins)
     _apply_pins(graph, chosen, pins, target)
-    work = {node.name: work_of(node, graph) for node in graph.nodes}
+    work = works(graph, target)
     random = _random(graph, chosen)
     native = {name: verdict.is_native for name, verdict in chosen.items()}
     runnable = all(verdict.status != UNSUPPORTED for verdict in chosen.values())

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from npusim.errors import Error, UnsupportedOpError
-from npusim.ir.graph import Attr, Constant, Graph, Node, Output, Value, Weight
+from npusim.ir.graph import Attr, Graph, Node, Output, Value
 from npusim.ir.opdef import find
-from npusim.ir.subgraph import size_witnesses
 from npusim.ir.types import TensorType
 from npusim.lowering.constraints import op_constraint
 from npusim.lowering.supported import foreign_values, unsupported_nodes
+from npusim.partition.single import signature, single
 from npusim.passes.run import run_passes
 from npusim.targets import TargetConfig
 
@@ -213,47 +213,18 @@ class _Alone:
 
     def refusal(self, node: Node) -> str | None:
         """Returns why a graph of this node alone cannot be compiled, or None."""
-        key = _signature(node, self._graph)
+        key = signature(node, self._graph)
         if key not in self._known:
             self._known[key] = _refusal(node, self._graph, self._target)
         return self._known[key]
 
 
 def _refusal(node: Node, graph: Graph, target: TargetConfig) -> str | None:
-    single = _single(node, graph)
-    if foreign_values(single):
+    alone = single(node, graph)
+    if foreign_values(alone):
         return op_constraint(node, graph) or "a dtype that no device has"
     try:
-        found = unsupported_nodes(run_passes(single, target), target)
+        found = unsupported_nodes(run_passes(alone, target), target)
     except Error as error:
         return str(error)
     return (op_constraint(node, graph) or found[0][1]) if found else None
-
-
-def _single(node: Node, graph: Graph) -> Graph:
-    """Returns a graph of one node; what was known at load stays known at load."""
-    constants = {c.name: c for c in graph.constants}
-    inputs: dict[str, Value] = {}
-    weights: dict[str, Weight] = {}
-    read: dict[str, Constant] = {}
-    for name in node.inputs:
-        if name is None:
-            continue
-        if name in constants:
-            read[name] = constants[name]
-        elif name in graph.static_values:
-            weights[name] = Weight(name, name, graph.types[name])
-        else:
-            inputs[name] = Value(name, graph.types[name])
-    outputs = tuple(Output(v.name, v.name) for v in node.outputs)
-    leaves = (tuple(weights.values()), tuple(read.values()))
-    single = Graph(node.name, tuple(inputs.values()), outputs, *leaves, (node,))
-    return replace(single, inputs=(*single.inputs, *size_witnesses(single, graph.types)))
-
-
-def _signature(node: Node, graph: Graph) -> object:
-    """Returns what the verdict on a node depends on."""
-    static = graph.static_values
-    operands = tuple(None if i is None else (graph.types[i], i in static) for i in node.inputs)
-    results = tuple(v.type for v in node.outputs)
-    return node.op, operands, results, repr(sorted(node.attrs.items()))
