@@ -13,6 +13,9 @@ namespace {
 
 constexpr int64_t kUnitsPerWorker = 8;  // enough to even out workers that are slowed down
 constexpr size_t kParamsAlignment = 8;
+constexpr int64_t kAskedWork = int64_t{1} << 28;  // between questions: milliseconds to seconds
+// Nobody can stop a task. More than that, of memory that can be, is no tensor but a hostile stride.
+constexpr int64_t kMostTaskWork = int64_t{1} << 35;
 
 const KernelEntry* find_kernel(const Isa& isa, std::string_view name) {
   for (const KernelEntry* entry : isa.kernels()) {
@@ -41,18 +44,22 @@ class CpuCommandList::Reporter final : public Failure {
 };
 
 CpuCommandList::CpuCommandList(std::shared_ptr<const Program> program, const Method& method,
-                               const Isa& isa, std::shared_ptr<ThreadPool> pool)
-    : program_(std::move(program)), method_(method), pool_(std::move(pool)) {
-  const std::vector<const KernelEntry*> kernels = resolve_kernels(isa);
+                               std::shared_ptr<const Shared> shared)
+    : program_(std::move(program)),
+      method_(method),
+      shared_(std::move(shared)),
+      pool_(*shared_->pool) {
+  const std::vector<const KernelEntry*> kernels = resolve_kernels();
   launches_.reserve(method.commands.size());
   for (const Command& command : method.commands) encode(command, *kernels[command.kernel]);
+  bound_work();
   index_uses();
   reserve_scratch();
   group_steps();
 }
 
 // Finds the kernels the method uses, by Program::kernels index.
-std::vector<const KernelEntry*> CpuCommandList::resolve_kernels(const Isa& isa) const {
+std::vector<const KernelEntry*> CpuCommandList::resolve_kernels() const {
   std::vector<const KernelEntry*> found(program_->kernels.size(), nullptr);
   std::vector<bool> tried(found.size(), false);
   std::string problems;
@@ -60,7 +67,7 @@ std::vector<const KernelEntry*> CpuCommandList::resolve_kernels(const Isa& isa) 
     if (tried[command.kernel]) continue;
     tried[command.kernel] = true;
     const Kernel& wanted = program_->kernels[command.kernel];
-    const KernelEntry* entry = find_kernel(isa, wanted.name);
+    const KernelEntry* entry = find_kernel(shared_->isa, wanted.name);
     found[command.kernel] = entry;
     if (entry != nullptr && entry->schema == wanted.schema) continue;
     if (!problems.empty()) problems += ", ";
@@ -82,21 +89,53 @@ void CpuCommandList::encode(const Command& command, const KernelEntry& kernel) {
                        std::to_string(command.params.size()));
   }
   const void* params = aligned_params(command);
-  check_command(*program_, method_, command, command.operands, kernel, params);
-  const int64_t workers = pool_->workers();
+  const int64_t work = check_command(*program_, method_, command, command.operands, kernel, params);
   Launch launch{.kernel = &kernel,
                 .params = params,
                 .first_operand = operands_.size(),
-                .tasks = kernel.tasks(params, workers),
+                .tasks = kernel.tasks(params, pool_.workers()),
                 .chunk = 0,
-                .units = 1};
-  launch.chunk = std::max<int64_t>(launch.tasks, 1);
-  if (workers > 1 && launch.tasks > 1) {
-    launch.chunk = std::max<int64_t>(1, launch.tasks / (workers * kUnitsPerWorker));
-    launch.units = static_cast<uint16_t>((launch.tasks + launch.chunk - 1) / launch.chunk);
+                .units = 1,
+                .asks = false,
+                .work = work};
+  if (work / std::max<int64_t>(launch.tasks, 1) > kMostTaskWork) {
+    refuse_command(*program_, method_, command,
+                   "one of its tasks takes more than " + std::to_string(kMostTaskWork) + " steps");
   }
+  split(launch);
   launches_.push_back(launch);
   operands_.resize(operands_.size() + command.operands.size(), nullptr);
+}
+
+// Units are shares of the workers; of much work, small enough to ask between them.
+void CpuCommandList::split(Launch& launch) const {
+  const int64_t workers = pool_.workers();
+  launch.chunk = std::max<int64_t>(launch.tasks, 1);
+  if (launch.tasks <= 1) return;
+  const int64_t shares = workers > 1 ? workers * kUnitsPerWorker : 1;
+  const int64_t most = std::min<int64_t>(launch.work / kAskedWork, ThreadPool::kMaxUnits / 2);
+  launch.chunk = std::max<int64_t>(1, launch.tasks / std::max(shares, most));
+  launch.units = static_cast<uint16_t>((launch.tasks + launch.chunk - 1) / launch.chunk);
+}
+
+// Refuses a method that asks for too much; spreads over the others where to ask whether to go on.
+void CpuCommandList::bound_work() {
+  int64_t total = 0, unasked = 0;
+  size_t greatest = 0;
+  for (size_t i = 0; i < launches_.size(); ++i) {
+    const int64_t work = launches_[i].work;
+    if (__builtin_add_overflow(total, work, &total)) total = INT64_MAX;
+    if (work > launches_[greatest].work) greatest = i;
+    if (__builtin_add_overflow(unasked, work, &unasked)) unasked = INT64_MAX;
+    launches_[i].asks = shared_->interruption && unasked >= kAskedWork;
+    if (launches_[i].asks) unasked = 0;
+  }
+  if (shared_->max_work == 0 || total <= shared_->max_work) return;
+  throw Error(ErrorCode::kLimit, "the method takes " + std::to_string(total) +
+                                     " steps, and max_work is " +
+                                     std::to_string(shared_->max_work) + "; most of them, " +
+                                     std::to_string(launches_[greatest].work) + ", in " +
+                                     place_of(*program_, method_, method_.commands[greatest]));
 }
 
 const void* CpuCommandList::aligned_params(const Command& command) {
@@ -132,8 +171,8 @@ void CpuCommandList::reserve_scratch() {
     most = std::max(most, launch.kernel->scratch(launch.params));
   }
   scratch_stride_ = (most + 63) / 64 * 64;
-  if (most > 0) scratch_ = std::make_unique<HostMemory>(scratch_stride_ * pool_->workers());
-  latest_.resize(static_cast<size_t>(pool_->workers()));
+  if (most > 0) scratch_ = std::make_unique<HostMemory>(scratch_stride_ * pool_.workers());
+  latest_.resize(static_cast<size_t>(pool_.workers()));
 }
 
 void CpuCommandList::group_steps() {
@@ -153,7 +192,7 @@ void CpuCommandList::group_steps() {
       list.run_unit(i, unit, worker);
     }
   };
-  job_ = std::make_unique<ThreadPool::Job>(*pool_, std::move(units), run, this);
+  job_ = std::make_unique<ThreadPool::Job>(pool_, std::move(units), run, this);
 }
 
 void CpuCommandList::bind(uint32_t buffer, std::byte* address) {
@@ -179,11 +218,22 @@ void CpuCommandList::run_unit(size_t index, int unit, int worker) noexcept {
                       .scratch = scratch,
                       .failure = &reporter,
                       .first = before != run});
+  if (launch.asks && worker == 0) ask();
+}
+
+// On the thread that called submit. What is thrown there waits until all workers have stopped.
+void CpuCommandList::ask() noexcept {
+  try {
+    shared_->interruption();
+  } catch (...) {
+    interrupted_ = std::current_exception();
+    fault_.seen.store(true);
+  }
 }
 
 void CpuCommandList::submit() {
   ++submissions_;
-  pool_->run(*job_);
+  pool_.run(*job_);
   if (fault_.seen.load()) throw_fault();
 }
 
@@ -199,8 +249,8 @@ void CpuCommandList::submit_observed(const std::function<void(size_t)>& after) {
   ++submissions_;
   for (size_t i = 0; i < launches_.size(); ++i) {
     Single single{this, i};
-    ThreadPool::Job job(*pool_, {launches_[i].units}, run, &single);
-    pool_->run(job);
+    ThreadPool::Job job(pool_, {launches_[i].units}, run, &single);
+    pool_.run(job);
     if (fault_.seen.load()) throw_fault();
     after(i);
   }
@@ -208,6 +258,7 @@ void CpuCommandList::submit_observed(const std::function<void(size_t)>& after) {
 
 void CpuCommandList::throw_fault() {
   fault_.seen.store(false);
+  if (interrupted_) std::rethrow_exception(std::exchange(interrupted_, nullptr));
   const Command& command = method_.commands[fault_.launch];
   throw Error(ErrorCode::kData, place_of(*program_, method_, command) + ": " + fault_.what + ": " +
                                     std::to_string(fault_.value) + ", limit " +

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -19,9 +20,17 @@ namespace npusim::cpu {
 
 class CpuCommandList final : public CommandList {
  public:
-  // Throws as Device::encode does. `pool` may be shared with other lists.
-  CpuCommandList(std::shared_ptr<const Program> program, const Method& method, const Isa& isa,
-                 std::shared_ptr<ThreadPool> pool);
+  // What a device's lists have in common.
+  struct Shared {
+    Isa isa;
+    std::shared_ptr<ThreadPool> pool;
+    Interruption interruption;  // may be empty
+    int64_t max_work;           // 0: any
+  };
+
+  // Throws as Device::encode does. `shared` outlives the list.
+  CpuCommandList(std::shared_ptr<const Program> program, const Method& method,
+                 std::shared_ptr<const Shared> shared);
 
   void bind(uint32_t buffer, std::byte* address) override;
   void submit() override;
@@ -36,6 +45,8 @@ class CpuCommandList final : public CommandList {
     int64_t tasks;         // of the kernel
     int64_t chunk;         // tasks a unit
     uint16_t units;
+    bool asks;  // behind each unit, whether to go on
+    int64_t work;
   };
   // Launches [begin, end) walked as one step: a parallel one, or serial ones in a row.
   struct Step {
@@ -59,18 +70,22 @@ class CpuCommandList final : public CommandList {
   };
   class Reporter;
 
-  std::vector<const KernelEntry*> resolve_kernels(const Isa& isa) const;
+  std::vector<const KernelEntry*> resolve_kernels() const;
   void encode(const Command& command, const KernelEntry& kernel);
   const void* aligned_params(const Command& command);
   void index_uses();
   void reserve_scratch();
+  void bound_work();
+  void split(Launch& launch) const;
   void group_steps();
   void run_unit(size_t launch, int unit, int worker) noexcept;
+  void ask() noexcept;
   void throw_fault();
 
   std::shared_ptr<const Program> program_;
   const Method& method_;
-  std::shared_ptr<ThreadPool> pool_;
+  std::shared_ptr<const Shared> shared_;
+  ThreadPool& pool_;
   std::vector<Launch> launches_;
   std::vector<void*> operands_;
   std::vector<std::vector<uint64_t>> copied_params_;  // of commands the file holds unaligned
@@ -82,6 +97,7 @@ class CpuCommandList final : public CommandList {
   std::vector<Latest> latest_;  // by worker
   uint64_t submissions_ = 0;
   Fault fault_;
+  std::exception_ptr interrupted_;  // what the interruption threw in this submission
   std::vector<Step> steps_;
   std::unique_ptr<ThreadPool::Job> job_;  // last: its destructor waits for the workers
 };

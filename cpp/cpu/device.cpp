@@ -27,17 +27,18 @@ std::string processor_name() {
 
 class CpuDevice final : public Device {
  public:
-  CpuDevice(const Isa& isa, std::shared_ptr<ThreadPool> pool) : isa_(isa), pool_(std::move(pool)) {}
+  explicit CpuDevice(CpuCommandList::Shared shared)
+      : shared_(std::make_shared<const CpuCommandList::Shared>(std::move(shared))) {}
 
   std::string_view name() const noexcept override { return "cpu"; }
   bool shares_host_memory() const noexcept override { return true; }
 
-  std::string kind() const override { return "cpu, " + std::string(isa_.name); }
+  std::string kind() const override { return "cpu, " + std::string(shared_->isa.name); }
 
   std::string description() const override {
     const std::string processor = processor_name();
-    const int threads = pool_->workers();
-    return (processor.empty() ? "cpu" : processor) + ", " + std::string(isa_.name) + ", " +
+    const int threads = shared_->pool->workers();
+    return (processor.empty() ? "cpu" : processor) + ", " + std::string(shared_->isa.name) + ", " +
            std::to_string(threads) + (threads == 1 ? " thread" : " threads");
   }
 
@@ -68,12 +69,11 @@ class CpuDevice final : public Device {
 
   std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,
                                       const Method& method) override {
-    return std::make_unique<CpuCommandList>(std::move(program), method, isa_, pool_);
+    return std::make_unique<CpuCommandList>(std::move(program), method, shared_);
   }
 
  private:
-  Isa isa_;
-  std::shared_ptr<ThreadPool> pool_;
+  std::shared_ptr<const CpuCommandList::Shared> shared_;
 };
 
 }  // namespace
@@ -85,6 +85,10 @@ std::shared_ptr<Device> open_device(const DeviceOptions& options) {
                 "threads must lie between 1 and " + std::to_string(ThreadPool::kMaxWorkers) +
                     ", or be 0 for all cores; got " + std::to_string(options.threads));
   }
+  if (options.max_work < 0) {
+    throw Error(ErrorCode::kDevice, "max_work is a count of steps, or 0 for any; got " +
+                                        std::to_string(options.max_work));
+  }
   if (options.pin_threads && !can_pin_threads()) {
     throw Error(ErrorCode::kDevice,
                 "this system cannot pin threads to cores; leave pin_threads off");
@@ -93,7 +97,11 @@ std::shared_ptr<Device> open_device(const DeviceOptions& options) {
   const int threads = options.threads == 0 ? static_cast<int>(cores.size()) : options.threads;
   std::vector<int> pinned;
   if (options.pin_threads) pinned = cores;
-  return std::make_shared<CpuDevice>(isa, std::make_shared<ThreadPool>(threads, pinned));
+  return std::make_shared<CpuDevice>(
+      CpuCommandList::Shared{.isa = isa,
+                             .pool = std::make_shared<ThreadPool>(threads, pinned),
+                             .interruption = options.interruption,
+                             .max_work = options.max_work});
 }
 
 }  // namespace npusim::cpu

@@ -11,71 +11,51 @@
 
 namespace npusim::cpu {
 
-#if defined(__x86_64__)
-
-namespace avx512bf16 {
-std::span<const KernelEntry* const> kernel_table();
-}
-namespace avx512 {
-std::span<const KernelEntry* const> kernel_table();
-}
-namespace avx2 {
-std::span<const KernelEntry* const> kernel_table();
-}
-namespace baseline {
-std::span<const KernelEntry* const> kernel_table();
-}
+// NPUSIM_ISA_TABLE is NPUSIM_EACH(set) for each set that the kernels were compiled for, best first.
+#define NPUSIM_EACH(set)                              \
+  namespace set {                                     \
+  std::span<const KernelEntry* const> kernel_table(); \
+  }
+NPUSIM_ISA_TABLE
+#undef NPUSIM_EACH
 
 namespace {
 
+[[maybe_unused]] bool runs_baseline() {
+  return true;
+}
+
+[[maybe_unused]] bool runs_neon() {
+  return true;
+}
+
+#if defined(__x86_64__)
 bool has_f16c() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
 
 // __builtin_cpu_supports also asks whether the operating system saves the wide registers.
-bool runs_avx2() {
+[[maybe_unused]] bool runs_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 
-bool runs_avx512() {
+[[maybe_unused]] bool runs_avx512() {
   return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-bool runs_avx512bf16() {
+[[maybe_unused]] bool runs_avx512bf16() {
   return runs_avx512() && __builtin_cpu_supports("avx512bf16") &&
          __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi");
 }
-
-constexpr Isa kIsas[] = {
-    {"avx512bf16", runs_avx512bf16, avx512bf16::kernel_table},
-    {"avx512", runs_avx512, avx512::kernel_table},
-    {"avx2", runs_avx2, avx2::kernel_table},
-    {"baseline", [] { return true; }, baseline::kernel_table},
-};
-
-}  // namespace
-
-#elif defined(__aarch64__)
-
-namespace neon {
-std::span<const KernelEntry* const> kernel_table();
-}
-namespace {
-constexpr Isa kIsas[] = {{"neon", [] { return true; }, neon::kernel_table}};
-}  // namespace
-
-#else
-
-namespace baseline {
-std::span<const KernelEntry* const> kernel_table();
-}
-namespace {
-constexpr Isa kIsas[] = {{"baseline", [] { return true; }, baseline::kernel_table}};
-}  // namespace
-
 #endif
+
+#define NPUSIM_EACH(set) {#set, runs_##set, set::kernel_table},
+constexpr Isa kIsas[] = {NPUSIM_ISA_TABLE};
+#undef NPUSIM_EACH
+
+}  // namespace
 
 std::vector<Isa> usable_isas() {
   std::vector<Isa> usable;

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 #include <pybind11/stl/filesystem.h>
 
+#include "cpp/cpu/work.h"
 #include "cpp/python/bindings.h"
 #include "cpp/runtime/sized_program.h"
 
@@ -124,6 +125,14 @@ void bind_program(py::module_& module) {
              const Method& method = method_at(self, m);
              return specs(method.outputs, method.sizes, method.inputs.size());
            })
+      .def(
+          "work",
+          [](const Program& self, std::optional<size_t> m) {
+            return cpu::work_of(self, m ? method_at(self, *m) : self.init);
+          },
+          py::arg("method"),
+          "Steps of each command at the greatest sizes, of method None those of init; None for "
+          "kernels that the cpu does not have.")
       .def("symbols", [](const Program& self, size_t m) { return symbols(method_at(self, m)); })
       .def(
           "bind",

@@ -93,6 +93,10 @@ struct MadeKernels {
 // Makes device code while a program runs; may throw. Called from any thread, from several at once.
 using KernelMaker = std::function<MadeKernels(std::span<const WantedKernel>)>;
 
+// Called on the thread that runs a method, about once in many millions of steps: what it throws
+// ends the run, with the content of outputs and states undefined.
+using Interruption = std::function<void()>;
+
 struct DeviceOptions {
   int threads = 0;           // workers of a CPU device; 0: one for each core it may use
   bool pin_threads = false;  // fix each worker to a core
@@ -100,6 +104,9 @@ struct DeviceOptions {
   int ordinal = 0;           // which of several devices, for a CUDA device
   std::vector<std::string> library_folders = {};  // where else optional libraries may lie
   KernelMaker make_kernels = {};  // for devices whose kernels have sizes as constants; may be empty
+  Interruption interruption = {};  // of a CPU device's runs; may be empty
+  // The most work that a method may ask a CPU device for, in steps (docs/npubin.md); 0: any.
+  int64_t max_work = 0;
 };
 
 class Device {
@@ -138,8 +145,9 @@ class Device {
   virtual void order(uintptr_t /*before*/, uintptr_t /*after*/) {}
   // Whether a queue may cease to exist while the device lives.
   virtual bool is_lasting(uintptr_t /*stream*/) const noexcept { return true; }
-  // Throws Error(kVersion) for a kernel this backend lacks (all of them named at once), and
-  // Error(kFormat) for a command whose parameters reach outside its operands.
+  // Throws Error(kVersion) for a kernel this backend lacks (all of them named at once),
+  // Error(kFormat) for a command whose parameters reach outside its operands, and Error(kLimit) for
+  // more work than the device was opened for.
   virtual std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,
                                               const Method& method) = 0;
 };

@@ -5,7 +5,6 @@
 // How a block's weights are computed depends on its rows: attention_many.h, attention_few.h.
 #include "kernels/cpu/attention_few.h"
 #include "kernels/cpu/attention_many.h"
-#include "kernels/cpu/distinct.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
 namespace {
@@ -177,16 +176,18 @@ const char* check(const KernelCheck& c) {
   if (p.has_position) {
     if (const char* why = Region().dim(1, 1).reads(c, y_operand(p) - 1, 8)) return why;
   }
-  if (const char* why = y.writes(c, y_operand(p), size)) return why;
-  Digits digits;
-  digits.dim(p.batch, p.y_strides[0]).dim(p.heads, p.y_strides[1]).dim(p.q_len, p.y_strides[2]);
-  return digits.dim(p.v_dim, 1).distinct() ? nullptr : kCollides;
+  return y.writes(c, y_operand(p), size);
+}
+
+int64_t work(const void* params) {
+  const auto& p = *static_cast<const Params*>(params);
+  return saturated({p.batch, p.heads, p.q_len, p.kv_len, p.head_dim + p.v_dim});
 }
 
 }  // namespace
 
 extern const KernelEntry attention_kernel;
-const KernelEntry attention_kernel = {"attention", Params::kSchema, sizeof(Params), run,
-                                      check,       tasks,           scratch};
+const KernelEntry attention_kernel = {"attention", Params::kSchema, sizeof(Params), run,     check,
+                                      tasks,       scratch,         nullptr,        nullptr, work};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

@@ -11,6 +11,9 @@
 
 #include <cstdint>
 
+#include <initializer_list>
+
+#include "kernels/cpu/distinct.h"
 #include "kernels/cpu/kernel.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -54,6 +57,21 @@ inline int64_t product(const int64_t* sizes, int64_t n) {
   return total;
 }
 
+// The product of sizes that are not negative, or INT64_MAX where it leaves int64: for work().
+inline int64_t saturated(std::initializer_list<int64_t> sizes) {
+  int64_t total = 1;
+  for (const int64_t size : sizes) {
+    if (size <= 0) return 0;
+    if (__builtin_mul_overflow(total, size, &total)) total = INT64_MAX;
+  }
+  return total;
+}
+inline int64_t saturated(const int64_t* sizes, int64_t n) {
+  int64_t total = 1;
+  for (int64_t i = 0; i < n; ++i) total = saturated({total, sizes[i]});
+  return total;
+}
+
 // `act` of an epilogue: an opcode that maps one float to one float, or clamp (its bounds are
 // parameters).
 inline bool is_activation(int32_t act) {
@@ -79,6 +97,13 @@ class Region {
     sound_ &= !__builtin_mul_overflow(size - 1, stride, &span);
     int64_t& end = span < 0 ? low_ : high_;
     sound_ &= !__builtin_add_overflow(end, span, &end);
+    if (size > 1) {
+      sound_ &= rank_ < OperandWalk::kMost;
+      if (sound_) {
+        sizes_[rank_] = size;
+        strides_[rank_++] = stride;
+      }
+    }
     return *this;
   }
   Region& dims(const int64_t* sizes, const int64_t* strides, int64_t rank) {
@@ -92,24 +117,45 @@ class Region {
     if (!sound_) return "a size is negative or too large";
     if (operand >= c.operand_bytes.size()) return "an operand is missing";
     if (c.operand_before[operand] % bytes != 0) return "an operand is not aligned to its dtype";
+    record(c, operand, bytes);
     if (empty_) return nullptr;
     // In whole elements, so that nothing can overflow.
     if (high_ >= c.operand_bytes[operand] / bytes) return "an operand ends before its last element";
     if (low_ < -(c.operand_before[operand] / bytes)) return "a stride reaches before its buffer";
     return nullptr;
   }
-  // As reads, and there are not more elements than room for them: an output's elements are
-  // distinct, so a parameter cannot ask for more work than its buffer justifies.
+  // As reads, and no two steps visit the same element, so that tasks do not write over each other.
+  // Nor are there more elements than room for them, so a parameter cannot ask for more results than
+  // its buffer justifies.
   const char* writes(const KernelCheck& c, size_t operand, int64_t bytes) const {
     if (const char* why = reads(c, operand, bytes)) return why;
     if (empty_) return nullptr;
     if (count_ > c.operand_bytes[operand] / bytes + c.operand_before[operand] / bytes)
       return "an output is smaller than its elements";
-    return nullptr;
+    Digits digits;
+    digits.dims(sizes_, strides_, rank_);
+    return digits.distinct() ? nullptr : "an output's strides make elements collide";
   }
 
  private:
+  // An operand that is looked at twice may be touched anywhere.
+  void record(const KernelCheck& c, size_t operand, int64_t bytes) const {
+    if (operand >= c.walks.size()) return;
+    OperandWalk& walk = c.walks[operand];
+    const bool again = walk.bytes != 0 || walk.count != 0;
+    walk.bytes = again ? 0 : bytes;
+    if (__builtin_add_overflow(walk.count, empty_ ? 0 : count_, &walk.count))
+      walk.count = INT64_MAX;
+    walk.rank = rank_;
+    for (int i = 0; i < rank_; ++i) {
+      walk.sizes[i] = sizes_[i];
+      walk.strides[i] = strides_[i];
+    }
+  }
+
   int64_t low_ = 0, high_ = 0, count_ = 1;
+  int rank_ = 0;  // of the dimensions of more than one element
+  int64_t sizes_[OperandWalk::kMost], strides_[OperandWalk::kMost];
   bool empty_ = false, sound_ = true;
 };
 

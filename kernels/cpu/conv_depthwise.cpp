@@ -245,10 +245,22 @@ const char* check(const KernelCheck& c) {
   return input_region(p).reads(c, 0, element_size(p.x_dtype));
 }
 
+int in_place(const void* params, int read) {
+  const auto& p = *static_cast<const Params*>(params);
+  return in_place_of_residual(p, read);
+}
+
+int64_t work(const void* params) {
+  const auto& p = *static_cast<const Params*>(params);
+  const int64_t outputs = saturated({p.batch, p.out_channels, saturated(p.out_size, 3)});
+  return saturated({outputs, saturated(p.kernel, 3)});
+}
+
 }  // namespace
 
 extern const KernelEntry conv_depthwise_kernel;
 const KernelEntry conv_depthwise_kernel = {
-    "conv_depthwise", Params::kSchema, sizeof(Params), run, check, tasks, scratch};
+    "conv_depthwise", Params::kSchema, sizeof(Params), run, check, tasks,
+    scratch,          nullptr,         in_place,       work};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

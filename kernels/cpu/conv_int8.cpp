@@ -419,10 +419,23 @@ const char* check(const KernelCheck& c) {
   return Plan(p).w.check(c, 1);
 }
 
+int in_place(const void* params, int read) {
+  const auto& p = *static_cast<const Params*>(params);
+  const int residual =
+      2 + p.has_x_zero + (p.w_zeros != 0) + (p.scales != 0) + p.has_sum_bias + (p.has_bias != 0);
+  return p.residual && read == residual ? 0 : -1;
+}
+
+int64_t work(const void* params) {
+  const auto& p = *static_cast<const Params*>(params);
+  const int64_t outputs = saturated({p.batch, p.out_channels, saturated(p.out_size, 3)});
+  return saturated({outputs, saturated(p.kernel, 3), p.in_channels / p.groups});
+}
+
 }  // namespace
 
 extern const KernelEntry conv_int8_kernel;
-const KernelEntry conv_int8_kernel = {"conv_int8", Params::kSchema, sizeof(Params), run,
-                                      check,       tasks,           scratch};
+const KernelEntry conv_int8_kernel = {"conv_int8", Params::kSchema, sizeof(Params), run,      check,
+                                      tasks,       scratch,         nullptr,        in_place, work};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

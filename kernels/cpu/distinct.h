@@ -41,13 +41,11 @@ class Digits {
   }
 
  private:
-  static constexpr int kMost = abi::kRank + abi::kIndexTensors;
+  static constexpr int kMost = OperandWalk::kMost;
 
   int count_ = 0;
   bool empty_ = false;
   int64_t sizes_[kMost], steps_[kMost];
 };
-
-inline constexpr const char* kCollides = "an output's strides make elements collide";
 
 }  // namespace npusim::cpu::NPUSIM_ISA

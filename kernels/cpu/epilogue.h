@@ -92,6 +92,13 @@ inline const char* check_epilogue(const KernelCheck& c, const Params& p, int64_t
   return y.writes(c, out, element_size(p.y_dtype));
 }
 
+// in_place() of a kernel with an epilogue: the residual may lie under y.
+template <typename Params>
+inline int in_place_of_residual(const Params& p, int read, size_t weights = 1) {
+  const auto residual = static_cast<int>(output_operand(p, weights)) - 1;
+  return p.residual && read == residual ? 0 : -1;
+}
+
 // True when bias, a float residual and a range are all there is: y = clamp(sum + bias + residual).
 inline bool is_linear(const Output& out) {
   const bool range = out.act == abi::Opcode::kCopy || out.act == abi::Opcode::kRelu ||

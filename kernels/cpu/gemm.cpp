@@ -104,10 +104,28 @@ const char* check(const KernelCheck& c) {
   return Region().dim(p.m, p.ldx).dim(p.k, 1).reads(c, 0, element_size(p.x_dtype));
 }
 
+int in_place(const void* params, int read) {
+  const auto& p = *static_cast<const abi::GemmParams*>(params);
+  return in_place_of_residual(p, read);
+}
+
+int64_t work(const void* params) {
+  const auto& p = *static_cast<const abi::GemmParams*>(params);
+  return saturated({p.m, p.n, p.k});
+}
+
 }  // namespace
 
 extern const KernelEntry gemm_kernel;
-const KernelEntry gemm_kernel = {
-    "gemm", abi::GemmParams::kSchema, sizeof(abi::GemmParams), run, check, tasks, scratch};
+const KernelEntry gemm_kernel = {"gemm",
+                                 abi::GemmParams::kSchema,
+                                 sizeof(abi::GemmParams),
+                                 run,
+                                 check,
+                                 tasks,
+                                 scratch,
+                                 nullptr,
+                                 in_place,
+                                 work};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

@@ -6,7 +6,6 @@
 #include "kernels/cpu/accumulate.h"
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/convert.h"
-#include "kernels/cpu/distinct.h"
 #include "kernels/cpu/scalar_ops.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -241,10 +240,7 @@ const char* check(const KernelCheck& c) {
     if (const char* why = Region().dim(p.channels, 1).reads(c, i, element_size(p.w_dtype)))
       return why;
   }
-  if (const char* why =
-          Region().dims(sizes, p.y_strides, 3).writes(c, 1 + parameters, element_size(p.y_dtype)))
-    return why;
-  return Digits().dims(sizes, p.y_strides, 3).distinct() ? nullptr : kCollides;
+  return Region().dims(sizes, p.y_strides, 3).writes(c, 1 + parameters, element_size(p.y_dtype));
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // Products of consecutive groups of a's rows, each with a b of its own: what the experts of a
 // mixture compute. Where a group ends is data. A task has a block of rows and columns of y and
 // finds the groups that its rows belong to, so what is written follows from the parameters alone.
-#include "kernels/cpu/distinct.h"
 #include "kernels/cpu/matmul_cell.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -110,14 +109,19 @@ const char* check(const KernelCheck& c) {
   if (const char* why = a.reads(c, 0, size)) return why;
   if (const char* why = b.reads(c, 1, size)) return why;
   if (const char* why = Region().dim(groups, 1).reads(c, 2, sizeof(int32_t))) return why;
-  if (const char* why = y.writes(c, 3, size)) return why;
-  return Digits().dim(p.m, p.y_m).dim(p.n, 1).distinct() ? nullptr : kCollides;
+  return y.writes(c, 3, size);
+}
+
+int64_t work(const void* params) {
+  const auto& p = *static_cast<const Params*>(params);
+  return saturated({p.m, p.n, p.k});
 }
 
 }  // namespace
 
 extern const KernelEntry grouped_matmul_kernel;
 const KernelEntry grouped_matmul_kernel = {
-    "grouped_matmul", Params::kSchema, sizeof(Params), run, check, tasks, scratch};
+    "grouped_matmul", Params::kSchema, sizeof(Params), run, check, tasks,
+    scratch,          nullptr,         nullptr,        work};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

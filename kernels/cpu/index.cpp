@@ -2,7 +2,6 @@
 // The elements that share their indices move as one run (a row of an embedding is one memcpy).
 #include <cstring>
 
-#include "kernels/cpu/distinct.h"
 #include "kernels/cpu/index_space.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -79,14 +78,18 @@ const char* check(const KernelCheck& c) {
     return "the element size is not 1, 2, 4 or 8";
   if (const char* why = indexed_region(p, p.x_strides).reads(c, 0, size)) return why;
   const auto y = static_cast<size_t>(p.n) + 1;
-  if (const char* why = Region().dims(p.shape, p.y_strides, p.rank).writes(c, y, size)) return why;
-  return Digits().dims(p.shape, p.y_strides, p.rank).distinct() ? nullptr : kCollides;
+  return Region().dims(p.shape, p.y_strides, p.rank).writes(c, y, size);
+}
+
+int64_t work(const void* params) {
+  const auto& p = *static_cast<const Params*>(params);
+  return saturated({saturated(p.shape, p.rank), p.n + 1});
 }
 
 }  // namespace
 
 extern const KernelEntry index_kernel;
-const KernelEntry index_kernel = {"index", Params::kSchema, sizeof(Params), run,
-                                  check,   tasks,           scratch};
+const KernelEntry index_kernel = {"index", Params::kSchema, sizeof(Params), run,     check,
+                                  tasks,   scratch,         nullptr,        nullptr, work};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

@@ -39,6 +39,17 @@ struct KernelCall {
   bool first = true;  // else scratch is what an earlier call of the same run of this command left
 };
 
+// The elements of an operand that a command touches, as its check() found them: a strided walk from
+// the operand's offset. The backend holds the walks of a command against each other.
+struct OperandWalk {
+  static constexpr int kMost = 2 * abi::kRank;
+
+  int64_t bytes = 0;  // of an element; 0: anything of the operand may be touched
+  int64_t count = 0;  // elements, those that are visited more than once too
+  int rank = 0;       // dimensions of more than one element
+  int64_t sizes[kMost] = {}, strides[kMost] = {};  // in elements
+};
+
 // What is known of a command at load. `check` must prove from it that no task can touch memory
 // outside the operands, whatever the parameter bytes are: they come from a file.
 struct KernelCheck {
@@ -46,6 +57,7 @@ struct KernelCheck {
   std::span<const int64_t> operand_bytes;  // extent of each operand from its offset to the end
   // Bytes of the same buffer that lie before the operand's offset (negative strides reach them).
   std::span<const int64_t> operand_before;
+  std::span<OperandWalk> walks = {};  // one an operand, which check() fills in; or none
 };
 
 struct KernelEntry {
@@ -58,6 +70,13 @@ struct KernelEntry {
   int64_t (*scratch)(const void* params);                 // bytes a worker
   // How many operands, counted from the last, the kernel writes; it only reads the others. Null: 1.
   int (*outputs)(const void* params) = nullptr;
+  // The output that operand `read` may lie under, element on element (the kernel reads each before
+  // it writes there), counted from the first output; or -1. Null: none may. No other operand may
+  // share memory with an output.
+  int (*in_place)(const void* params, int read) = nullptr;
+  // Steps of the innermost loops of all tasks, an upper bound, of parameters that check() accepts.
+  // Null: as many as the walks of its operands visit elements.
+  int64_t (*work)(const void* params) = nullptr;
 };
 
 }  // namespace npusim::cpu

@@ -244,10 +244,28 @@ const char* check(const KernelCheck& c) {
   return nullptr;
 }
 
+int in_place(const void* params, int read) {
+  const auto& p = *static_cast<const abi::LinearParams*>(params);
+  return in_place_of_residual(p, read, static_cast<size_t>(p.segments));
+}
+
+int64_t work(const void* params) {
+  const auto& p = *static_cast<const abi::LinearParams*>(params);
+  return saturated({p.m, weight_rows(p), p.n, p.k});
+}
+
 }  // namespace
 
 extern const KernelEntry linear_kernel;
-const KernelEntry linear_kernel = {
-    "linear", abi::LinearParams::kSchema, sizeof(abi::LinearParams), run, check, tasks, scratch};
+const KernelEntry linear_kernel = {"linear",
+                                   abi::LinearParams::kSchema,
+                                   sizeof(abi::LinearParams),
+                                   run,
+                                   check,
+                                   tasks,
+                                   scratch,
+                                   nullptr,
+                                   in_place,
+                                   work};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

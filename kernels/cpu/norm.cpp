@@ -4,7 +4,6 @@
 #include "kernels/cpu/accumulate.h"
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/convert.h"
-#include "kernels/cpu/distinct.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
 namespace {
@@ -176,15 +175,17 @@ const char* check(const KernelCheck& c) {
   for (size_t i = 1; i <= parameters; ++i) {
     if (const char* why = Region().dim(p.size, 1).reads(c, i, element_size(p.w_dtype))) return why;
   }
-  if (const char* why = y.writes(c, 1 + parameters, element_size(p.y_dtype))) return why;
-  const bool distinct = Digits().dim(p.rows, p.y_row_stride).dim(p.size, 1).distinct();
-  return distinct ? nullptr : kCollides;
+  return y.writes(c, 1 + parameters, element_size(p.y_dtype));
+}
+
+int in_place(const void*, int read) {
+  return read == 0 ? 0 : -1;
 }
 
 }  // namespace
 
 extern const KernelEntry norm_kernel;
-const KernelEntry norm_kernel = {"norm", Params::kSchema, sizeof(Params), run,
-                                 check,  count_tasks,     scratch};
+const KernelEntry norm_kernel = {"norm",      Params::kSchema, sizeof(Params), run,     check,
+                                 count_tasks, scratch,         nullptr,        in_place};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

@@ -4,7 +4,6 @@
 // program runs over them, and its last instruction writes straight to y where it can. y may be the
 // very memory of an input with the same strides and element size: a tile is read before written.
 #include "kernels/cpu/check.h"
-#include "kernels/cpu/distinct.h"
 #include "kernels/cpu/pointwise_tile.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -335,14 +334,22 @@ const char* check(const KernelCheck& c) {
   if (size == 0) return "a dtype does not exist";
   if (const char* why = Region().dims(p.shape, p.y_strides, p.rank).writes(c, inputs, size))
     return why;
-  if (!Digits().dims(p.shape, p.y_strides, p.rank).distinct()) return kCollides;
   return check_program(p);
+}
+
+int in_place(const void*, int read) {
+  return read >= 0 ? 0 : -1;
+}
+
+int64_t work(const void* params) {
+  const auto& p = *static_cast<const Params*>(params);
+  return saturated({saturated(p.shape, p.rank), 1 + p.n_inputs + p.n_instructions});
 }
 
 }  // namespace
 
 extern const KernelEntry pointwise_kernel;
-const KernelEntry pointwise_kernel = {"pointwise", Params::kSchema, sizeof(Params), run,
-                                      check,       count_tasks,     scratch};
+const KernelEntry pointwise_kernel = {"pointwise", Params::kSchema, sizeof(Params), run,      check,
+                                      count_tasks, scratch,         nullptr,        in_place, work};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "kernels/cpu/check.h"
-#include "kernels/cpu/distinct.h"
 #include "kernels/cpu/storage.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -341,22 +340,28 @@ const char* check(const KernelCheck& c) {
   const Region x = walk(p, p.in_size, p.x_strides), y = walk(p, p.out_size, p.y_strides);
   if (const char* why = x.reads(c, 0, element_size(p.x_dtype))) return why;
   if (const char* why = y.writes(c, 1, element_size(p.y_dtype))) return why;
-  if (p.has_indices) {
-    if (const char* why = y.writes(c, 2, sizeof(int64_t))) return why;
-  }
-  Digits digits;
-  digits.dim(p.batch, p.y_strides[0]).dim(p.out_channels, p.y_strides[1]);
-  return digits.dims(p.out_size, p.y_strides + 2, 3).distinct() ? nullptr : kCollides;
+  return p.has_indices ? y.writes(c, 2, sizeof(int64_t)) : nullptr;
 }
 
 int outputs(const void* params) {
   return static_cast<const Params*>(params)->has_indices ? 2 : 1;
 }
 
+int64_t work(const void* params) {
+  const auto& p = *static_cast<const Params*>(params);
+  const int64_t outputs = saturated({p.batch, p.out_channels, saturated(p.out_size, 3)});
+  int64_t taps = 1;
+  for (int d = 0; d < 3; ++d) {
+    const int64_t adaptive = p.in_size[d] / std::max<int64_t>(p.out_size[d], 1) + 2;
+    taps = saturated({taps, std::min(p.in_size[d], p.adaptive ? adaptive : p.kernel[d])});
+  }
+  return saturated({outputs, 1 + taps});
+}
+
 }  // namespace
 
 extern const KernelEntry pool_kernel;
-const KernelEntry pool_kernel = {"pool", Params::kSchema, sizeof(Params), run,
-                                 check,  tasks,           scratch,        outputs};
+const KernelEntry pool_kernel = {"pool", Params::kSchema, sizeof(Params), run,     check,
+                                 tasks,  scratch,         outputs,        nullptr, work};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

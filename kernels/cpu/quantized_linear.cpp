@@ -251,10 +251,28 @@ const char* check(const KernelCheck& c) {
   return nullptr;
 }
 
+int in_place(const void* params, int read) {
+  const auto& p = *static_cast<const Params*>(params);
+  return in_place_of_residual(p, read, static_cast<size_t>(p.segments));
+}
+
+int64_t work(const void* params) {
+  const auto& p = *static_cast<const Params*>(params);
+  return saturated({p.m + 1, weight_rows(p), p.n, p.k});  // 1: to decode the weights
+}
+
 }  // namespace
 
 extern const KernelEntry quantized_linear_kernel;
-const KernelEntry quantized_linear_kernel = {
-    "quantized_linear", Params::kSchema, sizeof(Params), run, check, tasks, scratch};
+const KernelEntry quantized_linear_kernel = {"quantized_linear",
+                                             Params::kSchema,
+                                             sizeof(Params),
+                                             run,
+                                             check,
+                                             tasks,
+                                             scratch,
+                                             nullptr,
+                                             in_place,
+                                             work};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

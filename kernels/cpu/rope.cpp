@@ -4,7 +4,6 @@
 // which are converted once. y may be x's memory for a part that keeps its positions.
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/convert.h"
-#include "kernels/cpu/distinct.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/to_rows.h"
 
@@ -203,11 +202,7 @@ const char* check_part(const KernelCheck& c, const Params& p, int i) {
   const int64_t rows = p.at_position[i] ? p.limit[i] : p.length;
   const auto x = static_cast<size_t>(i), y = static_cast<size_t>(first_output(p) + i);
   if (const char* why = walk(p, i, p.length, p.x_strides).reads(c, x, size)) return why;
-  if (const char* why = walk(p, i, rows, p.y_strides).writes(c, y, size)) return why;
-  const int64_t* steps = p.y_strides + 3 * static_cast<ptrdiff_t>(i);
-  Digits digits;
-  digits.dim(p.batch, steps[0]).dim(p.heads[i], steps[1]).dim(rows, steps[2]);
-  return digits.dim(p.head_dim[i], 1).distinct() ? nullptr : kCollides;
+  return walk(p, i, rows, p.y_strides).writes(c, y, size);
 }
 
 const char* check_angles(const KernelCheck& c, const Params& p) {
@@ -240,10 +235,15 @@ const char* check(const KernelCheck& c) {
   return Region().dim(1, 1).reads(c, static_cast<size_t>(position_operand(p)), 8);
 }
 
+int in_place(const void* params, int read) {
+  const auto& p = *static_cast<const Params*>(params);
+  return read < p.parts && !p.at_position[read] ? read : -1;
+}
+
 }  // namespace
 
 extern const KernelEntry rope_kernel;
-const KernelEntry rope_kernel = {"rope", Params::kSchema, sizeof(Params), run,
-                                 check,  tasks,           scratch,        outputs};
+const KernelEntry rope_kernel = {"rope", Params::kSchema, sizeof(Params), run,     check,
+                                 tasks,  scratch,         outputs,        in_place};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

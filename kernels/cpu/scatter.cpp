@@ -160,10 +160,15 @@ const char* check(const KernelCheck& c) {
   return indexed_region(p, p.y_strides).reads(c, static_cast<size_t>(p.n) + 1, size);
 }
 
+int64_t work(const void* params) {
+  const auto& p = *static_cast<const Params*>(params);
+  return saturated({saturated(p.shape, p.rank), p.n + 1});
+}
+
 }  // namespace
 
 extern const KernelEntry scatter_kernel;
-const KernelEntry scatter_kernel = {"scatter", Params::kSchema, sizeof(Params), run,
-                                    check,     tasks,           scratch};
+const KernelEntry scatter_kernel = {"scatter", Params::kSchema, sizeof(Params), run,     check,
+                                    tasks,     scratch,         nullptr,        nullptr, work};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

@@ -201,10 +201,14 @@ int64_t scratch(const void*) {
   return 0;
 }
 
+int in_place(const void*, int read) {
+  return read == 0 ? 0 : -1;
+}
+
 }  // namespace
 
 extern const KernelEntry softmax_kernel;
-const KernelEntry softmax_kernel = {"softmax", Params::kSchema, sizeof(Params), run,
-                                    check,     count_tasks,     scratch};
+const KernelEntry softmax_kernel = {"softmax",   Params::kSchema, sizeof(Params), run,     check,
+                                    count_tasks, scratch,         nullptr,        in_place};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

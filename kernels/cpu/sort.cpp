@@ -200,10 +200,16 @@ int outputs(const void*) {
   return 2;
 }
 
+int64_t work(const void* params) {
+  const auto& p = *static_cast<const Params*>(params);
+  const int64_t rounds = 65 - __builtin_clzll(static_cast<uint64_t>(p.size) | 1);
+  return saturated({p.outer, p.inner, p.size, rounds});
+}
+
 }  // namespace
 
 extern const KernelEntry sort_kernel;
-const KernelEntry sort_kernel = {"sort", Params::kSchema, sizeof(Params), run,
-                                 check,  count_tasks,     scratch,        outputs};
+const KernelEntry sort_kernel = {"sort",      Params::kSchema, sizeof(Params), run,     check,
+                                 count_tasks, scratch,         outputs,        nullptr, work};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

@@ -34,6 +34,9 @@ def cuda_ordinal(address: int) -> int:
 def isa_names() -> list[str]:
     """Instruction sets the cpu device can use here, best first."""
 
+def in_place_kernels() -> list[str]:
+    """The cpu kernels that may write a result where they read an operand."""
+
 def kernel_schemas(isa: str = "") -> dict[str, str]:
     """The cpu kernels of an instruction set: name -> parameter schema."""
 
@@ -48,6 +51,7 @@ class Device:
         library_folders: Sequence[str] = (),
         make_kernels: Callable[[list[tuple[str, str, bytes, bytes]]], list[bytes] | str]
         | None = None,
+        max_work: int = 0,
     ) -> None: ...
     @property
     def name(self) -> str: ...
@@ -156,6 +160,12 @@ class Program:
     def methods(self) -> list[str]: ...
     def inputs(self, method: int) -> list[_SpecRow]: ...
     def outputs(self, method: int) -> list[_SpecRow]: ...
+    def work(self, method: int | None) -> list[int | None]:
+        """Steps of each command at the greatest sizes, of method None those of init.
+
+        None for kernels that the cpu does not have.
+        """
+
     def symbols(self, method: int) -> list[tuple[str, int, int]]: ...
     def bind(self, method: int, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
         """The values of a method's symbols that shapes of all its inputs imply."""

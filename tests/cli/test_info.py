@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import npusim
+from tests.runtime.hostile_programs import endless_sum
 
 from .conftest import Cli, Compiled
 
@@ -78,3 +80,17 @@ def test_a_damaged_program_is_refused(cli: Cli, mlp: Compiled, tmp_path: Path) -
 
 def test_an_unwritable_report_is_refused(cli: Cli, mlp: Compiled, nowhere: Path) -> None:
     cli("info", mlp.graph, "--report", nowhere).refused("does not exist")
+
+
+def test_info_says_what_a_program_asks_for_and_run_refuses_it(cli: Cli, tmp_path: Path) -> None:
+    path, x = tmp_path / "sum.npubin", tmp_path / "x.npy"
+    endless_sum(16, 1 << 30).save(path)
+    np.save(x, np.ones(1, np.float32))
+    facts = cli("info", path, "--json").json
+    steps = 16 * (1 << 30) + 16
+    assert facts["methods"][0]["work"] == {"steps": steps, "greatest": steps, "uncounted": 0}
+    assert facts["init_work"] == {"steps": 0, "greatest": 0, "uncounted": 0}
+    assert f"{steps:,} steps at most" in cli("info", path).out
+    run = ("run", path, "--input", x, "-o", tmp_path / "out")
+    cli(*run, "--max-work", steps - 1).refused(f"max_work is {steps - 1}", "net.py:3")
+    assert not (tmp_path / "out").exists()

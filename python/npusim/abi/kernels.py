@@ -53,6 +53,9 @@ class KernelDef:
         generated_only: only generated device code computes it, which gets its struct with its
             parameters: `abi.h` has none.
         struct_of: the stem in `abi.h` whose struct it takes as its own; itself by default.
+        in_place: the operands that the result may lie under, element on element, since the kernel
+            reads each before it writes there. No other operand may share a byte with a result, and
+            no result has two elements in one place, but for `scatter`: a backend refuses that.
     """
 
     name: str
@@ -60,6 +63,7 @@ class KernelDef:
     fields: tuple[tuple[str, str, int], ...]
     generated_only: bool = False
     struct_of: str = ""
+    in_place: str = ""
 
     @property
     def struct_name(self) -> str:
@@ -145,7 +149,13 @@ def _greatest(value: Any) -> Any:
 
 
 def _def(
-    name: str, operands: str, fields: str, *, generated_only: bool = False, struct_of: str = ""
+    name: str,
+    operands: str,
+    fields: str,
+    *,
+    generated_only: bool = False,
+    struct_of: str = "",
+    in_place: str = "",
 ) -> KernelDef:
     rows = []
     for item in fields.split():
@@ -155,7 +165,7 @@ def _def(
             kind, length = kind[:-1].split("[")
             count = int(length)
         rows.append((field, kind, count))
-    return KernelDef(name, operands, tuple(rows), generated_only, struct_of)
+    return KernelDef(name, operands, tuple(rows), generated_only, struct_of, in_place)
 
 
 _EPILOGUE = "has_bias:i32 residual:i32 act:i32 act_lo:f32 act_hi:f32"
@@ -194,6 +204,7 @@ KERNELS: dict[str, KernelDef] = {
             f"shape:i64[{RANK}] y_strides:i64[{RANK}] x_strides:i64[{POINTWISE_INPUTS * RANK}] "
             f"code:i32[{POINTWISE_INSTRUCTIONS * 6}] constants:f64[{POINTWISE_INSTRUCTIONS}] "
             f"int_constants:i64[{POINTWISE_INSTRUCTIONS}]",
+            in_place="x0 … x{n_inputs-1}",
         ),
         # y[i] = x[i], same dtype, any strides (0 broadcasts x; negative x strides flip: the
         # operand's offset points at element 0).
@@ -226,6 +237,7 @@ KERNELS: dict[str, KernelDef] = {
             "softmax",
             "x, y",
             "outer:i64 size:i64 inner:i64 log:i32 x_dtype:i32 y_dtype:i32",
+            in_place="x",
         ),
         # Normalises each of `rows` rows of `size` contiguous elements. kind: 0 layer norm, 1 RMS
         # norm. weight, bias: [size] in w_dtype.
@@ -234,6 +246,7 @@ KERNELS: dict[str, KernelDef] = {
             "x, [weight], [bias], y",
             "kind:i32 rows:i64 size:i64 x_row_stride:i64 y_row_stride:i64 eps:f64 "
             "has_weight:i32 has_bias:i32 x_dtype:i32 w_dtype:i32 y_dtype:i32",
+            in_place="x",
         ),
         # Group norm; spatial dimensions collapsed to one. Strides: batch, channel, spatial.
         # weight, bias: [channels] in w_dtype.
@@ -259,6 +272,7 @@ KERNELS: dict[str, KernelDef] = {
             "x, packed B, [bias], [residual], y",
             "m:i64 n:i64 k:i64 ldx:i64 ldy:i64 ldr:i64 x_dtype:i32 b_dtype:i32 y_dtype:i32 "
             f"r_dtype:i32 {_EPILOGUE}",
+            in_place="residual",
         ),
         # Convolution as an indirect GEMM. w packed by pack_b (taps = kd*kh*kw, channels =
         # in_channels/groups). The channel stride of y and of the residual is 1, x's may be
@@ -269,6 +283,7 @@ KERNELS: dict[str, KernelDef] = {
             "x, packed w, [bias], [residual], y",
             f"{_WINDOW} r_strides:i64[5] groups:i64 transposed:i32 x_dtype:i32 w_dtype:i32 "
             f"y_dtype:i32 r_dtype:i32 {_EPILOGUE}",
+            in_place="residual",
         ),
         # Depthwise convolution (groups = in_channels = out_channels); w is dense [taps][channels]
         # in w_dtype; x, y and the residual have channel stride 1.
@@ -277,6 +292,7 @@ KERNELS: dict[str, KernelDef] = {
             "x, w, [bias], [residual], y",
             f"{_WINDOW} r_strides:i64[5] x_dtype:i32 w_dtype:i32 y_dtype:i32 r_dtype:i32 "
             f"{_EPILOGUE}",
+            in_place="residual",
         ),
         # Transforms w[n, c, 3, 3] (strides in elements) for conv_winograd: packed float32
         # [(tile+2)^2][ceil(n/16)][c][16].
@@ -292,6 +308,7 @@ KERNELS: dict[str, KernelDef] = {
             "conv_winograd",
             "x, packed w, [bias], [residual], y",
             f"{_WINDOW} r_strides:i64[5] tile:i32 x_dtype:i32 y_dtype:i32 r_dtype:i32 {_EPILOGUE}",
+            in_place="residual",
         ),
         # y[…, m, n] = alpha * a[…, m, k] · b[…, k, n] over up to six batch dimensions (outermost
         # first; stride 0 broadcasts). Strides are free for a and b; y's n stride is 1. Any dtype,
@@ -345,12 +362,18 @@ KERNELS: dict[str, KernelDef] = {
             "batch:i64 length:i64 rotary_dim:i64 heads:i64[3] head_dim:i64[3] limit:i64[3] "
             "x_strides:i64[9] y_strides:i64[9] cs_strides:i64[4] rotate:i32[3] "
             "at_position:i32[3] parts:i32 has_position:i32 interleaved:i32 dtype:i32 cs_dtype:i32",
+            in_place="x{i} under y{i}, without at_position_i",
         ),
         # y[m, n] = act(x[m, k] · Wᵀ + bias + residual) over weights as a checkpoint stores them:
         # row-major [rows_i][k] segments with row stride ldw_i, whose rows follow one another.
         # gated: W has 2n rows, y = act(x · W[:n]ᵀ + bias[:n]) * (x · W[n:]ᵀ + bias[n:]), no
         # residual. bias is float32. Products of bfloat16 accumulate in float32.
-        _def("linear", "x, w0 … w{segments-1}, [bias], [residual], y", _LINEAR),
+        _def(
+            "linear",
+            "x, w0 … w{segments-1}, [bias], [residual], y",
+            _LINEAR,
+            in_place="residual",
+        ),
         # linear of the RMS norm of x, x / sqrt(mean(x²) + norm_eps) * norm[k] in float32; norm has
         # w_dtype.
         _def(
@@ -358,6 +381,7 @@ KERNELS: dict[str, KernelDef] = {
             "x, w0 … w{segments-1}, norm, [bias], [residual], y",
             f"{_LINEAR} norm_eps:f32",
             generated_only=True,
+            in_place="residual",
         ),
         # The same in two commands, of rows of bfloat16 that a product makes. The first is linear,
         # and leaves scaled = y * norm[n], rounded, and squares[slots][m] in float32: the squares of
@@ -369,12 +393,14 @@ KERNELS: dict[str, KernelDef] = {
             "x, w0 … w{segments-1}, norm, [bias], [residual], y, scaled, squares",
             f"{_LINEAR} slots:i64",
             generated_only=True,
+            in_place="residual",
         ),
         _def(
             "linear_behind_norm",
             "scaled, w0 … w{segments-1}, squares, [bias], [residual], y",
             f"{_LINEAR} slots:i64 norm_eps:f32",
             generated_only=True,
+            in_place="residual",
         ),
         # Weight-only quantization of w[rows, k]: the opaque operand of quantized_linear. format:
         # 1 int8 with one scale a row; 2 int4 symmetric, 3 int4 with zero points, both with one
@@ -390,6 +416,7 @@ KERNELS: dict[str, KernelDef] = {
             "x, q0 … q{segments-1}, [bias], [residual], y",
             f"m:i64 n:i64 k:i64 ldx:i64 ldy:i64 ldr:i64 group:i64 rows:i64[{LINEAR_SEGMENTS}] "
             f"segments:i32 gated:i32 format:i32 x_dtype:i32 y_dtype:i32 r_dtype:i32 {_EPILOGUE}",
+            in_place="residual",
         ),
         # Packs 8-bit B for `conv_int8`: source element (g, n, t, c), as in pack_b, becomes the
         # signed byte e (uint8: minus 128) in [groups][ceil(n/16)][ceil(taps*channels/4)][16][4],
@@ -419,6 +446,7 @@ KERNELS: dict[str, KernelDef] = {
             f"{_WINDOW} r_strides:i64[5] groups:i64 x_group:i64 y_group:i64 w_zeros:i64 scales:i64 "
             "depthwise:i32 x_dtype:i32 w_dtype:i32 y_dtype:i32 r_dtype:i32 has_x_zero:i32 "
             f"has_sum_bias:i32 has_y_zero:i32 {_EPILOGUE}",
+            in_place="residual",
         ),
         # op: 0 max, 1 average. adaptive: window i is [floor(i*in/out), ceil((i+1)*in/out)) per
         # dimension, and kernel, stride, pad are ignored. Average divides by `divisor` if not 0, by

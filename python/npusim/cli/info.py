@@ -80,14 +80,18 @@ def _partitions(facts: dict[str, Any]) -> list[str]:
 def _program(facts: dict[str, Any]) -> list[str]:
     parts: list[str] = []
     for method in facts["methods"]:
-        rows = [("commands", f"{method['commands']:,}"), *_tensors(method)]
+        rows = [
+            ("commands", f"{method['commands']:,}"),
+            ("work", _steps(method["work"])),
+            *_tensors(method),
+        ]
         parts += ["", f"method {method['name']}", table(rows)]
     memory = [(name, amount(size)) for name, size in facts["memory"].items()]
     buffers = [(k, b["count"], amount(b["bytes"])) for k, b in facts["buffers"].items()]
     return [
         *parts,
         "",
-        f"init method: {facts['init_commands']:,} commands",
+        f"init method: {facts['init_commands']:,} commands, {_steps(facts['init_work'])}",
         "",
         table(memory, "memory", "size"),
         "",
@@ -95,6 +99,11 @@ def _program(facts: dict[str, Any]) -> list[str]:
         "",
         table(facts["kernels"].items(), "kernel", "commands"),
     ]
+
+
+def _steps(work: dict[str, Any]) -> str:
+    text = f"{work['steps']:,} steps at most"
+    return text + (f" and {work['uncounted']} uncounted commands" if work["uncounted"] else "")
 
 
 def _tensors(facts: dict[str, Any]) -> list[tuple[str, str]]:

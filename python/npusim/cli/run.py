@@ -31,6 +31,12 @@ from npusim.program.program import CompiledProgram, TensorSpec
 )
 @click.option("--device", help="Default: the device of the program's target.")
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one a core.")
+@click.option(
+    "--max-work",
+    type=click.IntRange(min=1),
+    metavar="STEPS",
+    help="Refuse a program of which a method takes more on the cpu; `npusim info` counts them.",
+)
 def run(
     program: Path,
     weights: Path | None,
@@ -38,6 +44,7 @@ def run(
     output: Path,
     device: str | None,
     threads: int | None,
+    max_work: int | None,
 ) -> Answer:
     """Run a program, or a plan, on inputs from .npy files."""
     opened = open_runnable(program)
@@ -45,11 +52,11 @@ def run(
     extra: Sequence[str] = ()
     if isinstance(opened, PartitionPlan):
         arrays = read_inputs(inputs, _specs(opened))
-        on = npusim.Device(device or opened.device, threads=threads)
+        on = npusim.Device(device or opened.device, threads=threads, max_work=max_work)
         outputs = _run_plan(opened, on, source, arrays)
     else:
         arrays = read_inputs(inputs, opened.input_specs)
-        on = npusim.Device(device or opened.target, threads=threads)
+        on = npusim.Device(device or opened.target, threads=threads, max_work=max_work)
         outputs, extra = _run_program(opened, on, source, arrays)
     paths = write_outputs(output, outputs)
     rows = [

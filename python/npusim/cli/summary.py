@@ -13,6 +13,7 @@ from npusim.ir.types import dtype_size
 from npusim.partition.plan import PartitionPlan
 from npusim.program.program import BufferKind, CompiledProgram, Method, TensorSpec
 from npusim.program.sized_command import prepared_sizes
+from npusim.runtime.native import native_program
 
 
 class _Typed(Protocol):
@@ -42,7 +43,9 @@ def program_facts(program: CompiledProgram) -> dict[str, Any]:
 
     `memory` is in bytes. Its `peak` is what runs at once: arena, state, prepared weights,
     constants, and the checkpoint's tensors (mapped from the file, so shared and reclaimable).
-    `prepared_sizes` are those of symbolic sizes that the program brings device code for.
+    `prepared_sizes` are those of symbolic sizes that the program brings device code for. `work` is
+    what a run takes at the greatest sizes: `steps` of the innermost loops, an upper bound; the
+    `greatest` command's alone; `uncounted` commands of kernels that the cpu does not have.
     """
     commands = [c for method in program.methods for c in method.commands]
     return {
@@ -52,8 +55,12 @@ def program_facts(program: CompiledProgram) -> dict[str, Any]:
         "ops": _distribution(program.nodes[c.node].op for c in commands),
         "kernels": _distribution(program.kernels[c.kernel].name for c in commands),
         "parameters": _parameters(program.weights),
-        "methods": [_method(method) for method in program.methods],
+        "methods": [
+            {**_method(method), "work": _work(program, index)}
+            for index, method in enumerate(program.methods)
+        ],
         "init_commands": len(program.init.commands),
+        "init_work": _work(program, None),
         "buffers": _buffers(program),
         "memory": _memory(program),
         **_prepared(program),
@@ -124,6 +131,16 @@ def _method(method: Method) -> dict[str, Any]:
         "arena_bytes": method.arena_bytes,
         "inputs": [_spec(spec) for spec in method.inputs],
         "outputs": [_spec(spec) for spec in method.outputs],
+    }
+
+
+def _work(program: CompiledProgram, method: int | None) -> dict[str, Any]:
+    steps = native_program(program).work(method)
+    known = [count for count in steps if count is not None]
+    return {
+        "steps": sum(known),
+        "greatest": max(known, default=0),
+        "uncounted": len(steps) - len(known),
     }
 
 

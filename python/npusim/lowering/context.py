@@ -240,6 +240,7 @@ class Lowering:
         operands = [Operand(v.buffer, upper(v.offset), Access.READ) for v in reads]
         operands += [Operand(v.buffer, upper(v.offset), access) for v in writes]
         definition = KERNELS[kernel]
+        assert definition.in_place or not in_place, f"{kernel} does not work in place"
         index = self.kernels.setdefault(kernel, len(self.kernels))
         patches = _patches(definition, params, (*reads, *writes))
         if patches and static:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from npusim import _runtime
-from npusim.errors import ShapeError
+from npusim.errors import DeviceError, ShapeError
 from npusim.ir.symbolic import is_symbolic, lower, upper
 from npusim.program.program import TensorSpec
 from npusim.runtime.host import (
@@ -38,6 +38,8 @@ class Device(_runtime.Device):
         isa: instruction set of a cpu device, of those `npusim doctor` lists; None: the one in the
             environment variable NPUSIM_ISA, or the best.
         ordinal: which of several cuda devices, as the driver numbers them.
+        max_work: on the cpu, the most steps that a method may take, as `npusim info` counts them;
+            loading refuses more. None: any number.
 
     Raises:
         DeviceError: no such device, driver or instruction set here, or an option it cannot serve.
@@ -54,14 +56,20 @@ class Device(_runtime.Device):
         pin_threads: bool = False,
         isa: str | None = None,
         ordinal: int = 0,
+        max_work: int | None = None,
     ) -> None:
+        if max_work is not None and max_work < 1:
+            raise DeviceError(f"max_work is a count of steps from 1 on, got {max_work}.")
         folders = library_folders()
-        super().__init__(name, threads, pin_threads, isa, ordinal, folders, _make_kernels)
+        super().__init__(
+            name, threads, pin_threads, isa, ordinal, folders, _make_kernels, max_work or 0
+        )
         self._options: dict[str, Any] = {
             "threads": threads,
             "pin_threads": pin_threads,
             "isa": isa,
             "ordinal": ordinal,
+            "max_work": max_work,
         }
 
     def __reduce__(self) -> tuple[Any, ...]:

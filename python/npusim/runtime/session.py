@@ -32,6 +32,7 @@ def load(
     method: str | None = None,
     *,
     copy: bool = False,
+    max_work: int | None = None,
 ) -> Session:
     """Loads a program and its weights and returns a callable.
 
@@ -42,16 +43,19 @@ def load(
         threads: workers of the device, when it is given by name; None: one a physical core.
         method: the method to call; by default the first.
         copy: as `load_weights` has it: weights of the session's own, whatever becomes of the file.
+        max_work: the most steps that a method may take, of a device given by name: see `Device`.
 
     Raises:
+        Error: a method takes more steps than `max_work`.
         What `Device`, `load_weights` and `Executor` raise.
     """
     native = native_program(program)
     if isinstance(device, str):
-        device = Device(device, threads=threads)
-    elif native_device(device) and threads is not None:
+        device = Device(device, threads=threads, max_work=max_work)
+    elif native_device(device) and (threads is not None or max_work is not None):
+        option = "threads" if threads is not None else "max_work"
         raise DeviceError(
-            "threads is an option of Device.", hint="Pass it where the device is made."
+            f"{option} is an option of Device.", hint="Pass it where the device is made."
         )
     if not isinstance(weights, _runtime.Weights):
         weights = load_weights(weights, native, device, copy=copy)
