@@ -34,8 +34,13 @@ COMPILED := $(shell find cpp kernels/cpu kernels/shared -name '*.cpp' -o -name '
 CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h' ':!kernels/shared/abi.h')
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help demo test smoke lint types ctest sanitize arm64 fuzz pytest docs wheel check-wheel format \
   bench soak clean
+=======
+.PHONY: help demo test smoke lint types ctest sanitize arm64 fuzz fuzz-files pytest docs wheel check-wheel format \
+  bench clean
+>>>>>>> 37fb274 (Leave all files of a verb or none and overwrite nobody's: transactions, kinds, signals; fuzz files and command lines)
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
@@ -127,6 +132,12 @@ fuzz: $(VENV)/dev
 	  cmake --build --preset fuzz --target program_fuzzer safetensors_fuzzer; \
 	  ctest --preset fuzz -R '^fuzz_'; \
 	fi
+
+# Mutated files and command lines through the Python side; docs/fuzzing.md has what was found.
+FILE_RUNS ?= 10000
+fuzz-files: $(VENV)/npusim $(VENV)/dev
+	for target in graph module text plan pytorch-ir onnx arguments; do \
+	  $(BIN)/python -m tests.fuzz $$target --runs $(FILE_RUNS) || exit 1; done
 
 # The C++ tests on emulated arm64: needs a cross compiler and qemu (on Debian g++-aarch64-linux-gnu
 # and qemu-user-static), which is why `make test` leaves it out.

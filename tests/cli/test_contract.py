@@ -123,7 +123,7 @@ def test_an_interrupt_while_writing_keeps_the_old_file(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "replace", interrupted)
-    outcome = cli("compile", mlp.graph, "-o", output)
+    outcome = cli("compile", mlp.graph, "-o", output, "--force")
     assert outcome.code == 130
     assert output.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [output]

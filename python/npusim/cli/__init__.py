@@ -5,6 +5,7 @@
     2    bad input: the sentence on stderr says what to change
     3    a defect of npusim itself
     130  interrupted with Ctrl-C; nothing half-written is left behind
+    129, 143  stopped by SIGHUP or SIGTERM, likewise
 
 One file a verb; this file only starts them, so that it works where the command's own
 dependencies (extra `cli`) are not installed.

@@ -18,6 +18,7 @@ from typing import Any
 import click
 
 from npusim.errors import Error
+from npusim.files import printable_path, transaction
 
 OK, NO, BAD_INPUT, DEFECT, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -40,7 +41,10 @@ class Answer:
 
 
 class Verb(click.Command):
-    """A click command that takes `--json` and `--debug` and returns an Answer."""
+    """A click command that takes `--json` and `--debug` and returns an Answer.
+
+    One that writes files takes `--force` as well, and leaves none when it fails (`npusim.files`).
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -52,6 +56,26 @@ class Verb(click.Command):
                 ["--debug"], is_flag=True, expose_value=False, help="Show stack traces of errors."
             ),
         ]
+        if _OUTPUTS & {param.name for param in self.params}:
+            text = "Replace output files, whatever they hold."
+            self.params.append(
+                click.Option(
+                    ["--force"], is_flag=True, expose_value=False, help=text, callback=_note_force
+                )
+            )
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the verb; the files it writes stay when it returns an Answer, all or none."""
+        with transaction(force=bool(ctx.meta.get(_FORCE))):
+            return super().invoke(ctx)
+
+
+_OUTPUTS = {"output", "report", "save", "weights_out", "dump_passes", "out", "trace"}
+_FORCE = "npusim.force"
+
+
+def _note_force(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    ctx.meta[_FORCE] = value
 
 
 def answer_of(group: click.Group, arguments: list[str], *, as_json: bool) -> Answer | int:
@@ -119,7 +143,7 @@ def _explain(error: BaseException) -> tuple[str, int]:
     if isinstance(error, Error):
         return str(error), BAD_INPUT
     if isinstance(error, OSError):
-        name = f"{error.filename}: " if error.filename else ""
+        name = f"{printable_path(error.filename)}: " if error.filename else ""
         return f"{name}{error.strerror or error}.", BAD_INPUT
     if isinstance(error, ImportError) and (error.name or "").startswith("npusim"):
         return f"npusim is not installed whole: {error}. `npusim doctor` says more.", BAD_INPUT

@@ -32,6 +32,7 @@ from npusim.cli import (
 )
 from npusim.cli.answer import NO, answer_of, refuse, show
 from npusim.cli.factory import import_module
+from npusim.cli.stopping import Stopped, stopped_by_signals
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -82,8 +83,12 @@ def run_command(arguments: Sequence[str]) -> int:
             stream.reconfigure(errors="replace")
     as_json, debug = "--json" in arguments, "--debug" in arguments
     try:
-        answer = answer_of(npusim, list(arguments), as_json=as_json)
+        with stopped_by_signals():
+            answer = answer_of(npusim, list(arguments), as_json=as_json)
         return answer if isinstance(answer, int) else show(answer, as_json=as_json)
+    except Stopped as stopped:
+        print("Stopped.", file=sys.stderr)
+        return 128 + stopped.signal
     except BrokenPipeError:  # the reader of our output went away: nobody is left to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NO

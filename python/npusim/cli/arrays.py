@@ -10,7 +10,7 @@ import numpy as np
 
 from npusim.cli.artifact import readable
 from npusim.errors import Error, ShapeError
-from npusim.files import write_atomic
+from npusim.files import make_folder, write_atomic
 from npusim.program.program import TensorSpec
 
 INPUT_HELP = "NAME=FILE.npy, or FILE.npy for the next input in order. Repeat it for every input."
@@ -54,10 +54,7 @@ def write_outputs(folder: Path, outputs: Mapping[str, np.ndarray]) -> list[Path]
     for name in outputs:
         if Path(name).name != name:
             raise Error(f"The output name '{name}' is not a file name: nothing was written.")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Error(f"Cannot make the folder {folder}: {error.strerror}.") from error
+    make_folder(folder)
     paths = []
     for name, array in outputs.items():
         image = io.BytesIO()

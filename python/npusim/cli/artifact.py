@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 from npusim.errors import Error
+from npusim.files import printable_path, reads
 from npusim.ir.graph import Graph
 from npusim.ir.module import Module, load_ir
 from npusim.partition.plan import PartitionPlan
@@ -66,9 +68,43 @@ def open_program(path: Path) -> CompiledProgram:
 
 
 def readable(path: Path) -> Path:
-    """Returns the path of an existing file; Error otherwise."""
-    if path.is_dir():
-        raise Error(f"{path} is a folder, not a file.")
-    if not path.exists():
-        raise Error(f"There is no file {path}.")
+    """Returns the path of an existing file, which the verb then does not write over; else Error."""
+    shown = printable_path(path)
+    if not path.name:
+        raise Error(f"'{shown}' names no file.", hint="Give a file.")
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:  # ValueError: a NUL character
+        if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise Error(f"There is no file {shown}.") from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise Error(f"{shown} cannot be read: {reason.lower()}.") from None
+    if stat.S_ISDIR(mode):
+        raise Error(f"{shown} is a folder, not a file.")
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        raise Error(f"{shown} is a device, not a file.")
+    reads(path)
     return path
+
+
+def beside(path: Path, suffix: str) -> Path:
+    """Returns the default output of a verb: the input's name with another ending.
+
+    Raises:
+        Error: the input is no file, or a file of that name is there that npusim did not write.
+    """
+    output = readable(path).with_suffix(suffix)
+    if output.is_file() and not _is_ours(output, suffix):
+        raise Error(
+            f"{printable_path(output)} is there, and npusim did not write it.",
+            hint="Name the output with -o.",
+        )
+    return output
+
+
+def _is_ours(path: Path, suffix: str) -> bool:
+    with path.open("rb") as file:
+        start = file.read(256)
+    if suffix == ".onnx":  # field 2 of a ModelProto, the producer, stands near its beginning
+        return b"\x12\x06npusim" in start
+    return start.startswith((MAGIC[:5], LAYOUT.magic[:5])) or not start

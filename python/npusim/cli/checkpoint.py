@@ -4,6 +4,7 @@ which weights a verb computes with."""
 from __future__ import annotations
 
 import importlib
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -61,11 +62,18 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except (OSError, ExportError):
         raise
     except Exception as error:  # each format has its own ways to be wrong
-        reason = str(error).splitlines()[0]
+        reason = _reason(error)
         raise WeightMismatchError(f"{path} cannot be read as a checkpoint: {reason}") from error
     if not isinstance(state, dict) or not all(torch.is_tensor(t) for t in state.values()):
         raise WeightMismatchError(f"{path} is not a state_dict: names and their tensors.")
     return state
+
+
+def _reason(error: Exception) -> str:
+    """Returns why a checkpoint cannot be read, without PyTorch's advice to run its code."""
+    if isinstance(error, pickle.UnpicklingError):
+        return "it holds something else than tensors, which would have to run code of the file."
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def weights_of(made: Made, path: Path | None) -> dict[str, Any]:

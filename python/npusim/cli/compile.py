@@ -9,7 +9,7 @@ import click
 
 import npusim
 from npusim.cli.answer import Answer, Verb, amount
-from npusim.cli.artifact import readable
+from npusim.cli.artifact import beside, readable
 from npusim.cli.progress import progress
 from npusim.cli.sizes import combinations, prepared_line, sizes_option
 from npusim.cli.summary import program_facts
@@ -40,7 +40,7 @@ def compile_model(
     dump_passes: Path | None,
 ) -> Answer:
     """Compile a graph to a .npubin file."""
-    output = output or graph.with_suffix(".npubin")
+    output = output or beside(graph, ".npubin")
     with progress("Compiling") as report:
         program = npusim.compile(
             readable(graph),

@@ -18,7 +18,7 @@ from npusim.cli.bench import measure, spread
 from npusim.cli.checkpoint import save_checkpoint
 from npusim.cli.factory import require_torch
 from npusim.cli.progress import Report, progress
-from npusim.errors import Error
+from npusim.files import make_folder
 from npusim.program.program import CompiledProgram
 
 if TYPE_CHECKING:
@@ -83,11 +83,7 @@ def demo(out: Path, threads: int) -> Answer:
 
 
 def _folder(out: Path) -> _Files:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Error(f"Cannot make the folder {out}: {error.strerror}.") from error
-    return _Files(out)
+    return _Files(make_folder(out))
 
 
 def _build(model: Any, files: _Files, data: Digits, report: Report) -> CompiledProgram:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from npusim.cli.answer import Answer, Verb, amount
-from npusim.cli.artifact import open_ir, readable
+from npusim.cli.artifact import beside, open_ir, readable
 from npusim.cli.progress import progress
 from npusim.errors import Error
 from npusim.ir.graph import Graph
@@ -67,7 +67,7 @@ def export_onnx(
         report("translating")
         written = export(
             ir,
-            output or graph.with_suffix(".onnx"),
+            output or beside(graph, ".onnx"),
             weights,
             opset=DEFAULT_OPSET if opset is None else opset,
             external=external,

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from npusim.errors import ExportError
+from npusim.files import reads
 
 FACTORY_HELP = (
     "MODULE is a module's name (package.models) or a file (models.py); FACTORY a function in it "
@@ -60,6 +61,14 @@ def import_module(name: str) -> ModuleType:
     try:
         if name.endswith(".py"):
             return _import_file(Path(name))
+        if not all(part.isidentifier() for part in name.split(".")):
+            path = name.removesuffix(".py") + ".py"
+            raise ExportError(
+                f"'{name}' is neither a module's name nor a .py file.",
+                hint=f"Write {path}:… if you mean that file."
+                if Path(path).is_file()
+                else "Write package.module, or the path of a file that ends in .py.",
+            )
         if "" not in sys.path:
             sys.path.insert(0, "")  # a console script's path lacks the working directory
         return importlib.import_module(name)
@@ -75,13 +84,14 @@ def import_module(name: str) -> ModuleType:
         ) from error
     except ExportError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ExportError(f"Importing {name} failed: {_told(error)}") from error
 
 
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ExportError(f"There is no file {path}.")
+    reads(path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ExportError(f"{path} cannot be imported.")
@@ -110,7 +120,7 @@ def _find(module: ModuleType, name: str, module_name: str) -> Callable[[], Any]:
 def _call(factory: Callable[[], Any], spec: str) -> Any:
     try:
         return factory()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ExportError(f"{spec} failed: {_told(error)}") from error
 
 
@@ -138,7 +148,7 @@ def _shape_of(value: Any) -> str:
     return type(value).__name__
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """One line of another's error, with the place in the user's code it came from."""
     text = str(error).strip().splitlines()
     frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -8,7 +8,7 @@ import click
 
 import npusim
 from npusim.cli.answer import Answer, Verb, amount
-from npusim.cli.artifact import readable
+from npusim.cli.artifact import beside, readable
 from npusim.cli.progress import progress
 from npusim.cli.sizes import combinations, prepared_line, sizes_option
 from npusim.cli.summary import plan_facts
@@ -43,7 +43,7 @@ def partition(
     fallback: str,
 ) -> Answer:
     """Cut a model into programs of the target and parts that PyTorch runs: one file."""
-    output = output or graph.with_suffix(".npuplan")
+    output = output or beside(graph, ".npuplan")
     with progress("Partitioning") as report:
         plan = npusim.partition(
             readable(graph),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from npusim.errors import GraphError, SymbolicSizeError
-from npusim.files import write_atomic
+from npusim.files import printable_path, read_whole, write_atomic
 from npusim.ir.foreign import read_foreign
 from npusim.ir.graph import Attr, Constant, Graph, Node, Output, Source, Value, Weight
 from npusim.ir.size_text import parse_size
@@ -53,9 +53,10 @@ def load_graph(path: str | Path) -> Graph:
 def read_bytes(path: str | Path) -> bytes:
     """Returns a file's content; GraphError when it cannot be read."""
     try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise GraphError(f"{path} cannot be read: {error.strerror or error}.") from None
+        return read_whole(path)
+    except (OSError, ValueError) as error:  # ValueError: a NUL character
+        reason = getattr(error, "strerror", None) or str(error)
+        raise GraphError(f"{printable_path(path)} cannot be read: {reason}.") from None
 
 
 def graph_to_text(graph: Graph) -> str:

@@ -7,12 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from npusim.errors import GraphError, at
 from npusim.ir.graph import Node
 from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.symbolic import is_symbolic, upper
 from npusim.ir.types import TensorType, dtype_size, is_float
 from npusim.lowering.context import Lowering, element_bits
 from npusim.lowering.view import View
+
+_MAX_TABLE = 1 << 27  # elements that are computed when compiling
 
 
 def _uniform(node: Node, low: Lowering, value: float | int | bool) -> None:
@@ -57,22 +60,35 @@ def _tabulated(node: Node, low: Lowering, array: np.ndarray) -> None:
     low.define(node.output, replace(view, shape=tensor.shape))
 
 
+def _check_table(node: Node, elements: int) -> None:
+    """Refuses to compute more elements at compile time than a program should hold."""
+    if elements > _MAX_TABLE:
+        raise GraphError(
+            f"node {node.name!r} ({node.op}){at(node.source)}: its {elements:,} elements would be "
+            f"computed when compiling and stand in the program; at most {_MAX_TABLE:,} may.",
+            hint="Give the tensor to the model as an input or a weight.",
+        )
+
+
 def _arange(node: Node, low: Lowering) -> None:
     start, step = node.attrs.get("start", 0), node.attrs.get("step", 1)
     assert isinstance(start, (int, float)) and isinstance(step, (int, float))
     if not is_float(node.type.dtype):  # PyTorch cuts both off before it counts
         start, step = int(start), int(step)
+    _check_table(node, upper(node.type.shape[0]))
     _tabulated(node, low, start + step * np.arange(upper(node.type.shape[0])))
 
 
 def _linspace(node: Node, low: Lowering) -> None:
     start, end = node.attrs["start"], node.attrs["end"]
     assert isinstance(start, (int, float)) and isinstance(end, (int, float))
+    _check_table(node, node.type.shape[0])
     _tabulated(node, low, np.linspace(start, end, node.type.shape[0]))
 
 
 def _eye(node: Node, low: Lowering) -> None:
     rows, columns = node.type.shape
+    _check_table(node, upper(rows) * upper(columns))
     _tabulated(node, low, np.eye(upper(rows), upper(columns)))
 
 
@@ -82,6 +98,8 @@ def _triangle_indices(lower: bool) -> Callable[[Node, Lowering], None]:
     def lower_indices(node: Node, low: Lowering) -> None:
         row, col, offset = (node.attrs[k] for k in ("row", "col", "offset"))
         assert isinstance(row, int) and isinstance(col, int) and isinstance(offset, int)
+        _check_table(node, row * col)
+        offset = max(-row, min(offset, col))
         chosen = np.tri(row, col, offset if lower else offset - 1, dtype=bool)
         _tabulated(node, low, np.stack(np.nonzero(chosen if lower else ~chosen)))
 
@@ -106,6 +124,9 @@ def _triangle(keep_lower: bool) -> Callable[[Node, Lowering], None]:
         assert x is not None
         diagonal = node.attrs.get("diagonal", 0)
         assert isinstance(diagonal, int)
+        rows, columns = map(upper, x.shape[-2:])
+        _check_table(node, rows * columns)
+        diagonal = max(-rows, min(diagonal, columns))
         ones = np.ones(tuple(map(upper, x.shape[-2:])), np.uint8)
         mask = np.tril(ones, diagonal) if keep_lower else np.triu(ones, diagonal)
         cls = compute_class(x.dtype)

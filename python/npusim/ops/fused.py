@@ -22,10 +22,10 @@ are computed in float32 and rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from npusim.abi.scalar import ScalarOp, ScalarProgram, compute_class
+from npusim.abi.scalar import OPCODES, ScalarOp, ScalarProgram, compute_class
 from npusim.errors import ShapeError
 from npusim.ir.types import TensorType
 
@@ -244,6 +244,18 @@ def _pad_argument(pads: list[tuple[int, int]]) -> list[int]:
     return [amount for pair in reversed(pads) for amount in pair]
 
 
+def check_activation(op: str, epilogue: Mapping[str, Any]) -> None:
+    """Raises ShapeError unless the attributes are an epilogue's: `act`, its bounds, `residual`."""
+    act = epilogue.get("act")
+    if not isinstance(act, str) or (act != "clamp" and OPCODES.get(act, (0, 0))[1] != 1):
+        raise ShapeError(f"{op}: act is {act!r}, which is no function of one number.")
+    for name in ("act_lo", "act_hi"):
+        if not isinstance(epilogue.get(name), (int, float)):
+            raise ShapeError(f"{op}: {name} is {epilogue.get(name)!r}, expected a number.")
+    if epilogue.get("residual") not in (0, 1, 2):
+        raise ShapeError(f"{op}: residual is {epilogue.get('residual')!r}, expected 0, 1 or 2.")
+
+
 def _check_epilogue(
     op: str,
     result: TensorType,
@@ -252,6 +264,7 @@ def _check_epilogue(
     addend: TensorType | None,
     epilogue: dict[str, Any],
 ) -> None:
+    check_activation(op, epilogue)
     if bias is not None and bias.shape != (channels,):
         raise ShapeError(f"{op}: the bias is {bias}; expected {channels} elements.")
     if (addend is None) != (epilogue["residual"] == 0):

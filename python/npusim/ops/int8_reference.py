@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 from npusim.abi.scalar import OPCODES
 from npusim.errors import ShapeError
 from npusim.ir.types import TensorType
-from npusim.ops.fused import NO_EPILOGUE, broadcast_shapes, finish_product, infer_conv
+from npusim.ops.fused import (
+    NO_EPILOGUE,
+    broadcast_shapes,
+    check_activation,
+    finish_product,
+    infer_conv,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -146,8 +152,10 @@ def _check_operands(
 ) -> None:
     if len(operands) != OPERANDS:
         raise ShapeError(f"{op}: {len(operands)} operands; expected {OPERANDS}.")
+    check_activation(op, epilogue)
     x, w, x_zero, w_zero, scale, sum_bias, bias, residual, terms, y_zero = operands
-    assert x is not None and w is not None
+    if x is None or w is None:
+        raise ShapeError(f"{op}: an operand is missing.")
     if x.dtype not in BYTES or w.dtype not in BYTES:
         raise ShapeError(f"{op}: the operands are {x} and {w}, not of 8 bits.")
 

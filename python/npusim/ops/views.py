@@ -220,8 +220,9 @@ def _flip(node: Node, low: Lowering) -> None:
 def _roll(node: Node, low: Lowering) -> None:
     """Rolls one dimension at a time; without dims the flattened tensor."""
     x = _first(node, low)
-    shifts = node.attrs["shifts"]
-    dims = node.attrs.get("dims", ())
+    shifts, dims = node.attrs["shifts"], node.attrs.get("dims", ())
+    shifts = (shifts,) if isinstance(shifts, int) else shifts
+    dims = (dims,) if isinstance(dims, int) else dims
     assert isinstance(shifts, tuple) and isinstance(dims, tuple)
     flat = not dims
     if flat:

@@ -12,11 +12,10 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from npusim.errors import Error, GraphError, ProgramFormatError, TargetConstraintError
-from npusim.files import write_atomic
+from npusim.files import read_whole, write_atomic
 from npusim.ir.graph import Graph
 from npusim.ir.json import graph_from_json, graph_to_json, parse_json
 from npusim.partition.build import build_partitions, check_order, find_transfers
@@ -67,7 +66,7 @@ def save_plan(plan: PartitionPlan, path: str | os.PathLike[str]) -> None:
 def load_plan(path: str | os.PathLike[str]) -> PartitionPlan:
     """Reads a plan; see `PartitionPlan.load`."""
     try:
-        data = Path(path).read_bytes()
+        data = read_whole(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise Error(f"Cannot read {os.fspath(path)}: {reason.lower()}.") from error

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from npusim import passes
 from npusim.errors import GraphError, SymbolicSizeError
+from npusim.files import make_folder, write_atomic
 from npusim.ir.graph import Graph
 from npusim.ir.printer import format_graph
 from npusim.ir.verify import verify_graph
@@ -44,7 +45,7 @@ def run_passes(
     check_types(verify_graph(graph))
     folder = None if dump_dir is None else Path(dump_dir)
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         _dump(folder, 0, "input", format_graph(graph))
     pipeline = passes.PIPELINE if pipeline is None else pipeline
     for index, run in enumerate(pipeline):
@@ -89,4 +90,4 @@ def check_signature(before: Graph, after: Graph) -> None:
 
 
 def _dump(folder: Path, index: int, name: str, text: str) -> None:
-    (folder / f"{index:02d}_{name}.txt").write_text(text, encoding="utf-8")
+    write_atomic(folder / f"{index:02d}_{name}.txt", text.encode())

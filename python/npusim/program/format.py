@@ -12,11 +12,10 @@ import json
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from npusim.errors import Error, ProgramFormatError
-from npusim.files import write_atomic
+from npusim.files import read_whole, write_atomic
 from npusim.ir.symbolic import Symbol, is_symbolic
 from npusim.ir.types import DTYPES, dtype_code
 from npusim.program.container import (
@@ -111,7 +110,7 @@ def load_program(path: str | os.PathLike[str]) -> CompiledProgram:
         ProgramFormatError: as `read_program`; the message names the file.
     """
     try:
-        data = Path(path).read_bytes()
+        data = read_whole(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise Error(f"Cannot read {os.fspath(path)}: {reason.lower()}.") from error

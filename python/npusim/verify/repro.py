@@ -14,7 +14,7 @@ from typing import Any
 
 from npusim.compile import compile
 from npusim.errors import Error
-from npusim.files import write_atomic
+from npusim.files import make_folder, write_atomic
 from npusim.ir.graph import Graph
 from npusim.ir.types import TensorType
 from npusim.ops.reference import run_graph
@@ -96,11 +96,7 @@ class Repro:
         Raises:
             Error: the folder cannot be written to.
         """
-        path = Path(folder)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise Error(f"Cannot make the folder {path}: {error.strerror}.") from error
+        path = make_folder(folder)
         facts = {
             "format": FORMAT,
             "npusim": __version__,

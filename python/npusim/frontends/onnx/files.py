@@ -25,6 +25,7 @@ from onnx import (
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from npusim.errors import ExportError
+from npusim.files import printable_path, read_whole
 from npusim.frontends.onnx.kinds import INTEGERS, Array
 
 MIN_OPSET = 9
@@ -57,9 +58,10 @@ def read_model(source: str | Path | ModelProto) -> tuple[ModelProto, Path | None
                     f"{path} is larger than 2 GiB, which no ONNX file can be.",
                     hint="Larger models keep their weights in files beside them.",
                 )
-            model = onnx.load(str(path), load_external_data=False)
-        except OSError as error:
-            raise ExportError(f"{path}: {error.strerror or error}.") from None
+            model = onnx.load_from_string(read_whole(path))
+        except (OSError, ValueError) as error:  # ValueError: a NUL character
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ExportError(f"{printable_path(path)}: {reason}.") from None
         except DecodeError:
             raise ExportError(
                 f"{path} is not an ONNX file, or only a part of one.", hint="Download it again."

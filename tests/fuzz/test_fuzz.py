@@ -1,0 +1,41 @@
+"""A short run of every fuzzer; `make fuzz-files` and docs/fuzzing.md have the long ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.harness import TARGETS, Finding, Target, trial
+
+RUNS = {
+    "graph": 400,
+    "module": 100,
+    "text": 150,
+    "pytorch-ir": 30,
+    "plan": 100,
+    "onnx": 200,
+    "arguments": 50,
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.filterwarnings("ignore")
+def test_mutated_files_are_refused_or_run(name: str) -> None:
+    if name == "pytorch-ir":
+        pytest.importorskip("torch_ir")
+    verdicts = {trial(TARGETS[name], seed) for seed in range(RUNS[name])}
+    assert "refused" in verdicts and "ran" in verdicts
+
+
+# Files that were neither refused nor run as PyTorch runs them, when they were found.
+@pytest.mark.parametrize("seed", [14186, 18143, 23820, 30964, 35297, 35418, 45676, 54649, 64254])
+@pytest.mark.filterwarnings("ignore")
+def test_what_was_found_stays_mended(seed: int) -> None:
+    trial(TARGETS["graph"], seed)
+
+
+def test_the_harness_finds_what_escapes() -> None:
+    def fail(path: object) -> str:
+        raise KeyError("dim")
+
+    with pytest.raises(Finding, match="KeyError"):
+        trial(Target(lambda chance: b"", fail, ".json"), 0)
