@@ -34,13 +34,8 @@ COMPILED := $(shell find cpp kernels/cpu kernels/shared -name '*.cpp' -o -name '
 CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h' ':!kernels/shared/abi.h')
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help demo test smoke lint types ctest sanitize arm64 fuzz pytest docs wheel check-wheel format \
-  bench soak clean
-=======
-.PHONY: help demo test smoke lint types ctest sanitize arm64 fuzz fuzz-files pytest docs wheel check-wheel format \
-  bench clean
->>>>>>> 37fb274 (Leave all files of a verb or none and overwrite nobody's: transactions, kinds, signals; fuzz files and command lines)
+.PHONY: help demo test smoke lint types ctest sanitize arm64 fuzz fuzz-files pytest docs wheel \
+  check-wheel format bench soak clean
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -61,8 +62,10 @@ def extract(
         f"{output}: {facts['nodes']} nodes, {parameters['tensors']} weights "
         f"({parameters['elements']:,} elements, {amount(parameters['bytes'])})"
     ]
-    data = {"output": str(output), "graph": facts}
+    data: dict[str, Any] = {"output": str(output), "graph": facts}
     if weights is not None and written is not None:
         lines.append(f"{weights}: {amount(written)}")
         data["weights"] = {"path": str(weights), "bytes": written}
+    data["remarks"] = made.remarks()
+    lines += data["remarks"]
     return Answer(data, lines)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +30,32 @@ class Made:
     model: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
+    was_training: bool = False
+
+    def remarks(self) -> list[str]:
+        """Returns what a caller may not expect: a changed mode, arguments that are fixed."""
+        told = []
+        if self.was_training:
+            told.append(
+                "The model was in training mode; it is extracted as model.eval() leaves it."
+            )
+        fixed = [f"{name}={_brief(value)}" for name, value in self._fixed()]
+        if fixed:
+            told.append(f"Fixed in the graph, no inputs of it: {', '.join(fixed)}.")
+        return told
+
+    def _fixed(self) -> Iterator[tuple[str, Any]]:
+        """Yields the arguments without a tensor in them, by their names in forward."""
+        from torch.utils import _pytree as pytree
+
+        try:
+            bound = inspect.signature(self.model.forward).bind(*self.args, **self.kwargs).arguments
+        except (TypeError, ValueError):
+            bound = {f"argument {i}": value for i, value in enumerate(self.args)} | self.kwargs
+        for name, value in bound.items():
+            leaves = pytree.tree_leaves(value)
+            if value is not None and not any(hasattr(leaf, "shape") for leaf in leaves):
+                yield name, value
 
 
 def make(spec: str) -> Made:
@@ -135,7 +162,8 @@ def _unpack(made: Any, spec: str, name: str) -> Made:
             and isinstance(args, (tuple, list))
             and isinstance(kwargs, dict)
         ):
-            return Made(name, model.eval(), tuple(args), kwargs)
+            training = model.training
+            return Made(name, model.eval(), tuple(args), kwargs, training)
     raise ExportError(
         f"{spec} returned {_shape_of(made)}.",
         hint="It must return (model, example_args): a torch.nn.Module and a tuple of arguments.",
@@ -146,6 +174,11 @@ def _shape_of(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"({', '.join(type(item).__name__ for item in value)})"
     return type(value).__name__
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _told(error: BaseException) -> str:

@@ -6,7 +6,8 @@ from a configuration alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,19 +65,52 @@ def _dtype(name: Any) -> torch.dtype:
     return value
 
 
+# Functions that make tensors with data.
+_COMPUTED = (
+    *(torch.ones, torch.zeros, torch.full, torch.arange, torch.linspace, torch.eye),
+    *(torch.rand, torch.randn, torch.randint),
+)
+
+
 class _Hollow(TorchFunctionMode):
     """Makes large uninitialised tensors, which parameters are made of, without data.
 
-    What a constructor computes (rotary frequencies, scales) keeps its data.
+    What a constructor computes (rotary frequencies, scales) keeps its data. A configuration may
+    ask for any sizes; more data, or more tensors, than a model has any use for are refused before
+    they are made.
     """
 
     _LARGE = 1 << 16  # elements
+    _MOST_BYTES = 1 << 30  # of data, all together
+    _MOST_TENSORS = 1 << 18
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bytes = self._tensors = 0
+
+    def _count(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+        with torch._C.DisableTorchFunction(), contextlib.suppress(TypeError, RuntimeError):
+            probe = func(*args, **{**kwargs, "device": "meta"})
+            self._bytes += probe.numel() * probe.element_size()
+        self._note()
+
+    def _note(self) -> None:
+        self._tensors += 1
+        if self._bytes > self._MOST_BYTES or self._tensors > self._MOST_TENSORS:
+            raise ExportError(
+                f"The configuration asks for {self._tensors:,} tensors with {self._bytes:,} bytes "
+                "of data besides its weights, more than any model needs.",
+                hint="Look at its sizes: hidden_size, num_hidden_layers, max_position_embeddings.",
+            )
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
+        if func in _COMPUTED and kwargs.get("device") in (None, "cpu", torch.device("cpu")):
+            self._count(func, args, kwargs)
         if func is torch.empty and kwargs.get("device") is None:
             with torch._C.DisableTorchFunction():
                 probe = torch.empty(*args, **{**kwargs, "device": "meta"})
+            self._note()
             if probe.numel() >= self._LARGE:
                 return probe
         return func(*args, **kwargs)

@@ -27,6 +27,9 @@ _LIBRARIES = (
     f"{sysconfig.get_paths()['stdlib']}{os.sep}contextlib",
 )
 
+# What npusim brings to try it with is written as a user's own.
+_EXAMPLES = f"{Path(npusim.__file__).parent / 'demo'}{os.sep}"
+
 _DATA_DEPENDENT = "Compute both sides and choose with torch.where, or decide outside the model."
 
 # A pattern in the error's type and text -> what it means, and what to do about it.
@@ -66,7 +69,7 @@ _CLASS = re.compile(r"<class '([\w.<>]+)'>")
 
 def is_users(file: str) -> bool:
     """Tells whether a source file is the user's rather than PyTorch's or npusim's."""
-    return not file.startswith(("<", *_LIBRARIES))
+    return file.startswith(_EXAMPLES) or not file.startswith(("<", *_LIBRARIES))
 
 
 def explain(error: Exception, model: str) -> ExportError:

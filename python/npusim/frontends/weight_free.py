@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from npusim.errors import ExportError
+
 
 @dataclass
 class ModuleTensors:
@@ -45,11 +47,16 @@ class ModuleTensors:
 
 
 def module_tensors(model: nn.Module) -> ModuleTensors:
-    """Returns the tensors of a module, each under every path that leads to it."""
+    """Returns the tensors of a module, each under every path that leads to it.
+
+    Raises:
+        ExportError: one has a layout without strides, or belongs to a transform of torch.func.
+    """
     table = ModuleTensors()
     for prefix, module in model.named_modules(remove_duplicate=False):
         for name, tensor, persistent in _own_tensors(module):
             path = f"{prefix}.{name}" if prefix else name
+            require_dense(tensor, f"The weight {path}")
             table.originals[path] = tensor
             if persistent:
                 table.persistent.add(path)
@@ -83,8 +90,30 @@ def fake_like(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
     return nn.Parameter(fake, requires_grad=False) if isinstance(tensor, nn.Parameter) else fake
 
 
+def require_dense(tensor: Tensor, what: str) -> None:
+    """Raises ExportError for a tensor that is no plain array of numbers."""
+    functorch = torch._C._functorch
+    if functorch.is_functorch_wrapped_tensor(tensor):
+        kind, hint = "belongs to a transform of torch.func", "Extract outside of vmap and grad."
+    elif tensor.is_nested:
+        kind, hint = "is a nested tensor", "Pad it: torch.nested.to_padded_tensor."
+    elif tensor.layout is not torch.strided:
+        layout = str(tensor.layout).removeprefix("torch.").lstrip("_")
+        kind, hint = f"has the layout {layout}", "Make it dense: tensor.to_dense()."
+    else:
+        return
+    raise ExportError(f"{what} {kind}; a graph has dense tensors.", hint=hint)
+
+
 def fake_arguments(tree: Any, mode: FakeTensorMode) -> Any:
-    """Returns example arguments with a fake tensor for every tensor in the nested structure."""
+    """Returns example arguments with a fake tensor for every tensor in the nested structure.
+
+    Raises:
+        ExportError: one is no dense tensor.
+    """
+    for leaf in pytree.tree_leaves(tree):
+        if isinstance(leaf, Tensor):
+            require_dense(leaf, "An example argument")
     return pytree.tree_map_only(Tensor, lambda t: fake_like(t.detach(), mode), tree)
 
 

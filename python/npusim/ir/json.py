@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from npusim.errors import GraphError, SymbolicSizeError
-from npusim.files import printable_path, read_whole, write_atomic
+from npusim.files import kind_of, printable_path, read_whole, write_atomic
 from npusim.ir.foreign import read_foreign
 from npusim.ir.graph import Attr, Constant, Graph, Node, Output, Source, Value, Weight
 from npusim.ir.size_text import parse_size
@@ -27,6 +27,14 @@ from npusim.ir.verify import verify_graph
 FORMAT = "npusim.ir"
 VERSION = (1, 3)
 _STATIC_VERSION = (1, 2)  # of what has no symbolic sizes
+
+# What a file may be taken for a graph that is none, and how to come to one, or do without.
+_MAKERS = {
+    "an ONNX model": "Import it: npusim import FILE.onnx -o FILE.json --weights FILE.safetensors",
+    "a program": "It is compiled already: npusim run.",
+    "a partition plan": "It is compiled already: npusim run.",
+    "safetensors": "It holds weights alone; `npusim extract` writes graphs.",
+}
 
 _T = TypeVar("_T")
 
@@ -102,6 +110,9 @@ def _loads(text: str | bytes, constant: Callable[[str], float]) -> object:
     except RecursionError:
         raise GraphError("The JSON is nested too deeply for a graph.") from None
     except ValueError as error:  # JSONDecodeError, bad UTF-8, an integer of thousands of digits
+        kind = kind_of(text[:64]) if isinstance(text, bytes) else "text"
+        if kind in _MAKERS:
+            raise GraphError(f"This is {kind}, not a graph.", hint=_MAKERS[kind]) from None
         raise GraphError(f"This is not JSON: {error}.") from None
 
 

@@ -35,7 +35,7 @@ def add_inputs(
     if unknown:
         known = ", ".join(i.name for i in wanted) or "none"
         raise ShapeError(f"The model has no input {', '.join(unknown)}; it has: {known}.")
-    problems = []
+    problems, examples = [], []
     for info in graph.input:
         if info.name in values:
             array = np.asarray(values[info.name])
@@ -52,6 +52,7 @@ def add_inputs(
             shape = _shape(info, shapes.get(info.name))
             if shape is None:
                 problems.append(f"{info.name} has the shape {_written(info)}")
+                examples.append(info)
                 continue
             kind = info.type.tensor_type.elem_type
             scope.values[info.name] = builder.add_input(info.name, kind, shape)
@@ -59,9 +60,7 @@ def add_inputs(
     if problems:
         raise ExportError(
             f"{name} leaves open what a graph must know: {'; '.join(problems)}.",
-            hint="Give shapes={name: (1, 3, 224, 224)} (`--shape name=1x3x224x224`), or bounds of "
-            'the sizes that calls choose: dynamic_shapes={"batch": 8, "seq": (1, 128)} '
-            "(`--dynamic batch=8 --dynamic seq=1:128`).",
+            hint=_advice(examples),
         )
     return kinds
 
@@ -106,6 +105,37 @@ def _shape(info: Any, given: Sequence[int] | None) -> tuple[int, ...] | None:
                 f"{info.name} has the shape {_written(info)}; {list(shape)} does not fit."
             )
     return shape
+
+
+def _advice(infos: Sequence[Any]) -> str:
+    """Returns how to give the shapes of these inputs, in their own names."""
+    if not infos:
+        return ""
+    shaped = [i for i in infos if i.type.tensor_type.HasField("shape")]
+    open_dims = [
+        d.dim_param
+        for i in shaped
+        for d in i.type.tensor_type.shape.dim
+        if not d.HasField("dim_value") and d.dim_param
+    ]
+    name, dims = infos[0].name, ["1", "3", "224", "224"]
+    if shaped:
+        name = shaped[0].name
+        dims = [
+            str(d.dim_value) if d.HasField("dim_value") else "1"
+            for d in shaped[0].type.tensor_type.shape.dim
+        ]
+    tail = "," if len(dims) == 1 else ""
+    text = (
+        f'Give sizes that fit the model, shapes={{"{name}": ({", ".join(dims)}{tail})}} '
+        f"(`--shape {name}={'x'.join(dims)}`)"
+    )
+    if not open_dims:
+        return f"{text}."
+    return (
+        f"{text}, or bounds of the sizes that calls choose: "
+        f'dynamic_shapes={{"{open_dims[0]}": (1, 8)}} (`--dynamic {open_dims[0]}=1:8`).'
+    )
 
 
 def _written(info: Any) -> str:
