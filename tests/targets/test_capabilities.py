@@ -340,6 +340,16 @@ def test_malformed_limits_are_refused(tmp_path: Path, limits: object) -> None:
         TargetConfig.named(preset(tmp_path, limits=limits))
 
 
+def test_a_target_may_be_like_another(tmp_path: Path) -> None:
+    path = tmp_path / "npu.json"
+    path.write_text('{"like": "null", "name": "npu", "kernels": ["copy"]}', encoding="utf-8")
+    expected = replace(CPU, name="npu", device="null", kernels=("copy",))
+    assert TargetConfig.named(str(path)) == expected
+    path.write_text('{"like": "abacus"}', encoding="utf-8")
+    with pytest.raises(TargetConstraintError, match=r"no target 'abacus' .*cpu, cuda, null"):
+        TargetConfig.named(str(path))
+
+
 def test_an_operator_is_asked_with_the_target(tmp_path: Path) -> None:
     x = TensorType("float32", (2, 3))
     small = TargetConfig.named(preset(tmp_path, kernels=FEW))

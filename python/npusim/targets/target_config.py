@@ -1,7 +1,8 @@
 """TargetConfig: the capabilities of a target that the passes and the lowering ask for.
 
 One data file a target lies in `targets/data/`; unknown and missing keys are refused, so that a
-file never says something nobody reads.
+file never says something nobody reads. A file with the key `like` says where it differs from an
+installed target.
 """
 
 from __future__ import annotations
@@ -184,6 +185,8 @@ class TargetConfig:
             raise TargetConstraintError(f"Target {origin} is not JSON: {error}.") from error
         if not isinstance(data, dict):
             raise TargetConstraintError(f"Target {origin}: expected an object at the top.")
+        if (like := data.pop("like", None)) is not None:
+            data = {**_installed(like, origin), **data}
         names = {f.name for f in fields(cls)}
         needed = {f.name for f in fields(cls) if f.default_factory is MISSING}
         if not needed <= set(data) <= names:
@@ -197,6 +200,19 @@ class TargetConfig:
         }
         values["limits"] = _limits(data.get("limits", {}), values["kernels"], origin)
         return cls(**values)
+
+
+def _installed(name: object, origin: str) -> dict[str, Any]:
+    """Returns what the file of an installed target says, for one that is like it."""
+    if name not in target_names():
+        known = ", ".join(target_names())
+        raise TargetConstraintError(
+            f"Target {origin}: there is no target {name!r} to be like.",
+            hint=f"Known targets: {known}.",
+        )
+    file = resources.files(__package__) / "data" / f"{name}.json"
+    data: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return {**_installed(data.pop("like"), origin), **data} if "like" in data else data
 
 
 def _limits(data: object, kernels: Iterable[str], origin: str) -> dict[str, KernelLimits]:

@@ -6,11 +6,13 @@ Their code runs everywhere, but is made for sm_90a: elsewhere a cluster's first 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from npusim.abi.kernels import SLOT_COLUMNS, Params
 from npusim.codegen.cuda.geometry import Geometry, Launch, TensorMap, blocks
 from npusim.codegen.cuda.launch_products import (
+    FITTED,
     PROCESSORS,
     as_int,
     as_ints,
@@ -28,13 +30,7 @@ _ALIGNED = 136  # bytes of a barrier more, and up to where sums begin
 _MOST_BOX = 256  # rows of one
 _MOST_BLOCKS = 8  # of a cluster, on every device
 _FEW_ROWS = 16  # that other paths stream weights for
-_CLUSTERED = 120  # processors that clusters of more than two blocks find at once
-# In a microsecond: bytes that arrive at a processor, and at all of them; multiplications there;
-# bytes from memory; bytes of sums that blocks exchange.
-_ARRIVES, _ARRIVES_IN_ALL, _MULTIPLIES, _READS, _EXCHANGED = 75e3, 9e6, 2.95e6, 3.4e6, 40e3
-# Microseconds: of a block of K at least, to begin, to end a tile, and more of a gated one for each
-# sum of a warp, to exchange with a block.
-_STEP, _BEGINS, _ENDS, _GATED, _EXCHANGE = 0.15, 2.0, 1.2, 0.3e-3, 0.3
+_TIMES: Mapping[str, float] = FITTED["tma_matmul"]
 
 
 @dataclass(frozen=True)
@@ -196,10 +192,11 @@ def tiles(p: Params, most: int) -> list[BulkTile]:
 
 
 def microseconds(p: Params, tile: BulkTile) -> float:
-    """Returns about how long a product takes by a tile on an H200.
+    """Returns about how long a product takes by a tile, by what was measured of the architecture.
 
-    Fitted to benchmarks/results/cuda_prefill_h200.txt.
+    For an H200 that is benchmarks/results/cuda_prefill_h200.txt.
     """
+    fit = _TIMES
     m, k = as_int(p, "m"), as_int(p, "k")
     parts = 2 if p["gated"] else 1
     columns = as_int(p, "n") * parts
@@ -207,18 +204,21 @@ def microseconds(p: Params, tile: BulkTile) -> float:
     column_tiles = blocks(blocks(columns, tile.columns), tile.share_columns) * tile.share_columns
     grid = row_tiles * column_tiles * tile.spans
     cluster = tile.share_rows * tile.share_columns * tile.spans
-    places = (PROCESSORS if cluster <= 2 else _CLUSTERED) * tile.beside
+    places = (PROCESSORS if cluster <= 2 else int(fit["clustered_processors"])) * tile.beside
     waves = blocks(grid, places)
     at_once = min(grid, places)
     area = tile.rows * tile.columns
     arrives = (tile.rows + tile.columns) * 2 * _DEPTH
     step = max(
-        _STEP,
-        arrives * tile.beside / _ARRIVES,
-        arrives * at_once / _ARRIVES_IN_ALL,
-        area * tile.beside * _DEPTH / _MULTIPLIES,
+        fit["step"],
+        arrives * tile.beside / fit["arriving_bytes"],
+        arrives * at_once / fit["arriving_bytes_in_all"],
+        area * tile.beside * _DEPTH / fit["multiplications"],
     )
     steps = blocks(blocks(k, _DEPTH), tile.spans)
-    time = max(waves * steps * step, 2 * columns * k / _READS)
-    time += _BEGINS + waves * (_ENDS + _GATED * (parts - 1) * area / (tile.rows / 16))
-    return time + (_EXCHANGE * tile.spans + area * 4 / _EXCHANGED if tile.spans > 1 else 0.0)
+    time = max(waves * steps * step, 2 * columns * k / fit["read_bytes"])
+    gated = fit["gated_sum"] * (parts - 1) * area / (tile.rows / 16)
+    time += fit["begin"] + waves * (fit["end"] + gated)
+    if tile.spans > 1:
+        time += fit["exchange"] * tile.spans + area * 4 / fit["exchanged_bytes"]
+    return time

@@ -14,6 +14,7 @@ from math import prod
 from npusim.abi.kernels import Params
 from npusim.codegen.cuda.geometry import Geometry, Launch, Rule, blocks, line
 from npusim.codegen.cuda.launch_products import (
+    FITTED,
     PROCESSORS,
     as_int,
     as_ints,
@@ -70,16 +71,10 @@ class ConvTile:
         return self.rows * self.columns * 2
 
 
-# Fitted to what benchmarks/cuda_convolutions.py measured on an H200.
-TILES = (
-    ConvTile(128, 128, 4, 2, 3, False, 0.576, 0.686, 1.49),
-    ConvTile(64, 128, 2, 2, 3, False, 0.298, 0.442, 0.83),
-    ConvTile(128, 64, 2, 2, 3, False, 0.356, 0.451, 0.857),
-    ConvTile(64, 64, 2, 2, 5, True, 0.282, 0.211, 0.298),
-    ConvTile(64, 32, 2, 2, 6, False, 0.184, 0.238, 0.12),
-)
-_RESIDUAL = 0.56  # of a tile's ends, that reading a residual adds
-_EXCHANGE = 2.1  # microseconds in which the blocks of a cluster exchange their sums
+# Fitted to what benchmarks/cuda_convolutions.py measures.
+TILES = tuple(ConvTile(**tile) for tile in FITTED["conv"]["tiles"])
+_RESIDUAL: float = FITTED["conv"]["residual_ends"]  # of a tile's ends, that a residual adds
+_EXCHANGE: float = FITTED["conv"]["exchange"]
 
 _PATCH_THREADS = 128
 _PATCH_HEIGHT, _PATCH_WIDTH, _PATCH_COLUMNS = 8, 16, 64  # of a tile of few channels

@@ -14,8 +14,11 @@ from math import prod
 
 from npusim.abi.kernels import Params
 from npusim.codegen.cuda.geometry import Geometry, Launch, Rule, blocks, line
+from npusim.targets.architecture import fitted
 
-PROCESSORS = 132  # multiprocessors that a grid should fill; a smaller device only takes longer
+FITTED = fitted("sm_90a")  # also where code is for others, of which nothing was measured
+_MATMUL = FITTED["matmul"]
+PROCESSORS: int = FITTED["processors"]  # that a grid should fill; a smaller device takes longer
 _BLOCK = 256  # threads of launches that only combine or convert
 _DEPTH = 64  # of K, that a tile passes at once
 _MANY_STREAMS = 8192  # rows of W that fill the device though few warps share K
@@ -48,24 +51,19 @@ class TileShape:
         return 32 * self.warps_m * self.warps_n
 
 
-# Measured on an H200: what bounds them is the way from the second cache, not the tensor cores.
-TILES = (
-    TileShape(128, 128, 2, 2, 3, 0.52, 0.6),
-    TileShape(128, 64, 2, 2, 4, 0.28, 0.35),
-    TileShape(64, 128, 2, 2, 4, 0.265, 0.3),
-    TileShape(64, 64, 2, 2, 4, 0.19, 0.27),
-)
-_PLAIN = (TileShape(128, 128, 0, 0, 0, 1.66, 1.66), TileShape(64, 64, 0, 0, 0, 0.62, 0.62))
-_PLAIN_GATED = (TileShape(64, 128, 0, 0, 0, 1.0, 1.0),)
+# What bounds them is the way from the second cache, not the tensor cores.
+TILES = tuple(TileShape(**tile) for tile in _MATMUL["tiles"])
+_PLAIN = tuple(TileShape(**tile) for tile in _MATMUL["plain_tiles"])
+_PLAIN_GATED = tuple(TileShape(**tile) for tile in _MATMUL["plain_gated_tiles"])
 _PLAIN_THREADS = 256
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)  # of K
 _PLAIN_DEPTH = 16
 
 MOST_SHARED = 99 << 10  # bytes of shared memory that a block may have on every device
 _ALL_SHARED = 220 << 10  # of a processor
-_START = 4  # blocks of K that it takes to begin and end a tile on the tensor cores
-_COMBINE = 2.3  # microseconds of a second launch
-_PARTIAL_BYTES = 3.3e6  # of partial sums that pass in a microsecond
+_START: int = _MATMUL["start_steps"]
+_COMBINE: float = _MATMUL["combine"]
+_PARTIAL_BYTES: float = _MATMUL["partial_bytes"]
 
 
 def linear(p: Params) -> Geometry:

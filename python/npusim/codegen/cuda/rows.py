@@ -6,12 +6,13 @@ from math import prod
 
 from npusim.abi.kernels import Params
 from npusim.codegen.cuda.geometry import MAX_THREADS, Geometry, Launch, Rule, blocks
+from npusim.codegen.cuda.launch_products import FITTED, PROCESSORS
 from npusim.ir.types import DTYPES
 
 _BLOCK = 256
 _WARP = 32
 _WARP_ROW = 1024  # elements that a warp takes alone
-_RESIDENT = 132 * 2048  # threads that fill a large GPU
+_RESIDENT = PROCESSORS * int(FITTED["threads_per_processor"])  # threads that fill it
 _SHARED_ITEMS = 2048  # of a sort in shared memory: 12 bytes each, of 48 KiB
 _ITEM_BYTES = 12
 _SPLIT_ELEMENTS = 4096  # of a reduction that a block should have at least
@@ -34,7 +35,7 @@ def _pack(size: int, strides: tuple[int, ...], bytes_each: int) -> int:
 
 def _lanes(rows: int, size: int) -> int:
     """Returns how many threads share a row: a warp, or a block."""
-    if size <= _WARP_ROW and (rows > 132 or size <= 128):
+    if size <= _WARP_ROW and (rows > PROCESSORS or size <= 128):
         return _WARP
     if size <= 8 * _WARP_ROW:
         return _BLOCK
