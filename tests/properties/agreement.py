@@ -44,8 +44,8 @@ def disagreement(graph: Graph, seed: int) -> str | None:
         return None
     tensors = data_for(graph, seed)
     try:
-        expected = _reference(graph, tensors)
-        shaken = [_reference(graph, _shaken(tensors, seed + i), seed + i) for i in (1, 2)]
+        expected = reference(graph, tensors)
+        shaken = [reference(graph, shaken_tensors(tensors, seed + i), seed + i) for i in (1, 2)]
     except Error:
         return None
     inputs = [_laid_out(tensors[v.name], Random(seed + i)) for i, v in enumerate(graph.inputs)]
@@ -85,9 +85,10 @@ def _tensor(type: TensorType, generator: torch.Generator) -> Tensor:
     return torch.randn(type.shape, generator=generator).to(dtype)
 
 
-def _reference(
+def reference(
     graph: Graph, tensors: Mapping[str, Tensor], shaking: int | None = None
 ) -> list[Tensor]:
+    """Returns PyTorch's results; with a seed, those of a run whose rounded results are shaken."""
     inputs = [tensors[v.name] for v in graph.inputs]
     weights = {w.key: tensors[w.name] for w in graph.weights}
     if shaking is None:
@@ -102,7 +103,7 @@ def _reference(
     return run_graph(graph, inputs, weights, observe=shake)
 
 
-def _shaken(tensors: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+def shaken_tensors(tensors: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
     """Returns the tensors with each floating-point element a few roundings away."""
     generator = torch.Generator().manual_seed(seed)
     return {

@@ -1,4 +1,6 @@
-"""A long search for graphs that disagree: `python -m tests.properties.search FIRST COUNT`.
+"""A long search for graphs that disagree: `python -m tests.properties.search FIRST COUNT [edges]`.
+
+With `edges`, the graphs and data of `edge_graphs.py`, each pass alone and all together.
 
 Graph n is drawn with seed n, so a finding is named by its number. Prints each finding and goes on.
 """
@@ -11,18 +13,19 @@ from collections import Counter
 from random import Random
 
 from npusim.ir.printer import format_graph
-from tests.properties.agreement import disagreement
+from tests.properties import agreement, edge_agreement
+from tests.properties.edge_graphs import edge_graph
 from tests.properties.random_graphs import random_graph
 
 
-def search(first: int, count: int) -> Counter[str]:
+def search(first: int, count: int, *, edges: bool = False) -> Counter[str]:
     """Draws graphs first … first+count-1, prints those that disagree, and counts nodes by op."""
     ops: Counter[str] = Counter()
     for number in range(first, first + count):
-        graph = random_graph(Random(number))
+        graph = (edge_graph if edges else random_graph)(Random(number))
         ops.update(node.op for node in graph.nodes)
         try:
-            problem = disagreement(graph, number)
+            problem = (edge_agreement if edges else agreement).disagreement(graph, number)
         except Exception:  # whatever escapes is the finding
             problem = traceback.format_exc(limit=-4)
         if problem is not None:
@@ -33,5 +36,5 @@ def search(first: int, count: int) -> Counter[str]:
 
 
 if __name__ == "__main__":
-    counted = search(int(sys.argv[1]), int(sys.argv[2]))
+    counted = search(int(sys.argv[1]), int(sys.argv[2]), edges="edges" in sys.argv[3:])
     print(f"{sum(counted.values())} nodes of {len(counted)} ops: {dict(counted.most_common())}")

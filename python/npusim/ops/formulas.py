@@ -8,9 +8,15 @@ activation functions are in `ops/activations.py`, the operators they belong to i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from npusim.abi.scalar import OPCODES, Arg, ScalarBuilder, ScalarProgram, compute_class
+from npusim.abi.scalar_numpy import decode, encode
 from npusim.ir.graph import Attr, Graph, Node
+from npusim.ir.symbolic import is_symbolic
+from npusim.ir.types import TensorType, is_float
 
 _CLASS_RANK = {"i": 0, "f": 1, "d": 2}
 
@@ -49,10 +55,37 @@ def scalar_builder(formula: Formula) -> Callable[[Node, Graph], ScalarProgram | 
 
     def build(node: Node, graph: Graph) -> ScalarProgram | None:
         builder, args = _operands(node, graph)
-        formula(builder, args, node)
+        formula(builder, args, _with_stored_numbers(node, graph))
         return builder.build(node.type.dtype)
 
     return build
+
+
+# Operators that take a number as a tensor of their operand's dtype would hold it. The others
+# (mul, div and most activations) compute with the number as it is, in float32.
+_STORES_NUMBERS = frozenset(
+    (
+        *("add", "sub", "rsub", "eq", "ne", "lt", "le", "gt", "ge", "where", "masked_fill"),
+        *("clamp", "clamp_min", "clamp_max", "hardtanh", "threshold", "pow", "fmod", "remainder"),
+    )
+)
+_NUMBERS = ("other", "self", "value", "min", "max", "min_val", "max_val", "threshold", "exponent")
+
+
+def _with_stored_numbers(node: Node, graph: Graph) -> Node:
+    """Returns a node over 16-bit floats with its numbers rounded to them, as PyTorch does."""
+    if node.op.split(".")[1] not in _STORES_NUMBERS:
+        return node
+    operand = next((graph.types[i].dtype for i in node.inputs if i is not None), "")
+    dtype = node.type.dtype if is_float(node.type.dtype) else operand
+    found = {n: node.attrs[n] for n in _NUMBERS if isinstance(node.attrs.get(n), float)}
+    if dtype not in ("float16", "bfloat16") or not found or is_symbolic(tuple(found.values())):
+        return node
+    stored: dict[str, Attr] = {
+        name: float(decode(encode(np.asarray(value), dtype), TensorType(dtype, ())))
+        for name, value in found.items()
+    }
+    return replace(node, attrs={**node.attrs, **stored})
 
 
 def class_of(node: Node) -> str:

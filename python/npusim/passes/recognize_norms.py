@@ -72,8 +72,9 @@ def _norm(node: Node, operands: list[Operand], root: str, rewriter: Rewriter) ->
 
 def _become(node: Node, op: str, x: str, dims: Dims, eps: float, rewriter: Rewriter) -> Answer:
     type = rewriter.types[x]
-    if type.dtype == "float16":
-        return None  # its squares overflow beyond 256; those of the ops do not
+    if type.dtype not in ("float32", "bfloat16"):
+        # Squares of float16 overflow beyond 256, those of the ops do not; float64 has no kernel.
+        return None
     if type != node.type or dims != tuple(range(type.rank - len(dims), type.rank)):
         return None
     shape = type.shape[type.rank - len(dims) :]

@@ -37,7 +37,8 @@ def edge_inputs(graph: Graph, inputs: Sequence[Tensor]) -> Iterator[tuple[str, l
             yield "NaN", _each(inputs, floats, lambda t: torch.full_like(t, torch.nan))
         if _is_pointwise(graph) and all(t.dtype in _WIDE for t in inputs if _is_float(t)):
             numbers = numbers_of(graph)
-            yield "extremes", _each(inputs, floats, lambda t: _edges(t, numbers))
+            gelu = any(node.op == "aten.gelu.default" for node in graph.nodes)  # NaN of infinity
+            yield "extremes", _each(inputs, floats, lambda t: _edges(t, numbers, gelu))
     masks = [_is_mask(t) for t in inputs]
     if any(masks):
         yield "empty masks", _each(inputs, masks, _empty)
@@ -76,10 +77,12 @@ def _full(mask: Tensor) -> Tensor:
     return torch.zeros_like(mask) if _is_float(mask) else torch.ones_like(mask)
 
 
-def _edges(tensor: Tensor, numbers: Sequence[float]) -> Tensor:
+def _edges(tensor: Tensor, numbers: Sequence[float], no_infinities: bool) -> Tensor:
     """Returns edge values, those of PyTorch's dtype around a graph's numbers, over and over."""
     values = torch.from_numpy(float_edges(str(tensor.dtype).removeprefix("torch."), numbers))
     values = values[(values.abs() < _OVERFLOWS) | ~values.isfinite()]
+    if no_infinities:
+        values = values[~values.isinf()]
     count = -(-tensor.numel() // values.numel())
     return values.repeat(count)[: tensor.numel()].reshape(tensor.shape)
 
