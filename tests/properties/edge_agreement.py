@@ -81,8 +81,8 @@ def edge_data(graph: Graph, seed: int) -> dict[str, Tensor]:
     named: list[tuple[str, TensorType]] = [(v.name, v.type) for v in graph.inputs]
     named += [(w.name, w.type) for w in graph.weights]
     tensors = {name: _tensor(type, numbers, random) for name, type in named}
-    if any(node.op == "aten.gelu.default" for node in graph.nodes):
-        for tensor in tensors.values():  # of infinity PyTorch's own kernel makes NaN
+    if any(node.op in ("aten.gelu.default", "aten.erf.default") for node in graph.nodes):
+        for tensor in tensors.values():  # of infinity PyTorch's own kernel of gelu makes NaN
             tensor[tensor == torch.inf] = 1.0
     return tensors
 
