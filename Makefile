@@ -34,7 +34,7 @@ COMPILED := $(shell find cpp kernels/cpu kernels/shared -name '*.cpp' -o -name '
 CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h' ':!kernels/shared/abi.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test smoke lint types ctest sanitize arm64 fuzz fuzz-files pytest docs wheel \
+.PHONY: properties help demo test smoke lint types ctest sanitize arm64 fuzz fuzz-files pytest docs wheel \
   check-wheel format bench soak clean
 
 help:
@@ -92,6 +92,13 @@ SMOKE := tests/test_imports.py tests/test_abi_header.py tests/ir tests/program t
   tests/cli/test_contract.py --ignore=tests/passes/test_symbolic_sizes.py
 smoke: $(VENV)/npusim $(VENV)/dev
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest $(SMOKE) -q -n $(JOBS)
+
+# Random graphs on ordinary and on edge values, many more than `make pytest` draws (an hour).
+PROPERTY_GRAPHS ?= 20000
+properties: $(VENV)/npusim $(VENV)/dev
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m tests.properties.search 0 $(PROPERTY_GRAPHS)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
+	  $(BIN)/python -m tests.properties.search 0 $(PROPERTY_GRAPHS) edges
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

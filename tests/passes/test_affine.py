@@ -169,3 +169,18 @@ def test_a_window_from_another_position_is_not_causal(draft):
 def test_an_unknown_condition_spoils_a_mask(draft):
     padding = draft.x(1, 10, dtype="bool", name="padding")
     assert read(draft, draft.call("aten.bitwise_and.Tensor", causal(draft), padding)) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype", "held"), [(1e-50, "float32", 0.0), (-1e5, "float16", -INF)]
+)
+def test_numbers_are_those_that_the_dtype_holds(draft, number, dtype, held):
+    value = draft.call("aten.full.default", size=(2, 3), fill_value=number, dtype=dtype)
+    assert of(draft, value)[0].value == held
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [("int64", 2**62), ("int32", 2**30)])
+def test_what_may_wrap_is_unknown(draft, dtype, factor):
+    index = draft.call("aten.arange.start_step", start=0, end=4, step=1, dtype=dtype)
+    found, _ = of(draft, draft.call("aten.mul.Scalar", index, other=factor))
+    assert found is None

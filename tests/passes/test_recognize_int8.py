@@ -109,6 +109,16 @@ def test_requantized_views_do_not(draft, check_pass, other):
     assert check_pass(recognize_int8, graph) == graph
 
 
+@pytest.mark.parametrize(("apart", "integers"), [(2.0**-23, True), (2.0**-19, False)])
+def test_scales_of_a_bias_are_those_of_the_sums_to_the_last_places(draft, cpu, apart, integers):
+    x = floats(draft, draft.x(1, 4, 5, 5, dtype="uint8"), STEP)
+    w = floats(draft, draft.w(6, 4, 3, 3, dtype="int8"), FINE)
+    b = floats(draft, draft.w(6, dtype="int32"), STEP * FINE * (1 + apart))
+    result = recognize_int8(draft.graph(conv(draft, x, w, b)), cpu)
+    (product,) = (node for node in result.nodes if node.op == "npu.int8_conv")
+    assert (product.inputs[5] is not None) == integers
+
+
 def test_bias_on_another_grid_is_a_float(draft, check_pass):
     x = floats(draft, draft.x(1, 4, 5, 5, dtype="uint8"), STEP)
     w = floats(draft, draft.w(6, 4, 3, 3, dtype="int8"), FINE)

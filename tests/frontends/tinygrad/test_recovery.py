@@ -235,3 +235,15 @@ def test_a_long_range_is_counted_and_never_laid_out():
     table = Tensor(np.zeros((length, 4), np.float32)).realize()
     imported = from_tinygrad(lambda i: table[i], integers([7, 0]), weights={"table": table})
     assert imported.report.recovered == {"embedding": 1}
+
+
+@pytest.mark.parametrize(("factor", "exact"), [(1 / np.log(2), True), (1.442696, False)])
+def test_numbers_of_formulas_are_exact(factor, exact):
+    imported = check(lambda x: (x * float(factor)).exp2(), tensor(3, 5))
+    ops = {node.op for node in imported.graph.nodes}
+    assert ("aten.exp.default" in ops) == exact
+
+
+def test_the_sign_of_nan_stays_what_it_is():
+    imported = check(lambda x: x.sign(), tensor(3, 5))
+    assert "aten.sign.default" not in {node.op for node in imported.graph.nodes}
