@@ -118,10 +118,12 @@ def test_what_differs_at_special_values_is_no_activation(draft, cpu, dtype):
     no_infinity = draft.call("aten.clamp.default", x, min=0, max=3e38)
     positive = draft.call("aten.le.Scalar", x, other=0)  # +0 for -0
     positive = draft.call("aten.where.ScalarSelf", positive, x, self=0.0)
+    negative = draft.call("aten.lt.Scalar", x, other=0)  # -0 for what is below
+    negative = draft.call("aten.where.ScalarSelf", negative, x, self=-0.0)
     both = draft.call("aten.add.Tensor", x, draft.call("aten.abs.default", x), alpha=1)
     half = draft.call("aten.mul.Scalar", both, other=0.5)  # NaN at -inf
     overflows = draft.call("aten.log1p.default", draft.call("aten.exp.default", x))
-    graph = draft.graph(no_nan, no_infinity, positive, half, overflows)
+    graph = draft.graph(no_nan, no_infinity, positive, negative, half, overflows)
     assert recognize_activations(graph, cpu) == graph
 
 

@@ -72,7 +72,6 @@ def _visit(node: Node, rewriter: Rewriter) -> Answer:
     return None
 
 
-@cache
 def _activation(program: ScalarProgram) -> str | None:
     """Returns the opcode of the activation a program of one float input computes, or None."""
     if program.inputs not in (("f",), ("d",)):
@@ -117,7 +116,7 @@ def _same_at_edges(program: ScalarProgram, plain: ScalarProgram, turns: list[flo
         rounded = np.abs(a - b) <= _ULPS * (limits.eps * size + limits.smallest_subnormal)
         doubled = (np.abs(x) >= limits.max / 4) & (a == np.inf * np.sign(b)) & np.isfinite(b)
     same = (a == b) | (np.isnan(a) & np.isnan(b)) | rounded | doubled
-    zeros = (x == 0) & (np.signbit(a) != np.signbit(b))
+    zeros = (a == 0) & (b == 0) & (np.signbit(a) != np.signbit(b))
     return bool(np.all(same & ~zeros))
 
 
