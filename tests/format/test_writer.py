@@ -16,12 +16,21 @@ def changed(**fields: object) -> CompiledProgram:
     return dataclasses.replace(golden_program(), **fields)  # type: ignore[arg-type]
 
 
+def twice_in_a_buffer() -> CompiledProgram:
+    """A program with two outputs in one buffer."""
+    first, *others = golden_program().methods
+    output = first.outputs[0]
+    outputs = (*first.outputs, dataclasses.replace(output, name="again"))
+    return changed(methods=(dataclasses.replace(first, outputs=outputs), *others))
+
+
 @pytest.mark.parametrize(
     ("program", "words"),
     [
         (changed(target=""), "target has no name"),
         (changed(methods=()), "no method to run"),
         (changed(methods=golden_program().methods[:1] * 2), "'forward' appears twice"),
+        (twice_in_a_buffer(), "output buffer .*appears twice"),
         (changed(buffers=()), "no buffer 3"),
         (changed(nodes=()), "no node 0"),
         (changed(kernels=()), "no kernel 0"),

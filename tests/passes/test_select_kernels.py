@@ -46,3 +46,12 @@ def test_golden(draft, check_pass):
         lambda graph, target: select_kernels(canonicalize_conv(graph, target), target),
         draft.graph(y),
     )
+
+
+def test_winograd_is_chosen_where_its_count_is_less():
+    """9·32·32·(76 + 5) < 16·(19·(32·32 + 9·64) + 16·32·32), and one tile more turns it round."""
+    assert 9 * 1024 * (76 + 5) == 746496 < 16 * (19 * 1600 + 16 * 1024) == 748544
+    assert winograd_tile(32, (1, 32, 2, 38), (2,)) == 0
+    assert 9 * 1024 * (80 + 5) == 783360 > 16 * (20 * 1600 + 16 * 1024) == 774144
+    assert winograd_tile(32, (1, 32, 2, 40), (2,)) == 2
+    assert winograd_tile(31, (1, 32, 2, 400), (2,)) == 0
