@@ -19,10 +19,10 @@ from npusim import passes
 from npusim.errors import Error
 from npusim.ir.graph import Graph
 from npusim.ir.types import TensorType, is_float
+from npusim.lowering.supported import unsupported_nodes
 from npusim.ops.edge_values import float_edges, integer_edges, numbers_of
 from npusim.ops.reference import run_graph
 from npusim.passes.run import run_passes
-from npusim.program.supported import unsupported_nodes
 from npusim.targets import TargetConfig
 from tests.properties.agreement import cpu, reference, shaken_tensors
 from tests.properties.drafts import ROUNDS
