@@ -1,7 +1,8 @@
 """`python -m tests.zoo`: runs the zoo, prints a line an entry, and writes docs/models.md.
 
-With `--dynamic` it opens batches and lengths, and writes docs/dynamic-models.md. With names it runs
-only those and writes nothing.
+With `--dynamic` it opens batches and lengths, and writes docs/dynamic-models.md. With `--decoders`
+it generates with every decoder of transformers, and writes that section of docs/models.md. With
+names it runs only those and writes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.zoo import ENTRIES, dynamic, dynamic_table, table
+from tests.zoo import ENTRIES, decoder_table, decoders, dynamic, dynamic_table, table
+from tests.zoo.decoding import DTYPES
 from tests.zoo.measure import Row, measure
 
 AnyRow = Row | dynamic.Row
@@ -29,7 +31,15 @@ def main() -> int:
         "--rows", type=Path, help="a file that keeps finished rows; what it has is not run again"
     )
     parser.add_argument("--dynamic", action="store_true", help="open batches and lengths")
+    parser.add_argument(
+        "--decoders", action="store_true", help="generate with all decoders of transformers"
+    )
+    parser.add_argument(
+        "--dtype", action="append", choices=DTYPES, help="of decoders; by default all"
+    )
     args = parser.parse_args()
+    if args.decoders:
+        return decoders.run(args.names, args.rows, args.dtype or tuple(DTYPES))
     kind: type[AnyRow] = dynamic.Row if args.dynamic else Row
     every = list(dynamic.NAMES if args.dynamic else ENTRIES)
     names = [n for n in every if not args.names or {n, ENTRIES[n].family} & set(args.names)]
@@ -41,7 +51,10 @@ def main() -> int:
                 file.write(json.dumps(asdict(row)) + "\n")
     if not args.names:
         page = dynamic_table if args.dynamic else table
-        page.PATH.write_text(page.render([rows[name] for name in every]), encoding="utf-8")
+        text = page.render([rows[name] for name in every])
+        if page is table:
+            text = decoder_table.put(text, decoder_table.section(table.PATH.read_text("utf-8")))
+        page.PATH.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -61,7 +61,8 @@ def sections(rows: Sequence[Any], between: str, line: Callable[[Any], str]) -> s
 
 def listed(text: str) -> Mapping[str, str]:
     """Returns the outcome of each entry that a page lists."""
-    return {name: word for name, word in _ROW.findall(text) if word != "Result"}
+    architectures = text.partition("\n## Generating\n")[0]
+    return {name: word for name, word in _ROW.findall(architectures) if word != "Result"}
 
 
 def _summary(rows: Sequence[Row]) -> str:

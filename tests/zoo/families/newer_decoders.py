@@ -10,7 +10,7 @@ from tests.zoo.entry import Build, entries
 from tests.zoo.families.decoders import SMALL, decoder
 from tests.zoo.inputs import prompt
 
-_EXPERTS: dict[str, Any] = {
+EXPERTS: dict[str, Any] = {
     "num_experts": 4,
     "num_local_experts": 4,
     "n_routed_experts": 4,
@@ -33,7 +33,7 @@ _LATENT: dict[str, Any] = {
 # Many heads: a position that all of them score below 0 ties with others, and which of equal ones
 # `topk` takes is unspecified.
 _SPARSE: dict[str, Any] = {"index_topk": 8, "index_n_heads": 32, "index_head_dim": 16}
-_LINEAR: dict[str, Any] = {
+LINEAR: dict[str, Any] = {
     "layer_types": ["linear_attention", "full_attention"],
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
@@ -61,38 +61,38 @@ NEWER_DECODERS = entries(
         "granite-swa": decoder("GraniteSWA", sliding_window=6),
         "hyperclova-x": decoder("HyperCLOVAX", head_dim=8),
         "ministral3": decoder("Ministral3", head_dim=8),
-        "mistral4": decoder("Mistral4", **_EXPERTS | _LATENT),
+        "mistral4": decoder("Mistral4", **EXPERTS | _LATENT),
         "youtu": decoder("Youtu", **_LATENT),
         "lfm3": decoder("Lfm3"),
         "hrm-text": decoder("HrmText"),
         "flint": decoder("Flint"),
         "gemma4": _text_decoder("Gemma4", head_dim=8, vocab_size_per_layer_input=96),
-        "qwen3.5": _text_decoder("Qwen3_5", **_LINEAR, head_dim=8),
-        "olmo-hybrid": decoder("OlmoHybrid", **_LINEAR),
-        "exaone-moe": decoder("ExaoneMoe", **_EXPERTS, n_group=2, topk_group=1, head_dim=8),
-        "deepseek-v3.2": decoder("DeepseekV32", **_EXPERTS | _LATENT | _SPARSE),
-        "deepseek-v4": decoder("DeepseekV4", **_EXPERTS, head_dim=16),
-        "glm4-moe-lite": decoder("Glm4MoeLite", **_EXPERTS | _LATENT),
-        "glm-moe-dsa": decoder("GlmMoeDsa", **_EXPERTS | _LATENT | _SPARSE),
+        "qwen3.5": _text_decoder("Qwen3_5", **LINEAR, head_dim=8),
+        "olmo-hybrid": decoder("OlmoHybrid", **LINEAR),
+        "exaone-moe": decoder("ExaoneMoe", **EXPERTS, n_group=2, topk_group=1, head_dim=8),
+        "deepseek-v3.2": decoder("DeepseekV32", **EXPERTS | _LATENT | _SPARSE),
+        "deepseek-v4": decoder("DeepseekV4", **EXPERTS, head_dim=16),
+        "glm4-moe-lite": decoder("Glm4MoeLite", **EXPERTS | _LATENT),
+        "glm-moe-dsa": decoder("GlmMoeDsa", **EXPERTS | _LATENT | _SPARSE),
         "minimax": decoder(
             "MiniMax",
-            **_EXPERTS,
+            **EXPERTS,
             head_dim=8,
             layer_types=["linear_attention", "full_attention"],
             block_size=8,
         ),
-        "mimo-v2-flash": decoder("MiMoV2Flash", **_EXPERTS, head_dim=8),
-        "qwen3.5-moe": _text_decoder("Qwen3_5Moe", **_LINEAR | _EXPERTS, head_dim=8),
-        "qwen4-exp": _text_decoder("Qwen4Exp", **_EXPERTS, head_dim=8),
-        "kimi-linear": decoder("KimiLinear", **_EXPERTS | _LATENT),
-        "solar-open": decoder("SolarOpen", **_EXPERTS, head_dim=8),
-        "afmoe": decoder("Afmoe", **_EXPERTS, head_dim=8, sliding_window=6),
-        "hy-v3": decoder("HYV3", **_EXPERTS, head_dim=8),
-        "cohere2-moe": decoder("Cohere2Moe", **_EXPERTS, head_dim=8, sliding_window=6),
-        "granitemoe-swa": decoder("GraniteMoeSWA", **_EXPERTS, sliding_window=6),
-        "laguna": decoder("Laguna", **_EXPERTS, head_dim=8),
-        "bailing-hybrid": decoder("BailingHybrid", **_EXPERTS | _LATENT, head_dim=8),
-        "mellum": decoder("Mellum", **_EXPERTS, head_dim=8),
-        "inkling": _text_decoder("Inkling", **_EXPERTS, head_dim=8),
+        "mimo-v2-flash": decoder("MiMoV2Flash", **EXPERTS, head_dim=8),
+        "qwen3.5-moe": _text_decoder("Qwen3_5Moe", **LINEAR | EXPERTS, head_dim=8),
+        "qwen4-exp": _text_decoder("Qwen4Exp", **EXPERTS, head_dim=8),
+        "kimi-linear": decoder("KimiLinear", **EXPERTS | _LATENT),
+        "solar-open": decoder("SolarOpen", **EXPERTS, head_dim=8),
+        "afmoe": decoder("Afmoe", **EXPERTS, head_dim=8, sliding_window=6),
+        "hy-v3": decoder("HYV3", **EXPERTS, head_dim=8),
+        "cohere2-moe": decoder("Cohere2Moe", **EXPERTS, head_dim=8, sliding_window=6),
+        "granitemoe-swa": decoder("GraniteMoeSWA", **EXPERTS, sliding_window=6),
+        "laguna": decoder("Laguna", **EXPERTS, head_dim=8),
+        "bailing-hybrid": decoder("BailingHybrid", **EXPERTS | _LATENT, head_dim=8),
+        "mellum": decoder("Mellum", **EXPERTS, head_dim=8),
+        "inkling": _text_decoder("Inkling", **EXPERTS, head_dim=8),
     },
 )
