@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from tests.zoo import ENTRIES
 from tests.zoo.families.decoders import SMALL
-from tests.zoo.families.newer_decoders import EXPERTS, LINEAR
+from tests.zoo.families.newer_decoders import EXPERTS, LATENT, LINEAR
 from tests.zoo.inputs import VOCAB
 from tests.zoo.weights import vary
 
@@ -111,8 +111,9 @@ def configuration(name: str) -> Any:
         if hasattr(part, "is_decoder"):
             part.is_decoder = True
         part.use_cache = True
-        if hasattr(part, "return_last_states"):
-            part.return_last_states = True
+        for key, value in _GENERATING.items():
+            if hasattr(part, key):
+                setattr(part, key, value)
     return config
 
 
@@ -135,6 +136,13 @@ _EXPERTS = {"first_k_dense_replace": 1, "num_key_value_heads": 4}
 _BLT: dict[str, Any] = _LAYER | {"num_key_value_heads": 4}
 
 _DOTS = SMALL | {"num_key_value_heads": 4, "per_layer_config": {}}
+# What the zoo's entries, which run once over a whole text, have otherwise.
+_GENERATING = {
+    "return_last_states": True,
+    "max_target_positions": 64,
+    "default_language": "en_XX",
+    "axial_pos_embds": False,
+}
 _MORE: dict[str, dict[str, Any]] = {
     "axk1": {"num_key_value_heads": 4},
     "axk2": {"num_key_value_heads": 4},
@@ -166,7 +174,9 @@ _MORE: dict[str, dict[str, Any]] = {
     "longcat_flash": {"num_key_value_heads": 4, "head_dim": 8, "qk_head_dim": 16},
     "qwen3_5": {"text_config": SMALL | LINEAR | {"head_dim": 8}},
     "qwen3_5_moe": {"text_config": SMALL | LINEAR | EXPERTS | {"head_dim": 8}},
-    "qwen4_exp": {"text_config": SMALL | EXPERTS | {"head_dim": 8}},
+    "qwen4_exp": {"text_config": SMALL | LINEAR | EXPERTS | {"head_dim": 8}},
+    "qwen4_exp_text": SMALL | LINEAR | EXPERTS | {"head_dim": 8},
+    "kimi_linear": SMALL | EXPERTS | LATENT | {"layer_types": LINEAR["layer_types"]},
     "fuyu": {"text_config": {"model_type": "persimmon", **SMALL}},
     "gemma3n_text": {
         "layer_types": _MIXED,

@@ -109,8 +109,8 @@ def prompt() -> list[int]:
 def transformers_answer(model: nn.Module) -> Wanted:
     """Returns what transformers' own `generate` gives for the prompt."""
     # Not the model's own settings: some force or forbid tokens.
-    model.generation_config = GenerationConfig(pad_token_id=0)
-    rows = getattr(model.config, "num_codebooks", 1)
+    model.generation_config = GenerationConfig(pad_token_id=0, guidance_scale=1.0)
+    rows = len(getattr(model, "lm_heads", (None,)))  # of several codebooks
     result = model.generate(  # type: ignore[operator]
         torch.tensor([prompt()] * rows),
         max_new_tokens=NEW,

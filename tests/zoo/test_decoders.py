@@ -71,7 +71,9 @@ def test_a_row_of_each_outcome() -> None:
         "f": {"float32": nothing, "bfloat16": nothing},
     }
     assert "at lib/file.py:3 (a \\| b)" in text
-    assert "Of 4 architectures, transformers generates with 3 here; of these, 1 of 3 (33.3 %)" in text
+    assert (
+        "Of 4 architectures, transformers generates with 3 here; of these, 1 of 3 (33.3 %)" in text
+    )
     assert table.listed(text) == {"a-b": "refused"}
     assert decoder_table.put(text, decoder_table.section(text)) == text
 

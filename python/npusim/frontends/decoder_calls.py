@@ -115,13 +115,24 @@ class Cached:
         self._cache = LibraryCache(_observed(model, self._leave))
         self.kept = self._cache.kept
         self.recurrent = any(one.axis is None for one in self.kept)
+        # Some take a row's place in the cache for its position, or trust that a cache forgets.
+        fits = getattr(type(model), "_can_compile_fullgraph", False)
+        if not fits and any(one.axis is not None for one in self.kept):
+            raise ExportError(
+                f"transformers does not say that {type(model).__name__} runs over a cache of fixed "
+                "size (_can_compile_fullgraph)."
+            )
 
     def _leave(self, model: nn.Module, tokens: Tensor) -> Any:
         from transformers import DynamicCache
 
+        before = _attributes(model)
         config = model.config.get_text_config(decoder=True)  # type: ignore[union-attr, operator]
         cache = DynamicCache(config=config)
         self._call(model, tokens, use_cache=True, **{self._call.cache or "": cache})
+        changed = [name for name, at in _attributes(model).items() if before.get(name) != at]
+        if changed:
+            raise ExportError(f"it keeps state in attributes of its modules ({changed[0]}).")
         return cache
 
     def run(
@@ -243,6 +254,16 @@ class Recomputed:
         given["use_cache"] = False
         given["logits_to_keep"] = where
         return self._call.logits(self._call(model, text, **given), where)
+
+
+def _attributes(model: nn.Module) -> dict[str, int]:
+    """Returns which tensors are plain attributes of a model's modules."""
+    return {
+        f"{path}.{name}": id(value)
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, Tensor)
+    }
 
 
 def _observed(model: nn.Module, leave: Callable[[nn.Module, Tensor], Any]) -> Any:

@@ -157,11 +157,20 @@ def _extracted(model: Any, way: Way, method: str, chunk: int | None) -> Graph:
     name = f"{type(model).__name__}.{method}"
     if chunk is None:
         with replaced_forward(model, decode):
-            return extract_ir(model, (_tokens(1),), model_name=name)
+            return _checked(extract_ir(model, (_tokens(1),), model_name=name))
     with replaced_forward(model, prefill):
         return extract_ir(
             model, (_tokens(chunk), torch.ones(1, dtype=torch.int64)), model_name=name
         )
+
+
+def _checked(decode: Graph) -> Graph:
+    """Returns a graph whose logits are those of one token."""
+    logits = next(output.value for output in decode.outputs if output.name == "logits")
+    shape = decode.types[logits].shape
+    if len(shape) != 3 or shape[:2] != (1, 1):
+        raise ExportError(f"{decode.name} gives logits {list(shape)} for one token.")
+    return decode
 
 
 def _tokens(count: int) -> Tensor:
