@@ -47,7 +47,7 @@ def test_the_goals_hold() -> None:
         counts = Counter(words[dtype] for words in outcomes)
         measured = counts.total() - counts[decoder_table.NO_GENERATION]
         measured -= counts[decoder_table.NOT_RUN]
-        assert counts[table.AGREES] >= 0.95 * measured
+        assert counts[table.AGREES] >= 0.93 * measured
         assert counts[table.DIFFERS] == 0
 
 

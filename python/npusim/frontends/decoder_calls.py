@@ -201,7 +201,7 @@ class Recomputed:
         rows: tokens that the text may have.
 
     Raises:
-        ExportError: forward does not use a mask, or generating takes more than the text.
+        ExportError: forward does not use a mask, generating takes more than the text, or less.
     """
 
     recurrent = False
@@ -220,6 +220,14 @@ class Recomputed:
                 )
 
     def _check(self, model: Any, tokens: Tensor) -> None:
+        from transformers import DynamicCache
+
+        config = model.config.get_text_config(decoder=True)
+        if self._call.cache is not None and any(DynamicCache(config=config).is_sliding):
+            raise ExportError(
+                "its cache forgets what lies behind a window, and nothing says that the whole text "
+                "is seen through that window, too."
+            )
         given = {"use_cache": False, "is_first_iteration": True}
         inputs = model.prepare_inputs_for_generation(tokens, **given)
         extended = inputs.get("input_ids") is None or inputs["input_ids"].shape != tokens.shape
