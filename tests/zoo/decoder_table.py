@@ -72,6 +72,7 @@ def listed(page: str) -> Mapping[str, dict[str, str]]:
     return {
         name: dict(zip(DTYPES, map(str.strip, words), strict=True))
         for name, *words in _ROW.findall(section(page))
+        if name != "Decoder"
     }
 
 
