@@ -2,6 +2,8 @@
 // python/npusim/runtime; what stands here is what that package needs.
 #include <pybind11/pybind11.h>
 
+#include <string_view>
+
 #include "cpp/python/bindings.h"
 
 namespace py = pybind11;
@@ -33,7 +35,11 @@ const char* class_of(ErrorCode code) {
 
 void set_python_error(const Error& error) {
   const py::object type = py::module_::import("npusim.errors").attr(class_of(error.code()));
-  PyErr_SetString(type.ptr(), error.what());
+  // Messages name files and variables, whose bytes need not be UTF-8.
+  const std::string_view text = error.what();
+  const auto message = py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+  if (message) PyErr_SetObject(type.ptr(), message.ptr());
 }
 
 }  // namespace npusim::python
