@@ -34,8 +34,8 @@ COMPILED := $(shell find cpp kernels/cpu kernels/shared -name '*.cpp' -o -name '
 CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h' ':!kernels/shared/abi.h')
 
 .DEFAULT_GOAL := help
-.PHONY: properties help demo test smoke lint types ctest sanitize arm64 fuzz fuzz-files pytest docs wheel \
-  check-wheel format bench soak clean
+.PHONY: properties help demo test smoke lint types ctest sanitize arm64 fuzz fuzz-runs fuzz-files \
+  pytest docs wheel check-wheel format bench soak clean
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
@@ -132,7 +132,7 @@ fuzz: $(VENV)/dev
 	else set -ex; \
 	  cmake --preset fuzz -DNPUSIM_FUZZ_RUNS=$(FUZZ_RUNS) -DCMAKE_CXX_COMPILER=$$cxx; \
 	  cmake --build --preset fuzz --target program_fuzzer safetensors_fuzzer; \
-	  ctest --preset fuzz -R '^fuzz_'; \
+	  ctest --preset fuzz -R '^fuzz_(program|safetensors)$$'; \
 	fi
 
 # Mutated files and command lines through the Python side; docs/fuzzing.md has what was found.
@@ -140,6 +140,13 @@ FILE_RUNS ?= 10000
 fuzz-files: $(VENV)/npusim $(VENV)/dev
 	for target in graph module text plan pytorch-ir onnx arguments; do \
 	  $(BIN)/python -m tests.fuzz $$target --runs $(FILE_RUNS) || exit 1; done
+
+# Programs and sessions that the loaders accept, run and watched: the kernels take minutes to build.
+fuzz-runs: $(VENV)/dev
+	cmake --preset fuzz -DNPUSIM_FUZZ_RUNS=$(FUZZ_RUNS) -DNPUSIM_ISAS=baseline \
+	  -DCMAKE_CXX_COMPILER=$$(.ci/fuzzing-compiler)
+	cmake --build --preset fuzz --target run_fuzzer session_fuzzer
+	ctest --preset fuzz -R '^fuzz_(run|session)$$'
 
 # The C++ tests on emulated arm64: needs a cross compiler and qemu (on Debian g++-aarch64-linux-gnu
 # and qemu-user-static), which is why `make test` leaves it out.

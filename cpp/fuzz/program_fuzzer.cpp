@@ -3,14 +3,11 @@
 // sound most of the time, or the checksums would stop everything at the door.
 #include <cstdint>
 #include <cstdlib>
-#include <random>
 
-#include "cpp/fuzz/npubin_image.h"
+#include "cpp/fuzz/mutate_program.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/metadata.h"
 #include "cpp/runtime/program.h"
-
-extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
 
 namespace npusim {
 namespace {
@@ -103,56 +100,6 @@ void walk(const Program& program) {
   walk_states(program);
 }
 
-// Numbers at which sums, products and comparisons turn over; or a small one, perhaps an index.
-uint64_t telling_number(std::mt19937& random) {
-  constexpr uint64_t kNumbers[] = {
-      0xFFFFFFFF,        uint64_t{1} << 32, uint64_t{1} << 40, (uint64_t{1} << 40) + 1,
-      uint64_t{1} << 62, ~uint64_t{0},      uint64_t{1} << 63, ~uint64_t{63}};
-  return random() % 2 == 0 ? kNumbers[random() % std::size(kNumbers)] : random() % 130;
-}
-
-// Overwrites one field of a table with a telling number.
-void mutate_field(std::vector<std::byte>& bytes, std::mt19937& random) {
-  const uint64_t value = telling_number(random);
-  const size_t size = random() % 2 == 0 ? 4 : 8;
-  if (bytes.size() < size) return;
-  const size_t at = random() % (bytes.size() / size) * size;
-  std::memcpy(&bytes[at], &value, size);
-}
-
-// Lets libFuzzer change a few bytes in place, or the whole of a section, its size included.
-void mutate_bytes(std::vector<std::byte>& bytes, std::mt19937& random) {
-  const size_t size = bytes.size();
-  auto* data = reinterpret_cast<uint8_t*>(bytes.data());
-  if (random() % 2 == 0 && size != 0) {
-    const size_t at = random() % size;
-    const size_t length = std::min<size_t>(size - at, 1 + random() % 8);
-    LLVMFuzzerMutate(data + at, length, length);
-    return;
-  }
-  bytes.resize(size + 64);
-  data = reinterpret_cast<uint8_t*>(bytes.data());
-  bytes.resize(LLVMFuzzerMutate(data, size, bytes.size()));
-}
-
-// Changes the content of sections, or drops or repeats one; the places and sums stay right.
-void mutate_sections(tests::NpubinImage& image, std::mt19937& random) {
-  for (size_t times = 1 + random() % 3; times != 0 && !image.sections.empty(); --times) {
-    const size_t index = random() % image.sections.size();
-    switch (random() % 32) {
-      case 0:
-        image.sections.erase(image.sections.begin() + static_cast<ptrdiff_t>(index));
-        break;
-      case 1:
-        image.sections.push_back(image.sections[index]);
-        break;
-      default:
-        random() % 2 == 0 ? mutate_field(image.sections[index].bytes, random)
-                          : mutate_bytes(image.sections[index].bytes, random);
-    }
-  }
-}
-
 }  // namespace
 }  // namespace npusim
 
@@ -166,18 +113,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size,
                                           unsigned seed) {
-  using npusim::tests::NpubinImage;
-  std::mt19937 random(seed);
-  auto image = NpubinImage::parse(std::as_bytes(std::span(data, size)));
-  if (image && random() % 8 != 0) {
-    npusim::mutate_sections(*image, random);
-    const auto file = image->bytes();
-    if (file.size() <= max_size) {
-      std::memcpy(data, file.data(), file.size());
-      return file.size();
-    }
-  }
-  size = LLVMFuzzerMutate(data, size, max_size);
-  if (random() % 4 != 0) NpubinImage::seal(std::as_writable_bytes(std::span(data, size)));
-  return size;
+  return npusim::tests::mutate_program(data, size, max_size, seed);
 }

@@ -1,6 +1,6 @@
 """Writes the seeds of the fuzzers to tests/fuzz/corpus: small and valid.
 
-PYTHONPATH=python python tests/fuzz/make_corpus.py
+PYTHONPATH=python:. python tests/fuzz/make_corpus.py
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.conformance.single_op import graph_of, tensors_for
+
+from npusim.ir.opdef import REGISTRY
+from npusim.lowering.assemble import assemble
 from npusim.program.program import BufferKind, CompiledProgram, Method
+from npusim.targets import TargetConfig
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "format" / "golden" / "make_golden.py"
@@ -81,8 +86,50 @@ def checkpoints() -> Iterator[tuple[str, bytes]]:
     yield "index", json.dumps(index).encode()
 
 
+def runs() -> Iterator[tuple[str, bytes]]:
+    """Yields inputs of the run fuzzer: the smallest program of each kernel, all numbers small."""
+    target = TargetConfig.named("cpu")
+    found: dict[str, bytes] = {}
+    for op in REGISTRY.values():
+        for case in op.cases:
+            for dtype in op.dtypes:
+                graph = graph_of(op, case, tensors_for(case, dtype, op.name), dtype)
+                program = assemble(graph, target)
+                commands = (
+                    *program.init.commands,
+                    *(c for m in program.methods for c in m.commands),
+                )
+                image = dataclasses.replace(program, metadata={}).to_bytes()
+                for stem in {program.kernels[command.kernel].name for command in commands}:
+                    if stem not in found or len(image) < len(found[stem]):
+                        found[stem] = image
+    for index, (stem, image) in enumerate(sorted(found.items())):
+        yield stem, bytes(9) + bytes([index % 4]) + bytes(6) + image  # the sets in turn
+
+
+def sessions() -> Iterator[tuple[str, bytes]]:
+    """Yields saved sessions of the model in tests/cpp/chain_language_model.h, `generates` set."""
+
+    def tensor(dtype: str, count: int, begin: int, size: int) -> dict[str, object]:
+        return {"dtype": dtype, "shape": [count], "data_offsets": [begin, begin + count * size]}
+
+    for name, count, fed in (("fed", 3, 3), ("waiting", 4, 2), ("empty", 0, 0)):
+        facts = {"format": "npusim session 1", "program": "c0ffee", "fed": str(fed)}
+        entries = {"npusim.tokens": tensor("I64", count, 0, 8)}
+        end = count * 8
+        if count == fed and fed:
+            entries["npusim.logits"] = tensor("F32", 100, end, 4)
+            end += 400
+        entries["seen"] = tensor("I64", fed, end, 8)
+        yield name, safetensors({"__metadata__": facts, **entries}, bytes(end + 8 * fed))
+
+
 def main() -> None:
     """Writes all seeds."""
+    for name, data in runs():
+        (HERE / "corpus" / "run" / name).write_bytes(data)
+    for name, data in sessions():
+        (HERE / "corpus" / "session" / f"{name}.safetensors").write_bytes(data)
     for name, program in programs():
         (HERE / "corpus" / "program" / f"{name}.npubin").write_bytes(program.to_bytes())
     for name, image in checkpoints():
