@@ -12,12 +12,11 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.conformance.single_op import graph_of, tensors_for
-
 from npusim.ir.opdef import REGISTRY
 from npusim.lowering.assemble import assemble
 from npusim.program.program import BufferKind, CompiledProgram, Method
 from npusim.targets import TargetConfig
+from tests.conformance.single_op import graph_of, tensors_for
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "format" / "golden" / "make_golden.py"
