@@ -184,12 +184,9 @@ class ProgramReader {
 
   Command read_command() {
     const auto record = commands_.next();
-    commands_.require_zero(record.reserved);
-    Command command{record.kernel,
-                    record.node,
-                    commands_.pick(params_, record.params, "params"),
-                    {},
-                    {record.grid[0], record.grid[1], record.grid[2]}};
+    for (const uint32_t field : record.reserved) commands_.require_zero(field);
+    Command command{
+        record.kernel, record.node, commands_.pick(params_, record.params, "params"), {}};
     operands_.require(record.operands);
     const size_t first = storage_->operands.size();
     for (uint32_t i = 0; i < record.operands; ++i) storage_->operands.push_back(read_operand());

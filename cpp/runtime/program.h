@@ -55,7 +55,6 @@ struct Command {
   uint32_t node;    // index into Program::nodes, for messages and profiles
   std::span<const std::byte> params;
   std::span<const Operand> operands;
-  uint32_t grid[3];  // launch dimensions on targets that have them; zeros: the kernel decides
 };
 
 // Device code of a kernel that has its parameters as constants.
@@ -108,7 +107,7 @@ class Program {
   static std::shared_ptr<const Program> from_bytes(std::span<const std::byte> bytes);
 
   std::span<const std::byte> image;  // the file; empty for a part made at run time
-  std::string_view target;           // "cpu", "cuda:sm_90", "null"
+  std::string_view target;           // the backend that runs it: "cpu", "cuda", "null"
   std::string_view metadata;         // JSON for people and tools; running reads none of it
   uint64_t fingerprint = 0;          // of the file's bytes: tells programs apart, is no signature
   std::vector<Kernel> kernels;

@@ -27,7 +27,7 @@ struct MethodRecord {
   int64_t arena_bytes;
 };
 struct CommandRecord {
-  uint32_t kernel, node, params, operands, grid[3], reserved;
+  uint32_t kernel, node, params, operands, reserved[4];
 };
 struct OperandRecord {
   uint32_t buffer, access;

@@ -22,7 +22,7 @@ from tests.conformance.single_op import graph_of, tensors_for
 from tests.end_to_end.architectures import small_model
 from tests.models import build
 
-TARGET = TargetConfig.named("cuda")
+TARGET = TargetConfig.named("cuda:sm_90a")  # whatever GPU is there
 
 
 @dataclass(frozen=True)

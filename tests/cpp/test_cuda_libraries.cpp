@@ -118,7 +118,7 @@ class LibraryProgram {
   void command(uint32_t kernel, std::vector<Operand> operands) {
     operands_.push_back(std::move(operands));
     program_->methods[0].commands.push_back(
-        {.kernel = kernel, .node = 0, .params = {}, .operands = operands_.back(), .grid = {}});
+        {.kernel = kernel, .node = 0, .params = {}, .operands = operands_.back()});
   }
 
   std::deque<Bytes> images_;

@@ -63,14 +63,12 @@ def programs(draw: st.DrawFn) -> CompiledProgram:
         usable = [b for b in readable if not init or buffers[b].kind is not BufferKind.STATE] + own
         if not (kernels and nodes and usable):
             return ()
-        count = st.integers(0, 2**32 - 1)
         command = st.builds(
             Command,
             kernel=st.integers(0, len(kernels) - 1),
             node=st.integers(0, len(nodes) - 1),
             params=st.binary(max_size=20),
             operands=st.lists(_operand(buffers, usable, init=init), max_size=4).map(tuple),
-            grid=st.tuples(count, count, count),
         )
         return tuple(draw(st.lists(command, max_size=4)))
 

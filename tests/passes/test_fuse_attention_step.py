@@ -6,7 +6,7 @@ from npusim.passes.fuse_attention_step import fuse_attention_step
 from npusim.passes.run import run_passes
 from npusim.targets import TargetConfig
 
-CUDA = TargetConfig.named("cuda")
+CUDA = TargetConfig.named("cuda:sm_90a")
 ATTRS = {"interleaved": False, "rotary_dim": 16}
 ATTENTION = {"scale": 0.25, "softcap": 0.0, "window": 0}
 

@@ -162,9 +162,7 @@ class _Writer:
         for command in method.commands:
             params = self._blob(Section.PARAMS, command.params)
             count = len(command.operands)
-            self._add(
-                Section.COMMANDS, command.kernel, command.node, params, count, *command.grid, 0
-            )
+            self._add(Section.COMMANDS, command.kernel, command.node, params, count, 0, 0, 0, 0)
             for operand in command.operands:
                 self._add(Section.OPERANDS, operand.buffer, operand.access, operand.offset)
         for spec in method.inputs + method.outputs:
@@ -388,10 +386,11 @@ class _Reader:
 
     def _commands(self, count: int) -> Iterator[Command]:
         rows = self._rows[Section.COMMANDS]
-        for kernel, node, params, operands, x, y, z, reserved in rows.take(count):
-            self._reserved(rows, reserved)
+        for kernel, node, params, operands, *reserved in rows.take(count):
+            for field in reserved:
+                self._reserved(rows, field)
             blob = _item(self._params, params, rows, "parameter blob")
-            yield Command(kernel, node, blob, tuple(self._operands(operands)), (x, y, z))
+            yield Command(kernel, node, blob, tuple(self._operands(operands)))
 
     def _operands(self, count: int) -> Iterator[Operand]:
         rows = self._rows[Section.OPERANDS]

@@ -92,7 +92,6 @@ class Command:
     node: int
     params: bytes
     operands: tuple[Operand, ...]
-    grid: tuple[int, int, int] = (0, 0, 0)
     patches: tuple[Patch, ...] = ()
 
 

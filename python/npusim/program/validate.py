@@ -27,7 +27,6 @@ from npusim.program.program import (
 
 MAX_BYTES = 1 << 40  # of a buffer, an arena, a tensor
 MAX_RANK = 32
-_MAX_U32 = (1 << 32) - 1
 
 _READ = frozenset({Access.READ})
 _ANY = frozenset(Access)
@@ -190,7 +189,6 @@ def _check_command(
 ) -> None:
     _require(0 <= command.kernel < len(program.kernels), f"{where}: no kernel {command.kernel}")
     _require(0 <= command.node < len(program.nodes), f"{where}: no node {command.node}")
-    _require(all(0 <= g <= _MAX_U32 for g in command.grid), f"{where}: grid {command.grid}")
     _require(
         not (command.patches and program.kernels[command.kernel].image),
         f"{where}: device code has its sizes as constants, and the command's depend on the call",

@@ -53,7 +53,6 @@ def golden_program() -> CompiledProgram:
                 1,
                 b"",
                 (Operand(2, 39, BOTH), Operand(6, 0, READ), Operand(1, 0, WRITE)),
-                (4, 2, 1),
             ),
         ),
         (TensorSpec("x", 0, "float32", (2, 2), (2, 3)),),
