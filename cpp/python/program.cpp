@@ -115,16 +115,23 @@ void bind_program(py::module_& module) {
                                for (const Method& method : self.methods) names.append(method.name);
                                return names;
                              })
-      .def("inputs",
-           [](const Program& self, size_t m) {
-             const Method& method = method_at(self, m);
-             return specs(method.inputs, method.sizes, 0);
-           })
-      .def("outputs",
-           [](const Program& self, size_t m) {
-             const Method& method = method_at(self, m);
-             return specs(method.outputs, method.sizes, method.inputs.size());
-           })
+      .def(
+          "inputs",
+          [](const Program& self, size_t m) {
+            const Method& method = method_at(self, m);
+            return specs(method.inputs, method.sizes, 0);
+          },
+          py::arg("method"))
+      .def(
+          "outputs",
+          [](const Program& self, size_t m) {
+            const Method& method = method_at(self, m);
+            return specs(method.outputs, method.sizes, method.inputs.size());
+          },
+          py::arg("method"))
+      .def(
+          "symbols", [](const Program& self, size_t m) { return symbols(method_at(self, m)); },
+          py::arg("method"))
       .def(
           "work",
           [](const Program& self, std::optional<size_t> m) {
@@ -133,7 +140,6 @@ void bind_program(py::module_& module) {
           py::arg("method"),
           "Steps of each command at the greatest sizes, of method None those of init; None for "
           "kernels that the cpu does not have.")
-      .def("symbols", [](const Program& self, size_t m) { return symbols(method_at(self, m)); })
       .def(
           "bind",
           [](const Program& self, size_t m, const std::vector<Shape>& shapes) {
@@ -153,10 +159,14 @@ void bind_program(py::module_& module) {
             return py::make_tuple(specs(at.inputs, {}, 0), specs(at.outputs, {}, 0));
           },
           py::arg("method"), py::arg("sizes"), "Inputs and outputs for values of the symbols.")
-      .def("commands",
-           [](const Program& self, size_t m) { return commands(self, method_at(self, m)); })
-      .def("arena_bytes",
-           [](const Program& self, size_t m) { return method_at(self, m).arena_bytes; })
+      .def(
+          "commands",
+          [](const Program& self, size_t m) { return commands(self, method_at(self, m)); },
+          py::arg("method"))
+      .def(
+          "arena_bytes",
+          [](const Program& self, size_t m) { return method_at(self, m).arena_bytes; },
+          py::arg("method"))
       .def_property_readonly("buffers", &buffers)
       .def_property_readonly("weights", &weights)
       .def_readonly("persistent_bytes", &Program::persistent_bytes)
