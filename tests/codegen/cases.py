@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import npusim
 import npusim.ops
 from npusim.codegen.cuda.launch import RULES
+from npusim.errors import UnsupportedOpError
 from npusim.ir.graph import Graph
 from npusim.ir.opdef import REGISTRY, OpDef
 from npusim.lowering.assemble import assemble
@@ -43,9 +44,12 @@ def examples(*ops: str) -> Iterator[Example]:
             for dtype in op.dtypes:
                 tensors = tensors_for(case, dtype, f"{op.name}{case.inputs}")
                 graph = graph_of(op, case, tensors, dtype)
-                program = assemble(graph, TARGET)
-                if all(kernel.name in RULES for kernel in program.kernels):
-                    yield Example(op, dtype, tensors, graph, program)
+                try:
+                    program = assemble(graph, TARGET)
+                except UnsupportedOpError:
+                    continue
+                assert all(kernel.name in RULES for kernel in program.kernels)
+                yield Example(op, dtype, tensors, graph, program)
 
 
 def spread(each: int) -> Iterator[Example]:

@@ -8,15 +8,14 @@ aligned for that, one by one. Strides and extents stand in the text as constants
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 from npusim.abi.kernels import RANK, Params
-from npusim.abi.scalar import OPCODES
 from npusim.codegen.cuda.geometry import Geometry, Launch, Rule, blocks, line
 from npusim.codegen.cuda.source import float_literal
+from npusim.codegen.pointwise_printer import Language, can_fail, statements
 from npusim.ir.types import DTYPES
 
 _BLOCK = 256
@@ -24,18 +23,33 @@ _PACK_BYTES = 16
 _TILE = 32  # rows and columns of a tile that a copy transposes
 _MOST = 8  # elements of a pack, for the sake of registers
 
-_CLASSES = ("float", "double", "int64_t")
-_NAMES = {code: (name, arity) for name, (code, arity, _, _) in OPCODES.items()}
-_DIVISIONS = frozenset(("div_trunc", "div_floor", "remainder", "fmod"))
 _SIZES = {code: size for code, size, _ in DTYPES.values()}
-_POWERS = {
-    2.0: "{0} * {0}",
-    3.0: "{0} * {0} * {0}",
-    0.5: "scalar::sqrt({0})",
-    -0.5: "scalar::rsqrt({0})",
-    -1.0: "1 / {0}",
-    -2.0: "1 / ({0} * {0})",
-}
+
+
+def _integer(value: int) -> str:
+    """Returns a constant expression of an int64_t; the least one has no literal."""
+    return f"int64_t{{{value}LL}}" if value > -(2**63) else "kSmallest"
+
+
+CUDA = Language(
+    name="CUDA",
+    types=("float", "double", "int64_t"),
+    load="const {type} {name} = decode<{type}>({element});",
+    bind="const auto {name} = {expression};",
+    call="scalar::{op}({arguments})",
+    failure="failure",
+    powers={
+        2.0: "{0} * {0}",
+        3.0: "{0} * {0} * {0}",
+        0.5: "scalar::sqrt({0})",
+        -0.5: "scalar::rsqrt({0})",
+        -1.0: "1 / {0}",
+        -2.0: "1 / ({0} * {0})",
+    },
+    float32=lambda value: float_literal(value, "f32"),
+    float64=lambda value: float_literal(value, "f64"),
+    int64=_integer,
+)
 
 
 @dataclass(frozen=True)
@@ -129,7 +143,7 @@ def _geometry(stem: str) -> Rule:
                 (Launch((_tiles(space, along), 1, 1), (_BLOCK, 1, 1)),), defines={"BLOCK": _BLOCK}
             )
         plain = line(space.packs, _BLOCK)
-        failure = stem == "pointwise" and any(_divides(p, i) for i in range(p["n_instructions"]))
+        failure = stem == "pointwise" and can_fail(p)
         return Geometry(plain.launches, failure=failure, defines=plain.defines)
 
     return rule
@@ -152,7 +166,8 @@ def generated_source(stem: str, p: Params) -> str | None:
     elif stem == "copy":
         value = [f"yv.at[v] = {_element(space.xs[0])};"]
     else:
-        value = _program(p, space)
+        value, result = statements(p, [_element(x) for x in space.xs], CUDA)
+        value.append(f"yv.at[v] = encode<{space.y.type}>({result});")
     failure = RULES[stem](p).failure
     return _kernel(space, value, failure)
 
@@ -160,73 +175,6 @@ def generated_source(stem: str, p: Params) -> str | None:
 def _element(x: _Operand) -> str:
     """Returns how element v of an operand's pack is written; broadcast ones have a single one."""
     return f"{x.name}v.at[{'0' if x.inner == 0 else 'v'}]"
-
-
-# The scalar program
-
-
-def _instruction(p: Params, index: int) -> tuple[str, int, tuple[int, ...], int]:
-    """Returns an instruction's opcode name, destination, operands and class."""
-    code, dst, *args, cls = p["code"][6 * index : 6 * index + 6]
-    name, arity = _NAMES[code]
-    return name, dst, tuple(args[:arity]), cls
-
-
-def _divides(p: Params, index: int) -> bool:
-    """Tells whether an instruction divides integers, which may fail."""
-    name, _, _, cls = _instruction(p, index)
-    return name in _DIVISIONS and _CLASSES[cls] == "int64_t"
-
-
-def _program(p: Params, space: _Space) -> list[str]:
-    """Returns the statements that compute element v of y's pack from those of the inputs."""
-    lines = []
-    registers: dict[int, str] = {}
-    for i, x in enumerate(space.xs):
-        registers[i] = f"r{i}"
-        cls = _CLASSES[p["x_class"][i]]
-        lines.append(f"const {cls} r{i} = decode<{cls}>({_element(x)});")
-    for index in range(p["n_instructions"]):
-        _, dst, _, _ = _instruction(p, index)
-        expression = _expression(p, index, registers)
-        registers[dst] = f"t{index}"
-        lines.append(f"const auto t{index} = {expression};")
-    lines.append(f"yv.at[v] = encode<{space.y.type}>({registers[p['result']]});")
-    return lines
-
-
-def _expression(p: Params, index: int, registers: dict[int, str]) -> str:
-    name, _, args, cls = _instruction(p, index)
-    kinds = [_CLASSES[2] if name == "where" and i == 0 else _CLASSES[cls] for i in range(len(args))]
-    shown = [
-        registers[arg] if arg >= 0 else _constant(p, -1 - arg, kind)
-        for arg, kind in zip(args, kinds, strict=True)
-    ]
-    if name == "pow" and args[1] < 0 and cls == 0:
-        power = _POWERS.get(p["constants"][-1 - args[1]])
-        if power is not None:
-            return power.format(shown[0])
-    if _divides(p, index):
-        shown.append("failure")
-    return f"scalar::{name}({', '.join(shown)})"
-
-
-def _constant(p: Params, index: int, kind: str) -> str:
-    if kind == "int64_t":
-        value = p["int_constants"][index]
-        return f"int64_t{{{value}LL}}" if value > -(2**63) else "kSmallest"
-    value = p["constants"][index]
-    return (
-        float_literal(_as_float(value), "f32") if kind == "float" else float_literal(value, "f64")
-    )
-
-
-def _as_float(value: float) -> float:
-    """Rounds to float32."""
-    try:
-        return float(struct.unpack("<f", struct.pack("<f", value))[0])
-    except OverflowError:
-        return value * float("inf")
 
 
 # The loop around it
