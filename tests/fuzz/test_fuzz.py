@@ -27,7 +27,9 @@ def test_mutated_files_are_refused_or_run(name: str) -> None:
 
 
 # Files that were neither refused nor run as PyTorch runs them, when they were found.
-@pytest.mark.parametrize("seed", [14186, 18143, 23820, 30964, 35297, 35418, 45676, 54649, 64254])
+@pytest.mark.parametrize(
+    "seed", [14186, 18143, 23820, 30964, 35297, 35418, 45676, 54649, 64254, 1003148, 1006050]
+)
 @pytest.mark.filterwarnings("ignore")
 def test_what_was_found_stays_mended(seed: int) -> None:
     trial(TARGETS["graph"], seed)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from npusim.abi.scalar import ScalarBuilder
+from npusim.errors import ShapeError
 from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.types import TensorType
@@ -175,6 +176,9 @@ def _infer_native_batch_norm(
     x: TensorType, *rest: TensorType | None, **attrs: Attr
 ) -> tuple[TensorType, ...]:
     """As PyTorch has it on the CPU; without data it would show statistics that are not there."""
+    for vector in rest:
+        if x.rank < 2 or (vector is not None and vector.shape != x.shape[1:2]):
+            raise ShapeError(f"x is {x}, a vector of its channels {vector}.")
     return x, TensorType(x.dtype, (0,)), TensorType(x.dtype, (0,))
 
 

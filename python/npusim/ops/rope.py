@@ -184,6 +184,8 @@ def infer_rope(
             f"npu.rope: x is {x}, of which {rotary_dim} elements of each head turn; expected "
             "[batch, heads, length, dim] and an even number of at most dim."
         )
+    if cos.dtype != sin.dtype:
+        raise ShapeError(f"npu.rope: cos is {cos}, sin {sin}; expected one dtype.")
     batch, _, length, _ = x.shape
     for angle in (cos, sin):
         if angle.rank != 3 or angle.shape not in (
