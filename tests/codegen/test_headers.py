@@ -23,7 +23,7 @@ _ALWAYS = '#include "kernels/cuda/common/launch_order.h"\n'  # code generation p
 # Parts of a kernel's text, not headers: the stem that includes one chooses by constants before it
 # what the part computes. One that becomes complete leaves this list.
 PARTS = {
-    *("attention/few_keys.h", "attention/mma_attention.h", "attention/warp_tile.h"),
+    *("attention/few_keys.h", "attention/warp_tile.h"),
     *("conv/mma_conv.h", "conv/patch_conv.h", "conv/simt_conv.h"),
     *("matmul/gemv_epilogue.h", "matmul/gemv_multistage.h", "matmul/gemv_stream.h"),
     *("matmul/linear_entry.h", "matmul/linear_tile.h", "matmul/norm_between.h"),
