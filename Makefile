@@ -35,7 +35,7 @@ CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h' ':!kernels/shared/abi.h')
 
 .DEFAULT_GOAL := help
 .PHONY: properties help demo test smoke lint types ctest sanitize arm64 fuzz fuzz-runs fuzz-files \
-  pytest docs wheel check-wheel format bench soak clean
+  pytest docs wheel check-wheel format values bench soak clean
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
@@ -159,6 +159,10 @@ arm64: $(VENV)/dev
 OLDER_TINYGRAD := $(CURDIR)/build/tinygrad-0.13
 
 # Threads of the libraries times the workers of pytest must not exceed the machine.
+# Every value of the small dtypes, the edges of the others, scalars and pairs of dtypes: an hour.
+values: $(VENV)/npusim $(VENV)/dev
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m tests.conformance.value_sweep
+
 pytest: $(VENV)/npusim $(VENV)/dev
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 	  $(BIN)/python -m pytest tests -n $(JOBS) --hypothesis-profile=ci $(PYTEST_FLAGS)

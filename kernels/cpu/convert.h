@@ -34,11 +34,19 @@ inline auto with_storage(int32_t dtype, F&& f) {
   return with_type(dtype, f);
 }
 
-// Truncates toward zero. What does not fit (NaN too) becomes the smallest integer, as the
+// Truncates toward zero. What does not fit (NaN too) becomes the least integer, as the
 // conversion instruction of x86 has it and PyTorch therefore.
 template <typename Real>
 inline int64_t to_integer(Real x) {
   return x >= Real{-0x1p63} && x < Real{0x1p63} ? static_cast<int64_t>(x) : INT64_MIN;
+}
+
+// The same for int32, whose low bits the narrower signed dtypes take.
+template <typename Real>
+inline int32_t to_integer32(Real x) {
+  constexpr bool kIsDouble = sizeof(Real) == 8;  // which may end in .5 below -2^31
+  const bool above = kIsDouble ? x > Real{-0x1p31} - 1 : x >= Real{-0x1p31};
+  return above && x < Real{0x1p31} ? static_cast<int32_t>(x) : INT32_MIN;
 }
 
 // One stored element as a number of class C.
@@ -64,8 +72,10 @@ inline T encode(C x) {
     return from_float<T>(static_cast<float>(x));
   } else if constexpr (__is_same(C, int64_t) || __is_same(T, float) || __is_same(T, double)) {
     return static_cast<T>(x);
+  } else if constexpr (__is_same(T, int64_t) || __is_same(T, uint8_t)) {
+    return static_cast<T>(to_integer(x));  // uint8 goes by way of int64, in PyTorch too
   } else {
-    return static_cast<T>(to_integer(x));
+    return static_cast<T>(to_integer32(x));
   }
 }
 
@@ -82,8 +92,7 @@ inline void encode_one(int32_t dtype, void* p, int64_t at, C value) {
   });
 }
 
-// Lanes as bytes, as encode has it: truncated, and wrapped. Floats beyond int32 are multiples of
-// 256.
+// Lanes as bytes, as encode has it: truncated, and wrapped; the least int32's low byte is 0.
 template <typename T>
 inline void store_truncated(T* p, Vec v) {
   store_bytes(p, __builtin_convertvector(abs(v) < 0x1p31F ? v : Vec{}, IVec));

@@ -269,6 +269,7 @@ int64_t scratch(const void* params) {
 bool allows(abi::Opcode op, int32_t compute) {
   using enum abi::Opcode;
   if (op == kBitwiseNot || (op >= kBitwiseAnd && op <= kShiftRight)) return compute == kClassI;
+  if (op == kToF16 || op == kToBf16) return compute == kClassF;
   if (compute != kClassI) return true;
   const bool integer_unary = op == kCopy || op == kNeg || op == kAbs || op == kSign ||
                              op == kRelu || op == kLogicalNot || (op >= kToF && op <= kToBool);

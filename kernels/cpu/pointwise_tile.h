@@ -41,7 +41,7 @@ inline int32_t result_class(abi::Opcode op, int32_t compute) {
   if (op == kToF) return kClassF;
   if (op == kToD) return kClassD;
   const bool tests = op == kIsnan || op == kIsinf || op == kLogicalNot || op == kToI ||
-                     op == kToBool || (op >= kEq && op <= kLogicalXor);
+                     op == kToBool || op == kToI32 || (op >= kEq && op <= kLogicalXor);
   return tests ? kClassI : compute;
 }
 
@@ -396,13 +396,35 @@ inline void TileMachine::execute_scalar(const Instruction& ins, void* out, int64
   });
 }
 
-// to_f, to_d, to_i, to_bool: from class C to the class in the opcode's name.
+// Rounds class "f" to a 16-bit float and back.
+template <typename T>
+inline void round_to(const float* x, int64_t step, float* y, int64_t n) {
+  T stored[kLanes];
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t count = n - i < kLanes ? n - i : kLanes;
+    encode_run(x + i * step, step, count, stored, 1);
+    decode_run(stored, 1, count, y + i);
+  }
+}
+
+// The opcodes whose names begin with "to_": from class C to what the name says.
 template <typename C>
 inline void TileMachine::convert(const Instruction& ins, void* out, int64_t n) {
+  using enum abi::Opcode;
   Constants constants;
   const Register a = operand<C>(ins, 0, &constants);
   const auto* x = static_cast<const C*>(a.data);
-  const bool truth = ins.op == abi::Opcode::kToBool;
+  if constexpr (__is_same(C, float)) {
+    auto* y = static_cast<float*>(out);
+    if (ins.op == kToF16) return round_to<float16>(x, a.step, y, n);
+    if (ins.op == kToBf16) return round_to<bfloat16>(x, a.step, y, n);
+  }
+  if (ins.op == kToI32) {
+    auto* y = static_cast<int64_t*>(out);
+    for (int64_t i = 0; i < n; ++i) y[i] = encode<int32_t>(x[i * a.step]);
+    return;
+  }
+  const bool truth = ins.op == kToBool;
   with_class(result_class(ins.op, ins.compute), [&](auto type) {
     using To = decltype(type);
     auto* y = static_cast<To*>(out);
@@ -412,7 +434,7 @@ inline void TileMachine::convert(const Instruction& ins, void* out, int64_t n) {
 }
 
 inline void TileMachine::execute(const Instruction& ins, void* out, int64_t n) {
-  if (ins.op >= abi::Opcode::kToF && ins.op <= abi::Opcode::kToBool) {
+  if (ins.op >= abi::Opcode::kToF && ins.op <= abi::Opcode::kToBf16) {
     return with_class(ins.compute, [&](auto type) { convert<decltype(type)>(ins, out, n); });
   }
   if (ins.compute == kClassF) return execute_float(ins, out, n);

@@ -9,11 +9,12 @@
 
 namespace npusim::cpu::NPUSIM_ISA {
 
+// NaN wins; of two zeros the first.
 inline double maximum(double a, double b) {
-  return a > b || a != a ? a : b;
+  return b > a || b != b ? b : a;
 }
 inline double minimum(double a, double b) {
-  return a < b || a != a ? a : b;
+  return b < a || b != b ? b : a;
 }
 inline int64_t maximum(int64_t a, int64_t b) {
   return a > b ? a : b;

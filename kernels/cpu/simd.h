@@ -413,10 +413,10 @@ inline Vec ceil(Vec x) {
 
 // The larger and the smaller of each lane; NaN wins from either side.
 inline Vec maximum(Vec a, Vec b) {
-  return ((a > b) | (a != a)) ? a : b;
+  return ((b > a) | (b != b)) ? b : a;
 }
 inline Vec minimum(Vec a, Vec b) {
-  return ((a < b) | (a != a)) ? a : b;
+  return ((b < a) | (b != b)) ? b : a;
 }
 
 // Sum of the lanes, pairwise.

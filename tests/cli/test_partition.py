@@ -27,6 +27,22 @@ def plan(cli: Cli, tmp_path: Path) -> Path:
     return tmp_path / "partly.npuplan"
 
 
+@pytest.mark.parametrize("verb", ["bench", "profile"])
+def test_a_plan_is_timed(cli: Cli, plan: Path, verb: str) -> None:
+    weights = plan.with_suffix(".safetensors")
+    arguments = (verb, plan, "--weights", weights, "--seconds", 0, "--threads", 1)
+    outcome = cli(*arguments, "--json")
+    assert outcome.code == 0, outcome.err
+    facts = outcome.json
+    if verb == "bench":
+        assert facts["median_s"] > 0 and facts["runs"] >= 3
+    else:
+        steps = [row["step"] for row in facts["steps"]]
+        assert any("native" in s for s in steps) and any("pytorch" in s for s in steps)
+        assert facts["steps_s"] == pytest.approx(sum(row["seconds"] for row in facts["steps"]))
+        cli(*arguments, "--method", "forward").refused("--method")
+
+
 def test_a_plan_runs_as_pytorch_does(cli: Cli, plan: Path, tmp_path: Path) -> None:
     model, (x,) = partly()
     np.save(tmp_path / "x.npy", x.numpy())
@@ -87,7 +103,7 @@ def test_sizes_to_prepare_reach_the_native_partitions(cli: Cli, tmp_path: Path) 
 
 
 def test_where_one_program_is_meant_a_plan_is_refused(cli: Cli, plan: Path) -> None:
-    cli("bench", plan).refused("partition plan")
+    cli("bench", plan, "--llm").refused("partition plan")
 
 
 def test_a_truncated_plan(cli: Cli, plan: Path, tmp_path: Path) -> None:

@@ -72,15 +72,58 @@ def test_wrong_inputs_are_refused(cli: Cli, mlp: Compiled, tmp_path: Path) -> No
     text.write_text("not an array")
     pickled = tmp_path / "pickled.npy"
     np.save(pickled, np.array([{}], dtype=object), allow_pickle=True)
-    _run(cli, mlp, out).refused("1 input", "0 given")
+    name = cli("info", mlp.program, "--json").json["methods"][0]["inputs"][0]["name"]
+    _run(cli, mlp, out).refused(f"Input '{name}' missing", "--input NAME=FILE", "float32")
     _run(cli, mlp, out, mlp.x, mlp.x).refused("1 input", "2 given")
     _run(cli, mlp, out, f"nobody={mlp.x}").refused("no input 'nobody'")
     _run(cli, mlp, out, tmp_path / "none.npy").refused("no file")
     _run(cli, mlp, out, wrong).refused("9")
     _run(cli, mlp, out, other).refused("complex64")
-    _run(cli, mlp, out, text).refused("not a .npy file")
-    _run(cli, mlp, out, pickled).refused("not a .npy file")
+    _run(cli, mlp, out, text).refused("no .npy or .npz file")
+    _run(cli, mlp, out, pickled).refused("no .npy or .npz file")
     assert not out.exists()
+
+
+def test_inputs_from_an_archive(cli: Cli, two_inputs: Compiled, tmp_path: Path) -> None:
+    _, (x,), kwargs = two_inputs_factory()
+    names = [
+        i["name"] for i in cli("info", two_inputs.program, "--json").json["methods"][0]["inputs"]
+    ]
+    archive, part = tmp_path / "all.npz", tmp_path / "part.npz"
+    arrays = dict(zip(names, (x.numpy(), kwargs["y"].numpy()), strict=True))
+    np.savez(archive, **arrays)
+    np.savez(part, **{names[0]: arrays[names[0]]})
+    single = tmp_path / "y.npy"
+    np.save(single, arrays[names[1]])
+    assert _run(cli, two_inputs, tmp_path / "a", archive).code == 0
+    assert _run(cli, two_inputs, tmp_path / "b", part, single).code == 0
+    for a, b in zip(
+        sorted((tmp_path / "a").iterdir()), sorted((tmp_path / "b").iterdir()), strict=True
+    ):
+        np.testing.assert_array_equal(np.load(a), np.load(b))
+    _run(cli, two_inputs, tmp_path / "c", part).refused(f"'{names[1]}' missing")
+    _run(cli, two_inputs, tmp_path / "c", f"{names[0]}={archive}").refused("archive", names[1])
+    archive.write_bytes(archive.read_bytes()[:-40])
+    _run(cli, two_inputs, tmp_path / "c", archive).refused("no .npy or .npz file")
+
+
+def test_outputs_are_summed_up_without_a_folder(cli: Cli, mlp: Compiled) -> None:
+    outcome = cli("run", mlp.program, "--weights", mlp.weights, "--input", mlp.x)
+    assert outcome.code == 0, outcome.err
+    assert "float32[2, 4]" in outcome.out and "[" in outcome.out.split("float32[2, 4]")[1]
+    arguments = ("run", mlp.program, "--weights", mlp.weights, "--input", mlp.x, "--json")
+    (row,) = cli(*arguments).json["outputs"]
+    assert row["path"] is None and row["shape"] == [2, 4]
+
+
+@pytest.mark.parametrize("verb", ["run", "bench", "profile"])
+def test_weights_come_from_a_folder(cli: Cli, mlp: Compiled, tmp_path: Path, verb: str) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(mlp.weights.read_bytes())
+    short = () if verb == "run" else ("--seconds", "0")
+    outcome = cli(verb, mlp.program, "--weights", folder, "--input", mlp.x, *short)
+    assert outcome.code == 0, outcome.err
 
 
 def test_an_input_given_twice_is_refused(cli: Cli, two_inputs: Compiled, tmp_path: Path) -> None:
@@ -158,3 +201,19 @@ def test_bench_takes_inputs_from_files(cli: Cli, mlp: Compiled) -> None:
     assert cli(*arguments, "--input", mlp.x).code == 0
     cli(*arguments, "--input", "none.npy").refused("no file")
     cli(*arguments[:-1], 0).refused("--runs")
+
+
+def test_bench_and_profile_say_the_sizes(cli: Cli, tmp_path: Path) -> None:
+    x = torch.ones(2, 3)
+    batch = torch.export.Dim("batch", max=6)
+    graph = npusim.extract_ir(torch.nn.Tanh().eval(), (x,), dynamic_shapes={"input": {0: batch}})
+    program = tmp_path / "open.npubin"
+    npusim.compile(graph).save(program)
+    for verb in ("bench", "profile"):
+        arguments = (verb, program, "--seconds", 0, "--threads", 1)
+        assert "batch = 6 (the greatest)" in cli(*arguments).out
+        chosen = cli(*arguments, "--sizes", "batch=4").out
+        assert "batch = 4" in chosen and "greatest" not in chosen
+        cli(*arguments, "--sizes", "batch=7").refused("batch=7", "1 … 6")
+        cli(*arguments, "--sizes", "rows=1").refused("rows=1")
+        cli(*arguments, "--sizes", "batch=2,4").refused("one of each")

@@ -1,5 +1,7 @@
 """center_pooled: levels leave pooled halves that convolutions of single positions read."""
 
+from dataclasses import replace
+
 import pytest
 
 from npusim.passes.canonicalize_conv import canonicalize_conv
@@ -55,3 +57,19 @@ def test_the_level_becomes_an_offset_of_the_convolution(draft, cpu):
     first, pool, second = (n for n in graph.nodes if n.name not in graph.static_values)
     assert (first.op, pool.op, second.op) == ("npu.conv", "aten.max_pool2d.default", "npu.conv")
     assert graph.types[first.inputs[2]].shape == (3, 4) and first.attrs["act"] == "relu"
+
+
+@pytest.mark.parametrize("vectors", [1, 2])
+def test_a_target_whose_convolutions_take_no_offsets_keeps_the_level(draft, cpu, vectors):
+    target = replace(cpu, conv_vectors=vectors)
+    graph = run_passes(draft.graph(point(draft, pooled(draft))), target)
+    ranks = [
+        graph.types[n.inputs[2]].shape
+        for n in graph.nodes
+        if n.op == "npu.conv" and n.name not in graph.static_values
+    ]
+    assert (
+        max(shape[0] for shape in ranks if len(shape) == 2) == 2
+        if vectors == 2
+        else all(len(shape) == 1 for shape in ranks)
+    )

@@ -115,7 +115,9 @@ def test_what_differs_at_special_values_is_no_activation(draft, cpu, dtype):
     x = draft.x(2, 3, dtype=dtype)
     no_nan = draft.call("aten.gt.Scalar", x, other=0)
     no_nan = draft.call("aten.where.ScalarOther", no_nan, x, other=0.0)
-    no_infinity = draft.call("aten.clamp.default", x, min=0, max=3e38)
+    no_infinity = draft.call(
+        "aten.clamp.default", x, min=0, max=6e4 if dtype == "float16" else 3e38
+    )
     positive = draft.call("aten.le.Scalar", x, other=0)  # +0 for -0
     positive = draft.call("aten.where.ScalarSelf", positive, x, self=0.0)
     negative = draft.call("aten.lt.Scalar", x, other=0)  # -0 for what is below

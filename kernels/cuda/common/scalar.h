@@ -131,6 +131,7 @@ inline float to_float(bfloat16 x) {
 }
 
 constexpr int64_t kSmallest = -9223372036854775807LL - 1;
+constexpr int32_t kSmallest32 = -2147483647 - 1;
 constexpr int64_t kLargest = 9223372036854775807LL;
 template <typename C>
 constexpr C kInfinity = __builtin_bit_cast(float, 0x7f800000U);
@@ -144,6 +145,17 @@ template <typename Real>
 inline int64_t to_integer(Real x) {
   constexpr Real limit = static_cast<Real>(9223372036854775808.0);
   return x >= -limit && x < limit ? static_cast<int64_t>(x) : kSmallest;
+}
+
+// The same for int32, whose low bits the narrower signed dtypes take.
+template <typename Real>
+inline int32_t to_integer32(Real x) {
+  constexpr Real limit = static_cast<Real>(2147483648.0);
+  if constexpr (kSame<Real, double>) {
+    return x > -limit - 1 && x < limit ? static_cast<int32_t>(x) : kSmallest32;
+  } else {
+    return x >= -limit && x < limit ? static_cast<int32_t>(x) : kSmallest32;
+  }
 }
 
 // One stored element as a number of class C.
@@ -175,8 +187,10 @@ inline T encode(C x) {
     return to_bfloat16(static_cast<float>(x));
   } else if constexpr (!kIsReal<C> || kIsReal<T>) {
     return static_cast<T>(x);
+  } else if constexpr (kSame<T, int64_t> || kSame<T, uint8_t>) {
+    return static_cast<T>(to_integer(x));  // uint8 goes by way of int64, as on the CPU
   } else {
-    return static_cast<T>(to_integer(x));
+    return static_cast<T>(to_integer32(x));
   }
 }
 

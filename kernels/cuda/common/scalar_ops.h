@@ -152,6 +152,16 @@ inline int64_t to_i(C x) {
   return decode<int64_t>(x);
 }
 template <typename C>
+inline int64_t to_i32(C x) {
+  return to_integer32(x);
+}
+inline float to_f16(float x) {
+  return to_float(to_float16(x));
+}
+inline float to_bf16(float x) {
+  return to_float(to_bfloat16(x));
+}
+template <typename C>
 inline int64_t to_bool(C x) {
   return x != 0;
 }
@@ -175,14 +185,14 @@ template <typename C>
 inline C div(C a, C b) {
   return a / b;
 }
-// NaN wins.
+// NaN wins; of two equal numbers the first, of which only zeros can be told apart.
 template <typename C>
 inline C maximum(C a, C b) {
-  return a > b || a != a ? a : b;
+  return b > a || b != b ? b : a;
 }
 template <typename C>
 inline C minimum(C a, C b) {
-  return a < b || a != a ? a : b;
+  return b < a || b != b ? b : a;
 }
 inline float fmod(float a, float b) {
   return ::fmodf(a, b);

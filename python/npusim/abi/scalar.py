@@ -7,7 +7,10 @@ vectorised bytecode loop (CPU) or into generated source (GPUs).
 Every register belongs to a compute class: "f" (float32; holds float32/16, bfloat16), "d"
 (float64) or "i" (int64; holds all integers, and bool as 0/1). Loads and stores convert between
 storage dtype and class; storing "f"/"d" as an integer truncates toward zero, storing as bool
-tests against zero, and integers wrap on narrowing, as in PyTorch.
+tests against zero, and integers wrap on narrowing, as in PyTorch. What PyTorch leaves to the
+processor is settled here, for all interpreters: a float that does not fit int64 (NaN too) becomes
+the least int64, of which uint8 takes the low bits; one that does not fit int32 becomes the least
+int32, of which int16 and int8 do. That is what PyTorch makes of it on x86 (docs/numerics.md).
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
+from npusim.abi.literals import literal_in
 from npusim.ir.symbolic import is_symbolic
+from npusim.ir.types import DTYPES, dtype_size, is_float
 
 # name -> (code, arity, class of the result: "=" same as operands, else "i"; classes allowed)
 # The codes are part of the file format: append, never renumber.
@@ -69,8 +74,11 @@ OPCODES: dict[str, tuple[int, int, str, str]] = {
     # class conversions: unary, the result's class is in the name
     "to_f": (48, 1, "f", "fdi"),
     "to_d": (49, 1, "d", "fdi"),
-    "to_i": (50, 1, "i", "fdi"),  # truncates toward zero
+    "to_i": (50, 1, "i", "fdi"),  # truncates toward zero; the least int64 where that does not fit
     "to_bool": (51, 1, "i", "fdi"),  # x != 0
+    "to_i32": (52, 1, "i", "fd"),  # truncates toward zero; the least int32 where that does not fit
+    "to_f16": (53, 1, "=", "f"),  # rounded to the nearest float16
+    "to_bf16": (54, 1, "=", "f"),  # rounded to the nearest bfloat16
     # binary
     "add": (64, 2, "=", "fdi"),
     "sub": (65, 2, "=", "fdi"),
@@ -161,12 +169,54 @@ def result_class(op: ScalarOp) -> str:
     return op.cls if result == "=" else result
 
 
-class ScalarBuilder:
-    """Writes a ScalarProgram instruction by instruction; methods return value indices."""
+def wrapping(dtype: str) -> tuple[tuple[str, int], ...]:
+    """Returns the opcodes, with their right operands, that wrap an int64 to an integer dtype."""
+    bits = 8 * dtype_size(dtype)
+    if bits == 64:
+        return ()
+    if dtype.startswith("u"):
+        return (("bitwise_and", 2**bits - 1),)
+    return (("shift_left", 64 - bits), ("shift_right", 64 - bits))
 
-    def __init__(self, inputs: Sequence[str]) -> None:
+
+def from_float(dtype: str) -> str:
+    """Returns the opcode that makes a float an integer, before it wraps to an integer dtype."""
+    return "to_i" if dtype in ("int64", "uint8") else "to_i32"
+
+
+def holds(dtype: str, other: str) -> bool:
+    """Tells whether every value of `other` is a value of `dtype`, both names of `DTYPES`."""
+    if dtype == other or other == "bool":
+        return True
+    if is_float(other):  # in order of what they hold; neither of the halves holds the other
+        wider = {"float16": 1, "bfloat16": 1, "float32": 2, "float64": 3}
+        return wider.get(dtype, 0) > wider[other]
+    digits = 8 * dtype_size(other) - (not other.startswith("u"))
+    if is_float(dtype):
+        return digits <= {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}[dtype]
+    signed = not dtype.startswith("u")
+    return (
+        DTYPES[dtype][2] == "int"
+        and (signed or other.startswith("u"))
+        and (digits <= 8 * dtype_size(dtype) - signed)
+    )
+
+
+_DTYPE_OF_CLASS = {"f": "float32", "d": "float64", "i": "int64"}
+
+
+class ScalarBuilder:
+    """Writes a ScalarProgram instruction by instruction; methods return value indices.
+
+    Args:
+        inputs: compute class of each operand.
+        dtypes: what each is stored as, where `stored` shall know what fits another dtype.
+    """
+
+    def __init__(self, inputs: Sequence[str], dtypes: Sequence[str] = ()) -> None:
         self.inputs = tuple(inputs)
         self.classes = list(inputs)
+        self.dtypes = tuple(dtypes)
         self.body: list[ScalarOp] = []
 
     def op(self, name: str, cls: str, *args: Arg) -> int:
@@ -182,10 +232,33 @@ class ScalarBuilder:
             value = arg[1]
             if is_symbolic(value):  # a kernel gets it in every class
                 return arg
-            return ("const", float(value) if cls != "i" else int(value))
+            return ("const", literal_in(value, _DTYPE_OF_CLASS[cls]))
         if self.classes[arg] == cls:
             return arg
         return self.op(f"to_{cls}", self.classes[arg], arg)
+
+    def stored(self, arg: Arg, dtype: str) -> Arg:
+        """Returns a value as a store to `dtype` and a load from it would have converted it.
+
+        Raises:
+            GraphError: a literal that is infinite or NaN, for an integer dtype.
+        """
+        cls = compute_class(dtype)
+        if isinstance(arg, tuple):
+            return arg if is_symbolic(arg[1]) else ("const", literal_in(arg[1], dtype))
+        if arg < len(self.dtypes) and holds(dtype, self.dtypes[arg]):
+            return self.to(arg, cls)
+        if dtype == "bool":
+            return self.op("to_bool", self.classes[arg], arg)
+        if cls != "i":
+            value = self.to(arg, cls)
+            rounding = {"float16": "to_f16", "bfloat16": "to_bf16"}.get(dtype)
+            return value if rounding is None else self.op(rounding, cls, value)
+        if self.classes[arg] != "i":
+            arg = self.op(from_float(dtype), self.classes[arg], arg)
+        for opcode, number in wrapping(dtype):
+            arg = self.op(opcode, "i", arg, ("const", number))
+        return arg
 
     def build(self, dtype: str) -> ScalarProgram:
         """Returns the program; the last value is converted to what `dtype` stores."""
@@ -194,7 +267,8 @@ class ScalarBuilder:
         if dtype == "bool" and self.classes[last] != "i":
             self.op("to_bool", self.classes[last], last)
         elif self.classes[last] != wanted:
-            self.op(f"to_{wanted}", self.classes[last], last)
+            opcode = from_float(dtype) if wanted == "i" else f"to_{wanted}"
+            self.op(opcode, self.classes[last], last)
         elif not self.body:
             self.op("copy", wanted, last)
         return ScalarProgram(self.inputs, tuple(self.body))

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.abi.scalar import ScalarProgram, compute_class, result_class
+from npusim.abi.literals import bfloat16_bits
+from npusim.abi.scalar import ScalarProgram, compute_class, from_float, result_class
 from npusim.ir.types import TensorType
 
 Array = NDArray[Any]
@@ -57,6 +58,13 @@ def _div_trunc(a: Array, b: Array) -> Array:
     return quotient + (inexact & ((a < 0) != (b < 0)))
 
 
+def _remainder(a: Array, b: Array) -> Array:
+    if a.dtype.kind != "f":
+        return np.remainder(a, b)
+    rest = np.fmod(a, b)  # a zero keeps the sign of a, which NumPy's remainder does not
+    return np.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest)
+
+
 def _pow(a: Array, b: Array) -> Array:
     if a.dtype.kind == "f":
         return np.power(a, b)
@@ -64,6 +72,18 @@ def _pow(a: Array, b: Array) -> Array:
     odd = np.where(b % 2 == 0, 1, a)
     negative = np.where(a == 1, 1, np.where(a == -1, odd, 0))
     return np.where(b < 0, negative, np.power(a, np.maximum(b, 0)))
+
+
+def _to_integers(x: Array, bits: int) -> Array:
+    """Truncates floats to int64; what does not fit `bits` is the least integer of so many."""
+    limit = 2.0 ** (bits - 1)
+    whole = np.trunc(x)
+    fits = (whole >= -limit) & (whole < limit)  # not NaN
+    return np.where(fits, np.where(fits, whole, 0).astype(np.int64), np.int64(-(2 ** (bits - 1))))
+
+
+def _to_bfloat16(x: Array) -> Array:
+    return (bfloat16_bits(x).astype(np.uint32) << 16).view(np.float32).reshape(x.shape)
 
 
 def _div_floor(a: Array, b: Array) -> Array:
@@ -118,7 +138,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "exp2": np.exp2,
     "to_f": lambda x: x,
     "to_d": lambda x: x,
-    "to_i": lambda x: np.trunc(x) if x.dtype.kind == "f" else x,
+    "to_i": lambda x: _to_integers(x, 64) if x.dtype.kind == "f" else x,
+    "to_i32": lambda x: _to_integers(x, 32),
+    "to_f16": lambda x: x.astype(np.float16),
+    "to_bf16": _to_bfloat16,
     "to_bool": lambda x: x != 0,
     "add": np.add,
     "sub": np.subtract,
@@ -126,7 +149,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "div": np.divide,
     "div_trunc": _div_trunc,
     "div_floor": _div_floor,
-    "remainder": np.remainder,
+    "remainder": _remainder,
     "fmod": np.fmod,
     "pow": _pow,
     "maximum": _maximum,
@@ -152,11 +175,20 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def run(program: ScalarProgram, inputs: Sequence[Array]) -> Array:
+_DIVISIONS = frozenset(("div_trunc", "div_floor", "remainder", "fmod"))
+
+
+def run(program: ScalarProgram, inputs: Sequence[Array], *, checked: bool = False) -> Array:
     """Evaluates a program over broadcastable arrays.
+
+    Args:
+        checked: refuses integers divided by zero, which a device reports; they are 0 otherwise.
 
     Returns:
         The result in its compute class (float32, float64 or int64), in the broadcast shape.
+
+    Raises:
+        ZeroDivisionError: see `checked`.
     """
     values: list[Array] = [
         np.asarray(x).astype(CLASS_DTYPES[c]) for x, c in zip(inputs, program.inputs, strict=True)
@@ -170,6 +202,8 @@ def run(program: ScalarProgram, inputs: Sequence[Array]) -> Array:
                 else values[a]
                 for i, a in enumerate(op.args)
             ]
+            if checked and op.cls == "i" and op.op in _DIVISIONS and not np.all(args[1]):
+                raise ZeroDivisionError(f"{op.op} of an integer by zero")
             result = result_class(op)
             values.append(np.asarray(FUNCTIONS[op.op](*args)).astype(CLASS_DTYPES[result]))
     shape = np.broadcast_shapes(*(np.shape(x) for x in inputs))
@@ -190,22 +224,14 @@ def encode(array: Array, dtype: str) -> bytes:
     Floats become integers by truncation and bool by a test against zero; integers wrap.
     """
     if dtype == "bfloat16":
-        return _round_bfloat16(array.astype(np.float32)).astype("<u2").tobytes()
+        return bfloat16_bits(array.astype(np.float32)).astype("<u2").tobytes()
     if dtype == "bool":
         return (array != 0).tobytes()
     with np.errstate(all="ignore"):
         if array.dtype.kind == "f" and compute_class(dtype) == "i":
-            array = array.astype(np.int64)
+            array = FUNCTIONS[from_float(dtype)](array)
         return array.astype(_storage(dtype)).tobytes()
 
 
 def _storage(dtype: str) -> np.dtype[Any]:
     return np.dtype(dtype).newbyteorder("<")
-
-
-def _round_bfloat16(x: Array) -> Array:
-    """Rounds float32 to the nearest bfloat16, ties to even; returns the upper 16 bits."""
-    bits = np.ascontiguousarray(x).reshape(-1).view(np.uint32)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    quiet_nan = (bits >> 16) | 0x40
-    return np.where(np.isnan(x).reshape(-1), quiet_nan, rounded)

@@ -10,16 +10,26 @@ computed once, unused ones not at all.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Protocol
 
 import numpy as np
 
 from npusim.abi import scalar_numpy
-from npusim.abi.scalar import OPCODES, ScalarOp, ScalarProgram, compute_class, result_class
+from npusim.abi.literals import literal_in
+from npusim.abi.scalar import (
+    OPCODES,
+    ScalarOp,
+    ScalarProgram,
+    compute_class,
+    from_float,
+    result_class,
+    wrapping,
+)
 from npusim.ir.graph import Node
 from npusim.ir.opdef import find
 from npusim.ir.symbolic import is_symbolic
-from npusim.ir.types import TensorType, dtype_size
+from npusim.ir.types import TensorType
 
 Literal = tuple[str, "float | int"]
 Arg = int | Literal
@@ -31,6 +41,10 @@ _CANNOT_OVERFLOW = frozenset(
         *("bitwise_and", "bitwise_or", "bitwise_xor"),
     )
 )
+
+
+# 16-bit floats are not rounded between the parts of a chain.
+_WIDE = {"float16": "float32", "bfloat16": "float32"}
 
 
 class Typed(Protocol):
@@ -81,8 +95,9 @@ class Composer:
         """Returns the value of an instruction; an equal one is not repeated."""
         op = ScalarOp(name, args, cls)
         if all(isinstance(a, tuple) for a in args) and not is_symbolic(args):
-            literal = scalar_numpy.run(ScalarProgram(("i",), (op,)), [np.zeros(())])
-            return ("const", literal.item())
+            program = ScalarProgram(("i",), (op,))
+            with suppress(ZeroDivisionError):  # left to the device, which reports it
+                return ("const", scalar_numpy.run(program, [np.zeros(())], checked=True).item())
         return self._append(name, args, cls, result_class(op))
 
     def inline(self, program: ScalarProgram, args: list[Arg]) -> Arg:
@@ -104,12 +119,13 @@ class Composer:
         if isinstance(value, tuple):
             if is_symbolic(value):
                 return value
-            return ("const", int(value[1]) if wanted == "i" else float(value[1]))
+            return ("const", literal_in(value[1], _WIDE.get(dtype, dtype)))
         if dtype == "bool":
             boolean = self._is_boolean(value)
             return value if boolean else self.op("to_bool", (value,), self._classes[value])
         if self._classes[value] != wanted:
-            converted = self.op(f"to_{wanted}", (value,), self._classes[value])
+            opcode = from_float(dtype) if wanted == "i" else f"to_{wanted}"
+            converted = self.op(opcode, (value,), self._classes[value])
             assert isinstance(converted, int)
             value = converted
         if wanted != "i" or dtype == "int64" or self._is_boolean(value):
@@ -160,7 +176,7 @@ class Composer:
         name, args, _ = self._ops[value]
         if name == "load":
             return False
-        if OPCODES[name][2] == "i" and name != "to_i":
+        if OPCODES[name][2] == "i" and name not in ("to_i", "to_i32"):
             return True
         operands = args[1:] if name == "where" else args
         return name in ("where", "bitwise_and", "bitwise_or", "bitwise_xor") and all(
@@ -169,8 +185,7 @@ class Composer:
 
     def _wrapped(self, value: int, dtype: str) -> Arg:
         """Returns an int64 value wrapped to a narrower integer dtype."""
-        bits = 8 * dtype_size(dtype)
-        if dtype.startswith("u"):
-            return self.op("bitwise_and", (value, ("const", 2**bits - 1)), "i")
-        up = self.op("shift_left", (value, ("const", 64 - bits)), "i")
-        return self.op("shift_right", (up, ("const", 64 - bits)), "i")
+        wrapped: Arg = value
+        for opcode, number in wrapping(dtype):
+            wrapped = self.op(opcode, (wrapped, ("const", number)), "i")
+        return wrapped

@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 
 from npusim.abi import scalar_numpy
+from npusim.abi.literals import checked_literal
 from npusim.abi.scalar_numpy import Array
 from npusim.analysis.compose import Typed, scalar_program
 from npusim.analysis.shapes import PERMUTATIONS, RESHAPES, integer, ints, permutation
+from npusim.errors import at
 from npusim.ir.graph import Node
+from npusim.ops.creation import arange
 
 Function = Callable[[Node, Sequence[Array]], Array]
 
@@ -29,7 +32,9 @@ def evaluate(node: Node, graph: Typed, known: Mapping[str, Array]) -> Array | No
         An array of the node's shape, in any dtype that holds the result before it is stored.
     """
     if node.op in _FILLS:
-        return np.broadcast_to(np.asarray(_FILLS[node.op](node)), node.type.shape)
+        what = f"{node.op}{at(node.source)}"
+        number = checked_literal(_FILLS[node.op](node), node.type.dtype, what)
+        return np.broadcast_to(np.asarray(number), node.type.shape)
     operands = [i for i in node.inputs if i is not None]
     if any(i not in known for i in operands):
         return None
@@ -38,7 +43,12 @@ def evaluate(node: Node, graph: Typed, known: Mapping[str, Array]) -> Array | No
     if function is not None:
         return function(node, arrays)
     program = scalar_program(node, graph) if operands else None
-    return None if program is None else scalar_numpy.run(program, arrays)
+    if program is None:
+        return None
+    try:
+        return scalar_numpy.run(program, arrays, checked=True)
+    except ZeroDivisionError:  # left to the device, which reports it
+        return None
 
 
 def _fill_value(node: Node) -> Any:
@@ -66,12 +76,6 @@ _FILLS: dict[str, Callable[[Node], Any]] = {
     },
     **{f"aten.{name}.default": lambda node: 1 for name in ("ones", "ones_like", "new_ones")},
 }
-
-
-def _arange(node: Node, arrays: Sequence[Array]) -> Array:
-    start, step = (node.attrs.get(name, default) for name, default in (("start", 0), ("step", 1)))
-    assert isinstance(start, (int, float)) and isinstance(step, (int, float))
-    return start + step * np.arange(node.type.shape[0])
 
 
 def _eye(node: Node, arrays: Sequence[Array]) -> Array:
@@ -110,7 +114,10 @@ _FUNCTIONS: dict[str, Function] = {
     **dict.fromkeys(
         PERMUTATIONS, lambda node, arrays: arrays[0].transpose(permutation(node, arrays[0].ndim))
     ),
-    **{f"aten.arange.{name}": _arange for name in ("default", "start", "start_step")},
+    **{
+        f"aten.arange.{name}": lambda node, arrays: arange(node)
+        for name in ("default", "start", "start_step")
+    },
     "aten.eye.default": _eye,
     "aten.eye.m": _eye,
     "aten.expand.default": lambda node, arrays: np.broadcast_to(arrays[0], node.type.shape),

@@ -186,7 +186,7 @@ def _instruction(op: ScalarOp, values: list[Known | None], shape: Sequence[int])
     if isinstance(a, Mask):
         return _of_masks(op.op, a, b, shape)
     if isinstance(a, Affine):
-        if op.op in ("copy", "to_i"):
+        if op.op in ("copy", "to_i", "to_i32"):
             return a
         return a.scaled(-1) if op.op == "neg" else _arithmetic(op.op, a, b, shape)
     return None

@@ -12,7 +12,10 @@ from npusim.ir.module import Module, load_ir
 from npusim.partition.plan import PartitionPlan
 from npusim.partition.plan_file import LAYOUT
 from npusim.program.container import MAGIC
-from npusim.program.program import CompiledProgram
+from npusim.program.program import CompiledProgram, TensorSpec
+
+# Of `--weights`, where a verb runs a program.
+WEIGHTS_HELP = ".safetensors, its index, a folder of them, or .pt."
 
 
 def open_artifact(path: Path) -> Graph | CompiledProgram | PartitionPlan:
@@ -72,6 +75,20 @@ def open_program(path: Path) -> CompiledProgram:
             f"{path} is a partition plan, not one program.", hint=f"Run it: npusim run {path}"
         )
     return artifact
+
+
+def plan_specs(plan: PartitionPlan) -> list[TensorSpec]:
+    """Returns the inputs of a plan as those of a program are described."""
+    return [
+        TensorSpec(v.name, 0, v.type.dtype, v.type.shape, v.type.shape) for v in plan.graph.inputs
+    ]
+
+
+def existing(path: Path) -> Path:
+    """Returns the path of a file or a folder, such as a checkpoint's; Error where nothing is."""
+    if not path.exists():
+        raise Error(f"There is no file or folder {path}.")
+    return path
 
 
 def readable(path: Path) -> Path:

@@ -1,7 +1,8 @@
-"""`npusim bench`: how long a program takes to load and to run, and what memory it needs."""
+"""`npusim bench`: how long a program or a plan takes to load and to run, and in what memory."""
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -14,10 +15,13 @@ import numpy as np
 import npusim
 from npusim.cli.answer import Answer, Verb, amount, duration, table
 from npusim.cli.arrays import INPUT_HELP, read_inputs
-from npusim.cli.artifact import open_program, readable
+from npusim.cli.artifact import WEIGHTS_HELP, existing, open_program, open_runnable, plan_specs
 from npusim.cli.bench_llm import LENGTHS, Lengths, bench_language_model
 from npusim.cli.memory import peak_rss
 from npusim.cli.progress import progress
+from npusim.cli.sizes import call_sizes, call_sizes_option
+from npusim.ir.symbolic import symbols_of
+from npusim.partition.plan import PartitionPlan
 from npusim.profile.inputs import sample
 
 
@@ -26,9 +30,10 @@ from npusim.profile.inputs import sample
 @click.option(
     "--weights",
     type=click.Path(path_type=Path),
-    help=".safetensors, its index, or .pt; with --llm also a folder.",
+    help=WEIGHTS_HELP,
 )
 @click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help=INPUT_HELP)
+@call_sizes_option
 @click.option("--device", help="Default: the device of the program's target.")
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one a core.")
 @click.option("--warmup", type=click.IntRange(min=0), default=5, show_default=True)
@@ -47,6 +52,7 @@ def bench(
     program: Path,
     weights: Path | None,
     inputs: tuple[str, ...],
+    sizes: tuple[str, ...],
     device: str | None,
     threads: int | None,
     warmup: int,
@@ -56,12 +62,13 @@ def bench(
     contexts: tuple[int, ...],
     plot: Path | None,
 ) -> Answer:
-    """Time a program: load, then calls from Python with NumPy arrays.
+    """Time a program, or a plan: load, then calls from Python with NumPy arrays.
 
-    Without --input, floating-point inputs are seeded normal numbers and all others are zero.
+    Without --input, floating-point inputs are seeded normal numbers and all others are zero, of the
+    greatest sizes where calls choose some, or of --sizes.
     """
-    compiled = open_program(program)
     if llm:
+        compiled = open_program(program)
         with progress("Benchmarking") as report:
             report("loading")
             model = npusim.LanguageModel.load(
@@ -71,25 +78,34 @@ def bench(
                 threads=threads or 0,
             )
             return bench_language_model(model, contexts, runs or 3, plot, report)
-    specs = compiled.input_specs
-    arrays = read_inputs(inputs, specs) if inputs else {s.name: sample(s) for s in specs}
+    opened = open_runnable(program)
+    plan = opened if isinstance(opened, PartitionPlan) else None
+    specs = plan_specs(opened) if isinstance(opened, PartitionPlan) else opened.input_specs
+    symbols = symbols_of(tuple(s.shape for s in specs))
+    chosen, told = call_sizes(sizes, sorted(symbols, key=lambda s: s.name), bool(inputs))
+    arrays = read_inputs(inputs, specs) if inputs else {s.name: sample(s, chosen) for s in specs}
+    source = existing(weights) if weights else None
     with progress("Benchmarking") as report:
         report("loading")
         start = time.perf_counter()
-        session = npusim.load(
-            program,
-            weights=readable(weights) if weights else None,
-            device=device or compiled.target,
-            threads=threads,
-        )
+        call: Callable[[], object]
+        if plan is not None:
+            on = npusim.Device(device or plan.device, threads=threads)
+            executor = npusim.DAGExecutor(plan, on).load_weights(source)
+            call = functools.partial(executor.execute, arrays)
+        else:
+            on = npusim.Device(device or opened.target, threads=threads)
+            session = npusim.load(program, weights=source, device=on)
+            call = functools.partial(session, *arrays.values())
         load = time.perf_counter() - start
         report("running")
-        times = measure(lambda: session(*arrays.values()), warmup, runs, seconds)
+        times = measure(call, warmup, runs, seconds)
     facts: dict[str, Any] = {
         "load_s": load,
         **spread(times),
         "peak_rss_bytes": peak_rss(),
         "threads": threads,
+        "sizes": {} if inputs else chosen,
     }
     low, high = facts["p10_s"], facts["p90_s"]
     rows = [
@@ -100,7 +116,7 @@ def bench(
         ("runs", str(len(times))),
         ("peak memory of the process", amount(facts["peak_rss_bytes"])),
     ]
-    return Answer(facts, [table(rows)])
+    return Answer(facts, [table(rows), *told])
 
 
 def measure(

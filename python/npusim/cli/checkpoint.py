@@ -12,17 +12,18 @@ from typing import Any
 
 import click
 
-from npusim.cli.artifact import readable
+from npusim.cli.artifact import WEIGHTS_HELP, existing
 from npusim.cli.factory import Made
-from npusim.errors import ExportError, WeightMismatchError
+from npusim.errors import Error, ExportError, WeightMismatchError
 from npusim.files import write_atomic
 from npusim.ir.graph import Graph
+from npusim.partition.host_weights import safetensors_files
 
 # Of verbs that compare a model with PyTorch.
 weights_option = click.option(
     "--weights",
     type=click.Path(path_type=Path),
-    help="A .safetensors or .pt file to use instead of the model's own weights.",
+    help="A checkpoint to use instead of the model's own weights: " + WEIGHTS_HELP,
 )
 tolerance_option = click.option(
     "--tolerance",
@@ -47,7 +48,9 @@ def save_checkpoint(graph: Graph, model: Any, path: Path) -> int:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Reads a `.safetensors` file, or a state_dict that torch.save wrote, without running code.
+    """Reads safetensors (a file, an index, a folder of either) or a state_dict of torch.save.
+
+    No code of the file runs.
 
     Raises:
         WeightMismatchError: the file is damaged, or holds something else than named tensors.
@@ -55,11 +58,13 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     import torch
 
     try:
-        if path.suffix == ".safetensors":
-            state = _safetensors().load_file(path)
+        if path.is_dir() or path.suffix in (".safetensors", ".json"):
+            state = {}
+            for file in safetensors_files(path):
+                state.update(_safetensors().load_file(file))
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, ExportError):
+    except (OSError, Error):
         raise
     except Exception as error:  # each format has its own ways to be wrong
         reason = _reason(error)
@@ -88,7 +93,7 @@ def weights_of(made: Made, path: Path | None) -> dict[str, Any]:
             hint="Make them outside torch.device('meta').",
         )
     if path is not None:
-        return read_checkpoint(readable(path))
+        return read_checkpoint(existing(path))
     state = dict(made.model.state_dict())
     if any(tensor.is_meta for tensor in state.values()):
         raise ExportError(

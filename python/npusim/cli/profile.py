@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -10,11 +12,15 @@ import click
 import npusim
 from npusim.cli.answer import Answer, Verb, amount, duration, table
 from npusim.cli.arrays import INPUT_HELP, read_inputs
-from npusim.cli.artifact import open_program
+from npusim.cli.artifact import open_runnable, plan_specs
+from npusim.cli.bench import measure
 from npusim.cli.progress import progress
+from npusim.cli.sizes import call_sizes, call_sizes_option
 from npusim.errors import Error
+from npusim.partition.plan import Partition, PartitionPlan, TransferOp
+from npusim.profile.inputs import sample
 from npusim.profile.profile import KEYS, Group, Profile
-from npusim.program.program import CompiledProgram, TensorSpec
+from npusim.program.program import CompiledProgram, Method
 
 
 @click.command(cls=Verb)
@@ -26,6 +32,7 @@ from npusim.program.program import CompiledProgram, TensorSpec
 )
 @click.option("--method", help="Default: the program's first.")
 @click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help=INPUT_HELP)
+@call_sizes_option
 @click.option(
     "--context",
     type=click.IntRange(min=0),
@@ -50,6 +57,7 @@ def profile(
     weights: Path | None,
     method: str | None,
     inputs: tuple[str, ...],
+    sizes: tuple[str, ...],
     context: int,
     device: str | None,
     threads: int | None,
@@ -61,11 +69,22 @@ def profile(
 ) -> Answer:
     """Time every command of a method, and what it moves and computes a second.
 
-    Without --input, floating-point inputs are seeded normal numbers and all others are zero; a
-    language model gets seeded tokens.
+    Without --input, floating-point inputs are seeded normal numbers and all others are zero, of the
+    greatest sizes where calls choose some, or of --sizes; a language model gets seeded tokens. Of a
+    plan, every step is timed: a partition's program, operators in PyTorch, or a transfer.
     """
-    compiled = open_program(program)
-    arrays = read_inputs(inputs, _specs(compiled, method)) if inputs else None
+    opened = open_runnable(program)
+    if isinstance(opened, PartitionPlan):
+        if method or context or output:
+            raise click.UsageError("A plan has no --method, --context or --output.")
+        return _of_plan(opened, weights, inputs, sizes, device, threads, repeats, seconds)
+    compiled = opened
+    entry = _method(compiled, method)
+    specs = entry.inputs
+    chosen, told = call_sizes(sizes, entry.symbols, bool(inputs))
+    arrays = read_inputs(inputs, specs) if inputs else None
+    if chosen and not inputs:
+        arrays = {spec.name: sample(spec, chosen) for spec in specs}
     with progress("Profiling") as report:
         report("running")
         found = npusim.profile_program(
@@ -81,14 +100,65 @@ def profile(
         )
     if output is not None:
         found.save_trace(output)
-    return Answer(_facts(found, by), _text(found, by, top, output))
+    return Answer(_facts(found, by), [*_text(found, by, top, output), *told])
 
 
-def _specs(program: CompiledProgram, method: str | None) -> tuple[TensorSpec, ...]:
+def _of_plan(
+    plan: PartitionPlan,
+    weights: Path | None,
+    inputs: tuple[str, ...],
+    sizes: tuple[str, ...],
+    device: str | None,
+    threads: int | None,
+    repeats: int | None,
+    seconds: float,
+) -> Answer:
+    """Times the steps of a plan: medians over whole runs."""
+    specs = plan_specs(plan)
+    chosen, told = call_sizes(sizes, plan.graph.symbols, bool(inputs))
+    arrays = read_inputs(inputs, specs) if inputs else {s.name: sample(s, chosen) for s in specs}
+    with progress("Profiling") as report:
+        report("loading")
+        on = npusim.Device(device or plan.device, threads=threads)
+        executor = npusim.DAGExecutor(plan, on).load_weights(weights)
+        report("running")
+        rows: list[list[float]] = []
+        measure(lambda: executor.execute(arrays, seconds=rows), 0, repeats, seconds)
+    medians = [statistics.median(times) for times in zip(*rows, strict=True)]
+    steps = [s for s in plan.steps if not s.at_load]
+    total = sum(medians)
+    shown = [
+        (*_step(step), duration(s), f"{100 * s / total if total > 0 else 0:.1f} %")
+        for step, s in zip(steps, medians, strict=True)
+    ]
+    facts = {
+        "steps": [
+            {"step": name, "runs": runs, "seconds": s}
+            for (name, runs), s in zip(map(_step, steps), medians, strict=True)
+        ],
+        "steps_s": total,
+        "repeats": len(rows),
+        "sizes": {} if inputs else chosen,
+    }
+    line = f"{plan.graph.name} on {on.description}; medians of {len(rows)} runs, {duration(total)}"
+    return Answer(facts, [table(shown, "step", "runs", "time", "share"), line, *told])
+
+
+def _step(step: Partition | TransferOp) -> tuple[str, str]:
+    """Returns what a step is and what it runs or moves."""
+    if isinstance(step, TransferOp):
+        return f"transfer to {step.to}", f"{step.value}, up to {amount(step.nbytes)}"
+    operators = Counter(node.op for node in step.graph.nodes)
+    most = ", ".join(f"{count} {op}" for op, count in operators.most_common(2))
+    return f"{step.index} {step.executor}", f"{len(step.graph.nodes)} nodes: {most}"
+
+
+def _method(program: CompiledProgram, name: str | None) -> Method:
     try:
-        return program.method(method).inputs
+        return program.method(name)
     except KeyError:
-        raise Error(f"The program has no method '{method}'.") from None
+        known = ", ".join(method.name for method in program.methods)
+        raise Error(f"The program has no method '{name}'.", hint=f"It has: {known}.") from None
 
 
 def _facts(found: Profile, by: str) -> dict[str, object]:

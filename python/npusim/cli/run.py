@@ -11,23 +11,22 @@ import numpy as np
 
 import npusim
 from npusim.cli.answer import Answer, Verb, table
-from npusim.cli.arrays import INPUT_HELP, read_inputs, write_outputs
-from npusim.cli.artifact import open_runnable, readable
+from npusim.cli.arrays import INPUT_HELP, read_inputs, summary, write_outputs
+from npusim.cli.artifact import WEIGHTS_HELP, existing, open_runnable, plan_specs
 from npusim.partition.plan import PartitionPlan
-from npusim.program.program import CompiledProgram, TensorSpec
+from npusim.program.program import CompiledProgram
 
 
 @click.command(cls=Verb)
 @click.argument("program", type=click.Path(path_type=Path))
-@click.option("--weights", type=click.Path(path_type=Path), help=".safetensors, its index, or .pt.")
+@click.option("--weights", type=click.Path(path_type=Path), help=WEIGHTS_HELP)
 @click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help=INPUT_HELP)
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    required=True,
     metavar="DIR",
-    help="Folder for the outputs, one NAME.npy each.",
+    help="Folder for the outputs, one NAME.npy each; without it, a line tells each.",
 )
 @click.option("--device", help="Default: the device of the program's target.")
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one a core.")
@@ -41,36 +40,38 @@ def run(
     program: Path,
     weights: Path | None,
     inputs: tuple[str, ...],
-    output: Path,
+    output: Path | None,
     device: str | None,
     threads: int | None,
     max_work: int | None,
 ) -> Answer:
-    """Run a program, or a plan, on inputs from .npy files."""
+    """Run a program, or a plan, on inputs from .npy or .npz files."""
     opened = open_runnable(program)
-    source = readable(weights) if weights else None
+    source = existing(weights) if weights else None
     extra: Sequence[str] = ()
     if isinstance(opened, PartitionPlan):
-        arrays = read_inputs(inputs, _specs(opened))
+        arrays = read_inputs(inputs, plan_specs(opened))
         on = npusim.Device(device or opened.device, threads=threads, max_work=max_work)
         outputs = _run_plan(opened, on, source, arrays)
     else:
         arrays = read_inputs(inputs, opened.input_specs)
         on = npusim.Device(device or opened.target, threads=threads, max_work=max_work)
         outputs, extra = _run_program(opened, on, source, arrays)
-    paths = write_outputs(output, outputs)
+    told: list[str | None] = [None] * len(outputs)
+    if output is not None:
+        told = [str(path) for path in write_outputs(output, outputs)]
     rows = [
-        (name, f"{a.dtype}{list(a.shape)}", str(path))
-        for (name, a), path in zip(outputs.items(), paths, strict=True)
+        (name, f"{a.dtype}{list(a.shape)}", path or summary(a))
+        for (name, a), path in zip(outputs.items(), told, strict=True)
     ]
     data = {
         "outputs": [
-            {"name": name, "dtype": str(a.dtype), "shape": list(a.shape), "path": str(path)}
-            for (name, a), path in zip(outputs.items(), paths, strict=True)
+            {"name": name, "dtype": str(a.dtype), "shape": list(a.shape), "path": path}
+            for (name, a), path in zip(outputs.items(), told, strict=True)
         ],
         "unused_weights": list(extra),
     }
-    lines = [table(rows, "output", "type", "file")]
+    lines = [table(rows, "output", "type", "file" if output is not None else "values")]
     if extra:
         few = ", ".join(extra[:3]) + (", …" if len(extra) > 3 else "")
         lines.append(f"The program does not use {len(extra)} tensors of the file: {few}")
@@ -95,9 +96,3 @@ def _run_plan(
 ) -> dict[str, np.ndarray]:
     executor = npusim.DAGExecutor(plan, device).load_weights(weights)
     return {name: np.asarray(value) for name, value in executor.execute(arrays).items()}
-
-
-def _specs(plan: PartitionPlan) -> list[TensorSpec]:
-    return [
-        TensorSpec(v.name, 0, v.type.dtype, v.type.shape, v.type.shape) for v in plan.graph.inputs
-    ]

@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from npusim.abi.kernels import KERNELS, KernelDef
+from npusim.abi.literals import bfloat16_bits, checked_literal
 from npusim.errors import SymbolicSizeError, TargetConstraintError, UnsupportedOpError, at
 from npusim.ir.graph import Graph, Node, Output, Value
 from npusim.ir.opdef import find
@@ -526,12 +527,16 @@ def _spec(name: str, tensor: TensorType, view: View) -> TensorSpec:
 
 
 def element_bits(value: float | int | bool, dtype: str) -> int:
-    """Returns the little-endian bits of one element as a signed 64-bit integer."""
+    """Returns the little-endian bits of one element as a signed 64-bit integer.
+
+    Raises:
+        GraphError: a number that the dtype does not hold; PyTorch refuses to fill with it.
+    """
+    number = checked_literal(value, dtype, "a fill")
     if dtype == "bfloat16":
-        raw = (np.float32(value).view(np.uint32).astype(np.uint64) + 0x8000) >> np.uint64(16)
-        return int(raw) if not np.isnan(value) else 0x7FC0
+        return int(bfloat16_bits(np.array([number], np.float32))[0])
     array = np.zeros(8 // dtype_size(dtype), dtype)
-    array[0] = value
+    array[0] = number
     return int(array.view(np.int64)[0])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from npusim.abi.kernels import POINTWISE_INPUTS, POINTWISE_REGISTERS, RANK
-from npusim.abi.scalar import OPCODES, Arg, ScalarOp, ScalarProgram, result_class
+from npusim.abi.scalar import OPCODES, Arg, ScalarOp, ScalarProgram, result_class, wrapping
 from npusim.errors import TargetConstraintError
 from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import dtype_code
@@ -82,7 +82,7 @@ def in_floats(program: ScalarProgram, inputs: Sequence[str], y: str) -> ScalarPr
 
 def _whole_byte(value: int, body: Sequence[ScalarOp], n: int) -> int | None:
     """Returns the float behind integers of a byte, where it is one of these numbers already."""
-    low, high = -(2.0**62), 2.0**62
+    low, high = -(2.0**30), 2.0**30
     op = body[value - n] if value >= n else None
     if op is not None and op.op == "bitwise_and" and op.args[1] == ("const", 255):
         low, high, value = 0.0, 255.0, _index(op.args[0])
@@ -93,7 +93,7 @@ def _whole_byte(value: int, body: Sequence[ScalarOp], n: int) -> int | None:
             return None
         value = _index(inner.args[0])
     op = body[value - n] if value >= n else None
-    if op is None or (op.op, op.cls) != ("to_i", "f"):
+    if op is None or (op.op, op.cls) not in (("to_i", "f"), ("to_i32", "f")):
         return None
     source = _index(op.args[0])
     clamp = body[source - n] if source >= n else None
@@ -142,18 +142,18 @@ def _without(
 def _conversions_to_bytes(body: Sequence[ScalarOp], n: int, y: str) -> int:
     """Returns how many instructions at the end make a float an integer and wrap it to a byte."""
     count = 0
-    wraps = {"uint8": (("bitwise_and", 255),), "int8": (("shift_right", 56), ("shift_left", 56))}
-    for name, number in wraps.get(y, ()):
+    wraps = wrapping(y)[::-1] if y in _BYTES else ()
+    for name, number in wraps:
         last = n + len(body) - 1 - count
         if last <= n or body[last - n].args[1:] != (("const", number),):
             break
         if body[last - n].op != name or body[last - n].args[0] != last - 1:
             break
         count += 1
-    if y not in _BYTES or count not in (0, len(wraps[y])) or len(body) - count < 2:
+    if y not in _BYTES or count not in (0, len(wraps)) or len(body) - count < 2:
         return 0
     convert = body[-1 - count]
-    truncates = convert.op == "to_i" and convert.cls == "f"
+    truncates = convert.op in ("to_i", "to_i32") and convert.cls == "f"
     follows = convert.args[0] == n + len(body) - 2 - count
     return count + 1 if truncates and follows else 0
 

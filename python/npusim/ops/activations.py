@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from npusim.abi.scalar import Arg, ScalarBuilder
 from npusim.ir.graph import Node
-from npusim.ops.formulas import class_of, number
+from npusim.ops.formulas import checked, class_of, number
 
 
 def relu6(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
@@ -56,7 +56,7 @@ def softplus(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
 def threshold(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
     """x above the threshold, a value elsewhere (NaN stays NaN)."""
     cls, x = class_of(node), args[0]
-    limit, value = (b.to(number(node.attrs[k]), cls) for k in ("threshold", "value"))
+    limit, value = (checked(b, number(node.attrs[k]), node) for k in ("threshold", "value"))
     b.op("where", cls, b.op("le", cls, x, limit), value, x)
 
 

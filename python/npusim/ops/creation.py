@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from npusim.abi.literals import checked_literal
+from npusim.abi.scalar_numpy import encode
 from npusim.errors import GraphError, at
 from npusim.ir.graph import Node
 from npusim.ir.opdef import Case, OpDef, register
@@ -51,12 +53,8 @@ def _tabulated(node: Node, low: Lowering, array: np.ndarray) -> None:
     For symbolic sizes it is that of the greatest ones: its low corner must be right for all.
     """
     tensor = node.type
-    if tensor.dtype == "bfloat16":
-        wide = np.ascontiguousarray(array, np.float32).view(np.uint32).astype(np.uint64)
-        raw = ((wide + 0x7FFF + ((wide >> 16) & 1)) >> 16).astype(np.uint16)
-        view = low.constant(raw, "bfloat16")
-    else:
-        view = low.constant(array.astype(tensor.dtype), tensor.dtype)
+    stored = np.frombuffer(encode(array, tensor.dtype), f"u{dtype_size(tensor.dtype)}")
+    view = low.constant(stored, tensor.dtype)
     low.define(node.output, replace(view, shape=tensor.shape))
 
 
@@ -70,20 +68,33 @@ def _check_table(node: Node, elements: int) -> None:
         )
 
 
-def _arange(node: Node, low: Lowering) -> None:
+def arange(node: Node) -> np.ndarray:
+    """Returns what an `aten.arange` counts, for its greatest size, not yet in its dtype."""
     start, step = node.attrs.get("start", 0), node.attrs.get("step", 1)
     assert isinstance(start, (int, float)) and isinstance(step, (int, float))
     if not is_float(node.type.dtype):  # PyTorch cuts both off before it counts
         start, step = int(start), int(step)
+    return start + step * np.arange(upper(node.type.shape[0]))
+
+
+def _arange(node: Node, low: Lowering) -> None:
     _check_table(node, upper(node.type.shape[0]))
-    _tabulated(node, low, start + step * np.arange(upper(node.type.shape[0])))
+    _tabulated(node, low, arange(node))
 
 
 def _linspace(node: Node, low: Lowering) -> None:
     start, end = node.attrs["start"], node.attrs["end"]
     assert isinstance(start, (int, float)) and isinstance(end, (int, float))
     _check_table(node, node.type.shape[0])
-    _tabulated(node, low, np.linspace(start, end, node.type.shape[0]))
+    steps, dtype = node.type.shape[0], node.type.dtype
+    if is_float(dtype):
+        return _tabulated(node, low, np.linspace(start, end, steps))
+    # PyTorch converts both ends first, and counts the later half from the end.
+    first, last = (checked_literal(v, dtype, f"{node.op}{at(node.source)}") for v in (start, end))
+    index = np.arange(steps)
+    step = (float(last) - float(first)) / max(steps - 1, 1)
+    rising, falling = first + step * index, last - step * (steps - 1 - index)
+    return _tabulated(node, low, np.where(index < steps // 2, rising, falling))
 
 
 def _eye(node: Node, low: Lowering) -> None:

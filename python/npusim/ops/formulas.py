@@ -8,24 +8,22 @@ activation functions are in `ops/activations.py`, the operators they belong to i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-import numpy as np
-
+from npusim.abi.literals import checked_literal
 from npusim.abi.scalar import OPCODES, Arg, ScalarBuilder, ScalarProgram, compute_class
-from npusim.abi.scalar_numpy import decode, encode
+from npusim.errors import at
 from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.symbolic import is_symbolic
-from npusim.ir.types import TensorType, is_float
+from npusim.ir.types import TensorType
+from npusim.ops.inference.promotion import result_dtype
 
 _CLASS_RANK = {"i": 0, "f": 1, "d": 2}
 
 
 def _operands(node: Node, graph: Graph) -> tuple[ScalarBuilder, list[Arg]]:
     """Starts a program over the node's tensors."""
-    names = [n for n in node.inputs if n is not None]
-    builder = ScalarBuilder([compute_class(graph.types[n].dtype) for n in names])
-    return builder, list(range(len(names)))
+    dtypes = [graph.types[n].dtype for n in node.inputs if n is not None]
+    return ScalarBuilder(list(map(compute_class, dtypes)), dtypes), list(range(len(dtypes)))
 
 
 def _promoted(builder: ScalarBuilder, args: Sequence[Arg]) -> str:
@@ -47,6 +45,50 @@ def number(value: Attr) -> tuple[str, float | int]:
     return ("const", value)
 
 
+def common_dtype(b: ScalarBuilder, args: Sequence[Arg]) -> str:
+    """Returns the dtype PyTorch compares operands in: what tensors with dimensions promote to.
+
+    A Python number counts where its kind is above those of all tensors. 0-d tensors that promote
+    less than others have been converted before (`passes/promote_operands.py`).
+    """
+    tensors = [TensorType(b.dtypes[arg], (1,)) for arg in args if isinstance(arg, int)]
+    return result_dtype(*tensors, *(arg[1] for arg in args if isinstance(arg, tuple)))
+
+
+def checked(b: ScalarBuilder, arg: Arg, node: Node) -> Arg:
+    """Returns an operand in the result's dtype, which a number has to fit.
+
+    Raises:
+        GraphError: a number that it does not hold, which PyTorch refuses in this operator.
+    """
+    dtype = node.type.dtype
+    if isinstance(arg, int) or is_symbolic(arg[1]):
+        return b.stored(arg, dtype)
+    return ("const", checked_literal(arg[1], dtype, f"{node.op}{at(node.source)}"))
+
+
+# What integers wrap at the end of these would have wrapped before, just as well.
+_WRAPS_LAST = frozenset(
+    ("add", "sub", "mul", "neg", "bitwise_and", "bitwise_or", "bitwise_xor", "copy")
+)
+# PyTorch computes these on 16-bit floats with their scalar as it is, unrounded.
+_WIDE_SCALAR = frozenset(("mul", "div"))
+
+
+def operand(b: ScalarBuilder, opcode: str, arg: Arg, node: Node) -> Arg:
+    """Returns an operand in the dtype that PyTorch computes in, the result's: wrapped or rounded.
+
+    PyTorch converts all operands to one dtype before it computes; a wider one, a 0-d tensor or a
+    number, loses there what does not fit.
+    """
+    dtype, cls = node.type.dtype, class_of(node)
+    if cls == "i" and dtype != "bool" and opcode in _WRAPS_LAST:
+        return b.to(arg, cls) if isinstance(arg, int) else b.stored(arg, dtype)
+    if isinstance(arg, tuple) and cls == "f" and opcode in _WIDE_SCALAR:
+        return b.to(arg, cls)
+    return b.stored(arg, dtype)
+
+
 Formula = Callable[[ScalarBuilder, list[Arg], Node], None]
 
 
@@ -55,37 +97,10 @@ def scalar_builder(formula: Formula) -> Callable[[Node, Graph], ScalarProgram | 
 
     def build(node: Node, graph: Graph) -> ScalarProgram | None:
         builder, args = _operands(node, graph)
-        formula(builder, args, _with_stored_numbers(node, graph))
+        formula(builder, args, node)
         return builder.build(node.type.dtype)
 
     return build
-
-
-# Operators that take a number as a tensor of their operand's dtype would hold it. The others
-# (mul, div and most activations) compute with the number as it is, in float32.
-_STORES_NUMBERS = frozenset(
-    (
-        *("add", "sub", "rsub", "eq", "ne", "lt", "le", "gt", "ge", "where", "masked_fill"),
-        *("clamp", "clamp_min", "clamp_max", "hardtanh", "threshold", "pow", "fmod", "remainder"),
-    )
-)
-_NUMBERS = ("other", "self", "value", "min", "max", "min_val", "max_val", "threshold", "exponent")
-
-
-def _with_stored_numbers(node: Node, graph: Graph) -> Node:
-    """Returns a node over 16-bit floats with its numbers rounded to them, as PyTorch does."""
-    if node.op.split(".")[1] not in _STORES_NUMBERS:
-        return node
-    operand = next((graph.types[i].dtype for i in node.inputs if i is not None), "")
-    dtype = node.type.dtype if is_float(node.type.dtype) else operand
-    found = {n: node.attrs[n] for n in _NUMBERS if isinstance(node.attrs.get(n), float)}
-    if dtype not in ("float16", "bfloat16") or not found or is_symbolic(tuple(found.values())):
-        return node
-    stored: dict[str, Attr] = {
-        name: float(decode(encode(np.asarray(value), dtype), TensorType(dtype, ())))
-        for name, value in found.items()
-    }
-    return replace(node, attrs={**node.attrs, **stored})
 
 
 def class_of(node: Node) -> str:
@@ -125,23 +140,23 @@ def with_scalar(args: list[Arg], node: Node, name: str = "other") -> list[Arg]:
 
 
 def binary(opcode: str) -> Formula:
-    """An operation of two, in the result's class."""
+    """An operation of two, in the result's dtype."""
 
     def formula(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
-        x, y = with_scalar(args, node)
-        cls = class_of(node)
-        b.op(opcode, cls, b.to(x, cls), b.to(y, cls))
+        x, y = (operand(b, opcode, a, node) for a in with_scalar(args, node))
+        b.op(opcode, class_of(node), x, y)
 
     return formula
 
 
 def compare(opcode: str) -> Formula:
-    """A comparison of two, in the wider of their classes."""
+    """A comparison of two, in the dtype that both promote to."""
 
     def formula(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
-        x, y = with_scalar(args, node)
-        cls = _promoted(b, [x, y])
-        b.op(opcode, cls, b.to(x, cls), b.to(y, cls))
+        args = with_scalar(args, node)
+        common = common_dtype(b, args)
+        x, y = (b.stored(a, common) for a in args)
+        b.op(opcode, compute_class(common), x, y)
 
     return formula
 
@@ -150,9 +165,9 @@ def bitwise(opcode: str) -> Formula:
     """Bitwise ops; on bool they are the logical ones, and `not` must stay 0 or 1."""
 
     def formula(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
-        args = with_scalar(args, node)
         boolean = node.type.dtype == "bool" and opcode == "bitwise_not"
-        b.op("logical_not" if boolean else opcode, "i", *args)
+        operands = [operand(b, opcode, a, node) for a in with_scalar(args, node)]
+        b.op("logical_not" if boolean else opcode, "i", *operands)
 
     return formula
 
@@ -171,36 +186,32 @@ def add(sign: str) -> Formula:
     """add, sub: x ± alpha * y."""
 
     def formula(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
-        x, y = with_scalar(args, node)
+        x, y = (operand(b, sign, a, node) for a in with_scalar(args, node))
         cls = class_of(node)
         alpha = node.attrs.get("alpha", 1)
-        y = b.to(y, cls)
         if alpha != 1:
-            y = b.op("mul", cls, y, b.to(number(alpha), cls))
-        b.op(sign, cls, b.to(x, cls), y)
+            y = b.op("mul", cls, y, checked(b, number(alpha), node))
+        b.op(sign, cls, x, y)
 
     return formula
 
 
 def rsub(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
     """y - alpha * x."""
-    x, y = with_scalar(args, node)
+    x, y = (operand(b, "sub", a, node) for a in with_scalar(args, node))
     cls = class_of(node)
     alpha = node.attrs.get("alpha", 1)
-    x = b.to(x, cls)
     if alpha != 1:
-        x = b.op("mul", cls, x, b.to(number(alpha), cls))
-    b.op("sub", cls, b.to(y, cls), x)
+        x = b.op("mul", cls, x, checked(b, number(alpha), node))
+    b.op("sub", cls, y, x)
 
 
 def div(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
     """div, with its rounding mode."""
-    x, y = with_scalar(args, node)
-    cls = class_of(node)
     opcode = {None: "div", "trunc": "div_trunc", "floor": "div_floor"}[
         node.attrs.get("rounding_mode")  # type: ignore[index]
     ]
-    b.op(opcode, cls, b.to(x, cls), b.to(y, cls))
+    binary(opcode)(b, args, node)
 
 
 def power(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
@@ -209,7 +220,7 @@ def power(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
     if "self" in node.attrs:
         args = [number(node.attrs["self"]), *args]
     x, y = with_scalar(args, node, "exponent")
-    x = b.to(x, cls)
+    x = operand(b, "pow", x, node)
     exponent = y[1] if isinstance(y, tuple) else None
     if exponent == 2:
         b.op("mul", cls, x, x)
@@ -224,7 +235,7 @@ def power(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
     elif exponent == -1 and cls != "i":
         b.op("reciprocal", cls, x)
     else:
-        b.op("pow", cls, x, b.to(y, cls))
+        b.op("pow", cls, x, operand(b, "pow", y, node))
 
 
 def where(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
@@ -234,15 +245,15 @@ def where(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
     rest = args[1:]
     if "self" in node.attrs:
         rest = [number(node.attrs["self"]), *rest]
-    x, y = with_scalar(rest, node)
-    b.op("where", cls, cond, b.to(x, cls), b.to(y, cls))
+    x, y = (b.stored(a, node.type.dtype) for a in with_scalar(rest, node))
+    b.op("where", cls, cond, x, y)
 
 
 def masked_fill(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
     """A value where the mask is true, x elsewhere."""
     cls = class_of(node)
     value = number(node.attrs["value"]) if "value" in node.attrs else args[2]
-    b.op("where", cls, args[1], b.to(value, cls), b.to(args[0], cls))
+    b.op("where", cls, args[1], checked(b, value, node), b.to(args[0], cls))
 
 
 def clamp(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
@@ -258,8 +269,8 @@ def clamp(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
         else:
             present = len(node.inputs) > 1 + position and node.inputs[1 + position] is not None
             bounds.append(next(tensors) if present else None)
-    x = b.to(args[0], cls)
-    low, high = (None if v is None else b.to(v, cls) for v in bounds)
+    x = b.stored(args[0], node.type.dtype)
+    low, high = (None if v is None else checked(b, v, node) for v in bounds)
     if low is not None and high is not None:
         b.op("clamp", cls, x, low, high)
     elif low is not None:
@@ -274,9 +285,8 @@ def bound(opcode: str, name: str) -> Formula:
     """clamp_min, clamp_max."""
 
     def formula(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
-        x, y = with_scalar(args, node, name)
-        cls = class_of(node)
-        b.op(opcode, cls, b.to(x, cls), b.to(y, cls))
+        x, y = (checked(b, a, node) for a in with_scalar(args, node, name))
+        b.op(opcode, class_of(node), x, y)
 
     return formula
 
@@ -286,11 +296,11 @@ def addcmul(opcode: str) -> Formula:
 
     def formula(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
         cls = class_of(node)
-        x, y, z = (b.to(a, cls) for a in args)
+        x, y, z = (b.stored(a, node.type.dtype) for a in args)
         term = b.op(opcode, cls, y, z)
         value = node.attrs.get("value", 1)
         if value != 1:
-            term = b.op("mul", cls, term, b.to(number(value), cls))
+            term = b.op("mul", cls, term, checked(b, number(value), node))
         b.op("add", cls, x, term)
 
     return formula
@@ -334,17 +344,18 @@ def copysign(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
     """The size of the first with the sign of the second."""
     x, y = with_scalar(args, node)
     cls = class_of(node)
-    size = b.op("abs", cls, b.to(x, cls))
+    size = b.op("abs", cls, b.stored(x, node.type.dtype))
+    y = b.stored(y, node.type.dtype)
     if isinstance(y, tuple):
-        y = b.op("copy", cls, b.to(y, cls))
-    negative = _is_negative(b, b.to(y, cls), cls)
+        y = b.op("copy", cls, y)
+    negative = _is_negative(b, y, cls)
     b.op("where", cls, negative, b.op("neg", cls, size), size)
 
 
 def hypot(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
     """sqrt(x² + y²) as large * sqrt(1 + (small / large)²), which squares nothing large."""
     cls = class_of(node)
-    x, y = (b.op("abs", cls, b.to(a, cls)) for a in args)
+    x, y = (b.op("abs", cls, b.stored(a, node.type.dtype)) for a in args)
     large, small = b.op("maximum", cls, x, y), b.op("minimum", cls, x, y)
     ratio = b.op("div", cls, small, large)
     root = b.op("sqrt", cls, b.op("fma", cls, ratio, ratio, ("const", 1.0)))
@@ -360,7 +371,7 @@ def number_wins(opcode: str) -> Formula:
 
     def formula(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
         cls = class_of(node)
-        x, y = (b.to(a, cls) for a in args)
+        x, y = (b.stored(a, node.type.dtype) for a in args)
         best = b.op(opcode, cls, x, y)
         if cls != "i":
             best = b.op("where", cls, b.op("isnan", cls, y), x, best)

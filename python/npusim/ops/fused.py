@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from npusim.abi.scalar import OPCODES, ScalarOp, ScalarProgram, compute_class
+from npusim.abi.scalar import OPCODES, ScalarOp, ScalarProgram, compute_class, from_float
 from npusim.errors import ShapeError
 from npusim.ir.types import TensorType
 
@@ -122,7 +122,7 @@ def reference_pointwise(*inputs: Tensor, program: Any, dtype: str) -> Tensor:
 
     result = scalar_torch.run(ScalarProgram.from_attr(program), inputs)
     if compute_class(dtype) == "i" and dtype != "bool" and result.is_floating_point():
-        result = result.to(torch.int64)
+        result = scalar_torch.functions()[from_float(dtype)](result)
     return result.to(getattr(torch, dtype))
 
 

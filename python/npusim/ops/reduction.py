@@ -12,7 +12,7 @@ from npusim.abi.kernels import RANK
 from npusim.ir.graph import Graph, Node
 from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.symbolic import upper
-from npusim.ir.types import TensorType, dtype_code
+from npusim.ir.types import TensorType, dtype_code, is_float
 from npusim.lowering.context import Lowering, Param, codes
 from npusim.lowering.view import View, collapse
 from npusim.ops.normalization import middle
@@ -74,7 +74,10 @@ def _reduce(op: int) -> Lower:
         x = low.inputs(node)[0]
         assert x is not None
         dims = tuple(sorted(_dims(node, x.rank)))
-        emit_reduce(low, x, low.result(node.output), dims, op, _correction(node))
+        y = low.result(node.output)
+        if op in (SUM, PROD) and is_float(x.dtype) and not is_float(y.dtype):
+            x = low.cast(x, y.dtype)  # each number before they are added up, as PyTorch does
+        emit_reduce(low, x, y, dims, op, _correction(node))
 
     return lower
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -119,12 +120,19 @@ class DAGExecutor:
             name: Held(name, types[name], self.device) for name in self.plan.carried_states
         }
 
-    def execute(self, inputs: Mapping[str, Any] | Sequence[Any] = ()) -> dict[str, Any]:
+    def execute(
+        self,
+        inputs: Mapping[str, Any] | Sequence[Any] = (),
+        *,
+        seconds: list[list[float]] | None = None,
+    ) -> dict[str, Any]:
         """Runs the model and returns its outputs by name.
 
         Args:
             inputs: a tensor for every input of the graph, by name or in order. NumPy arrays in,
                 NumPy arrays out; torch in, torch out; others as `npusim.Session` takes them.
+            seconds: receives the times of this run's steps, those of `plan.steps` that do not run
+                at load, in order. A copy that a step has started counts where it is waited for.
 
         Raises:
             ShapeError: a wrong number of inputs, an unknown name, shape, dtype or device.
@@ -143,15 +151,21 @@ class DAGExecutor:
         wanted = (
             self._to_host | self.plan.graph.output_values if is_for_host(like) else self._to_host
         )
+        times: list[float] = []
         for index, step in enumerate(self.plan.steps):
+            start = time.perf_counter()
             if isinstance(step, TransferOp):
                 self._transfer(step, values, form)
             elif not step.at_load:
                 self._run(step, values, form, wanted)
+            if not step.at_load:
+                times.append(time.perf_counter() - start)
             for name in self._last_uses[index]:
                 values.pop(name, None)
         results = self._results(values, like)
         self._forms.check_files()
+        if seconds is not None:
+            seconds.append(times)
         return results
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:

@@ -96,13 +96,13 @@ def _readers(source: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[str,
         state = read_state_dict(path)
         return dict.fromkeys(state, lambda key: state[key])
     readers: dict[str, _Reader] = {}
-    for file in _files(path):
+    for file in safetensors_files(path):
         opened = _open(file)
         readers.update(dict.fromkeys(opened.keys(), opened.get_tensor))
     return readers
 
 
-def _files(path: Path) -> list[Path]:
+def safetensors_files(path: Path) -> list[Path]:
     """Returns the safetensors files of a checkpoint: a file, an index, or a folder of either."""
     if path.is_dir():
         names = ("model.safetensors.index.json", "model.safetensors")

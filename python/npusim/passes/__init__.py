@@ -22,6 +22,7 @@ from npusim.passes.fuse_pointwise import fuse_pointwise
 from npusim.passes.fuse_rope_append import fuse_rope_append
 from npusim.passes.merge_linears import merge_linears
 from npusim.passes.move_repetition import move_repetition
+from npusim.passes.promote_operands import promote_operands
 from npusim.passes.quantize_weights import quantize_weights
 from npusim.passes.recognize_activations import recognize_activations
 from npusim.passes.recognize_attention import recognize_attention
@@ -40,6 +41,7 @@ Pass = Callable[[Graph, TargetConfig], Graph]
 
 PIPELINE: tuple[Pass, ...] = (
     eliminate_dead_code,  # first: nobody else should spend time on what is not used
+    promote_operands,  # while ranks are those of the model
     remove_noops,  # patterns below need not look through clones and dropouts
     move_repetition,  # before folding, which then repeats what is known
     fold_constants,  # masks and literals become constants that patterns can read

@@ -4,7 +4,8 @@ The greatest of n values with a norm's mean and deviation lies in a band around 
 zero, and most of a half's digits go into the level. Convolutions of single positions can do with
 y - level instead, as W·y = W·(y - level) + W·level, the last of which joins their bias. The level
 leaves the value in front of the pooling, as an offset of the convolution there (fuse_epilogues),
-in float32 before it is rounded. It is one a channel, from the norm's weight and bias.
+in float32 before it is rounded. It is one a channel, from the norm's weight and bias. A target
+whose convolutions take no offsets (`conv_vectors`) would round before, and gain nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from npusim.analysis.shapes import ints
 from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.rewriter import Answer, Rewriter, rewrite
 from npusim.ir.types import TensorType
+from npusim.ops.fused import CONV_VECTORS
 from npusim.targets.target_config import TargetConfig
 
 _POOLS = tuple(f"aten.max_pool{rank}d.default" for rank in (1, 2, 3))
@@ -26,6 +28,8 @@ _POOLS = tuple(f"aten.max_pool{rank}d.default" for rank in (1, 2, 3))
 
 def center_pooled(graph: Graph, target: TargetConfig) -> Graph:
     """Returns the graph with levels taken out of pooled halves that only convolutions read."""
+    if target.conv_vectors < CONV_VECTORS:
+        return graph
     levels: dict[str, str] = {}  # of a pooling's result: the value taken out of it, one a channel
 
     def visit(node: Node, rewriter: Rewriter) -> Answer:

@@ -30,17 +30,21 @@ from npusim.targets.target_config import TargetConfig
 
 def fold_batch_norm(graph: Graph, target: TargetConfig) -> Graph:
     """Returns the graph without batch norms over fixed statistics."""
-    return rewrite(graph, _visit)
+
+    def visit(node: Node, rewriter: Rewriter) -> Answer:
+        return _visit(node, target, rewriter)
+
+    return rewrite(graph, visit)
 
 
-def _visit(node: Node, rewriter: Rewriter) -> Answer:
+def _visit(node: Node, target: TargetConfig, rewriter: Rewriter) -> Answer:
     if node.op not in BATCH_NORMS or not has_fixed_statistics(node, rewriter):
         return None
     (x,) = node.inputs[:1]
     assert x is not None
     producer = producer_of(x, node, rewriter)
     if producer is not None and is_plain(producer.node) and producer.channel_axis() == 1:
-        folded = _fold(node, producer, rewriter)
+        folded = _fold(node, producer, target.conv_vectors >= 2, rewriter)
         if folded is not None:
             return folded
     return _standalone(node, x, rewriter)
@@ -65,14 +69,14 @@ def _scale_and_shift(node: Node, dtype: str, rewriter: Rewriter) -> tuple[str, s
     return scale, shift
 
 
-def _fold(node: Node, producer: FusedProducer, rewriter: Rewriter) -> Answer:
+def _fold(node: Node, producer: FusedProducer, factors: bool, rewriter: Rewriter) -> Answer:
     conv = producer.node
     weight = conv.inputs[1]
     assert weight is not None and node.inputs[4] is not None
     dtype = rewriter.types[node.inputs[4]].dtype
     if rewriter.types[weight].dtype != dtype:
         return None
-    if conv.op == "npu.conv" and dtype in HALVES:
+    if conv.op == "npu.conv" and dtype in HALVES and factors:
         return replay(producer, _with_factors(node, conv, rewriter), _single(node), rewriter)
     if conv.attrs.get("transposed", False) and conv.attrs["groups"] != 1:  # see `scaled`
         return None

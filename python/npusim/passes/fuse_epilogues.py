@@ -42,7 +42,7 @@ def fuse_epilogues(graph: Graph, target: TargetConfig) -> Graph:
             return None
         instruction = program.body[0]
         if instruction.op == "add" and instruction.args == (0, 1):
-            return _fuse_addition(node, rewriter)
+            return _fuse_addition(node, target.conv_vectors >= CONV_VECTORS, rewriter)
         if instruction.op in target.epilogue_activations:
             return _fuse_activation(node, instruction, rewriter)
         return None
@@ -72,7 +72,7 @@ def _fuse_activation(node: Node, instruction: ScalarOp, rewriter: Rewriter) -> A
     return _absorb(node, producer, producer.node.inputs, attrs, rewriter)
 
 
-def _fuse_addition(node: Node, rewriter: Rewriter) -> Answer:
+def _fuse_addition(node: Node, offsets: bool, rewriter: Rewriter) -> Answer:
     a, b = (i for i in node.inputs if i is not None)
     # The later operand first: an earlier one is surely there when the fused node runs.
     for value, other in ((b, a), (a, b)):
@@ -80,7 +80,7 @@ def _fuse_addition(node: Node, rewriter: Rewriter) -> Answer:
         if producer is None or rewriter.types[other].dtype != node.type.dtype:
             continue
         fused = _fuse_bias(node, producer, other, rewriter)
-        if fused is None:
+        if fused is None and offsets:
             fused = _fuse_offset(node, producer, other, rewriter)
         if fused is None:
             fused = _fuse_residual(node, producer, other, rewriter)

@@ -15,12 +15,13 @@ from npusim.errors import Error
 from npusim.program.program import CompiledProgram, TensorSpec
 
 
-def sample(spec: TensorSpec) -> np.ndarray:
+def sample(spec: TensorSpec, sizes: Mapping[str, int] | None = None) -> np.ndarray:
     """Returns an input of the right kind: seeded normal floats, zeros for everything else.
 
-    Symbolic sizes are the greatest ones.
+    Args:
+        sizes: of every symbol of the shape; by default the greatest ones.
     """
-    shape = spec.greatest_shape
+    shape = spec.greatest_shape if sizes is None else spec.shape_at(sizes)
     if spec.dtype.startswith("float"):
         return np.random.default_rng(0).standard_normal(shape).astype(spec.dtype)
     if spec.dtype == "bfloat16":  # a device buffer rounds it

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npusim.ir.symbolic import Symbol, symbols_of, upper
+from npusim.ir.symbolic import Symbol, evaluate, symbols_of, upper
 
 if TYPE_CHECKING:
     from npusim.ir.graph import Graph
@@ -143,6 +143,10 @@ class TensorSpec:
     def greatest_shape(self) -> tuple[int, ...]:
         """The shape, with symbolic sizes at their greatest values."""
         return tuple(map(upper, self.shape))
+
+    def shape_at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Returns the shape at sizes given for all its symbols, by name."""
+        return tuple(evaluate(size, sizes) for size in self.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,8 @@ class TargetConfig:
         pointwise_instructions: most instructions of one fused chain.
         pointwise_registers: most values alive at once in one fused chain.
         conv_channels_last: convolution and pooling kernels want channels-last tensors.
+        conv_vectors: most vectors that the bias operand of a convolution may consist of: 1, the
+            bias; 2, factors of the sums before it; 3, offsets that are added last of all.
         winograd_tiles: output tile sizes of the Winograd kernels, smallest first; empty: none.
         epilogue_activations: scalar opcodes that gemm and conv can apply to their results.
         weight_quantization: how linears have their weights: "none", or a scheme such as "int8",
@@ -85,6 +87,7 @@ class TargetConfig:
     pointwise_instructions: int
     pointwise_registers: int
     conv_channels_last: bool
+    conv_vectors: int
     winograd_tiles: tuple[int, ...]
     epilogue_activations: tuple[str, ...]
     weight_quantization: str

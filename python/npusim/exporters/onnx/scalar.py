@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from npusim.abi.scalar import ScalarOp, ScalarProgram
+from npusim.abi.scalar import ScalarOp, ScalarProgram, result_class
 from npusim.exporters.onnx.builder import KINDS, Call, Tensor
 
 Opcode = Callable[..., Tensor]
@@ -23,6 +23,9 @@ _BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow",
 _COMPARE = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater",
             "ge": "GreaterOrEqual"}  # fmt: skip
 _LOGICAL = {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
+_CAST = {"to_f": "float32", "to_d": "float64", "to_i": "int64", "to_bool": "bool",
+         "to_i32": "int32", "to_f16": "float16", "to_bf16": "bfloat16"}  # fmt: skip
+_NARROWING = ("to_i32", "to_f16", "to_bf16")  # of a value that stays in its class's dtype
 _BITWISE = {"bitwise_and": "BitwiseAnd", "bitwise_or": "BitwiseOr", "bitwise_xor": "BitwiseXor"}
 
 
@@ -59,8 +62,10 @@ def _instruction(
     if op.op in ("logical_not", *_LOGICAL):
         return OPCODES[op.op](call, *(call.cast(t, "bool") for t in operands))
     if op.op.startswith("to_") or op.op == "copy":
-        target = {"to_f": "float32", "to_d": "float64", "to_i": "int64", "to_bool": "bool"}
-        return operands[0] if op.op == "copy" else call.cast(operands[0], target[op.op])
+        if op.op == "copy":
+            return operands[0]
+        target = call.cast(operands[0], _CAST[op.op])
+        return call.cast(target, classes[result_class(op)]) if op.op in _NARROWING else target
     if op.op == "where":
         condition, *rest = operands
         rest = [call.cast(t, dtype) for t in rest]

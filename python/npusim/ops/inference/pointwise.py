@@ -59,8 +59,9 @@ def _floats(x: TensorType, *_: Any) -> TensorType:
 
 
 def _all_floats(*operands: Any) -> TensorType:
-    require_float(*(o for o in operands if isinstance(o, TensorType)))
-    return _promoted(*operands)
+    result = _promoted(*operands)
+    require_float(result)
+    return result
 
 
 def _same(x: TensorType, *_: Any) -> TensorType:
@@ -120,8 +121,7 @@ def _clamped(x: TensorType, low: Any = None, high: Any = None) -> TensorType:
 
 
 def _hardtanh(x: TensorType, low: Any, high: Any) -> TensorType:
-    require_float(x)
-    return x
+    return _number(x)
 
 
 def _gelu(x: TensorType, approximate: str) -> TensorType:
@@ -197,11 +197,11 @@ def _logit(x: TensorType, eps: float | None) -> TensorType:
 
 
 RULES: dict[str, Rule] = {
-    **_named(_number, "neg", "relu", "floor", "ceil", "round", "trunc"),
+    **_named(_number, "neg", "relu", "relu6", "floor", "ceil", "round", "trunc"),
     **_named(_same, "abs", "sign"),
     **_named(_floated, *_FUNCTIONS),
     **_named(_logit, "logit"),
-    **_named(_floats, "silu", "hardswish", "hardsigmoid", "mish", "relu6", "log_sigmoid"),
+    **_named(_floats, "silu", "hardswish", "hardsigmoid", "mish", "log_sigmoid"),
     **_named(_floats, "leaky_relu", "elu", "softplus"),
     **_named(_hardtanh, "hardtanh"),
     **_named(_truth, "isnan", "isinf", "logical_not", "signbit"),
