@@ -53,12 +53,12 @@ std::string shared_operands(std::span<const PlacedWalk> operands, size_t outputs
   return "";
 }
 
-// Elements that walks visit; of operands without one, bytes.
+// Steps that walks take; of operands without one, bytes.
 int64_t visited(std::span<const OperandWalk> walks, std::span<const int64_t> bytes) {
   int64_t total = 0;
   for (size_t i = 0; i < walks.size(); ++i) {
-    const int64_t count = walks[i].bytes == 0 ? bytes[i] : walks[i].count;
-    if (__builtin_add_overflow(total, count, &total)) return INT64_MAX;
+    const int64_t steps = walks[i].bytes == 0 ? bytes[i] : walks[i].steps;
+    if (__builtin_add_overflow(total, steps, &total)) return INT64_MAX;
   }
   return total;
 }

@@ -57,12 +57,12 @@ inline int64_t product(const int64_t* sizes, int64_t n) {
   return total;
 }
 
-// The product of sizes that are not negative, or INT64_MAX where it leaves int64: for work().
+// The steps of loops in each other, for work(): INT64_MAX where they leave int64. A loop around an
+// empty one still runs, so an empty one counts once.
 inline int64_t saturated(std::initializer_list<int64_t> sizes) {
   int64_t total = 1;
   for (const int64_t size : sizes) {
-    if (size <= 0) return 0;
-    if (__builtin_mul_overflow(total, size, &total)) total = INT64_MAX;
+    if (size > 1 && __builtin_mul_overflow(total, size, &total)) total = INT64_MAX;
   }
   return total;
 }
@@ -144,8 +144,8 @@ class Region {
     OperandWalk& walk = c.walks[operand];
     const bool again = walk.bytes != 0 || walk.count != 0;
     walk.bytes = again ? 0 : bytes;
-    if (__builtin_add_overflow(walk.count, empty_ ? 0 : count_, &walk.count))
-      walk.count = INT64_MAX;
+    if (__builtin_add_overflow(walk.steps, count_, &walk.steps)) walk.steps = INT64_MAX;
+    if (!empty_) walk.count = walk.steps;
     walk.rank = rank_;
     for (int i = 0; i < rank_; ++i) {
       walk.sizes[i] = sizes_[i];

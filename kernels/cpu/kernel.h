@@ -46,6 +46,7 @@ struct OperandWalk {
 
   int64_t bytes = 0;  // of an element; 0: anything of the operand may be touched
   int64_t count = 0;  // elements, those that are visited more than once too
+  int64_t steps = 0;  // of the loops around them: as count, with empty dimensions left out
   int rank = 0;       // dimensions of more than one element
   int64_t sizes[kMost] = {}, strides[kMost] = {};  // in elements
 };

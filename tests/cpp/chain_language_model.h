@@ -159,7 +159,7 @@ class ChainProgram {
                std::vector<Operand> operands) {
     operands_.push_back(std::move(operands));
     method.commands.push_back(
-        {.kernel = kernel, .node = 0, .params = params, .operands = operands_.back(), .grid = {}});
+        {.kernel = kernel, .node = 0, .params = params, .operands = operands_.back()});
   }
 
   std::shared_ptr<Program> program_;

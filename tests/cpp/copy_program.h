@@ -56,8 +56,7 @@ class CopyProgram {
     method.commands.push_back({.kernel = 0,
                                .node = 0,
                                .params = std::as_bytes(std::span(&params_, 1)),
-                               .operands = operands_.back(),
-                               .grid = {}});
+                               .operands = operands_.back()});
   }
 
   int64_t bytes_;

@@ -161,6 +161,23 @@ void refuses_more_work_than_there_is_time_for() {
   check_refused(ErrorCode::kDevice, "max_work is a count", [&] { cpu_device({}, -1); });
 }
 
+// Loops around an empty one run, too: packing many panels of no rows.
+void counts_loops_around_empty_ones() {
+  CopyProgram program(16);
+  program.copy(program.input(), program.output());
+  abi::PackBParams params = {};
+  params.groups = 1;
+  params.n = int64_t{1} << 46;
+  params.taps = 1;
+  params.n_stride = 1;
+  program->kernels[0] = {"pack_b", abi::PackBParams::kSchema, {}};
+  program->methods[0].commands[0].params = std::as_bytes(std::span(&params, 1));
+  check_refused(ErrorCode::kFormat, "one of its tasks takes more than",
+                [&] { Executor(program.get(), cpu_device()); });
+  params.n = 16;
+  Executor(program.get(), cpu_device());
+}
+
 // A run whose commands take long asks, on the thread that called it, and ends where it is told to.
 void long_runs_ask_whether_to_go_on() {
   for (const int threads : {1, 3}) {
@@ -207,6 +224,7 @@ int main() {
   refuses_operands_that_overlap();
   refuses_outputs_that_collide();
   refuses_more_work_than_there_is_time_for();
+  counts_loops_around_empty_ones();
   long_runs_ask_whether_to_go_on();
   return exit_code();
 }
