@@ -300,6 +300,35 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
             from_onnx(path)
 
 
+@pytest.mark.parametrize("word", ["net", "first", "x", "h", "w", "MatMul", "axis", "batch", "dom"])
+def test_names_that_are_no_text_are_refused(word: str, tmp_path: Path) -> None:
+    """Whatever the field: of the graph, nodes, values, weights, attributes, dimensions, domains."""
+    proto = model(
+        """(float[batch, 4] x) => (float[batch, 3] y) {
+            [first] h = MatMul(x, w)
+            y = Softmax<axis = 1>(h)
+        }""",
+        w=W,
+    )
+    proto.opset_import.append(onnx.helper.make_opsetid("dom", 1))
+    data = proto.SerializeToString()
+    name = bytes([len(word)]) + word.encode()  # as the wire has it
+    assert name in data
+    path = tmp_path / "model.onnx"
+    path.write_bytes(data.replace(name, name[:-1] + b"\xff"))
+    broken = onnx.load_from_string(path.read_bytes())
+    for source in (path, broken):
+        with pytest.raises(ExportError, match=r"\\xff.* no UTF-8 text"):
+            from_onnx(source, shapes={"x": (2, 4)})
+
+
+def test_comments_may_be_of_any_encoding() -> None:
+    proto = model(LINEAR, w=W)
+    proto.graph.node[0].doc_string = "here"
+    proto = onnx.load_from_string(proto.SerializeToString().replace(b"here", b"\xe9t\xe9."))
+    assert from_onnx(proto).graph.nodes
+
+
 def test_rules_of_onnx_are_passed_on() -> None:
     proto = model(LINEAR, w=W)
     proto.graph.node[0].input[0] = "h"  # reads its own result

@@ -1,7 +1,7 @@
 """ONNX files: reading, checking, and initialisers in external files.
 
-A file is hostile until this module has let it pass: external data must lie in the model's folder,
-and whole.
+A file is hostile until this module has let it pass: its names must be text, external data must lie
+in the model's folder, and whole.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from onnx import (
     ModelProto,
     NodeProto,
@@ -66,6 +66,8 @@ def read_model(source: str | Path | ModelProto) -> tuple[ModelProto, Path | None
             raise ExportError(
                 f"{path} is not an ONNX file, or only a part of one.", hint="Download it again."
             ) from None
+    _refuse_names_that_are_no_text(model)
+    if path is not None:
         for tensor in tensors_of(model):
             if uses_external_data(tensor):
                 _locate(tensor, path.parent)
@@ -94,6 +96,26 @@ def _checked(model: ModelProto, path: Path | None) -> ModelProto:
             hint="Export it again, with a current version of the exporter.",
         ) from None
     return given
+
+
+def _refuse_names_that_are_no_text(model: ModelProto) -> None:
+    """Refuses bytes where ONNX's schema has text: protobuf hands them out as they are when they are
+    no UTF-8, and whoever takes them for a `str` fails. Comments may hold any; nobody reads them."""
+    waiting: list[Message] = [model]
+    while waiting:
+        message = waiting.pop()
+        for field, content in message.ListFields():
+            items = (content,) if isinstance(content, (str, bytes, Message)) else content
+            if field.type == field.TYPE_MESSAGE:
+                waiting.extend(items)
+            elif field.type == field.TYPE_STRING and field.name != "doc_string":
+                for text in items:
+                    if not isinstance(text, str):
+                        what = f"{message.DESCRIPTOR.name}.{field.name}"
+                        raise ExportError(
+                            f"The model holds {text[:40]!r} as a {what}, which is no UTF-8 text.",
+                            hint="Export it again, with names of that encoding.",
+                        )
 
 
 def _with_runtime_operators(model: ModelProto) -> ModelProto:
