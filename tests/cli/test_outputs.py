@@ -128,7 +128,7 @@ def test_what_is_read_is_not_written(tmp_path):
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
 def test_a_signal_leaves_nothing_behind(folder, name):
-    """The dump of the passes stands when the model's second compile is stopped."""
+    """It comes while the factory runs, a sure point in the middle of the work."""
     (folder / "slow.py").write_text(
         MODEL + "\nimport pathlib, time\n\ndef slow():\n"
         "    pathlib.Path('started').touch()\n    time.sleep(60)\n"
@@ -146,6 +146,33 @@ def test_a_signal_leaves_nothing_behind(folder, name):
     expected = 130 if name == "SIGINT" else 128 + getattr(signal, name)
     assert process.returncode == expected, said
     assert set(names(folder)) == {*before, "started"}
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+@pytest.mark.parametrize("file", [1, 2])
+def test_a_signal_while_a_verb_writes(folder, monkeypatch, name, file):
+    """It comes when a file's bytes are written and not yet in place: the first file's, which is
+    new, and the second's, which replaces one; the first is taken back then."""
+    number = getattr(signal, name)
+    before = names(folder)
+    synced = []
+
+    def sync(descriptor):
+        synced.append(descriptor)
+        if len(synced) == place:
+            signal.raise_signal(number)
+
+    # After each file comes its folder.
+    place = 2 * file - 1
+    monkeypatch.setattr(os, "fsync", sync)
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code = main(["extract", "m.py:net", "-o", "new.json", "--weights", "w.safetensors"])
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert code == 128 + number
+    assert len(synced) >= place
+    assert names(folder) == before
 
 
 def test_devices_are_no_files(folder, capsys):
