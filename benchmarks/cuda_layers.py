@@ -24,8 +24,10 @@ from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.geometry import Geometry
+from npusim.targets import TargetConfig
 
 ARCH, LAYERS, CONTEXTS, ROOM, REPEATS = "sm_90a", 28, (128, 1024, 4000), 4608, 40
+FEATURES = TargetConfig.named(f"cuda:{ARCH}").features
 HIDDEN, INNER, HEADS, KV_HEADS, SIZE, EPS = 1536, 8960, 12, 2, 128, 1e-6
 KV = KV_HEADS * SIZE
 _SHARED, _CARVEOUT, _SERIALIZED = 8, 9, 6  # of the driver's attributes
@@ -74,7 +76,7 @@ def compiled() -> list[tuple[Geometry, bytes]]:
     for stem, given, settled in COMMANDS:
         source, geometry, options = specialise(stem, packed(stem, given), settled)
         options = (f"--gpu-architecture={ARCH}", *options)
-        made.append((geometry.on(ARCH), compiler.compile(source, options, stem)[0]))
+        made.append((geometry.on(FEATURES), compiler.compile(source, options, stem)[0]))
     return made
 
 

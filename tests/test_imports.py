@@ -21,7 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "version": set(),
     "files": {"errors"},
     "ir": {"errors", "files"},
-    "targets": {"errors", "ir.types"},
+    "targets": {"abi.kernels", "errors", "ir.types"},
     "abi": {"errors", "ir"},
     "program": {"errors", "files", "ir", "version"},
     "lowering": {"abi", "errors", "ir", "program", "targets", "version"},

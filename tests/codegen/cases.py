@@ -95,7 +95,7 @@ def norm_between() -> tuple[NormBetween, tuple[Tensor, Tensor], CompiledProgram]
 
 def models() -> Iterator[CompiledProgram]:
     """Yields programs of small models in halves: their fused kernels, which no single op calls."""
-    target = replace(TARGET, arch="")  # no code
+    target = replace(TARGET, code_format="")  # no code
     for name in ("resnet18", "mobilenet_v2"):
         model, (x,) = build(name, small=True)
         yield npusim.compile((model.half(), (x.half(),)), target)

@@ -12,6 +12,7 @@ from npusim.codegen.cuda import decoding, launch_products, nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.geometry import Geometry
 from npusim.codegen.cuda.variants import CLUSTER
+from npusim.targets import TargetConfig
 
 _SHARED = 99 << 10  # bytes that a block may have on the devices with the least
 _FLOAT32, _BFLOAT16, _SILU = 0, 2, 34
@@ -75,10 +76,13 @@ def test_small_products_take_room_that_others_cannot_use_where_launches_overlap(
     assert small.room is not None and small.room > small.shared
     assert large.room is None
     for arch in ("sm_90", "sm_90a", "sm_100"):
-        placed = small.on(arch)
+        features = TargetConfig.named(f"cuda:{arch}").features
+        placed = small.on(features)
         assert (placed.shared, placed.elsewhere, placed.room) == (small.room, small.shared, None)
-        assert large.on(arch) == large
-    assert small.on("sm_86").shared == small.shared
+        assert large.on(features) == large
+    for arch in ("sm_80", "sm_86", "sm_120"):
+        features = TargetConfig.named(f"cuda:{arch}").features
+        assert small.on(features).shared == small.shared
 
 
 def test_attention_of_a_token_is_shared_by_clusters_where_the_cache_is_long() -> None:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from npusim.codegen.choice import Choice, Choices
 from npusim.codegen.wanted import Recipe, WantedImage
+from npusim.errors import TargetConstraintError
 from npusim.program.program import CompiledProgram
 from npusim.targets import TargetConfig
 
@@ -93,16 +94,27 @@ class _Entry:
     magic: bytes
 
 
-# By the runtime backend that a target's programs run on.
+# By the format of the device code.
 _GENERATORS: Mapping[str, _Entry] = {
-    "cuda": _Entry("npusim.codegen.cuda.generator", b"NPUCUDA\x01"),
+    "cubin": _Entry("npusim.codegen.cuda.generator", b"NPUCUDA\x01"),
 }
 
 
 def generator_of(target: TargetConfig) -> CodeGenerator | None:
-    """Returns what makes a target's device code; None: the backend has kernels of its own."""
-    entry = _GENERATORS.get(target.device) if target.arch else None
-    return None if entry is None else _load(entry)
+    """Returns what makes a target's device code; None: the backend has kernels of its own.
+
+    Raises:
+        TargetConstraintError: nothing makes code of its format.
+    """
+    if not target.code_format:
+        return None
+    if target.code_format not in _GENERATORS:
+        raise TargetConstraintError(
+            f"Nothing generates device code of format '{target.code_format}', which target "
+            f"'{target.name}' runs.",
+            hint=f"Formats: {', '.join(_GENERATORS)}.",
+        )
+    return _load(_GENERATORS[target.code_format])
 
 
 def generator_of_image(image: bytes) -> CodeGenerator | None:

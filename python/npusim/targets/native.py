@@ -6,9 +6,10 @@ import ctypes
 import os
 from functools import cache
 
+from npusim.targets.features import listed_architectures
+
 _CAPABILITY = (75, 76)  # the driver's numbers for its major and its minor part
 _OLDEST = 8  # major number of the first devices that have what kernels use
-_WITH_FEATURES = 90  # compute capability 9.0, which has instructions that no other device has
 
 
 def native_architecture(device: str) -> str:
@@ -39,5 +40,7 @@ def _cuda_architecture() -> str:
     except (OSError, AttributeError):
         return ""
     major, minor = numbers
-    suffix = "a" if 10 * major + minor == _WITH_FEATURES else ""
-    return f"sm_{major}{minor}{suffix}" if major >= _OLDEST else ""
+    name = f"sm_{major}{minor}"
+    if f"{name}a" in listed_architectures():  # it has instructions that no other device has
+        name = f"{name}a"
+    return name if major >= _OLDEST else ""

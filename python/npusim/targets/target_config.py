@@ -2,21 +2,22 @@
 
 One data file a target lies in `targets/data/`; unknown and missing keys are refused, so that a
 file never says something nobody reads. A file with the key `like` says where it differs from an
-installed target.
+installed target. `code_format` and `features` may be left out: they are the architecture's then.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from npusim.abi.kernels import KERNELS
 from npusim.errors import TargetConstraintError
 from npusim.ir.types import DTYPES
+from npusim.targets.features import Architecture, architecture, listed_architectures
 from npusim.targets.native import native_architecture
 
 ALL = "*"  # in `TargetConfig.limits`: every kernel that has no limits of its own
@@ -78,6 +79,8 @@ class TargetConfig:
         transfer_seconds: fixed time of a transfer between host and device, in seconds.
         transfer_rate: bytes a second of such a transfer; 0 where both share their memory.
         limits: by stem, or `ALL`, what a kernel takes; by default all that its op allows.
+        code_format: of the device code that is generated, such as "cubin"; empty: none is.
+        features: what that code may use (`targets/features.py` lists them), such as "tma".
     """
 
     name: str
@@ -99,6 +102,8 @@ class TargetConfig:
     transfer_seconds: float
     transfer_rate: float
     limits: Mapping[str, KernelLimits] = field(default_factory=dict, hash=False)
+    code_format: str = ""
+    features: tuple[str, ...] = ()
 
     def has(self, *stems: str) -> bool:
         """Tells whether the backend has all of these kernels."""
@@ -130,8 +135,11 @@ class TargetConfig:
 
     @property
     def copies_in_bulk(self) -> bool:
-        """Whether device code copies boxes of matrices to shared memory with one instruction."""
-        return self.arch == "sm_90a"
+        """Whether device code copies boxes of matrices to shared memory with one instruction.
+
+        Only worth it where the tensor cores multiply them there.
+        """
+        return {"tma", "wgmma"} <= set(self.features)
 
     @property
     def leaves_norms(self) -> bool:
@@ -168,16 +176,17 @@ class TargetConfig:
 
     def with_arch(self, arch: str) -> TargetConfig:
         """Returns this target for another architecture of its device."""
-        if not self.arch:
+        if not self.code_format:
             raise TargetConstraintError(
                 f"Target '{self.name}' has no architectures to choose from."
             )
-        if not re.fullmatch(r"sm_\d+[af]?", arch):
+        found = architecture(arch)
+        if found is None or found.code_format != self.code_format:
             raise TargetConstraintError(
                 f"'{arch}' is not an architecture of target '{self.name}'.",
                 hint="Write it as 'sm_90': compute capability 9.0.",
             )
-        return replace(self, arch=arch)
+        return replace(self, arch=arch, features=found.features)
 
     @classmethod
     def from_json(cls, text: str, origin: str) -> TargetConfig:
@@ -191,13 +200,15 @@ class TargetConfig:
         if (like := data.pop("like", None)) is not None:
             data = {**_installed(like, origin), **data}
         names = {f.name for f in fields(cls)}
-        needed = {f.name for f in fields(cls) if f.default_factory is MISSING}
+        needed = {f.name for f in fields(cls) if f.default is f.default_factory is MISSING}
         if not needed <= set(data) <= names:
             wrong = sorted((set(data) - names) | (needed - set(data)))
             raise TargetConstraintError(
                 f"Target {origin}: unknown or missing keys {wrong}.",
                 hint=f"A target has exactly these: {sorted(names)}.",
             )
+        _refuse_unknown_kernels(data["kernels"], origin)
+        data = {**_device_code(data, origin), **data}
         values: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in data.items()
         }
@@ -216,6 +227,43 @@ def _installed(name: object, origin: str) -> dict[str, Any]:
     file = resources.files(__package__) / "data" / f"{name}.json"
     data: dict[str, Any] = json.loads(file.read_text("utf-8"))
     return {**_installed(data.pop("like"), origin), **data} if "like" in data else data
+
+
+def _device_code(data: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """Returns `code_format` and `features` of a file's architecture; refuses what it has not."""
+    arch = data["arch"]
+    if arch == "":
+        found = Architecture("", ())
+    elif not isinstance(arch, str) or (known := architecture(arch)) is None:
+        raise TargetConstraintError(
+            f"Target {origin}: there is no architecture {arch!r} to generate code for.",
+            hint=f'Write one such as {", ".join(listed_architectures())}; or "" for no code.',
+        )
+    else:
+        found = known
+    code_format, features = data.get("code_format", found.code_format), data.get("features", [])
+    if code_format not in ("", found.code_format):
+        raise TargetConstraintError(
+            f"Target {origin}: code for {arch!r} has not the format {code_format!r}.",
+            hint=f"Leave 'code_format' out, or write {found.code_format!r}; or '' for no code.",
+        )
+    if not isinstance(features, list) or not all(f in found.features for f in features):
+        raise TargetConstraintError(
+            f"Target {origin}: 'features' are {json.dumps(features)}, not of {arch!r}.",
+            hint=f"Leave them out, or write some of {json.dumps(found.features)}.",
+        )
+    return {"code_format": found.code_format, "features": found.features}
+
+
+def _refuse_unknown_kernels(stems: object, origin: str) -> None:
+    """Refuses a list of kernels with one that nobody has."""
+    hint = f"'kernels' is a list of these: {', '.join(KERNELS)}."
+    if not isinstance(stems, list):
+        raise TargetConstraintError(f"Target {origin}: 'kernels' is no list.", hint=hint)
+    unknown = [s for s in stems if not isinstance(s, str) or s not in KERNELS]
+    if unknown:
+        names = ", ".join(map(json.dumps, unknown))
+        raise TargetConstraintError(f"Target {origin}: no kernel is called {names}.", hint=hint)
 
 
 def _limits(data: object, kernels: Iterable[str], origin: str) -> dict[str, KernelLimits]:

@@ -35,8 +35,6 @@ from npusim.program.program import (
 )
 from npusim.targets import TargetConfig
 
-_FIRST_WITH_CLUSTERS = 90  # compute capability 9.0
-
 
 def default_choice(stem: str, params: bytes, target: TargetConfig) -> Choice:
     """Returns the choice where nothing was measured."""
@@ -67,17 +65,12 @@ def sized_choice(
 
 def _variant(stem: str, params: bytes, target: TargetConfig) -> str:
     """Returns the geometry of the own kernel where an architecture has a better one than all do."""
-    if stem == "attention" and _major(target.arch) >= _FIRST_WITH_CLUSTERS:
+    if stem == "attention" and "clusters" in target.features:
         return CLUSTER if CLUSTER in variants(stem, params) else ""
     if stem not in bulk.STEMS or not target.copies_in_bulk:
         return ""
     best = bulk.tiles(KERNELS[stem].unpack(params), 1)
     return best[0].name if best else ""
-
-
-def _major(arch: str) -> int:
-    """Returns the compute capability of "sm_90a", ten times its major number and its minor one."""
-    return int(arch.removeprefix("sm_").rstrip("af"))
 
 
 def prepare_libraries(

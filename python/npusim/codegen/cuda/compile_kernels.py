@@ -19,12 +19,15 @@ from npusim.codegen.cuda.launch import RULES
 from npusim.codegen.cuda.source import kernel_source, stem_source
 from npusim.codegen.cuda.variants import variants
 from npusim.codegen.wanted import WantedImage
+from npusim.targets import TargetConfig
 
 _CACHE = cache.KernelCache("cuda", b"\x7fELF")
 _OPTIONS = ("--std=c++20", "-default-device")
 
 
-def compile_images(images: Sequence[tuple[WantedImage, Choice]], arch: str) -> list[bytes]:
+def compile_images(
+    images: Sequence[tuple[WantedImage, Choice]], target: TargetConfig
+) -> list[bytes]:
     """Returns images in order; each with the choice of who computes it.
 
     Raises:
@@ -32,9 +35,9 @@ def compile_images(images: Sequence[tuple[WantedImage, Choice]], arch: str) -> l
         Error: the compiler is not installed.
     """
     compiler = nvrtc.load()
-    compiler.require(arch)
+    compiler.require(target.arch)
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        return list(pool.map(lambda row: _image(compiler, arch, *row), images))
+        return list(pool.map(lambda row: _image(compiler, target, *row), images))
 
 
 def specialise(
@@ -55,10 +58,12 @@ def specialise(
     return source, geometry, (*_OPTIONS, *macros)
 
 
-def _image(compiler: nvrtc.Nvrtc, arch: str, wanted: WantedImage, choice: Choice) -> bytes:
-    stem, params = wanted.stem, wanted.params
+def _image(
+    compiler: nvrtc.Nvrtc, target: TargetConfig, wanted: WantedImage, choice: Choice
+) -> bytes:
+    stem, params, arch = wanted.stem, wanted.params, target.arch
     source, geometry, options = specialise(stem, params, wanted.settled, choice.variant)
-    geometry = geometry.on(arch)
+    geometry = geometry.on(target.features)
     cubin = b""
     if geometry.launches:
         all_options = (f"--gpu-architecture={arch}", *options)

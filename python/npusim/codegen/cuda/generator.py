@@ -50,7 +50,7 @@ class CudaGenerator:
         self, wanted: Sequence[tuple[WantedImage, Choice]], target: TargetConfig
     ) -> list[bytes]:
         """Returns images, compiled in parallel where the cache does not have them."""
-        return compile_images(wanted, target.arch)
+        return compile_images(wanted, target)
 
     def require_compiler(self) -> None:
         """Raises Error where there is no NVRTC."""

@@ -6,7 +6,7 @@ rule must agree on are defined by the rule and reach the source as macros.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -14,7 +14,6 @@ from npusim.abi.kernels import Params
 
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_THREADS = 1024
-OVERLAPPING = ("sm_90", "sm_100")  # with 227 KiB of shared memory for a block
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +34,10 @@ class Launch:
     elsewhere: int | None = None
     room: int | None = None
 
-    def on(self, arch: str) -> Launch:
-        """Returns the launch for an architecture ("sm_90a")."""
-        if self.room is None or not arch.startswith(OVERLAPPING):
+    def on(self, features: Collection[str]) -> Launch:
+        """Returns the launch for an architecture of such features (`targets/features.py`)."""
+        has_room = "overlapping_launches" in features and "shared_227k" in features
+        if self.room is None or not has_room:
             return replace(self, room=None)
         return replace(self, shared=self.room, elsewhere=self.shared, room=None)
 
@@ -79,9 +79,9 @@ class Geometry:
     maps: tuple[TensorMap, ...] = field(default=(), kw_only=True)
     defines: Mapping[str, int] = field(default_factory=dict)
 
-    def on(self, arch: str) -> Geometry:
-        """Returns the geometry for an architecture."""
-        return replace(self, launches=tuple(x.on(arch) for x in self.launches))
+    def on(self, features: Collection[str]) -> Geometry:
+        """Returns the geometry for an architecture of such features."""
+        return replace(self, launches=tuple(x.on(features) for x in self.launches))
 
 
 Rule: TypeAlias = Callable[[Params], Geometry]
