@@ -41,6 +41,7 @@ def read(tmp_path: Path, like: str = "cuda", **changed: object) -> TargetConfig:
         ("sm_100a", ALL),
         ("sm_103f", ALL),
         ("sm_120", ("clusters", "overlapping_launches", "tma")),
+        ("sm_120a", ("clusters", "overlapping_launches", "tma")),
         ("sm_121a", ("clusters", "overlapping_launches", "tma")),
     ],
 )
