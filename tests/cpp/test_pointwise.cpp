@@ -159,7 +159,7 @@ void test_opcodes(const Isa& isa, std::mt19937& random) {
   for (int code = 0; code < 128; ++code) {
     const auto op = static_cast<Opcode>(code);
     const int arity = abi::kOpcodeArity[code];
-    const bool conversion = op >= Opcode::kToF && op <= Opcode::kToBool;
+    const bool conversion = op >= Opcode::kToF && op <= Opcode::kToBf16;
     const bool bitwise =
         op == Opcode::kBitwiseNot || (op >= Opcode::kBitwiseAnd && op <= Opcode::kShiftRight);
     if (arity == 0 || arity == 3 || conversion || bitwise) continue;
@@ -167,6 +167,56 @@ void test_opcodes(const Isa& isa, std::mt19937& random) {
       check_opcode(isa["pointwise"], op, compute, -1, random);
       for (int k = 0; arity == 2 && k < 7; ++k)
         check_opcode(isa["pointwise"], op, compute, k, random);
+    }
+  }
+}
+
+// Conversions at the edges of what they convert to.
+void test_conversions(const Isa& isa, std::mt19937& random) {
+  struct Row {
+    Opcode op;
+    double value, want;
+  };
+  constexpr double kLow = -0x1p63, kLow32 = -0x1p31;
+  const Row rows[] = {{Opcode::kToI, 2.9, 2},
+                      {Opcode::kToI, -2.9, -2},
+                      {Opcode::kToI, -0x1p63, kLow},
+                      {Opcode::kToI, 0x1p63, kLow},
+                      {Opcode::kToI, kInf, kLow},
+                      {Opcode::kToI, -kInf, kLow},
+                      {Opcode::kToI, kNan, kLow},
+                      {Opcode::kToI32, 2.9, 2},
+                      {Opcode::kToI32, -2.9, -2},
+                      {Opcode::kToI32, 0x1p31, kLow32},
+                      {Opcode::kToI32, 0x1.fffffep30, 0x1.fffffep30},
+                      {Opcode::kToI32, -0x1p31, kLow32},
+                      {Opcode::kToI32, 1e30, kLow32},
+                      {Opcode::kToI32, kNan, kLow32},
+                      {Opcode::kToF16, 65519, 65504},
+                      {Opcode::kToF16, 65520, kInf},
+                      {Opcode::kToF16, 1 + 0x1p-11, 1},
+                      {Opcode::kToF16, 1 + 0x3p-11, 1 + 0x1p-9},
+                      {Opcode::kToF16, 0x1p-24, 0x1p-24},
+                      {Opcode::kToF16, 0x1p-25, 0},
+                      {Opcode::kToF16, -kInf, -kInf},
+                      {Opcode::kToBf16, 1 + 0x1p-8, 1},
+                      {Opcode::kToBf16, 1 + 0x3p-8, 1 + 0x1p-6},
+                      {Opcode::kToBf16, 3.39e38, 0x1.fep127},
+                      {Opcode::kToBf16, 3.4e38, kInf},
+                      {Opcode::kToBf16, kNan, kNan}};
+  for (const Row& row : rows) {
+    const bool whole = row.op == Opcode::kToI || row.op == Opcode::kToI32;
+    Builder b(line(3), 1);
+    b.input(0, line(3), 0, kF, random);
+    b.output(line(3), whole ? 4 : 0, 1, whole ? int32_t{kI} : int32_t{kF}, random);
+    const auto narrow = static_cast<float>(row.value);
+    for (int i = 0; i < 3; ++i) std::memcpy(b.operands[0].bytes.data() + 4 * i, &narrow, 4);
+    b.add(row.op, 1, {0, 0, 0}, kF);
+    run_kernel(isa["pointwise"], b.p, b.operands, random);
+    for (const double got : numbers_of(b.operands.back(), b.p.y_dtype)) {
+      expect(got == row.want || (std::isnan(got) && std::isnan(row.want)),
+             "pointwise conversion " + std::to_string(int(row.op)),
+             std::to_string(row.value) + " gave " + std::to_string(got));
     }
   }
 }
@@ -456,6 +506,7 @@ int main() {
   for (const Isa& isa : isas()) {
     std::mt19937 random(2);
     test_opcodes(isa, random);
+    test_conversions(isa, random);
     test_integers(isa, random);
     test_division_by_zero(isa, random);
     test_programs(isa, random);
