@@ -115,14 +115,15 @@ class TileMachine {
   }
 
  private:
-  // Whether a result of another width would land on operands still to be read.
-  static bool overwrites_unread(const Instruction& ins) {
-    if (result_class(ins.op, ins.compute) == ins.compute && ins.op != abi::Opcode::kWhere)
-      return false;
+  // Whether the result would land on operands still to be read: it has another width, or the
+  // operand is one value that all elements read.
+  bool overwrites_unread(const Instruction& ins) const {
+    const bool widens = result_class(ins.op, ins.compute) != ins.compute;
+    const bool moves = widens || ins.op == abi::Opcode::kWhere || registers_[ins.dst].step == 0;
     bool reads = false;
     for (int k = 0; k < abi::kOpcodeArity[static_cast<int>(ins.op)]; ++k)
       reads |= ins.args[k] == ins.dst;
-    return reads;
+    return reads && moves;
   }
 
   // Room for the constants of one instruction, one a cache line.

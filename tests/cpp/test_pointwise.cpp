@@ -442,6 +442,25 @@ void test_programs(const Isa& isa, std::mt19937& random) {
   }
 }
 
+// An instruction whose result takes the register of an input that is one value for all elements.
+void test_one_value(const Isa& isa, std::mt19937& random) {
+  for (const int64_t n : {1, 4, 5, 16, 17, 33, 5003}) {
+    Builder b(line(n), 1);
+    Layout one = line(n);
+    one.strides[0] = 0;
+    b.input(0, one, 0, kF, random);
+    b.output(line(n), 0, 0, kF, random);
+    b.p.constants[0] = 5;
+    b.add(Opcode::kSub, 0, {-1, 0, 0}, kF);
+    const float value = 2;
+    std::memcpy(b.operands[0].bytes.data(), &value, sizeof value);
+    run_kernel(isa["pointwise"], b.p, b.operands, random);
+    for (const double got : numbers_of(b.operands.back(), 0)) {
+      expect(got == 3, "pointwise over one value", "5 - 2 gave " + std::to_string(got));
+    }
+  }
+}
+
 // y over the memory of x0, as the memory planner may place it.
 void test_in_place(const Isa& isa, std::mt19937& random) {
   for (const int64_t n : {1, 15, 16, 1000, 1024, 5003, 70000}) {
@@ -510,6 +529,7 @@ int main() {
     test_integers(isa, random);
     test_division_by_zero(isa, random);
     test_programs(isa, random);
+    test_one_value(isa, random);
     test_in_place(isa, random);
     test_refusals(isa, random);
     test_mutations(isa, random);
