@@ -265,3 +265,37 @@ def test_threads_belong_to_the_device() -> None:
 def test_a_session_without_init_is_refused() -> None:
     with pytest.raises(TypeError):
         npusim.Session.__new__(npusim.Session)()
+
+
+def test_outputs_keep_the_keys_of_the_models_result() -> None:
+    torch = pytest.importorskip("torch")
+    outputs = pytest.importorskip("transformers.modeling_outputs")
+
+    class Nested(torch.nn.Module):
+        def forward(self, x, y):
+            return {"b": {"top": x + 1, "all": [x * 2, y]}, "a": x.argmax(-1), 3: x - y}
+
+    class Named(torch.nn.Module):
+        def forward(self, x, y):
+            return outputs.BaseModelOutput(last_hidden_state=x + y, hidden_states=(x - 1, y * 2))
+
+    class Lone(torch.nn.Module):
+        def forward(self, x, y):
+            return x + y
+
+    wanted = {
+        Nested: ("b.top", "b.all_0", "b.all_1", "a", "3"),
+        Named: ("last_hidden_state", "hidden_states_0", "hidden_states_1"),
+        Lone: ("output",),
+    }
+    x = torch.arange(6.0).reshape(2, 3)
+    for kind, names in wanted.items():
+        model = kind().eval()
+        program = npusim.compile(npusim.extract_ir(model, (x, -x)))
+        session = npusim.load(npusim.CompiledProgram.from_bytes(program.to_bytes()))
+        assert session.input_names == ("x", "y")
+        assert session.output_names == names
+        assert tuple(spec.name for spec in program.output_specs) == names
+        expected = torch.utils._pytree.tree_leaves(model(x, -x))
+        for ours, truth in zip(session(x, -x), expected, strict=True):
+            assert torch.equal(ours, truth)

@@ -118,6 +118,20 @@ class Session(_runtime.Session):
         return table(repr(self), ("", "name", "dtype", "shape"), rows)
 
     @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the inputs, in the order of a call's positional arguments."""
+        return tuple(spec.name for spec in self.inputs)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of the outputs, in the order of what a call returns.
+
+        A model's lone result is `output`, the elements of a tuple are `output_0`, `output_1` …;
+        entries of dicts and dataclasses keep their keys, deeper levels are joined with dots.
+        """
+        return tuple(spec.name for spec in self.outputs)
+
+    @property
     def device(self) -> _runtime.Device:
         """The device the session runs on."""
         return self.executor.device
