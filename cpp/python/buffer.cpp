@@ -21,7 +21,9 @@ constexpr int64_t kMostBytes = int64_t{1} << 40;
 
 // Format characters of the struct module, by dtype. bfloat16 has none and shows its bits.
 const char* buffer_format(DType dtype) {
-  constexpr const char* kFormats[] = {"f", "e", "H", "d", "q", "i", "h", "b", "B", "?"};
+  // NumPy calls the first of the C types with 64 bits int64: another one prints differently.
+  constexpr const char* kInt64 = sizeof(long) == 8 ? "l" : "q";
+  constexpr const char* kFormats[] = {"f", "e", "H", "d", kInt64, "i", "h", "b", "B", "?"};
   return kFormats[static_cast<int>(dtype)];
 }
 

@@ -103,6 +103,27 @@ def test_dtypes(dtype: str) -> None:
     assert y.dtype == x.dtype and (y == x).all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int64", "int32", "bool"])
+def test_results_print_as_numpys_own(dtype: str) -> None:
+    """NumPy has two types that it calls int64; results are of the one that arrays have."""
+    torch = pytest.importorskip("torch")
+    given = np.array([[0, 1, 1]], dtype)
+
+    class Twice(torch.nn.Module):
+        def forward(self, x):
+            return torch.cat([x, x], 0)
+
+    ir = npusim.extract_ir(Twice().eval(), (torch.from_numpy(given),))
+    session = npusim.load(npusim.compile(ir))
+    truth = np.concatenate([given, given], 0)
+    wide = np.concatenate([given, given], 1)[:, ::2]  # strided: not served by the fast path
+    assert not wide.flags.c_contiguous
+    for x, wanted in ((given, truth), (wide, np.concatenate([wide, wide], 0))):
+        (result,) = session(x)
+        assert result.dtype.char == wanted.dtype.char
+        assert repr(result) == repr(wanted)
+
+
 def test_bfloat16_shows_as_float32_in_numpy() -> None:
     session = session_of(programs.identity((6,), "bfloat16"))
     x = np.array([1.0, 1.0039062, -3.0e38, 3.4e38, np.inf, np.nan], np.float32)
