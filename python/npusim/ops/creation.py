@@ -54,7 +54,7 @@ def _tabulated(node: Node, low: Lowering, array: np.ndarray) -> None:
     """
     tensor = node.type
     stored = np.frombuffer(encode(array, tensor.dtype), f"u{dtype_size(tensor.dtype)}")
-    view = low.constant(stored, tensor.dtype)
+    view = low.constant(stored.reshape(array.shape), tensor.dtype)
     low.define(node.output, replace(view, shape=tensor.shape))
 
 

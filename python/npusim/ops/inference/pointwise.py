@@ -121,6 +121,8 @@ def _clamped(x: TensorType, low: Any = None, high: Any = None) -> TensorType:
 
 
 def _hardtanh(x: TensorType, low: Any, high: Any) -> TensorType:
+    below = x.dtype == "uint8" and min(low, high) < 0
+    require(not below, f"an unsigned tensor has no limits below zero, {low} and {high}.")
     return _number(x)
 
 
