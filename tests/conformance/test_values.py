@@ -68,3 +68,11 @@ def test_a_number_that_pytorch_refuses_is_refused(function: object) -> None:
     graph = extract_ir(Call(function, (x,), {}), (x,))
     with pytest.raises(GraphError, match="does not fit uint8"):
         npusim.compile(graph)
+
+
+def test_hypot_of_integers_is_refused() -> None:
+    """PyTorch traces it, and has no kernel for it."""
+    x = torch.tensor([3, 4])
+    graph = extract_ir(Call(torch.hypot, (x, x), {}), (x, x))
+    with pytest.raises(npusim.Error, match="hypot"):
+        npusim.compile(graph)

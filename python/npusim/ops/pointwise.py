@@ -7,13 +7,13 @@ Chains of them are fused into `npu.pointwise` by `passes/fuse_pointwise.py`;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from npusim.abi.scalar import ScalarProgram
 from npusim.errors import at
 from npusim.ir.graph import Graph, Node
 from npusim.ir.opdef import Case, OpDef, register
-from npusim.ir.types import DTYPES
+from npusim.ir.types import DTYPES, is_float
 from npusim.lowering.context import Lowering
 from npusim.lowering.pointwise_kernel import emit_program
 from npusim.ops import activations, formulas
@@ -44,6 +44,10 @@ def _rank_fits(node: Node, graph: Graph) -> str | None:
     return None
 
 
+def _float_result(node: Node, graph: Graph) -> str | None:
+    return None if is_float(node.type.dtype) else f"dtype {node.type.dtype}"
+
+
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
 _ALL = (*_FLOATS, "int64", "int32", "bool")
 _NUMBERS = (*_FLOATS, "int64", "int32")
@@ -65,12 +69,13 @@ def _op(
     cases: Sequence[Case] = _ONE,
     dtypes: tuple[str, ...] = _FLOATS,
     tolerance: float = 1.0,
+    supports: Callable[[Node, Graph], str | None] = _rank_fits,
 ) -> None:
     register(
         OpDef(
             f"aten.{name}",
             lower=lower_scalar,
-            supports=_rank_fits,
+            supports=supports,
             scalar=formulas.scalar_builder(formula),
             cases=cases,
             dtypes=dtypes,
@@ -181,7 +186,7 @@ _op(
 _op("signbit.default", formulas.signbit, dtypes=_NUMBERS)
 _op("copysign.Tensor", formulas.copysign, _TWO)
 _op("copysign.Scalar", formulas.copysign, _with(_ONE, other=-2.0))
-_op("hypot.default", formulas.hypot, _TWO)
+_op("hypot.default", formulas.hypot, _TWO, supports=_float_result)
 for _name, _opcode in (("fmax", "maximum"), ("fmin", "minimum")):
     _op(f"{_name}.default", formulas.number_wins(_opcode), _TWO, _NUMBERS)
 for _name in ("_to_copy.default", "to.dtype"):
