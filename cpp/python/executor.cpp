@@ -243,6 +243,10 @@ void write_buffer(Executor& self, uint32_t index, const py::bytes& data) {
                                        "or a state");
   }
   const auto bytes = static_cast<std::string_view>(data);
+  if (room.data() == nullptr) {
+    throw Error(ErrorCode::kInput, "buffer " + std::to_string(index) +
+                                       " has no memory of the executor's own: a run brings it");
+  }
   if (bytes.size() > room.size()) {
     throw Error(ErrorCode::kInput, "buffer " + std::to_string(index) + " holds " +
                                        std::to_string(room.size()) + " bytes, got " +

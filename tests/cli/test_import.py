@@ -51,7 +51,7 @@ def test_open_shapes_and_bad_options_are_bad_input(cli: Cli, path: Path, tmp_pat
     output = tmp_path / "net.json"
     outcome = cli("import", path, "-o", output)
     assert outcome.code == 2
-    assert "--shape name=" in outcome.err
+    assert "`--shape x=1x4`" in outcome.err, "the hint has the model's own names"
     assert cli("import", path, "-o", output, "--shape", "x=2xfour").code == 2
     assert cli("import", path, "-o", output, "--value", f"x={path}").code == 2
     assert cli("import", tmp_path / "none.onnx", "-o", output).code == 2

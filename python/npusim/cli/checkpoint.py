@@ -17,7 +17,6 @@ from npusim.cli.factory import Made
 from npusim.errors import Error, ExportError, WeightMismatchError
 from npusim.files import write_atomic
 from npusim.ir.graph import Graph
-from npusim.partition.host_weights import safetensors_files
 
 # Of verbs that compare a model with PyTorch.
 weights_option = click.option(
@@ -56,6 +55,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         WeightMismatchError: the file is damaged, or holds something else than named tensors.
     """
     import torch
+
+    from npusim.partition.host_weights import safetensors_files
 
     try:
         if path.is_dir() or path.suffix in (".safetensors", ".json"):

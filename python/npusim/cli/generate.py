@@ -17,11 +17,10 @@ from npusim.cli.context import known_positions
 from npusim.cli.memory import peak_rss
 from npusim.cli.progress import progress
 from npusim.errors import Error
-from npusim.language_model.chat import Chat
 from npusim.program.program import CompiledProgram
 
 if TYPE_CHECKING:
-    from npusim.language_model import LanguageSession, Stats, TextGeneration
+    from npusim.language_model import Chat, LanguageSession, Stats, TextGeneration
 
 _CONTEXT = 4096  # unless the model knows fewer positions
 
@@ -189,16 +188,18 @@ def converse(
 
     An error of one turn, such as a full context, is said and ends that turn alone.
     """
+    from npusim.language_model import LanguageSession
+
     asked = sys.stdin.isatty()
     turns, tokens = [], 0
     for line in iter(lambda: _line(asked), None):
         if not line.strip():
             continue
         try:
-            if isinstance(conversation, Chat):
-                outcome = _tell(conversation.say(line, stop=stops, **options))
-            else:
+            if isinstance(conversation, LanguageSession):
                 outcome = _tell(conversation.generate(line, stop=stops, **options))
+            else:
+                outcome = _tell(conversation.say(line, stop=stops, **options))
         except Error as error:
             click.echo(f"error: {error}", err=True)
             continue
