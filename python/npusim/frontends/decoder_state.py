@@ -98,10 +98,20 @@ class LibraryCache:
                 states[name].copy_(tensor)
 
 
-def _kept(index: int, layer: Any) -> Iterator[Kept]:
-    from transformers import cache_utils as library
+class _Absent:
+    """Stands for a class of layers that this release of transformers does not have."""
 
-    known = (library.DynamicLayer, library.LinearAttentionCacheLayerMixin, library.DummyLayer)
+
+def _layers(name: str) -> type[Any]:
+    """Returns a class of `transformers.cache_utils`; releases differ in which there are."""
+    from transformers import cache_utils
+
+    found: type[Any] = getattr(cache_utils, name, _Absent)
+    return found
+
+
+def _kept(index: int, layer: Any) -> Iterator[Kept]:
+    known = tuple(map(_layers, ("DynamicLayer", "LinearAttentionCacheLayerMixin", "DummyLayer")))
     if not isinstance(layer, known) or not type(layer).__module__.endswith("cache_utils"):
         raise ExportError(
             f"layer {index} keeps its state in a {type(layer).__name__}, not in one of the layers "
@@ -128,20 +138,24 @@ def _recurrent(index: int, layer: Any) -> Iterator[tuple[str, Tensor]]:
 
 def _static(index: int, layer: Any, states: States, position: Tensor) -> Any:
     """Returns a layer of a static cache that shows, and updates, its states."""
-    from transformers import cache_utils as library
-
-    attends = isinstance(layer, library.DynamicLayer) and layer.is_initialized
-    recurs = isinstance(layer, library.LinearAttentionCacheLayerMixin)
-    if isinstance(layer, library.DynamicIndexedLayer):
-        kind: Any = library.StaticIndexedLayer
+    attends = isinstance(layer, _layers("DynamicLayer")) and layer.is_initialized
+    recurs = isinstance(layer, _layers("LinearAttentionCacheLayerMixin"))
+    if isinstance(layer, _layers("DynamicIndexedLayer")):
+        kind = _layers("StaticIndexedLayer")
     elif recurs:
-        hybrid = library.LinearAttentionAndStaticFullAttentionLayer
-        kind = hybrid if attends else library.LinearAttentionLayer
+        hybrid = "LinearAttentionAndStaticFullAttentionLayer"
+        kind = _layers(hybrid if attends else "LinearAttentionLayer")
     else:
-        kind = library.StaticLayer if attends else library.DummyLayer
+        kind = _layers("StaticLayer" if attends else "DummyLayer")
+    if kind is _Absent:
+        raise ExportError(
+            f"its transformers has no static form of a {type(layer).__name__}.", hint=_NEWER
+        )
     rows = states[f"{index}.key"].shape[2] if attends else 0
-    count = getattr(layer, "number_of_states", 1)
-    made = kind(max_cache_len=rows, number_of_states=count)
+    counted = hasattr(layer, "number_of_states")
+    made: Any = kind(
+        max_cache_len=rows, **({"number_of_states": layer.number_of_states} if counted else {})
+    )
     if attends:
         _show_rows(made, index, states, position)
     if recurs:
