@@ -53,10 +53,10 @@ def _within(index: TensorType, other: TensorType, but: int | None, what: str) ->
 
 
 def _gather(x: TensorType, dim: int, index: TensorType, sparse_grad: bool) -> TensorType:
-    require(index.dtype == "int64" or index.dtype == "int32", f"the index is {index}.")
-    if index.shape != (0,):
-        _within(index, x, axis(dim, x.rank), "the input")
-    axis(dim, x.rank)
+    d = axis(dim, x.rank)
+    if not any(size == 0 for size in index.shape):  # an empty one may be of any dtype and shape
+        require(index.dtype == "int64" or index.dtype == "int32", f"the index is {index}.")
+        _within(index, x, d, "the input")
     return TensorType(x.dtype, index.shape)
 
 

@@ -170,7 +170,7 @@ def _pixel_shuffle(x: TensorType, factor: int) -> TensorType:
 
 def _pixel_unshuffle(x: TensorType, factor: int) -> TensorType:
     require(x.rank >= 3 and factor > 0, f"{x} cannot be shuffled by {factor}.")
-    require(0 not in x.shape, f"{x} has no elements.")
+    require(factor == 1 or 0 not in x.shape, f"{x} has no elements.")
     *front, channels, height, width = x.shape
     for size in (height, width):
         fits = is_symbolic(size) or size % factor == 0
