@@ -168,6 +168,14 @@ def _gelu(approximate: str) -> Opcode:
     return build
 
 
+def _hardsigmoid(call: Call, x: Tensor) -> Tensor:
+    if x.dtype != "float64":  # ONNX's attributes are float32
+        return call.op("HardSigmoid", x, alpha=1 / 6, beta=0.5)
+    six = call.const(6.0, x.dtype)
+    cut = call.op("Clip", _plus(call, x, 3.0), call.const(0.0, x.dtype), six)
+    return call.op("Div", cut, six)
+
+
 def _shift(direction: str) -> Opcode:
     """ONNX shifts unsigned integers alone: a negative one is shifted right as its complement."""
 
@@ -212,7 +220,7 @@ OPCODES: dict[str, Opcode] = {name: _unary(name.capitalize()) for name in _SAME_
     "gelu_tanh": _gelu("tanh"),
     "silu": lambda call, x: call.op("Mul", x, call.op("Sigmoid", x)),
     "hardswish": _unary("HardSwish"),
-    "hardsigmoid": lambda call, x: call.op("HardSigmoid", x, alpha=1 / 6, beta=0.5),
+    "hardsigmoid": _hardsigmoid,
     "div_trunc": _div_trunc,
     "div_floor": floor_divided,
     "remainder": _remainder,
