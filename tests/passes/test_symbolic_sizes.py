@@ -40,7 +40,7 @@ MASKS = {
     "zeros": lambda q, n, *_: torch.ones(n, n).triu(1) == 0,
     "hidden": lambda q, n, *_: torch.full((n, n), float("-inf")).triu(1),
     "scaled": lambda q, n, *_: (1.0 - torch.ones(n, n).tril()) * LOWEST,
-    "filled": lambda q, n, rows, columns: torch.zeros(n, n).masked_fill(columns > rows, -1e9),
+    "filled": lambda q, n, rows, columns: torch.zeros(n, n).masked_fill(columns > rows, LOWEST),
     "batched": lambda q, n, rows, columns: (columns <= rows).expand(q.shape[0], 1, n, n),
     "window": lambda q, n, rows, columns: (columns <= rows) & (columns > rows - 32),
 }
@@ -49,6 +49,7 @@ OTHERS = {
     "reverse": lambda q, n, rows, columns: columns >= rows,
     "narrow": lambda q, n, rows, columns: (columns <= rows) & (columns > rows - 31),
     "weak": lambda q, n, *_: torch.ones(n, n).triu(1) * -100.0,
+    "filled": lambda q, n, rows, columns: torch.zeros(n, n).masked_fill(columns > rows, -1e9),
     "padded": lambda q, n, rows, columns: (columns <= rows) & (q[:, :1, None, :, 0] > 0),
     "parts": lambda q, n, rows, columns: (columns <= rows) & (columns // 4 == rows // 4),
 }
