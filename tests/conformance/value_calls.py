@@ -22,10 +22,11 @@ def _numbers(x: Any) -> Any:
     return torch.where(x == x, x, torch.zeros_like(x))
 
 
-def _moderate(x: Any) -> Any:
-    """Floats whose products do not overflow: a fused multiply-add would not either."""
-    floats = isinstance(x, torch.Tensor) and x.is_floating_point()
-    return x.clamp(-1e4, 1e4) if floats else x
+def _moderate(x: Any, other: Any) -> Any:
+    """Numbers whose products do not overflow as floats: a fused multiply-add would not either."""
+    if not torch.result_type(x, other).is_floating_point or x.dtype.itemsize == 1:
+        return x
+    return x.clamp(-1e4, 1e4) if x.is_floating_point() else x.clamp(-10000, 10000)
 
 
 # One tensor. Exact: PyTorch's result has one right value, so every bit has to agree.
@@ -122,8 +123,8 @@ BINARY: dict[str, Function] = {
     "clamp_tensor": lambda x, y: torch.clamp(x, y, y),
     "clamp_min": lambda x, y: torch.clamp(x, min=y),
     "clamp_max": lambda x, y: torch.clamp(x, max=y),
-    "add_alpha": lambda x, y: torch.add(x, _moderate(y), alpha=-2),
-    "sub_alpha": lambda x, y: torch.sub(x, _moderate(y), alpha=4),
+    "add_alpha": lambda x, y: torch.add(x, _moderate(y, x), alpha=-2),
+    "sub_alpha": lambda x, y: torch.sub(x, _moderate(y, x), alpha=4),
     "rsub": lambda x, y: torch.rsub(x, y),
     "heaviside": torch.heaviside,
     "xlogy_zero": lambda x, y: torch.xlogy(x * 0, y),

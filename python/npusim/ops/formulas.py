@@ -75,7 +75,7 @@ _WRAPS_LAST = frozenset(
 _WIDE_SCALAR = frozenset(("mul", "div"))
 
 
-def operand(b: ScalarBuilder, opcode: str, arg: Arg, node: Node) -> Arg:
+def operand(b: ScalarBuilder, opcode: str, arg: Arg, node: Node, right: bool = False) -> Arg:
     """Returns an operand in the dtype that PyTorch computes in, the result's: wrapped or rounded.
 
     PyTorch converts all operands to one dtype before it computes; a wider one, a 0-d tensor or a
@@ -84,8 +84,11 @@ def operand(b: ScalarBuilder, opcode: str, arg: Arg, node: Node) -> Arg:
     dtype, cls = node.type.dtype, class_of(node)
     if cls == "i" and dtype != "bool" and opcode in _WRAPS_LAST:
         return b.to(arg, cls) if isinstance(arg, int) else b.stored(arg, dtype)
-    if isinstance(arg, tuple) and cls == "f" and opcode in _WIDE_SCALAR:
-        return b.to(arg, cls)
+    if cls == "f" and opcode in _WIDE_SCALAR:
+        # A right operand of more digits than the result has no dimensions, and is not rounded.
+        wide = right and isinstance(arg, int) and b.dtypes[arg] in ("float32", "float64")
+        if wide or isinstance(arg, tuple):
+            return b.to(arg, cls)
     return b.stored(arg, dtype)
 
 
@@ -143,7 +146,8 @@ def binary(opcode: str) -> Formula:
     """An operation of two, in the result's dtype."""
 
     def formula(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
-        x, y = (operand(b, opcode, a, node) for a in with_scalar(args, node))
+        left, right = with_scalar(args, node)
+        x, y = operand(b, opcode, left, node), operand(b, opcode, right, node, right=True)
         b.op(opcode, class_of(node), x, y)
 
     return formula
@@ -176,8 +180,8 @@ def logical(opcode: str) -> Formula:
     """A logical operation: whatever is not zero is true."""
 
     def formula(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
-        cls = _promoted(b, args)
-        b.op(opcode, cls, *(b.to(a, cls) for a in args))
+        common = common_dtype(b, args)
+        b.op(opcode, compute_class(common), *(b.stored(a, common) for a in args))
 
     return formula
 

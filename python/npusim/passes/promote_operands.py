@@ -1,9 +1,10 @@
-"""Converts the 0-d operand of a comparison to the dtype that PyTorch compares in.
+"""Converts 0-d operands to the dtype that PyTorch takes them in, where results do not say it.
 
 Among tensors of one kind (integers, floats), those with dimensions decide, so that an int64 of no
 dimensions wraps beside a tensor of uint8. Later passes move and broadcast operands, after which
-nobody can tell; the conversion stands in the graph from here on. Arithmetic needs none: the dtype
-of its result says it.
+nobody can tell; the conversion stands in the graph from here on. Comparisons and logic need it.
+Arithmetic does not, as the dtype of its result says it, but for one case: a 0-d right operand of a
+product or quotient of 16-bit floats is not rounded to them, and becomes float32.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from npusim.ir.rewriter import Rewriter, rewrite
 from npusim.ops.inference.promotion import result_dtype
 from npusim.targets.target_config import TargetConfig
 
-_COMPARISONS = frozenset(f"aten.{name}.Tensor" for name in ("eq", "ne", "lt", "le", "gt", "ge"))
+_COMPARISONS = frozenset(
+    (
+        *(f"aten.{name}.Tensor" for name in ("eq", "ne", "lt", "le", "gt", "ge")),
+        *(f"aten.logical_{name}.default" for name in ("and", "or", "xor")),
+    )
+)
+_WIDE = frozenset(("aten.mul.Tensor", "aten.div.Tensor"))
+_HALVES = ("float16", "bfloat16")
 
 
 def promote_operands(graph: Graph, target: TargetConfig) -> Graph:
@@ -25,6 +33,8 @@ def promote_operands(graph: Graph, target: TargetConfig) -> Graph:
 
 
 def _visit(node: Node, rewriter: Rewriter) -> Node | None:
+    if node.op in _WIDE and node.type.dtype in _HALVES:
+        return _with_wide_right(node, rewriter)
     if node.op not in _COMPARISONS:
         return None
     common = result_dtype(*(rewriter.types[i] for i in node.inputs if i is not None))
@@ -32,10 +42,24 @@ def _visit(node: Node, rewriter: Rewriter) -> Node | None:
     return replace(node, inputs=tuple(inputs)) if tuple(inputs) != node.inputs else None
 
 
+def _with_wide_right(node: Node, rewriter: Rewriter) -> Node | None:
+    """Returns a product or quotient with its 0-d right operand in float32, if it lies beyond."""
+    x, y = node.inputs
+    assert x is not None and y is not None
+    type = rewriter.types[y]
+    rounded = type.dtype not in ("float32", "float64") and not holds(node.type.dtype, type.dtype)
+    if type.rank or not rounded:
+        return None
+    return replace(node, inputs=(x, _cast(y, "float32", node, rewriter)))
+
+
 def _converted(value: str, dtype: str, node: Node, rewriter: Rewriter) -> str:
     type = rewriter.types[value]
     if type.rank or holds(dtype, type.dtype):
         return value
-    attrs = {"dtype": dtype}
-    wanted = replace(type, dtype=dtype)
-    return rewriter.emit("aten._to_copy.default", (value,), wanted, attrs, like=node)
+    return _cast(value, dtype, node, rewriter)
+
+
+def _cast(value: str, dtype: str, node: Node, rewriter: Rewriter) -> str:
+    wanted = replace(rewriter.types[value], dtype=dtype)
+    return rewriter.emit("aten._to_copy.default", (value,), wanted, {"dtype": dtype}, like=node)
