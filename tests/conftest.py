@@ -8,10 +8,25 @@ from __future__ import annotations
 
 import difflib
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+
+def pytest_configure() -> None:
+    """Takes signals as a terminal gives them, also where the tests run in the background.
+
+    There SIGINT, and under nohup SIGHUP, are ignored, which the processes of tests would inherit.
+    """
+    for number, usual in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+        (signal.SIGTERM, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
