@@ -45,10 +45,11 @@ def center_pooled(graph: Graph, target: TargetConfig) -> Graph:
 
 def _read_by_points(node: Node, graph: Graph) -> bool:
     """Tells whether nobody but convolutions of single positions reads a value of halves."""
-    if node.type.dtype not in HALVES or node.name in graph.output_values:
+    value = node.output.name
+    if node.type.dtype not in HALVES or value in graph.output_values:
         return False
-    readers = graph.users[node.name]
-    return bool(readers) and all(_is_point(reader, node.name, graph) for reader in readers)
+    readers = graph.users.get(value, ())
+    return bool(readers) and all(_is_point(reader, value, graph) for reader in readers)
 
 
 def _is_point(node: Node, x: str, graph: Graph) -> bool:
@@ -65,10 +66,18 @@ def _is_point(node: Node, x: str, graph: Graph) -> bool:
 def _norm_behind(node: Node, rewriter: Rewriter) -> Node | None:
     """Returns the batch norm of a convolution that a pooling reads through a relu alone."""
     relu = rewriter.producer(node.inputs[0])
-    if relu is None or relu.op != "aten.relu.default" or not rewriter.only_feeds(relu.name, node):
+    if (
+        relu is None
+        or relu.op != "aten.relu.default"
+        or not rewriter.only_feeds(relu.output.name, node)
+    ):
         return None
     norm = rewriter.producer(relu.inputs[0])
-    if norm is None or norm.op not in BATCH_NORMS or not rewriter.only_feeds(norm.name, relu):
+    if (
+        norm is None
+        or norm.op not in BATCH_NORMS
+        or not rewriter.only_feeds(norm.outputs[0].name, relu)
+    ):
         return None
     conv = rewriter.producer(norm.inputs[0])
     told = has_fixed_statistics(norm, rewriter) and None not in norm.inputs[1:3]
@@ -81,7 +90,7 @@ def _centered(node: Node, norm: Node, levels: dict[str, str], rewriter: Rewriter
     assert x is not None
     type = rewriter.types[x]
     level = _level(node, norm, rewriter)
-    levels[node.name] = level
+    levels[node.output.name] = level
     vector = TensorType(type.dtype, rewriter.types[level].shape)
     lower = rewriter.emit("aten.neg.default", (level,), vector, like=norm)
     lower = reshaped(lower, (type.shape[1], *(1,) * (type.rank - 2)), norm, rewriter)
