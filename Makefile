@@ -83,7 +83,7 @@ soak: $(VENV)/npusim $(VENV)/dev
 
 # --- checks ----------------------------------------------------------------------------------
 
-test: lint types ctest sanitize fuzz pytest check-wheel docs
+test: lint types ctest sanitize fuzz pytest docs
 	@echo "All checks passed."
 
 # What to run after every edit: under a minute, a test or more of each part of the pipeline.
