@@ -50,6 +50,10 @@ FINDINGS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda x, w: torch.conv1d(x, w * 2, None, 1, 1),
         (_data(3, 9), _data(4, 3, 3)),
     ),
+    "a convolution over no channels gives none": (
+        lambda x, w, b: torch.conv1d(x, w, b),
+        (torch.zeros(2, 0, 3), torch.zeros(4, 0, 1), _data(4)),
+    ),
     "scatter_reduce by mean, without what is there": (
         lambda x, i, s: torch.scatter_reduce(x, 0, i, s, "mean", include_self=False),
         (_data(4), torch.tensor([0, 0, 2]), _data(3)),

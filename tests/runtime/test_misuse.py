@@ -121,7 +121,7 @@ def test_buffers_of_a_run_are_gone_with_it() -> None:
     del given
     assert executor.read_buffer(x) is None and executor.read_buffer(y) is None
     np.testing.assert_array_equal(executor.read_buffer(between, "float32"), np.ones(64))
-    with pytest.raises(npusim.ShapeError, match="holds 0 bytes"):
+    with pytest.raises(npusim.ShapeError, match="no memory of the executor's own"):
         executor.write_buffer(y, bytes(256))
 
 

@@ -52,6 +52,7 @@ def _convolution(
     channel = x.rank - rank - 1
     fits = not differ(x.shape[channel], inputs) and w.shape[0] % groups == 0
     require(fits, f"x is {x}, the weight {w}, groups {groups}: the channels do not fit.")
+    require(not (transposed and inputs == 0), f"the weight {w} is empty.")
     if bias is not None:
         right = bias.rank == 1 and not differ(bias.shape[0], outputs) and bias.dtype == x.dtype
         require(right, f"the bias is {bias}, expected {x.dtype}[{outputs}].")
@@ -67,6 +68,8 @@ def _convolution(
         else:
             sizes.append((size + 2 * padding[i] - span) // stride[i] + 1)
         require(not surely_less(sizes[-1], 1), f"the kernel of {w} does not fit into padded {x}.")
+    if inputs == 0:
+        outputs = 0  # PyTorch gives no channels where there are none to sum over, bias or not
     return TensorType(x.dtype, (*x.shape[:channel], outputs, *sizes))
 
 
