@@ -19,6 +19,7 @@ def converted(draft, cpu, op, *types, **attrs):
         ("aten.lt.Tensor", ("float64", ()), ("float32", (3,)), ("float32", "float32")),
         ("aten.logical_and.default", ("uint8", (3,)), ("int16", ()), ("uint8", "uint8")),
         ("aten.mul.Tensor", ("float16", (3,)), ("int64", ()), ("float16", "float32")),
+        ("aten.div.Tensor", ("bfloat16", ()), ("int64", ()), ("float32",)),
         # What is held anyway, has dimensions, or is of a higher kind stays.
         ("aten.eq.Tensor", ("int64", (3,)), ("uint8", ()), ("int64", "uint8")),
         ("aten.eq.Tensor", ("uint8", (3,)), ("int64", (3,)), ("uint8", "int64")),

@@ -54,6 +54,22 @@ FINDINGS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda x, w, b: torch.conv1d(x, w, b),
         (torch.zeros(2, 0, 3), torch.zeros(4, 0, 1), _data(4)),
     ),
+    "a stored weight over no channels gives none either": (
+        lambda x: torch.conv1d(x, torch.zeros(4, 0, 1), torch.ones(4)),
+        (torch.zeros(2, 0, 3),),
+    ),
+    "a product of two scalars of 16 bits and more": (
+        lambda x, y: x * y,
+        (torch.tensor(0.3337, dtype=torch.float16), torch.tensor(2051)),
+    ),
+    "a quotient of two scalars of 16 bits and more": (
+        lambda x, y: x / y,
+        (torch.tensor(0.3337, dtype=torch.bfloat16), torch.tensor(261)),
+    ),
+    "what no element needs may decide the shape": (
+        lambda x, y: torch.exp(torch.fmax(torch.isnan(x), y)),
+        (torch.ones(3, 4, dtype=torch.bool), torch.ones(3, 1, dtype=torch.bool)),
+    ),
     "scatter_reduce by mean, without what is there": (
         lambda x, i, s: torch.scatter_reduce(x, 0, i, s, "mean", include_self=False),
         (_data(4), torch.tensor([0, 0, 2]), _data(3)),

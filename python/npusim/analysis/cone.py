@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from npusim.abi.scalar import ScalarProgram
 from npusim.analysis.compose import Arg, Composer, narrows, scalar_program
@@ -45,6 +46,11 @@ class Cone:
     def operands(self) -> list[str]:
         """Returns the values the cone reads from outside."""
         return [v for v in self.reads if v not in self._taken]
+
+    def has_shape_of(self, operands: Sequence[str]) -> bool:
+        """Tells whether values broadcast to the shape of the cone's result."""
+        shapes = (self._rewriter.types[o].shape for o in operands)
+        return broadcast_shapes(*shapes) == self.root.type.shape
 
     def candidate(self, refused: set[str]) -> str | None:
         """Returns a value the cone could take in: pointwise, of the root's shape, read by no other,

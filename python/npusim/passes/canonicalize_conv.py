@@ -2,7 +2,8 @@
 
 Resolves "same" and "valid", takes a zero padding in front of the convolution into it, and gives
 an unbatched input a batch of one. Convolutions whose weights are computed at run time stay, as do
-float64 and integers, which the conv kernels do not take.
+float64 and integers, which the conv kernels do not take, and those over no channels, which have
+no result.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def _visit(node: Node, rewriter: Rewriter) -> Answer:
 def _fits(x: str, weight: str, bias: str | None, rewriter: Rewriter) -> bool:
     static = weight in rewriter.static and (bias is None or bias in rewriter.static)
     a, b = rewriter.types[x], rewriter.types[weight]
-    return static and x not in rewriter.static and a.dtype == b.dtype and a.dtype in KERNEL_DTYPES
+    taken = a.dtype == b.dtype and a.dtype in KERNEL_DTYPES and 0 not in b.shape
+    return static and x not in rewriter.static and taken
 
 
 def _attributes(node: Node, kernel: tuple[int, ...], rank: int) -> dict[str, Attr]:

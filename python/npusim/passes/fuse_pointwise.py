@@ -61,7 +61,8 @@ def _grow(cone: Cone, target: TargetConfig) -> Node | None:
             refused.add(cone.give_back())
     while cone.taken or cone.has_literals():
         program, operands = cone.program()
-        if operands and _fits(program, operands, target):
+        # What is known whatever an operand holds is not read; the shape may need it all the same.
+        if operands and cone.has_shape_of(operands) and _fits(program, operands, target):
             attrs = {"program": program.to_attr(), "dtype": cone.root.type.dtype}
             return become(cone.root, "npu.pointwise", operands, attrs)  # type: ignore[arg-type]
         if not cone.taken:

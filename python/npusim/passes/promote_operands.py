@@ -4,7 +4,8 @@ Among tensors of one kind (integers, floats), those with dimensions decide, so t
 dimensions wraps beside a tensor of uint8. Later passes move and broadcast operands, after which
 nobody can tell; the conversion stands in the graph from here on. Comparisons and logic need it.
 Arithmetic does not, as the dtype of its result says it, but for one case: a 0-d right operand of a
-product or quotient of 16-bit floats is not rounded to them, and becomes float32.
+product or quotient of 16-bit floats is not rounded to them, and becomes float32. (Beside a left
+one of no dimensions that decides the result's dtype: both become float32, and the result is cast.)
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 
 from npusim.abi.scalar import holds
 from npusim.ir.graph import Graph, Node
-from npusim.ir.rewriter import Rewriter, rewrite
+from npusim.ir.rewriter import Rewriter, become, rewrite
 from npusim.ops.inference.promotion import result_dtype
 from npusim.targets.target_config import TargetConfig
 
@@ -50,7 +51,13 @@ def _with_wide_right(node: Node, rewriter: Rewriter) -> Node | None:
     rounded = type.dtype not in ("float32", "float64") and not holds(node.type.dtype, type.dtype)
     if type.rank or not rounded:
         return None
-    return replace(node, inputs=(x, _cast(y, "float32", node, rewriter)))
+    wide = _cast(y, "float32", node, rewriter)
+    if rewriter.types[x].rank:
+        return replace(node, inputs=(x, wide))
+    operands = (_cast(x, "float32", node, rewriter), wide)
+    result = replace(node.type, dtype="float32")
+    product = rewriter.emit(node.op, operands, result, node.attrs, like=node)
+    return become(node, "aten._to_copy.default", (product,), {"dtype": node.type.dtype})
 
 
 def _converted(value: str, dtype: str, node: Node, rewriter: Rewriter) -> str:
