@@ -70,6 +70,10 @@ FINDINGS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda x, y: torch.exp(torch.fmax(torch.isnan(x), y)),
         (torch.ones(3, 4, dtype=torch.bool), torch.ones(3, 1, dtype=torch.bool)),
     ),
+    "an empty tensor, unshuffled": (
+        lambda x: torch.nn.functional.pixel_unshuffle(x, 2),
+        (torch.zeros(0, 0, 0),),
+    ),
     "scatter_reduce by mean, without what is there": (
         lambda x, i, s: torch.scatter_reduce(x, 0, i, s, "mean", include_self=False),
         (_data(4), torch.tensor([0, 0, 2]), _data(3)),
