@@ -12,8 +12,13 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from npusim.ir.opdef import REGISTRY
+from npusim.abi.quantization import FORMATS, Quantization, quantized_bytes
+from npusim.ir.graph import Attr, Graph, Node, Output, Value, Weight
+from npusim.ir.opdef import REGISTRY, Case
+from npusim.ir.types import TensorType
 from npusim.lowering.assemble import assemble
+from npusim.ops.fused import NO_EPILOGUE
+from npusim.ops.quantized_linear import QUANTIZE, QUANTIZED_LINEAR
 from npusim.program.program import BufferKind, CompiledProgram, Method
 from npusim.targets import TargetConfig
 from tests.conformance.single_op import graph_of, tensors_for
@@ -87,23 +92,62 @@ def checkpoints() -> Iterator[tuple[str, bytes]]:
 
 def runs() -> Iterator[tuple[str, bytes]]:
     """Yields inputs of the run fuzzer: the smallest program of each kernel, all numbers small."""
-    target = TargetConfig.named("cpu")
     found: dict[str, bytes] = {}
+    for graph in _cases():
+        image, stems = _program(graph)
+        for stem in stems:
+            if stem not in found or len(image) < len(found[stem]):
+                found[stem] = image
+    found.update((name, _program(graph)[0]) for name, graph in chosen())
+    for index, (stem, image) in enumerate(sorted(found.items())):
+        yield stem, bytes(9) + bytes([index % 4]) + bytes(6) + image  # the sets in turn
+
+
+def _cases() -> Iterator[Graph]:
     for op in REGISTRY.values():
         for case in op.cases:
             for dtype in op.dtypes:
-                graph = graph_of(op, case, tensors_for(case, dtype, op.name), dtype)
-                program = assemble(graph, target)
-                commands = (
-                    *program.init.commands,
-                    *(c for m in program.methods for c in m.commands),
-                )
-                image = dataclasses.replace(program, metadata={}).to_bytes()
-                for stem in {program.kernels[command.kernel].name for command in commands}:
-                    if stem not in found or len(image) < len(found[stem]):
-                        found[stem] = image
-    for index, (stem, image) in enumerate(sorted(found.items())):
-        yield stem, bytes(9) + bytes([index % 4]) + bytes(6) + image  # the sets in turn
+                yield graph_of(op, case, tensors_for(case, dtype, op.name), dtype)
+
+
+def _program(graph: Graph) -> tuple[bytes, set[str]]:
+    """Returns the file of a graph's program, and the kernels that it runs."""
+    program = assemble(graph, TargetConfig.named("cpu"))
+    commands = (*program.init.commands, *(c for m in program.methods for c in m.commands))
+    stems = {program.kernels[command.kernel].name for command in commands}
+    return dataclasses.replace(program, metadata={}).to_bytes(), stems
+
+
+def chosen() -> Iterator[tuple[str, Graph]]:
+    """Yields graphs of what no conformance case has, since passes choose it for large operands."""
+    conv = REGISTRY["npu.conv"]
+    for tile in (2, 4):
+        attrs = {**conv.cases[0].attrs, "algorithm": f"winograd{tile}"}
+        case = Case(((1, 3, 5, 6), (4, 3, 3, 3), (2, 4), None), attrs)
+        tensors = tensors_for(case, "float32", conv.name)
+        yield f"winograd{tile}", graph_of(conv, case, tensors, "float32")
+    for name in FORMATS:
+        yield f"quantized_{name.replace('-', '_')}", _quantized(name)
+
+
+def _quantized(format: str) -> Graph:
+    """Returns the product of two rows of 40 elements and the three rows of a quantized weight."""
+    how: dict[str, Attr] = {"format": format, "group": 0 if format == "int8" else 32}
+    w, x = TensorType("float32", (3, 40)), TensorType("float32", (2, 40))
+    q = TensorType("uint8", (quantized_bytes(Quantization(format, 32), *w.shape),))
+    attrs = {**how, **NO_EPILOGUE, "rows": (3,), "gated": False}
+    nodes = (
+        Node("q", QUANTIZE, ("w",), (Value("q", q),), how),
+        Node(
+            "y",
+            QUANTIZED_LINEAR,
+            ("x", "q", None, None),
+            (Value("y", TensorType("float32", (2, 3))),),
+            attrs,
+        ),
+    )
+    weights = (Weight("w", "w", w),)
+    return Graph(format, (Value("x", x),), (Output("y", "y"),), weights, (), nodes)
 
 
 def sessions() -> Iterator[tuple[str, bytes]]:
