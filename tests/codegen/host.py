@@ -38,8 +38,8 @@ namespace npusim {
 unsigned shared_address(const void* p) {
   return static_cast<const unsigned char*>(p) - host::dynamic_memory;
 }
-void load_matrices(unsigned (&r)[4], unsigned at) { host::load_matrices(r, at, false); }
-void load_matrices_transposed(unsigned (&r)[4], unsigned at) { host::load_matrices(r, at, true); }
+void ldmatrix(unsigned (&r)[4], unsigned at) { host::ldmatrix(r, at, false); }
+void ldmatrix_transposed(unsigned (&r)[4], unsigned at) { host::ldmatrix(r, at, true); }
 void store_shared(unsigned at, const uint4& v) {
   std::memcpy(host::dynamic_memory + at, &v, 16);
 }
@@ -49,7 +49,7 @@ uint4 load_shared(unsigned at) {
   std::memcpy(&v, host::dynamic_memory + at, 16);
   return v;
 }
-void copy_async(unsigned to, const void* from, bool exist) {
+void cp_async(unsigned to, const void* from, bool exist) {
   if (exist) {
     std::memcpy(host::dynamic_memory + to, from, 16);
   } else {
@@ -57,9 +57,9 @@ void copy_async(unsigned to, const void* from, bool exist) {
   }
 }
 template <typename T>
-void multiply_add(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+void mma_16x8x16(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
                   unsigned b1) {
-  host::multiply_add(c, {a0, a1, a2, a3}, {b0, b1}, [](unsigned bits) {
+  host::mma_16x8x16(c, {a0, a1, a2, a3}, {b0, b1}, [](unsigned bits) {
     return to_float(T{static_cast<uint16_t>(bits)});
   });
 }
@@ -119,7 +119,7 @@ def _wrapped(index: int, source: str, geometry: Geometry, options: Sequence[str]
     body = source.replace('extern "C" __global__', "__global__")
     body = _DYNAMIC.sub("inline auto& shared_memory = host::dynamic_memory;", body)
     barriers = "true" if "__syncthreads" in body or "__shfl" in body else "false"
-    tensor_cores = _TENSOR_CORES if "load_matrices" in body else ""
+    tensor_cores = _TENSOR_CORES if "ldmatrix" in body else ""
     entries = dict.fromkeys(launch.entry for launch in geometry.launches)
     return "\n".join(
         (

@@ -159,7 +159,7 @@ std::array<T, 32> gather(const T& value) {
 
 // As kernels/cuda/common/mma.h has them in PTX: matrices of eight rows of eight 16-bit elements,
 // and the product of 16 by 16 and 16 by 8 whose elements lie over the lanes.
-inline void load_matrices(unsigned (&r)[4], unsigned at, bool transposed) {
+inline void ldmatrix(unsigned (&r)[4], unsigned at, bool transposed) {
   const std::array<unsigned, 32> rows = gather(at);
   const unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   for (unsigned i = 0; i < 4; ++i) {
@@ -172,7 +172,7 @@ inline void load_matrices(unsigned (&r)[4], unsigned at, bool transposed) {
   }
 }
 template <typename F>
-void multiply_add(float (&c)[4], const uint4& a, const uint2& b, F to_float) {
+void mma_16x8x16(float (&c)[4], const uint4& a, const uint2& b, F to_float) {
   const std::array<uint4, 32> as = gather(a);
   const std::array<uint2, 32> bs = gather(b);
   const unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;

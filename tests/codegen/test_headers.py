@@ -19,7 +19,7 @@ from tests.codegen import host
 from tests.codegen.cases import models, spread
 
 _INCLUDE = re.compile(r'^#include "(kernels/[\w./]+)"', re.MULTILINE)
-_ALWAYS = '#include "kernels/cuda/common/launch_order.h"\n'  # code generation puts it there
+_ALWAYS = '#include "kernels/cuda/common/dependent_launch.h"\n'  # code generation puts it there
 # Parts of a kernel's text, not headers: the stem that includes one chooses by constants before it
 # what the part computes. One that becomes complete leaves this list.
 PARTS = {

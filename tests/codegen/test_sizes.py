@@ -141,7 +141,7 @@ def test_without_a_compiler_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_image_keeps_its_recipe() -> None:
-    recipe = Recipe(settled=6, libraries="none", narrowed=True)
+    recipe = Recipe(unwritten=6, libraries="none", narrowed=True)
     data = pack_image(Image("sm_90a", Geometry(()), b"", "", (), recipe=recipe))
     assert unpack_image(data).recipe == recipe and read_recipe(data) == recipe
     for damaged in (b"", data[:20], data.replace(b"settled", b"unknown")):

@@ -4,8 +4,8 @@
 // NPUSIM_PATH: 0 tensor cores, 1 multiply-adds, 2 heads too long for either. Paths 0 and 1 cut keys
 // into NPUSIM_SPLIT spans where there are few rows; a second launch combines them, or with
 // NPUSIM_CLUSTERED the blocks of a cluster do.
-#include "kernels/cuda/common/mma.h"
 #include "kernels/cuda/attention/rows.h"
+#include "kernels/cuda/common/mma.h"
 
 #if NPUSIM_PATH == 0
 #include "kernels/cuda/attention/mma_attention.h"
@@ -28,7 +28,7 @@ extern "C" __global__ void NPUSIM_CLUSTER __launch_bounds__(NPUSIM_BLOCK)
 
 #if NPUSIM_SPLIT > 1 && !NPUSIM_CLUSTERED
 extern "C" __global__ void __launch_bounds__(128) npusim_combine(NPUSIM_SIGNATURE) {
-  npusim::await_operands();
+  npusim::wait_on_dependencies();
   void* const operands[] = {NPUSIM_POINTERS};
   npusim::combine<npusim::kBlockRows, npusim::kTile>(operands);
 }

@@ -21,8 +21,8 @@ static_assert(kGroup <= 16 && kD % 16 == 0 && kV % 16 == 0);
 
 }  // namespace npusim
 
-#include "kernels/cuda/common/arrival.h"
 #include "kernels/cuda/attention/warp_tile.h"
+#include "kernels/cuda/common/arrival.h"
 #include "kernels/cuda/common/cluster_exchange.h"
 
 namespace npusim {
@@ -31,7 +31,7 @@ enum Operands { kQ, kKey, kValue, kCos, kSin, kPosition, kKeys, kValues, kY, kSc
 constexpr int kClusters = NPUSIM_CLUSTERS;
 constexpr int kFailure = kClusters > 1 ? kScratch + 1 : kScratch;
 constexpr unsigned kCacheBits = 1u << kPosition | 1u << kKeys | 1u << kValues;
-constexpr bool kCacheSettled = (settled_operands & kCacheBits) == kCacheBits;
+constexpr bool kCacheUnwritten = (unwritten_operands & kCacheBits) == kCacheBits;
 constexpr int kHalves = kGroup > 8 ? 2 : 1;  // of the tensor core's rows, that have heads
 constexpr int kRanks = kHasClusters ? NPUSIM_SPANS : 1;
 constexpr int kReading = NPUSIM_READING;     // warps of a block that read slices
@@ -82,8 +82,8 @@ void fill_cached(unsigned to, const T* from, int64_t stride, int count) {
     const int i = n * 32 + threadIdx.x % 32, row = i / kChunks, chunk = i % kChunks;
     if (!kAll && row == count) continue;
     const bool exists = kAll || row < count;
-    copy_async(to + at_chunk(kLine, row, chunk), from + (exists ? row : 0) * stride + chunk * 8,
-               exists);
+    cp_async(to + at_chunk(kLine, row, chunk), from + (exists ? row : 0) * stride + chunk * 8,
+             exists);
   }
 }
 
@@ -150,7 +150,7 @@ struct Step {
       fill_cached<kAll, kV, kVLine>(to + kKBytes, values + row * params.v_cache_strides[2],
                                     params.v_cache_strides[2], count);
     }
-    commit_copies();
+    cp_async_commit();
   }
 
   // Has the slices behind the first ones brought to the second cache.
@@ -160,9 +160,9 @@ struct Step {
     for (int turn = kStages; turn < turns; ++turn) {
       const int64_t row = key(turn) + lane % 16;
       if (lane < 16) {
-        fetch(keys + row * params.k_cache_strides[2], kD * 2);
+        prefetch_l2(keys + row * params.k_cache_strides[2], kD * 2);
       } else {
-        fetch(values + row * params.v_cache_strides[2], kV * 2);
+        prefetch_l2(values + row * params.v_cache_strides[2], kV * 2);
       }
     }
   }
@@ -222,7 +222,7 @@ inline void attend(const Step& step, unsigned shared, RowsOfWarp<kHalves>& rows)
   const Queries queries{shared, {}};
 #pragma unroll 1
   for (int turn = 0; turn < step.turns; ++turn) {
-    wait_copies<kStages - 1>();
+    cp_async_wait<kStages - 1>();
     __syncwarp();
     const unsigned at = Step::slot(shared, threadIdx.x / 32, turn);
     float scores[kWarpKeys / 8][4];
@@ -242,13 +242,13 @@ inline void attend(const Step& step, unsigned shared, RowsOfWarp<kHalves>& rows)
     __syncwarp();
     step.fill<true>(shared, turn + kStages);
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
 }
 
 // Two floats to `at` in the shared memory of the cluster's block `rank`.
 inline void push(unsigned at, unsigned mailbox, int rank, float first, float second) {
   if constexpr (kRanks > 1) {
-    send(address_in_block(at, rank), address_in_block(mailbox, rank), first, second);
+    exchange_store(map_shared_rank(at, rank), map_shared_rank(mailbox, rank), first, second);
   } else {
     store_shared(at, first, second);
   }
@@ -360,28 +360,28 @@ inline void store_total(const Step& step, const Partial* partials, T* y) {
 }
 
 inline void run(void* const* operands) {
-  if constexpr (!kCacheSettled) await_operands();
+  if constexpr (!kCacheUnwritten) wait_on_dependencies();
   if (static_cast<int>(blockIdx.x) % NPUSIM_SPANS >= kRanks) return;  // of no cluster
   const Step step(operands);
   if (!step.takes_part()) return;
   __shared__ unsigned long long barrier;
   const unsigned shared = shared_address(shared_memory);
   const unsigned mailbox = kRanks > 1 ? shared_address(&barrier) : 0;
-  if (threadIdx.x == 0) make_mailbox(mailbox);
-  arrive_with_mailbox();
+  if (threadIdx.x == 0) init_exchange(mailbox);
+  exchange_arrive();
   step.fill<false>(shared, 0);
 #pragma unroll 1
   for (int i = 1; i < kStages; ++i) step.fill<true>(shared, i);
-  if constexpr (kCacheSettled) step.fetch_ahead();
-  wait_for_cluster();
-  if (threadIdx.x == 0) expect_mail(mailbox, step.readers() * step.mail());
-  if constexpr (kCacheSettled) await_operands();
+  if constexpr (kCacheUnwritten) step.fetch_ahead();
+  cluster_wait();
+  if (threadIdx.x == 0) expect_exchange(mailbox, step.readers() * step.mail());
+  if constexpr (kCacheUnwritten) wait_on_dependencies();
   if (!step.fits) {
     if (threadIdx.x == 0) {
       report(static_cast<Failure*>(operands[kFailure]), kOutOfRange, step.position,
              params.limit - 1);
     }
-    return wait_copies<0>();
+    return cp_async_wait<0>();
   }
   if (step.rank < step.readers()) {
     step.read_token(operands, shared);
@@ -393,7 +393,7 @@ inline void run(void* const* operands) {
     }
   }
   if constexpr (kRanks > 1) {
-    await_mail(mailbox);
+    wait_exchange(mailbox);
   } else {
     __syncthreads();
   }
@@ -423,6 +423,6 @@ constexpr int kResident = NPUSIM_RESIDENT;
 extern "C" __global__ void NPUSIM_CLUSTER __launch_bounds__(NPUSIM_BLOCK, npusim::kResident)
     npusim_kernel(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
-  npusim::start_successors();
+  npusim::launch_dependents();
   npusim::run(operands);
 }

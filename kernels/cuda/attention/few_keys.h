@@ -40,8 +40,8 @@ struct RowsInRegisters {
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         const uint4 &low = part[0][c], &high = part[1][c], &key = keys.part[j][c];
-        multiply_add<T>(sums[0], low.x, high.x, low.y, high.y, key.x, key.y);
-        multiply_add<T>(sums[1], low.z, high.z, low.w, high.w, key.z, key.w);
+        mma_16x8x16<T>(sums[0], low.x, high.x, low.y, high.y, key.x, key.y);
+        mma_16x8x16<T>(sums[1], low.z, high.z, low.w, high.w, key.z, key.w);
       }
 #pragma unroll
       for (int e = 0; e < 4; ++e) scores[j][e] = sums[0][e] + sums[1][e];
@@ -87,10 +87,10 @@ struct FewKeys {
       const int i = n * 32 + threadIdx.x % 32, row = i / kChunks, chunk = i % kChunks;
       const bool exists = key(turn) + row < end;
       const int64_t from = exists ? key(turn) + row : begin;
-      copy_async(own() + turn * 16 * kVLine + at_chunk(kVLine, row, chunk),
-                 head.v + from * params.v_strides[2] + chunk * 8, exists);
+      cp_async(own() + turn * 16 * kVLine + at_chunk(kVLine, row, chunk),
+               head.v + from * params.v_strides[2] + chunk * 8, exists);
     }
-    commit_copies();
+    cp_async_commit();
   }
 
   // This warp's sums over its keys.
@@ -109,14 +109,14 @@ struct FewKeys {
       sight.apply(scores, key(turn));
       rows.weigh(scores);
       if (turn == 0) {
-        wait_copies<kFewTurns - 1>();
+        cp_async_wait<kFewTurns - 1>();
       } else {
-        wait_copies<0>();
+        cp_async_wait<0>();
       }
       __syncwarp();
       rows.add_values(scores, own() + turn * 16 * kVLine, 0);
     }
-    wait_copies<0>();
+    cp_async_wait<0>();
     __syncwarp();
   }
 

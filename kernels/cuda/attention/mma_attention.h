@@ -68,8 +68,8 @@ void finish_cluster(void* const* operands, const Head& head, int first_row, int 
     float top = kNothing, total = 0.0f;
     if (lane < sources) {
       const unsigned at = sums + kTops + (lane % kKeyWarps * kBlockRows + row) * 4;
-      top = load_in_cluster(address_in_block(at, lane / kKeyWarps));
-      total = load_in_cluster(address_in_block(at + kTotals, lane / kKeyWarps));
+      top = load_distributed_shared(map_shared_rank(at, lane / kKeyWarps));
+      total = load_distributed_shared(map_shared_rank(at + kTotals, lane / kKeyWarps));
     }
     float most = top;
 #pragma unroll
@@ -83,11 +83,11 @@ void finish_cluster(void* const* operands, const Head& head, int first_row, int 
       const float part = __shfl_sync(0xffffffffu, share, i);
       all += part * __shfl_sync(0xffffffffu, total, i);
       const unsigned from =
-          address_in_block(sums + (i % kKeyWarps * kBlockRows + row) * kSums * 4, i / kKeyWarps);
+          map_shared_rank(sums + (i % kKeyWarps * kBlockRows + row) * kSums * 4, i / kKeyWarps);
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
         const int column = smaller(c * 32 + lane, static_cast<int>(kV) - 1);
-        y[c] += part * load_in_cluster(from + column * 4);
+        y[c] += part * load_distributed_shared(from + column * 4);
       }
     }
 #pragma unroll
@@ -98,7 +98,7 @@ void finish_cluster(void* const* operands, const Head& head, int first_row, int 
 }
 
 inline void run(void* const* operands) {
-  if constexpr (NPUSIM_CLUSTERED) start_successors();
+  if constexpr (NPUSIM_CLUSTERED) launch_dependents();
   KeysInUse keys;
   if (!keys.read(operands)) return;
   const Head head(operands);
@@ -143,12 +143,12 @@ inline void run(void* const* operands) {
   WarpRows rows;
   Queries queries{shared + warp_row * kDLine, {}};
   if (tiles.first < tiles.last) fill(tiles.first);
-  commit_copies();
+  cp_async_commit();
 #pragma unroll 1
   for (int tile = tiles.first; tile < tiles.last; ++tile) {
     if (tile + 1 < tiles.last) fill(tile + 1);
-    commit_copies();
-    wait_copies<1>();
+    cp_async_commit();
+    cp_async_wait<1>();
     __syncthreads();
     if (tile == tiles.first) queries.keep();
     const unsigned at = shared + kQBytes + tile % 2 * (kKBytes + kVBytes);
@@ -159,8 +159,8 @@ inline void run(void* const* operands) {
     rows.add_values(scores, at + kKBytes, warp_key);
     __syncthreads();
   }
-  if constexpr (!NPUSIM_CLUSTERED) start_successors();
-  wait_copies<0>();
+  if constexpr (!NPUSIM_CLUSTERED) launch_dependents();
+  cp_async_wait<0>();
 
   // Sums, tops and totals of all warps meet in shared memory.
   constexpr int kSums = kVBlocks * 8 + 8;  // spreads rows over banks
@@ -186,11 +186,11 @@ inline void run(void* const* operands) {
     }
   }
   if constexpr (kClustered) {
-    arrive_in_cluster();
-    wait_for_cluster();
+    cluster_arrive();
+    cluster_wait();
     finish_cluster<kSums>(operands, head, first_row, tiles.spans, shared_address(sums));
-    arrive_in_cluster_bare();
-    wait_for_cluster();  // others read this block's shared memory until here
+    cluster_arrive_relaxed();
+    cluster_wait();  // others read this block's shared memory until here
     return;
   }
   __syncthreads();

@@ -120,13 +120,14 @@ void turn_all(void* const* operands, int64_t batch, int64_t t, int64_t pair, int
 
 // The position is read before the wait where nothing writes it.
 inline void run(void* const* operands) {
-  constexpr bool kSettled = params.has_position != 0 && (settled_operands >> (kParts + 2) & 1) != 0;
+  constexpr bool kUnwritten =
+      params.has_position != 0 && (unwritten_operands >> (kParts + 2) & 1) != 0;
   int64_t position = 0;
-  if constexpr (!kSettled) await_operands();
+  if constexpr (!kUnwritten) wait_on_dependencies();
   if constexpr (params.has_position != 0) {
     position = *static_cast<const volatile int64_t*>(operands[kParts + 2]);
   }
-  if constexpr (kSettled) await_operands();
+  if constexpr (kUnwritten) wait_on_dependencies();
   if constexpr (params.has_position != 0) {
     if (!fits(position, operands[NPUSIM_ARGUMENTS - 1])) return;
   }
@@ -157,6 +158,6 @@ inline void run(void* const* operands) {
 
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
-  npusim::start_successors();
+  npusim::launch_dependents();
   npusim::run(operands);
 }

@@ -18,8 +18,8 @@ constexpr int kRows = static_cast<int>(params.q_len) * kGroup;  // of a key/valu
 
 constexpr int kOperands = 3 + (params.has_mask ? 1 : 0) + (params.has_position ? 1 : 0) + 1;
 
-constexpr bool kPositionSettled =
-    params.has_position != 0 && (settled_operands >> (kOperands - 2) & 1) != 0;
+constexpr bool kPositionUnwritten =
+    params.has_position != 0 && (unwritten_operands >> (kOperands - 2) & 1) != 0;
 
 // Keys [0, used) exist; query i is at position i + offset.
 struct KeysInUse {
@@ -28,10 +28,10 @@ struct KeysInUse {
   // Waits for the launches before, and reads the position before that where nothing writes it.
   // False, and reported, when it is outside the cache.
   bool read(void* const* operands) {
-    if constexpr (!kPositionSettled) await_operands();
+    if constexpr (!kPositionUnwritten) wait_on_dependencies();
     if constexpr (params.has_position != 0) {
       const int64_t position = *static_cast<const volatile int64_t*>(operands[kOperands - 2]);
-      if constexpr (kPositionSettled) await_operands();
+      if constexpr (kPositionUnwritten) wait_on_dependencies();
       if (position < 0 || position > params.kv_len - params.q_len) {
         if (threadIdx.x == 0) {
           report(static_cast<Failure*>(operands[NPUSIM_ARGUMENTS - 1]), kOutOfRange, position,

@@ -81,9 +81,9 @@ struct RowsOfWarp {
       for (int j = 0; j < kVBlocks / 2; ++j) {
         unsigned b[4];
         const int key = first_key + i * 16 + lane % 16;
-        load_matrices_transposed(b, values + at_chunk(kVLine, key, j * 2 + lane / 16));
-        multiply_add<T>(sums[2 * j], a0, a1, a2, a3, b[0], b[1]);
-        multiply_add<T>(sums[2 * j + 1], a0, a1, a2, a3, b[2], b[3]);
+        ldmatrix_transposed(b, values + at_chunk(kVLine, key, j * 2 + lane / 16));
+        mma_16x8x16<T>(sums[2 * j], a0, a1, a2, a3, b[0], b[1]);
+        mma_16x8x16<T>(sums[2 * j + 1], a0, a1, a2, a3, b[2], b[3]);
       }
     }
   }
@@ -97,7 +97,7 @@ struct Queries {
 
   void load(int step, unsigned (&a)[4]) const {
     const int lane = threadIdx.x % 32;
-    load_matrices(a, base + at_chunk(kDLine, lane % 16, step * 2 + lane / 16));
+    ldmatrix(a, base + at_chunk(kDLine, lane % 16, step * 2 + lane / 16));
   }
   void keep() {
     if constexpr (kKeepQ) {
@@ -126,9 +126,9 @@ struct Queries {
       for (int j = 0; j < kEights / 2; ++j) {
         unsigned b[4];
         const int key = first_key + j * 16 + lane / 16 * 8 + lane % 8;
-        load_matrices(b, keys + at_chunk(kDLine, key, step * 2 + lane / 8 % 2));
-        multiply_add<T>(scores[2 * j], a[0], a[1], a[2], a[3], b[0], b[1]);
-        multiply_add<T>(scores[2 * j + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+        ldmatrix(b, keys + at_chunk(kDLine, key, step * 2 + lane / 8 % 2));
+        mma_16x8x16<T>(scores[2 * j], a[0], a[1], a[2], a[3], b[0], b[1]);
+        mma_16x8x16<T>(scores[2 * j + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
       }
     }
   }

@@ -1,5 +1,6 @@
-// Blocks of a cluster, which run at the same time and use each other's shared memory. Older
-// devices than sm_90 have none: kHasClusters says so, and nothing here may then be called.
+// Thread block clusters, and distributed shared memory: the blocks of a cluster run at the same
+// time and can address each other's shared memory. Devices before sm_90 have no clusters:
+// kHasClusters is false there, and the functions below, which then do nothing, may not be called.
 #pragma once
 #include "kernels/cuda/common/mma_types.h"
 
@@ -8,35 +9,36 @@ namespace npusim {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 constexpr bool kHasClusters = true;
 
-// All threads of all blocks arrive, and wait where they need what the others wrote before.
-inline void arrive_in_cluster() {
+// The cluster's barrier: all threads of all blocks arrive, and wait before they read what others
+// wrote before they arrived.
+inline void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
-// The same where nothing but the time matters: nobody reads what was written before.
-inline void arrive_in_cluster_bare() {
+// Arrives without making anything visible: nobody reads what was written before.
+inline void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
-inline void wait_for_cluster() {
+inline void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// Where an address of this block's shared memory lies in that of the cluster's block `rank`.
-inline unsigned address_in_block(unsigned at, unsigned rank) {
+// Maps an address of this block's shared memory to the same place in the block `rank`'s.
+inline unsigned map_shared_rank(unsigned at, unsigned rank) {
   unsigned mapped;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(at), "r"(rank));
   return mapped;
 }
-// What lies in the shared memory of the cluster's block `rank` where `shared` lies in this block's.
+// The same of a generic pointer.
 template <typename V>
-V* in_block(V* shared, unsigned rank) {
+V* map_shared_rank(V* shared, unsigned rank) {
   V* mapped;
   asm("mapa.u64 %0, %1, %2;" : "=l"(mapped) : "l"(shared), "r"(rank));
   return mapped;
 }
-inline void store_in_cluster(unsigned at, float first, float second) {
+inline void store_distributed_shared(unsigned at, float first, float second) {
   asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(first), "f"(second)
                : "memory");
 }
-inline float load_in_cluster(unsigned at) {
+inline float load_distributed_shared(unsigned at) {
   float value;
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(at) : "memory");
   return value;
@@ -44,18 +46,18 @@ inline float load_in_cluster(unsigned at) {
 #else
 constexpr bool kHasClusters = false;
 
-inline void arrive_in_cluster() {}
-inline void arrive_in_cluster_bare() {}
-inline void wait_for_cluster() {}
-inline unsigned address_in_block(unsigned at, unsigned) {
+inline void cluster_arrive() {}
+inline void cluster_arrive_relaxed() {}
+inline void cluster_wait() {}
+inline unsigned map_shared_rank(unsigned at, unsigned) {
   return at;
 }
 template <typename V>
-V* in_block(V* shared, unsigned) {
+V* map_shared_rank(V* shared, unsigned) {
   return shared;
 }
-inline void store_in_cluster(unsigned, float, float) {}
-inline float load_in_cluster(unsigned) {
+inline void store_distributed_shared(unsigned, float, float) {}
+inline float load_distributed_shared(unsigned) {
   return 0.0f;
 }
 #endif

@@ -1,4 +1,5 @@
-// The tensor core's instructions for 16-bit operands, and asynchronous copies to shared memory.
+// Tensor core instructions for float16 and bfloat16 (mma.sync, ldmatrix), asynchronous copies to
+// shared memory (cp.async), and prefetches to L2.
 #pragma once
 #include "kernels/cuda/common/mma_types.h"
 
@@ -8,8 +9,8 @@ namespace npusim {
 // c += a · b: m16n8k16. Lane (g, t) = (lane / 4, lane % 4) holds, in pairs along K, rows g and g +
 // 8 of a and column g of b at K 2t and 2t + 8; of c, columns 2t and 2t + 1 of rows g and g + 8.
 template <typename T>
-void multiply_add(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
-                  unsigned b1) {
+void mma_16x8x16(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+                 unsigned b1) {
   if constexpr (kSame<T, bfloat16>) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
@@ -29,14 +30,14 @@ inline unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
-// Four 8x8 matrices whose rows lanes 0-7, 8-15, 16-23, 24-31 point at.
-inline void load_matrices(unsigned (&r)[4], unsigned at) {
+// ldmatrix.x4: four 8x8 matrices, whose rows lanes 0-7, 8-15, 16-23 and 24-31 point at.
+inline void ldmatrix(unsigned (&r)[4], unsigned at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(at)
                : "memory");
 }
-inline void load_matrices_transposed(unsigned (&r)[4], unsigned at) {
+inline void ldmatrix_transposed(unsigned (&r)[4], unsigned at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(at)
@@ -64,35 +65,35 @@ inline uint4 load_shared(unsigned at) {
   return v;
 }
 
-// Starts copying 16 bytes to shared memory; where there are none, they become zero.
-inline void copy_async(unsigned to, const void* from, bool exist) {
+// Starts copying 16 bytes to shared memory, or fills them with zeros where they do not exist.
+inline void cp_async(unsigned to, const void* from, bool exist) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(exist ? 16 : 0)
                : "memory");
 }
-// The same of what nobody reads again: its lines leave the second cache before others do.
-inline void copy_async_once(unsigned to, const void* from, bool exist) {
+// The same of bytes that nobody reads again: L2 evicts their lines first.
+inline void cp_async_evict_first(unsigned to, const void* from, bool exist) {
   unsigned long long policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to),
                "l"(from), "r"(exist ? 16 : 0), "l"(policy)
                : "memory");
 }
-inline void commit_copies() {
+inline void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Waits until all but the last `kPending` groups have arrived.
+// Waits until all but the last `kPending` committed groups have arrived.
 template <int kPending>
-void wait_copies() {
+void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 #else
 template <typename T>
-void multiply_add(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
-                  unsigned b1);
+void mma_16x8x16(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+                 unsigned b1);
 unsigned shared_address(const void* p);
-void load_matrices(unsigned (&r)[4], unsigned at);
-void load_matrices_transposed(unsigned (&r)[4], unsigned at);
+void ldmatrix(unsigned (&r)[4], unsigned at);
+void ldmatrix_transposed(unsigned (&r)[4], unsigned at);
 void store_shared(unsigned at, const uint4& v);
 void store_shared(unsigned at, unsigned v);
 inline void store_shared(unsigned at, float first, float second) {
@@ -100,17 +101,18 @@ inline void store_shared(unsigned at, float first, float second) {
   store_shared(at + 4, __builtin_bit_cast(unsigned, second));
 }
 uint4 load_shared(unsigned at);
-void copy_async(unsigned to, const void* from, bool exist);
-inline void copy_async_once(unsigned to, const void* from, bool exist) {
-  copy_async(to, from, exist);
+void cp_async(unsigned to, const void* from, bool exist);
+inline void cp_async_evict_first(unsigned to, const void* from, bool exist) {
+  cp_async(to, from, exist);
 }
-inline void commit_copies() {}
+inline void cp_async_commit() {}
 template <int kPending>
-void wait_copies() {}
+void cp_async_wait() {}
 #endif
 
-// Starts bringing memory to the second cache; launches of older devices have no time for it.
-inline void fetch(const void* from, int bytes) {
+// Prefetches memory to L2. Does nothing before sm_90, where launches do not overlap and have no
+// time for it.
+inline void prefetch_l2(const void* from, int bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 #endif
@@ -132,7 +134,7 @@ uint4 gather_chunk(const T* from, int valid) {
 template <bool kWide, typename T>
 void copy_chunk(unsigned to, const T* from, int64_t valid) {
   if constexpr (kWide) {
-    copy_async(to, from, valid > 0);
+    cp_async(to, from, valid > 0);
   } else {
     store_shared(to, gather_chunk(from, static_cast<int>(smaller<int64_t>(valid, 8))));
   }

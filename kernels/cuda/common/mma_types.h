@@ -1,5 +1,5 @@
-// What the product kernels share: storage types and their conversions in pairs, wide
-// loads, and the arguments of an entry.
+// What the matmul, attention and convolution kernels share: conversions of 16-bit floats in pairs,
+// loads of 16 bytes, and the arguments of an entry.
 #pragma once
 #include "kernels/cuda/common/scalar.h"
 
@@ -54,8 +54,8 @@ inline bool is_aligned(const void* p, unsigned bytes) {
 }
 
 #ifdef __CUDA_ARCH__
-// 16 bytes that nobody reads again: they pass the first cache by. Not declared constant (".nc"):
-// the assembler would move the load behind a wait for other operands.
+// Loads 16 bytes that nobody reads again, without allocating them in L1. Not a read-only load
+// (".nc"): the assembler would move it after a wait for other operands.
 inline uint4 load_once(const void* p) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -64,7 +64,8 @@ inline uint4 load_once(const void* p) {
   return v;
 }
 
-// 16 bytes that the block's other warps read as well, not to be moved behind what follows.
+// Loads 16 bytes that the block's other warps read too; volatile, so that it stays before what
+// follows.
 inline uint4 load_kept(const void* p) {
   uint4 v;
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -81,9 +82,9 @@ inline uint4 load_kept(const void* p) {
 }
 #endif
 
-// 0, known only once all loads have arrived. Sums that start from it make the compiler issue every
-// load before the first use; left alone, it saves registers and has few in flight. The grid is one
-// block deep, which the compiler does not know.
+// Returns 0, in a way that depends on all loads. Accumulators that start from it make the compiler
+// issue every load before the first use; left alone, it saves registers and keeps few loads in
+// flight. (blockIdx.z is always 0 here, which the compiler does not know.)
 template <int kSteps, int kStreams>
 float zero_on_arrival(const uint4 (&loaded)[kSteps][kStreams]) {
   unsigned mixed = 0;

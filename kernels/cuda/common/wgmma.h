@@ -1,40 +1,41 @@
-// Hopper's products of a whole warpgroup (four warps), whose operands lie in shared memory; for
-// targets such as sm_90a. Their sums lie as those of multiply_add do, sixteen rows a warp.
+// Hopper's warpgroup matrix multiply-accumulate (wgmma): four warps multiply operands in shared
+// memory asynchronously. Only for targets such as sm_90a. The accumulators of each warp are 16
+// rows, laid out as those of mma_16x8x16.
 #pragma once
 #include "kernels/cuda/common/mma.h"
 
 namespace npusim {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-constexpr bool kHasWarpgroups = true;
+constexpr bool kHasWgmma = true;
 #else
-constexpr bool kHasWarpgroups = false;
+constexpr bool kHasWgmma = false;
 #endif
 
-// Describes a tile in shared memory: rows of 128 bytes whose chunks are swizzled as Tile does.
-inline unsigned long long tile_descriptor(unsigned at) {
+// The descriptor of a tile in shared memory: rows of 128 bytes, 128-byte swizzle (as in Tile).
+inline unsigned long long matrix_descriptor(unsigned at) {
   constexpr unsigned long long kEightRows = 1024 >> 4, kSwizzled = 1;
   return (at & 0x3ffff) >> 4 | 1ULL << 16 | kEightRows << 32 | kSwizzled << 62;
 }
 
-// Between writes to shared memory and the products that read it.
-inline void publish_to_warpgroups() {
+// Between writes to shared memory and the wgmma or bulk copies that read it.
+inline void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-inline void begin_products() {
+inline void warpgroup_arrive() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-inline void commit_products() {
+inline void warpgroup_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Waits until all but the last `kPending` groups of products are there.
+// Waits until all but the last `kPending` committed groups of wgmma have finished.
 template <int kPending>
-void wait_products() {
+void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// Keeps the compiler from reading sums before they are there.
+// Keeps the compiler from reading accumulators before warpgroup_wait.
 template <int kBlocks>
-void hold(float (&c)[kBlocks][4]) {
+void warpgroup_fence_operand(float (&c)[kBlocks][4]) {
 #pragma unroll
   for (int j = 0; j < kBlocks; ++j) {
 #pragma unroll
@@ -42,12 +43,14 @@ void hold(float (&c)[kBlocks][4]) {
   }
 }
 
-// c += a · b: 64 rows by 8 * kBlocks columns, K 16; starts, and ends with wait_products.
+// Starts c += a · b of 64 rows by 8 * kBlocks columns, K 16; warpgroup_wait says that it has
+// finished.
 template <typename T, int kBlocks>
-void multiply_add_group(float (&c)[kBlocks][4], unsigned long long a, unsigned long long b);
+void wgmma(float (&c)[kBlocks][4], unsigned long long a, unsigned long long b);
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// One instruction for each width, whose operands are the four sums of every block of columns.
+// One instruction for each width, whose operands are the four accumulators of every block of
+// columns.
 // clang-format off
 #define NPUSIM_SUMS_1(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 #define NPUSIM_SUMS_2(i) NPUSIM_SUMS_1(i), NPUSIM_SUMS_1(i + 1)
@@ -82,29 +85,29 @@ void multiply_add_group(float (&c)[kBlocks][4], unsigned long long a, unsigned l
   ", %127"
 // clang-format on
 
-#define NPUSIM_GROUP(width, blocks, type, kind, p, q)                                       \
-  template <>                                                                               \
-  inline void multiply_add_group<type, blocks>(float (&c)[blocks][4], unsigned long long a, \
-                                               unsigned long long b) {                      \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." kind "." kind        \
-                 " {" NPUSIM_LIST_##width "}, %" #p ", %" #q ", 1, 1, 1, 0, 0;"             \
-                 : NPUSIM_SUMS_##blocks(0)                                                  \
-                 : "l"(a), "l"(b));                                                         \
+#define NPUSIM_WGMMA(width, blocks, type, kind, p, q)                                \
+  template <>                                                                        \
+  inline void wgmma<type, blocks>(float (&c)[blocks][4], unsigned long long a,       \
+                                  unsigned long long b) {                            \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." kind "." kind \
+                 " {" NPUSIM_LIST_##width "}, %" #p ", %" #q ", 1, 1, 1, 0, 0;"      \
+                 : NPUSIM_SUMS_##blocks(0)                                           \
+                 : "l"(a), "l"(b));                                                  \
   }
-#define NPUSIM_GROUPS(width, blocks, p, q)            \
-  NPUSIM_GROUP(width, blocks, bfloat16, "bf16", p, q) \
-  NPUSIM_GROUP(width, blocks, float16, "f16", p, q)
-NPUSIM_GROUPS(32, 4, 16, 17)
-NPUSIM_GROUPS(64, 8, 32, 33)
-NPUSIM_GROUPS(96, 12, 48, 49)
-NPUSIM_GROUPS(104, 13, 52, 53)
-NPUSIM_GROUPS(112, 14, 56, 57)
-NPUSIM_GROUPS(128, 16, 64, 65)
-NPUSIM_GROUPS(136, 17, 68, 69)
-NPUSIM_GROUPS(144, 18, 72, 73)
-NPUSIM_GROUPS(160, 20, 80, 81)
-NPUSIM_GROUPS(192, 24, 96, 97)
-NPUSIM_GROUPS(256, 32, 128, 129)
+#define NPUSIM_WGMMA_TYPES(width, blocks, p, q)       \
+  NPUSIM_WGMMA(width, blocks, bfloat16, "bf16", p, q) \
+  NPUSIM_WGMMA(width, blocks, float16, "f16", p, q)
+NPUSIM_WGMMA_TYPES(32, 4, 16, 17)
+NPUSIM_WGMMA_TYPES(64, 8, 32, 33)
+NPUSIM_WGMMA_TYPES(96, 12, 48, 49)
+NPUSIM_WGMMA_TYPES(104, 13, 52, 53)
+NPUSIM_WGMMA_TYPES(112, 14, 56, 57)
+NPUSIM_WGMMA_TYPES(128, 16, 64, 65)
+NPUSIM_WGMMA_TYPES(136, 17, 68, 69)
+NPUSIM_WGMMA_TYPES(144, 18, 72, 73)
+NPUSIM_WGMMA_TYPES(160, 20, 80, 81)
+NPUSIM_WGMMA_TYPES(192, 24, 96, 97)
+NPUSIM_WGMMA_TYPES(256, 32, 128, 129)
 #endif
 
 }  // namespace npusim

@@ -5,9 +5,9 @@
 //   0  16-bit operands whose channels are contiguous and come in eights: tiles on the tensor cores
 //   1  16-bit operands of few channels: patches of the input in shared memory, on the tensor cores
 //   2  anything else: tiles by multiply-adds
-#include "kernels/cuda/matmul/epilogue.h"
-#include "kernels/cuda/conv/packed_weights.h"
 #include "kernels/cuda/conv/conv_window.h"
+#include "kernels/cuda/conv/packed_weights.h"
+#include "kernels/cuda/matmul/epilogue.h"
 
 namespace npusim {
 
@@ -20,8 +20,8 @@ constexpr int64_t kK = kTaps * kChannels;
 using Weights = PackedWeights<W, kColumns, kK, is_packed_by_rows(kChannels)>;
 
 // Whether weights and biases may be read before the wait; the launch before never writes them.
-constexpr bool kWeightsSettled = (settled_operands >> 1 & 1) != 0;
-constexpr bool kBiasSettled = (settled_operands >> 2 & 1) != 0;
+constexpr bool kWeightsUnwritten = (unwritten_operands >> 1 & 1) != 0;
+constexpr bool kBiasUnwritten = (unwritten_operands >> 2 & 1) != 0;
 
 extern __shared__ __align__(1024) unsigned char shared_memory[];
 
@@ -48,15 +48,15 @@ extern __shared__ __align__(1024) unsigned char shared_memory[];
 #endif
 extern "C" __global__ void NPUSIM_CLUSTER NPUSIM_BOUNDS npusim_kernel(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
-  npusim::start_successors();
+  npusim::launch_dependents();
   npusim::run(operands);
 }
 
 #if NPUSIM_PATH == 2 && NPUSIM_SPLIT > 1
 extern "C" __global__ void __launch_bounds__(256) npusim_combine(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
-  npusim::start_successors();
-  npusim::await_operands();
+  npusim::launch_dependents();
+  npusim::wait_on_dependencies();
   npusim::combine(operands);
 }
 #endif

@@ -1,7 +1,7 @@
 // Depthwise convolution: a thread has one channel of one output position, neighbours have
 // neighbouring channels. w is [taps][channels].
-#include "kernels/cuda/matmul/epilogue.h"
 #include "kernels/cuda/conv/conv_window.h"
+#include "kernels/cuda/matmul/epilogue.h"
 
 namespace npusim {
 

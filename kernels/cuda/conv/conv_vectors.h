@@ -25,8 +25,8 @@ struct TileVectors {
           epilogue.epilogue.bias + vector * epilogue.epilogue.vector + first + column;
       if (epilogue.wide) {
         const bool exist = column < count;
-        copy_async(shared_address(shared_memory + kAt + i * 16),
-                   exist ? from : epilogue.epilogue.bias, exist);
+        cp_async(shared_address(shared_memory + kAt + i * 16),
+                 exist ? from : epilogue.epilogue.bias, exist);
         continue;
       }
       float* to = reinterpret_cast<float*>(shared_memory + kAt + i * 16);

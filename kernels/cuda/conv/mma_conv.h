@@ -125,9 +125,9 @@ struct Source {
     copy_chunk<kWide>(to, exists ? column + k : w, exists ? 8 : 0);
   }
   void before_a() const {
-    if constexpr (kBiasSettled) copy_vectors();
-    await_operands();
-    if constexpr (!kBiasSettled) copy_vectors();
+    if constexpr (kBiasUnwritten) copy_vectors();
+    wait_on_dependencies();
+    if constexpr (!kBiasUnwritten) copy_vectors();
   }
   // With the first block of K: all threads have met when it is there.
   void copy_vectors() const {
@@ -203,18 +203,18 @@ inline void finish_tile(const Product& tile, const Source& source) {
 // Sends the tile's sums to the blocks that finish them.
 inline void send_tile(const Product& tile, int span) {
   const unsigned sums = shared_address(shared_memory + kSumsAt);
-  wait_for_cluster();  // all blocks have begun
+  cluster_wait();  // all blocks have begun
 #pragma unroll
   for (int i = 0; i < Product::kBlocksM; ++i) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = Product::row_of(i) + half * 8;
       const unsigned line = (span * kSliceRows + row % kSliceRows) * kLine;
-      const unsigned to = address_in_block(sums + line * 4, row / kSliceRows);
+      const unsigned to = map_shared_rank(sums + line * 4, row / kSliceRows);
 #pragma unroll
       for (int j = 0; j < Product::kBlocksN; ++j) {
-        store_in_cluster(to + Product::column_of(j) * 4, tile.sums[i][j][half * 2],
-                         tile.sums[i][j][half * 2 + 1]);
+        store_distributed_shared(to + Product::column_of(j) * 4, tile.sums[i][j][half * 2],
+                                 tile.sums[i][j][half * 2 + 1]);
       }
     }
   }
@@ -239,8 +239,8 @@ inline void finish_slice(const Source& source, int rank) {
     const int column = static_cast<int>(threadIdx.x + i * Product::kThreads) % kChunks * 8;
     Vectors::added(epilogue, column, to.channel, to.count, bias[i]);
   }
-  arrive_in_cluster();
-  wait_for_cluster();  // all sums are here
+  cluster_arrive();
+  cluster_wait();  // all sums are here
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int at = threadIdx.x + i * Product::kThreads;
@@ -264,7 +264,7 @@ inline void run(void* const* operands) {
   const int span = blockIdx.z % NPUSIM_SPLIT;
   const int64_t group = blockIdx.z / NPUSIM_SPLIT;
   if (span >= kSplit) return;  // only where launches do not overlap
-  if constexpr (kSplit > 1) arrive_in_cluster();
+  if constexpr (kSplit > 1) cluster_arrive();
   const int64_t begin = span * kBlocksOfK / kSplit * Product::kDepth;
   const int64_t end = smaller<int64_t>((span + 1) * kBlocksOfK / kSplit * Product::kDepth, kK);
   const bool wide = is_aligned(operands[0], 16) && is_aligned(operands[1], 16);
@@ -278,7 +278,7 @@ inline void run(void* const* operands) {
                       group,
                       wide && NPUSIM_WIDE,
                       epilogue};
-  if constexpr (!kWeightsSettled) await_operands();
+  if constexpr (!kWeightsUnwritten) wait_on_dependencies();
   Source::Row::prepare(source.first_row);
   Product tile;
   tile.run<true>(source, begin, end, shared_memory);

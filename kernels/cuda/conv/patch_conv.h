@@ -61,7 +61,7 @@ inline void load_weights(const W* w, int64_t first_column) {
     copy_chunk<true>(to + row * (kTileColumns * 2) + ((chunk ^ (row & 7)) << 4),
                      exists ? Weights::column(w, column) + k * kPanel : w, exists ? 8 : 0);
   }
-  commit_copies();
+  cp_async_commit();
 }
 
 // Gathers what the windows of a tile cover; zeros where that is padding. A warp takes whole lines,
@@ -149,14 +149,14 @@ inline void multiply_patch(float (&sums)[kBlocksM][kBlocksN][4]) {
 #pragma unroll
     for (int j = 0; j < kBlocksN / 2; ++j) {
       const int row = step * 16 + lane % 16, chunk = j * 2 + lane / 16;
-      load_matrices_transposed(b[j], b_at + row * (kTileColumns * 2) + ((chunk ^ (row & 7)) << 4));
+      ldmatrix_transposed(b[j], b_at + row * (kTileColumns * 2) + ((chunk ^ (row & 7)) << 4));
     }
 #pragma unroll
     for (int i = 0; i < kBlocksM; ++i) {
 #pragma unroll
       for (int j = 0; j < kBlocksN; ++j) {
-        multiply_add<W>(sums[i][j], a[i][0], a[i][1], a[i][2], a[i][3], b[j / 2][j % 2 * 2],
-                        b[j / 2][j % 2 * 2 + 1]);
+        mma_16x8x16<W>(sums[i][j], a[i][0], a[i][1], a[i][2], a[i][3], b[j / 2][j % 2 * 2],
+                       b[j / 2][j % 2 * 2 + 1]);
       }
     }
   }
@@ -202,14 +202,14 @@ inline void run(void* const* operands) {
   const int64_t first_column = static_cast<int64_t>(blockIdx.y) * kTileColumns;
   EpilogueOfEight epilogue(Epilogue(operands, 1, params.out_channels));
   epilogue.wide = epilogue.wide && NPUSIM_WIDE_Y;
-  if constexpr (!kWeightsSettled) await_operands();
+  if constexpr (!kWeightsUnwritten) wait_on_dependencies();
   load_weights(static_cast<const W*>(operands[1]), first_column);
-  await_operands();
+  wait_on_dependencies();
   if constexpr (Vectors::kCount > 0) {
     Vectors::copy(epilogue, first_column, kColumns - first_column);
-    commit_copies();
+    cp_async_commit();
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
   for (int64_t index = blockIdx.x; index < kTiles; index += gridDim.x) {
     const PatchTile tile(index);
     __syncthreads();  // the last tile's patch has been read

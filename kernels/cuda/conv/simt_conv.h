@@ -73,7 +73,7 @@ inline void run(void* const* operands) {
                       static_cast<int64_t>(blockIdx.x) * kTileRows,
                       static_cast<int64_t>(blockIdx.y) * kTileColumns, end};
   const Output output = output_of(operands, group);
-  await_operands();
+  wait_on_dependencies();
   constexpr bool kKInside = params.x_strides[1] == 1 && kChannels >= 8;
   using Product = PlainTile<float, kTileRows, kTileColumns, kKInside, Weights::kStep == 1>;
   Product tile;

@@ -2,8 +2,8 @@
 // result is that of row-major order. Bit NPUSIM_APART says of each dimension whether positions
 // along it alone keep items apart, whatever the indices are: threads share these dimensions, and
 // each thread walks the others in order.
-#include "kernels/cuda/indexing/index_space.h"
 #include "kernels/cuda/common/scalar_ops.h"
+#include "kernels/cuda/indexing/index_space.h"
 
 namespace npusim {
 

@@ -7,7 +7,7 @@
 // x is a column of the tensor core's other operand. Where it is normalised on the way, its product
 // with the norm's weight takes two, the second for what does not fit in the 16 bits of the first.
 //
-// The first pieces are asked for before the wait for x where `kWeightsSettled`. That they wait in
+// The first pieces are asked for before the wait for x where `kWeightsUnwritten`. That they wait in
 // shared memory, not in registers, lets blocks of the next launches stand beside these and ask for
 // theirs. Included where X, W and the rest are known that gemv_stream.h names, both of 16 bits, and
 // all rows of W end on 16 bytes.
@@ -81,7 +81,7 @@ struct Ring {
         const bool exists = inside && (existing >> n & 1) != 0;
         const W* from = rows[n] + (inside ? piece * 64 : 0);
         if constexpr (kWide) {
-          copy_async_once(to + n * 4 * kLine, from, exists);
+          cp_async_evict_first(to + n * 4 * kLine, from, exists);
         } else {
           store_shared(to + n * 4 * kLine, exists ? gather_chunk(from, 8) : uint4{0, 0, 0, 0});
         }
@@ -93,7 +93,7 @@ struct Ring {
         if (++tile < kTiles) find_rows();
       }
     }
-    commit_copies();
+    cp_async_commit();
   }
 };
 
@@ -222,15 +222,15 @@ void multiply_pieces(R& ring, unsigned slots, unsigned xs, float scale) {
     float sums[2][4] = {};
 #pragma unroll 1
     for (int i = 0; i < pieces; ++i) {
-      wait_copies<kStages - 1>();
+      cp_async_wait<kStages - 1>();
       __syncwarp();
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const uint4 a = load_shared(halves[j] + slot);
         const uint4 b = load_shared(halves[j] + slot + other);
         const uint4 c = load_shared(x + i * kLine + j * 64);
-        multiply_add<W>(sums[j], a.x, b.x, a.y, b.y, c.x, c.y);
-        multiply_add<W>(sums[j], a.z, b.z, a.w, b.w, c.z, c.w);
+        mma_16x8x16<W>(sums[j], a.x, b.x, a.y, b.y, c.x, c.y);
+        mma_16x8x16<W>(sums[j], a.z, b.z, a.w, b.w, c.z, c.w);
       }
       __syncwarp();
       ring.fill();
@@ -254,15 +254,15 @@ void stream_ring(const Rows& weights, const X* x, const Epilogue& epilogue) {
   const unsigned slots = shared_address(shared_memory), xs = slots + kXs + warp * kOwnX;
 
   Waiting output(0, first + mine, mine < columns);
-  if constexpr (!kWeightsSettled) await_operands();
+  if constexpr (!kWeightsUnwritten) wait_on_dependencies();
   Ring<kWide, W, Rows> ring(weights, first, columns, slots);
 #pragma unroll 1
   for (int i = 0; i < kStages; ++i) ring.fill();
   uint4 gains[kTurns] = {};
   if constexpr (kNormed) read_gains<kWide>(weights.norm(), gains);
-  if constexpr (kBiasSettled) output.read_bias(epilogue);
-  if constexpr (kWeightsSettled) await_operands();
-  if constexpr (!kBiasSettled) output.read_bias(epilogue);
+  if constexpr (kBiasUnwritten) output.read_bias(epilogue);
+  if constexpr (kWeightsUnwritten) wait_on_dependencies();
+  if constexpr (!kBiasUnwritten) output.read_bias(epilogue);
 
   const RowOfWarp row = read_row<kWide, X, W>(x, gains, xs);
   output.read_residual(epilogue);

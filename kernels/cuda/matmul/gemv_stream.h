@@ -7,7 +7,7 @@
 //
 // NPUSIM_SPLIT warps of a block share K; their sums are added in order in shared memory.
 // NPUSIM_ROWS is how many columns of y (path 0), or blocks of eight columns (path 1), a warp
-// computes at once. The first slice is asked for before the wait for x where `kWeightsSettled`.
+// computes at once. The first slice is asked for before the wait for x where `kWeightsUnwritten`.
 
 #pragma once
 
@@ -49,8 +49,8 @@ void stream_rows(const Rows& weights, const X* x, const Epilogue& epilogue) {
     w[i] = weights.row(column + i / kRows * params.n);
   }
   Waiting output(place / kRows, first + place % kRows, place < kRows * kM);
-  if constexpr (kBiasSettled) output.read_bias(epilogue);
-  if constexpr (!kWeightsSettled) await_operands();
+  if constexpr (kBiasUnwritten) output.read_bias(epilogue);
+  if constexpr (!kWeightsUnwritten) wait_on_dependencies();
   const W* norm = kNormed ? weights.norm() : nullptr;
   float sums[kStreams][kM] = {}, squares[kM] = {};
   int64_t rest = 0;  // where elements begin that are read one by one
@@ -71,7 +71,7 @@ void stream_rows(const Rows& weights, const X* x, const Epilogue& epilogue) {
         }
       }
       if (step == 0) {
-        if constexpr (kWeightsSettled) await_operands();
+        if constexpr (kWeightsUnwritten) wait_on_dependencies();
         output.read_residual(epilogue);
       }
       const float zero = zero_on_arrival(loaded);
@@ -110,10 +110,10 @@ void stream_rows(const Rows& weights, const X* x, const Epilogue& epilogue) {
     }
   }
   if (!wide || kSteps == 0) {
-    if constexpr (kWeightsSettled) await_operands();
+    if constexpr (kWeightsUnwritten) wait_on_dependencies();
     output.read_residual(epilogue);
   }
-  if constexpr (!kBiasSettled) output.read_bias(epilogue);
+  if constexpr (!kBiasUnwritten) output.read_bias(epilogue);
 #pragma unroll 1
   for (int64_t at = rest + place; at < params.k; at += kLanes) {
     const float gain = kNormed ? to_float(norm[at]) : 1.0f;
@@ -175,7 +175,7 @@ constexpr int kHalves = kM > 8 ? 2 : 1;  // of the sixteen rows of the tensor co
 // 16 bytes and end there.
 template <bool kWide, typename T>
 void multiply_columns(const T* const (&w)[kStreams], const T* x, float (&sums)[kStreams][4]) {
-  if constexpr (!kWeightsSettled) await_operands();
+  if constexpr (!kWeightsUnwritten) wait_on_dependencies();
   constexpr int64_t kChunks = ceil_div(params.k, 8);
   constexpr int64_t kLanes = 4 * kSplit;
   constexpr int kSteps = static_cast<int>(ceil_div(kChunks, kLanes));
@@ -185,7 +185,7 @@ void multiply_columns(const T* const (&w)[kStreams], const T* x, float (&sums)[k
     if constexpr (kWide) return *reinterpret_cast<const uint4*>(row + at * 8);
     return load_chunk(row + at * 8, params.k - at * 8);
   };
-  if (kWeightsSettled && kSteps == 0) await_operands();
+  if (kWeightsUnwritten && kSteps == 0) wait_on_dependencies();
 #pragma unroll 1
   for (int step = 0; step < kSteps; step += kUnroll) {
     uint4 b[kUnroll][kStreams];
@@ -199,7 +199,7 @@ void multiply_columns(const T* const (&w)[kStreams], const T* x, float (&sums)[k
         if (at < kChunks) b[u][i] = kWide ? load_once(w[i] + at * 8) : chunk(w[i], at);
       }
     }
-    if (kWeightsSettled && step == 0) await_operands();
+    if (kWeightsUnwritten && step == 0) wait_on_dependencies();
     const float zero = zero_on_arrival(b);
 #pragma unroll
     for (int i = 0; i < kStreams; ++i) {
@@ -217,8 +217,8 @@ void multiply_columns(const T* const (&w)[kStreams], const T* x, float (&sums)[k
       }
 #pragma unroll
       for (int i = 0; i < kStreams; ++i) {
-        multiply_add<T>(sums[i], a[0].x, a[1].x, a[0].y, a[1].y, b[u][i].x, b[u][i].y);
-        multiply_add<T>(sums[i], a[0].z, a[1].z, a[0].w, a[1].w, b[u][i].z, b[u][i].w);
+        mma_16x8x16<T>(sums[i], a[0].x, a[1].x, a[0].y, a[1].y, b[u][i].x, b[u][i].y);
+        mma_16x8x16<T>(sums[i], a[0].z, a[1].z, a[0].w, a[1].w, b[u][i].z, b[u][i].w);
       }
     }
   }

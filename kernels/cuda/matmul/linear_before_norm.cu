@@ -1,5 +1,5 @@
-// linear whose y an RMS norm begins with: settled_operands and paths as in linear.cu, NPUSIM_PATH 2
-// or 4, K in one span.
+// linear whose y an RMS norm begins with: unwritten_operands and paths as in linear.cu, NPUSIM_PATH
+// 2 or 4, K in one span.
 namespace npusim {
 constexpr bool kNormed = false, kLeavesNorm = true, kScalesRows = false;
 constexpr float kNormEps = 0.0f;

@@ -1,4 +1,4 @@
-// linear of rows that an RMS norm is to divide: settled_operands and paths as in linear.cu,
+// linear of rows that an RMS norm is to divide: unwritten_operands and paths as in linear.cu,
 // NPUSIM_PATH 2 or 4.
 namespace npusim {
 constexpr bool kNormed = false, kLeavesNorm = false, kScalesRows = true;

@@ -31,8 +31,8 @@ inline const W* weight_row(void* const* operands, int64_t row) {
 
 // Of what may be read before the wait: all parts of W, the norm's weight, and the bias behind them.
 constexpr unsigned kWeightBits = ((1u << (kScalesRows ? params.segments : kWeights)) - 1) << 1;
-constexpr bool kWeightsSettled = (settled_operands & kWeightBits) == kWeightBits;
-constexpr bool kBiasSettled = (settled_operands >> (1 + kWeights) & 1) != 0;
+constexpr bool kWeightsUnwritten = (unwritten_operands & kWeightBits) == kWeightBits;
+constexpr bool kBiasUnwritten = (unwritten_operands >> (1 + kWeights) & 1) != 0;
 
 // Whether all rows of x and W begin on 16 bytes.
 constexpr bool lies_on_chunks(int64_t elements, int64_t size) {
@@ -144,7 +144,7 @@ inline Source source_of(void* const* operands) {
           params.k % 8 == 0 && operands_lie_on_chunks(operands)};
 }
 inline void run(void* const* operands) {
-  await_operands();
+  wait_on_dependencies();
   const Source source = source_of(operands);
   run_tile(source, operands);
   if constexpr (kLeavesNorm) {
@@ -191,7 +191,7 @@ struct BulkTile {
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
 #if NPUSIM_PATH <= 1 || NPUSIM_PATH == 5
-  npusim::start_successors();
+  npusim::launch_dependents();
 #endif
   npusim::run(operands);
 }
@@ -200,8 +200,8 @@ extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_
 #if NPUSIM_PATH >= 2 && NPUSIM_PATH <= 4 && NPUSIM_SPLIT > 1
 extern "C" __global__ void __launch_bounds__(256) npusim_combine(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
-  npusim::start_successors();
-  npusim::await_operands();
+  npusim::launch_dependents();
+  npusim::wait_on_dependencies();
   npusim::combine(npusim::source_of(operands), operands);
 }
 #endif

@@ -27,7 +27,7 @@ struct Tile {
   static constexpr int kDepth = 64;
   static constexpr int kThreads = kWarpsM * kWarpsN * 32;
   // A warpgroup has whole rows of the tile, in blocks of 64; a warp has blocks of 16 by 8.
-  static constexpr bool kGroups = kHasWarpgroups && !kColumnsInside;
+  static constexpr bool kGroups = kHasWgmma && !kColumnsInside;
   static constexpr int kGroupRows = kTileRows / (kThreads / 128);
   static constexpr int kLag = kGroups && kLags ? 1 : 0;
   static constexpr int kAhead = kWhole ? kStages : kStages - 1 - kLag;  // blocks of K in flight
@@ -93,33 +93,33 @@ struct Tile {
     }
     for (int block = 0; block < kAhead; ++block) {
       fill(block, true, !kOrdered);
-      commit_copies();
+      cp_async_commit();
     }
     if constexpr (kOrdered) source.behind_first();
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
-      wait_copies<kAhead - 1>();
+      cp_async_wait<kAhead - 1>();
       const unsigned at = base + block % kStages * kStageBytes;
       if constexpr (kGroups) {
-        publish_to_warpgroups();
+        fence_proxy_async_shared();
         __syncthreads();
         start_stage(at);
         fill(block + kAhead, true, true);
-        commit_copies();
-        if constexpr (!kWhole) wait_products<kLag>();
+        cp_async_commit();
+        if constexpr (!kWhole) warpgroup_wait<kLag>();
       } else {
         __syncthreads();
         fill(block + kAhead, true, true);
-        commit_copies();
+        cp_async_commit();
         multiply_stage(at);
       }
     }
-    start_successors();  // now: their blocks would have crowded the processors that end first
-    wait_copies<0>();
+    launch_dependents();  // now: their blocks would have crowded the processors that end first
+    cp_async_wait<0>();
     if constexpr (kGroups) {
-      wait_products<0>();
+      warpgroup_wait<0>();
 #pragma unroll
-      for (int i = 0; i < kBlocksM; ++i) hold(sums[i]);
+      for (int i = 0; i < kBlocksM; ++i) warpgroup_fence_operand(sums[i]);
     }
   }
 
@@ -191,17 +191,16 @@ struct Tile {
   }
 
   void start_stage(unsigned at) {
-    begin_products();
+    warpgroup_arrive();
 #pragma unroll
     for (int step = 0; step < kDepth / 16; ++step) {
 #pragma unroll
       for (int i = 0; i < kBlocksM; ++i) {
         const unsigned a = at + (warp() / 4 * kGroupRows + i * 64) * (kDepth * 2) + step * 32;
-        multiply_add_group<T>(sums[i], tile_descriptor(a),
-                              tile_descriptor(at + kABytes + step * 32));
+        wgmma<T>(sums[i], matrix_descriptor(a), matrix_descriptor(at + kABytes + step * 32));
       }
     }
-    commit_products();
+    warpgroup_commit();
   }
 
   void multiply_stage(unsigned at) {
@@ -213,25 +212,25 @@ struct Tile {
 #pragma unroll
       for (int i = 0; i < kBlocksM; ++i) {
         const int row = first_row + i * 16 + lane() % 16;
-        load_matrices(a[i], at + chunk_at(row, step * 2 + lane() / 16));
+        ldmatrix(a[i], at + chunk_at(row, step * 2 + lane() / 16));
       }
 #pragma unroll
       for (int j = 0; j < kBlocksN / 2; ++j) {
         if constexpr (kColumnsInside) {
           const int chunk = (first_column + j * 16) / 8 + lane() / 16;
           const int k = step * 16 + lane() % 16;
-          load_matrices_transposed(b[j], at + kABytes + inside_at(k, chunk));
+          ldmatrix_transposed(b[j], at + kABytes + inside_at(k, chunk));
         } else {
           const int column = first_column + j * 16 + lane() / 16 * 8 + lane() % 8;
-          load_matrices(b[j], at + kABytes + chunk_at(column, step * 2 + lane() / 8 % 2));
+          ldmatrix(b[j], at + kABytes + chunk_at(column, step * 2 + lane() / 8 % 2));
         }
       }
 #pragma unroll
       for (int i = 0; i < kBlocksM; ++i) {
 #pragma unroll
         for (int j = 0; j < kBlocksN; ++j) {
-          multiply_add<T>(sums[i][j], a[i][0], a[i][1], a[i][2], a[i][3], b[j / 2][j % 2 * 2],
-                          b[j / 2][j % 2 * 2 + 1]);
+          mma_16x8x16<T>(sums[i][j], a[i][0], a[i][1], a[i][2], a[i][3], b[j / 2][j % 2 * 2],
+                         b[j / 2][j % 2 * 2 + 1]);
         }
       }
     }

@@ -52,7 +52,7 @@ extern "C" __global__ void NPUSIM_BULK_BOUNDS npusim_kernel(NPUSIM_BULK_SIGNATUR
     return;
   }
 #endif
-  npusim::await_operands();
+  npusim::wait_on_dependencies();
   if (blockIdx.z > 0 || threadIdx.x >= npusim::Product::kThreads) return;
   npusim::BulkTile tile;
   do {

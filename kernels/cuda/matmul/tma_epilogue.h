@@ -43,9 +43,9 @@ struct Finish {
   void fetch_vectors(const Share& share) const {
     const int exist = smaller(kBulkOutputs, static_cast<int>(params.n) - share.first_column);
     if (params.n % 8 != 0 || exist <= 0 || !epilogue.wide) return;
-    if constexpr (kLeavesNorm) fetch(leaving.norm + share.first_column, exist * 2);
+    if constexpr (kLeavesNorm) prefetch_l2(leaving.norm + share.first_column, exist * 2);
     if constexpr (params.has_bias != 0) {
-      fetch(epilogue.epilogue.bias + share.first_column, exist * 4);
+      prefetch_l2(epilogue.epilogue.bias + share.first_column, exist * 4);
     }
   }
   // Returns the sum of the squares of what is stored, for a norm that y begins.
@@ -171,7 +171,7 @@ inline int slice_at(int from, int to) {
 
 inline void send_tile(const Sums& sums, const Share& share) {
   const unsigned base = shared_address(shared_memory);
-  wait_for_workers<kWorkers * 32>();  // all have multiplied what is in the ring
+  sync_consumers<kWorkers * 32>();  // all have multiplied what is in the ring
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float* to = reinterpret_cast<float*>(shared_memory) + Sums::row_of(half) * kLine;
@@ -181,15 +181,16 @@ inline void send_tile(const Sums& sums, const Share& share) {
       to[Sums::column_of(j) + 1] = sums.sum(j)[half * 2 + 1];
     }
   }
-  publish_to_warpgroups();
-  wait_for_workers<kWorkers * 32>();
+  fence_proxy_async_shared();
+  sync_consumers<kWorkers * 32>();
   if (threadIdx.x != 0) return;
 #pragma unroll 1
   for (int i = 1; i < kSpans; ++i) {
     const int span = (share.span + i) % kSpans;
     const unsigned rank = share.sharer + kSharers * (share.neighbour + kNeighbours * span);
-    copy_to_block(address_in_block(base + slice_at(share.span, span), rank),
-                  base + span * kSliceBytes, kSliceBytes, address_in_block(base + kSentAt, rank));
+    copy_distributed_shared(map_shared_rank(base + slice_at(share.span, span), rank),
+                            base + span * kSliceBytes, kSliceBytes,
+                            map_shared_rank(base + kSentAt, rank));
   }
 }
 
@@ -246,7 +247,7 @@ inline void finish_slice(const Share& share, const Finish& finish, unsigned sent
     }
   }
   if constexpr (kLeavesNorm) {
-    wait_for_workers<kWorkers * 32>();
+    sync_consumers<kWorkers * 32>();
     if (threadIdx.x >= kSliceRows) return;
     const float* row = own + threadIdx.x * kLine;
     float sum = 0.0f;

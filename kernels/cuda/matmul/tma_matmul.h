@@ -102,8 +102,8 @@ struct Copies {
   const TensorMap* map_of_w[kEach];
   int row_of_w[kEach], line_of_w[kEach];
   unsigned takers_of_x, takers_of_w;
-  unsigned long long policy_of_x = leaving_policy<false>();
-  unsigned long long policy_of_w = leaving_policy<kReadOnce>();
+  unsigned long long policy_of_x = eviction_policy<false>();
+  unsigned long long policy_of_w = eviction_policy<kReadOnce>();
 
   Copies(const Share& share, const Ring& ring, const Maps& maps, int passed)
       : share(share),
@@ -134,30 +134,30 @@ struct Copies {
 
   void copy_w(int i) const {
     const int at = passed + i;
-    expect_bytes(ring.filled(at), kStageBytes);
+    arrive_and_expect_bytes(ring.filled(at), kStageBytes);
 #pragma unroll
     for (int box = 0; box < kEach; ++box) {
-      copy_box<(kSharers > 1), kFewRows>(ring.stage(at) + kXBytes + line_of_w[box] * 128,
+      tma_load<(kSharers > 1), kFewRows>(ring.stage(at) + kXBytes + line_of_w[box] * 128,
                                          map_of_w[box], (share.begin + i) * 64, row_of_w[box],
                                          ring.filled(at), takers_of_w, policy_of_w);
     }
   }
   void copy_x(int i) const {
     const int line = share.neighbour * kXBoxRows;
-    copy_box<(kNeighbours > 1), kFewRows>(ring.stage(passed + i) + line * 128, map_of_x,
+    tma_load<(kNeighbours > 1), kFewRows>(ring.stage(passed + i) + line * 128, map_of_x,
                                           (share.begin + i) * 64, share.first_row + line,
                                           ring.filled(passed + i), takers_of_x, policy_of_x);
   }
   // Fills the ring for the first time; weights do not wait for the launches before.
   void begin() const {
     const auto await = [] {
-      await_operands();
-      publish_to_copies();
+      wait_on_dependencies();
+      fence_proxy_async_global();
     };
     const int first = smaller(share.blocks, kRing), ahead = smaller(share.blocks, kAhead);
-    if constexpr (!kWeightsSettled) await();
+    if constexpr (!kWeightsUnwritten) await();
     for (int i = 0; i < ahead; ++i) copy_w(i);
-    if constexpr (kWeightsSettled) await();
+    if constexpr (kWeightsUnwritten) await();
     for (int i = 0; i < ahead; ++i) copy_x(i);
     for (int i = ahead; i < first; ++i) {
       copy_w(i);
@@ -200,7 +200,7 @@ struct Sums {
     const int blocks = share.blocks, lane = static_cast<int>(threadIdx.x % 32);
     const unsigned giver = share.giver(smaller(lane, Share::kGivers - 1));
     const auto release = [&](int block) {
-      if (lane < Share::kGivers) arrive_in_block(ring.free(block), giver);
+      if (lane < Share::kGivers) arrive_remote(ring.free(block), giver);
     };
     __builtin_assume(blocks > 0);
 #pragma unroll 1
@@ -208,18 +208,17 @@ struct Sums {
       const int block = copies.passed + i;
       wait_barrier(ring.filled(block), Ring::phase(block));
       const unsigned x = ring.stage(block) + threadIdx.x / 128 * (64 * 128);
-      begin_products();
+      warpgroup_arrive();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
 #pragma unroll
         for (int side = 0; side < kSides; ++side) {
           const unsigned w = ring.stage(block) + kXBytes + side * (kColumns / kSides * 128);
-          multiply_add_group<W>(at[side], tile_descriptor(x + step * 32),
-                                tile_descriptor(w + step * 32));
+          wgmma<W>(at[side], matrix_descriptor(x + step * 32), matrix_descriptor(w + step * 32));
         }
       }
-      commit_products();
-      wait_products<kHeld>();
+      warpgroup_commit();
+      warpgroup_wait<kHeld>();
       if (i >= kHeld) release(block - kHeld);
       if constexpr (!kHasCopier) {  // a block of K later, so that this warp does not wait
         if (i > 1 && threadIdx.x == 0) copies.refill(i - 2 + kRing);
@@ -227,10 +226,10 @@ struct Sums {
       }
     }
     factors.settle();
-    wait_products<0>();
+    warpgroup_wait<0>();
     if constexpr (NPUSIM_TILES > 0 && kHeld > 0) release(copies.passed + blocks - 1);
 #pragma unroll
-    for (int side = 0; side < kSides; ++side) hold(at[side]);
+    for (int side = 0; side < kSides; ++side) warpgroup_fence_operand(at[side]);
   }
 };
 
@@ -242,16 +241,16 @@ namespace npusim {
 
 inline void make_barriers(const Ring& ring, const Maps& maps) {
 #pragma unroll
-  for (int i = 0; i < 1 + params.segments; ++i) fetch_map(maps.all[i]);
+  for (int i = 0; i < 1 + params.segments; ++i) prefetch_tensor_map(maps.all[i]);
   for (int i = 0; i < kRing; ++i) {
-    make_barrier(ring.filled(i), 1);
-    make_barrier(ring.free(i), kWorkers * Share::kGivers);
+    init_barrier(ring.filled(i), 1);
+    init_barrier(ring.free(i), kWorkers * Share::kGivers);
   }
   if constexpr (kSpans > 1) {
-    make_barrier(ring.base + kSentAt, 1);
-    expect_bytes(ring.base + kSentAt, (kSpans - 1) * kSliceBytes);
+    init_barrier(ring.base + kSentAt, 1);
+    arrive_and_expect_bytes(ring.base + kSentAt, (kSpans - 1) * kSliceBytes);
   }
-  publish_barriers();
+  fence_barrier_init();
 }
 
 // The tiles of a block that shares nothing, one after the other.
@@ -269,18 +268,18 @@ inline void run_alone(const Ring& ring, const Maps& maps, const Finish& finish) 
       for (int i = passed == 0 ? kRing : 0; i < share.blocks; ++i) copies.refill(i);
     }
     if (works) {
-      if (kScalesRows && passed == 0) await_operands();
+      if (kScalesRows && passed == 0) wait_on_dependencies();
       factors.read(finish.squares, share.first_row);
       if (threadIdx.x == 0) finish.fetch_vectors(share);
       Sums sums;
       sums.multiply(share, ring, copies, factors);
       factors.scale(sums);
-      if (!kScalesRows && passed == 0) await_operands();
+      if (!kScalesRows && passed == 0) wait_on_dependencies();
       store_tile(sums, share, finish);
     }
     passed += share.blocks;
   }
-  await_operands();
+  wait_on_dependencies();
 }
 
 // The one tile of a block.
@@ -297,7 +296,7 @@ inline void run_together(const Ring& ring, const Maps& maps, const Finish& finis
   }
   __syncwarp();
   if (threadIdx.x == 0) finish.fetch_vectors(share);
-  if constexpr (kScalesRows) await_operands();
+  if constexpr (kScalesRows) wait_on_dependencies();
   Sums sums;
   if (works) {
     Factors factors;
@@ -305,9 +304,9 @@ inline void run_together(const Ring& ring, const Maps& maps, const Finish& finis
     sums.multiply(share, ring, copies, factors);
     factors.scale(sums);
   }
-  if constexpr (!kScalesRows) await_operands();
+  if constexpr (!kScalesRows) wait_on_dependencies();
   // Others copy to this block, or read what it copies to them, until here.
-  if constexpr (kCluster > 1 && kSpans == 1) arrive_in_cluster_bare();
+  if constexpr (kCluster > 1 && kSpans == 1) cluster_arrive_relaxed();
   if (works) {
     if constexpr (kSpans > 1) {
       send_tile(sums, share);
@@ -316,8 +315,8 @@ inline void run_together(const Ring& ring, const Maps& maps, const Finish& finis
       store_tile(sums, share, finish);
     }
   }
-  if constexpr (kSpans > 1) arrive_in_cluster_bare();
-  if constexpr (kCluster > 1) wait_for_cluster();
+  if constexpr (kSpans > 1) cluster_arrive_relaxed();
+  if constexpr (kCluster > 1) cluster_wait();
 }
 
 inline void run_bulk(void* const* operands, const Maps& maps) {
@@ -325,12 +324,12 @@ inline void run_bulk(void* const* operands, const Maps& maps) {
   if (threadIdx.x == kCopier) make_barriers(ring, maps);
   __syncwarp();
   if constexpr (kCluster > 1) {
-    arrive_in_cluster_bare();
-    wait_for_cluster();
+    cluster_arrive_relaxed();
+    cluster_wait();
   } else {
     __syncthreads();
   }
-  start_successors();
+  launch_dependents();
   const Finish finish(operands);
   if constexpr (NPUSIM_TILES > 0) {
     run_alone(ring, maps, finish);

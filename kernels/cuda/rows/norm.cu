@@ -58,7 +58,7 @@ class Vector {
   // Where nothing writes it, this lane's part of it is read at once, and stays in registers.
   static constexpr bool kHeld =
       NormRow::kHeld && NPUSIM_VECTORS > 0 &&
-      (settled_operands >> 1 & ((1 << NPUSIM_VECTORS) - 1)) == (1 << NPUSIM_VECTORS) - 1;
+      (unwritten_operands >> 1 & ((1 << NPUSIM_VECTORS) - 1)) == (1 << NPUSIM_VECTORS) - 1;
 
   Vector(const void* from, int lane) : from_(static_cast<const W*>(from)) {
     if constexpr (kHeld) {

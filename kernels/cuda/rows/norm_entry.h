@@ -14,8 +14,8 @@
 #endif
 
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_TENSORS) {
-  npusim::start_successors();
+  npusim::launch_dependents();
   const npusim::Norm norm(NPUSIM_VECTORS_GIVEN);
-  npusim::await_operands();
+  npusim::wait_on_dependencies();
   norm.run(x, y);
 }

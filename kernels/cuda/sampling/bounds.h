@@ -39,7 +39,7 @@ inline void collect(int turn, int rank, bool more) {
   digits[turn][i] = digit;
   halves[0][i] = halves[1][i] = 0;
   const uint64_t group = fold_warp(digit, Plus{});
-  if (lane < kRanks) show(*in_block(&groups[turn][rank][i / 32], lane), group);
+  if (lane < kRanks) show(*map_shared_rank(&groups[turn][rank][i / 32], lane), group);
   __syncthreads();
 }
 
@@ -73,7 +73,7 @@ __attribute__((noinline)) inline Bound search(int turn, uint64_t above, Goal goa
     const Bound first = search_lanes(group, above, wanted);
     const auto* at = &digits[turn][first.key * 32 + down];
 #pragma unroll
-    for (int r = 0; r < kRanks; ++r) digit += seen(*in_block(at, r));
+    for (int r = 0; r < kRanks; ++r) digit += seen(*map_shared_rank(at, r));
     const Bound second = search_lanes(digit, first.above, first.at > 0 ? wanted : 0);
     if (threadIdx.x == 0) {
       result = {first.key * 32 + second.key, second.above, second.at, wanted};

@@ -1,7 +1,7 @@
 // One step of generating: the newest token goes into the history, the next one is drawn from the
 // scores as kernels/shared/sampling.h says. NPUSIM_RANKS blocks, a cluster, share the tokens
-// (tokens.h), find bounds (bounds.h) and draw (draw.h). Where there are no clusters, the first block
-// does it all.
+// (tokens.h), find bounds (bounds.h) and draw (draw.h). Where there are no clusters, the first
+// block does it all.
 #include "kernels/cuda/sampling/draw.h"
 
 namespace npusim {

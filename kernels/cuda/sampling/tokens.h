@@ -46,8 +46,8 @@ static_assert(sizeof(Exchange) <= NPUSIM_EXCHANGE && sizeof(Exchange) % 16 == 0)
 
 inline void meet() {
   if constexpr (kRanks > 1) {
-    arrive_in_cluster();
-    wait_for_cluster();
+    cluster_arrive();
+    cluster_wait();
   } else {
     __syncthreads();
   }

@@ -25,8 +25,8 @@ class CodeGenerator(Protocol):
     def stems(self) -> Collection[str]:
         """The stems that there are kernels for."""
 
-    def orders_itself(self, stem: str) -> bool:
-        """Tells whether a stem's kernels ask which operands nothing writes before them."""
+    def reads_before_wait(self, stem: str) -> bool:
+        """Tells whether a stem's kernels read unwritten operands before they wait for others."""
 
     def own_operands(self, stem: str, params: bytes) -> int | None:
         """Returns how many operands the own kernel takes; None: no library computes these."""

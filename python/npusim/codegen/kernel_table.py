@@ -1,9 +1,9 @@
 """The kernel table of a program with device code: which images its commands need, each once.
 
 A command of fixed sizes names a kernel with an image of its own: one for each distinct triple
-(stem, parameters, settled operands); the third is 0 where the source does not ask for it. Commands
-whose parameters depend on the sizes of a call name a kernel by stem and operands, which has an
-image for each parameters that they come to at the sizes to prepare.
+(stem, parameters, unwritten operands); the third is 0 where the source does not ask for it.
+Commands whose parameters depend on the sizes of a call name a kernel by stem and operands, which
+has an image for each parameters that they come to at the sizes to prepare.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from npusim.abi.kernels import KERNELS
 from npusim.codegen.generator import CodeGenerator
-from npusim.codegen.settled import settled_operands
+from npusim.codegen.unwritten import unwritten_operands
 from npusim.codegen.wanted import Recipe, WantedImage
 from npusim.program.program import Command, CompiledProgram, Kernel, Method, Specialized
 from npusim.program.sized_command import Sizes, params_at
@@ -23,7 +23,7 @@ from npusim.targets import TargetConfig
 @dataclass(frozen=True, slots=True)
 class _Key:
     stem: str
-    settled: int
+    unwritten: int
     params: bytes | None  # None: they depend on the sizes of a call
     operands: int = 0  # of the command, where that is so; with what a library wants beside them
     narrowed: bool = False
@@ -45,7 +45,7 @@ class KernelTable:
             sizes: those to prepare code for.
         """
         commands = []
-        masks = settled_operands(self._program, method)
+        masks = unwritten_operands(self._program, method)
         for command, mask in zip(method.commands, masks, strict=True):
             key = self._key(command, mask)
             wanted = self._params.setdefault(key, {})
@@ -63,9 +63,9 @@ class KernelTable:
         for key, wanted in self._params.items():
             recipe = None
             if key.params is None:
-                recipe = Recipe(key.settled, self._target.libraries, key.narrowed)
+                recipe = Recipe(key.unwritten, self._target.libraries, key.narrowed)
             for params in wanted:
-                yield WantedImage(key.stem, params, key.settled, recipe)
+                yield WantedImage(key.stem, params, key.unwritten, recipe)
 
     def kernels(self, images: Iterable[bytes]) -> tuple[Kernel, ...]:
         """Returns the table, given what `images` yields as bytes."""
@@ -82,9 +82,9 @@ class KernelTable:
 
     def _key(self, command: Command, mask: int) -> _Key:
         stem = self._program.kernels[command.kernel].name
-        settled = mask if self._generator.orders_itself(stem) else 0
+        unwritten = mask if self._generator.reads_before_wait(stem) else 0
         if not command.patches:
-            return _Key(stem, settled, command.params)
+            return _Key(stem, unwritten, command.params)
         own = self._generator.own_operands(stem, command.params)
         count = len(command.operands)
-        return _Key(stem, settled, None, count, own is not None and count > own)
+        return _Key(stem, unwritten, None, count, own is not None and count > own)

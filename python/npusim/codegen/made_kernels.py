@@ -51,6 +51,6 @@ def _wanted(
     generator: CodeGenerator, target: TargetConfig, stem: str, params: bytes, like: bytes
 ) -> tuple[WantedImage, Choice]:
     recipe = generator.recipe_of(like)
-    wanted = WantedImage(stem, params, recipe.settled, recipe)
+    wanted = WantedImage(stem, params, recipe.unwritten, recipe)
     target = replace(target, libraries=recipe.libraries)
     return wanted, generator.choose(wanted, recipe, target, None)

@@ -10,12 +10,13 @@ class Recipe:
     """What code generation needs besides parameters to make a kernel's image for other ones.
 
     Attributes:
-        settled: a mask of `settled_operands`; 0 where the source does not ask for it.
+        unwritten: a mask of `unwritten_operands` (bit i: operand i); 0 where the source does
+            not ask for it.
         libraries: which commands may be a library's: `TargetConfig.libraries`.
         narrowed: the command has the operand that a library wants in another dtype.
     """
 
-    settled: int
+    unwritten: int
     libraries: str
     narrowed: bool
 
@@ -25,11 +26,11 @@ class WantedImage:
     """An image to be made: the kernel of a stem for these parameters.
 
     Attributes:
-        settled: a mask of `settled_operands`.
+        unwritten: a mask of `unwritten_operands`.
         recipe: where the parameters depend on the sizes of a call.
     """
 
     stem: str
     params: bytes
-    settled: int
+    unwritten: int
     recipe: Recipe | None = None

@@ -41,12 +41,12 @@ def compile_images(
 
 
 def specialise(
-    stem: str, params: bytes, settled: int = 0, variant: str = ""
+    stem: str, params: bytes, unwritten: int = 0, variant: str = ""
 ) -> tuple[str, Geometry, tuple[str, ...]]:
     """Returns a kernel's source, geometry and compiler options, without the architecture.
 
     Args:
-        settled: a mask of `settled_operands`.
+        unwritten: a mask of `unwritten_operands`.
         variant: a geometry of `variants`, instead of the rule's.
     """
     fields = KERNELS[stem].unpack(params)
@@ -54,7 +54,7 @@ def specialise(
     body = generated_source(stem, fields) or stem_source(stem)
     assert body is not None, stem
     macros = (f"-DNPUSIM_{name}={value}" for name, value in geometry.defines.items())
-    source = kernel_source(stem, fields, body, settled)
+    source = kernel_source(stem, fields, body, unwritten)
     return source, geometry, (*_OPTIONS, *macros)
 
 
@@ -62,7 +62,7 @@ def _image(
     compiler: nvrtc.Nvrtc, target: TargetConfig, wanted: WantedImage, choice: Choice
 ) -> bytes:
     stem, params, arch = wanted.stem, wanted.params, target.arch
-    source, geometry, options = specialise(stem, params, wanted.settled, choice.variant)
+    source, geometry, options = specialise(stem, params, wanted.unwritten, choice.variant)
     geometry = geometry.on(target.features)
     cubin = b""
     if geometry.launches:

@@ -9,7 +9,7 @@ from npusim.codegen.cuda import choices, library, nvrtc
 from npusim.codegen.cuda.compile_kernels import compile_images
 from npusim.codegen.cuda.image import read_recipe, unpack_image
 from npusim.codegen.cuda.launch import RULES
-from npusim.codegen.cuda.source import orders_itself
+from npusim.codegen.cuda.source import reads_before_wait
 from npusim.codegen.cuda.variants import variants
 from npusim.codegen.wanted import Recipe, WantedImage
 from npusim.program.program import CompiledProgram
@@ -26,9 +26,9 @@ class CudaGenerator:
         """The stems that have a rule."""
         return RULES.keys()
 
-    def orders_itself(self, stem: str) -> bool:
+    def reads_before_wait(self, stem: str) -> bool:
         """Tells whether a stem's source asks which operands nothing writes before it."""
-        return orders_itself(stem)
+        return reads_before_wait(stem)
 
     def own_operands(self, stem: str, params: bytes) -> int | None:
         """Returns how many operands the own kernel of a library's stem takes."""

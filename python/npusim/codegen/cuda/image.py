@@ -30,7 +30,7 @@ class Image:
     Attributes:
         options: what the source is compiled with, but for the architecture.
         dependent: the launches may start while the one before still runs: every thread waits for it
-            (`await_operands` of kernels/cuda/common/launch_order.h).
+            (`wait_on_dependencies` of kernels/cuda/common/dependent_launch.h).
         operands: how many of the command's the launches take; None: all of them.
         library: what a library may compute in place of the launches (docs/npubin.md, "Libraries").
         recipe: of a kernel whose parameters depend on the sizes of a call.
@@ -71,7 +71,12 @@ def pack_image(image: Image) -> bytes:
     if image.library is not None:
         header["library"] = dict(image.library)
     if image.recipe is not None:
-        header["recipe"] = asdict(image.recipe)
+        recipe = image.recipe
+        header["recipe"] = {
+            "settled": recipe.unwritten,
+            "libraries": recipe.libraries,
+            "narrowed": recipe.narrowed,
+        }
     text = json.dumps(header, separators=(",", ":")).encode()
     return MAGIC + _LENGTH.pack(len(text)) + text + image.cubin + source
 
@@ -131,7 +136,9 @@ def _parts(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 def _recipe(header: Mapping[str, Any]) -> Recipe | None:
     stored = header.get("recipe")
-    return None if stored is None else Recipe(**stored)
+    if stored is None:
+        return None
+    return Recipe(stored["settled"], stored["libraries"], stored["narrowed"])
 
 
 def _blob(data: bytes, place: list[int]) -> bytes:

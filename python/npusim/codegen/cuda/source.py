@@ -2,7 +2,7 @@
 
 Owns the prologue, which makes the parameter struct a constant, the inclusion of headers, whose
 text takes the place of the `#include` so that NVRTC and the runtime need no files, and the calls
-that order launches (kernels/cuda/common/launch_order.h).
+that order launches (kernels/cuda/common/dependent_launch.h).
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from npusim.abi.kernels import KERNELS, KernelDef, Params
 
 _INCLUDE = re.compile(r'^#include "(kernels/[\w./]+)"\s*$', re.MULTILINE)
 _PRAGMA = re.compile(r"^#pragma once\s*$", re.MULTILINE)
-_SHARED = '#include "kernels/shared/abi.h"\n#include "kernels/cuda/common/launch_order.h"\n'
+_SHARED = '#include "kernels/shared/abi.h"\n#include "kernels/cuda/common/dependent_launch.h"\n'
 _ENTRY = re.compile(r'^extern "C" __global__ void[^{;]*\{$', re.MULTILINE)
-_STARTS, _AWAITS = "\n  npusim::start_successors();", "\n  npusim::await_operands();"
+_LAUNCHES_DEPENDENTS, _WAITS = (
+    "\n  npusim::launch_dependents();",
+    "\n  npusim::wait_on_dependencies();",
+)
 _COMMENT = re.compile(r"^\s*//[^\n]*\n", re.MULTILINE)
 
 # NVRTC has no <cstdint>; the header for a host compiler brings the same names.
@@ -58,11 +61,11 @@ def _stem_files() -> dict[str, Path]:
     return {path.stem: path for path in sorted(kernel_root().glob("cuda/*/*.cu"))}
 
 
-def kernel_source(stem: str, params: Params, body: str, settled: int = 0) -> str:
+def kernel_source(stem: str, params: Params, body: str, unwritten: int = 0) -> str:
     """Returns what NVRTC is given: integers, abi.h, the parameters, and the kernel's own text.
 
     Args:
-        settled: the operands (bit i: operand i) that nothing writes before the command in its
+        unwritten: the operands (bit i: operand i) that nothing writes before the command in its
             method.
     """
     seen: set[str] = set()
@@ -71,20 +74,20 @@ def kernel_source(stem: str, params: Params, body: str, settled: int = 0) -> str
     kernel = KERNELS[stem]
     constants = struct(kernel) if kernel.generated_only else ""
     constants += prologue(kernel, params)
-    if orders_itself(stem):
+    if reads_before_wait(stem):
         constants += (
-            f"namespace npusim {{\nconstexpr unsigned settled_operands = {settled:#x};\n}}\n"
+            f"namespace npusim {{\nconstexpr unsigned unwritten_operands = {unwritten:#x};\n}}\n"
         )
     else:
-        starts = "" if "start_successors()" in text else _STARTS
-        text = _ENTRY.sub(rf"\g<0>{starts}{_AWAITS}", text)
+        starts = "" if "launch_dependents()" in text else _LAUNCHES_DEPENDENTS
+        text = _ENTRY.sub(rf"\g<0>{starts}{_WAITS}", text)
     return "\n".join((_INTEGERS, shared, constants, text))
 
 
 @cache
-def orders_itself(stem: str) -> bool:
+def reads_before_wait(stem: str) -> bool:
     """Tells whether a stem's source has something to do before it waits for its operands."""
-    return "settled_operands" in _inlined(stem_source(stem) or "", set())
+    return "unwritten_operands" in _inlined(stem_source(stem) or "", set())
 
 
 def prologue(kernel: KernelDef, params: Params) -> str:

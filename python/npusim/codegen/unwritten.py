@@ -1,8 +1,7 @@
-"""Which operands of a command hold already, when its method begins, what the command will read.
+"""Which operands of a command nothing before it in its method writes.
 
-Launches overlap: a kernel may start while those before it run, and waits for them
-(kernels/cuda/common/launch_order.h). What nobody before it in the method writes it may read
-earlier.
+Launches overlap: a kernel may start while those before it still run, and waits for them before it
+reads what they write (kernels/cuda/common/dependent_launch.h). Other operands it may read earlier.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from npusim.program.program import (
 _OWN = frozenset((BufferKind.WEIGHT, BufferKind.CONSTANT, BufferKind.PERSISTENT, BufferKind.STATE))
 
 
-def settled_operands(program: CompiledProgram, method: Method) -> list[int]:
-    """Returns for each command a mask of its operands: bit i tells that operand i is settled."""
+def unwritten_operands(program: CompiledProgram, method: Method) -> list[int]:
+    """Returns for each command a mask of its operands: bit i tells that operand i is unwritten."""
     written: set[int] = set()
     masks = []
     for command in method.commands:

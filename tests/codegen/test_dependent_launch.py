@@ -13,12 +13,12 @@ import npusim
 from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda.image import unpack_image
 from npusim.codegen.cuda.launch import RULES
-from npusim.codegen.cuda.source import kernel_source, orders_itself, stem_source
-from npusim.codegen.settled import settled_operands
+from npusim.codegen.cuda.source import kernel_source, reads_before_wait, stem_source
+from npusim.codegen.unwritten import unwritten_operands
 from npusim.program.program import BufferKind, CompiledProgram
 from tests.runtime import toy_language_model as toy
 
-_WAIT = "await_operands();"
+_WAIT = "wait_on_dependencies();"
 
 
 def _entries(stem: str) -> list[str]:
@@ -34,14 +34,14 @@ def _entries(stem: str) -> list[str]:
 def test_every_entry_waits(stem: str) -> None:
     entries = [entry.strip().splitlines() for entry in _entries(stem)]
     assert entries
-    if orders_itself(stem):
+    if reads_before_wait(stem):
         assert all(_WAIT in line or "run(operands)" in line for line in map("".join, entries))
     else:
         assert all(any(_WAIT in line for line in entry[:2]) for entry in entries)
 
 
 def _names(program: CompiledProgram, method: str) -> list[tuple[str, list[str]]]:
-    """Returns the kernel and the settled operands' kinds of each command."""
+    """Returns the kernel and the unwritten operands' kinds of each command."""
     chosen = program.method(method)
     return [
         (
@@ -52,11 +52,11 @@ def _names(program: CompiledProgram, method: str) -> list[tuple[str, list[str]]]
                 if mask >> index & 1
             ],
         )
-        for command, mask in zip(chosen.commands, settled_operands(program, chosen), strict=True)
+        for command, mask in zip(chosen.commands, unwritten_operands(program, chosen), strict=True)
     ]
 
 
-def test_what_a_method_has_written_is_not_settled() -> None:
+def test_what_a_method_has_written_is_no_longer_unwritten() -> None:
     program = toy.program()
     found = _names(program, "decode")
     assert ("index", ["WEIGHT"]) in found
@@ -65,14 +65,14 @@ def test_what_a_method_has_written_is_not_settled() -> None:
     assert scatters[0] == ["STATE", "CONSTANT"], "the position, before its update"
 
 
-def test_memory_that_shares_bytes_with_what_was_written_is_not_settled() -> None:
+def test_memory_that_shares_bytes_with_what_was_written_counts_as_written() -> None:
     program = toy.program()
     buffers = tuple(
         replace(buffer, offset=0) if buffer.kind is BufferKind.STATE else buffer
         for buffer in program.buffers
     )
     apart, shared = (
-        sum(mask.bit_count() for mask in settled_operands(p, p.method("decode")))
+        sum(mask.bit_count() for mask in unwritten_operands(p, p.method("decode")))
         for p in (program, replace(program, buffers=buffers))
     )
     assert shared < apart
