@@ -1,8 +1,8 @@
 """What the rules choose, recorded for commands of many shapes: choices change on purpose only.
 
 A golden file shows the first commands of a stem, and a digest of all. What is fitted to a device
-decides them, so a number that is changed, lost or read in another unit is seen here. Names of macros
-and variants are not recorded: of macros the values, of a variant its place among them.
+decides them, so a number that is changed, lost or read in another unit is seen here. Names of
+macros and variants are not recorded: of macros the values, of a variant its place among them.
 """
 
 from __future__ import annotations
@@ -62,12 +62,14 @@ def test_recorded(stem: str, golden: Callable[[str], None]) -> None:
 
 def test_winograd_recorded(golden: Callable[[str], None]) -> None:
     """The tile by channels (in, out), over images of one size a row, 0 for none."""
+    costs = TargetConfig.named("cpu").measurements.winograd
+    assert costs is not None
     channels, sizes = (3, 31, 32, 64, 96, 256, 512), (1, 2, 3, 4, 6, 7, 8, 12, 14, 28, 56, 112)
     head = "size  " + " ".join(f"{a},{b}" for a in channels for b in channels)
     rows = [
         f"{size:4}  "
         + " ".join(
-            f"{winograd_tile(a, (batch, b, size, size), (2, 4)):{len(f'{a},{b}')}}"
+            f"{winograd_tile(a, (batch, b, size, size), (2, 4), costs):{len(f'{a},{b}')}}"
             for a in channels
             for b in channels
         )

@@ -7,7 +7,7 @@ import pytest
 from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import bulk, convolutions, launch_products
 from npusim.errors import TargetConstraintError
-from npusim.targets.architecture import fitted
+from npusim.targets.architecture import fitted, gpu
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,6 @@ def test_times_of_tma_products(gated: int, spans: int, time: float) -> None:
 
 
 def test_what_was_not_measured_is_refused() -> None:
-    assert fitted("sm_90a")["processors"] == launch_products.PROCESSORS == 132
+    assert gpu("sm_90a").processors.count == launch_products.PROCESSORS == 132
     with pytest.raises(TargetConstraintError, match=r"'sm_70' was not measured.*sm_90a"):
         fitted("sm_70")

@@ -4,6 +4,9 @@ import pytest
 
 from npusim.passes.canonicalize_conv import canonicalize_conv
 from npusim.passes.select_kernels import select_kernels, winograd_tile
+from npusim.targets.architecture import fitted
+
+COSTS = fitted("x86_64").winograd
 
 
 def algorithm(draft, cpu, x, w, op="aten.conv2d.default", **attrs):
@@ -36,7 +39,7 @@ def test_transposed_convolutions_never_use_winograd(draft, cpu):
 
 
 def test_a_target_without_winograd_uses_gemm():
-    assert winograd_tile(64, (1, 64, 56, 56), ()) == 0
+    assert winograd_tile(64, (1, 64, 56, 56), (), COSTS) == 0
 
 
 def test_golden(draft, check_pass):
@@ -51,7 +54,7 @@ def test_golden(draft, check_pass):
 def test_winograd_is_chosen_where_its_count_is_less():
     """9·32·32·(76 + 5) < 16·(19·(32·32 + 9·64) + 16·32·32), and one tile more turns it round."""
     assert 9 * 1024 * (76 + 5) == 746496 < 16 * (19 * 1600 + 16 * 1024) == 748544
-    assert winograd_tile(32, (1, 32, 2, 38), (2,)) == 0
+    assert winograd_tile(32, (1, 32, 2, 38), (2,), COSTS) == 0
     assert 9 * 1024 * (80 + 5) == 783360 > 16 * (20 * 1600 + 16 * 1024) == 774144
-    assert winograd_tile(32, (1, 32, 2, 40), (2,)) == 2
-    assert winograd_tile(31, (1, 32, 2, 400), (2,)) == 0
+    assert winograd_tile(32, (1, 32, 2, 40), (2,), COSTS) == 2
+    assert winograd_tile(31, (1, 32, 2, 400), (2,), COSTS) == 0

@@ -3,7 +3,8 @@
 Owns the estimates by which a model is cut: a time is the larger of arithmetic over its rate and
 bytes over theirs (the roofline), and a call's fixed time. They decide only where nodes run that
 could run on either side, so being wrong costs time and never a result. A target's rates stand in
-its data file.
+its data file, PyTorch's among what was measured of an architecture; a machine may be several times
+off.
 """
 
 from __future__ import annotations
@@ -19,13 +20,7 @@ from npusim.lowering.supported import foreign_values
 from npusim.partition.single import signature, single
 from npusim.program.program import Command
 from npusim.targets import TargetConfig
-
-# PyTorch on a desktop processor: one operator called from its schema and checked (9.5 us measured),
-# float32 arithmetic of its matrix library, and copies through memory. A machine may be several
-# times off.
-HOST_NODE_SECONDS = 9.5e-6
-HOST_COMPUTE_RATE = 1e11
-HOST_MEMORY_RATE = 1e10
+from npusim.targets.architecture import pytorch_costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +91,12 @@ class CostModel:
     @classmethod
     def of(cls, target: TargetConfig) -> CostModel:
         """Returns the costs a target's file states, next to PyTorch's."""
+        host = pytorch_costs(target.measurements)
         return cls(
             target.run_seconds,
-            HOST_NODE_SECONDS,
+            host.node_seconds,
             (target.compute_rate, target.memory_rate),
-            (HOST_COMPUTE_RATE, HOST_MEMORY_RATE),
+            (host.flops_per_second, host.bytes_per_second),
             target.transfer_seconds,
             target.transfer_rate,
         )

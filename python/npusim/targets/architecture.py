@@ -1,18 +1,10 @@
 """What was fitted to measurements of a device, as data: one file an architecture.
 
-Read by code generation, which ranks tiles by it, and fit for whatever models times besides. Times
-are microseconds, rates are a microsecond's. `architectures/sm_90a.json` holds
-
-* `processors`, `threads_per_processor`: multiprocessors, and threads that each holds at once.
-* `matmul`, `conv`: tiles by rows, columns, warps and stages, with the times of a step of 64 along
-  K on a processor that has other tiles as well (`step`) and on one that has not (`alone`), and for
-  `conv` of what else a tile takes (`ends`; a residual adds the share `residual_ends`).
-  `start_steps` are the steps that beginning and ending a tile take; `combine` the time of a
-  second launch, `partial_bytes` the rate of partial sums; `exchange` the time of a cluster's.
-* `tma_matmul`: the processors that clusters of more than two blocks find at once; the rates of
-  bytes that arrive at a processor and at all of them, of multiplications there, of bytes from
-  memory and of exchanged sums; the times of a step at least, to begin, to end a tile, for each
-  sum of a gated one, and to exchange with a block.
+`architectures/<name>.json` holds what the dataclasses of `measured.py` say. Read by passes, code
+generation and the costs of partitions, which choose by it, and fit for whatever models times
+besides. What a file has no part of was not measured there. A target names the file that describes
+its device (`measured`), which may be a user's own; one with the key `like` says where it differs
+from an installed one.
 """
 
 from __future__ import annotations
@@ -21,23 +13,96 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from types import MappingProxyType
+from pathlib import Path
 from typing import Any
 
 from npusim.errors import TargetConstraintError
+from npusim.targets.measured import Gpu, Measured, PyTorchCosts
+from npusim.targets.records import read_record
+
+HOST = "x86_64"  # where PyTorch was measured
 
 
 @cache
-def fitted(name: str) -> Mapping[str, Any]:
-    """Returns what was measured of an architecture.
+def measured_architectures() -> tuple[str, ...]:
+    """Names of the installed files, sorted."""
+    folder = resources.files(__package__) / "architectures"
+    return tuple(sorted(e.name.removesuffix(".json") for e in folder.iterdir()))
+
+
+def fitted(name: str) -> Measured:
+    """Returns what was measured of an architecture: an installed one, or a path ending in .json.
 
     Raises:
-        TargetConstraintError: nothing was; the message lists those that were measured.
+        TargetConstraintError: nothing was; the message lists those that were measured. Or the file
+            is not as this module says; the message names the file and the key.
     """
-    folder = resources.files(__package__) / "architectures"
-    known = sorted(e.name.removesuffix(".json") for e in folder.iterdir())
-    if name not in known:
+    return _installed(name) if name in measured_architectures() else _read(name)
+
+
+@cache
+def _installed(name: str) -> Measured:
+    return _read(name)
+
+
+def _read(name: str) -> Measured:
+    return read_record(Measured, _data(name), _file(name))
+
+
+def gpu(name: str) -> Gpu:
+    """Returns what was measured of a GPU.
+
+    Raises:
+        TargetConstraintError: as `fitted`; or the file is of no GPU.
+    """
+    found = fitted(name).gpu
+    if found is None:
+        raise TargetConstraintError(f"{_file(name)}: key 'gpu' is missing.")
+    return found
+
+
+def pytorch_costs(measured: Measured) -> PyTorchCosts:
+    """Returns what PyTorch costs beside a device: on its own processor, or on a usual host."""
+    costs = measured.pytorch or fitted(HOST).pytorch
+    assert costs is not None, HOST
+    return costs
+
+
+def _file(name: str) -> str:
+    return name if name.endswith(".json") else f"architectures/{name}.json"
+
+
+def _data(name: str) -> dict[str, Any]:
+    if name in measured_architectures():
+        file: Any = resources.files(__package__) / "architectures" / f"{name}.json"
+    else:
+        file = Path(name)
+        if file.suffix != ".json" or not file.is_file():
+            raise TargetConstraintError(
+                f"Architecture '{name}' was not measured.",
+                hint=f"Measured: {', '.join(measured_architectures())}; or pass a .json file.",
+            )
+    try:
+        data = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise TargetConstraintError(f"{_file(name)}: it is not JSON: {error}.") from error
+    if not isinstance(data, dict):
+        raise TargetConstraintError(f"{_file(name)}: it holds no object.")
+    like = data.pop("like", None)
+    if like is None:
+        return data
+    if like not in measured_architectures():
         raise TargetConstraintError(
-            f"Architecture '{name}' was not measured.", hint=f"Measured: {', '.join(known)}."
+            f"{_file(name)}: 'like' is {json.dumps(like)}, which was not measured.",
+            hint=f"Measured: {', '.join(measured_architectures())}.",
         )
-    return MappingProxyType(json.loads((folder / f"{name}.json").read_text("utf-8")))
+    return _merged(_data(like), data)
+
+
+def _merged(base: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns objects within objects with some of their keys changed."""
+    both = {
+        k: _merged(base[k], v) if isinstance(v, dict) and isinstance(base.get(k), dict) else v
+        for k, v in changed.items()
+    }
+    return {**base, **both}

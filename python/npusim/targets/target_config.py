@@ -2,7 +2,8 @@
 
 One data file a target lies in `targets/data/`; unknown and missing keys are refused, so that a
 file never says something nobody reads. A file with the key `like` says where it differs from an
-installed target. `code_format` and `features` may be left out: they are the architecture's then.
+installed target. `code_format` and `features` may be left out: they are the architecture's then,
+and so may `measured`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from typing import Any
 from npusim.abi.kernels import KERNELS
 from npusim.errors import TargetConstraintError
 from npusim.ir.types import DTYPES
+from npusim.targets.architecture import fitted
 from npusim.targets.features import Architecture, architecture, listed_architectures
+from npusim.targets.measured import Measured
 from npusim.targets.native import native_architecture
 
+MEASURED = {"": "x86_64", "cubin": "sm_90a"}  # by format of device code: who says what pays
 ALL = "*"  # in `TargetConfig.limits`: every kernel that has no limits of its own
 
 
@@ -81,6 +85,8 @@ class TargetConfig:
         limits: by stem, or `ALL`, what a kernel takes; by default all that its op allows.
         code_format: of the device code that is generated, such as "cubin"; empty: none is.
         features: what that code may use (`targets/features.py` lists them), such as "tma".
+        measured: who says what pays on the device: an installed file of `targets/architectures/`
+            by its name, or the path of another one; empty: the one measured for such device code.
     """
 
     name: str
@@ -104,6 +110,16 @@ class TargetConfig:
     limits: Mapping[str, KernelLimits] = field(default_factory=dict, hash=False)
     code_format: str = ""
     features: tuple[str, ...] = ()
+    measured: str = ""
+
+    @property
+    def measurements(self) -> Measured:
+        """What was fitted to measurements of the device, or of one that is like it.
+
+        Raises:
+            TargetConstraintError: `measured` names nothing, or a file that is malformed.
+        """
+        return fitted(self.measured or MEASURED.get(self.code_format, MEASURED[""]))
 
     def has(self, *stems: str) -> bool:
         """Tells whether the backend has all of these kernels."""
@@ -213,6 +229,7 @@ class TargetConfig:
             k: tuple(v) if isinstance(v, list) else v for k, v in data.items()
         }
         values["limits"] = _limits(data.get("limits", {}), values["kernels"], origin)
+        _refuse_unread_measurements(data, origin)
         return cls(**values)
 
 
@@ -253,6 +270,24 @@ def _device_code(data: Mapping[str, Any], origin: str) -> dict[str, Any]:
             hint=f"Leave them out, or write some of {json.dumps(found.features)}.",
         )
     return {"code_format": found.code_format, "features": found.features}
+
+
+def _refuse_unread_measurements(data: Mapping[str, Any], origin: str) -> None:
+    """Refuses measurements that are not there, or that nobody would read."""
+    name, code_format = data.get("measured", ""), data["code_format"]
+    if not isinstance(name, str):
+        raise TargetConstraintError(
+            f"Target {origin}: 'measured' is {json.dumps(name)}, not a name or a path."
+        )
+    if name:
+        fitted(name)
+    # Rules of geometry do not know for which target they choose.
+    if code_format and name not in ("", MEASURED.get(code_format)):
+        raise TargetConstraintError(
+            f"Target {origin}: code in the format {code_format!r} is chosen by what was measured "
+            f"of {MEASURED.get(code_format)!r}, not by 'measured'.",
+            hint="Leave 'measured' out.",
+        )
 
 
 def _refuse_unknown_kernels(stems: object, origin: str) -> None:

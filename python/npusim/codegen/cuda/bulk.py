@@ -6,13 +6,12 @@ Their code runs everywhere, but is made for sm_90a: elsewhere a cluster's first 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from npusim.abi.kernels import SLOT_COLUMNS, Params
 from npusim.codegen.cuda.geometry import Geometry, Launch, TensorMap, blocks
 from npusim.codegen.cuda.launch_products import (
-    FITTED,
+    GPU,
     PROCESSORS,
     as_int,
     as_ints,
@@ -20,50 +19,28 @@ from npusim.codegen.cuda.launch_products import (
     linear_operands,
     on_tensor_cores,
 )
+from npusim.targets.measured import TmaTile
 
 STEMS = ("linear", "linear_before_norm", "linear_behind_norm")  # whose commands it computes
 _DEPTH = 64  # of K, that a tile passes at once
 _PLAIN_COLUMNS, _PLAIN_STAGES = 64, 3  # of tiles that are not copied in bulk
-_MOST_SHARED = 226 << 10  # bytes of shared memory that a block may have
 _BARRIERS = 16  # bytes a stage
 _ALIGNED = 136  # bytes of a barrier more, and up to where sums begin
 _MOST_BOX = 256  # rows of one
 _MOST_BLOCKS = 8  # of a cluster, on every device
 _FEW_ROWS = 16  # that other paths stream weights for
-_TIMES: Mapping[str, float] = FITTED["tma_matmul"]
+_FIT = GPU.tma_matmul
 
 
-@dataclass(frozen=True)
-class BulkTile:
-    """A tile and the cluster that shares its operands.
-
-    Attributes:
-        rows: of x, 64 a warpgroup.
-        columns: rows of W, for one output or two.
-        share_rows: blocks of a cluster, with rows of their own, that take the same rows of W.
-        share_columns: blocks, with columns of their own, that take the same rows of x.
-        spans: of K, one for each of so many blocks of a cluster.
-        stages: blocks of K in flight.
-        beside: blocks that a processor should hold.
-        copier: whether a warp more has nothing to do but copies.
-        persistent: whether a block takes one tile after the other.
-    """
-
-    rows: int
-    columns: int
-    share_rows: int
-    share_columns: int
-    spans: int
-    stages: int
-    beside: int = 1
-    copier: bool = True
-    persistent: bool = False
+@dataclass(frozen=True, slots=True)
+class BulkTile(TmaTile):
+    """A tile as launches have it."""
 
     @property
     def name(self) -> str:
         """What tuning calls it."""
-        cluster = f"{self.share_rows}.{self.share_columns}.{self.spans}"
-        ring = f"s{self.stages}" + "c" * self.copier + "p" * self.persistent
+        cluster = f"{self.share_rows}.{self.share_columns}.{self.split_k}"
+        ring = f"s{self.stages}" + "c" * self.copy_warp + "p" * self.persistent
         return f"bulk {self.rows}x{self.columns} {cluster} {ring}"
 
     @property
@@ -75,8 +52,8 @@ class BulkTile:
     def shared(self) -> int:
         """Bytes of shared memory: the ring, its barriers, and the sums of a cluster."""
         ring = self.stages * ((self.rows + self.columns) * _DEPTH * 2 + _BARRIERS)
-        sums = (self.rows - self.rows // self.spans) * self.line * 4
-        return ring + sums + (self.spans > 1) * _ALIGNED
+        sums = (self.rows - self.rows // self.split_k) * self.line * 4
+        return ring + sums + (self.split_k > 1) * _ALIGNED
 
 
 def fits(p: Params, tile: BulkTile) -> bool:
@@ -103,17 +80,18 @@ def fits(p: Params, tile: BulkTile) -> bool:
     boxes = max(tile.share_rows, parts)
     eights = [columns, tile.columns // boxes, tile.columns // (2 if tile.columns > 256 else 1)]
     eights.append(tile.rows // tile.share_columns)
-    spans = tile.spans == 1 or blocks(k, _DEPTH) >= 2 * tile.spans
+    spans = tile.split_k == 1 or blocks(k, _DEPTH) >= 2 * tile.split_k
     slices = (
         tile.columns // boxes <= _MOST_BOX
-        and tile.rows % tile.spans == 0
+        and tile.rows % tile.split_k == 0
         and all(lines % 8 == 0 for lines in eights)
     )
     room = (
-        tile.spans == 1
+        tile.split_k == 1
         or tile.rows * tile.line * 4 <= tile.stages * (tile.rows + tile.columns) * 2 * _DEPTH
     )
-    return together and room and spans and slices and tile.shared <= _MOST_SHARED
+    most = GPU.processors.block_shared_bytes
+    return together and room and spans and slices and tile.shared <= most
 
 
 def bulk(p: Params, tile: BulkTile) -> Geometry:
@@ -129,7 +107,7 @@ def bulk(p: Params, tile: BulkTile) -> Geometry:
         maps.append(TensorMap(1 + i, rows, k, 2 * line, box))
     row_tiles = blocks(blocks(m, tile.rows), tile.share_rows) * tile.share_rows
     column_tiles = blocks(blocks(n * parts, tile.columns), tile.share_columns) * tile.share_columns
-    threads = tile.rows * 2 + 32 * tile.copier
+    threads = tile.rows * 2 + 32 * tile.copy_warp
     defines = {
         "PATH": 4,
         "BLOCK": threads,
@@ -145,42 +123,21 @@ def bulk(p: Params, tile: BulkTile) -> Geometry:
         "RING": tile.stages,
         "SHARE_ROWS": tile.share_rows,
         "SHARE_COLUMNS": tile.share_columns,
-        "SPANS": tile.spans,
-        "BESIDE": tile.beside,
+        "SPANS": tile.split_k,
+        "BESIDE": tile.blocks_per_processor,
         "TILES": row_tiles * column_tiles if tile.persistent else 0,
         "MAPS": len(maps),
         "ARGUMENTS": linear_operands(p),
     }
-    grid = (row_tiles, column_tiles, tile.spans)
+    grid = (row_tiles, column_tiles, tile.split_k)
     if tile.persistent:
-        grid = (min(row_tiles * column_tiles, PROCESSORS * tile.beside), 1, 1)
+        grid = (min(row_tiles * column_tiles, PROCESSORS * tile.blocks_per_processor), 1, 1)
     plain = _PLAIN_STAGES * (tile.rows + _PLAIN_COLUMNS) * 2 * _DEPTH
     launch = Launch(grid, (threads, 1, 1), max(tile.shared, plain), elsewhere=plain)
     return Geometry((launch,), maps=tuple(maps), defines=defines)
 
 
-# What there is to choose from: those that were the fastest of some product on an H200, and smaller
-# ones for few columns.
-TILES = (
-    BulkTile(64, 32, 1, 1, 2, 8),
-    BulkTile(64, 64, 1, 1, 1, 8),
-    BulkTile(64, 64, 2, 1, 2, 8),
-    BulkTile(64, 64, 1, 1, 2, 8),
-    BulkTile(64, 64, 1, 1, 4, 8),
-    BulkTile(64, 160, 1, 1, 1, 6),
-    BulkTile(128, 32, 1, 1, 2, 8),
-    BulkTile(128, 64, 1, 1, 1, 8),
-    BulkTile(128, 64, 1, 1, 4, 6),
-    BulkTile(128, 104, 1, 1, 8, 4),
-    BulkTile(128, 128, 1, 1, 1, 6),
-    BulkTile(128, 144, 1, 1, 1, 6),
-    BulkTile(128, 160, 1, 1, 1, 4),
-    BulkTile(128, 192, 1, 1, 2, 4),
-    BulkTile(128, 256, 1, 1, 2, 3),
-    BulkTile(128, 128, 1, 1, 1, 3, 2, persistent=True),
-    BulkTile(128, 192, 1, 1, 1, 5, persistent=True),
-    BulkTile(256, 128, 1, 1, 1, 4, persistent=True),
-)
+TILES = tuple(BulkTile(**asdict(tile)) for tile in _FIT.tiles)
 
 
 def tiles(p: Params, most: int) -> list[BulkTile]:
@@ -196,29 +153,28 @@ def microseconds(p: Params, tile: BulkTile) -> float:
 
     For an H200 that is benchmarks/results/cuda_prefill_h200.txt.
     """
-    fit = _TIMES
     m, k = as_int(p, "m"), as_int(p, "k")
     parts = 2 if p["gated"] else 1
     columns = as_int(p, "n") * parts
     row_tiles = blocks(blocks(m, tile.rows), tile.share_rows) * tile.share_rows
     column_tiles = blocks(blocks(columns, tile.columns), tile.share_columns) * tile.share_columns
-    grid = row_tiles * column_tiles * tile.spans
-    cluster = tile.share_rows * tile.share_columns * tile.spans
-    places = (PROCESSORS if cluster <= 2 else int(fit["clustered_processors"])) * tile.beside
+    grid = row_tiles * column_tiles * tile.split_k
+    cluster = tile.share_rows * tile.share_columns * tile.split_k
+    places = (PROCESSORS if cluster <= 2 else GPU.processors.clustered) * tile.blocks_per_processor
     waves = blocks(grid, places)
     at_once = min(grid, places)
     area = tile.rows * tile.columns
     arrives = (tile.rows + tile.columns) * 2 * _DEPTH
     step = max(
-        fit["step"],
-        arrives * tile.beside / fit["arriving_bytes"],
-        arrives * at_once / fit["arriving_bytes_in_all"],
-        area * tile.beside * _DEPTH / fit["multiplications"],
+        _FIT.step_us,
+        arrives * tile.blocks_per_processor / _FIT.arriving_bytes_per_us,
+        arrives * at_once / _FIT.all_arriving_bytes_per_us,
+        area * tile.blocks_per_processor * _DEPTH / _FIT.multiplications_per_us,
     )
-    steps = blocks(blocks(k, _DEPTH), tile.spans)
-    time = max(waves * steps * step, 2 * columns * k / fit["read_bytes"])
-    gated = fit["gated_sum"] * (parts - 1) * area / (tile.rows / 16)
-    time += fit["begin"] + waves * (fit["end"] + gated)
-    if tile.spans > 1:
-        time += fit["exchange"] * tile.spans + area * 4 / fit["exchanged_bytes"]
+    steps = blocks(blocks(k, _DEPTH), tile.split_k)
+    time = max(waves * steps * step, 2 * columns * k / _FIT.read_bytes_per_us)
+    gated = _FIT.gated_sum_us * (parts - 1) * area / (tile.rows / 16)
+    time += _FIT.begin_us + waves * (_FIT.end_us + gated)
+    if tile.split_k > 1:
+        time += _FIT.exchange_us * tile.split_k + area * 4 / _FIT.exchanged_bytes_per_us
     return time

@@ -8,13 +8,13 @@ through shared memory.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import prod
 
 from npusim.abi.kernels import Params
 from npusim.codegen.cuda.geometry import Geometry, Launch, Rule, blocks, line
 from npusim.codegen.cuda.launch_products import (
-    FITTED,
+    GPU,
     PROCESSORS,
     as_int,
     as_ints,
@@ -22,33 +22,17 @@ from npusim.codegen.cuda.launch_products import (
     on_tensor_cores,
     tiled,
 )
+from npusim.targets import measured
 
 _DEPTH = 64  # of K, that a tile passes at once
 _MOST_SHARED = 99 << 10  # bytes of shared memory that a block may have on every device
-_ALL_SHARED = 227 << 10  # of a processor
+_ALL_SHARED = GPU.processors.shared_bytes
 _SPLITS = (1, 2, 4, 8)  # a cluster has at most eight blocks
 
 
-@dataclass(frozen=True)
-class ConvTile:
-    """Rows and columns of a tile, the warps that share it, and the blocks of K in its ring.
-
-    Attributes:
-        lags: a block of K is multiplied while the next one starts.
-        step: microseconds of a block of K on a processor that has other tiles as well.
-        alone: … on one that has not.
-        ends: microseconds that a tile takes besides; a residual adds to them.
-    """
-
-    rows: int
-    columns: int
-    warps_m: int
-    warps_n: int
-    stages: int
-    lags: bool
-    step: float
-    alone: float
-    ends: float
+@dataclass(frozen=True, slots=True)
+class ConvTile(measured.ConvTile):
+    """A tile as launches have it."""
 
     @property
     def threads(self) -> int:
@@ -72,9 +56,8 @@ class ConvTile:
 
 
 # Fitted to what benchmarks/cuda_convolutions.py measures.
-TILES = tuple(ConvTile(**tile) for tile in FITTED["conv"]["tiles"])
-_RESIDUAL: float = FITTED["conv"]["residual_ends"]  # of a tile's ends, that a residual adds
-_EXCHANGE: float = FITTED["conv"]["exchange"]
+_FIT = GPU.conv
+TILES = tuple(ConvTile(**asdict(tile)) for tile in _FIT.tiles)
 
 _PATCH_THREADS = 128
 _PATCH_HEIGHT, _PATCH_WIDTH, _PATCH_COLUMNS = 8, 16, 64  # of a tile of few channels
@@ -156,9 +139,9 @@ def _time(tile: ConvTile, split: int, tiles: int, k: int, residual: bool) -> flo
     """Returns about how many microseconds a convolution's tiles take, cut into spans of K."""
     tiles *= split
     waves = blocks(tiles, PROCESSORS) if tiles < 4 * PROCESSORS else tiles / PROCESSORS
-    step = tile.alone if waves == 1 else tile.step
-    ends = tile.ends * (1 + _RESIDUAL * residual)
-    return waves * (blocks(k, _DEPTH) * step + ends) / split + _EXCHANGE * (split > 1)
+    step = tile.alone_step_us if waves == 1 else tile.step_us
+    ends = tile.ends_us * (1 + _FIT.residual_ends_share * residual)
+    return waves * (blocks(k, _DEPTH) * step + ends) / split + _FIT.exchange_us * (split > 1)
 
 
 def _depth(p: Params, channels: int) -> int:
@@ -190,7 +173,8 @@ def _patches(p: Params, columns: int, shared: int) -> Geometry:
     # Where a place in one row or column of tiles is a constant, what follows from it stays in
     # registers, more than four blocks have.
     narrow = height <= _PATCH_HEIGHT or width <= _PATCH_WIDTH
-    beside = max(1, min(3 if narrow else 4, _ALL_SHARED // shared))
+    most = _FIT.narrow_patch_blocks if narrow else _FIT.patch_blocks
+    beside = max(1, min(most, _ALL_SHARED // shared))
     defines = {
         "PATH": 1,
         "BLOCK": _PATCH_THREADS,

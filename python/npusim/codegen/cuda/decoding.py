@@ -12,6 +12,7 @@ from npusim.abi.kernels import Params
 from npusim.codegen.cuda import launch_products
 from npusim.codegen.cuda.geometry import Geometry, Launch, Rule, blocks
 from npusim.codegen.cuda.launch_products import (
+    GPU,
     MOST_SHARED,
     PROCESSORS,
     as_int,
@@ -19,22 +20,15 @@ from npusim.codegen.cuda.launch_products import (
     epilogue_operands,
 )
 
+_FIT = GPU.decode
 _RING_WARPS = 8
 _RING_PIECE = 128  # bytes of a row that a warp copies at once
 _RING_COLUMNS = 256  # most of a block, which has a thread for each
-_RING_BYTES = 88 << 10  # of shared memory, for rows of W and for x
-# What products take that need less. Up to five launches of a decoder's layer have blocks on a
-# processor, of 228 KiB; each starts where one in front has ended. Beside what is there then, one
-# block of it must have room, and never two: all would wait for that processor.
-_SMALL_ROOM = 54 << 10  # projections of attention's output, where the product in front ends
-_SMALL_NORMED_ROOM = 118 << 10  # of queries, keys and values, where gate and up end
 
 _STEP_KEYS = 16  # of a slice
-_STEP_STAGES = 1  # slices of a warp in flight: the next products need the memory more
 _STEP_SPANS = 8  # blocks of a cluster, which every device with clusters takes
 _STEP_WARPS = 8  # of a block
 _STEP_READING = (4, 2)  # of these, warps that read slices: the most for which there is room
-_STEP_CLUSTERS = 15  # that an H200 places with one block a processor, of 8 + 5 * 16 + 2 * 18
 
 
 def linear(p: Params) -> Geometry:
@@ -68,12 +62,13 @@ def _ring(p: Params, arguments: int) -> Geometry | None:
     pieces = blocks(blocks(2 * k, _RING_PIECE), _RING_WARPS)  # of a warp, in a tile
     slot = _RING_WARPS * rows * _RING_PIECE
     x = _RING_WARPS * pieces * _RING_PIECE * (2 if "norm_eps" in p else 1)
-    stages = min(tiles * pieces, (_RING_BYTES - x) // slot)
+    stages = min(tiles * pieces, (_FIT.shared_bytes - x) // slot)
     if stages < 2 and tiles * pieces > 1:
         return None
     threads, shared, room = 32 * _RING_WARPS, stages * slot + x, None
     if stages == tiles * pieces:
-        room = max(shared, _SMALL_NORMED_ROOM if "norm_eps" in p else _SMALL_ROOM)
+        small = _FIT.small_normed_shared_bytes if "norm_eps" in p else _FIT.small_shared_bytes
+        room = max(shared, small)
     defines = {
         "PATH": 5,
         "BLOCK": threads,
@@ -95,18 +90,18 @@ def attention_step(p: Params) -> Geometry:
 
     def shared_by(reading: int) -> int:
         sent = 8 * _STEP_SPANS * reading * (share + group)  # bytes, by all warps of the cluster
-        slices = reading * _STEP_STAGES * _STEP_KEYS * (d_line + v_line)
+        slices = reading * _FIT.step_stages * _STEP_KEYS * (d_line + v_line)
         return _STEP_KEYS * d_line + sent + slices
 
     reading = next((r for r in _STEP_READING if shared_by(r) <= MOST_SHARED), _STEP_READING[-1])
     shared = shared_by(reading)
     heads = as_int(p, "batch") * kv_heads
     each = _STEP_SPANS * reading * _STEP_KEYS  # keys that a cluster reads at once
-    clusters = min(_STEP_CLUSTERS // heads, blocks(as_int(p, "limit"), each))
+    clusters = min(_FIT.step_clusters // heads, blocks(as_int(p, "limit"), each))
     scratch = 8 * group * v_dim * clusters * heads if clusters > 1 else 0
     defines = {
         "BLOCK": 32 * _STEP_WARPS,
-        "STAGES": _STEP_STAGES,
+        "STAGES": _FIT.step_stages,
         "SPANS": _STEP_SPANS,
         "READING": reading,
         "CLUSTERS": max(clusters, 1),

@@ -9,36 +9,28 @@ into spans whose sums a second launch adds up.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import prod
 
 from npusim.abi.kernels import Params
 from npusim.codegen.cuda.geometry import Geometry, Launch, Rule, blocks, line
-from npusim.targets.architecture import fitted
+from npusim.targets.architecture import gpu
+from npusim.targets.measured import MatmulTile
 
-FITTED = fitted("sm_90a")  # also where code is for others, of which nothing was measured
-_MATMUL = FITTED["matmul"]
-PROCESSORS: int = FITTED["processors"]  # that a grid should fill; a smaller device takes longer
+GPU = gpu("sm_90a")  # also where code is for others, of which nothing was measured
+_MATMUL, _ATTENTION = GPU.matmul, GPU.attention
+PROCESSORS = GPU.processors.count  # that a grid should fill; a smaller device takes longer
 _BLOCK = 256  # threads of launches that only combine or convert
 _DEPTH = 64  # of K, that a tile passes at once
-_MANY_STREAMS = 8192  # rows of W that fill the device though few warps share K
 _FEW_ROWS = 16  # rows of the tensor core's smallest tile
 
 _FLOAT16, _BFLOAT16 = 1, 2
 _INT8 = 1  # a format of quantized weights
 
 
-@dataclass(frozen=True)
-class TileShape:
-    """Rows and columns of a tile, the warps that share it, and the blocks of K in flight."""
-
-    rows: int
-    columns: int
-    warps_m: int
-    warps_n: int
-    stages: int
-    step: float  # microseconds of a block of K on a processor that has other tiles as well
-    alone: float  # … on one that has not
+@dataclass(frozen=True, slots=True)
+class TileShape(MatmulTile):
+    """A tile as launches have it."""
 
     @property
     def shared(self) -> int:
@@ -52,18 +44,14 @@ class TileShape:
 
 
 # What bounds them is the way from the second cache, not the tensor cores.
-TILES = tuple(TileShape(**tile) for tile in _MATMUL["tiles"])
-_PLAIN = tuple(TileShape(**tile) for tile in _MATMUL["plain_tiles"])
-_PLAIN_GATED = tuple(TileShape(**tile) for tile in _MATMUL["plain_gated_tiles"])
+TILES = tuple(TileShape(**asdict(tile)) for tile in _MATMUL.tiles)
+_PLAIN = tuple(TileShape(**asdict(tile)) for tile in _MATMUL.plain_tiles)
+_PLAIN_GATED = tuple(TileShape(**asdict(tile)) for tile in _MATMUL.plain_gated_tiles)
 _PLAIN_THREADS = 256
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)  # of K
 _PLAIN_DEPTH = 16
 
 MOST_SHARED = 99 << 10  # bytes of shared memory that a block may have on every device
-_ALL_SHARED = 220 << 10  # of a processor
-_START: int = _MATMUL["start_steps"]
-_COMBINE: float = _MATMUL["combine"]
-_PARTIAL_BYTES: float = _MATMUL["partial_bytes"]
 
 
 def linear(p: Params) -> Geometry:
@@ -74,7 +62,7 @@ def linear(p: Params) -> Geometry:
         return Geometry(())
     pairs = on_tensor_cores(p["x_dtype"], p["w_dtype"])
     arguments = linear_operands(p)
-    if m <= (_FEW_ROWS if pairs else 8):
+    if m <= (_FEW_ROWS if pairs else _MATMUL.plain_stream_rows):
         columns = 8 if pairs and m > 1 else 1
         loads = blocks(k * _size(p["w_dtype"]), 16 * 32 // columns)
         path = 1 if columns == 8 else 0
@@ -111,7 +99,7 @@ def normed_linear(p: Params) -> Geometry:
         loads=blocks(k * _size(p["w_dtype"]), 16 * 32),
         path=0,
         arguments=linear_operands(p),
-        rows=2 if n * parts > _MANY_STREAMS else 1,
+        rows=2 if n * parts > _MATMUL.many_streams else 1,
     )
 
 
@@ -126,9 +114,9 @@ def _streams(
         rows: streams of a warp.
     """
     wide = columns > 1  # a lane has 16 bytes of a row's 64, not of 512: fewer warps share K
-    most = 2 if wide and n * parts > _MANY_STREAMS else 8
+    most = 2 if wide and n * parts > _MATMUL.many_streams else 8
     split = 1
-    while split < most and loads > 3 * split:
+    while split < most and loads > _MATMUL.stream_loads * split:
         split *= 2
     warps = max(4, split) if wide else 8
     grid = blocks(n, columns * rows * (warps // split))
@@ -206,7 +194,7 @@ def _stages(s: TileShape, row_tiles: int, columns: int, spans: int) -> int:
     tiles = row_tiles * blocks(columns, s.columns) * spans
     beside = min(blocks(tiles, PROCESSORS), 2 if s.rows * s.columns > 8192 else 3)
     each = (s.rows + s.columns) * _DEPTH * 2
-    return max(3, min(8, min(MOST_SHARED, _ALL_SHARED // beside) // each))
+    return max(3, min(8, min(MOST_SHARED, _MATMUL.tile_shared_bytes // beside) // each))
 
 
 def _time(
@@ -215,10 +203,12 @@ def _time(
     """Returns about how many microseconds a product's tiles take, K cut into `split` spans."""
     tiles = blocks(m, s.rows) * blocks(n * parts, s.columns) * split * batch
     waves = blocks(tiles, PROCESSORS) if tiles < 4 * PROCESSORS else tiles / PROCESSORS
-    step = s.alone if waves == 1 else s.step
-    time = waves * (blocks(k, split * depth) + (_START if depth == _DEPTH else 1)) * step
+    step = s.alone_step_us if waves == 1 else s.step_us
+    start = _MATMUL.start_steps if depth == _DEPTH else 1
+    time = waves * (blocks(k, split * depth) + start) * step
     if split > 1:
-        time += _COMBINE + 8 * split * m * n * parts * batch / _PARTIAL_BYTES
+        moved = 8 * split * m * n * parts * batch
+        time += _MATMUL.combine_us + moved / _MATMUL.partial_bytes_per_us
     return time
 
 
@@ -266,7 +256,7 @@ def quantized_linear(p: Params) -> Geometry:
     if m * n == 0:
         return Geometry(())
     arguments = 1 + as_int(p, "segments") + epilogue_operands(p)
-    if m > 4:
+    if m > _MATMUL.quantized_stream_rows:
         pairs = on_tensor_cores(p["x_dtype"], p["x_dtype"])
         return tiled(m, n, k, parts=parts, pairs=pairs, arguments=arguments, path=(1, 2))
     loads = blocks(k, 32 * (16 if p["format"] == _INT8 else 32))
@@ -327,8 +317,6 @@ def _turns_eights(p: Params) -> bool:
 
 _LONGEST_HEAD = 256  # that tiles of attention take
 _KEYS = 64  # of a tile
-_MANY_TILES = 8  # of keys
-_FEW_TURNS = 2  # of a warp, 16 keys each, up to which blocks of a cluster do not share keys
 
 
 def attention(p: Params) -> Geometry:
@@ -351,19 +339,21 @@ def attention(p: Params) -> Geometry:
     tiles = blocks(as_int(p, "kv_len"), _KEYS)
     row_blocks = blocks(rows, 16 * row_warps if pairs else 64)
     split = 1
-    if tiles > 4 and row_blocks * heads < PROCESSORS:
-        split = min(tiles, max(1, 2 * PROCESSORS // (row_blocks * heads)))
+    if tiles > _ATTENTION.whole_tiles and row_blocks * heads < PROCESSORS:
+        places = _ATTENTION.split_blocks_per_processor * PROCESSORS
+        split = min(tiles, max(1, places // (row_blocks * heads)))
     # Long rows of keys are what a block waits for: two warps share them.
-    warps = 8 if pairs and split == 1 and row_warps == 4 and tiles > _MANY_TILES else 4
+    shares = tiles > _ATTENTION.shared_row_tiles
+    warps = 8 if pairs and split == 1 and row_warps == 4 and shares else 4
     return attention_tiles(p, row_warps, split, warps=warps)
 
 
 def attention_cluster(p: Params) -> Geometry | None:
     """Attention whose blocks combine their spans of keys in a cluster, where the rule cuts keys."""
     rule = attention(p)
-    if not rule.launches or rule.defines["PATH"] != 0 or rule.defines["SPLIT"] <= 4:
+    if not rule.launches or rule.defines["PATH"] != 0 or rule.defines["ROW_WARPS"] != 4:
         return None
-    if rule.defines["ROW_WARPS"] != 4:
+    if rule.defines["SPLIT"] <= _ATTENTION.cluster_splits:
         return None
     return attention_tiles(p, 4, 4, clustered=True, warps=8)
 
@@ -404,7 +394,7 @@ def attention_tiles(
         "WARPS": warps,
         "ROW_WARPS": row_warps,
         "CLUSTERED": int(clustered),
-        "FEW_TURNS": _FEW_TURNS,
+        "FEW_TURNS": _ATTENTION.cluster_turns,
         "ARGUMENTS": operands + combines + has_position,
     }
     overlaps = rows <= 16 or clustered
@@ -418,7 +408,7 @@ def _pairs_shared(block_rows: int, head_dim: int, v_dim: int, warps: int, cluste
     """
     d_line, v_line = blocks(head_dim, 64) * 128, blocks(v_dim, 64) * 128
     tiles = block_rows * d_line + 2 * _KEYS * (d_line + v_line)
-    few = _FEW_TURNS * 16 * warps * v_line if clustered else 0
+    few = _ATTENTION.cluster_turns * 16 * warps * v_line if clustered else 0
     return max(tiles, few, 16 * warps * (blocks(v_dim, 16) * 16 + 10) * 4)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from npusim.abi.kernels import KERNELS, Params
 from npusim.abi.scalar import OPCODES
-from npusim.codegen.cuda.launch_products import as_int, as_ints
+from npusim.codegen.cuda.launch_products import GPU, as_int, as_ints
 
 _FLOATS = {0: "float32", 1: "float16", 2: "bfloat16"}
 _FLOAT32 = 0
@@ -70,8 +70,7 @@ def own_operands(stem: str, params: bytes) -> int | None:
     return 1 + weights + bool(fields["has_bias"]) + bool(fields["residual"]) + 1
 
 
-_MANY_ROWS = 64
-_MUCH = 1e8  # multiplications
+_WORTH = GPU.libraries
 
 
 def prefers_library(problem: LibraryProblem) -> bool:
@@ -89,7 +88,7 @@ def prefers_library(problem: LibraryProblem) -> bool:
         return False
     (product,) = products
     work = product["m"] * product["n"] * product["k"] * product.get("batch", 1)
-    return bool(product["m"] >= _MANY_ROWS and work >= _MUCH)
+    return bool(product["m"] >= _WORTH.least_rows and work >= _WORTH.least_multiplications)
 
 
 def _same_dtype(p: Params, *names: str) -> str | None:

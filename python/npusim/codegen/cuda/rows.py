@@ -6,16 +6,15 @@ from math import prod
 
 from npusim.abi.kernels import Params
 from npusim.codegen.cuda.geometry import MAX_THREADS, Geometry, Launch, Rule, blocks
-from npusim.codegen.cuda.launch_products import FITTED, PROCESSORS
+from npusim.codegen.cuda.launch_products import GPU, PROCESSORS
 from npusim.ir.types import DTYPES
 
 _BLOCK = 256
 _WARP = 32
-_WARP_ROW = 1024  # elements that a warp takes alone
-_RESIDENT = PROCESSORS * int(FITTED["threads_per_processor"])  # threads that fill it
+_FIT = GPU.rows
+_RESIDENT = PROCESSORS * GPU.processors.threads  # that fill it
 _SHARED_ITEMS = 2048  # of a sort in shared memory: 12 bytes each, of 48 KiB
 _ITEM_BYTES = 12
-_SPLIT_ELEMENTS = 4096  # of a reduction that a block should have at least
 _STATE_BYTES = 16  # of the widest running value: an extreme with its position
 _SAMPLE_RANKS = 8  # blocks of a cluster, which every device with clusters takes
 _SAMPLE_EXCHANGE = 256 * 8 + 256  # some candidates, and a few sums
@@ -35,9 +34,9 @@ def _pack(size: int, strides: tuple[int, ...], bytes_each: int) -> int:
 
 def _lanes(rows: int, size: int) -> int:
     """Returns how many threads share a row: a warp, or a block."""
-    if size <= _WARP_ROW and (rows > PROCESSORS or size <= 128):
+    if size <= _FIT.warp_elements and (rows > PROCESSORS or size <= _FIT.short_elements):
         return _WARP
-    if size <= 8 * _WARP_ROW:
+    if size <= _FIT.block_elements:
         return _BLOCK
     return MAX_THREADS
 
@@ -75,7 +74,7 @@ def _group_norm(p: Params) -> Geometry:
     elements = p["channels"] // max(p["groups"], 1) * p["spatial"]
     if count == 0 or elements == 0:
         return Geometry(())
-    block = MAX_THREADS if elements >= 8 * _WARP_ROW else _BLOCK
+    block = MAX_THREADS if elements >= _FIT.block_elements else _BLOCK
     launch = Launch((count, 1, 1), (block, 1, 1))
     vectors = p["has_weight"] + p["has_bias"]
     return Geometry((launch,), defines={"BLOCK": block, "VECTORS": vectors})
@@ -102,8 +101,8 @@ def _reduce(p: Params) -> Geometry:
     else:
         block = MAX_THREADS if wanted >= MAX_THREADS and elements >= 8 * MAX_THREADS else _BLOCK
         parts = min(max(wanted, _WARP), block)
-        if p["op"] not in _TWO_PASSES and elements >= 4 * _SPLIT_ELEMENTS:
-            split = min(blocks(elements, _SPLIT_ELEMENTS), blocks(_RESIDENT // _BLOCK, outputs))
+        if p["op"] not in _TWO_PASSES and elements >= 4 * _FIT.split_elements:
+            split = min(blocks(elements, _FIT.split_elements), blocks(_RESIDENT // _BLOCK, outputs))
             if split > 1:
                 return _split_reduce(outputs, split)
     parts = min(parts, _power_of_two(max(elements, 1)))
@@ -132,7 +131,8 @@ def _scan(p: Params) -> Geometry:
     lanes = p["outer"] * p["inner"]
     if lanes == 0 or p["size"] == 0:
         return Geometry(())
-    together = p["size"] > 64 and (p["inner"] == 1 or lanes < 4096)
+    few = p["inner"] == 1 or lanes < _FIT.scan_lanes
+    together = p["size"] > _FIT.scan_elements and few
     threads = _BLOCK if together else 1
     launch = Launch((blocks(lanes * threads, _BLOCK), 1, 1), (_BLOCK, 1, 1))
     return Geometry((launch,), defines={"BLOCK": _BLOCK, "LANES": threads})

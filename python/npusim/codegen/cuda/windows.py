@@ -7,9 +7,10 @@ from math import prod
 
 from npusim.abi.kernels import Params
 from npusim.codegen.cuda.geometry import Geometry, Rule, line
+from npusim.codegen.cuda.launch_products import GPU
 
 _HALVES = (1, 2)  # dtypes of 16 bits
-_MANY = 1 << 15  # threads that fill the device well enough to read 16 bytes each
+_MANY = GPU.rows.pool_threads
 
 
 def _pool(p: Params) -> Geometry:

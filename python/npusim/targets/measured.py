@@ -1,0 +1,324 @@
+"""What was fitted to measurements of a device: the schema of `architectures/<name>.json`.
+
+Units stand in names: `_us` are microseconds, `_per_us` is what is done in one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Winograd:
+    """When a 3x3 convolution pays in Winograd's form, in multiply-adds and what takes as long.
+
+    Attributes:
+        least_channels: in and out, below which panels of 16 columns run half empty.
+        transform_multiply_adds: of a transformed point and channel.
+        direct_weights_pixels: pixels whose products take as long as fetching the direct form's
+            weights.
+        weights_tiles: tiles whose products take as long as fetching the transformed ones.
+    """
+
+    least_channels: int
+    transform_multiply_adds: int
+    direct_weights_pixels: int
+    weights_tiles: int
+
+
+@dataclass(frozen=True, slots=True)
+class PyTorchCosts:
+    """What a node costs where PyTorch runs it.
+
+    Attributes:
+        node_seconds: one operator called from its schema and checked.
+        flops_per_second: float32 arithmetic of its matrix library.
+        bytes_per_second: copies through memory.
+    """
+
+    node_seconds: float
+    flops_per_second: float
+    bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Processors:
+    """The multiprocessors of a GPU.
+
+    Attributes:
+        count: that a grid should fill.
+        threads: that each holds at once.
+        shared_bytes: of shared memory that blocks side by side may take on one.
+        block_shared_bytes: that one block may take.
+        clustered: processors that clusters of more than two blocks find at once.
+    """
+
+    count: int
+    threads: int
+    shared_bytes: int
+    block_shared_bytes: int
+    clustered: int
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulTile:
+    """A tile of `linear` and `matmul`, and how long it takes.
+
+    Attributes:
+        rows, columns: of y.
+        warps_m, warps_n: that share it; 0 where there are no tensor cores.
+        stages: blocks of 64 along K in flight; 0 likewise.
+        step_us: of a block of K on a processor that has other tiles as well.
+        alone_step_us: of one on a processor that has not.
+    """
+
+    rows: int
+    columns: int
+    warps_m: int
+    warps_n: int
+    stages: int
+    step_us: float
+    alone_step_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Matmul:
+    """Products of many rows in tiles, and of few by streams of weights.
+
+    Attributes:
+        tiles: on the tensor cores.
+        plain_tiles, plain_gated_tiles: by multiply-adds.
+        start_steps: steps that beginning and ending a tile take.
+        combine_us: of a second launch, which adds partial sums up.
+        partial_bytes_per_us: rate at which partial sums are written and read.
+        tile_shared_bytes: of a processor, that tiles side by side take.
+        stream_loads: of 16 bytes, that a lane of a stream does at most where warps can share K.
+        many_streams: rows of W that fill the device though few warps share K.
+        plain_stream_rows, quantized_stream_rows: rows of x up to which weights are streamed, of
+            numbers that the tensor cores do not take, and of quantized weights.
+    """
+
+    tiles: tuple[MatmulTile, ...]
+    plain_tiles: tuple[MatmulTile, ...]
+    plain_gated_tiles: tuple[MatmulTile, ...]
+    start_steps: int
+    combine_us: float
+    partial_bytes_per_us: float
+    tile_shared_bytes: int
+    stream_loads: int
+    many_streams: int
+    plain_stream_rows: int
+    quantized_stream_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class TmaTile:
+    """A tile of a product whose operands TMA copies, and the cluster that shares them.
+
+    Attributes:
+        rows: of x, 64 a warpgroup.
+        columns: rows of W, for one output or two.
+        share_rows: blocks of a cluster, with rows of their own, that take the same rows of W.
+        share_columns: blocks, with columns of their own, that take the same rows of x.
+        split_k: parts of K, one for each of so many blocks of a cluster.
+        stages: blocks of K in flight.
+        blocks_per_processor: that a processor should hold.
+        copy_warp: whether a warp more has nothing to do but copies.
+        persistent: whether a block takes one tile after the other.
+    """
+
+    rows: int
+    columns: int
+    share_rows: int
+    share_columns: int
+    split_k: int
+    stages: int
+    blocks_per_processor: int = 1
+    copy_warp: bool = True
+    persistent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TmaMatmul:
+    """Products of many rows whose operands TMA copies.
+
+    Attributes:
+        tiles: to choose from: those that were the fastest of some product, and smaller ones for
+            few columns.
+        arriving_bytes_per_us: at one processor. all_arriving_bytes_per_us: at all of them.
+        multiplications_per_us: of a processor.
+        read_bytes_per_us: from memory.
+        exchanged_bytes_per_us: of partial sums, between the blocks of a cluster.
+        step_us: of a block of K at least.
+        begin_us, end_us: to begin a launch, and to end a tile.
+        gated_sum_us: more to end it, for each sum that a thread of a gated product has.
+        exchange_us: with each block of a cluster.
+    """
+
+    tiles: tuple[TmaTile, ...]
+    arriving_bytes_per_us: float
+    all_arriving_bytes_per_us: float
+    multiplications_per_us: float
+    read_bytes_per_us: float
+    exchanged_bytes_per_us: float
+    step_us: float
+    begin_us: float
+    end_us: float
+    gated_sum_us: float
+    exchange_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConvTile:
+    """A tile of `conv` on the tensor cores, and how long it takes.
+
+    Attributes:
+        rows, columns: positions and channels of y.
+        warps_m, warps_n: that share it.
+        stages: blocks of 64 along K in flight.
+        lags: whether a block of K is multiplied while the next one starts.
+        step_us: of a block of K on a processor that has other tiles as well.
+        alone_step_us: of one on a processor that has not.
+        ends_us: what a tile takes besides; a residual adds to it.
+    """
+
+    rows: int
+    columns: int
+    warps_m: int
+    warps_n: int
+    stages: int
+    lags: bool
+    step_us: float
+    alone_step_us: float
+    ends_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Conv:
+    """Convolutions on the tensor cores.
+
+    Attributes:
+        tiles: to choose from.
+        residual_ends_share: of a tile's `ends_us`, that a residual adds.
+        exchange_us: between the blocks of a cluster that share K.
+        patch_blocks, narrow_patch_blocks: of few channels, blocks that a processor holds; the
+            second where one row or column of tiles is all there is, and registers hold more.
+    """
+
+    tiles: tuple[ConvTile, ...]
+    residual_ends_share: float
+    exchange_us: float
+    patch_blocks: int
+    narrow_patch_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Products of one row and attention of one step, which wait for memory.
+
+    Up to five launches of a decoder's layer have blocks on a processor; each starts where one
+    before it has ended. Beside what is there then, one block of it must have room, and never two:
+    all would wait for that processor.
+
+    Attributes:
+        shared_bytes: of a block, for rows of W and for x.
+        small_shared_bytes: that a product takes which needs less: the projections of attention's
+            output, where the product before ends.
+        small_normed_shared_bytes: likewise of queries, keys and values, where gate and up end.
+        step_clusters: of attention, that the device places with one block a processor.
+        step_stages: slices of keys of a warp in flight: the next products need the memory more.
+    """
+
+    shared_bytes: int
+    small_shared_bytes: int
+    small_normed_shared_bytes: int
+    step_clusters: int
+    step_stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Attention of many rows, in tiles of 64 keys.
+
+    Attributes:
+        whole_tiles: of keys, up to which they are not split over blocks.
+        split_blocks_per_processor: that splitting the keys should make.
+        shared_row_tiles: of keys, above which two warps share a row of queries.
+        cluster_splits: parts of the keys, above which the blocks of a cluster combine them.
+        cluster_turns: of a warp, 16 keys each, up to which blocks of a cluster do not share keys.
+    """
+
+    whole_tiles: int
+    split_blocks_per_processor: int
+    shared_row_tiles: int
+    cluster_splits: int
+    cluster_turns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Softmax, norms, reductions, scans and pooling, which memory bounds.
+
+    Attributes:
+        warp_elements: of a row, that a warp takes alone.
+        short_elements: of a row, up to which it does so though there are few rows.
+        block_elements: of a row, above which a block has as many threads as it can.
+        split_elements: that a block of a split reduction should have at least.
+        scan_elements, scan_lanes: a block takes a row of more elements, of fewer lanes.
+        pool_threads: that fill the device well enough to read 16 bytes each.
+    """
+
+    warp_elements: int
+    short_elements: int
+    block_elements: int
+    split_elements: int
+    scan_elements: int
+    scan_lanes: int
+    pool_threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """When a library is worth opening.
+
+    Attributes:
+        least_rows: of a product, from which cuBLASLt leads.
+        least_multiplications: of a product.
+    """
+
+    least_rows: int
+    least_multiplications: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU, by what its kernels were measured to do."""
+
+    processors: Processors
+    matmul: Matmul
+    tma_matmul: TmaMatmul
+    conv: Conv
+    decode: Decode
+    attention: Attention
+    rows: Rows
+    libraries: Libraries
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of an architecture.
+
+    Attributes:
+        name: of the architecture.
+        measured_on: the device.
+        winograd: None where the device has no such kernels, or nobody measured when they pay: they
+            are not chosen then.
+        pytorch: PyTorch on this processor; None: it is taken to be as `HOST` is.
+        gpu: None of processors that are none.
+    """
+
+    name: str
+    measured_on: str
+    winograd: Winograd | None = None
+    pytorch: PyTorchCosts | None = None
+    gpu: Gpu | None = None
