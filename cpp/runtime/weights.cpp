@@ -54,8 +54,10 @@ class Complaints {
                            ", the program needs " + shape_text(spec.shape));
   }
   void mistyped(const WeightSpec& spec, const CheckpointTensor& tensor) {
-    add("wrong dtype", std::string(spec.keys.front()) + " is " + tensor.dtype_name +
-                           ", the program needs " + std::string(dtype_name(spec.dtype)));
+    const std::string held =
+        tensor.dtype ? std::string(dtype_name(*tensor.dtype)) : tensor.dtype_name;
+    add("wrong dtype", std::string(spec.keys.front()) + " is " + held + ", the program needs " +
+                           std::string(dtype_name(spec.dtype)));
   }
   void nan(const WeightSpec& spec, int64_t index) {
     add("NaN", std::string(spec.keys.front()) + " at element " + std::to_string(index));

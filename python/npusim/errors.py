@@ -5,6 +5,8 @@ Anything else that escapes the public API is a defect of npusim, not of its inpu
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -69,6 +71,24 @@ class ShapeError(Error):
 
 class DeviceError(Error):
     """A device does not exist, is out of memory, or failed while running."""
+
+
+def first_line(error: BaseException) -> str:
+    """Returns what the error of another library says; behind its first line stand traces of its own
+    code and advice to its own callers."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)
+
+
+def foreign(error: BaseException) -> str:
+    """Returns what a user's code raised, in one line, with the last place in that code."""
+    text = type(error).__name__ + (f": {first_line(error)}" if str(error).strip() else "")
+    ours = (str(Path(__file__).parent), str(Path(traceback.__file__).parent), "<")
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [f for f in frames if "site-packages" in f.filename or not f.filename.startswith(ours)]
+    users = [f for f in places if "site-packages" not in f.filename]
+    place = next(reversed(users or places), None)
+    return f"{text} ({place.filename}:{place.lineno})" if place else text
 
 
 def at(source: Source | None) -> str:

@@ -77,7 +77,7 @@ def test_all_kinds_of_arguments_and_results() -> None:
         "dtype": "float64",
         "limit": None,
     }
-    assert [str(v.type) for v in node.outputs] == ["float64[3]", "float64[3]", "float64[scalar]"]
+    assert [str(v.type) for v in node.outputs] == ["float64[3]", "float64[3]", "float64[]"]
 
 
 def test_checks_of_linear_algebra_are_left_out() -> None:

@@ -8,11 +8,11 @@ from npusim.ir.rewrite import GraphBuilder
 from npusim.ir.types import TensorType
 
 EXPECTED = """\
-graph tiny(x: float32[2x3])
-  weight fc.weight: float32[4x3] = tied.weight
+graph tiny(x: float32[2, 3])
+  weight fc.weight: float32[4, 3] = tied.weight
   weight table: int64[5] from a.table (not in the state_dict)
-  constant two: float32[scalar] (4 bytes)
-  %linear = aten.linear.default(%x, fc.weight, None) -> float32[2x4]  # fc
+  constant two: float32[] (4 bytes)
+  %linear = aten.linear.default(%x, fc.weight, None) -> float32[2, 4]  # fc
   %max.0, %max.1 = aten.max.dim(%linear) dim=1 keepdim=False -> float32[2], int64[2]
   %mul = aten.mul.Tensor(%max.0, two) text='a' shape=(2,) -> float32[2]
   return first=%mul, second=table

@@ -324,7 +324,7 @@ def test_an_operator_that_fails_says_where() -> None:
 
     fails.register_fake(torch.empty_like)
     plan = plan_of(Function(lambda x: fails(x)).eval(), torch.eye(3))
-    with pytest.raises(Error, match=r"fails.*float32\[3x3\].*test_executor.py.*no such thing"):
+    with pytest.raises(Error, match=r"fails.*float32\[3, 3\].*test_executor.py.*no such thing"):
         npusim.DAGExecutor(plan, summary=False)(torch.eye(3))
 
 

@@ -90,7 +90,7 @@ def test_what_runs_at_load_is_folded_into_who_reads_it() -> None:
     assert drawn.folded == 1
     (product,) = (box for box in drawn.root.walk() if box.kind == NODE)
     assert product.lines == ["w 4×3"]
-    assert "weight fc.weight: float32[4x3]" in product.details
+    assert "weight fc.weight: float32[4, 3]" in product.details
     assert outline(weighted(), load_time=True).folded == 0
 
 

@@ -142,9 +142,9 @@ def test_what_does_not_fit_is_an_error(net: Net, program: CompiledProgram, x: Te
     state = net.state_dict()
     with pytest.raises(ShapeError, match=r"takes 1 inputs \(x\), not 2"):
         npusim.verify_program(program, state_dict=state, test_inputs=(x, x), original_model=None)
-    with pytest.raises(ShapeError, match=r"must be float32\[2x8\], not float32\[3x8\]"):
+    with pytest.raises(ShapeError, match=r"must be float32\[2, 8\], not float32\[3, 8\]"):
         npusim.verify_program(program, state_dict=state, test_inputs=(torch.ones(3, 8),))
-    with pytest.raises(WeightMismatchError, match=r"lack first.weight, float32\[16x8\]"):
+    with pytest.raises(WeightMismatchError, match=r"lack first.weight, float32\[16, 8\]"):
         npusim.verify_program(program, test_inputs=(x,))
     with pytest.raises(Error, match="training mode"):
         npusim.verify_program(
@@ -152,6 +152,25 @@ def test_what_does_not_fit_is_an_error(net: Net, program: CompiledProgram, x: Te
         )
     with pytest.raises(ShapeError, match="tuple"):
         npusim.verify_program(program, state_dict=state, test_inputs="x")
+
+
+def test_a_model_that_raises_is_told_in_one_line(program: CompiledProgram, x: Tensor) -> None:
+    class Raises(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise ValueError("\n  no such thing\nand a trace\nof many lines")
+
+    for model, told in (
+        (
+            Raises().eval(),
+            r"^Raises itself fails .*ValueError: no such thing \(.*agreement.py:\d+\)",
+        ),
+        (Net().eval(), r"^Net itself fails .*RuntimeError: .*shapes"),
+    ):
+        with pytest.raises(Error, match=told) as refused:
+            npusim.verify_program(
+                program, state_dict={}, original_model=model, test_inputs=(torch.ones(3, 5),)
+            )
+        assert "\n" not in str(refused.value)
 
 
 def test_inputs_and_weights_of_a_reference_run_are_checked(graph: Graph, net: Net) -> None:
@@ -162,7 +181,7 @@ def test_inputs_and_weights_of_a_reference_run_are_checked(graph: Graph, net: Ne
         ([], r"takes 1 inputs \(x\), not 0"),
         ({"y": x}, "x is missing"),
         ({"x": x, "y": x}, "not y"),
-        ([x.double()], r"must be float32\[2x8\], not float64\[2x8\]"),
+        ([x.double()], r"must be float32\[2, 8\], not float64\[2, 8\]"),
     ):
         with pytest.raises(ShapeError, match=message):
             run_graph(graph, inputs, state)

@@ -96,6 +96,36 @@ def test_a_process_that_dies_is_a_failure(
     assert failure is not None and failure.kind == "crash" and "signal 11" in failure.message
 
 
+def test_a_process_that_cannot_run_says_why_in_one_line(
+    failing: tuple[npusim.IR, Tensor, dict[str, Tensor]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raising = tmp_path / "raising"
+    raising.write_text("#!/bin/sh\necho Traceback >&2; echo 'Boom: at last' >&2; exit 3\n")
+    raising.chmod(raising.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(sys, "executable", str(raising))
+    graph, x, state = failing
+    with pytest.raises(Error, match=r"could not be run: Boom: at last\.") as refused:
+        reduce(graph, [x], state)
+    assert "Traceback" not in str(refused.value)
+
+
+def test_a_defect_of_the_compiler_is_a_failure(
+    failing: tuple[npusim.IR, Tensor, dict[str, Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("a pass of npusim\nwith a trace")
+
+    monkeypatch.setattr("npusim.verify.repro.compile", broken)
+    graph = failing[0]
+    data = {v.name: TensorData.like(torch.zeros(v.type.shape)) for v in graph.inputs}
+    data |= {w.name: TensorData.like(torch.zeros(w.type.shape)) for w in graph.weights}
+    failure = Repro(graph, "cpu", data).run()
+    assert failure is not None and failure.kind == "compile KeyError"
+    assert "\n" not in failure.message
+
+
 @pytest.mark.parametrize(
     "tensor",
     [

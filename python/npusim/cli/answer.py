@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from npusim.errors import Error
+from npusim.errors import Error, first_line
 from npusim.files import printable_path, transaction
 
 OK, NO, BAD_INPUT, DEFECT, INTERRUPTED = 0, 1, 2, 3, 130
@@ -149,7 +149,7 @@ def _explain(error: BaseException) -> tuple[str, int]:
         return f"npusim is not installed whole: {error}. `npusim doctor` says more.", BAD_INPUT
     if isinstance(error, MemoryError):
         return "Out of memory.", BAD_INPUT
-    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    text = f"{type(error).__name__}: {first_line(error)}"
     return f"npusim failed ({text}); that is a defect. --debug shows where.", DEFECT
 
 

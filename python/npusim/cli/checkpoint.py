@@ -14,7 +14,7 @@ import click
 
 from npusim.cli.artifact import WEIGHTS_HELP, existing
 from npusim.cli.factory import Made
-from npusim.errors import Error, ExportError, WeightMismatchError
+from npusim.errors import Error, ExportError, WeightMismatchError, first_line
 from npusim.files import write_atomic
 from npusim.ir.graph import Graph
 
@@ -79,7 +79,7 @@ def _reason(error: Exception) -> str:
     """Returns why a checkpoint cannot be read, without PyTorch's advice to run its code."""
     if isinstance(error, pickle.UnpicklingError):
         return "it holds something else than tensors, which would have to run code of the file."
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return first_line(error)
 
 
 def weights_of(made: Made, path: Path | None) -> dict[str, Any]:

@@ -6,14 +6,13 @@ import importlib
 import importlib.util
 import inspect
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from npusim.errors import ExportError
+from npusim.errors import ExportError, foreign
 from npusim.files import reads
 
 FACTORY_HELP = (
@@ -112,7 +111,7 @@ def import_module(name: str) -> ModuleType:
     except ExportError:
         raise
     except (Exception, SystemExit) as error:
-        raise ExportError(f"Importing {name} failed: {_told(error)}") from error
+        raise ExportError(f"Importing {name} failed: {foreign(error)}") from error
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -148,7 +147,7 @@ def _call(factory: Callable[[], Any], spec: str) -> Any:
     try:
         return factory()
     except (Exception, SystemExit) as error:
-        raise ExportError(f"{spec} failed: {_told(error)}") from error
+        raise ExportError(f"{spec} failed: {foreign(error)}") from error
 
 
 def _unpack(made: Any, spec: str, name: str) -> Made:
@@ -179,10 +178,3 @@ def _shape_of(value: Any) -> str:
 def _brief(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _told(error: BaseException) -> str:
-    """One line of another's error, with the place in the user's code it came from."""
-    text = str(error).strip().splitlines()
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {text[0] if text else ''} ({frame.filename}:{frame.lineno})"

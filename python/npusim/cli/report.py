@@ -44,7 +44,7 @@ def _program(facts: dict[str, Any]) -> list[str]:
 
 def _interface(facts: dict[str, Any]) -> list[str]:
     rows = [
-        (label, t["name"], t["dtype"], " × ".join(map(str, t["shape"])) or "scalar")
+        (label, t["name"], t["dtype"], f"[{', '.join(map(str, t['shape']))}]")
         for label, key in (("input", "inputs"), ("output", "outputs"))
         for t in facts[key]
     ]

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from npusim.errors import ExportError
+from npusim.errors import ExportError, first_line
 from npusim.frontends.weight_free import module_tensors
 
 
@@ -43,7 +43,9 @@ def hollow_model(source: str | Path, dtype: str | None) -> nn.Module:
     except ExportError:
         raise
     except Exception as error:  # whatever a hub, a file or a constructor raises
-        raise ExportError(f"{source} is not a language model that can be built: {error}") from error
+        raise ExportError(
+            f"{source} is not a language model that can be built: {first_line(error)}"
+        ) from error
     model.tie_weights()
     return model.eval()  # type: ignore[no-any-return]
 

@@ -1,6 +1,6 @@
 """A Graph as text a person can read and diff: a header, one line a node, the outputs.
 
-    graph resnet18(x: float32[1x3x224x224])
+    graph resnet18(x: float32[1, 3, 224, 224])
       %conv2d = aten.conv2d.default(%x, conv1.weight, None) stride=(2, 2) -> float32[...]  # conv1
       return output=%add
 

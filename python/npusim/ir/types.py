@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from npusim.ir.symbolic import is_symbolic, upper
+from npusim.ir.symbolic import upper
 
 # name -> (code in .npubin and kernel parameters, bytes an element, kind)
 # The codes are part of the file format (docs/npubin.md): append, never renumber.
@@ -112,7 +112,6 @@ class TensorType:
         return replace(self, order=None if order == tuple(range(self.rank)) else order)
 
     def __str__(self) -> str:
-        between = ", " if is_symbolic(self.shape) else "x"
-        dims = between.join(str(d) for d in self.shape) or "scalar"
+        dims = ", ".join(str(d) for d in self.shape)
         order = f"@{''.join(str(d) for d in self.order)}" if self.order else ""
         return f"{self.dtype}[{dims}]{order}"

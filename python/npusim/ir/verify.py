@@ -63,8 +63,8 @@ def _check_symbols(graph: Graph) -> None:
     for name in (*kept, *(s.name for s in graph.states)):
         if is_symbolic(graph.types[name].shape):
             raise GraphError(
-                f"{name!r} has shape {graph.types[name].shape}; only inputs, and what is computed "
-                "from them, have symbolic sizes."
+                f"{name!r} has shape {list(graph.types[name].shape)}; only inputs, and what is "
+                "computed from them, have symbolic sizes."
             )
     used = [("the inputs' shapes", symbols_of(tuple(v.type.shape for v in graph.inputs)))]
     for node in graph.nodes if graph.symbols or any(n.is_symbolic for n in graph.nodes) else ():
@@ -192,10 +192,10 @@ def _check_type(type: TensorType, where: str) -> None:
         if not _is_int(size) or bounds(size)[0] < 0:
             known = f" ({describe(symbols_of((size,)))})" if is_symbolic(size) else ""
             raise GraphError(
-                f"{where} has shape {type.shape}{known}; dimensions are ints, 0 or more."
+                f"{where} has shape {list(type.shape)}{known}; dimensions are ints, 0 or more."
             )
     if max(map(upper, type.shape), default=0) > INT64_MAX or type.room > INT64_MAX:
-        raise GraphError(f"{where} has shape {type.shape}, beyond what 64 bits can address.")
+        raise GraphError(f"{where} has shape {list(type.shape)}, beyond what 64 bits can address.")
     if type.order is None:
         return
     if not all(map(_is_int, type.order)) or sorted(type.order) != list(range(type.rank)):

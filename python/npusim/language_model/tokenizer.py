@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from npusim.errors import Error
+from npusim.errors import Error, first_line
 
 FILE = "tokenizer.json"
 
@@ -38,7 +38,7 @@ class Tokenizer:
         try:
             self._backend = Backend.from_file(str(self.path))
         except Exception as error:  # the package raises plain Exception for whatever it meets
-            raise Error(f"{self.path} is no tokenizer: {error}.") from error
+            raise Error(f"{self.path} is no tokenizer: {first_line(error)}.") from error
 
     @property
     def size(self) -> int:

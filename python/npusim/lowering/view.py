@@ -103,8 +103,8 @@ class View:
         for size, stride, target in zip(self.shape, self.strides, shape[lead:], strict=True):
             if size != 1 and size != target and is_symbolic((size, target)):
                 raise SymbolicSizeError(
-                    f"{self.shape} is broadcast to {tuple(shape)}, and whether {size} is {target} "
-                    "depends on the sizes of the call."
+                    f"{list(self.shape)} is broadcast to {list(shape)}, and whether {size} is "
+                    f"{target} depends on the sizes of the call."
                 )
             strides.append(stride if size == target else 0)
         return replace(self, shape=tuple(shape), strides=tuple(strides))

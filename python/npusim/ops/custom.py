@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from npusim.errors import Error
+from npusim.errors import Error, first_line
 from npusim.ir.opdef import OpDef, find, register
 from npusim.ir.types import TensorType
 
@@ -92,7 +92,7 @@ def _define(namespace: str, short: str, function: Function, infer: Function | No
         )
     except (ValueError, RuntimeError) as error:
         raise Error(
-            f"{namespace}.{short}: {str(error).splitlines()[0]}",
+            f"{namespace}.{short}: {first_line(error)}",
             hint="Annotate every parameter and the result, as torch.library.custom_op asks.",
         ) from None
     operator.register_fake(compute if infer is None else _fake(infer))

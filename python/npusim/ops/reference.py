@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from npusim.errors import Error, GraphError, ShapeError, WeightMismatchError, at
+from npusim.errors import Error, GraphError, ShapeError, WeightMismatchError, at, first_line
 from npusim.ir.graph import Attr, Constant, Graph, Node, Value, Weight
 from npusim.ir.opdef import find
 from npusim.ir.specialize import at_shapes
@@ -134,7 +134,9 @@ def run_node(node: Node, tensors: Tensors, device: torch.device | None = None) -
         raise type(error)(f"{node.name}{at(node.source)}: {error}") from None
     except Exception as error:  # whatever an operator raises on operands it cannot take
         shapes = ", ".join("None" if t is None else str(type_of(t)) for t in tensors)
-        raise Error(f"{node.name} ({node.op} of {shapes}){at(node.source)}: {error}") from error
+        raise Error(
+            f"{node.name} ({node.op} of {shapes}){at(node.source)}: {first_line(error)}"
+        ) from error
     declared = [v.type for v in node.outputs]
     computed = [type_of(t) for t in results]
     if [t.with_order(None) for t in declared] != computed:
@@ -165,7 +167,7 @@ def infer_types(
     except Error:
         raise
     except Exception as error:
-        raise Error(f"{op} refuses {_list(inputs)}: {error}") from None
+        raise Error(f"{op} refuses {_list(inputs)}: {first_line(error)}") from None
 
 
 def check_node(node: Node, types: Mapping[str, TensorType]) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from npusim.errors import Error, ProgramFormatError, WeightMismatchError
+from npusim.errors import Error, ProgramFormatError, WeightMismatchError, first_line
 from npusim.ir.graph import Weight
 from npusim.runtime.checkpoint import Checkpoint
 from npusim.runtime.host import is_torch
@@ -137,4 +137,4 @@ def _open(path: Path) -> Any:
     except OSError as error:
         raise Error(f"Cannot read {path}: {error.strerror or error}.") from error
     except Exception as error:  # SafetensorError, which is no public base of anything
-        raise ProgramFormatError(f"{path}: {error}") from error
+        raise ProgramFormatError(f"{path}: {first_line(error)}") from error

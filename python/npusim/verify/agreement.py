@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from npusim.compile import compile
-from npusim.errors import Error, ShapeError
+from npusim.errors import Error, ShapeError, foreign
 from npusim.frontends.torch_export import extract_ir, plain_outputs
 from npusim.frontends.weight_free import module_tensors
 from npusim.ir.graph import Graph
@@ -249,6 +249,9 @@ def run_model(
     """Runs a model with the weights of a state_dict and returns the tensors of its result.
 
     The model itself stays as it is; it may be on the meta device.
+
+    Raises:
+        Error: the model is in training mode, or its code raises on these inputs and weights.
     """
     if model.training:
         raise Error(f"{type(model).__name__} is in training mode.", hint="Call model.eval() first.")
@@ -259,8 +262,13 @@ def run_model(
         for path in tensors.paths(key)
     }
     copies = pytree.tree_map_only(Tensor, lambda t: t.clone(), (tuple(args), dict(kwargs)))
-    with torch.no_grad():
-        result = torch.func.functional_call(model, weights, *copies, tie_weights=False)
+    try:
+        with torch.no_grad():
+            result = torch.func.functional_call(model, weights, *copies, tie_weights=False)
+    except Exception as error:  # a model runs, and fails in, any code
+        raise Error(
+            f"{type(model).__name__} itself fails on these inputs and weights: {foreign(error)}."
+        ) from error
     return tensor_leaves(plain_outputs(model, (), result))
 
 

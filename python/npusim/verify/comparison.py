@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from npusim.errors import ShapeError
-from npusim.ir.types import is_float
+from npusim.ir.types import TensorType, is_float
 from npusim.ops.reference import type_of
 
 # Largest error that passes, relative to the largest magnitude of the expected tensor. Integers and
@@ -52,9 +52,8 @@ class Comparison:
         return without_infinities(fields)
 
     def __str__(self) -> str:
-        shape = "x".join(map(str, self.shape)) or "scalar"
         return (
-            f"{self.name} {self.dtype}[{shape}]: max abs {self.max_abs:.3g}, "
+            f"{self.name} {TensorType(self.dtype, self.shape)}: max abs {self.max_abs:.3g}, "
             f"max rel {self.max_rel:.3g} (tolerance {self.tolerance:.3g}), "
             f"SQNR {self.sqnr_db:.1f} dB, cosine {self.cosine:.6f}"
         )

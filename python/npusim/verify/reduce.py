@@ -82,7 +82,12 @@ def run_isolated(repro: Repro) -> Failure | None:
     if done.returncode < 0:
         return Failure("crash", f"the process ended by signal {-done.returncode}")
     if done.returncode != 0:
-        raise Error(f"A candidate could not be run:\n{done.stderr.decode(errors='replace')}")
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        reason = said[-1] if said else f"exit code {done.returncode}"
+        raise Error(
+            f"A candidate could not be run: {reason}.",
+            hint="A repro folder shows all of it: python -m npusim.verify.reproduce FOLDER",
+        )
     kind, _, rest = done.stdout.decode().partition("\n")
     outputs, _, message = rest.partition("\n")
     return Failure(kind, message.strip(), tuple(outputs.split())) if kind else None

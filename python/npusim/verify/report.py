@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from npusim.ir.types import TensorType
 from npusim.ops.reference import type_of
 from npusim.verify.comparison import Comparison, without_infinities
 
@@ -44,8 +45,7 @@ class InputStatistics:
         return cls(name, type.dtype, type.shape, lowest, highest, mean, nans, infinities, max_rel)
 
     def __str__(self) -> str:
-        shape = "x".join(map(str, self.shape)) or "scalar"
-        text = f"{self.name} {self.dtype}[{shape}]"
+        text = f"{self.name} {TensorType(self.dtype, self.shape)}"
         if self.mean is not None:
             text += f": {self.lowest:.4g} … {self.highest:.4g}, mean {self.mean:.4g}"
         for count, what in ((self.nans, "NaN"), (self.infinities, "infinite")):

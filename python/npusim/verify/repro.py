@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from npusim.compile import compile
-from npusim.errors import Error
+from npusim.errors import Error, first_line
 from npusim.files import make_folder, write_atomic
 from npusim.ir.graph import Graph
 from npusim.ir.types import TensorType
@@ -73,14 +73,14 @@ class Repro:
             return None
         try:
             program = compile(self.graph, target=self.target)
-        except Error as error:
-            return Failure(f"compile {type(error).__name__}", str(error))
+        except Exception as error:  # what is no Error is a defect, which has to be reduced as well
+            return Failure(f"compile {type(error).__name__}", _told(error))
+        names = [output.name for output in self.graph.outputs]
         try:
             actual = NativeRun(program, Device(program.target), inputs, weights).run()
-        except Error as error:
-            return Failure(f"run {type(error).__name__}", str(error))
-        names = [output.name for output in self.graph.outputs]
-        compared = compare_all(names, actual, expected, self.tolerance)
+            compared = compare_all(names, actual, expected, self.tolerance)
+        except Exception as error:
+            return Failure(f"run {type(error).__name__}", _told(error))
         wrong = [c for c in compared if not c.ok]
         if not wrong:
             return None
@@ -136,6 +136,10 @@ class Repro:
 
     def _make(self, name: str) -> Any:
         return self.data[name].make(name, self.seed)
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, Error) else first_line(error)
 
 
 def _given(graph: Graph) -> dict[str, TensorType]:

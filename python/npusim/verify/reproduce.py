@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import sys
 
+from npusim.errors import Error
 from npusim.verify.repro import Repro
 
 
 def main() -> None:
     """Runs the folder named on the command line."""
-    failure = Repro.load(sys.argv[1]).run()
+    try:
+        failure = Repro.load(sys.argv[1]).run()
+    except Error as error:
+        sys.exit(f"error: {error}")
     if failure is not None:
         print(failure.kind, " ".join(failure.outputs), failure.message, sep="\n")
 

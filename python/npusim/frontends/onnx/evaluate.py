@@ -8,7 +8,7 @@ import numpy as np
 from onnx import NodeProto, TypeProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from npusim.errors import ExportError
+from npusim.errors import ExportError, first_line
 from npusim.frontends.onnx.kinds import Array
 
 # Integers are shapes, positions, masks: folded whatever they are. Floats only as single settings:
@@ -60,5 +60,7 @@ def evaluate(
         with np.errstate(all="ignore"):
             results = ReferenceEvaluator(model).run(None, {n: feeds[n] for n in names})
     except Exception as error:  # ONNX's reference raises whatever NumPy raises
-        raise ExportError(f"{node.op_type} of known values cannot be computed: {error}") from None
+        raise ExportError(
+            f"{node.op_type} of known values cannot be computed: {first_line(error)}"
+        ) from None
     return [np.asarray(result) for result in results]

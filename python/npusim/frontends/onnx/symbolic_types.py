@@ -20,7 +20,7 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from npusim.errors import Error, ShapeError, SymbolicSizeError
+from npusim.errors import Error, ShapeError, SymbolicSizeError, first_line
 from npusim.frontends.dynamic_shapes import always, size_of
 from npusim.ir.graph import Attr
 from npusim.ir.symbolic import Symbol, computed, dim_of, is_symbolic, maximum, minimum
@@ -172,7 +172,7 @@ class _World:
             raise
         except Exception as error:  # whatever an operator raises on operands it cannot take
             shapes = ", ".join(map(str, inputs))
-            raise Error(f"{op} refuses {shapes}: {error}") from None
+            raise Error(f"{op} refuses {shapes}: {first_line(error)}") from None
         return tuple(map(self.type_of, results))
 
     def empty(self, type: TensorType) -> torch.Tensor:

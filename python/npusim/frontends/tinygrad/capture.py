@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from npusim.errors import Error, ExportError
+from npusim.errors import Error, ExportError, foreign
 from npusim.frontends.tinygrad.reader import dtype_name, stored_dtype
 from npusim.frontends.tinygrad.terms import Leaf
 
@@ -69,11 +68,7 @@ def _called(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     except Error:
         raise
     except Exception as error:  # a model runs, and fails in, any code
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        raise ExportError(
-            f"The model fails while it is imported: {type(error).__name__}: {error} "
-            f"({place.filename}:{place.lineno})."
-        ) from error
+        raise ExportError(f"The model fails while it is imported: {foreign(error)}.") from error
     finally:
         tinygrads._METADATA.set(made_by)  # which a method that raises leaves behind
 
