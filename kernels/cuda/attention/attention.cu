@@ -16,11 +16,11 @@
 #endif
 
 #if NPUSIM_CLUSTERED && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define NPUSIM_CLUSTER __cluster_dims__(1, 1, NPUSIM_SPLIT)
+#define NPUSIM_CLUSTER_DIMS __cluster_dims__(1, 1, NPUSIM_SPLIT)
 #else
-#define NPUSIM_CLUSTER
+#define NPUSIM_CLUSTER_DIMS
 #endif
-extern "C" __global__ void NPUSIM_CLUSTER __launch_bounds__(NPUSIM_BLOCK)
+extern "C" __global__ void NPUSIM_CLUSTER_DIMS __launch_bounds__(NPUSIM_BLOCK)
     npusim_kernel(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
   npusim::run(operands);

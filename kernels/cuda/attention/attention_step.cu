@@ -1,10 +1,10 @@
 // One new token's attention over a cache: its query and key are rotated, key and value appended,
 // and the query attends to the rows in use, on the tensor cores (warp_tile.h).
 //
-// The heads of a group are the rows of a cluster of NPUSIM_SPANS blocks, whose warps share slices
-// of 16 keys: each reads its own ahead, NPUSIM_STAGES of them, and sends its sums to the blocks
-// that store them; no warp waits for another before that. Rows that were in the cache before are
-// asked for before the wait, where nothing in the method writes them but this command. Devices
+// The heads of a group are the rows of a cluster of NPUSIM_CLUSTER_SIZE blocks, whose warps share
+// slices of 16 keys: each reads its own ahead, NPUSIM_STAGES of them, and sends its sums to the
+// blocks that store them; no warp waits for another before that. Rows that were in the cache before
+// are asked for before the wait, where nothing in the method writes them but this command. Devices
 // without clusters have one block in place of each.
 //
 // Many keys are shared by up to NPUSIM_CLUSTERS of them. What each makes of its keys goes through
@@ -33,7 +33,7 @@ constexpr int kFailure = kClusters > 1 ? kScratch + 1 : kScratch;
 constexpr unsigned kCacheBits = 1u << kPosition | 1u << kKeys | 1u << kValues;
 constexpr bool kCacheUnwritten = (unwritten_operands & kCacheBits) == kCacheBits;
 constexpr int kHalves = kGroup > 8 ? 2 : 1;  // of the tensor core's rows, that have heads
-constexpr int kRanks = kHasClusters ? NPUSIM_SPANS : 1;
+constexpr int kRanks = kHasClusters ? NPUSIM_CLUSTER_SIZE : 1;
 constexpr int kReading = NPUSIM_READING;     // warps of a block that read slices
 constexpr int kReaders = kRanks * kReading;  // of a cluster, which share its slices
 constexpr int kAlone = 2;  // slices of a warp up to which a cluster is faster than several
@@ -107,10 +107,10 @@ struct Step {
     const int64_t used = fits ? position + 1 : 0;
     begin = params.window > 0 ? larger<int64_t>(0, used - params.window) : 0;
     slices = static_cast<int>(ceil_div(used - begin, kWarpKeys));
-    cluster = static_cast<int>(blockIdx.x) / NPUSIM_SPANS;
+    cluster = static_cast<int>(blockIdx.x) / NPUSIM_CLUSTER_SIZE;
     clusters =
         slices <= kAlone * kReaders ? 1 : smaller<int>(kClusters, ceil_div(slices, kReaders));
-    rank = static_cast<int>(blockIdx.x) % NPUSIM_SPANS;
+    rank = static_cast<int>(blockIdx.x) % NPUSIM_CLUSTER_SIZE;
     reader = static_cast<int>(threadIdx.x) / 32 * kRanks + rank;
     const int first = cluster * kReaders + reader, all = clusters * kReaders;
     const bool reads = static_cast<int>(threadIdx.x) / 32 < kReading;
@@ -361,7 +361,7 @@ inline void store_total(const Step& step, const Partial* partials, T* y) {
 
 inline void run(void* const* operands) {
   if constexpr (!kCacheUnwritten) wait_on_dependencies();
-  if (static_cast<int>(blockIdx.x) % NPUSIM_SPANS >= kRanks) return;  // of no cluster
+  if (static_cast<int>(blockIdx.x) % NPUSIM_CLUSTER_SIZE >= kRanks) return;  // of no cluster
   const Step step(operands);
   if (!step.takes_part()) return;
   __shared__ unsigned long long barrier;
@@ -408,19 +408,19 @@ inline void run(void* const* operands) {
 // Blocks that a processor should hold. Code for newer devices takes over 170 registers, and would
 // keep some in memory to make room for a second block.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-constexpr int kResident = 1;
+constexpr int kBlocksPerSm = 1;
 #else
-constexpr int kResident = NPUSIM_RESIDENT;
+constexpr int kBlocksPerSm = NPUSIM_BLOCKS_PER_SM;
 #endif
 
 }  // namespace npusim
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define NPUSIM_CLUSTER __cluster_dims__(NPUSIM_SPANS, 1, 1)
+#define NPUSIM_CLUSTER_DIMS __cluster_dims__(NPUSIM_CLUSTER_SIZE, 1, 1)
 #else
-#define NPUSIM_CLUSTER
+#define NPUSIM_CLUSTER_DIMS
 #endif
-extern "C" __global__ void NPUSIM_CLUSTER __launch_bounds__(NPUSIM_BLOCK, npusim::kResident)
+extern "C" __global__ void NPUSIM_CLUSTER_DIMS __launch_bounds__(NPUSIM_BLOCK, npusim::kBlocksPerSm)
     npusim_kernel(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
   npusim::launch_dependents();

@@ -8,7 +8,7 @@
 namespace npusim {
 
 // A CUtensorMap, encoded by the driver: the extents of a matrix in global memory, and the tile (the
-// "box") that one load copies, 64 elements by so many rows, with 128-byte swizzle (as in Tile).
+// "box") that one load copies, 64 elements by so many rows, with 128-byte swizzle (as in MmaTile).
 struct alignas(64) TensorMap {
   unsigned long long words[16];
 };

@@ -12,7 +12,7 @@ constexpr bool kHasWgmma = true;
 constexpr bool kHasWgmma = false;
 #endif
 
-// The descriptor of a tile in shared memory: rows of 128 bytes, 128-byte swizzle (as in Tile).
+// The descriptor of a tile in shared memory: rows of 128 bytes, 128-byte swizzle (as in MmaTile).
 inline unsigned long long matrix_descriptor(unsigned at) {
   constexpr unsigned long long kEightRows = 1024 >> 4, kSwizzled = 1;
   return (at & 0x3ffff) >> 4 | 1ULL << 16 | kEightRows << 32 | kSwizzled << 62;

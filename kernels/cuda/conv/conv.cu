@@ -38,15 +38,15 @@ extern __shared__ __align__(1024) unsigned char shared_memory[];
 #include "kernels/cuda/conv/simt_conv.h"
 #endif
 
-#ifndef NPUSIM_CLUSTER
-#define NPUSIM_CLUSTER
+#ifndef NPUSIM_CLUSTER_DIMS
+#define NPUSIM_CLUSTER_DIMS
 #endif
-#ifdef NPUSIM_BESIDE  // blocks that a processor should hold
-#define NPUSIM_BOUNDS __launch_bounds__(NPUSIM_BLOCK, NPUSIM_BESIDE)
+#ifdef NPUSIM_BLOCKS_PER_SM
+#define NPUSIM_BOUNDS __launch_bounds__(NPUSIM_BLOCK, NPUSIM_BLOCKS_PER_SM)
 #else
 #define NPUSIM_BOUNDS __launch_bounds__(NPUSIM_BLOCK)
 #endif
-extern "C" __global__ void NPUSIM_CLUSTER NPUSIM_BOUNDS npusim_kernel(NPUSIM_SIGNATURE) {
+extern "C" __global__ void NPUSIM_CLUSTER_DIMS NPUSIM_BOUNDS npusim_kernel(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
   npusim::launch_dependents();
   npusim::run(operands);

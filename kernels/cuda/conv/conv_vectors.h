@@ -17,7 +17,7 @@ struct TileVectors {
   }
   // Begins to copy those from channel `first` on, of which `count` exist. Other threads may read
   // them once these have waited for their copies and met.
-  static void copy(const EpilogueOfEight& epilogue, int64_t first, int64_t count) {
+  static void copy(const VectorEpilogue& epilogue, int64_t first, int64_t count) {
     if constexpr (kCount == 0) return;
     for (int i = threadIdx.x; i < kBytes / 16; i += blockDim.x) {
       const int vector = i / (kColumns / 4), column = i % (kColumns / 4) * 4;
@@ -37,7 +37,7 @@ struct TileVectors {
   // The bias of eight columns of the tile, of which `count` exist, then their factors and offsets.
   // The first is channel `channel` of all.
   template <int kEach>
-  static void added(const EpilogueOfEight& epilogue, int column, int64_t channel, int count,
+  static void added(const VectorEpilogue& epilogue, int column, int64_t channel, int count,
                     float (&b)[kEach]) {
     if constexpr (kCount == 0) {
       epilogue.bias(channel, count, b);

@@ -1,6 +1,6 @@
 // Convolution on the tensor cores, channels contiguous and in eights. A block has a tile of
-// positions by columns; with NPUSIM_SPLIT > 1 the blocks of a cluster share a tile and cut K into
-// spans: each sends its sums to the block that finishes the rows, which adds them up in order.
+// positions by columns; with NPUSIM_SPLIT > 1 the blocks of a cluster split K of one tile: each
+// sends its partial sums to the block that finishes the rows, which adds them up in order.
 #pragma once
 #include "kernels/cuda/common/cluster.h"
 #include "kernels/cuda/matmul/mma_tile.h"
@@ -11,19 +11,19 @@ constexpr int kTileRows = NPUSIM_TILE_ROWS, kTileColumns = NPUSIM_TILE_COLUMNS;
 constexpr int kSplit = kHasClusters ? NPUSIM_SPLIT : 1;  // else one block of a cluster does it all
 constexpr int64_t kColumnTiles = ceil_div(kColumns, kTileColumns);
 constexpr int kSliceRows = kTileRows / kSplit;  // rows that a block of a cluster finishes
-constexpr int kLine = kTileColumns + 8;         // floats between rows of sums in shared memory
+constexpr int kPitch = kTileColumns + 8;        // floats between rows of sums in shared memory
 constexpr bool kYIsLine = is_line(params.y_strides), kRIsLine = is_line(params.r_strides);
 
 constexpr int kBlocksOfK = static_cast<int>(ceil_div(kK, 64));
 static_assert(kSplit <= kBlocksOfK);
-constexpr bool kWhole = kBlocksOfK <= NPUSIM_STAGES * kSplit;  // the ring holds a span
+constexpr bool kHoldsAllOfK = kBlocksOfK <= NPUSIM_STAGES * kSplit;  // all of a slice of K
 
-using Product = Tile<W, kTileRows, kTileColumns, NPUSIM_WARPS_M, NPUSIM_WARPS_N, NPUSIM_STAGES,
-                     false, NPUSIM_LAGS != 0, kWhole>;
+using BlockTile = MmaTile<W, kTileRows, kTileColumns, NPUSIM_WARPS_M, NPUSIM_WARPS_N, NPUSIM_STAGES,
+                          false, NPUSIM_OVERLAPS_MMA != 0, kHoldsAllOfK>;
 
-// Shared memory: the tile's ring, its windows, its vectors, then the residual, or sums from the
+// Shared memory: the tile's pipeline, its windows, its vectors, then the residual, or sums from the
 // blocks of a cluster, [block][row of the slice][column].
-constexpr int kWindowsAt = Product::kSharedBytes;
+constexpr int kWindowsAt = BlockTile::kSharedBytes;
 using Vectors = TileVectors<kWindowsAt + kTileRows * 8, kTileColumns>;
 constexpr int kSumsAt = kWindowsAt + kTileRows * 8 + Vectors::kBytes, kResidualAt = kSumsAt;
 
@@ -32,7 +32,7 @@ struct WindowRow {
   Window window;
 
   static void prepare(int64_t first_row) {
-    for (int row = threadIdx.x; row < kTileRows; row += Product::kThreads) {
+    for (int row = threadIdx.x; row < kTileRows; row += BlockTile::kThreads) {
       reinterpret_cast<Window*>(shared_memory + kWindowsAt)[row] = window_at(first_row + row);
     }
     __syncthreads();
@@ -83,19 +83,20 @@ struct Place {
 
 // Where the sums that a lane finishes lie: eight columns, which it takes from every fourth block of
 // eight, of row `row` of its own.
-constexpr int kQuads = static_cast<int>(ceil_div(Product::kBlocksN, 4));
-constexpr int kRowsOfLane = Product::kBlocksM * 2;
+constexpr int kQuads = static_cast<int>(ceil_div(BlockTile::kBlocksN, 4));
+constexpr int kRowsOfLane = BlockTile::kBlocksM * 2;
 inline Place place_of_lane(int64_t first_row, int64_t first_column, int64_t group, int quad,
                            int row) {
-  const int t = threadIdx.x % 4, block = smaller(quad * 4 + t, Product::kBlocksN - 1);
-  return Place(first_row + Product::row_of(row / 2) + row % 2 * 8,
-               first_column + Product::column_of(block) - t * 2, group);
+  const int t = threadIdx.x % 4, block = smaller(quad * 4 + t, BlockTile::kBlocksN - 1);
+  return Place(first_row + BlockTile::row_of(row / 2) + row % 2 * 8,
+               first_column + BlockTile::column_of(block) - t * 2, group);
 }
 
 // The residual may wait in shared memory, each lane's where it alone reads it.
-constexpr bool kStages = NPUSIM_STAGES_RESIDUAL && kSplit == 1 && Product::kBlocksN % 4 == 0;
+constexpr bool kResidualInShared =
+    NPUSIM_RESIDUAL_IN_SHARED && kSplit == 1 && BlockTile::kBlocksN % 4 == 0;
 inline unsigned residual_slot(int quad, int row) {
-  return kResidualAt + ((quad * kRowsOfLane + row) * Product::kThreads + threadIdx.x) * 16;
+  return kResidualAt + ((quad * kRowsOfLane + row) * BlockTile::kThreads + threadIdx.x) * 16;
 }
 
 struct Source {
@@ -105,7 +106,7 @@ struct Source {
   const W* w;               // of the group
   int64_t first_row, first_column, end, group;
   bool wide;
-  const EpilogueOfEight& epilogue;
+  const VectorEpilogue& epilogue;
 
   Row a_row(int row) const { return Row::of(first_row, row); }
   Column b_column(int column) const {
@@ -133,8 +134,8 @@ struct Source {
   void copy_vectors() const {
     Vectors::copy(epilogue, group * kColumns + first_column, kColumns - first_column);
   }
-  void behind_first() const {
-    if (!kStages || !epilogue.wide) return;
+  void after_prologue() const {
+    if (!kResidualInShared || !epilogue.wide) return;
 #pragma unroll
     for (int quad = 0; quad < kQuads; ++quad) {
 #pragma unroll
@@ -149,14 +150,14 @@ struct Source {
 
 // Finishes the tile from registers. The lanes of a quad exchange sums, so that each has eight
 // neighbouring columns of a row.
-inline void finish_tile(const Product& tile, const Source& source) {
-  const EpilogueOfEight& epilogue = source.epilogue;
+inline void finish_tile(const BlockTile& tile, const Source& source) {
+  const VectorEpilogue& epilogue = source.epilogue;
   const auto place = [&](int quad, int row) {
     return place_of_lane(source.first_row, source.first_column, source.group, quad, row);
   };
   uint4 residual[2][kRowsOfLane];
   constexpr int kBuffers = Vectors::kCount > 0 ? 1 : 2;  // what is in shared memory is near
-  float bias[kBuffers][8 * EpilogueOfEight::kVectors];
+  float bias[kBuffers][8 * VectorEpilogue::kVectors];
   const auto load_bias = [&](int quad) {
     const Place first = place(quad, 0);
     const int64_t column = first.channel - source.group * kColumns;
@@ -167,7 +168,7 @@ inline void finish_tile(const Product& tile, const Source& source) {
     if constexpr (kBuffers == 2) load_bias(quad);
 #pragma unroll
     for (int row = 0; row < kRowsOfLane; ++row) {
-      if (kStages && epilogue.wide) {
+      if (kResidualInShared && epilogue.wide) {
         residual[quad % 2][row] =
             *reinterpret_cast<const uint4*>(shared_memory + residual_slot(quad, row));
       } else {
@@ -186,13 +187,13 @@ inline void finish_tile(const Product& tile, const Source& source) {
       float even[4] = {}, odd[4] = {};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        if (quad * 4 + j >= Product::kBlocksN) continue;
+        if (quad * 4 + j >= BlockTile::kBlocksN) continue;
         even[j] = tile.sums[row / 2][quad * 4 + j][row % 2 * 2];
         odd[j] = tile.sums[row / 2][quad * 4 + j][row % 2 * 2 + 1];
       }
       transpose_quad(even);
       transpose_quad(odd);
-      if (quad * 4 + static_cast<int>(threadIdx.x % 4) >= Product::kBlocksN) continue;
+      if (quad * 4 + static_cast<int>(threadIdx.x % 4) >= BlockTile::kBlocksN) continue;
       const float sums[8] = {even[0], odd[0], even[1], odd[1], even[2], odd[2], even[3], odd[3]};
       const Place at = place(quad, row);
       epilogue.finish(at.y, at.r, at.count, residual[quad % 2][row], bias[quad % kBuffers], sums);
@@ -200,20 +201,20 @@ inline void finish_tile(const Product& tile, const Source& source) {
   }
 }
 
-// Sends the tile's sums to the blocks that finish them.
-inline void send_tile(const Product& tile, int span) {
+// Sends the tile's partial sums to the blocks that finish them.
+inline void send_partial_sums(const BlockTile& tile, int slice) {
   const unsigned sums = shared_address(shared_memory + kSumsAt);
   cluster_wait();  // all blocks have begun
 #pragma unroll
-  for (int i = 0; i < Product::kBlocksM; ++i) {
+  for (int i = 0; i < BlockTile::kBlocksM; ++i) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = Product::row_of(i) + half * 8;
-      const unsigned line = (span * kSliceRows + row % kSliceRows) * kLine;
+      const int row = BlockTile::row_of(i) + half * 8;
+      const unsigned line = (slice * kSliceRows + row % kSliceRows) * kPitch;
       const unsigned to = map_shared_rank(sums + line * 4, row / kSliceRows);
 #pragma unroll
-      for (int j = 0; j < Product::kBlocksN; ++j) {
-        store_distributed_shared(to + Product::column_of(j) * 4, tile.sums[i][j][half * 2],
+      for (int j = 0; j < BlockTile::kBlocksN; ++j) {
+        store_distributed_shared(to + BlockTile::column_of(j) * 4, tile.sums[i][j][half * 2],
                                  tile.sums[i][j][half * 2 + 1]);
       }
     }
@@ -221,38 +222,38 @@ inline void send_tile(const Product& tile, int span) {
 }
 
 // Adds up and finishes this block's rows of a cluster's tile.
-inline void finish_slice(const Source& source, int rank) {
-  const EpilogueOfEight& epilogue = source.epilogue;
+inline void reduce_slice(const Source& source, int rank) {
+  const VectorEpilogue& epilogue = source.epilogue;
   constexpr int kChunks = kTileColumns / 8, kAll = kSliceRows * kChunks;
-  constexpr int kEach = static_cast<int>(ceil_div(kAll, Product::kThreads));
+  constexpr int kEach = static_cast<int>(ceil_div(kAll, BlockTile::kThreads));
   const auto place = [&](int at) {
     const int64_t row = source.first_row + rank * kSliceRows + at / kChunks;
     return Place(at < kAll ? row : kPositions, source.first_column + at % kChunks * 8,
                  source.group);
   };
   uint4 residual[kEach];
-  float bias[kEach][8 * EpilogueOfEight::kVectors];
+  float bias[kEach][8 * VectorEpilogue::kVectors];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const Place to = place(threadIdx.x + i * Product::kThreads);
+    const Place to = place(threadIdx.x + i * BlockTile::kThreads);
     residual[i] = epilogue.residual(to.r, to.count);
-    const int column = static_cast<int>(threadIdx.x + i * Product::kThreads) % kChunks * 8;
+    const int column = static_cast<int>(threadIdx.x + i * BlockTile::kThreads) % kChunks * 8;
     Vectors::added(epilogue, column, to.channel, to.count, bias[i]);
   }
   cluster_arrive();
-  cluster_wait();  // all sums are here
+  cluster_wait();  // all partial sums have arrived
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const int at = threadIdx.x + i * Product::kThreads;
+    const int at = threadIdx.x + i * BlockTile::kThreads;
     const Place to = place(at);
     if (to.count <= 0) continue;
     const float* from = reinterpret_cast<const float*>(shared_memory + kSumsAt) +
-                        at / kChunks * kLine + at % kChunks * 8;
+                        at / kChunks * kPitch + at % kChunks * 8;
     float sums[8] = {};
 #pragma unroll
-    for (int span = 0; span < kSplit; ++span) {
+    for (int slice = 0; slice < kSplit; ++slice) {
       float v[8];
-      load_floats<8>(from + span * kSliceRows * kLine, v);
+      load_floats<8>(from + slice * kSliceRows * kPitch, v);
 #pragma unroll
       for (int e = 0; e < 8; ++e) sums[e] += v[e];
     }
@@ -261,14 +262,14 @@ inline void finish_slice(const Source& source, int rank) {
 }
 
 inline void run(void* const* operands) {
-  const int span = blockIdx.z % NPUSIM_SPLIT;
+  const int slice = blockIdx.z % NPUSIM_SPLIT;
   const int64_t group = blockIdx.z / NPUSIM_SPLIT;
-  if (span >= kSplit) return;  // only where launches do not overlap
+  if (slice >= kSplit) return;  // only where launches do not overlap
   if constexpr (kSplit > 1) cluster_arrive();
-  const int64_t begin = span * kBlocksOfK / kSplit * Product::kDepth;
-  const int64_t end = smaller<int64_t>((span + 1) * kBlocksOfK / kSplit * Product::kDepth, kK);
+  const int64_t begin = slice * kBlocksOfK / kSplit * BlockTile::kDepth;
+  const int64_t end = smaller<int64_t>((slice + 1) * kBlocksOfK / kSplit * BlockTile::kDepth, kK);
   const bool wide = is_aligned(operands[0], 16) && is_aligned(operands[1], 16);
-  EpilogueOfEight epilogue(Epilogue(operands, 1, params.out_channels));
+  VectorEpilogue epilogue(Epilogue(operands, 1, params.out_channels));
   epilogue.wide = epilogue.wide && NPUSIM_WIDE_Y;
   const Source source{static_cast<const X*>(operands[0]) + group * kChannels,
                       static_cast<const W*>(operands[1]) + group * Weights::kAll * kK,
@@ -280,11 +281,11 @@ inline void run(void* const* operands) {
                       epilogue};
   if constexpr (!kWeightsUnwritten) wait_on_dependencies();
   Source::Row::prepare(source.first_row);
-  Product tile;
+  BlockTile tile;
   tile.run<true>(source, begin, end, shared_memory);
   if constexpr (kSplit > 1) {
-    send_tile(tile, span);
-    finish_slice(source, span);
+    send_partial_sums(tile, slice);
+    reduce_slice(source, slice);
   } else {
     finish_tile(tile, source);
   }
@@ -293,5 +294,5 @@ inline void run(void* const* operands) {
 }  // namespace npusim
 
 #if NPUSIM_SPLIT > 1 && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define NPUSIM_CLUSTER __cluster_dims__(1, 1, NPUSIM_SPLIT)
+#define NPUSIM_CLUSTER_DIMS __cluster_dims__(1, 1, NPUSIM_SPLIT)
 #endif

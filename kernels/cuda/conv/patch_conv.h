@@ -36,7 +36,8 @@ constexpr int64_t kTiles = params.batch * params.out_size[0] * kTilesY * kTilesX
 static_assert(params.x_strides[0] < 0x7fffffff);
 static_assert(kWide <= 16 && kBlocksM * kWarps == kTileHeight && params.dilation[2] == 1);
 
-// Shared memory: B, [K][64 columns] with chunks swizzled as in Tile; the vectors; then the patch.
+// Shared memory: B, [K][64 columns] with chunks swizzled as in MmaTile; the vectors; then the
+// patch.
 using Vectors = TileVectors<kSteps * 16 * kTileColumns * 2, kTileColumns>;
 constexpr int kPatchAt = kSteps * 16 * kTileColumns * 2 + Vectors::kBytes;
 
@@ -162,14 +163,14 @@ inline void multiply_patch(float (&sums)[kBlocksM][kBlocksN][4]) {
   }
 }
 
-inline void store_patch(const float (&sums)[kBlocksM][kBlocksN][4], const EpilogueOfEight& epilogue,
+inline void store_patch(const float (&sums)[kBlocksM][kBlocksN][4], const VectorEpilogue& epilogue,
                         const PatchTile& tile, int64_t first_column) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
 #pragma unroll
   for (int quad = 0; quad < kBlocksN / 4; ++quad) {
     const int64_t column = first_column + (quad * 4 + t) * 8;
     const int exist = static_cast<int>(smaller<int64_t>(kColumns - column, 8));
-    float bias[8 * EpilogueOfEight::kVectors];
+    float bias[8 * VectorEpilogue::kVectors];
     Vectors::added(epilogue, (quad * 4 + t) * 8, column, exist, bias);
 #pragma unroll
     for (int row = 0; row < kBlocksM * 2; ++row) {
@@ -200,7 +201,7 @@ inline void store_patch(const float (&sums)[kBlocksM][kBlocksN][4], const Epilog
 inline void run(void* const* operands) {
   const X* x = static_cast<const X*>(operands[0]);
   const int64_t first_column = static_cast<int64_t>(blockIdx.y) * kTileColumns;
-  EpilogueOfEight epilogue(Epilogue(operands, 1, params.out_channels));
+  VectorEpilogue epilogue(Epilogue(operands, 1, params.out_channels));
   epilogue.wide = epilogue.wide && NPUSIM_WIDE_Y;
   if constexpr (!kWeightsUnwritten) wait_on_dependencies();
   load_weights(static_cast<const W*>(operands[1]), first_column);

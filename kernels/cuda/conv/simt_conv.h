@@ -1,12 +1,12 @@
-// Convolution by multiply-adds, for any dtype and any strides. K may be cut into NPUSIM_SPLIT
-// spans, whose sums a second launch adds up in order.
+// Convolution by multiply-adds, for any dtype and any strides. K may be split into
+// NPUSIM_SPLIT slices, whose partial sums a second launch adds up in order.
 #pragma once
 #include "kernels/cuda/matmul/simt_tile.h"
 
 namespace npusim {
 
 constexpr int kTileRows = NPUSIM_TILE_ROWS, kTileColumns = NPUSIM_TILE_COLUMNS;
-constexpr int64_t kSpan = ceil_div(ceil_div(kK, NPUSIM_SPLIT), 64) * 64;
+constexpr int64_t kSliceK = ceil_div(ceil_div(kK, NPUSIM_SPLIT), 64) * 64;
 
 struct Source {
   struct Row {
@@ -66,30 +66,30 @@ inline Output output_of(void* const* operands, int64_t group) {
 }
 
 inline void run(void* const* operands) {
-  const int64_t group = blockIdx.z % params.groups, begin = blockIdx.z / params.groups * kSpan;
-  const int64_t end = smaller<int64_t>(begin + kSpan, kK);
+  const int64_t group = blockIdx.z % params.groups, begin = blockIdx.z / params.groups * kSliceK;
+  const int64_t end = smaller<int64_t>(begin + kSliceK, kK);
   const Source source{static_cast<const X*>(operands[0]) + group * kChannels * params.x_strides[1],
                       static_cast<const W*>(operands[1]) + group * Weights::kAll * kK,
                       static_cast<int64_t>(blockIdx.x) * kTileRows,
                       static_cast<int64_t>(blockIdx.y) * kTileColumns, end};
   const Output output = output_of(operands, group);
   wait_on_dependencies();
-  constexpr bool kKInside = params.x_strides[1] == 1 && kChannels >= 8;
-  using Product = PlainTile<float, kTileRows, kTileColumns, kKInside, Weights::kStep == 1>;
-  Product tile;
-  tile.run(source, begin, end, *reinterpret_cast<typename Product::Shared*>(shared_memory));
+  constexpr bool kKContiguous = params.x_strides[1] == 1 && kChannels >= 8;
+  using BlockTile = SimtTile<float, kTileRows, kTileColumns, kKContiguous, Weights::kStep == 1>;
+  BlockTile tile;
+  tile.run(source, begin, end, *reinterpret_cast<typename BlockTile::Shared*>(shared_memory));
 #pragma unroll
-  for (int i = 0; i < Product::kRowsEach; ++i) {
+  for (int i = 0; i < BlockTile::kRowsEach; ++i) {
 #pragma unroll
-    for (int j = 0; j < Product::kColumnsEach; j += 2) {
-      output.store(source.first_row + Product::row_of(i),
-                   source.first_column + Product::column_of(j), tile.sums[i][j],
+    for (int j = 0; j < BlockTile::kColumnsEach; j += 2) {
+      output.store(source.first_row + BlockTile::row_of(i),
+                   source.first_column + BlockTile::column_of(j), tile.sums[i][j],
                    tile.sums[i][j + 1]);
     }
   }
 }
 
-// Adds up the spans of an output, in their order.
+// Adds up the split-K slices of an output, in their order.
 inline void combine(void* const* operands) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   constexpr int64_t kEach = params.groups * kPositions * kColumns;
@@ -97,7 +97,7 @@ inline void combine(void* const* operands) {
   const float* partial = static_cast<const float*>(operands[NPUSIM_ARGUMENTS - 1]);
   float sum = 0.0f;
 #pragma unroll
-  for (int64_t span = 0; span < NPUSIM_SPLIT; ++span) sum += partial[span * kEach + at];
+  for (int64_t slice = 0; slice < NPUSIM_SPLIT; ++slice) sum += partial[slice * kEach + at];
   const int64_t column = at % kColumns, row = at / kColumns % kPositions;
   output_of(operands, at / kColumns / kPositions).finish(row, column, sum, 0.0f, false);
 }

@@ -15,29 +15,29 @@ uint4 pack_eight(const float (&v)[8]) {
 // e to the power of x, 1/x, and one over its root, within 2^-21 of their size, in one instruction
 // or two. The exact ones branch, and a lane's results then wait for each other.
 #ifdef __CUDA_ARCH__
-inline float near_exp(float x) {
+inline float fast_exp(float x) {
   float result;
   asm("ex2.approx.f32 %0, %1;" : "=f"(result) : "f"(x * 1.4426950408889634f));
   return result;
 }
-inline float near_reciprocal(float x) {
+inline float fast_reciprocal(float x) {
   float result;
   asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
-inline float near_rsqrt(float x) {
+inline float fast_rsqrt(float x) {
   float result;
   asm("rsqrt.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
 #else
-inline float near_exp(float x) {
+inline float fast_exp(float x) {
   return scalar::exp(x);
 }
-inline float near_reciprocal(float x) {
+inline float fast_reciprocal(float x) {
   return 1.0f / x;
 }
-inline float near_rsqrt(float x) {
+inline float fast_rsqrt(float x) {
   return scalar::rsqrt(x);
 }
 #endif
@@ -49,7 +49,7 @@ float activated(float v) {
   using enum abi::Opcode;
   constexpr auto op = static_cast<abi::Opcode>(params.act);
   if constexpr (sizeof(Y) == 2 && (op == kSilu || op == kSigmoid)) {
-    const float scale = near_reciprocal(1.0f + near_exp(-v));
+    const float scale = fast_reciprocal(1.0f + fast_exp(-v));
     return op == kSilu ? v * scale : scale;
   } else {
     return scalar::activate<params.act>(v, params.act_lo, params.act_hi);
@@ -147,14 +147,14 @@ inline void transpose_quad(float (&v)[4]) {
 
 // The same for eight columns beside each other, of which `count` exist. Where 16-bit ones lie on
 // 16 bytes, `wide`, they move as one.
-struct EpilogueOfEight {
+struct VectorEpilogue {
   static constexpr bool kPacked =
       sizeof(Epilogue::Y) == 2 && (params.residual == 0 || sizeof(Epilogue::R) == 2);
   static constexpr int kVectors = Epilogue::kHasOffsets ? 3 : Epilogue::kHasFactors ? 2 : 1;
   Epilogue epilogue;
   bool wide;
 
-  explicit EpilogueOfEight(const Epilogue& from)
+  explicit VectorEpilogue(const Epilogue& from)
       : epilogue(from),
         wide(kPacked && is_aligned(from.y, 16) && (!params.has_bias || is_aligned(from.bias, 16)) &&
              (!Epilogue::kHasFactors || from.vector % 4 == 0) &&

@@ -6,12 +6,12 @@
 namespace npusim {
 
 // One output of a lane: what is added to its sum, asked for long before the sum is there.
-struct Waiting {
+struct PendingOutput {
   int64_t m, column;
   bool exists;
   float bias[kParts] = {}, residual = 0.0f;
 
-  Waiting(int64_t m, int64_t column, bool exists)
+  PendingOutput(int64_t m, int64_t column, bool exists)
       : m(m), column(column), exists(exists && column < params.n) {}
   void read_bias(const Epilogue& epilogue) {
     if (!exists) return;

@@ -48,7 +48,7 @@ void stream_rows(const Rows& weights, const X* x, const Epilogue& epilogue) {
     const int64_t column = smaller<int64_t>(first + i % kRows, params.n - 1);
     w[i] = weights.row(column + i / kRows * params.n);
   }
-  Waiting output(place / kRows, first + place % kRows, place < kRows * kM);
+  PendingOutput output(place / kRows, first + place % kRows, place < kRows * kM);
   if constexpr (kBiasUnwritten) output.read_bias(epilogue);
   if constexpr (!kWeightsUnwritten) wait_on_dependencies();
   const W* norm = kNormed ? weights.norm() : nullptr;

@@ -1,6 +1,6 @@
 // The entries of linear and of what is linear but for an RMS norm. Included where it is known
 // whether x is normalised on the way (kNormed), or begins with rows that a norm behind y begins
-// with (kLeavesNorm), or sums are to be divided for a norm before x (kScalesRows); kNormEps and
+// with (kBeforeNorm), or sums are to be divided for a norm before x (kAfterNorm); kNormEps and
 // kSlots.
 #pragma once
 #include "kernels/cuda/common/mma.h"
@@ -10,10 +10,10 @@ namespace npusim {
 
 using X = Storage<params.x_dtype>;
 using W = Storage<params.w_dtype>;
-using Pair = W;
+using MmaType = W;
 constexpr int kParts = params.gated ? 2 : 1;  // rows of W for a column of y
 // Operands between x and the rest: W, then the norm's weight or what it left.
-constexpr int kWeights = params.segments + (kNormed || kLeavesNorm || kScalesRows ? 1 : 0);
+constexpr int kWeights = params.segments + (kNormed || kBeforeNorm || kAfterNorm ? 1 : 0);
 static_assert(!kNormed || NPUSIM_PATH == 0 || NPUSIM_PATH == 5);
 
 // Row `row` of W: segments follow one another.
@@ -30,21 +30,21 @@ inline const W* weight_row(void* const* operands, int64_t row) {
 }
 
 // Of what may be read before the wait: all parts of W, the norm's weight, and the bias behind them.
-constexpr unsigned kWeightBits = ((1u << (kScalesRows ? params.segments : kWeights)) - 1) << 1;
+constexpr unsigned kWeightBits = ((1u << (kAfterNorm ? params.segments : kWeights)) - 1) << 1;
 constexpr bool kWeightsUnwritten = (unwritten_operands & kWeightBits) == kWeightBits;
 constexpr bool kBiasUnwritten = (unwritten_operands >> (1 + kWeights) & 1) != 0;
 
 // Whether all rows of x and W begin on 16 bytes.
-constexpr bool lies_on_chunks(int64_t elements, int64_t size) {
+constexpr bool is_chunk_aligned(int64_t elements, int64_t size) {
   return elements * size % 16 == 0;
 }
-constexpr bool rows_lie_on_chunks() {
-  bool all = params.m == 1 || lies_on_chunks(params.ldx, sizeof(X));
-  for (int i = 0; i < params.segments; ++i) all = all && lies_on_chunks(params.ldw[i], sizeof(W));
+constexpr bool rows_are_chunk_aligned() {
+  bool all = params.m == 1 || is_chunk_aligned(params.ldx, sizeof(X));
+  for (int i = 0; i < params.segments; ++i) all = all && is_chunk_aligned(params.ldw[i], sizeof(W));
   return all;
 }
-inline bool operands_lie_on_chunks(void* const* operands) {
-  bool all = rows_lie_on_chunks() && is_aligned(operands[0], 16);
+inline bool operands_are_chunk_aligned(void* const* operands) {
+  bool all = rows_are_chunk_aligned() && is_aligned(operands[0], 16);
 #pragma unroll
   for (int i = 0; i < kWeights; ++i) all = all && is_aligned(operands[1 + i], 16);
   return all;
@@ -69,7 +69,7 @@ struct Weights {
   void* const* operands;
   const W* row(int64_t row) const { return weight_row(operands, row); }
   const W* norm() const { return static_cast<const W*>(operands[1 + params.segments]); }
-  bool wide() const { return operands_lie_on_chunks(operands); }
+  bool wide() const { return operands_are_chunk_aligned(operands); }
 };
 
 inline void run(void* const* operands) {
@@ -78,9 +78,9 @@ inline void run(void* const* operands) {
 #if NPUSIM_PATH == 5
   const Weights weights{operands};
   if (weights.wide()) {
-    stream_ring<true, X, W>(weights, x, epilogue);
+    run_multistage<true, X, W>(weights, x, epilogue);
   } else {
-    stream_ring<false, X, W>(weights, x, epilogue);
+    run_multistage<false, X, W>(weights, x, epilogue);
   }
 #elif NPUSIM_PATH == 0
   stream_rows<X, W>(Weights{operands}, x, epilogue);
@@ -118,8 +118,8 @@ struct Source {
     return {weight_row(operands, at + part * params.n), end};
   }
   float scale(int64_t row, int64_t, int) const {
-    if constexpr (!kScalesRows) return 1.0f;
-    return row_factor(squares_of_rows(operands), row);
+    if constexpr (!kAfterNorm) return 1.0f;
+    return row_scale(row_square_sums(operands), row);
   }
 #if NPUSIM_PATH == 2 || NPUSIM_PATH == 4
   template <bool kWide>
@@ -140,17 +140,18 @@ struct Source {
 
 inline Source source_of(void* const* operands) {
   return {operands, static_cast<int64_t>(blockIdx.x) * kTileRows,
-          static_cast<int64_t>(blockIdx.y) * kOutputs, span_end(),
-          params.k % 8 == 0 && operands_lie_on_chunks(operands)};
+          static_cast<int64_t>(blockIdx.y) * kOutputs, slice_end(),
+          params.k % 8 == 0 && operands_are_chunk_aligned(operands)};
 }
 inline void run(void* const* operands) {
   wait_on_dependencies();
   const Source source = source_of(operands);
   run_tile(source, operands);
-  if constexpr (kLeavesNorm) {
-    static_assert(!kLeavesNorm || NPUSIM_SPLIT == 1);
+  if constexpr (kBeforeNorm) {
+    static_assert(!kBeforeNorm || NPUSIM_SPLIT == 1);
     __syncthreads();  // y has been stored
-    leave_tile<kTileRows, kOutputs>(operands, source.first_row, source.first_column, NPUSIM_BLOCK);
+    store_norm_outputs<kTileRows, kOutputs>(operands, source.first_row, source.first_column,
+                                            NPUSIM_BLOCK);
   }
 }
 #endif
@@ -160,21 +161,22 @@ inline void run(void* const* operands) {
 #if NPUSIM_PATH == 4
 namespace npusim {
 
-constexpr int kBulkOutputs = NPUSIM_BULK_COLUMNS / kParts;  // columns of y of a tile
+constexpr int kTmaOutputs = NPUSIM_TMA_COLUMNS / kParts;  // columns of y of a tile
 
-// A tile of a block: its only one, or with NPUSIM_TILES, of so many, one of every gridDim.x.
-struct BulkTile {
+// A tile of a block: its only one, or with NPUSIM_PERSISTENT_TILES, of so many, one of every
+// gridDim.x.
+struct TmaTile {
   static constexpr int kRowTiles = static_cast<int>(ceil_div(params.m, kTileRows));
   int index = static_cast<int>(blockIdx.x);
-  int first_row = NPUSIM_TILES ? index % kRowTiles * kTileRows : index * kTileRows;
+  int first_row = NPUSIM_PERSISTENT_TILES ? index % kRowTiles * kTileRows : index * kTileRows;
   int first_column =
-      (NPUSIM_TILES ? index / kRowTiles : static_cast<int>(blockIdx.y)) * kBulkOutputs;
+      (NPUSIM_PERSISTENT_TILES ? index / kRowTiles : static_cast<int>(blockIdx.y)) * kTmaOutputs;
 
-  bool exists() const { return index < NPUSIM_TILES; }
+  bool exists() const { return index < NPUSIM_PERSISTENT_TILES; }
   void advance() {
     index += static_cast<int>(gridDim.x);
     first_row = index % kRowTiles * kTileRows;
-    first_column = index / kRowTiles * kBulkOutputs;
+    first_column = index / kRowTiles * kTmaOutputs;
   }
 };
 

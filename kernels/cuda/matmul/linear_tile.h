@@ -1,5 +1,5 @@
 // Tiles of linear and quantized_linear: which columns of W a tile has, and what becomes of its
-// sums. Included where Pair, the 16-bit type that is multiplied, and kParts, the rows of W for a
+// sums. Included where MmaType, the 16-bit type that is multiplied, and kParts, the rows of W for a
 // column of y, are known.
 //
 // A `Source` is that of mma_tile.h or simt_tile.h, and has first_row, first_column, `float
@@ -14,7 +14,7 @@ namespace npusim {
 
 constexpr int kTileRows = NPUSIM_TILE_ROWS, kTileColumns = NPUSIM_TILE_COLUMNS;
 constexpr int kOutputs = kTileColumns / kParts;  // columns of y of a tile
-constexpr int64_t kSpan = ceil_div(ceil_div(params.k, NPUSIM_SPLIT), 64) * 64;
+constexpr int64_t kSliceK = ceil_div(ceil_div(params.k, NPUSIM_SPLIT), 64) * 64;
 
 // The column of y and the part of W that a column of a tile is for.
 struct TileColumn {
@@ -22,12 +22,12 @@ struct TileColumn {
   int part;
 };
 #if NPUSIM_TENSOR_CORES
-using Product =
-    Tile<Pair, kTileRows, kTileColumns, NPUSIM_WARPS_M, NPUSIM_WARPS_N, NPUSIM_STAGES, false>;
+using BlockTile =
+    MmaTile<MmaType, kTileRows, kTileColumns, NPUSIM_WARPS_M, NPUSIM_WARPS_N, NPUSIM_STAGES, false>;
 
 // Half of a warp's columns are of either part, so that a lane holds both sums of an output.
 inline TileColumn tile_column(int column) {
-  constexpr int kWarp = Product::kWarpColumns, kHalf = kWarp / kParts;
+  constexpr int kWarp = BlockTile::kWarpColumns, kHalf = kWarp / kParts;
   return {column / kWarp * kHalf + column % kHalf, column % kWarp / kHalf};
 }
 #else
@@ -78,50 +78,50 @@ struct Output {
 
 extern __shared__ __align__(1024) unsigned char shared_memory[];
 
-// The span of K of this block.
-inline int64_t span_begin() {
-  return blockIdx.z * kSpan;
+// This block's slice of K.
+inline int64_t slice_begin() {
+  return blockIdx.z * kSliceK;
 }
-inline int64_t span_end() {
-  return smaller<int64_t>(span_begin() + kSpan, params.k);
+inline int64_t slice_end() {
+  return smaller<int64_t>(slice_begin() + kSliceK, params.k);
 }
 
 // Computes a tile of y, without columns from `end_column` on.
 template <typename Source>
 void run_tile(const Source& source, void* const* operands, int64_t end_column = params.n) {
-  const int64_t begin = span_begin(), end = span_end();
+  const int64_t begin = slice_begin(), end = slice_end();
   const Output<Source> output{source, Epilogue(operands, Source::kWeightOperands),
                               static_cast<float*>(operands[NPUSIM_ARGUMENTS - 1]), end_column};
 #if NPUSIM_TENSOR_CORES
-  Product tile;
+  BlockTile tile;
   tile.run(source, begin, end, shared_memory);
-  constexpr int kBlocks = Product::kBlocksN / kParts;
+  constexpr int kBlocks = BlockTile::kBlocksN / kParts;
 #pragma unroll
-  for (int i = 0; i < Product::kBlocksM; ++i) {
+  for (int i = 0; i < BlockTile::kBlocksM; ++i) {
 #pragma unroll
     for (int j = 0; j < kBlocks; ++j) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int64_t column = tile_column(Product::column_of(j)).output;
+        const int64_t column = tile_column(BlockTile::column_of(j)).output;
         float v[kParts][2];
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
           v[part][0] = tile.sums[i][j + part * kBlocks][half * 2];
           v[part][1] = tile.sums[i][j + part * kBlocks][half * 2 + 1];
         }
-        output.store(source.first_row + Product::row_of(i) + half * 8, source.first_column + column,
-                     v);
+        output.store(source.first_row + BlockTile::row_of(i) + half * 8,
+                     source.first_column + column, v);
       }
     }
   }
 #else
-  using Product = PlainTile<float, kTileRows, kTileColumns, true, true>;
-  Product tile;
-  tile.run(source, begin, end, *reinterpret_cast<typename Product::Shared*>(shared_memory));
-  constexpr int kColumns = Product::kColumnsEach / kParts;
+  using BlockTile = SimtTile<float, kTileRows, kTileColumns, true, true>;
+  BlockTile tile;
+  tile.run(source, begin, end, *reinterpret_cast<typename BlockTile::Shared*>(shared_memory));
+  constexpr int kColumns = BlockTile::kColumnsEach / kParts;
   static_assert(kParts == 1 || kColumns % 4 == 0);
 #pragma unroll
-  for (int i = 0; i < Product::kRowsEach; ++i) {
+  for (int i = 0; i < BlockTile::kRowsEach; ++i) {
 #pragma unroll
     for (int j = 0; j < kColumns; j += 2) {
       float v[kParts][2];
@@ -130,14 +130,14 @@ void run_tile(const Source& source, void* const* operands, int64_t end_column = 
         v[part][0] = tile.sums[i][j + part * kColumns];
         v[part][1] = tile.sums[i][j + 1 + part * kColumns];
       }
-      output.store(source.first_row + Product::row_of(i),
-                   source.first_column + Product::column_of(j), v);
+      output.store(source.first_row + BlockTile::row_of(i),
+                   source.first_column + BlockTile::column_of(j), v);
     }
   }
 #endif
 }
 
-// Adds up the spans of an output, in their order.
+// Adds up the split-K slices of an output, in their order.
 template <typename Source>
 void combine(const Source& source, void* const* operands) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -146,10 +146,10 @@ void combine(const Source& source, void* const* operands) {
   const float* partial = static_cast<const float*>(operands[NPUSIM_ARGUMENTS - 1]);
   float sums[kParts] = {};
 #pragma unroll
-  for (int64_t span = 0; span < NPUSIM_SPLIT; ++span) {
+  for (int64_t slice = 0; slice < NPUSIM_SPLIT; ++slice) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      sums[part] += partial[((span * params.m + row) * kParts + part) * params.n + column];
+      sums[part] += partial[((slice * params.m + row) * kParts + part) * params.n + column];
     }
   }
   const Output<Source> output{source, Epilogue(operands, Source::kWeightOperands), nullptr};

@@ -10,7 +10,7 @@ namespace npusim {
 
 using T = Storage<params.dtype>;
 constexpr int kTileRows = NPUSIM_TILE_ROWS, kTileColumns = NPUSIM_TILE_COLUMNS;
-constexpr bool kColumnsInside = params.b_k != 1;
+constexpr bool kNContiguous = params.b_k != 1;
 constexpr bool kIsWhole = params.dtype > 3;  // an integer or bool
 using Class = Compute<params.dtype>;
 
@@ -37,11 +37,11 @@ extern __shared__ __align__(1024) unsigned char shared_memory[];
 
 #if NPUSIM_PATH == 0
 constexpr bool strides_are_wide() {
-  bool wide = params.a_m % 8 == 0 && (kColumnsInside ? params.b_k : params.b_n) % 8 == 0;
+  bool wide = params.a_m % 8 == 0 && (kNContiguous ? params.b_k : params.b_n) % 8 == 0;
   for (int d = 0; d < 6; ++d) {
     wide = wide && params.a_batch[d] % 8 == 0 && params.b_batch[d] % 8 == 0;
   }
-  return wide && params.k % 8 == 0 && (!kColumnsInside || params.n % 8 == 0);
+  return wide && params.k % 8 == 0 && (!kNContiguous || params.n % 8 == 0);
 }
 
 struct Source {
@@ -63,7 +63,7 @@ struct Source {
   void load_b(Column column, int64_t k, unsigned to) const {
     const bool exists = column < params.n && k < params.k;
     const T* from = place.b + (exists ? column * params.b_n + k * params.b_k : 0);
-    const int64_t valid = kColumnsInside ? params.n - column : params.k - k;
+    const int64_t valid = kNContiguous ? params.n - column : params.k - k;
     copy_chunk<kWide>(to, from, exists ? valid : 0);
   }
 };
@@ -71,18 +71,18 @@ struct Source {
 inline void multiply(const Place& place, void* const* operands) {
   const bool wide =
       strides_are_wide() && is_aligned(operands[0], 16) && is_aligned(operands[1], 16);
-  using Product = Tile<T, kTileRows, kTileColumns, NPUSIM_WARPS_M, NPUSIM_WARPS_N, NPUSIM_STAGES,
-                       kColumnsInside>;
-  Product tile;
+  using BlockTile = MmaTile<T, kTileRows, kTileColumns, NPUSIM_WARPS_M, NPUSIM_WARPS_N,
+                            NPUSIM_STAGES, kNContiguous>;
+  BlockTile tile;
   tile.run(Source{place, wide}, 0, place.depth, shared_memory);
 #pragma unroll
-  for (int i = 0; i < Product::kBlocksM; ++i) {
+  for (int i = 0; i < BlockTile::kBlocksM; ++i) {
 #pragma unroll
-    for (int j = 0; j < Product::kBlocksN; ++j) {
+    for (int j = 0; j < BlockTile::kBlocksN; ++j) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int64_t row = place.row + Product::row_of(i) + e / 2 * 8;
-        const int64_t column = place.column + Product::column_of(j) + e % 2;
+        const int64_t row = place.row + BlockTile::row_of(i) + e / 2 * 8;
+        const int64_t column = place.column + BlockTile::column_of(j) + e % 2;
         if (row >= place.rows || column >= params.n) continue;
         place.y[row * params.y_m + column] = encode<T>(tile.sums[i][j][e] * params.alpha);
       }
@@ -113,18 +113,18 @@ struct Source {
 };
 
 inline void multiply(const Place& place, void* const* operands) {
-  constexpr bool kKInsideA = params.a_k == 1 || params.a_m != 1;
-  constexpr bool kKInsideB = params.b_n != 1;
-  using Product = PlainTile<Number, kTileRows, kTileColumns, kKInsideA, kKInsideB>;
-  Product tile;
+  constexpr bool kKContiguousA = params.a_k == 1 || params.a_m != 1;
+  constexpr bool kKContiguousB = params.b_n != 1;
+  using BlockTile = SimtTile<Number, kTileRows, kTileColumns, kKContiguousA, kKContiguousB>;
+  BlockTile tile;
   tile.run(Source{place}, 0, place.depth,
-           *reinterpret_cast<typename Product::Shared*>(shared_memory));
+           *reinterpret_cast<typename BlockTile::Shared*>(shared_memory));
 #pragma unroll
-  for (int i = 0; i < Product::kRowsEach; ++i) {
+  for (int i = 0; i < BlockTile::kRowsEach; ++i) {
 #pragma unroll
-    for (int j = 0; j < Product::kColumnsEach; ++j) {
-      const int64_t row = place.row + Product::row_of(i);
-      const int64_t column = place.column + Product::column_of(j);
+    for (int j = 0; j < BlockTile::kColumnsEach; ++j) {
+      const int64_t row = place.row + BlockTile::row_of(i);
+      const int64_t column = place.column + BlockTile::column_of(j);
       if (row >= place.rows || column >= params.n) continue;
       const auto alpha = static_cast<Number>(static_cast<Class>(params.alpha));
       place.y[row * params.y_m + column] = encode<T>(static_cast<Class>(tile.sums[i][j] * alpha));

@@ -1,5 +1,6 @@
-// A tile of a product of 16-bit operands on the tensor cores: rows of A by columns of B, K cut into
-// blocks of 64 that pass through a ring of shared memory, filled ahead by asynchronous copies.
+// A block's tile of a matrix product of 16-bit operands on the tensor cores: rows of A by columns
+// of B. Blocks of K, 64 elements each, pass through a multistage pipeline in shared memory, loaded
+// by cp.async.
 //
 // A `Source` tells where operands lie:
 //   Row a_row(int row)           what stays the same of a row of the tile
@@ -8,29 +9,30 @@
 //   Column b_column(int column), void load_b<kWide>(Column, int64_t k, unsigned to)
 //                                likewise for B
 //   bool wide                    every chunk lies on 16 bytes, and is whole or empty
-// and, where `run` is told that it orders its loads, has
-//   void before_a()              called when B's first blocks have been asked for, before A's
-//   void behind_first()          called when A's have; it may copy to shared memory, for the end
-// load_b takes eight elements along K of one column, or with kColumnsInside eight columns at one k.
+// and, with kLoadsBFirst, has
+//   void before_a()              called when the first loads of B have been issued, before A's
+//   void after_prologue()        called after those of A; it may copy to shared memory, for the end
+// load_b takes eight elements along K of one column, or with kNContiguous eight columns at one k.
 // A row of 64 elements is eight chunks of 16 bytes; chunk c of row r lies at c ^ (r % 8), so that
-// the eight rows of a matrix are in different banks. Where there are warpgroups they multiply,
-// unless columns are inside; kLags: a block of K is then multiplied while the next one starts, at
-// the price of one block less in flight. kWhole: the ring holds all blocks, none is filled twice.
+// the eight rows of a matrix are in different banks (128-byte swizzle). sm_90a multiplies by wgmma,
+// unless kNContiguous. kOverlapsMma: the wgmma of a block of K is then still running while the next
+// one starts, at the price of one stage. kHoldsAllOfK: there are as many stages as blocks of K.
 #pragma once
 #include "kernels/cuda/common/wgmma.h"
 
 namespace npusim {
 
 template <typename T, int kTileRows, int kTileColumns, int kWarpsM, int kWarpsN, int kStages,
-          bool kColumnsInside, bool kLags = false, bool kWhole = false>
-struct Tile {
+          bool kNContiguous, bool kOverlapsMma = false, bool kHoldsAllOfK = false>
+struct MmaTile {
   static constexpr int kDepth = 64;
   static constexpr int kThreads = kWarpsM * kWarpsN * 32;
   // A warpgroup has whole rows of the tile, in blocks of 64; a warp has blocks of 16 by 8.
-  static constexpr bool kGroups = kHasWgmma && !kColumnsInside;
+  static constexpr bool kGroups = kHasWgmma && !kNContiguous;
   static constexpr int kGroupRows = kTileRows / (kThreads / 128);
-  static constexpr int kLag = kGroups && kLags ? 1 : 0;
-  static constexpr int kAhead = kWhole ? kStages : kStages - 1 - kLag;  // blocks of K in flight
+  static constexpr int kMmaInFlight = kGroups && kOverlapsMma ? 1 : 0;
+  static constexpr int kAhead =
+      kHoldsAllOfK ? kStages : kStages - 1 - kMmaInFlight;  // blocks of K in flight
   static constexpr int kWarpRows = kTileRows / kWarpsM;
   static constexpr int kWarpColumns = kGroups ? kTileColumns : kTileColumns / kWarpsN;
   static constexpr int kBlocksM = kGroups ? kGroupRows / 64 : kWarpRows / 16;
@@ -54,14 +56,16 @@ struct Tile {
     return (kGroups ? 0 : warp() % kWarpsN * kWarpColumns) + j * 8 + lane() % 4 * 2;
   }
 
-  // Sums K from `begin`, a multiple of kDepth, up to `end`; with kLags there must be something.
-  template <bool kOrdered = false, typename Source>
+  // Sums K from `begin`, a multiple of kDepth, up to `end`; with kOverlapsMma there must be
+  // something.
+  template <bool kLoadsBFirst = false, typename Source>
   void run(const Source& source, int64_t begin, int64_t end, void* shared) {
     constexpr int kRowsEach = kTileRows * 8 / kThreads;
-    constexpr int kColumnsEach = kColumnsInside ? 1 : kTileColumns * 8 / kThreads;
+    constexpr int kColumnsEach = kNContiguous ? 1 : kTileColumns * 8 / kThreads;
     const unsigned base = shared_address(shared);
     const int blocks = static_cast<int>(ceil_div(end - begin, kDepth));
-    if constexpr (kLag > 0) __builtin_assume(blocks > 0);  // else products would wait in turn
+    if constexpr (kMmaInFlight > 0)
+      __builtin_assume(blocks > 0);  // else every wgmma would wait for the one before
     typename Source::Row rows[kRowsEach];
     typename Source::Column columns[kColumnsEach];
 #pragma unroll
@@ -87,15 +91,15 @@ struct Tile {
       if (with_b) fill_b(source, columns, k, at + kABytes);
       if (with_a) fill_a(source, rows, k, at);
     };
-    if constexpr (kOrdered) {
+    if constexpr (kLoadsBFirst) {
       for (int block = 0; block < kAhead; ++block) fill(block, false, true);
       source.before_a();
     }
     for (int block = 0; block < kAhead; ++block) {
-      fill(block, true, !kOrdered);
+      fill(block, true, !kLoadsBFirst);
       cp_async_commit();
     }
-    if constexpr (kOrdered) source.behind_first();
+    if constexpr (kLoadsBFirst) source.after_prologue();
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
       cp_async_wait<kAhead - 1>();
@@ -103,18 +107,19 @@ struct Tile {
       if constexpr (kGroups) {
         fence_proxy_async_shared();
         __syncthreads();
-        start_stage(at);
+        start_wgmma(at);
         fill(block + kAhead, true, true);
         cp_async_commit();
-        if constexpr (!kWhole) warpgroup_wait<kLag>();
+        if constexpr (!kHoldsAllOfK) warpgroup_wait<kMmaInFlight>();
       } else {
         __syncthreads();
         fill(block + kAhead, true, true);
         cp_async_commit();
-        multiply_stage(at);
+        run_mma(at);
       }
     }
-    launch_dependents();  // now: their blocks would have crowded the processors that end first
+    launch_dependents();  // not before: their blocks would gather on the multiprocessors that end
+                          // first
     cp_async_wait<0>();
     if constexpr (kGroups) {
       warpgroup_wait<0>();
@@ -124,17 +129,17 @@ struct Tile {
   }
 
  private:
-  static constexpr int kRowChunks = kColumnsInside ? kTileColumns / 8 : 8;  // of B in memory
+  static constexpr int kRowChunks = kNContiguous ? kTileColumns / 8 : 8;  // of B in memory
   static_assert(kThreads % 8 == 0 && kThreads % kRowChunks == 0);
 
   static int lane() { return threadIdx.x % 32; }
   static int warp() { return threadIdx.x / 32; }
   static int row_in(int i) { return threadIdx.x / 8 + i * (kThreads / 8); }
-  static int column_in(int i) { return kColumnsInside ? threadIdx.x % kRowChunks * 8 : row_in(i); }
+  static int column_in(int i) { return kNContiguous ? threadIdx.x % kRowChunks * 8 : row_in(i); }
   static unsigned chunk_at(int row, int chunk) {
     return row * (kDepth * 2) + ((chunk ^ (row & 7)) << 4);
   }
-  static unsigned inside_at(int k, int chunk) {
+  static unsigned n_contiguous_at(int k, int chunk) {
     return k * (kTileColumns * 2) + ((chunk ^ (k & 7)) << 4);
   }
 
@@ -149,13 +154,13 @@ struct Tile {
   template <typename Source, typename Columns>
   static void fill_b(const Source& source, const Columns& columns, int64_t k, unsigned at) {
     const int chunk = threadIdx.x % 8;
-    if constexpr (kColumnsInside) {
+    if constexpr (kNContiguous) {
       constexpr int kStep = kThreads / kRowChunks;
 #pragma unroll
       for (int i = 0; i < kDepth / kStep; ++i) {
         const int row = threadIdx.x / kRowChunks + i * kStep;
         source.template load_b<true>(columns[0], k + row,
-                                     at + inside_at(row, threadIdx.x % kRowChunks));
+                                     at + n_contiguous_at(row, threadIdx.x % kRowChunks));
       }
     } else {
 #pragma unroll
@@ -175,22 +180,22 @@ struct Tile {
       source.template load_a<false>(source.a_row(row), k + chunk * 8, at + chunk_at(row, chunk));
     }
     at += kABytes;
-    constexpr int kStep = kColumnsInside ? kThreads / kRowChunks : 1;
-    constexpr int kCount = kColumnsInside ? kDepth / kStep : kTileColumns * 8 / kThreads;
+    constexpr int kStep = kNContiguous ? kThreads / kRowChunks : 1;
+    constexpr int kCount = kNContiguous ? kDepth / kStep : kTileColumns * 8 / kThreads;
 #pragma unroll 1
     for (int i = 0; i < kCount; ++i) {
       const auto column = source.b_column(column_in(i));
-      if constexpr (kColumnsInside) {
+      if constexpr (kNContiguous) {
         const int row = threadIdx.x / kRowChunks + i * kStep;
         source.template load_b<false>(column, k + row,
-                                      at + inside_at(row, threadIdx.x % kRowChunks));
+                                      at + n_contiguous_at(row, threadIdx.x % kRowChunks));
       } else {
         source.template load_b<false>(column, k + chunk * 8, at + chunk_at(row_in(i), chunk));
       }
     }
   }
 
-  void start_stage(unsigned at) {
+  void start_wgmma(unsigned at) {
     warpgroup_arrive();
 #pragma unroll
     for (int step = 0; step < kDepth / 16; ++step) {
@@ -203,7 +208,7 @@ struct Tile {
     warpgroup_commit();
   }
 
-  void multiply_stage(unsigned at) {
+  void run_mma(unsigned at) {
     const int first_row = warp() / kWarpsN * kWarpRows;
     const int first_column = warp() % kWarpsN * kWarpColumns;
 #pragma unroll
@@ -216,10 +221,10 @@ struct Tile {
       }
 #pragma unroll
       for (int j = 0; j < kBlocksN / 2; ++j) {
-        if constexpr (kColumnsInside) {
+        if constexpr (kNContiguous) {
           const int chunk = (first_column + j * 16) / 8 + lane() / 16;
           const int k = step * 16 + lane() % 16;
-          ldmatrix_transposed(b[j], at + kABytes + inside_at(k, chunk));
+          ldmatrix_transposed(b[j], at + kABytes + n_contiguous_at(k, chunk));
         } else {
           const int column = first_column + j * 16 + lane() / 16 * 8 + lane() % 8;
           ldmatrix(b[j], at + kABytes + chunk_at(column, step * 2 + lane() / 8 % 2));

@@ -1,41 +1,41 @@
-// An RMS norm between two products of many rows. The one before leaves each row of y times the
-// norm's weight, and squares of y, summed over the columns of each tile: [slot][row], slot t being
-// of column tile t, and those behind the last tile zero. The one behind multiplies the rows that
-// were left, and its rows of sums by a factor each. Included where W, kWeights and kSlots are
-// known.
+// An RMS norm split between two matrix products of many rows. The product before it (kBeforeNorm)
+// stores y times the norm's weight beside y, and the squares of y summed over the columns of each
+// tile: [slot][row], slot t being of column tile t, and those after the last tile zero. The product
+// after it (kAfterNorm) multiplies these scaled rows, and each row of its sums by the norm's
+// factor. Included where W, kWeights and kSlots are known.
 #pragma once
 #include "kernels/cuda/matmul/epilogue.h"
 
 namespace npusim {
 
-inline const float* squares_of_rows(void* const* operands) {
-  return static_cast<const float*>(operands[kScalesRows ? kWeights : 0]);
+inline const float* row_square_sums(void* const* operands) {
+  return static_cast<const float*>(operands[kAfterNorm ? kWeights : 0]);
 }
 
-// What a row of sums is multiplied by, given the squares of the row that it begins with.
-inline float row_factor(float squares) {
-  return near_rsqrt(squares * (1.0f / static_cast<float>(params.k)) + kNormEps);
+// The norm's factor of a row, given the sum of its squares.
+inline float row_scale(float squares) {
+  return fast_rsqrt(squares * (1.0f / static_cast<float>(params.k)) + kNormEps);
 }
-inline float row_factor(const float* squares, int64_t row) {
+inline float row_scale(const float* squares, int64_t row) {
   float sum = 0.0f;
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot) sum += squares[slot * params.m + row];
-  return row_factor(sum);
+  return row_scale(sum);
 }
 
-// Factors of the sixteen rows that a warp has of a tile whose sums are those of a warpgroup: lanes
-// r and r + 16 read the squares of row r. kHolds: what was read is added up when `settle` is
-// called, so that nothing waits for it.
-template <bool kHolds>
-struct RowFactors {
+// The norm's factors of the sixteen rows that a warp has of a warpgroup's tile: lanes r and r + 16
+// read the squares of row r. kDefers: they are added up only when `finish_read` is called, so that
+// nothing waits for the loads before.
+template <bool kDefers>
+struct RowScales {
   static constexpr int kReads = kSlots > 0 ? kSlots / 2 : 1;
-  float held[kHolds ? kReads : 1];
+  float deferred[kDefers ? kReads : 1];
   float own = 1.0f;
   int first_row = -1;
 
-  // Reads them behind the wait, if they are not those of the tile before.
+  // Reads the squares, after wait_on_dependencies(), unless the tile before had the same rows.
   void read(const float* squares, int tile_row) {
-    if constexpr (kScalesRows) {
+    if constexpr (kAfterNorm) {
       if (tile_row == first_row) return;
       first_row = tile_row;
       const int lane = static_cast<int>(threadIdx.x % 32);
@@ -45,26 +45,26 @@ struct RowFactors {
 #pragma unroll
       for (int i = 0; i < kReads; ++i) {
         const float read = slot[i * 2 * params.m];
-        if constexpr (kHolds) {
-          held[i] = read;
+        if constexpr (kDefers) {
+          deferred[i] = read;
         } else {
           sum += read;
         }
       }
-      if constexpr (!kHolds) fold(sum);
+      if constexpr (!kDefers) fold(sum);
     }
   }
-  void settle() {
-    if constexpr (kScalesRows && kHolds) {
+  void finish_read() {
+    if constexpr (kAfterNorm && kDefers) {
       float sum = 0.0f;
 #pragma unroll
-      for (int i = 0; i < kReads; ++i) sum += held[i];
+      for (int i = 0; i < kReads; ++i) sum += deferred[i];
       fold(sum);
     }
   }
   template <typename Sums>
   void scale(Sums& sums) const {
-    if constexpr (kScalesRows) {
+    if constexpr (kAfterNorm) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = static_cast<int>(threadIdx.x % 32 / 4) + half * 8;
@@ -79,27 +79,27 @@ struct RowFactors {
   }
 
  private:
-  void fold(float sum) { own = row_factor(sum + __shfl_xor_sync(0xffffffffu, sum, 16)); }
+  void fold(float sum) { own = row_scale(sum + __shfl_xor_sync(0xffffffffu, sum, 16)); }
 };
 
-// What a product leaves beside y.
-struct Leaving {
+// What a product before a norm stores beside y.
+struct NormOutputs {
   using Y = Epilogue::Y;
   static constexpr int kY = 1 + kWeights + (params.has_bias ? 1 : 0) + (params.residual ? 1 : 0);
   const W* norm;
   Y* scaled;
   float* squares;
 
-  explicit Leaving(void* const* operands)
-      : norm(static_cast<const W*>(operands[kLeavesNorm ? kWeights : 0])),
-        scaled(static_cast<Y*>(operands[kLeavesNorm ? kY + 1 : 0])),
-        squares(static_cast<float*>(operands[kLeavesNorm ? kY + 2 : 0])) {}
+  explicit NormOutputs(void* const* operands)
+      : norm(static_cast<const W*>(operands[kBeforeNorm ? kWeights : 0])),
+        scaled(static_cast<Y*>(operands[kBeforeNorm ? kY + 1 : 0])),
+        squares(static_cast<float*>(operands[kBeforeNorm ? kY + 2 : 0])) {}
 
   // Scales eight columns of a row, of which `count` exist; returns the sum of their squares.
   float store(int64_t row, int64_t column, int count, bool wide, const float (&y)[8],
               const uint4& weights) const {
     float sum = 0.0f;
-    if constexpr (kLeavesNorm) {
+    if constexpr (kBeforeNorm) {
       const int64_t at = row * params.n + column;
       float w[8], v[8];
       unpack<W>(weights, w);
@@ -130,12 +130,13 @@ struct Leaving {
   }
 };
 
-// The same of a tile of y that this block has stored, a thread a row: rare, so it is slow.
+// Stores the same for a tile of y that this block has stored, a thread a row: rare, so it is slow.
 template <int kRows, int kColumns>
-void leave_tile(void* const* operands, int64_t first_row, int64_t first_column, int threads) {
+void store_norm_outputs(void* const* operands, int64_t first_row, int64_t first_column,
+                        int threads) {
   constexpr int kTiles = static_cast<int>(ceil_div(params.n, kColumns));
   static_assert(kTiles <= kSlots);
-  const Leaving leaving(operands);
+  const NormOutputs norm_outputs(operands);
   const Epilogue epilogue(operands, kWeights);
   const int64_t end = smaller<int64_t>(first_column + kColumns, params.n);
 #pragma unroll 1
@@ -147,10 +148,10 @@ void leave_tile(void* const* operands, int64_t first_row, int64_t first_column, 
     for (int64_t column = first_column; column < end; ++column) {
       const float y = to_float(epilogue.y[row * params.ldy + column]);
       sum += y * y;
-      leaving.scaled[row * params.n + column] =
-          encode<Leaving::Y>(y * to_float(leaving.norm[column]));
+      norm_outputs.scaled[row * params.n + column] =
+          encode<NormOutputs::Y>(y * to_float(norm_outputs.norm[column]));
     }
-    leaving.store_squares<kTiles>(row, static_cast<int>(first_column / kColumns), sum);
+    norm_outputs.store_squares<kTiles>(row, static_cast<int>(first_column / kColumns), sum);
   }
 }
 

@@ -3,15 +3,15 @@
 //
 // A `Source` gives elements as N, the number type that is summed, 0 outside:
 //   Row a_row(int row), N a(Row, int64_t k); Column b_column(int column), N b(Column, int64_t k)
-// kKInsideA, kKInsideB: whether neighbouring k, rather than rows or columns, are neighbours in
-// memory.
+// kKContiguousA, kKContiguousB: whether neighbouring k, rather than rows or columns, are neighbours
+// in memory.
 #pragma once
 #include "kernels/cuda/common/mma_types.h"
 
 namespace npusim {
 
-template <typename N, int kTileRows, int kTileColumns, bool kKInsideA, bool kKInsideB>
-struct PlainTile {
+template <typename N, int kTileRows, int kTileColumns, bool kKContiguousA, bool kKContiguousB>
+struct SimtTile {
   static constexpr int kDepth = 16, kThreads = 256;
   static constexpr int kRowsEach = kTileRows / 16, kColumnsEach = kTileColumns / 16;
   static constexpr int kRowPad = kTileRows + 4, kColumnPad = kTileColumns + 4;
@@ -33,8 +33,8 @@ struct PlainTile {
 
   template <typename Source>
   void run(const Source& source, int64_t begin, int64_t end, Shared& shared) {
-    Walk<kTileRows, kKInsideA> rows;
-    Walk<kTileColumns, kKInsideB> columns;
+    ThreadMap<kTileRows, kKContiguousA> rows;
+    ThreadMap<kTileColumns, kKContiguousB> columns;
     typename Source::Row row[rows.kHandles];
     typename Source::Column column[columns.kHandles];
 #pragma unroll
@@ -47,7 +47,7 @@ struct PlainTile {
       for (int j = 0; j < kColumnsEach; ++j) sums[i][j] = N(0);
     }
     N a[rows.kLoads], b[columns.kLoads];
-    const auto fetch = [&](int64_t k) {
+    const auto load = [&](int64_t k) {
 #pragma unroll
       for (int i = 0; i < rows.kLoads; ++i) {
         const int64_t at = k + rows.depth(i);
@@ -59,35 +59,35 @@ struct PlainTile {
         b[i] = at < end ? source.b(column[columns.handle(i)], at) : N(0);
       }
     };
-    if (begin < end) fetch(begin);
-    int half = 0;
+    if (begin < end) load(begin);
+    int buffer = 0;
 #pragma unroll 1
-    for (int64_t k = begin; k < end; k += kDepth, half ^= 1) {
+    for (int64_t k = begin; k < end; k += kDepth, buffer ^= 1) {
 #pragma unroll
-      for (int i = 0; i < rows.kLoads; ++i) shared.a[half][rows.depth(i)][rows.place(i)] = a[i];
+      for (int i = 0; i < rows.kLoads; ++i) shared.a[buffer][rows.depth(i)][rows.place(i)] = a[i];
 #pragma unroll
       for (int i = 0; i < columns.kLoads; ++i) {
-        shared.b[half][columns.depth(i)][columns.place(i)] = b[i];
+        shared.b[buffer][columns.depth(i)][columns.place(i)] = b[i];
       }
       __syncthreads();
-      if (k + kDepth < end) fetch(k + kDepth);
-      multiply(shared.a[half], shared.b[half]);
+      if (k + kDepth < end) load(k + kDepth);
+      multiply(shared.a[buffer], shared.b[buffer]);
     }
   }
 
  private:
   // How the threads share the loads of a block: places (rows or columns) by depth.
-  template <int kPlaces, bool kKInside>
-  struct Walk {
+  template <int kPlaces, bool kKContiguous>
+  struct ThreadMap {
     static constexpr int kLoads = kPlaces * kDepth / kThreads;
-    static constexpr int kHandles = kKInside ? kLoads : 1;
+    static constexpr int kHandles = kKContiguous ? kLoads : 1;
     static_assert(kThreads % kPlaces == 0);
-    int handle(int i) const { return kKInside ? i : 0; }
+    int handle(int i) const { return kKContiguous ? i : 0; }
     int place(int i) const {
-      return kKInside ? threadIdx.x / kDepth + i * (kThreads / kDepth) : threadIdx.x % kPlaces;
+      return kKContiguous ? threadIdx.x / kDepth + i * (kThreads / kDepth) : threadIdx.x % kPlaces;
     }
     int depth(int i) const {
-      return kKInside ? threadIdx.x % kDepth : threadIdx.x / kPlaces + i * (kThreads / kPlaces);
+      return kKContiguous ? threadIdx.x % kDepth : threadIdx.x / kPlaces + i * (kThreads / kPlaces);
     }
   };
   struct alignas(16) Four {

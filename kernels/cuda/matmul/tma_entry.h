@@ -1,6 +1,6 @@
-// The entry of a product that copies by tensor maps, which are parameters behind the pointers: of
-// x, and of each segment of W. Where there are no such copies, or operands lie badly, tiles do the
-// work, a cluster's first blocks all of it.
+// The entry of tma_matmul.h, whose parameters after the pointers are the tensor maps of x and of
+// each segment of W. Devices without TMA, and operands that TMA cannot read, are left to
+// linear_tile.h, by the first block of each cluster.
 #pragma once
 #include "kernels/cuda/common/tma.h"
 
@@ -12,49 +12,50 @@
 #define NPUSIM_MAP_DECLARED(i) const __grid_constant__ npusim::TensorMap map##i
 #define NPUSIM_MAP_NAMED(i) &map##i
 #ifdef __CUDACC_RTC__
-#define NPUSIM_BULK_SIGNATURE NPUSIM_SIGNATURE, NPUSIM_ALL_MAPS(NPUSIM_MAP_DECLARED)
+#define NPUSIM_TMA_SIGNATURE NPUSIM_SIGNATURE, NPUSIM_ALL_MAPS(NPUSIM_MAP_DECLARED)
 #else
-#define NPUSIM_BULK_SIGNATURE NPUSIM_SIGNATURE
+#define NPUSIM_TMA_SIGNATURE NPUSIM_SIGNATURE
 #endif
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define NPUSIM_BULK_BOUNDS                                                \
-  __cluster_dims__(NPUSIM_SHARE_ROWS, NPUSIM_SHARE_COLUMNS, NPUSIM_SPANS) \
-      __launch_bounds__(NPUSIM_BLOCK, NPUSIM_BESIDE)
+#define NPUSIM_TMA_BOUNDS                                                \
+  __cluster_dims__(NPUSIM_CLUSTER_M, NPUSIM_CLUSTER_N, NPUSIM_CLUSTER_K) \
+      __launch_bounds__(NPUSIM_BLOCK, NPUSIM_BLOCKS_PER_SM)
 #else
-#define NPUSIM_BULK_BOUNDS __launch_bounds__(NPUSIM_BLOCK)
+#define NPUSIM_TMA_BOUNDS __launch_bounds__(NPUSIM_BLOCK)
 #endif
 
 namespace npusim {
 
-// A tile, in the columns that Tile has.
-inline void run_tiles(void* const* operands, const BulkTile& tile) {
+// The tile of a block, in the narrower tiles of linear_tile.h.
+inline void run_tiles(void* const* operands, const TmaTile& tile) {
   Source source = source_of(operands);
   const int64_t begin = tile.first_column;
-  const int64_t end = smaller<int64_t>(begin + kBulkOutputs, params.n);
+  const int64_t end = smaller<int64_t>(begin + kTmaOutputs, params.n);
   source.first_row = tile.first_row;
 #pragma unroll 1
   for (source.first_column = begin; source.first_column < end; source.first_column += kOutputs) {
     run_tile(source, operands, end);
-    __syncthreads();  // shared memory has been read
+    __syncthreads();  // shared memory is free again
   }
-  if constexpr (kLeavesNorm) {
-    leave_tile<kTileRows, kBulkOutputs>(operands, tile.first_row, begin, Product::kThreads);
+  if constexpr (kBeforeNorm) {
+    store_norm_outputs<kTileRows, kTmaOutputs>(operands, tile.first_row, begin,
+                                               BlockTile::kThreads);
   }
 }
 
 }  // namespace npusim
 
-extern "C" __global__ void NPUSIM_BULK_BOUNDS npusim_kernel(NPUSIM_BULK_SIGNATURE) {
+extern "C" __global__ void NPUSIM_TMA_BOUNDS npusim_kernel(NPUSIM_TMA_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if (npusim::operands_lie_on_chunks(operands)) {
-    npusim::run_bulk(operands, npusim::Maps{{NPUSIM_ALL_MAPS(NPUSIM_MAP_NAMED)}});
+  if (npusim::operands_are_chunk_aligned(operands)) {
+    npusim::run_tma(operands, npusim::Maps{{NPUSIM_ALL_MAPS(NPUSIM_MAP_NAMED)}});
     return;
   }
 #endif
   npusim::wait_on_dependencies();
-  if (blockIdx.z > 0 || threadIdx.x >= npusim::Product::kThreads) return;
-  npusim::BulkTile tile;
+  if (blockIdx.z > 0 || threadIdx.x >= npusim::BlockTile::kThreads) return;
+  npusim::TmaTile tile;
   do {
     npusim::run_tiles(operands, tile);
     tile.advance();

@@ -1,27 +1,25 @@
-// What becomes of the sums of a bulk tile: stored by the block that has them, or added up by the
-// blocks of a cluster that cut K. Included where Sums, Share and the division of shared memory are
-// known.
+// The epilogue of tma_matmul.h: a block stores its tile, or the blocks of a cluster that split K
+// reduce their partial sums through distributed shared memory, and each stores a slice of the rows.
 #pragma once
 
 namespace npusim {
 
-// Eight columns of a row of y, of which those before params.n exist: one store where they lie on 16
-// bytes.
+// Whether eight columns of y, and of the residual, begin on 16 bytes in every row.
 constexpr bool kWideRows = params.ldy % 8 == 0 && (!params.residual || params.ldr % 8 == 0);
 
-struct Finish {
-  static constexpr int kTiles = static_cast<int>(ceil_div(params.n, kBulkOutputs));
-  static_assert(!kLeavesNorm || (kTiles <= kSlots && kParts == 1));
-  EpilogueOfEight epilogue;
-  Leaving leaving;
+struct TileEpilogue {
+  static constexpr int kTiles = static_cast<int>(ceil_div(params.n, kTmaOutputs));
+  static_assert(!kBeforeNorm || (kTiles <= kSlots && kParts == 1));
+  VectorEpilogue epilogue;
+  NormOutputs norm_outputs;
   const float* squares;  // of x
 
-  explicit Finish(void* const* operands)
+  explicit TileEpilogue(void* const* operands)
       : epilogue(Epilogue(operands, kWeights)),
-        leaving(operands),
-        squares(squares_of_rows(operands)) {
+        norm_outputs(operands),
+        squares(row_square_sums(operands)) {
     epilogue.wide = epilogue.wide && kWideRows;
-    if constexpr (kLeavesNorm) epilogue.wide = epilogue.wide && is_aligned(leaving.scaled, 16);
+    if constexpr (kBeforeNorm) epilogue.wide = epilogue.wide && is_aligned(norm_outputs.scaled, 16);
   }
   static int count(int row, int column) {
     return row < params.m ? static_cast<int>(smaller<int64_t>(params.n - column, 8)) : 0;
@@ -32,23 +30,24 @@ struct Finish {
   void bias(int column, float (&b)[8]) const {
     epilogue.bias(column, static_cast<int>(smaller<int64_t>(params.n - column, 8)), b);
   }
-  // The weights of the norm that y begins.
+  // The weight of the norm after y.
   uint4 norm(int column) const {
     const int exist = static_cast<int>(smaller<int64_t>(params.n - column, 8));
-    if (!kLeavesNorm || exist <= 0) return {0, 0, 0, 0};
-    if (exist >= 8) return *reinterpret_cast<const uint4*>(leaving.norm + column);
-    return gather_chunk(leaving.norm + column, exist);
+    if (!kBeforeNorm || exist <= 0) return {0, 0, 0, 0};
+    if (exist >= 8) return *reinterpret_cast<const uint4*>(norm_outputs.norm + column);
+    return gather_chunk(norm_outputs.norm + column, exist);
   }
-  // Has what belongs to a tile's columns brought near while they are multiplied.
-  void fetch_vectors(const Share& share) const {
-    const int exist = smaller(kBulkOutputs, static_cast<int>(params.n) - share.first_column);
+  // Prefetches the vectors of a tile's columns to L2 while the tile is multiplied.
+  void prefetch_vectors(const ClusterBlock& cluster_block) const {
+    const int exist = smaller(kTmaOutputs, static_cast<int>(params.n) - cluster_block.first_column);
     if (params.n % 8 != 0 || exist <= 0 || !epilogue.wide) return;
-    if constexpr (kLeavesNorm) prefetch_l2(leaving.norm + share.first_column, exist * 2);
+    if constexpr (kBeforeNorm)
+      prefetch_l2(norm_outputs.norm + cluster_block.first_column, exist * 2);
     if constexpr (params.has_bias != 0) {
-      prefetch_l2(epilogue.epilogue.bias + share.first_column, exist * 4);
+      prefetch_l2(epilogue.epilogue.bias + cluster_block.first_column, exist * 4);
     }
   }
-  // Returns the sum of the squares of what is stored, for a norm that y begins.
+  // Stores eight columns; returns the sum of their squares, for a norm after y.
   float store(int row, int column, const uint4& residual, const float (&bias)[8], const uint4& norm,
               const float (&sums)[8]) const {
     const int exist = count(row, column);
@@ -57,12 +56,12 @@ struct Finish {
     epilogue.results(static_cast<int64_t>(row) * params.ldr + column, exist, residual, bias, sums,
                      v);
     epilogue.store(static_cast<int64_t>(row) * params.ldy + column, exist, v);
-    if constexpr (!kLeavesNorm) return 0.0f;
+    if constexpr (!kBeforeNorm) return 0.0f;
     unpack<Epilogue::Y>(pack_eight<Epilogue::Y>(v), v);
-    return leaving.store(row, column, exist, epilogue.wide, v, norm);
+    return norm_outputs.store(row, column, exist, epilogue.wide, v, norm);
   }
-  void store_squares(const Share& share, int row, float sum) const {
-    leaving.store_squares<kTiles>(row, share.first_column / kBulkOutputs, sum);
+  void store_squares(const ClusterBlock& cluster_block, int row, float sum) const {
+    norm_outputs.store_squares<kTiles>(row, cluster_block.first_column / kTmaOutputs, sum);
   }
   // The same of gated products, which have no residual.
   void store(int row, int column, const float (&first)[8], const float (&second)[8]) const {
@@ -79,18 +78,19 @@ struct Finish {
   }
 };
 
-// Stores a tile whose K was not cut. The lanes of a quad exchange sums, so that each has eight
-// neighbouring columns of a row: those of every fourth block. What is added to the sums of several
-// blocks is asked for before any of them is stored.
-inline void store_tile(const Sums& sums, const Share& share, const Finish& finish) {
-  constexpr int kBlocks = Sums::kBlocksN / kParts, kQuads = (kBlocks + 3) / 4;
-  // As many quads of blocks as registers are left for.
+// Stores a tile whose K is not split. The four lanes that share a row exchange sums, so that each
+// has eight neighbouring columns of it: those of every fourth block. Bias and residual of several
+// blocks are loaded before any of them is stored.
+inline void store_tile(const Accumulators& sums, const ClusterBlock& cluster_block,
+                       const TileEpilogue& tile_epilogue) {
+  constexpr int kBlocks = Accumulators::kBlocksN / kParts, kQuads = (kBlocks + 3) / 4;
+  // As many quads of blocks at once as registers are left for.
   constexpr int kRegisters =
-      65536 / static_cast<int>(ceil_div(NPUSIM_BESIDE * NPUSIM_BLOCK, 128) * 128);
-  constexpr int kLeft = (kRegisters - Sums::kBlocksN * 4 - 44) / 16;
+      65536 / static_cast<int>(ceil_div(NPUSIM_BLOCKS_PER_SM * NPUSIM_BLOCK, 128) * 128);
+  constexpr int kLeft = (kRegisters - Accumulators::kBlocksN * 4 - 44) / 16;
   constexpr int kGroup = kParts == 2 ? 1 : smaller(kQuads, larger(1, smaller(kLeft, 4)));
   const int t = static_cast<int>(threadIdx.x % 4);
-  const auto column_of = [&](int quad) { return share.first_column + (quad * 4 + t) * 8; };
+  const auto column_of = [&](int quad) { return cluster_block.first_column + (quad * 4 + t) * 8; };
   const auto eight = [&](int quad, int part, int half, float (&v)[8]) {
     float even[4] = {}, odd[4] = {};
 #pragma unroll
@@ -117,11 +117,12 @@ inline void store_tile(const Sums& sums, const Share& share, const Finish& finis
       const bool exists = first + i < kQuads && (first + i) * 4 + t < kBlocks;
       const int column = exists ? column_of(first + i) : static_cast<int>(params.n);
       if constexpr (kParts == 1) {
-        finish.bias(column, bias[i]);
-        norm[i] = finish.norm(column);
+        tile_epilogue.bias(column, bias[i]);
+        norm[i] = tile_epilogue.norm(column);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          residual[i][half] = finish.residual(share.first_row + Sums::row_of(half), column);
+          residual[i][half] =
+              tile_epilogue.residual(cluster_block.first_row + Accumulators::row_of(half), column);
         }
       }
     }
@@ -130,108 +131,116 @@ inline void store_tile(const Sums& sums, const Share& share, const Finish& finis
       if (first + i >= kQuads) continue;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = share.first_row + Sums::row_of(half), column = column_of(first + i);
+        const int row = cluster_block.first_row + Accumulators::row_of(half),
+                  column = column_of(first + i);
         float v[kParts][8];
 #pragma unroll
         for (int part = 0; part < kParts; ++part) eight(first + i, part, half, v[part]);
         if ((first + i) * 4 + t >= kBlocks) continue;
         if constexpr (kParts == 2) {
-          finish.store(row, column, v[0], v[kParts - 1]);
+          tile_epilogue.store(row, column, v[0], v[kParts - 1]);
         } else {
-          squares[half] += finish.store(row, column, residual[i][half], bias[i], norm[i], v[0]);
+          squares[half] +=
+              tile_epilogue.store(row, column, residual[i][half], bias[i], norm[i], v[0]);
         }
       }
     }
   }
-  if constexpr (kLeavesNorm) {
+  if constexpr (kBeforeNorm) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float sum = squares[half];
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      if (t == 0) finish.store_squares(share, share.first_row + Sums::row_of(half), sum);
+      if (t == 0)
+        tile_epilogue.store_squares(cluster_block,
+                                    cluster_block.first_row + Accumulators::row_of(half), sum);
     }
   }
 }
 
-// Sums of a cluster. A block leaves its own in its ring, [row][column], and has the slices of
-// others copied to them: [span][row of the slice][column], behind the barriers, its own slice left
-// out.
-constexpr int kSliceRows = kTileRows / kSpans;
-constexpr int kSliceBytes = kSliceRows * kLine * 4;
-constexpr int kSentAt = kBarriersAt + kRing * 16;  // the barrier that counts them
-constexpr int kSumsAt = ceil_div(kSentAt + 8, 128) * 128;
-static_assert(kSpans == 1 || (kTileRows * kLine * 4 <= kBarriersAt &&
-                              kSumsAt + (kSpans - 1) * kSliceBytes <= NPUSIM_SHARED));
+// Split-K within a cluster. A block stores its partial sums over its pipeline, [row][column], and
+// copies to each other block the slice of rows that this one finishes. Received slices lie after
+// the barriers, [k_rank][row of the slice][column], without one for the block's own rank.
+constexpr int kSliceRows = kTileRows / kClusterK;
+constexpr int kSliceBytes = kSliceRows * kPitch * 4;
+constexpr int kExchangeBarrierAt =
+    kBarriersAt + kPipelineStages * 16;  // the mbarrier that counts their bytes
+constexpr int kSumsAt = ceil_div(kExchangeBarrierAt + 8, 128) * 128;
+static_assert(kClusterK == 1 || (kTileRows * kPitch * 4 <= kBarriersAt &&
+                                 kSumsAt + (kClusterK - 1) * kSliceBytes <= NPUSIM_SHARED));
 
-// Where the block of span `to` has what span `from` has sent it.
+// Where the block of rank `to` receives what rank `from` has sent.
 inline int slice_at(int from, int to) {
   return kSumsAt + (from < to ? from : from - 1) * kSliceBytes;
 }
 
-inline void send_tile(const Sums& sums, const Share& share) {
+inline void send_partial_sums(const Accumulators& sums, const ClusterBlock& cluster_block) {
   const unsigned base = shared_address(shared_memory);
-  sync_consumers<kWorkers * 32>();  // all have multiplied what is in the ring
+  sync_consumers<kConsumerWarps * 32>();  // the pipeline is no longer read
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float* to = reinterpret_cast<float*>(shared_memory) + Sums::row_of(half) * kLine;
+    float* to = reinterpret_cast<float*>(shared_memory) + Accumulators::row_of(half) * kPitch;
 #pragma unroll
-    for (int j = 0; j < Sums::kBlocksN; ++j) {
-      to[Sums::column_of(j)] = sums.sum(j)[half * 2];
-      to[Sums::column_of(j) + 1] = sums.sum(j)[half * 2 + 1];
+    for (int j = 0; j < Accumulators::kBlocksN; ++j) {
+      to[Accumulators::column_of(j)] = sums.sum(j)[half * 2];
+      to[Accumulators::column_of(j) + 1] = sums.sum(j)[half * 2 + 1];
     }
   }
   fence_proxy_async_shared();
-  sync_consumers<kWorkers * 32>();
+  sync_consumers<kConsumerWarps * 32>();
   if (threadIdx.x != 0) return;
 #pragma unroll 1
-  for (int i = 1; i < kSpans; ++i) {
-    const int span = (share.span + i) % kSpans;
-    const unsigned rank = share.sharer + kSharers * (share.neighbour + kNeighbours * span);
-    copy_distributed_shared(map_shared_rank(base + slice_at(share.span, span), rank),
-                            base + span * kSliceBytes, kSliceBytes,
-                            map_shared_rank(base + kSentAt, rank));
+  for (int i = 1; i < kClusterK; ++i) {
+    const int k_rank = (cluster_block.k_rank + i) % kClusterK;
+    const unsigned rank =
+        cluster_block.m_rank + kClusterM * (cluster_block.n_rank + kClusterN * k_rank);
+    copy_distributed_shared(map_shared_rank(base + slice_at(cluster_block.k_rank, k_rank), rank),
+                            base + k_rank * kSliceBytes, kSliceBytes,
+                            map_shared_rank(base + kExchangeBarrierAt, rank));
   }
 }
 
-// What a thread finishes of a slice: eight columns of y at a time.
-constexpr int kChunks = static_cast<int>(ceil_div(kBulkOutputs, 8));  // of a row
-constexpr int kEachChunk = static_cast<int>(ceil_div(kSliceRows * kChunks, kWorkers * 32));
+// A thread finishes eight columns of y at a time.
+constexpr int kChunks = static_cast<int>(ceil_div(kTmaOutputs, 8));  // of a row
+constexpr int kEachChunk = static_cast<int>(ceil_div(kSliceRows * kChunks, kConsumerWarps * 32));
 
-inline void finish_slice(const Share& share, const Finish& finish, unsigned sent) {
+inline void reduce_slice(const ClusterBlock& cluster_block, const TileEpilogue& tile_epilogue,
+                         unsigned sent) {
   const auto line = [&](int i) {
-    return (static_cast<int>(threadIdx.x) + i * kWorkers * 32) / kChunks;
+    return (static_cast<int>(threadIdx.x) + i * kConsumerWarps * 32) / kChunks;
   };
   const auto column = [&](int i) {
-    return (static_cast<int>(threadIdx.x) + i * kWorkers * 32) % kChunks * 8;
+    return (static_cast<int>(threadIdx.x) + i * kConsumerWarps * 32) % kChunks * 8;
   };
-  const int first_row = share.first_row + share.span * kSliceRows;
+  const int first_row = cluster_block.first_row + cluster_block.k_rank * kSliceRows;
   uint4 residual[kEachChunk], norm[kEachChunk];
   float bias[kEachChunk][8];
   if constexpr (kParts == 1) {
 #pragma unroll
     for (int i = 0; i < kEachChunk; ++i) {
       const int row = line(i) < kSliceRows ? first_row + line(i) : static_cast<int>(params.m);
-      residual[i] = finish.residual(row, share.first_column + column(i));
-      finish.bias(share.first_column + column(i), bias[i]);
-      norm[i] = finish.norm(share.first_column + column(i));
+      residual[i] = tile_epilogue.residual(row, cluster_block.first_column + column(i));
+      tile_epilogue.bias(cluster_block.first_column + column(i), bias[i]);
+      norm[i] = tile_epilogue.norm(cluster_block.first_column + column(i));
     }
   }
-  // Squares of eight columns take the place of the first of this block's own sums of them.
-  float* own = reinterpret_cast<float*>(shared_memory + share.span * kSliceBytes);
-  wait_barrier(sent, 0);  // all sums are here
+  // The squares of eight columns are stored over the first of this block's own sums of them.
+  float* own = reinterpret_cast<float*>(shared_memory + cluster_block.k_rank * kSliceBytes);
+  wait_barrier(sent, 0);  // all partial sums have arrived
 #pragma unroll
   for (int i = 0; i < kEachChunk; ++i) {
     if (line(i) >= kSliceRows) break;
     float v[kParts][8] = {};
 #pragma unroll
-    for (int span = 0; span < kSpans; ++span) {
-      const int at = span == share.span ? span * kSliceBytes : slice_at(span, share.span);
+    for (int k_rank = 0; k_rank < kClusterK; ++k_rank) {
+      const int at = k_rank == cluster_block.k_rank ? k_rank * kSliceBytes
+                                                    : slice_at(k_rank, cluster_block.k_rank);
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         float more[8];
-        load_floats<8>(reinterpret_cast<const float*>(shared_memory + at) + line(i) * kLine +
-                           part * kBulkOutputs + column(i),
+        load_floats<8>(reinterpret_cast<const float*>(shared_memory + at) + line(i) * kPitch +
+                           part * kTmaOutputs + column(i),
                        more);
 #pragma unroll
         for (int e = 0; e < 8; ++e) v[part][e] += more[e];
@@ -239,21 +248,21 @@ inline void finish_slice(const Share& share, const Finish& finish, unsigned sent
     }
     const int row = first_row + line(i);
     if constexpr (kParts == 2) {
-      finish.store(row, share.first_column + column(i), v[0], v[kParts - 1]);
+      tile_epilogue.store(row, cluster_block.first_column + column(i), v[0], v[kParts - 1]);
     } else {
-      const float squares =
-          finish.store(row, share.first_column + column(i), residual[i], bias[i], norm[i], v[0]);
-      if constexpr (kLeavesNorm) own[line(i) * kLine + column(i)] = squares;
+      const float squares = tile_epilogue.store(row, cluster_block.first_column + column(i),
+                                                residual[i], bias[i], norm[i], v[0]);
+      if constexpr (kBeforeNorm) own[line(i) * kPitch + column(i)] = squares;
     }
   }
-  if constexpr (kLeavesNorm) {
-    sync_consumers<kWorkers * 32>();
+  if constexpr (kBeforeNorm) {
+    sync_consumers<kConsumerWarps * 32>();
     if (threadIdx.x >= kSliceRows) return;
-    const float* row = own + threadIdx.x * kLine;
+    const float* row = own + threadIdx.x * kPitch;
     float sum = 0.0f;
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) sum += row[chunk * 8];
-    finish.store_squares(share, first_row + static_cast<int>(threadIdx.x), sum);
+    tile_epilogue.store_squares(cluster_block, first_row + static_cast<int>(threadIdx.x), sum);
   }
 }
 

@@ -1,123 +1,131 @@
-// Products of many rows on Hopper: one warp of a block has boxes of x and W copied to a ring in
-// shared memory, the other warps multiply them, a warpgroup 64 rows of a tile. Included behind
-// linear_tile.h, whose Tile does the work elsewhere and where operands lie badly.
+// Matrix products of many rows on Hopper, warp-specialized: a producer warp loads tiles of x and W
+// by TMA into a multistage pipeline in shared memory, and consumer warpgroups multiply them by
+// wgmma, 64 rows of the block's tile each.
 //
-// The blocks of a cluster work together in two ways. NPUSIM_SHARE_ROWS blocks with rows of x of
-// their own take the same rows of W, NPUSIM_SHARE_COLUMNS blocks the same rows of x: each copies a
-// part for all of them. And NPUSIM_SPANS blocks cut K: each sends its sums to the block that
-// finishes the rows, which adds them up in order. Blocks without a cluster may take one tile after
-// the other (NPUSIM_TILES): the ring is filled for the next one while a tile is finished.
+// The blocks of a cluster share work in two ways. NPUSIM_CLUSTER_M blocks with rows of x of their
+// own take the same rows of W, and NPUSIM_CLUSTER_N blocks the same rows of x: each loads a part of
+// what is shared and multicasts it to the others. NPUSIM_CLUSTER_K blocks split K: each sends its
+// partial sums to the block that finishes the rows, which adds them up in order. Without a cluster,
+// blocks may be persistent (NPUSIM_PERSISTENT_TILES) and take one tile after another: the pipeline
+// already fills for the next tile while the epilogue of the last one runs.
 #pragma once
 #include "kernels/cuda/common/tma.h"
 
 namespace npusim {
 
-constexpr int kColumns = NPUSIM_BULK_COLUMNS;      // rows of W
-constexpr int kSharers = NPUSIM_SHARE_ROWS;        // blocks that multiply the same rows of W
-constexpr int kNeighbours = NPUSIM_SHARE_COLUMNS;  // blocks that multiply the same rows of x
-constexpr int kSpans = NPUSIM_SPANS;               // of K
-constexpr int kCluster = kSharers * kNeighbours * kSpans;
-static_assert(NPUSIM_TILES == 0 || kCluster == 1);
-constexpr int kRing = NPUSIM_RING, kStageBytes = (kTileRows + kColumns) * 128;
+constexpr int kColumns = NPUSIM_TMA_COLUMNS;  // rows of W
+constexpr int kClusterM = NPUSIM_CLUSTER_M;   // blocks of a cluster that share rows of W
+constexpr int kClusterN = NPUSIM_CLUSTER_N;   // blocks of a cluster that share rows of x
+constexpr int kClusterK = NPUSIM_CLUSTER_K;   // blocks of a cluster that split K
+constexpr int kCluster = kClusterM * kClusterN * kClusterK;
+static_assert(NPUSIM_PERSISTENT_TILES == 0 || kCluster == 1);
+constexpr int kPipelineStages = NPUSIM_PIPELINE_STAGES, kStageBytes = (kTileRows + kColumns) * 128;
 constexpr int kXBytes = kTileRows * 128;
-constexpr int kBarriersAt = kRing * kStageBytes;  // [stage]: filled, then [stage]: free
-constexpr int kWorkers = kTileRows / 16;          // warps that multiply
+constexpr int kBarriersAt =
+    kPipelineStages * kStageBytes;  // the full barriers of all stages, then the empty ones
+constexpr int kConsumerWarps = kTileRows / 16;  // that multiply
 constexpr int kBlocksOfK = static_cast<int>(ceil_div(params.k, 64));
-constexpr int kLine = kColumns + (kColumns % 16 == 0 ? 8 : 0);  // of sums, for banks of their own
+constexpr int kPitch =
+    kColumns + (kColumns % 16 == 0 ? 8 : 0);  // of rows of sums, which avoids bank conflicts
 
-// So few rows that a block of W takes longer to come than to be multiplied: memory is what counts.
+// So few rows that loading a block of W takes longer than multiplying it: bound by memory.
 constexpr bool kFewRows = params.m <= 128;
-// Then a stage is free as soon as it is multiplied; elsewhere products follow without a pause.
-constexpr int kHeld = kFewRows ? 0 : 1;  // blocks of K in a warp's hands behind the newest
-// Blocks of W that are asked for before x. Copies come in order, and x waits behind them.
-constexpr int kAhead = kFewRows ? smaller(kRing, 3) : kRing;
-// What one block or cluster reads, and nobody again, makes room for what several read.
-constexpr bool kReadOnce = params.m <= kTileRows * kSharers;
+// Bound by memory, a stage is released as soon as it is multiplied; otherwise the next wgmma is
+// started first.
+constexpr int kMmaInFlight = kFewRows ? 0 : 1;  // blocks of K that are still being multiplied
+// Blocks of W that are loaded before the first of x; loads arrive in order.
+constexpr int kAhead = kFewRows ? smaller(kPipelineStages, 3) : kPipelineStages;
+// W that one block or cluster alone reads is evicted from L2 first.
+constexpr bool kEvictsWFirst = params.m <= kTileRows * kClusterM;
 
-// W comes in boxes, each of one part.
-constexpr int kBoxes = larger(kSharers, kParts);
-constexpr int kBoxRows = kColumns / kBoxes, kXBoxRows = kTileRows / kNeighbours;
-static_assert(kBoxes % kSharers == 0 && kBoxRows % 8 == 0 && kXBoxRows % 8 == 0);
-// A warp more has nothing to do but copies; without it the first thread does them.
-constexpr bool kHasCopier = NPUSIM_BLOCK > kWorkers * 32;
-constexpr unsigned kCopier = kHasCopier ? kWorkers * 32 : 0;
-static_assert(kHasCopier || NPUSIM_TILES == 0);
+// Loads of W for a stage; each lies in one part of W (a gated product has two).
+constexpr int kLoadsOfW = larger(kClusterM, kParts);
+constexpr int kLoadRowsOfW = kColumns / kLoadsOfW, kLoadRowsOfX = kTileRows / kClusterN;
+static_assert(kLoadsOfW % kClusterM == 0 && kLoadRowsOfW % 8 == 0 && kLoadRowsOfX % 8 == 0);
+// The thread that loads: of a warp of its own, or the first of the consumers.
+constexpr bool kHasProducerWarp = NPUSIM_BLOCK > kConsumerWarps * 32;
+constexpr unsigned kProducerThread = kHasProducerWarp ? kConsumerWarps * 32 : 0;
+static_assert(kHasProducerWarp || NPUSIM_PERSISTENT_TILES == 0);
 
-// Where a block is in its cluster, and what it multiplies.
-struct Share {
-  int sharer = static_cast<int>(blockIdx.x % kSharers);
-  int neighbour = static_cast<int>(blockIdx.y % kNeighbours);
-  int span = static_cast<int>(blockIdx.z);
+// A block's ranks in its cluster, and the tile and slice of K that it computes.
+struct ClusterBlock {
+  int m_rank = static_cast<int>(blockIdx.x % kClusterM);
+  int n_rank = static_cast<int>(blockIdx.y % kClusterN);
+  int k_rank = static_cast<int>(blockIdx.z);
   int first_row, first_column;
-  int begin = span * kBlocksOfK / kSpans;  // blocks of K
-  int blocks = (span + 1) * kBlocksOfK / kSpans - begin;
+  int begin = k_rank * kBlocksOfK / kClusterK;  // blocks of K
+  int blocks = (k_rank + 1) * kBlocksOfK / kClusterK - begin;
 
-  explicit Share(const BulkTile& tile)
+  explicit ClusterBlock(const TmaTile& tile)
       : first_row(tile.first_row), first_column(tile.first_column) {}
 
-  unsigned rank(int sharer, int neighbour) const {
-    return sharer + kSharers * (neighbour + kNeighbours * span);
+  unsigned rank(int m_rank, int n_rank) const {
+    return m_rank + kClusterM * (n_rank + kClusterN * k_rank);
   }
-  // The blocks that take the same rows of x, and those that take the same rows of W.
-  unsigned takers_of_x() const {
+  // Multicast masks: the blocks that share these rows of x, and those that share these rows of W.
+  unsigned multicast_of_x() const {
     unsigned all = 0;
-    for (int i = 0; i < kNeighbours; ++i) all |= 1u << rank(sharer, i);
+    for (int i = 0; i < kClusterN; ++i) all |= 1u << rank(m_rank, i);
     return all;
   }
-  unsigned takers_of_w() const {
+  unsigned multicast_of_w() const {
     unsigned all = 0;
-    for (int i = 0; i < kSharers; ++i) all |= 1u << rank(i, neighbour);
+    for (int i = 0; i < kClusterM; ++i) all |= 1u << rank(i, n_rank);
     return all;
   }
-  // The block that copies something to this one, of kSharers + kNeighbours - 1.
-  static constexpr int kGivers = kSharers + kNeighbours - 1;
-  unsigned giver(int i) const {
-    if (i < kNeighbours) return rank(sharer, i);
-    const int other = i - kNeighbours;
-    return rank(other + (other >= sharer ? 1 : 0), neighbour);
+  // The blocks that load something for this one, kClusterM + kClusterN - 1 of them.
+  static constexpr int kProducers = kClusterM + kClusterN - 1;
+  unsigned producer_rank(int i) const {
+    if (i < kClusterN) return rank(m_rank, i);
+    const int other = i - kClusterN;
+    return rank(other + (other >= m_rank ? 1 : 0), n_rank);
   }
 };
 
-// Blocks of K pass through the ring one after another, those of all tiles of a block.
-struct Ring {
+// The multistage pipeline, through which the blocks of K of all tiles of a block pass in order.
+struct Pipeline {
   unsigned base;
-  unsigned stage(int block) const { return base + block % kRing * kStageBytes; }
-  unsigned filled(int block) const { return base + kBarriersAt + block % kRing * 8; }
-  unsigned free(int block) const { return filled(block) + kRing * 8; }
-  static unsigned phase(int block) { return block / kRing & 1; }
+  unsigned stage(int block) const { return base + block % kPipelineStages * kStageBytes; }
+  unsigned full_barrier(int block) const {
+    return base + kBarriersAt + block % kPipelineStages * 8;
+  }
+  unsigned empty_barrier(int block) const { return full_barrier(block) + kPipelineStages * 8; }
+  static unsigned phase(int block) { return block / kPipelineStages & 1; }
 };
 
-// The maps of x and of the segments of W.
+// The tensor maps of x and of the segments of W.
 struct Maps {
   const TensorMap* all[1 + params.segments];
 };
 
-// The copies for a tile, one thread's work. `passed` blocks of K are before its own in the ring.
-struct Copies {
-  static constexpr int kEach = kBoxes / kSharers;  // boxes of W that a block copies
-  const Share& share;
-  const Ring& ring;
-  int passed;
+// The TMA loads of a tile, issued by one thread. `blocks_before` blocks of K have passed through
+// the pipeline before those of this tile.
+struct Producer {
+  static constexpr int kEach = kLoadsOfW / kClusterM;  // loads of W by this block
+  const ClusterBlock& cluster_block;
+  const Pipeline& pipeline;
+  int blocks_before;
   const TensorMap* map_of_x;
   const TensorMap* map_of_w[kEach];
-  int row_of_w[kEach], line_of_w[kEach];
-  unsigned takers_of_x, takers_of_w;
+  int row_of_w[kEach], tile_row_of_w[kEach];
+  unsigned multicast_of_x, multicast_of_w;
   unsigned long long policy_of_x = eviction_policy<false>();
-  unsigned long long policy_of_w = eviction_policy<kReadOnce>();
+  unsigned long long policy_of_w = eviction_policy<kEvictsWFirst>();
 
-  Copies(const Share& share, const Ring& ring, const Maps& maps, int passed)
-      : share(share),
-        ring(ring),
-        passed(passed),
+  Producer(const ClusterBlock& cluster_block, const Pipeline& pipeline, const Maps& maps,
+           int blocks_before)
+      : cluster_block(cluster_block),
+        pipeline(pipeline),
+        blocks_before(blocks_before),
         map_of_x(maps.all[0]),
-        takers_of_x(share.takers_of_x()),
-        takers_of_w(share.takers_of_w()) {
+        multicast_of_x(cluster_block.multicast_of_x()),
+        multicast_of_w(cluster_block.multicast_of_w()) {
     constexpr auto p = params;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const int line = (share.sharer * kEach + i) * kBoxRows;  // in the tile
-      // Where the tile's part begins: its last box may pass the end of a segment, and stays in it.
-      const int64_t part = share.first_column + line / kBulkOutputs * params.n;
+      const int line = (cluster_block.m_rank * kEach + i) * kLoadRowsOfW;  // in the tile
+      // Where the tile's part begins: its last load may pass the end of a segment, and stays in it.
+      const int64_t part = cluster_block.first_column + line / kTmaOutputs * params.n;
       int64_t first = 0, before = 0;
       map_of_w[i] = maps.all[1];
 #pragma unroll
@@ -127,59 +135,62 @@ struct Copies {
         map_of_w[i] = maps.all[1 + s];
         before = first;
       }
-      row_of_w[i] = static_cast<int>(part - before) + line % kBulkOutputs;
-      line_of_w[i] = line;
+      row_of_w[i] = static_cast<int>(part - before) + line % kTmaOutputs;
+      tile_row_of_w[i] = line;
     }
   }
 
-  void copy_w(int i) const {
-    const int at = passed + i;
-    arrive_and_expect_bytes(ring.filled(at), kStageBytes);
+  void load_w(int i) const {
+    const int at = blocks_before + i;
+    arrive_and_expect_bytes(pipeline.full_barrier(at), kStageBytes);
 #pragma unroll
-    for (int box = 0; box < kEach; ++box) {
-      tma_load<(kSharers > 1), kFewRows>(ring.stage(at) + kXBytes + line_of_w[box] * 128,
-                                         map_of_w[box], (share.begin + i) * 64, row_of_w[box],
-                                         ring.filled(at), takers_of_w, policy_of_w);
+    for (int load = 0; load < kEach; ++load) {
+      tma_load<(kClusterM > 1), kFewRows>(pipeline.stage(at) + kXBytes + tile_row_of_w[load] * 128,
+                                          map_of_w[load], (cluster_block.begin + i) * 64,
+                                          row_of_w[load], pipeline.full_barrier(at), multicast_of_w,
+                                          policy_of_w);
     }
   }
-  void copy_x(int i) const {
-    const int line = share.neighbour * kXBoxRows;
-    tma_load<(kNeighbours > 1), kFewRows>(ring.stage(passed + i) + line * 128, map_of_x,
-                                          (share.begin + i) * 64, share.first_row + line,
-                                          ring.filled(passed + i), takers_of_x, policy_of_x);
+  void load_x(int i) const {
+    const int line = cluster_block.n_rank * kLoadRowsOfX;
+    tma_load<(kClusterN > 1), kFewRows>(
+        pipeline.stage(blocks_before + i) + line * 128, map_of_x, (cluster_block.begin + i) * 64,
+        cluster_block.first_row + line, pipeline.full_barrier(blocks_before + i), multicast_of_x,
+        policy_of_x);
   }
-  // Fills the ring for the first time; weights do not wait for the launches before.
-  void begin() const {
-    const auto await = [] {
+  // Fills the pipeline for the first time; loads of W need not wait for the launches before.
+  void prologue() const {
+    const auto wait = [] {
       wait_on_dependencies();
       fence_proxy_async_global();
     };
-    const int first = smaller(share.blocks, kRing), ahead = smaller(share.blocks, kAhead);
-    if constexpr (!kWeightsUnwritten) await();
-    for (int i = 0; i < ahead; ++i) copy_w(i);
-    if constexpr (kWeightsUnwritten) await();
-    for (int i = 0; i < ahead; ++i) copy_x(i);
+    const int first = smaller(cluster_block.blocks, kPipelineStages),
+              ahead = smaller(cluster_block.blocks, kAhead);
+    if constexpr (!kWeightsUnwritten) wait();
+    for (int i = 0; i < ahead; ++i) load_w(i);
+    if constexpr (kWeightsUnwritten) wait();
+    for (int i = 0; i < ahead; ++i) load_x(i);
     for (int i = ahead; i < first; ++i) {
-      copy_w(i);
-      copy_x(i);
+      load_w(i);
+      load_x(i);
     }
   }
-  // Copies block i to where another was, once all have multiplied that.
+  // Loads block i into the stage of an earlier one, once all consumers have released it.
   void refill(int i) const {
-    if (i >= share.blocks) return;
-    const int at = passed + i;
-    if (at >= kRing) wait_barrier(ring.free(at), Ring::phase(at) ^ 1);
-    copy_w(i);
-    copy_x(i);
+    if (i >= cluster_block.blocks) return;
+    const int at = blocks_before + i;
+    if (at >= kPipelineStages) wait_barrier(pipeline.empty_barrier(at), Pipeline::phase(at) ^ 1);
+    load_w(i);
+    load_x(i);
   }
 };
 
-using Factors = RowFactors<NPUSIM_TILES == 0 && kSlots <= 48>;
+using Scales = RowScales<NPUSIM_PERSISTENT_TILES == 0 && kSlots <= 48>;
 
-// The sums of a warpgroup's 64 rows.
-struct Sums {
+// The accumulators of a warpgroup's 64 rows.
+struct Accumulators {
   static constexpr int kBlocksN = kColumns / 8;
-  static constexpr int kSides = kColumns > 256 ? 2 : 1;  // an instruction has 256 columns at most
+  static constexpr int kSides = kColumns > 256 ? 2 : 1;  // wgmma has 256 columns at most
   float at[kSides][kBlocksN / kSides][4];
 
   float (&sum(int block))[4] { return at[block * kSides / kBlocksN][block % (kBlocksN / kSides)]; }
@@ -191,43 +202,47 @@ struct Sums {
   }
   static int column_of(int block) { return block * 8 + static_cast<int>(threadIdx.x % 4) * 2; }
 
-  void multiply(const Share& share, const Ring& ring, const Copies& copies, Factors& factors) {
+  void multiply(const ClusterBlock& cluster_block, const Pipeline& pipeline,
+                const Producer& producer, Scales& row_scales) {
 #pragma unroll
     for (int j = 0; j < kBlocksN; ++j) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) sum(j)[e] = 0.0f;
     }
-    const int blocks = share.blocks, lane = static_cast<int>(threadIdx.x % 32);
-    const unsigned giver = share.giver(smaller(lane, Share::kGivers - 1));
+    const int blocks = cluster_block.blocks, lane = static_cast<int>(threadIdx.x % 32);
+    const unsigned producer_rank =
+        cluster_block.producer_rank(smaller(lane, ClusterBlock::kProducers - 1));
     const auto release = [&](int block) {
-      if (lane < Share::kGivers) arrive_remote(ring.free(block), giver);
+      if (lane < ClusterBlock::kProducers)
+        arrive_remote(pipeline.empty_barrier(block), producer_rank);
     };
     __builtin_assume(blocks > 0);
 #pragma unroll 1
     for (int i = 0; i < blocks; ++i) {
-      const int block = copies.passed + i;
-      wait_barrier(ring.filled(block), Ring::phase(block));
-      const unsigned x = ring.stage(block) + threadIdx.x / 128 * (64 * 128);
+      const int block = producer.blocks_before + i;
+      wait_barrier(pipeline.full_barrier(block), Pipeline::phase(block));
+      const unsigned x = pipeline.stage(block) + threadIdx.x / 128 * (64 * 128);
       warpgroup_arrive();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
 #pragma unroll
         for (int side = 0; side < kSides; ++side) {
-          const unsigned w = ring.stage(block) + kXBytes + side * (kColumns / kSides * 128);
+          const unsigned w = pipeline.stage(block) + kXBytes + side * (kColumns / kSides * 128);
           wgmma<W>(at[side], matrix_descriptor(x + step * 32), matrix_descriptor(w + step * 32));
         }
       }
       warpgroup_commit();
-      warpgroup_wait<kHeld>();
-      if (i >= kHeld) release(block - kHeld);
-      if constexpr (!kHasCopier) {  // a block of K later, so that this warp does not wait
-        if (i > 1 && threadIdx.x == 0) copies.refill(i - 2 + kRing);
+      warpgroup_wait<kMmaInFlight>();
+      if (i >= kMmaInFlight) release(block - kMmaInFlight);
+      if constexpr (!kHasProducerWarp) {  // one block of K late, so that this warp never waits here
+        if (i > 1 && threadIdx.x == 0) producer.refill(i - 2 + kPipelineStages);
         __syncwarp();
       }
     }
-    factors.settle();
+    row_scales.finish_read();
     warpgroup_wait<0>();
-    if constexpr (NPUSIM_TILES > 0 && kHeld > 0) release(copies.passed + blocks - 1);
+    if constexpr (NPUSIM_PERSISTENT_TILES > 0 && kMmaInFlight > 0)
+      release(producer.blocks_before + blocks - 1);
 #pragma unroll
     for (int side = 0; side < kSides; ++side) warpgroup_fence_operand(at[side]);
   }
@@ -239,89 +254,92 @@ struct Sums {
 
 namespace npusim {
 
-inline void make_barriers(const Ring& ring, const Maps& maps) {
+inline void make_barriers(const Pipeline& pipeline, const Maps& maps) {
 #pragma unroll
   for (int i = 0; i < 1 + params.segments; ++i) prefetch_tensor_map(maps.all[i]);
-  for (int i = 0; i < kRing; ++i) {
-    init_barrier(ring.filled(i), 1);
-    init_barrier(ring.free(i), kWorkers * Share::kGivers);
+  for (int i = 0; i < kPipelineStages; ++i) {
+    init_barrier(pipeline.full_barrier(i), 1);
+    init_barrier(pipeline.empty_barrier(i), kConsumerWarps * ClusterBlock::kProducers);
   }
-  if constexpr (kSpans > 1) {
-    init_barrier(ring.base + kSentAt, 1);
-    arrive_and_expect_bytes(ring.base + kSentAt, (kSpans - 1) * kSliceBytes);
+  if constexpr (kClusterK > 1) {
+    init_barrier(pipeline.base + kExchangeBarrierAt, 1);
+    arrive_and_expect_bytes(pipeline.base + kExchangeBarrierAt, (kClusterK - 1) * kSliceBytes);
   }
   fence_barrier_init();
 }
 
-// The tiles of a block that shares nothing, one after the other.
-inline void run_alone(const Ring& ring, const Maps& maps, const Finish& finish) {
-  const bool works = threadIdx.x < kWorkers * 32;
-  int passed = 0;
-  Factors factors;
+// A persistent block, which takes one tile after another.
+inline void run_persistent(const Pipeline& pipeline, const Maps& maps,
+                           const TileEpilogue& tile_epilogue) {
+  const bool is_consumer = threadIdx.x < kConsumerWarps * 32;
+  int blocks_before = 0;
+  Scales row_scales;
 #pragma unroll 1
-  for (BulkTile tile; tile.exists(); tile.advance()) {
-    const Share share(tile);
-    const Copies copies(share, ring, maps, passed);
-    if (threadIdx.x == kCopier) {
-      if (passed == 0) copies.begin();
+  for (TmaTile tile; tile.exists(); tile.advance()) {
+    const ClusterBlock cluster_block(tile);
+    const Producer producer(cluster_block, pipeline, maps, blocks_before);
+    if (threadIdx.x == kProducerThread) {
+      if (blocks_before == 0) producer.prologue();
 #pragma unroll 1
-      for (int i = passed == 0 ? kRing : 0; i < share.blocks; ++i) copies.refill(i);
+      for (int i = blocks_before == 0 ? kPipelineStages : 0; i < cluster_block.blocks; ++i)
+        producer.refill(i);
     }
-    if (works) {
-      if (kScalesRows && passed == 0) wait_on_dependencies();
-      factors.read(finish.squares, share.first_row);
-      if (threadIdx.x == 0) finish.fetch_vectors(share);
-      Sums sums;
-      sums.multiply(share, ring, copies, factors);
-      factors.scale(sums);
-      if (!kScalesRows && passed == 0) wait_on_dependencies();
-      store_tile(sums, share, finish);
+    if (is_consumer) {
+      if (kAfterNorm && blocks_before == 0) wait_on_dependencies();
+      row_scales.read(tile_epilogue.squares, cluster_block.first_row);
+      if (threadIdx.x == 0) tile_epilogue.prefetch_vectors(cluster_block);
+      Accumulators sums;
+      sums.multiply(cluster_block, pipeline, producer, row_scales);
+      row_scales.scale(sums);
+      if (!kAfterNorm && blocks_before == 0) wait_on_dependencies();
+      store_tile(sums, cluster_block, tile_epilogue);
     }
-    passed += share.blocks;
+    blocks_before += cluster_block.blocks;
   }
   wait_on_dependencies();
 }
 
-// The one tile of a block.
-inline void run_together(const Ring& ring, const Maps& maps, const Finish& finish) {
-  const bool works = threadIdx.x < kWorkers * 32;
-  const Share share{BulkTile{}};
-  const Copies copies(share, ring, maps, 0);
-  if (threadIdx.x == kCopier) {
-    copies.begin();
-    if constexpr (kHasCopier) {
+// A block with one tile.
+inline void run_cluster(const Pipeline& pipeline, const Maps& maps,
+                        const TileEpilogue& tile_epilogue) {
+  const bool is_consumer = threadIdx.x < kConsumerWarps * 32;
+  const ClusterBlock cluster_block{TmaTile{}};
+  const Producer producer(cluster_block, pipeline, maps, 0);
+  if (threadIdx.x == kProducerThread) {
+    producer.prologue();
+    if constexpr (kHasProducerWarp) {
 #pragma unroll 1
-      for (int i = kRing; i < share.blocks; ++i) copies.refill(i);
+      for (int i = kPipelineStages; i < cluster_block.blocks; ++i) producer.refill(i);
     }
   }
   __syncwarp();
-  if (threadIdx.x == 0) finish.fetch_vectors(share);
-  if constexpr (kScalesRows) wait_on_dependencies();
-  Sums sums;
-  if (works) {
-    Factors factors;
-    factors.read(finish.squares, share.first_row);
-    sums.multiply(share, ring, copies, factors);
-    factors.scale(sums);
+  if (threadIdx.x == 0) tile_epilogue.prefetch_vectors(cluster_block);
+  if constexpr (kAfterNorm) wait_on_dependencies();
+  Accumulators sums;
+  if (is_consumer) {
+    Scales row_scales;
+    row_scales.read(tile_epilogue.squares, cluster_block.first_row);
+    sums.multiply(cluster_block, pipeline, producer, row_scales);
+    row_scales.scale(sums);
   }
-  if constexpr (!kScalesRows) wait_on_dependencies();
-  // Others copy to this block, or read what it copies to them, until here.
-  if constexpr (kCluster > 1 && kSpans == 1) cluster_arrive_relaxed();
-  if (works) {
-    if constexpr (kSpans > 1) {
-      send_tile(sums, share);
-      finish_slice(share, finish, ring.base + kSentAt);
+  if constexpr (!kAfterNorm) wait_on_dependencies();
+  // Until here other blocks multicast to this one, or read what it has multicast to them.
+  if constexpr (kCluster > 1 && kClusterK == 1) cluster_arrive_relaxed();
+  if (is_consumer) {
+    if constexpr (kClusterK > 1) {
+      send_partial_sums(sums, cluster_block);
+      reduce_slice(cluster_block, tile_epilogue, pipeline.base + kExchangeBarrierAt);
     } else {
-      store_tile(sums, share, finish);
+      store_tile(sums, cluster_block, tile_epilogue);
     }
   }
-  if constexpr (kSpans > 1) cluster_arrive_relaxed();
+  if constexpr (kClusterK > 1) cluster_arrive_relaxed();
   if constexpr (kCluster > 1) cluster_wait();
 }
 
-inline void run_bulk(void* const* operands, const Maps& maps) {
-  const Ring ring{shared_address(shared_memory)};
-  if (threadIdx.x == kCopier) make_barriers(ring, maps);
+inline void run_tma(void* const* operands, const Maps& maps) {
+  const Pipeline pipeline{shared_address(shared_memory)};
+  if (threadIdx.x == kProducerThread) make_barriers(pipeline, maps);
   __syncwarp();
   if constexpr (kCluster > 1) {
     cluster_arrive_relaxed();
@@ -330,11 +348,11 @@ inline void run_bulk(void* const* operands, const Maps& maps) {
     __syncthreads();
   }
   launch_dependents();
-  const Finish finish(operands);
-  if constexpr (NPUSIM_TILES > 0) {
-    run_alone(ring, maps, finish);
+  const TileEpilogue tile_epilogue(operands);
+  if constexpr (NPUSIM_PERSISTENT_TILES > 0) {
+    run_persistent(pipeline, maps, tile_epilogue);
   } else {
-    run_together(ring, maps, finish);
+    run_cluster(pipeline, maps, tile_epilogue);
   }
 }
 

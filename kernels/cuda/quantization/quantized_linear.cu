@@ -11,7 +11,7 @@
 namespace npusim {
 
 using X = Storage<params.x_dtype>;
-using Pair = X;
+using MmaType = X;
 constexpr int kParts = params.gated ? 2 : 1;  // rows of W for a column of y
 
 // Row `row` of W: segments follow one another.
@@ -254,7 +254,7 @@ inline Source source_of(void* const* operands) {
   const bool wide = params.k % 8 == 0 && is_aligned(operands[0], 16) &&
                     (params.m == 1 || params.ldx * sizeof(X) % 16 == 0);
   return {operands, static_cast<int64_t>(blockIdx.x) * kTileRows,
-          static_cast<int64_t>(blockIdx.y) * kOutputs, span_end(), wide};
+          static_cast<int64_t>(blockIdx.y) * kOutputs, slice_end(), wide};
 }
 inline void run(void* const* operands) {
   run_tile(source_of(operands), operands);

@@ -282,7 +282,7 @@ extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(const v
 // they found.
 namespace npusim {
 using Fold = decltype(fold_of_op());
-constexpr int64_t kSpan = (kElements + NPUSIM_SPLIT - 1) / NPUSIM_SPLIT;
+constexpr int64_t kSliceK = (kElements + NPUSIM_SPLIT - 1) / NPUSIM_SPLIT;
 }  // namespace npusim
 
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)
@@ -290,7 +290,7 @@ extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)
   using namespace npusim;
   const int thread = threadIdx.x;
   const Place at = place_of(blockIdx.x / NPUSIM_SPLIT);
-  const int64_t begin = blockIdx.x % NPUSIM_SPLIT * kSpan, end = begin + kSpan;
+  const int64_t begin = blockIdx.x % NPUSIM_SPLIT * kSliceK, end = begin + kSliceK;
   const Task task{static_cast<const X*>(x) + at.x,
                   {thread, thread, true},
                   begin,

@@ -108,13 +108,13 @@ def conv_tiles(p: Params, tile: ConvTile, split: int) -> Geometry:
         "WARPS_M": tile.warps_m,
         "WARPS_N": tile.warps_n,
         "STAGES": stages,
-        "LAGS": int(tile.lags),
+        "OVERLAPS_MMA": int(tile.lags),
         "WIDE": int(all(s % 8 == 0 for s in (x_strides[0], *x_strides[2:]))),
         "WIDE_Y": _wide_result(p),
         "ARGUMENTS": 2 + epilogue_operands(p),
     }
     waits = _residual_can_wait(p) and split == 1 and shared + tile.residual <= _MOST_SHARED
-    defines["STAGES_RESIDUAL"] = int(waits)
+    defines["RESIDUAL_IN_SHARED"] = int(waits)
     shared += waits * tile.residual
     launch = Launch((tiles, 1, groups * split), (tile.threads, 1, 1), shared)
     return Geometry((launch,), defines=defines)
@@ -178,7 +178,7 @@ def _patches(p: Params, columns: int, shared: int) -> Geometry:
     defines = {
         "PATH": 1,
         "BLOCK": _PATCH_THREADS,
-        "BESIDE": beside,
+        "BLOCKS_PER_SM": beside,
         "SPLIT": 1,
         "WIDE_Y": _wide_result(p),
         "ARGUMENTS": 2 + epilogue_operands(p),

@@ -102,11 +102,11 @@ def attention_step(p: Params) -> Geometry:
     defines = {
         "BLOCK": 32 * _STEP_WARPS,
         "STAGES": _FIT.step_stages,
-        "SPANS": _STEP_SPANS,
+        "CLUSTER_SIZE": _STEP_SPANS,
         "READING": reading,
         "CLUSTERS": max(clusters, 1),
         "SHARED": shared,
-        "RESIDENT": 16 // _STEP_WARPS if max(head_dim, v_dim) <= 128 else 1,
+        "BLOCKS_PER_SM": 16 // _STEP_WARPS if max(head_dim, v_dim) <= 128 else 1,
         "ARGUMENTS": 11 if scratch else 10,
     }
     launch = Launch((_STEP_SPANS * defines["CLUSTERS"], heads, 1), (32 * _STEP_WARPS, 1, 1), shared)
