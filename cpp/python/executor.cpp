@@ -265,6 +265,13 @@ void bind_executor(py::module_& module) {
       "renamed", &renamed, py::arg("key"), py::arg("names"),
       "The checkpoint's name of a program's key: the longest beginning among `names` that it "
       "has is replaced.");
+  module.def(
+      "renaming_hint",
+      [](const std::vector<std::string>& missing, const std::vector<std::string>& present) {
+        return renaming_hint(missing, {present.begin(), present.end()});
+      },
+      py::arg("missing"), py::arg("present"),
+      "A sentence that names the renaming which would find all missing keys, or nothing.");
   weights
       .def_static(
           "from_file",

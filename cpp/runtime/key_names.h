@@ -16,10 +16,10 @@ using KeyNames = std::vector<std::pair<std::string, std::string>>;
 // The checkpoint's name of a program's key.
 std::string renamed(std::string_view key, const KeyNames& names);
 
-class TensorSource;
-
-// A pair that would give every one of these keys, which the source lacks, a tensor: with leading
-// parts of their paths taken away, or with one before them. Empty where there is none.
-KeyNames fitting_names(const std::vector<std::string>& missing, const TensorSource& source);
+// A sentence that names the renaming which would find every one of these keys, which the checkpoint
+// lacks, among the names it has: with leading parts of their paths taken away, or with one before
+// them. Empty where there is none.
+std::string renaming_hint(const std::vector<std::string>& missing,
+                          const std::vector<std::string_view>& present);
 
 }  // namespace npusim

@@ -65,16 +65,11 @@ class Complaints {
   // Throws Error(kWeights) when there is something; names what would find all missing tensors.
   void raise(const TensorSource& source) const {
     if (count_ == 0) return;
-    const KeyNames names = fitting_names(missing_, source);
-    const std::string hint =
-        names.empty() ? ""
-                      : "\nThe checkpoint has every missing tensor under another name: '" +
-                            renamed(missing_.front(), names) + "' for '" + missing_.front() +
-                            "'. Load it as npusim.Checkpoint(..., rename={\"" +
-                            names.front().first + "\": \"" + names.front().second + "\"}).";
-    throw Error(ErrorCode::kWeights,
-                "the checkpoint does not fit the program (" + std::to_string(count_) +
-                    (count_ == 1 ? " tensor):" : " tensors):") + lines_ + hint);
+    const std::string hint = renaming_hint(missing_, source.names());
+    throw Error(ErrorCode::kWeights, "the checkpoint does not fit the program (" +
+                                         std::to_string(count_) +
+                                         (count_ == 1 ? " tensor):" : " tensors):") + lines_ +
+                                         (hint.empty() ? "" : "\n" + hint));
   }
 
  private:

@@ -188,6 +188,9 @@ def renamed(key: str, names: Sequence[tuple[str, str]]) -> str:
     """The checkpoint's name of a program's key: the longest beginning among `names` that it has is
     replaced."""
 
+def renaming_hint(missing: Sequence[str], present: Sequence[str]) -> str:
+    """A sentence that names the renaming which would find all missing keys, or nothing."""
+
 def watch_files(memory: Sequence[tuple[int, int]]) -> CapsuleType:
     """memory: (address, bytes) of what others have mapped. What check_files takes, to be dropped
     before the memory is."""

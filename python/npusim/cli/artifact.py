@@ -14,9 +14,6 @@ from npusim.partition.plan_file import LAYOUT
 from npusim.program.container import MAGIC
 from npusim.program.program import CompiledProgram, TensorSpec
 
-# Of `--weights`, where a verb runs a program.
-WEIGHTS_HELP = ".safetensors, its index, a folder of them, or .pt."
-
 
 def open_artifact(path: Path) -> Graph | CompiledProgram | PartitionPlan:
     """Loads what a file holds; Error when it is missing, none of the three, or damaged."""
@@ -82,13 +79,6 @@ def plan_specs(plan: PartitionPlan) -> list[TensorSpec]:
     return [
         TensorSpec(v.name, 0, v.type.dtype, v.type.shape, v.type.shape) for v in plan.graph.inputs
     ]
-
-
-def existing(path: Path) -> Path:
-    """Returns the path of a file or a folder, such as a checkpoint's; Error where nothing is."""
-    if not path.exists():
-        raise Error(f"There is no file or folder {path}.")
-    return path
 
 
 def readable(path: Path) -> Path:

@@ -15,11 +15,12 @@ import numpy as np
 import npusim
 from npusim.cli.answer import Answer, Verb, amount, duration, table
 from npusim.cli.arrays import INPUT_HELP, read_inputs
-from npusim.cli.artifact import WEIGHTS_HELP, existing, open_program, open_runnable, plan_specs
+from npusim.cli.artifact import open_program, open_runnable, plan_specs
 from npusim.cli.bench_llm import LENGTHS, Lengths, bench_language_model
 from npusim.cli.memory import peak_rss
 from npusim.cli.progress import progress
 from npusim.cli.sizes import call_sizes, call_sizes_option
+from npusim.cli.weights import Weights, weights_options
 from npusim.ir.symbolic import symbols_of
 from npusim.partition.plan import PartitionPlan
 from npusim.profile.inputs import sample
@@ -27,11 +28,7 @@ from npusim.profile.inputs import sample
 
 @click.command(cls=Verb)
 @click.argument("program", type=click.Path(path_type=Path))
-@click.option(
-    "--weights",
-    type=click.Path(path_type=Path),
-    help=WEIGHTS_HELP,
-)
+@weights_options()
 @click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help=INPUT_HELP)
 @call_sizes_option
 @click.option("--device", help="Default: the device of the program's target.")
@@ -50,7 +47,7 @@ from npusim.profile.inputs import sample
 @click.option("--plot", type=click.Path(path_type=Path), help="With --llm: draw it (.png, .svg).")
 def bench(
     program: Path,
-    weights: Path | None,
+    weights: Weights,
     inputs: tuple[str, ...],
     sizes: tuple[str, ...],
     device: str | None,
@@ -84,18 +81,17 @@ def bench(
     symbols = symbols_of(tuple(s.shape for s in specs))
     chosen, told = call_sizes(sizes, sorted(symbols, key=lambda s: s.name), bool(inputs))
     arrays = read_inputs(inputs, specs) if inputs else {s.name: sample(s, chosen) for s in specs}
-    source = existing(weights) if weights else None
     with progress("Benchmarking") as report:
         report("loading")
         start = time.perf_counter()
         call: Callable[[], object]
         if plan is not None:
             on = npusim.Device(device or plan.device, threads=threads)
-            executor = npusim.DAGExecutor(plan, on).load_weights(source)
+            executor = npusim.DAGExecutor(plan, on).load_weights(weights)
             call = functools.partial(executor.execute, arrays)
         else:
             on = npusim.Device(device or opened.target, threads=threads)
-            session = npusim.load(program, weights=source, device=on)
+            session = npusim.load(program, weights=weights, device=on)
             call = functools.partial(session, *arrays.values())
         load = time.perf_counter() - start
         report("running")

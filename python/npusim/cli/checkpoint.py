@@ -8,22 +8,20 @@ import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from npusim.cli.artifact import WEIGHTS_HELP, existing
 from npusim.cli.factory import Made
+from npusim.cli.weights import Weights
 from npusim.errors import Error, ExportError, WeightMismatchError, first_line
 from npusim.files import write_atomic
 from npusim.ir.graph import Graph
 
+if TYPE_CHECKING:
+    from npusim.runtime.checkpoint import Checkpoint
+
 # Of verbs that compare a model with PyTorch.
-weights_option = click.option(
-    "--weights",
-    type=click.Path(path_type=Path),
-    help="A checkpoint to use instead of the model's own weights: " + WEIGHTS_HELP,
-)
 tolerance_option = click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
@@ -82,8 +80,8 @@ def _reason(error: Exception) -> str:
     return first_line(error)
 
 
-def weights_of(made: Made, path: Path | None) -> dict[str, Any]:
-    """Returns the weights to compute with: a checkpoint's, or the model's own.
+def weights_of(made: Made, weights: Weights) -> dict[str, Any]:
+    """Returns the weights to compute with, by the model's keys: a checkpoint's, or its own.
 
     Raises:
         ExportError: the model or its arguments are on the meta device: there is no data.
@@ -93,8 +91,10 @@ def weights_of(made: Made, path: Path | None) -> dict[str, Any]:
             "The example arguments are on the meta device: they have no values to compute with.",
             hint="Make them outside torch.device('meta').",
         )
-    if path is not None:
-        return read_checkpoint(existing(path))
+    if isinstance(weights, Path):
+        return read_checkpoint(weights)
+    if weights is not None:
+        return _by_own_keys(made.model, weights)
     state = dict(made.model.state_dict())
     if any(tensor.is_meta for tensor in state.values()):
         raise ExportError(
@@ -102,6 +102,15 @@ def weights_of(made: Made, path: Path | None) -> dict[str, Any]:
             hint="Build it without torch.device('meta'), or pass --weights.",
         )
     return state
+
+
+def _by_own_keys(model: Any, checkpoint: Checkpoint) -> dict[str, Any]:
+    read = read_checkpoint(Path(str(checkpoint.source)))
+    own = (*model.named_parameters(remove_duplicate=False), *model.named_buffers())
+    names = {key: checkpoint.name_of(key) for key, _ in own}
+    found = {key: read[name] for key, name in names.items() if name in read}
+    used = {names[key] for key in found}
+    return found | {name: tensor for name, tensor in read.items() if name not in used | set(found)}
 
 
 def require_weights(graph: Graph, state: Mapping[str, Any]) -> None:
@@ -113,7 +122,11 @@ def require_weights(graph: Graph, state: Mapping[str, Any]) -> None:
         if weight.persistent and not {weight.key, *weight.aliases} & set(state)
     ]
     if missing:
-        raise WeightMismatchError(f"The checkpoint lacks {', '.join(missing)}.")
+        from npusim._runtime import renaming_hint
+
+        raise WeightMismatchError(
+            f"The checkpoint lacks {', '.join(missing)}.", hint=renaming_hint(missing, list(state))
+        )
 
 
 def _safetensors() -> ModuleType:

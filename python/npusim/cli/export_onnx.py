@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from npusim.cli.answer import Answer, Verb, amount
-from npusim.cli.artifact import beside, open_ir, readable
+from npusim.cli.artifact import beside, open_ir
 from npusim.cli.progress import progress
+from npusim.cli.weights import Weights, weights_options
 from npusim.errors import Error
 from npusim.ir.graph import Graph
 from npusim.ir.module import Module
@@ -21,12 +22,7 @@ from npusim.ir.module import Module
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Default: GRAPH's name with .onnx."
 )
-@click.option(
-    "-w",
-    "--weights",
-    type=click.Path(path_type=Path),
-    help="A checkpoint: .safetensors, .pt, or a folder of shards.",
-)
+@weights_options("-w", "--weights")
 @click.option("--graph-only", is_flag=True, help="Leave weights out: they become inputs.")
 @click.option("--opset", type=int, help="Version of ONNX's operators, 18 or newer; default 23.")
 @click.option(
@@ -44,7 +40,7 @@ from npusim.ir.module import Module
 def export_onnx(
     graph: Path,
     output: Path | None,
-    weights: Path | None,
+    weights: Weights,
     graph_only: bool,
     opset: int | None,
     external: bool | None,
@@ -59,8 +55,6 @@ def export_onnx(
     from npusim.exporters.onnx import DEFAULT_OPSET
     from npusim.exporters.onnx import export_onnx as export
 
-    if weights is not None and not weights.is_dir():
-        readable(weights)
     with progress("Exporting") as report:
         report("reading the graph")
         ir = open_ir(graph)

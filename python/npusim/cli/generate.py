@@ -16,6 +16,7 @@ from npusim.cli.artifact import open_program
 from npusim.cli.context import known_positions
 from npusim.cli.memory import peak_rss
 from npusim.cli.progress import progress
+from npusim.cli.weights import Weights, weights_options
 from npusim.errors import Error
 from npusim.program.program import CompiledProgram
 
@@ -34,7 +35,7 @@ _CONTEXT = 4096  # unless the model knows fewer positions
     "-i", "--interactive", is_flag=True, help="Read one prompt a line until the end of the input."
 )
 @click.option("--token-ids", metavar="1,2,3", help="Tokens to continue; needs no tokenizer.")
-@click.option("--weights", type=click.Path(path_type=Path), help="Default: DIR.")
+@weights_options(help="Default: DIR.")
 @click.option("--copy-weights", is_flag=True, help="Do not depend on the file while it runs.")
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="Default: beside the weights.")
 @click.option("--max-new-tokens", type=int, help="Default: as many as the context holds.")
@@ -58,7 +59,7 @@ def generate(
     system: str | None,
     interactive: bool,
     token_ids: str | None,
-    weights: Path | None,
+    weights: Weights,
     copy_weights: bool,
     tokenizer: Path | None,
     max_new_tokens: int | None,

@@ -16,6 +16,7 @@ from npusim.cli.artifact import open_runnable, plan_specs
 from npusim.cli.bench import measure
 from npusim.cli.progress import progress
 from npusim.cli.sizes import call_sizes, call_sizes_option
+from npusim.cli.weights import Weights, weights_options
 from npusim.errors import Error
 from npusim.partition.plan import Partition, PartitionPlan, TransferOp
 from npusim.profile.inputs import sample
@@ -25,11 +26,7 @@ from npusim.program.program import CompiledProgram, Method
 
 @click.command(cls=Verb)
 @click.argument("program", type=click.Path(path_type=Path))
-@click.option(
-    "--weights",
-    type=click.Path(path_type=Path),
-    help=".safetensors, its index, a folder of them, or .pt.",
-)
+@weights_options()
 @click.option("--method", help="Default: the program's first.")
 @click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help=INPUT_HELP)
 @call_sizes_option
@@ -54,7 +51,7 @@ from npusim.program.program import CompiledProgram, Method
 )
 def profile(
     program: Path,
-    weights: Path | None,
+    weights: Weights,
     method: str | None,
     inputs: tuple[str, ...],
     sizes: tuple[str, ...],
@@ -105,7 +102,7 @@ def profile(
 
 def _of_plan(
     plan: PartitionPlan,
-    weights: Path | None,
+    weights: Weights,
     inputs: tuple[str, ...],
     sizes: tuple[str, ...],
     device: str | None,

@@ -11,6 +11,7 @@ from npusim.cli.answer import Answer
 from npusim.cli.artifact import readable
 from npusim.cli.context import known_positions
 from npusim.cli.factory import Made
+from npusim.cli.weights import Weights
 from npusim.errors import Error
 
 _MOST_SCORED = 512  # tokens of a text, unless the caller says otherwise
@@ -35,7 +36,7 @@ def perplexities(
     scheme: str,
     text: Path,
     *,
-    weights: Path | None,
+    weights: Weights,
     tokenizer: Path | None,
     target: str,
     threads: int | None,

@@ -12,10 +12,10 @@ from npusim.cli.checkpoint import (
     require_weights,
     tolerance_option,
     weights_of,
-    weights_option,
 )
 from npusim.cli.factory import FACTORY_HELP, make
 from npusim.cli.progress import progress
+from npusim.cli.weights import INSTEAD, Weights, weights_options
 
 
 @click.command(cls=Verb, epilog=FACTORY_HELP)
@@ -28,7 +28,7 @@ from npusim.cli.progress import progress
     help="The folder to write.",
 )
 @click.option("--target", default="cpu", show_default=True, help="Where the model fails.")
-@weights_option
+@weights_options(help=INSTEAD)
 @tolerance_option
 @click.option("--seed", default=0, show_default=True, help="Of the data that replace yours.")
 @click.option("--isolate", is_flag=True, help="Run every candidate in a process of its own.")
@@ -36,7 +36,7 @@ def reduce(
     factory: str,
     output: Path,
     target: str,
-    weights: Path | None,
+    weights: Weights,
     tolerance: float | None,
     seed: int,
     isolate: bool,

@@ -12,14 +12,15 @@ import numpy as np
 import npusim
 from npusim.cli.answer import Answer, Verb, table
 from npusim.cli.arrays import INPUT_HELP, read_inputs, summary, write_outputs
-from npusim.cli.artifact import WEIGHTS_HELP, existing, open_runnable, plan_specs
+from npusim.cli.artifact import open_runnable, plan_specs
+from npusim.cli.weights import Weights, weights_options
 from npusim.partition.plan import PartitionPlan
 from npusim.program.program import CompiledProgram
 
 
 @click.command(cls=Verb)
 @click.argument("program", type=click.Path(path_type=Path))
-@click.option("--weights", type=click.Path(path_type=Path), help=WEIGHTS_HELP)
+@weights_options()
 @click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help=INPUT_HELP)
 @click.option(
     "-o",
@@ -38,7 +39,7 @@ from npusim.program.program import CompiledProgram
 )
 def run(
     program: Path,
-    weights: Path | None,
+    weights: Weights,
     inputs: tuple[str, ...],
     output: Path | None,
     device: str | None,
@@ -47,16 +48,15 @@ def run(
 ) -> Answer:
     """Run a program, or a plan, on inputs from .npy or .npz files."""
     opened = open_runnable(program)
-    source = existing(weights) if weights else None
     extra: Sequence[str] = ()
     if isinstance(opened, PartitionPlan):
         arrays = read_inputs(inputs, plan_specs(opened))
         on = npusim.Device(device or opened.device, threads=threads, max_work=max_work)
-        outputs = _run_plan(opened, on, source, arrays)
+        outputs = _run_plan(opened, on, weights, arrays)
     else:
         arrays = read_inputs(inputs, opened.input_specs)
         on = npusim.Device(device or opened.target, threads=threads, max_work=max_work)
-        outputs, extra = _run_program(opened, on, source, arrays)
+        outputs, extra = _run_program(opened, on, weights, arrays)
     told: list[str | None] = [None] * len(outputs)
     if output is not None:
         told = [str(path) for path in write_outputs(output, outputs)]
@@ -81,7 +81,7 @@ def run(
 def _run_program(
     program: CompiledProgram,
     device: npusim.Device,
-    weights: Path | None,
+    weights: Weights,
     arrays: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], Sequence[str]]:
     """Returns the outputs by name, and the weights of the file that nobody reads."""
@@ -92,7 +92,7 @@ def _run_program(
 
 
 def _run_plan(
-    plan: PartitionPlan, device: npusim.Device, weights: Path | None, arrays: Mapping[str, Any]
+    plan: PartitionPlan, device: npusim.Device, weights: Weights, arrays: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
     executor = npusim.DAGExecutor(plan, device).load_weights(weights)
     return {name: np.asarray(value) for name, value in executor.execute(arrays).items()}

@@ -14,18 +14,18 @@ from npusim.cli.checkpoint import (
     require_weights,
     tolerance_option,
     weights_of,
-    weights_option,
 )
 from npusim.cli.factory import FACTORY_HELP, make
 from npusim.cli.progress import Report, progress
 from npusim.cli.quality import layer_quality, perplexities
+from npusim.cli.weights import INSTEAD, Weights, weights_options
 from npusim.errors import Error
 
 
 @click.command(cls=Verb, epilog=FACTORY_HELP)
 @click.argument("factory", metavar="MODULE:FACTORY")
 @click.option("--target", default="cpu", show_default=True, help="A target's name or .json file.")
-@weights_option
+@weights_options(help=INSTEAD)
 @tolerance_option
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one a core.")
 @click.option(
@@ -69,7 +69,7 @@ from npusim.errors import Error
 def verify(
     factory: str,
     target: str,
-    weights: Path | None,
+    weights: Weights,
     tolerance: float | None,
     threads: int | None,
     stored: Path | None,

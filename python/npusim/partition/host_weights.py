@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from npusim._runtime import renaming_hint
 from npusim.errors import Error, ProgramFormatError, WeightMismatchError, first_line
 from npusim.ir.graph import Weight
 from npusim.runtime.checkpoint import Checkpoint
@@ -49,12 +50,13 @@ def host_tensors(
     checkpoint = source if isinstance(source, Checkpoint) else Checkpoint(source or {})
     readers = _readers(checkpoint.source)
     found: dict[str, Tensor] = {}
-    problems = []
+    problems, missing = [], list[str]()
     for weight in wanted:
         names = map(checkpoint.name_of, (weight.key, *weight.aliases))
         key = next((name for name in names if name in readers), None)
         if key is None:
             problems.append(f"{weight.key}, {weight.type}, is missing")
+            missing.append(weight.key)
             continue
         tensor = _tensor(key, readers[key](key))
         problem = _misfit(tensor, weight)
@@ -64,7 +66,10 @@ def host_tensors(
             dtype = getattr(torch, weight.type.dtype)
             found[weight.name] = tensor.to(dtype, copy=copy)
     if problems:
-        raise WeightMismatchError("The checkpoint does not fit: " + "; ".join(problems) + ".")
+        raise WeightMismatchError(
+            "The checkpoint does not fit: " + "; ".join(problems) + ".",
+            hint=renaming_hint(missing, list(readers)),
+        )
     return found
 
 
