@@ -171,7 +171,12 @@ _MORE: dict[str, dict[str, Any]] = {
     "dots3_note": {"text_config": _DOTS},
     "bailing_hybrid": _EXPERTS | {"layer_types": ["linear_attention", "full_attention"]},
     "lfm3": SMALL | {"layer_types": ["conv", "full_attention"]},
-    "longcat_flash": {"num_key_value_heads": 4, "head_dim": 8, "qk_head_dim": 16},
+    "longcat_flash": {
+        "num_key_value_heads": 4,
+        "head_dim": 8,
+        "qk_head_dim": 16,
+        "zero_expert_num": 2,
+    },
     "qwen3_5": {"text_config": SMALL | LINEAR | {"head_dim": 8}},
     "qwen3_5_moe": {"text_config": SMALL | LINEAR | EXPERTS | {"head_dim": 8}},
     "qwen4_exp": {"text_config": SMALL | LINEAR | EXPERTS | {"head_dim": 8}},

@@ -30,6 +30,7 @@ from npusim.frontends.complex_rules import RULES as COMPLEX_RULES
 from npusim.frontends.dynamic_shapes import Sizes, decisions, is_about_sizes, sizes_of_one_open
 from npusim.frontends.exported_program import translate
 from npusim.frontends.refusals import explain, users_frames
+from npusim.frontends.selected_rows import traced_with_selections
 from npusim.frontends.weight_free import fake_arguments, module_tensors, weight_free
 from npusim.ir.graph import Graph
 
@@ -44,6 +45,8 @@ def extract_ir(
     dynamic_shapes: Any = None,
 ) -> Graph:
     """Extracts the graph of a model, without its weights.
+
+    What a mask chooses, and torch.export refuses, is computed for all rows (selected_rows.py).
 
     Args:
         model: in evaluation mode, on any device, the meta device included; its weights are
@@ -67,17 +70,35 @@ def extract_ir(
     name = model_name or type(model).__name__
     tensors = module_tensors(model)
     calls = arguments, dict(kwargs or {})
+
+    def graph() -> Graph:
+        program = _exported(model, *calls, name, strict, dynamic_shapes)
+        return translate(program, tensors, name, Sizes(program, dynamic_shapes))
+
+    if strict or dynamic_shapes is not None:
+        return graph()
+    return traced_with_selections(model, graph)
+
+
+def _exported(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    name: str,
+    strict: bool,
+    dynamic_shapes: Any,
+) -> ExportedProgram:
+    """Returns the program of a model; a second attempt leaves sizes of 1 open as well."""
     try:
-        program = _export(model, *calls, name, strict, dynamic_shapes)
+        return _export(model, args, kwargs, name, strict, dynamic_shapes)
     except ExportError as error:
         if dynamic_shapes is None or not is_about_sizes(error.__cause__):
             raise
         with sizes_of_one_open():
             try:
-                program = _export(model, *calls, name, strict, dynamic_shapes)
+                return _export(model, args, kwargs, name, strict, dynamic_shapes)
             except ExportError:
                 raise error from error.__cause__
-    return translate(program, tensors, name, Sizes(program, dynamic_shapes))
 
 
 def _check_arguments(model: object, args: Any) -> tuple[Any, ...]:
@@ -146,6 +167,10 @@ def run_without_data(model: nn.Module, args: tuple[Tensor, ...]) -> set[int]:
     Raises:
         ExportError: the model cannot be traced.
     """
+    return traced_with_selections(model, lambda: _run_without_data(model, args))
+
+
+def _run_without_data(model: nn.Module, args: tuple[Tensor, ...]) -> set[int]:
     mode = FakeTensorMode()
     with torch.no_grad(), _reference_paths(), users_frames(), _quiet(), weight_free(model, mode):
         try:
