@@ -148,14 +148,17 @@ std::string size_text(const MethodSizes& sizes, uint32_t index) {
   const auto factor = [&](uint32_t at, const std::string& text) {
     const SizeStep& part = sizes.steps[at];
     const bool plain = part.op == SizeOp::kSymbol || part.op >= SizeOp::kMax ||
-                       (part.op == SizeOp::kConst && part.value >= 0);
+                       (part.op == SizeOp::kConst && part.value >= 0) ||
+                       (part.op == SizeOp::kMul && step.op == SizeOp::kMul);
     return plain ? text : "(" + text + ")";
   };
   switch (step.op) {
     case SizeOp::kAdd:
       return b.starts_with('-') ? a + " - " + b.substr(1) : a + " + " + b;
     case SizeOp::kMul:
-      return factor(step.b, b) + "*" + factor(step.a, a);
+      if (sizes.steps[step.b].op == SizeOp::kConst)
+        return factor(step.b, b) + "*" + factor(step.a, a);
+      return factor(step.a, a) + "*" + factor(step.b, b);
     case SizeOp::kFloorDiv:
       return factor(step.a, a) + "//" + factor(step.b, b);
     case SizeOp::kMod:

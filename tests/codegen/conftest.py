@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from npusim.codegen.cuda import nvrtc
-from npusim.errors import Error
 
 
 @pytest.fixture
 def compiler() -> nvrtc.Nvrtc:
-    """NVRTC; without it a test has nothing to compile with."""
-    try:
-        return nvrtc.load()
-    except Error as error:
-        pytest.skip(str(error))
+    """NVRTC; on Linux requirements-dev.txt has it, so a test that does not find it has failed."""
+    if sys.platform != "linux":
+        pytest.skip("NVRTC is there on Linux alone")
+    return nvrtc.load()
 
 
 @pytest.fixture(autouse=True)

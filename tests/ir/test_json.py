@@ -18,6 +18,7 @@ from npusim.ir.graph import Graph, Source
 from npusim.ir.json import graph_from_json, graph_from_text, graph_to_json, graph_to_text
 from npusim.ir.rewrite import GraphBuilder
 from npusim.ir.types import TensorType
+from npusim.ir.verify import verify_graph
 
 F32 = TensorType("float32", (2, 3))
 
@@ -203,6 +204,9 @@ def test_damaged_files_are_refused_or_sound(data: st.DataObject) -> None:
         place = data.draw(st.integers(0, len(text) - 1))
         text[place] = data.draw(st.integers(32, 126))
     try:
-        graph_from_text(bytes(text))
+        graph = graph_from_text(bytes(text))
     except Error as error:
         assert str(error)
+    else:  # a name or a number that may as well be another one
+        verify_graph(graph)
+        assert graph_from_text(graph_to_text(graph)) == graph
