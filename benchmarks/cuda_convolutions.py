@@ -30,6 +30,7 @@ from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import convolutions
 from npusim.codegen.cuda.convolutions import ConvTile, conv_tiles
 from npusim.codegen.cuda.geometry import Geometry
+from npusim.codegen.cuda.paths import KernelPath
 from npusim.lowering.assemble import assemble
 from npusim.passes.run import run_passes
 from npusim.targets import TargetConfig
@@ -84,7 +85,7 @@ def variants(p: Params) -> Iterator[tuple[str, Geometry]]:
     """Yields the rule's geometry and the others worth a try, with a short name for each."""
     rule = convolutions.conv(p)
     yield name_of(rule), rule
-    if rule.defines["PATH"] != 0:
+    if rule.defines["PATH"] != KernelPath.TILE_MMA:
         return
     positions = p["batch"] * prod(p["out_size"])
     k = prod(p["kernel"]) * p["in_channels"]
@@ -109,9 +110,9 @@ def variants(p: Params) -> Iterator[tuple[str, Geometry]]:
 def name_of(geometry: Geometry) -> str:
     """Returns rows x columns, warps, stages, and the number of spans of K."""
     d = geometry.defines
-    if d["PATH"] != 0:
-        return f"path {d['PATH']}"
-    ring = f"s{d['STAGES']}{'l' * d['LAGS']}"
+    if d["PATH"] != KernelPath.TILE_MMA:
+        return KernelPath(d["PATH"]).name
+    ring = f"s{d['STAGES']}{'l' * d['OVERLAPS_MMA']}"
     return f"{d['TILE_ROWS']}x{d['TILE_COLUMNS']} w{d['BLOCK'] // 32} {ring} /{d['SPLIT']}"
 
 

@@ -42,6 +42,7 @@ from npusim.abi import quantization
 from npusim.codegen.cuda import launch_products, nvrtc
 from npusim.codegen.cuda.geometry import Geometry
 from npusim.codegen.cuda.launch import RULES
+from npusim.codegen.cuda.paths import KernelPath
 
 _ROTATED = 256 << 20  # bytes of weights that a timing walks over: several caches
 _TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float64: 1e-12}
@@ -254,9 +255,9 @@ def torch_linear(case: Case, operands: Sequence[Tensor]) -> Callable[[], None]:
 def stream_variants(geometry: Geometry, params: Params) -> Iterator[Geometry]:
     """Yields other geometries of the streaming paths."""
     path = geometry.defines["PATH"]
-    paths = (path,) if params["m"] > 1 else (0, 1)
+    paths = (path,) if params["m"] > 1 else (KernelPath.GEMV_SIMT, KernelPath.GEMV_MMA)
     for path in paths:
-        columns = 8 if path == 1 else 1
+        columns = 8 if path == KernelPath.GEMV_MMA else 1
         for split in (1, 2, 4, 8):
             for rows in (1, 2):
                 for loads in (6, 12, 24):
@@ -295,7 +296,6 @@ def tile_variants(geometry: Geometry, params: Params) -> Iterator[Geometry]:
                 parts=2 if params["gated"] else 1,
                 pairs=True,
                 arguments=geometry.defines["ARGUMENTS"] - split,
-                path=(2, 3),
                 shapes=(shape,),
                 splits=(spans,),
             )
@@ -312,7 +312,7 @@ def time_linear(driver: Driver, m: int, sweep: bool) -> Iterator[dict[str, Any]]
         rule = launch_products.linear(case.params)
         made = [rule]
         if sweep and m in (1, 4, 128, 1024):
-            streams = rule.defines["PATH"] < 2
+            streams = rule.defines["PATH"] in (KernelPath.GEMV_SIMT, KernelPath.GEMV_MMA)
             made += list((stream_variants if streams else tile_variants)(rule, case.params))
         kernels = build(driver, [("linear", case.params, g) for g in made])
         weight = sum(t.nbytes for t in case.inputs[1 : 1 + segments])

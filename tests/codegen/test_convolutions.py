@@ -13,10 +13,11 @@ from torch.nn import functional as F
 from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import convolutions, nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
+from npusim.codegen.cuda.paths import KernelPath
 from tests.codegen import host
 
 _FLOAT16, _RELU = 1, 31
-_TILES, _PATCHES, _PLAIN = range(3)  # paths of conv.cu
+_TILES, _PATCHES, _PLAIN = KernelPath.TILE_MMA, KernelPath.PATCH, KernelPath.TILE_SIMT
 
 
 def _strides(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ...]:

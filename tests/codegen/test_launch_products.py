@@ -11,6 +11,7 @@ from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import decoding, launch_products, nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.geometry import Geometry
+from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.cuda.variants import CLUSTER
 from npusim.targets import TargetConfig
 
@@ -48,9 +49,9 @@ def _attention(q_len: int, kv_len: int, head_dim: int, dtype: int, **more: Any) 
 
 def test_one_row_streams_weights_and_many_rows_pass_through_tiles() -> None:
     paths = [launch_products.linear(_linear(m, 2048, 1536)).defines["PATH"] for m in (1, 4, 64)]
-    assert paths == [0, 1, 2]
+    assert paths == [KernelPath.GEMV_SIMT, KernelPath.GEMV_MMA, KernelPath.TILE_MMA]
     plain = [launch_products.linear(_linear(m, 64, 64, _FLOAT32)).defines["PATH"] for m in (1, 64)]
-    assert plain == [0, 3]
+    assert plain == [KernelPath.GEMV_SIMT, KernelPath.TILE_SIMT]
 
 
 def test_one_row_fills_the_device_once_unless_weights_are_many() -> None:
@@ -63,11 +64,17 @@ def test_one_row_fills_the_device_once_unless_weights_are_many() -> None:
         assert launch.grid[0] == launch_products.PROCESSORS
         assert launch.shared <= _SHARED
     head = geometry(151936, 1536)
-    assert head.defines["PATH"] == 0
+    assert head.defines["PATH"] == KernelPath.GEMV_SIMT
     assert head.launches[0].grid[0] > 10 * launch_products.PROCESSORS
-    assert geometry(512, 1537).defines["PATH"] == 0, "rows that do not end on 16 bytes"
-    assert geometry(512, 1 << 20).defines["PATH"] == 0, "more of x than shared memory holds"
-    assert geometry(512, 1536, dtype=_FLOAT32).defines["PATH"] == 0, "no numbers of tensor cores"
+    assert geometry(512, 1537).defines["PATH"] == KernelPath.GEMV_SIMT, (
+        "rows that do not end on 16 bytes"
+    )
+    assert geometry(512, 1 << 20).defines["PATH"] == KernelPath.GEMV_SIMT, (
+        "more of x than shared memory holds"
+    )
+    assert geometry(512, 1536, dtype=_FLOAT32).defines["PATH"] == KernelPath.GEMV_SIMT, (
+        "no numbers of tensor cores"
+    )
 
 
 def test_small_products_take_room_that_others_cannot_use_where_launches_overlap() -> None:
@@ -109,7 +116,7 @@ def test_as_many_warps_read_a_tokens_keys_as_every_device_has_room_for() -> None
         given |= {"head_dim": head_dim, "v_dim": head_dim}
         geometry = decoding.attention_step(_full("attention_step", given))
         assert geometry.launches[0].shared <= 99 << 10
-        return geometry.defines["READING"]
+        return geometry.defines["READING_WARPS"]
 
     assert reading(6, 128) == 4
     assert reading(16, 256) == 2

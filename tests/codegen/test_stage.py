@@ -13,6 +13,7 @@ from npusim.codegen import generate
 from npusim.codegen.cuda import generator, nvrtc
 from npusim.codegen.cuda.geometry import Geometry, Launch
 from npusim.codegen.cuda.image import Image, pack_image, unpack_image
+from npusim.codegen.cuda.paths import KernelPath
 from npusim.errors import Error, ProgramFormatError, TargetConstraintError, UnsupportedOpError
 from npusim.ir.opdef import REGISTRY, Case
 from npusim.lowering.assemble import assemble
@@ -82,7 +83,9 @@ def test_what_hopper_alone_has_compiles_elsewhere(arch: str, compiler: nvrtc.Nvr
         kernel = program.kernels[command.kernel]
         image = unpack_image(kernel.image)
         defines = " ".join(image.options)
-        own[kernel.name] = "-DNPUSIM_PATH=4" in defines or "-DNPUSIM_CLUSTERED=1" in defines
+        own[kernel.name] = (
+            f"-DNPUSIM_PATH={KernelPath.TMA:d}" in defines or "-DNPUSIM_CLUSTERED=1" in defines
+        )
         cubin, _ = compiler.compile(
             image.source, (f"--gpu-architecture={arch}", *image.options), kernel.name
         )

@@ -1,15 +1,16 @@
 // y = softmax(cap(scale * q·kᵀ) + mask, causal)·v with a running maximum and sum per row (online
 // softmax: Milakov & Gimelshein, arXiv:1805.02867; tiles: Dao et al., arXiv:2205.14135).
 //
-// NPUSIM_PATH: 0 tensor cores, 1 multiply-adds, 2 heads too long for either. Paths 0 and 1 cut keys
-// into NPUSIM_SPLIT spans where there are few rows; a second launch combines them, or with
-// NPUSIM_CLUSTERED the blocks of a cluster do.
+// NPUSIM_PATH (common/paths.h) is TILE_MMA, TILE_SIMT, or LONG_HEADS for heads too long for either.
+// Where there are few rows, tiles cut the keys into NPUSIM_SPLIT splits (split-KV); a second launch
+// combines them, or with NPUSIM_CLUSTERED the blocks of a cluster do.
 #include "kernels/cuda/attention/rows.h"
 #include "kernels/cuda/common/mma.h"
+#include "kernels/cuda/common/paths.h"
 
-#if NPUSIM_PATH == 0
+#if NPUSIM_PATH == NPUSIM_PATH_TILE_MMA
 #include "kernels/cuda/attention/mma_attention.h"
-#elif NPUSIM_PATH == 1
+#elif NPUSIM_PATH == NPUSIM_PATH_TILE_SIMT
 #include "kernels/cuda/attention/simt_attention.h"
 #else
 #include "kernels/cuda/attention/long_heads.h"

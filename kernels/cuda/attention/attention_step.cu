@@ -1,61 +1,58 @@
 // One new token's attention over a cache: its query and key are rotated, key and value appended,
 // and the query attends to the rows in use, on the tensor cores (warp_tile.h).
 //
-// The heads of a group are the rows of a cluster of NPUSIM_CLUSTER_SIZE blocks, whose warps share
-// slices of 16 keys: each reads its own ahead, NPUSIM_STAGES of them, and sends its sums to the
-// blocks that store them; no warp waits for another before that. Rows that were in the cache before
-// are asked for before the wait, where nothing in the method writes them but this command. Devices
-// without clusters have one block in place of each.
+// A cluster of NPUSIM_CLUSTER_SIZE blocks computes the query heads of one key/value head, as rows
+// of the tensor core's A. Its warps divide the keys in slices of 16: each warp loads its own
+// slices, NPUSIM_STAGES ahead, and at the end sends its sums through distributed shared memory to
+// the blocks that store them; warps do not wait for each other before. Rows that the cache had
+// before this step are loaded before the wait, where nothing else in the method writes them.
+// Devices without clusters run one block in place of each cluster.
 //
-// Many keys are shared by up to NPUSIM_CLUSTERS of them. What each makes of its keys goes through
-// scratch memory; the block that comes last of those with the same share of y adds it up, in the
+// Many keys are divided among up to NPUSIM_CLUSTERS clusters, whose partial results go through
+// scratch memory. Of the blocks with the same part of y the last to finish adds them up, in the
 // order of clusters.
 #include "kernels/cuda/attention/scores.h"
-
-namespace npusim {
-
-constexpr int kThreads = NPUSIM_BLOCK, kWarps = kThreads / 32, kWarpKeys = 16;
-constexpr int kStages = NPUSIM_STAGES;
-constexpr bool kKeepQ = false;  // registers are for blocks of the products in front and behind
-static_assert(kGroup <= 16 && kD % 16 == 0 && kV % 16 == 0);
-
-}  // namespace npusim
-
 #include "kernels/cuda/attention/warp_tile.h"
 #include "kernels/cuda/common/arrival.h"
 #include "kernels/cuda/common/cluster_exchange.h"
 
 namespace npusim {
 
+constexpr int kThreads = NPUSIM_BLOCK, kWarps = kThreads / 32, kWarpKeys = 16;
+constexpr int kStages = NPUSIM_STAGES;
+static_assert(kGroup <= 16 && kD % 16 == 0 && kV % 16 == 0);
+
 enum Operands { kQ, kKey, kValue, kCos, kSin, kPosition, kKeys, kValues, kY, kScratch };
 constexpr int kClusters = NPUSIM_CLUSTERS;
 constexpr int kFailure = kClusters > 1 ? kScratch + 1 : kScratch;
 constexpr unsigned kCacheBits = 1u << kPosition | 1u << kKeys | 1u << kValues;
 constexpr bool kCacheUnwritten = (unwritten_operands & kCacheBits) == kCacheBits;
-constexpr int kHalves = kGroup > 8 ? 2 : 1;  // of the tensor core's rows, that have heads
+constexpr int kHalves = kGroup > 8 ? 2 : 1;  // of the tensor core's 16 rows, that have heads
 constexpr int kRanks = kHasClusters ? NPUSIM_CLUSTER_SIZE : 1;
-constexpr int kReading = NPUSIM_READING;     // warps of a block that read slices
-constexpr int kReaders = kRanks * kReading;  // of a cluster, which share its slices
-constexpr int kAlone = 2;  // slices of a warp up to which a cluster is faster than several
+constexpr int kReadingWarps = NPUSIM_READING_WARPS;  // warps of a block that read slices
+constexpr int kReaders = kRanks * kReadingWarps;     // of a cluster, which divide its slices
+constexpr int kMostSlicesOfOneCluster = 2;  // up to which one cluster is faster than several
 
 constexpr int kKBytes = kWarpKeys * kDLine, kSlice = kWarpKeys * (kDLine + kVLine);
-constexpr int kPairs = kGroup * kV / 2;                   // of neighbours in y
-constexpr int kShare = (kPairs + kRanks - 1) / kRanks;    // of them, that a block adds up
-constexpr int kInbox = 16 * kDLine;                       // behind the queries: all warps' sums
-constexpr int kWeights = kInbox + kReaders * kShare * 8;  // and their tops and totals
+constexpr int kPairs = kGroup * kV / 2;                        // of neighbouring elements of y
+constexpr int kPairsOfBlock = (kPairs + kRanks - 1) / kRanks;  // that a block adds up and stores
+constexpr int kReceivedAt = 16 * kDLine;  // after the queries: sums from all warps
+constexpr int kWeights =
+    kReceivedAt + kReaders * kPairsOfBlock * 8;  // after them: their row maxima and row sums
 constexpr int kSlices = (kWeights + kReaders * kGroup * 8 + 15) / 16 * 16;  // where slices begin
-static_assert(kReading <= kWarps && kSlices + kReading * kStages * kSlice <= NPUSIM_SHARED);
+static_assert(kReadingWarps <= kWarps &&
+              kSlices + kReadingWarps * kStages * kSlice <= NPUSIM_SHARED);
 
 extern __shared__ __align__(128) unsigned char shared_memory[];
 
-// Blocks that have added up their share of a head's sums, of all clusters.
+// How many clusters have stored partial results, by head and by rank of the block.
 unsigned arrived[params.batch * params.kv_heads][kRanks];
 
 // Element `at` of a row, rotated.
 template <typename A>
 T rotated(const T* x, const A* cos, const A* sin, int at) {
-  constexpr int kTurned = static_cast<int>(params.rotary_dim), kHalf = kTurned / 2;
-  if (at >= kTurned) return x[at];
+  constexpr int kRotated = static_cast<int>(params.rotary_dim), kHalf = kRotated / 2;
+  if (at >= kRotated) return x[at];
   const bool first = params.interleaved ? at % 2 == 0 : at < kHalf;
   const int other = params.interleaved ? at ^ 1 : first ? at + kHalf : at - kHalf;
   const float a = to_float(x[at]), b = to_float(x[other]);
@@ -72,8 +69,8 @@ void put_pair(unsigned to, int row, int at, T first, T second, T* kept) {
   if (kept != nullptr) *reinterpret_cast<unsigned*>(kept + at) = both;
 }
 
-// Rows of a slice that lie in the cache: all, or `count` of them, where row `count` is left out and
-// those behind it are zero.
+// Loads the rows of a slice that lie in the cache: all, or the first `count` of them, where row
+// `count` is left as it is and those after it become zero.
 template <bool kAll, int kColumns, int kLine>
 void fill_cached(unsigned to, const T* from, int64_t stride, int count) {
   constexpr int kChunks = kColumns / 8;
@@ -87,14 +84,14 @@ void fill_cached(unsigned to, const T* from, int64_t stride, int count) {
   }
 }
 
-// A warp's share of one key/value head of one batch item: of as many slices as there are warps one,
-// the last first. The new key and value are in the first slice of the warp that has them.
+// A warp's slices of one key/value head of one batch item: every kReaders-th, the last one first.
+// The new key and value are in the first slice of the warp that has them.
 struct Step {
   using A = Storage<params.cs_dtype>;
   int64_t batch, kv_head, position;
   bool fits;
-  int64_t begin;          // the first key that is seen
-  int cluster, clusters;  // this one, and those that share the keys
+  int64_t begin;          // the first key that is visible
+  int cluster, clusters;  // this one, and those that divide the keys
   int rank, reader;       // in the cluster: of this block, and of this warp
   int slices, turns;      // of all, and of this warp
   int new_warp;           // of this block, that has the new key and value; -1: another block
@@ -108,12 +105,13 @@ struct Step {
     begin = params.window > 0 ? larger<int64_t>(0, used - params.window) : 0;
     slices = static_cast<int>(ceil_div(used - begin, kWarpKeys));
     cluster = static_cast<int>(blockIdx.x) / NPUSIM_CLUSTER_SIZE;
-    clusters =
-        slices <= kAlone * kReaders ? 1 : smaller<int>(kClusters, ceil_div(slices, kReaders));
+    clusters = slices <= kMostSlicesOfOneCluster * kReaders
+                   ? 1
+                   : smaller<int>(kClusters, ceil_div(slices, kReaders));
     rank = static_cast<int>(blockIdx.x) % NPUSIM_CLUSTER_SIZE;
     reader = static_cast<int>(threadIdx.x) / 32 * kRanks + rank;
     const int first = cluster * kReaders + reader, all = clusters * kReaders;
-    const bool reads = static_cast<int>(threadIdx.x) / 32 < kReading;
+    const bool reads = static_cast<int>(threadIdx.x) / 32 < kReadingWarps;
     turns = reads && first < slices ? (slices - first + all - 1) / all : 0;
     const int last = (slices - 1) % all - cluster * kReaders;
     const bool has_last = slices > 0 && last >= 0 && last < kReaders && last % kRanks == rank;
@@ -127,8 +125,11 @@ struct Step {
   bool takes_part() const { return cluster < clusters; }
   // Warps of the cluster that have slices.
   int readers() const { return smaller(slices - cluster * kReaders, kReaders); }
-  // Bytes that each of them sends this block: its pairs of y, and the heads' tops and totals.
-  int mail() const { return 8 * (kGroup + larger(0, smaller(kShare, kPairs - rank * kShare))); }
+  // Bytes that each of them sends this block: its pairs of y, and the heads' row maxima
+  // and sums.
+  int received_bytes() const {
+    return 8 * (kGroup + larger(0, smaller(kPairsOfBlock, kPairs - rank * kPairsOfBlock)));
+  }
   // Where the slice of a warp's turn begins.
   int64_t key(int turn) const {
     const int64_t round = static_cast<int64_t>(turns - 1 - turn) * clusters + cluster;
@@ -138,7 +139,7 @@ struct Step {
     return shared + kSlices + (warp * kStages + turn % kStages) * kSlice;
   }
 
-  // Asks for the slice of a turn. Of the first one, rows may be missing.
+  // Starts loading the slice of a turn. The first one may lack rows.
   template <bool kAll>
   void fill(unsigned shared, int turn) const {
     if (turn < turns) {
@@ -153,7 +154,7 @@ struct Step {
     cp_async_commit();
   }
 
-  // Has the slices behind the first ones brought to the second cache.
+  // Prefetches the slices after the first ones to L2.
   void fetch_ahead() const {
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
@@ -168,7 +169,7 @@ struct Step {
   }
 
   // The rotated queries, and the new key and value where this block has their slice: to shared
-  // memory, and to the caches. All is asked for before the first of it is used.
+  // memory, and to the caches. All loads are issued before the first result is used.
   void read_token(void* const* operands, unsigned shared) const {
     constexpr int kTurns = kD / 2, kRounds = ((kGroup + 1) * kTurns + kThreads - 1) / kThreads;
     constexpr int kValueRounds = (kV / 2 + kThreads - 1) / kThreads;
@@ -217,9 +218,10 @@ struct Step {
 };
 
 // This warp's sums over its slices.
-inline void attend(const Step& step, unsigned shared, RowsOfWarp<kHalves>& rows) {
+inline void attend(const Step& step, unsigned shared, WarpAccumulator<kHalves>& accumulator) {
   const int lane = threadIdx.x % 32;
-  const Queries queries{shared, {}};
+  // Not kept in registers, which blocks of the launches before and after this one need.
+  const Queries<false> queries{shared, {}};
 #pragma unroll 1
   for (int turn = 0; turn < step.turns; ++turn) {
     cp_async_wait<kStages - 1>();
@@ -227,18 +229,18 @@ inline void attend(const Step& step, unsigned shared, RowsOfWarp<kHalves>& rows)
     const unsigned at = Step::slot(shared, threadIdx.x / 32, turn);
     float scores[kWarpKeys / 8][4];
     queries.dot(at, 0, scores);
-    const int64_t behind = step.position - step.key(turn);  // the last key that is seen
-    const int last = static_cast<int>(smaller<int64_t>(behind, kWarpKeys)) - lane % 4 * 2;
+    const int64_t last_visible = step.position - step.key(turn);  // the last visible key
+    const int last = static_cast<int>(smaller<int64_t>(last_visible, kWarpKeys)) - lane % 4 * 2;
 #pragma unroll
     for (int j = 0; j < kWarpKeys / 8; ++j) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const bool sees = j * 8 + e % 2 <= last;
-        scores[j][e] = sees ? scaled(scores[j][e]) : kNothing;
+        scores[j][e] = sees ? scaled(scores[j][e]) : kMasked;
       }
     }
-    rows.weigh(scores);
-    rows.add_values(scores, at + kKBytes, 0);
+    accumulator.update_softmax(scores);
+    accumulator.accumulate_values(scores, at + kKBytes, 0);
     __syncwarp();
     step.fill<true>(shared, turn + kStages);
   }
@@ -246,82 +248,82 @@ inline void attend(const Step& step, unsigned shared, RowsOfWarp<kHalves>& rows)
 }
 
 // Two floats to `at` in the shared memory of the cluster's block `rank`.
-inline void push(unsigned at, unsigned mailbox, int rank, float first, float second) {
+inline void send_pair(unsigned at, unsigned exchange, int rank, float first, float second) {
   if constexpr (kRanks > 1) {
-    exchange_store(map_shared_rank(at, rank), map_shared_rank(mailbox, rank), first, second);
+    exchange_store(map_shared_rank(at, rank), map_shared_rank(exchange, rank), first, second);
   } else {
     store_shared(at, first, second);
   }
 }
 
-// Sends each block its share of this warp's sums, and every block the tops and totals.
-inline void send_sums(const Step& step, const RowsOfWarp<kHalves>& rows, unsigned shared,
-                      unsigned mailbox) {
+// Sends each block its pairs of this warp's sums, and every block the row maxima and sums.
+inline void send_sums(const Step& step, const WarpAccumulator<kHalves>& accumulator,
+                      unsigned shared, unsigned exchange) {
   const int lane = threadIdx.x % 32;
-  const unsigned inbox = shared + kInbox + step.reader * kShare * 8;
+  const unsigned received = shared + kReceivedAt + step.reader * kPairsOfBlock * 8;
   const unsigned weights = shared + kWeights + step.reader * kGroup * 8;
 #pragma unroll
   for (int half = 0; half < kHalves; ++half) {
     const int row = lane / 4 + half * 8;
-    float total = rows.total[half];
-    total += __shfl_xor_sync(0xffffffffu, total, 1);
-    total += __shfl_xor_sync(0xffffffffu, total, 2);
+    float row_sum = accumulator.row_sum[half];
+    row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 1);
+    row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 2);
     if (row >= kGroup) continue;
 #pragma unroll
     for (int rank = 0; rank < kRanks; rank += 4) {
       if (rank + lane % 4 >= kRanks) continue;
-      push(weights + row * 8, mailbox, rank + lane % 4, rows.top[half], total);
+      send_pair(weights + row * 8, exchange, rank + lane % 4, accumulator.row_max[half], row_sum);
     }
 #pragma unroll
     for (int j = 0; j < kVBlocks; ++j) {
       const int pair = row * (kV / 2) + j * 4 + lane % 4;
-      push(inbox + pair % kShare * 8, mailbox, pair / kShare, rows.sums[j][half * 2],
-           rows.sums[j][half * 2 + 1]);
+      send_pair(received + pair % kPairsOfBlock * 8, exchange, pair / kPairsOfBlock,
+                accumulator.sums[j][half * 2], accumulator.sums[j][half * 2 + 1]);
     }
   }
 }
 
-// Sums of a pair of y, which count under a top score; 16 bytes of scratch memory.
+// Sums of a pair of y relative to a row maximum; 16 bytes of scratch memory.
 struct alignas(16) Partial {
-  float top, total, first, second;
+  float row_max, row_sum, first, second;
 };
 
 inline void store_pair(const Step& step, int pair, const Partial& sums, T* y) {
   const int64_t head = step.kv_head * kGroup + pair * 2 / kV;
   T* to = y + step.batch * params.y_strides[0] + head * params.y_strides[1] + pair * 2 % kV;
-  const bool any = sums.total > 0.0f;
-  to[0] = encode<T>(any ? sums.first / sums.total : 0.0f);
-  to[1] = encode<T>(any ? sums.second / sums.total : 0.0f);
+  const bool any = sums.row_sum > 0.0f;
+  to[0] = encode<T>(any ? sums.first / sums.row_sum : 0.0f);
+  to[1] = encode<T>(any ? sums.second / sums.row_sum : 0.0f);
 }
 
-// Adds up what all warps have sent of this block's share of y, four threads a pair, and stores it,
-// or leaves it in scratch memory.
-inline void store_share(const Step& step, const unsigned char* memory, T* y, Partial* partials) {
-  const float* inbox = reinterpret_cast<const float*>(memory + kInbox);
+// Adds up what all warps have sent of this block's pairs of y, four threads a pair, and stores them
+// in y, or in scratch memory where several clusters divide the keys.
+inline void store_pairs(const Step& step, const unsigned char* memory, T* y, Partial* partials) {
+  const float* received = reinterpret_cast<const float*>(memory + kReceivedAt);
   const float* weights = reinterpret_cast<const float*>(memory + kWeights);
   const int part = threadIdx.x % 4, count = step.readers();
 #pragma unroll 1
-  for (int n = 0; n < (kShare * 4 + kThreads - 1) / kThreads; ++n) {
+  for (int n = 0; n < (kPairsOfBlock * 4 + kThreads - 1) / kThreads; ++n) {
     const int i = (n * kThreads + static_cast<int>(threadIdx.x)) / 4;
-    const int pair = step.rank * kShare + i;
-    const bool exists = i < kShare && pair < kPairs;
+    const int pair = step.rank * kPairsOfBlock + i;
+    const bool exists = i < kPairsOfBlock && pair < kPairs;
     const int row = exists ? pair * 2 / kV : 0, at = exists ? i : 0;
-    Partial sums{kNothing, 0.0f, 0.0f, 0.0f};
+    Partial sums{kMasked, 0.0f, 0.0f, 0.0f};
     for (int r = part; r < count; r += 4) {
-      sums.top = fmaxf(sums.top, weights[(r * kGroup + row) * 2]);
+      sums.row_max = fmaxf(sums.row_max, weights[(r * kGroup + row) * 2]);
     }
-    sums.top = fmaxf(sums.top, __shfl_xor_sync(0xffffffffu, sums.top, 1));
-    sums.top = fmaxf(sums.top, __shfl_xor_sync(0xffffffffu, sums.top, 2));
+    sums.row_max = fmaxf(sums.row_max, __shfl_xor_sync(0xffffffffu, sums.row_max, 1));
+    sums.row_max = fmaxf(sums.row_max, __shfl_xor_sync(0xffffffffu, sums.row_max, 2));
     for (int r = part; r < count; r += 4) {
       const float* weight = weights + (r * kGroup + row) * 2;
-      const float share = shrink(weight[0], sums.top);
-      sums.total += share * weight[1];
-      sums.first += share * inbox[(r * kShare + at) * 2];
-      sums.second += share * inbox[(r * kShare + at) * 2 + 1];
+      const float scale = rescale(weight[0], sums.row_max);
+      sums.row_sum += scale * weight[1];
+      sums.first += scale * received[(r * kPairsOfBlock + at) * 2];
+      sums.second += scale * received[(r * kPairsOfBlock + at) * 2 + 1];
     }
 #pragma unroll
     for (int far = 1; far < 4; far *= 2) {
-      sums.total += __shfl_xor_sync(0xffffffffu, sums.total, far);
+      sums.row_sum += __shfl_xor_sync(0xffffffffu, sums.row_sum, far);
       sums.first += __shfl_xor_sync(0xffffffffu, sums.first, far);
       sums.second += __shfl_xor_sync(0xffffffffu, sums.second, far);
     }
@@ -334,26 +336,26 @@ inline void store_share(const Step& step, const unsigned char* memory, T* y, Par
   }
 }
 
-// Adds up what the clusters have left of this block's share of y.
+// Adds up the partial results of all clusters for this block's pairs of y.
 inline void store_total(const Step& step, const Partial* partials, T* y) {
-  const int end = smaller(kPairs, (step.rank + 1) * kShare);
-  for (int pair = step.rank * kShare + threadIdx.x; pair < end; pair += kThreads) {
-    Partial parts[kClusters], sums{kNothing, 0.0f, 0.0f, 0.0f};
+  const int end = smaller(kPairs, (step.rank + 1) * kPairsOfBlock);
+  for (int pair = step.rank * kPairsOfBlock + threadIdx.x; pair < end; pair += kThreads) {
+    Partial parts[kClusters], sums{kMasked, 0.0f, 0.0f, 0.0f};
 #pragma unroll
     for (int c = 0; c < kClusters; ++c) {
       if (c < step.clusters) parts[c] = partials[c * kPairs + pair];
     }
 #pragma unroll
     for (int c = 0; c < kClusters; ++c) {
-      if (c < step.clusters) sums.top = fmaxf(sums.top, parts[c].top);
+      if (c < step.clusters) sums.row_max = fmaxf(sums.row_max, parts[c].row_max);
     }
 #pragma unroll
     for (int c = 0; c < kClusters; ++c) {
       if (c >= step.clusters) continue;
-      const float share = shrink(parts[c].top, sums.top);
-      sums.total += share * parts[c].total;
-      sums.first += share * parts[c].first;
-      sums.second += share * parts[c].second;
+      const float scale = rescale(parts[c].row_max, sums.row_max);
+      sums.row_sum += scale * parts[c].row_sum;
+      sums.first += scale * parts[c].first;
+      sums.second += scale * parts[c].second;
     }
     store_pair(step, pair, sums, y);
   }
@@ -361,20 +363,21 @@ inline void store_total(const Step& step, const Partial* partials, T* y) {
 
 inline void run(void* const* operands) {
   if constexpr (!kCacheUnwritten) wait_on_dependencies();
-  if (static_cast<int>(blockIdx.x) % NPUSIM_CLUSTER_SIZE >= kRanks) return;  // of no cluster
+  if (static_cast<int>(blockIdx.x) % NPUSIM_CLUSTER_SIZE >= kRanks)
+    return;  // there are no clusters
   const Step step(operands);
   if (!step.takes_part()) return;
   __shared__ unsigned long long barrier;
   const unsigned shared = shared_address(shared_memory);
-  const unsigned mailbox = kRanks > 1 ? shared_address(&barrier) : 0;
-  if (threadIdx.x == 0) init_exchange(mailbox);
+  const unsigned exchange = kRanks > 1 ? shared_address(&barrier) : 0;
+  if (threadIdx.x == 0) init_exchange(exchange);
   exchange_arrive();
   step.fill<false>(shared, 0);
 #pragma unroll 1
   for (int i = 1; i < kStages; ++i) step.fill<true>(shared, i);
   if constexpr (kCacheUnwritten) step.fetch_ahead();
   cluster_wait();
-  if (threadIdx.x == 0) expect_exchange(mailbox, step.readers() * step.mail());
+  if (threadIdx.x == 0) expect_exchange(exchange, step.readers() * step.received_bytes());
   if constexpr (kCacheUnwritten) wait_on_dependencies();
   if (!step.fits) {
     if (threadIdx.x == 0) {
@@ -387,26 +390,26 @@ inline void run(void* const* operands) {
     step.read_token(operands, shared);
     __syncthreads();
     if (step.turns > 0) {
-      RowsOfWarp<kHalves> rows;
-      attend(step, shared, rows);
-      send_sums(step, rows, shared, mailbox);
+      WarpAccumulator<kHalves> accumulator;
+      attend(step, shared, accumulator);
+      send_sums(step, accumulator, shared, exchange);
     }
   }
   if constexpr (kRanks > 1) {
-    wait_exchange(mailbox);
+    wait_exchange(exchange);
   } else {
     __syncthreads();
   }
   T* y = static_cast<T*>(operands[kY]);
   Partial* partials = static_cast<Partial*>(operands[kScratch]) + blockIdx.y * kClusters * kPairs;
-  store_share(step, shared_memory, y, partials);
+  store_pairs(step, shared_memory, y, partials);
   if (step.clusters > 1 && arrives_last(arrived[blockIdx.y][step.rank], step.clusters)) {
     store_total(step, partials, y);
   }
 }
 
-// Blocks that a processor should hold. Code for newer devices takes over 170 registers, and would
-// keep some in memory to make room for a second block.
+// Blocks that a multiprocessor should hold. From sm_100 on the code takes over 170 registers, and
+// would spill some of them to make a second block fit.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 constexpr int kBlocksPerSm = 1;
 #else

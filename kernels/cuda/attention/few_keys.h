@@ -1,21 +1,21 @@
 // Attention to few keys: each block of a cluster takes 16 rows of its own and all their keys, so
-// that no block waits for another. Its warps share the keys, 16 a turn.
+// that blocks do not wait for each other. Its warps divide the keys, 16 at a time.
 //
-// Queries and keys go from memory to registers. A lane's part of a row are chunks of eight elements
-// 32 apart: the tensor core's K is these elements in another order, the same for both operands.
-// Included where kKeyWarps is known.
+// Queries and keys are loaded from global memory to registers. A lane's part of a row is chunks of
+// eight elements, 32 apart: a permutation of the tensor core's K, the same for both operands.
 #pragma once
+#include "kernels/cuda/attention/mma_layout.h"
 #include "kernels/cuda/attention/rows.h"
 #include "kernels/cuda/attention/warp_tile.h"
 
 namespace npusim {
 
 constexpr int kFewTurns = NPUSIM_FEW_TURNS, kFewKeys = kFewTurns * 16 * kWarps;
-constexpr int kOwnSums = kV + 8;  // spreads rows over banks
-// Shared memory of a warp: its values, then its sums in their place.
-constexpr int kOwnBytes = larger<int>(16 * kOwnSums * 4, kFewTurns * 16 * kVLine);
-constexpr bool kTakesFew = NPUSIM_CLUSTERED && kBlockRows == 16 * NPUSIM_SPLIT && kD % 32 == 0 &&
-                           kD <= 128 && kV % 16 == 0 && kV <= 128;
+constexpr int kFewSumsPitch = kV + 8;  // avoids bank conflicts
+// Shared memory of a warp: its values, later its sums in the same place.
+constexpr int kWarpBytes = larger<int>(16 * kFewSumsPitch * 4, kFewTurns * 16 * kVLine);
+constexpr bool kHasFewKeysPath = NPUSIM_CLUSTERED && kBlockRows == 16 * NPUSIM_SPLIT &&
+                                 kD % 32 == 0 && kD <= 128 && kV % 16 == 0 && kV <= 128;
 
 // This lane's part of rows g and g + 8 of 16 queries or keys.
 struct RowsInRegisters {
@@ -32,7 +32,7 @@ struct RowsInRegisters {
       for (int c = 0; c < kChunks; ++c) part[half][c] = load_kept(from + c * 32);
     }
   }
-  // Two sums each, so that products wait less for each other.
+  // Two accumulators each, so that the mma wait less for each other.
   void dot(const RowsInRegisters& keys, float (&scores)[2][4]) const {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
@@ -50,8 +50,8 @@ struct RowsInRegisters {
 };
 
 // Four neighbours of a row of y.
-inline void store_four(T* to, const float (&sums)[4], float total) {
-  const float inverse = total > 0.0f ? 1.0f / total : 0.0f;
+inline void store_four(T* to, const float (&sums)[4], float row_sum) {
+  const float inverse = row_sum > 0.0f ? 1.0f / row_sum : 0.0f;
   if (is_aligned(to, 8)) {
     *reinterpret_cast<uint2*>(to) = {pack_pair<T>(sums[0] * inverse, sums[1] * inverse),
                                      pack_pair<T>(sums[2] * inverse, sums[3] * inverse)};
@@ -73,7 +73,7 @@ struct FewKeys {
   int key(int turn) const {
     return begin + (turn * kWarps + static_cast<int>(threadIdx.x) / 32) * 16;
   }
-  unsigned own() const { return shared_address(memory) + threadIdx.x / 32 * kOwnBytes; }
+  unsigned warp_memory() const { return shared_address(memory) + threadIdx.x / 32 * kWarpBytes; }
 
   void read_keys(int turn, RowsInRegisters& to) const {
     to.read([&](int row) {
@@ -87,55 +87,55 @@ struct FewKeys {
       const int i = n * 32 + threadIdx.x % 32, row = i / kChunks, chunk = i % kChunks;
       const bool exists = key(turn) + row < end;
       const int64_t from = exists ? key(turn) + row : begin;
-      cp_async(own() + turn * 16 * kVLine + at_chunk(kVLine, row, chunk),
+      cp_async(warp_memory() + turn * 16 * kVLine + at_chunk(kVLine, row, chunk),
                head.v + from * params.v_strides[2] + chunk * 8, exists);
     }
     cp_async_commit();
   }
 
-  // This warp's sums over its keys.
-  void attend(void* const* operands, WarpRows& rows) const {
+  // Accumulates this warp's keys.
+  void attend(void* const* operands, FullWarpAccumulator& accumulator) const {
     RowsInRegisters queries, k;
     read_keys(0, k);
     queries.read([&](int row) { return head.q_row(smaller(first_row + row, kRows - 1)); });
 #pragma unroll
     for (int turn = 0; turn < kFewTurns; ++turn) fill_values(turn);
-    const RowSight sight(operands, keys, head, first_row);
+    const RowVisibility visibility(operands, keys, head, first_row);
 #pragma unroll
     for (int turn = 0; turn < kFewTurns && key(turn) < end; ++turn) {
       float scores[2][4];
       queries.dot(k, scores);
       if (turn + 1 < kFewTurns && key(turn + 1) < end) read_keys(turn + 1, k);
-      sight.apply(scores, key(turn));
-      rows.weigh(scores);
+      visibility.apply(scores, key(turn));
+      accumulator.update_softmax(scores);
       if (turn == 0) {
         cp_async_wait<kFewTurns - 1>();
       } else {
         cp_async_wait<0>();
       }
       __syncwarp();
-      rows.add_values(scores, own() + turn * 16 * kVLine, 0);
+      accumulator.accumulate_values(scores, warp_memory() + turn * 16 * kVLine, 0);
     }
     cp_async_wait<0>();
     __syncwarp();
   }
 
-  // Adds up what the first `count` warps have left, a quarter of 16 bytes of y each time.
+  // Adds up the sums of the first `count` warps, four columns of y at a time.
   void store(void* const* operands, int count, const float (*weights)[16][2]) const {
     constexpr int kLanes = kThreads / 16;  // of a row
     const int row = threadIdx.x / kLanes;
     if (first_row + row >= kRows) return;
     T* to = Results(operands).y + head.y_row(first_row + row);
-    float top = kNothing, total = 0.0f, shares[kWarps];
+    float row_max = kMasked, row_sum = 0.0f, scales[kWarps];
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
-      if (w < count) top = fmaxf(top, weights[w][row][0]);
+      if (w < count) row_max = fmaxf(row_max, weights[w][row][0]);
     }
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
       if (w >= count) continue;
-      shares[w] = shrink(weights[w][row][0], top);
-      total += shares[w] * weights[w][row][1];
+      scales[w] = rescale(weights[w][row][0], row_max);
+      row_sum += scales[w] * weights[w][row][1];
     }
 #pragma unroll
     for (int column = threadIdx.x % kLanes * 4; column < kV; column += kLanes * 4) {
@@ -144,38 +144,38 @@ struct FewKeys {
       for (int w = 0; w < kWarps; ++w) {
         if (w >= count) continue;
         const float* from =
-            reinterpret_cast<const float*>(memory + w * kOwnBytes) + row * kOwnSums + column;
+            reinterpret_cast<const float*>(memory + w * kWarpBytes) + row * kFewSumsPitch + column;
         const uint4 part = *reinterpret_cast<const uint4*>(from);
-        sums[0] += shares[w] * __uint_as_float(part.x);
-        sums[1] += shares[w] * __uint_as_float(part.y);
-        sums[2] += shares[w] * __uint_as_float(part.z);
-        sums[3] += shares[w] * __uint_as_float(part.w);
+        sums[0] += scales[w] * __uint_as_float(part.x);
+        sums[1] += scales[w] * __uint_as_float(part.y);
+        sums[2] += scales[w] * __uint_as_float(part.z);
+        sums[3] += scales[w] * __uint_as_float(part.w);
       }
-      store_four(to + column, sums, total);
+      store_four(to + column, sums, row_sum);
     }
   }
 };
 
 inline void attend_few(void* const* operands, const FewKeys& few) {
-  __shared__ float weights[kWarps][16][2];  // tops and totals
+  __shared__ float weights[kWarps][16][2];  // row maximum, row sum
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (warp < few.slices()) {
-    WarpRows rows;
-    few.attend(operands, rows);
+    FullWarpAccumulator accumulator;
+    few.attend(operands, accumulator);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float total = rows.total[half];
-      total += __shfl_xor_sync(0xffffffffu, total, 1);
-      total += __shfl_xor_sync(0xffffffffu, total, 2);
+      float row_sum = accumulator.row_sum[half];
+      row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 1);
+      row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 2);
       const int row = lane / 4 + half * 8;
       if (lane % 4 == 0) {
-        weights[warp][row][0] = rows.top[half];
-        weights[warp][row][1] = total;
+        weights[warp][row][0] = accumulator.row_max[half];
+        weights[warp][row][1] = row_sum;
       }
 #pragma unroll
       for (int j = 0; j < kVBlocks; ++j) {
-        store_shared(few.own() + (row * kOwnSums + j * 8 + lane % 4 * 2) * 4,
-                     rows.sums[j][half * 2], rows.sums[j][half * 2 + 1]);
+        store_shared(few.warp_memory() + (row * kFewSumsPitch + j * 8 + lane % 4 * 2) * 4,
+                     accumulator.sums[j][half * 2], accumulator.sums[j][half * 2 + 1]);
       }
     }
   }

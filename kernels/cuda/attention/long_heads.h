@@ -1,4 +1,5 @@
-// Attention of heads too long for a tile: a block has one row, whose scores pass through memory.
+// Attention of heads too long for a tile: a block has one row, whose scores go through global
+// memory.
 #pragma once
 #include "kernels/cuda/attention/rows.h"
 
@@ -30,12 +31,12 @@ inline void run(void* const* operands) {
   const int row = static_cast<int>(blockIdx.x);
   float* scores = static_cast<float*>(operands[kOperands]) +
                   (static_cast<int64_t>(blockIdx.y) * kRows + row) * params.kv_len;
-  const int64_t end = keys.seen(Head::query(row));
-  const int64_t begin = smaller(keys.passed(Head::query(row)), end);
+  const int64_t end = keys.visible_end(Head::query(row));
+  const int64_t begin = smaller(keys.visible_begin(Head::query(row)), end);
   const T* q = head.q_row(row);
   MaskRow mask;
   if constexpr (params.has_mask != 0) mask = MaskRow(operands, head, row);
-  float top = kNothing;
+  float row_max = kMasked;
   for (int64_t key = begin + threadIdx.x / 32; key < end; key += kWarps) {
     const T* k = head.k + key * params.k_strides[2];
     float dot = 0.0f;
@@ -45,23 +46,23 @@ inline void run(void* const* operands) {
     float score = scaled(dot);
     if constexpr (params.has_mask != 0) score += mask.at(key) * kLog2E;
     if (threadIdx.x % 32 == 0) scores[key] = score;
-    top = fmaxf(top, score);
+    row_max = fmaxf(row_max, score);
   }
-  top = reduce(top, [](float a, float b) { return fmaxf(a, b); });
-  const float base = top == kNothing ? 0.0f : top;
-  float total = 0.0f;
+  row_max = reduce(row_max, [](float a, float b) { return fmaxf(a, b); });
+  const float base = row_max == kMasked ? 0.0f : row_max;
+  float row_sum = 0.0f;
   for (int64_t key = begin + threadIdx.x; key < end; key += kThreads) {
     scores[key] = exp2f(scores[key] - base);
-    total += scores[key];
+    row_sum += scores[key];
   }
-  total = reduce(total, [](float a, float b) { return a + b; });
+  row_sum = reduce(row_sum, [](float a, float b) { return a + b; });
   T* y = static_cast<T*>(operands[kOperands - 1]) + head.y_row(row);
   for (int column = threadIdx.x; column < kV; column += kThreads) {
     float sum = 0.0f;
     for (int64_t key = begin; key < end; ++key) {
       sum += scores[key] * to_float(head.v[key * params.v_strides[2] + column]);
     }
-    y[column] = encode<T>(total > 0.0f ? sum / total : 0.0f);
+    y[column] = encode<T>(row_sum > 0.0f ? sum / row_sum : 0.0f);
   }
 }
 

@@ -1,20 +1,10 @@
-// Attention of 16-bit operands on the tensor cores. A warp has 16 rows; the warps of a block share
-// a tile of 64 keys and values in shared memory, each with rows of its own (NPUSIM_ROW_WARPS) and
-// keys of its own (the rest), so that few rows keep all warps busy. While one tile is used the next
-// one is copied.
+// Attention of 16-bit operands on the tensor cores. A block loads tiles of 64 keys and values to
+// shared memory, the next one while it computes with one. Its warps divide the rows, 16 each
+// (NPUSIM_ROW_WARPS), and then the keys of a tile, so that few rows keep all warps busy.
 #pragma once
-#include "kernels/cuda/attention/rows.h"
-
-namespace npusim {
-
-constexpr int kWarps = NPUSIM_WARPS, kThreads = kWarps * 32, kTile = 64;
-constexpr int kRowWarps = NPUSIM_ROW_WARPS, kKeyWarps = kWarps / kRowWarps;
-constexpr int kBlockRows = 16 * kRowWarps, kWarpKeys = kTile / kKeyWarps;
-constexpr bool kKeepQ = kD <= 128;
-
-}  // namespace npusim
-
 #include "kernels/cuda/attention/few_keys.h"
+#include "kernels/cuda/attention/mma_layout.h"
+#include "kernels/cuda/attention/rows.h"
 #include "kernels/cuda/attention/warp_tile.h"
 
 namespace npusim {
@@ -50,40 +40,41 @@ void fill_rows(unsigned to, bool wide, int64_t valid, const RowOf& row_of) {
 
 extern __shared__ __align__(128) unsigned char shared_memory[];
 
-// Adds up the rows of all blocks of a cluster, each of which finishes its share. In shared memory
-// every block has sums [key warp][row][kSums], tops and totals [key warp][row].
-template <int kSums>
-void finish_cluster(void* const* operands, const Head& head, int first_row, int spans,
+// Combines the partial results of all blocks of a cluster; each block finishes some of the rows.
+// Every block has in shared memory sums [key warp][row][kSumsPitch], then row_maxes and row_sums
+// [key warp][row].
+template <int kSumsPitch>
+void finish_cluster(void* const* operands, const Head& head, int first_row, int splits,
                     unsigned sums) {
-  constexpr unsigned kTops = kKeyWarps * kBlockRows * kSums * 4,
-                     kTotals = kKeyWarps * kBlockRows * 4;
+  constexpr unsigned kRowMaxesAt = kKeyWarps * kBlockRows * kSumsPitch * 4,
+                     kRowSumsAt = kKeyWarps * kBlockRows * 4;
   constexpr int kColumns = (kV + 31) / 32;
   static_assert(kSplit * kKeyWarps <= 32);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int sources = spans * kKeyWarps;
+  const int sources = splits * kKeyWarps;
   const Results results(operands);
   for (int row = static_cast<int>(blockIdx.z) * kWarps + warp; row < kBlockRows;
        row += kWarps * kSplit) {
     if (first_row + row >= kRows) break;
-    float top = kNothing, total = 0.0f;
+    float row_max = kMasked, row_sum = 0.0f;
     if (lane < sources) {
-      const unsigned at = sums + kTops + (lane % kKeyWarps * kBlockRows + row) * 4;
-      top = load_distributed_shared(map_shared_rank(at, lane / kKeyWarps));
-      total = load_distributed_shared(map_shared_rank(at + kTotals, lane / kKeyWarps));
+      const unsigned at = sums + kRowMaxesAt + (lane % kKeyWarps * kBlockRows + row) * 4;
+      row_max = load_distributed_shared(map_shared_rank(at, lane / kKeyWarps));
+      row_sum = load_distributed_shared(map_shared_rank(at + kRowSumsAt, lane / kKeyWarps));
     }
-    float most = top;
+    float new_max = row_max;
 #pragma unroll
     for (int far = 16; far > 0; far /= 2) {
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, far));
+      new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, far));
     }
-    const float share = lane < sources ? shrink(top, most) : 0.0f;
+    const float scale = lane < sources ? rescale(row_max, new_max) : 0.0f;
     float all = 0.0f, y[kColumns] = {};
 #pragma unroll 4
     for (int i = 0; i < sources; ++i) {
-      const float part = __shfl_sync(0xffffffffu, share, i);
-      all += part * __shfl_sync(0xffffffffu, total, i);
-      const unsigned from =
-          map_shared_rank(sums + (i % kKeyWarps * kBlockRows + row) * kSums * 4, i / kKeyWarps);
+      const float part = __shfl_sync(0xffffffffu, scale, i);
+      all += part * __shfl_sync(0xffffffffu, row_sum, i);
+      const unsigned from = map_shared_rank(
+          sums + (i % kKeyWarps * kBlockRows + row) * kSumsPitch * 4, i / kKeyWarps);
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
         const int column = smaller(c * 32 + lane, static_cast<int>(kV) - 1);
@@ -92,7 +83,8 @@ void finish_cluster(void* const* operands, const Head& head, int first_row, int 
     }
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      if (c * 32 + lane < kV) results.store(head, first_row + row, c * 32 + lane, y[c], most, all);
+      if (c * 32 + lane < kV)
+        results.store(head, first_row + row, c * 32 + lane, y[c], new_max, all);
     }
   }
 }
@@ -102,25 +94,25 @@ inline void run(void* const* operands) {
   KeysInUse keys;
   if (!keys.read(operands)) return;
   const Head head(operands);
-  // Later rows see more keys: they begin first.
+  // Blocks of later rows see more keys: they start first.
   const int first_row =
       static_cast<int>(params.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * kBlockRows;
   const Tiles tiles(keys, first_row, kBlockRows, kTile);
   const bool wide_q = kD % 8 == 0 && strides_are_wide(params.q_strides) && is_aligned(head.q, 16);
   const bool wide_k = kD % 8 == 0 && strides_are_wide(params.k_strides) && is_aligned(head.k, 16);
   const bool wide_v = kV % 8 == 0 && strides_are_wide(params.v_strides) && is_aligned(head.v, 16);
-  if constexpr (kTakesFew) {
+  if constexpr (kHasFewKeysPath) {
     if (tiles.end - tiles.begin <= kFewKeys && wide_q && wide_k && wide_v) {
       const int own_row = first_row + static_cast<int>(blockIdx.z) * 16;
       if (own_row >= kRows) return;
-      const int64_t end = keys.seen(Head::query(smaller(own_row + 16, kRows) - 1));
-      const int64_t begin = smaller(keys.passed(Head::query(own_row)), end);
+      const int64_t end = keys.visible_end(Head::query(smaller(own_row + 16, kRows) - 1));
+      const int64_t begin = smaller(keys.visible_begin(Head::query(own_row)), end);
       return attend_few(operands, {keys, head, own_row, static_cast<int>(begin),
                                    static_cast<int>(end), shared_memory});
     }
   }
   if (!kClustered && NPUSIM_CLUSTERED && blockIdx.z > 0) return;
-  if (!kClustered && tiles.is_spare()) return;
+  if (!kClustered && tiles.is_empty()) return;
   const unsigned shared = shared_address(shared_memory);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_row = warp / kKeyWarps * 16, warp_key = warp % kKeyWarps * kWarpKeys;
@@ -138,10 +130,10 @@ inline void run(void* const* operands) {
     });
   };
 
-  const RowSight sight(operands, keys, head, first_row + warp_row);
+  const RowVisibility visibility(operands, keys, head, first_row + warp_row);
 
-  WarpRows rows;
-  Queries queries{shared + warp_row * kDLine, {}};
+  FullWarpAccumulator accumulator;
+  Queries<(kD <= 128)> queries{shared + warp_row * kDLine, {}};
   if (tiles.first < tiles.last) fill(tiles.first);
   cp_async_commit();
 #pragma unroll 1
@@ -154,41 +146,41 @@ inline void run(void* const* operands) {
     const unsigned at = shared + kQBytes + tile % 2 * (kKBytes + kVBytes);
     float scores[kWarpKeys / 8][4];
     queries.dot(at, warp_key, scores);
-    sight.apply(scores, static_cast<int>(tiles.begin) + tile * kTile + warp_key);
-    rows.weigh(scores);
-    rows.add_values(scores, at + kKBytes, warp_key);
+    visibility.apply(scores, static_cast<int>(tiles.begin) + tile * kTile + warp_key);
+    accumulator.update_softmax(scores);
+    accumulator.accumulate_values(scores, at + kKBytes, warp_key);
     __syncthreads();
   }
   if constexpr (!NPUSIM_CLUSTERED) launch_dependents();
   cp_async_wait<0>();
 
-  // Sums, tops and totals of all warps meet in shared memory.
-  constexpr int kSums = kVBlocks * 8 + 8;  // spreads rows over banks
+  // All warps store their sums, row maxima and row sums in shared memory.
+  constexpr int kSumsPitch = kVBlocks * 8 + 8;  // avoids bank conflicts
   __syncthreads();
-  float* sums = reinterpret_cast<float*>(shared_memory);  // [key warp][row][kSums]
-  float* tops = sums + kKeyWarps * kBlockRows * kSums;
-  float* totals = tops + kKeyWarps * kBlockRows;
+  float* sums = reinterpret_cast<float*>(shared_memory);  // [key warp][row][kSumsPitch]
+  float* row_maxes = sums + kKeyWarps * kBlockRows * kSumsPitch;
+  float* row_sums = row_maxes + kKeyWarps * kBlockRows;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float total = rows.total[half];
-    total += __shfl_xor_sync(0xffffffffu, total, 1);
-    total += __shfl_xor_sync(0xffffffffu, total, 2);
+    float row_sum = accumulator.row_sum[half];
+    row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 1);
+    row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 2);
     const int at = warp % kKeyWarps * kBlockRows + warp_row + lane / 4 + half * 8;
     if (lane % 4 == 0) {
-      tops[at] = rows.top[half];
-      totals[at] = total;
+      row_maxes[at] = accumulator.row_max[half];
+      row_sums[at] = row_sum;
     }
 #pragma unroll
     for (int j = 0; j < kVBlocks; ++j) {
-      float* to = sums + at * kSums + j * 8 + lane % 4 * 2;
-      to[0] = rows.sums[j][half * 2];
-      to[1] = rows.sums[j][half * 2 + 1];
+      float* to = sums + at * kSumsPitch + j * 8 + lane % 4 * 2;
+      to[0] = accumulator.sums[j][half * 2];
+      to[1] = accumulator.sums[j][half * 2 + 1];
     }
   }
   if constexpr (kClustered) {
     cluster_arrive();
     cluster_wait();
-    finish_cluster<kSums>(operands, head, first_row, tiles.spans, shared_address(sums));
+    finish_cluster<kSumsPitch>(operands, head, first_row, tiles.splits, shared_address(sums));
     cluster_arrive_relaxed();
     cluster_wait();  // others read this block's shared memory until here
     return;
@@ -196,21 +188,21 @@ inline void run(void* const* operands) {
   __syncthreads();
   const Results results(operands);
   for (int row = warp; row < kBlockRows && first_row + row < kRows; row += kWarps) {
-    float top = kNothing, total = 0.0f, shares[kKeyWarps];
+    float row_max = kMasked, row_sum = 0.0f, scales[kKeyWarps];
 #pragma unroll
-    for (int w = 0; w < kKeyWarps; ++w) top = fmaxf(top, tops[w * kBlockRows + row]);
+    for (int w = 0; w < kKeyWarps; ++w) row_max = fmaxf(row_max, row_maxes[w * kBlockRows + row]);
 #pragma unroll
     for (int w = 0; w < kKeyWarps; ++w) {
-      shares[w] = shrink(tops[w * kBlockRows + row], top);
-      total += shares[w] * totals[w * kBlockRows + row];
+      scales[w] = rescale(row_maxes[w * kBlockRows + row], row_max);
+      row_sum += scales[w] * row_sums[w * kBlockRows + row];
     }
     for (int column = lane; column < kV; column += 32) {
       float sum = 0.0f;
 #pragma unroll
       for (int w = 0; w < kKeyWarps; ++w) {
-        sum += shares[w] * sums[(w * kBlockRows + row) * kSums + column];
+        sum += scales[w] * sums[(w * kBlockRows + row) * kSumsPitch + column];
       }
-      results.store(head, first_row + row, column, sum, top, total);
+      results.store(head, first_row + row, column, sum, row_max, row_sum);
     }
   }
 }

@@ -33,9 +33,9 @@ inline bool fits(int64_t position, void* failure) {
 }
 
 template <int kPart>
-void turn(void* const* operands, int64_t batch, int64_t t, int64_t pair, int64_t position) {
+void rotate(void* const* operands, int64_t batch, int64_t t, int64_t pair, int64_t position) {
   constexpr int64_t kPairs = pairs_of_head(kPart), kDim = params.head_dim[kPart];
-  constexpr int64_t kTurned = params.rotate[kPart] ? params.rotary_dim : 0, kHalf = kTurned / 2;
+  constexpr int64_t kRotated = params.rotate[kPart] ? params.rotary_dim : 0, kHalf = kRotated / 2;
   const int64_t head = pair / kPairs, j = pair % kPairs;
   const int64_t row = t + (params.at_position[kPart] ? position : 0);
   const T* x = static_cast<const T*>(operands[kPart]) + batch * params.x_strides[3 * kPart] +
@@ -57,15 +57,15 @@ void turn(void* const* operands, int64_t batch, int64_t t, int64_t pair, int64_t
   const C* sin = static_cast<const C*>(operands[kParts + 1]) + batch * params.cs_strides[2] +
                  t * params.cs_strides[3];
   const float a = to_float(x[at]), b = to_float(x[other]);
-  const float turned_a = a * to_float(cos[at]) - b * to_float(sin[at]);
-  const float turned_b = b * to_float(cos[other]) + a * to_float(sin[other]);
-  y[at] = encode<T>(turned_a);
-  y[other] = encode<T>(turned_b);
+  const float rotated_a = a * to_float(cos[at]) - b * to_float(sin[at]);
+  const float rotated_b = b * to_float(cos[other]) + a * to_float(sin[other]);
+  y[at] = encode<T>(rotated_a);
+  y[other] = encode<T>(rotated_b);
 }
 
 // Eight pairs of a head, from `pair` on, whose elements are neighbours.
 template <int kPart>
-void turn_eight(void* const* operands, int64_t batch, int64_t t, int64_t pair, int64_t position) {
+void rotate_eight(void* const* operands, int64_t batch, int64_t t, int64_t pair, int64_t position) {
   constexpr int64_t kPairs = pairs_of_head(kPart), kHalf = params.rotate[kPart] ? kPairs : 0;
   const int64_t head = pair / kPairs, j = pair % kPairs;
   const int64_t row = t + (params.at_position[kPart] ? position : 0);
@@ -81,28 +81,28 @@ void turn_eight(void* const* operands, int64_t batch, int64_t t, int64_t pair, i
       is_aligned(x, 16) && is_aligned(y, 16) && is_aligned(cos, 16) && is_aligned(sin, 16);
   if (!wide) {
 #pragma unroll 1
-    for (int e = 0; e < 8; ++e) turn<kPart>(operands, batch, t, pair + e, position);
+    for (int e = 0; e < 8; ++e) rotate<kPart>(operands, batch, t, pair + e, position);
     return;
   }
   const int64_t first = kHalf ? j : 2 * j, second = kHalf ? j + kHalf : 2 * j + 8;
   uint4 low = load_kept(x + first), high = load_kept(x + second);
   if constexpr (kHalf > 0) {
-    float a[8], b[8], c[8], s[8], turned[8];
+    float a[8], b[8], c[8], s[8], rotated[8];
     unpack<T>(low, a);
     unpack<T>(high, b);
     const auto packed = [&] {
-      return uint4{pack_pair<T>(turned[0], turned[1]), pack_pair<T>(turned[2], turned[3]),
-                   pack_pair<T>(turned[4], turned[5]), pack_pair<T>(turned[6], turned[7])};
+      return uint4{pack_pair<T>(rotated[0], rotated[1]), pack_pair<T>(rotated[2], rotated[3]),
+                   pack_pair<T>(rotated[4], rotated[5]), pack_pair<T>(rotated[6], rotated[7])};
     };
     load_floats<8>(cos + first, c);
     load_floats<8>(sin + first, s);
 #pragma unroll
-    for (int e = 0; e < 8; ++e) turned[e] = a[e] * c[e] - b[e] * s[e];
+    for (int e = 0; e < 8; ++e) rotated[e] = a[e] * c[e] - b[e] * s[e];
     low = packed();
     load_floats<8>(cos + second, c);
     load_floats<8>(sin + second, s);
 #pragma unroll
-    for (int e = 0; e < 8; ++e) turned[e] = b[e] * c[e] + a[e] * s[e];
+    for (int e = 0; e < 8; ++e) rotated[e] = b[e] * c[e] + a[e] * s[e];
     high = packed();
   }
   *reinterpret_cast<uint4*>(y + first) = low;
@@ -110,15 +110,15 @@ void turn_eight(void* const* operands, int64_t batch, int64_t t, int64_t pair, i
 }
 
 template <int kPart>
-void turn_all(void* const* operands, int64_t batch, int64_t t, int64_t pair, int64_t position) {
+void rotate_part(void* const* operands, int64_t batch, int64_t t, int64_t pair, int64_t position) {
   if constexpr (NPUSIM_EACH == 8) {
-    turn_eight<kPart>(operands, batch, t, pair, position);
+    rotate_eight<kPart>(operands, batch, t, pair, position);
   } else {
-    turn<kPart>(operands, batch, t, pair, position);
+    rotate<kPart>(operands, batch, t, pair, position);
   }
 }
 
-// The position is read before the wait where nothing writes it.
+// The position is read before the wait where nothing writes it before in the method.
 inline void run(void* const* operands) {
   constexpr bool kUnwritten =
       params.has_position != 0 && (unwritten_operands >> (kParts + 2) & 1) != 0;
@@ -131,7 +131,7 @@ inline void run(void* const* operands) {
   if constexpr (params.has_position != 0) {
     if (!fits(position, operands[NPUSIM_ARGUMENTS - 1])) return;
   }
-  // Numbers of 32 bits, which divide faster: a grid has not more threads.
+  // 32 bits, which divide faster, are enough for the threads of a grid.
   constexpr unsigned kUnits = pairs_of_token() / NPUSIM_EACH;
   const unsigned at = blockIdx.x * blockDim.x + threadIdx.x;
   if (at >= params.batch * params.length * kUnits) return;
@@ -140,17 +140,17 @@ inline void run(void* const* operands) {
   const unsigned t = token % static_cast<unsigned>(params.length);
   int64_t pair = at % kUnits * NPUSIM_EACH;
   if (pair < params.heads[0] * pairs_of_head(0)) {
-    return turn_all<0>(operands, batch, t, pair, position);
+    return rotate_part<0>(operands, batch, t, pair, position);
   }
   if constexpr (kParts > 1) {
     pair -= params.heads[0] * pairs_of_head(0);
     if (pair < params.heads[1] * pairs_of_head(1)) {
-      return turn_all<1>(operands, batch, t, pair, position);
+      return rotate_part<1>(operands, batch, t, pair, position);
     }
   }
   if constexpr (kParts > 2) {
     pair -= params.heads[1] * pairs_of_head(1);
-    turn_all<2>(operands, batch, t, pair, position);
+    rotate_part<2>(operands, batch, t, pair, position);
   }
 }
 

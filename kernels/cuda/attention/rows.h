@@ -1,16 +1,16 @@
-// What the paths of attention share: which keys are in use, where rows lie, masks, and results in
-// spans of keys that are combined afterwards.
+// What all paths of attention have in common: which keys are visible, where rows lie, masks, and
+// results of splits of the keys, which are combined afterwards.
 //
-// The query heads that share a key/value head are rows of the same block, the heads of a query
-// together: each key and value is read once for the whole group.
+// The query heads that share a key/value head (grouped-query attention) are rows of the same block,
+// the heads of a query next to each other: each key and value is read once for the whole group.
 #pragma once
 #include "kernels/cuda/attention/scores.h"
 #include "kernels/cuda/common/cluster.h"
 
 namespace npusim {
 
-// Spans of keys: of blocks of a cluster, which add them up, or of blocks that leave that to a
-// second launch. Devices without clusters give all keys to the first block of one.
+// Splits of the keys: among the blocks of a cluster, which combine them, or among blocks that leave
+// that to a second launch. On devices without clusters the first block of one takes all keys.
 constexpr bool kClustered = NPUSIM_CLUSTERED && kHasClusters;
 constexpr int kSplit = NPUSIM_CLUSTERED && !kHasClusters ? 1 : NPUSIM_SPLIT;
 
@@ -25,8 +25,8 @@ constexpr bool kPositionUnwritten =
 struct KeysInUse {
   int64_t used = params.kv_len, offset = params.causal_offset;
 
-  // Waits for the launches before, and reads the position before that where nothing writes it.
-  // False, and reported, when it is outside the cache.
+  // Waits for the launches before; reads the position earlier than that where nothing writes it.
+  // Returns false, and reports it, when the position is outside the cache.
   bool read(void* const* operands) {
     if constexpr (!kPositionUnwritten) wait_on_dependencies();
     if constexpr (params.has_position != 0) {
@@ -44,12 +44,12 @@ struct KeysInUse {
     }
     return true;
   }
-  // A query sees keys [passed, seen).
-  int64_t seen(int64_t query) const {
+  // A query sees keys [visible_begin, visible_end).
+  int64_t visible_end(int64_t query) const {
     if constexpr (params.causal == 0) return used;
     return larger<int64_t>(0, smaller(used, query + offset + 1));
   }
-  int64_t passed(int64_t query) const {
+  int64_t visible_begin(int64_t query) const {
     if constexpr (params.window == 0) return 0;
     return larger<int64_t>(0, query + offset + 1 - params.window);
   }
@@ -80,7 +80,7 @@ struct Head {
 };
 
 inline float mask_value(boolean attend) {
-  return attend.value ? 0.0f : kNothing;
+  return attend.value ? 0.0f : kMasked;
 }
 template <typename M>
 float mask_value(M added) {
@@ -100,22 +100,22 @@ struct MaskRow {
   float at(int64_t key) const { return mask_value(mask[key * params.mask_strides[3]]); }
 };
 
-// What a lane sees of keys, for rows g and g + 8 of the 16 from first_row on.
-struct RowSight {
-  int seen[2], passed[2];
+// Which keys are visible to rows g and g + 8 of the 16 from first_row on, for a lane.
+struct RowVisibility {
+  int visible_end[2], visible_begin[2];
   MaskRow mask[2];
 
-  RowSight(void* const* operands, const KeysInUse& keys, const Head& head, int first_row) {
+  RowVisibility(void* const* operands, const KeysInUse& keys, const Head& head, int first_row) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int lane = threadIdx.x % 32;
       const int row = smaller(first_row + lane / 4 + half * 8, kRows - 1);
-      seen[half] = static_cast<int>(keys.seen(Head::query(row)));
-      passed[half] = static_cast<int>(keys.passed(Head::query(row)));
+      visible_end[half] = static_cast<int>(keys.visible_end(Head::query(row)));
+      visible_begin[half] = static_cast<int>(keys.visible_begin(Head::query(row)));
       if constexpr (params.has_mask != 0) mask[half] = MaskRow(operands, head, row);
     }
   }
-  // Products of queries and the keys from `first` on become scores.
+  // Scales and masks dot products of queries with the keys from `first` on.
   template <int kEights>
   void apply(float (&scores)[kEights][4], int first) const {
     const int key = first + threadIdx.x % 4 * 2;
@@ -125,63 +125,64 @@ struct RowSight {
       for (int e = 0; e < 4; ++e) {
         const int half = e / 2, i = key + j * 8 + e % 2;
         float score = scaled(scores[j][e]);
-        const bool sees = i < seen[half] && i >= passed[half];
+        const bool sees = i < visible_end[half] && i >= visible_begin[half];
         if constexpr (params.has_mask != 0) {
           if (sees) score += mask[half].at(i) * kLog2E;
         }
-        scores[j][e] = sees ? score : kNothing;
+        scores[j][e] = sees ? score : kMasked;
       }
     }
   }
 };
 
-// The keys of a block of rows, cut into tiles, of which span blockIdx.z takes its share. All spans
-// that have tiles come first.
+// The keys of a block of rows, cut into tiles, which are divided among the splits, blockIdx.z.
+// Splits without tiles come last.
 struct Tiles {
-  int64_t begin, end;  // keys that any row sees
-  int first, last;     // tiles of this span
-  int spans;           // that have tiles
+  int64_t begin, end;  // keys that are visible to any row
+  int first, last;     // tiles of this split
+  int splits;          // that have tiles
 
   Tiles(const KeysInUse& keys, int first_row, int rows, int tile) {
-    end = keys.seen(Head::query(smaller(first_row + rows, kRows) - 1));
-    begin = smaller(keys.passed(Head::query(first_row)), end);
+    end = keys.visible_end(Head::query(smaller(first_row + rows, kRows) - 1));
+    begin = smaller(keys.visible_begin(Head::query(first_row)), end);
     const int count = static_cast<int>(ceil_div(end - begin, tile));
     const int each = (count + kSplit - 1) / kSplit;
     first = smaller<int>(blockIdx.z * each, count);
     last = smaller<int>(first + each, count);
-    spans = each > 0 ? (count + each - 1) / each : 0;
+    splits = each > 0 ? (count + each - 1) / each : 0;
   }
-  bool is_spare() const { return kSplit > 1 && first == last; }
+  bool is_empty() const { return kSplit > 1 && first == last; }
 };
 
-// Where a row's result goes: y, or with several spans its unfinished sums, top score and total.
+// Where a row's result goes: y, or with several splits scratch memory: its sums, row maximum and
+// row sum.
 struct Results {
   static constexpr int64_t kEach = kV + 2;
-  float* partial;  // [spans][batch * kv_heads][rows][kEach]
+  float* partial;  // [splits][batch * kv_heads][rows][kEach]
   T* y;
 
   explicit Results(void* const* operands)
       : partial(static_cast<float*>(operands[kOperands])),
         y(static_cast<T*>(operands[kOperands - 1])) {}
 
-  static int64_t place(int64_t span, int64_t head, int64_t row) {
-    return ((span * params.batch * params.kv_heads + head) * kRows + row) * kEach;
+  static int64_t place(int64_t split, int64_t head, int64_t row) {
+    return ((split * params.batch * params.kv_heads + head) * kRows + row) * kEach;
   }
-  void store(const Head& head, int row, int column, float sum, float top, float total) const {
+  void store(const Head& head, int row, int column, float sum, float row_max, float row_sum) const {
     if constexpr (kSplit == 1 || kClustered) {
-      y[head.y_row(row) + column] = encode<T>(total > 0.0f ? sum / total : 0.0f);
+      y[head.y_row(row) + column] = encode<T>(row_sum > 0.0f ? sum / row_sum : 0.0f);
     } else {
       float* to = partial + place(blockIdx.z, blockIdx.y, row);
       to[column] = sum;
       if (column == 0) {
-        to[kV] = top;
-        to[kV + 1] = total;
+        to[kV] = row_max;
+        to[kV + 1] = row_sum;
       }
     }
   }
 };
 
-// Adds up the spans of a row of y, in their order: a block a row.
+// Combines the splits of a row of y, in their order: a block a row.
 template <int kBlockRows, int kTile>
 void combine(void* const* operands) {
   KeysInUse keys;
@@ -189,27 +190,28 @@ void combine(void* const* operands) {
   const int row = static_cast<int>(blockIdx.x);
   const Head head(operands);
   const Results results(operands);
-  const int spans = Tiles(keys, row / kBlockRows * kBlockRows, kBlockRows, kTile).spans;
-  __shared__ float tops[NPUSIM_SPLIT], totals[NPUSIM_SPLIT], shares[NPUSIM_SPLIT];
-  for (int span = threadIdx.x; span < spans; span += blockDim.x) {
-    const float* from = results.partial + Results::place(span, blockIdx.y, row) + kV;
-    tops[span] = from[0];
-    totals[span] = from[1];
+  const int splits = Tiles(keys, row / kBlockRows * kBlockRows, kBlockRows, kTile).splits;
+  __shared__ float row_maxes[NPUSIM_SPLIT], row_sums[NPUSIM_SPLIT], scales[NPUSIM_SPLIT];
+  for (int split = threadIdx.x; split < splits; split += blockDim.x) {
+    const float* from = results.partial + Results::place(split, blockIdx.y, row) + kV;
+    row_maxes[split] = from[0];
+    row_sums[split] = from[1];
   }
   __syncthreads();
-  float top = kNothing, total = 0.0f;
-  for (int span = 0; span < spans; ++span) top = fmaxf(top, tops[span]);
-  for (int span = threadIdx.x; span < spans; span += blockDim.x) {
-    shares[span] = shrink(tops[span], top);
+  float row_max = kMasked, row_sum = 0.0f;
+  for (int split = 0; split < splits; ++split) row_max = fmaxf(row_max, row_maxes[split]);
+  for (int split = threadIdx.x; split < splits; split += blockDim.x) {
+    scales[split] = rescale(row_maxes[split], row_max);
   }
   __syncthreads();
-  for (int span = 0; span < spans; ++span) total += shares[span] * totals[span];
-  const float inverse = total > 0.0f ? 1.0f / total : 0.0f;
+  for (int split = 0; split < splits; ++split) row_sum += scales[split] * row_sums[split];
+  const float inverse = row_sum > 0.0f ? 1.0f / row_sum : 0.0f;
   for (int column = threadIdx.x; column < kV; column += blockDim.x) {
     const float* from = results.partial + Results::place(0, blockIdx.y, row) + column;
     float sum = 0.0f;
 #pragma unroll 16
-    for (int span = 0; span < spans; ++span) sum += shares[span] * from[Results::place(span, 0, 0)];
+    for (int split = 0; split < splits; ++split)
+      sum += scales[split] * from[Results::place(split, 0, 0)];
     results.y[head.y_row(row) + column] = encode<T>(sum * inverse);
   }
 }

@@ -1,4 +1,4 @@
-// Scores of attention: the head sizes, and how sums under different top scores go together.
+// Scores of attention: the head sizes, scaling, and the online softmax's correction.
 #pragma once
 #include "kernels/cuda/common/mma_types.h"
 
@@ -8,7 +8,7 @@ using T = Storage<params.dtype>;
 constexpr int kGroup = static_cast<int>(params.heads / params.kv_heads);
 constexpr int kD = static_cast<int>(params.head_dim), kV = static_cast<int>(params.v_dim);
 constexpr float kLog2E = 1.44269504f;
-constexpr float kNothing = -kInfinity<float>;  // the score of a key that is not seen
+constexpr float kMasked = -kInfinity<float>;  // the score of a key that is not visible
 
 // A score times log2(e), so that weights are powers of two.
 inline float scaled(float dot) {
@@ -18,9 +18,9 @@ inline float scaled(float dot) {
   return dot * (params.scale * kLog2E);
 }
 
-// How much sums under top `old` count under `top`, which is not smaller.
-inline float shrink(float old, float top) {
-  return old == kNothing ? 0.0f : exp2f(old - top);
+// The factor of sums that are relative to the row maximum `old`, for a new one that is not smaller.
+inline float rescale(float old, float row_max) {
+  return old == kMasked ? 0.0f : exp2f(old - row_max);
 }
 
 }  // namespace npusim

@@ -1,5 +1,5 @@
-// Attention by multiply-adds, for float32: 256 threads in a square of 16 by 16 have 64 rows and
-// pass over tiles of 64 keys, each thread with four rows by four keys, then by columns of v.
+// Attention by multiply-adds, for float32. A block of 16 by 16 threads has 64 rows and passes over
+// tiles of 64 keys; each thread has four rows by four keys, then four rows by columns of v.
 #pragma once
 #include "kernels/cuda/attention/rows.h"
 
@@ -30,24 +30,24 @@ inline void run(void* const* operands) {
   const Head head(operands);
   const int first_row = static_cast<int>(blockIdx.x) * kBlockRows;
   const Tiles tiles(keys, first_row, kBlockRows, kTile);
-  if (tiles.is_spare()) return;
+  if (tiles.is_empty()) return;
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
 
   for (int i = threadIdx.x; i < kBlockRows * kD; i += kThreads) {
     const int row = i / kD, d = i % kD;
     s.q[d][row] = first_row + row < kRows ? to_float(head.q_row(first_row + row)[d]) : 0.0f;
   }
-  int64_t seen[4], passed[4];
+  int64_t visible_end[4], visible_begin[4];
   MaskRow mask[4];
-  float top[4], total[4], sums[4][kVQuads][4];
+  float row_max[4], row_sum[4], sums[4][kVQuads][4];
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
     const int row = smaller(first_row + ty * 4 + r, kRows - 1);
-    seen[r] = keys.seen(Head::query(row));
-    passed[r] = keys.passed(Head::query(row));
+    visible_end[r] = keys.visible_end(Head::query(row));
+    visible_begin[r] = keys.visible_begin(Head::query(row));
     if constexpr (params.has_mask != 0) mask[r] = MaskRow(operands, head, row);
-    top[r] = kNothing;
-    total[r] = 0.0f;
+    row_max[r] = kMasked;
+    row_sum[r] = 0.0f;
 #pragma unroll
     for (int j = 0; j < kVQuads; ++j) {
 #pragma unroll
@@ -83,23 +83,24 @@ inline void run(void* const* operands) {
     }
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      float most = top[r];
+      float new_max = row_max[r];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int64_t key = first_key + tx * 4 + e;
-        const bool sees = key < seen[r] && key >= passed[r];
+        const bool sees = key < visible_end[r] && key >= visible_begin[r];
         float score = scaled(scores[r][e]);
         if constexpr (params.has_mask != 0) {
           if (sees) score += mask[r].at(key) * kLog2E;
         }
-        scores[r][e] = sees ? score : kNothing;
-        most = fmaxf(most, scores[r][e]);
+        scores[r][e] = sees ? score : kMasked;
+        new_max = fmaxf(new_max, scores[r][e]);
       }
 #pragma unroll
       for (int far = 8; far > 0; far /= 2) {
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, far));
+        new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, far));
       }
-      const float kept = shrink(top[r], most), base = most == kNothing ? 0.0f : most;
+      const float correction = rescale(row_max[r], new_max),
+                  base = new_max == kMasked ? 0.0f : new_max;
       float sum = 0.0f;
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
@@ -107,12 +108,12 @@ inline void run(void* const* operands) {
         s.weights[tx * 4 + e][ty * 4 + r] = weight;
         sum += weight;
       }
-      top[r] = most;
-      total[r] = total[r] * kept + sum;  // of this thread's keys
+      row_max[r] = new_max;
+      row_sum[r] = row_sum[r] * correction + sum;  // of this thread's keys
 #pragma unroll
       for (int j = 0; j < kVQuads; ++j) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) sums[r][j][e] *= kept;
+        for (int e = 0; e < 4; ++e) sums[r][j][e] *= correction;
       }
     }
     __syncthreads();
@@ -136,7 +137,7 @@ inline void run(void* const* operands) {
   for (int r = 0; r < 4; ++r) {
 #pragma unroll
     for (int far = 8; far > 0; far /= 2) {
-      total[r] += __shfl_xor_sync(0xffffffffu, total[r], far);
+      row_sum[r] += __shfl_xor_sync(0xffffffffu, row_sum[r], far);
     }
     const int row = first_row + ty * 4 + r;
     if (row >= kRows) continue;
@@ -145,7 +146,7 @@ inline void run(void* const* operands) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int column = j * 64 + tx * 4 + e;
-        if (column < kV) results.store(head, row, column, sums[r][j][e], top[r], total[r]);
+        if (column < kV) results.store(head, row, column, sums[r][j][e], row_max[r], row_sum[r]);
       }
     }
   }

@@ -1,6 +1,6 @@
-// Attention of 16-bit operands on the tensor cores, one warp's part: 16 rows of queries by
-// kWarpKeys keys and values of a tile in shared memory, with the running top, total and sums of its
-// rows. Included where kWarpKeys is known.
+// Attention of 16-bit operands on the tensor cores, one warp's part: 16 rows of queries by keys and
+// values in shared memory, with the online softmax's running row maxima and row sums, and the
+// weighted sums of values.
 //
 // Rows in shared memory are whole lines of eight chunks; chunk c of row r lies at c ^ (r % 8).
 #pragma once
@@ -18,11 +18,11 @@ inline unsigned at_chunk(int line, int row, int chunk) {
 
 // kHalves: whether rows g + 8 count, or only rows g.
 template <int kHalves>
-struct RowsOfWarp {
+struct WarpAccumulator {
   float sums[kVBlocks][4];
-  float top[kHalves], total[kHalves];  // of rows g and g + 8
+  float row_max[kHalves], row_sum[kHalves];  // of rows g and g + 8
 
-  RowsOfWarp() {
+  WarpAccumulator() {
 #pragma unroll
     for (int j = 0; j < kVBlocks; ++j) {
 #pragma unroll
@@ -30,25 +30,25 @@ struct RowsOfWarp {
     }
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      top[half] = kNothing;
-      total[half] = 0.0f;
+      row_max[half] = kMasked;
+      row_sum[half] = 0.0f;
     }
   }
 
-  // scores -> weights, against the running top of their rows.
+  // Turns scores into weights relative to the new row maxima, and rescales the sums to these.
   template <int kEights>
-  void weigh(float (&scores)[kEights][4]) {
+  void update_softmax(float (&scores)[kEights][4]) {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      float most = top[half];
+      float new_max = row_max[half];
 #pragma unroll
       for (int j = 0; j < kEights; ++j) {
-        most = fmaxf(most, fmaxf(scores[j][half * 2], scores[j][half * 2 + 1]));
+        new_max = fmaxf(new_max, fmaxf(scores[j][half * 2], scores[j][half * 2 + 1]));
       }
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-      const float kept = shrink(top[half], most);
-      const float base = most == kNothing ? 0.0f : most;
+      new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 1));
+      new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 2));
+      const float correction = rescale(row_max[half], new_max);
+      const float base = new_max == kMasked ? 0.0f : new_max;
       float sum = 0.0f;
 #pragma unroll
       for (int j = 0; j < kEights; ++j) {
@@ -58,18 +58,18 @@ struct RowsOfWarp {
           sum += scores[j][e];
         }
       }
-      top[half] = most;
-      total[half] = total[half] * kept + sum;  // of this lane's keys
+      row_max[half] = new_max;
+      row_sum[half] = row_sum[half] * correction + sum;  // of this lane's keys
 #pragma unroll
       for (int j = 0; j < kVBlocks; ++j) {
-        sums[j][half * 2] *= kept;
-        sums[j][half * 2 + 1] *= kept;
+        sums[j][half * 2] *= correction;
+        sums[j][half * 2 + 1] *= correction;
       }
     }
   }
 
   template <int kEights>
-  void add_values(const float (&weights)[kEights][4], unsigned values, int first_key) {
+  void accumulate_values(const float (&weights)[kEights][4], unsigned values, int first_key) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < kEights / 2; ++i) {
@@ -89,18 +89,20 @@ struct RowsOfWarp {
   }
 };
 
-using WarpRows = RowsOfWarp<2>;
+using FullWarpAccumulator = WarpAccumulator<2>;
 
+// kInRegisters: loaded once by keep(), not for every product.
+template <bool kInRegisters>
 struct Queries {
   unsigned base;  // of this warp's rows in shared memory
-  unsigned kept[kKeepQ ? kDSteps : 1][4];
+  unsigned kept[kInRegisters ? kDSteps : 1][4];
 
   void load(int step, unsigned (&a)[4]) const {
     const int lane = threadIdx.x % 32;
     ldmatrix(a, base + at_chunk(kDLine, lane % 16, step * 2 + lane / 16));
   }
   void keep() {
-    if constexpr (kKeepQ) {
+    if constexpr (kInRegisters) {
 #pragma unroll
       for (int step = 0; step < kDSteps; ++step) load(step, kept[step]);
     }
@@ -116,7 +118,7 @@ struct Queries {
 #pragma unroll
     for (int step = 0; step < kDSteps; ++step) {
       unsigned a[4];
-      if constexpr (kKeepQ) {
+      if constexpr (kInRegisters) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) a[e] = kept[step][e];
       } else {

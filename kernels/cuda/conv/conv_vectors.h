@@ -1,6 +1,8 @@
 // The vectors that a convolution's bias consists of where there is more than one: the bias, factors
 // of the sums and offsets of y, of a tile's columns.
 #pragma once
+#include "kernels/cuda/common/mma.h"
+#include "kernels/cuda/conv/conv_operands.h"
 #include "kernels/cuda/matmul/epilogue.h"
 
 namespace npusim {

@@ -3,6 +3,9 @@
 // sends its partial sums to the block that finishes the rows, which adds them up in order.
 #pragma once
 #include "kernels/cuda/common/cluster.h"
+#include "kernels/cuda/conv/conv_operands.h"
+#include "kernels/cuda/conv/conv_vectors.h"
+#include "kernels/cuda/matmul/epilogue.h"
 #include "kernels/cuda/matmul/mma_tile.h"
 
 namespace npusim {

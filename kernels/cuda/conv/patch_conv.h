@@ -6,6 +6,9 @@
 // filled up to a power of two. What is filled up is zero in A and in B.
 #pragma once
 #include "kernels/cuda/common/mma.h"
+#include "kernels/cuda/conv/conv_operands.h"
+#include "kernels/cuda/conv/conv_vectors.h"
+#include "kernels/cuda/matmul/epilogue.h"
 
 namespace npusim {
 

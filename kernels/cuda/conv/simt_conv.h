@@ -1,6 +1,8 @@
 // Convolution by multiply-adds, for any dtype and any strides. K may be split into
 // NPUSIM_SPLIT slices, whose partial sums a second launch adds up in order.
 #pragma once
+#include "kernels/cuda/conv/conv_operands.h"
+#include "kernels/cuda/matmul/epilogue.h"
 #include "kernels/cuda/matmul/simt_tile.h"
 
 namespace npusim {

@@ -1,7 +1,7 @@
-// What follows the sum of one output in a product of few rows. Included where kParts is known, the
-// rows of W for a column of y.
+// What follows the sum of one output in a product of few rows.
 #pragma once
 #include "kernels/cuda/matmul/epilogue.h"
+#include "kernels/cuda/matmul/linear_params.h"
 
 namespace npusim {
 

@@ -9,9 +9,11 @@
 //
 // Where `kWeightsUnwritten`, the first stages are loaded before the wait for x. That they wait in
 // shared memory, not in registers, leaves registers for blocks of the next launches, which load
-// theirs meanwhile. Included where X, W and the rest are known that gemv_stream.h names, both of 16
-// bits, and all rows of W end on 16 bytes.
+// theirs meanwhile. X and W have the same 16-bit type, and all rows of W end on 16 bytes.
 #pragma once
+#include "kernels/cuda/common/mma.h"
+#include "kernels/cuda/matmul/gemv_epilogue.h"
+#include "kernels/cuda/matmul/linear_operands.h"
 
 namespace npusim {
 

@@ -1,15 +1,18 @@
-// Products of few rows of x, which wait for W: W is streamed once from memory, in loads of 16 bytes
-// of which a warp issues a whole slice before it needs the first. Included where X, W and kParts,
-// the rows of W for a column of y, kNormed and kNormEps are known; a source of rows has `const W*
-// row(int64_t row)`, `const W* norm()` where x is normalised, and `bool wide()` tells whether all
-// rows, of x too, begin on 16 bytes. The norm's scale, one number a row of x, is known at the end
-// and applied to sums.
+// Matrix products of few rows of x, bound by loading W: W is streamed once from global memory, in
+// loads of 16 bytes, and a warp issues the loads of a whole slice of K before it needs the first.
+// Where x is normalised on the way, the norm's scale, one number a row of x, is known at the end
+// and applied to the sums.
 //
-// NPUSIM_SPLIT warps of a block share K; their sums are added in order in shared memory.
-// NPUSIM_ROWS is how many columns of y (path 0), or blocks of eight columns (path 1), a warp
-// computes at once. The first slice is asked for before the wait for x where `kWeightsUnwritten`.
-
+// `Rows` tells where W lies: `const W* row(int64_t row)`, `const W* norm()` where x is normalised,
+// and `bool wide()`, whether all rows, of x too, begin on 16 bytes.
+//
+// NPUSIM_SPLIT warps of a block share K (sliced-K); their sums are added in order in shared memory.
+// NPUSIM_ROWS is how many columns of y (GEMV_SIMT), or blocks of eight columns (GEMV_MMA), a warp
+// computes at once. The first slice is loaded before the wait for x where `kWeightsUnwritten`.
 #pragma once
+#include "kernels/cuda/common/mma.h"
+#include "kernels/cuda/matmul/gemv_epilogue.h"
+#include "kernels/cuda/matmul/linear_operands.h"
 
 namespace npusim {
 

@@ -1,9 +1,3 @@
-// linear whose y an RMS norm begins with: unwritten_operands and paths as in linear.cu, NPUSIM_PATH
-// 2 or 4, K in one span.
-namespace npusim {
-constexpr bool kNormed = false, kBeforeNorm = true, kAfterNorm = false;
-constexpr float kNormEps = 0.0f;
-constexpr int kSlots = params.slots;
-}  // namespace npusim
-
+// linear whose y an RMS norm follows (norm_between.h). NPUSIM_PATH as in linear.cu, TILE_MMA or
+// TMA; K is not split by a second launch.
 #include "kernels/cuda/matmul/linear_entry.h"

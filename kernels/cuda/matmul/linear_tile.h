@@ -1,12 +1,13 @@
-// Tiles of linear and quantized_linear: which columns of W a tile has, and what becomes of its
-// sums. Included where MmaType, the 16-bit type that is multiplied, and kParts, the rows of W for a
-// column of y, are known.
+// Tiles of linear and quantized_linear: which rows of W a tile has as its columns, and what becomes
+// of its sums.
 //
 // A `Source` is that of mma_tile.h or simt_tile.h, and has first_row, first_column, `float
 // scale(int64_t row, int64_t column, int part)`, a factor of a sum, and kWeightOperands.
 #pragma once
 #include "kernels/cuda/common/mma.h"
+#include "kernels/cuda/common/tile_memory.h"
 #include "kernels/cuda/matmul/epilogue.h"
+#include "kernels/cuda/matmul/linear_params.h"
 #include "kernels/cuda/matmul/mma_tile.h"
 #include "kernels/cuda/matmul/simt_tile.h"
 
@@ -23,7 +24,7 @@ struct TileColumn {
 };
 #if NPUSIM_TENSOR_CORES
 using BlockTile =
-    MmaTile<MmaType, kTileRows, kTileColumns, NPUSIM_WARPS_M, NPUSIM_WARPS_N, NPUSIM_STAGES, false>;
+    MmaTile<X, kTileRows, kTileColumns, NPUSIM_WARPS_M, NPUSIM_WARPS_N, NPUSIM_STAGES, false>;
 
 // Half of a warp's columns are of either part, so that a lane holds both sums of an output.
 inline TileColumn tile_column(int column) {
@@ -75,8 +76,6 @@ struct Output {
     }
   }
 };
-
-extern __shared__ __align__(1024) unsigned char shared_memory[];
 
 // This block's slice of K.
 inline int64_t slice_begin() {

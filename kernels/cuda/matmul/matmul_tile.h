@@ -1,8 +1,10 @@
 // What `matmul` and `grouped_matmul` share: one block's tile of y, wherever its operands lie.
 //
-// NPUSIM_PATH: 0 tiles on the tensor cores, for 16-bit operands whose K (for b: or n) is
-// contiguous; 1 tiles by multiply-adds, for any dtype and strides.
+// NPUSIM_PATH (common/paths.h) is TILE_MMA for 16-bit operands whose K (for b: or n) is contiguous,
+// and TILE_SIMT for any dtype and strides.
 #pragma once
+#include "kernels/cuda/common/paths.h"
+#include "kernels/cuda/common/tile_memory.h"
 #include "kernels/cuda/matmul/mma_tile.h"
 #include "kernels/cuda/matmul/simt_tile.h"
 
@@ -33,9 +35,7 @@ struct Place {
   int64_t depth = params.k;
 };
 
-extern __shared__ __align__(1024) unsigned char shared_memory[];
-
-#if NPUSIM_PATH == 0
+#if NPUSIM_PATH == NPUSIM_PATH_TILE_MMA
 constexpr bool strides_are_wide() {
   bool wide = params.a_m % 8 == 0 && (kNContiguous ? params.b_k : params.b_n) % 8 == 0;
   for (int d = 0; d < 6; ++d) {

@@ -2,9 +2,10 @@
 // stores y times the norm's weight beside y, and the squares of y summed over the columns of each
 // tile: [slot][row], slot t being of column tile t, and those after the last tile zero. The product
 // after it (kAfterNorm) multiplies these scaled rows, and each row of its sums by the norm's
-// factor. Included where W, kWeights and kSlots are known.
+// factor.
 #pragma once
 #include "kernels/cuda/matmul/epilogue.h"
+#include "kernels/cuda/matmul/linear_operands.h"
 
 namespace npusim {
 

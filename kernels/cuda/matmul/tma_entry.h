@@ -3,6 +3,11 @@
 // linear_tile.h, by the first block of each cluster.
 #pragma once
 #include "kernels/cuda/common/tma.h"
+#include "kernels/cuda/matmul/linear_source.h"
+#include "kernels/cuda/matmul/tma_tile.h"
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#include "kernels/cuda/matmul/tma_matmul.h"
+#endif
 
 #define NPUSIM_MAPS_2(X) X(0), X(1)
 #define NPUSIM_MAPS_3(X) NPUSIM_MAPS_2(X), X(2)

@@ -1,6 +1,9 @@
 // The epilogue of tma_matmul.h: a block stores its tile, or the blocks of a cluster that split K
 // reduce their partial sums through distributed shared memory, and each stores a slice of the rows.
 #pragma once
+#include "kernels/cuda/matmul/epilogue.h"
+#include "kernels/cuda/matmul/norm_between.h"
+#include "kernels/cuda/matmul/tma_pipeline.h"
 
 namespace npusim {
 
@@ -162,12 +165,12 @@ inline void store_tile(const Accumulators& sums, const ClusterBlock& cluster_blo
 // Split-K within a cluster. A block stores its partial sums over its pipeline, [row][column], and
 // copies to each other block the slice of rows that this one finishes. Received slices lie after
 // the barriers, [k_rank][row of the slice][column], without one for the block's own rank.
-constexpr int kSliceRows = kTileRows / kClusterK;
+constexpr int kSliceRows = kTmaRows / kClusterK;
 constexpr int kSliceBytes = kSliceRows * kPitch * 4;
 constexpr int kExchangeBarrierAt =
     kBarriersAt + kPipelineStages * 16;  // the mbarrier that counts their bytes
 constexpr int kSumsAt = ceil_div(kExchangeBarrierAt + 8, 128) * 128;
-static_assert(kClusterK == 1 || (kTileRows * kPitch * 4 <= kBarriersAt &&
+static_assert(kClusterK == 1 || (kTmaRows * kPitch * 4 <= kBarriersAt &&
                                  kSumsAt + (kClusterK - 1) * kSliceBytes <= NPUSIM_SHARED));
 
 // Where the block of rank `to` receives what rank `from` has sent.

@@ -1,18 +1,15 @@
 // linear over weights that `quantize` wrote: rows of int8 or int4 codes with scales, in one to four
 // segments.
 //
-// NPUSIM_PATH: 0 warps stream rows of codes for few rows of x, in float32; 1 tiles on the tensor
-// cores, for 16-bit x: codes of int8 as they are, elements of int4 rounded to x's type; 2 tiles by
-// multiply-adds.
+// NPUSIM_PATH (common/paths.h) is GEMV_SIMT for few rows of x, in float32; TILE_MMA for 16-bit x:
+// codes of int8 as they are, elements of int4 rounded to x's type; or TILE_SIMT.
 #include "kernels/cuda/common/mma.h"
+#include "kernels/cuda/common/paths.h"
 #include "kernels/cuda/matmul/epilogue.h"
+#include "kernels/cuda/matmul/linear_params.h"
 #include "kernels/cuda/quantization/quantized_layout.h"
 
 namespace npusim {
-
-using X = Storage<params.x_dtype>;
-using MmaType = X;
-constexpr int kParts = params.gated ? 2 : 1;  // rows of W for a column of y
 
 // Row `row` of W: segments follow one another.
 inline QuantizedRow weight_row(void* const* operands, int64_t row) {
@@ -46,11 +43,11 @@ float nibble_code(const uint4& v, int e) {
 
 }  // namespace npusim
 
-#if NPUSIM_PATH == 0
+#if NPUSIM_PATH == NPUSIM_PATH_GEMV_SIMT
 namespace npusim {
 
 constexpr int kWarps = NPUSIM_BLOCK / 32, kSplit = NPUSIM_SPLIT, kColumns = NPUSIM_ROWS;
-constexpr int kTeams = kWarps / kSplit;  // groups of warps, each with columns of its own
+constexpr int kGroupsOfWarps = kWarps / kSplit;  // groups of warps, each with columns of its own
 constexpr int kStreams = kColumns * kParts;
 constexpr int kM = static_cast<int>(params.m);
 constexpr int kEach = kBytes ? 16 : 32;  // elements of a load
@@ -71,8 +68,8 @@ inline void run(void* const* operands) {
   constexpr int kSteps = static_cast<int>(ceil_div(kLoads, kLanes));
   constexpr int kUnroll = larger(1, smaller(kSteps, NPUSIM_LOADS / kStreams));
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int team = warp / kSplit, slice = warp % kSplit;
-  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kTeams + team) * kColumns;
+  const int warp_group = warp / kSplit, slice = warp % kSplit;
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kGroupsOfWarps + warp_group) * kColumns;
   const X* x = static_cast<const X*>(operands[0]);
   const bool wide = is_aligned(x, 16) && (kM == 1 || params.ldx * sizeof(X) % 16 == 0);
 
@@ -135,7 +132,7 @@ inline void run(void* const* operands) {
     }
   }
 
-  __shared__ float parts[kTeams][kSplit][kStreams][kM];
+  __shared__ float parts[kGroupsOfWarps][kSplit][kStreams][kM];
 #pragma unroll
   for (int i = 0; i < kStreams; ++i) {
     const float scale = kBytes ? *w[i].scale : 1.0f;
@@ -145,7 +142,7 @@ inline void run(void* const* operands) {
       for (int far = 16; far > 0; far /= 2) {
         sums[i][m] += __shfl_xor_sync(0xffffffffu, sums[i][m], far);
       }
-      if (lane == 0) parts[team][slice][i][m] = sums[i][m] * scale;
+      if (lane == 0) parts[warp_group][slice][i][m] = sums[i][m] * scale;
     }
   }
   __syncthreads();
@@ -157,7 +154,7 @@ inline void run(void* const* operands) {
     for (int s = 0; s < kSplit; ++s) {
 #pragma unroll
       for (int part = 0; part < kParts; ++part)
-        v[part] += parts[team][s][part * kColumns + column][m];
+        v[part] += parts[warp_group][s][part * kColumns + column][m];
     }
     if (first + column >= params.n) continue;
     const int64_t y = m * params.ldy + first + column;
@@ -268,7 +265,7 @@ extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_
   npusim::run(operands);
 }
 
-#if NPUSIM_PATH >= 1 && NPUSIM_SPLIT > 1
+#if NPUSIM_PATH != NPUSIM_PATH_GEMV_SIMT && NPUSIM_SPLIT > 1
 extern "C" __global__ void __launch_bounds__(256) npusim_combine(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
   npusim::combine(npusim::source_of(operands), operands);

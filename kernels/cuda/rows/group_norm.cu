@@ -1,8 +1,9 @@
-// Group norm of [batch, channels, spatial] with any strides, and an activation behind it. A block
+// Group norm of [batch, channels, spatial] with any strides, and an activation after it. A block
 // takes one group of one batch element, and walks it along its contiguous dimension. y may be x's
 // memory if dtypes and strides are equal.
 #include "kernels/cuda/common/block.h"
 #include "kernels/cuda/common/scalar_ops.h"
+#include "kernels/cuda/rows/norm_operands.h"
 
 namespace npusim {
 
@@ -67,4 +68,9 @@ struct Norm {
 
 }  // namespace npusim
 
-#include "kernels/cuda/rows/norm_entry.h"
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_TENSORS) {
+  npusim::launch_dependents();
+  const npusim::Norm norm(NPUSIM_VECTORS_GIVEN);
+  npusim::wait_on_dependencies();
+  norm.run(x, y);
+}

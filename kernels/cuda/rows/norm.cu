@@ -4,6 +4,7 @@
 // strides are equal.
 #include "kernels/cuda/common/block.h"
 #include "kernels/cuda/common/scalar_ops.h"
+#include "kernels/cuda/rows/norm_operands.h"
 
 namespace npusim {
 
@@ -92,6 +93,7 @@ class Vector {
   Pack<W, kPack> held_[kHeld ? NormRow::kRounds : 1];
 };
 
+// Loads weight and bias early where nothing writes them before in the method.
 class Norm {
  public:
   Norm(const void* weight, const void* bias)
@@ -132,4 +134,9 @@ class Norm {
 
 }  // namespace npusim
 
-#include "kernels/cuda/rows/norm_entry.h"
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_TENSORS) {
+  npusim::launch_dependents();
+  const npusim::Norm norm(NPUSIM_VECTORS_GIVEN);
+  npusim::wait_on_dependencies();
+  norm.run(x, y);
+}

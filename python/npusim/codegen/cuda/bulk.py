@@ -19,6 +19,7 @@ from npusim.codegen.cuda.launch_products import (
     linear_operands,
     on_tensor_cores,
 )
+from npusim.codegen.cuda.paths import KernelPath
 from npusim.targets.measured import TmaTile
 
 STEMS = ("linear", "linear_before_norm", "linear_behind_norm")  # whose commands it computes
@@ -109,7 +110,7 @@ def bulk(p: Params, tile: BulkTile) -> Geometry:
     column_tiles = blocks(blocks(n * parts, tile.columns), tile.share_columns) * tile.share_columns
     threads = tile.rows * 2 + 32 * tile.copy_warp
     defines = {
-        "PATH": 4,
+        "PATH": KernelPath.TMA,
         "BLOCK": threads,
         "SPLIT": 1,
         "TILE_ROWS": tile.rows,

@@ -22,6 +22,7 @@ from npusim.codegen.cuda.launch_products import (
     on_tensor_cores,
     tiled,
 )
+from npusim.codegen.cuda.paths import KernelPath
 from npusim.targets import measured
 
 _DEPTH = 64  # of K, that a tile passes at once
@@ -84,7 +85,6 @@ def conv(p: Params) -> Geometry:
         parts=1,
         pairs=False,
         arguments=2 + epilogue_operands(p),
-        path=(2, 2),
         batch=groups,
     )
 
@@ -100,7 +100,7 @@ def conv_tiles(p: Params, tile: ConvTile, split: int) -> Geometry:
     if shared > _MOST_SHARED:
         stages, shared = stages - 1, shared - (tile.rows + tile.columns) * _DEPTH * 2
     defines = {
-        "PATH": 0,
+        "PATH": KernelPath.TILE_MMA,
         "BLOCK": tile.threads,
         "SPLIT": split,
         "TILE_ROWS": tile.rows,
@@ -176,7 +176,7 @@ def _patches(p: Params, columns: int, shared: int) -> Geometry:
     most = _FIT.narrow_patch_blocks if narrow else _FIT.patch_blocks
     beside = max(1, min(most, _ALL_SHARED // shared))
     defines = {
-        "PATH": 1,
+        "PATH": KernelPath.PATCH,
         "BLOCK": _PATCH_THREADS,
         "BLOCKS_PER_SM": beside,
         "SPLIT": 1,

@@ -19,6 +19,7 @@ from npusim.codegen.cuda.launch_products import (
     as_ints,
     epilogue_operands,
 )
+from npusim.codegen.cuda.paths import KernelPath
 
 _FIT = GPU.decode
 _RING_WARPS = 8
@@ -70,7 +71,7 @@ def _ring(p: Params, arguments: int) -> Geometry | None:
         small = _FIT.small_normed_shared_bytes if "norm_eps" in p else _FIT.small_shared_bytes
         room = max(shared, small)
     defines = {
-        "PATH": 5,
+        "PATH": KernelPath.GEMV_MULTISTAGE,
         "BLOCK": threads,
         "COLUMNS": columns,
         "STAGES": stages,
@@ -103,7 +104,7 @@ def attention_step(p: Params) -> Geometry:
         "BLOCK": 32 * _STEP_WARPS,
         "STAGES": _FIT.step_stages,
         "CLUSTER_SIZE": _STEP_SPANS,
-        "READING": reading,
+        "READING_WARPS": reading,
         "CLUSTERS": max(clusters, 1),
         "SHARED": shared,
         "BLOCKS_PER_SM": 16 // _STEP_WARPS if max(head_dim, v_dim) <= 128 else 1,

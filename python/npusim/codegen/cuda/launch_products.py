@@ -14,6 +14,7 @@ from math import prod
 
 from npusim.abi.kernels import Params
 from npusim.codegen.cuda.geometry import Geometry, Launch, Rule, blocks, line
+from npusim.codegen.cuda.paths import KernelPath
 from npusim.targets.architecture import gpu
 from npusim.targets.measured import MatmulTile
 
@@ -65,9 +66,9 @@ def linear(p: Params) -> Geometry:
     if m <= (_FEW_ROWS if pairs else _MATMUL.plain_stream_rows):
         columns = 8 if pairs and m > 1 else 1
         loads = blocks(k * _size(p["w_dtype"]), 16 * 32 // columns)
-        path = 1 if columns == 8 else 0
+        path = KernelPath.GEMV_MMA if columns == 8 else KernelPath.GEMV_SIMT
         return _streams(n, parts, columns=columns, loads=loads, path=path, arguments=arguments)
-    return tiled(m, n, k, parts=parts, pairs=pairs, arguments=arguments, path=(2, 3))
+    return tiled(m, n, k, parts=parts, pairs=pairs, arguments=arguments)
 
 
 def linear_beside_norm(p: Params) -> Geometry:
@@ -80,7 +81,6 @@ def linear_beside_norm(p: Params) -> Geometry:
         parts=2 if p["gated"] else 1,
         pairs=True,
         arguments=linear_operands(p),
-        path=(2, 3),
         splits=(1,) if leaves_norm(p) else _SPLITS,
     )
 
@@ -97,14 +97,14 @@ def normed_linear(p: Params) -> Geometry:
         parts,
         columns=1,
         loads=blocks(k * _size(p["w_dtype"]), 16 * 32),
-        path=0,
+        path=KernelPath.GEMV_SIMT,
         arguments=linear_operands(p),
         rows=2 if n * parts > _MATMUL.many_streams else 1,
     )
 
 
 def _streams(
-    n: int, parts: int, *, columns: int, loads: int, path: int, arguments: int, rows: int = 1
+    n: int, parts: int, *, columns: int, loads: int, path: KernelPath, arguments: int, rows: int = 1
 ) -> Geometry:
     """Warps that stream rows of W, in groups that share K where there are few rows.
 
@@ -139,7 +139,6 @@ def tiled(
     parts: int,
     pairs: bool,
     arguments: int,
-    path: tuple[int, int],
     batch: int = 1,
     shapes: tuple[TileShape, ...] = (),
     splits: tuple[int, ...] = _SPLITS,
@@ -147,7 +146,6 @@ def tiled(
     """The best tiles of y, of some shapes and spans.
 
     Args:
-        path: the numbers of the tensor cores' path and the plain one.
         batch: how many products there are.
     """
     shapes = shapes or (TILES if pairs else _PLAIN_GATED if parts == 2 else _PLAIN)
@@ -170,7 +168,7 @@ def tiled(
     grid = (blocks(m, shape.rows), blocks(n * parts, shape.columns), split * batch)
     shared = shape.shared if pairs else _plain_shared(shape.rows, shape.columns, 4)
     defines = {
-        "PATH": path[0] if pairs else path[1],
+        "PATH": KernelPath.TILE_MMA if pairs else KernelPath.TILE_SIMT,
         "BLOCK": threads,
         "SPLIT": split,
         "TILE_ROWS": shape.rows,
@@ -258,9 +256,11 @@ def quantized_linear(p: Params) -> Geometry:
     arguments = 1 + as_int(p, "segments") + epilogue_operands(p)
     if m > _MATMUL.quantized_stream_rows:
         pairs = on_tensor_cores(p["x_dtype"], p["x_dtype"])
-        return tiled(m, n, k, parts=parts, pairs=pairs, arguments=arguments, path=(1, 2))
+        return tiled(m, n, k, parts=parts, pairs=pairs, arguments=arguments)
     loads = blocks(k, 32 * (16 if p["format"] == _INT8 else 32))
-    return _streams(n, parts, columns=1, loads=loads, path=0, arguments=arguments)
+    return _streams(
+        n, parts, columns=1, loads=loads, path=KernelPath.GEMV_SIMT, arguments=arguments
+    )
 
 
 def matmul(p: Params) -> Geometry:
@@ -279,7 +279,7 @@ def matmul(p: Params) -> Geometry:
     threads = shape.threads if pairs else _PLAIN_THREADS
     grid = (blocks(m, shape.rows) * batch, blocks(n, shape.columns), 1)
     defines = {
-        "PATH": 0 if pairs else 1,
+        "PATH": KernelPath.TILE_MMA if pairs else KernelPath.TILE_SIMT,
         "BLOCK": threads,
         "TILE_ROWS": shape.rows,
         "TILE_COLUMNS": shape.columns,
@@ -329,7 +329,7 @@ def attention(p: Params) -> Geometry:
     has_position = bool(p["has_position"])
     operands = 4 + int(bool(p["has_mask"])) + has_position
     if max(head_dim, v_dim) > _LONGEST_HEAD or head_dim == 0:
-        defines = {"PATH": 2, "BLOCK": _BLOCK, "SPLIT": 1, "CLUSTERED": 0}
+        defines = {"PATH": KernelPath.LONG_HEADS, "BLOCK": _BLOCK, "SPLIT": 1, "CLUSTERED": 0}
         defines["ARGUMENTS"] = operands + 1 + has_position
         scratch = 4 * heads * rows * max(as_int(p, "kv_len"), 1)
         launch = Launch((rows, heads, 1), (_BLOCK, 1, 1))
@@ -351,7 +351,11 @@ def attention(p: Params) -> Geometry:
 def attention_cluster(p: Params) -> Geometry | None:
     """Attention whose blocks combine their spans of keys in a cluster, where the rule cuts keys."""
     rule = attention(p)
-    if not rule.launches or rule.defines["PATH"] != 0 or rule.defines["ROW_WARPS"] != 4:
+    if (
+        not rule.launches
+        or rule.defines["PATH"] != KernelPath.TILE_MMA
+        or rule.defines["ROW_WARPS"] != 4
+    ):
         return None
     if rule.defines["SPLIT"] <= _ATTENTION.cluster_splits:
         return None
@@ -388,7 +392,7 @@ def attention_tiles(
         launches.append(Launch((rows, heads, 1), (128, 1, 1), entry="npusim_combine"))
         scratch = 4 * split * heads * rows * (v_dim + 2)
     defines = {
-        "PATH": 0 if pairs else 1,
+        "PATH": KernelPath.TILE_MMA if pairs else KernelPath.TILE_SIMT,
         "BLOCK": threads,
         "SPLIT": split,
         "WARPS": warps,

@@ -129,7 +129,11 @@ def float_literal(value: float, kind: str) -> str:
 
 
 def _inlined(text: str, seen: set[str]) -> str:
-    """Returns a text with the headers it includes in their place, each at its first inclusion."""
+    """Returns a text with the headers it includes in their place, each at its first inclusion.
+
+    That is not for the preprocessor to decide, so what several branches of an `#if` include has to
+    be included before them.
+    """
 
     def header(match: re.Match[str]) -> str:
         name = match[1]

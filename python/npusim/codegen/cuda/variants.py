@@ -8,6 +8,7 @@ from npusim.abi.kernels import KERNELS, Params
 from npusim.codegen.cuda import bulk, convolutions, launch_products
 from npusim.codegen.cuda.geometry import Geometry
 from npusim.codegen.cuda.launch_products import as_int, as_ints, linear_operands, on_tensor_cores
+from npusim.codegen.cuda.paths import KernelPath
 
 _SPLITS = (1, 2, 4, 8)
 _MOST_BULK = 12  # tiles copied in bulk, the best by estimate
@@ -43,7 +44,6 @@ def _linear(p: Params) -> dict[str, Geometry]:
             parts=2 if p["gated"] else 1,
             pairs=True,
             arguments=linear_operands(p),
-            path=(2, 3),
             shapes=(tile,),
             splits=(split,),
         )
@@ -56,7 +56,7 @@ def _linear(p: Params) -> dict[str, Geometry]:
 def _conv(p: Params) -> dict[str, Geometry]:
     channels = as_int(p, "in_channels") // as_int(p, "groups")
     rule = convolutions.conv(p)
-    if not rule.launches or rule.defines["PATH"] != 0:
+    if not rule.launches or rule.defines["PATH"] != KernelPath.TILE_MMA:
         return {}
     depth = channels
     for taps in as_ints(p, "kernel"):

@@ -1,0 +1,18 @@
+"""The ways to compute a stem: values of the macro NPUSIM_PATH of CUDA sources."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class KernelPath(IntEnum):
+    """A way to compute a stem; `kernels/cuda/common/paths.h` has the same names and numbers."""
+
+    GEMV_SIMT = 0
+    GEMV_MMA = 1
+    TILE_MMA = 2
+    TILE_SIMT = 3
+    TMA = 4
+    GEMV_MULTISTAGE = 5
+    PATCH = 6
+    LONG_HEADS = 7
