@@ -69,9 +69,17 @@ class HeldTensors final : public TensorSource {
 std::shared_ptr<Weights> load_weights(std::shared_ptr<Program> program,
                                       std::shared_ptr<Device> device,
                                       std::shared_ptr<const TensorSource> source, bool check_nan,
-                                      bool copy, KeyNames names) {
+                                      bool copy, KeyNames names,
+                                      const std::optional<py::function>& progress) {
+  Weights::Options options{
+      .check_nan = check_nan, .copy = copy, .names = std::move(names), .progress = {}};
+  if (progress) {
+    options.progress = [told = py::handle(*progress)](int64_t done, int64_t total) {
+      const py::gil_scoped_acquire locked;
+      told(done, total);
+    };
+  }
   const py::gil_scoped_release unlocked;
-  const Weights::Options options{.check_nan = check_nan, .copy = copy, .names = std::move(names)};
   return std::const_pointer_cast<Weights>(
       Weights::load(std::move(program), std::move(device), std::move(source), options));
 }
@@ -276,22 +284,25 @@ void bind_executor(py::module_& module) {
       .def_static(
           "from_file",
           [](std::shared_ptr<Program> program, std::shared_ptr<Device> device,
-             const std::filesystem::path& path, bool check_nan, bool copy, KeyNames names) {
+             const std::filesystem::path& path, bool check_nan, bool copy, KeyNames names,
+             const std::optional<py::function>& progress) {
             return load_weights(std::move(program), std::move(device), open_checkpoint(path),
-                                check_nan, copy, std::move(names));
+                                check_nan, copy, std::move(names), progress);
           },
           py::arg("program"), py::arg("device"), py::arg("path"), py::arg("check_nan") = false,
-          py::arg("copy") = false, py::arg("names") = KeyNames())
+          py::arg("copy") = false, py::arg("names") = KeyNames(), py::arg("progress") = py::none(),
+          "progress is called as (done, total) with bytes of weights, whenever one was prepared.")
       .def_static(
           "from_memory",
           [](std::shared_ptr<Program> program, std::shared_ptr<Device> device,
-             const py::dict& tensors, bool check_nan, bool copy, KeyNames names) {
+             const py::dict& tensors, bool check_nan, bool copy, KeyNames names,
+             const std::optional<py::function>& progress) {
             return load_weights(std::move(program), std::move(device),
                                 std::make_shared<HeldTensors>(tensors), check_nan, copy,
-                                std::move(names));
+                                std::move(names), progress);
           },
           py::arg("program"), py::arg("device"), py::arg("tensors"), py::arg("check_nan") = false,
-          py::arg("copy") = false, py::arg("names") = KeyNames(),
+          py::arg("copy") = false, py::arg("names") = KeyNames(), py::arg("progress") = py::none(),
           "tensors: name -> (dtype, shape, address, owner); the elements at address are dense.")
       .def_static("from_prepared", &from_prepared, py::arg("program"), py::arg("device"),
                   py::arg("persistent"), py::arg("weights"), "What `prepared` returned.")

@@ -218,7 +218,7 @@ std::shared_ptr<const Weights> Weights::load(std::shared_ptr<const Program> prog
   const std::vector<const CheckpointTensor*> tensors = match(*program, *source, options);
   std::shared_ptr<Weights> weights(new Weights(program, std::move(device)));
   weights->extra_ = unused(*program, *source, options.names);
-  weights->run_init(*source, tensors, options.copy);
+  weights->run_init(*source, tensors, options);
   source->check();
   weights->release(std::move(source));
   return weights;
@@ -326,10 +326,19 @@ void Weights::place(const WeightSpec& spec, const CheckpointTensor& tensor, bool
 // Brings each tensor in front of the first command that reads it, and lets go of it behind the
 // last, so that the checkpoint and what is made of it are never in memory as a whole.
 void Weights::run_init(const TensorSource& source, std::span<const CheckpointTensor* const> tensors,
-                       bool copy) {
+                       const Options& options) {
   const Method& init = program_->init;
   const Readings when = readings(*program_);
-  for (const size_t w : when.otherwise) place(program_->weights[w], *tensors[w], copy);
+  int64_t done = 0, total = 0;
+  for (const WeightSpec& spec : program_->weights) total += program_->buffers[spec.buffer].bytes;
+  const auto tell = [&](const WeightSpec& spec) {
+    done += program_->buffers[spec.buffer].bytes;
+    if (options.progress) options.progress(done, total);
+  };
+  for (const size_t w : when.otherwise) {
+    place(program_->weights[w], *tensors[w], options.copy);
+    tell(program_->weights[w]);
+  }
   if (init.commands.empty()) return;
   const std::shared_ptr<Memory> arena = device_->allocate(init.arena_bytes);
   const std::shared_ptr<Memory> constants = constants_on(*device_, program_);
@@ -340,7 +349,7 @@ void Weights::run_init(const TensorSource& source, std::span<const CheckpointTen
   const auto bring = [&](size_t command) {
     for (const size_t w : when.starting[command]) {
       const WeightSpec& spec = program_->weights[w];
-      place(spec, *tensors[w], copy);
+      place(spec, *tensors[w], options.copy);
       list->bind(spec.buffer, addresses_[spec.buffer]);
     }
   };
@@ -350,6 +359,7 @@ void Weights::run_init(const TensorSource& source, std::span<const CheckpointTen
       copies_[program_->weights[w].buffer].reset();
       source.leave(*tensors[w]);
     }
+    for (const size_t w : when.starting[command]) tell(program_->weights[w]);
     if (command + 1 < init.commands.size()) bring(command + 1);
   });
 }

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -48,6 +49,8 @@ class Weights {
     bool check_nan = false;  // refuse NaN; infinities have uses, in masks
     bool copy = false;       // use no tensor where it lies
     KeyNames names;          // of the program's keys in the checkpoint
+    // Told of the bytes of weights that were prepared, and of all, on the calling thread.
+    std::function<void(int64_t done, int64_t total)> progress = {};
   };
 
   // Throws Error(kWeights) that names every missing and every unfitting tensor at once, and as
@@ -96,7 +99,7 @@ class Weights {
   void place(const WeightSpec& spec, const CheckpointTensor& tensor, bool copy);
   void check_source() const;
   void run_init(const TensorSource& source, std::span<const CheckpointTensor* const> tensors,
-                bool copy);
+                const Options& options);
   void release(std::shared_ptr<const TensorSource> source);
 
   std::shared_ptr<const Program> program_;

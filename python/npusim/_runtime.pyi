@@ -209,7 +209,10 @@ class Weights:
         check_nan: bool = False,
         copy: bool = False,
         names: Sequence[tuple[str, str]] = ...,
-    ) -> Weights: ...
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Weights:
+        """progress is called as (done, total) with bytes of weights, whenever one was prepared."""
+
     @staticmethod
     def from_memory(
         program: Program,
@@ -218,6 +221,7 @@ class Weights:
         check_nan: bool = False,
         copy: bool = False,
         names: Sequence[tuple[str, str]] = ...,
+        progress: Callable[[int, int], object] | None = None,
     ) -> Weights:
         """tensors: name -> (dtype, shape, address, owner); the elements at address are dense."""
 

@@ -277,7 +277,7 @@ void converts_float_weights_and_refuses_others() {
     auto tensors = std::make_shared<Tensors>();
     tensors->add("w", dtype, std::move(shape), std::vector<std::byte>(bytes, std::byte{0xFF}));
     return Weights::load(program.get(), cpu(), tensors,
-                         {.check_nan = check_nan, .copy = false, .names = {}});
+                         {.check_nan = check_nan, .copy = false, .names = {}, .progress = {}});
   };
   load(DType::kFloat64, {4}, 32, false);
   load(DType::kFloat16, {4}, 8, false);

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import sys
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,13 @@ class Verb(click.Command):
                 ["--json"], is_flag=True, expose_value=False, help="Print one JSON object only."
             ),
             click.Option(
+                ["-v", "--verbose"],
+                count=True,
+                expose_value=False,
+                callback=_note_verbosity,
+                help="Say on stderr what npusim decides; twice for all of it.",
+            ),
+            click.Option(
                 ["--debug"], is_flag=True, expose_value=False, help="Show stack traces of errors."
             ),
         ]
@@ -66,16 +74,45 @@ class Verb(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the verb; the files it writes stay when it returns an Answer, all or none."""
-        with transaction(force=bool(ctx.meta.get(_FORCE))):
+        verbosity = said_on_stderr(ctx.meta.get(_VERBOSITY, 0))
+        with verbosity, transaction(force=bool(ctx.meta.get(_FORCE))):
             return super().invoke(ctx)
 
 
 _OUTPUTS = {"output", "report", "save", "weights_out", "dump_passes", "out", "trace"}
-_FORCE = "npusim.force"
+_FORCE, _VERBOSITY = "npusim.force", "npusim.verbosity"
 
 
 def _note_force(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     ctx.meta[_FORCE] = value
+
+
+def _note_verbosity(ctx: click.Context, param: click.Parameter, value: int) -> None:
+    ctx.meta[_VERBOSITY] = value
+
+
+@contextlib.contextmanager
+def said_on_stderr(verbosity: int) -> Iterator[None]:
+    """Prints what npusim logs while the block runs: from 1 on what it decides, from 2 on all."""
+    if not verbosity:
+        yield
+        return
+    logger, handler = logging.getLogger("npusim"), _OnStderr()
+    before = logger.level
+    logger.setLevel(logging.INFO if verbosity == 1 else logging.DEBUG)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+class _OnStderr(logging.Handler):
+    """Prints to what stderr is at that moment: above a progress bar, while there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(printable(f"{record.name}: {record.getMessage()}"), file=sys.stderr)
 
 
 def answer_of(group: click.Group, arguments: list[str], *, as_json: bool) -> Answer | int:

@@ -73,6 +73,7 @@ def bench(
                 weights,
                 device=device or compiled.target,
                 threads=threads or 0,
+                progress=report,
             )
             return bench_language_model(model, contexts, runs or 3, plot, report)
     opened = open_runnable(program)
@@ -87,11 +88,11 @@ def bench(
         call: Callable[[], object]
         if plan is not None:
             on = npusim.Device(device or plan.device, threads=threads)
-            executor = npusim.DAGExecutor(plan, on).load_weights(weights)
+            executor = npusim.DAGExecutor(plan, on).load_weights(weights, progress=report)
             call = functools.partial(executor.execute, arrays)
         else:
             on = npusim.Device(device or opened.target, threads=threads)
-            session = npusim.load(program, weights=weights, device=on)
+            session = npusim.load(program, weights=weights, device=on, progress=report)
             call = functools.partial(session, *arrays.values())
         load = time.perf_counter() - start
         report("running")

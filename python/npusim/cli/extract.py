@@ -45,13 +45,13 @@ def extract(
     with progress("Extracting") as report:
         report("building the model")
         made = make(factory)
-        report("exporting")
         graph = npusim.extract_ir(
             made.model,
             made.args,
             made.kwargs or None,
             model_name=name or made.name,
             dynamic_shapes=dynamic_shapes(dynamic, made) if dynamic else None,
+            progress=report,
         )
         report("writing")
         graph.save(output)

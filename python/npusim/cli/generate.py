@@ -91,12 +91,11 @@ def generate(
                 program.save(save)
         else:
             program = open_program(model)
-        report("weights")
         source = weights or (model if model.is_dir() else None)
         if source is None and program.weights:
             raise Error(f"{model} needs weights.", hint="Give --weights, the model's folder.")
         loaded = npusim.LanguageModel.load(
-            program, source, tokenizer, device, threads, copy=copy_weights
+            program, source, tokenizer, device, threads, copy=copy_weights, progress=report
         )
     options = {"max_new_tokens": max_new_tokens, "ignore_eos": ignore_eos, **sampling}
     in_turns = chat or system is not None or (interactive and _has_template(loaded))
@@ -148,7 +147,9 @@ def _prompt(
 
 def _compile(folder: Path, max_context: int | None, chunk: int, report: Any) -> CompiledProgram:
     context = max_context or known_positions(folder, _CONTEXT)
-    graphs = npusim.extract_llm(folder, max_context=context, prefill_chunk=min(chunk, context))
+    graphs = npusim.extract_llm(
+        folder, max_context=context, prefill_chunk=min(chunk, context), progress=report
+    )
     return npusim.compile(graphs, progress=report)
 
 

@@ -117,7 +117,7 @@ def _of_plan(
     with progress("Profiling") as report:
         report("loading")
         on = npusim.Device(device or plan.device, threads=threads)
-        executor = npusim.DAGExecutor(plan, on).load_weights(weights)
+        executor = npusim.DAGExecutor(plan, on).load_weights(weights, progress=report)
         report("running")
         rows: list[list[float]] = []
         measure(lambda: executor.execute(arrays, seconds=rows), 0, repeats, seconds)

@@ -25,6 +25,7 @@ def progress(title: str) -> Iterator[Report]:
         task = bars.add_task(title, total=None)
 
         def report(stage: str, done: int | None = None, total: int | None = None) -> None:
-            bars.update(task, description=f"{title}: {stage}", completed=done, total=total)
+            description = f"{title}: {stage}"
+            bars.update(task, description=description, completed=done or 0, total=total or None)
 
         yield report

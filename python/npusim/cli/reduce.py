@@ -54,8 +54,9 @@ def reduce(
         report("building the model")
         made = make(factory)
         state = weights_of(made, weights)
-        report("extracting")
-        graph = npusim.extract_ir(made.model, made.args, made.kwargs or None, model_name=made.name)
+        graph = npusim.extract_ir(
+            made.model, made.args, made.kwargs or None, model_name=made.name, progress=report
+        )
         require_weights(graph, state)
         inputs = tensor_leaves(made.args, made.kwargs)
         repro, failure = smallest(

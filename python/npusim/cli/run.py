@@ -13,6 +13,7 @@ import npusim
 from npusim.cli.answer import Answer, Verb, table
 from npusim.cli.arrays import INPUT_HELP, read_inputs, summary, write_outputs
 from npusim.cli.artifact import open_runnable, plan_specs
+from npusim.cli.progress import Report, progress
 from npusim.cli.weights import Weights, weights_options
 from npusim.partition.plan import PartitionPlan
 from npusim.program.program import CompiledProgram
@@ -50,13 +51,16 @@ def run(
     opened = open_runnable(program)
     extra: Sequence[str] = ()
     if isinstance(opened, PartitionPlan):
-        arrays = read_inputs(inputs, plan_specs(opened))
-        on = npusim.Device(device or opened.device, threads=threads, max_work=max_work)
-        outputs = _run_plan(opened, on, weights, arrays)
+        specs, usual = plan_specs(opened), opened.device
     else:
-        arrays = read_inputs(inputs, opened.input_specs)
-        on = npusim.Device(device or opened.target, threads=threads, max_work=max_work)
-        outputs, extra = _run_program(opened, on, weights, arrays)
+        specs, usual = list(opened.input_specs), opened.target
+    arrays = read_inputs(inputs, specs)
+    on = npusim.Device(device or usual, threads=threads, max_work=max_work)
+    with progress("Running") as report:
+        if isinstance(opened, PartitionPlan):
+            outputs = _run_plan(opened, on, weights, arrays, report)
+        else:
+            outputs, extra = _run_program(opened, on, weights, arrays, report)
     told: list[str | None] = [None] * len(outputs)
     if output is not None:
         told = [str(path) for path in write_outputs(output, outputs)]
@@ -83,16 +87,23 @@ def _run_program(
     device: npusim.Device,
     weights: Weights,
     arrays: Mapping[str, np.ndarray],
+    report: Report,
 ) -> tuple[dict[str, np.ndarray], Sequence[str]]:
     """Returns the outputs by name, and the weights of the file that nobody reads."""
-    checked = npusim.load_weights(weights, program, device, check_nan=True)
+    checked = npusim.load_weights(weights, program, device, check_nan=True, progress=report)
+    report("running")
     results = npusim.load(program, weights=checked, device=device)(*arrays.values())
     names = [spec.name for spec in program.output_specs]
     return {n: np.asarray(r) for n, r in zip(names, results, strict=True)}, checked.extra
 
 
 def _run_plan(
-    plan: PartitionPlan, device: npusim.Device, weights: Weights, arrays: Mapping[str, Any]
+    plan: PartitionPlan,
+    device: npusim.Device,
+    weights: Weights,
+    arrays: Mapping[str, Any],
+    report: Report,
 ) -> dict[str, np.ndarray]:
-    executor = npusim.DAGExecutor(plan, device).load_weights(weights)
+    executor = npusim.DAGExecutor(plan, device).load_weights(weights, progress=report)
+    report("running")
     return {name: np.asarray(value) for name, value in executor.execute(arrays).items()}

@@ -105,8 +105,9 @@ def verify(
         state = weights_of(made, weights)
         if quant is not None:
             return layer_quality(made, state, quant, report)
-        report("extracting")
-        graph = npusim.extract_ir(made.model, made.args, made.kwargs or None, model_name=made.name)
+        graph = npusim.extract_ir(
+            made.model, made.args, made.kwargs or None, model_name=made.name, progress=report
+        )
         common = {
             "state_dict": state,
             "original_model": made.model,
@@ -115,8 +116,8 @@ def verify(
             "tolerance": tolerance,
         }
         require_weights(graph, state)
-        report("running the graph")
-        _, of_graph = npusim.verify_ir_with_state_dict(ir=graph, **common)
+        report("running the model")
+        _, of_graph = npusim.verify_ir_with_state_dict(ir=graph, progress=report, **common)
         common |= {"threads": threads, "bisect": bisect}
         if fallback:
             report("partitioning")
@@ -126,10 +127,9 @@ def verify(
         else:
             report("compiling")
             program = _program(stored, graph, target, report)
-            report("running the program")
-            _, of_program = npusim.verify_program(
-                program, device=program.target, edges=edges, source=graph, **common
-            )
+            report("running the model")
+            common |= {"edges": edges, "source": graph, "progress": report}
+            _, of_program = npusim.verify_program(program, device=program.target, **common)
     data = {"graph": of_graph.to_json(), "program": of_program.to_json()}
     return Answer(data, [str(of_graph), str(of_program)], ok=of_graph.ok and of_program.ok)
 

@@ -5,6 +5,7 @@ The runtime calls `make_images` (`npusim.runtime.device`), on the thread of that
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,6 +15,8 @@ from npusim.codegen.generator import CodeGenerator, generator_of_image
 from npusim.codegen.wanted import WantedImage
 from npusim.errors import Error, ProgramFormatError
 from npusim.targets import TargetConfig
+
+logger = logging.getLogger(__name__)
 
 _OTHERWISE = "Or compile the model with these sizes: npusim.compile(…, sizes=…)."
 
@@ -44,6 +47,7 @@ def make_images(kernels: Sequence[tuple[str, str, bytes, bytes]]) -> list[bytes]
             )
     target = generator.made_for(kernels[0][3])
     chosen = [_wanted(generator, target, stem, params, like) for stem, _, params, like in kernels]
+    logger.info("%d kernels are made for the sizes of a call", len(chosen))
     return generator.images(chosen, target)
 
 

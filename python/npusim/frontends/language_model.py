@@ -19,6 +19,7 @@ query sees before a later token has overwritten it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,14 +28,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from npusim.errors import ExportError
+from npusim.errors import ExportError, first_line
 from npusim.frontends.decoder_calls import Way, replaced_forward, ways
 from npusim.frontends.decoder_state import States
 from npusim.frontends.generate_method import generate_method
 from npusim.frontends.hollow_model import hollow_model, with_buffers_data
-from npusim.frontends.torch_export import extract_ir
+from npusim.frontends.torch_export import Progress, extract_ir
 from npusim.ir.graph import Graph
 from npusim.ir.module import Module, verify_module
+
+logger = logging.getLogger(__name__)
 
 
 def extract_llm(
@@ -43,6 +46,7 @@ def extract_llm(
     max_context: int = 4096,
     prefill_chunk: int | Sequence[int] = 128,
     dtype: str | None = None,
+    progress: Progress | None = None,
 ) -> Module:
     """Extracts a causal language model of `transformers`, without its weights.
 
@@ -55,6 +59,7 @@ def extract_llm(
             larger one has a method of its own, `prefill_<chunk>`, which long prompts run through.
         dtype: the weights' dtype ("bfloat16"); by default the configuration's. Only for a model
             given by its configuration.
+        progress: called as (method, done, total) before each method is traced.
 
     Returns:
         A Module with the methods `prefill`, `decode` and `generate`, and under
@@ -70,7 +75,7 @@ def extract_llm(
     given = [prefill_chunk] if isinstance(prefill_chunk, int) else prefill_chunk
     max_context, chunks = _limits(config, max_context, given)
     with with_buffers_data(decoder):
-        way, graphs = _methods(decoder, max_context, chunks)
+        way, graphs = _methods(decoder, max_context, chunks, progress or (lambda *_: None))
     name = type(decoder).__name__
     graphs["generate"] = generate_method(
         graphs["decode"], f"{name}.generate", max_context, "position"
@@ -109,7 +114,9 @@ def _limits(config: Any, max_context: int, chunks: Sequence[int]) -> tuple[int, 
 # ---- the methods ----
 
 
-def _methods(model: nn.Module, rows: int, chunks: Sequence[int]) -> tuple[Way, dict[str, Graph]]:
+def _methods(
+    model: nn.Module, rows: int, chunks: Sequence[int], progress: Progress
+) -> tuple[Way, dict[str, Graph]]:
     """Returns the first way that can be traced, and the graphs.
 
     Raises:
@@ -119,19 +126,30 @@ def _methods(model: nn.Module, rows: int, chunks: Sequence[int]) -> tuple[Way, d
     for make in ways(model, rows):
         try:
             way = make()
-            return way, _traced(model, way, rows, [1] if way.recurrent else chunks)
+            found = _traced(model, way, rows, [1] if way.recurrent else chunks, progress)
+            logger.info("%s: traced by %s", type(model).__name__, type(way).__name__)
+            return way, found
         except ExportError as error:
+            logger.info("%s: a way to trace it failed: %s", type(model).__name__, first_line(error))
             problems.append(error)
     raise ExportError(
         f"{type(model).__name__} cannot become a program: {problems[0]}"
     ) from problems[0]
 
 
-def _traced(model: nn.Module, way: Way, rows: int, chunks: Sequence[int]) -> dict[str, Graph]:
-    graphs = {}
+def _traced(
+    model: nn.Module,
+    way: Way,
+    rows: int,
+    chunks: Sequence[int],
+    progress: Progress,
+) -> dict[str, Graph]:
+    graphs, prefills = {}, _prefills(chunks)
     with _stateful(model, way, rows):
-        for method, chunk in _prefills(chunks).items():
+        for done, (method, chunk) in enumerate(prefills.items()):
+            progress(method, done, len(prefills) + 1)
             graphs[method] = _extracted(model, way, method, chunk)
+        progress("decode", len(prefills), len(prefills) + 1)
         graphs["decode"] = _extracted(model, way, "decode", None)
     return graphs
 

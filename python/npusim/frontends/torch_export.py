@@ -13,8 +13,8 @@ import io
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
-from npusim.errors import ExportError
+from npusim.errors import ExportError, first_line
 from npusim.frontends import decompositions as policy
 from npusim.frontends.complex_pairs import write_as_pairs
 from npusim.frontends.complex_rules import RULES as COMPLEX_RULES
@@ -34,6 +34,10 @@ from npusim.frontends.selected_rows import traced_with_selections
 from npusim.frontends.weight_free import fake_arguments, module_tensors, weight_free
 from npusim.ir.graph import Graph
 
+logger = logging.getLogger(__name__)
+
+Progress: TypeAlias = "Callable[[str, int, int], object]"
+
 
 def extract_ir(
     model: nn.Module,
@@ -43,6 +47,7 @@ def extract_ir(
     model_name: str | None = None,
     strict: bool = False,
     dynamic_shapes: Any = None,
+    progress: Progress | None = None,
 ) -> Graph:
     """Extracts the graph of a model, without its weights.
 
@@ -61,6 +66,7 @@ def extract_ir(
         dynamic_shapes: which sizes of the inputs are symbolic, as torch.export takes it:
             `{"x": {0: torch.export.Dim("batch", max=8)}}`. Each needs an upper bound; the example
             arguments must have sizes of 2 or more there. See docs/dynamic-shapes.md.
+        progress: called as (stage, done, total) before each stage.
 
     Raises:
         ExportError: the model cannot be traced, or does what a graph cannot express; says where
@@ -70,14 +76,17 @@ def extract_ir(
     name = model_name or type(model).__name__
     tensors = module_tensors(model)
     calls = arguments, dict(kwargs or {})
+    told = progress or (lambda *_: None)
 
     def graph() -> Graph:
-        program = _exported(model, *calls, name, strict, dynamic_shapes)
+        program = _exported(model, *calls, name, strict, dynamic_shapes, told)
+        told("translating", 2, 3)
         return translate(program, tensors, name, Sizes(program, dynamic_shapes))
 
-    if strict or dynamic_shapes is not None:
-        return graph()
-    return traced_with_selections(model, graph)
+    plain = strict or dynamic_shapes is not None
+    found = graph() if plain else traced_with_selections(model, graph)
+    logger.info("%s: %d nodes, %d weights", name, len(found.nodes), len(found.weights))
+    return found
 
 
 def _exported(
@@ -87,16 +96,18 @@ def _exported(
     name: str,
     strict: bool,
     dynamic_shapes: Any,
+    progress: Progress,
 ) -> ExportedProgram:
     """Returns the program of a model; a second attempt leaves sizes of 1 open as well."""
     try:
-        return _export(model, args, kwargs, name, strict, dynamic_shapes)
+        return _export(model, args, kwargs, name, strict, dynamic_shapes, progress)
     except ExportError as error:
         if dynamic_shapes is None or not is_about_sizes(error.__cause__):
             raise
+        logger.info("%s: traced again with sizes of one open, for: %s", name, first_line(error))
         with sizes_of_one_open():
             try:
-                return _export(model, args, kwargs, name, strict, dynamic_shapes)
+                return _export(model, args, kwargs, name, strict, dynamic_shapes, progress)
             except ExportError:
                 raise error from error.__cause__
 
@@ -125,6 +136,7 @@ def _export(
     name: str,
     strict: bool,
     dynamic_shapes: Any,
+    progress: Progress,
 ) -> ExportedProgram:
     """Returns the decomposed program of a model whose tensors hold no data."""
     mode = FakeTensorMode(shape_env=None if dynamic_shapes is None else ShapeEnv())
@@ -137,6 +149,7 @@ def _export(
         handle = model.register_forward_hook(plain_outputs)
         stack.callback(handle.remove)
         try:
+            progress("exporting", 0, 3)
             program = torch.export.export(
                 model,
                 fake_arguments(args, mode),
@@ -145,6 +158,7 @@ def _export(
                 dynamic_shapes=dynamic_shapes,
             )
             policy.keep_instance_norm(program.graph)
+            progress("decomposing", 1, 3)
             with decisions(program) as decided:
                 program = program.run_decompositions(policy.decompositions())
             Sizes(program, dynamic_shapes).check(decided)

@@ -21,7 +21,7 @@ from npusim.language_model.tokenizer import FILE, Tokenizer
 from npusim.runtime.checkpoint import Checkpoint
 from npusim.runtime.device import Device
 from npusim.runtime.native import ProgramLike, native_device, native_program
-from npusim.runtime.weights import WeightSource, load_weights
+from npusim.runtime.weights import Progress, WeightSource, load_weights
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -83,6 +83,7 @@ class LanguageModel:
         threads: int = 0,
         *,
         copy: bool = False,
+        progress: Progress | None = None,
     ) -> Self:
         """Loads a program, its weights and, when text is first asked for, its tokenizer.
 
@@ -93,6 +94,7 @@ class LanguageModel:
             device: a device or its name.
             threads: workers of the device, when it is given by name; 0: one a physical core.
             copy: as `load_weights` has it.
+            progress: as `load_weights` has it.
 
         Raises:
             ShapeError: the program is no language model.
@@ -105,7 +107,7 @@ class LanguageModel:
         native_device(device)
         folders = [_folder(path) for path in (tokenizer, weights)]
         if not isinstance(weights, _runtime.Weights):
-            weights = load_weights(weights, handle, device, copy=copy)
+            weights = load_weights(weights, handle, device, copy=copy, progress=progress)
         found = _find_tokenizer(tokenizer, folders[1])
         return cls._of(handle, device, weights, found, _read_eos(folders))
 

@@ -24,7 +24,7 @@ from npusim.partition.support import host_refusal
 from npusim.runtime.device import Device
 from npusim.runtime.native import native_device
 from npusim.runtime.plain_tensors import plain
-from npusim.runtime.weights import WeightSource
+from npusim.runtime.weights import Progress, WeightSource
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,7 +76,13 @@ class DAGExecutor:
         if summary and plan.fallback_nodes:
             print(plan.summary(), file=sys.stderr)
 
-    def load_weights(self, weights: WeightSource | None, *, copy: bool = False) -> DAGExecutor:
+    def load_weights(
+        self,
+        weights: WeightSource | None,
+        *,
+        copy: bool = False,
+        progress: Progress | None = None,
+    ) -> DAGExecutor:
         """Loads a checkpoint, once for all partitions, and returns the executor.
 
         Files are mapped into memory: what several partitions read is there once.
@@ -84,6 +90,7 @@ class DAGExecutor:
         Args:
             weights: as `npusim.load_weights` takes them; None for a model without any.
             copy: as `npusim.load_weights` has it, and of what PyTorch reads as well.
+            progress: as `npusim.load_weights` has it, for one partition after the other.
 
         Raises:
             WeightMismatchError: tensors are missing or do not fit; all are listed at once.
@@ -93,7 +100,7 @@ class DAGExecutor:
         problems = []
         for native in self._natives.values():
             try:
-                native.load(weights, copy)
+                native.load(weights, copy, progress)
             except WeightMismatchError as error:
                 problems.append(str(error))
         try:

@@ -17,7 +17,7 @@ from npusim.runtime.checkpoint import Checkpoint
 from npusim.runtime.device import DeviceBuffer
 from npusim.runtime.executor import Executor
 from npusim.runtime.state import State
-from npusim.runtime.weights import Weights, WeightSource, load_weights
+from npusim.runtime.weights import Progress, Weights, WeightSource, load_weights
 
 Values = dict[str, Held]  # of one call, by name
 
@@ -47,7 +47,9 @@ class NativeRun:
         self._witnesses = partition.witnesses
         self.reset()
 
-    def load(self, source: WeightSource | None, copy: bool = False) -> None:
+    def load(
+        self, source: WeightSource | None, copy: bool = False, progress: Progress | None = None
+    ) -> None:
         """Loads its weights; errors as `npusim.load_weights`."""
         checkpoint = source if isinstance(source, Checkpoint) else Checkpoint(source or {})
         held = checkpoint.source
@@ -57,7 +59,9 @@ class NativeRun:
             source = Checkpoint(mine, checkpoint.rename)
         elif not self._keys:
             source = None
-        self._weights = load_weights(source, self._program, self._device, copy=copy)
+        self._weights = load_weights(
+            source, self._program, self._device, copy=copy, progress=progress
+        )
 
     def reset(self) -> None:
         """Makes its states zero."""

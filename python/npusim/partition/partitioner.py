@@ -6,6 +6,7 @@ cut; what compiling then refuses falls back too, and the graph is cut again.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,8 @@ from npusim.partition.placement import (
 from npusim.partition.plan import Partition, PartitionPlan
 from npusim.partition.support import Verdict, assess, kept_off, refusals
 from npusim.targets import TargetConfig
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,10 @@ def make_plan(
                 raise error
             verdicts = _without(graph, verdicts, lost)
         else:
+            logger.info("%s: %s", plan.target, plan.summary())
+            for name, verdict in plan.verdicts.items():
+                if not verdict.is_native:
+                    logger.info("%s runs in PyTorch: %s", name, verdict.reason)
             return replace(plan, partitions=compiled)
 
 

@@ -5,6 +5,7 @@ Owns dumping and progress; which passes run, and in what order, stands in `npusi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from npusim.ir.verify import verify_graph
 from npusim.ops.check_types import check_types
 from npusim.passes import NEEDS, Pass
 from npusim.targets.target_config import TargetConfig
+
+logger = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]
 
@@ -53,6 +56,8 @@ def run_passes(
         if progress is not None:
             progress(name, index, len(pipeline))
         result = _run_one(run, graph, target)
+        if result is not graph:
+            logger.debug("%s: %d nodes become %d", name, len(graph.nodes), len(result.nodes))
         if folder is not None:
             text = "unchanged\n" if result == graph else format_graph(result)
             _dump(folder, index + 1, name, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import replace
 from functools import partial
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from npusim import _runtime
-from npusim.errors import DeviceError, ShapeError
+from npusim.errors import DeviceError, Error, ShapeError
 from npusim.ir.symbolic import is_symbolic, lower, upper
 from npusim.program.program import TensorSpec
 from npusim.runtime.host import (
@@ -24,6 +25,8 @@ from npusim.runtime.host import (
 )
 from npusim.runtime.libraries import library_folders
 from npusim.runtime.plain_tensors import plain
+
+logger = logging.getLogger(__name__)
 
 _DL_CPU, _DL_CUDA_HOST = 1, 3  # DLPack's device types in host memory
 
@@ -64,6 +67,9 @@ class Device(_runtime.Device):
         super().__init__(
             name, threads, pin_threads, isa, ordinal, folders, _make_kernels, max_work or 0
         )
+        logger.info("device %s: %s", name, self.description)
+        if name == "cuda" and logger.isEnabledFor(logging.INFO):
+            _log_libraries(folders)
         self._options: dict[str, Any] = {
             "threads": threads,
             "pin_threads": pin_threads,
@@ -78,6 +84,15 @@ class Device(_runtime.Device):
 
     def __repr__(self) -> str:
         return f"Device({self.name!r}: {self.description})"
+
+
+def _log_libraries(folders: list[str]) -> None:
+    """Says which libraries stand beside the own kernels of a cuda device."""
+    for name, find in (("cuBLASLt", _runtime.cuda_cublaslt), ("cuDNN", _runtime.cuda_cudnn)):
+        try:
+            logger.info("%s %s in %s", name, *find(folders))
+        except Error as error:
+            logger.info("no %s, own kernels compute instead: %s", name, error)
 
 
 def _make_kernels(kernels: list[tuple[str, str, bytes, bytes]]) -> list[bytes] | str:

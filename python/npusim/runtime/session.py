@@ -21,7 +21,7 @@ from npusim.runtime.host import dtype_of, is_cuda_array, is_dlpack, is_torch, to
 from npusim.runtime.native import ProgramLike, native_device, native_program
 from npusim.runtime.plain_tensors import is_plain, plain, require_no_tracing
 from npusim.runtime.torch_calls import TorchCalls, makers
-from npusim.runtime.weights import WeightSource, load_weights
+from npusim.runtime.weights import Progress, WeightSource, load_weights
 
 
 def load(
@@ -33,6 +33,7 @@ def load(
     *,
     copy: bool = False,
     max_work: int | None = None,
+    progress: Progress | None = None,
 ) -> Session:
     """Loads a program and its weights and returns a callable.
 
@@ -44,6 +45,7 @@ def load(
         method: the method to call; by default the first.
         copy: as `load_weights` has it: weights of the session's own, whatever becomes of the file.
         max_work: the most steps that a method may take, of a device given by name: see `Device`.
+        progress: as `load_weights` has it.
 
     Raises:
         Error: a method takes more steps than `max_work`.
@@ -58,7 +60,7 @@ def load(
             f"{option} is an option of Device.", hint="Pass it where the device is made."
         )
     if not isinstance(weights, _runtime.Weights):
-        weights = load_weights(weights, native, device, copy=copy)
+        weights = load_weights(weights, native, device, copy=copy, progress=progress)
     elif copy and weights.in_place:
         raise Error(
             "These weights are loaded already, and used where they lie.",

@@ -6,8 +6,10 @@ is the runtime's; `.safetensors` files are read there too, `.pt` files need PyTo
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,9 +23,12 @@ from npusim.runtime.native import ProgramLike, native_device, native_program
 from npusim.runtime.pickling import remember
 from npusim.runtime.plain_tensors import plain
 
+logger = logging.getLogger(__name__)
+
 Weights = _runtime.Weights
 """The weights of a program on a device; may serve several executors at once."""
 
+Progress: TypeAlias = "Callable[[str, int, int], object]"
 WeightSource: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Checkpoint"
 
 # name -> dtype, shape, address of dense elements, and the object that owns them
@@ -39,6 +44,7 @@ def load_weights(
     *,
     check_nan: bool = False,
     copy: bool = False,
+    progress: Progress | None = None,
 ) -> Weights:
     """Loads a checkpoint for a program onto a device, and runs the program's weight recipe.
 
@@ -60,6 +66,7 @@ def load_weights(
         device: where they go.
         check_nan: refuse NaN. Infinities have uses, in masks for one.
         copy: use nothing where it lies: neither the file nor the tensors matter after loading.
+        progress: called as ("weights", done, total), in bytes of weights, whenever one is ready.
 
     Raises:
         WeightMismatchError: tensors are missing or do not fit; all are listed at once.
@@ -71,8 +78,10 @@ def load_weights(
         source if isinstance(source, Checkpoint) else Checkpoint({} if source is None else source)
     )
     path, names = checkpoint.source, checkpoint.names
+    told = None if progress is None else partial(progress, "weights")
     if isinstance(path, Mapping):
-        weights = _from_tensors(path, native, device, check_nan, copy, names)
+        weights = _from_tensors(path, native, device, check_nan, copy, names, told)
+        _log(weights, native, "tensors in memory")
         return remember(weights, native, device, None, check_nan, copy)
     if not isinstance(path, (str, os.PathLike)):
         raise Error(
@@ -80,9 +89,10 @@ def load_weights(
         )
     path = Path(path)
     if path.suffix in PICKLES:
-        weights = _from_tensors(read_state_dict(path), native, device, check_nan, copy, names)
+        weights = _from_tensors(read_state_dict(path), native, device, check_nan, copy, names, told)
     else:
-        weights = Weights.from_file(native, device, path, check_nan, copy, names)
+        weights = Weights.from_file(native, device, path, check_nan, copy, names, told)
+    _log(weights, native, str(path))
     origin = Checkpoint(str(path.absolute()), checkpoint.rename)
     return remember(weights, native, device, origin, check_nan, copy)
 
@@ -94,9 +104,18 @@ def _from_tensors(
     check_nan: bool,
     copy: bool,
     names: list[tuple[str, str]],
+    progress: Callable[[int, int], object] | None,
 ) -> Weights:
     tensors = {name: _held(name, tensor) for name, tensor in source.items() if _is_tensor(tensor)}
-    return Weights.from_memory(program, device, tensors, check_nan, copy, names)
+    return Weights.from_memory(program, device, tensors, check_nan, copy, names, progress)
+
+
+def _log(weights: Weights, program: _runtime.Program, source: str) -> None:
+    how = "some used where they lie" if weights.in_place else "none used where it lies"
+    logger.info(
+        "%d weights from %s, %s; %d bytes prepared; %d tensors not used",
+        *(len(program.weights), source, how, program.persistent_bytes, len(weights.extra)),
+    )
 
 
 def read_state_dict(path: Path) -> Mapping[str, Any]:

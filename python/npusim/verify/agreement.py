@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from npusim.frontends.torch_export import extract_ir, plain_outputs
 from npusim.frontends.weight_free import module_tensors
 from npusim.ir.graph import Graph
 from npusim.ir.specialize import at_shapes
-from npusim.ops.reference import run_graph
+from npusim.ops.reference import GraphRun, run_graph
 from npusim.program.program import CompiledProgram
 from npusim.targets import TargetConfig
 from npusim.verify.bisect import Found, first_divergence
@@ -30,6 +30,8 @@ from npusim.verify.report import EdgeResult, PassDivergence, Report
 if TYPE_CHECKING:
     from npusim.runtime import Device
 
+Progress: TypeAlias = "Callable[[str, int, int], object]"
+
 
 def verify_ir_with_state_dict(
     *,
@@ -39,6 +41,7 @@ def verify_ir_with_state_dict(
     test_inputs: Any,
     test_kwargs: Mapping[str, Any] | None = None,
     tolerance: float | None = None,
+    progress: Progress | None = None,
 ) -> tuple[bool, Report]:
     """Compares a graph, run through PyTorch, with the model it was extracted from.
 
@@ -49,6 +52,7 @@ def verify_ir_with_state_dict(
         test_inputs: positional arguments with data, as the model takes them.
         test_kwargs: keyword arguments.
         tolerance: replaces `TOLERANCE` for floating-point outputs.
+        progress: called as (stage, done, total) while the graph's nodes run.
 
     Returns:
         Whether all outputs agree, and the report.
@@ -60,7 +64,11 @@ def verify_ir_with_state_dict(
     args, kwargs = example_arguments(test_inputs, test_kwargs)
     weights = all_weights(graph, state_dict, original_model)
     expected = run_model(original_model, args, kwargs, state_dict)
-    actual = run_graph(graph, tensor_leaves(args, kwargs), weights)
+    run = GraphRun(graph, tensor_leaves(args, kwargs), weights)
+    for done, _ in enumerate(run):
+        if progress is not None:
+            progress("running the graph", done, len(graph.nodes))
+    actual = run.outputs()
     names = [output.name for output in graph.outputs]
     report = Report(f"graph {graph.name}", compare_all(names, actual, expected, tolerance))
     return report.ok, report
@@ -79,6 +87,7 @@ def verify_program(
     bisect: bool = False,
     edges: bool = True,
     source: Graph | None = None,
+    progress: Progress | None = None,
 ) -> tuple[bool, Report]:
     """Compares native runs of a compiled program with PyTorch.
 
@@ -97,6 +106,8 @@ def verify_program(
             where nothing sums (`verify/edge_inputs.py`).
         source: the graph the program was compiled from, which tells a pass at fault; by default
             the one given as program, or extracted again from the model.
+        progress: called as (stage, done, total) before each stage and each edge; 0 in total where
+            that is not known.
 
     Returns:
         Whether all outputs agree, and the report; it names the first pass or command that differs,
@@ -115,8 +126,11 @@ def verify_program(
     inputs = tensor_leaves(args, kwargs)
     weights = all_weights(source or compiled.graph, state_dict or {}, original_model)
     expected = run_reference(original_model, source or compiled.graph, args, kwargs, weights)
+    told = progress or (lambda *_: None)
+    told("loading the weights", 0, 4)
     native = NativeRun(compiled, device, inputs, weights)
-    compared = _Compared(native, original_model, source, args, kwargs, tolerance)
+    compared = _Compared(native, original_model, source, args, kwargs, tolerance, told)
+    told("running the program", 1, 4)
     outputs = compared.outputs(inputs, expected)
     tried = compared.edges(inputs) if edges else ()
     wrong = next((e for e in tried if not e.ok), None)
@@ -127,7 +141,9 @@ def verify_program(
             inputs = list(wrong.inputs)
             expected = compared.reference(inputs)
             native.give(inputs)
+        told("looking for the pass at fault", 2, 4)
         fault = compared.fault(inputs, expected)
+        told("looking for the first command that diverges", 3, 4)
         found = compared.commands(inputs)
     title = f"program {_title(compiled)} on {device.name}"
     report = Report(title, outputs, *_blamed(fault, found), edges=tried, fault=fault)
@@ -152,6 +168,7 @@ class _Compared:
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     tolerance: float | None
+    progress: Progress
 
     def reference(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Returns what PyTorch makes of some inputs."""
@@ -171,7 +188,9 @@ class _Compared:
         """Compares on the inputs' edges; those that PyTorch refuses are not tried."""
         graph = self.source or self.native.program.graph
         results: list[EdgeResult] = []
-        for name, changed in () if graph is None else edge_inputs(graph, inputs):
+        tried = () if graph is None else edge_inputs(graph, inputs)
+        for done, (name, changed) in enumerate(tried):
+            self.progress(f"edge inputs, {name}", done, 0)
             try:
                 expected = self.reference(changed)
             except Exception:  # whatever the model raises on inputs that are none of its own

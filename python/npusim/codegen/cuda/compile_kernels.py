@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,8 @@ from npusim.codegen.cuda.variants import variants
 from npusim.codegen.wanted import WantedImage
 from npusim.targets import TargetConfig
 
+logger = logging.getLogger(__name__)
+
 _CACHE = cache.KernelCache("cuda", b"\x7fELF")
 _OPTIONS = ("--std=c++20", "-default-device")
 
@@ -36,8 +39,14 @@ def compile_images(
     """
     compiler = nvrtc.load()
     compiler.require(target.arch)
+    compiled: list[str] = []  # stems of kernels that the cache had not
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        return list(pool.map(lambda row: _image(compiler, target, *row), images))
+        made = list(pool.map(lambda row: _image(compiler, target, compiled, *row), images))
+    logger.info(
+        "%d kernels for %s: %d compiled, the others from %s or of libraries",
+        *(len(images), target.arch, len(compiled), _CACHE.folder()),
+    )
+    return made
 
 
 def specialise(
@@ -59,7 +68,11 @@ def specialise(
 
 
 def _image(
-    compiler: nvrtc.Nvrtc, target: TargetConfig, wanted: WantedImage, choice: Choice
+    compiler: nvrtc.Nvrtc,
+    target: TargetConfig,
+    compiled: list[str],
+    wanted: WantedImage,
+    choice: Choice,
 ) -> bytes:
     stem, params, arch = wanted.stem, wanted.params, target.arch
     source, geometry, options = specialise(stem, params, wanted.unwritten, choice.variant)
@@ -69,7 +82,9 @@ def _image(
         all_options = (f"--gpu-architecture={arch}", *options)
         name = cache.key(source, all_options, compiler.version)
         stored = _CACHE.read(name)
+        logger.debug("kernel %s: %s %s", stem, "cache hit" if stored else "cache miss", name)
         if stored is None:
+            compiled.append(stem)
             stored, _ = compiler.compile(source, all_options, f"{stem}.cu")
             _CACHE.write(name, stored)
         cubin = stored

@@ -8,6 +8,7 @@ driver are needed.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import re
 import sys
@@ -16,6 +17,8 @@ from functools import cache
 from pathlib import Path
 
 from npusim.errors import Error, TargetConstraintError
+
+logger = logging.getLogger(__name__)
 
 _INSTALL = (
     "Install it: pip install 'npusim[cuda13]' (or 'npusim[cuda12]' for a driver older than 580), "
@@ -106,7 +109,9 @@ def load() -> Nvrtc:
     """
     for candidate in _candidates():
         try:
-            return Nvrtc(ctypes.CDLL(candidate), candidate)
+            found = Nvrtc(ctypes.CDLL(candidate), candidate)
+            logger.info("NVRTC %s in %s", ".".join(map(str, found.version)), candidate)
+            return found
         except (OSError, AttributeError):
             continue
     raise Error("Compiling for CUDA needs NVRTC, and libnvrtc was not found.", hint=_INSTALL)
