@@ -22,7 +22,7 @@ from npusim.codegen.tuning import Tuning, key_of
 from npusim.errors import TargetConstraintError
 from npusim.program.program import CompiledProgram
 from npusim.runtime import Device, DeviceBuffer, Executor
-from npusim.targets import TargetConfig
+from npusim.targets import TargetConfig, target_names
 
 _WARM, _TIMED = 2, 7  # runs
 _NARROWER = 0.97  # of the default's time, that another choice must stay below
@@ -100,9 +100,14 @@ def target_of(program: CompiledProgram) -> TargetConfig:
         raise TargetConstraintError(
             f"The program was compiled for '{program.target}', which has kernels of its own; "
             "only programs with device code are tuned.",
-            hint="Compile the model with target='cuda'.",
+            hint=f"Compile the model with target={_with_device_code()}.",
         )
     return generator.made_for(images[0])
+
+
+def _with_device_code() -> str:
+    """Returns the targets that have such programs, for people."""
+    return " or ".join(repr(n) for n in target_names() if TargetConfig.named(n).code_format)
 
 
 def _generator(target: TargetConfig) -> CodeGenerator:

@@ -69,9 +69,14 @@ def _formats() -> Mapping[str, _Format]:
     }
 
 
-def listed_architectures() -> tuple[str, ...]:
-    """Names of the architectures whose features are listed."""
-    return tuple(name for f in _formats().values() for name in f.architectures)
+def listed_architectures(code_format: str | None = None) -> tuple[str, ...]:
+    """Names of the architectures whose features are listed, of one format of device code or all."""
+    return tuple(
+        name
+        for listed, row in _formats().items()
+        if code_format in (None, listed)
+        for name in row.architectures
+    )
 
 
 def architecture(name: str) -> Architecture | None:

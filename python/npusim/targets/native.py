@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable, Mapping
 from functools import cache
 
 from npusim.targets.features import listed_architectures
@@ -12,13 +13,14 @@ _CAPABILITY = (75, 76)  # the driver's numbers for its major and its minor part
 _OLDEST = 8  # major number of the first devices that have what kernels use
 
 
-def native_architecture(device: str) -> str:
+def native_architecture(code_format: str) -> str:
     """Returns what to generate code for to run it on this machine; empty where nothing tells.
 
     Args:
-        device: the runtime backend, such as "cuda".
+        code_format: of the device code, such as "cubin"; empty: none is generated.
     """
-    return _cuda_architecture() if device == "cuda" else ""
+    asked = _ASKED.get(code_format)
+    return asked() if asked is not None else ""
 
 
 @cache
@@ -44,3 +46,6 @@ def _cuda_architecture() -> str:
     if f"{name}a" in listed_architectures():  # it has instructions that no other device has
         name = f"{name}a"
     return name if major >= _OLDEST else ""
+
+
+_ASKED: Mapping[str, Callable[[], str]] = {"cubin": _cuda_architecture}  # by format of device code

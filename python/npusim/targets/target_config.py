@@ -180,7 +180,7 @@ class TargetConfig:
         if base in target_names():
             file = resources.files(__package__) / "data" / f"{base}.json"
             target = cls.from_json(file.read_text("utf-8"), base)
-            arch = arch if colon else native_architecture(target.device)
+            arch = arch if colon else native_architecture(target.code_format)
             return target.with_arch(arch) if colon or arch else target
         path = Path(name)
         if path.suffix == ".json" and path.is_file():
@@ -200,7 +200,7 @@ class TargetConfig:
         if found is None or found.code_format != self.code_format:
             raise TargetConstraintError(
                 f"'{arch}' is not an architecture of target '{self.name}'.",
-                hint="Write it as 'sm_90': compute capability 9.0.",
+                hint=f"Write one such as {', '.join(listed_architectures(self.code_format))}.",
             )
         return replace(self, arch=arch, features=found.features)
 
