@@ -268,7 +268,7 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=4.0, help="how much is copied at once")
     gigabytes = parser.parse_args().gigabytes
     device = npusim.Device("cuda")
-    print(device, *npusim._runtime.cuda_driver())
+    print(device, npusim._runtime.device_parts("cuda", [])[0][1])
     failed = []
     parts = (exchange, failures, sources, language_models, networks, launches)
     for part in (*parts, lambda device: copies(device, gigabytes)):

@@ -195,7 +195,8 @@ void CpuCommandList::group_steps() {
   job_ = std::make_unique<ThreadPool::Job>(pool_, std::move(units), run, this);
 }
 
-void CpuCommandList::bind(uint32_t buffer, std::byte* address) {
+void CpuCommandList::bind(uint32_t buffer, const MemoryRange& at) {
+  std::byte* const address = address_of(at);
   if (bound_[buffer] == address) return;
   bound_[buffer] = address;
   for (size_t i = first_use_[buffer]; i < first_use_[buffer + 1]; ++i) {
@@ -208,7 +209,7 @@ void CpuCommandList::run_unit(size_t index, int unit, int worker) noexcept {
   if (launch.tasks == 0 || fault_.seen.load(std::memory_order_relaxed)) return;
   Reporter reporter(fault_, index);
   const int64_t begin = unit * launch.chunk;
-  std::byte* scratch = scratch_ ? scratch_->data() + worker * scratch_stride_ : nullptr;
+  std::byte* scratch = scratch_ ? scratch_->host() + worker * scratch_stride_ : nullptr;
   const uint64_t run = submissions_ * launches_.size() + index;
   const uint64_t before = std::exchange(latest_[static_cast<size_t>(worker)].run, run);
   launch.kernel->run({.params = launch.params,

@@ -32,7 +32,7 @@ class CpuCommandList final : public CommandList {
   CpuCommandList(std::shared_ptr<const Program> program, const Method& method,
                  std::shared_ptr<const Shared> shared);
 
-  void bind(uint32_t buffer, std::byte* address) override;
+  void bind(uint32_t buffer, const MemoryRange& at) override;
   void submit() override;
   void submit_observed(const std::function<void(size_t)>& after) override;
 

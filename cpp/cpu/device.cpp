@@ -31,7 +31,11 @@ class CpuDevice final : public Device {
       : shared_(std::make_shared<const CpuCommandList::Shared>(std::move(shared))) {}
 
   std::string_view name() const noexcept override { return "cpu"; }
-  bool shares_host_memory() const noexcept override { return true; }
+  Addressing addressing() const noexcept override { return Addressing::kHost; }
+  bool host_visible() const noexcept override { return true; }
+  bool synchronous() const noexcept override { return true; }
+  size_t alignment() const noexcept override { return sizeof(double); }
+  std::optional<ForeignNames> foreign_names() const override { return ForeignNames{1, 0, "cpu"}; }
 
   std::string kind() const override { return "cpu, " + std::string(shared_->isa.name); }
 
@@ -49,22 +53,14 @@ class CpuDevice final : public Device {
     return std::make_shared<HostMemory>(bytes, /*huge_pages=*/false);
   }
 
-  void upload(Memory& to, int64_t offset, std::span<const std::byte> from) override {
-    check_range(to, offset, static_cast<int64_t>(from.size()));
-    if (!from.empty()) std::memcpy(to.data() + offset, from.data(), from.size());
+  void upload(const MemoryRange& to, std::span<const std::byte> from) override {
+    std::memcpy(address_of(to), from.data(), from.size());
   }
-
-  void download(std::span<std::byte> to, const Memory& from, int64_t offset) override {
-    check_range(from, offset, static_cast<int64_t>(to.size()));
-    if (!to.empty()) std::memcpy(to.data(), from.data() + offset, to.size());
+  void download(std::span<std::byte> to, const MemoryRange& from) override {
+    std::memcpy(to.data(), address_of(from), to.size());
   }
-
-  void copy(Memory& to, int64_t to_offset, const Memory& from, int64_t from_offset,
-            int64_t bytes) override {
-    check_range(to, to_offset, bytes);
-    check_range(from, from_offset, bytes);
-    if (bytes == 0) return;
-    std::memmove(to.data() + to_offset, from.data() + from_offset, static_cast<size_t>(bytes));
+  void copy(const MemoryRange& to, const MemoryRange& from) override {
+    std::memmove(address_of(to), address_of(from), static_cast<size_t>(from.bytes));
   }
 
   std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,
@@ -78,30 +74,42 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
-std::shared_ptr<Device> open_device(const DeviceOptions& options) {
-  const Isa isa = choose_isa(options.isa);
-  if (options.threads < 0 || options.threads > ThreadPool::kMaxWorkers) {
+std::span<const OptionInfo> device_options() {
+  static const OptionInfo kOptions[] = {
+      {"threads", int64_t{0}, "workers; 0: one for each core it may use"},
+      {"pin_threads", false, "fix each worker to a core"},
+      {"isa", "", "instruction set; empty: $NPUSIM_ISA, or the best"},
+      {"max_work", int64_t{0}, "the most steps of a method (docs/npubin.md); 0: any"},
+  };
+  return kOptions;
+}
+
+std::shared_ptr<Device> open_device(const DeviceOptions& options, const DeviceServices& services) {
+  const Isa isa = choose_isa(options.text("isa"));
+  const int64_t wanted = options.number("threads"), max_work = options.number("max_work");
+  const bool pin_threads = options.flag("pin_threads");
+  if (wanted < 0 || wanted > ThreadPool::kMaxWorkers) {
+    throw Error(ErrorCode::kDevice, "threads must lie between 1 and " +
+                                        std::to_string(ThreadPool::kMaxWorkers) +
+                                        ", or be 0 for all cores; got " + std::to_string(wanted));
+  }
+  if (max_work < 0) {
     throw Error(ErrorCode::kDevice,
-                "threads must lie between 1 and " + std::to_string(ThreadPool::kMaxWorkers) +
-                    ", or be 0 for all cores; got " + std::to_string(options.threads));
+                "max_work is a count of steps, or 0 for any; got " + std::to_string(max_work));
   }
-  if (options.max_work < 0) {
-    throw Error(ErrorCode::kDevice, "max_work is a count of steps, or 0 for any; got " +
-                                        std::to_string(options.max_work));
-  }
-  if (options.pin_threads && !can_pin_threads()) {
+  if (pin_threads && !can_pin_threads()) {
     throw Error(ErrorCode::kDevice,
                 "this system cannot pin threads to cores; leave pin_threads off");
   }
   const std::vector<int> cores = usable_cores();
-  const int threads = options.threads == 0 ? static_cast<int>(cores.size()) : options.threads;
+  const int threads = static_cast<int>(wanted == 0 ? std::ssize(cores) : wanted);
   std::vector<int> pinned;
-  if (options.pin_threads) pinned = cores;
+  if (pin_threads) pinned = cores;
   return std::make_shared<CpuDevice>(
       CpuCommandList::Shared{.isa = isa,
                              .pool = std::make_shared<ThreadPool>(threads, pinned),
-                             .interruption = options.interruption,
-                             .max_work = options.max_work});
+                             .interruption = services.interruption,
+                             .max_work = max_work});
 }
 
 }  // namespace npusim::cpu

@@ -8,6 +8,7 @@
 namespace npusim::cpu {
 
 // Throws Error(kDevice) for options this machine cannot serve.
-std::shared_ptr<Device> open_device(const DeviceOptions& options);
+std::span<const OptionInfo> device_options();
+std::shared_ptr<Device> open_device(const DeviceOptions& options, const DeviceServices& services);
 
 }  // namespace npusim::cpu

@@ -16,8 +16,10 @@ class HostMemory final : public Memory {
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
 
-  std::byte* data() const noexcept override { return data_; }
-  int64_t bytes() const noexcept override { return bytes_; }
+  MemoryRange range() const noexcept override {
+    return {0, reinterpret_cast<uintptr_t>(data_), bytes_};
+  }
+  std::byte* host() const noexcept override { return data_; }
 
  private:
   void* mapping_ = nullptr;  // what munmap gets; null for small blocks

@@ -17,7 +17,8 @@ CudaCommandList::~CudaCommandList() {
   context_->driver().ctx_synchronize();
 }
 
-void CudaCommandList::bind(uint32_t buffer, std::byte* address) {
+void CudaCommandList::bind(uint32_t buffer, const MemoryRange& at) {
+  std::byte* const address = address_of(at);
   if (bound_[buffer] == address) return;
   if (reinterpret_cast<uintptr_t>(address) % kOperandAlignment != 0) {
     throw Error(ErrorCode::kInput, "buffer " + std::to_string(buffer) + " (" +
@@ -140,7 +141,7 @@ void CudaCommandList::launch_all(StreamHandle stream) const {
 void CudaCommandList::run_library(const Step& step, StreamHandle stream) {
   const std::span<std::byte* const> arguments(arguments_);
   step.library->run(arguments.subspan(step.first_argument, step.operands),
-                    step.library->scratch() > 0 ? scratch_->data() : nullptr, stream);
+                    step.library->scratch() > 0 ? scratch_->address() : nullptr, stream);
 }
 
 CapturedWork CudaCommandList::captured(const Step& step) {

@@ -32,7 +32,7 @@ class CudaCommandList final : public CommandList {
                   const Method& method, KernelStore& store, Libraries& libraries);
   ~CudaCommandList() override;
 
-  void bind(uint32_t buffer, std::byte* address) override;
+  void bind(uint32_t buffer, const MemoryRange& at) override;
   void submit() override;
   void enqueue(uintptr_t queue) override;
   void settle() override;

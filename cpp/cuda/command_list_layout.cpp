@@ -186,7 +186,7 @@ void CudaCommandList::reserve() {
   }
   for (size_t i = 0; i < steps_.size(); ++i) {
     size_t argument = steps_[i].first_argument + steps_[i].operands;
-    if (codes_[code_of_[i]].scratch() > 0) arguments_[argument++] = scratch_->data();
+    if (codes_[code_of_[i]].scratch() > 0) arguments_[argument++] = scratch_->address();
     if (steps_[i].failure != kNone) {
       arguments_[argument] = failures_->data() + steps_[i].failure * sizeof(Failure);
     }

@@ -1,5 +1,6 @@
 #include "cpp/cuda/device.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,18 +17,28 @@
 namespace npusim::cuda {
 namespace {
 
-class CudaDevice final : public Device {
+class CudaDevice final : public Device, public StreamDevice {
  public:
-  CudaDevice(std::shared_ptr<const Context> context, const DeviceOptions& options)
+  CudaDevice(std::shared_ptr<const Context> context, const DeviceServices& services)
       : context_(std::move(context)),
         staging_(context_),
         downloads_(std::make_shared<Downloads>(context_)),
-        store_(options.make_kernels),
-        libraries_(context_, options.library_folders) {}
+        store_(services.make_kernels),
+        libraries_(context_, services.library_folders) {}
 
   std::string_view name() const noexcept override { return "cuda"; }
-  bool shares_host_memory() const noexcept override { return false; }
+  Addressing addressing() const noexcept override { return Addressing::kDevice; }
+  bool host_visible() const noexcept override { return false; }
+  bool synchronous() const noexcept override { return false; }
   int ordinal() const noexcept override { return context_->ordinal(); }
+  std::optional<ForeignNames> foreign_names() const override {
+    constexpr int32_t kDlCuda = 2;
+    return ForeignNames{.dlpack_type = kDlCuda,
+                        .dlpack_id = ordinal(),
+                        .torch = "cuda:" + std::to_string(ordinal()),
+                        .speaks_cuda = true};
+  }
+  StreamDevice* streams() noexcept override { return this; }
   uintptr_t stream() const noexcept override {
     return reinterpret_cast<uintptr_t>(context_->stream());
   }
@@ -47,33 +58,29 @@ class CudaDevice final : public Device {
     return std::make_shared<CudaMemory>(context_, bytes, CudaMemory::Content::kAnything);
   }
 
-  std::shared_ptr<Memory> allocate_visible(int64_t bytes) override {
+  std::shared_ptr<Memory> allocate_watched(int64_t bytes) override {
     const Current current(*context_);
     return std::make_shared<VisibleMemory>(context_, bytes);
   }
 
-  void upload(Memory& to, int64_t offset, std::span<const std::byte> from) override {
-    check_range(to, offset, static_cast<int64_t>(from.size()));
-    staging_.upload(address_of(to.data() + offset), from);
+  void upload(const MemoryRange& to, std::span<const std::byte> from) override {
+    staging_.upload(to.offset, from);
   }
 
-  void download(std::span<std::byte> to, const Memory& from, int64_t offset) override {
-    check_range(from, offset, static_cast<int64_t>(to.size()));
-    staging_.download(to, address_of(from.data() + offset));
+  void download(std::span<std::byte> to, const MemoryRange& from) override {
+    staging_.download(to, from.offset);
   }
 
-  void copy(Memory& to, int64_t to_offset, const Memory& from, int64_t from_offset,
-            int64_t bytes) override {
-    check_range(to, to_offset, bytes);
-    check_range(from, from_offset, bytes);
+  void copy(const MemoryRange& to, const MemoryRange& from) override {
     const Driver& driver = context_->driver();
     const Current current(*context_);
-    driver.check(driver.copy_on_device(address_of(to.data() + to_offset),
-                                       address_of(from.data() + from_offset),
-                                       static_cast<size_t>(bytes), context_->stream()),
+    driver.check(driver.copy_on_device(to.offset, from.offset, static_cast<size_t>(from.bytes),
+                                       context_->stream()),
                  "copy on the device");
     context_->synchronize();
   }
+
+  void synchronize() override { wait_for(stream()); }
 
   std::unique_ptr<Download> start_download(std::shared_ptr<const Memory> from) override {
     return downloads_->start(std::move(from));
@@ -95,6 +102,15 @@ class CudaDevice final : public Device {
     return stream == this->stream() || stream == kLegacyStream || stream == kPerThreadStream;
   }
 
+  bool holds(uintptr_t address) const override {
+    int ordinal = -1;
+    const Driver& driver = context_->driver();
+    if (driver.pointer_get_attribute(&ordinal, kDeviceOrdinal, address) != kSuccess) {
+      throw Error(ErrorCode::kInput, "the address is not one of CUDA's");
+    }
+    return ordinal == this->ordinal();
+  }
+
   std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,
                                       const Method& method) override {
     return std::make_unique<CudaCommandList>(context_, std::move(program), method, store_,
@@ -111,8 +127,16 @@ class CudaDevice final : public Device {
 
 }  // namespace
 
-std::shared_ptr<Device> open_device(const DeviceOptions& options) {
-  return std::make_shared<CudaDevice>(std::make_shared<const Context>(options.ordinal), options);
+std::span<const OptionInfo> device_options() {
+  static const OptionInfo kOptions[] = {
+      {"ordinal", int64_t{0}, "which of several, as the driver numbers them"}};
+  return kOptions;
+}
+
+std::shared_ptr<Device> open_device(const DeviceOptions& options, const DeviceServices& services) {
+  const int64_t ordinal = std::clamp<int64_t>(options.number("ordinal"), INT32_MIN, INT32_MAX);
+  const auto context = std::make_shared<const Context>(static_cast<int>(ordinal));
+  return std::make_shared<CudaDevice>(context, services);
 }
 
 }  // namespace npusim::cuda

@@ -84,7 +84,7 @@ std::unique_ptr<Download> Downloads::start(std::shared_ptr<const Memory> from) {
   context_->order(context_->stream(), stream_);
   if (bytes > 0) {
     const Result copied =
-        driver.copy_to_host(block.memory.data(), address_of(from->data()), bytes, stream_);
+        driver.copy_to_host(block.memory.data(), from->range().offset, bytes, stream_);
     driver.check(copied, "copy from the device");
   }
   driver.check(driver.event_record(block.done, stream_), "copy from the device");

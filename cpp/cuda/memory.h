@@ -21,8 +21,8 @@ class CudaMemory final : public Memory {
   CudaMemory(const CudaMemory&) = delete;
   CudaMemory& operator=(const CudaMemory&) = delete;
 
-  std::byte* data() const noexcept override { return reinterpret_cast<std::byte*>(address_); }
-  int64_t bytes() const noexcept override { return bytes_; }
+  MemoryRange range() const noexcept override { return {0, address_, bytes_}; }
+  std::byte* address() const noexcept { return reinterpret_cast<std::byte*>(address_); }
   void lend() noexcept override { lent_ = true; }
 
  private:
@@ -55,16 +55,14 @@ class VisibleMemory final : public Memory {
   VisibleMemory(std::shared_ptr<const Context> context, int64_t bytes)
       : memory_(std::move(context), static_cast<size_t>(bytes)), bytes_(bytes) {}
 
-  std::byte* data() const noexcept override { return memory_.data(); }
-  int64_t bytes() const noexcept override { return bytes_; }
+  MemoryRange range() const noexcept override {
+    return {0, reinterpret_cast<uintptr_t>(memory_.data()), bytes_};
+  }
+  std::byte* host() const noexcept override { return memory_.data(); }
 
  private:
   PinnedMemory memory_;
   int64_t bytes_;
 };
-
-inline DeviceAddress address_of(const std::byte* data) {
-  return reinterpret_cast<DeviceAddress>(data);
-}
 
 }  // namespace npusim::cuda

@@ -19,10 +19,10 @@ TensorMap encode_map(const Driver& driver, const Matrix& matrix, const std::byte
                                static_cast<uint64_t>(matrix.rows)};
   const uint64_t strides[1] = {static_cast<uint64_t>(matrix.stride)};
   const uint32_t box[2] = {kLine, static_cast<uint32_t>(matrix.box)}, steps[2] = {1, 1};
-  driver.check(
-      driver.tensor_map_encode_tiled(&map, kUint16, 2, address_of(address), extents, strides, box,
-                                     steps, kNotInterleaved, kSwizzled128, kPromoted256, kZeros),
-      "describe a matrix to the device");
+  driver.check(driver.tensor_map_encode_tiled(
+                   &map, kUint16, 2, reinterpret_cast<DeviceAddress>(address), extents, strides,
+                   box, steps, kNotInterleaved, kSwizzled128, kPromoted256, kZeros),
+               "describe a matrix to the device");
   return map;
 }
 

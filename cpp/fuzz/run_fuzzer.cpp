@@ -151,9 +151,9 @@ std::shared_ptr<Device> device_of(size_t isa, int threads) {
   static const std::vector<cpu::Isa> isas = cpu::usable_isas();
   std::shared_ptr<Device>& device = devices[{isa % isas.size(), threads}];
   if (device == nullptr) {
-    device = open_device("cpu", {.threads = threads,
-                                 .isa = std::string(isas[isa % isas.size()].name),
-                                 .max_work = kMostWork});
+    device = open_device("cpu", {{"threads", threads},
+                                 {"isa", std::string(isas[isa % isas.size()].name)},
+                                 {"max_work", kMostWork}});
   }
   return device;
 }
@@ -172,7 +172,7 @@ std::vector<int64_t> sizes_of(const Method& method, const Choices& choices) {
 }
 
 Binding binding(Bytes& bytes) {
-  return {bytes.data(), bytes.size()};
+  return host_range(bytes);
 }
 
 // Runs every method twice, so that states are used; returns all that the runs left, and what they

@@ -38,7 +38,7 @@ class MemoryFile {
 
 std::shared_ptr<LanguageModel> model() {
   static const tests::ChainProgram program(true);
-  static const auto made = program.load(open_device("cpu", {.threads = 1, .isa = ""}));
+  static const auto made = program.load(open_device("cpu", {{"threads", 1}}));
   return made;
 }
 

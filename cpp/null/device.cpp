@@ -11,8 +11,8 @@ namespace {
 class NullMemory final : public Memory {
  public:
   explicit NullMemory(int64_t bytes) : bytes_(static_cast<size_t>(bytes)) {}
-  std::byte* data() const noexcept override { return const_cast<std::byte*>(bytes_.data()); }
-  int64_t bytes() const noexcept override { return static_cast<int64_t>(bytes_.size()); }
+  MemoryRange range() const noexcept override { return host_range(bytes_); }
+  std::byte* host() const noexcept override { return const_cast<std::byte*>(bytes_.data()); }
 
  private:
   std::vector<std::byte> bytes_;
@@ -21,7 +21,7 @@ class NullMemory final : public Memory {
 class NullCommandList final : public CommandList {
  public:
   explicit NullCommandList(size_t commands) : commands_(commands) {}
-  void bind(uint32_t, std::byte*) override {}
+  void bind(uint32_t, const MemoryRange&) override {}
   void submit() override {}
   void submit_observed(const std::function<void(size_t)>& after) override {
     for (size_t i = 0; i < commands_; ++i) after(i);
@@ -35,24 +35,22 @@ class NullDevice final : public Device {
  public:
   std::string_view name() const noexcept override { return "null"; }
   std::string description() const override { return "null: accepts all, computes nothing"; }
-  bool shares_host_memory() const noexcept override { return true; }
+  Addressing addressing() const noexcept override { return Addressing::kHost; }
+  bool host_visible() const noexcept override { return true; }
+  bool synchronous() const noexcept override { return true; }
+  size_t alignment() const noexcept override { return 1; }
+  std::optional<ForeignNames> foreign_names() const override { return ForeignNames{1, 0, "cpu"}; }
   std::shared_ptr<Memory> allocate(int64_t bytes) override {
     return std::make_shared<NullMemory>(bytes);
   }
-  void upload(Memory& to, int64_t offset, std::span<const std::byte> from) override {
-    check_range(to, offset, static_cast<int64_t>(from.size()));
-    if (!from.empty()) std::memcpy(to.data() + offset, from.data(), from.size());
+  void upload(const MemoryRange& to, std::span<const std::byte> from) override {
+    std::memcpy(address_of(to), from.data(), from.size());
   }
-  void download(std::span<std::byte> to, const Memory& from, int64_t offset) override {
-    check_range(from, offset, static_cast<int64_t>(to.size()));
-    if (!to.empty()) std::memcpy(to.data(), from.data() + offset, to.size());
+  void download(std::span<std::byte> to, const MemoryRange& from) override {
+    std::memcpy(to.data(), address_of(from), to.size());
   }
-  void copy(Memory& to, int64_t to_offset, const Memory& from, int64_t from_offset,
-            int64_t bytes) override {
-    check_range(to, to_offset, bytes);
-    check_range(from, from_offset, bytes);
-    if (bytes == 0) return;
-    std::memmove(to.data() + to_offset, from.data() + from_offset, static_cast<size_t>(bytes));
+  void copy(const MemoryRange& to, const MemoryRange& from) override {
+    std::memmove(address_of(to), address_of(from), static_cast<size_t>(from.bytes));
   }
   std::unique_ptr<CommandList> encode(std::shared_ptr<const Program>,
                                       const Method& method) override {
@@ -62,7 +60,11 @@ class NullDevice final : public Device {
 
 }  // namespace
 
-std::shared_ptr<Device> open_device(const DeviceOptions&) {
+std::span<const OptionInfo> device_options() {
+  return {};
+}
+
+std::shared_ptr<Device> open_device(const DeviceOptions&, const DeviceServices&) {
   return std::make_shared<NullDevice>();
 }
 

@@ -7,6 +7,7 @@
 
 namespace npusim::null {
 
-std::shared_ptr<Device> open_device(const DeviceOptions& options);
+std::span<const OptionInfo> device_options();
+std::shared_ptr<Device> open_device(const DeviceOptions& options, const DeviceServices& services);
 
 }  // namespace npusim::null

@@ -8,7 +8,6 @@
 
 namespace npusim::python {
 
-void bind_cuda(pybind11::module_& module);
 void bind_device(pybind11::module_& module);
 void bind_buffer(pybind11::module_& module);
 void bind_program(pybind11::module_& module);

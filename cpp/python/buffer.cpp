@@ -55,26 +55,36 @@ DeviceBuffer borrow(std::shared_ptr<Device> device, std::string_view dtype, Shap
   DeviceBuffer buffer{
       .device = std::move(device), .memory = nullptr, .dtype = dtype_from_name(dtype)};
   const int64_t bytes = dense_bytes(shape, buffer.dtype);
-  if (!buffer.device->shares_host_memory() || !(array.flags() & py::array::c_style) ||
-      array.nbytes() != bytes) {
+  auto* data = static_cast<std::byte*>(const_cast<void*>(array.data()));
+  if ((array.flags() & py::array::c_style) && array.nbytes() == bytes) {
+    buffer.memory =
+        buffer.device->import_host({data, static_cast<size_t>(bytes)}, keep_alive(array));
+  }
+  if (buffer.memory == nullptr) {
     throw Error(ErrorCode::kInput, "the array cannot be shared with the device");
   }
   buffer.shape = buffer.alloc_shape = std::move(shape);
   buffer.writable = array.writeable();
-  auto* data = static_cast<std::byte*>(const_cast<void*>(array.data()));
-  buffer.memory = std::make_shared<BorrowedMemory>(data, bytes, keep_alive(array));
   buffer.borrowed = true;
   return buffer;
 }
 
-py::buffer_info describe(const DeviceBuffer& buffer) {
-  if (!buffer.device->shares_host_memory()) {
-    throw py::buffer_error("the buffer does not lie in host memory; use to_numpy()");
+// Of an asynchronous device, the host is shown what has been computed, and from then on runs over
+// the buffer are waited for.
+py::buffer_info describe(DeviceBuffer& buffer) {
+  std::byte* const host = buffer.memory->host();
+  if (host == nullptr && !buffer.device->host_visible()) {
+    throw py::buffer_error("the host cannot read the buffer's memory; use to_numpy()");
+  }
+  if (!buffer.device->synchronous()) {
+    buffer.borrowed = true;
+    const py::gil_scoped_release unlocked;
+    buffer.device->synchronize();
   }
   const int64_t width = dtype_size(buffer.dtype);
   Shape strides = row_major(buffer.alloc_shape);
   for (int64_t& stride : strides) stride *= width;
-  return {buffer.memory->data(),
+  return {host,
           width,
           buffer_format(buffer.dtype),
           static_cast<py::ssize_t>(buffer.shape.size()),
@@ -83,14 +93,22 @@ py::buffer_info describe(const DeviceBuffer& buffer) {
           !buffer.writable};
 }
 
+void require_addresses(const Device& device) {
+  if (device.addressing() != Addressing::kHandles) return;
+  throw Error(ErrorCode::kInput,
+              "memory of the device " + std::string(device.name()) + " has no addresses");
+}
+
 // Memory on the device that something else owns.
 DeviceBuffer lent(std::shared_ptr<Device> device, std::string_view dtype, Shape shape,
                   uintptr_t address, py::object owner) {
   DeviceBuffer buffer{
       .device = std::move(device), .memory = nullptr, .dtype = dtype_from_name(dtype)};
-  const int64_t bytes = dense_bytes(shape, buffer.dtype);
+  require_addresses(*buffer.device);
+  const MemoryRange at{0, address, dense_bytes(shape, buffer.dtype)};
+  const bool on_host = buffer.device->addressing() == Addressing::kHost;
   buffer.shape = buffer.alloc_shape = std::move(shape);
-  buffer.memory = std::make_shared<BorrowedMemory>(reinterpret_cast<std::byte*>(address), bytes,
+  buffer.memory = std::make_shared<BorrowedMemory>(at, on_host ? address_of(at) : nullptr,
                                                    keep_alive(std::move(owner)));
   buffer.borrowed = true;
   return buffer;
@@ -183,14 +201,15 @@ py::dict cuda_array_interface(const DeviceBuffer& buffer) {
   constexpr const char* kTypes[] = {"<f4", "<f2", nullptr, "<f8", "<i8",
                                     "<i4", "<i2", "|i1",   "|u1", "|b1"};
   const char* type = kTypes[static_cast<int>(buffer.dtype)];
-  if (buffer.device->name() != "cuda" || type == nullptr) {
+  const auto names = buffer.device->foreign_names();
+  if (!names || !names->speaks_cuda || type == nullptr) {
     throw py::attribute_error(
         "__cuda_array_interface__: not a CUDA buffer, or of a dtype that the "
         "protocol lacks (DLPack has it)");
   }
   Shape strides = row_major(buffer.alloc_shape);
   for (int64_t& stride : strides) stride *= dtype_size(buffer.dtype);
-  const auto address = reinterpret_cast<uintptr_t>(buffer.memory->data());
+  const uintptr_t address = buffer.memory->range().offset;
   py::dict description;
   description["shape"] = py::tuple(py::cast(buffer.shape));
   description["typestr"] = type;
@@ -199,7 +218,7 @@ py::dict cuda_array_interface(const DeviceBuffer& buffer) {
   description["version"] = 3;
   description["stream"] = py::none();  // whatever is here has been computed
   buffer.memory->lend();
-  buffer.device->wait_for(buffer.device->stream());
+  buffer.device->synchronize();
   return description;
 }
 
@@ -282,9 +301,15 @@ void bind_buffer(py::module_& module) {
       .def_readonly("writable", &DeviceBuffer::writable)
       .def_property_readonly("nbytes",
                              [](const DeviceBuffer& self) { return self.memory->bytes(); })
-      .def_property_readonly(
-          "address",
-          [](const DeviceBuffer& self) { return reinterpret_cast<uintptr_t>(self.memory->data()); })
+      .def_property_readonly("address",
+                             [](const DeviceBuffer& self) {
+                               require_addresses(*self.device);
+                               return self.memory->range().offset;
+                             })
+      .def_property_readonly("is_aligned",
+                             [](const DeviceBuffer& self) {
+                               return self.memory->range().offset % self.device->alignment() == 0;
+                             })
       .def(
           "fits",
           [](const DeviceBuffer& self, std::string_view dtype, const Shape& shape,

@@ -23,9 +23,9 @@ struct DeviceBuffer {
   std::vector<int64_t> shape = {};        // what a caller sees
   std::vector<int64_t> alloc_shape = {};  // what the memory holds, dense and row-major
   bool writable = true;
-  bool borrowed = false;  // the memory is somebody else's
+  bool borrowed = false;  // others use the memory as well
 
-  Binding binding() const { return {memory->data(), static_cast<size_t>(memory->bytes())}; }
+  Binding binding() const { return memory->range(); }
 };
 
 // The dtype of a name; nothing, or Error(kInput), for a name that is none.

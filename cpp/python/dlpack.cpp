@@ -19,7 +19,6 @@ struct DlManagedTensor {
 };
 
 constexpr int32_t kDlCpu = 1;
-constexpr int32_t kDlCuda = 2;
 constexpr int32_t kDlCudaHost = 3;
 constexpr const char* kFresh = "dltensor";
 constexpr const char* kUsed = "used_dltensor";
@@ -79,8 +78,7 @@ bool is_dense(const DlTensor& tensor) {
 }
 
 DlDevice dl_device(const Device& device) {
-  if (device.shares_host_memory()) return {kDlCpu, 0};
-  if (device.name() == "cuda") return {kDlCuda, device.ordinal()};
+  if (const auto names = device.foreign_names()) return {names->dlpack_type, names->dlpack_id};
   throw Error(ErrorCode::kInput, "DLPack has no name for the device " + std::string(device.name()));
 }
 
@@ -88,11 +86,19 @@ DlDevice dl_device(const Device& device) {
 // are the default stream, 2 the thread's, -1 says that it waits by itself), comes behind what the
 // device has in its queue.
 void hand_over(Device& device, const py::object& stream) {
-  if (device.stream() == 0) return;
-  if (stream.is_none()) return device.wait_for(device.stream());
+  StreamDevice* streams = device.streams();
+  if (streams == nullptr || stream.is_none()) return device.synchronize();
   const auto named = py::cast<int64_t>(stream);
-  const uintptr_t own = device.stream(), queue = static_cast<uintptr_t>(named == 0 ? 1 : named);
-  if (named != -1 && queue != own) device.order(own, queue);
+  const uintptr_t own = streams->stream(), queue = static_cast<uintptr_t>(named == 0 ? 1 : named);
+  if (named != -1 && queue != own) streams->order(own, queue);
+}
+
+// DLPack has a pointer to the memory, and where the elements begin there: of memory with addresses,
+// which is one storage, the pointer alone says it.
+MemoryRange range_of(const DlTensor& tensor, int64_t bytes, bool has_addresses) {
+  const auto data = reinterpret_cast<uintptr_t>(tensor.data);
+  if (has_addresses) return {0, data + static_cast<uintptr_t>(tensor.byte_offset), bytes};
+  return {data, static_cast<uintptr_t>(tensor.byte_offset), bytes};
 }
 
 py::capsule to_dlpack(const DeviceBuffer& buffer) {
@@ -100,18 +106,20 @@ py::capsule to_dlpack(const DeviceBuffer& buffer) {
   if (!buffer.writable) {
     throw py::buffer_error("the buffer is read only, which DLPack cannot say; copy it first");
   }
+  const bool has_addresses = buffer.device->addressing() != Addressing::kHandles;
+  const MemoryRange at = buffer.memory->range();
   auto exported = std::make_unique<Exported>();
   exported->memory = buffer.memory;
   exported->shape = buffer.shape;
   exported->strides = row_major(buffer.alloc_shape);
   exported->managed = {
-      .tensor = {.data = buffer.memory->data(),
+      .tensor = {.data = reinterpret_cast<void*>(has_addresses ? at.offset : at.storage),
                  .device = device,
                  .ndim = static_cast<int32_t>(buffer.shape.size()),
                  .dtype = dl_type(buffer.dtype),
                  .shape = exported->shape.data(),
                  .strides = exported->strides.data(),
-                 .byte_offset = 0},
+                 .byte_offset = has_addresses ? 0 : at.offset},
       .manager = exported.get(),
       .deleter = [](DlManagedTensor* self) { delete static_cast<Exported*>(self->manager); }};
   const auto drop = [](PyObject* capsule) {
@@ -135,24 +143,26 @@ DeviceBuffer from_dlpack(const py::capsule& capsule, std::shared_ptr<Device> dev
   const DlTensor& tensor = managed->tensor;
   if (!is_on(tensor.device, *device)) {
     throw Error(ErrorCode::kInput,
-                device->shares_host_memory()
+                dl_device(*device).type == kDlCpu
                     ? "a DLPack tensor is not in host memory; copy it there first"
                     : "a DLPack tensor is not on this device; copy it there first");
   }
   if (!is_dense(tensor)) throw Error(ErrorCode::kInput, "a DLPack tensor is not contiguous");
+  const Addressing addressing = device->addressing();
   DeviceBuffer buffer{
       .device = std::move(device), .memory = nullptr, .dtype = dtype_of(tensor.dtype)};
   buffer.shape.assign(tensor.shape, tensor.shape + tensor.ndim);
   buffer.alloc_shape = buffer.shape;
   const int64_t bytes = dense_bytes(buffer.shape, buffer.dtype);
-  auto* data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+  const MemoryRange at = range_of(tensor, bytes, addressing != Addressing::kHandles);
+  std::byte* const host = addressing == Addressing::kHost ? address_of(at) : nullptr;
   const std::shared_ptr<const void> owner(managed, [](const DlManagedTensor* taken) {
     if (taken->deleter == nullptr) return;
     const py::gil_scoped_acquire gil;
     taken->deleter(const_cast<DlManagedTensor*>(taken));
   });
   PyCapsule_SetName(capsule.ptr(), kUsed);
-  buffer.memory = std::make_shared<BorrowedMemory>(data, bytes, owner);
+  buffer.memory = std::make_shared<BorrowedMemory>(at, host, owner);
   buffer.borrowed = true;
   return buffer;
 }

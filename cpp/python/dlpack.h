@@ -40,6 +40,10 @@ bool is_dense(const DlTensor& tensor);
 // Throws Error(kInput) for a device that DLPack has no name for.
 DlDevice dl_device(const Device& device);
 
+// Where the elements of a tensor of `bytes` bytes lie, on a device that is known by addresses or
+// not.
+MemoryRange range_of(const DlTensor& tensor, int64_t bytes, bool has_addresses);
+
 // Puts what a consumer does on its `stream`, as Python's DLPack protocol names it, behind the
 // device's work; without a stream the host waits.
 void hand_over(Device& device, const pybind11::object& stream);

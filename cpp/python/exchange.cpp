@@ -30,22 +30,21 @@ std::optional<Exchange> Exchange::of(PyTypeObject* type) {
   return Exchange(table);
 }
 
-bool Exchange::bind(PyObject* tensor, const ExchangePort& port, const DlDevice& device,
-                    size_t alignment, Binding& binding) const {
+bool Exchange::bind(PyObject* tensor, const ExchangePort& port, const ExchangePlace& place,
+                    Binding& binding) const {
   DlTensor given;
   if (table_->read(tensor, &given) != 0) {
     PyErr_Clear();  // no tensor that DLPack can describe
     return false;
   }
-  const bool fits = given.device == device && given.dtype == port.dtype &&
+  const bool fits = given.device == place.device && given.dtype == port.dtype &&
                     static_cast<size_t>(given.ndim) == port.shape.size() &&
                     std::equal(port.shape.begin(), port.shape.end(), given.shape) &&
                     is_dense(given);
   if (!fits) return false;
   if (given.data == nullptr && port.bytes != 0) return false;  // it only stands for a tensor
-  auto* data = static_cast<std::byte*>(given.data) + given.byte_offset;
-  binding = {data, port.bytes};
-  return reinterpret_cast<uintptr_t>(data) % alignment == 0;
+  binding = range_of(given, port.bytes, place.has_addresses);
+  return binding.offset % place.alignment == 0;
 }
 
 std::optional<std::vector<int64_t>> Exchange::shape(PyObject* tensor, const DlDataType& dtype,

@@ -17,7 +17,14 @@ namespace npusim::python {
 struct ExchangePort {
   DlDataType dtype;
   std::vector<int64_t> shape;
-  size_t bytes;
+  int64_t bytes;
+};
+
+// Where tensors lie that can be used there.
+struct ExchangePlace {
+  DlDevice device = {};  // of no type: nowhere
+  bool has_addresses = true;
+  size_t alignment = 1;  // of their beginning
 };
 
 class Exchange {
@@ -26,9 +33,9 @@ class Exchange {
   // has none, or one of another major version.
   static std::optional<Exchange> of(PyTypeObject* type);
 
-  // Whether the tensor, of that very type, lies on `device` as the port says, at a multiple of
-  // `alignment`; says where. Never leaves a Python error set.
-  bool bind(PyObject* tensor, const ExchangePort& port, const DlDevice& device, size_t alignment,
+  // Whether the tensor, of that very type, lies where it has to, as the port says; says where.
+  // Never leaves a Python error set.
+  bool bind(PyObject* tensor, const ExchangePort& port, const ExchangePlace& place,
             Binding& binding) const;
 
   // The shape of a tensor of that very type, dense and of this dtype on the device; nothing for

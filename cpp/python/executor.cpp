@@ -11,7 +11,6 @@
 
 #include "cpp/python/bindings.h"
 #include "cpp/python/buffer.h"
-#include "cpp/runtime/borrowed_memory.h"
 #include "cpp/runtime/watched_file.h"
 #include "cpp/runtime/weights.h"
 
@@ -179,8 +178,7 @@ std::vector<Binding> bindings_at(const Program& program, const std::vector<Tenso
   }
   std::vector<Binding> out;
   for (size_t i = 0; i < specs.size(); ++i) {
-    const auto bytes = static_cast<size_t>(program.buffers[specs[i].buffer].bytes);
-    out.push_back({reinterpret_cast<std::byte*>(addresses[i]), bytes});
+    out.push_back({0, addresses[i], program.buffers[specs[i].buffer].bytes});
   }
   return out;
 }
@@ -189,6 +187,10 @@ void run_at(Executor& self, size_t method, const std::vector<uintptr_t>& inputs,
             const std::vector<uintptr_t>& outputs, const Maybe<Weights>& weights, uintptr_t queue) {
   const Program& program = self.program();
   if (method >= program.methods.size()) throw py::index_error("no such method");
+  if (self.device().addressing() == Addressing::kHandles) {
+    throw Error(ErrorCode::kInput,
+                "memory of the device " + std::string(self.device().name()) + " has no addresses");
+  }
   const Method& called = program.methods[method];
   if (!called.sizes.symbols.empty()) {
     throw Error(ErrorCode::kInput, "the method has symbolic sizes, which addresses do not tell");
@@ -234,16 +236,15 @@ double time_run(Executor& self, size_t method, const Buffers& inputs, const Buff
 }
 
 py::object read_buffer(Executor& self, uint32_t index) {
-  const Binding bytes = self.buffer(index);
-  if (bytes.data() == nullptr) return py::none();
-  const BorrowedMemory memory(bytes.data(), static_cast<int64_t>(bytes.size()), nullptr);
-  std::string copy(bytes.size(), '\0');
-  self.device().download(std::as_writable_bytes(std::span(copy)), memory, 0);
+  const std::optional<Binding> at = self.buffer(index);
+  if (!at) return py::none();
+  std::string copy(static_cast<size_t>(at->bytes), '\0');
+  if (!copy.empty()) self.device().download(std::as_writable_bytes(std::span(copy)), *at);
   return py::bytes(copy);
 }
 
 void write_buffer(Executor& self, uint32_t index, const py::bytes& data) {
-  const Binding room = self.buffer(index);
+  const std::optional<Binding> room = self.buffer(index);
   const BufferKind kind = self.program().buffers[index].kind;
   if (kind != BufferKind::kTemp && kind != BufferKind::kOutput && kind != BufferKind::kState) {
     throw Error(ErrorCode::kInput, "buffer " + std::to_string(index) +
@@ -251,17 +252,17 @@ void write_buffer(Executor& self, uint32_t index, const py::bytes& data) {
                                        "or a state");
   }
   const auto bytes = static_cast<std::string_view>(data);
-  if (room.data() == nullptr) {
+  if (!room) {
     throw Error(ErrorCode::kInput, "buffer " + std::to_string(index) +
                                        " has no memory of the executor's own: a run brings it");
   }
-  if (bytes.size() > room.size()) {
+  const auto size = static_cast<int64_t>(bytes.size());
+  if (size > room->bytes) {
     throw Error(ErrorCode::kInput, "buffer " + std::to_string(index) + " holds " +
-                                       std::to_string(room.size()) + " bytes, got " +
+                                       std::to_string(room->bytes) + " bytes, got " +
                                        std::to_string(bytes.size()));
   }
-  BorrowedMemory memory(room.data(), static_cast<int64_t>(room.size()), nullptr);
-  self.device().upload(memory, 0, std::as_bytes(std::span(bytes)));
+  if (size > 0) self.device().upload(room->part(0, size), std::as_bytes(std::span(bytes)));
 }
 
 }  // namespace

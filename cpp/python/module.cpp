@@ -55,7 +55,6 @@ PYBIND11_MODULE(_runtime, module) {
       set_python_error(error);
     }
   });
-  bind_cuda(module);
   bind_device(module);
   bind_buffer(module);
   bind_program(module);

@@ -37,7 +37,7 @@ std::vector<Port> ports(const Program& program, const std::vector<TensorSpec>& s
     Port& port = out.emplace_back();
     if (spec.shape == spec.alloc_shape) port.descr = numpy_dtype(spec.dtype);
     port.shape.assign(spec.shape.begin(), spec.shape.end());
-    port.bytes = static_cast<size_t>(program.buffers[spec.buffer].bytes);
+    port.bytes = program.buffers[spec.buffer].bytes;
     port.tensor = {dl_type(spec.dtype), spec.shape, port.bytes};
     port.spec = &spec;
   }
@@ -77,12 +77,14 @@ Session::Session(std::shared_ptr<Executor> executor, std::shared_ptr<Weights> we
   symbolic_ = !called.sizes.symbols.empty();
   if (!symbolic_) forms_.push_back(whole_);
   fast_ = all_fast(whole_->inputs) && all_fast(whole_->outputs);
-  const Device& device = executor_->device();
-  const bool known = device.shares_host_memory() || device.name() == "cuda";
-  dense_ = known && all_dense(called.inputs) && all_dense(called.outputs);
-  if (known) here_ = dl_device(device);
-  constexpr size_t kVector = 16;  // what kernels of a GPU ask of an address
-  alignment_ = device.shares_host_memory() ? sizeof(double) : kVector;
+  dense_ = all_dense(called.inputs) && all_dense(called.outputs);
+  Device& device = executor_->device();
+  streams_ = device.streams();
+  synchronous_ = device.synchronous();
+  uses_host_memory_ = device.addressing() == Addressing::kHost;
+  here_.has_addresses = device.addressing() != Addressing::kHandles;
+  here_.alignment = device.alignment();
+  if (device.foreign_names()) here_.device = dl_device(device);
 }
 
 // Makes the method ready for what shapes of all inputs mean, and puts that form in front. False

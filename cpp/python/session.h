@@ -23,7 +23,7 @@ namespace npusim::python {
 struct Port {
   pybind11::object descr;  // null: NumPy lacks the dtype, or the buffer is padded
   std::vector<pybind11::ssize_t> shape;
-  size_t bytes;
+  int64_t bytes;
   ExchangePort tensor;
   const TensorSpec* spec;  // of the program
 };
@@ -108,10 +108,13 @@ class Session {
   std::vector<FormPtr> forms_;  // that calls had, the latest first; changed under the GIL alone
   bool fast_;
   bool dense_;  // no input or output is padded
-  DlDevice here_ = {};
-  size_t alignment_ = 1;  // of a tensor's address
-  LibraryPtr met_;        // last; null at first
-  // For arrays of the host on a device that does not share its memory; made by the first call.
+  ExchangePlace here_ = {};
+  StreamDevice* streams_;  // of the device; null: it has none
+  bool synchronous_;       // the device is
+  bool uses_host_memory_;  // the device's kernels run over arrays where they lie
+  LibraryPtr met_;         // last; null at first
+  // For arrays of the host, on a device that does not use them where they lie; made by the first
+  // call.
   mutable Memories device_inputs_, device_outputs_;
   mutable TurnFlag copying_{0};
 };

@@ -31,9 +31,14 @@ bool bind(PyObject* args, const std::vector<Port>& ports, Bindings& bindings) {
                       static_cast<size_t>(array->nd) == port.shape.size() &&
                       std::equal(port.shape.begin(), port.shape.end(), array->dimensions);
     if (!fits) return false;
-    bindings[i] = {reinterpret_cast<std::byte*>(array->data), port.bytes};
+    bindings[i] = {0, reinterpret_cast<uintptr_t>(array->data), port.bytes};
   }
   return true;
+}
+
+// An array that was bound, as the bytes it is.
+std::span<std::byte> host_bytes(const Binding& array) {
+  return {address_of(array), static_cast<size_t>(array.bytes)};
 }
 
 }  // namespace
@@ -75,7 +80,8 @@ PyObject* Session::make_outputs(const Form& form, Bindings& bindings) const {
       return nullptr;
     }
     PyTuple_SET_ITEM(tuple, static_cast<py::ssize_t>(i), array);
-    bindings[i] = {reinterpret_cast<std::byte*>(py::detail::array_proxy(array)->data), port.bytes};
+    const auto address = reinterpret_cast<uintptr_t>(py::detail::array_proxy(array)->data);
+    bindings[i] = {0, address, port.bytes};
   }
   return tuple;
 }
@@ -83,12 +89,12 @@ PyObject* Session::make_outputs(const Form& form, Bindings& bindings) const {
 Session::Memories Session::allocate(const std::vector<Port>& ports) const {
   Memories memories;
   for (const Port& port : ports) {
-    memories.push_back(executor_->device().allocate(static_cast<int64_t>(port.bytes)));
+    memories.push_back(executor_->device().allocate(port.bytes));
   }
   return memories;
 }
 
-// The device's buffers serve all sizes.
+// The device's buffers serve all sizes. The bindings that are given are the arrays of the host.
 void Session::run_with_copies(const Form& form, const Bindings& inputs,
                               const Bindings& outputs) const {
   const Turn turn(copying_, kBusy);
@@ -98,23 +104,23 @@ void Session::run_with_copies(const Form& form, const Bindings& inputs,
   if (device_outputs_.size() != made) device_outputs_ = allocate(whole_->outputs);
   Bindings in, out;
   for (size_t i = 0; i < taken; ++i) {
-    in[i] = {device_inputs_[i]->data(), form.inputs[i].bytes};
-    device.upload(*device_inputs_[i], 0, inputs[i]);
+    in[i] = device_inputs_[i]->range().part(0, form.inputs[i].bytes);
+    device.upload(*device_inputs_[i], 0, host_bytes(inputs[i]));
   }
   for (size_t i = 0; i < made; ++i) {
-    out[i] = {device_outputs_[i]->data(), form.outputs[i].bytes};
+    out[i] = device_outputs_[i]->range().part(0, form.outputs[i].bytes);
   }
   executor_->enqueue(method_, {in.data(), taken}, {out.data(), made}, weights_.get(), nullptr, 0,
                      form.sizes);
   for (size_t i = 0; i < made; ++i) {
-    device.download(outputs[i], *device_outputs_[i], 0);
+    device.download(host_bytes(outputs[i]), *device_outputs_[i], 0);
   }
   if (executor_->can_fail(method_)) executor_->settle(method_);
 }
 
 bool Session::run(const Form& form, const Bindings& inputs, const Bindings& outputs) const {
   return run_unlocked([&] {
-    if (executor_->device().shares_host_memory()) {
+    if (uses_host_memory_) {
       executor_->run(method_, {inputs.data(), form.inputs.size()},
                      {outputs.data(), form.outputs.size()}, weights_.get(), nullptr, form.sizes);
     } else {

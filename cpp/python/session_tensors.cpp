@@ -67,7 +67,7 @@ std::optional<std::vector<Shape>> Session::tensor_shapes(const Library& library,
     const Port& port = whole_->inputs[i];
     std::optional<Shape> shape;
     if (library.exchange) {
-      shape = library.exchange->shape(arg, port.tensor.dtype, here_);
+      shape = library.exchange->shape(arg, port.tensor.dtype, here_.device);
     } else {
       const auto& buffer = py::cast<const DeviceBuffer&>(py::handle(arg));
       const bool here = buffer.device.get() == &executor_->device();
@@ -114,8 +114,7 @@ MakersPtr Session::ask_makers(PyObject* self, const LibraryPtr& library, const F
 
 bool Session::bind_one(const Library& library, PyObject* tensor, const Port& port,
                        Binding& binding) const {
-  if (library.exchange)
-    return library.exchange->bind(tensor, port.tensor, here_, alignment_, binding);
+  if (library.exchange) return library.exchange->bind(tensor, port.tensor, here_, binding);
   const auto& buffer = py::cast<const DeviceBuffer&>(py::handle(tensor));
   // Memory of others takes the long way, which waits until the device is done with it.
   const bool fits = !buffer.borrowed && buffer.device.get() == &executor_->device() &&
@@ -151,8 +150,8 @@ bool Session::enqueue(const TensorCall& call, const Bindings& inputs,
                       const Bindings& outputs) const {
   const Form& form = *call.form;
   const std::optional<Exchange>& exchange = call.makers->library->exchange;
-  const bool has_queue = !executor_->device().shares_host_memory();
-  const std::optional<uintptr_t> queue = has_queue && exchange ? exchange->queue(here_) : 0;
+  const bool has_queue = streams_ != nullptr && exchange;
+  const std::optional<uintptr_t> queue = has_queue ? exchange->queue(here_.device) : 0;
   if (!queue) {
     PyErr_SetString(PyExc_RuntimeError, "the tensors' library does not tell its current stream");
     return false;
@@ -161,7 +160,9 @@ bool Session::enqueue(const TensorCall& call, const Bindings& inputs,
     executor_->enqueue(method_, {inputs.data(), form.inputs.size()},
                        {outputs.data(), form.outputs.size()}, weights_.get(), nullptr, *queue,
                        form.sizes);
-    if (has_queue && executor_->can_fail(method_)) executor_->settle(method_);
+    // Others may use their memory anew as soon as this returns, unless it is in their queue.
+    const bool waits = (exchange && !has_queue) || executor_->can_fail(method_);
+    if (!synchronous_ && waits) executor_->settle(method_);
   });
 }
 

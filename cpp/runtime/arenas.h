@@ -8,10 +8,11 @@
 
 namespace npusim {
 
-// The program's constants as the device reads them: in place where it shares the host's memory.
+// The program's constants as the device reads them: where they lie, if it can.
 std::shared_ptr<Memory> constants_on(Device& device, std::shared_ptr<const Program> program);
 
-// Binds every buffer of `kind` at its offset from `base`.
-void bind_arena(CommandList& list, const Program& program, BufferKind kind, std::byte* base);
+// Binds every buffer of `kind` at its offset in `arena`, but for those of methods whose arena is
+// larger.
+void bind_arena(CommandList& list, const Program& program, BufferKind kind, const Memory& arena);
 
 }  // namespace npusim

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -12,15 +11,15 @@ namespace npusim {
 
 class BorrowedMemory final : public Memory {
  public:
-  // `owner` keeps [data, data + bytes) alive.
-  BorrowedMemory(std::byte* data, int64_t bytes, std::shared_ptr<const void> owner)
-      : data_(data), bytes_(bytes), owner_(std::move(owner)) {}
-  std::byte* data() const noexcept override { return data_; }
-  int64_t bytes() const noexcept override { return bytes_; }
+  // `owner` keeps the range alive; `host` is where the host has it, or null.
+  BorrowedMemory(const MemoryRange& range, std::byte* host, std::shared_ptr<const void> owner)
+      : range_(range), host_(host), owner_(std::move(owner)) {}
+  MemoryRange range() const noexcept override { return range_; }
+  std::byte* host() const noexcept override { return host_; }
 
  private:
-  std::byte* data_;
-  int64_t bytes_;
+  MemoryRange range_;
+  std::byte* host_;
   std::shared_ptr<const void> owner_;
 };
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <string>
 
+#include "cpp/runtime/borrowed_memory.h"
 #include "cpp/runtime/error.h"
 
 namespace npusim {
@@ -23,11 +24,35 @@ class Arrived final : public Download {
 
 }  // namespace
 
-void check_range(const Memory& memory, int64_t offset, int64_t bytes) {
-  const int64_t end = memory.bytes();
-  if (offset >= 0 && bytes >= 0 && offset <= end && bytes <= end - offset) return;
-  throw Error(ErrorCode::kInput, std::to_string(bytes) + " bytes from " + std::to_string(offset) +
-                                     " on leave a memory of " + std::to_string(end) + " bytes");
+MemoryRange MemoryRange::part(int64_t from, int64_t length) const {
+  if (from < 0 || length < 0 || from > bytes || length > bytes - from) {
+    throw Error(ErrorCode::kInput, std::to_string(length) + " bytes from " + std::to_string(from) +
+                                       " on leave a memory of " + std::to_string(bytes) + " bytes");
+  }
+  return {storage, offset + static_cast<uintptr_t>(from), length};
+}
+
+std::shared_ptr<Memory> Device::import_host(std::span<std::byte> bytes,
+                                            std::shared_ptr<const void> owner) {
+  if (addressing() != Addressing::kHost) return nullptr;
+  return std::make_shared<BorrowedMemory>(host_range(bytes), bytes.data(), std::move(owner));
+}
+
+void Device::upload(Memory& to, int64_t offset, std::span<const std::byte> from) {
+  const MemoryRange range = to.range().part(offset, static_cast<int64_t>(from.size()));
+  if (!from.empty()) upload(range, from);
+}
+
+void Device::download(std::span<std::byte> to, const Memory& from, int64_t offset) {
+  const MemoryRange range = from.range().part(offset, static_cast<int64_t>(to.size()));
+  if (!to.empty()) download(to, range);
+}
+
+void Device::copy(Memory& to, int64_t to_offset, const Memory& from, int64_t from_offset,
+                  int64_t bytes) {
+  const MemoryRange target = to.range().part(to_offset, bytes);
+  const MemoryRange source = from.range().part(from_offset, bytes);
+  if (bytes > 0) copy(target, source);
 }
 
 std::unique_ptr<Download> Device::start_download(std::shared_ptr<const Memory> from) {

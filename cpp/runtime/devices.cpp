@@ -4,6 +4,7 @@
 #include "cpp/cpu/device.h"
 #if defined(__linux__)
 #include "cpp/cuda/device.h"
+#include "cpp/cuda/parts.h"
 #endif
 #include "cpp/null/device.h"
 #include "cpp/runtime/device.h"
@@ -14,27 +15,44 @@ namespace {
 
 struct Backend {
   std::string_view name;
-  std::shared_ptr<Device> (*open)(const DeviceOptions&);
+  std::span<const OptionInfo> (*options)();
+  std::shared_ptr<Device> (*open)(const DeviceOptions&, const DeviceServices&);
+  std::vector<DevicePart> (*parts)(const DeviceServices&) = nullptr;  // null: it brings all
 };
 
 constexpr Backend kBackends[] = {
-    {"cpu", cpu::open_device},
+    {"cpu", cpu::device_options, cpu::open_device},
 #if defined(__linux__)
-    {"cuda", cuda::open_device},
+    {"cuda", cuda::device_options, cuda::open_device, cuda::parts},
 #endif
-    {"null", null::open_device},
+    {"null", null::device_options, null::open_device},
 };
 
-}  // namespace
-
-std::shared_ptr<Device> open_device(std::string_view name, const DeviceOptions& options) {
+const Backend& backend_named(std::string_view name) {
   std::string known;
   for (const Backend& backend : kBackends) {
-    if (backend.name == name) return backend.open(options);
+    if (backend.name == name) return backend;
     known += (known.empty() ? "" : ", ") + std::string(backend.name);
   }
   throw Error(ErrorCode::kDevice,
               "there is no device " + std::string(name) + " in this build; it has: " + known);
+}
+
+}  // namespace
+
+std::shared_ptr<Device> open_device(std::string_view name, const DeviceOptions& options,
+                                    const DeviceServices& services) {
+  const Backend& backend = backend_named(name);
+  return backend.open(options.checked(backend.name, backend.options()), services);
+}
+
+std::span<const OptionInfo> device_options(std::string_view name) {
+  return backend_named(name).options();
+}
+
+std::vector<DevicePart> device_parts(std::string_view name, const DeviceServices& services) {
+  const Backend& backend = backend_named(name);
+  return backend.parts == nullptr ? std::vector<DevicePart>() : backend.parts(services);
 }
 
 std::vector<std::string_view> device_names() {

@@ -5,7 +5,7 @@
 //     kState buffers to the state whose serial it notes.
 //  3. kInput and kOutput buffers are bound anew by every run; binding where they were already costs
 //     a comparison.
-//  4. While running_ is set, one thread alone touches addresses_ and methods_.
+//  4. While running_ is set, one thread alone touches places_ and methods_.
 //  5. A method with symbolic sizes is run as the static program that it is at the sizes of the
 //     call. The list at its greatest sizes is made at construction, so that what cannot run fails
 //     there.
@@ -16,18 +16,12 @@
 #include <string>
 
 #include "cpp/runtime/arenas.h"
-#include "cpp/runtime/borrowed_memory.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/sized_program.h"
 #include "cpp/runtime/turn.h"
 
 namespace npusim {
 namespace {
-
-bool overlap(Binding a, Binding b) {
-  return !a.empty() && !b.empty() && a.data() < b.data() + b.size() &&
-         b.data() < a.data() + a.size();
-}
 
 constexpr size_t kKeptSizes = 8;  // besides the greatest, of a method with symbolic sizes
 
@@ -42,7 +36,7 @@ class Detour {
   Detour(Device& device, std::span<const Binding> inputs, std::span<const Binding> outputs)
       : device_(device), wanted_(outputs) {
     for (size_t i = 0; i < outputs.size(); ++i) {
-      const auto shared = [&](Binding other) { return overlap(outputs[i], other); };
+      const auto shared = [&](const Binding& other) { return outputs[i].overlaps(other); };
       if (std::any_of(outputs.begin() + static_cast<ptrdiff_t>(i) + 1, outputs.end(), shared)) {
         throw Error(ErrorCode::kInput, "two outputs lie in the same memory; give each its own");
       }
@@ -54,19 +48,14 @@ class Detour {
   }
   bool empty() const { return detoured_.empty(); }
   void finish() {
-    for (const auto& [index, memory] : detoured_) {
-      const Binding wanted = wanted_[index];
-      BorrowedMemory target(wanted.data(), static_cast<int64_t>(wanted.size()), nullptr);
-      device_.copy(target, 0, *memory, 0, target.bytes());
-    }
+    for (const auto& [index, memory] : detoured_) device_.copy(wanted_[index], memory->range());
   }
 
  private:
   void redirect(size_t index) {
     if (replaced_.empty()) replaced_.assign(wanted_.begin(), wanted_.end());
-    const Binding wanted = wanted_[index];
-    auto memory = device_.allocate(static_cast<int64_t>(wanted.size()));
-    replaced_[index] = {memory->data(), wanted.size()};
+    auto memory = device_.allocate(wanted_[index].bytes);
+    replaced_[index] = memory->range();
     detoured_.emplace_back(index, std::move(memory));
   }
 
@@ -89,10 +78,12 @@ Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<Devic
       device_(std::move(device)),
       constants_(constants_on(*device_, program_)),
       arena_(device_->allocate(largest_arena(*program_))),
-      addresses_(program_->buffers.size(), nullptr),
-      queue_(device_->stream()) {
-  const std::pair<BufferKind, std::byte*> arenas[] = {{BufferKind::kConstant, constants_->data()},
-                                                      {BufferKind::kTemp, arena_->data()}};
+      places_(program_->buffers.size()),
+      streams_(device_->streams()),
+      own_queue_(streams_ == nullptr ? 0 : streams_->stream()),
+      queue_(own_queue_) {
+  const std::pair<BufferKind, const Memory&> arenas[] = {{BufferKind::kConstant, *constants_},
+                                                         {BufferKind::kTemp, *arena_}};
   for (size_t i = 0; i < program_->methods.size(); ++i) {
     std::vector<int64_t> greatest;
     for (const Symbol& symbol : program_->methods[i].sizes.symbols) greatest.push_back(symbol.high);
@@ -100,11 +91,13 @@ Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<Devic
     known.reserve(kKeptSizes + 1);  // can_fail reads the first one at any time: it never moves
     known.push_back(encode(i, greatest));
   }
-  for (uint32_t i = 0; i < addresses_.size(); ++i) {
+  for (uint32_t i = 0; i < places_.size(); ++i) {
     const Buffer& buffer = program_->buffers[i];
-    lengths_.push_back(buffer.bytes);
-    for (const auto& [kind, base] : arenas) {
-      if (buffer.kind == kind) addresses_[i] = base + buffer.offset;
+    for (const auto& [kind, arena] : arenas) {
+      const bool lies_there = buffer.offset + buffer.bytes <= arena.bytes();  // not one of init's
+      if (buffer.kind == kind && lies_there) {
+        places_[i] = arena.range().part(buffer.offset, buffer.bytes);
+      }
     }
     if (buffer.kind == BufferKind::kWeight || buffer.kind == BufferKind::kPersistent) {
       weight_buffers_.push_back(i);
@@ -123,8 +116,8 @@ Executor::Encoded Executor::encode(size_t method, std::span<const int64_t> sizes
   const bool fixed = program_->methods[method].sizes.symbols.empty() && sizes.empty();
   if (!fixed) encoded.sized = at_sizes(program_, method, sizes);
   encoded.list = list_for(encoded, method);
-  bind_arena(*encoded.list, *program_, BufferKind::kConstant, constants_->data());
-  bind_arena(*encoded.list, *program_, BufferKind::kTemp, arena_->data());
+  bind_arena(*encoded.list, *program_, BufferKind::kConstant, *constants_);
+  bind_arena(*encoded.list, *program_, BufferKind::kTemp, *arena_);
   return encoded;
 }
 
@@ -195,7 +188,7 @@ bool Executor::can_fail(size_t method) const {
 void Executor::run(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
                    const Weights* weights, State* state, std::span<const int64_t> sizes) {
   start(method, inputs, outputs, weights, state, sizes, [this](CommandList& list, bool) {
-    follow(device_->stream());
+    follow(own_queue_);
     list.submit();
   });
 }
@@ -204,22 +197,26 @@ void Executor::run(size_t method, std::span<const Binding> inputs, std::span<con
 void Executor::enqueue(size_t method, std::span<const Binding> inputs,
                        std::span<const Binding> outputs, const Weights* weights, State* state,
                        uintptr_t queue, std::span<const int64_t> sizes) {
-  const uintptr_t own = device_->stream();
+  const uintptr_t own = own_queue_;
+  if (queue != 0 && streams_ == nullptr) {
+    throw Error(ErrorCode::kInput,
+                "the device " + std::string(device_->name()) + " has no streams to put work into");
+  }
   if (queue == 0) queue = own;
   bool by_own = queue == own;
   start(method, inputs, outputs, weights, state, sizes, [&](CommandList& list, bool copied) {
     by_own = by_own || copied;
-    if (by_own && queue != own) device_->order(queue, own);
+    if (by_own && queue != own) streams_->order(queue, own);
     follow(by_own ? own : queue);
     list.enqueue(queue_);
-    if (!device_->is_lasting(queue_)) follow(own);
+    if (queue_ != own && !streams_->is_lasting(queue_)) follow(own);
   });
-  if (by_own && queue != own) device_->order(own, queue);
+  if (by_own && queue != own) streams_->order(own, queue);
 }
 
 void Executor::settle(size_t method) {
   check_method(method);
-  if (device_->stream() == 0) return;  // nothing is ever under way
+  if (device_->synchronous()) return;
   const Turn turn(running_, kBusy);
   const Forms& forms = methods_[method];
   forms.known[forms.latest].list->settle();
@@ -228,7 +225,7 @@ void Executor::settle(size_t method) {
 // Puts what comes next into a queue, behind the latest run and what was bound since.
 void Executor::follow(uintptr_t queue) {
   if (queue == queue_) return;
-  device_->order(queue_, queue);
+  streams_->order(queue_, queue);
   queue_ = queue;
 }
 
@@ -245,7 +242,7 @@ void Executor::observe(size_t method, std::span<const Binding> inputs,
     ~Observing() { observer.store({}); }
   };
   start(method, inputs, outputs, weights, state, sizes, [&](CommandList& list, bool) {
-    follow(device_->stream());
+    follow(own_queue_);
     const Observing observing(observer_);
     list.submit_observed(after);
   });
@@ -262,7 +259,7 @@ void Executor::time(size_t method, std::span<const Binding> inputs,
                                        std::to_string(seconds.size()));
   }
   start(method, inputs, outputs, weights, state, sizes, [&](CommandList& list, bool) {
-    follow(device_->stream());
+    follow(own_queue_);
     list.submit_timed(seconds);
   });
 }
@@ -299,11 +296,11 @@ void Executor::bind_weights(Encoded& encoded, const Weights* weights) {
                 "and device of this executor");
   }
   weights->check_now();
-  follow(device_->stream());  // where they were made
+  follow(own_queue_);  // where they were made
   weights->lend();
   for (const uint32_t buffer : weight_buffers_) {
-    addresses_[buffer] = weights->address(buffer);
-    encoded.list->bind(buffer, addresses_[buffer]);
+    places_[buffer] = weights->range(buffer);
+    if (places_[buffer]) encoded.list->bind(buffer, *places_[buffer]);
   }
   encoded.weights_bound = weights_shown_ = weights->serial();
 }
@@ -334,12 +331,12 @@ void Executor::bind_state(Encoded& encoded, State* state) {
     state = own_state_.get();
   }
   if (state->serial() != encoded.state_bound) {
-    follow(device_->stream());
-    for (const uint32_t buffer : state_buffers_) encoded.list->bind(buffer, state->address(buffer));
+    follow(own_queue_);
+    for (const uint32_t buffer : state_buffers_) encoded.list->bind(buffer, state->range(buffer));
     encoded.state_bound = state->serial();
   }
   if (state->serial() != state_shown_) {
-    for (const uint32_t buffer : state_buffers_) addresses_[buffer] = state->address(buffer);
+    for (const uint32_t buffer : state_buffers_) places_[buffer] = state->range(buffer);
     state_shown_ = state->serial();
   }
 }
@@ -353,15 +350,15 @@ void Executor::bind_caller(Encoded& encoded, const Program& program,
   }
   for (size_t i = 0; i < specs.size(); ++i) {
     const uint32_t buffer = specs[i].buffer;
-    const auto needed = static_cast<size_t>(program.buffers[buffer].bytes);
-    if (bindings[i].size() < needed) {
+    const int64_t needed = program.buffers[buffer].bytes;
+    if (bindings[i].bytes < needed) {
       throw Error(ErrorCode::kInput, std::string(what) + " " + std::string(specs[i].name) +
                                          " needs " + std::to_string(needed) + " bytes, got " +
-                                         std::to_string(bindings[i].size()));
+                                         std::to_string(bindings[i].bytes));
     }
-    addresses_[buffer] = bindings[i].data();
-    lengths_[buffer] = program.buffers[buffer].bytes;
-    encoded.list->bind(buffer, bindings[i].data());
+    const Binding at{bindings[i].storage, bindings[i].offset, needed};
+    places_[buffer] = at;
+    encoded.list->bind(buffer, at);
   }
 }
 
@@ -392,15 +389,15 @@ bool Executor::owns(uint32_t buffer) const {
   return false;
 }
 
-Binding Executor::buffer(uint32_t index) const {
-  if (index >= addresses_.size()) {
+std::optional<Binding> Executor::buffer(uint32_t index) const {
+  if (index >= places_.size()) {
     throw Error(ErrorCode::kInput, "the program has no buffer " + std::to_string(index));
   }
   const bool observes = observer_.load() == std::this_thread::get_id();
   std::optional<Turn> turn;
   if (!observes) turn.emplace(running_, kBusy);
-  if (addresses_[index] == nullptr || (!observes && !owns(index))) return {};
-  return {addresses_[index], static_cast<size_t>(lengths_[index])};
+  if (!observes && !owns(index)) return {};
+  return places_[index];
 }
 
 }  // namespace npusim

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <thread>
@@ -20,7 +21,7 @@
 namespace npusim {
 
 // Device memory that a caller lends for one run.
-using Binding = std::span<std::byte>;
+using Binding = MemoryRange;
 
 class Executor {
  public:
@@ -54,7 +55,7 @@ class Executor {
   // whose only method it is there: its specs have the shapes of the call. Throws as run.
   std::shared_ptr<const Program> prepare(size_t method, std::span<const int64_t> sizes);
 
-  // As run, but returns when the work is in `queue` (see Device::stream; 0: the device's own): what
+  // As run, but returns when the work is in `queue` (see StreamDevice; 0: the device's own): what
   // is put there later finds the results, and the caller keeps inputs and outputs until it is done.
   // Runs of one executor follow each other, whatever their queues. settle() waits for the latest
   // run of a method and throws what run would have thrown; a method that cannot fail needs it only
@@ -84,12 +85,12 @@ class Executor {
   std::shared_ptr<State> own_state() const;
   void set_own_state(std::shared_ptr<State> state);
 
-  // Where a buffer lives: within a callback of `observe`, on its thread, as in that run; else only
+  // Where a buffer lies: within a callback of `observe`, on its thread, as in that run; else only
   // what is the executor's own, as in its latest run, and empty for what the caller lent, which may
-  // be gone. Empty if it has not been bound yet. The content of a kTemp buffer is that of the
+  // be gone. Nothing if it has not been bound yet. The content of a kTemp buffer is that of the
   // latest command whose memory it shares. Throws Error(kBusy) while another thread runs the
   // executor.
-  Binding buffer(uint32_t index) const;
+  std::optional<Binding> buffer(uint32_t index) const;
 
  private:
   // One method at some sizes, and which buffers to bind to what the caller gives.
@@ -131,12 +132,13 @@ class Executor {
   std::shared_ptr<Memory> constants_, arena_;
   std::shared_ptr<State> own_state_;            // null until a run asks for it
   std::shared_ptr<const Weights> own_weights_;  // of a program that needs no checkpoint
-  std::vector<std::byte*> addresses_;           // by buffer
-  std::vector<int64_t> lengths_;                // by buffer, in bytes: as in the latest run
+  std::vector<std::optional<Binding>> places_;  // by buffer: as in the latest run
   std::vector<uint32_t> weight_buffers_;        // kWeight and kPersistent
   std::vector<uint32_t> state_buffers_;
+  StreamDevice* streams_;       // of the device; null: it has none
+  uintptr_t own_queue_;         // of the device; 0: it has no streams
   uintptr_t queue_;             // what the next run has to be behind ends in it
-  uint64_t state_shown_ = 0;    // serial of the state that addresses_ points to
+  uint64_t state_shown_ = 0;    // serial of the state that places_ points to
   uint64_t weights_shown_ = 0;  // and of the weights
   std::vector<Forms> methods_;
   uint64_t runs_ = 0;

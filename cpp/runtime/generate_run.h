@@ -39,11 +39,18 @@ class GenerateRuns {
   void finish_all();
 
  private:
-  int64_t* slot(size_t run) const;
+  // Where a run leaves what it chose: seen as it is written, or brought to the host behind the run.
+  struct Slot {
+    std::shared_ptr<Memory> memory;
+    bool is_watched = false;
+    std::unique_ptr<Download> download;  // of the run that is there; null where it is watched
+  };
+  Slot& slot(size_t run) { return slots_[run % kMost]; }
+  int64_t watch(const Slot& slot);
 
   std::shared_ptr<LanguageModel> model_;
   std::shared_ptr<Memory> options_, seed_;
-  std::array<std::shared_ptr<Memory>, kMost> chosen_;
+  std::array<Slot, kMost> slots_;
   std::optional<DeviceSampling> sampling_;  // what options_ and seed_ hold
   size_t first_ = 0, last_ = 0;             // runs that are there
 };

@@ -73,10 +73,6 @@ CacheLayout layout_of(const StateTensor& tensor, int64_t axis) {
           .row_bytes = elements(shape.subspan(at + 1)) * dtype_size(tensor.dtype)};
 }
 
-Binding bytes_of(const Memory& memory) {
-  return {memory.data(), static_cast<size_t>(memory.bytes())};
-}
-
 }  // namespace
 
 LanguageModel::LanguageModel(std::shared_ptr<const Program> program, std::shared_ptr<Device> device,
@@ -201,9 +197,9 @@ LanguageModel::Call LanguageModel::make_call(const std::string& name, int64_t to
   require(method.inputs.size() == (has_length ? 2 : 1) && method.outputs.size() == 1,
           "method " + name + " has other inputs or outputs");
   for (const TensorSpec& spec : method.inputs) {
-    call.inputs.push_back(bytes_of(&spec == &ids ? *call.tokens_memory : *call.length_memory));
+    call.inputs.push_back((&spec == &ids ? call.tokens_memory : call.length_memory)->range());
   }
-  call.outputs = {bytes_of(*call.logits_memory)};
+  call.outputs = {call.logits_memory->range()};
   return call;
 }
 
@@ -295,12 +291,14 @@ void LanguageModel::feed(State& state, std::span<const int64_t> tokens, std::spa
   }
   executor_.enqueue(call.method, call.inputs, call.outputs, weights_.get(), &state, 0);
   std::unique_ptr<Download> download;  // starts when the run ends, not when the host has seen that
-  const bool downloads = !logits.empty() && !device_->shares_host_memory();
+  const std::byte* seen = call.logits_memory->host();
+  const bool downloads = !logits.empty() && seen == nullptr;
   if (downloads) download = device_->start_download(call.logits_memory);
   executor_.settle(call.method);
   if (logits.empty()) return;
   const std::span<const std::byte> raw =
-      downloads ? download->wait() : bytes_of(*call.logits_memory);
+      downloads ? std::span<const std::byte>(download->wait())
+                : std::span(seen, static_cast<size_t>(call.logits_memory->bytes()));
   convert_floats(raw, call.logits_dtype, std::as_writable_bytes(logits), DType::kFloat32);
 }
 
@@ -308,7 +306,7 @@ void LanguageModel::start_generate(State& state, const Memory& sampling, const M
                                    const Memory& chosen) {
   check_generates();
   const std::lock_guard<ForkSafeMutex> locked(turn_);
-  const Binding inputs[] = {bytes_of(sampling), bytes_of(seed)}, outputs[] = {bytes_of(chosen)};
+  const Binding inputs[] = {sampling.range(), seed.range()}, outputs[] = {chosen.range()};
   executor_.enqueue(generate_, inputs, outputs, weights_.get(), &state, 0);
 }
 

@@ -155,7 +155,7 @@ int64_t LanguageSession::generate(Sampler& sampler, bool more) {
     // A run too many would be no loss to caches, but one to recurrent states.
     const bool another =
         position() + 1 < model_->facts().max_context && model_->recurrent().empty();
-    if (more && another && !model_->device()->shares_host_memory()) start();
+    if (more && another && !model_->device()->synchronous()) start();
     const int64_t token = runs_->finish();
     sampler.accept(token, model_->facts().vocab_size);
     tokens_.push_back(token);

@@ -44,6 +44,11 @@ int64_t State::place(uint32_t index, int64_t offset, int64_t bytes) const {
   return buffer.offset + offset;
 }
 
+MemoryRange State::range(uint32_t buffer) const {
+  const int64_t at = place(buffer, 0, 0);
+  return memory_->range().part(at, program_->buffers[buffer].bytes);
+}
+
 void State::read(uint32_t buffer, int64_t offset, std::span<std::byte> to) const {
   const int64_t at = place(buffer, offset, static_cast<int64_t>(to.size()));
   if (!to.empty()) device_->download(to, *memory_, at);

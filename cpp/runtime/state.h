@@ -35,7 +35,7 @@ class State {
   void copy_from(const State& other, uint32_t buffer, int64_t offset, int64_t bytes);
 
   // Where a kState buffer lives on the device. Throws Error(kInput) for another kind of buffer.
-  std::byte* address(uint32_t buffer) const { return memory_->data() + place(buffer, 0, 0); }
+  MemoryRange range(uint32_t buffer) const;
   // Tells this state from all others of the process.
   uint64_t serial() const noexcept { return serial_; }
   const std::shared_ptr<const Program>& program() const noexcept { return program_; }

@@ -8,7 +8,6 @@
 #include <unordered_set>
 
 #include "cpp/runtime/arenas.h"
-#include "cpp/runtime/borrowed_memory.h"
 #include "cpp/runtime/convert.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/file_faults.h"
@@ -230,11 +229,11 @@ Weights::Prepared Weights::prepared() const {
   out.persistent.resize(static_cast<size_t>(program_->persistent_bytes));
   device_->download(out.persistent, *persistent_, 0);
   for (const WeightSpec& spec : program_->weights) {
-    if (addresses_[spec.buffer] == nullptr) continue;
-    const int64_t bytes = program_->buffers[spec.buffer].bytes;
-    const BorrowedMemory memory(addresses_[spec.buffer], bytes, nullptr);
-    auto& [buffer, copy] = out.weights.emplace_back(spec.buffer, static_cast<size_t>(bytes));
-    device_->download(copy, memory, 0);
+    const Memory* memory = tensors_[spec.buffer].get();
+    if (memory == nullptr) continue;
+    const auto bytes = static_cast<size_t>(memory->bytes());
+    auto& [buffer, copy] = out.weights.emplace_back(spec.buffer, bytes);
+    device_->download(copy, *memory, 0);
   }
   check_now();
   return out;
@@ -258,8 +257,7 @@ std::shared_ptr<const Weights> Weights::load_prepared(std::shared_ptr<const Prog
     }
     std::shared_ptr<Memory> memory = weights->device_->allocate(program->buffers[buffer].bytes);
     weights->device_->upload(*memory, 0, bytes);
-    weights->addresses_[buffer] = memory->data();
-    weights->copies_[buffer] = std::move(memory);
+    weights->tensors_[buffer] = std::move(memory);
     missing[buffer] = false;
   }
   for (const WeightSpec& spec : program->weights) {
@@ -272,24 +270,26 @@ Weights::Weights(std::shared_ptr<const Program> program, std::shared_ptr<Device>
     : program_(std::move(program)),
       device_(std::move(device)),
       serial_(next_serial()),
-      addresses_(program_->buffers.size(), nullptr),
-      copies_(program_->buffers.size()),
-      persistent_(device_->allocate(program_->persistent_bytes)) {
-  for (size_t i = 0; i < addresses_.size(); ++i) {
-    const Buffer& buffer = program_->buffers[i];
-    if (buffer.kind == BufferKind::kPersistent) addresses_[i] = persistent_->data() + buffer.offset;
-  }
-}
+      tensors_(program_->buffers.size()),
+      lies_in_source_(program_->buffers.size(), false),
+      persistent_(device_->allocate(program_->persistent_bytes)) {}
 
-std::byte* Weights::address(uint32_t buffer) const {
-  if (buffer < addresses_.size()) return addresses_[buffer];
-  throw Error(ErrorCode::kInput, "the program has no buffer " + std::to_string(buffer));
+std::optional<MemoryRange> Weights::range(uint32_t index) const {
+  if (index >= tensors_.size()) {
+    throw Error(ErrorCode::kInput, "the program has no buffer " + std::to_string(index));
+  }
+  const Buffer& buffer = program_->buffers[index];
+  if (buffer.kind == BufferKind::kPersistent) {
+    return persistent_->range().part(buffer.offset, buffer.bytes);
+  }
+  if (tensors_[index] == nullptr) return std::nullopt;
+  return tensors_[index]->range();
 }
 
 void Weights::lend() const noexcept {
   persistent_->lend();
-  for (const std::shared_ptr<Memory>& copy : copies_) {
-    if (copy != nullptr) copy->lend();
+  for (const std::shared_ptr<Memory>& tensor : tensors_) {
+    if (tensor != nullptr) tensor->lend();
   }
 }
 
@@ -307,11 +307,15 @@ void Weights::check_now() const {
 // Shows a tensor to the device: in place if it can and may be, else as a copy.
 void Weights::place(const WeightSpec& spec, const CheckpointTensor& tensor, bool copy) {
   const bool same = *tensor.dtype == spec.dtype;
-  if (same && !copy && device_->shares_host_memory() &&
-      is_aligned(tensor.data.data(), spec.dtype)) {
+  if (same && !copy && is_aligned(tensor.data.data(), spec.dtype)) {
     // The device only reads it: the program says so, and encode checks that kernels keep to it.
-    addresses_[spec.buffer] = const_cast<std::byte*>(tensor.data.data());
-    return;
+    auto* data = const_cast<std::byte*>(tensor.data.data());
+    std::shared_ptr<Memory> shown = device_->import_host({data, tensor.data.size()}, nullptr);
+    if (shown != nullptr) {
+      lies_in_source_[spec.buffer] = true;
+      tensors_[spec.buffer] = std::move(shown);
+      return;
+    }
   }
   std::shared_ptr<Memory> memory = device_->allocate(program_->buffers[spec.buffer].bytes);
   if (same) {
@@ -319,8 +323,7 @@ void Weights::place(const WeightSpec& spec, const CheckpointTensor& tensor, bool
   } else {
     device_->upload(*memory, 0, converted(tensor, spec.dtype));
   }
-  addresses_[spec.buffer] = memory->data();
-  copies_[spec.buffer] = std::move(memory);
+  tensors_[spec.buffer] = std::move(memory);
 }
 
 // Brings each tensor in front of the first command that reads it, and lets go of it behind the
@@ -343,20 +346,20 @@ void Weights::run_init(const TensorSource& source, std::span<const CheckpointTen
   const std::shared_ptr<Memory> arena = device_->allocate(init.arena_bytes);
   const std::shared_ptr<Memory> constants = constants_on(*device_, program_);
   const std::unique_ptr<CommandList> list = device_->encode(program_, init);
-  bind_arena(*list, *program_, BufferKind::kTemp, arena->data());
-  bind_arena(*list, *program_, BufferKind::kConstant, constants->data());
-  bind_arena(*list, *program_, BufferKind::kPersistent, persistent_->data());
+  bind_arena(*list, *program_, BufferKind::kTemp, *arena);
+  bind_arena(*list, *program_, BufferKind::kConstant, *constants);
+  bind_arena(*list, *program_, BufferKind::kPersistent, *persistent_);
   const auto bring = [&](size_t command) {
     for (const size_t w : when.starting[command]) {
       const WeightSpec& spec = program_->weights[w];
       place(spec, *tensors[w], options.copy);
-      list->bind(spec.buffer, addresses_[spec.buffer]);
+      list->bind(spec.buffer, tensors_[spec.buffer]->range());
     }
   };
   bring(0);
   list->submit_stepwise([&](size_t command) {
     for (const size_t w : when.ending[command]) {
-      copies_[program_->weights[w].buffer].reset();
+      tensors_[program_->weights[w].buffer].reset();
       source.leave(*tensors[w]);
     }
     for (const size_t w : when.starting[command]) tell(program_->weights[w]);
@@ -368,9 +371,8 @@ void Weights::release(std::shared_ptr<const TensorSource> source) {
   const std::vector<bool> read = read_by_methods(*program_);
   for (const WeightSpec& spec : program_->weights) {
     if (!read[spec.buffer]) {
-      copies_[spec.buffer].reset();
-      addresses_[spec.buffer] = nullptr;
-    } else if (copies_[spec.buffer] == nullptr) {
+      tensors_[spec.buffer].reset();
+    } else if (lies_in_source_[spec.buffer]) {
       source_ = source;
     }
   }

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -73,9 +74,9 @@ class Weights {
                                                       std::shared_ptr<Device> device,
                                                       const Prepared& prepared);
 
-  // Where a kWeight or kPersistent buffer lives on the device; null for other kinds. Throws
-  // Error(kInput) when there is no such buffer.
-  std::byte* address(uint32_t buffer) const;
+  // Where a kWeight or kPersistent buffer lives on the device; nothing for other kinds, and for
+  // what only init read. Throws Error(kInput) when there is no such buffer.
+  std::optional<MemoryRange> range(uint32_t buffer) const;
   // Says that runs on queues of others may read them: see Memory::lend.
   void lend() const noexcept;
   // Whether the source is still in use: methods read tensors where they lie.
@@ -105,8 +106,9 @@ class Weights {
   std::shared_ptr<const Program> program_;
   std::shared_ptr<Device> device_;
   uint64_t serial_;
-  std::vector<std::byte*> addresses_;            // by buffer
-  std::vector<std::shared_ptr<Memory>> copies_;  // by buffer: tensors not shown in place
+  // By buffer: a tensor, as a copy or where it lies.
+  std::vector<std::shared_ptr<Memory>> tensors_;
+  std::vector<bool> lies_in_source_;  // by buffer
   std::shared_ptr<Memory> persistent_;
   std::shared_ptr<const TensorSource> source_;
   mutable std::atomic<int64_t> looked_{0};  // at the files in use: when, in milliseconds

@@ -50,11 +50,10 @@ void run(const std::vector<std::string>& arguments) {
   npusim::SamplingOptions sampling;
   sampling.temperature = std::stod(argument(4, "0"));
   sampling.seed = std::stoull(argument(5, "0"));
-  npusim::DeviceOptions device;
-  device.threads = std::stoi(argument(6, "0"));
+  const int threads = std::stoi(argument(6, "0"));
 
-  const auto model =
-      npusim::LanguageModel::open(arguments[0], arguments[1], npusim::open_device("cpu", device));
+  const auto model = npusim::LanguageModel::open(
+      arguments[0], arguments[1], npusim::open_device("cpu", {{"threads", threads}}));
   npusim::LanguageSession session(model);
   npusim::Sampler sampler(sampling);
 

@@ -16,20 +16,12 @@ _SpecRow = tuple[str, int, str, tuple[int | str, ...], tuple[int, ...]]
 def device_names() -> list[str]:
     """The devices of this build, in order of preference."""
 
-def cuda_driver() -> tuple[str, str]:
-    """Version and path of the CUDA driver."""
+def device_parts(name: str, library_folders: Sequence[str]) -> list[tuple[str, str, bool]]:
+    """What a device uses that npusim does not bring, and may lie in the folders: (name, version
+    and place or why it is not there, whether it is there)."""
 
-def cuda_compiler(folders: Sequence[str]) -> tuple[str, str]:
-    """Version and path of NVRTC, which may lie in the folders."""
-
-def cuda_cublaslt(folders: Sequence[str]) -> tuple[str, str]:
-    """Version and path of cuBLASLt, which may lie in the folders."""
-
-def cuda_cudnn(folders: Sequence[str]) -> tuple[str, str]:
-    """Version and path of cuDNN, which may lie in the folders."""
-
-def cuda_ordinal(address: int) -> int:
-    """The number of the device that memory belongs to."""
+def device_options(name: str) -> dict[str, tuple[bool | int | str, str]]:
+    """The options of a device: name -> (default, meaning)."""
 
 def isa_names() -> list[str]:
     """Instruction sets the cpu device can use here, best first."""
@@ -44,14 +36,10 @@ class Device:
     def __init__(
         self,
         name: str,
-        threads: int | None = None,
-        pin_threads: bool = False,
-        isa: str | None = None,
-        ordinal: int = 0,
+        options: dict[str, bool | int | str] = ...,
         library_folders: Sequence[str] = (),
         make_kernels: Callable[[list[tuple[str, str, bytes, bytes]]], list[bytes] | str]
         | None = None,
-        max_work: int = 0,
     ) -> None: ...
     @property
     def name(self) -> str: ...
@@ -60,11 +48,43 @@ class Device:
     @property
     def description(self) -> str: ...
     @property
-    def shares_host_memory(self) -> bool: ...
+    def uses_host_memory(self) -> bool:
+        """Whether kernels run over arrays of the host where they lie."""
+
+    @property
+    def host_visible(self) -> bool:
+        """Whether the host can read the device's memory itself."""
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether nothing is under way when a call returns."""
+
+    @property
+    def alignment(self) -> int:
+        """What a tensor's address has to be a multiple of, to be used in place."""
+
     @property
     def ordinal(self) -> int: ...
+    def synchronize(self) -> None:
+        """Waits for all work that was given to the device."""
+
+    @property
+    def has_streams(self) -> bool:
+        """Whether work stands in streams that other libraries share."""
+
     @property
     def stream(self) -> int: ...
+    def holds(self, address: int) -> bool:
+        """Whether memory at an address that streams work on is this device's."""
+
+    @property
+    def speaks_cuda(self) -> bool:
+        """Whether its addresses and streams are CUDA's."""
+
+    @property
+    def torch_name(self) -> str | None:
+        """What PyTorch calls the device, such as 'cuda:1'; None where it has no tensors there."""
+
     @property
     def dlpack_device(self) -> tuple[int, int]: ...
     def wait_for(self, stream: int) -> None: ...
@@ -115,6 +135,8 @@ class DeviceBuffer:
     def nbytes(self) -> int: ...
     @property
     def address(self) -> int: ...
+    @property
+    def is_aligned(self) -> bool: ...
     def fits(self, dtype: str, shape: Sequence[int], alloc_shape: Sequence[int]) -> bool:
         """Whether the buffer holds just that."""
 

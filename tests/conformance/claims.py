@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from npusim.abi.kernels import KERNELS
-from npusim.codegen.cuda.launch import RULES
+from npusim.codegen.generator import generator_of
 from npusim.errors import ExportError, UnsupportedOpError
 from npusim.frontends.decompositions import decompositions
 from npusim.frontends.torch_export import extract_ir
@@ -178,7 +178,8 @@ def claim(name: str, dtype: str, backend: str) -> Claim:
     if refused:
         node, why = refused[0]
         return Claim(FALLBACK, why if node.op == name else f"{node.op}: {why}")
-    known = RULES if backend == "cuda" else KERNELS
+    generator = generator_of(target)
+    known = KERNELS if generator is None else generator.stems
     missing = sorted({k.name for k in assemble(made.graph, target).kernels} - set(known))
     if missing:
         return Claim(FALLBACK, f"no kernel {missing[0]}")

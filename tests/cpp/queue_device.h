@@ -71,14 +71,14 @@ class QueueList final : public CommandList {
       : list_(std::move(list)), queue_(std::move(queue)) {}
   ~QueueList() override { queue_->drain(); }
 
-  void bind(uint32_t buffer, std::byte* address) override { bound_[buffer] = address; }
+  void bind(uint32_t buffer, const MemoryRange& at) override { bound_[buffer] = at; }
   void submit() override {
     enqueue(0);
     settle();
   }
   void enqueue(uintptr_t) override {
     queue_->put([this, bound = bound_] {
-      for (const auto& [buffer, address] : bound) list_->bind(buffer, address);
+      for (const auto& [buffer, at] : bound) list_->bind(buffer, at);
       try {
         list_->submit();
       } catch (...) {
@@ -95,7 +95,7 @@ class QueueList final : public CommandList {
  private:
   std::unique_ptr<CommandList> list_;
   std::shared_ptr<Queue> queue_;
-  std::map<uint32_t, std::byte*> bound_;
+  std::map<uint32_t, MemoryRange> bound_;
   std::exception_ptr failure_;
 };
 
@@ -103,28 +103,31 @@ class QueueDevice final : public Device {
  public:
   std::string_view name() const noexcept override { return "queue"; }
   std::string description() const override { return "the CPU behind a queue"; }
-  bool shares_host_memory() const noexcept override { return false; }
+  Addressing addressing() const noexcept override { return Addressing::kDevice; }
+  bool host_visible() const noexcept override { return false; }
+  bool synchronous() const noexcept override { return false; }
   std::shared_ptr<Memory> allocate(int64_t bytes) override { return cpu_->allocate(bytes); }
-  void upload(Memory& to, int64_t offset, std::span<const std::byte> from) override {
+  std::shared_ptr<Memory> allocate_watched(int64_t bytes) override { return cpu_->allocate(bytes); }
+  void upload(const MemoryRange& to, std::span<const std::byte> from) override {
     queue_->drain();
-    cpu_->upload(to, offset, from);
+    cpu_->upload(to, from);
   }
-  void download(std::span<std::byte> to, const Memory& from, int64_t offset) override {
+  void download(std::span<std::byte> to, const MemoryRange& from) override {
     queue_->drain();
-    cpu_->download(to, from, offset);
+    cpu_->download(to, from);
   }
-  void copy(Memory& to, int64_t to_offset, const Memory& from, int64_t from_offset,
-            int64_t bytes) override {
+  void copy(const MemoryRange& to, const MemoryRange& from) override {
     queue_->drain();
-    cpu_->copy(to, to_offset, from, from_offset, bytes);
+    cpu_->copy(to, from);
   }
+  void synchronize() override { queue_->drain(); }
   std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,
                                       const Method& method) override {
     return std::make_unique<QueueList>(cpu_->encode(std::move(program), method), queue_);
   }
 
  private:
-  std::shared_ptr<Device> cpu_ = open_device("cpu", {.threads = 1, .isa = ""});
+  std::shared_ptr<Device> cpu_ = open_device("cpu", {{"threads", 1}});
   std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
 };
 

@@ -54,7 +54,7 @@ inline Floats get(Device& device, const Memory& memory) {
 }
 
 inline Binding bytes_of(const Memory& memory) {
-  return {memory.data(), static_cast<size_t>(memory.bytes())};
+  return memory.range();
 }
 
 // x -> temporary -> y by the stub's `entry`, with images that live here.

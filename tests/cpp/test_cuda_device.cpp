@@ -25,11 +25,10 @@ void says_what_is_missing() {
   stub.set("fail cuInit", 999);
   check_refused(ErrorCode::kDevice, "the stub was told to fail (CUDA_ERROR_STUB)", cuda);
   stub.set("fail cuInit", 0);
-  check_refused(ErrorCode::kDevice, "no CUDA device 1; this machine has 1", [] {
-    DeviceOptions options;
-    options.ordinal = 1;
-    open_device("cuda", options);
-  });
+  check_refused(ErrorCode::kDevice, "no CUDA device 1; this machine has 1",
+                [] { open_device("cuda", {{"ordinal", 1}}); });
+  check_refused(ErrorCode::kDevice, "the device cuda has no option threads; it has: ordinal",
+                [] { open_device("cuda", {{"threads", 1}}); });
   stub.set("fail cuStreamCreate", 999);
   check_refused(ErrorCode::kDevice, "make a stream", cuda);
   stub.set("fail cuStreamCreate", 0);
@@ -39,8 +38,15 @@ void describes_the_device() {
   const auto device = cuda();
   check(device->description() == "Stub GPU, sm_90, 1024 MiB, driver for CUDA 13.0",
         device->description());
-  check(device->name() == "cuda" && !device->shares_host_memory() && device->stream() != 0,
+  check(device->name() == "cuda" && device->addressing() == Addressing::kDevice &&
+            !device->host_visible() && !device->synchronous(),
         "facts");
+  check(device->streams() != nullptr && device->streams()->stream() != 0, "a stream of its own");
+  const auto names = device->foreign_names();
+  check(names && names->dlpack_type == 2 && names->torch == "cuda:0" && names->speaks_cuda,
+        "names");
+  std::array<std::byte, 64> bytes = {};
+  check(device->import_host(bytes, nullptr) == nullptr, "memory of the host is not used in place");
 }
 
 void memory_is_zeroed_and_given_back() {
@@ -51,8 +57,8 @@ void memory_is_zeroed_and_given_back() {
     {
       const auto memory = device->allocate(100);
       const auto empty = device->allocate(0);
-      check(reinterpret_cast<uintptr_t>(memory->data()) % 256 == 0, "alignment");
-      check(empty->data() != nullptr && empty->bytes() == 0, "empty memory has an address");
+      check(memory->range().offset % 256 == 0, "alignment");
+      check(empty->range().offset != 0 && empty->bytes() == 0, "empty memory has an address");
       check(get(*device, *memory) == Floats(25), "zeroed");
       check(stub.live() == before + 2, "allocated");
     }
@@ -271,7 +277,7 @@ void refuses_what_it_cannot_run() {
   StubProgram program;
   Executor executor(program.get(), device);
   const auto x = device->allocate(64), y = device->allocate(32);
-  const Binding shifted = bytes_of(*x).subspan(4), out = bytes_of(*y);
+  const Binding shifted = bytes_of(*x).part(4, 32), out = bytes_of(*y);
   check_refused(ErrorCode::kInput, "multiple of 16",
                 [&] { executor.run(0, {&shifted, 1}, {&out, 1}, nullptr); });
 }

@@ -150,7 +150,7 @@ class Run {
   Floats again(Executor& executor, const std::array<std::shared_ptr<Memory>, 4>& tensors) {
     std::vector<Binding> bindings;
     for (const auto& memory : tensors) {
-      bindings.push_back({memory->data(), static_cast<size_t>(memory->bytes())});
+      bindings.push_back(memory->range());
     }
     executor.run(0, std::span(bindings).first(3), std::span(bindings).subspan(3), nullptr);
     Floats y = get(*device_, *tensors[3]);
@@ -228,9 +228,7 @@ void launches_wait_for_a_library() {
 void computes_command_by_command() {
   Run run{LibraryProgram(products(kProduct))};
   const auto x = run.padded(kX), w = run.padded(kW), y = run.padded({});
-  const auto bytes = [](const Memory& m) {
-    return Binding{m.data(), static_cast<size_t>(m.bytes())};
-  };
+  const auto bytes = [](const Memory& m) { return m.range(); };
   const Binding in[] = {bytes(*x), bytes(*w), bytes(*w)}, out[] = {bytes(*y)};
   size_t seen = 0;
   run.executor().observe(0, in, out, nullptr, [&](size_t) { ++seen; });

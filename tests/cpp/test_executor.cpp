@@ -42,11 +42,11 @@ namespace {
 using Floats = std::vector<float>;
 
 Binding bytes_of(Floats& values) {
-  return std::as_writable_bytes(std::span(values));
+  return host_range(std::as_bytes(std::span(values)));
 }
 
 std::shared_ptr<Device> cpu(int threads = 2) {
-  return open_device("cpu", {.threads = threads, .isa = ""});
+  return open_device("cpu", {{"threads", threads}});
 }
 
 class Tensors final : public TensorSource {
@@ -100,7 +100,7 @@ void runs_and_observes() {
   std::fill(y.begin(), y.end(), 0.0f);
   executor.observe(0, {&in, 1}, {&out, 1}, nullptr, [&](size_t index) {
     seen.push_back(index);
-    check(std::memcmp(executor.buffer(2).data(), x.data(), 4000) == 0, "a tapped temporary");
+    check(std::memcmp(address_of(*executor.buffer(2)), x.data(), 4000) == 0, "a tapped temporary");
     check((y[0] == 3.0f) == (index == 1), "the output is written by the second command");
   });
   check(seen == std::vector<size_t>{0, 1}, "observed commands");
@@ -191,11 +191,11 @@ void refuses_buffers_there_are_not() {
   auto tensors = std::make_shared<Tensors>();
   tensors->add("w", {1, 2, 3, 4, 5, 6, 7, 8});
   const auto weights = Weights::load(program.get(), device, std::move(tensors), {});
-  check(weights->address(weight) != nullptr && weights->address(output) == nullptr, "addresses");
-  check_refused(ErrorCode::kInput, "no buffer 2", [&] { weights->address(2); });
+  check(weights->range(weight) && !weights->range(output), "where weights lie");
+  check_refused(ErrorCode::kInput, "no buffer 2", [&] { weights->range(2); });
   const State state(program.get(), device);
-  check_refused(ErrorCode::kInput, "buffer 0 is no state", [&] { state.address(weight); });
-  check_refused(ErrorCode::kInput, "buffer 99 is no state", [&] { state.address(99); });
+  check_refused(ErrorCode::kInput, "buffer 0 is no state", [&] { state.range(weight); });
+  check_refused(ErrorCode::kInput, "buffer 99 is no state", [&] { state.range(99); });
 }
 
 void refuses_unsound_commands() {
@@ -318,10 +318,51 @@ void devices_are_known_by_name() {
   check(names.front() == "cpu" && names.back() == "null", "names");
   check_refused(ErrorCode::kDevice, "it has: cpu, ", [] { open_device("gpu"); });
   check_refused(ErrorCode::kDevice, "threads", [] { cpu(-1); });
+  check_refused(ErrorCode::kDevice, "threads", [] { cpu(1 << 30); });
   const auto memory = cpu()->allocate(3'000'000);
-  check(reinterpret_cast<uintptr_t>(memory->data()) % 64 == 0, "alignment");
-  check(memory->data()[2'999'999] == std::byte{0}, "zeroed");
+  check(memory->range().offset % 64 == 0, "alignment");
+  check(memory->host()[2'999'999] == std::byte{0}, "zeroed");
   check_refused(ErrorCode::kDevice, "bytes", [] { cpu()->allocate(int64_t{1} << 60); });
+}
+
+void options_are_known_by_name() {
+  const auto refused = [](const char* what, std::string_view device, const DeviceOptions& options) {
+    check_refused(ErrorCode::kDevice, what, [&] { open_device(device, options); });
+  };
+  refused("the device cpu has no option ordinal; it has: threads, pin_threads, isa, max_work",
+          "cpu", {{"threads", 1}, {"ordinal", 0}});
+  refused("the device null has no option threads; it has: none", "null", {{"threads", 0}});
+  refused("the option threads of the device cpu is a whole number, not a text", "cpu",
+          {{"threads", "2"}});
+  refused("the option pin_threads of the device cpu is true or false, not a whole number", "cpu",
+          {{"pin_threads", 1}});
+  refused("the option isa of the device cpu is a text, not true or false", "cpu", {{"isa", true}});
+  refused("threads must lie between", "cpu", {{"threads", INT64_MAX}});
+  refused("max_work is a count", "cpu", {{"max_work", -1}});
+  refused("there is no device gpu", "gpu", {{"threads", 1}});
+  check(device_options("cpu").size() == 4 && device_options("null").empty(), "what there is");
+  check(open_device("cpu", {{"threads", 3}})->description().ends_with(", 3 threads"), "taken");
+}
+
+void ranges_hold_to_their_ends() {
+  constexpr int64_t kMost = INT64_MAX, kLeast = INT64_MIN;
+  const MemoryRange range{7, 100, 10};
+  check(range.part(0, 10) == range && range.part(10, 0) == MemoryRange{7, 110, 0}, "its ends");
+  check(range.part(3, 4) == MemoryRange{7, 103, 4}, "a part");
+  const std::pair<int64_t, int64_t> outside[] = {{-1, 1}, {0, 11},    {11, 0},    {10, 1},
+                                                 {1, 10}, {0, kMost}, {kMost, 1}, {kLeast, 1},
+                                                 {0, -1}, {5, kLeast}};
+  for (const auto& [from, length] : outside) {
+    check_refused(ErrorCode::kInput, "leave a memory of 10 bytes",
+                  [&] { range.part(from, length); });
+  }
+  const auto meets = [&](const MemoryRange& other) {
+    check(range.overlaps(other) == other.overlaps(range), "each the other");
+    return range.overlaps(other);
+  };
+  check(meets({7, 109, 1}) && meets({7, 91, 10}) && meets({7, 0, 1000}) && meets(range), "meet");
+  check(!meets({7, 110, 5}) && !meets({7, 90, 10}) && !meets({7, 105, 0}), "beside each other");
+  check(!meets({8, 100, 10}) && !meets({0, 100, 10}), "in other storage");
 }
 
 }  // namespace
@@ -342,5 +383,7 @@ int main() {
   converts_float_weights_and_refuses_others();
   null_device_leaves_outputs_alone();
   devices_are_known_by_name();
+  options_are_known_by_name();
+  ranges_hold_to_their_ends();
   return exit_code();
 }

@@ -11,6 +11,7 @@
 #include "tests/cpp/chain_language_model.h"
 #include "tests/cpp/check.h"
 #include "tests/cpp/queue_device.h"
+#include "tests/cpp/unified_device.h"
 
 namespace npusim::tests {
 namespace {
@@ -26,12 +27,16 @@ std::vector<SamplingOptions> settings() {
   return all;
 }
 
-// The same sessions of three kinds.
+std::shared_ptr<UnifiedDevice> unified() {
+  return std::make_shared<UnifiedDevice>(open_device("cpu"));
+}
+
+// The same sessions of four kinds.
 struct Kinds {
   Kinds() {
     static const ChainProgram plain(false), generating(true);
     models = {plain.load(open_device("cpu")), generating.load(open_device("cpu")),
-              generating.load(std::make_shared<QueueDevice>())};
+              generating.load(std::make_shared<QueueDevice>()), generating.load(unified())};
     for (const auto& model : models) sessions.push_back(std::make_unique<LanguageSession>(model));
   }
   template <typename F>
@@ -48,7 +53,9 @@ struct Kinds {
 
 void refuses_runs_out_of_turn() {
   static const ChainProgram program(true);
-  for (const auto& device : {open_device("cpu"), std::shared_ptr<Device>(new QueueDevice)}) {
+  const std::shared_ptr<Device> devices[] = {open_device("cpu"), std::make_shared<QueueDevice>(),
+                                             unified()};
+  for (const auto& device : devices) {
     const auto model = program.load(device);
     GenerateRuns runs(model);
     State state(model->program(), model->device());
@@ -77,6 +84,19 @@ void generates_alike() {
       check(made.reason == FinishReason::kContext && session->position() == 40, "the context");
     });
   }
+}
+
+// Where completion is asynchronous, whether or not the host sees the memory.
+void starts_the_next_run_before_it_is_asked_for() {
+  static const ChainProgram program(true);
+  const auto device = unified();
+  LanguageSession session(program.load(device));
+  Sampler sampler(SamplingOptions{});
+  session.append(Tokens{7});
+  check(session.step(sampler, true) == 8, "of the scores");
+  check(session.step(sampler, true) == 9 && device->waiting() > 0, "one more is under way");
+  check(session.step(sampler) == 10 && device->waiting() == 0, "what it chooses");
+  check(session.tokens() == Tokens{7, 8, 9, 10}, "tokens");
 }
 
 // What is done to a session, by number: the same for the same random bits.
@@ -120,6 +140,7 @@ int main() {
   using namespace npusim::tests;
   refuses_runs_out_of_turn();
   generates_alike();
+  starts_the_next_run_before_it_is_asked_for();
   whatever_is_done_sessions_stay_alike();
   return exit_code();
 }

@@ -93,10 +93,8 @@ void never_says_disjoint_of_what_meets() {
 
 std::shared_ptr<Device> cpu_device(Interruption interruption = {}, int64_t max_work = 0,
                                    int threads = 2) {
-  return open_device("cpu", {.threads = threads,
-                             .isa = "",
-                             .interruption = std::move(interruption),
-                             .max_work = max_work});
+  return open_device("cpu", {{"threads", threads}, {"max_work", max_work}},
+                     {.interruption = std::move(interruption)});
 }
 
 void refuses_operands_that_overlap() {
@@ -194,8 +192,8 @@ void long_runs_ask_whether_to_go_on() {
         0, threads);
     float x = 1.0f;
     std::vector<float> y(4096);
-    const Binding in = std::as_writable_bytes(std::span(&x, 1)),
-                  out = std::as_writable_bytes(std::span(y));
+    const Binding in = host_range(std::as_bytes(std::span(&x, 1))),
+                  out = host_range(std::as_bytes(std::span(y)));
     Executor short_runs(quick.get(), device), long_runs(slow.get(), device);
     short_runs.run(0, {&in, 1}, {&out, 1}, nullptr);
     check(asked == 0, "short runs are left alone");

@@ -42,7 +42,7 @@ using Tokens = std::vector<int64_t>;
 
 std::shared_ptr<LanguageModel> chain(int threads = 1) {
   static const ChainProgram program;
-  return program.load(open_device("cpu", {.threads = threads, .isa = ""}));
+  return program.load(open_device("cpu", {{"threads", threads}}));
 }
 
 Sampler greedy() {

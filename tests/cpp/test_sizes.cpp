@@ -221,14 +221,13 @@ void test_what_does_not_fit_at_a_size_is_refused() {
   check_refused(ErrorCode::kInput, "there is room for 16", [&] { at(wide); });
   // What a kernel would touch beyond its operands is for the device to find, at these sizes.
   const CopyProgram hostile = doubled({constant(17)}, {{0, PatchKind::kI64, shape, 3}});
-  check_refused(ErrorCode::kFormat, "kernel copy refuses it", [&] {
-    Executor executor(hostile.get(), open_device("cpu", {.threads = 1, .isa = ""}));
-  });
+  check_refused(ErrorCode::kFormat, "kernel copy refuses it",
+                [&] { Executor executor(hostile.get(), open_device("cpu", {{"threads", 1}})); });
 }
 
 void test_executors_keep_the_latest_sizes() {
   const CopyProgram program = doubled();
-  Executor executor(program.get(), open_device("cpu", {.threads = 1, .isa = ""}));
+  Executor executor(program.get(), open_device("cpu", {{"threads", 1}}));
   const auto prepared = [&](int64_t n) {
     return executor.prepare(0, std::vector<int64_t>{n}).get();
   };
@@ -240,8 +239,8 @@ void test_executors_keep_the_latest_sizes() {
     std::fill(x.begin(), x.end(), static_cast<float>(n));
     std::fill(y.begin(), y.end(), -1.0F);
     const auto bytes = static_cast<size_t>(n) * 8;
-    const Binding in = std::as_writable_bytes(std::span(x)).first(bytes);
-    const Binding out = std::as_writable_bytes(std::span(y)).first(bytes);
+    const Binding in = host_range(std::as_bytes(std::span(x)).first(bytes));
+    const Binding out = host_range(std::as_bytes(std::span(y)).first(bytes));
     executor.run(0, std::span(&in, 1), std::span(&out, 1), nullptr, nullptr,
                  std::vector<int64_t>{n});
     const auto right = std::count(y.begin(), y.end(), static_cast<float>(n));

@@ -21,7 +21,7 @@ from npusim.partition.crossing import Held
 from npusim.program.program import TensorSpec
 
 device = npusim.Device("cuda")
-assert not device.shares_host_memory
+assert not device.uses_host_memory and not device.host_visible
 for dtype in ("float32", "float16", "bfloat16", "float64", "int64", "int32", "uint8", "bool"):
     wanted = getattr(torch, dtype)
     for shape in ((), (5,), (3, 4), (0, 2)):

@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,7 +18,8 @@ from npusim.cli.answer import Answer, Verb, table
 from npusim.errors import Error
 from npusim.ir.graph import Graph, Node, Output, Value
 from npusim.ir.types import TensorType
-from npusim.targets import TargetConfig
+from npusim.targets import TargetConfig, target_names
+from npusim.targets.features import listed_architectures
 
 
 @dataclass(frozen=True)
@@ -82,19 +82,13 @@ def _runtime() -> list[Check]:
     checks = [Check("runtime", f"{_runtime.__version__}, instruction sets usable here: "
                     f"{', '.join(_runtime.isa_names())}")]  # fmt: skip
     names = _runtime.device_names()
-    checks += [_device(name) for name in names]
-    if "cuda" in names:
+    checks += [_device(name, is_needed=name == names[0]) for name in names]
+    for name in names:
+        parts = _runtime.device_parts(name, library_folders())
         checks += [
-            _cuda("CUDA driver", _runtime.cuda_driver),
-            _cuda("NVRTC", lambda: _runtime.cuda_compiler(library_folders())),
-            _cuda("cuBLASLt", lambda: _runtime.cuda_cublaslt(library_folders())),
-            _cuda("cuDNN", lambda: _runtime.cuda_cudnn(library_folders())),
-            Check(
-                "target cuda",
-                f"compiles for {TargetConfig.named('cuda').arch}, "
-                "unless told another such as cuda:sm_80",
-            ),
+            Check(what, found, "ok" if there else "optional") for what, found, there in parts
         ]
+    checks += [_target(name) for name in target_names() if TargetConfig.named(name).code_format]
     try:
         checks.append(Check("small program", _try(names[0])))
     except Error as error:
@@ -102,21 +96,20 @@ def _runtime() -> list[Check]:
     return checks
 
 
-def _device(name: str) -> Check:
-    """A device, or why this machine lacks it; only the cpu must be there."""
+def _device(name: str, *, is_needed: bool) -> Check:
+    """A device, or why this machine lacks it; only the one preferred has to be there."""
     try:
         return Check(f"device {name}", npusim.Device(name).description)
     except Error as error:
-        return Check(f"device {name}", str(error), "missing" if name == "cpu" else "optional")
+        return Check(f"device {name}", str(error), "missing" if is_needed else "optional")
 
 
-def _cuda(what: str, find: Callable[[], tuple[str, str]]) -> Check:
-    """Version and place of a part of CUDA; npusim runs without."""
-    try:
-        version, path = find()
-        return Check(what, f"{version} in {path}")
-    except Error as error:
-        return Check(what, str(error), "optional")
+def _target(name: str) -> Check:
+    """What a target with device code compiles for."""
+    target = TargetConfig.named(name)
+    other, *_ = listed_architectures(target.code_format)
+    found = f"compiles for {target.arch}, unless told another such as {name}:{other}"
+    return Check(f"target {name}", found)
 
 
 def _try(device: str) -> str:

@@ -102,7 +102,7 @@ class Held:
 
         Nothing happens where the host has it already.
         """
-        if self._device.shares_host_memory or self._tensor is not None or self._arrival is not None:
+        if self._device.uses_host_memory or self._tensor is not None or self._arrival is not None:
             return
         if self._buffer is None and self._is_given_on_device():
             self.buffer()
@@ -206,7 +206,7 @@ def _upload(
 ) -> DeviceBuffer | _runtime.DeviceBuffer:
     """Returns a buffer that shows a tensor of the CPU, in its memory where the device shares it."""
     dense = tensor.resolve_conj().resolve_neg().contiguous()
-    if device.shares_host_memory and spec.shape == spec.alloc_shape:
+    if device.uses_host_memory and spec.shape == spec.alloc_shape:
         return DeviceBuffer.from_dlpack(dense, device)
     return DeviceBuffer.from_bits(torch_bits(dense), device, spec)
 

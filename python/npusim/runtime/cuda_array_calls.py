@@ -17,8 +17,6 @@ from npusim.program.program import TensorSpec
 from npusim.runtime.device import DeviceBuffer, is_row_major
 from npusim.runtime.host import is_cuda_array, is_torch, numpy_dtype
 
-_ALIGNMENT = 16  # what kernels of a GPU ask of an address
-
 
 class CudaArrayCalls:
     """The arrays of one method in the interface's terms."""
@@ -49,7 +47,7 @@ class CudaArrayCalls:
         (queue, *others) = {array.get("stream") for array in shown}
         if others or not isinstance(queue, int):
             return None
-        if not all(map(_fits, shown, self._inputs, [device.ordinal] * len(shown))):
+        if not all(map(_fits, shown, self._inputs, [device] * len(shown))):
             return None
         places = [array["data"][0] for array in shown]
         arrays = _cupy_arrays(args[0], self._outputs, device)
@@ -80,7 +78,7 @@ def _cupy_arrays(
         return tuple(cupy.empty(spec.shape, spec.dtype) for spec in specs)
 
 
-def _fits(array: dict[str, Any], spec: TensorSpec, ordinal: int) -> bool:
+def _fits(array: dict[str, Any], spec: TensorSpec, device: _runtime.Device) -> bool:
     """Tells whether an array can be used where it lies."""
     address, dtype = array["data"][0], numpy_dtype(spec.dtype)
     return (
@@ -88,7 +86,7 @@ def _fits(array: dict[str, Any], spec: TensorSpec, ordinal: int) -> bool:
         and array["typestr"] == dtype.str
         and is_row_major(spec.shape, array.get("strides"), dtype.itemsize)
         and bool(address)
-        and address % _ALIGNMENT == 0
-        and _runtime.cuda_ordinal(address) == ordinal
+        and address % device.alignment == 0
+        and device.holds(address)
         and array.get("mask") is None
     )

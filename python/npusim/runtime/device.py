@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from npusim import _runtime
-from npusim.errors import DeviceError, Error, ShapeError
+from npusim.errors import DeviceError, ShapeError
 from npusim.ir.symbolic import is_symbolic, lower, upper
 from npusim.program.program import TensorSpec
 from npusim.runtime.host import (
@@ -43,9 +43,11 @@ class Device(_runtime.Device):
         ordinal: which of several cuda devices, as the driver numbers them.
         max_work: on the cpu, the most steps that a method may take, as `npusim info` counts them;
             loading refuses more. None: any number.
+        options: those of other devices. An option that is None is not given.
 
     Raises:
-        DeviceError: no such device, driver or instruction set here, or an option it cannot serve.
+        DeviceError: no such device, driver or instruction set here, an option that the device does
+            not have, or one it cannot serve.
 
     Attributes:
         description: processor, instruction set and threads, for people.
@@ -56,27 +58,23 @@ class Device(_runtime.Device):
         name: str = "cpu",
         *,
         threads: int | None = None,
-        pin_threads: bool = False,
+        pin_threads: bool | None = None,
         isa: str | None = None,
-        ordinal: int = 0,
+        ordinal: int | None = None,
         max_work: int | None = None,
+        **options: bool | int | str | None,
     ) -> None:
         if max_work is not None and max_work < 1:
             raise DeviceError(f"max_work is a count of steps from 1 on, got {max_work}.")
+        options |= {"threads": threads, "pin_threads": pin_threads, "isa": isa}
+        options |= {"ordinal": ordinal, "max_work": max_work}
+        given: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
         folders = library_folders()
-        super().__init__(
-            name, threads, pin_threads, isa, ordinal, folders, _make_kernels, max_work or 0
-        )
+        super().__init__(name, given, folders, _make_kernels)
+        self._options = given
         logger.info("device %s: %s", name, self.description)
-        if name == "cuda" and logger.isEnabledFor(logging.INFO):
-            _log_libraries(folders)
-        self._options: dict[str, Any] = {
-            "threads": threads,
-            "pin_threads": pin_threads,
-            "isa": isa,
-            "ordinal": ordinal,
-            "max_work": max_work,
-        }
+        if logger.isEnabledFor(logging.INFO):
+            _log_parts(name, folders)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The device of that name, with these options, of the process that reads this.
@@ -86,13 +84,10 @@ class Device(_runtime.Device):
         return f"Device({self.name!r}: {self.description})"
 
 
-def _log_libraries(folders: list[str]) -> None:
-    """Says which libraries stand beside the own kernels of a cuda device."""
-    for name, find in (("cuBLASLt", _runtime.cuda_cublaslt), ("cuDNN", _runtime.cuda_cudnn)):
-        try:
-            logger.info("%s %s in %s", name, *find(folders))
-        except Error as error:
-            logger.info("no %s, own kernels compute instead: %s", name, error)
+def _log_parts(name: str, folders: list[str]) -> None:
+    """Says what a device found of what it uses besides its own, such as libraries of kernels."""
+    for part, found, is_there in _runtime.device_parts(name, folders):
+        logger.info("%s %s", part, found if is_there else f"is not there: {found}")
 
 
 def _make_kernels(kernels: list[tuple[str, str, bytes, bytes]]) -> list[bytes] | str:
@@ -107,7 +102,7 @@ def _make_kernels(kernels: list[tuple[str, str, bytes, bytes]]) -> list[bytes] |
 class DeviceBuffer(_runtime.DeviceBuffer):
     """A tensor on a device: dense, row-major, padded to `alloc_shape` where the target asks for it.
 
-    Speaks DLPack (`torch.from_dlpack(buffer)`) without a copy; where the device shares the host's
+    Speaks DLPack (`torch.from_dlpack(buffer)`) without a copy; where the host can read the device's
     memory, the buffer protocol as well (`np.asarray(buffer)`), and on a cuda device
     `__cuda_array_interface__`. Zero when made by the constructor
     `DeviceBuffer(device, dtype, shape, alloc_shape=None)`.
@@ -129,8 +124,8 @@ class DeviceBuffer(_runtime.DeviceBuffer):
     ) -> DeviceBuffer:
         """Returns a buffer that shows an array.
 
-        Shares the array's memory when that is possible: a device in host memory, a contiguous
-        array, no padding. Otherwise copies.
+        Shares the array's memory when that is possible: a device that uses the host's memory, a
+        contiguous array, no padding. Otherwise copies.
 
         Args:
             array: any NumPy array of the spec's dtype; strides are free. For bfloat16, float32.
@@ -152,9 +147,9 @@ class DeviceBuffer(_runtime.DeviceBuffer):
     @classmethod
     def from_bits(cls, given: Array, device: _runtime.Device, spec: TensorSpec) -> DeviceBuffer:
         """Returns a buffer that shows an array, as `from_numpy`; bfloat16 is given as uint16."""
-        if device.shares_host_memory and spec.shape == spec.alloc_shape and _is_plain(given):
+        if device.uses_host_memory and spec.shape == spec.alloc_shape and _is_plain(given):
             return cls(device, spec.dtype, spec.shape, array=given)
-        if device.shares_host_memory:
+        if device.uses_host_memory:
             buffer = cls.from_spec(device, spec)
             np.asarray(buffer)[...] = given
         else:
@@ -174,7 +169,7 @@ class DeviceBuffer(_runtime.DeviceBuffer):
         """
         tensor = plain(tensor, "the tensor")
         kind, index = map(int, tensor.__dlpack_device__())
-        if device.shares_host_memory:
+        if device.uses_host_memory:
             if kind not in (_DL_CPU, _DL_CUDA_HOST):
                 hint = "Copy it to the cpu first."
                 raise ShapeError("the tensor is not in host memory.", hint=hint)
@@ -182,7 +177,8 @@ class DeviceBuffer(_runtime.DeviceBuffer):
         if (kind, index) != device.dlpack_device:
             where = f"{device.name}:{device.ordinal}"
             raise ShapeError(f"the tensor is not on {where}.", hint="Copy it there first.")
-        return cls(device, tensor.__dlpack__(stream=device.stream))._aligned()
+        stream = {"stream": device.stream} if device.has_streams else {}
+        return cls(device, tensor.__dlpack__(**stream))._aligned()
 
     @classmethod
     def from_cuda_array(cls, array: Any, device: _runtime.Device) -> DeviceBuffer:
@@ -196,7 +192,7 @@ class DeviceBuffer(_runtime.DeviceBuffer):
         dtype = np.dtype(given["typestr"])
         if not is_row_major(shape, given.get("strides"), dtype.itemsize):
             raise ShapeError("the array is not contiguous.", hint="Copy it first.")
-        if address and _runtime.cuda_ordinal(address) != device.ordinal:
+        if address and not device.holds(address):
             raise ShapeError(f"the array is not on {device.name}:{device.ordinal}.")
         if given.get("stream") is not None:
             device.wait_for(given["stream"])
@@ -204,8 +200,8 @@ class DeviceBuffer(_runtime.DeviceBuffer):
         return cls(device, name, shape, address=address, owner=array)._aligned()
 
     def _aligned(self) -> DeviceBuffer:
-        """Returns the buffer, or a copy that kernels can read 16 bytes at a time."""
-        if self.address % 16 == 0:
+        """Returns the buffer, or a copy that begins where kernels can read it."""
+        if self.is_aligned:
             return self
         twin = type(self)(self.device, self.dtype, self.shape)
         twin.copy_from(self)
@@ -214,8 +210,8 @@ class DeviceBuffer(_runtime.DeviceBuffer):
     def to_numpy(self, spec: TensorSpec | None = None) -> Array:
         """Returns the tensor as a NumPy array without its padding.
 
-        The array shares the buffer's memory where the device shares the host's, and keeps it
-        alive. bfloat16 comes as a float32 copy.
+        The array shares the buffer's memory where the host can read that, and keeps it alive; a run
+        over a buffer that was shown so is waited for. bfloat16 comes as a float32 copy.
 
         Args:
             spec: an output of the program, to be checked against the buffer.
@@ -228,7 +224,7 @@ class DeviceBuffer(_runtime.DeviceBuffer):
                 f"'{spec.name}' is {spec.dtype}{list(spec.shape)}, the buffer holds "
                 f"{self.dtype}{list(self.shape)}."
             )
-        if self.device.shares_host_memory:
+        if self.device.host_visible:
             array = np.asarray(self)
         else:
             raw = np.dtype("uint16") if self.dtype == "bfloat16" else numpy_dtype(self.dtype)

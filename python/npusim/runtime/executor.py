@@ -116,9 +116,10 @@ class Executor:
     ) -> dict[str, DeviceBuffer]:
         """Runs a method and returns its outputs by name.
 
-        On a cuda device the work stands in `device.stream` when this returns: reading an output
-        waits for it, and so does whatever else is put there. A method that can meet a value it
-        cannot serve, and a run over memory that others own, are waited for.
+        On an asynchronous device the work stands in the device's queue when this returns: reading
+        an output waits for it, and so does whatever else is put there (`device.stream` on cuda). A
+        method that can meet a value it cannot serve, and a run over memory that others own, are
+        waited for.
 
         Args:
             inputs: a buffer of the executor's device for every input.
@@ -164,8 +165,8 @@ class Executor:
     ) -> list[float]:
         """Runs a method one command at a time; returns how long each command took, in seconds.
 
-        Arguments and effects are those of `run`. The clock is the host's for a device that shares
-        its memory; other devices measure themselves. The sum is not what a run takes: commands
+        Arguments and effects are those of `run`. The clock is the host's unless the device measures
+        itself. The sum is not what a run takes: commands
         that a run starts together, or ahead of each other, are kept apart here.
         """
         index, given, results, sizes = self._bind(inputs, method, outputs)

@@ -205,7 +205,7 @@ class Session(_runtime.Session):
 
     def _call_cuda_arrays(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Serves foreign arrays of a GPU that fit and name their stream; None for others."""
-        if self.device.shares_host_memory:
+        if not self.device.speaks_cuda:
             return None
         if self._cuda_arrays is None:
             self._cuda_arrays = CudaArrayCalls(self.inputs, self.outputs)
@@ -252,7 +252,7 @@ def as_buffer(
     if is_torch(value):
         value = value.contiguous()
     dense = spec.shape == spec.alloc_shape
-    if dense and (device.shares_host_memory or not _is_on_host(value)):
+    if dense and (device.uses_host_memory or not _is_on_host(value)):
         return DeviceBuffer.from_dlpack(value, device)
     if not is_torch(value):
         return DeviceBuffer.from_numpy(np.from_dlpack(value), device, spec)
@@ -265,14 +265,13 @@ def _is_on_host(value: Any) -> bool:
 
 def _check_tensor(value: Any, spec: TensorSpec, device: _runtime.Device) -> None:
     shape, dtype = tuple(value.shape), dtype_of(value)
-    here = "the cpu" if device.shares_host_memory else f"{device.name}:{device.ordinal} or the cpu"
-    if is_torch(value) and value.device.type != "cpu":
-        on_device = value.device.type == device.name and value.device.index == device.ordinal
-        if not on_device:
-            raise ShapeError(
-                f"'{spec.name}' is on {value.device}, expected {here}.",
-                hint=f"Pass {spec.name}.cpu().",
-            )
+    if is_torch(value) and value.device.type != "cpu" and str(value.device) != device.torch_name:
+        own = device.torch_name
+        here = "the cpu" if device.uses_host_memory or own is None else f"{own} or the cpu"
+        raise ShapeError(
+            f"'{spec.name}' is on {value.device}, expected {here}.",
+            hint=f"Pass {spec.name}.cpu().",
+        )
     if shape != spec.shape:
         raise ShapeError(f"'{spec.name}' has shape {list(shape)}, expected {list(spec.shape)}.")
     if dtype != spec.dtype:
@@ -289,11 +288,11 @@ def tensor_like(like: Any, buffer: DeviceBuffer) -> Any:
     if is_torch(like):
         import torch
 
-        if buffer.device.shares_host_memory or like.device.type != "cpu":
+        if buffer.device.uses_host_memory or like.device.type != "cpu":
             return torch.from_dlpack(buffer)
         return torch.from_numpy(buffer.to_numpy()).to(getattr(torch, buffer.dtype))
     on_host = isinstance(like, (np.ndarray, np.generic)) or like is None
-    if on_host or (is_dlpack(like) and _is_on_host(like) and not buffer.device.shares_host_memory):
+    if on_host or (is_dlpack(like) and _is_on_host(like) and not buffer.device.uses_host_memory):
         return buffer.to_numpy()
     namespace = getattr(like, "__array_namespace__", None)
     library = namespace() if namespace else sys.modules.get(type(like).__module__.split(".")[0])

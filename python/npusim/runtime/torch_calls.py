@@ -20,7 +20,6 @@ from npusim import _runtime
 from npusim.ir.symbolic import is_symbolic
 from npusim.program.program import TensorSpec
 
-_ALIGNMENT = 16  # what kernels of a GPU ask of an address
 _DEFAULT_STREAM = 1  # as CUDA writes it where 0 says none
 
 
@@ -35,9 +34,9 @@ def makers(
         device: where the outputs are to lie.
     """
     torch = sys.modules.get("torch")
-    if torch is None or kind is not torch.Tensor:
+    if torch is None or kind is not torch.Tensor or device.torch_name is None:
         return None
-    where = torch.device(device.name, 0 if device.shares_host_memory else device.ordinal)
+    where = torch.device(device.torch_name)
     # The overload with strides takes half the time of torch.empty.
     return [
         partial(
@@ -95,13 +94,13 @@ class TorchCalls:
         """Runs over tensors of the device, and returns such; None when one does not fit."""
         import torch
 
-        if not self._dense or args[0].device.type != device.name:
+        if not self._dense or not device.speaks_cuda:
             return None
-        where = torch.device(device.name, device.ordinal)
+        where = torch.device(device.torch_name)
         if not (self._fit(args, where) and all(value.is_contiguous() for value in args)):
             return None
         addresses = [value.data_ptr() for value in args]
-        if any(address % _ALIGNMENT for address in addresses):
+        if any(address % device.alignment for address in addresses):
             return None
         outputs = tuple(
             torch.empty(shape, dtype=dtype, device=where) for dtype, shape in self._outputs

@@ -99,6 +99,6 @@ def _buffer(tensor: Tensor, device: Device, spec: TensorSpec) -> DeviceBuffer:
     from npusim.runtime import DeviceBuffer
     from npusim.runtime.host import torch_bits
 
-    if device.shares_host_memory:
+    if device.uses_host_memory:
         return DeviceBuffer.from_dlpack(tensor, device)
     return DeviceBuffer.from_bits(torch_bits(tensor.cpu()), device, spec)
