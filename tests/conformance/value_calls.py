@@ -171,6 +171,12 @@ def _remainder(a: Any, b: Any) -> Any:
     return np.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest)
 
 
+# Sums of terms that may cancel, as the sizes of the terms: what rounding is relative to.
+TERMS: dict[str, Function] = {
+    "addcmul": lambda x, s: x.abs() + (x * x * s).abs(),
+    "lerp": lambda x, s: x.abs() * (1 + 2 * abs(s)),
+}
+
 # A tensor, and a scalar on the right.
 SCALAR_RIGHT: dict[str, Function] = {
     "add": lambda x, s: x + s,
@@ -234,7 +240,7 @@ SCALAR_LEFT_DIVISIONS: dict[str, Function] = {
 SCALAR_ROUNDED: dict[str, Function] = {
     "pow_scalar": lambda x, s: x**s,
     "rpow": lambda x, s: s**x,
-    "lerp": lambda x, s: torch.lerp(x, x + 1, s),
+    "lerp": lambda x, s: torch.lerp(x, -x, s),
 }
 
 # A vector of rows: [rows, n].

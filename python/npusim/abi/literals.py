@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.errors import GraphError
-from npusim.ir.types import dtype_size, is_float
+from npusim.ir.types import TensorType, dtype_size, is_float
 
 
 def literal_in(value: float | int, dtype: str) -> float | int:
@@ -51,6 +51,23 @@ def checked_literal(value: float | int, dtype: str, what: str) -> float | int:
             hint="Convert the tensor to a wider dtype first, or pass a number that fits.",
         )
     return literal_in(value, dtype)
+
+
+def filled_literal(value: float | int, type: TensorType, what: str) -> float | int:
+    """Returns a number as a value of a tensor that is filled with it.
+
+    Beyond what 16-bit floats hold, PyTorch refuses to fill tensors, but for those of one element
+    (`scalar_tensor`, which `torch.where(x, 1e9, y)` means), which become infinite.
+
+    Args:
+        what: fills; for the message.
+
+    Raises:
+        GraphError: as `checked_literal`.
+    """
+    if type.dtype in ("float16", "bfloat16") and type.numel == 1:
+        return literal_in(value, type.dtype)
+    return checked_literal(value, type.dtype, what)
 
 
 def _fits(value: float | int, dtype: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from npusim.abi import scalar_numpy
-from npusim.abi.literals import checked_literal
+from npusim.abi.literals import filled_literal
 from npusim.abi.scalar_numpy import Array
 from npusim.analysis.compose import Typed, scalar_program
 from npusim.analysis.shapes import PERMUTATIONS, RESHAPES, integer, ints, permutation
@@ -33,7 +33,7 @@ def evaluate(node: Node, graph: Typed, known: Mapping[str, Array]) -> Array | No
     """
     if node.op in _FILLS:
         what = f"{node.op}{at(node.source)}"
-        number = checked_literal(_FILLS[node.op](node), node.type.dtype, what)
+        number = filled_literal(_FILLS[node.op](node), node.type, what)
         return np.broadcast_to(np.asarray(number), node.type.shape)
     operands = [i for i in node.inputs if i is not None]
     if any(i not in known for i in operands):

@@ -8,6 +8,7 @@ rounded once. `NotImplemented` leaves a call as it is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -304,6 +305,34 @@ def _bucketize(
 
 
 # ---- numbers ----
+
+
+@written(aten.masked_fill.Scalar)
+def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
+    """A number where the mask is true; one that the dtype does not hold is left to be refused."""
+    if x.is_floating_point() and math.isfinite(value) and abs(value) > torch.finfo(x.dtype).max:
+        return NotImplemented
+    return torch.where(mask, torch.full((), value, dtype=x.dtype), x)
+
+
+@written(aten.__lshift__.Scalar)
+@written(aten.__lshift__.Tensor)
+def _shifted_left(x: Tensor, amount: Any) -> Tensor:
+    """What `x << amount` means to Python."""
+    return torch.bitwise_left_shift(x, amount)
+
+
+@written(aten.__rshift__.Scalar)
+@written(aten.__rshift__.Tensor)
+def _shifted_right(x: Tensor, amount: Any) -> Tensor:
+    """What `x >> amount` means to Python."""
+    return torch.bitwise_right_shift(x, amount)
+
+
+@written(torch.ops.prims.scalar_tensor.default)
+def _scalar_tensor(s: Any, *, dtype: torch.dtype | None, device: Any = None) -> Tensor:
+    """A number as a tensor, as PyTorch's own ways to write operators spell it."""
+    return torch.full((), s, dtype=dtype)
 
 
 @written(aten.angle.default)

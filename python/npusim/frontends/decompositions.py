@@ -29,7 +29,7 @@ KEPT = (
     *(aten.layer_norm, aten.rms_norm, aten.group_norm),
     *(aten.softmax, aten.log_softmax),
     *(aten.gelu, aten.silu, aten.mish, aten.hardswish, aten.hardsigmoid, aten.hardtanh),
-    *(aten.relu6, aten.leaky_relu, aten.elu, aten.softplus),
+    *(aten.relu6, aten.leaky_relu, aten.elu, aten.softplus, aten.threshold),
     *(aten.max_pool1d, aten.max_pool2d, aten.max_pool3d),
     *(aten.max_pool2d_with_indices, aten.max_pool3d_with_indices),
     *(aten.avg_pool1d, aten.avg_pool2d, aten.avg_pool3d),

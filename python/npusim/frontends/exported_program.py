@@ -35,6 +35,7 @@ from npusim.ops import schema
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _WITH_EFFECTS = torch.ops.higher_order.with_effects
+_WIDEST = {float: torch.float64, complex: torch.complex128}
 _NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -307,7 +308,9 @@ class _Translation:
             return self._size_as_tensor(value, given)
         if isinstance(value, (bool, int, float, complex)):  # promotes as a number, not a tensor
             dtype = torch.result_type(given[0], value) if given else torch.tensor(value).dtype
-            return self.stored.add_constant("scalar", torch.tensor(value, dtype=dtype))
+            # At full width first: PyTorch wraps and rounds scalars, where it refuses data.
+            widest = torch.tensor(value, dtype=_WIDEST.get(type(value)))
+            return self.stored.add_constant("scalar", widest.to(dtype))
         raise ExportError(f"{value!r} cannot stand for a tensor.")
 
     def _size_as_tensor(self, size: int, given: list[Tensor]) -> str:

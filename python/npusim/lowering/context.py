@@ -378,7 +378,8 @@ class Lowering:
         for value in node.outputs:
             del self._postponed[value.name]
         types = tuple(v.type for v in node.outputs)
-        key = (node.op, tuple(node.attrs.items()), tuple(self.inputs(node)), types)
+        # repr tells 0.0 and -0.0, 1 and True apart, which compare equal.
+        key = (node.op, repr(sorted(node.attrs.items())), tuple(self.inputs(node)), types)
         if key in self._computed:
             self._views.update(
                 (v.name, view) for v, view in zip(node.outputs, self._computed[key], strict=True)

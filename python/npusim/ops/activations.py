@@ -54,9 +54,14 @@ def softplus(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
 
 
 def threshold(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
-    """x above the threshold, a value elsewhere (NaN stays NaN)."""
+    """x above the threshold, a value elsewhere (NaN stays NaN).
+
+    16-bit floats are compared with the threshold as it is, unrounded.
+    """
     cls, x = class_of(node), args[0]
-    limit, value = (checked(b, number(node.attrs[k]), node) for k in ("threshold", "value"))
+    value = checked(b, number(node.attrs["value"]), node)
+    limit: Arg = number(node.attrs["threshold"])
+    limit = b.to(limit, cls) if cls == "f" else checked(b, limit, node)
     b.op("where", cls, b.op("le", cls, x, limit), value, x)
 
 

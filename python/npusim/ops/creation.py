@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from npusim.abi.literals import checked_literal
+from npusim.abi.literals import checked_literal, filled_literal
 from npusim.abi.scalar_numpy import encode
 from npusim.errors import GraphError, at
 from npusim.ir.graph import Node
@@ -27,11 +27,12 @@ def _uniform(node: Node, low: Lowering, value: float | int | bool) -> None:
     """
     tensor = node.type
     if is_symbolic(value):
-        number = low.temp(TensorType("int64", ()), static=False)
-        low.fill(number, value)  # type: ignore[arg-type]
-        low.define(node.output, low.cast(number, tensor.dtype).expand(tensor.shape))
+        size = low.temp(TensorType("int64", ()), static=False)
+        low.fill(size, value)  # type: ignore[arg-type]
+        low.define(node.output, low.cast(size, tensor.dtype).expand(tensor.shape))
         return
-    bits = np.array([element_bits(value, tensor.dtype)], np.int64).view(np.uint8)
+    number = filled_literal(value, tensor, f"{node.op}{at(node.source)}")
+    bits = np.array([element_bits(number, tensor.dtype)], np.int64).view(np.uint8)
     flat = low.constant(bits[: dtype_size(tensor.dtype)], "uint8")
     low.define(node.output, View(flat.buffer, 0, tensor.dtype, (), ()).expand(tensor.shape))
 

@@ -72,7 +72,7 @@ _WRAPS_LAST = frozenset(
     ("add", "sub", "mul", "neg", "bitwise_and", "bitwise_or", "bitwise_xor", "copy")
 )
 # PyTorch computes these on 16-bit floats with their scalar as it is, unrounded.
-_WIDE_SCALAR = frozenset(("mul", "div"))
+_WIDE_SCALAR = frozenset(("mul", "div", "div_trunc", "div_floor"))
 
 
 def operand(b: ScalarBuilder, opcode: str, arg: Arg, node: Node, right: bool = False) -> Arg:
@@ -85,7 +85,7 @@ def operand(b: ScalarBuilder, opcode: str, arg: Arg, node: Node, right: bool = F
     if cls == "i" and dtype != "bool" and opcode in _WRAPS_LAST:
         return b.to(arg, cls) if isinstance(arg, int) else b.stored(arg, dtype)
     if cls == "f" and opcode in _WIDE_SCALAR:
-        # A right operand of more digits than the result has no dimensions, and is not rounded.
+        # A right operand of more digits than the result is a single number, and is not rounded.
         wide = right and isinstance(arg, int) and b.dtypes[arg] in ("float32", "float64")
         if wide or isinstance(arg, tuple):
             return b.to(arg, cls)
@@ -138,7 +138,12 @@ def predicate(opcode: str) -> Formula:
 
 
 def with_scalar(args: list[Arg], node: Node, name: str = "other") -> list[Arg]:
-    """Returns the arguments, and behind them the number that an attribute holds, if any."""
+    """Returns the arguments with the number that an attribute holds, if any.
+
+    It stands behind them, that of `self` before them.
+    """
+    if "self" in node.attrs:
+        return [number(node.attrs["self"]), *args]
     return [*args, number(node.attrs[name])] if name in node.attrs else args
 
 
@@ -221,8 +226,6 @@ def div(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
 def power(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
     """pow; small whole and half exponents without it."""
     cls = class_of(node)
-    if "self" in node.attrs:
-        args = [number(node.attrs["self"]), *args]
     x, y = with_scalar(args, node, "exponent")
     x = operand(b, "pow", x, node)
     exponent = y[1] if isinstance(y, tuple) else None
@@ -246,10 +249,7 @@ def where(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
     """The second where the first is true, the third elsewhere; either may be a number."""
     cls = class_of(node)
     cond = b.op("to_bool", "i", args[0])
-    rest = args[1:]
-    if "self" in node.attrs:
-        rest = [number(node.attrs["self"]), *rest]
-    x, y = (b.stored(a, node.type.dtype) for a in with_scalar(rest, node))
+    x, y = (b.stored(a, node.type.dtype) for a in with_scalar(args[1:], node))
     b.op("where", cls, cond, x, y)
 
 
@@ -311,11 +311,18 @@ def addcmul(opcode: str) -> Formula:
 
 
 def lerp(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
-    """start + weight * (end - start)."""
+    """start + weight * (end - start), written from the end for weights of 0.5 and more.
+
+    As PyTorch has it (Lerp.h): `end` is what a weight of 1 gives, also where the span overflows.
+    """
     cls = class_of(node)
     start, end, weight = with_scalar(args, node, "weight")
     span = b.op("sub", cls, end, start)
-    b.op("add", cls, start, b.op("mul", cls, b.to(weight, cls), span))
+    weight = b.to(weight, cls)
+    rest = b.op("sub", cls, weight, ("const", 1.0))
+    near = b.op("lt", cls, b.op("abs", cls, weight), ("const", 0.5))
+    base = b.op("where", cls, near, start, end)
+    b.op("add", cls, base, b.op("mul", cls, b.op("where", cls, near, weight, rest), span))
 
 
 def round_decimals(b: ScalarBuilder, args: list[Arg], node: Node) -> None:

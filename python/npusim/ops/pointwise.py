@@ -124,6 +124,12 @@ for _name in ("div.Scalar", "div.Scalar_mode"):
 for _name in ("fmod", "remainder"):
     _op(f"{_name}.Tensor", formulas.binary(_name), _TWO_NONZERO + _TWO_INTS)
     _op(f"{_name}.Scalar", formulas.binary(_name), _with(_ONE, other=3), _NUMBERS)
+_POSITIVE_INTS = (Case((((2, 3, 5), ("int", 1, 9)),)),)
+_op(
+    "remainder.Scalar_Tensor",
+    formulas.binary("remainder"),
+    _with(_POSITIVE, self=-7.5),
+)
 _op("floor_divide.default", formulas.binary("div_floor"), _TWO_NONZERO)
 _op(
     "pow.Tensor_Scalar",
@@ -140,7 +146,11 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _op(f"{_name}.Scalar", formulas.compare(_name), _with(_ONE, other=0), _NUMBERS)
 for _name in ("and", "or", "xor"):
     _op(f"logical_{_name}.default", formulas.logical(f"logical_{_name}"), _TWO, _ALL)
-    for _kind, _cases in (("Tensor", _TWO), ("Scalar", _with(_ONE, other=1))):
+    for _kind, _cases in (
+        ("Tensor", _TWO),
+        ("Scalar", _with(_ONE, other=1)),
+        ("Scalar_Tensor", _with(_ONE, self=6)),
+    ):
         _op(
             f"bitwise_{_name}.{_kind}",
             formulas.bitwise(f"bitwise_{_name}"),
@@ -148,7 +158,11 @@ for _name in ("and", "or", "xor"):
             ("int64", "int32"),
         )
 for _name in ("left", "right"):
-    for _kind, _cases in (("Tensor", _TWO_INTS), ("Tensor_Scalar", _with(_ONE, other=1))):
+    for _kind, _cases in (
+        ("Tensor", _TWO_INTS),
+        ("Tensor_Scalar", _with(_ONE, other=1)),
+        ("Scalar_Tensor", _with(_POSITIVE_INTS, self=-5)),
+    ):
         _full = f"bitwise_{_name}_shift.{_kind}"
         _op(_full, formulas.bitwise(f"shift_{_name}"), _cases, ("int64", "int32"))
 _CONDITION = (Case((((2, 3, 5), "bool"), (2, 3, 5), (3, 1))),)

@@ -282,7 +282,8 @@ def _pad_amounts(node: Node, rank: int) -> list[tuple[int, int]]:
 def _constant_pad(node: Node, low: Lowering) -> None:
     """Fills the border and copies the middle; negative amounts crop."""
     x, y = _first(node, low), low.result(node.output)
-    value = node.attrs.get("value", 0) or 0
+    value = node.attrs.get("value")
+    value = 0 if value is None else value  # -0.0 is a number of its own
     assert isinstance(value, (int, float))
     amounts = _pad_amounts(node, x.rank)
     if any(a > 0 or b > 0 for a, b in amounts):

@@ -3,9 +3,9 @@
 Among tensors of one kind (integers, floats), those with dimensions decide, so that an int64 of no
 dimensions wraps beside a tensor of uint8. Later passes move and broadcast operands, after which
 nobody can tell; the conversion stands in the graph from here on. Comparisons and logic need it.
-Arithmetic does not, as the dtype of its result says it, but for one case: a 0-d right operand of a
-product or quotient of 16-bit floats is not rounded to them, and becomes float32. (Beside a left
-one of no dimensions that decides the result's dtype: both become float32, and the result is cast.)
+Arithmetic does not, as the dtype of its result says it, but for one case: a right operand of one
+element is not rounded in products and quotients of 16-bit floats, and becomes float32. (So does
+the left one where otherwise the right one would decide the dtype; the result is cast.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _COMPARISONS = frozenset(
         *(f"aten.logical_{name}.default" for name in ("and", "or", "xor")),
     )
 )
-_WIDE = frozenset(("aten.mul.Tensor", "aten.div.Tensor"))
+_WIDE = frozenset(
+    ("aten.mul.Tensor", "aten.div.Tensor", "aten.div.Tensor_mode", "aten.floor_divide.default")
+)
 _HALVES = ("float16", "bfloat16")
 
 
@@ -44,15 +46,16 @@ def _visit(node: Node, rewriter: Rewriter) -> Node | None:
 
 
 def _with_wide_right(node: Node, rewriter: Rewriter) -> Node | None:
-    """Returns a product or quotient with its 0-d right operand in float32, if it lies beyond."""
+    """Returns a product or quotient with a right operand of one element in float32, if it is
+    beyond."""
     x, y = node.inputs
     assert x is not None and y is not None
     type = rewriter.types[y]
     rounded = type.dtype not in ("float32", "float64") and not holds(node.type.dtype, type.dtype)
-    if type.rank or not rounded:
+    if any(size != 1 for size in type.shape) or not rounded:
         return None
     wide = _cast(y, "float32", node, rewriter)
-    if rewriter.types[x].rank:
+    if rewriter.types[x].rank and not type.rank:
         return replace(node, inputs=(x, wide))
     operands = (_cast(x, "float32", node, rewriter), wide)
     result = replace(node.type, dtype="float32")

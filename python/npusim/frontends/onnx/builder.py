@@ -335,7 +335,7 @@ class Builder:
     ) -> tuple[TensorType, ...]:
         shapes = [t.shape for t in inputs if t is not None]
         if self.types is None or not is_symbolic((shapes, [value for _, value in attrs])):
-            return _infer(op, inputs, attrs)
+            return _infer(op, inputs, attrs, repr(attrs))
         return self.types.infer(op, inputs, dict(attrs))
 
     def _decomposed(self, target: Any, args: Any, kwargs: Any) -> list[Tensor] | None:
@@ -363,7 +363,10 @@ def _kind(type: TensorType, kind: int | None, inputs: Sequence[Tensor | None]) -
 
 @cache
 def _infer(
-    op: str, inputs: tuple[TensorType | None, ...], attrs: tuple[tuple[str, Attr], ...]
+    op: str,
+    inputs: tuple[TensorType | None, ...],
+    attrs: tuple[tuple[str, Attr], ...],
+    spelled: str,  # tells 1, 1.0 and True apart, which are one key and promote differently
 ) -> tuple[TensorType, ...]:
     return infer_types(op, inputs, dict(attrs))
 

@@ -75,7 +75,8 @@ class Builder:
             elif argument.kind == "attr":
                 attrs[argument.name] = schema.to_attr(value, argument)
         types = tuple(None if v is None else v.type for v in inputs)
-        (type,) = _infer(str(target), types, tuple(sorted(attrs.items())))
+        named = tuple(sorted(attrs.items()))
+        (type,) = _infer(str(target), types, named, repr(named))
         base = self.names.fresh(name.split(".")[0].strip("_"))
         value = Value(base, type)
         names = tuple(None if v is None else v.name for v in inputs)
@@ -129,6 +130,9 @@ _EXACT = {"bfloat16": "float32", "float8_e4m3fn": "float32", "float8_e5m2": "flo
 
 @cache
 def _infer(
-    op: str, inputs: tuple[TensorType | None, ...], attrs: tuple[tuple[str, Attr], ...]
+    op: str,
+    inputs: tuple[TensorType | None, ...],
+    attrs: tuple[tuple[str, Attr], ...],
+    spelled: str,  # tells 1, 1.0 and True apart, which are one key and promote differently
 ) -> tuple[TensorType, ...]:
     return infer_types(op, inputs, dict(attrs))
