@@ -138,7 +138,6 @@ def test_16_bit_floats_take_numbers_as_pytorch_does(what: str, dtype: torch.dtyp
         assert result[[0, -1]].signbit().all()
 
 
-@pytest.mark.parametrize("amount", [0, 3, 7, 8, 31, 300, -1, True])
 @pytest.mark.parametrize("number", [1e39, -70000.0, 65520])
 def test_a_fill_beyond_16_bits_is_refused(number: float) -> None:
     """As PyTorch refuses it, though `where` with the same number gives infinities."""
@@ -148,6 +147,23 @@ def test_a_fill_beyond_16_bits_is_refused(number: float) -> None:
     graph = extract_ir(Call(lambda x: x.masked_fill(x == 1, number), (x,), {}), (x,))
     with pytest.raises(GraphError, match="does not fit float16"):
         npusim.compile(graph)
+
+
+@pytest.mark.parametrize(("alpha", "fits"), [(128, True), (-127, True), (-128, False)])
+def test_what_is_subtracted_fits_with_the_other_sign(alpha: int, fits: bool) -> None:
+    """As PyTorch adds -alpha times."""
+    x = torch.tensor([1, -128, 5], dtype=torch.int8)
+    for function in (torch.sub, torch.rsub):
+        call = Call(function, (x, x.flip(0)), {"alpha": alpha})
+        graph = extract_ir(call, (x, x.flip(0)))
+        if fits:
+            (result,) = npusim.load(npusim.compile(graph))(x, x.flip(0))
+            assert torch.equal(result, call(x, x.flip(0)))
+            continue
+        with pytest.raises(RuntimeError, match="overflow"):
+            call(x, x.flip(0))
+        with pytest.raises(GraphError, match="does not fit int8"):
+            npusim.compile(graph)
 
 
 @pytest.mark.parametrize("elements", [4, 1 << 16])
@@ -165,6 +181,7 @@ def test_an_integer_is_rounded_once() -> None:
     assert torch.equal(result, x.masked_fill(x == 1, number))
 
 
+@pytest.mark.parametrize("amount", [0, 3, 7, 8, 31, 300, -1, True])
 def test_shifts_by_pythons_operators(amount: int) -> None:
     x = torch.arange(0, 256, dtype=torch.uint8)
 

@@ -97,6 +97,15 @@ def thinned(x: Tensor, most: int) -> Tensor:
     return x[torch.linspace(0, len(x) - 1, most).round().long()]
 
 
+def filled_up(x: Tensor) -> Tensor:
+    """Returns a vector with repeated elements at its end, so that nothing is left over by vectors.
+
+    PyTorch computes what is left over in another way: powers with their exponent in float64.
+    """
+    wanted = -(-len(x) // 64) * 64
+    return x.repeat(-(-wanted // len(x)))[:wanted]
+
+
 def pairs(left: str, right: str, most: int) -> tuple[Tensor, Tensor]:
     """Returns every pair of up to `most` values of two dtypes, as two vectors."""
     a, b = thinned(edges(left), most), thinned(edges(right), most)

@@ -192,15 +192,11 @@ def logical(opcode: str) -> Formula:
 
 
 def add(sign: str) -> Formula:
-    """add, sub: x ± alpha * y."""
+    """add, sub: x ± alpha * y. PyTorch subtracts by adding -alpha times, which has to fit."""
 
     def formula(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
         x, y = (operand(b, sign, a, node) for a in with_scalar(args, node))
-        cls = class_of(node)
-        alpha = node.attrs.get("alpha", 1)
-        if alpha != 1:
-            y = b.op("mul", cls, y, checked(b, number(alpha), node))
-        b.op(sign, cls, x, y)
+        _add_times(b, x, y, sign, node)
 
     return formula
 
@@ -208,11 +204,17 @@ def add(sign: str) -> Formula:
 def rsub(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
     """y - alpha * x."""
     x, y = (operand(b, "sub", a, node) for a in with_scalar(args, node))
-    cls = class_of(node)
-    alpha = node.attrs.get("alpha", 1)
-    if alpha != 1:
-        x = b.op("mul", cls, x, checked(b, number(alpha), node))
-    b.op("sub", cls, y, x)
+    _add_times(b, y, x, "sub", node)
+
+
+def _add_times(b: ScalarBuilder, x: Arg, y: Arg, sign: str, node: Node) -> None:
+    cls, alpha = class_of(node), node.attrs.get("alpha", 1)
+    if alpha == 1:
+        b.op(sign, cls, x, y)
+        return
+    assert isinstance(alpha, (int, float)), alpha
+    times = checked(b, number(-alpha if sign == "sub" else alpha), node)
+    b.op("add", cls, x, b.op("mul", cls, y, times))
 
 
 def div(b: ScalarBuilder, args: list[Arg], node: Node) -> None:
