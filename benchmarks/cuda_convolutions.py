@@ -3,7 +3,7 @@
     PYTHONPATH=python:. python -m benchmarks.cuda_convolutions [--json FILE]
 
 The commands are those of the compiled networks, in float16 and for batches of 1 and 64. Each is run
-in the geometry that its rule chooses and in the others, in a graph that walks over several copies
+in the config that its rule chooses and in the others, in a graph that walks over several copies
 of the weights; beside it stand what it would take at the rates of memory and of the tensor cores,
 and cuDNN's plain convolution through PyTorch. The constants of `codegen/cuda/convolutions.py`
 come from here.
@@ -29,7 +29,7 @@ from benchmarks.cuda_driver import Driver, build, microseconds
 from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import convolutions
 from npusim.codegen.cuda.convolutions import ConvTile, conv_tiles
-from npusim.codegen.cuda.geometry import Geometry
+from npusim.codegen.cuda.launch_config import LaunchConfig
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.lowering.assemble import assemble
 from npusim.passes.run import run_passes
@@ -81,8 +81,8 @@ def operands_of(p: Params) -> list[list[torch.Tensor]]:
     return [[x, w, *extra, y] for w in weights]
 
 
-def variants(p: Params) -> Iterator[tuple[str, Geometry]]:
-    """Yields the rule's geometry and the others worth a try, with a short name for each."""
+def variants(p: Params) -> Iterator[tuple[str, LaunchConfig]]:
+    """Yields the rule's config and the others worth a try, with a short name for each."""
     rule = convolutions.conv(p)
     yield name_of(rule), rule
     if rule.defines["PATH"] != KernelPath.TILE_MMA:
@@ -103,13 +103,13 @@ def variants(p: Params) -> Iterator[tuple[str, Geometry]]:
                 continue
             if tiles * split < 50 and split < min(8, steps):
                 continue
-            geometry = conv_tiles(p, tile, split)
-            yield name_of(geometry), geometry
+            config = conv_tiles(p, tile, split)
+            yield name_of(config), config
 
 
-def name_of(geometry: Geometry) -> str:
+def name_of(config: LaunchConfig) -> str:
     """Returns rows x columns, warps, stages, and the number of spans of K."""
-    d = geometry.defines
+    d = config.defines
     if d["PATH"] != KernelPath.TILE_MMA:
         return KernelPath(d["PATH"]).name
     ring = f"s{d['STAGES']}{'l' * d['OVERLAPS_MMA']}"
@@ -126,9 +126,9 @@ def cudnn(p: Params) -> float:
 
 
 def measure(driver: Driver, p: Params) -> dict[str, Any]:
-    """Times one convolution in all its geometries."""
+    """Times one convolution in all its configs."""
     found = dict(variants(p))
-    kernels = build(driver, [("conv", p, geometry) for geometry in found.values()])
+    kernels = build(driver, [("conv", p, config) for config in found.values()])
     sets = operands_of(p)
     times = {}
     for name, kernel in zip(found, kernels, strict=True):

@@ -1,6 +1,6 @@
 """Kernels loaded and launched by CUDA's driver itself, without a compiled program, and timed.
 
-What the benchmarks of single kernels share: they compile a stem for a geometry, call it with
+What the benchmarks of single kernels share: they compile a stem for a config, call it with
 tensors of PyTorch, and time launches that stand in one graph.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.cuda_cases import Params
 from npusim.codegen.cuda import nvrtc
-from npusim.codegen.cuda.geometry import Geometry, TensorMap
+from npusim.codegen.cuda.launch_config import LaunchConfig, TensorMap
 from npusim.codegen.cuda.source import kernel_source, stem_source
 
 _OPTIONS = ("--std=c++20", "-default-device")
@@ -86,45 +86,45 @@ class Driver:
 class Kernel:
     """A compiled command: call it with its operands."""
 
-    def __init__(self, driver: Driver, geometry: Geometry, cubin: bytes) -> None:
+    def __init__(self, driver: Driver, config: LaunchConfig, cubin: bytes) -> None:
         self._driver = driver
-        self.geometry = geometry
-        entries = {x.entry: x.shared for x in geometry.launches}
+        self.config = config
+        entries = {x.entry: x.shared for x in config.launches}
         self._functions = driver.load(cubin, entries)
-        self._scratch = torch.empty(max(geometry.scratch, 1), dtype=torch.uint8, device="cuda")
+        self._scratch = torch.empty(max(config.scratch, 1), dtype=torch.uint8, device="cuda")
         self.failure = torch.zeros(3, dtype=torch.int64, device="cuda")
 
     def __call__(self, operands: Sequence[Tensor]) -> None:
         pointers = [t.data_ptr() for t in operands]
-        if self.geometry.scratch:
+        if self.config.scratch:
             pointers.append(self._scratch.data_ptr())
-        if self.geometry.failure:
+        if self.config.failure:
             pointers.append(self.failure.data_ptr())
-        wide = [operands[m.operand].data_ptr() % 16 == 0 for m in self.geometry.maps]
+        wide = [operands[m.operand].data_ptr() % 16 == 0 for m in self.config.maps]
         maps = [
             self._driver.map(m, operands[m.operand].data_ptr())
             if all(wide)
             else (ctypes.c_uint64 * 16)()
-            for m in self.geometry.maps
+            for m in self.config.maps
         ]
-        for x in self.geometry.launches:
+        for x in self.config.launches:
             function = self._functions[x.entry]
             self._driver.launch(function, x.grid, x.block, x.shared, pointers, maps)
 
 
 def compile_kernel(
-    driver: Driver, stem: str, params: Params, geometry: Geometry
-) -> tuple[Geometry, bytes]:
+    driver: Driver, stem: str, params: Params, config: LaunchConfig
+) -> tuple[LaunchConfig, bytes]:
     """Returns what a kernel is made of; NVRTC compiles without holding the interpreter."""
     body = stem_source(stem)
     assert body is not None
-    macros = [f"-DNPUSIM_{name}={value}" for name, value in geometry.defines.items()]
+    macros = [f"-DNPUSIM_{name}={value}" for name, value in config.defines.items()]
     options = (*_OPTIONS, f"--gpu-architecture={driver.arch}", *macros)
     source = kernel_source(stem, params, body)
-    return geometry, nvrtc.load().compile(source, options, f"{stem}.cu")[0]
+    return config, nvrtc.load().compile(source, options, f"{stem}.cu")[0]
 
 
-def build(driver: Driver, cases: Sequence[tuple[str, Params, Geometry]]) -> list[Kernel]:
+def build(driver: Driver, cases: Sequence[tuple[str, Params, LaunchConfig]]) -> list[Kernel]:
     """Compiles in parallel."""
     with ThreadPoolExecutor(16) as pool:
         made = list(pool.map(lambda case: compile_kernel(driver, *case), cases))

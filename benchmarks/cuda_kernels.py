@@ -5,7 +5,7 @@
 Every case of `benchmarks/cuda_cases.py` is compiled for this GPU, run over poisoned outputs and
 compared with float64. Then products of a small language model's shapes are timed beside PyTorch:
 launches are captured in a graph that walks over more weights than the cache holds, so that a time
-is that of a launch among others. `--sweep` tries other geometries than the rules choose.
+is that of a launch among others. `--sweep` tries other configs than the rules choose.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from benchmarks.cuda_cases import (
 )
 from benchmarks.cuda_driver import Driver, Kernel, build, microseconds
 from npusim.abi import quantization
-from npusim.codegen.cuda import launch_products, nvrtc
-from npusim.codegen.cuda.geometry import Geometry
-from npusim.codegen.cuda.launch import RULES
+from npusim.codegen.cuda import matmul_rules, nvrtc
+from npusim.codegen.cuda.launch_config import LaunchConfig
 from npusim.codegen.cuda.paths import KernelPath
+from npusim.codegen.cuda.rules import RULES
 
 _ROTATED = 256 << 20  # bytes of weights that a timing walks over: several caches
 _TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float64: 1e-12}
@@ -166,7 +166,7 @@ def check(case: Case, kernel: Kernel) -> str | None:
             y.fill_(torch.nan if y.is_floating_point() else 77)
     kernel((*case.inputs, *case.outputs))
     torch.cuda.synchronize()
-    if kernel.geometry.failure:
+    if kernel.config.failure:
         code, value, limit = (kernel.failure[0] & 0xFFFFFFFF).item(), *kernel.failure[1:].tolist()
         if case.fails:
             return None if (code, value, limit) == (1, *case.fails) else f"reports {code} {value}"
@@ -201,7 +201,7 @@ def check_all(driver: Driver, only: str | None) -> int:
         why = check(case, kernel)
         wrong += why is not None
         if why:
-            print(f"WRONG {case.stem} {case.note}: {why} {dict(kernel.geometry.defines)}")
+            print(f"WRONG {case.stem} {case.note}: {why} {dict(kernel.config.defines)}")
     print(f"{len(cases) - wrong} of {len(cases)} cases hold", flush=True)
     return wrong
 
@@ -252,9 +252,9 @@ def torch_linear(case: Case, operands: Sequence[Tensor]) -> Callable[[], None]:
     return lambda: torch.mm(x, w.T, out=out)  # type: ignore[return-value]
 
 
-def stream_variants(geometry: Geometry, params: Params) -> Iterator[Geometry]:
-    """Yields other geometries of the streaming paths."""
-    path = geometry.defines["PATH"]
+def stream_variants(config: LaunchConfig, params: Params) -> Iterator[LaunchConfig]:
+    """Yields other configs of the streaming paths."""
+    path = config.defines["PATH"]
     paths = (path,) if params["m"] > 1 else (KernelPath.GEMV_SIMT, KernelPath.GEMV_MMA)
     for path in paths:
         columns = 8 if path == KernelPath.GEMV_MMA else 1
@@ -266,36 +266,36 @@ def stream_variants(geometry: Geometry, params: Params) -> Iterator[Geometry]:
                             continue
                         grid = -(-params["n"] // (rows * columns * (warps // split)))
                         launch = replace(
-                            geometry.launches[0], grid=(grid, 1, 1), block=(32 * warps, 1, 1)
+                            config.launches[0], grid=(grid, 1, 1), block=(32 * warps, 1, 1)
                         )
                         defines = {
                             "PATH": path, "SPLIT": split, "ROWS": rows, "LOADS": loads,
                             "BLOCK": 32 * warps,
                         }  # fmt: skip
                         yield replace(
-                            geometry,
+                            config,
                             launches=(launch,),
-                            defines={**geometry.defines, **defines},
+                            defines={**config.defines, **defines},
                         )
 
 
-def tile_variants(geometry: Geometry, params: Params) -> Iterator[Geometry]:
+def tile_variants(config: LaunchConfig, params: Params) -> Iterator[LaunchConfig]:
     """Yields all tiles and spans of K."""
-    split = int(len(geometry.launches) > 1)
-    shapes = [replace(s, stages=n) for s in launch_products.TILES for n in (3, 4, 5, 6, 8)]
+    split = int(len(config.launches) > 1)
+    shapes = [replace(s, stages=n) for s in matmul_rules.TILES for n in (3, 4, 5, 6, 8)]
     for shape in shapes:
         if shape.shared > 220 << 10:
             continue
         for spans in (1, 2, 3, 4, 6, 8):
             if params["k"] // spans < 384 or (spans > 1 and params["m"] > 512):
                 continue
-            yield launch_products.tiled(
+            yield matmul_rules.tiled(
                 params["m"],
                 params["n"],
                 params["k"],
                 parts=2 if params["gated"] else 1,
-                pairs=True,
-                arguments=geometry.defines["ARGUMENTS"] - split,
+                tensor_cores=True,
+                arguments=config.defines["ARGUMENTS"] - split,
                 shapes=(shape,),
                 splits=(spans,),
             )
@@ -309,7 +309,7 @@ def time_linear(driver: Driver, m: int, sweep: bool) -> Iterator[dict[str, Any]]
         case = linear(m, n, k, **options)  # type: ignore[arg-type]
         segments = case.params["segments"]
         sets = rotated(case, slice(1, 1 + segments))
-        rule = launch_products.linear(case.params)
+        rule = matmul_rules.linear(case.params)
         made = [rule]
         if sweep and m in (1, 4, 128, 1024):
             streams = rule.defines["PATH"] in (KernelPath.GEMV_SIMT, KernelPath.GEMV_MMA)
@@ -322,21 +322,21 @@ def time_linear(driver: Driver, m: int, sweep: bool) -> Iterator[dict[str, Any]]
             calls = [lambda o=o, f=kernel: f(o) for o in sets]  # type: ignore[misc]
             times.append(microseconds(calls, 20 if len(kernels) == 1 else 10))
         theirs = microseconds([torch_linear(case, o) for o in sets])
-        for t, geometry in sorted(zip(times[1:], made[1:], strict=True), key=lambda pair: pair[0])[
+        for t, config in sorted(zip(times[1:], made[1:], strict=True), key=lambda pair: pair[0])[
             :4
         ]:
-            print(f"    {name} m={m} {t:8.2f} µs {_short(geometry)}")
+            print(f"    {name} m={m} {t:8.2f} µs {_short(config)}")
         yield {
             "stem": "linear", "name": name, "m": m, "us": times[0], "torch_us": theirs,
             "TB/s": weight / times[0] / 1e6, "TFLOP/s": 2 * m * rows * k / times[0] / 1e6,
             "torch TB/s": weight / theirs / 1e6, "best_us": min(times),
-            "geometry": _short(rule),
+            "config": _short(rule),
         }  # fmt: skip
 
 
-def _short(geometry: Geometry) -> str:
+def _short(config: LaunchConfig) -> str:
     keep = ("PATH", "SPLIT", "ROWS", "LOADS", "BLOCK", "TILE_ROWS", "TILE_COLUMNS", "STAGES")
-    return " ".join(f"{k}={geometry.defines[k]}" for k in keep if k in geometry.defines)
+    return " ".join(f"{k}={config.defines[k]}" for k in keep if k in config.defines)
 
 
 def time_others(driver: Driver) -> Iterator[dict[str, Any]]:
@@ -385,13 +385,13 @@ def time_others(driver: Driver) -> Iterator[dict[str, Any]]:
 def _timed(
     driver: Driver, case: Case, weights: slice, name: str, theirs: float | None
 ) -> dict[str, Any]:
-    geometry = RULES[case.stem](case.params)
-    (kernel,) = build(driver, [(case.stem, case.params, geometry)])
+    config = RULES[case.stem](case.params)
+    (kernel,) = build(driver, [(case.stem, case.params, config)])
     calls = [lambda o=o: kernel(o) for o in rotated(case, weights)[:32]]  # type: ignore[misc]
     took = microseconds(calls)
     return {
         "stem": case.stem, "name": name, "us": took, "torch_us": theirs,
-        "geometry": _short(geometry),
+        "config": _short(config),
     }  # fmt: skip
 
 
@@ -426,7 +426,7 @@ def main() -> int:
         if "TB/s" in rows:
             shown += f"  {rows['TB/s']:.2f} TB/s (torch {rows['torch TB/s']:.2f})"
             shown += f" {rows['TFLOP/s']:6.1f} TFLOP/s, best {rows['best_us']:.2f}"
-        print(f"{shown}  [{rows['geometry']}]", flush=True)
+        print(f"{shown}  [{rows['config']}]", flush=True)
         results.append(rows)
     if args.json:
         out = {"device": torch.cuda.get_device_name(), "read TB/s": ceiling, "results": results}

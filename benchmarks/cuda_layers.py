@@ -23,7 +23,7 @@ from benchmarks.cuda_cases import SILU
 from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
-from npusim.codegen.cuda.geometry import Geometry
+from npusim.codegen.cuda.launch_config import LaunchConfig
 from npusim.targets import TargetConfig
 
 ARCH, LAYERS, CONTEXTS, ROOM, REPEATS = "sm_90a", 28, (128, 1024, 4000), 4608, 40
@@ -70,13 +70,13 @@ def packed(stem: str, given: dict[str, Any]) -> bytes:
     return KERNELS[stem].pack(full)
 
 
-def compiled() -> list[tuple[Geometry, bytes]]:
-    """Returns the geometry and the code of each command; needs no GPU."""
+def compiled() -> list[tuple[LaunchConfig, bytes]]:
+    """Returns the config and the code of each command; needs no GPU."""
     compiler, made = nvrtc.load(), []
     for stem, given, settled in COMMANDS:
-        source, geometry, options = specialise(stem, packed(stem, given), settled)
+        source, config, options = specialise(stem, packed(stem, given), settled)
         options = (f"--gpu-architecture={ARCH}", *options)
-        made.append((geometry.on(FEATURES), compiler.compile(source, options, stem)[0]))
+        made.append((config.on(FEATURES), compiler.compile(source, options, stem)[0]))
     return made
 
 
@@ -97,9 +97,9 @@ class _Config(ctypes.Structure):
 class Kernel:
     """A loaded command."""
 
-    def __init__(self, geometry: Geometry, cubin: bytes) -> None:
+    def __init__(self, config: LaunchConfig, cubin: bytes) -> None:
         self._cuda = ctypes.CDLL("libcuda.so.1")
-        self._launch = geometry.launches[0]
+        self._launch = config.launches[0]
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         self._must(self._cuda.cuModuleLoadData(ctypes.byref(self._module), cubin))
         name = self._launch.entry.encode()
@@ -107,7 +107,7 @@ class Kernel:
         self._must(self._cuda.cuModuleGetFunction(found, self._module, name))
         self._cuda.cuFuncSetAttribute(self._function, _CARVEOUT, 100)
         self._must(self._cuda.cuFuncSetAttribute(self._function, _SHARED, self._launch.shared))
-        sizes = (geometry.scratch, 64 if geometry.failure else 0)
+        sizes = (config.scratch, 64 if config.failure else 0)
         self._own = [torch.zeros(n, dtype=torch.uint8, device="cuda") for n in sizes if n]
 
     def __call__(self, operands: list[int], overlaps: bool) -> None:

@@ -5,7 +5,7 @@
 A row is one command of ResNet-50 at batch 1 and 64 (float16), or of Qwen2.5-1.5B's prefill of 128
 and 1024 tokens (bfloat16). Both sides run as a command of a program does: in one graph, over
 weights that rotate past the cache, the library's plan as its heuristics choose it. With `--tune`
-all geometries of the own kernel and the first plans of the library are tried. The last lines sum
+all configs of the own kernel and the first plans of the library are tried. The last lines sum
 a whole model up.
 """
 

@@ -187,15 +187,15 @@ def main() -> None:
     driver, compiler, listed = Driver(), nvrtc.load(), list(rows())
 
     def built(row: Row) -> tuple[Any, bytes]:
-        source, geometry, options = specialise(row.stem, KERNELS[row.stem].pack(row.params))
+        source, config, options = specialise(row.stem, KERNELS[row.stem].pack(row.params))
         options = (f"--gpu-architecture={driver.arch}", *options)
-        return geometry, compiler.compile(source, options, row.stem)[0]
+        return config, compiler.compile(source, options, row.stem)[0]
 
     with ThreadPoolExecutor(16) as pool:
         made = list(pool.map(built, listed))
     print(f"{'kernel':18}{'us':>9}{'TB/s':>7}{'torch us':>10}")
-    for row, (geometry, cubin) in zip(listed, made, strict=True):
-        kernel = Kernel(driver, geometry, cubin)
+    for row, (config, cubin) in zip(listed, made, strict=True):
+        kernel = Kernel(driver, config, cubin)
         size = sum(t.nbytes for t in row.operands)
         copies = [row.operands]
         for _ in range(max(1, min(16, _WALKED // size))):

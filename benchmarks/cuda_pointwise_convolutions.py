@@ -4,8 +4,8 @@
 
 A dense 1 x 1 convolution, channels last, is a `linear` over as many rows as there are positions,
 its packed weights included. The shapes are ResNet-50's at batch 64, with bias, ReLU and, where they
-have one, residual, by the rule's geometry of `linear` and by tiles of `codegen/cuda/bulk.py`; what
-the convolution's own tiles take stands in `benchmarks/results/cuda_convolutions_h200.json`.
+have one, residual, by the rule's choice for `linear` and by tiles of `codegen/cuda/tma_matmul.py`;
+what the convolution's own tiles take stands in `benchmarks/results/cuda_convolutions_h200.json`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 
 from benchmarks.cuda_cases import RELU, linear
 from benchmarks.cuda_driver import Driver, build, microseconds
-from npusim.codegen.cuda import launch_products
-from npusim.codegen.cuda.bulk import BulkTile, bulk, fits
+from npusim.codegen.cuda import matmul_rules
+from npusim.codegen.cuda.tma_matmul import ClusterTile, fits, tma_matmul
 
 _HALF = 1  # the dtype's code
 _COPIES = 6  # of the weights, which take turns
@@ -35,14 +35,14 @@ SHAPES = (
     (7 * 7, 2048, 512, 1),
 )
 TILES = (
-    BulkTile(128, 128, 1, 1, 1, 3, 2, False),
-    BulkTile(128, 128, 2, 1, 1, 3, 2, False),
-    BulkTile(128, 128, 1, 1, 1, 6, 1, True, True),
-    BulkTile(128, 64, 1, 1, 1, 4, 2, False),
-    BulkTile(128, 256, 1, 1, 1, 4, 1, True, True),
-    BulkTile(64, 128, 1, 1, 1, 4, 2, False),
-    BulkTile(128, 64, 1, 1, 1, 8, 1, True, True),
-    BulkTile(64, 64, 1, 1, 1, 6, 2, False),
+    ClusterTile(128, 128, 1, 1, 1, 3, 2, False),
+    ClusterTile(128, 128, 2, 1, 1, 3, 2, False),
+    ClusterTile(128, 128, 1, 1, 1, 6, 1, True, True),
+    ClusterTile(128, 64, 1, 1, 1, 4, 2, False),
+    ClusterTile(128, 256, 1, 1, 1, 4, 1, True, True),
+    ClusterTile(64, 128, 1, 1, 1, 4, 2, False),
+    ClusterTile(128, 64, 1, 1, 1, 8, 1, True, True),
+    ClusterTile(64, 64, 1, 1, 1, 6, 2, False),
 )
 
 
@@ -54,8 +54,8 @@ def measure(
     x, w, *others = (*case.inputs, *case.outputs)
     sets = [(x, w.clone(), *others) for _ in range(_COPIES)]
     tiles = [t for t in TILES if fits(case.params, t) and t.columns <= max(64, n)]
-    geometries = [launch_products.linear(case.params)] + [bulk(case.params, t) for t in tiles]
-    kernels = build(driver, [("linear", case.params, geometry) for geometry in geometries])
+    configs = [matmul_rules.linear(case.params)] + [tma_matmul(case.params, t) for t in tiles]
+    kernels = build(driver, [("linear", case.params, config) for config in configs])
     names = ["rule", *(tile.name for tile in tiles)]
     times = (microseconds([partial(kernel, o) for o in sets], 8) for kernel in kernels)
     return sorted(zip(times, names, strict=True))

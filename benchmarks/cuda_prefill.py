@@ -5,7 +5,7 @@
 Cases of `linear` are computed by tiles that Hopper copies in bulk
 (kernels/cuda/matmul/tma_matmul.h) and compared with float64, twice, whose bits must agree. Then the
 products of Qwen2.5-1.5B's layers are timed for each count of rows, in a graph whose weights rotate
-past the cache, beside the rule's geometry and PyTorch's product. `--all` prints all times, not the
+past the cache, beside the rule's config and PyTorch's product. `--all` prints all times, not the
 best few.
 """
 
@@ -20,8 +20,8 @@ import torch
 from benchmarks.cuda_cases import GELU, SILU, Case, attention, linear
 from benchmarks.cuda_driver import Driver, build, microseconds
 from benchmarks.cuda_kernels import check, rotated, torch_linear
-from npusim.codegen.cuda import launch_products
-from npusim.codegen.cuda.bulk import TILES, BulkTile, bulk, fits
+from npusim.codegen.cuda import matmul_rules
+from npusim.codegen.cuda.tma_matmul import TILES, ClusterTile, fits, tma_matmul
 
 _LAYER = {
     "qkv": (2048, 1536, {"rows": (1536, 256, 256), "bias": 1}),
@@ -31,25 +31,25 @@ _LAYER = {
 }
 
 
-def cases() -> Iterator[tuple[Case, BulkTile]]:
+def cases() -> Iterator[tuple[Case, ClusterTile]]:
     """Yields what must hold: all kinds of clusters, ends of rows, columns and K, and bad places."""
     tiles = [
-        BulkTile(128, 64, 1, 1, 4, 4),
-        BulkTile(128, 96, 1, 1, 8, 3),
-        BulkTile(64, 96, 1, 1, 1, 4),
-        BulkTile(128, 160, 1, 2, 1, 3),
-        BulkTile(128, 128, 2, 2, 1, 3, 2),
-        BulkTile(128, 128, 2, 1, 2, 3),
-        BulkTile(256, 128, 1, 4, 1, 3),
-        BulkTile(128, 256, 4, 1, 1, 3),
-        BulkTile(64, 64, 2, 2, 2, 4),
-        BulkTile(128, 96, 1, 1, 8, 3, 2, False),
-        BulkTile(128, 104, 1, 1, 8, 4),
-        BulkTile(128, 272, 1, 1, 2, 3),
-        BulkTile(128, 256, 1, 1, 1, 4, 1, True, True),
-        BulkTile(64, 32, 1, 1, 1, 6, 1, True, True),
-        BulkTile(128, 160, 1, 2, 1, 3, 2, False),
-        BulkTile(128, 128, 2, 2, 1, 3, 2, False),
+        ClusterTile(128, 64, 1, 1, 4, 4),
+        ClusterTile(128, 96, 1, 1, 8, 3),
+        ClusterTile(64, 96, 1, 1, 1, 4),
+        ClusterTile(128, 160, 1, 2, 1, 3),
+        ClusterTile(128, 128, 2, 2, 1, 3, 2),
+        ClusterTile(128, 128, 2, 1, 2, 3),
+        ClusterTile(256, 128, 1, 4, 1, 3),
+        ClusterTile(128, 256, 4, 1, 1, 3),
+        ClusterTile(64, 64, 2, 2, 2, 4),
+        ClusterTile(128, 96, 1, 1, 8, 3, 2, False),
+        ClusterTile(128, 104, 1, 1, 8, 4),
+        ClusterTile(128, 272, 1, 1, 2, 3),
+        ClusterTile(128, 256, 1, 1, 1, 4, 1, True, True),
+        ClusterTile(64, 32, 1, 1, 1, 6, 1, True, True),
+        ClusterTile(128, 160, 1, 2, 1, 3, 2, False),
+        ClusterTile(128, 128, 2, 2, 1, 3, 2, False),
     ]
     for tile in tiles:
         for m in (40, 300):
@@ -65,7 +65,7 @@ def check_all(driver: Driver) -> int:
     """Checks every case; returns how many are wrong."""
     torch.manual_seed(0)
     found = [(c, t) for c, t in cases() if fits(c.params, t)]
-    made = build(driver, [("linear", c.params, bulk(c.params, t)) for c, t in found])
+    made = build(driver, [("linear", c.params, tma_matmul(c.params, t)) for c, t in found])
     wrong = 0
     for (case, tile), kernel in zip(found, made, strict=True):
         why = check(case, kernel)
@@ -87,9 +87,9 @@ def time_all(driver: Driver, rows: int, everything: bool) -> None:
         weights = slice(1, 1 + case.params["segments"])
         sets = rotated(case, weights)[:24]
         tiles = [t for t in TILES if fits(case.params, t)]
-        geometries = [launch_products.linear(case.params)]
-        geometries += [bulk(case.params, t) for t in tiles]
-        kernels = build(driver, [("linear", case.params, g) for g in geometries])
+        configs = [matmul_rules.linear(case.params)]
+        configs += [tma_matmul(case.params, t) for t in tiles]
+        kernels = build(driver, [("linear", case.params, g) for g in configs])
         times = []
         for kernel in kernels:
             calls = [lambda o=o, f=kernel: f(o) for o in sets]  # type: ignore[misc]
@@ -105,7 +105,7 @@ def time_all(driver: Driver, rows: int, everything: bool) -> None:
 def time_attention(driver: Driver, rows: int, position: int) -> None:
     """Prints the times of attention behind a position, for all ways to share rows and keys."""
     case = attention(12, 2, rows, 4608, 128, position=position)
-    made = [launch_products.attention(case.params)]
+    made = [matmul_rules.attention(case.params)]
     names = ["rule"]
     for warps in (4, 8):
         for row_warps in (1, 2, 4, 8):
@@ -113,7 +113,7 @@ def time_attention(driver: Driver, rows: int, position: int) -> None:
                 if warps < row_warps or warps > 4 * row_warps or (rows > 512 and split > 1):
                     continue
                 made.append(
-                    launch_products.attention_tiles(case.params, row_warps, split, split > 1, warps)
+                    matmul_rules.attention_tiles(case.params, row_warps, split, split > 1, warps)
                 )
                 names.append(f"{16 * row_warps} rows {warps} warps {split} spans")
     sets = rotated(case, slice(1, 3))[:8]

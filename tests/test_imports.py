@@ -249,7 +249,7 @@ npusim.compile(Graph("same", (x,), (Output("y", "x"),), (), (), ()), target="cpu
 assert "npusim.codegen.generate" in sys.modules
 print([name for name in sys.modules if name.startswith("npusim.codegen.cuda")])
 generator_of(npusim.TargetConfig.named("cuda:sm_80"))
-print("npusim.codegen.cuda.launch" in sys.modules)
+print("npusim.codegen.cuda.rules" in sys.modules)
 """
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

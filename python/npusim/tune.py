@@ -1,6 +1,6 @@
 """Tuning: what computes each command of a program fastest, found by running every candidate.
 
-Owns the candidates (the own kernel's rule and its other geometries, and the first plans of a
+Owns the candidates (the own kernel's rule and its variants, and the first plans of a
 library) and how one is timed. What was found is a `Tuning`, which `apply` puts into a program.
 """
 

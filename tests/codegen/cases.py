@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import npusim
 import npusim.ops
-from npusim.codegen.cuda.launch import RULES
+from npusim.codegen.cuda.rules import RULES
 from npusim.errors import UnsupportedOpError
 from npusim.ir.graph import Graph
 from npusim.ir.opdef import REGISTRY, OpDef

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from npusim.codegen.cuda.compile_kernels import specialise
-from npusim.codegen.cuda.geometry import Geometry
+from npusim.codegen.cuda.launch_config import LaunchConfig
 from npusim.program.program import BufferKind, Command, CompiledProgram, Method
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
@@ -79,7 +79,7 @@ class HostKernel:
     """A kernel in a loaded library."""
 
     run: ctypes._FuncPointer  # type: ignore[name-defined]
-    geometry: Geometry
+    config: LaunchConfig
 
 
 def keys_of(programs: Iterable[CompiledProgram]) -> list[Key]:
@@ -89,12 +89,12 @@ def keys_of(programs: Iterable[CompiledProgram]) -> list[Key]:
 
 
 def build(keys: Sequence[Key], folder: Path, variant: str = "") -> dict[Key, HostKernel]:
-    """Compiles kernels, all in one geometry of `variants` or by their rules, and loads them."""
-    texts, geometries = [f'#include "{_HEADER}"'], []
+    """Compiles kernels, all in one config of `variants` or by their rules, and loads them."""
+    texts, configs = [f'#include "{_HEADER}"'], []
     for index, (stem, params) in enumerate(keys):
-        source, geometry, options = specialise(stem, params, variant=variant)
-        geometries.append(geometry)
-        texts.append(_wrapped(index, source, geometry, options))
+        source, config, options = specialise(stem, params, variant=variant)
+        configs.append(config)
+        texts.append(_wrapped(index, source, config, options))
     unit, library = folder / "kernels.cpp", folder / "kernels.so"
     unit.write_text("\n".join(texts))
     command = [str(COMPILER), "-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=fast"]
@@ -105,14 +105,14 @@ def build(keys: Sequence[Key], folder: Path, variant: str = "") -> dict[Key, Hos
     assert done.returncode == 0, done.stderr[:4000]
     loaded = ctypes.CDLL(str(library))
     return {
-        key: HostKernel(getattr(loaded, f"run{i}"), geometry)
-        for i, (key, geometry) in enumerate(zip(keys, geometries, strict=True))
+        key: HostKernel(getattr(loaded, f"run{i}"), config)
+        for i, (key, config) in enumerate(zip(keys, configs, strict=True))
     }
 
 
-def _wrapped(index: int, source: str, geometry: Geometry, options: Sequence[str]) -> str:
+def _wrapped(index: int, source: str, config: LaunchConfig, options: Sequence[str]) -> str:
     """Returns a kernel in a namespace of its own, and a C function that launches it."""
-    if not geometry.launches:
+    if not config.launches:
         return f'extern "C" void run{index}(void**) {{}}'
     macros = [o[2:].split("=") for o in options if o.startswith("-D")]
     defined = {name for name, _ in macros} | set(re.findall(r"#define (NPUSIM_\w+)", source))
@@ -120,7 +120,7 @@ def _wrapped(index: int, source: str, geometry: Geometry, options: Sequence[str]
     body = _DYNAMIC.sub("inline auto& shared_memory = host::dynamic_memory;", body)
     barriers = "true" if "__syncthreads" in body or "__shfl" in body else "false"
     tensor_cores = _TENSOR_CORES if "ldmatrix" in body else ""
-    entries = dict.fromkeys(launch.entry for launch in geometry.launches)
+    entries = dict.fromkeys(launch.entry for launch in config.launches)
     return "\n".join(
         (
             *(f"#define {name} {value}" for name, value in macros),
@@ -134,7 +134,7 @@ def _wrapped(index: int, source: str, geometry: Geometry, options: Sequence[str]
             *(
                 f"  host::launch(k{index}::call_{x.entry}, a, Dim3{{{x.grid[0]}, {x.grid[1]}, "
                 f"{x.grid[2]}}}, {x.block[0]}, {barriers});"
-                for x in geometry.launches
+                for x in config.launches
             ),
             "}",
             *(f"#undef {name}" for name in sorted(defined)),
@@ -173,11 +173,11 @@ def call(kernel: HostKernel, operands: Sequence[torch.Tensor]) -> None:
 
 
 def _launch(kernel: HostKernel, pointers: list[int]) -> None:
-    scratch = np.zeros(kernel.geometry.scratch + 256, np.uint8)
+    scratch = np.zeros(kernel.config.scratch + 256, np.uint8)
     failure = np.zeros(3, np.int64)
-    if kernel.geometry.scratch:
+    if kernel.config.scratch:
         pointers.append(scratch.ctypes.data)
-    if kernel.geometry.failure:
+    if kernel.config.failure:
         pointers.append(failure.ctypes.data)
     kernel.run((ctypes.c_void_p * len(pointers))(*pointers))
     if failure[0]:

@@ -1,4 +1,4 @@
-"""Commands of many shapes, without programs around them: what rules of geometry are tried on.
+"""Commands of many shapes, without programs around them: what rules of config are tried on.
 
 Sizes are drawn around those at which choices turn: powers of two and their neighbours, the sizes
 of common models, few and many rows.

@@ -14,8 +14,8 @@ import pytest
 
 from npusim.abi.kernels import KERNELS, Params
 from npusim.codegen.cuda.choices import default_choice
-from npusim.codegen.cuda.geometry import Geometry
-from npusim.codegen.cuda.launch import RULES
+from npusim.codegen.cuda.launch_config import LaunchConfig
+from npusim.codegen.cuda.rules import RULES
 from npusim.codegen.cuda.variants import variants
 from npusim.passes.select_kernels import winograd_tile
 from npusim.targets import TargetConfig
@@ -28,12 +28,13 @@ _SIZES = ("batch", "m", "n", "k", "q_len", "kv_len", "limit", "head_dim", "in_ch
           "shape", "reduced", "op", "gated", "groups", "dtype", "x_dtype")  # fmt: skip
 
 
-def _shown(geometry: Geometry) -> str:
+def _shown(config: LaunchConfig) -> str:
     launches = (
-        f"{x.entry} {x.grid} {x.block} {x.shared} {x.room} {x.elsewhere}" for x in geometry.launches
+        f"{x.entry} {x.grid} {x.block} {x.shared} {x.padded_shared} {x.elsewhere}"
+        for x in config.launches
     )
-    defines = " ".join(map(str, sorted(geometry.defines.values())))
-    return f"{'; '.join(launches) or 'nothing'} scratch {geometry.scratch} defines {defines}"
+    defines = " ".join(map(str, sorted(config.defines.values())))
+    return f"{'; '.join(launches) or 'nothing'} scratch {config.scratch} defines {defines}"
 
 
 def _chosen(stem: str, packed: bytes, target: TargetConfig) -> str:
@@ -55,7 +56,7 @@ def test_recorded(stem: str, golden: Callable[[str], None]) -> None:
         text = [_sizes(p), f"  {_shown(RULES[stem](p))}"]
         text += [f"  {_chosen(stem, packed, target)}" for target in targets]
         others = variants(stem, packed).values()
-        lines.append("\n".join((*text, *(f"    {_shown(geometry)}" for geometry in others))))
+        lines.append("\n".join((*text, *(f"    {_shown(config)}" for config in others))))
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     golden("\n".join((*lines[:_SHOWN], f"all {_COMMANDS}: {digest}")) + "\n")
 

@@ -77,11 +77,11 @@ def test_convolutions_compile_without_spilling(arch: str, compiler: nvrtc.Nvrtc)
     cases += [{**params, "has_bias": 2} for params in cases]
     cases.append(_conv((8, 3, 14, 14), 64, 7, stride=2, pad=3, channels_last=False))  # one tile
     for params in cases:
-        source, geometry, options = specialise("conv", KERNELS["conv"].pack(params))
+        source, config, options = specialise("conv", KERNELS["conv"].pack(params))
         options = (f"--gpu-architecture={arch}", *options, "--ptxas-options=-v")
         log = compiler.compile(source, options, "conv")[1]
         assert not re.search(r"[1-9]\d* bytes spill", log), log
-        assert all(launch.shared <= 99 << 10 for launch in geometry.launches)
+        assert all(launch.shared <= 99 << 10 for launch in config.launches)
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
@@ -98,7 +98,7 @@ def test_all_paths_compute_what_pytorch_does(tmp_path: Path) -> None:
         _conv((1, 12, 9, 9), 30, 3, groups=3, residual=2, vectors=3),  # by multiply-adds
     ]
     kernels = host.build([_key(p) for p in cases] + [_pack(p) for p in cases], tmp_path)
-    assert {kernels[_key(p)].geometry.defines["PATH"] for p in cases} == {_TILES, _PATCHES, _PLAIN}
+    assert {kernels[_key(p)].config.defines["PATH"] for p in cases} == {_TILES, _PATCHES, _PLAIN}
     for params in cases:
         _check(params, kernels)
 

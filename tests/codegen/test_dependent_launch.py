@@ -12,7 +12,7 @@ from torch import nn
 import npusim
 from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda.image import unpack_image
-from npusim.codegen.cuda.launch import RULES
+from npusim.codegen.cuda.rules import RULES
 from npusim.codegen.cuda.source import kernel_source, reads_before_wait, stem_source
 from npusim.codegen.unwritten import unwritten_operands
 from npusim.program.program import BufferKind, CompiledProgram
@@ -79,7 +79,7 @@ def test_memory_that_shares_bytes_with_what_was_written_counts_as_written() -> N
 
 
 @pytest.mark.usefixtures("compiler")
-def test_products_of_one_row_or_copied_in_bulk_overlap_and_tiles_do_not() -> None:
+def test_matmuls_of_one_row_or_by_tma_overlap_and_tiles_do_not() -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU()).to(torch.bfloat16).eval()
     overlaps = []
     for rows, arch in ((1, "sm_80"), (128, "sm_90a"), (128, "sm_90")):

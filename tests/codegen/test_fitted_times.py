@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from npusim.abi.kernels import KERNELS
-from npusim.codegen.cuda import bulk, convolutions, launch_products
+from npusim.codegen.cuda import convolutions, matmul_rules, tma_matmul
 from npusim.errors import TargetConstraintError
 from npusim.targets.architecture import fitted, gpu
 
@@ -19,9 +19,9 @@ from npusim.targets.architecture import fitted, gpu
     ],
 )
 def test_times_of_products(split: int, m: int, n: int, time: float) -> None:
-    tile = launch_products.TILES[0]
+    tile = matmul_rules.TILES[0]
     assert (tile.rows, tile.columns) == (128, 128)
-    assert launch_products._time(tile, split, m, n, 640, 1, 1, 64) == pytest.approx(time)
+    assert matmul_rules._time(tile, split, m, n, 640, 1, 1, 64) == pytest.approx(time)
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ def test_times_of_convolutions(split: int, tiles: int, residual: bool, time: flo
 def test_times_of_tma_products(gated: int, spans: int, time: float) -> None:
     empty = KERNELS["linear"].unpack(bytes(KERNELS["linear"].params_size))
     params = {**empty, "m": 128, "n": 128 // (1 + gated), "k": 640, "gated": gated}
-    tile = bulk.BulkTile(128, 128, 1, 1, spans, 4)
-    assert bulk.microseconds(params, tile) == pytest.approx(time)
+    tile = tma_matmul.ClusterTile(128, 128, 1, 1, spans, 4)
+    assert tma_matmul.microseconds(params, tile) == pytest.approx(time)
 
 
 def test_what_was_not_measured_is_refused() -> None:
-    assert gpu("sm_90a").processors.count == launch_products.PROCESSORS == 132
+    assert gpu("sm_90a").processors.count == matmul_rules.PROCESSORS == 132
     with pytest.raises(TargetConstraintError, match=r"'sm_70' was not measured.*sm_90a"):
         fitted("sm_70")

@@ -41,10 +41,10 @@ def _examples() -> dict[tuple[str, tuple[str, ...]], tuple[host.Key, str]]:
         if stem_source(key[0]) is None:
             continue
         for variant in ("", *variants(*key)):
-            _, geometry, _ = specialise(*key, variant=variant)
-            path = str(geometry.defines.get("PATH"))
-            if geometry.launches:
-                found.setdefault((key[0], (path, *geometry.defines)), (key, variant))
+            _, config, _ = specialise(*key, variant=variant)
+            path = str(config.defines.get("PATH"))
+            if config.launches:
+                found.setdefault((key[0], (path, *config.defines)), (key, variant))
     return found
 
 

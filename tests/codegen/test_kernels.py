@@ -19,7 +19,7 @@ import torch
 from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
-from npusim.codegen.cuda.launch import RULES
+from npusim.codegen.cuda.rules import RULES
 from npusim.codegen.cuda.variants import CLUSTER
 from tests.codegen import host
 from tests.codegen.cases import Example, examples, models, spread
@@ -52,8 +52,8 @@ def test_kernels_compile_without_spilling(arch: str, compiler: nvrtc.Nvrtc) -> N
     keys = some + others[ARCHITECTURES.index(arch) % step :: step]
 
     def log_of(key: host.Key) -> str:
-        source, geometry, options = specialise(*key)
-        if not geometry.launches:
+        source, config, options = specialise(*key)
+        if not config.launches:
             return ""
         options = (f"--gpu-architecture={arch}", *options, "--ptxas-options=-v")
         return f"{key[0]}: {compiler.compile(source, options, key[0])[1]}"
@@ -140,7 +140,7 @@ def test_reductions_of_many_elements_are_split_over_blocks(tmp_path: Path) -> No
         assert want.shape == (rows,)
     kernels = host.build(list(keys.values()), tmp_path)
     for op, want in expected.items():
-        assert len(kernels[keys[op]].geometry.launches) == 2
+        assert len(kernels[keys[op]].config.launches) == 2
         y = torch.empty_like(want)
         host.call(kernels[keys[op]], [x, y])
         assert_close(y, want, 10.0, f"reduction {op}")
@@ -157,10 +157,10 @@ def test_weights_of_one_row_pass_through_shared_memory(tmp_path: Path) -> None:
             keys[dtype, n, k, gated] = ("linear", KERNELS["linear"].pack(params))
     kernels = host.build(list(keys.values()), tmp_path)
     for seed, ((dtype, n, k, gated), key) in enumerate(keys.items()):
-        geometry = kernels[key].geometry
-        assert geometry.launches[0].grid[0] <= 132
-        tiles = -(-geometry.defines["COLUMNS"] * (1 + gated) // 16)
-        refilled.append((tiles, tiles * -(-k // 512) > geometry.defines["STAGES"]))
+        config = kernels[key].config
+        assert config.launches[0].grid[0] <= 132
+        tiles = -(-config.defines["COLUMNS"] * (1 + gated) // 16)
+        refilled.append((tiles, tiles * -(-k // 512) > config.defines["STAGES"]))
         rng = torch.Generator().manual_seed(seed)
         x = torch.randn(k, generator=rng).to(dtype)
         w = (torch.randn(n * (1 + gated), k, generator=rng) / k**0.5).to(dtype)

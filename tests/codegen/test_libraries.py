@@ -55,8 +55,8 @@ def conv(**given: Any) -> bytes:
 
 def test_a_product_is_described_with_the_bias_in_its_dtype() -> None:
     problem = library_problem("linear", linear(has_bias=1, residual=1, act=OPCODES["relu"][0]))
-    assert problem is not None and problem.narrowed is not None
-    assert (problem.narrowed.operand, problem.narrowed.count, problem.narrowed.dtype) == (
+    assert problem is not None and problem.cast is not None
+    assert (problem.cast.operand, problem.cast.count, problem.cast.dtype) == (
         2,
         1024,
         2,
@@ -67,7 +67,7 @@ def test_a_product_is_described_with_the_bias_in_its_dtype() -> None:
     assert product["bias"] == [5, 0, 0, 0]
     floats = dict.fromkeys(("x_dtype", "w_dtype", "y_dtype", "r_dtype"), 0)
     exact = library_problem("linear", linear(has_bias=1, **floats))
-    assert exact is not None and exact.narrowed is None
+    assert exact is not None and exact.cast is None
     assert exact.header["products"][0]["bias"] == [2, 0, 0, 0]
 
 
@@ -219,9 +219,9 @@ def test_choices_reach_the_program(tmp_path: Path) -> None:
     library, none = libraries_of(tuned)
     assert none is None and library is not None
     assert (library["plan"], library["version"]) == (3, 130100)
-    geometry = variants(*keys[1])[variant]
+    config = variants(*keys[1])[variant]
     image = unpack_image(tuned.kernels[tuned.methods[0].commands[1].kernel].image)
-    assert image.geometry.launches == geometry.launches
+    assert image.config.launches == config.launches
 
 
 def test_choices_that_npusim_would_not_make_are_left_out() -> None:

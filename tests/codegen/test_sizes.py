@@ -12,8 +12,8 @@ import torch
 import npusim
 from npusim.codegen import generate, made_kernels
 from npusim.codegen.cuda import nvrtc
-from npusim.codegen.cuda.geometry import Geometry
 from npusim.codegen.cuda.image import MAGIC, Image, Recipe, pack_image, read_recipe, unpack_image
+from npusim.codegen.cuda.launch_config import LaunchConfig
 from npusim.errors import Error, ProgramFormatError
 from npusim.ir.symbolic import evaluate
 from npusim.lowering.assemble import assemble
@@ -141,8 +141,8 @@ def test_without_a_compiler_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_image_keeps_its_recipe() -> None:
-    recipe = Recipe(unwritten=6, libraries="none", narrowed=True)
-    data = pack_image(Image("sm_90a", Geometry(()), b"", "", (), recipe=recipe))
+    recipe = Recipe(unwritten=6, libraries="none", cast=True)
+    data = pack_image(Image("sm_90a", LaunchConfig(()), b"", "", (), recipe=recipe))
     assert unpack_image(data).recipe == recipe and read_recipe(data) == recipe
     for damaged in (b"", data[:20], data.replace(b"settled", b"unknown")):
         with pytest.raises(ProgramFormatError, match="malformed"):

@@ -11,8 +11,8 @@ from torch import nn
 import npusim
 from npusim.codegen import generate
 from npusim.codegen.cuda import generator, nvrtc
-from npusim.codegen.cuda.geometry import Geometry, Launch
 from npusim.codegen.cuda.image import Image, pack_image, unpack_image
+from npusim.codegen.cuda.launch_config import Launch, LaunchConfig
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.errors import Error, ProgramFormatError, TargetConstraintError, UnsupportedOpError
 from npusim.ir.opdef import REGISTRY, Case
@@ -43,7 +43,7 @@ def test_equal_commands_share_one_kernel_with_an_image() -> None:
     image = unpack_image(program.kernels[commands[0].kernel].image)
     assert image.arch == TargetConfig.named("cuda").arch
     assert image.cubin.startswith(b"\x7fELF")
-    assert image.geometry.launches[0].entry == "npusim_kernel"
+    assert image.config.launches[0].entry == "npusim_kernel"
     assert "#include" not in image.source.replace("#include <cstdint>", "")
 
 
@@ -60,7 +60,7 @@ def test_the_source_of_an_image_compiles_for_another_architecture(
 
 
 class Hopper(nn.Module):
-    """A product, attention and a convolution that have geometries of their own on sm_90a."""
+    """A product, attention and a convolution that have configs of their own on sm_90a."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def test_what_hopper_alone_has_compiles_elsewhere(arch: str, compiler: nvrtc.Nvr
             image.source, (f"--gpu-architecture={arch}", *image.options), kernel.name
         )
         assert cubin.startswith(b"\x7fELF")
-        for launch in image.geometry.launches:
+        for launch in image.config.launches:
             assert (launch.elsewhere or launch.shared) <= 99 << 10  # what every device has
     assert own["linear"] and own["attention"] and "conv" in own
 
@@ -129,8 +129,10 @@ def test_a_cache_that_cannot_be_written_does_not_matter(
 
 
 def test_images_survive_a_round_trip_and_refuse_other_bytes() -> None:
-    geometry = Geometry((Launch((7, 1, 1), (64, 2, 1), 1024, "other"),), scratch=256, failure=True)
-    image = Image("sm_90", geometry, b"\x7fELFcode", "// café\n", ("--std=c++20",))
+    config = LaunchConfig(
+        (Launch((7, 1, 1), (64, 2, 1), 1024, "other"),), scratch=256, failure=True
+    )
+    image = Image("sm_90", config, b"\x7fELFcode", "// café\n", ("--std=c++20",))
     data = pack_image(image)
     assert data.startswith(b"NPUCUDA\x01")
     assert unpack_image(data) == image

@@ -4,7 +4,7 @@
 
 Needs a GPU and the tool, which CUDA's toolkit brings. Runs conformance cases that together call
 every stem, small language models in bfloat16, int8 and int4 that generate in every way to choose a
-token, and products, attention and convolutions in all their geometries. All run side by side,
+token, and products, attention and convolutions in all their configs. All run side by side,
 some processes a part. Prints what they print as it comes; exits with 1 when one found something.
 """
 
@@ -106,16 +106,16 @@ def conformance_cases() -> Iterator[Case]:
         yield partial(run, example)
 
 
-def geometries() -> Iterator[Case]:
-    """Yields products, attention and a convolution, each in every geometry."""
+def configs() -> Iterator[Case]:
+    """Yields products, attention and a convolution, each in every config."""
     import npusim
-    from tests.gpu.geometries import COMMANDS, example, in_every_geometry
+    from tests.gpu.launch_configs import COMMANDS, example, in_every_launch_config
 
     device = npusim.Device("cuda")
 
     def run(name: str) -> set[str]:
         found, called = example(name), set()
-        for _, program in in_every_geometry(found.program):
+        for _, program in in_every_launch_config(found.program):
             npusim.load(program, found.weights, device)(*found.inputs)
             called |= stems_of(program)
         return called
@@ -153,7 +153,7 @@ def stems_of(program: Any) -> set[str]:
 # Each with the number of processes that share its cases.
 PARTS: dict[str, tuple[Callable[[], Iterator[Case]], int]] = {
     "conformance": (conformance_cases, 4),
-    "geometries": (geometries, 5),
+    "configs": (configs, 5),
     "language models": (language_models, 3),
 }
 

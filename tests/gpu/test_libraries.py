@@ -17,7 +17,7 @@ from torch.nn import functional as F
 import npusim
 from npusim.targets import TargetConfig
 from npusim.tune import apply, tune
-from tests.gpu.geometries import Layers, normal
+from tests.gpu.launch_configs import Layers, normal
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.2e-2, torch.float32: 1e-5}

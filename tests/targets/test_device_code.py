@@ -51,7 +51,7 @@ def test_an_architecture_has_its_features_or_those_before_it(
     named, own = TargetConfig.named(f"cuda:{name}"), read(tmp_path, arch=name)
     assert (named.arch, named.code_format, named.features) == (name, "cubin", features)
     assert replace(own, name="cuda") == named
-    assert named.copies_in_bulk == named.leaves_norms == (name == "sm_90a")
+    assert named.uses_tma == named.leaves_norms == (name == "sm_90a")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_another_architecture_brings_its_features(tmp_path: Path) -> None:
 def test_a_file_may_say_less_than_its_architecture(tmp_path: Path) -> None:
     target = read(tmp_path, features=["tma"])
     assert target.features == ("tma",)
-    assert not target.copies_in_bulk
+    assert not target.uses_tma
     assert generator_of(read(tmp_path, code_format="")) is None
 
 

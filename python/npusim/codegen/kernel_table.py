@@ -26,7 +26,7 @@ class _Key:
     unwritten: int
     params: bytes | None  # None: they depend on the sizes of a call
     operands: int = 0  # of the command, where that is so; with what a library wants beside them
-    narrowed: bool = False
+    cast: bool = False
 
 
 class KernelTable:
@@ -63,7 +63,7 @@ class KernelTable:
         for key, wanted in self._params.items():
             recipe = None
             if key.params is None:
-                recipe = Recipe(key.unwritten, self._target.libraries, key.narrowed)
+                recipe = Recipe(key.unwritten, self._target.libraries, key.cast)
             for params in wanted:
                 yield WantedImage(key.stem, params, key.unwritten, recipe)
 

@@ -13,12 +13,12 @@ class Recipe:
         unwritten: a mask of `unwritten_operands` (bit i: operand i); 0 where the source does
             not ask for it.
         libraries: which commands may be a library's: `TargetConfig.libraries`.
-        narrowed: the command has the operand that a library wants in another dtype.
+        cast: the command has the operand that is cast for a library.
     """
 
     unwritten: int
     libraries: str
-    narrowed: bool
+    cast: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,8 +150,8 @@ class TargetConfig:
         return self.has("linear") or self.has("pack_b", "gemm")
 
     @property
-    def copies_in_bulk(self) -> bool:
-        """Whether device code copies boxes of matrices to shared memory with one instruction.
+    def uses_tma(self) -> bool:
+        """Whether device code loads tiles of matrices to shared memory by TMA.
 
         Only worth it where the tensor cores multiply them there.
         """
@@ -159,11 +159,11 @@ class TargetConfig:
 
     @property
     def leaves_norms(self) -> bool:
-        """Whether products of many rows do a part of the norm behind them.
+        """Whether linears of many rows do a part of the norm after them.
 
-        Worth it where their tiles are copied in bulk, so that the norm's launch is what is saved.
+        Worth it where their tiles are loaded by TMA, so that the norm's launch is what is saved.
         """
-        return self.copies_in_bulk and self.has("linear_before_norm", "linear_behind_norm")
+        return self.uses_tma and self.has("linear_before_norm", "linear_behind_norm")
 
     @classmethod
     def named(cls, name: str) -> TargetConfig:
@@ -281,7 +281,7 @@ def _refuse_unread_measurements(data: Mapping[str, Any], origin: str) -> None:
         )
     if name:
         fitted(name)
-    # Rules of geometry do not know for which target they choose.
+    # Rules of config do not know for which target they choose.
     if code_format and name not in ("", MEASURED.get(code_format)):
         raise TargetConstraintError(
             f"Target {origin}: code in the format {code_format!r} is chosen by what was measured "

@@ -1,4 +1,4 @@
-"""Who computes a command on a GPU: the own kernel, in one of its geometries, or a library.
+"""Who computes a command on a GPU: the own kernel, in one of its variants, or a library.
 
 Owns the default, and which commands a program can leave to a library at all: what the library wants
 in another form than the own kernel has it is prepared by the init method.
@@ -11,11 +11,11 @@ from dataclasses import replace
 from npusim.abi.kernels import KERNELS, RANK
 from npusim.abi.scalar import OPCODES
 from npusim.codegen.choice import Choice, Choices
-from npusim.codegen.cuda import bulk
+from npusim.codegen.cuda import tma_matmul
 from npusim.codegen.cuda.image import Image
 from npusim.codegen.cuda.library import (
+    CastOperand,
     LibraryProblem,
-    Narrowed,
     library_problem,
     own_operands,
     prefers_library,
@@ -48,28 +48,28 @@ def default_choice(stem: str, params: bytes, target: TargetConfig) -> Choice:
 
 
 def sized_choice(
-    stem: str, params: bytes, target: TargetConfig, tuned: Choice | None, narrowed: bool
+    stem: str, params: bytes, target: TargetConfig, tuned: Choice | None, cast: bool
 ) -> Choice:
-    """Returns the choice for a command at some sizes of a call, whose operands are settled.
+    """Returns the choice for a command at some sizes of a call, whose operands are given.
 
     Args:
         tuned: what was measured for these parameters.
-        narrowed: the command has the operand that a library wants in another dtype.
+        cast: the command has the operand that a library wants in another dtype.
     """
     choice = tuned or default_choice(stem, params, target)
     problem = library_problem(stem, params) if choice.library else None
-    if problem is not None and problem.narrowed is not None and not narrowed:
+    if problem is not None and problem.cast is not None and not cast:
         return replace(choice, library="")
     return choice
 
 
 def _variant(stem: str, params: bytes, target: TargetConfig) -> str:
-    """Returns the geometry of the own kernel where an architecture has a better one than all do."""
+    """Returns the variant of the own kernel where an architecture has a better one than all do."""
     if stem == "attention" and "clusters" in target.features:
         return CLUSTER if CLUSTER in variants(stem, params) else ""
-    if stem not in bulk.STEMS or not target.copies_in_bulk:
+    if stem not in tma_matmul.STEMS or not target.uses_tma:
         return ""
-    best = bulk.tiles(KERNELS[stem].unpack(params), 1)
+    best = tma_matmul.tiles(KERNELS[stem].unpack(params), 1)
     return best[0].name if best else ""
 
 
@@ -101,7 +101,7 @@ def with_library(image: Image, stem: str, params: bytes, choice: Choice) -> Imag
     """Returns an image that says what a library may compute, where that is the choice."""
     image = replace(image, operands=own_operands(stem, params))
     problem = library_problem(stem, params) if choice.library else None
-    if problem is None or not image.geometry.launches:
+    if problem is None or not image.config.launches:
         return image
     plan = {"plan": choice.plan, "version": choice.version} if choice.version else {}
     return replace(image, library={**problem.header, **plan})
@@ -114,9 +114,9 @@ def _problem(program: CompiledProgram, command: Command) -> LibraryProblem | Non
 def _can_take(program: CompiledProgram, method: Method, command: Command) -> bool:
     """Tells whether a library's operands are there, or init can make them."""
     problem = _problem(program, command)
-    if problem is None or problem.narrowed is None:
+    if problem is None or problem.cast is None:
         return problem is not None
-    kind = program.buffers[command.operands[problem.narrowed.operand].buffer].kind
+    kind = program.buffers[command.operands[problem.cast.operand].buffer].kind
     static = kind in (BufferKind.WEIGHT, BufferKind.CONSTANT, BufferKind.PERSISTENT)
     return static and method is not program.init
 
@@ -136,12 +136,12 @@ class _Preparation:
         key = (self._program.kernels[command.kernel].name, command.params)
         own = own_operands(*key)
         problem = _problem(self._program, command) if choices[key].library else None
-        if problem is None or problem.narrowed is None or len(command.operands) != own:
+        if problem is None or problem.cast is None or len(command.operands) != own:
             return command
-        wide = command.operands[problem.narrowed.operand]
-        made = (wide, problem.narrowed.dtype)
+        wide = command.operands[problem.cast.operand]
+        made = (wide, problem.cast.dtype)
         if made not in self._made:
-            self._made[made] = self._narrowed(command, wide, problem.narrowed)
+            self._made[made] = self._cast_bias(command, wide, problem.cast)
         return replace(command, operands=(*command.operands, self._made[made]))
 
     def finish(self, methods: tuple[Method, ...]) -> CompiledProgram:
@@ -160,7 +160,7 @@ class _Preparation:
             persistent_bytes=self._persistent,
         )
 
-    def _narrowed(self, command: Command, wide: Operand, wanted: Narrowed) -> Operand:
+    def _cast_bias(self, command: Command, wide: Operand, wanted: CastOperand) -> Operand:
         size = next(bytes for code, bytes, _ in DTYPES.values() if code == wanted.dtype)
         bytes_ = wanted.count * size
         self._buffers.append(Buffer(BufferKind.PERSISTENT, bytes_, self._persistent))

@@ -14,9 +14,9 @@ from npusim.codegen.choice import Choice
 from npusim.codegen.cuda import nvrtc
 from npusim.codegen.cuda.choices import with_library
 from npusim.codegen.cuda.elementwise import generated_source
-from npusim.codegen.cuda.geometry import Geometry
 from npusim.codegen.cuda.image import Image, pack_image
-from npusim.codegen.cuda.launch import RULES
+from npusim.codegen.cuda.launch_config import LaunchConfig
+from npusim.codegen.cuda.rules import RULES
 from npusim.codegen.cuda.source import kernel_source, stem_source
 from npusim.codegen.cuda.variants import variants
 from npusim.codegen.wanted import WantedImage
@@ -51,20 +51,20 @@ def compile_images(
 
 def specialise(
     stem: str, params: bytes, unwritten: int = 0, variant: str = ""
-) -> tuple[str, Geometry, tuple[str, ...]]:
-    """Returns a kernel's source, geometry and compiler options, without the architecture.
+) -> tuple[str, LaunchConfig, tuple[str, ...]]:
+    """Returns a kernel's source, config and compiler options, without the architecture.
 
     Args:
         unwritten: a mask of `unwritten_operands`.
-        variant: a geometry of `variants`, instead of the rule's.
+        variant: one of `variants`, instead of the rule's.
     """
     fields = KERNELS[stem].unpack(params)
-    geometry = variants(stem, params)[variant] if variant else RULES[stem](fields)
+    config = variants(stem, params)[variant] if variant else RULES[stem](fields)
     body = generated_source(stem, fields) or stem_source(stem)
     assert body is not None, stem
-    macros = (f"-DNPUSIM_{name}={value}" for name, value in geometry.defines.items())
+    macros = (f"-DNPUSIM_{name}={value}" for name, value in config.defines.items())
     source = kernel_source(stem, fields, body, unwritten)
-    return source, geometry, (*_OPTIONS, *macros)
+    return source, config, (*_OPTIONS, *macros)
 
 
 def _image(
@@ -75,10 +75,10 @@ def _image(
     choice: Choice,
 ) -> bytes:
     stem, params, arch = wanted.stem, wanted.params, target.arch
-    source, geometry, options = specialise(stem, params, wanted.unwritten, choice.variant)
-    geometry = geometry.on(target.features)
+    source, config, options = specialise(stem, params, wanted.unwritten, choice.variant)
+    config = config.on(target.features)
     cubin = b""
-    if geometry.launches:
+    if config.launches:
         all_options = (f"--gpu-architecture={arch}", *options)
         name = cache.key(source, all_options, compiler.version)
         stored = _CACHE.read(name)
@@ -88,6 +88,6 @@ def _image(
             stored, _ = compiler.compile(source, all_options, f"{stem}.cu")
             _CACHE.write(name, stored)
         cubin = stored
-    image = Image(arch, geometry, cubin, source, options, dependent=geometry.overlaps)
+    image = Image(arch, config, cubin, source, options, dependent=config.overlaps)
     image = replace(image, recipe=wanted.recipe)
     return pack_image(with_library(image, stem, params, choice))

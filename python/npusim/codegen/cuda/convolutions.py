@@ -1,7 +1,7 @@
-"""Geometry of convolutions: which path of `conv.cu` computes one, in which tiles.
+"""Launch configurations of convolutions: which path of `conv.cu` computes one, in which tiles.
 
 Tiles on the tensor cores are chosen by what they were measured to take. Where the tiles of y do not
-fill the device, K is cut into spans, one for each block of a cluster, which add up their sums
+fill the device, K is cut into slices, one for each block of a cluster, which add up their sums
 through shared memory.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from math import prod
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda.geometry import Geometry, Launch, Rule, blocks, line
-from npusim.codegen.cuda.launch_products import (
+from npusim.codegen.cuda.launch_config import Launch, LaunchConfig, Rule, blocks, line
+from npusim.codegen.cuda.matmul_rules import (
     GPU,
     PROCESSORS,
     as_int,
@@ -40,15 +40,15 @@ class ConvTile(measured.ConvTile):
         """Threads of a block."""
         return 32 * self.warps_m * self.warps_n
 
-    def ring(self, k: int, split: int) -> int:
-        """Blocks of K that the ring holds: no more than there are, but two to be filled in turn."""
+    def stages_for(self, k: int, split: int) -> int:
+        """Stages of the pipeline: no more than blocks of K, but two to be filled in turn."""
         return min(self.stages, max(blocks(blocks(k, _DEPTH), split), 1 + (split > 1)))
 
     def shared(self, k: int, split: int) -> int:
-        """Bytes of shared memory: the ring, the windows, and a cluster's sums."""
-        ring = self.ring(k, split) * (self.rows + self.columns) * _DEPTH * 2
+        """Bytes of shared memory: the pipeline, the windows, and a cluster's sums."""
+        pipeline = self.stages_for(k, split) * (self.rows + self.columns) * _DEPTH * 2
         sums = self.rows * (self.columns + 8) * 4 if split > 1 else 0
-        return ring + self.rows * 8 + sums
+        return pipeline + self.rows * 8 + sums
 
     @property
     def residual(self) -> int:
@@ -64,39 +64,43 @@ _PATCH_THREADS = 128
 _PATCH_HEIGHT, _PATCH_WIDTH, _PATCH_COLUMNS = 8, 16, 64  # of a tile of few channels
 
 
-def conv(p: Params) -> Geometry:
+def conv(p: Params) -> LaunchConfig:
     """The rule of `conv`: a product of output positions by channels for each group."""
     groups = as_int(p, "groups")
     positions = as_int(p, "batch") * prod(as_ints(p, "out_size"))
     columns, channels = as_int(p, "out_channels") // groups, as_int(p, "in_channels") // groups
     if positions * columns == 0:
-        return Geometry(())
-    pairs = on_tensor_cores(p["x_dtype"], p["w_dtype"])
-    if pairs and channels % 8 == 0 and as_ints(p, "x_strides")[1] == 1:
+        return LaunchConfig(())
+    tensor_cores = on_tensor_cores(p["x_dtype"], p["w_dtype"])
+    if tensor_cores and channels % 8 == 0 and as_ints(p, "x_strides")[1] == 1:
         k, residual = _depth(p, channels), bool(p["residual"])
         chosen = best_tile(positions, columns, k, groups=groups, residual=residual)
         return conv_tiles(p, *chosen)
-    if pairs and channels % 8 != 0 and (shared := _patch_shared(p, channels)) <= _MOST_SHARED:
+    if (
+        tensor_cores
+        and channels % 8 != 0
+        and (shared := _patch_shared(p, channels)) <= _MOST_SHARED
+    ):
         return _patches(p, columns, shared)
     return tiled(
         positions,
         columns,
         _depth(p, channels),
         parts=1,
-        pairs=False,
+        tensor_cores=False,
         arguments=2 + epilogue_operands(p),
         batch=groups,
     )
 
 
-def conv_tiles(p: Params, tile: ConvTile, split: int) -> Geometry:
-    """Returns the geometry of tiles of one shape, K cut into `split` spans."""
+def conv_tiles(p: Params, tile: ConvTile, split: int) -> LaunchConfig:
+    """Returns the config of tiles of one shape, K cut into `split` slices."""
     groups = as_int(p, "groups")
     positions = as_int(p, "batch") * prod(as_ints(p, "out_size"))
     tiles = blocks(positions, tile.rows) * blocks(as_int(p, "out_channels") // groups, tile.columns)
     k = _depth(p, as_int(p, "in_channels") // groups)
     x_strides = as_ints(p, "x_strides")
-    stages, shared = tile.ring(k, split), tile.shared(k, split) + _vectors(p, tile.columns)
+    stages, shared = tile.stages_for(k, split), tile.shared(k, split) + _vectors(p, tile.columns)
     if shared > _MOST_SHARED:
         stages, shared = stages - 1, shared - (tile.rows + tile.columns) * _DEPTH * 2
     defines = {
@@ -117,13 +121,13 @@ def conv_tiles(p: Params, tile: ConvTile, split: int) -> Geometry:
     defines["RESIDUAL_IN_SHARED"] = int(waits)
     shared += waits * tile.residual
     launch = Launch((tiles, 1, groups * split), (tile.threads, 1, 1), shared)
-    return Geometry((launch,), defines=defines)
+    return LaunchConfig((launch,), defines=defines)
 
 
 def best_tile(
     positions: int, columns: int, k: int, *, groups: int = 1, residual: bool = False
 ) -> tuple[ConvTile, int]:
-    """Returns the shape of tiles and the number of spans that take least."""
+    """Returns the shape of tiles and the number of slices that take least."""
     choices = []
     for index, tile in enumerate(TILES):
         tiles = blocks(positions, tile.rows) * blocks(columns, tile.columns) * groups
@@ -136,7 +140,7 @@ def best_tile(
 
 
 def _time(tile: ConvTile, split: int, tiles: int, k: int, residual: bool) -> float:
-    """Returns about how many microseconds a convolution's tiles take, cut into spans of K."""
+    """Returns about how many microseconds a convolution's tiles take, cut into slices of K."""
     tiles *= split
     waves = blocks(tiles, PROCESSORS) if tiles < 4 * PROCESSORS else tiles / PROCESSORS
     step = tile.alone_step_us if waves == 1 else tile.step_us
@@ -161,11 +165,11 @@ def _wide_result(p: Params) -> int:
 def _residual_can_wait(p: Params) -> bool:
     """Tells whether a residual moves in whole chunks of 16 bytes."""
     columns = as_int(p, "out_channels") // as_int(p, "groups")
-    halves = on_tensor_cores(p["r_dtype"], p["y_dtype"])
-    return bool(p["residual"]) and halves and columns % 8 == 0 and bool(_wide_result(p))
+    is_16_bit = on_tensor_cores(p["r_dtype"], p["y_dtype"])
+    return bool(p["residual"]) and is_16_bit and columns % 8 == 0 and bool(_wide_result(p))
 
 
-def _patches(p: Params, columns: int, shared: int) -> Geometry:
+def _patches(p: Params, columns: int, shared: int) -> LaunchConfig:
     _, height, width = as_ints(p, "out_size")
     tiles = as_int(p, "batch") * as_ints(p, "out_size")[0]
     tiles *= blocks(height, _PATCH_HEIGHT) * blocks(width, _PATCH_WIDTH)
@@ -174,17 +178,17 @@ def _patches(p: Params, columns: int, shared: int) -> Geometry:
     # registers, more than four blocks have.
     narrow = height <= _PATCH_HEIGHT or width <= _PATCH_WIDTH
     most = _FIT.narrow_patch_blocks if narrow else _FIT.patch_blocks
-    beside = max(1, min(most, _ALL_SHARED // shared))
+    blocks_per_sm = max(1, min(most, _ALL_SHARED // shared))
     defines = {
         "PATH": KernelPath.PATCH,
         "BLOCK": _PATCH_THREADS,
-        "BLOCKS_PER_SM": beside,
+        "BLOCKS_PER_SM": blocks_per_sm,
         "SPLIT": 1,
         "WIDE_Y": _wide_result(p),
         "ARGUMENTS": 2 + epilogue_operands(p),
     }
-    grid = (min(tiles, max(1, beside * PROCESSORS // column_tiles)), column_tiles, 1)
-    return Geometry((Launch(grid, (_PATCH_THREADS, 1, 1), shared),), defines=defines)
+    grid = (min(tiles, max(1, blocks_per_sm * PROCESSORS // column_tiles)), column_tiles, 1)
+    return LaunchConfig((Launch(grid, (_PATCH_THREADS, 1, 1), shared),), defines=defines)
 
 
 def _patch_shared(p: Params, channels: int) -> int:
@@ -209,13 +213,13 @@ def _vectors(p: Params, columns: int) -> int:
     return count * columns * 4 if count > 1 else 0
 
 
-def conv_depthwise(p: Params) -> Geometry:
+def conv_depthwise(p: Params) -> LaunchConfig:
     """The rule of `conv_depthwise`: a thread an element of y."""
     elements = as_int(p, "batch") * prod(as_ints(p, "out_size")) * as_int(p, "out_channels")
     return line(elements, ARGUMENTS=2 + epilogue_operands(p))
 
 
-def pack_b(p: Params) -> Geometry:
+def pack_b(p: Params) -> LaunchConfig:
     """The rule of `pack_b`: a thread an element."""
     panels = blocks(as_int(p, "n"), 16) * 16
     elements = as_int(p, "groups") * panels * as_int(p, "taps") * as_int(p, "channels")

@@ -1,7 +1,7 @@
-"""Geometry of what a language model runs for one token: products of one row, attention of one step.
+"""Launch configurations of what a decoder runs for one token: linears of one row, attention_step.
 
-Both read memory once and wait for it, so what counts is how early and how much is asked for.
-Rules that find nothing to do here leave the product to `launch_products`.
+Both are bound by memory: what counts is how early loads are issued, and how many are in flight. A
+linear that `gemv_multistage.h` cannot compute is left to `matmul_rules`.
 """
 
 from __future__ import annotations
@@ -9,67 +9,71 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda import launch_products
-from npusim.codegen.cuda.geometry import Geometry, Launch, Rule, blocks
-from npusim.codegen.cuda.launch_products import (
+from npusim.codegen.cuda import matmul_rules
+from npusim.codegen.cuda.launch_config import Launch, LaunchConfig, Rule, blocks
+from npusim.codegen.cuda.matmul_rules import (
     GPU,
     MOST_SHARED,
     PROCESSORS,
     as_int,
     as_ints,
     epilogue_operands,
+    on_tensor_cores,
 )
 from npusim.codegen.cuda.paths import KernelPath
 
 _FIT = GPU.decode
-_RING_WARPS = 8
-_RING_PIECE = 128  # bytes of a row that a warp copies at once
-_RING_COLUMNS = 256  # most of a block, which has a thread for each
+_GEMV_WARPS = 8
+_GEMV_ROW_BYTES = 128  # of W in a stage: a block of K
+_GEMV_COLUMNS = 256  # that a block may have: a thread each
 
 _STEP_KEYS = 16  # of a slice
-_STEP_SPANS = 8  # blocks of a cluster, which every device with clusters takes
+_STEP_CLUSTER = 8  # blocks of a cluster; every device with clusters takes as many
 _STEP_WARPS = 8  # of a block
-_STEP_READING = (4, 2)  # of these, warps that read slices: the most for which there is room
+_STEP_READING = (
+    4,
+    2,
+)  # of these, warps that read slices: the first for which there is shared memory
 
 
-def linear(p: Params) -> Geometry:
+def linear(p: Params) -> LaunchConfig:
     """The rule of `linear`."""
     arguments = 1 + as_int(p, "segments") + epilogue_operands(p)
-    return _ring(p, arguments) or launch_products.linear(p)
+    return _multistage_gemv(p, arguments) or matmul_rules.linear(p)
 
 
-def normed_linear(p: Params) -> Geometry:
+def normed_linear(p: Params) -> LaunchConfig:
     """The rule of `normed_linear`."""
     arguments = 2 + as_int(p, "segments") + epilogue_operands(p)
-    return _ring(p, arguments) or launch_products.normed_linear(p)
+    return _multistage_gemv(p, arguments) or matmul_rules.normed_linear(p)
 
 
-def _ring(p: Params, arguments: int) -> Geometry | None:
-    """One row of x: as many blocks as the device has processors, W through shared memory.
+def _multistage_gemv(p: Params, arguments: int) -> LaunchConfig | None:
+    """Returns one block a multiprocessor, W through a multistage pipeline in shared memory.
 
-    Returns None for many columns, which fill the device many times over with smaller blocks, and
-    for numbers that the tensor cores do not take or rows that do not consist of whole loads.
+    None for many columns, of which smaller blocks fill the device many times over, for dtypes that
+    the tensor cores do not multiply, and for rows that are not whole loads of 16 bytes.
     """
     m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
     segments, parts = as_int(p, "segments"), 2 if p["gated"] else 1
     columns = blocks(n, PROCESSORS)
     lines = (k, *as_ints(p, "ldw")[:segments])
-    if m != 1 or 0 in (n, k) or columns > _RING_COLUMNS or any(line % 8 for line in lines):
+    if m != 1 or 0 in (n, k) or columns > _GEMV_COLUMNS or any(line % 8 for line in lines):
         return None
-    if p["w_dtype"] not in (1, 2) or p["x_dtype"] != p["w_dtype"]:
+    if not on_tensor_cores(p["x_dtype"], p["w_dtype"]):
         return None
     tiles = blocks(columns * parts, 16)
     rows = 16 if tiles > 1 or parts > 1 else blocks(columns, 4) * 4
-    pieces = blocks(blocks(2 * k, _RING_PIECE), _RING_WARPS)  # of a warp, in a tile
-    slot = _RING_WARPS * rows * _RING_PIECE
-    x = _RING_WARPS * pieces * _RING_PIECE * (2 if "norm_eps" in p else 1)
-    stages = min(tiles * pieces, (_FIT.shared_bytes - x) // slot)
-    if stages < 2 and tiles * pieces > 1:
+    k_blocks = blocks(blocks(2 * k, _GEMV_ROW_BYTES), _GEMV_WARPS)  # that a warp loads of a tile
+    stage_bytes = _GEMV_WARPS * rows * _GEMV_ROW_BYTES
+    x = _GEMV_WARPS * k_blocks * _GEMV_ROW_BYTES * (2 if "norm_eps" in p else 1)
+    stages = min(tiles * k_blocks, (_FIT.shared_bytes - x) // stage_bytes)
+    if stages < 2 and tiles * k_blocks > 1:
         return None
-    threads, shared, room = 32 * _RING_WARPS, stages * slot + x, None
-    if stages == tiles * pieces:
+    threads, shared, padded = 32 * _GEMV_WARPS, stages * stage_bytes + x, None
+    if stages == tiles * k_blocks:
         small = _FIT.small_normed_shared_bytes if "norm_eps" in p else _FIT.small_shared_bytes
-        room = max(shared, small)
+        padded = max(shared, small)
     defines = {
         "PATH": KernelPath.GEMV_MULTISTAGE,
         "BLOCK": threads,
@@ -78,40 +82,42 @@ def _ring(p: Params, arguments: int) -> Geometry | None:
         "SHARED": shared,
         "ARGUMENTS": arguments,
     }
-    launch = Launch((PROCESSORS, 1, 1), (threads, 1, 1), shared, room=room)
-    return Geometry((launch,), defines=defines)
+    launch = Launch((PROCESSORS, 1, 1), (threads, 1, 1), shared, padded_shared=padded)
+    return LaunchConfig((launch,), defines=defines)
 
 
-def attention_step(p: Params) -> Geometry:
-    """The rule of `attention_step`: a cluster a key/value head, whose warps share the keys."""
+def attention_step(p: Params) -> LaunchConfig:
+    """The rule of `attention_step`: a cluster a key/value head, whose warps divide the keys."""
     kv_heads, head_dim, v_dim = as_int(p, "kv_heads"), as_int(p, "head_dim"), as_int(p, "v_dim")
     group = as_int(p, "heads") // kv_heads
     d_line, v_line = blocks(head_dim, 64) * 128, blocks(v_dim, 64) * 128
-    share = blocks(group * v_dim // 2, _STEP_SPANS)  # of a block, in pairs
+    pairs = blocks(group * v_dim // 2, _STEP_CLUSTER)  # of elements of y, that a block stores
 
     def shared_by(reading: int) -> int:
-        sent = 8 * _STEP_SPANS * reading * (share + group)  # bytes, by all warps of the cluster
+        sent = 8 * _STEP_CLUSTER * reading * (pairs + group)  # bytes, by all warps of the cluster
         slices = reading * _FIT.step_stages * _STEP_KEYS * (d_line + v_line)
         return _STEP_KEYS * d_line + sent + slices
 
     reading = next((r for r in _STEP_READING if shared_by(r) <= MOST_SHARED), _STEP_READING[-1])
     shared = shared_by(reading)
     heads = as_int(p, "batch") * kv_heads
-    each = _STEP_SPANS * reading * _STEP_KEYS  # keys that a cluster reads at once
+    each = _STEP_CLUSTER * reading * _STEP_KEYS  # keys that a cluster reads at once
     clusters = min(_FIT.step_clusters // heads, blocks(as_int(p, "limit"), each))
     scratch = 8 * group * v_dim * clusters * heads if clusters > 1 else 0
     defines = {
         "BLOCK": 32 * _STEP_WARPS,
         "STAGES": _FIT.step_stages,
-        "CLUSTER_SIZE": _STEP_SPANS,
+        "CLUSTER_SIZE": _STEP_CLUSTER,
         "READING_WARPS": reading,
         "CLUSTERS": max(clusters, 1),
         "SHARED": shared,
         "BLOCKS_PER_SM": 16 // _STEP_WARPS if max(head_dim, v_dim) <= 128 else 1,
         "ARGUMENTS": 11 if scratch else 10,
     }
-    launch = Launch((_STEP_SPANS * defines["CLUSTERS"], heads, 1), (32 * _STEP_WARPS, 1, 1), shared)
-    return Geometry((launch,), scratch, failure=True, defines=defines)
+    launch = Launch(
+        (_STEP_CLUSTER * defines["CLUSTERS"], heads, 1), (32 * _STEP_WARPS, 1, 1), shared
+    )
+    return LaunchConfig((launch,), scratch, failure=True, defines=defines)
 
 
 RULES: Mapping[str, Rule] = {

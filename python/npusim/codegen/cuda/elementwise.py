@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from npusim.abi.kernels import RANK, Params
-from npusim.codegen.cuda.geometry import Geometry, Launch, Rule, blocks, line
+from npusim.codegen.cuda.launch_config import Launch, LaunchConfig, Rule, blocks, line
 from npusim.codegen.cuda.source import float_literal
 from npusim.codegen.pointwise_printer import Language, can_fail, statements
 from npusim.ir.types import DTYPES
@@ -132,24 +132,24 @@ def _pack(shape: tuple[int, ...], y: _Operand, xs: Sequence[_Operand]) -> int:
     return pack
 
 
-def _geometry(stem: str) -> Rule:
-    def rule(p: Params) -> Geometry:
+def _launch_config(stem: str) -> Rule:
+    def rule(p: Params) -> LaunchConfig:
         if not all(p["shape"][: p["rank"]]):
-            return Geometry(())
+            return LaunchConfig(())
         space = _space(stem, p)
         along = _transposed(stem, space)
         if along is not None:
-            return Geometry(
+            return LaunchConfig(
                 (Launch((_tiles(space, along), 1, 1), (_BLOCK, 1, 1)),), defines={"BLOCK": _BLOCK}
             )
         plain = line(space.packs, _BLOCK)
         failure = stem == "pointwise" and can_fail(p)
-        return Geometry(plain.launches, failure=failure, defines=plain.defines)
+        return LaunchConfig(plain.launches, failure=failure, defines=plain.defines)
 
     return rule
 
 
-RULES = {stem: _geometry(stem) for stem in ("pointwise", "copy", "fill")}
+RULES = {stem: _launch_config(stem) for stem in ("pointwise", "copy", "fill")}
 
 
 def generated_source(stem: str, p: Params) -> str | None:

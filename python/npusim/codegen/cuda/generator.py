@@ -8,7 +8,7 @@ from npusim.codegen.choice import Choice, Choices
 from npusim.codegen.cuda import choices, library, nvrtc
 from npusim.codegen.cuda.compile_kernels import compile_images
 from npusim.codegen.cuda.image import read_recipe, unpack_image
-from npusim.codegen.cuda.launch import RULES
+from npusim.codegen.cuda.rules import RULES
 from npusim.codegen.cuda.source import reads_before_wait
 from npusim.codegen.cuda.variants import variants
 from npusim.codegen.wanted import Recipe, WantedImage
@@ -44,7 +44,7 @@ class CudaGenerator:
         self, wanted: WantedImage, recipe: Recipe, target: TargetConfig, tuned: Choice | None
     ) -> Choice:
         """Returns the choice for a command at some sizes of a call."""
-        return choices.sized_choice(wanted.stem, wanted.params, target, tuned, recipe.narrowed)
+        return choices.sized_choice(wanted.stem, wanted.params, target, tuned, recipe.cast)
 
     def images(
         self, wanted: Sequence[tuple[WantedImage, Choice]], target: TargetConfig
@@ -65,7 +65,7 @@ class CudaGenerator:
         return read_recipe(image)
 
     def candidates(self, stem: str, params: bytes) -> Iterator[tuple[str, Choice]]:
-        """Yields the rule, the other geometries, and the first plans of a library."""
+        """Yields the rule, its variants, and the first plans of a library."""
         yield "own", Choice()
         for variant in variants(stem, params):
             yield f"own {variant}", Choice(variant=variant)
@@ -79,7 +79,7 @@ class CudaGenerator:
         return "" if problem is None else problem.name
 
     def is_possible(self, stem: str, params: bytes, choice: Choice) -> bool:
-        """Tells whether a library, or a geometry, is among the candidates."""
+        """Tells whether a library, or a config, is among the candidates."""
         if choice.library:
             return self.library_of(stem, params) == choice.library
         return not choice.variant or choice.variant in variants(stem, params)

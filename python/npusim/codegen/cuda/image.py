@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from npusim.codegen.cuda.geometry import Geometry, Launch, TensorMap
+from npusim.codegen.cuda.launch_config import Launch, LaunchConfig, TensorMap
 from npusim.codegen.wanted import Recipe
 from npusim.errors import ProgramFormatError
 
@@ -37,7 +37,7 @@ class Image:
     """
 
     arch: str
-    geometry: Geometry
+    config: LaunchConfig
     cubin: bytes
     source: str
     options: tuple[str, ...]
@@ -55,17 +55,17 @@ def pack_image(image: Image) -> bytes:
         "launches": [
             {"entry": x.entry, "grid": x.grid, "block": x.block, "shared": x.shared}
             | ({} if x.elsewhere is None else {"elsewhere": x.elsewhere})
-            for x in image.geometry.launches
+            for x in image.config.launches
         ],
-        "scratch": image.geometry.scratch,
-        "failure": image.geometry.failure,
+        "scratch": image.config.scratch,
+        "failure": image.config.failure,
         "dependent": image.dependent,
         "cubin": [0, len(image.cubin)],
         "source": [len(image.cubin), len(source)],
         "options": image.options,
     }
-    if image.geometry.maps:
-        header["maps"] = [asdict(x) for x in image.geometry.maps]
+    if image.config.maps:
+        header["maps"] = [asdict(x) for x in image.config.maps]
     if image.operands is not None:
         header["operands"] = image.operands
     if image.library is not None:
@@ -75,7 +75,7 @@ def pack_image(image: Image) -> bytes:
         header["recipe"] = {
             "settled": recipe.unwritten,
             "libraries": recipe.libraries,
-            "narrowed": recipe.narrowed,
+            "narrowed": recipe.cast,
         }
     text = json.dumps(header, separators=(",", ":")).encode()
     return MAGIC + _LENGTH.pack(len(text)) + text + image.cubin + source
@@ -96,7 +96,7 @@ def unpack_image(data: bytes) -> Image:
         maps = tuple(TensorMap(**x) for x in header.get("maps", ()))
         return Image(
             header["arch"],
-            Geometry(launches, header["scratch"], header["failure"], maps=maps),
+            LaunchConfig(launches, header["scratch"], header["failure"], maps=maps),
             _blob(blobs, header["cubin"]),
             zlib.decompress(_blob(blobs, header["source"])).decode(),
             tuple(header["options"]),

@@ -1,4 +1,4 @@
-"""Geometry of index and scatter.
+"""Launch configurations of index and scatter.
 
 Owns two proofs about addresses: which neighbours an index may move as one pack, and along which
 dimensions a scatter's items never meet, so that threads may share them.
@@ -10,15 +10,15 @@ from dataclasses import replace
 from math import prod
 
 from npusim.abi.kernels import RANK, Params
-from npusim.codegen.cuda.geometry import Geometry, Rule, line
+from npusim.codegen.cuda.launch_config import LaunchConfig, Rule, line
 
 _PACK_BYTES = 16
 
 
-def _index(p: Params) -> Geometry:
+def _index(p: Params) -> LaunchConfig:
     items = prod(p["shape"][: p["rank"]])
     if items == 0:
-        return Geometry(())
+        return LaunchConfig(())
     pack = _pack(p)
     return _reporting(items // pack, p["n"], PACK=pack, ITEMS=items // pack)
 
@@ -37,10 +37,10 @@ def _pack(p: Params) -> int:
     return pack
 
 
-def _scatter(p: Params) -> Geometry:
+def _scatter(p: Params) -> LaunchConfig:
     shape = p["shape"][: p["rank"]]
     if prod(shape) == 0:
-        return Geometry(())
+        return LaunchConfig(())
     apart = _apart(p)
     items = prod(shape[d] for d in apart)
     mask = sum(1 << d for d in apart)
@@ -70,7 +70,7 @@ def _distinct(digits: list[tuple[int, int]]) -> bool:
     return True
 
 
-def _reporting(threads: int, indices: int, **defines: int) -> Geometry:
+def _reporting(threads: int, indices: int, **defines: int) -> LaunchConfig:
     return replace(line(threads, INDICES=indices, **defines), failure=True)
 
 

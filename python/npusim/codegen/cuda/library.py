@@ -13,7 +13,7 @@ from typing import Any
 
 from npusim.abi.kernels import KERNELS, Params
 from npusim.abi.scalar import OPCODES
-from npusim.codegen.cuda.launch_products import GPU, as_int, as_ints
+from npusim.codegen.cuda.matmul_rules import GPU, as_int, as_ints
 
 _FLOATS = {0: "float32", 1: "float16", 2: "bfloat16"}
 _FLOAT32 = 0
@@ -24,8 +24,8 @@ _PANEL = 16  # columns that pack_b rounds up to
 
 
 @dataclass(frozen=True, slots=True)
-class Narrowed:
-    """An operand of float32 that a library wants in another dtype, behind all others.
+class CastOperand:
+    """An operand of float32 that a library wants cast to another dtype, after all others.
 
     Attributes:
         operand: its index.
@@ -45,12 +45,12 @@ class LibraryProblem:
     Attributes:
         name: "cublaslt" or "cudnn".
         header: the member `library` of the image, without plan and version.
-        narrowed: the bias in the problem's dtype; None: the operands do as they are.
+        cast: the bias in the problem's dtype; None: the operands do as they are.
     """
 
     name: str
     header: Mapping[str, Any]
-    narrowed: Narrowed | None = None
+    cast: CastOperand | None = None
 
 
 def library_problem(stem: str, params: bytes) -> LibraryProblem | None:
@@ -77,7 +77,7 @@ def prefers_library(problem: LibraryProblem) -> bool:
     """Tells whether a library is the default for a problem: faster, and worth opening it.
 
     From the times in benchmarks/results/cuda_libraries_h200.txt, and asked only where the own
-    kernel does not copy in bulk (`bulk.py`), which in whole programs is as fast. cuBLASLt
+    kernel does not use TMA (`tma_matmul.py`), which in whole programs is as fast. cuBLASLt
     leads the others from 64 rows on, by 1.3 to 2.4 times; not where a command is several products
     to it, which an own kernel computes as one. Opening it takes about 140 ms, so small products
     stay own. cuDNN takes about 300 ms to open
@@ -103,11 +103,11 @@ def _activation(p: Params) -> str | None:
     return None if p["residual"] == 2 and name != "none" else name
 
 
-def _narrowed(p: Params, bias: int, count: int) -> Narrowed | None:
+def _cast_bias(p: Params, bias: int, count: int) -> CastOperand | None:
     """Returns how a library wants the bias: in the dtype of the result."""
     if not p["has_bias"] or p["y_dtype"] == _FLOAT32:
         return None
-    return Narrowed(bias, count, as_int(p, "y_dtype"))
+    return CastOperand(bias, count, as_int(p, "y_dtype"))
 
 
 def _linear(p: Params) -> LibraryProblem | None:
@@ -119,7 +119,7 @@ def _linear(p: Params) -> LibraryProblem | None:
         return None
     segments = as_int(p, "segments")
     bias, y = 1 + segments, 1 + segments + bool(p["has_bias"]) + residual
-    narrowed = _narrowed(p, bias, n)
+    cast = _cast_bias(p, bias, n)
     products, first = [], 0
     for index, rows in enumerate(as_ints(p, "rows")[:segments]):
         product: dict[str, Any] = {
@@ -131,14 +131,14 @@ def _linear(p: Params) -> LibraryProblem | None:
             "y": [y, first, p["ldy"], 0],
         }
         if p["has_bias"]:
-            product["bias"] = [bias if narrowed is None else y + 1, first, 0, 0]
+            product["bias"] = [bias if cast is None else y + 1, first, 0, 0]
         if residual:
             product["residual"] = [y - 1, first, p["ldr"], 0]
         if rows:
             products.append(product)
         first += rows
     header = {"name": "cublaslt", "dtype": dtype, "activation": activation, "products": products}
-    return LibraryProblem("cublaslt", header, narrowed)
+    return LibraryProblem("cublaslt", header, cast)
 
 
 def _matmul(p: Params) -> LibraryProblem | None:
@@ -208,7 +208,7 @@ def _conv(p: Params) -> LibraryProblem | None:
     if min(x + y + r) < 0 or not _pads_behind(p):
         return None
     at = 2 + bool(p["has_bias"])
-    narrowed = _narrowed(p, 2, as_int(p, "out_channels"))
+    cast = _cast_bias(p, 2, as_int(p, "out_channels"))
     convolution: dict[str, Any] = {
         "batch": p["batch"],
         "channels": p["in_channels"],
@@ -223,7 +223,7 @@ def _conv(p: Params) -> LibraryProblem | None:
         "y": [at + residual, y[0], y[3], y[4]],
     }
     if p["has_bias"]:
-        convolution["bias"] = 2 if narrowed is None else at + residual + 1
+        convolution["bias"] = 2 if cast is None else at + residual + 1
     if residual:
         convolution["residual"] = [at, r[0], r[3], r[4]]
     header = {
@@ -232,7 +232,7 @@ def _conv(p: Params) -> LibraryProblem | None:
         "activation": activation,
         "convolution": convolution,
     }
-    return LibraryProblem("cudnn", header, narrowed)
+    return LibraryProblem("cudnn", header, cast)
 
 
 def _pads_behind(p: Params) -> bool:

@@ -1,12 +1,12 @@
-"""Geometry of the kernels that work along rows: softmax, norms, reductions, scans, sorts."""
+"""Launch configurations of what works along rows: softmax, norms, reductions, scans, sorts."""
 
 from __future__ import annotations
 
 from math import prod
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda.geometry import MAX_THREADS, Geometry, Launch, Rule, blocks
-from npusim.codegen.cuda.launch_products import GPU, PROCESSORS
+from npusim.codegen.cuda.launch_config import MAX_THREADS, Launch, LaunchConfig, Rule, blocks
+from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS
 from npusim.ir.types import DTYPES
 
 _BLOCK = 256
@@ -41,43 +41,43 @@ def _lanes(rows: int, size: int) -> int:
     return MAX_THREADS
 
 
-def _row_kernel(rows: int, size: int, pack: int, **defines: int) -> Geometry:
+def _row_kernel(rows: int, size: int, pack: int, **defines: int) -> LaunchConfig:
     if rows == 0 or size == 0:
-        return Geometry(())
+        return LaunchConfig(())
     lanes = _lanes(rows, size)
     block = max(lanes, _WARP * 4)
     launch = Launch((blocks(rows * lanes, block), 1, 1), (block, 1, 1))
     constants = {"BLOCK": block, "LANES": lanes, "PACK": pack, **defines}
-    return Geometry((launch,), defines=constants)
+    return LaunchConfig((launch,), defines=constants)
 
 
-def _softmax(p: Params) -> Geometry:
+def _softmax(p: Params) -> LaunchConfig:
     widest = max(_SIZES[p["x_dtype"]], _SIZES[p["y_dtype"]])
     if p["inner"] == 1:
         return _row_kernel(p["outer"], p["size"], _pack(p["size"], (), widest))
     columns = p["outer"] * p["inner"] if p["size"] else 0
     if columns == 0:
-        return Geometry(())
+        return LaunchConfig(())
     block = 64 if columns < _RESIDENT else _BLOCK
     launch = Launch((blocks(columns, block), 1, 1), (block, 1, 1))
-    return Geometry((launch,), defines={"BLOCK": block, "LANES": 32, "PACK": 1})
+    return LaunchConfig((launch,), defines={"BLOCK": block, "LANES": 32, "PACK": 1})
 
 
-def _norm(p: Params) -> Geometry:
+def _norm(p: Params) -> LaunchConfig:
     widest = max(_SIZES[p["x_dtype"]], _SIZES[p["y_dtype"]])
     pack = _pack(p["size"], (p["x_row_stride"], p["y_row_stride"]), widest)
     return _row_kernel(p["rows"], p["size"], pack, VECTORS=p["has_weight"] + p["has_bias"])
 
 
-def _group_norm(p: Params) -> Geometry:
+def _group_norm(p: Params) -> LaunchConfig:
     count = p["batch"] * p["groups"]
     elements = p["channels"] // max(p["groups"], 1) * p["spatial"]
     if count == 0 or elements == 0:
-        return Geometry(())
+        return LaunchConfig(())
     block = MAX_THREADS if elements >= _FIT.block_elements else _BLOCK
     launch = Launch((count, 1, 1), (block, 1, 1))
     vectors = p["has_weight"] + p["has_bias"]
-    return Geometry((launch,), defines={"BLOCK": block, "VECTORS": vectors})
+    return LaunchConfig((launch,), defines={"BLOCK": block, "VECTORS": vectors})
 
 
 def _power_of_two(n: int) -> int:
@@ -85,11 +85,11 @@ def _power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def _reduce(p: Params) -> Geometry:
+def _reduce(p: Params) -> LaunchConfig:
     shape, reduced = p["shape"][: p["rank"]], p["reduced"][: p["reduced_rank"]]
     outputs, elements = prod(shape), prod(reduced)
     if outputs == 0:
-        return Geometry(())
+        return LaunchConfig(())
     out_step = _innermost(shape, p["x_strides"])
     in_step = _innermost(reduced, p["reduced_strides"])
     across = int(outputs >= _WARP and out_step < in_step)
@@ -108,17 +108,17 @@ def _reduce(p: Params) -> Geometry:
     parts = min(parts, _power_of_two(max(elements, 1)))
     launch = Launch((blocks(outputs, block // parts), 1, 1), (block, 1, 1))
     defines = {"BLOCK": block, "PARTS": parts, "ACROSS": across, "SPLIT": 1}
-    return Geometry((launch,), defines=defines)
+    return LaunchConfig((launch,), defines=defines)
 
 
-def _split_reduce(outputs: int, split: int) -> Geometry:
-    """Few outputs of many elements: a block for each of `split` spans, then one an output."""
+def _split_reduce(outputs: int, split: int) -> LaunchConfig:
+    """Few outputs of many elements: a block for each of `split` slices, then one an output."""
     launches = (
         Launch((outputs * split, 1, 1), (_BLOCK, 1, 1)),
         Launch((outputs, 1, 1), (_BLOCK, 1, 1), entry="npusim_combine"),
     )
     defines = {"BLOCK": _BLOCK, "PARTS": _BLOCK, "ACROSS": 0, "SPLIT": split}
-    return Geometry(launches, scratch=outputs * split * _STATE_BYTES, defines=defines)
+    return LaunchConfig(launches, scratch=outputs * split * _STATE_BYTES, defines=defines)
 
 
 def _innermost(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
@@ -127,37 +127,37 @@ def _innermost(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     return steps[-1] if steps else 1 << 62
 
 
-def _scan(p: Params) -> Geometry:
+def _scan(p: Params) -> LaunchConfig:
     lanes = p["outer"] * p["inner"]
     if lanes == 0 or p["size"] == 0:
-        return Geometry(())
+        return LaunchConfig(())
     few = p["inner"] == 1 or lanes < _FIT.scan_lanes
     together = p["size"] > _FIT.scan_elements and few
     threads = _BLOCK if together else 1
     launch = Launch((blocks(lanes * threads, _BLOCK), 1, 1), (_BLOCK, 1, 1))
-    return Geometry((launch,), defines={"BLOCK": _BLOCK, "LANES": threads})
+    return LaunchConfig((launch,), defines={"BLOCK": _BLOCK, "LANES": threads})
 
 
-def _sort(p: Params) -> Geometry:
+def _sort(p: Params) -> LaunchConfig:
     lanes = p["outer"] * p["inner"]
     if lanes == 0 or p["k"] == 0:
-        return Geometry(())
+        return LaunchConfig(())
     width = max(_power_of_two(p["size"]), 2)
     block = min(max(width // 2, _WARP), MAX_THREADS)
     shared = width <= _SHARED_ITEMS
-    return Geometry(
+    return LaunchConfig(
         (Launch((lanes, 1, 1), (block, 1, 1)),),
         scratch=0 if shared else lanes * width * _ITEM_BYTES,
         defines={"BLOCK": block, "WIDTH": width, "SCRATCH": int(not shared)},
     )
 
 
-def _sample(p: Params) -> Geometry:
+def _sample(p: Params) -> LaunchConfig:
     """A cluster shares the scores; behind what its blocks exchange lie eight bytes a score."""
     launch = Launch((_SAMPLE_RANKS, 1, 1), (MAX_THREADS, 1, 1))
     defines = {"BLOCK": MAX_THREADS, "RANKS": _SAMPLE_RANKS, "EXCHANGE": _SAMPLE_EXCHANGE}
     scratch = _SAMPLE_EXCHANGE + 8 * (p["size"] + 3)
-    return Geometry((launch,), scratch=scratch, failure=True, defines=defines)
+    return LaunchConfig((launch,), scratch=scratch, failure=True, defines=defines)
 
 
 RULES: dict[str, Rule] = {

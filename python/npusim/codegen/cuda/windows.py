@@ -1,4 +1,4 @@
-"""Geometry of pooling and resizing: a thread an output element, or several channels of one."""
+"""Launch configurations of pooling and resizing: a thread an output element, or some channels."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from dataclasses import replace
 from math import prod
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda.geometry import Geometry, Rule, line
-from npusim.codegen.cuda.launch_products import GPU
+from npusim.codegen.cuda.launch_config import LaunchConfig, Rule, line
+from npusim.codegen.cuda.matmul_rules import GPU
 
 _HALVES = (1, 2)  # dtypes of 16 bits
 _MANY = GPU.rows.pool_threads
 
 
-def _pool(p: Params) -> Geometry:
+def _pool(p: Params) -> LaunchConfig:
     elements = p["batch"] * p["out_channels"] * prod(p["out_size"])
     channels = _channels_at_once(p, elements)
-    geometry = line(elements // channels, 256 if channels == 1 or elements >= 8 * _MANY else 32)
-    defines = {**geometry.defines, "INDICES": p["has_indices"], "CHANNELS": channels}
-    return replace(geometry, defines=defines)
+    config = line(elements // channels, 256 if channels == 1 or elements >= 8 * _MANY else 32)
+    defines = {**config.defines, "INDICES": p["has_indices"], "CHANNELS": channels}
+    return replace(config, defines=defines)
 
 
 def _channels_at_once(p: Params, elements: int) -> int:
@@ -38,7 +38,7 @@ def _channels_at_once(p: Params, elements: int) -> int:
     return 1
 
 
-def _resize(p: Params) -> Geometry:
+def _resize(p: Params) -> LaunchConfig:
     return line(p["batch"] * p["channels"] * prod(p["out_size"]))
 
 

@@ -1,4 +1,4 @@
-"""Every geometry that tuning may choose computes the same on a GPU, with equal bits each time."""
+"""Every config that tuning may choose computes the same on a GPU, with equal bits each time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 import npusim
 from tests.gpu.device import require_gpu
-from tests.gpu.geometries import COMMANDS, example, in_every_geometry
+from tests.gpu.launch_configs import COMMANDS, example, in_every_launch_config
 
 require_gpu()
 
@@ -15,12 +15,12 @@ TOLERANCE = 5e-3  # of bfloat16 results, by the norm
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_geometry_computes_the_same(name: str) -> None:
+def test_every_launch_config_computes_the_same(name: str) -> None:
     device, found, wrong = npusim.Device("cuda"), example(name), []
-    for geometry, program in in_every_geometry(found.program):
+    for config, program in in_every_launch_config(found.program):
         session = npusim.load(program, found.weights, device)
         first, second = (session(*found.inputs)[0] for _ in range(2))
         error = float((first.double() - found.exact).norm() / found.exact.norm())
         if not error < TOLERANCE or not torch.equal(first, second):
-            wrong.append(f"{geometry}: {error:.1e}, again {torch.equal(first, second)}")
+            wrong.append(f"{config}: {error:.1e}, again {torch.equal(first, second)}")
     assert not wrong

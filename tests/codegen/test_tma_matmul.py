@@ -1,4 +1,4 @@
-"""Products whose operands Hopper copies in bulk: which tiles fit, and what all devices compute."""
+"""Linears whose operands Hopper loads by TMA: which tiles fit, and what all devices compute."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from npusim.abi.kernels import KERNELS
-from npusim.codegen.cuda import bulk, nvrtc
-from npusim.codegen.cuda.bulk import BulkTile
+from npusim.codegen.cuda import nvrtc, tma_matmul
 from npusim.codegen.cuda.choices import default_choice
 from npusim.codegen.cuda.compile_kernels import specialise
-from npusim.codegen.cuda.geometry import TensorMap
+from npusim.codegen.cuda.launch_config import TensorMap
+from npusim.codegen.cuda.tma_matmul import ClusterTile
 from npusim.codegen.cuda.variants import variants
 from npusim.targets import TargetConfig
 from tests.codegen import host
 from tests.codegen.cases import norm_between
-from tests.codegen.test_launch_products import _full, _linear
+from tests.codegen.test_matmul_rules import _full, _linear
 
 _SILU = 34
 _QKV = {"segments": 3, "rows": (1536, 256, 256, 0), "ldw": (1536, 1536, 1536, 0), "has_bias": 1}
@@ -30,26 +30,28 @@ def _gated(m: int, n: int, k: int) -> dict[str, Any]:
     return _linear(m, n, k, rows=(n, n, 0, 0), ldw=(k, k, 0, 0), **_GATED)
 
 
-def test_boxes_of_a_tile_lie_in_one_segment_of_the_weights() -> None:
-    tile = BulkTile(128, 96, 1, 1, 1, 3)
-    assert bulk.fits(_linear(128, 2048, 1536, **_QKV), BulkTile(128, 64, 1, 1, 1, 3))
-    assert not bulk.fits(_linear(128, 2048, 1536, **_QKV), BulkTile(128, 192, 1, 1, 1, 3))
-    assert bulk.fits(_gated(128, 1000, 512), tile)  # the last tile passes the end of a part
-    assert not bulk.fits(_gated(128, 1000, 512) | {"rows": (1500, 500, 0, 0)}, tile)
-    assert not bulk.fits(_linear(128, 96, 510, ldx=510, ldw=(510, 0, 0, 0)), tile)  # odd lines
-    assert not bulk.fits(_linear(128, 96, 512, dtype=0), tile)
+def test_tma_loads_of_a_tile_lie_in_one_segment_of_the_weights() -> None:
+    tile = ClusterTile(128, 96, 1, 1, 1, 3)
+    assert tma_matmul.fits(_linear(128, 2048, 1536, **_QKV), ClusterTile(128, 64, 1, 1, 1, 3))
+    assert not tma_matmul.fits(_linear(128, 2048, 1536, **_QKV), ClusterTile(128, 192, 1, 1, 1, 3))
+    assert tma_matmul.fits(_gated(128, 1000, 512), tile)  # the last tile passes the end of a part
+    assert not tma_matmul.fits(_gated(128, 1000, 512) | {"rows": (1500, 500, 0, 0)}, tile)
+    assert not tma_matmul.fits(
+        _linear(128, 96, 510, ldx=510, ldw=(510, 0, 0, 0)), tile
+    )  # odd lines
+    assert not tma_matmul.fits(_linear(128, 96, 512, dtype=0), tile)
 
 
-def test_maps_describe_operands_and_the_boxes_that_blocks_share() -> None:
-    geometry = bulk.bulk(_gated(300, 1000, 512), BulkTile(128, 160, 2, 4, 1, 3))
-    x, gate, up = geometry.maps
+def test_maps_describe_operands_and_the_tiles_that_blocks_multicast() -> None:
+    config = tma_matmul.tma_matmul(_gated(300, 1000, 512), ClusterTile(128, 160, 2, 4, 1, 3))
+    x, gate, up = config.maps
     assert x == TensorMap(operand=0, rows=300, columns=512, stride=1024, box=32)
     assert gate == TensorMap(operand=1, rows=1000, columns=512, stride=1024, box=80)
     assert up == TensorMap(operand=2, rows=1000, columns=512, stride=1024, box=80)
-    assert geometry.launches[0].grid == (4, 16, 1)  # whole clusters
+    assert config.launches[0].grid == (4, 16, 1)  # whole clusters
 
 
-def test_the_architecture_that_copies_in_bulk_does_so_by_default() -> None:
+def test_the_architecture_with_tma_uses_it_by_default() -> None:
     params = KERNELS["linear"].pack(_gated(128, 8960, 1536))
     hopper = default_choice("linear", params, TargetConfig.named("cuda:sm_90a"))
     assert hopper.variant in variants("linear", params)
@@ -58,7 +60,7 @@ def test_the_architecture_that_copies_in_bulk_does_so_by_default() -> None:
     assert not default_choice("linear", one, TargetConfig.named("cuda:sm_90a")).variant
 
 
-def test_bulk_tiles_compile_without_spilling(compiler: nvrtc.Nvrtc) -> None:
+def test_tma_tiles_compile_without_spilling(compiler: nvrtc.Nvrtc) -> None:
     cases = [_linear(128, 2048, 1536, **_QKV), _gated(128, 8960, 1536), _gated(1024, 8960, 1536)]
     cases += [_linear(m, 1536, 8960, residual=1) for m in (40, 128, 1024)]
     for params in cases:
@@ -81,9 +83,9 @@ def _behind_norm(before: dict[str, Any], linear: dict[str, Any]) -> dict[str, An
 
 
 def test_a_tile_before_a_norm_has_a_slot() -> None:
-    few = BulkTile(128, 32, 1, 1, 2, 8)
-    assert bulk.fits(_linear(128, 1536, 1536), few)
-    assert not bulk.fits(_before_norm(128, 1536, 1536), few)
+    few = ClusterTile(128, 32, 1, 1, 2, 8)
+    assert tma_matmul.fits(_linear(128, 1536, 1536), few)
+    assert not tma_matmul.fits(_before_norm(128, 1536, 1536), few)
 
 
 def test_products_around_a_norm_compile_without_spilling(compiler: nvrtc.Nvrtc) -> None:
@@ -102,11 +104,11 @@ def test_products_around_a_norm_compile_without_spilling(compiler: nvrtc.Nvrtc) 
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
-@pytest.mark.parametrize("tile", [None, BulkTile(128, 112, 1, 1, 1, 3)], ids=str)
-def test_devices_without_bulk_copies_share_a_norm_too(
-    tile: BulkTile | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("tile", [None, ClusterTile(128, 112, 1, 1, 1, 3)], ids=str)
+def test_devices_without_tma_split_a_norm_too(
+    tile: ClusterTile | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "TILES", (tile,))
+    monkeypatch.setattr(tma_matmul, "TILES", (tile,))
     generator = torch.Generator().manual_seed(5)
     m, n, k, inner = 150, 200, 136, 104
     shapes = ((m, k), (n, k), (n,), (m, n), (inner, n), (inner, n))
@@ -154,11 +156,13 @@ def _error(found: torch.Tensor, want: torch.Tensor) -> float:
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
-@pytest.mark.parametrize("tile", [BulkTile(128, 96, 1, 1, 4, 3), BulkTile(64, 160, 2, 2, 1, 3)])
-def test_devices_without_bulk_copies_compute_the_same(
-    tile: BulkTile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "tile", [ClusterTile(128, 96, 1, 1, 4, 3), ClusterTile(64, 160, 2, 2, 1, 3)]
+)
+def test_devices_without_tma_compute_the_same(
+    tile: ClusterTile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "TILES", (tile,))
+    monkeypatch.setattr(tma_matmul, "TILES", (tile,))
     generator = torch.Generator().manual_seed(4)
     m, n, k = 150, 200, 520
     x, gate, up, r = (

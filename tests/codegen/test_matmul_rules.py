@@ -1,4 +1,4 @@
-"""Geometry of the CUDA products: what the rules choose by shape, and that their choices compile."""
+"""Launch configurations of CUDA's matmuls: what rules choose by shape, and that it compiles."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from npusim.abi.kernels import KERNELS
-from npusim.codegen.cuda import decoding, launch_products, nvrtc
+from npusim.codegen.cuda import decoding, matmul_rules, nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
-from npusim.codegen.cuda.geometry import Geometry
+from npusim.codegen.cuda.launch_config import LaunchConfig
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.cuda.variants import CLUSTER
 from npusim.targets import TargetConfig
@@ -48,44 +48,48 @@ def _attention(q_len: int, kv_len: int, head_dim: int, dtype: int, **more: Any) 
 
 
 def test_one_row_streams_weights_and_many_rows_pass_through_tiles() -> None:
-    paths = [launch_products.linear(_linear(m, 2048, 1536)).defines["PATH"] for m in (1, 4, 64)]
+    paths = [matmul_rules.linear(_linear(m, 2048, 1536)).defines["PATH"] for m in (1, 4, 64)]
     assert paths == [KernelPath.GEMV_SIMT, KernelPath.GEMV_MMA, KernelPath.TILE_MMA]
-    plain = [launch_products.linear(_linear(m, 64, 64, _FLOAT32)).defines["PATH"] for m in (1, 64)]
+    plain = [matmul_rules.linear(_linear(m, 64, 64, _FLOAT32)).defines["PATH"] for m in (1, 64)]
     assert plain == [KernelPath.GEMV_SIMT, KernelPath.TILE_SIMT]
 
 
 def test_one_row_fills_the_device_once_unless_weights_are_many() -> None:
-    def geometry(n: int, k: int, **more: int) -> Geometry:
+    def config(n: int, k: int, **more: int) -> LaunchConfig:
         return decoding.linear(_linear(1, n, k, **more))
 
     for n, k in ((2048, 1536), (1536, 8960), (17920, 1536), (100, 64)):
-        launch = geometry(n, k).launches[0]
-        assert launch.grid[0] * geometry(n, k).defines["COLUMNS"] >= n
-        assert launch.grid[0] == launch_products.PROCESSORS
+        launch = config(n, k).launches[0]
+        assert launch.grid[0] * config(n, k).defines["COLUMNS"] >= n
+        assert launch.grid[0] == matmul_rules.PROCESSORS
         assert launch.shared <= _SHARED
-    head = geometry(151936, 1536)
+    head = config(151936, 1536)
     assert head.defines["PATH"] == KernelPath.GEMV_SIMT
-    assert head.launches[0].grid[0] > 10 * launch_products.PROCESSORS
-    assert geometry(512, 1537).defines["PATH"] == KernelPath.GEMV_SIMT, (
+    assert head.launches[0].grid[0] > 10 * matmul_rules.PROCESSORS
+    assert config(512, 1537).defines["PATH"] == KernelPath.GEMV_SIMT, (
         "rows that do not end on 16 bytes"
     )
-    assert geometry(512, 1 << 20).defines["PATH"] == KernelPath.GEMV_SIMT, (
+    assert config(512, 1 << 20).defines["PATH"] == KernelPath.GEMV_SIMT, (
         "more of x than shared memory holds"
     )
-    assert geometry(512, 1536, dtype=_FLOAT32).defines["PATH"] == KernelPath.GEMV_SIMT, (
+    assert config(512, 1536, dtype=_FLOAT32).defines["PATH"] == KernelPath.GEMV_SIMT, (
         "no numbers of tensor cores"
     )
 
 
-def test_small_products_take_room_that_others_cannot_use_where_launches_overlap() -> None:
+def test_small_matmuls_limit_occupancy_where_launches_overlap() -> None:
     small = decoding.linear(_linear(1, 1536, 1536)).launches[0]
     large = decoding.linear(_linear(1, 1536, 8960)).launches[0]
-    assert small.room is not None and small.room > small.shared
-    assert large.room is None
+    assert small.padded_shared is not None and small.padded_shared > small.shared
+    assert large.padded_shared is None
     for arch in ("sm_90", "sm_90a", "sm_100"):
         features = TargetConfig.named(f"cuda:{arch}").features
         placed = small.on(features)
-        assert (placed.shared, placed.elsewhere, placed.room) == (small.room, small.shared, None)
+        assert (placed.shared, placed.elsewhere, placed.padded_shared) == (
+            small.padded_shared,
+            small.shared,
+            None,
+        )
         assert large.on(features) == large
     for arch in ("sm_80", "sm_86", "sm_120"):
         features = TargetConfig.named(f"cuda:{arch}").features
@@ -98,10 +102,10 @@ def test_attention_of_a_token_is_shared_by_clusters_where_the_cache_is_long() ->
             "batch": batch, "heads": 12, "kv_heads": 2, "head_dim": 128, "v_dim": 128,
             "limit": limit,
         }  # fmt: skip
-        geometry = decoding.attention_step(_full("attention_step", given))
-        count = geometry.defines["CLUSTERS"]
-        assert geometry.launches[0].grid == (8 * count, 2 * batch, 1)
-        assert (geometry.scratch > 0) == (count > 1)
+        config = decoding.attention_step(_full("attention_step", given))
+        count = config.defines["CLUSTERS"]
+        assert config.launches[0].grid == (8 * count, 2 * batch, 1)
+        assert (config.scratch > 0) == (count > 1)
         return count
 
     assert clusters(512) == 1
@@ -114,38 +118,38 @@ def test_as_many_warps_read_a_tokens_keys_as_every_device_has_room_for() -> None
     def reading(heads: int, head_dim: int) -> int:
         given = {"batch": 1, "heads": heads, "kv_heads": 1, "limit": 4096}
         given |= {"head_dim": head_dim, "v_dim": head_dim}
-        geometry = decoding.attention_step(_full("attention_step", given))
-        assert geometry.launches[0].shared <= 99 << 10
-        return geometry.defines["READING_WARPS"]
+        config = decoding.attention_step(_full("attention_step", given))
+        assert config.launches[0].shared <= 99 << 10
+        return config.defines["READING_WARPS"]
 
     assert reading(6, 128) == 4
     assert reading(16, 256) == 2
 
 
-def test_long_sums_of_few_tiles_are_cut_into_spans_that_a_second_launch_adds_up() -> None:
-    few = launch_products.linear(_linear(128, 1536, 8960))
+def test_long_sums_of_few_tiles_are_split_along_k_and_added_up_by_a_second_launch() -> None:
+    few = matmul_rules.linear(_linear(128, 1536, 8960))
     assert [x.entry for x in few.launches] == ["npusim_kernel", "npusim_combine"]
     assert few.launches[0].grid[2] == few.defines["SPLIT"] > 1
     assert few.scratch == 4 * few.defines["SPLIT"] * 128 * 1536
-    many = launch_products.linear(_linear(4096, 17920, 1536))
+    many = matmul_rules.linear(_linear(4096, 17920, 1536))
     assert (len(many.launches), many.scratch) == (1, 0)
 
 
-def test_long_caches_are_cut_into_spans_for_few_queries() -> None:
-    decode = launch_products.attention(_attention(1, 4096, 128, _BFLOAT16))
+def test_long_caches_are_split_for_few_queries() -> None:
+    decode = matmul_rules.attention(_attention(1, 4096, 128, _BFLOAT16))
     assert decode.launches[0].grid == (1, 2, 64)
-    prefill = launch_products.attention(_attention(4096, 4096, 128, _BFLOAT16))
+    prefill = matmul_rules.attention(_attention(4096, 4096, 128, _BFLOAT16))
     assert len(prefill.launches) == 1
 
 
 def test_only_a_position_can_fail() -> None:
-    assert not launch_products.attention(_attention(1, 64, 64, _FLOAT32)).failure
-    assert launch_products.attention(_attention(1, 64, 64, _FLOAT32, has_position=1)).failure
+    assert not matmul_rules.attention(_attention(1, 64, 64, _FLOAT32)).failure
+    assert matmul_rules.attention(_attention(1, 64, 64, _FLOAT32, has_position=1)).failure
 
 
 def test_nothing_to_compute_is_no_launch() -> None:
-    assert launch_products.linear(_linear(0, 64, 64)).launches == ()
-    assert launch_products.attention(_attention(0, 64, 64, _FLOAT32)).launches == ()
+    assert matmul_rules.linear(_linear(0, 64, 64)).launches == ()
+    assert matmul_rules.attention(_attention(0, 64, 64, _FLOAT32)).launches == ()
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
@@ -164,8 +168,8 @@ def test_products_compile_without_spilling(arch: str, compiler: nvrtc.Nvrtc) -> 
     for stem, params in cases:
         variant, stem = (stem, "attention") if stem == CLUSTER else ("", stem)
         packed = KERNELS[stem].pack(params)
-        source, geometry, options = specialise(stem, packed, variant=variant)
+        source, config, options = specialise(stem, packed, variant=variant)
         options = (f"--gpu-architecture={arch}", *options, "--ptxas-options=-v")
         log = compiler.compile(source, options, stem)[1]
         assert not re.search(r"[1-9]\d* bytes spill", log), (stem, log)
-        assert all(x.shared <= _SHARED or stem == "attention" for x in geometry.launches)
+        assert all(x.shared <= _SHARED or stem == "attention" for x in config.launches)

@@ -1,7 +1,7 @@
-"""How a kernel is launched: what Python decides beside the CUDA source of a stem.
+"""Launch configurations: what Python decides beside the CUDA source of a stem.
 
-A stem's rule takes the command's parameters and returns its Geometry; the constants that source and
-rule must agree on are defined by the rule and reach the source as macros.
+A stem's rule takes the command's parameters and returns its LaunchConfig; the constants that source
+and rule must agree on are defined by the rule and reach the source as macros.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ class Launch:
     Attributes:
         elsewhere: these bytes where the code is of another architecture than it was made for; None:
             the same.
-        room: these bytes for architectures whose launches overlap, so that a processor which is
-            free early does not take a second block of the launch; None: the same.
+        padded_shared: these bytes for architectures whose launches overlap: more than are used, to
+            limit occupancy, so that a multiprocessor which is free early does not take a second
+            block of the launch; None: the same.
     """
 
     grid: tuple[int, int, int]
@@ -32,19 +33,20 @@ class Launch:
     shared: int = 0
     entry: str = "npusim_kernel"
     elsewhere: int | None = None
-    room: int | None = None
+    padded_shared: int | None = None
 
     def on(self, features: Collection[str]) -> Launch:
         """Returns the launch for an architecture of such features (`targets/features.py`)."""
-        has_room = "overlapping_launches" in features and "shared_227k" in features
-        if self.room is None or not has_room:
-            return replace(self, room=None)
-        return replace(self, shared=self.room, elsewhere=self.shared, room=None)
+        pads = "overlapping_launches" in features and "shared_227k" in features
+        if self.padded_shared is None or not pads:
+            return replace(self, padded_shared=None)
+        padded = replace(self, shared=self.padded_shared, elsewhere=self.shared)
+        return replace(padded, padded_shared=None)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A matrix of 16-bit elements that a kernel copies in boxes of 64 elements by `box` rows.
+    """A matrix of 16-bit elements that is loaded by TMA, in tiles of 64 elements by `box` rows.
 
     Attributes:
         operand: that holds it.
@@ -59,7 +61,7 @@ class TensorMap:
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
+class LaunchConfig:
     """Everything a command needs besides its code.
 
     Attributes:
@@ -79,12 +81,12 @@ class Geometry:
     maps: tuple[TensorMap, ...] = field(default=(), kw_only=True)
     defines: Mapping[str, int] = field(default_factory=dict)
 
-    def on(self, features: Collection[str]) -> Geometry:
-        """Returns the geometry for an architecture of such features."""
+    def on(self, features: Collection[str]) -> LaunchConfig:
+        """Returns the launch configuration for an architecture of such features."""
         return replace(self, launches=tuple(x.on(features) for x in self.launches))
 
 
-Rule: TypeAlias = Callable[[Params], Geometry]
+Rule: TypeAlias = Callable[[Params], LaunchConfig]
 
 
 def blocks(count: int, each: int) -> int:
@@ -92,13 +94,13 @@ def blocks(count: int, each: int) -> int:
     return (count + each - 1) // each
 
 
-def line(threads: int, block: int = 256, **defines: int) -> Geometry:
-    """Returns the geometry of `threads` independent threads in one dimension.
+def line(threads: int, block: int = 256, **defines: int) -> LaunchConfig:
+    """Returns the launch configuration of `threads` independent threads in one dimension.
 
     The source knows the block as NPUSIM_BLOCK, and walks on by the grid's size where the threads
     exceed the largest grid.
     """
     if threads == 0:
-        return Geometry(())
+        return LaunchConfig(())
     grid = min(blocks(threads, block), MAX_GRID[0])
-    return Geometry((Launch((grid, 1, 1), (block, 1, 1)),), defines={"BLOCK": block, **defines})
+    return LaunchConfig((Launch((grid, 1, 1), (block, 1, 1)),), defines={"BLOCK": block, **defines})

@@ -1,4 +1,4 @@
-"""Models of one command or two, in every geometry that tuning may choose for it."""
+"""Models of one command or two, in every config that tuning may choose for it."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def example(name: str) -> Example:
     return Example(program, dict(model.state_dict()), given, exact)
 
 
-def in_every_geometry(program: CompiledProgram) -> Iterator[tuple[str, CompiledProgram]]:
-    """Yields each geometry of each command, by name, and the program with that one."""
+def in_every_launch_config(program: CompiledProgram) -> Iterator[tuple[str, CompiledProgram]]:
+    """Yields each config of each command, by name, and the program with that one."""
     target = target_of(program)
     keys = {(program.kernels[c.kernel].name, c.params) for m in program.methods for c in m.commands}
     named = [(key, name) for key in keys for name in variants(*key)]

@@ -1,4 +1,4 @@
-"""The table of stems that CUDA has kernels for: the rule of each stem's geometry.
+"""The table of stems that CUDA has kernels for: the rule of each stem's config.
 
 One module a family holds the rules; a stem's source is `<stem>.cu` in a folder of
 `kernels/cuda/`, or generated where the family says so.
@@ -14,18 +14,18 @@ from npusim.codegen.cuda import (
     elementwise,
     grouped,
     indexed,
-    launch_products,
+    matmul_rules,
     rows,
     windows,
 )
-from npusim.codegen.cuda.geometry import Rule
+from npusim.codegen.cuda.launch_config import Rule
 
 RULES: Mapping[str, Rule] = {
     **convolutions.RULES,
     **elementwise.RULES,
     **grouped.RULES,
     **indexed.RULES,
-    **launch_products.RULES,
+    **matmul_rules.RULES,
     **decoding.RULES,  # linear among them
     **rows.RULES,
     **windows.RULES,

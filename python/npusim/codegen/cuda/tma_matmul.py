@@ -1,4 +1,4 @@
-"""Geometry of products of many rows on Hopper, by kernels/cuda/matmul/tma_matmul.h.
+"""Launch configurations of linears of many rows on Hopper, by kernels/cuda/matmul/tma_matmul.h.
 
 Owns which tiles there are, which commands they can compute, and what the blocks of a cluster share.
 Their code runs everywhere, but is made for sm_90a: elsewhere a cluster's first block works alone.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from npusim.abi.kernels import SLOT_COLUMNS, Params
-from npusim.codegen.cuda.geometry import Geometry, Launch, TensorMap, blocks
-from npusim.codegen.cuda.launch_products import (
+from npusim.codegen.cuda.launch_config import Launch, LaunchConfig, TensorMap, blocks
+from npusim.codegen.cuda.matmul_rules import (
     GPU,
     PROCESSORS,
     as_int,
@@ -24,41 +24,41 @@ from npusim.targets.measured import TmaTile
 
 STEMS = ("linear", "linear_before_norm", "linear_behind_norm")  # whose commands it computes
 _DEPTH = 64  # of K, that a tile passes at once
-_PLAIN_COLUMNS, _PLAIN_STAGES = 64, 3  # of tiles that are not copied in bulk
+_PLAIN_COLUMNS, _PLAIN_STAGES = 64, 3  # of the tiles of devices without TMA
 _BARRIERS = 16  # bytes a stage
 _ALIGNED = 136  # bytes of a barrier more, and up to where sums begin
-_MOST_BOX = 256  # rows of one
+_MOST_LOAD_ROWS = 256  # of one TMA load
 _MOST_BLOCKS = 8  # of a cluster, on every device
 _FEW_ROWS = 16  # that other paths stream weights for
 _FIT = GPU.tma_matmul
 
 
 @dataclass(frozen=True, slots=True)
-class BulkTile(TmaTile):
-    """A tile as launches have it."""
+class ClusterTile(TmaTile):
+    """A tile and the cluster that shares its operands, as launches have it."""
 
     @property
     def name(self) -> str:
-        """What tuning calls it."""
+        """What tuning files call it."""
         cluster = f"{self.share_rows}.{self.share_columns}.{self.split_k}"
-        ring = f"s{self.stages}" + "c" * self.copy_warp + "p" * self.persistent
-        return f"bulk {self.rows}x{self.columns} {cluster} {ring}"
+        pipeline = f"s{self.stages}" + "c" * self.copy_warp + "p" * self.persistent
+        return f"bulk {self.rows}x{self.columns} {cluster} {pipeline}"
 
     @property
     def line(self) -> int:
-        """Floats from one row of sums to the next, which lie in other banks."""
+        """Floats from one row of sums to the next, without bank conflicts."""
         return self.columns + 8 * (self.columns % 16 == 0)
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory: the ring, its barriers, and the sums of a cluster."""
-        ring = self.stages * ((self.rows + self.columns) * _DEPTH * 2 + _BARRIERS)
+        """Bytes of shared memory: the pipeline, its barriers, and partial sums of a cluster."""
+        pipeline = self.stages * ((self.rows + self.columns) * _DEPTH * 2 + _BARRIERS)
         sums = (self.rows - self.rows // self.split_k) * self.line * 4
-        return ring + sums + (self.split_k > 1) * _ALIGNED
+        return pipeline + sums + (self.split_k > 1) * _ALIGNED
 
 
-def fits(p: Params, tile: BulkTile) -> bool:
-    """Tells whether a tile can compute a `linear`, and every box of W lies in one segment.
+def fits(p: Params, tile: ClusterTile) -> bool:
+    """Tells whether a tile can compute a `linear`, and every load of W lies in one segment.
 
     Before a norm, a tile has a slot for the squares of its columns.
     """
@@ -78,25 +78,25 @@ def fits(p: Params, tile: BulkTile) -> bool:
         together = segments == 1 or rows == (n, n)
     else:
         together = all(first % columns == 0 for first in rows[:-1])
-    boxes = max(tile.share_rows, parts)
-    eights = [columns, tile.columns // boxes, tile.columns // (2 if tile.columns > 256 else 1)]
+    loads = max(tile.share_rows, parts)
+    eights = [columns, tile.columns // loads, tile.columns // (2 if tile.columns > 256 else 1)]
     eights.append(tile.rows // tile.share_columns)
-    spans = tile.split_k == 1 or blocks(k, _DEPTH) >= 2 * tile.split_k
+    splits = tile.split_k == 1 or blocks(k, _DEPTH) >= 2 * tile.split_k
     slices = (
-        tile.columns // boxes <= _MOST_BOX
+        tile.columns // loads <= _MOST_LOAD_ROWS
         and tile.rows % tile.split_k == 0
         and all(lines % 8 == 0 for lines in eights)
     )
-    room = (
+    fits_over_pipeline = (
         tile.split_k == 1
         or tile.rows * tile.line * 4 <= tile.stages * (tile.rows + tile.columns) * 2 * _DEPTH
     )
     most = GPU.processors.block_shared_bytes
-    return together and room and spans and slices and tile.shared <= most
+    return together and fits_over_pipeline and splits and slices and tile.shared <= most
 
 
-def bulk(p: Params, tile: BulkTile) -> Geometry:
-    """Returns the geometry of a `linear` by a tile that fits."""
+def tma_matmul(p: Params, tile: ClusterTile) -> LaunchConfig:
+    """Returns the launch configuration of a `linear` by a tile that fits."""
     m, n, k = (as_int(p, name) for name in "mnk")
     parts, segments = 2 if p["gated"] else 1, as_int(p, "segments")
     box = tile.columns // max(tile.share_rows, parts)
@@ -135,13 +135,13 @@ def bulk(p: Params, tile: BulkTile) -> Geometry:
         grid = (min(row_tiles * column_tiles, PROCESSORS * tile.blocks_per_processor), 1, 1)
     plain = _PLAIN_STAGES * (tile.rows + _PLAIN_COLUMNS) * 2 * _DEPTH
     launch = Launch(grid, (threads, 1, 1), max(tile.shared, plain), elsewhere=plain)
-    return Geometry((launch,), maps=tuple(maps), defines=defines)
+    return LaunchConfig((launch,), maps=tuple(maps), defines=defines)
 
 
-TILES = tuple(BulkTile(**asdict(tile)) for tile in _FIT.tiles)
+TILES = tuple(ClusterTile(**asdict(tile)) for tile in _FIT.tiles)
 
 
-def tiles(p: Params, most: int) -> list[BulkTile]:
+def tiles(p: Params, most: int) -> list[ClusterTile]:
     """Returns the tiles that fit a `linear`, the fastest by `microseconds` first."""
     if not on_tensor_cores(p["x_dtype"], p["w_dtype"]) or as_int(p, "m") <= _FEW_ROWS:
         return []
@@ -149,8 +149,8 @@ def tiles(p: Params, most: int) -> list[BulkTile]:
     return sorted(found, key=lambda tile: microseconds(p, tile))[:most]
 
 
-def microseconds(p: Params, tile: BulkTile) -> float:
-    """Returns about how long a product takes by a tile, by what was measured of the architecture.
+def microseconds(p: Params, tile: ClusterTile) -> float:
+    """Returns about how long a linear takes by a tile, by what was measured of the architecture.
 
     For an H200 that is benchmarks/results/cuda_prefill_h200.txt.
     """

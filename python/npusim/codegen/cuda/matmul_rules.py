@@ -1,9 +1,9 @@
-"""Geometry of the products: linear, matmul, attention, and what goes with them.
+"""Launch configurations of linear, matmul, attention, and what goes with them.
 
 The rules choose between the paths of a source (its opening comment lists them) by shape and dtype:
-streaming while the weights are read once for few rows, tiles on the tensor cores for 16-bit
-operands, tiles by multiply-adds otherwise. Where the tiles of y do not fill the device, K is cut
-into spans whose sums a second launch adds up.
+streaming weights for few rows, tiles on the tensor cores for 16-bit operands, tiles by
+multiply-adds otherwise. Where the tiles of y do not fill the device, K is split, and a second
+launch adds up the partial sums.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from math import prod
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda.geometry import Geometry, Launch, Rule, blocks, line
+from npusim.codegen.cuda.launch_config import Launch, LaunchConfig, Rule, blocks, line
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.targets.architecture import gpu
 from npusim.targets.measured import MatmulTile
@@ -44,34 +44,34 @@ class TileShape(MatmulTile):
         return 32 * self.warps_m * self.warps_n
 
 
-# What bounds them is the way from the second cache, not the tensor cores.
+# They are bound by the bandwidth of L2, not by the tensor cores.
 TILES = tuple(TileShape(**asdict(tile)) for tile in _MATMUL.tiles)
-_PLAIN = tuple(TileShape(**asdict(tile)) for tile in _MATMUL.plain_tiles)
-_PLAIN_GATED = tuple(TileShape(**asdict(tile)) for tile in _MATMUL.plain_gated_tiles)
-_PLAIN_THREADS = 256
+_SIMT = tuple(TileShape(**asdict(tile)) for tile in _MATMUL.plain_tiles)
+_SIMT_GATED = tuple(TileShape(**asdict(tile)) for tile in _MATMUL.plain_gated_tiles)
+_SIMT_THREADS = 256
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)  # of K
-_PLAIN_DEPTH = 16
+_SIMT_DEPTH = 16
 
 MOST_SHARED = 99 << 10  # bytes of shared memory that a block may have on every device
 
 
-def linear(p: Params) -> Geometry:
+def linear(p: Params) -> LaunchConfig:
     """The rule of `linear`."""
     m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
     parts = 2 if p["gated"] else 1
     if m * n == 0:
-        return Geometry(())
-    pairs = on_tensor_cores(p["x_dtype"], p["w_dtype"])
+        return LaunchConfig(())
+    tensor_cores = on_tensor_cores(p["x_dtype"], p["w_dtype"])
     arguments = linear_operands(p)
-    if m <= (_FEW_ROWS if pairs else _MATMUL.plain_stream_rows):
-        columns = 8 if pairs and m > 1 else 1
+    if m <= (_FEW_ROWS if tensor_cores else _MATMUL.plain_stream_rows):
+        columns = 8 if tensor_cores and m > 1 else 1
         loads = blocks(k * _size(p["w_dtype"]), 16 * 32 // columns)
         path = KernelPath.GEMV_MMA if columns == 8 else KernelPath.GEMV_SIMT
         return _streams(n, parts, columns=columns, loads=loads, path=path, arguments=arguments)
-    return tiled(m, n, k, parts=parts, pairs=pairs, arguments=arguments)
+    return tiled(m, n, k, parts=parts, tensor_cores=tensor_cores, arguments=arguments)
 
 
-def linear_beside_norm(p: Params) -> Geometry:
+def linear_beside_norm(p: Params) -> LaunchConfig:
     """The rule of `linear_before_norm` and `linear_behind_norm`: tiles on the tensor cores."""
     m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
     return tiled(
@@ -79,18 +79,18 @@ def linear_beside_norm(p: Params) -> Geometry:
         n,
         k,
         parts=2 if p["gated"] else 1,
-        pairs=True,
+        tensor_cores=True,
         arguments=linear_operands(p),
         splits=(1,) if leaves_norm(p) else _SPLITS,
     )
 
 
-def normed_linear(p: Params) -> Geometry:
+def normed_linear(p: Params) -> LaunchConfig:
     """The rule of `normed_linear`: as `linear` of one row."""
     n, k = as_int(p, "n"), as_int(p, "k")
     parts = 2 if p["gated"] else 1
     if n == 0:
-        return Geometry(())
+        return LaunchConfig(())
     # Every warp computes the norm again: it is to serve two columns where there are many.
     return _streams(
         n,
@@ -105,7 +105,7 @@ def normed_linear(p: Params) -> Geometry:
 
 def _streams(
     n: int, parts: int, *, columns: int, loads: int, path: KernelPath, arguments: int, rows: int = 1
-) -> Geometry:
+) -> LaunchConfig:
     """Warps that stream rows of W, in groups that share K where there are few rows.
 
     Args:
@@ -128,7 +128,7 @@ def _streams(
         "LOADS": 12,
         "ARGUMENTS": arguments,
     }
-    return Geometry((Launch((grid, 1, 1), (32 * warps, 1, 1)),), defines=defines)
+    return LaunchConfig((Launch((grid, 1, 1), (32 * warps, 1, 1)),), defines=defines)
 
 
 def tiled(
@@ -137,19 +137,20 @@ def tiled(
     k: int,
     *,
     parts: int,
-    pairs: bool,
+    tensor_cores: bool,
     arguments: int,
     batch: int = 1,
     shapes: tuple[TileShape, ...] = (),
     splits: tuple[int, ...] = _SPLITS,
-) -> Geometry:
-    """The best tiles of y, of some shapes and spans.
+) -> LaunchConfig:
+    """Returns the best tiles of y, of some shapes and split-K counts.
 
     Args:
-        batch: how many products there are.
+        tensor_cores: whether they multiply the operands as they are.
+        batch: how many matrix products there are.
     """
-    shapes = shapes or (TILES if pairs else _PLAIN_GATED if parts == 2 else _PLAIN)
-    depth = _DEPTH if pairs else _PLAIN_DEPTH
+    shapes = shapes or (TILES if tensor_cores else _SIMT_GATED if parts == 2 else _SIMT)
+    depth = _DEPTH if tensor_cores else _SIMT_DEPTH
     choices = [
         (_time(s, split, m, n, k, parts, batch, depth), s.rows * s.columns, i, split)
         for i, s in enumerate(shapes)
@@ -162,34 +163,34 @@ def tiled(
         shape = replace(
             shape, stages=_stages(shape, blocks(m, shape.rows), n * parts, split * batch)
         )
-    threads = shape.threads if pairs else _PLAIN_THREADS
-    span = blocks(blocks(k, split), _DEPTH) * _DEPTH
-    split = blocks(k, span) if span else 1
+    threads = shape.threads if tensor_cores else _SIMT_THREADS
+    slice_k = blocks(blocks(k, split), _DEPTH) * _DEPTH
+    split = blocks(k, slice_k) if slice_k else 1
     grid = (blocks(m, shape.rows), blocks(n * parts, shape.columns), split * batch)
-    shared = shape.shared if pairs else _plain_shared(shape.rows, shape.columns, 4)
+    shared = shape.shared if tensor_cores else _simt_shared(shape.rows, shape.columns, 4)
     defines = {
-        "PATH": KernelPath.TILE_MMA if pairs else KernelPath.TILE_SIMT,
+        "PATH": KernelPath.TILE_MMA if tensor_cores else KernelPath.TILE_SIMT,
         "BLOCK": threads,
         "SPLIT": split,
         "TILE_ROWS": shape.rows,
         "TILE_COLUMNS": shape.columns,
-        "TENSOR_CORES": int(pairs),
+        "TENSOR_CORES": int(tensor_cores),
         "ARGUMENTS": arguments + (split > 1),
     }
-    if pairs:
+    if tensor_cores:
         defines |= {"WARPS_M": shape.warps_m, "WARPS_N": shape.warps_n, "STAGES": shape.stages}
     launches = [Launch(grid, (threads, 1, 1), shared)]
     if split == 1:
-        return Geometry(tuple(launches), overlaps=False, defines=defines)
+        return LaunchConfig(tuple(launches), overlaps=False, defines=defines)
     combine = (blocks(m * n * batch, _BLOCK), 1, 1)
     launches.append(Launch(combine, (_BLOCK, 1, 1), entry="npusim_combine"))
     scratch = 4 * split * m * n * parts * batch
-    return Geometry(tuple(launches), scratch, overlaps=False, defines=defines)
+    return LaunchConfig(tuple(launches), scratch, overlaps=False, defines=defines)
 
 
-def _stages(s: TileShape, row_tiles: int, columns: int, spans: int) -> int:
+def _stages(s: TileShape, row_tiles: int, columns: int, splits: int) -> int:
     """Returns how many blocks of K fit in shared memory beside the tiles of other blocks."""
-    tiles = row_tiles * blocks(columns, s.columns) * spans
+    tiles = row_tiles * blocks(columns, s.columns) * splits
     beside = min(blocks(tiles, PROCESSORS), 2 if s.rows * s.columns > 8192 else 3)
     each = (s.rows + s.columns) * _DEPTH * 2
     return max(3, min(8, min(MOST_SHARED, _MATMUL.tile_shared_bytes // beside) // each))
@@ -198,7 +199,7 @@ def _stages(s: TileShape, row_tiles: int, columns: int, spans: int) -> int:
 def _time(
     s: TileShape, split: int, m: int, n: int, k: int, parts: int, batch: int, depth: int
 ) -> float:
-    """Returns about how many microseconds a product's tiles take, K cut into `split` spans."""
+    """Returns about how many microseconds a product's tiles take, K cut into `split` splits."""
     tiles = blocks(m, s.rows) * blocks(n * parts, s.columns) * split * batch
     waves = blocks(tiles, PROCESSORS) if tiles < 4 * PROCESSORS else tiles / PROCESSORS
     step = s.alone_step_us if waves == 1 else s.step_us
@@ -210,9 +211,9 @@ def _time(
     return time
 
 
-def _plain_shared(rows: int, columns: int, size: int) -> int:
+def _simt_shared(rows: int, columns: int, size: int) -> int:
     """Bytes of PlainTile::Shared in matmul/simt_tile.h."""
-    return 2 * _PLAIN_DEPTH * (rows + 4 + columns + 4) * size
+    return 2 * _SIMT_DEPTH * (rows + 4 + columns + 4) * size
 
 
 def on_tensor_cores(x: object, w: object) -> bool:
@@ -240,57 +241,57 @@ def epilogue_operands(p: Params) -> int:
     return int(bool(p["has_bias"])) + int(bool(p["residual"])) + 1
 
 
-def quantize(p: Params) -> Geometry:
+def quantize(p: Params) -> LaunchConfig:
     """The rule of `quantize`: a warp a row of int8, a thread a group of int4."""
     k = blocks(as_int(p, "k"), 128) * 128
     each = 32 if p["format"] == _INT8 else k // as_int(p, "group")
     return line(as_int(p, "rows") * each, ARGUMENTS=2)
 
 
-def quantized_linear(p: Params) -> Geometry:
+def quantized_linear(p: Params) -> LaunchConfig:
     """The rule of `quantized_linear`."""
     m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
     parts = 2 if p["gated"] else 1
     if m * n == 0:
-        return Geometry(())
+        return LaunchConfig(())
     arguments = 1 + as_int(p, "segments") + epilogue_operands(p)
     if m > _MATMUL.quantized_stream_rows:
-        pairs = on_tensor_cores(p["x_dtype"], p["x_dtype"])
-        return tiled(m, n, k, parts=parts, pairs=pairs, arguments=arguments)
+        tensor_cores = on_tensor_cores(p["x_dtype"], p["x_dtype"])
+        return tiled(m, n, k, parts=parts, tensor_cores=tensor_cores, arguments=arguments)
     loads = blocks(k, 32 * (16 if p["format"] == _INT8 else 32))
     return _streams(
         n, parts, columns=1, loads=loads, path=KernelPath.GEMV_SIMT, arguments=arguments
     )
 
 
-def matmul(p: Params) -> Geometry:
+def matmul(p: Params) -> LaunchConfig:
     """The rule of `matmul`."""
     m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
     batch = prod(as_ints(p, "batch"))
     if m * n * batch == 0:
-        return Geometry(())
+        return LaunchConfig(())
     contiguous = p["a_k"] == 1 and 1 in (p["b_k"], p["b_n"])
-    pairs = contiguous and on_tensor_cores(p["dtype"], p["dtype"])
-    shapes = TILES if pairs else _PLAIN if p["dtype"] in (0, 1, 2) else _PLAIN[1:]
-    depth = _DEPTH if pairs else _PLAIN_DEPTH
+    tensor_cores = contiguous and on_tensor_cores(p["dtype"], p["dtype"])
+    shapes = TILES if tensor_cores else _SIMT if p["dtype"] in (0, 1, 2) else _SIMT[1:]
+    depth = _DEPTH if tensor_cores else _SIMT_DEPTH
     shape = min(shapes, key=lambda s: (_time(s, 1, m, n, k, 1, batch, depth), s.rows))
     size = 4 if p["dtype"] in (0, 1, 2) else 8
-    shared = shape.shared if pairs else _plain_shared(shape.rows, shape.columns, size)
-    threads = shape.threads if pairs else _PLAIN_THREADS
+    shared = shape.shared if tensor_cores else _simt_shared(shape.rows, shape.columns, size)
+    threads = shape.threads if tensor_cores else _SIMT_THREADS
     grid = (blocks(m, shape.rows) * batch, blocks(n, shape.columns), 1)
     defines = {
-        "PATH": KernelPath.TILE_MMA if pairs else KernelPath.TILE_SIMT,
+        "PATH": KernelPath.TILE_MMA if tensor_cores else KernelPath.TILE_SIMT,
         "BLOCK": threads,
         "TILE_ROWS": shape.rows,
         "TILE_COLUMNS": shape.columns,
         "ARGUMENTS": 3,
     }
-    if pairs:
+    if tensor_cores:
         defines |= {"WARPS_M": shape.warps_m, "WARPS_N": shape.warps_n, "STAGES": shape.stages}
-    return Geometry((Launch(grid, (threads, 1, 1), shared),), overlaps=False, defines=defines)
+    return LaunchConfig((Launch(grid, (threads, 1, 1), shared),), overlaps=False, defines=defines)
 
 
-def rope(p: Params) -> Geometry:
+def rope(p: Params) -> LaunchConfig:
     """The rule of `rope`: a thread a pair of elements."""
     parts = as_int(p, "parts")
     heads, dims = as_ints(p, "heads")[:parts], as_ints(p, "head_dim")[:parts]
@@ -319,13 +320,13 @@ _LONGEST_HEAD = 256  # that tiles of attention take
 _KEYS = 64  # of a tile
 
 
-def attention(p: Params) -> Geometry:
+def attention(p: Params) -> LaunchConfig:
     """The rule of `attention`."""
     kv_heads, head_dim, v_dim = as_int(p, "kv_heads"), as_int(p, "head_dim"), as_int(p, "v_dim")
     rows = as_int(p, "heads") // kv_heads * as_int(p, "q_len")
     heads = as_int(p, "batch") * kv_heads
     if rows * heads * v_dim == 0:
-        return Geometry(())
+        return LaunchConfig(())
     has_position = bool(p["has_position"])
     operands = 4 + int(bool(p["has_mask"])) + has_position
     if max(head_dim, v_dim) > _LONGEST_HEAD or head_dim == 0:
@@ -333,23 +334,23 @@ def attention(p: Params) -> Geometry:
         defines["ARGUMENTS"] = operands + 1 + has_position
         scratch = 4 * heads * rows * max(as_int(p, "kv_len"), 1)
         launch = Launch((rows, heads, 1), (_BLOCK, 1, 1))
-        return Geometry((launch,), scratch, has_position, defines=defines)
-    pairs = on_tensor_cores(p["dtype"], p["dtype"])
+        return LaunchConfig((launch,), scratch, has_position, defines=defines)
+    tensor_cores = on_tensor_cores(p["dtype"], p["dtype"])
     row_warps = 1 if rows <= 16 else 2 if rows <= 32 else 4
     tiles = blocks(as_int(p, "kv_len"), _KEYS)
-    row_blocks = blocks(rows, 16 * row_warps if pairs else 64)
+    row_blocks = blocks(rows, 16 * row_warps if tensor_cores else 64)
     split = 1
     if tiles > _ATTENTION.whole_tiles and row_blocks * heads < PROCESSORS:
         places = _ATTENTION.split_blocks_per_processor * PROCESSORS
         split = min(tiles, max(1, places // (row_blocks * heads)))
     # Long rows of keys are what a block waits for: two warps share them.
     shares = tiles > _ATTENTION.shared_row_tiles
-    warps = 8 if pairs and split == 1 and row_warps == 4 and shares else 4
+    warps = 8 if tensor_cores and split == 1 and row_warps == 4 and shares else 4
     return attention_tiles(p, row_warps, split, warps=warps)
 
 
-def attention_cluster(p: Params) -> Geometry | None:
-    """Attention whose blocks combine their spans of keys in a cluster, where the rule cuts keys."""
+def attention_cluster(p: Params) -> LaunchConfig | None:
+    """Attention whose splits of the keys are combined in a cluster, where the rule has splits."""
     rule = attention(p)
     if (
         not rule.launches
@@ -364,12 +365,12 @@ def attention_cluster(p: Params) -> Geometry | None:
 
 def attention_tiles(
     p: Params, row_warps: int, split: int, clustered: bool = False, warps: int = 4
-) -> Geometry:
+) -> LaunchConfig:
     """Attention by tiles of 64 keys.
 
     Args:
         row_warps: how many of a block's warps have rows of their own; the others have other keys.
-        split: spans of the keys, which a second launch combines.
+        split: splits of the keys, which a second launch combines.
         clustered: whether the blocks of a cluster combine them instead, or take rows of their own
             where few keys are in use.
         warps: of a block, on the tensor cores.
@@ -379,12 +380,12 @@ def attention_tiles(
     heads = as_int(p, "batch") * kv_heads
     has_position = bool(p["has_position"])
     operands = 4 + int(bool(p["has_mask"])) + has_position
-    pairs = on_tensor_cores(p["dtype"], p["dtype"])
-    block_rows = 16 * row_warps if pairs else 64
-    threads = 32 * warps if pairs else 256
-    shared = _quads_shared(head_dim, v_dim)
-    if pairs:
-        shared = _pairs_shared(block_rows, head_dim, v_dim, warps, clustered)
+    tensor_cores = on_tensor_cores(p["dtype"], p["dtype"])
+    block_rows = 16 * row_warps if tensor_cores else 64
+    threads = 32 * warps if tensor_cores else 256
+    shared = _simt_attention_shared(head_dim, v_dim)
+    if tensor_cores:
+        shared = _mma_attention_shared(block_rows, head_dim, v_dim, warps, clustered)
     launches = [Launch((blocks(rows, block_rows), heads, split), (threads, 1, 1), shared)]
     scratch = 0
     combines = split > 1 and not clustered
@@ -392,7 +393,7 @@ def attention_tiles(
         launches.append(Launch((rows, heads, 1), (128, 1, 1), entry="npusim_combine"))
         scratch = 4 * split * heads * rows * (v_dim + 2)
     defines = {
-        "PATH": KernelPath.TILE_MMA if pairs else KernelPath.TILE_SIMT,
+        "PATH": KernelPath.TILE_MMA if tensor_cores else KernelPath.TILE_SIMT,
         "BLOCK": threads,
         "SPLIT": split,
         "WARPS": warps,
@@ -402,10 +403,12 @@ def attention_tiles(
         "ARGUMENTS": operands + combines + has_position,
     }
     overlaps = rows <= 16 or clustered
-    return Geometry(tuple(launches), scratch, has_position, overlaps=overlaps, defines=defines)
+    return LaunchConfig(tuple(launches), scratch, has_position, overlaps=overlaps, defines=defines)
 
 
-def _pairs_shared(block_rows: int, head_dim: int, v_dim: int, warps: int, clustered: bool) -> int:
+def _mma_attention_shared(
+    block_rows: int, head_dim: int, v_dim: int, warps: int, clustered: bool
+) -> int:
     """Bytes that attention/mma_attention.h takes: rows of queries, two tiles; then all warps' sums.
 
     Blocks of a cluster may have few keys instead, whose values they take all at once.
@@ -416,7 +419,7 @@ def _pairs_shared(block_rows: int, head_dim: int, v_dim: int, warps: int, cluste
     return max(tiles, few, 16 * warps * (blocks(v_dim, 16) * 16 + 10) * 4)
 
 
-def _quads_shared(head_dim: int, v_dim: int) -> int:
+def _simt_attention_shared(head_dim: int, v_dim: int) -> int:
     """Bytes of Shared in attention/simt_attention.h."""
     return 4 * (2 * head_dim * 68 + _KEYS * blocks(v_dim, 64) * 64 + _KEYS * 68)
 
