@@ -56,3 +56,34 @@ def test_open_shapes_and_bad_options_are_bad_input(cli: Cli, path: Path, tmp_pat
     assert cli("import", path, "-o", output, "--value", f"x={path}").code == 2
     assert cli("import", tmp_path / "none.onnx", "-o", output).code == 2
     assert not output.exists()
+
+
+@pytest.mark.parametrize("verb", ["compile", "partition"])
+def test_programs_are_made_of_a_model_as_it_is(
+    cli: Cli, path: Path, tmp_path: Path, verb: str
+) -> None:
+    proto = onnx.load(path)
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+    proto.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 2
+    onnx.save(proto, path)
+    program, weights = tmp_path / "net.out", tmp_path / "net.weights"
+    cli(verb, path, "-o", program).refused(f"npusim {verb} {path} --weights ", "net.safetensors")
+    assert not program.exists()
+    made = cli(verb, path, "-o", program, "--weights", weights)
+    assert made.code == 0 and str(weights) in made.out, made.err
+    weights = weights.rename(tmp_path / "net.safetensors")
+    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
+    ran = cli("run", program, "--weights", weights, "--input", tmp_path / "x.npy", "-o", tmp_path)
+    assert ran.code == 0, ran.err
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), np.full((2, 3), [18, 22, 26]))
+    graph = tmp_path / "g.json"
+    assert cli("import", path, "-o", graph).code == 0
+    cli(verb, graph, "-o", program, "--weights", weights).refused("holds no weights")
+
+
+@pytest.mark.parametrize("verb", ["info", "check", "compile", "partition", "view"])
+def test_open_shapes_of_a_model_name_the_verb_that_closes_them(
+    cli: Cli, path: Path, tmp_path: Path, verb: str
+) -> None:
+    outputs = ("-o", tmp_path / "n.svg") if verb == "view" else ()
+    cli(verb, path, *outputs).refused("--shape x=1x4", f"npusim import {path}")

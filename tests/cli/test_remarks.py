@@ -39,15 +39,15 @@ def test_extract_tells_of_the_mode_and_of_fixed_arguments(capsys):
     assert json.loads(capsys.readouterr().out)["remarks"] == []
 
 
-@pytest.mark.parametrize("verb", ["info", "compile", "partition", "check"])
-def test_an_onnx_model_is_called_one_and_import_is_named(verb, tmp_path, capsys):
+@pytest.mark.parametrize("verb", ["info", "compile", "partition", "check", "view"])
+def test_an_onnx_model_is_taken_as_it_is(verb, tmp_path, capsys):
     onnx = pytest.importorskip("onnx")
     assert main(["extract", "m.py:plain", "-o", "g.json"]) == 0
     assert main(["export-onnx", "g.json", "-o", "n.onnx"]) == 0
     capsys.readouterr()
-    assert main([verb, "n.onnx"]) == 2
-    said = capsys.readouterr().err
-    assert "ONNX model" in said and "npusim import" in said
+    weights = ("--weights", "n.safetensors")
+    options = {"view": ("-o", "n.svg"), "compile": weights, "partition": weights}
+    assert main([verb, "n.onnx", *options.get(verb, ())]) == 0
     model = onnx.load("n.onnx")
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     onnx.save(model, "open.onnx")

@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 from npusim.errors import Error
-from npusim.files import kind_of, printable_path, reads
+from npusim.files import printable_path, reads
 from npusim.ir.graph import Graph
 from npusim.ir.module import Module, load_ir
 from npusim.partition.plan import PartitionPlan
@@ -25,17 +25,10 @@ def open_artifact(path: Path) -> Graph | CompiledProgram | PartitionPlan:
         return PartitionPlan.load(path)
     if start.lstrip().startswith(b"{"):
         return Graph.load(path)
-    if kind_of(start) == "an ONNX model":
-        raise Error(f"{path} is an ONNX model, not a graph.", hint=_importing(path))
     raise Error(
         f"{path} is no graph, program or plan.",
         hint="`npusim extract` writes graphs, `compile` programs, `partition` plans.",
     )
-
-
-def _importing(path: Path) -> str:
-    graph, weights = path.with_suffix(".json"), path.with_suffix(".safetensors")
-    return f"Import it: npusim import {path} -o {graph} --weights {weights}"
 
 
 def open_ir(path: Path) -> Graph | Module:

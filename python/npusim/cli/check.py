@@ -15,11 +15,11 @@ from rich.text import Text
 
 import npusim
 from npusim.cli.answer import Answer, Verb, amount, duration, printable
-from npusim.cli.artifact import readable
 from npusim.cli.factory import FACTORY_HELP, make
+from npusim.cli.onnx_model import open_model
 from npusim.cli.progress import progress
 from npusim.ir.graph import Graph
-from npusim.ir.module import Module, load_ir
+from npusim.ir.module import Module
 from npusim.partition.report import NodeSupport, SupportReport
 
 _NARROWEST = 80  # columns; a pipe has none
@@ -56,7 +56,7 @@ def check(model: str, target: str, require: float | None, everything: bool) -> A
 def _load(model: str) -> Graph | Module:
     path = Path(model)
     if ":" not in model or path.exists():
-        return load_ir(readable(path))
+        return open_model(path)
     made = make(model)
     return npusim.extract_ir(made.model, made.args, made.kwargs or None, model_name=made.name)
 

@@ -9,7 +9,8 @@ import click
 
 import npusim
 from npusim.cli.answer import Answer, Verb, amount
-from npusim.cli.artifact import beside, readable
+from npusim.cli.artifact import beside
+from npusim.cli.onnx_model import open_to_compile, weights_of_onnx_option
 from npusim.cli.progress import progress
 from npusim.cli.sizes import combinations, prepared_line, sizes_option
 from npusim.cli.summary import program_facts
@@ -24,6 +25,7 @@ from npusim.cli.summary import program_facts
     metavar="SCHEME",
     help="Weights of linears: int8, int4-g32, int4-g64, int4-g128 (int4 also -asymmetric).",
 )
+@weights_of_onnx_option
 @sizes_option
 @click.option(
     "--dump-passes",
@@ -36,14 +38,17 @@ def compile_model(
     output: Path | None,
     target: str,
     quantize: str | None,
+    weights_out: Path | None,
     sizes: Sequence[str],
     dump_passes: Path | None,
 ) -> Answer:
-    """Compile a graph to a .npubin file."""
+    """Compile a graph, or an ONNX model, to a .npubin file."""
     output = output or beside(graph, ".npubin")
     with progress("Compiling") as report:
+        report("reading the graph")
+        ir, told = open_to_compile(graph, weights_out, "compile")
         program = npusim.compile(
-            readable(graph),
+            ir,
             target=target,
             quantize=quantize,
             sizes=combinations(sizes),
@@ -62,7 +67,7 @@ def compile_model(
         f"memory: weights {amount(memory['weights'])}, prepared weights "
         f"{amount(memory['persistent'])}, arena {amount(memory['arena'])}",
     ]
-    lines += prepared_line(facts)
+    lines += [*prepared_line(facts), *told]
     if dump_passes is not None:
         lines.append(f"graphs after each pass: {dump_passes}")
     return Answer({"output": str(output), "bytes": size, "program": facts}, lines)

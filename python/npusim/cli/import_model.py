@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import click
@@ -10,6 +9,7 @@ import numpy as np
 
 from npusim.cli.answer import Answer, Verb, amount
 from npusim.cli.artifact import readable
+from npusim.cli.onnx_model import imported, save_imported
 from npusim.cli.progress import progress
 from npusim.cli.summary import graph_facts
 from npusim.errors import Error
@@ -49,28 +49,19 @@ def import_model(
     name: str | None,
 ) -> Answer:
     """Turn an ONNX model into a graph without weights."""
-    for package in ("onnx", "torch"):
-        if importlib.util.find_spec(package) is None:
-            raise Error(
-                f"Importing ONNX models needs the package {package}.",
-                hint="pip install 'npusim[onnx]'",
-            )
-    from npusim.frontends.onnx import from_onnx
-    from npusim.frontends.onnx.checkpoint import save_weights
-
     with progress("Importing") as report:
         report("reading the model")
-        imported = from_onnx(
-            readable(model),
+        made = imported(
+            model,
             shapes=dict(_shape(text) for text in shapes),
             values=dict(_value(text) for text in values),
             dynamic_shapes=dict(_bounds(text) for text in dynamic),
             name=name,
         )
         report("writing")
-        imported.graph.save(output)
-        written = save_weights(imported.weights, weights) if weights else None
-    facts = graph_facts(imported.graph)
+        made.graph.save(output)
+        written = save_imported(made.weights, weights) if weights else None
+    facts = graph_facts(made.graph)
     parameters = facts["parameters"]
     lines = [
         f"{output}: {facts['nodes']} nodes, {parameters['tensors']} weights "

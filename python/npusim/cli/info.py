@@ -9,6 +9,7 @@ import click
 
 from npusim.cli.answer import Answer, Verb, amount, table
 from npusim.cli.artifact import open_artifact
+from npusim.cli.onnx_model import as_it_is, is_onnx
 from npusim.cli.report import markdown
 from npusim.cli.summary import graph_facts, plan_facts, program_facts
 from npusim.files import write_atomic
@@ -24,8 +25,8 @@ from npusim.partition.plan import PartitionPlan
     help="Write statistics and the graph (mermaid) as Markdown.",
 )
 def info(file: Path, report: Path | None) -> Answer:
-    """Describe a graph, a program or a plan."""
-    artifact = open_artifact(file)
+    """Describe a graph, an ONNX model, a program or a plan."""
+    artifact = as_it_is(file).graph if is_onnx(file) else open_artifact(file)
     if isinstance(artifact, Graph):
         facts: dict[str, Any] = graph_facts(artifact)
         graph: Graph | None = artifact

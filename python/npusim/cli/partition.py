@@ -8,7 +8,8 @@ import click
 
 import npusim
 from npusim.cli.answer import Answer, Verb, amount
-from npusim.cli.artifact import beside, readable
+from npusim.cli.artifact import beside
+from npusim.cli.onnx_model import open_to_compile, weights_of_onnx_option
 from npusim.cli.progress import progress
 from npusim.cli.sizes import combinations, prepared_line, sizes_option
 from npusim.cli.summary import plan_facts
@@ -26,6 +27,7 @@ from npusim.errors import Error
     metavar="PATH=EXECUTOR",
     help="Keep a submodule on `native` or `pytorch`. Repeat it for several.",
 )
+@weights_of_onnx_option
 @sizes_option
 @click.option(
     "--fallback",
@@ -39,14 +41,17 @@ def partition(
     output: Path | None,
     target: str,
     pins: tuple[str, ...],
+    weights_out: Path | None,
     sizes: tuple[str, ...],
     fallback: str,
 ) -> Answer:
     """Cut a model into programs of the target and parts that PyTorch runs: one file."""
     output = output or beside(graph, ".npuplan")
     with progress("Partitioning") as report:
+        report("reading the graph")
+        ir, told = open_to_compile(graph, weights_out, "partition")
         plan = npusim.partition(
-            readable(graph),
+            ir,
             target=target,
             pin=_pins(pins),
             fallback=fallback,
@@ -62,6 +67,7 @@ def partition(
     ]
     for part in facts["partitions"]:
         lines += [f"partition {part['index']}: {line}" for line in prepared_line(part)]
+    lines += told
     return Answer({"output": str(output), "bytes": size, "plan": facts}, lines)
 
 

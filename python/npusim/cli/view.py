@@ -10,6 +10,7 @@ import click
 
 from npusim.cli.answer import Answer, Verb, amount
 from npusim.cli.artifact import open_artifact, open_ir, readable
+from npusim.cli.onnx_model import as_it_is, is_onnx
 from npusim.errors import Error
 from npusim.files import write_atomic
 from npusim.ir.graph import Graph
@@ -92,6 +93,9 @@ def _drawing(
 
 def _open(file: Path) -> tuple[Graphs, Mapping[str, Marks]]:
     """Returns the graphs of a file by method, and of a plan who runs which node."""
+    if is_onnx(file):
+        graph = as_it_is(file).graph
+        return {graph.name: graph}, {}
     with readable(file).open("rb") as start:
         if start.read(64).lstrip().startswith(b"{"):
             model = open_ir(file)

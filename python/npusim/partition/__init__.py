@@ -51,7 +51,7 @@ def check(
 
 
 def partition(
-    ir: Graph | str | Path,
+    ir: Graph | Module | str | Path,
     is_supported: Callable[[str, Mapping[str, Attr]], bool] | None = None,
     target: str | TargetConfig = "cpu",
     *,

@@ -104,7 +104,7 @@ def settle(graph: Graph, target: TargetConfig, wishes: Wishes) -> tuple[Partitio
         verdicts = _without(graph, verdicts, lost)
 
 
-def graph_of(ir: Graph | str | Path) -> Graph:
+def graph_of(ir: Graph | Module | str | Path) -> Graph:
     """Returns the one graph to partition, without what no result depends on."""
     found = load_ir(ir) if isinstance(ir, (str, Path)) else ir
     if isinstance(found, Module):
