@@ -391,7 +391,10 @@ def _with_scalar(batch: Batch, x: Tensor, number: Any) -> None:
     b = x[x != 0] if whole else x
     if whole and x.dtype is not torch.bool and x.dtype.is_signed:
         b = b[b != -1]
-    held = torch.tensor(number).to(x.dtype).item() if x.is_floating_point() else number
+    held: Any = number
+    if x.is_floating_point():
+        kind = torch.float64 if isinstance(number, float) else None
+        held = torch.tensor(number, dtype=kind).to(x.dtype).item()
     for name, function in calls.SCALAR_LEFT_DIVISIONS.items():
         others = {"wide": functools.partial(lambda x, f: f(x, held), f=function)}
         if name.removeprefix("r") in calls.BY_NUMPY:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import npusim
+from npusim import passes
 from npusim.abi.scalar import OPCODES
 
 from .faults import plant
+from .test_passes import rectified
 
 
 class Islands(nn.Module):
@@ -55,6 +58,7 @@ def test_a_plan_agrees(model: Islands, x: Tensor, plan: npusim.PartitionPlan) ->
     )
     assert ok, report
     assert "partitions: agrees" in str(report)
+    assert [edge.name for edge in report.edges] == ["zeros"]  # NaN becomes an integer
 
 
 @pytest.mark.parametrize("which", [0, -1])
@@ -75,6 +79,44 @@ def test_a_fault_is_found_in_its_partition(
     assert not ok and first is not None
     assert (first.partition, first.command, first.cause) == (chosen.index, index, "command")
     assert f"partition {chosen.index}, command {index} gemm" in str(report)
+
+
+class Bounded(nn.Module):
+    """Native parts around an operator that PyTorch runs; the second has a bound beside zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(4, 4, bias=False), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [N, 4] to the same shape."""
+        x = torch.linalg.vander(self.first(x)[:, 0], N=4)[:, 1:3]
+        return self.last(torch.log(torch.clamp_min(x.abs().repeat(1, 2), 1e-12)))
+
+
+@pytest.mark.parametrize("edges", [True, False])
+def test_a_pass_at_fault_is_found_in_its_partition(
+    monkeypatch: pytest.MonkeyPatch, edges: bool
+) -> None:
+    """Ordinary inputs do not show it: only those of zeros do."""
+    monkeypatch.setattr(passes, "PIPELINE", (rectified, *passes.PIPELINE))
+    model, x = Bounded().eval(), torch.rand(3, 4) + 0.5
+    pins = {"first": "native", "last": "native"}
+    plan = npusim.partition(npusim.extract_ir(model, (x,)), pin=pins)
+    ok, report = npusim.verify_plan(
+        plan, state_dict=model.state_dict(), test_inputs=(x,), original_model=model, edges=edges
+    )
+    if not edges:
+        assert ok
+        return
+    last = max(p.index for p in plan.partitions if p.is_native)
+    assert not ok and report.fault is not None and report.first_divergence is None
+    assert (report.fault.name, report.fault.partition) == ("rectified", last)
+    assert report.fault.op == "aten.relu.default"
+    assert f"partition {last}: the graph after `rectified` differs" in str(report)
+    assert json.loads(json.dumps(report.to_json()))["fault"]["partition"] == last
+    assert next(edge.name for edge in report.edges if not edge.ok) == "zeros"
 
 
 def _calls(partition: npusim.Partition, stem: str) -> bool:

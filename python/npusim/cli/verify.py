@@ -118,7 +118,7 @@ def verify(
         require_weights(graph, state)
         report("running the model")
         _, of_graph = npusim.verify_ir_with_state_dict(ir=graph, progress=report, **common)
-        common |= {"threads": threads, "bisect": bisect}
+        common |= {"threads": threads, "bisect": bisect, "edges": edges, "progress": report}
         if fallback:
             report("partitioning")
             plan = npusim.partition(graph, target=target)
@@ -128,8 +128,8 @@ def verify(
             report("compiling")
             program = _program(stored, graph, target, report)
             report("running the model")
-            common |= {"edges": edges, "source": graph, "progress": report}
-            _, of_program = npusim.verify_program(program, device=program.target, **common)
+            common |= {"source": graph, "device": program.target}
+            _, of_program = npusim.verify_program(program, **common)
     data = {"graph": of_graph.to_json(), "program": of_program.to_json()}
     return Answer(data, [str(of_graph), str(of_program)], ok=of_graph.ok and of_program.ok)
 

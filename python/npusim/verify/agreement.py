@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -22,15 +22,13 @@ from npusim.program.program import CompiledProgram
 from npusim.targets import TargetConfig
 from npusim.verify.bisect import Found, first_divergence
 from npusim.verify.comparison import Comparison, compare_all
-from npusim.verify.edge_inputs import edge_inputs
+from npusim.verify.edge_inputs import on_edges
 from npusim.verify.native_run import NativeRun
 from npusim.verify.passes import first_wrong_pass
-from npusim.verify.report import EdgeResult, PassDivergence, Report
+from npusim.verify.report import EdgeResult, PassDivergence, Progress, Report
 
 if TYPE_CHECKING:
     from npusim.runtime import Device
-
-Progress: TypeAlias = "Callable[[str, int, int], object]"
 
 
 def verify_ir_with_state_dict(
@@ -187,16 +185,7 @@ class _Compared:
     def edges(self, inputs: Sequence[Tensor]) -> tuple[EdgeResult, ...]:
         """Compares on the inputs' edges; those that PyTorch refuses are not tried."""
         graph = self.source or self.native.program.graph
-        results: list[EdgeResult] = []
-        tried = () if graph is None else edge_inputs(graph, inputs)
-        for done, (name, changed) in enumerate(tried):
-            self.progress(f"edge inputs, {name}", done, 0)
-            try:
-                expected = self.reference(changed)
-            except Exception:  # whatever the model raises on inputs that are none of its own
-                continue
-            results.append(EdgeResult(name, self.outputs(changed, expected), tuple(changed)))
-        return tuple(results)
+        return on_edges(graph, inputs, self.reference, self.outputs, self.progress)
 
     def fault(self, inputs: Sequence[Tensor], expected: Sequence[Tensor]) -> PassDivergence | None:
         """Returns the pass that is at fault, if the program's own graph is wrong in PyTorch."""

@@ -16,6 +16,8 @@ from npusim.analysis.shapes import VIEWS
 from npusim.ir.graph import Graph, Node
 from npusim.ir.types import is_float
 from npusim.ops.edge_values import float_edges, numbers_of
+from npusim.verify.comparison import Comparison
+from npusim.verify.report import EdgeResult, Progress
 
 _HIDES = -1e4  # what a mask of floats holds, or less, where it hides
 _OVERFLOWS = 2.0**100  # times a small number: PyTorch's own formulas differ in where they do
@@ -43,6 +45,32 @@ def edge_inputs(graph: Graph, inputs: Sequence[Tensor]) -> Iterator[tuple[str, l
     if any(masks):
         yield "empty masks", _each(inputs, masks, _empty)
         yield "full masks", _each(inputs, masks, _full)
+
+
+def on_edges(
+    graph: Graph | None,
+    inputs: Sequence[Tensor],
+    reference: Callable[[Sequence[Tensor]], Sequence[Tensor]],
+    outputs: Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[Comparison, ...]],
+    progress: Progress,
+) -> tuple[EdgeResult, ...]:
+    """Compares on each kind of edge; what PyTorch refuses is not tried.
+
+    Args:
+        graph: as `edge_inputs` takes it; None tries nothing.
+        reference: returns PyTorch's results.
+        outputs: compares a run on inputs with such results.
+    """
+    results: list[EdgeResult] = []
+    tried = () if graph is None else edge_inputs(graph, inputs)
+    for done, (name, changed) in enumerate(tried):
+        progress(f"edge inputs, {name}", done, 0)
+        try:
+            expected = reference(changed)
+        except Exception:  # whatever the model raises on inputs that are none of its own
+            continue
+        results.append(EdgeResult(name, outputs(changed, expected), tuple(changed)))
+    return tuple(results)
 
 
 def _each(

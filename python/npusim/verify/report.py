@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
 from npusim.ir.types import TensorType
 from npusim.ops.reference import type_of
 from npusim.verify.comparison import Comparison, without_infinities
+
+Progress: TypeAlias = "Callable[[str, int, int], object]"
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,7 @@ class PassDivergence:
             empty where no node kept its name.
         value: that node's value, or the output that differs.
         inputs: what the node was given.
+        partition: index in the plan of a partitioned model.
     """
 
     name: str
@@ -132,22 +136,25 @@ class PassDivergence:
     op: str = ""
     source: str = ""
     inputs: tuple[InputStatistics, ...] = ()
+    partition: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON-able data."""
         inputs = [without_infinities(asdict(i)) for i in self.inputs]
-        named = {key: getattr(self, key) for key in ("name", "index", "node", "op", "source")}
+        keys = ("name", "index", "node", "op", "source", "partition")
+        named = {key: getattr(self, key) for key in keys}
         return {**named, "value": self.value.to_json(), "inputs": inputs}
 
     def __str__(self) -> str:
+        within = "" if self.partition is None else f"partition {self.partition}: "
         if not self.name:
             return (
-                "the program's own graph differs from the model when PyTorch runs it, so its "
-                f"commands are not at fault: {self.value}"
+                f"{within}the program's own graph differs from the model when PyTorch runs it, "
+                f"so its commands are not at fault: {self.value}"
             )
         source = f" ({self.source})" if self.source else ""
         where = f"node {self.node} {self.op}{source}" if self.node else "an output"
-        lines = [f"the graph after `{self.name}` differs: {where}: {self.value}"]
+        lines = [f"{within}the graph after `{self.name}` differs: {where}: {self.value}"]
         return "\n".join([*lines, *(f"    input {i}" for i in self.inputs)])
 
 
