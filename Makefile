@@ -155,7 +155,7 @@ arm64: $(VENV)/dev
 	cmake --build --preset arm64
 	ctest --preset arm64
 
-# Two releases of tinygrad are read: the pinned one, and this in a folder in front of it.
+# Two releases of tinygrad are read: the pinned one, and this in a folder before it.
 OLDER_TINYGRAD := $(CURDIR)/build/tinygrad-0.13
 
 # Threads of the libraries times the workers of pytest must not exceed the machine.

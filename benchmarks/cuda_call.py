@@ -3,7 +3,7 @@
     PYTHONPATH=python:. python -m benchmarks.cuda_call [--calls 3000] [--json FILE]
 
 An MLP 16-16-16 in float16, one row. `returns`: the mean time until a call returns, of many, one
-behind the other; `done`: the same until the device has done them all; `alone`: the median of calls
+after the other; `done`: the same until the device has done them all; `alone`: the median of calls
 that each wait for the device, which includes `torch.cuda.synchronize`, whose time on an idle device
 stands in the last row.
 """

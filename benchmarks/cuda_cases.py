@@ -74,7 +74,7 @@ def full(stem: str, given: Params) -> Params:
 
 
 def tensor(shape: Sequence[int], dtype: int, *, scale: float = 1.0, shift: int = 0) -> Tensor:
-    """Returns random values; `shift` elements behind where memory is aligned."""
+    """Returns random values; `shift` elements after where memory is aligned."""
     flat = torch.empty(prod(shape) + shift, dtype=DTYPES[dtype], device="cuda")
     if dtype == 9:
         flat.copy_(torch.rand(flat.shape, device="cuda") < 0.7)

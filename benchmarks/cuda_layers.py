@@ -3,9 +3,9 @@
     PYTHONPATH=python:. python -m benchmarks.cuda_layers
 
 Compiles the five kernels of a layer as they are, launches those of 28 layers with weights and
-caches of their own in one graph, checks the result behind each context against float64 with
+caches of their own in one graph, checks the result after each context against float64 with
 rounding where the kernels round, and that launches which do not overlap give the same bits. Prints
-the median microseconds of a replay, 10th to 90th percentile behind it, and the relative error.
+the median microseconds of a replay, 10th to 90th percentile after it, and the relative error.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def main() -> None:
         error = float((found[0] - want).norm() / want.norm())
         same = "the same bits" if torch.equal(*found) else "OTHER BITS"
         times = " in a row ".join(microseconds(graph) for graph in (overlapping, in_a_row))
-        print(f"behind {context:5}: {times}, error {error:.1e}, {same}", flush=True)
+        print(f"after {context:5}: {times}, error {error:.1e}, {same}", flush=True)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ def conv(
 
 
 def resnet50(batch: int) -> Iterator[Row]:
-    """The convolutions behind the first one, each with how often it occurs."""
+    """The convolutions after the first one, each with how often it occurs."""
     before = 64
     for width, size, blocks in ((64, 56, 3), (128, 28, 4), (256, 14, 6), (512, 7, 3)):
         stride = 1 if width == 64 else 2

@@ -103,7 +103,7 @@ def time_all(driver: Driver, rows: int, everything: bool) -> None:
 
 
 def time_attention(driver: Driver, rows: int, position: int) -> None:
-    """Prints the times of attention behind a position, for all ways to share rows and keys."""
+    """Prints the times of attention after a position, for all ways to share rows and keys."""
     case = attention(12, 2, rows, 4608, 128, position=position)
     made = [matmul_rules.attention(case.params)]
     names = ["rule"]
@@ -125,7 +125,7 @@ def time_attention(driver: Driver, rows: int, position: int) -> None:
         calls = [lambda o=o, f=kernel: f(o) for o in sets]  # type: ignore[misc]
         found.append((microseconds(calls, 8), name + why))
     shown = ", ".join(f"{took:.2f} {name}" for took, name in sorted(found)[:7])
-    print(f"attention {rows} behind {position}: rule {found[0][0]:.2f}; {shown}", flush=True)
+    print(f"attention {rows} after {position}: rule {found[0][0]:.2f}; {shown}", flush=True)
 
 
 def main() -> int:

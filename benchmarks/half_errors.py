@@ -50,9 +50,9 @@ class Rounding:
     Attributes:
         folded: weights that batch norms have been folded into; else their scales are float32.
         balanced: of these, those nearest to a tie the other way, until the errors of a channel add
-            up to nothing: inputs behind a relu have a mean.
-        level: what is taken out of the pooled values in front of the first block (center_pooled).
-        between: the convolution's result in front of the batch norm, as PyTorch has it.
+            up to nothing: inputs after a relu have a mean.
+        level: what is taken out of the pooled values before the first block (center_pooled).
+        between: the convolution's result before the batch norm, as PyTorch has it.
         sums: the sums of residuals, where they are added again.
         head: the pooled features and the logits.
     """

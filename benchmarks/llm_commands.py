@@ -19,7 +19,7 @@ from npusim.cli.answer import duration, table
 def report(program: npusim.CompiledProgram, profile: npusim.Profile) -> None:
     """Prints the times by kernel and op, and the rates of products by shape."""
     print(
-        f"{profile.method} behind {profile.context}: {duration(profile.commands_seconds)} in "
+        f"{profile.method} after {profile.context}: {duration(profile.commands_seconds)} in "
         f"{len(profile.commands)} commands, {duration(profile.run_seconds)} unobserved; "
         f"{profile.device}"
     )

@@ -5,7 +5,7 @@
 The programs come from `npusim compile` of one model, extracted with `prefill_chunk=(128, 1024)`,
 for cuda and for cpu. FOLDER receives the weights, which are made here. Prints whether the GPU's
 logits agree with the CPU's, how fast the weights load, and the times of prompts, of decoded and of
-generated tokens, with launches that overlap and with launches one behind the other; the peer is
+generated tokens, with launches that overlap and with launches one after another; the peer is
 transformers with a static cache, eager and compiled, in the same run. The floor is the weights'
 bytes by the bandwidth that a read of them reaches.
 """
@@ -55,7 +55,7 @@ def times(call: Callable[[], object], repeats: int) -> list[float]:
 
 
 def loaded(program: Path, folder: Path, dependent: bool = True) -> npusim.LanguageModel:
-    """Returns the model on the GPU, with launches that overlap or one behind the other."""
+    """Returns the model on the GPU, with launches that overlap or one after another."""
     os.environ["NPUSIM_CUDA_DEPENDENT_LAUNCH"] = str(int(dependent))
     return npusim.LanguageModel.load(program, weights=folder, device="cuda")
 
@@ -82,7 +82,7 @@ def agreement(args: argparse.Namespace, prompt: list[int]) -> None:
 
 def ours(args: argparse.Namespace, prompt: list[int]) -> None:
     """Times the compiled program: prompts, tokens with their logits on the host, and generation."""
-    for level in ("overlapping", "one behind the other"):
+    for level in ("overlapping", "one after another"):
         start = time.perf_counter()
         lm = loaded(args.cuda, args.folder, dependent=level == "overlapping")
         row("npusim: program and weights ready", f"{time.perf_counter() - start:.2f} s")
@@ -95,7 +95,7 @@ def ours(args: argparse.Namespace, prompt: list[int]) -> None:
 
             row(f"{level}: prompt of {length}", spread(times(prefill, 10)))
             decode = times(lambda s=session: s.append([7]), 60)
-            row(f"{level}: decode behind {length}", spread(decode))
+            row(f"{level}: decode after {length}", spread(decode))
 
             def generate(length: int = length, session: Any = session) -> None:
                 session.rewind(length)
@@ -111,7 +111,7 @@ def ours(args: argparse.Namespace, prompt: list[int]) -> None:
                     pass
 
             each = [seconds / NEW for seconds in times(generate, 10)]
-            row(f"{level}: a generated token behind {length}", spread(each))
+            row(f"{level}: a generated token after {length}", spread(each))
             each = [seconds / NEW for seconds in times(draw, 10)]
             row(f"{level}: decode with sampling on the device", spread(each))
 
@@ -148,7 +148,7 @@ def peers(folder: Path, prompt: list[int]) -> None:
         position = torch.tensor([[CHUNK]], device="cuda")
         arguments = {"past_key_values": cache, "use_cache": True, "position_ids": position}
         decode = times(lambda f=forward, t=token, a=arguments: f(t, **a).logits.argmax(), 40)
-        row(f"transformers {name}: decode behind {CHUNK}", spread(decode))
+        row(f"transformers {name}: decode after {CHUNK}", spread(decode))
 
 
 def bandwidth() -> float:

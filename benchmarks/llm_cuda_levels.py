@@ -4,9 +4,9 @@
 
 Programs come from `npusim compile` of one extracted language model; FOLDER has its weights. Caches
 hold seeded random rows. Prints for each program, with launches that overlap and with launches one
-behind the other, the median time behind 128, 1,024 and 4,000 tokens with its 10th and 90th
+after the other, the median time after 128, 1,024 and 4,000 tokens with its 10th and 90th
 percentile, a digest of the logits, which the two must share, and how far the logits are from the
-first program's, relative to the largest, behind each of the three.
+first program's, relative to the largest, after each of the three.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def times_ms(
 def logits_of(
     executor: Executor, state: State, weights: npusim.Weights
 ) -> list[NDArray[np.float32]]:
-    """Returns the logits behind each position."""
+    """Returns the logits after each position."""
     found = []
     for position in POSITIONS:
         state.set("position", np.array([position], np.int64))

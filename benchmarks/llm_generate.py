@@ -80,7 +80,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def generate(lm: npusim.LanguageModel, prompt: list[int], options: Mapping[str, Any]) -> Any:
-    """Returns the tokens, and the seconds each took behind the first."""
+    """Returns the tokens, and the seconds each took after the first."""
     generation = lm.generate_tokens(
         prompt, max_new_tokens=NEW, ignore_eos=True, **{"seed": 1, **options}
     )

@@ -333,6 +333,6 @@ def _error(logits: np.ndarray | None, path: Path) -> float | None:
 
 
 def write_expected(folder: Path) -> None:
-    """Writes the logits behind the prompt, computed in float32 from the same weights."""
+    """Writes the logits after the prompt, computed in float32 from the same weights."""
     prompt = np.random.default_rng(0).integers(10, VOCAB, CHUNK).tolist()
     np.save(folder / "expected.npy", _Torch(folder, 2, dtype="float32").prefill(prompt))

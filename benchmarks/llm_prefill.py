@@ -5,7 +5,7 @@
 
 Programs come from `npusim compile` of one extracted language model; FOLDER holds its `config.json`.
 Weights are seeded random numbers. Prints for each program and each chunk the median time of an
-empty session's first chunk, with launches that overlap and with launches one behind the other, how
+empty session's first chunk, with launches that overlap and with launches one after another, how
 far the logits are from those of transformers in the same dtype, and whether bits agree: with
 overlap, without, and from call to call; and what a session takes for the same prompt, which uploads
 tokens and brings the logits of the last one to the host as float32. `--profile` adds the time of
@@ -138,7 +138,7 @@ def main() -> None:
                 state = State(program, executor.device)
                 times, logits = run(executor, state, weights, method, tokens)
                 found += [logits, run(executor, state, weights, method, tokens)[1]]
-                how = "overlapping" if overlapping else "one behind the other"
+                how = "overlapping" if overlapping else "one after another"
                 print(f"{path.stem:12} {chunk:5} {how:22} {spread(times)}", flush=True)
                 if overlapping:
                     lm = npusim.LanguageModel.load(program, weights=weights, device=executor.device)

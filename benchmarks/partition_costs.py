@@ -4,7 +4,7 @@
 
 On the CPU with one thread, or on a GPU beside PyTorch on one thread of the CPU. The small costs are
 what `npusim/partition/cost.py` and the target's data file round; chains of small pointwise ops are
-timed, so that next to nothing is computed. ResNet-18 is cut behind its second stage by an operator
+timed, so that next to nothing is computed. ResNet-18 is cut after its second stage by an operator
 that only PyTorch has, and timed beside the model whole, with that operator replaced by the native
 one that computes the same, and eager; what the cut costs stands beside what the target's file
 predicts. On a GPU, calls from NumPy to NumPy are timed.
@@ -61,7 +61,7 @@ class Cut(nn.Module):
 
 
 def chain(nodes: int, type: TensorType = _SMALL) -> Graph:
-    """Negations, one behind the other."""
+    """Negations, one after another."""
     builder = GraphBuilder("chain")
     value = builder.input("x", type)
     for _ in range(nodes):

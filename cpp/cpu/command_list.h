@@ -45,7 +45,7 @@ class CpuCommandList final : public CommandList {
     int64_t tasks;         // of the kernel
     int64_t chunk;         // tasks a unit
     uint16_t units;
-    bool asks;  // behind each unit, whether to go on
+    bool asks;  // after each unit, whether to go on
     int64_t work;
   };
   // Launches [begin, end) walked as one step: a parallel one, or serial ones in a row.

@@ -10,7 +10,7 @@
 
 namespace npusim::cuda {
 
-// What runs on streams of others is in nobody's way but its own: its memory is freed behind it.
+// What runs on streams of others is in nobody's way but its own: its memory is freed after it.
 CudaCommandList::~CudaCommandList() {
   if (queue_ == nullptr) return;
   const Current current(*context_);

@@ -1,5 +1,5 @@
 // How long each command of a method takes on the device: its work captured as one graph with an
-// event behind every command, so that what the host does between two launches is not measured.
+// event after every command, so that what the host does between two launches is not measured.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ class CommandTimer {
   void release() noexcept;
 
   std::shared_ptr<const Context> context_;
-  std::vector<EventHandle> events_;  // one in front of the commands, one behind each
+  std::vector<EventHandle> events_;  // one before the commands, one after each
   GraphHandle graph_ = nullptr;
   GraphExecHandle executable_ = nullptr;
 };

@@ -42,7 +42,7 @@ enum Attribute : int {
   kMirror = 101,
   kDilations = 102,
   kStrides = 103,
-  kPadBehind = 104,
+  kPadAfter = 104,
   kPadBefore = 105,
   kDimensions = 106,
   kHeuristicsMode = 200,

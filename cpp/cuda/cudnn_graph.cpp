@@ -109,7 +109,7 @@ void CudnnGraph::convolve(const CudnnDescriptor& x, const CudnnDescriptor& w,
       .set(kComputeType, kDataType, 1, &compute)
       .set(kMirror, kConvolutionMode, 1, &kCrossCorrelation)
       .set(kPadBefore, kInt64, 2, c.pad)
-      .set(kPadBehind, kInt64, 2, c.pad_behind)
+      .set(kPadAfter, kInt64, 2, c.pad_after)
       .set(kDilations, kInt64, 2, c.dilation)
       .set(kStrides, kInt64, 2, c.stride)
       .finalize();

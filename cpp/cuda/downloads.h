@@ -1,6 +1,6 @@
 // Copies to the host that nobody waits for until the bytes are wanted.
 //
-// They go to pinned memory, in a stream of their own: behind the work that makes the bytes, beside
+// They go to pinned memory, in a stream of their own: after the work that makes the bytes, beside
 // the work that comes later. Pinned blocks are kept for the copies to come.
 #pragma once
 

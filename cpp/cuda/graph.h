@@ -42,7 +42,7 @@ class Graph {
   GraphHandle graph_ = nullptr;
   GraphExecHandle executable_ = nullptr;
   std::vector<GraphNodeHandle> nodes_;
-  bool behind_child_ = false;  // the latest node is not one launch that others can overlap
+  bool after_child_ = false;  // the latest node is not one launch that others can overlap
 };
 
 }  // namespace npusim::cuda

@@ -32,8 +32,8 @@ struct Image {
   std::optional<int64_t> operands;  // the launches take so many, others are the library's alone
   int64_t scratch = 0;
   bool failure = false;
-  bool dependent = false;    // every block waits for the launch before by itself
-  std::vector<Matrix> maps;  // of which the launches take the maps, behind all pointers
+  bool dependent = false;                 // every block waits for the launch before by itself
+  std::vector<Matrix> maps;               // of which the launches take the maps, after all pointers
   std::optional<LibraryProblem> library;  // what a library may do instead of the launches
   std::vector<std::string> options;       // for the compiler, besides the architecture
   std::span<const std::byte> cubin;       // may be empty when there is a source

@@ -184,10 +184,10 @@ class ProblemReader {
              c.kernel[i] <= kMostSteps && c.dilation[i] <= kMostSteps;
       if (!fits) break;
       const int64_t reach = (c.out_size[i] - 1) * c.stride[i] + c.dilation[i] * (c.kernel[i] - 1);
-      c.pad_behind[i] = reach + 1 - c.in_size[i] - c.pad[i];
+      c.pad_after[i] = reach + 1 - c.in_size[i] - c.pad[i];
       // A window may stop short of the end, but of no whole step.
-      fits = c.pad_behind[i] > -c.stride[i];
-      if (c.pad_behind[i] < 0) c.pad_behind[i] = 0;
+      fits = c.pad_after[i] > -c.stride[i];
+      if (c.pad_after[i] < 0) c.pad_after[i] = 0;
     }
     if (!fits) json_.refuse("the sizes of the convolution do not fit together");
   }

@@ -47,7 +47,7 @@ struct LibraryImage {
 struct LibraryConvolution {
   int64_t batch = 0, channels = 0, out_channels = 0, groups = 1;
   int64_t in_size[2] = {}, out_size[2] = {}, kernel[2] = {}, stride[2] = {}, dilation[2] = {};
-  int64_t pad[2] = {}, pad_behind[2] = {};
+  int64_t pad[2] = {}, pad_after[2] = {};
   LibraryImage x, y;
   int64_t w = 0;                // operand
   std::optional<int64_t> bias;  // operand

@@ -24,7 +24,7 @@ class Staging {
   Staging& operator=(const Staging&) = delete;
 
   // An upload returns when `from` may change, a download when the bytes have arrived; both are
-  // behind all work that the stream held before. Any thread may call. Throw Error(kDevice).
+  // after all work that the stream held before. Any thread may call. Throw Error(kDevice).
   void upload(DeviceAddress to, std::span<const std::byte> from);
   void download(std::span<std::byte> to, DeviceAddress from);
 

@@ -34,7 +34,7 @@ struct DlTensor {
 
 DlDataType dl_type(DType dtype);
 
-// Whether the elements lie one behind the other in row-major order.
+// Whether the elements lie one after another in row-major order.
 bool is_dense(const DlTensor& tensor);
 
 // Throws Error(kInput) for a device that DLPack has no name for.
@@ -44,7 +44,7 @@ DlDevice dl_device(const Device& device);
 // not.
 MemoryRange range_of(const DlTensor& tensor, int64_t bytes, bool has_addresses);
 
-// Puts what a consumer does on its `stream`, as Python's DLPack protocol names it, behind the
+// Puts what a consumer does on its `stream`, as Python's DLPack protocol names it, after the
 // device's work; without a stream the host waits.
 void hand_over(Device& device, const pybind11::object& stream);
 

@@ -153,7 +153,7 @@ std::vector<Binding> writable_bindings(const Executor& executor, const Buffers& 
 }
 
 // Memory that others own may go to other uses behind their backs; what is the device's own is freed
-// behind the work that uses it.
+// after the work that uses it.
 bool is_own(const Buffers& buffers) {
   return std::none_of(buffers.begin(), buffers.end(),
                       [](const auto& buffer) { return buffer->borrowed; });

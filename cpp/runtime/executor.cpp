@@ -222,7 +222,7 @@ void Executor::settle(size_t method) {
   forms.known[forms.latest].list->settle();
 }
 
-// Puts what comes next into a queue, behind the latest run and what was bound since.
+// Puts what comes next into a queue, after the latest run and what was bound since.
 void Executor::follow(uintptr_t queue) {
   if (queue == queue_) return;
   streams_->order(queue_, queue);

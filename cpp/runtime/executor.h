@@ -66,7 +66,7 @@ class Executor {
   void settle(size_t method);
   bool can_fail(size_t method) const;
 
-  // As run, one command at a time, calling `after(index)` behind each: for profiles and taps.
+  // As run, one command at a time, calling `after(index)` after each: for profiles and taps.
   void observe(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
                const Weights* weights, const std::function<void(size_t)>& after,
                State* state = nullptr, std::span<const int64_t> sizes = {});
@@ -110,7 +110,7 @@ class Executor {
   };
 
   // `submit` is given the method's list, with everything bound, and whether outputs are copied to
-  // their places behind it.
+  // their places after it.
   void check_method(size_t method) const;
   template <typename Submit>
   void start(size_t method, std::span<const Binding> inputs, std::span<const Binding> outputs,
@@ -137,7 +137,7 @@ class Executor {
   std::vector<uint32_t> state_buffers_;
   StreamDevice* streams_;       // of the device; null: it has none
   uintptr_t own_queue_;         // of the device; 0: it has no streams
-  uintptr_t queue_;             // what the next run has to be behind ends in it
+  uintptr_t queue_;             // what the next run has to be after ends in it
   uint64_t state_shown_ = 0;    // serial of the state that places_ points to
   uint64_t weights_shown_ = 0;  // and of the weights
   std::vector<Forms> methods_;

@@ -79,7 +79,7 @@ void end_process(int signal, const siginfo_t* info) {
 }
 
 // A handler that was there before may have passed the signal on by raising it, and have been there
-// behind this one as well: what comes back from the same thread is not sent in a circle.
+// after this one as well: what comes back from the same thread is not sent in a circle.
 void pass_on(int signal, siginfo_t* info, void* context) {
   const struct sigaction* before = previous.load();
   const bool is_kernels = info->si_code > 0;
@@ -104,7 +104,7 @@ void on_signal(int signal, siginfo_t* info, void* context) {
   errno = saved;
 }
 
-// Puts the handler in front of the one that is there. `registry` is held.
+// Puts the handler before the one that is there. `registry` is held.
 void install() {
   struct sigaction now{};
   if (::sigaction(SIGBUS, nullptr, &now) != 0) return;

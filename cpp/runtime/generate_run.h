@@ -39,7 +39,7 @@ class GenerateRuns {
   void finish_all();
 
  private:
-  // Where a run leaves what it chose: seen as it is written, or brought to the host behind the run.
+  // Where a run leaves what it chose: seen as it is written, or brought to the host after the run.
   struct Slot {
     std::shared_ptr<Memory> memory;
     bool is_watched = false;

@@ -72,7 +72,7 @@ void JsonReader::object(const std::function<void(std::string key)>& member) {
   if (!accept('}')) {
     do {
       std::string key = string();
-      expect(':', "':' behind a key");
+      expect(':', "':' after a key");
       member(std::move(key));
     } while (accept(','));
     expect('}', "',' or '}'");
@@ -131,7 +131,7 @@ void JsonReader::append_escape(std::string& to) {
   append_utf8(to, point);
 }
 
-// Reads four digits behind the cursor; leaves it on the last one.
+// Reads four digits after the cursor; leaves it on the last one.
 uint32_t JsonReader::hex4() {
   uint32_t value = 0;
   for (int i = 0; i < 4; ++i) {
@@ -221,7 +221,7 @@ void JsonReader::skip_digits() {
 
 void JsonReader::end() {
   peek();
-  if (at_ != text_.size()) refuse("unexpected text behind the end");
+  if (at_ != text_.size()) refuse("unexpected text after the end");
 }
 
 }  // namespace npusim

@@ -70,12 +70,12 @@ class LanguageModel {
   const std::shared_ptr<Device>& device() const noexcept { return device_; }
 
   // How many of `waiting` tokens the next run takes when `position` tokens are fed: the largest
-  // chunk of which no more than half would be padding, the smallest chunk behind it, or one token
+  // chunk of which no more than half would be padding, the smallest chunk after it, or one token
   // where a chunk does not fit any more or would be mostly padding. Where there are recurrent
   // states, which no padding may reach: the largest chunk that is filled, or one token.
   int64_t next_run(int64_t position, int64_t waiting) const noexcept;
 
-  // Feeds tokens, as many as next_run says, and writes the scores of the token behind them (unless
+  // Feeds tokens, as many as next_run says, and writes the scores of the token after them (unless
   // `logits` is empty: else it holds vocab_size numbers).
   // Allocates nothing. Throws Error(kInput) for no tokens, more than the largest chunk or room for
   // another number of scores, and what Executor::run throws; the state's content is then undefined

@@ -134,7 +134,7 @@ int64_t LanguageSession::step(Sampler& sampler, bool more) {
   return tokens_.back();
 }
 
-// Feeds the token that waits, and puts behind it what the device chooses.
+// Feeds the token that waits, and puts after it what the device chooses.
 int64_t LanguageSession::generate(Sampler& sampler, bool more) {
   begin_anew_if_needed();
   if (!runs_) runs_ = std::make_unique<GenerateRuns>(model_);

@@ -1,26 +1,26 @@
 // One conversation with a language model: the tokens so far, and the caches they left.
 //
 // Feeding is lazy. A token that was sampled, and the last one after rewind, waits until somebody
-// asks for what comes behind it; it then runs together with what was appended since. So a chain of
+// asks for what comes after it; it then runs together with what was appended since. So a chain of
 // step() costs one decode a token, and none for the last. `position` counts all tokens, those
 // that wait included.
 //
 // Where the program has the method `generate`, a step is one run of it: the last token waits on the
 // device already, and only the next one comes to the host. Told that more steps follow, a step
 // starts the run of the next one before it returns, on devices that have a queue. A run that turns
-// out to be ahead of what the session does next is of no account: it has written rows behind those
+// out to be ahead of what the session does next is of no account: it has written rows after those
 // in use, and what it left in the states is written anew.
 //
 // Invariants
-//  1. The caches hold the rows of the first fed_ tokens; what lies behind them is meaningless.
-//  2. 0 <= fed_ <= tokens_.size() <= max_context. logits_ are those behind the last token when
+//  1. The caches hold the rows of the first fed_ tokens; what lies after them is meaningless.
+//  2. 0 <= fed_ <= tokens_.size() <= max_context. logits_ are those after the last token when
 //     fed_ == tokens_.size() > 0, and meaningless otherwise.
 //  3. A call that throws leaves the tokens as they were.
 //  4. Recurrent states hold what the first recurred_ tokens made of them (-1: nobody knows). A run
 //  at
 //     position 0 does not read them; any other run needs them to be of all tokens before it. Where
 //     they are of others, after a rewind or a failure, all tokens are fed anew.
-//  5. Behind all that is queued, the states hold: device_position_; the token with the number
+//  5. After all that is queued, the states hold: device_position_; the token with the number
 //     device_token_ (-1: another); the first history_ tokens of all (never more than there are).
 #pragma once
 
@@ -43,7 +43,7 @@ class LanguageSession {
  public:
   explicit LanguageSession(std::shared_ptr<LanguageModel> model);
 
-  // Puts tokens behind those there are and feeds them, in chunks. Throws Error(kLimit) for a token
+  // Puts tokens after those there are and feeds them, in chunks. Throws Error(kLimit) for a token
   // outside the vocabulary or more tokens than the context holds, and what runs throw.
   void append(std::span<const int64_t> tokens);
   // As append, but leaves the tokens waiting: for callers that watch each run (see advance).
@@ -54,7 +54,7 @@ class LanguageSession {
   // The scores of the next token; feeds what waits. Valid until the session's next call. Throws
   // Error(kLimit) when there are no tokens yet.
   std::span<const float> logits();
-  // Draws the next token and puts it behind the others. `more`: the caller means to go on with the
+  // Draws the next token and puts it after the others. `more`: the caller means to go on with the
   // same sampler. Throws Error(kLimit) when the context is full, and as logits and Sampler::sample.
   int64_t step(Sampler& sampler, bool more = false);
   // As advance, but feeds only what has to be fed before a step has but one run to do. Returns

@@ -42,7 +42,7 @@ struct LanguageModelFacts {
   std::vector<int64_t> eos_token_ids;
   std::string position;  // the state that counts the tokens fed
   std::string token;     // what `generate` appends and chooses; empty: there is no such method
-  std::string history;   // the tokens behind it, a row each, for the same method
+  std::string history;   // the tokens after it, a row each, for the same method
   std::vector<CacheFacts> caches;
   std::vector<std::string> recurrent;  // states that every token changes as a whole
 };

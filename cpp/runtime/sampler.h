@@ -37,7 +37,7 @@ class RandomBits {
 // What a device needs to choose as a sampler would.
 struct DeviceSampling {
   sampling::Options options;
-  uint64_t seed;  // of a draw behind no tokens; each token more is a step of SplitMix64
+  uint64_t seed;  // of a draw after no tokens; each token more is a step of SplitMix64
 
   bool operator==(const DeviceSampling& other) const noexcept;
 };
@@ -53,8 +53,8 @@ class Sampler {
   // After the first call with a vocabulary of that size, calls allocate nothing.
   int64_t sample(std::span<const float> logits, std::span<const int64_t> history);
 
-  // What makes a device's next choice, behind `length` tokens, the sampler's own; accept() then
-  // goes on behind it, with the token that was chosen or -1: it throws as sample.
+  // What makes a device's next choice, after `length` tokens, the sampler's own; accept() then
+  // goes on after it, with the token that was chosen or -1: it throws as sample.
   DeviceSampling on_device(int64_t length) const noexcept;
   void accept(int64_t token, int64_t vocabulary);
 

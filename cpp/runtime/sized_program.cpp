@@ -162,7 +162,7 @@ class SizedProgram {
     spec.shape[dim.axis] = spec.alloc_shape[dim.axis] = value;
   }
 
-  // Applies the patches of one command, from `first` on; returns the index behind them.
+  // Applies the patches of one command, from `first` on; returns the index after them.
   size_t patch_command(size_t first) {
     Command& command = method_.commands[sizes_.patches[first].command];
     std::vector<uint64_t>& params = storage_->params.emplace_back((command.params.size() + 7) / 8);

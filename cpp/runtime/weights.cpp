@@ -161,7 +161,7 @@ std::vector<bool> read_by_methods(const Program& program) {
 struct Readings {
   std::vector<size_t> otherwise;              // read by no command of init
   std::vector<std::vector<size_t>> starting;  // by command: read by none before it
-  std::vector<std::vector<size_t>> ending;    // read by none behind it, nor by a method
+  std::vector<std::vector<size_t>> ending;    // read by none after it, nor by a method
 };
 
 Readings readings(const Program& program) {
@@ -326,7 +326,7 @@ void Weights::place(const WeightSpec& spec, const CheckpointTensor& tensor, bool
   tensors_[spec.buffer] = std::move(memory);
 }
 
-// Brings each tensor in front of the first command that reads it, and lets go of it behind the
+// Brings each tensor before the first command that reads it, and lets go of it after the
 // last, so that the checkpoint and what is made of it are never in memory as a whole.
 void Weights::run_init(const TensorSource& source, std::span<const CheckpointTensor* const> tensors,
                        const Options& options) {

@@ -200,7 +200,7 @@ class RowBlock {
     }
   }
 
-  // Rows of whole quads in scratch; bytes behind a row's last one count as 0.
+  // Rows of whole quads in scratch; bytes after a row's last one count as 0.
   void gather(const uint8_t* x, const Positions& from) {
     const int64_t width = plan_.row_bytes();
     const RowGatherer rows{p_, axes_, plan_.channels, s_.outside[0]};
@@ -218,7 +218,7 @@ class RowBlock {
     const int64_t column = panel * kPanel;
     const int64_t columns = std::min<int64_t>(panels * kPanel, plan_.columns() - column);
     const int8_t* b = w_ + group_ * plan_.w.group_bytes() + panel * plan_.w.panel_bytes();
-    const bool more = column + columns < plan_.columns();  // behind these panels
+    const bool more = column + columns < plan_.columns();  // after these panels
     const Split tiles(rows_.count, int8_tile_rows(panels));
     for (int64_t t = 0; t < tiles.parts; ++t) {
       const int64_t row = tiles.begin(t), rows = tiles.begin(t + 1) - row;

@@ -19,7 +19,7 @@ struct Output {
   const int64_t* y_rows = nullptr;
   int64_t columns = 0;
   const float* bias = nullptr;  // one a column, or none
-  int64_t more = 0;             // vectors behind the bias: factors of the sums, then offsets of y
+  int64_t more = 0;             // vectors after the bias: factors of the sums, then offsets of y
   int64_t vector = 0;           // floats from a vector to the next
   const void* residual = nullptr;
   const int64_t* r_rows = nullptr;

@@ -1,4 +1,4 @@
-// Group norm of [batch, channels, spatial] with any strides, and an activation behind it. Where
+// Group norm of [batch, channels, spatial] with any strides, and an activation after it. Where
 // channels are the contiguous dimension (channels-last), a task takes several groups and walks
 // positions with all their channels side by side; elsewhere it takes one group, channel after
 // channel. Values pass through a small tile, so every dtype, stride and activation is one code.

@@ -25,7 +25,7 @@ struct Block {
   }
 };
 
-// Calls f(group, row, rows) for the parts of a block in order; group -1: behind the last offset.
+// Calls f(group, row, rows) for the parts of a block in order; group -1: after the last offset.
 // An offset counts from the greatest before it on, so that every row has one part.
 template <typename F>
 void for_each_part(const Params& p, const int32_t* offsets, const Block& block, F&& f) {

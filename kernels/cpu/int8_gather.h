@@ -26,7 +26,7 @@ struct RowGatherer {
   int64_t channels;  // of a group
   uint8_t outside;   // what lies outside the input
 
-  // The position behind one, in row-major order.
+  // The position after one, in row-major order.
   static void step(Positions& at) {
     if (++at.w < at.w_end) return;
     at.w = 0;

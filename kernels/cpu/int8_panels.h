@@ -1,6 +1,6 @@
 // The layout of 8-bit weights that `pack_int8` writes and `conv_int8` reads. Columns of B lie in
 // panels of 16, four rows of K next to each other: [groups][panels][quads][16][4] signed bytes,
-// behind them int32[groups][panels][16], each column's sum. A depthwise weight is one byte a column
+// after them int32[groups][panels][16], each column's sum. A depthwise weight is one byte a column
 // and tap, [taps][panels][16], with the same sums. uint8 weights are stored less 128.
 #pragma once
 

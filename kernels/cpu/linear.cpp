@@ -166,7 +166,7 @@ class Product {
     }
   }
 
-  // The row of W for the column `column` behind the first; the last one where there are no more.
+  // The row of W for the column `column` after the first; the last one where there are no more.
   const W* row_of(const Pass& pass, int64_t column) const {
     return w_[pass.part * p_.n + std::min(pass.column + column, p_.n - 1)] + pass.k;
   }

@@ -17,7 +17,7 @@ inline constexpr int kDotColumns = 4;  // rows of a weight that share the loadin
 inline constexpr int kSumRun = kLanes / kDotColumns;
 
 // R rows of x from `row` on by rows w[0 … kDotColumns); sums[r * kLanes + c * kSumRun] is a vector
-// whose lanes add up to the product. Meanwhile what lies `ahead` bytes behind the codes is brought
+// whose lanes add up to the product. Meanwhile what lies `ahead` bytes after the codes is brought
 // near.
 struct QuantizedTile {
   const QuantizedRow* w;

@@ -71,7 +71,7 @@ int64_t scratch(const void* params) {
   return Scratch(*static_cast<const Params*>(params), nullptr).arena.bytes();
 }
 
-// The rows of all segments, one behind the other.
+// The rows of all segments, one after another.
 class Weight {
  public:
   Weight(const Params& p, void* const* segments) : p_(p), segments_(segments) {
@@ -80,7 +80,7 @@ class Weight {
     }
   }
   QuantizedRow row(int64_t row) const { return row_and_rest(&row); }
-  // The same; `row` becomes the number of rows behind it that follow it in memory.
+  // The same; `row` becomes the number of rows after it that follow it in memory.
   QuantizedRow row_and_rest(int64_t* row) const {
     int i = 0;
     for (; *row >= p_.rows[i]; ++i) *row -= p_.rows[i];

@@ -314,7 +314,7 @@ inline IVec load(const int32_t* p) {
 inline void store(int32_t* p, IVec v) {
   *reinterpret_cast<VectorOf<int32_t, kLanes>::unaligned*>(p) = v;
 }
-// Bytes as lanes, and the low bytes of lanes. Of parts, the first `n` < kLanes; zeros behind them.
+// Bytes as lanes, and the low bytes of lanes. Of parts, the first `n` < kLanes; zeros after them.
 // The compilers take the plain conversions apart, byte by byte.
 inline IVec load_bytes(const uint8_t* p) {
 #if defined(__AVX512F__)

@@ -74,7 +74,7 @@ class DeviceError(Error):
 
 
 def first_line(error: BaseException) -> str:
-    """Returns what the error of another library says; behind its first line stand traces of its own
+    """Returns what the error of another library says; after its first line stand traces of its own
     code and advice to its own callers."""
     lines = (line.strip() for line in str(error).splitlines())
     return next(filter(None, lines), type(error).__name__)

@@ -35,7 +35,7 @@ def write_atomic(path: str | os.PathLike[str], data: bytes | bytearray | memoryv
 def write_parts(
     path: str | os.PathLike[str], parts: Iterable[bytes | bytearray | memoryview]
 ) -> None:
-    """Writes parts one behind the other to `path`, as `write_atomic`; they are made one by one."""
+    """Writes parts one after another to `path`, as `write_atomic`; they are made one by one."""
     if "\0" in os.fspath(path):
         raise Error("Cannot write to a path that holds a NUL character.", hint="Name another.")
     target = Path(os.path.realpath(path))

@@ -1,4 +1,4 @@
-"""What stands in front of every verb: modules to import, and completion in the shell."""
+"""What stands before every verb: modules to import, and completion in the shell."""
 
 from __future__ import annotations
 

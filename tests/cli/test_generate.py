@@ -31,7 +31,7 @@ def test_text_goes_to_stdout_and_the_rest_to_stderr(cli: Cli, folder: Path) -> N
     outcome = cli("generate", folder / "model.npubin", "--weights", folder, "--prompt", "h")
     assert outcome.code == 0, outcome.err
     assert outcome.out == SPOKEN[1:] + "\n"
-    for words in ("14 tokens behind 1", "first after", "tokens/s", "peak memory"):
+    for words in ("14 tokens after 1", "first after", "tokens/s", "peak memory"):
         assert words in outcome.err
 
 
@@ -83,7 +83,7 @@ def test_ctrl_c_keeps_what_was_generated(
     monkeypatch.setattr(generate, "_put", interrupted)
     outcome = cli(*base)
     assert outcome.code == 130 and outcome.out == SPOKEN[1:4] + "\n"
-    assert "tokens behind 1" in outcome.err and "Traceback" not in outcome.err
+    assert "tokens after 1" in outcome.err and "Traceback" not in outcome.err
     pieces.clear()
     outcome = cli(*base, "--json")
     assert outcome.code == 130

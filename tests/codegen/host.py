@@ -83,7 +83,7 @@ class HostKernel:
 
 
 def keys_of(programs: Iterable[CompiledProgram]) -> list[Key]:
-    """Returns the distinct kernels of programs behind `assemble`."""
+    """Returns the distinct kernels of programs after `assemble`."""
     commands = ((p, c) for p in programs for m in (p.init, *p.methods) for c in m.commands)
     return list(dict.fromkeys((p.kernels[c.kernel].name, c.params) for p, c in commands))
 

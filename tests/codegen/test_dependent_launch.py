@@ -22,7 +22,7 @@ _WAIT = "wait_on_dependencies();"
 
 
 def _entries(stem: str) -> list[str]:
-    """Returns what stands behind the head of each entry of a stem's source."""
+    """Returns what stands after the head of each entry of a stem's source."""
     body = stem_source(stem)
     assert body is not None
     params = KERNELS[stem].unpack(bytes(KERNELS[stem].params_size))

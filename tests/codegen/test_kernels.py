@@ -211,7 +211,7 @@ def test_blocks_of_a_cluster_have_rows_of_their_own_where_keys_are_few(tmp_path:
             used = [t[:, : position + 21].repeat_interleave(2, 0) for t in wide[1:]]
             scores = (wide[0] @ used[0].mT * p["scale"]).masked_fill(hidden, -torch.inf)
             want = (torch.softmax(scores, -1) @ used[1]).to(dtype)
-            assert_close(y, want, 10.0, f"{dim} {window} behind {position}, {shift} off")
+            assert_close(y, want, 10.0, f"{dim} {window} after {position}, {shift} off")
 
 
 def _clustered(dim: int, v_dim: int, window: int, dtype: int) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def test_several_matrices_are_several_products() -> None:
         linear(act=OPCODES["relu"][0], residual=2),
         linear(m=0),
     ],
-    ids=["gated", "two dtypes", "exact gelu", "residual behind relu", "empty"],
+    ids=["gated", "two dtypes", "exact gelu", "residual after relu", "empty"],
 )
 def test_products_that_libraries_compute_otherwise_are_not_theirs(params: bytes) -> None:
     assert library_problem("linear", params) is None

@@ -1,4 +1,4 @@
-"""The stage behind `assemble`: one kernel a distinct command, images, the cache, and refusals."""
+"""The stage after `assemble`: one kernel a distinct command, images, the cache, and refusals."""
 
 from __future__ import annotations
 

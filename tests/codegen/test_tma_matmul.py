@@ -77,7 +77,7 @@ def _before_norm(m: int, n: int, k: int) -> dict[str, Any]:
     return _full("linear_before_norm", _linear(m, n, k, residual=1) | {"slots": slots})
 
 
-def _behind_norm(before: dict[str, Any], linear: dict[str, Any]) -> dict[str, Any]:
+def _after_norm(before: dict[str, Any], linear: dict[str, Any]) -> dict[str, Any]:
     more = {"slots": before["slots"], "norm_eps": 1e-6}
     return _full("linear_behind_norm", linear | more)
 
@@ -93,7 +93,7 @@ def test_products_around_a_norm_compile_without_spilling(compiler: nvrtc.Nvrtc) 
         before = _before_norm(m, 1536, 8960)
         cases = [("linear_before_norm", p) for p in (before, _before_norm(m, 1536, 1536))]
         qkv, gated = _linear(m, 2048, 1536, **_QKV), _gated(m, 8960, 1536)
-        cases += [("linear_behind_norm", _behind_norm(before, p)) for p in (qkv, gated)]
+        cases += [("linear_behind_norm", _after_norm(before, p)) for p in (qkv, gated)]
         for stem, params in cases:
             packed = KERNELS[stem].pack(params)
             name = default_choice(stem, packed, TargetConfig.named("cuda:sm_90a")).variant
@@ -118,7 +118,7 @@ def test_devices_without_tma_split_a_norm_too(
         ("linear_before_norm", KERNELS["linear_before_norm"].pack(before)),
         (
             "linear_behind_norm",
-            KERNELS["linear_behind_norm"].pack(_behind_norm(before, _gated(m, inner, n))),
+            KERNELS["linear_behind_norm"].pack(_after_norm(before, _gated(m, inner, n))),
         ),
     ]
     kernels = host.build(keys, tmp_path, tile.name if tile else "")

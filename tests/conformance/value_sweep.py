@@ -292,7 +292,7 @@ def unary(most: int) -> Iterator[Batch]:
 
 
 def conversions(most: int) -> Iterator[Batch]:
-    """Every dtype to every other, alone and behind another conversion."""
+    """Every dtype to every other, alone and after another conversion."""
     batch = Batch()
     for dtype in DTYPES:
         x = operands.thinned(operands.values(dtype), most)

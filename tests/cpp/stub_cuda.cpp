@@ -160,7 +160,7 @@ struct Graph {
   std::vector<Node> nodes;
   size_t ordered = 0;  // nodes that the one in front precedes; one fewer than all in a whole graph
 
-  // Whether a new node may stand behind `before`, or be given what precedes it later.
+  // Whether a new node may stand after `before`, or be given what precedes it later.
   bool takes(const uintptr_t* before, size_t count) {
     if (count > 1 || (count == 1 && *before != nodes.size())) return false;
     ordered += count;

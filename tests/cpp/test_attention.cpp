@@ -210,7 +210,7 @@ Params random_case(std::mt19937& random) {
   return p;
 }
 
-// Rows of the cache behind those in use may hold anything: they are not read. Here they hold NaN.
+// Rows of the cache after those in use may hold anything: they are not read. Here they hold NaN.
 void test_free_rows(const Isa& isa, int64_t q_len, int64_t position, std::mt19937& random) {
   Params p = dense(1, 12, 2, q_len, 600, 128, 128, random);
   p.causal = p.has_position = 1;

@@ -93,7 +93,7 @@ Params random_params(std::mt19937& random) {
   return p;
 }
 
-// Normal data behind a relu, weights of He's variance: the largest error relative to the largest
+// Normal data after a relu, weights of He's variance: the largest error relative to the largest
 // output stays within a few roundings.
 void test_accuracy(const Isa& isa, int tile, std::mt19937& random) {
   const Params p = base(1, 128, 32, 12, 12, tile);

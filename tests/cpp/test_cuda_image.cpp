@@ -156,7 +156,7 @@ void refuses_damaged_cubins() {
   check(is_cubin(cubin), "sound");
   Bytes tables = cubin;
   tables[58] = tables[60] = std::byte{64};  // 64 sections of 64 bytes
-  check(!is_cubin(tables), "sections behind the end");
+  check(!is_cubin(tables), "sections after the end");
   cubin[18] = std::byte{62};
   check(!is_cubin(cubin), "for the host");
   check(!is_cubin({}) && !is_cubin(bytes_of_text("\x7f"

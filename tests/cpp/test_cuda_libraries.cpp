@@ -211,7 +211,7 @@ void computes_inside_the_graph() {
   check(calls("cuGraphInstantiate") == made + 1, "the graph was made anew");
 }
 
-// A launch may overlap the one in front of it, but not a library's work.
+// A launch may overlap the one before it, but not a library's work.
 void launches_wait_for_a_library() {
   const LibraryProgram program(products(kProduct), 0, R"(, "dependent": true)");
   Run run{program};

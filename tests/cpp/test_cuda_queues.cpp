@@ -23,10 +23,10 @@ void runs_in_streams_of_others(uintptr_t queue, int orders_a_run) {
   const Binding in = bytes_of(*x), out = bytes_of(*y);
   const auto run = [&] { executor.enqueue(0, {&in, 1}, {&out, 1}, nullptr, nullptr, queue); };
   const int waited = stub.calls("cuStreamSynchronize");
-  run();  // behind what the device's own stream holds
+  run();  // after what the device's own stream holds
   const int ordered = stub.calls("cuStreamWaitEvent");
   run();
-  check(stub.calls("cuStreamWaitEvent") == ordered + orders_a_run, "one run behind the other");
+  check(stub.calls("cuStreamWaitEvent") == ordered + orders_a_run, "one run after the other");
   check(stub.calls("cuStreamSynchronize") == waited, "the host does not wait");
   executor.settle(0);
   check(stub.calls("cuStreamSynchronize") == waited + 1, "the host waits");
@@ -129,7 +129,7 @@ void weights_come_when_init_reads_them() {
   const int waited = stub.calls("cuStreamSynchronize");
   auto weights = Weights::load(
       copies.get(), device, std::make_shared<Checkpoint>([&] { live.push_back(stub.live()); }), {});
-  check(live.size() == 4 && live.front() == live.back(), "held by the device behind each");
+  check(live.size() == 4 && live.front() == live.back(), "held by the device after each");
   check(stub.calls("cuStreamSynchronize") == waited + 1, "the host waits once");
   Executor executor(copies.get(), device);
   const auto y = device->allocate(32);
@@ -138,7 +138,7 @@ void weights_come_when_init_reads_them() {
   check(get(*device, *y) == Floats(8, 3), "prepared");
   const int freed = stub.calls("cuCtxSynchronize"), before = stub.live();
   weights.reset();
-  check(stub.calls("cuCtxSynchronize") > freed && stub.live() < before, "freed behind all runs");
+  check(stub.calls("cuCtxSynchronize") > freed && stub.live() < before, "freed after all runs");
   const int left = stub.live();
   const auto starve = [] { stub.set("fail cuMemAllocFromPoolAsync", 2); };
   check_refused(ErrorCode::kDevice, "has no 32 bytes to give: 4096 of", [&] {

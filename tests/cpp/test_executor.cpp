@@ -23,7 +23,7 @@ std::atomic<int64_t> allocations{0};
 }
 
 // Counted, for the promise that running allocates nothing. Not inlined: GCC would take the malloc
-// behind one and the free behind the other for a mismatch.
+// after one and the free after the other for a mismatch.
 [[gnu::noinline]] void* operator new(size_t size) {
   ++allocations;
   if (void* block = std::malloc(size == 0 ? 1 : size)) return block;

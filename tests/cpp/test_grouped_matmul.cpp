@@ -1,5 +1,5 @@
 // grouped_matmul against plain sums, on every instruction set of this machine: groups of none, one
-// and many rows, rows behind the last offset, offsets that go back or outside, both ways that a
+// and many rows, rows after the last offset, offsets that go back or outside, both ways that a
 // matrix may lie, all dtypes; the refusals; and mutated parameters, which check() must refuse or
 // which must then run inside their operands.
 #include "tests/cpp/kernel_call.h"
@@ -62,7 +62,7 @@ Case random_case(std::mt19937& random, bool orderly) {
   return c;
 }
 
-// The first group that ends behind the row, or -1.
+// The first group that ends after the row, or -1.
 int64_t group_of(const Case& c, int64_t row) {
   for (size_t g = 0; g < c.offsets.size(); ++g) {
     if (c.offsets[g] > row) return static_cast<int64_t>(g);

@@ -56,7 +56,7 @@ void finds_slices_of_one_tensor_disjoint() {
   check(are_disjoint(walk(0, {{6, 9}, {2, 1}}), walk(8, {{6, 9}, {2, 0}})), "one column");
   check(!are_disjoint(walk(0, {{6, 9}, {2, 1}}), walk(4, {{6, 9}, {2, 1}})), "a column of both");
   check(!are_disjoint(walk(0, {{6, 9}, {2, 1}}), walk(33, {{6, 9}, {1, 1}}, 1)), "a part of one");
-  check(are_disjoint(walk(0, {{4, 1}}), walk(16, {{4, 1}})), "one behind the other");
+  check(are_disjoint(walk(0, {{4, 1}}), walk(16, {{4, 1}})), "one after another");
   check(!are_disjoint(walk(0, {{4, 1}}), walk(15, {{4, 1}}, 1)), "the last byte");
   check(are_disjoint(walk(0, {{0, 1}}), walk(0, {{4, 1}})), "nothing");
   PlacedWalk elsewhere = walk(0, {{4, 1}}), anything = walk(64, {}, 0);

@@ -83,7 +83,7 @@ void generates_until_told_to_stop() {
   check(made.tokens == Tokens{98, 99} && made.reason == FinishReason::kStop, "end of text");
   made = from(98,
               {.max_new_tokens = 3, .stop_at_eos = false, .stop_tokens = {}, .stop_sequences = {}});
-  check(made.tokens == Tokens{99, 0, 1}, "behind the end of text");
+  check(made.tokens == Tokens{99, 0, 1}, "after the end of text");
   made = from(10, {.stop_tokens = {13, 12}, .stop_sequences = {}});
   check(made.tokens == Tokens{11, 12} && made.reason == FinishReason::kStop, "stop token");
   made = from(10, {.stop_tokens = {}, .stop_sequences = {{10, 11}, {}, {13, 14}, {15}}});

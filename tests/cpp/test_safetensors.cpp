@@ -65,7 +65,7 @@ void refuses_bad_headers() {
   refuses(std::string("PK\x03\x04\0\0\0\0", 8), "zip archive");
   refuses(image("[]", 0), "does not start with '{'");
   refuses(image(" {}", 0), "does not start with '{'");
-  refuses(image("{}x", 0), "behind the end");
+  refuses(image("{}x", 0), "after the end");
   refuses(image(R"({"a":1})", 0), "expected an object");
   refuses(image(R"({"a":{}})", 0), "needs dtype, shape and data_offsets");
   refuses(image(R"({"a":{"dtype":"F32","dtype":"F32"}})", 0), "'dtype' appears twice");

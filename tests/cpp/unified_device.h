@@ -1,7 +1,7 @@
 // A device as Apple's GPUs are, over the CPU's kernels: the host reads its memory directly, while
 // work is done later; memory is known by handles. It is built to show what a runtime takes for
 // granted. Work is done when somebody waits for it and not before, so that a missing wait shows the
-// old values, every time. A handle is a small number and memory begins somewhere behind the start
+// old values, every time. A handle is a small number and memory begins somewhere after the start
 // of its storage, so that who takes an offset for an address, or forgets it, is caught.
 #pragma once
 
@@ -107,7 +107,7 @@ class UnifiedMemory final : public Memory {
     }
     range_ = parts_->storages.add(data_, bytes);
   }
-  // Behind the work that uses it.
+  // After the work that uses it.
   ~UnifiedMemory() override {
     parts_->queue.put([parts = std::weak_ptr(parts_), handle = range_.storage, owner = owner_] {
       if (const auto alive = parts.lock()) alive->storages.remove(handle);

@@ -32,7 +32,7 @@ def prompt_of(length: int) -> list[int]:
 
 
 def logits_along(model: nn.Module, tokens: list[int]) -> Tensor:
-    """Returns transformers' logits behind each token, as float32 on the host."""
+    """Returns transformers' logits after each token, as float32 on the host."""
     ids = torch.tensor([tokens], device=next(model.parameters()).device)
     with torch.no_grad():
         return model(ids).logits[0].float().cpu()
@@ -48,7 +48,7 @@ def check_tokens(model: nn.Module, lm: npusim.LanguageModel, length: int) -> Non
 
 
 def check_logits(model: nn.Module, lm: npusim.LanguageModel, length: int) -> None:
-    """Asserts that the logits behind such a prompt, and behind what follows, are transformers'."""
+    """Asserts that the logits after such a prompt, and after what follows, are transformers'."""
     session = lm.new_session()
     prompt = prompt_of(length)
     session.append(prompt)

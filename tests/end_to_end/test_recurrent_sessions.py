@@ -1,6 +1,6 @@
 """Sessions of a language model whose state is a recurrence: what one cannot undo is done anew.
 
-The model is a few lines, so that NumPy says exactly what each state must be: the logits behind a
+The model is a few lines, so that NumPy says exactly what each state must be: the logits after a
 text are the sum of table[token] over it, halved for each token that follows.
 """
 

@@ -106,7 +106,7 @@ def test_a_field_out_of_its_range(
 
 
 def with_steps(*steps: tuple[int, int, int, int]) -> bytes:
-    """Returns the file with steps (op, a, b, value) behind its own."""
+    """Returns the file with steps (op, a, b, value) after its own."""
     sections = sections_of(DATA)
     count = len(sections[STEPS]) // 24
     for op, a, b, value in steps:

@@ -179,7 +179,7 @@ class Carries(_Loop):
 
 
 class KeepsTheLast(_Loop):
-    """Reads the last expert behind the loop."""
+    """Reads the last expert after the loop."""
 
     def mixed(self, x: Tensor, hits: Tensor, scores: Tensor) -> Tensor:
         result = torch.zeros_like(x)

@@ -48,7 +48,7 @@ def main(tools: list[str]) -> int:
 
 
 def watch(command: str, name: str, job: tuple[str, str, str]) -> int:
-    """Runs a shard of a part under a tool; prints its lines as they come, behind their name."""
+    """Runs a shard of a part under a tool; prints its lines as they come, after their name."""
     tool, *work_of = job
     process = subprocess.Popen(
         [

@@ -115,7 +115,7 @@ def test_dependent_launches_do_not_change_a_bit(tmp_path: Path) -> None:
 def test_qwen_at_full_size_decodes_as_on_the_cpu(tmp_path: Path) -> None:
     """256 tokens that the GPU chooses, fed to the CPU as well: the same up to near-ties.
 
-    Both round to bfloat16 behind every layer, in other orders. Where each logit is within the
+    Both round to bfloat16 after every layer, in other orders. Where each logit is within the
     tolerance, another token can only be chosen where two are within twice that.
     """
     from benchmarks.llm_peers import VOCAB, write_model

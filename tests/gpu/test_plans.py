@@ -30,7 +30,7 @@ require_gpu()
 
 
 def interrupted(model: nn.Module) -> nn.Module:
-    """A ResNet with an operator that only PyTorch has behind its second stage."""
+    """A ResNet with an operator that only PyTorch has after its second stage."""
     model.layer2.register_forward_hook(lambda module, args, y: stray(y) * 0.5)
     return model
 

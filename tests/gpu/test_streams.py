@@ -1,4 +1,4 @@
-"""Calls that nobody waits for: in PyTorch's streams, in front of and behind PyTorch's own work."""
+"""Calls that nobody waits for: in PyTorch's streams, before and after PyTorch's own work."""
 
 from __future__ import annotations
 

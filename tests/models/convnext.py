@@ -53,7 +53,7 @@ class Block(nn.Module):
 
 
 class ConvNeXt(nn.Module):
-    """Four stages of blocks behind a patchifying stem."""
+    """Four stages of blocks after a patchifying stem."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class EncoderBlock(nn.Module):
-    """Attention and an MLP, each behind a layer norm and around a shortcut."""
+    """Attention and an MLP, each after a layer norm and around a shortcut."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

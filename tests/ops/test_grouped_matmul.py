@@ -38,7 +38,7 @@ def test_experts_run_natively(dtype: str) -> None:
         want = reference_grouped_matmul(x.float(), model.weight.float().transpose(1, 2), ends)
         (got,) = run(x, ends)
         torch.testing.assert_close(got, want.to(got.dtype), rtol=1.6e-2, atol=1e-2)
-        assert not want[int(ends[-1]) :].any(), "a row behind all groups is 0"
+        assert not want[int(ends[-1]) :].any(), "a row after all groups is 0"
 
 
 def test_other_groups_are_left_to_pytorch() -> None:

@@ -74,7 +74,7 @@ def test_a_value_crosses_once_for_all_its_readers() -> None:
 
 def test_little_is_kept_between_partitions() -> None:
     def function(x: Tensor, mask: Tensor) -> Tensor:
-        wide = mask.expand(64, 3, 4) * 2.0  # made of twelve elements, read behind the stray
+        wide = mask.expand(64, 3, 4) * 2.0  # made of twelve elements, read after the stray
         return stray(x).permute(1, 0).T + wide
 
     graph = extract(function, *_X, torch.ones(3, 4))
@@ -91,7 +91,7 @@ def test_little_is_kept_between_partitions() -> None:
 
 
 def test_what_compiles_only_with_its_neighbours_falls_back() -> None:
-    """A convolution takes the activation behind it along, until it runs elsewhere."""
+    """A convolution takes the activation after it along, until it runs elsewhere."""
     cpu = TargetConfig.named("cpu")
     target = replace(cpu, kernels=("conv", "pack_b", "copy"), winograd_tiles=())
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Conv2d(3, 2, 3)).eval()

@@ -1,4 +1,4 @@
-"""fold_scale: constant factors move into the weights in front of them."""
+"""fold_scale: constant factors move into the weights before them."""
 
 from npusim.passes.canonicalize_conv import canonicalize_conv
 from npusim.passes.canonicalize_linear import canonicalize_linear

@@ -1,6 +1,6 @@
-"""fuse_norms: a product takes the norm in front of it, where the target does that.
+"""fuse_norms: a product takes the norm before it, where the target does that.
 
-Of one row always; of many rows, where another product is in front of the norm.
+Of one row always; of many rows, where another product is before the norm.
 """
 
 import pytest

@@ -18,7 +18,7 @@ CONTEXT, CHUNK = 64, 16
 COMMANDS = 8  # a layer: norm, qkv, rope and append, attention, output, norm, gate and up, down
 NAMES = ("qwen2-sliding", "qwen3", "llama3", "gemma2", "phi3", "smollm3")  # of each kind one
 IN_FLOAT32 = ("llama3", "smollm3")
-# Norms of queries and keys; norms and additions behind both halves; gate, up and product apart.
+# Norms of queries and keys; norms and additions after both halves; gate, up and product apart.
 MORE = {"qwen3": 2, "gemma2": 4, **dict.fromkeys(IN_FLOAT32, 2)}
 ONCE = 9  # embedding, angles, last norm, logits, position; or a layer's two appends without rope
 

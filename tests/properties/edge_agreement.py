@@ -1,4 +1,4 @@
-"""Running a graph on edge values: behind each pass, and compiled, beside PyTorch's results.
+"""Running a graph on edge values: after each pass, and compiled, beside PyTorch's results.
 
 Where no node of a graph rounds, results are equal to the bit. Elsewhere each element may be off by
 a few units in its own last place, and by a multiple of what PyTorch's result moves by when its

@@ -1,4 +1,4 @@
-"""Edge values give behind every pass, and compiled, what they give in PyTorch.
+"""Edge values give after every pass, and compiled, what they give in PyTorch.
 
 `NPUSIM_EDGE_GRAPHS=10000 pytest tests/properties/test_edge_values.py` draws more;
 `python -m tests.properties.search FIRST COUNT edges` prints every finding and goes on.

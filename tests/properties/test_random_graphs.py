@@ -1,7 +1,7 @@
 """Random graphs give what PyTorch gives.
 
 `NPUSIM_RANDOM_GRAPHS=10000 pytest tests/properties` draws more; `python -m tests.properties.search`
-goes on behind a failure, and prints every one.
+goes on after a failure, and prints every one.
 """
 
 from __future__ import annotations

@@ -426,7 +426,7 @@ def test_consumers_wait_for_what_the_device_computes(stub: Path) -> None:
     y.__dlpack__(stream=device.stream), y.__dlpack__(stream=-1)
     assert counts() == (hosts, streams), "nothing to order"
     y.__dlpack__(stream=1), y.__dlpack__(stream=4096)
-    assert counts() == (hosts, streams + 2), "one stream behind the other"
+    assert counts() == (hosts, streams + 2), "one stream after the other"
     y.__dlpack__()
     y.__cuda_array_interface__
     assert counts() == (hosts + 2, streams + 2), "the host waits for who names no stream"

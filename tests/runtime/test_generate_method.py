@@ -132,4 +132,4 @@ def test_metadata_that_contradicts_the_program(facts: dict[str, str], message: s
 def test_a_program_runs_it_without_a_session() -> None:
     session = npusim.load(toy.program(generates=True), {"table": TABLE}, method="generate")
     (chosen,) = session(np.array([0.0, 0, 1, 0, 1]), np.array([0]))
-    assert int(np.asarray(chosen)[0]) == int(TABLE[0].argmax())  # behind token 0, at position 0
+    assert int(np.asarray(chosen)[0]) == int(TABLE[0].argmax())  # after token 0, at position 0

@@ -33,7 +33,7 @@ def session(model: npusim.LanguageModel) -> npusim.LanguageSession:
 
 
 def check(session: npusim.LanguageSession, tokens: list[int]) -> None:
-    """The session holds the tokens, and the logits behind them."""
+    """The session holds the tokens, and the logits after them."""
     assert session.tokens == tokens and session.position == len(tokens)
     np.testing.assert_allclose(session.logits, toy.logits(TABLE, tokens), rtol=1e-5, atol=1e-5)
 

@@ -1,6 +1,6 @@
 """A language model of a few commands, written by hand, whose logits NumPy computes as well.
 
-The logits behind a text are the sum over its tokens of table[token], halved for each token that
+The logits after a text are the sum over its tokens of table[token], halved for each token that
 follows: they depend on every token and its place, through a cache of one row a token.
 """
 
@@ -176,6 +176,6 @@ def weights(seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def logits(table: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
-    """The logits behind a text."""
+    """The logits after a text."""
     decay = 0.5 ** np.arange(len(tokens) - 1, -1, -1)
     return decay @ table[list(tokens)].astype(np.float64)

@@ -274,7 +274,7 @@ FREE = {"run_seconds": 0, "transfer_seconds": 0, "transfer_rate": 0}
 
 
 def test_a_target_of_few_kernels_runs_what_they_compute(tmp_path: Path) -> None:
-    """An activation behind a convolution needs no kernel of its own, one behind a pooling does."""
+    """An activation after a convolution needs no kernel of its own, one after a pooling does."""
     torch.manual_seed(0)
     layers = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Sigmoid(), nn.Conv2d(8, 4, 3)
     model, x = nn.Sequential(*layers).eval(), torch.randn(1, 3, 16, 16)

@@ -47,7 +47,7 @@ def test_a_planted_fault_is_found(
 
 
 class Chain(nn.Module):
-    """Chaotic maps behind each other: each enlarges what the ones before it rounded."""
+    """Chaotic maps after each other: each enlarges what the ones before it rounded."""
 
     def __init__(self) -> None:
         super().__init__()

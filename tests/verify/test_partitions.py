@@ -18,7 +18,7 @@ from .test_passes import rectified
 
 
 class Islands(nn.Module):
-    """Native parts before, between and behind operators that PyTorch runs."""
+    """Native parts before, between and after operators that PyTorch runs."""
 
     def __init__(self) -> None:
         super().__init__()

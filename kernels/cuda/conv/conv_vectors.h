@@ -7,7 +7,7 @@
 
 namespace npusim {
 
-// They wait in shared memory at `kAt`, [vector][column], zeros behind the last column, to be there
+// They wait in shared memory at `kAt`, [vector][column], zeros after the last column, to be there
 // when K has run. A bias alone does not: it is loaded where it is added.
 template <int kAt, int kColumns>
 struct TileVectors {

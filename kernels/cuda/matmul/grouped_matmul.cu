@@ -1,5 +1,5 @@
 // Products of consecutive groups of a's rows, each with a b of its own; where a group ends is data.
-// Blocks are counted off over the tiles of each group's rows, and of the rows behind all groups,
+// Blocks are counted off over the tiles of each group's rows, and of the rows after all groups,
 // which are 0; there are as many as any offsets can need, and those that are left over end.
 #include "kernels/cuda/matmul/matmul_tile.h"
 

@@ -31,7 +31,7 @@ struct Place {
   const T *a, *b;
   T* y;
   int64_t row, column;      // of y, that the tile starts with
-  int64_t rows = params.m;  // the tile has none behind them
+  int64_t rows = params.m;  // the tile has none after them
   int64_t depth = params.k;
 };
 

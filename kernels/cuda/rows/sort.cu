@@ -28,7 +28,7 @@ struct Items {
   uint64_t* keys;
   int32_t* positions;
 
-  bool is_behind(int a, int b) const {
+  bool is_after(int a, int b) const {
     return keys[a] > keys[b] || (keys[a] == keys[b] && positions[a] > positions[b]);
   }
   void swap(int a, int b) const {
@@ -49,7 +49,7 @@ inline void bitonic_sort(const Items& items) {
       for (int pair = threadIdx.x; pair < kWidth / 2; pair += NPUSIM_BLOCK) {
         const int a = pair / step * 2 * step + pair % step, b = a + step;
         const bool up = (a & run) == 0;
-        if (items.is_behind(a, b) == up) items.swap(a, b);
+        if (items.is_after(a, b) == up) items.swap(a, b);
       }
     }
   }

@@ -316,7 +316,7 @@ KERNELS: dict[str, KernelDef] = {
         _def("matmul", "a, b, y", _MATMUL),
         # Products of consecutive groups of a's rows, each with a b of its own: batch[5] counts the
         # groups and b_batch[5] their matrices, every other batch is 1. Row r of a belongs to the
-        # first group whose int32 in `offsets` is greater than r; a row behind all of them is 0.
+        # first group whose int32 in `offsets` is greater than r; a row after all of them is 0.
         _def("grouped_matmul", "a, b, offsets, y", _MATMUL, struct_of="matmul"),
         # y = softmax(cap(scale * q·kᵀ) + mask, causal) · v. Strides: batch, head, position; the
         # last dimension is contiguous. kv_heads divides heads. mask: bool (True: attend) or float

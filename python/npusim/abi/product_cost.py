@@ -177,7 +177,7 @@ def _linear_behind_norm(p: Params, _: int | None) -> Cost:
 
 
 def _normed_operands(p: Params, norm: int) -> Cost:
-    """The cost of `linear`, with an operand of so many bytes behind the weights."""
+    """The cost of `linear`, with an operand of so many bytes after the weights."""
     operands, operations = _linear(p, None)
     at = 1 + p["segments"]
     return [*operands[:at], norm, *operands[at:]], operations

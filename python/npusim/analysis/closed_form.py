@@ -256,7 +256,7 @@ def _log(x: _Form) -> _Form:
 
 
 def _erf(x: _Form) -> _Form:
-    """erf is odd: the sign of the first term stands in front of it."""
+    """erf is odd: the sign of the first term stands before it."""
     if not x.above:
         return _number(0)
     negative = _frozen(x.above)[0][1] < 0

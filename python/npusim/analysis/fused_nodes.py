@@ -80,7 +80,7 @@ def replay(producer: FusedProducer, fused: Node, root: Node, rewriter: Rewriter)
 
 
 def undo_views(value: str, producer: FusedProducer, like: Node, rewriter: Rewriter) -> str:
-    """Emits the inverse of the views and returns the value as it would be in front of them."""
+    """Emits the inverse of the views and returns the value as it would be before them."""
     shapes = [producer.node.type.shape, *(v.type.shape for v in producer.views)]
     for view, before in zip(reversed(producer.views), reversed(shapes[:-1]), strict=True):
         type = TensorType(rewriter.types[value].dtype, before)

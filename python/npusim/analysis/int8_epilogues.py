@@ -51,7 +51,7 @@ def _several_matrices(product: Node, rewriter: Rewriter) -> bool:
 
 
 def scaled(node: Node, factors: list[Operand], rewriter: Rewriter) -> Answer:
-    """Takes a factor, one a channel or one for all, into the product in front of it."""
+    """Takes a factor, one a channel or one for all, into the product before it."""
     for value, factor in (factors, factors[::-1]):
         product = _floats(value, node, rewriter)
         if product is None or product.type != node.type:
@@ -72,7 +72,7 @@ def scaled(node: Node, factors: list[Operand], rewriter: Rewriter) -> Answer:
 
 
 def biased(node: Node, summands: list[Operand], rewriter: Rewriter) -> Answer:
-    """Takes a summand for each channel into the product in front of it."""
+    """Takes a summand for each channel into the product before it."""
     for value, other in (summands, summands[::-1]):
         product = _floats(value, node, rewriter)
         if product is None or product.type != node.type or not isinstance(other, str):
@@ -102,7 +102,7 @@ def _flat(value: str, node: Node, rewriter: Rewriter) -> str:
 
 
 def rectified(node: Node, rewriter: Rewriter) -> Answer:
-    """Takes a ReLU into the product in front of it."""
+    """Takes a ReLU into the product before it."""
     product = _floats(node.inputs[0] or "", node, rewriter)
     if product is None or product.type != node.type:
         return None
@@ -110,7 +110,7 @@ def rectified(node: Node, rewriter: Rewriter) -> Answer:
 
 
 def rounded(node: Node, written: Quantization, rewriter: Rewriter) -> Answer:
-    """Takes a rounding to bytes into the product of bytes in front of it."""
+    """Takes a rounding to bytes into the product of bytes before it."""
     product = rewriter.producer(written.value)
     if product is None or product.op not in PRODUCTS or product.type.dtype != "float32":
         return None
@@ -137,7 +137,7 @@ def rounded(node: Node, written: Quantization, rewriter: Rewriter) -> Answer:
 
 
 def added(node: Node, written: Quantization, rewriter: Rewriter) -> Answer:
-    """Takes a sum with other bytes, rounded to bytes, into the product in front of it."""
+    """Takes a sum with other bytes, rounded to bytes, into the product before it."""
     value, act = written.value, "copy"
     behind = rewriter.producer(value)
     if behind is not None and of_node(behind, "relu", rewriter) is not None:

@@ -10,7 +10,7 @@ from npusim.analysis.match import Operand
 from npusim.analysis.quantized_values import (
     Dequantized,
     array_of,
-    axis_behind,
+    axis_after,
     bytes_of,
     dequantized,
     vector_of,
@@ -44,7 +44,7 @@ def pair_of(x: str, w: str, axis: int, node: Node, rewriter: Rewriter) -> Pair |
     types = rewriter.types
     if types[a.source].dtype not in BYTES or types[b.source].dtype not in BYTES:
         return None
-    own = axis_behind(b.views, axis, types[w].rank)
+    own = axis_after(b.views, axis, types[w].rank)
     x_zero, x_scale = _parameters(a, None, node, rewriter)
     w_zero, w_scale = _parameters(b, own, node, rewriter)
     if x_zero is None or x_scale is None or w_zero is None or w_scale is None:

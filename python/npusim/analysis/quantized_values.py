@@ -192,8 +192,8 @@ def _fits(array: Array, dtype: str) -> bool:
     return bool(np.all((array == np.rint(array)) & (array >= low) & (array <= high)))
 
 
-def axis_behind(views: Sequence[Node], axis: int, rank: int) -> int | None:
-    """Returns the dimension in front of permutations that ends up as `axis`; None behind others."""
+def axis_after(views: Sequence[Node], axis: int, rank: int) -> int | None:
+    """Returns the dimension before permutations that ends up as `axis`; None behind others."""
     for view in reversed(views):
         if view.op not in PERMUTATIONS:
             return None

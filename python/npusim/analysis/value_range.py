@@ -17,7 +17,7 @@ from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import is_float
 
 Range = tuple[float, float]
-_DEEPEST = 16  # nodes behind one another that are looked at
+_DEEPEST = 16  # nodes after one another that are looked at
 _LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
 _INTEGERS = {"bool": (0.0, 1.0), "uint8": (0.0, 255.0), "int8": (-128.0, 127.0)}
 

@@ -91,7 +91,7 @@ def _attention(
 def _capped_product(
     value: str, reader: Node, rewriter: Rewriter
 ) -> tuple[Node, float, float] | None:
-    """Returns a product, the number it is multiplied by, and the cap behind that or 0.
+    """Returns a product, the number it is multiplied by, and the cap after that or 0.
 
     c * tanh(f * s) is the cap c of c * f * s.
     """

@@ -1,6 +1,6 @@
 """`npusim bench --llm`: time to the first token and tokens a second, by length of the context.
 
-Prompts are seeded random numbers: what is measured does not depend on them. Behind them come the
+Prompts are seeded random numbers: what is measured does not depend on them. After them come the
 most probable tokens.
 """
 

@@ -46,7 +46,7 @@ _CONTEXT = 4096  # unless the model knows fewer positions
 @click.option("--repetition-penalty", type=float, default=1.0, show_default=True)
 @click.option("--seed", type=int, help="Default: another one each time.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this; repeatable.")
-@click.option("--ignore-eos", is_flag=True, help="Go on behind the model's own end of text.")
+@click.option("--ignore-eos", is_flag=True, help="Go on after the model's own end of text.")
 @click.option("--max-context", type=click.IntRange(min=1), help="Of a DIR; default: 4096 or less.")
 @click.option("--prefill-chunk", type=click.IntRange(min=1), default=128, show_default=True)
 @click.option("--save", type=click.Path(path_type=Path), help="Keep the program made of a DIR.")
@@ -235,7 +235,7 @@ def _put(text: str) -> None:
 
 def _summary(stats: Stats) -> str:
     parts = [
-        f"{stats.new_tokens} tokens behind {stats.prompt_tokens}",
+        f"{stats.new_tokens} tokens after {stats.prompt_tokens}",
         f"first after {duration(stats.time_to_first_token)}",
     ]
     if stats.tokens_per_second:

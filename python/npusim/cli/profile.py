@@ -35,7 +35,7 @@ from npusim.program.program import CompiledProgram, Method
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="A language model: how many tokens the cache holds in front of each run.",
+    help="A language model: how many tokens the cache holds before each run.",
 )
 @click.option("--device", help="Default: the device of the program's target.")
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one a core.")

@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class Stopped(BaseException):
-    """A signal asked the process to end; its handlers clean up behind this exception.
+    """A signal asked the process to end; its handlers clean up after this exception.
 
     Attributes:
         signal: its number.

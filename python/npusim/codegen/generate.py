@@ -1,4 +1,4 @@
-"""The stage behind `assemble`: commands become kernels specialised by their parameters.
+"""The stage after `assemble`: commands become kernels specialised by their parameters.
 
 Owns for which sizes of a call there is device code, and the refusal of commands without kernels;
 which kernels there are is `kernel_table.py`'s, what they are made of the target's generator's.

@@ -25,7 +25,7 @@ class NoPair(Exception):
 
 
 class Writer:
-    """Emits real nodes for complex ones, in front of the node that is being rewritten."""
+    """Emits real nodes for complex ones, before the node that is being rewritten."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

@@ -227,7 +227,7 @@ def _matrix_product(writer: Writer, node: Node) -> Node:
     return writer.join(real, imaginary)
 
 
-# ---- shapes: what happens to dimensions in front of the last ----
+# ---- shapes: what happens to dimensions before the last ----
 
 
 def _same(writer: Writer, node: Node) -> Node:

@@ -143,7 +143,7 @@ def _embedding_bag(
     """Sums (mode 0), means (1) or maxima (2) of the rows in each bag.
 
     Which index lies in which bag depends on the offsets' values, and so is a mask [bags, indices].
-    The results behind the first are what PyTorch's gradient reads.
+    The results after the first are what PyTorch's gradient reads.
     """
     bags = offsets.shape[0] - int(include_last_offset)
     count = indices.shape[0]

@@ -104,7 +104,7 @@ class Cached:
         model, call: the decoder.
         rows: tokens that the cache holds.
         masked: whether forward gets a mask as long as the cache, too: some decoders make positions
-            or biases of its length. The rows that it says are there and are not, are behind the
+            or biases of its length. The rows that it says are there and are not, are after the
             position, where no token looks.
     """
 
@@ -194,7 +194,7 @@ class OwnState:
 class Recomputed:
     """Without a cache: the whole text runs for every token.
 
-    What lies behind the text is hidden by forward's mask.
+    What lies after the text is hidden by forward's mask.
 
     Args:
         model, call: the decoder.
@@ -216,7 +216,7 @@ class Recomputed:
             if 1 in run_without_data(model, (tokens, mask)):
                 raise ExportError(
                     "it has no cache that tokens can be appended to, and does not read the mask "
-                    "that would hide what lies behind a text."
+                    "that would hide what lies after a text."
                 )
 
     def _check(self, model: Any, tokens: Tensor) -> None:
@@ -225,7 +225,7 @@ class Recomputed:
         config = model.config.get_text_config(decoder=True)
         if self._call.cache is not None and any(DynamicCache(config=config).is_sliding):
             raise ExportError(
-                "its cache forgets what lies behind a window, and nothing says that the whole text "
+                "its cache forgets what lies after a window, and nothing says that the whole text "
                 "is seen through that window, too."
             )
         given = {"use_cache": False, "is_first_iteration": True}

@@ -1,10 +1,10 @@
 """What a decoder of transformers keeps from call to call, as states of a traced model.
 
 Owns the way from the caches of transformers to buffers and back. One trace without data shows what
-a decoder leaves behind a token; each tensor of it is one of two kinds:
+a decoder leaves after a token; each tensor of it is one of two kinds:
 
 * rows: keys, values and their likes, a row a token along one axis. The buffer has room for the
-  whole context, and a call writes rows from the position on. What lies behind is undefined: no
+  whole context, and a call writes rows from the position on. What lies after is undefined: no
   token reads it before a later call has overwritten it.
 * recurrent: of one size, changed by every token (the last inputs of a convolution, the state of a
   scan). Padding must not reach it. What it is before the first token is part of the program: a
@@ -74,7 +74,7 @@ class LibraryCache:
     """A cache of transformers, whose layers are of the kinds that the library has.
 
     Args:
-        cache: what a decoder has left in a dynamic cache behind one token.
+        cache: what a decoder has left in a dynamic cache after one token.
 
     Raises:
         ExportError: a layer keeps what none of those kinds does.
@@ -203,7 +203,7 @@ class OwnCache:
     call runs without a cache as well, and counts where the position is 0.
 
     Args:
-        first, second: what the decoder has left behind one token, and behind a second one.
+        first, second: what the decoder has left after one token, and after a second one.
 
     Raises:
         ExportError: it changes by more than the values of its tensors.

@@ -79,7 +79,7 @@ def _convolution_of_mode(dimensions: int, convolution: Any) -> Callable[..., Ten
         total = [0] * dimensions
         if padding == "same":
             total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
-        # PyTorch puts the odd element behind; what is left in front and behind is symmetric.
+        # PyTorch puts the odd element after; what is left in front and behind is symmetric.
         extra = [amount % 2 for amount in total]
         if any(extra):
             behind = [side for amount in reversed(extra) for side in (0, amount)]

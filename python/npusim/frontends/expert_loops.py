@@ -62,7 +62,7 @@ class LoopBody:
         self._block(loop.body, _names(loop.target, ast.Store))
 
     def _block(self, body: Iterable[ast.stmt], known: set[str]) -> set[str]:
-        """Checks statements in order; returns the names that are stored behind them."""
+        """Checks statements in order; returns the names that are stored after them."""
         for statement in body:
             if not isinstance(statement, _PLAIN):
                 raise _refused(f"it has a statement {type(statement).__name__}")

@@ -41,7 +41,7 @@ _FOLDS = {
     "Max": "aten.maximum.default",
     "Min": "aten.minimum.default",
 }
-_FUNCTION = "OpaqueUnaryFn_"  # of torch, in front of the function's name
+_FUNCTION = "OpaqueUnaryFn_"  # of torch, before the function's name
 
 
 def emit_fraction(expr: Any, size_of: SizeOf, emit: Emit) -> str:

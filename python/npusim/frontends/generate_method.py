@@ -1,7 +1,7 @@
 """The method `generate` of a language model, made of its method `decode`.
 
 * `generate(sampling float64[5], seed int64[1]) -> chosen int64[1]`: appends the token in the state
-  `token`, chooses the one behind it (`npu.sample`), and leaves that in the state.
+  `token`, chooses the one after it (`npu.sample`), and leaves that in the state.
 
 What was said before is in the state `history`, a row a token: the method writes the row of the
 token that it appends, and reads the others only for a repetition penalty.

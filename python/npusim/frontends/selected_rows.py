@@ -211,7 +211,7 @@ class _Place:
     def within(self, size: int) -> int | slice:
         """Returns what indexes a dimension in its place.
 
-        A row behind the end counts for nothing: where the mask held there, the model would fail.
+        A row after the end counts for nothing: where the mask held there, the model would fail.
         """
         number = min(self.item(), size - 1)
         return number if isinstance(self.at, int) else slice(number, number + 1)
@@ -342,7 +342,7 @@ class _Tracing(TorchFunctionMode):
         return NotImplemented
 
     def _columns(self, x: _Selected, parts: tuple[Any, ...]) -> _Selected:
-        """Indexes behind the rows."""
+        """Indexes after the rows."""
         plain = all(part is None or isinstance(part, (int, slice)) for part in parts[1:])
         if parts[0] is Ellipsis and len(parts) <= x.dim() and None not in parts and plain:
             return self._like(x, x.dense[parts])

@@ -42,7 +42,7 @@ def reading(node: Node) -> Iterator[None]:
 
 
 class Rewriter:
-    """The graph being built. Visitors see what stands in front of the node they are asked about.
+    """The graph being built. Visitors see what stands before the node they are asked about.
 
     Attributes:
         types: the type of every value.
@@ -85,7 +85,7 @@ class Rewriter:
         like: Node,
         name: str = "",
     ) -> str:
-        """Adds a node in front of the one being visited and returns its value.
+        """Adds a node before the one being visited and returns its value.
 
         Args:
             like: the node whose source the new one inherits.
@@ -185,7 +185,7 @@ class Rewriter:
 
 
 def whole(graph: Graph) -> Rewriter:
-    """Returns a rewriter that stands behind the last node, to look things up in a graph."""
+    """Returns a rewriter that stands after the last node, to look things up in a graph."""
     rewriter = Rewriter(graph)
     rewriter.run(lambda node, rewriter: None)
     return rewriter

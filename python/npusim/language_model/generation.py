@@ -109,7 +109,7 @@ class Stats:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the tokens behind the first one; 0 when there are none."""
+        """Of the tokens after the first one; 0 when there are none."""
         return (self.new_tokens - 1) / self.decode_seconds if self.decode_seconds > 0 else 0.0
 
     @property

@@ -67,7 +67,7 @@ class LanguageSession:
         return self._native.logits
 
     def append(self, prompt: Prompt) -> None:
-        """Puts tokens, or text, behind what there is, and runs them.
+        """Puts tokens, or text, after what there is, and runs them.
 
         Ctrl-C takes effect between two chunks and leaves the session as it was.
 
@@ -94,7 +94,7 @@ class LanguageSession:
             max_new_tokens: None: as many as the context holds.
             stop: strings; the text ends before the first one.
             stop_token_ids: tokens that end the text, besides the model's own.
-            ignore_eos: go on behind the model's own end of text.
+            ignore_eos: go on after the model's own end of text.
             return_logits: keep the scores that each token was drawn from.
             **sampling: see `Sampling`; by default the most probable token is taken.
 

@@ -181,7 +181,7 @@ class Lowering:
         return True
 
     def _read_later(self, name: str, value: Value) -> bool:
-        """Tells whether a value is read behind the node that defines another one."""
+        """Tells whether a value is read after the node that defines another one."""
         if name in self.graph.output_values:
             return True
         behind = self.graph.positions[self.graph.producers[value.name].name]

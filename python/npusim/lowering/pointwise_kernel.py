@@ -19,7 +19,7 @@ _CLASS_CODE = {"f": 0, "d": 1, "i": 2}
 def _allocate(program: ScalarProgram) -> tuple[list[int], int]:
     """Gives each value a register (inputs keep theirs): returns them and the number in use.
 
-    A register is free again behind the last use of its value; a register belongs to no class.
+    A register is free again after the last use of its value; a register belongs to no class.
     """
     n = len(program.inputs)
     last = {n + len(program.body) - 1: len(program.body)}

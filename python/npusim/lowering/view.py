@@ -51,7 +51,7 @@ class View:
 
     @property
     def is_row_major(self) -> bool:
-        """Tells whether the elements lie one behind the other in row-major order."""
+        """Tells whether the elements lie one after another in row-major order."""
         return self.has_strides(row_major(self.shape))
 
     @property

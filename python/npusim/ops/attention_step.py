@@ -228,7 +228,7 @@ def _case(
     label: str,
     **attrs: object,
 ) -> Case:
-    """A case of one token behind `position` others in caches of `rows`."""
+    """A case of one token after `position` others in caches of `rows`."""
     (q, kv), (d, dv) = heads, dims
     turned = rotary or d
     operands = (

@@ -140,7 +140,7 @@ def predicate(opcode: str) -> Formula:
 def with_scalar(args: list[Arg], node: Node, name: str = "other") -> list[Arg]:
     """Returns the arguments with the number that an attribute holds, if any.
 
-    It stands behind them, that of `self` before them.
+    It stands after them, that of `self` before them.
     """
     if "self" in node.attrs:
         return [number(node.attrs["self"]), *args]

@@ -1,7 +1,7 @@
 """Products of groups of rows, each with a matrix of its own: the experts of a mixture.
 
-Which rows belong to a group is known only when the model runs: `offsets[g]` is the row behind the
-last one of group g, as `torch.nn.functional.grouped_mm` has it. Rows behind the last group are 0
+Which rows belong to a group is known only when the model runs: `offsets[g]` is the row after the
+last one of group g, as `torch.nn.functional.grouped_mm` has it. Rows after the last group are 0
 (PyTorch leaves them as they were).
 """
 

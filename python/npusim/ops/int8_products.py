@@ -1,10 +1,10 @@
 """`npu.int8_matmul` and `npu.int8_conv`: products of 8-bit integers, summed exactly.
 
 * `npu.int8_matmul(a[…, m, k], b[…, k, n], …)`, broadcast as PyTorch's matmul; a may be a vector.
-* `npu.int8_conv(x[b, c, spatial…], w[out, in/groups, kernel…], …)`; `padding` is in front of each
+* `npu.int8_conv(x[b, c, spatial…], w[out, in/groups, kernel…], …)`; `padding` is before each
   spatial dimension, `padding_back` behind. What is padded counts as the zero point of x.
 
-Both take, behind the two, and None for each that is absent: x_zero (one element of x's dtype),
+Both take, after the two, and None for each that is absent: x_zero (one element of x's dtype),
 w_zero (one, or one a column, of w's dtype), scale (likewise, float32), sum_bias[n] (int32),
 bias[n] (float32), residual, terms[5] (float32), y_zero (one element). With
 s = Σ (x - x_zero)(w - w_zero) + sum_bias, the attribute `dtype` says what becomes of the sum:

@@ -134,7 +134,7 @@ def emit_linear(
         segments: the rows of W, one view after the other.
         extra: the fields and operands of `epilogue`.
         residual: the one among these operands, if any, in rows of contiguous elements.
-        norm: what an RMS norm before or behind the product adds to it.
+        norm: what an RMS norm before or after the product adds to it.
     """
     x, sizes = _sizes(low, x, y, residual)
     fields, operands = extra

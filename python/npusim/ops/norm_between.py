@@ -30,8 +30,8 @@ class NormPart:
     Attributes:
         stem: of its kernel.
         fields: of its parameters.
-        reads: operands behind the weights.
-        writes: operands behind y.
+        reads: operands after the weights.
+        writes: operands after y.
     """
 
     stem: str
@@ -41,7 +41,7 @@ class NormPart:
 
 
 def leaves_norm(product: Node, types: Mapping[str, TensorType]) -> bool:
-    """Tells whether a product can leave those behind it what they need of an RMS norm.
+    """Tells whether a product can leave those after it what they need of an RMS norm.
 
     Only bfloat16, in which rows that are not normalised yet do not overflow, and rows of whole
     chunks of 16 bytes.
@@ -57,8 +57,8 @@ def leaves_norm(product: Node, types: Mapping[str, TensorType]) -> bool:
 
 
 def part_before_norm(product: Node, low: Lowering) -> NormPart | None:
-    """Returns what a product leaves for the norm that products behind it begin with, if any."""
-    norm = _norm_behind(product, low.graph) if low.target.leaves_norms else None
+    """Returns what a product leaves for the norm that products after it begin with, if any."""
+    norm = _norm_after(product, low.graph) if low.target.leaves_norms else None
     if norm is None or not leaves_norm(product, low.graph.types):
         return None
     y = product.type
@@ -70,7 +70,7 @@ def part_before_norm(product: Node, low: Lowering) -> NormPart | None:
     return NormPart("linear_before_norm", {"slots": slots}, (weight,), (scaled, squares))
 
 
-def part_behind_norm(product: Node, low: Lowering) -> tuple[View, NormPart] | None:
+def part_after_norm(product: Node, low: Lowering) -> tuple[View, NormPart] | None:
     """Returns the scaled rows that a product multiplies instead of x, if the one before left them.
 
     Args:
@@ -87,7 +87,7 @@ def part_behind_norm(product: Node, low: Lowering) -> tuple[View, NormPart] | No
     return scaled, NormPart("linear_behind_norm", fields, (squares,))
 
 
-def _norm_behind(product: Node, graph: Graph) -> str | None:
+def _norm_after(product: Node, graph: Graph) -> str | None:
     """Returns the weight of the norm that the first reader of a product's result begins with."""
     y = product.output.name
     for reader in graph.users[y]:

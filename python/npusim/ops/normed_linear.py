@@ -31,7 +31,7 @@ from npusim.ops.norm_between import (
     NORMED_GATED_LINEAR,
     NORMED_LINEAR,
     NormPart,
-    part_behind_norm,
+    part_after_norm,
 )
 from npusim.ops.normalization import emit_rms_norm
 
@@ -64,7 +64,7 @@ def _lower(gated: bool) -> Any:
             part = NormPart("normed_linear", {"norm_eps": float(eps)}, (low.dense(norm),))
             emit_linear(low, x, segments, y, extra, residual, gated=gated, norm=part)
             return
-        left = part_behind_norm(node, low) if alike else None
+        left = part_after_norm(node, low) if alike else None
         if left is not None:
             scaled, part = left
             emit_linear(low, scaled, segments, y, extra, residual, gated=gated, norm=part)

@@ -2,7 +2,7 @@
 
 * `npu.quantize(w[rows, k])` gives uint8[bytes]: `format` and `group` as in `abi/quantization.py`.
 * `npu.quantized_linear(x[..., k], q0, …, bias[n]?, residual?)`: `npu.linear` over the rows of all
-  parts, one behind the other; `rows` says how many each has. With `gated` the rows are 2n, and it
+  parts, one after another; `rows` says how many each has. With `gated` the rows are 2n, and it
   computes `npu.gated_linear`: `act` of the first half times the second, without a residual.
 """
 

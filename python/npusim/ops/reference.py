@@ -55,7 +55,7 @@ def run_graph(
 class GraphRun:
     """A run of a graph, one node at a time: iterating yields (node, results).
 
-    Values are dropped behind their last use, so memory stays that of an ordinary run. The
+    Values are dropped after their last use, so memory stays that of an ordinary run. The
     arguments are those of `run_graph`.
 
     Attributes:

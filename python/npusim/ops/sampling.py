@@ -1,9 +1,9 @@
 """`npu.sample`: one step of generating, the choice of the next token from the scores of all.
 
 `npu.sample(logits[…, v], options float64[5], seed int64[1], length int64[1], token int64[1, 1],
-history int64[n])` puts `token` into row length - 1 of the history and chooses the token behind it,
+history int64[n])` puts `token` into row length - 1 of the history and chooses the token after it,
 as `kernels/shared/sampling.h` says, to the bit. Options are temperature, top k, top p, min p and
-repetition penalty; the draw behind `length` tokens is that of SplitMix64 after length steps from
+repetition penalty; the draw after `length` tokens is that of SplitMix64 after length steps from
 the seed. It gives
 
 * `chosen` int64[1]: the token, or -1 where no score is above -inf,

@@ -98,7 +98,7 @@ class Held:
         return self._tensor
 
     def start_download(self) -> None:
-        """Starts to bring the value to the host, behind the work that makes it.
+        """Starts to bring the value to the host, after the work that makes it.
 
         Nothing happens where the host has it already.
         """

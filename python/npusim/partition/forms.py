@@ -57,7 +57,7 @@ class Forms:
         self._inputs = inputs
         self._signature = [(v.name, v.type.shape) for v in plan.graph.inputs]
         self._symbols = plan.graph.symbols
-        self._files: CapsuleType | None = None  # behind the weights: goes before they do
+        self._files: CapsuleType | None = None  # after the weights: goes before they do
         self._weights: Mapping[str, Tensor] = {}
         self._known: OrderedDict[tuple[int, ...], Form] = OrderedDict()
 

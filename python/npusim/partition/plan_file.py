@@ -146,7 +146,7 @@ def _with_programs(
 def _misfit(graph: Graph, program: CompiledProgram, device: str) -> str:
     """Returns what a program does otherwise than its partition, or nothing."""
     method = program.methods[0]
-    if program.target.partition(":")[0] != device:  # behind it, an architecture
+    if program.target.partition(":")[0] != device:  # after it, an architecture
         return f"is for {program.target!r}, not {device!r}"
     if [(s.name, s.dtype, s.shape) for s in method.inputs] != [
         (v.name, v.type.dtype, v.type.shape) for v in graph.inputs

@@ -183,7 +183,7 @@ def _verdict(node: Node, graph: Graph, refused: str | None) -> Verdict:
 def _origin(node: Node, lowered: Graph, graph: Graph) -> list[Node]:
     """Returns the nodes of a graph that a node which passes left of it computes.
 
-    Those between what it reads and the first results behind it that the graph has, too.
+    Those between what it reads and the first results after it that the graph has, too.
     """
     results, ends, waiting = set[str](), set[str](), [node]
     for step in waiting:

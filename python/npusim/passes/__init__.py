@@ -61,7 +61,7 @@ PIPELINE: tuple[Pass, ...] = (
     recognize_int8,  # after both: one spelling of products
     center_pooled,  # before batch norms are folded: it looks for them
     fold_batch_norm,  # before epilogues: it must see the bare convolution
-    fold_scale,  # likewise; after batch norm, which may stand in front of the factor
+    fold_scale,  # likewise; after batch norm, which may stand before the factor
     fuse_gated_linear,  # before epilogues, which would take its activation
     fuse_epilogues,  # before pointwise fusion, which would swallow activations and additions
     simplify_views,  # again: folding and fusing moved views next to each other

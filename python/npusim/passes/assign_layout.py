@@ -1,7 +1,7 @@
 """Decides in which order each result is stored, so that few tensors are ever reordered.
 
 Convolution, pooling, resizing and group norm write channels-last, where a target wants that.
-Attention writes heads behind positions, so that merging the heads is a view. Pointwise nodes, cat
+Attention writes heads after positions, so that merging the heads is a view. Pointwise nodes, cat
 and pad can write any order: they take the one all their readers ask for, else that of their
 largest operand. Views keep no order of their own; what they show follows from what they look at.
 Everything else is row-major.

@@ -1,6 +1,6 @@
 """Turns every convolution with static weights into `npu.conv`, with one way to say padding.
 
-Resolves "same" and "valid", takes a zero padding in front of the convolution into it, and gives
+Resolves "same" and "valid", takes a zero padding before the convolution into it, and gives
 an unbatched input a batch of one. Convolutions whose weights are computed at run time stay, as do
 float64 and integers, which the conv kernels do not take, and those over no channels, which have
 no result.
@@ -85,7 +85,7 @@ def _padding(node: Node, kernel: tuple[int, ...], dilation: tuple[int, ...], ran
 
 
 def _absorb_padding(x: str, attrs: dict[str, Attr], rewriter: Rewriter) -> str:
-    """Adds a zero padding in front of the convolution to its own; returns what is read now."""
+    """Adds a zero padding before the convolution to its own; returns what is read now."""
     node = rewriter.producer(x)
     if node is None or node.op != "aten.constant_pad_nd.default" or attrs["transposed"]:
         return x

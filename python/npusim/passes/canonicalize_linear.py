@@ -66,7 +66,7 @@ def _linear(
 
 
 def _transposed(matrix: str, like: Node, rewriter: Rewriter) -> str:
-    """Returns the transposed matrix: what is in front of a transposition, or a new one."""
+    """Returns the transposed matrix: what is before a transposition, or a new one."""
     producer = rewriter.producer(matrix)
     if producer is not None and producer.op in PERMUTATIONS and permutation(producer, 2) == (1, 0):
         (source,) = producer.inputs

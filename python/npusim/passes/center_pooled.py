@@ -1,9 +1,9 @@
-"""Keeps what max pooling leaves behind a batch norm around zero, where halves are finer.
+"""Keeps what max pooling leaves after a batch norm around zero, where halves are finer.
 
 The greatest of n values with a norm's mean and deviation lies in a band around a level well above
 zero, and most of a half's digits go into the level. Convolutions of single positions can do with
 y - level instead, as W·y = W·(y - level) + W·level, the last of which joins their bias. The level
-leaves the value in front of the pooling, as an offset of the convolution there (fuse_epilogues),
+leaves the value before the pooling, as an offset of the convolution there (fuse_epilogues),
 in float32 before it is rounded. It is one a channel, from the norm's weight and bias. A target
 whose convolutions take no offsets (`conv_vectors`) would round before, and gain nothing.
 """
@@ -34,7 +34,7 @@ def center_pooled(graph: Graph, target: TargetConfig) -> Graph:
 
     def visit(node: Node, rewriter: Rewriter) -> Answer:
         if node.op in _POOLS and _read_by_points(node, graph):
-            norm = _norm_behind(node, rewriter)
+            norm = _norm_after(node, rewriter)
             return None if norm is None else _centered(node, norm, levels, rewriter)
         if node.op == "npu.conv" and node.inputs[0] in levels:
             return _corrected(node, levels[node.inputs[0]], rewriter)
@@ -63,7 +63,7 @@ def _is_point(node: Node, x: str, graph: Graph) -> bool:
     return plain and points and not any(pads) and weight in graph.static_values
 
 
-def _norm_behind(node: Node, rewriter: Rewriter) -> Node | None:
+def _norm_after(node: Node, rewriter: Rewriter) -> Node | None:
     """Returns the batch norm of a convolution that a pooling reads through a relu alone."""
     relu = rewriter.producer(node.inputs[0])
     if (

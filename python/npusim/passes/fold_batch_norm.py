@@ -1,4 +1,4 @@
-"""Folds batch norm with fixed statistics into the convolution or linear in front of it.
+"""Folds batch norm with fixed statistics into the convolution or linear before it.
 
 With s = weight / sqrt(var + eps), norm(conv(x)) = conv(x) with weights W*s and bias
 (b - mean)*s + beta. These are graph ops over weights, which the init method computes at load.

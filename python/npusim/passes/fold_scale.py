@@ -1,4 +1,4 @@
-"""Folds a constant factor behind a linear or convolution into its weights.
+"""Folds a constant factor after a linear or convolution into its weights.
 
 A number, or a static factor for each output channel (layer scale), multiplies or divides weight
 and bias at load instead of the result at every run. Views in between do not matter. Factors that
@@ -27,7 +27,7 @@ from npusim.targets.target_config import TargetConfig
 
 
 def fold_scale(graph: Graph, target: TargetConfig) -> Graph:
-    """Returns the graph with constant factors moved into the weights in front of them."""
+    """Returns the graph with constant factors moved into the weights before them."""
     return rewrite(graph, _visit)
 
 

@@ -1,7 +1,7 @@
 """Fuses what follows a linear or convolution into its epilogue: bias, activation, residual.
 
-Each is taken in when only it reads the result, perhaps through views, which move behind it:
-* an addition of a static value for each channel becomes the bias, or joins it; behind more than a
+Each is taken in when only it reads the result, perhaps through views, which move after it:
+* an addition of a static value for each channel becomes the bias, or joins it; after more than a
   bias it becomes an offset, where a convolution has factors already;
 * an addition of a tensor of the same shape becomes the residual, before or after the activation;
 * a unary op of the target's list, or a clamp between two numbers, becomes the activation.

@@ -46,7 +46,7 @@ Parts = tuple[Node, Node, Node, Node]
 
 
 def _parts(attention: Node, graph: Graph) -> Parts | None:
-    """Returns (rope of q, rope of k, append of k, append of v) in front of an attention."""
+    """Returns (rope of q, rope of k, append of k, append of v) before an attention."""
     q, k, v, _ = attention.inputs
     rope_q, keys, values = (graph.producers.get(value or "") for value in (q, k, v))
     if rope_q is None or keys is None or values is None or keys is values:

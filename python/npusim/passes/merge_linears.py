@@ -2,7 +2,7 @@
 
 One product over concatenated weights reads the input once; its results are slices of each row.
 Only what is read through views by ops that take strided rows is merged: the attention itself, or
-the norms, rotations and appends in front of it. Anything else would have a slice copied.
+the norms, rotations and appends before it. Anything else would have a slice copied.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def merge_linears(graph: Graph, target: TargetConfig) -> Graph:
 
 
 def _groups(graph: Graph) -> list[list[Node]]:
-    """Returns the lists of linears, two or more, with one input and one attention behind them."""
+    """Returns the lists of linears, two or more, with one input and one attention after them."""
     groups: dict[tuple[object, ...], list[Node]] = {}
     for node in graph.nodes:
         if node.op != "npu.linear":
             continue
         reader = None
         with reading(node), suppress(SymbolicSizeError):
-            reader = _attention_behind(node, graph) if is_plain(node) else None
+            reader = _attention_after(node, graph) if is_plain(node) else None
         weight = node.inputs[1]
         if reader is not None and weight is not None:
             key = (node.inputs[0], reader, graph.types[weight].dtype)
@@ -62,10 +62,10 @@ def _groups(graph: Graph) -> list[list[Node]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _attention_behind(node: Node, graph: Graph) -> str | None:
+def _attention_after(node: Node, graph: Graph) -> str | None:
     """Returns the only attention that reads a result, if whoever reads it takes rows apart."""
     *lead, size = node.type.shape
-    apart = replace(node.type, shape=(*lead, 2 * size))  # as if a neighbour lay behind each row
+    apart = replace(node.type, shape=(*lead, 2 * size))  # as if a neighbour lay after each row
     shown = View(0, 0, node.type.dtype, node.type.shape, apart.strides)
     pending: list[tuple[str, View | None]] = [(node.output.name, shown)]  # None: rows of its own
     readers: set[str] = set()

@@ -5,7 +5,7 @@ scaled, multiplied, and what comes out is rounded to bytes again. Where the targ
 
 * a convolution or product of two values that bytes stand for becomes `npu.int8_conv` or
   `npu.int8_matmul`, whose sums are exact, with the product of both scales;
-* a factor, a bias of int32 or of floats, a ReLU and a rounding to bytes behind it join it, and so
+* a factor, a bias of int32 or of floats, a ReLU and a rounding to bytes after it join it, and so
   does a sum with other bytes that is rounded to bytes;
 * bytes that are moved, joined, or the largest of which is taken, between two equal quantizations
   stay bytes.

@@ -2,7 +2,7 @@
 
 (x - mean) * rsqrt(var + eps), or divided by the root, over trailing dimensions becomes
 aten.layer_norm; x * rsqrt(mean(x²) + eps) becomes aten.rms_norm. A static factor and summand
-behind them become weight and bias. A norm in float32 between conversions of half-precision data is
+after them become weight and bias. A norm in float32 between conversions of half-precision data is
 one of that data: it computes in float32 and rounds once, and its parameters may stay wider.
 """
 

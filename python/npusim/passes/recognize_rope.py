@@ -1,7 +1,7 @@
 """Recognises rotary position embedding: x * cos + rotated(x) * sin becomes `npu.rope`.
 
 rotated(x) is (-second half, first half) of each head, or (-odd, even) elements interleaved. Where
-only the first elements of a head are turned and the others joined behind them, the op does both.
+only the first elements of a head are turned and the others joined after them, the op does both.
 A rotation in float32 between conversions of half-precision data is one of that data: the op
 computes in float32 and rounds once.
 """
@@ -170,7 +170,7 @@ def _table(value: str, node: Node, rewriter: Rewriter) -> str | None:
 
 
 def _partial(node: Node, rewriter: Rewriter) -> Answer:
-    """Matches cat(rope(x[..., :r]), x[..., r:]), which leaves the elements behind r alone."""
+    """Matches cat(rope(x[..., :r]), x[..., r:]), which leaves the elements after r alone."""
     if len(node.inputs) != 2 or node.type.rank != 4 or integer(node, "dim", 0) % 4 != 3:
         return None
     turned, kept = node.inputs

@@ -1,4 +1,4 @@
-"""Runs the pipeline: one pass after the other, the graph verified behind each.
+"""Runs the pipeline: one pass after the other, the graph verified after each.
 
 Owns dumping and progress; which passes run, and in what order, stands in `npusim.passes`.
 """

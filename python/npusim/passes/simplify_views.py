@@ -25,7 +25,7 @@ def _visit(node: Node, rewriter: Rewriter) -> Answer:
 
 
 def _join_reshapes(node: Node, rewriter: Rewriter) -> Answer:
-    """Reads the reshape's input through the reshape in front of it, if there is one."""
+    """Reads the reshape's input through the reshape before it, if there is one."""
     (x,) = node.inputs
     inner = rewriter.producer(x)
     if inner is not None and inner.op in RESHAPES:

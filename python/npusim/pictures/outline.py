@@ -91,7 +91,7 @@ def outline(graph: Graph, marks: Marks | None = None, *, load_time: bool = False
         load_time: also draw the nodes that depend on weights alone.
     """
     marks = marks or Marks()
-    origins = {} if load_time else _weights_behind(graph)
+    origins = {} if load_time else _weights_after(graph)
     nodes = [node for node in graph.nodes if not (origins and _is_static(node, origins))]
     leaves = [_node_box(node, graph, origins, marks) for node in nodes]
     inside = _grouped(list(zip(map(_path, nodes), leaves, strict=True)), 0)
@@ -116,7 +116,7 @@ def outline(graph: Graph, marks: Marks | None = None, *, load_time: bool = False
 # ---- nodes ----
 
 
-def _weights_behind(graph: Graph) -> dict[str, tuple[str, ...]]:
+def _weights_after(graph: Graph) -> dict[str, tuple[str, ...]]:
     """Returns the static values, each with the values of weights and constants it comes from."""
     origins: dict[str, tuple[str, ...]] = {w.name: (w.name,) for w in graph.weights}
     origins |= {constant.name: (constant.name,) for constant in graph.constants}

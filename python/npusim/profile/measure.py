@@ -51,7 +51,7 @@ def profile_program(
         inputs: arrays by name; by default seeded normal floats and zeros, of the greatest sizes
             where calls choose some. A language model gets seeded tokens, and its cache is empty,
             only longer or shorter.
-        context: of a language model: how many tokens the cache holds in front of each run.
+        context: of a language model: how many tokens the cache holds before each run.
         device: a device or its name; by default the one of the program's target.
         threads: workers of a device given by name; by default one a physical core.
         repeats: how often everything is timed; by default as often as fits in `seconds`, but three

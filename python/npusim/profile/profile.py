@@ -67,7 +67,7 @@ class Profile:
 
     Attributes:
         model, method, device: what ran, and where (the device's description).
-        context: tokens in front of the run, for a language model; 0 for others.
+        context: tokens before the run, for a language model; 0 for others.
         repeats: how often everything was timed.
         commands: in order.
         run_seconds: the median time of a whole run that nobody observes.

@@ -1,6 +1,6 @@
 """The Chrome trace of a profile: JSON that ui.perfetto.dev and chrome://tracing open.
 
-One track holds the commands, one behind the other, each with its median time; a second one the
+One track holds the commands, one after another, each with its median time; a second one the
 whole run as it is when nobody observes it, for comparison.
 """
 

@@ -147,7 +147,7 @@ class Executor:
         method: str | None = None,
         state: _runtime.State | None = None,
     ) -> dict[str, DeviceBuffer]:
-        """Runs a method one command at a time, calling `after(index)` behind each command.
+        """Runs a method one command at a time, calling `after(index)` after each command.
 
         Computes the same bits as `run`. `read_buffer` shows values from within `after`.
         """

@@ -169,7 +169,7 @@ class TargetConfig:
     def named(cls, name: str) -> TargetConfig:
         """Returns a target of this installation, or reads the file that `name` is a path to.
 
-        Behind a colon stands the architecture to generate code for, "cuda:sm_80". Without one it is
+        After a colon stands the architecture to generate code for, "cuda:sm_80". Without one it is
         that of this machine's device, or where there is none, the one that the target's file names.
 
         Raises:

@@ -47,7 +47,7 @@ def first_divergence(native: NativeRun, graph: Graph, tolerance: float | None) -
 
 
 class _Walk:
-    """Compares values behind the commands that complete them; fed by `after`.
+    """Compares values after the commands that complete them; fed by `after`.
 
     Args:
         until: replace values by the reference's, and compare up to this command; by default leave
@@ -67,7 +67,7 @@ class _Walk:
         self.worst: Divergence | None = None
 
     def after(self, command: int) -> None:
-        """Called behind each command."""
+        """Called after each command."""
         over = self.first is not None if self.until is None else command > self.until
         if over or command not in self.taps:
             return
@@ -110,7 +110,7 @@ class _Walk:
 def value_taps(
     program: CompiledProgram, graph: Graph
 ) -> dict[int, tuple[str, list[tuple[int, Value]]]]:
-    """Returns, by command of the first method, which values of the graph are complete behind it.
+    """Returns, by command of the first method, which values of the graph are complete after it.
 
     A buffer named after a result of the command's node shows that result once the last command of
     the node that writes it has run.

@@ -56,7 +56,7 @@ class NativeRun:
         return [self._on_host(results[spec.name]) for spec in self.program.output_specs]
 
     def observe(self, after: Callable[[int], None]) -> None:
-        """Runs once more, command by command, calling `after(index)` behind each."""
+        """Runs once more, command by command, calling `after(index)` after each."""
         self.executor.observe(after, self.buffers, self.weights, state=self._state())
 
     def read(self, buffer: int, type: TensorType) -> Tensor | None:

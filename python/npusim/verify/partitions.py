@@ -2,7 +2,7 @@
 
 Every native partition is given the values that PyTorch computes for its inputs, as soon as these
 are known, so an error of one is not blamed on the next; the search goes on inside it, pass by pass
-(`passes.py`) and command by command (`bisect.py`). Values are dropped behind the last partition
+(`passes.py`) and command by command (`bisect.py`). Values are dropped after the last partition
 that reads them.
 """
 

@@ -1,8 +1,8 @@
 """Finds the pass that changes what a graph computes, and the first node that shows it.
 
-A program is the lowering of the graph behind the last pass. Where that graph, run through PyTorch,
+A program is the lowering of the graph after the last pass. Where that graph, run through PyTorch,
 differs from the one the passes were given, no command is at fault. Bisection finds a pass in front
-of which the results agree and behind which they do not: a few runs, however many passes there are.
+of which the results agree and after which they do not: a few runs, however many passes there are.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _first_node(
     weights: Mapping[str, Tensor],
     tolerance: float | None,
 ) -> tuple[Node, Comparison, tuple[InputStatistics, ...]] | None:
-    """Returns the first node behind a pass whose value of the same name differs, with both."""
+    """Returns the first node after a pass whose value of the same name differs, with both."""
     common = before.types.keys() & after.types.keys()
     first, second = GraphRun(before, inputs, weights), GraphRun(after, inputs, weights)
     steps, values = iter(first), dict[str, Tensor]()

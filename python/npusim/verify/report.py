@@ -117,12 +117,12 @@ class Divergence:
 
 @dataclass(frozen=True)
 class PassDivergence:
-    """A pass behind which a graph computes something else.
+    """A pass after which a graph computes something else.
 
     Attributes:
         name: of the pass; empty where the graph is not known that the passes were given.
         index: in the pipeline.
-        node: the first node behind the pass whose value is another one, with `op` and `source`;
+        node: the first node after the pass whose value is another one, with `op` and `source`;
             empty where no node kept its name.
         value: that node's value, or the output that differs.
         inputs: what the node was given.

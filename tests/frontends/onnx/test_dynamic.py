@@ -70,7 +70,7 @@ CHAINS = {
     " f = Cast<to = 1>(u) y = Mul(x, f)",
     "slice_to_half": f"{ONE} s = Shape<start = 1, end = 2>(x) half = Div(s, two)"
     " y = Slice(x, zero, half, one)",
-    "slice_from_behind": f"{ONE} m = Constant<value_ints = [-1]>()"
+    "slice_from_end": f"{ONE} m = Constant<value_ints = [-1]>()"
     " e = Constant<value_ints = [9223372036854775807]>() y = Slice(x, m, e, one)",
     "reverse": f"{ONE} m = Constant<value_ints = [-1]>()"
     " e = Constant<value_ints = [-9223372036854775807]>() y = Slice(x, m, e, one, m)",

@@ -84,7 +84,7 @@ class PositionAttention(Attention):
 
 
 class Block:
-    """A layer: attention and SwiGLU, each behind an RMS norm and around a residual."""
+    """A layer: attention and SwiGLU, each after an RMS norm and around a residual."""
 
     def __init__(self, attention: type[Attention]) -> None:
         self.attention = attention()

@@ -51,7 +51,7 @@ def test_convolutions(name):
     (node,) = (n for n in imported.graph.nodes if n.op == "aten.conv2d.default")
     defaults = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
     assert {k: node.attrs[k] for k in defaults} == {**defaults, **attrs}
-    assert node.inputs[0] == "x", "no padding, no window is left in front of it"
+    assert node.inputs[0] == "x", "no padding, no window is left before it"
 
 
 def test_other_convolutions():

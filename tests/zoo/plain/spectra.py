@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class KeywordSpotter(nn.Module):
-    """A convolutional classifier behind a mel front end: sound [N, samples] to [N, 12].
+    """A convolutional classifier after a mel front end: sound [N, samples] to [N, 12].
 
     Sainath & Parada, Convolutional neural networks for small-footprint keyword spotting, 2015.
     """

@@ -153,7 +153,7 @@ RULES = {stem: _launch_config(stem) for stem in ("pointwise", "copy", "fill")}
 
 
 def generated_source(stem: str, p: Params) -> str | None:
-    """Returns the kernel's text behind the prologue; None for a stem that has a file."""
+    """Returns the kernel's text after the prologue; None for a stem that has a file."""
     if stem not in RULES or not all(p["shape"][: p["rank"]]):
         return "" if stem in RULES else None
     space = _space(stem, p)

@@ -12,7 +12,7 @@ from npusim.codegen.cuda.matmul_rules import as_int, as_ints, matmul
 def grouped_matmul(p: Params) -> LaunchConfig:
     """The rule of `grouped_matmul`: as many blocks as any offsets can need.
 
-    Every group, and the rows behind all of them, may end within a tile; none is empty that has one.
+    Every group, and the rows after all of them, may end within a tile; none is empty that has one.
     """
     m, groups = as_int(p, "m"), as_ints(p, "batch")[5]
     each = -(-m // max(groups, 1))  # rows of a group, if they are dealt evenly

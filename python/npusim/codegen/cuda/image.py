@@ -1,6 +1,6 @@
 """The image of a CUDA kernel: what a program's kernel table holds for each specialised kernel.
 
-`NPUCUDA\\x01`, the length of a JSON header (u32, little-endian), the header, and behind it the
+`NPUCUDA\\x01`, the length of a JSON header (u32, little-endian), the header, and after it the
 blobs it points to: the cubin for its architecture, and the source, zlib-compressed and
 self-contained, which the runtime compiles where the machine's GPU is of another architecture.
 `cpp/cuda` reads the same bytes.

@@ -66,12 +66,12 @@ class LaunchConfig:
 
     Attributes:
         launches: run in order; none when there is nothing to compute.
-        scratch: bytes of memory the launches share, behind the operands; 0: no such argument.
+        scratch: bytes of memory the launches share, after the operands; 0: no such argument.
         failure: the kernel reports what only running reveals, through a last argument.
         overlaps: the launches gain from starting while those before them run. Tiles do not: their
             blocks would gather on the processors that are free first.
-        maps: matrices whose maps the launches take behind all pointers.
-        defines: macros the source is compiled with, `NPUSIM_` in front of each name.
+        maps: matrices whose maps the launches take after all pointers.
+        defines: macros the source is compiled with, `NPUSIM_` before each name.
     """
 
     launches: tuple[Launch, ...]

@@ -205,7 +205,7 @@ def _conv(p: Params) -> LibraryProblem | None:
         return None
     if not flat or x[1] != 1 or prod(as_ints(p, "out_size")) * as_int(p, "batch") * columns == 0:
         return None
-    if min(x + y + r) < 0 or not _pads_behind(p):
+    if min(x + y + r) < 0 or not _pads_after(p):
         return None
     at = 2 + bool(p["has_bias"])
     cast = _cast_bias(p, 2, as_int(p, "out_channels"))
@@ -235,7 +235,7 @@ def _conv(p: Params) -> LibraryProblem | None:
     return LibraryProblem("cudnn", header, cast)
 
 
-def _pads_behind(p: Params) -> bool:
+def _pads_after(p: Params) -> bool:
     """Tells whether the last window of each dimension ends less than a step before the input."""
     for axis in (1, 2):
         size, out, kernel, stride, pad, dilation = (

@@ -153,7 +153,7 @@ def _sort(p: Params) -> LaunchConfig:
 
 
 def _sample(p: Params) -> LaunchConfig:
-    """A cluster shares the scores; behind what its blocks exchange lie eight bytes a score."""
+    """A cluster shares the scores; after what its blocks exchange lie eight bytes a score."""
     launch = Launch((_SAMPLE_RANKS, 1, 1), (MAX_THREADS, 1, 1))
     defines = {"BLOCK": MAX_THREADS, "RANKS": _SAMPLE_RANKS, "EXCHANGE": _SAMPLE_EXCHANGE}
     scratch = _SAMPLE_EXCHANGE + 8 * (p["size"] + 3)

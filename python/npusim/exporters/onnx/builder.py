@@ -250,7 +250,7 @@ class Call:
         return self.op("Slice", x, *bounds, shape=shape)
 
     def concat(self, tensors: Sequence[Tensor], dim: int) -> Tensor:
-        """Returns tensors one behind the other along a dimension."""
+        """Returns tensors one after another along a dimension."""
         if len(tensors) == 1:
             return tensors[0]
         shape = list(tensors[0].shape)

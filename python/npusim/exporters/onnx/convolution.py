@@ -22,7 +22,7 @@ def convolve(
     transposed: bool = False,
 ) -> Tensor:
     """Returns a convolution with the node's strides, dilations and groups, padded as `pads` says:
-    in front of every dimension, then behind."""
+    before every dimension, then behind."""
     rank = weight.rank - 2
     shape = call.type.shape
     if x.rank < weight.rank:  # one image without a batch

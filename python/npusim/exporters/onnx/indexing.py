@@ -75,7 +75,7 @@ def index_table(
 
 
 def _behind(batch: int, rest: int, first: int) -> list[int]:
-    """Returns the order that moves the indices' dimensions behind the first ones of the rest."""
+    """Returns the order that moves the indices' dimensions after the first ones of the rest."""
     return [
         *range(batch, batch + first),
         *range(batch),

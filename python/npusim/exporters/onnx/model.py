@@ -38,7 +38,7 @@ class Exported:
     """A graph in ONNX, still without the elements of its weights.
 
     Attributes:
-        model: the model; weights are inputs behind the graph's own.
+        model: the model; weights are inputs after the graph's own.
         weights: the graph's weights by the names they have in the model.
     """
 

@@ -120,7 +120,7 @@ def _multi_head(
     past_k: Tensor | None = None,
     past_v: Tensor | None = None,
 ) -> list[Tensor | None]:
-    """Queries, keys and values arrive projected; `bias` is of all three, one behind the other."""
+    """Queries, keys and values arrive projected; `bias` is of all three, one after another."""
     heads = call.int("num_heads")
     if k is None or v is None:
         raise ExportError("queries, keys and values packed into one tensor are not read.")
@@ -189,7 +189,7 @@ def _group_query(
     sin: Tensor | None = None,
     *more: Tensor | None,
 ) -> list[Tensor | None]:
-    """Keys and values go into the cache behind what it holds: `last` is where the newest one of
+    """Keys and values go into the cache after what it holds: `last` is where the newest one of
     each of the batch stands, counted from the start."""
     heads, groups = call.int("num_heads"), call.int("kv_num_heads")
     if any(t is not None for t in more) or call.float("softcap") or call.int("smooth_softmax"):

@@ -271,7 +271,7 @@ def _window_of_sizes(
 
 
 def _within(distance: Tensor, left: int | None, right: int | None) -> Tensor:
-    """Returns where keys are at most `left` behind a query, and `right` in front of it."""
+    """Returns where keys are at most `left` after a query, and `right` before it."""
     sides = [] if left is None else [distance.op("le.Scalar", left)]
     if right is not None:
         sides.append(distance.op("ge.Scalar", -right))

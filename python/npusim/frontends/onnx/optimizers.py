@@ -1,6 +1,6 @@
 """Steps of optimizers (ai.onnx.preview.training): arithmetic on tensors like any other.
 
-Each takes a learning rate, a count of steps so far, and lists of tensors one behind the other:
+Each takes a learning rate, a count of steps so far, and lists of tensors one after another:
 what is optimized, gradients, and what the optimizer carries along.
 """
 

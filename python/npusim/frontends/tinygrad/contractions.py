@@ -55,7 +55,7 @@ def product_of(term: Term) -> Product | None:
 
 
 def simplest(access: Access) -> Access:
-    """Returns the same read from the first tensor in front of what only broadcasts and orders."""
+    """Returns the same read from the first tensor before what only broadcasts and orders."""
     while access.term.op in ("expand", "permute", "reshape"):
         before = behind(access)
         if before is None or not before.is_simple():

@@ -1,4 +1,4 @@
-"""Index algebra: which element of a tensor behind a tower of movement a loop reads, with proof.
+"""Index algebra: which element of a tensor after a tower of movement a loop reads, with proof.
 
 A loop has axes of fixed sizes. An index is a sum of axes times integers; where a reshape divides
 it, the division is carried out only if the sizes prove that nothing is carried over. Padding is

@@ -19,7 +19,7 @@ _MOST_PARTS = 256
 
 
 def filled(access: Access) -> Access | None:
-    """Returns the read behind a padding with a number; None where there is none."""
+    """Returns the read after a padding with a number; None where there is none."""
     inner = _filling(access.term)
     if inner is None or access.guards:
         return None

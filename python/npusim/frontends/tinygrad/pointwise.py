@@ -20,7 +20,7 @@ from npusim.ir.graph import Value
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
-# With a tensor, with a number behind the tensor, with a number in front of it.
+# With a tensor, with a number after the tensor, with a number before it.
 _BINARY: dict[str, tuple[str, str | None, str | None]] = {
     "add": ("add.Tensor", "add.Scalar", "add.Scalar"),
     "sub": ("sub.Tensor", "sub.Scalar", "rsub.Scalar"),

@@ -66,7 +66,7 @@ class Reader:
         for uop, (leaf, dtype, shape) in leaves.items():
             term = self.terms.make("leaf", dtype, shape, (), leaf)
             self.leaves[uop] = term
-            while uop.op.name == "RESHAPE":  # the buffer itself, for who looks behind its shape
+            while uop.op.name == "RESHAPE":  # the buffer itself, for who looks after its shape
                 uop = uop.src[0]
                 flat = tuple(int(d) for d in uop.shape)
                 self.leaves.setdefault(uop, self.terms.reshape(term, flat))

@@ -25,7 +25,7 @@ class Window:
 
     Attributes:
         out, tap: the axis of the result and the axis summed over; None for one of size 1.
-        padding: what is missing before the first and behind the last element; negative for
+        padding: what is missing before the first and after the last element; negative for
             elements that are skipped.
     """
 
@@ -39,7 +39,7 @@ class Window:
 
 
 def stages(access: Access) -> Iterator[Access]:
-    """Yields the read of each tensor behind the movement in front of it, nearest first."""
+    """Yields the read of each tensor behind the movement before it, nearest first."""
     found: Access | None = access
     while found is not None:
         yield found
@@ -186,7 +186,7 @@ def _channels(
 
 
 def _is_matrix(w: Window) -> bool:
-    """Tells whether a dimension is [tap, out] flattened, row behind row, rather than windows."""
+    """Tells whether a dimension is [tap, out] flattened, row after row, rather than windows."""
     return w.taps > 1 and w.length > 1 and w.dilation >= w.length * w.stride
 
 

@@ -91,7 +91,7 @@ def _constant_pad(x: TensorType, pad: Sequence[int], value: Any) -> TensorType:
 
 
 def _edge_pad(rank: int, reflects: bool) -> Rule:
-    """Padding with elements of the tensor: of `rank` spatial dimensions behind one or two."""
+    """Padding with elements of the tensor: of `rank` spatial dimensions after one or two."""
 
     def rule(x: TensorType, pad: Sequence[int]) -> TensorType:
         fits = x.rank in (rank + 1, rank + 2) and len(pad) == 2 * rank

@@ -37,7 +37,7 @@ def _flatten(x: TensorType, start: int, end: int) -> TensorType:
         axis(start, 0), axis(end, 0)
         return TensorType(x.dtype, (1,))
     first, last = axis(start, x.rank), axis(end, x.rank)
-    require(first <= last, f"start_dim {start} is behind end_dim {end}.")
+    require(first <= last, f"start_dim {start} is after end_dim {end}.")
     middle = prod(x.shape[first : last + 1])
     return TensorType(x.dtype, (*x.shape[:first], middle, *x.shape[last + 1 :]))
 
