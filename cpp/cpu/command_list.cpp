@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cpp/cpu/check.h"
+#include "cpp/runtime/declared_memory.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/place.h"
 
@@ -16,6 +17,10 @@ constexpr size_t kParamsAlignment = 8;
 constexpr int64_t kAskedWork = int64_t{1} << 28;  // between questions: milliseconds to seconds
 // Nobody can stop a task. More than that, of memory that can be, is no tensor but a hostile stride.
 constexpr int64_t kMostTaskWork = int64_t{1} << 35;
+
+// Where operands and scratch of no bytes lie: kernels may calculate with an address that they never
+// use, and not with null.
+alignas(64) std::byte nowhere[64];
 
 const KernelEntry* find_kernel(const Isa& isa, std::string_view name) {
   for (const KernelEntry* entry : isa.kernels()) {
@@ -165,13 +170,28 @@ void CpuCommandList::index_uses() {
   }
 }
 
+// Of all workers together. What kernels work in counts against the device's limit, too.
+int64_t CpuCommandList::scratch_bytes() const {
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(scratch_stride_, pool_.workers(), &bytes)) bytes = INT64_MAX;
+  const int64_t limit = shared_->max_memory;
+  if (limit == 0) return bytes;
+  const int64_t declared = declared_memory(*program_).total();
+  if (declared <= limit && bytes <= limit - declared) return bytes;
+  throw Error(ErrorCode::kLimit, "the method's kernels work in " + std::to_string(bytes) +
+                                     " bytes beside the " + std::to_string(declared) +
+                                     " that the program declares, and max_memory is " +
+                                     std::to_string(limit));
+}
+
 void CpuCommandList::reserve_scratch() {
   int64_t most = 0;
   for (const Launch& launch : launches_) {
     most = std::max(most, launch.kernel->scratch(launch.params));
   }
   scratch_stride_ = (most + 63) / 64 * 64;
-  if (most > 0) scratch_ = std::make_unique<HostMemory>(scratch_stride_ * pool_.workers());
+  const int64_t bytes = scratch_bytes();
+  if (most > 0) scratch_ = std::make_unique<HostMemory>(bytes);
   latest_.resize(static_cast<size_t>(pool_.workers()));
 }
 
@@ -196,9 +216,10 @@ void CpuCommandList::group_steps() {
 }
 
 void CpuCommandList::bind(uint32_t buffer, const MemoryRange& at) {
-  std::byte* const address = address_of(at);
+  std::byte* address = address_of(at);
   if (bound_[buffer] == address) return;
   bound_[buffer] = address;
+  if (address == nullptr) address = nowhere;
   for (size_t i = first_use_[buffer]; i < first_use_[buffer + 1]; ++i) {
     operands_[uses_[i].operand] = address + uses_[i].offset;
   }
@@ -209,7 +230,7 @@ void CpuCommandList::run_unit(size_t index, int unit, int worker) noexcept {
   if (launch.tasks == 0 || fault_.seen.load(std::memory_order_relaxed)) return;
   Reporter reporter(fault_, index);
   const int64_t begin = unit * launch.chunk;
-  std::byte* scratch = scratch_ ? scratch_->host() + worker * scratch_stride_ : nullptr;
+  std::byte* scratch = scratch_ ? scratch_->host() + worker * scratch_stride_ : nowhere;
   const uint64_t run = submissions_ * launches_.size() + index;
   const uint64_t before = std::exchange(latest_[static_cast<size_t>(worker)].run, run);
   launch.kernel->run({.params = launch.params,

@@ -26,6 +26,7 @@ class CpuCommandList final : public CommandList {
     std::shared_ptr<ThreadPool> pool;
     Interruption interruption;  // may be empty
     int64_t max_work;           // 0: any
+    int64_t max_memory;         // likewise
   };
 
   // Throws as Device::encode does. `shared` outlives the list.
@@ -74,6 +75,7 @@ class CpuCommandList final : public CommandList {
   void encode(const Command& command, const KernelEntry& kernel);
   const void* aligned_params(const Command& command);
   void index_uses();
+  int64_t scratch_bytes() const;
   void reserve_scratch();
   void bound_work();
   void split(Launch& launch) const;

@@ -109,7 +109,8 @@ std::shared_ptr<Device> open_device(const DeviceOptions& options, const DeviceSe
       CpuCommandList::Shared{.isa = isa,
                              .pool = std::make_shared<ThreadPool>(threads, pinned),
                              .interruption = services.interruption,
-                             .max_work = max_work});
+                             .max_work = max_work,
+                             .max_memory = options.number("max_memory")});
 }
 
 }  // namespace npusim::cpu

@@ -6,6 +6,7 @@
 
 #include "cpp/cpu/work.h"
 #include "cpp/python/bindings.h"
+#include "cpp/runtime/declared_memory.h"
 #include "cpp/runtime/sized_program.h"
 
 namespace py = pybind11;
@@ -167,6 +168,9 @@ void bind_program(py::module_& module) {
           "arena_bytes",
           [](const Program& self, size_t m) { return method_at(self, m).arena_bytes; },
           py::arg("method"))
+      .def_property_readonly(
+          "declared_bytes", [](const Program& self) { return declared_memory(self).total(); },
+          "What a device's max_memory is compared with.")
       .def_property_readonly("buffers", &buffers)
       .def_property_readonly("weights", &weights)
       .def_readonly("persistent_bytes", &Program::persistent_bytes)

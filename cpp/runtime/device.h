@@ -231,6 +231,13 @@ class Device {
   // more work than the device was opened for.
   virtual std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,
                                               const Method& method) = 0;
+  // The most bytes that a program may declare (declared_memory.h); 0: any. All have this option.
+  int64_t max_memory() const noexcept { return max_memory_; }
+
+ private:
+  friend std::shared_ptr<Device> open_device(std::string_view name, const DeviceOptions& options,
+                                             const DeviceServices& services);
+  int64_t max_memory_ = 0;
 };
 
 // Opens a device by name ("cpu", "null"). Throws Error(kDevice): unknown name, with those known; an
@@ -239,8 +246,8 @@ std::shared_ptr<Device> open_device(std::string_view name, const DeviceOptions& 
                                     const DeviceServices& services = {});
 // Names of the backends in this build, in order of preference.
 std::vector<std::string_view> device_names();
-// The options of a backend. Throws Error(kDevice) for an unknown name.
-std::span<const OptionInfo> device_options(std::string_view name);
+// The options of a backend, and those that all have. Throws Error(kDevice) for an unknown name.
+std::vector<OptionInfo> device_options(std::string_view name);
 
 // What a backend uses that npusim does not bring, such as a driver.
 struct DevicePart {

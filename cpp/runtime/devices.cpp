@@ -42,12 +42,23 @@ const Backend& backend_named(std::string_view name) {
 
 std::shared_ptr<Device> open_device(std::string_view name, const DeviceOptions& options,
                                     const DeviceServices& services) {
-  const Backend& backend = backend_named(name);
-  return backend.open(options.checked(backend.name, backend.options()), services);
+  const DeviceOptions checked = options.checked(name, device_options(name));
+  const int64_t max_memory = checked.number("max_memory");
+  if (max_memory < 0) {
+    throw Error(ErrorCode::kDevice,
+                "max_memory is a count of bytes, or 0 for any; got " + std::to_string(max_memory));
+  }
+  std::shared_ptr<Device> device = backend_named(name).open(checked, services);
+  device->max_memory_ = max_memory;
+  return device;
 }
 
-std::span<const OptionInfo> device_options(std::string_view name) {
-  return backend_named(name).options();
+std::vector<OptionInfo> device_options(std::string_view name) {
+  const std::span<const OptionInfo> own = backend_named(name).options();
+  std::vector<OptionInfo> options(own.begin(), own.end());
+  options.push_back({"max_memory", int64_t{0},
+                     "the most bytes that a program may declare (docs/npubin.md); 0: any"});
+  return options;
 }
 
 std::vector<DevicePart> device_parts(std::string_view name, const DeviceServices& services) {

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "cpp/runtime/arenas.h"
+#include "cpp/runtime/declared_memory.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/sized_program.h"
 #include "cpp/runtime/turn.h"
@@ -75,7 +76,7 @@ int64_t largest_arena(const Program& program) {
 
 Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<Device> device)
     : program_(std::move(program)),
-      device_(std::move(device)),
+      device_(admit(std::move(device), *program_)),
       constants_(constants_on(*device_, program_)),
       arena_(device_->allocate(largest_arena(*program_))),
       places_(program_->buffers.size()),

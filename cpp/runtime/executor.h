@@ -26,7 +26,7 @@ using Binding = MemoryRange;
 class Executor {
  public:
   // Encodes all methods and allocates all memory that runs need, but for the executor's own state:
-  // the first run without one allocates it. Throws as Device::encode does.
+  // the first run without one allocates it. Throws as Device::encode and admit do.
   Executor(std::shared_ptr<const Program> program, std::shared_ptr<Device> device);
 
   const Program& program() const noexcept { return *program_; }

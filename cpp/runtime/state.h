@@ -19,7 +19,7 @@ namespace npusim {
 
 class State {
  public:
-  // Throws Error(kDevice) when the device has not that much memory.
+  // Throws Error(kDevice) when the device has not that much memory, and as admit.
   State(std::shared_ptr<const Program> program, std::shared_ptr<Device> device);
   State(const State&) = delete;
   State& operator=(const State&) = delete;

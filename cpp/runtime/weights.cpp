@@ -9,6 +9,7 @@
 
 #include "cpp/runtime/arenas.h"
 #include "cpp/runtime/convert.h"
+#include "cpp/runtime/declared_memory.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/file_faults.h"
 
@@ -268,7 +269,7 @@ std::shared_ptr<const Weights> Weights::load_prepared(std::shared_ptr<const Prog
 
 Weights::Weights(std::shared_ptr<const Program> program, std::shared_ptr<Device> device)
     : program_(std::move(program)),
-      device_(std::move(device)),
+      device_(admit(std::move(device), *program_)),
       serial_(next_serial()),
       tensors_(program_->buffers.size()),
       lies_in_source_(program_->buffers.size(), false),

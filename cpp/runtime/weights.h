@@ -55,8 +55,8 @@ class Weights {
   };
 
   // Throws Error(kWeights) that names every missing and every unfitting tensor at once, and as
-  // check. The source is released on return unless the program's methods read checkpoint tensors
-  // where they lie.
+  // check and admit. The source is released on return unless the program's methods read checkpoint
+  // tensors where they lie.
   static std::shared_ptr<const Weights> load(std::shared_ptr<const Program> program,
                                              std::shared_ptr<Device> device,
                                              std::shared_ptr<const TensorSource> source,

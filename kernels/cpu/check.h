@@ -85,18 +85,22 @@ inline bool is_activation(int32_t act) {
 // The elements a strided walk visits, relative to its operand's first one.
 class Region {
  public:
-  // Adds a dimension of `size` steps of `stride` elements.
+  // Adds a dimension of `size` steps of `stride` elements. Strides that lead nowhere, of single and
+  // empty dimensions, are held to the same bound as others: kernels calculate with them.
   Region& dim(int64_t size, int64_t stride) {
-    if (size <= 0) {
-      sound_ &= size == 0;
+    int64_t reach = 0;
+    sound_ &= size >= 0 && !__builtin_mul_overflow(size > 1 ? size : 1, stride, &reach);
+    sound_ &= reach >= -kMostReach && reach <= kMostReach;
+    if (!sound_) return *this;
+    reach_ += reach < 0 ? -reach : reach;
+    sound_ &= reach_ <= kMostReach;
+    if (size == 0) {
       empty_ = true;
       return *this;
     }
-    int64_t span = 0;
     sound_ &= multiply(size, &count_);
-    sound_ &= !__builtin_mul_overflow(size - 1, stride, &span);
-    int64_t& end = span < 0 ? low_ : high_;
-    sound_ &= !__builtin_add_overflow(end, span, &end);
+    const int64_t span = (size - 1) * stride;
+    (span < 0 ? low_ : high_) += span;
     if (size > 1) {
       sound_ &= rank_ < OperandWalk::kMost;
       if (sound_) {
@@ -114,7 +118,7 @@ class Region {
 
   // nullptr when all elements of `bytes` each lie inside the operand, aligned.
   const char* reads(const KernelCheck& c, size_t operand, int64_t bytes) const {
-    if (!sound_) return "a size is negative or too large";
+    if (!sound_) return "a size or a stride is negative or too large";
     if (operand >= c.operand_bytes.size()) return "an operand is missing";
     if (c.operand_before[operand] % bytes != 0) return "an operand is not aligned to its dtype";
     record(c, operand, bytes);
@@ -153,7 +157,11 @@ class Region {
     }
   }
 
-  int64_t low_ = 0, high_ = 0, count_ = 1;
+  // Elements that all dimensions together may lead away, one step beyond the last: far more than a
+  // buffer has, and their bytes far from what int64 and an address hold.
+  static constexpr int64_t kMostReach = int64_t{1} << 44;
+
+  int64_t low_ = 0, high_ = 0, reach_ = 0, count_ = 1;
   int rank_ = 0;  // of the dimensions of more than one element
   int64_t sizes_[OperandWalk::kMost], strides_[OperandWalk::kMost];
   bool empty_ = false, sound_ = true;

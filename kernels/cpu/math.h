@@ -33,10 +33,6 @@ inline V polynomial(V x, T first, Rest... rest) {
 inline Vec power_of_two(IVec n) {
   return as_float((reinterpret_cast<UVec>(n) + 127) << 23);
 }
-// a - b, wrapping: what NaN leaves in integers is arbitrary.
-inline IVec difference(IVec a, IVec b) {
-  return reinterpret_cast<IVec>(reinterpret_cast<UVec>(a) - reinterpret_cast<UVec>(b));
-}
 
 // x = n*ln 2 + r with |r| <= ln 2 / 2, for |x| < 2^21. Adding 1.5*2^23 rounds to an integer and
 // leaves it in the low bits of the sum.

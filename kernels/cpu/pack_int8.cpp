@@ -56,7 +56,10 @@ class PanelWriter {
     for (int64_t t = 0; t < p_.taps; ++t, to += row) {
       std::fill_n(to, kPanel, int8_t{0});
       write_row(t, 0, 1, to);
-      for (int64_t n = 0; n < kPanel; ++n) sums[n] += to[n];
+      for (int64_t n = 0; n < kPanel; ++n) {  // sums wrap, as those of quads do
+        sums[n] =
+            static_cast<int32_t>(static_cast<uint32_t>(sums[n]) + static_cast<uint32_t>(to[n]));
+      }
     }
   }
 

@@ -35,7 +35,7 @@ int64_t rows_per_task(const Params& p) {
 // Nearest integers, for |x| < 2^22; what NaN becomes is unspecified.
 IVec nearest(Vec x) {
   constexpr float kShift = 0x1.8p23F;
-  return reinterpret_cast<IVec>(x + kShift) - static_cast<int32_t>(float_to_bits(kShift));
+  return difference(reinterpret_cast<IVec>(x + kShift), reinterpret_cast<IVec>(kShift + Vec{}));
 }
 Vec clamp(Vec x, float lo, float hi) {
   x = x > lo ? x : broadcast(lo);

@@ -75,12 +75,12 @@ void quantize_x(const X* x, int64_t columns, const QuantizedRows& rows, int16_t*
       const Vec factor = broadcast(inverse[i]);
       IVec total{};
       for (int64_t j = 0; j < group; j += kLanes) {
-        const IVec code = reinterpret_cast<IVec>(part(at + j) * factor + kShift) -
-                          static_cast<int32_t>(float_to_bits(kShift));
+        const IVec code = difference(reinterpret_cast<IVec>(part(at + j) * factor + kShift),
+                                     reinterpret_cast<IVec>(kShift + Vec{}));
         using Codes = VectorOf<int16_t, kLanes>;
         const auto narrow = __builtin_convertvector(code, Codes::type);
         *reinterpret_cast<Codes::unaligned*>(codes + at + j) = narrow;
-        total += __builtin_convertvector(narrow, IVec);
+        total = wrapping_sum(total, __builtin_convertvector(narrow, IVec));
       }
       square[i] = __builtin_convertvector(total, Vec);
     }

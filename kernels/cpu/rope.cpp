@@ -127,8 +127,9 @@ class Rope {
 // Whether all rows at `position` lie inside their caches; reports the first that does not.
 bool fits(const Params& p, int64_t position, Failure* failure) {
   for (int i = 0; i < p.parts; ++i) {
+    if (!p.at_position[i]) continue;  // its limit may be any number
     const int64_t last = p.limit[i] - p.length;
-    if (p.at_position[i] && (position < 0 || position > last)) {
+    if (position < 0 || position > last) {
       failure->report("position outside the cache", position, last);
       return false;
     }

@@ -54,6 +54,15 @@ inline Vec broadcast(float x) {
   return x - Vec{};
 }
 
+// a + b and a - b, wrapping, which signed lanes by themselves must not: sums of products of bytes
+// may be any, and so may what NaN leaves in integers.
+inline IVec wrapping_sum(IVec a, IVec b) {
+  return reinterpret_cast<IVec>(reinterpret_cast<UVec>(a) + reinterpret_cast<UVec>(b));
+}
+inline IVec difference(IVec a, IVec b) {
+  return reinterpret_cast<IVec>(reinterpret_cast<UVec>(a) - reinterpret_cast<UVec>(b));
+}
+
 // Storage types of 16 bits; the arithmetic type is always float.
 struct bfloat16 {
   uint16_t bits;
@@ -269,23 +278,34 @@ inline Vec dot_pairs(Vec acc, BVec a, BVec b) {
 }
 #endif
 
+// acc + products, wrapping. The compiler is kept from adding products up before they meet acc,
+// which takes more registers than there are.
+inline IVec add_products(IVec acc, IVec products) {
+  acc = wrapping_sum(acc, products);
+#if defined(__x86_64__)
+  asm("" : "+v"(acc));
+#endif
+  return acc;
+}
+
 // Integers wrap; a pair of -32768 by -32768 is the only one that can exceed int32 by itself.
 inline IVec dot_pairs(IVec acc, SVec a, SVec b) {
 #if defined(__AVX512VNNI__)
   return (IVec)_mm512_dpwssd_epi32((__m512i)acc, (__m512i)a, (__m512i)b);
 #elif defined(__AVX512BW__)
-  return acc + (IVec)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+  return add_products(acc, (IVec)_mm512_madd_epi16((__m512i)a, (__m512i)b));
 #elif defined(__AVX2__)
-  return acc + (IVec)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+  return add_products(acc, (IVec)_mm256_madd_epi16((__m256i)a, (__m256i)b));
 #elif defined(__SSE2__)
-  return acc + (IVec)_mm_madd_epi16((__m128i)a, (__m128i)b);
+  return add_products(acc, (IVec)_mm_madd_epi16((__m128i)a, (__m128i)b));
 #elif defined(__aarch64__)
   const int16x8_t x = (int16x8_t)a, y = (int16x8_t)b;
   const int32x4_t low = vmull_s16(vget_low_s16(x), vget_low_s16(y));
-  return acc + (IVec)vpaddq_s32(low, vmull_high_s16(x, y));
+  return add_products(acc, (IVec)vpaddq_s32(low, vmull_high_s16(x, y)));
 #else
   const IVec x = reinterpret_cast<IVec>(a), y = reinterpret_cast<IVec>(b);
-  return acc + (x << 16 >> 16) * (y << 16 >> 16) + (x >> 16) * (y >> 16);
+  const IVec low = (x << 16 >> 16) * (y << 16 >> 16), high = (x >> 16) * (y >> 16);
+  return wrapping_sum(acc, wrapping_sum(low, high));
 #endif
 }
 
@@ -360,7 +380,8 @@ inline void store_bytes_part(T* p, IVec v, int64_t n) {
 // Halves to the even integer, for magnitudes below 2^22: the sum keeps no fraction.
 inline constexpr float kNoFraction = 0x1.8p23F;
 inline IVec round_to_integers(Vec x) {
-  return reinterpret_cast<IVec>(x + kNoFraction) - reinterpret_cast<IVec>(broadcast(kNoFraction));
+  return difference(reinterpret_cast<IVec>(x + kNoFraction),
+                    reinterpret_cast<IVec>(broadcast(kNoFraction)));
 }
 inline Vec round_small(Vec x) {
   return (x + kNoFraction) - kNoFraction;

@@ -182,6 +182,10 @@ class Program:
     def methods(self) -> list[str]: ...
     def inputs(self, method: int) -> list[_SpecRow]: ...
     def outputs(self, method: int) -> list[_SpecRow]: ...
+    @property
+    def declared_bytes(self) -> int:
+        """What a device's max_memory is compared with."""
+
     def work(self, method: int | None) -> list[int | None]:
         """Steps of each command at the greatest sizes, of method None those of init.
 

@@ -93,4 +93,10 @@ def test_info_says_what_a_program_asks_for_and_run_refuses_it(cli: Cli, tmp_path
     assert f"{steps:,} steps at most" in cli("info", path).out
     run = ("run", path, "--input", x, "-o", tmp_path / "out")
     cli(*run, "--max-work", steps - 1).refused(f"max_work is {steps - 1}", "net.py:3")
+    declared = facts["memory"]["declared"]
+    assert declared == 4 + 64  # an input and sixteen sums
+    row = next(line for line in cli("info", path).out.splitlines() if "declared" in line)
+    assert row.split() == ["declared", "68", "B"]
+    cli(*run, "--max-memory", declared - 1).refused(f"max_memory is {declared - 1}")
+    cli(*run, "--max-memory", "1.5G").refused("no number of bytes")
     assert not (tmp_path / "out").exists()

@@ -1,6 +1,6 @@
 // Commands that a device refuses before they run: operands that share memory where the kernel
-// cannot take it, outputs whose elements collide, and more work than there is time for. And runs
-// that are asked to end.
+// cannot take it, outputs whose elements collide, strides that arithmetic could not follow, and
+// more work or memory than there is. And runs that are asked to end.
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -8,7 +8,10 @@
 
 #include "cpp/cpu/aliasing.h"
 #include "cpp/cpu/work.h"
+#include "cpp/runtime/declared_memory.h"
 #include "cpp/runtime/executor.h"
+#include "cpp/runtime/state.h"
+#include "cpp/runtime/weights.h"
 #include "tests/cpp/check.h"
 #include "tests/cpp/copy_program.h"
 
@@ -121,6 +124,26 @@ void refuses_outputs_that_collide() {
                 [&] { Executor(program.get(), cpu_device()); });
 }
 
+// Of dimensions that lead nowhere, too: kernels calculate with their strides.
+void refuses_strides_that_lead_too_far() {
+  CopyProgram program(16);
+  program.copy(program.input(), program.output());
+  program.params().rank = 2;
+  const auto refused = [&](int64_t size, int64_t stride) {
+    program.params().shape[1] = size;
+    program.params().x_strides[1] = stride;
+    check_refused(ErrorCode::kFormat, "a size or a stride is negative or too large",
+                  [&] { Executor(program.get(), cpu_device()); });
+  };
+  for (const int64_t far : {(int64_t{1} << 44) + 1, INT64_MAX, INT64_MIN}) {
+    refused(1, far);
+    refused(0, far);
+  }
+  refused(1, -(int64_t{1} << 44) - 1);
+  program.params().x_strides[1] = 1 << 20;
+  Executor(program.get(), cpu_device());
+}
+
 // One sum over `count` elements that are all the same one: the smallest file with the most work.
 class EndlessSum {
  public:
@@ -159,6 +182,39 @@ void refuses_more_work_than_there_is_time_for() {
   check_refused(ErrorCode::kDevice, "max_work is a count", [&] { cpu_device({}, -1); });
 }
 
+void refuses_more_memory_than_it_may_have() {
+  CopyProgram program(16);
+  const uint32_t x = program.input(), y = program.output(), w = program.weight("w");
+  const uint32_t kept = program.buffer(BufferKind::kPersistent, 0);
+  const uint32_t state = program.buffer(BufferKind::kState, 0);
+  program->persistent_bytes = 128;
+  program->state_bytes = 256;
+  program->init.arena_bytes = 1024;
+  program->methods[0].arena_bytes = 512;
+  program.copy_once(w, kept);
+  program.copy(x, y);
+  program.copy(kept, state);
+  const int64_t declared = 64 + 128 + 256 + 1024 + 128;
+  check(declared_memory(*program).total() == declared,
+        "weights, prepared, state, arena, arguments");
+  for (const char* name : {"cpu", "null"}) {
+    const auto opened = [&](int64_t most) { return open_device(name, {{"max_memory", most}}); };
+    State(program.get(), opened(declared));
+    Executor(program.get(), opened(declared));
+    const auto refused = [](const auto& load) {
+      check_refused(ErrorCode::kLimit,
+                    "declares 1600 bytes of memory (arena 1024, state 256, prepared weights 128, "
+                    "inputs and outputs 128, weights 64), and max_memory is 1599",
+                    load);
+    };
+    const auto small = opened(declared - 1);
+    refused([&] { Executor(program.get(), small); });
+    refused([&] { State(program.get(), small); });
+    refused([&] { Weights::load_prepared(program.get(), small, {}); });
+    check_refused(ErrorCode::kDevice, "max_memory is a count", [&] { opened(-1); });
+  }
+}
+
 // Loops around an empty one run, too: packing many panels of no rows.
 void counts_loops_around_empty_ones() {
   CopyProgram program(16);
@@ -167,7 +223,7 @@ void counts_loops_around_empty_ones() {
   params.groups = 1;
   params.n = int64_t{1} << 46;
   params.taps = 1;
-  params.n_stride = 1;
+  params.n_stride = 0;
   program->kernels[0] = {"pack_b", abi::PackBParams::kSchema, {}};
   program->methods[0].commands[0].params = std::as_bytes(std::span(&params, 1));
   check_refused(ErrorCode::kFormat, "one of its tasks takes more than",
@@ -221,7 +277,9 @@ int main() {
   never_says_disjoint_of_what_meets();
   refuses_operands_that_overlap();
   refuses_outputs_that_collide();
+  refuses_strides_that_lead_too_far();
   refuses_more_work_than_there_is_time_for();
+  refuses_more_memory_than_it_may_have();
   counts_loops_around_empty_ones();
   long_runs_ask_whether_to_go_on();
   return exit_code();

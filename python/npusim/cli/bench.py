@@ -19,6 +19,7 @@ from npusim.cli.artifact import open_program, open_runnable, plan_specs
 from npusim.cli.bench_llm import LENGTHS, Lengths, bench_language_model
 from npusim.cli.memory import peak_rss
 from npusim.cli.progress import progress
+from npusim.cli.running import Running, running_options
 from npusim.cli.sizes import call_sizes, call_sizes_option
 from npusim.cli.weights import Weights, weights_options
 from npusim.ir.symbolic import symbols_of
@@ -31,8 +32,7 @@ from npusim.profile.inputs import sample
 @weights_options()
 @click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help=INPUT_HELP)
 @call_sizes_option
-@click.option("--device", help="Default: the device of the program's target.")
-@click.option("--threads", type=click.IntRange(min=1), help="Default: one a core.")
+@running_options
 @click.option("--warmup", type=click.IntRange(min=0), default=5, show_default=True)
 @click.option("--runs", type=click.IntRange(min=1), help="Default: as many as fit in --seconds.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=3.0, show_default=True)
@@ -50,8 +50,7 @@ def bench(
     weights: Weights,
     inputs: tuple[str, ...],
     sizes: tuple[str, ...],
-    device: str | None,
-    threads: int | None,
+    running: Running,
     warmup: int,
     runs: int | None,
     seconds: float,
@@ -71,8 +70,8 @@ def bench(
             model = npusim.LanguageModel.load(
                 compiled,
                 weights,
-                device=device or compiled.target,
-                threads=threads or 0,
+                device=running.open(compiled.target),
+                copy=running.copy_weights,
                 progress=report,
             )
             return bench_language_model(model, contexts, runs or 3, plot, report)
@@ -87,12 +86,14 @@ def bench(
         start = time.perf_counter()
         call: Callable[[], object]
         if plan is not None:
-            on = npusim.Device(device or plan.device, threads=threads)
-            executor = npusim.DAGExecutor(plan, on).load_weights(weights, progress=report)
+            on, copy = running.open(plan.device), running.copy_weights
+            executor = npusim.DAGExecutor(plan, on).load_weights(
+                weights, copy=copy, progress=report
+            )
             call = functools.partial(executor.execute, arrays)
         else:
-            on = npusim.Device(device or opened.target, threads=threads)
-            session = npusim.load(program, weights=weights, device=on, progress=report)
+            on, copy = running.open(opened.target), running.copy_weights
+            session = npusim.load(program, weights, on, copy=copy, progress=report)
             call = functools.partial(session, *arrays.values())
         load = time.perf_counter() - start
         report("running")
@@ -101,7 +102,7 @@ def bench(
         "load_s": load,
         **spread(times),
         "peak_rss_bytes": peak_rss(),
-        "threads": threads,
+        "threads": running.threads,
         "sizes": {} if inputs else chosen,
     }
     low, high = facts["p10_s"], facts["p90_s"]

@@ -16,6 +16,7 @@ from npusim.cli.artifact import open_program
 from npusim.cli.context import known_positions
 from npusim.cli.memory import peak_rss
 from npusim.cli.progress import progress
+from npusim.cli.running import Running, running_options
 from npusim.cli.weights import Weights, weights_options
 from npusim.errors import Error
 from npusim.program.program import CompiledProgram
@@ -36,7 +37,6 @@ _CONTEXT = 4096  # unless the model knows fewer positions
 )
 @click.option("--token-ids", metavar="1,2,3", help="Tokens to continue; needs no tokenizer.")
 @weights_options(help="Default: DIR.")
-@click.option("--copy-weights", is_flag=True, help="Do not depend on the file while it runs.")
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="Default: beside the weights.")
 @click.option("--max-new-tokens", type=int, help="Default: as many as the context holds.")
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0: greedy.")
@@ -50,8 +50,7 @@ _CONTEXT = 4096  # unless the model knows fewer positions
 @click.option("--max-context", type=click.IntRange(min=1), help="Of a DIR; default: 4096 or less.")
 @click.option("--prefill-chunk", type=click.IntRange(min=1), default=128, show_default=True)
 @click.option("--save", type=click.Path(path_type=Path), help="Keep the program made of a DIR.")
-@click.option("--device", default="cpu", show_default=True)
-@click.option("--threads", type=click.IntRange(min=0), default=0, help="Default: one a core.")
+@running_options
 def generate(
     model: Path,
     prompt: str | None,
@@ -60,7 +59,6 @@ def generate(
     interactive: bool,
     token_ids: str | None,
     weights: Weights,
-    copy_weights: bool,
     tokenizer: Path | None,
     max_new_tokens: int | None,
     stop: tuple[str, ...],
@@ -68,8 +66,7 @@ def generate(
     max_context: int | None,
     prefill_chunk: int,
     save: Path | None,
-    device: str,
-    threads: int,
+    running: Running,
     **sampling: Any,
 ) -> Answer:
     """Continue a prompt with a language model.
@@ -94,8 +91,9 @@ def generate(
         source = weights or (model if model.is_dir() else None)
         if source is None and program.weights:
             raise Error(f"{model} needs weights.", hint="Give --weights, the model's folder.")
+        on, copy = running.open(program.target), running.copy_weights
         loaded = npusim.LanguageModel.load(
-            program, source, tokenizer, device, threads, copy=copy_weights, progress=report
+            program, source, tokenizer, on, copy=copy, progress=report
         )
     options = {"max_new_tokens": max_new_tokens, "ignore_eos": ignore_eos, **sampling}
     in_turns = chat or system is not None or (interactive and _has_template(loaded))

@@ -15,6 +15,7 @@ from npusim.cli.arrays import INPUT_HELP, read_inputs
 from npusim.cli.artifact import open_runnable, plan_specs
 from npusim.cli.bench import measure
 from npusim.cli.progress import progress
+from npusim.cli.running import Running, running_options
 from npusim.cli.sizes import call_sizes, call_sizes_option
 from npusim.cli.weights import Weights, weights_options
 from npusim.errors import Error
@@ -37,8 +38,7 @@ from npusim.program.program import CompiledProgram, Method
     show_default=True,
     help="A language model: how many tokens the cache holds before each run.",
 )
-@click.option("--device", help="Default: the device of the program's target.")
-@click.option("--threads", type=click.IntRange(min=1), help="Default: one a core.")
+@running_options
 @click.option("--by", type=click.Choice(KEYS), default="op", show_default=True)
 @click.option("--top", type=click.IntRange(min=1), default=30, show_default=True, help="Rows.")
 @click.option("--repeats", type=click.IntRange(min=1), help="Default: what fits in --seconds.")
@@ -56,8 +56,7 @@ def profile(
     inputs: tuple[str, ...],
     sizes: tuple[str, ...],
     context: int,
-    device: str | None,
-    threads: int | None,
+    running: Running,
     by: str,
     top: int,
     repeats: int | None,
@@ -74,7 +73,7 @@ def profile(
     if isinstance(opened, PartitionPlan):
         if method or context or output:
             raise click.UsageError("A plan has no --method, --context or --output.")
-        return _of_plan(opened, weights, inputs, sizes, device, threads, repeats, seconds)
+        return _of_plan(opened, weights, inputs, sizes, running, repeats, seconds)
     compiled = opened
     entry = _method(compiled, method)
     specs = entry.inputs
@@ -83,15 +82,18 @@ def profile(
     if chosen and not inputs:
         arrays = {spec.name: sample(spec, chosen) for spec in specs}
     with progress("Profiling") as report:
+        report("loading")
+        on = running.open(compiled.target)
+        copy = running.copy_weights
+        loaded = npusim.load_weights(weights, compiled, on, copy=copy, progress=report)
         report("running")
         found = npusim.profile_program(
             compiled,
-            weights,
+            loaded,
             method=method,
             inputs=arrays,
             context=context,
-            device=device,
-            threads=threads,
+            device=on,
             repeats=repeats,
             seconds=seconds,
         )
@@ -105,8 +107,7 @@ def _of_plan(
     weights: Weights,
     inputs: tuple[str, ...],
     sizes: tuple[str, ...],
-    device: str | None,
-    threads: int | None,
+    running: Running,
     repeats: int | None,
     seconds: float,
 ) -> Answer:
@@ -116,8 +117,8 @@ def _of_plan(
     arrays = read_inputs(inputs, specs) if inputs else {s.name: sample(s, chosen) for s in specs}
     with progress("Profiling") as report:
         report("loading")
-        on = npusim.Device(device or plan.device, threads=threads)
-        executor = npusim.DAGExecutor(plan, on).load_weights(weights, progress=report)
+        on, copy = running.open(plan.device), running.copy_weights
+        executor = npusim.DAGExecutor(plan, on).load_weights(weights, copy=copy, progress=report)
         report("running")
         rows: list[list[float]] = []
         measure(lambda: executor.execute(arrays, seconds=rows), 0, repeats, seconds)

@@ -14,6 +14,7 @@ from npusim.cli.answer import Answer, Verb, table
 from npusim.cli.arrays import INPUT_HELP, read_inputs, summary, write_outputs
 from npusim.cli.artifact import open_runnable, plan_specs
 from npusim.cli.progress import Report, progress
+from npusim.cli.running import Running, running_options
 from npusim.cli.weights import Weights, weights_options
 from npusim.partition.plan import PartitionPlan
 from npusim.program.program import CompiledProgram
@@ -30,22 +31,13 @@ from npusim.program.program import CompiledProgram
     metavar="DIR",
     help="Folder for the outputs, one NAME.npy each; without it, a line tells each.",
 )
-@click.option("--device", help="Default: the device of the program's target.")
-@click.option("--threads", type=click.IntRange(min=1), help="Default: one a core.")
-@click.option(
-    "--max-work",
-    type=click.IntRange(min=1),
-    metavar="STEPS",
-    help="Refuse a program of which a method takes more on the cpu; `npusim info` counts them.",
-)
+@running_options
 def run(
     program: Path,
     weights: Weights,
     inputs: tuple[str, ...],
     output: Path | None,
-    device: str | None,
-    threads: int | None,
-    max_work: int | None,
+    running: Running,
 ) -> Answer:
     """Run a program, or a plan, on inputs from .npy or .npz files."""
     opened = open_runnable(program)
@@ -55,12 +47,12 @@ def run(
     else:
         specs, usual = list(opened.input_specs), opened.target
     arrays = read_inputs(inputs, specs)
-    on = npusim.Device(device or usual, threads=threads, max_work=max_work)
+    on, copy = running.open(usual), running.copy_weights
     with progress("Running") as report:
         if isinstance(opened, PartitionPlan):
-            outputs = _run_plan(opened, on, weights, arrays, report)
+            outputs = _run_plan(opened, on, weights, arrays, report, copy)
         else:
-            outputs, extra = _run_program(opened, on, weights, arrays, report)
+            outputs, extra = _run_program(opened, on, weights, arrays, report, copy)
     told: list[str | None] = [None] * len(outputs)
     if output is not None:
         told = [str(path) for path in write_outputs(output, outputs)]
@@ -88,9 +80,12 @@ def _run_program(
     weights: Weights,
     arrays: Mapping[str, np.ndarray],
     report: Report,
+    copy: bool,
 ) -> tuple[dict[str, np.ndarray], Sequence[str]]:
     """Returns the outputs by name, and the weights of the file that nobody reads."""
-    checked = npusim.load_weights(weights, program, device, check_nan=True, progress=report)
+    checked = npusim.load_weights(
+        weights, program, device, check_nan=True, copy=copy, progress=report
+    )
     report("running")
     results = npusim.load(program, weights=checked, device=device)(*arrays.values())
     names = [spec.name for spec in program.output_specs]
@@ -103,7 +98,9 @@ def _run_plan(
     weights: Weights,
     arrays: Mapping[str, Any],
     report: Report,
+    copy: bool,
 ) -> dict[str, np.ndarray]:
-    executor = npusim.DAGExecutor(plan, device).load_weights(weights, progress=report)
+    executor = npusim.DAGExecutor(plan, device)
+    executor.load_weights(weights, copy=copy, progress=report)
     report("running")
     return {name: np.asarray(value) for name, value in executor.execute(arrays).items()}

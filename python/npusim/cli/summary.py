@@ -42,6 +42,8 @@ def program_facts(program: CompiledProgram) -> dict[str, Any]:
 
     `memory` is in bytes. Its `peak` is what runs at once: arena, state, prepared weights,
     constants, and the checkpoint's tensors (mapped from the file, so shared and reclaimable).
+    `declared` is what `max_memory` is compared with: the same, inputs and outputs, and the greater
+    of both arenas.
     `prepared_sizes` are those of symbolic sizes that the program brings device code for. `work` is
     what a run takes at the greatest sizes: `steps` of the innermost loops, an upper bound; the
     `greatest` command's alone; `uncounted` commands of kernels that the cpu does not have.
@@ -155,6 +157,8 @@ def _buffers(program: CompiledProgram) -> dict[str, dict[str, int]]:
 
 
 def _memory(program: CompiledProgram) -> dict[str, int]:
+    from npusim.runtime.native import native_program  # as in _work
+
     parts = {
         "weights": _parameters(program.weights)["bytes"],
         "persistent": program.persistent_bytes,
@@ -162,4 +166,9 @@ def _memory(program: CompiledProgram) -> dict[str, int]:
         "state": program.state_bytes,
         "constants": len(program.constants),
     }
-    return {**parts, "peak": sum(parts.values()), "init_arena": program.init.arena_bytes}
+    return {
+        **parts,
+        "peak": sum(parts.values()),
+        "init_arena": program.init.arena_bytes,
+        "declared": native_program(program).declared_bytes,
+    }

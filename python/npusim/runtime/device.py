@@ -43,6 +43,8 @@ class Device(_runtime.Device):
         ordinal: which of several cuda devices, as the driver numbers them.
         max_work: on the cpu, the most steps that a method may take, as `npusim info` counts them;
             loading refuses more. None: any number.
+        max_memory: the most bytes of memory that a program may declare, as `npusim info` counts
+            them; loading refuses more before it takes any. None: any number.
         options: those of other devices. An option that is None is not given.
 
     Raises:
@@ -62,12 +64,17 @@ class Device(_runtime.Device):
         isa: str | None = None,
         ordinal: int | None = None,
         max_work: int | None = None,
+        max_memory: int | None = None,
         **options: bool | int | str | None,
     ) -> None:
-        if max_work is not None and max_work < 1:
-            raise DeviceError(f"max_work is a count of steps from 1 on, got {max_work}.")
+        for limit, of, value in (
+            ("max_work", "steps", max_work),
+            ("max_memory", "bytes", max_memory),
+        ):
+            if value is not None and value < 1:
+                raise DeviceError(f"{limit} is a count of {of} from 1 on, got {value}.")
         options |= {"threads": threads, "pin_threads": pin_threads, "isa": isa}
-        options |= {"ordinal": ordinal, "max_work": max_work}
+        options |= {"ordinal": ordinal, "max_work": max_work, "max_memory": max_memory}
         given: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
         folders = library_folders()
         super().__init__(name, given, folders, _make_kernels)

@@ -33,6 +33,7 @@ def load(
     *,
     copy: bool = False,
     max_work: int | None = None,
+    max_memory: int | None = None,
     progress: Progress | None = None,
 ) -> Session:
     """Loads a program and its weights and returns a callable.
@@ -45,20 +46,24 @@ def load(
         method: the method to call; by default the first.
         copy: as `load_weights` has it: weights of the session's own, whatever becomes of the file.
         max_work: the most steps that a method may take, of a device given by name: see `Device`.
+        max_memory: the most bytes that the program may declare, likewise.
         progress: as `load_weights` has it.
 
     Raises:
-        Error: a method takes more steps than `max_work`.
+        Error: a method takes more steps than `max_work`, or the program declares more memory than
+            `max_memory`.
         What `Device`, `load_weights` and `Executor` raise.
     """
     native = native_program(program)
     if isinstance(device, str):
-        device = Device(device, threads=threads, max_work=max_work)
-    elif native_device(device) and (threads is not None or max_work is not None):
-        option = "threads" if threads is not None else "max_work"
-        raise DeviceError(
-            f"{option} is an option of Device.", hint="Pass it where the device is made."
-        )
+        device = Device(device, threads=threads, max_work=max_work, max_memory=max_memory)
+    else:
+        native_device(device)
+        options = {"threads": threads, "max_work": max_work, "max_memory": max_memory}
+        for option in (name for name, value in options.items() if value is not None):
+            raise DeviceError(
+                f"{option} is an option of Device.", hint="Pass it where the device is made."
+            )
     if not isinstance(weights, _runtime.Weights):
         weights = load_weights(weights, native, device, copy=copy, progress=progress)
     elif copy and weights.in_place:
