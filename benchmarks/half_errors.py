@@ -28,7 +28,7 @@ def same(x: Tensor) -> Tensor:
 
 
 def balanced(weight: Tensor) -> Tensor:
-    """Returns weights [n, …] in halves whose errors add up to about nothing for each of the n."""
+    """Returns weights [n, …] in float16 whose errors add up to about nothing for each of the n."""
     rows = weight.flatten(1)
     near = half(rows)
     error = rows - near

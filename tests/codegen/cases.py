@@ -94,7 +94,7 @@ def norm_between() -> tuple[NormBetween, tuple[Tensor, Tensor], CompiledProgram]
 
 
 def models() -> Iterator[CompiledProgram]:
-    """Yields programs of small models in halves: their fused kernels, which no single op calls."""
+    """Yields programs of small models in 16-bit: their fused kernels, which no single op calls."""
     target = replace(TARGET, code_format="")  # no code
     for name in ("resnet18", "mobilenet_v2"):
         model, (x,) = build(name, small=True)

@@ -14,8 +14,8 @@ from npusim.ops.reference import infer_types, run_graph, type_of
 
 _HALVES = (torch.float16, torch.bfloat16)
 
-# What a "close enough" element is, per dtype: (relative, absolute). Halves are compared with a
-# float32 reference rounded once, so one unit in the last place is the honest bound.
+# What a "close enough" element is, per dtype: (relative, absolute). 16-bit floats are compared with
+# a float32 reference rounded once, so one unit in the last place is the honest bound.
 TOLERANCE = {
     torch.float64: (1e-12, 1e-12),
     torch.float32: (2e-6, 2e-6),
@@ -83,7 +83,7 @@ def graph_of(op: OpDef, case: Case, tensors: list[torch.Tensor | None], dtype: s
 
 
 def reference(graph: Graph, tensors: list[torch.Tensor | None]) -> list[torch.Tensor]:
-    """Returns what the graph should give: halves computed in float32 and rounded once."""
+    """Returns what the graph should give: 16-bit floats computed in float32 and rounded once."""
     given = [t for t in tensors if t is not None]
     types = [graph.types[o.value] for o in graph.outputs]
     if not any(t.dtype in _HALVES for t in given) or "dtype" in graph.nodes[0].attrs:

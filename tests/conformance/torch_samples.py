@@ -22,8 +22,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_methods_invocations import op_db
 
-# (relative, absolute) by dtype. Halves: PyTorch rounds between the steps of a composite, npusim
-# where its graph does.
+# (relative, absolute) by dtype. 16-bit floats: PyTorch rounds between the steps of a composite,
+# npusim where its graph does.
 TOLERANCE = {
     torch.float64: (1e-10, 1e-10),
     torch.float32: (2e-5, 2e-5),

@@ -151,7 +151,7 @@ ROUNDED = frozenset(
     )
 )
 # Rounded to 16 bits once; PyTorch rounds the quotient first, here it is asked in float32.
-ROUNDED_HALVES = frozenset(("div_trunc", "div_floor", "floor_divide", "rfloor_divide"))
+ROUNDED_16_BIT = frozenset(("div_trunc", "div_floor", "floor_divide", "rfloor_divide"))
 # Which of two zeros it is depends, in PyTorch, on where in a vector they stand.
 EITHER_ZERO = frozenset(
     (

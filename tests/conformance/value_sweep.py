@@ -217,7 +217,7 @@ def difference(got: Tensor, want: Tensor, rounded: bool) -> tuple[int, str]:
 
 def _judged(call: Call, got: Tensor, expected: Tensor, given: Sequence[Tensor]) -> tuple[int, str]:
     """Compares with PyTorch's result, and with a better one where PyTorch's is approximate."""
-    halves = expected.dtype in (torch.float16, torch.bfloat16)
+    is_16_bit = expected.dtype in (torch.float16, torch.bfloat16)
     rounded = call.rounded
     if call.op in calls.EITHER_ZERO:
         got, expected = got + 0, expected + 0
@@ -233,7 +233,7 @@ def _judged(call: Call, got: Tensor, expected: Tensor, given: Sequence[Tensor]) 
         if near and call.terms is not None:
             near = _beyond_terms(call, got, better, given)
         return (near, message) if near else (0, "")
-    if halves and call.op in calls.ROUNDED_HALVES:
+    if is_16_bit and call.op in calls.ROUNDED_16_BIT:
         function = call.wide or call.function
         wide = [_in_float32(given[p], expected.dtype, i) for i, p in enumerate(call.places)]
         return difference(got, function(*wide).to(expected.dtype), rounded=False)
@@ -362,8 +362,8 @@ def _differs_by_design(name: str, x: Tensor, number: Any) -> bool:
         )
     if name.endswith("_alpha"):  # a product and a sum, rounded once or twice
         return True
-    halves = x.dtype in (torch.float16, torch.bfloat16)
-    return halves and name == "rdiv"
+    is_16_bit = x.dtype in (torch.float16, torch.bfloat16)
+    return is_16_bit and name == "rdiv"
 
 
 def _with_scalar(batch: Batch, x: Tensor, number: Any) -> None:

@@ -1,4 +1,4 @@
-"""Convolutions in halves, against the same weights in float64: nearer than PyTorch's halves are."""
+"""Convolutions in 16-bit floats, against float64: nearer to it than PyTorch's are."""
 
 from __future__ import annotations
 

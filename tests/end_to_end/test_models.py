@@ -15,7 +15,7 @@ from tests.models import MODELS, build
 
 # The largest difference, relative to the largest output, that float32 may show.
 TOLERANCE = 1e-4
-HALVES = {"float16": (torch.float16, 2e-2), "bfloat16": (torch.bfloat16, 1e-1)}
+FLOATS_16_BIT = {"float16": (torch.float16, 2e-2), "bfloat16": (torch.bfloat16, 1e-1)}
 
 
 def tensors(outputs: Any) -> list[torch.Tensor]:
@@ -66,15 +66,15 @@ def test_model_at_full_size(name: str, tmp_path: Path) -> None:
             assert torch.equal(got.topk(5).indices, want.topk(5).indices)
 
 
-@pytest.mark.parametrize("dtype", list(HALVES))
+@pytest.mark.parametrize("dtype", list(FLOATS_16_BIT))
 @pytest.mark.parametrize("name", ["resnet50", "mobilenet_v2", "convnext_tiny", "bert_base"])
 def test_half_storage(name: str, dtype: str, tmp_path: Path) -> None:
-    """Halves are stored, float32 accumulates: no worse than PyTorch's own halves by much.
+    """16-bit floats are stored, float32 accumulates: no worse than PyTorch's own by much.
 
     Means over several inputs, because small networks of random weights enlarge what is rounded:
     for a single input either side may be several times nearer.
     """
-    kind, bound = HALVES[dtype]
+    kind, bound = FLOATS_16_BIT[dtype]
     model, _ = build(name, small=True)
     batches = [
         MODELS[name].small_inputs(1, torch.Generator().manual_seed(seed)) for seed in range(12)

@@ -118,7 +118,7 @@ def _run_ir(path: Path) -> str:
 
 
 def _too_large(graph: Graph) -> bool:
-    return sum(type.room for type in graph.types.values()) > _MAX_BYTES
+    return sum(type.greatest_bytes for type in graph.types.values()) > _MAX_BYTES
 
 
 def _compare(graph: Graph, program: npusim.CompiledProgram) -> str:

@@ -21,7 +21,7 @@ IMAGES = 8
 def clearest_image(model: nn.Module, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Returns a seeded image and the model's answer: the one whose best classes lie furthest apart.
 
-    Classes of a model that nobody trained lie close together, and halves cannot tell all of them.
+    Classes of a model that nobody trained lie close together; 16-bit floats cannot tell them all.
     """
     images = torch.randn(IMAGES, *shape[1:], generator=torch.Generator().manual_seed(1)).half()
     with torch.no_grad():

@@ -41,7 +41,7 @@ STRICTER = (
     "Non-empty",
     "smaller than kernel size",
     "internal error",
-    "mat2 must be a matrix",  # a weight that is a vector, in halves alone
+    "mat2 must be a matrix",  # a weight that is a vector, in 16-bit floats alone
     "Currently do not support dropout",
     "output with shape [] doesn't match the broadcast shape",
     "ZeroDivisionError",
@@ -51,7 +51,7 @@ STRICTER = (
     "indexing axis dim should be positive",
     "non-zero size for non-batch dimensions",
     "source tensor shape must match self tensor shape",  # a scalar for one element
-    "with half to float conversion",  # a softmax of halves in float32
+    "with half to float conversion",  # a softmax of 16-bit floats in float32
 )
 
 

@@ -1,4 +1,4 @@
-"""center_pooled: levels leave pooled halves that convolutions of single positions read."""
+"""center_pooled: channel shifts leave pooled 16-bit floats that 1x1 convolutions read."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ def test_two_readers(draft, check_pass):
 
 
 @pytest.mark.parametrize("why", ["windows", "padding", "another reader", "a result", "float32"])
-def test_what_needs_the_level_keeps_it(draft, cpu, why):
+def test_what_needs_the_shift_keeps_it(draft, cpu, why):
     y = pooled(draft, "float32" if why == "float32" else "float16")
     size, padding = 3 if why == "windows" else 1, (1, 1) if why == "padding" else (0, 0)
     results = [point(draft, y, size=size, padding=padding)]
@@ -52,7 +52,7 @@ def test_what_needs_the_level_keeps_it(draft, cpu, why):
     assert center_pooled(graph, cpu) == graph
 
 
-def test_the_level_becomes_an_offset_of_the_convolution(draft, cpu):
+def test_the_shift_becomes_an_offset_of_the_convolution(draft, cpu):
     graph = run_passes(draft.graph(point(draft, pooled(draft))), cpu)
     first, pool, second = (n for n in graph.nodes if n.name not in graph.static_values)
     assert (first.op, pool.op, second.op) == ("npu.conv", "aten.max_pool2d.default", "npu.conv")
@@ -60,7 +60,7 @@ def test_the_level_becomes_an_offset_of_the_convolution(draft, cpu):
 
 
 @pytest.mark.parametrize("vectors", [1, 2])
-def test_a_target_whose_convolutions_take_no_offsets_keeps_the_level(draft, cpu, vectors):
+def test_a_target_whose_convolutions_take_no_offsets_keeps_the_shift(draft, cpu, vectors):
     target = replace(cpu, conv_vectors=vectors)
     graph = run_passes(draft.graph(point(draft, pooled(draft))), target)
     ranks = [

@@ -10,7 +10,7 @@ BATCH_NORMS = (
     "aten.batch_norm.default",
     "aten._native_batch_norm_legit_no_training.default",
 )
-HALVES = ("float16", "bfloat16")
+FLOATS_16_BIT = ("float16", "bfloat16")
 
 
 def has_fixed_statistics(node: Node, rewriter: Rewriter) -> bool:

@@ -66,8 +66,8 @@ def scalar_program(node: Node, graph: Typed) -> ScalarProgram | None:
 def narrows(node: Node, graph: Typed) -> bool:
     """Tells whether a node makes 16-bit floats of anything that holds more: its result is rounded
     for good, so what reads it must read it from memory."""
-    halves = ("float16", "bfloat16")
-    if len(node.outputs) != 1 or node.type.dtype not in halves:
+    floats_16_bit = ("float16", "bfloat16")
+    if len(node.outputs) != 1 or node.type.dtype not in floats_16_bit:
         return False
     exact = (node.type.dtype, "bool", "int8", "uint8")
     return any(i is not None and graph.types[i].dtype not in exact for i in node.inputs)

@@ -35,7 +35,7 @@ def written(operator: torch._ops.OpOverload) -> Callable[[Callable[..., Any]], C
 
 
 def widened(x: Tensor) -> Tensor:
-    """Returns halves as float32, everything else as it is."""
+    """Returns 16-bit floats as float32, everything else as it is."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 

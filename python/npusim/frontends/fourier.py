@@ -281,7 +281,7 @@ def _once(writer: Writer, key: object, make: Any) -> Node:
 
 
 def _check(x: Node, n: Any) -> None:
-    """Refuses what has no matrix: an extent that calls choose; halves."""
+    """Refuses what has no matrix: an extent that calls choose; 16-bit floats."""
     if not isinstance(n, int) or n < 1:
         raise NoPair
     if x.meta["val"].dtype not in (torch.float32, torch.float64):

@@ -92,7 +92,7 @@ class TensorType:
         return self.numel * dtype_size(self.dtype)
 
     @property
-    def room(self) -> int:
+    def greatest_bytes(self) -> int:
         """Bytes of the dense tensor when every dimension is as large as it can be."""
         return prod(map(upper, self.shape)) * dtype_size(self.dtype)
 

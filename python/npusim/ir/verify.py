@@ -194,7 +194,7 @@ def _check_type(type: TensorType, where: str) -> None:
             raise GraphError(
                 f"{where} has shape {list(type.shape)}{known}; dimensions are ints, 0 or more."
             )
-    if max(map(upper, type.shape), default=0) > INT64_MAX or type.room > INT64_MAX:
+    if max(map(upper, type.shape), default=0) > INT64_MAX or type.greatest_bytes > INT64_MAX:
         raise GraphError(f"{where} has shape {list(type.shape)}, beyond what 64 bits can address.")
     if type.order is None:
         return

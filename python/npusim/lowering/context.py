@@ -146,7 +146,7 @@ class Lowering:
             static: whether init fills it; by default when the node being lowered is static.
         """
         static = self._static_now if static is None else static
-        buffer = self._buffer(BufferKind.TEMP, tensor.room, name, static)
+        buffer = self._buffer(BufferKind.TEMP, tensor.greatest_bytes, name, static)
         return View(buffer, 0, tensor.dtype, tensor.shape, tensor.strides)
 
     def result(self, value: Value) -> View:
@@ -412,7 +412,7 @@ class Lowering:
 
     def _external(self, kind: BufferKind, name: str, tensor: TensorType, *, static: bool) -> View:
         view = View(
-            self._buffer(kind, tensor.room, name, static),
+            self._buffer(kind, tensor.greatest_bytes, name, static),
             0,
             tensor.dtype,
             tensor.shape,
@@ -467,7 +467,7 @@ class Lowering:
             and not buffer.static
             and view.offset == 0
             and view.is_row_major
-            and tensor.room == buffer.bytes
+            and tensor.greatest_bytes == buffer.bytes
         )
         if not own:
             source, view = view, self.temp(tensor, static=False)

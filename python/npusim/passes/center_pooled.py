@@ -1,10 +1,11 @@
-"""Keeps what max pooling leaves after a batch norm around zero, where halves are finer.
+"""Shifts what max pooling leaves after a batch norm to around zero, where 16-bit floats are finer.
 
-The greatest of n values with a norm's mean and deviation lies in a band around a level well above
-zero, and most of a half's digits go into the level. Convolutions of single positions can do with
-y - level instead, as W·y = W·(y - level) + W·level, the last of which joins their bias. The level
-leaves the value before the pooling, as an offset of the convolution there (fuse_epilogues),
-in float32 before it is rounded. It is one a channel, from the norm's weight and bias. A target
+The maximum of n values with a norm's mean and deviation lies in a band well above zero, and most
+of a 16-bit float's digits would go into the place of that band, the channel shift. 1x1
+convolutions can do with y - shift instead, as W·y = W·(y - shift) + W·shift, the last of which
+joins their bias. The shift leaves the value before the pooling, as an offset of the convolution
+there (fuse_epilogues), in float32 before it is rounded. It is one number a channel, from the norm's
+weight and bias. A target
 whose convolutions take no offsets (`conv_vectors`) would round before, and gain nothing.
 """
 
@@ -14,7 +15,7 @@ from dataclasses import replace
 from math import prod
 from statistics import NormalDist
 
-from npusim.analysis.batch_norm import BATCH_NORMS, HALVES, cast, has_fixed_statistics
+from npusim.analysis.batch_norm import BATCH_NORMS, FLOATS_16_BIT, cast, has_fixed_statistics
 from npusim.analysis.fused_nodes import channels, reshaped, with_bias
 from npusim.analysis.shapes import ints
 from npusim.ir.graph import Attr, Graph, Node
@@ -27,26 +28,26 @@ _POOLS = tuple(f"aten.max_pool{rank}d.default" for rank in (1, 2, 3))
 
 
 def center_pooled(graph: Graph, target: TargetConfig) -> Graph:
-    """Returns the graph with levels taken out of pooled halves that only convolutions read."""
+    """Returns the graph with shifts taken out of 16-bit results of poolings before convolutions."""
     if target.conv_vectors < CONV_VECTORS:
         return graph
-    levels: dict[str, str] = {}  # of a pooling's result: the value taken out of it, one a channel
+    shifts: dict[str, str] = {}  # of a pooling's result: the value taken out of it, one a channel
 
     def visit(node: Node, rewriter: Rewriter) -> Answer:
         if node.op in _POOLS and _read_by_points(node, graph):
             norm = _norm_after(node, rewriter)
-            return None if norm is None else _centered(node, norm, levels, rewriter)
-        if node.op == "npu.conv" and node.inputs[0] in levels:
-            return _corrected(node, levels[node.inputs[0]], rewriter)
+            return None if norm is None else _centered(node, norm, shifts, rewriter)
+        if node.op == "npu.conv" and node.inputs[0] in shifts:
+            return _corrected(node, shifts[node.inputs[0]], rewriter)
         return None
 
     return rewrite(graph, visit)
 
 
 def _read_by_points(node: Node, graph: Graph) -> bool:
-    """Tells whether nobody but convolutions of single positions reads a value of halves."""
+    """Tells whether nobody but convolutions of single positions reads a value of 16-bit floats."""
     value = node.output.name
-    if node.type.dtype not in HALVES or value in graph.output_values:
+    if node.type.dtype not in FLOATS_16_BIT or value in graph.output_values:
         return False
     readers = graph.users.get(value, ())
     return bool(readers) and all(_is_point(reader, value, graph) for reader in readers)
@@ -84,22 +85,22 @@ def _norm_after(node: Node, rewriter: Rewriter) -> Node | None:
     return norm if told and conv is not None and conv.op == "npu.conv" else None
 
 
-def _centered(node: Node, norm: Node, levels: dict[str, str], rewriter: Rewriter) -> Node:
-    """Returns the pooling over what it read less its level."""
+def _centered(node: Node, norm: Node, shifts: dict[str, str], rewriter: Rewriter) -> Node:
+    """Returns the pooling over what it read less its shift."""
     x = node.inputs[0]
     assert x is not None
     type = rewriter.types[x]
-    level = _level(node, norm, rewriter)
-    levels[node.output.name] = level
-    vector = TensorType(type.dtype, rewriter.types[level].shape)
-    lower = rewriter.emit("aten.neg.default", (level,), vector, like=norm)
+    shift = _channel_shift(node, norm, rewriter)
+    shifts[node.output.name] = shift
+    vector = TensorType(type.dtype, rewriter.types[shift].shape)
+    lower = rewriter.emit("aten.neg.default", (shift,), vector, like=norm)
     lower = reshaped(lower, (type.shape[1], *(1,) * (type.rank - 2)), norm, rewriter)
     plain = TensorType(type.dtype, type.shape)
     x = rewriter.emit("aten.add.Tensor", (x, lower), plain, {"alpha": 1}, like=norm)
     return replace(node, inputs=(x, *node.inputs[1:]))
 
 
-def _level(node: Node, norm: Node, rewriter: Rewriter) -> str:
+def _channel_shift(node: Node, norm: Node, rewriter: Rewriter) -> str:
     """Emits relu(beta + |weight| * m): m is about the mean of the greatest of the window's n.
 
     By Blom, "Statistical Estimates and Transformed Beta-Variables", 1958.
@@ -110,21 +111,21 @@ def _level(node: Node, norm: Node, rewriter: Rewriter) -> str:
     greatest: dict[str, Attr] = {"other": NormalDist().inv_cdf((n - 0.375) / (n + 0.25))}
     weight, beta = (cast(v, "float32", norm, rewriter) for v in (weight, beta))
     type = rewriter.types[beta]
-    level = rewriter.emit("aten.abs.default", (weight,), type, like=norm)
-    level = rewriter.emit("aten.mul.Scalar", (level,), type, greatest, like=norm)
-    level = rewriter.emit("aten.add.Tensor", (level, beta), type, {"alpha": 1}, like=norm)
-    level = rewriter.emit("aten.relu.default", (level,), type, like=norm)
-    return cast(level, node.type.dtype, norm, rewriter)
+    shift = rewriter.emit("aten.abs.default", (weight,), type, like=norm)
+    shift = rewriter.emit("aten.mul.Scalar", (shift,), type, greatest, like=norm)
+    shift = rewriter.emit("aten.add.Tensor", (shift, beta), type, {"alpha": 1}, like=norm)
+    shift = rewriter.emit("aten.relu.default", (shift,), type, like=norm)
+    return cast(shift, node.type.dtype, norm, rewriter)
 
 
-def _corrected(node: Node, level: str, rewriter: Rewriter) -> Node:
-    """Returns a convolution of what lacks a level, with its part of the result in the bias."""
+def _corrected(node: Node, shift: str, rewriter: Rewriter) -> Node:
+    """Returns a convolution of what lacks a shift, with its part of the result in the bias."""
     x, weight, bias, addend = node.inputs
     assert weight is not None
-    weight, level = (cast(v, "float32", node, rewriter) for v in (weight, level))
+    weight, shift = (cast(v, "float32", node, rewriter) for v in (weight, shift))
     matrix = TensorType("float32", rewriter.types[weight].shape[:2])
     weight = reshaped(weight, matrix.shape, node, rewriter)
-    part = rewriter.emit("aten.mul.Tensor", (weight, level), matrix, like=node)
+    part = rewriter.emit("aten.mul.Tensor", (weight, shift), matrix, like=node)
     vector = TensorType("float32", (channels(node),))
     over: dict[str, Attr] = {"dim": (1,), "keepdim": False}
     part = rewriter.emit("aten.sum.dim_IntList", (part,), vector, over, like=node)

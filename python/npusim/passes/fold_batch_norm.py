@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from npusim.analysis.batch_norm import BATCH_NORMS, HALVES, cast, has_fixed_statistics
+from npusim.analysis.batch_norm import BATCH_NORMS, FLOATS_16_BIT, cast, has_fixed_statistics
 from npusim.analysis.fused_nodes import (
     FusedProducer,
     channels,
@@ -76,7 +76,7 @@ def _fold(node: Node, producer: FusedProducer, factors: bool, rewriter: Rewriter
     dtype = rewriter.types[node.inputs[4]].dtype
     if rewriter.types[weight].dtype != dtype:
         return None
-    if conv.op == "npu.conv" and dtype in HALVES and factors:
+    if conv.op == "npu.conv" and dtype in FLOATS_16_BIT and factors:
         return replay(producer, _with_factors(node, conv, rewriter), _single(node), rewriter)
     if conv.attrs.get("transposed", False) and conv.attrs["groups"] != 1:  # see `scaled`
         return None

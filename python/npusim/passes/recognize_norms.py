@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from npusim.analysis.batch_norm import HALVES
+from npusim.analysis.batch_norm import FLOATS_16_BIT
 from npusim.analysis.match import Operand, instruction, of_node, reduction
 from npusim.analysis.written_attention import is_conversion
 from npusim.ir.graph import Attr, Graph, Node
@@ -161,7 +161,7 @@ def _converted(node: Node, rewriter: Rewriter) -> Answer:
     (x,) = before.inputs
     if x is None or rewriter.types[x] != node.type or norm.type.dtype != "float32":
         return None
-    if node.type.dtype not in HALVES:
+    if node.type.dtype not in FLOATS_16_BIT:
         return None
     return become(node, norm.op, (x, *norm.inputs[1:]), norm.attrs)
 

@@ -8,7 +8,7 @@ computes in float32 and rounds once.
 
 from __future__ import annotations
 
-from npusim.analysis.batch_norm import HALVES
+from npusim.analysis.batch_norm import FLOATS_16_BIT
 from npusim.analysis.compose import narrows
 from npusim.analysis.fused_nodes import reshaped
 from npusim.analysis.match import instruction, of_node
@@ -204,6 +204,6 @@ def _converted(node: Node, rewriter: Rewriter) -> Answer:
     if before is None or not is_conversion(before, rewriter):
         return None
     x = before.inputs[0]
-    if x is None or rewriter.types[x] != node.type or node.type.dtype not in HALVES:
+    if x is None or rewriter.types[x] != node.type or node.type.dtype not in FLOATS_16_BIT:
         return None
     return become(node, ROPE, (x, *rope.inputs[1:]), rope.attrs)
