@@ -1,0 +1,127 @@
+"""Compiles MSL text to a shared library that the engine loads; `python -m …compile_library`.
+
+Three runs of clang: preprocessing, the check of address spaces, and code. The first message that
+refuses the text, with its line, goes to stdout, and the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.softmetal.msl import lints
+from tests.softmetal.msl.rewrite import Rewritten, rewrite
+from tests.softmetal.msl.tokens import SOURCE_NAME, Refused
+
+ROOT = Path(__file__).resolve().parents[3]
+FOLDER = ROOT / "tests" / "softmetal"
+_LANGUAGE = ["-x", "c++", "-std=c++14", "-nostdinc++", "-fsigned-char", "-fno-exceptions"]
+_LANGUAGE += ["-fno-rtti", "-Xclang", "-cl-single-precision-constant", "-ffp-contract=off"]
+_LANGUAGE += ["-flax-vector-conversions=none", "-fno-caret-diagnostics", "-fno-color-diagnostics"]
+# Round after every operation, as the types say.
+_ROUNDING = ["-Xclang", "-ffloat16-excess-precision=none"]
+_ROUNDING += ["-Xclang", "-fbfloat16-excess-precision=none"]
+_REFUSED_WARNINGS = ["c++17-extensions", "c++20-extensions", "c++23-extensions", "return-type"]
+_REFUSED_WARNINGS += ["cast-qual", "uninitialized", "vla-extension", "vla-cxx-extension"]
+_REFUSED_WARNINGS += ["implicit-function-declaration", "gnu-designator", "c99-extensions"]
+_CODE = ["-O2", "-fPIC", "-shared", "-w", "-fwrapv", "-fno-strict-aliasing", "-fno-math-errno"]
+_CODE += ["-fno-stack-protector", "-fvisibility=hidden", "-nostdlib++", "-Wl,--build-id=none"]
+_CODE += ["--rtlib=compiler-rt", "--unwindlib=none"]
+
+
+class Failed(Exception):
+    """clang refused the text; the argument is its messages."""
+
+
+def preprocess(clang: str, source: str, macros: Sequence[str]) -> str:
+    """Text without macros and comments, with line markers. Raises Refused or Failed."""
+    lints.check_includes(source)
+    text = re.sub(r"(?m)^(\s*#\s*include\s*)<\w+>", r"\1<metal_stdlib>", source)
+    defines = [f"-D{macro}" for macro in macros]
+    return _run(
+        [clang, "-E", "-nostdinc", "-isystem", str(FOLDER / "shim_macros"), *_LANGUAGE, *defines],
+        text,
+    )
+
+
+def rewritten(clang: str, source: str, macros: Sequence[str]) -> Rewritten:
+    """The two texts for clang, behind all lints and the address-space check."""
+    result = rewrite(preprocess(clang, source, macros))
+    refused = [f"-Werror={name}" for name in _REFUSED_WARNINGS]
+    messages = _run(
+        [clang, "-fsyntax-only", "-DMSL_STRICT", *_includes(), *_LANGUAGE, *_ROUNDING]
+        + ["-Wno-everything", "-Wimplicit-float-conversion", *refused],
+        _prelude(result.strict),
+        keep_messages=True,
+    )
+    for line in messages.splitlines():
+        if "warning:" in line and re.search(r"to '(bfloat|__bf16)", line):
+            raise Failed(
+                line.replace("warning:", "error:") + " (write the conversion to bfloat out)"
+            )
+    return result
+
+
+def compile_library(
+    clang: str, source: str, macros: Sequence[str], output: Path, flags: Sequence[str] = ()
+) -> None:
+    """Writes the library. Raises Refused or Failed."""
+    text = rewritten(clang, source, macros).executed
+    _run(
+        [clang, *_includes(), *_LANGUAGE, *_ROUNDING, *_CODE, *flags, "-o", str(output)],
+        _prelude(text, "alignas(32) static unsigned char softmetal_constant_values[32 * 64];"),
+        link=["-lm"],
+    )
+
+
+def _includes() -> list[str]:
+    return ["-isystem", str(FOLDER / "shim"), "-isystem", str(ROOT)]
+
+
+def _prelude(text: str, declarations: str = "") -> str:
+    return f'#include <metal_stdlib>\n{declarations}\n# 1 "{SOURCE_NAME}"\n{text}'
+
+
+def _run(
+    command: list[str], text: str, *, keep_messages: bool = False, link: Sequence[str] = ()
+) -> str:
+    """What clang wrote for `text`; its messages where those are wanted."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / SOURCE_NAME).write_text(text, encoding="utf-8")
+        done = subprocess.run(
+            [*command, SOURCE_NAME, "-x", "none", *link],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode != 0:
+        raise Failed(done.stderr.strip() or f"clang ended with {done.returncode}")
+    return done.stderr if keep_messages else done.stdout
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line, as the software device calls it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--clang", default="clang++")
+    parser.add_argument("--source", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--macro", action="append", default=[], help="NAME=VALUE")
+    parser.add_argument("--flag", action="append", default=[], help="for code, such as -mfma")
+    options = parser.parse_args(arguments)
+    try:
+        source = options.source.read_text(encoding="utf-8")
+        compile_library(options.clang, source, options.macro, options.output, options.flag)
+    except (Refused, Failed) as error:
+        print(error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

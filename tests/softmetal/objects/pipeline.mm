@@ -1,0 +1,179 @@
+// Compute pipelines, their descriptors, and binary archives: a stand-in that remembers which
+// pipelines were put into it, as a text file.
+#include <algorithm>
+#include <fstream>
+
+#include "engine/settings.h"
+#include "objects/metal.h"
+
+using softmetal::settings;
+using softmetal::violation;
+
+namespace {
+const char* const kArchiveMagic = "softmetal binary archive 1";
+}
+
+@implementation MTLComputePipelineDescriptor
+- (void)dealloc {
+  [function_ release];
+  [label_ release];
+  [archives_ release];
+  [super dealloc];
+}
+- (void)reset {
+  [self setComputeFunction:nil];
+  [self setLabel:nil];
+  [self setBinaryArchives:nil];
+  max_threads_ = 0;
+  indirect_ = multiple_of_width_ = false;
+}
+- (id)computeFunction {
+  return function_;
+}
+- (void)setComputeFunction:(SoftMTLFunction*)function {
+  softmetal::assign(&function_, function);
+}
+- (id)label {
+  return label_;
+}
+- (void)setLabel:(NSString*)label {
+  softmetal::assign(&label_, label);
+}
+- (id)binaryArchives {
+  return archives_;
+}
+- (void)setBinaryArchives:(NSArray*)archives {
+  softmetal::assign(&archives_, archives);
+}
+- (NSUInteger)maxTotalThreadsPerThreadgroup {
+  return max_threads_;
+}
+- (void)setMaxTotalThreadsPerThreadgroup:(NSUInteger)threads {
+  max_threads_ = threads;
+}
+- (bool)supportIndirectCommandBuffers {
+  return indirect_;
+}
+- (void)setSupportIndirectCommandBuffers:(bool)support {
+  indirect_ = support;
+}
+- (bool)threadGroupSizeIsMultipleOfThreadExecutionWidth {
+  return multiple_of_width_;
+}
+- (void)setThreadGroupSizeIsMultipleOfThreadExecutionWidth:(bool)multiple {
+  multiple_of_width_ = multiple;
+}
+@end
+
+@implementation SoftMTLComputePipelineState
+- (id)initWithDevice:(id)device
+            function:(SoftMTLFunction*)function
+          descriptor:(MTLComputePipelineDescriptor*)descriptor
+               error:(NSError**)error {
+  [super initWithDevice:device];
+  if (function == nil) violation("a compute pipeline without a function");
+  const softmetal::Library& tables = *(*function->library_)->tables;
+  if (static_cast<int>(tables.family) > settings().family) {
+    softmetal::report(error, MTLLibraryErrorDomain, 1,
+                      std::string(function->kernel_->name) + " uses what GPU family Apple" +
+                          std::to_string(tables.family) + " brings; this device is of Apple" +
+                          std::to_string(settings().family));
+    [self release];
+    return nil;
+  }
+  auto pipeline = std::make_shared<softmetal::Pipeline>();
+  pipeline->library = *function->library_;
+  pipeline->kernel = function->kernel_;
+  pipeline->constants = *function->constants_;
+  pipeline->max_threads = static_cast<unsigned>(settings().max_threads);
+  for (const NSUInteger limit :
+       {NSUInteger{function->kernel_->max_threads}, descriptor ? descriptor->max_threads_ : 0}) {
+    if (limit != 0) pipeline->max_threads = static_cast<unsigned>(limit);
+  }
+  pipeline->max_threads = std::min(pipeline->max_threads,
+                                   static_cast<unsigned>(settings().max_threads));
+  pipeline->indirect = descriptor != nil && descriptor->indirect_;
+  const std::size_t bytes = pipeline->threadgroup_bytes();
+  if (bytes > static_cast<std::size_t>(settings().threadgroup_memory)) {
+    softmetal::report(error, MTLLibraryErrorDomain, 3,
+                      std::string(function->kernel_->name) + " declares " +
+                          std::to_string(bytes) + " bytes of threadgroup memory; there are " +
+                          std::to_string(settings().threadgroup_memory));
+    [self release];
+    return nil;
+  }
+  pipeline_ = new std::shared_ptr<const softmetal::Pipeline>(std::move(pipeline));
+  if (descriptor != nil) [self setLabel:descriptor->label_];
+  return self;
+}
+- (void)dealloc {
+  delete pipeline_;
+  [super dealloc];
+}
+- (NSUInteger)maxTotalThreadsPerThreadgroup {
+  return (*pipeline_)->max_threads;
+}
+- (NSUInteger)threadExecutionWidth {
+  return softmetal::kSimdWidth;
+}
+- (NSUInteger)staticThreadgroupMemoryLength {
+  return (*pipeline_)->threadgroup_bytes();
+}
+- (bool)supportIndirectCommandBuffers {
+  return (*pipeline_)->indirect;
+}
+@end
+
+@implementation MTLBinaryArchiveDescriptor
+- (void)dealloc {
+  [url_ release];
+  [super dealloc];
+}
+- (id)url {
+  return url_;
+}
+- (void)setUrl:(NSURL*)url {
+  softmetal::assign(&url_, url);
+}
+@end
+
+@implementation SoftMTLBinaryArchive
+- (id)initWithDevice:(id)device {
+  keys_ = new std::set<std::string>;
+  return [super initWithDevice:device];
+}
+- (void)dealloc {
+  delete keys_;
+  [super dealloc];
+}
+- (bool)readFrom:(const std::string&)path error:(NSError**)error {
+  std::ifstream file(path);
+  std::string line;
+  if (!file || !std::getline(file, line) || line != kArchiveMagic) {
+    softmetal::report(error, MTLBinaryArchiveDomain, 1, path + " is no binary archive");
+    return false;
+  }
+  while (std::getline(file, line)) keys_->insert(line);
+  return true;
+}
+- (bool)addComputePipelineFunctionsWithDescriptor:(MTLComputePipelineDescriptor*)descriptor
+                                            error:(NSError**)error {
+  SoftMTLComputePipelineState* state =
+      [[SoftMTLComputePipelineState alloc] initWithDevice:device_
+                                                 function:descriptor->function_
+                                               descriptor:descriptor
+                                                    error:error];
+  if (state == nil) return false;
+  keys_->insert((*state->pipeline_)->key());
+  [state release];
+  return true;
+}
+- (bool)serializeToURL:(NSURL*)url error:(NSError**)error {
+  std::ofstream file(*url->path_);
+  file << kArchiveMagic << "\n";
+  for (const std::string& key : *keys_) file << key << "\n";
+  file.close();
+  if (!file) softmetal::report(error, MTLBinaryArchiveDomain, 4, *url->path_ + " cannot be written");
+  return static_cast<bool>(file);
+}
+@end
