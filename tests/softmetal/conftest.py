@@ -20,13 +20,14 @@ PACKAGES = "clang-19 libclang-rt-19-dev libobjc-12-dev libblocksruntime-dev"
 OLDEST_CLANG = 17
 
 
-def _version(compiler: str) -> int:
-    said = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+def _version(clang: str) -> int:
+    said = subprocess.run([clang, "--version"], capture_output=True, text=True, check=False)
     found = re.search(r"clang version (\d+)", said.stdout)
     return int(found[1]) if found else 0
 
 
-def _compiler() -> str | None:
+def compiler() -> str | None:
+    """A clang that is new enough; None: there is none."""
     names = [*(f"clang++-{n}" for n in range(25, OLDEST_CLANG - 1, -1)), "clang++"]
     for name in names:
         path = shutil.which(name)
@@ -35,12 +36,12 @@ def _compiler() -> str | None:
     return None
 
 
-def _build(compiler: str) -> str:
+def _build(clang: str) -> str:
     """Builds into BUILD, one process at a time; returns why it could not."""
     BUILD.mkdir(parents=True, exist_ok=True)
     headers = os.environ.get("NPUSIM_METAL_CPP", "")
     configure = ["cmake", "-S", str(ROOT / "tests" / "softmetal"), "-B", str(BUILD), "-G", "Ninja"]
-    configure += [f"-DCMAKE_CXX_COMPILER={compiler}", f"-DNPUSIM_METAL_CPP={headers}"]
+    configure += [f"-DCMAKE_CXX_COMPILER={clang}", f"-DNPUSIM_METAL_CPP={headers}"]
     with (BUILD / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for command in (configure, ["cmake", "--build", str(BUILD), "--", "-j2"]):
@@ -56,12 +57,12 @@ def softmetal_build() -> Path:
     given = os.environ.get("NPUSIM_SOFTMETAL")
     if given:
         return Path(given)
-    compiler = _compiler()
-    if compiler is None or not list(Path("/usr/lib/gcc").glob("*/*/include/objc/objc.h")):
+    clang = compiler()
+    if clang is None or not list(Path("/usr/lib/gcc").glob("*/*/include/objc/objc.h")):
         pytest.skip(f"the software Metal device needs (Debian's names) {PACKAGES}")
     if shutil.which("cmake") is None or shutil.which("ninja") is None:
         pytest.skip("the software Metal device needs cmake and ninja")
-    failure = _build(compiler)
+    failure = _build(clang)
     if "runtime is missing" in failure:
         pytest.skip(f"the software Metal device needs (Debian's names) {PACKAGES}")
     assert not failure, failure

@@ -55,7 +55,8 @@ def rewritten(clang: str, source: str, macros: Sequence[str]) -> Rewritten:
     refused = [f"-Werror={name}" for name in _REFUSED_WARNINGS]
     messages = _run(
         [clang, "-fsyntax-only", "-DMSL_STRICT", *_includes(), *_LANGUAGE, *_ROUNDING]
-        + ["-Wno-everything", "-Wimplicit-float-conversion", *refused],
+        + ["-Wno-everything", "-Wimplicit-float-conversion", "-Wno-implicit-int-float-conversion"]
+        + refused,
         _prelude(result.strict),
         keep_messages=True,
     )
@@ -101,8 +102,29 @@ def _run(
             check=False,
         )
     if done.returncode != 0:
-        raise Failed(done.stderr.strip() or f"clang ended with {done.returncode}")
+        raise Failed(_explained(done.stderr) or f"clang ended with {done.returncode}")
     return done.stderr if keep_messages else done.stdout
+
+
+def _explained(messages: str) -> str:
+    """clang's errors, with what to do where they say little."""
+    lines = [
+        line
+        for line in messages.splitlines()
+        if "warning:" not in line and not line.startswith("In file included")
+    ]
+    kept = []
+    for index, line in enumerate(lines):
+        inside = re.match(r"/.*?:\d+:\d+: (error: .*)", line)
+        place = next((n for n in lines[index + 1 :] if n.startswith(f"{SOURCE_NAME}:")), None)
+        if inside and place:  # in the shim: say where it was asked for
+            line = f"{place.split(' ')[0]} {inside[1]}"
+        kept.append(line)
+    if re.search(r"(constructor|operator).*not viable.*address space", messages):
+        kept.append(
+            "(whole structs are not copied between address spaces here: read their members)"
+        )
+    return "\n".join(kept).strip()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

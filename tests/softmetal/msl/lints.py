@@ -68,6 +68,7 @@ def check(tokens: list[Token], declarations: Declarations) -> None:
     _check_words(tokens)
     _check_lambdas(tokens)
     _check_casts(tokens)
+    _check_value_casts(tokens)
     for variable in declarations.variables:
         if "constant" not in [token.text for token in variable]:
             raise Refused(
@@ -132,6 +133,43 @@ def _check_casts(tokens: list[Token]) -> None:
                     "a pointer or reference type needs its address space: device, constant,"
                     " threadgroup or thread",
                 )
+
+
+def type_names(tokens: list[Token]) -> set[str]:
+    """Aliases and type parameters of templates: names that may stand for vectors."""
+    names = set()
+    for index, token in enumerate(tokens):
+        rest = [t.text for t in tokens[index + 1 : index + 3]]
+        if token.text in {"using", "typename", "class"} and rest and rest[0] != "namespace":
+            if token == "using" and rest[1:] != ["="]:
+                continue
+            names.add(rest[0])
+        elif token == "typedef":
+            end = index
+            while tokens[end] != ";":
+                end += 1
+            names.add(tokens[end - 1].text)
+    return names
+
+
+def _check_value_casts(tokens: list[Token]) -> None:
+    """(float4)x and static_cast<float4>(x) would copy bits in clang where MSL converts."""
+    aliases = type_names(tokens)
+    for index in range(len(tokens) - 3):
+        opening, name, end, operand = tokens[index : index + 4]
+        if opening.text + end.text not in {"()", "<>"} or name.kind != "name":
+            continue
+        if opening == "<" and (index == 0 or tokens[index - 1] != "static_cast"):
+            continue
+        if opening == "(" and operand.kind not in {"name", "number"} and operand != "(":
+            continue
+        if opening == "(" and index > 0 and tokens[index - 1].kind == "name":
+            continue
+        vector = re.fullmatch(r"[a-z]+[234]", name.text) is not None
+        if vector or (opening == "(" and name.text in aliases):
+            raise Refused(
+                name.line, f"write {name.text}(x) instead of a cast: clang would copy a vector's bits"
+            )
 
 
 def _check_spaces(tokens: list[Token], what: str) -> None:

@@ -73,7 +73,7 @@ def rewrite(text: str) -> Rewritten:
     texts = []
     for strict in (True, False):
         edits = _Edits(text)
-        _edit_expressions(edits, tokens)
+        _edit_expressions(edits, tokens, _VECTORS | lints.type_names(tokens))
         _edit_constants(edits, declarations, constants, strict)
         _edit_variables(edits, declarations, kernels, strict)
         _edit_attributes(edits, tokens, declarations)
@@ -91,10 +91,11 @@ def _check_kernels(kernels: list[Function]) -> None:
             raise Refused(kernel.line, f"kernel '{kernel.name}' returns void")
 
 
-def _edit_expressions(edits: _Edits, tokens: list[Token]) -> None:
+def _edit_expressions(edits: _Edits, tokens: list[Token], types: set[str]) -> None:
+    """Constructors of vectors, and of names that may stand for vectors: clang would copy bits."""
     for index, token in enumerate(tokens):
         behind = tokens[index + 1] if index + 1 < len(tokens) else None
-        if token.text in _VECTORS and behind is not None and behind == "(":
+        if token.text in types and behind is not None and behind == "(":
             edits.replace(token, token, f"_msl::make<{token.text}>")
         elif token == "vec" and behind is not None and behind == "<":
             end = closing_angle(tokens, index + 1)
