@@ -1,0 +1,263 @@
+"""Hosts that break a rule of Metal's API, one a function; each ends its process with a message.
+
+`python -m tests.softmetal.violations NAME`, with NPUSIM_SOFTMETAL naming the built device's folder.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+
+import numpy as np
+
+from tests.softmetal import metal
+
+COPY = """#include <metal_stdlib>
+using namespace metal;
+kernel void copy(device const float4* x [[buffer(0)]], device float4* y [[buffer(1)]],
+                 constant uint& n [[buffer(2)]], uint i [[thread_position_in_grid]]) {
+  if (i < n) y[i] = x[i];
+}
+kernel void scratch(device float* y [[buffer(0)]], threadgroup float* s [[threadgroup(0)]],
+                    uint i [[thread_index_in_threadgroup]]) {
+  s[i] = 1; y[i] = s[i];
+}
+"""
+RULES: dict[str, str] = {}  # name of a violation: what its message says
+_CASES: dict[str, Callable[[Host], None]] = {}
+
+
+class Host:
+    """A device with a kernel, buffers, and an open encoder in which they are bound."""
+
+    def __init__(self) -> None:
+        self.device = metal.Device()
+        library = self.device.library(COPY)
+        self.copy = self.device.pipeline(self.device.function(library, "copy"))
+        self.scratch = self.device.pipeline(self.device.function(library, "scratch"))
+        self.x, self.y = self.device.buffer(256), self.device.buffer(256)
+        self.commands = self.device.commands()
+        self.encoder = self.commands.encoder()
+        self.encoder.bind(self.copy, [self.x, self.y, np.uint32(16)])
+
+    def dispatch(self, grid: int = 16, group: int = 16) -> None:
+        self.encoder.dispatch([grid], [group])
+
+
+def rule(message: str) -> Callable[[Callable[[Host], None]], None]:
+    """Makes a function a violation, whose message holds this."""
+
+    def put(case: Callable[[Host], None]) -> None:
+        RULES[case.__name__], _CASES[case.__name__] = message, case
+
+    return put
+
+
+@rule("copy: buffer(1) 'y' is not bound")
+def unbound(host: Host) -> None:
+    host.encoder.send("setBuffer:offset:atIndex:", None, 0, 1)
+    host.dispatch()
+
+
+@rule("a dispatch without a pipeline")
+def no_pipeline(host: Host) -> None:
+    host.encoder.end()
+    host.commands.encoder().dispatch([1], [1])
+
+
+@rule("a compute encoder before endEncoding")
+def two_encoders(host: Host) -> None:
+    host.commands.encoder()
+
+
+@rule("commit before endEncoding")
+def open_encoder(host: Host) -> None:
+    host.commands.send("commit")
+
+
+@rule("commit after commit")
+def two_commits(host: Host) -> None:
+    host.encoder.end()
+    host.commands.send("commit")
+    host.commands.send("commit")
+
+
+@rule("a compute encoder after commit")
+def encoder_after_commit(host: Host) -> None:
+    host.encoder.end()
+    host.commands.send("commit")
+    host.commands.encoder()
+
+
+@rule("encoding after endEncoding")
+def dispatch_after_end(host: Host) -> None:
+    host.encoder.end()
+    host.dispatch()
+
+
+@rule("endEncoding twice")
+def two_ends(host: Host) -> None:
+    host.encoder.end()
+    host.encoder.end()
+
+
+@rule("an encoder was released before endEncoding")
+def forgotten_encoder(host: Host) -> None:
+    with metal.Pool():
+        host.encoder.end()
+        host.device.commands().encoder()
+
+
+@rule("waitUntilCompleted before commit")
+def wait_without_commit(host: Host) -> None:
+    host.commands.send("waitUntilCompleted")
+
+
+@rule("addCompletedHandler: after commit")
+def late_handler(host: Host) -> None:
+    host.encoder.end()
+    host.commands.send("commit")
+    host.commands.send("addCompletedHandler:", None)
+
+
+@rule("index 31: there are 31 buffers")
+def buffer_index(host: Host) -> None:
+    host.encoder.send("setBuffer:offset:atIndex:", host.x, 0, 31)
+
+
+@rule("setBytes: of 4097 bytes")
+def many_bytes(host: Host) -> None:
+    data = ctypes.c_char_p(bytes(4097))
+    host.encoder.send("setBytes:length:atIndex:", data, 4097, 2)
+
+
+@rule("setBufferOffset: where no buffer is bound")
+def offset_of_nothing(host: Host) -> None:
+    host.encoder.send("setBufferOffset:atIndex:", 16, 9)
+
+
+@rule("buffer(0) 'x' has offset 4, which is no multiple of 16")
+def misaligned_offset(host: Host) -> None:
+    host.encoder.send("setBufferOffset:atIndex:", 4, 0)
+    host.dispatch()
+
+
+@rule("buffer(0) 'x' begins at byte 272 of a buffer of 256")
+def offset_behind_end(host: Host) -> None:
+    host.encoder.send("setBufferOffset:atIndex:", 272, 0)
+    host.dispatch()
+
+
+@rule("buffer(0) 'x' needs 16 bytes and has 0")
+def no_element(host: Host) -> None:
+    host.encoder.send("setBufferOffset:atIndex:", 256, 0)
+    host.dispatch()
+
+
+@rule("a threadgroup of 1025 threads; the pipeline takes 1024")
+def many_threads(host: Host) -> None:
+    host.dispatch(1025, 1025)
+
+
+@rule("a threadgroup of 64 threads; the pipeline takes 32")
+def pipeline_limit(host: Host) -> None:
+    function = host.device.function(host.device.library(COPY), "copy")
+    limited = host.device.pipeline(function, threads=32)
+    host.encoder.send("setComputePipelineState:", limited)
+    host.dispatch(64, 64)
+
+
+@rule("a size is 0")
+def empty_grid(host: Host) -> None:
+    host.dispatch(0, 16)
+
+
+@rule("scratch: threadgroup(0) 's' needs setThreadgroupMemoryLength")
+def no_threadgroup_memory(host: Host) -> None:
+    host.encoder.bind(host.scratch, [host.y])
+    host.dispatch()
+
+
+@rule("threadgroup memory of 32784 bytes; there are 32768")
+def much_threadgroup_memory(host: Host) -> None:
+    host.encoder.bind(host.scratch, [host.y])
+    host.encoder.send("setThreadgroupMemoryLength:atIndex:", 32784, 0)
+    host.dispatch()
+
+
+@rule("multiples of 16 bytes")
+def odd_threadgroup_memory(host: Host) -> None:
+    host.encoder.send("setThreadgroupMemoryLength:atIndex:", 20, 0)
+
+
+@rule("a buffer of 0 bytes")
+def empty_buffer(host: Host) -> None:
+    host.device.buffer(0)
+
+
+@rule("shared or in private storage")
+def managed_buffer(host: Host) -> None:
+    host.device.buffer(16, 1 << 4)
+
+
+@rule("newBufferWithBytes: in private storage")
+def private_bytes(host: Host) -> None:
+    host.device.buffer(np.zeros(4), metal.PRIVATE)
+
+
+@rule("whole pages of")
+def unaligned_host_memory(host: Host) -> None:
+    address = ctypes.c_void_p(host.x.array().ctypes.data + 64)
+    selector = "newBufferWithBytesNoCopy:length:options:deallocator:"
+    metal.send(host.device, selector, address, 4096, 0, None)
+
+
+@rule("bytes 240 to 272 of a buffer of 256")
+def copy_behind_end(host: Host) -> None:
+    host.encoder.end()
+    selector = "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:"
+    host.commands.blit().send(selector, host.x, 240, host.y, 0, 32)
+
+
+@rule("multiples of 4 bytes")
+def odd_copy(host: Host) -> None:
+    host.encoder.end()
+    host.commands.blit().send("fillBuffer:range:value:", host.x, metal.Range(0, 6), ctypes.c_ubyte(1))
+
+
+@rule("copyFromBuffer: onto itself")
+def copy_onto_itself(host: Host) -> None:
+    host.encoder.end()
+    selector = "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:"
+    host.commands.blit().send(selector, host.x, 0, host.x, 16, 32)
+
+
+@rule("was released too often")
+def released_twice(host: Host) -> None:
+    pointer = ctypes.c_void_p(host.x.pointer)
+    metal.send(pointer, "retain")
+    for _ in range(2):
+        metal.send(pointer, "release", returns=None)
+    host.device.made.clear()
+    with metal.Pool():
+        metal.send(metal.string("x"), "release", returns=None)
+
+
+@rule("SoftMTLDevice does not know the message 'newTextureWithDescriptor:'")
+def unknown_message(host: Host) -> None:
+    metal.send(host.device, "newTextureWithDescriptor:", None)
+
+
+@rule("MTLDataType 1 is none of a function constant")
+def unknown_type(host: Host) -> None:
+    values = metal.send_pointer(
+        metal.send_pointer(metal.class_named("MTLFunctionConstantValues"), "alloc"), "init"
+    )
+    metal.send(values, "setConstantValue:type:atIndex:", ctypes.c_char_p(b"x"), 1, 0)
+
+
+if __name__ == "__main__":
+    with metal.Pool():
+        _CASES[sys.argv[1]](Host())
+        print("nothing was wrong")
