@@ -34,8 +34,8 @@ COMPILED := $(shell find cpp kernels/cpu kernels/shared -name '*.cpp' -o -name '
 CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h' ':!kernels/shared/abi.h')
 
 .DEFAULT_GOAL := help
-.PHONY: properties help demo test smoke lint types ctest sanitize arm64 fuzz fuzz-runs fuzz-files \
-  pytest docs wheel check-wheel format values bench soak clean
+.PHONY: properties help demo test smoke lint types ctest sanitize arm64 metal fuzz fuzz-runs \
+  fuzz-files pytest docs wheel check-wheel format values bench soak clean
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
@@ -154,6 +154,24 @@ arm64: $(VENV)/dev
 	cmake --preset arm64
 	cmake --build --preset arm64
 	ctest --preset arm64
+
+# Metal's API and its kernels on a software device (tests/softmetal/README.md has what it needs), also
+# through Apple's metal-cpp: its headers come with a wheel for macOS, of which only they are kept.
+METAL_CPP := $(CURDIR)/build/metal-cpp
+METAL_CPP_WHEEL := build/metal-cpp-wheel
+$(METAL_CPP)/Metal/Metal.hpp: tests/softmetal/metal-cpp.txt | $(VENV)/python
+	rm -rf $(METAL_CPP) $(METAL_CPP_WHEEL)
+	$(BIN)/python -m pip download --quiet $(PIP_FLAGS) --no-deps --only-binary=:all: \
+	  --platform macosx_14_0_arm64 --require-hashes -r $< --dest $(METAL_CPP_WHEEL)
+	$(BIN)/python -m zipfile -e $(METAL_CPP_WHEEL)/*.whl $(METAL_CPP_WHEEL)
+	mv $(METAL_CPP_WHEEL)/mlx/include/metal_cpp $(METAL_CPP)
+	rm -rf $(METAL_CPP_WHEEL)
+	touch $@
+
+metal: $(VENV)/dev
+	$(MAKE) $(METAL_CPP)/Metal/Metal.hpp || echo "Apple's metal-cpp cannot be fetched: going on without it."
+	NPUSIM_METAL_CPP=$(METAL_CPP) OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
+	  $(BIN)/python -m pytest tests/softmetal -n $(JOBS) -rs $(PYTEST_FLAGS)
 
 # Two releases of tinygrad are read: the pinned one, and this in a folder before it.
 OLDER_TINYGRAD := $(CURDIR)/build/tinygrad-0.13

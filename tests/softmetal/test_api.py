@@ -49,10 +49,8 @@ def test_leaks_are_named_at_exit(softmetal_build: Path) -> None:
     program = "from tests.softmetal import metal; d = metal.Device(); d.buffer(16); d.buffer(16)"
     ended = child("-c", program, SOFTMETAL_LEAKS="fatal")
     assert ended.returncode == 87
-    assert (
-        "SoftMetal: 4 objects alive at exit: SoftMTLBuffer 2, SoftMTLCommandQueue 1, SoftMTLDevice 1"
-        in ended.stderr
-    )
+    assert "SoftMetal: 4 objects alive at exit: SoftMTLBuffer 2, " in ended.stderr
+    assert "SoftMTLCommandQueue 1, SoftMTLDevice 1" in ended.stderr
     released = child("-c", program + "; d.__exit__(None, None, None)", SOFTMETAL_LEAKS="fatal")
     assert (released.returncode, released.stderr) == (0, "")
 
@@ -214,9 +212,7 @@ def test_binary_archives_remember_pipelines(device: metal.Device, tmp_path: Path
     def pipeline(of: Any) -> int | None:
         with metal.Pool():
             found = ctypes.c_void_p(of.pointer)
-            archives = metal.send_pointer(
-                metal.class_named("NSArray"), "arrayWithObject:", found
-            )
+            archives = metal.send_pointer(metal.class_named("NSArray"), "arrayWithObject:", found)
             metal.send(descriptor, "setBinaryArchives:", archives, returns=None)
             selector = "newComputePipelineStateWithDescriptor:options:reflection:error:"
             made = metal.send(device, selector, descriptor, 4, None, None)
@@ -266,7 +262,9 @@ def test_execution_is_asynchronous(device: metal.Device) -> None:
         assert y.array(np.float32).tolist() == [0] * 4
         commands.send("waitUntilCompleted")
         assert commands.send("status", returns=ctypes.c_ulong) == 4
-        start, end = (commands.send(s, returns=ctypes.c_double) for s in ("GPUStartTime", "GPUEndTime"))
+        start, end = (
+            commands.send(s, returns=ctypes.c_double) for s in ("GPUStartTime", "GPUEndTime")
+        )
         assert 0 < start <= end
     assert y.array(np.float32).tolist() == [1] * 4
 

@@ -1,4 +1,4 @@
-"""What the text of a kernel may not hold: each lint and each check of a pass has a text that fires it.
+"""What the text of a kernel may not hold: each lint and each check has a text that fires it.
 
 And the texts beside them that Metal takes are taken, so that a lint does not refuse all.
 """
@@ -100,7 +100,7 @@ TEXTS = {
     "a file": (f'#include "other.h"\n{HEAD}{SIMPLE}', "cannot include"),
     "extern": (f"{HEAD}extern float f(float x);\n{SIMPLE}", "'extern'"),
     "instantiation": (
-        f'{HEAD}template <typename T> kernel void k(device T* y [[buffer(0)]]) {{}}\n'
+        f"{HEAD}template <typename T> kernel void k(device T* y [[buffer(0)]]) {{}}\n"
         'template [[host_name("k_f")]] kernel void k<float>(device float*);\n',
         "host_name",
     ),
@@ -134,7 +134,10 @@ TEXTS = {
         " uint2 n [[threads_per_grid]]) {}",
         "one number of components",
     ),
-    "a kernel's value": (f"{HEAD}kernel int k(device float* x [[buffer(0)]]) {{ return 1; }}", "void"),
+    "a kernel's value": (
+        f"{HEAD}kernel int k(device float* x [[buffer(0)]]) {{ return 1; }}",
+        "void",
+    ),
     "threadgroup memory in a function": (
         f"{HEAD}static void f() {{ threadgroup float x[4]; }}\n{SIMPLE}",
         "in the kernel itself",
@@ -151,7 +154,10 @@ TEXTS = {
         f"{HEAD}kernel void k(device const float* x [[buffer(0)]]) {{ *(device float*)x = 1; }}",
         "drops const",
     ),
-    "no namespace": ("#include <metal_stdlib>\n" + f"{KERNEL} {{ y[i] = exp(1.0f); }}", "undeclared"),
+    "no namespace": (
+        "#include <metal_stdlib>\n" + f"{KERNEL} {{ y[i] = exp(1.0f); }}",
+        "undeclared",
+    ),
     "copied struct": (
         f"{HEAD}struct S {{ float a; }};\nkernel void k(constant S& s [[buffer(0)]])"
         " { S t = s; }",
@@ -219,6 +225,7 @@ Wrapped operator%(Wrapped a, float b) {{ return Wrapped{{a.x - b}}; }}
 
 def test_lines_are_those_of_the_source() -> None:
     """Through macros, comments over several lines, and the head."""
-    text = f"{HEAD}/* a\nb */\n#define TWICE(x) \\\n  ((x) + (x))\n{KERNEL} {{\n  y[i] = TWICE(z);\n}}"
+    text = (
+        f"{HEAD}/* a\nb */\n#define TWICE(x) \\\n  ((x) + (x))\n{KERNEL} {{\n  y[i] = TWICE(z);\n}}"
+    )
     assert refusal(text).startswith("program_source:8:")
-

@@ -223,7 +223,9 @@ def copy_behind_end(host: Host) -> None:
 @rule("multiples of 4 bytes")
 def odd_copy(host: Host) -> None:
     host.encoder.end()
-    host.commands.blit().send("fillBuffer:range:value:", host.x, metal.Range(0, 6), ctypes.c_ubyte(1))
+    host.commands.blit().send(
+        "fillBuffer:range:value:", host.x, metal.Range(0, 6), ctypes.c_ubyte(1)
+    )
 
 
 @rule("copyFromBuffer: onto itself")
@@ -233,15 +235,17 @@ def copy_onto_itself(host: Host) -> None:
     host.commands.blit().send(selector, host.x, 0, host.x, 16, 32)
 
 
-@rule("was released too often")
+@rule("NSString is used after its last release")
 def released_twice(host: Host) -> None:
-    pointer = ctypes.c_void_p(host.x.pointer)
-    metal.send(pointer, "retain")
-    for _ in range(2):
-        metal.send(pointer, "release", returns=None)
-    host.device.made.clear()
     with metal.Pool():
         metal.send(metal.string("x"), "release", returns=None)
+
+
+@rule("SoftMTLBuffer is used after its last release")
+def used_after_release(host: Host) -> None:
+    pointer = ctypes.c_void_p(host.x.pointer)
+    metal.send(pointer, "release", returns=None)
+    metal.send(pointer, "length")
 
 
 @rule("SoftMTLDevice does not know the message 'newTextureWithDescriptor:'")

@@ -23,7 +23,9 @@ std::uint64_t now_nanoseconds() {
       std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
 }
 
-double now_seconds() { return static_cast<double>(now_nanoseconds()) * 1e-9; }
+double now_seconds() {
+  return static_cast<double>(now_nanoseconds()) * 1e-9;
+}
 
 std::uint64_t EventState::value() const {
   const std::lock_guard lock(mutex_);

@@ -46,7 +46,7 @@ class CommandList {
   std::vector<Step> steps;
   std::vector<std::function<void()>> scheduled_handlers, completed_handlers;
   std::function<void()> begin;  // in front of the handlers, on the queue's thread
-  std::function<void()> last;  // behind the handlers, before who waits goes on
+  std::function<void()> last;   // behind the handlers, before who waits goes on
   double start = 0, end = 0;
 
   Status status() const;

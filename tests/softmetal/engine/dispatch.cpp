@@ -84,8 +84,8 @@ class Run {
     ThreadgroupMemory& memory = group.memory();
     memory.clear();
     std::size_t variables = 0;
-    for (const Variable* v = pipeline.kernel->variables_begin;
-         v != pipeline.kernel->variables_end; ++v, ++variables) {
+    for (const Variable* v = pipeline.kernel->variables_begin; v != pipeline.kernel->variables_end;
+         ++v, ++variables) {
       memory.reserve(v->size, v->alignment);
     }
     std::vector<int> threadgroup_buffers(kBufferCount, -1);
@@ -116,8 +116,8 @@ class Run {
     if (failure.code == kPageFault && group.fault().signal != 0) {
       failure.message += touched(group);
     }
-    failure.message = "kernel " + std::string(dispatch_.pipeline->kernel->name) + ": " +
-                      failure.message;
+    failure.message =
+        "kernel " + std::string(dispatch_.pipeline->kernel->name) + ": " + failure.message;
     return failure;
   }
 
@@ -127,8 +127,8 @@ class Run {
       if (!bound) continue;
       const std::string byte = bound.memory->check();
       if (byte.empty()) continue;
-      return {kPageFault, "kernel " + std::string(dispatch_.pipeline->kernel->name) +
-                              ": byte " + byte + " was written of a buffer of " +
+      return {kPageFault, "kernel " + std::string(dispatch_.pipeline->kernel->name) + ": byte " +
+                              byte + " was written of a buffer of " +
                               std::to_string(bound.memory->bytes()) + " bytes"};
     }
     return {};
@@ -144,8 +144,8 @@ class Run {
       const Bound& bound = dispatch_.buffers[binding.index];
       std::int64_t byte = 0;
       if (!bound || !bound.memory->near(address, &byte)) continue;
-      return " touched byte " + std::to_string(byte) + " of " + of(binding) +
-             ", a buffer of " + std::to_string(bound.memory->bytes()) + " bytes";
+      return " touched byte " + std::to_string(byte) + " of " + of(binding) + ", a buffer of " +
+             std::to_string(bound.memory->bytes()) + " bytes";
     }
     return " touched an address that belongs to no buffer, or is misaligned";
   }
@@ -160,8 +160,9 @@ Failure check_owners(const std::vector<Dispatch>& dispatches) {
     if (!dispatch.needs_owners) continue;
     for (const Bound& bound : dispatch.buffers) {
       if (bound && bound.memory->released) {
-        return {kInvalidResource, "a buffer was released while a command buffer without retained"
-                                  " references used it"};
+        return {kInvalidResource,
+                "a buffer was released while a command buffer without retained"
+                " references used it"};
       }
     }
   }

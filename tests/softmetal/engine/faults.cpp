@@ -28,9 +28,13 @@ struct ThreadState {
 thread_local ThreadState state;
 struct sigaction earlier[64];
 
-int time_signal() { return SIGRTMIN + 5; }
+int time_signal() {
+  return SIGRTMIN + 5;
+}
 
-[[noreturn]] void land() { Fiber::abandon(); }
+[[noreturn]] void land() {
+  Fiber::abandon();
+}
 
 // Lets the fiber go on in land(), on a stack of its own: its own may be full.
 void redirect(void* context) {
@@ -88,8 +92,8 @@ void watch_faults() {
     install(time_signal());
   });
   if (state.stacks != nullptr) return;
-  void* mapping = mmap(nullptr, 2 * kLandingBytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* mapping =
+      mmap(nullptr, 2 * kLandingBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) return;
   state.stacks = static_cast<unsigned char*>(mapping);
   stack_t stack = {};

@@ -16,8 +16,8 @@ void watch_faults();
 // What stopped the fiber that the calling thread ran last; forgets it.
 Fault take_fault();
 
-// While it lives, a fiber of the calling thread that runs longer is stopped: its fault is the timer's
-// signal.
+// While it lives, a fiber of the calling thread that runs longer is stopped: its fault is the
+// timer's signal.
 class TimeLimit {
  public:
   explicit TimeLimit(double seconds);

@@ -26,7 +26,9 @@ Fiber::Fiber() {
   }
 }
 
-Fiber::~Fiber() { munmap(mapping_, kGuardBytes + kStackBytes); }
+Fiber::~Fiber() {
+  munmap(mapping_, kGuardBytes + kStackBytes);
+}
 
 void Fiber::begin(void (*body)(void*), void* argument) {
   body_ = body;
@@ -76,7 +78,9 @@ void Fiber::abandon() {
   std::abort();
 }
 
-Fiber* Fiber::running() { return running_fiber; }
+Fiber* Fiber::running() {
+  return running_fiber;
+}
 
 bool Fiber::overflowed(std::uintptr_t address) const {
   const auto begin = reinterpret_cast<std::uintptr_t>(mapping_);

@@ -23,8 +23,8 @@ class Fiber {
   // Whether an address lies in the pages below the stack, which nobody may touch.
   bool overflowed(std::uintptr_t address) const;
 
-  static void yield();           // by the fiber that runs
-  static Fiber* running();       // on this thread; null: none
+  static void yield();                 // by the fiber that runs
+  static Fiber* running();             // on this thread; null: none
   [[noreturn]] static void abandon();  // by a fault handler, on any stack
 
  private:

@@ -112,10 +112,17 @@ bool compile(const std::string& source, const Macros& macros, const fs::path& li
   const fs::path text = stem + ".metal", built = stem + ".so", said = stem + ".log";
   std::ofstream(text, std::ios::binary) << source;
   std::vector<std::string> arguments = {
-      SOFTMETAL_PYTHON, "-S", "-c",
+      SOFTMETAL_PYTHON,
+      "-S",
+      "-c",
       std::string("import sys; sys.path.insert(0, '") + SOFTMETAL_ROOT +
           "'); from tests.softmetal.msl.compile_library import main; sys.exit(main())",
-      "--clang", SOFTMETAL_CLANG, "--source", text.string(), "--output", built.string()};
+      "--clang",
+      SOFTMETAL_CLANG,
+      "--source",
+      text.string(),
+      "--output",
+      built.string()};
   for (const auto& [name, value] : macros) arguments.push_back("--macro=" + name + "=" + value);
   for (const std::string& flag : processor_flags()) arguments.push_back("--flag=" + flag);
   const int status = run(arguments, said, error);
@@ -131,10 +138,8 @@ bool compile(const std::string& source, const Macros& macros, const fs::path& li
 
 std::shared_ptr<LoadedLibrary> open(const fs::path& path, std::string* error) {
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  auto* tables =
-      handle ? static_cast<const Library*>(dlsym(handle, "softmetal_library")) : nullptr;
-  auto* engine_slot =
-      handle ? static_cast<Engine**>(dlsym(handle, "softmetal_engine")) : nullptr;
+  auto* tables = handle ? static_cast<const Library*>(dlsym(handle, "softmetal_library")) : nullptr;
+  auto* engine_slot = handle ? static_cast<Engine**>(dlsym(handle, "softmetal_engine")) : nullptr;
   if (tables == nullptr || engine_slot == nullptr || tables->abi != kAbi) {
     *error = "the compiled library cannot be loaded: " + path.string();
     return nullptr;
@@ -181,9 +186,18 @@ const Kernel* find_kernel(const Library& library, const std::string& name) {
 
 unsigned data_type_bytes(unsigned type) {
   // First MTLDataType of a scalar's four (itself, and vectors of 2, 3 and 4), and its bytes.
-  static constexpr std::array<std::pair<unsigned, unsigned>, 12> kScalars = {
-      {{3, 4}, {16, 2}, {29, 4}, {33, 4}, {37, 2}, {41, 2}, {45, 1}, {49, 1}, {53, 1}, {81, 8},
-       {85, 8}, {121, 2}}};
+  static constexpr std::array<std::pair<unsigned, unsigned>, 12> kScalars = {{{3, 4},
+                                                                              {16, 2},
+                                                                              {29, 4},
+                                                                              {33, 4},
+                                                                              {37, 2},
+                                                                              {41, 2},
+                                                                              {45, 1},
+                                                                              {49, 1},
+                                                                              {53, 1},
+                                                                              {81, 8},
+                                                                              {85, 8},
+                                                                              {121, 2}}};
   for (const auto& [first, bytes] : kScalars) {
     if (type >= first && type < first + 4) {
       const unsigned count = type - first + 1;

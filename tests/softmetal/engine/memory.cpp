@@ -12,7 +12,9 @@ namespace {
 
 constexpr unsigned char kPattern = 0xA5, kPoison = 0xFF;
 
-std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
+std::size_t round_up(std::size_t value, std::size_t to) {
+  return (value + to - 1) / to * to;
+}
 
 unsigned char* map_between_guards(std::size_t usable, std::size_t guard) {
   void* mapping = mmap(nullptr, usable + 2 * guard, PROT_NONE,
@@ -99,8 +101,7 @@ int ThreadgroupMemory::damaged() const {
   const unsigned char* end = mapping_ + Allocation::kGuardBytes + kCapacity;
   for (std::size_t i = 0; i < size_; ++i) {
     const auto* begin = static_cast<const unsigned char*>(address(i));
-    const auto* next =
-        i + 1 < size_ ? static_cast<const unsigned char*>(address(i + 1)) : end;
+    const auto* next = i + 1 < size_ ? static_cast<const unsigned char*>(address(i + 1)) : end;
     if (std::any_of(begin - kGap, begin, [](unsigned char b) { return b != kPattern; }) ||
         std::any_of(begin + bytes_[i], next, [](unsigned char b) { return b != kPattern; })) {
       return static_cast<int>(i);

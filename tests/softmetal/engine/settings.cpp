@@ -42,7 +42,8 @@ bool assign(Settings* s, const std::string& name, const std::string& value) {
   if (name == "MATRIX_LAYOUT") return number(value, &s->matrix_layout);
   if (name == "DELAY_US") return number(value, &s->delay_us);
   if (name == "TIMEOUT_S") return number(value, &s->timeout_s);
-  if (name == "LEAKS") return s->fatal_leaks = value == "fatal", value == "fatal" || value == "told";
+  if (name == "LEAKS")
+    return s->fatal_leaks = value == "fatal", value == "fatal" || value == "told";
   if (name == "CACHE") return s->cache = value, true;
   return false;
 }

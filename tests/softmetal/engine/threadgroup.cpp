@@ -13,8 +13,7 @@ Threadgroup* running = nullptr;
 enum Code { kInternal = 1, kTimeout = 2, kPageFault = 3, kStackOverflow = 12 };
 
 std::string position(const unsigned (&p)[3]) {
-  return "(" + std::to_string(p[0]) + "," + std::to_string(p[1]) + "," + std::to_string(p[2]) +
-         ")";
+  return "(" + std::to_string(p[0]) + "," + std::to_string(p[1]) + "," + std::to_string(p[2]) + ")";
 }
 
 bool same(const Site& a, const Site& b) {
@@ -210,8 +209,8 @@ Failure Threadgroup::stuck() const {
   const unsigned end = in_simdgroup ? std::min(first + kSimdWidth, count_) : count_;
   for (unsigned other = first; other < end; ++other) {
     const Progress& theirs = progress_[other];
-    const bool away = theirs.state == State::kDone ? !in_simdgroup
-                                                   : !same(theirs.site, progress_[waits].site);
+    const bool away =
+        theirs.state == State::kDone ? !in_simdgroup : !same(theirs.site, progress_[waits].site);
     if (away) {
       return {kInternal, "threads part at a meeting point: " + name(waits) + " " + doing(waits) +
                              ", but " + name(other) + " " + doing(other)};
@@ -229,13 +228,18 @@ Failure Threadgroup::stopped() {
     }
     return {kPageFault, who};
   }
-  if (fault_.signal == SIGILL) return {kInternal, who + " reached what the compiler took for impossible"};
+  if (fault_.signal == SIGILL)
+    return {kInternal, who + " reached what the compiler took for impossible"};
   return {kTimeout, who + " ran longer than " + std::to_string(settings().timeout_s) + " s"};
 }
 
-void Threadgroup::threadgroup_barrier(Site site) { running->wait(State::kAtBarrier, site); }
+void Threadgroup::threadgroup_barrier(Site site) {
+  running->wait(State::kAtBarrier, site);
+}
 
-void Threadgroup::simdgroup_barrier(Site site) { running->wait(State::kInSimdgroup, site); }
+void Threadgroup::simdgroup_barrier(Site site) {
+  running->wait(State::kInSimdgroup, site);
+}
 
 Meeting Threadgroup::meet(Site site, const void* value, unsigned bytes) {
   Threadgroup& self = *running;

@@ -52,11 +52,11 @@ def preprocess(clang: str, source: str, macros: Sequence[str]) -> str:
 def rewritten(clang: str, source: str, macros: Sequence[str]) -> Rewritten:
     """The two texts for clang, behind all lints and the address-space check."""
     result = rewrite(preprocess(clang, source, macros))
-    refused = [f"-Werror={name}" for name in _REFUSED_WARNINGS]
+    refused = ["-Wno-everything", "-Wimplicit-float-conversion"]
+    refused += ["-Wno-implicit-int-float-conversion"]
+    refused += [f"-Werror={name}" for name in _REFUSED_WARNINGS]
     messages = _run(
-        [clang, "-fsyntax-only", "-DMSL_STRICT", *_includes(), *_LANGUAGE, *_ROUNDING]
-        + ["-Wno-everything", "-Wimplicit-float-conversion", "-Wno-implicit-int-float-conversion"]
-        + refused,
+        [clang, "-fsyntax-only", "-DMSL_STRICT", *_includes(), *_LANGUAGE, *_ROUNDING, *refused],
         _prelude(result.strict),
         keep_messages=True,
     )

@@ -7,6 +7,7 @@ could mean two things, the lint refuses it and the kernel is written more plainl
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from tests.softmetal.msl.declarations import Declarations, Function
 from tests.softmetal.msl.tokens import Refused, Token, closing_angle, split_commas
@@ -96,7 +97,7 @@ def _check_words(tokens: list[Token]) -> None:
 
 def _check_lambdas(tokens: list[Token]) -> None:
     """`[` begins an index behind a name or a closing bracket, else a lambda."""
-    for before, token in zip(tokens, tokens[1:], strict=False):
+    for before, token in pairwise(tokens):
         if token == "[" and not (before.kind == "name" or before.text in {")", "]", "]]", ">"}):
             raise Refused(token.line, "MSL has no lambdas")
         if token == "[" and before.text in {"return", "operator"} and before.text == "return":
@@ -168,7 +169,8 @@ def _check_value_casts(tokens: list[Token]) -> None:
         vector = re.fullmatch(r"[a-z]+[234]", name.text) is not None
         if vector or (opening == "(" and name.text in aliases):
             raise Refused(
-                name.line, f"write {name.text}(x) instead of a cast: clang would copy a vector's bits"
+                name.line,
+                f"write {name.text}(x) instead of a cast: clang would copy a vector's bits",
             )
 
 
@@ -251,11 +253,7 @@ def _check_local(tokens: list[Token]) -> None:
 def called(function: Function, names: set[str]) -> set[str]:
     """Which of the functions `names` a body calls: a name in front of a parenthesis."""
     body = function.body
-    return {
-        token.text
-        for token, behind in zip(body, body[1:], strict=False)
-        if token.text in names and behind == "("
-    }
+    return {token.text for token, behind in pairwise(body) if token.text in names and behind == "("}
 
 
 def _check_recursion(functions: list[Function]) -> None:

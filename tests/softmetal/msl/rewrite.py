@@ -15,7 +15,20 @@ from tests.softmetal.msl.declarations import Declarations, Function, parse
 from tests.softmetal.msl.signatures import BUILTINS, Parameter, parameters
 from tests.softmetal.msl.tokens import Refused, Token, closing, closing_angle, tokenize
 
-_SCALARS = "char uchar short ushort int uint long ulong half bfloat float bool".split()
+_SCALARS = [
+    "char",
+    "uchar",
+    "short",
+    "ushort",
+    "int",
+    "uint",
+    "long",
+    "ulong",
+    "half",
+    "bfloat",
+    "float",
+    "bool",
+]
 _VECTORS = {f"{scalar}{n}" for scalar in _SCALARS for n in (2, 3, 4)}
 # MTLDataType, first of a scalar's types; vectors of 2, 3 and 4 follow.
 _DATA_TYPES = {"float": 3, "half": 16, "int": 29, "uint": 33, "short": 37, "ushort": 41}
@@ -215,7 +228,11 @@ def _variable(text: str, statement: list[Token], kernel: int, place: int, strict
         depth += (token.text in "[(<") - (token.text in "])>")
         if (token == "," and depth == 0) or token.text in {"=", "{"}:
             raise Refused(line, "declare one threadgroup variable at a time, without a value")
-    if brackets < 3 or name.kind != "name" or (sizes and not re.fullmatch(r"(\[.*\]\s*)+", sizes, re.S)):
+    if (
+        brackets < 3
+        or name.kind != "name"
+        or (sizes and not re.fullmatch(r"(\[.*\]\s*)+", sizes, re.S))
+    ):
         raise Refused(line, "this declaration of a threadgroup variable is not understood")
     if strict:
         return f"extern threadgroup {kind} {name.text}{sizes}"

@@ -53,7 +53,8 @@ def parameters(text: str, kernel: Function) -> list[Parameter]:
     widths = {_BUILTIN_TYPES[p.type] for p in found if not p.space and BUILTINS[p.attribute][1]}
     if len(widths) > 1:
         raise Refused(
-            kernel.line, f"{kernel.name}: positions and sizes of a grid have one number of components"
+            kernel.line,
+            f"{kernel.name}: positions and sizes of a grid have one number of components",
         )
     return found
 

@@ -37,18 +37,18 @@ void check_range(SoftMTLBuffer* buffer, NSUInteger offset, NSUInteger size, cons
   const softmetal::Bound from = softmetal::bound(source, source_offset);
   const softmetal::Bound to = softmetal::bound(destination, destination_offset);
   [buffer_ add:{[from, to, size] {
-    std::memcpy(to.memory->data() + to.offset, from.memory->data() + from.offset, size);
-    return softmetal::Failure{};
-  }}];
+             std::memcpy(to.memory->data() + to.offset, from.memory->data() + from.offset, size);
+             return softmetal::Failure{};
+           }}];
 }
 - (void)fillBuffer:(SoftMTLBuffer*)buffer range:(NSRange)range value:(unsigned char)value {
   [self checkOpen];
   check_range(buffer, range.location, range.length, "fillBuffer:");
   const softmetal::Bound to = softmetal::bound(buffer, range.location);
   [buffer_ add:{[to, value, size = range.length] {
-    std::memset(to.memory->data() + to.offset, value, size);
-    return softmetal::Failure{};
-  }}];
+             std::memset(to.memory->data() + to.offset, value, size);
+             return softmetal::Failure{};
+           }}];
 }
 - (void)resolveCounters:(SoftMTLCounterSampleBuffer*)samples
                 inRange:(NSRange)range
@@ -59,10 +59,11 @@ void check_range(SoftMTLBuffer* buffer, NSUInteger offset, NSUInteger size, cons
   auto from = *samples->samples_;
   if (range.location + range.length > from->size()) violation("resolveCounters: beyond the end");
   const softmetal::Bound to = softmetal::bound(buffer, offset);
-  [buffer_ add:{[from, to, range] {
-    std::memcpy(to.memory->data() + to.offset, from->data() + range.location, range.length * 8);
-    return softmetal::Failure{};
-  }}];
+  [buffer_
+      add:{[from, to, range] {
+        std::memcpy(to.memory->data() + to.offset, from->data() + range.location, range.length * 8);
+        return softmetal::Failure{};
+      }}];
 }
 - (void)sampleCountersInBuffer:(SoftMTLCounterSampleBuffer*)samples
                  atSampleIndex:(NSUInteger)index
@@ -78,9 +79,10 @@ void check_range(SoftMTLBuffer* buffer, NSUInteger offset, NSUInteger size, cons
     violation("resetCommandsInBuffer: beyond the end");
   }
   [buffer_ add:{[commands, range] {
-    for (NSUInteger i = 0; i < range.length; ++i) commands->commands[range.location + i] = {};
-    return softmetal::Failure{};
-  }}];
+             for (NSUInteger i = 0; i < range.length; ++i)
+               commands->commands[range.location + i] = {};
+             return softmetal::Failure{};
+           }}];
 }
 - (void)optimizeIndirectCommandBuffer:(SoftMTLIndirectCommandBuffer*)buffer
                             withRange:(NSRange)range {

@@ -10,13 +10,14 @@ using softmetal::violation;
 
 namespace softmetal {
 
-Size3 size3(MTLSize size) { return {size.width, size.height, size.depth}; }
+Size3 size3(MTLSize size) {
+  return {size.width, size.height, size.depth};
+}
 
 namespace {
 
 // A command of an indirect command buffer as a dispatch, with what it inherits.
-Dispatch inherited(const IndirectCommands& from, const IndirectCommand& command,
-                   const Item& item) {
+Dispatch inherited(const IndirectCommands& from, const IndirectCommand& command, const Item& item) {
   Dispatch dispatch = command.dispatch;
   if (from.inherits_pipeline) dispatch.pipeline = item.dispatch.pipeline;
   if (from.inherits_buffers) dispatch.buffers = item.dispatch.buffers;

@@ -3,8 +3,8 @@ namespace softmetal {
 void* constant_text(const char* text);
 }
 
-#define SOFTMETAL_STRING(name)                                                     \
-  extern "C" __attribute__((visibility("default"))) void* const name;              \
+#define SOFTMETAL_STRING(name)                                        \
+  extern "C" __attribute__((visibility("default"))) void* const name; \
   void* const name = softmetal::constant_text(#name);
 
 SOFTMETAL_STRING(NSLocalizedDescriptionKey)

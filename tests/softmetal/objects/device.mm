@@ -169,9 +169,7 @@ SOFTMETAL_EXPORT id MTLCopyAllDevices(void) {
 - (id)newBufferWithLength:(NSUInteger)length options:(NSUInteger)options {
   return [self newBuffer:length options:options];
 }
-- (id)newBufferWithBytes:(const void*)bytes
-                  length:(NSUInteger)length
-                 options:(NSUInteger)options {
+- (id)newBufferWithBytes:(const void*)bytes length:(NSUInteger)length options:(NSUInteger)options {
   SoftMTLBuffer* buffer = [self newBuffer:length options:options];
   if (buffer == nil) return nil;
   if (softmetal::is_private(buffer)) violation("newBufferWithBytes: in private storage");
@@ -203,8 +201,7 @@ SOFTMETAL_EXPORT id MTLCopyAllDevices(void) {
                    options:(MTLCompileOptions*)options
                      error:(NSError**)error {
   std::string message;
-  auto loaded =
-      softmetal::load_library(softmetal::text(source), macros_of(options), &message);
+  auto loaded = softmetal::load_library(softmetal::text(source), macros_of(options), &message);
   if (loaded == nullptr) {
     softmetal::report(error, MTLLibraryErrorDomain, 3, message);
     return nil;
@@ -293,9 +290,7 @@ SOFTMETAL_EXPORT id MTLCopyAllDevices(void) {
                                                         count:count];
 }
 - (id)newCounterSampleBufferWithDescriptor:(id)descriptor error:(NSError**)error {
-  return [[SoftMTLCounterSampleBuffer alloc] initWithDevice:self
-                                                 descriptor:descriptor
-                                                      error:error];
+  return [[SoftMTLCounterSampleBuffer alloc] initWithDevice:self descriptor:descriptor error:error];
 }
 - (bool)supportsCounterSampling:(NSUInteger)point {
   constexpr NSUInteger kStageBoundary = 0, kDispatchBoundary = 2, kBlitBoundary = 4;

@@ -18,12 +18,14 @@ struct NSRange {
 
 #define SOFTMETAL_EXPORT extern "C" __attribute__((visibility("default")))
 
-__attribute__((objc_root_class)) @interface NSObject {
+__attribute__((objc_root_class))
+@interface NSObject {
   Class isa;
   int owners_;
+  Class was_;  // of what is gone
 }
 + (id)alloc;
-+ (id) new;
++ (id)new;
 + (Class)class;
 - (id)init;
 - (id)retain;

@@ -16,7 +16,9 @@ NSString* string(const std::string& text) {
   return [result autorelease];
 }
 
-std::string text(NSString* string) { return string == nil ? "" : *string->text_; }
+std::string text(NSString* string) {
+  return string == nil ? "" : *string->text_;
+}
 
 NSString* constant_string(const char* text) {
   NSString* result = [[NSString alloc] init];
@@ -243,17 +245,17 @@ void check_encoding(NSUInteger encoding) {
 @end
 
 @implementation NSNumber
-#define SOFTMETAL_NUMBER(maker, initializer, getter, type, real)           \
-  +(id)maker : (type)value {                                               \
-    return [[[self alloc] initializer:value] autorelease];                 \
-  }                                                                        \
-  -(id)initializer : (type)value {                                         \
-    real_ = static_cast<double>(value);                                    \
-    whole_ = static_cast<long>(value);                                     \
-    is_real_ = real;                                                       \
-    return self;                                                           \
-  }                                                                        \
-  -(type)getter {                                                          \
+#define SOFTMETAL_NUMBER(maker, initializer, getter, type, real)            \
+  +(id)maker : (type)value {                                                \
+    return [[[self alloc] initializer:value] autorelease];                  \
+  }                                                                         \
+  -(id)initializer : (type)value {                                          \
+    real_ = static_cast<double>(value);                                     \
+    whole_ = static_cast<long>(value);                                      \
+    is_real_ = real;                                                        \
+    return self;                                                            \
+  }                                                                         \
+  -(type)getter {                                                           \
     return is_real_ ? static_cast<type>(real_) : static_cast<type>(whole_); \
   }
 SOFTMETAL_NUMBER(numberWithBool, initWithBool, boolValue, bool, false)
@@ -397,5 +399,7 @@ struct SoftVersion {
 
 namespace softmetal {
 // For constants.cpp, which knows no Objective-C.
-void* constant_text(const char* text) { return constant_string(text); }
+void* constant_text(const char* text) {
+  return constant_string(text);
+}
 }  // namespace softmetal

@@ -25,8 +25,7 @@ using softmetal::violation;
   return self;
 }
 SOFTMETAL_PROPERTY(NSUInteger, commandTypes, setCommandTypes, types_)
-SOFTMETAL_PROPERTY(NSUInteger, maxKernelBufferBindCount, setMaxKernelBufferBindCount,
-                   buffer_count_)
+SOFTMETAL_PROPERTY(NSUInteger, maxKernelBufferBindCount, setMaxKernelBufferBindCount, buffer_count_)
 SOFTMETAL_PROPERTY(bool, inheritBuffers, setInheritBuffers, inherits_buffers_)
 SOFTMETAL_PROPERTY(bool, inheritPipelineState, setInheritPipelineState, inherits_pipeline_)
 @end

@@ -70,9 +70,8 @@ std::string fill(const softmetal::Library& library, const softmetal::Kernel& ker
   to->assign(32 * library.constant_count, 0);
   for (unsigned i = 0; i < kernel.constant_count; ++i) {
     const softmetal::FunctionConstant& constant = library.constants[kernel.constants[i]];
-    const std::string name =
-        "function constant '" + std::string(constant.name) + "' of index " +
-        std::to_string(constant.index);
+    const std::string name = "function constant '" + std::string(constant.name) + "' of index " +
+                             std::to_string(constant.index);
     const std::string* value = given(values, constant);
     if (value == nullptr) return name + " has no value";
     const auto type = static_cast<unsigned char>((*value)[0]);

@@ -159,7 +159,7 @@ struct IndirectCommands;
 
 @interface SoftMTLComputeCommandEncoder : SoftMTLCommandEncoder {
  @public
-  softmetal::Dispatch* next_;               // what has been bound
+  softmetal::Dispatch* next_;              // what has been bound
   std::vector<softmetal::Item>* segment_;  // what no barrier parts
   std::set<const softmetal::Allocation*>* used_;
   bool concurrent_;

@@ -90,14 +90,14 @@ const char* const kArchiveMagic = "softmetal binary archive 1";
        {NSUInteger{function->kernel_->max_threads}, descriptor ? descriptor->max_threads_ : 0}) {
     if (limit != 0) pipeline->max_threads = static_cast<unsigned>(limit);
   }
-  pipeline->max_threads = std::min(pipeline->max_threads,
-                                   static_cast<unsigned>(settings().max_threads));
+  pipeline->max_threads =
+      std::min(pipeline->max_threads, static_cast<unsigned>(settings().max_threads));
   pipeline->indirect = descriptor != nil && descriptor->indirect_;
   const std::size_t bytes = pipeline->threadgroup_bytes();
   if (bytes > static_cast<std::size_t>(settings().threadgroup_memory)) {
     softmetal::report(error, MTLLibraryErrorDomain, 3,
-                      std::string(function->kernel_->name) + " declares " +
-                          std::to_string(bytes) + " bytes of threadgroup memory; there are " +
+                      std::string(function->kernel_->name) + " declares " + std::to_string(bytes) +
+                          " bytes of threadgroup memory; there are " +
                           std::to_string(settings().threadgroup_memory));
     [self release];
     return nil;
@@ -173,7 +173,8 @@ const char* const kArchiveMagic = "softmetal binary archive 1";
   file << kArchiveMagic << "\n";
   for (const std::string& key : *keys_) file << key << "\n";
   file.close();
-  if (!file) softmetal::report(error, MTLBinaryArchiveDomain, 4, *url->path_ + " cannot be written");
+  if (!file)
+    softmetal::report(error, MTLBinaryArchiveDomain, 4, *url->path_ + " cannot be written");
   return static_cast<bool>(file);
 }
 @end

@@ -6,7 +6,9 @@ using softmetal::violation;
 
 namespace softmetal {
 
-bool is_private(SoftMTLBuffer* buffer) { return (buffer->options_ >> 4 & 15) == 2; }
+bool is_private(SoftMTLBuffer* buffer) {
+  return (buffer->options_ >> 4 & 15) == 2;
+}
 
 Bound bound(SoftMTLBuffer* buffer, NSUInteger offset) {
   return buffer == nil ? Bound{} : Bound{*buffer->memory_, offset};
@@ -69,8 +71,7 @@ Bound bound(SoftMTLBuffer* buffer, NSUInteger offset) {
 
 @implementation SoftMTLEvent
 - (id)initWithDevice:(id)device {
-  state_ =
-      new std::shared_ptr<softmetal::EventState>(std::make_shared<softmetal::EventState>());
+  state_ = new std::shared_ptr<softmetal::EventState>(std::make_shared<softmetal::EventState>());
   return [super initWithDevice:device];
 }
 - (void)dealloc {

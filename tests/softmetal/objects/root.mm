@@ -36,11 +36,14 @@ Pools& pools() {
 }
 
 [[noreturn]] id unknown(id receiver, SEL selector, ...) {
+  if (std::string(object_getClassName(receiver)) == "SoftGone") [receiver retain];
   softmetal::violation(std::string(object_getClassName(receiver)) + " does not know the message '" +
                        sel_getName(selector) + "': the software device lacks it");
 }
 
-IMP forward(id, SEL) { return reinterpret_cast<IMP>(&unknown); }
+IMP forward(id, SEL) {
+  return reinterpret_cast<IMP>(&unknown);
+}
 
 void report_leaks() {
   const std::lock_guard lock(alive().mutex);
@@ -90,7 +93,6 @@ SOFTMETAL_EXPORT void objc_autoreleasePoolPop(void* depth) {
   }
 }
 
-
 @implementation NSObject
 // The runtime calls this on every class before its first message.
 + (void)initialize {
@@ -101,7 +103,7 @@ SOFTMETAL_EXPORT void objc_autoreleasePoolPop(void* depth) {
   count(self, 1);
   return object;
 }
-+ (id) new {
++ (id)new {
   return [[self alloc] init];
 }
 + (Class)class {
@@ -117,9 +119,6 @@ SOFTMETAL_EXPORT void objc_autoreleasePoolPop(void* depth) {
 - (void)release {
   if (owners_ >= kImmortal) return;
   const int left = __atomic_sub_fetch(&owners_, 1, __ATOMIC_ACQ_REL);
-  if (left < 0) {
-    softmetal::violation(std::string(object_getClassName(self)) + " was released too often");
-  }
   if (left == 0) [self dealloc];
 }
 - (id)autorelease {
@@ -137,7 +136,8 @@ SOFTMETAL_EXPORT void objc_autoreleasePoolPop(void* depth) {
 }
 - (void)dealloc {
   count(object_getClass(self), -1);
-  object_dispose(self);
+  was_ = object_getClass(self);
+  object_setClass(self, objc_lookUpClass("SoftGone"));
 }
 - (bool)isEqual:(id)other {
   return self == other;
@@ -167,6 +167,21 @@ SOFTMETAL_EXPORT void objc_autoreleasePoolPop(void* depth) {
 - (void)makeImmortal {
   owners_ = kImmortal;
   count(object_getClass(self), -1);
+}
+@end
+
+// What an object becomes instead of free memory, so that using it is told.
+@interface SoftGone : NSObject
+@end
+@implementation SoftGone
+- (id)retain {
+  softmetal::violation(std::string(class_getName(was_)) + " is used after its last release");
+}
+- (void)release {
+  [self retain];
+}
+- (id)autorelease {
+  return [self retain];
 }
 @end
 

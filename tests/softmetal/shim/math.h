@@ -4,49 +4,65 @@
 
 // fn(float…) -> float, for the three types, in metal, metal::precise and metal::fast. There is no
 // overload for bfloat in MSL's precise and fast.
-#define MSL_UNARY(name, expression)                                            \
-  inline float name(float x) { return expression; }                            \
-  inline half name(half h) {                                                   \
-    const float x = h;                                                         \
-    return static_cast<half>(expression);                                      \
-  }                                                                            \
-  inline bfloat name(bfloat b) {                                               \
-    const float x = b;                                                         \
-    return static_cast<bfloat>(expression);                                    \
+#define MSL_UNARY(name, expression)         \
+  inline float name(float x) {              \
+    return expression;                      \
+  }                                         \
+  inline half name(half h) {                \
+    const float x = h;                      \
+    return static_cast<half>(expression);   \
+  }                                         \
+  inline bfloat name(bfloat b) {            \
+    const float x = b;                      \
+    return static_cast<bfloat>(expression); \
   }
-#define MSL_BINARY(name, expression)                                           \
-  inline float name(float x, float y) { return expression; }                   \
-  inline half name(half a, half b) {                                           \
-    const float x = a, y = b;                                                  \
-    return static_cast<half>(expression);                                      \
-  }                                                                            \
-  inline bfloat name(bfloat a, bfloat b) {                                     \
-    const float x = a, y = b;                                                  \
-    return static_cast<bfloat>(expression);                                    \
+#define MSL_BINARY(name, expression)        \
+  inline float name(float x, float y) {     \
+    return expression;                      \
+  }                                         \
+  inline half name(half a, half b) {        \
+    const float x = a, y = b;               \
+    return static_cast<half>(expression);   \
+  }                                         \
+  inline bfloat name(bfloat a, bfloat b) {  \
+    const float x = a, y = b;               \
+    return static_cast<bfloat>(expression); \
   }
-#define MSL_TERNARY(name, expression)                                          \
-  inline float name(float x, float y, float z) { return expression; }          \
-  inline half name(half a, half b, half c) {                                   \
-    const float x = a, y = b, z = c;                                           \
-    return static_cast<half>(expression);                                      \
-  }                                                                            \
-  inline bfloat name(bfloat a, bfloat b, bfloat c) {                           \
-    const float x = a, y = b, z = c;                                           \
-    return static_cast<bfloat>(expression);                                    \
+#define MSL_TERNARY(name, expression)                \
+  inline float name(float x, float y, float z) {     \
+    return expression;                               \
+  }                                                  \
+  inline half name(half a, half b, half c) {         \
+    const float x = a, y = b, z = c;                 \
+    return static_cast<half>(expression);            \
+  }                                                  \
+  inline bfloat name(bfloat a, bfloat b, bfloat c) { \
+    const float x = a, y = b, z = c;                 \
+    return static_cast<bfloat>(expression);          \
   }
-#define MSL_PREDICATE(name, expression)                                        \
-  inline bool name(float x) { return expression; }                             \
-  inline bool name(half x) { return expression; }                              \
-  inline bool name(bfloat b) {                                                 \
-    const float x = b;                                                         \
-    return expression;                                                         \
+#define MSL_PREDICATE(name, expression) \
+  inline bool name(float x) {           \
+    return expression;                  \
+  }                                     \
+  inline bool name(half x) {            \
+    return expression;                  \
+  }                                     \
+  inline bool name(bfloat b) {          \
+    const float x = b;                  \
+    return expression;                  \
   }
 
 namespace _msl {
 // Rounded to float once: half and bfloat products are exact in float, their sum with z in double.
-inline float fma_once(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
-inline float least(float x, float y) { return __builtin_fminf(x, y); }
-inline float greatest(float x, float y) { return __builtin_fmaxf(x, y); }
+inline float fma_once(float x, float y, float z) {
+  return __builtin_fmaf(x, y, z);
+}
+inline float least(float x, float y) {
+  return __builtin_fminf(x, y);
+}
+inline float greatest(float x, float y) {
+  return __builtin_fmaxf(x, y);
+}
 }  // namespace _msl
 
 namespace metal {
@@ -111,19 +127,29 @@ MSL_PREDICATE(isnan, __builtin_isnan(x))
 MSL_PREDICATE(isnormal, __builtin_isnormal(x))
 MSL_PREDICATE(signbit, __builtin_signbit(x))
 
-inline float ldexp(float x, int k) { return __builtin_ldexpf(x, k); }
-inline half ldexp(half x, int k) { return static_cast<half>(__builtin_ldexpf(x, k)); }
-inline int ilogb(float x) { return __builtin_ilogbf(x); }
+inline float ldexp(float x, int k) {
+  return __builtin_ldexpf(x, k);
+}
+inline half ldexp(half x, int k) {
+  return static_cast<half>(__builtin_ldexpf(x, k));
+}
+inline int ilogb(float x) {
+  return __builtin_ilogbf(x);
+}
 inline float modf(float x, thread float& whole) {
   whole = __builtin_truncf(x);
   return __builtin_copysignf(__builtin_isinf(x) ? 0.0f : x - whole, x);
 }
-inline float frexp(float x, thread int& exponent) { return __builtin_frexpf(x, &exponent); }
+inline float frexp(float x, thread int& exponent) {
+  return __builtin_frexpf(x, &exponent);
+}
 inline float sincos(float x, thread float& cosine) {
   cosine = __builtin_cosf(x);
   return __builtin_sinf(x);
 }
-inline float nextafter(float x, float y) { return __builtin_nextafterf(x, y); }
+inline float nextafter(float x, float y) {
+  return __builtin_nextafterf(x, y);
+}
 }  // namespace metal
 #undef MSL_UNARY
 #undef MSL_BINARY

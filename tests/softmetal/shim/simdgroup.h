@@ -83,18 +83,18 @@ inline void simdgroup_barrier(mem_flags, _msl::Here here = _msl::Here()) {
   _msl::softmetal_engine->simdgroup_barrier({"simdgroup_barrier", here.line, here.column});
 }
 
-#define MSL_FOLD(name, expression)                                                     \
-  template <typename T>                                                                \
-  T simd_##name(T x, _msl::Here here = _msl::Here()) {                                 \
-    const _msl::Lanes<T> lanes(x, "simd_" #name, here);                                \
-    return _msl::fold(lanes, 0, softmetal::kSimdWidth,                                 \
-                      [](T a, T b) { return static_cast<T>(expression); });            \
-  }                                                                                    \
-  template <typename T>                                                                \
-  T quad_##name(T x, _msl::Here here = _msl::Here()) {                                 \
-    const _msl::Lanes<T> lanes(x, "quad_" #name, here);                                \
-    return _msl::fold(lanes, lanes.self & ~3u, (lanes.self & ~3u) + 4,                 \
-                      [](T a, T b) { return static_cast<T>(expression); });            \
+#define MSL_FOLD(name, expression)                                          \
+  template <typename T>                                                     \
+  T simd_##name(T x, _msl::Here here = _msl::Here()) {                      \
+    const _msl::Lanes<T> lanes(x, "simd_" #name, here);                     \
+    return _msl::fold(lanes, 0, softmetal::kSimdWidth,                      \
+                      [](T a, T b) { return static_cast<T>(expression); }); \
+  }                                                                         \
+  template <typename T>                                                     \
+  T quad_##name(T x, _msl::Here here = _msl::Here()) {                      \
+    const _msl::Lanes<T> lanes(x, "quad_" #name, here);                     \
+    return _msl::fold(lanes, lanes.self & ~3u, (lanes.self & ~3u) + 4,      \
+                      [](T a, T b) { return static_cast<T>(expression); }); \
   }
 MSL_FOLD(sum, a + b)
 MSL_FOLD(product, a* b)
@@ -105,18 +105,18 @@ MSL_FOLD(or, a | b)
 MSL_FOLD(xor, a ^ b)
 #undef MSL_FOLD
 
-#define MSL_SCAN(name, start, expression)                                      \
-  template <typename T>                                                        \
-  T simd_prefix_inclusive_##name(T x, _msl::Here here = _msl::Here()) {        \
-    const _msl::Lanes<T> lanes(x, "simd_prefix_inclusive_" #name, here);       \
-    return _msl::scan(lanes, static_cast<T>(start), true,                      \
-                      [](T a, T b) { return static_cast<T>(expression); });    \
-  }                                                                            \
-  template <typename T>                                                        \
-  T simd_prefix_exclusive_##name(T x, _msl::Here here = _msl::Here()) {        \
-    const _msl::Lanes<T> lanes(x, "simd_prefix_exclusive_" #name, here);       \
-    return _msl::scan(lanes, static_cast<T>(start), false,                     \
-                      [](T a, T b) { return static_cast<T>(expression); });    \
+#define MSL_SCAN(name, start, expression)                                   \
+  template <typename T>                                                     \
+  T simd_prefix_inclusive_##name(T x, _msl::Here here = _msl::Here()) {     \
+    const _msl::Lanes<T> lanes(x, "simd_prefix_inclusive_" #name, here);    \
+    return _msl::scan(lanes, static_cast<T>(start), true,                   \
+                      [](T a, T b) { return static_cast<T>(expression); }); \
+  }                                                                         \
+  template <typename T>                                                     \
+  T simd_prefix_exclusive_##name(T x, _msl::Here here = _msl::Here()) {     \
+    const _msl::Lanes<T> lanes(x, "simd_prefix_exclusive_" #name, here);    \
+    return _msl::scan(lanes, static_cast<T>(start), false,                  \
+                      [](T a, T b) { return static_cast<T>(expression); }); \
   }
 MSL_SCAN(sum, 0, a + b)
 MSL_SCAN(product, 1, a* b)

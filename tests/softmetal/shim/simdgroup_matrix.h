@@ -21,7 +21,9 @@ struct Pairs {
   Pair<B> b;
 };
 // Whole SIMD groups hold matrices: threads beyond an edge or returned ones would be holes in them.
-inline bool whole(const softmetal::Meeting& meeting) { return meeting.lanes == 0xFFFFFFFFu; }
+inline bool whole(const softmetal::Meeting& meeting) {
+  return meeting.lanes == 0xFFFFFFFFu;
+}
 }  // namespace _msl
 
 namespace metal {
@@ -57,29 +59,29 @@ simdgroup_matrix<T, Columns, Rows> make_filled_simdgroup_matrix(_msl::same_t<T> 
   return result;
 }
 
-#define MSL_MATRIX_MEMORY(space)                                                              \
-  template <typename T>                                                                       \
-  void simdgroup_load(thread simdgroup_matrix<T, 8, 8>& matrix, const space T* from,          \
-                      ulong elements_per_row = 8, ulong2 origin = ulong2(0),                  \
-                      bool transpose = false, _msl::Here here = _msl::Here()) {               \
-    const _msl::Lanes<char> lanes(0, "simdgroup_load", here);                                 \
-    const ulong row = _msl::matrix_row(lanes.self), column = _msl::matrix_column(lanes.self); \
-    for (ulong i = 0; i < 2; ++i) {                                                           \
-      const ulong r = transpose ? column + i : row, c = transpose ? row : column + i;         \
-      matrix.thread_elements()[i] = from[(origin[1] + r) * elements_per_row + origin[0] + c]; \
-      if (!_msl::whole(lanes.meeting)) __builtin_memset(&matrix, 0xFF, sizeof(matrix));       \
-    }                                                                                         \
-  }                                                                                           \
-  template <typename T>                                                                       \
-  void simdgroup_store(simdgroup_matrix<T, 8, 8> matrix, space T* to,                         \
-                       ulong elements_per_row = 8, ulong2 origin = ulong2(0),                 \
-                       bool transpose = false, _msl::Here here = _msl::Here()) {              \
-    const _msl::Lanes<char> lanes(0, "simdgroup_store", here);                                \
-    const ulong row = _msl::matrix_row(lanes.self), column = _msl::matrix_column(lanes.self); \
-    for (ulong i = 0; i < 2; ++i) {                                                           \
-      const ulong r = transpose ? column + i : row, c = transpose ? row : column + i;         \
-      to[(origin[1] + r) * elements_per_row + origin[0] + c] = matrix.thread_elements()[i];   \
-    }                                                                                         \
+#define MSL_MATRIX_MEMORY(space)                                                                  \
+  template <typename T>                                                                           \
+  void simdgroup_load(thread simdgroup_matrix<T, 8, 8>& matrix, const space T* from,              \
+                      ulong elements_per_row = 8, ulong2 origin = ulong2(0),                      \
+                      bool transpose = false, _msl::Here here = _msl::Here()) {                   \
+    const _msl::Lanes<char> lanes(0, "simdgroup_load", here);                                     \
+    const ulong row = _msl::matrix_row(lanes.self), column = _msl::matrix_column(lanes.self);     \
+    for (ulong i = 0; i < 2; ++i) {                                                               \
+      const ulong r = transpose ? column + i : row, c = transpose ? row : column + i;             \
+      matrix.thread_elements()[i] = from[(origin[1] + r) * elements_per_row + origin[0] + c];     \
+      if (!_msl::whole(lanes.meeting)) __builtin_memset(&matrix, 0xFF, sizeof(matrix));           \
+    }                                                                                             \
+  }                                                                                               \
+  template <typename T>                                                                           \
+  void simdgroup_store(simdgroup_matrix<T, 8, 8> matrix, space T* to, ulong elements_per_row = 8, \
+                       ulong2 origin = ulong2(0), bool transpose = false,                         \
+                       _msl::Here here = _msl::Here()) {                                          \
+    const _msl::Lanes<char> lanes(0, "simdgroup_store", here);                                    \
+    const ulong row = _msl::matrix_row(lanes.self), column = _msl::matrix_column(lanes.self);     \
+    for (ulong i = 0; i < 2; ++i) {                                                               \
+      const ulong r = transpose ? column + i : row, c = transpose ? row : column + i;             \
+      to[(origin[1] + r) * elements_per_row + origin[0] + c] = matrix.thread_elements()[i];       \
+    }                                                                                             \
   }
 MSL_MATRIX_MEMORY(device)
 #ifdef MSL_STRICT
@@ -89,9 +91,9 @@ MSL_MATRIX_MEMORY(threadgroup)
 
 // d = a b + c
 template <typename D, typename A, typename B, typename C>
-void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8, 8>& d,
-                                   simdgroup_matrix<A, 8, 8> a, simdgroup_matrix<B, 8, 8> b,
-                                   simdgroup_matrix<C, 8, 8> c, _msl::Here here = _msl::Here()) {
+void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8, 8>& d, simdgroup_matrix<A, 8, 8> a,
+                                   simdgroup_matrix<B, 8, 8> b, simdgroup_matrix<C, 8, 8> c,
+                                   _msl::Here here = _msl::Here()) {
   static_assert(is_same_v<C, D>, "the sum has the type of what is added");
   _msl::Pairs<A, B> mine;
   for (int i = 0; i < 2; ++i) {

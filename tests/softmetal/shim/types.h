@@ -70,7 +70,7 @@ template <typename T>
 constexpr bool is_integral_v = __is_integral(T);
 }  // namespace metal
 
-#define MSL_VECTORS(T)                         \
+#define MSL_VECTORS(T)                                \
   typedef T T##2 __attribute__((ext_vector_type(2))); \
   typedef T T##3 __attribute__((ext_vector_type(3))); \
   typedef T T##4 __attribute__((ext_vector_type(4)));

@@ -2,27 +2,27 @@
 #pragma once
 
 namespace metal {
-#define MSL_EACH_1(name)                                   \
-  template <typename T, int N>                             \
-  vec<T, N> name(vec<T, N> x) {                            \
-    vec<T, N> r;                                           \
+#define MSL_EACH_1(name)                                           \
+  template <typename T, int N>                                     \
+  vec<T, N> name(vec<T, N> x) {                                    \
+    vec<T, N> r;                                                   \
     for (int i = 0; i < N; ++i) r[i] = name(static_cast<T>(x[i])); \
-    return r;                                              \
+    return r;                                                      \
   }
-#define MSL_EACH_2(name)                                   \
-  template <typename T, int N>                             \
-  vec<T, N> name(vec<T, N> x, vec<T, N> y) {               \
-    vec<T, N> r;                                           \
+#define MSL_EACH_2(name)                                                                 \
+  template <typename T, int N>                                                           \
+  vec<T, N> name(vec<T, N> x, vec<T, N> y) {                                             \
+    vec<T, N> r;                                                                         \
     for (int i = 0; i < N; ++i) r[i] = name(static_cast<T>(x[i]), static_cast<T>(y[i])); \
-    return r;                                              \
+    return r;                                                                            \
   }
-#define MSL_EACH_3(name)                                   \
-  template <typename T, int N>                             \
-  vec<T, N> name(vec<T, N> x, vec<T, N> y, vec<T, N> z) {  \
-    vec<T, N> r;                                           \
-    for (int i = 0; i < N; ++i)                            \
+#define MSL_EACH_3(name)                                                             \
+  template <typename T, int N>                                                       \
+  vec<T, N> name(vec<T, N> x, vec<T, N> y, vec<T, N> z) {                            \
+    vec<T, N> r;                                                                     \
+    for (int i = 0; i < N; ++i)                                                      \
       r[i] = name(static_cast<T>(x[i]), static_cast<T>(y[i]), static_cast<T>(z[i])); \
-    return r;                                              \
+    return r;                                                                        \
   }
 MSL_EACH_1(abs)
 MSL_EACH_1(ceil)

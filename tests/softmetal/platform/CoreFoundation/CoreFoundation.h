@@ -1,5 +1,8 @@
-// What metal-cpp takes of CoreFoundation. Constant strings are made by libsoftmetal.
+// What metal-cpp takes of CoreFoundation, which includes math.h. Constant strings are
+// libsoftmetal's.
 #pragma once
+
+#include <math.h>
 
 typedef double CFTimeInterval;
 typedef const struct __CFString* CFStringRef;
