@@ -76,10 +76,8 @@ def send(receiver: Any, selector: str, *arguments: Any, returns: Any = ctypes.c_
     name = ctypes.c_void_p(runtime().sel_registerName(selector.encode()))
     values = [_argument(value) for value in (receiver, *arguments)]
     values.insert(1, name)
-    entry = ctypes.CFUNCTYPE(returns, *(type(value) for value in values))(
-        ctypes.cast(runtime().objc_msgSend, ctypes.c_void_p).value
-    )
-    return entry(*values)
+    kind = ctypes.CFUNCTYPE(returns, *(type(value) for value in values))
+    return ctypes.cast(runtime().objc_msgSend, kind)(*values)
 
 
 def _argument(value: Any) -> Any:

@@ -400,7 +400,7 @@ def indirect(device: metal.Device, x: metal.Buffer, y: metal.Buffer, *, barrier:
     selector = "newIndirectCommandBufferWithDescriptor:maxCommandCount:options:"
     commands = device.keep(metal.Object(metal.send(device, selector, descriptor, 3, 0)))
     descriptor.release()
-    one = device.buffer(np.float32([1]))
+    one = device.buffer(np.ones(1, np.float32))
     with metal.Pool():
         for index, pipeline in enumerate(pipelines):
             command = metal.send_pointer(commands, "indirectComputeCommandAtIndex:", index)
