@@ -186,7 +186,8 @@ class Device {
   // What kernels ask of the offset of a tensor that a caller brings: to be a multiple of it.
   virtual size_t alignment() const noexcept { return 16; }
   virtual int ordinal() const noexcept { return 0; }  // which of several
-  // Nothing where other libraries have no tensors on the device.
+  // Nothing where other libraries have no tensors on the device; an asynchronous one has such names
+  // only with streams, which put its work behind theirs.
   virtual std::optional<ForeignNames> foreign_names() const { return std::nullopt; }
   virtual StreamDevice* streams() noexcept { return nullptr; }  // null: it has none
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
 import npusim
 from npusim import DeviceBuffer, TensorSpec, _runtime
+from tests.runtime import programs
 
 
 @pytest.fixture
@@ -26,6 +28,34 @@ def test_unknown_devices_and_options_are_refused() -> None:
     for threads in (-1, 100_000):
         with pytest.raises(npusim.DeviceError, match="threads must lie"):
             npusim.Device("cpu", threads=threads)
+
+
+def test_options_are_refused_by_name() -> None:
+    options: tuple[tuple[str, dict[str, Any], str], ...] = (
+        ("null", {"threads": 2}, r"null has no option threads; it has: none"),
+        ("null", {"isa": "avx2"}, r"null has no option isa"),
+        ("cpu", {"ordinal": 0}, r"cpu has no option ordinal; it has: threads, pin_threads, isa,"),
+        ("cpu", {"heaps": 1}, r"cpu has no option heaps"),
+        ("cpu", {"threads": True}, r"option threads .* is a whole number, not true or false"),
+        ("cpu", {"threads": 1.5}, r"option threads is no number, text or truth value: 1\.5"),
+        ("cpu", {"threads": 1 << 80}, r"option threads is no number"),
+        ("cpu", {"threads": "2"}, r"option threads .* is a whole number, not a text"),
+        ("cpu", {"pin_threads": 1}, r"option pin_threads .* is true or false"),
+        ("cpu", {"isa": 2}, r"option isa .* is a text"),
+        ("cpu", {"isa": b"avx2"}, r"option isa is no number, text or truth value"),
+    )
+    for name, given, words in options:
+        with pytest.raises(npusim.DeviceError, match=words):
+            npusim.Device(name, **given)
+    with pytest.raises(npusim.DeviceError, match="null has no option max_work"):
+        npusim.load(programs.swap(3), device="null", max_work=10)
+    none = npusim.Device("null", threads=None, isa=None, ordinal=None, heaps=None)
+    assert none.name == "null"
+    assert npusim.Device("cpu", threads=np.int64(3)).description.endswith("3 threads")
+    assert set(_runtime.device_options("cpu")) == {"threads", "pin_threads", "isa", "max_work"}
+    assert _runtime.device_options("null") == {}
+    with pytest.raises(npusim.DeviceError, match="no device tpu"):
+        _runtime.device_options("tpu")
 
 
 def test_description_says_what_runs() -> None:

@@ -208,3 +208,41 @@ def test_sizes_of_calls_are_free(unified: Open) -> None:
         torch.testing.assert_close(session(x)[0], model(x))
         buffer = DeviceBuffer.from_numpy(x.numpy(), session.device)
         torch.testing.assert_close(torch.from_numpy(session(buffer)[0].to_numpy()), model(x))
+
+
+def test_plans_cross_to_the_host_and_back(unified: Open) -> None:
+    torch = pytest.importorskip("torch")
+    from tests.partition.models import EAGER_DEVICE
+
+    class Net(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = self.first(x).relu()
+            spd = y.T @ y + torch.eye(8)
+            return self.last(torch.linalg.eigvalsh(spd).unsqueeze(0)), y
+
+    model = Net().eval()
+    x = torch.randn(5, 8)
+    plan = npusim.partition(npusim.extract_ir(model, (x,)), costs=EAGER_DEVICE)
+    assert {p.executor for p in plan.partitions} == {"native", "pytorch"}
+    executor = npusim.DAGExecutor(plan, unified(), summary=False)
+    executor.load_weights(model.state_dict())
+    for given in (x, x * 2):
+        for y, expected in zip(executor(given), model(given), strict=True):
+            torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
+        for y, expected in zip(executor(given.numpy()), model(given), strict=True):
+            np.testing.assert_allclose(y, expected.detach().numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_programs_are_verified_on_it(unified: Open) -> None:
+    torch = pytest.importorskip("torch")
+    from npusim.verify.native_run import NativeRun
+
+    model = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.ReLU()).eval()
+    x = torch.randn(3, 6)
+    program = npusim.compile(npusim.extract_ir(model, (x,)))
+    run = NativeRun(program, unified(), (x,), model.state_dict())
+    torch.testing.assert_close(run.run()[0], model(x))
