@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("program")
     parser.add_argument("weights")
     parser.add_argument("--context", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, help="of a cpu device")
     args = parser.parse_args()
     program = npusim.CompiledProgram.load(args.program)
     device = npusim.Device(program.target.partition(":")[0], threads=args.threads)

@@ -73,7 +73,7 @@ DeviceBuffer borrow(std::shared_ptr<Device> device, std::string_view dtype, Shap
 // the buffer are waited for.
 py::buffer_info describe(DeviceBuffer& buffer) {
   std::byte* const host = buffer.memory->host();
-  if (host == nullptr && !buffer.device->host_visible()) {
+  if (host == nullptr && (buffer.memory->bytes() > 0 || !buffer.device->host_visible())) {
     throw py::buffer_error("the host cannot read the buffer's memory; use to_numpy()");
   }
   if (!buffer.device->synchronous()) {

@@ -17,6 +17,9 @@ def test_a_working_machine_is_told_so(cli: Cli) -> None:
     checks = {check["what"]: check for check in outcome.json["checks"]}
     assert checks["device cpu"]["state"] == "ok"
     assert "right result" in checks["small program"]["found"]
+    assert checks["target cuda"]["found"].startswith("compiles for sm_")
+    assert checks["target cuda"]["found"].endswith("such as cuda:sm_80")
+    assert "target cpu" not in checks  # it has kernels of its own
     assert "Programs run on this machine." in cli("doctor").out
 
 

@@ -331,7 +331,7 @@ void options_are_known_by_name() {
   };
   refused("the device cpu has no option ordinal; it has: threads, pin_threads, isa, max_work",
           "cpu", {{"threads", 1}, {"ordinal", 0}});
-  refused("the device null has no option threads; it has: none", "null", {{"threads", 0}});
+  refused("the device null has no option threads; it has: max_memory", "null", {{"threads", 0}});
   refused("the option threads of the device cpu is a whole number, not a text", "cpu",
           {{"threads", "2"}});
   refused("the option pin_threads of the device cpu is true or false, not a whole number", "cpu",
@@ -340,7 +340,7 @@ void options_are_known_by_name() {
   refused("threads must lie between", "cpu", {{"threads", INT64_MAX}});
   refused("max_work is a count", "cpu", {{"max_work", -1}});
   refused("there is no device gpu", "gpu", {{"threads", 1}});
-  check(device_options("cpu").size() == 4 && device_options("null").empty(), "what there is");
+  check(device_options("cpu").size() == 5 && device_options("null").size() == 1, "what there is");
   check(open_device("cpu", {{"threads", 3}})->description().ends_with(", 3 threads"), "taken");
 }
 

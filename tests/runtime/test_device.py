@@ -32,7 +32,7 @@ def test_unknown_devices_and_options_are_refused() -> None:
 
 def test_options_are_refused_by_name() -> None:
     options: tuple[tuple[str, dict[str, Any], str], ...] = (
-        ("null", {"threads": 2}, r"null has no option threads; it has: none"),
+        ("null", {"threads": 2}, r"null has no option threads; it has: max_memory"),
         ("null", {"isa": "avx2"}, r"null has no option isa"),
         ("cpu", {"ordinal": 0}, r"cpu has no option ordinal; it has: threads, pin_threads, isa,"),
         ("cpu", {"heaps": 1}, r"cpu has no option heaps"),
@@ -52,10 +52,13 @@ def test_options_are_refused_by_name() -> None:
     none = npusim.Device("null", threads=None, isa=None, ordinal=None, heaps=None)
     assert none.name == "null"
     assert npusim.Device("cpu", threads=np.int64(3)).description.endswith("3 threads")
-    assert set(_runtime.device_options("cpu")) == {"threads", "pin_threads", "isa", "max_work"}
-    assert _runtime.device_options("null") == {}
-    with pytest.raises(npusim.DeviceError, match="no device tpu"):
-        _runtime.device_options("tpu")
+    own = {"threads", "pin_threads", "isa", "max_work"}
+    assert set(_runtime.device_options("cpu")) == own | set(_runtime.device_options("null"))
+    assert set(_runtime.device_options("null")) == {"max_memory"}  # every device has it
+    assert _runtime.device_parts("cpu", []) == _runtime.device_parts("null", []) == []
+    for unknown in (_runtime.device_options, lambda name: _runtime.device_parts(name, [])):
+        with pytest.raises(npusim.DeviceError, match="no device tpu"):
+            unknown("tpu")
 
 
 def test_description_says_what_runs() -> None:

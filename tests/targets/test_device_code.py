@@ -11,7 +11,7 @@ import pytest
 import npusim
 from npusim.codegen.generator import _GENERATORS, generator_of
 from npusim.errors import TargetConstraintError
-from npusim.targets import TargetConfig
+from npusim.targets import TargetConfig, native
 from npusim.targets.features import architecture, listed_architectures
 
 DATA = Path(npusim.__file__).parent / "targets"
@@ -62,9 +62,21 @@ def test_other_names_are_no_architectures(tmp_path: Path, name: str) -> None:
     assert architecture(name) is None
     with pytest.raises(TargetConstraintError, match="is not an architecture of target 'cuda'"):
         TargetConfig.named(f"cuda:{name}")
+    with pytest.raises(TargetConstraintError, match=r"such as sm_80, sm_86, .*sm_120\."):
+        TargetConfig.named(f"cuda:{name}")
     if name:
         with pytest.raises(TargetConstraintError, match=r"own\.json: there is no architecture"):
             read(tmp_path, arch=name)
+
+
+def test_what_is_here_is_asked_by_the_format_of_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_ASKED", {"cubin": lambda: "sm_86", "metallib": lambda: "apple9"})
+    assert TargetConfig.named("cuda").arch == "sm_86"
+    assert native.native_architecture("metallib") == "apple9"
+    assert native.native_architecture("") == native.native_architecture("spirv") == ""
+    assert TargetConfig.named("cpu").arch == ""
+    assert listed_architectures("cubin") == listed_architectures()
+    assert listed_architectures("metallib") == ()
 
 
 def test_a_target_without_code_has_no_architectures(tmp_path: Path) -> None:
