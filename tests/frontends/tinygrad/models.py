@@ -193,6 +193,11 @@ def settle(model: Any, seed: int = 0) -> Any:
 # ---- the same in PyTorch ----
 
 
+def rectified(x: torch.Tensor) -> torch.Tensor:
+    """tinygrad's relu, which is 0 for NaN."""
+    return torch.where(x > 0, x, 0.0)
+
+
 class TorchBlock(torch_nn.Module):
     """`BasicBlock` in PyTorch."""
 
@@ -208,8 +213,8 @@ class TorchBlock(torch_nn.Module):
             self.downsample = torch_nn.Sequential(projection, torch_nn.BatchNorm2d(after))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = functional.relu(self.bn1(self.conv1(x)))
-        return functional.relu(self.bn2(self.conv2(y)) + self.downsample(x))
+        y = rectified(self.bn1(self.conv1(x)))
+        return rectified(self.bn2(self.conv2(y)) + self.downsample(x))
 
 
 class TorchResNet(torch_nn.Module):
@@ -228,6 +233,6 @@ class TorchResNet(torch_nn.Module):
         self.fc = torch_nn.Linear(width << 3, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = functional.relu(self.bn1(self.conv1(x)))
+        y = rectified(self.bn1(self.conv1(x)))
         y = functional.max_pool2d(y, 3, 2, 1)
         return self.fc(self.layers(y).mean((2, 3)))

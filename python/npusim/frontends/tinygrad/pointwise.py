@@ -304,14 +304,6 @@ def _signed(term: Term) -> Term | None:
     return x if fits and less.sources[0] is x else None
 
 
-def _relu(term: Term) -> Plan | None:
-    """where(0 < x, x, 0)."""
-    condition, x, other = term.sources
-    if uniform(other) != 0 or condition.op != "cmplt" or uniform(condition.sources[0]) != 0:
-        return None
-    return unary(x, "relu.default") if condition.sources[1] is x else None
-
-
 def _equal(term: Term) -> Plan | None:
     """(a != b) != True."""
     inner, flag = term.sources
@@ -332,6 +324,5 @@ _FORMULAS: dict[str, tuple[Callable[[Term], Plan | None], ...]] = {
     "reciprocal": (_sigmoid, _reciprocal_root),
     "mul": (_absolute, _logarithm, _minimum, _negation, _quotient),
     "add": (_tanh, _difference),
-    "where": (_relu,),
     "cmpne": (_equal,),
 }
