@@ -62,7 +62,8 @@ class TargetConfig:
         name: what `compile(target=…)` is given and what the program carries.
         device: the runtime backend that runs it.
         kernels: stems (`abi/kernels.py`) of the kernels the backend has. No other is emitted for
-            the target, and passes fuse nothing into an op that would need another.
+            the target, and passes fuse nothing into an op that would need another. A file lists
+            them, or says `{"all_but": [stems]}`.
         pointwise_inputs: most tensors one fused chain may read.
         pointwise_instructions: most instructions of one fused chain.
         pointwise_registers: most values alive at once in one fused chain.
@@ -223,7 +224,7 @@ class TargetConfig:
                 f"Target {origin}: unknown or missing keys {wrong}.",
                 hint=f"A target has exactly these: {sorted(names)}.",
             )
-        _refuse_unknown_kernels(data["kernels"], origin)
+        data["kernels"] = _kernels(data["kernels"], origin)
         data = {**_device_code(data, origin), **data}
         values: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in data.items()
@@ -290,15 +291,23 @@ def _refuse_unread_measurements(data: Mapping[str, Any], origin: str) -> None:
         )
 
 
-def _refuse_unknown_kernels(stems: object, origin: str) -> None:
-    """Refuses a list of kernels with one that nobody has."""
-    hint = f"'kernels' is a list of these: {', '.join(KERNELS)}."
+def _kernels(given: object, origin: str) -> list[str]:
+    """Returns the kernels that a file lists, or all but those; refuses one that nobody has."""
+    if not isinstance(given, dict) or set(given) != {"all_but"}:
+        return _known_kernels(given, origin)
+    left_out = _known_kernels(given["all_but"], origin)
+    return [stem for stem in KERNELS if stem not in left_out]
+
+
+def _known_kernels(stems: object, origin: str) -> list[str]:
+    hint = f"'kernels' is a list of these, or {{\"all_but\": [some]}}: {', '.join(KERNELS)}."
     if not isinstance(stems, list):
         raise TargetConstraintError(f"Target {origin}: 'kernels' is no list.", hint=hint)
     unknown = [s for s in stems if not isinstance(s, str) or s not in KERNELS]
     if unknown:
         names = ", ".join(map(json.dumps, unknown))
         raise TargetConstraintError(f"Target {origin}: no kernel is called {names}.", hint=hint)
+    return stems
 
 
 def _limits(data: object, kernels: Iterable[str], origin: str) -> dict[str, KernelLimits]:
