@@ -41,10 +41,10 @@ template <typename Descriptor>
 using Owned = std::unique_ptr<std::remove_pointer_t<Descriptor>, Entries::Status (*)(Descriptor)>;
 
 // A product that a plan was found for; ok() tells whether one was.
-class PlannedProduct {
+class PlannedMatmul {
  public:
-  PlannedProduct(const CublasLt& cublaslt, const LibraryProblem& problem,
-                 const LibraryProduct& product)
+  PlannedMatmul(const CublasLt& cublaslt, const LibraryProblem& problem,
+                const LibraryMatmul& product)
       : entries_(cublaslt.library().entries()),
         product_(product),
         size_(size_of(problem.type)),
@@ -145,7 +145,7 @@ class PlannedProduct {
   }
 
   const Entries& entries_;
-  LibraryProduct product_;
+  LibraryMatmul product_;
   int64_t size_;
   bool ok_ = true;
   Owned<Entries::Product> description_;
@@ -158,7 +158,7 @@ class CublasLtCall final : public LibraryCall {
   CublasLtCall(std::shared_ptr<const CublasLt> cublaslt, const LibraryProblem& problem)
       : cublaslt_(std::move(cublaslt)), plan_(problem.plan) {
     if (static_cast<size_t>(problem.version) != cublaslt_->library().version()) plan_ = 0;
-    for (const LibraryProduct& product : problem.products) {
+    for (const LibraryMatmul& product : problem.products) {
       products_.emplace_back(*cublaslt_, problem, product);
     }
   }
@@ -168,14 +168,14 @@ class CublasLtCall final : public LibraryCall {
   }
   int64_t scratch() const noexcept override {
     size_t most = 0;
-    for (const PlannedProduct& product : products_) most = std::max(most, product.workspace());
+    for (const PlannedMatmul& product : products_) most = std::max(most, product.workspace());
     return static_cast<int64_t>(most);
   }
   std::string description() const override {
     return "cublaslt " + cublaslt_->library().version_text() + ", plan " + std::to_string(plan_);
   }
   void run(std::span<std::byte* const> operands, std::byte* scratch, StreamHandle stream) override {
-    for (const PlannedProduct& product : products_) {
+    for (const PlannedMatmul& product : products_) {
       const Entries::Status status = product.run(*cublaslt_, operands, scratch, stream);
       if (status == 0) continue;
       throw Error(ErrorCode::kDevice,
@@ -186,7 +186,7 @@ class CublasLtCall final : public LibraryCall {
  private:
   std::shared_ptr<const CublasLt> cublaslt_;
   int64_t plan_;
-  std::vector<PlannedProduct> products_;
+  std::vector<PlannedMatmul> products_;
 };
 
 }  // namespace

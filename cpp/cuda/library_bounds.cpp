@@ -26,7 +26,7 @@ class ProblemChecker {
   ProblemChecker(const LibraryProblem& problem, std::span<const int64_t> bytes,
                  const std::string& what)
       : type_size_(size_of(problem.type)), bytes_(bytes), what_(what) {
-    for (const LibraryProduct& product : problem.products) check(product);
+    for (const LibraryMatmul& product : problem.products) check(product);
     if (problem.name == LibraryName::kCudnn) check(problem.convolution);
   }
 
@@ -44,7 +44,7 @@ class ProblemChecker {
                         {{rows, matrix.row_stride}, {columns, 1}, {batch, matrix.batch_stride}}),
             "a matrix passes the end of its operand");
   }
-  void check(const LibraryProduct& p) const {
+  void check(const LibraryMatmul& p) const {
     check(p.x, p.m, p.k, p.batch);
     check(p.w, p.columns_inside ? p.k : p.n, p.columns_inside ? p.n : p.k, p.batch);
     check(p.y, p.m, p.n, p.batch);

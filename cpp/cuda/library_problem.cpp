@@ -9,7 +9,7 @@ namespace npusim::cuda {
 namespace {
 
 constexpr int64_t kMost = int64_t{1} << 40;  // of any number in a problem
-constexpr size_t kMostProducts = 16;
+constexpr size_t kMostMatmuls = 16;
 
 class ProblemReader {
  public:
@@ -36,7 +36,7 @@ class ProblemReader {
         json_.skip();
       }
     });
-    if (problem.products.size() > kMostProducts) json_.refuse("too many products");
+    if (problem.products.size() > kMostMatmuls) json_.refuse("too many products");
     const bool wanted = problem.name == LibraryName::kCudnn;
     if (keys.contains("convolution") != wanted || problem.products.empty() != wanted) {
       json_.refuse("cublaslt computes products, cudnn a convolution");
@@ -104,8 +104,8 @@ class ProblemReader {
     return {operand, batch, row, column};
   }
 
-  LibraryProduct product() {
-    LibraryProduct p;
+  LibraryMatmul product() {
+    LibraryMatmul p;
     members({"m", "n", "k", "x", "w", "y"}, [&](const std::string& key) {
       if (key == "m") {
         p.m = number();

@@ -29,7 +29,7 @@ struct LibraryMatrix {
 
 // y[m, n] = act(x[m, k] · W + bias[n] + residual[m, n]), `batch` times; W lies as [n, k], or as
 // [k, n] where columns_inside. All of one type.
-struct LibraryProduct {
+struct LibraryMatmul {
   int64_t m = 0, n = 0, k = 0, batch = 1;
   bool columns_inside = false;
   LibraryMatrix x, w, y;
@@ -59,8 +59,8 @@ struct LibraryProblem {
   LibraryType type = LibraryType::kFloat32;
   LibraryActivation activation = LibraryActivation::kNone;
   int64_t plan = 0, version = 0;  // the plan measured to be best, of the library's version; or 0
-  std::vector<LibraryProduct> products;  // for cuBLASLt, run in order
-  LibraryConvolution convolution;        // for cuDNN
+  std::vector<LibraryMatmul> products;  // for cuBLASLt, run in order
+  LibraryConvolution convolution;       // for cuDNN
 };
 
 // Consumes the JSON object. Throws Error(kFormat).

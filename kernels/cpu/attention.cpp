@@ -27,18 +27,18 @@ void shrink_sums(const AttentionRows<T>& rows, const AttentionScratch& s) {
 // lie, 16-bit ones only by few rows: for many they are widened once.
 template <typename T>
 void multiply_values(const AttentionRows<T>& rows, const AttentionScratch& s,
-                     const Product& weights, int64_t key, int64_t keys, bool started) {
+                     const FloatGemm& weights, int64_t key, int64_t keys, bool started) {
   const StridedBlock<T> values = rows.values(key, keys);
   const auto add = [&](const auto* b, int64_t b_k) {
-    ProductOf<std::remove_cvref_t<decltype(*b)>> product{.a = weights.a,
-                                                         .a_row = weights.a_row,
-                                                         .a_k = weights.a_k,
-                                                         .b = b,
-                                                         .b_k = b_k,
-                                                         .c = s.sums,
-                                                         .c_row = s.v_columns,
-                                                         .k = keys,
-                                                         .add = started};
+    Gemm<std::remove_cvref_t<decltype(*b)>> product{.a = weights.a,
+                                                    .a_row = weights.a_row,
+                                                    .a_k = weights.a_k,
+                                                    .b = b,
+                                                    .b_k = b_k,
+                                                    .c = s.sums,
+                                                    .c_row = s.v_columns,
+                                                    .k = keys,
+                                                    .add = started};
     multiply(product, rows.count, s.v_columns / kLanes);
   };
   const bool in_place = __is_same(T, float) || rows.count <= kFewRows;
@@ -47,7 +47,7 @@ void multiply_values(const AttentionRows<T>& rows, const AttentionScratch& s,
   add(s.v, s.v_columns);
 }
 template <typename T>
-void multiply_values(const AttentionRows<T>& rows, const AttentionScratch& s, PairProduct product,
+void multiply_values(const AttentionRows<T>& rows, const AttentionScratch& s, Bf16Gemm product,
                      int64_t key, int64_t keys, bool started) {
   const StridedBlock<T> values = rows.values(key, keys);
   product.c = s.sums;

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/attention_rows.h"
 #include "kernels/cpu/dot_rows.h"
-#include "kernels/cpu/product_pairs.h"
+#include "kernels/cpu/gemm_tile_bf16.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
 
@@ -32,9 +32,9 @@ class FewRows {
   // The weights as the left operand of a product with the values.
   auto weights() const {
     if constexpr (kInPairs<T>) {
-      return PairProduct{.a = s_.weights, .a_row = kBlockKeys, .a_k = 2};
+      return Bf16Gemm{.a = s_.weights, .a_row = kBlockKeys, .a_k = 2};
     } else {
-      return Product{.a = s_.scores, .a_row = kBlockKeys, .a_k = 1};
+      return FloatGemm{.a = s_.scores, .a_row = kBlockKeys, .a_k = 1};
     }
   }
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/cpu/attention_rows.h"
-#include "kernels/cpu/product_pairs.h"
+#include "kernels/cpu/gemm_tile_bf16.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
 
@@ -19,9 +19,9 @@ class ManyRows {
   // The weights as the left operand of a product with the values.
   auto weights() const {
     if constexpr (kInPairs<T>) {
-      return PairProduct{.a = s_.weights, .a_row = 2, .a_k = 2 * lanes_};
+      return Bf16Gemm{.a = s_.weights, .a_row = 2, .a_k = 2 * lanes_};
     } else {
-      return Product{.a = s_.scores, .a_row = 1, .a_k = lanes_};
+      return FloatGemm{.a = s_.scores, .a_row = 1, .a_k = lanes_};
     }
   }
 
@@ -78,14 +78,14 @@ class ManyRows {
     }
   }
   void score_pairs(const StridedBlock<T>& block) {
-    PairProduct product{.a = block.at,
-                        .a_row = block.row,
-                        .a_k = 2,
-                        .b = s_.q_pairs,
-                        .b_k = 2 * lanes_,
-                        .c = s_.scores,
-                        .c_row = lanes_,
-                        .pairs = (p_.head_dim + 1) / 2};
+    Bf16Gemm product{.a = block.at,
+                     .a_row = block.row,
+                     .a_k = 2,
+                     .b = s_.q_pairs,
+                     .b_k = 2 * lanes_,
+                     .c = s_.scores,
+                     .c_row = lanes_,
+                     .pairs = (p_.head_dim + 1) / 2};
     if (p_.head_dim % 2 != 0) {  // the last pair must not reach into the next row
       for (int64_t j = 0; j < block.rows; ++j) {
         for (int64_t d = 0; d < s_.depth; d += kPairLanes) {
@@ -99,14 +99,14 @@ class ManyRows {
     multiply(product, block.rows, lanes_ / kLanes);
   }
   void score_floats(const StridedBlock<T>& block) {
-    Product product{.a = s_.k,
-                    .a_row = s_.depth,
-                    .a_k = 1,
-                    .b = s_.q,
-                    .b_k = lanes_,
-                    .c = s_.scores,
-                    .c_row = lanes_,
-                    .k = p_.head_dim};
+    FloatGemm product{.a = s_.k,
+                      .a_row = s_.depth,
+                      .a_k = 1,
+                      .b = s_.q,
+                      .b_k = lanes_,
+                      .c = s_.scores,
+                      .c_row = lanes_,
+                      .k = p_.head_dim};
     if constexpr (__is_same(T, float)) {
       product.a = block.at;
       product.a_row = block.row;

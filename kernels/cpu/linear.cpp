@@ -96,9 +96,9 @@ struct Cell {
 };
 
 template <typename X, typename W>
-class Product {
+class LinearGemm {
  public:
-  Product(const abi::LinearParams& p, const KernelCall& call, const Plan& plan, const Scratch& s)
+  LinearGemm(const abi::LinearParams& p, const KernelCall& call, const Plan& plan, const Scratch& s)
       : p_(p), plan_(plan), s_(s), x_(call.operands[0]), w_(p, call.operands) {}
 
   void multiply(const Cell& cell) const {
@@ -218,8 +218,9 @@ void run(const KernelCall& call) {
                   column = i / plan.row_blocks * plan.span;
     const Cell cell{row, std::min(plan.row_block, p.m - row), column,
                     std::min(plan.span, p.n - column)};
-    with_types(
-        p, [&]<typename X, typename W>(X, W) { Product<X, W>(p, call, plan, s).multiply(cell); });
+    with_types(p, [&]<typename X, typename W>(X, W) {
+      LinearGemm<X, W>(p, call, plan, s).multiply(cell);
+    });
     for (int64_t r = 0; r < cell.rows; ++r) {
       s.y_rows[r] = (row + r) * p.ldy;
       if (p.residual) s.r_rows[r] = (row + r) * p.ldr;

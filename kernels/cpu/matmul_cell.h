@@ -11,7 +11,7 @@
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/dot_rows.h"
-#include "kernels/cpu/product.h"
+#include "kernels/cpu/gemm_tile.h"
 #include "kernels/cpu/scratch.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -91,7 +91,7 @@ class FloatMatmul {
  private:
   // Columns beyond the last are computed with zeros; y in place has none.
   void multiply_depth(const MatmulCell& cell, int64_t k, int64_t depth) {
-    Product product = product_of(cell, k, depth);
+    FloatGemm product = gemm_of(cell, k, depth);
     if (!method_.b_in_place) return multiply_packed(cell, k, product);
     const int64_t whole = cell.columns / kLanes;
     product.b_k = p_.b_k;
@@ -106,7 +106,7 @@ class FloatMatmul {
     multiply(product, cell.rows, 1);
   }
 
-  void multiply_packed(const MatmulCell& cell, int64_t k, Product product) {
+  void multiply_packed(const MatmulCell& cell, int64_t k, FloatGemm product) {
     float* c = product.c;
     for (int64_t column = 0; column < cell.columns; column += kMatmulPanel) {
       const int64_t width = std::min(kMatmulPanel, cell.columns - column);
@@ -119,8 +119,8 @@ class FloatMatmul {
     }
   }
 
-  Product product_of(const MatmulCell& cell, int64_t k, int64_t depth) {
-    Product product{s_.a, round_up(depth, kLanes), 1, s_.b, 0, s_.y, s_.y_row, depth, k > 0};
+  FloatGemm gemm_of(const MatmulCell& cell, int64_t k, int64_t depth) {
+    FloatGemm product{s_.a, round_up(depth, kLanes), 1, s_.b, 0, s_.y, s_.y_row, depth, k > 0};
     if constexpr (std::is_same_v<T, float>) {
       if (method_.y_in_place) {
         product.c = y_ + cell.y;

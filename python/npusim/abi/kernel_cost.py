@@ -14,7 +14,7 @@ from math import ceil, log2, prod
 
 from npusim.abi.cost_rules import SIZES, Cost, Rule, distinct, size_of, window_of
 from npusim.abi.kernels import RANK, Params
-from npusim.abi.product_cost import PRODUCTS
+from npusim.abi.matmul_cost import MATMULS
 
 _RESIZE_TAPS = {0: 0, 1: 8, 2: 16, 3: 0}
 
@@ -157,5 +157,5 @@ _RULES: dict[str, Rule] = {
     "scan": _scan,
     "sort": _sort,
     "sample": _sample,
-    **PRODUCTS,
+    **MATMULS,
 }

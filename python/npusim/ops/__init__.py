@@ -7,7 +7,7 @@ from npusim.ops import (  # noqa: F401  (imported for their registrations)
     creation,
     grouped_matmul,
     indexing,
-    int8_products,
+    int8_matmul,
     linear,
     normalization,
     normed_linear,

@@ -1,6 +1,6 @@
 """What `npu.int8_matmul` and `npu.int8_conv` compute, in PyTorch, and their types.
 
-`ops/int8_products.py` has their definition, lowers and registers them.
+`ops/int8_matmul.py` has their definition, lowers and registers them.
 """
 
 from __future__ import annotations

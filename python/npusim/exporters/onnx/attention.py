@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from npusim.exporters.onnx.products import matmul
+from npusim.exporters.onnx.matmul import matmul
 from npusim.exporters.onnx.registry import Call, Tensor, translation
 
 _SINCE = 23  # the opset of Attention

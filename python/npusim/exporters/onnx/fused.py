@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from npusim.exporters.onnx import scalar
 from npusim.exporters.onnx.convolution import convolve
+from npusim.exporters.onnx.matmul import linear
 from npusim.exporters.onnx.normalization import rms_norm
-from npusim.exporters.onnx.products import linear
 from npusim.exporters.onnx.registry import Call, Tensor, translation
 from npusim.ops.fused import activation_program
 

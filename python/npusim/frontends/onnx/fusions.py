@@ -13,8 +13,8 @@ from onnx import TensorProto
 
 from npusim.errors import ExportError
 from npusim.frontends.onnx.builder import Tensor
+from npusim.frontends.onnx.matmul import convolved, gemm, matmul, windows
 from npusim.frontends.onnx.pooling import max_pool
-from npusim.frontends.onnx.products import convolved, gemm, matmul, windows
 from npusim.frontends.onnx.registry import Call, translation
 
 DOMAIN = "com.microsoft"

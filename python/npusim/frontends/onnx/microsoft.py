@@ -12,8 +12,8 @@ from onnx import TensorProto
 from npusim.errors import ExportError
 from npusim.frontends.onnx.builder import Tensor
 from npusim.frontends.onnx.kinds import CARRIERS, limits
+from npusim.frontends.onnx.matmul import matmul
 from npusim.frontends.onnx.pooling import average_pool
-from npusim.frontends.onnx.products import matmul
 from npusim.frontends.onnx.quantization import dynamically_quantized, fixed
 from npusim.frontends.onnx.registry import Call, translation
 

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from npusim.frontends.onnx.builder import Tensor
-from npusim.frontends.onnx.products import padded, windows
+from npusim.frontends.onnx.matmul import padded, windows
 from npusim.frontends.onnx.registry import Call, translation
 
 Setting = tuple[list[int], list[int], list[int], list[int]]

@@ -12,7 +12,7 @@ from onnx import TensorProto
 from npusim.frontends.onnx.builder import Tensor
 from npusim.frontends.onnx.casts import cast
 from npusim.frontends.onnx.kinds import CARRIERS, NARROW, is_integer, limits
-from npusim.frontends.onnx.products import convolved, windows
+from npusim.frontends.onnx.matmul import convolved, windows
 from npusim.frontends.onnx.registry import Call, translation
 
 MAX_PARAMETERS = 1 << 14  # elements of a scale or zero point that a graph holds as a constant

@@ -18,10 +18,10 @@ from npusim.ir.types import TensorType
 from npusim.ops.inference import (
     creation,
     indexing,
+    matmul,
     movement,
     normalization,
     pointwise,
-    products,
     reductions,
     views,
     windows,
@@ -31,7 +31,7 @@ from npusim.ops.inference.signature import signature_of
 Rule = Callable[..., Any]
 
 _FAMILIES = (
-    *(pointwise, reductions, views, movement, products, windows),
+    *(pointwise, reductions, views, movement, matmul, windows),
     *(indexing, creation, normalization),
 )
 RULES: dict[str, Rule] = {name: rule for family in _FAMILIES for name, rule in family.RULES.items()}

@@ -4,7 +4,7 @@
 // and share of the multiply-add peak, with one thread and with two.
 //
 //   cmake -S benchmarks/kernels -B build/bench -G Ninja && cmake --build build/bench
-//   build/bench/product_bench [isa] [resnet18|resnet50|bert|vit|depthwise|mlp] [passes] [tile]
+//   build/bench/matmul_bench [isa] [resnet18|resnet50|bert|vit|depthwise|mlp] [passes] [tile]
 //
 // tile: 2 or 4 runs the stride-1 3x3 layers by Winograd's F(tile x tile, 3x3).
 #include <cstring>

@@ -44,7 +44,7 @@ inline constexpr int kPanelVectors = kTileVectors;
 
 // B: how B is stored; a 16-bit float becomes float as it is loaded, for each tile of rows anew.
 template <typename B>
-struct ProductOf {
+struct Gemm {
   const float* a;
   int64_t a_row, a_k;  // strides of A; one of them is 1
   const B* b = nullptr;
@@ -54,11 +54,11 @@ struct ProductOf {
   int64_t k = 0;
   bool add = false;  // C += A·B; else C = A·B
 };
-using Product = ProductOf<float>;
+using FloatGemm = Gemm<float>;
 
 // R rows by V vectors. Columns: A's columns are contiguous (a_row is 1), else its rows (a_k is 1).
 template <int R, int V, bool Columns, typename B>
-[[gnu::noinline]] void multiply_tile(const ProductOf<B>& p) {
+[[gnu::noinline]] void multiply_tile(const Gemm<B>& p) {
   Vec acc[R][V] = {};
   if (p.add) {
 #pragma GCC unroll 16
@@ -91,16 +91,16 @@ template <int R, int V, bool Columns, typename B>
 }
 
 template <typename B>
-using ProductTile = void (*)(const ProductOf<B>&);
+using GemmTile = void (*)(const Gemm<B>&);
 
 template <typename B, int V, bool Columns, int... R>
-inline ProductTile<B> tile_of_rows(int64_t rows, std::integer_sequence<int, R...>) {
-  static constexpr ProductTile<B> kTiles[] = {multiply_tile<R + 1, V, Columns, B>...};
+inline GemmTile<B> tile_of_rows(int64_t rows, std::integer_sequence<int, R...>) {
+  static constexpr GemmTile<B> kTiles[] = {multiply_tile<R + 1, V, Columns, B>...};
   return kTiles[rows - 1];
 }
 
 template <typename B, int V, bool Columns>
-inline ProductTile<B> product_tile(int64_t rows, int64_t vectors) {
+inline GemmTile<B> product_tile(int64_t rows, int64_t vectors) {
   if constexpr (V < kTileVectors) {
     if (vectors > V) return product_tile<B, V + 1, Columns>(rows, vectors);
   }
@@ -134,7 +134,7 @@ void for_each_tile(int64_t rows, int64_t width, F f) {
 }
 
 template <bool Columns, typename B>
-void multiply_panel(ProductOf<B> p, int64_t rows, int64_t width) {
+void multiply_panel(Gemm<B> p, int64_t rows, int64_t width) {
   for_each_tile(rows, width, [&](int64_t count) {
     product_tile<B, 1, Columns>(count, width)(p);
     p.a += count * p.a_row;
@@ -144,7 +144,7 @@ void multiply_panel(ProductOf<B> p, int64_t rows, int64_t width) {
 
 // C[rows][vectors * kLanes], rows and vectors at least 1; B and C are readable to the last lane.
 template <typename B>
-void multiply(ProductOf<B> p, int64_t rows, int64_t vectors) {
+void multiply(Gemm<B> p, int64_t rows, int64_t vectors) {
   for_each_panel(rows, vectors, [&](int64_t width) {
     p.a_k == 1 ? multiply_panel<false>(p, rows, width) : multiply_panel<true>(p, rows, width);
     p.b += width * kLanes;

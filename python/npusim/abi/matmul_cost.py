@@ -228,7 +228,7 @@ def _conv_int8(p: Params, _: int | None) -> Cost:
     return [*operands, y * size_of(p, "y")], y * operations
 
 
-PRODUCTS: dict[str, Rule] = {
+MATMULS: dict[str, Rule] = {
     "pack_b": _pack_b,
     "gemm": _gemm,
     "conv": _conv,

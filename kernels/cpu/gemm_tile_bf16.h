@@ -1,10 +1,10 @@
 // C (+)= A·B over bfloat16 in pairs along K, for the instruction set that has dot products of them
-// (dot_pairs of simd.h): product.h with two steps of K at a time and sums in float. A lies in
+// (dot_pairs of simd.h): gemm_tile.h with two steps of K at a time and sums in float. A lies in
 // place, each pair of it contiguous. B is interleaved, (b[2i][n], b[2i+1][n]) for n = 0, 1, …,
 // before many rows are multiplied by it; for few rows that happens as they read it.
 #pragma once
 
-#include "kernels/cpu/product.h"
+#include "kernels/cpu/gemm_tile.h"
 #include "kernels/cpu/to_rows.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -19,7 +19,7 @@ inline BVec interleave(BVec a, BVec b, std::integer_sequence<int, I...>) {
 #endif
 }
 
-struct PairProduct {
+struct Bf16Gemm {
   const bfloat16* a;
   int64_t a_row, a_k;  // strides of A's rows and pairs, in elements
   const bfloat16* b = nullptr;
@@ -39,7 +39,7 @@ inline BVec broadcast_pair(const bfloat16* p) {
 
 // R rows by V vectors. Columns: the pairs of A's rows are neighbours (a_row is 2).
 template <int R, int V, bool Columns>
-[[gnu::noinline]] void multiply_pairs_tile(const PairProduct& p) {
+[[gnu::noinline]] void multiply_pairs_tile(const Bf16Gemm& p) {
   Vec acc[R][V] = {};
   if (p.add) {
 #pragma GCC unroll 16
@@ -71,7 +71,7 @@ template <int R, int V, bool Columns>
   }
 }
 
-using PairTile = void (*)(const PairProduct&);
+using PairTile = void (*)(const Bf16Gemm&);
 
 template <int V, bool Columns, int... R>
 inline PairTile pair_tile_of_rows(int64_t rows, std::integer_sequence<int, R...>) {
@@ -87,10 +87,10 @@ inline PairTile pair_tile(int64_t rows, int64_t vectors) {
 }
 
 // C[rows][vectors * kLanes], rows and vectors at least 1; B and C are readable to the last lane.
-inline void multiply(PairProduct p, int64_t rows, int64_t vectors) {
+inline void multiply(Bf16Gemm p, int64_t rows, int64_t vectors) {
   const bool columns = p.a_row == 2;
   for_each_panel(rows, vectors, [&](int64_t width) {
-    PairProduct tile = p;
+    Bf16Gemm tile = p;
     for_each_tile(rows, width, [&](int64_t count) {
       columns ? pair_tile<1, true>(count, width)(tile) : pair_tile<1, false>(count, width)(tile);
       tile.a += count * p.a_row;
@@ -120,7 +120,7 @@ inline void interleave_rows(const StridedBlock<bfloat16>& block, bfloat16* to, i
 // R rows by V vectors of B as its `rows` rows lie, `b_row` apart. Prefetches as many rows further
 // on into the second level, while some of b_rows are left: hardware stops at pages.
 template <int R, int V>
-[[gnu::noinline]] void multiply_stored_tile(const PairProduct& p, int64_t rows, int64_t b_row,
+[[gnu::noinline]] void multiply_stored_tile(const Bf16Gemm& p, int64_t rows, int64_t b_row,
                                             int64_t b_rows) {
   constexpr auto kLane = std::make_integer_sequence<int, kPairLanes>{};
   constexpr int64_t kAhead = 128;
@@ -162,7 +162,7 @@ template <int R, int V>
 }
 
 template <int R>
-void multiply_stored(PairProduct p, int64_t rows, int64_t b_row, int64_t b_rows, int64_t vectors) {
+void multiply_stored(Bf16Gemm p, int64_t rows, int64_t b_row, int64_t b_rows, int64_t vectors) {
   constexpr int kWidest = R <= product_rows(kTileVectors) && kTileVectors >= 4 ? 4 : 2;
   for (int64_t v = 0; v < vectors;) {
     const bool wide = vectors - v >= kWidest;
@@ -176,7 +176,7 @@ void multiply_stored(PairProduct p, int64_t rows, int64_t b_row, int64_t b_rows,
 // C[count][b.columns], for at most kStoredRows rows of A, whose pairs are contiguous; b.columns is
 // a multiple of kPairLanes. b_rows: rows of b worth prefetching.
 inline constexpr int64_t kStoredRows = 8;
-inline void multiply_stored(PairProduct p, int64_t count, const StridedBlock<bfloat16>& b,
+inline void multiply_stored(Bf16Gemm p, int64_t count, const StridedBlock<bfloat16>& b,
                             int64_t b_rows) {
   constexpr decltype(&multiply_stored<1>) kCounts[] = {
       multiply_stored<1>, multiply_stored<2>, multiply_stored<3>, multiply_stored<4>,
