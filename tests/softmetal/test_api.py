@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -372,6 +373,76 @@ def test_queues_of_several_threads(device: metal.Device) -> None:
     for thread in threads:
         thread.join()
     assert all((buffer.array(np.float32) == 20).all() for buffer in buffers)
+
+
+def test_grids_from_a_buffer(device: metal.Device) -> None:
+    """Threadgroups as an earlier dispatch of the same command buffer counted them."""
+    count = (
+        f"{HEAD}kernel void count(device uint* n [[buffer(0)]]) {{ n[1] = 3; n[2] = n[3] = 1; }}"
+    )
+    groups, y = device.buffer(16), device.buffer(np.zeros(8, np.float32))
+    counting, adding = device.kernel(count, "count"), device.kernel(ADD, "add")
+    with metal.Pool():
+        commands = device.commands()
+        encoder = commands.encoder()
+        encoder.bind(counting, [groups])
+        encoder.dispatch([1], [1])
+        encoder.bind(adding, [y, y, np.float32(1)])
+        selector = (
+            "dispatchThreadgroupsWithIndirectBuffer:indirectBufferOffset:threadsPerThreadgroup:"
+        )
+        encoder.send(selector, groups, 4, metal.size(2))
+        encoder.end()
+        commands.run()
+    assert y.array(np.float32).tolist() == [1] * 6 + [0] * 2
+
+
+def test_buffers_released_too_early(device: metal.Device) -> None:
+    """A command buffer that retains nothing finds a buffer gone; an ordinary one keeps it."""
+    pipeline = device.kernel(ADD, "add")
+    for maker, fails in [("commandBuffer", False), ("commandBufferWithUnretainedReferences", True)]:
+        buffer = metal.Buffer(metal.send(device, "newBufferWithLength:options:", 16, 0))
+        with metal.Pool():
+            commands = device.commands()
+            commands.pointer = metal.send_pointer(device.queue, maker)
+            encoder = commands.encoder()
+            encoder.bind(pipeline, [buffer, buffer, np.float32(1)])
+            encoder.dispatch([4], [4])
+            encoder.end()
+            buffer.release()
+            if fails:
+                with pytest.raises(metal.MetalError, match="was released while"):
+                    commands.run()
+            else:
+                commands.run()
+
+
+def test_faults_of_the_host_are_its_own(softmetal_build: Path) -> None:
+    """The device's handlers leave a bad address of the host to who handled it before."""
+    program = f"""
+import ctypes, numpy as np
+from tests.softmetal import metal
+device = metal.Device()
+y = device.buffer(16)
+device.run(device.kernel({ADD!r}, "add"), [y, y, np.float32(1)], [4], [4])
+print("ran", flush=True)
+ctypes.string_at(8)
+"""
+    ended = child("-c", program)
+    assert (ended.returncode, ended.stdout) == (-signal.SIGSEGV, "ran\n")
+
+
+def test_damaged_cache_is_made_anew(softmetal_build: Path, tmp_path: Path) -> None:
+    program = f"""
+from tests.softmetal import metal
+metal.Device().library({ADD!r})
+"""
+    for damage in (False, True):
+        for file in tmp_path.iterdir() if damage else ():
+            file.write_bytes(b"not a library")
+        ended = child("-c", program, SOFTMETAL_CACHE=str(tmp_path))
+        assert ended.returncode == 0, ended.stderr
+        assert [file.suffix for file in tmp_path.iterdir()] == [".so"]
 
 
 # --- indirect command buffers

@@ -42,15 +42,26 @@ FAULTS = {
     "far away": ("y[i + (1ul << 40)] = 1;", PAGE_FAULT, "belongs to no buffer"),
     "threadgroup memory overrun": (
         "threadgroup float a[8]; threadgroup float b[8]; a[0] = b[0] = 0;"
-        " if (i == 0) a[8] = 1; y[i] = a[0] + b[0];",
+        " threadgroup float* p = a; if (i == 0) p[8] = 1; y[i] = a[0] + b[0];",
         PAGE_FAULT,
         "of variable 0",
     ),
     "threadgroup memory far behind": (
-        "threadgroup float a[8]; a[i * 4096] = 1; y[i] = a[0];",
+        "threadgroup float a[8]; threadgroup float* p = a; p[i * 4096] = 1; y[i] = a[0];",
         PAGE_FAULT,
         "threadgroup memory beyond its end",
     ),
+    "a threadgroup's array": (
+        "threadgroup float a[8]; y[i] = a[i];",
+        PAGE_FAULT,
+        "thread (8,0,0) of threadgroup (0,0,0) used an index outside of an array",
+    ),
+    "a thread's array": (
+        "float a[4] = {x[0], 1, 2, 3}; y[i] = a[i % 5];",
+        PAGE_FAULT,
+        "thread (4,0,0) of threadgroup (0,0,0) used an index outside of an array",
+    ),
+    "a shift": ("y[i] = 1 << (static_cast<int>(i) + 1);", PAGE_FAULT, "shifted by the width"),
     "division by zero": (
         "const int d = static_cast<int>(x[0]); y[i] = static_cast<int>(i) / d;",
         INTERNAL,
@@ -119,6 +130,17 @@ def test_missing_barrier_changes_with_the_order(device: metal.Device) -> None:
 def test_threadgroup_memory_is_poisoned_for_every_threadgroup(device: metal.Device) -> None:
     statements = "threadgroup float s[1]; y[i] = s[0]; s[0] = 1;"
     assert np.isnan(run(device, statements, count=4, threads=1)).all()
+
+
+def test_locals_without_a_value_are_poison(device: metal.Device) -> None:
+    assert np.isnan(run(device, "float z[2]; if (x[i] > 100) z[0] = 1; y[i] = z[0];")).all()
+
+
+def test_matrices_need_whole_simdgroups(device: metal.Device) -> None:
+    """Lanes beyond the grid's edge would leave holes in a matrix: it is poison."""
+    load = "simdgroup_float8x8 m; simdgroup_load(m, x); simdgroup_store(m, y);"
+    assert run(device, load, threads=32).tolist() == list(range(64))
+    assert np.isnan(run(device, f"if (lane < 30) {{ {load} }}", threads=32)[:8]).all()
 
 
 def test_threadgroups_come_in_any_order(device: metal.Device) -> None:

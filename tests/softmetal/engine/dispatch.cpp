@@ -113,7 +113,8 @@ class Run {
     }
     Failure failure = group.run(*dispatch_.pipeline->kernel, shape, order, random);
     if (!failure) return failure;
-    if (failure.code == kPageFault && group.fault().signal != 0) {
+    const int signal = group.fault().signal;
+    if (failure.code == kPageFault && (signal == SIGSEGV || signal == SIGBUS)) {
       failure.message += touched(group);
     }
     failure.message =

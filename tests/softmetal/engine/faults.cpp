@@ -17,7 +17,7 @@ namespace softmetal {
 namespace {
 
 constexpr std::size_t kLandingBytes = 16 * 1024;
-constexpr std::array<int, 4> kSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+constexpr std::array<int, 5> kSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
 
 struct ThreadState {
   Fault fault;

@@ -169,8 +169,14 @@ std::shared_ptr<const LoadedLibrary> load_library(const std::string& source, con
   std::error_code failed;
   fs::create_directories(settings().cache, failed);
   const fs::path path = fs::path(settings().cache) / (key + ".so");
-  if (!fs::exists(path) && !compile(source, macros, path, error)) return nullptr;
+  const bool cached = fs::exists(path);
+  if (!cached && !compile(source, macros, path, error)) return nullptr;
   auto loaded = open(path, error);
+  if (loaded == nullptr && cached) {  // a damaged file of the cache
+    fs::remove(path, failed);
+    if (!compile(source, macros, path, error)) return nullptr;
+    loaded = open(path, error);
+  }
   if (loaded == nullptr) return nullptr;
   loaded->key = key;
   (*known)[key] = loaded;

@@ -228,8 +228,10 @@ Failure Threadgroup::stopped() {
     }
     return {kPageFault, who};
   }
-  if (fault_.signal == SIGILL)
-    return {kInternal, who + " reached what the compiler took for impossible"};
+  if (fault_.signal == SIGILL || fault_.signal == SIGTRAP) {
+    return {kPageFault,
+            who + " used an index outside of an array, or shifted by the width of a type"};
+  }
   return {kTimeout, who + " ran longer than " + std::to_string(settings().timeout_s) + " s"};
 }
 

@@ -127,6 +127,12 @@ class Host {
     NS::Error* error = nullptr;
     CHECK(device_->newLibrary(text("kernel void k() { nonsense }"), nullptr, &error) == nullptr);
     CHECK(error != nullptr && error->code() == MTL::LibraryErrorCompileFailure);
+    std::atomic<int> compiled = 0;
+    device_->newLibrary(text(kSource), nullptr, [&](MTL::Library* made, NS::Error* why) {
+      compiled = made == nullptr && why != nullptr ? 1 : 2;  // EXTRA is not defined
+    });
+    while (compiled == 0) std::this_thread::yield();
+    CHECK(compiled == 1);
     const std::string message = error->localizedDescription()->utf8String();
     CHECK(message.find("program_source:1:") == 0);
     CHECK(std::strcmp(error->domain()->utf8String(), "MTLLibraryErrorDomain") == 0);
@@ -193,9 +199,14 @@ class Host {
     commands->encodeSignalEvent(event.get(), 2);
     commands->commit();
     CHECK(!event->waitUntilSignaledValue(2, 20));
+    std::atomic<std::uint64_t> told = 0;
+    auto listener = NS::TransferPtr(MTL::SharedEventListener::alloc()->init());
+    event->notifyListener(listener.get(), 2,
+                          [&](MTL::SharedEvent*, std::uint64_t value) { told = value; });
     event->setSignaledValue(1);
     CHECK(event->waitUntilSignaledValue(2, 60'000) && event->signaledValue() == 2);
     commands->waitUntilCompleted();
+    CHECK(told == 2);
   }
 
   void indirect() {

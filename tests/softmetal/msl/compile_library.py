@@ -31,7 +31,11 @@ _REFUSED_WARNINGS += ["cast-qual", "uninitialized", "vla-extension", "vla-cxx-ex
 _REFUSED_WARNINGS += ["implicit-function-declaration", "gnu-designator", "c99-extensions"]
 _CODE = ["-O2", "-fPIC", "-shared", "-w", "-fwrapv", "-fno-strict-aliasing", "-fno-math-errno"]
 _CODE += ["-fno-stack-protector", "-fvisibility=hidden", "-nostdlib++", "-Wl,--build-id=none"]
-_CODE += ["--rtlib=compiler-rt", "--unwindlib=none"]
+_CODE += ["--rtlib=compiler-rt", "--unwindlib=none", "-fno-finite-loops"]
+# What C++ leaves undefined shows: locals without a value are NaN or a pattern, an index outside of
+# an array and a shift by its type's width are traps.
+_CODE += ["-ftrivial-auto-var-init=pattern", "-fsanitize=array-bounds,local-bounds,shift-exponent"]
+_CODE += ["-fsanitize-trap=array-bounds,local-bounds,shift-exponent"]
 
 
 class Failed(Exception):
