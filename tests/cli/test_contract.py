@@ -64,6 +64,18 @@ def test_debug_shows_the_trace(cli: Cli, tmp_path: Path) -> None:
     assert "Traceback" in outcome.err
 
 
+def test_a_library_that_cannot_be_mapped_is_no_defect(
+    cli: Cli, mlp: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As happens to PyTorch's when there is little memory."""
+
+    def fail(path: Path) -> None:
+        raise ImportError("libx.so: failed to map segment from shared object")
+
+    monkeypatch.setattr("npusim.cli.info.open_artifact", fail)
+    cli("info", mlp.graph).refused("A library cannot be loaded: libx.so: failed to map segment")
+
+
 def test_a_defect_is_said_to_be_one(
     cli: Cli, mlp: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -184,6 +184,9 @@ def _explain(error: BaseException) -> tuple[str, int]:
         return f"{name}{error.strerror or error}.", BAD_INPUT
     if isinstance(error, ImportError) and (error.name or "").startswith("npusim"):
         return f"npusim is not installed whole: {error}. `npusim doctor` says more.", BAD_INPUT
+    if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
+        # It is there: the system has no memory to map it, or not what it links with.
+        return f"A library cannot be loaded: {first_line(error)}.", BAD_INPUT
     if isinstance(error, MemoryError):
         return "Out of memory.", BAD_INPUT
     text = f"{type(error).__name__}: {first_line(error)}"
