@@ -61,7 +61,8 @@ void run(const KernelCall& call) {
     }
   });
   *token = chosen < 0 ? 0 : chosen;
-  *static_cast<int64_t*>(call.operands[kChosen]) = chosen;
+  // Behind all else: who watches this memory from another thread may then let go of the rest.
+  __atomic_store_n(static_cast<int64_t*>(call.operands[kChosen]), chosen, __ATOMIC_RELEASE);
 }
 
 const char* check(const KernelCheck& c) {
