@@ -25,7 +25,8 @@ _BLOCK = 256  # threads of launches that only combine or convert
 _DEPTH = 64  # of K, that a tile passes at once
 _FEW_ROWS = 16  # rows of the tensor core's smallest tile
 
-_FLOAT16, _BFLOAT16 = 1, 2
+_FLOAT32, _FLOAT16, _BFLOAT16 = 0, 1, 2
+_SUMMED_IN_FLOAT32 = (_FLOAT32, _FLOAT16, _BFLOAT16)
 _INT8 = 1  # a format of quantized weights
 
 
@@ -222,7 +223,7 @@ def on_tensor_cores(x: object, w: object) -> bool:
 
 
 def _size(dtype: object) -> int:
-    return 4 if dtype == 0 else 2
+    return 4 if dtype == _FLOAT32 else 2
 
 
 def leaves_norm(p: Params) -> bool:
@@ -272,10 +273,10 @@ def matmul(p: Params) -> LaunchConfig:
         return LaunchConfig(())
     contiguous = p["a_k"] == 1 and 1 in (p["b_k"], p["b_n"])
     tensor_cores = contiguous and on_tensor_cores(p["dtype"], p["dtype"])
-    shapes = TILES if tensor_cores else _SIMT if p["dtype"] in (0, 1, 2) else _SIMT[1:]
+    shapes = TILES if tensor_cores else _SIMT if p["dtype"] in _SUMMED_IN_FLOAT32 else _SIMT[1:]
     depth = _DEPTH if tensor_cores else _SIMT_DEPTH
     shape = min(shapes, key=lambda s: (_time(s, 1, m, n, k, 1, batch, depth), s.rows))
-    size = 4 if p["dtype"] in (0, 1, 2) else 8
+    size = 4 if p["dtype"] in _SUMMED_IN_FLOAT32 else 8
     shared = shape.shared if tensor_cores else _simt_shared(shape.rows, shape.columns, size)
     threads = shape.threads if tensor_cores else _SIMT_THREADS
     grid = (blocks(m, shape.rows) * batch, blocks(n, shape.columns), 1)

@@ -18,7 +18,8 @@ _ITEM_BYTES = 12
 _STATE_BYTES = 16  # of the widest running value: an extreme with its position
 _SAMPLE_RANKS = 8  # blocks of a cluster, which every device with clusters takes
 _SAMPLE_EXCHANGE = 256 * 8 + 256  # some candidates, and a few sums
-_TWO_PASSES = frozenset((9, 10, 14))  # var, std and logsumexp fold twice
+_VAR, _STD, _LOG_SUM_EXP = 9, 10, 14  # op of `reduce` (abi/kernels.py)
+_TWO_PASSES = frozenset((_VAR, _STD, _LOG_SUM_EXP))
 
 _SIZES = {code: size for code, size, _ in DTYPES.values()}
 _INTEGERS = frozenset(code for code, _, kind in DTYPES.values() if kind != "float")
