@@ -30,10 +30,11 @@ namespace npusim {
 // `storage` is the device's name for what they lie in, and `offset` where they begin there. Memory
 // that has addresses (see Addressing) is one storage, 0, in which an offset is an address.
 // Otherwise a storage is a handle, such as a Metal buffer, and offsets count from its beginning.
+// Not set by itself: a call has room for many on its stack, and clearing that takes its time.
 struct MemoryRange {
-  uintptr_t storage = 0;
-  uintptr_t offset = 0;
-  int64_t bytes = 0;
+  uintptr_t storage;
+  uintptr_t offset;
+  int64_t bytes;
 
   // `length` bytes from `from` on. Throws Error(kInput) when they leave the range.
   MemoryRange part(int64_t from, int64_t length) const;
