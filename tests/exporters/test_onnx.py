@@ -13,6 +13,7 @@ from npusim.errors import Error, UnsupportedOpError, WeightMismatchError
 from npusim.ir.graph import Graph, Node, Output, Source, Value, Weight
 from npusim.ir.module import Module
 from npusim.ir.types import TensorType
+from tests.end_to_end.dynamic_models import MODELS
 from tests.models import build
 
 onnx = pytest.importorskip("onnx")
@@ -216,13 +217,79 @@ def test_an_opset_out_of_range(linear: Graph, opset: int, tmp_path: Path) -> Non
         npusim.export_onnx(linear, tmp_path / "net.onnx", {"head.weight": W}, opset=opset)
 
 
-def test_open_sizes_are_refused_with_the_way_to_fixed_ones(tmp_path: Path) -> None:
-    shapes = {"input": {0: torch.export.Dim("batch", max=8)}}
-    model = torch.nn.Sequential(torch.nn.Linear(4, 3)).eval()
-    graph = npusim.extract_ir(model, (torch.zeros(2, 4),), dynamic_shapes=shapes)
-    with pytest.raises(Error, match=r"batch 1 … 8.*specialize\(ir, \{'batch': 8\}\)"):
-        npusim.export_onnx(graph, tmp_path / "m.onnx", model.state_dict())
-    fixed = npusim.specialize(graph, {"batch": 8})
-    (path,) = npusim.export_onnx(fixed, tmp_path / "m.onnx", model.state_dict())
-    (got,) = run(path, np.ones((8, 4), np.float32))
-    assert got.shape == (8, 3)
+# Of the models with open sizes, those that ONNX has a form for. `shapes` has every way a size gets
+# into a graph; opset 18 writes attention out.
+@pytest.mark.parametrize(
+    ("name", "opset"),
+    [
+        *((n, 23) for n in ("perceptron", "bert", "derived", "shapes", "convolutions")),
+        *(("decoder", opset) for opset in (18, 23)),
+    ],
+)
+def test_open_sizes_are_named_dimensions(name: str, opset: int, tmp_path: Path) -> None:
+    case = MODELS[name]
+    model = case.model().eval()
+    graph = npusim.extract_ir(model, case.arguments(*case.sizes[0]), dynamic_shapes=case.shapes)
+    npusim.export_onnx(graph, tmp_path / "m.onnx", model.state_dict(), opset=opset)
+    session = ort.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    declared = {d for i in session.get_inputs() for d in i.shape if isinstance(d, str)}
+    assert all(any(symbol.name in name for name in declared) for symbol in graph.symbols)
+    for sizes in case.sizes:
+        given = case.arguments(*sizes)
+        with torch.no_grad():
+            expected = leaves(model(*given))
+        for got, want in zip(run(tmp_path / "m.onnx", *given), expected, strict=True):
+            assert got.shape == tuple(want.shape), sizes
+            np.testing.assert_allclose(got, want.numpy(), rtol=1e-4, atol=1e-5, err_msg=str(sizes))
+
+
+def test_exported_open_sizes_come_back(tmp_path: Path) -> None:
+    case = MODELS["bert"]
+    model = case.model().eval()
+    graph = npusim.extract_ir(model, case.arguments(*case.sizes[0]), dynamic_shapes=case.shapes)
+    npusim.export_onnx(graph, tmp_path / "m.onnx", model.state_dict())
+    bounds = {symbol.name: (symbol.low, symbol.high) for symbol in graph.symbols}
+    imported = from_onnx(tmp_path / "m.onnx", dynamic_shapes=bounds)
+    session = npusim.load(npusim.compile(imported.graph), imported.weights)
+    for sizes in case.sizes[:3]:
+        given = case.arguments(*sizes)
+        with torch.no_grad():
+            expected = leaves(model(*given))
+        for got, want in zip(session(*given), expected, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_sizes_compute_as_they_do_here(tmp_path: Path) -> None:
+    """Floor division and remainders of negative numbers, the least and the greatest."""
+
+    class Arithmetic(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            n, m = x.shape[0], y.shape[0]
+            numbers = (n * m - 3, (n + 2) // 3, (2 - n) // 2, (n - 9) % 4, torch.sym_max(n, m))
+            return torch.stack([torch.full((1,), i) for i in (*numbers, torch.sym_min(n, 2 * m))])
+
+    dims = {"x": {0: torch.export.Dim("n", max=9)}, "y": {0: torch.export.Dim("m", max=7)}}
+    model = Arithmetic().eval()
+    example = (torch.zeros(3), torch.zeros(2))
+    graph = npusim.extract_ir(model, example, dynamic_shapes=dims)
+    npusim.export_onnx(graph, tmp_path / "m.onnx")
+    for n, m in ((1, 1), (9, 7), (2, 5), (4, 4)):
+        given = (torch.zeros(n), torch.zeros(m))
+        assert run(tmp_path / "m.onnx", *given)[0].tolist() == model(*given).tolist(), (n, m)
+
+
+def test_what_needs_a_number_is_refused_with_the_way_to_fixed_ones(tmp_path: Path) -> None:
+    class Pooled(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.adaptive_avg_pool2d(x, 3)
+
+    shapes = {"x": {2: torch.export.Dim("height", max=8)}}
+    graph = npusim.extract_ir(Pooled().eval(), (torch.zeros(1, 2, 7, 6),), dynamic_shapes=shapes)
+    told = r"adaptive_avg_pool2d.*sizes that calls choose.*specialize\(ir, \{'height': 8\}\)"
+    with pytest.raises(UnsupportedOpError, match=f"(?s){told}"):
+        npusim.export_onnx(graph, tmp_path / "m.onnx")
+    assert not list(tmp_path.iterdir())
+    fixed = npusim.specialize(graph, {"height": 8})
+    (path,) = npusim.export_onnx(fixed, tmp_path / "m.onnx")
+    (got,) = run(path, np.ones((1, 2, 8, 6), np.float32))
+    assert got.shape == (1, 2, 3, 3)

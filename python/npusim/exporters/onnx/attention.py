@@ -8,6 +8,7 @@ import torch
 
 from npusim.exporters.onnx.matmul import matmul
 from npusim.exporters.onnx.registry import Call, Tensor, translation
+from npusim.ir.symbolic import is_symbolic
 
 _SINCE = 23  # the opset of Attention
 
@@ -33,7 +34,11 @@ def _attention(
     turned = call.transpose(key, (*range(key.rank - 2), -1, -2))
     scaled = call.op("Mul", query, call.const(scale, query.dtype))
     scores = matmul(call, scaled, turned)
-    if causal:
+    if causal and is_symbolic(scores.shape[-2:]):
+        rows, columns = (call.range(size) for size in scores.shape[-2:])
+        rows = call.reshape(rows, (*rows.shape, 1))
+        mask = call.broadcast("GreaterOrEqual", rows, columns, dtype="bool")
+    elif causal:
         mask = call.builder.constant(torch.ones(scores.shape[-2:]).tril().bool())
     if mask is not None and mask.dtype == "bool":
         never = call.const(-math.inf, scores.dtype)

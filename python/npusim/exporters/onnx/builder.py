@@ -15,8 +15,10 @@ import torch
 from onnx import NodeProto, TensorProto, helper
 
 from npusim.errors import Error
+from npusim.exporters.onnx.sizes import Sizes
 from npusim.ir.graph import Graph, Node
 from npusim.ir.rewrite import Names
+from npusim.ir.symbolic import MAX_SIZE, is_symbolic, lower, maximum, minimum
 from npusim.ir.types import TensorType
 from npusim.ops.fused import broadcast_shapes
 
@@ -89,6 +91,7 @@ class Builder:
         self.names, self.opset = names, opset
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
+        self.sizes = Sizes(self)
         self._held: dict[tuple[str, tuple[int, ...], bytes], Tensor] = {}
 
     def constant(self, data: torch.Tensor, name: str = "") -> Tensor:
@@ -114,8 +117,19 @@ class Builder:
         attrs: dict[str, Any],
     ) -> list[Tensor]:
         """Adds a node and returns its results, of given dtypes and shapes."""
-        outputs = [Tensor(self.names.fresh(f"{base}.{op}"), d, s) for d, s in results]
         operands = ["" if t is None else t.name for t in inputs]
+        return self.operate(op, operands, results, base, attrs)
+
+    def operate(
+        self,
+        op: str,
+        operands: list[str],
+        results: Sequence[tuple[str, tuple[int, ...]]],
+        base: str,
+        attrs: dict[str, Any],
+    ) -> list[Tensor]:
+        """Adds a node over named operands."""
+        outputs = [Tensor(self.names.fresh(f"{base}.{op}"), d, s) for d, s in results]
         while operands and not operands[-1]:
             operands.pop()
         self.nodes.append(helper.make_node(op, operands, [o.name for o in outputs], **attrs))
@@ -128,6 +142,15 @@ def _written(data: torch.Tensor) -> str:
         f"{v:g}" if isinstance(v, float) else str(v) for v in data.flatten()[:5].tolist()
     )
     return text if 0 < data.numel() < 5 else "constant"
+
+
+def _inside(at: int, size: int) -> int:
+    """Returns an end of a slice as a position, 0 to the size; those beyond any size are common."""
+    if at >= MAX_SIZE:
+        return size
+    if -MAX_SIZE < at < 0:
+        at += size
+    return minimum(maximum(at, 0), size)
 
 
 @dataclass(frozen=True)
@@ -202,13 +225,27 @@ class Call:
     # ---- constants ----
 
     def const(self, value: Any, dtype: str) -> Tensor:
-        """Returns a constant from numbers."""
+        """Returns a constant from numbers; a size that calls choose is computed."""
+        if is_symbolic(value):
+            if isinstance(value, (tuple, list)):
+                return self.cast(self.builder.sizes.vector(value), dtype)
+            size = self.builder.sizes.one(value)
+            return self.cast(self.op("Squeeze", size, self.ints([0]), shape=()), dtype)
         wide = torch.as_tensor(value, dtype=None if dtype != "float64" else torch.float64)
         return self.builder.constant(wide.to(getattr(torch, dtype)))
 
     def ints(self, values: Sequence[int]) -> Tensor:
         """Returns a list of int64."""
+        if is_symbolic(tuple(values)):
+            return self.builder.sizes.vector(values)
         return self.const(np.asarray(list(values), np.int64), "int64")
+
+    def range(self, count: int) -> Tensor:
+        """Returns 0, 1, … count - 1 in int64."""
+        if not is_symbolic(count):
+            return self.ints(range(count))
+        bounds = [self.const(bound, "int64") for bound in (0, count, 1)]
+        return self.op("Range", *bounds, shape=(count,))
 
     # ---- what nearly every family needs ----
 
@@ -225,7 +262,7 @@ class Call:
         shape = tuple(shape)
         if shape == x.shape:
             return x
-        zero = 1 if 0 in shape else None
+        zero = 1 if any(lower(size) == 0 for size in shape) else None
         return self.op("Reshape", x, self.ints(shape), shape=shape, allowzero=zero)
 
     def expand(self, x: Tensor, shape: Sequence[int]) -> Tensor:
@@ -242,11 +279,23 @@ class Call:
 
     def slice(self, x: Tensor, dim: int, start: int, end: int, step: int = 1) -> Tensor:
         """Returns a range of one dimension; `start` and `end` as Python has them."""
+        if is_symbolic((x.shape[dim], start, end)):
+            return self._slice_of_sizes(x, dim, start, end, step)
         picked = range(x.shape[dim])[start:end:step]
         if len(picked) == x.shape[dim] and step == 1:
             return x
         shape = (*x.shape[:dim], len(picked), *x.shape[dim + 1 :])
         bounds = [self.ints([value]) for value in (picked.start, picked.stop, dim, step)]
+        return self.op("Slice", x, *bounds, shape=shape)
+
+    def _slice_of_sizes(self, x: Tensor, dim: int, start: int, end: int, step: int) -> Tensor:
+        size = x.shape[dim]
+        start, end = (_inside(value, size) for value in (start, end))
+        count = -(-maximum(end - start, 0) // step)
+        if count == size and step == 1:
+            return x
+        shape = (*x.shape[:dim], count, *x.shape[dim + 1 :])
+        bounds = [self.ints([value]) for value in (start, end, dim, step)]
         return self.op("Slice", x, *bounds, shape=shape)
 
     def concat(self, tensors: Sequence[Tensor], dim: int) -> Tensor:

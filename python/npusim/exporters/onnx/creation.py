@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from npusim.exporters.onnx.builder import tensor_proto
+from npusim.exporters.onnx.builder import NoForm, tensor_proto
 from npusim.exporters.onnx.registry import Call, Tensor, translation
+from npusim.ir.symbolic import is_symbolic
 from npusim.ops.reference import run_node
 
 _SCALARS = 16  # a constant of at most so many elements is written out
@@ -18,11 +19,27 @@ _SCALARS = 16  # a constant of at most so many elements is written out
     *("aten.tril_indices.default", "aten.triu_indices.default"),
 )
 def _known(call: Call) -> Tensor:
+    if is_symbolic((call.type.shape, *call.node.attrs.values())):
+        return _of_sizes(call)
     (data,) = run_node(call.node, [])
     flat = data.reshape(-1)
     if data.numel() > _SCALARS and bool((flat == flat[0]).all()):
         return filled(call, flat[:1])
     return call.builder.constant(data)
+
+
+def _of_sizes(call: Call) -> Tensor:
+    """The same where calls choose the size, or a number that is one."""
+    name, dtype = call.node.op.split(".")[1], call.type.dtype
+    if name in ("full", "zeros", "ones", "scalar_tensor"):
+        value = {"zeros": 0, "ones": 1}.get(name, call.attr("fill_value", call.attr("s")))
+        return call.expand(call.const(value, dtype), call.type.shape)
+    if name == "arange" and dtype in ("int64", "int32"):
+        bounds = (call.attr("start", 0), call.attr("end"), call.attr("step", 1))
+        if all(isinstance(bound, int) for bound in bounds):
+            numbers = [call.const(bound, "int64") for bound in bounds]
+            return call.cast(call.op("Range", *numbers, shape=call.type.shape), dtype)
+    raise NoForm(f"{name} over sizes that calls choose")
 
 
 @translation(

@@ -55,7 +55,6 @@ def export_onnx(
 
     Raises:
         UnsupportedOpError: operators have no form in standard ONNX; all of them are listed.
-        ExportError: calls choose sizes of the graph.
         WeightMismatchError: weights are missing or do not fit; all are listed.
         Error: no weights were given, or a file cannot be written.
     """

@@ -15,20 +15,21 @@ from typing import Any
 import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto, checker, helper
 
-from npusim.errors import Error, ExportError, UnsupportedOpError, at
+from npusim.errors import Error, ExportError, UnsupportedOpError, at, first_line
 from npusim.exporters.onnx import scalar
 from npusim.exporters.onnx.builder import Builder, Call, NoForm, Tensor, kind_of
 from npusim.exporters.onnx.registry import TRANSLATIONS
+from npusim.exporters.onnx.sizes import dimensions, told_by_inputs
 from npusim.ir.graph import Graph, Node, Weight
 from npusim.ir.opdef import find
 from npusim.ir.rewrite import Names
-from npusim.ir.symbolic import describe
+from npusim.ir.symbolic import describe, is_symbolic
 from npusim.ir.types import TensorType
 from npusim.ops.reference import constant_tensor
 
 MIN_OPSET, DEFAULT_OPSET = 18, 23
 FAMILIES = (
-    *("pointwise", "views", "creation", "reductions", "prefixes", "products", "attention"),
+    *("pointwise", "views", "creation", "reductions", "prefixes", "matmul", "attention"),
     *("convolution", "pooling", "normalization", "indexing", "scattering", "resizing", "fused"),
 )
 
@@ -55,16 +56,10 @@ def to_onnx(graph: Graph, opset: int = DEFAULT_OPSET) -> Exported:
 
     Raises:
         Error: the opset is out of range.
-        UnsupportedOpError: operators have no form in ONNX; all of them are listed.
-        ExportError: calls choose sizes of the graph, or the model breaks ONNX's rules.
+        UnsupportedOpError: operators have no form in ONNX, or none over sizes that calls choose;
+            all of them are listed.
+        ExportError: the model breaks ONNX's rules.
     """
-    if graph.symbols:
-        sizes = {symbol.name: symbol.high for symbol in graph.symbols}
-        raise ExportError(
-            f"{graph.name} has sizes that calls choose ({describe(graph.symbols)}), and models are "
-            "written with fixed ones.",
-            hint=f"Fix them: npusim.specialize(ir, {sizes}), or extract without --dynamic.",
-        )
     newest = onnx.defs.onnx_opset_version()
     if not MIN_OPSET <= opset <= newest:
         raise Error(
@@ -95,6 +90,8 @@ class _Export:
     def run(self) -> Exported:
         graph = self.graph
         inputs = [self._source(v.name, v.name, v.type) for v in (*graph.inputs, *graph.states)]
+        given = {v.name: self.values[v.name].name for v in graph.inputs}
+        self.builder.sizes.told = told_by_inputs(graph, given)
         self.results = self._result_names()
         keyed = {w.name: self.names.fresh(w.key) for w in graph.weights}
         weights = [self._source(w.name, keyed[w.name], w.type) for w in graph.weights]
@@ -107,9 +104,12 @@ class _Export:
             try:
                 self._add(node)
             except NoForm as error:
-                self.problems.append(f"{node.name} ({node.op}){at(node.source)}: {error}")
-                self.refused.append(node.name)
-                self._stand_in(node)
+                self._refuse_node(node, str(error))
+            except Exception as error:
+                # A number was asked for that only the call has; NumPy and PyTorch say it their way.
+                if not self._has_sizes(node):
+                    raise
+                self._refuse_node(node, f"with sizes that calls choose: {first_line(error)}")
         self._refuse()
         outputs = [self._output(i, o.value) for i, o in enumerate(self._seen())]
         model = self._model([*inputs, *weights], outputs)
@@ -129,7 +129,7 @@ class _Export:
         name = name if name in self.names else self.names.fresh(name)
         self.values[value] = Tensor(name, type.dtype, type.shape)
         try:
-            return helper.make_tensor_value_info(name, kind_of(type.dtype), type.shape)
+            return helper.make_tensor_value_info(name, kind_of(type.dtype), dimensions(type.shape))
         except NoForm as error:
             self.problems.append(f"{value}: {error}")
             return None
@@ -141,9 +141,19 @@ class _Export:
             self.builder.nodes.append(
                 helper.make_node("Identity", [tensor.name], [name], name=title)
             )
-        return helper.make_tensor_value_info(name, kind_of(tensor.dtype), tensor.shape)
+        shape = dimensions(tensor.shape)
+        return helper.make_tensor_value_info(name, kind_of(tensor.dtype), shape)
 
     # ---- nodes ----
+
+    def _refuse_node(self, node: Node, reason: str) -> None:
+        self.problems.append(f"{node.name} ({node.op}){at(node.source)}: {reason}")
+        self.refused.append(node.name)
+        self._stand_in(node)
+
+    def _has_sizes(self, node: Node) -> bool:
+        operands = (self.values[i].shape for i in node.inputs if i is not None)
+        return node.is_symbolic or is_symbolic(tuple(operands))
 
     def _stand_in(self, node: Node) -> None:
         """Enters results that nobody made, so that the rest can be looked at as well."""
@@ -165,9 +175,8 @@ class _Export:
         for value in node.outputs:
             tensor = self.values.get(value.name)
             if tensor is not None and tensor.name not in self.results:
-                self.infos.append(
-                    helper.make_tensor_value_info(tensor.name, kind_of(tensor.dtype), tensor.shape)
-                )
+                kind, shape = kind_of(tensor.dtype), dimensions(tensor.shape)
+                self.infos.append(helper.make_tensor_value_info(tensor.name, kind, shape))
 
     def _named(self, value: str, tensor: Tensor, start: int) -> Tensor:
         """Gives a node's result the value's name, or that of the output that shows it."""
@@ -176,6 +185,7 @@ class _Export:
             return tensor  # an operand as it stands, or a constant
         shown = [i for i, o in enumerate(self._seen()) if o.value == value]
         name = self.results[shown[0]] if shown else self.names.fresh(value)
+        self.builder.sizes.forget(tensor.name)
         for node in made:
             for field in (node.input, node.output):
                 for i, given in enumerate(field):
@@ -199,8 +209,10 @@ class _Export:
     def _refuse(self) -> None:
         if self.problems:
             listed = "".join(f"\n  {problem}" for problem in self.problems)
+            sizes = {symbol.name: symbol.high for symbol in self.graph.symbols}
+            fixed = f"\nWith fixed sizes it may: npusim.specialize(ir, {sizes})." if sizes else ""
             raise UnsupportedOpError(
-                f"{self.graph.name} has no form in standard ONNX:{listed}",
+                f"{self.graph.name} has no form in standard ONNX:{listed}{fixed}",
                 nodes=tuple(self.refused),
             )
 
@@ -216,12 +228,15 @@ class _Export:
             value_info=[info for name, info in unique.items() if name not in names],
         )
         opsets = [helper.make_opsetid("", self.builder.opset)]
-        return helper.make_model(
+        model: ModelProto = helper.make_model(
             graph,
             producer_name="npusim",
             opset_imports=opsets,
             ir_version=helper.find_min_ir_version_for(opsets),
         )
+        if self.graph.symbols:
+            model.metadata_props.add(key="npusim.sizes", value=describe(self.graph.symbols))
+        return model
 
 
 def _translated(call: Call, operands: Sequence[Tensor | None]) -> list[Tensor | None]:

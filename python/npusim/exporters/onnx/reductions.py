@@ -6,6 +6,7 @@ import math
 
 from npusim.exporters.onnx.builder import NoForm
 from npusim.exporters.onnx.registry import Call, Results, Tensor, translation
+from npusim.ir.symbolic import is_symbolic, maximum
 
 
 def dims_of(call: Call, x: Tensor) -> list[int]:
@@ -101,7 +102,10 @@ def _moments(call: Call, x: Tensor) -> tuple[Tensor, Tensor]:
     mean = call.reduce("ReduceMean", x, dims, True)
     apart = call.broadcast("Sub", x, mean)
     total = call.reduce("ReduceSum", call.op("Mul", apart, apart), dims, True)
-    divisor = call.const(max(float(count - correction), 0.0), x.dtype)
+    if is_symbolic(count) and correction == int(correction):
+        divisor = call.const(maximum(count - int(correction), 0), x.dtype)
+    else:
+        divisor = call.const(max(float(count - correction), 0.0), x.dtype)
     return call.op("Div", total, divisor), mean
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -153,7 +154,7 @@ def _roll(call: Call, x: Tensor) -> Tensor:
 
 
 def _count(x: Tensor) -> int:
-    return int(torch.Size(x.shape).numel())
+    return _product(x.shape)
 
 
 def _rolled(call: Call, x: Tensor, dim: int, shift: int) -> Tensor:
@@ -192,7 +193,7 @@ def _channel_shuffle(call: Call, x: Tensor) -> Tensor:
 
 
 def _product(sizes: Sequence[int]) -> int:
-    return int(torch.Size(sizes).numel())
+    return math.prod(sizes)
 
 
 @translation("aten.tril.default", "aten.triu.default")

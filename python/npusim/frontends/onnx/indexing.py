@@ -19,7 +19,8 @@ def positive(indices: Tensor, size: int) -> Tensor:
     if wide.data is not None:
         data = wide.data.astype(np.int64)
         if is_symbolic(size):
-            return wide.graph.known_sizes(np.where(data < 0, data + objects([size]), data))
+            front = np.where(data < 0, data + objects([size]), data)
+            return wide.graph.known_sizes(front.reshape(data.shape))  # a lone index has no axes
         return wide.graph.known(np.where(data < 0, data + size, data))
     return wide.graph.op("where.self", wide < 0, wide + size, wide)
 
