@@ -34,7 +34,7 @@ from npusim.ir.symbolic import is_symbolic, symbols_of
 from npusim.ir.verify import verify_graph
 
 FAMILIES = (
-    *("pointwise", "shapes", "reductions", "products", "pooling", "normalization", "indexing"),
+    *("pointwise", "shapes", "reductions", "matmul", "pooling", "normalization", "indexing"),
     *("quantization", "resizing", "recurrent", "spectral", "casts", "sequences", "detection"),
     *("features", "ensembles", "kernel_machines", "optimizers"),
     *("microsoft", "fusions", "fused_attention"),
