@@ -18,6 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "softmetal"
 PACKAGES = "clang-19 libclang-rt-19-dev libobjc-12-dev libblocksruntime-dev"
 OLDEST_CLANG = 17
+# What tests change.
+ORDINARY = {"ORDER": "forward", "SEED": 1, "FAMILY": 8, "MATRIX_LAYOUT": 0, "DELAY_US": 0}
+ORDINARY |= {"TIMEOUT_S": 120, "MAX_MEMORY": 1 << 34}
 
 
 def _version(clang: str) -> int:
@@ -80,6 +83,6 @@ def device(softmetal_build: Path) -> Iterator[metal.Device]:
     before = metal.alive()
     with metal.Device() as made:
         yield made
-    for name, value in {"ORDER": "forward", "FAMILY": 8, "MATRIX_LAYOUT": 0, "DELAY_US": 0}.items():
+    for name, value in ORDINARY.items():
         metal.set_option(name, value)
     assert metal.alive() == before, "objects are alive that nobody owns"

@@ -185,6 +185,15 @@ def test_declared_threadgroup_memory_has_a_limit(device: metal.Device) -> None:
     assert length == 32768
 
 
+def test_kernels_may_limit_their_threads(device: metal.Device) -> None:
+    text = f"{HEAD}[[kernel, max_total_threads_per_threadgroup(64)]]\nvoid k() {{}}"
+    for limit, expected in [(0, 64), (32, 32)]:
+        function = device.function(device.library(text), "k")
+        pipeline = device.pipeline(function, threads=limit)
+        selector = "maxTotalThreadsPerThreadgroup"
+        assert metal.send(pipeline, selector, returns=ctypes.c_ulong) == expected
+
+
 def test_binary_archives_remember_pipelines(device: metal.Device, tmp_path: Path) -> None:
     archive_class, kept = "MTLBinaryArchiveDescriptor", tmp_path / "archive"
 

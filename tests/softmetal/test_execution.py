@@ -143,6 +143,23 @@ def test_matrices_need_whole_simdgroups(device: metal.Device) -> None:
     assert np.isnan(run(device, f"if (lane < 30) {{ {load} }}", threads=32)[:8]).all()
 
 
+def test_places_of_matrix_elements_are_not_to_be_relied_on(device: metal.Device) -> None:
+    """A kernel that writes elements where one layout has them is wrong in the other."""
+    statements = (
+        "simdgroup_float8x8 m; simdgroup_load(m, x);"
+        " const uint row = (lane / 4 & 4) + lane / 2 % 4;"
+        " const uint column = (lane / 4 & 2) * 2 + lane % 2 * 2;"
+        " y[row * 8 + column] = m.thread_elements()[0];"
+        " y[row * 8 + column + 1] = m.thread_elements()[1];"
+    )
+    results = []
+    for layout in (0, 1):
+        metal.set_option("MATRIX_LAYOUT", layout)
+        results.append(run(device, statements, threads=32).tolist())
+    assert results[0] == list(range(64))
+    assert sorted(results[1]) == results[0] != results[1]
+
+
 def test_threadgroups_come_in_any_order(device: metal.Device) -> None:
     """A sum that depends on which threadgroup comes first is not the same in all orders."""
     statements = "y[0] = y[0] * 2.0f + x[i];"

@@ -165,6 +165,11 @@ TEXTS = {
     ),
     "no end": (f"{HEAD}{KERNEL} {{ y[i] = 1;", "not closed"),
     "a string": (f'{HEAD}constant char s[] = "x";\n{SIMPLE}', "no strings"),
+    "two attributes": (f"{HEAD}[[kernel, likely]] void k() {{}}", "[[likely]] is not taken"),
+    "a limit by name": (
+        f"{HEAD}[[max_total_threads_per_threadgroup(N)]] {SIMPLE}",
+        "max_total_threads_per_threadgroup(n)",
+    ),
     "an attribute": (f"{HEAD}{KERNEL} {{ [[likely]] y[i] = 1; }}", "not taken"),
 }
 

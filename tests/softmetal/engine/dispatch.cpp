@@ -170,16 +170,28 @@ Failure check_owners(const std::vector<Dispatch>& dispatches) {
   return {};
 }
 
-// Which threadgroup of which dispatch comes when.
-std::vector<std::pair<std::size_t, std::size_t>> schedule(const std::vector<Run>& runs,
-                                                          std::mt19937_64& random) {
-  std::vector<std::pair<std::size_t, std::size_t>> order;
-  for (std::size_t run = 0; run < runs.size(); ++run) {
-    for (std::size_t group = 0; group < runs[run].count(); ++group) order.emplace_back(run, group);
+// Calls `go(run, threadgroup)` for all threadgroups of all dispatches, until it fails.
+template <typename Go>
+Failure in_order(const std::vector<Run>& runs, std::mt19937_64& random, Go go) {
+  if (settings().order == Order::kShuffle) {
+    std::vector<std::pair<std::size_t, std::size_t>> mixed;
+    for (std::size_t run = 0; run < runs.size(); ++run) {
+      for (std::size_t g = 0; g < runs[run].count(); ++g) mixed.emplace_back(run, g);
+    }
+    std::shuffle(mixed.begin(), mixed.end(), random);
+    for (const auto& [run, group] : mixed) {
+      if (Failure failure = go(run, group)) return failure;
+    }
+    return {};
   }
-  if (settings().order == Order::kReverse) std::reverse(order.begin(), order.end());
-  if (settings().order == Order::kShuffle) std::shuffle(order.begin(), order.end(), random);
-  return order;
+  const bool reverse = settings().order == Order::kReverse;
+  for (std::size_t r = 0; r < runs.size(); ++r) {
+    const std::size_t run = reverse ? runs.size() - 1 - r : r, count = runs[run].count();
+    for (std::size_t g = 0; g < count; ++g) {
+      if (Failure failure = go(run, reverse ? count - 1 - g : g)) return failure;
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -223,11 +235,12 @@ Failure run_dispatches(const std::vector<Dispatch>& dispatches) {
   const std::vector<Run> runs(dispatches.begin(), dispatches.end());
   std::size_t entered = runs.size();
   const TimeLimit limit(settings().timeout_s);
-  for (const auto& [run, index] : schedule(runs, random)) {
+  Failure failure = in_order(runs, random, [&](std::size_t run, std::size_t index) {
     if (run != entered) runs[run].enter(*group);
     entered = run;
-    if (Failure failure = runs[run].run(*group, index, settings().order, random)) return failure;
-  }
+    return runs[run].run(*group, index, settings().order, random);
+  });
+  if (failure) return failure;
   for (const Run& run : runs) {
     if (Failure failure = run.check()) return failure;
   }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tests.softmetal.msl.tokens import Refused, Token, closing, closing_angle
+from tests.softmetal.msl.tokens import Refused, Token, closing, closing_angle, split_commas
 
 _RECORDS = {"struct", "class", "union", "enum"}
 _TO_SEMICOLON = {"using", "typedef", "static_assert"}
@@ -96,7 +96,7 @@ class _Parser:
             token = self.tokens[at]
             if token == "[[":
                 end = closing(self.tokens, at)
-                attributes.append(self.tokens[at + 1 : end])
+                attributes += split_commas(self.tokens[at + 1 : end])
                 at = end + 1
             elif token.text in _RECORDS:
                 return self.record(at, template=template)

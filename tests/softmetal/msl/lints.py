@@ -41,13 +41,9 @@ _WORDS = {
     "thread_local": "MSL has no thread_local",
     "wchar_t": "MSL has no wchar_t",
     "std": "MSL's library is in namespace metal",
-    "co_await": "MSL is C++14",
-    "concept": "MSL is C++14",
-    "requires": "MSL is C++14",
     "__attribute__": "clang's attributes are not MSL",
     "vertex": "only kernels run here",
     "fragment": "only kernels run here",
-    "visible": "visible functions are not taken",
     "printf": "MSL has no printf",
 }
 _STATEMENT_WORDS = {"return", "else", "do", "case", "sizeof", "if", "while", "for", "switch"}
@@ -202,14 +198,14 @@ def _check_body(function: Function) -> None:
         starts = token.text in {"{", "}", ";", ")"} or (
             token == "(" and index > 0 and body[index - 1] == "for"
         )
-        if token.text in {"device", "constant"} and not _points(body[index:]):
+        if token.text in {"device", "constant"} and not points(body[index:]):
             raise Refused(
                 token.line,
                 f"a variable in the {token.text} address space cannot be declared in a function",
             )
 
 
-def _points(tokens: list[Token]) -> bool:
+def points(tokens: list[Token]) -> bool:
     """Whether an address space belongs to a pointer or reference: one follows in the type."""
     index = 1
     while index < len(tokens):

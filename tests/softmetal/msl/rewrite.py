@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from tests.softmetal.msl import lints
 from tests.softmetal.msl.declarations import Declarations, Function, parse
 from tests.softmetal.msl.signatures import BUILTINS, Parameter, parameters
-from tests.softmetal.msl.tokens import Refused, Token, closing, closing_angle, tokenize
+from tests.softmetal.msl.tokens import (
+    Refused,
+    Token,
+    closing,
+    closing_angle,
+    split_commas,
+    tokenize,
+)
 
 _SCALARS = [
     "char",
@@ -203,7 +210,7 @@ def _threadgroup_variables(function: Function) -> list[tuple[Token, Token]]:
     found, depth, body = list[tuple[Token, Token]](), 0, function.body
     for index, token in enumerate(body):
         depth += (token == "{") - (token == "}")
-        if token != "threadgroup" or lints._points(body[index:]):
+        if token != "threadgroup" or lints.points(body[index:]):
             continue
         starts = index == 0 or body[index - 1].text in {";", "{", "}"}
         if not starts or depth != 0:
@@ -255,9 +262,10 @@ def _edit_attributes(edits: _Edits, tokens: list[Token], declarations: Declarati
         behind = tokens[index + 1] if index + 1 < len(tokens) else token
         # a[[…] of an index would be a lambda, which the lints refuse.
         if token == "[[" and behind != "function_constant":
-            if behind.text not in known:
-                raise Refused(token.line, f"attribute [[{behind.text}]] is not taken")
             end = closing(tokens, index)
+            for part in split_commas(tokens[index + 1 : end]):
+                if part[0].text not in known:
+                    raise Refused(token.line, f"attribute [[{part[0].text}]] is not taken")
             edits.replace(token, tokens[end], "")
             index = end
         index += 1
@@ -293,7 +301,9 @@ def _family(tokens: list[Token]) -> int:
 
 def _max_threads(kernel: Function) -> int:
     for attribute in kernel.attributes:
-        if attribute and attribute[0] == "max_total_threads_per_threadgroup":
+        if attribute[0] == "max_total_threads_per_threadgroup":
+            if len(attribute) != 4 or not attribute[2].text.isdecimal():
+                raise Refused(kernel.line, "write [[max_total_threads_per_threadgroup(n)]]")
             return int(attribute[2].text)
     return 0
 
