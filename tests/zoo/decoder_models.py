@@ -105,7 +105,7 @@ def configuration(name: str) -> Any:
     else:
         config = entry.make()[0].config
     config = config.get_text_config(decoder=True) if name.startswith("musicgen") else config
-    if getattr(config, "max_position_embeddings", 64) < 64:
+    if vars(config).get("max_position_embeddings", 64) < 64:
         config.max_position_embeddings = 64
     for part in (config, config.get_text_config()):
         if hasattr(part, "is_decoder"):
@@ -135,7 +135,15 @@ _MIXED = ["sliding_attention", "full_attention"]
 _EXPERTS = {"first_k_dense_replace": 1, "num_key_value_heads": 4}
 _BLT: dict[str, Any] = _LAYER | {"num_key_value_heads": 4}
 
-_DOTS = SMALL | {"num_key_value_heads": 4, "per_layer_config": {}}
+_DOTS = SMALL | EXPERTS | LATENT | {"num_key_value_heads": 4, "per_layer_config": {}}
+_INDEXER: dict[str, Any] = {
+    "head_dim": 8,
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 8,
+    "indexer_budget": 8,
+    "indexer_compress_ratio": 4,
+}
 # What the zoo's entries, which run once over a whole text, have otherwise.
 _GENERATING = {
     "return_last_states": True,
@@ -168,7 +176,17 @@ _MORE: dict[str, dict[str, Any]] = {
         "ffn_config": {"ffn_hidden_size": 24, "moe_num_experts": 4, "moe_top_k": 2},
     },
     "dots3_note_text": {"num_key_value_heads": 4},
-    "dots3_note": {"text_config": _DOTS},
+    "dots3_note": {
+        "text_config": _DOTS,
+        "vision_config": _LAYER
+        | {
+            "per_layer_config": {},
+            "mlp_layer_types": ["dense"],
+            "adapter_in_dim": 32,
+            "adapter_out_dim": 32,
+        },
+        "audio_config": _LAYER | {"adapter_input_size": 32, "adapter_output_size": 32},
+    },
     "bailing_hybrid": _EXPERTS | {"layer_types": ["linear_attention", "full_attention"]},
     "lfm3": SMALL | {"layer_types": ["conv", "full_attention"]},
     "longcat_flash": {
@@ -179,8 +197,8 @@ _MORE: dict[str, dict[str, Any]] = {
     },
     "qwen3_5": {"text_config": SMALL | LINEAR | {"head_dim": 8}},
     "qwen3_5_moe": {"text_config": SMALL | LINEAR | EXPERTS | {"head_dim": 8}},
-    "qwen4_exp": {"text_config": SMALL | LINEAR | EXPERTS | {"head_dim": 8}},
-    "qwen4_exp_text": SMALL | LINEAR | EXPERTS | {"head_dim": 8},
+    "qwen4_exp": {"text_config": SMALL | LINEAR | EXPERTS | _INDEXER},
+    "qwen4_exp_text": SMALL | LINEAR | EXPERTS | _INDEXER,
     "kimi_linear": SMALL | EXPERTS | LATENT | {"layer_types": LINEAR["layer_types"]},
     "fuyu": {"text_config": {"model_type": "persimmon", **SMALL}},
     "gemma3n_text": {
@@ -196,6 +214,8 @@ _MORE: dict[str, dict[str, Any]] = {
         "vision_config": {**_LAYER, "mlp_dim": 48, "output_channels": 16, "image_size": 64},
     },
     "gpt-sw3": {**_OLD, "n_embd": 32, "n_layer": 2, "n_head": 4},
+    # Its cache forgets what lies behind a window that forward does not know.
+    "moshi": SMALL | {"head_dim": 8, "sliding_window": 64, "max_position_embeddings": 64},
     "moss_transcribe_diarize": {
         "text_config": {"model_type": "qwen3", **SMALL, "head_dim": 8},
         "audio_config": {

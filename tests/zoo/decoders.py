@@ -17,7 +17,7 @@ from tests.zoo.decoder_models import CLASSES, NAMES, build
 from tests.zoo.decoding import CHUNK, CONTEXT, DTYPES, Row, measure
 from tests.zoo.isolated import isolated
 
-_WORKERS, _SECONDS, _MEMORY = 2, 300.0, 14 << 30
+_WORKERS, _SECONDS, _MEMORY = 2, 1200.0, 14 << 30
 
 Job = tuple[str, str]  # a decoder's name and a dtype
 

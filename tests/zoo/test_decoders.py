@@ -47,7 +47,7 @@ def test_the_goals_hold() -> None:
         counts = Counter(words[dtype] for words in outcomes)
         measured = counts.total() - counts[decoder_table.NO_GENERATION]
         measured -= counts[decoder_table.NOT_RUN]
-        assert counts[table.AGREES] >= 0.93 * measured
+        assert counts[table.AGREES] >= 0.95 * measured
         assert counts[table.DIFFERS] == 0
 
 
@@ -58,6 +58,10 @@ def test_a_row_of_each_outcome() -> None:
         Row("c_d", "float32", state="rows", tokens=3, excused=False, error=1e-7),
         Row("c_d", "bfloat16", state="rows", tokens=NEW, error=0.5),
         Row("e", "float32", problem="it branches, at /x/site-packages/lib/file.py:3 (a | b)"),
+        Row("g", "float32", state="rows", tokens=NEW, error=1e-7),
+        Row("g", "bfloat16", state="rows", tokens=3, excused=True, error=0.3, bound=0.4),
+        Row("h", "float32", state="rows", tokens=NEW, error=1e-7),
+        Row("h", "bfloat16", state="rows", tokens=3, excused=True, error=0.4, bound=0.3),
         Row("f", "float32", generates=False, problem="no"),
         Row("f", "bfloat16", generates=False, problem="no"),
     ]
@@ -68,11 +72,13 @@ def test_a_row_of_each_outcome() -> None:
         "a-b": {"float32": agrees, "bfloat16": agrees},
         "c_d": {"float32": differs, "bfloat16": differs},
         "e": {"float32": refused, "bfloat16": not_run},
+        "g": {"float32": agrees, "bfloat16": agrees},
+        "h": {"float32": agrees, "bfloat16": differs},
         "f": {"float32": nothing, "bfloat16": nothing},
     }
     assert "at lib/file.py:3 (a \\| b)" in text
     assert (
-        "Of 4 architectures, transformers generates with 3 here; of these, 1 of 3 (33.3 %)" in text
+        "Of 6 architectures, transformers generates with 5 here; of these, 3 of 5 (60.0 %)" in text
     )
     assert table.listed(text) == {"a-b": "refused"}
     assert decoder_table.put(text, decoder_table.section(text)) == text

@@ -223,7 +223,7 @@ class Recomputed:
         from transformers import DynamicCache
 
         config = model.config.get_text_config(decoder=True)
-        if self._call.cache is not None and any(DynamicCache(config=config).is_sliding):
+        if self._call.cache is not None and self._forgets(DynamicCache(config=config)):
             raise ExportError(
                 "its cache forgets what lies after a window, and nothing says that the whole text "
                 "is seen through that window, too."
@@ -237,6 +237,14 @@ class Recomputed:
                 "it has no cache that tokens can be appended to, and generates from more than the "
                 "text (see its prepare_inputs_for_generation)."
             )
+
+    def _forgets(self, cache: Any) -> bool:
+        """Tells whether a cache drops rows before it has seen the whole text."""
+        windows = (getattr(layer, "sliding_window", None) for layer in cache.layers)
+        return any(
+            slides and (window is None or window < self._rows)
+            for slides, window in zip(cache.is_sliding, windows, strict=True)
+        )
 
     def _masked(self, model: nn.Module, tokens: Tensor, mask: Tensor) -> Tensor:
         positions = torch.arange(self._rows).unsqueeze(0)

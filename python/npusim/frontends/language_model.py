@@ -97,13 +97,13 @@ def _text_config(model: object) -> Any:
 
 def _limits(config: Any, max_context: int, chunks: Sequence[int]) -> tuple[int, list[int]]:
     """Returns the context and the distinct chunks, ascending, none of them longer."""
-    known = getattr(config, "max_position_embeddings", None)
+    known = getattr(config, "max_position_embeddings", None)  # -1: as many as one likes
     if max_context < 1 or not chunks or min(chunks) < 1:
         shown = ", ".join(map(str, chunks)) or "none"
         raise ExportError(
             f"max_context is {max_context} and prefill_chunk {shown}; all are 1 or more."
         )
-    if isinstance(known, int) and max_context > known:
+    if isinstance(known, int) and 0 <= known < max_context:
         raise ExportError(
             f"max_context is {max_context}, but the model knows {known} positions.",
             hint="Lower max_context.",
