@@ -89,7 +89,10 @@ test: lint types ctest sanitize fuzz pytest docs
 # What to run after every edit: under a minute, a test or more of each part of the pipeline.
 SMOKE := tests/test_imports.py tests/test_abi_header.py tests/ir tests/program tests/format \
   tests/passes tests/runtime/test_executor.py tests/runtime/test_session.py \
-  tests/cli/test_contract.py --ignore=tests/passes/test_symbolic_sizes.py
+  tests/cli/test_contract.py --ignore=tests/passes/test_symbolic_sizes.py \
+  --ignore=tests/format/test_round_trip.py \
+  --deselect=tests/format/test_refusals.py::test_readers_agree \
+  --deselect=tests/test_imports.py::test_parts_can_be_imported_first
 smoke: $(VENV)/npusim $(VENV)/dev
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest $(SMOKE) -q -n $(JOBS)
 
