@@ -89,6 +89,24 @@ def test_a_tokens_attention_and_normed_products_are_their_parts(tmp_path: Path) 
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+def test_a_row_hidden_by_the_least_number_is_the_mean_of_all_values(tmp_path: Path) -> None:
+    """As Hugging Face's masks hide padding: a sentence of nothing else has finite results."""
+    op = "aten.scaled_dot_product_attention.default"
+    shape = (2, 1, 9, 11)  # the mask's
+    given = ((e, e.tensors[3]) for e in examples(op))
+    masked = [(e, m) for e, m in given if m is not None and m.shape == shape]
+    masked = [(e, m) for e, m in masked if m.dtype in (torch.float32, torch.bfloat16)]
+    assert {e.dtype for e, _ in masked} == {"float32", "bfloat16"}
+    kernels = host.build(host.keys_of(e.program for e, _ in masked), tmp_path)
+    for example, mask in masked:
+        least = torch.finfo(mask.dtype).min
+        mask.zero_()
+        mask[0], mask[1, :, :4, 5:], mask[1, :, 4:, 7] = least, least, -torch.inf
+        tensors = [_bytes(t) for t in example.tensors if t is not None]
+        _check(example, host.run_program(example.program, kernels, tensors))
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
 @pytest.mark.parametrize(
     ("op", "operand", "value", "failure"),
     [

@@ -44,7 +44,7 @@ inline void run(void* const* operands) {
 #pragma unroll
     for (int far = 16; far > 0; far /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, far);
     float score = scaled(dot);
-    if constexpr (params.has_mask != 0) score += mask.at(key) * kLog2E;
+    if constexpr (params.has_mask != 0) score += mask.at(key);
     if (threadIdx.x % 32 == 0) scores[key] = score;
     row_max = fmaxf(row_max, score);
   }

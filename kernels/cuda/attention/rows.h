@@ -87,7 +87,7 @@ float mask_value(M added) {
   return to_float(added);
 }
 
-// What the mask adds to scores of one row.
+// What the mask adds to scores of one row, times log2(e) as they are.
 struct MaskRow {
   using M = Storage<params.has_mask ? params.mask_dtype : 0>;
   const M* mask = nullptr;
@@ -97,7 +97,12 @@ struct MaskRow {
     mask = static_cast<const M*>(operands[3]) + head.batch * params.mask_strides[0] +
            head.head(row) * params.mask_strides[1] + head.query(row) * params.mask_strides[2];
   }
-  float at(int64_t key) const { return mask_value(mask[key * params.mask_strides[3]]); }
+  // A finite value stays finite: a row that is hidden by the least number of the dtype, and by no
+  // infinity, is the mean of all keys' values.
+  float at(int64_t key) const {
+    const float added = mask_value(mask[key * params.mask_strides[3]]), times = added * kLog2E;
+    return times == kMasked && added != kMasked ? kLeastFinite : times;
+  }
 };
 
 // Which keys are visible to rows g and g + 8 of the 16 from first_row on, for a lane.
@@ -127,7 +132,7 @@ struct RowVisibility {
         float score = scaled(scores[j][e]);
         const bool sees = i < visible_end[half] && i >= visible_begin[half];
         if constexpr (params.has_mask != 0) {
-          if (sees) score += mask[half].at(i) * kLog2E;
+          if (sees) score += mask[half].at(i);
         }
         scores[j][e] = sees ? score : kMasked;
       }

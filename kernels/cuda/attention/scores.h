@@ -10,6 +10,8 @@ constexpr int kD = static_cast<int>(params.head_dim), kV = static_cast<int>(para
 constexpr float kLog2E = 1.44269504f;
 constexpr float kMasked = -kInfinity<float>;  // the score of a key that is not visible
 
+constexpr float kLeastFinite = -3.402823466e+38f;
+
 // A score times log2(e), so that weights are powers of two.
 inline float scaled(float dot) {
   if constexpr (params.softcap != 0) {

@@ -90,7 +90,7 @@ inline void run(void* const* operands) {
         const bool sees = key < visible_end[r] && key >= visible_begin[r];
         float score = scaled(scores[r][e]);
         if constexpr (params.has_mask != 0) {
-          if (sees) score += mask[r].at(key) * kLog2E;
+          if (sees) score += mask[r].at(key);
         }
         scores[r][e] = sees ? score : kMasked;
         new_max = fmaxf(new_max, scores[r][e]);
