@@ -171,9 +171,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.write_text(text, encoding="utf-8")
     paths = os.pathsep.join((str(root / "python"), str(root), *sys.path))
     env = {**os.environ, "PYTHONPATH": paths, "NPUSIM_CACHE_DIR": str(root / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", SCRIPT], cwd=root, env=env, capture_output=True, text=True
-    )
+    # -S: an editable install's finder would find the package in the tree that was copied.
+    command = [sys.executable, "-P", "-S", "-c", SCRIPT]
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return root
 

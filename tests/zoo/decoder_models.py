@@ -105,8 +105,9 @@ def configuration(name: str) -> Any:
     else:
         config = entry.make()[0].config
     config = config.get_text_config(decoder=True) if name.startswith("musicgen") else config
-    if vars(config).get("max_position_embeddings", 64) < 64:
-        config.max_position_embeddings = 64
+    positions = config.attribute_map.get("max_position_embeddings", "max_position_embeddings")
+    if vars(config).get(positions, 64) < 64:
+        setattr(config, positions, 64)
     for part in (config, config.get_text_config()):
         if hasattr(part, "is_decoder"):
             part.is_decoder = True
