@@ -27,6 +27,16 @@ def tanh_gelu(draft, x):
     return draft.call("aten.mul.Tensor", draft.call("aten.mul.Scalar", x, other=0.5), y)
 
 
+def tanh_gelu_by_sigmoid(draft, x):
+    """As x·sigmoid(2z) for the z of its tanh: the tanh has to be taken for its exponentials."""
+    cube = draft.call("aten.pow.Tensor_Scalar", x, exponent=3.0)
+    y = draft.call("aten.add.Tensor", x, draft.call("aten.mul.Scalar", cube, other=0.044715))
+    y = draft.call(
+        "aten.sigmoid.default", draft.call("aten.mul.Scalar", y, other=1.5957691216057308)
+    )
+    return draft.call("aten.mul.Tensor", x, y)
+
+
 def silu(draft, x):
     return draft.call("aten.mul.Tensor", draft.call("aten.sigmoid.default", x), x)
 
@@ -57,7 +67,7 @@ def relu(draft, x):
 
 
 SPELLINGS = (
-    *(erf_gelu, erf_gelu_the_other_way, tanh_gelu, silu, silu_by_division),
+    *(erf_gelu, erf_gelu_the_other_way, tanh_gelu, tanh_gelu_by_sigmoid, silu, silu_by_division),
     *(hardswish, hardsigmoid, mish, relu),
 )
 
