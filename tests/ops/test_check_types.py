@@ -13,7 +13,7 @@ from npusim.ir.graph import Graph, Node, Output, Value
 from npusim.ir.json import graph_from_json, graph_to_json
 from npusim.ir.symbolic import symbol
 from npusim.ir.types import TensorType
-from npusim.ops.check_types import check_types
+from npusim.ops.check_types import check_types, inferred
 
 X = Value("x", TensorType("float32", (2, 3)))
 
@@ -72,6 +72,31 @@ def test_a_file_that_declares_another_result_is_refused(tmp_path, key, value):
     path.write_text(json.dumps({**module, "methods": {"forward": tree}}))
     with pytest.raises(GraphError, match="node 'fc'"):
         npusim.Module.load(path)
+
+
+IMAGE = TensorType("float32", (1, 4, 6, 6))
+KERNEL = TensorType("float32", (4, 4, 3, 3))
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "attrs", "problem"),
+    [
+        ("avg_pool2d", [IMAGE], {"kernel_size": (2, 2), "divisor_override": 0}, "the divisor is 0"),
+        ("avg_pool2d", [IMAGE], {"kernel_size": (2, 0)}, "kernel_size"),
+        ("avg_pool2d", [IMAGE], {"kernel_size": (2, 2), "stride": (0, 1)}, "stride"),
+        ("avg_pool2d", [IMAGE], {"kernel_size": (2, 2), "padding": (2, 2)}, "half of the kernel"),
+        ("avg_pool2d", [IMAGE], {"kernel_size": (7, 2)}, "does not fit into 6"),
+        ("conv2d", [IMAGE, KERNEL, None], {"groups": 0}, "groups is 0"),
+        ("conv2d", [IMAGE, KERNEL, None], {"stride": (0, 1)}, "stride"),
+        ("conv2d", [IMAGE, KERNEL, None], {"padding": (-1, 0)}, "padding"),
+        ("pixel_shuffle", [IMAGE], {"upscale_factor": 0}, "cannot be shuffled by 0"),
+        ("pixel_shuffle", [IMAGE], {"upscale_factor": 3}, "no multiple of 9"),
+        ("channel_shuffle", [IMAGE], {"groups": 0}, "in 0 groups"),
+    ],
+)
+def test_what_pytorch_refuses_has_no_type(op, operands, attrs, problem):
+    with pytest.raises(npusim.Error, match=problem):
+        inferred(f"aten.{op}.default", operands, attrs)
 
 
 def test_a_graph_made_in_memory_is_refused_by_compile():
