@@ -29,8 +29,8 @@ from benchmarks.cuda_driver import Driver, build, microseconds
 from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import convolutions
 from npusim.codegen.cuda.convolutions import ConvTile, conv_tiles
-from npusim.codegen.cuda.launch_config import LaunchConfig
 from npusim.codegen.cuda.paths import KernelPath
+from npusim.codegen.launch_config import LaunchConfig
 from npusim.lowering.assemble import assemble
 from npusim.passes.run import run_passes
 from npusim.targets import TargetConfig

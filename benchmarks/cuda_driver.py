@@ -16,8 +16,8 @@ from torch import Tensor
 
 from benchmarks.cuda_cases import Params
 from npusim.codegen.cuda import nvrtc
-from npusim.codegen.cuda.launch_config import LaunchConfig, TensorMap
 from npusim.codegen.cuda.source import kernel_source, stem_source
+from npusim.codegen.launch_config import LaunchConfig, TensorMap
 
 _OPTIONS = ("--std=c++20", "-default-device")
 _PROMOTED = 3  # bytes of the second cache's reads: 256

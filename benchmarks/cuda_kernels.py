@@ -40,9 +40,9 @@ from benchmarks.cuda_cases import (
 from benchmarks.cuda_driver import Driver, Kernel, build, microseconds
 from npusim.abi import quantization
 from npusim.codegen.cuda import matmul_rules, nvrtc
-from npusim.codegen.cuda.launch_config import LaunchConfig
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.cuda.rules import RULES
+from npusim.codegen.launch_config import LaunchConfig
 
 _ROTATED = 256 << 20  # bytes of weights that a timing walks over: several caches
 _TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float64: 1e-12}

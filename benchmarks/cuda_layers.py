@@ -23,7 +23,7 @@ from benchmarks.cuda_cases import SILU
 from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
-from npusim.codegen.cuda.launch_config import LaunchConfig
+from npusim.codegen.launch_config import LaunchConfig
 from npusim.targets import TargetConfig
 
 ARCH, LAYERS, CONTEXTS, ROOM, REPEATS = "sm_90a", 28, (128, 1024, 4000), 4608, 40

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from npusim.codegen.cuda.compile_kernels import specialise
-from npusim.codegen.cuda.launch_config import LaunchConfig
+from npusim.codegen.launch_config import LaunchConfig
 from npusim.program.program import BufferKind, Command, CompiledProgram, Method
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")

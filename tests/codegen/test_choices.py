@@ -14,9 +14,9 @@ import pytest
 
 from npusim.abi.kernels import KERNELS, Params
 from npusim.codegen.cuda.choices import default_choice
-from npusim.codegen.cuda.launch_config import LaunchConfig
 from npusim.codegen.cuda.rules import RULES
 from npusim.codegen.cuda.variants import variants
+from npusim.codegen.launch_config import LaunchConfig
 from npusim.passes.select_kernels import winograd_tile
 from npusim.targets import TargetConfig
 from tests.codegen.shapes import BUILDERS, commands

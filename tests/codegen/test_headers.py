@@ -15,8 +15,9 @@ from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.paths import KernelPath
-from npusim.codegen.cuda.source import kernel_root, kernel_source, stem_source
+from npusim.codegen.cuda.source import kernel_source, stem_source
 from npusim.codegen.cuda.variants import variants
+from npusim.codegen.source import kernel_root
 from npusim.errors import Error
 from tests.codegen import host
 from tests.codegen.cases import models, spread

@@ -10,9 +10,9 @@ import pytest
 from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import decoding, matmul_rules, nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
-from npusim.codegen.cuda.launch_config import LaunchConfig
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.cuda.variants import CLUSTER
+from npusim.codegen.launch_config import LaunchConfig
 from npusim.targets import TargetConfig
 
 _SHARED = 99 << 10  # bytes that a block may have on the devices with the least

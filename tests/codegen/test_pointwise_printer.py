@@ -8,7 +8,7 @@ import pytest
 
 from npusim.abi.kernels import KERNELS
 from npusim.abi.scalar import OPCODES
-from npusim.codegen.cuda.elementwise import CUDA
+from npusim.codegen.cuda.dialect import CUDA
 from npusim.codegen.pointwise_printer import Language, can_fail, statements
 from npusim.errors import UnsupportedOpError
 
@@ -24,6 +24,7 @@ _C = Language(
     float32=lambda value: f"{value}f",
     float64=str,
     int64=lambda value: f"{value}L",
+    unsigned="UL",
 )
 
 

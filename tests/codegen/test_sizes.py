@@ -13,7 +13,7 @@ import npusim
 from npusim.codegen import generate, made_kernels
 from npusim.codegen.cuda import nvrtc
 from npusim.codegen.cuda.image import MAGIC, Image, Recipe, pack_image, read_recipe, unpack_image
-from npusim.codegen.cuda.launch_config import LaunchConfig
+from npusim.codegen.launch_config import LaunchConfig
 from npusim.errors import Error, ProgramFormatError
 from npusim.ir.symbolic import evaluate
 from npusim.lowering.assemble import assemble

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import source
 from npusim.codegen.cuda.compile_kernels import specialise
-from npusim.codegen.cuda.source import float_literal, kernel_source, prologue
+from npusim.codegen.cuda.source import kernel_source, prologue
+from npusim.codegen.source import float_literal, kernel_root
 from tests.codegen.cases import examples
 
 
@@ -61,7 +62,7 @@ def test_parameters_unpack_to_what_was_packed() -> None:
 
 
 def test_a_stem_has_one_source_in_whichever_folder() -> None:
-    files = sorted(source.kernel_root().glob("cuda/**/*.cu"))
+    files = sorted(kernel_root().glob("cuda/**/*.cu"))
     stems = [path.stem for path in files]
     assert len(set(stems)) == len(stems)
     assert all(source.stem_source(path.stem) == path.read_text("utf-8") for path in files)

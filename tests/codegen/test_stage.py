@@ -12,8 +12,8 @@ import npusim
 from npusim.codegen import generate
 from npusim.codegen.cuda import generator, nvrtc
 from npusim.codegen.cuda.image import Image, pack_image, unpack_image
-from npusim.codegen.cuda.launch_config import Launch, LaunchConfig
 from npusim.codegen.cuda.paths import KernelPath
+from npusim.codegen.launch_config import Launch, LaunchConfig
 from npusim.errors import Error, ProgramFormatError, TargetConstraintError, UnsupportedOpError
 from npusim.ir.opdef import REGISTRY, Case
 from npusim.lowering.assemble import assemble

@@ -13,9 +13,9 @@ from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import nvrtc, tma_matmul
 from npusim.codegen.cuda.choices import default_choice
 from npusim.codegen.cuda.compile_kernels import specialise
-from npusim.codegen.cuda.launch_config import TensorMap
 from npusim.codegen.cuda.tma_matmul import ClusterTile
 from npusim.codegen.cuda.variants import variants
+from npusim.codegen.launch_config import TensorMap
 from npusim.targets import TargetConfig
 from tests.codegen import host
 from tests.codegen.cases import norm_between

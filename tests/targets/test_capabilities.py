@@ -76,7 +76,7 @@ def test_a_generator_makes_what_its_target_lists(name: str) -> None:
 
 
 def test_cuda_has_a_source_for_every_rule() -> None:
-    from npusim.codegen.cuda import elementwise
+    from npusim.codegen import elementwise
     from npusim.codegen.cuda.source import stem_source
 
     with_source = {s for s in KERNELS if s in elementwise.RULES or stem_source(s) is not None}
@@ -346,7 +346,7 @@ def test_a_target_may_be_like_another(tmp_path: Path) -> None:
     expected = replace(CPU, name="npu", device="null", kernels=("copy",))
     assert TargetConfig.named(str(path)) == expected
     path.write_text('{"like": "abacus"}', encoding="utf-8")
-    with pytest.raises(TargetConstraintError, match=r"no target 'abacus' .*cpu, cuda, null"):
+    with pytest.raises(TargetConstraintError, match=r"no target 'abacus' .*cpu, cuda, metal, null"):
         TargetConfig.named(str(path))
 
 

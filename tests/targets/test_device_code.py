@@ -75,7 +75,8 @@ def test_what_is_here_is_asked_by_the_format_of_code(monkeypatch: pytest.MonkeyP
     assert native.native_architecture("metallib") == "apple9"
     assert native.native_architecture("") == native.native_architecture("spirv") == ""
     assert TargetConfig.named("cpu").arch == ""
-    assert listed_architectures("cubin") == listed_architectures()
+    both = listed_architectures("cubin") + listed_architectures("msl")
+    assert both == listed_architectures()
     assert listed_architectures("metallib") == ()
 
 

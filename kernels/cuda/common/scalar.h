@@ -4,6 +4,8 @@
 #pragma once
 #include "kernels/shared/abi.h"
 
+#define NPUSIM_GLOBAL  // the address space of a GPU's memory, where a language has several
+
 namespace npusim {
 
 struct float16 {
@@ -137,6 +139,10 @@ template <typename C>
 constexpr C kInfinity = __builtin_bit_cast(float, 0x7f800000U);
 template <>
 constexpr int64_t kInfinity<int64_t> = kLargest;
+template <typename C>
+constexpr C infinity() {
+  return kInfinity<C>;
+}
 template <typename C>
 constexpr C kNan = __builtin_bit_cast(float, 0x7fc00000U);
 

@@ -5,6 +5,8 @@ Run `python -m npusim.abi.header > kernels/shared/abi.h` after changing any of t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from npusim.abi import kernels
 from npusim.abi.scalar import OPCODES
 from npusim.ir.types import DTYPES
@@ -16,18 +18,34 @@ def _camel(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
-def _opened(kernel: kernels.KernelDef) -> list[str]:
+def _opened(kernel: kernels.KernelDef, types: Mapping[str, str] = _CTYPES) -> list[str]:
     """Returns the lines of a struct, without what closes it."""
     fields = (
-        f"  {_CTYPES[kind]} {name}{f'[{count}]' if count > 1 else ''};"
+        f"  {types[kind]} {name}{f'[{count}]' if count > 1 else ''};"
         for name, kind, count in kernel.fields
     )
     return [f"struct {kernel.struct_name} {{", *fields]
 
 
-def struct(kernel: kernels.KernelDef) -> str:
-    """Returns the parameter struct of a kernel alone, as code generation needs it."""
-    return "\n".join(["namespace npusim::abi {", *_opened(kernel), "};", "}", ""])
+def struct(kernel: kernels.KernelDef, real: str = "double") -> str:
+    """Returns the parameter struct of a kernel alone, as code generation needs it.
+
+    Args:
+        real: the type of its real numbers of 64 bits, for a language that has no double.
+    """
+    types = {**_CTYPES, "f64": real}
+    opening = "namespace npusim { namespace abi {"
+    return "\n".join([opening, *_opened(kernel, types), "};", "}}", ""])
+
+
+def opcodes() -> str:
+    """Returns the enumeration of scalar opcodes alone, as code generation needs it."""
+    return "\n".join(["namespace npusim { namespace abi {", *_opcodes(), "}}", ""])
+
+
+def _opcodes() -> list[str]:
+    codes = (f"  k{_camel(name)} = {code}," for name, (code, _, _, _) in OPCODES.items())
+    return ["enum class Opcode : int32_t {", *codes, "};"]
 
 
 def header() -> str:
@@ -53,9 +71,7 @@ def header() -> str:
         *(f"  k{_camel(name)} = {code}," for name, (code, _, _) in DTYPES.items()),
         "};",
         "",
-        "enum class Opcode : int32_t {",
-        *(f"  k{_camel(name)} = {code}," for name, (code, _, _, _) in OPCODES.items()),
-        "};",
+        *_opcodes(),
         "",
         "// Arity of each opcode; 0 where the code is unused.",
         "inline constexpr int8_t kOpcodeArity[128] = {",

@@ -97,6 +97,7 @@ class _Entry:
 # By the format of the device code.
 _GENERATORS: Mapping[str, _Entry] = {
     "cubin": _Entry("npusim.codegen.cuda.generator", b"NPUCUDA\x01"),
+    "msl": _Entry("npusim.codegen.metal.generator", b"NPUMETL\x01"),
 }
 
 

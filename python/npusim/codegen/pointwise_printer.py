@@ -33,6 +33,7 @@ class Language:
         failure: the argument through which a division of integers reports a zero.
         powers: x to this power, in floats: `{0}`.
         float32, float64, int64: a constant expression of exactly this number.
+        unsigned: the suffix of an unsigned literal of 64 bits.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Language:
     float32: Callable[[float], str]
     float64: Callable[[float], str]
     int64: Callable[[int], str]
+    unsigned: str
 
     def type(self, cls: int) -> str:
         """Returns the type of a compute class.

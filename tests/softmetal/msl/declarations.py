@@ -91,6 +91,8 @@ class _Parser:
                     " kernel, with macros for what varies",
                 )
             template, at = True, angle + 1
+        if self.tokens[at] == "using":
+            return self.semicolon(at) + 1
         first, attributes = at, []
         while at < len(self.tokens):
             token = self.tokens[at]

@@ -247,9 +247,23 @@ def _check_local(tokens: list[Token]) -> None:
 
 
 def called(function: Function, names: set[str]) -> set[str]:
-    """Which of the functions `names` a body calls: a name in front of a parenthesis."""
+    """Which of the functions `names` a body calls: a name in front of a parenthesis.
+
+    What is written `metal::…` is of MSL's library, whatever else has that name.
+    """
     body = function.body
-    return {token.text for token, behind in pairwise(body) if token.text in names and behind == "("}
+    return {
+        token.text
+        for index, (token, behind) in enumerate(pairwise(body))
+        if token.text in names and behind == "(" and not _is_of_library(body, index)
+    }
+
+
+def _is_of_library(body: list[Token], index: int) -> bool:
+    """Whether the qualified name that ends at `index` begins with `metal::`."""
+    while index >= 2 and body[index - 1] == "::":
+        index -= 2
+    return body[index] == "metal"
 
 
 def _check_recursion(functions: list[Function]) -> None:

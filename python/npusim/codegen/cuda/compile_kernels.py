@@ -13,12 +13,13 @@ from npusim.codegen import cache
 from npusim.codegen.choice import Choice
 from npusim.codegen.cuda import nvrtc
 from npusim.codegen.cuda.choices import with_library
-from npusim.codegen.cuda.elementwise import generated_source
+from npusim.codegen.cuda.dialect import DIALECT
 from npusim.codegen.cuda.image import Image, pack_image
-from npusim.codegen.cuda.launch_config import LaunchConfig
 from npusim.codegen.cuda.rules import RULES
 from npusim.codegen.cuda.source import kernel_source, stem_source
 from npusim.codegen.cuda.variants import variants
+from npusim.codegen.elementwise import generated_source
+from npusim.codegen.launch_config import LaunchConfig
 from npusim.codegen.wanted import WantedImage
 from npusim.targets import TargetConfig
 
@@ -60,7 +61,7 @@ def specialise(
     """
     fields = KERNELS[stem].unpack(params)
     config = variants(stem, params)[variant] if variant else RULES[stem](fields)
-    body = generated_source(stem, fields) or stem_source(stem)
+    body = generated_source(stem, fields, DIALECT) or stem_source(stem)
     assert body is not None, stem
     macros = (f"-DNPUSIM_{name}={value}" for name, value in config.defines.items())
     source = kernel_source(stem, fields, body, unwritten)

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from math import prod
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda.launch_config import Launch, LaunchConfig, Rule, blocks, line
 from npusim.codegen.cuda.matmul_rules import (
     GPU,
     PROCESSORS,
@@ -23,6 +22,7 @@ from npusim.codegen.cuda.matmul_rules import (
     tiled,
 )
 from npusim.codegen.cuda.paths import KernelPath
+from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, blocks, line
 from npusim.targets import measured
 
 _DEPTH = 64  # of K, that a tile passes at once

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 from npusim.abi.kernels import Params
 from npusim.codegen.cuda import matmul_rules
-from npusim.codegen.cuda.launch_config import Launch, LaunchConfig, Rule, blocks
 from npusim.codegen.cuda.matmul_rules import (
     GPU,
     MOST_SHARED,
@@ -21,6 +20,7 @@ from npusim.codegen.cuda.matmul_rules import (
     on_tensor_cores,
 )
 from npusim.codegen.cuda.paths import KernelPath
+from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, blocks
 
 _FIT = GPU.decode
 _GEMV_WARPS = 8

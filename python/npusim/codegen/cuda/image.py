@@ -1,26 +1,31 @@
 """The image of a CUDA kernel: what a program's kernel table holds for each specialised kernel.
 
-`NPUCUDA\\x01`, the length of a JSON header (u32, little-endian), the header, and after it the
-blobs it points to: the cubin for its architecture, and the source, zlib-compressed and
-self-contained, which the runtime compiles where the machine's GPU is of another architecture.
+In the frame of `codegen/image_bytes.py`, with the magic `NPUCUDA\\x01`. Its blobs are the cubin for
+its architecture, and the source, zlib-compressed and self-contained, which the runtime compiles
+where the machine's GPU is of another architecture.
 `cpp/cuda` reads the same bytes.
 """
 
 from __future__ import annotations
 
-import json
-import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from npusim.codegen.cuda.launch_config import Launch, LaunchConfig, TensorMap
+from npusim.codegen.image_bytes import (
+    MALFORMED,
+    blob,
+    frame,
+    recipe_fields,
+    recipe_of,
+    unframe,
+)
+from npusim.codegen.launch_config import Launch, LaunchConfig, TensorMap
 from npusim.codegen.wanted import Recipe
 from npusim.errors import ProgramFormatError
 
 MAGIC = b"NPUCUDA\x01"
-_LENGTH = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
@@ -71,14 +76,8 @@ def pack_image(image: Image) -> bytes:
     if image.library is not None:
         header["library"] = dict(image.library)
     if image.recipe is not None:
-        recipe = image.recipe
-        header["recipe"] = {
-            "settled": recipe.unwritten,
-            "libraries": recipe.libraries,
-            "narrowed": recipe.cast,
-        }
-    text = json.dumps(header, separators=(",", ":")).encode()
-    return MAGIC + _LENGTH.pack(len(text)) + text + image.cubin + source
+        header["recipe"] = recipe_fields(image.recipe)
+    return frame(MAGIC, header, image.cubin + source)
 
 
 def unpack_image(data: bytes) -> Image:
@@ -88,7 +87,7 @@ def unpack_image(data: bytes) -> Image:
         ProgramFormatError: not an image, or cut short.
     """
     try:
-        header, blobs = _parts(data)
+        header, blobs = unframe(MAGIC, data)
         launches = tuple(
             Launch(tuple(x["grid"]), tuple(x["block"]), x["shared"], x["entry"], x.get("elsewhere"))
             for x in header["launches"]
@@ -97,15 +96,15 @@ def unpack_image(data: bytes) -> Image:
         return Image(
             header["arch"],
             LaunchConfig(launches, header["scratch"], header["failure"], maps=maps),
-            _blob(blobs, header["cubin"]),
-            zlib.decompress(_blob(blobs, header["source"])).decode(),
+            blob(blobs, header["cubin"]),
+            zlib.decompress(blob(blobs, header["source"])).decode(),
             tuple(header["options"]),
             header["dependent"],
             header.get("operands"),
             header.get("library"),
-            _recipe(header),
+            recipe_of(header),
         )
-    except (ValueError, KeyError, TypeError, struct.error, zlib.error) as error:
+    except (*MALFORMED, zlib.error) as error:
         raise ProgramFormatError(f"A CUDA kernel's image is malformed: {error}.") from error
 
 
@@ -116,33 +115,10 @@ def read_recipe(data: bytes) -> Recipe:
         ProgramFormatError: not an image, or one without a recipe.
     """
     try:
-        header, _ = _parts(data)
-        recipe = _recipe(header)
+        header, _ = unframe(MAGIC, data)
+        recipe = recipe_of(header)
         if recipe is None:
             raise ValueError("there is no recipe")
         return recipe
-    except (ValueError, KeyError, TypeError, struct.error) as error:
+    except MALFORMED as error:
         raise ProgramFormatError(f"A CUDA kernel's image is malformed: {error}.") from error
-
-
-def _parts(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Returns the header and the blobs."""
-    if data[: len(MAGIC)] != MAGIC:
-        raise ValueError("the magic bytes are others")
-    start = len(MAGIC) + _LENGTH.size
-    size = _LENGTH.unpack_from(data, len(MAGIC))[0]
-    return json.loads(data[start : start + size]), data[start + size :]
-
-
-def _recipe(header: Mapping[str, Any]) -> Recipe | None:
-    stored = header.get("recipe")
-    if stored is None:
-        return None
-    return Recipe(stored["settled"], stored["libraries"], stored["narrowed"])
-
-
-def _blob(data: bytes, place: list[int]) -> bytes:
-    offset, size = place
-    if not 0 <= offset <= offset + size <= len(data):
-        raise ValueError(f"bytes {offset} … {offset + size} pass the end at {len(data)}")
-    return data[offset : offset + size]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import prod
 
 from npusim.abi.kernels import RANK, Params
-from npusim.codegen.cuda.launch_config import LaunchConfig, Rule, line
+from npusim.codegen.launch_config import LaunchConfig, Rule, line
 
 _PACK_BYTES = 16
 

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from math import prod
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda.launch_config import Launch, LaunchConfig, Rule, blocks, line
 from npusim.codegen.cuda.paths import KernelPath
+from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, blocks, line
 from npusim.targets.architecture import gpu
 from npusim.targets.measured import MatmulTile
 

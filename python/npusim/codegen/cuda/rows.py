@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda.launch_config import MAX_THREADS, Launch, LaunchConfig, Rule, blocks
 from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS
+from npusim.codegen.launch_config import MAX_THREADS, Launch, LaunchConfig, Rule, blocks
 from npusim.ir.types import DTYPES
 
 _BLOCK = 256

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from npusim.codegen import elementwise
 from npusim.codegen.cuda import (
     convolutions,
     decoding,
-    elementwise,
     grouped,
     indexed,
     matmul_rules,
     rows,
     windows,
 )
-from npusim.codegen.cuda.launch_config import Rule
+from npusim.codegen.launch_config import Rule
 
 RULES: Mapping[str, Rule] = {
     **convolutions.RULES,

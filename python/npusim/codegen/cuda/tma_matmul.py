@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from npusim.abi.kernels import SLOT_COLUMNS, Params
-from npusim.codegen.cuda.launch_config import Launch, LaunchConfig, TensorMap, blocks
 from npusim.codegen.cuda.matmul_rules import (
     GPU,
     PROCESSORS,
@@ -20,6 +19,7 @@ from npusim.codegen.cuda.matmul_rules import (
     on_tensor_cores,
 )
 from npusim.codegen.cuda.paths import KernelPath
+from npusim.codegen.launch_config import Launch, LaunchConfig, TensorMap, blocks
 from npusim.targets.measured import TmaTile
 
 STEMS = ("linear", "linear_before_norm", "linear_behind_norm")  # whose commands it computes

@@ -6,8 +6,8 @@ from dataclasses import replace
 from math import prod
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda.launch_config import LaunchConfig, Rule, line
 from npusim.codegen.cuda.matmul_rules import GPU
+from npusim.codegen.launch_config import LaunchConfig, Rule, line
 
 _HALVES = (1, 2)  # dtypes of 16 bits
 _MANY = GPU.rows.pool_threads

@@ -1,9 +1,10 @@
-"""Kernels whose every output element is one expression: pointwise, copy and fill, as CUDA source.
+"""Kernels whose every output element is one expression: pointwise, copy and fill, as source text.
 
-A pointwise command's scalar program becomes straight-line code. A thread computes one pack of
-neighbours along y's innermost dimension, as wide as 16 bytes hold: operands that are contiguous
-there are read, and y is written, in one access each; where a caller's memory turns out not to be
-aligned for that, one by one. Strides and extents stand in the text as constants.
+Owns what these kernels do; how a language writes an entry, a pointer or a barrier stands in its
+`Dialect`. A pointwise command's scalar program becomes straight-line code. A thread computes one
+pack of neighbours along y's innermost dimension, as wide as 16 bytes hold: operands that are
+contiguous there are read, and y is written, in one access each; where a caller's memory turns out
+not to be aligned for that, one by one. Strides and extents stand in the text as constants.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Protocol
 
 from npusim.abi.kernels import RANK, Params
-from npusim.codegen.cuda.launch_config import Launch, LaunchConfig, Rule, blocks, line
-from npusim.codegen.cuda.source import float_literal
+from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, blocks, line
 from npusim.codegen.pointwise_printer import Language, can_fail, statements
 from npusim.ir.types import DTYPES
 
@@ -26,35 +27,9 @@ _MOST = 8  # elements of a pack, for the sake of registers
 _SIZES = {code: size for code, size, _ in DTYPES.values()}
 
 
-def _integer(value: int) -> str:
-    """Returns a constant expression of an int64_t; the least one has no literal."""
-    return f"int64_t{{{value}LL}}" if value > -(2**63) else "kSmallest"
-
-
-CUDA = Language(
-    name="CUDA",
-    types=("float", "double", "int64_t"),
-    load="const {type} {name} = decode<{type}>({element});",
-    bind="const auto {name} = {expression};",
-    call="scalar::{op}({arguments})",
-    failure="failure",
-    powers={
-        2.0: "{0} * {0}",
-        3.0: "{0} * {0} * {0}",
-        0.5: "scalar::sqrt({0})",
-        -0.5: "scalar::rsqrt({0})",
-        -1.0: "1 / {0}",
-        -2.0: "1 / ({0} * {0})",
-    },
-    float32=lambda value: float_literal(value, "f32"),
-    float64=lambda value: float_literal(value, "f64"),
-    int64=_integer,
-)
-
-
 @dataclass(frozen=True)
-class _Operand:
-    """A tensor the kernel reads or writes: its C++ type, element size and strides."""
+class Operand:
+    """A tensor the kernel reads or writes: its name and type in the text, element size, strides."""
 
     name: str
     type: str
@@ -63,7 +38,43 @@ class _Operand:
 
     @property
     def inner(self) -> int:
+        """The stride of the innermost dimension."""
         return self.strides[-1]
+
+
+class Dialect(Protocol):
+    """How a device's language writes what surrounds the expressions."""
+
+    @property
+    def language(self) -> Language:
+        """How it writes scalar programs."""
+
+    @property
+    def group(self) -> str:
+        """The number of a thread's block."""
+
+    @property
+    def thread(self) -> str:
+        """A thread's number in its block."""
+
+    @property
+    def barrier(self) -> str:
+        """The statement where the threads of a block meet."""
+
+    def tile(self, type: str, rows: int, columns: int) -> str:
+        """Returns the declaration of `tile`, in memory that a block shares."""
+
+    def pointer(self, operand: Operand, writes: bool) -> str:
+        """Returns the statement that points an operand's name `<name>_at` elements behind its
+        argument.
+        """
+
+    def entry(self, y: Operand, xs: Sequence[Operand], lines: Sequence[str], failure: bool) -> str:
+        """Returns the text of a kernel: entry, arguments and body.
+
+        Args:
+            failure: it has the argument through which it reports failures.
+        """
 
 
 @dataclass(frozen=True)
@@ -75,8 +86,8 @@ class _Space:
     """
 
     shape: tuple[int, ...]
-    y: _Operand
-    xs: tuple[_Operand, ...]
+    y: Operand
+    xs: tuple[Operand, ...]
     pack: int
 
     @property
@@ -102,9 +113,9 @@ def _space(stem: str, p: Params) -> _Space:
     rank = max(p["rank"], 1)
     shape = tuple(p["shape"][:rank]) if p["rank"] else (1,)
     if stem == "pointwise":
-        y = _Operand("y", f"Storage<{p['y_dtype']}>", _SIZES[p["y_dtype"]], p["y_strides"][:rank])
+        y = Operand("y", f"Storage<{p['y_dtype']}>", _SIZES[p["y_dtype"]], p["y_strides"][:rank])
         xs = tuple(
-            _Operand(
+            Operand(
                 f"x{i}",
                 f"Storage<{p['x_dtype'][i]}>",
                 _SIZES[p["x_dtype"][i]],
@@ -115,12 +126,12 @@ def _space(stem: str, p: Params) -> _Space:
     else:
         size = p["element_size"]
         bits = f"BitsOf<{size}>::type"
-        y = _Operand("y", bits, size, p["y_strides"][:rank])
-        xs = (_Operand("x0", bits, size, p["x_strides"][:rank]),) if stem == "copy" else ()
+        y = Operand("y", bits, size, p["y_strides"][:rank])
+        xs = (Operand("x0", bits, size, p["x_strides"][:rank]),) if stem == "copy" else ()
     return _Space(shape, y, xs, _pack(shape, y, xs))
 
 
-def _pack(shape: tuple[int, ...], y: _Operand, xs: Sequence[_Operand]) -> int:
+def _pack(shape: tuple[int, ...], y: Operand, xs: Sequence[Operand]) -> int:
     """Returns the widest pack that every row, and every operand contiguous in it, divides into."""
     if y.inner != 1:
         return 1
@@ -152,27 +163,27 @@ def _launch_config(stem: str) -> Rule:
 RULES = {stem: _launch_config(stem) for stem in ("pointwise", "copy", "fill")}
 
 
-def generated_source(stem: str, p: Params) -> str | None:
+def generated_source(stem: str, p: Params, dialect: Dialect) -> str | None:
     """Returns the kernel's text after the prologue; None for a stem that has a file."""
     if stem not in RULES or not all(p["shape"][: p["rank"]]):
         return "" if stem in RULES else None
     space = _space(stem, p)
     along = _transposed(stem, space)
     if along is not None:
-        return _transpose(space, along)
+        return _transpose(space, along, dialect)
     if stem == "fill":
         raw = p["value"] & (2 ** (8 * space.y.size) - 1)
-        value = [f"yv.at[v] = static_cast<{space.y.type}>({raw:#x}ULL);"]
+        value = [f"yv.at[v] = static_cast<{space.y.type}>({raw:#x}{dialect.language.unsigned});"]
     elif stem == "copy":
         value = [f"yv.at[v] = {_element(space.xs[0])};"]
     else:
-        value, result = statements(p, [_element(x) for x in space.xs], CUDA)
+        value, result = statements(p, [_element(x) for x in space.xs], dialect.language)
         value.append(f"yv.at[v] = encode<{space.y.type}>({result});")
     failure = RULES[stem](p).failure
-    return _kernel(space, value, failure)
+    return _kernel(space, value, failure, dialect)
 
 
-def _element(x: _Operand) -> str:
+def _element(x: Operand) -> str:
     """Returns how element v of an operand's pack is written; broadcast ones have a single one."""
     return f"{x.name}v.at[{'0' if x.inner == 0 else 'v'}]"
 
@@ -180,21 +191,15 @@ def _element(x: _Operand) -> str:
 # The loop around it
 
 
-def _kernel(space: _Space, value: Sequence[str], failure: bool) -> str:
+def _kernel(space: _Space, value: Sequence[str], failure: bool, dialect: Dialect) -> str:
     pack, packed = space.pack, space.pack > 1
-    names = [*(f"const void* {x.name}_memory" for x in space.xs), "void* y_memory"]
-    if failure:
-        names.append("Failure* failure")
     body = [
-        f"const {space.index} item = static_cast<{space.index}>(blockIdx.x) * NPUSIM_BLOCK"
-        " + threadIdx.x;",
+        f"const {space.index} item = static_cast<{space.index}>({dialect.group}) * NPUSIM_BLOCK"
+        f" + {dialect.thread};",
         f"if (item >= {space.packs}) return;",
         *_offsets(space),
-        f"auto* y = static_cast<{space.y.type}*>(y_memory) + y_at;",
-        *(
-            f"const auto* {x.name} = static_cast<const {x.type}*>({x.name}_memory) + {x.name}_at;"
-            for x in space.xs
-        ),
+        dialect.pointer(space.y, writes=True),
+        *(dialect.pointer(x, writes=False) for x in space.xs),
     ]
     if packed:
         checks = [f"is_packed<{pack}>({x.name})" for x in (space.y, *space.xs) if x.inner == 1]
@@ -216,7 +221,7 @@ def _kernel(space: _Space, value: Sequence[str], failure: bool) -> str:
         "}",
         *_store(space),
     ]
-    return _entry(names, body)
+    return dialect.entry(space.y, space.xs, body, failure)
 
 
 def _offsets(space: _Space) -> list[str]:
@@ -244,7 +249,7 @@ def _offsets(space: _Space) -> list[str]:
     return lines
 
 
-def _load(space: _Space, x: _Operand) -> list[str]:
+def _load(space: _Space, x: Operand) -> list[str]:
     v, pack = f"{x.name}v", space.pack
     if x.inner == 0:
         return [f"Pack<{x.type}, 1> {v};", f"{v}.at[0] = *{x.name};"]
@@ -293,48 +298,43 @@ def _tiles(space: _Space, along: int) -> int:
     return blocks(space.shape[-1], _TILE) * blocks(space.shape[along], _TILE) * others
 
 
-def _transpose(space: _Space, along: int) -> str:
+def _transpose(space: _Space, along: int, dialect: Dialect) -> str:
     """Returns a kernel that passes tiles through shared memory, reading and writing along rows."""
     x, y, size, last = space.xs[0], space.y, space.shape[along], space.shape[-1]
     lines = [
-        f"const int64_t column = blockIdx.x % {blocks(last, _TILE)} * {_TILE};",
-        f"int64_t item = blockIdx.x / {blocks(last, _TILE)};",
+        dialect.tile(x.type, _TILE, _TILE + 1),
+        f"const int64_t column = {dialect.group} % {blocks(last, _TILE)} * {_TILE};",
+        f"int64_t item = {dialect.group} / {blocks(last, _TILE)};",
         f"const int64_t row = item % {blocks(size, _TILE)} * {_TILE};",
         f"item /= {blocks(size, _TILE)};",
-        "int64_t x_at = 0, y_at = 0;",
+        "int64_t x0_at = 0, y_at = 0;",
     ]
     for d in range(len(space.shape) - 2, -1, -1):
         if d != along:
             lines += [
-                f"x_at += item % {space.shape[d]} * {x.strides[d]};",
+                f"x0_at += item % {space.shape[d]} * {x.strides[d]};",
                 f"y_at += item % {space.shape[d]} * {y.strides[d]};",
                 f"item /= {space.shape[d]};",
             ]
     lines += [
-        f"const auto* x = static_cast<const {x.type}*>(x_memory) + x_at;",
-        f"auto* y = static_cast<{y.type}*>(y_memory) + y_at;",
-        f"__shared__ {x.type} tile[{_TILE}][{_TILE} + 1];",
-        f"const int lane = threadIdx.x % {_TILE}, first = threadIdx.x / {_TILE};",
+        dialect.pointer(x, writes=False),
+        dialect.pointer(y, writes=True),
+        f"const int lane = {dialect.thread} % {_TILE}, first = {dialect.thread} / {_TILE};",
         "#pragma unroll",
         f"for (int i = first; i < {_TILE}; i += NPUSIM_BLOCK / {_TILE}) {{",
         f"  if (row + lane < {size} && column + i < {last})",
-        f"    tile[i][lane] = x[row + lane + (column + i) * {x.inner}];",
+        f"    tile[i][lane] = x0[row + lane + (column + i) * {x.inner}];",
         "}",
-        "__syncthreads();",
+        dialect.barrier,
         "#pragma unroll",
         f"for (int i = first; i < {_TILE}; i += NPUSIM_BLOCK / {_TILE}) {{",
         f"  if (row + i < {size} && column + lane < {last})",
         f"    y[(row + i) * {y.strides[along]} + column + lane] = tile[lane][i];",
         "}",
     ]
-    return _entry(["const void* x_memory", "void* y_memory"], lines)
+    return dialect.entry(y, space.xs, lines, failure=False)
 
 
-def _entry(arguments: Sequence[str], lines: Sequence[str]) -> str:
-    text = "\n".join(line if line.startswith("#") else f"  {line}" for line in lines)
-    return (
-        '#include "kernels/cuda/common/scalar_ops.h"\n'
-        "using namespace npusim;\n"
-        'extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)\n'
-        f"npusim_kernel({', '.join(arguments)}) {{\n{text}\n}}\n"
-    )
+def indented(lines: Sequence[str]) -> str:
+    """Returns a body's text; directives stand at the margin."""
+    return "\n".join(line if line.startswith("#") else f"  {line}" for line in lines)
