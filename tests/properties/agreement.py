@@ -7,7 +7,7 @@ may be off by a multiple of what that changes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from random import Random
 
@@ -86,13 +86,17 @@ def _tensor(type: TensorType, generator: torch.Generator) -> Tensor:
 
 
 def reference(
-    graph: Graph, tensors: Mapping[str, Tensor], shaking: int | None = None
+    graph: Graph,
+    tensors: Mapping[str, Tensor],
+    shaking: int | None = None,
+    *,
+    run: Callable[..., list[Tensor]] = run_graph,
 ) -> list[Tensor]:
     """Returns PyTorch's results; with a seed, those of a run whose rounded results are shaken."""
     inputs = [tensors[v.name] for v in graph.inputs]
     weights = {w.key: tensors[w.name] for w in graph.weights}
     if shaking is None:
-        return run_graph(graph, inputs, weights)
+        return run(graph, inputs, weights)
     generator = torch.Generator().manual_seed(shaking)
 
     def shake(node: Node, results: Sequence[Tensor]) -> None:
@@ -100,7 +104,7 @@ def reference(
             if tensor.is_floating_point() and tensor.is_contiguous():
                 tensor.copy_(_near(tensor, generator))
 
-    return run_graph(graph, inputs, weights, observe=shake)
+    return run(graph, inputs, weights, observe=shake)
 
 
 def shaken_tensors(tensors: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:

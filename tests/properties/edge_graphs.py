@@ -15,6 +15,13 @@ import numpy as np
 from npusim.ir.graph import Attr, Constant, Graph
 from npusim.ir.types import TensorType
 from tests.properties.drafts import Draft, kind_of
+from tests.properties.edge_matmuls import (
+    attention,
+    convolution,
+    linear,
+    matmul,
+    written_attention,
+)
 
 _FLOATS = ("float32",) * 4 + ("float64", "float16", "bfloat16")
 _DTYPES = (*_FLOATS, "int64", "int32", "int8", "uint8", "bool")
@@ -218,28 +225,9 @@ def _rows(draft: Draft) -> None:
         call("mul.Tensor", x, root)
 
 
-def _product(draft: Draft) -> None:
-    """A linear, a product of matrices or a convolution, of few numbers each.
-
-    So few that nobody takes Winograd's algorithm. Of float32: PyTorch's own products of 16-bit
-    floats make NaN of some infinities.
-    """
-    way = draft.random.randrange(3)
-    if way == 0:
-        operands = [draft.fresh("float32", (3, 8)), draft.fresh("float32", (4, 8))]
-        operands += [draft.fresh("float32", (4,))] * draft.random.randrange(2)
-        draft.add("aten.linear.default", operands, {}, exact=False)
-    elif way == 1:
-        operands = [draft.fresh("float32", (3, 8)), draft.fresh("float32", (8, 4))]
-        draft.add("aten.matmul.default", operands, {}, exact=False)
-    else:
-        x, weight = draft.fresh("float32", (1, 3, 6)), draft.fresh("float32", (4, 3, 3))
-        attrs: dict[str, Attr] = {"padding": (0,), "stride": (1,), "dilation": (1,), "groups": 1}
-        draft.add("aten.conv1d.default", [x, weight, None], attrs, exact=False)
-
-
 Way = Callable[[Draft], None]
 WAYS: tuple[Way, ...] = (
     *(_exact_op, _exact_op, _rounding_op, _bound, _bound, _choice, _choice, _arithmetic),
-    *(_arithmetic, _integers, _cast, _cast, _activation, _rows, _product),
+    *(_arithmetic, _integers, _cast, _cast, _activation, _rows, linear, matmul, convolution),
+    *(attention, written_attention),
 )
