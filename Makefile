@@ -29,7 +29,7 @@ PINS := requirements-dev.txt
 BUILD_TOOLS := scikit-build-core pybind11 cmake ninja
 # What the compiled module is made of. Python files, data and CUDA sources are read where they lie.
 COMPILED := $(shell find cpp kernels/cpu kernels/shared -name '*.cpp' -o -name '*.h') \
-  CMakeLists.txt pyproject.toml python/npusim/version.py
+  CMakeLists.txt pyproject.toml python/npusim/version.py python/npusim/_runtime.pyi
 # abi.h is generated.
 CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h' ':!kernels/shared/abi.h')
 

@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
     "files": {"errors"},
+    "binding": {"_runtime", "errors"},
     "ir": {"errors", "files"},
     "targets": {"abi.kernels", "errors", "ir.types"},
     "abi": {"errors", "ir"},
@@ -42,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {
         *("_runtime", "abi", "analysis", "compile", "errors", "files", "ir", "lowering", "ops"),
         *("passes", "program", "runtime", "targets", "version"),
     },
-    "codegen": {"abi", "errors", "files", "ir", "program", "targets"},
+    "codegen": {"abi", "binding", "errors", "files", "ir", "program", "targets"},
     "onnx_backend": {"", "errors", "frontends", "partition", "runtime"},
     "compile": {
         *("codegen", "errors", "frontends", "ir", "lowering", "passes", "program", "targets"),
@@ -113,6 +114,17 @@ def test_a_file_imports_only_what_its_part_may(path: Path) -> None:
             assert allowed, f"npusim.{part} must not import {name} ({path.name})"
         elif root in OPTIONAL:
             assert part in OPTIONAL[root], f"npusim.{part} must not import {root} ({path.name})"
+
+
+def test_the_native_module_is_imported_where_its_version_is_compared() -> None:
+    """Only `from npusim import _runtime` asks npusim.binding, which compares."""
+    past = [
+        f"{path.relative_to(PACKAGE)}: {name}"
+        for path in _files()
+        for name in _imports(ast.parse(path.read_text("utf-8")))
+        if name.startswith("npusim._runtime.")
+    ]
+    assert past == []
 
 
 def test_the_table_names_every_part() -> None:

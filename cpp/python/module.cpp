@@ -48,6 +48,7 @@ PYBIND11_MODULE(_runtime, module) {
   using namespace npusim::python;
   module.doc() = "The C++ runtime of npusim.";
   module.attr("__version__") = NPUSIM_VERSION;
+  module.attr("__interface__") = NPUSIM_INTERFACE;
   py::register_local_exception_translator([](std::exception_ptr pending) {
     try {
       std::rethrow_exception(pending);

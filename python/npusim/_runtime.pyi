@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from typing_extensions import Buffer, CapsuleType
 
 __version__: str
+__interface__: str
 
 # name, buffer, dtype, shape, alloc_shape
 _SpecRow = tuple[str, int, str, tuple[int | str, ...], tuple[int, ...]]

@@ -12,12 +12,12 @@ from functools import cache
 from pathlib import Path
 
 from npusim.abi.kernels import KERNELS
+from npusim.binding import kernel_root
 from npusim.codegen.cuda import nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.cuda.source import kernel_source, stem_source
 from npusim.codegen.cuda.variants import variants
-from npusim.codegen.source import kernel_root
 from npusim.errors import Error
 from tests.codegen import host
 from tests.codegen.cases import models, spread

@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable
 
 from npusim.abi.kernels import KERNELS
+from npusim.binding import kernel_root
 from npusim.codegen.cuda import source
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.source import kernel_source, prologue
-from npusim.codegen.source import float_literal, kernel_root
+from npusim.codegen.source import float_literal
 from tests.codegen.cases import examples
 
 

@@ -122,10 +122,11 @@ def require_weights(graph: Graph, state: Mapping[str, Any]) -> None:
         if weight.persistent and not {weight.key, *weight.aliases} & set(state)
     ]
     if missing:
-        from npusim._runtime import renaming_hint
+        from npusim import _runtime
 
         raise WeightMismatchError(
-            f"The checkpoint lacks {', '.join(missing)}.", hint=renaming_hint(missing, list(state))
+            f"The checkpoint lacks {', '.join(missing)}.",
+            hint=_runtime.renaming_hint(missing, list(state)),
         )
 
 

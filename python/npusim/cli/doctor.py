@@ -79,6 +79,9 @@ def _runtime() -> list[Check]:
         from npusim.runtime.libraries import library_folders
     except ImportError as error:
         return [Check("runtime", str(error), "missing", reinstall)]
+    except Error as error:  # it was built from another version of the tree
+        found = str(error).removesuffix(error.hint).strip()
+        return [Check("runtime", found, "missing", error.hint)]
     checks = [Check("runtime", f"{_runtime.__version__}, instruction sets usable here: "
                     f"{', '.join(_runtime.isa_names())}")]  # fmt: skip
     names = _runtime.device_names()

@@ -1,4 +1,4 @@
-"""Source texts of kernels: where they lie, headers in place of their inclusion, exact numbers.
+"""Source texts of kernels: their files, headers in place of their inclusion, exact numbers.
 
 Compilers on a device's machine have no files, so that a kernel's text has to be whole. What each
 language puts around it is its own package's (`codegen/cuda/source.py`, `codegen/metal/source.py`).
@@ -13,18 +13,11 @@ from pathlib import Path
 from struct import pack as pack_bits
 from struct import unpack as unpack_bits
 
+from npusim.binding import kernel_root
+
 _INCLUDE = re.compile(r'^#include "(kernels/[\w./]+)"\s*$', re.MULTILINE)
 _PRAGMA = re.compile(r"^#pragma once\s*$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*//[^\n]*\n", re.MULTILINE)
-
-
-def kernel_root() -> Path:
-    """Returns the folder that holds `cuda/`, `metal/` and `shared/`: the wheel's, or the
-    repository's.
-    """
-    package = Path(__file__).resolve().parents[1]
-    installed = package / "kernels"
-    return installed if installed.is_dir() else package.parents[1] / "kernels"
 
 
 @cache

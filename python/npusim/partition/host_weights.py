@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from npusim._runtime import renaming_hint
+from npusim import _runtime
 from npusim.errors import Error, ProgramFormatError, WeightMismatchError, first_line
 from npusim.ir.graph import Weight
 from npusim.runtime.checkpoint import Checkpoint
@@ -68,7 +68,7 @@ def host_tensors(
     if problems:
         raise WeightMismatchError(
             "The checkpoint does not fit: " + "; ".join(problems) + ".",
-            hint=renaming_hint(missing, list(readers)),
+            hint=_runtime.renaming_hint(missing, list(readers)),
         )
     return found
 
