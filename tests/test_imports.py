@@ -56,6 +56,10 @@ ALLOWED: dict[str, set[str]] = {
     },
     "verify_quantization": {"abi", "errors", "ir", "ops", "passes", "targets", "verify"},
     "pictures": {"errors", "ir"},
+    "selftest": {
+        *("codegen", "compile", "errors", "frontends", "ir", "language_model", "lowering", "ops"),
+        *("runtime", "targets"),
+    },
     "demo": {"errors"},
 }
 
@@ -64,7 +68,7 @@ OPTIONAL: dict[str, set[str]] = {
     "torch": {
         *("abi", "exporters", "frontends", "ops", "partition", "runtime", "verify"),
         "verify_quantization",
-        *("demo", "cli"),
+        *("demo", "cli", "selftest"),
     },
     "onnx": {"exporters", "frontends", "onnx_backend"},
     "google": {"frontends"},

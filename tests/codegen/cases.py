@@ -18,8 +18,8 @@ from npusim.ir.opdef import REGISTRY, OpDef
 from npusim.lowering.assemble import assemble
 from npusim.passes.run import run_passes
 from npusim.program.program import CompiledProgram
+from npusim.selftest.single_op import graph_of, tensors_for
 from npusim.targets import TargetConfig
-from tests.conformance.single_op import graph_of, tensors_for
 from tests.end_to_end.architectures import small_model
 from tests.models import build
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import npusim
+from npusim.selftest.single_op import assert_close, reference
 from npusim.targets import TargetConfig, target_names
 from tests.codegen import host
 from tests.codegen.cases import Example, examples
-from tests.conformance.single_op import assert_close, reference
 
 
 def _examples() -> list[Example]:

@@ -21,9 +21,9 @@ from npusim.codegen.cuda import nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.rules import RULES
 from npusim.codegen.cuda.variants import CLUSTER
+from npusim.selftest.single_op import assert_close, reference
 from tests.codegen import host
 from tests.codegen.cases import Example, examples, models, spread
-from tests.conformance.single_op import assert_close, reference
 
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100")
 # Bytes a thread: ptxas puts a few values that no loop uses into memory, though registers are

@@ -18,8 +18,8 @@ from npusim.errors import Error, ProgramFormatError, TargetConstraintError, Unsu
 from npusim.ir.opdef import REGISTRY, Case
 from npusim.lowering.assemble import assemble
 from npusim.program.program import CompiledProgram
+from npusim.selftest.single_op import graph_of, tensors_for
 from npusim.targets import TargetConfig
-from tests.conformance.single_op import graph_of, tensors_for
 
 
 class Chain(nn.Module):

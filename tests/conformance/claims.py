@@ -25,8 +25,8 @@ from npusim.ir.opdef import Case, find
 from npusim.lowering.assemble import assemble
 from npusim.lowering.supported import unsupported_nodes
 from npusim.ops import schema
+from npusim.selftest.single_op import attributes, graph_of, tensors_for
 from npusim.targets import TargetConfig
-from tests.conformance.single_op import attributes, graph_of, tensors_for
 from tests.conformance.torch_samples import Call, Sample
 
 DTYPES = ("float32", "bfloat16", "float16", "float64", "int64", "int32", "bool")

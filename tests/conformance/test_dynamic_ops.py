@@ -15,7 +15,7 @@ import npusim
 from npusim.ir.opdef import Case, find
 from npusim.ir.symbolic import Symbol, evaluate
 from npusim.ops import schema
-from tests.conformance.single_op import assert_close, attributes, tensors_for
+from npusim.selftest.single_op import assert_close, attributes, tensors_for
 
 # One of each way in which a lowering reads sizes.
 OPS = (

@@ -21,8 +21,8 @@ from npusim.ir.opdef import REGISTRY, Case, OpDef
 from npusim.lowering.assemble import assemble
 from npusim.lowering.supported import check_supported, unsupported_nodes
 from npusim.ops.int8_reference import INT8_CONV, INT8_MATMUL
+from npusim.selftest.single_op import assert_close, graph_of, reference, tensors_for
 from npusim.targets import TargetConfig, target_names
-from tests.conformance.single_op import assert_close, graph_of, reference, tensors_for
 
 
 def _cases() -> Iterator[object]:

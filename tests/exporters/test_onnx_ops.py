@@ -14,7 +14,7 @@ import npusim.ops
 from npusim.errors import UnsupportedOpError
 from npusim.ir.graph import Graph
 from npusim.ir.opdef import REGISTRY, Case, OpDef
-from tests.conformance.single_op import assert_close, graph_of, reference, tensors_for
+from npusim.selftest.single_op import assert_close, graph_of, reference, tensors_for
 
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")

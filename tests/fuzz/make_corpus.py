@@ -21,8 +21,8 @@ from npusim.lowering.assemble import assemble
 from npusim.ops.fused import NO_EPILOGUE
 from npusim.ops.quantized_linear import QUANTIZE, QUANTIZED_LINEAR
 from npusim.program.program import BufferKind, CompiledProgram, Method
+from npusim.selftest.single_op import graph_of, tensors_for
 from npusim.targets import TargetConfig
-from tests.conformance.single_op import graph_of, tensors_for
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "format" / "golden" / "make_golden.py"

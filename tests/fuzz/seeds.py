@@ -16,7 +16,7 @@ import npusim
 from npusim.ir.graph import Graph
 from npusim.ir.json import graph_to_json
 from npusim.ir.opdef import REGISTRY
-from tests.conformance.single_op import graph_of, tensors_for
+from npusim.selftest.single_op import graph_of, tensors_for
 
 
 class Small(nn.Module):

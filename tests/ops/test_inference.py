@@ -22,7 +22,7 @@ from npusim.ops.check_types import inferred
 from npusim.ops.inference import RULES
 from npusim.ops.inference.signature import _schemas
 from npusim.ops.reference import execute, type_of
-from tests.conformance.single_op import attributes, tensors_for
+from npusim.selftest.single_op import attributes, tensors_for
 
 CASES = [
     (name, case)

@@ -10,8 +10,8 @@ from npusim.abi.kernels import KERNELS, Params
 from npusim.ir.opdef import REGISTRY
 from npusim.lowering.assemble import assemble
 from npusim.program.program import CompiledProgram
+from npusim.selftest.single_op import graph_of, tensors_for
 from npusim.targets import TargetConfig
-from tests.conformance.single_op import graph_of, tensors_for
 from tests.conformance.test_ops import REFUSED
 
 

@@ -18,8 +18,8 @@ from npusim.errors import UnsupportedOpError
 from npusim.ir.graph import Graph
 from npusim.ir.opdef import REGISTRY, OpDef
 from npusim.lowering.assemble import assemble
+from npusim.selftest.single_op import assert_close, graph_of, reference, tensors_for
 from npusim.targets import TargetConfig
-from tests.conformance.single_op import assert_close, graph_of, reference, tensors_for
 from tests.softmetal import metal
 from tests.softmetal.programs import Kernels, run_program
 

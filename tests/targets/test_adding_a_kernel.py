@@ -130,7 +130,7 @@ from npusim.abi.kernels import KERNELS
 from npusim.ir.opdef import find
 from npusim.lowering.assemble import assemble
 from npusim.targets import TargetConfig
-from tests.conformance.single_op import graph_of, tensors_for
+from npusim.selftest.single_op import graph_of, tensors_for
 from tests.fuzz import make_corpus
 from tests.ops import test_kernel_cost
 

@@ -22,9 +22,9 @@ from npusim.ir.types import TensorType
 from npusim.lowering.context import Lowering
 from npusim.partition.plan import PartitionPlan
 from npusim.program.program import CompiledProgram
+from npusim.selftest.single_op import graph_of, tensors_for
 from npusim.targets import TargetConfig, target_names
 from npusim.targets.target_config import ALL, KernelLimits
-from tests.conformance.single_op import graph_of, tensors_for
 from tests.models import build
 
 find("npu.linear")  # registers the ops

@@ -21,9 +21,9 @@ from npusim.abi.kernels import KERNELS
 from npusim.errors import TargetConstraintError, UnsupportedOpError
 from npusim.ir.graph import Graph
 from npusim.ir.opdef import find
+from npusim.selftest.single_op import graph_of, tensors_for
 from npusim.targets import TargetConfig
 from tests.codegen.cases import NormBetween
-from tests.conformance.single_op import graph_of, tensors_for
 from tests.targets.test_capabilities import extract, native_stems
 
 

@@ -26,6 +26,7 @@ from npusim.cli import (
     reduce,
     reproduce,
     run,
+    selftest,
     tune,
     verify,
     view,
@@ -71,6 +72,8 @@ for _verb in (
     bench.bench,
     profile.profile,
     doctor.doctor,
+    selftest.selftest,
+    selftest.metal_selftest,
     demo.demo,
 ):
     npusim.add_command(_verb)

@@ -45,14 +45,14 @@ def _tensor(entry: Any, dtype: str, generator: torch.Generator) -> torch.Tensor:
     if spec == "randn":
         return torch.randn(shape, generator=generator).to(kind)
     uniform = torch.rand(shape, generator=generator)
-    low, high = {
+    least, most = {
         "rand": (0.0, 1.0),
         "positive": (0.1, 3.0),
         "unit": (-0.95, 0.95),
         "unit_positive": (0.05, 0.95),
         "above_one": (1.05, 4.0),
     }[spec]
-    return (low + (high - low) * uniform).to(kind)
+    return (least + (most - least) * uniform).to(kind)
 
 
 def attributes(op: str, case: Case, dtype: str) -> dict[str, Attr]:

@@ -1,0 +1,111 @@
+"""Times of work whose bytes and operations are known: what a device reaches, for a report.
+
+Medians of calls from Python with everything on the device, so that a call's fixed cost is in them.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from npusim.compile import compile
+from npusim.errors import first_line
+from npusim.frontends.torch_export import extract_ir
+from npusim.runtime.device import Device
+from npusim.runtime.session import load
+from npusim.targets import TargetConfig
+
+Report = Callable[..., None]
+_SECONDS, _FEWEST = 0.5, 5  # of calls
+
+
+class _Add(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+
+@dataclass(frozen=True)
+class Work:
+    """A model, what it is given, and what a call moves and computes.
+
+    Attributes:
+        bytes: read and written.
+        operations: floating-point ones; a multiplication with an addition is two.
+    """
+
+    model: Callable[[], nn.Module]
+    inputs: Callable[[], tuple[Tensor, ...]]
+    bytes: int
+    operations: int
+
+
+def _halves(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float16)
+
+
+def _matmul(rows: int, inner: int, columns: int) -> Work:
+    return Work(
+        lambda: nn.Linear(inner, columns, bias=False).half(),
+        lambda: (_halves(rows, inner),),
+        2 * (rows * inner + inner * columns + rows * columns),
+        2 * rows * inner * columns,
+    )
+
+
+WORK: Mapping[str, Work] = {
+    "a call: 16 elements added": Work(_Add, lambda: (_halves(16), _halves(16)), 96, 16),
+    "memory: 32 Mi elements added": Work(
+        _Add, lambda: (_halves(1 << 25), _halves(1 << 25)), 6 << 25, 1 << 25
+    ),
+    "linear: 1 row, 4096 to 4096": _matmul(1, 4096, 4096),
+    "linear: 1024 rows, 4096 to 4096": _matmul(1024, 4096, 4096),
+    "convolution: 8 images of 56, 3 by 3, 64 channels": Work(
+        lambda: nn.Conv2d(64, 64, 3, padding=1, bias=False).half(),
+        lambda: (_halves(8, 64, 56, 56),),
+        4 * 8 * 64 * 56 * 56 + 2 * 64 * 64 * 9,
+        2 * 8 * 64 * 64 * 9 * 56 * 56,
+    ),
+}
+
+
+def run_timings(target: TargetConfig, device: Device, report: Report) -> dict[str, object]:
+    """Times all work in float16.
+
+    Returns:
+        By name the median, fastest and slowest seconds of a call, bytes and operations a second; or
+        what went wrong, as a sentence under "failure".
+    """
+    found: dict[str, object] = {}
+    for done, (name, work) in enumerate(WORK.items()):
+        report(name, done, len(WORK))
+        try:
+            found[name] = _timed(work, target, device)
+        except Exception as error:  # whatever it is, the rest is timed
+            found[name] = {"failure": first_line(error)}
+    return found
+
+
+def _timed(work: Work, target: TargetConfig, device: Device) -> dict[str, object]:
+    model = work.model().eval()
+    inputs = work.inputs()
+    session = load(compile(extract_ir(model, inputs), target), model.state_dict(), device)
+    session(*inputs)  # what happens once
+    seconds: list[float] = []
+    while len(seconds) < _FEWEST or sum(seconds) < _SECONDS:
+        start = time.perf_counter()
+        session(*inputs)
+        seconds.append(time.perf_counter() - start)
+    median = statistics.median(seconds)
+    return {
+        "median_s": median,
+        "min_s": min(seconds),
+        "max_s": max(seconds),
+        "calls": len(seconds),
+        "bytes_per_s": work.bytes / median,
+        "operations_per_s": work.operations / median,
+    }
