@@ -7,8 +7,9 @@ Algorithms, 3.1), and a result of 16 bits by a unit in its own last place: it is
 What that is worth to the softmax and the matmul of attention is worked out for each row.
 
 A bound that is infinite leaves an element open: a number that may be 0 or not times an infinity,
-what attention makes of keys and values that a mask hides and that are no finite numbers, and a row
-of written-out attention whose scores are -infinity without a mask's doing.
+what attention makes of keys and values that a mask hides and that are no finite numbers, a row of
+written-out attention whose scores are -infinity without a mask's doing, and a weight that is no
+number where it meets a convolution's padding.
 """
 
 from __future__ import annotations
@@ -157,6 +158,13 @@ def _flushed(x: Tensor) -> Tensor:
     return torch.where(small, x.double().abs(), 0.0)
 
 
+def _padded_taps(node: Node, values: Values) -> Tensor:
+    """Tells where a weight that is no number meets padding, which need not be multiplied."""
+    special = (~values[1].isfinite()).double()
+    met = _matmul(node, [torch.ones_like(values[0], dtype=torch.float64), special, None])
+    return met < special.flatten(1).sum(1).reshape(-1, *(1,) * (met.dim() - 2))
+
+
 def _lost_by_scaling(queries: Tensor, scale: float) -> Tensor:
     """Returns what queries lose that attention scales before it multiplies them."""
     least = 2.0**-150  # half of the least number above 0 of float32
@@ -180,6 +188,8 @@ def _matmul_bound(
     if error is not None:
         losses[0] = losses[0] + error
     doubtful = torch.zeros(result.shape, dtype=torch.bool)
+    if "conv" in node.op:
+        doubtful = _padded_taps(node, values)
     if error is not None:
         doubtful = error.isinf().any(-1, keepdim=True).expand(result.shape)
     for at, loss in enumerate(losses):

@@ -21,8 +21,8 @@ import numpy as np
 from npusim.abi.scalar import Arg, ScalarOp, ScalarProgram
 from npusim.ir.symbolic import is_symbolic
 
-# A product: powers of √2, √π and ln 2, a power of x, an exponent of e (a frozen sum), and atoms:
-# functions that have no simpler form, with what they are applied to.
+# A product: powers of √2, √π and ln 2, a power of x (0 or more), an exponent of e (a frozen sum),
+# and atoms: functions that have no simpler form, with what they are applied to.
 Monomial = tuple[Any, int, Any, Any]
 Sum = dict[Monomial, Fraction]
 Bound = Fraction | float  # the latter where it is infinite
@@ -168,7 +168,7 @@ def _powers(a: Any, b: Any) -> dict[Any, int]:
 
 def _is_positive(terms: Sum) -> bool:
     """Tells whether a sum is above 0 for every x: of positive terms, one of them never 0."""
-    even = all(c > 0 and m[1] >= 0 and m[1] % 2 == 0 and not m[3] for m, c in terms.items())
+    even = all(c > 0 and m[1] % 2 == 0 and not m[3] for m, c in terms.items())
     return even and any(m[1] == 0 for m in terms)
 
 
@@ -224,7 +224,7 @@ def _exp(x: _Form) -> _Form:
     for monomial, coefficient in x.above.items():
         logarithm = _logarithm(monomial)
         if logarithm is None:
-            if monomial[2] or monomial[3] or monomial[1] < 0:
+            if monomial[2] or monomial[3]:
                 raise Unknown
             exponent[monomial] = coefficient
         elif coefficient.denominator == 1 and 0 < abs(coefficient) <= 4:
