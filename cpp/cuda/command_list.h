@@ -16,10 +16,11 @@
 #include "cpp/cuda/command_timer.h"
 #include "cpp/cuda/context.h"
 #include "cpp/cuda/graph.h"
-#include "cpp/cuda/kernel_store.h"
 #include "cpp/cuda/libraries.h"
 #include "cpp/cuda/memory.h"
 #include "cpp/cuda/module.h"
+#include "cpp/cuda/module_store.h"
+#include "cpp/device_code/kernel_store.h"
 #include "cpp/runtime/device.h"
 #include "cpp/runtime/program.h"
 
@@ -29,7 +30,8 @@ class CudaCommandList final : public CommandList {
  public:
   // Throws as Device::encode does, as KernelStore and as Module.
   CudaCommandList(std::shared_ptr<const Context> context, std::shared_ptr<const Program> program,
-                  const Method& method, KernelStore& store, Libraries& libraries);
+                  const Method& method, KernelStore& store, ModuleStore& modules,
+                  Libraries& libraries);
   ~CudaCommandList() override;
 
   void bind(uint32_t buffer, const MemoryRange& at) override;
@@ -79,7 +81,8 @@ class CudaCommandList final : public CommandList {
 
   static std::span<const Matrix> maps_of(const Code& code);
   void parse_images(const std::vector<KernelCode>& codes);
-  void load_kernels(const std::vector<KernelCode>& codes, KernelStore& store, Libraries& libraries);
+  void load_kernels(const std::vector<KernelCode>& codes, ModuleStore& modules,
+                    Libraries& libraries);
   const Code& code_of(const Command& command) const;
   bool check_problem(const Command& command) const;
   void lay_out();

@@ -22,12 +22,12 @@ std::string kernel_place(const Program& program, const Kernel& kernel) {
 
 CudaCommandList::CudaCommandList(std::shared_ptr<const Context> context,
                                  std::shared_ptr<const Program> program, const Method& method,
-                                 KernelStore& store, Libraries& libraries)
+                                 KernelStore& store, ModuleStore& modules, Libraries& libraries)
     : context_(std::move(context)), program_(std::move(program)), method_(method) {
   const std::vector<KernelCode> codes = store.codes(program_, method_);
   const Current current(*context_);
   parse_images(codes);
-  load_kernels(codes, store, libraries);
+  load_kernels(codes, modules, libraries);
   lay_out();
   resolve_launches();
   reserve();
@@ -57,7 +57,7 @@ const CudaCommandList::Code& CudaCommandList::code_of(const Command& command) co
 }
 
 // Loads the code the method uses, or finds the library that does its work.
-void CudaCommandList::load_kernels(const std::vector<KernelCode>& codes, KernelStore& store,
+void CudaCommandList::load_kernels(const std::vector<KernelCode>& codes, ModuleStore& modules,
                                    Libraries& libraries) {
   std::vector<bool> for_library(codes_.size(), true);
   for (size_t i = 0; i < codes.size(); ++i) {
@@ -71,8 +71,8 @@ void CudaCommandList::load_kernels(const std::vector<KernelCode>& codes, KernelS
     }
     if (code.library != nullptr) continue;
     const Kernel& kernel = program_->kernels[method_.commands[i].kernel];
-    code.module = store.module(context_, codes[i], code.image, libraries.folders(),
-                               kernel_place(*program_, kernel));
+    code.module = modules.module(context_, codes[i], code.image, libraries.folders(),
+                                 kernel_place(*program_, kernel));
   }
 }
 

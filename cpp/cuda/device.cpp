@@ -8,14 +8,21 @@
 #include "cpp/cuda/command_list.h"
 #include "cpp/cuda/context.h"
 #include "cpp/cuda/downloads.h"
-#include "cpp/cuda/kernel_store.h"
 #include "cpp/cuda/libraries.h"
 #include "cpp/cuda/memory.h"
+#include "cpp/cuda/module_store.h"
 #include "cpp/cuda/staging.h"
+#include "cpp/device_code/kernel_store.h"
 #include "cpp/runtime/error.h"
 
 namespace npusim::cuda {
 namespace {
+
+std::optional<int64_t> operands_of(std::span<const std::byte> image, const std::string& what) {
+  return parse_image(image, what).operands;
+}
+
+constexpr CodeFormat kCodeFormat{"cuda", kImageKind, operands_of};
 
 class CudaDevice final : public Device, public StreamDevice {
  public:
@@ -23,7 +30,8 @@ class CudaDevice final : public Device, public StreamDevice {
       : context_(std::move(context)),
         staging_(context_),
         downloads_(std::make_shared<Downloads>(context_)),
-        store_(services.make_kernels),
+        store_(kCodeFormat, services.make_kernels),
+        modules_(store_),
         libraries_(context_, services.library_folders) {}
 
   std::string_view name() const noexcept override { return "cuda"; }
@@ -113,7 +121,7 @@ class CudaDevice final : public Device, public StreamDevice {
 
   std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,
                                       const Method& method) override {
-    return std::make_unique<CudaCommandList>(context_, std::move(program), method, store_,
+    return std::make_unique<CudaCommandList>(context_, std::move(program), method, store_, modules_,
                                              libraries_);
   }
 
@@ -122,6 +130,7 @@ class CudaDevice final : public Device, public StreamDevice {
   Staging staging_;
   std::shared_ptr<Downloads> downloads_;
   KernelStore store_;
+  ModuleStore modules_;
   Libraries libraries_;
 };
 

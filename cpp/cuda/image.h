@@ -15,8 +15,11 @@
 
 #include "cpp/cuda/library_problem.h"
 #include "cpp/cuda/tensor_map.h"
+#include "cpp/device_code/image_reader.h"
 
 namespace npusim::cuda {
+
+inline constexpr ImageKind kImageKind{{"NPUCUDA\x01", 8}, "CUDA"};
 
 struct ImageLaunch {
   std::string entry;
@@ -43,9 +46,6 @@ struct Image {
 // Parses and validates; the spans point into `bytes`. `what` names the image in messages. Throws
 // Error(kFormat).
 Image parse_image(std::span<const std::byte> bytes, const std::string& what);
-
-// The header of an image, as it stands there; empty where there is none.
-std::span<const std::byte> image_header(std::span<const std::byte> bytes);
 
 // Whether a cubin of architecture `arch` runs on a device of this compute capability: the same
 // major number and no newer minor one; with a suffix ("sm_90a"), the very same.

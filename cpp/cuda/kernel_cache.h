@@ -1,5 +1,5 @@
-// Compiled kernels on disk, by what they were compiled from: $NPUSIM_CACHE_DIR, or npusim in
-// $XDG_CACHE_HOME or ~/.cache. Whoever can write there decides what runs on the device.
+// Compiled kernels on disk, by what they were compiled from (cache_folder.h). Whoever can write
+// there decides what runs on the device.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace npusim::cuda {
 
 class KernelCache {
  public:
-  KernelCache();  // in the folder that the environment names; empty: nothing is kept
+  KernelCache();  // in cache_folder("cuda"); where that is empty, nothing is kept
   explicit KernelCache(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
   // The code stored under a key; nothing when there is none, or it is damaged.
@@ -28,8 +28,5 @@ class KernelCache {
 
   std::filesystem::path folder_;
 };
-
-// A key made of all parts: 32 hexadecimal digits.
-std::string cache_key(std::span<const std::string> parts);
 
 }  // namespace npusim::cuda

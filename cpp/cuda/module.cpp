@@ -2,9 +2,10 @@
 
 #include <optional>
 
-#include "cpp/cuda/inflate.h"
 #include "cpp/cuda/kernel_cache.h"
 #include "cpp/cuda/nvrtc.h"
+#include "cpp/device_code/cache_folder.h"
+#include "cpp/device_code/inflate.h"
 #include "cpp/runtime/error.h"
 
 namespace npusim::cuda {

@@ -8,10 +8,11 @@
 #include <string>
 
 #include "cpp/cuda/image.h"
-#include "cpp/cuda/inflate.h"
 #include "cpp/cuda/kernel_cache.h"
 #include "cpp/cuda/library.h"
 #include "cpp/cuda/nvrtc.h"
+#include "cpp/device_code/cache_folder.h"
+#include "cpp/device_code/inflate.h"
 #include "tests/cpp/check.h"
 #include "tests/cpp/cuda_image.h"
 

@@ -1,4 +1,4 @@
-#include "cpp/cuda/kernel_store.h"
+#include "cpp/device_code/kernel_store.h"
 
 #include <algorithm>
 #include <mutex>
@@ -8,7 +8,7 @@
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/metadata.h"
 
-namespace npusim::cuda {
+namespace npusim {
 namespace {
 
 constexpr size_t kMostMade = size_t{64} << 20;  // bytes of images
@@ -22,15 +22,6 @@ void append(std::string& to, std::span<const std::byte> bytes) {
   to.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-std::string key_of(const Kernel& kernel, std::span<const std::byte> params) {
-  std::string key;
-  append(key, std::as_bytes(std::span(kernel.name)));
-  append(key, std::as_bytes(std::span(kernel.schema)));
-  append(key, params);
-  append(key, image_header(kernel.specialized.front().image));
-  return key;
-}
-
 // The code a program brings for a command; empty where it brings none.
 std::span<const std::byte> brought(const Kernel& kernel, const Command& command) {
   if (!kernel.image.empty()) return kernel.image;
@@ -38,39 +29,6 @@ std::span<const std::byte> brought(const Kernel& kernel, const Command& command)
       std::find_if(kernel.specialized.begin(), kernel.specialized.end(),
                    [&](const Specialized& code) { return same(code.params, command.params); });
   return found == kernel.specialized.end() ? std::span<const std::byte>() : found->image;
-}
-
-void check_target(const Program& program, const Method& method) {
-  std::string lacking;
-  for (const Command& command : method.commands) {
-    const Kernel& kernel = program.kernels[command.kernel];
-    const bool none = kernel.image.empty() && kernel.specialized.empty();
-    if (none && lacking.find(kernel.name) == lacking.npos) {
-      lacking += (lacking.empty() ? "" : ", ") + std::string(kernel.name);
-    }
-  }
-  if (lacking.empty()) return;
-  throw Error(ErrorCode::kVersion, "the program was compiled for target " +
-                                       std::string(program.target) + " and has no CUDA code for: " +
-                                       lacking + ". Compile the model with target='cuda'.");
-}
-
-// Code for the sizes of a call is made from parameters that came from a file: the kernels of the
-// CPU, which have the same ones, prove that they stay inside their operands.
-void check_sizes(const Program& program, const Method& method) {
-  std::map<uint32_t, std::optional<int64_t>> counts;  // of operands, where a kernel says
-  for (const Command& command : method.commands) {
-    const Kernel& kernel = program.kernels[command.kernel];
-    if (kernel.specialized.empty()) continue;
-    const auto [count, fresh] = counts.try_emplace(command.kernel);
-    if (fresh) {
-      const std::string what = "kernel " + std::string(kernel.name);
-      count->second = parse_image(kernel.specialized.front().image, what).operands;
-    }
-    size_t own = command.operands.size();
-    if (count->second) own = std::min(own, static_cast<size_t>(*count->second));
-    cpu::check_command(program, method, command, command.operands.first(own));
-  }
 }
 
 }  // namespace
@@ -82,6 +40,49 @@ struct KernelStore::Missing {
   std::span<const std::byte> params;
   std::vector<size_t> commands;
 };
+
+std::string KernelStore::key_of(const Kernel& kernel, std::span<const std::byte> params) const {
+  std::string key;
+  append(key, std::as_bytes(std::span(kernel.name)));
+  append(key, std::as_bytes(std::span(kernel.schema)));
+  append(key, params);
+  append(key, image_header(kernel.specialized.front().image, format_.kind));
+  return key;
+}
+
+void KernelStore::check_target(const Program& program, const Method& method) const {
+  std::string lacking;
+  for (const Command& command : method.commands) {
+    const Kernel& kernel = program.kernels[command.kernel];
+    const bool none = kernel.image.empty() && kernel.specialized.empty();
+    if (none && lacking.find(kernel.name) == lacking.npos) {
+      lacking += (lacking.empty() ? "" : ", ") + std::string(kernel.name);
+    }
+  }
+  if (lacking.empty()) return;
+  throw Error(ErrorCode::kVersion,
+              "the program was compiled for target " + std::string(program.target) +
+                  " and has no " + std::string(format_.kind.name) + " code for: " + lacking +
+                  ". Compile the model with target='" + std::string(format_.target) + "'.");
+}
+
+// Code for the sizes of a call is made from parameters that came from a file: the kernels of the
+// CPU, which have the same ones, prove that they stay inside their operands.
+void KernelStore::check_sizes(const Program& program, const Method& method) const {
+  std::map<uint32_t, std::optional<int64_t>> counts;  // of operands, where a kernel says
+  for (const Command& command : method.commands) {
+    const Kernel& kernel = program.kernels[command.kernel];
+    if (kernel.specialized.empty()) continue;
+    const auto [count, fresh] = counts.try_emplace(command.kernel);
+    if (fresh && format_.operands != nullptr) {
+      const std::string what = "kernel " + std::string(kernel.name);
+      count->second = format_.operands(kernel.specialized.front().image, what);
+    }
+    size_t own = command.operands.size();
+    if (count->second) own = std::min(own, static_cast<size_t>(*count->second));
+    cpu::check_command(program, method, command, command.operands.first(own));
+  }
+}
 
 std::vector<KernelCode> KernelStore::codes(const std::shared_ptr<const Program>& program,
                                            const Method& method) {
@@ -159,37 +160,12 @@ KernelCode KernelStore::keep(const std::string& key, std::vector<std::byte> imag
   return code;
 }
 
-std::shared_ptr<const Module> KernelStore::module(const std::shared_ptr<const Context>& context,
-                                                  const KernelCode& code, const Image& image,
-                                                  std::span<const std::string> folders,
-                                                  const std::string& what) {
-  const auto known = [&]() -> std::shared_ptr<const Module> {
-    const auto found = modules_.find(code.image.data());
-    return found == modules_.end() ? nullptr : found->second.lock();
-  };
-  {
-    const std::lock_guard lock(mutex_);
-    if (auto found = known()) return found;
-  }
-  // It keeps the bytes it was loaded from, so that nothing else comes to lie there.
-  struct Loaded {
-    Loaded(const std::shared_ptr<const Context>& context, const KernelCode& code,
-           const Image& image, std::span<const std::string> folders, const std::string& what)
-        : owner(code.owner), module(context, image, folders, what) {}
-    std::shared_ptr<const void> owner;
-    Module module;
-  };
-  const auto loaded = std::make_shared<const Loaded>(context, code, image, folders, what);
-  const std::shared_ptr<const Module> module(loaded, &loaded->module);
+void KernelStore::keep_loaded(const KernelCode& code, std::shared_ptr<const void> loaded) {
   const std::lock_guard lock(mutex_);
-  if (auto found = known()) return found;
-  std::erase_if(modules_, [](const auto& entry) { return entry.second.expired(); });
-  modules_[code.image.data()] = module;
   const auto made = std::find_if(made_.begin(), made_.end(), [&](const auto& entry) {
     return entry.second.image == code.owner;
   });
-  if (made != made_.end()) made->second.module = module;
-  return module;
+  if (made != made_.end()) made->second.loaded = std::move(loaded);
 }
 
-}  // namespace npusim::cuda
+}  // namespace npusim

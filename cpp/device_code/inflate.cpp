@@ -1,11 +1,11 @@
-#include "cpp/cuda/inflate.h"
+#include "cpp/device_code/inflate.h"
 
 #include <array>
 #include <cstdint>
 
 #include "cpp/runtime/error.h"
 
-namespace npusim::cuda {
+namespace npusim {
 namespace {
 
 constexpr size_t kMostBits = 15, kLiterals = 288, kDistances = 32;
@@ -199,4 +199,4 @@ std::string inflate(std::span<const std::byte> stream, size_t most, const std::s
   return Inflater(stream, most, what).run();
 }
 
-}  // namespace npusim::cuda
+}  // namespace npusim

@@ -5,10 +5,10 @@
 #include <span>
 #include <string>
 
-namespace npusim::cuda {
+namespace npusim {
 
 // Throws Error(kFormat), beginning with `what`, for a stream that is damaged, or that holds more
 // than `most` bytes.
 std::string inflate(std::span<const std::byte> stream, size_t most, const std::string& what);
 
-}  // namespace npusim::cuda
+}  // namespace npusim
