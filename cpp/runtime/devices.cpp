@@ -6,6 +6,9 @@
 #include "cpp/cuda/device.h"
 #include "cpp/cuda/parts.h"
 #endif
+#if defined(NPUSIM_HAS_METAL)
+#include "cpp/metal/device.h"
+#endif
 #include "cpp/null/device.h"
 #include "cpp/runtime/device.h"
 #include "cpp/runtime/error.h"
@@ -25,8 +28,17 @@ constexpr Backend kBackends[] = {
 #if defined(__linux__)
     {"cuda", cuda::device_options, cuda::open_device, cuda::parts},
 #endif
+#if defined(NPUSIM_HAS_METAL)
+    {"metal", metal::device_options, metal::open_device, metal::parts},
+#endif
     {"null", null::device_options, null::open_device},
 };
+
+// Backends that builds for other systems have.
+struct Elsewhere {
+  std::string_view name, system;
+};
+constexpr Elsewhere kElsewhere[] = {{"cuda", "Linux"}, {"metal", "macOS"}};
 
 const Backend& backend_named(std::string_view name) {
   std::string known;
@@ -34,8 +46,11 @@ const Backend& backend_named(std::string_view name) {
     if (backend.name == name) return backend;
     known += (known.empty() ? "" : ", ") + std::string(backend.name);
   }
-  throw Error(ErrorCode::kDevice,
-              "there is no device " + std::string(name) + " in this build; it has: " + known);
+  std::string text = "there is no device " + std::string(name) + " in this build; it has: " + known;
+  for (const auto& [elsewhere, system] : kElsewhere) {
+    if (elsewhere == name) text += ". Builds for " + std::string(system) + " have it.";
+  }
+  throw Error(ErrorCode::kDevice, text);
 }
 
 }  // namespace

@@ -1,0 +1,104 @@
+// A method made ready for a Metal device: pipelines compiled, arguments laid out in one array that
+// bind() patches. A submission is one command buffer with one concurrent encoder, in which barriers
+// stand only where the effects of commands ask for them. Kernels report failures to memory that the
+// host reads when the work has ended.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cpp/device_code/kernel_store.h"
+#include "cpp/metal/context.h"
+#include "cpp/metal/image.h"
+#include "cpp/metal/memory.h"
+#include "cpp/metal/pipelines.h"
+#include "cpp/runtime/device.h"
+#include "cpp/runtime/program.h"
+
+namespace npusim::metal {
+
+class MetalCommandList final : public CommandList {
+ public:
+  // Throws as Device::encode does, as KernelStore and as Pipelines.
+  MetalCommandList(std::shared_ptr<const Context> context, std::shared_ptr<const Program> program,
+                   const Method& method, KernelStore& store, Pipelines& pipelines);
+  ~MetalCommandList() override;
+
+  void bind(uint32_t buffer, const MemoryRange& at) override;
+  void submit() override;
+  void enqueue(uintptr_t queue) override;
+  void settle() override;
+  bool can_fail() const noexcept override { return failure_count_ > 0; }
+  void submit_observed(const std::function<void(size_t)>& after) override;
+  void submit_stepwise(const std::function<void(size_t)>& after) override;
+  void submit_timed(std::span<double> seconds) override;
+
+ private:
+  // What a kernel writes when it met a value it cannot serve: abi of kernels/metal.
+  struct Failure {
+    int32_t code;  // 0: none
+    int32_t padding;
+    int64_t value, limit;
+    int64_t reserved;  // one failure every 32 bytes
+  };
+  // A kernel's image, for all commands that have it.
+  struct Code {
+    Image image;
+    std::shared_ptr<const void> owner;       // of the image's bytes
+    std::shared_ptr<const Library> library;  // null where there are no launches
+  };
+  struct Launch {
+    const MTL::ComputePipelineState* pipeline;
+    MTL::Size grid, block;
+    NS::UInteger shared;
+  };
+  struct Step {
+    size_t first_launch, last_launch;
+    size_t first_argument, arguments;
+    size_t failure;  // in the failures, or kNone
+    bool barrier = false;
+  };
+  struct Argument {
+    const MTL::Buffer* buffer = nullptr;
+    NS::UInteger offset = 0;
+    bool operator==(const Argument&) const = default;
+  };
+  static constexpr size_t kNone = SIZE_MAX;
+  static constexpr size_t kMostArguments = 31;        // of Metal's table of buffers
+  static constexpr uintptr_t kOperandAlignment = 16;  // kernels move 16 bytes at a time
+
+  class Encoding;
+
+  void parse_images(const std::vector<KernelCode>& codes);
+  void load_kernels(const std::vector<KernelCode>& codes, KernelStore& store, Pipelines& pipelines);
+  void lay_out();
+  void add_launches(const Code& code);
+  void reserve();
+  void place_arguments(size_t first, size_t last);
+  void place_barriers();
+  Owned<MTL::CommandBuffer> run(size_t first, size_t last);
+  void note(uint64_t number);
+  void throw_failure();
+
+  std::shared_ptr<const Context> context_;
+  std::shared_ptr<const Program> program_;
+  const Method& method_;
+  std::vector<Code> codes_;
+  std::vector<size_t> code_of_;  // in codes_, by command
+  std::vector<Step> steps_;      // by command
+  std::vector<Launch> launches_;
+  std::vector<Argument> arguments_;
+  std::vector<MemoryRange> bound_;  // by buffer
+  std::vector<Storage*> used_;      // what the arguments lie in, each once
+  bool moved_ = true;               // the arguments, or the barriers, are not those of all commands
+  std::unique_ptr<MetalMemory> scratch_;
+  std::unique_ptr<MetalMemory> failures_;  // one for each step that can fail
+  size_t failure_count_ = 0;
+  std::vector<uint64_t> unsettled_;  // numbers of work that nobody has waited for
+};
+
+}  // namespace npusim::metal

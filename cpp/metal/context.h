@@ -1,0 +1,44 @@
+// One Metal device, what it can do, and its queue. Whatever lives on the device keeps this alive.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "cpp/metal/metal.h"
+#include "cpp/metal/queue.h"
+
+namespace npusim::metal {
+
+class Context {
+ public:
+  // Throws Error(kDevice): there is no such device.
+  explicit Context(int64_t ordinal);
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  MTL::Device& device() const noexcept { return *device_.get(); }
+  Queue& queue() const noexcept { return queue_; }
+  int ordinal() const noexcept { return ordinal_; }
+  const std::string& name() const noexcept { return name_; }
+  // The newest of Apple's GPU families that it belongs to, such as 8; 0: it is no GPU of Apple's.
+  int family() const noexcept { return family_; }
+  std::string arch() const { return "apple" + std::to_string(family_); }
+  // Whether code made for an architecture ("apple7") runs here: the same family or an older one.
+  bool runs(std::string_view arch) const noexcept;
+  int64_t most_threadgroup_memory() const noexcept { return most_threadgroup_memory_; }
+  int64_t total_memory() const noexcept { return total_memory_; }  // that it should use at most
+
+  // Throws Error(kDevice) where the work of a number, which has been waited for, failed.
+  void check(uint64_t number) const;
+
+ private:
+  Owned<MTL::Device> device_;
+  mutable Queue queue_;
+  int ordinal_;
+  std::string name_;
+  int family_ = 0;
+  int64_t most_threadgroup_memory_ = 0, total_memory_ = 0;
+};
+
+}  // namespace npusim::metal

@@ -1,0 +1,103 @@
+#include "cpp/metal/memory.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "cpp/runtime/error.h"
+
+namespace npusim::metal {
+namespace {
+
+constexpr MTL::ResourceOptions kShared = MTL::ResourceStorageModeShared;
+constexpr uintptr_t kAlignment = 16;
+
+[[noreturn]] void refuse(const Context& context, int64_t bytes) {
+  const auto most = static_cast<int64_t>(context.device().maxBufferLength());
+  std::string text = "the Metal device " + context.name() + " has no " + std::to_string(bytes) +
+                     " bytes to give: ";
+  if (bytes > most) {
+    text += "a buffer has at most " + std::to_string(most);
+  } else {
+    text += std::to_string(context.device().currentAllocatedSize()) + " of " +
+            std::to_string(context.total_memory()) + " are in use";
+  }
+  throw Error(ErrorCode::kDevice, text);
+}
+
+// Metal clears what it gives.
+std::shared_ptr<Storage> allocate(const std::shared_ptr<const Context>& context, int64_t bytes) {
+  const Pool pool;
+  const auto length = static_cast<NS::UInteger>(std::max<int64_t>(bytes, 1));
+  auto buffer = NS::TransferPtr(context->device().newBuffer(length, kShared));
+  if (!buffer) refuse(*context, bytes);
+  return std::make_shared<Storage>(context, std::move(buffer));
+}
+
+}  // namespace
+
+Storage::Storage(std::shared_ptr<const Context> context, Owned<MTL::Buffer> buffer)
+    : context(std::move(context)),
+      buffer(std::move(buffer)),
+      host(static_cast<std::byte*>(this->buffer->contents())) {}
+
+// The device's own memory is kept by the work that uses it; the host's is its owner's to free.
+Storage::~Storage() {
+  if (is_hosts) wait();
+}
+
+void Storage::use(uint64_t number) noexcept {
+  uint64_t before = last_use.load();
+  while (before < number && !last_use.compare_exchange_weak(before, number)) {
+  }
+}
+
+uint64_t Storage::wait() const {
+  const uint64_t number = last_use.load();
+  context->queue().wait(number);
+  return number;
+}
+
+MetalMemory::MetalMemory(const std::shared_ptr<const Context>& context, int64_t bytes)
+    : storage_(allocate(context, bytes)), bytes_(bytes) {}
+
+void HostImports::forget_dropped() {
+  std::erase_if(shown_, [](const auto& entry) { return entry.second.storage.expired(); });
+}
+
+std::shared_ptr<Memory> HostImports::show(const std::shared_ptr<const Context>& context,
+                                          std::span<std::byte> bytes,
+                                          std::shared_ptr<const void> owner) {
+  const auto page = static_cast<uintptr_t>(getpagesize());
+  const auto first = reinterpret_cast<uintptr_t>(bytes.data()), last = first + bytes.size();
+  if (bytes.size() < page || first % kAlignment != 0) return nullptr;
+  const Pool pool;
+  const std::lock_guard<ForkSafeMutex> locked(mutex_);
+  forget_dropped();
+  for (auto& [begin, shown] : shown_) {
+    if (begin >= last || shown.last <= first) continue;
+    std::shared_ptr<Storage> storage = shown.storage.lock();
+    if (storage == nullptr) continue;
+    if (begin > first || shown.last < last) return nullptr;
+    const uintptr_t offset = first - reinterpret_cast<uintptr_t>(storage->host);
+    return std::make_shared<MetalMemory>(std::move(storage), offset, std::ssize(bytes),
+                                         std::move(owner));
+  }
+  // Whole pages around the bytes.
+  const uintptr_t start = first / page * page;
+  const uintptr_t length = (last - start + page - 1) / page * page;
+  auto buffer = NS::TransferPtr(
+      context->device().newBuffer(reinterpret_cast<void*>(start), length, kShared, nullptr));
+  if (!buffer) return nullptr;
+  auto storage = std::make_shared<Storage>(context, std::move(buffer));
+  storage->is_hosts = true;
+  storage->owner = owner;
+  shown_.emplace(first, Shown{first, last, storage});
+  return std::make_shared<MetalMemory>(std::move(storage), first - start, std::ssize(bytes),
+                                       std::move(owner));
+}
+
+}  // namespace npusim::metal

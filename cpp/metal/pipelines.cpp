@@ -1,0 +1,200 @@
+#include "cpp/metal/pipelines.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+
+#include "cpp/device_code/cache_folder.h"
+#include "cpp/device_code/inflate.h"
+#include "cpp/runtime/atomic_file.h"
+#include "cpp/runtime/cores.h"
+#include "cpp/runtime/error.h"
+
+namespace npusim::metal {
+namespace {
+
+constexpr size_t kMostSource = size_t{16} << 20;
+constexpr size_t kMostMessage = 2000;  // bytes of what a compiler says
+constexpr size_t kMostCompilers = 8;   // at once
+
+std::string shortened(const std::string& message) {
+  return message.size() <= kMostMessage ? message : message.substr(0, kMostMessage) + " …";
+}
+
+// Leaves a text where a person finds it, and says where that is.
+std::string kept_text(const std::string& text) {
+  const std::filesystem::path folder = cache_folder("metal");
+  if (folder.empty()) return "no folder is known to keep the text in: set NPUSIM_CACHE_DIR";
+  const std::string parts[] = {text};
+  const std::filesystem::path path = folder / ("refused-" + cache_key(parts) + ".metal");
+  try {
+    std::error_code failure;
+    std::filesystem::create_directories(folder, failure);
+    AtomicFile file(path);
+    file.write(std::as_bytes(std::span(text)));
+    file.commit();
+  } catch (const Error& error) {
+    return std::string("the text could not be kept: ") + error.what();
+  }
+  return "the text is in " + path.string();
+}
+
+Owned<MTL::CompileOptions> compile_options() {
+  auto options = NS::TransferPtr(MTL::CompileOptions::alloc()->init());
+  options->setLanguageVersion(MTL::LanguageVersion3_1);
+  // Infinities and NaN are right, and sums stay in their order.
+  options->setFastMathEnabled(false);
+  return options;
+}
+
+std::string key_of(const Image& image) {
+  return {reinterpret_cast<const char*>(image.source.data()), image.source.size()};
+}
+
+std::vector<std::string> entries_of(const Image& image) {
+  std::vector<std::string> entries;
+  for (const ImageLaunch& launch : image.launches) entries.push_back(launch.entry);
+  return entries;
+}
+
+void check_arch(const Context& context, const WantedLibrary& wanted) {
+  if (context.runs(wanted.image->arch)) return;
+  const std::string own = context.family() == 0 ? "no GPU of Apple's" : context.arch();
+  throw Error(ErrorCode::kVersion, wanted.what + ": it was compiled for " + wanted.image->arch +
+                                       "; this device is " + own +
+                                       ". Compile the model again for this device.");
+}
+
+// What the pipelines and the device allow.
+void check_launches(const Context& context, const Library& library, const WantedLibrary& wanted) {
+  for (const ImageLaunch& launch : wanted.image->launches) {
+    const MTL::ComputePipelineState& pipeline = *library.pipeline(launch.entry).get();
+    const auto threads = static_cast<size_t>(launch.block[0]) * launch.block[1] * launch.block[2];
+    const size_t most = pipeline.maxTotalThreadsPerThreadgroup();
+    if (threads > most) {
+      throw Error(ErrorCode::kVersion, wanted.what + ": it needs " + std::to_string(threads) +
+                                           " threads a threadgroup, this device has " +
+                                           std::to_string(most) + " for it");
+    }
+    const auto shared =
+        static_cast<int64_t>(pipeline.staticThreadgroupMemoryLength()) + int64_t{launch.shared};
+    if (shared > context.most_threadgroup_memory()) {
+      throw Error(ErrorCode::kVersion, wanted.what + ": it needs " + std::to_string(shared) +
+                                           " bytes of threadgroup memory, this device has " +
+                                           std::to_string(context.most_threadgroup_memory()));
+    }
+  }
+}
+
+// Calls `work` with each index below `count`, on several threads, and throws what the first of them
+// threw.
+template <typename Work>
+void side_by_side(size_t count, const Work& work) {
+  std::vector<std::exception_ptr> thrown(count);
+  std::atomic<size_t> next{0};
+  const auto run = [&] {
+    for (size_t i = next++; i < count; i = next++) {
+      try {
+        work(i);
+      } catch (...) {
+        thrown[i] = std::current_exception();
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  const size_t wanted = std::min({count, usable_cores().size(), kMostCompilers});
+  try {
+    while (threads.size() + 1 < wanted) threads.emplace_back(run);
+  } catch (const std::system_error&) {
+    // Without more threads, this one does what is left.
+  }
+  run();
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& one : thrown) {
+    if (one) std::rethrow_exception(one);
+  }
+}
+
+}  // namespace
+
+Library::Library(const Context& context, std::span<const std::byte> source,
+                 std::span<const std::string> entries, const std::string& what)
+    : what_(what), text_(inflate(source, kMostSource, what)) {
+  const Pool pool;
+  const Owned<MTL::CompileOptions> options = compile_options();
+  NS::Error* error = nullptr;
+  const auto library =
+      NS::TransferPtr(context.device().newLibrary(string_of(text_), options.get(), &error));
+  if (!library) refuse("Metal's compiler refuses its text: " + shortened(text_of(error)));
+  for (const std::string& entry : entries) {
+    if (!has(entry)) add_pipeline(context, *library.get(), entry);
+  }
+  text_.clear();
+  text_.shrink_to_fit();
+}
+
+void Library::add_pipeline(const Context& context, MTL::Library& library,
+                           const std::string& entry) {
+  const auto function = NS::TransferPtr(library.newFunction(string_of(entry)));
+  if (!function) throw Error(ErrorCode::kFormat, what_ + ": its code has no " + entry);
+  NS::Error* error = nullptr;
+  auto pipeline = NS::TransferPtr(context.device().newComputePipelineState(function.get(), &error));
+  if (!pipeline) {
+    refuse("the device makes no pipeline of " + entry + ": " + shortened(text_of(error)));
+  }
+  pipelines_.emplace(entry, std::move(pipeline));
+}
+
+void Library::refuse(const std::string& why) const {
+  throw Error(ErrorCode::kDevice, what_ + ": " + why + " (" + kept_text(text_) + ")");
+}
+
+std::shared_ptr<const Library> Pipelines::known(const Image& image) {
+  const auto found = libraries_.find(key_of(image));
+  std::shared_ptr<const Library> library =
+      found == libraries_.end() ? nullptr : found->second.lock();
+  const auto has = [&](const ImageLaunch& launch) { return library->has(launch.entry); };
+  if (library && !std::all_of(image.launches.begin(), image.launches.end(), has)) return nullptr;
+  return library;
+}
+
+std::vector<std::shared_ptr<const Library>> Pipelines::load(const Context& context,
+                                                            std::span<const WantedLibrary> wanted) {
+  std::vector<std::shared_ptr<const Library>> libraries(wanted.size());
+  std::map<std::string, std::vector<size_t>> missing;  // by text
+  for (const WantedLibrary& one : wanted) check_arch(context, one);
+  {
+    const std::lock_guard<std::mutex> locked(mutex_);
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      libraries[i] = known(*wanted[i].image);
+      if (!libraries[i]) missing[key_of(*wanted[i].image)].push_back(i);
+    }
+  }
+  std::vector<const std::vector<size_t>*> groups;
+  for (const auto& [text, group] : missing) groups.push_back(&group);
+  std::sort(groups.begin(), groups.end(),
+            [](const auto* a, const auto* b) { return a->front() < b->front(); });
+  side_by_side(groups.size(), [&](size_t index) {
+    std::vector<std::string> entries;
+    for (const size_t i : *groups[index]) {
+      const std::vector<std::string> own = entries_of(*wanted[i].image);
+      entries.insert(entries.end(), own.begin(), own.end());
+    }
+    const WantedLibrary& first = wanted[groups[index]->front()];
+    const auto made =
+        std::make_shared<const Library>(context, first.image->source, entries, first.what);
+    for (const size_t i : *groups[index]) libraries[i] = made;
+  });
+  {
+    const std::lock_guard<std::mutex> locked(mutex_);
+    std::erase_if(libraries_, [](const auto& entry) { return entry.second.expired(); });
+    for (const auto& [text, group] : missing) libraries_[text] = libraries[group.front()];
+  }
+  for (size_t i = 0; i < wanted.size(); ++i) check_launches(context, *libraries[i], wanted[i]);
+  return libraries;
+}
+
+}  // namespace npusim::metal
