@@ -160,6 +160,7 @@ arm64: $(VENV)/dev
 
 # Metal's API and its kernels on a software device (tests/softmetal/README.md has what it needs), also
 # through Apple's metal-cpp: its headers come with a wheel for macOS, of which only they are kept.
+# Then npusim's Metal backend on that device, in a runtime that is built for it.
 METAL_CPP := $(CURDIR)/build/metal-cpp
 METAL_CPP_WHEEL := build/metal-cpp-wheel
 $(METAL_CPP)/Metal/Metal.hpp: tests/softmetal/metal-cpp.txt | $(VENV)/python
@@ -175,6 +176,9 @@ metal: $(VENV)/dev
 	$(MAKE) $(METAL_CPP)/Metal/Metal.hpp || echo "Apple's metal-cpp cannot be fetched: going on without it."
 	NPUSIM_METAL_CPP=$(METAL_CPP) OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 	  $(BIN)/python -m pytest tests/softmetal -n $(JOBS) -rs $(PYTEST_FLAGS)
+	NPUSIM_METAL_CPP=$(METAL_CPP) OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
+	  $(BIN)/python -m pytest tests/metal tests/conformance --device metal -n $(JOBS) -rs \
+	  $(PYTEST_FLAGS)
 
 # Two releases of tinygrad are read: the pinned one, and this in a folder before it.
 OLDER_TINYGRAD := $(CURDIR)/build/tinygrad-0.13

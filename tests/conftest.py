@@ -7,12 +7,37 @@ A golden file holds the expected text of one test. It lies beside the tests, in
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+
+def _use_metal_runtime() -> str:
+    """Puts a runtime with Metal into the place of the package's, for `--device metal`.
+
+    It is done before any other conftest.py is read, as those import npusim: the command line is
+    looked at here, and pytest's workers find the environment variable. Returns why it cannot be.
+    """
+    given = " ".join(sys.argv).replace("--device=", "--device ")
+    if sys.platform == "darwin" or (
+        "--device metal" not in given and "NPUSIM_METAL_RUNTIME" not in os.environ
+    ):
+        return ""
+    from tests.softmetal.build import CannotBuild, use_metal_runtime
+
+    try:
+        use_metal_runtime()
+    except CannotBuild as missing:
+        return str(missing)
+    return ""
+
+
+MISSING = _use_metal_runtime()  # why `--device metal` has no device here
 
 
 def pytest_configure() -> None:
@@ -29,6 +54,11 @@ def pytest_configure() -> None:
             signal.signal(number, usual)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items if MISSING else ():
+        item.add_marker(pytest.mark.skip(reason=MISSING))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write golden files instead of comparing"
@@ -37,7 +67,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--device",
         default="cpu",
-        help="device the conformance suite runs on, and target it compiles for, such as cuda",
+        help="device the conformance suite runs on, and target it compiles for, such as cuda; on"
+        " Linux metal is the software device, which is built",
     )
     parser.addoption(
         "--samples",

@@ -103,7 +103,7 @@ Owned<MTL::CommandBuffer> MetalCommandList::run(size_t first, size_t last) {
 
 // What nobody asks about for long is asked about here, so that it does not pile up.
 void MetalCommandList::note(uint64_t number) {
-  for (Storage* storage : used_) storage->use(number);
+  for (const auto& [storage, writes] : used_) storage->use(number, writes);
   if (unsettled_.size() >= kMostUnsettled) {
     context_->queue().wait(unsettled_[unsettled_.size() / 2]);
     const auto ended = unsettled_.begin() + static_cast<ptrdiff_t>(unsettled_.size() / 2);
@@ -118,8 +118,7 @@ void MetalCommandList::note(uint64_t number) {
 void MetalCommandList::settle() {
   if (unsettled_.empty()) return;
   const std::vector<uint64_t> numbers = std::exchange(unsettled_, {});
-  context_->queue().wait(numbers.back());
-  for (const uint64_t number : numbers) context_->check(number);
+  for (const uint64_t number : numbers) context_->finish(number);
   throw_failure();
 }
 

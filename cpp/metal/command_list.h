@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -93,7 +94,7 @@ class MetalCommandList final : public CommandList {
   std::vector<Launch> launches_;
   std::vector<Argument> arguments_;
   std::vector<MemoryRange> bound_;  // by buffer
-  std::vector<Storage*> used_;      // what the arguments lie in, each once
+  std::map<Storage*, bool> used_;   // what the arguments lie in, and whether it is written
   bool moved_ = true;               // the arguments, or the barriers, are not those of all commands
   std::unique_ptr<MetalMemory> scratch_;
   std::unique_ptr<MetalMemory> failures_;  // one for each step that can fail

@@ -115,9 +115,9 @@ void MetalCommandList::reserve() {
 // Notes where each argument lies, and in which storages.
 void MetalCommandList::place_arguments(size_t first, size_t last) {
   used_.clear();
-  const auto place = [&](const MemoryRange& range, int64_t offset) -> Argument {
+  const auto place = [&](const MemoryRange& range, int64_t offset, bool writes) -> Argument {
     Storage& storage = storage_of(range);
-    used_.push_back(&storage);
+    used_[&storage] |= writes;
     const NS::UInteger at = range.offset + static_cast<NS::UInteger>(offset);
     // An empty operand may lie behind the last byte, where the device takes none; nobody reads it.
     return {storage.buffer.get(), at < storage.buffer->length() ? at : 0};
@@ -127,16 +127,16 @@ void MetalCommandList::place_arguments(size_t first, size_t last) {
     if (step.arguments == 0) continue;
     size_t next = step.first_argument;
     for (const Operand& operand : method_.commands[i].operands) {
-      arguments_[next++] = place(bound_[operand.buffer], operand.offset);
+      const bool writes = operand.access != Access::kRead;
+      arguments_[next++] = place(bound_[operand.buffer], operand.offset, writes);
     }
-    if (codes_[code_of_[i]].image.scratch > 0) arguments_[next++] = place(scratch_->range(), 0);
+    if (codes_[code_of_[i]].image.scratch > 0)
+      arguments_[next++] = place(scratch_->range(), 0, true);
     if (step.failure != kNone) {
       const auto offset = static_cast<int64_t>(step.failure * sizeof(Failure));
-      arguments_[next++] = place(failures_->range(), offset);
+      arguments_[next++] = place(failures_->range(), offset, true);
     }
   }
-  std::sort(used_.begin(), used_.end());
-  used_.erase(std::unique(used_.begin(), used_.end()), used_.end());
 }
 
 // A command may touch all of a buffer that it names: strides can be negative.

@@ -46,7 +46,8 @@ bool Context::runs(std::string_view arch) const noexcept {
   return failure == std::errc() && rest == end && family > 0 && family <= family_;
 }
 
-void Context::check(uint64_t number) const {
+void Context::finish(uint64_t number) const {
+  queue_.wait(number);
   const std::string failure = queue_.failure(number);
   if (failure.empty()) return;
   throw Error(ErrorCode::kDevice,

@@ -29,8 +29,8 @@ class Context {
   int64_t most_threadgroup_memory() const noexcept { return most_threadgroup_memory_; }
   int64_t total_memory() const noexcept { return total_memory_; }  // that it should use at most
 
-  // Throws Error(kDevice) where the work of a number, which has been waited for, failed.
-  void check(uint64_t number) const;
+  // Waits for the work of a number. Throws Error(kDevice) where that failed.
+  void finish(uint64_t number) const;
 
  private:
   Owned<MTL::Device> device_;

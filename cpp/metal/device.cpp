@@ -22,13 +22,11 @@ constexpr CodeFormat kCodeFormat{"metal", kImageKind, nullptr};
 class MetalDownload final : public Download {
  public:
   explicit MetalDownload(std::shared_ptr<const Memory> from)
-      : from_(std::move(from)), number_(storage_of(from_->range()).last_use.load()) {}
+      : from_(std::move(from)), number_(storage_of(from_->range()).last_write.load()) {}
 
   std::span<std::byte> wait() override {
     if (from_ == nullptr) return bytes_;
-    const Context& context = *storage_of(from_->range()).context;
-    context.queue().wait(number_);
-    context.check(number_);
+    storage_of(from_->range()).context->finish(number_);
     const std::byte* const host = from_->host();
     bytes_.assign(host, host + from_->bytes());
     from_.reset();
@@ -72,18 +70,18 @@ class MetalDevice final : public Device {
   using Device::copy;
   using Device::download;
   using Device::upload;
-  // Both sides are memory of the host: what is waited for is the work that uses them.
+  // Both sides are memory of the host: what is waited for is the work that uses it, or writes it.
   void upload(const MemoryRange& to, std::span<const std::byte> from) override {
     storage_of(to).wait();
     std::memcpy(host_of(to), from.data(), from.size());
   }
   void download(std::span<std::byte> to, const MemoryRange& from) override {
-    storage_of(from).wait();
+    context_->finish(storage_of(from).last_write.load());
     std::memcpy(to.data(), host_of(from), to.size());
   }
   void copy(const MemoryRange& to, const MemoryRange& from) override {
     storage_of(to).wait();
-    storage_of(from).wait();
+    context_->finish(storage_of(from).last_write.load());
     std::memmove(host_of(to), host_of(from), static_cast<size_t>(from.bytes));
   }
   std::unique_ptr<Download> start_download(std::shared_ptr<const Memory> from) override {
@@ -115,15 +113,6 @@ std::span<const OptionInfo> device_options() {
 std::shared_ptr<Device> open_device(const DeviceOptions& options, const DeviceServices& services) {
   const int64_t ordinal = std::clamp<int64_t>(options.number("ordinal"), INT32_MIN, INT32_MAX);
   return std::make_shared<MetalDevice>(std::make_shared<const Context>(ordinal), services);
-}
-
-std::vector<DevicePart> parts(const DeviceServices&) {
-  try {
-    const Context context(0);
-    return {{"Metal", context.name() + ", " + context.arch(), true}};
-  } catch (const Error& error) {
-    return {{"Metal", error.what(), false}};
-  }
 }
 
 }  // namespace npusim::metal

@@ -10,7 +10,5 @@ namespace npusim::metal {
 std::span<const OptionInfo> device_options();
 // Throws Error(kDevice) in a sentence for people: no such device.
 std::shared_ptr<Device> open_device(const DeviceOptions& options, const DeviceServices& services);
-// What there is of Metal here.
-std::vector<DevicePart> parts(const DeviceServices& services);
 
 }  // namespace npusim::metal

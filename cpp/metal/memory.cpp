@@ -37,6 +37,12 @@ std::shared_ptr<Storage> allocate(const std::shared_ptr<const Context>& context,
   return std::make_shared<Storage>(context, std::move(buffer));
 }
 
+void raise(std::atomic<uint64_t>& value, uint64_t to) noexcept {
+  uint64_t before = value.load();
+  while (before < to && !value.compare_exchange_weak(before, to)) {
+  }
+}
+
 }  // namespace
 
 Storage::Storage(std::shared_ptr<const Context> context, Owned<MTL::Buffer> buffer)
@@ -49,16 +55,13 @@ Storage::~Storage() {
   if (is_hosts) wait();
 }
 
-void Storage::use(uint64_t number) noexcept {
-  uint64_t before = last_use.load();
-  while (before < number && !last_use.compare_exchange_weak(before, number)) {
-  }
+void Storage::use(uint64_t number, bool writes) noexcept {
+  raise(last_use, number);
+  if (writes) raise(last_write, number);
 }
 
-uint64_t Storage::wait() const {
-  const uint64_t number = last_use.load();
-  context->queue().wait(number);
-  return number;
+void Storage::wait() const {
+  context->queue().wait(last_use.load());
 }
 
 MetalMemory::MetalMemory(const std::shared_ptr<const Context>& context, int64_t bytes)

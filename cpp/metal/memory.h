@@ -14,7 +14,8 @@
 
 namespace npusim::metal {
 
-// A Metal buffer, and the latest work that uses it. Its address is MemoryRange::storage.
+// A Metal buffer, and the latest work that uses it and that writes it. Its address is
+// MemoryRange::storage.
 struct Storage {
   Storage(std::shared_ptr<const Context> context, Owned<MTL::Buffer> buffer);
   ~Storage();  // waits where the host's memory is used
@@ -22,16 +23,16 @@ struct Storage {
   Storage& operator=(const Storage&) = delete;
 
   // Notes that work of a number uses it.
-  void use(uint64_t number) noexcept;
-  // Waits for the work that uses it, and returns its number.
-  uint64_t wait() const;
+  void use(uint64_t number, bool writes) noexcept;
+  // Waits until nothing uses it any more.
+  void wait() const;
 
   const std::shared_ptr<const Context> context;
   const Owned<MTL::Buffer> buffer;
   std::byte* const host;
   bool is_hosts = false;
   std::shared_ptr<const void> owner;  // of the host's memory; may be null
-  std::atomic<uint64_t> last_use{0};
+  std::atomic<uint64_t> last_use{0}, last_write{0};
 };
 
 inline Storage& storage_of(const MemoryRange& range) noexcept {
@@ -54,6 +55,7 @@ class MetalMemory final : public Memory {
     return {reinterpret_cast<uintptr_t>(storage_.get()), offset_, bytes_};
   }
   std::byte* host() const noexcept override { return storage_->host + offset_; }
+  void check() const override { storage_->context->finish(storage_->last_write.load()); }
 
  private:
   std::shared_ptr<const void> owner_;  // outlives the storage

@@ -31,6 +31,8 @@ else()
   endif()
   target_include_directories(npusim_metal SYSTEM INTERFACE
                              ${CMAKE_CURRENT_SOURCE_DIR}/tests/softmetal/platform)
+  # metal-cpp lists devices where it is told the oldest macOS, as Apple's headers do.
+  target_compile_definitions(npusim_metal INTERFACE __MAC_OS_X_VERSION_MIN_REQUIRED=140000)
   target_compile_options(npusim_metal INTERFACE -fblocks)
   find_library(BLOCKS_LIBRARY NAMES BlocksRuntime REQUIRED)
   find_library(SOFTMETAL_LIBRARY NAMES softmetal PATHS ${NPUSIM_SOFTMETAL} NO_DEFAULT_PATH REQUIRED)

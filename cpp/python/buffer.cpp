@@ -80,6 +80,7 @@ py::buffer_info describe(DeviceBuffer& buffer) {
     buffer.borrowed = true;
     const py::gil_scoped_release unlocked;
     buffer.device->synchronize();
+    buffer.memory->check();
   }
   const int64_t width = dtype_size(buffer.dtype);
   Shape strides = row_major(buffer.alloc_shape);

@@ -64,6 +64,8 @@ class Memory {
   // Where the host reads and writes the bytes; null where it cannot. What the device still computes
   // may be on its way there: see Device::synchronize.
   virtual std::byte* host() const noexcept { return nullptr; }
+  // Throws Error(kDevice) where the work that wrote there last failed, for who has waited for it.
+  virtual void check() const {}
   // Says that other libraries may use the memory from now on, on queues that the device does not
   // know: it is freed only when nothing on the device runs any more.
   virtual void lend() noexcept {}

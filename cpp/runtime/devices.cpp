@@ -29,7 +29,7 @@ constexpr Backend kBackends[] = {
     {"cuda", cuda::device_options, cuda::open_device, cuda::parts},
 #endif
 #if defined(NPUSIM_HAS_METAL)
-    {"metal", metal::device_options, metal::open_device, metal::parts},
+    {"metal", metal::device_options, metal::open_device},
 #endif
     {"null", null::device_options, null::open_device},
 };

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.softmetal.conftest import compiler
+from tests.softmetal.build import compiler
 from tests.softmetal.msl.compile_library import Failed, rewritten
 from tests.softmetal.msl.tokens import Refused
 

@@ -35,12 +35,13 @@ class Device(_runtime.Device):
     """A device to run programs on.
 
     Args:
-        name: "cpu"; "cuda"; or "null", which accepts every program and computes nothing.
+        name: "cpu"; "cuda"; "metal" (macOS); or "null", which accepts every program and computes
+            nothing.
         threads: workers of a cpu device, the calling thread included; None: one a physical core.
         pin_threads: keep each worker on a core of its own (Linux).
         isa: instruction set of a cpu device, of those `npusim doctor` lists; None: the one in the
             environment variable NPUSIM_ISA, or the best.
-        ordinal: which of several cuda devices, as the driver numbers them.
+        ordinal: which of several cuda or metal devices, as the driver or Metal numbers them.
         max_work: on the cpu, the most steps that a method may take, as `npusim info` counts them;
             loading refuses more. None: any number.
         max_memory: the most bytes of memory that a program may declare, as `npusim info` counts
@@ -225,6 +226,7 @@ class DeviceBuffer(_runtime.DeviceBuffer):
 
         Raises:
             ShapeError: the buffer is not what the spec says.
+            DeviceError: the work that computes it failed on the device.
         """
         if spec is not None and (spec.dtype, spec.shape) != (self.dtype, self.shape):
             raise ShapeError(
@@ -240,6 +242,16 @@ class DeviceBuffer(_runtime.DeviceBuffer):
             corner: tuple[Any, ...] = (..., *_corner(self.shape))
             array = whole[corner]  # of a scalar too, a view
         return from_bfloat16_bits(array) if self.dtype == "bfloat16" else array
+
+    def __array__(self, *_: Any, **__: Any) -> Array:
+        """Is asked by NumPy where the buffer protocol refused, and says why that did.
+
+        NumPy would make an array of one object otherwise.
+        """
+        try:
+            return np.asarray(memoryview(self))
+        except BufferError as error:
+            raise error.__cause__ or error from None
 
     def __reduce__(self) -> tuple[Any, ...]:
         shapes = (self.dtype, tuple(self.shape), tuple(self.alloc_shape))

@@ -1,0 +1,1 @@
+"""The Metal backend on the software device, through the runtime: `pytest … --device metal`."""

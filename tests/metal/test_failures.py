@@ -1,0 +1,166 @@
+"""What goes wrong on Metal: one sentence each, nothing lost, and the next run works."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import npusim
+from npusim import DeviceBuffer
+from npusim.errors import DeviceError, Error, ProgramFormatError
+from tests.metal.programs import (
+    OPENING,
+    UNARY,
+    MetalBuilder,
+    diamonds,
+    image,
+    lookup,
+    one_command,
+    unary,
+)
+from tests.softmetal import metal
+
+X = np.arange(8, dtype=np.float32)
+
+
+def test_an_index_out_of_range_names_its_node(device: npusim.Device) -> None:
+    table = np.arange(10, dtype=np.float32)
+    session = npusim.load(lookup(10, 4), weights={"table": table}, device=device)
+    good = np.array([0, 9, 3, 3])
+    for bad in (10, -1, 2**40):
+        for ids in ([0, bad, 1, 2], [bad] * 4):
+            message = rf"command 0 \(code_1, net\.py:7\): a value is out of range: {bad}, limit 10"
+            with pytest.raises(Error, match=message):
+                session(np.array(ids))
+            np.testing.assert_array_equal(session(good)[0], table[good])
+
+
+def test_text_that_the_compiler_refuses_is_kept(device: npusim.Device, tmp_path: Path) -> None:
+    bad = OPENING + "kernel void run(device float* y [[buffer(0)]]) { y[0] = nothing; }\n"
+    with pytest.raises(DeviceError) as caught:
+        npusim.load(one_command(image(bad)), device=device)
+    message = str(caught.value)
+    assert re.match(
+        r"command 0 \(code_1, net\.py:7\), kernel code_1: Metal's compiler refuses its text: .*"
+        r"nothing",
+        message,
+        re.DOTALL,
+    )
+    (kept,) = (tmp_path / "cache" / "metal").iterdir()
+    assert f"(the text is in {kept})" in message
+    assert kept.read_text() == bad
+    assert npusim.load(one_command(unary("x[i]", 8)), device=device)(X)[0][3] == 3
+
+
+def test_the_first_of_several_refused_texts_is_told(device: npusim.Device) -> None:
+    b = MetalBuilder()
+    x, y = b.input("x", (8,)), b.output("y", (8,))
+    for name in ("first", "second", "third"):
+        b.launch(image(UNARY.format(expression=name)), [x], [y])
+    with pytest.raises(DeviceError, match=r"command 0 .*first"):
+        npusim.load(b.finish(), device=device)
+
+
+def test_a_folder_that_cannot_be_written_loses_the_text_alone(
+    device: npusim.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NPUSIM_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(DeviceError, match=r"(?s)refuses its text: .*the text could not be kept: "):
+        npusim.load(one_command(image(UNARY.format(expression="nothing"))), device=device)
+
+
+def test_an_entry_that_is_not_there(device: npusim.Device) -> None:
+    code = image(UNARY.format(expression="x[i]"), entries=("walk",))
+    with pytest.raises(ProgramFormatError, match="kernel code_1: its code has no walk"):
+        npusim.load(one_command(code), device=device)
+
+
+def test_an_older_family(device: npusim.Device) -> None:
+    code = image(UNARY.format(expression="x[i]"), arch="apple9", threads=8)
+    message = "it was compiled for apple9; this device is apple8. Compile the model again"
+    with pytest.raises(Error, match=message):
+        npusim.load(one_command(code), device=device)
+    metal.set_option("FAMILY", 9)
+    assert npusim.load(one_command(code), device=npusim.Device("metal"))(X)[0][7] == 7
+
+
+@pytest.mark.parametrize(
+    "arch", ["sm_90", "apple", "apple0", "apple-7", "apple7a", "apple99999999999"]
+)
+def test_architectures_that_are_none(device: npusim.Device, arch: str) -> None:
+    with pytest.raises(Error, match=f"it was compiled for {arch}; this device is apple8"):
+        npusim.load(one_command(image("", arch=arch)), device=device)
+
+
+def test_out_of_memory_leaves_the_device_usable(device: npusim.Device) -> None:
+    session = npusim.load(diamonds(16, 2), device=device)
+    metal.set_option("MAX_MEMORY", 1 << 20)
+    with pytest.raises(DeviceError, match=r"has no 4194304 bytes to give: \d+ of \d+ are in use"):
+        DeviceBuffer(device, "uint8", (1 << 22,))
+    with pytest.raises(DeviceError, match=r"a buffer has at most 4294967296"):
+        DeviceBuffer(device, "uint8", (1 << 33,))
+    b = MetalBuilder()
+    x, y = b.input("x", (8,)), b.output("y", (8,))
+    b.launch(image(UNARY.format(expression="x[i]"), threads=8, scratch=1 << 22), [x], [y])
+    with pytest.raises(DeviceError, match="has no 4194304 bytes to give"):
+        npusim.load(b.finish(), device=device)
+    assert session(np.ones(16, np.float32))[0].shape == (16,)
+
+
+def test_what_the_device_has_not_enough_of(device: npusim.Device) -> None:
+    shared = [{"entry": "run", "grid": [1, 1, 1], "block": [8, 1, 1], "shared": 32769}]
+    code = image(UNARY.format(expression="x[i]"), launches=shared)
+    with pytest.raises(Error, match=r"needs 32769 bytes of threadgroup memory, .* has 32768"):
+        npusim.load(one_command(code), device=device)
+    metal.set_option("MAX_THREADS", 512)
+    try:
+        code = image(UNARY.format(expression="x[i] + 0.5f"), threads=513)
+        with pytest.raises(Error, match="needs 513 threads a threadgroup, this device has 512"):
+            npusim.load(one_command(code, 513), device=device)
+    finally:
+        metal.set_option("MAX_THREADS", 1024)
+
+
+def test_a_fault_on_the_device_fails_the_run_alone(device: npusim.Device) -> None:
+    # A read beyond all of a small buffer, where a flag in the input asks for it.
+    text = UNARY.format(expression="x[0] > 0.0f ? x[i + 100000000u] : x[i]")
+    program = one_command(image(text, threads=8))
+    session = npusim.load(program, device=device)
+    for _ in range(2):
+        with pytest.raises(DeviceError, match=r"Metal device .* could not finish the work: .*run"):
+            session(X + 1)
+        np.testing.assert_array_equal(session(-X)[0], -X)
+    for read in (DeviceBuffer.to_numpy, np.asarray):
+        (bad,) = session(DeviceBuffer.from_numpy(X + 1, device))  # nobody waits
+        with pytest.raises(DeviceError, match="could not finish the work"):
+            read(bad)
+        (good,) = session(DeviceBuffer.from_numpy(-X, device))
+        np.testing.assert_array_equal(read(good), -X)
+
+
+def test_more_buffers_than_metal_binds(device: npusim.Device) -> None:
+    for count, fits in ((31, True), (32, False)):
+        b = MetalBuilder()
+        x, y = b.input("x", (8,)), b.output("y", (8,))
+        outputs = ", ".join(f"device float* o{i} [[buffer({i})]]" for i in range(1, 31))
+        text = OPENING + (
+            f"kernel void run(device const float* x [[buffer(0)]], {outputs},"
+            " uint i [[thread_position_in_grid]]) { o30[i] = x[i]; }\n"
+        )
+        b.launch(image(text, threads=8), [x] * (count - 1), [y])
+        if fits:
+            assert npusim.load(b.finish(), device=device)(X)[0][5] == 5
+        else:
+            with pytest.raises(ProgramFormatError, match="takes 32 buffers, at most 31"):
+                npusim.load(b.finish(), device=device)
+
+
+def test_a_program_for_another_device_is_refused(device: npusim.Device) -> None:
+    from tests.runtime.programs import mlp, mlp_weights
+
+    with pytest.raises(Error, match=r"has no Metal code for: .*target='metal'"):
+        npusim.load(mlp(), weights=mlp_weights(), device=device)
