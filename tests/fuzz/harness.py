@@ -33,7 +33,7 @@ from tests.fuzz.arguments import arguments, run_arguments
 from tests.fuzz.mutation import mutated_bytes, mutated_tree
 from tests.properties.agreement import data_for
 
-SECONDS = 60  # that one file may take
+SECONDS = 120  # that one file may take
 _MAX_BYTES = 1 << 22  # of all values of a graph that is run
 
 # Of some of these ones' elements, or their order, PyTorch says nothing.

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from random import Random
+
 import pytest
 
+from npusim.cli.app import npusim as cli
 from tests.fuzz.harness import TARGETS, Finding, Target, trial
 
 RUNS = {
@@ -13,7 +17,7 @@ RUNS = {
     "pytorch-ir": 30,
     "plan": 100,
     "onnx": 200,
-    "arguments": 50,
+    "arguments": 80,
 }
 
 
@@ -24,6 +28,15 @@ def test_mutated_files_are_refused_or_run(name: str) -> None:
         pytest.importorskip("torch_ir")
     verdicts = {trial(TARGETS[name], seed) for seed in range(RUNS[name])}
     assert "refused" in verdicts and "ran" in verdicts
+
+
+def test_command_lines_are_of_every_verb() -> None:
+    """But of those that take long, which the long runs have."""
+    lines = [
+        json.loads(TARGETS["arguments"].make(Random(seed))) for seed in range(RUNS["arguments"])
+    ]
+    verbs = {word for line in lines for word in line if word in cli.commands}
+    assert verbs >= set(cli.commands) - {"demo", "doctor", "selftest", "metal-selftest"}
 
 
 # Files that were neither refused nor run as PyTorch runs them, when they were found.
