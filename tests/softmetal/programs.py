@@ -51,10 +51,11 @@ class Kernels:
             if size:
                 bound.append((self.device.buffer(np.zeros(size, np.uint8)), 0))
         for launch in config.launches:
+            pipeline = self.pipeline(source, launch.entry)  # raises before an encoder is open
             with metal.Pool():
                 commands = self.device.commands()
                 encoder = commands.encoder()
-                encoder.send("setComputePipelineState:", self.pipeline(source, launch.entry))
+                encoder.send("setComputePipelineState:", pipeline)
                 for index, (buffer, offset) in enumerate(bound):
                     encoder.send("setBuffer:offset:atIndex:", buffer, offset, index)
                 if launch.shared:

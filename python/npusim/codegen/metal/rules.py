@@ -10,7 +10,9 @@ from collections.abc import Mapping
 
 from npusim.codegen import elementwise
 from npusim.codegen.launch_config import Rule
+from npusim.codegen.metal import rows
 
 RULES: Mapping[str, Rule] = {
     **elementwise.RULES,
+    **rows.RULES,
 }

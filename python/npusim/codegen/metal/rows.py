@@ -1,0 +1,24 @@
+"""Launch configurations of what works along rows: `codegen/rows.py` on Apple's GPUs."""
+
+from __future__ import annotations
+
+from npusim.codegen.launch_config import Rule
+from npusim.codegen.rows import RowRules
+from npusim.targets.measured import Rows
+
+# Nothing was measured on these GPUs. Sizes follow from what a thread holds in registers, 32 numbers
+# of a row, and from a GPU of 8 cores that hold 1,024 threads each, the smallest Mac's.
+_FIT = Rows(
+    warp_elements=1024,
+    short_elements=128,
+    block_elements=8192,
+    split_elements=4096,
+    scan_elements=64,
+    scan_lanes=4096,
+    pool_threads=8192,
+)
+_CORES = 8
+_ROWS = RowRules(_FIT, _CORES, _CORES * 1024)
+
+_WRITTEN = ("softmax", "norm", "group_norm")
+RULES: dict[str, Rule] = {stem: _ROWS.rules[stem] for stem in _WRITTEN}

@@ -1,0 +1,174 @@
+"""Launch configurations of what works along rows: softmax, norms, reductions, scans, sorts.
+
+The same decisions on every GPU of 32 lanes a warp (Metal: a SIMD group) and 1,024 threads a block,
+between limits that the device's own module gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from npusim.abi.kernels import Params
+from npusim.codegen.launch_config import MAX_THREADS, Launch, LaunchConfig, Rule, blocks
+from npusim.ir.types import DTYPES
+from npusim.targets.measured import Rows
+
+WARP = 32
+_BLOCK = 256
+_SHARED_ITEMS = 2048  # of a sort in shared memory: 12 bytes each, of 32 KiB
+_ITEM_BYTES = 12
+_STATE_BYTES = 16  # of the widest running value: an extreme with its position
+_VAR, _STD, _LOG_SUM_EXP = 9, 10, 14  # op of `reduce` (abi/kernels.py)
+_TWO_PASSES = frozenset((_VAR, _STD, _LOG_SUM_EXP))
+
+_SIZES = {code: size for code, size, _ in DTYPES.values()}
+
+
+@dataclass(frozen=True)
+class RowRules:
+    """The rules of stems that work along rows, for one kind of device.
+
+    Attributes:
+        fit: sizes between which they choose.
+        processors: that a grid should fill.
+        resident: threads that fill them.
+    """
+
+    fit: Rows
+    processors: int
+    resident: int
+
+    @property
+    def rules(self) -> Mapping[str, Rule]:
+        """By stem."""
+        return {
+            "softmax": self._softmax,
+            "norm": self._norm,
+            "group_norm": self._group_norm,
+            "reduce": self._reduce,
+            "scan": self._scan,
+            "sort": _sort,
+        }
+
+    def _lanes(self, rows: int, size: int) -> int:
+        """Returns how many threads share a row: a warp, or a block."""
+        if size <= self.fit.warp_elements and (rows > self.processors or size <= self.fit.short_elements):
+            return WARP
+        if size <= self.fit.block_elements:
+            return _BLOCK
+        return MAX_THREADS
+
+    def _row_kernel(self, rows: int, size: int, pack: int, **defines: int) -> LaunchConfig:
+        if rows == 0 or size == 0:
+            return LaunchConfig(())
+        lanes = self._lanes(rows, size)
+        block = max(lanes, WARP * 4)
+        launch = Launch((blocks(rows * lanes, block), 1, 1), (block, 1, 1))
+        constants = {"BLOCK": block, "LANES": lanes, "PACK": pack, **defines}
+        return LaunchConfig((launch,), defines=constants)
+
+    def _softmax(self, p: Params) -> LaunchConfig:
+        widest = max(_SIZES[p["x_dtype"]], _SIZES[p["y_dtype"]])
+        if p["inner"] == 1:
+            return self._row_kernel(p["outer"], p["size"], _pack(p["size"], (), widest))
+        columns = p["outer"] * p["inner"] if p["size"] else 0
+        if columns == 0:
+            return LaunchConfig(())
+        block = 64 if columns < self.resident else _BLOCK
+        launch = Launch((blocks(columns, block), 1, 1), (block, 1, 1))
+        return LaunchConfig((launch,), defines={"BLOCK": block, "LANES": 32, "PACK": 1})
+
+    def _norm(self, p: Params) -> LaunchConfig:
+        widest = max(_SIZES[p["x_dtype"]], _SIZES[p["y_dtype"]])
+        pack = _pack(p["size"], (p["x_row_stride"], p["y_row_stride"]), widest)
+        return self._row_kernel(p["rows"], p["size"], pack, VECTORS=p["has_weight"] + p["has_bias"])
+
+    def _group_norm(self, p: Params) -> LaunchConfig:
+        count = p["batch"] * p["groups"]
+        elements = p["channels"] // max(p["groups"], 1) * p["spatial"]
+        if count == 0 or elements == 0:
+            return LaunchConfig(())
+        block = MAX_THREADS if elements >= self.fit.block_elements else _BLOCK
+        launch = Launch((count, 1, 1), (block, 1, 1))
+        vectors = p["has_weight"] + p["has_bias"]
+        return LaunchConfig((launch,), defines={"BLOCK": block, "VECTORS": vectors})
+
+    def _reduce(self, p: Params) -> LaunchConfig:
+        shape, reduced = p["shape"][: p["rank"]], p["reduced"][: p["reduced_rank"]]
+        outputs, elements = prod(shape), prod(reduced)
+        if outputs == 0:
+            return LaunchConfig(())
+        out_step = _innermost(shape, p["x_strides"])
+        in_step = _innermost(reduced, p["reduced_strides"])
+        across = int(outputs >= WARP and out_step < in_step)
+        wanted = _power_of_two(blocks(self.resident, outputs))  # threads an output, to fill the device
+        block = _BLOCK
+        if across:
+            block = MAX_THREADS if wanted > _BLOCK // WARP and elements >= _BLOCK else _BLOCK
+            parts = min(wanted, block // WARP)
+        else:
+            block = MAX_THREADS if wanted >= MAX_THREADS and elements >= 8 * MAX_THREADS else _BLOCK
+            parts = min(max(wanted, WARP), block)
+            if p["op"] not in _TWO_PASSES and elements >= 4 * self.fit.split_elements:
+                split = min(blocks(elements, self.fit.split_elements), blocks(self.resident // _BLOCK, outputs))
+                if split > 1:
+                    return _split_reduce(outputs, split)
+        parts = min(parts, _power_of_two(max(elements, 1)))
+        launch = Launch((blocks(outputs, block // parts), 1, 1), (block, 1, 1))
+        defines = {"BLOCK": block, "PARTS": parts, "ACROSS": across, "SPLIT": 1}
+        return LaunchConfig((launch,), defines=defines)
+
+    def _scan(self, p: Params) -> LaunchConfig:
+        lanes = p["outer"] * p["inner"]
+        if lanes == 0 or p["size"] == 0:
+            return LaunchConfig(())
+        few = p["inner"] == 1 or lanes < self.fit.scan_lanes
+        together = p["size"] > self.fit.scan_elements and few
+        threads = _BLOCK if together else 1
+        launch = Launch((blocks(lanes * threads, _BLOCK), 1, 1), (_BLOCK, 1, 1))
+        return LaunchConfig((launch,), defines={"BLOCK": _BLOCK, "LANES": threads})
+
+
+def _pack(size: int, strides: tuple[int, ...], bytes_each: int) -> int:
+    """Returns the widest pack that divides a row and the distances between rows."""
+    pack = 16 // bytes_each
+    while any(n % pack for n in (size, *strides)):
+        pack //= 2
+    return pack
+
+
+def _power_of_two(n: int) -> int:
+    """Returns the smallest power of two that is not below n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _split_reduce(outputs: int, split: int) -> LaunchConfig:
+    """Few outputs of many elements: a block for each of `split` slices, then one an output."""
+    launches = (
+        Launch((outputs * split, 1, 1), (_BLOCK, 1, 1)),
+        Launch((outputs, 1, 1), (_BLOCK, 1, 1), entry="npusim_combine"),
+    )
+    defines = {"BLOCK": _BLOCK, "PARTS": _BLOCK, "ACROSS": 0, "SPLIT": split}
+    return LaunchConfig(launches, scratch=outputs * split * _STATE_BYTES, defines=defines)
+
+
+def _innermost(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Returns the stride of the last dimension that moves; a large one when none does."""
+    steps = [abs(s) for n, s in zip(shape, strides, strict=False) if n > 1]
+    return steps[-1] if steps else 1 << 62
+
+
+def _sort(p: Params) -> LaunchConfig:
+    lanes = p["outer"] * p["inner"]
+    if lanes == 0 or p["k"] == 0:
+        return LaunchConfig(())
+    width = max(_power_of_two(p["size"]), 2)
+    block = min(max(width // 2, WARP), MAX_THREADS)
+    shared = width <= _SHARED_ITEMS
+    return LaunchConfig(
+        (Launch((lanes, 1, 1), (block, 1, 1)),),
+        scratch=0 if shared else lanes * width * _ITEM_BYTES,
+        defines={"BLOCK": block, "WIDTH": width, "SCRATCH": int(not shared)},
+    )
