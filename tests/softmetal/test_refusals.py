@@ -70,6 +70,7 @@ STATEMENTS = {
     "float4 v = int4(1); y[i] = v.x;": "cannot initialize",
     "float4 v = float4(1.0f, 2.0f); y[i] = v.x;": "as many elements",
     "simd_sum(1.0f, 2);": "no matching function",
+    "long n = simd_shuffle_xor(1L, 1);": "up to 32 bits",
 }
 
 
@@ -191,6 +192,14 @@ ACCEPTED = {
     "arrays": "float a[2][3] = {}; int n[4] = {0}; a[n[0]][n[n[1]]] = 1; y[i] = a[0][0];",
     "threadgroup": "threadgroup float s[2 * 4]; threadgroup float* p = s; p[i] = 1; y[i] = s[0];",
 }
+
+
+def test_an_operators_sign_is_no_call() -> None:
+    operators = (
+        "struct S { float a; };\nstatic float f(float x) { return -(x + (x)); }\n"
+        "static S operator+(S a, S b) { return {f(a.a) + (b.a)}; }"
+    )
+    assert refusal(body("const S s = {1}; y[i] = (s + (s)).a;", operators)) == ""
 
 
 @pytest.mark.parametrize("name", ACCEPTED)

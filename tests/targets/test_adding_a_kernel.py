@@ -53,11 +53,11 @@ register(
 """,
     ),
     "python/npusim/codegen/cuda/rows.py": (
-        '    "scan": _scan,',
+        "    **_ROWS.rules,",
         """\
     "negate": lambda p: LaunchConfig(
-        (Launch((blocks(p["n"], _BLOCK), 1, 1), (_BLOCK, 1, 1)),) if p["n"] else (),
-        defines={"BLOCK": _BLOCK},
+        (Launch(((p["n"] + 255) // 256, 1, 1), (256, 1, 1)),) if p["n"] else (),
+        defines={"BLOCK": 256},
     ),
 """,
     ),

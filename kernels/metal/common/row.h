@@ -1,5 +1,5 @@
-// A row of kSize contiguous elements of X, shared by kLanes threads in packs of kPack, which divides
-// kSize. A short row is read once and stays in registers as numbers.
+// A row of kSize contiguous elements of X, shared by kLanes threads in packs of kPack, which
+// divides kSize. A short row is read once and stays in registers as numbers.
 #pragma once
 #include "kernels/metal/common/threads.h"
 

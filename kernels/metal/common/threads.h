@@ -38,6 +38,22 @@ inline Wide across(Wide x, ushort step) {
           metal::simd_shuffle_xor(x.scale, step)};
 }
 
+// x of the lane so many below; lanes that have none get any value.
+template <typename T>
+inline T lane_below(T x, ushort by) {
+  return metal::simd_shuffle_up(x, by);
+}
+inline int64_t lane_below(int64_t x, ushort by) {
+  return as_type<int64_t>(metal::simd_shuffle_up(as_type<uint2>(x), by));
+}
+inline uint64_t lane_below(uint64_t x, ushort by) {
+  return as_type<uint64_t>(metal::simd_shuffle_up(as_type<uint2>(x), by));
+}
+inline Wide lane_below(Wide x, ushort by) {
+  return {metal::simd_shuffle_up(x.high, by), metal::simd_shuffle_up(x.low, by),
+          metal::simd_shuffle_up(x.scale, by)};
+}
+
 // Folds over kLanes neighbouring lanes, a power of two up to 32; all of them get the result.
 template <int kLanes, typename T, typename F>
 inline T fold_lanes(T x, F f) {

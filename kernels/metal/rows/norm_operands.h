@@ -2,8 +2,8 @@
 #pragma once
 
 #if NPUSIM_VECTORS == 2
-#define NPUSIM_TENSORS                                                       \
-  device const X *x [[buffer(0)]], device const W *weight [[buffer(1)]],     \
+#define NPUSIM_TENSORS                                                   \
+  device const X *x [[buffer(0)]], device const W *weight [[buffer(1)]], \
       device const W *bias [[buffer(2)]], device Y *y [[buffer(3)]]
 #define NPUSIM_VECTORS_GIVEN weight, bias
 #elif NPUSIM_VECTORS == 1

@@ -21,7 +21,8 @@ struct Statistics {
   }
 };
 
-inline void softmax_row(device const X* x, device Y* y, threadgroup float* room, uint thread_index) {
+inline void softmax_row(device const X* x, device Y* y, threadgroup float* room,
+                        uint thread_index) {
   typedef Row<X, params.size, kLanes, kPack> Elements;
   const Elements row(x, static_cast<int>(thread_index % kLanes));
   Statistics s = {-INFINITY, 0.0f};

@@ -54,7 +54,9 @@ class RowRules:
 
     def _lanes(self, rows: int, size: int) -> int:
         """Returns how many threads share a row: a warp, or a block."""
-        if size <= self.fit.warp_elements and (rows > self.processors or size <= self.fit.short_elements):
+        if size <= self.fit.warp_elements and (
+            rows > self.processors or size <= self.fit.short_elements
+        ):
             return WARP
         if size <= self.fit.block_elements:
             return _BLOCK
@@ -103,7 +105,9 @@ class RowRules:
         out_step = _innermost(shape, p["x_strides"])
         in_step = _innermost(reduced, p["reduced_strides"])
         across = int(outputs >= WARP and out_step < in_step)
-        wanted = _power_of_two(blocks(self.resident, outputs))  # threads an output, to fill the device
+        wanted = _power_of_two(
+            blocks(self.resident, outputs)
+        )  # threads an output, to fill the device
         block = _BLOCK
         if across:
             block = MAX_THREADS if wanted > _BLOCK // WARP and elements >= _BLOCK else _BLOCK
@@ -112,7 +116,10 @@ class RowRules:
             block = MAX_THREADS if wanted >= MAX_THREADS and elements >= 8 * MAX_THREADS else _BLOCK
             parts = min(max(wanted, WARP), block)
             if p["op"] not in _TWO_PASSES and elements >= 4 * self.fit.split_elements:
-                split = min(blocks(elements, self.fit.split_elements), blocks(self.resident // _BLOCK, outputs))
+                split = min(
+                    blocks(elements, self.fit.split_elements),
+                    blocks(self.resident // _BLOCK, outputs),
+                )
                 if split > 1:
                     return _split_reduce(outputs, split)
         parts = min(parts, _power_of_two(max(elements, 1)))

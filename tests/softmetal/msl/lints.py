@@ -247,7 +247,7 @@ def _check_local(tokens: list[Token]) -> None:
 
 
 def called(function: Function, names: set[str]) -> set[str]:
-    """Which of the functions `names` a body calls: a name in front of a parenthesis.
+    """Which of the functions `names` a body calls: a name in front of a parenthesis, no sign.
 
     What is written `metal::…` is of MSL's library, whatever else has that name.
     """
@@ -255,7 +255,10 @@ def called(function: Function, names: set[str]) -> set[str]:
     return {
         token.text
         for index, (token, behind) in enumerate(pairwise(body))
-        if token.text in names and behind == "(" and not _is_of_library(body, index)
+        if token.kind == "name"
+        and token.text in names
+        and behind == "("
+        and not _is_of_library(body, index)
     }
 
 

@@ -24,6 +24,9 @@ struct Lanes {
   Lanes(T value, const char* operation, Here here)
       : meeting(softmetal_engine->meet({operation, here.line, here.column}, &value, sizeof(T))) {
     static_assert(sizeof(T) <= softmetal::kSlotBytes, "a lane cannot give that much");
+    static_assert(
+        !metal::is_integral_v<typename shape<T>::scalar> || sizeof(typename shape<T>::scalar) <= 4,
+        "lanes give integers of up to 32 bits");
   }
   bool has(unsigned lane) const {
     return lane < softmetal::kSimdWidth && (meeting.lanes >> lane & 1u) != 0;

@@ -20,4 +20,7 @@ def _sample(p: Params) -> LaunchConfig:
     return LaunchConfig((launch,), scratch=scratch, failure=True, defines=defines)
 
 
-RULES: dict[str, Rule] = {**_ROWS.rules, "sample": _sample}
+RULES: dict[str, Rule] = {
+    **_ROWS.rules,
+    "sample": _sample,
+}

@@ -20,5 +20,4 @@ _FIT = Rows(
 _CORES = 8
 _ROWS = RowRules(_FIT, _CORES, _CORES * 1024)
 
-_WRITTEN = ("softmax", "norm", "group_norm")
-RULES: dict[str, Rule] = {stem: _ROWS.rules[stem] for stem in _WRITTEN}
+RULES: dict[str, Rule] = {**_ROWS.rules}
