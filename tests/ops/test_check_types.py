@@ -13,7 +13,7 @@ from npusim.ir.graph import Graph, Node, Output, Value
 from npusim.ir.json import graph_from_json, graph_to_json
 from npusim.ir.symbolic import symbol
 from npusim.ir.types import TensorType
-from npusim.ops.check_types import check_types, inferred
+from npusim.ops.check_types import _some, check_types, inferred
 
 X = Value("x", TensorType("float32", (2, 3)))
 
@@ -145,3 +145,12 @@ def test_undecided_expressions_are_tried_at_every_value():
         graph = graph_of("aten.max_pool1d.default", declared, x, ceil_mode=True, **rest)
         with pytest.raises(GraphError, match="for n="):
             check_types(replace(graph, name="other"))
+
+
+@pytest.mark.parametrize(
+    ("count", "tried"),
+    [(1, [0]), (2, [0, 1]), (4, [0, 1, 2, 3]), (9, [0, 1, 4, 5, 7, 8]), (10, [0, 1, 4, 5, 8, 9])],
+)
+def test_of_many_sizes_the_ends_and_the_middle_are_tried(count, tried):
+    sizes = [3 + 2 * n for n in range(count)]
+    assert _some(sizes) == [sizes[n] for n in tried]

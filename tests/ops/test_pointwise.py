@@ -68,3 +68,21 @@ def test_classes_change_within_a_chain() -> None:
     builder.op("remainder", "i", whole, ("const", 5))
     x = torch.randint(-9, 9, (300,))
     check(builder.build("int64"), [x, torch.randn(300) * 4], "int64")
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32"])
+def test_bytes_of_bounded_floats(dtype: str) -> None:
+    """Of what a byte does not hold, or no integer, the conversion is not the number itself."""
+    bounds = [(0, 255), (-1, 255), (0, 256), (-128, 127), (-129, 127), (-128, 128), (3, 9)]
+
+    class Converted(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+            clamped = [x[i].clamp(*b) for i, b in enumerate(bounds)]
+            clamped += [x[i].round().clamp(*b) for i, b in enumerate(bounds)]
+            return [c.to(getattr(torch, dtype)).float() * 0.5 for c in clamped]
+
+    x = torch.tensor([-300.0, -129, -128.5, -1.5, -0.5, 0.5, 2.5, 127.5, 128, 255.5, 256, 400])
+    x = x.repeat(len(bounds), 1)  # rows of their own, so that each chain is fused whole
+    graph = npusim.extract_ir(Converted().eval(), (x,))
+    for got, want in zip(npusim.load(npusim.compile(graph))(x), Converted()(x), strict=True):
+        assert torch.equal(torch.as_tensor(got), want)

@@ -171,3 +171,14 @@ def test_weights_that_do_not_fit_are_refused():
     with pytest.raises(ShapeError, match="no residual"):
         infer_types("npu.quantized_linear", [x, q, None, TensorType("float32", (2, 8))],
                     {**attrs, "gated": True})  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [text for text in SCHEMES if text.startswith("int4")])
+def test_scales_are_those_that_float16_holds(text):
+    """Too small for it, they are 0, and so is the weight; too large, they are its largest."""
+    how, w = scheme(text), weight(1, 128)
+    small, large = (dequantize(quantize(w * by, how), how, 1, 128) for by in (1e-9, 1e9))
+    assert torch.equal(small, torch.zeros(1, 128))
+    assert bool(large.isfinite().all()) and float(large.abs().max()) > 65504
+    least = dequantize(quantize(torch.full((1, 128), 2.0**-19), how), how, 1, 128)
+    assert float(least.max()) > 0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from npusim.analysis.affine import Affine
-from npusim.analysis.causal import Causal, causal_mask, is_position_range
+from npusim.analysis.causal import Causal, Mask, causal_mask, is_position_range, visible
 from npusim.analysis.known_values import analyse
 
 INF = float("inf")
@@ -184,3 +184,69 @@ def test_what_may_wrap_is_unknown(draft, dtype, factor):
     index = draft.call("aten.arange.start_step", start=0, end=4, step=1, dtype=dtype)
     found, _ = of(draft, draft.call("aten.mul.Scalar", index, other=factor))
     assert found is None
+
+
+def test_masks_that_broadcast_along_queries_are_not_causal(draft):
+    found, type = of(draft, causal(draft, 1))
+    assert causal_mask(found, type, (1, 10)) == Causal("position", 0)
+    assert causal_mask(found, type, (3, 10)) is None
+    assert causal_mask(found, type, (1, 11)) is None
+
+
+@pytest.mark.parametrize(("number", "shows"), [(0.0, True), (1.0, False), (-INF, False)])
+def test_a_mask_of_one_number_shows_all_or_is_unknown(draft, number, shows):
+    value = draft.call("aten.full.default", size=(3, 10), fill_value=number, dtype="float32")
+    assert visible(of(draft, value)[0], "float32") == (Mask(frozenset()) if shows else None)
+
+
+def pieces(draft, *spans):
+    parts = [
+        draft.call("aten.arange.start_step", start=a, end=b, step=s, dtype="int64")
+        for a, b, s in spans
+    ]
+    return of(draft, draft.call("aten.cat.default", *parts, tensors=len(parts), dim=0))[0]
+
+
+@pytest.mark.parametrize(
+    ("spans", "joined"),
+    [
+        (((0, 3, 1), (3, 7, 1)), Affine(0, (1,))),
+        (((5, 6, 1), (8, 9, 1)), Affine(5, (3,))),  # of one number each
+        (((5, 6, 1), (6, 9, 1)), Affine(5, (1,))),
+        (((2, 8, 2), (8, 9, 1), (10, 14, 2)), Affine(2, (2,))),
+        (((0, 3, 1), (4, 7, 1)), None),
+        (((0, 3, 1), (3, 9, 2)), None),
+        (((5, 6, 1), (8, 9, 1), (12, 13, 1)), None),
+        (((0, 3, 1), (4, 5, 1)), None),
+    ],
+)
+def test_pieces_that_go_on_are_one_range(draft, spans, joined):
+    assert pieces(draft, *spans) == joined
+
+
+def test_pieces_of_which_one_is_unknown_are_unknown(draft):
+    parts = arange(draft, 3), draft.x(2, dtype="int64", name="others")
+    assert of(draft, draft.call("aten.cat.default", *parts, tensors=2, dim=0))[0] is None
+
+
+@pytest.mark.parametrize(("number", "sums"), [(1, (1, 1)), (3, (3, 3)), (0, (0, 0))])
+def test_running_sums_of_one_number_are_affine(draft, number, sums):
+    value = draft.call("aten.full.default", size=(4,), fill_value=number, dtype="int64")
+    found, _ = of(draft, draft.call("aten.cumsum.default", value, dim=0))
+    first, step = sums
+    assert found == Affine(first, (step,))
+
+
+@pytest.mark.parametrize("truth", [True, False])
+def test_running_sums_of_one_truth_are_affine(draft, truth):
+    value = draft.call("aten.full.default", size=(4,), fill_value=truth, dtype="bool")
+    found, _ = of(draft, draft.call("aten.cumsum.default", value, dim=0))
+    assert found == (Affine(1, (1,)) if truth else Affine(0, (0,)))
+
+
+def test_running_sums_of_a_range_are_unknown(draft):
+    assert of(draft, draft.call("aten.cumsum.default", arange(draft, 4), dim=0))[0] is None
+
+
+def test_running_sums_of_a_mask_are_unknown(draft):
+    assert of(draft, draft.call("aten.cumsum.default", causal(draft), dim=1))[0] is None

@@ -71,3 +71,28 @@ def test_float32_stays(draft, check_pass):
     x = data(draft, 2, 8, dtype="float32")
     y = draft.call("aten.mul.Tensor", act(draft, linear(draft, x)), linear(draft, x))
     check_pass(fused, draft.graph(y))
+
+
+@pytest.mark.parametrize("bounds", [((0, 12, 2), (6, 12, 1)), ((0, 6, 1), (5, 11, 1))])
+def test_slices_that_are_no_halves_stay(draft, check_pass, bounds):
+    y = linear(draft, data(draft, 2, 5, 8), 12)
+    gate, up = (
+        draft.call("aten.slice.Tensor", y, dim=2, start=a, end=b, step=s) for a, b, s in bounds
+    )
+    check_pass(fused, draft.graph(draft.call("aten.mul.Tensor", up, act(draft, gate))))
+
+
+def test_halves_counted_from_the_end(draft, check_pass):
+    y = linear(draft, data(draft, 2, 5, 8), 12)
+    gate = draft.call("aten.slice.Tensor", y, dim=-1, end=-6)
+    up = draft.call("aten.slice.Tensor", y, dim=-1, start=-6)
+    result = check_pass(fused, draft.graph(draft.call("aten.mul.Tensor", act(draft, gate), up)))
+    assert [n.op for n in result.nodes] == ["npu.gated_linear"]
+
+
+def test_what_changes_a_linear_on_the_way_stays(draft, check_pass):
+    x = data(draft, 2, 5, 8)
+    sums = draft.call("aten.cumsum.default", linear(draft, x), dim=2)
+    check_pass(
+        fused, draft.graph(draft.call("aten.mul.Tensor", act(draft, sums), linear(draft, x)))
+    )

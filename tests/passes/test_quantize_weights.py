@@ -68,9 +68,10 @@ def test_gated_linear(draft, check_quantized):
     check_quantized(draft.graph(relu(draft, y)), "int8")
 
 
-def test_parts_of_a_weight_are_quantized_one_by_one(draft, check_quantized):
+@pytest.mark.parametrize("dim", [0, -2])
+def test_parts_of_a_weight_are_quantized_one_by_one(draft, check_quantized, dim):
     parts = [draft.w(rows, 128) for rows in (64, 32, 32)]
-    weight = draft.call("aten.cat.default", *parts, tensors=3, dim=0)
+    weight = draft.call("aten.cat.default", *parts, tensors=3, dim=dim)
     y = linear(draft, draft.x(3, 128), weight, draft.w(128))
     result = check_quantized(draft.graph(relu(draft, y)), "int8")
     assert not any(n.op == "aten.cat.default" for n in result.nodes)
@@ -128,3 +129,23 @@ def test_compile_takes_a_scheme(draft):
     assert {k.name for k in program.kernels} == {"quantize", "quantized_linear"}
     with pytest.raises(TargetConstraintError, match="int4-g32"):
         npusim.compile(graph, quantize="int3")
+
+
+@pytest.mark.parametrize("dim", [1, -1])
+def test_parts_beside_one_another_are_one(draft, check_quantized, dim):
+    parts = [draft.w(128, 64) for _ in range(2)]
+    weight = draft.call("aten.cat.default", *parts, tensors=2, dim=dim)
+    result = check_quantized(
+        draft.graph(relu(draft, linear(draft, draft.x(3, 128), weight))), "int8"
+    )
+    assert [n.op for n in result.nodes].count("aten.cat.default") == 1
+
+
+@pytest.mark.parametrize("dim", [0, -2])
+def test_parts_of_two_dtypes_are_one(draft, cpu, dim):
+    parts = draft.w(64, 128), draft.w(64, 128, dtype="bfloat16")
+    weight = draft.call("aten.cat.default", *parts, tensors=2, dim=dim)
+    graph = draft.graph(relu(draft, linear(draft, draft.x(3, 128), weight)))
+    result = quantize_weights(graph, replace(cpu, weight_quantization="int8"))
+    quantized = [n for n in result.nodes if n.op == "npu.quantize"]
+    assert [n.inputs for n in quantized] == [(weight,)]

@@ -163,3 +163,15 @@ def test_one_mask_is_marked_once(draft, cpu):
     twice = [written(draft, mask) for _ in range(2)]
     result = recognize_attention(draft.graph(*twice), cpu)
     assert [n.op for n in result.nodes].count("aten.amax.default") == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bool"])
+def test_a_row_that_is_repeated_for_each_query_is_not_causal(draft, cpu, dtype):
+    row = np.array([[0, -np.inf, -np.inf, -np.inf, -np.inf]], np.float32)
+    mask = draft.c(row == 0 if dtype == "bool" else row, dtype)
+    mask = draft.call("aten.expand.default", mask, size=(1, 5, 5))
+    y = draft.call("aten.scaled_dot_product_attention.default",
+                   *(heads(draft, n) for n in "qkv"), mask)  # fmt: skip
+    result = recognize_attention(draft.graph(y), cpu)
+    assert not result.nodes[-1].attrs.get("is_causal", False)
+    assert result.nodes[-1].inputs[3] is not None

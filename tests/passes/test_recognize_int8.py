@@ -155,3 +155,24 @@ def test_one_of_several_results_is_converted(draft, check_pass):
     check_pass(
         recognize_int8, draft.graph(draft.call("aten._to_copy.default", places, dtype="int32"))
     )
+
+
+@pytest.mark.parametrize(
+    ("scale", "rest", "joins"),
+    [
+        (1.0, "", True),
+        (0.5, "", False),
+        (np.reshape([1.0, 1.0, 2.0, 1.0], (4, 1, 1, 1)), "", False),
+        (1.0, "bias", False),
+        (1.0, "relu", False),
+    ],
+)
+def test_only_bare_sums_are_converted_to_integers(draft, check_pass, scale, rest, joins):
+    x = floats(draft, draft.x(1, 4, 5, 5, dtype="uint8"), 1.0, 3)
+    y = conv(draft, x, floats(draft, draft.w(4, 4, 3, 3, dtype="int8"), scale),
+             draft.w(4) if rest == "bias" else None)  # fmt: skip
+    y = draft.call("aten.relu.default", y) if rest == "relu" else y
+    result = check_pass(
+        recognize_int8, draft.graph(draft.call("aten._to_copy.default", y, dtype="int32"))
+    )
+    assert result.nodes[-1].op == ("npu.int8_conv" if joins else "aten._to_copy.default")

@@ -9,6 +9,7 @@ from npusim.abi.scalar import OPCODES, ScalarOp, ScalarProgram
 from npusim.ir.types import TensorType
 
 SPECIAL = [0, 1, -1, 2, -3, 0.5, -0.5, 2.5, 3.5, -2.5, float("nan"), float("inf"), -float("inf")]
+SPECIAL += [20.0, 20.5, -20.5]  # about softplus's threshold
 CASES = [(name, cls) for name, row in OPCODES.items() for cls in row[3]]
 INTEGER_DIVISIONS = ("div_trunc", "div_floor", "remainder", "fmod")
 
