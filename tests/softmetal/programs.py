@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from npusim.abi.kernels import KERNELS
 from npusim.codegen.metal.generator import specialise
 from npusim.program.program import BufferKind, Command, CompiledProgram, Method
+from npusim.targets import TargetConfig
 from tests.softmetal import metal
 
 FAILURE_BYTES = 24
@@ -27,8 +28,9 @@ class KernelFailure(Exception):
 class Kernels:
     """Pipelines by stem and parameters, compiled when they are first wanted."""
 
-    def __init__(self, device: metal.Device) -> None:
+    def __init__(self, device: metal.Device, target: str = "metal") -> None:
         self.device = device
+        self.features = TargetConfig.named(target).features
         self._made: dict[str, metal.Object] = {}
 
     def pipeline(self, source: str, entry: str) -> metal.Object:
@@ -45,7 +47,7 @@ class Kernels:
             KernelFailure: what a kernel reported.
             metal.MetalError: the text was refused, or the device stopped.
         """
-        source, config = specialise(stem, params)
+        source, config = specialise(stem, params, self.features)
         bound = list(operands)
         for size in (config.scratch, FAILURE_BYTES if config.failure else 0):
             if size:

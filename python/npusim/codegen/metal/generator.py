@@ -84,19 +84,23 @@ class MetalGenerator:
         return choice == Choice()
 
 
-def specialise(stem: str, params: bytes) -> tuple[str, LaunchConfig]:
-    """Returns a kernel's MSL text, empty where nothing is launched, and its configuration."""
+def specialise(stem: str, params: bytes, features: Collection[str]) -> tuple[str, LaunchConfig]:
+    """Returns a kernel's MSL text, empty where nothing is launched, and its configuration.
+
+    Args:
+        features: of the GPU family.
+    """
     fields = KERNELS[stem].unpack(params)
     config = RULES[stem](fields)
     if not config.launches:
         return "", config
     body = generated_source(stem, fields, DIALECT) or stem_source(stem)
     assert body is not None, stem
-    return kernel_source(stem, fields, body, config.defines), config
+    return kernel_source(stem, fields, body, config.defines, features), config
 
 
 def _image(wanted: WantedImage, target: TargetConfig) -> bytes:
-    source, config = specialise(wanted.stem, wanted.params)
+    source, config = specialise(wanted.stem, wanted.params, target.features)
     return pack_image(Image(target.arch, config, source, wanted.recipe))
 
 

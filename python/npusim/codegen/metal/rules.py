@@ -10,9 +10,10 @@ from collections.abc import Mapping
 
 from npusim.codegen import elementwise
 from npusim.codegen.launch_config import Rule
-from npusim.codegen.metal import rows
+from npusim.codegen.metal import matmul, rows
 
 RULES: Mapping[str, Rule] = {
     **elementwise.RULES,
+    **matmul.RULES,
     **rows.RULES,
 }

@@ -7,8 +7,9 @@ double: numbers of 64 bits among the parameters are rounded to float.
 from __future__ import annotations
 
 import math
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from npusim.abi.header import opcodes
 from npusim.abi.header import struct as struct_of
@@ -16,6 +17,10 @@ from npusim.abi.kernels import KERNELS, KernelDef, Params
 from npusim.codegen.source import inlined, is_zero, stem_files
 
 _OPENING = "#include <metal_stdlib>\n"
+# A field whose name is a word of MSL: where it is declared, and where a shared text reads it.
+_RESERVED = re.compile(r"(?<= )kernel(?=\[)|(?<=params\.)kernel\b")
+# What texts may ask for by NPUSIM_HAS_…, 1 or 0 (`targets/features.py`).
+_FEATURES = ("bfloat", "simdgroup_matrix")
 _SMALLEST = {32: "(-2147483647 - 1)", 64: "(-9223372036854775807L - 1L)"}
 
 
@@ -25,14 +30,18 @@ def stem_source(stem: str) -> str | None:
     return None if path is None else path.read_text("utf-8")
 
 
-def kernel_source(stem: str, params: Params, body: str, defines: Mapping[str, int]) -> str:
+def kernel_source(
+    stem: str, params: Params, body: str, defines: Mapping[str, int], features: Collection[str]
+) -> str:
     """Returns what Metal's compiler is given: macros, parameters, and the kernel's own text.
 
     Args:
         defines: macros, `NPUSIM_` before each name.
+        features: of the GPU family.
     """
+    defines = {**defines, **{f"HAS_{name.upper()}": int(name in features) for name in _FEATURES}}
     macros = "".join(f"#define NPUSIM_{name} {value}\n" for name, value in defines.items())
-    text = inlined(body, set())
+    text = _RESERVED.sub("kernel_size", inlined(body, set()))
     codes = opcodes() if "Opcode" in text else ""
     return "\n".join((_OPENING + macros, codes, prologue(KERNELS[stem], params), text))
 
@@ -41,7 +50,7 @@ def prologue(kernel: KernelDef, params: Params) -> str:
     """Returns the parameter struct and, as a constant of the program, its value."""
     rows = [f"    {_literal(params[name], kind)},  // {name}" for name, kind, _ in kernel.fields]
     return (
-        struct_of(kernel, real="float")
+        _RESERVED.sub("kernel_size", struct_of(kernel, real="float"))
         + f"namespace npusim {{\nconstant constexpr abi::{kernel.struct_name} params = {{\n"
         + "\n".join(rows)
         + "\n};\n}  // namespace npusim\n"

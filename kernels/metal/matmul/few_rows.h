@@ -1,0 +1,77 @@
+// A product of NPUSIM_FEW rows of x: each SIMD group streams the rows of W that one column of y
+// takes, its lanes four elements at a time, and adds up their sums. The `Source` is a tile's
+// (tile.h), with a_row, a_four, w_row and b_four over float.
+#pragma once
+#include "kernels/metal/common/scalar_ops.h"
+
+namespace npusim {
+
+typedef Storage<NPUSIM_STAGED> Staged;
+enum : int { kParts = NPUSIM_PARTS, kFew = NPUSIM_FEW, kGroups = 8 };  // SIMD groups
+
+// The sum over the lanes of a SIMD group, for its first lane; all threads have to call it.
+#if NPUSIM_HAS_SIMDGROUP_MATRIX
+#define NPUSIM_LANES_MEMORY
+#define NPUSIM_LANES nullptr
+inline float sum_of_lanes(float value, threadgroup float*, int) {
+  return metal::simd_sum(value);
+}
+#else
+#define NPUSIM_LANES_MEMORY threadgroup float lanes[npusim::kGroups * 32];
+#define NPUSIM_LANES lanes
+inline float sum_of_lanes(float value, threadgroup float* lanes, int t) {
+  lanes[t] = value;
+  for (int far = 16; far > 0; far /= 2) {
+    metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
+    if (t % 32 < far) lanes[t] += lanes[t + far];
+  }
+  metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
+  value = lanes[t / 32 * 32];
+  metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
+  return value;
+}
+#endif
+
+template <typename Source, typename Output>
+inline void run_few_rows(thread const Source& source, thread const Output& output, int64_t group,
+                         int t, threadgroup float* lanes) {
+  const int64_t column = group * kGroups + t / 32;
+  const int64_t existing = column < params.n ? column : params.n - 1;
+  typename Source::Column w[kParts];
+  typename Source::Row x[kFew];
+  float sums[kParts][kFew];
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    w[part] = source.w_row(existing + part * params.n);
+#pragma unroll
+    for (int m = 0; m < kFew; ++m) sums[part][m] = 0.0f;
+  }
+#pragma unroll
+  for (int m = 0; m < kFew; ++m) x[m] = source.a_row(m);
+  for (int64_t k = t % 32 * 4; k < params.k; k += 128) {
+    float of_w[kParts][4];
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) source.b_four(w[part], k, of_w[part]);
+#pragma unroll
+    for (int m = 0; m < kFew; ++m) {
+      float of_x[4];
+      source.a_four(x[m], k, of_x);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sums[part][m] += of_x[e] * of_w[part][e];
+      }
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < kFew; ++m) {
+    float whole[kParts];
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      whole[part] = sum_of_lanes(sums[part][m], lanes, t);
+    }
+    if (t % 32 == 0 && column < params.n) output.put_at(m, column, whole[0], whole[kParts - 1]);
+  }
+}
+
+}  // namespace npusim

@@ -1,0 +1,75 @@
+// y = act(x · Wᵀ + bias + residual), or its gated form, over rows of W as a checkpoint stores them:
+// tiles (tile.h), or where NPUSIM_FEW says how many rows x has, streams of W (few_rows.h).
+#include "kernels/metal/matmul/epilogue.h"
+
+namespace npusim {
+typedef Storage<params.w_dtype> Weight;
+}
+
+#include "kernels/metal/matmul/linear_entry.h"
+
+namespace npusim {
+
+struct LinearSource {
+  typedef RowsOfX::Row Row;
+  struct Column {
+    device const Weight* w;
+    int64_t end;
+  };
+  enum : bool { kAlongK = true, kBAlongK = true };
+  RowsOfX x;
+  device const Weight* w[4];
+  int64_t first_row, first_column;
+
+  Row a_row(int row) const { return x.row(first_row + row); }
+  Column w_row(int64_t row) const {
+    Column column;
+    column.end = params.k;
+    column.w = w[0] + row * params.ldw[0];
+    int64_t first = 0;
+    for (int i = 1; i < NPUSIM_SEGMENTS; ++i) {
+      first += params.rows[i - 1];
+      if (row >= first) column.w = w[i] + (row - first) * params.ldw[i];
+    }
+    return column;
+  }
+#if !NPUSIM_FEW
+  Column b_column(int at) const {
+    const int64_t output = first_column + output_of(at);
+    if (output < params.n) return w_row(output + part_of(at) * params.n);
+    Column none = w_row(0);
+    none.end = 0;
+    return none;
+  }
+#endif
+  void a_four(Row row, int64_t k, thread Staged* to) const { RowsOfX::four(row, k, to); }
+  void b_four(Column column, int64_t k, thread Staged* to) const {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      to[e] = k + e < column.end ? static_cast<Staged>(column.w[k + e]) : static_cast<Staged>(0.0f);
+    }
+  }
+  // Neighbours in K are always in memory.
+  Staged a(Row row, int64_t k) const { return static_cast<Staged>(row.x[k]); }
+  Staged b(Column column, int64_t k) const { return static_cast<Staged>(column.w[k]); }
+  float scale(int64_t) const { return 1.0f; }
+};
+
+}  // namespace npusim
+
+kernel void npusim_kernel(NPUSIM_LINEAR_OPERANDS) {
+  using namespace npusim;
+#if NPUSIM_FEW
+  NPUSIM_LANES_MEMORY
+  const LinearSource source = {{x}, {w0, w1, w2, w3}, 0, 0};
+  const LinearOutput<LinearSource> output = {source, NPUSIM_EPILOGUE, 0, 0};
+  run_few_rows(source, output, group, static_cast<int>(t), NPUSIM_LANES);
+#else
+  NPUSIM_TILE_MEMORY
+  const int64_t row = group % NPUSIM_ROW_TILES * kTileRows;
+  const int64_t column = group / NPUSIM_ROW_TILES * kTileOutputs;
+  const LinearSource source = {{x}, {w0, w1, w2, w3}, row, column};
+  const LinearOutput<LinearSource> output = {source, NPUSIM_EPILOGUE, row, column};
+  run_tile(source, output, params.k, static_cast<int>(t), staged_a, staged_b, stage);
+#endif
+}

@@ -1,0 +1,70 @@
+// What matmul and grouped_matmul share: one tile of y, wherever its operands lie, of any dtype.
+#pragma once
+#include "kernels/metal/matmul/tile.h"
+
+namespace npusim {
+
+typedef Storage<params.dtype> T;
+
+// A tile's matrices and its place in them.
+struct MatmulSource {
+  struct Row {
+    device const T* a;
+    int64_t end;
+  };
+  struct Column {
+    device const T* b;
+    int64_t end;
+  };
+  enum : bool { kAlongK = params.a_k == 1 || params.a_m != 1, kBAlongK = params.b_n != 1 };
+  device const T* first;
+  device const T* second;
+  int64_t row, column;  // of y, that the tile starts with
+  int64_t rows;         // the tile has none after them
+  int64_t depth;
+
+  Row a_row(int at) const {
+    const bool exists = row + at < rows;
+    Row found;
+    found.a = first + (exists ? (row + at) * params.a_m : 0);
+    found.end = exists ? depth : 0;
+    return found;
+  }
+  Column b_column(int at) const {
+    const bool exists = column + at < params.n;
+    Column found;
+    found.b = second + (exists ? (column + at) * params.b_n : 0);
+    found.end = exists ? depth : 0;
+    return found;
+  }
+  Staged a(Row from, int64_t k) const {
+    return k < from.end ? static_cast<Staged>(from.a[k * params.a_k]) : static_cast<Staged>(0);
+  }
+  Staged b(Column from, int64_t k) const {
+    return k < from.end ? static_cast<Staged>(from.b[k * params.b_k]) : static_cast<Staged>(0);
+  }
+  void a_four(Row from, int64_t k, thread Staged* to) const {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) to[e] = a(from, k + e);
+  }
+  void b_four(Column from, int64_t k, thread Staged* to) const {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) to[e] = b(from, k + e);
+  }
+};
+
+struct MatmulOutput {
+  device T* y;
+  int64_t row, column, rows;
+
+  static float scaled(float sum) { return sum * params.alpha; }
+  static int64_t scaled(uint64_t sum) {
+    return static_cast<int64_t>(sum * static_cast<uint64_t>(to_integer(params.alpha)));
+  }
+  void put(int at_row, int at_column, Sum sum, Sum) const {
+    if (row + at_row >= rows || column + at_column >= params.n) return;
+    y[(row + at_row) * params.y_m + column + at_column] = encode<T>(scaled(sum));
+  }
+};
+
+}  // namespace npusim

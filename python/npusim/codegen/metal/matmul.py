@@ -1,0 +1,137 @@
+"""Launch configurations of matrix products: linear, matmul, grouped and quantized ones.
+
+Rules do not know the GPU family: tiles have the same shape and threads whether SIMD groups multiply
+matrices or threads numbers, which a text decides by NPUSIM_HAS_SIMDGROUP_MATRIX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from npusim.abi.kernels import Params
+from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, blocks
+
+_FLOAT32, _FLOAT16, _BFLOAT16, _INT64 = 0, 1, 2, 4
+REAL = (_FLOAT32, _FLOAT16, _BFLOAT16)
+THREADS = 128  # of a tile: four SIMD groups
+_FEW_ROWS = 4  # of x, that a SIMD group passes over a row of W with
+_FEW_THREADS, _FEW_COLUMNS = 256, 8
+# Where tiles of 64 rows and columns are this many, they fill a GPU of few cores.
+_LARGE_TILES = 64
+
+
+def tile(m: int, n: int, staged: int, *, parts: int = 1, batch: int = 1) -> dict[str, int]:
+    """Returns the defines of kernels/metal/matmul/tile.h.
+
+    Args:
+        n: columns of y; each takes `parts` sums.
+        staged: the dtype of elements in threadgroup memory.
+        batch: how many products there are.
+    """
+    large = blocks(m, 64) * blocks(n * parts, 64) * batch >= _LARGE_TILES and staged in REAL
+    side = 64 if large else 32
+    return {
+        "TILE_ROWS": side,
+        "TILE_COLUMNS": side,
+        "DEPTH": 32 if staged in (_FLOAT16, _BFLOAT16) else 16,
+        "STAGED": staged,
+        "PARTS": parts,
+    }
+
+
+def staged_dtype(x: int, w: int) -> int:
+    """Returns what both operands become in threadgroup memory."""
+    return x if x == w else _FLOAT32
+
+
+def epilogue_places(p: Params, first: int) -> dict[str, int]:
+    """Returns where bias, residual and y are bound, from buffer `first` on; 0: it is none."""
+    residual = first + bool(p["has_bias"])
+    return {
+        "BIAS": first if p["has_bias"] else 0,
+        "RESIDUAL": residual if p["residual"] else 0,
+        "Y": residual + bool(p["residual"]),
+    }
+
+
+def _linear(p: Params, w_dtype: int) -> LaunchConfig:
+    m, n, parts = as_int(p, "m"), as_int(p, "n"), 2 if p["gated"] else 1
+    if m * n == 0:
+        return LaunchConfig(())
+    segments = as_int(p, "segments")
+    defines = {"SEGMENTS": segments, "FEW": 0, **epilogue_places(p, 1 + segments)}
+    if m <= _FEW_ROWS:
+        defines |= {"FEW": m, "STAGED": _FLOAT32, "PARTS": parts}
+        launch = Launch((blocks(n, _FEW_COLUMNS), 1, 1), (_FEW_THREADS, 1, 1))
+        return LaunchConfig((launch,), defines=defines)
+    shape = tile(m, n, staged_dtype(as_int(p, "x_dtype"), w_dtype), parts=parts)
+    rows = blocks(m, shape["TILE_ROWS"])
+    columns = blocks(n * parts, shape["TILE_COLUMNS"])
+    return tiles(rows * columns, {**defines, **shape, "ROW_TILES": rows})
+
+
+def linear(p: Params) -> LaunchConfig:
+    """The rule of `linear`."""
+    return _linear(p, as_int(p, "w_dtype"))
+
+
+def quantized_linear(p: Params) -> LaunchConfig:
+    """The rule of `quantized_linear`: its weights become numbers of x's dtype."""
+    return _linear(p, as_int(p, "x_dtype"))
+
+
+def matmul(p: Params) -> LaunchConfig:
+    """The rule of `matmul`."""
+    m, n, batch = as_int(p, "m"), as_int(p, "n"), prod(as_ints(p, "batch"))
+    if m * n * batch == 0:
+        return LaunchConfig(())
+    shape = tile(m, n, _staged(p), batch=batch)
+    rows, columns = blocks(m, shape["TILE_ROWS"]), blocks(n, shape["TILE_COLUMNS"])
+    return tiles(rows * columns * batch, {**shape, "ROW_TILES": rows, "COLUMN_TILES": columns})
+
+
+def grouped_matmul(p: Params) -> LaunchConfig:
+    """The rule of `grouped_matmul`: as many tiles as any offsets can need.
+
+    Every group, and the rows after all of them, may end within a tile; none is empty that has one.
+    """
+    m, n, groups = as_int(p, "m"), as_int(p, "n"), as_ints(p, "batch")[5]
+    if m * n == 0:
+        return LaunchConfig(())
+    shape = tile(blocks(m, max(groups, 1)), n, _staged(p), batch=max(groups, 1))
+    rows = m // shape["TILE_ROWS"] + min(groups + 1, m)
+    return tiles(rows * blocks(n, shape["TILE_COLUMNS"]), {**shape, "ROW_TILES": rows})
+
+
+def tiles(count: int, defines: Mapping[str, int]) -> LaunchConfig:
+    """Returns the launch of some tiles."""
+    return LaunchConfig((Launch((count, 1, 1), (THREADS, 1, 1)),), defines=defines)
+
+
+def _staged(p: Params) -> int:
+    """Integers are added up as int64."""
+    dtype = as_int(p, "dtype")
+    return dtype if dtype in REAL else _INT64
+
+
+def as_int(p: Params, name: str) -> int:
+    """Returns a field that is one integer."""
+    value = p[name]
+    assert isinstance(value, int), name
+    return value
+
+
+def as_ints(p: Params, name: str) -> tuple[int, ...]:
+    """Returns a field of several integers."""
+    value = p[name]
+    assert isinstance(value, tuple), name
+    return tuple(int(v) for v in value)
+
+
+RULES: Mapping[str, Rule] = {
+    "linear": linear,
+    "matmul": matmul,
+    "grouped_matmul": grouped_matmul,
+    "quantized_linear": quantized_linear,
+}
