@@ -27,7 +27,8 @@ _ALWAYS = '#include "kernels/cuda/common/dependent_launch.h"\n'  # code generati
 
 
 def _included(text: str, seen: set[str]) -> set[str]:
-    for name in _INCLUDE.findall(text):
+    for written in _INCLUDE.findall(text):
+        name = written.replace("kernels/device/", "kernels/cuda/common/")
         if name not in seen:
             seen.add(name)
             _included((kernel_root().parent / name).read_text("utf-8"), seen)
@@ -68,7 +69,7 @@ def _problem(compiler: nvrtc.Nvrtc, header: Path) -> str:
 
 
 def test_every_header_compiles_alone(compiler: nvrtc.Nvrtc) -> None:
-    headers = sorted(kernel_root().glob("cuda/*/*.h"))
+    headers = sorted((*kernel_root().glob("cuda/*/*.h"), *kernel_root().glob("gpu/*/*.h")))
     assert len(headers) > 30
     _examples()
     with ThreadPoolExecutor(4) as pool:

@@ -10,7 +10,8 @@ from npusim.binding import kernel_root
 from npusim.codegen.cuda import source
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.source import kernel_source, prologue
-from npusim.codegen.source import float_literal
+from npusim.codegen.metal import source as metal_source
+from npusim.codegen.source import float_literal, inlined
 from tests.codegen.cases import examples
 
 
@@ -63,8 +64,33 @@ def test_parameters_unpack_to_what_was_packed() -> None:
 
 
 def test_a_stem_has_one_source_in_whichever_folder() -> None:
-    files = sorted(kernel_root().glob("cuda/**/*.cu"))
-    stems = [path.stem for path in files]
-    assert len(set(stems)) == len(stems)
-    assert all(source.stem_source(path.stem) == path.read_text("utf-8") for path in files)
-    assert source.stem_source("no_such_stem") is None
+    shared = sorted(kernel_root().glob("gpu/**/*.gpu"))
+    for device, pattern in ((source, "cuda/**/*.cu"), (metal_source, "metal/**/*.metal")):
+        files = [*shared, *kernel_root().glob(pattern)]
+        stems = [path.stem for path in files]
+        assert len(set(stems)) == len(stems)
+        assert all(device.stem_source(path.stem) == path.read_text("utf-8") for path in files)
+        assert device.stem_source("no_such_stem") is None
+
+
+def test_a_shared_text_takes_each_devices_headers() -> None:
+    text = '#include "kernels/device/entry.h"\n'
+    for device, pointer in (("cuda", "void* const*"), ("metal", "device void* const thread*")):
+        seen: set[str] = set()
+        assert f"using Arguments = {pointer};" in inlined(text, seen, device)
+        assert f"kernels/{device}/common/scalar.h" in seen
+
+
+def test_entries_of_shared_texts_wait_for_the_launches_before() -> None:
+    params = KERNELS["resize"].unpack(bytes(KERNELS["resize"].params_size))
+    text = kernel_source("resize", params, source.stem_source("resize") or "")
+    assert "NPUSIM_ENTRY {\n  npusim::launch_dependents();\n  npusim::wait_on" in text
+
+
+def test_fields_of_parameters_are_no_words_of_msl() -> None:
+    params = KERNELS["pool"].unpack(bytes(KERNELS["pool"].params_size))
+    text = metal_source.kernel_source("pool", params, "int n = params.kernel[1];\n", {}, ())
+    assert "int64_t kernel_size[3];" in text
+    assert "int n = params.kernel_size[1];" in text
+    words = {"vertex", "fragment", "device", "constant", "thread", "threadgroup", "half", "uint"}
+    assert not words & {name for kernel in KERNELS.values() for name, _, _ in kernel.fields}

@@ -4,7 +4,10 @@
 #pragma once
 #include "kernels/shared/abi.h"
 
-#define NPUSIM_GLOBAL  // the address space of a GPU's memory, where a language has several
+// Address spaces, where a language has several: a GPU's memory, constants, a thread's variables.
+#define NPUSIM_GLOBAL
+#define NPUSIM_CONSTANT
+#define NPUSIM_THREAD
 
 namespace npusim {
 

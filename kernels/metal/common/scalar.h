@@ -4,7 +4,10 @@
 // `if constexpr` are specialisations here.
 #pragma once
 
-#define NPUSIM_GLOBAL device  // the address space of a GPU's memory
+// Address spaces: a GPU's memory, constants, a thread's variables.
+#define NPUSIM_GLOBAL device
+#define NPUSIM_CONSTANT constant
+#define NPUSIM_THREAD thread
 
 namespace npusim {
 

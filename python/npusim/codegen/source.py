@@ -21,14 +21,16 @@ _COMMENT = re.compile(r"^\s*//[^\n]*\n", re.MULTILINE)
 
 
 @cache
-def stem_files(language: str, suffix: str) -> dict[str, Path]:
-    """Returns the source of every stem; the folders say what stems compute, not which there are.
+def stem_files(device: str, suffix: str) -> dict[str, Path]:
+    """Returns the source of every stem, its own or what it shares with other GPUs; the folders say
+    what stems compute, not which there are.
 
     Args:
-        language: the folder of `kernels/`.
+        device: the folder of `kernels/`.
         suffix: of its sources, such as "cu".
     """
-    return {path.stem: path for path in sorted(kernel_root().glob(f"{language}/*/*.{suffix}"))}
+    found = (*kernel_root().glob("gpu/*/*.gpu"), *kernel_root().glob(f"{device}/*/*.{suffix}"))
+    return {path.stem: path for path in sorted(found, key=lambda path: path.stem)}
 
 
 def float_literal(value: float, kind: str) -> str:
@@ -42,7 +44,7 @@ def float_literal(value: float, kind: str) -> str:
     return f"__builtin_bit_cast({type}, {raw:#x}{'u' if suffix else 'ull'})"
 
 
-def inlined(text: str, seen: set[str]) -> str:
+def inlined(text: str, seen: set[str], device: str) -> str:
     """Returns a text with the headers it includes in their place, each at its first inclusion.
 
     That is not for the preprocessor to decide, so what several branches of an `#if` include has to
@@ -50,14 +52,15 @@ def inlined(text: str, seen: set[str]) -> str:
 
     Args:
         seen: headers that the text before has; those of this one are added.
+        device: whose headers `kernels/device/` means.
     """
 
     def header(match: re.Match[str]) -> str:
-        name = match[1]
+        name = match[1].replace("kernels/device/", f"kernels/{device}/common/")
         if name in seen:
             return ""
         seen.add(name)
-        return inlined(_header(name), seen)
+        return inlined(_header(name), seen, device)
 
     return _INCLUDE.sub(header, text)
 

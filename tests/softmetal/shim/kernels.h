@@ -50,9 +50,21 @@ struct argument<T&> {
   static T& from(void* address) { return *static_cast<T*>(address); }
 };
 
+// What a buffer holds at least: one of what is pointed to, of void a byte.
+template <typename T>
+struct layout {
+  static constexpr unsigned size = sizeof(T), alignment = alignof(T);
+};
+template <>
+struct layout<void> {
+  static constexpr unsigned size = 1, alignment = 1;
+};
+template <>
+struct layout<const void> : layout<void> {};
+
 template <typename P>
 constexpr softmetal::Binding binding(const char* name, softmetal::Space space, unsigned index) {
   typedef typename pointee<P>::type T;
-  return {name, space, index, sizeof(T), alignof(T), !is_const<T>::value};
+  return {name, space, index, layout<T>::size, layout<T>::alignment, !is_const<T>::value};
 }
 }  // namespace _msl

@@ -1,22 +1,21 @@
 """The table of stems that CUDA has kernels for: the rule of each stem's config.
 
 One module a family holds the rules; a stem's source is `<stem>.cu` in a folder of
-`kernels/cuda/`, or generated where the family says so.
+`kernels/cuda/`, `<stem>.gpu` in one of `kernels/gpu/` where all GPUs share it, or generated where
+the family says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from npusim.codegen import elementwise
+from npusim.codegen import elementwise, indexed, windows
 from npusim.codegen.cuda import (
     convolutions,
     decoding,
     grouped,
-    indexed,
     matmul_rules,
     rows,
-    windows,
 )
 from npusim.codegen.launch_config import Rule
 
@@ -28,5 +27,5 @@ RULES: Mapping[str, Rule] = {
     **matmul_rules.RULES,
     **decoding.RULES,  # linear among them
     **rows.RULES,
-    **windows.RULES,
+    **windows.rules(matmul_rules.GPU.rows.pool_threads),
 }

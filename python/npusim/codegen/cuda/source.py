@@ -14,7 +14,7 @@ from npusim.abi.kernels import KERNELS, KernelDef, Params
 from npusim.codegen.source import float_literal, inlined, is_zero, stem_files
 
 _SHARED = '#include "kernels/shared/abi.h"\n#include "kernels/cuda/common/dependent_launch.h"\n'
-_ENTRY = re.compile(r'^extern "C" __global__ void[^{;]*\{$', re.MULTILINE)
+_ENTRY = re.compile(r'^(?:extern "C" __global__ void[^{;]*|NPUSIM_ENTRY )\{$', re.MULTILINE)
 _LAUNCHES_DEPENDENTS, _WAITS = (
     "\n  npusim::launch_dependents();",
     "\n  npusim::wait_on_dependencies();",
@@ -49,8 +49,8 @@ def kernel_source(stem: str, params: Params, body: str, unwritten: int = 0) -> s
             method.
     """
     seen: set[str] = set()
-    shared = inlined(_SHARED, seen)
-    text = inlined(body, seen)
+    shared = inlined(_SHARED, seen, "cuda")
+    text = inlined(body, seen, "cuda")
     kernel = KERNELS[stem]
     constants = struct(kernel) if kernel.generated_only else ""
     constants += prologue(kernel, params)
@@ -67,7 +67,7 @@ def kernel_source(stem: str, params: Params, body: str, unwritten: int = 0) -> s
 @cache
 def reads_before_wait(stem: str) -> bool:
     """Tells whether a stem's source has something to do before it waits for its operands."""
-    return "unwritten_operands" in inlined(stem_source(stem) or "", set())
+    return "unwritten_operands" in inlined(stem_source(stem) or "", set(), "cuda")
 
 
 def prologue(kernel: KernelDef, params: Params) -> str:

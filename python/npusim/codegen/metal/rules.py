@@ -1,19 +1,24 @@
 """The table of stems that Metal has kernels for: the rule of each stem's launch configuration.
 
 One module a family holds the rules; a stem's source is `<stem>.metal` in a folder of
-`kernels/metal/`, or generated where the family says so.
+`kernels/metal/`, `<stem>.gpu` in one of `kernels/gpu/` where all GPUs share it, or generated where
+the family says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from npusim.codegen import elementwise
+from npusim.codegen import elementwise, indexed, windows
 from npusim.codegen.launch_config import Rule
 from npusim.codegen.metal import matmul, rows
+
+_POOL_THREADS = 16384  # 16 a lane of the smallest M1; nothing was measured
 
 RULES: Mapping[str, Rule] = {
     **elementwise.RULES,
     **matmul.RULES,
     **rows.RULES,
+    **indexed.RULES,
+    **windows.rules(_POOL_THREADS),
 }

@@ -1,7 +1,8 @@
 """The source a Metal kernel is compiled from: one self-contained MSL text for each command.
 
 Owns the prologue, which makes the parameter struct a constant of the program. MSL is C++14 without
-double: numbers of 64 bits among the parameters are rounded to float.
+double: numbers of 64 bits among the parameters are rounded to float. The field `kernel` is called
+`kernel_size` there.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def kernel_source(
     """
     defines = {**defines, **{f"HAS_{name.upper()}": int(name in features) for name in _FEATURES}}
     macros = "".join(f"#define NPUSIM_{name} {value}\n" for name, value in defines.items())
-    text = _RESERVED.sub("kernel_size", inlined(body, set()))
+    text = _RESERVED.sub("kernel_size", inlined(body, set(), "metal"))
     codes = opcodes() if "Opcode" in text else ""
     return "\n".join((_OPENING + macros, codes, prologue(KERNELS[stem], params), text))
 

@@ -1,27 +1,36 @@
-"""Launch configurations of pooling and resizing: a thread an output element, or some channels."""
+"""Launch configurations of pooling and resizing, on every GPU: a thread an output element, or some
+channels of one.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from math import prod
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda.matmul_rules import GPU
 from npusim.codegen.launch_config import LaunchConfig, Rule, line
 
 _HALVES = (1, 2)  # dtypes of 16 bits
-_MANY = GPU.rows.pool_threads
 
 
-def _pool(p: Params) -> LaunchConfig:
+def rules(pool_threads: int) -> dict[str, Rule]:
+    """Returns the rules of pool and resize.
+
+    Args:
+        pool_threads: that fill the device well enough to read 16 bytes each.
+    """
+    return {"pool": partial(_pool, pool_threads), "resize": _resize}
+
+
+def _pool(many: int, p: Params) -> LaunchConfig:
     elements = p["batch"] * p["out_channels"] * prod(p["out_size"])
-    channels = _channels_at_once(p, elements)
-    config = line(elements // channels, 256 if channels == 1 or elements >= 8 * _MANY else 32)
-    defines = {**config.defines, "INDICES": p["has_indices"], "CHANNELS": channels}
-    return replace(config, defines=defines)
+    channels = _channels_at_once(p, elements, many)
+    block = 256 if channels == 1 or elements >= 8 * many else 32
+    arguments = 3 if p["has_indices"] else 2
+    return line(elements // channels, block, ARGUMENTS=arguments, CHANNELS=channels)
 
 
-def _channels_at_once(p: Params, elements: int) -> int:
+def _channels_at_once(p: Params, elements: int, many: int) -> int:
     """Returns how many channels a thread takes: 1 where they do not lie beside each other."""
     even = all(a % b == 0 for a, b in zip(p["in_size"], p["out_size"], strict=True))
     strides = (*p["x_strides"], *p["y_strides"])
@@ -33,13 +42,10 @@ def _channels_at_once(p: Params, elements: int) -> int:
         return 1
     for channels in (8, 4, 2):
         fits = all(s % channels == 0 for s in (p["out_channels"], *apart))
-        if fits and (elements >= channels * _MANY or channels == 2):
+        if fits and (elements >= channels * many or channels == 2):
             return channels
     return 1
 
 
 def _resize(p: Params) -> LaunchConfig:
-    return line(p["batch"] * p["channels"] * prod(p["out_size"]))
-
-
-RULES: dict[str, Rule] = {"pool": _pool, "resize": _resize}
+    return line(p["batch"] * p["channels"] * prod(p["out_size"]), ARGUMENTS=2)

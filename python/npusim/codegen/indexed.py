@@ -1,4 +1,4 @@
-"""Launch configurations of index and scatter.
+"""Launch configurations of index and scatter, on every GPU.
 
 Owns two proofs about addresses: which neighbours an index may move as one pack, and along which
 dimensions a scatter's items never meet, so that threads may share them.
@@ -20,7 +20,7 @@ def _index(p: Params) -> LaunchConfig:
     if items == 0:
         return LaunchConfig(())
     pack = _pack(p)
-    return _reporting(items // pack, p["n"], PACK=pack, ITEMS=items // pack)
+    return _reporting(items // pack, p, PACK=pack, ITEMS=items // pack)
 
 
 def _pack(p: Params) -> int:
@@ -44,7 +44,7 @@ def _scatter(p: Params) -> LaunchConfig:
     apart = _apart(p)
     items = prod(shape[d] for d in apart)
     mask = sum(1 << d for d in apart)
-    return _reporting(items, p["n"], APART=mask, ITEMS=items, STEPS=prod(shape) // items)
+    return _reporting(items, p, APART=mask, ITEMS=items, STEPS=prod(shape) // items)
 
 
 def _apart(p: Params) -> list[int]:
@@ -70,8 +70,9 @@ def _distinct(digits: list[tuple[int, int]]) -> bool:
     return True
 
 
-def _reporting(threads: int, indices: int, **defines: int) -> LaunchConfig:
-    return replace(line(threads, INDICES=indices, **defines), failure=True)
+def _reporting(threads: int, p: Params, **defines: int) -> LaunchConfig:
+    """Returns a line of threads whose entry takes two tensors, the indices, and where to report."""
+    return replace(line(threads, ARGUMENTS=p["n"] + 3, **defines), failure=True)
 
 
 RULES: dict[str, Rule] = {"index": _index, "scatter": _scatter}

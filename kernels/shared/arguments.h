@@ -1,0 +1,19 @@
+// The arguments of an entry: NPUSIM_ARGUMENTS pointers, each declared by a device's
+// NPUSIM_DECLARED(i). `NPUSIM_SIGNATURE` declares them and `NPUSIM_POINTERS` lists them.
+#pragma once
+
+#define NPUSIM_PASTE_(a, b) a##b
+#define NPUSIM_PASTE(a, b) NPUSIM_PASTE_(a, b)
+#define NPUSIM_ARGS_2(X) X(0), X(1)
+#define NPUSIM_ARGS_3(X) NPUSIM_ARGS_2(X), X(2)
+#define NPUSIM_ARGS_4(X) NPUSIM_ARGS_3(X), X(3)
+#define NPUSIM_ARGS_5(X) NPUSIM_ARGS_4(X), X(4)
+#define NPUSIM_ARGS_6(X) NPUSIM_ARGS_5(X), X(5)
+#define NPUSIM_ARGS_7(X) NPUSIM_ARGS_6(X), X(6)
+#define NPUSIM_ARGS_8(X) NPUSIM_ARGS_7(X), X(7)
+#define NPUSIM_ARGS_9(X) NPUSIM_ARGS_8(X), X(8)
+#define NPUSIM_ARGS_10(X) NPUSIM_ARGS_9(X), X(9)
+#define NPUSIM_ARGS_11(X) NPUSIM_ARGS_10(X), X(10)
+#define NPUSIM_NAMED(i) argument##i
+#define NPUSIM_SIGNATURE NPUSIM_PASTE(NPUSIM_ARGS_, NPUSIM_ARGUMENTS)(NPUSIM_DECLARED)
+#define NPUSIM_POINTERS NPUSIM_PASTE(NPUSIM_ARGS_, NPUSIM_ARGUMENTS)(NPUSIM_NAMED)
