@@ -20,7 +20,7 @@ import torch
 from benchmarks.cuda_cases import GELU, SILU, Case, attention, linear
 from benchmarks.cuda_driver import Driver, build, microseconds
 from benchmarks.cuda_kernels import check, rotated, torch_linear
-from npusim.codegen.cuda import matmul_rules
+from npusim.codegen.cuda import attention_rules, matmul_rules
 from npusim.codegen.cuda.tma_matmul import TILES, ClusterTile, fits, tma_matmul
 
 _LAYER = {
@@ -105,7 +105,7 @@ def time_all(driver: Driver, rows: int, everything: bool) -> None:
 def time_attention(driver: Driver, rows: int, position: int) -> None:
     """Prints the times of attention after a position, for all ways to share rows and keys."""
     case = attention(12, 2, rows, 4608, 128, position=position)
-    made = [matmul_rules.attention(case.params)]
+    made = [attention_rules.attention(case.params)]
     names = ["rule"]
     for warps in (4, 8):
         for row_warps in (1, 2, 4, 8):
@@ -113,7 +113,7 @@ def time_attention(driver: Driver, rows: int, position: int) -> None:
                 if warps < row_warps or warps > 4 * row_warps or (rows > 512 and split > 1):
                     continue
                 made.append(
-                    matmul_rules.attention_tiles(case.params, row_warps, split, split > 1, warps)
+                    attention_rules.attention_tiles(case.params, row_warps, split, split > 1, warps)
                 )
                 names.append(f"{16 * row_warps} rows {warps} warps {split} spans")
     sets = rotated(case, slice(1, 3))[:8]

@@ -29,7 +29,7 @@ class FewRows {
     }
   }
 
-  // The weights as the left operand of a product with the values.
+  // The weights as the left operand of a GEMM with the values.
   auto weights() const {
     if constexpr (kInPairs<T>) {
       return Bf16Gemm{.a = s_.weights, .a_row = kBlockKeys, .a_k = 2};

@@ -16,7 +16,7 @@ class ManyRows {
     for (int64_t row = 0; row < lanes_; row += kLanes) transpose_queries(row);
   }
 
-  // The weights as the left operand of a product with the values.
+  // The weights as the left operand of a GEMM with the values.
   auto weights() const {
     if constexpr (kInPairs<T>) {
       return Bf16Gemm{.a = s_.weights, .a_row = 2, .a_k = 2 * lanes_};

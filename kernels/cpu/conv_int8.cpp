@@ -1,4 +1,4 @@
-// Convolutions and products of 8-bit integers, as an indirect GEMM over quads of bytes.
+// Convolutions and matmuls of 8-bit integers, as an indirect GEMM over quads of bytes.
 //
 // Rows are output positions. Where a pixel's channels are whole quads they are read in place
 // through pointers; otherwise a row's bytes are gathered into scratch first. What lies outside the

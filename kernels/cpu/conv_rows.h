@@ -1,4 +1,4 @@
-// A convolution's outputs seen as the rows of a product: which taps reach an output position, where
+// A convolution's outputs seen as the rows of a GEMM: which taps reach an output position, where
 // in the input they read, and the table of pointers that igemm.h follows.
 //
 // A transposed convolution is cut into phases: outputs that agree modulo the stride see the same

@@ -1,4 +1,4 @@
-// Products of a few rows with a matrix whose rows run along K: y[r][j] = Σ_k a[r][k]·b[j][k].
+// Dot products of a few rows with a matrix whose rows run along K: y[r][j] = Σ_k a[r][k]·b[j][k].
 // Bound by the reading of b, which is read once, where it lies.
 #pragma once
 

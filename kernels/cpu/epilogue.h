@@ -1,6 +1,6 @@
-// What follows the sums of a product: bias, residual, activation, storage. Owns the description of
-// an output (Output) and the general way to finish sums that lie in memory (finish); igemm.h
-// finishes the common cases while the sums are still in registers.
+// What follows the sums of GEMMs and convolutions: bias, residual, activation, storage. Owns the
+// description of an output (Output) and the general way to finish sums that lie in memory (finish);
+// igemm.h finishes the common cases while the sums are still in registers.
 #pragma once
 
 #include <limits>

@@ -35,7 +35,7 @@ constexpr int product_rows(int vectors) {
   return vectors >= 2 ? 4 : 8;
 }
 #endif
-// What wide products are cut into: the shape with the best ratio of arithmetic to loads.
+// What wide GEMMs are cut into: the shape with the best ratio of arithmetic to loads.
 #if defined(__AVX2__) && !defined(__AVX512F__)
 inline constexpr int kPanelVectors = 2;
 #else

@@ -1,4 +1,4 @@
-// Products of consecutive groups of a's rows, each with a b of its own: what the experts of a
+// Matmuls of consecutive groups of a's rows, each with a b of its own: what the experts of a
 // mixture compute. Where a group ends is data. A task has a block of rows and columns of y and
 // finds the groups that its rows belong to, so what is written follows from the parameters alone.
 #include "kernels/cpu/matmul_cell.h"
@@ -40,7 +40,7 @@ void for_each_part(const Params& p, const int32_t* offsets, const Block& block, 
   if (at < last) f(-1, at, last - at);
 }
 
-// The same product as `matmul` of so many rows.
+// The same as `matmul` of so many rows.
 Params of_rows(const Params& p, int64_t rows) {
   Params part = p;
   part.m = rows;

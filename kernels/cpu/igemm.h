@@ -202,8 +202,8 @@ struct Split {
   int64_t begin(int64_t part) const { return even(total, parts, part); }
 };
 
-// Cuts a product into cells of one row block by some panels, and cells into tasks. A function of
-// the product alone, so that a task means the same to whoever runs it.
+// Cuts a GEMM into cells of one row block by some panels, and cells into tasks. A function of
+// the GEMM alone, so that a task means the same to whoever runs it.
 class TaskGrid {
  public:
   static constexpr int64_t kSmall = int64_t{1} << 18;  // multiply-adds not worth a second worker

@@ -147,7 +147,7 @@ inline void finish_sums(const Int8Sums& s, const Int8Columns& by, int32_t* y,
   }
 }
 
-// The sums as floats, in their own place: what the epilogue of any product goes on from.
+// The sums as floats, in their own place: what the epilogue of any GEMM goes on from.
 inline float* scale_sums(const Int8Sums& s, const Int8Columns& by) {
   for (int64_t r = 0; r < s.rows; ++r) {
     for (int64_t c = 0; c < s.columns; c += kLanes) {

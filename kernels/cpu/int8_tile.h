@@ -1,4 +1,4 @@
-// Products of bytes: a tile of rows of x by panels of packed weights, summed in registers over all
+// GEMMs of bytes: a tile of rows of x by panels of packed weights, summed in registers over all
 // of K, exact in int32. Rows of x are bytes wherever they lie, cut into runs of whole quads.
 #pragma once
 

@@ -28,7 +28,7 @@ bool in_place(const abi::LinearParams& p) {
   return p.x_dtype == 0 || (kDotsBfloat16 && p.x_dtype == kBfloat16 && p.w_dtype == kBfloat16);
 }
 
-// How the product is cut. A function of the parameters alone.
+// How the linear is cut. A function of the parameters alone.
 struct Plan {
   int64_t row_block, span, row_blocks, spans, block_k;
 

@@ -1,4 +1,4 @@
-// What follows the sums of `linear` and `quantized_linear`: the epilogue of any product, or the
+// What follows the sums of `linear` and `quantized_linear`: the epilogue of any linear, or the
 // gated one, y = act(gate + bias) * (up + bias).
 #pragma once
 
@@ -61,7 +61,7 @@ inline void finish_gated(const Output& out, int64_t row, int64_t rows, int64_t c
 template <typename Params>
 inline const char* check_around_weights(const KernelCheck& c, const Params& p) {
   if (!is_flag(p.gated)) return "gated is neither 0 nor 1";
-  if (p.gated && p.residual) return "a gated product takes no residual";
+  if (p.gated && p.residual) return "a gated linear takes no residual";
   if (p.segments < 1 || p.segments > abi::kLinearSegments) return "the segments are not 1 to 4";
   if (!is_float(p.x_dtype)) return "the input is not a float of 32 or 16 bits";
   int64_t total = 0, expected = 0;

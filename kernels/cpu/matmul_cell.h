@@ -1,4 +1,4 @@
-// The product of one block of y, for operands that exist only at run time, with any strides: what
+// The matmul of one block of y, for operands that exist only at run time, with any strides: what
 // `matmul` cuts a command into, and `grouped_matmul` each group's rows.
 // float32 operands are multiplied where they lie when their strides allow; otherwise, and for
 // 16-bit storage, blocks become rows of float in scratch first. float64 and integers take a plain

@@ -1,5 +1,5 @@
 // Lays 8-bit weights out as int8_panels.h says, for `conv_int8`: at load for weights, in the run
-// for products of two computed matrices.
+// for matmuls of two computed matrices.
 #include "kernels/cpu/int8_panels.h"
 
 namespace npusim::cpu::NPUSIM_ISA {

@@ -1,4 +1,5 @@
-// Products of a few rows of a quantized weight with a few rows of x as int16 (quantized_rows.h).
+// Dot products of a few rows of a quantized weight with a few rows of x as int16
+// (quantized_rows.h).
 //
 // Decoding one token is bound by the reading of weights, so what counts is instructions a cache
 // line of codes. int4 on AVX-512, 128 elements: three shifts, three masks, four dot products, one
@@ -17,8 +18,8 @@ inline constexpr int kDotColumns = 4;  // rows of a weight that share the loadin
 inline constexpr int kSumRun = kLanes / kDotColumns;
 
 // R rows of x from `row` on by rows w[0 … kDotColumns); sums[r * kLanes + c * kSumRun] is a vector
-// whose lanes add up to the product. Meanwhile what lies `ahead` bytes after the codes is brought
-// near.
+// whose lanes add up to the dot product. Meanwhile what lies `ahead` bytes after the codes is
+// brought near.
 struct QuantizedTile {
   const QuantizedRow* w;
   const QuantizedRows& x;

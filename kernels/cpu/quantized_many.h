@@ -1,6 +1,6 @@
-// Products of many rows of x with a quantized weight: some of its rows are decoded to numbers, and
-// the tiles of linear_tile.h pass over these. int8 codes are numbers as they are, which bfloat16
-// holds exactly; their scales multiply the sums.
+// The linear of many rows of x with a quantized weight: some of its rows are decoded to numbers,
+// and the tiles of linear_tile.h pass over these. int8 codes are numbers as they are, which
+// bfloat16 holds exactly; their scales multiply the sums.
 #pragma once
 
 #include "kernels/cpu/linear_finish.h"

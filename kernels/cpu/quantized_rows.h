@@ -1,5 +1,5 @@
-// Rows of x as int16, one scale a group of K: what the integer products of quantized_dot.h read.
-// 15 bits and a sign: a group's sum of products with codes of 8 bits stays far within int32.
+// Rows of x as int16, one scale a group of K: what the integer dot products of quantized_dot.h
+// read. 15 bits and a sign: a group's sum of products with codes of 8 bits stays far within int32.
 #pragma once
 
 #include <algorithm>

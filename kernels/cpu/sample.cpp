@@ -1,5 +1,5 @@
 // One step of generating: the newest token goes into the history, the next one is drawn from the
-// scores as kernels/shared/sampling.h says. One task: its time is small against the products that
+// scores as kernels/shared/sampling.h says. One task: its time is small against the linears that
 // make the scores.
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/convert.h"

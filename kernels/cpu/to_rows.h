@@ -1,5 +1,5 @@
 // A strided block as rows of float: the packing that operands seen only at run time need before
-// the matrix product of gemm_tile.h can read them.
+// the GEMM of gemm_tile.h can read them.
 #pragma once
 
 #include <algorithm>

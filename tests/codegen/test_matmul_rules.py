@@ -1,4 +1,4 @@
-"""Launch configurations of CUDA's matmuls: what rules choose by shape, and that it compiles."""
+"""Launch configurations of matmuls and attention: what rules choose by shape; that it compiles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from npusim.abi.kernels import KERNELS
-from npusim.codegen.cuda import decoding, matmul_rules, nvrtc
+from npusim.codegen.cuda import attention_rules, decoding, matmul_rules, nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.cuda.variants import CLUSTER
@@ -136,20 +136,20 @@ def test_long_sums_of_few_tiles_are_split_along_k_and_added_up_by_a_second_launc
 
 
 def test_long_caches_are_split_for_few_queries() -> None:
-    decode = matmul_rules.attention(_attention(1, 4096, 128, _BFLOAT16))
+    decode = attention_rules.attention(_attention(1, 4096, 128, _BFLOAT16))
     assert decode.launches[0].grid == (1, 2, 64)
-    prefill = matmul_rules.attention(_attention(4096, 4096, 128, _BFLOAT16))
+    prefill = attention_rules.attention(_attention(4096, 4096, 128, _BFLOAT16))
     assert len(prefill.launches) == 1
 
 
 def test_only_a_position_can_fail() -> None:
-    assert not matmul_rules.attention(_attention(1, 64, 64, _FLOAT32)).failure
-    assert matmul_rules.attention(_attention(1, 64, 64, _FLOAT32, has_position=1)).failure
+    assert not attention_rules.attention(_attention(1, 64, 64, _FLOAT32)).failure
+    assert attention_rules.attention(_attention(1, 64, 64, _FLOAT32, has_position=1)).failure
 
 
 def test_nothing_to_compute_is_no_launch() -> None:
     assert matmul_rules.linear(_linear(0, 64, 64)).launches == ()
-    assert matmul_rules.attention(_attention(0, 64, 64, _FLOAT32)).launches == ()
+    assert attention_rules.attention(_attention(0, 64, 64, _FLOAT32)).launches == ()
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])

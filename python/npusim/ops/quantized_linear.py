@@ -100,7 +100,7 @@ def infer_quantized_linear(
     if not gated:
         return infer_linear(x, weight, bias, residual, **attrs)
     if residual is not None or attrs["residual"]:
-        raise ShapeError(f"{QUANTIZED_LINEAR}: a gated product takes no residual.")
+        raise ShapeError(f"{QUANTIZED_LINEAR}: a gated linear takes no residual.")
     return infer_gated_linear(x, weight, bias, act=attrs["act"])
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from npusim.codegen import elementwise, indexed, windows
 from npusim.codegen.cuda import (
+    attention_rules,
     convolutions,
     decoding,
     grouped,
@@ -20,6 +21,7 @@ from npusim.codegen.cuda import (
 from npusim.codegen.launch_config import Rule
 
 RULES: Mapping[str, Rule] = {
+    **attention_rules.RULES,
     **convolutions.RULES,
     **elementwise.RULES,
     **grouped.RULES,

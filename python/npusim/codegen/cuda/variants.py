@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from npusim.abi.kernels import KERNELS, Params
-from npusim.codegen.cuda import convolutions, matmul_rules, tma_matmul
+from npusim.codegen.cuda import attention_rules, convolutions, matmul_rules, tma_matmul
 from npusim.codegen.cuda.matmul_rules import as_int, as_ints, linear_operands, on_tensor_cores
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.launch_config import LaunchConfig
@@ -27,7 +27,7 @@ def variants(stem: str, params: bytes) -> Mapping[str, LaunchConfig]:
             for tile in tma_matmul.tiles(fields, _MOST_TMA)
         }
     if stem == "attention":
-        config = matmul_rules.attention_cluster(fields)
+        config = attention_rules.attention_cluster(fields)
         return {CLUSTER: config} if config is not None else {}
     if stem == "conv":
         return _conv(fields)

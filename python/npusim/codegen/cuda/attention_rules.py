@@ -1,0 +1,154 @@
+"""Launch configurations of attention and of the rotations of its queries and keys.
+
+Attention goes by tiles of keys, on the tensor cores where operands have 16 bits; heads too long for
+them by rows. Where the rows do not fill the device the keys are split, and a second launch, or the
+blocks of a cluster, combine the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from npusim.abi.kernels import Params
+from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS, as_int, as_ints, on_tensor_cores
+from npusim.codegen.cuda.paths import KernelPath
+from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, blocks, line
+
+_ATTENTION = GPU.attention
+_BLOCK = 256  # threads of a block that has one row
+_FLOAT16, _BFLOAT16 = 1, 2
+_LONGEST_HEAD = 256  # that tiles of attention take
+_KEYS = 64  # of a tile
+
+
+def rope(p: Params) -> LaunchConfig:
+    """The rule of `rope`: a thread a pair of elements."""
+    parts = as_int(p, "parts")
+    heads, dims = as_ints(p, "heads")[:parts], as_ints(p, "head_dim")[:parts]
+    pairs = sum(count * blocks(dim, 2) for count, dim in zip(heads, dims, strict=True))
+    has_position = bool(p["has_position"])
+    arguments = 2 * parts + 2 + 2 * has_position
+    each = 8 if _turns_eights(p) else 1
+    threads = as_int(p, "batch") * as_int(p, "length") * pairs // each
+    return replace(line(threads, 128, ARGUMENTS=arguments, EACH=each), failure=has_position)
+
+
+def _turns_eights(p: Params) -> bool:
+    """Tells whether eight neighbouring pairs of a head are chunks of 16 bytes, in all parts."""
+    parts = as_int(p, "parts")
+    dims, rotate = as_ints(p, "head_dim")[:parts], as_ints(p, "rotate")[:parts]
+    whole = all(
+        dim % 16 == 0 and (not turns or as_int(p, "rotary_dim") == dim)
+        for dim, turns in zip(dims, rotate, strict=True)
+    )
+    strides = (*as_ints(p, "x_strides")[: 3 * parts], *as_ints(p, "y_strides")[: 3 * parts])
+    chunks = all(s % 8 == 0 for s in (*strides, *as_ints(p, "cs_strides")))
+    return whole and chunks and p["dtype"] in (_FLOAT16, _BFLOAT16) and not p["interleaved"]
+
+
+def attention(p: Params) -> LaunchConfig:
+    """The rule of `attention`."""
+    kv_heads, head_dim, v_dim = as_int(p, "kv_heads"), as_int(p, "head_dim"), as_int(p, "v_dim")
+    rows = as_int(p, "heads") // kv_heads * as_int(p, "q_len")
+    heads = as_int(p, "batch") * kv_heads
+    if rows * heads * v_dim == 0:
+        return LaunchConfig(())
+    has_position = bool(p["has_position"])
+    operands = 4 + int(bool(p["has_mask"])) + has_position
+    if max(head_dim, v_dim) > _LONGEST_HEAD or head_dim == 0:
+        defines = {"PATH": KernelPath.LONG_HEADS, "BLOCK": _BLOCK, "SPLIT": 1, "CLUSTERED": 0}
+        defines["ARGUMENTS"] = operands + 1 + has_position
+        scratch = 4 * heads * rows * max(as_int(p, "kv_len"), 1)
+        launch = Launch((rows, heads, 1), (_BLOCK, 1, 1))
+        return LaunchConfig((launch,), scratch, has_position, defines=defines)
+    tensor_cores = on_tensor_cores(p["dtype"], p["dtype"])
+    row_warps = 1 if rows <= 16 else 2 if rows <= 32 else 4
+    tiles = blocks(as_int(p, "kv_len"), _KEYS)
+    row_blocks = blocks(rows, 16 * row_warps if tensor_cores else 64)
+    split = 1
+    if tiles > _ATTENTION.whole_tiles and row_blocks * heads < PROCESSORS:
+        places = _ATTENTION.split_blocks_per_processor * PROCESSORS
+        split = min(tiles, max(1, places // (row_blocks * heads)))
+    # Long rows of keys are what a block waits for: two warps share them.
+    shares = tiles > _ATTENTION.shared_row_tiles
+    warps = 8 if tensor_cores and split == 1 and row_warps == 4 and shares else 4
+    return attention_tiles(p, row_warps, split, warps=warps)
+
+
+def attention_cluster(p: Params) -> LaunchConfig | None:
+    """Attention whose splits of the keys are combined in a cluster, where the rule has splits."""
+    rule = attention(p)
+    if (
+        not rule.launches
+        or rule.defines["PATH"] != KernelPath.TILE_MMA
+        or rule.defines["ROW_WARPS"] != 4
+    ):
+        return None
+    if rule.defines["SPLIT"] <= _ATTENTION.cluster_splits:
+        return None
+    return attention_tiles(p, 4, 4, clustered=True, warps=8)
+
+
+def attention_tiles(
+    p: Params, row_warps: int, split: int, clustered: bool = False, warps: int = 4
+) -> LaunchConfig:
+    """Attention by tiles of 64 keys.
+
+    Args:
+        row_warps: how many of a block's warps have rows of their own; the others have other keys.
+        split: splits of the keys, which a second launch combines.
+        clustered: whether the blocks of a cluster combine them instead, or take rows of their own
+            where few keys are in use.
+        warps: of a block, on the tensor cores.
+    """
+    kv_heads, head_dim, v_dim = as_int(p, "kv_heads"), as_int(p, "head_dim"), as_int(p, "v_dim")
+    rows = as_int(p, "heads") // kv_heads * as_int(p, "q_len")
+    heads = as_int(p, "batch") * kv_heads
+    has_position = bool(p["has_position"])
+    operands = 4 + int(bool(p["has_mask"])) + has_position
+    tensor_cores = on_tensor_cores(p["dtype"], p["dtype"])
+    block_rows = 16 * row_warps if tensor_cores else 64
+    threads = 32 * warps if tensor_cores else 256
+    shared = _simt_attention_shared(head_dim, v_dim)
+    if tensor_cores:
+        shared = _mma_attention_shared(block_rows, head_dim, v_dim, warps, clustered)
+    launches = [Launch((blocks(rows, block_rows), heads, split), (threads, 1, 1), shared)]
+    scratch = 0
+    combines = split > 1 and not clustered
+    if combines:
+        launches.append(Launch((rows, heads, 1), (128, 1, 1), entry="npusim_combine"))
+        scratch = 4 * split * heads * rows * (v_dim + 2)
+    defines = {
+        "PATH": KernelPath.TILE_MMA if tensor_cores else KernelPath.TILE_SIMT,
+        "BLOCK": threads,
+        "SPLIT": split,
+        "WARPS": warps,
+        "ROW_WARPS": row_warps,
+        "CLUSTERED": int(clustered),
+        "FEW_TURNS": _ATTENTION.cluster_turns,
+        "ARGUMENTS": operands + combines + has_position,
+    }
+    overlaps = rows <= 16 or clustered
+    return LaunchConfig(tuple(launches), scratch, has_position, overlaps=overlaps, defines=defines)
+
+
+def _mma_attention_shared(
+    block_rows: int, head_dim: int, v_dim: int, warps: int, clustered: bool
+) -> int:
+    """Bytes that attention/mma_attention.h takes: rows of queries, two tiles; then all warps' sums.
+
+    Blocks of a cluster may have few keys instead, whose values they take all at once.
+    """
+    d_line, v_line = blocks(head_dim, 64) * 128, blocks(v_dim, 64) * 128
+    tiles = block_rows * d_line + 2 * _KEYS * (d_line + v_line)
+    few = _ATTENTION.cluster_turns * 16 * warps * v_line if clustered else 0
+    return max(tiles, few, 16 * warps * (blocks(v_dim, 16) * 16 + 10) * 4)
+
+
+def _simt_attention_shared(head_dim: int, v_dim: int) -> int:
+    """Bytes of Shared in attention/simt_attention.h."""
+    return 4 * (2 * head_dim * 68 + _KEYS * blocks(v_dim, 64) * 64 + _KEYS * 68)
+
+
+RULES: Mapping[str, Rule] = {"attention": attention, "rope": rope}
