@@ -55,13 +55,14 @@ MetalCommandList::~MetalCommandList() {
 }
 
 void MetalCommandList::bind(uint32_t buffer, const MemoryRange& at) {
-  if (bound_[buffer] == at) return;
+  const Bound bound{at, storage_of(at).serial};
+  if (bound_[buffer] == bound) return;
   if (reinterpret_cast<uintptr_t>(host_of(at)) % kOperandAlignment != 0) {
     throw Error(ErrorCode::kInput, "buffer " + std::to_string(buffer) + " (" +
                                        std::string(program_->buffers[buffer].name) +
                                        ") does not lie at a multiple of 16 bytes; copy it");
   }
-  bound_[buffer] = at;
+  bound_[buffer] = bound;
   moved_ = true;
 }
 

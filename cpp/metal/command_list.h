@@ -68,6 +68,11 @@ class MetalCommandList final : public CommandList {
     NS::UInteger offset = 0;
     bool operator==(const Argument&) const = default;
   };
+  struct Bound {
+    MemoryRange range{0, 0, 0};
+    uint64_t serial = 0;  // of its storage
+    bool operator==(const Bound&) const = default;
+  };
   static constexpr size_t kNone = SIZE_MAX;
   static constexpr size_t kMostArguments = 31;        // of Metal's table of buffers
   static constexpr uintptr_t kOperandAlignment = 16;  // kernels move 16 bytes at a time
@@ -93,9 +98,9 @@ class MetalCommandList final : public CommandList {
   std::vector<Step> steps_;      // by command
   std::vector<Launch> launches_;
   std::vector<Argument> arguments_;
-  std::vector<MemoryRange> bound_;  // by buffer
-  std::map<Storage*, bool> used_;   // what the arguments lie in, and whether it is written
-  bool moved_ = true;               // the arguments, or the barriers, are not those of all commands
+  std::vector<Bound> bound_;       // by buffer
+  std::map<Storage*, bool> used_;  // what the arguments lie in, and whether it is written
+  bool moved_ = true;              // the arguments, or the barriers, are not those of all commands
   std::unique_ptr<MetalMemory> scratch_;
   std::unique_ptr<MetalMemory> failures_;  // one for each step that can fail
   size_t failure_count_ = 0;

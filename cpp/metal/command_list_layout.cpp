@@ -32,7 +32,7 @@ MetalCommandList::MetalCommandList(std::shared_ptr<const Context> context,
   load_kernels(codes, store, pipelines);
   lay_out();
   reserve();
-  bound_.assign(program_->buffers.size(), MemoryRange{0, 0, 0});
+  bound_.resize(program_->buffers.size());
 }
 
 // Parses the image of each command, once for all that have it.
@@ -128,7 +128,7 @@ void MetalCommandList::place_arguments(size_t first, size_t last) {
     size_t next = step.first_argument;
     for (const Operand& operand : method_.commands[i].operands) {
       const bool writes = operand.access != Access::kRead;
-      arguments_[next++] = place(bound_[operand.buffer], operand.offset, writes);
+      arguments_[next++] = place(bound_[operand.buffer].range, operand.offset, writes);
     }
     if (codes_[code_of_[i]].image.scratch > 0)
       arguments_[next++] = place(scratch_->range(), 0, true);
@@ -151,7 +151,7 @@ void MetalCommandList::place_barriers() {
     effects.clear();
     if (steps_[i].first_launch == steps_[i].last_launch) continue;
     for (const Operand& operand : method_.commands[i].operands) {
-      touch(bound_[operand.buffer], operand.access != Access::kRead);
+      touch(bound_[operand.buffer].range, operand.access != Access::kRead);
     }
     if (codes_[code_of_[i]].image.scratch > 0) touch(scratch_->range(), true);
     steps_[i].barrier = hazards.needs_barrier(effects);

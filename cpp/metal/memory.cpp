@@ -37,6 +37,8 @@ std::shared_ptr<Storage> allocate(const std::shared_ptr<const Context>& context,
   return std::make_shared<Storage>(context, std::move(buffer));
 }
 
+std::atomic<uint64_t> storages{0};  // made so far
+
 void raise(std::atomic<uint64_t>& value, uint64_t to) noexcept {
   uint64_t before = value.load();
   while (before < to && !value.compare_exchange_weak(before, to)) {
@@ -47,6 +49,7 @@ void raise(std::atomic<uint64_t>& value, uint64_t to) noexcept {
 
 Storage::Storage(std::shared_ptr<const Context> context, Owned<MTL::Buffer> buffer)
     : context(std::move(context)),
+      serial(++storages),
       buffer(std::move(buffer)),
       host(static_cast<std::byte*>(this->buffer->contents())) {}
 

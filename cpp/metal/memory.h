@@ -28,6 +28,7 @@ struct Storage {
   void wait() const;
 
   const std::shared_ptr<const Context> context;
+  const uint64_t serial;  // of no other storage, while a later one may lie at this address
   const Owned<MTL::Buffer> buffer;
   std::byte* const host;
   bool is_hosts = false;

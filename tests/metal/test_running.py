@@ -51,6 +51,31 @@ def test_commands_see_what_those_before_them_wrote(
 
 
 @pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("seed", range(3))
+def test_each_hazard_by_itself(device: npusim.Device, order: str, seed: int) -> None:
+    """Two commands that have nothing in common but the one hazard."""
+    metal.set_option("ORDER", order)
+    metal.set_option("SEED", seed + 1)
+    b = MetalBuilder()
+    x = b.input("x", (8,))
+    outputs = [b.output(name, (8,)) for name in ("read", "write", "twice", "own")]
+    read, write, twice = (b.buffer(BufferKind.TEMP, 32) for _ in range(3))
+    b.launch(unary("x[i] + 1.0f", 8), [x], [read])
+    b.launch(unary("x[i] + 2.0f", 8), [read], outputs[:1])  # after the write
+    b.launch(unary("x[i] + 3.0f", 8), [x], [write])
+    b.launch(unary("x[i] + 4.0f", 8), [write], outputs[1:2])
+    b.launch(unary("x[i] + 5.0f", 8), [x], [write])  # after the read
+    b.launch(unary("x[i] + 6.0f", 8), [x], [twice])
+    b.launch(unary("x[i] + 7.0f", 8), [x], [twice])  # after the write
+    b.launch(unary("x[i] + 8.0f", 8), [twice], outputs[2:3])
+    b.launch(unary("x[i] + 9.0f", 8), [write], outputs[3:4])
+    given = np.arange(8, dtype=np.float32)
+    got = npusim.load(b.finish(), device=device)(given)
+    for result, more in zip(got, (3, 7, 15, 14), strict=True):
+        np.testing.assert_array_equal(result, given + more)
+
+
+@pytest.mark.parametrize("order", ORDERS)
 def test_launches_of_a_command_run_in_order_over_its_scratch(
     device: npusim.Device, order: str
 ) -> None:
@@ -178,6 +203,19 @@ def test_a_chain_of_runs_that_nobody_waits_for(device: npusim.Device) -> None:
         value = executor.run({"x": value})["y"]
         x = expected_diamonds(x, 1)
     np.testing.assert_array_equal(value.to_numpy(), x)
+
+
+def test_memory_that_comes_to_lie_where_other_memory_was(device: npusim.Device) -> None:
+    """Of a run whose output is an input, the runtime brings memory that it then frees."""
+    executor, inputs, x = executor_of(device, 16, 1)
+    kept = []
+    for step in range(60):
+        executor.run(inputs, outputs={"y": inputs["x"]})
+        x = expected_diamonds(x, 1)
+        np.testing.assert_array_equal(inputs["x"].to_numpy(), x)
+        kept.append(DeviceBuffer(device, "float32", (16 + step,)))
+        if step % 4 == 3:
+            del kept[:: 1 + step % 3]
 
 
 def test_an_output_may_be_an_input(device: npusim.Device) -> None:
