@@ -114,7 +114,7 @@ void install() {
   struct sigaction ours{};
   ours.sa_sigaction = on_signal;
   ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  ::sigemptyset(&ours.sa_mask);
+  sigemptyset(&ours.sa_mask);
   ::sigaction(SIGBUS, &ours, nullptr);
 }
 
