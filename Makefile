@@ -34,7 +34,7 @@ COMPILED := $(shell find cpp kernels/cpu kernels/shared -name '*.cpp' -o -name '
 CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h' ':!kernels/shared/abi.h')
 
 .DEFAULT_GOAL := help
-.PHONY: properties help demo test smoke lint types ctest sanitize arm64 metal fuzz fuzz-runs \
+.PHONY: properties help demo test smoke lint types ctest sanitize arm64 macos metal fuzz fuzz-runs \
   fuzz-files pytest docs wheel check-wheel format values bench soak clean
 
 help:
@@ -157,6 +157,16 @@ arm64: $(VENV)/dev
 	cmake --preset arm64
 	cmake --build --preset arm64
 	ctest --preset arm64
+
+# The runtime with its Metal backend, compiled for Macs with Apple's processors by Zig's clang, which
+# brings macOS's headers but no frameworks: what Metal's would declare comes from stand-ins, and no
+# program is linked.
+ZIG := build/zig
+macos: $(VENV)/dev $(METAL_CPP)/Metal/Metal.hpp
+	$(PIP_INSTALL) --no-deps --upgrade --target $(ZIG) ziglang==0.17.1
+	CXX="$(CURDIR)/$(ZIG)/ziglang/zig c++" cmake --preset macos \
+	  -DNPUSIM_METAL_CPP=$(METAL_CPP) -DCMAKE_CXX_FLAGS="-isystem $(CURDIR)/tests/softmetal/platform"
+	cmake --build --preset macos
 
 # Metal's API and its kernels on a software device (tests/softmetal/README.md has what it needs), also
 # through Apple's metal-cpp: its headers come with a wheel for macOS, of which only they are kept.

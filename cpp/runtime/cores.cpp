@@ -9,6 +9,8 @@
 #if defined(__linux__)
 #include <pthread.h>
 #include <sched.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace npusim {
@@ -50,8 +52,23 @@ std::vector<int> allowed_cores() {
 
 #else
 
+// Work is cut into equal parts, which the slowest worker ends last: where a processor has cores of
+// several kinds (Apple's, level 0 first), the fast ones alone.
+unsigned physical_cores() {
+#if defined(__APPLE__)
+  for (const char* name : {"hw.perflevel0.physicalcpu", "hw.physicalcpu"}) {
+    int count = 0;
+    size_t size = sizeof count;
+    if (sysctlbyname(name, &count, &size, nullptr, 0) == 0 && count > 0) {
+      return static_cast<unsigned>(count);
+    }
+  }
+#endif
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
 std::vector<int> allowed_cores() {
-  std::vector<int> cores(std::max(1u, std::thread::hardware_concurrency()));
+  std::vector<int> cores(physical_cores());
   for (size_t i = 0; i < cores.size(); ++i) cores[i] = static_cast<int>(i);
   return cores;
 }
