@@ -82,7 +82,7 @@ class MetalCommandList final : public CommandList {
   void parse_images(const std::vector<KernelCode>& codes);
   void load_kernels(const std::vector<KernelCode>& codes, KernelStore& store, Pipelines& pipelines);
   void lay_out();
-  void add_launches(const Code& code);
+  void add_launches(const Command& command, const Code& code, size_t arguments);
   void reserve();
   void place_arguments(size_t first, size_t last);
   void place_barriers();

@@ -81,7 +81,7 @@ void MetalCommandList::lay_out() {
                                           " are possible");
     }
     const size_t first_launch = launches_.size();
-    add_launches(code);
+    add_launches(command, code, arguments);
     steps_.push_back({.first_launch = first_launch,
                       .last_launch = launches_.size(),
                       .first_argument = argument,
@@ -92,9 +92,16 @@ void MetalCommandList::lay_out() {
   arguments_.resize(argument);
 }
 
-void MetalCommandList::add_launches(const Code& code) {
+void MetalCommandList::add_launches(const Command& command, const Code& code, size_t arguments) {
   for (const ImageLaunch& launch : code.image.launches) {
-    launches_.push_back({.pipeline = code.library->pipeline(launch.entry).get(),
+    const Pipeline& pipeline = code.library->pipeline(launch.entry);
+    if (pipeline.buffers > arguments) {
+      throw Error(ErrorCode::kFormat, code_place(*program_, method_, command) + ": " +
+                                          launch.entry + " takes " +
+                                          std::to_string(pipeline.buffers) +
+                                          " buffers, its command has " + std::to_string(arguments));
+    }
+    launches_.push_back({.pipeline = pipeline.state.get(),
                          .grid = size_of(launch.grid),
                          .block = size_of(launch.block),
                          .shared = (launch.shared + kSharedUnit - 1) / kSharedUnit * kSharedUnit});

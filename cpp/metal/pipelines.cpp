@@ -71,7 +71,12 @@ void check_arch(const Context& context, const WantedLibrary& wanted) {
 // What the pipelines and the device allow.
 void check_launches(const Context& context, const Library& library, const WantedLibrary& wanted) {
   for (const ImageLaunch& launch : wanted.image->launches) {
-    const MTL::ComputePipelineState& pipeline = *library.pipeline(launch.entry).get();
+    const Pipeline& entry = library.pipeline(launch.entry);
+    if (entry.threadgroup_memory && launch.shared == 0) {
+      throw Error(ErrorCode::kFormat, wanted.what + ": " + launch.entry +
+                                          " takes threadgroup memory, its launch gives none");
+    }
+    const MTL::ComputePipelineState& pipeline = *entry.state.get();
     const auto threads = static_cast<size_t>(launch.block[0]) * launch.block[1] * launch.block[2];
     const size_t most = pipeline.maxTotalThreadsPerThreadgroup();
     if (threads > most) {
@@ -141,11 +146,33 @@ void Library::add_pipeline(const Context& context, MTL::Library& library,
   const auto function = NS::TransferPtr(library.newFunction(string_of(entry)));
   if (!function) throw Error(ErrorCode::kFormat, what_ + ": its code has no " + entry);
   NS::Error* error = nullptr;
-  auto pipeline = NS::TransferPtr(context.device().newComputePipelineState(function.get(), &error));
-  if (!pipeline) {
+  MTL::ComputePipelineReflection* reflection = nullptr;  // autoreleased
+  Pipeline pipeline;
+  pipeline.state = NS::TransferPtr(context.device().newComputePipelineState(
+      function.get(), MTL::PipelineOptionBindingInfo, &reflection, &error));
+  if (!pipeline.state) {
     refuse("the device makes no pipeline of " + entry + ": " + shortened(text_of(error)));
   }
+  if (reflection != nullptr) read_bindings(*reflection, entry, pipeline);
   pipelines_.emplace(entry, std::move(pipeline));
+}
+
+void Library::read_bindings(MTL::ComputePipelineReflection& reflection, const std::string& entry,
+                            Pipeline& pipeline) const {
+  const NS::Array* const bindings = reflection.bindings();
+  const NS::UInteger count = bindings == nullptr ? 0 : bindings->count();
+  for (NS::UInteger i = 0; i < count; ++i) {
+    const auto& binding = *bindings->object<MTL::Binding>(i);
+    const NS::UInteger index = binding.index();
+    if (binding.type() == MTL::BindingTypeBuffer) {
+      pipeline.buffers = std::max<size_t>(pipeline.buffers, index + 1);
+    } else if (binding.type() == MTL::BindingTypeThreadgroupMemory && index == 0) {
+      pipeline.threadgroup_memory = true;
+    } else {
+      throw Error(ErrorCode::kFormat, what_ + ": " + entry + " takes " + text_of(binding.name()) +
+                                          ", which is no buffer and no threadgroup memory at 0");
+    }
+  }
 }
 
 void Library::refuse(const std::string& why) const {

@@ -14,6 +14,13 @@
 
 namespace npusim::metal {
 
+// An entry of a text. `buffers` is how many it takes: one more than its greatest index.
+struct Pipeline {
+  Owned<MTL::ComputePipelineState> state;
+  size_t buffers = 0;
+  bool threadgroup_memory = false;  // takes some at index 0
+};
+
 // A compiled text. Immutable.
 class Library {
  public:
@@ -25,16 +32,18 @@ class Library {
 
   bool has(const std::string& entry) const { return pipelines_.contains(entry); }
   // Of an entry it was made for.
-  const Owned<MTL::ComputePipelineState>& pipeline(const std::string& entry) const {
+  const Pipeline& pipeline(const std::string& entry) const {
     return pipelines_.find(entry)->second;
   }
 
  private:
   void add_pipeline(const Context& context, MTL::Library& library, const std::string& entry);
+  void read_bindings(MTL::ComputePipelineReflection& reflection, const std::string& entry,
+                     Pipeline& pipeline) const;
   [[noreturn]] void refuse(const std::string& why) const;
 
   std::string what_, text_;  // the text only while it is compiled
-  std::map<std::string, Owned<MTL::ComputePipelineState>> pipelines_;
+  std::map<std::string, Pipeline> pipelines_;
 };
 
 // An image whose code is wanted.

@@ -79,6 +79,20 @@ def test_an_entry_that_is_not_there(device: npusim.Device) -> None:
         npusim.load(one_command(code), device=device)
 
 
+def test_an_entry_that_takes_what_its_command_has_not(device: npusim.Device) -> None:
+    source = UNARY.replace("buffer(1)", "buffer(2)").format(expression="x[i]")
+    message = r"command 0 .*kernel code_1: run takes 3 buffers, its command has 2"
+    with pytest.raises(ProgramFormatError, match=message):
+        npusim.load(one_command(image(source, threads=8)), device=device)
+    launch = {"entry": "run", "grid": [1, 1, 1], "block": [8, 1, 1]}
+    for index, more in ((0, "its launch gives none"), (1, "no threadgroup memory at 0")):
+        source = UNARY.replace(
+            "uint i", f"threadgroup float* s [[threadgroup({index})]], uint i"
+        ).format(expression="x[i]")
+        with pytest.raises(ProgramFormatError, match=rf"kernel code_1: run takes .*{more}"):
+            npusim.load(one_command(image(source, launches=[launch])), device=device)
+
+
 def test_an_older_family(device: npusim.Device) -> None:
     code = image(UNARY.format(expression="x[i]"), arch="apple9", threads=8)
     message = "it was compiled for apple9; this device is apple8. Compile the model again"

@@ -27,7 +27,14 @@ OWN = {
     "path",
     "readFrom:error:",
 }
-OWN |= {"nextObject", "newBuffer:options:", "initWithBytes:length:", "add:", "checkOpen"}
+OWN |= {
+    "initWithFunction:",
+    "nextObject",
+    "newBuffer:options:",
+    "initWithBytes:length:",
+    "add:",
+    "checkOpen",
+}
 OWN |= {"checkOpen:", "checkIndex:", "finish", "flush", "put:", "command", "initWithDevice:"}
 OWN |= {"initWithDevice:function:descriptor:error:", "initWithQueue:retains:", "initWithBuffer:"}
 OWN |= {"initWithDevice:descriptor:count:", "initWithDevice:descriptor:error:"}

@@ -234,11 +234,22 @@ SOFTMETAL_EXPORT id MTLCopyAllDevices(void) {
                                                   descriptor:nil
                                                        error:error];
 }
+- (id)newComputePipelineStateWithFunction:(SoftMTLFunction*)function
+                                  options:(NSUInteger)options
+                               reflection:(id*)reflection
+                                    error:(NSError**)error {
+  constexpr NSUInteger kBindingInfo = 1;  // MTLPipelineOptionBindingInfo
+  id state = [self newComputePipelineStateWithFunction:function error:error];
+  if (state != nil && reflection != nullptr && (options & kBindingInfo) != 0) {
+    *reflection = [[[MTLComputePipelineReflection alloc] initWithFunction:function] autorelease];
+  }
+  return state;
+}
 - (id)newComputePipelineStateWithDescriptor:(MTLComputePipelineDescriptor*)descriptor
                                     options:(NSUInteger)options
                                  reflection:(id*)reflection
                                       error:(NSError**)error {
-  if (reflection != nullptr) violation("reflection of pipelines is not there");
+  if (reflection != nullptr) violation("reflection of a descriptor is not there");
   SoftMTLComputePipelineState* state =
       [[SoftMTLComputePipelineState alloc] initWithDevice:self
                                                  function:descriptor->function_

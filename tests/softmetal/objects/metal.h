@@ -88,6 +88,14 @@ extern "C" NSString* const MTLCommonCounterSetTimestamp;
 }
 @end
 
+// What a kernel takes: buffers and threadgroup memory, by index.
+@interface MTLComputePipelineReflection : NSObject {
+ @public
+  NSArray* bindings_;
+}
+- (id)initWithFunction:(SoftMTLFunction*)function;
+@end
+
 @interface SoftMTLComputePipelineState : SoftMTLObject {
  @public
   std::shared_ptr<const softmetal::Pipeline>* pipeline_;

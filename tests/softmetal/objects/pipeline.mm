@@ -124,6 +124,53 @@ const char* const kArchiveMagic = "softmetal binary archive 1";
 }
 @end
 
+@interface SoftMTLBinding : NSObject {
+ @public
+  const softmetal::Binding* binding_;
+}
+@end
+@implementation SoftMTLBinding
+- (id)name {
+  return softmetal::string(binding_->name);
+}
+- (NSInteger)type {
+  return binding_->space == softmetal::kThreadgroup ? 1 : 0;
+}
+- (NSUInteger)index {
+  return binding_->index;
+}
+- (NSUInteger)access {
+  return binding_->writable ? 1 : 0;
+}
+- (bool)isUsed {
+  return true;
+}
+- (bool)isArgument {
+  return true;
+}
+@end
+
+@implementation MTLComputePipelineReflection
+- (void)dealloc {
+  [bindings_ release];
+  [super dealloc];
+}
+- (id)initWithFunction:(SoftMTLFunction*)function {
+  std::vector<id> bindings;
+  const softmetal::Kernel& kernel = *function->kernel_;
+  for (unsigned i = 0; i < kernel.binding_count; ++i) {
+    SoftMTLBinding* binding = [[[SoftMTLBinding alloc] init] autorelease];
+    binding->binding_ = &kernel.bindings[i];
+    bindings.push_back(binding);
+  }
+  bindings_ = [[NSArray alloc] initWithObjects:bindings.data() count:bindings.size()];
+  return self;
+}
+- (id)bindings {
+  return bindings_;
+}
+@end
+
 @implementation MTLBinaryArchiveDescriptor
 - (void)dealloc {
   [url_ release];
