@@ -132,6 +132,14 @@ def test_threadgroup_memory_is_poisoned_for_every_threadgroup(device: metal.Devi
     assert np.isnan(run(device, statements, count=4, threads=1)).all()
 
 
+def test_threadgroup_variables_may_follow_what_the_preprocessor_left_out(
+    device: metal.Device,
+) -> None:
+    left_out = "#if 0\n" + "// nothing\n" * 20 + "#endif\n"
+    statements = left_out + "threadgroup float a[64];\na[t] = x[i];\ny[i] = a[t];"
+    assert (run(device, statements) == np.arange(64)).all()
+
+
 def test_locals_without_a_value_are_poison(device: metal.Device) -> None:
     assert np.isnan(run(device, "float z[2]; if (x[i] > 100) z[0] = 1; y[i] = z[0];")).all()
 

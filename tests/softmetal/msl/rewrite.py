@@ -212,7 +212,8 @@ def _threadgroup_variables(function: Function) -> list[tuple[Token, Token]]:
         depth += (token == "{") - (token == "}")
         if token != "threadgroup" or lints.points(body[index:]):
             continue
-        starts = index == 0 or body[index - 1].text in {";", "{", "}"}
+        before = [t for t in body[:index] if t.kind != "directive"]
+        starts = not before or before[-1].text in {";", "{", "}"}
         if not starts or depth != 0:
             raise Refused(
                 token.line, "declare a threadgroup variable at the top of the kernel, first in line"

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 
 from npusim.codegen import elementwise, indexed, windows
 from npusim.codegen.launch_config import Rule
-from npusim.codegen.metal import matmul, rows
+from npusim.codegen.metal import attention, convolution, matmul, rows
 
 _POOL_THREADS = 16384  # 16 a lane of the smallest M1; nothing was measured
 
 RULES: Mapping[str, Rule] = {
     **elementwise.RULES,
+    **attention.RULES,
+    **convolution.RULES,
     **matmul.RULES,
     **rows.RULES,
     **indexed.RULES,
