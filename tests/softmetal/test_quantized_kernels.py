@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from npusim.abi.quantization import FORMATS, Quantization, dequantize, quantize
+from npusim.abi.quantization import FORMATS, Quantization, dequantize, quantize, quantized_bytes
 from npusim.abi.scalar import OPCODES
 from tests.softmetal.matrix import CODES, close, kernels, random, results_of
 from tests.softmetal.programs import Kernels
@@ -67,3 +67,36 @@ def test_quantized_linear(
     want = x[:, :k].double() @ w.T + bias
     want = want[:, :n].relu() * want[:, n:] if gated else want.relu() + r
     close(got, want, 2 * k**0.5)
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4-g32", "int4-g64-asymmetric"])
+@pytest.mark.parametrize(
+    ("rows", "k", "dtype"),
+    [(1, 1, torch.float32), (9, 131, torch.float16), (3, 256, torch.bfloat16)],
+)
+def test_quantize_writes_what_its_reference_does(
+    kernels: Kernels, scheme: str, rows: int, k: int, dtype: torch.dtype
+) -> None:
+    """Elements differ by a step of their scale where sums in another order choose another one."""
+    how = Quantization.parse(scheme)
+    assert how is not None
+    w = random(rows, k + 1, dtype=dtype, seed=3)
+    w[0, : k // 2] = 0
+    room = torch.zeros(quantized_bytes(how, rows, k), dtype=torch.uint8)
+    got = results_of(
+        kernels,
+        "quantize",
+        [w],
+        room,
+        rows=rows,
+        k=k,
+        ldw=k + 1,
+        group=how.group,
+        format=FORMATS[how.format],
+        x_dtype=CODES[dtype],
+    )
+    want = dequantize(quantize(w[:, :k], how), how, rows, k)
+    ours = dequantize(got, how, rows, k)
+    error = [(w[:, :k].float() - v).square().sum() for v in (ours, want)]
+    assert error[0] <= error[1] * 1.01 + 1e-9
+    assert (ours - want).abs().max() <= (1e-6 if how.format == "int8" else 0.01)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from math import prod
 
 from npusim.abi.kernels import Params
-from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, blocks
+from npusim.abi.quantization import BLOCK, FORMATS
+from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, blocks, line
 
 _FLOAT32, _FLOAT16, _BFLOAT16, _INT64 = 0, 1, 2, 4
 REAL = (_FLOAT32, _FLOAT16, _BFLOAT16)
@@ -76,6 +77,13 @@ def linear(p: Params) -> LaunchConfig:
     return _linear(p, as_int(p, "w_dtype"))
 
 
+def quantize(p: Params) -> LaunchConfig:
+    """The rule of `quantize`: 32 threads a row of int8, a thread a group of int4."""
+    padded = blocks(as_int(p, "k"), BLOCK) * BLOCK
+    each = 32 if p["format"] == FORMATS["int8"] else padded // as_int(p, "group")
+    return line(as_int(p, "rows") * each)
+
+
 def quantized_linear(p: Params) -> LaunchConfig:
     """The rule of `quantized_linear`: its weights become numbers of x's dtype."""
     return _linear(p, as_int(p, "x_dtype"))
@@ -133,5 +141,6 @@ RULES: Mapping[str, Rule] = {
     "linear": linear,
     "matmul": matmul,
     "grouped_matmul": grouped_matmul,
+    "quantize": quantize,
     "quantized_linear": quantized_linear,
 }
