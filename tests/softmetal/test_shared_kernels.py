@@ -146,6 +146,97 @@ def test_integers_wrap_and_booleans_stay_booleans(kernels: Kernels) -> None:
     )
 
 
+# rope
+
+
+def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, near: bool) -> torch.Tensor:
+    """Returns x[b, h, t, :] with its first elements turned, as abi/kernels.py says."""
+    rotary = cos.shape[-1]
+    a, y = x[..., :rotary].float(), x.clone()
+    if near:
+        other = torch.stack([-a[..., 1::2], a[..., ::2]], -1).flatten(-2)
+    else:
+        other = torch.cat([-a[..., rotary // 2 :], a[..., : rotary // 2]], -1)
+    y[..., :rotary] = (a * cos.float()[:, None] + other * sin.float()[:, None]).to(x.dtype)
+    return y
+
+
+def _rope(
+    kernels: Kernels,
+    x: torch.Tensor,
+    turns: tuple[torch.Tensor, torch.Tensor],
+    *,
+    near: bool = False,
+    cache: torch.Tensor | None = None,
+    position: int = 0,
+) -> torch.Tensor:
+    """Turns queries, and keys that go to a cache where there is one; returns the queries."""
+    batch, heads, length, dim = x.shape
+    cos, sin = turns
+    limit = 0 if cache is None else cache.shape[2]
+    y, stride = torch.full_like(x, 7), [heads * length * dim, length * dim, dim]
+    to_cache = [heads * limit * dim, limit * dim, dim]
+    rotary = cos.shape[-1]
+    second = cache is not None
+    operands = [x, *([x.clone()] if second else []), cos, sin]
+    operands += [torch.tensor([position])] if second else []
+    kernels.call(
+        "rope",
+        [*operands, y, *([] if cache is None else [cache])],
+        batch=batch,
+        length=length,
+        rotary_dim=rotary,
+        heads=[heads, heads * second, 0],
+        head_dim=[dim, dim * second, 0],
+        limit=[0, limit, 0],
+        x_strides=_padded([*stride, *stride], 9),
+        y_strides=_padded([*stride, *to_cache], 9),
+        cs_strides=[length * rotary, rotary] * 2,
+        rotate=[1, 1, 0],
+        at_position=[0, 1, 0],
+        parts=1 + second,
+        has_position=int(second),
+        interleaved=int(near),
+        dtype=_code(x),
+        cs_dtype=_code(cos),
+    )
+    return y
+
+
+@pytest.mark.parametrize("near", [False, True])
+def test_rope_turns_pairs_and_copies_the_rest(kernels: Kernels, near: bool) -> None:
+    """All of a head, or a part of an odd one; infinity and NaN stay in their pairs."""
+    generator = torch.Generator().manual_seed(4)
+    for dim, rotary in ((8, 8), (9, 4)):
+        for dtype in (torch.float32, torch.bfloat16):
+            x = torch.randn(2, 3, 4, dim, generator=generator).to(dtype)
+            x[0, 0, 0, -1], x[1, 0, 0, 0] = NAN, INF
+            angle = torch.rand(2, 4, rotary, generator=generator) + 0.1
+            turns = (angle.cos().to(dtype), angle.sin().to(dtype))
+            got = _rope(kernels, x, turns, near=near)
+            torch.testing.assert_close(got, _turned(x, *turns, near), equal_nan=True)
+
+
+def test_rope_appends_at_a_position_and_keeps_the_other_rows(kernels: Kernels) -> None:
+    x = torch.randn(2, 2, 3, 6, generator=torch.Generator().manual_seed(8))
+    angle = torch.rand(2, 3, 6, generator=torch.Generator().manual_seed(9))
+    turns = (angle.cos(), angle.sin())
+    want = _turned(x, *turns, near=False)
+    for position in (0, 2):
+        cache = torch.full((2, 2, 5, 6), 7.0)
+        got = _rope(kernels, x, turns, cache=cache, position=position)
+        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(cache[:, :, position : position + 3], want)
+        cache[:, :, position : position + 3] = 7
+        assert torch.equal(cache, torch.full_like(cache, 7))
+    for position in (-1, 3, 2**31, -(2**63)):
+        cache = torch.full((2, 2, 5, 6), 7.0)
+        with pytest.raises(KernelFailure) as raised:
+            _rope(kernels, x, turns, cache=cache, position=position)
+        assert raised.value.args == (1, position, 2)
+        assert torch.equal(cache, torch.full_like(cache, 7))
+
+
 # pool and resize
 
 

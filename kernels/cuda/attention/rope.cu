@@ -3,65 +3,9 @@
 // elements, or eight neighbouring ones (NPUSIM_EACH), so that y may be x's memory for a part that
 // keeps its positions.
 #include "kernels/cuda/common/mma_types.h"
+#include "kernels/gpu/attention/rope.h"
 
 namespace npusim {
-
-using T = Storage<params.dtype>;
-using C = Storage<params.cs_dtype>;
-constexpr int kParts = params.parts, kFirstOutput = kParts + 2 + (params.has_position ? 1 : 0);
-
-constexpr int64_t pairs_of_head(int part) {
-  return (params.head_dim[part] + 1) / 2;
-}
-constexpr int64_t pairs_of_token() {
-  int64_t pairs = 0;
-  for (int i = 0; i < kParts; ++i) pairs += params.heads[i] * pairs_of_head(i);
-  return pairs;
-}
-
-// Whether all rows at `position` lie inside their caches; reports the first that does not.
-inline bool fits(int64_t position, void* failure) {
-#pragma unroll
-  for (int i = 0; i < kParts; ++i) {
-    const int64_t last = params.limit[i] - params.length;
-    if (params.at_position[i] && (position < 0 || position > last)) {
-      if (threadIdx.x == 0) report(static_cast<Failure*>(failure), kOutOfRange, position, last);
-      return false;
-    }
-  }
-  return true;
-}
-
-template <int kPart>
-void rotate(void* const* operands, int64_t batch, int64_t t, int64_t pair, int64_t position) {
-  constexpr int64_t kPairs = pairs_of_head(kPart), kDim = params.head_dim[kPart];
-  constexpr int64_t kRotated = params.rotate[kPart] ? params.rotary_dim : 0, kHalf = kRotated / 2;
-  const int64_t head = pair / kPairs, j = pair % kPairs;
-  const int64_t row = t + (params.at_position[kPart] ? position : 0);
-  const T* x = static_cast<const T*>(operands[kPart]) + batch * params.x_strides[3 * kPart] +
-               head * params.x_strides[3 * kPart + 1] + t * params.x_strides[3 * kPart + 2];
-  T* y = static_cast<T*>(operands[kFirstOutput + kPart]) + batch * params.y_strides[3 * kPart] +
-         head * params.y_strides[3 * kPart + 1] + row * params.y_strides[3 * kPart + 2];
-  if (j >= kHalf) {
-    const int64_t at = 2 * j;
-    const bool both = at + 1 < kDim;
-    const T first = x[at], second = both ? x[at + 1] : T{};
-    y[at] = first;
-    if (both) y[at + 1] = second;
-    return;
-  }
-  const int64_t at = params.interleaved ? 2 * j : j,
-                other = params.interleaved ? at + 1 : j + kHalf;
-  const C* cos = static_cast<const C*>(operands[kParts]) + batch * params.cs_strides[0] +
-                 t * params.cs_strides[1];
-  const C* sin = static_cast<const C*>(operands[kParts + 1]) + batch * params.cs_strides[2] +
-                 t * params.cs_strides[3];
-  const float a = to_float(x[at]), b = to_float(x[other]);
-  const float rotated_a = a * to_float(cos[at]) - b * to_float(sin[at]);
-  const float rotated_b = b * to_float(cos[other]) + a * to_float(sin[other]);
-  y[at] = encode<T>(rotated_a);
-  y[other] = encode<T>(rotated_b);
-}
 
 // Eight pairs of a head, from `pair` on, whose elements are neighbours.
 template <int kPart>
@@ -129,7 +73,7 @@ inline void run(void* const* operands) {
   }
   if constexpr (kUnwritten) wait_on_dependencies();
   if constexpr (params.has_position != 0) {
-    if (!fits(position, operands[NPUSIM_ARGUMENTS - 1])) return;
+    if (!fits(position, threadIdx.x, operands[NPUSIM_ARGUMENTS - 1])) return;
   }
   // 32 bits, which divide faster, are enough for the threads of a grid.
   constexpr unsigned kUnits = pairs_of_token() / NPUSIM_EACH;

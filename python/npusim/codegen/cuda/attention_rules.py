@@ -8,43 +8,19 @@ blocks of a cluster, combine the parts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS, as_int, as_ints, on_tensor_cores
+from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS, as_int, on_tensor_cores
 from npusim.codegen.cuda.paths import KernelPath
-from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, blocks, line
+from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, blocks
+from npusim.codegen.rope import rope
 
 _ATTENTION = GPU.attention
 _BLOCK = 256  # threads of a block that has one row
 _FLOAT16, _BFLOAT16 = 1, 2
 _LONGEST_HEAD = 256  # that tiles of attention take
 _KEYS = 64  # of a tile
-
-
-def rope(p: Params) -> LaunchConfig:
-    """The rule of `rope`: a thread a pair of elements."""
-    parts = as_int(p, "parts")
-    heads, dims = as_ints(p, "heads")[:parts], as_ints(p, "head_dim")[:parts]
-    pairs = sum(count * blocks(dim, 2) for count, dim in zip(heads, dims, strict=True))
-    has_position = bool(p["has_position"])
-    arguments = 2 * parts + 2 + 2 * has_position
-    each = 8 if _turns_eights(p) else 1
-    threads = as_int(p, "batch") * as_int(p, "length") * pairs // each
-    return replace(line(threads, 128, ARGUMENTS=arguments, EACH=each), failure=has_position)
-
-
-def _turns_eights(p: Params) -> bool:
-    """Tells whether eight neighbouring pairs of a head are chunks of 16 bytes, in all parts."""
-    parts = as_int(p, "parts")
-    dims, rotate = as_ints(p, "head_dim")[:parts], as_ints(p, "rotate")[:parts]
-    whole = all(
-        dim % 16 == 0 and (not turns or as_int(p, "rotary_dim") == dim)
-        for dim, turns in zip(dims, rotate, strict=True)
-    )
-    strides = (*as_ints(p, "x_strides")[: 3 * parts], *as_ints(p, "y_strides")[: 3 * parts])
-    chunks = all(s % 8 == 0 for s in (*strides, *as_ints(p, "cs_strides")))
-    return whole and chunks and p["dtype"] in (_FLOAT16, _BFLOAT16) and not p["interleaved"]
 
 
 def attention(p: Params) -> LaunchConfig:
@@ -151,4 +127,4 @@ def _simt_attention_shared(head_dim: int, v_dim: int) -> int:
     return 4 * (2 * head_dim * 68 + _KEYS * blocks(v_dim, 64) * 64 + _KEYS * 68)
 
 
-RULES: Mapping[str, Rule] = {"attention": attention, "rope": rope}
+RULES: Mapping[str, Rule] = {"attention": attention, "rope": partial(rope, eights=True)}

@@ -8,10 +8,12 @@ the family says so.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from npusim.codegen import elementwise, indexed, windows
 from npusim.codegen.launch_config import Rule
 from npusim.codegen.metal import attention, convolution, matmul, rows
+from npusim.codegen.rope import rope
 
 _POOL_THREADS = 16384  # 16 a lane of the smallest M1; nothing was measured
 
@@ -23,4 +25,5 @@ RULES: Mapping[str, Rule] = {
     **rows.RULES,
     **indexed.RULES,
     **windows.rules(_POOL_THREADS),
+    "rope": partial(rope, eights=False),
 }
