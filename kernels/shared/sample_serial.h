@@ -1,6 +1,8 @@
 // The choice of sampling.h on one thread, in time linear in the number of tokens: nothing is
 // sorted, bounds are found by histograms over the digits of keys.
 #pragma once
+#include <cstdint>
+
 #include "kernels/shared/sampling.h"
 
 namespace npusim::sampling {

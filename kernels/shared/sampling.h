@@ -15,27 +15,48 @@
 // Probabilities are integers in steps of 2^-32 of the highest one, within 2^-21 of exp(s), so sums
 // do not depend on their order: given the same scores, options and random bits, all devices choose
 // the same token. The draws are those of SplitMix64 (Steele, Lea & Flood 2014). Functions are
-// static: a file compiled for an instruction set keeps its own.
+// static: a file compiled for an instruction set keeps its own. C++14; the types of integers stand
+// before it, and where there is no double, `Binary64`, which computes the same bits.
 #pragma once
-#ifndef __CUDACC_RTC__
-#include <cstdint>
+
+#ifdef __METAL_VERSION__
+#define NPUSIM_CONSTANT constant constexpr
+#define NPUSIM_LOCAL thread
+#define NPUSIM_BITS_AS(type, value) as_type<type>(value)
+#define NPUSIM_REAL(bits) binary64(bits)
+#else
+#define NPUSIM_CONSTANT constexpr
+#define NPUSIM_LOCAL
+#define NPUSIM_BITS_AS(type, value) __builtin_bit_cast(type, value)
+#define NPUSIM_REAL(bits) __builtin_bit_cast(double, bits)
 #endif
 
-namespace npusim::sampling {
+namespace npusim {
+namespace sampling {
+
+#ifdef __METAL_VERSION__
+typedef Binary64 Real;
+#else
+typedef double Real;
+#endif
 
 // As a program takes them: float64[5]. Values out of range switch a step off.
 struct Options {
-  double temperature;         // > 0; else the highest score is taken
-  double top_k;               // >= 1; else all tokens
-  double top_p;               // < 1; else all tokens
-  double min_p;               // > 0; else all tokens
-  double repetition_penalty;  // 1: none
+  Real temperature;         // > 0; else the highest score is taken
+  Real top_k;               // >= 1; else all tokens
+  Real top_p;               // < 1; else all tokens
+  Real min_p;               // > 0; else all tokens
+  Real repetition_penalty;  // 1: none
 };
 
-constexpr float kInfiniteScore = __builtin_bit_cast(float, 0x7f800000U);
-constexpr float kLowestScore = __builtin_bit_cast(float, 0xff7fffffU);  // that is finite
-constexpr uint64_t kStep = 0x9E3779B97F4A7C15;                          // of SplitMix64's state
-constexpr uint64_t kOne = uint64_t{1} << 32;  // the weight of the highest score
+NPUSIM_CONSTANT float kLowestScore = -3.40282347e+38f;  // that is finite
+NPUSIM_CONSTANT uint64_t kStep = 0x9E3779B97F4A7C15;    // of SplitMix64's state
+NPUSIM_CONSTANT uint64_t kOne = uint64_t{1} << 32;      // the weight of the highest score
+#ifdef __METAL_VERSION__
+NPUSIM_CONSTANT float kInfiniteScore = INFINITY;
+#else
+NPUSIM_CONSTANT float kInfiniteScore = __builtin_bit_cast(float, 0x7f800000U);
+#endif
 
 static inline uint64_t mixed(uint64_t bits) {
   bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9;
@@ -50,20 +71,30 @@ static inline float penalised(float score, float penalty) {
 }
 
 // Scores as unsigned integers of the same order: 0 for NaN, -0 equal to 0.
-constexpr uint32_t kNoKey = 0x007fffff;  // of -inf: keys up to here are never chosen
+NPUSIM_CONSTANT uint32_t kNoKey = 0x007fffff;  // of -inf: keys up to here are never chosen
 static inline uint32_t key_of(float score) {
+#ifdef __METAL_VERSION__  // which may take the smallest numbers for zeros, but not their bits
+  const uint32_t given = NPUSIM_BITS_AS(uint32_t, score), size = given & 0x7fffffffU;
+  if (size > 0x7f800000U) return 0;
+  const uint32_t bits = size == 0 ? 0 : given;
+#else
   if (score != score) return 0;
-  const auto bits = __builtin_bit_cast(uint32_t, score == 0 ? 0.0f : score);
+  const auto bits = NPUSIM_BITS_AS(uint32_t, score == 0 ? 0.0f : score);
+#endif
   return bits >> 31 ? ~bits : bits | 0x80000000U;
 }
 static inline float score_of(uint32_t key) {
-  return __builtin_bit_cast(float, key >> 31 ? key & 0x7fffffffU : ~key);
+  return NPUSIM_BITS_AS(float, key >> 31 ? key & 0x7fffffffU : ~key);
 }
 
 // What a distance between scores is multiplied by to count steps of 2^-24 halvings.
-static inline float halvings(double temperature) {
-  constexpr double kLog2e = 1.4426950408889634;
-  return static_cast<float>(kLog2e * 16777216.0 / temperature);
+static inline float halvings(Real temperature) {
+  return static_cast<float>(NPUSIM_REAL(0x41771547652B82FE) / temperature);  // 2^24 / log(2)
+}
+
+// Of a fraction in 2^-32 and a number in 2^-31.
+static inline uint32_t times(NPUSIM_LOCAL const uint64_t& fraction, uint32_t p) {
+  return static_cast<uint32_t>(p * fraction >> 32);
 }
 
 // 2^(32 - distance * scale / 2^24), rounded down; `distance` >= 0. The fraction of the exponent
@@ -73,14 +104,13 @@ static inline uint64_t weight_of(float distance, float scale) {
   const bool counts = steps < 553648128.0f;  // 33 halvings
   const auto halved = static_cast<uint32_t>(counts ? steps : 0.0f);
   const uint64_t f = (halved & 0xffffffU) << 8;  // in 2^-32; the coefficients are in 2^-31
-  const auto times = [f](uint32_t p) { return static_cast<uint32_t>(p * f >> 32); };
-  uint32_t p = 316565 - times(23325);
-  p = 2851892 - times(p);
-  p = 20649629 - times(p);
-  p = 119192922 - times(p);
-  p = 515882353 - times(p);
-  p = 1488522230 - times(p);
-  p = 0x80000000U - times(p);
+  uint32_t p = 316565 - times(f, 23325);
+  p = 2851892 - times(f, p);
+  p = 20649629 - times(f, p);
+  p = 119192922 - times(f, p);
+  p = 515882353 - times(f, p);
+  p = 1488522230 - times(f, p);
+  p = 0x80000000U - times(f, p);
   const uint64_t weight = static_cast<uint64_t>(p) * 2 >> (halved >> 24);
   return distance == 0 ? kOne : (counts ? weight : 0);  // where scale is infinite, too
 }
@@ -92,24 +122,26 @@ static inline uint64_t weight_of_key(uint32_t key, uint32_t highest, float scale
 }
 
 // How many of `count` tokens top-k keeps at least; 0: all of them.
-static inline int64_t kept_count(const Options& options, int64_t count) {
-  const double k = options.top_k;
-  return k >= 1 && k < static_cast<double>(count) ? static_cast<int64_t>(k) : 0;
+static inline int64_t kept_count(NPUSIM_LOCAL const Options& options, int64_t count) {
+  const Real k = options.top_k;
+  const bool counts = k >= static_cast<Real>(1) && k < static_cast<Real>(count);
+  return counts ? static_cast<int64_t>(k) : 0;
 }
 // The least weight that top-p keeps of a total, at least 1; 0: all of it.
-static inline uint64_t nucleus(const Options& options, uint64_t total) {
-  if (!(options.top_p < 1)) return 0;
-  const double wanted = options.top_p * static_cast<double>(total);
-  const auto whole = wanted > 0 ? static_cast<uint64_t>(wanted) : 0;
-  const uint64_t up = whole + (static_cast<double>(whole) < wanted ? 1 : 0);
+static inline uint64_t nucleus(NPUSIM_LOCAL const Options& options, uint64_t total) {
+  if (!(options.top_p < static_cast<Real>(1))) return 0;
+  const Real wanted = options.top_p * static_cast<Real>(total);
+  const uint64_t whole = wanted > static_cast<Real>(0) ? static_cast<uint64_t>(wanted) : 0;
+  const uint64_t up = whole + (static_cast<Real>(whole) < wanted ? 1 : 0);
   return up < 1 ? 1 : (up > total ? total : up);
 }
 // The least weight that min-p keeps.
-static inline uint64_t least_weight(const Options& options) {
-  if (!(options.min_p > 0)) return 1;
-  const double wanted = (options.min_p < 1 ? options.min_p : 1) * static_cast<double>(kOne);
-  const auto whole = static_cast<uint64_t>(wanted);
-  const uint64_t up = whole + (static_cast<double>(whole) < wanted ? 1 : 0);
+static inline uint64_t least_weight(NPUSIM_LOCAL const Options& options) {
+  const Real one = static_cast<Real>(1);
+  if (!(options.min_p > static_cast<Real>(0))) return 1;
+  const Real wanted = (options.min_p < one ? options.min_p : one) * static_cast<Real>(kOne);
+  const uint64_t whole = static_cast<uint64_t>(wanted);
+  const uint64_t up = whole + (static_cast<Real>(whole) < wanted ? 1 : 0);
   return up < 1 ? 1 : up;
 }
 // A number in [0, total) from random bits, of which the 53 high ones count.
@@ -122,4 +154,5 @@ static inline uint64_t drawn(uint64_t bits, uint64_t total) {
   return high * total_high + (middle >> 32) + (rest >> 32);
 }
 
-}  // namespace npusim::sampling
+}  // namespace sampling
+}  // namespace npusim

@@ -166,6 +166,10 @@ TEXTS = {
     ),
     "no end": (f"{HEAD}{KERNEL} {{ y[i] = 1;", "not closed"),
     "a string": (f'{HEAD}constant char s[] = "x";\n{SIMPLE}', "no strings"),
+    "a string behind an assertion": (
+        f'{HEAD}static_assert(true, "x");\nconstant char s[] = "x";\n{SIMPLE}',
+        "no strings",
+    ),
     "two attributes": (f"{HEAD}[[kernel, likely]] void k() {{}}", "[[likely]] is not taken"),
     "a limit by name": (
         f"{HEAD}[[max_total_threads_per_threadgroup(N)]] {SIMPLE}",
@@ -182,6 +186,7 @@ def test_texts(name: str) -> None:
 
 
 ACCEPTED = {
+    "an assertion": 'static_assert(sizeof(int) == 4, "32 bits"); y[i] = 1;',
     "arithmetic": "y[i] = y[i] * 2.0 + float(i & 3u) / (1 + i);",
     "products that look like declarations": "float a = 1, b = 2; a = a * b; y[i] = (a) * b;",
     "pointers": "device float* p = y + i; device const float& q = *p; *p = q; thread float* t;",

@@ -108,7 +108,8 @@ def choose(scores: np.ndarray, options: np.ndarray, bits: int) -> int:
         wanted = min(max(int(np.ceil(top_p * float(total))), 1), total)
         before = np.cumsum(found[order]) - found[order]
         keep[order[before >= wanted]] = False
-    least = max(int(np.ceil(min(max(min_p, 0.0), 1.0) * float(_ONE))), 1)
+    share = min(min_p, 1.0) if min_p > 0 else 0.0  # of NaN none
+    least = max(int(np.ceil(share * float(_ONE))), 1)
     keep &= found >= least
     ends = np.cumsum(np.where(keep, found, np.uint64(0)))
     drawn = (bits >> 11 << 11) * int(ends[-1]) >> 64

@@ -1,8 +1,9 @@
-"""Launch configurations of what works along rows: `codegen/rows.py` on Apple's GPUs."""
+"""Launch configurations of what works along rows on Apple's GPUs: `codegen/rows.py`, sampling."""
 
 from __future__ import annotations
 
-from npusim.codegen.launch_config import Rule
+from npusim.abi.kernels import Params
+from npusim.codegen.launch_config import MAX_THREADS, Launch, LaunchConfig, Rule
 from npusim.codegen.rows import RowRules
 from npusim.targets.measured import Rows
 
@@ -20,4 +21,15 @@ _FIT = Rows(
 _CORES = 8
 _ROWS = RowRules(_FIT, _CORES, _CORES * 1024)
 
-RULES: dict[str, Rule] = {**_ROWS.rules}
+
+def _sample(p: Params) -> LaunchConfig:
+    """One threadgroup, and a key for each score."""
+    launch = Launch((1, 1, 1), (MAX_THREADS, 1, 1))
+    scratch = 4 * p["size"]
+    return LaunchConfig((launch,), scratch, failure=True, defines={"BLOCK": MAX_THREADS})
+
+
+RULES: dict[str, Rule] = {
+    **_ROWS.rules,
+    "sample": _sample,
+}
