@@ -85,7 +85,7 @@ def test_numbers_of_64_bits_are_those_of_ieee(device: metal.Device) -> None:
         [b, bits[1].view(np.float64), near.view(np.float64), bits[1].view(np.float64)]
     )
     y = device.buffer(np.zeros(8 * a.size, np.uint64))
-    text = "#include <metal_stdlib>\n" + inlined(ARITHMETIC, set())
+    text = "#include <metal_stdlib>\n" + inlined(ARITHMETIC, set(), "metal")
     given = [device.buffer(a), device.buffer(b), y]
     device.run(device.kernel(text, "arithmetic"), given, (a.size,), (64,))
     got = y.array(np.uint64).reshape(-1, 8)
