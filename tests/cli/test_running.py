@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +90,21 @@ def test_byte_counts(text: str, count: int | None) -> None:
             ByteCount().convert(text, None, None)
     else:
         assert ByteCount().convert(text, None, None) == count
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "-1", "1e400", "x", ""])
+@pytest.mark.parametrize(
+    "options",
+    [("bench", "--seconds"), ("profile", "--seconds"), ("verify", "--tolerance"),
+     ("reduce", "--tolerance"), ("check", "--require")],
+)  # fmt: skip
+def test_numbers_are_finite(cli: Cli, mlp: Compiled, options: tuple[str, str], number: str) -> None:
+    """NaN is beyond no bound: `profile` ran on and on."""
+    verb, option = options
+    cli(verb, mlp.program, f"{option}={number}").refused(option)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])
+def test_profiles_end(mlp: Compiled, seconds: float) -> None:
+    with pytest.raises(npusim.Error, match="finite number of seconds"):
+        npusim.profile_program(mlp.program, mlp.weights, seconds=seconds)

@@ -43,6 +43,7 @@ def test_command_lines_are_of_every_verb() -> None:
 FOUND = {
     "graph": (14186, 18143, 23820, 30964, 35297, 35418, 45676, 54649, 64254, 1003148, 1006050),
     "onnx": (1004109,),
+    "arguments": (2001291,),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -109,6 +110,27 @@ def test_a_process_that_cannot_run_says_why_in_one_line(
     with pytest.raises(Error, match=r"could not be run: Boom: at last\.") as refused:
         reduce(graph, [x], state)
     assert "Traceback" not in str(refused.value)
+
+
+@pytest.mark.parametrize("target", ["none", "", "\udcff\udcfe"])
+def test_a_target_that_is_not_there_is_no_failure_of_the_graph(target: str, tmp_path: Path) -> None:
+    graph = npusim.extract_ir(nn.ReLU().eval(), (torch.ones(2),))
+    with pytest.raises(npusim.TargetConstraintError, match="target"):
+        reduce(graph, (torch.ones(2),), {}, target=target)
+    data = {value.name: TensorData.like(torch.ones(2)) for value in graph.inputs}
+    Repro(graph, target, data).save(tmp_path / "folder")
+    with pytest.raises(npusim.TargetConstraintError, match="target"):
+        Repro.load(tmp_path / "folder").run()
+
+
+def test_messages_that_are_no_text_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = npusim.extract_ir(nn.ReLU().eval(), (torch.ones(2),))
+    said = b"compile Error\n\nno file \xff\xfe\n"
+    done = subprocess.CompletedProcess([], 0, stdout=said, stderr=b"")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    data = {value.name: TensorData.like(torch.ones(2)) for value in graph.inputs}
+    failure = run_isolated(Repro(graph, "cpu", data))
+    assert failure is not None and failure.message == "no file \ufffd\ufffd"
 
 
 def test_a_defect_of_the_compiler_is_a_failure(

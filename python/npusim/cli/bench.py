@@ -17,6 +17,7 @@ from npusim.cli.answer import Answer, Verb, amount, duration, table
 from npusim.cli.arrays import INPUT_HELP, read_inputs
 from npusim.cli.artifact import open_program, open_runnable, plan_specs
 from npusim.cli.bench_llm import LENGTHS, Lengths, bench_language_model
+from npusim.cli.finite import Finite
 from npusim.cli.memory import peak_rss
 from npusim.cli.progress import progress
 from npusim.cli.running import Running, running_options
@@ -35,7 +36,7 @@ from npusim.profile.inputs import sample
 @running_options
 @click.option("--warmup", type=click.IntRange(min=0), default=5, show_default=True)
 @click.option("--runs", type=click.IntRange(min=1), help="Default: as many as fit in --seconds.")
-@click.option("--seconds", type=click.FloatRange(min=0), default=3.0, show_default=True)
+@click.option("--seconds", type=Finite(min=0), default=3.0, show_default=True)
 @click.option("--llm", is_flag=True, help="A language model: first token and tokens/s by context.")
 @click.option(
     "--contexts",

@@ -16,6 +16,7 @@ from rich.text import Text
 import npusim
 from npusim.cli.answer import Answer, Verb, amount, duration, printable
 from npusim.cli.factory import FACTORY_HELP, make
+from npusim.cli.finite import Finite
 from npusim.cli.onnx_model import open_model
 from npusim.cli.progress import progress
 from npusim.ir.graph import Graph
@@ -30,7 +31,7 @@ _NARROWEST = 80  # columns; a pipe has none
 @click.option("--target", default="cpu", show_default=True, help="A target's name or .json file.")
 @click.option(
     "--require",
-    type=click.FloatRange(0, 1),
+    type=Finite(0, 1),
     metavar="SHARE",
     help="The answer is no when less than this share of the nodes (0 … 1) is native.",
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from npusim.cli.factory import Made
+from npusim.cli.finite import Finite
 from npusim.cli.weights import Weights
 from npusim.errors import Error, ExportError, WeightMismatchError, first_line
 from npusim.files import write_atomic
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 # Of verbs that compare a model with PyTorch.
 tolerance_option = click.option(
     "--tolerance",
-    type=click.FloatRange(min=0),
+    type=Finite(min=0),
     help="Largest difference allowed, relative to the largest magnitude; default: by dtype.",
 )
 

@@ -14,6 +14,7 @@ from npusim.cli.answer import Answer, Verb, amount, duration, table
 from npusim.cli.arrays import INPUT_HELP, read_inputs
 from npusim.cli.artifact import open_runnable, plan_specs
 from npusim.cli.bench import measure
+from npusim.cli.finite import Finite
 from npusim.cli.progress import progress
 from npusim.cli.running import Running, running_options
 from npusim.cli.sizes import call_sizes, call_sizes_option
@@ -42,7 +43,7 @@ from npusim.program.program import CompiledProgram, Method
 @click.option("--by", type=click.Choice(KEYS), default="op", show_default=True)
 @click.option("--top", type=click.IntRange(min=1), default=30, show_default=True, help="Rows.")
 @click.option("--repeats", type=click.IntRange(min=1), help="Default: what fits in --seconds.")
-@click.option("--seconds", type=click.FloatRange(min=0), default=3.0, show_default=True)
+@click.option("--seconds", type=Finite(min=0), default=3.0, show_default=True)
 @click.option(
     "-o",
     "--output",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,9 +59,11 @@ def profile_program(
             times at least.
 
     Raises:
-        Error: there is no such method, or the context does not fit.
+        Error: there is no such method, the context does not fit, or `seconds` is no time.
         ShapeError, WeightMismatchError, DeviceError, ProgramFormatError: as the runtime raises.
     """
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise Error(f"Measuring takes a finite number of seconds, not {seconds}.")
     if not isinstance(program, CompiledProgram):
         program = CompiledProgram.load(program)
     if not isinstance(device, _runtime.Device):

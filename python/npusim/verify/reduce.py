@@ -17,6 +17,7 @@ from npusim.errors import Error
 from npusim.ir.graph import Graph
 from npusim.ir.subgraph import live_outputs, subgraph
 from npusim.ops.reference import GraphRun
+from npusim.targets import TargetConfig
 from npusim.verify.repro import Failure, Repro
 from npusim.verify.synthetic import TensorData
 
@@ -52,8 +53,10 @@ def reduce(
         report: told what is being tried.
 
     Raises:
+        TargetConstraintError: there is no such target, so that nothing could compile.
         Error: the graph does not fail, or only with the values it was given.
     """
+    TargetConfig.named(target)
     report("measuring every value")
     data = _measure(graph, inputs, weights)
     whole = subgraph(graph, [n.name for n in graph.nodes], dict.fromkeys(_results(graph)))
@@ -88,7 +91,7 @@ def run_isolated(repro: Repro) -> Failure | None:
             f"A candidate could not be run: {reason}.",
             hint="A repro folder shows all of it: python -m npusim.verify.reproduce FOLDER",
         )
-    kind, _, rest = done.stdout.decode().partition("\n")
+    kind, _, rest = done.stdout.decode(errors="replace").partition("\n")
     outputs, _, message = rest.partition("\n")
     return Failure(kind, message.strip(), tuple(outputs.split())) if kind else None
 

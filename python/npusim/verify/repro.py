@@ -18,6 +18,7 @@ from npusim.files import make_folder, write_atomic
 from npusim.ir.graph import Graph
 from npusim.ir.types import TensorType
 from npusim.ops.reference import run_graph
+from npusim.targets import TargetConfig
 from npusim.verify.comparison import compare_all
 from npusim.verify.native_run import NativeRun
 from npusim.verify.synthetic import TensorData
@@ -62,9 +63,13 @@ class Repro:
 
         Returns:
             How it fails; None when it does not, or when PyTorch itself cannot run it.
+
+        Raises:
+            TargetConstraintError: there is no such target here.
         """
         from npusim.runtime import Device
 
+        TargetConfig.named(self.target)
         inputs = [self._make(value.name) for value in self.graph.inputs]
         weights = {weight.key: self._make(weight.name) for weight in self.graph.weights}
         try:

@@ -13,6 +13,9 @@ from npusim.verify.repro import Repro
 
 def main() -> None:
     """Runs the folder named on the command line."""
+    # Messages name files, whose names need not be text.
+    reconfigure = getattr(sys.stdout, "reconfigure", lambda **_: None)
+    reconfigure(encoding="utf-8", errors="replace")
     try:
         failure = Repro.load(sys.argv[1]).run()
     except Error as error:
