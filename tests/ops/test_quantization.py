@@ -133,6 +133,7 @@ def _typed(operands, builder):
 
 CASES = {
     "row": {"rows": [40], "x": (1, 300)},
+    "one number": {"rows": [1], "x": (1, 256)},
     "parts": {"rows": [16, 8, 5], "x": (3, 256), "bias": True},
     "residual": {"rows": [40], "x": (2, 5, 128), "bias": True, "residual": 1, "act": "relu"},
     "gated": {"rows": [24, 24], "x": (4, 200), "bias": True, "gated": True, "act": "silu"},
@@ -182,3 +183,10 @@ def test_scales_are_those_that_float16_holds(text):
     assert bool(large.isfinite().all()) and float(large.abs().max()) > 65504
     least = dequantize(quantize(torch.full((1, 128), 2.0**-19), how), how, 1, 128)
     assert float(least.max()) > 0
+
+
+@pytest.mark.parametrize("shape", [(0, 128), (2, 0, 128)])
+def test_no_rows_give_no_rows(devices, shape):
+    graph, tensors = product(scheme("int4-g32"), [16], torch.zeros(shape), bias=True)
+    for isa, y in run_everywhere(devices, graph, tensors, {}):
+        assert torch.as_tensor(y).shape == (*shape[:-1], 16), isa

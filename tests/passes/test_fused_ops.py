@@ -103,3 +103,19 @@ def test_refused_convolutions():
 def test_refused_broadcast():
     with pytest.raises(ShapeError, match="broadcast"):
         fused.broadcast_shapes((2, 3), (4,))
+
+
+@pytest.mark.parametrize("act", ["copy", "relu", "clamp", "silu"])
+def test_activations_of_one_number_are_an_epilogue(act):
+    fused.check_activation("op", {**fused.NO_EPILOGUE, "act": act})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"act": a} for a in ("add", "where", "nothing", "", 5, None)]
+    + [{"act_lo": None}, {"act_hi": "1"}, {"residual": 3}, {"residual": None}],
+)
+def test_what_is_no_epilogue_is_refused(change):
+    (name,) = change
+    with pytest.raises(ShapeError, match=f"op: {name} is"):
+        fused.check_activation("op", {**fused.NO_EPILOGUE, **change})
