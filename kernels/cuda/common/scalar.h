@@ -203,6 +203,20 @@ inline T encode(C x) {
   }
 }
 
+// The number, where one of both is NaN; and to the nearest integer, of two the even one.
+inline float lesser_number(float a, float b) {
+  return fminf(a, b);
+}
+inline float larger_number(float a, float b) {
+  return fmaxf(a, b);
+}
+inline float rounded(float x) {
+  return rintf(x);
+}
+inline float magnitude(float x) {
+  return fabsf(x);
+}
+
 // kCount neighbours that move as one access where their address allows it.
 template <int kBytes>
 struct Words {

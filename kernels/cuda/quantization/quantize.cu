@@ -1,23 +1,9 @@
 // Quantizes the rows of a weight, once, at load (quantized_layout.h has the layout). int8: a warp a
-// row. int4: a thread a group; for a few candidate ranges the codes are found, then the scale (and
-// zero point) that minimises the squared error for these codes, and the best candidate is kept.
+// row. int4: a thread a group.
 #include "kernels/cuda/quantization/quantized_layout.h"
+#include "kernels/gpu/quantization/fit.h"
 
 namespace npusim {
-
-using W = Storage<params.x_dtype>;
-constexpr int kSize = kBytes ? 128 : static_cast<int>(params.group);  // of a group
-
-inline float inverse_of(float x) {
-  return x != 0.0f ? 1.0f / x : 0.0f;
-}
-inline float bounded(float x, float lo, float hi) {
-  return fminf(fmaxf(x, lo), hi);
-}
-// The scale as it will be stored.
-inline float stored(float scale) {
-  return fabsf(scale) < 0x1p-24f ? 0.0f : to_float(to_float16(bounded(scale, -65504, 65504)));
-}
 
 inline void quantize_row(const W* w, int64_t row, uint8_t* to) {
   const int lane = threadIdx.x % 32;
@@ -34,78 +20,6 @@ inline void quantize_row(const W* w, int64_t row, uint8_t* to) {
         static_cast<uint8_t>(static_cast<int>(rintf(bounded(x * inverse, -127.0f, 127.0f))));
   }
   if (lane == 0) reinterpret_cast<float*>(to + lines(params.rows * kCodes))[row] = scale;
-}
-
-struct Fit {
-  float scale, zero;
-};
-
-// Element i of a group; 0 beyond the row.
-struct Group {
-  const W* w;
-  int64_t valid;
-  float at(int i) const { return i < valid ? to_float(w[i]) : 0.0f; }
-};
-
-inline Fit fit_symmetric(const Group& g) {
-  float low = 0.0f, high = 0.0f;
-  for (int i = 0; i < kSize; ++i) {
-    low = fminf(low, g.at(i));
-    high = fmaxf(high, g.at(i));
-  }
-  const float reaches[] = {1.09f, 1.0f, 0.93f, 0.86f, 0.8f};
-  const float extreme = -low > high ? low : high;  // the code that reaches further is -8
-  float best = 0.0f, scale = extreme / -8.0f;
-  for (const float reach : reaches) {
-    const float inverse = inverse_of(extreme * (reach / -8.0f));
-    float cx = 0.0f, cc = 0.0f;
-    for (int i = 0; i < kSize; ++i) {
-      const float x = g.at(i), code = rintf(bounded(x * inverse, -8.0f, 7.0f));
-      cx += code * x;
-      cc += code * code;
-    }
-    const float candidate = cx * inverse_of(cc), explained = candidate * cx;
-    if (explained > best) {
-      scale = candidate;
-      best = explained;
-    }
-  }
-  return {stored(scale), 8.0f};
-}
-
-inline Fit fit_asymmetric(const Group& g) {
-  constexpr float n = kSize;
-  float low = 0.0f, high = 0.0f, sum_x = 0.0f;
-  for (int i = 0; i < kSize; ++i) {
-    low = fminf(low, g.at(i));
-    high = fmaxf(high, g.at(i));
-    sum_x += g.at(i);
-  }
-  const float reaches[] = {1.0f, 0.93f, 0.86f, 0.8f};
-  float best = 0.0f, best_scale = (high - low) / 15.0f, best_zero = 0.0f;
-  for (const float reach : reaches) {
-    const float inverse = inverse_of((high - low) * (reach / 15.0f));
-    const float middle = 7.5f - 0.5f * (high + low) * inverse;
-    float c = 0.0f, cx = 0.0f, cc = 0.0f;
-    for (int i = 0; i < kSize; ++i) {
-      const float x = g.at(i), code = rintf(bounded(x * inverse + middle, 0.0f, 15.0f));
-      c += code;
-      cx += code * x;
-      cc += code * code;
-    }
-    const float spread = n * cc - c * c;
-    const float line = (n * cx - c * sum_x) * inverse_of(spread);
-    const float crossing = spread > 0.0f ? (c - sum_x * inverse_of(line)) / n : middle;
-    const float zero = rintf(bounded(crossing / kZeroStep, 0.0f, 255.0f)) * kZeroStep;
-    const float dx = cx - zero * sum_x, dd = cc - 2.0f * zero * c + n * zero * zero;
-    const float candidate = dx * inverse_of(dd), explained = candidate * dx;
-    if (explained > best) {
-      best_scale = candidate;
-      best_zero = zero;
-      best = explained;
-    }
-  }
-  return {stored(best_scale), best_zero};
 }
 
 inline void quantize_group(const W* w, int64_t row, int64_t group, uint8_t* to) {

@@ -192,6 +192,20 @@ inline T encode(C x) {
   return Encoded<T, C>::of(x);
 }
 
+// The number, where one of both is NaN; and to the nearest integer, of two the even one.
+inline float lesser_number(float a, float b) {
+  return metal::precise::fmin(a, b);
+}
+inline float larger_number(float a, float b) {
+  return metal::precise::fmax(a, b);
+}
+inline float rounded(float x) {
+  return metal::precise::rint(x);
+}
+inline float magnitude(float x) {
+  return metal::precise::fabs(x);
+}
+
 // kCount neighbours. Metal's compiler joins their accesses where it knows the alignment.
 template <typename T, int kCount>
 struct Pack {
