@@ -26,15 +26,34 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// "3,1,4" as numbers. Throws std::invalid_argument or std::out_of_range.
+// A number by one of the standard library's functions. Throws std::invalid_argument with a
+// sentence.
+template <typename Parse>
+auto number(const std::string& text, const char* what, Parse parse) {
+  try {
+    size_t used = 0;
+    const auto value = parse(text, &used);
+    if (used == text.size()) return value;
+  } catch (const std::logic_error&) {
+    // Its message is the name of the function.
+  }
+  throw std::invalid_argument(std::string(what) + " is a number in range, not '" + text + "'");
+}
+
+int64_t whole(const std::string& text, const char* what) {
+  return number(text, what, [](const auto& t, size_t* used) { return std::stoll(t, used); });
+}
+
+double real(const std::string& text, const char* what) {
+  return number(text, what, [](const auto& t, size_t* used) { return std::stod(t, used); });
+}
+
+// "3,1,4" as numbers.
 std::vector<int64_t> parse_tokens(const std::string& text) {
   std::vector<int64_t> tokens;
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find(',', at), text.size());
-    const std::string item = text.substr(at, end - at);
-    size_t used = 0;
-    tokens.push_back(std::stoll(item, &used));
-    if (used != item.size()) throw std::invalid_argument("not a number: " + item);
+    tokens.push_back(whole(text.substr(at, end - at), "a token"));
     at = end + 1;
   }
   return tokens;
@@ -46,11 +65,11 @@ void run(const std::vector<std::string>& arguments) {
   };
   const std::vector<int64_t> prompt = parse_tokens(arguments[2]);
   npusim::GenerationOptions limits;
-  limits.max_new_tokens = std::stoll(argument(3, "32"));
+  limits.max_new_tokens = whole(argument(3, "32"), "NEW_TOKENS");
   npusim::SamplingOptions sampling;
-  sampling.temperature = std::stod(argument(4, "0"));
-  sampling.seed = std::stoull(argument(5, "0"));
-  const int threads = std::stoi(argument(6, "0"));
+  sampling.temperature = real(argument(4, "0"), "TEMPERATURE");
+  sampling.seed = static_cast<uint64_t>(whole(argument(5, "0"), "SEED"));
+  const int64_t threads = whole(argument(6, "0"), "THREADS");
 
   const auto model = npusim::LanguageModel::open(
       arguments[0], arguments[1], npusim::open_device("cpu", {{"threads", threads}}));

@@ -58,7 +58,10 @@ def test_it_refuses_what_is_wrong(files: tuple[Path, Path], tmp_path: Path) -> N
         ((), "usage"),
         ((tmp_path / "none", weights, "1"), "none"),
         ((program, tmp_path / "none", "1"), "none"),
-        ((program, weights, "1,x"), "error"),
+        ((program, weights, "1,x"), "a token is a number in range, not 'x'"),
+        ((program, weights, "9" * 30), "a token is a number"),
+        ((program, weights, "1", "2.5"), "NEW_TOKENS is a number"),
+        ((program, weights, "1", "2", "hot"), "TEMPERATURE is a number"),
         ((program, weights, "99"), "Token 99 is outside the vocabulary"),
         ((program, weights, "1", 5, -1), "temperature is -1"),
     ]:
