@@ -22,11 +22,19 @@ Queue::Queue(MTL::Device& device) {
   if (!queue_) throw Error(ErrorCode::kDevice, "the Metal device gives no command queue");
 }
 
+// A forked child leaves the parent's queue alone.
 Queue::~Queue() {
   wait_all();
+  if (is_forked()) queue_.detach();
 }
 
 Owned<MTL::CommandBuffer> Queue::begin() {
+  if (is_forked()) {
+    throw Error(
+        ErrorCode::kDevice,
+        "the Metal device was opened before this process forked, and is its parent's; start "
+        "processes by spawn (multiprocessing.set_start_method('spawn'))");
+  }
   const Pool pool;
   Owned<MTL::CommandBuffer> buffer = NS::RetainPtr(queue_->commandBuffer());
   if (!buffer) throw Error(ErrorCode::kDevice, "the Metal device gives no command buffer");
@@ -55,6 +63,7 @@ void Queue::drop_ended() {
 }
 
 void Queue::wait(uint64_t number) {
+  if (is_forked()) return;
   const Pool pool;
   for (;;) {
     Owned<MTL::CommandBuffer> first;

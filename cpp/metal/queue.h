@@ -20,11 +20,13 @@ class Queue {
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
-  // A command buffer to encode into; it keeps alive what it uses. Throws Error(kDevice).
+  // A command buffer to encode into; it keeps alive what it uses. Throws Error(kDevice), in a
+  // forked child always: what executes the work is the parent's.
   Owned<MTL::CommandBuffer> begin();
   uint64_t commit(const Owned<MTL::CommandBuffer>& buffer);
 
-  // Waits until all up to a number has ended, or all there is. They do not spin.
+  // Waits until all up to a number has ended, or all there is. They do not spin. In a forked child
+  // they return at once.
   void wait(uint64_t number);
   void wait_all();
   // Why the command buffer of that number failed; empty where it did not. For who has waited.
@@ -36,7 +38,9 @@ class Queue {
     Owned<MTL::CommandBuffer> buffer;
   };
   void drop_ended();
+  bool is_forked() const noexcept { return fork_depth() != forks_; }
 
+  const uint32_t forks_ = fork_depth();
   Owned<MTL::CommandQueue> queue_;
   ForkSafeMutex mutex_;  // of what follows; nobody waits for the device under it
   std::deque<Running> running_;

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -178,3 +181,30 @@ def test_a_program_for_another_device_is_refused(device: npusim.Device) -> None:
 
     with pytest.raises(Error, match=r"has no Metal code for: .*target='metal'"):
         npusim.load(mlp(), weights=mlp_weights(), device=device)
+
+
+def test_a_forked_child_is_told(device: npusim.Device) -> None:
+    """What executes the work is the parent's; a child that waited for it would wait for ever."""
+    metal.set_option("DELAY_US", 20000)
+    session = npusim.load(diamonds(16, 1), device=device)
+    given = DeviceBuffer.from_numpy(np.ones(16, np.float32), device)
+    (before,) = session(given)  # under way when the process forks
+    child = os.fork()
+    if child == 0:
+        try:
+            device.synchronize()
+            session(np.ones(16, np.float32))
+        except DeviceError as error:
+            os._exit(7 if "before this process forked" in str(error) else 8)
+        os._exit(9)
+    for _ in range(600):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(0.05)
+    else:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        pytest.fail("the child hangs")
+    assert os.waitstatus_to_exitcode(status) == 7
+    np.testing.assert_array_equal(before.to_numpy(), np.full(16, 0.75, np.float32))
