@@ -1,0 +1,32 @@
+"""The selftest's models and decoder on the Metal backend, and ResNet-18 at a reduced size."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import npusim
+from npusim.selftest.decoder import run_decoder
+from npusim.selftest.models import EXAMPLES, run_models
+from npusim.targets import TargetConfig
+from tests.models import build
+
+
+def test_small_models_agree_with_pytorch(device: npusim.Device) -> None:
+    found = run_models(TargetConfig.named("metal"), device, lambda *_: None)
+    assert len(found) == sum(len(e.dtypes) for e in EXAMPLES.values())
+    assert {k: v for k, v in found.items() if "failure" in v} == {}  # type: ignore[operator]
+
+
+def test_a_decoder_says_what_it_says_on_the_cpu(device: npusim.Device) -> None:
+    assert run_decoder(TargetConfig.named("metal"), device) == {"tokens": 32}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_resnet18_orders_classes_as_pytorch_does(device: npusim.Device, dtype: torch.dtype) -> None:
+    model, (image,) = build("resnet18", small=True)
+    with torch.no_grad():
+        want = model.eval()(image)
+    program = npusim.compile((model.to(dtype), (image.to(dtype),)), "metal")
+    (got,) = npusim.load(program, model.state_dict(), device)(image.to(dtype))
+    assert torch.equal(got.float().topk(5).indices, want.topk(5).indices)
