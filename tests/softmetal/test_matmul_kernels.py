@@ -95,6 +95,12 @@ def test_linear_of_few_rows(kernels: Kernels, m: int, n: int, k: int) -> None:
     _linear(kernels, m, [n], k, (F16, F16, F32))
 
 
+def test_linear_of_few_rows_over_many_columns(kernels: Kernels) -> None:
+    """A SIMD group has several rows of W, the last one rows that do not exist."""
+    _linear(kernels, 2, [2049], 5, has_bias=True)
+    _linear(kernels, 1, [2004, 46], 3, gated=True, act="silu")
+
+
 @pytest.mark.parametrize("m", [2, 20])
 def test_linear_with_all_that_follows_sums(kernels: Kernels, m: int) -> None:
     """Segments of W, bias, both residuals, a clamp and a gate."""

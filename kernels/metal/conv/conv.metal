@@ -1,6 +1,7 @@
 // Convolution of one to three dimensions, grouped, dilated or transposed, as a product in tiles
 // (matmul/tile.h): rows are output positions, K runs over taps, then channels, and columns are what
 // pack_b wrote, [groups][16 ceil(n/16)][K].
+#include "kernels/metal/common/four.h"
 #include "kernels/metal/conv/window.h"
 #include "kernels/metal/matmul/epilogue.h"
 #include "kernels/metal/matmul/tile.h"
@@ -64,6 +65,7 @@ struct ConvSource {
     if (row.exists && at < kK) offset = input_offset<kTransposed>(row.position, at / kChannels);
     device const X* from =
         x + (offset == kPadding ? 0 : offset + at % kChannels * params.x_strides[1]);
+    if (params.x_strides[1] == 1) return load_four(from, offset == kPadding ? 0 : 4, to);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       to[e] = offset == kPadding ? static_cast<Staged>(0.0f)
@@ -71,8 +73,7 @@ struct ConvSource {
     }
   }
   void b_four(Column column, int64_t k, thread Staged* to) const {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) to[e] = b(column, k + e);
+    load_four(column.w + k, column.end - k, to);
   }
 };
 

@@ -1,5 +1,5 @@
-// A product of NPUSIM_FEW rows of x: each SIMD group streams the rows of W that one column of y
-// takes, its lanes four elements at a time, and adds up their sums. The `Source` is a tile's
+// A product of NPUSIM_FEW rows of x: each SIMD group streams the rows of W that NPUSIM_EACH columns
+// of y take, its lanes four elements at a time, and adds up their sums. The `Source` is a tile's
 // (tile.h), with a_row, a_four, w_row and b_four over float.
 #pragma once
 #include "kernels/metal/common/scalar_ops.h"
@@ -7,7 +7,12 @@
 namespace npusim {
 
 typedef Storage<NPUSIM_STAGED> Staged;
-enum : int { kParts = NPUSIM_PARTS, kFew = NPUSIM_FEW, kGroups = 8 };  // SIMD groups
+enum : int {
+  kParts = NPUSIM_PARTS,
+  kFew = NPUSIM_FEW,
+  kEach = NPUSIM_EACH,
+  kGroups = 8  // SIMD groups
+};
 
 // The sum over the lanes of a SIMD group, for its first lane; all threads have to call it.
 #if NPUSIM_HAS_SIMDGROUP_MATRIX
@@ -35,42 +40,50 @@ inline float sum_of_lanes(float value, threadgroup float* lanes, int t) {
 template <typename Source, typename Output>
 inline void run_few_rows(thread const Source& source, thread const Output& output, int64_t group,
                          int t, threadgroup float* lanes) {
-  const int64_t column = group * kGroups + t / 32;
-  const int64_t existing = column < params.n ? column : params.n - 1;
-  typename Source::Column w[kParts];
+  const int64_t first = (group * kGroups + t / 32) * kEach;
+  typename Source::Column w[kEach][kParts];
   typename Source::Row x[kFew];
-  float sums[kParts][kFew];
+  float sums[kEach][kParts][kFew];
 #pragma unroll
-  for (int part = 0; part < kParts; ++part) {
-    w[part] = source.w_row(existing + part * params.n);
+  for (int i = 0; i < kEach; ++i) {
+    const int64_t column = first + i < params.n ? first + i : params.n - 1;
 #pragma unroll
-    for (int m = 0; m < kFew; ++m) sums[part][m] = 0.0f;
+    for (int part = 0; part < kParts; ++part) {
+      w[i][part] = source.w_row(column + part * params.n);
+#pragma unroll
+      for (int m = 0; m < kFew; ++m) sums[i][part][m] = 0.0f;
+    }
   }
 #pragma unroll
   for (int m = 0; m < kFew; ++m) x[m] = source.a_row(m);
   for (int64_t k = t % 32 * 4; k < params.k; k += 128) {
-    float of_w[kParts][4];
+    float of_x[kFew][4], of_w[4];
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) source.b_four(w[part], k, of_w[part]);
+    for (int m = 0; m < kFew; ++m) source.a_four(x[m], k, of_x[m]);
 #pragma unroll
-    for (int m = 0; m < kFew; ++m) {
-      float of_x[4];
-      source.a_four(x[m], k, of_x);
+    for (int i = 0; i < kEach; ++i) {
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
+        source.b_four(w[i][part], k, of_w);
 #pragma unroll
-        for (int e = 0; e < 4; ++e) sums[part][m] += of_x[e] * of_w[part][e];
+        for (int m = 0; m < kFew; ++m) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) sums[i][part][m] += of_x[m][e] * of_w[e];
+        }
       }
     }
   }
 #pragma unroll
-  for (int m = 0; m < kFew; ++m) {
-    float whole[kParts];
+  for (int i = 0; i < kEach; ++i) {
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      whole[part] = sum_of_lanes(sums[part][m], lanes, t);
+    for (int m = 0; m < kFew; ++m) {
+      float whole[kParts];
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        whole[part] = sum_of_lanes(sums[i][part][m], lanes, t);
+      }
+      if (t % 32 == 0) output.put_at(m, first + i, whole[0], whole[kParts - 1]);
     }
-    if (t % 32 == 0 && column < params.n) output.put_at(m, column, whole[0], whole[kParts - 1]);
   }
 }
 

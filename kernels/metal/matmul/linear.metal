@@ -44,10 +44,7 @@ struct LinearSource {
 #endif
   void a_four(Row row, int64_t k, thread Staged* to) const { RowsOfX::four(row, k, to); }
   void b_four(Column column, int64_t k, thread Staged* to) const {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      to[e] = k + e < column.end ? static_cast<Staged>(column.w[k + e]) : static_cast<Staged>(0.0f);
-    }
+    load_four(column.w + k, column.end - k, to);
   }
   // Neighbours in K are always in memory.
   Staged a(Row row, int64_t k) const { return static_cast<Staged>(row.x[k]); }

@@ -1,6 +1,7 @@
 // The entry of linear and quantized_linear, over W of the type Weight in up to four segments, with
 // a `Source` of their own (tile.h) that make_source makes.
 #pragma once
+#include "kernels/metal/common/four.h"
 #include "kernels/metal/matmul/epilogue.h"
 #if NPUSIM_FEW
 #include "kernels/metal/matmul/few_rows.h"
@@ -26,12 +27,7 @@ struct RowsOfX {
     row.end = at < params.m ? params.k : 0;
     return row;
   }
-  static void four(Row row, int64_t k, thread Staged* to) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      to[e] = k + e < row.end ? static_cast<Staged>(row.x[k + e]) : static_cast<Staged>(0.0f);
-    }
-  }
+  static void four(Row row, int64_t k, thread Staged* to) { load_four(row.x + k, row.end - k, to); }
 };
 
 // Where sums of rows from `first_row` on and columns from `first_column` on go.

@@ -1,5 +1,6 @@
 // What matmul and grouped_matmul share: one tile of y, wherever its operands lie, of any dtype.
 #pragma once
+#include "kernels/metal/common/four.h"
 #include "kernels/metal/matmul/tile.h"
 
 namespace npusim {
@@ -44,10 +45,12 @@ struct MatmulSource {
     return k < from.end ? static_cast<Staged>(from.b[k * params.b_k]) : static_cast<Staged>(0);
   }
   void a_four(Row from, int64_t k, thread Staged* to) const {
+    if (params.a_k == 1) return load_four(from.a + k, from.end - k, to);
 #pragma unroll
     for (int e = 0; e < 4; ++e) to[e] = a(from, k + e);
   }
   void b_four(Column from, int64_t k, thread Staged* to) const {
+    if (params.b_k == 1) return load_four(from.b + k, from.end - k, to);
 #pragma unroll
     for (int e = 0; e < 4; ++e) to[e] = b(from, k + e);
   }

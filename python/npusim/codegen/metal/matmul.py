@@ -17,7 +17,8 @@ _FLOAT32, _FLOAT16, _BFLOAT16, _INT64 = 0, 1, 2, 4
 REAL = (_FLOAT32, _FLOAT16, _BFLOAT16)
 THREADS = 128  # of a tile: four SIMD groups
 _FEW_ROWS = 4  # of x, that a SIMD group passes over a row of W with
-_FEW_THREADS, _FEW_COLUMNS = 256, 8
+_FEW_GROUPS = 8  # SIMD groups of a threadgroup, where x has few rows
+_MANY_ROWS = 2048  # of W: a SIMD group takes several, and x once for all of them
 # Where tiles of 64 rows and columns are this many, they fill a GPU of few cores.
 _LARGE_TILES = 64
 
@@ -63,8 +64,9 @@ def _linear(p: Params, w_dtype: int) -> LaunchConfig:
     segments = as_int(p, "segments")
     defines = {"SEGMENTS": segments, "FEW": 0, **epilogue_places(p, 1 + segments)}
     if m <= _FEW_ROWS:
-        defines |= {"FEW": m, "STAGED": _FLOAT32, "PARTS": parts}
-        launch = Launch((blocks(n, _FEW_COLUMNS), 1, 1), (_FEW_THREADS, 1, 1))
+        each = 4 // parts if n * parts >= _MANY_ROWS else 1
+        defines |= {"FEW": m, "EACH": each, "STAGED": _FLOAT32, "PARTS": parts}
+        launch = Launch((blocks(n, _FEW_GROUPS * each), 1, 1), (32 * _FEW_GROUPS, 1, 1))
         return LaunchConfig((launch,), defines=defines)
     shape = tile(m, n, staged_dtype(as_int(p, "x_dtype"), w_dtype), parts=parts)
     rows = blocks(m, shape["TILE_ROWS"])
