@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+import npusim
 from npusim.abi.quantization import FORMATS, Quantization, dequantize, quantize, quantized_bytes
 from npusim.abi.scalar import OPCODES
+from npusim.targets import TargetConfig
+from tests.softmetal import metal
 from tests.softmetal.matrix import CODES, close, kernels, random, results_of
-from tests.softmetal.programs import Kernels
+from tests.softmetal.programs import Kernels, run_program
 
 __all__ = ["kernels"]
 
@@ -100,3 +105,23 @@ def test_quantize_writes_what_its_reference_does(
     error = [(w[:, :k].float() - v).square().sum() for v in (ours, want)]
     assert error[0] <= error[1] * 1.01 + 1e-9
     assert (ours - want).abs().max() <= (1e-6 if how.format == "int8" else 0.01)
+
+
+def test_a_model_compiled_with_quantized_weights(device: metal.Device) -> None:
+    """Passes, init that quantizes, and products by what it wrote."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(128, 64), torch.nn.ReLU(), torch.nn.Linear(64, 80)
+    ).eval()
+    x = torch.randn(3, 128)
+    target = replace(TargetConfig.named("metal"), weight_quantization="int8")
+    program = npusim.compile(npusim.extract_ir(model, (x,)), target)
+    assert "quantized_linear" in {kernel.name for kernel in program.kernels}
+    weights = {
+        k: v.detach().reshape(-1).view(torch.uint8).numpy() for k, v in model.state_dict().items()
+    }
+    data = x.reshape(-1).view(torch.uint8).numpy()
+    (got,) = run_program(Kernels(device), program, [data], weights)
+    want = model(x).detach()
+    found = torch.from_numpy(got).view(torch.float32)[: want.numel()].reshape(want.shape)
+    assert (found - want).norm() < 0.02 * want.norm()
