@@ -218,6 +218,14 @@ def test_what_floats_cannot_hold_on_the_way(device: metal.Device, op: str) -> No
     torch.testing.assert_close(y, reduced(op, x).float(), rtol=3e-7, atol=1e-45)
 
 
+def test_partial_sums_keep_the_digits_that_cancel(device: metal.Device) -> None:
+    large, order = numbers(500, seed=1) * 1e6, torch.randperm(2000)
+    x = torch.cat([large, -large, numbers(1000, seed=2).abs()])[order].reshape(1, -1)
+    y = torch.empty(1)
+    reduce(device, "sum", x, y)
+    torch.testing.assert_close(y, reduced("sum", x).float(), rtol=2e-7, atol=0)
+
+
 @pytest.mark.parametrize("dtype", ["int64", "int32", "int16", "int8", "uint8", "bool"])
 def test_sums_and_extremes_of_integers_wrap(device: metal.Device, dtype: str) -> None:
     kind = getattr(torch, dtype)
