@@ -143,8 +143,8 @@ def test_what_the_device_has_not_enough_of(device: npusim.Device) -> None:
 
 
 def test_a_fault_on_the_device_fails_the_run_alone(device: npusim.Device) -> None:
-    # A read beyond all of a small buffer, where a flag in the input asks for it.
-    text = UNARY.format(expression="x[0] > 0.0f ? x[i + 100000000u] : x[i]")
+    # A read in the guard behind the buffer, where a flag in the input asks for it.
+    text = UNARY.format(expression="x[0] > 0.0f ? x[i + 1024u] : x[i]")
     program = one_command(image(text, threads=8))
     session = npusim.load(program, device=device)
     for _ in range(2):
