@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,7 +55,17 @@ def pytest_configure() -> None:
             signal.signal(number, usual)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    step = config.getoption("--every")
+    if step > 1:  # counted among the cases of one test, so that every test keeps its first
+        seen: Counter[str] = Counter()
+        kept, left = [], []
+        for item in items:
+            name = item.nodeid.partition("[")[0]
+            (left if seen[name] % step else kept).append(item)
+            seen[name] += 1
+        items[:] = kept
+        config.hook.pytest_deselected(items=left)
     for item in items if MISSING else ():
         item.add_marker(pytest.mark.skip(reason=MISSING))
 
@@ -69,6 +80,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="cpu",
         help="device the conformance suite runs on, and target it compiles for, such as cuda; on"
         " Linux metal is the software device, which is built",
+    )
+    parser.addoption(
+        "--every", type=int, default=1, metavar="N", help="run every Nth case of each test alone"
     )
     parser.addoption(
         "--samples",

@@ -166,15 +166,16 @@ def run_models(target: TargetConfig, device: Device, report: Report) -> dict[str
         label = f"{name}, {str(dtype).removeprefix('torch.')}"
         report(label, done, len(rows))
         try:
-            found[label] = _errors(EXAMPLES[name], dtype, target, device)
+            found[label] = run_model(EXAMPLES[name], dtype, target, device)
         except Exception as error:  # whatever it is, the other models are run
             found[label] = {"failure": first_line(error)}
     return found
 
 
-def _errors(
+def run_model(
     example: Example, dtype: torch.dtype, target: TargetConfig, device: Device
 ) -> dict[str, object]:
+    """Runs one example in a dtype on the device and on the CPU: its row of `run_models`."""
     torch.manual_seed(0)
     exact = example.model().eval()
     model = example.model().eval()
