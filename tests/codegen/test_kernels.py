@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import nvrtc
@@ -104,6 +105,23 @@ def test_a_row_hidden_by_the_least_number_is_the_mean_of_all_values(tmp_path: Pa
         mask[0], mask[1, :, :4, 5:], mask[1, :, 4:, 7] = least, least, -torch.inf
         tensors = [_bytes(t) for t in example.tensors if t is not None]
         _check(example, host.run_program(example.program, kernels, tensors))
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+def test_a_query_that_is_no_number_has_no_result(tmp_path: Path) -> None:
+    """Whoever computes it: tiles, few rows, long heads, plain sums, a token's step."""
+    sdpa, step = "aten.scaled_dot_product_attention.default", "npu.attention_step"
+    chosen = [e for e in examples(sdpa, step) if e.tensors[0] is not None and e.tensors[0].numel()]
+    paths = dict.fromkeys(host.keys_of(e.program for e in chosen))
+    assert {stem for stem, _ in paths} >= {"attention", "attention_step"}
+    kernels = host.build(list(paths), tmp_path)
+    for example in chosen:
+        query = example.tensors[0]
+        assert query is not None
+        query.reshape(-1, query.shape[-1])[0, 1] = torch.nan
+        given = [_bytes(t) for t in example.tensors if t is not None]
+        with sdpa_kernel(SDPBackend.MATH):  # the fused one has 0 for few keys, NaN for many
+            _check(example, host.run_program(example.program, kernels, given))
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")

@@ -291,7 +291,7 @@ struct alignas(16) Partial {
 inline void store_pair(const Step& step, int pair, const Partial& sums, T* y) {
   const int64_t head = step.kv_head * kGroup + pair * 2 / kV;
   T* to = y + step.batch * params.y_strides[0] + head * params.y_strides[1] + pair * 2 % kV;
-  const bool any = sums.row_sum > 0.0f;
+  const bool any = sums.row_sum != 0.0f;  // NaN is kept
   to[0] = encode<T>(any ? sums.first / sums.row_sum : 0.0f);
   to[1] = encode<T>(any ? sums.second / sums.row_sum : 0.0f);
 }

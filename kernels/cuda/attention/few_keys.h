@@ -51,7 +51,7 @@ struct RowsInRegisters {
 
 // Four neighbours of a row of y.
 inline void store_four(T* to, const float (&sums)[4], float row_sum) {
-  const float inverse = row_sum > 0.0f ? 1.0f / row_sum : 0.0f;
+  const float inverse = inverse_sum(row_sum);
   if (is_aligned(to, 8)) {
     *reinterpret_cast<uint2*>(to) = {pack_pair<T>(sums[0] * inverse, sums[1] * inverse),
                                      pack_pair<T>(sums[2] * inverse, sums[3] * inverse)};

@@ -62,7 +62,7 @@ inline void run(void* const* operands) {
     for (int64_t key = begin; key < end; ++key) {
       sum += scores[key] * to_float(head.v[key * params.v_strides[2] + column]);
     }
-    y[column] = encode<T>(row_sum > 0.0f ? sum / row_sum : 0.0f);
+    y[column] = encode<T>(row_sum == 0.0f ? 0.0f : sum / row_sum);
   }
 }
 

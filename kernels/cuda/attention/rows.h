@@ -175,7 +175,7 @@ struct Results {
   }
   void store(const Head& head, int row, int column, float sum, float row_max, float row_sum) const {
     if constexpr (kSplit == 1 || kClustered) {
-      y[head.y_row(row) + column] = encode<T>(row_sum > 0.0f ? sum / row_sum : 0.0f);
+      y[head.y_row(row) + column] = encode<T>(row_sum == 0.0f ? 0.0f : sum / row_sum);
     } else {
       float* to = partial + place(blockIdx.z, blockIdx.y, row);
       to[column] = sum;
@@ -210,7 +210,7 @@ void combine(void* const* operands) {
   }
   __syncthreads();
   for (int split = 0; split < splits; ++split) row_sum += scales[split] * row_sums[split];
-  const float inverse = row_sum > 0.0f ? 1.0f / row_sum : 0.0f;
+  const float inverse = inverse_sum(row_sum);
   for (int column = threadIdx.x; column < kV; column += blockDim.x) {
     const float* from = results.partial + Results::place(0, blockIdx.y, row) + column;
     float sum = 0.0f;

@@ -20,6 +20,10 @@ inline float scaled(float dot) {
   return dot * (params.scale * kLog2E);
 }
 
+// What a row's sums are multiplied by at the end: a row without keys is 0, and NaN stays NaN.
+inline float inverse_sum(float row_sum) {
+  return row_sum == 0.0f ? 0.0f : 1.0f / row_sum;
+}
 // The factor of sums that are relative to the row maximum `old`, for a new one that is not smaller.
 inline float rescale(float old, float row_max) {
   return old == kMasked ? 0.0f : exp2f(old - row_max);
