@@ -34,8 +34,8 @@ COMPILED := $(shell find cpp kernels/cpu kernels/shared -name '*.cpp' -o -name '
 CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h' ':!kernels/shared/abi.h')
 
 .DEFAULT_GOAL := help
-.PHONY: properties help demo test smoke lint types ctest sanitize arm64 macos metal fuzz fuzz-runs \
-  fuzz-files pytest docs wheel check-wheel format values bench soak clean
+.PHONY: properties help demo test smoke lint types ctest sanitize arm64 macos metal metal-cpp \
+  metal-smoke fuzz fuzz-runs fuzz-files pytest docs wheel check-wheel format values bench soak clean
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
@@ -83,7 +83,7 @@ soak: $(VENV)/npusim $(VENV)/dev
 
 # --- checks ----------------------------------------------------------------------------------
 
-test: lint types ctest sanitize fuzz pytest docs
+test: lint types ctest sanitize fuzz pytest metal-smoke docs
 	@echo "All checks passed."
 
 # What to run after every edit: under a minute, a test or more of each part of the pipeline.
@@ -114,7 +114,7 @@ types: $(VENV)/dev
 # Warnings are errors in every check. GCC 12 takes "text" + std::string for an overlapping copy
 # (GCC bug 105651).
 IS_GCC := $(findstring Free Software,$(shell $${CXX:-c++} --version 2>/dev/null))
-test ctest pytest smoke docs check-wheel: STRICT = NPUSIM_WERROR=ON \
+test ctest pytest metal metal-smoke smoke docs check-wheel: STRICT = NPUSIM_WERROR=ON \
   $(if $(IS_GCC),CMAKE_CXX_FLAGS=-Wno-error=restrict)
 
 ctest: $(VENV)/npusim $(VENV)/dev
@@ -182,13 +182,19 @@ $(METAL_CPP)/Metal/Metal.hpp: tests/softmetal/metal-cpp.txt | $(VENV)/python
 	rm -rf $(METAL_CPP_WHEEL)
 	touch $@
 
-metal: $(VENV)/dev
+METAL_PYTEST = NPUSIM_METAL_CPP=$(METAL_CPP) OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
+  $(BIN)/python -m pytest -n $(JOBS) -rs $(PYTEST_FLAGS)
+metal-cpp: $(VENV)/python
 	$(MAKE) $(METAL_CPP)/Metal/Metal.hpp || echo "Apple's metal-cpp cannot be fetched: going on without it."
-	NPUSIM_METAL_CPP=$(METAL_CPP) OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
-	  $(BIN)/python -m pytest tests/softmetal -n $(JOBS) -rs $(PYTEST_FLAGS)
-	NPUSIM_METAL_CPP=$(METAL_CPP) OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
-	  $(BIN)/python -m pytest tests/metal tests/conformance --device metal -n $(JOBS) -rs \
-	  $(PYTEST_FLAGS)
+
+metal: $(VENV)/npusim $(VENV)/dev metal-cpp
+	$(METAL_PYTEST) tests/softmetal
+	$(METAL_PYTEST) tests/metal tests/conformance --device metal
+
+# The Metal backend and every twelfth conformance case; `make pytest` has run tests/softmetal.
+metal-smoke: $(VENV)/npusim $(VENV)/dev metal-cpp
+	$(METAL_PYTEST) tests/metal --device metal
+	$(METAL_PYTEST) tests/conformance/test_ops.py --device metal --every 12
 
 # Two releases of tinygrad are read: the pinned one, and this in a folder before it.
 OLDER_TINYGRAD := $(CURDIR)/build/tinygrad-0.13
