@@ -2,22 +2,9 @@
 // elements as packs in registers. Lanes are a warp of a block, or a whole block.
 #pragma once
 #include "kernels/cuda/common/scalar.h"
+#include "kernels/shared/folds.h"
 
 namespace npusim {
-
-struct Plus {
-  template <typename T>
-  T operator()(T a, T b) const {
-    return a + b;
-  }
-};
-// NaN of `b` is dropped.
-struct Larger {
-  template <typename T>
-  T operator()(T a, T b) const {
-    return b > a ? b : a;
-  }
-};
 
 // Folds x over 32 neighbouring lanes; all of them get the result.
 template <typename T, typename F>

@@ -3,24 +3,11 @@
 // threads take part. Lanes exchange 32 bits at a time: longer values go in parts.
 #pragma once
 #include "kernels/metal/common/wide.h"
+#include "kernels/shared/folds.h"
 
 namespace npusim {
 
 constant constexpr int kSimdWidth = 32;
-
-struct Plus {
-  template <typename T>
-  T operator()(T a, T b) const {
-    return a + b;
-  }
-};
-// NaN of `b` is dropped.
-struct Larger {
-  template <typename T>
-  T operator()(T a, T b) const {
-    return b > a ? b : a;
-  }
-};
 
 // x of the lane whose number differs in the bits of `step`.
 template <typename T>

@@ -9,7 +9,7 @@ not to be aligned for that, one by one. Strides and extents stand in the text as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol
@@ -40,6 +40,37 @@ class Operand:
     def inner(self) -> int:
         """The stride of the innermost dimension."""
         return self.strides[-1]
+
+
+def gpu_language(
+    name: str,
+    types: tuple[str, str, str],
+    float32: Callable[[float], str],
+    float64: Callable[[float], str],
+    int64: Callable[[int], str],
+    unsigned: str,
+) -> Language:
+    """Returns a language whose opcodes are the functions of kernels/shared/scalar_ops.h."""
+    return Language(
+        name=name,
+        types=types,
+        load="const {type} {name} = decode<{type}>({element});",
+        bind="const auto {name} = {expression};",
+        call="scalar::{op}({arguments})",
+        failure="failure",
+        powers={
+            2.0: "{0} * {0}",
+            3.0: "{0} * {0} * {0}",
+            0.5: "scalar::sqrt({0})",
+            -0.5: "scalar::rsqrt({0})",
+            -1.0: "1 / {0}",
+            -2.0: "1 / ({0} * {0})",
+        },
+        float32=float32,
+        float64=float64,
+        int64=int64,
+        unsigned=unsigned,
+    )
 
 
 class Dialect(Protocol):

@@ -104,3 +104,17 @@ def line(threads: int, block: int = 256, **defines: int) -> LaunchConfig:
         return LaunchConfig(())
     grid = min(blocks(threads, block), MAX_GRID[0])
     return LaunchConfig((Launch((grid, 1, 1), (block, 1, 1)),), defines={"BLOCK": block, **defines})
+
+
+def as_int(p: Params, name: str) -> int:
+    """Returns a field that is one integer."""
+    value = p[name]
+    assert isinstance(value, int), name
+    return value
+
+
+def as_ints(p: Params, name: str) -> tuple[int, ...]:
+    """Returns a field of several integers."""
+    value = p[name]
+    assert isinstance(value, tuple), name
+    return tuple(int(v) for v in value)

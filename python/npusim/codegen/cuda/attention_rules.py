@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from functools import partial
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS, as_int, on_tensor_cores
+from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS, on_tensor_cores
 from npusim.codegen.cuda.paths import KernelPath
-from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, blocks
+from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, as_int, blocks
 from npusim.codegen.rope import rope
 
 _ATTENTION = GPU.attention

@@ -15,14 +15,12 @@ from npusim.abi.kernels import Params
 from npusim.codegen.cuda.matmul_rules import (
     GPU,
     PROCESSORS,
-    as_int,
-    as_ints,
     epilogue_operands,
     on_tensor_cores,
     tiled,
 )
 from npusim.codegen.cuda.paths import KernelPath
-from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, blocks, line
+from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, as_int, as_ints, blocks, line
 from npusim.targets import measured
 
 _DEPTH = 64  # of K, that a tile passes at once

@@ -14,13 +14,11 @@ from npusim.codegen.cuda.matmul_rules import (
     GPU,
     MOST_SHARED,
     PROCESSORS,
-    as_int,
-    as_ints,
     epilogue_operands,
     on_tensor_cores,
 )
 from npusim.codegen.cuda.paths import KernelPath
-from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, blocks
+from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, as_int, as_ints, blocks
 
 _FIT = GPU.decode
 _GEMV_WARPS = 8

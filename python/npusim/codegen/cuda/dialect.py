@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from npusim.codegen.elementwise import Operand, indented
-from npusim.codegen.pointwise_printer import Language
+from npusim.codegen.elementwise import Operand, gpu_language, indented
 from npusim.codegen.source import float_literal
 
 
@@ -14,21 +13,9 @@ def _integer(value: int) -> str:
     return f"int64_t{{{value}LL}}" if value > -(2**63) else "kSmallest"
 
 
-CUDA = Language(
+CUDA = gpu_language(
     name="CUDA",
     types=("float", "double", "int64_t"),
-    load="const {type} {name} = decode<{type}>({element});",
-    bind="const auto {name} = {expression};",
-    call="scalar::{op}({arguments})",
-    failure="failure",
-    powers={
-        2.0: "{0} * {0}",
-        3.0: "{0} * {0} * {0}",
-        0.5: "scalar::sqrt({0})",
-        -0.5: "scalar::rsqrt({0})",
-        -1.0: "1 / {0}",
-        -2.0: "1 / ({0} * {0})",
-    },
     float32=lambda value: float_literal(value, "f32"),
     float64=lambda value: float_literal(value, "f64"),
     int64=_integer,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda.matmul_rules import as_int, as_ints, matmul
-from npusim.codegen.launch_config import LaunchConfig, Rule
+from npusim.codegen.cuda.matmul_rules import matmul
+from npusim.codegen.launch_config import LaunchConfig, Rule, as_int, as_ints
 
 
 def grouped_matmul(p: Params) -> LaunchConfig:

@@ -13,7 +13,8 @@ from typing import Any
 
 from npusim.abi.kernels import KERNELS, Params
 from npusim.abi.scalar import OPCODES
-from npusim.codegen.cuda.matmul_rules import GPU, as_int, as_ints
+from npusim.codegen.cuda.matmul_rules import GPU
+from npusim.codegen.launch_config import as_int, as_ints
 
 _FLOATS = {0: "float32", 1: "float16", 2: "bfloat16"}
 _FLOAT32 = 0

@@ -14,7 +14,7 @@ from math import prod
 
 from npusim.abi.kernels import Params
 from npusim.codegen.cuda.paths import KernelPath
-from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, blocks, line
+from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, as_int, as_ints, blocks, line
 from npusim.targets.architecture import gpu
 from npusim.targets.measured import MatmulTile
 
@@ -290,20 +290,6 @@ def matmul(p: Params) -> LaunchConfig:
     if tensor_cores:
         defines |= {"WARPS_M": shape.warps_m, "WARPS_N": shape.warps_n, "STAGES": shape.stages}
     return LaunchConfig((Launch(grid, (threads, 1, 1), shared),), overlaps=False, defines=defines)
-
-
-def as_int(p: Params, name: str) -> int:
-    """Returns a field that is one integer."""
-    value = p[name]
-    assert isinstance(value, int), name
-    return value
-
-
-def as_ints(p: Params, name: str) -> tuple[int, ...]:
-    """Returns a field of several integers."""
-    value = p[name]
-    assert isinstance(value, tuple), name
-    return tuple(int(v) for v in value)
 
 
 RULES: Mapping[str, Rule] = {

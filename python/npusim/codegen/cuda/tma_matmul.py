@@ -12,14 +12,12 @@ from npusim.abi.kernels import SLOT_COLUMNS, Params
 from npusim.codegen.cuda.matmul_rules import (
     GPU,
     PROCESSORS,
-    as_int,
-    as_ints,
     leaves_norm,
     linear_operands,
     on_tensor_cores,
 )
 from npusim.codegen.cuda.paths import KernelPath
-from npusim.codegen.launch_config import Launch, LaunchConfig, TensorMap, blocks
+from npusim.codegen.launch_config import Launch, LaunchConfig, TensorMap, as_int, as_ints, blocks
 from npusim.targets.measured import TmaTile
 
 STEMS = ("linear", "linear_before_norm", "linear_behind_norm")  # whose commands it computes

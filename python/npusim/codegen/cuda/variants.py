@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from npusim.abi.kernels import KERNELS, Params
 from npusim.codegen.cuda import attention_rules, convolutions, matmul_rules, tma_matmul
-from npusim.codegen.cuda.matmul_rules import as_int, as_ints, linear_operands, on_tensor_cores
+from npusim.codegen.cuda.matmul_rules import linear_operands, on_tensor_cores
 from npusim.codegen.cuda.paths import KernelPath
-from npusim.codegen.launch_config import LaunchConfig
+from npusim.codegen.launch_config import LaunchConfig, as_int, as_ints
 
 _SPLITS = (1, 2, 4, 8)
 _MOST_TMA = 12  # of TMA tiles, the best by estimate

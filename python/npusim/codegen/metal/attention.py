@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 
 from npusim.abi.kernels import Params
-from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, blocks
-from npusim.codegen.metal.matmul import as_int
+from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, as_int, blocks
 
 _FLOAT32 = 0
 _THREADGROUP_BYTES = 32 << 10

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from math import prod
 
 from npusim.abi.kernels import Params
-from npusim.codegen.launch_config import LaunchConfig, Rule, blocks, line
+from npusim.codegen.launch_config import LaunchConfig, Rule, as_int, as_ints, blocks, line
 from npusim.codegen.metal.matmul import (
-    as_int,
-    as_ints,
     epilogue_places,
     staged_dtype,
     tile,

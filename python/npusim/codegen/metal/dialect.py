@@ -4,25 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from npusim.codegen.elementwise import Operand, indented
+from npusim.codegen.elementwise import Operand, gpu_language, indented
 from npusim.codegen.metal.source import float_literal, integer_literal
-from npusim.codegen.pointwise_printer import Language
 
-METAL = Language(
+METAL = gpu_language(
     name="Metal",
     types=("float", "", "int64_t"),
-    load="const {type} {name} = decode<{type}>({element});",
-    bind="const auto {name} = {expression};",
-    call="scalar::{op}({arguments})",
-    failure="failure",
-    powers={
-        2.0: "{0} * {0}",
-        3.0: "{0} * {0} * {0}",
-        0.5: "scalar::sqrt({0})",
-        -0.5: "scalar::rsqrt({0})",
-        -1.0: "1 / {0}",
-        -2.0: "1 / ({0} * {0})",
-    },
     float32=float_literal,
     float64=float_literal,
     int64=lambda value: integer_literal(value, 64),

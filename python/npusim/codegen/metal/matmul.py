@@ -11,7 +11,7 @@ from math import prod
 
 from npusim.abi.kernels import Params
 from npusim.abi.quantization import BLOCK, FORMATS
-from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, blocks, line
+from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, as_int, as_ints, blocks, line
 
 _FLOAT32, _FLOAT16, _BFLOAT16, _INT64 = 0, 1, 2, 4
 REAL = (_FLOAT32, _FLOAT16, _BFLOAT16)
@@ -123,20 +123,6 @@ def _staged(p: Params) -> int:
     """Integers are added up as int64."""
     dtype = as_int(p, "dtype")
     return dtype if dtype in REAL else _INT64
-
-
-def as_int(p: Params, name: str) -> int:
-    """Returns a field that is one integer."""
-    value = p[name]
-    assert isinstance(value, int), name
-    return value
-
-
-def as_ints(p: Params, name: str) -> tuple[int, ...]:
-    """Returns a field of several integers."""
-    value = p[name]
-    assert isinstance(value, tuple), name
-    return tuple(int(v) for v in value)
 
 
 RULES: Mapping[str, Rule] = {
