@@ -39,13 +39,15 @@ Tests: each row is run and compared with PyTorch on the CPU in every dtype it cl
 `tests/conformance/test_ops.py`. The last column names the entries of PyTorch's operator database
 that `tests/conformance/test_op_db.py` takes the operator through. With `--device cuda`,
 `test_ops.py` runs on a GPU; a claim for CUDA means that each kernel of the call has a source there.
+With `--device metal` it runs on a software Metal device ([Metal devices](metal.md)); Metal has no
+float64.
 
 ONNX's operators become these when a model is imported.
 {onnx}
 [Importing models](importing.md) has the counts by suite.
 
-| Operator | CPU | CUDA | Entries of `op_db` |
-|---|---|---|---|
+| Operator | {columns} | Entries of `op_db` |
+|---|{rules}|---|
 """
 
 _TAIL = """
@@ -55,6 +57,7 @@ _TAIL = """
 |---|---|---|
 """
 
+_TITLES = {"cpu": "CPU", "cuda": "CUDA", "metal": "Metal"}
 _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f64", "int64": "i64",
           "int32": "i32", "bool": "bool"}  # fmt: skip
 
@@ -65,7 +68,7 @@ def operator_table() -> str:
     rows = "".join(_row(name) for name in names)
     head = _HEAD.format(
         count=len(core_operators()),
-        columns=" | ".join(backend.upper() for backend in BACKENDS),
+        columns=" | ".join(_TITLES[backend] for backend in BACKENDS),
         rules="|".join("---" for _ in BACKENDS),
         totals="\n".join(_total(dtype, names) for dtype in _SHORT),
         onnx=onnx_counts.sentence(),
