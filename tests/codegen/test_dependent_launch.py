@@ -27,7 +27,8 @@ def _entries(stem: str) -> list[str]:
     assert body is not None
     params = KERNELS[stem].unpack(bytes(KERNELS[stem].params_size))
     text = kernel_source(stem, params, body)
-    return re.split(r'^extern "C" __global__ void[^{;]*\{', text, flags=re.MULTILINE)[1:]
+    head = r'^(?:extern "C" __global__ void[^{;]*|NPUSIM_ENTRY )\{'
+    return re.split(head, text, flags=re.MULTILINE)[1:]
 
 
 @pytest.mark.parametrize("stem", sorted(s for s in RULES if stem_source(s) is not None))
