@@ -158,16 +158,6 @@ arm64: $(VENV)/dev
 	cmake --build --preset arm64
 	ctest --preset arm64
 
-# The runtime with its Metal backend, compiled for Macs with Apple's processors by Zig's clang, which
-# brings macOS's headers but no frameworks: what Metal's would declare comes from stand-ins, and no
-# program is linked.
-ZIG := build/zig
-macos: $(VENV)/dev $(METAL_CPP)/Metal/Metal.hpp
-	$(PIP_INSTALL) --no-deps --upgrade --target $(ZIG) ziglang==0.17.1
-	CXX="$(CURDIR)/$(ZIG)/ziglang/zig c++" cmake --preset macos \
-	  -DNPUSIM_METAL_CPP=$(METAL_CPP) -DCMAKE_CXX_FLAGS="-isystem $(CURDIR)/tests/softmetal/platform"
-	cmake --build --preset macos
-
 # Metal's API and its kernels on a software device (tests/softmetal/README.md has what it needs), also
 # through Apple's metal-cpp: its headers come with a wheel for macOS, of which only they are kept.
 # Then npusim's Metal backend on that device, in a runtime that is built for it.
@@ -195,6 +185,16 @@ metal: $(VENV)/npusim $(VENV)/dev metal-cpp
 metal-smoke: $(VENV)/npusim $(VENV)/dev metal-cpp
 	$(METAL_PYTEST) tests/metal --device metal
 	$(METAL_PYTEST) tests/conformance/test_ops.py --device metal --every 12
+
+# The runtime with its Metal backend, compiled for Macs with Apple's processors by Zig's clang, which
+# brings macOS's headers but no frameworks: what Metal's would declare comes from stand-ins, and no
+# program is linked.
+ZIG := build/zig
+macos: $(VENV)/dev $(METAL_CPP)/Metal/Metal.hpp
+	$(PIP_INSTALL) --no-deps --upgrade --target $(ZIG) ziglang==0.17.1
+	CXX="$(CURDIR)/$(ZIG)/ziglang/zig c++" cmake --preset macos \
+	  -DNPUSIM_METAL_CPP=$(METAL_CPP) -DCMAKE_CXX_FLAGS="-isystem $(CURDIR)/tests/softmetal/platform"
+	cmake --build --preset macos
 
 # Two releases of tinygrad are read: the pinned one, and this in a folder before it.
 OLDER_TINYGRAD := $(CURDIR)/build/tinygrad-0.13
