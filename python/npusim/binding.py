@@ -21,9 +21,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def kernel_root() -> Path:
-    """Returns the folder that holds `cuda/`, `metal/` and `shared/`: the wheel's, or the
-    repository's.
-    """
+    """Returns the folder of kernels' sources: the wheel's, or the repository's."""
     installed = _PACKAGE / "kernels"
     return installed if installed.is_dir() else _PACKAGE.parents[1] / "kernels"
 

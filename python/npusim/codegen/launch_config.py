@@ -1,4 +1,4 @@
-"""Launch configurations: what Python decides beside the CUDA source of a stem.
+"""Launch configurations: what Python decides beside the source of a stem, on any GPU.
 
 A stem's rule takes the command's parameters and returns its LaunchConfig; the constants that source
 and rule must agree on are defined by the rule and reach the source as macros.

@@ -20,8 +20,6 @@ from npusim.errors import ProgramFormatError
 from npusim.program.program import CompiledProgram
 from npusim.targets import TargetConfig
 
-MAX_ARGUMENTS = 31  # buffers of a kernel (Metal Feature Set Tables)
-
 
 class MetalGenerator:
     """Makes images of MSL; `CodeGenerator` says what each method does."""
