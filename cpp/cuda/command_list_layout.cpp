@@ -46,7 +46,7 @@ void CudaCommandList::parse_images(const std::vector<KernelCode>& codes) {
     code.image = parse_image(codes[i].image, kernel_place(*program_, kernel));
     code.owner = codes[i].owner;
     if (runs_on(code.image.arch, context_->major(), context_->minor())) continue;
-    for (ImageLaunch& launch : code.image.launches) {
+    for (CudaLaunch& launch : code.image.launches) {
       launch.shared = launch.elsewhere.value_or(launch.shared);
     }
   }
@@ -159,7 +159,7 @@ void CudaCommandList::resolve_launches() {
       launches_.push_back({});  // refresh_graph() puts the library's work here
       continue;
     }
-    for (const ImageLaunch& launch : code.image.launches) {
+    for (const CudaLaunch& launch : code.image.launches) {
       const size_t arguments = steps_[i].arguments, maps = maps_of(code).size();
       launches_.push_back({.function = code.module->function(launch, arguments, maps),
                            .grid = {launch.grid[0], launch.grid[1], launch.grid[2]},

@@ -7,13 +7,12 @@ namespace npusim::cuda {
 namespace {
 
 constexpr size_t kMostLaunches = 1024, kMostOptions = 64;
-// Of every architecture; what this device allows is checked against the device.
-constexpr int64_t kMostGrid[3] = {(int64_t{1} << 31) - 1, 65535, 65535};
-constexpr int64_t kMostBlock[3] = {1024, 1024, 64};
+// Of every architecture.
+constexpr LaunchLimits kMost = {
+    {(int64_t{1} << 31) - 1, 65535, 65535}, {1024, 1024, 64}, 1024, 227 << 10};
 constexpr int64_t kMostOperands = 512;
 constexpr size_t kMostMaps = 16;
 constexpr int64_t kMostExtent = int64_t{1} << 31, kMostBox = 256;  // of a map
-constexpr int64_t kMostThreads = 1024, kMostShared = 227 << 10;
 
 class CudaImageReader final : ImageReader {
  public:
@@ -60,25 +59,12 @@ class CudaImageReader final : ImageReader {
  private:
   void launch(Image& image) {
     if (image.launches.size() == kMostLaunches) json().refuse("too many launches");
-    ImageLaunch& launch = image.launches.emplace_back();
-    launch.shared = 0;
-    members({"entry", "grid", "block"}, [&](const std::string& key) {
-      if (key == "entry") {
-        launch.entry = text();
-      } else if (key == "grid") {
-        extent(launch.grid, kMostGrid, "grid");
-      } else if (key == "block") {
-        extent(launch.block, kMostBlock, "block");
-      } else if (key == "shared") {
-        launch.shared = static_cast<unsigned>(number(kMostShared, "shared"));
-      } else if (key == "elsewhere") {
-        launch.elsewhere = static_cast<unsigned>(number(kMostShared, "elsewhere"));
-      } else {
-        json().skip();
-      }
+    CudaLaunch& launch = image.launches.emplace_back();
+    ImageReader::launch(launch, kMost, [&](const std::string& key) {
+      if (key != "elsewhere") return false;
+      launch.elsewhere = static_cast<unsigned>(number(kMost.shared, "elsewhere"));
+      return true;
     });
-    const int64_t threads = int64_t{launch.block[0]} * launch.block[1] * launch.block[2];
-    if (threads > kMostThreads) json().refuse("a block of " + std::to_string(threads) + " threads");
   }
 
   void map(Image& image) {

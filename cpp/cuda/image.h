@@ -21,17 +21,13 @@ namespace npusim::cuda {
 
 inline constexpr ImageKind kImageKind{{"NPUCUDA\x01", 8}, "CUDA"};
 
-struct ImageLaunch {
-  std::string entry;
-  unsigned grid[3];
-  unsigned block[3];
-  unsigned shared;                    // dynamic shared memory, in bytes
-  std::optional<unsigned> elsewhere;  // the same for code of another architecture than the cubin's
+struct CudaLaunch : ImageLaunch {
+  std::optional<unsigned> elsewhere;  // shared, for code of another architecture than the cubin's
 };
 
 struct Image {
   std::string arch;  // of the cubin: "sm_90"
-  std::vector<ImageLaunch> launches;
+  std::vector<CudaLaunch> launches;
   std::optional<int64_t> operands;  // the launches take so many, others are the library's alone
   int64_t scratch = 0;
   bool failure = false;

@@ -74,7 +74,7 @@ void Module::load(std::span<const std::byte> cubin) {
   }
 }
 
-FunctionHandle Module::function(const ImageLaunch& launch, size_t params, size_t maps) const {
+FunctionHandle Module::function(const CudaLaunch& launch, size_t params, size_t maps) const {
   const Driver& driver = context_->driver();
   FunctionHandle function = nullptr;
   const Result found = driver.module_get_function(&function, handle_, launch.entry.c_str());

@@ -24,7 +24,7 @@ class Module {
 
   // The function of a launch, which must take `params` pointers and then `maps` maps, made ready
   // for its dynamic shared memory. Throws Error(kFormat).
-  FunctionHandle function(const ImageLaunch& launch, size_t params, size_t maps) const;
+  FunctionHandle function(const CudaLaunch& launch, size_t params, size_t maps) const;
 
  private:
   void load(std::span<const std::byte> cubin);

@@ -25,6 +25,20 @@ struct ImageKind {
 // The header of an image, as it stands there; empty where `bytes` are no image of the kind.
 std::span<const std::byte> image_header(std::span<const std::byte> bytes, const ImageKind& kind);
 
+// A launch of an entry: how many blocks (threadgroups), and threads of one.
+struct ImageLaunch {
+  std::string entry;
+  unsigned grid[3] = {};
+  unsigned block[3] = {};
+  unsigned shared = 0;  // dynamic shared (threadgroup) memory of a block, in bytes
+};
+// What no device goes beyond; what a device allows is checked against it.
+struct LaunchLimits {
+  int64_t grid[3], block[3];
+  int64_t threads;  // of a block
+  int64_t shared;
+};
+
 // Reads the values of a header. All calls throw Error(kFormat), beginning with `what`.
 class ImageReader {
  public:
@@ -48,6 +62,27 @@ class ImageReader {
   int64_t number(int64_t most, const char* name);
   // Three numbers, each from 1 to `most`.
   void extent(unsigned (&to)[3], const int64_t (&most)[3], const char* name);
+  // A launch; `other` takes the value of a key that not all targets have, and says whether it did.
+  template <typename Other>
+  void launch(ImageLaunch& to, const LaunchLimits& most, Other other) {
+    members({"entry", "grid", "block"}, [&](const std::string& key) {
+      if (key == "entry") {
+        to.entry = text();
+      } else if (key == "grid") {
+        extent(to.grid, most.grid, "grid");
+      } else if (key == "block") {
+        extent(to.block, most.block, "block");
+      } else if (key == "shared") {
+        to.shared = static_cast<unsigned>(number(most.shared, "shared"));
+      } else if (!other(key)) {
+        json_.skip();
+      }
+    });
+    const int64_t threads = int64_t{to.block[0]} * to.block[1] * to.block[2];
+    if (threads > most.threads) {
+      json_.refuse("a block of " + std::to_string(threads) + " threads");
+    }
+  }
   std::span<const std::byte> blob();  // [offset, size]
 
   JsonReader& json() noexcept { return json_; }

@@ -17,13 +17,6 @@ namespace npusim::metal {
 
 inline constexpr ImageKind kImageKind{{"NPUMETL\x01", 8}, "Metal"};
 
-struct ImageLaunch {
-  std::string entry;
-  unsigned grid[3];   // threadgroups
-  unsigned block[3];  // threads of one
-  unsigned shared;    // bytes of threadgroup memory, at index 0
-};
-
 struct Image {
   std::string arch;  // "apple7": the oldest family that it runs on
   std::vector<ImageLaunch> launches;
