@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import npusim
+from npusim.profile.saved import profile_facts, read_profile
+
 from .conftest import Cli, Compiled
 
 
@@ -38,6 +41,59 @@ def test_the_profile_as_json(cli: Cli, mlp: Compiled) -> None:
     commands = facts["commands"]
     assert {"kernel", "source", "bytes_read", "operations", "seconds"} <= commands[0].keys()
     assert facts["commands_s"] == pytest.approx(sum(c["seconds"] for c in commands))
+
+
+def test_a_profile_is_read_back(cli: Cli, mlp: Compiled, tmp_path: Path) -> None:
+    arguments = ("profile", mlp.program, "--weights", mlp.weights, "--repeats", 1)
+    facts = cli(*arguments, "--json").json
+    file = tmp_path / "profile.json"
+    file.write_text(json.dumps(facts))
+    profile = read_profile(file)
+    again = json.loads(json.dumps(profile_facts(profile)))
+    assert again == {key: facts[key] for key in again}
+    linear = next(c for c in profile.commands if c.kernel in ("linear", "gemm"))
+    assert linear.params["m"] > 0 and linear.params["n"] > 0 and linear.params["k"] > 0
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (("run_s",), "long", "'run_s' of it is no time"),
+        (("run_s",), float("inf"), "'run_s' of it is no time"),
+        (("device",), None, "'device' of it is no text"),
+        (("commands",), [], "no list of commands"),
+        (("commands", 0), 3, "commands[0] is no object"),
+        (("commands", 0, "kernel"), "magic", "a kernel 'magic', which there is not"),
+        (("commands", 0, "seconds"), -1.0, "'seconds' of commands[0] is no time"),
+        (("commands", 0, "operations"), 1.5, "'operations' of commands[0] is no integer"),
+        (("commands", 0, "params"), {"colour": 1}, "no parameter 'colour'"),
+        (("commands", 0, "params"), {"m": [1, 2]}, "no parameter 'm' of that form"),
+        (("commands", 0, "params"), {"m": True}, "no parameter 'm' of that form"),
+    ],
+)
+def test_no_profile_is_refused(
+    cli: Cli, mlp: Compiled, tmp_path: Path, place: tuple[object, ...], value: object, said: str
+) -> None:
+    facts = cli("profile", mlp.program, "--weights", mlp.weights, "--repeats", 1, "--json").json
+    inner = facts
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    file = tmp_path / "profile.json"
+    file.write_text(json.dumps(facts))
+    with pytest.raises(npusim.Error) as refusal:
+        read_profile(file)
+    assert said in str(refusal.value) and "profile.json" in str(refusal.value)
+
+
+def test_a_file_that_is_no_json_is_no_profile(tmp_path: Path) -> None:
+    file = tmp_path / "profile.json"
+    for text in ("", "{", "[" * 100_000, "null"):
+        file.write_text(text)
+        with pytest.raises(npusim.Error, match=r"profile\.json"):
+            read_profile(file)
+    with pytest.raises(npusim.Error, match="Cannot read"):
+        read_profile(tmp_path / "missing.json")
 
 
 def test_what_cannot_be_profiled_is_refused(cli: Cli, mlp: Compiled, nowhere: Path) -> None:

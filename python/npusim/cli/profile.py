@@ -23,6 +23,7 @@ from npusim.errors import Error
 from npusim.partition.plan import Partition, PartitionPlan, TransferOp
 from npusim.profile.inputs import sample
 from npusim.profile.profile import KEYS, Group, Profile
+from npusim.profile.saved import profile_facts
 from npusim.program.program import CompiledProgram, Method
 
 
@@ -161,17 +162,8 @@ def _method(program: CompiledProgram, name: str | None) -> Method:
 
 
 def _facts(found: Profile, by: str) -> dict[str, object]:
-    return {
-        "model": found.model,
-        "method": found.method,
-        "device": found.device,
-        "context": found.context,
-        "repeats": found.repeats,
-        "run_s": found.run_seconds,
-        "commands_s": found.commands_seconds,
-        "groups": [dataclasses.asdict(group) for group in found.groups(by)],
-        "commands": [dataclasses.asdict(command) for command in found.commands],
-    }
+    groups = [dataclasses.asdict(group) for group in found.groups(by)]
+    return {**profile_facts(found), "groups": groups}
 
 
 def _text(found: Profile, by: str, top: int, output: Path | None) -> list[str]:

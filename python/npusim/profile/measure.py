@@ -13,7 +13,7 @@ import numpy as np
 
 from npusim import _runtime
 from npusim.abi.kernel_cost import kernel_cost
-from npusim.abi.kernels import KERNELS
+from npusim.abi.kernels import KERNELS, Params
 from npusim.errors import Error
 from npusim.profile.inputs import (
     check_context,
@@ -76,6 +76,7 @@ def profile_program(
     return Profile(
         model=str(program.metadata.get("model", "")),
         method=run.method.name,
+        target=program.target,
         device=device.description,
         context=context,
         repeats=len(rows),
@@ -158,7 +159,8 @@ def _commands(
     rows = zip(run.method.commands, medians, libraries, strict=True)
     for index, (command, seconds, library) in enumerate(rows):
         kernel, node = program.kernels[command.kernel].name, program.nodes[command.node]
-        read, written, operations = _cost(program, command, kernel, run)
+        params = KERNELS[kernel].unpack(params_at(command, run.sizes))
+        read, written, operations = _cost(program, command, kernel, params, run.context)
         module, source = _place(node.source)
         yield CommandProfile(
             index=index,
@@ -172,7 +174,12 @@ def _commands(
             bytes_written=written,
             operations=operations,
             seconds=seconds,
+            params={name: value for name, value in params.items() if _tells(value)},
         )
+
+
+def _tells(value: object) -> bool:
+    return any(value) if isinstance(value, tuple) else bool(value)
 
 
 def _place(source: str) -> tuple[str, str]:
@@ -182,11 +189,10 @@ def _place(source: str) -> tuple[str, str]:
 
 
 def _cost(
-    program: CompiledProgram, command: Command, kernel: str, run: _Run
+    program: CompiledProgram, command: Command, kernel: str, params: Params, context: int
 ) -> tuple[int, int, int]:
     """Returns the bytes read, the bytes written, and the operations of a command of a run."""
-    params = params_at(command, run.sizes)
-    cost = kernel_cost(kernel, KERNELS[kernel].unpack(params), run.context)
+    cost = kernel_cost(kernel, params, context)
     read = written = 0
     for operand, touched in zip(command.operands, cost.operand_bytes, strict=True):
         held = min(touched, program.buffers[operand.buffer].bytes)

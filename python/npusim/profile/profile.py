@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from npusim.abi.kernels import Params
 
 KEYS = ("op", "kernel", "command", "module")
 
@@ -25,6 +27,7 @@ class CommandProfile:
             counts.
         operations: of arithmetic, by the kernel's definition.
         seconds: the median of its times.
+        params: its kernel's fields (`npusim.abi.KERNELS`) that are not 0, at the sizes that ran.
     """
 
     index: int
@@ -38,6 +41,7 @@ class CommandProfile:
     bytes_written: int
     operations: int
     seconds: float
+    params: Params = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,8 @@ class Profile:
     """The profile of one method.
 
     Attributes:
-        model, method, device: what ran, and where (the device's description).
+        model, method: what ran.
+        target, device: for which target it was compiled, and where it ran (the description).
         context: tokens before the run, for a language model; 0 for others.
         repeats: how often everything was timed.
         commands: in order.
@@ -75,6 +80,7 @@ class Profile:
 
     model: str
     method: str
+    target: str
     device: str
     context: int
     repeats: int
