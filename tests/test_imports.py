@@ -49,6 +49,7 @@ ALLOWED: dict[str, set[str]] = {
         *("codegen", "errors", "frontends", "ir", "lowering", "passes", "program", "targets"),
     },
     "profile": {"_runtime", "abi", "errors", "files", "program", "runtime"},
+    "simulate": {"abi", "errors", "ir", "profile", "targets"},
     "tune": {"abi", "codegen", "errors", "program", "runtime", "targets"},
     "verify": {
         *("abi", "analysis", "compile", "errors", "files", "frontends", "ir", "lowering", "ops"),
@@ -78,6 +79,7 @@ OPTIONAL: dict[str, set[str]] = {
     "tokenizers": {"language_model"},
     "jinja2": {"language_model"},
     "sklearn": {"demo"},
+    "scipy": {"simulate"},
     "matplotlib": {"cli", "pictures"},
     "resvg_py": {"pictures"},
     "click": {"cli"},

@@ -1,0 +1,207 @@
+"""Profiles of a device, for whoever fits a model of it: many shapes of single layers, and models.
+
+    PYTHONPATH=python:. python -m benchmarks.device_profiles FOLDER [--device cuda]
+
+writes `<class>.json` of seeded shapes of each class of layer (products, convolutions, attention,
+rows, elementwise), and `<model>.json` of whole models, each as `npusim profile --json` prints it.
+Of a decoder the files are `prefill` and `decode` behind `CONTEXT` tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.models import build
+from torch import Tensor, nn
+
+import npusim
+from npusim.profile.measure import profile_program
+from npusim.profile.saved import profile_facts
+from npusim.runtime import Device, load_weights
+
+SEED = 7
+CONTEXT = 1024
+SHAPES = 48  # of each class
+LARGEST = {"cpu": 4e9, "cuda": 4e11}  # operations of one layer
+WEIGHTS = 16 << 20  # elements of a layer's weights
+MODELS = ("resnet50", "bert_base", "vit_b_16", "mobilenet_v2", "resnet18", "convnext_tiny")
+
+Layer = tuple[nn.Module, tuple[int, ...]]  # and the shape of its input
+
+
+class SideBySide(nn.Module):
+    """Layers that have nothing to do with each other, each with an input of its own."""
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
+        """Maps each input by its layer."""
+        return tuple(layer(x) for layer, x in zip(self.layers, xs, strict=True))
+
+
+class SelfAttention(nn.Module):
+    """Attention over [batch, length, 3 · heads · dim], whose thirds are queries, keys, values."""
+
+    def __init__(self, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns [batch, heads, length, dim]."""
+        parts = x.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return nn.functional.scaled_dot_product_attention(*parts, is_causal=self.causal)
+
+
+class Elementwise(nn.Module):
+    """A chain of functions of an element."""
+
+    def __init__(self, functions: list[Callable[[Tensor], Tensor]]) -> None:
+        super().__init__()
+        self.functions = functions
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Keeps the shape."""
+        for function in self.functions:
+            x = function(x)
+        return x
+
+
+def _size(draw: random.Random, low: int, high: int, multiple: int = 8) -> int:
+    """Returns a multiple whose logarithm is uniform."""
+    drawn = low * (high / low) ** draw.random()
+    return max(multiple, round(drawn / multiple) * multiple)
+
+
+def products(draw: random.Random, largest: float) -> Layer:
+    """A linear layer of 1 to 4,096 rows."""
+    while True:
+        m = draw.choice((1, 1, 2, 4, 8, 16, 32, 64, 100, 128, 197, 256, 512, 1024, 2048, 4096))
+        n, k = _size(draw, 64, 8192), _size(draw, 64, 8192)
+        if 2.0 * m * n * k <= largest and n * k <= WEIGHTS:
+            return nn.Linear(k, n, bias=draw.random() < 0.5), (m, k)
+
+
+def convolutions(draw: random.Random, largest: float) -> Layer:
+    """A convolution of images: plain, of groups, or depthwise."""
+    while True:
+        channels, out = (_size(draw, 8, 1024) for _ in range(2))
+        kernel, stride, batch = draw.choice((1, 1, 3, 3, 5, 7)), draw.choice((1, 1, 2)), 1
+        size = draw.choice((7, 14, 28, 56, 112))
+        groups = channels if draw.random() < 0.3 else 1
+        out = channels if groups > 1 else out
+        work = 2.0 * batch * (size / stride) ** 2 * out * channels // groups * kernel**2
+        if work <= largest and out * channels // groups * kernel**2 <= WEIGHTS:
+            layer = nn.Conv2d(channels, out, kernel, stride, kernel // 2, groups=groups)
+            return layer, (batch, channels, size, size)
+
+
+def attention(draw: random.Random, largest: float) -> Layer:
+    """Attention of a whole text to itself."""
+    while True:
+        heads, dim = draw.choice((4, 8, 12, 16, 32)), draw.choice((32, 64, 128))
+        length, batch = _size(draw, 16, 2048, 1), draw.choice((1, 1, 2, 8))
+        if 4.0 * batch * heads * dim * length**2 <= largest:
+            return SelfAttention(heads, draw.random() < 0.5), (batch, length, 3 * heads * dim)
+
+
+def rows(draw: random.Random, _: float) -> Layer:
+    """A norm or softmax over rows, or a sum of them."""
+    width, count = _size(draw, 32, 8192), _size(draw, 1, 4096, 1)
+    while width * count > WEIGHTS:
+        count //= 2
+    kinds = (nn.LayerNorm(width), nn.RMSNorm(width), nn.Softmax(-1), Elementwise([_row_sums]))
+    return draw.choice(kinds), (count, width)
+
+
+def elementwise(draw: random.Random, _: float) -> Layer:
+    """One to four functions of an element."""
+    known = [torch.relu, torch.tanh, torch.sigmoid, nn.functional.gelu, torch.exp, torch.neg]
+    functions = draw.sample(known, draw.randint(1, 4))
+    return Elementwise(functions), (_size(draw, 1 << 10, WEIGHTS),)
+
+
+def _row_sums(x: Tensor) -> Tensor:
+    return x.sum(-1)
+
+
+CLASSES = {
+    "products": products,
+    "convolutions": convolutions,
+    "attention": attention,
+    "rows": rows,
+    "elementwise": elementwise,
+}
+
+
+def programs(device: str, dtype: torch.dtype) -> Iterator[tuple[str, Any, Any, int]]:
+    """Yields name, compiled program, weights, and tokens in the cache."""
+    for name, draw_layer in CLASSES.items():
+        draw = random.Random(f"{SEED} {name}")
+        drawn = [draw_layer(draw, LARGEST[device]) for _ in range(SHAPES)]
+        model = SideBySide([layer for layer, _ in drawn]).eval().to(dtype)
+        xs = tuple(torch.zeros(shape, dtype=dtype) for _, shape in drawn)
+        yield name, npusim.compile((model, xs), device), model.state_dict(), 0
+    for name in MODELS:
+        net, given = build(name)
+        net = net.to(dtype)
+        xs = tuple(x.to(dtype) if x.is_floating_point() else x for x in given)
+        yield name, npusim.compile((net, xs), device), net.state_dict(), 0
+
+
+def decoder() -> nn.Module:
+    """Returns a decoder of Qwen2.5-1.5B's sizes, with seeded weights."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(SEED)
+    sizes = Qwen2Config(
+        vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28,
+        num_attention_heads=12, num_key_value_heads=2, max_position_embeddings=4096,
+        tie_word_embeddings=True, dtype=torch.bfloat16,
+    )  # fmt: skip
+    with torch.device("meta"):
+        return Qwen2ForCausalLM(sizes).to(torch.bfloat16).eval()
+
+
+def main() -> None:
+    """Reads the command line, measures, writes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--device", default="cpu", choices=sorted(LARGEST))
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of measuring each program")
+    parser.add_argument("--decoder", action="store_true", help="a decoder, too")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    device = Device(args.device, threads=args.threads)
+
+    def measure(name: str, program: Any, weights: Any, **given: Any) -> None:
+        loaded = load_weights(weights, program, device)
+        found = profile_program(program, loaded, device=device, seconds=args.seconds, **given)
+        facts = json.dumps(profile_facts(found), separators=(",", ":"))
+        (args.folder / f"{name}.json").write_text(facts + "\n")
+        print(f"{name}: {len(found.commands)} commands, {1e3 * found.run_seconds:.3f} ms")
+
+    for name, program, weights, _ in programs(args.device, getattr(torch, args.dtype)):
+        measure(name, program, weights)
+    if args.decoder:
+        model = decoder()
+        module = npusim.extract_llm(model, max_context=4096, prefill_chunk=128)
+        program = npusim.compile(module, args.device)
+        weights = {
+            key: torch.full(t.shape, 0.01, dtype=t.dtype) for key, t in model.state_dict().items()
+        }
+        for method in ("prefill", "decode"):
+            measure(method, program, weights, method=method, context=CONTEXT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""A device by what it reaches, not by how it is built: `[roofline]` of a target's file.
+
+For processors and GPUs, whose commands are timed and not derived. The formula is
+`simulate/roofline.py`'s, after S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful
+visual performance model for multicore architectures", CACM 52(4), 2009, with the smooth maximum of
+an exponent. Shares and times are fitted (`npusim calibrate`); peaks are data sheets'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Arithmetic on elements of a dtype; a multiplication with an addition is two operations.
+
+    Attributes:
+        dtype: of the elements that are multiplied.
+        product_tera_ops_per_second: of products, by matrix units where there are any.
+        vector_tera_ops_per_second: of everything else.
+    """
+
+    dtype: str
+    product_tera_ops_per_second: float
+    vector_tera_ops_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLevel:
+    """A memory, or a cache of it.
+
+    Attributes:
+        name: such as "l2" or "dram".
+        kib: that fit; 0: everything does.
+        giga_bytes_per_second: 10^9 bytes a second.
+    """
+
+    name: str
+    kib: int
+    giga_bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class RooflineClass:
+    """Commands that reach the same shares of the peaks.
+
+    Attributes:
+        name: of the class.
+        stems: kernels (`abi/kernels.py`) whose commands it holds; empty: those of no other class.
+        start_us: fixed time of a command.
+        compute_share, memory_share: of the peaks that it reaches; above 1 where the peaks are only
+            nominal.
+        overlap: exponent p of (compute^p + memory^p)^(1/p): 1, one after the other; the greater,
+            the more the slower of the two hides the other.
+        item_us: time of an item besides its arithmetic: a tile of a product, a row of a norm.
+        tile_rows, tile_columns: what products are rounded up to.
+        products: whether its arithmetic is that of products.
+    """
+
+    name: str
+    stems: tuple[str, ...]
+    start_us: float
+    compute_share: float
+    memory_share: float
+    overlap: float
+    item_us: float
+    tile_rows: int
+    tile_columns: int
+    products: bool
+
+    def __post_init__(self) -> None:
+        """Refuses numbers that mean nothing; ValueError says which."""
+        if self.compute_share <= 0 or self.memory_share <= 0:
+            raise ValueError(f"class '{self.name}' reaches nothing of a peak")
+        if self.overlap < 1 or self.tile_rows < 1 or self.tile_columns < 1:
+            raise ValueError(f"class '{self.name}' has an overlap or a tile below 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """A device by what it reaches.
+
+    Attributes:
+        call_us: fixed time of a run.
+        overlap_us: of a command's time that passes while the one before it ends.
+        peaks: a dtype each.
+        memory: the nearest first; the last one holds everything.
+        classes: the last one holds what no other does.
+    """
+
+    call_us: float
+    overlap_us: float
+    peaks: tuple[Peak, ...]
+    memory: tuple[MemoryLevel, ...]
+    classes: tuple[RooflineClass, ...]
+
+    def __post_init__(self) -> None:
+        """Refuses numbers that contradict each other; ValueError says which."""
+        if not self.peaks:
+            raise ValueError("'peaks' is empty")
+        if not self.memory or self.memory[-1].kib or not all(m.kib for m in self.memory[:-1]):
+            raise ValueError("'memory' ends with the one level of kib = 0, which holds everything")
+        for near, far in zip(self.memory, self.memory[1:], strict=False):
+            if far.kib and far.kib <= near.kib:
+                raise ValueError(
+                    f"memory '{far.name}' of {far.kib} KiB is behind '{near.name}' of {near.kib} "
+                    "KiB and not larger"
+                )
+        if (
+            not self.classes
+            or self.classes[-1].stems
+            or not all(c.stems for c in self.classes[:-1])
+        ):
+            raise ValueError(
+                "'classes' ends with the one class without stems, which holds all other kernels"
+            )
+        seen: dict[str, str] = {}
+        for stem, name in ((stem, one.name) for one in self.classes for stem in one.stems):
+            if seen.setdefault(stem, name) != name:
+                raise ValueError(f"kernel '{stem}' is in the classes '{seen[stem]}' and '{name}'")
+
+    def class_of(self, stem: str) -> RooflineClass:
+        """Returns the class of a kernel's commands."""
+        return next((c for c in self.classes if stem in c.stems), self.classes[-1])
+
+    def level(self, nbytes: int) -> MemoryLevel:
+        """Returns the nearest memory that holds so many bytes."""
+        return next((m for m in self.memory if nbytes <= 1024 * m.kib), self.memory[-1])
+
+    def peak(self, dtype: str) -> Peak:
+        """Returns the peak of a dtype, or of the first one where it has none."""
+        return next((p for p in self.peaks if p.dtype == dtype), self.peaks[0])

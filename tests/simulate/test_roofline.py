@@ -1,0 +1,204 @@
+"""The roofline of a device: its formula, what contradicts itself, and fitting it to times."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from dataclasses import replace
+
+import pytest
+
+from npusim.abi.kernel_cost import kernel_cost
+from npusim.abi.kernels import KERNELS, Params
+from npusim.errors import Error
+from npusim.profile.profile import CommandProfile, Profile
+from npusim.simulate.calibrate import calibrate
+from npusim.simulate.roofline import command_time, run_time, work_of
+from npusim.targets.roofline import MemoryLevel, Peak, Roofline, RooflineClass
+
+LINEAR = RooflineClass("linear", ("linear",), 2.0, 0.5, 0.8, 1.0, 0.25, 16, 64, True)
+OTHER = RooflineClass("other", (), 1.0, 0.5, 0.5, 2.0, 0.0, 1, 1, False)
+DEVICE = Roofline(
+    10.0,
+    0.0,
+    (Peak("float32", 1.0, 0.1), Peak("float16", 4.0, 0.2)),
+    (MemoryLevel("cache", 1024, 100.0), MemoryLevel("dram", 0, 10.0)),
+    (LINEAR, OTHER),
+)
+
+
+def linear(m: int, n: int, k: int, dtype: int = 0) -> Params:
+    """Returns the parameters of a product that are not 0."""
+    sizes = {"m": m, "n": n, "k": k, "rows": (n, 0, 0, 0), "segments": 1}
+    return {**sizes, **{key: dtype for key in ("x_dtype", "w_dtype", "y_dtype") if dtype}}
+
+
+def cost(stem: str, params: Params) -> tuple[int, int]:
+    """Returns operations and bytes."""
+    fields = {name: 0 if count == 1 else (0,) * count for name, _, count in KERNELS[stem].fields}
+    found = kernel_cost(stem, {**fields, **params})
+    return found.operations, sum(found.operand_bytes)
+
+
+def test_the_formula_by_hand() -> None:
+    params = linear(20, 100, 50)
+    work = work_of("linear", params, *cost("linear", params))
+    assert (work.groups, work.rows, work.columns, work.dtype) == (1, 20, 100, "float32")
+    assert work.operations == 2 * 20 * 100 * 50
+    assert work.nbytes == 4 * (20 * 50 + 100 * 50 + 20 * 100)
+    time = command_time(work, "linear", DEVICE)
+    # 2 by 2 tiles of 16 by 64 cover 32 by 128; half a tera operation and 80 GB a second.
+    assert time.start == pytest.approx(1e-6 * (2.0 + 4 * 0.25), rel=1e-12)
+    assert time.compute == pytest.approx(2 * 32 * 128 * 50 / 0.5e12, rel=1e-12)
+    assert time.memory == pytest.approx(work.nbytes / 80e9, rel=1e-12)
+    assert time.total == pytest.approx(time.start + time.compute + time.memory, rel=1e-12)
+    assert time.level == "cache"
+
+
+def test_dtype_memory_and_overlap() -> None:
+    half = linear(16, 64, 64, dtype=1)
+    work = work_of("linear", half, *cost("linear", half))
+    assert work.dtype == "float16"
+    product = command_time(work, "linear", DEVICE)
+    assert product.compute == pytest.approx(work.operations / (4.0e12 * 0.5), rel=1e-12)
+    large = replace(work, nbytes=1 << 20)
+    assert command_time(large, "linear", DEVICE).level == "cache"
+    larger = replace(work, nbytes=(1 << 20) + 1)
+    assert command_time(larger, "linear", DEVICE).level == "dram"
+    other = command_time(work, "norm", DEVICE)
+    assert other.compute == pytest.approx(work.operations / (0.2e12 * 0.5), rel=1e-12)
+    both = math.hypot(other.compute, other.memory)
+    assert other.total == pytest.approx(other.start + both, rel=1e-12)
+
+
+def test_nothing_to_do_takes_the_start_alone() -> None:
+    empty = work_of("fill", {"element_size": 4, "rank": 1}, 0, 0)
+    time = command_time(empty, "fill", DEVICE)
+    assert time.total == time.start == pytest.approx(1e-6)
+
+
+def test_a_run_is_its_commands_as_far_as_they_overlap() -> None:
+    params = linear(16, 64, 64)
+    time = command_time(work_of("linear", params, *cost("linear", params)), "linear", DEVICE)
+    assert run_time([time] * 3, DEVICE) == pytest.approx(10e-6 + 3 * time.total, rel=1e-12)
+    hidden = run_time([time] * 3, replace(DEVICE, overlap_us=1.0))
+    assert hidden == pytest.approx(10e-6 + 3 * (time.total - 1e-6), rel=1e-12)
+    # No more passes beside another command than what is fixed.
+    most = run_time([time], replace(DEVICE, overlap_us=100.0))
+    assert most == pytest.approx(10e-6 + time.total - time.start, rel=1e-12)
+
+
+@pytest.mark.parametrize("stem", sorted(KERNELS))
+def test_every_kernel_has_work(stem: str) -> None:
+    fields = {name: 1 if count == 1 else (1,) * count for name, _, count in KERNELS[stem].fields}
+    work = work_of(stem, fields, 100, 100)
+    time = command_time(work, stem, DEVICE)
+    assert work.groups >= 1 and work.rows >= 1 and work.columns >= 1
+    assert time.total > time.start > 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"peaks": ()}, "'peaks' is empty"),
+        ({"memory": ()}, "ends with the one level of kib = 0"),
+        ({"memory": (DEVICE.memory[0],)}, "ends with the one level of kib = 0"),
+        ({"memory": (DEVICE.memory[1], DEVICE.memory[1])}, "ends with the one level of kib = 0"),
+        (
+            {"memory": (DEVICE.memory[0], DEVICE.memory[0], DEVICE.memory[1])},
+            "of 1024 KiB is behind 'cache' of 1024 KiB",
+        ),
+        ({"classes": ()}, "ends with the one class without stems"),
+        ({"classes": (LINEAR,)}, "ends with the one class without stems"),
+        ({"classes": (OTHER, OTHER)}, "ends with the one class without stems"),
+        ({"classes": (LINEAR, replace(LINEAR, name="again"), OTHER)}, "'linear' and 'again'"),
+    ],
+)
+def test_contradictions_are_refused(changed: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        replace(DEVICE, **changed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"compute_share": 0.0}, "reaches nothing"),
+        ({"memory_share": 0.0}, "reaches nothing"),
+        ({"overlap": 0.99}, "below 1"),
+        ({"tile_rows": 0}, "below 1"),
+        ({"tile_columns": 0}, "below 1"),
+    ],
+)
+def test_a_class_without_meaning_is_refused(changed: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=f"class 'other'.*{said}"):
+        replace(OTHER, **changed)  # type: ignore[arg-type]
+
+
+# ---- fitting ----
+
+
+def profiled(device: Roofline, count: int, seed: int, noise: float = 0.0) -> Profile:
+    """Returns products of random sizes with the times that a device takes for them."""
+    draw, commands, times = random.Random(seed), [], []
+    for index in range(count):
+        m, n, k = (draw.choice((1, 8, 24, 64, 200, 1000, 3000)) for _ in range(3))
+        params = linear(m, n, k)
+        operations, nbytes = cost("linear", params)
+        time = command_time(work_of("linear", params, operations, nbytes), "linear", device)
+        times.append(time)
+        seconds = time.total * math.exp(noise * draw.gauss(0, 1))
+        commands.append(
+            CommandProfile(
+                index,
+                "linear",
+                "",
+                "n",
+                "aten.linear",
+                "",
+                "",
+                nbytes,
+                0,
+                operations,
+                seconds,
+                params,
+            )
+        )
+    whole = run_time(times, device)
+    return Profile("drawn", "forward", "cpu", "device", 0, 1, tuple(commands), whole)
+
+
+def test_a_device_is_found_again_from_its_times() -> None:
+    pytest.importorskip("scipy")
+    truth = replace(DEVICE, call_us=0.0)
+    guess = replace(LINEAR, start_us=1.0, compute_share=1.0, memory_share=1.0, overlap=2.0)
+    start = replace(truth, classes=(guess, OTHER))
+    found = calibrate([profiled(truth, 120, 1)], start, [profiled(truth, 40, 2)])
+    (error,) = found.classes
+    assert error.name == "linear" and error.fitted > 8 and error.held_out > 8
+    assert error.mean < 0.02 and error.median <= error.worst
+    assert [run.name for run in found.runs] == ["drawn forward"] * 2
+    assert all(abs(run.error) < 0.02 for run in found.runs)
+    fitted = found.roofline.classes[0]
+    assert (fitted.tile_rows, fitted.tile_columns) == (16, 64)
+    assert fitted.memory_share == pytest.approx(0.8, rel=0.05)
+
+
+def test_held_out_errors_are_those_of_unseen_commands() -> None:
+    pytest.importorskip("scipy")
+    truth = replace(DEVICE, call_us=0.0)
+    found = calibrate([profiled(truth, 120, 1, noise=0.3)], truth)
+    (error,) = found.classes
+    assert 0.1 < error.mean < 0.6  # of lognormal noise of 0.3, no fit gets rid
+
+
+def test_what_cannot_be_fitted_is_refused_or_kept() -> None:
+    pytest.importorskip("scipy")
+    truth = replace(DEVICE, call_us=0.0)
+    with pytest.raises(Error, match="8 are the fewest"):
+        calibrate([profiled(truth, 3, 1)], truth)
+    other = replace(profiled(truth, 30, 1), device="another")
+    with pytest.raises(Error, match="several devices: device; another"):
+        calibrate([profiled(truth, 30, 1)], truth, [other])
+    few = calibrate([profiled(truth, 12, 1)], truth)
+    assert few.roofline.classes == truth.classes and few.classes[0].fitted == 0
