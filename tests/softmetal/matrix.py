@@ -13,7 +13,7 @@ from tests.softmetal.programs import Kernels
 CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int64: 4, torch.int32: 5}
 # Of sums in float32 over operands of about 1, then rounded to the dtype.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-SCHEDULES = [("forward", 0), ("reverse", 1), ("shuffle", 0)]
+SCHEDULES = list(zip(metal.ORDERS, (0, 1, 0, 1, 0), strict=True))  # with layouts of matrices
 FAMILIES = ["metal:apple7", "metal:apple6"]  # with matrices of SIMD groups, and without
 
 

@@ -20,6 +20,9 @@ LIBRARY = "libsoftmetal.so"
 # MTLDataType of what NumPy holds; uint16 as bfloat has to be said.
 DATA_TYPES = {"float32": 3, "float16": 16, "int32": 29, "uint32": 33, "int16": 37, "uint16": 41}
 DATA_TYPES |= {"int8": 45, "uint8": 49, "bool": 53, "int64": 81, "uint64": 85}
+# Of threads: all SIMD groups alike, or one after the other up to a threadgroup barrier.
+ALIKE, EAGER = ("forward", "reverse", "shuffle"), ("eager", "eager-reverse")
+ORDERS = ALIKE + EAGER
 PRIVATE = 2 << 4  # MTLResourceStorageModePrivate
 UNTRACKED = 1 << 8
 

@@ -5,7 +5,7 @@ Also what SIMD groups and quads tell each other, which the order of threads must
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,8 +110,10 @@ def test_faults_are_errors_of_the_command_buffer(device: metal.Device, name: str
     assert run(device, "y[i] = x[i];").tolist() == list(range(64))
 
 
-def orders(device: metal.Device, statements: str, **sizes: int) -> Iterator[Any]:
-    for order in ("forward", "reverse", "shuffle"):
+def orders(
+    device: metal.Device, statements: str, names: Sequence[str] = metal.ORDERS, **sizes: int
+) -> Iterator[Any]:
+    for order in names:
         metal.set_option("ORDER", order)
         yield run(device, statements, **sizes).copy()
 
@@ -119,12 +121,39 @@ def orders(device: metal.Device, statements: str, **sizes: int) -> Iterator[Any]
 def test_missing_barrier_changes_with_the_order(device: metal.Device) -> None:
     """The poison of threadgroup memory shows, and the barrier mends it."""
     exchange = "threadgroup float s[64]; s[t] = x[i]; {} y[i] = s[63 - t];"
-    wrong = list(orders(device, exchange.format("")))
+    wrong = list(orders(device, exchange.format(""), metal.ALIKE))
     assert np.isnan(wrong[0]).sum() == 32
     assert len({result.tobytes() for result in wrong}) == 3
     barrier = "threadgroup_barrier(mem_flags::mem_threadgroup);"
     for result in orders(device, exchange.format(barrier)):
         assert result.tolist() == list(range(63, -1, -1))
+
+
+@pytest.mark.parametrize("fault", ["read too early", "written too early"])
+def test_a_simd_group_that_runs_ahead_finds_a_missing_barrier(
+    device: metal.Device, fault: str
+) -> None:
+    """Where SIMD operations keep all SIMD groups in step, no other order shows the fault."""
+    barrier = "threadgroup_barrier(mem_flags::mem_threadgroup);"
+    exchange = """threadgroup float s[64];
+s[t] = x[i] / simd_sum(1.0f) * 32;
+{}
+const float other = s[63 - t] / simd_sum(1.0f) * 32;
+{}
+s[t] = -1;
+y[i] = other;"""
+    right = list(range(63, -1, -1))
+    for result in orders(device, exchange.format(barrier, barrier)):
+        assert result.tolist() == right
+    early = fault == "read too early"
+    faulty = exchange.format("simd_sum(1.0f);" if early else barrier, barrier if early else "")
+    for result in orders(device, faulty, metal.ALIKE):
+        assert result.tolist() == right, "this order alone would have found it"
+    for result, ahead in zip(orders(device, faulty, metal.EAGER), (0, 32), strict=True):
+        wrong = np.isnan(result) if early else result == -1
+        first = ahead if early else 32 - ahead
+        assert wrong[first:][:32].all() and wrong.sum() == 32
+        assert result[~wrong].tolist() == right[32 - first :][:32]
 
 
 def test_threadgroup_memory_is_poisoned_for_every_threadgroup(device: metal.Device) -> None:

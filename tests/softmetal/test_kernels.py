@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from tests.softmetal import metal
 
 KERNELS = Path(__file__).parent / "kernels"
-ORDERS = ("forward", "reverse", "shuffle")
 # Name in MSL, storage in NumPy, bits of the significand.
 TYPES = [("float", "float32", 24), ("half", "float16", 11), ("bfloat", "uint16", 8)]
 Array = NDArray[Any]
@@ -40,7 +39,7 @@ def widened(values: Array, kind: str) -> Array:
 def in_all_orders(run: Callable[[], Array]) -> Array:
     """What `run` gives, which all orders give bit for bit."""
     results = []
-    for order in ORDERS:
+    for order in metal.ORDERS:
         metal.set_option("ORDER", order)
         results.append(run().copy())
     for result in results[1:]:

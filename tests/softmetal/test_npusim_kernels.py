@@ -48,7 +48,7 @@ def _examples(stem: str) -> Iterator[tuple[OpDef, str, Graph, list[torch.Tensor 
 
 
 @pytest.mark.parametrize("stem", [stem for stem in RULES if stem not in QUANTIZED])
-@pytest.mark.parametrize("order", ["forward", "shuffle"])
+@pytest.mark.parametrize("order", ["forward", "shuffle", *metal.EAGER])
 def test_kernels_compute_what_pytorch_does(device: metal.Device, stem: str, order: str) -> None:
     metal.set_option("ORDER", order)
     kernels = Kernels(device)

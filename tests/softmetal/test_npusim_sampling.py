@@ -175,7 +175,7 @@ def test_the_kernel_chooses_what_the_evaluator_does(
 ) -> None:
     kernels, logits = Kernels(device), scores_of(kind, size, dtype)
     for place, options in enumerate(OPTIONS):
-        metal.set_option("ORDER", ("forward", "reverse", "shuffle")[place % 3])
+        metal.set_option("ORDER", metal.ORDERS[place % 5])
         for seed in (place * 7919 - 5, 2**62 + place):
             choose(kernels, logits, options, seed, 1 + place * 4)
 

@@ -20,7 +20,7 @@ from tests.softmetal.programs import KernelFailure, Kernels
 NAN, INF = float("nan"), float("inf")
 
 
-@pytest.fixture(params=["forward", "shuffle"])
+@pytest.fixture(params=["forward", "shuffle", *metal.EAGER])
 def kernels(device: metal.Device, request: pytest.FixtureRequest) -> Iterator[Kernels]:
     metal.set_option("ORDER", request.param)
     yield Kernels(device)

@@ -184,7 +184,8 @@ Failure in_order(const std::vector<Run>& runs, std::mt19937_64& random, Go go) {
     }
     return {};
   }
-  const bool reverse = settings().order == Order::kReverse;
+  const bool reverse =
+      settings().order == Order::kReverse || settings().order == Order::kEagerReverse;
   for (std::size_t r = 0; r < runs.size(); ++r) {
     const std::size_t run = reverse ? runs.size() - 1 - r : r, count = runs[run].count();
     for (std::size_t g = 0; g < count; ++g) {

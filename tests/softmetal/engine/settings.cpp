@@ -20,8 +20,11 @@ bool number(const std::string& value, T* to) {
 }
 
 bool order(const std::string& value, Order* to) {
-  static const std::map<std::string, Order> kOrders = {
-      {"forward", Order::kForward}, {"reverse", Order::kReverse}, {"shuffle", Order::kShuffle}};
+  static const std::map<std::string, Order> kOrders = {{"forward", Order::kForward},
+                                                       {"reverse", Order::kReverse},
+                                                       {"shuffle", Order::kShuffle},
+                                                       {"eager", Order::kEager},
+                                                       {"eager-reverse", Order::kEagerReverse}};
   const auto found = kOrders.find(value);
   if (found == kOrders.end()) return false;
   *to = found->second;

@@ -7,11 +7,14 @@
 
 namespace softmetal {
 
-enum class Order { kForward, kReverse, kShuffle };
+// Of threads, threadgroups, and dispatches that no barrier parts. In the first three all SIMD
+// groups of a threadgroup go on alike, from one SIMD operation to the next; in an eager one each
+// runs alone up to a threadgroup barrier, the first SIMD group ahead of all others, or the last.
+enum class Order { kForward, kReverse, kShuffle, kEager, kEagerReverse };
 
 struct Settings {
-  Order order = Order::kForward;  // of threads, threadgroups, and dispatches no barrier parts
-  std::uint64_t seed = 1;         // of shuffles
+  Order order = Order::kForward;
+  std::uint64_t seed = 1;  // of shuffles
   std::string name = "Software Metal device";
   int family = 8;                       // MTLGPUFamilyApple<n>
   int max_threads = 1024;               // a threadgroup's

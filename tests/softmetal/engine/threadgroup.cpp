@@ -91,31 +91,52 @@ Failure Threadgroup::run(const Kernel& kernel, const ThreadgroupShape& shape, Or
   busy_.resize(std::max<std::size_t>(busy_.size(), count_));
   order_.resize(count_);
   std::iota(order_.begin(), order_.end(), 0u);
-  if (order == Order::kReverse) std::reverse(order_.begin(), order_.end());
+  const bool reverse = order == Order::kReverse || order == Order::kEagerReverse;
+  const bool eager = order == Order::kEager || order == Order::kEagerReverse;
+  if (reverse) std::reverse(order_.begin(), order_.end());
   done_ = at_barrier_ = 0;
   while (done_ < count_) {
     if (order == Order::kShuffle) std::shuffle(order_.begin(), order_.end(), random);
     bool moved = false;
-    for (const unsigned thread : order_) {
-      if (progress_[thread].state != State::kReady) continue;
-      moved = true;
-      if (Failure failure = step(thread)) {
-        for (auto& fiber : busy_) {
-          if (fiber) idle_.push_back(std::move(fiber));
-        }
-        return failure;
+    Failure failure;
+    released_ = false;
+    for (std::size_t first = 0, end = 0; first < count_ && !failure; first = end) {
+      if (eager && released_) break;  // in the same order behind the barrier
+      end = count_;
+      if (eager) {
+        const unsigned group = order_[first] / kSimdWidth;
+        end = first + 1;
+        while (end < count_ && order_[end] / kSimdWidth == group) ++end;
       }
+      failure = advance(first, end, eager, &moved);
     }
-    if (moved) continue;
-    Failure failure = stuck();
-    for (auto& fiber : busy_) {
-      if (fiber) idle_.push_back(std::move(fiber));
+    if (!moved && !failure) failure = stuck();
+    if (failure) {
+      for (auto& fiber : busy_) {
+        if (fiber) idle_.push_back(std::move(fiber));
+      }
+      return failure;
     }
-    return failure;
   }
   if (const int overrun = memory_.damaged(); overrun >= 0) {
     return {kPageFault, "threadgroup memory was written beyond the end, or in front, of variable " +
                             std::to_string(overrun)};
+  }
+  return {};
+}
+
+// Lets those threads of order_[first, end) go on that can: once, or again and again up to a barrier
+// of all threads.
+Failure Threadgroup::advance(std::size_t first, std::size_t end, bool again, bool* moved) {
+  for (bool any = true; any;) {
+    any = false;
+    for (std::size_t i = first; i < end; ++i) {
+      if (progress_[order_[i]].state != State::kReady) continue;
+      any = *moved = true;
+      if (Failure failure = step(order_[i])) return failure;
+      if (again && released_) return {};
+    }
+    if (!again) break;
   }
   return {};
 }
@@ -186,6 +207,7 @@ void Threadgroup::release_all() {
   }
   for (Progress& progress : progress_) progress.state = State::kReady;
   at_barrier_ = 0;
+  released_ = true;
 }
 
 std::string Threadgroup::name(unsigned thread) const {

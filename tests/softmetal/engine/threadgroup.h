@@ -67,6 +67,7 @@ class Threadgroup {
   void place_threads(const ThreadgroupShape& shape);
   void wait(State state, Site site);
   Failure step(unsigned thread);
+  Failure advance(std::size_t first, std::size_t end, bool again, bool* moved);
   void release_simdgroup(unsigned index);
   void release_all();
   Failure stuck() const;
@@ -82,6 +83,7 @@ class Threadgroup {
   std::vector<unsigned> order_;
   std::vector<std::unique_ptr<Fiber>> idle_, busy_;
   unsigned count_ = 0, current_ = 0, done_ = 0, at_barrier_ = 0;
+  bool released_ = false;  // at a barrier of all threads
   void* const* buffers_ = nullptr;
   std::vector<void*> variables_, threadgroup_buffers_;
   Fault fault_;
