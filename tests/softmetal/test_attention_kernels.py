@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from npusim.codegen.metal.attention import attention
 from tests.softmetal import metal
 from tests.softmetal.matrix import CODES, close, kernels, random, results_of
 from tests.softmetal.programs import KernelFailure, Kernels
@@ -119,6 +120,77 @@ def test_few_queries(
 ) -> None:
     """Heads too long for either, and those of no length, are the plain form's."""
     _attention(kernels, shape, dtype)
+
+
+# Keys shared by several threadgroups, whose results a second launch combines
+
+LONG = (1, 4, 2, 1, 700, 16, 24)
+
+
+def parts_of(shape: tuple[int, int, int, int, int, int, int]) -> int:
+    """How many threadgroups share the keys of such an attention."""
+    names = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_dim")
+    sizes = dict(zip(names, shape, strict=True))
+    fields = {"has_mask": 0, "has_position": 0, "dtype": 0}
+    return attention({**sizes, **fields}).defines["PARTS"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        (LONG, F16),
+        ((1, 7, 1, 1, 129, 130, 40), BF16),
+        ((1, 2, 1, 4, 513, 8, 65), F32),
+        ((1, 1, 1, 1, 4200, 1, 1), F32),
+        ((1, 1, 1, 2, 300, 16, 300), F32),
+    ],
+)
+def test_keys_in_parts(
+    kernels: Kernels, shape: tuple[int, int, int, int, int, int, int], dtype: torch.dtype
+) -> None:
+    assert parts_of(shape) > 1
+    _attention(kernels, shape, dtype)
+
+
+@pytest.mark.parametrize("used", [1, 2, 127, 128, 129, 256, 257, 700])
+def test_as_many_parts_as_keys_in_use(kernels: Kernels, used: int) -> None:
+    """Nobody reads what the others would have left; a window ends parts earlier."""
+    assert parts_of(LONG) > 2
+    _attention(kernels, LONG, F16, position=used - 1)
+    _attention(kernels, LONG, position=used - 1, window=130)
+    if used > 2:
+        _attention(kernels, (1, 4, 2, 3, 700, 16, 24), position=used - 3, window=129, softcap=3.0)
+
+
+def test_parts_that_a_row_sees_nothing_of(kernels: Kernels) -> None:
+    """Whole parts are hidden from a row, by masks, by infinities, or by its place."""
+    shape = (1, 2, 1, 2, 600, 16, 16)
+    assert parts_of(shape) > 2
+    attend = torch.ones(1, 2, 2, 600, dtype=torch.bool)
+    attend[:, 0, :, :300], attend[:, 1, 0, 130:], attend[:, 1, 1] = False, False, False
+    got = _attention(kernels, shape, F16, mask=attend)
+    assert (got[0, 1, 1] == 0).all() and (got[0, :, 0] != 0).any()
+    added = random(1, 1, 2, 600, seed=8)
+    added[:, :, 0, 100:500] = -torch.inf
+    added[:, :, 1] = torch.finfo(torch.float32).min
+    _attention(kernels, shape, mask=added)
+    _attention(kernels, shape, causal_offset=-1)
+    _attention(kernels, shape, causal_offset=298)
+
+
+def test_a_part_of_no_numbers_is_not_lost(kernels: Kernels) -> None:
+    _attention(kernels, (1, 2, 1, 2, 500, 8, 8), poison=1)
+    added = torch.zeros(1, 2, 1, 700)
+    added[0, 0, 0, 400], added[0, 1, 0, 3] = float("nan"), float("inf")
+    got = _attention(kernels, (1, 2, 1, 1, 700, 8, 8), mask=added)
+    assert got.isnan().all()
+
+
+@pytest.mark.parametrize("key", [0, 300, 699])
+def test_a_key_that_outweighs_all_parts(kernels: Kernels, key: int) -> None:
+    added = torch.zeros(1, 4, 1, 700)
+    added[..., key] = 300
+    _attention(kernels, LONG, mask=added)
 
 
 @pytest.mark.parametrize("queries", [2, 40])

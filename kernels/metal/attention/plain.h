@@ -2,7 +2,7 @@
 // too long for tiles. The NPUSIM_BLOCK threads pass over as many keys at a time, one each, then
 // over as many columns of v.
 #pragma once
-#include "kernels/metal/attention/rows.h"
+#include "kernels/metal/attention/parts.h"
 
 namespace npusim {
 
@@ -19,20 +19,19 @@ inline float largest_of(float value, threadgroup float* folded, int t) {
   return folded[0];
 }
 
-inline void run_row(Head head, Keys keys, device T* y, int row, int t, threadgroup float* folded,
-                    threadgroup float* weights) {
-  const int64_t end = keys.visible_end(Head::query(row));
-  const int64_t begin = keys.visible_begin(Head::query(row));
-  device const T* q = head.q_row(row);
+template <typename Rows>
+inline void run_row(thread const Rows& rows, Part part, RowSums to, int row, int t,
+                    threadgroup float* folded, threadgroup float* weights) {
+  const int64_t begin = rows.begin(row) > part.begin ? rows.begin(row) : part.begin;
+  const int64_t end = rows.end(row) < part.end ? rows.end(row) : part.end;
   for (int first = 0; first < kV; first += kColumnsEach * NPUSIM_BLOCK) {
     float row_max = kMasked, row_sum = 0.0f, sums[kColumnsEach] = {};
     for (int64_t tile = begin; tile < end; tile += NPUSIM_BLOCK) {
       float score = kMasked;
       if (tile + t < end) {
-        device const T* k = head.key(tile + t);
         float dot = 0.0f;
-        for (int d = 0; d < kD; ++d) dot += static_cast<float>(q[d]) * static_cast<float>(k[d]);
-        score = head.score(dot, row, tile + t);
+        for (int d = 0; d < kD; ++d) dot += rows.of_query(row, d) * rows.of_key(tile + t, d);
+        score = rows.scored(dot, row, tile + t);
       }
       const float new_max = larger(row_max, largest_of(score, folded, t));
       const float factor = rescale(row_max, new_max);
@@ -43,18 +42,17 @@ inline void run_row(Head head, Keys keys, device T* y, int row, int t, threadgro
       for (int i = 0; i < kColumnsEach; ++i) sums[i] *= factor;
       const int count = static_cast<int>(end - tile < NPUSIM_BLOCK ? end - tile : NPUSIM_BLOCK);
       for (int key = 0; key < count; ++key) {
-        device const T* v = head.value(tile + key);
         row_sum += weights[key];
         for (int i = 0; i < kColumnsEach; ++i) {
           const int column = first + i * NPUSIM_BLOCK + t;
-          if (column < kV) sums[i] += weights[key] * static_cast<float>(v[column]);
+          if (column < kV) sums[i] += weights[key] * rows.of_value(tile + key, column);
         }
       }
       metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
     }
     for (int i = 0; i < kColumnsEach; ++i) {
       const int column = first + i * NPUSIM_BLOCK + t;
-      if (column < kV) y[head.y_row(row) + column] = result_of(sums[i], row_sum);
+      if (column < kV) to.put(rows, part, row, column, sums[i], row_max, row_sum);
     }
   }
 }

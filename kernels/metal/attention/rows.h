@@ -1,9 +1,9 @@
-// What all paths of attention have in common: which keys are visible, where rows lie, masks.
+// Rows of `attention`: which keys they see, where they and the keys lie, masks.
 //
 // The query heads that share a key/value head (grouped-query attention) are its rows, the heads of
 // a query next to each other.
 #pragma once
-#include "kernels/metal/common/scalar_ops.h"
+#include "kernels/metal/attention/scores.h"
 
 #if NPUSIM_MASK
 #define NPUSIM_MASK_OPERAND device const npusim::MaskElement *mask [[buffer(NPUSIM_MASK)]],
@@ -13,46 +13,16 @@
 #define NPUSIM_MASK_POINTER nullptr
 #endif
 #if NPUSIM_POSITION
-#define NPUSIM_POSITION_OPERAND                               \
-  device const int64_t *position [[buffer(NPUSIM_POSITION)]], \
-      device npusim::Failure *failure [[buffer(NPUSIM_FAILURE)]],
+#define NPUSIM_POSITION_OPERAND device const int64_t *position [[buffer(NPUSIM_POSITION)]],
+#define NPUSIM_FAILURE_OPERAND device npusim::Failure *failure [[buffer(NPUSIM_FAILURE)]],
 #else
 #define NPUSIM_POSITION_OPERAND
+#define NPUSIM_FAILURE_OPERAND
 #endif
 
 namespace npusim {
 
-typedef Storage<params.dtype> T;
 typedef Storage<params.has_mask != 0 ? params.mask_dtype : 0> MaskElement;
-
-constant constexpr int kGroup = static_cast<int>(params.heads / params.kv_heads);
-constant constexpr int kD = static_cast<int>(params.head_dim);
-constant constexpr int kV = static_cast<int>(params.v_dim);
-constant constexpr int kRows = static_cast<int>(params.q_len) * kGroup;  // of a key/value head
-constant constexpr float kLog2E = 1.44269504f;
-constant constexpr float kMasked = -INFINITY;  // the score of a key that is not visible
-constant constexpr float kLeastFinite = -3.402823466e+38f;
-
-// A score times log2(e), so that weights are powers of two.
-inline float scaled(float dot) {
-  if (params.softcap != 0.0f) {
-    const float capped = metal::precise::tanh(dot * (params.scale / params.softcap));
-    return params.softcap * kLog2E * capped;
-  }
-  return dot * (params.scale * kLog2E);
-}
-// e to the power of what a score of base 2 is above a row's maximum, or above 0 where there is
-// none.
-inline float weight_of(float score, float row_max) {
-  return metal::precise::exp2(score - (row_max == kMasked ? 0.0f : row_max));
-}
-// The factor of sums that are relative to the row maximum `old`, for a new one that is not smaller.
-inline float rescale(float old, float row_max) {
-  return old == kMasked ? 0.0f : metal::precise::exp2(old - row_max);
-}
-inline float larger(float a, float b) {
-  return a > b ? a : b;
-}
 
 // Keys [0, used) exist; query i is at position i + offset.
 struct Keys {
@@ -124,9 +94,21 @@ struct Head {
   }
 };
 
-// An element of y, which is 0 where a row sees nothing.
-inline T result_of(float sum, float row_sum) {
-  return encode<T>(row_sum != 0.0f ? sum / row_sum : 0.0f);
-}
+// What few_rows.h and plain.h ask of rows and keys.
+struct Rows {
+  Head head;
+  Keys keys;
+
+  // The keys that a row sees.
+  int64_t begin(int row) const { return keys.visible_begin(Head::query(row)); }
+  int64_t end(int row) const { return keys.visible_end(Head::query(row)); }
+  float of_query(int row, int d) const { return static_cast<float>(head.q_row(row)[d]); }
+  float of_key(int64_t at, int d) const { return static_cast<float>(head.key(at)[d]); }
+  float of_value(int64_t at, int column) const {
+    return static_cast<float>(head.value(at)[column]);
+  }
+  float scored(float dot, int row, int64_t at) const { return head.score(dot, row, at); }
+  int64_t place(int row) const { return head.y_row(row); }
+};
 
 }  // namespace npusim

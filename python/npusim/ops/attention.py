@@ -212,16 +212,26 @@ register(
             Case(((3, 5, 8), (3, 5, 8), (3, 5, 8), None), {"scale": 0.5}, "three_dimensions"),
             Case(((4, 3, 8), (2, 4, 6, 8), (2, 4, 6, 8), None), id="shared_queries"),
             Case(((2, 4, 3, 8), (1, 1, 6, 8), (2, 1, 6, 8), None), id="shared_keys"),
+            Case(
+                ((1, 4, 1, 16), (1, 2, 500, 16), (1, 2, 500, 16), ((1, 500), "bool")),
+                {"enable_gqa": True},
+                "token_of_many_keys",
+            ),
         ),
     )
 )
 
 
 def _cached(
-    tokens: int, position: int, softcap: float = 0.0, window: int = 0, label: str = ""
+    tokens: int,
+    position: int,
+    softcap: float = 0.0,
+    window: int = 0,
+    rows: int = 40,
+    label: str = "",
 ) -> Case:
-    """A case of six heads in two groups over a cache of 40 rows."""
-    operands = ((1, 6, tokens, 32), (1, 2, 40, 32), (1, 2, 40, 24))
+    """A case of six heads in two groups over a cache of so many rows."""
+    operands = ((1, 6, tokens, 32), (1, 2, rows, 32), (1, 2, rows, 24))
     at = ((1,), ("int", position, position + 1))
     return Case((*operands, at), {"scale": 0.2, "softcap": softcap, "window": window}, label)
 
@@ -239,6 +249,8 @@ register(
             _cached(7, 33, label="full"),
             _cached(7, 20, window=5, label="window"),
             _cached(7, 20, softcap=0.5, label="softcap"),
+            _cached(1, 599, rows=600, label="long_cache"),
+            _cached(2, 500, window=300, rows=600, label="long_cache_window"),
         ),
     )
 )

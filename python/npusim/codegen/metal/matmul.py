@@ -12,6 +12,7 @@ from math import prod
 from npusim.abi.kernels import Params
 from npusim.abi.quantization import BLOCK, FORMATS
 from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, as_int, as_ints, blocks, line
+from npusim.codegen.metal.device import LARGE_TILES
 
 _FLOAT32, _FLOAT16, _BFLOAT16, _INT64 = 0, 1, 2, 4
 REAL = (_FLOAT32, _FLOAT16, _BFLOAT16)
@@ -19,8 +20,6 @@ THREADS = 128  # of a tile: four SIMD groups
 _FEW_ROWS = 4  # of x, that a SIMD group passes over a row of W with
 _FEW_GROUPS = 8  # SIMD groups of a threadgroup, where x has few rows
 _MANY_ROWS = 2048  # of W: a SIMD group takes several, and x once for all of them
-# Where tiles of 64 rows and columns are this many, they fill a GPU of few cores.
-_LARGE_TILES = 64
 
 
 def tile(m: int, n: int, staged: int, *, parts: int = 1, batch: int = 1) -> dict[str, int]:
@@ -31,7 +30,7 @@ def tile(m: int, n: int, staged: int, *, parts: int = 1, batch: int = 1) -> dict
         staged: the dtype of elements in threadgroup memory.
         batch: how many products there are.
     """
-    large = blocks(m, 64) * blocks(n * parts, 64) * batch >= _LARGE_TILES and staged in REAL
+    large = blocks(m, 64) * blocks(n * parts, 64) * batch >= LARGE_TILES and staged in REAL
     side = 64 if large else 32
     return {
         "TILE_ROWS": side,

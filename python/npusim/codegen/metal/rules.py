@@ -13,9 +13,8 @@ from functools import partial
 from npusim.codegen import elementwise, indexed, windows
 from npusim.codegen.launch_config import Rule
 from npusim.codegen.metal import attention, convolution, matmul, rows
+from npusim.codegen.metal.device import ROWS
 from npusim.codegen.rope import rope
-
-_POOL_THREADS = 16384  # 16 a lane of the smallest M1; nothing was measured
 
 RULES: Mapping[str, Rule] = {
     **elementwise.RULES,
@@ -24,6 +23,6 @@ RULES: Mapping[str, Rule] = {
     **matmul.RULES,
     **rows.RULES,
     **indexed.RULES,
-    **windows.rules(_POOL_THREADS),
+    **windows.rules(ROWS.pool_threads),
     "rope": partial(rope, eights=False),
 }
