@@ -2,8 +2,8 @@
 
     PYTHONPATH=python:. python -m benchmarks.device_profiles FOLDER [--device cuda]
 
-writes `<class>.json` of seeded shapes of each class of layer (products, convolutions, attention,
-rows, elementwise), and `<model>.json` of whole models, each as `npusim profile --json` prints it.
+writes `<class>.json` of seeded shapes of each class of layer (products, convolutions, 3 by 3
+windows, attention, rows, elementwise), and `<model>.json` of whole models, each as `npusim profile --json` prints it.
 Of a decoder the files are `prefill` and `decode` behind `CONTEXT` tokens.
 """
 
@@ -27,8 +27,8 @@ from npusim.runtime import Device, load_weights
 
 SEED = 7
 CONTEXT = 1024
-SHAPES = 48  # of each class
-LARGEST = {"cpu": 4e9, "cuda": 4e11}  # operations of one layer
+SHAPES = 128  # of each class
+LARGEST = {"cpu": 2e9, "cuda": 4e11}  # operations of one layer
 WEIGHTS = 16 << 20  # elements of a layer's weights
 MODELS = ("resnet50", "bert_base", "vit_b_16", "mobilenet_v2", "resnet18", "convnext_tiny")
 
@@ -103,6 +103,15 @@ def convolutions(draw: random.Random, largest: float) -> Layer:
             return layer, (batch, channels, size, size)
 
 
+def windows(draw: random.Random, largest: float) -> Layer:
+    """A convolution of 3 by 3 at every point, as residual networks are made of."""
+    while True:
+        channels, out = (_size(draw, 16, 512, 16) for _ in range(2))
+        size = draw.choice((7, 14, 28, 56, 112))
+        if 18.0 * size**2 * channels * out <= largest:
+            return nn.Conv2d(channels, out, 3, padding=1), (1, channels, size, size)
+
+
 def attention(draw: random.Random, largest: float) -> Layer:
     """Attention of a whole text to itself."""
     while True:
@@ -135,6 +144,7 @@ def _row_sums(x: Tensor) -> Tensor:
 CLASSES = {
     "products": products,
     "convolutions": convolutions,
+    "windows": windows,
     "attention": attention,
     "rows": rows,
     "elementwise": elementwise,

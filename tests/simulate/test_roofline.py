@@ -11,6 +11,8 @@ import pytest
 
 from npusim.abi.kernel_cost import kernel_cost
 from npusim.abi.kernels import KERNELS, Params
+from npusim.abi.scalar import OPCODES
+from npusim.abi.scalar_cost import MULTIPLY_ADDS
 from npusim.errors import Error
 from npusim.profile.profile import CommandProfile, Profile
 from npusim.simulate.calibrate import calibrate
@@ -76,6 +78,20 @@ def test_nothing_to_do_takes_the_start_alone() -> None:
     empty = work_of("fill", {"element_size": 4, "rank": 1}, 0, 0)
     time = command_time(empty, "fill", DEVICE)
     assert time.total == time.start == pytest.approx(1e-6)
+
+
+def test_functions_of_a_chain_cost_what_they_take() -> None:
+    def operations(*names: str) -> int:
+        code = [n for name in names for n in (OPCODES[name][0], 0, 0, 0, 0, 0)]
+        params = {"n_instructions": len(names), "shape": (10, *[1] * 7), "x_dtype": (0,) * 12}
+        params["code"] = (*code, *[0] * (384 - len(code)))
+        return work_of("pointwise", params, 1, 1).operations
+
+    assert operations("add") == operations("relu") == 10
+    assert operations("copy") == 0
+    assert operations("add", "exp", "mul") == 10 * (MULTIPLY_ADDS["exp"] + 2)
+    assert operations("gelu") > operations("exp") > operations("div") > operations("mul")
+    assert MULTIPLY_ADDS.keys() <= OPCODES.keys()
 
 
 def test_a_run_is_its_commands_as_far_as_they_overlap() -> None:

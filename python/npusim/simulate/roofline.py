@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from npusim.abi.kernels import KERNELS, Params
+from npusim.abi.scalar_cost import chain_multiply_adds
 from npusim.ir.types import DTYPES
 from npusim.targets.roofline import Roofline, RooflineClass
 
@@ -81,6 +82,9 @@ def work_of(stem: str, params: Params, operations: int, nbytes: int) -> Work:
     groups, rows, columns = (max(1, size) for size in _SIZES.get(stem, _no_sizes)(fields))
     code = next((fields[k] for k in _COMPUTED_IN if k in fields), 0)
     dtype = _DTYPES[code[0] if isinstance(code, tuple) else code]
+    if stem == "pointwise":  # whose functions differ by far
+        each = chain_multiply_adds(fields["code"], fields["n_instructions"])
+        operations = each * math.prod(fields["shape"])
     return Work(operations, nbytes, dtype, groups, rows, columns)
 
 
