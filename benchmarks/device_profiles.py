@@ -2,8 +2,9 @@
 
     PYTHONPATH=python:. python -m benchmarks.device_profiles FOLDER [--device cuda]
 
-writes `<class>.json` of seeded shapes of each class of layer (products, convolutions, 3 by 3
-windows, attention, rows, elementwise), and `<model>.json` of whole models, each as `npusim profile --json` prints it.
+writes `<class>.json` of seeded shapes of each class of layer (products, convolutions, windows of 3
+by 3, attention, rows, elementwise), and `<model>.json` of whole models, each as `npusim profile
+--json` prints it.
 Of a decoder the files are `prefill` and `decode` behind `CONTEXT` tokens.
 """
 

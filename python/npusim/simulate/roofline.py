@@ -77,8 +77,8 @@ def work_of(stem: str, params: Params, operations: int, nbytes: int) -> Work:
         params: its kernel's fields; those that are 0 may be missing.
         operations, nbytes: as `npusim.abi.kernel_cost` counts them.
     """
-    fields = {name: 0 if count == 1 else (0,) * count for name, _, count in KERNELS[stem].fields}
-    fields.update(params)
+    zeros = {name: 0 if count == 1 else (0,) * count for name, _, count in KERNELS[stem].fields}
+    fields: Params = {**zeros, **params}
     groups, rows, columns = (max(1, size) for size in _SIZES.get(stem, _no_sizes)(fields))
     code = next((fields[k] for k in _COMPUTED_IN if k in fields), 0)
     dtype = _DTYPES[code[0] if isinstance(code, tuple) else code]
