@@ -2,11 +2,9 @@
 // made stands in command_list_layout.cpp.
 #include "cpp/cuda/command_list.h"
 
-#include <cstring>
 #include <utility>
 
 #include "cpp/runtime/error.h"
-#include "cpp/runtime/place.h"
 
 namespace npusim::cuda {
 
@@ -73,7 +71,7 @@ void CudaCommandList::settle() {
   const StreamHandle queue = std::exchange(queue_, nullptr);
   context_->driver().check(context_->driver().stream_synchronize(queue),
                            "finish the work on the device");
-  throw_failure();
+  check_failures();
 }
 
 void CudaCommandList::submit_observed(const std::function<void(size_t)>& after) {
@@ -82,7 +80,7 @@ void CudaCommandList::submit_observed(const std::function<void(size_t)>& after) 
       const Current current(*context_);
       launch(steps_[i]);
       context_->synchronize();
-      throw_failure();
+      check_failures();
     }
     after(i);
   }
@@ -106,7 +104,7 @@ void CudaCommandList::submit_timed(std::span<double> seconds) {
   }
   timer_->run(seconds);
   context_->synchronize();
-  throw_failure();
+  check_failures();
 }
 
 void CudaCommandList::launch(const Step& step) {
@@ -179,18 +177,8 @@ void CudaCommandList::refresh_graph() {
   if (!whole) make_graph();
 }
 
-// The first failure, in the order of commands, of work that has ended.
-void CudaCommandList::throw_failure() {
-  for (size_t i = 0; failure_count_ > 0 && i < steps_.size(); ++i) {
-    if (steps_[i].failure == kNone) continue;
-    Failure failure;
-    std::memcpy(&failure, failures_->data() + steps_[i].failure * sizeof failure, sizeof failure);
-    if (failure.code == 0) continue;
-    std::memset(failures_->data(), 0, failure_count_ * sizeof failure);
-    throw Error(ErrorCode::kData,
-                place_of(*program_, method_, method_.commands[i]) + ": a value is out of range: " +
-                    std::to_string(failure.value) + ", limit " + std::to_string(failure.limit));
-  }
+void CudaCommandList::check_failures() {
+  if (failures_ != nullptr) failing_.check(*program_, method_, failures_->data());
 }
 
 }  // namespace npusim::cuda

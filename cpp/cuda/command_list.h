@@ -20,6 +20,7 @@
 #include "cpp/cuda/memory.h"
 #include "cpp/cuda/module.h"
 #include "cpp/cuda/module_store.h"
+#include "cpp/device_code/kernel_failures.h"
 #include "cpp/device_code/kernel_store.h"
 #include "cpp/runtime/device.h"
 #include "cpp/runtime/program.h"
@@ -38,20 +39,13 @@ class CudaCommandList final : public CommandList {
   void submit() override;
   void enqueue(uintptr_t queue) override;
   void settle() override;
-  bool can_fail() const noexcept override { return failure_count_ > 0; }
+  bool can_fail() const noexcept override { return !failing_.empty(); }
   void submit_observed(const std::function<void(size_t)>& after) override;
   void submit_stepwise(const std::function<void(size_t)>& after) override;
   void submit_timed(std::span<double> seconds) override;
   std::string implementation(size_t command) const override;
 
  private:
-  // What a kernel writes when it met a value it cannot serve: abi of kernels/cuda.
-  struct Failure {
-    int32_t code;  // 0: none
-    int32_t padding;
-    int64_t value, limit;
-    int64_t reserved;  // one failure every 32 bytes
-  };
   // A command: its launches, and its arguments in arguments_.
   struct Step {
     LibraryCall* library;  // runs instead of the launches; null: there is none
@@ -59,7 +53,7 @@ class CudaCommandList final : public CommandList {
     size_t operands;
     size_t first_argument, arguments;
     size_t first_slot, first_map;
-    size_t failure;  // in the failures, or kNone
+    size_t failure;  // the number of its report, or kNone
     bool moved = false;
   };
   struct Use {
@@ -76,7 +70,7 @@ class CudaCommandList final : public CommandList {
     int64_t scratch() const { return library ? library->scratch() : image.scratch; }
     bool reports() const { return image.failure && !library; }
   };
-  static constexpr size_t kNone = SIZE_MAX;
+  static constexpr size_t kNone = KernelFailures::kNone;
   static constexpr uintptr_t kOperandAlignment = 16;  // kernels move 16 bytes at a time
 
   static std::span<const Matrix> maps_of(const Code& code);
@@ -97,7 +91,7 @@ class CudaCommandList final : public CommandList {
   void make_graph();
   CapturedWork captured(const Step& step);
   void refresh_graph();
-  void throw_failure();
+  void check_failures();
 
   std::shared_ptr<const Context> context_;
   std::shared_ptr<const Program> program_;
@@ -114,9 +108,9 @@ class CudaCommandList final : public CommandList {
   std::vector<Use> uses_;
   std::vector<size_t> moved_;  // steps whose arguments the graph does not have yet
   std::unique_ptr<CudaMemory> scratch_;
-  std::unique_ptr<PinnedMemory> failures_;  // one for each step that can fail
-  size_t failure_count_ = 0;
-  bool direct_ = false;                  // starts its launches one by one
+  KernelFailures failing_;
+  std::unique_ptr<PinnedMemory> failures_;  // their reports; null where none can fail
+  bool direct_ = false;                     // starts its launches one by one
   StreamHandle queue_ = nullptr;         // holds work that nobody has waited for; null: none does
   std::unique_ptr<Recorder> recorder_;   // null until a library has work
   std::unique_ptr<Graph> graph_;         // null until the first submission

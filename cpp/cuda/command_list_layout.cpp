@@ -107,7 +107,7 @@ void CudaCommandList::lay_out() {
               .arguments = operands + (code.scratch() > 0 ? 1 : 0) + code.reports(),
               .first_slot = argument + map,
               .first_map = map,
-              .failure = code.reports() ? failure_count_++ : kNone};
+              .failure = code.reports() ? failing_.add(steps_.size()) : kNone};
     if (step.arguments > kMostArguments) {
       throw Error(ErrorCode::kFormat,
                   place_of(*program_, method_, command) + ": it has too many operands");
@@ -179,16 +179,15 @@ void CudaCommandList::reserve() {
   int64_t most = 0;
   for (const Code& code : codes_) most = std::max(most, code.scratch());
   if (most > 0) scratch_ = std::make_unique<CudaMemory>(context_, most);
-  if (failure_count_ > 0) {
-    const size_t bytes = failure_count_ * sizeof(Failure);
-    failures_ = std::make_unique<PinnedMemory>(context_, bytes);
-    std::memset(failures_->data(), 0, bytes);
+  if (!failing_.empty()) {
+    failures_ = std::make_unique<PinnedMemory>(context_, failing_.bytes());
+    std::memset(failures_->data(), 0, failing_.bytes());
   }
   for (size_t i = 0; i < steps_.size(); ++i) {
     size_t argument = steps_[i].first_argument + steps_[i].operands;
     if (codes_[code_of_[i]].scratch() > 0) arguments_[argument++] = scratch_->address();
     if (steps_[i].failure != kNone) {
-      arguments_[argument] = failures_->data() + steps_[i].failure * sizeof(Failure);
+      arguments_[argument] = failures_->data() + KernelFailures::offset(steps_[i].failure);
     }
   }
 }

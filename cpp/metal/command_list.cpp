@@ -3,11 +3,9 @@
 #include "cpp/metal/command_list.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "cpp/runtime/error.h"
-#include "cpp/runtime/place.h"
 
 namespace npusim::metal {
 namespace {
@@ -120,7 +118,7 @@ void MetalCommandList::settle() {
   if (unsettled_.empty()) return;
   const std::vector<uint64_t> numbers = std::exchange(unsettled_, {});
   for (const uint64_t number : numbers) context_->finish(number);
-  throw_failure();
+  if (failures_ != nullptr) failing_.check(*program_, method_, failures_->host());
 }
 
 void MetalCommandList::submit_observed(const std::function<void(size_t)>& after) {
@@ -147,20 +145,6 @@ void MetalCommandList::submit_timed(std::span<double> seconds) {
   const Pool pool;
   for (size_t i = 0; i < steps_.size(); ++i) {
     seconds[i] = buffers[i]->GPUEndTime() - buffers[i]->GPUStartTime();
-  }
-}
-
-// The first failure, in the order of commands, of work that has ended.
-void MetalCommandList::throw_failure() {
-  for (size_t i = 0; failure_count_ > 0 && i < steps_.size(); ++i) {
-    if (steps_[i].failure == kNone) continue;
-    Failure failure;
-    std::memcpy(&failure, failures_->host() + steps_[i].failure * sizeof failure, sizeof failure);
-    if (failure.code == 0) continue;
-    std::memset(failures_->host(), 0, failure_count_ * sizeof failure);
-    throw Error(ErrorCode::kData,
-                place_of(*program_, method_, method_.commands[i]) + ": a value is out of range: " +
-                    std::to_string(failure.value) + ", limit " + std::to_string(failure.limit));
   }
 }
 

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "cpp/device_code/kernel_failures.h"
 #include "cpp/device_code/kernel_store.h"
 #include "cpp/metal/context.h"
 #include "cpp/metal/image.h"
@@ -33,19 +34,12 @@ class MetalCommandList final : public CommandList {
   void submit() override;
   void enqueue(uintptr_t queue) override;
   void settle() override;
-  bool can_fail() const noexcept override { return failure_count_ > 0; }
+  bool can_fail() const noexcept override { return !failing_.empty(); }
   void submit_observed(const std::function<void(size_t)>& after) override;
   void submit_stepwise(const std::function<void(size_t)>& after) override;
   void submit_timed(std::span<double> seconds) override;
 
  private:
-  // What a kernel writes when it met a value it cannot serve: abi of kernels/metal.
-  struct Failure {
-    int32_t code;  // 0: none
-    int32_t padding;
-    int64_t value, limit;
-    int64_t reserved;  // one failure every 32 bytes
-  };
   // A kernel's image, for all commands that have it.
   struct Code {
     Image image;
@@ -60,7 +54,7 @@ class MetalCommandList final : public CommandList {
   struct Step {
     size_t first_launch, last_launch;
     size_t first_argument, arguments;
-    size_t failure;  // in the failures, or kNone
+    size_t failure;  // the number of its report, or kNone
     bool barrier = false;
   };
   struct Argument {
@@ -73,7 +67,7 @@ class MetalCommandList final : public CommandList {
     uint64_t serial = 0;  // of its storage
     bool operator==(const Bound&) const = default;
   };
-  static constexpr size_t kNone = SIZE_MAX;
+  static constexpr size_t kNone = KernelFailures::kNone;
   static constexpr size_t kMostArguments = 31;        // of Metal's table of buffers
   static constexpr uintptr_t kOperandAlignment = 16;  // kernels move 16 bytes at a time
 
@@ -88,7 +82,6 @@ class MetalCommandList final : public CommandList {
   void place_barriers();
   Owned<MTL::CommandBuffer> run(size_t first, size_t last);
   void note(uint64_t number);
-  void throw_failure();
 
   std::shared_ptr<const Context> context_;
   std::shared_ptr<const Program> program_;
@@ -102,9 +95,9 @@ class MetalCommandList final : public CommandList {
   std::map<Storage*, bool> used_;  // what the arguments lie in, and whether it is written
   bool moved_ = true;              // the arguments, or the barriers, are not those of all commands
   std::unique_ptr<MetalMemory> scratch_;
-  std::unique_ptr<MetalMemory> failures_;  // one for each step that can fail
-  size_t failure_count_ = 0;
-  std::vector<uint64_t> unsettled_;  // numbers of work that nobody has waited for
+  KernelFailures failing_;
+  std::unique_ptr<MetalMemory> failures_;  // their reports; null where none can fail
+  std::vector<uint64_t> unsettled_;        // numbers of work that nobody has waited for
 };
 
 }  // namespace npusim::metal

@@ -86,7 +86,7 @@ void MetalCommandList::lay_out() {
                       .last_launch = launches_.size(),
                       .first_argument = argument,
                       .arguments = code.image.launches.empty() ? 0 : arguments,
-                      .failure = code.image.failure ? failure_count_++ : kNone});
+                      .failure = code.image.failure ? failing_.add(i) : kNone});
     argument += steps_.back().arguments;
   }
   arguments_.resize(argument);
@@ -113,9 +113,8 @@ void MetalCommandList::reserve() {
   int64_t most = 0;
   for (const Code& code : codes_) most = std::max(most, code.image.scratch);
   if (most > 0) scratch_ = std::make_unique<MetalMemory>(context_, most);
-  if (failure_count_ > 0) {
-    const auto bytes = static_cast<int64_t>(failure_count_ * sizeof(Failure));
-    failures_ = std::make_unique<MetalMemory>(context_, bytes);
+  if (!failing_.empty()) {
+    failures_ = std::make_unique<MetalMemory>(context_, static_cast<int64_t>(failing_.bytes()));
   }
 }
 
@@ -140,7 +139,7 @@ void MetalCommandList::place_arguments(size_t first, size_t last) {
     if (codes_[code_of_[i]].image.scratch > 0)
       arguments_[next++] = place(scratch_->range(), 0, true);
     if (step.failure != kNone) {
-      const auto offset = static_cast<int64_t>(step.failure * sizeof(Failure));
+      const auto offset = static_cast<int64_t>(KernelFailures::offset(step.failure));
       arguments_[next++] = place(failures_->range(), offset, true);
     }
   }

@@ -1,0 +1,34 @@
+#include "cpp/device_code/kernel_failures.h"
+
+#include <cstring>
+#include <string>
+
+#include "cpp/runtime/error.h"
+#include "cpp/runtime/place.h"
+
+namespace npusim {
+namespace {
+
+// struct Failure of kernels/cuda/common/scalar.h and kernels/metal/common/scalar.h.
+struct Report {
+  int32_t code;  // 0: none
+  int32_t padding;
+  int64_t value, limit;
+};
+
+}  // namespace
+
+void KernelFailures::check(const Program& program, const Method& method, std::byte* reports) const {
+  static_assert(sizeof(Report) <= kReportBytes);
+  for (size_t i = 0; i < commands_.size(); ++i) {
+    Report report;
+    std::memcpy(&report, reports + offset(i), sizeof report);
+    if (report.code == 0) continue;
+    std::memset(reports, 0, bytes());
+    throw Error(ErrorCode::kData, place_of(program, method, method.commands[commands_[i]]) +
+                                      ": a value is out of range: " + std::to_string(report.value) +
+                                      ", limit " + std::to_string(report.limit));
+  }
+}
+
+}  // namespace npusim
