@@ -11,42 +11,10 @@ namespace npusim::metal {
 namespace {
 
 constexpr size_t kMostUnsettled = 64;
+// For callers whose arguments take turns while runs are under way.
+constexpr size_t kMostIndirect = 4;
 
 }  // namespace
-
-// One concurrent encoder of a command buffer; it is told only what changes from launch to launch.
-class MetalCommandList::Encoding {
- public:
-  explicit Encoding(MTL::CommandBuffer& buffer)
-      : encoder_(NS::RetainPtr(buffer.computeCommandEncoder(MTL::DispatchTypeConcurrent))) {
-    if (!encoder_) throw Error(ErrorCode::kDevice, "the Metal device gives no compute encoder");
-  }
-  ~Encoding() { encoder_->endEncoding(); }
-  Encoding(const Encoding&) = delete;
-  Encoding& operator=(const Encoding&) = delete;
-
-  void barrier() { encoder_->memoryBarrier(MTL::BarrierScopeBuffers); }
-  void argument(size_t index, const Argument& argument) {
-    if (bound_[index] == argument) return;
-    bound_[index] = argument;
-    encoder_->setBuffer(argument.buffer, argument.offset, index);
-  }
-  void launch(const Launch& launch) {
-    if (pipeline_ != launch.pipeline) encoder_->setComputePipelineState(launch.pipeline);
-    pipeline_ = launch.pipeline;
-    if (launch.shared > 0 && launch.shared != shared_) {
-      encoder_->setThreadgroupMemoryLength(launch.shared, 0);
-      shared_ = launch.shared;
-    }
-    encoder_->dispatchThreadgroups(launch.grid, launch.block);
-  }
-
- private:
-  Owned<MTL::ComputeCommandEncoder> encoder_;
-  Argument bound_[kMostArguments];
-  const MTL::ComputePipelineState* pipeline_ = nullptr;
-  NS::UInteger shared_ = 0;
-};
 
 MetalCommandList::~MetalCommandList() {
   if (!unsettled_.empty()) context_->queue().wait(unsettled_.back());
@@ -74,29 +42,57 @@ void MetalCommandList::enqueue(uintptr_t) {
   run(0, steps_.size());
 }
 
-// Encodes and commits commands, in order. Of a part, what others need may not be there (any more).
+// Indirect commands that have the launches with their arguments. Null: there are none, as the
+// device has none, or as all that may be changed are under way.
+IndirectCommands* MetalCommandList::indirect() {
+  if (current_ != nullptr || !goes_indirect_) return current_;
+  const auto found = std::ranges::find_if(
+      indirect_, [&](const auto& one) { return one->holds(launches_, arguments_); });
+  if (found != indirect_.end()) return current_ = found->get();
+  auto idle =
+      std::ranges::find_if(indirect_, [&](const auto& one) { return one->is_idle(*context_); });
+  if (idle == indirect_.end()) {
+    if (indirect_.size() == kMostIndirect) return nullptr;
+    auto made = IndirectCommands::make(*context_, launches_);
+    goes_indirect_ = made != nullptr;
+    if (made == nullptr) return nullptr;
+    idle = indirect_.insert(indirect_.end(), std::move(made));
+  }
+  (*idle)->encode(launches_, arguments_);
+  return current_ = idle->get();
+}
+
+// Launches from one to another one, directly. Of a part, what others need may not be there (any
+// more).
+void MetalCommandList::encode(Encoding& encoding, size_t first, size_t last) const {
+  for (size_t i = first; i < last; ++i) {
+    const Launch& launch = launches_[i];
+    if (launch.barrier && i > first) encoding.barrier();
+    encoding.launch(launch, std::span(arguments_).subspan(launch.first_argument, launch.arguments));
+  }
+}
+
+// Encodes and commits commands, in order.
 Owned<MTL::CommandBuffer> MetalCommandList::run(size_t first, size_t last) {
   const Pool pool;
   const bool whole = first == 0 && last == steps_.size();
   if (moved_ || !whole) place_arguments(first, last);
   if (moved_ && whole) place_barriers();
+  if (moved_) current_ = nullptr;
   moved_ = !whole;
   Owned<MTL::CommandBuffer> buffer = context_->queue().begin();
+  IndirectCommands* const recorded = whole ? indirect() : nullptr;
   {
     Encoding encoding(*buffer.get());
-    for (size_t i = first; i < last; ++i) {
-      const Step& step = steps_[i];
-      if (step.barrier && i > first) encoding.barrier();
-      for (size_t k = 0; k < step.arguments; ++k) {
-        encoding.argument(k, arguments_[step.first_argument + k]);
-      }
-      for (size_t k = step.first_launch; k < step.last_launch; ++k) {
-        if (k > step.first_launch) encoding.barrier();
-        encoding.launch(launches_[k]);
-      }
+    if (recorded != nullptr) {
+      recorded->execute(encoding, resources_);
+    } else {
+      encode(encoding, steps_[first].first_launch, steps_[last - 1].last_launch);
     }
   }
-  note(context_->queue().commit(buffer));
+  const uint64_t number = context_->queue().commit(buffer);
+  if (recorded != nullptr) recorded->note(number);
+  note(number);
   return buffer;
 }
 

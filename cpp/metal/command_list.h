@@ -1,7 +1,9 @@
 // A method made ready for a Metal device: pipelines compiled, arguments laid out in one array that
 // bind() patches. A submission is one command buffer with one concurrent encoder, in which barriers
-// stand only where the effects of commands ask for them. Kernels report failures to memory that the
-// host reads when the work has ended.
+// stand only where the effects of commands ask for them. Where the device allows it, that encoder
+// executes indirect commands, which are kept from run to run and encoded anew where an argument
+// moved; else, and for commands one by one, launches are encoded directly. Kernels report failures
+// to memory that the host reads when the work has ended.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +17,9 @@
 #include "cpp/device_code/kernel_failures.h"
 #include "cpp/device_code/kernel_store.h"
 #include "cpp/metal/context.h"
+#include "cpp/metal/encoding.h"
 #include "cpp/metal/image.h"
+#include "cpp/metal/indirect_commands.h"
 #include "cpp/metal/memory.h"
 #include "cpp/metal/pipelines.h"
 #include "cpp/runtime/device.h"
@@ -46,21 +50,10 @@ class MetalCommandList final : public CommandList {
     std::shared_ptr<const void> owner;       // of the image's bytes
     std::shared_ptr<const Library> library;  // null where there are no launches
   };
-  struct Launch {
-    const MTL::ComputePipelineState* pipeline;
-    MTL::Size grid, block;
-    NS::UInteger shared;
-  };
   struct Step {
     size_t first_launch, last_launch;
     size_t first_argument, arguments;
     size_t failure;  // the number of its report, or kNone
-    bool barrier = false;
-  };
-  struct Argument {
-    const MTL::Buffer* buffer = nullptr;
-    NS::UInteger offset = 0;
-    bool operator==(const Argument&) const = default;
   };
   struct Bound {
     MemoryRange range{0, 0, 0};
@@ -68,18 +61,17 @@ class MetalCommandList final : public CommandList {
     bool operator==(const Bound&) const = default;
   };
   static constexpr size_t kNone = KernelFailures::kNone;
-  static constexpr size_t kMostArguments = 31;        // of Metal's table of buffers
   static constexpr uintptr_t kOperandAlignment = 16;  // kernels move 16 bytes at a time
-
-  class Encoding;
 
   void parse_images(const std::vector<KernelCode>& codes);
   void load_kernels(const std::vector<KernelCode>& codes, KernelStore& store, Pipelines& pipelines);
   void lay_out();
-  void add_launches(const Command& command, const Code& code, size_t arguments);
+  void add_launches(const Command& command, const Code& code, size_t first, size_t arguments);
   void reserve();
   void place_arguments(size_t first, size_t last);
   void place_barriers();
+  IndirectCommands* indirect();
+  void encode(Encoding& encoding, size_t first, size_t last) const;
   Owned<MTL::CommandBuffer> run(size_t first, size_t last);
   void note(uint64_t number);
 
@@ -93,7 +85,11 @@ class MetalCommandList final : public CommandList {
   std::vector<Argument> arguments_;
   std::vector<Bound> bound_;       // by buffer
   std::map<Storage*, bool> used_;  // what the arguments lie in, and whether it is written
+  Resources resources_;            // the same, for an encoder
   bool moved_ = true;              // the arguments, or the barriers, are not those of all commands
+  std::vector<std::unique_ptr<IndirectCommands>> indirect_;  // of all launches
+  IndirectCommands* current_ = nullptr;                      // of those that has the arguments
+  bool goes_indirect_;                                       // the device can
   std::unique_ptr<MetalMemory> scratch_;
   KernelFailures failing_;
   std::unique_ptr<MetalMemory> failures_;  // their reports; null where none can fail

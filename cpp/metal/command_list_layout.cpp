@@ -11,6 +11,8 @@ namespace npusim::metal {
 namespace {
 
 constexpr unsigned kSharedUnit = 16;  // bytes; the device takes threadgroup memory in whole ones
+// With fewer launches, to name the memory of indirect commands takes as many calls.
+constexpr size_t kFewestIndirect = 2;
 
 std::string code_place(const Program& program, const Method& method, const Command& command) {
   return place_of(program, method, command) + ", kernel " +
@@ -33,6 +35,7 @@ MetalCommandList::MetalCommandList(std::shared_ptr<const Context> context,
   lay_out();
   reserve();
   bound_.resize(program_->buffers.size());
+  goes_indirect_ = context_->indirect() && launches_.size() >= kFewestIndirect;
 }
 
 // Parses the image of each command, once for all that have it.
@@ -81,7 +84,7 @@ void MetalCommandList::lay_out() {
                                           " are possible");
     }
     const size_t first_launch = launches_.size();
-    add_launches(command, code, arguments);
+    add_launches(command, code, argument, arguments);
     steps_.push_back({.first_launch = first_launch,
                       .last_launch = launches_.size(),
                       .first_argument = argument,
@@ -92,7 +95,9 @@ void MetalCommandList::lay_out() {
   arguments_.resize(argument);
 }
 
-void MetalCommandList::add_launches(const Command& command, const Code& code, size_t arguments) {
+// Each launch of a command sees what those before it wrote.
+void MetalCommandList::add_launches(const Command& command, const Code& code, size_t first,
+                                    size_t arguments) {
   for (const ImageLaunch& launch : code.image.launches) {
     const Pipeline& pipeline = code.library->pipeline(launch.entry);
     if (pipeline.buffers > arguments) {
@@ -104,7 +109,10 @@ void MetalCommandList::add_launches(const Command& command, const Code& code, si
     launches_.push_back({.pipeline = pipeline.state.get(),
                          .grid = size_of(launch.grid),
                          .block = size_of(launch.block),
-                         .shared = (launch.shared + kSharedUnit - 1) / kSharedUnit * kSharedUnit});
+                         .shared = (launch.shared + kSharedUnit - 1) / kSharedUnit * kSharedUnit,
+                         .first_argument = first,
+                         .arguments = arguments,
+                         .barrier = &launch != code.image.launches.data()});
   }
 }
 
@@ -126,7 +134,7 @@ void MetalCommandList::place_arguments(size_t first, size_t last) {
     used_[&storage] |= writes;
     const NS::UInteger at = range.offset + static_cast<NS::UInteger>(offset);
     // An empty operand may lie behind the last byte, where the device takes none; nobody reads it.
-    return {storage.buffer.get(), at < storage.buffer->length() ? at : 0};
+    return {storage.buffer.get(), storage.serial, at < storage.buffer->length() ? at : 0};
   };
   for (size_t i = first; i < last; ++i) {
     const Step& step = steps_[i];
@@ -142,6 +150,10 @@ void MetalCommandList::place_arguments(size_t first, size_t last) {
       const auto offset = static_cast<int64_t>(KernelFailures::offset(step.failure));
       arguments_[next++] = place(failures_->range(), offset, true);
     }
+  }
+  resources_ = {};
+  for (const auto& [storage, writes] : used_) {
+    (writes ? resources_.written : resources_.read).push_back(storage->buffer.get());
   }
 }
 
@@ -160,7 +172,7 @@ void MetalCommandList::place_barriers() {
       touch(bound_[operand.buffer].range, operand.access != Access::kRead);
     }
     if (codes_[code_of_[i]].image.scratch > 0) touch(scratch_->range(), true);
-    steps_[i].barrier = hazards.needs_barrier(effects);
+    launches_[steps_[i].first_launch].barrier = hazards.needs_barrier(effects);
   }
 }
 

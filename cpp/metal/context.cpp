@@ -8,6 +8,7 @@ namespace npusim::metal {
 namespace {
 
 constexpr int kNewestFamily = 10;
+constexpr int kOldestIndirect = 9;
 constexpr int kAppleFamilies = 1000;  // MTLGPUFamilyApple1 is 1001
 
 Owned<MTL::Device> device_at(int64_t ordinal) {
@@ -24,7 +25,7 @@ Owned<MTL::Device> device_at(int64_t ordinal) {
 
 }  // namespace
 
-Context::Context(int64_t ordinal)
+Context::Context(int64_t ordinal, IndirectUse indirect)
     : device_(device_at(ordinal)), queue_(*device_.get()), ordinal_(static_cast<int>(ordinal)) {
   const Pool pool;
   name_ = text_of(device_->name());
@@ -33,6 +34,8 @@ Context::Context(int64_t ordinal)
       family_ = family;
     }
   }
+  indirect_ = indirect == IndirectUse::kOn ||
+              (indirect == IndirectUse::kAuto && family_ >= kOldestIndirect);
   most_threadgroup_memory_ = static_cast<int64_t>(device_->maxThreadgroupMemoryLength());
   total_memory_ = static_cast<int64_t>(device_->recommendedMaxWorkingSetSize());
 }

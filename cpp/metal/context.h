@@ -10,10 +10,15 @@
 
 namespace npusim::metal {
 
+// Whether methods go into indirect command buffers. kAuto: on GPU families from Apple9 on. There
+// are reports that drivers of older ones, which compute with them all the same, lose pipelines that
+// only indirect commands name.
+enum class IndirectUse : uint8_t { kAuto, kOn, kOff };
+
 class Context {
  public:
   // Throws Error(kDevice): there is no such device.
-  explicit Context(int64_t ordinal);
+  Context(int64_t ordinal, IndirectUse indirect);
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
@@ -26,6 +31,7 @@ class Context {
   std::string arch() const { return "apple" + std::to_string(family_); }
   // Whether code made for an architecture ("apple7") runs here: the same family or an older one.
   bool runs(std::string_view arch) const noexcept;
+  bool indirect() const noexcept { return indirect_; }
   int64_t most_threadgroup_memory() const noexcept { return most_threadgroup_memory_; }
   int64_t total_memory() const noexcept { return total_memory_; }  // that it should use at most
 
@@ -38,6 +44,7 @@ class Context {
   int ordinal_;
   std::string name_;
   int family_ = 0;
+  bool indirect_ = false;
   int64_t most_threadgroup_memory_ = 0, total_memory_ = 0;
 };
 

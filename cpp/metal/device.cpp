@@ -18,6 +18,14 @@ namespace {
 
 constexpr CodeFormat kCodeFormat{"metal", kImageKind, nullptr};
 
+IndirectUse indirect_use(const std::string& name) {
+  if (name == "auto") return IndirectUse::kAuto;
+  if (name == "on") return IndirectUse::kOn;
+  if (name == "off") return IndirectUse::kOff;
+  throw Error(ErrorCode::kDevice,
+              "the option indirect_commands of the device metal is auto, on or off, not " + name);
+}
+
 // Bytes that are read when the work before them has ended.
 class MetalDownload final : public Download {
  public:
@@ -106,13 +114,19 @@ class MetalDevice final : public Device {
 
 std::span<const OptionInfo> device_options() {
   static const OptionInfo kOptions[] = {
-      {"ordinal", int64_t{0}, "which of several, as Metal lists them"}};
+      {"ordinal", int64_t{0}, "which of several, as Metal lists them"},
+      {"indirect_commands", std::string("auto"),
+       "methods are kept in indirect command buffers: on, off, or auto: on GPU families from "
+       "apple9 "
+       "on"}};
   return kOptions;
 }
 
 std::shared_ptr<Device> open_device(const DeviceOptions& options, const DeviceServices& services) {
   const int64_t ordinal = std::clamp<int64_t>(options.number("ordinal"), INT32_MIN, INT32_MAX);
-  return std::make_shared<MetalDevice>(std::make_shared<const Context>(ordinal), services);
+  const IndirectUse indirect = indirect_use(options.text("indirect_commands"));
+  return std::make_shared<MetalDevice>(std::make_shared<const Context>(ordinal, indirect),
+                                       services);
 }
 
 }  // namespace npusim::metal

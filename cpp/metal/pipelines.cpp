@@ -148,8 +148,15 @@ void Library::add_pipeline(const Context& context, MTL::Library& library,
   NS::Error* error = nullptr;
   MTL::ComputePipelineReflection* reflection = nullptr;  // autoreleased
   Pipeline pipeline;
-  pipeline.state = NS::TransferPtr(context.device().newComputePipelineState(
-      function.get(), MTL::PipelineOptionBindingInfo, &reflection, &error));
+  const auto descriptor = NS::TransferPtr(MTL::ComputePipelineDescriptor::alloc()->init());
+  descriptor->setComputeFunction(function.get());
+  const auto make = [&](bool indirect) {
+    descriptor->setSupportIndirectCommandBuffers(indirect);
+    pipeline.state = NS::TransferPtr(context.device().newComputePipelineState(
+        descriptor.get(), MTL::PipelineOptionBindingInfo, &reflection, &error));
+  };
+  make(context.indirect());
+  if (!pipeline.state && context.indirect()) make(false);
   if (!pipeline.state) {
     refuse("the device makes no pipeline of " + entry + ": " + shortened(text_of(error)));
   }

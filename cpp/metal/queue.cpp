@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kKeptFailures = 256;
 
-bool has_ended(const MTL::CommandBuffer& buffer) {
+bool is_over(const MTL::CommandBuffer& buffer) {
   const MTL::CommandBufferStatus status = buffer.status();
   return status == MTL::CommandBufferStatusCompleted || status == MTL::CommandBufferStatusError;
 }
@@ -52,7 +52,7 @@ uint64_t Queue::commit(const Owned<MTL::CommandBuffer>& buffer) {
 
 // Takes those from the front that have ended, and notes why they failed.
 void Queue::drop_ended() {
-  while (!running_.empty() && has_ended(*running_.front().buffer.get())) {
+  while (!running_.empty() && is_over(*running_.front().buffer.get())) {
     const Running& ended = running_.front();
     if (ended.buffer->status() == MTL::CommandBufferStatusError) {
       failures_[ended.number] = text_of(ended.buffer->error());
@@ -84,6 +84,13 @@ void Queue::wait_all() {
     latest = committed_;
   }
   wait(latest);
+}
+
+bool Queue::has_ended(uint64_t number) {
+  const Pool pool;
+  const std::lock_guard<ForkSafeMutex> locked(mutex_);
+  drop_ended();
+  return running_.empty() || running_.front().number > number;
 }
 
 std::string Queue::failure(uint64_t number) {

@@ -29,6 +29,8 @@ class Queue {
   // they return at once.
   void wait(uint64_t number);
   void wait_all();
+  // Whether all up to a number has ended.
+  bool has_ended(uint64_t number);
   // Why the command buffer of that number failed; empty where it did not. For who has waited.
   std::string failure(uint64_t number);
 

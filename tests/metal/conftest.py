@@ -16,11 +16,19 @@ from tests.softmetal.conftest import ORDINARY
 
 
 @pytest.fixture
-def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[npusim.Device]:
+def indirect() -> str:
+    """The device's option indirect_commands."""
+    return "auto"
+
+
+@pytest.fixture
+def device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indirect: str
+) -> Iterator[npusim.Device]:
     if "metal" not in _runtime.device_names():
         pytest.skip("the runtime has Metal with --device metal")
     monkeypatch.setenv("NPUSIM_CACHE_DIR", str(tmp_path / "cache"))
-    made = npusim.Device("metal")
+    made = npusim.Device("metal", indirect_commands=indirect)
     before = alive()
     yield made
     for name, value in ORDINARY.items():

@@ -30,6 +30,12 @@ RNG = np.random.default_rng(7)
 ORDERS = ["forward", "reverse", "shuffle"]
 
 
+@pytest.fixture(params=["on", "off"])
+def indirect(request: pytest.FixtureRequest) -> str:
+    """Everything runs by indirect commands and by direct ones."""
+    return str(request.param)
+
+
 def expected_diamonds(x: np.ndarray, layers: int) -> np.ndarray:
     for _ in range(layers):
         x = (x + np.float32(1)) * (x + np.float32(2)) * np.float32(0.125)
@@ -129,7 +135,7 @@ def test_a_text_is_compiled_once_for_all_that_have_it(device: npusim.Device) -> 
 
 
 def test_it_says_what_it_is(device: npusim.Device) -> None:
-    assert "GPU family apple8" in device.description
+    assert "GPU family apple9" in device.description
     with pytest.raises(DeviceError, match=r"no Metal device 7; this machine has 1"):
         npusim.Device("metal", ordinal=7)
     metal.set_option("FAMILY", 7)

@@ -60,6 +60,7 @@ def runtime(folder: Path | None = None) -> ctypes.CDLL:
         for name in ("objc_lookUpClass", "sel_registerName", "MTLCreateSystemDefaultDevice"):
             getattr(_runtime, name).restype = ctypes.c_void_p
         _runtime.softmetal_alive.restype = ctypes.c_long
+        _runtime.softmetal_counted.restype = ctypes.c_long
     return _runtime
 
 
@@ -67,6 +68,13 @@ def set_option(name: str, value: object) -> None:
     """A setting of the software device (README.md), such as ORDER."""
     if runtime().softmetal_set(name.encode(), str(value).encode()) != 0:
         raise ValueError(f"{name}={value} is no setting of the software device")
+
+
+def counted(name: str) -> int:
+    """How often the software device has done something so far (engine/counts.cpp has the names)."""
+    number = int(runtime().softmetal_counted(name.encode()))
+    assert number >= 0, name
+    return number
 
 
 def alive() -> int:

@@ -36,8 +36,9 @@ OWN |= {
     "checkOpen",
 }
 OWN |= {"checkOpen:", "checkIndex:", "finish", "flush", "put:", "command", "initWithDevice:"}
+OWN |= {"checkIdle", "open", "put:group:"}
 OWN |= {"initWithDevice:function:descriptor:error:", "initWithQueue:retains:", "initWithBuffer:"}
-OWN |= {"initWithDevice:descriptor:count:", "initWithDevice:descriptor:error:"}
+OWN |= {"initWithDevice:descriptor:count:isPrivate:", "initWithDevice:descriptor:error:"}
 
 
 @pytest.fixture(scope="module")

@@ -247,6 +247,8 @@ def indirect(device: metal.Device, x: metal.Buffer, y: metal.Buffer, *, barrier:
                 metal.send(
                     command, "setKernelBuffer:offset:atIndex:", buffer, 0, place, returns=None
                 )
+            if barrier and index == 1:
+                metal.send(command, "setBarrier", returns=None)
             metal.send(
                 command,
                 "concurrentDispatchThreads:threadsPerThreadgroup:",
@@ -254,8 +256,6 @@ def indirect(device: metal.Device, x: metal.Buffer, y: metal.Buffer, *, barrier:
                 metal.size(16),
                 returns=None,
             )
-            if barrier and index == 1:
-                metal.send(command, "setBarrier", returns=None)
     return commands, one
 
 
@@ -287,6 +287,30 @@ def test_indirect_commands_without_a_barrier_are_reordered(device: metal.Device)
     metal.set_option("ORDER", "reverse")
     execute(device, commands, [x, y, one])
     assert (y.array(np.float32) == 1).all()
+
+
+def test_a_barrier_of_a_command_reaches_its_own_range(device: metal.Device) -> None:
+    """Of two ranges one after another, only an encoder's barrier orders the commands."""
+    for order, encoders, doubled in (
+        ("forward", False, True),
+        ("reverse", False, False),
+        ("reverse", True, True),
+    ):
+        x, y = device.buffer(np.zeros(16, np.float32)), device.buffer(64)
+        commands, one = indirect(device, x, y, barrier=True)
+        metal.set_option("ORDER", order)
+        with metal.Pool():
+            buffer = device.commands()
+            encoder = buffer.encoder(concurrent=True)
+            for resource in (x, y, one):
+                encoder.send("useResource:usage:", resource, 3)
+            encoder.send("executeCommandsInBuffer:withRange:", commands, metal.Range(0, 1))
+            if encoders:
+                encoder.barrier()
+            encoder.send("executeCommandsInBuffer:withRange:", commands, metal.Range(1, 2))
+            encoder.end()
+            buffer.run()
+        assert (y.array(np.float32) == (2 if doubled else 1)).all()
 
 
 def test_indirect_commands_need_their_resources_named(softmetal_build: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -259,6 +260,225 @@ def unknown_type(host: Host) -> None:
         metal.send_pointer(metal.class_named("MTLFunctionConstantValues"), "alloc"), "init"
     )
     metal.send(values, "setConstantValue:type:atIndex:", ctypes.c_char_p(b"x"), 1, 0)
+
+
+# --- indirect command buffers
+
+DISPATCH, THREADS = 1 << 5, 1 << 6  # MTLIndirectCommandType
+READ, WRITE = 1, 2  # MTLResourceUsage
+GROUPS = "concurrentDispatchThreadgroups:threadsPerThreadgroup:"
+MAKE = "newIndirectCommandBufferWithDescriptor:maxCommandCount:options:"
+
+
+class Recorded:
+    """An indirect command buffer whose first command, a copy of x to y, is ready to be encoded."""
+
+    def __init__(self, host: Host, *, count: int = 2, options: int = 0, **properties: Any) -> None:
+        self.host = host
+        made = metal.send_pointer(metal.class_named("MTLIndirectCommandBufferDescriptor"), "alloc")
+        descriptor = metal.Object(metal.send(made, "init"))
+        chosen: dict[str, Any] = {"CommandTypes": DISPATCH, "MaxKernelBufferBindCount": 3}
+        chosen |= {"InheritBuffers": False, "InheritPipelineState": False, **properties}
+        for name, value in chosen.items():
+            metal.send(descriptor, f"set{name}:", value, returns=None)
+        self.commands = metal.Object(metal.send(host.device, MAKE, descriptor, count, options))
+        function = host.device.function(host.device.library(COPY), "copy")
+        self.pipeline = host.device.pipeline(function, indirect=True)
+        self.n = host.device.buffer(np.full(1, 16, np.uint32))
+
+    def send(self, selector: str, *arguments: Any, index: int = 0) -> None:
+        command = metal.send_pointer(self.commands, "indirectComputeCommandAtIndex:", index)
+        metal.send(command, selector, *arguments, returns=None)
+
+    def bind(self) -> None:
+        for place, buffer in enumerate((self.host.x, self.host.y, self.n)):
+            self.send("setKernelBuffer:offset:atIndex:", buffer, 0, place)
+
+    def encode(self) -> None:
+        self.send("setComputePipelineState:", self.pipeline)
+        self.bind()
+        self.send(GROUPS, metal.size(1), metal.size(16))
+
+    def execute(self, usage: int = READ | WRITE, first: int = 0, count: int = 2) -> None:
+        for buffer in (self.host.x, self.host.y, self.n):
+            self.host.encoder.send("useResource:usage:", buffer, usage)
+        self.host.encoder.send(
+            "executeCommandsInBuffer:withRange:", self.commands, metal.Range(first, count)
+        )
+
+    def finish(self) -> None:
+        self.host.encoder.end()
+        self.host.commands.run()
+
+
+@rule("an indirect command has written a buffer of 256 bytes, for which useResource: has named no")
+def use_for_reading_alone(host: Host) -> None:
+    host.x.array()[:] = 1
+    recorded = Recorded(host)
+    recorded.encode()
+    recorded.execute(usage=READ)
+    recorded.finish()
+
+
+@rule("copy: an indirect command reads buffer(0) 'x', for which useResource: has named no such")
+def use_for_writing_alone(host: Host) -> None:
+    recorded = Recorded(host)
+    recorded.encode()
+    recorded.execute(usage=WRITE)
+    recorded.finish()
+
+
+@rule("useResource: for read, write or both")
+def use_for_nothing(host: Host) -> None:
+    host.encoder.send("useResource:usage:", host.x, 0)
+
+
+@rule("useResource: of no resource")
+def use_of_a_pipeline(host: Host) -> None:
+    host.encoder.send("useResource:usage:", host.copy, READ)
+
+
+@rule("the pipeline does not support indirect command buffers")
+def pipeline_without_support(host: Host) -> None:
+    Recorded(host).send("setComputePipelineState:", host.copy)
+
+
+@rule("copy: its pipeline does not support indirect command buffers")
+def inherited_pipeline_without_support(host: Host) -> None:
+    recorded = Recorded(host, InheritPipelineState=True)
+    recorded.bind()
+    recorded.send(GROUPS, metal.size(1), metal.size(16))
+    recorded.execute()
+    recorded.finish()
+
+
+@rule("an indirect command is encoded before its pipeline is set")
+def indirect_without_pipeline(host: Host) -> None:
+    recorded = Recorded(host)
+    recorded.bind()
+    recorded.send(GROUPS, metal.size(1), metal.size(16))
+
+
+@rule("an indirect command without a pipeline")
+def nothing_to_inherit(host: Host) -> None:
+    recorded = Recorded(host, InheritPipelineState=True)
+    recorded.bind()
+    recorded.send(GROUPS, metal.size(1), metal.size(16))
+    host.encoder.end()
+    host.encoder = host.commands.encoder()
+    recorded.execute()
+    recorded.finish()
+
+
+@rule("an indirect command inherits its pipeline")
+def pipeline_that_is_inherited(host: Host) -> None:
+    recorded = Recorded(host, InheritPipelineState=True)
+    recorded.send("setComputePipelineState:", recorded.pipeline)
+
+
+@rule("an indirect command inherits its buffers")
+def buffers_that_are_inherited(host: Host) -> None:
+    Recorded(host, InheritBuffers=True).bind()
+
+
+@rule("copy: buffer(2) 'n' is not bound")
+def indirect_unbound(host: Host) -> None:
+    recorded = Recorded(host)
+    recorded.send("setComputePipelineState:", recorded.pipeline)
+    for place in range(2):
+        recorded.send("setKernelBuffer:offset:atIndex:", host.x, 0, place)
+    recorded.send(GROUPS, metal.size(1), metal.size(16))
+    recorded.execute()
+    recorded.finish()
+
+
+@rule("index 3 of an indirect command; it has 3 buffers")
+def indirect_buffer_index(host: Host) -> None:
+    Recorded(host).send("setKernelBuffer:offset:atIndex:", host.x, 0, 3)
+
+
+@rule("threadgroup memory 1 of an indirect command; it has 1")
+def indirect_threadgroup_index(host: Host) -> None:
+    recorded = Recorded(host, MaxKernelThreadgroupMemoryBindCount=1)
+    recorded.send("setThreadgroupMemoryLength:atIndex:", 16, 0)
+    recorded.send("setThreadgroupMemoryLength:atIndex:", 16, 1)
+
+
+@rule("an indirect command has at most 31 buffers")
+def many_indirect_buffers(host: Host) -> None:
+    Recorded(host, MaxKernelBufferBindCount=32)
+
+
+@rule("concurrentDispatchThreads: is no command type here")
+def command_of_another_type(host: Host) -> None:
+    recorded = Recorded(host)
+    recorded.send("setComputePipelineState:", recorded.pipeline)
+    selector = "concurrentDispatchThreads:threadsPerThreadgroup:"
+    recorded.send(selector, metal.size(16), metal.size(16))
+
+
+@rule("an indirect command is encoded anew without a reset")
+def indirect_without_reset(host: Host) -> None:
+    recorded = Recorded(host)
+    for _ in range(2):
+        recorded.encode()
+
+
+@rule("an indirect command is encoded anew without a reset")
+def barrier_behind_its_dispatch(host: Host) -> None:
+    recorded = Recorded(host)
+    recorded.encode()
+    recorded.send("setBarrier")
+
+
+@rule("an indirect command is changed while a command buffer executes it")
+def indirect_changed_in_use(host: Host) -> None:
+    metal.set_option("DELAY_US", 500_000)
+    recorded = Recorded(host)
+    recorded.encode()
+    recorded.execute()
+    host.encoder.end()
+    host.commands.send("commit")
+    recorded.send("reset", index=1)
+
+
+@rule("resetWithRange: while a command buffer executes the commands")
+def indirect_reset_in_use(host: Host) -> None:
+    recorded = Recorded(host)
+    recorded.encode()
+    recorded.execute()
+    metal.send(recorded.commands, "resetWithRange:", metal.Range(0, 2), returns=None)
+
+
+@rule("resetWithRange: beyond the end")
+def reset_behind_end(host: Host) -> None:
+    commands = Recorded(host).commands
+    metal.send(commands, "resetWithRange:", metal.Range(1, 2), returns=None)
+
+
+@rule("executeCommandsInBuffer: beyond the end")
+def execute_behind_end(host: Host) -> None:
+    Recorded(host).execute(first=1)
+
+
+@rule("executeCommandsInBuffer: a range of 16385 commands; 16384 are taken")
+def long_range(host: Host) -> None:
+    Recorded(host, count=16385).execute(count=16385)
+
+
+@rule("indirectComputeCommandAtIndex: beyond the end")
+def command_behind_end(host: Host) -> None:
+    Recorded(host).send("reset", index=2)
+
+
+@rule("of private storage, which the host does not reach")
+def private_commands(host: Host) -> None:
+    Recorded(host, options=metal.PRIVATE).encode()
+
+
+@rule("an indirect command buffer of no commands")
+def no_indirect_commands(host: Host) -> None:
+    Recorded(host, count=0)
 
 
 if __name__ == "__main__":

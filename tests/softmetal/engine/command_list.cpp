@@ -108,6 +108,7 @@ void CommandList::execute() {
     }
   }
   end = now_seconds();
+  steps.clear();  // what they hold is let go before anybody sees the end
   if (failure) std::fprintf(stderr, "SoftMetal: %s\n", failure.message.c_str());
   {
     const std::lock_guard lock(mutex_);
@@ -115,8 +116,7 @@ void CommandList::execute() {
     status_ = failure ? kError : kCompleted;
   }
   for (auto& handler : completed_handlers) handler();
-  // What the steps hold is let go before the host goes on.
-  steps.clear();
+  // What the handlers hold is let go before the host goes on.
   completed_handlers.clear();
   scheduled_handlers.clear();
   if (last) last();

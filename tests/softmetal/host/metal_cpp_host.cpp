@@ -108,7 +108,8 @@ class Host {
 
   void properties() {
     CHECK(device_->supportsFamily(MTL::GPUFamilyApple7));
-    CHECK(!device_->supportsFamily(MTL::GPUFamilyApple9));
+    CHECK(device_->supportsFamily(MTL::GPUFamilyApple9));
+    CHECK(!device_->supportsFamily(MTL::GPUFamilyApple10));
     CHECK(device_->supportsFamily(MTL::GPUFamilyMetal3));
     CHECK(device_->hasUnifiedMemory());
     CHECK(device_->maxThreadgroupMemoryLength() == 32768);
@@ -215,6 +216,7 @@ class Host {
     descriptor->setInheritBuffers(false);
     descriptor->setInheritPipelineState(false);
     descriptor->setMaxKernelBufferBindCount(3);
+    descriptor->setMaxKernelThreadgroupMemoryBindCount(0);
     auto recorded = NS::TransferPtr(
         device_->newIndirectCommandBuffer(descriptor.get(), 1, MTL::ResourceStorageModeShared));
     const Params values = {5, kCount};

@@ -1,12 +1,18 @@
 // The compute encoder: what is bound, dispatches, barriers. Dispatches of a serial encoder are each
 // a step of their own; those of a concurrent one that no barrier parts are one step.
+#include <algorithm>
 #include <cstring>
 
+#include "engine/counts.h"
 #include "engine/settings.h"
 #include "objects/metal.h"
 
 using softmetal::kBufferCount;
 using softmetal::violation;
+
+namespace {
+constexpr NSUInteger kMostExecuted = 16384;  // of a GPU of family Mac2
+}
 
 namespace softmetal {
 
@@ -15,6 +21,27 @@ Size3 size3(MTLSize size) {
 }
 
 namespace {
+
+// What an indirect command has of its own is named to the encoder; what kernels take as const is
+// said to be read. Of the rest it is seen when it has run whether it was written.
+void check_uses(const Dispatch& dispatch, const std::array<Bound, kBufferCount>& own,
+                const Uses& used) {
+  const Kernel& kernel = *dispatch.pipeline->kernel;
+  for (const Bound& bound : own) {
+    if (bound && used.count(bound.memory.get()) == 0) {
+      violation("kernel " + std::string(kernel.name) +
+                ": an indirect command uses a buffer that useResource: has not named");
+    }
+  }
+  for (unsigned i = 0; i < kernel.binding_count; ++i) {
+    const Binding& binding = kernel.bindings[i];
+    if (binding.space == kThreadgroup || binding.writable || !own[binding.index]) continue;
+    if ((used.at(own[binding.index].memory.get()) & kUsageRead) != 0) continue;
+    violation("kernel " + std::string(kernel.name) + ": an indirect command reads buffer(" +
+              std::to_string(binding.index) + ") '" + binding.name +
+              "', for which useResource: has named no such usage");
+  }
+}
 
 // A command of an indirect command buffer as a dispatch, with what it inherits.
 Dispatch inherited(const IndirectCommands& from, const IndirectCommand& command, const Item& item) {
@@ -26,36 +53,92 @@ Dispatch inherited(const IndirectCommands& from, const IndirectCommand& command,
     violation("kernel " + std::string(dispatch.pipeline->kernel->name) +
               ": its pipeline does not support indirect command buffers");
   }
-  for (const Bound& bound : command.dispatch.buffers) {
-    if (bound && item.used.count(bound.memory.get()) == 0) {
-      violation("kernel " + std::string(dispatch.pipeline->kernel->name) +
-                ": an indirect command uses a buffer that useResource: has not named");
-    }
-  }
+  check_uses(dispatch, command.dispatch.buffers, item.used);
   if (const std::string wrong = check_dispatch(dispatch); !wrong.empty()) violation(wrong);
   return dispatch;
 }
 
 }  // namespace
 
+std::shared_ptr<IndirectCommands> executed(const std::shared_ptr<IndirectCommands>& commands) {
+  ++commands->executions;
+  return {commands.get(), [commands](IndirectCommands* counted) { --counted->executions; }};
+}
+
+namespace {
+
+// Memory that indirect commands could write and are said to read alone, as it was before them.
+class ReadAlone {
+ public:
+  void add(const Dispatch& dispatch, const Uses& used) {
+    for (unsigned i = 0; i < dispatch.pipeline->kernel->binding_count; ++i) {
+      const Binding& binding = dispatch.pipeline->kernel->bindings[i];
+      if (binding.space == kThreadgroup || !binding.writable) continue;
+      const std::shared_ptr<Allocation>& memory = dispatch.buffers[binding.index].memory;
+      const auto use = used.find(memory.get());
+      if (use == used.end() || (use->second & kUsageWrite) != 0 || before_.count(memory) != 0) {
+        continue;
+      }
+      before_[memory].assign(memory->data(), memory->data() + memory->bytes());
+    }
+  }
+  void check() const {
+    for (const auto& [memory, before] : before_) {
+      if (std::memcmp(memory->data(), before.data(), before.size()) == 0) continue;
+      violation("an indirect command has written a buffer" +
+                (memory->label.empty() ? "" : " '" + memory->label + "'") + " of " +
+                std::to_string(before.size()) +
+                " bytes, for which useResource: has named no such usage");
+    }
+  }
+
+ private:
+  std::map<std::shared_ptr<Allocation>, std::vector<unsigned char>> before_;
+};
+
+// Commands of a range as dispatches; each with whether it has a barrier.
+std::vector<std::pair<Dispatch, bool>> commands_of(const Item& item) {
+  std::vector<std::pair<Dispatch, bool>> commands;
+  for (NSUInteger i = 0; i < item.range.length; ++i) {
+    const IndirectCommand& command = item.indirect->commands[item.range.location + i];
+    if (!command.set) continue;  // reset commands do nothing
+    commands.emplace_back(inherited(*item.indirect, command, item), command.barrier);
+  }
+  return commands;
+}
+
+}  // namespace
+
+// A command's barrier is said to wait for commands executed before it: here for those of its range,
+// and in the forward order, which hurts nobody, for all.
 Failure run_items(const std::vector<Item>& items) {
   std::vector<Dispatch> open;
+  ReadAlone read;
+  const bool all_indirect = std::all_of(items.begin(), items.end(),
+                                        [](const Item& item) { return item.indirect != nullptr; });
   for (const Item& item : items) {
     if (item.indirect == nullptr) {
       open.push_back(item.dispatch);
       continue;
     }
-    for (NSUInteger i = item.range.location; i < item.range.location + item.range.length; ++i) {
-      const IndirectCommand& command = item.indirect->commands[i];
-      if (!command.set) continue;  // reset commands do nothing
-      if (command.barrier) {
-        if (Failure failure = run_dispatches(open)) return failure;
-        open.clear();
+    const auto own =
+        static_cast<std::ptrdiff_t>(settings().order == Order::kForward ? 0 : open.size());
+    const auto commands = commands_of(item);
+    for (const auto& [dispatch, barrier] : commands) {
+      if (all_indirect) read.add(dispatch, item.used);
+    }
+    for (const auto& [dispatch, barrier] : commands) {
+      if (barrier) {
+        const std::vector<Dispatch> before(open.begin() + own, open.end());
+        if (Failure failure = run_dispatches(before)) return failure;
+        open.erase(open.begin() + own, open.end());
       }
-      open.push_back(inherited(*item.indirect, command, item));
+      open.push_back(dispatch);
     }
   }
-  return run_dispatches(open);
+  if (Failure failure = run_dispatches(open)) return failure;
+  read.check();
+  return {};
 }
 
 }  // namespace softmetal
@@ -106,7 +189,7 @@ Failure run_items(const std::vector<Item>& items) {
   next_ = new softmetal::Dispatch;
   next_->needs_owners = !buffer->retains_;
   segment_ = new std::vector<softmetal::Item>;
-  used_ = new std::set<const softmetal::Allocation*>;
+  used_ = new softmetal::Uses;
   return [super initWithBuffer:buffer];
 }
 - (void)dealloc {
@@ -174,8 +257,11 @@ Failure run_items(const std::vector<Item>& items) {
 }
 - (void)useResource:(SoftMTLBuffer*)resource usage:(NSUInteger)usage {
   [self checkOpen];
-  (void)usage;
-  if ([resource isKindOfClass:[SoftMTLBuffer class]]) used_->insert(resource->memory_->get());
+  constexpr NSUInteger kAll = softmetal::kUsageRead | softmetal::kUsageWrite;
+  if (usage == 0 || (usage & ~kAll) != 0) violation("useResource: for read, write or both");
+  if ([resource isKindOfClass:[SoftMTLIndirectCommandBuffer class]]) return;
+  if (![resource isKindOfClass:[SoftMTLBuffer class]]) violation("useResource: of no resource");
+  (*used_)[resource->memory_->get()] |= usage;
 }
 - (void)useResources:(SoftMTLBuffer* const*)resources
                count:(NSUInteger)count
@@ -191,6 +277,7 @@ Failure run_items(const std::vector<Item>& items) {
   if (const std::string wrong = softmetal::check_dispatch(dispatch); !wrong.empty()) {
     violation(wrong);
   }
+  softmetal::count(softmetal::Count::kDispatches);
   segment_->push_back({std::move(dispatch), nullptr, {}, {}});
   if (!concurrent_) [self flush];
 }
@@ -218,10 +305,16 @@ Failure run_items(const std::vector<Item>& items) {
 }
 - (void)executeCommandsInBuffer:(SoftMTLIndirectCommandBuffer*)commands withRange:(NSRange)range {
   [self checkOpen];
-  if (range.location + range.length > (*commands->commands_)->commands.size()) {
+  const NSUInteger size = (*commands->commands_)->commands.size();
+  if (range.location > size || range.length > size - range.location) {
     violation("executeCommandsInBuffer: beyond the end of the indirect command buffer");
   }
-  segment_->push_back({*next_, *commands->commands_, range, *used_});
+  if (range.length > kMostExecuted) {
+    violation("executeCommandsInBuffer: a range of " + std::to_string(range.length) +
+              " commands; 16384 are taken");
+  }
+  softmetal::count(softmetal::Count::kExecutions);
+  segment_->push_back({*next_, softmetal::executed(*commands->commands_), range, *used_});
   if (!concurrent_) [self flush];
 }
 

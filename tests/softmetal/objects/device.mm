@@ -22,6 +22,9 @@ namespace {
 constexpr NSInteger kApple1 = 1001, kApple9 = 1009, kMac1 = 2001, kMac2 = 2002, kCommon1 = 3001;
 constexpr NSInteger kCommon3 = 3003, kMetal3 = 5001;
 
+constexpr NSUInteger kBindingInfo = 1;  // MTLPipelineOptionBindingInfo
+constexpr NSUInteger kPrivate = 2;      // MTLStorageModePrivate
+
 SoftMTLDevice* the_device = nil;
 std::mutex& device_mutex() {
   static auto* one = new std::mutex;
@@ -149,7 +152,7 @@ SOFTMETAL_EXPORT id MTLCopyAllDevices(void) {
 - (id)newBuffer:(NSUInteger)length options:(NSUInteger)options {
   if (length == 0) violation("a buffer of 0 bytes");
   const NSUInteger storage = options >> 4 & 15;
-  if (storage != 0 && storage != 2) violation("buffers are in shared or in private storage");
+  if (storage != 0 && storage != kPrivate) violation("buffers are in shared or in private storage");
   if (length > [self maxBufferLength]) return nil;
   const auto bytes = static_cast<std::int64_t>(length);
   if ((softmetal::allocated_bytes += bytes) > settings().max_memory) {
@@ -238,7 +241,6 @@ SOFTMETAL_EXPORT id MTLCopyAllDevices(void) {
                                   options:(NSUInteger)options
                                reflection:(id*)reflection
                                     error:(NSError**)error {
-  constexpr NSUInteger kBindingInfo = 1;  // MTLPipelineOptionBindingInfo
   id state = [self newComputePipelineStateWithFunction:function error:error];
   if (state != nil && reflection != nullptr && (options & kBindingInfo) != 0) {
     *reflection = [[[MTLComputePipelineReflection alloc] initWithFunction:function] autorelease];
@@ -249,13 +251,16 @@ SOFTMETAL_EXPORT id MTLCopyAllDevices(void) {
                                     options:(NSUInteger)options
                                  reflection:(id*)reflection
                                       error:(NSError**)error {
-  if (reflection != nullptr) violation("reflection of a descriptor is not there");
   SoftMTLComputePipelineState* state =
       [[SoftMTLComputePipelineState alloc] initWithDevice:self
                                                  function:descriptor->function_
                                                descriptor:descriptor
                                                     error:error];
   constexpr NSUInteger kFailOnMiss = 4;  // MTLPipelineOptionFailOnBinaryArchiveMiss
+  if (state != nil && reflection != nullptr && (options & kBindingInfo) != 0) {
+    *reflection =
+        [[[MTLComputePipelineReflection alloc] initWithFunction:descriptor->function_] autorelease];
+  }
   if (state == nil || (options & kFailOnMiss) == 0) return state;
   const std::string key = (*state->pipeline_)->key();
   for (NSUInteger i = 0; i < [descriptor->archives_ count]; ++i) {
@@ -295,10 +300,13 @@ SOFTMETAL_EXPORT id MTLCopyAllDevices(void) {
 - (id)newIndirectCommandBufferWithDescriptor:(id)descriptor
                              maxCommandCount:(NSUInteger)count
                                      options:(NSUInteger)options {
-  (void)options;
+  if (count == 0) violation("an indirect command buffer of no commands");
+  if (count > static_cast<NSUInteger>(settings().indirect_commands)) return nil;
+  const NSUInteger storage = options >> 4 & 15;
   return [[SoftMTLIndirectCommandBuffer alloc] initWithDevice:self
                                                    descriptor:descriptor
-                                                        count:count];
+                                                        count:count
+                                                    isPrivate:storage == kPrivate];
 }
 - (id)newCounterSampleBufferWithDescriptor:(id)descriptor error:(NSError**)error {
   return [[SoftMTLCounterSampleBuffer alloc] initWithDevice:self descriptor:descriptor error:error];

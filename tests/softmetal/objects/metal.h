@@ -2,6 +2,8 @@
 // runtime constructs no C++ members.
 #pragma once
 
+#include <atomic>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -169,7 +171,7 @@ struct IndirectCommands;
  @public
   softmetal::Dispatch* next_;              // what has been bound
   std::vector<softmetal::Item>* segment_;  // what no barrier parts
-  std::set<const softmetal::Allocation*>* used_;
+  std::map<const softmetal::Allocation*, NSUInteger>* used_;
   bool concurrent_;
   id end_sample_;
   NSUInteger end_index_;
@@ -183,7 +185,10 @@ struct IndirectCommands;
  @public
   std::shared_ptr<softmetal::IndirectCommands>* commands_;
 }
-- (id)initWithDevice:(id)device descriptor:(id)descriptor count:(NSUInteger)count;
+- (id)initWithDevice:(id)device
+          descriptor:(id)descriptor
+               count:(NSUInteger)count
+           isPrivate:(bool)is_private;
 @end
 
 @interface SoftMTLCounterSampleBuffer : SoftMTLObject {
@@ -203,15 +208,25 @@ struct IndirectCommand {
 struct IndirectCommands {
   std::vector<IndirectCommand> commands;
   bool inherits_buffers = true, inherits_pipeline = true;
-  unsigned buffer_count = 0;
+  bool is_private = false;                           // the host encodes nothing
+  bool takes_groups = false, takes_threads = false;  // what its dispatches count
+  unsigned buffer_count = 0, threadgroup_count = 0;
+  std::atomic<int> executions{0};  // encoded, and not ended
 };
+
+// Counts an execution from when it is encoded to when its step is let go.
+std::shared_ptr<IndirectCommands> executed(const std::shared_ptr<IndirectCommands>& commands);
+
+// Usage of what useResource: has named.
+using Uses = std::map<const Allocation*, NSUInteger>;
+constexpr NSUInteger kUsageRead = 1, kUsageWrite = 2;
 
 // One dispatch, or a range of an indirect command buffer, which is read when it runs.
 struct Item {
   Dispatch dispatch;  // of a range: what it inherits
   std::shared_ptr<IndirectCommands> indirect;
   NSRange range = {};
-  std::set<const Allocation*> used;  // declared by useResource:
+  Uses used;
 };
 
 Failure run_items(const std::vector<Item>& items);

@@ -81,6 +81,13 @@ const char* const kArchiveMagic = "softmetal binary archive 1";
     [self release];
     return nil;
   }
+  if (descriptor != nil && descriptor->indirect_ && settings().indirect_commands == 0) {
+    softmetal::report(
+        error, MTLLibraryErrorDomain, 3,
+        std::string(function->kernel_->name) + ": this device has no indirect commands");
+    [self release];
+    return nil;
+  }
   auto pipeline = std::make_shared<softmetal::Pipeline>();
   pipeline->library = *function->library_;
   pipeline->kernel = function->kernel_;

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "engine/counts.h"
 #include "engine/settings.h"
 #include "objects/foundation.h"
 
@@ -76,6 +77,9 @@ SOFTMETAL_EXPORT long softmetal_alive(void) {
   return total;
 }
 
+SOFTMETAL_EXPORT long softmetal_counted(const char* name) {
+  return softmetal::counted(name);
+}
 SOFTMETAL_EXPORT int softmetal_set(const char* name, const char* value) {
   return softmetal::set(name, value) ? 0 : -1;
 }

@@ -1,0 +1,28 @@
+#include "engine/counts.h"
+
+#include <array>
+#include <atomic>
+#include <cstring>
+
+namespace softmetal {
+namespace {
+
+constexpr std::array<const char*, static_cast<int>(Count::kEnd)> kNames = {
+    "dispatches", "indirect commands", "executions", "compiled pipelines", "found pipelines"};
+
+std::array<std::atomic<long>, kNames.size()> counts;
+
+}  // namespace
+
+void count(Count what) {
+  ++counts[static_cast<int>(what)];
+}
+
+long counted(const char* name) {
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (std::strcmp(kNames[i], name) == 0) return counts[i];
+  }
+  return -1;
+}
+
+}  // namespace softmetal
