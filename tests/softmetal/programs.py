@@ -75,11 +75,16 @@ class Kernels:
                 raise KernelFailure(int(code), int(value), int(limit))
 
     def call(self, stem: str, operands: Sequence[torch.Tensor], **params: object) -> None:
-        """Runs one kernel over contiguous tensors, and writes back what it left in them."""
+        """Runs one kernel over contiguous tensors, and writes back what it left in them.
+
+        Also where the kernel failed.
+        """
         buffers = [self.device.buffer(_bytes(t)) for t in operands]
-        self.run(stem, KERNELS[stem].pack(params), [(b, 0) for b in buffers])  # type: ignore[arg-type]
-        for tensor, buffer in zip(operands, buffers, strict=True):
-            _bytes(tensor)[:] = buffer.array()
+        try:
+            self.run(stem, KERNELS[stem].pack(params), [(b, 0) for b in buffers])  # type: ignore[arg-type]
+        finally:
+            for tensor, buffer in zip(operands, buffers, strict=True):
+                _bytes(tensor)[:] = buffer.array()
 
 
 def run_program(

@@ -21,6 +21,7 @@ _MOST_ROWS = 8  # of a threadgroup of few queries
 _LONGEST_HEAD = 256  # whose columns lanes hold in registers
 _TILE_ROWS, _TILE_KEYS = 32, (32, 16)
 _COMBINE_THREADS = 64
+_STEP_Y = 8  # the last operand of attention_step
 
 
 class _Path(IntEnum):
@@ -68,6 +69,17 @@ def attention(p: Params) -> LaunchConfig:
     }
     launch = Launch((defines["ROW_TILES"] * heads, 1, 1), (defines["BLOCK"], 1, 1))
     return LaunchConfig((launch,), failure=has_position, defines=defines)
+
+
+def attention_step(p: Params) -> LaunchConfig:
+    """The rule of `attention_step`: as attention of one query over a cache."""
+    kv_heads, head_dim, v_dim = as_int(p, "kv_heads"), as_int(p, "head_dim"), as_int(p, "v_dim")
+    rows, heads = as_int(p, "heads") // kv_heads, as_int(p, "batch") * kv_heads
+    if rows * heads == 0:
+        return LaunchConfig(())
+    each = _rows_of_threadgroup(rows, head_dim, v_dim)
+    defines = {"QUERIES": 1, "Y": _STEP_Y}
+    return _in_parts(rows, heads, as_int(p, "limit"), v_dim, each, True, defines)
 
 
 def _rows_of_threadgroup(rows: int, head_dim: int, v_dim: int) -> int:
@@ -125,4 +137,4 @@ def _tile_bytes(head_dim: int, v_dim: int, keys: int, size: int) -> int:
     return queries + kv + _TILE_ROWS * ((keys + 4) * 4 + (keys + pad) * size)
 
 
-RULES: Mapping[str, Rule] = {"attention": attention}
+RULES: Mapping[str, Rule] = {"attention": attention, "attention_step": attention_step}
