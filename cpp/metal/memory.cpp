@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cpp/runtime/error.h"
 
@@ -81,16 +82,16 @@ std::shared_ptr<Memory> HostImports::show(const std::shared_ptr<const Context>& 
   const auto first = reinterpret_cast<uintptr_t>(bytes.data()), last = first + bytes.size();
   if (bytes.size() < page || first % kAlignment != 0) return nullptr;
   const Pool pool;
+  std::vector<std::shared_ptr<Storage>> held;  // until the lock is gone: an owner may take others
   const std::lock_guard<ForkSafeMutex> locked(mutex_);
   forget_dropped();
   for (auto& [begin, shown] : shown_) {
     if (begin >= last || shown.last <= first) continue;
-    std::shared_ptr<Storage> storage = shown.storage.lock();
+    const auto& storage = held.emplace_back(shown.storage.lock());
     if (storage == nullptr) continue;
     if (begin > first || shown.last < last) return nullptr;
     const uintptr_t offset = first - reinterpret_cast<uintptr_t>(storage->host);
-    return std::make_shared<MetalMemory>(std::move(storage), offset, std::ssize(bytes),
-                                         std::move(owner));
+    return std::make_shared<MetalMemory>(storage, offset, std::ssize(bytes), std::move(owner));
   }
   // Whole pages around the bytes.
   const uintptr_t start = first / page * page;

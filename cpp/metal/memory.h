@@ -29,10 +29,10 @@ struct Storage {
 
   const std::shared_ptr<const Context> context;
   const uint64_t serial;  // of no other storage, while a later one may lie at this address
+  std::shared_ptr<const void> owner;  // of the host's memory; may be null. Outlives the buffer
   const Owned<MTL::Buffer> buffer;
   std::byte* const host;
   bool is_hosts = false;
-  std::shared_ptr<const void> owner;  // of the host's memory; may be null
   std::atomic<uint64_t> last_use{0}, last_write{0};
 };
 

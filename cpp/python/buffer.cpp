@@ -49,23 +49,19 @@ DeviceBuffer allocate(std::shared_ptr<Device> device, std::string_view dtype, Sh
   return buffer;
 }
 
-// Shares the memory of a contiguous array whose elements are as wide as those of `dtype`.
-DeviceBuffer borrow(std::shared_ptr<Device> device, std::string_view dtype, Shape shape,
-                    const py::array& array) {
+// Shows a contiguous array whose elements are as wide as those of `dtype`.
+DeviceBuffer show(std::shared_ptr<Device> device, std::string_view dtype, Shape shape,
+                  const py::array& array, std::optional<bool> copy) {
   DeviceBuffer buffer{
       .device = std::move(device), .memory = nullptr, .dtype = dtype_from_name(dtype)};
   const int64_t bytes = dense_bytes(shape, buffer.dtype);
+  if (!(array.flags() & py::array::c_style) || array.nbytes() != bytes) {
+    throw Error(ErrorCode::kInput, "the array is not as dense as its shape and dtype say");
+  }
   auto* data = static_cast<std::byte*>(const_cast<void*>(array.data()));
-  if ((array.flags() & py::array::c_style) && array.nbytes() == bytes) {
-    buffer.memory =
-        buffer.device->import_host({data, static_cast<size_t>(bytes)}, keep_alive(array));
-  }
-  if (buffer.memory == nullptr) {
-    throw Error(ErrorCode::kInput, "the array cannot be shared with the device");
-  }
+  fill_from_host(buffer, {data, static_cast<size_t>(bytes)}, keep_alive(array), copy);
   buffer.shape = buffer.alloc_shape = std::move(shape);
-  buffer.writable = array.writeable();
-  buffer.borrowed = true;
+  buffer.writable = !buffer.borrowed || array.writeable();
   return buffer;
 }
 
@@ -76,12 +72,7 @@ py::buffer_info describe(DeviceBuffer& buffer) {
   if (host == nullptr && (buffer.memory->bytes() > 0 || !buffer.device->host_visible())) {
     throw py::buffer_error("the host cannot read the buffer's memory; use to_numpy()");
   }
-  if (!buffer.device->synchronous()) {
-    buffer.borrowed = true;
-    const py::gil_scoped_release unlocked;
-    buffer.device->synchronize();
-    buffer.memory->check();
-  }
+  if (!buffer.device->synchronous()) show_to_host(buffer);
   const int64_t width = dtype_size(buffer.dtype);
   Shape strides = row_major(buffer.alloc_shape);
   for (int64_t& stride : strides) stride *= width;
@@ -264,6 +255,29 @@ int64_t dense_bytes(std::span<const int64_t> shape, DType dtype) {
   return empty ? 0 : elements * dtype_size(dtype);
 }
 
+void fill_from_host(DeviceBuffer& buffer, std::span<std::byte> bytes,
+                    std::shared_ptr<const void> owner, std::optional<bool> copy) {
+  const auto size = static_cast<int64_t>(bytes.size());
+  if (!copy.value_or(false)) buffer.memory = buffer.device->import_host(bytes, std::move(owner));
+  buffer.borrowed = buffer.memory != nullptr;
+  if (buffer.borrowed) return;
+  if (copy == false && size > 0) {
+    throw Error(ErrorCode::kInput, "the device " + std::string(buffer.device->name()) +
+                                       " cannot use these " + std::to_string(size) +
+                                       " bytes where they lie; leave copy out, or say copy=True");
+  }
+  buffer.memory = buffer.device->allocate_unset(size);
+  const py::gil_scoped_release unlocked;
+  buffer.device->upload(*buffer.memory, 0, bytes);
+}
+
+void show_to_host(DeviceBuffer& buffer) {
+  buffer.borrowed = true;
+  const py::gil_scoped_release unlocked;
+  buffer.device->synchronize();
+  buffer.memory->check();
+}
+
 std::shared_ptr<const void> keep_alive(py::object object) {
   return {object.release().ptr(), [](const void* held) {
             const py::gil_scoped_acquire gil;
@@ -282,14 +296,15 @@ void bind_buffer(py::module_& module) {
       "A dense row-major tensor on a device; zero at first.")
       .def(py::init(&allocate), py::arg("device"), py::arg("dtype"), py::arg("shape"),
            py::arg("alloc_shape") = py::none(), py::arg("zero") = true)
-      .def(py::init(&borrow), py::arg("device"), py::arg("dtype"), py::arg("shape"), py::kw_only(),
-           py::arg("array"))
+      .def(py::init(&show), py::arg("device"), py::arg("dtype"), py::arg("shape"), py::kw_only(),
+           py::arg("array"), py::arg("copy") = py::none())
       .def(py::init(&lent), py::arg("device"), py::arg("dtype"), py::arg("shape"), py::kw_only(),
            py::arg("address"), py::arg("owner"))
-      .def(py::init([](std::shared_ptr<Device> device, const py::capsule& capsule) {
-             return from_dlpack(capsule, std::move(device));
+      .def(py::init([](std::shared_ptr<Device> device, const py::capsule& capsule,
+                       std::optional<bool> copy) {
+             return from_dlpack(capsule, std::move(device), copy);
            }),
-           py::arg("device"), py::arg("capsule"))
+           py::arg("device"), py::arg("capsule"), py::arg("copy") = py::none())
       .def_buffer(&describe)
       .def_readonly("device", &DeviceBuffer::device)
       .def_property_readonly("dtype",
@@ -334,15 +349,21 @@ void bind_buffer(py::module_& module) {
       .def_property_readonly("__cuda_array_interface__", &cuda_array_interface)
       .def(
           "__dlpack__",
-          [](const DeviceBuffer& self, const py::object& stream, const py::kwargs&) {
-            hand_over(*self.device, stream);
+          [](DeviceBuffer& self, const py::object& stream, const py::kwargs&) {
+            if (lends_host_memory(*self.device)) {
+              show_to_host(self);
+            } else {
+              hand_over(*self.device, stream);
+            }
             return to_dlpack(self);
           },
           py::kw_only(), py::arg("stream") = py::none(),
-          "Lends the tensor to a DLPack consumer, without a copy. Its stream is made to wait for "
-          "what the device still computes.")
+          "Lends the tensor to a DLPack consumer, without a copy: as one of the host where the "
+          "host "
+          "sees memory that other libraries have no name for. Its stream is made to wait for what "
+          "the device still computes.")
       .def("__dlpack_device__", [](const DeviceBuffer& self) {
-        const DlDevice device = dl_device(*self.device);
+        const DlDevice device = dl_lent_device(*self.device);
         return py::make_tuple(device.type, device.id);
       });
 }

@@ -38,6 +38,16 @@ std::vector<int64_t> row_major(std::span<const int64_t> shape);
 // Bytes of a dense tensor. Throws Error(kInput) for a negative or absurd extent.
 int64_t dense_bytes(std::span<const int64_t> shape, DType dtype);
 
+// Makes a buffer's memory show bytes of the host: them, where the device uses them as they lie and
+// no copy is asked for; else a copy. `owner` keeps them alive. Throws Error(kInput) where `copy` is
+// false and the device cannot.
+void fill_from_host(DeviceBuffer& buffer, std::span<std::byte> bytes,
+                    std::shared_ptr<const void> owner, std::optional<bool> copy);
+
+// Waits for what an asynchronous device computes there, before the host uses the memory; from then
+// on runs over the buffer are waited for. Throws Error(kDevice) where that work failed.
+void show_to_host(DeviceBuffer& buffer);
+
 // A pointer that keeps a Python object alive and may be dropped without the GIL.
 std::shared_ptr<const void> keep_alive(pybind11::object object);
 

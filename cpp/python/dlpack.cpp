@@ -52,7 +52,7 @@ struct Exported {
 };
 
 bool is_on(const DlDevice& given, const Device& device) {
-  const DlDevice wanted = dl_device(device);
+  const DlDevice wanted = dl_lent_device(device);
   if (wanted.type == kDlCpu) return given.type == kDlCpu || given.type == kDlCudaHost;
   return given.type == wanted.type && given.id == wanted.id;
 }
@@ -82,6 +82,14 @@ DlDevice dl_device(const Device& device) {
   throw Error(ErrorCode::kInput, "DLPack has no name for the device " + std::string(device.name()));
 }
 
+bool lends_host_memory(const Device& device) {
+  return device.host_visible() && !device.foreign_names();
+}
+
+DlDevice dl_lent_device(const Device& device) {
+  return lends_host_memory(device) ? DlDevice{kDlCpu, 0} : dl_device(device);
+}
+
 // What a consumer will do with the tensor, on the stream it names (of Python's protocol: none and 1
 // are the default stream, 2 the thread's, -1 says that it waits by itself), comes behind what the
 // device has in its queue.
@@ -102,12 +110,14 @@ MemoryRange range_of(const DlTensor& tensor, int64_t bytes, bool has_addresses) 
 }
 
 py::capsule to_dlpack(const DeviceBuffer& buffer) {
-  const DlDevice device = dl_device(*buffer.device);
+  const DlDevice device = dl_lent_device(*buffer.device);
+  const bool on_host = lends_host_memory(*buffer.device);
   if (!buffer.writable) {
     throw py::buffer_error("the buffer is read only, which DLPack cannot say; copy it first");
   }
-  const bool has_addresses = buffer.device->addressing() != Addressing::kHandles;
-  const MemoryRange at = buffer.memory->range();
+  const bool has_addresses = on_host || buffer.device->addressing() != Addressing::kHandles;
+  MemoryRange at = buffer.memory->range();
+  if (on_host) at = host_range({buffer.memory->host(), static_cast<size_t>(at.bytes)});
   auto exported = std::make_unique<Exported>();
   exported->memory = buffer.memory;
   exported->shape = buffer.shape;
@@ -135,7 +145,8 @@ py::capsule to_dlpack(const DeviceBuffer& buffer) {
   return capsule;
 }
 
-DeviceBuffer from_dlpack(const py::capsule& capsule, std::shared_ptr<Device> device) {
+DeviceBuffer from_dlpack(const py::capsule& capsule, std::shared_ptr<Device> device,
+                         std::optional<bool> copy) {
   if (!PyCapsule_IsValid(capsule.ptr(), kFresh)) {
     throw Error(ErrorCode::kInput, "the DLPack capsule is used up, or of a version newer than 0.x");
   }
@@ -143,27 +154,31 @@ DeviceBuffer from_dlpack(const py::capsule& capsule, std::shared_ptr<Device> dev
   const DlTensor& tensor = managed->tensor;
   if (!is_on(tensor.device, *device)) {
     throw Error(ErrorCode::kInput,
-                dl_device(*device).type == kDlCpu
+                dl_lent_device(*device).type == kDlCpu
                     ? "a DLPack tensor is not in host memory; copy it there first"
                     : "a DLPack tensor is not on this device; copy it there first");
   }
   if (!is_dense(tensor)) throw Error(ErrorCode::kInput, "a DLPack tensor is not contiguous");
-  const Addressing addressing = device->addressing();
   DeviceBuffer buffer{
       .device = std::move(device), .memory = nullptr, .dtype = dtype_of(tensor.dtype)};
   buffer.shape.assign(tensor.shape, tensor.shape + tensor.ndim);
   buffer.alloc_shape = buffer.shape;
   const int64_t bytes = dense_bytes(buffer.shape, buffer.dtype);
-  const MemoryRange at = range_of(tensor, bytes, addressing != Addressing::kHandles);
-  std::byte* const host = addressing == Addressing::kHost ? address_of(at) : nullptr;
   const std::shared_ptr<const void> owner(managed, [](const DlManagedTensor* taken) {
     if (taken->deleter == nullptr) return;
     const py::gil_scoped_acquire gil;
     taken->deleter(const_cast<DlManagedTensor*>(taken));
   });
   PyCapsule_SetName(capsule.ptr(), kUsed);
-  buffer.memory = std::make_shared<BorrowedMemory>(at, host, owner);
-  buffer.borrowed = true;
+  const Addressing addressing = buffer.device->addressing();
+  const bool on_host = addressing == Addressing::kHost || lends_host_memory(*buffer.device);
+  const MemoryRange at = range_of(tensor, bytes, on_host || addressing != Addressing::kHandles);
+  if (on_host) {
+    fill_from_host(buffer, {address_of(at), static_cast<size_t>(bytes)}, owner, copy);
+  } else {
+    buffer.memory = std::make_shared<BorrowedMemory>(at, nullptr, owner);
+    buffer.borrowed = true;
+  }
   return buffer;
 }
 

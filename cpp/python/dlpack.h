@@ -40,6 +40,13 @@ bool is_dense(const DlTensor& tensor);
 // Throws Error(kInput) for a device that DLPack has no name for.
 DlDevice dl_device(const Device& device);
 
+// Whether tensors on a device are lent, and taken, as tensors of the host: the host sees its
+// memory, and other libraries have no name for it.
+bool lends_host_memory(const Device& device);
+
+// What a tensor on the device is lent as. Throws as dl_device.
+DlDevice dl_lent_device(const Device& device);
+
 // Where the elements of a tensor of `bytes` bytes lie, on a device that is known by addresses or
 // not.
 MemoryRange range_of(const DlTensor& tensor, int64_t bytes, bool has_addresses);
@@ -51,8 +58,9 @@ void hand_over(Device& device, const pybind11::object& stream);
 // The capsule of a buffer. The tensor keeps the memory alive.
 pybind11::capsule to_dlpack(const DeviceBuffer& buffer);
 
-// Takes the tensor over: dense, row-major, in memory of `device`, of a dtype npusim has. Throws
-// Error(kInput).
-DeviceBuffer from_dlpack(const pybind11::capsule& capsule, std::shared_ptr<Device> device);
+// Takes the tensor over: dense, row-major, in memory of `device`, of a dtype npusim has; or in the
+// host's, of a device that lends that: copied as fill_from_host says. Throws Error(kInput).
+DeviceBuffer from_dlpack(const pybind11::capsule& capsule, std::shared_ptr<Device> device,
+                         std::optional<bool> copy);
 
 }  // namespace npusim::python

@@ -94,7 +94,11 @@ class Session {
   bool learn(const std::vector<Shape>& shapes);
   std::optional<std::vector<Shape>> array_shapes(PyObject* args) const;
   std::optional<std::vector<Shape>> tensor_shapes(const Library& library, PyObject* args) const;
-  Memories allocate(const std::vector<Port>& ports) const;
+  struct Place {
+    std::shared_ptr<Memory> memory;
+    bool in_place = false;  // it is the array
+  };
+  Place place(const Binding& array, const Port& whole, std::shared_ptr<Memory>& kept) const;
   void run_with_copies(const Form& form, const Bindings& inputs, const Bindings& outputs) const;
   LibraryPtr meet(PyObject* self, PyTypeObject* type);
   MakersPtr ask_makers(PyObject* self, const LibraryPtr& library, const Form& form) const;
@@ -113,8 +117,8 @@ class Session {
   bool synchronous_;       // the device is
   bool uses_host_memory_;  // the device's kernels run over arrays where they lie
   LibraryPtr met_;         // last; null at first
-  // For arrays of the host, on a device that does not use them where they lie; made by the first
-  // call.
+  // For arrays of the host that the device does not use where they lie; made by the first call with
+  // such.
   mutable Memories device_inputs_, device_outputs_;
   mutable TurnFlag copying_{0};
 };

@@ -2,6 +2,7 @@
 #include <pybind11/numpy.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "cpp/python/session.h"
 #include "cpp/python/unlocked.h"
@@ -86,36 +87,46 @@ PyObject* Session::make_outputs(const Form& form, Bindings& bindings) const {
   return tuple;
 }
 
-Session::Memories Session::allocate(const std::vector<Port>& ports) const {
-  Memories memories;
-  for (const Port& port : ports) {
-    memories.push_back(executor_->device().allocate(port.bytes));
-  }
-  return memories;
+// Where the device has an array for a call: the array itself, where the device can use it as it
+// lies; else memory that the session keeps, which serves all sizes.
+Session::Place Session::place(const Binding& array, const Port& whole,
+                              std::shared_ptr<Memory>& kept) const {
+  Device& device = executor_->device();
+  if (auto shown = device.import_host(host_bytes(array), nullptr)) return {shown, true};
+  if (kept == nullptr) kept = device.allocate(whole.bytes);
+  return {kept, false};
 }
 
-// The device's buffers serve all sizes. The bindings that are given are the arrays of the host.
+// The bindings that are given are the arrays of the host.
 void Session::run_with_copies(const Form& form, const Bindings& inputs,
                               const Bindings& outputs) const {
   const Turn turn(copying_, kBusy);
   Device& device = executor_->device();
   const size_t taken = form.inputs.size(), made = form.outputs.size();
-  if (device_inputs_.size() != taken) device_inputs_ = allocate(whole_->inputs);
-  if (device_outputs_.size() != made) device_outputs_ = allocate(whole_->outputs);
+  device_inputs_.resize(taken);
+  device_outputs_.resize(made);
+  std::array<Place, kFastPorts> given, results;  // an array is shown until its work has ended
   Bindings in, out;
   for (size_t i = 0; i < taken; ++i) {
-    in[i] = device_inputs_[i]->range().part(0, form.inputs[i].bytes);
-    device.upload(*device_inputs_[i], 0, host_bytes(inputs[i]));
+    given[i] = place(inputs[i], whole_->inputs[i], device_inputs_[i]);
+    in[i] = given[i].memory->range().part(0, form.inputs[i].bytes);
+    if (!given[i].in_place) device.upload(*given[i].memory, 0, host_bytes(inputs[i]));
   }
   for (size_t i = 0; i < made; ++i) {
-    out[i] = device_outputs_[i]->range().part(0, form.outputs[i].bytes);
+    results[i] = place(outputs[i], whole_->outputs[i], device_outputs_[i]);
+    out[i] = results[i].memory->range().part(0, form.outputs[i].bytes);
   }
   executor_->enqueue(method_, {in.data(), taken}, {out.data(), made}, weights_.get(), nullptr, 0,
                      form.sizes);
+  bool settled = false;
   for (size_t i = 0; i < made; ++i) {
-    device.download(host_bytes(outputs[i]), *device_outputs_[i], 0);
+    if (!results[i].in_place) {
+      device.download(host_bytes(outputs[i]), *results[i].memory, 0);
+    } else if (!std::exchange(settled, true)) {
+      executor_->settle(method_);
+    }
   }
-  if (executor_->can_fail(method_)) executor_->settle(method_);
+  if (!settled && executor_->can_fail(method_)) executor_->settle(method_);
 }
 
 bool Session::run(const Form& form, const Bindings& inputs, const Bindings& outputs) const {

@@ -114,14 +114,20 @@ class DeviceBuffer:
     ) -> None: ...
     @overload
     def __init__(
-        self, device: Device, dtype: str, shape: Sequence[int], *, array: NDArray[Any]
+        self,
+        device: Device,
+        dtype: str,
+        shape: Sequence[int],
+        *,
+        array: NDArray[Any],
+        copy: bool | None = None,
     ) -> None: ...
     @overload
     def __init__(
         self, device: Device, dtype: str, shape: Sequence[int], *, address: int, owner: object
     ) -> None: ...
     @overload
-    def __init__(self, device: Device, capsule: CapsuleType) -> None: ...
+    def __init__(self, device: Device, capsule: CapsuleType, copy: bool | None = None) -> None: ...
     @property
     def device(self) -> Device: ...
     @property

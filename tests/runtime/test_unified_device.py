@@ -96,10 +96,30 @@ def test_tensors_of_torch_are_copied(unified: Open) -> None:
     p, q = torch.arange(3.0), torch.full((3,), 9.0)
     first, second = session(p, q)
     assert torch.equal(first, q) and torch.equal(second, p)
-    with pytest.raises(npusim.Error, match="DLPack has no name for the device unified"):
-        DeviceBuffer.from_dlpack(p, device)
-    with pytest.raises(npusim.Error, match="DLPack has no name for the device unified"):
-        torch.from_dlpack(DeviceBuffer(device, "float32", (3,)))
+    there = DeviceBuffer.from_dlpack(p, device)
+    p[:] = -1.0
+    assert there.to_numpy().tolist() == [0.0, 1.0, 2.0]
+    with pytest.raises(npusim.ShapeError, match="unified cannot use these 12 bytes"):
+        DeviceBuffer.from_dlpack(p, device, copy=False)
+
+
+def test_buffers_are_lent_to_the_host(unified: Open) -> None:
+    """What the host sees is the host's for other libraries, when it has been computed."""
+    torch = pytest.importorskip("torch")
+    device = unified()
+    session = npusim.load(programs.swap(3), device=device)
+    p = DeviceBuffer.from_numpy(np.arange(3, dtype=np.float32), device)
+    first, second = session(p, p)
+    assert second.__dlpack_device__() == (1, 0)
+    lent = torch.from_dlpack(second)
+    assert lent.tolist() == [0.0, 1.0, 2.0] and torch.from_dlpack(first).tolist() == lent.tolist()
+    lent[:] = 7.0
+    assert second.to_numpy().tolist() == [7.0] * 3
+    del first, second, session, p, device
+    assert lent.tolist() == [7.0] * 3
+    for dtype, shape in (("bfloat16", (2,)), ("bool", ()), ("int64", (0, 4))):
+        empty = torch.from_dlpack(DeviceBuffer(unified(), dtype, shape))
+        assert empty.dtype is getattr(torch, dtype) and tuple(empty.shape) == shape
 
 
 def test_buffers_stay_there_and_nobody_waits(unified: Open, module: ModuleType) -> None:
@@ -146,8 +166,8 @@ def test_memory_has_no_addresses(unified: Open) -> None:
     for action in refused:
         with pytest.raises(npusim.Error, match="memory of the device unified has no addresses"):
             action()
-    with pytest.raises(npusim.Error, match="cannot be shared"):
-        _runtime.DeviceBuffer(device, "float32", (4,), array=np.zeros(4, np.float32))
+    with pytest.raises(npusim.Error, match="cannot use these 16 bytes"):
+        _runtime.DeviceBuffer(device, "float32", (4,), array=np.zeros(4, np.float32), copy=False)
     assert not hasattr(buffer, "__cuda_array_interface__")
 
 

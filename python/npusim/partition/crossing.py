@@ -206,7 +206,7 @@ def _upload(
 ) -> DeviceBuffer | _runtime.DeviceBuffer:
     """Returns a buffer that shows a tensor of the CPU, in its memory where the device shares it."""
     dense = tensor.resolve_conj().resolve_neg().contiguous()
-    if device.uses_host_memory and spec.shape == spec.alloc_shape:
+    if device.host_visible and spec.shape == spec.alloc_shape:
         return DeviceBuffer.from_dlpack(dense, device)
     return DeviceBuffer.from_bits(torch_bits(dense), device, spec)
 

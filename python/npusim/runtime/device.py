@@ -112,8 +112,15 @@ class DeviceBuffer(_runtime.DeviceBuffer):
 
     Speaks DLPack (`torch.from_dlpack(buffer)`) without a copy; where the host can read the device's
     memory, the buffer protocol as well (`np.asarray(buffer)`), and on a cuda device
-    `__cuda_array_interface__`. Zero when made by the constructor
+    `__cuda_array_interface__`. A metal device's buffers are the host's for DLPack. What is shown so
+    keeps the buffer's memory. Zero when made by the constructor
     `DeviceBuffer(device, dtype, shape, alloc_shape=None)`.
+
+    `from_numpy` and `from_dlpack` share memory with what they are given, and keep it alive: what
+    either side writes, both see, and a run over such a buffer is waited for. A cpu device shares
+    whatever is contiguous and aligned; a metal device what is at least a page (16 KiB on Macs),
+    begins at a multiple of 16 bytes, and overlaps nothing that it shares already but lies in it or
+    apart from it. What cannot be shared is copied, or with `copy=False` refused.
     """
 
     @classmethod
@@ -128,35 +135,56 @@ class DeviceBuffer(_runtime.DeviceBuffer):
 
     @classmethod
     def from_numpy(
-        cls, array: ArrayLike, device: _runtime.Device, spec: TensorSpec | None = None
+        cls,
+        array: ArrayLike,
+        device: _runtime.Device,
+        spec: TensorSpec | None = None,
+        *,
+        copy: bool | None = None,
     ) -> DeviceBuffer:
         """Returns a buffer that shows an array.
 
-        Shares the array's memory when that is possible: a device that uses the host's memory, a
-        contiguous array, no padding. Otherwise copies.
+        Shares the array's memory when that is possible: a device that can use it, a contiguous
+        array, no padding. A buffer over a read-only array is read-only.
 
         Args:
-            array: any NumPy array of the spec's dtype; strides are free. For bfloat16, float32.
+            array: any NumPy array of the spec's dtype; strides are free. For bfloat16, float32,
+                which is rounded to a copy.
             device: where the buffer lives.
             spec: an input of the program; by default the array's own dtype and shape. A symbolic
                 size in its shape stands for any up to its greatest value; the run says more.
+            copy: True: always copies. False: refuses what cannot be shared. None: copies that.
 
         Raises:
-            ShapeError: another shape or dtype than the spec's, or a dtype npusim does not have.
+            ShapeError: another shape or dtype than the spec's, a dtype npusim does not have, or an
+                array that would be copied though `copy` is False.
         """
         given = np.asarray(plain(array, "array" if spec is None else spec.name))
         if spec is None:
             spec = TensorSpec("array", 0, dtype_of(given), given.shape, given.shape)
         raw = _raw(given, spec)
+        if copy is False and raw.dtype.itemsize != given.dtype.itemsize:
+            raise _unshared(spec, "it is rounded to bfloat16")
         if is_symbolic(spec.shape):
             spec = replace(spec, shape=given.shape, alloc_shape=given.shape)
-        return cls.from_bits(raw, device, spec)
+        return cls.from_bits(raw, device, spec, copy=copy)
 
     @classmethod
-    def from_bits(cls, given: Array, device: _runtime.Device, spec: TensorSpec) -> DeviceBuffer:
+    def from_bits(
+        cls,
+        given: Array,
+        device: _runtime.Device,
+        spec: TensorSpec,
+        *,
+        copy: bool | None = None,
+    ) -> DeviceBuffer:
         """Returns a buffer that shows an array, as `from_numpy`; bfloat16 is given as uint16."""
-        if device.uses_host_memory and spec.shape == spec.alloc_shape and _is_plain(given):
-            return cls(device, spec.dtype, spec.shape, array=given)
+        if spec.shape == spec.alloc_shape and _is_plain(given):
+            return cls(device, spec.dtype, spec.shape, array=given, copy=copy)
+        if copy is False:
+            padded = spec.shape != spec.alloc_shape
+            why = "the buffer is padded" if padded else "it is not contiguous, aligned and native"
+            raise _unshared(spec, why)
         if device.uses_host_memory:
             buffer = cls.from_spec(device, spec)
             np.asarray(buffer)[...] = given
@@ -166,27 +194,36 @@ class DeviceBuffer(_runtime.DeviceBuffer):
         return buffer
 
     @classmethod
-    def from_dlpack(cls, tensor: Any, device: _runtime.Device) -> DeviceBuffer:
+    def from_dlpack(
+        cls, tensor: Any, device: _runtime.Device, *, copy: bool | None = None
+    ) -> DeviceBuffer:
         """Returns a buffer that shows a contiguous tensor of any DLPack library.
 
-        Shares its memory; only one on a GPU that does not start at a multiple of 16 bytes is
-        copied, on the GPU. The device waits for what its library has queued on it.
+        Shares its memory; the device waits for what its library has queued on it. On a GPU, one
+        that does not start at a multiple of 16 bytes is copied there; a metal device shares what
+        it can of tensors of the host, as arrays, and copies others.
+
+        Args:
+            tensor: on the device; for a cpu or metal device, in the host's memory.
+            device: where the buffer lives.
+            copy: as `from_numpy` has it.
 
         Raises:
-            ShapeError: the tensor is elsewhere, is not contiguous, or has a dtype npusim lacks.
+            ShapeError: the tensor is elsewhere, is not contiguous, is read-only, has a dtype npusim
+                lacks, or would be copied though `copy` is False.
         """
         tensor = plain(tensor, "the tensor")
         kind, index = map(int, tensor.__dlpack_device__())
-        if device.uses_host_memory:
+        if device.host_visible:
             if kind not in (_DL_CPU, _DL_CUDA_HOST):
                 hint = "Copy it to the cpu first."
                 raise ShapeError("the tensor is not in host memory.", hint=hint)
-            return cls(device, tensor.__dlpack__())
+            return cls(device, _capsule(tensor), copy)
         if (kind, index) != device.dlpack_device:
             where = f"{device.name}:{device.ordinal}"
             raise ShapeError(f"the tensor is not on {where}.", hint="Copy it there first.")
         stream = {"stream": device.stream} if device.has_streams else {}
-        return cls(device, tensor.__dlpack__(**stream))._aligned()
+        return cls(device, _capsule(tensor, **stream))._aligned(copy)
 
     @classmethod
     def from_cuda_array(cls, array: Any, device: _runtime.Device) -> DeviceBuffer:
@@ -207,10 +244,16 @@ class DeviceBuffer(_runtime.DeviceBuffer):
         name = dtype_of(np.empty(0, dtype))
         return cls(device, name, shape, address=address, owner=array)._aligned()
 
-    def _aligned(self) -> DeviceBuffer:
-        """Returns the buffer, or a copy that begins where kernels can read it."""
-        if self.is_aligned:
+    def _aligned(self, copy: bool | None = None) -> DeviceBuffer:
+        """Returns the buffer, or a copy that begins where kernels can read it, or is asked for."""
+        if self.is_aligned and not copy:
             return self
+        if copy is False:
+            raise ShapeError(
+                f"the tensor does not begin at a multiple of {self.device.alignment} bytes, and "
+                "would be copied.",
+                hint="Leave copy out, or say copy=True.",
+            )
         twin = type(self)(self.device, self.dtype, self.shape)
         twin.copy_from(self)
         return twin
@@ -272,6 +315,24 @@ def _buffer_of(
     buffer = kind(device, dtype, shape, alloc_shape)
     buffer.write(content)
     return buffer
+
+
+def _unshared(spec: TensorSpec, why: str) -> ShapeError:
+    return ShapeError(
+        f"'{spec.name}' cannot be shared with the device: {why}.",
+        hint="Leave copy out, or say copy=True.",
+    )
+
+
+def _capsule(tensor: Any, **stream: int) -> Any:
+    """Returns what a tensor lends by DLPack."""
+    try:
+        return tensor.__dlpack__(**stream)
+    except BufferError as error:  # DLPack's word for what a library does not lend
+        raise ShapeError(
+            f"the tensor cannot be lent by DLPack: {str(error).rstrip('.')}.",
+            hint="Pass a NumPy array to DeviceBuffer.from_numpy, or a copy.",
+        ) from error
 
 
 def _corner(shape: tuple[int, ...]) -> tuple[slice, ...]:

@@ -257,7 +257,7 @@ def as_buffer(
     if is_torch(value):
         value = value.contiguous()
     dense = spec.shape == spec.alloc_shape
-    if dense and (device.uses_host_memory or not _is_on_host(value)):
+    if dense and (device.host_visible or not _is_on_host(value)):
         return DeviceBuffer.from_dlpack(value, device)
     if not is_torch(value):
         return DeviceBuffer.from_numpy(np.from_dlpack(value), device, spec)
@@ -293,7 +293,7 @@ def tensor_like(like: Any, buffer: DeviceBuffer) -> Any:
     if is_torch(like):
         import torch
 
-        if buffer.device.uses_host_memory or like.device.type != "cpu":
+        if buffer.device.host_visible or like.device.type != "cpu":
             return torch.from_dlpack(buffer)
         return torch.from_numpy(buffer.to_numpy()).to(getattr(torch, buffer.dtype))
     on_host = isinstance(like, (np.ndarray, np.generic)) or like is None

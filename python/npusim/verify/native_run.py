@@ -95,10 +95,10 @@ class NativeRun:
 
 
 def _buffer(tensor: Tensor, device: Device, spec: TensorSpec) -> DeviceBuffer:
-    """Returns a tensor on a device: itself where both share memory, else a copy."""
+    """Returns a tensor on a device: itself where the device can use it, else a copy."""
     from npusim.runtime import DeviceBuffer
     from npusim.runtime.host import torch_bits
 
-    if device.uses_host_memory:
+    if device.host_visible:
         return DeviceBuffer.from_dlpack(tensor, device)
     return DeviceBuffer.from_bits(torch_bits(tensor.cpu()), device, spec)
