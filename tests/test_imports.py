@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "files": {"errors"},
     "binding": {"_runtime", "errors"},
     "ir": {"errors", "files"},
-    "targets": {"abi.kernels", "errors", "ir.types"},
+    "targets": {"abi.kernels", "abi.scalar", "errors", "ir.types"},
     "abi": {"errors", "ir"},
     "program": {"errors", "files", "ir", "version"},
     "lowering": {"abi", "errors", "ir", "program", "targets", "version"},

@@ -73,7 +73,7 @@ _STRANGE = (
 )
 _FILES = (
     *("g.json", "p.npubin", "p.npuplan", "m.onnx", "w.safetensors", "x.npy", "m.py", "empty"),
-    *("text.txt", "broken.json", "evil.pt", "x.npz", "target.json", "link.json", "toy.npubin"),
+    *("text.txt", "broken.json", "evil.pt", "x.npz", "target.toml", "link.json", "toy.npubin"),
     *("toy", "toy/model.safetensors", "dangling"),
 )
 _FACTORIES = (
@@ -150,7 +150,7 @@ def _folder() -> Path:
     np.savez(folder / "x.npz", x=np.zeros((2, 4), np.float32))
     (folder / "empty").touch()
     (folder / "text.txt").write_text("some text\n")
-    (folder / "target.json").write_text('{"name": "mine"}')
+    (folder / "target.toml").write_text('name = "mine"')
     (folder / "broken.json").write_bytes((folder / "g.json").read_bytes()[:-40])
     (folder / "link.json").symlink_to("g.json")
     (folder / "dangling").symlink_to("nowhere/at/all")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +12,9 @@ import pytest
 from npusim.errors import TargetConstraintError
 from npusim.partition.cost import CostModel
 from npusim.passes.select_kernels import winograd_tile
-from npusim.targets import TargetConfig, target_names
+from npusim.targets import TargetConfig, data_file, target_names
 from npusim.targets.architecture import fitted, gpu, measured_architectures, pytorch_costs
+from npusim.targets.data_file import to_toml
 from npusim.targets.measured import Winograd
 from npusim.targets.records import read_record
 from npusim.targets.target_config import MEASURED
@@ -36,7 +36,7 @@ class Whole:
 
 
 def read(data: object) -> Whole:
-    return read_record(Whole, data, "own.json")
+    return read_record(Whole, data, "own.toml")
 
 
 def test_fields_are_the_schema_and_have_the_defaults() -> None:
@@ -49,12 +49,12 @@ def test_fields_are_the_schema_and_have_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ([], r"it holds \[\], not an object"),
+        ([], r"it holds \[\], not a table"),
         ({"parts": []}, "key 'name' is missing"),
         ({"name": "a", "parts": [], "nmae": 1}, "unknown key 'nmae'"),
         ({"name": 3, "parts": []}, "'name' is 3, not text"),
         ({"name": "a", "parts": {}}, r"'parts' is \{\}, not a list"),
-        ({"name": "a", "parts": [{"width": 1}, 2]}, r"'parts\[1\]' is 2, not an object"),
+        ({"name": "a", "parts": [{"width": 1}, 2]}, r"'parts\[1\]' is 2, not a table"),
         ({"name": "a", "parts": [{}]}, r"key 'parts\[0\].width' is missing"),
         ({"name": "a", "parts": [{"width": 1.0}]}, r"'parts\[0\].width' is 1.0, not an integer"),
         ({"name": "a", "parts": [{"width": True}]}, r"width' is true, not an integer"),
@@ -67,7 +67,7 @@ def test_fields_are_the_schema_and_have_the_defaults() -> None:
     ],
 )
 def test_refusals_name_the_file_and_the_key(data: object, said: str) -> None:
-    with pytest.raises(TargetConstraintError, match=rf"^own\.json: .*{said}"):
+    with pytest.raises(TargetConstraintError, match=rf"^own\.toml: .*{said}"):
         read(data)
 
 
@@ -100,7 +100,7 @@ def _keys(data: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, 
 
 def installed(name: str) -> dict[str, Any]:
     folder = Path(fitted.__code__.co_filename).parent / "architectures"
-    data: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
+    data: dict[str, Any] = data_file.read(folder / f"{name}.toml", name).data
     return data
 
 
@@ -114,15 +114,17 @@ def at(data: Any, path: tuple[str | int, ...]) -> Any:
 def test_no_key_can_be_lost_or_misspelt(name: str, tmp_path: Path) -> None:
     """But for those with a default, which are then the file's to leave out."""
     optional = {"winograd", "pytorch", "gpu", "blocks_per_processor", "copy_warp", "persistent"}
-    path = tmp_path / "own.json"
+    path = tmp_path / "own.toml"
 
     def refused(change: Callable[[dict[str, Any]], None], said: str) -> None:
         data = installed(name)
         change(data)
-        path.write_text(json.dumps(data), encoding="utf-8")
+        path.write_text(to_toml(data), encoding="utf-8")
         with pytest.raises(TargetConstraintError) as caught:
             fitted(str(path))
-        assert caught.value.args[0].startswith(f"{path}: {said}"), caught.value.args[0]
+        place, _, message = caught.value.args[0].removeprefix(str(path)).partition(": ")
+        assert message.startswith(said), caught.value.args[0]
+        assert not place or int(place[1:]) <= len(path.read_text().splitlines())
 
     for *outer, key in _keys(installed(name)):
         where = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in (*outer, key))[1:]
@@ -138,14 +140,14 @@ def test_no_key_can_be_lost_or_misspelt(name: str, tmp_path: Path) -> None:
 
 
 def own(tmp_path: Path, **data: object) -> str:
-    path = tmp_path / "mine.json"
-    path.write_text(json.dumps(data), encoding="utf-8")
+    path = tmp_path / "mine.toml"
+    path.write_text(to_toml(data), encoding="utf-8")
     return str(path)
 
 
 def preset(tmp_path: Path, like: str = "cpu", **changed: object) -> TargetConfig:
-    path = tmp_path / "target.json"
-    path.write_text(json.dumps({"like": like, "name": "own", **changed}), encoding="utf-8")
+    path = tmp_path / "target.toml"
+    path.write_text(to_toml({"like": like, "name": "own", **changed}), encoding="utf-8")
     return TargetConfig.named(str(path))
 
 
@@ -155,7 +157,7 @@ def test_a_file_may_be_like_an_installed_one(tmp_path: Path) -> None:
     assert base.winograd is not None
     expected = replace(base, name="mine", winograd=replace(base.winograd, least_channels=8))
     assert fitted(file) == expected
-    with pytest.raises(TargetConstraintError, match=r"mine.json: 'like' is \"vax\".*sm_90a, x86"):
+    with pytest.raises(TargetConstraintError, match=r"mine.toml:1: .*called \"vax\".*sm_90a, x86"):
         fitted(own(tmp_path, like="vax"))
 
 
@@ -208,18 +210,15 @@ def test_every_number_of_winograd_decides(
 
 
 def test_measurements_that_nobody_reads_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TargetConstraintError, match=r"target\.json: 'measured' is 3"):
+    with pytest.raises(TargetConstraintError, match=r"target\.toml:3: 'measured' is 3"):
         preset(tmp_path, measured=3)
     with pytest.raises(TargetConstraintError, match="'vax' was not measured"):
         preset(tmp_path, measured="vax")
     assert preset(tmp_path, like="cuda", measured="sm_90a").measurements.gpu
-    with pytest.raises(TargetConstraintError, match=r"target\.json: code in the format 'cubin'"):
+    with pytest.raises(TargetConstraintError, match=r"target\.toml:3: code in the format 'cubin'"):
         preset(tmp_path, like="cuda", measured="x86_64")
-    with pytest.raises(TargetConstraintError, match=r"x86_64\.json: key 'gpu' is missing"):
+    with pytest.raises(TargetConstraintError, match=r"x86_64\.toml: key 'gpu' is missing"):
         gpu("x86_64")
-    (tmp_path / "mine.json").write_text("{", encoding="utf-8")
-    with pytest.raises(TargetConstraintError, match=r"mine\.json: it is not JSON"):
-        fitted(str(tmp_path / "mine.json"))
-    (tmp_path / "mine.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(TargetConstraintError, match=r"mine\.json: it holds no object"):
-        fitted(str(tmp_path / "mine.json"))
+    (tmp_path / "mine.toml").write_text("{", encoding="utf-8")
+    with pytest.raises(TargetConstraintError, match=r"mine\.toml: it is not TOML"):
+        fitted(str(tmp_path / "mine.toml"))

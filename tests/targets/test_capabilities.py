@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,8 @@ from npusim.lowering.context import Lowering
 from npusim.partition.plan import PartitionPlan
 from npusim.program.program import CompiledProgram
 from npusim.selftest.single_op import graph_of, tensors_for
-from npusim.targets import TargetConfig, target_names
+from npusim.targets import TargetConfig, data_file, target_names
+from npusim.targets.data_file import to_toml
 from npusim.targets.target_config import ALL, KernelLimits
 from tests.models import build
 
@@ -70,7 +70,7 @@ def test_the_cpu_has_what_its_target_lists(isa: str) -> None:
 def test_a_generator_makes_what_its_target_lists(name: str) -> None:
     target = TargetConfig.named(name)
     generator = generator_of(target)
-    assert (generator is None) == (name in ("cpu", "null"))
+    assert (generator is None) == (target.device in ("cpu", "null"))
     if generator is not None:
         assert set(target.kernels) == set(generator.stems)
 
@@ -263,9 +263,9 @@ def test_fused_ops_are_not_refused_for_what_their_pieces_need_not(name: str) -> 
 
 def preset(tmp_path: Path, **changed: object) -> str:
     """The path of a target file like the CPU's but for some keys."""
-    data = json.loads((Path(npusim.__file__).parent / "targets/data/cpu.json").read_text())
-    path = tmp_path / "preset.json"
-    path.write_text(json.dumps({**data, "name": "preset", **changed}), encoding="utf-8")
+    data = data_file.read(Path(npusim.__file__).parent / "targets/data/cpu.toml", "cpu").data
+    path = tmp_path / "preset.toml"
+    path.write_text(to_toml({**data, "name": "preset", **changed}), encoding="utf-8")
     return str(path)
 
 
@@ -336,17 +336,17 @@ def test_dtypes_and_ranks_are_limits_of_kernels(tmp_path: Path) -> None:
     ],
 )
 def test_malformed_limits_are_refused(tmp_path: Path, limits: object) -> None:
-    with pytest.raises(TargetConstraintError, match=r"Target .*preset.json.*limits"):
+    with pytest.raises(TargetConstraintError, match=r"preset.toml:\d+: .*'limits"):
         TargetConfig.named(preset(tmp_path, limits=limits))
 
 
 def test_a_target_may_be_like_another(tmp_path: Path) -> None:
-    path = tmp_path / "npu.json"
-    path.write_text('{"like": "null", "name": "npu", "kernels": ["copy"]}', encoding="utf-8")
+    path = tmp_path / "npu.toml"
+    path.write_text('like = "null"\nname = "npu"\nkernels = ["copy"]', encoding="utf-8")
     expected = replace(CPU, name="npu", device="null", kernels=("copy",))
     assert TargetConfig.named(str(path)) == expected
-    path.write_text('{"like": "abacus"}', encoding="utf-8")
-    with pytest.raises(TargetConstraintError, match=r"no target 'abacus' .*cpu, cuda, metal, null"):
+    path.write_text('like = "abacus"', encoding="utf-8")
+    with pytest.raises(TargetConstraintError, match=r'npu.toml:1: .*"abacus" to .* cpu, cuda, '):
         TargetConfig.named(str(path))
 
 

@@ -6,7 +6,6 @@ for each, so that neither happens unnoticed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -23,6 +22,7 @@ from npusim.ir.graph import Graph
 from npusim.ir.opdef import find
 from npusim.selftest.single_op import graph_of, tensors_for
 from npusim.targets import TargetConfig
+from npusim.targets.data_file import to_toml
 from tests.codegen.cases import NormBetween
 from tests.targets.test_capabilities import extract, native_stems
 
@@ -123,8 +123,8 @@ def target_of(folder: Path, name: str, stem: str, without: str = "") -> TargetCo
     free = {"run_seconds": 0, "transfer_seconds": 0, "transfer_rate": 0}
     quantized = {"weight_quantization": "int8"} if stem in QUANTIZING else {}
     data = {"like": name, "name": "less", "kernels": kernels, **free, **quantized}
-    (folder / "less.json").write_text(json.dumps(data), encoding="utf-8")
-    target = TargetConfig.named(str(folder / "less.json"))
+    (folder / "less.toml").write_text(to_toml(data), encoding="utf-8")
+    target = TargetConfig.named(str(folder / "less.toml"))
     return replace(target, code_format="")  # which kernels there are needs no code
 
 

@@ -28,7 +28,7 @@ _NARROWEST = 80  # columns; a pipe has none
 
 @click.command(cls=Verb, epilog=FACTORY_HELP)
 @click.argument("model", metavar="GRAPH|MODULE:FACTORY")
-@click.option("--target", default="cpu", show_default=True, help="A target's name or .json file.")
+@click.option("--target", default="cpu", show_default=True, help="A target's name or .toml file.")
 @click.option(
     "--require",
     type=Finite(0, 1),

@@ -19,7 +19,7 @@ from npusim.cli.summary import program_facts
 @click.command("compile", cls=Verb)
 @click.argument("graph", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: GRAPH's .npubin.")
-@click.option("--target", default="cpu", show_default=True, help="A target's name or .json file.")
+@click.option("--target", default="cpu", show_default=True, help="A target's name or .toml file.")
 @click.option(
     "--quantize",
     metavar="SCHEME",

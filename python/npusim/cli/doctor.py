@@ -91,7 +91,7 @@ def _runtime() -> list[Check]:
         checks += [
             Check(what, found, "ok" if there else "optional") for what, found, there in parts
         ]
-    checks += [_target(name) for name in target_names() if TargetConfig.named(name).code_format]
+    checks += [_target(name) for name in target_names() if _generates(TargetConfig.named(name))]
     try:
         checks.append(Check("small program", _try(names[0])))
     except Error as error:
@@ -105,6 +105,11 @@ def _device(name: str, *, is_needed: bool) -> Check:
         return Check(f"device {name}", npusim.Device(name).description)
     except Error as error:
         return Check(f"device {name}", str(error), "missing" if is_needed else "optional")
+
+
+def _generates(target: TargetConfig) -> bool:
+    """Whether a target is a backend's own, and has device code."""
+    return target.name == target.device and bool(target.code_format)
 
 
 def _target(name: str) -> Check:

@@ -19,7 +19,7 @@ from npusim.errors import Error
 @click.command(cls=Verb)
 @click.argument("graph", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: GRAPH's .npuplan.")
-@click.option("--target", default="cpu", show_default=True, help="A target's name or .json file.")
+@click.option("--target", default="cpu", show_default=True, help="A target's name or .toml file.")
 @click.option(
     "--pin",
     "pins",

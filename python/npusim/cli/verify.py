@@ -24,7 +24,7 @@ from npusim.errors import Error
 
 @click.command(cls=Verb, epilog=FACTORY_HELP)
 @click.argument("factory", metavar="MODULE:FACTORY")
-@click.option("--target", default="cpu", show_default=True, help="A target's name or .json file.")
+@click.option("--target", default="cpu", show_default=True, help="A target's name or .toml file.")
 @weights_options(help=INSTEAD)
 @tolerance_option
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one a core.")

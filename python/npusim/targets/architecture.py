@@ -1,6 +1,6 @@
 """What was fitted to measurements of a device, as data: one file an architecture.
 
-`architectures/<name>.json` holds what the dataclasses of `measured.py` say. Read by passes, code
+`architectures/<name>.toml` holds what the dataclasses of `measured.py` say. Read by passes, code
 generation and the costs of partitions, which choose by it, and fit for whatever models times
 besides. What a file has no part of was not measured there. A target names the file that describes
 its device (`measured`), which may be a user's own; one with the key `like` says where it differs
@@ -9,14 +9,12 @@ from an installed one.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from pathlib import Path
-from typing import Any
 
 from npusim.errors import TargetConstraintError
+from npusim.targets import data_file
+from npusim.targets.data_file import DataFile
 from npusim.targets.measured import Gpu, Measured, PyTorchCosts
 from npusim.targets.records import read_record
 
@@ -27,26 +25,27 @@ HOST = "x86_64"  # where PyTorch was measured
 def measured_architectures() -> tuple[str, ...]:
     """Names of the installed files, sorted."""
     folder = resources.files(__package__) / "architectures"
-    return tuple(sorted(e.name.removesuffix(".json") for e in folder.iterdir()))
+    return tuple(sorted(e.name.removesuffix(".toml") for e in folder.iterdir()))
 
 
 def fitted(name: str) -> Measured:
-    """Returns what was measured of an architecture: an installed one, or a path ending in .json.
+    """Returns what was measured of an architecture: an installed one, or a path ending in .toml.
 
     Raises:
         TargetConstraintError: nothing was; the message lists those that were measured. Or the file
-            is not as this module says; the message names the file and the key.
+            is not as this module says; the message names the file, the line and the key.
     """
-    return _installed(name) if name in measured_architectures() else _read(name)
+    return _fitted_installed(name) if name in measured_architectures() else _fitted(name)
 
 
 @cache
-def _installed(name: str) -> Measured:
-    return _read(name)
+def _fitted_installed(name: str) -> Measured:
+    return _fitted(name)
 
 
-def _read(name: str) -> Measured:
-    return read_record(Measured, _data(name), _file(name))
+def _fitted(name: str) -> Measured:
+    file = _file(name)
+    return read_record(Measured, file.data, file.place)
 
 
 def gpu(name: str) -> Gpu:
@@ -57,7 +56,7 @@ def gpu(name: str) -> Gpu:
     """
     found = fitted(name).gpu
     if found is None:
-        raise TargetConstraintError(f"{_file(name)}: key 'gpu' is missing.")
+        raise TargetConstraintError(f"{_file(name).name}: key 'gpu' is missing.")
     return found
 
 
@@ -68,41 +67,16 @@ def pytorch_costs(measured: Measured) -> PyTorchCosts:
     return costs
 
 
-def _file(name: str) -> str:
-    return name if name.endswith(".json") else f"architectures/{name}.json"
-
-
-def _data(name: str) -> dict[str, Any]:
-    if name in measured_architectures():
-        file: Any = resources.files(__package__) / "architectures" / f"{name}.json"
+def _file(name: str) -> DataFile:
+    known = measured_architectures()
+    if name in known:
+        file = _installed(name)
     else:
-        file = Path(name)
-        if file.suffix != ".json" or not file.is_file():
-            raise TargetConstraintError(
-                f"Architecture '{name}' was not measured.",
-                hint=f"Measured: {', '.join(measured_architectures())}; or pass a .json file.",
-            )
-    try:
-        data = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise TargetConstraintError(f"{_file(name)}: it is not JSON: {error}.") from error
-    if not isinstance(data, dict):
-        raise TargetConstraintError(f"{_file(name)}: it holds no object.")
-    like = data.pop("like", None)
-    if like is None:
-        return data
-    if like not in measured_architectures():
-        raise TargetConstraintError(
-            f"{_file(name)}: 'like' is {json.dumps(like)}, which was not measured.",
-            hint=f"Measured: {', '.join(measured_architectures())}.",
-        )
-    return _merged(_data(like), data)
+        said = f"Architecture '{name}' was not measured."
+        file = data_file.own_file(name, said, f"Measured: {', '.join(known)}")
+    return data_file.like(file, _file, known)
 
 
-def _merged(base: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns objects within objects with some of their keys changed."""
-    both = {
-        k: _merged(base[k], v) if isinstance(v, dict) and isinstance(base.get(k), dict) else v
-        for k, v in changed.items()
-    }
-    return {**base, **both}
+def _installed(name: str) -> DataFile:
+    folder = resources.files(__package__) / "architectures"
+    return data_file.read(folder / f"{name}.toml", f"architectures/{name}.toml")

@@ -1,4 +1,4 @@
-"""What device code for an architecture is and may use, as data: `features.json`.
+"""What device code for an architecture is and may use, as data: `features.toml`.
 
 By format of device code ("cubin"): the names of its architectures, which are a prefix, a number and
 a suffix, and the features of those that have other ones than the architecture before them:
@@ -14,12 +14,13 @@ Sources: CUDA C++ Programming Guide, "Compute Capabilities"; PTX ISA, target not
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+
+from npusim.targets import data_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class _Format:
 
 @cache
 def _formats() -> Mapping[str, _Format]:
-    data = json.loads((resources.files(__package__) / "features.json").read_text("utf-8"))
+    data = data_file.read(resources.files(__package__) / "features.toml", "features.toml").data
     return {
         name: _Format(
             row["prefix"],

@@ -1,4 +1,4 @@
-"""What was fitted to measurements of a device: the schema of `architectures/<name>.json`.
+"""What was fitted to measurements of a device: the schema of `architectures/<name>.toml`.
 
 Units stand in names: `_us` are microseconds, `_per_us` is what is done in one.
 """

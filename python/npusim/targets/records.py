@@ -1,102 +1,209 @@
 """Data files as dataclasses: their fields are the schema, their defaults the only ones.
 
-Read are objects, lists, integers, floats, booleans and text. An unknown or missing key, or a value
-of another kind, is refused with the file and the place in it. Numbers are finite and not negative;
-a rate, whose name ends with `_per_us` or `_per_second`, is above 0.
+Read are tables, mappings by name, lists, integers, floats, booleans and text. An unknown or missing
+key, or a value of another kind, is refused with the file, the line and the place in it. Numbers
+are finite (but where a field says so) and not negative; which are above 0, and how great they may
+be, follows from the unit in which their names end. What numbers mean together a dataclass says in
+`__post_init__`, by raising a `ValueError` such as `Contradiction`.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable
-from dataclasses import MISSING, fields, is_dataclass
+import re
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from types import UnionType
-from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from npusim.errors import TargetConstraintError
+from npusim.targets.key_lines import Path
 
 T = TypeVar("T")
+Where = Callable[[Path], str]  # the file and line of a key
 
-_RATES = ("_per_us", "_per_second")
+# In the metadata of a field of floats: "inf" is one of its values.
+INFINITE: Mapping[str, bool] = {"infinite": True}
+
+_MOST = 2.0**53  # of any number: what a float counts by one
+# The most that anybody can mean by a number with such a unit, and the rates among them, above 0.
+_UNITS: Mapping[str, float] = {
+    "_per_us": 1e18,
+    "_per_second": 1e24,
+    "_ops_per_s": 1e12,
+    "gb_per_s": 1e9,
+    "bytes_per_cycle": 2**30,
+    "_mhz": 1e6,
+    "kib": 2**40,
+    "mib": 2**30,
+}
+_SHARES = ("_eff", "efficiency")  # above 0, at most 1
 
 
-def read_record(cls: type[T], data: object, file: str, key: str = "") -> T:
-    """Returns an object of a data file as a dataclass.
+class Contradiction(ValueError):
+    """Numbers of a dataclass that do not go together.
+
+    Attributes:
+        path: of the one to change, below the dataclass.
+    """
+
+    def __init__(self, message: str, *path: str | int) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    type: Any
+    needed: bool
+    infinite: bool
+
+
+def read_record(cls: type[T], data: object, file: str | Where, path: Path = ()) -> T:
+    """Returns a table of a data file as a dataclass.
 
     Args:
-        cls: a dataclass, whose fields are numbers, booleans, text, tuples of one of these or of
-            dataclasses, dataclasses, or one of them or None.
-        data: as `json` reads it.
-        file: named in errors.
-        key: where in the file the object stands, such as "matmul.tiles[0]"; empty: at the top.
+        cls: a dataclass, whose fields are numbers, booleans, text, one of some texts (`Literal`),
+            tuples of one of these or of dataclasses, dataclasses, mappings from text to any of
+            these, or one of them or None.
+        data: as `tomllib` or `json` reads it.
+        file: named in errors, or what says which line of which file a key stands on.
+        path: where in the file the table stands; empty: at the top.
 
     Raises:
-        TargetConstraintError: a key is missing or unknown, or a value is not of its kind.
+        TargetConstraintError: a key is missing or unknown, a value is not of its kind, or numbers
+            contradict each other.
     """
+    where: Where = file if callable(file) else lambda _: file
     if not isinstance(data, dict):
-        raise _wrong(file, key, "an object", data)
+        raise wrong_value(where, path, "a table", data)
     kinds = _kinds(cast(Hashable, cls))
     for name in data:
         if name not in kinds:
+            raise unknown_key(where, (*path, name), tuple(kinds))
+    for name, kind in kinds.items():
+        if kind.needed and name not in data:
             raise TargetConstraintError(
-                f"{file}: unknown key '{_below(key, name)}'.",
-                hint=f"Known there: {', '.join(kinds)}.",
+                f"{where(path)}: key '{key_text((*path, name))}' is missing.",
+                hint=f"Needed there: {', '.join(n for n, k in kinds.items() if k.needed)}.",
             )
-    for name, (_, needed) in kinds.items():
-        if needed and name not in data:
-            raise TargetConstraintError(
-                f"{file}: key '{_below(key, name)}' is missing.",
-                hint=f"Needed there: {', '.join(n for n, (_, need) in kinds.items() if need)}.",
-            )
-    given = {name: _value(kinds[name][0], v, file, _below(key, name)) for name, v in data.items()}
-    return cls(**given)
+    given = {n: _value(kinds[n].type, v, where, (*path, n), kinds[n]) for n, v in data.items()}
+    try:
+        return cls(**given)
+    except ValueError as error:
+        inner = (*path, *getattr(error, "path", ()))
+        said = f"'{key_text(inner)}': {error}" if inner else str(error)
+        raise TargetConstraintError(f"{where(inner)}: {said.removesuffix('.')}.") from error
+
+
+def to_data(record: object) -> Any:
+    """Returns a dataclass as tables and lists, from which `read_record` makes it again.
+
+    What is None is left out.
+    """
+    if is_dataclass(record):
+        given = {f.name: getattr(record, f.name) for f in fields(record)}
+        return {k: to_data(v) for k, v in given.items() if v is not None}
+    if isinstance(record, Mapping):
+        return {k: to_data(v) for k, v in record.items()}
+    return [to_data(v) for v in record] if isinstance(record, tuple) else record
+
+
+def key_text(path: Path) -> str:
+    """Returns a path as a file says it: `mxu.rows`, `sram[0].kib`."""
+    text = ""
+    for key in path:
+        if isinstance(key, int):
+            text += f"[{key}]"
+        else:
+            key = key if re.fullmatch(r"[\w*-]+", key) else json.dumps(key)
+            text += f".{key}" if text else key
+    return text
+
+
+def unknown_key(where: Where, path: Path, known: tuple[str, ...]) -> TargetConstraintError:
+    """Returns the error about a key that nobody reads."""
+    return TargetConstraintError(
+        f"{where(path)}: unknown key '{key_text(path)}'.", hint=f"Known there: {', '.join(known)}."
+    )
+
+
+def wrong_value(where: Where, path: Path, wanted: str, value: object) -> TargetConstraintError:
+    """Returns the error about a value that is not what its key wants."""
+    shown = json.dumps(value, default=str)
+    shown = shown if len(shown) <= 40 else f"{shown[:40]}…"
+    place = f"'{key_text(path)}' is" if path else "it holds"
+    return TargetConstraintError(f"{where(path)}: {place} {shown}, not {wanted}.")
 
 
 @cache
-def _kinds(cls: Any) -> dict[str, tuple[Any, bool]]:
-    """Returns the type of every field, and whether it has to be given."""
+def _kinds(cls: Any) -> dict[str, _Kind]:
     types = get_type_hints(cls)
-    rows = fields(cls)
-    return {f.name: (types[f.name], f.default is f.default_factory is MISSING) for f in rows}
+    rows: tuple[Field[Any], ...] = fields(cls)
+    return {
+        f.name: _Kind(
+            types[f.name],
+            f.default is f.default_factory is MISSING,
+            bool(f.metadata.get("infinite")),
+        )
+        for f in rows
+        if f.init
+    }
 
 
-def _value(kind: Any, value: object, file: str, key: str) -> Any:
+def _value(kind: Any, value: object, where: Where, path: Path, field: _Kind) -> Any:
     if get_origin(kind) is UnionType:  # X | None
         kind = next(k for k in get_args(kind) if k is not type(None))
-        return None if value is None else _value(kind, value, file, key)
+        return None if value is None else _value(kind, value, where, path, field)
     if get_origin(kind) is tuple:
         if not isinstance(value, list):
-            raise _wrong(file, key, "a list", value)
+            raise wrong_value(where, path, "a list", value)
         item = get_args(kind)[0]
-        return tuple(_value(item, v, file, f"{key}[{i}]") for i, v in enumerate(value))
+        return tuple(_value(item, v, where, (*path, i), field) for i, v in enumerate(value))
     if isinstance(kind, type) and is_dataclass(kind):
-        return read_record(kind, value, file, key)
+        return read_record(kind, value, where, path)
+    if get_origin(kind) is Mapping:
+        if not isinstance(value, dict):
+            raise wrong_value(where, path, "a table", value)
+        item = get_args(kind)[1]
+        return {k: _value(item, v, where, (*path, k), field) for k, v in value.items()}
+    return _scalar(kind, value, where, path, field)
+
+
+def _scalar(kind: Any, value: object, where: Where, path: Path, field: _Kind) -> Any:
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            named = " or ".join(json.dumps(k) for k in get_args(kind))
+            raise wrong_value(where, path, named, value)
+        return value
     if kind in (int, float):
-        return _number(kind, value, file, key)
+        return _number(kind, value, where, path, field)
     if type(value) is not kind:
-        raise _wrong(file, key, {bool: "true or false", str: "text"}[kind], value)
+        raise wrong_value(where, path, {bool: "true or false", str: "text"}[kind], value)
     return value
 
 
-def _number(kind: type, value: object, file: str, key: str) -> int | float:
-    positive = key.endswith(_RATES)
-    wanted = ("a number" if kind is float else "an integer") + (
-        " above 0" if positive else " that is not negative"
-    )
+def _number(kind: type, value: Any, where: Where, path: Path, field: _Kind) -> int | float:
     number = type(value) is int or (kind is float and type(value) is float)
-    if not number or not math.isfinite(value) or value < 0 or (positive and value == 0):  # type: ignore[arg-type,operator]
-        raise _wrong(file, key, wanted, value)
+    if number and field.infinite and value == math.inf:
+        return math.inf
+    least, most = _range(path)
+    if not number or not math.isfinite(value) or value > most or value < 0 or value < least:
+        wanted = "a number" if kind is float else "an integer"
+        wanted += " above 0" if least else " that is not negative"
+        wanted += f", at most {most:g}" if number and value > most else ""
+        raise wrong_value(where, path, wanted, value)
     return kind(value)  # type: ignore[no-any-return]
 
 
-def _wrong(file: str, key: str, wanted: str, value: object) -> TargetConstraintError:
-    shown = json.dumps(value)
-    shown = shown if len(shown) <= 40 else f"{shown[:40]}…"
-    place = f"'{key}' is" if key else "it holds"
-    return TargetConstraintError(f"{file}: {place} {shown}, not {wanted}.")
-
-
-def _below(key: str, name: str) -> str:
-    return f"{key}.{name}" if key else name
+def _range(path: Path) -> tuple[float, float]:
+    """Returns the least and the most of a number, by the unit in the nearest name that has one."""
+    for name in reversed([key for key in path if isinstance(key, str)][-2:]):
+        if name.endswith(_SHARES):
+            return 5e-324, 1.0
+        most = next((most for unit, most in _UNITS.items() if name.endswith(unit)), None)
+        if most is not None:
+            return (0.0 if name.endswith(("kib", "mib")) else 5e-324), most
+    return 0.0, _MOST

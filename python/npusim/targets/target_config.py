@@ -1,27 +1,32 @@
 """TargetConfig: the capabilities of a target that the passes and the lowering ask for.
 
-One data file a target lies in `targets/data/`; unknown and missing keys are refused, so that a
+One TOML file a target lies in `targets/data/`; unknown and missing keys are refused, so that a
 file never says something nobody reads. A file with the key `like` says where it differs from an
 installed target. `code_format` and `features` may be left out: they are the architecture's then,
-and so may `measured`.
+and so may `measured`. Tables beside these keys describe the machine (`hardware.py`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from npusim.abi.kernels import KERNELS
 from npusim.errors import TargetConstraintError
 from npusim.ir.types import DTYPES
+from npusim.targets import data_file
 from npusim.targets.architecture import fitted
+from npusim.targets.data_file import DataFile
 from npusim.targets.features import Architecture, architecture, listed_architectures
+from npusim.targets.hardware import NPU_TABLES, Calibration, Hardware, Npu
 from npusim.targets.measured import Measured
 from npusim.targets.native import native_architecture
+from npusim.targets.records import Contradiction, read_record, unknown_key
+from npusim.targets.roofline import Roofline
 
 # By format of device code, who says what pays; of Metal's devices none has been measured.
 MEASURED = {"": "x86_64", "cubin": "sm_90a", "msl": "x86_64"}
@@ -40,19 +45,10 @@ class KernelLimits:
     dtypes: tuple[str, ...] = ()
     rank: int = 0
 
-    @classmethod
-    def from_json(cls, data: object, where: str) -> KernelLimits:
-        """Returns what a target file says; TargetConstraintError for anything else."""
-        given = data if isinstance(data, dict) else {"": None}
-        dtypes: Any = given.get("dtypes", [])
-        rank = given.get("rank", 0)
-        known = isinstance(dtypes, list) and all(d in DTYPES for d in dtypes)
-        if set(given) - {"dtypes", "rank"} or not known or type(rank) is not int or rank < 0:
-            raise TargetConstraintError(
-                f"{where}: {json.dumps(data)} limits no kernel.",
-                hint='Write {"dtypes": [names], "rank": most dimensions}; either may be left out.',
-            )
-        return cls(tuple(dtypes), rank)
+    def __post_init__(self) -> None:
+        for at, dtype in enumerate(self.dtypes):
+            if dtype not in DTYPES:
+                raise Contradiction(f"no dtype is called that. {', '.join(DTYPES)}.", "dtypes", at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +85,8 @@ class TargetConfig:
         features: what that code may use (`targets/features.py` lists them), such as "tma".
         measured: who says what pays on the device: an installed file of `targets/architectures/`
             by its name, or the path of another one; empty: the one measured for such device code.
+        hardware: the machine, where the file describes it: what programs are scheduled for and
+            simulated on.
     """
 
     name: str
@@ -113,6 +111,7 @@ class TargetConfig:
     code_format: str = ""
     features: tuple[str, ...] = ()
     measured: str = ""
+    hardware: Hardware | None = None
 
     @property
     def measurements(self) -> Measured:
@@ -172,25 +171,21 @@ class TargetConfig:
         """Returns a target of this installation, or reads the file that `name` is a path to.
 
         After a colon stands the architecture to generate code for, "cuda:sm_80". Without one it is
-        that of this machine's device, or where there is none, the one that the target's file names.
+        that of this machine's device; where there is none, or where the target's file describes
+        another machine, the one that it names.
 
         Raises:
             TargetConstraintError: no such target; the message lists those that exist. Or the
                 target has no architectures.
         """
         base, colon, arch = name.partition(":")
-        if base in target_names():
-            file = resources.files(__package__) / "data" / f"{base}.json"
-            target = cls.from_json(file.read_text("utf-8"), base)
-            arch = arch if colon else native_architecture(target.code_format)
-            return target.with_arch(arch) if colon or arch else target
-        path = Path(name)
-        if path.suffix == ".json" and path.is_file():
-            return cls.from_json(path.read_text("utf-8"), name)
-        known = ", ".join(target_names())
-        raise TargetConstraintError(
-            f"Unknown target '{name}'.", hint=f"Known targets: {known}; or pass a .json file."
-        )
+        if base not in target_names():
+            known = f"Known targets: {', '.join(target_names())}"
+            return _target(_like(data_file.own_file(name, f"Unknown target '{name}'.", known)))
+        target = _target(_installed(base))
+        if not colon and target.hardware is None:
+            arch = native_architecture(target.code_format)
+        return target.with_arch(arch) if colon or arch else target
 
     def with_arch(self, arch: str) -> TargetConfig:
         """Returns this target for another architecture of its device."""
@@ -207,55 +202,88 @@ class TargetConfig:
         return replace(self, arch=arch, features=found.features)
 
     @classmethod
-    def from_json(cls, text: str, origin: str) -> TargetConfig:
+    def from_toml(cls, text: str, origin: str) -> TargetConfig:
         """Parses a target file; TargetConstraintError for a malformed one."""
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise TargetConstraintError(f"Target {origin} is not JSON: {error}.") from error
-        if not isinstance(data, dict):
-            raise TargetConstraintError(f"Target {origin}: expected an object at the top.")
-        if (like := data.pop("like", None)) is not None:
-            data = {**_installed(like, origin), **data}
-        names = {f.name for f in fields(cls)}
-        needed = {f.name for f in fields(cls) if f.default is f.default_factory is MISSING}
-        if not needed <= set(data) <= names:
-            wrong = sorted((set(data) - names) | (needed - set(data)))
-            raise TargetConstraintError(
-                f"Target {origin}: unknown or missing keys {wrong}.",
-                hint=f"A target has exactly these: {sorted(names)}.",
-            )
-        data["kernels"] = _kernels(data["kernels"], origin)
-        data = {**_device_code(data, origin), **data}
-        values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in data.items()
-        }
-        values["limits"] = _limits(data.get("limits", {}), values["kernels"], origin)
-        _refuse_unread_measurements(data, origin)
-        return cls(**values)
+        return _target(_like(data_file.parse(text, origin)))
+
+    @classmethod
+    def from_data(cls, file: DataFile) -> TargetConfig:
+        """Returns what a whole file says, which is like no other."""
+        return _target(file)
 
 
-def _installed(name: object, origin: str) -> dict[str, Any]:
-    """Returns what the file of an installed target says, for one that is like it."""
-    if name not in target_names():
-        known = ", ".join(target_names())
+_TABLES = (*NPU_TABLES, "roofline", "calibration")  # that describe the machine
+_OF_CALLERS = ("hardware",)  # fields that no key of a file is
+
+
+def _target(file: DataFile) -> TargetConfig:
+    names = [f.name for f in fields(TargetConfig) if f.name not in _OF_CALLERS]
+    for key in file.data:
+        if key not in names and key not in _TABLES:
+            raise unknown_key(file.place, (key,), (*names, *_TABLES, "like"))
+    data = {k: v for k, v in file.data.items() if k in names}
+    if "kernels" in data:
+        data["kernels"] = _kernels(data["kernels"], file)
+    target = read_record(TargetConfig, {**_device_code(data, file), **data}, file.place)
+    for stem in target.limits:
+        if stem != ALL and stem not in target.kernels:
+            raise unknown_key(file.place, ("limits", stem), (ALL, *target.kernels))
+    _refuse_unread_measurements(target, file)
+    return replace(target, hardware=_hardware(target.name, file))
+
+
+def _hardware(name: str, file: DataFile) -> Hardware | None:
+    """Returns the machine that a file describes, if it does."""
+    if not any(key in file.data for key in _TABLES):
+        return None
+    data, place = file.data, file.place
+    parts = {key: data[key] for key in NPU_TABLES if key in data}
+    roofline = data.get("roofline")
+    if (roofline is None) == (not parts):
+        wrong = "both of parts and of a roofline" if parts else "neither of parts nor of a roofline"
         raise TargetConstraintError(
-            f"Target {origin}: there is no target {name!r} to be like.",
-            hint=f"Known targets: {known}.",
+            f"{place(('roofline',) if parts else ('calibration',))}: the machine is described by "
+            f"{wrong}.",
+            hint=f"Write [roofline], or the tables {', '.join(NPU_TABLES)}.",
         )
-    file = resources.files(__package__) / "data" / f"{name}.json"
-    data: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    return {**_installed(data.pop("like"), origin), **data} if "like" in data else data
+    return Hardware(
+        name,
+        npu=read_record(Npu, parts, place) if parts else None,
+        roofline=None if parts else read_record(Roofline, roofline, place, ("roofline",)),
+        calibration=read_record(Calibration, data.get("calibration", {}), place, ("calibration",)),
+    )
 
 
-def _device_code(data: Mapping[str, Any], origin: str) -> dict[str, Any]:
+def _installed(name: str) -> DataFile:
+    """Returns what the file of an installed target says, with what it takes over."""
+    folder = resources.files(__package__) / "data"
+    return _like(data_file.read(folder / f"{name}.toml", f"targets/data/{name}.toml"))
+
+
+def _like(file: DataFile) -> DataFile:
+    return data_file.like(file, partial(_base, file), target_names())
+
+
+def _base(file: DataFile, name: str) -> DataFile:
+    """Returns an installed target for a file to be like, without a machine that is not the file's.
+
+    Another device, or a machine of another kind, is described by the file alone.
+    """
+    base = _installed(name)
+    other_device = file.data.get("device", base.data["device"]) != base.data["device"]
+    parts, roofline = any(key in file.data for key in NPU_TABLES), "roofline" in file.data
+    other_kind = parts if "roofline" in base.data else roofline
+    return base.without(*_TABLES) if other_device or other_kind else base
+
+
+def _device_code(data: Mapping[str, Any], file: DataFile) -> dict[str, Any]:
     """Returns `code_format` and `features` of a file's architecture; refuses what it has not."""
-    arch = data["arch"]
+    arch = data.get("arch", "")
     if arch == "":
         found = Architecture("", ())
     elif not isinstance(arch, str) or (known := architecture(arch)) is None:
         raise TargetConstraintError(
-            f"Target {origin}: there is no architecture {arch!r} to generate code for.",
+            f"{file.place(('arch',))}: there is no architecture {arch!r} to generate code for.",
             hint=f'Write one such as {", ".join(listed_architectures())}; or "" for no code.',
         )
     else:
@@ -263,64 +291,53 @@ def _device_code(data: Mapping[str, Any], origin: str) -> dict[str, Any]:
     code_format, features = data.get("code_format", found.code_format), data.get("features", [])
     if code_format not in ("", found.code_format):
         raise TargetConstraintError(
-            f"Target {origin}: code for {arch!r} has not the format {code_format!r}.",
+            f"{file.place(('code_format',))}: code for {arch!r} has not the format "
+            f"{code_format!r}.",
             hint=f"Leave 'code_format' out, or write {found.code_format!r}; or '' for no code.",
         )
     if not isinstance(features, list) or not all(f in found.features for f in features):
         raise TargetConstraintError(
-            f"Target {origin}: 'features' are {json.dumps(features)}, not of {arch!r}.",
+            f"{file.place(('features',))}: 'features' are {json.dumps(features)}, not of {arch!r}.",
             hint=f"Leave them out, or write some of {json.dumps(found.features)}.",
         )
-    return {"code_format": found.code_format, "features": found.features}
+    return {"code_format": found.code_format, "features": list(found.features)}
 
 
-def _refuse_unread_measurements(data: Mapping[str, Any], origin: str) -> None:
+def _refuse_unread_measurements(target: TargetConfig, file: DataFile) -> None:
     """Refuses measurements that are not there, or that nobody would read."""
-    name, code_format = data.get("measured", ""), data["code_format"]
-    if not isinstance(name, str):
-        raise TargetConstraintError(
-            f"Target {origin}: 'measured' is {json.dumps(name)}, not a name or a path."
-        )
+    name, code_format = target.measured, target.code_format
     if name:
         fitted(name)
     # Rules of config do not know for which target they choose.
     if code_format and name not in ("", MEASURED.get(code_format)):
         raise TargetConstraintError(
-            f"Target {origin}: code in the format {code_format!r} is chosen by what was measured "
-            f"of {MEASURED.get(code_format)!r}, not by 'measured'.",
+            f"{file.place(('measured',))}: code in the format {code_format!r} is chosen by what "
+            f"was measured of {MEASURED.get(code_format)!r}, not by 'measured'.",
             hint="Leave 'measured' out.",
         )
 
 
-def _kernels(given: object, origin: str) -> list[str]:
+def _kernels(given: object, file: DataFile) -> list[str]:
     """Returns the kernels that a file lists, or all but those; refuses one that nobody has."""
     if not isinstance(given, dict) or set(given) != {"all_but"}:
-        return _known_kernels(given, origin)
-    left_out = _known_kernels(given["all_but"], origin)
+        return _known_kernels(given, file)
+    left_out = _known_kernels(given["all_but"], file)
     return [stem for stem in KERNELS if stem not in left_out]
 
 
-def _known_kernels(stems: object, origin: str) -> list[str]:
-    hint = f"'kernels' is a list of these, or {{\"all_but\": [some]}}: {', '.join(KERNELS)}."
+def _known_kernels(stems: object, file: DataFile) -> list[str]:
+    where = file.place(("kernels",))
+    hint = f"'kernels' is a list of these, or {{all_but = [some]}}: {', '.join(KERNELS)}."
     if not isinstance(stems, list):
-        raise TargetConstraintError(f"Target {origin}: 'kernels' is no list.", hint=hint)
+        raise TargetConstraintError(f"{where}: 'kernels' is no list.", hint=hint)
     unknown = [s for s in stems if not isinstance(s, str) or s not in KERNELS]
     if unknown:
         names = ", ".join(map(json.dumps, unknown))
-        raise TargetConstraintError(f"Target {origin}: no kernel is called {names}.", hint=hint)
+        raise TargetConstraintError(f"{where}: no kernel is called {names}.", hint=hint)
     return stems
-
-
-def _limits(data: object, kernels: Iterable[str], origin: str) -> dict[str, KernelLimits]:
-    if not isinstance(data, dict) or not set(data) <= {ALL, *kernels}:
-        raise TargetConstraintError(
-            f"Target {origin}: limits are of no kernel that it lists.",
-            hint=f'Write {{stem: limits}}, with one of its kernels or "{ALL}" as the stem.',
-        )
-    return {k: KernelLimits.from_json(v, f"Target {origin}, {k}") for k, v in data.items()}
 
 
 def target_names() -> tuple[str, ...]:
     """Names of the targets of this installation."""
     files = (entry.name for entry in (resources.files(__package__) / "data").iterdir())
-    return tuple(sorted(f[: -len(".json")] for f in files if f.endswith(".json")))
+    return tuple(sorted(f.removesuffix(".toml") for f in files if f.endswith(".toml")))
