@@ -9,6 +9,7 @@
 
 #include "cpp/device_code/cache_folder.h"
 #include "cpp/device_code/inflate.h"
+#include "cpp/metal/archive.h"
 #include "cpp/runtime/atomic_file.h"
 #include "cpp/runtime/cores.h"
 #include "cpp/runtime/error.h"
@@ -42,6 +43,7 @@ std::string kept_text(const std::string& text) {
   return "the text is in " + path.string();
 }
 
+constexpr const char* kCompileOptions = "MSL 3.1, precise";  // of keys: what follows, in words
 Owned<MTL::CompileOptions> compile_options() {
   auto options = NS::TransferPtr(MTL::CompileOptions::alloc()->init());
   options->setLanguageVersion(MTL::LanguageVersion3_1);
@@ -134,15 +136,39 @@ Library::Library(const Context& context, std::span<const std::byte> source,
   const auto library =
       NS::TransferPtr(context.device().newLibrary(string_of(text_), options.get(), &error));
   if (!library) refuse("Metal's compiler refuses its text: " + shortened(text_of(error)));
-  for (const std::string& entry : entries) {
-    if (!has(entry)) add_pipeline(context, *library.get(), entry);
-  }
+  std::vector<std::string> names(entries.begin(), entries.end());
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  add_pipelines(context, *library.get(), names);
   text_.clear();
   text_.shrink_to_fit();
 }
 
-void Library::add_pipeline(const Context& context, MTL::Library& library,
-                           const std::string& entry) {
+// All from an archive, or all anew and into one: what an archive has not of its key is outdated.
+void Library::add_pipelines(const Context& context, MTL::Library& library,
+                            std::span<const std::string> entries) {
+  std::vector<std::string> key = {kCompileOptions, context.indirect() ? "indirect" : "direct",
+                                  text_};
+  key.insert(key.end(), entries.begin(), entries.end());
+  const PipelineArchive place(context, key);
+  if (const auto kept = place.find()) {
+    const auto found = [&](const std::string& entry) {
+      return add_pipeline(context, library, entry, kept.get(), Source::kArchive);
+    };
+    if (std::all_of(entries.begin(), entries.end(), found)) return;
+    pipelines_.clear();
+  }
+  const auto fresh = place.begin();
+  bool whole = static_cast<bool>(fresh);
+  for (const std::string& entry : entries) {
+    whole = add_pipeline(context, library, entry, fresh.get(), Source::kText) && whole;
+  }
+  if (whole) place.keep(*fresh.get());
+}
+
+// Of what is compiled: whether the archive has it then; else, whether the archive has it.
+bool Library::add_pipeline(const Context& context, MTL::Library& library, const std::string& entry,
+                           MTL::BinaryArchive* archive, Source source) {
   const auto function = NS::TransferPtr(library.newFunction(string_of(entry)));
   if (!function) throw Error(ErrorCode::kFormat, what_ + ": its code has no " + entry);
   NS::Error* error = nullptr;
@@ -150,18 +176,28 @@ void Library::add_pipeline(const Context& context, MTL::Library& library,
   Pipeline pipeline;
   const auto descriptor = NS::TransferPtr(MTL::ComputePipelineDescriptor::alloc()->init());
   descriptor->setComputeFunction(function.get());
+  const NS::Object* const archives[] = {archive};
+  if (archive != nullptr) descriptor->setBinaryArchives(NS::Array::array(archives, 1));
+  bool has = false;
   const auto make = [&](bool indirect) {
     descriptor->setSupportIndirectCommandBuffers(indirect);
-    pipeline.state = NS::TransferPtr(context.device().newComputePipelineState(
-        descriptor.get(), MTL::PipelineOptionBindingInfo, &reflection, &error));
+    MTL::PipelineOption wanted = MTL::PipelineOptionBindingInfo;
+    if (source == Source::kArchive) wanted |= MTL::PipelineOptionFailOnBinaryArchiveMiss;
+    // Metal compiles here, and finds it below.
+    has = archive != nullptr && (source == Source::kArchive ||
+                                 archive->addComputePipelineFunctions(descriptor.get(), &error));
+    pipeline.state = NS::TransferPtr(
+        context.device().newComputePipelineState(descriptor.get(), wanted, &reflection, &error));
   };
   make(context.indirect());
   if (!pipeline.state && context.indirect()) make(false);
+  if (!pipeline.state && source == Source::kArchive) return false;
   if (!pipeline.state) {
     refuse("the device makes no pipeline of " + entry + ": " + shortened(text_of(error)));
   }
   if (reflection != nullptr) read_bindings(*reflection, entry, pipeline);
   pipelines_.emplace(entry, std::move(pipeline));
+  return has;
 }
 
 void Library::read_bindings(MTL::ComputePipelineReflection& reflection, const std::string& entry,

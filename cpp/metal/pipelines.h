@@ -1,5 +1,5 @@
 // The code of kernels on a device: texts in the Metal Shading Language, compiled once each, and a
-// pipeline for each of their entries.
+// pipeline for each of their entries, whose machine code is kept for other processes.
 #pragma once
 
 #include <map>
@@ -37,7 +37,12 @@ class Library {
   }
 
  private:
-  void add_pipeline(const Context& context, MTL::Library& library, const std::string& entry);
+  enum class Source : uint8_t { kArchive, kText };  // of a pipeline's code
+
+  void add_pipelines(const Context& context, MTL::Library& library,
+                     std::span<const std::string> entries);
+  bool add_pipeline(const Context& context, MTL::Library& library, const std::string& entry,
+                    MTL::BinaryArchive* archive, Source source);
   void read_bindings(MTL::ComputePipelineReflection& reflection, const std::string& entry,
                      Pipeline& pipeline) const;
   [[noreturn]] void refuse(const std::string& why) const;

@@ -129,6 +129,7 @@ def use_metal_runtime() -> None:
     given = os.environ.get("NPUSIM_METAL_RUNTIME")
     path = Path(given) if given else build_runtime()
     os.environ["NPUSIM_METAL_RUNTIME"] = str(path)  # for processes that this one starts
+    os.environ.setdefault("NPUSIM_CACHE_DIR", str(BUILD / "cache"))  # what it keeps is of no Mac
     spec = importlib.util.spec_from_file_location("npusim._runtime", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

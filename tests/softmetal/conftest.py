@@ -12,8 +12,19 @@ from tests.softmetal import metal
 from tests.softmetal.build import CannotBuild, build_device
 
 # What tests change.
-ORDINARY = {"ORDER": "forward", "SEED": 1, "FAMILY": 9, "MATRIX_LAYOUT": 0, "DELAY_US": 0}
-ORDINARY |= {"TIMEOUT_S": 120, "MAX_MEMORY": 1 << 34, "INDIRECT_COMMANDS": 1 << 20}
+ORDINARY: dict[str, object] = {
+    "ORDER": "forward",
+    "SEED": 1,
+    "FAMILY": 9,
+    "MATRIX_LAYOUT": 0,
+    "DELAY_US": 0,
+}
+ORDINARY |= {
+    "TIMEOUT_S": 120,
+    "MAX_MEMORY": 1 << 34,
+    "INDIRECT_COMMANDS": 1 << 20,
+    "OS": "Version 15.0 (Build 24A335)",
+}
 
 
 @pytest.fixture(scope="session")

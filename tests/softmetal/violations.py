@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -479,6 +480,20 @@ def private_commands(host: Host) -> None:
 @rule("an indirect command buffer of no commands")
 def no_indirect_commands(host: Host) -> None:
     Recorded(host, count=0)
+
+
+@rule("an archive is read that was written in part, or changed")
+def damaged_archive(host: Host) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"softmetal binary archive 1\na pipeline\nend 3\n")
+        file.flush()
+        made = metal.send_pointer(metal.class_named("MTLBinaryArchiveDescriptor"), "alloc")
+        descriptor = metal.Object(metal.send(made, "init"))
+        url = metal.send_pointer(
+            metal.class_named("NSURL"), "fileURLWithPath:", metal.string(file.name)
+        )
+        metal.send(descriptor, "setUrl:", url, returns=None)
+        metal.send(host.device, "newBinaryArchiveWithDescriptor:error:", descriptor, None)
 
 
 if __name__ == "__main__":

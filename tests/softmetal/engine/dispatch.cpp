@@ -206,7 +206,8 @@ std::size_t Pipeline::threadgroup_bytes() const {
 }
 
 std::string Pipeline::key() const {
-  std::string key = library->key + " " + kernel->name + " ";
+  std::string key = library->key + " " + kernel->name + " " + settings().os + ", Apple" +
+                    std::to_string(settings().family) + (indirect ? ", indirect" : "") + " ";
   for (const unsigned char byte : constants) {
     key += "0123456789abcdef"[byte >> 4];
     key += "0123456789abcdef"[byte & 15];

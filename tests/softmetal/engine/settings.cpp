@@ -35,6 +35,7 @@ bool assign(Settings* s, const std::string& name, const std::string& value) {
   if (name == "ORDER") return order(value, &s->order);
   if (name == "SEED") return number(value, &s->seed);
   if (name == "NAME") return s->name = value, true;
+  if (name == "OS") return s->os = value, true;
   if (name == "FAMILY") return number(value, &s->family);
   if (name == "MAX_THREADS") return number(value, &s->max_threads);
   if (name == "THREADGROUP_MEMORY") return number(value, &s->threadgroup_memory);

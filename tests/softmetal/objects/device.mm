@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "engine/counts.h"
 #include "engine/settings.h"
 #include "objects/metal.h"
 
@@ -232,6 +233,7 @@ SOFTMETAL_EXPORT id MTLCopyAllDevices(void) {
   }).detach();
 }
 - (id)newComputePipelineStateWithFunction:(SoftMTLFunction*)function error:(NSError**)error {
+  softmetal::count(softmetal::Count::kCompiled);
   return [[SoftMTLComputePipelineState alloc] initWithDevice:self
                                                     function:function
                                                   descriptor:nil
@@ -261,11 +263,17 @@ SOFTMETAL_EXPORT id MTLCopyAllDevices(void) {
     *reflection =
         [[[MTLComputePipelineReflection alloc] initWithFunction:descriptor->function_] autorelease];
   }
-  if (state == nil || (options & kFailOnMiss) == 0) return state;
+  if (state == nil) return state;
   const std::string key = (*state->pipeline_)->key();
   for (NSUInteger i = 0; i < [descriptor->archives_ count]; ++i) {
     SoftMTLBinaryArchive* archive = [descriptor->archives_ objectAtIndex:i];
-    if (archive->keys_->count(key) != 0) return state;
+    if (archive->keys_->count(key) == 0) continue;
+    softmetal::count(softmetal::Count::kFound);
+    return state;
+  }
+  if ((options & kFailOnMiss) == 0) {
+    softmetal::count(softmetal::Count::kCompiled);
+    return state;
   }
   [state release];
   softmetal::report(error, MTLBinaryArchiveDomain, 2, "no archive has this pipeline");

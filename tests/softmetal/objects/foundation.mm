@@ -393,7 +393,7 @@ struct SoftVersion {
   return version.major < 15 || (version.major == 15 && version.minor == 0);
 }
 - (id)operatingSystemVersionString {
-  return softmetal::string("Version 15.0 (software device)");
+  return softmetal::string(softmetal::settings().os);
 }
 @end
 

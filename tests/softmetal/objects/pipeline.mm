@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "engine/counts.h"
 #include "engine/settings.h"
 #include "objects/metal.h"
 
@@ -11,7 +12,16 @@ using softmetal::violation;
 
 namespace {
 const char* const kArchiveMagic = "softmetal binary archive 1";
+
+// The last line of an archive: what is in front of it is whole.
+std::string end_of(const std::set<std::string>& keys) {
+  std::uint32_t sum = 0;
+  for (const std::string& key : keys) {
+    for (const unsigned char byte : key) sum = sum * 31 + byte;
+  }
+  return "end " + std::to_string(sum);
 }
+}  // namespace
 
 @implementation MTLComputePipelineDescriptor
 - (void)dealloc {
@@ -207,8 +217,10 @@ const char* const kArchiveMagic = "softmetal binary archive 1";
     softmetal::report(error, MTLBinaryArchiveDomain, 1, path + " is no binary archive");
     return false;
   }
-  while (std::getline(file, line)) keys_->insert(line);
-  return true;
+  while (std::getline(file, line) && line.compare(0, 4, "end ") != 0) keys_->insert(line);
+  if (file && line == end_of(*keys_)) return true;
+  // It is not said that Metal finds this.
+  violation("an archive is read that was written in part, or changed: " + path);
 }
 - (bool)addComputePipelineFunctionsWithDescriptor:(MTLComputePipelineDescriptor*)descriptor
                                             error:(NSError**)error {
@@ -218,6 +230,7 @@ const char* const kArchiveMagic = "softmetal binary archive 1";
                                                descriptor:descriptor
                                                     error:error];
   if (state == nil) return false;
+  softmetal::count(softmetal::Count::kCompiled);
   keys_->insert((*state->pipeline_)->key());
   [state release];
   return true;
@@ -226,6 +239,7 @@ const char* const kArchiveMagic = "softmetal binary archive 1";
   std::ofstream file(*url->path_);
   file << kArchiveMagic << "\n";
   for (const std::string& key : *keys_) file << key << "\n";
+  file << end_of(*keys_) << "\n";
   file.close();
   if (!file)
     softmetal::report(error, MTLBinaryArchiveDomain, 4, *url->path_ + " cannot be written");
