@@ -80,6 +80,7 @@ OPTIONAL: dict[str, set[str]] = {
     "jinja2": {"language_model"},
     "sklearn": {"demo"},
     "scipy": {"simulate"},
+    "tomli_w": {"simulate"},
     "matplotlib": {"cli", "pictures"},
     "resvg_py": {"pictures"},
     "click": {"cli"},

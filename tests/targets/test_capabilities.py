@@ -343,7 +343,7 @@ def test_malformed_limits_are_refused(tmp_path: Path, limits: object) -> None:
 def test_a_target_may_be_like_another(tmp_path: Path) -> None:
     path = tmp_path / "npu.toml"
     path.write_text('like = "null"\nname = "npu"\nkernels = ["copy"]', encoding="utf-8")
-    expected = replace(CPU, name="npu", device="null", kernels=("copy",))
+    expected = replace(CPU, name="npu", device="null", kernels=("copy",), hardware=None)
     assert TargetConfig.named(str(path)) == expected
     path.write_text('like = "abacus"', encoding="utf-8")
     with pytest.raises(TargetConstraintError, match=r'npu.toml:1: .*"abacus" to .* cpu, cuda, '):

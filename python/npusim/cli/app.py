@@ -12,6 +12,7 @@ import click
 from npusim import __version__
 from npusim.cli import (
     bench,
+    calibrate,
     check,
     compile,
     demo,
@@ -71,6 +72,7 @@ for _verb in (
     reproduce.reproduce,
     bench.bench,
     profile.profile,
+    calibrate.calibrate,
     doctor.doctor,
     selftest.selftest,
     selftest.metal_selftest,

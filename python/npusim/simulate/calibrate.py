@@ -21,6 +21,7 @@ import numpy as np
 from npusim.errors import Error
 from npusim.profile.profile import CommandProfile, Profile
 from npusim.simulate.roofline import RooflineTime, Work, command_time, run_time, work_of
+from npusim.targets.records import to_data
 from npusim.targets.roofline import Roofline, RooflineClass
 
 FEWEST = 8  # commands that a class is fitted to; with fewer it keeps its numbers
@@ -235,3 +236,28 @@ def _overlap_us(profiles: Sequence[Profile], device: Roofline) -> float:
 def _run_error(profile: Profile, device: Roofline) -> RunError:
     name = " ".join(filter(None, (profile.model, profile.method)))
     return RunError(name, run_time(_times(profile, device), device), profile.run_seconds)
+
+
+# ---- the target ----
+
+
+def target_file(found: Calibration, base: str, name: str) -> str:
+    """Returns the text of a target's file: another target with a fitted roofline.
+
+    Args:
+        base: the installed target that it is like.
+        name: of the new one.
+
+    Raises:
+        Error: tomli-w is not installed.
+    """
+    try:
+        import tomli_w
+    except ImportError:
+        raise Error(
+            "Writing targets needs tomli-w.", hint="Install it: pip install 'npusim[simulate]'."
+        ) from None
+    held_out = (f"{e.name} {100 * e.mean:.1f} % of {e.held_out}" for e in found.classes if e.fitted)
+    said = {"source": "; ".join(found.devices), "held_out": ", ".join(held_out)}
+    roofline = to_data(found.roofline)
+    return tomli_w.dumps({"like": base, "name": name, "calibration": said, "roofline": roofline})

@@ -1,0 +1,76 @@
+"""`npusim calibrate`: a target whose times are fitted to measured ones, and how far it is off."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import click
+
+import npusim
+from npusim.cli.answer import Answer, Verb, duration, table
+from npusim.cli.artifact import readable
+from npusim.errors import TargetConstraintError
+from npusim.files import write_atomic
+
+_PROFILE = click.Path(path_type=Path)
+
+
+@click.command(cls=Verb)
+@click.argument("profiles", nargs=-1, required=True, type=_PROFILE)
+@click.option("--target", default="cpu", show_default=True, help="Whose roofline is fitted.")
+@click.option(
+    "--check",
+    "checked",
+    multiple=True,
+    type=_PROFILE,
+    metavar="PROFILE",
+    help="A profile to predict the whole run of, and not to fit to; repeatable.",
+)
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path))
+def calibrate(
+    profiles: tuple[Path, ...], target: str, checked: tuple[Path, ...], output: Path
+) -> Answer:
+    """Fit the roofline of a target to profiles, and write the fitted target.
+
+    PROFILES are written by `npusim profile PROGRAM --json`, all on one device. Every second
+    distinct command is kept out of the fit; the errors shown are of those.
+    """
+    from npusim.profile.saved import read_profile
+    from npusim.simulate.calibrate import calibrate as fit
+    from npusim.simulate.calibrate import target_file
+
+    base = npusim.TargetConfig.named(target)
+    if base.hardware is None or base.hardware.roofline is None:
+        raise TargetConstraintError(
+            f"Target '{target}' has no roofline to fit.",
+            hint="Its file needs a table [roofline] with peaks, memories and classes.",
+        )
+    read = [read_profile(readable(path)) for path in (*profiles, *checked)]
+    found = fit(read[: len(profiles)], base.hardware.roofline, read[len(profiles) :])
+    write_atomic(output, target_file(found, target, output.stem).encode())
+    classes = [
+        (e.name, e.fitted or "kept", e.held_out, *map(_percent, (e.mean, e.median, e.worst)))
+        for e in found.classes
+    ]
+    runs = [
+        (path.name, r.name, duration(r.predicted), duration(r.measured), f"{100 * r.error:+.1f} %")
+        for path, r in zip((*profiles, *checked), found.runs, strict=True)
+    ]
+    facts = {
+        "output": str(output),
+        "device": found.devices[0],
+        "classes": [dataclasses.asdict(e) for e in found.classes],
+        "runs": [{**dataclasses.asdict(r), "error": r.error} for r in found.runs],
+    }
+    heads = ("fitted to", "held out", "mean error", "median", "95th percentile")
+    lines = [
+        table(classes, "class", *heads),
+        table(runs, "profile", "run", "predicted", "measured", "error"),
+        f"{output}: {target} as measured on {found.devices[0]}",
+    ]
+    return Answer(facts, lines)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

@@ -1,0 +1,64 @@
+"""`npusim calibrate`: the fitted target, the errors it tells, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import npusim
+from npusim.profile.profile import Profile
+from npusim.profile.saved import profile_facts
+from tests.simulate.test_roofline import DEVICE, profiled
+
+from .conftest import Cli, Compiled
+
+pytest.importorskip("scipy")
+
+
+def written(profile: Profile, file: Path) -> Path:
+    """Returns the file that a profile was written to."""
+    file.write_text(json.dumps(profile_facts(profile)))
+    return file
+
+
+def test_a_target_is_fitted_to_profiles(cli: Cli, tmp_path: Path) -> None:
+    truth = replace(DEVICE, call_us=0.0)
+    layers = written(profiled(truth, 60, 1), tmp_path / "layers.json")
+    model = written(profiled(truth, 30, 2), tmp_path / "model.json")
+    output = tmp_path / "mine.toml"
+    outcome = cli("calibrate", layers, "--target", "cpu", "--check", model, "-o", output)
+    assert outcome.code == 0, outcome.err
+    for said in ("class", "held out", "95th percentile", "model.json", "cpu as measured on device"):
+        assert said in outcome.out
+    fitted = npusim.TargetConfig.named(str(output))
+    assert fitted.name == "mine" and fitted.device == "cpu" and fitted.hardware is not None
+    assert fitted.hardware.calibration.source == "device"
+    assert fitted.hardware.calibration.held_out.startswith("linear ")
+    assert fitted.hardware.roofline != npusim.TargetConfig.named("cpu").hardware.roofline
+
+
+def test_the_answer_as_json(cli: Cli, tmp_path: Path) -> None:
+    layers = written(profiled(DEVICE, 60, 1), tmp_path / "layers.json")
+    facts = cli("calibrate", layers, "-o", tmp_path / "mine.toml", "--json").json
+    assert facts["ok"] and facts["device"] == "device"
+    (linear,) = facts["classes"]
+    assert linear["fitted"] > 0 and linear["held_out"] > 0 and 0 <= linear["mean"] < 0.5
+    (run,) = facts["runs"]
+    assert run["error"] == pytest.approx(run["predicted"] / run["measured"] - 1)
+
+
+def test_what_cannot_be_fitted_is_refused(cli: Cli, mlp: Compiled, tmp_path: Path) -> None:
+    layers = written(profiled(DEVICE, 60, 1), tmp_path / "layers.json")
+    few = written(profiled(DEVICE, 3, 1), tmp_path / "few.json")
+    output = tmp_path / "mine.toml"
+    cli("calibrate", layers, "--target", "null", "-o", output).refused("has no roofline")
+    cli("calibrate", layers, "--target", "magic", "-o", output).refused("Unknown target 'magic'")
+    cli("calibrate", few, "-o", output).refused("8 are the fewest")
+    cli("calibrate", mlp.graph, "-o", output).refused("is no profile", "npusim profile")
+    cli("calibrate", tmp_path / "none.json", "-o", output).refused("none.json")
+    other = written(replace(profiled(DEVICE, 60, 1), device="other"), tmp_path / "other.json")
+    cli("calibrate", layers, other, "-o", output).refused("several devices")
+    assert not output.exists()
