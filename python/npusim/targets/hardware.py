@@ -444,6 +444,11 @@ class Npu:
         """Returns a memory by its name; KeyError for one that is not there."""
         return next((s for s in self.sram if s.name == name), None) or _missing(name)
 
+    def peak_ops_per_second(self, dtype: str) -> float:
+        """Returns what all arrays compute of a dtype; a multiply-add is two operations."""
+        macs = self.mxu.macs_per_pe_cycle.get(dtype, 0.0) * self.mxu.elements
+        return 2e6 * macs * self.mxu.per_core * self.cores.count * self.clock.core_mhz
+
     @property
     def dram_bytes_per_cycle(self) -> float:
         """Bytes that DRAM moves in a cycle of the core, by what long copies reach."""
