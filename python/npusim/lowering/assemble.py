@@ -26,7 +26,7 @@ def assemble(model: Graph | Module, target: TargetConfig) -> CompiledProgram:
     """
     if isinstance(model, Graph):
         model = Module(model.name, {DEFAULT_METHOD: model})
-    low = Lowering(target)
+    low = Lowering(target, dense_calls=any(graph.states for graph in model.methods.values()))
     for name, graph in model.methods.items():
         low.method(name, graph)
     if low.refused:

@@ -8,7 +8,7 @@ init computes: the same static computation in two of them is one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -23,6 +23,7 @@ from npusim.ir.opdef import find
 from npusim.ir.symbolic import is_symbolic, upper
 from npusim.ir.types import TensorType, dtype_code, dtype_size, row_major
 from npusim.lowering.constraints import Refusal, op_constraint
+from npusim.lowering.storage import is_apart, keeps_to, padded
 from npusim.lowering.view import View, collapse
 from npusim.program.program import (
     Access,
@@ -72,12 +73,17 @@ class Lowering:
 
     Args:
         trial: only `refused` is wanted: constants are not copied.
+        dense_calls: inputs and outputs are dense, whatever padding the target asks for: those of
+            methods that share states, whose tensors a session writes and reads where they lie.
     """
 
     graph: Graph  # of the method being lowered
 
-    def __init__(self, target: TargetConfig, *, trial: bool = False) -> None:
+    def __init__(
+        self, target: TargetConfig, *, trial: bool = False, dense_calls: bool = False
+    ) -> None:
         self.target = target
+        self._dense_calls = dense_calls
         self.refused: list[Refusal] = []
         self._trial = trial
         self.buffers: list[PendingBuffer] = []
@@ -89,7 +95,7 @@ class Lowering:
         self.weights: dict[str, tuple[WeightSpec, View]] = {}
         self.states: dict[str, tuple[TensorType, View]] = {}
         self._views: dict[str, View] = {}
-        self._dense_inputs: dict[tuple[View, TensorType], View] = {}
+        self._dense_inputs: dict[tuple[View, tuple[int, ...]], View] = {}
         self._postponed: dict[str, Node] = {}
         self._updates: dict[str, str] = {}  # value -> the state that it is what is left in
         self._node_now = -1  # index in `nodes`
@@ -149,9 +155,30 @@ class Lowering:
         buffer = self._buffer(BufferKind.TEMP, tensor.greatest_bytes, name, static)
         return View(buffer, 0, tensor.dtype, tensor.shape, tensor.strides)
 
-    def result(self, value: Value) -> View:
-        """Returns a fresh buffer for a node's output, in the order its type asks for."""
-        view = self.temp(value.type, name=value.name)
+    def stored_temp(
+        self, tensor: TensorType, *, static: bool | None = None, name: str = ""
+    ) -> View:
+        """Returns a fresh buffer as `temp`, in rows as far apart as the target wants them.
+
+        What init fills is dense: it has the layout of the kernels that read it.
+        """
+        static = self._static_now if static is None else static
+        room = tensor if static else self._room(tensor)
+        view = self.temp(room, static=static, name=name)
+        return replace(view, shape=tensor.shape)
+
+    def _room(self, tensor: TensorType) -> TensorType:
+        return padded(tensor, self.target.channel_multiple(tensor.dtype))
+
+    def result(self, value: Value, *, strided: bool = False) -> View:
+        """Returns a fresh buffer for a node's output, in the order its type asks for.
+
+        Args:
+            strided: the kernel writes rows that lie apart, of contiguous elements. Without it the
+                buffer is dense, and copied where the target wants rows apart.
+        """
+        make = self.stored_temp if strided else self.temp
+        view = make(value.type, name=value.name)
         self._views[value.name] = view
         return view
 
@@ -306,12 +333,27 @@ class Lowering:
         wanted = TensorType(x.dtype, x.shape).with_order(order)
         if x.has_strides(wanted.strides):
             return replace(x, strides=wanted.strides)
-        if (x, wanted) in self._dense_inputs:
-            return self._dense_inputs[x, wanted]
-        y = self.temp(wanted, static=self.is_static(x))
+        return self._copied(x, self.temp, wanted)
+
+    def stored(self, x: View, order: tuple[int, ...] | None = None) -> View:
+        """Returns x in an order (row-major by default), its innermost elements contiguous.
+
+        The rows may lie apart as the target wants them; copies only if needed.
+        """
+        wanted = TensorType(x.dtype, x.shape).with_order(order)
+        for strides in (wanted.strides, self._room(wanted).strides):
+            if x.has_strides(strides):
+                return replace(x, strides=strides)
+        return self._copied(x, self.stored_temp, wanted)
+
+    def _copied(self, x: View, make: Callable[..., View], wanted: TensorType) -> View:
+        strides = (self._room(wanted) if make == self.stored_temp else wanted).strides
+        if (x, strides) in self._dense_inputs:
+            return self._dense_inputs[x, strides]
+        y = make(wanted, static=self.is_static(x))
         self.copy(x, y)
         if self.buffers[x.buffer].kind is BufferKind.INPUT:  # several nodes may want it so
-            self._dense_inputs[x, wanted] = y
+            self._dense_inputs[x, strides] = y
         return y
 
     def any_dense(self, x: View) -> View:
@@ -356,6 +398,8 @@ class Lowering:
         assert definition is not None and definition.lower is not None
         try:
             definition.lower(node, self)
+            for value in node.outputs:
+                self._store(value)
         except TargetConstraintError as error:
             return str(error)
         except (SymbolicSizeError, AssertionError) as error:
@@ -367,6 +411,20 @@ class Lowering:
                 "it (npusim.specialize)"
             )
         return None
+
+    def _store(self, value: Value) -> None:
+        """Brings a value that lies otherwise than the target wants to memory where it does not.
+
+        States stay where they are, and so does what init prepares.
+        """
+        view = self._views[value.name]
+        buffer = self.buffers[view.buffer]
+        moves = buffer.kind in (BufferKind.TEMP, BufferKind.INPUT) and not buffer.static
+        if not moves or keeps_to(view, self.target.channel_multiple(view.dtype)):
+            return
+        y = self.stored_temp(TensorType(view.dtype, view.shape).with_order(view.order))
+        self.copy(view, y)
+        self._views[value.name] = y
 
     def _enter(self, node: NodeInfo) -> None:
         self._node_now = len(self.nodes)
@@ -391,8 +449,10 @@ class Lowering:
     def _bind_arguments(self) -> None:
         """Makes views for the graph's inputs, weights, constants and states."""
         for value in self.graph.inputs:
-            view = self._external(BufferKind.INPUT, value.name, value.type, static=False)
-            self.run.inputs.append(_spec(value.name, value.type, view))
+            room = self._call_room(value.type)
+            view = self._external(BufferKind.INPUT, value.name, room, static=False)
+            view = self._views[value.name] = replace(view, shape=value.type.shape)
+            self.run.inputs.append(_spec(value.name, value.type, view, room))
         for weight in self.graph.weights:
             if weight.key not in self.weights:
                 view = self._external(BufferKind.WEIGHT, weight.name, weight.type, static=True)
@@ -460,21 +520,26 @@ class Lowering:
     def _bind_output(self, output: Output) -> TensorSpec:
         """Makes an output a row-major buffer of its own, copying only what cannot be one."""
         tensor = self.graph.types[output.value].with_order(None)
+        room = self._call_room(tensor)
         view = self.view(output.value)
         buffer = self.buffers[view.buffer]
         own = (
             buffer.kind is BufferKind.TEMP
             and not buffer.static
             and view.offset == 0
-            and view.is_row_major
-            and tensor.greatest_bytes == buffer.bytes
+            and view.has_strides(room.strides)
+            and room.greatest_bytes == buffer.bytes
         )
         if not own:
-            source, view = view, self.temp(tensor, static=False)
+            source, view = view, replace(self.temp(room, static=False), shape=tensor.shape)
             self.copy(source, view)
             buffer = self.buffers[view.buffer]
         buffer.kind = BufferKind.OUTPUT
-        return _spec(output.name, tensor, view)
+        return _spec(output.name, tensor, view, room)
+
+    def _call_room(self, tensor: TensorType) -> TensorType:
+        """Returns the type of the memory of an input or output."""
+        return tensor if self._dense_calls else self._room(tensor)
 
     def kernel_table(self) -> tuple[Kernel, ...]:
         """Returns the kernels used, in the order of their indices."""
@@ -518,13 +583,13 @@ def _overlays(
         and r.dtype == w.dtype
         and r.shape == w.shape
         and r.has_strides(w.strides)
-        and r.is_dense
+        and is_apart(r)
     )
 
 
-def _spec(name: str, tensor: TensorType, view: View) -> TensorSpec:
-    room = tuple(map(upper, tensor.shape))
-    return TensorSpec(name, view.buffer, tensor.dtype, tensor.shape, room)
+def _spec(name: str, tensor: TensorType, view: View, room: TensorType) -> TensorSpec:
+    alloc = tuple(map(upper, room.shape))
+    return TensorSpec(name, view.buffer, tensor.dtype, tensor.shape, alloc)
 
 
 def element_bits(value: float | int | bool, dtype: str) -> int:

@@ -82,7 +82,7 @@ def emit_attention(
 def _lower_attention(node: Node, low: Lowering) -> None:
     q, k, v, mask = (*low.inputs(node), None)[:4]
     assert q is not None and k is not None and v is not None
-    y = low.result(node.output)
+    y = low.result(node.output, strided=True)
     batch, heads = _four(y).shape[:2]
     q, k, v = _four(q), _four(k), _four(v)
     groups = max(k.shape[1], v.shape[1])
@@ -102,7 +102,7 @@ def _lower_cached_attention(node: Node, low: Lowering) -> None:
         q,
         k,
         v,
-        low.result(node.output),
+        low.result(node.output, strided=True),
         scale=node.attrs["scale"],
         causal=True,
         position=position,

@@ -144,7 +144,7 @@ def _triangle(keep_lower: bool) -> Callable[[Node, Lowering], None]:
         cls = compute_class(x.dtype)
         builder = ScalarBuilder(("i", cls))
         builder.op("where", cls, 0, 1, builder.to(("const", 0), cls))
-        y = low.result(node.output)
+        y = low.result(node.output, strided=True)
         corner = replace(low.constant(mask, "bool"), shape=x.shape[-2:])
         emit_program(low, builder.build(x.dtype), [corner, x], y)
 

@@ -51,7 +51,7 @@ def emit_grouped_matmul(low: Lowering, a: View, b: View, offsets: View, y: View)
 def _lower(node: Node, low: Lowering) -> None:
     a, b, offsets = (*low.inputs(node), None)[:3]
     assert a is not None and b is not None
-    y = low.result(node.output)
+    y = low.result(node.output, strided=True)
     if offsets is None:
         emit_matmul(low, a, b, y)
     else:

@@ -138,13 +138,13 @@ def _embedding(node: Node, low: Lowering) -> None:
     table, ids = low.inputs(node)
     assert table is not None and ids is not None
     walk = _advanced_walk(low, table, [ids, None])
-    _emit_index(low, table, walk, low.result(node.output))
+    _emit_index(low, table, walk, low.result(node.output, strided=True))
 
 
 def _index_select(node: Node, low: Lowering) -> None:
     x, index = low.inputs(node)
     assert x is not None and index is not None
-    y = low.result(node.output)
+    y = low.result(node.output, strided=True)
     if x.rank == 0:
         low.copy(x, y)
         return
@@ -154,7 +154,7 @@ def _index_select(node: Node, low: Lowering) -> None:
 def _gather(node: Node, low: Lowering) -> None:
     x, index = low.inputs(node)
     assert x is not None and index is not None
-    y = low.result(node.output)
+    y = low.result(node.output, strided=True)
     if x.rank == 0:
         low.copy(x, y)
         return
@@ -164,7 +164,7 @@ def _gather(node: Node, low: Lowering) -> None:
 def _index(node: Node, low: Lowering) -> None:
     x, *chosen = low.inputs(node)
     assert x is not None
-    _emit_index(low, x, _advanced_walk(low, x, chosen), low.result(node.output))
+    _emit_index(low, x, _advanced_walk(low, x, chosen), low.result(node.output, strided=True))
 
 
 def _start(node: Node, low: Lowering, x: View) -> View:
@@ -294,7 +294,7 @@ def _masked_put(
     if node.attrs.get("accumulate"):
         value = builder.op("add", cls, 0, value)
     builder.op("where", cls, builder.op("to_bool", "i", 1), value, 0)
-    y = low.result(node.output)
+    y = low.result(node.output, strided=True)
     emit_program(low, builder.build(x.dtype), [x, mask, values], y)
 
 

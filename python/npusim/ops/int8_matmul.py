@@ -100,9 +100,9 @@ def _lower_int8_conv(node: Node, low: Lowering) -> None:
     rank, groups = x.rank - 2, node.attrs["groups"]
     assert isinstance(groups, int)
     order = channels_last(x.rank)
-    residual = None if node.inputs[7] is None else low.dense(low.view(node.inputs[7]), order)
+    residual = None if node.inputs[7] is None else low.stored(low.view(node.inputs[7]), order)
     depthwise = groups == x.shape[1] == y.shape[1] and groups > 1
-    x = low.dense(x, order)
+    x = low.stored(x, order)
     attrs = {k: as_tuple(node.attrs[k], rank) for k in ("stride", "padding", "dilation")}
     taps, (outputs, channels) = prod(w.shape[2:]), w.shape[:2]
     w = low.dense(w) if taps > 1 else w
@@ -111,7 +111,7 @@ def _lower_int8_conv(node: Node, low: Lowering) -> None:
     strides = (n * w.strides[0], w.strides[0], w.strides[-1] if taps > 1 else 0, w.strides[1])
     params: dict[str, Param] = {
         **window_params(x, y, kernel=w.shape[2:], **attrs),
-        "r_strides": strides5(y),
+        "r_strides": strides5(y if residual is None else residual),
         "groups": parts,
         "x_group": channels * x.strides[1],
         "y_group": n,

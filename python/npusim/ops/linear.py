@@ -111,6 +111,11 @@ def rows(low: Lowering, x: View) -> tuple[View, int, int]:
     return replace(flat, strides=(stride, 1)), flat.shape[0], stride
 
 
+def row_stride(y: View) -> int:
+    """Returns how far apart the rows of a result lie, in elements."""
+    return y.strides[-2] if y.rank > 1 else y.shape[-1]
+
+
 def stored_as_rows(w: View) -> bool:
     """Tells whether a weight [n, k] lies in rows that the kernel `linear` reads."""
     n, k = w.shape
@@ -159,13 +164,13 @@ def _sizes(low: Lowering, x: View, y: View, residual: View | None) -> tuple[View
     k, n = x.shape[-1], y.shape[-1]
     x, m, ldx = rows(low, x)
     ldr = rows(low, residual)[2] if residual is not None else 0
-    return x, {"m": m, "n": n, "k": k, "ldx": ldx, "ldy": n, "ldr": ldr}
+    return x, {"m": m, "n": n, "k": k, "ldx": ldx, "ldy": row_stride(y), "ldr": ldr}
 
 
 def _lower_linear(node: Node, low: Lowering) -> None:
     source, weight = node.inputs[:2]
     assert source is not None and weight is not None
-    x, y = low.view(source), low.result(node.output)
+    x, y = low.view(source), low.result(node.output, strided=True)
     if y.numel == 0:
         return
     if compute_class(x.dtype) != "f" or not low.target.has_linears:
@@ -175,7 +180,9 @@ def _lower_linear(node: Node, low: Lowering) -> None:
     if residual is not None:
         residual, _, ldr = rows(low, residual)
         residual = (
-            replace(residual, shape=y.shape, strides=y.strides) if ldr == y.shape[-1] else residual
+            replace(residual, shape=y.shape, strides=y.strides)
+            if ldr == row_stride(y)
+            else residual
         )
     extra = epilogue(low, node, bias, residual)
     rows_kernel, panels = low.target.has("linear"), low.target.has("pack_b", "gemm")
@@ -242,7 +249,7 @@ def _linear_by_matmul(low: Lowering, node: Node, x: View, w: View, y: View) -> N
 def _lower_gated_linear(node: Node, low: Lowering) -> None:
     source, weight, bias_name = node.inputs
     assert source is not None and weight is not None
-    x, y = low.view(source), low.result(node.output)
+    x, y = low.view(source), low.result(node.output, strided=True)
     if y.numel == 0:
         return
     bias = None if bias_name is None else low.view(bias_name)
@@ -275,7 +282,7 @@ def _gated_by_matmul(
 
 
 def emit_matmul(low: Lowering, a: View, b: View, y: View, alpha: float = 1.0) -> None:
-    """Emits y = alpha * a·b over broadcast batch dimensions; y is row-major in its last two."""
+    """Emits y = alpha * a·b over broadcast batch dimensions; rows of y are contiguous."""
     if y.numel == 0:
         return
     batch = y.shape[:-2]
@@ -310,19 +317,19 @@ def _lower_matmul(node: Node, low: Lowering) -> None:
     """matmul, mm, bmm, mv, dot: vectors become one-row or one-column matrices."""
     a, b = low.inputs(node)
     assert a is not None and b is not None
-    y = low.result(node.output)
+    y = low.result(node.output, strided=True)
     _matmul_into(low, a, b, y)
 
 
 def _matmul_into(low: Lowering, a: View, b: View, y: View, alpha: float = 1.0) -> None:
-    shape = y.shape
+    dense = y.is_row_major
     if a.rank == 1:
         a = a.unsqueeze(0)
-        shape = (*shape[:-1], 1, *shape[-1:]) if b.rank > 1 else (*shape, 1)
+        y = y.unsqueeze(y.rank - 1 if b.rank > 1 else y.rank)
     if b.rank == 1:
         b = b.unsqueeze(1)
-        shape = (*shape, 1)
-    y = replace(y, shape=shape, strides=row_major(shape))
+        y = y.unsqueeze(y.rank)
+    y = replace(y, strides=row_major(y.shape)) if dense else y
     emit_matmul(low, a, b, y, alpha)
 
 
@@ -332,7 +339,7 @@ def _lower_add_matmul(node: Node, low: Lowering) -> None:
     assert bias is not None and a is not None and b is not None
     beta, alpha = node.attrs.get("beta", 1), node.attrs.get("alpha", 1)
     assert isinstance(beta, (int, float)) and isinstance(alpha, (int, float)), at(node.source)
-    y = low.result(node.output)
+    y = low.result(node.output, strided=True)
     if beta == 0:
         _matmul_into(low, a, b, y, float(alpha))
         return
@@ -351,7 +358,9 @@ def _lower_aten_linear(node: Node, low: Lowering) -> None:
     x, weight, bias = (*node.inputs, None, None)[:3]
     assert x is not None and weight is not None
     if low.graph.types[weight].rank == 1:
-        _linear_of_a_vector(low, low.view(x), low.view(weight), bias, low.result(node.output))
+        _linear_of_a_vector(
+            low, low.view(x), low.view(weight), bias, low.result(node.output, strided=True)
+        )
     else:
         whole = replace(node, inputs=(x, weight, bias, None), attrs=NO_EPILOGUE)
         _lower_linear(whole, low)

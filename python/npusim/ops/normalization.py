@@ -14,7 +14,7 @@ from npusim.ir.types import TensorType
 from npusim.lowering.context import Lowering, Param, codes
 from npusim.lowering.pointwise_kernel import emit_program
 from npusim.lowering.view import View
-from npusim.ops.linear import rows
+from npusim.ops.linear import row_stride, rows
 
 _FLOATS = ("float32", "float16", "bfloat16")
 
@@ -41,9 +41,9 @@ def _lower_row_norm(kind: int) -> Callable[[Node, Lowering], None]:
     def lower(node: Node, low: Lowering) -> None:
         x, weight, bias = (*low.inputs(node), None, None)[:3]
         assert x is not None
-        y = low.result(node.output)
         dims, eps = node.attrs["normalized_shape"], node.attrs.get("eps")
         assert isinstance(dims, tuple)
+        y = low.result(node.output, strided=len(dims) == 1)
         epsilon = _float(eps) if eps is not None else _machine_epsilon(x.dtype)
         _emit_row_norm(low, kind, x, (weight, bias if kind == 0 else None), y, len(dims), epsilon)
 
@@ -51,7 +51,7 @@ def _lower_row_norm(kind: int) -> Callable[[Node, Lowering], None]:
 
 
 def emit_rms_norm(low: Lowering, x: View, weight: View, y: View, eps: float) -> None:
-    """Emits y = RMS norm of x over its last dimension; y is dense."""
+    """Emits y = RMS norm of x over its last dimension."""
     _emit_row_norm(low, 1, x, (weight, None), y, 1, eps)
 
 
@@ -72,7 +72,8 @@ def _emit_row_norm(
     flat = x.reshape((*lead, inner)) or low.dense(x).reshape((*lead, inner))
     assert flat is not None
     flat, count, stride = rows(low, flat)
-    if stride == inner:
+    y_stride = row_stride(y) if dims == 1 else inner
+    if stride == y_stride:
         flat = replace(flat, shape=y.shape, strides=y.strides)
     affine, operands = _affine(low, *vectors)
     params: dict[str, Param] = {
@@ -80,7 +81,7 @@ def _emit_row_norm(
         "rows": count,
         "size": inner,
         "x_row_stride": stride,
-        "y_row_stride": inner,
+        "y_row_stride": y_stride,
         "eps": eps,
         **affine,
         **codes(x_dtype=x.dtype, y_dtype=y.dtype),
@@ -161,7 +162,7 @@ def _lower_batch_norm(node: Node, low: Lowering) -> None:
     out = builder.op("mul", "f", centred, scale)
     if bias is not None:
         builder.op("add", "f", out, 1 + (weight is not None))
-    y = low.result(node.output)
+    y = low.result(node.output, strided=True)
     emit_program(low, builder.build(y.dtype), [x, *operands], y)
 
 

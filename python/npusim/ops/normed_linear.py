@@ -48,7 +48,7 @@ def _lower(gated: bool) -> Any:
             for name in (*node.inputs[:2], *(*node.inputs[3:], None)[:2])
         )
         assert x is not None and norm is not None
-        y = low.result(node.output)
+        y = low.result(node.output, strided=True)
         if y.numel == 0:
             return
         eps = node.attrs["eps"]

@@ -21,11 +21,15 @@ def _batched(view: View, rank: int) -> View:
 
 
 def _window_result(node: Node, low: Lowering, index: int, x: View) -> tuple[View, View]:
-    """Returns a channels-last batched buffer for an output, and defines the output."""
+    """Returns a channels-last batched buffer for an output, and defines the output.
+
+    Several outputs have the same strides, whatever their dtypes: they are dense.
+    """
     value = node.outputs[index]
     shape = value.type.shape if value.type.rank == x.rank else (1, *value.type.shape)
     order = channels_last(len(shape))
-    y = low.temp(TensorType(value.type.dtype, shape).with_order(order), name=value.name)
+    make = low.stored_temp if len(node.outputs) == 1 else low.temp
+    y = make(TensorType(value.type.dtype, shape).with_order(order), name=value.name)
     low.define(value, y if value.type.rank == x.rank else y.select(0, 0))
     return y, x
 
@@ -35,7 +39,7 @@ def _pool(rank: int, op: int, *, adaptive: bool = False) -> Lower:
         x = low.inputs(node)[0]
         assert x is not None
         x = _batched(x, rank)
-        x = low.dense(x, channels_last(x.rank))
+        x = low.stored(x, channels_last(x.rank))
         y, _ = _window_result(node, low, 0, x)
         outputs = [y]
         if len(node.outputs) == 2:
@@ -102,7 +106,7 @@ def _resize(rank: int, mode: int) -> Lower:
     def lower(node: Node, low: Lowering) -> None:
         x = low.inputs(node)[0]
         assert x is not None
-        x = low.dense(x, channels_last(x.rank))
+        x = low.stored(x, channels_last(x.rank))
         y, _ = _window_result(node, low, 0, x)
         if y.numel == 0:
             return

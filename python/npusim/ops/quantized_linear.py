@@ -27,7 +27,7 @@ from npusim.ir.types import TensorType
 from npusim.lowering.context import Lowering, Param, codes
 from npusim.ops.fused import infer_gated_linear, infer_linear, reference_gated_linear
 from npusim.ops.fused import reference_linear as reference_plain
-from npusim.ops.linear import epilogue, rows, stored_as_rows
+from npusim.ops.linear import epilogue, row_stride, rows, stored_as_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -130,16 +130,16 @@ def _lower_quantize(node: Node, low: Lowering) -> None:
 def _lower_quantized_linear(node: Node, low: Lowering) -> None:
     x, *parts, bias, residual = low.inputs(node)
     weights = [q for q in parts if q is not None]
-    y = low.result(node.output)
+    y = low.result(node.output, strided=True)
     if y.numel == 0:
         return
     assert x is not None
     n, k = y.shape[-1], x.shape[-1]
     x, m, ldx = rows(low, x)
-    ldr = 0
+    ldy, ldr = row_stride(y), 0
     if residual is not None:
         residual, _, ldr = rows(low, residual)
-        if ldr == n:
+        if ldr == ldy:
             residual = replace(residual, shape=y.shape, strides=y.strides)
     fields, operands = epilogue(low, node, bias, residual)
     counts = node.attrs["rows"]
@@ -149,7 +149,7 @@ def _lower_quantized_linear(node: Node, low: Lowering) -> None:
         "n": n,
         "k": k,
         "ldx": ldx,
-        "ldy": n,
+        "ldy": ldy,
         "ldr": ldr,
         "rows": [int(count) for count in counts if isinstance(count, int)],
         "segments": len(weights),

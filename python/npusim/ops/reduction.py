@@ -74,7 +74,7 @@ def _reduce(op: int) -> Lower:
         x = low.inputs(node)[0]
         assert x is not None
         dims = tuple(sorted(_dims(node, x.rank)))
-        y = low.result(node.output)
+        y = low.result(node.output, strided=True)
         if op in (SUM, PROD) and is_float(x.dtype) and not is_float(y.dtype):
             x = low.cast(x, y.dtype)  # each number before they are added up, as PyTorch does
         emit_reduce(low, x, y, dims, op, _correction(node))
@@ -95,8 +95,8 @@ def _var_mean(node: Node, low: Lowering) -> None:
     assert x is not None
     dims = tuple(sorted(_dims(node, x.rank)))
     var, mean = node.outputs
-    emit_reduce(low, x, low.result(var), dims, VAR, _correction(node))
-    emit_reduce(low, x, low.result(mean), dims, MEAN)
+    emit_reduce(low, x, low.result(var, strided=True), dims, VAR, _correction(node))
+    emit_reduce(low, x, low.result(mean, strided=True), dims, MEAN)
 
 
 def _extreme_with_index(value_op: int, index_op: int) -> Lower:
@@ -107,8 +107,8 @@ def _extreme_with_index(value_op: int, index_op: int) -> Lower:
         assert x is not None
         dims = _dims(node, x.rank)
         values, indices = node.outputs
-        emit_reduce(low, x, low.result(values), dims, value_op)
-        emit_reduce(low, x, low.result(indices), dims, index_op)
+        emit_reduce(low, x, low.result(values, strided=True), dims, value_op)
+        emit_reduce(low, x, low.result(indices, strided=True), dims, index_op)
 
     return lower
 
@@ -121,7 +121,7 @@ def _norm(node: Node, low: Lowering) -> None:
     dims = tuple(sorted(_dims(node, x.rank)))
     if node.type.dtype != x.dtype:
         x = low.cast(x, node.type.dtype)
-    y = low.result(node.output)
+    y = low.result(node.output, strided=True)
     if p in (1.0, 2.0):
         emit_reduce(low, x, y, dims, L2 if p == 2.0 else SUM_OF_ABSOLUTES)
     elif p in (math.inf, -math.inf):

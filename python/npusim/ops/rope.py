@@ -99,7 +99,7 @@ def emit_rope(
 def _lower_rope(node: Node, low: Lowering) -> None:
     x, cos, sin = low.inputs(node)
     assert x is not None and cos is not None and sin is not None
-    y = contiguous_rows(low, low.result(node.output))
+    y = contiguous_rows(low, low.result(node.output, strided=True))
     interleaved = bool(node.attrs["interleaved"])
     emit_rope(low, [Part(x, y)], [cos, sin], interleaved=interleaved)
 
@@ -117,7 +117,7 @@ def _lower_rope_append(node: Node, low: Lowering) -> None:
     assert sin is not None and k_cache is not None and v_cache is not None
     turned, keys, values = node.outputs
     parts = [
-        Part(q, low.result(turned)),
+        Part(q, low.result(turned, strided=True)),
         Part(k, low.updated(keys, k_cache), append=True),
         Part(v, low.updated(values, v_cache), rotate=False, append=True),
     ]

@@ -190,7 +190,7 @@ def _identity(node: Node, low: Lowering) -> None:
 
 
 def _cat(node: Node, low: Lowering) -> None:
-    y = low.result(node.output)
+    y = low.result(node.output, strided=True)
     dim = _dim(node.attrs.get("dim", 0), y.rank)
     start = 0
     for x in low.inputs(node):
@@ -203,7 +203,7 @@ def _cat(node: Node, low: Lowering) -> None:
 
 
 def _stack(node: Node, low: Lowering) -> None:
-    y = low.result(node.output)
+    y = low.result(node.output, strided=True)
     dim = _dim(node.attrs.get("dim", 0), y.rank)
     for index, x in enumerate(low.inputs(node)):
         assert x is not None
@@ -214,7 +214,7 @@ def _flip(node: Node, low: Lowering) -> None:
     x = _first(node, low)
     for dim in _dims(node.attrs["dims"], x.rank):
         x = x.slice(dim, x.shape[dim] - 1, x.shape[dim], -1)
-    low.copy(x, low.result(node.output))
+    low.copy(x, low.result(node.output, strided=True))
 
 
 def _roll(node: Node, low: Lowering) -> None:
@@ -248,7 +248,7 @@ def _rolled(low: Lowering, x: View, dim: int, shift: int) -> View:
 
 def _repeat(node: Node, low: Lowering) -> None:
     """Writes y as [repeat, size] pairs and copies x broadcast over the repeats."""
-    x, y = _first(node, low), low.result(node.output)
+    x, y = _first(node, low), low.result(node.output, strided=True)
     x = replace(
         x,
         shape=(1,) * (y.rank - x.rank) + x.shape,
@@ -281,7 +281,7 @@ def _pad_amounts(node: Node, rank: int) -> list[tuple[int, int]]:
 
 def _constant_pad(node: Node, low: Lowering) -> None:
     """Fills the border and copies the middle; negative amounts crop."""
-    x, y = _first(node, low), low.result(node.output)
+    x, y = _first(node, low), low.result(node.output, strided=True)
     value = node.attrs.get("value")
     value = 0 if value is None else value  # -0.0 is a number of its own
     assert isinstance(value, (int, float))
@@ -300,7 +300,7 @@ def _mirror_pad(mode: str) -> Callable[[Node, Lowering], None]:
     """reflection, replication and circular padding: dimension by dimension, in place in y."""
 
     def lower(node: Node, low: Lowering) -> None:
-        x, y = _first(node, low), low.result(node.output)
+        x, y = _first(node, low), low.result(node.output, strided=True)
         amounts = _pad_amounts(node, x.rank)
         middle = y
         for dim, (before, _) in enumerate(amounts):
@@ -352,7 +352,7 @@ def _copy(node: Node, low: Lowering) -> None:
     """The functional form of `Tensor.copy_`: the second operand, as the first would hold it."""
     src = low.inputs(node)[1]
     assert src is not None
-    y = low.result(node.output)
+    y = low.result(node.output, strided=True)
     low.copy(low.cast(src, y.dtype).expand(y.shape), y)
 
 

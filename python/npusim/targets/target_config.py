@@ -13,11 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from importlib import resources
+from math import lcm
 from typing import Any
 
 from npusim.abi.kernels import KERNELS
 from npusim.errors import TargetConstraintError
-from npusim.ir.types import DTYPES
+from npusim.ir.types import DTYPES, dtype_size
 from npusim.targets import data_file
 from npusim.targets.architecture import fitted
 from npusim.targets.data_file import DataFile
@@ -30,6 +31,7 @@ from npusim.targets.roofline import Roofline
 
 # By format of device code, who says what pays; of Metal's devices none has been measured.
 MEASURED = {"": "x86_64", "cubin": "sm_90a", "msl": "x86_64"}
+_MOST_ALIGNED = 4096
 ALL = "*"  # in `TargetConfig.limits`: every kernel that has no limits of its own
 
 
@@ -85,6 +87,10 @@ class TargetConfig:
         features: what that code may use (`targets/features.py` lists them), such as "tma".
         measured: who says what pays on the device: an installed file of `targets/architectures/`
             by its name, or the path of another one; empty: the one measured for such device code.
+        channel_align_bytes: what rows of a tensor in memory begin at multiples of: its innermost
+            stored dimension, the channels of a channels-last image, is padded to it.
+        channel_tile: elements that these are padded to multiples of besides. What a described
+            machine asks for (`Constraints.channel_align`) is heeded as well.
         hardware: the machine, where the file describes it: what programs are scheduled for and
             simulated on.
     """
@@ -111,7 +117,23 @@ class TargetConfig:
     code_format: str = ""
     features: tuple[str, ...] = ()
     measured: str = ""
+    channel_align_bytes: int = 1
+    channel_tile: int = 1
     hardware: Hardware | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("channel_align_bytes", "channel_tile"):
+            value = getattr(self, key)
+            if not 1 <= value <= _MOST_ALIGNED:
+                raise Contradiction(f"'{key}' is {value}, not from 1 to {_MOST_ALIGNED}.", key)
+
+    def channel_multiple(self, dtype: str) -> int:
+        """Returns what the innermost stored extent of a tensor is padded to a multiple of."""
+        size = dtype_size(dtype)
+        of_bytes = lcm(self.channel_align_bytes, size) // size
+        npu = None if self.hardware is None else self.hardware.npu
+        of_machine = 1 if npu is None else npu.constraints.channel_align.get(dtype, 1)
+        return lcm(of_bytes, self.channel_tile, of_machine)
 
     @property
     def measurements(self) -> Measured:
