@@ -23,7 +23,8 @@ MetalCommandList::~MetalCommandList() {
 void MetalCommandList::bind(uint32_t buffer, const MemoryRange& at) {
   const Bound bound{at, storage_of(at).serial};
   if (bound_[buffer] == bound) return;
-  if (reinterpret_cast<uintptr_t>(host_of(at)) % kOperandAlignment != 0) {
+  const Storage& storage = storage_of(at);  // begins at a multiple where it is private
+  if ((reinterpret_cast<uintptr_t>(storage.host) + at.offset) % kOperandAlignment != 0) {
     throw Error(ErrorCode::kInput, "buffer " + std::to_string(buffer) + " (" +
                                        std::string(program_->buffers[buffer].name) +
                                        ") does not lie at a multiple of 16 bytes; copy it");

@@ -120,7 +120,7 @@ void MetalCommandList::add_launches(const Command& command, const Code& code, si
 void MetalCommandList::reserve() {
   int64_t most = 0;
   for (const Code& code : codes_) most = std::max(most, code.image.scratch);
-  if (most > 0) scratch_ = std::make_unique<MetalMemory>(context_, most);
+  if (most > 0) scratch_ = std::make_unique<MetalMemory>(context_, most, Reach::kDevice);
   if (!failing_.empty()) {
     failures_ = std::make_unique<MetalMemory>(context_, static_cast<int64_t>(failing_.bytes()));
   }
@@ -162,8 +162,11 @@ void MetalCommandList::place_barriers() {
   Hazards hazards;
   std::vector<Touched> effects;
   const auto touch = [&](const MemoryRange& range, bool written) {
-    std::byte* const first = host_of(range);
-    effects.push_back({first, first + range.bytes, written});
+    const Storage& storage = storage_of(range);
+    const uintptr_t first =
+        storage.is_private() ? range.offset : reinterpret_cast<uintptr_t>(host_of(range));
+    effects.push_back({storage.is_private() ? storage.serial : 0, first,
+                       first + static_cast<uintptr_t>(range.bytes), written});
   };
   for (size_t i = 0; i < steps_.size(); ++i) {
     effects.clear();

@@ -11,6 +11,7 @@
 #include "cpp/metal/context.h"
 #include "cpp/metal/memory.h"
 #include "cpp/metal/pipelines.h"
+#include "cpp/metal/transfers.h"
 #include "cpp/runtime/error.h"
 
 namespace npusim::metal {
@@ -70,6 +71,9 @@ class MetalDevice final : public Device {
   std::shared_ptr<Memory> allocate(int64_t bytes) override {
     return std::make_shared<MetalMemory>(context_, bytes);
   }
+  std::shared_ptr<Memory> allocate_private(int64_t bytes) override {
+    return std::make_shared<MetalMemory>(context_, bytes, Reach::kDevice);
+  }
   std::shared_ptr<Memory> import_host(std::span<std::byte> bytes,
                                       std::shared_ptr<const void> owner) override {
     return imports_.show(context_, bytes, std::move(owner));
@@ -78,21 +82,30 @@ class MetalDevice final : public Device {
   using Device::copy;
   using Device::download;
   using Device::upload;
-  // Both sides are memory of the host: what is waited for is the work that uses it, or writes it.
+  // Where both sides are memory of the host, what is waited for is the work that uses it, or writes
+  // it.
   void upload(const MemoryRange& to, std::span<const std::byte> from) override {
+    if (storage_of(to).is_private()) return upload_private(to, from);
     storage_of(to).wait();
     std::memcpy(host_of(to), from.data(), from.size());
   }
   void download(std::span<std::byte> to, const MemoryRange& from) override {
+    if (storage_of(from).is_private()) return download_private(to, from);
     context_->finish(storage_of(from).last_write.load());
     std::memcpy(to.data(), host_of(from), to.size());
   }
   void copy(const MemoryRange& to, const MemoryRange& from) override {
+    if (storage_of(to).is_private() || storage_of(from).is_private()) {
+      std::vector<std::byte> content(static_cast<size_t>(from.bytes));
+      download(content, from);
+      return upload(to, content);
+    }
     storage_of(to).wait();
     context_->finish(storage_of(from).last_write.load());
     std::memmove(host_of(to), host_of(from), static_cast<size_t>(from.bytes));
   }
   std::unique_ptr<Download> start_download(std::shared_ptr<const Memory> from) override {
+    if (from->host() == nullptr) return Device::start_download(std::move(from));
     return std::make_unique<MetalDownload>(std::move(from));
   }
   void synchronize() override { context_->queue().wait_all(); }

@@ -6,7 +6,7 @@ namespace npusim::metal {
 namespace {
 
 bool conflict(const Touched& a, const Touched& b) {
-  return (a.written || b.written) && a.first < b.last && b.first < a.last;
+  return (a.written || b.written) && a.storage == b.storage && a.first < b.last && b.first < a.last;
 }
 
 }  // namespace

@@ -2,16 +2,16 @@
 // that one of them writes, or writes bytes that one of them touches.
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 namespace npusim::metal {
 
-// Bytes that a command may touch, by where the host sees them: what lies twice on the device is one
-// place there.
+// Bytes that a command may touch. Those that the host sees are known by where it does: what lies
+// twice on the device is one place there. Private memory lies once.
 struct Touched {
-  const std::byte* first;
-  const std::byte* last;  // behind them
+  uint64_t storage;       // of private memory its serial; else 0
+  uintptr_t first, last;  // there; `last` is behind them
   bool written;
 };
 

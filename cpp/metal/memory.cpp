@@ -14,6 +14,7 @@ namespace npusim::metal {
 namespace {
 
 constexpr MTL::ResourceOptions kShared = MTL::ResourceStorageModeShared;
+constexpr MTL::ResourceOptions kPrivate = MTL::ResourceStorageModePrivate;
 constexpr uintptr_t kAlignment = 16;
 
 [[noreturn]] void refuse(const Context& context, int64_t bytes) {
@@ -30,10 +31,14 @@ constexpr uintptr_t kAlignment = 16;
 }
 
 // Metal clears what it gives.
-std::shared_ptr<Storage> allocate(const std::shared_ptr<const Context>& context, int64_t bytes) {
+std::shared_ptr<Storage> allocate(const std::shared_ptr<const Context>& context, int64_t bytes,
+                                  Reach reach) {
   const Pool pool;
-  const auto length = static_cast<NS::UInteger>(std::max<int64_t>(bytes, 1));
-  auto buffer = NS::TransferPtr(context->device().newBuffer(length, kShared));
+  const bool is_private = reach == Reach::kDevice;
+  auto length = static_cast<NS::UInteger>(std::max<int64_t>(bytes, 1));
+  if (is_private) length = (length + 3) / 4 * 4;  // what goes there, and comes from there, is words
+  auto buffer =
+      NS::TransferPtr(context->device().newBuffer(length, is_private ? kPrivate : kShared));
   if (!buffer) refuse(*context, bytes);
   return std::make_shared<Storage>(context, std::move(buffer));
 }
@@ -52,7 +57,9 @@ Storage::Storage(std::shared_ptr<const Context> context, Owned<MTL::Buffer> buff
     : context(std::move(context)),
       serial(++storages),
       buffer(std::move(buffer)),
-      host(static_cast<std::byte*>(this->buffer->contents())) {}
+      host(this->buffer->storageMode() == MTL::StorageModePrivate
+               ? nullptr
+               : static_cast<std::byte*>(this->buffer->contents())) {}
 
 // The device's own memory is kept by the work that uses it; the host's is its owner's to free.
 Storage::~Storage() {
@@ -68,8 +75,8 @@ void Storage::wait() const {
   context->queue().wait(last_use.load());
 }
 
-MetalMemory::MetalMemory(const std::shared_ptr<const Context>& context, int64_t bytes)
-    : storage_(allocate(context, bytes)), bytes_(bytes) {}
+MetalMemory::MetalMemory(const std::shared_ptr<const Context>& context, int64_t bytes, Reach reach)
+    : storage_(allocate(context, bytes, reach)), bytes_(bytes) {}
 
 void HostImports::forget_dropped() {
   std::erase_if(shown_, [](const auto& entry) { return entry.second.storage.expired(); });

@@ -1,5 +1,5 @@
-// Memory of a Metal device: shared storage, which the host reads and writes where it lies, and
-// memory of the host that the device is shown.
+// Memory of a Metal device: shared storage, which the host reads and writes where it lies, private
+// storage, which it does not, and memory of the host that the device is shown.
 #pragma once
 
 #include <atomic>
@@ -22,6 +22,7 @@ struct Storage {
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 
+  bool is_private() const noexcept { return host == nullptr; }
   // Notes that work of a number uses it.
   void use(uint64_t number, bool writes) noexcept;
   // Waits until nothing uses it any more.
@@ -31,7 +32,7 @@ struct Storage {
   const uint64_t serial;  // of no other storage, while a later one may lie at this address
   std::shared_ptr<const void> owner;  // of the host's memory; may be null. Outlives the buffer
   const Owned<MTL::Buffer> buffer;
-  std::byte* const host;
+  std::byte* const host;  // null: the storage is private
   bool is_hosts = false;
   std::atomic<uint64_t> last_use{0}, last_write{0};
 };
@@ -39,14 +40,18 @@ struct Storage {
 inline Storage& storage_of(const MemoryRange& range) noexcept {
   return *reinterpret_cast<Storage*>(range.storage);
 }
+// Of memory that is not private.
 inline std::byte* host_of(const MemoryRange& range) noexcept {
   return storage_of(range).host + range.offset;
 }
 
+enum class Reach : uint8_t { kBoth, kDevice };  // of memory; kDevice: in private storage
+
 class MetalMemory final : public Memory {
  public:
   // Zeroed. Throws Error(kDevice) when the device has not that much.
-  MetalMemory(const std::shared_ptr<const Context>& context, int64_t bytes);
+  MetalMemory(const std::shared_ptr<const Context>& context, int64_t bytes,
+              Reach reach = Reach::kBoth);
   // Bytes of a storage, from an offset on; `owner` keeps them.
   MetalMemory(std::shared_ptr<Storage> storage, uintptr_t offset, int64_t bytes,
               std::shared_ptr<const void> owner)
@@ -55,7 +60,9 @@ class MetalMemory final : public Memory {
   MemoryRange range() const noexcept override {
     return {reinterpret_cast<uintptr_t>(storage_.get()), offset_, bytes_};
   }
-  std::byte* host() const noexcept override { return storage_->host + offset_; }
+  std::byte* host() const noexcept override {
+    return storage_->is_private() ? nullptr : storage_->host + offset_;
+  }
   void check() const override { storage_->context->finish(storage_->last_write.load()); }
 
  private:

@@ -13,6 +13,22 @@ std::shared_ptr<Memory> constants_on(Device& device, std::shared_ptr<const Progr
   return memory;
 }
 
+std::shared_ptr<Memory> arena_on(Device& device, BufferKind kind, int64_t bytes) {
+  switch (kind) {
+    case BufferKind::kTemp:
+    case BufferKind::kPersistent:
+      return device.allocate_private(bytes);
+    case BufferKind::kState:  // sessions save, copy and restore it
+      return device.allocate_growing(bytes);
+    case BufferKind::kInput:
+    case BufferKind::kOutput:
+    case BufferKind::kWeight:
+    case BufferKind::kConstant:
+      break;
+  }
+  return device.allocate(bytes);
+}
+
 void bind_arena(CommandList& list, const Program& program, BufferKind kind, const Memory& arena) {
   const MemoryRange all = arena.range();
   for (uint32_t i = 0; i < program.buffers.size(); ++i) {

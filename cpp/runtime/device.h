@@ -201,6 +201,8 @@ class Device {
   virtual std::shared_ptr<Memory> allocate_growing(int64_t bytes) { return allocate(bytes); }
   // As allocate, for memory that is written before it is read: it may hold anything.
   virtual std::shared_ptr<Memory> allocate_unset(int64_t bytes) { return allocate(bytes); }
+  // As allocate, for memory that kernels and transfers alone reach: it may have no Memory::host.
+  virtual std::shared_ptr<Memory> allocate_private(int64_t bytes) { return allocate(bytes); }
   // Memory, for a few bytes, in which the host sees what kernels write before they have ended, at
   // Memory::host; null where there is no such memory.
   virtual std::shared_ptr<Memory> allocate_watched(int64_t bytes) {

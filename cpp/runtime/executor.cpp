@@ -78,7 +78,7 @@ Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<Devic
     : program_(std::move(program)),
       device_(admit(std::move(device), *program_)),
       constants_(constants_on(*device_, program_)),
-      arena_(device_->allocate(largest_arena(*program_))),
+      arena_(arena_on(*device_, BufferKind::kTemp, largest_arena(*program_))),
       places_(program_->buffers.size()),
       streams_(device_->streams()),
       own_queue_(streams_ == nullptr ? 0 : streams_->stream()),

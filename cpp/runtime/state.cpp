@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "cpp/runtime/arenas.h"
 #include "cpp/runtime/declared_memory.h"
 #include "cpp/runtime/error.h"
 
@@ -18,7 +19,7 @@ uint64_t next_serial() {
 State::State(std::shared_ptr<const Program> program, std::shared_ptr<Device> device)
     : program_(std::move(program)),
       device_(admit(std::move(device), *program_)),
-      memory_(device_->allocate_growing(program_->state_bytes)),
+      memory_(arena_on(*device_, BufferKind::kState, program_->state_bytes)),
       serial_(next_serial()) {}
 
 std::shared_ptr<State> State::copy() const {

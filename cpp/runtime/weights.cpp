@@ -273,7 +273,7 @@ Weights::Weights(std::shared_ptr<const Program> program, std::shared_ptr<Device>
       serial_(next_serial()),
       tensors_(program_->buffers.size()),
       lies_in_source_(program_->buffers.size(), false),
-      persistent_(device_->allocate(program_->persistent_bytes)) {}
+      persistent_(arena_on(*device_, BufferKind::kPersistent, program_->persistent_bytes)) {}
 
 std::optional<MemoryRange> Weights::range(uint32_t index) const {
   if (index >= tensors_.size()) {
@@ -344,7 +344,7 @@ void Weights::run_init(const TensorSource& source, std::span<const CheckpointTen
     tell(program_->weights[w]);
   }
   if (init.commands.empty()) return;
-  const std::shared_ptr<Memory> arena = device_->allocate(init.arena_bytes);
+  const std::shared_ptr<Memory> arena = arena_on(*device_, BufferKind::kTemp, init.arena_bytes);
   const std::shared_ptr<Memory> constants = constants_on(*device_, program_);
   const std::unique_ptr<CommandList> list = device_->encode(program_, init);
   bind_arena(*list, *program_, BufferKind::kTemp, *arena);

@@ -114,9 +114,11 @@ class UnifiedMemory final : public Memory {
     });
   }
   MemoryRange range() const noexcept override { return range_; }
-  std::byte* host() const noexcept override { return data_; }
+  std::byte* host() const noexcept override { return is_private_ ? nullptr : data_; }
+  void hide() noexcept { is_private_ = true; }
 
  private:
+  bool is_private_ = false;
   std::shared_ptr<UnifiedParts> parts_;
   std::shared_ptr<const void> owner_;
   std::byte* data_;
@@ -203,6 +205,11 @@ class UnifiedDevice final : public Device {
 
   std::shared_ptr<Memory> allocate(int64_t bytes) override {
     return std::make_shared<UnifiedMemory>(parts_, bytes, std::span<std::byte>(), nullptr);
+  }
+  std::shared_ptr<Memory> allocate_private(int64_t bytes) override {
+    auto memory = std::make_shared<UnifiedMemory>(parts_, bytes, std::span<std::byte>(), nullptr);
+    memory->hide();
+    return memory;
   }
   std::shared_ptr<Memory> import_host(std::span<std::byte> bytes,
                                       std::shared_ptr<const void> owner) override {

@@ -8,7 +8,8 @@ namespace softmetal {
 namespace {
 
 constexpr std::array<const char*, static_cast<int>(Count::kEnd)> kNames = {
-    "dispatches", "indirect commands", "executions", "compiled pipelines", "found pipelines"};
+    "dispatches",         "indirect commands", "executions",
+    "compiled pipelines", "found pipelines",   "private buffers"};
 
 std::array<std::atomic<long>, kNames.size()> counts;
 

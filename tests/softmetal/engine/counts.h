@@ -4,8 +4,16 @@
 namespace softmetal {
 
 // Direct dispatches and indirect commands that were encoded, executions of the latter, pipelines
-// that were compiled, and those that an archive had.
-enum class Count { kDispatches, kIndirectCommands, kExecutions, kCompiled, kFound, kEnd };
+// that were compiled, and those that an archive had; buffers in private storage.
+enum class Count {
+  kDispatches,
+  kIndirectCommands,
+  kExecutions,
+  kCompiled,
+  kFound,
+  kPrivateBuffers,
+  kEnd
+};
 
 void count(Count what);
 // So far; -1 for an unknown name.

@@ -160,6 +160,7 @@ SOFTMETAL_EXPORT id MTLCopyAllDevices(void) {
     softmetal::allocated_bytes -= bytes;
     return nil;
   }
+  if (storage == kPrivate) softmetal::count(softmetal::Count::kPrivateBuffers);
   SoftMTLBuffer* buffer = [[SoftMTLBuffer alloc] initWithDevice:self];
   buffer->options_ = options;
   buffer->memory_ = new std::shared_ptr<softmetal::Allocation>(
