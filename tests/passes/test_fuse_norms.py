@@ -1,6 +1,6 @@
 """fuse_norms: a product takes the norm before it, where the target does that.
 
-Of one row always; of many rows, where another product is before the norm.
+Of few rows always; of many rows, where another product is before the norm.
 """
 
 import pytest
@@ -44,6 +44,14 @@ def test_what_stays(draft, check_pass, change):
     y = linear(draft, norm)
     more = [draft.call("aten.exp.default", norm)] if change == "read_twice" else []
     check_pass(fuse_norms, draft.graph(y, *more), CUDA)
+
+
+@pytest.mark.parametrize(("rows", "fused"), [(1, True), (4, True), (5, False)])
+def test_of_as_many_rows_as_the_target_normalises(draft, rows, fused):
+    metal = TargetConfig.named("metal")
+    graph = draft.graph(linear(draft, normed(draft, rows)[1]))
+    assert (fuse_norms(graph, metal) is not graph) == fused
+    assert fuse_norms(graph, metal.with_arch("apple4")) is not graph or not fused
 
 
 def between(draft, rows=20, dtype="bfloat16", width=16, read=False, act="copy"):

@@ -4,11 +4,15 @@ matrices of SIMD groups."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 
+from npusim.abi.kernels import KERNELS
 from npusim.abi.scalar import OPCODES
+from npusim.codegen.launch_config import LaunchConfig
+from npusim.codegen.metal.matmul import RULES
 from tests.softmetal.matrix import CODES, close, kernels, random, results_of
 from tests.softmetal.programs import Kernels
 
@@ -28,8 +32,12 @@ def _linear(
     residual: int = 0,
     act: str = "copy",
     poison: float | None = None,
-) -> None:
-    """Compares linear with PyTorch; rows of x and y are farther apart than they are long."""
+    norm_eps: float | None = None,
+) -> LaunchConfig:
+    """Compares linear with PyTorch; rows of x and y are farther apart than they are long.
+
+    With `norm_eps` it is normed_linear. Returns how it was launched.
+    """
     n = sum(rows) // (2 if gated else 1)
     x_dtype, w_dtype, y_dtype = dtypes
     x = random(m, k + 3, dtype=x_dtype, seed=1)
@@ -38,12 +46,11 @@ def _linear(
         x[m // 2, 0] = poison
     bias, r = random(sum(rows), seed=8), random(m, n + 1, dtype=y_dtype, seed=9)
     y = torch.full((m, n + 2), 7.0, dtype=y_dtype)
-    operands = [x, *w, *([bias] if has_bias else []), *([r] if residual else [])]
-    got = results_of(
-        kernels,
-        "linear",
-        operands,
-        y,
+    norm = random(k, dtype=x_dtype, seed=7)
+    operands = [x, *w, *([] if norm_eps is None else [norm])]
+    operands += [*([bias] if has_bias else []), *([r] if residual else [])]
+    stem = "linear" if norm_eps is None else "normed_linear"
+    params = dict(
         m=m,
         n=n,
         k=k,
@@ -63,9 +70,13 @@ def _linear(
         act=OPCODES[act][0],
         act_lo=-1.5,
         act_hi=2.5,
+        **({} if norm_eps is None else {"norm_eps": norm_eps}),
     )
-    whole = torch.cat([part[:, :k] for part in w]).double()
-    want = x[:, :k].double() @ whole.T
+    got = results_of(kernels, stem, operands, y, **params)
+    whole, rows_of_x = torch.cat([part[:, :k] for part in w]).double(), x[:, :k].double()
+    if norm_eps is not None and k:
+        rows_of_x = torch.rms_norm(rows_of_x, (k,), norm.double(), norm_eps)
+    want = rows_of_x @ whole.T
     if has_bias:
         want += bias
     if gated:
@@ -78,6 +89,7 @@ def _linear(
     assert (got[:, n:] == 7).all(), "something was written behind a row"
     if poison is not None:
         assert got[:, :n].isfinite().all(1).sum() == m - 1
+    return RULES[stem](KERNELS[stem].unpack(KERNELS[stem].pack(params)))
 
 
 @pytest.mark.parametrize(
@@ -113,6 +125,53 @@ def test_linear_with_all_that_follows_sums(kernels: Kernels, m: int) -> None:
 @pytest.mark.parametrize("m", [3, 40])
 def test_a_row_of_no_numbers_stays_in_its_row(kernels: Kernels, m: int, poison: float) -> None:
     _linear(kernels, m, [9], 12, poison=poison)
+
+
+# Few rows, normalised on the way
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 7, 1), (1, 9, 131), (3, 1, 63), (4, 8, 0)])
+@pytest.mark.parametrize("dtype", [F32, F16, BF16])
+def test_normed_linear(kernels: Kernels, m: int, n: int, k: int, dtype: torch.dtype) -> None:
+    _linear(kernels, m, [n], k, (dtype, dtype, dtype), norm_eps=1e-5)
+
+
+def test_normed_linear_with_all_that_follows_sums(kernels: Kernels) -> None:
+    more = {"norm_eps": 0.3, "has_bias": True}
+    _linear(kernels, 2, [5, 1, 30, 4], 170, residual=1, act="clamp", **more)
+    _linear(kernels, 1, [20, 36], 40, (F16, F16, F16), gated=True, act="silu", **more)
+    _linear(kernels, 1, [2049], 5, (BF16, BF16, F32), residual=2, **more)
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_normed_row_of_no_numbers_stays_in_its_row(kernels: Kernels, poison: float) -> None:
+    _linear(kernels, 3, [9], 12, poison=poison, norm_eps=1e-6)
+
+
+# K in parts, which a second launch adds up
+
+
+@pytest.mark.parametrize(
+    ("m", "rows", "k", "options"),
+    [
+        (20, [9], 512, {}),
+        (33, [33, 5], 1030, {"has_bias": True, "residual": 1, "act": "clamp"}),
+        (7, [20, 6], 700, {"has_bias": True, "gated": True, "act": "silu"}),
+        (1, [1], 2048, {}),
+        (4, [5, 3], 3001, {"has_bias": True, "gated": True, "act": "silu"}),
+        (3, [17], 2177, {"residual": 2}),
+    ],
+)
+def test_linear_in_parts_of_k(
+    kernels: Kernels, m: int, rows: list[int], k: int, options: dict[str, Any]
+) -> None:
+    config = _linear(kernels, m, rows, k, (F16, F16, F32), **options)
+    assert len(config.launches) == 2 and config.defines["SPLIT"] > 1
+
+
+def test_rows_of_no_numbers_in_parts_of_k(kernels: Kernels) -> None:
+    for m, k in ((3, 2100), (20, 600)):
+        _linear(kernels, m, [9], k, poison=float("nan"))
 
 
 def _matmul(a: torch.Tensor, b: torch.Tensor, y: torch.Tensor, alpha: float) -> dict[str, object]:
@@ -156,12 +215,83 @@ def test_matmul_at_the_edges_of_tiles(
     left = a.transpose(1, 2) if "a" in across else a
     right = b if "b" in across else b.transpose(1, 2)
     y = torch.zeros(batch, m, n, dtype=dtype)
-    got = results_of(kernels, "matmul", [a, b], y, **_matmul(left, right, y, 3.0))
-    want = left.double() @ right.double() * 3
-    if dtype.is_floating_point:
-        close(got, want, 3 * k**0.5)
+    _check_matmul(kernels, (a, left), (b, right), y)
+
+
+def _check_matmul(
+    kernels: Kernels,
+    a: tuple[torch.Tensor, torch.Tensor],
+    b: tuple[torch.Tensor, torch.Tensor],
+    y: torch.Tensor,
+) -> LaunchConfig:
+    """Compares 3 * a·b with PyTorch, of operands as they lie and as they are meant."""
+    params = _matmul(a[1], b[1], y, 3.0)
+    got = results_of(kernels, "matmul", [a[0], b[0]], y, **params)
+    want = a[1].double() @ b[1].double() * 3
+    if y.dtype.is_floating_point:
+        close(got, want, 3 * a[1].shape[2] ** 0.5)
     else:
         assert torch.equal(got.double(), want)
+    return RULES["matmul"](KERNELS["matmul"].unpack(KERNELS["matmul"].pack(params)))
+
+
+@pytest.mark.parametrize("lie", ["along", "across", "apart"])
+@pytest.mark.parametrize(
+    ("sizes", "dtype"),
+    [
+        ((2, 1, 7, 9), F32),
+        ((3, 4, 130, 33), F16),
+        ((1, 3, 1, 200), BF16),
+        ((2, 2, 33, 0), F32),
+        ((1, 1, 2050, 3), F16),
+    ],
+)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_matmul_of_few_rows_or_columns(
+    kernels: Kernels,
+    sizes: tuple[int, int, int, int],
+    dtype: torch.dtype,
+    lie: str,
+    swapped: bool,
+) -> None:
+    """`lie`: how neighbours of the other operand do, in K and in its columns."""
+    batch, few, columns, k = sizes
+    x = random(batch, few, k, dtype=dtype, seed=3)
+    step = 2 if lie == "apart" else 1
+    shape = (batch, k, step * columns) if lie == "across" else (batch, columns, step * k)
+    wide = random(*shape, dtype=dtype, seed=4)
+    w = wide if lie == "across" else wide[:, :, ::step].transpose(1, 2)
+    if swapped:
+        y = torch.zeros(batch, columns, few, dtype=dtype)
+        operands = (wide, w.transpose(1, 2)), (x, x.transpose(1, 2))
+    else:
+        y = torch.zeros(batch, few, columns, dtype=dtype)
+        operands = (x, x), (wide, w)
+    config = _check_matmul(kernels, *operands, y)
+    assert config.defines["FEW"] == few or min(few, columns) == columns
+    assert config.defines["SPLIT"] == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "across"),
+    [
+        ((2, 20, 9, 513), F32, False),
+        ((1, 33, 40, 1030), F16, True),
+        ((3, 7, 9, 700), torch.int32, False),
+        ((2, 3, 9, 2049), F32, False),
+        ((3, 2, 40, 2100), BF16, True),
+        ((1, 9, 1, 2100), F16, False),
+    ],
+)
+def test_matmul_in_parts_of_k(
+    kernels: Kernels, sizes: tuple[int, int, int, int], dtype: torch.dtype, across: bool
+) -> None:
+    batch, m, n, k = sizes
+    a = random(batch, m, k, dtype=dtype, seed=3)
+    b = random(batch, *((k, n) if across else (n, k)), dtype=dtype, seed=4)
+    y = torch.zeros(batch, m, n, dtype=dtype)
+    config = _check_matmul(kernels, (a, a), (b, b if across else b.transpose(1, 2)), y)
+    assert len(config.launches) == 2 and config.defines["SPLIT"] > 1
 
 
 @pytest.mark.parametrize("offsets", [[0, 5, 5, 40], [33, 33, 34, 34], [-1, 50, 60, 70], [0] * 4])

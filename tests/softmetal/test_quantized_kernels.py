@@ -26,6 +26,8 @@ __all__ = ["kernels"]
         (3, [5, 4, 1], 31, torch.float32, False),
         (9, [7, 30], 129, torch.bfloat16, False),
         (33, [40, 8], 65, torch.float32, True),
+        (2, [5, 3], 2100, torch.float16, True),
+        (9, [7], 513, torch.float16, False),
     ],
 )
 def test_quantized_linear(

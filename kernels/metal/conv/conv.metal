@@ -106,5 +106,5 @@ kernel void npusim_kernel(device const npusim::X* x [[buffer(0)]],
   const ConvSource source = {x + group * kChannels * params.x_strides[1],
                              w + group * ((kColumns + 15) / 16 * 16) * kK, row, column};
   const ConvOutput output = {NPUSIM_EPILOGUE, row, column, group};
-  run_tile(source, output, kK, static_cast<int>(t), staged_a, staged_b, stage);
+  run_tile(source, output, 0, kK, static_cast<int>(t), staged_a, staged_b, stage);
 }

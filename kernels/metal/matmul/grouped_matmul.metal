@@ -31,5 +31,5 @@ kernel void npusim_kernel(device const npusim::T* a [[buffer(0)]],
   }
   const MatmulSource source = {a, b, row, column, rows, depth};
   const MatmulOutput output = {y, row, column, rows};
-  run_tile(source, output, depth, static_cast<int>(t), staged_a, staged_b, stage);
+  run_tile(source, output, 0, depth, static_cast<int>(t), staged_a, staged_b, stage);
 }

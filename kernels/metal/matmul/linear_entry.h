@@ -1,80 +1,48 @@
-// The entry of linear and quantized_linear, over W of the type Weight in up to four segments, with
-// a `Source` of their own (tile.h) that make_source makes.
+// The entries of linear, quantized_linear and their forms behind a norm, over a `Source` of W
+// that stands before them.
 #pragma once
-#include "kernels/metal/common/four.h"
-#include "kernels/metal/matmul/epilogue.h"
+#include "kernels/metal/matmul/linear_operands.h"
+
 #if NPUSIM_FEW
-#include "kernels/metal/matmul/few_rows.h"
+#define NPUSIM_LINEAR_MEMORY NPUSIM_LANES_MEMORY
 #else
-#include "kernels/metal/matmul/tile.h"
+#define NPUSIM_LINEAR_MEMORY NPUSIM_TILE_MEMORY
 #endif
+#define NPUSIM_LINEAR_SOURCE(row, column) {{x, NPUSIM_NORM_POINTER}, {w0, w1, w2, w3}, row, column}
 
-namespace npusim {
-
-typedef Storage<params.x_dtype> X;
-
-// x, of a source.
-struct RowsOfX {
-  struct Row {
-    device const X* x;
-    int64_t end;
-  };
-  device const X* x;
-
-  Row row(int64_t at) const {
-    Row row;
-    row.x = x + (at < params.m ? at * params.ldx : 0);
-    row.end = at < params.m ? params.k : 0;
-    return row;
-  }
-  static void four(Row row, int64_t k, thread Staged* to) { load_four(row.x + k, row.end - k, to); }
-};
-
-// Where sums of rows from `first_row` on and columns from `first_column` on go.
-template <typename Source>
-struct LinearOutput {
-  Source source;
-  Epilogue epilogue;
-  int64_t first_row, first_column;
-
-  void put_at(int64_t row, int64_t column, float first, float second) const {
-    if (row >= params.m || column >= params.n) return;
-    first *= source.scale(column);
-    float v;
-    if (kParts == 2) {
-      v = epilogue.gated(first, second * source.scale(params.n + column), column, params.n);
-    } else {
-      v = epilogue.finished(first, row * params.ldr + column, column, 0);
-    }
-    epilogue.put(row * params.ldy + column, v);
-  }
-  void put(int row, int column, float first, float second) const {
-    put_at(first_row + row, first_column + column, first, second);
-  }
-};
-
-}  // namespace npusim
-
-#if NPUSIM_SEGMENTS > 1
-#define NPUSIM_W1 device const npusim::Weight *w1 [[buffer(2)]],
+kernel void npusim_kernel(NPUSIM_LINEAR_OPERANDS) {
+  using namespace npusim;
+  NPUSIM_LINEAR_MEMORY
+  const int64_t tile = group % NPUSIM_TILES, part = group / NPUSIM_TILES;
+#if NPUSIM_FEW
+  const int64_t row = 0, column = 0;
 #else
-#define NPUSIM_W1
-#define w1 w0
+  const int64_t row = tile % NPUSIM_ROW_TILES * kTileRows;
+  const int64_t column = tile / NPUSIM_ROW_TILES * kTileOutputs;
 #endif
-#if NPUSIM_SEGMENTS > 2
-#define NPUSIM_W2 device const npusim::Weight *w2 [[buffer(3)]],
+  const Source source = NPUSIM_LINEAR_SOURCE(row, column);
+#if NPUSIM_SPLIT > 1
+  const PartialOutput output = {partial_of(partial, part, 0, 1), row, column};
 #else
-#define NPUSIM_W2
-#define w2 w0
+  const LinearOutput<Source> output = {source, NPUSIM_EPILOGUE, row, column};
 #endif
-#if NPUSIM_SEGMENTS > 3
-#define NPUSIM_W3 device const npusim::Weight *w3 [[buffer(4)]],
+#if NPUSIM_FEW
+  run_few_rows(source, output, tile, part_begin(part), part_end(part), static_cast<int>(t),
+               NPUSIM_LANES);
 #else
-#define NPUSIM_W3
-#define w3 w0
+  run_tile(source, output, part_begin(part), part_end(part), static_cast<int>(t), staged_a,
+           staged_b, stage);
 #endif
-#define NPUSIM_LINEAR_OPERANDS                                                            \
-  device const npusim::X *x [[buffer(0)]], device const npusim::Weight *w0 [[buffer(1)]], \
-      NPUSIM_W1 NPUSIM_W2 NPUSIM_W3 NPUSIM_EPILOGUE_OPERANDS uint group                   \
-      [[threadgroup_position_in_grid]],                                                   \
-      uint t [[thread_position_in_threadgroup]]
+}
+
+#if NPUSIM_SPLIT > 1
+// A thread an element of y.
+kernel void npusim_combine(NPUSIM_LINEAR_OPERANDS) {
+  using namespace npusim;
+  const int64_t at = static_cast<int64_t>(group) * NPUSIM_COMBINE + t;
+  if (at >= params.m * params.n) return;
+  const Source source = NPUSIM_LINEAR_SOURCE(0, 0);
+  const LinearOutput<Source> output = {source, NPUSIM_EPILOGUE, 0, 0};
+  combine_parts(output, partial, 0, 1, at);
+}
+#endif

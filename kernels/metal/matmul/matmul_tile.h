@@ -1,11 +1,11 @@
-// What matmul and grouped_matmul share: one tile of y, wherever its operands lie, of any dtype.
+// What matmul and grouped_matmul share: the operands of a tile of y, wherever they lie, of any
+// dtype.
 #pragma once
 #include "kernels/metal/common/four.h"
+#include "kernels/metal/matmul/matmul_output.h"
 #include "kernels/metal/matmul/tile.h"
 
 namespace npusim {
-
-typedef Storage<params.dtype> T;
 
 // A tile's matrices and its place in them.
 struct MatmulSource {
@@ -53,20 +53,6 @@ struct MatmulSource {
     if (params.b_k == 1) return load_four(from.b + k, from.end - k, to);
 #pragma unroll
     for (int e = 0; e < 4; ++e) to[e] = b(from, k + e);
-  }
-};
-
-struct MatmulOutput {
-  device T* y;
-  int64_t row, column, rows;
-
-  static float scaled(float sum) { return sum * params.alpha; }
-  static int64_t scaled(uint64_t sum) {
-    return static_cast<int64_t>(sum * static_cast<uint64_t>(to_integer(params.alpha)));
-  }
-  void put(int at_row, int at_column, Sum sum, Sum) const {
-    if (row + at_row >= rows || column + at_column >= params.n) return;
-    y[(row + at_row) * params.y_m + column + at_column] = encode<T>(scaled(sum));
   }
 };
 

@@ -10,22 +10,11 @@
 //   a, b            one of them
 //   kAlongK, kBAlongK   whether neighbours in K are neighbours in memory, or else rows, columns
 #pragma once
-#include "kernels/metal/common/scalar_ops.h"
+#include "kernels/metal/matmul/sums.h"
 
 #define NPUSIM_MATRICES (NPUSIM_HAS_SIMDGROUP_MATRIX && NPUSIM_STAGED < 3)
 
 namespace npusim {
-
-typedef Storage<NPUSIM_STAGED> Staged;
-template <bool kReal>
-struct SumOf {
-  typedef float type;
-};
-template <>
-struct SumOf<false> {
-  typedef uint64_t type;  // wraps
-};
-typedef SumOf<(NPUSIM_STAGED < 3)>::type Sum;
 
 enum : int {
   kTileRows = NPUSIM_TILE_ROWS,
@@ -44,7 +33,6 @@ enum : int {
   kSpan = kTileColumns,
   kStage = 1,
 #endif
-  kParts = NPUSIM_PARTS,      // sums that a column of y takes
   kOutputs = kSpan / kParts,  // columns of y for a span of the tile's
   kTileOutputs = kTileColumns / kParts
 };
@@ -212,14 +200,16 @@ struct Product {
   threadgroup npusim::Staged staged_b[npusim::kTileColumns * npusim::kPitch]; \
   threadgroup npusim::Sum stage[npusim::kStage];
 
-// Computes the tile of a source with K of `depth`.
+// Computes the tile of a source over K from `begin`, a multiple of kDepth, to `end`, another one or
+// where its rows end.
 template <typename Source, typename Output>
-inline void run_tile(thread const Source& source, thread const Output& output, int64_t depth, int t,
-                     threadgroup Staged* a, threadgroup Staged* b, threadgroup Sum* stage) {
+inline void run_tile(thread const Source& source, thread const Output& output, int64_t begin,
+                     int64_t end, int t, threadgroup Staged* a, threadgroup Staged* b,
+                     threadgroup Sum* stage) {
   const Loader<Source> loader(source, t);
   Product product;
   product.clear();
-  for (int64_t k = 0; k < depth; k += kDepth) {
+  for (int64_t k = begin; k < end; k += kDepth) {
     metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
     loader.load(source, k, t, a, b);
     metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);

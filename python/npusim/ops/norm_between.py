@@ -1,8 +1,9 @@
-"""RMS norms between two products of many rows, without a command of their own.
+"""RMS norms before products, without a command of their own.
 
-The first product leaves, beside y, each row scaled by the norm's weight, and what the squares of
-the row add up to; the second multiplies the scaled rows, and its rows of sums by one over the root
-of their mean. Owns when the first one does that, and what passes from one to the other.
+Few rows are normalised on the way. Of many, between two products, the first one leaves, beside y,
+each row scaled by the norm's weight, and what the squares of the row add up to; the second
+multiplies the scaled rows, and its rows of sums by one over the root of their mean. Owns when
+products do that, and what passes from one to the other.
 """
 
 from __future__ import annotations
@@ -38,6 +39,17 @@ class NormPart:
     fields: Mapping[str, Param]
     reads: tuple[View, ...]
     writes: tuple[View, ...] = ()
+
+
+def begins_with_norm(rows: int, most: int) -> bool:
+    """Tells whether a product of so many rows of x can begin with their norm, in one command.
+
+    Not of a number of rows that calls choose.
+
+    Args:
+        most: rows that the target normalises on the way.
+    """
+    return not is_symbolic(rows) and rows <= most
 
 
 def leaves_norm(product: Node, types: Mapping[str, TensorType]) -> bool:

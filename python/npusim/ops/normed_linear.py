@@ -31,6 +31,7 @@ from npusim.ops.norm_between import (
     NORMED_GATED_LINEAR,
     NORMED_LINEAR,
     NormPart,
+    begins_with_norm,
     part_after_norm,
 )
 from npusim.ops.normalization import emit_rms_norm
@@ -60,7 +61,7 @@ def _lower(gated: bool) -> Any:
         finish = replace(node, attrs={**NO_EPILOGUE, **node.attrs})
         extra = epilogue(low, finish, bias, residual)
         alike = norm.dtype == segments[0].dtype == x.dtype
-        if prod(x.shape[:-1]) == 1 and alike and "normed_linear" in low.target.kernels:
+        if alike and begins_with_norm(prod(x.shape[:-1]), low.target.rows_normed):
             part = NormPart("normed_linear", {"norm_eps": float(eps)}, (low.dense(norm),))
             emit_linear(low, x, segments, y, extra, residual, gated=gated, norm=part)
             return
@@ -171,7 +172,7 @@ register(
             Case(((1, 13), (13,), (7, 13), (7,), None), _PLAIN, "odd"),
             Case(((5, 24), (24,), (16, 24), (16,), None), _PLAIN, "rows"),
         ),
-        tolerance=4,
+        tolerance=20,  # PyTorch's own sums of 1,100 products in float32 err by as much
     )
 )
 register(

@@ -1,7 +1,7 @@
 """Folds an RMS norm into the product that alone reads it, where the target normalises on the way.
 
-Of a single row of x, every group of a product's columns computes the norm again, which costs less
-than a command of its own while the weights are what takes time. Of many rows, the product in front
+Of few rows of x, every group of a product's columns computes the norm again, which costs less than
+a command of its own while the weights are what takes time. Of many rows, the product in front
 of the norm does a part of it (`ops/norm_between.py`), so there has to be one.
 """
 
@@ -12,7 +12,12 @@ from math import prod
 from npusim.analysis.fused_nodes import KERNEL_DTYPES
 from npusim.ir.graph import Graph, Node
 from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
-from npusim.ops.norm_between import NORMED_GATED_LINEAR, NORMED_LINEAR, leaves_norm
+from npusim.ops.norm_between import (
+    NORMED_GATED_LINEAR,
+    NORMED_LINEAR,
+    begins_with_norm,
+    leaves_norm,
+)
 from npusim.targets.target_config import TargetConfig
 
 _NORM = "aten.rms_norm.default"
@@ -23,8 +28,8 @@ def fuse_norms(graph: Graph, target: TargetConfig) -> Graph:
     """Returns the graph with norms folded into products."""
 
     def on_the_way(norm: Node, product: Node, rewriter: Rewriter) -> bool:
-        if prod(product.type.shape[:-1]) == 1:
-            return target.has("normed_linear")
+        if begins_with_norm(prod(product.type.shape[:-1]), target.rows_normed):
+            return True
         before = rewriter.producer(norm.inputs[0])
         return target.leaves_norms and before is not None and leaves_norm(before, rewriter.types)
 

@@ -87,6 +87,7 @@ class TargetConfig:
         features: what that code may use (`targets/features.py` lists them), such as "tma".
         measured: who says what pays on the device: an installed file of `targets/architectures/`
             by its name, or the path of another one; empty: the one measured for such device code.
+        normed_rows: most rows of x that the kernel `normed_linear` normalises on the way.
         channel_align_bytes: what rows of a tensor in memory begin at multiples of: its innermost
             stored dimension, the channels of a channels-last image, is padded to it.
         channel_tile: elements that these are padded to multiples of besides. What a described
@@ -117,6 +118,7 @@ class TargetConfig:
     code_format: str = ""
     features: tuple[str, ...] = ()
     measured: str = ""
+    normed_rows: int = 1
     channel_align_bytes: int = 1
     channel_tile: int = 1
     hardware: Hardware | None = None
@@ -179,6 +181,11 @@ class TargetConfig:
         Only worth it where the tensor cores multiply them there.
         """
         return {"tma", "wgmma"} <= set(self.features)
+
+    @property
+    def rows_normed(self) -> int:
+        """Most rows of x that a product can begin with the norm of; 0: it takes a command."""
+        return self.normed_rows if self.has("normed_linear") else 0
 
     @property
     def leaves_norms(self) -> bool:

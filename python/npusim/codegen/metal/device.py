@@ -26,6 +26,9 @@ ROWS = Rows(
 
 # Tiles of a product: where those of 64 rows and columns are this many, they fill the cores.
 LARGE_TILES = CORES * 8
+# A product of fewer tiles has K in parts; so has one of few rows with fewer threadgroups.
+TILES_TO_FILL = CORES * 4
+PART_DEPTH, FEW_PART_DEPTH = 256, 1024  # of K, that are worth a threadgroup of their own
 # Keys of attention, that are worth a threadgroup of their own.
 PART_KEYS = 128
 

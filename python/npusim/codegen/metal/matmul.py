@@ -12,13 +12,22 @@ from math import prod
 from npusim.abi.kernels import Params
 from npusim.abi.quantization import BLOCK, FORMATS
 from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, as_int, as_ints, blocks, line
-from npusim.codegen.metal.device import LARGE_TILES
+from npusim.codegen.metal.device import (
+    FEW_PART_DEPTH,
+    LARGE_TILES,
+    PART_DEPTH,
+    TILES_TO_FILL,
+)
 
 _FLOAT32, _FLOAT16, _BFLOAT16, _INT64 = 0, 1, 2, 4
 REAL = (_FLOAT32, _FLOAT16, _BFLOAT16)
 THREADS = 128  # of a tile: four SIMD groups
-_FEW_ROWS = 4  # of x, that a SIMD group passes over a row of W with
+FEW_ROWS = 4  # of x, that a SIMD group passes over a row of W with
 _FEW_GROUPS = 8  # SIMD groups of a threadgroup, where x has few rows
+PART_STEP = 128  # what parts of K are multiples of: all steps divide it
+_COMBINE_THREADS = 64
+_MATMUL_SCRATCH = 3  # behind a, b and y
+_WIDE_COLUMNS = 128  # of a matrix whose columns are neighbours: lanes take several
 _MANY_ROWS = 2048  # of W: a SIMD group takes several, and x once for all of them
 
 
@@ -60,21 +69,64 @@ def _linear(p: Params, w_dtype: int) -> LaunchConfig:
     m, n, parts = as_int(p, "m"), as_int(p, "n"), 2 if p["gated"] else 1
     if m * n == 0:
         return LaunchConfig(())
-    segments = as_int(p, "segments")
-    defines = {"SEGMENTS": segments, "FEW": 0, **epilogue_places(p, 1 + segments)}
-    if m <= _FEW_ROWS:
+    segments, norm = as_int(p, "segments"), int("norm_eps" in p)
+    places = epilogue_places(p, 1 + segments + norm)
+    defines = {"SEGMENTS": segments, "FEW": 0, "NORM": norm * (1 + segments), **places}
+    if m <= FEW_ROWS:
         each = 4 // parts if n * parts >= _MANY_ROWS else 1
         defines |= {"FEW": m, "EACH": each, "STAGED": _FLOAT32, "PARTS": parts}
-        launch = Launch((blocks(n, _FEW_GROUPS * each), 1, 1), (32 * _FEW_GROUPS, 1, 1))
-        return LaunchConfig((launch,), defines=defines)
+        groups = blocks(n, _FEW_GROUPS * each)
+        least = as_int(p, "k") if norm else FEW_PART_DEPTH  # each part would need all squares
+        return _in_parts(p, groups, 32 * _FEW_GROUPS, least, places["Y"] + 1, defines)
+    assert not norm
     shape = tile(m, n, staged_dtype(as_int(p, "x_dtype"), w_dtype), parts=parts)
     rows = blocks(m, shape["TILE_ROWS"])
     columns = blocks(n * parts, shape["TILE_COLUMNS"])
-    return tiles(rows * columns, {**defines, **shape, "ROW_TILES": rows})
+    defines |= {**shape, "ROW_TILES": rows}
+    return _in_parts(p, rows * columns, THREADS, PART_DEPTH, places["Y"] + 1, defines)
+
+
+def _in_parts(
+    p: Params,
+    count: int,
+    threads: int,
+    least: int,
+    partial: int,
+    defines: Mapping[str, int],
+    batch: int = 1,
+) -> LaunchConfig:
+    """Returns `count` threadgroups, or where they are few, so many for each of some parts of K.
+
+    A second launch then adds up what the parts have left in scratch memory (matmul/split.h).
+
+    Args:
+        least: of K, that is worth a part; it keeps parts at the beginning of steps.
+        partial: the buffer of the scratch memory.
+        batch: products.
+    """
+    m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
+    split = max(1, min(TILES_TO_FILL // count, k // max(least, 1)))
+    each = blocks(blocks(k, split), PART_STEP) * PART_STEP
+    split = max(1, blocks(k, each) if each else 1)
+    launches = [Launch((count * split, 1, 1), (threads, 1, 1))]
+    scratch = 0
+    if split > 1:
+        grid = (blocks(m * n * batch, _COMBINE_THREADS), 1, 1)
+        launches.append(Launch(grid, (_COMBINE_THREADS, 1, 1), entry="npusim_combine"))
+        sum_bytes = 4 if defines["STAGED"] in REAL else 8
+        scratch = sum_bytes * split * batch * m * n * defines["PARTS"]
+    numbers = {
+        "TILES": count,
+        "SPLIT": split,
+        "DEPTH_EACH": each,
+        "PARTIAL": partial,
+        "COMBINE": _COMBINE_THREADS,
+    }
+    return LaunchConfig(tuple(launches), scratch, defines={**defines, **numbers})
 
 
 def linear(p: Params) -> LaunchConfig:
-    """The rule of `linear`."""
+    """The rule of `linear` and `normed_linear`."""
     return _linear(p, as_int(p, "w_dtype"))
 
 
@@ -91,13 +143,38 @@ def quantized_linear(p: Params) -> LaunchConfig:
 
 
 def matmul(p: Params) -> LaunchConfig:
-    """The rule of `matmul`."""
+    """The rule of `matmul`: streams of the other operand by few rows or columns, or tiles."""
     m, n, batch = as_int(p, "m"), as_int(p, "n"), prod(as_ints(p, "batch"))
     if m * n * batch == 0:
         return LaunchConfig(())
+    defines = {"FEW": 0, "NORM": 0, "ITEMS": batch}
+    if min(m, n) <= FEW_ROWS and p["dtype"] in REAL:
+        swapped = m > FEW_ROWS
+        columns = m if swapped else n
+        along, across = (p["a_k"], p["a_m"]) if swapped else (p["b_k"], p["b_n"])
+        if along != 1 and across == 1:
+            each = 4 if columns >= _WIDE_COLUMNS else 1
+            tiles = blocks(columns, 32 * each)
+        else:
+            each = 4 if columns >= _MANY_ROWS else 1
+            tiles = blocks(columns, _FEW_GROUPS * each)
+        defines |= {
+            "FEW": n if swapped else m,
+            "SWAPPED": int(swapped),
+            "ACROSS": int(along != 1 and across == 1),
+            "EACH": each,
+            "STAGED": _FLOAT32,
+            "PARTS": 1,
+            "ROW_TILES": 1,
+            "COLUMN_TILES": tiles,
+        }
+        threads = 32 * _FEW_GROUPS
+        return _in_parts(p, tiles * batch, threads, FEW_PART_DEPTH, _MATMUL_SCRATCH, defines, batch)
     shape = tile(m, n, _staged(p), batch=batch)
     rows, columns = blocks(m, shape["TILE_ROWS"]), blocks(n, shape["TILE_COLUMNS"])
-    return tiles(rows * columns * batch, {**shape, "ROW_TILES": rows, "COLUMN_TILES": columns})
+    defines |= {**shape, "ROW_TILES": rows, "COLUMN_TILES": columns}
+    count = rows * columns * batch
+    return _in_parts(p, count, THREADS, PART_DEPTH, _MATMUL_SCRATCH, defines, batch)
 
 
 def grouped_matmul(p: Params) -> LaunchConfig:
@@ -126,6 +203,7 @@ def _staged(p: Params) -> int:
 
 RULES: Mapping[str, Rule] = {
     "linear": linear,
+    "normed_linear": linear,
     "matmul": matmul,
     "grouped_matmul": grouped_matmul,
     "quantize": quantize,
