@@ -49,6 +49,7 @@ ALLOWED: dict[str, set[str]] = {
         *("codegen", "errors", "frontends", "ir", "lowering", "passes", "program", "targets"),
     },
     "profile": {"_runtime", "abi", "errors", "files", "program", "runtime"},
+    "schedule": {"abi", "errors", "ir.types", "program", "targets"},
     "simulate": {"abi", "errors", "ir", "profile", "targets"},
     "tune": {"abi", "codegen", "errors", "program", "runtime", "targets"},
     "verify": {

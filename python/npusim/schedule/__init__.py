@@ -1,0 +1,19 @@
+"""Schedules: how a described machine computes the commands of a program."""
+
+from npusim.schedule.plan import npu_of, schedule_program
+from npusim.schedule.schedule import OperandPlan, Schedule, Sizes
+from npusim.schedule.search import best_schedule, ideal_cycles
+from npusim.schedule.work import Part, Work, works_of
+
+__all__ = [
+    "OperandPlan",
+    "Part",
+    "Schedule",
+    "Sizes",
+    "Work",
+    "best_schedule",
+    "ideal_cycles",
+    "npu_of",
+    "schedule_program",
+    "works_of",
+]

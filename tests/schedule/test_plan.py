@@ -1,0 +1,128 @@
+"""Schedules of programs: every command has one, and buffers meet on the chip where they fit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import npusim
+from npusim.abi.kernel_cost import kernel_cost
+from npusim.abi.kernels import KERNELS
+from npusim.errors import TargetConstraintError
+from npusim.schedule import Schedule, schedule_program
+from npusim.targets import TargetConfig, override
+
+EDGE = TargetConfig.named("npu-edge-32x32")
+
+
+class Net(nn.Module):
+    """A bit of everything: convolutions, depthwise ones, rows, attention, products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 16, 3, padding=1)
+        self.depthwise = nn.Conv2d(16, 16, 3, padding=1, groups=16)
+        self.grouped = nn.Conv2d(16, 16, 1, groups=2)
+        self.norm = nn.LayerNorm(16)
+        self.qkv = nn.Linear(16, 48)
+        self.out = nn.Linear(16, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.grouped(torch.relu(self.depthwise(self.conv(x))))
+        y = torch.max_pool2d(y, 2).flatten(2).transpose(1, 2)
+        q, k, v = self.qkv(self.norm(y)).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        z = nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.out(z.transpose(1, 2).flatten(2)).softmax(-1).cumsum(-1)
+
+
+@pytest.fixture(scope="module")
+def program() -> npusim.CompiledProgram:
+    torch.manual_seed(0)
+    graph = npusim.extract_ir(Net().eval(), (torch.zeros(1, 3, 16, 16),))
+    return npusim.compile(graph, EDGE)
+
+
+def of(program: npusim.CompiledProgram, target: TargetConfig = EDGE) -> tuple[Schedule, ...]:
+    return schedule_program(program, target)["forward"]
+
+
+def test_every_command_has_one(program: npusim.CompiledProgram) -> None:
+    schedules = of(program)
+    method = program.methods[0]
+    assert sorted({s.command for s in schedules}) == list(range(len(method.commands)))
+    stems = {i: program.kernels[c.kernel].name for i, c in enumerate(method.commands)}
+    forms = {stems[s.command]: s.form for s in schedules}
+    assert forms["conv_depthwise"] == "depthwise"
+    assert [s.form for s in schedules if stems[s.command] == "attention"] == [
+        *("product", "rows", "product")
+    ]
+    assert "conv_winograd" not in forms  # an algorithm of the CPU
+    grouped = [s for s in schedules if s.form == "conv" and s.sizes.b == 2]
+    assert [(s.sizes.n, s.sizes.k, s.sizes.m) for s in grouped] == [(8, 8, 256)]
+
+
+def test_operands_are_those_of_the_commands(program: npusim.CompiledProgram) -> None:
+    """Bytes in DRAM are at least those that the kernel's definition counts, if none stays."""
+    method, far = program.methods[0], override(EDGE, ["cores.count=2"])
+    for schedule in of(program, far):
+        command = method.commands[schedule.command]
+        kernel = program.kernels[command.kernel].name
+        cost = kernel_cost(kernel, KERNELS[kernel].unpack(command.params))
+        for plan in schedule.operands:
+            if plan.operand < 0:
+                assert plan.source == "l1" and plan.transfers == 0
+                continue
+            assert plan.source == "dram"
+            assert plan.total_bytes >= cost.operand_bytes[plan.operand]
+            writes = command.operands[plan.operand].access != 0
+            assert writes == plan.write
+
+
+def test_buffers_stay_where_they_fit(program: npusim.CompiledProgram) -> None:
+    near, far = of(program), of(program, override(EDGE, ["cores.count=2"]))
+    assert sum(s.dram_bytes for s in near) < sum(s.dram_bytes for s in far)
+    buffers: dict[int, set[str]] = {}
+    method = program.methods[0]
+    for schedule in near:
+        for plan in schedule.operands:
+            if plan.operand >= 0:
+                buffer = method.commands[schedule.command].operands[plan.operand].buffer
+                buffers.setdefault(buffer, set()).add(plan.source)
+        assert schedule.bytes <= 2 * 2**20
+    assert all(len(sources) == 1 for sources in buffers.values())  # in one place all its life
+    kinds = {b: program.buffers[b].kind.name for b, sources in buffers.items() if "l1" in sources}
+    assert set(kinds.values()) == {"TEMP"}
+    assert len(kinds) >= 5
+
+
+def test_what_does_not_fit_is_refused(program: npusim.CompiledProgram) -> None:
+    small = override(EDGE, ["sram.l1.kib=5", "sram.l1.align_bytes=8", "dram.capacity_mib=0.008"])
+    with pytest.raises(TargetConstraintError, match=r"'dram.capacity_mib' is 0.008 \(8388 bytes\)"):
+        schedule_program(program, small)
+    tight = override(EDGE, ["sram.l1.kib=5", "sram.l1.align_bytes=8"])
+    with pytest.raises(TargetConstraintError, match=r"Node '\w+' \(.*smallest tile"):
+        schedule_program(program, tight)
+    for name in ("cpu", "null"):
+        with pytest.raises(TargetConstraintError, match=f"'{name}' describes no machine"):
+            schedule_program(program, TargetConfig.named(name))
+
+
+def test_a_schedule_is_the_same_each_time(program: npusim.CompiledProgram) -> None:
+    assert of(program) == of(program)
+    doubled = override(EDGE, ["dram.gb_per_s=204.8"])
+    assert sum(s.cycles for s in of(program, doubled)) <= sum(s.cycles for s in of(program))
+
+
+def test_a_cache_is_read_as_far_as_it_is_used() -> None:
+    class Cached(nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return nn.functional.scaled_dot_product_attention(q, k, v)
+
+    graph = npusim.extract_ir(
+        Cached().eval(), (torch.zeros(1, 2, 3, 8), *[torch.zeros(1, 2, 40, 8)] * 2)
+    )
+    first, second, third = of(npusim.compile(graph, EDGE))
+    assert (first.sizes.b, first.sizes.m, first.sizes.n, first.sizes.k) == (2, 3, 40, 8)
+    assert (third.sizes.m, third.sizes.n, third.sizes.k) == (3, 8, 40)
+    assert second.vector["exp"] == 2 * 3 * 40
