@@ -86,7 +86,7 @@ bool CudaCommandList::check_problem(const Command& command) const {
     bytes.push_back(program_->buffers[operand.buffer].bytes - operand.offset);
     aligned = aligned && operand.offset % static_cast<int64_t>(kOperandAlignment) == 0;
   }
-  cuda::check_problem(*problem, bytes, place_of(*program_, method_, command));
+  npusim::check_problem(*problem, bytes, place_of(*program_, method_, command));
   return aligned;
 }
 

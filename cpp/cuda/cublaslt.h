@@ -9,7 +9,7 @@
 
 #include "cpp/cuda/context.h"
 #include "cpp/cuda/library_call.h"
-#include "cpp/cuda/library_problem.h"
+#include "cpp/device_code/library_problem.h"
 
 namespace npusim::cuda {
 

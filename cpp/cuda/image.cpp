@@ -37,7 +37,7 @@ class CudaImageReader final : ImageReader {
       } else if (key == "maps") {
         json().array([&] { map(image); });
       } else if (key == "library") {
-        image.library = read_problem(json());
+        image.library = read_problem(json(), {LibraryName::kCublasLt, LibraryName::kCudnn});
       } else if (key == "cubin") {
         image.cubin = blob();
       } else if (key == "source") {

@@ -13,9 +13,9 @@
 #include <string_view>
 #include <vector>
 
-#include "cpp/cuda/library_problem.h"
 #include "cpp/cuda/tensor_map.h"
 #include "cpp/device_code/image_reader.h"
+#include "cpp/device_code/library_problem.h"
 
 namespace npusim::cuda {
 

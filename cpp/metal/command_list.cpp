@@ -63,14 +63,39 @@ IndirectCommands* MetalCommandList::indirect() {
   return current_ = idle->get();
 }
 
-// Launches from one to another one, directly. Of a part, what others need may not be there (any
+// Commands from one to another one, directly. Of a part, what others need may not be there (any
 // more).
-void MetalCommandList::encode(Encoding& encoding, size_t first, size_t last) const {
-  for (size_t i = first; i < last; ++i) {
-    const Launch& launch = launches_[i];
-    if (launch.barrier && i > first) encoding.barrier();
-    encoding.launch(launch, std::span(arguments_).subspan(launch.first_argument, launch.arguments));
+void MetalCommandList::encode(MTL::CommandBuffer& buffer, size_t first, size_t last) const {
+  std::optional<Encoding> encoding;
+  for (size_t step = first; step < last; ++step) {
+    if (encode_products(encoding, buffer, step)) continue;
+    for (size_t i = steps_[step].first_launch; i < steps_[step].last_launch; ++i) {
+      const Launch& launch = launches_[i];
+      if (!encoding) {
+        encoding.emplace(buffer);  // which begins behind all that was encoded
+      } else if (launch.barrier) {
+        encoding->barrier();
+      }
+      encoding->launch(launch,
+                       std::span(arguments_).subspan(launch.first_argument, launch.arguments));
+    }
   }
+}
+
+// Whether MPS computes a command: then it is encoded, and the encoder in front of it has ended.
+bool MetalCommandList::encode_products(std::optional<Encoding>& encoding,
+                                       MTL::CommandBuffer& buffer, size_t step) const {
+  const MpsProducts* const products = codes_[code_of_[step]].products.get();
+  if (products == nullptr) return false;
+  std::vector<MpsProducts::Place> places;
+  for (size_t i = 0; i < method_.commands[step].operands.size(); ++i) {
+    const Argument& argument = arguments_[steps_[step].first_argument + i];
+    places.push_back({argument.buffer, argument.buffer->length(), argument.offset});
+  }
+  if (!products->fits(places)) return false;
+  encoding.reset();
+  products->encode(&buffer, places);
+  return true;
 }
 
 // Encodes and commits commands, in order.
@@ -83,13 +108,11 @@ Owned<MTL::CommandBuffer> MetalCommandList::run(size_t first, size_t last) {
   moved_ = !whole;
   Owned<MTL::CommandBuffer> buffer = context_->queue().begin();
   IndirectCommands* const recorded = whole ? indirect() : nullptr;
-  {
+  if (recorded != nullptr) {
     Encoding encoding(*buffer.get());
-    if (recorded != nullptr) {
-      recorded->execute(encoding, resources_);
-    } else {
-      encode(encoding, steps_[first].first_launch, steps_[last - 1].last_launch);
-    }
+    recorded->execute(encoding, resources_);
+  } else {
+    encode(*buffer.get(), first, last);
   }
   const uint64_t number = context_->queue().commit(buffer);
   if (recorded != nullptr) recorded->note(number);

@@ -2,8 +2,10 @@
 // bind() patches. A submission is one command buffer with one concurrent encoder, in which barriers
 // stand only where the effects of commands ask for them. Where the device allows it, that encoder
 // executes indirect commands, which are kept from run to run and encoded anew where an argument
-// moved; else, and for commands one by one, launches are encoded directly. Kernels report failures
-// to memory that the host reads when the work has ended.
+// moved; else, for commands one by one, and where MPS computes some of them, launches are encoded
+// directly. MPS opens encoders of its own: ours ends in front of it, and another one begins behind;
+// encoders of a command buffer see what those before them wrote. Kernels report failures to memory
+// that the host reads when the work has ended.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,6 +24,7 @@
 #include "cpp/metal/image.h"
 #include "cpp/metal/indirect_commands.h"
 #include "cpp/metal/memory.h"
+#include "cpp/metal/mps.h"
 #include "cpp/metal/pipelines.h"
 #include "cpp/runtime/device.h"
 #include "cpp/runtime/program.h"
@@ -47,8 +51,9 @@ class MetalCommandList final : public CommandList {
   // A kernel's image, for all commands that have it.
   struct Code {
     Image image;
-    std::shared_ptr<const void> owner;       // of the image's bytes
-    std::shared_ptr<const Library> library;  // null where there are no launches
+    std::shared_ptr<const void> owner;            // of the image's bytes
+    std::shared_ptr<const Library> library;       // null where there are no launches
+    std::unique_ptr<const MpsProducts> products;  // null: the launches compute
   };
   struct Step {
     size_t first_launch, last_launch;
@@ -64,6 +69,7 @@ class MetalCommandList final : public CommandList {
   static constexpr uintptr_t kOperandAlignment = 16;  // kernels move 16 bytes at a time
 
   void parse_images(const std::vector<KernelCode>& codes);
+  void load_products(const Command& command, Code& code);
   void load_kernels(const std::vector<KernelCode>& codes, KernelStore& store, Pipelines& pipelines);
   void lay_out();
   void add_launches(const Command& command, const Code& code, size_t first, size_t arguments);
@@ -71,7 +77,9 @@ class MetalCommandList final : public CommandList {
   void place_arguments(size_t first, size_t last);
   void place_barriers();
   IndirectCommands* indirect();
-  void encode(Encoding& encoding, size_t first, size_t last) const;
+  void encode(MTL::CommandBuffer& buffer, size_t first, size_t last) const;
+  bool encode_products(std::optional<Encoding>& encoding, MTL::CommandBuffer& buffer,
+                       size_t step) const;
   Owned<MTL::CommandBuffer> run(size_t first, size_t last);
   void note(uint64_t number);
 

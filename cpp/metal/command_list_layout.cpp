@@ -35,7 +35,9 @@ MetalCommandList::MetalCommandList(std::shared_ptr<const Context> context,
   lay_out();
   reserve();
   bound_.resize(program_->buffers.size());
-  goes_indirect_ = context_->indirect() && launches_.size() >= kFewestIndirect;
+  const bool all_own =
+      std::ranges::none_of(codes_, [](const Code& code) { return code.products != nullptr; });
+  goes_indirect_ = context_->indirect() && launches_.size() >= kFewestIndirect && all_own;
 }
 
 // Parses the image of each command, once for all that have it.
@@ -46,7 +48,26 @@ void MetalCommandList::parse_images(const std::vector<KernelCode>& codes) {
     code_of_.push_back(entry->second);
     if (!fresh) continue;
     const std::string what = code_place(*program_, method_, method_.commands[i]);
-    codes_.push_back({parse_image(codes[i].image, what), codes[i].owner, nullptr});
+    codes_.push_back({parse_image(codes[i].image, what), codes[i].owner, nullptr, nullptr});
+  }
+  for (size_t i = 0; i < codes.size(); ++i) {
+    load_products(method_.commands[i], codes_[code_of_[i]]);
+  }
+}
+
+// Checks what an image says of MPS against the operands of each command that has it, also where
+// the device has no MPS.
+void MetalCommandList::load_products(const Command& command, Code& code) {
+  if (!code.image.library) return;
+  const std::string what = code_place(*program_, method_, command);
+  std::vector<int64_t> bytes;
+  for (const Operand& operand : command.operands) {
+    bytes.push_back(program_->buffers[operand.buffer].bytes - operand.offset);
+  }
+  check_problem(*code.image.library, bytes, what);
+  if (code.products == nullptr && context_->has_mps()) {
+    const Pool pool;
+    code.products = std::make_unique<MpsProducts>(&context_->device(), *code.image.library, what);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "cpp/metal/mps.h"
 #include "cpp/runtime/error.h"
 
 namespace npusim::metal {
@@ -36,6 +37,7 @@ Context::Context(int64_t ordinal, IndirectUse indirect)
   }
   indirect_ = indirect == IndirectUse::kOn ||
               (indirect == IndirectUse::kAuto && family_ >= kOldestIndirect);
+  has_mps_ = metal::has_mps(device_.get());
   most_threadgroup_memory_ = static_cast<int64_t>(device_->maxThreadgroupMemoryLength());
   total_memory_ = static_cast<int64_t>(device_->recommendedMaxWorkingSetSize());
 }

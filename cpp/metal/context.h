@@ -32,6 +32,7 @@ class Context {
   // Whether code made for an architecture ("apple7") runs here: the same family or an older one.
   bool runs(std::string_view arch) const noexcept;
   bool indirect() const noexcept { return indirect_; }
+  bool has_mps() const noexcept { return has_mps_; }
   int64_t most_threadgroup_memory() const noexcept { return most_threadgroup_memory_; }
   int64_t total_memory() const noexcept { return total_memory_; }  // that it should use at most
 
@@ -44,7 +45,7 @@ class Context {
   int ordinal_;
   std::string name_;
   int family_ = 0;
-  bool indirect_ = false;
+  bool indirect_ = false, has_mps_ = false;
   int64_t most_threadgroup_memory_ = 0, total_memory_ = 0;
 };
 

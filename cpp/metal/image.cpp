@@ -28,6 +28,8 @@ class MetalImageReader final : ImageReader {
         image.scratch = number(kMostBytes, "scratch");
       } else if (key == "failure") {
         image.failure = json().boolean();
+      } else if (key == "library") {
+        image.library = read_problem(json(), {LibraryName::kMps});
       } else if (key == "source") {
         image.source = blob();
       } else {

@@ -7,11 +7,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "cpp/device_code/image_reader.h"
+#include "cpp/device_code/library_problem.h"
 
 namespace npusim::metal {
 
@@ -22,7 +24,8 @@ struct Image {
   std::vector<ImageLaunch> launches;
   int64_t scratch = 0;
   bool failure = false;
-  std::span<const std::byte> source;  // zlib-compressed; empty where there are no launches
+  std::optional<LibraryProblem> library;  // what MPS may compute in place of the launches
+  std::span<const std::byte> source;      // zlib-compressed; empty where there are no launches
 };
 
 // Parses and validates; the span points into `bytes`. `what` names the image in messages. Throws

@@ -17,12 +17,20 @@ if(NOT EXISTS ${NPUSIM_METAL_CPP}/Metal/Metal.hpp)
   message(FATAL_ERROR "NPUSIM_METAL_CPP is the folder of Metal/Metal.hpp: ${NPUSIM_METAL_CPP}")
 endif()
 
+# MPS is Objective-C alone. Objects are counted by hand, as GCC's runtime does not count them.
+set(objective_flags -xobjective-c++ -fno-objc-arc)
+if(NOT APPLE)
+  list(APPEND objective_flags -fobjc-runtime=gcc)
+endif()
+set_source_files_properties(cpp/metal/mps.mm PROPERTIES LANGUAGE CXX
+                                                        COMPILE_OPTIONS "${objective_flags}")
+
 add_library(npusim_metal INTERFACE)
 target_include_directories(npusim_metal SYSTEM INTERFACE ${NPUSIM_METAL_CPP})
 target_compile_definitions(npusim_metal INTERFACE METALCPP_SYMBOL_VISIBILITY_HIDDEN)
 if(APPLE)
   # Without CoreGraphics, programs of the command line are shown no devices.
-  foreach(framework IN ITEMS Foundation Metal QuartzCore CoreGraphics)
+  foreach(framework IN ITEMS Foundation Metal MetalPerformanceShaders QuartzCore CoreGraphics)
     target_link_libraries(npusim_metal INTERFACE "-framework ${framework}")
   endforeach()
 else()
@@ -36,5 +44,9 @@ else()
   target_compile_options(npusim_metal INTERFACE -fblocks)
   find_library(BLOCKS_LIBRARY NAMES BlocksRuntime REQUIRED)
   find_library(SOFTMETAL_LIBRARY NAMES softmetal PATHS ${NPUSIM_SOFTMETAL} NO_DEFAULT_PATH REQUIRED)
-  target_link_libraries(npusim_metal INTERFACE ${SOFTMETAL_LIBRARY} ${BLOCKS_LIBRARY})
+  # GCC's Objective-C runtime, which lies beside its compiler.
+  file(GLOB gcc_folders /usr/lib/gcc/*/*)
+  find_library(OBJC_LIBRARY NAMES objc HINTS ${gcc_folders} REQUIRED)
+  target_link_libraries(npusim_metal INTERFACE ${SOFTMETAL_LIBRARY} ${BLOCKS_LIBRARY}
+                                               ${OBJC_LIBRARY})
 endif()

@@ -482,6 +482,109 @@ def no_indirect_commands(host: Host) -> None:
     Recorded(host, count=0)
 
 
+class Product:
+    """y = x · w of floats, by Metal Performance Shaders; what is given differs from what fits."""
+
+    def __init__(self, host: Host, **given: Any) -> None:
+        self.host = host
+        self.given = {"rows": 4, "columns": 4, "matrices": 1, "row": 16, "matrix": 64, **given}
+        kind = metal.class_named("MPSMatrixMultiplication")
+        made = metal.send_pointer(kind, "alloc")
+        sizes = "resultRows:resultColumns:interiorColumns:"
+        self.kernel = metal.send(
+            made,
+            f"initWithDevice:transposeLeft:transposeRight:{sizes}alpha:beta:",
+            *(host.device, False, False, 4, 4, 4, ctypes.c_double(1), ctypes.c_double(0)),
+        )
+
+    def matrix(self, *, buffer: Any = None, offset: int = 0, **given: Any) -> ctypes.c_void_p:
+        """Returns a matrix of floats in x, unless something else is given."""
+        it = {"type": 0x10000000 | 32, **self.given, **given}
+        descriptor = metal.send_pointer(
+            metal.class_named("MPSMatrixDescriptor"),
+            "matrixDescriptorWithRows:columns:matrices:rowBytes:matrixBytes:dataType:",
+            *(it["rows"], it["columns"], it["matrices"], it["row"], it["matrix"]),
+            ctypes.c_uint(it["type"]),
+        )
+        made = metal.send_pointer(metal.class_named("MPSMatrix"), "alloc")
+        return metal.send_pointer(
+            made,
+            "initWithBuffer:offset:descriptor:",
+            *(self.host.x if buffer is None else buffer, offset, descriptor),
+        )
+
+    def encode(self, x: ctypes.c_void_p, w: ctypes.c_void_p, *, behind: bool = True) -> None:
+        """Encodes the product into y, behind the end of the open encoder."""
+        if behind:
+            self.host.encoder.end()
+        metal.send(
+            ctypes.c_void_p(self.kernel),
+            "encodeToCommandBuffer:leftMatrix:rightMatrix:resultMatrix:",
+            *(self.host.commands.pointer, x, w, self.matrix(buffer=self.host.y)),
+            returns=None,
+        )
+
+
+@rule("MPSMatrixDescriptor: the data type")
+def product_of_integers(host: Host) -> None:
+    Product(host).matrix(type=0x20000000 | 32)
+
+
+@rule("MPSMatrixDescriptor: an empty matrix")
+def empty_matrix(host: Host) -> None:
+    Product(host).matrix(rows=0)
+
+
+@rule("MPSMatrixDescriptor: rowBytes are no whole elements, or rows overlap")
+def overlapping_rows(host: Host) -> None:
+    Product(host).matrix(row=12)
+
+
+@rule("MPSMatrixDescriptor: matrixBytes are no whole rows, or matrices overlap")
+def overlapping_matrices(host: Host) -> None:
+    Product(host).matrix(matrices=2, matrix=48)
+
+
+@rule("MPSMatrix: bytes 208 to 272 of a buffer of 256")
+def matrix_behind_end(host: Host) -> None:
+    Product(host).matrix(offset=208)
+
+
+@rule("MPSMatrix: the offset is no whole element")
+def odd_matrix(host: Host) -> None:
+    Product(host).matrix(offset=2)
+
+
+@rule("MPSMatrixMultiplication before endEncoding")
+def product_in_encoder(host: Host) -> None:
+    product = Product(host)
+    product.encode(product.matrix(), product.matrix(), behind=False)
+
+
+@rule("MPSMatrixMultiplication: a matrix is too small for the product")
+def small_matrix(host: Host) -> None:
+    product = Product(host)
+    product.encode(product.matrix(), product.matrix(rows=3, matrix=48))
+
+
+@rule("MPSMatrixMultiplication: batches of several sizes")
+def uneven_batches(host: Host) -> None:
+    product = Product(host)
+    product.encode(product.matrix(matrices=2), product.matrix())
+
+
+@rule("MPSMatrixMultiplication: matrices of two types")
+def two_types(host: Host) -> None:
+    product = Product(host)
+    product.encode(product.matrix(), product.matrix(type=0x10000000 | 16))
+
+
+@rule("MPSMatrixMultiplication: the device has no MPS")
+def no_performance_shaders(host: Host) -> None:
+    metal.set_option("PERFORMANCE_SHADERS", 0)
+    Product(host)
+
+
 @rule("an archive is read that was written in part, or changed")
 def damaged_archive(host: Host) -> None:
     with tempfile.NamedTemporaryFile() as file:

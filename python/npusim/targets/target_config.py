@@ -74,8 +74,8 @@ class TargetConfig:
         weight_quantization: how linears have their weights: "none", or a scheme such as "int8",
             "int4-g32" or "int4-g128-asymmetric" (`abi/quantization.py` lists them).
         arch: what device code is generated for, such as "sm_90a"; empty: the backend has its own.
-        libraries: which commands cuBLASLt and cuDNN compute where they are there: "auto", those
-            they were measured to be faster at; "all" they can; or "none".
+        libraries: which commands cuBLASLt and cuDNN, or on Metal MPS, compute where they are
+            there: "auto", those they were measured to be faster at; "all" they can; or "none".
         run_seconds: fixed time of calling a program, in seconds. This and the rates below are
             estimates, by which a partitioned model is cut (`npusim/partition/cost.py`).
         compute_rate: floating-point operations a second.

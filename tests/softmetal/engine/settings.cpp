@@ -45,6 +45,7 @@ bool assign(Settings* s, const std::string& name, const std::string& value) {
   if (name == "CONSTANT_ALIGNMENT") return number(value, &s->constant_alignment);
   if (name == "MATRIX_LAYOUT") return number(value, &s->matrix_layout);
   if (name == "INDIRECT_COMMANDS") return number(value, &s->indirect_commands);
+  if (name == "PERFORMANCE_SHADERS") return number(value, &s->performance_shaders);
   if (name == "DELAY_US") return number(value, &s->delay_us);
   if (name == "TIMEOUT_S") return number(value, &s->timeout_s);
   if (name == "LEAKS")

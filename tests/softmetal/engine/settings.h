@@ -26,6 +26,7 @@ struct Settings {
   int constant_alignment = 4;       // of offsets of constant buffers
   int matrix_layout = 0;            // of simdgroup matrices: 0 or 1
   int indirect_commands = 1 << 20;  // of a buffer; 0: neither buffers nor pipelines for them
+  int performance_shaders = 1;      // 0: the device has none (MPS)
   int delay_us = 0;                 // between commit and execution
   double timeout_s = 120;           // of one dispatch, or of a wait for an event
   std::string cache;                // folder of compiled libraries

@@ -149,6 +149,7 @@ extern "C" NSString* const MTLCommonCounterSetTimestamp;
 }
 - (id)initWithQueue:(SoftMTLCommandQueue*)queue retains:(bool)retains;
 - (void)add:(softmetal::Step)step;
+- (void)checkOpen:(const char*)what;  // neither committed nor with an open encoder
 @end
 
 @interface SoftMTLCommandEncoder : SoftMTLObject {

@@ -13,14 +13,9 @@ from npusim.abi.scalar import OPCODES
 from npusim.codegen.choice import Choice, Choices
 from npusim.codegen.cuda import tma_matmul
 from npusim.codegen.cuda.image import Image
-from npusim.codegen.cuda.library import (
-    CastOperand,
-    LibraryProblem,
-    library_problem,
-    own_operands,
-    prefers_library,
-)
+from npusim.codegen.cuda.library import library_problem, own_operands, prefers_library
 from npusim.codegen.cuda.variants import CLUSTER, variants
+from npusim.codegen.library import CastOperand, LibraryProblem
 from npusim.ir.types import DTYPES
 from npusim.program.program import (
     ALIGNMENT,

@@ -8,6 +8,7 @@ device code of it, so the runtime does, where it loads a program. `cpp/metal` re
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,12 +35,14 @@ class Image:
         arch: the oldest GPU family that runs it, such as "apple7".
         source: empty where nothing is launched.
         recipe: of a kernel whose parameters depend on the sizes of a call.
+        library: what MPS may compute in place of the launches (`mps.py`).
     """
 
     arch: str
     config: LaunchConfig
     source: str
     recipe: Recipe | None = None
+    library: Mapping[str, Any] | None = None
 
 
 def pack_image(image: Image) -> bytes:
@@ -57,6 +60,8 @@ def pack_image(image: Image) -> bytes:
     }
     if image.recipe is not None:
         header["recipe"] = recipe_fields(image.recipe)
+    if image.library is not None:
+        header["library"] = image.library
     return frame(MAGIC, header, source)
 
 
@@ -78,6 +83,7 @@ def unpack_image(data: bytes) -> Image:
             LaunchConfig(launches, header["scratch"], header["failure"]),
             zlib.decompress(source).decode() if source else "",
             recipe_of(header),
+            header.get("library"),
         )
     except (*MALFORMED, zlib.error) as error:
         raise ProgramFormatError(f"A Metal kernel's image is malformed: {error}.") from error

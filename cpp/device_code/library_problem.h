@@ -1,11 +1,12 @@
 // What a library may compute in place of a kernel's launches, as an image describes it
-// (docs/npubin.md, "Libraries"): products for cuBLASLt, or one convolution for cuDNN.
+// (docs/npubin.md, "Libraries"): products for cuBLASLt and MPS, or one convolution for cuDNN.
 //
 // The description is hostile until parsed, and until check_problem has compared it with the
 // operands of a command.
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,9 +14,9 @@
 
 #include "cpp/runtime/json.h"
 
-namespace npusim::cuda {
+namespace npusim {
 
-enum class LibraryName { kCublasLt, kCudnn };
+enum class LibraryName { kCublasLt, kCudnn, kMps };
 enum class LibraryType { kFloat32, kFloat16, kBfloat16 };
 enum class LibraryActivation { kNone, kRelu, kGelu };  // GELU by its tanh formula
 
@@ -59,16 +60,17 @@ struct LibraryProblem {
   LibraryType type = LibraryType::kFloat32;
   LibraryActivation activation = LibraryActivation::kNone;
   int64_t plan = 0, version = 0;  // the plan measured to be best, of the library's version; or 0
-  std::vector<LibraryMatmul> products;  // for cuBLASLt, run in order
+  std::vector<LibraryMatmul> products;  // for all but cuDNN, run in order
   LibraryConvolution convolution;       // for cuDNN
 };
 
-// Consumes the JSON object. Throws Error(kFormat).
-LibraryProblem read_problem(JsonReader& json);
+// Consumes the JSON object, whose library is one of those the device may have. Throws
+// Error(kFormat).
+LibraryProblem read_problem(JsonReader& json, std::initializer_list<LibraryName> possible);
 
 // Verifies that everything the problem reads and writes lies inside operands of `bytes`. Throws
 // Error(kFormat), beginning with `what`.
 void check_problem(const LibraryProblem& problem, std::span<const int64_t> bytes,
                    const std::string& what);
 
-}  // namespace npusim::cuda
+}  // namespace npusim

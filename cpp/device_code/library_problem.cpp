@@ -1,11 +1,12 @@
-#include "cpp/cuda/library_problem.h"
+#include "cpp/device_code/library_problem.h"
 
+#include <algorithm>
 #include <array>
 #include <set>
 
 #include "cpp/runtime/error.h"
 
-namespace npusim::cuda {
+namespace npusim {
 namespace {
 
 constexpr int64_t kMost = int64_t{1} << 40;  // of any number in a problem
@@ -15,11 +16,11 @@ class ProblemReader {
  public:
   explicit ProblemReader(JsonReader& json) : json_(json) {}
 
-  LibraryProblem read() {
+  LibraryProblem read(std::initializer_list<LibraryName> possible) {
     LibraryProblem problem;
     const std::set<std::string> keys = members({"name", "dtype"}, [&](const std::string& key) {
       if (key == "name") {
-        problem.name = one_of<LibraryName>({"cublaslt", "cudnn"});
+        problem.name = one_of<LibraryName>({"cublaslt", "cudnn", "mps"});
       } else if (key == "dtype") {
         problem.type = one_of<LibraryType>({"float32", "float16", "bfloat16"});
       } else if (key == "activation") {
@@ -36,10 +37,13 @@ class ProblemReader {
         json_.skip();
       }
     });
+    if (std::ranges::find(possible, problem.name) == possible.end()) {
+      json_.refuse("this device never has that library");
+    }
     if (problem.products.size() > kMostMatmuls) json_.refuse("too many products");
     const bool wanted = problem.name == LibraryName::kCudnn;
     if (keys.contains("convolution") != wanted || problem.products.empty() != wanted) {
-      json_.refuse("cublaslt computes products, cudnn a convolution");
+      json_.refuse("cudnn computes a convolution, the others products");
     }
     return problem;
   }
@@ -201,8 +205,8 @@ int64_t size_of(LibraryType type) {
   return type == LibraryType::kFloat32 ? 4 : 2;
 }
 
-LibraryProblem read_problem(JsonReader& json) {
-  return ProblemReader(json).read();
+LibraryProblem read_problem(JsonReader& json, std::initializer_list<LibraryName> possible) {
+  return ProblemReader(json).read(possible);
 }
 
-}  // namespace npusim::cuda
+}  // namespace npusim

@@ -2,10 +2,10 @@
 #include <initializer_list>
 #include <utility>
 
-#include "cpp/cuda/library_problem.h"
+#include "cpp/device_code/library_problem.h"
 #include "cpp/runtime/error.h"
 
-namespace npusim::cuda {
+namespace npusim {
 namespace {
 
 // The bytes from an operand's beginning to the end of `count[i]` steps of `step[i]` elements.
@@ -86,4 +86,4 @@ void check_problem(const LibraryProblem& problem, std::span<const int64_t> bytes
   ProblemChecker(problem, bytes, what);
 }
 
-}  // namespace npusim::cuda
+}  // namespace npusim
