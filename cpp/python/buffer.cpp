@@ -7,7 +7,6 @@
 
 #include "cpp/python/bindings.h"
 #include "cpp/python/dlpack.h"
-#include "cpp/runtime/borrowed_memory.h"
 #include "cpp/runtime/error.h"
 
 namespace py = pybind11;
@@ -16,8 +15,6 @@ namespace npusim::python {
 namespace {
 
 using Shape = std::vector<int64_t>;
-
-constexpr int64_t kMostBytes = int64_t{1} << 40;
 
 // Format characters of the struct module, by dtype. bfloat16 has none and shows its bits.
 const char* buffer_format(DType dtype) {
@@ -29,40 +26,24 @@ const char* buffer_format(DType dtype) {
 
 DeviceBuffer allocate(std::shared_ptr<Device> device, std::string_view dtype, Shape shape,
                       std::optional<Shape> alloc_shape, bool zero) {
-  DeviceBuffer buffer{
-      .device = std::move(device), .memory = nullptr, .dtype = dtype_from_name(dtype)};
-  buffer.shape = std::move(shape);
-  buffer.alloc_shape = alloc_shape.value_or(buffer.shape);
-  if (buffer.alloc_shape.size() != buffer.shape.size()) {
-    throw Error(ErrorCode::kInput, "shape and alloc_shape differ in rank");
-  }
-  for (size_t i = 0; i < buffer.shape.size(); ++i) {
-    if (buffer.shape[i] > buffer.alloc_shape[i]) {
-      throw Error(ErrorCode::kInput, "alloc_shape is smaller than shape");
-    }
-  }
-  dense_bytes(buffer.shape, buffer.dtype);  // refuses negative extents
-  const int64_t bytes = dense_bytes(buffer.alloc_shape, buffer.dtype);
-  const bool is_written = !zero && buffer.shape == buffer.alloc_shape;
-  buffer.memory =
-      is_written ? buffer.device->allocate_unset(bytes) : buffer.device->allocate(bytes);
-  return buffer;
+  return allocate_buffer(std::move(device), dtype_from_name(dtype), std::move(shape),
+                         std::move(alloc_shape), zero);
 }
 
 // Shows a contiguous array whose elements are as wide as those of `dtype`.
 DeviceBuffer show(std::shared_ptr<Device> device, std::string_view dtype, Shape shape,
                   const py::array& array, std::optional<bool> copy) {
-  DeviceBuffer buffer{
-      .device = std::move(device), .memory = nullptr, .dtype = dtype_from_name(dtype)};
-  const int64_t bytes = dense_bytes(shape, buffer.dtype);
-  if (!(array.flags() & py::array::c_style) || array.nbytes() != bytes) {
+  const DType type = dtype_from_name(dtype);
+  if (!(array.flags() & py::array::c_style)) {
     throw Error(ErrorCode::kInput, "the array is not as dense as its shape and dtype say");
   }
   auto* data = static_cast<std::byte*>(const_cast<void*>(array.data()));
-  fill_from_host(buffer, {data, static_cast<size_t>(bytes)}, keep_alive(array), copy);
-  buffer.shape = buffer.alloc_shape = std::move(shape);
-  buffer.writable = !buffer.borrowed || array.writeable();
-  return buffer;
+  const std::span<std::byte> bytes(data, static_cast<size_t>(array.nbytes()));
+  const bool writable = array.writeable();
+  std::shared_ptr<const void> owner = keep_alive(array);
+  const py::gil_scoped_release unlocked;
+  return buffer_over_host(std::move(device), type, std::move(shape), bytes, writable,
+                          std::move(owner), copy);
 }
 
 // Of an asynchronous device, the host is shown what has been computed, and from then on runs over
@@ -72,7 +53,10 @@ py::buffer_info describe(DeviceBuffer& buffer) {
   if (host == nullptr && (buffer.memory->bytes() > 0 || !buffer.device->host_visible())) {
     throw py::buffer_error("the host cannot read the buffer's memory; use to_numpy()");
   }
-  if (!buffer.device->synchronous()) show_to_host(buffer);
+  if (!buffer.device->synchronous()) {
+    const py::gil_scoped_release unlocked;
+    show_to_host(buffer);
+  }
   const int64_t width = dtype_size(buffer.dtype);
   Shape strides = row_major(buffer.alloc_shape);
   for (int64_t& stride : strides) stride *= width;
@@ -85,25 +69,11 @@ py::buffer_info describe(DeviceBuffer& buffer) {
           !buffer.writable};
 }
 
-void require_addresses(const Device& device) {
-  if (device.addressing() != Addressing::kHandles) return;
-  throw Error(ErrorCode::kInput,
-              "memory of the device " + std::string(device.name()) + " has no addresses");
-}
-
 // Memory on the device that something else owns.
 DeviceBuffer lent(std::shared_ptr<Device> device, std::string_view dtype, Shape shape,
                   uintptr_t address, py::object owner) {
-  DeviceBuffer buffer{
-      .device = std::move(device), .memory = nullptr, .dtype = dtype_from_name(dtype)};
-  require_addresses(*buffer.device);
-  const MemoryRange at{0, address, dense_bytes(shape, buffer.dtype)};
-  const bool on_host = buffer.device->addressing() == Addressing::kHost;
-  buffer.shape = buffer.alloc_shape = std::move(shape);
-  buffer.memory = std::make_shared<BorrowedMemory>(at, on_host ? address_of(at) : nullptr,
-                                                   keep_alive(std::move(owner)));
-  buffer.borrowed = true;
-  return buffer;
+  return buffer_at(std::move(device), dtype_from_name(dtype), std::move(shape), address,
+                   keep_alive(std::move(owner)));
 }
 
 // The bytes of a contiguous Python object with the buffer protocol, for as long as it lives.
@@ -165,26 +135,11 @@ void read_into(const DeviceBuffer& buffer, const py::object& given) {
   buffer.device->download(host.bytes(), *buffer.memory, 0);
 }
 
-void require_writable(const DeviceBuffer& buffer, int64_t bytes) {
-  if (bytes != buffer.memory->bytes() || !buffer.writable) {
-    throw Error(ErrorCode::kInput, "the buffer cannot take these bytes");
-  }
-}
-
 void write(DeviceBuffer& buffer, const py::object& given) {
   const HostBytes host(given, PyBUF_SIMPLE);
-  require_writable(buffer, static_cast<int64_t>(host.bytes().size()));
+  buffer.require_writable(static_cast<int64_t>(host.bytes().size()));
   const py::gil_scoped_release unlocked;
   buffer.device->upload(*buffer.memory, 0, host.bytes());
-}
-
-void copy_from(DeviceBuffer& buffer, const DeviceBuffer& other) {
-  require_writable(buffer, other.memory->bytes());
-  if (buffer.device != other.device) {
-    throw Error(ErrorCode::kInput, "the buffers lie on different devices");
-  }
-  const py::gil_scoped_release unlocked;
-  buffer.device->copy(*buffer.memory, 0, *other.memory, 0, other.memory->bytes());
 }
 
 // The protocol of Numba, which CuPy and PyTorch speak as well.
@@ -215,68 +170,6 @@ py::dict cuda_array_interface(const DeviceBuffer& buffer) {
 }
 
 }  // namespace
-
-std::optional<DType> find_dtype(std::string_view name) {
-  for (int code = 0; code <= static_cast<int>(DType::kBool); ++code) {
-    const auto dtype = static_cast<DType>(code);
-    if (dtype_name(dtype) == name) return dtype;
-  }
-  return std::nullopt;
-}
-
-DType dtype_from_name(std::string_view name) {
-  if (const std::optional<DType> dtype = find_dtype(name)) return *dtype;
-  throw Error(ErrorCode::kInput, "npusim has no dtype " + std::string(name));
-}
-
-Shape row_major(std::span<const int64_t> shape) {
-  Shape strides(shape.size());
-  int64_t step = 1;
-  for (size_t i = shape.size(); i-- > 0;) {
-    strides[i] = step;
-    step *= shape[i];
-  }
-  return strides;
-}
-
-int64_t dense_bytes(std::span<const int64_t> shape, DType dtype) {
-  int64_t limit = kMostBytes / dtype_size(dtype), elements = 1;
-  bool empty = false;
-  for (const int64_t extent : shape) {
-    if (extent < 0) throw Error(ErrorCode::kInput, "a shape has a negative extent");
-    if (extent > limit) throw Error(ErrorCode::kInput, "a tensor is larger than a terabyte");
-    if (extent == 0) {
-      empty = true;
-      continue;
-    }
-    limit /= extent;
-    elements *= extent;
-  }
-  return empty ? 0 : elements * dtype_size(dtype);
-}
-
-void fill_from_host(DeviceBuffer& buffer, std::span<std::byte> bytes,
-                    std::shared_ptr<const void> owner, std::optional<bool> copy) {
-  const auto size = static_cast<int64_t>(bytes.size());
-  if (!copy.value_or(false)) buffer.memory = buffer.device->import_host(bytes, std::move(owner));
-  buffer.borrowed = buffer.memory != nullptr;
-  if (buffer.borrowed) return;
-  if (copy == false && size > 0) {
-    throw Error(ErrorCode::kInput, "the device " + std::string(buffer.device->name()) +
-                                       " cannot use these " + std::to_string(size) +
-                                       " bytes where they lie; leave copy out, or say copy=True");
-  }
-  buffer.memory = buffer.device->allocate_unset(size);
-  const py::gil_scoped_release unlocked;
-  buffer.device->upload(*buffer.memory, 0, bytes);
-}
-
-void show_to_host(DeviceBuffer& buffer) {
-  buffer.borrowed = true;
-  const py::gil_scoped_release unlocked;
-  buffer.device->synchronize();
-  buffer.memory->check();
-}
 
 std::shared_ptr<const void> keep_alive(py::object object) {
   return {object.release().ptr(), [](const void* held) {
@@ -345,15 +238,19 @@ void bind_buffer(py::module_& module) {
           "have arrived, nothing may write to the buffer.")
       .def("write", &write, py::arg("bytes"),
            "Uploads the bytes of alloc_shape, from bytes or a contiguous array.")
-      .def("copy_from", &copy_from, py::arg("other"), "Copies a buffer of the same device.")
+      .def("copy_from", &copy_buffer, py::arg("other"), "Copies a buffer of the same device.",
+           py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("__cuda_array_interface__", &cuda_array_interface)
       .def(
           "__dlpack__",
           [](DeviceBuffer& self, const py::object& stream, const py::kwargs&) {
+            const auto named = stream.is_none() ? std::optional<int64_t>()
+                                                : std::optional(py::cast<int64_t>(stream));
             if (lends_host_memory(*self.device)) {
+              const py::gil_scoped_release unlocked;
               show_to_host(self);
             } else {
-              hand_over(*self.device, stream);
+              hand_over(*self.device, named);
             }
             return to_dlpack(self);
           },

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "cpp/python/dlpack.h"
+#include "cpp/runtime/dlpack.h"
 #include "cpp/runtime/executor.h"
 
 namespace npusim::python {

@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 
 #include "cpp/python/bindings.h"
 #include "cpp/python/buffer.h"
+#include "cpp/runtime/held_tensors.h"
 #include "cpp/runtime/watched_file.h"
 #include "cpp/runtime/weights.h"
 
@@ -19,51 +19,24 @@ namespace py = pybind11;
 namespace npusim::python {
 namespace {
 
-using Buffers = std::vector<std::shared_ptr<DeviceBuffer>>;
-
-// Tensors that Python objects hold in memory.
-class HeldTensors final : public TensorSource {
- public:
-  // name -> (dtype, shape, address, owner): dense row-major elements at `address`.
-  explicit HeldTensors(const py::dict& tensors) : owner_(keep_alive(tensors)) {
-    for (const auto& [key, value] : tensors) {
-      const auto entry = py::cast<py::tuple>(value);
-      CheckpointTensor tensor{.name = py::cast<std::string>(key),
-                              .dtype_name = py::cast<std::string>(entry[0]),
-                              .dtype = find_dtype(py::cast<std::string>(entry[0])),
-                              .shape = py::cast<std::vector<int64_t>>(entry[1]),
-                              .data = {}};
-      if (tensor.dtype) {
-        const auto* data = reinterpret_cast<const std::byte*>(py::cast<uintptr_t>(entry[2]));
-        tensor.data = {data, static_cast<size_t>(dense_bytes(tensor.shape, *tensor.dtype))};
-      }
-      tensors_.emplace(tensor.name, std::move(tensor));
+// name -> (dtype, shape, address, owner): dense row-major elements at `address`.
+std::shared_ptr<const TensorSource> held_tensors(const py::dict& tensors) {
+  std::vector<CheckpointTensor> held;
+  for (const auto& [key, value] : tensors) {
+    const auto entry = py::cast<py::tuple>(value);
+    CheckpointTensor tensor{.name = py::cast<std::string>(key),
+                            .dtype_name = py::cast<std::string>(entry[0]),
+                            .dtype = find_dtype(py::cast<std::string>(entry[0])),
+                            .shape = py::cast<std::vector<int64_t>>(entry[1]),
+                            .data = {}};
+    if (tensor.dtype) {
+      const auto* data = reinterpret_cast<const std::byte*>(py::cast<uintptr_t>(entry[2]));
+      tensor.data = {data, static_cast<size_t>(dense_bytes(tensor.shape, *tensor.dtype))};
     }
-    std::vector<std::span<const std::byte>> memory;
-    for (const auto& [name, tensor] : tensors_) memory.push_back(tensor.data);
-    files_ = watch_files_behind(memory);
+    held.push_back(std::move(tensor));
   }
-
-  const CheckpointTensor* find(std::string_view name) const override {
-    const auto found = tensors_.find(name);
-    return found == tensors_.end() ? nullptr : &found->second;
-  }
-
-  std::vector<std::string_view> names() const override {
-    std::vector<std::string_view> names;
-    for (const auto& [name, tensor] : tensors_) names.push_back(name);
-    return names;
-  }
-
-  void check() const override {
-    for (const auto& file : files_) file->check();
-  }
-
- private:
-  std::shared_ptr<const void> owner_;
-  std::vector<std::unique_ptr<const WatchedFile>> files_;  // goes before the memory does
-  std::map<std::string, CheckpointTensor, std::less<>> tensors_;
-};
+  return std::make_shared<HeldTensors>(std::move(held), keep_alive(tensors));
+}
 
 std::shared_ptr<Weights> load_weights(std::shared_ptr<Program> program,
                                       std::shared_ptr<Device> device,
@@ -132,38 +105,12 @@ void check_files(const py::capsule& watched) {
   for (const auto& file : *static_cast<const WatchedFiles*>(files)) file->check();
 }
 
-std::vector<Binding> bindings(const Executor& executor, const Buffers& buffers) {
-  std::vector<Binding> out;
-  for (const auto& buffer : buffers) {
-    if (buffer->device.get() != &executor.device()) {
-      throw Error(ErrorCode::kInput,
-                  "a buffer lies on another device than the executor's; make it "
-                  "with the same Device object");
-    }
-    out.push_back(buffer->binding());
-  }
-  return out;
-}
-
-std::vector<Binding> writable_bindings(const Executor& executor, const Buffers& buffers) {
-  for (const auto& buffer : buffers) {
-    if (!buffer->writable) throw Error(ErrorCode::kInput, "an output buffer is read only");
-  }
-  return bindings(executor, buffers);
-}
-
-// Memory that others own may go to other uses behind their backs; what is the device's own is freed
-// after the work that uses it.
-bool is_own(const Buffers& buffers) {
-  return std::none_of(buffers.begin(), buffers.end(),
-                      [](const auto& buffer) { return buffer->borrowed; });
-}
-
 void run(Executor& self, size_t method, const Buffers& inputs, const Buffers& outputs,
          const Maybe<Weights>& weights, const Maybe<State>& state,
          const std::vector<int64_t>& sizes) {
-  const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
-  const bool waits = self.can_fail(method) || !is_own(inputs) || !is_own(outputs);
+  const std::vector<Binding> in = input_bindings(self, inputs),
+                             out = output_bindings(self, outputs);
+  const bool waits = has_to_settle(self, method, inputs, outputs);
   const py::gil_scoped_release unlocked;
   self.enqueue(method, in, out, pointer(weights), pointer(state), 0, sizes);
   if (waits) self.settle(method);
@@ -205,7 +152,8 @@ void run_at(Executor& self, size_t method, const std::vector<uintptr_t>& inputs,
 void observe(Executor& self, size_t method, const Buffers& inputs, const Buffers& outputs,
              const Maybe<Weights>& weights, const py::function& after, const Maybe<State>& state,
              const std::vector<int64_t>& sizes) {
-  const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
+  const std::vector<Binding> in = input_bindings(self, inputs),
+                             out = output_bindings(self, outputs);
   const auto tap = [&](size_t index) {
     const py::gil_scoped_acquire locked;
     after(index);
@@ -217,7 +165,8 @@ void observe(Executor& self, size_t method, const Buffers& inputs, const Buffers
 std::vector<double> time_commands(Executor& self, size_t method, const Buffers& inputs,
                                   const Buffers& outputs, const Maybe<Weights>& weights,
                                   const Maybe<State>& state, const std::vector<int64_t>& sizes) {
-  const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
+  const std::vector<Binding> in = input_bindings(self, inputs),
+                             out = output_bindings(self, outputs);
   std::vector<double> seconds(self.program().methods.at(method).commands.size());
   const py::gil_scoped_release unlocked;
   self.time(method, in, out, pointer(weights), seconds, pointer(state), sizes);
@@ -228,7 +177,8 @@ double time_run(Executor& self, size_t method, const Buffers& inputs, const Buff
                 const Maybe<Weights>& weights, const Maybe<State>& state,
                 const std::vector<int64_t>& sizes) {
   using Clock = std::chrono::steady_clock;
-  const std::vector<Binding> in = bindings(self, inputs), out = writable_bindings(self, outputs);
+  const std::vector<Binding> in = input_bindings(self, inputs),
+                             out = output_bindings(self, outputs);
   const py::gil_scoped_release unlocked;
   const Clock::time_point before = Clock::now();
   self.run(method, in, out, pointer(weights), pointer(state), sizes);
@@ -298,9 +248,8 @@ void bind_executor(py::module_& module) {
           [](std::shared_ptr<Program> program, std::shared_ptr<Device> device,
              const py::dict& tensors, bool check_nan, bool copy, KeyNames names,
              const std::optional<py::function>& progress) {
-            return load_weights(std::move(program), std::move(device),
-                                std::make_shared<HeldTensors>(tensors), check_nan, copy,
-                                std::move(names), progress);
+            return load_weights(std::move(program), std::move(device), held_tensors(tensors),
+                                check_nan, copy, std::move(names), progress);
           },
           py::arg("program"), py::arg("device"), py::arg("tensors"), py::arg("check_nan") = false,
           py::arg("copy") = false, py::arg("names") = KeyNames(), py::arg("progress") = py::none(),

@@ -22,13 +22,13 @@ class Program;
 class Sampler;
 class State;
 class Weights;
+struct DeviceBuffer;
 }  // namespace npusim
 
 namespace npusim::python {
 
 class Arrival;
 class Session;
-struct DeviceBuffer;
 
 template <typename T, typename... Ts>
 constexpr bool kIsOneOf = (std::is_same_v<T, Ts> || ...);
