@@ -7,7 +7,6 @@
 #include <pybind11/stl.h>
 #include <pybind11/stl/filesystem.h>
 
-#include <cmath>
 #include <memory>
 
 #include "cpp/python/bindings.h"
@@ -61,14 +60,6 @@ int64_t step(LanguageSession& self, Sampler& sampler, bool more) {
   return self.step(sampler, more);
 }
 
-// The natural logarithm of the probability of `token` among the scores.
-double log_probability(std::span<const float> scores, int64_t token) {
-  double highest = -HUGE_VAL, total = 0;
-  for (const float score : scores) highest = score > highest ? score : highest;
-  for (const float score : scores) total += std::exp(score - highest);
-  return scores[static_cast<size_t>(token)] - highest - std::log(total);
-}
-
 // Appends the tokens one by one; returns the log-probability of each but the session's first.
 std::vector<double> score(LanguageSession& self, const Tokens& tokens) {
   const int64_t before = self.position();
@@ -77,9 +68,7 @@ std::vector<double> score(LanguageSession& self, const Tokens& tokens) {
     for (const int64_t token : tokens) {
       if (self.position() > 0) {
         feed(self);
-        const std::span<const float> scores = self.logits();
-        const bool known = token >= 0 && token < static_cast<int64_t>(scores.size());
-        out.push_back(known ? log_probability(scores, token) : 0);
+        out.push_back(log_probability(self.logits(), token));
       }
       self.extend({&token, 1});  // refuses an unknown one
     }

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "cpp/cpu/device.h"
-#if defined(__linux__)
+#if defined(NPUSIM_HAS_CUDA)
 #include "cpp/cuda/device.h"
 #include "cpp/cuda/parts.h"
 #endif
@@ -25,7 +25,7 @@ struct Backend {
 
 constexpr Backend kBackends[] = {
     {"cpu", cpu::device_options, cpu::open_device},
-#if defined(__linux__)
+#if defined(NPUSIM_HAS_CUDA)
     {"cuda", cuda::device_options, cuda::open_device, cuda::parts},
 #endif
 #if defined(NPUSIM_HAS_METAL)

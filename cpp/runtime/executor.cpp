@@ -165,14 +165,7 @@ Executor::Encoded& Executor::encoded_at(size_t method, std::span<const int64_t> 
 }
 
 size_t Executor::method_index(std::string_view name) const {
-  if (name.empty()) return 0;
-  std::string known;
-  for (size_t i = 0; i < program_->methods.size(); ++i) {
-    if (program_->methods[i].name == name) return i;
-    known += (i ? ", " : "") + std::string(program_->methods[i].name);
-  }
-  throw Error(ErrorCode::kInput,
-              "the program has no method " + std::string(name) + "; it has: " + known);
+  return npusim::method_index(*program_, name);
 }
 
 void Executor::check_method(size_t method) const {

@@ -312,4 +312,25 @@ std::shared_ptr<const Program> Program::from_bytes(std::span<const std::byte> by
   return ProgramReader(view).read(view, std::move(copy));
 }
 
+size_t method_index(const Program& program, std::string_view name) {
+  if (name.empty()) return 0;
+  std::string known;
+  for (size_t i = 0; i < program.methods.size(); ++i) {
+    if (program.methods[i].name == name) return i;
+    known += (i ? ", " : "") + std::string(program.methods[i].name);
+  }
+  throw Error(ErrorCode::kInput,
+              "the program has no method " + std::string(name) + "; it has: " + known);
+}
+
+size_t spec_index(std::span<const TensorSpec> specs, std::string_view name) {
+  std::string known;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].name == name) return i;
+    known += (i ? ", " : "") + std::string(specs[i].name);
+  }
+  throw Error(ErrorCode::kInput,
+              "the method has no tensor " + std::string(name) + " there; it has: " + known);
+}
+
 }  // namespace npusim

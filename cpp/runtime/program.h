@@ -129,4 +129,10 @@ class Program {
   std::shared_ptr<const void> storage_;  // the copy of the file that all views point into
 };
 
+// Index of a method by name; the first one for an empty name. Throws Error(kInput), with those
+// there are.
+size_t method_index(const Program& program, std::string_view name);
+// The same of one of a method's inputs, or of its outputs.
+size_t spec_index(std::span<const TensorSpec> specs, std::string_view name);
+
 }  // namespace npusim

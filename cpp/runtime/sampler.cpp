@@ -89,4 +89,12 @@ sampling::Options Sampler::numbers() const noexcept {
           .repetition_penalty = options_.repetition_penalty};
 }
 
+double log_probability(std::span<const float> scores, int64_t token) {
+  if (token < 0 || token >= static_cast<int64_t>(scores.size())) return 0;
+  double highest = -HUGE_VAL, total = 0;
+  for (const float score : scores) highest = score > highest ? score : highest;
+  for (const float score : scores) total += std::exp(score - highest);
+  return scores[static_cast<size_t>(token)] - highest - std::log(total);
+}
+
 }  // namespace npusim

@@ -22,6 +22,10 @@ struct SamplingOptions {
   void check() const;
 };
 
+// The natural logarithm of the probability of `token` among the scores; 0 for one that is not
+// there.
+double log_probability(std::span<const float> scores, int64_t token);
+
 // SplitMix64.
 class RandomBits {
  public:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
 
+import npusim
 from npusim.abi.quantization import FORMATS, Quantization, quantized_bytes
 from npusim.ir.graph import Attr, Graph, Node, Output, Value, Weight
 from npusim.ir.opdef import REGISTRY, Case
@@ -23,6 +24,7 @@ from npusim.ops.quantized_linear import QUANTIZE, QUANTIZED_LINEAR
 from npusim.program.program import BufferKind, CompiledProgram, Method
 from npusim.selftest.single_op import graph_of, tensors_for
 from npusim.targets import TargetConfig
+from tests.runtime import toy_language_model
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "format" / "golden" / "make_golden.py"
@@ -169,8 +171,26 @@ def sessions() -> Iterator[tuple[str, bytes]]:
         yield name, safetensors({"__metadata__": facts, **entries}, bytes(end + 8 * fed))
 
 
+def c_api_programs() -> Iterator[tuple[str, CompiledProgram]]:
+    """Yields what tests/cpp/test_c_api.cpp and the fuzzer of the C interface run."""
+    import torch
+
+    class Sum(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return (x + y).sum(1)
+
+    n = torch.export.Dim("n", min=1, max=8)
+    example = (torch.zeros(3, 4), torch.zeros(3, 4))
+    shapes = {"x": {0: n}, "y": {0: n}}
+    graph = npusim.extract_ir(Sum().eval(), example, dynamic_shapes=shapes)
+    yield "sum", npusim.compile(graph)
+    yield "language_model", toy_language_model.program()
+
+
 def main() -> None:
     """Writes all seeds."""
+    for name, program in c_api_programs():
+        (HERE.parent / "cpp" / "programs" / f"{name}.npubin").write_bytes(program.to_bytes())
     for name, data in runs():
         (HERE / "corpus" / "run" / name).write_bytes(data)
     for name, data in sessions():
