@@ -108,13 +108,14 @@ Owned<MTL::CommandBuffer> MetalCommandList::run(size_t first, size_t last) {
   moved_ = !whole;
   Owned<MTL::CommandBuffer> buffer = context_->queue().begin();
   IndirectCommands* const recorded = whole ? indirect() : nullptr;
+  std::vector<Owned<MTL::Resource>> kept;
   if (recorded != nullptr) {
     Encoding encoding(*buffer.get());
-    recorded->execute(encoding, resources_);
+    kept = recorded->execute(encoding, resources_);
   } else {
     encode(*buffer.get(), first, last);
   }
-  const uint64_t number = context_->queue().commit(buffer);
+  const uint64_t number = context_->queue().commit(buffer, std::move(kept));
   if (recorded != nullptr) recorded->note(number);
   note(number);
   return buffer;

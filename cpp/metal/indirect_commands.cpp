@@ -11,9 +11,10 @@ std::span<const Argument> arguments_of(const Launch& launch, std::span<const Arg
   return all.subspan(launch.first_argument, launch.arguments);
 }
 
-void use(MTL::ComputeCommandEncoder& encoder, const std::vector<const MTL::Resource*>& resources,
-         MTL::ResourceUsage usage) {
+void use(MTL::ComputeCommandEncoder& encoder, const std::vector<MTL::Resource*>& resources,
+         MTL::ResourceUsage usage, std::vector<Owned<MTL::Resource>>& kept) {
   if (!resources.empty()) encoder.useResources(resources.data(), resources.size(), usage);
+  for (MTL::Resource* resource : resources) kept.push_back(NS::RetainPtr(resource));
 }
 
 }  // namespace
@@ -81,15 +82,19 @@ void IndirectCommands::encode(size_t index, const Launch& launch,
 }
 
 // What a range has to wait for in those before it, its own barriers are not said to reach.
-void IndirectCommands::execute(Encoding& encoding, const Resources& resources) const {
+std::vector<Owned<MTL::Resource>> IndirectCommands::execute(Encoding& encoding,
+                                                            const Resources& resources) const {
+  std::vector<Owned<MTL::Resource>> kept;
+  kept.reserve(resources.read.size() + resources.written.size());
   MTL::ComputeCommandEncoder& encoder = encoding.encoder();
-  use(encoder, resources.read, MTL::ResourceUsageRead);
-  use(encoder, resources.written, MTL::ResourceUsageRead | MTL::ResourceUsageWrite);
+  use(encoder, resources.read, MTL::ResourceUsageRead, kept);
+  use(encoder, resources.written, MTL::ResourceUsageRead | MTL::ResourceUsageWrite, kept);
   for (NS::UInteger first = 0; first < barriers_.size(); first += kMostExecuted) {
     if (first > 0) encoding.barrier();
     const NS::UInteger count = std::min<NS::UInteger>(kMostExecuted, barriers_.size() - first);
     encoder.executeCommandsInBuffer(commands_.get(), NS::Range(first, count));
   }
+  return kept;
 }
 
 }  // namespace npusim::metal

@@ -18,7 +18,7 @@ namespace npusim::metal {
 
 // Memory that launches touch.
 struct Resources {
-  std::vector<const MTL::Resource*> read, written;
+  std::vector<MTL::Resource*> read, written;
 };
 
 class IndirectCommands {
@@ -33,7 +33,9 @@ class IndirectCommands {
   bool holds(std::span<const Launch> launches, std::span<const Argument> arguments) const;
   // Encodes those that it does not hold. It has to be idle.
   void encode(std::span<const Launch> launches, std::span<const Argument> arguments);
-  void execute(Encoding& encoding, const Resources& resources) const;
+  // Returns what has to live until the work has ended: it is not said that Metal keeps what
+  // indirect commands alone name.
+  std::vector<Owned<MTL::Resource>> execute(Encoding& encoding, const Resources& resources) const;
   // Notes the number of work that executes it.
   void note(uint64_t number) noexcept { last_run_ = number; }
 

@@ -1,6 +1,7 @@
 #include "cpp/metal/queue.h"
 
 #include <mutex>
+#include <utility>
 
 #include "cpp/runtime/error.h"
 
@@ -41,12 +42,13 @@ Owned<MTL::CommandBuffer> Queue::begin() {
   return buffer;
 }
 
-uint64_t Queue::commit(const Owned<MTL::CommandBuffer>& buffer) {
+uint64_t Queue::commit(const Owned<MTL::CommandBuffer>& buffer,
+                       std::vector<Owned<MTL::Resource>> kept) {
   const Pool pool;
   const std::lock_guard<ForkSafeMutex> locked(mutex_);
   drop_ended();
   buffer->commit();
-  running_.push_back({++committed_, buffer});
+  running_.push_back({++committed_, buffer, std::move(kept)});
   return committed_;
 }
 

@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "cpp/metal/metal.h"
 #include "cpp/runtime/forks.h"
@@ -23,7 +24,9 @@ class Queue {
   // A command buffer to encode into; it keeps alive what it uses. Throws Error(kDevice), in a
   // forked child always: what executes the work is the parent's.
   Owned<MTL::CommandBuffer> begin();
-  uint64_t commit(const Owned<MTL::CommandBuffer>& buffer);
+  // `kept` lives until the work has ended: what the buffer does not keep by itself.
+  uint64_t commit(const Owned<MTL::CommandBuffer>& buffer,
+                  std::vector<Owned<MTL::Resource>> kept = {});
 
   // Waits until all up to a number has ended, or all there is. They do not spin. In a forked child
   // they return at once.
@@ -38,6 +41,7 @@ class Queue {
   struct Running {
     uint64_t number;
     Owned<MTL::CommandBuffer> buffer;
+    std::vector<Owned<MTL::Resource>> kept;
   };
   void drop_ended();
   bool is_forked() const noexcept { return fork_depth() != forks_; }

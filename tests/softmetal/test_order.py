@@ -328,6 +328,28 @@ execute(device, commands, [x, y])
     assert "uses a buffer that useResource: has not named" in ended.stderr
 
 
+@pytest.mark.parametrize("released", [False, True])
+def test_indirect_commands_keep_no_buffer(device: metal.Device, released: bool) -> None:
+    y = device.buffer(64)
+    x = metal.Buffer(metal.send(device, "newBufferWithLength:options:", 64, 0))
+    commands, one = indirect(device, x, y, barrier=True)
+    metal.set_option("DELAY_US", 50_000)
+    with metal.Pool():
+        buffer = device.commands()
+        encoder = buffer.encoder(concurrent=True)
+        for resource in (x, y, one):
+            encoder.send("useResource:usage:", resource, 3)
+        encoder.send("executeCommandsInBuffer:withRange:", commands, metal.Range(0, 3))
+        encoder.end()
+        if released:
+            x.release()
+            with pytest.raises(metal.MetalError, match=r"was released .* an indirect command"):
+                buffer.run()
+        else:
+            buffer.run()
+            x.release()
+
+
 # --- counters
 
 

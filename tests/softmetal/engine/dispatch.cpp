@@ -163,7 +163,7 @@ Failure check_owners(const std::vector<Dispatch>& dispatches) {
       if (bound && bound.memory->released) {
         return {kInvalidResource,
                 "a buffer was released while a command buffer without retained"
-                " references used it"};
+                " references, or an indirect command, used it"};
       }
     }
   }

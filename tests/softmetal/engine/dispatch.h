@@ -44,7 +44,7 @@ struct Dispatch {
   std::array<std::size_t, kBufferCount> threadgroup_lengths = {};
   Size3 grid = {}, group = {};  // threads
   Bound indirect_groups;        // three uint32: the grid in threadgroups, read when it runs
-  bool needs_owners = false;    // of buffers: the command buffer does not retain them
+  bool needs_owners = false;    // of buffers: nobody retains them
 };
 
 // What the host did wrong in a dispatch; empty: nothing.

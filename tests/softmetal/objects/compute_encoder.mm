@@ -48,6 +48,8 @@ Dispatch inherited(const IndirectCommands& from, const IndirectCommand& command,
   Dispatch dispatch = command.dispatch;
   if (from.inherits_pipeline) dispatch.pipeline = item.dispatch.pipeline;
   if (from.inherits_buffers) dispatch.buffers = item.dispatch.buffers;
+  // It is not said that who executes indirect commands keeps what they name.
+  dispatch.needs_owners = item.dispatch.needs_owners || !from.inherits_buffers;
   if (dispatch.pipeline == nullptr) violation("an indirect command without a pipeline");
   if (!dispatch.pipeline->indirect) {
     violation("kernel " + std::string(dispatch.pipeline->kernel->name) +
