@@ -54,13 +54,26 @@ def selftest(
     help="The report, JSON.",
 )
 @click.option("--quick", is_flag=True, help="One case of each op and dtype.")
-def metal_selftest(output: Path, quick: bool) -> Answer:
+@click.option(
+    "--indirect-commands",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="The device's option: methods in indirect command buffers.",
+)
+def metal_selftest(output: Path, quick: bool, indirect_commands: str) -> Answer:
     """Prove npusim on this Mac's GPU: `selftest --device metal`, with a report to send."""
-    return proved("metal", output, SECTIONS, "*", quick=quick)
+    return proved("metal", output, SECTIONS, "*", quick=quick, indirect_commands=indirect_commands)
 
 
 def proved(
-    name: str, output: Path | None, sections: tuple[str, ...], match: str, *, quick: bool
+    name: str,
+    output: Path | None,
+    sections: tuple[str, ...],
+    match: str,
+    *,
+    quick: bool,
+    indirect_commands: str | None = None,
 ) -> Answer:
     """Runs sections of the proof on a device; writes the report where one is wanted."""
     try:
@@ -69,12 +82,13 @@ def proved(
         raise Error(
             "The selftest compares with PyTorch.", hint="pip install 'npusim[torch]'"
         ) from None
-    device = npusim.Device(name)
+    device = npusim.Device(name, indirect_commands=indirect_commands)
     target = TargetConfig.named(name)
     facts: dict[str, Any] = {
         "npusim": npusim.__version__,
         "device": device.name,
         "description": device.description,
+        "indirect_commands": indirect_commands,
         "platform": platform.platform(),
         "macos": platform.mac_ver()[0],
         "processor": platform.processor() or platform.machine(),

@@ -59,6 +59,13 @@ def _matmul(rows: int, inner: int, columns: int) -> Work:
 
 WORK: Mapping[str, Work] = {
     "a call: 16 elements added": Work(_Add, lambda: (_halves(16), _halves(16)), 96, 16),
+    # No two of them are one command: what commands cost that compute next to nothing.
+    "a call: 32 softmaxes of 64 elements": Work(
+        lambda: nn.Sequential(*(nn.Softmax(-1) for _ in range(32))),
+        lambda: (_halves(4, 16),),
+        32 * 2 * 2 * 64,
+        32 * 4 * 64,
+    ),
     "memory: 32 Mi elements added": Work(
         _Add, lambda: (_halves(1 << 25), _halves(1 << 25)), 6 << 25, 1 << 25
     ),
