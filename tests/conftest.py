@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,11 +42,13 @@ def _use_metal_runtime() -> str:
 MISSING = _use_metal_runtime()  # why `--device metal` has no device here
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Takes signals as a terminal gives them, also where the tests run in the background.
 
     There SIGINT, and under nohup SIGHUP, are ignored, which the processes of tests would inherit.
     """
+    mark = "seeded_fault: a check of the software Metal device fires (tests/softmetal/summary.py)"
+    config.addinivalue_line("markers", mark)
     for number, usual in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGHUP, signal.SIG_DFL),
@@ -53,6 +56,38 @@ def pytest_configure() -> None:
     ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
+
+
+_EXECUTED: Counter[str] = Counter()  # dispatches on the software Metal device, by order
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if "tests.softmetal.metal" not in sys.modules:
+        return
+    from tests.softmetal.summary import executed
+
+    worker = getattr(session.config, "workeroutput", None)
+    if worker is None:
+        _EXECUTED.update(executed())
+    else:
+        worker["softmetal"] = executed()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    _EXECUTED.update(getattr(node, "workeroutput", {}).get("softmetal", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not _EXECUTED.total():
+        return
+    from tests.softmetal.summary import MARK, lines
+
+    passed = terminalreporter.stats.get("passed", [])
+    faults = sum(MARK in report.keywords for report in passed if report.when == "call")
+    terminalreporter.section("software Metal device")
+    for line in lines(_EXECUTED, faults):
+        terminalreporter.write_line(line)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

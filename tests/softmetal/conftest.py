@@ -20,6 +20,7 @@ ORDINARY: dict[str, object] = {
     "DELAY_US": 0,
 }
 ORDINARY |= {
+    "PERFORMANCE_SHADERS": 1,
     "TIMEOUT_S": 120,
     "MAX_MEMORY": 1 << 34,
     "INDIRECT_COMMANDS": 1 << 20,

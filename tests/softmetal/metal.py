@@ -64,6 +64,11 @@ def runtime(folder: Path | None = None) -> ctypes.CDLL:
     return _runtime
 
 
+def is_loaded() -> bool:
+    """Whether this process has the library."""
+    return _runtime is not None
+
+
 def set_option(name: str, value: object) -> None:
     """A setting of the software device (README.md), such as ORDER."""
     if runtime().softmetal_set(name.encode(), str(value).encode()) != 0:

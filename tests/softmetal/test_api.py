@@ -35,6 +35,7 @@ def child(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.seeded_fault
 @pytest.mark.usefixtures("softmetal_build")
 @pytest.mark.parametrize("name", RULES)
 def test_violations_end_the_process(name: str) -> None:
@@ -44,6 +45,7 @@ def test_violations_end_the_process(name: str) -> None:
     assert RULES[name] in ended.stderr
 
 
+@pytest.mark.seeded_fault
 def test_leaks_are_named_at_exit(softmetal_build: Path) -> None:
     program = "from tests.softmetal import metal; d = metal.Device(); d.buffer(16); d.buffer(16)"
     ended = child("-c", program, SOFTMETAL_LEAKS="fatal")
@@ -54,6 +56,7 @@ def test_leaks_are_named_at_exit(softmetal_build: Path) -> None:
     assert (released.returncode, released.stderr) == (0, "")
 
 
+@pytest.mark.seeded_fault
 def test_autorelease_without_a_pool_is_told(softmetal_build: Path) -> None:
     program = "from tests.softmetal import metal; metal.runtime(); metal.string('x')"
     assert "NSString autoreleased with no pool in place" in child("-c", program).stderr
@@ -108,6 +111,7 @@ def test_memory_of_the_host_is_not_copied(device: metal.Device) -> None:
     assert (memory == 2).all()
 
 
+@pytest.mark.seeded_fault
 def test_out_of_memory(device: metal.Device) -> None:
     metal.set_option("MAX_MEMORY", 1 << 20)
     kept = device.buffer(1 << 19)

@@ -99,6 +99,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.seeded_fault
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_are_errors_of_the_command_buffer(device: metal.Device, name: str) -> None:
     statements, code, message = FAULTS[name]
@@ -118,6 +119,7 @@ def orders(
         yield run(device, statements, **sizes).copy()
 
 
+@pytest.mark.seeded_fault
 def test_missing_barrier_changes_with_the_order(device: metal.Device) -> None:
     """The poison of threadgroup memory shows, and the barrier mends it."""
     exchange = "threadgroup float s[64]; s[t] = x[i]; {} y[i] = s[63 - t];"
@@ -129,6 +131,7 @@ def test_missing_barrier_changes_with_the_order(device: metal.Device) -> None:
         assert result.tolist() == list(range(63, -1, -1))
 
 
+@pytest.mark.seeded_fault
 @pytest.mark.parametrize("fault", ["read too early", "written too early"])
 def test_a_simd_group_that_runs_ahead_finds_a_missing_barrier(
     device: metal.Device, fault: str
@@ -156,6 +159,7 @@ y[i] = other;"""
         assert result[~wrong].tolist() == right[32 - first :][:32]
 
 
+@pytest.mark.seeded_fault
 def test_threadgroup_memory_is_poisoned_for_every_threadgroup(device: metal.Device) -> None:
     statements = "threadgroup float s[1]; y[i] = s[0]; s[0] = 1;"
     assert np.isnan(run(device, statements, count=4, threads=1)).all()
@@ -169,10 +173,12 @@ def test_threadgroup_variables_may_follow_what_the_preprocessor_left_out(
     assert (run(device, statements) == np.arange(64)).all()
 
 
+@pytest.mark.seeded_fault
 def test_locals_without_a_value_are_poison(device: metal.Device) -> None:
     assert np.isnan(run(device, "float z[2]; if (x[i] > 100) z[0] = 1; y[i] = z[0];")).all()
 
 
+@pytest.mark.seeded_fault
 def test_matrices_need_whole_simdgroups(device: metal.Device) -> None:
     """Lanes beyond the grid's edge would leave holes in a matrix: it is poison."""
     load = "simdgroup_float8x8 m; simdgroup_load(m, x); simdgroup_store(m, y);"
@@ -180,6 +186,7 @@ def test_matrices_need_whole_simdgroups(device: metal.Device) -> None:
     assert np.isnan(run(device, f"if (lane < 30) {{ {load} }}", threads=32)[:8]).all()
 
 
+@pytest.mark.seeded_fault
 def test_places_of_matrix_elements_are_not_to_be_relied_on(device: metal.Device) -> None:
     """A kernel that writes elements where one layout has them is wrong in the other."""
     statements = (
@@ -314,6 +321,7 @@ def test_arithmetic_rounds_after_every_operation(device: metal.Device) -> None:
     )
 
 
+@pytest.mark.seeded_fault
 def test_newer_families_are_needed(device: metal.Device) -> None:
     """A pipeline of an older family than its kernel's features is refused, with both named."""
     texts = {"y[i] = simd_sum(x[i]);": 7, "y[i] = simd_shuffle(x[i], 1);": 6, "y[i] = x[i];": 2}

@@ -104,6 +104,7 @@ def test_selectors_are_apples(softmetal_build: Path, headers: Path) -> None:
     assert not OWN & known - {"bytes", "class", "path", "nextObject"}
 
 
+@pytest.mark.seeded_fault
 def test_a_wrong_selector_would_show(headers: Path) -> None:
     assert "waitUntilCompleted" in apples(headers)
     assert "waitUntilFinished" not in apples(headers)

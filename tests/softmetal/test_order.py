@@ -56,6 +56,7 @@ def steps(device: metal.Device, *, barrier: bool, concurrent: bool) -> Any:
     return z.array(np.float32)
 
 
+@pytest.mark.seeded_fault
 def test_concurrent_dispatches_are_reordered(device: metal.Device) -> None:
     for order in ("forward", "reverse", "shuffle"):
         metal.set_option("ORDER", order)
@@ -95,6 +96,7 @@ def test_shared_events_order_queues(device: metal.Device) -> None:
     assert metal.send(event, "signaledValue", returns=ctypes.c_ulong) == 2
 
 
+@pytest.mark.seeded_fault
 def test_an_event_that_never_comes_is_an_error(device: metal.Device) -> None:
     metal.set_option("TIMEOUT_S", 0.1)
     event = device.keep(metal.Object(metal.send(device, "newSharedEvent")))
@@ -164,6 +166,7 @@ def test_grids_from_a_buffer(device: metal.Device) -> None:
     assert y.array(np.float32).tolist() == [1] * 6 + [0] * 2
 
 
+@pytest.mark.seeded_fault
 def test_buffers_released_too_early(device: metal.Device) -> None:
     """A command buffer that retains nothing finds a buffer gone; an ordinary one keeps it."""
     pipeline = device.kernel(ADD, "add")
@@ -281,6 +284,7 @@ def test_indirect_commands_run_again_and_again(device: metal.Device) -> None:
             assert (y.array(np.float32) == 2 * (value + 1)).all()
 
 
+@pytest.mark.seeded_fault
 def test_indirect_commands_without_a_barrier_are_reordered(device: metal.Device) -> None:
     x, y = device.buffer(np.zeros(16, np.float32)), device.buffer(64)
     commands, one = indirect(device, x, y, barrier=False)
@@ -289,6 +293,7 @@ def test_indirect_commands_without_a_barrier_are_reordered(device: metal.Device)
     assert (y.array(np.float32) == 1).all()
 
 
+@pytest.mark.seeded_fault
 def test_a_barrier_of_a_command_reaches_its_own_range(device: metal.Device) -> None:
     """Of two ranges one after another, only an encoder's barrier orders the commands."""
     for order, encoders, doubled in (
@@ -313,6 +318,7 @@ def test_a_barrier_of_a_command_reaches_its_own_range(device: metal.Device) -> N
         assert (y.array(np.float32) == (2 if doubled else 1)).all()
 
 
+@pytest.mark.seeded_fault
 def test_indirect_commands_need_their_resources_named(softmetal_build: Path) -> None:
     program = """
 import numpy as np

@@ -74,6 +74,7 @@ STATEMENTS = {
 }
 
 
+@pytest.mark.seeded_fault
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_statements(statement: str) -> None:
     message = refusal(body(statement))
@@ -179,6 +180,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.seeded_fault
 @pytest.mark.parametrize("name", TEXTS)
 def test_texts(name: str) -> None:
     text, message = TEXTS[name]

@@ -8,8 +8,10 @@ namespace softmetal {
 namespace {
 
 constexpr std::array<const char*, static_cast<int>(Count::kEnd)> kNames = {
-    "dispatches",         "indirect commands", "executions",
-    "compiled pipelines", "found pipelines",   "private buffers"};
+    "dispatches", "indirect commands", "executions", "compiled pipelines", "found pipelines",
+    "private buffers",
+    // In the order of Order.
+    "run forward", "run reverse", "run shuffle", "run eager", "run eager-reverse"};
 
 std::array<std::atomic<long>, kNames.size()> counts;
 
@@ -17,6 +19,10 @@ std::array<std::atomic<long>, kNames.size()> counts;
 
 void count(Count what) {
   ++counts[static_cast<int>(what)];
+}
+
+void count_runs(Order order, long dispatches) {
+  counts[static_cast<int>(Count::kRunForward) + static_cast<int>(order)] += dispatches;
 }
 
 long counted(const char* name) {

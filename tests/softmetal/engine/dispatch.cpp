@@ -4,6 +4,8 @@
 #include <csignal>
 #include <cstring>
 
+#include "engine/counts.h"
+
 namespace softmetal {
 namespace {
 
@@ -243,6 +245,7 @@ Failure run_dispatches(const std::vector<Dispatch>& dispatches) {
     return runs[run].run(*group, index, settings().order, random);
   });
   if (failure) return failure;
+  count_runs(settings().order, static_cast<long>(runs.size()));
   for (const Run& run : runs) {
     if (Failure failure = run.check()) return failure;
   }
