@@ -177,7 +177,7 @@ def claim(name: str, dtype: str, backend: str) -> Claim:
     try:
         refused = unsupported_nodes(made.graph, target)
     except UnsupportedOpError as error:  # no node, but what is handed out
-        return Claim(FALLBACK, str(error).splitlines()[0])
+        return Claim(FALLBACK, str(error).splitlines()[1].strip())
     if refused:
         node, why = refused[0]
         return Claim(FALLBACK, why if node.op == name else f"{node.op}: {why}")

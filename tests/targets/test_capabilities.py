@@ -15,10 +15,12 @@ from npusim._runtime import isa_names, kernel_schemas
 from npusim.abi.kernels import KERNELS
 from npusim.codegen.generator import generator_of
 from npusim.errors import TargetConstraintError, UnsupportedOpError
-from npusim.ir.graph import Graph
+from npusim.ir.graph import Constant, Graph, Output, Value
 from npusim.ir.opdef import REGISTRY, Case, OpDef, find
 from npusim.ir.types import TensorType
+from npusim.lowering.assemble import assemble
 from npusim.lowering.context import Lowering
+from npusim.lowering.supported import check_supported
 from npusim.partition.plan import PartitionPlan
 from npusim.program.program import CompiledProgram
 from npusim.selftest.single_op import graph_of, tensors_for
@@ -358,3 +360,23 @@ def test_an_operator_is_asked_with_the_target(tmp_path: Path) -> None:
     assert npusim.is_op_supported("aten.softmax.int")
     assert not npusim.is_op_supported("aten.softmax.int", target=small)
     assert npusim.is_op_supported("aten.max_pool2d.default", target=small)
+
+
+def test_what_is_handed_out_as_it_came_is_named() -> None:
+    """No node is to blame for an input that the target has no kernel to copy."""
+    double, single = TensorType("float64", (3,)), TensorType("float32", (3,))
+    graph = Graph(
+        "through",
+        (Value("x", double), Value("y", single)),
+        (Output("first", "x"), Output("second", "y"), Output("third", "c")),
+        (),
+        (Constant("c", double, bytes(24)),),
+        (),
+    )
+    target = TargetConfig.named("metal:apple7")
+    for refuse in (assemble, check_supported):
+        with pytest.raises(UnsupportedOpError) as error:
+            refuse(graph, target)
+        text = str(error.value)
+        assert "input 'x' (float64[3]), handed out as it is: kernel 'copy'" in text
+        assert "constant 'c' (float64[3])" in text and "'y'" not in text

@@ -29,8 +29,8 @@ def assemble(model: Graph | Module, target: TargetConfig) -> CompiledProgram:
     low = Lowering(target, dense_calls=any(graph.states for graph in model.methods.values()))
     for name, graph in model.methods.items():
         low.method(name, graph)
-    if low.refused:
-        raise unsupported(model.name, target.name, low.refused)
+    if low.refused or low.unbound:
+        raise unsupported(model.name, target.name, low.refused, low.unbound)
     plan = plan_memory(low.buffers, low.init, low.methods)
     methods = (
         Method(m.name, tuple(m.commands), tuple(m.inputs), tuple(m.outputs), arena)

@@ -17,7 +17,7 @@ import numpy as np
 
 from npusim.abi.kernels import KERNELS, KernelDef
 from npusim.abi.literals import bfloat16_bits, checked_literal
-from npusim.errors import SymbolicSizeError, TargetConstraintError, UnsupportedOpError, at
+from npusim.errors import SymbolicSizeError, TargetConstraintError, at
 from npusim.ir.graph import Graph, Node, Output, Value
 from npusim.ir.opdef import find
 from npusim.ir.symbolic import is_symbolic, upper
@@ -69,7 +69,8 @@ class Lowering:
 
     A static node is lowered when the first command asks for its result: what nobody needs, or
     needs only the parts of, is never computed. A node that the target cannot run is put into
-    `refused`, and lowering goes on as if it could, so that all of them are found.
+    `refused`, and lowering goes on as if it could, so that all of them are found. What is handed
+    out as it came, and cannot be, has a line in `unbound`.
 
     Args:
         trial: only `refused` is wanted: constants are not copied.
@@ -85,6 +86,7 @@ class Lowering:
         self.target = target
         self._dense_calls = dense_calls
         self.refused: list[Refusal] = []
+        self.unbound: list[str] = []
         self._trial = trial
         self.buffers: list[PendingBuffer] = []
         self.init = PendingMethod("init")
@@ -510,10 +512,9 @@ class Lowering:
         except TargetConstraintError as error:
             node = self.graph.producers.get(value)
             if node is None:
-                raise UnsupportedOpError(
-                    f"'{value}' of '{self.graph.name}' cannot be handed out: {error}."
-                ) from None
-            if all(refusal.node is not node for refusal in self.refused):
+                what, kind = _source_of(self.graph, value), self.graph.types[value]
+                self.unbound.append(f"  {what} '{value}' ({kind}), handed out as it is: {error}")
+            elif all(refusal.node is not node for refusal in self.refused):
                 why = f"{error}, which handing out its result needs"
                 self.refused.append(Refusal(self.graph, node, why))
 
@@ -590,6 +591,15 @@ def _overlays(
 def _spec(name: str, tensor: TensorType, view: View, room: TensorType) -> TensorSpec:
     alloc = tuple(map(upper, room.shape))
     return TensorSpec(name, view.buffer, tensor.dtype, tensor.shape, alloc)
+
+
+def _source_of(graph: Graph, value: str) -> str:
+    """Returns what a value is that no node makes."""
+    if any(value == v.name for v in graph.inputs):
+        return "input"
+    if any(value == v.name for v in graph.weights):
+        return "weight"
+    return "constant" if any(value == v.name for v in graph.constants) else "state"
 
 
 def element_bits(value: float | int | bool, dtype: str) -> int:

@@ -18,14 +18,29 @@ def unsupported_nodes(graph: Graph, target: TargetConfig) -> list[tuple[Node, st
 
     Args:
         graph: as passes leave it; before them, what only fused nodes can do is refused.
+
+    Raises:
+        UnsupportedOpError: it cannot hand out an input, weight or constant as it came, for which
+            no node is to blame.
     """
+    found, lines = _tried(graph, target)
+    if lines:
+        refused = [Refusal(graph, node, why) for node, why in found]
+        raise unsupported(graph.name, target.name, refused, lines)
+    return found
+
+
+def _tried(graph: Graph, target: TargetConfig) -> tuple[list[tuple[Node, str]], list[str]]:
+    """Returns the nodes a target cannot run, and lines about values that it cannot hand out."""
     found = {n.name: why for n in graph.nodes if (why := op_constraint(n, graph)) is not None}
+    unbound: list[str] = []
     if not foreign_values(graph):
         trial = Lowering(target, trial=True)
         trial.method("trial", graph)
+        unbound = trial.unbound
         for refusal in trial.refused:
             found.setdefault(refusal.node.name, refusal.why)
-    return [(node, found[node.name]) for node in graph.nodes if node.name in found]
+    return [(node, found[node.name]) for node in graph.nodes if node.name in found], unbound
 
 
 def foreign_values(graph: Graph) -> list[Value]:
@@ -35,10 +50,10 @@ def foreign_values(graph: Graph) -> list[Value]:
 
 def check_supported(graph: Graph, target: TargetConfig) -> None:
     """Raises UnsupportedOpError that lists all nodes the target cannot run."""
-    found = unsupported_nodes(graph, target)
+    found, lines = _tried(graph, target)
     told = {name for node, _ in found for name in (*node.inputs, *(v.name for v in node.outputs))}
     strange = [v for v in foreign_values(graph) if v.name not in told]
-    if found or strange:
-        lines = [f"  value {v.name}: dtype {v.type.dtype}, which no device has" for v in strange]
+    if found or strange or lines:
+        lines += [f"  value {v.name}: dtype {v.type.dtype}, which no device has" for v in strange]
         refused = [Refusal(graph, node, why) for node, why in found]
         raise unsupported(graph.name, target.name, refused, lines)

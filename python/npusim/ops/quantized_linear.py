@@ -12,20 +12,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from npusim.abi.kernels import LINEAR_SEGMENTS
 from npusim.abi.quantization import (
     FORMATS,
+    LINE,
     Quantization,
     dequantize,
     quantize,
     quantized_bytes,
+    sections,
 )
 from npusim.errors import ShapeError
 from npusim.ir.graph import Node
-from npusim.ir.opdef import OpDef, register
+from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.types import TensorType
 from npusim.lowering.context import Lowering, Param, codes
-from npusim.ops.fused import infer_gated_linear, infer_linear, reference_gated_linear
+from npusim.ops.fused import (
+    NO_EPILOGUE,
+    infer_gated_linear,
+    infer_linear,
+    reference_gated_linear,
+)
 from npusim.ops.fused import reference_linear as reference_plain
 from npusim.ops.linear import epilogue, row_stride, rows, stored_as_rows
 
@@ -163,6 +172,45 @@ def _lower_quantized_linear(node: Node, low: Lowering) -> None:
     low.emit("quantized_linear", params, [x, *weights, *operands], [y], in_place=in_place)
 
 
+def _case(how: Quantization, rows: Sequence[int], k: int, *, id: str, **more: Any) -> Case:
+    """Returns a product over weights whose bytes are drawn here, 3 rows of x at once."""
+    draw = np.random.default_rng(len(id))
+    parts = []
+    for count in rows:
+        codes, scales, zeros = sections(how, count, k)
+        if how.format == "int8":
+            code = np.zeros((count, codes // count), np.int8)
+            code[:, :k] = draw.integers(-127, 128, (count, k))
+            scale = draw.uniform(0.005, 0.02, scales // 4).astype(np.float32)
+        else:  # of 4 bits: k is a multiple of what it is padded to
+            code = draw.integers(0, 256, codes).astype(np.uint8)
+            scale = draw.uniform(0.05, 0.2, scales // 2).astype(np.float16)
+        zero = draw.integers(0, 241, zeros).astype(np.uint8)
+        full = bytearray()
+        for part in (code, scale, zero):
+            full += part.tobytes()
+            full += bytes(-len(full) % LINE)
+        full += bytes(quantized_bytes(how, count, k) - len(full))
+        parts.append(((len(full),), ("uint8", *full)))
+    gated = bool(more.get("gated", False))
+    n = sum(rows) // (2 if gated else 1)
+    bias = (sum(rows),) if more.pop("has_bias", False) else None
+    attrs = {**NO_EPILOGUE, "gated": False, **more}
+    residual = (3, n) if attrs["residual"] else None
+    attrs |= {"rows": tuple(rows), "format": how.format, "group": how.group}
+    return Case(((3, k), *parts, bias, residual), attrs, id)
+
+
+_INT8, _INT4 = Quantization("int8"), Quantization("int4", 32)
+_CASES = (
+    _case(_INT8, (5,), 40, id="int8"),
+    _case(_INT8, (17, 3), 128, id="int8-parts", has_bias=True, act="relu"),
+    _case(_INT8, (8,), 130, id="int8-gated", gated=True, act="silu"),
+    _case(_INT4, (16,), 256, id="int4", has_bias=True, residual=1),
+    _case(Quantization("int4", 128), (7,), 128, id="int4-group", residual=2, act="gelu"),
+    _case(Quantization("int4-asymmetric", 64), (33,), 128, id="int4-asymmetric"),
+)
+
 register(OpDef(QUANTIZE, lower=_lower_quantize, reference=reference_quantize, infer=infer_quantize))
 register(
     OpDef(
@@ -170,5 +218,7 @@ register(
         lower=_lower_quantized_linear,
         reference=reference_quantized_linear,
         infer=infer_quantized_linear,
+        cases=_CASES,
+        tolerance=2048.0,  # the CPU rounds x to 8 bits, a range of K at a time
     )
 )
