@@ -14,7 +14,7 @@ static_assert(std::endian::native == std::endian::little, "records are read as t
 namespace {
 
 constexpr std::string_view kMagic = "\x89NPUB\r\n\x1a";
-constexpr uint16_t kMajor = 1, kMinor = 2;
+constexpr uint16_t kMajor = 1, kMinor = 3;
 constexpr uint64_t kKnownFeatures = 0;
 constexpr size_t kAlignment = 64, kPage = 4096, kMaxSections = 64;
 constexpr uint32_t kOptional = 1, kPageAligned = 2;
@@ -31,10 +31,10 @@ struct Header {
 static_assert(sizeof(Header) == 64);
 
 constexpr std::string_view kNames[kSections] = {
-    "",         "PROGRAM",    "STRINGS",  "KERNELS", "IMAGES",      "BUFFERS", "METHODS",
-    "COMMANDS", "OPERANDS",   "PARAMS",   "SPECS",   "WEIGHTS",     "KEYS",    "DIMS",
-    "NODES",    "CONSTANTS",  "METADATA", "SYMBOLS", "EXPRESSIONS", "SHAPES",  "SYMBOLIC_DIMS",
-    "PATCHES",  "SPECIALIZED"};
+    "",         "PROGRAM",     "STRINGS",   "KERNELS", "IMAGES",      "BUFFERS", "METHODS",
+    "COMMANDS", "OPERANDS",    "PARAMS",    "SPECS",   "WEIGHTS",     "KEYS",    "DIMS",
+    "NODES",    "CONSTANTS",   "METADATA",  "SYMBOLS", "EXPRESSIONS", "SHAPES",  "SYMBOLIC_DIMS",
+    "PATCHES",  "SPECIALIZED", "SIMULATION"};
 
 template <typename T>
 T load(std::span<const std::byte> bytes, size_t at) {
@@ -57,7 +57,7 @@ bool is_known(uint32_t id) {
 
 uint32_t flags_of(Section section) {
   if (section == Section::kImages || section == Section::kConstants) return kPageAligned;
-  return section == Section::kMetadata ? kOptional : 0;
+  return section == Section::kMetadata || section == Section::kSimulation ? kOptional : 0;
 }
 
 [[noreturn]] void damaged(const std::string& why) {

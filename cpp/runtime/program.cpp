@@ -116,10 +116,16 @@ class ProgramReader {
     program.persistent_bytes = record.persistent_bytes;
     program.state_bytes = record.state_bytes;
     program.constants = sections_[Section::kConstants].bytes;
-    const Chunk& metadata = sections_[Section::kMetadata];
-    program.metadata = text_of(metadata.bytes);
-    if (!is_utf8(program.metadata)) metadata.refuse(0, "it is not UTF-8");
+    program.metadata = json_text(Section::kMetadata);
+    program.simulation = json_text(Section::kSimulation);
     program.fingerprint = sections_.fingerprint();
+  }
+
+  std::string_view json_text(Section section) {
+    const Chunk& chunk = sections_[section];
+    const std::string_view text = text_of(chunk.bytes);
+    if (!is_utf8(text)) chunk.refuse(0, "it is not UTF-8");
+    return text;
   }
 
   void read_kernels(Program& program) {

@@ -109,6 +109,7 @@ class Program {
   std::span<const std::byte> image;  // the file; empty for a part made at run time
   std::string_view target;           // the backend that runs it: "cpu", "cuda", "null"
   std::string_view metadata;         // JSON for people and tools; running reads none of it
+  std::string_view simulation;       // JSON for the timing model: machine and schedules; likewise
   uint64_t fingerprint = 0;          // of the file's bytes: tells programs apart, is no signature
   std::vector<Kernel> kernels;
   std::vector<Buffer> buffers;

@@ -114,6 +114,7 @@ class SizedProgram {
     storage_->whole = whole;
     program_->target = whole->target;
     program_->metadata = whole->metadata;
+    program_->simulation = whole->simulation;
     program_->fingerprint = whole->fingerprint;
     program_->kernels = whole->kernels;
     program_->buffers = whole->buffers;

@@ -44,7 +44,8 @@ def compile(
     Raises:
         UnsupportedOpError: nodes the target has no kernel for; all of them are listed.
         Error: the target needs device code, and its compiler is not installed.
-        TargetConstraintError: unknown target or quantization, or a node that breaks a limit.
+        TargetConstraintError: unknown target or quantization, a node that breaks a limit, or a
+            machine that the program does not fit into.
         ShapeError: `sizes` that calls cannot have.
         GraphError, ExportError: the model is malformed or cannot be exported.
     """
@@ -53,6 +54,7 @@ def compile(
     from npusim.lowering.assemble import assemble
     from npusim.lowering.supported import check_supported, foreign_values
     from npusim.passes.run import run_passes
+    from npusim.schedule import with_simulation
 
     config = target if isinstance(target, TargetConfig) else TargetConfig.named(target)
     if quantize is not None:
@@ -66,9 +68,12 @@ def compile(
 
     folder = None if dump_passes is None else Path(dump_passes)
     if isinstance(source, Graph):
-        return generate(assemble(lower(source, folder), config), config, sizes=sizes)
-    methods = {n: lower(g, folder and folder / n) for n, g in source.methods.items()}
-    return generate(assemble(replace(source, methods=methods), config), config, sizes=sizes)
+        lowered: Graph | Module = lower(source, folder)
+    else:
+        methods = {n: lower(g, folder and folder / n) for n, g in source.methods.items()}
+        lowered = replace(source, methods=methods)
+    program = generate(assemble(lowered, config), config, sizes=sizes)
+    return with_simulation(program, config)
 
 
 def _ir_of(model: str | Path | Graph | Module | tuple[Any, ...]) -> Graph | Module:

@@ -92,6 +92,7 @@ def programs(draw: st.DrawFn) -> CompiledProgram:
         persistent_bytes=ends[BufferKind.PERSISTENT],
         state_bytes=ends[BufferKind.STATE],
         metadata=draw(st.dictionaries(st.text(max_size=5), JSON, max_size=3)),
+        simulation=draw(st.dictionaries(st.text(max_size=5), JSON, max_size=3)),
     )
 
 

@@ -51,7 +51,7 @@ def test_every_byte_matters(reader: str) -> None:
     ("at", "form", "value", "words"),
     [
         (0, "B", 0x88, "This is not a .npubin file"),
-        (8, "H", 2, "format 2.0; this npusim reads 1.0 to 1.2. Upgrade npusim"),
+        (8, "H", 2, "format 2.0; this npusim reads 1.0 to 1.3. Upgrade npusim"),
         (8, "H", 0, "Compile the model again"),
         (12, "I", 0, "0 sections"),
         (12, "I", 65, "65 sections"),
@@ -160,9 +160,11 @@ def test_no_method_to_run() -> None:
     refuse(pack(sections), "METHODS")
 
 
-def test_metadata_is_for_python_alone() -> None:
+@pytest.mark.parametrize("section", [Section.METADATA, Section.SIMULATION])
+def test_json_is_for_python_alone(section: Section) -> None:
+    refuse(_edit(lambda s: s.update({section: bytearray(b"\xff{}")})), section.name)
     for text in (b"[1]", b"{", b'{"a": NaN}', b"[" * 100_000, b'{"a":' + b"9" * 5000 + b"}"):
-        data = _edit(lambda s, text=text: s.update({Section.METADATA: bytearray(text)}))
+        data = _edit(lambda s, text=text: s.update({section: bytearray(text)}))
         assert not accepts("python", data)
         assert accepts("native", data)
 
@@ -182,7 +184,11 @@ def test_readers_agree(program: CompiledProgram, seed: int) -> None:
     """Whatever a change does to the content of a section, both readers take it or neither."""
     chance = random.Random(seed)
     sections = sections_of(write_program(program))
-    used = [s for s, data in sections.items() if data and s is not Section.METADATA]
+    used = [
+        s
+        for s, data in sections.items()
+        if data and s not in (Section.METADATA, Section.SIMULATION)
+    ]
     for _ in range(chance.randint(1, 3)):
         data = sections[chance.choice(used)]
         at = chance.randrange(max(len(data), 1))

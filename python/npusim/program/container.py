@@ -17,7 +17,7 @@ from typing import TypeVar
 from npusim.errors import ProgramFormatError
 
 MAGIC = b"\x89NPUB\r\n\x1a"
-MAJOR, MINOR = 1, 2
+MAJOR, MINOR = 1, 3
 KNOWN_FEATURES = 0
 ALIGNMENT = 64
 PAGE = 4096
@@ -67,13 +67,14 @@ class Section(SectionId):
     SYMBOLIC_DIMS = 20
     PATCHES = 21
     SPECIALIZED = 22  # since 1.2, for symbolic sizes in device code
+    SIMULATION = 23  # since 1.3, for the timing model
 
     @property
     def flags(self) -> int:
         """The flags this section carries in every file."""
         if self in (Section.IMAGES, Section.CONSTANTS):
             return PAGE_ALIGNED
-        return OPTIONAL if self is Section.METADATA else 0
+        return OPTIONAL if self in (Section.METADATA, Section.SIMULATION) else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,9 +152,11 @@ class _Writer:
         for section, blobs in self._blobs.items():
             sections[section] = pack_blobs(blobs, _BLOB_ALIGNMENT[section]) if blobs else b""
         sections[Section.CONSTANTS] = program.constants
-        sections[Section.METADATA] = _metadata_bytes(program.metadata)
-        minor = 1 if sections[Section.SHAPES] else 0
-        return pack_container(sections, minor=2 if sections[Section.SPECIALIZED] else minor)
+        sections[Section.METADATA] = _json_bytes(program.metadata, "metadata")
+        sections[Section.SIMULATION] = _json_bytes(program.simulation, "simulation")
+        minors = ((Section.SIMULATION, 3), (Section.SPECIALIZED, 2), (Section.SHAPES, 1))
+        minor = next((minor for section, minor in minors if sections[section]), 0)
+        return pack_container(sections, minor=minor)
 
     def _method(self, method: Method) -> None:
         counts = (len(method.commands), len(method.inputs), len(method.outputs))
@@ -228,13 +230,13 @@ class _Writer:
         return self._blob(Section.STRINGS, raw)
 
 
-def _metadata_bytes(metadata: Mapping[str, object]) -> bytes:
-    if not metadata:
+def _json_bytes(facts: Mapping[str, object], what: str) -> bytes:
+    if not facts:
         return b""
     try:
-        return json.dumps(dict(metadata), allow_nan=False, separators=(",", ":")).encode()
+        return json.dumps(dict(facts), allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise ProgramFormatError(f"The program's metadata is not JSON: {error}.") from error
+        raise ProgramFormatError(f"The program's {what} is not JSON: {error}.") from error
 
 
 class _Rows:
@@ -299,7 +301,8 @@ class _Reader:
             constants=bytes(self._chunks[Section.CONSTANTS].data),
             persistent_bytes=persistent_bytes,
             state_bytes=state_bytes,
-            metadata=_read_metadata(self._chunks[Section.METADATA]),
+            metadata=_read_json(self._chunks[Section.METADATA]),
+            simulation=_read_json(self._chunks[Section.SIMULATION]),
         )
         for rows in self._rows.values():
             rows.finish()
@@ -459,7 +462,7 @@ def _read_strings(chunk: Chunk) -> list[str]:
     return texts
 
 
-def _read_metadata(chunk: Chunk) -> dict[str, object]:
+def _read_json(chunk: Chunk) -> dict[str, object]:
     if not chunk.data:
         return {}
     try:

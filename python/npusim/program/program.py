@@ -191,6 +191,8 @@ class CompiledProgram:
 
     Attributes:
         metadata: JSON-able facts for people and tools (model name, producer, the lowered graph).
+        simulation: JSON-able facts for the timing model: the target it was compiled for, as a file
+            of it says, and the schedules of its commands (`npusim.schedule.of_program`).
     """
 
     target: str
@@ -204,6 +206,7 @@ class CompiledProgram:
     persistent_bytes: int
     state_bytes: int
     metadata: Mapping[str, object] = field(default_factory=dict)
+    simulation: Mapping[str, object] = field(default_factory=dict)
 
     def method(self, name: str | None = None) -> Method:
         """Returns a method by name; without a name, the first one. KeyError when absent."""

@@ -3,6 +3,7 @@
 from npusim.schedule.plan import npu_of, schedule_program
 from npusim.schedule.schedule import OperandPlan, Schedule, Sizes
 from npusim.schedule.search import best_schedule, ideal_cycles
+from npusim.schedule.section import schedules_of, target_of, with_simulation
 from npusim.schedule.work import Part, Work, works_of
 
 __all__ = [
@@ -15,5 +16,8 @@ __all__ = [
     "ideal_cycles",
     "npu_of",
     "schedule_program",
+    "schedules_of",
+    "target_of",
+    "with_simulation",
     "works_of",
 ]

@@ -87,6 +87,17 @@ def _method(
     program: CompiledProgram, method: Method, npu: Npu, position: int | None
 ) -> tuple[Schedule, ...]:
     lives = _kept(_lives(program, method), npu)
+    if lives:
+        try:
+            return _schedules(program, method, npu, position, lives)
+        except TargetConstraintError:
+            pass  # no tile fits beside what stays
+    return _schedules(program, method, npu, position, [])
+
+
+def _schedules(
+    program: CompiledProgram, method: Method, npu: Npu, position: int | None, lives: list[_Life]
+) -> tuple[Schedule, ...]:
     found: list[Schedule] = []
     for index, command in enumerate(method.commands):
         here = {life.buffer: life for life in lives if life.first <= index <= life.last}
