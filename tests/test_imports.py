@@ -61,7 +61,7 @@ ALLOWED: dict[str, set[str]] = {
     "pictures": {"errors", "ir"},
     "selftest": {
         *("codegen", "compile", "errors", "frontends", "ir", "language_model", "lowering", "ops"),
-        *("runtime", "targets"),
+        *("program", "runtime", "targets"),
     },
     "demo": {"errors"},
 }

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+import npusim
 from npusim.selftest import conformance, models
+from npusim.selftest.supervise import Wanted, supervised
 from npusim.selftest.timings import WORK
 
 from .conftest import Cli
@@ -60,6 +63,54 @@ def test_a_device_that_is_not_there_is_refused(cli: Cli, tmp_path: Path) -> None
     assert outcome.code == 2
     assert "abacus" in outcome.err
     assert not report.exists()
+
+
+# What a process does that a step of it ends: it speaks the protocol of npusim.selftest.worker.
+WORKER = """
+import json, os, signal, sys, time
+def say(**line): print(json.dumps(line), flush=True)
+say(device="fake", description="a process")
+for number in range(json.loads(sys.argv[1])["first"], 6):
+    say(begin=number)
+    if number == 1: os.kill(os.getpid(), signal.SIGSEGV)
+    if number == 2: time.sleep(1000)
+    if number == 4: sys.exit(3)
+    say(end=number, outcome={"number": number})
+"""
+WANTED = Wanted("cpu", ("conformance",), "*", quick=True)
+
+
+def test_a_step_that_crashes_or_hangs_is_told_and_the_rest_goes_on() -> None:
+    outcomes = list(supervised(WANTED, 6, 0.5, (sys.executable, "-c", WORKER)))
+    assert outcomes[0] == (-1, {"device": "fake", "description": "a process"})
+    assert [number for number, _ in outcomes[1:]] == [0, 1, 2, 3, 4, 5]
+    found = dict(outcomes[1:])
+    assert found[0] == {"number": 0} and found[3] == {"number": 3} and found[5] == {"number": 5}
+    assert found[1] == {"failure": "the process was ended by SIGSEGV"}
+    assert found[2] == {"failure": "it took more than 0.5 s and was stopped"}
+    assert found[4] == {"failure": "the process ended with status 3"}
+
+
+@pytest.mark.parametrize("program", ["import sys; sys.exit(7)", 'print(\'{"device": "x"}\')'])
+def test_a_process_that_never_begins_is_an_error(program: str) -> None:
+    with pytest.raises(npusim.Error, match="cannot begin"):
+        list(supervised(WANTED, 6, 5, (sys.executable, "-c", program)))
+
+
+def test_a_proof_in_a_process_of_its_own(cli: Cli, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    arguments = ("selftest", "--match", "aten.abs.default", "--only", "conformance")
+    here = cli(*arguments, "--json").json
+    there = cli(*arguments, "--time-limit", "100", "-o", str(report), "--json").json
+    assert there["conformance"] == here["conformance"] and there["conformance"]["passed"] > 0
+    assert there["device"] == here["device"] == "cpu"
+    assert json.loads(report.read_text("utf-8"))["conformance"] == here["conformance"]
+
+
+def test_a_process_without_the_device_is_refused(cli: Cli, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    outcome = cli("selftest", "--device", "cuda", "--time-limit", "100", "-o", str(report))
+    assert outcome.code == 2 and not report.exists()
 
 
 def test_work_is_counted_by_hand() -> None:

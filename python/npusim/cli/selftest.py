@@ -4,22 +4,39 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import numpy as np
 
 import npusim
 from npusim.cli.answer import Answer, Verb, table
+from npusim.cli.finite import Finite
 from npusim.cli.progress import progress
 from npusim.errors import Error
 from npusim.files import write_atomic
+from npusim.selftest.steps import SECTIONS, Step
+from npusim.selftest.supervise import Wanted, supervised
 from npusim.targets import TargetConfig
 
-SECTIONS = ("conformance", "models", "decoder", "timings")
+Command = TypeVar("Command", bound=Callable[..., object])
 _SHOWN = 20  # failures that are printed; the report has all
+_WRITTEN_EVERY_S = 10.0
+
+
+def time_limit_option(default: float) -> Callable[[Command], Command]:
+    """Returns the option --time-limit with a default."""
+    return click.option(
+        "--time-limit",
+        type=Finite(min=0),
+        default=default,
+        metavar="SECONDS",
+        show_default=True,
+        help="Run in a process of its own, and give up a step after that long; 0: in this one.",
+    )
 
 
 @click.command(cls=Verb)
@@ -34,14 +51,21 @@ _SHOWN = 20  # failures that are printed; the report has all
 )
 @click.option("--match", default="*", metavar="PATTERN", help="Conformance: ops by name.")
 @click.option("--quick", is_flag=True, help="Conformance: one case of each op and dtype.")
+@time_limit_option(0.0)
 def selftest(
-    device: str, output: Path | None, sections: tuple[str, ...], match: str, quick: bool
+    device: str,
+    output: Path | None,
+    sections: tuple[str, ...],
+    match: str,
+    quick: bool,
+    time_limit: float,
 ) -> Answer:
     """Compare a device with PyTorch and the CPU: every kernel, small models, and times.
 
     The answer is no when anything differs. Needs PyTorch.
     """
-    return proved(device, output, sections or SECTIONS, match, quick=quick)
+    wanted = sections or SECTIONS
+    return proved(device, output, wanted, match, quick=quick, time_limit=time_limit)
 
 
 @click.command(cls=Verb, name="metal-selftest")
@@ -61,9 +85,15 @@ def selftest(
     show_default=True,
     help="The device's option: methods in indirect command buffers.",
 )
-def metal_selftest(output: Path, quick: bool, indirect_commands: str) -> Answer:
+@time_limit_option(300.0)
+def metal_selftest(output: Path, quick: bool, indirect_commands: str, time_limit: float) -> Answer:
     """Prove npusim on this Mac's GPU: `selftest --device metal`, with a report to send."""
-    return proved("metal", output, SECTIONS, "*", quick=quick, indirect_commands=indirect_commands)
+    return proved(
+        *("metal", output, SECTIONS, "*"),
+        quick=quick,
+        time_limit=time_limit,
+        indirect_commands=indirect_commands,
+    )
 
 
 def proved(
@@ -73,21 +103,28 @@ def proved(
     match: str,
     *,
     quick: bool,
+    time_limit: float = 0.0,
     indirect_commands: str | None = None,
 ) -> Answer:
-    """Runs sections of the proof on a device; writes the report where one is wanted."""
+    """Runs sections of the proof on a device; writes the report where one is wanted.
+
+    Args:
+        time_limit: seconds of one step, in a process that may crash; 0: in this one, without.
+    """
     try:
         import torch
     except ImportError:
         raise Error(
             "The selftest compares with PyTorch.", hint="pip install 'npusim[torch]'"
         ) from None
-    device = npusim.Device(name, indirect_commands=indirect_commands)
+    from npusim.selftest.report import Report
+    from npusim.selftest.steps import steps
+
+    options = {} if indirect_commands is None else {"indirect_commands": indirect_commands}
     target = TargetConfig.named(name)
+    known = steps(sections, match, quick=quick)
     facts: dict[str, Any] = {
         "npusim": npusim.__version__,
-        "device": device.name,
-        "description": device.description,
         "indirect_commands": indirect_commands,
         "platform": platform.platform(),
         "macos": platform.mac_ver()[0],
@@ -98,71 +135,43 @@ def proved(
         "target": target.name,
         "arch": target.arch,
     }
-    with progress("Testing") as report:
-        for section in sections:
-            facts[section] = _section(section, target, device, match, quick, report)
-    failures = list(_failures(facts))
-    facts["failures"] = len(failures)
+    report = Report(facts, sections)
+    outcomes = (
+        _in_process(name, options, target, known)
+        if not time_limit
+        else supervised(Wanted(name, sections, match, quick, options), len(known), time_limit)
+    )
+    written = time.monotonic()
+    with progress("Testing") as told:
+        for number, outcome in outcomes:
+            if number < 0:
+                facts.update(outcome)
+                continue
+            told(known[number].name, number, len(known))
+            report.add(known[number], outcome)
+            if output is not None and time.monotonic() - written > _WRITTEN_EVERY_S:
+                _write(output, facts)  # so that there is one, whatever happens
+                written = time.monotonic()
     if output is not None:
-        write_atomic(output, (json.dumps(facts, indent=2) + "\n").encode())
-    rows = [("device", f"{device.name}: {device.description}"), *_rows(facts)]
-    told = [f"  {failure}" for failure in failures[:_SHOWN]]
+        _write(output, facts)
+    failures = report.failures
+    rows = [("device", f"{facts['device']}: {facts['description']}"), *report.rows()]
+    shown = [f"  {failure}" for failure in failures[:_SHOWN]]
     if len(failures) > _SHOWN:
-        told.append(f"  and {len(failures) - _SHOWN} more, all in the report")
+        shown.append(f"  and {len(failures) - _SHOWN} more, all in the report")
     verdict = "Nothing differs." if not failures else f"{len(failures)} failures:"
-    return Answer(facts, [table(rows), "", verdict, *told], ok=not failures)
+    return Answer(facts, [table(rows), "", verdict, *shown], ok=not failures)
 
 
-def _section(
-    name: str, target: TargetConfig, device: Any, match: str, quick: bool, report: Any
-) -> dict[str, object]:
-    # Imported here: each brings PyTorch.
-    if name == "conformance":
-        from npusim.selftest.conformance import run_cases
-
-        return run_cases(target, device, match, quick=quick, report=report).data
-    if name == "models":
-        from npusim.selftest.models import run_models
-
-        return run_models(target, device, report)
-    if name == "decoder":
-        from npusim.selftest.decoder import run_decoder
-
-        report("decoder")
-        return run_decoder(target, device)
-    from npusim.selftest.timings import run_timings
-
-    return run_timings(target, device, report)
+def _in_process(
+    name: str, options: dict[str, str], target: TargetConfig, known: Sequence[Step]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields what `supervised` does."""
+    device = npusim.Device(name, **options)  # type: ignore[arg-type]
+    yield -1, {"device": device.name, "description": device.description}
+    for number, step in enumerate(known):
+        yield number, step.outcome(target, device)
 
 
-def _failures(facts: Mapping[str, Any]) -> list[str]:
-    found = list(facts.get("conformance", {}).get("failures", ()))
-    for section in ("models", "timings"):
-        for name, row in facts.get(section, {}).items():
-            if "failure" in row:
-                found.append(f"{name}: {row['failure']}")
-    decoder = facts.get("decoder", {})
-    return [*found, *([f"decoder: {decoder['failure']}"] if "failure" in decoder else [])]
-
-
-def _rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    rows = []
-    if (cases := facts.get("conformance")) is not None:
-        refused = sum(cases["refused"].values())
-        text = f"{cases['passed']} agree with PyTorch, {len(cases['failures'])} do not"
-        rows.append(("cases", text + (f", {refused} have no kernel" if refused else "")))
-    if (models := facts.get("models")) is not None:
-        well = sum("failure" not in row for row in models.values())
-        rows.append(("models", f"{well} of {len(models)} agree with PyTorch"))
-    if (decoder := facts.get("decoder")) is not None:
-        said = decoder.get("left_out") or decoder.get("failure")
-        rows.append(
-            ("decoder", said or f"{decoder['tokens']} tokens as the CPU's, forked, rewound")
-        )
-    for name, row in facts.get("timings", {}).items():
-        if "failure" not in row:
-            speed = (
-                f"{row['bytes_per_s'] / 1e9:.3g} GB/s, {row['operations_per_s'] / 1e9:.3g} GFLOP/s"
-            )
-            rows.append((name, f"{row['median_s'] * 1e3:.4g} ms, {speed}"))
-    return rows
+def _write(output: Path, facts: dict[str, Any]) -> None:
+    write_atomic(output, (json.dumps(facts, indent=2) + "\n").encode())

@@ -5,14 +5,12 @@ The cases are those that the repository's conformance suite runs (`OpDef.cases`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 import torch
 
 from npusim.codegen.generate import generate
-from npusim.errors import first_line
 from npusim.ir.opdef import REGISTRY, Case, OpDef
 from npusim.lowering.assemble import assemble
 from npusim.lowering.supported import unsupported_nodes
@@ -20,28 +18,6 @@ from npusim.runtime.device import Device
 from npusim.runtime.session import load
 from npusim.selftest.single_op import assert_close, graph_of, reference, tensors_for
 from npusim.targets import TargetConfig
-
-Report = Callable[..., None]
-
-
-@dataclass
-class Outcome:
-    """What running cases gave.
-
-    Attributes:
-        passed: how many agree with PyTorch.
-        failures: of the others, "op, case, dtype: what was wrong".
-        refused: cases that the target has no kernels for, by op.
-    """
-
-    passed: int = 0
-    failures: list[str] = field(default_factory=list)
-    refused: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def data(self) -> dict[str, object]:
-        """What a report holds."""
-        return {"passed": self.passed, "failures": self.failures, "refused": self.refused}
 
 
 def cases(match: str, *, quick: bool) -> Iterator[tuple[OpDef, str, Case, str]]:
@@ -59,26 +35,19 @@ def cases(match: str, *, quick: bool) -> Iterator[tuple[OpDef, str, Case, str]]:
                 yield op, case.id or str(index), case, dtype
 
 
-def run_cases(
-    target: TargetConfig, device: Device, match: str, *, quick: bool, report: Report
-) -> Outcome:
-    """Runs cases one after another; what goes wrong is told in the outcome."""
-    outcome = Outcome()
-    chosen = list(cases(match, quick=quick))
-    for done, (op, name, case, dtype) in enumerate(chosen):
-        report(op.name, done, len(chosen))
-        try:
-            if not _agrees(target, device, op, case, dtype):
-                outcome.refused[op.name] = outcome.refused.get(op.name, 0) + 1
-                continue
-            outcome.passed += 1
-        except Exception as error:  # whatever it is, the other cases are run
-            outcome.failures.append(f"{op.name}, case {name}, {dtype}: {first_line(error)}")
-    return outcome
+def run_case(
+    op: OpDef, case: Case, dtype: str, target: TargetConfig, device: Device
+) -> dict[str, object]:
+    """Runs one case; its outcome is empty, or says that the target has no kernels for it.
+
+    Raises:
+        AssertionError: the results differ from PyTorch's.
+    """
+    return {} if _agrees(target, device, op, case, dtype) else {"refused": op.name}
 
 
 def _agrees(target: TargetConfig, device: Device, op: OpDef, case: Case, dtype: str) -> bool:
-    """Runs one case; False where the target refuses it, AssertionError where results differ."""
+    """Tells whether the target takes a case; AssertionError where results differ."""
     tensors = tensors_for(case, dtype, f"{op.name}{case.inputs}")
     graph = graph_of(op, case, tensors, dtype)
     if unsupported_nodes(graph, target):

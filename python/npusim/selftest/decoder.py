@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from npusim.compile import compile
-from npusim.errors import first_line
 from npusim.frontends.language_model import extract_llm
 from npusim.language_model.generation import TokenOptions
 from npusim.language_model.model import LanguageModel
@@ -27,13 +26,6 @@ def run_decoder(target: TargetConfig, device: Device) -> dict[str, object]:
     """Generates with the device and the CPU; forks and rewinds. The outcome, as a report has it."""
     if find_spec("transformers") is None:
         return {"left_out": "transformers is not installed: pip install 'npusim[llm]'"}
-    try:
-        return _outcome(target, device)
-    except Exception as error:  # whatever it is, the report tells the rest
-        return {"failure": first_line(error)}
-
-
-def _outcome(target: TargetConfig, device: Device) -> dict[str, object]:
     on_device, on_cpu = _model(target, device), _model(TargetConfig.named("cpu"), Device("cpu"))
     failures = []
     if _continued(on_device.new_session(), _PROMPT, TOKENS) != _continued(

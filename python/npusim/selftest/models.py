@@ -14,13 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from npusim.compile import compile
-from npusim.errors import first_line
 from npusim.frontends.torch_export import extract_ir
 from npusim.runtime.device import Device
 from npusim.runtime.session import load
 from npusim.targets import TargetConfig
 
-Report = Callable[..., None]
 # How far results may be from PyTorch's in float32, relative to the largest: sums of some hundred
 # products in another order, rounded to the dtype after every layer.
 BOUNDS = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -153,29 +151,15 @@ EXAMPLES: Mapping[str, Example] = {
 }
 
 
-def run_models(target: TargetConfig, device: Device, report: Report) -> dict[str, object]:
-    """Runs every example on the device and on the CPU.
-
-    Returns:
-        By model and dtype, the largest error relative to the largest result, of the device and of
-        the CPU, and the bound; or what went wrong, as a sentence under "failure".
-    """
-    found: dict[str, object] = {}
-    rows = [(name, dtype) for name, e in EXAMPLES.items() for dtype in e.dtypes]
-    for done, (name, dtype) in enumerate(rows):
-        label = f"{name}, {str(dtype).removeprefix('torch.')}"
-        report(label, done, len(rows))
-        try:
-            found[label] = run_model(EXAMPLES[name], dtype, target, device)
-        except Exception as error:  # whatever it is, the other models are run
-            found[label] = {"failure": first_line(error)}
-    return found
-
-
 def run_model(
     example: Example, dtype: torch.dtype, target: TargetConfig, device: Device
 ) -> dict[str, object]:
-    """Runs one example in a dtype on the device and on the CPU: its row of `run_models`."""
+    """Runs one example in a dtype on the device and on the CPU.
+
+    Returns:
+        The largest error relative to the largest result, of the device and of the CPU, and the
+        bound; what went wrong, as a sentence, under "failure".
+    """
     torch.manual_seed(0)
     exact = example.model().eval()
     model = example.model().eval()

@@ -8,19 +8,18 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from npusim.compile import compile
-from npusim.errors import first_line
 from npusim.frontends.torch_export import extract_ir
+from npusim.program.program import CompiledProgram
 from npusim.runtime.device import Device
-from npusim.runtime.session import load
+from npusim.runtime.session import Session, load
 from npusim.targets import TargetConfig
 
-Report = Callable[..., None]
 _SECONDS, _FEWEST = 0.5, 5  # of calls
 
 
@@ -80,39 +79,44 @@ WORK: Mapping[str, Work] = {
 }
 
 
-def run_timings(target: TargetConfig, device: Device, report: Report) -> dict[str, object]:
-    """Times all work in float16.
+def run_timing(work: Work, target: TargetConfig, device: Device) -> dict[str, object]:
+    """Times work in float16, on the device and on the CPU.
 
     Returns:
-        By name the median, fastest and slowest seconds of a call, bytes and operations a second; or
-        what went wrong, as a sentence under "failure".
+        The median, fastest and slowest seconds of a call, and bytes and operations a second; the
+        CPU's median, and the device's with libraries in the place of own kernels, where it has any.
     """
-    found: dict[str, object] = {}
-    for done, (name, work) in enumerate(WORK.items()):
-        report(name, done, len(WORK))
-        try:
-            found[name] = _timed(work, target, device)
-        except Exception as error:  # whatever it is, the rest is timed
-            found[name] = {"failure": first_line(error)}
-    return found
+    torch.manual_seed(0)
+    model, inputs = work.model().eval(), work.inputs()
+    ir = extract_ir(model, inputs)
+    program = compile(ir, target)
+
+    def seconds(of: CompiledProgram, on: Device) -> list[float]:
+        return _seconds(load(of, model.state_dict(), on), inputs)
+
+    found = seconds(program, device)
+    median = statistics.median(found)
+    row: dict[str, object] = {
+        "median_s": median,
+        "min_s": min(found),
+        "max_s": max(found),
+        "calls": len(found),
+        "bytes_per_s": work.bytes / median,
+        "operations_per_s": work.operations / median,
+    }
+    if target.code_format:
+        row["cpu_median_s"] = statistics.median(seconds(compile(ir, "cpu"), Device("cpu")))
+        by_libraries = compile(ir, replace(target, libraries="all"))
+        if by_libraries != program:
+            row["libraries_median_s"] = statistics.median(seconds(by_libraries, device))
+    return row
 
 
-def _timed(work: Work, target: TargetConfig, device: Device) -> dict[str, object]:
-    model = work.model().eval()
-    inputs = work.inputs()
-    session = load(compile(extract_ir(model, inputs), target), model.state_dict(), device)
+def _seconds(session: Session, inputs: tuple[Tensor, ...]) -> list[float]:
     session(*inputs)  # what happens once
     seconds: list[float] = []
     while len(seconds) < _FEWEST or sum(seconds) < _SECONDS:
         start = time.perf_counter()
         session(*inputs)
         seconds.append(time.perf_counter() - start)
-    median = statistics.median(seconds)
-    return {
-        "median_s": median,
-        "min_s": min(seconds),
-        "max_s": max(seconds),
-        "calls": len(seconds),
-        "bytes_per_s": work.bytes / median,
-        "operations_per_s": work.operations / median,
-    }
+    return seconds
