@@ -11,7 +11,7 @@ peaks and what commands reach of them are known.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
@@ -21,6 +21,8 @@ from npusim.targets.checks import at_least_1, by_dtype, is_power_of_2, power_of_
 from npusim.targets.records import INFINITE, Contradiction
 from npusim.targets.roofline import Roofline
 
+# Kernels that only move elements, of any dtype that a machine's memories take.
+_MOVES = ("copy", "fill", "index", "pack_b", "pack_int8", "winograd_weights")
 _SUM_BYTES = 4  # of a partial sum: int32 or float32
 
 
@@ -443,6 +445,29 @@ class Npu:
     def sram_named(self, name: str) -> Sram:
         """Returns a memory by its name; KeyError for one that is not there."""
         return next((s for s in self.sram if s.name == name), None) or _missing(name)
+
+    def refusal(self, stem: str, operands: Sequence[tuple[str, int]]) -> str | None:
+        """Returns what of a kernel's operands breaks a constraint, or None.
+
+        What is computed with, the first operand, and what is made, the last one, are held to the
+        dtypes; vectors beside them and packed weights are the units' own affair.
+
+        Args:
+            operands: (dtype, number of dimensions) of each, inputs first.
+        """
+        held, moves = self.constraints.dtypes, stem in _MOVES
+        for dtype in (operands[0][0], operands[-1][0]) if operands else ():
+            if dtype not in held:
+                return f"takes dtype {' or '.join(held)}, not {dtype} ('constraints.dtypes')"
+        computed = {*self.mxu.macs_per_pe_cycle, *self.vpu.dtype_rate}
+        if operands and not moves and operands[0][0] not in computed:
+            known = " or ".join(sorted(computed))
+            return f"takes dtype {known} to compute '{stem}' with, not {operands[0][0]}"
+        most = self.constraints.max_rank
+        for _, rank in operands:
+            if most and rank > most:
+                return f"takes at most {most} dimensions, not {rank} ('constraints.max_rank')"
+        return None
 
     def peak_ops_per_second(self, dtype: str) -> float:
         """Returns what all arrays compute of a dtype; a multiply-add is two operations."""

@@ -158,6 +158,10 @@ class TargetConfig:
         """
         if stem not in self.kernels:
             return f"target '{self.name}' has no kernel '{stem}'"
+        operands = tuple(operands)
+        npu = None if self.hardware is None else self.hardware.npu
+        if npu is not None and (why := npu.refusal(stem, operands)) is not None:
+            return f"machine '{self.name}' {why}"
         limits = self.limits.get(stem) or self.limits.get(ALL)
         if limits is None:
             return None
