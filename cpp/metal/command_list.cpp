@@ -98,7 +98,16 @@ bool MetalCommandList::encode_products(std::optional<Encoding>& encoding,
   return true;
 }
 
-// Encodes and commits commands, in order.
+// Up to which command one command buffer holds the launches: at least one command.
+size_t MetalCommandList::batch_end(size_t first, size_t last) const {
+  size_t end = first + 1;
+  const size_t begin = steps_[first].first_launch;
+  while (end < last && steps_[end].last_launch - begin <= batch_) ++end;
+  return end;
+}
+
+// Encodes and commits commands, in order: in one command buffer, or in several that follow each
+// other. Returns the last one.
 Owned<MTL::CommandBuffer> MetalCommandList::run(size_t first, size_t last) {
   const Pool pool;
   const bool whole = first == 0 && last == steps_.size();
@@ -106,18 +115,23 @@ Owned<MTL::CommandBuffer> MetalCommandList::run(size_t first, size_t last) {
   if (moved_ && whole) place_barriers();
   if (moved_) current_ = nullptr;
   moved_ = !whole;
-  Owned<MTL::CommandBuffer> buffer = context_->queue().begin();
   IndirectCommands* const recorded = whole ? indirect() : nullptr;
-  std::vector<Owned<MTL::Resource>> kept;
-  if (recorded != nullptr) {
-    Encoding encoding(*buffer.get());
-    kept = recorded->execute(encoding, resources_);
-  } else {
-    encode(*buffer.get(), first, last);
+  Owned<MTL::CommandBuffer> buffer;
+  for (size_t from = first; from < last;) {
+    buffer = context_->queue().begin();
+    std::vector<Owned<MTL::Resource>> kept;
+    const size_t to = recorded != nullptr ? last : batch_end(from, last);
+    if (recorded != nullptr) {
+      Encoding encoding(*buffer.get());
+      kept = recorded->execute(encoding, resources_);
+    } else {
+      encode(*buffer.get(), from, to);
+    }
+    const uint64_t number = context_->queue().commit(buffer, std::move(kept));
+    if (recorded != nullptr) recorded->note(number);
+    note(number);
+    from = to;
   }
-  const uint64_t number = context_->queue().commit(buffer, std::move(kept));
-  if (recorded != nullptr) recorded->note(number);
-  note(number);
   return buffer;
 }
 

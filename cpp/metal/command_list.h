@@ -78,6 +78,7 @@ class MetalCommandList final : public CommandList {
   void place_barriers();
   IndirectCommands* indirect();
   void encode(MTL::CommandBuffer& buffer, size_t first, size_t last) const;
+  size_t batch_end(size_t first, size_t last) const;
   bool encode_products(std::optional<Encoding>& encoding, MTL::CommandBuffer& buffer,
                        size_t step) const;
   Owned<MTL::CommandBuffer> run(size_t first, size_t last);
@@ -98,6 +99,7 @@ class MetalCommandList final : public CommandList {
   std::vector<std::unique_ptr<IndirectCommands>> indirect_;  // of all launches
   IndirectCommands* current_ = nullptr;                      // of those that has the arguments
   bool goes_indirect_;                                       // the device can
+  size_t batch_ = SIZE_MAX;                                  // most launches of a command buffer
   std::unique_ptr<MetalMemory> scratch_;
   KernelFailures failing_;
   std::unique_ptr<MetalMemory> failures_;  // their reports; null where none can fail

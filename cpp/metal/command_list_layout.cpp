@@ -37,7 +37,11 @@ MetalCommandList::MetalCommandList(std::shared_ptr<const Context> context,
   bound_.resize(program_->buffers.size());
   const bool all_own =
       std::ranges::none_of(codes_, [](const Code& code) { return code.products != nullptr; });
-  goes_indirect_ = context_->indirect() && launches_.size() >= kFewestIndirect && all_own;
+  for (const Code& code : codes_) {
+    if (code.image.batch > 0) batch_ = std::min(batch_, static_cast<size_t>(code.image.batch));
+  }
+  goes_indirect_ = context_->indirect() && launches_.size() >= kFewestIndirect && all_own &&
+                   launches_.size() <= batch_;
 }
 
 // Parses the image of each command, once for all that have it.

@@ -26,6 +26,8 @@ class MetalImageReader final : ImageReader {
         json().array([&] { launch(image); });
       } else if (key == "scratch") {
         image.scratch = number(kMostBytes, "scratch");
+      } else if (key == "batch") {
+        image.batch = number(kMostExtent, "batch");
       } else if (key == "failure") {
         image.failure = json().boolean();
       } else if (key == "library") {

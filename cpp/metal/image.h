@@ -24,6 +24,7 @@ struct Image {
   std::vector<ImageLaunch> launches;
   int64_t scratch = 0;
   bool failure = false;
+  int64_t batch = 0;  // most dispatches of a command buffer that holds it; 0: any number
   std::optional<LibraryProblem> library;  // what MPS may compute in place of the launches
   std::span<const std::byte> source;      // zlib-compressed; empty where there are no launches
 };

@@ -12,6 +12,7 @@ from dataclasses import replace
 from npusim.codegen.choice import Choice, Choices
 from npusim.codegen.generator import CodeGenerator, generator_of
 from npusim.codegen.kernel_table import KernelTable
+from npusim.codegen.limits import check_limits
 from npusim.codegen.wanted import WantedImage
 from npusim.errors import UnsupportedOpError
 from npusim.program.program import CompiledProgram, Method
@@ -43,7 +44,8 @@ def generate(
 
     Raises:
         UnsupportedOpError: a command needs a kernel that the target has no source for.
-        TargetConstraintError: the compiler does not know the target's architecture.
+        TargetConstraintError: the compiler does not know the target's architecture, or a command
+            passes a limit of its launches.
         ShapeError: sizes that calls cannot have.
         Error: the compiler is not installed; the message says how to install it.
     """
@@ -59,13 +61,15 @@ def generate(
     methods = tuple(table.add(m, prepared[m.name]) for m in program.methods)
     _check_sources(program, target, generator, table.stems)
     rows = [(w, _choice(generator, w, target, choices, tuned or {})) for w in table.images()]
-    return replace(
+    made = replace(
         program,
         kernels=table.kernels(generator.images(rows, target)),
         init=init,
         methods=methods,
         metadata=_with_sizes(program, prepared),
     )
+    check_limits(made, target, generator)
+    return made
 
 
 def _at_greatest(program: CompiledProgram) -> CompiledProgram:

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Protocol
 
 from npusim.codegen.choice import Choice, Choices
+from npusim.codegen.launch_config import LaunchConfig
 from npusim.codegen.wanted import Recipe, WantedImage
 from npusim.errors import TargetConstraintError
 from npusim.program.program import CompiledProgram
@@ -75,6 +76,9 @@ class CodeGenerator(Protocol):
         Raises:
             ProgramFormatError: it is none, or has no recipe.
         """
+
+    def launches_of(self, image: bytes) -> LaunchConfig | None:
+        """Returns how an image is launched; None: it is no business of `TargetConfig.launches`."""
 
     def candidates(self, stem: str, params: bytes) -> Iterator[tuple[str, Choice]]:
         """Yields choices for a command with their names, the own kernel's rule first."""

@@ -24,6 +24,7 @@ from npusim.targets.architecture import fitted
 from npusim.targets.data_file import DataFile
 from npusim.targets.features import Architecture, architecture, listed_architectures
 from npusim.targets.hardware import NPU_TABLES, Calibration, Hardware, Npu
+from npusim.targets.launch_limits import LaunchLimits
 from npusim.targets.measured import Measured
 from npusim.targets.native import native_architecture
 from npusim.targets.records import Contradiction, read_record, unknown_key
@@ -88,6 +89,7 @@ class TargetConfig:
         measured: who says what pays on the device: an installed file of `targets/architectures/`
             by its name, or the path of another one; empty: the one measured for such device code.
         normed_rows: most rows of x that the kernel `normed_linear` normalises on the way.
+        launches: what launches of device code keep to; None: the backend's own code does.
         channel_align_bytes: what rows of a tensor in memory begin at multiples of: its innermost
             stored dimension, the channels of a channels-last image, is padded to it.
         channel_tile: elements that these are padded to multiples of besides. What a described
@@ -119,6 +121,7 @@ class TargetConfig:
     features: tuple[str, ...] = ()
     measured: str = ""
     normed_rows: int = 1
+    launches: LaunchLimits | None = None
     channel_align_bytes: int = 1
     channel_tile: int = 1
     hardware: Hardware | None = None

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::array<const char*, static_cast<int>(Count::kEnd)> kNames = {
     "dispatches", "indirect commands", "executions", "compiled pipelines", "found pipelines",
-    "private buffers",
+    "private buffers", "commits",
     // In the order of Order.
     "run forward", "run reverse", "run shuffle", "run eager", "run eager-reverse"};
 

@@ -6,8 +6,8 @@
 namespace softmetal {
 
 // Direct dispatches and indirect commands that were encoded, executions of the latter, pipelines
-// that were compiled, and those that an archive had; buffers in private storage; dispatches that
-// were executed, by order.
+// that were compiled, and those that an archive had; buffers in private storage; command
+// buffers that were committed; dispatches that were executed, by order.
 enum class Count {
   kDispatches,
   kIndirectCommands,
@@ -15,6 +15,7 @@ enum class Count {
   kCompiled,
   kFound,
   kPrivateBuffers,
+  kCommits,
   kRunForward,
   kEnd = kRunForward + static_cast<int>(Order::kEagerReverse) + 1
 };

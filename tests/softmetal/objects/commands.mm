@@ -1,4 +1,5 @@
 // Command queues and command buffers: one open encoder, committed once, executed by the queue.
+#include "engine/counts.h"
 #include "engine/settings.h"
 #include "objects/metal.h"
 
@@ -164,6 +165,7 @@ using softmetal::violation;
 }
 - (void)commit {
   [self checkOpen:"commit"];
+  softmetal::count(softmetal::Count::kCommits);
   committed_ = true;
   NSAutoreleasePool** pool = new NSAutoreleasePool*(nil);
   [self retain];

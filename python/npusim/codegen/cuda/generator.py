@@ -11,6 +11,7 @@ from npusim.codegen.cuda.image import read_recipe, unpack_image
 from npusim.codegen.cuda.rules import RULES
 from npusim.codegen.cuda.source import reads_before_wait
 from npusim.codegen.cuda.variants import variants
+from npusim.codegen.launch_config import LaunchConfig
 from npusim.codegen.wanted import Recipe, WantedImage
 from npusim.program.program import CompiledProgram
 from npusim.targets import TargetConfig
@@ -63,6 +64,10 @@ class CudaGenerator:
     def recipe_of(self, image: bytes) -> Recipe:
         """Returns the recipe of an image."""
         return read_recipe(image)
+
+    def launches_of(self, image: bytes) -> LaunchConfig | None:
+        """None: rules go by the features of the architecture, and NVRTC refuses what it has not."""
+        return None
 
     def candidates(self, stem: str, params: bytes) -> Iterator[tuple[str, Choice]]:
         """Yields the rule, its variants, and the first plans of a library."""

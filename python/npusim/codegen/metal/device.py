@@ -6,11 +6,14 @@ smallest Mac's, and from what a thread holds in registers, 32 numbers beside wha
 
 from __future__ import annotations
 
+from npusim.targets import TargetConfig
 from npusim.targets.measured import Rows
 
+_LIMITS = TargetConfig.named("metal:apple7").launches
+assert _LIMITS is not None
+THREADGROUP_BYTES = _LIMITS.shared_bytes
 CORES = 8
 CORE_THREADS = 1024
-THREADGROUP_BYTES = 32 << 10  # of a threadgroup's memory
 LANE_NUMBERS = 32
 
 # What works along rows (`codegen/rows.py`), and pooling.

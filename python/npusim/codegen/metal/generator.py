@@ -72,6 +72,10 @@ class MetalGenerator:
             raise ProgramFormatError("A Metal kernel's image is malformed: there is no recipe.")
         return recipe
 
+    def launches_of(self, image: bytes) -> LaunchConfig | None:
+        """Returns how an image is dispatched."""
+        return unpack_image(image).config
+
     def candidates(self, stem: str, params: bytes) -> Iterator[tuple[str, Choice]]:
         """Yields the rule, and MPS where it can."""
         yield "own", Choice()
@@ -116,7 +120,8 @@ def _image(wanted: WantedImage, choice: Choice, target: TargetConfig) -> bytes:
     source, config = specialise(wanted.stem, wanted.params, target.features)
     problem = mps_problem(wanted.stem, wanted.params) if choice.library else None
     library = problem.header if problem is not None and config.launches else None
-    return pack_image(Image(target.arch, config, source, wanted.recipe, library))
+    batch = 0 if target.launches is None else target.launches.max_dispatches_per_batch
+    return pack_image(Image(target.arch, config, source, wanted.recipe, library, batch))
 
 
 GENERATOR = MetalGenerator()

@@ -36,6 +36,7 @@ class Image:
         source: empty where nothing is launched.
         recipe: of a kernel whose parameters depend on the sizes of a call.
         library: what MPS may compute in place of the launches (`mps.py`).
+        batch: most dispatches that a command buffer with this kernel holds; 0: any number.
     """
 
     arch: str
@@ -43,6 +44,7 @@ class Image:
     source: str
     recipe: Recipe | None = None
     library: Mapping[str, Any] | None = None
+    batch: int = 0
 
 
 def pack_image(image: Image) -> bytes:
@@ -58,6 +60,8 @@ def pack_image(image: Image) -> bytes:
         "failure": image.config.failure,
         "source": [0, len(source)],
     }
+    if image.batch:
+        header["batch"] = image.batch
     if image.recipe is not None:
         header["recipe"] = recipe_fields(image.recipe)
     if image.library is not None:
@@ -84,6 +88,7 @@ def unpack_image(data: bytes) -> Image:
             zlib.decompress(source).decode() if source else "",
             recipe_of(header),
             header.get("library"),
+            header.get("batch", 0),
         )
     except (*MALFORMED, zlib.error) as error:
         raise ProgramFormatError(f"A Metal kernel's image is malformed: {error}.") from error
