@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import npusim
-from npusim.selftest.decoder import run_decoder
+from npusim.selftest.decoder import DECODERS, run_decoder
 from npusim.selftest.models import EXAMPLES, run_model
 from npusim.targets import TargetConfig
 from tests.models import build
@@ -20,8 +20,10 @@ def test_small_models_agree_with_pytorch(name: str, dtype: torch.dtype) -> None:
     assert "failure" not in found, found
 
 
-def test_a_decoder_says_what_it_says_on_the_cpu(device: npusim.Device) -> None:
-    assert run_decoder(TargetConfig.named("metal"), device) == {"tokens": 32}
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_says_what_it_says_on_the_cpu(device: npusim.Device, name: str) -> None:
+    found = run_decoder(TargetConfig.named("metal"), device, DECODERS[name])
+    assert found == {"tokens": 32}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

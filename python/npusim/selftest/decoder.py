@@ -5,7 +5,8 @@ Needs the package transformers; a report says so where it is not installed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 from npusim.compile import compile
@@ -18,27 +19,58 @@ from npusim.targets import TargetConfig
 
 TOKENS = 32
 _FEW = 8
-_PROMPT = [3, 1, 4, 15, 9, 2, 65, 35, 8, 97, 93, 23]  # more than a chunk, and not a multiple of it
 _CHUNK = 8
+_VOCABULARY = 160
 
 
-def run_decoder(target: TargetConfig, device: Device) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """Which decoder it is.
+
+    Attributes:
+        dtype: of weights and activations.
+        quantization: of weights, as `TargetConfig.weight_quantization`.
+        context: rows of its caches.
+        prompt: tokens; more than a chunk.
+    """
+
+    dtype: str = "float32"
+    quantization: str = "none"
+    context: int = 64
+    prompt: int = 12
+
+
+_LONG = Decoder(context=192, prompt=140)  # keys that GPUs share among threadgroups
+DECODERS: Mapping[str, Decoder] = {
+    "float32": Decoder(),
+    "float16": replace(_LONG, dtype="float16"),
+    "int8": replace(_LONG, quantization="int8"),
+    "int4": Decoder("float16", "int4-g32"),
+}
+
+
+def run_decoder(
+    target: TargetConfig, device: Device, decoder: Decoder | None = None
+) -> dict[str, object]:
     """Generates with the device and the CPU; forks and rewinds. The outcome, as a report has it."""
     if find_spec("transformers") is None:
         return {"left_out": "transformers is not installed: pip install 'npusim[llm]'"}
-    on_device, on_cpu = _model(target, device), _model(TargetConfig.named("cpu"), Device("cpu"))
+    decoder = decoder or DECODERS["float32"]
+    on_device = _model(target, device, decoder)
+    on_cpu = _model(TargetConfig.named("cpu"), Device("cpu"), decoder)
+    prompt = [(place * place * 7 + 3) % _VOCABULARY for place in range(decoder.prompt)]
     failures = []
-    if _continued(on_device.new_session(), _PROMPT, TOKENS) != _continued(
-        on_cpu.new_session(), _PROMPT, TOKENS
+    if _continued(on_device.new_session(), prompt, TOKENS) != _continued(
+        on_cpu.new_session(), prompt, TOKENS
     ):
         failures.append(f"{TOKENS} greedy tokens are others than the CPU's")
     session = on_device.new_session()
-    session.append(_PROMPT)
+    session.append(prompt)
     fork = session.fork()
     first = _continued(session, (), _FEW)
     if _continued(fork, (), _FEW) != first:
         failures.append("a fork goes on otherwise than what it was forked from")
-    session.rewind(len(_PROMPT))
+    session.rewind(len(prompt))
     if _continued(session, (), _FEW) != first:
         failures.append("a session goes on otherwise after it was rewound")
     return {"failure": "; ".join(failures)} if failures else {"tokens": TOKENS}
@@ -49,20 +81,22 @@ def _continued(session: LanguageSession, prompt: Sequence[int], count: int) -> l
     return list(session.generate_tokens(prompt, **options))
 
 
-def _model(target: TargetConfig, device: Device) -> LanguageModel:
+def _model(target: TargetConfig, device: Device, decoder: Decoder) -> LanguageModel:
     import torch
     import transformers
 
     torch.manual_seed(0)
     config = transformers.Qwen2Config(
-        vocab_size=160,
+        vocab_size=_VOCABULARY,
         hidden_size=64,
         intermediate_size=96,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=128,
+        max_position_embeddings=512,
     )
     model = transformers.Qwen2ForCausalLM(config).eval()
-    module = extract_llm(model, max_context=64, prefill_chunk=_CHUNK)
+    model = model.to(getattr(torch, decoder.dtype))
+    module = extract_llm(model, max_context=decoder.context, prefill_chunk=_CHUNK)
+    target = replace(target, weight_quantization=decoder.quantization)
     return LanguageModel.load(compile(module, target), model.state_dict(), device=device)
