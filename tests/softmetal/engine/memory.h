@@ -22,6 +22,8 @@ class Allocation {
 
   unsigned char* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
+  // Whole pages of the host's, who may write what else lies in them at any time.
+  bool is_of_host() const { return mapping_ == nullptr; }
   // Whether an address lies here or within the guards; `byte` is its distance from the beginning.
   bool near(std::uintptr_t address, std::int64_t* byte) const;
   // Says which byte outside the memory was written; empty: none.

@@ -69,7 +69,8 @@ std::shared_ptr<IndirectCommands> executed(const std::shared_ptr<IndirectCommand
 
 namespace {
 
-// Memory that indirect commands could write and are said to read alone, as it was before them.
+// Memory that indirect commands could write and are said to read alone, as it was before them. Not
+// the host's pages: it may change them meanwhile.
 class ReadAlone {
  public:
   void add(const Dispatch& dispatch, const Uses& used) {
@@ -78,7 +79,8 @@ class ReadAlone {
       if (binding.space == kThreadgroup || !binding.writable) continue;
       const std::shared_ptr<Allocation>& memory = dispatch.buffers[binding.index].memory;
       const auto use = used.find(memory.get());
-      if (use == used.end() || (use->second & kUsageWrite) != 0 || before_.count(memory) != 0) {
+      if (use == used.end() || (use->second & kUsageWrite) != 0 || before_.count(memory) != 0 ||
+          memory->is_of_host()) {
         continue;
       }
       before_[memory].assign(memory->data(), memory->data() + memory->bytes());
