@@ -100,3 +100,18 @@ def test_info_says_what_a_program_asks_for_and_run_refuses_it(cli: Cli, tmp_path
     cli(*run, "--max-memory", declared - 1).refused(f"max_memory is {declared - 1}")
     cli(*run, "--max-memory", "1.5G").refused("no number of bytes")
     assert not (tmp_path / "out").exists()
+
+
+def test_info_shows_schedules(cli: Cli, mlp: Compiled, tmp_path: Path) -> None:
+    path = tmp_path / "npu.npubin"
+    assert cli("compile", mlp.graph, "-o", path, "--target", "npu-edge-32x32").code == 0
+    facts = cli("info", path, "--json").json
+    assert facts["machine"] == "npu-edge-32x32"
+    rows = facts["schedules"]["forward"]
+    assert [row["form"] for row in rows].count("product") == 2
+    assert all(row["cycles"] >= row["least_cycles"] > 0 for row in rows)
+    assert sum(row["dram_bytes"] for row in rows) >= 848
+    text = cli("info", path).out
+    assert "schedule of forward on npu-edge-32x32" in text and "mxu float32" in text
+    assert "schedule" not in cli("info", mlp.program).out
+    assert "schedules" not in cli("info", mlp.program, "--json").json

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import npusim
-from npusim.errors import UnsupportedOpError
+from npusim.errors import TargetConstraintError, UnsupportedOpError
 from npusim.targets import TargetConfig, override
 
 EDGE = TargetConfig.named("npu-edge-32x32")
@@ -64,3 +64,19 @@ def test_ordinary_models_need_no_host() -> None:
         model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
         graph = npusim.extract_ir(model.eval(), (torch.zeros(1, 3, 8, 8),))
         assert npusim.check(graph, TargetConfig.named(name)).coverage == 1, name
+
+
+def test_a_machine_may_rule_the_host_out() -> None:
+    graph = npusim.extract_ir(Mixed().eval(), (torch.zeros(4, 4),))
+    alone = override(EDGE, ["constraints.fallback=refuse"])
+    assert EDGE.leaves_nodes and not alone.leaves_nodes
+    with pytest.raises(UnsupportedOpError, match="not float64"):
+        npusim.partition(graph, target=alone)
+    assert npusim.partition(graph, target=EDGE).partitions
+
+
+def test_layouts_are_those_of_programs() -> None:
+    with pytest.raises(TargetConstraintError, match=r"lie as NHWC .*'constraints.layouts'"):
+        override(EDGE, ['constraints.layouts=["NCHW"]'])
+    other = override(EDGE, ['constraints.layouts=["NCHW"]', "conv_channels_last=false"])
+    assert not other.conv_channels_last

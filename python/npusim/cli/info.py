@@ -11,6 +11,7 @@ from npusim.cli.answer import Answer, Verb, amount, table
 from npusim.cli.artifact import open_artifact
 from npusim.cli.onnx_model import as_it_is, is_onnx
 from npusim.cli.report import markdown
+from npusim.cli.schedules import schedule_facts, schedule_lines
 from npusim.cli.summary import graph_facts, plan_facts, program_facts
 from npusim.files import write_atomic
 from npusim.ir.graph import Graph
@@ -33,8 +34,10 @@ def info(file: Path, report: Path | None) -> Answer:
     elif isinstance(artifact, PartitionPlan):
         facts, graph = plan_facts(artifact), artifact.graph
     else:
-        facts, graph = program_facts(artifact), artifact.graph
+        facts, graph = program_facts(artifact) | schedule_facts(artifact), artifact.graph
     text = _describe(facts)
+    if not isinstance(artifact, (Graph, PartitionPlan)):
+        text += schedule_lines(artifact)
     if report is not None:
         write_atomic(report, markdown(facts, graph).encode())
         text.append(f"\nreport: {report}")

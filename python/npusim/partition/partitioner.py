@@ -74,7 +74,7 @@ def make_plan(
     while True:
         plan, _ = draft(graph, target, wishes, verdicts)
         refuse_unsupported(graph, plan.verdicts)
-        if fallback == "error":
+        if fallback == "error" or not target.leaves_nodes:
             refuse_fallback(graph, plan.verdicts, target.name)
         try:
             compiled = tuple(_compiled(p, target, wishes, progress) for p in plan.partitions)

@@ -177,6 +177,12 @@ class TargetConfig:
         return None
 
     @property
+    def leaves_nodes(self) -> bool:
+        """Whether PyTorch may run the nodes that it cannot: its machine may rule that out."""
+        npu = None if self.hardware is None else self.hardware.npu
+        return npu is None or npu.constraints.fallback == "host"
+
+    @property
     def has_linears(self) -> bool:
         """Whether a kernel multiplies by weights: as a checkpoint has them, or in panels."""
         return self.has("linear") or self.has("pack_b", "gemm")
@@ -265,7 +271,15 @@ def _target(file: DataFile) -> TargetConfig:
         if stem != ALL and stem not in target.kernels:
             raise unknown_key(file.place, ("limits", stem), (ALL, *target.kernels))
     _refuse_unread_measurements(target, file)
-    return replace(target, hardware=_hardware(target.name, file))
+    hardware = _hardware(target.name, file)
+    layout = "NHWC" if target.conv_channels_last else "NCHW"
+    npu = None if hardware is None else hardware.npu
+    if npu is not None and layout not in npu.constraints.layouts:
+        raise TargetConstraintError(
+            f"{file.place(('constraints', 'layouts'))}: images lie as {layout} in its programs "
+            f"('conv_channels_last'), and 'constraints.layouts' does not name that."
+        )
+    return replace(target, hardware=hardware)
 
 
 def _hardware(name: str, file: DataFile) -> Hardware | None:
