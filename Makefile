@@ -35,7 +35,7 @@ CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h' ':!kernels/shared/abi.h')
 
 .DEFAULT_GOAL := help
 .PHONY: properties help demo test smoke lint types ctest sanitize arm64 macos metal metal-cpp \
-  metal-smoke fuzz fuzz-runs fuzz-files pytest docs wheel check-wheel format values bench soak clean
+  metal-smoke fuzz fuzz-runs fuzz-files pytest docs sdk wheel check-wheel format values bench soak clean
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
@@ -148,8 +148,8 @@ fuzz-files: $(VENV)/npusim $(VENV)/dev
 fuzz-runs: $(VENV)/dev
 	cmake --preset fuzz -DNPUSIM_FUZZ_RUNS=$(FUZZ_RUNS) -DNPUSIM_ISAS=baseline \
 	  -DCMAKE_CXX_COMPILER=$$(.ci/fuzzing-compiler)
-	cmake --build --preset fuzz --target run_fuzzer session_fuzzer
-	ctest --preset fuzz -R '^fuzz_(run|session)$$'
+	cmake --build --preset fuzz --target run_fuzzer session_fuzzer c_api_fuzzer
+	ctest --preset fuzz -R '^fuzz_(run|session|c_api)$$'
 
 # The C++ tests on emulated arm64: needs a cross compiler and qemu (on Debian g++-aarch64-linux-gnu
 # and qemu-user-static), which is why `make test` leaves it out.
@@ -210,6 +210,11 @@ pytest: $(VENV)/npusim $(VENV)/dev
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || exit 0; set -ex; \
 	  $(PIP_INSTALL) --no-deps --upgrade --target $(OLDER_TINYGRAD) tinygrad==0.13.0; \
 	  PYTHONPATH=$(OLDER_TINYGRAD) $(BIN)/python -m pytest tests/frontends/tinygrad -n $(JOBS)
+
+# libnpusim as native programs get it: installed into an empty prefix, its symbols, size and interface
+# checked, and the examples built and run from there (docs/embedding.md).
+sdk: $(VENV)/npusim $(VENV)/dev
+	$(BIN)/python -m tests.sdk build/sdk-check build/sdk
 
 # --- the rest --------------------------------------------------------------------------------
 

@@ -19,6 +19,10 @@ add_library(npusim_c_api OBJECT ${c_api_sources})
 target_link_libraries(npusim_c_api PRIVATE npusim_flags)
 target_compile_definitions(npusim_c_api PRIVATE NPUSIM_VERSION="${PROJECT_VERSION}"
                            $<$<PLATFORM_ID:Windows>:NPUSIM_BUILDS_SHARED>)
+if(NOT MSVC)
+  # What abidiff compares are the types of the interface; `cmake --install --strip` leaves them out.
+  target_compile_options(npusim_c_api PRIVATE -g)
+endif()
 
 add_library(npusim_shared SHARED $<TARGET_OBJECTS:npusim_c_api>)
 set_target_properties(npusim_shared PROPERTIES OUTPUT_NAME npusim EXPORT_NAME npusim

@@ -1,0 +1,1 @@
+"""The native package as users get it: `make sdk`."""

@@ -1,0 +1,172 @@
+"""Installs libnpusim into an empty prefix, checks it, and builds and runs the examples from there.
+
+python -m tests.sdk WORK [BUILD]
+
+WORK is made anew; BUILD, a folder of CMake that may be kept, is WORK/build unless given. Exits with
+0 when everything held, and prints each check.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "sdk"
+ABI = Path(__file__).parent / "libnpusim.abi"
+# Most bytes of the stripped library: of everything, and with one instruction set of the cpu alone.
+MOST_FULL, MOST_MINIMAL = 9_000_000, 3_000_000
+_IMAGES = 20
+
+
+def _run(command: Sequence[str | Path], **env: str) -> str:
+    done = subprocess.run(
+        [str(part) for part in command],
+        capture_output=True, text=True, check=False, env={**os.environ, **env},
+    )  # fmt: skip
+    if done.returncode != 0:
+        text = f"{done.stdout}{done.stderr}"[-4000:]
+        raise SystemExit(f"FAILED ({done.returncode}): {' '.join(map(str, command))}\n{text}")
+    return done.stdout
+
+
+def _build(build: Path, prefix: Path, *options: str) -> Path:
+    """Builds and installs; returns the shared library."""
+    _run(["cmake", "-S", ROOT, "-B", build, "-DNPUSIM_SDK=ON", "-DNPUSIM_PYTHON=OFF", *options])
+    _run(["cmake", "--build", build, "--target", "npusim_shared", "npusim_static"])
+    _run(["cmake", "--install", build, "--prefix", prefix])
+    return (prefix / "lib" / "libnpusim.so").resolve()
+
+
+def _check_symbols(library: Path) -> None:
+    header = (ROOT / "include/npusim/npusim.h").read_text()
+    declared = set(re.findall(r"^NPUSIM_API [^;(]*?\b(npusim_\w+)\(", header, re.MULTILINE))
+    rows = _run(["nm", "-D", "--defined-only", library]).splitlines()
+    exported = {row.split()[-1] for row in rows}
+    if exported != declared:
+        raise SystemExit(
+            f"FAILED: exported but not declared, or the reverse: {exported ^ declared}"
+        )
+    print(f"symbols: {len(exported)}, those of the header")
+
+
+def _check_size(library: Path, most: int, what: str) -> None:
+    stripped = library.with_suffix(".stripped")
+    _run(["strip", "-o", stripped, library])
+    size = stripped.stat().st_size
+    stripped.unlink()
+    if size > most:
+        raise SystemExit(f"FAILED: the {what} library has {size} bytes stripped, at most {most}")
+    print(f"size, {what}: {size} bytes stripped")
+
+
+def check_abi(library: Path) -> None:
+    """Compares the library with the recorded interface, where abidiff is there."""
+    if shutil.which("abidiff") is None:
+        print("abi: not compared, abidiff is not installed (Debian: abigail-tools)")
+        return
+    headers = ["--headers-dir2", str(ROOT / "include")]
+    done = subprocess.run(
+        ["abidiff", "--no-show-locs", *headers, str(ABI), str(library)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode & ~4:  # 4: changed; 8: incompatibly; 1, 2: it could not compare
+        raise SystemExit(
+            f"FAILED: the interface is another than the recorded one:\n{done.stdout}{done.stderr}\n"
+            "If callers notice, count NPUSIM_ABI_VERSION up; then record it: docs/embedding.md."
+        )
+    print("abi: compatible with the recorded one")
+
+
+def _programs(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Makes what the examples run; yields images with the digits that PyTorch sees in them."""
+    import torch
+    from safetensors.numpy import save_file
+
+    import npusim
+    from npusim.demo import digits
+    from tests.runtime import toy_language_model as toy
+
+    data = digits.load_digits()
+    model = digits.train(data, 3)
+    images = torch.from_numpy(data.test_images)
+    weights = {key: value.numpy() for key, value in model.state_dict().items()}
+    npusim.compile(npusim.extract_ir(model, (images[:1],))).save(folder / "digits.npubin")
+    save_file(weights, folder / "digits.safetensors")
+    batch = torch.export.Dim("batch", max=8)
+    dynamic = npusim.extract_ir(model, (images[:2],), dynamic_shapes={"x": {0: batch}})
+    npusim.export_onnx(dynamic, folder / "digits.onnx", weights)
+    imported = npusim.from_onnx(folder / "digits.onnx", dynamic_shapes={"batch": 8})
+    npusim.compile(imported.graph).save(folder / "batches.npubin")
+    save_file(dict(imported.weights), folder / "batches.safetensors")
+    toy.program().save(folder / "toy.npubin")
+    save_file(dict(toy.weights()), folder / "toy.safetensors")
+    for index, image in enumerate(data.test_images[:_IMAGES]):
+        pixels = np.rint(image[0] * 255).astype(np.uint8)
+        path = folder / f"{index}.pgm"
+        path.write_bytes(b"P5\n8 8\n255\n" + pixels.tobytes())
+        seen = torch.from_numpy(pixels.astype(np.float32)[None, None] / 255)
+        yield path, int(model(seen).argmax())
+
+
+def _run_examples(prefix: Path, work: Path) -> None:
+    build = work / "examples"
+    _run(["cmake", "-S", EXAMPLES, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}"])
+    _run(["cmake", "--build", build])
+    classifiers: dict[str, list[str | Path]] = {
+        "C": [build / "classify"],
+        "C, static": [build / "classify_static"],
+        "ctypes": [sys.executable, EXAMPLES / "classify.py", prefix / "lib" / "libnpusim.so"],
+    }
+    if shutil.which("pkg-config"):
+        flags = _run(
+            ["pkg-config", "--cflags", "--libs", "npusim"],
+            PKG_CONFIG_PATH=str(prefix / "lib" / "pkgconfig"),
+        ).split()
+        _run(["cc", "-std=c99", EXAMPLES / "classify.c", "-o", build / "classify_pc", *flags])
+        classifiers["C, pkg-config"] = [build / "classify_pc"]
+    if shutil.which("rustc"):
+        _run(["rustc", "-O", EXAMPLES / "classify.rs", "-L", prefix / "lib", "-o", build / "rust"])
+        classifiers["Rust"] = [build / "rust"]
+    where = {"LD_LIBRARY_PATH": str(prefix / "lib"), "PYTHONPATH": ""}
+    files: list[str | Path] = [work / "digits.npubin", work / "digits.safetensors"]
+    images = list(_programs(work))
+    for name, command in classifiers.items():
+        for image, digit in images:
+            said = _run([*command, *files, image], **where).strip()
+            if said != str(digit):
+                raise SystemExit(f"FAILED: {name} takes {image} for {said}, PyTorch for {digit}")
+        print(f"classifier, {name}: {len(images)} images as PyTorch says")
+    batches = [build / "batches", work / "batches.npubin", work / "batches.safetensors", "3", "20"]
+    print("batches:", _run(batches, **where).strip())
+    text = [build / "continue_text", work / "toy.npubin", work / "toy.safetensors", "5", "1", "2"]
+    print("continue_text:", _run(text, **where).strip())
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Does all of it."""
+    work = Path(arguments[0]).resolve()
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    build = Path(arguments[1]).resolve() if len(arguments) > 1 else work / "build"
+    prefix = work / "prefix"
+    library = _build(build, prefix)
+    _check_symbols(library)
+    _check_size(library, MOST_FULL, "full")
+    check_abi(library)
+    _run_examples(prefix, work)
+    small = ["-DNPUSIM_CUDA=OFF", "-DNPUSIM_LANGUAGE_MODELS=OFF", "-DNPUSIM_ISAS=baseline"]
+    minimal = _build(work / "minimal", work / "minimal-prefix", *small)
+    _check_symbols(minimal)
+    _check_size(minimal, MOST_MINIMAL, "minimal")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
