@@ -1,17 +1,20 @@
 """The decoder layers of Qwen2.5-1.5B for one token on this machine's GPU, without a program.
 
-    PYTHONPATH=python:. python -m benchmarks.cuda_layers
+    PYTHONPATH=python:. python -m benchmarks.cuda_layers [none int8 int4-g32 …]
 
-Compiles the five kernels of a layer as they are, launches those of 28 layers with weights and
-caches of their own in one graph, checks the result after each context against float64 with
-rounding where the kernels round, and that launches which do not overlap give the same bits. Prints
-the median microseconds of a replay, 10th to 90th percentile after it, and the relative error.
+For each way to quantize weights, compiles the five kernels of a layer as they are, launches those
+of 28 layers with weights and caches of their own in one graph, checks the result after each context
+against float64 with rounding where the kernels round, and that launches which do not overlap give
+the same bits. Prints the median microseconds of a replay, 10th to 90th percentile after it, and the
+relative error.
 """
 
 from __future__ import annotations
 
 import ctypes
 import statistics
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +24,7 @@ from torch.nn import functional as F
 
 from benchmarks.cuda_cases import SILU
 from npusim.abi.kernels import KERNELS
+from npusim.abi.quantization import FORMATS, Quantization, dequantize, quantize
 from npusim.codegen.cuda import nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.launch_config import LaunchConfig
@@ -49,14 +53,23 @@ _STEP = {
     "y_strides": (HIDDEN, SIZE), "cs_strides": (SIZE, SIZE), "dtype": 2, "cs_dtype": 2,
     "scale": SIZE**-0.5,
 }  # fmt: skip
-# Stem, parameters and settled operands of a layer's commands.
-COMMANDS = (
-    ("normed_linear", _product((HIDDEN, KV, KV), HIDDEN, has_bias=1, norm_eps=EPS), 0x3E),
-    ("attention_step", _STEP, 0xE0),
-    ("linear", _product((HIDDEN,), HIDDEN, residual=1, ldr=HIDDEN), 0x2),
-    ("normed_linear", _product((INNER, INNER), HIDDEN, gated=1, act=SILU, norm_eps=EPS), 0xE),
-    ("linear", _product((HIDDEN,), INNER, residual=1, ldr=HIDDEN), 0x2),
-)
+
+
+def commands(how: Quantization | None) -> tuple[tuple[str, dict[str, Any], int], ...]:
+    """Returns the stem, parameters and settled operands of a layer's commands."""
+    kind = {} if how is None else {"format": FORMATS[how.format], "group": how.group}
+    plain, normed = ("linear", "normed_linear") if how is None else _QUANTIZED
+    gate = _product((INNER, INNER), HIDDEN, gated=1, act=SILU, norm_eps=EPS)
+    return (
+        (normed, _product((HIDDEN, KV, KV), HIDDEN, has_bias=1, norm_eps=EPS) | kind, 0x3E),
+        ("attention_step", _STEP, 0xE0),
+        (plain, _product((HIDDEN,), HIDDEN, residual=1, ldr=HIDDEN) | kind, 0x2),
+        (normed, gate | kind, 0xE),
+        (plain, _product((HIDDEN,), INNER, residual=1, ldr=HIDDEN) | kind, 0x2),
+    )
+
+
+_QUANTIZED = "quantized_linear", "normed_quantized_linear"
 
 
 def packed(stem: str, given: dict[str, Any]) -> bytes:
@@ -70,10 +83,10 @@ def packed(stem: str, given: dict[str, Any]) -> bytes:
     return KERNELS[stem].pack(full)
 
 
-def compiled() -> list[tuple[LaunchConfig, bytes]]:
+def compiled(how: Quantization | None = None) -> list[tuple[LaunchConfig, bytes]]:
     """Returns the config and the code of each command; needs no GPU."""
     compiler, made = nvrtc.load(), []
-    for stem, given, settled in COMMANDS:
+    for stem, given, settled in commands(how):
         source, config, options = specialise(stem, packed(stem, given), settled)
         options = (f"--gpu-architecture={ARCH}", *options)
         made.append((config.on(FEATURES), compiler.compile(source, options, stem)[0]))
@@ -137,25 +150,65 @@ def _random(*shape: int, scale: float = 1.0) -> Tensor:
 
 
 @dataclass
+class Matrix:
+    """Parts of a weight: what kernels read, and what it stands for."""
+
+    operands: list[Tensor]
+    values: Tensor
+
+    @classmethod
+    def random(cls, how: Quantization | None, k: int, *rows: int) -> Matrix:
+        """Returns a seeded one."""
+        parts = [_random(n, k, scale=0.02) for n in rows]
+        if how is not None:
+            codes = [quantize(part.cpu(), how) for part in parts]
+            pairs = zip(codes, rows, strict=True)
+            parts = [dequantize(q, how, n, k).cuda() for q, n in pairs]
+            return cls([q.cuda() for q in codes], torch.cat(parts))
+        return cls(parts, torch.cat(parts))
+
+    def copy(self) -> Matrix:
+        """Returns one in memory of its own, of the same values."""
+        return Matrix([part.clone() for part in self.operands], self.values)
+
+    @property
+    def pointers(self) -> list[int]:
+        return [part.data_ptr() for part in self.operands]
+
+
+@dataclass
 class Layer:
     """The weights of a layer, and its caches."""
 
-    qkv: Tensor = field(default_factory=lambda: _random(HIDDEN + 2 * KV, HIDDEN, scale=0.02))
+    qkv: Matrix
+    o: Matrix
+    gate_up: Matrix
+    down: Matrix
     bias: Tensor = field(default_factory=lambda: torch.randn(HIDDEN + 2 * KV, device="cuda") * 0.1)
     norms: Tensor = field(default_factory=lambda: 1 + _random(2, HIDDEN, scale=0.1))
-    o: Tensor = field(default_factory=lambda: _random(HIDDEN, HIDDEN, scale=0.02))
-    gate_up: Tensor = field(default_factory=lambda: _random(2 * INNER, HIDDEN, scale=0.02))
-    down: Tensor = field(default_factory=lambda: _random(HIDDEN, INNER, scale=0.02))
     keys: Tensor = field(default_factory=lambda: _random(KV_HEADS, ROOM, SIZE))
     values: Tensor = field(default_factory=lambda: _random(KV_HEADS, ROOM, SIZE))
+
+    @classmethod
+    def several(cls, how: Quantization | None) -> list[Layer]:
+        """Returns all layers, whose matrices hold the same."""
+        matrices = (
+            Matrix.random(how, HIDDEN, HIDDEN, KV, KV),
+            Matrix.random(how, HIDDEN, HIDDEN),
+            Matrix.random(how, HIDDEN, INNER, INNER),
+            Matrix.random(how, INNER, HIDDEN),
+        )
+        return [cls(*(matrix.copy() for matrix in matrices)) for _ in range(LAYERS)]
 
 
 class Decoder:
     """All layers, and what passes between them."""
 
-    def __init__(self, kernels: list[Kernel]) -> None:
-        self._kernels = kernels
-        self._layers = [Layer() for _ in range(LAYERS)]
+    def __init__(
+        self, kernels: Sequence[Callable[[list[int], bool], None]], how: Quantization | None = None
+    ) -> None:
+        self.kernels = kernels
+        self._layers = Layer.several(how)
         self._x = [_random(HIDDEN) for _ in range(LAYERS + 1)]
         self._qkv, self._h = _random(HIDDEN + 2 * KV), _random(INNER)
         self._y, self._middle = _random(HIDDEN), _random(HIDDEN)
@@ -176,22 +229,20 @@ class Decoder:
     def launch(self, overlaps: bool) -> None:
         """Puts the launches of all layers into torch's stream."""
         for i, layer in enumerate(self._layers):
-            qkv, q_rows = self._qkv.data_ptr(), layer.qkv.data_ptr()
-            row, x = 2 * HIDDEN, self._x[i].data_ptr()
-            norm, gate = layer.norms.data_ptr(), layer.gate_up.data_ptr()
+            qkv, row, x = self._qkv.data_ptr(), 2 * HIDDEN, self._x[i].data_ptr()
+            norm = layer.norms.data_ptr()
             y, middle, h = (t.data_ptr() for t in (self._y, self._middle, self._h))
-            weights = [q_rows, q_rows + HIDDEN * row, q_rows + (HIDDEN + KV) * row]
             caches = [layer.keys.data_ptr(), layer.values.data_ptr()]
             turns = [self._turns[0].data_ptr(), self._turns[1].data_ptr()]
             step = [qkv, qkv + 2 * HIDDEN, qkv + 2 * (HIDDEN + KV), *turns]
             operands = (
-                [x, *weights, norm, layer.bias.data_ptr(), qkv],
+                [x, *layer.qkv.pointers, norm, layer.bias.data_ptr(), qkv],
                 [*step, self._position.data_ptr(), *caches, y],
-                [y, layer.o.data_ptr(), x, middle],
-                [middle, gate, gate + INNER * row, norm + row, h],
-                [h, layer.down.data_ptr(), middle, self._x[i + 1].data_ptr()],
+                [y, *layer.o.pointers, x, middle],
+                [middle, *layer.gate_up.pointers, norm + row, h],
+                [h, *layer.down.pointers, middle, self._x[i + 1].data_ptr()],
             )
-            for n, (kernel, given) in enumerate(zip(self._kernels, operands, strict=True)):
+            for n, (kernel, given) in enumerate(zip(self.kernels, operands, strict=True)):
                 kernel(given, overlaps and i + n > 0)
 
     def graph(self, overlaps: bool) -> torch.cuda.CUDAGraph:
@@ -205,7 +256,7 @@ class Decoder:
         """Computes the result in float64, rounded as the kernels do; appends to the caches."""
         x, (cos, sin) = self._x[0].double(), self._turns.double()
         for layer in self._layers:
-            sums = layer.qkv.double() @ _normed(x, layer.norms[0]) + layer.bias.double()
+            sums = layer.qkv.values.double() @ _normed(x, layer.norms[0]) + layer.bias.double()
             q, k, v = _rounded(sums).split([HIDDEN, KV, KV])
             q, k = (_rounded(_turned(t.view(-1, SIZE), cos, sin)) for t in (q, k))
             layer.keys[:, position] = k.to(torch.bfloat16)
@@ -213,9 +264,9 @@ class Decoder:
             keys, values = (c[:, : position + 1].double() for c in (layer.keys, layer.values))
             scores = torch.einsum("grd,gtd->grt", q.view(KV_HEADS, -1, SIZE), keys) / SIZE**0.5
             y = _rounded(torch.einsum("grt,gtd->grd", scores.softmax(-1), values).flatten())
-            middle = _rounded(layer.o.double() @ y + x)
-            gate, up = (layer.gate_up.double() @ _normed(middle, layer.norms[1])).chunk(2)
-            x = _rounded(layer.down.double() @ _rounded(F.silu(gate) * up) + middle)
+            middle = _rounded(layer.o.values.double() @ y + x)
+            gate, up = (layer.gate_up.values.double() @ _normed(middle, layer.norms[1])).chunk(2)
+            x = _rounded(layer.down.values.double() @ _rounded(F.silu(gate) * up) + middle)
         return x
 
 
@@ -248,9 +299,16 @@ def microseconds(graph: torch.cuda.CUDAGraph) -> str:
 
 def main() -> None:
     """Checks, times and prints."""
-    torch.manual_seed(0)
     torch.cuda.synchronize()  # makes the context that modules are loaded to
-    decoder = Decoder([Kernel(*made) for made in compiled()])
+    for scheme in sys.argv[1:] or ["none"]:
+        print(scheme, flush=True)
+        measure(Quantization.parse(scheme))
+
+
+def measure(how: Quantization | None) -> None:
+    """Checks, times and prints layers of one kind."""
+    torch.manual_seed(0)
+    decoder = Decoder([Kernel(*made) for made in compiled(how)], how)
     decoder.launch(overlaps=False)
     torch.cuda.synchronize()
     overlapping, in_a_row = decoder.graph(True), decoder.graph(False)

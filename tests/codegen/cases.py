@@ -104,4 +104,6 @@ def models() -> Iterator[CompiledProgram]:
             small_model(name, torch.bfloat16), max_context=200, prefill_chunk=128
         )
         yield npusim.compile(module, target, quantize=quantize)
+    plain = nn.Linear(128, 96).eval(), (torch.randn(1, 128),)  # float32: no tensor cores
+    yield npusim.compile(plain, target, quantize="int8")
     yield norm_between()[2]

@@ -49,6 +49,11 @@ uint4 load_shared(unsigned at) {
   std::memcpy(&v, host::dynamic_memory + at, 16);
   return v;
 }
+unsigned load_shared_word(unsigned at) {
+  unsigned v;
+  std::memcpy(&v, host::dynamic_memory + at, 4);
+  return v;
+}
 void cp_async(unsigned to, const void* from, bool exist) {
   if (exist) {
     std::memcpy(host::dynamic_memory + to, from, 16);

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from npusim.abi.kernels import KERNELS, Params
+from npusim.abi.kernels import KERNELS, MOST_NORMED_CODES, Params
 
 FLOAT32, FLOAT16, BFLOAT16 = 0, 1, 2
 _SILU = 34
@@ -50,13 +50,17 @@ def linear(draw: Random, stem: str) -> Params:
 
 
 def quantized_linear(draw: Random, stem: str) -> Params:
-    """`quantized_linear` of int8 and of int4 in groups."""
+    """`quantized_linear` of int8 and of int4 in groups, behind a norm or without."""
     m, n, k = draw.choice(_ROWS), draw.choice(_WIDTHS), draw.choice(_WIDTHS[:-2])
+    normed = stem == "normed_quantized_linear"
+    if normed:
+        m, k = 1, min(k, MOST_NORMED_CODES)
     gated = draw.randrange(2)
     given = {
         "m": m, "n": n, "k": k, "ldx": k, "ldy": n, "rows": (n * (1 + gated), 0, 0, 0),
         "segments": 1, "gated": gated, "format": draw.choice((1, 2, 3)), "group": 32,
-        "x_dtype": (dtype := draw.choice((BFLOAT16, FLOAT32))), "y_dtype": dtype,
+        "x_dtype": (dtype := draw.choice((BFLOAT16, FLOAT16 if normed else FLOAT32))),
+        "y_dtype": dtype, **({"norm_eps": 1e-6} if normed else {}),
     }  # fmt: skip
     return full(stem, given)
 
@@ -158,7 +162,7 @@ BUILDERS: dict[str, Callable[[Random, str], Params]] = {
     **dict.fromkeys(
         ("linear", "normed_linear", "linear_before_norm", "linear_behind_norm"), linear
     ),
-    "quantized_linear": quantized_linear,
+    **dict.fromkeys(("quantized_linear", "normed_quantized_linear"), quantized_linear),
     **dict.fromkeys(("matmul", "grouped_matmul"), matmul),
     **dict.fromkeys(("attention", "attention_step"), attention),
     "conv": conv,

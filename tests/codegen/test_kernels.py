@@ -30,6 +30,7 @@ ARCHITECTURES = ("sm_80", "sm_90a", "sm_100")
 # Bytes a thread: ptxas puts a few values that no loop uses into memory, though registers are
 # left, where that lets another block run beside. An array in memory takes more.
 SPILLED = 40
+_CODES = ("quantized_linear", "normed_quantized_linear")
 
 
 @functools.cache
@@ -79,10 +80,11 @@ def test_kernels_compute_what_pytorch_does(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
 def test_a_tokens_attention_and_normed_products_are_their_parts(tmp_path: Path) -> None:
-    ops = ("npu.attention_step", "npu.normed_linear", "npu.normed_gated_linear")
+    normed = ("npu.normed_linear", "npu.normed_gated_linear", "npu.normed_quantized_linear")
+    ops = ("npu.attention_step", "npu.quantized_linear", *normed)
     chosen = [e for e in examples(*ops) if e.dtype in ("float16", "bfloat16")]
     keys = host.keys_of(example.program for example in chosen)
-    assert {stem for stem, _ in keys} >= {"attention_step", "normed_linear"}
+    assert {stem for stem, _ in keys} >= {"attention_step", "normed_linear", *_CODES}
     kernels = host.build(keys, tmp_path)
     for example in chosen:
         given = [_bytes(t) for t in example.tensors if t is not None]

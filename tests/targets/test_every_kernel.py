@@ -55,6 +55,9 @@ def norm_between() -> Graph:
 
 LINEAR = model(lambda: nn.Linear(64, 96), 20, 64)
 QUANTIZED = model(lambda: nn.Linear(64, 96), 20, 64, dtype="bfloat16")
+NORMED = model(
+    lambda: nn.Sequential(nn.RMSNorm(64, eps=1e-6), nn.Linear(64, 96)), 1, 64, dtype="bfloat16"
+)
 DEPTHWISE = model(lambda: nn.Conv2d(8, 8, 3, groups=8), 1, 8, 9, 9)
 
 # By stem: what needs it.
@@ -83,6 +86,7 @@ USES: dict[str, Callable[[], Graph]] = {
     "linear_behind_norm": norm_between,
     "quantize": QUANTIZED,
     "quantized_linear": QUANTIZED,
+    "normed_quantized_linear": NORMED,
     "pack_int8": case_of("npu.int8_matmul"),
     "conv_int8": case_of("npu.int8_matmul"),
     "pool": case_of("aten.max_pool2d.default"),
@@ -103,6 +107,7 @@ INSTEAD: dict[tuple[str, str], set[str]] = {
     ("cuda", "linear"): {"matmul"},
     ("cuda", "attention_step"): {"attention", "rope"},
     ("cuda", "normed_linear"): {"linear", "norm"},
+    ("cuda", "normed_quantized_linear"): {"quantized_linear", "norm"},
     ("cuda", "linear_before_norm"): {"norm"},
     ("cuda", "linear_behind_norm"): {"norm"},
     ("cpu", "conv_depthwise"): {"conv", "pack_b"},
@@ -121,7 +126,9 @@ def target_of(folder: Path, name: str, stem: str, without: str = "") -> TargetCo
     """The target as a file says it, with a kernel taken off; crossing to it costs nothing."""
     kernels = [kernel for kernel in TargetConfig.named(name).kernels if kernel != without]
     free = {"run_seconds": 0, "transfer_seconds": 0, "transfer_rate": 0}
-    quantized = {"weight_quantization": "int8"} if stem in QUANTIZING else {}
+    quantized = (
+        {"weight_quantization": "int8"} if stem in (*QUANTIZING, "normed_quantized_linear") else {}
+    )
     data = {"like": name, "name": "less", "kernels": kernels, **free, **quantized}
     (folder / "less.toml").write_text(to_toml(data), encoding="utf-8")
     target = TargetConfig.named(str(folder / "less.toml"))

@@ -64,6 +64,11 @@ inline uint4 load_shared(unsigned at) {
                : "memory");
   return v;
 }
+inline unsigned load_shared_word(unsigned at) {
+  unsigned v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+  return v;
+}
 
 // Starts copying 16 bytes to shared memory, or fills them with zeros where they do not exist.
 inline void cp_async(unsigned to, const void* from, bool exist) {
@@ -77,6 +82,13 @@ inline void cp_async_evict_first(unsigned to, const void* from, bool exist) {
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to),
                "l"(from), "r"(exist ? 16 : 0), "l"(policy)
+               : "memory");
+}
+// Starts copying 4, 8 or 16 bytes that lie on as many, or fills them with zeros.
+template <int kCount>
+void cp_async_words(unsigned to, const void* from, bool exist) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kCount),
+               "r"(exist ? kCount : 0)
                : "memory");
 }
 inline void cp_async_commit() {
@@ -101,7 +113,17 @@ inline void store_shared(unsigned at, float first, float second) {
   store_shared(at + 4, __builtin_bit_cast(unsigned, second));
 }
 uint4 load_shared(unsigned at);
+unsigned load_shared_word(unsigned at);
 void cp_async(unsigned to, const void* from, bool exist);
+template <int kCount>
+void cp_async_words(unsigned to, const void* from, bool exist) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) {
+    store_shared(to + i, exist ? *reinterpret_cast<const unsigned*>(
+                                     static_cast<const unsigned char*>(from) + i)
+                               : 0u);
+  }
+}
 inline void cp_async_evict_first(unsigned to, const void* from, bool exist) {
   cp_async(to, from, exist);
 }

@@ -1,101 +1,164 @@
-// Matrix-vector products (one row of x) on the tensor cores, by a grid of one block per
-// multiprocessor. A block computes NPUSIM_COLUMNS columns of y. Their rows of W, 16 a tile, pass
-// through a multistage pipeline in shared memory in blocks of K of 64 elements. Each warp has a
+// Matrix-vector products (one row of x, or few) on the tensor cores, by a grid of one block per
+// multiprocessor, or a few. A block computes NPUSIM_COLUMNS columns of y. Their rows of W, 16 a
+// tile, pass through a multistage pipeline in shared memory in blocks of K. Each warp has a
 // pipeline of NPUSIM_STAGES stages and loads every kWarps-th block of K for itself, so that warps
 // meet only at the end, where their sums are added in order.
 //
-// x is a column of the tensor core's B. Where it is normalised on the way, x times the norm's
-// weight takes two columns, the second for what rounding to 16 bits leaves of the first.
+// `StageFormat` says how W lies in a stage, and how the tensor cores multiply it: floats, or, where
+// NPUSIM_ROW_BYTES tells how many bytes of a row a stage has, codes. Where x is normalised on the
+// way, x times the norm's weight takes two columns, the second for what rounding to 16 bits leaves
+// of the first.
 //
 // Where `kWeightsUnwritten`, the first stages are loaded before the wait for x. That they wait in
 // shared memory, not in registers, leaves registers for blocks of the next launches, which load
-// theirs meanwhile. X and W have the same 16-bit type, and all rows of W end on 16 bytes.
+// theirs meanwhile. X is of 16 bits, and all rows of W end on 16 bytes.
 #pragma once
 #include "kernels/cuda/common/mma.h"
 #include "kernels/cuda/matmul/gemv_epilogue.h"
-#include "kernels/cuda/matmul/linear_operands.h"
+#include "kernels/cuda/matmul/product_operands.h"
+#ifdef NPUSIM_ROW_BYTES
+#include "kernels/cuda/quantization/gemv_codes.h"
+#else
+#include "kernels/cuda/matmul/gemv_floats.h"
+#endif
 
 namespace npusim {
 
 constexpr int kWarps = NPUSIM_BLOCK / 32, kStages = NPUSIM_STAGES, kColumns = NPUSIM_COLUMNS;
+using Multiplied = StageFormat::Multiplied;  // what the tensor cores are given
+// Whether x is computed with before it is multiplied.
+constexpr bool kConverted = kNormed || !kSame<X, Multiplied>;
+constexpr int kM = static_cast<int>(params.m);
 constexpr int kRows = 16 / kParts;  // columns of y of a tile
 constexpr int kTiles = static_cast<int>(ceil_div(kColumns, kRows));
-constexpr int kRowsUsed = kTiles * kParts > 1 ? 16 : (kColumns + 3) / 4 * 4;  // rows of a tile
-constexpr int kRowBytes = 128,
-              kStageBytes = kRowsUsed * kRowBytes;      // bytes of a row in a stage, and of a stage
-constexpr int kLoads = static_cast<int>(params.k / 8);  // of 16 bytes, in a row
-constexpr int kBlocksOfK = (kLoads + 7) / 8,
+constexpr int kRowBytes = StageFormat::kRowBytes;  // of a row in a stage
+constexpr int kChunks = kRowBytes / 16;            // of 16 bytes, of it
+constexpr int kLoadRows = 32 / kChunks;            // that a load of a warp covers
+constexpr int kRowsUsed =
+    kTiles * kParts > 1 ? 16 : (kColumns + kLoadRows - 1) / kLoadRows * kLoadRows;  // of a tile
+constexpr int kStageBytes = kRowsUsed * (kRowBytes + StageFormat::kSideBytes);
+constexpr int kLoads = StageFormat::kLoads;  // of 16 bytes, in a row of W
+constexpr int kBlocksOfK = (kLoads + kChunks - 1) / kChunks,
               kMostBlocks = (kBlocksOfK + kWarps - 1) / kWarps;  // that a warp loads of a tile
-constexpr int kXLoads = (kMostBlocks + 3) / 4;  // of 16 bytes, by which a lane loads its part of x
-constexpr int kXAt = kWarps * kStages * kStageBytes;                  // of x in shared memory
-constexpr int kXBytes = kMostBlocks * kRowBytes * (kNormed ? 2 : 1);  // bytes of it for a warp
-static_assert(params.m == 1 && params.k % 8 == 0 && kIs16Bit<W> && kSame<X, W>);
-static_assert(kColumns <= NPUSIM_BLOCK && kXAt + kWarps * kXBytes <= NPUSIM_SHARED);
+constexpr int kXRowChunks = static_cast<int>(params.k / 8);      // of 16 bytes, in a row of x
+constexpr int kXBlockBytes = StageFormat::kBlockK * 2, kXChunks = kXBlockBytes / 16;
+// Loads of 16 bytes by which a lane has its part of a row of x.
+constexpr int kXLoads = (kMostBlocks * kXChunks + 31) / 32;
+constexpr int kXAt = kWarps * kStages * kStageBytes;  // of x in shared memory
+// Bytes of it for a row and a warp. Rows lie so that eight lanes that read one each have no bank
+// conflicts.
+constexpr int kXRowBytes = kMostBlocks * kXBlockBytes + (kM > 1 ? 16 : 0);
+constexpr int kXBytes = kXRowBytes * (kNormed ? 2 : kM);
+constexpr int kEach = (kColumns * kM + NPUSIM_BLOCK - 1) / NPUSIM_BLOCK;  // outputs of a thread
+static_assert(!kNormed || kM == 1);
+static_assert(kXAt + kWarps * kXBytes <= NPUSIM_SHARED);
 
 extern __shared__ __align__(128) unsigned char shared_memory[];
-__shared__ float tile_sums[kWarps][kTiles * 16], warp_squares[kWarps];
+__shared__ float tile_sums[kWarps][kTiles * 16][kM], warp_squares[kWarps], x_scales[kWarps][kM];
 
-// Where chunk c of row r lies: swizzled, so that eight lanes that read half of two rows have no
-// bank conflicts.
-inline unsigned chunk_at(int row, int chunk) {
-  return row * kRowBytes + ((chunk ^ (row & 1) << 2) << 4);
-}
 // The n-th chunk of x that this lane loads.
 inline int x_chunk(int n) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  return ((n * 4 + lane / 8) * kWarps + warp) * 8 + lane % 8;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = n * 32 + lane;
+  return (at / kXChunks * kWarps + warp) * kXChunks + at % kXChunks;
 }
 
-// A warp's blocks of K of all tiles, in order. kWide: all rows begin on 16 bytes.
-template <bool kWide, typename W, typename Rows>
-struct WeightPipeline {
-  const Rows& weights;
-  const int64_t first;
-  const int columns, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int tile = 0, block = threadIdx.x / 32;  // to load next
-  const W* rows[kRowsUsed / 4];            // of that tile, at this lane's chunk
-  unsigned rows_exist = 0;                 // bit n: rows[n] exists
-  unsigned begin, to;                      // this lane's place in the first stage, and in the next
+// The columns of y of a block.
+struct Columns {
+  int64_t first;
+  int count;
 
-  WeightPipeline(const Rows& weights, int64_t first, int columns, unsigned stages)
+  // The row of W that a row of a tile is.
+  int64_t row_of_w(int tile, int row) const {
+    const bool exists = tile_row_exists(tile, row);
+    return exists ? first + tile * kRows + row % kRows + row / kRows * params.n : 0;
+  }
+  bool tile_row_exists(int tile, int row) const { return tile * kRows + row % kRows < count; }
+};
+
+// A warp's blocks of K of all tiles, in order. kWide: all rows begin on 16 bytes.
+template <bool kWide, typename Rows>
+struct WeightPipeline {
+  using Element = StageFormat::Element;
+  static constexpr int kChunkElements = 16 / sizeof(Element);
+  const Rows& weights;
+  const Columns columns;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int tile = 0, block = threadIdx.x / 32;      // to load next
+  const Element* rows[kRowsUsed / kLoadRows];  // of that tile, at this lane's chunk
+  unsigned rows_exist = 0;                     // bit n: rows[n] exists
+  StageFormat::Sides sides;
+  unsigned begin, to;  // this lane's place in the first stage, and in the next
+
+  WeightPipeline(const Rows& weights, const Columns& columns, unsigned stages)
       : weights(weights),
-        first(first),
         columns(columns),
-        begin(stages + warp * kStages * kStageBytes + chunk_at(lane / 8, lane % 8)),
+        begin(own_stages(stages) + StageFormat::chunk_at(lane / kChunks, lane % kChunks)),
         to(begin) {
     find_rows();
   }
+  // From this lane's place in a stage to that for rows[n].
+  unsigned row_offset(int n) const {
+    constexpr int kPeriod = StageFormat::kSwizzlePeriod;
+    if constexpr (kPeriod <= kLoadRows) return n * (kLoadRows * kRowBytes);
+    const int row = lane / kChunks, chunk = lane % kChunks;
+    const unsigned turned = StageFormat::chunk_at(row + n * kLoadRows % kPeriod, chunk) -
+                            StageFormat::chunk_at(row, chunk);
+    return n * kLoadRows / kPeriod * (kPeriod * kRowBytes) + turned;
+  }
+  unsigned own_stages(unsigned stages) const { return stages + warp * kStages * kStageBytes; }
 
   void find_rows() {
     rows_exist = 0;
 #pragma unroll
-    for (int n = 0; n < kRowsUsed / 4; ++n) {
-      const int row = n * 4 + lane / 8, column = tile * kRows + row % kRows;
-      const bool exists = column < columns;
-      rows_exist |= static_cast<unsigned>(exists) << n;
-      const int64_t at = exists ? first + column + row / kRows * params.n : 0;
-      rows[n] = weights.row(at) + lane % 8 * 8;
+    for (int n = 0; n < kRowsUsed / kLoadRows; ++n) {
+      const int row = n * kLoadRows + lane / kChunks;
+      rows_exist |= static_cast<unsigned>(columns.tile_row_exists(tile, row)) << n;
+      rows[n] = weights.row(columns.row_of_w(tile, row)) + lane % kChunks * kChunkElements;
+    }
+    if constexpr (StageFormat::kSideBytes > 0) {
+      const int row = lane % 16;
+      sides.find(weights, columns.row_of_w(tile, row), columns.tile_row_exists(tile, row));
+    }
+  }
+  // The rows of the next tile.
+  void next_rows() {
+    if constexpr (Rows::kEven) {
+      rows_exist = 0;
+#pragma unroll
+      for (int n = 0; n < kRowsUsed / kLoadRows; ++n) {
+        const int row = n * kLoadRows + lane / kChunks;
+        rows_exist |= static_cast<unsigned>(columns.tile_row_exists(tile, row)) << n;
+        rows[n] += kRows * Rows::kStride;
+      }
+      sides.advance(kRows, columns.tile_row_exists(tile, lane % 16));
+    } else {
+      find_rows();
     }
   }
   // Starts loading the next block; what does not exist is zero.
   void fill() {
     if (tile < kTiles && block < kBlocksOfK) {
-      const bool inside = kLoads % 8 == 0 || block * 8 + lane % 8 < kLoads;
+      const bool inside = kLoads % kChunks == 0 || block * kChunks + lane % kChunks < kLoads;
 #pragma unroll
-      for (int n = 0; n < kRowsUsed / 4; ++n) {
+      for (int n = 0; n < kRowsUsed / kLoadRows; ++n) {
         const bool exists = inside && (rows_exist >> n & 1) != 0;
-        const W* from = rows[n] + (inside ? block * 64 : 0);
+        const Element* from = rows[n] + (inside ? block * (kChunks * kChunkElements) : 0);
+        const unsigned at = to + row_offset(n);
         if constexpr (kWide) {
-          cp_async_evict_first(to + n * 4 * kRowBytes, from, exists);
+          cp_async_evict_first(at, from, exists);
         } else {
-          store_shared(to + n * 4 * kRowBytes, exists ? gather_chunk(from, 8) : uint4{0, 0, 0, 0});
+          store_shared(at, exists ? gather_chunk(from, 8) : uint4{0, 0, 0, 0});
         }
+      }
+      if constexpr (StageFormat::kSideBytes > 0) {
+        const unsigned own = to - StageFormat::chunk_at(lane / kChunks, lane % kChunks);
+        sides.template copy<kRowsUsed>(own + kRowsUsed * kRowBytes, block);
       }
       to = to + kStageBytes == begin + kStages * kStageBytes ? begin : to + kStageBytes;
       block += kWarps;
       if (block >= kBlocksOfK) {
         block = warp;
-        if (++tile < kTiles) find_rows();
+        if (++tile < kTiles) next_rows();
       }
     }
     cp_async_commit();
@@ -124,7 +187,8 @@ void load_gains(const W* norm, uint4 (&gains)[kXLoads]) {
   for (int n = 0; n < kXLoads; ++n) {
     const int at = x_chunk(n);
     gains[n] = uint4{0, 0, 0, 0};
-    if (at < kLoads) gains[n] = kWide ? load_kept(norm + at * 8) : gather_chunk(norm + at * 8, 8);
+    if (at < kXRowChunks)
+      gains[n] = kWide ? load_kept(norm + at * 8) : gather_chunk(norm + at * 8, 8);
   }
 }
 
@@ -149,12 +213,22 @@ RangeScale range_scale_for(float top) {
   return {};
 }
 
+// The scales of an output's rows of W.
+template <typename Rows>
+void read_scales(const Rows& weights, const PendingOutput& output, float (&scales)[kParts]) {
+  if (!output.exists) return;
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    scales[part] = weights.scale(output.column + part * params.n);
+  }
+}
+
 // This lane's part of the sum of squares of x, and the factor of the warp's sums.
 struct WarpRow {
   float squares = 0.0f, scale = 1.0f;
 };
 
-// Stores this warp's blocks of x in shared memory, times the norm's weight.
+// Stores this warp's blocks of a row of x in shared memory, times the norm's weight.
 template <bool kWide, typename X, typename W>
 WarpRow load_row(const X* x, const uint4 (&gains)[kXLoads], unsigned to) {
   uint4 loaded[kXLoads];
@@ -162,39 +236,45 @@ WarpRow load_row(const X* x, const uint4 (&gains)[kXLoads], unsigned to) {
   for (int n = 0; n < kXLoads; ++n) {
     const int at = x_chunk(n);
     loaded[n] = uint4{0, 0, 0, 0};
-    if (at < kLoads) loaded[n] = kWide ? load_kept(x + at * 8) : gather_chunk(x + at * 8, 8);
+    if (at < kXRowChunks) loaded[n] = kWide ? load_kept(x + at * 8) : gather_chunk(x + at * 8, 8);
   }
   WarpRow row;
-  float v[kNormed ? kXLoads : 1][8], top = 0.0f;
+  float v[kConverted ? kXLoads : 1][8], top = 0.0f;
   RangeScale range_scale;
-  if constexpr (kNormed) {
+  if constexpr (kConverted) {
 #pragma unroll
     for (int n = 0; n < kXLoads; ++n) {
       float gain[8];
       unpack<X>(loaded[n], v[n]);
-      unpack<W>(gains[n], gain);
+      if constexpr (kNormed) unpack<W>(gains[n], gain);
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
-        row.squares += v[n][e] * v[n][e];
-        v[n][e] *= gain[e];
+        if constexpr (kNormed) {
+          row.squares += v[n][e] * v[n][e];
+          v[n][e] *= gain[e];
+        }
         top = fmaxf(top, fabsf(v[n][e]));
       }
     }
-    range_scale = range_scale_for<W>(top);
+    range_scale = range_scale_for<Multiplied>(top);
     row.scale = range_scale.down;
   }
 #pragma unroll
   for (int n = 0; n < kXLoads; ++n) {
-    const int block = n * 4 + threadIdx.x % 32 / 8;
-    const unsigned place = to + block * kRowBytes + threadIdx.x % 8 * 16;
-    if (block >= kMostBlocks) continue;
-    if constexpr (kNormed) {
+    const int at = n * 32 + threadIdx.x % 32;
+    const unsigned place = to + at * 16;
+    if (at >= kMostBlocks * kXChunks) continue;
+    if constexpr (kConverted) {
 #pragma unroll
       for (int e = 0; e < 8; ++e) v[n][e] *= range_scale.up;
+    }
+    if constexpr (kNormed) {
       uint4 high, low;
-      split_high_low<W>(v[n], high, low);
+      split_high_low<Multiplied>(v[n], high, low);
       store_shared(place, high);
-      store_shared(place + kMostBlocks * kRowBytes, low);
+      store_shared(place + kXRowBytes, low);
+    } else if constexpr (kConverted) {
+      store_shared(place, pack_eight<Multiplied>(v[n]));
     } else {
       store_shared(place, loaded[n]);
     }
@@ -210,80 +290,54 @@ inline float warp_sum(float v) {
 }
 
 // Multiplies this warp's blocks by its x, and leaves the sums of each row in tile_sums.
-template <typename W, typename R>
-void multiply_blocks(R& pipeline, unsigned stages, unsigned x_at, float scale) {
+template <typename Pipeline>
+void multiply_blocks(Pipeline& pipeline, unsigned stages, unsigned x_at, float scale) {
   const int g = pipeline.lane / 4, t = pipeline.lane % 4;
-  const unsigned own = stages + pipeline.warp * kStages * kStageBytes;
-  // A row that the tile does not have reads one of the last two; its sums are not used.
-  const int low = g < kRowsUsed ? g : kRowsUsed - 2 + g % 2;
-  const int high = g + 8 < kRowsUsed ? g + 8 : kRowsUsed - 2 + g % 2;
-  const unsigned halves[] = {own + chunk_at(low, t), own + chunk_at(low, t + 4)};
-  const int other = kRowsUsed == 16 ? 8 * kRowBytes : (high - low) * kRowBytes;
-  const unsigned x = x_at + (kNormed ? (g & 1) * kMostBlocks * kRowBytes : 0) + t * 16;
+  StageFormat::Sums<kRowsUsed, kXRowBytes> sums(pipeline.own_stages(stages), x_at);
   const int blocks = (kBlocksOfK - pipeline.warp + kWarps - 1) / kWarps;
   unsigned stage = 0;
 #pragma unroll 1
   for (int tile = 0; tile < kTiles; ++tile) {
-    float sums[2][4] = {};
+    sums.start(pipeline.weights, pipeline.columns.row_of_w(tile, g),
+               pipeline.columns.row_of_w(tile, g + 8));
 #pragma unroll 1
     for (int i = 0; i < blocks; ++i) {
       cp_async_wait<kStages - 1>();
       __syncwarp();
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const uint4 a = load_shared(halves[j] + stage);
-        const uint4 b = load_shared(halves[j] + stage + other);
-        const uint4 c = load_shared(x + i * kRowBytes + j * 64);
-        mma_16x8x16<W>(sums[j], a.x, b.x, a.y, b.y, c.x, c.y);
-        mma_16x8x16<W>(sums[j], a.z, b.z, a.w, b.w, c.z, c.w);
-      }
+      sums.multiply(stage, i, i * kWarps + pipeline.warp);
       __syncwarp();
       pipeline.fill();
       stage = stage + kStageBytes == kStages * kStageBytes ? 0 : stage + kStageBytes;
     }
-    if (t > 0) continue;
+    if constexpr (kM == 1) {
+      if (t > 0) continue;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float sum = sums[0][half * 2] + sums[1][half * 2];
-      if constexpr (kNormed) sum += sums[0][half * 2 + 1] + sums[1][half * 2 + 1];
-      tile_sums[pipeline.warp][tile * 16 + half * 8 + g] = sum * scale;
+      for (int half = 0; half < 2; ++half) {
+        float sum = sums.sum(half * 2);
+        if constexpr (kNormed) sum += sums.sum(half * 2 + 1);
+        tile_sums[pipeline.warp][tile * 16 + half * 8 + g][0] = sum * scale;
+      }
+    } else {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int row = tile * 16 + e / 2 * 8 + g, column = t * 2 + e % 2;
+        if (column >= kM) continue;
+        const float up = kConverted ? x_scales[pipeline.warp][column] : 1.0f;
+        tile_sums[pipeline.warp][row][column] = sums.sum(e) * up;
+      }
     }
   }
 }
 
-template <bool kWide, typename X, typename W, typename Rows>
-void run_multistage(const Rows& weights, const X* x, const Epilogue& epilogue) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, mine = threadIdx.x;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kColumns;
-  const int columns = static_cast<int>(smaller<int64_t>(kColumns, params.n - first));
-  const unsigned stages = shared_address(shared_memory), x_at = stages + kXAt + warp * kXBytes;
-
-  PendingOutput output(0, first + mine, mine < columns);
-  if constexpr (!kWeightsUnwritten) wait_on_dependencies();
-  WeightPipeline<kWide, W, Rows> pipeline(weights, first, columns, stages);
-#pragma unroll 1
-  for (int i = 0; i < kStages; ++i) pipeline.fill();
-  uint4 gains[kXLoads] = {};
-  if constexpr (kNormed) load_gains<kWide>(weights.norm(), gains);
-  if constexpr (kBiasUnwritten) output.read_bias(epilogue);
-  if constexpr (kWeightsUnwritten) wait_on_dependencies();
-  if constexpr (!kBiasUnwritten) output.read_bias(epilogue);
-
-  const WarpRow row = load_row<kWide, X, W>(x, gains, x_at);
-  output.read_residual(epilogue);
-  multiply_blocks<W>(pipeline, stages, x_at, row.scale);
-  if constexpr (kNormed) {
-    const float sum = warp_sum(row.squares);
-    if (lane == 0) warp_squares[warp] = sum;
-  }
-  __syncthreads();
-  if (!output.exists) return;
-  float v[kParts] = {}, total = 0.0f;
+// The sums of all warps for an output, and what they are multiplied by.
+inline void add_warps(const PendingOutput& output, int column, float (&v)[kParts]) {
+  float total = 0.0f;
 #pragma unroll
   for (int w = 0; w < kWarps; ++w) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      v[part] += tile_sums[w][mine / kRows * 16 + part * kRows + mine % kRows];
+      const int row = column / kRows * 16 + part * kRows + column % kRows;
+      v[part] += tile_sums[w][row][output.m];
     }
     if constexpr (kNormed) total += warp_squares[w];
   }
@@ -292,7 +346,64 @@ void run_multistage(const Rows& weights, const X* x, const Epilogue& epilogue) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) v[part] *= scale;
   }
-  output.store(epilogue, v);
+}
+
+template <bool kWide, typename X, typename W, typename Rows>
+void run_multistage(const Rows& weights, const X* x, const Epilogue& epilogue) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kColumns;
+  const Columns columns{first, static_cast<int>(smaller<int64_t>(kColumns, params.n - first))};
+  const unsigned stages = shared_address(shared_memory), x_at = stages + kXAt + warp * kXBytes;
+  const auto output_at = [&](int n) {
+    const int at = n * NPUSIM_BLOCK + threadIdx.x;
+    return PendingOutput(at / kColumns, first + at % kColumns,
+                         at / kColumns < kM && at % kColumns < columns.count);
+  };
+
+  PendingOutput output = output_at(0);
+  if constexpr (!kWeightsUnwritten) wait_on_dependencies();
+  WeightPipeline<kWide || StageFormat::kAligned, Rows> pipeline(weights, columns, stages);
+#pragma unroll 1
+  for (int i = 0; i < kStages; ++i) pipeline.fill();
+  uint4 gains[kXLoads] = {};
+  if constexpr (kNormed) load_gains<kWide>(weights.norm(), gains);
+  float scales[kParts] = {};
+  if constexpr (StageFormat::kScaled) read_scales(weights, output, scales);
+  if constexpr (kBiasUnwritten) output.read_bias(epilogue);
+  if constexpr (kWeightsUnwritten) wait_on_dependencies();
+  if constexpr (!kBiasUnwritten) output.read_bias(epilogue);
+
+  WarpRow row;
+#pragma unroll 1
+  for (int m = 0; m < kM; ++m) {
+    row = load_row<kWide, X, W>(x + m * params.ldx, gains, x_at + m * kXRowBytes);
+    if (kM > 1 && lane == 0) x_scales[warp][m] = row.scale;
+  }
+  __syncwarp();
+  output.read_residual(epilogue);
+  multiply_blocks(pipeline, stages, x_at, row.scale);
+  if constexpr (kNormed) {
+    const float sum = warp_sum(row.squares);
+    if (lane == 0) warp_squares[warp] = sum;
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int n = 0; n < kEach; ++n) {
+    if (n > 0) {
+      output = output_at(n);
+      if constexpr (StageFormat::kScaled) read_scales(weights, output, scales);
+      output.read_bias(epilogue);
+      output.read_residual(epilogue);
+    }
+    if (!output.exists) continue;
+    float v[kParts] = {};
+    add_warps(output, static_cast<int>(output.column - first), v);
+    if constexpr (StageFormat::kScaled) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) v[part] *= scales[part];
+    }
+    output.store(epilogue, v);
+  }
 }
 
 }  // namespace npusim

@@ -20,6 +20,7 @@ namespace npusim {
 
 #if NPUSIM_IS_GEMV
 struct Weights {
+  static constexpr bool kEven = false;  // rows are found one by one
   void* const* operands;
   const W* row(int64_t row) const { return weight_row(operands, row); }
   const W* norm() const { return static_cast<const W*>(operands[1 + params.segments]); }

@@ -3,38 +3,14 @@
 // The parameters tell which of them this is.
 #pragma once
 #include "kernels/cuda/common/paths.h"
-#include "kernels/cuda/matmul/linear_params.h"
+#include "kernels/cuda/matmul/product_operands.h"
 
 namespace npusim {
 
-template <typename P>
-constexpr bool kHasNormEps = requires(P p) { p.norm_eps; };
-template <typename P>
-constexpr bool kHasSlots = requires(P p) { p.slots; };
-template <typename P>
-constexpr float norm_eps_of(const P& p) {
-  if constexpr (kHasNormEps<P>) return p.norm_eps;
-  return 0.0f;
-}
-template <typename P>
-constexpr int slots_of(const P& p) {
-  if constexpr (kHasSlots<P>) return p.slots;
-  return 0;
-}
-using Params = decltype(params);
-constexpr bool kNormed = kHasNormEps<Params> && !kHasSlots<Params>;
-constexpr bool kBeforeNorm = kHasSlots<Params> && !kHasNormEps<Params>;
-constexpr bool kAfterNorm = kHasSlots<Params> && kHasNormEps<Params>;
-constexpr float kNormEps = norm_eps_of(params);
-constexpr int kSlots = slots_of(params);
 static_assert(!kNormed || NPUSIM_PATH == NPUSIM_PATH_GEMV_SIMT ||
               NPUSIM_PATH == NPUSIM_PATH_GEMV_MULTISTAGE);
 
 using W = Storage<params.w_dtype>;
-// Operands between x and the rest: W, then the norm's weight, or the squares that the product
-// before a norm has stored.
-constexpr int kWeights = params.segments + (kNormed || kBeforeNorm || kAfterNorm ? 1 : 0);
-
 // Row `row` of W, whose segments follow one another.
 inline const W* weight_row(void* const* operands, int64_t row) {
   const W* from = static_cast<const W*>(operands[1]) + row * params.ldw[0];
@@ -47,12 +23,6 @@ inline const W* weight_row(void* const* operands, int64_t row) {
   }
   return from;
 }
-
-// Whether nothing writes W (with the norm's weight) and the bias before in the method, so that they
-// may be read before the wait.
-constexpr unsigned kWeightBits = ((1u << (kAfterNorm ? params.segments : kWeights)) - 1) << 1;
-constexpr bool kWeightsUnwritten = (unwritten_operands & kWeightBits) == kWeightBits;
-constexpr bool kBiasUnwritten = (unwritten_operands >> (1 + kWeights) & 1) != 0;
 
 // Whether all rows of x and W begin on 16 bytes.
 constexpr bool is_chunk_aligned(int64_t elements, int64_t size) {

@@ -34,6 +34,7 @@ POINTWISE_INSTRUCTIONS = 64
 POINTWISE_REGISTERS = 16
 INDEX_TENSORS = 6
 LINEAR_SEGMENTS = 4
+MOST_NORMED_CODES = 8192  # elements of a row of normed_quantized_linear
 SLOT_COLUMNS = 64  # of y, whose squares have at least one slot of linear_before_norm
 
 Params: TypeAlias = dict[str, Any]  # the fields of a struct: int, float, or a tuple of them
@@ -182,6 +183,11 @@ _LINEAR = (
     f"m:i64 n:i64 k:i64 ldx:i64 ldy:i64 ldr:i64 rows:i64[{LINEAR_SEGMENTS}] "
     f"ldw:i64[{LINEAR_SEGMENTS}] segments:i32 gated:i32 x_dtype:i32 w_dtype:i32 "
     f"y_dtype:i32 r_dtype:i32 {_EPILOGUE}"
+)
+
+_QUANTIZED_LINEAR = (
+    f"m:i64 n:i64 k:i64 ldx:i64 ldy:i64 ldr:i64 group:i64 rows:i64[{LINEAR_SEGMENTS}] "
+    f"segments:i32 gated:i32 format:i32 x_dtype:i32 y_dtype:i32 r_dtype:i32 {_EPILOGUE}"
 )
 
 _MATMUL = (
@@ -414,8 +420,16 @@ KERNELS: dict[str, KernelDef] = {
         _def(
             "quantized_linear",
             "x, q0 … q{segments-1}, [bias], [residual], y",
-            f"m:i64 n:i64 k:i64 ldx:i64 ldy:i64 ldr:i64 group:i64 rows:i64[{LINEAR_SEGMENTS}] "
-            f"segments:i32 gated:i32 format:i32 x_dtype:i32 y_dtype:i32 r_dtype:i32 {_EPILOGUE}",
+            _QUANTIZED_LINEAR,
+            in_place="residual",
+        ),
+        # quantized_linear of the RMS norm of one row of x of 16-bit floats, as normed_linear is
+        # linear's; norm has x_dtype. k is a multiple of 8 and at most MOST_NORMED_CODES.
+        _def(
+            "normed_quantized_linear",
+            "x, q0 … q{segments-1}, norm, [bias], [residual], y",
+            f"{_QUANTIZED_LINEAR} norm_eps:f32",
+            generated_only=True,
             in_place="residual",
         ),
         # Packs 8-bit B for `conv_int8`: source element (g, n, t, c), as in pack_b, becomes the

@@ -164,6 +164,12 @@ def _normed_linear(p: Params, _: int | None) -> Cost:
     return operands, operations + 4 * m * k
 
 
+def _normed_quantized_linear(p: Params, _: int | None) -> Cost:
+    m, k = p["m"], p["k"]
+    operands, operations = _with_norm(_quantized_linear(p, None), p, k * size_of(p, "x"))
+    return operands, operations + 4 * m * k
+
+
 def _linear_before_norm(p: Params, _: int | None) -> Cost:
     operands, operations = _normed_operands(p, p["n"] * size_of(p, "w"))
     m, n = p["m"], p["n"]
@@ -178,7 +184,11 @@ def _linear_behind_norm(p: Params, _: int | None) -> Cost:
 
 def _normed_operands(p: Params, norm: int) -> Cost:
     """The cost of `linear`, with an operand of so many bytes after the weights."""
-    operands, operations = _linear(p, None)
+    return _with_norm(_linear(p, None), p, norm)
+
+
+def _with_norm(product: Cost, p: Params, norm: int) -> Cost:
+    operands, operations = product
     at = 1 + p["segments"]
     return [*operands[:at], norm, *operands[at:]], operations
 
@@ -248,4 +258,5 @@ MATMULS: dict[str, Rule] = {
     "linear_behind_norm": _linear_behind_norm,
     "quantize": _quantize,
     "quantized_linear": _quantized_linear,
+    "normed_quantized_linear": _normed_quantized_linear,
 }

@@ -11,6 +11,7 @@ from npusim.ops import (  # noqa: F401  (imported for their registrations)
     linear,
     normalization,
     normed_linear,
+    normed_quantized_linear,
     pointwise,
     pooling,
     quantized_linear,

@@ -29,6 +29,7 @@ from npusim.ir.graph import Node
 from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.types import TensorType
 from npusim.lowering.context import Lowering, Param, codes
+from npusim.lowering.view import View
 from npusim.ops.fused import (
     NO_EPILOGUE,
     infer_gated_linear,
@@ -37,6 +38,7 @@ from npusim.ops.fused import (
 )
 from npusim.ops.fused import reference_linear as reference_plain
 from npusim.ops.linear import epilogue, row_stride, rows, stored_as_rows
+from npusim.ops.norm_between import NormPart
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -138,11 +140,23 @@ def _lower_quantize(node: Node, low: Lowering) -> None:
 
 def _lower_quantized_linear(node: Node, low: Lowering) -> None:
     x, *parts, bias, residual = low.inputs(node)
-    weights = [q for q in parts if q is not None]
+    assert x is not None
+    emit_quantized_linear(node, low, x, [q for q in parts if q is not None], bias, residual)
+
+
+def emit_quantized_linear(
+    node: Node,
+    low: Lowering,
+    x: View,
+    weights: Sequence[View],
+    bias: View | None,
+    residual: View | None,
+    norm: NormPart | None = None,
+) -> None:
+    """Emits the product of a node over quantized weights, with a norm on the way or without."""
     y = low.result(node.output, strided=True)
     if y.numel == 0:
         return
-    assert x is not None
     n, k = y.shape[-1], x.shape[-1]
     x, m, ldx = rows(low, x)
     ldy, ldr = row_stride(y), 0
@@ -167,13 +181,17 @@ def _lower_quantized_linear(node: Node, low: Lowering) -> None:
         **codes(x_dtype=x.dtype, y_dtype=y.dtype),
         **codes(r_dtype=residual.dtype if residual is not None else y.dtype),
         **fields,
+        **(norm.fields if norm else {}),
     }
     in_place = [residual] if residual is not None else []
-    low.emit("quantized_linear", params, [x, *weights, *operands], [y], in_place=in_place)
+    stem, reads = (norm.stem, norm.reads) if norm else ("quantized_linear", ())
+    low.emit(stem, params, [x, *weights, *reads, *operands], [y], in_place=in_place)
 
 
-def _case(how: Quantization, rows: Sequence[int], k: int, *, id: str, **more: Any) -> Case:
-    """Returns a product over weights whose bytes are drawn here, 3 rows of x at once."""
+def product_case(
+    how: Quantization, rows: Sequence[int], k: int, *, id: str, m: int = 3, **more: Any
+) -> Case:
+    """Returns a product over weights whose bytes are drawn here, m rows of x at once."""
     draw = np.random.default_rng(len(id))
     parts = []
     for count in rows:
@@ -196,19 +214,19 @@ def _case(how: Quantization, rows: Sequence[int], k: int, *, id: str, **more: An
     n = sum(rows) // (2 if gated else 1)
     bias = (sum(rows),) if more.pop("has_bias", False) else None
     attrs = {**NO_EPILOGUE, "gated": False, **more}
-    residual = (3, n) if attrs["residual"] else None
+    residual = (m, n) if attrs["residual"] else None
     attrs |= {"rows": tuple(rows), "format": how.format, "group": how.group}
-    return Case(((3, k), *parts, bias, residual), attrs, id)
+    return Case(((m, k), *parts, bias, residual), attrs, id)
 
 
 _INT8, _INT4 = Quantization("int8"), Quantization("int4", 32)
 _CASES = (
-    _case(_INT8, (5,), 40, id="int8"),
-    _case(_INT8, (17, 3), 128, id="int8-parts", has_bias=True, act="relu"),
-    _case(_INT8, (8,), 130, id="int8-gated", gated=True, act="silu"),
-    _case(_INT4, (16,), 256, id="int4", has_bias=True, residual=1),
-    _case(Quantization("int4", 128), (7,), 128, id="int4-group", residual=2, act="gelu"),
-    _case(Quantization("int4-asymmetric", 64), (33,), 128, id="int4-asymmetric"),
+    product_case(_INT8, (5,), 40, id="int8"),
+    product_case(_INT8, (17, 3), 128, id="int8-parts", has_bias=True, act="relu"),
+    product_case(_INT8, (8,), 130, id="int8-gated", gated=True, act="silu"),
+    product_case(_INT4, (16,), 256, id="int4", has_bias=True, residual=1),
+    product_case(Quantization("int4", 128), (7,), 128, id="int4-group", residual=2, act="gelu"),
+    product_case(Quantization("int4-asymmetric", 64), (33,), 128, id="int4-asymmetric"),
 )
 
 register(OpDef(QUANTIZE, lower=_lower_quantize, reference=reference_quantize, infer=infer_quantize))

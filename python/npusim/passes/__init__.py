@@ -69,7 +69,7 @@ PIPELINE: tuple[Pass, ...] = (
     merge_linears,  # after epilogues: a linear that has one is not merged
     assign_layout,  # needs the final set of pointwise nodes; changes no node but its type
     quantize_weights,  # after everything that joins or scales weights
-    fuse_norms,  # after it: products over quantized weights take no norm
+    fuse_norms,  # after it: products over quantized weights take norms of one row alone
     fuse_attention_step,  # after merging, which looks for the op it takes apart
     select_kernels,  # shapes and epilogues are final
     eliminate_dead_code,  # drops the weights that patterns left without users

@@ -18,16 +18,25 @@ from npusim.ops.norm_between import (
     begins_with_norm,
     leaves_norm,
 )
+from npusim.ops.normed_quantized_linear import NORMED_QUANTIZED_LINEAR, takes_norm
+from npusim.ops.quantized_linear import QUANTIZED_LINEAR
 from npusim.targets.target_config import TargetConfig
 
 _NORM = "aten.rms_norm.default"
-_FUSED = {"npu.linear": NORMED_LINEAR, "npu.gated_linear": NORMED_GATED_LINEAR}
+_FUSED = {
+    "npu.linear": NORMED_LINEAR,
+    "npu.gated_linear": NORMED_GATED_LINEAR,
+    QUANTIZED_LINEAR: NORMED_QUANTIZED_LINEAR,
+}
 
 
 def fuse_norms(graph: Graph, target: TargetConfig) -> Graph:
     """Returns the graph with norms folded into products."""
 
     def on_the_way(norm: Node, product: Node, rewriter: Rewriter) -> bool:
+        if product.op == QUANTIZED_LINEAR:
+            x, weight = (rewriter.types[name or ""] for name in norm.inputs[:2])
+            return target.has("normed_quantized_linear") and takes_norm(x, weight)
         if begins_with_norm(prod(product.type.shape[:-1]), target.rows_normed):
             return True
         before = rewriter.producer(norm.inputs[0])
@@ -54,6 +63,6 @@ def _is_row_norm(norm: Node, product: Node, rewriter: Rewriter) -> bool:
     dims, eps = norm.attrs["normalized_shape"], norm.attrs.get("eps")
     if x is None or weight is None or not isinstance(dims, tuple) or len(dims) != 1:
         return False
-    matrix = product.inputs[1]
-    dtypes = {rewriter.types[i].dtype for i in (x, weight, matrix) if i is not None}
+    floats = (x, weight) if product.op == QUANTIZED_LINEAR else (x, weight, product.inputs[1])
+    dtypes = {rewriter.types[i].dtype for i in floats if i is not None}
     return isinstance(eps, float) and len(dtypes) == 1 and dtypes <= set(KERNEL_DTYPES)

@@ -213,6 +213,21 @@ class Conv:
 
 
 @dataclass(frozen=True, slots=True)
+class CodeStreams:
+    """Products of few rows with quantized weights.
+
+    Attributes:
+        warps: of a block.
+        register_blocks: that a processor's registers should do for.
+        shared_bytes: that each block takes of shared memory; 0: as those of floats do.
+    """
+
+    warps: int
+    register_blocks: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Decode:
     """Products of one row and attention of one step, which wait for memory.
 
@@ -227,6 +242,7 @@ class Decode:
         small_normed_shared_bytes: likewise of queries, keys and values, where gate and up end.
         step_clusters: of attention, that the device places with one block a processor.
         step_stages: slices of keys of a warp in flight: the next products need the memory more.
+        bytes, nibbles: products with int8 and with int4.
     """
 
     shared_bytes: int
@@ -234,6 +250,8 @@ class Decode:
     small_normed_shared_bytes: int
     step_clusters: int
     step_stages: int
+    bytes: CodeStreams
+    nibbles: CodeStreams
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ linear that `gemv_multistage.h` cannot compute is left to `matmul_rules`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from npusim.abi.kernels import Params
 from npusim.codegen.cuda import matmul_rules
@@ -19,11 +20,17 @@ from npusim.codegen.cuda.matmul_rules import (
 )
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, as_int, as_ints, blocks
+from npusim.targets.measured import CodeStreams
 
 _FIT = GPU.decode
 _GEMV_WARPS = 8
 _GEMV_ROW_BYTES = 128  # of W in a stage: a block of K
 _GEMV_COLUMNS = 256  # that a block may have: a thread each
+_CODE_ROW_BYTES = (64, 128)  # likewise, of codes
+_CODE_STAGE_BYTES = 32  # of a row, which take as long as a stage's waiting and turning
+_CODE_ROWS = 8  # of x: columns of the tensor core's smallest product
+_CODE_SUMS = 1024  # of a block, that warps leave each other
+_INT8, _ASYMMETRIC = 1, 3  # formats of codes
 
 _STEP_KEYS = 16  # of a slice
 _STEP_CLUSTER = 8  # blocks of a cluster; every device with clusters takes as many
@@ -46,6 +53,38 @@ def normed_linear(p: Params) -> LaunchConfig:
     return _multistage_gemv(p, arguments) or matmul_rules.normed_linear(p)
 
 
+def quantized_linear(p: Params) -> LaunchConfig:
+    """The rule of `quantized_linear`."""
+    arguments = 1 + as_int(p, "segments") + epilogue_operands(p)
+    return _multistage_codes(p, arguments) or matmul_rules.quantized_linear(p)
+
+
+def normed_quantized_linear(p: Params) -> LaunchConfig:
+    """The rule of `normed_quantized_linear`."""
+    arguments = 2 + as_int(p, "segments") + epilogue_operands(p)
+    config = LaunchConfig(()) if p["n"] == 0 else _multistage_codes(p, arguments)
+    assert config is not None, p
+    return config
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """Rows of W as they lie in a stage, of which each has a block of K.
+
+    Attributes:
+        row_bytes: of a row. side_bytes: beside it, of scales and zero points.
+        elements: of a block of K.
+        row_blocks: blocks of K in a row of W.
+        fit: what was measured of codes.
+    """
+
+    row_bytes: int
+    elements: int
+    row_blocks: int
+    side_bytes: int = 0
+    fit: CodeStreams | None = None
+
+
 def _multistage_gemv(p: Params, arguments: int) -> LaunchConfig | None:
     """Returns one block a multiprocessor, W through a multistage pipeline in shared memory.
 
@@ -53,24 +92,78 @@ def _multistage_gemv(p: Params, arguments: int) -> LaunchConfig | None:
     the tensor cores do not multiply, and for rows that are not whole loads of 16 bytes.
     """
     m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
-    segments, parts = as_int(p, "segments"), 2 if p["gated"] else 1
     columns = blocks(n, PROCESSORS)
-    lines = (k, *as_ints(p, "ldw")[:segments])
+    lines = (k, *as_ints(p, "ldw")[: as_int(p, "segments")])
     if m != 1 or 0 in (n, k) or columns > _GEMV_COLUMNS or any(line % 8 for line in lines):
         return None
     if not on_tensor_cores(p["x_dtype"], p["w_dtype"]):
         return None
-    tiles = blocks(columns * parts, 16)
-    rows = 16 if tiles > 1 or parts > 1 else blocks(columns, 4) * 4
-    k_blocks = blocks(blocks(2 * k, _GEMV_ROW_BYTES), _GEMV_WARPS)  # that a warp loads of a tile
-    stage_bytes = _GEMV_WARPS * rows * _GEMV_ROW_BYTES
-    x = _GEMV_WARPS * k_blocks * _GEMV_ROW_BYTES * (2 if "norm_eps" in p else 1)
-    stages = min(tiles * k_blocks, (_FIT.shared_bytes - x) // stage_bytes)
-    if stages < 2 and tiles * k_blocks > 1:
+    stage = _Stage(_GEMV_ROW_BYTES, 64, blocks(2 * k, _GEMV_ROW_BYTES))
+    return _multistage(p, stage, columns, arguments)
+
+
+def _multistage_codes(p: Params, arguments: int) -> LaunchConfig | None:
+    """Returns the same for codes: for many columns, several blocks a multiprocessor.
+
+    None for more rows of x than the tensor cores multiply at once, or than there is room for.
+    """
+    m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
+    parts = 2 if p["gated"] else 1
+    if m > _CODE_ROWS or 0 in (m, n, k) or k % 8:
         return None
-    threads, shared, padded = 32 * _GEMV_WARPS, stages * stage_bytes + x, None
-    if stages == tiles * k_blocks:
-        small = _FIT.small_normed_shared_bytes if "norm_eps" in p else _FIT.small_shared_bytes
+    if not on_tensor_cores(p["x_dtype"], p["x_dtype"]):
+        return None
+    most = min(_GEMV_COLUMNS, _CODE_SUMS // (m * parts))
+    each = blocks(blocks(n, PROCESSORS), most)  # blocks of a multiprocessor, two at a time
+    grid = PROCESSORS * (each if each == 1 else blocks(each, 2) * 2)
+    made = (_multistage(p, stage, blocks(n, grid), arguments, grid) for stage in _code_stages(p))
+    return next((config for config in made if config is not None), None)
+
+
+def _code_stages(p: Params) -> list[_Stage]:
+    """Returns stages of codes, first the one that gives all warps about as much to do."""
+    k, int8 = blocks(as_int(p, "k"), 128) * 128, p["format"] == _INT8
+    codes, fit = k if int8 else k // 2, _FIT.bytes if int8 else _FIT.nibbles
+    choices = []
+    for row_bytes in _CODE_ROW_BYTES:
+        if codes % row_bytes:
+            continue
+        elements, side = row_bytes, 0
+        if not int8:
+            elements = 2 * row_bytes
+            groups = elements // as_int(p, "group")
+            side = max(4, 2 * groups) + (max(4, groups) if p["format"] == _ASYMMETRIC else 0)
+        row_blocks = codes // row_bytes
+        time = blocks(row_blocks, fit.warps) * (row_bytes + side + _CODE_STAGE_BYTES)
+        choices.append((time, _Stage(row_bytes, elements, row_blocks, side, fit)))
+    return [stage for _, stage in sorted(choices, key=lambda choice: choice[0])]
+
+
+def _multistage(
+    p: Params, stage: _Stage, columns: int, arguments: int, grid: int = PROCESSORS
+) -> LaunchConfig | None:
+    """Returns blocks of so many columns of y; None where x leaves no room for two stages."""
+    m, parts = as_int(p, "m"), 2 if p["gated"] else 1
+    warps = stage.fit.warps if stage.fit else _GEMV_WARPS
+    most, small = _FIT.shared_bytes, _FIT.small_shared_bytes
+    if stage.fit is not None and stage.fit.shared_bytes:
+        most = small = stage.fit.shared_bytes
+    elif "norm_eps" in p:
+        small = _FIT.small_normed_shared_bytes
+    tiles = blocks(columns * parts, 16)
+    covered = 32 * 16 // stage.row_bytes  # rows, by a load of a warp
+    rows = 16 if tiles > 1 or parts > 1 else blocks(columns, covered) * covered
+    k_blocks = blocks(stage.row_blocks, warps)  # that a warp loads of a tile
+    stage_bytes = warps * rows * (stage.row_bytes + stage.side_bytes)
+    x_row = k_blocks * stage.elements * 2 + (16 if m > 1 else 0)
+    x = warps * x_row * (2 if "norm_eps" in p else m)
+    sums = 4 * warps * tiles * 16 * m
+    room = min(most, MOST_SHARED - sums) - x
+    stages = min(tiles * k_blocks, room // stage_bytes)
+    if stages < min(2, tiles * k_blocks):
+        return None
+    threads, shared, padded = 32 * warps, stages * stage_bytes + x, None
+    if stages == tiles * k_blocks and grid == PROCESSORS:
         padded = max(shared, small)
     defines = {
         "PATH": KernelPath.GEMV_MULTISTAGE,
@@ -80,7 +173,10 @@ def _multistage_gemv(p: Params, arguments: int) -> LaunchConfig | None:
         "SHARED": shared,
         "ARGUMENTS": arguments,
     }
-    launch = Launch((PROCESSORS, 1, 1), (threads, 1, 1), shared, padded_shared=padded)
+    if stage.fit is not None:
+        defines["ROW_BYTES"] = stage.row_bytes
+        defines["BLOCKS_PER_SM"] = stage.fit.register_blocks
+    launch = Launch((grid, 1, 1), (threads, 1, 1), shared, padded_shared=padded)
     return LaunchConfig((launch,), defines=defines)
 
 
@@ -122,4 +218,6 @@ RULES: Mapping[str, Rule] = {
     "attention_step": attention_step,
     "linear": linear,
     "normed_linear": normed_linear,
+    "normed_quantized_linear": normed_quantized_linear,
+    "quantized_linear": quantized_linear,
 }
