@@ -9,12 +9,19 @@
 namespace npusim {
 namespace {
 
-// struct Failure of kernels/cuda/common/scalar.h and kernels/metal/common/scalar.h.
+// struct Failure and FailureCode of kernels/cuda/common/scalar.h and kernels/metal/common/scalar.h.
 struct Report {
   int32_t code;  // 0: none
   int32_t padding;
   int64_t value, limit;
 };
+constexpr int32_t kDivisionByZero = 2;
+
+std::string text_of(const Report& report) {
+  const std::string value = std::to_string(report.value);
+  if (report.code == kDivisionByZero) return "an integer is divided by zero: " + value;
+  return "a value is out of range: " + value + ", limit " + std::to_string(report.limit);
+}
 
 }  // namespace
 
@@ -25,9 +32,8 @@ void KernelFailures::check(const Program& program, const Method& method, std::by
     std::memcpy(&report, reports + offset(i), sizeof report);
     if (report.code == 0) continue;
     std::memset(reports, 0, bytes());
-    throw Error(ErrorCode::kData, place_of(program, method, method.commands[commands_[i]]) +
-                                      ": a value is out of range: " + std::to_string(report.value) +
-                                      ", limit " + std::to_string(report.limit));
+    throw Error(ErrorCode::kData,
+                place_of(program, method, method.commands[commands_[i]]) + ": " + text_of(report));
   }
 }
 

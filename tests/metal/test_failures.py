@@ -15,6 +15,7 @@ import npusim
 from npusim import DeviceBuffer
 from npusim.errors import DeviceError, Error, ProgramFormatError
 from tests.metal.programs import (
+    LOOKUP,
     OPENING,
     UNARY,
     MetalBuilder,
@@ -39,6 +40,17 @@ def test_an_index_out_of_range_names_its_node(device: npusim.Device) -> None:
             with pytest.raises(Error, match=message):
                 session(np.array(ids))
             np.testing.assert_array_equal(session(good)[0], table[good])
+
+
+def test_a_division_by_zero_is_called_that(device: npusim.Device) -> None:
+    source = LOOKUP.replace("code = 1", "code = 2").replace("ROWS", "10")
+    b = MetalBuilder()
+    ids, y, table = b.input("ids", (4,), "int64"), b.output("y", (4,)), b.weight("table", (10,))
+    b.launch(image(source, threads=4, failure=True), [ids, table], [y])
+    weights = {"table": np.zeros(10, np.float32)}
+    session = npusim.load(b.finish(), weights=weights, device=device)
+    with pytest.raises(Error, match=r"net\.py:7\): an integer is divided by zero: 77$"):
+        session(np.array([0, 77, 1, 2]))
 
 
 def test_text_that_the_compiler_refuses_is_kept(device: npusim.Device, tmp_path: Path) -> None:
