@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npusim.errors import TargetConstraintError
-from npusim.schedule import Part, Schedule, Sizes, Work, best_schedule, ideal_cycles
+from npusim.schedule import Part, Schedule, Sizes, Work, best_schedule, ideal_cycles, product_work
 from npusim.schedule.cost import array_cycles, fold_cycles, row_bytes, vector_cycles
 from npusim.schedule.search import unit_of
 from npusim.targets import Npu, TargetConfig, override
@@ -62,6 +62,12 @@ def test_folds_are_scale_sims(name: str, m: int, n: int, k: int, cycles: int) ->
 def test_folds_are_near_gemminis(m: int, n: int, k: int, cycles: int, error: float) -> None:
     """RTL that ONNXim was held to: above 2 % off are the products of one row."""
     assert ideal_cycles(machine("gemmini-8"), m, n, k, "int8") == pytest.approx(cycles, rel=error)
+
+
+def test_a_product_without_a_program() -> None:
+    schedule = best_schedule(EDGE, product_work(100, 64, 48, "float16"))
+    assert schedule.multiply_adds == 100 * 64 * 48
+    assert schedule.dram_bytes == 2 * (100 * 48 + 64 * 48 + 100 * 64)
 
 
 def test_stationary_weights_by_hand() -> None:

@@ -4,7 +4,7 @@ from npusim.schedule.plan import npu_of, schedule_program
 from npusim.schedule.schedule import OperandPlan, Schedule, Sizes
 from npusim.schedule.search import best_schedule, ideal_cycles
 from npusim.schedule.section import schedules_of, target_of, with_simulation
-from npusim.schedule.work import Part, Work, works_of
+from npusim.schedule.work import Part, Work, product_work, works_of
 
 __all__ = [
     "OperandPlan",
@@ -15,6 +15,7 @@ __all__ = [
     "best_schedule",
     "ideal_cycles",
     "npu_of",
+    "product_work",
     "schedule_program",
     "schedules_of",
     "target_of",

@@ -81,6 +81,17 @@ def works_of(stem: str, params: Params, position: int | None = None) -> tuple[Wo
     return rule(stem, params, list(cost.operand_bytes), cost.operations)
 
 
+def product_work(m: int, n: int, k: int, dtype: str) -> Work:
+    """Returns a product without a program: y[m, n] = x[m, k] · w[n, k]ᵀ, all of one dtype."""
+    size = dtype_size(dtype)
+    parts = (
+        Part(0, "x", "mk", m * k * size, inner="k"),
+        Part(1, "w", "nk", n * k * size, inner="k"),
+        Part(2, "y", "mn", m * n * size, write=True),
+    )
+    return Work("product", dtype, Sizes(1, m, n, k), parts)
+
+
 def _dtype(p: Params) -> str:
     """Returns what is computed with; of what only moves, the integers of its elements' size."""
     if "element_size" in p:
