@@ -217,7 +217,10 @@ def test_depthwise_has_a_column_a_channel() -> None:
     parts = (Part(0, "x", "mn", 6400), Part(1, "w", "n", 576), Part(2, "y", "mn", 6400, write=True))
     work = Work("depthwise", "int8", Sizes(1, 100, 64, 1), parts, taps=9)
     tile = Sizes(1, 100, 64, 1)
-    assert array_cycles(EDGE, work, tile) == 2 * (100 + 94)  # two times 32 channels, one fold each
+    assert array_cycles(EDGE, work, tile) == 64 * 100 + 94  # a fold a channel
+    sums, inputs = machine("scale-32-os"), machine("scale-32-is")
+    assert array_cycles(sums, work, tile) == 4 * 64 * (9 + 62)
+    assert array_cycles(inputs, work, tile) == 64 * 4 * (1 + 62 + 32)
 
 
 def test_the_vector_unit_takes_lanes_at_once() -> None:

@@ -96,9 +96,11 @@ def dram_cycles(npu: Npu, nbytes: float, count: int, row: int) -> float:
 
 
 def _tile_cycles(npu: Npu, work: Work, tile: Sizes) -> float:
-    if work.form == "depthwise":  # one column of the array a channel: nothing is summed over inputs
-        columns = ceil(tile.n / npu.mxu.cols)
-        return columns * fold_cycles(npu.mxu, tile.m, npu.mxu.cols, work.taps, work.dtype)
+    if work.form == "depthwise":  # columns share inputs, so that a channel uses one in a fold
+        mxu = npu.mxu
+        if mxu.dataflow == "is":
+            return tile.n * fold_cycles(mxu, tile.m, 1, work.taps, work.dtype)
+        return fold_cycles(mxu, tile.m, tile.n * mxu.cols, work.taps, work.dtype)
     return work.taps * tile.b * fold_cycles(npu.mxu, tile.m, tile.n, tile.k, work.dtype)
 
 
