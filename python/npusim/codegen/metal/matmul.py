@@ -138,7 +138,7 @@ def quantize(p: Params) -> LaunchConfig:
 
 
 def quantized_linear(p: Params) -> LaunchConfig:
-    """The rule of `quantized_linear`: its weights become numbers of x's dtype."""
+    """The rule of quantized linears, whose weights become numbers of x's dtype."""
     return _linear(p, as_int(p, "x_dtype"))
 
 
@@ -208,4 +208,5 @@ RULES: Mapping[str, Rule] = {
     "grouped_matmul": grouped_matmul,
     "quantize": quantize,
     "quantized_linear": quantized_linear,
+    "normed_quantized_linear": quantized_linear,
 }
