@@ -310,7 +310,7 @@ void refuses_hostile_problems() {
   refused("[]", "kernel 1");
   refused(R"({"name": "cublas", "dtype": "float32"})", "a library has no 'cublas'");
   refused(R"({"name": "cublaslt", "dtype": "float32"})", "the others products");
-  refused(with(products(kProduct), "cublaslt", "cudnn"), "cudnn a convolution");
+  refused(with(products(kProduct), "cublaslt", "cudnn"), "cudnn computes a convolution");
   refused(products(kProduct, R"(, "name": "cudnn")"), "appears twice");
   refused(products(with(kProduct, R"("m": 4)", R"("m": 0)")), "an empty product");
   refused(products(with(kProduct, R"("k": 4, )", "")), "there is no k");

@@ -7,10 +7,15 @@
 #define NPUSIM_ENTRY \
   extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_SIGNATURE)
 // The number of a thread among all of its launch, inside of an entry.
-#define NPUSIM_ITEM (static_cast<int64_t>(blockIdx.x) * NPUSIM_BLOCK + threadIdx.x)
+#define NPUSIM_ITEM npusim::thread_index()
 
 namespace npusim {
 
 using Arguments = void* const*;  // an entry's arguments, in an array
+
+// A function, as NVRTC makes shorter code of it than of the same expression in an entry.
+inline int64_t thread_index() {
+  return static_cast<int64_t>(blockIdx.x) * NPUSIM_BLOCK + threadIdx.x;
+}
 
 }  // namespace npusim
