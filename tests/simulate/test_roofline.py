@@ -58,6 +58,18 @@ def test_the_formula_by_hand() -> None:
     assert time.level == "cache"
 
 
+def test_tiles_go_in_whole_rounds_of_the_units() -> None:
+    params = linear(20, 100, 50)
+    work = work_of("linear", params, *cost("linear", params))
+    assert work.tiles(16, 64) == 4
+    covered = {1: 4, 2: 4, 3: 6, 4: 4, 5: 5, 132: 132}
+    for units, tiles in covered.items():
+        assert work.whole(16, 64, units) == pytest.approx(tiles * 16 * 64 / (20 * 100), rel=1e-12)
+    device = replace(DEVICE, classes=(replace(LINEAR, units=132), OTHER))
+    alone = command_time(work, "linear", DEVICE).compute
+    assert command_time(work, "linear", device).compute == pytest.approx(33 * alone, rel=1e-12)
+
+
 def test_dtype_memory_and_overlap() -> None:
     half = linear(16, 64, 64, dtype=1)
     work = work_of("linear", half, *cost("linear", half))
@@ -144,6 +156,7 @@ def test_contradictions_are_refused(changed: dict[str, object], said: str) -> No
         ({"overlap": 0.99}, "below 1"),
         ({"tile_rows": 0}, "below 1"),
         ({"tile_columns": 0}, "below 1"),
+        ({"units": 0}, "below 1"),
     ],
 )
 def test_a_class_without_meaning_is_refused(changed: dict[str, object], said: str) -> None:

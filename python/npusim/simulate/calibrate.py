@@ -28,7 +28,7 @@ FEWEST = 8  # commands that a class is fitted to; with fewer it keeps its number
 # What products are rounded up to, and rows of everything else.
 _TILES = (
     *((1, 1), (1, 16), (1, 64), (4, 32), (8, 16), (8, 32), (16, 16), (16, 64), (64, 64)),
-    (128, 128),
+    *((64, 128), (128, 64), (128, 128)),
 )
 _ROW_TILES = ((1, 1), (1, 16), (1, 64), (1, 256))
 # Least and greatest start_us, item_us, compute_share, memory_share, and overlap above 1.
@@ -150,15 +150,19 @@ def _work(command: CommandProfile) -> Work:
 def _fit(kind: RooflineClass, device: Roofline, samples: Sequence[Sample]) -> RooflineClass:
     """Returns a class with the numbers that fit best."""
     tiles = _TILES if kind.products else _ROW_TILES
-    found = [_fit_tile(kind, device, samples, tile) for tile in tiles]
-    return min(found, key=lambda row: row[0])[1]
+    shapes = (
+        replace(kind, tile_rows=rows, tile_columns=columns, units=units)
+        for units in sorted({1, kind.units})
+        for rows, columns in tiles
+    )
+    return min((_fit_numbers(s, device, samples) for s in shapes), key=lambda row: row[0])[1]
 
 
-def _fit_tile(
-    kind: RooflineClass, device: Roofline, samples: Sequence[Sample], tile: tuple[int, int]
+def _fit_numbers(
+    shaped: RooflineClass, device: Roofline, samples: Sequence[Sample]
 ) -> tuple[float, RooflineClass]:
+    """Returns the cost of the best numbers for a class of given tiles, and that class."""
     least_squares = _scipy()
-    shaped = replace(kind, tile_rows=tile[0], tile_columns=tile[1])
 
     def made(x: np.ndarray) -> RooflineClass:
         start, item, compute, memory, overlap = np.exp(x)

@@ -2,9 +2,9 @@
 
     t = start + items * item + (compute^p + memory^p)^(1/p)
 
-`compute` are the operations, of whole tiles, at the share of the peak that the command's class
-reaches; `memory` are the bytes of its operands, each once, at the share of the rate of the nearest
-memory that holds them all.
+`compute` are the operations, of whole rounds of tiles, at the share of the peak that the command's
+class reaches; `memory` are the bytes of its operands, each once, at the share of the rate of the
+nearest memory that holds them all.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Work:
         """Returns the tiles of such sizes that cover it."""
         return self.groups * -(-self.rows // rows) * -(-self.columns // columns)
 
-    def whole(self, rows: int, columns: int) -> float:
-        """Returns how much larger the work of whole tiles is."""
-        covered = self.tiles(rows, columns) * rows * columns
+    def whole(self, rows: int, columns: int, units: int) -> float:
+        """Returns how much larger the work is of whole tiles, in whole rounds of so many."""
+        covered = -(-self.tiles(rows, columns) // units) * units * rows * columns
         return covered / (self.groups * self.rows * self.columns)
 
 
@@ -93,7 +93,9 @@ def command_time(work: Work, stem: str, device: Roofline) -> RooflineTime:
     kind, level, peak = device.class_of(stem), device.level(work.nbytes), device.peak(work.dtype)
     reached = peak.product_tera_ops_per_second if kind.products else peak.vector_tera_ops_per_second
     tile = kind.tile_rows, kind.tile_columns
-    compute = work.operations * work.whole(*tile) / (1e12 * reached * kind.compute_share)
+    compute = (
+        work.operations * work.whole(*tile, kind.units) / (1e12 * reached * kind.compute_share)
+    )
     memory = work.nbytes / (1e9 * level.giga_bytes_per_second * kind.memory_share)
     start = 1e-6 * (kind.start_us + kind.item_us * work.tiles(*tile))
     return RooflineTime(start, compute, memory, start + _either(compute, memory, kind), level.name)

@@ -56,6 +56,7 @@ class RooflineClass:
         item_us: time of an item besides its arithmetic: a tile of a product, a row of a norm.
         tile_rows, tile_columns: what products are rounded up to.
         products: whether its arithmetic is that of products.
+        units: that take tiles at once: their number is rounded up to whole rounds.
     """
 
     name: str
@@ -68,13 +69,14 @@ class RooflineClass:
     tile_rows: int
     tile_columns: int
     products: bool
+    units: int = 1
 
     def __post_init__(self) -> None:
         """Refuses numbers that mean nothing; ValueError says which."""
         if self.compute_share <= 0 or self.memory_share <= 0:
             raise ValueError(f"class '{self.name}' reaches nothing of a peak")
-        if self.overlap < 1 or self.tile_rows < 1 or self.tile_columns < 1:
-            raise ValueError(f"class '{self.name}' has an overlap or a tile below 1")
+        if min(self.overlap, self.tile_rows, self.tile_columns, self.units) < 1:
+            raise ValueError(f"class '{self.name}' has an overlap, a tile or units below 1")
 
 
 @dataclass(frozen=True, slots=True)
