@@ -15,6 +15,7 @@ void bind_executor(pybind11::module_& module);
 void bind_session(pybind11::module_& module);
 void bind_state(pybind11::module_& module);
 void bind_sampler(pybind11::module_& module);
+void bind_simulate(pybind11::module_& module);
 void bind_language_model(pybind11::module_& module);
 
 // Sets the class of npusim.errors that the code stands for as the pending Python error.

@@ -63,5 +63,6 @@ PYBIND11_MODULE(_runtime, module) {
   bind_executor(module);
   bind_session(module);
   bind_sampler(module);
+  bind_simulate(module);
   bind_language_model(module);
 }

@@ -33,6 +33,14 @@ def in_place_kernels() -> list[str]:
 def kernel_schemas(isa: str = "") -> dict[str, str]:
     """The cpu kernels of an instruction set: name -> parameter schema."""
 
+def array_cycles(array: Mapping[str, Any], m: int, n: int, k: int, repeats: int = 1) -> int:
+    """Cycles of products on a systolic array whose operands are there (cpp/simulate/dataflow.h)."""
+
+def walk_tiles(
+    machine: Mapping[str, Any], work: Mapping[str, Any], timeline: int = 0
+) -> dict[str, Any]:
+    """The time of one scheduled command, with its causes (cpp/simulate/walk.h)."""
+
 class Device:
     def __init__(
         self,

@@ -1,0 +1,106 @@
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "cpp/python/bindings.h"
+#include "cpp/simulate/walk.h"
+
+namespace py = pybind11;
+
+namespace npusim::python {
+namespace {
+
+using namespace simulate;
+
+Array read_array(const py::dict& d) {
+  return {.rows = d["rows"].cast<int64_t>(),
+          .cols = d["cols"].cast<int64_t>(),
+          .arrays = d["per_core"].cast<int64_t>(),
+          .min_stream_rows = d["min_stream_rows"].cast<int64_t>(),
+          .overlaps = d["overlaps"].cast<bool>(),
+          .macs_per_cycle = d["macs_per_pe_cycle"].cast<double>(),
+          .dataflow = &Dataflow::named(d["dataflow"].cast<std::string>())};
+}
+
+Memory read_memory(const py::dict& d) {
+  return {.dram_bytes_per_cycle = d["dram_bytes_per_cycle"].cast<double>(),
+          .dram_channels = d["dram_channels"].cast<int64_t>(),
+          .interleave_bytes = d["interleave_bytes"].cast<int64_t>(),
+          .read_latency = d["read_latency_ticks"].cast<int64_t>(),
+          .write_latency = d["write_latency_ticks"].cast<int64_t>(),
+          .noc_bytes_per_cycle = d["noc_bytes_per_cycle"].cast<double>(),
+          .hop_cycles = d["hop_cycles"].cast<int64_t>(),
+          .dma_bytes_per_cycle = d["dma_bytes_per_cycle"].cast<double>(),
+          .dma_channels = d["dma_channels"].cast<int64_t>(),
+          .setup_cycles = d["setup_cycles"].cast<int64_t>(),
+          .burst_bytes = d["burst_bytes"].cast<int64_t>(),
+          .sram_bytes_per_cycle = d["sram_bytes_per_cycle"].cast<double>(),
+          .acc_bytes_per_cycle = d["acc_bytes_per_cycle"].cast<double>(),
+          .sram_accesses = d["sram_accesses"].cast<int64_t>()};
+}
+
+Work read_work(const py::dict& d) {
+  Work work{.on_array = d["on_array"].cast<bool>(),
+            .sizes = d["sizes"].cast<std::array<int64_t, 4>>(),
+            .tile = d["tile"].cast<std::array<int64_t, 4>>(),
+            .loops = d["loops"].cast<std::vector<int>>(),
+            .taps = d["taps"].cast<int64_t>(),
+            .depthwise = d["depthwise"].cast<bool>(),
+            .double_buffer = d["double_buffer"].cast<bool>(),
+            .element_bytes = d["element_bytes"].cast<int64_t>(),
+            .vector_rate = d["vector_rate"].cast<double>(),
+            .vector = {},
+            .operands = {}};
+  for (const auto& [elements, cycles] :
+       d["vector"].cast<std::vector<std::pair<double, double>>>()) {
+    work.vector.push_back({elements, cycles});
+  }
+  using Row = std::tuple<int, bool, bool, bool, int64_t, int64_t>;
+  for (const auto& [axes, write, moved, resident, total, row] :
+       d["operands"].cast<std::vector<Row>>()) {
+    work.operands.push_back({axes, write, moved, resident, total, row});
+  }
+  return work;
+}
+
+int64_t cycles(const py::dict& array, int64_t m, int64_t n, int64_t k, int64_t repeats) {
+  return array_cycles(read_array(array), {m, n, k}, repeats);
+}
+
+py::dict run(const py::dict& machine, const py::dict& work, size_t timeline) {
+  const Machine described{.array = read_array(machine["array"]),
+                          .memory = read_memory(machine["memory"]),
+                          .cores = machine["cores"].cast<int64_t>(),
+                          .sync_cycles = machine["sync_cycles"].cast<int64_t>()};
+  const Work read = read_work(work);
+  Result found;
+  {
+    const py::gil_scoped_release unlocked;
+    found = walk(described, read, timeline);
+  }
+  py::list events;
+  for (const Interval& one : found.timeline) {
+    events.append(py::make_tuple(one.lane, one.core, one.start, one.end));
+  }
+  py::dict out;
+  out["ticks"] = found.ticks;
+  out["causes"] = found.causes;
+  out["dram_read"] = found.dram_read;
+  out["dram_written"] = found.dram_written;
+  out["sram_bytes"] = found.sram_bytes;
+  out["tiles"] = found.tiles;
+  out["copies"] = found.copies;
+  out["array_ticks"] = found.array_ticks;
+  out["copy_ticks"] = found.copy_ticks;
+  out["timeline"] = events;
+  return out;
+}
+
+}  // namespace
+
+void bind_simulate(py::module_& module) {
+  module.def("array_cycles", &cycles, py::arg("array"), py::arg("m"), py::arg("n"), py::arg("k"),
+             py::arg("repeats") = 1);
+  module.def("walk_tiles", &run, py::arg("machine"), py::arg("work"), py::arg("timeline") = 0);
+}
+
+}  // namespace npusim::python

@@ -1,0 +1,61 @@
+#include "cpp/simulate/dataflow.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "cpp/runtime/error.h"
+
+namespace npusim::simulate {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+class WeightStationary : public Dataflow {
+  Folds folds(const Product& p, int64_t rows, int64_t cols) const override {
+    const int64_t down = ceil_div(p.k, rows), across = ceil_div(p.n, cols);
+    return {down * across, p.m, rows, p.m * p.k * across, p.k * p.n, p.m * p.n * down};
+  }
+};
+
+class OutputStationary : public Dataflow {
+  Folds folds(const Product& p, int64_t rows, int64_t cols) const override {
+    const int64_t down = ceil_div(p.m, rows), across = ceil_div(p.n, cols);
+    return {down * across, p.k, 0, p.m * p.k * across, p.k * p.n * down, p.m * p.n};
+  }
+};
+
+class InputStationary : public Dataflow {
+  Folds folds(const Product& p, int64_t rows, int64_t cols) const override {
+    const int64_t down = ceil_div(p.k, rows), across = ceil_div(p.m, cols);
+    return {down * across, p.n, rows, p.m * p.k, p.k * p.n * across, p.m * p.n * down};
+  }
+};
+
+}  // namespace
+
+const Dataflow& Dataflow::named(std::string_view name) {
+  static const WeightStationary ws;
+  static const OutputStationary os;
+  static const InputStationary is;
+  if (name == "ws") return ws;
+  if (name == "os") return os;
+  if (name == "is") return is;
+  throw Error(ErrorCode::kInput, "No dataflow is called '" + std::string(name) + "'.");
+}
+
+int64_t array_cycles(const Array& array, const Product& product, int64_t repeats) {
+  const Folds one = array.dataflow->folds(product, array.rows, array.cols);
+  const int64_t folds = ceil_div(one.folds * repeats, array.arrays);
+  const auto steps =
+      static_cast<int64_t>(std::ceil(static_cast<double>(one.steps) / array.macs_per_cycle));
+  if (array.overlaps) {
+    const int64_t each = std::max({steps, array.rows, array.min_stream_rows});
+    return folds * each + 2 * array.rows + array.cols - 2;
+  }
+  return folds * (steps + array.rows + array.cols - 2 + one.loads);
+}
+
+}  // namespace npusim::simulate

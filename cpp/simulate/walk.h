@@ -1,0 +1,91 @@
+// The time of one scheduled command on a described machine, tile by tile.
+//
+// Time is counted in ticks of 1/1024 cycle and bytes in units of 2^-20, all integers: the parts of
+// the time sum to the whole exactly, and the same input has the same time everywhere.
+//
+// Invariants:
+// 1. Copies start to flow in the order of the program (all cores' first tiles, their second, …).
+// 2. Copies share DRAM's rate as a fluid, an earlier one before a later one, each up to its cap;
+//    rates change whenever a copy starts or ends.
+// 3. So a copy never waits for a later one, and more DRAM bandwidth ends every copy no later: by
+//    induction over the order, whatever flows before it is a subset of what flowed with less.
+// 4. A tile is computed when its operands are there, the unit is free, and the results of two tiles
+//    ago (of the last one without a second buffer) have left.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "cpp/simulate/dataflow.h"
+
+namespace npusim::simulate {
+
+constexpr int64_t kTicks = 1024;     // of a cycle
+constexpr int64_t kUnits = 1 << 20;  // of a byte
+
+// What an interval of the time is due to, in the order in which one hides those after it.
+enum Cause { kCompute, kVector, kBank, kDram, kNoc, kDma, kDispatch, kDependency };
+constexpr int kCauses = 8;
+
+struct Memory {
+  double dram_bytes_per_cycle;  // that long copies reach
+  int64_t dram_channels, interleave_bytes;
+  int64_t read_latency, write_latency;  // ticks
+  double noc_bytes_per_cycle;           // of all cores together; 0: no limit
+  int64_t hop_cycles;
+  double dma_bytes_per_cycle;  // of a channel
+  int64_t dma_channels, setup_cycles, burst_bytes;
+  double sram_bytes_per_cycle, acc_bytes_per_cycle;
+  int64_t sram_accesses;  // streams that the banks serve at once
+};
+
+struct Machine {
+  Array array;
+  Memory memory;
+  int64_t cores, sync_cycles;
+};
+
+// An operand: the axes that it has (bits of b, m, n, k), and what of it is moved.
+struct Operand {
+  int axes;
+  bool write, moved, resident;
+  int64_t total_bytes, row_bytes;
+};
+
+// Elements that pass the vector unit, and the cycles of one pass of `Work::vector_rate` elements.
+struct VectorPass {
+  double elements, cycles;
+};
+
+struct Work {
+  bool on_array;  // else the vector unit, or nothing but copies
+  std::array<int64_t, 4> sizes, tile;
+  std::vector<int> loops;  // axes, the outermost first
+  int64_t taps;
+  bool depthwise, double_buffer;
+  int64_t element_bytes;
+  double vector_rate;  // elements a cycle
+  std::vector<VectorPass> vector;
+  std::vector<Operand> operands;
+};
+
+struct Interval {
+  int lane;  // 0 array, 1 vector unit, 2… DMA channels
+  int core;
+  int64_t start, end;
+};
+
+struct Result {
+  int64_t ticks = 0;
+  std::array<int64_t, kCauses> causes{};
+  int64_t dram_read = 0, dram_written = 0;  // bytes
+  int64_t sram_bytes = 0, tiles = 0, copies = 0;
+  int64_t array_ticks = 0, copy_ticks = 0;  // in which the array, and any copy, is busy
+  std::vector<Interval> timeline;           // the first ones
+};
+
+// Throws Error(kInput) for sizes below 1 or more than 2^24 tiles.
+Result walk(const Machine& machine, const Work& work, size_t timeline);
+
+}  // namespace npusim::simulate

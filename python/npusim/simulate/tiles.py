@@ -1,0 +1,154 @@
+"""The time of one scheduled command on a described machine, by the native walk over its tiles.
+
+`cpp/simulate` has the model and its invariants. Time is whole ticks of 1/1024 cycle, so that the
+parts of a time sum to it exactly; each part is the time that one cause is to blame for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from npusim import _runtime
+from npusim.errors import Error
+from npusim.ir.types import dtype_size
+from npusim.schedule import Schedule, best_schedule, product_work
+from npusim.schedule.schedule import AXES, DRAM
+from npusim.targets import Npu
+
+TICKS = 1024  # of a cycle of the core's clock
+CAUSES = ("compute", "vector", "bank", "dram", "noc", "dma", "dispatch", "dependency")
+
+
+@dataclass(frozen=True, slots=True)
+class TileTime:
+    """How long a command takes from its first copy to its last, without its dispatch.
+
+    Attributes:
+        ticks: of 1/1024 cycle.
+        causes: ticks by cause (`CAUSES`); they sum to `ticks`.
+        dram_read, dram_written: bytes.
+        tiles, copies: that were walked.
+    """
+
+    ticks: int
+    causes: Mapping[str, int]
+    dram_read: int
+    dram_written: int
+    tiles: int
+    copies: int
+
+    @property
+    def cycles(self) -> float:
+        """Cycles of the core's clock."""
+        return self.ticks / TICKS
+
+
+def array_cycles(npu: Npu, m: int, k: int, n: int, dtype: str, repeats: int = 1) -> int:
+    """Returns the cycles of [m, k] times [k, n] on one core whose operands are there.
+
+    Args:
+        repeats: products of that shape one after the other, such as the taps of a convolution.
+
+    Raises:
+        Error: the array does not multiply that dtype, or a size is below 1.
+    """
+    if dtype not in npu.mxu.macs_per_pe_cycle:
+        known = ", ".join(npu.mxu.macs_per_pe_cycle)
+        raise Error(f"The array does not multiply {dtype}.", hint=f"It multiplies: {known}.")
+    if min(m, k, n, repeats) < 1:
+        raise Error(f"A product of {m}x{k}x{n}, {repeats} times, has a size below 1.")
+    return _runtime.array_cycles(_array(npu, dtype), m, n, k, repeats)
+
+
+def walk(npu: Npu, schedule: Schedule) -> TileTime:
+    """Returns how long a machine takes for a schedule.
+
+    Raises:
+        Error: the schedule is one of the host's, or has more than 2^24 tiles.
+    """
+    if schedule.unit == "host":
+        raise Error("The host computes this, whose time the machine's description does not say.")
+    found = _runtime.walk_tiles(_machine(npu, schedule.dtype), _work(npu, schedule))
+    causes = dict(zip(CAUSES, found["causes"], strict=True))
+    rest = {key: found[key] for key in ("ticks", "dram_read", "dram_written", "tiles", "copies")}
+    return TileTime(causes=causes, **rest)
+
+
+def walk_product(npu: Npu, m: int, k: int, n: int, dtype: str) -> TileTime:
+    """Returns how long a machine takes for one product, scheduled by `best_schedule`.
+
+    Raises:
+        TargetConstraintError: no tile fits.
+    """
+    return walk(npu, best_schedule(npu, product_work(m, n, k, dtype)))
+
+
+def _array(npu: Npu, dtype: str) -> dict[str, Any]:
+    return {
+        "rows": npu.mxu.rows,
+        "cols": npu.mxu.cols,
+        "per_core": npu.mxu.per_core,
+        "min_stream_rows": npu.mxu.min_stream_rows,
+        "overlaps": npu.mxu.fold_overlap == "weights",
+        "macs_per_pe_cycle": npu.mxu.macs_per_pe_cycle.get(dtype, 1.0),
+        "dataflow": npu.mxu.dataflow,
+    }
+
+
+def _machine(npu: Npu, dtype: str) -> dict[str, Any]:
+    cores, level, mhz = npu.cores.count, npu.level, npu.clock.core_mhz
+    memory = {
+        "dram_bytes_per_cycle": npu.dram_bytes_per_cycle,
+        "dram_channels": npu.dram.channels,
+        "interleave_bytes": npu.dram.interleave_bytes,
+        "read_latency_ticks": math.ceil(npu.dram.read_latency_ns * mhz * TICKS / 1000),
+        "write_latency_ticks": math.ceil(npu.dram.write_latency_ns * mhz * TICKS / 1000),
+        "noc_bytes_per_cycle": npu.noc.gb_per_s * 1e3 / mhz if cores > 1 else 0.0,
+        "hop_cycles": npu.noc.hop_cycles if cores > 1 else 0,
+        "dma_bytes_per_cycle": npu.dma.bytes_per_cycle,
+        "dma_channels": npu.dma.channels,
+        "setup_cycles": npu.dma.setup_cycles,
+        "burst_bytes": npu.dma.burst_bytes,
+        "sram_bytes_per_cycle": level.bytes_per_cycle,
+        "acc_bytes_per_cycle": npu.acc.bytes_per_cycle,
+        "sram_accesses": level.banks * level.ports_per_bank,
+    }
+    return {
+        "array": _array(npu, dtype),
+        "memory": memory,
+        "cores": cores,
+        "sync_cycles": npu.cores.sync_cycles,
+    }
+
+
+def _work(npu: Npu, schedule: Schedule) -> dict[str, Any]:
+    vector = dict(schedule.vector)
+    products = schedule.form in ("product", "conv", "depthwise")
+    if products and schedule.unit == "vpu":
+        vector["fma"] = vector.get("fma", 0.0) + schedule.multiply_adds
+    return {
+        "on_array": schedule.unit == "mxu",
+        "sizes": [schedule.sizes.of(axis) for axis in AXES],
+        "tile": [schedule.tile.of(axis) for axis in AXES],
+        "loops": [AXES.index(axis) for axis in schedule.loops],
+        "taps": schedule.taps,
+        "depthwise": schedule.form == "depthwise",
+        "double_buffer": schedule.double_buffer,
+        "element_bytes": dtype_size(schedule.dtype),
+        "vector_rate": npu.vpu.lanes * npu.vpu.dtype_rate.get(schedule.dtype, 1.0),
+        "vector": [(count, npu.vpu.cycles(op)) for op, count in sorted(vector.items())],
+        "operands": [
+            (
+                sum(1 << AXES.index(axis) for axis in plan.axes),
+                plan.write,
+                plan.source == DRAM,
+                plan.resident,
+                plan.total_bytes,
+                plan.row_bytes,
+            )
+            for plan in schedule.operands
+        ],
+    }
