@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from npusim.errors import ExportError
 from npusim.frontends.decoder_state import Kept, LibraryCache, OwnCache, States, copied, leaves
-from npusim.frontends.torch_export import run_without_data
+from npusim.frontends.torch_export import call_without_data, unused_inputs
 
 _CACHES = ("past_key_values", "cache_params", "state")  # names of forward's arguments
 
@@ -213,7 +213,7 @@ class Recomputed:
         mask = torch.ones((1, rows), dtype=torch.int64)
         with replaced_forward(model, partial(self._masked, model)):
             tokens = torch.zeros((1, rows), dtype=torch.int64)
-            if 1 in run_without_data(model, (tokens, mask)):
+            if 1 in unused_inputs(model, (tokens, mask)):
                 raise ExportError(
                     "it has no cache that tokens can be appended to, and does not read the mask "
                     "that would hide what lies after a text."
@@ -291,7 +291,7 @@ def _observed(model: nn.Module, leave: Callable[[nn.Module, Tensor], Any]) -> An
         return tokens + 0
 
     with replaced_forward(model, forward):
-        run_without_data(model, (torch.zeros((1, 1), dtype=torch.int64),))
+        call_without_data(model, (torch.zeros((1, 1), dtype=torch.int64),))
     return seen[-1]
 
 
