@@ -51,7 +51,9 @@ ALLOWED: dict[str, set[str]] = {
     },
     "profile": {"_runtime", "abi", "errors", "files", "program", "runtime"},
     "schedule": {"abi", "errors", "ir.types", "program", "targets"},
-    "simulate": {"_runtime", "abi", "errors", "ir", "profile", "schedule", "targets"},
+    "simulate": {
+        *("_runtime", "abi", "errors", "files", "ir", "profile", "program", "schedule", "targets"),
+    },
     "tune": {"abi", "codegen", "errors", "program", "runtime", "targets"},
     "verify": {
         *("abi", "analysis", "compile", "errors", "files", "frontends", "ir", "lowering", "ops"),

@@ -70,7 +70,8 @@ py::dict run(const py::dict& machine, const py::dict& work, size_t timeline) {
   const Machine described{.array = read_array(machine["array"]),
                           .memory = read_memory(machine["memory"]),
                           .cores = machine["cores"].cast<int64_t>(),
-                          .sync_cycles = machine["sync_cycles"].cast<int64_t>()};
+                          .sync_cycles = machine["sync_cycles"].cast<int64_t>(),
+                          .array_share = machine["array_share"].cast<double>()};
   const Work read = read_work(work);
   Result found;
   {
@@ -90,7 +91,8 @@ py::dict run(const py::dict& machine, const py::dict& work, size_t timeline) {
   out["tiles"] = found.tiles;
   out["copies"] = found.copies;
   out["array_ticks"] = found.array_ticks;
-  out["copy_ticks"] = found.copy_ticks;
+  out["vector_ticks"] = found.vector_ticks;
+  out["events"] = found.events;
   out["timeline"] = events;
   return out;
 }

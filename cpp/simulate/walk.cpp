@@ -127,7 +127,8 @@ void Walk::set_times(Step& step, const std::array<int64_t, 4>& size) {
     product = {size[kM], size[kN] * array.cols, work_.taps};
     repeats = 1;
   }
-  step.compute = array_cycles(array, product, repeats) * kTicks;
+  step.compute =
+      ticks_of(static_cast<double>(array_cycles(array, product, repeats)) / machine_.array_share);
   const Folds folds = array.dataflow->folds(product, array.rows, array.cols);
   const int64_t bytes = (folds.x + folds.w) * work_.element_bytes * repeats;
   result_.sram_bytes += bytes;
@@ -331,6 +332,7 @@ void Walk::settle(Core& core, int index) {
     show(0, number, start, computed + step.bank);
     show(1, number, vector, step.vector_end);
     result_.array_ticks += step.compute + step.bank;
+    result_.vector_ticks += step.vector;
     result_.ticks = std::max(result_.ticks, step.vector_end);
     ++core.known;
   }
@@ -431,7 +433,6 @@ void Walk::flow() {
       copy.ends = now;
       mark(flow.cause, flow.since, now);
       show(2 + copy.channel, copy.core, copy.starts, now);
-      result_.copy_ticks += now - copy.starts;
       result_.ticks = std::max(result_.ticks, now);
       return true;
     });
@@ -457,9 +458,9 @@ void Walk::mark(int cause, int64_t from, int64_t to) {
 }
 
 void Walk::show(int lane, int core, int64_t from, int64_t to) {
-  if (from < to && result_.timeline.size() < timeline_) {
-    result_.timeline.push_back({lane, core, from, to});
-  }
+  if (from >= to) return;
+  ++result_.events;
+  if (result_.timeline.size() < timeline_) result_.timeline.push_back({lane, core, from, to});
 }
 
 // Gives every interval to the first cause, in the order of Cause, that is at work in it.

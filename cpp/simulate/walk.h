@@ -44,6 +44,7 @@ struct Machine {
   Array array;
   Memory memory;
   int64_t cores, sync_cycles;
+  double array_share;  // of its peak that the array reaches
 };
 
 // An operand: the axes that it has (bits of b, m, n, k), and what of it is moved.
@@ -81,8 +82,9 @@ struct Result {
   std::array<int64_t, kCauses> causes{};
   int64_t dram_read = 0, dram_written = 0;  // bytes
   int64_t sram_bytes = 0, tiles = 0, copies = 0;
-  int64_t array_ticks = 0, copy_ticks = 0;  // in which the array, and any copy, is busy
-  std::vector<Interval> timeline;           // the first ones
+  int64_t array_ticks = 0, vector_ticks = 0;  // in which the units of all cores are busy
+  std::vector<Interval> timeline;             // the first ones of `events`
+  int64_t events = 0;
 };
 
 // Throws Error(kInput) for sizes below 1 or more than 2^24 tiles.

@@ -28,6 +28,7 @@ from npusim.ir.module import Module
 from npusim.ir.specialize import specialize
 from npusim.partition import check, partition
 from npusim.program.program import CompiledProgram, TensorSpec
+from npusim.simulate import simulate
 from npusim.targets import TargetConfig
 from npusim.version import __version__
 
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
         load,
         load_weights,
     )
+    from npusim.simulate.simulation import Simulation
     from npusim.verify import verify_ir_with_state_dict, verify_plan, verify_program
 
 _LAZY = {
@@ -78,6 +80,7 @@ _LAZY = {
     "Profile": "npusim.profile",
     "Session": "npusim.runtime",
     "State": "npusim.runtime",
+    "Simulation": "npusim.simulate.simulation",
     "SupportReport": "npusim.partition.report",
     "TransferOp": "npusim.partition.plan",
     "Weights": "npusim.runtime",
@@ -111,6 +114,7 @@ __all__ = [
     "ProgramFormatError",
     "Session",
     "ShapeError",
+    "Simulation",
     "State",
     "SupportReport",
     "SymbolicSizeError",
@@ -135,6 +139,7 @@ __all__ = [
     "partition",
     "profile_program",
     "register_op",
+    "simulate",
     "specialize",
     "verify_ir_with_state_dict",
     "verify_plan",

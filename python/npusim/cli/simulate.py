@@ -1,49 +1,159 @@
-"""`npusim simulate`: how long a described machine takes for one product."""
+"""`npusim simulate`: how long a described machine takes, for a program or for one product."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import npusim
 from npusim.cli.answer import Answer, Verb, amount, duration, table
-from npusim.schedule import npu_of
-from npusim.targets import override
+from npusim.cli.artifact import open_program
+from npusim.cli.sizes import call_sizes, call_sizes_option
+from npusim.schedule import conv_work, npu_of, product_work
+from npusim.schedule.work import Work
+from npusim.targets import Npu, override
+
+if TYPE_CHECKING:
+    from npusim.simulate.simulation import Simulation
+
+_SHOWN = 10  # commands that take longest
+_LARGEST = 2**20  # size, whose cycles are whole numbers of 64 bits on any array
 
 
 @click.command(cls=Verb)
-@click.option("--target", required=True, help="A machine of the kind 'npu', or a file of one.")
-@click.option("--product", "sizes", required=True, metavar="M,K,N", help="[M, K] times [K, N].")
-@click.option("--dtype", help="Default: the first that the array multiplies.")
+@click.argument("program", type=click.Path(path_type=Path), required=False)
+@click.option("--target", help="A target or a file of one. Default: what it was compiled for.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Change a number.")
-def simulate(target: str, sizes: str, dtype: str | None, settings: tuple[str, ...]) -> Answer:
-    """Say how long a machine takes for a product, and what the time is due to.
+@click.option("--method", help="Default: the program's first.")
+@click.option("--mode", type=click.Choice(["loose", "tight"]), help="Default: the target's.")
+@call_sizes_option
+@click.option("--context", type=click.IntRange(min=0), help="Tokens in a language model's cache.")
+@click.option("--product", metavar="M,K,N", help="No program: [M, K] times [K, N].")
+@click.option(
+    "--conv",
+    metavar="C,H,W,K,R,S[,STRIDE[,PADDING]]",
+    help="No program: an image of C channels, H x W, by K filters of R x S.",
+)
+@click.option("--dtype", help="Of --product and --conv. Default: the array's first.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="A folder for the report's files."
+)
+def simulate(
+    program: Path | None,
+    target: str | None,
+    settings: tuple[str, ...],
+    method: str | None,
+    mode: str | None,
+    sizes: tuple[str, ...],
+    context: int | None,
+    product: str | None,
+    conv: str | None,
+    dtype: str | None,
+    output: Path | None,
+) -> Answer:
+    """Say how long a machine takes for a program, and what the time is due to.
 
-    'cycles' are those of one array whose operands are there, as SCALE-Sim publishes them;
-    'simulated_cycles' those of the whole machine, with all copies from and to DRAM.
+    With -o a folder gets report.json and report.html. Of --product and --conv, 'cycles' are those
+    of one array whose operands are there, as SCALE-Sim publishes them; 'simulated_cycles' those of
+    the whole machine, with all copies from and to DRAM.
     """
-    from npusim.simulate.tiles import TICKS, array_cycles, walk_product
+    if sum(one is not None for one in (program, product, conv)) != 1:
+        raise click.UsageError("Give a PROGRAM, --product or --conv.")
+    if program is None:
+        of_programs = (method, mode, sizes, context, output)
+        if target is None or any(value not in (None, ()) for value in of_programs):
+            raise click.UsageError(
+                "--product and --conv take --target, --set and --dtype, and no other option."
+            )
+        npu = npu_of(override(npusim.TargetConfig.named(target), settings))
+        return _of_work(npu, product, conv, dtype or next(iter(npu.mxu.macs_per_pe_cycle)))
+    if dtype is not None:
+        raise click.UsageError("--dtype is of --product and --conv.")
+    opened = open_program(program)
+    symbols = next((m.symbols for m in opened.methods if method in (None, m.name)), ())
+    chosen, told = call_sizes(sizes, symbols, False) if sizes else ({}, [])
+    found = npusim.simulate(
+        opened,
+        target,
+        method=method,
+        mode=mode,
+        sizes=chosen,
+        context=context,
+        overrides=settings,
+    )
+    written = found.save(output) if output is not None else []
+    return Answer(_facts(found, written), [*_lines(found, written), *told])
 
-    m, k, n = _sizes(sizes)
-    npu = npu_of(override(npusim.TargetConfig.named(target), settings))
-    chosen = dtype or next(iter(npu.mxu.macs_per_pe_cycle))
-    cycles = array_cycles(npu, m, k, n, chosen)
-    found = walk_product(npu, m, k, n, chosen)
+
+def _facts(found: Simulation, written: list[Path]) -> dict[str, Any]:
+    report = found.report
+    keys = ("model", "method", "target", "mode", "seconds", "cycles", "stalls", "energy", "advice")
+    return {**{key: report[key] for key in keys}, "files": [str(path) for path in written]}
+
+
+def _lines(found: Simulation, written: list[Path]) -> list[str]:
+    report, whole = found.report, found.seconds
+    cycles = f", {found.cycles:,.0f} cycles" if found.cycles is not None else ""
+    energy = f", {found.energy['total']:.3g} J" if found.energy is not None else ""
+    causes = [
+        (name, duration(seconds), _share(seconds, whole))
+        for name, seconds in found.stalls.items()
+        if seconds
+    ]
+    longest = sorted(report["layers"], key=lambda layer: -layer["seconds"])[:_SHOWN]
+    rows = [
+        (
+            f"{layer['index']} {layer['node']}",
+            layer["kernel"],
+            duration(layer["seconds"]),
+            _share(layer["seconds"], whole),
+            layer["bound"],
+            layer["advice"].rpartition("; ")[2],
+        )
+        for layer in longest
+    ]
+    return [
+        f"{found.model or 'program'}, method {found.method}, on {found.target}, {found.mode}: "
+        f"{duration(whole)}{cycles}{energy}",
+        table(causes, "due to", "time", "share"),
+        table(rows, "command", "kernel", "time", "share", "bound", "what would help"),
+        *(f"written: {path}" for path in written),
+    ]
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole if whole > 0 else 0:.1f} %"
+
+
+def _of_work(npu: Npu, product: str | None, conv: str | None, dtype: str) -> Answer:
+    """Answers for one product or convolution without a program."""
+    from npusim.schedule import best_schedule
+    from npusim.simulate.tiles import TICKS, array_cycles, walk
+
+    work = _product(product, dtype) if product is not None else _conv(str(conv), dtype)
+    sizes = work.sizes
+    cycles = array_cycles(npu, sizes.m, sizes.k, sizes.n, dtype, work.taps)
+    found = walk(npu, best_schedule(npu, work))
     second = 1e6 * npu.clock.core_mhz
     causes = {name: ticks / TICKS for name, ticks in found.causes.items()}
     facts = {
         "cycles": cycles,
         "simulated_cycles": found.cycles,
         "seconds": found.cycles / second,
-        "dtype": chosen,
+        "dtype": dtype,
         "causes_cycles": causes,
         "dram_read_bytes": found.dram_read,
         "dram_written_bytes": found.dram_written,
         "tiles": found.tiles,
     }
-    rows = [(name, f"{c:,.0f}", f"{100 * c / found.cycles:.1f} %") for name, c in causes.items()]
+    rows = [(name, f"{c:,.0f}", _share(c, found.cycles)) for name, c in causes.items()]
     moved = amount(found.dram_read + found.dram_written)
+    taps = f", {work.taps} taps" if work.taps > 1 else ""
     lines = [
-        f"{m}x{k}x{n} {chosen}: {cycles:,} cycles of one array whose operands are there",
+        f"{sizes.m}x{sizes.k}x{sizes.n}{taps} {dtype}: {cycles:,} cycles of one array whose "
+        "operands are there",
         f"with copies: {found.cycles:,.0f} cycles, {duration(found.cycles / second)}, "
         f"{found.tiles} tiles, {moved} from and to DRAM",
         table((row for row in rows if row[1] != "0"), "due to", "cycles", "share"),
@@ -51,13 +161,33 @@ def simulate(target: str, sizes: str, dtype: str | None, settings: tuple[str, ..
     return Answer(facts, lines)
 
 
-def _sizes(text: str) -> tuple[int, int, int]:
-    parts = text.split(",")
-    if len(parts) != 3 or not all(
-        p.isascii() and p.isdigit() and len(p) < 9 and int(p) for p in parts
-    ):
+def _product(text: str, dtype: str) -> Work:
+    m, k, n = _numbers(text, "--product", "M,K,N", 3, 3)
+    if min(m, k, n) < 1:
         raise click.UsageError(f"--product is three sizes of at least 1, M,K,N, not '{text}'.")
-    m, k, n = map(int, parts)
-    if max(m, k, n) > 2**20:  # whose cycles are whole numbers of 64 bits on any array
-        raise click.UsageError("--product: no size is above 2^20.")
-    return m, k, n
+    return product_work(m, n, k, dtype)
+
+
+def _conv(text: str, dtype: str) -> Work:
+    c, h, w, k, r, s, *rest = _numbers(text, "--conv", "C,H,W,K,R,S[,STRIDE[,PADDING]]", 6, 8)
+    stride, padding = [*rest, *(1, 0)[len(rest) :]]
+    try:
+        work = conv_work((c, h, w), k, (r, s), dtype, stride, padding)
+    except ValueError as error:
+        raise click.UsageError(f"--conv: {error}.") from error
+    if max(work.sizes.m, work.taps) > _LARGEST:
+        raise click.UsageError("--conv: more than 2^20 pixels or taps.")
+    return work
+
+
+def _numbers(text: str, option: str, what: str, fewest: int, most: int) -> list[int]:
+    """Returns the sizes that an option lists."""
+    parts = text.split(",")
+    if not fewest <= len(parts) <= most or not all(
+        p.isascii() and p.isdigit() and len(p) < 9 for p in parts
+    ):
+        raise click.UsageError(f"{option} is {what}, sizes of at least 1, not '{text}'.")
+    numbers = [int(part) for part in parts]
+    if max(numbers) > _LARGEST:
+        raise click.UsageError(f"{option}: no size is above 2^20.")
+    return numbers

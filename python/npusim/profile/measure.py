@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from npusim import _runtime
-from npusim.abi.kernel_cost import kernel_cost
-from npusim.abi.kernels import KERNELS, Params
 from npusim.errors import Error
+from npusim.profile.commands import command_facts
 from npusim.profile.inputs import (
     check_context,
     language_model_facts,
@@ -22,8 +21,7 @@ from npusim.profile.inputs import (
     sample,
 )
 from npusim.profile.profile import CommandProfile, Profile
-from npusim.program.program import Access, Command, CompiledProgram, Method
-from npusim.program.sized_command import params_at
+from npusim.program.program import CompiledProgram, Method
 from npusim.runtime import Device, DeviceBuffer, Executor, State, load_weights
 from npusim.runtime.weights import WeightSource
 
@@ -158,44 +156,22 @@ def _commands(
     libraries = run.executor.implementations(run.method.name)
     rows = zip(run.method.commands, medians, libraries, strict=True)
     for index, (command, seconds, library) in enumerate(rows):
-        kernel, node = program.kernels[command.kernel].name, program.nodes[command.node]
-        params = KERNELS[kernel].unpack(params_at(command, run.sizes))
-        read, written, operations = _cost(program, command, kernel, params, run.context)
-        module, source = _place(node.source)
+        facts = command_facts(program, command, run.sizes, run.context)
         yield CommandProfile(
             index=index,
-            kernel=kernel,
+            kernel=facts.kernel,
             library=library,
-            node=node.name,
-            op=node.op,
-            module=module,
-            source=source,
-            bytes_read=read,
-            bytes_written=written,
-            operations=operations,
+            node=facts.node,
+            op=facts.op,
+            module=facts.module,
+            source=facts.source,
+            bytes_read=facts.bytes_read,
+            bytes_written=facts.bytes_written,
+            operations=facts.operations,
             seconds=seconds,
-            params={name: value for name, value in params.items() if _tells(value)},
+            params={name: value for name, value in facts.params.items() if _tells(value)},
         )
 
 
 def _tells(value: object) -> bool:
     return any(value) if isinstance(value, tuple) else bool(value)
-
-
-def _place(source: str) -> tuple[str, str]:
-    """Splits what a program says of a node's origin into the module, and file and line."""
-    module, _, line = source.rpartition(", ")
-    return (module, line) if module or ":" in line else (line, "")
-
-
-def _cost(
-    program: CompiledProgram, command: Command, kernel: str, params: Params, context: int
-) -> tuple[int, int, int]:
-    """Returns the bytes read, the bytes written, and the operations of a command of a run."""
-    cost = kernel_cost(kernel, params, context)
-    read = written = 0
-    for operand, touched in zip(command.operands, cost.operand_bytes, strict=True):
-        held = min(touched, program.buffers[operand.buffer].bytes)
-        read += held if operand.access != Access.WRITE else 0
-        written += held if operand.access != Access.READ else 0
-    return read, written, cost.operations

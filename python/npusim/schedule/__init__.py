@@ -4,7 +4,7 @@ from npusim.schedule.plan import npu_of, schedule_program
 from npusim.schedule.schedule import OperandPlan, Schedule, Sizes
 from npusim.schedule.search import best_schedule, ideal_cycles
 from npusim.schedule.section import schedules_of, target_of, with_simulation
-from npusim.schedule.work import Part, Work, product_work, works_of
+from npusim.schedule.work import Part, Work, conv_work, product_work, works_of
 
 __all__ = [
     "OperandPlan",
@@ -13,6 +13,7 @@ __all__ = [
     "Sizes",
     "Work",
     "best_schedule",
+    "conv_work",
     "ideal_cycles",
     "npu_of",
     "product_work",

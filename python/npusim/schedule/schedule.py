@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from npusim.targets.records import Contradiction
+from npusim.targets.records import FROM_MINUS_1, Contradiction
 
 AXES = ("b", "m", "n", "k")
 DRAM = "dram"
@@ -64,7 +64,7 @@ class OperandPlan:
         resident: all of it stays in the memory until the command ends.
     """
 
-    operand: int
+    operand: int = field(metadata=FROM_MINUS_1)
     role: str
     axes: str
     write: bool

@@ -92,6 +92,43 @@ def product_work(m: int, n: int, k: int, dtype: str) -> Work:
     return Work("product", dtype, Sizes(1, m, n, k), parts)
 
 
+def conv_work(
+    image: tuple[int, int, int],
+    channels: int,
+    kernel: tuple[int, int],
+    dtype: str,
+    stride: int = 1,
+    padding: int = 0,
+) -> Work:
+    """Returns a convolution of one channels-last image without a program, all of one dtype.
+
+    Args:
+        image: channels, height and width.
+        channels: that it makes.
+        kernel: height and width; with the padding the image is no smaller.
+
+    Raises:
+        ValueError: a size is below 1, or the kernel larger than the padded image.
+    """
+    (k, height, width), size = image, dtype_size(dtype)
+    if stride < 1 or padding < 0:
+        raise ValueError("a stride is at least 1, and a padding not negative")
+    out = [(a + 2 * padding - b) // stride + 1 for a, b in zip(image[1:], kernel, strict=True)]
+    if min(*image, channels, *kernel, *out) < 1:
+        raise ValueError("a size is below 1, or the kernel is larger than the padded image")
+    taps, pixels = prod(kernel), prod(out)
+    parts = (
+        Part(
+            *(0, "x", "mk", k * height * width * size),
+            inner="k",
+            halo_bytes=max(0, kernel[0] - stride) * width * k * size,
+        ),
+        Part(1, "w", "nk", channels * k * taps * size),
+        Part(2, "y", "mn", pixels * channels * size, write=True),
+    )
+    return Work("conv", dtype, Sizes(1, pixels, channels, k), parts, taps=taps)
+
+
 def _dtype(p: Params) -> str:
     """Returns what is computed with; of what only moves, the integers of its elements' size."""
     if "element_size" in p:

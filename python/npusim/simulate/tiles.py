@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from npusim import _runtime
@@ -16,10 +17,18 @@ from npusim.errors import Error
 from npusim.ir.types import dtype_size
 from npusim.schedule import Schedule, best_schedule, product_work
 from npusim.schedule.schedule import AXES, DRAM
+from npusim.simulate.timed import CAUSES, Event
 from npusim.targets import Npu
+from npusim.targets.hardware import Calibration
 
 TICKS = 1024  # of a cycle of the core's clock
-CAUSES = ("compute", "vector", "bank", "dram", "noc", "dma", "dispatch", "dependency")
+UNCALIBRATED = Calibration()
+_KEPT = 2**14  # walks that are remembered
+_LANES = ("mxu", "vpu")  # and DMA channels behind them
+_COUNTS = (
+    *("dram_read", "dram_written", "sram_bytes", "tiles", "copies"),
+    *("array_ticks", "vector_ticks"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +39,23 @@ class TileTime:
         ticks: of 1/1024 cycle.
         causes: ticks by cause (`CAUSES`); they sum to `ticks`.
         dram_read, dram_written: bytes.
+        sram_bytes: that the array and copies read and write in the memory on the chip.
         tiles, copies: that were walked.
+        array_ticks, vector_ticks: in which the arrays and vector units of all cores are busy.
+        events: the first ones, as many as were asked for; `dropped` more there are.
     """
 
     ticks: int
     causes: Mapping[str, int]
     dram_read: int
     dram_written: int
+    sram_bytes: int
     tiles: int
     copies: int
+    array_ticks: int
+    vector_ticks: int
+    events: tuple[Event, ...] = ()
+    dropped: int = 0
 
     @property
     def cycles(self) -> float:
@@ -63,18 +80,82 @@ def array_cycles(npu: Npu, m: int, k: int, n: int, dtype: str, repeats: int = 1)
     return _runtime.array_cycles(_array(npu, dtype), m, n, k, repeats)
 
 
-def walk(npu: Npu, schedule: Schedule) -> TileTime:
-    """Returns how long a machine takes for a schedule.
+def walk(
+    npu: Npu, schedule: Schedule, events: int = 0, calibration: Calibration = UNCALIBRATED
+) -> TileTime:
+    """Returns how long a machine takes for a schedule; the same question is answered at once.
+
+    Args:
+        npu: the machine.
+        schedule: of a command, or of a part of one.
+        events: how many of them are listed at most.
+        calibration: shares of the peaks that are reached, and how far copies hide.
 
     Raises:
         Error: the schedule is one of the host's, or has more than 2^24 tiles.
     """
     if schedule.unit == "host":
         raise Error("The host computes this, whose time the machine's description does not say.")
-    found = _runtime.walk_tiles(_machine(npu, schedule.dtype), _work(npu, schedule))
-    causes = dict(zip(CAUSES, found["causes"], strict=True))
-    rest = {key: found[key] for key in ("ticks", "dram_read", "dram_written", "tiles", "copies")}
-    return TileTime(causes=causes, **rest)
+    machine = _Facts(_machine(npu, schedule.dtype, calibration))
+    found = _walked(machine, _Facts(_work(npu, schedule)), events)
+    if math.isinf(calibration.overlap_p):
+        return found
+    return _overlapped(found, npu, calibration, schedule.dtype)
+
+
+class _Facts:
+    """What the native walk is given, as a key of the cache."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self.facts, self._text = facts, repr(facts)
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Facts) and self._text == other._text
+
+
+@lru_cache(maxsize=_KEPT)
+def _walked(machine: _Facts, work: _Facts, events: int) -> TileTime:
+    found = _runtime.walk_tiles(machine.facts, work.facts, events)
+    cores = machine.facts["cores"]
+    shown = tuple(
+        Event(_lane(lane, core if cores > 1 else None), start, end)
+        for lane, core, start, end in found["timeline"]
+    )
+    return TileTime(
+        ticks=found["ticks"],
+        causes=dict(zip(CAUSES, found["causes"], strict=True)),
+        **{key: found[key] for key in _COUNTS},
+        events=shown,
+        dropped=found["events"] - len(shown),
+    )
+
+
+def _lane(lane: int, core: int | None) -> str:
+    name = _LANES[lane] if lane < len(_LANES) else f"dma{lane - len(_LANES)}"
+    return name if core is None else f"core{core} {name}"
+
+
+def _overlapped(found: TileTime, npu: Npu, calibration: Calibration, dtype: str) -> TileTime:
+    """Returns a time that is at least (a^p + b^p)^(1/p) of what computes and what is copied.
+
+    Both alone: the units of all cores side by side, and all bytes at DRAM's rate. A time that is
+    longer already hides less than that; what is missing is due to what waits for what.
+    """
+    rate = npu.dram_bytes_per_cycle * calibration.dram_eff
+    computed = (found.array_ticks + found.vector_ticks) / npu.cores.count
+    copied = (found.dram_read + found.dram_written) / rate * TICKS
+    most = max(computed, copied)
+    if not most:
+        return found
+    p = calibration.overlap_p
+    least = math.ceil(most * ((computed / most) ** p + (copied / most) ** p) ** (1 / p))
+    if least <= found.ticks:
+        return found
+    waited = found.causes["dependency"] + least - found.ticks
+    return replace(found, ticks=least, causes={**found.causes, "dependency": waited})
 
 
 def walk_product(npu: Npu, m: int, k: int, n: int, dtype: str) -> TileTime:
@@ -98,10 +179,10 @@ def _array(npu: Npu, dtype: str) -> dict[str, Any]:
     }
 
 
-def _machine(npu: Npu, dtype: str) -> dict[str, Any]:
+def _machine(npu: Npu, dtype: str, calibration: Calibration) -> dict[str, Any]:
     cores, level, mhz = npu.cores.count, npu.level, npu.clock.core_mhz
     memory = {
-        "dram_bytes_per_cycle": npu.dram_bytes_per_cycle,
+        "dram_bytes_per_cycle": npu.dram_bytes_per_cycle * calibration.dram_eff,
         "dram_channels": npu.dram.channels,
         "interleave_bytes": npu.dram.interleave_bytes,
         "read_latency_ticks": math.ceil(npu.dram.read_latency_ns * mhz * TICKS / 1000),
@@ -121,6 +202,7 @@ def _machine(npu: Npu, dtype: str) -> dict[str, Any]:
         "memory": memory,
         "cores": cores,
         "sync_cycles": npu.cores.sync_cycles,
+        "array_share": calibration.mxu_eff,
     }
 
 

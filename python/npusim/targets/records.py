@@ -24,8 +24,9 @@ from npusim.targets.key_lines import Path
 T = TypeVar("T")
 Where = Callable[[Path], str]  # the file and line of a key
 
-# In the metadata of a field of floats: "inf" is one of its values.
+# In the metadata of a field of floats: "inf" is one of its values; of integers: -1 is, for none.
 INFINITE: Mapping[str, bool] = {"infinite": True}
+FROM_MINUS_1: Mapping[str, bool] = {"from_minus_1": True}
 
 _MOST = 2.0**53  # of any number: what a float counts by one
 # The most that anybody can mean by a number with such a unit, and the rates among them, above 0.
@@ -59,6 +60,7 @@ class _Kind:
     type: Any
     needed: bool
     infinite: bool
+    from_minus_1: bool
 
 
 def read_record(cls: type[T], data: object, file: str | Where, path: Path = ()) -> T:
@@ -147,6 +149,7 @@ def _kinds(cls: Any) -> dict[str, _Kind]:
             types[f.name],
             f.default is f.default_factory is MISSING,
             bool(f.metadata.get("infinite")),
+            bool(f.metadata.get("from_minus_1")),
         )
         for f in rows
         if f.init
@@ -190,6 +193,8 @@ def _number(kind: type, value: Any, where: Where, path: Path, field: _Kind) -> i
     if number and field.infinite and value == math.inf:
         return math.inf
     least, most = _range(path)
+    if field.from_minus_1 and type(value) is int and value == -1:
+        return -1
     if not number or not math.isfinite(value) or value > most or value < 0 or value < least:
         wanted = "a number" if kind is float else "an integer"
         wanted += " above 0" if least else " that is not negative"

@@ -1,0 +1,59 @@
+"""A run on a device that is known by what it reaches: the formula of `roofline.py`, in parts.
+
+Ticks are femtoseconds. A command's fixed time, with that of its items, is dispatch; of the rest
+what is the longer of computing and copying alone is due to that, and what is left to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from npusim.profile.commands import CommandFacts
+from npusim.simulate.roofline import RooflineTime, command_time, work_of
+from npusim.simulate.timed import Event, Timed, Walked
+from npusim.targets.roofline import Roofline
+
+RATE = 1e15  # ticks a second
+
+
+def walk_device(device: Roofline, commands: Iterable[CommandFacts]) -> Walked:
+    """Returns the times of a run: their sum is that of `roofline.run_time`."""
+    call = _ticks(1e-6 * device.call_us)
+    found, now = [], call
+    for facts in commands:
+        one = _command(device, facts, now)
+        found.append(one)
+        now += one.ticks
+    return Walked(RATE, call, tuple(found))
+
+
+def roofline_time(device: Roofline, facts: CommandFacts) -> RooflineTime:
+    """Returns the parts of a command's time."""
+    nbytes = facts.bytes_read + facts.bytes_written
+    work = work_of(facts.kernel, facts.params, facts.operations, nbytes)
+    return command_time(work, facts.kernel, device)
+
+
+def _command(device: Roofline, facts: CommandFacts, now: int) -> Timed:
+    time = roofline_time(device, facts)
+    computes = "compute" if device.class_of(facts.kernel).products else "vector"
+    dispatch = _ticks(max(0.0, time.start - 1e-6 * device.overlap_us))
+    busy = _ticks(time.total - time.start)
+    most = min(busy, _ticks(max(time.compute, time.memory)))
+    longer, other = (computes, "dram") if time.compute >= time.memory else ("dram", computes)
+    causes = {"dispatch": dispatch, longer: most, other: busy - most}
+    lane = "mxu" if computes == "compute" else "vpu"
+    alone = ((lane, time.compute), ("dram", time.memory))
+    ends = ((name, dispatch + min(busy, _ticks(seconds))) for name, seconds in alone)
+    return Timed(
+        start=now,
+        ticks=dispatch + busy,
+        causes=causes,
+        dram_bytes=facts.bytes_read + facts.bytes_written,
+        sram_bytes=0,
+        events=tuple(Event(name, dispatch, end) for name, end in ends if end > dispatch),
+    )
+
+
+def _ticks(seconds: float) -> int:
+    return round(seconds * RATE)

@@ -1,0 +1,82 @@
+"""The formula of a command's time as text, with its operands: what a person checks by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from npusim.profile.commands import CommandFacts
+from npusim.schedule import Schedule
+from npusim.schedule.schedule import AXES
+from npusim.simulate.device import roofline_time
+from npusim.simulate.tiles import array_cycles
+from npusim.targets import Npu
+from npusim.targets.roofline import Roofline
+
+_STEPS = {"ws": ("k", "n", "m"), "os": ("m", "n", "k"), "is": ("k", "m", "n")}
+
+
+def npu_formula(npu: Npu, schedules: Iterable[Schedule]) -> str:
+    """Returns the formulas of a command's schedules, one after another."""
+    return "; then ".join(_schedule(npu, schedule) for schedule in schedules) or "nothing to do"
+
+
+def device_formula(device: Roofline, facts: CommandFacts) -> str:
+    """Returns the roofline's formula with a command's numbers."""
+    time, kind = roofline_time(device, facts), device.class_of(facts.kernel)
+    hidden = f" - {device.overlap_us:g} us hidden" if device.overlap_us else ""
+    return (
+        f"{kind.name}: start {1e6 * time.start:.4g} us{hidden} + (({1e6 * time.compute:.4g} us of "
+        f"{facts.operations:,} operations)^p + ({1e6 * time.memory:.4g} us of "
+        f"{facts.bytes_read + facts.bytes_written:,} bytes in {time.level})^p)^(1/p), "
+        f"p = {kind.overlap:g}"
+    )
+
+
+def _schedule(npu: Npu, schedule: Schedule) -> str:
+    sizes, tile = ("x".join(str(s.of(a)) for a in AXES) for s in (schedule.sizes, schedule.tile))
+    what = f"{schedule.form} {schedule.dtype}, b x m x n x k = {sizes}"
+    if schedule.unit == "host":
+        return f"{what}: no unit takes {schedule.dtype}, so the host computes it"
+    parts = [f"{what}, {schedule.steps} tiles of {tile}"]
+    if schedule.unit == "mxu":
+        parts.append(f"a tile on the array: {_folds(npu, schedule)}")
+    if schedule.vector:
+        parts.append(_vector(npu, schedule))
+    rate = npu.dram_bytes_per_cycle
+    parts.append(
+        f"DRAM: {schedule.dram_bytes:,} bytes / {rate:.4g} a cycle = "
+        f"{schedule.dram_bytes / rate:,.0f} cycles"
+    )
+    return "; ".join(parts)
+
+
+def _folds(npu: Npu, schedule: Schedule) -> str:
+    """Returns F folds of T steps, and their cycles, of a whole tile."""
+    mxu, tile = npu.mxu, schedule.tile
+    extents = {"m": tile.m, "n": tile.n, "k": tile.k}
+    repeats = schedule.taps * tile.b
+    if schedule.form == "depthwise":  # a channel uses a column of a fold
+        extents, repeats = {"m": tile.m, "n": tile.n * mxu.cols, "k": schedule.taps}, 1
+    down, across, steps = (extents[axis] for axis in _STEPS[mxu.dataflow])
+    rate = mxu.macs_per_pe_cycle[schedule.dtype]
+    streamed = f"{steps}" if rate == 1 else f"ceil({steps} / {rate:g})"
+    shared = f" / {mxu.per_core} arrays" if mxu.per_core > 1 else ""
+    count = f"F = {repeats} ceil({down} / {mxu.rows}) ceil({across} / {mxu.cols}){shared}"
+    if mxu.fold_overlap == "weights":
+        each = f"F max({streamed}, {mxu.rows}, {mxu.min_stream_rows})"
+        each += f" + 2 {mxu.rows} + {mxu.cols} - 2"
+    else:
+        loads = "" if mxu.dataflow == "os" else f" + {mxu.rows}"
+        each = f"F ({streamed} + {mxu.rows} + {mxu.cols} - 2{loads})"
+    m, n, k = extents["m"], extents["n"], extents["k"]
+    cycles = array_cycles(npu, m, k, n, schedule.dtype, repeats)
+    return f"{count}, {each} = {cycles:,} cycles"
+
+
+def _vector(npu: Npu, schedule: Schedule) -> str:
+    rate = npu.vpu.lanes * npu.vpu.dtype_rate.get(schedule.dtype, 1.0)
+    terms = (
+        f"{op} {count:,.0f} / {rate:g} x {npu.vpu.cycles(op):g}"
+        for op, count in sorted(schedule.vector.items())
+    )
+    return f"vector unit: {' + '.join(terms)} cycles"

@@ -1,0 +1,221 @@
+"""Simulated runs of whole programs: what holds of every machine, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import npusim
+from npusim.errors import Error, ProgramFormatError, ShapeError, TargetConstraintError
+from npusim.simulate.device import roofline_time
+from npusim.simulate.plan import planned
+from npusim.simulate.roofline import run_time
+from npusim.simulate.simulation import REPORT_CAUSES
+
+from .nets import net, rows
+
+MACHINES: dict[str, tuple[str, ...]] = {
+    "as it is": (),
+    "four cores": ("cores.count=4",),
+    "one buffer": ("sram.l1.double_buffer=false",),
+    "little memory": ("sram.l1.kib=64",),
+    "slow": ("dram.gb_per_s=0.5", "dma.channels=1"),
+    "calibrated": ("calibration.mxu_eff=0.5", "calibration.overlap_p=1.5"),
+}
+
+
+@pytest.mark.parametrize("mode", ["loose", "tight"])
+@pytest.mark.parametrize("settings", MACHINES.values(), ids=MACHINES)
+def test_every_tick_is_due_to_something(settings: tuple[str, ...], mode: str) -> None:
+    found = npusim.simulate(net(), mode=mode, overrides=settings)
+    walked = found.walked
+    assert sum(walked.causes.values()) == walked.ticks > 0
+    at = walked.call
+    for one in walked.commands:
+        assert one.start == at and sum(one.causes.values()) == one.ticks > 0
+        assert all(part >= 0 for part in one.causes.values())
+        at += one.ticks
+        assert all(0 <= event.start < event.end <= one.ticks for event in one.events)
+    assert at == walked.ticks
+    assert sum(found.stalls.values()) == pytest.approx(found.seconds, rel=1e-12)
+    assert npusim.simulate(net(), mode=mode, overrides=settings).report == found.report
+
+
+def test_a_queue_is_never_slower_than_doorbells() -> None:
+    for settings in MACHINES.values():
+        loose, tight = (
+            npusim.simulate(net(), mode=mode, overrides=settings).walked.ticks
+            for mode in ("loose", "tight")
+        )
+        assert loose > tight
+    free = ("overhead_ns", "doorbell_cycles", "poll_cycles", "issue_cycles")
+    settings = tuple(f"dispatch.{key}=0" for key in free)
+    loose, tight = (
+        npusim.simulate(net(), mode=mode, overrides=settings).walked for mode in ("loose", "tight")
+    )
+    assert loose == tight and loose.causes["dispatch"] == 0
+
+
+def test_a_host_that_is_slow_keeps_the_queue_empty() -> None:
+    """Each command then waits for the host: its overhead is the time from one to the next."""
+    slow = npusim.simulate(net(), overrides=["dispatch.overhead_ns=1000000"])
+    count = len(slow.layers)
+    assert slow.seconds == pytest.approx(count * 1e-3, rel=1e-2) and slow.seconds > count * 1e-3
+    once = npusim.simulate(net(), overrides=["dispatch.overhead_ns=0", "dispatch.call_us=1000"])
+    assert once.seconds - 1e-3 == pytest.approx(
+        npusim.simulate(net(), overrides=["dispatch.overhead_ns=0"]).seconds
+    )
+    # A queue of one place is filled when the command before has ended.
+    short = npusim.simulate(net(), overrides=["dispatch.queue_depth=1"])
+    assert short.walked.causes["dispatch"] > npusim.simulate(net()).walked.causes["dispatch"]
+
+
+def test_a_roofline_has_the_time_of_its_formula() -> None:
+    plan = planned(net("cpu"))
+    device = plan.hardware.roofline
+    assert device is not None
+    for hidden in (0.0, 1.0, 50.0):
+        changed = replace(device, overlap_us=hidden, call_us=3.0)
+        target = replace(plan.target, hardware=replace(plan.hardware, roofline=changed))
+        found = npusim.simulate(net("cpu"), target)
+        times = [roofline_time(changed, facts) for facts in plan.commands]
+        assert found.seconds == pytest.approx(run_time(times, changed), rel=1e-9)
+        assert sum(found.walked.causes.values()) == found.walked.ticks
+    assert found.cycles is None and found.energy is None
+    assert npusim.simulate(net("cpu")).report["cycles"] is None
+
+
+def test_commands_have_their_place_in_the_model() -> None:
+    layers = npusim.simulate(net()).report["layers"]
+    assert [layer["index"] for layer in layers] == list(range(len(layers)))
+    assert {"conv_depthwise", "attention"} <= {layer["kernel"] for layer in layers}
+    assert any(layer["module"] == "qkv" for layer in layers)
+    assert all("nets.py:" in layer["source"] for layer in layers)
+    for layer in layers:
+        assert set(layer["stalls"]) == set(REPORT_CAUSES)
+        assert layer["stalls"][layer["bound"]] == max(layer["stalls"].values())
+        assert 0 <= layer["utilization"] <= 1 and layer["formula"] and layer["advice"]
+
+
+def test_memory_is_occupied_by_what_lives() -> None:
+    found = npusim.simulate(net())
+    chip, dram = found.report["memories"]
+    assert (chip["name"], dram["name"]) == ("l1", "dram")
+    program = net()
+    lasting = sum(program.buffers[spec.buffer].bytes for spec in program.weights)
+    assert lasting < dram["peak_bytes"] <= dram["bytes"] == 4096 * 2**20
+    assert 0 < chip["peak_bytes"] <= chip["bytes"]
+    for memory in (chip, dram):
+        starts, amounts = zip(*memory["occupancy"], strict=True)
+        assert list(starts) == sorted(starts) and max(amounts) == memory["peak_bytes"]
+
+
+def test_energy_sums_over_layers() -> None:
+    found = npusim.simulate(net(), overrides=["dispatch.call_us=0"])
+    energy = found.energy
+    assert energy is not None and energy["mac"] > 0 and energy["dram"] > 0
+    parts = sum(joules for name, joules in energy.items() if name != "total")
+    assert energy["total"] == pytest.approx(parts)
+    layers = found.report["layers"]
+    assert sum(layer["energy_j"] for layer in layers) == pytest.approx(energy["total"])
+
+
+def test_what_would_help_is_walked() -> None:
+    """Each change's time is that of a machine that has it, with the schedules as they are."""
+    found = npusim.simulate(net())
+    changes = found.report["advice"]
+    assert [c["seconds"] for c in changes] == sorted(c["seconds"] for c in changes)
+    least = next(c for c in changes if c["setting"].startswith("dram.gb_per_s"))
+    assert least["setting"] == "dram.gb_per_s=204.8" and least["seconds"] <= found.seconds
+
+
+def test_sizes_and_methods() -> None:
+    few, many = (npusim.simulate(rows(), sizes={"batch": n}) for n in (1, 512))
+    assert few.seconds < many.seconds == npusim.simulate(rows()).seconds
+    for wrong in ({"batch": 0}, {"batch": 513}, {"rows": 1}):
+        with pytest.raises(ShapeError):
+            npusim.simulate(rows(), sizes=wrong)
+    with pytest.raises(Error, match="no method 'x'"):
+        npusim.simulate(rows(), method="x")
+    with pytest.raises(Error, match="no mode 'x'"):
+        npusim.simulate(rows(), mode="x")
+    with pytest.raises(Error, match="no language model"):
+        npusim.simulate(rows(), context=1)
+
+
+def test_a_program_of_another_machine() -> None:
+    """Means something where the machine would have got the same commands."""
+    alike = npusim.TargetConfig.named("npu-edge-32x32")
+    assert npusim.simulate(net(), alike) == npusim.simulate(net(), alike)
+    smaller = npusim.simulate(net(), overrides=["mxu.rows=8", "mxu.cols=8"])
+    assert smaller.seconds > npusim.simulate(net()).seconds
+    assert npusim.simulate(net(), "gemmini-8").seconds > 0
+    for target, why in (
+        ("h200", "commands are those of device 'cpu'"),
+        ("cuda", "describes no machine"),
+        ("nowhere", "Unknown target"),
+    ):
+        with pytest.raises(TargetConstraintError, match=why):
+            npusim.simulate(net(), target)
+    with pytest.raises(TargetConstraintError, match="padded to multiples of"):
+        npusim.simulate(net(), overrides=["constraints.channel_align.float32=32"])
+    with pytest.raises(TargetConstraintError, match="Winograd"):
+        npusim.simulate(_with_kernel("conv_winograd"), "npu-edge-32x32")
+
+
+def _with_kernel(stem: str) -> npusim.CompiledProgram:
+    program = net("cpu")
+    kernels = (replace(program.kernels[0], name=stem), *program.kernels[1:])
+    return replace(program, kernels=kernels)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "dram.gb_per_s=0",
+        "dram.gb_per_s=-1",
+        "dram.gb_per_s=nan",
+        "clock.core_mhz=0",
+        "dma.bytes_per_cycle=0",
+        "mxu.rows=0",
+        "sram.l1.bytes_per_cycle=0",
+        "calibration.mxu_eff=0",
+        "calibration.dram_eff=-1",
+        "dram.efficiency=0",
+        "dispatch.overhead_ns=-1",
+        "nothing=1",
+    ],
+)
+def test_absurd_rates_are_refused(setting: str) -> None:
+    with pytest.raises(TargetConstraintError):
+        npusim.simulate(net(), overrides=[setting])
+
+
+def test_damaged_schedules_are_refused() -> None:
+    program = net()
+    stored: Any = json.loads(json.dumps(program.simulation))
+    for damage in (
+        {"tile": {"b": 1, "m": 0, "n": 1, "k": 1}},
+        {"command": 99},
+        {"loops": ["k", "m"]},
+        {"form": "x"},
+    ):
+        changed = json.loads(json.dumps(stored))
+        changed["schedules"]["forward"][0].update(damage)
+        with pytest.raises(ProgramFormatError):
+            npusim.simulate(replace(program, simulation=changed))
+
+
+def test_a_folder_is_written_whole(tmp_path: Path) -> None:
+    found = npusim.simulate(net())
+    written = found.save(tmp_path / "out" / "r")
+    assert {"report.json", "report.html"} <= {path.name for path in written}
+    assert json.loads((tmp_path / "out/r/report.json").read_text()) == found.report
+    (tmp_path / "blocked" / "report.html").mkdir(parents=True)
+    with pytest.raises(Error, match="folder"):
+        found.save(tmp_path / "blocked")
+    assert not (tmp_path / "blocked" / "report.json").exists()
