@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npusim.errors import TargetConstraintError
-from npusim.schedule import Part, Schedule, Sizes, Work, best_schedule, ideal_cycles, product_work
+from npusim.schedule import (
+    Part,
+    Schedule,
+    Sizes,
+    Work,
+    best_schedule,
+    ideal_cycles,
+    product_work,
+    searched,
+)
 from npusim.schedule.cost import array_cycles, fold_cycles, row_bytes, vector_cycles
 from npusim.schedule.search import unit_of
 from npusim.targets import Npu, TargetConfig, override
@@ -252,3 +261,27 @@ def test_contradictions_are_refused(changed: dict[str, object], said: str) -> No
         Schedule(0, "product", "mxu", "int8", Sizes(1, 64, 64, 64), operands=(), **given)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least 1"):
         Sizes(0, 1, 1, 1)
+
+
+NOT_READ = (
+    *("dispatch.overhead_ns=9", "dispatch.mode=loose", "energy.static_w=9", "noc.gb_per_s=9"),
+    *("dram.channels=1", "dram.read_latency_ns=9", "dram.capacity_mib=99", "cores.sync_cycles=9"),
+    *("sram.l1.banks=1", "sram.l1.bytes_per_cycle=9", "acc.bytes_per_cycle=9", "dma.max_dims=1"),
+    *("constraints.max_rank=3", "vpu.reduce=serial", "dram.interleave_bytes=64"),
+)
+READ = (
+    *("mxu.rows=8", "mxu.dataflow=os", "mxu.per_core=2", "vpu.lanes=1", "sram.l1.kib=64"),
+    *("acc.kib=8", "dma.channels=1", "dma.setup_cycles=9", "dram.gb_per_s=9", "cores.count=2"),
+    *("constraints.tile_multiple.m=8", "clock.core_mhz=9", "sram.l1.double_buffer=false"),
+)
+
+
+def test_searches_are_shared_by_machines_that_differ_in_what_none_reads() -> None:
+    def read(*settings: str) -> Npu:
+        hardware = override(TargetConfig.named("npu-edge-32x32"), settings).hardware
+        assert hardware is not None and hardware.npu is not None
+        return searched(hardware.npu)
+
+    for setting in NOT_READ:
+        assert read(setting) == read(), setting
+    assert len({repr(read(setting)) for setting in READ} | {repr(read())}) == len(READ) + 1

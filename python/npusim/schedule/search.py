@@ -16,6 +16,7 @@ from typing import Literal
 
 from npusim.errors import TargetConstraintError
 from npusim.schedule import cost
+from npusim.schedule.machine import searched
 from npusim.schedule.schedule import DRAM, OperandPlan, Schedule, Sizes
 from npusim.schedule.work import Part, Work
 from npusim.targets.hardware import Npu
@@ -43,10 +44,11 @@ def best_schedule(npu: Npu, work: Work, kept: Kept = (), taken: int = 0) -> Sche
 
 
 class _Machine:
-    """A machine as a key of the cache: equal where descriptions are."""
+    """A machine as a key of the cache: equal where is equal what a search reads."""
 
     def __init__(self, npu: Npu) -> None:
-        self.npu, self._text = npu, repr(npu)
+        self.npu = searched(npu)
+        self._text = repr(self.npu)
 
     def __hash__(self) -> int:
         return hash(self._text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from npusim.errors import ProgramFormatError, TargetConstraintError
@@ -66,6 +67,26 @@ def schedules_of(program: CompiledProgram) -> Schedules:
     """
     if not program.simulation:
         return {}
+    return _read_once(_Same(program))
+
+
+class _Same:
+    """A program as a key of the cache: the same objects, which nobody changes."""
+
+    def __init__(self, program: CompiledProgram) -> None:
+        self.program = program
+        self._parts = id(program.simulation), id(program.methods)
+
+    def __hash__(self) -> int:
+        return hash(self._parts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._parts == other._parts
+
+
+@lru_cache(maxsize=1)  # it keeps the program alive
+def _read_once(same: _Same) -> Schedules:
+    program = same.program
     stored = _member(program, "schedules")
     hardware = target_of(program).hardware
     npu = hardware.npu if hardware is not None else None

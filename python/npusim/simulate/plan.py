@@ -14,8 +14,15 @@ from npusim.errors import Error, ShapeError, TargetConstraintError
 from npusim.profile.commands import CommandFacts, command_facts
 from npusim.program.program import CompiledProgram, Method
 from npusim.program.sized_command import greatest_sizes, params_at
-from npusim.schedule import Schedule, schedule_program, schedules_of, target_of
-from npusim.targets import TargetConfig, override
+from npusim.schedule import (
+    Schedule,
+    check_capacity,
+    schedule_program,
+    schedules_of,
+    searched,
+    target_of,
+)
+from npusim.targets import Npu, TargetConfig, override
 from npusim.targets.hardware import Hardware
 
 
@@ -69,11 +76,22 @@ def planned(
     )
     schedules: tuple[tuple[Schedule, ...], ...] = ()
     if hardware.npu is not None:
-        stored = schedules_of(program) if same and program.simulation else {}
-        fits = settled == greatest_sizes(entry) and position is None and entry.name in stored
-        rows = stored[entry.name] if fits else schedule_program(sized, chosen, position)[entry.name]
+        as_compiled = settled == greatest_sizes(entry) and position is None
+        if as_compiled and _same_search(compiled_for, hardware.npu):
+            check_capacity(program, hardware.npu)
+            rows = schedules_of(program)[entry.name]
+        else:
+            rows = schedule_program(sized, chosen, position)[entry.name]
         schedules = _by_command(rows, len(commands))
+        if not same:
+            _check_units(program, entry, chosen, schedules)
     return Plan(sized, sized.methods[0], chosen, hardware, commands, schedules)
+
+
+def _same_search(compiled_for: TargetConfig, npu: Npu) -> bool:
+    """Returns whether the schedules that a program carries are those of a machine."""
+    own = compiled_for.hardware.npu if compiled_for.hardware is not None else None
+    return own is not None and searched(own) == searched(npu)
 
 
 def _method(program: CompiledProgram, name: str | None) -> Method:
@@ -159,6 +177,25 @@ def _difference(program: CompiledProgram, own: TargetConfig, other: TargetConfig
         if mine % wanted:
             return f"channels of {dtype} are padded to multiples of {mine}, not of {wanted}"
     return None
+
+
+def _check_units(
+    program: CompiledProgram,
+    method: Method,
+    other: TargetConfig,
+    schedules: Iterable[tuple[Schedule, ...]],
+) -> None:
+    """Refuses a machine that computes less of the program than it was compiled for."""
+    for command, rows in zip(method.commands, schedules, strict=True):
+        for row in rows:
+            if row.unit == "host":
+                node = program.nodes[command.node]
+                raise TargetConstraintError(
+                    f"The program says nothing of '{other.name}': no unit of it computes "
+                    f"{row.dtype}, which node '{node.name}' ({node.op}) has, so that PyTorch would "
+                    "have got it.",
+                    hint="Compile the model in a dtype that the machine computes.",
+                )
 
 
 def _dtypes(program: CompiledProgram) -> set[str]:
