@@ -29,6 +29,7 @@ Memory read_memory(const py::dict& d) {
           .write_latency = d["write_latency_ticks"].cast<int64_t>(),
           .noc_bytes_per_cycle = d["noc_bytes_per_cycle"].cast<double>(),
           .hop_cycles = d["hop_cycles"].cast<int64_t>(),
+          .hops = d["hops"].cast<std::vector<int64_t>>(),
           .dma_bytes_per_cycle = d["dma_bytes_per_cycle"].cast<double>(),
           .dma_channels = d["dma_channels"].cast<int64_t>(),
           .setup_cycles = d["setup_cycles"].cast<int64_t>(),
@@ -66,7 +67,7 @@ int64_t cycles(const py::dict& array, int64_t m, int64_t n, int64_t k, int64_t r
   return array_cycles(read_array(array), {m, n, k}, repeats);
 }
 
-py::dict run(const py::dict& machine, const py::dict& work, size_t timeline) {
+py::dict run(const py::dict& machine, const py::dict& work, size_t timeline, bool shortcut) {
   const Machine described{.array = read_array(machine["array"]),
                           .memory = read_memory(machine["memory"]),
                           .cores = machine["cores"].cast<int64_t>(),
@@ -76,11 +77,11 @@ py::dict run(const py::dict& machine, const py::dict& work, size_t timeline) {
   Result found;
   {
     const py::gil_scoped_release unlocked;
-    found = walk(described, read, timeline);
+    found = walk(described, read, timeline, shortcut);
   }
   py::list events;
   for (const Interval& one : found.timeline) {
-    events.append(py::make_tuple(one.lane, one.core, one.start, one.end));
+    events.append(py::make_tuple(one.lane, one.core, one.start, one.end, one.busy, one.count));
   }
   py::dict out;
   out["ticks"] = found.ticks;
@@ -93,6 +94,8 @@ py::dict run(const py::dict& machine, const py::dict& work, size_t timeline) {
   out["array_ticks"] = found.array_ticks;
   out["vector_ticks"] = found.vector_ticks;
   out["events"] = found.events;
+  out["hop_bytes"] = found.hop_bytes;
+  out["walked"] = found.walked;
   out["timeline"] = events;
   return out;
 }
@@ -102,7 +105,8 @@ py::dict run(const py::dict& machine, const py::dict& work, size_t timeline) {
 void bind_simulate(py::module_& module) {
   module.def("array_cycles", &cycles, py::arg("array"), py::arg("m"), py::arg("n"), py::arg("k"),
              py::arg("repeats") = 1);
-  module.def("walk_tiles", &run, py::arg("machine"), py::arg("work"), py::arg("timeline") = 0);
+  module.def("walk_tiles", &run, py::arg("machine"), py::arg("work"), py::arg("timeline") = 0,
+             py::arg("shortcut") = true);
 }
 
 }  // namespace npusim::python

@@ -4,13 +4,17 @@
 // the time sum to the whole exactly, and the same input has the same time everywhere.
 //
 // Invariants:
-// 1. Copies start to flow in the order of the program (all cores' first tiles, their second, …).
+// 1. Copies are set up and start to flow in the order of the program (all cores' first tiles, their
+//    second, …; the results of a tile behind the loads of the tile that takes its buffer).
 // 2. Copies share DRAM's rate as a fluid, an earlier one before a later one, each up to its cap;
 //    rates change whenever a copy starts or ends.
 // 3. So a copy never waits for a later one, and more DRAM bandwidth ends every copy no later: by
 //    induction over the order, whatever flows before it is a subset of what flowed with less.
 // 4. A tile is computed when its operands are there, the unit is free, and the results of two tiles
 //    ago (of the last one without a second buffer) have left.
+// 5. Where tiles of a loop differ only in how far along it they are, and the state before one is
+//    that before an earlier one, all that follows repeats: whole periods are then counted, not
+//    walked. The result is the same to the tick.
 #pragma once
 
 #include <array>
@@ -34,6 +38,7 @@ struct Memory {
   int64_t read_latency, write_latency;  // ticks
   double noc_bytes_per_cycle;           // of all cores together; 0: no limit
   int64_t hop_cycles;
+  std::vector<int64_t> hops;   // from DRAM to each core
   double dma_bytes_per_cycle;  // of a channel
   int64_t dma_channels, setup_cycles, burst_bytes;
   double sram_bytes_per_cycle, acc_bytes_per_cycle;
@@ -71,10 +76,12 @@ struct Work {
   std::vector<Operand> operands;
 };
 
+// What a unit did, or several times in a row: `count` times, `busy` ticks between start and end.
 struct Interval {
   int lane;  // 0 array, 1 vector unit, 2… DMA channels
   int core;
   int64_t start, end;
+  int64_t busy, count;
 };
 
 struct Result {
@@ -83,11 +90,17 @@ struct Result {
   int64_t dram_read = 0, dram_written = 0;  // bytes
   int64_t sram_bytes = 0, tiles = 0, copies = 0;
   int64_t array_ticks = 0, vector_ticks = 0;  // in which the units of all cores are busy
-  std::vector<Interval> timeline;             // the first ones of `events`
-  int64_t events = 0;
+  int64_t hop_bytes = 0;                      // bytes times the hops of their way to a core
+  int64_t events = 0;                         // of units and copies
+  int64_t walked = 0;                         // tiles that were walked; others repeat them
+  std::vector<Interval> timeline;
 };
 
-// Throws Error(kInput) for sizes below 1 or more than 2^24 tiles.
-Result walk(const Machine& machine, const Work& work, size_t timeline);
+int64_t ticks_of(double cycles);
+
+// `timeline`: intervals that are wanted of a command, at most; neighbours are told as one.
+// `shortcut`: false walks every tile, to the same result.
+// Throws Error(kInput) for numbers that mean nothing, or more than 2^24 tiles.
+Result walk(const Machine& machine, const Work& work, size_t timeline, bool shortcut = true);
 
 }  // namespace npusim::simulate

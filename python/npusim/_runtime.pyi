@@ -37,7 +37,7 @@ def array_cycles(array: Mapping[str, Any], m: int, n: int, k: int, repeats: int 
     """Cycles of products on a systolic array whose operands are there (cpp/simulate/dataflow.h)."""
 
 def walk_tiles(
-    machine: Mapping[str, Any], work: Mapping[str, Any], timeline: int = 0
+    machine: Mapping[str, Any], work: Mapping[str, Any], timeline: int = 0, shortcut: bool = True
 ) -> dict[str, Any]:
     """The time of one scheduled command, with its causes (cpp/simulate/walk.h)."""
 

@@ -51,7 +51,10 @@ def _command(device: Roofline, facts: CommandFacts, now: int) -> Timed:
         causes=causes,
         dram_bytes=facts.bytes_read + facts.bytes_written,
         sram_bytes=0,
-        events=tuple(Event(name, dispatch, end) for name, end in ends if end > dispatch),
+        events=tuple(
+            Event(name, dispatch, end, end - dispatch) for name, end in ends if end > dispatch
+        ),
+        units=2,
     )
 
 

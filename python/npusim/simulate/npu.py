@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 
 from npusim.profile.commands import CommandFacts
@@ -71,7 +72,7 @@ def _command(
     ended, shown = begun, list[Event]()
     for part in parts:
         at = ended - now
-        shown += (Event(e.lane, e.start + at, e.end + at) for e in part.events)
+        shown += (replace(e, start=e.start + at, end=e.end + at) for e in part.events)
         ended += part.ticks
     free = starts.end(begun, ended)
     waited = {"dispatch": begun - now + free - ended}
@@ -84,7 +85,7 @@ def _command(
         sram_bytes=sum(p.sram_bytes for p in parts),
         energy=_energy(npu, schedules, parts),
         events=tuple(shown),
-        dropped=sum(p.dropped for p in parts),
+        units=sum(p.units for p in parts),
     )
 
 
@@ -110,7 +111,10 @@ def _on_host(npu: Npu, calibration: Calibration, facts: CommandFacts) -> TileTim
         copies=2,
         array_ticks=0,
         vector_ticks=0,
-        events=(Event("host", min(read, crossing), min(read, crossing) + computing),),
+        hop_bytes=0,
+        walked=0,
+        events=(Event("host", min(read, crossing), min(read, crossing) + computing, computing),),
+        units=1,
     )
 
 
@@ -141,6 +145,5 @@ def _energy(
         found["sram"] += part.sram_bytes * cost.sram_pj_per_byte * _PJ
         found["dram"] += (8 * moved * cost.dram_pj_per_bit + rows * cost.dram_row_act_pj) * _PJ
         if npu.cores.count > 1:
-            hops = npu.noc.hop_cycles
-            found["noc"] += moved * min(hops, 1) * cost.noc_pj_per_byte_hop * _PJ
+            found["noc"] += part.hop_bytes * cost.noc_pj_per_byte_hop * _PJ
     return found

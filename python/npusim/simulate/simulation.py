@@ -167,7 +167,9 @@ class Simulation:
                 for layer, formula, advice in texts
             ],
             "timeline": self.timeline,
-            "timeline_dropped": sum(layer.timed.dropped for layer in self.layers),
+            "timeline_dropped": sum(
+                layer.timed.units - len(layer.timed.events) for layer in self.layers
+            ),
         }
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
@@ -230,4 +232,6 @@ def _events(layer: Layer) -> Iterable[dict[str, Any]]:
             "name": layer.facts.node,
             "start_s": (layer.timed.start + event.start) / layer.rate,
             "seconds": (event.end - event.start) / layer.rate,
+            "busy_s": event.busy / layer.rate,
+            "count": event.count,
         }

@@ -27,7 +27,7 @@ _KEPT = 2**14  # walks that are remembered
 _LANES = ("mxu", "vpu")  # and DMA channels behind them
 _COUNTS = (
     *("dram_read", "dram_written", "sram_bytes", "tiles", "copies"),
-    *("array_ticks", "vector_ticks"),
+    *("array_ticks", "vector_ticks", "hop_bytes", "walked"),
 )
 
 
@@ -40,9 +40,11 @@ class TileTime:
         causes: ticks by cause (`CAUSES`); they sum to `ticks`.
         dram_read, dram_written: bytes.
         sram_bytes: that the array and copies read and write in the memory on the chip.
-        tiles, copies: that were walked.
+        tiles, copies: of the command; `walked` tiles were walked, whose periods all others repeat.
         array_ticks, vector_ticks: in which the arrays and vector units of all cores are busy.
-        events: the first ones, as many as were asked for; `dropped` more there are.
+        hop_bytes: bytes of copies, each times the hops between DRAM and the core.
+        events: what units do, several in a row as one where more were than asked for, all
+            `units` of them together.
     """
 
     ticks: int
@@ -54,8 +56,10 @@ class TileTime:
     copies: int
     array_ticks: int
     vector_ticks: int
+    hop_bytes: int
+    walked: int
     events: tuple[Event, ...] = ()
-    dropped: int = 0
+    units: int = 0
 
     @property
     def cycles(self) -> float:
@@ -121,15 +125,15 @@ def _walked(machine: _Facts, work: _Facts, events: int) -> TileTime:
     found = _runtime.walk_tiles(machine.facts, work.facts, events)
     cores = machine.facts["cores"]
     shown = tuple(
-        Event(_lane(lane, core if cores > 1 else None), start, end)
-        for lane, core, start, end in found["timeline"]
+        Event(_lane(lane, core if cores > 1 else None), *rest)
+        for lane, core, *rest in found["timeline"]
     )
     return TileTime(
         ticks=found["ticks"],
         causes=dict(zip(CAUSES, found["causes"], strict=True)),
         **{key: found[key] for key in _COUNTS},
         events=shown,
-        dropped=found["events"] - len(shown),
+        units=found["events"],
     )
 
 
@@ -188,7 +192,8 @@ def _machine(npu: Npu, dtype: str, calibration: Calibration) -> dict[str, Any]:
         "read_latency_ticks": math.ceil(npu.dram.read_latency_ns * mhz * TICKS / 1000),
         "write_latency_ticks": math.ceil(npu.dram.write_latency_ns * mhz * TICKS / 1000),
         "noc_bytes_per_cycle": npu.noc.gb_per_s * 1e3 / mhz if cores > 1 else 0.0,
-        "hop_cycles": npu.noc.hop_cycles if cores > 1 else 0,
+        "hop_cycles": npu.noc.hop_cycles,
+        "hops": _hops(npu),
         "dma_bytes_per_cycle": npu.dma.bytes_per_cycle,
         "dma_channels": npu.dma.channels,
         "setup_cycles": npu.dma.setup_cycles,
@@ -204,6 +209,23 @@ def _machine(npu: Npu, dtype: str, calibration: Calibration) -> dict[str, Any]:
         "sync_cycles": npu.cores.sync_cycles,
         "array_share": calibration.mxu_eff,
     }
+
+
+def _hops(npu: Npu) -> list[int]:
+    """Returns the hops from DRAM to each core; of a single core none are counted.
+
+    DRAM is one hop from the first core; a bus is one hop for all, a ring has the shorter way round,
+    and a mesh is as square as it can be and goes along one side and then the other.
+    """
+    count = npu.cores.count
+    if count == 1:
+        return [0]
+    width = math.isqrt(count - 1) + 1
+    return {
+        "bus": [1] * count,
+        "ring": [1 + min(core, count - core) for core in range(count)],
+        "mesh": [1 + core % width + core // width for core in range(count)],
+    }[npu.noc.topology]
 
 
 def _work(npu: Npu, schedule: Schedule) -> dict[str, Any]:

@@ -11,11 +11,17 @@ Causes = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a unit does from tick `start` to tick `end`, counted from its command's begin."""
+    """What a unit does from tick `start` to tick `end`, counted from its command's begin.
+
+    Attributes:
+        busy: ticks in which it is at work, of several times in a row, `count` of them.
+    """
 
     lane: str
     start: int
     end: int
+    busy: int
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +34,7 @@ class Timed:
         causes: of these ticks, by `CAUSES`; what is not there is 0.
         dram_bytes, sram_bytes: that it moves.
         energy: joules by part, without what passes at rest.
-        events: of its units; `dropped` more are not listed.
+        events: of its units, neighbours as one where there are many; all together `units`.
     """
 
     start: int
@@ -38,7 +44,7 @@ class Timed:
     sram_bytes: int
     energy: Mapping[str, float] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
-    dropped: int = 0
+    units: int = 0
 
 
 @dataclass(frozen=True, slots=True)
