@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from npusim.targets import Npu, override
 if TYPE_CHECKING:
     from npusim.simulate.simulation import Simulation
 
+_WIDTH = 100  # columns of the chart; a pipe has none
 _SHOWN = 10  # commands that take longest
 _LARGEST = 2**20  # size, whose cycles are whole numbers of 64 bits on any array
 
@@ -55,7 +57,8 @@ def simulate(
 ) -> Answer:
     """Say how long a machine takes for a program, and what the time is due to.
 
-    With -o a folder gets report.json and report.html. Of --product and --conv, 'cycles' are those
+    With -o a folder gets report.json, report.html, timeline.json (for ui.perfetto.dev), layers.csv,
+    timeline.svg and roofline.svg. Of --product and --conv, 'cycles' are those
     of one array whose operands are there, as SCALE-Sim publishes them; 'simulated_cycles' those of
     the whole machine, with all copies from and to DRAM.
     """
@@ -94,6 +97,8 @@ def _facts(found: Simulation, written: list[Path]) -> dict[str, Any]:
 
 
 def _lines(found: Simulation, written: list[Path]) -> list[str]:
+    from npusim.simulate.gantt import to_gantt
+
     report, whole = found.report, found.seconds
     cycles = f", {found.cycles:,.0f} cycles" if found.cycles is not None else ""
     energy = f", {found.energy['total']:.3g} J" if found.energy is not None else ""
@@ -114,9 +119,11 @@ def _lines(found: Simulation, written: list[Path]) -> list[str]:
         )
         for layer in longest
     ]
+    width = max(shutil.get_terminal_size((_WIDTH, 24)).columns, _WIDTH)
     return [
         f"{found.model or 'program'}, method {found.method}, on {found.target}, {found.mode}: "
         f"{duration(whole)}{cycles}{energy}",
+        to_gantt(report, width),
         table(causes, "due to", "time", "share"),
         table(rows, "command", "kernel", "time", "share", "bound", "what would help"),
         *(f"written: {path}" for path in written),

@@ -12,17 +12,23 @@ from typing import Any
 
 from npusim.files import make_folder, transaction, write_atomic
 from npusim.profile.commands import CommandFacts
+from npusim.simulate.csv_table import to_layers_csv
 from npusim.simulate.page import to_html
+from npusim.simulate.perfetto import to_trace
+from npusim.simulate.saved import REPORT_CAUSES, SCHEMA
+from npusim.simulate.svg import to_roofline_svg, to_timeline_svg
 from npusim.simulate.timed import CAUSES, Timed, Walked
 
-SCHEMA = "npusim-simulation/1"
-REPORT_CAUSES = ("compute", "vector", "dma", "dram", "bank", "noc", "dispatch", "dependency")
 assert set(REPORT_CAUSES) == set(CAUSES)
 
 # What `Simulation.save` writes: names of files, and what makes their text of a report.
 FILES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "report.json": lambda report: json.dumps(report, indent=1, allow_nan=False) + "\n",
     "report.html": to_html,
+    "timeline.json": to_trace,
+    "layers.csv": to_layers_csv,
+    "timeline.svg": to_timeline_svg,
+    "roofline.svg": to_roofline_svg,
 }
 
 
