@@ -29,7 +29,11 @@ ALLOWED: dict[str, set[str]] = {
     # Each op's definition, with what it lowers to.
     "ops": {"abi", "errors", "ir", "lowering", "program"},
     # The package itself: for its path, to skip in traces.
-    "frontends": {"", "abi", "errors", "files", "ir", "ops"},
+    # The tensors of a checkpoint are looked at as loading reads them.
+    "frontends": {
+        *("", "abi", "errors", "files", "ir", "ops", "runtime.gguf"),
+        "runtime.safetensors_files",
+    },
     # Weights are read as PyTorch's side of a partitioned model reads them.
     "exporters": {"abi", "errors", "files", "ir", "ops", "partition.host_weights"},
     "analysis": {"abi", "errors", "ir", "lowering.view", "ops"},
@@ -79,7 +83,8 @@ OPTIONAL: dict[str, set[str]] = {
     "google": {"frontends"},
     "ml_dtypes": {"frontends"},
     "tinygrad": {"frontends"},
-    "safetensors": {"cli", "partition"},
+    "safetensors": {"cli", "frontends", "partition"},
+    "gguf": {"frontends", "runtime"},
     "tokenizers": {"language_model"},
     "jinja2": {"language_model"},
     "sklearn": {"demo"},

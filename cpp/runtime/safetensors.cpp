@@ -38,7 +38,7 @@ constexpr DTypeEntry kDTypes[] = {
     {"U64", 64, {}},
     {"U32", 32, {}},
     {"U16", 16, {}},
-    {"F8_E4M3", 8, {}},
+    {"F8_E4M3", 8, DType::kUint8},  // by its bits: a program that computes with it has a table
     {"F8_E5M2", 8, {}},
     {"F8_E8M0", 8, {}},
     {"C64", 64, {}},

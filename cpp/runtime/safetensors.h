@@ -24,7 +24,7 @@ namespace npusim {
 struct CheckpointTensor {
   std::string name;
   std::string dtype_name;      // the format's own: "F32"
-  std::optional<DType> dtype;  // nothing for dtypes npusim does not compute with (F8_E4M3, U64)
+  std::optional<DType> dtype;  // nothing for dtypes npusim does not compute with (U64, C64)
   std::vector<int64_t> shape;
   // Row-major, little-endian, inside the mapping; exactly shape times dtype where the dtype is
   // known. May start at any address: the format does not promise alignment.

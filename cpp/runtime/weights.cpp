@@ -54,8 +54,8 @@ class Complaints {
                            ", the program needs " + shape_text(spec.shape));
   }
   void mistyped(const WeightSpec& spec, const CheckpointTensor& tensor) {
-    const std::string held =
-        tensor.dtype ? std::string(dtype_name(*tensor.dtype)) : tensor.dtype_name;
+    const bool own = !tensor.dtype || tensor.dtype_name.starts_with("F8");
+    const std::string held = own ? tensor.dtype_name : std::string(dtype_name(*tensor.dtype));
     add("wrong dtype", std::string(spec.keys.front()) + " is " + held + ", the program needs " +
                            std::string(dtype_name(spec.dtype)));
   }

@@ -55,7 +55,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """
     import torch
 
-    from npusim.partition.host_weights import safetensors_files
+    from npusim.runtime.safetensors_files import safetensors_files
 
     try:
         if path.is_dir() or path.suffix in (".safetensors", ".json"):

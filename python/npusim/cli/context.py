@@ -1,9 +1,11 @@
-"""How many tokens a language model's folder says that it can hold."""
+"""How many tokens a language model says that it can hold."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+
+from npusim.runtime.gguf import SUFFIX, gguf_context
 
 
 def known_positions(folder: Path, most: int) -> int:
@@ -11,6 +13,8 @@ def known_positions(folder: Path, most: int) -> int:
 
     Where it names none, or cannot be read, that is `most`: the extraction says what is wrong.
     """
+    if folder.suffix == SUFFIX:
+        return min(gguf_context(folder) or most, most)
     try:
         known = json.loads((folder / "config.json").read_bytes()).get("max_position_embeddings")
     except (OSError, ValueError, AttributeError, RecursionError):

@@ -20,6 +20,7 @@ from npusim.cli.running import Running, running_options
 from npusim.cli.weights import Weights, weights_options
 from npusim.errors import Error
 from npusim.program.program import CompiledProgram
+from npusim.runtime.gguf import SUFFIX as GGUF
 
 if TYPE_CHECKING:
     from npusim.language_model import Chat, LanguageSession, Stats, TextGeneration
@@ -28,7 +29,7 @@ _CONTEXT = 4096  # unless the model knows fewer positions
 
 
 @click.command(cls=Verb)
-@click.argument("model", metavar="DIR_OR_NPUBIN", type=click.Path(path_type=Path))
+@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
 @click.option("--prompt", help="Text to continue; - reads it from stdin.")
 @click.option("--chat", is_flag=True, help="The prompt is a turn: use the model's chat template.")
 @click.option("--system", metavar="TEXT", help="With --chat: instructions before the first turn.")
@@ -36,7 +37,7 @@ _CONTEXT = 4096  # unless the model knows fewer positions
     "-i", "--interactive", is_flag=True, help="Read one prompt a line until the end of the input."
 )
 @click.option("--token-ids", metavar="1,2,3", help="Tokens to continue; needs no tokenizer.")
-@weights_options(help="Default: DIR.")
+@weights_options(help="Default: MODEL.")
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="Default: beside the weights.")
 @click.option("--max-new-tokens", type=int, help="Default: as many as the context holds.")
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0: greedy.")
@@ -47,9 +48,9 @@ _CONTEXT = 4096  # unless the model knows fewer positions
 @click.option("--seed", type=int, help="Default: another one each time.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this; repeatable.")
 @click.option("--ignore-eos", is_flag=True, help="Go on after the model's own end of text.")
-@click.option("--max-context", type=click.IntRange(min=1), help="Of a DIR; default: 4096 or less.")
+@click.option("--max-context", type=click.IntRange(min=1), help="Default: 4096 or less.")
 @click.option("--prefill-chunk", type=click.IntRange(min=1), default=128, show_default=True)
-@click.option("--save", type=click.Path(path_type=Path), help="Keep the program made of a DIR.")
+@click.option("--save", type=click.Path(path_type=Path), help="Keep the program made of MODEL.")
 @running_options
 def generate(
     model: Path,
@@ -71,8 +72,8 @@ def generate(
 ) -> Answer:
     """Continue a prompt with a language model.
 
-    DIR is a folder of Hugging Face transformers (config.json, safetensors, tokenizer.json); it is
-    extracted and compiled first. A .npubin file skips that, and needs --weights.
+    MODEL is a folder of Hugging Face transformers (config.json, safetensors, tokenizer.json) or a
+    .gguf file; it is extracted and compiled first. A .npubin file skips that, and needs --weights.
 
     With --interactive, every line of the input is a prompt that continues the conversation, in the
     model's chat template where it has one; Ctrl-C ends an answer, the end of input (Ctrl-D) all.
@@ -81,14 +82,15 @@ def generate(
     if chat and isinstance(start, list):
         raise Error("--chat puts text into a template; --token-ids are no text.")
     with progress("Loading") as report:
-        if model.is_dir():
+        is_source = model.is_dir() or model.suffix == GGUF
+        if is_source:
             report("extracting and compiling")
             program = _compile(model, max_context, prefill_chunk, report)
             if save is not None:
                 program.save(save)
         else:
             program = open_program(model)
-        source = weights or (model if model.is_dir() else None)
+        source = weights or (model if is_source else None)
         if source is None and program.weights:
             raise Error(f"{model} needs weights.", hint="Give --weights, the model's folder.")
         on, copy = running.open(program.target), running.copy_weights

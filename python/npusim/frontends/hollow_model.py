@@ -17,27 +17,34 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from npusim.errors import ExportError, first_line
+from npusim.frontends.checkpoints.gguf import gguf_dtype
 from npusim.frontends.weight_free import module_tensors
+from npusim.runtime.gguf import SUFFIX as GGUF
 
 
 def hollow_model(source: str | Path, dtype: str | None) -> nn.Module:
     """Builds a model from its configuration, with large tensors on the meta device.
 
     Args:
-        source: a folder with `config.json`, or a hub's name.
-        dtype: of the weights; None: the configuration's.
+        source: a folder with `config.json`, a `.gguf` file, or a hub's name.
+        dtype: of the weights; None: the configuration's, or what a GGUF file's blocks want.
 
     Raises:
         ExportError: there is no such configuration, or it is none of a language model.
     """
     transformers = _transformers()
-    if isinstance(source, Path) or Path(source).exists():
-        path = Path(source)
-        if not (path / "config.json").is_file():
-            raise ExportError(f"{path} has no config.json.", hint="Pass a model's folder.")
+    path = Path(source)
+    single = is_gguf(source)
+    local = isinstance(source, Path) or path.exists()
+    if local and not single and not (path / "config.json").is_file():
+        raise ExportError(f"{path} has no config.json.", hint="Pass a model's folder.")
     try:
-        config = transformers.AutoConfig.from_pretrained(str(source))
-        chosen = _dtype(dtype or getattr(config, "dtype", None) or torch.float32)
+        if single:
+            config = transformers.AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
+        else:
+            config = transformers.AutoConfig.from_pretrained(str(source))
+        stored = gguf_dtype(path) if single else getattr(config, "dtype", None)
+        chosen = _dtype(dtype or stored or torch.float32)
         with _Hollow():
             model = transformers.AutoModelForCausalLM.from_config(config, dtype=chosen)
     except ExportError:
@@ -48,6 +55,11 @@ def hollow_model(source: str | Path, dtype: str | None) -> nn.Module:
         ) from error
     model.tie_weights()
     return model.eval()  # type: ignore[no-any-return]
+
+
+def is_gguf(source: object) -> bool:
+    """Tells whether a model is given by a GGUF file."""
+    return isinstance(source, (str, Path)) and Path(source).suffix == GGUF
 
 
 def _transformers() -> Any:

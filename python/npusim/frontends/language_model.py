@@ -29,10 +29,13 @@ import torch
 from torch import Tensor, nn
 
 from npusim.errors import ExportError, first_line
+from npusim.frontends.checkpoints.expansion import Rewritten
+from npusim.frontends.checkpoints.folder import stored_in_folder
+from npusim.frontends.checkpoints.gguf import stored_in_gguf
 from npusim.frontends.decoder_calls import Way, replaced_forward, ways
 from npusim.frontends.decoder_state import States
 from npusim.frontends.generate_method import generate_method
-from npusim.frontends.hollow_model import hollow_model, with_buffers_data
+from npusim.frontends.hollow_model import hollow_model, is_gguf, with_buffers_data
 from npusim.frontends.torch_export import Progress, extract_ir
 from npusim.ir.graph import Graph
 from npusim.ir.module import Module, verify_module
@@ -52,8 +55,10 @@ def extract_llm(
 
     Args:
         model: a model in evaluation mode (on any device, the meta device included), or what
-            `AutoConfig.from_pretrained` takes: a folder with `config.json`, or a hub's name. From
-            a configuration the model is built without ever allocating its weights.
+            `AutoConfig.from_pretrained` takes: a folder with `config.json`, or a hub's name; or a
+            `.gguf` file. From these the model is built without ever allocating its weights. Where
+            its checkpoint holds quantized weights (docs/language-models.md lists the kinds), the
+            graphs read those tensors.
         max_context: tokens a session can hold; the size of the cache.
         prefill_chunk: tokens that one call of `prefill` appends. Of several, the smallest; each
             larger one has a method of its own, `prefill_<chunk>`, which long prompts run through.
@@ -74,8 +79,14 @@ def extract_llm(
     config = _text_config(decoder)
     given = [prefill_chunk] if isinstance(prefill_chunk, int) else prefill_chunk
     max_context, chunks = _limits(config, max_context, given)
+    if is_gguf(model):
+        rewritten: Rewritten | None = stored_in_gguf(config, Path(str(model)))
+    else:
+        rewritten = stored_in_folder(decoder.config, model)
     with with_buffers_data(decoder):
         way, graphs = _methods(decoder, max_context, chunks, progress or (lambda *_: None))
+    if rewritten is not None:
+        graphs = rewritten(graphs)
     name = type(decoder).__name__
     graphs["generate"] = generate_method(
         graphs["decode"], f"{name}.generate", max_context, "position"

@@ -280,7 +280,10 @@ def _uncollected() -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Holds back what torch.export prints about a failure that is about to be explained."""
-    names = ("torch.fx.experimental.symbolic_shapes", "torch.export._trace")
+    names = (
+        *("torch.fx.experimental.symbolic_shapes", "torch.export._trace"),
+        "torch._subclasses.fake_tensor",
+    )
     loggers = [logging.getLogger(name) for name in names]
     before = [logger.disabled for logger in loggers]
     held = io.StringIO()

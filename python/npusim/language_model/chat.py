@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from npusim.errors import Error
 from npusim.language_model.generation import TextGeneration
+from npusim.runtime.gguf import SUFFIX, gguf_chat_template
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -65,12 +66,15 @@ class ChatTemplate:
 
     @classmethod
     def beside(cls, tokenizer: str | os.PathLike[str]) -> ChatTemplate | None:
-        """Returns the template that lies beside a tokenizer, or None where there is none.
+        """Returns the template beside a tokenizer, or in its GGUF file; None: there is none.
 
         Raises:
             Error: a file is damaged, or as the constructor.
         """
         path = Path(tokenizer)
+        if path.suffix == SUFFIX:
+            text, tokens = gguf_chat_template(path)
+            return None if text is None else cls(text, tokens)
         folder = path if path.is_dir() else path.parent
         config = _config(folder / _CONFIG)
         file = folder / _TEMPLATE

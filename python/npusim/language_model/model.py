@@ -20,6 +20,7 @@ from npusim.language_model.session import LanguageSession, Prompt
 from npusim.language_model.tokenizer import FILE, Tokenizer
 from npusim.runtime.checkpoint import Checkpoint
 from npusim.runtime.device import Device
+from npusim.runtime.gguf import SUFFIX as GGUF
 from npusim.runtime.native import ProgramLike, native_device, native_program
 from npusim.runtime.weights import Progress, WeightSource, load_weights
 
@@ -90,7 +91,8 @@ class LanguageModel:
         Args:
             program: what `npusim.compile` made of `npusim.extract_llm`, or the path of it.
             weights: as `load_weights` takes them; most often the model's folder.
-            tokenizer: a `tokenizer.json`, or its folder; by default the folder of the weights.
+            tokenizer: a `tokenizer.json`, its folder, or a `.gguf` file with its vocabulary; by
+                default where the weights are.
             device: a device or its name.
             threads: workers of the device, when it is given by name; 0: one a physical core.
             copy: as `load_weights` has it.
@@ -105,10 +107,11 @@ class LanguageModel:
         if isinstance(device, str):
             device = Device(device, threads=threads or None)
         native_device(device)
-        folders = [_folder(path) for path in (tokenizer, weights)]
+        origin, folders = weights, [_folder(path) for path in (tokenizer, weights)]
         if not isinstance(weights, _runtime.Weights):
             weights = load_weights(weights, handle, device, copy=copy, progress=progress)
-        found = _find_tokenizer(tokenizer, folders[1])
+        found = _gguf_of(origin) if tokenizer is None else None
+        found = found or _find_tokenizer(tokenizer, folders[1])
         return cls._of(handle, device, weights, found, _read_eos(folders))
 
     @classmethod
@@ -249,6 +252,13 @@ def _folder(source: object) -> Path | None:
         return None
     path = Path(source)
     return path if path.is_dir() else path.parent
+
+
+def _gguf_of(source: object) -> Path | None:
+    """Returns the GGUF file that weights come from, which has a vocabulary, too."""
+    source = source.source if isinstance(source, Checkpoint) else source
+    found = isinstance(source, (str, os.PathLike)) and Path(source).suffix == GGUF
+    return Path(source) if isinstance(source, (str, os.PathLike)) and found else None
 
 
 def _find_tokenizer(given: str | os.PathLike[str] | None, beside: Path | None) -> Path | None:

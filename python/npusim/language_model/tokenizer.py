@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from npusim.errors import Error, first_line
+from npusim.runtime.gguf import SUFFIX as GGUF
 
 FILE = "tokenizer.json"
 
@@ -15,7 +17,7 @@ class Tokenizer:
     """The tokenizer that a model was trained with.
 
     Args:
-        path: a `tokenizer.json`, or the folder that holds it.
+        path: a `tokenizer.json`, the folder that holds it, or a `.gguf` file with its vocabulary.
 
     Raises:
         Error: no such file, it is no tokenizer, or the package `tokenizers` is missing.
@@ -36,7 +38,8 @@ class Tokenizer:
                 hint=f"Give the {FILE} of the model, or its folder.",
             )
         try:
-            self._backend = Backend.from_file(str(self.path))
+            single = self.path.suffix == GGUF
+            self._backend = (_of_gguf if single else Backend.from_file)(str(self.path))
         except Exception as error:  # the package raises plain Exception for whatever it meets
             raise Error(f"{self.path} is no tokenizer: {first_line(error)}.") from error
 
@@ -70,6 +73,14 @@ class Tokenizer:
         """Returns the text of tokens, without special ones; U+FFFD stands for invalid bytes."""
         text: str = self._backend.decode(list(tokens), skip_special_tokens=True)
         return text
+
+
+def _of_gguf(path: str) -> Any:
+    """Returns the tokenizer that a GGUF file's vocabulary makes; transformers knows their kinds."""
+    from transformers import AutoTokenizer
+
+    folder, name = os.path.split(path)
+    return AutoTokenizer.from_pretrained(folder or ".", gguf_file=name).backend_tokenizer
 
 
 class TextStream:

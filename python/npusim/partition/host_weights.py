@@ -7,7 +7,6 @@ file, and only for a plan that needs PyTorch.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from npusim.errors import Error, ProgramFormatError, WeightMismatchError, first_
 from npusim.ir.graph import Weight
 from npusim.runtime.checkpoint import Checkpoint
 from npusim.runtime.host import is_torch
+from npusim.runtime.safetensors_files import safetensors_files
 from npusim.runtime.weights import PICKLES, WeightSource, plain_weight, read_state_dict
 
 _Reader = Callable[[str], Any]
@@ -59,6 +59,8 @@ def host_tensors(
             missing.append(weight.key)
             continue
         tensor = _tensor(key, readers[key](key))
+        if tensor.dtype is torch.float8_e4m3fn and weight.type.dtype == "uint8":
+            tensor = tensor.view(torch.uint8)  # by its bits, as native programs read it
         problem = _misfit(tensor, weight)
         if problem:
             problems.append(f"{key} {problem}")
@@ -105,28 +107,6 @@ def _readers(source: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[str,
         opened = _open(file)
         readers.update(dict.fromkeys(opened.keys(), opened.get_tensor))
     return readers
-
-
-def safetensors_files(path: Path) -> list[Path]:
-    """Returns the safetensors files of a checkpoint: a file, an index, or a folder of either."""
-    if path.is_dir():
-        names = ("model.safetensors.index.json", "model.safetensors")
-        known = [path / name for name in names if (path / name).exists()]
-        found = known[:1] or sorted(path.glob("*.safetensors"))
-        if len(found) != 1:
-            raise Error(f"Cannot read {path}: the folder has no or several .safetensors files.")
-        path = found[0]
-    if path.suffix != ".json":
-        return [path]
-    try:
-        shards = sorted(set(json.loads(path.read_bytes())["weight_map"].values()))
-        if all(Path(shard).name == shard for shard in shards):
-            return [path.parent / shard for shard in shards]
-    except OSError as error:
-        raise Error(f"Cannot read {path}: {error.strerror or error}.") from error
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        pass
-    raise ProgramFormatError(f"{path} is not an index of safetensors files.")
 
 
 def _open(path: Path) -> Any:

@@ -18,6 +18,8 @@ import numpy as np
 from npusim import _runtime
 from npusim.errors import Error, ShapeError, WeightMismatchError
 from npusim.runtime.checkpoint import Checkpoint
+from npusim.runtime.gguf import SUFFIX as GGUF
+from npusim.runtime.gguf import GgufCheckpoint
 from npusim.runtime.host import dtype_of, is_torch
 from npusim.runtime.native import ProgramLike, native_device, native_program
 from npusim.runtime.pickling import remember
@@ -51,17 +53,17 @@ def load_weights(
     Float tensors of another float dtype than the program's are converted once. Tensors the program
     does not use are listed in `extra` of the result.
 
-    Files are mapped into memory, and what needs no preparation is used where it lies: loading takes
-    no time, and processes share the memory. Whoever changes such a file in place changes the
+    Safetensors are mapped into memory, and what needs no preparation is used where it lies: loading
+    takes no time, and processes share the memory. Whoever changes such a file in place changes the
     weights. That is noticed: at once where the file is cut short, else when an executor or a
     session first uses the weights and by calls at most a second later; it raises Error. Replace
     files by renaming, or copy. Tensors of a mapping are used where they lie as well.
 
     Args:
         source: a `.safetensors` file, a `*.safetensors.index.json`, a folder that holds either, a
-            `.pt`/`.pth`/`.bin` state dict (read with `weights_only=True`), or a mapping from names
-            to torch or NumPy tensors; a `Checkpoint` of one of these gives its tensors other
-            names. None for a program without weights.
+            `.pt`/`.pth`/`.bin` state dict (read with `weights_only=True`), a `.gguf` file, or a
+            mapping from names to torch or NumPy tensors; a `Checkpoint` of one of these gives its
+            tensors other names. None for a program without weights.
         program: a CompiledProgram or the path of one.
         device: where they go.
         check_nan: refuse NaN. Infinities have uses, in masks for one.
@@ -88,8 +90,9 @@ def load_weights(
             f"Weights are a path or a mapping from names to tensors, not a {type(path).__name__}."
         )
     path = Path(path)
-    if path.suffix in PICKLES:
-        weights = _from_tensors(read_state_dict(path), native, device, check_nan, copy, names, told)
+    if path.suffix in PICKLES or path.suffix == GGUF:
+        held = GgufCheckpoint(path) if path.suffix == GGUF else read_state_dict(path)
+        weights = _from_tensors(held, native, device, check_nan, copy, names, told)
     else:
         weights = Weights.from_file(native, device, path, check_nan, copy, names, told)
     _log(weights, native, str(path))
@@ -157,6 +160,10 @@ def _held(name: str, tensor: Any) -> _HeldTensor:
     tensor = plain_weight(name, tensor)
     if is_torch(tensor):
         tensor = tensor.cpu().contiguous()
+        if str(tensor.dtype) == "torch.float8_e4m3fn":  # by its bits, as files are read
+            import torch
+
+            tensor = tensor.view(torch.uint8)
         return dtype_of(tensor), tuple(tensor.shape), tensor.data_ptr(), tensor
     array = np.asarray(tensor)
     # ascontiguousarray would make a scalar one-dimensional.
