@@ -56,9 +56,12 @@ BY_HAND: list[tuple[str, Params, tuple[int, ...], int]] = [
     ("pointwise", {"n_inputs": 1, "n_instructions": 5, "shape": SHAPE, "x_dtype": (F16,),
                    "x_strides": (4, 1, *[0] * 94), "y_strides": (4, 1, *[0] * 6)},
      (12 * 2, 12 * 4), 12 * 5),
-    ("copy", {"element_size": 2, "shape": SHAPE, "x_strides": (0, 1, *[0] * 6),
+    ("copy", {"element_size": 2, "rank": 2, "shape": SHAPE, "x_strides": (0, 1, *[0] * 6),
               "y_strides": (4, 1, *[0] * 6)}, (4 * 2, 12 * 2), 0),
-    ("fill", {"element_size": 8, "shape": SHAPE, "y_strides": (4, 1, *[0] * 6)}, (12 * 8,), 0),
+    ("copy", {"element_size": 4, "rank": 2, "shape": (5, 3), "x_strides": (-1, 1),
+              "y_strides": (3, 1)}, (7 * 4, 15 * 4), 0),  # windows of 3 in 7, backwards
+    ("fill", {"element_size": 8, "rank": 2, "shape": SHAPE, "y_strides": (4, 1, *[0] * 6)},
+     (12 * 8,), 0),
     ("reduce", {"rank": 1, "reduced_rank": 1, "shape": (3,), "reduced": (5,), "x_strides": (5,),
                 "reduced_strides": (1,), "x_dtype": F16}, (15 * 2, 3 * 4), 15),
     ("softmax", {"outer": 2, "size": 3, "inner": 5, "x_dtype": BF16}, (60, 120), 5 * 30),
@@ -212,3 +215,13 @@ def test_a_convolution_counts_its_products() -> None:
     outputs = 2 * 32 * 16
     assert cost.operand_bytes == (2 * 6 * 81 * 4, 2 * 16 * 27 * 4, outputs * 4)
     assert cost.operations == 2 * outputs * 27 + outputs
+
+
+@pytest.mark.parametrize("stem", ["copy", "fill"])
+@pytest.mark.parametrize("behind", [0, 1])
+def test_sizes_behind_the_rank_do_not_count(stem: str, behind: int) -> None:
+    """Transposes that other kernels ask for leave zeros there; they move all of their elements."""
+    strides = {f"{name}_strides": (136, 1, *[0] * 6) for name in "xy"}
+    given = {"element_size": 2, "rank": 2, "shape": (196, 136, *[behind] * 6), **strides}
+    params = {k: v for k, v in given.items() if stem == "copy" or k != "x_strides"}
+    assert set(kernel_cost(stem, fields(stem, **params)).operand_bytes) == {2 * 196 * 136}

@@ -122,7 +122,8 @@ def test_a_cache_is_read_as_far_as_it_is_used() -> None:
     graph = npusim.extract_ir(
         Cached().eval(), (torch.zeros(1, 2, 3, 8), *[torch.zeros(1, 2, 40, 8)] * 2)
     )
-    first, second, third = of(npusim.compile(graph, EDGE))
+    first, second, third, transposed = of(npusim.compile(graph, EDGE))
+    assert transposed.unit == "dma" and transposed.dram_bytes == 4 * 2 * 3 * 8
     assert (first.sizes.b, first.sizes.m, first.sizes.n, first.sizes.k) == (2, 3, 40, 8)
     assert (third.sizes.m, third.sizes.n, third.sizes.k) == (3, 8, 40)
     assert second.vector["exp"] == 2 * 3 * 40

@@ -56,12 +56,21 @@ def _pointwise(p: Params, _: int | None) -> Cost:
 
 
 def _copy(p: Params, _: int | None) -> Cost:
-    counts = (distinct(p["shape"], p[f"{name}_strides"]) for name in "xy")
-    return [count * p["element_size"] for count in counts], 0
+    return [_reached(p, name) * p["element_size"] for name in "xy"], 0
 
 
 def _fill(p: Params, _: int | None) -> Cost:
-    return [distinct(p["shape"], p["y_strides"]) * p["element_size"]], 0
+    return [_reached(p, "y") * p["element_size"]], 0
+
+
+def _reached(p: Params, name: str) -> int:
+    """Returns the elements of an operand; sizes behind `rank` may be zeros as well as ones.
+
+    Windows that overlap are read where they lie: there are no more elements than places.
+    """
+    shape, strides = p["shape"][: p["rank"]], p[f"{name}_strides"][: p["rank"]]
+    places = 1 + sum((n - 1) * abs(stride) for n, stride in zip(shape, strides, strict=True))
+    return min(distinct(shape, strides), places)
 
 
 def _reduce(p: Params, _: int | None) -> Cost:
