@@ -100,11 +100,18 @@ def walk(
     """
     if schedule.unit == "host":
         raise Error("The host computes this, whose time the machine's description does not say.")
-    machine = _Facts(_machine(npu, schedule.dtype, calibration))
-    found = _walked(machine, _Facts(_work(npu, schedule)), events)
+    machine, work = native_facts(npu, schedule, calibration)
+    found = _walked(_Facts(machine), _Facts(work), events)
     if math.isinf(calibration.overlap_p):
         return found
     return _overlapped(found, npu, calibration, schedule.dtype)
+
+
+def native_facts(
+    npu: Npu, schedule: Schedule, calibration: Calibration
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the machine and the work as the native walk takes them, and remembers them by."""
+    return _machine(npu, schedule.dtype, calibration), _work(npu, schedule)
 
 
 class _Facts:
