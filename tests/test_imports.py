@@ -56,7 +56,8 @@ ALLOWED: dict[str, set[str]] = {
     "profile": {"_runtime", "abi", "errors", "files", "program", "runtime"},
     "schedule": {"abi", "errors", "ir.types", "program", "targets"},
     "simulate": {
-        *("_runtime", "abi", "errors", "files", "ir", "profile", "program", "schedule", "targets"),
+        *("_runtime", "abi", "errors", "files", "ir", "partition", "profile", "program"),
+        *("schedule", "targets"),
     },
     "tune": {"abi", "codegen", "errors", "program", "runtime", "targets"},
     "verify": {

@@ -62,6 +62,15 @@ def test_a_program_has_a_report(cli: Cli, program: Path, tmp_path: Path) -> None
     assert "due to" in shown and "what would help" in shown
 
 
+def test_a_plan_has_steps_of_the_host(cli: Cli, tmp_path: Path) -> None:
+    from tests.simulate.nets import cut
+
+    cut().save(tmp_path / "cut.npuplan")
+    outcome = cli("simulate", tmp_path / "cut.npuplan")
+    assert outcome.code == 0 and "pytorch" in outcome.out and "on the host" in outcome.out
+    cli("simulate", tmp_path / "cut.npuplan", "--method", "x").refused("no methods")
+
+
 def test_wrong_questions_are_refused(cli: Cli, program: Path, mlp: Compiled) -> None:
     cli("simulate").refused("PROGRAM")
     cli("simulate", program, "--product", "1,1,1").refused("PROGRAM")

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import npusim
+from npusim.partition.plan import PartitionPlan
 
 
 class Net(nn.Module):
@@ -45,3 +46,23 @@ def rows() -> npusim.CompiledProgram:
         nn.Linear(64, 64).eval(), (torch.zeros(8, 64),), dynamic_shapes=({0: batch},)
     )
     return npusim.compile(graph, "npu-edge-32x32")
+
+
+class Cut(nn.Module):
+    """Two layers with something between them that no machine computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 64), nn.Linear(64, 8192)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.first(x))
+        return self.last(torch.linalg.det(y.unflatten(-1, (4, 4, 4))).repeat(1, 16))
+
+
+@cache
+def cut(target: str = "npu-edge-32x32") -> PartitionPlan:
+    """Returns a plan of three steps, whose middle one is PyTorch's."""
+    torch.manual_seed(0)
+    graph = npusim.extract_ir(Cut().eval(), (torch.zeros(16, 64),))
+    return npusim.partition(graph, target=target)

@@ -10,8 +10,11 @@ import click
 
 import npusim
 from npusim.cli.answer import Answer, Verb, amount, duration, table
-from npusim.cli.artifact import open_program
+from npusim.cli.artifact import open_runnable
 from npusim.cli.sizes import call_sizes, call_sizes_option
+from npusim.ir.symbolic import Symbol
+from npusim.partition.plan import PartitionPlan
+from npusim.program.program import CompiledProgram
 from npusim.schedule import conv_work, npu_of, product_work
 from npusim.schedule.work import Work
 from npusim.targets import Npu, override
@@ -55,7 +58,7 @@ def simulate(
     dtype: str | None,
     output: Path | None,
 ) -> Answer:
-    """Say how long a machine takes for a program, and what the time is due to.
+    """Say how long a machine takes for a program or a plan, and what the time is due to.
 
     With -o a folder gets report.json, report.html, timeline.json (for ui.perfetto.dev), layers.csv,
     timeline.svg and roofline.svg. Of --product and --conv, 'cycles' are those
@@ -74,9 +77,8 @@ def simulate(
         return _of_work(npu, product, conv, dtype or next(iter(npu.mxu.macs_per_pe_cycle)))
     if dtype is not None:
         raise click.UsageError("--dtype is of --product and --conv.")
-    opened = open_program(program)
-    symbols = next((m.symbols for m in opened.methods if method in (None, m.name)), ())
-    chosen, told = call_sizes(sizes, symbols, False) if sizes else ({}, [])
+    opened = open_runnable(program)
+    chosen, told = call_sizes(sizes, _symbols(opened, method), False) if sizes else ({}, [])
     found = npusim.simulate(
         opened,
         target,
@@ -88,6 +90,12 @@ def simulate(
     )
     written = found.save(output) if output is not None else []
     return Answer(_facts(found, written), [*_lines(found, written), *told])
+
+
+def _symbols(opened: CompiledProgram | PartitionPlan, method: str | None) -> tuple[Symbol, ...]:
+    if isinstance(opened, PartitionPlan):
+        return opened.graph.symbols
+    return next((m.symbols for m in opened.methods if method in (None, m.name)), ())
 
 
 def _facts(found: Simulation, written: list[Path]) -> dict[str, Any]:

@@ -8,10 +8,12 @@ and every program must take and give exactly what its partition does.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from npusim.errors import Error, GraphError, ProgramFormatError, TargetConstraintError
@@ -61,6 +63,13 @@ LAYOUT = Layout(
 def save_plan(plan: PartitionPlan, path: str | os.PathLike[str]) -> None:
     """Writes a plan; whole or not at all. Error when the path cannot be written."""
     write_atomic(path, write_plan(plan))
+
+
+def is_plan(path: str | os.PathLike[str]) -> bool:
+    """Tells whether a file means to be a plan; False of one that cannot be read."""
+    with contextlib.suppress(OSError, ValueError), Path(path).open("rb") as file:
+        return file.read(5) == LAYOUT.magic[:5]
+    return False
 
 
 def load_plan(path: str | os.PathLike[str]) -> PartitionPlan:

@@ -11,15 +11,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npusim.errors import Error
 from npusim.program.program import CompiledProgram
 from npusim.targets import TargetConfig
 
 if TYPE_CHECKING:
+    from npusim.partition.plan import PartitionPlan
     from npusim.simulate.simulation import Simulation
 
 
 def simulate(
-    program: CompiledProgram | str | Path,
+    program: CompiledProgram | PartitionPlan | str | Path,
     target: str | TargetConfig | None = None,
     *,
     method: str | None = None,
@@ -35,7 +37,8 @@ def simulate(
     what it reaches has the formula of `npusim.simulate.roofline` for each command.
 
     Args:
-        program: a program, or the path of one.
+        program: a program or a partition plan, or the path of one. Of a plan, PyTorch's nodes are
+            the host's, and values cross.
         target: a target's name, the path of a target file, or a TargetConfig; by default what the
             program was compiled for.
         method: its name; by default the first.
@@ -56,9 +59,23 @@ def simulate(
     from npusim.simulate.plan import planned
     from npusim.simulate.run import run
 
-    if not isinstance(program, CompiledProgram):
-        program = CompiledProgram.load(program)
-    plan = planned(
-        program, target, method=method, sizes=sizes, context=context, overrides=overrides
-    )
+    opened = _opened(program)
+    if not isinstance(opened, CompiledProgram):
+        from npusim.simulate.partitions import run_plan
+
+        if method is not None or context is not None:
+            raise Error("A plan has no methods and no context to choose.")
+        return run_plan(opened, target, mode, sizes or {}, overrides)
+    plan = planned(opened, target, method=method, sizes=sizes, context=context, overrides=overrides)
     return run(plan, mode)
+
+
+def _opened(
+    program: CompiledProgram | PartitionPlan | str | Path,
+) -> CompiledProgram | PartitionPlan:
+    if not isinstance(program, (str, Path)):
+        return program
+    from npusim.partition.plan import PartitionPlan
+    from npusim.partition.plan_file import is_plan
+
+    return PartitionPlan.load(program) if is_plan(program) else CompiledProgram.load(program)
