@@ -21,7 +21,7 @@ def test_the_cpu_agrees_with_pytorch(cli: Cli, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     outcome = cli(
         *("selftest", "--match", "aten.a*", "--quick", "-o", str(report)),
-        *("--only", "conformance", "--only", "models", "--only", "decoder"),
+        *("--only", "conformance", "--only", "models", "--only", "decoders"),
     )
     assert outcome.code == 0, outcome.out
     facts = json.loads(report.read_text("utf-8"))
@@ -29,7 +29,7 @@ def test_the_cpu_agrees_with_pytorch(cli: Cli, tmp_path: Path) -> None:
     assert facts["conformance"]["passed"] > 50
     assert not facts["conformance"]["refused"]
     assert len(facts["models"]) == sum(len(e.dtypes) for e in models.EXAMPLES.values())
-    assert facts["decoder"] == {"tokens": 32}
+    assert facts["decoders"] == {"a decoder, float32": {"tokens": 32}}
     assert "Nothing differs." in outcome.out
 
 

@@ -13,7 +13,9 @@ from typing import TypeAlias
 from npusim.abi.kernels import Params
 
 MAX_GRID = (2**31 - 1, 65535, 65535)
-MAX_THREADS = 1024
+# What rules and kernels are written for: every GPU of NVIDIA's and Apple's has these.
+LANES = 32  # threads of a warp, or SIMD group
+MAX_THREADS = 1024  # of a block, or threadgroup
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from npusim.codegen.generator import CodeGenerator
-from npusim.codegen.launch_config import LaunchConfig
+from npusim.codegen.launch_config import LANES, LaunchConfig
 from npusim.errors import TargetConstraintError
 from npusim.program.program import Command, CompiledProgram
 from npusim.targets import TargetConfig
@@ -16,11 +16,17 @@ def check_limits(program: CompiledProgram, target: TargetConfig, generator: Code
     """Holds the commands of a program with device code to what a target's launches may be.
 
     Raises:
-        TargetConstraintError: names the node, the number and the limit.
+        TargetConstraintError: names the node, the number and the limit; or there are no kernels
+            for SIMD groups of that size.
     """
     limits = target.launches
     if limits is None:
         return
+    if limits.lanes != LANES:
+        raise TargetConstraintError(
+            f"Target '{target.name}' has SIMD groups of {limits.lanes} lanes; kernels are written "
+            f"for {LANES}."
+        )
     configs: dict[int, tuple[LaunchConfig, ...]] = {}
     for command in (c for m in (program.init, *program.methods) for c in m.commands):
         if command.kernel not in configs:

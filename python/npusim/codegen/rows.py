@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from math import prod
 
 from npusim.abi.kernels import Params
-from npusim.codegen.launch_config import MAX_THREADS, Launch, LaunchConfig, Rule, blocks
+from npusim.codegen.launch_config import LANES, MAX_THREADS, Launch, LaunchConfig, Rule, blocks
 from npusim.ir.types import DTYPES
 from npusim.targets.measured import Rows
 
-WARP = 32
 _BLOCK = 256
 _SHARED_ITEMS = 2048  # of a sort in shared memory: 12 bytes each, of 32 KiB
 _ITEM_BYTES = 12
@@ -57,7 +56,7 @@ class RowRules:
         if size <= self.fit.warp_elements and (
             rows > self.processors or size <= self.fit.short_elements
         ):
-            return WARP
+            return LANES
         if size <= self.fit.block_elements:
             return _BLOCK
         return MAX_THREADS
@@ -66,7 +65,7 @@ class RowRules:
         if rows == 0 or size == 0:
             return LaunchConfig(())
         lanes = self._lanes(rows, size)
-        block = max(lanes, WARP * 4)
+        block = max(lanes, LANES * 4)
         launch = Launch((blocks(rows * lanes, block), 1, 1), (block, 1, 1))
         constants = {"BLOCK": block, "LANES": lanes, "PACK": pack, **defines}
         return LaunchConfig((launch,), defines=constants)
@@ -80,7 +79,7 @@ class RowRules:
             return LaunchConfig(())
         block = 64 if columns < self.resident else _BLOCK
         launch = Launch((blocks(columns, block), 1, 1), (block, 1, 1))
-        return LaunchConfig((launch,), defines={"BLOCK": block, "LANES": 32, "PACK": 1})
+        return LaunchConfig((launch,), defines={"BLOCK": block, "LANES": LANES, "PACK": 1})
 
     def _norm(self, p: Params) -> LaunchConfig:
         widest = max(_SIZES[p["x_dtype"]], _SIZES[p["y_dtype"]])
@@ -104,17 +103,17 @@ class RowRules:
             return LaunchConfig(())
         out_step = _innermost(shape, p["x_strides"])
         in_step = _innermost(reduced, p["reduced_strides"])
-        across = int(outputs >= WARP and out_step < in_step)
+        across = int(outputs >= LANES and out_step < in_step)
         wanted = _power_of_two(
             blocks(self.resident, outputs)
         )  # threads an output, to fill the device
         block = _BLOCK
         if across:
-            block = MAX_THREADS if wanted > _BLOCK // WARP and elements >= _BLOCK else _BLOCK
-            parts = min(wanted, block // WARP)
+            block = MAX_THREADS if wanted > _BLOCK // LANES and elements >= _BLOCK else _BLOCK
+            parts = min(wanted, block // LANES)
         else:
             block = MAX_THREADS if wanted >= MAX_THREADS and elements >= 8 * MAX_THREADS else _BLOCK
-            parts = min(max(wanted, WARP), block)
+            parts = min(max(wanted, LANES), block)
             if p["op"] not in _TWO_PASSES and elements >= 4 * self.fit.split_elements:
                 split = min(
                     blocks(elements, self.fit.split_elements),
@@ -172,7 +171,7 @@ def _sort(p: Params) -> LaunchConfig:
     if lanes == 0 or p["k"] == 0:
         return LaunchConfig(())
     width = max(_power_of_two(p["size"]), 2)
-    block = min(max(width // 2, WARP), MAX_THREADS)
+    block = min(max(width // 2, LANES), MAX_THREADS)
     shared = width <= _SHARED_ITEMS
     return LaunchConfig(
         (Launch((lanes, 1, 1), (block, 1, 1)),),

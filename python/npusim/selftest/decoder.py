@@ -32,30 +32,31 @@ class Decoder:
         quantization: of weights, as `TargetConfig.weight_quantization`.
         context: rows of its caches.
         prompt: tokens; more than a chunk.
+        window: tokens that attention looks back over; 0: all.
     """
 
     dtype: str = "float32"
     quantization: str = "none"
     context: int = 64
     prompt: int = 12
+    window: int = 0
 
 
 _LONG = Decoder(context=192, prompt=140)  # keys that GPUs share among threadgroups
 DECODERS: Mapping[str, Decoder] = {
     "float32": Decoder(),
     "float16": replace(_LONG, dtype="float16"),
+    "bfloat16": Decoder("bfloat16"),
+    "a window": Decoder(window=9),
     "int8": replace(_LONG, quantization="int8"),
     "int4": Decoder("float16", "int4-g32"),
 }
 
 
-def run_decoder(
-    target: TargetConfig, device: Device, decoder: Decoder | None = None
-) -> dict[str, object]:
+def run_decoder(target: TargetConfig, device: Device, decoder: Decoder) -> dict[str, object]:
     """Generates with the device and the CPU; forks and rewinds. The outcome, as a report has it."""
     if find_spec("transformers") is None:
         return {"left_out": "transformers is not installed: pip install 'npusim[llm]'"}
-    decoder = decoder or DECODERS["float32"]
     on_device = _model(target, device, decoder)
     on_cpu = _model(TargetConfig.named("cpu"), Device("cpu"), decoder)
     prompt = [(place * place * 7 + 3) % _VOCABULARY for place in range(decoder.prompt)]
@@ -94,6 +95,9 @@ def _model(target: TargetConfig, device: Device, decoder: Decoder) -> LanguageMo
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=512,
+        use_sliding_window=decoder.window > 0,
+        sliding_window=decoder.window or None,
+        max_window_layers=1,  # those after it look through the window
     )
     model = transformers.Qwen2ForCausalLM(config).eval()
     model = model.to(getattr(torch, decoder.dtype))

@@ -31,8 +31,6 @@ class Report:
             self.facts["failures"] = len(self.failures)
         if step.section == "conformance":
             self._add_case(outcome)
-        elif step.section == "decoder":
-            self.facts["decoder"] = outcome
         else:
             self.facts[step.section][step.name] = outcome
 
@@ -54,9 +52,9 @@ class Report:
         if (models := self.facts.get("models")) is not None:
             well = sum("failure" not in row for row in models.values())
             yield "models", f"{well} of {len(models)} agree with PyTorch"
-        if decoder := self.facts.get("decoder"):
-            said = decoder.get("left_out") or decoder.get("failure")
-            yield "decoder", said or f"{decoder['tokens']} tokens as the CPU's, forked, rewound"
+        for name, row in self.facts.get("decoders", {}).items():
+            said = row.get("left_out") or row.get("failure")
+            yield name, said or f"{row['tokens']} tokens as the CPU's, forked, rewound"
         for name, row in self.facts.get("timings", {}).items():
             if "failure" not in row:
                 yield name, _speed(row)

@@ -1,4 +1,4 @@
-"""The proof as steps: a case of an op, a model in a dtype, the decoder, a piece of timed work."""
+"""The proof as steps: a case of an op, a model in a dtype, a decoder, a piece of timed work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from npusim.targets import TargetConfig
 if TYPE_CHECKING:
     from npusim.runtime.device import Device
 
-SECTIONS = ("conformance", "models", "decoder", "timings")
+SECTIONS = ("conformance", "models", "decoders", "timings")
 
 Run: TypeAlias = "Callable[[TargetConfig, Device], dict[str, object]]"
 
@@ -46,7 +46,7 @@ def steps(sections: Collection[str], match: str, *, quick: bool) -> list[Step]:
     Args:
         sections: those wanted.
         match: a pattern of ops' names, as shells have them.
-        quick: of each op and dtype the first case alone.
+        quick: of each op and dtype the first case alone, and the first decoder.
     """
     found: list[Step] = []
     for section in SECTIONS:
@@ -71,10 +71,11 @@ def _models(_: str, __: bool) -> Iterator[tuple[str, Run]]:
             yield label, partial(run_model, example, dtype)
 
 
-def _decoder(_: str, __: bool) -> Iterator[tuple[str, Run]]:
-    from npusim.selftest.decoder import run_decoder
+def _decoders(_: str, quick: bool) -> Iterator[tuple[str, Run]]:
+    from npusim.selftest.decoder import DECODERS, run_decoder
 
-    yield "decoder", run_decoder
+    for name, decoder in list(DECODERS.items())[: 1 if quick else None]:
+        yield f"a decoder, {name}", partial(run_decoder, decoder=decoder)
 
 
 def _timings(_: str, __: bool) -> Iterator[tuple[str, Run]]:
@@ -87,6 +88,6 @@ def _timings(_: str, __: bool) -> Iterator[tuple[str, Run]]:
 _RUNS: dict[str, Callable[[str, bool], Iterator[tuple[str, Run]]]] = {
     "conformance": _cases,
     "models": _models,
-    "decoder": _decoder,
+    "decoders": _decoders,
     "timings": _timings,
 }
