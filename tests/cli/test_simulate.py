@@ -89,3 +89,68 @@ def test_wrong_machines_are_refused(cli: Cli) -> None:
     cli("simulate", "--target", "gemmini-8", "--product", "1,1,1", "--dtype", "float32").refused(
         "does not multiply float32"
     )
+
+
+def test_a_program_is_drawn_for_terminals(cli: Cli, program: Path) -> None:
+    shown = cli("simulate", program).out
+    assert "due to |" in shown and "   mxu |" in shown
+
+
+def test_a_command_is_explained(cli: Cli, program: Path) -> None:
+    facts = cli("explain", program, "--command", "0", "--json").json
+    again = cli("explain", program, "--command", facts["node"], "--json").json
+    assert facts == again and facts["formula"] and facts["schedules"] and facts["operands"]
+    shown = cli("explain", program, "--command", "0", "--mode", "loose").out
+    for part in ("formula:", "schedule:", "due to", "bound:", "what would help:"):
+        assert part in shown
+    cli("explain", program, "--command", "99").refused("no command 99; it has: 0 …")
+    cli("explain", program, "--command", "9" * 5000).refused("no command")
+    cli("explain", program).refused("--command")
+
+
+def test_machines_are_swept(cli: Cli, program: Path, tmp_path: Path, nowhere: Path) -> None:
+    table, chart = tmp_path / "sweep.csv", tmp_path / "sweep.svg"
+    asked = ("--set", "mxu.rows=8,16,32", "--set", "dram.gb_per_s=25,50,100")
+    facts = cli("sweep", program, *asked, "-o", table, "--plot", chart, "--json").json
+    assert len(facts["rows"]) == 9 and facts["files"] == [str(table), str(chart)]
+    assert len(table.read_text().splitlines()) == 10 and chart.read_text().startswith("<svg")
+    shown = cli("sweep", program, "--set", "dram.capacity_mib=1,64").out
+    assert "2 machines, 1 on the front, 1 cannot run it" in shown and "capacity_mib" in shown
+    kept = table.read_text()
+    cli("sweep", program, *asked, "-o", table, "--plot", nowhere).refused("Cannot write")
+    assert table.read_text() == kept
+    for wrong in ("mxu.rows", "mxu.rows=", "=8"):
+        cli("sweep", program, "--set", wrong).refused("KEY=VALUE")
+    cli("sweep", program, "--set", "mxu.rows=8,8").refused("same value twice")
+    cli("sweep", program, "--set", "mxu.row=8").refused("mxu.row")
+    cli("sweep", program).refused("--set")
+
+
+def test_lists_and_texts_hold_commas(cli: Cli, program: Path) -> None:
+    values = "{float32 = 1.0, bfloat16 = 2.0},{float32 = 2.0, bfloat16 = 2.0}"
+    rows = cli("sweep", program, "--set", f"mxu.macs_per_pe_cycle={values}", "--json").json["rows"]
+    assert len(rows) == 2 and all(not row["why"] for row in rows)
+
+
+def test_predicted_and_measured_are_compared(
+    cli: Cli, program: Path, mlp: Compiled, tmp_path: Path
+) -> None:
+    folder, profile = tmp_path / "report", tmp_path / "measured.json"
+    cli("simulate", mlp.program, "-o", folder)
+    profile.write_text(
+        cli("profile", mlp.program, "--weights", mlp.weights, "--repeats=1", "--json").out
+    )
+    facts = cli("compare", folder / "report.json", profile, "--json").json
+    assert facts["pairs"] and not facts["only_predicted"] and not facts["only_measured"]
+    assert facts["all"]["count"] == len(facts["pairs"])
+    same = cli("compare", folder / "report.json", folder / "report.json", "--within=0")
+    assert same.code == 0 and "+0.0 %" in same.out
+    loose = tmp_path / "loose"
+    cli("simulate", program, "--mode", "loose", "-o", loose)
+    tight = tmp_path / "tight"
+    cli("simulate", program, "-o", tight)
+    off = cli("compare", loose / "report.json", tight / "report.json", "--within", "0.1")
+    assert off.code == 1 and "class" in off.out
+    cli("compare", profile, profile).refused("no report")
+    cli("compare", folder, profile).refused("folder")
+    cli("compare", tmp_path / "none", profile).refused("no file")

@@ -11,10 +11,7 @@ import click
 import npusim
 from npusim.cli.answer import Answer, Verb, amount, duration, table
 from npusim.cli.artifact import open_runnable
-from npusim.cli.sizes import call_sizes, call_sizes_option
-from npusim.ir.symbolic import Symbol
-from npusim.partition.plan import PartitionPlan
-from npusim.program.program import CompiledProgram
+from npusim.cli.simulated import Simulated, simulated_options
 from npusim.schedule import conv_work, npu_of, product_work
 from npusim.schedule.work import Work
 from npusim.targets import Npu, override
@@ -29,12 +26,8 @@ _LARGEST = 2**20  # size, whose cycles are whole numbers of 64 bits on any array
 
 @click.command(cls=Verb)
 @click.argument("program", type=click.Path(path_type=Path), required=False)
-@click.option("--target", help="A target or a file of one. Default: what it was compiled for.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Change a number.")
-@click.option("--method", help="Default: the program's first.")
-@click.option("--mode", type=click.Choice(["loose", "tight"]), help="Default: the target's.")
-@call_sizes_option
-@click.option("--context", type=click.IntRange(min=0), help="Tokens in a language model's cache.")
+@simulated_options
 @click.option("--product", metavar="M,K,N", help="No program: [M, K] times [K, N].")
 @click.option(
     "--conv",
@@ -47,12 +40,8 @@ _LARGEST = 2**20  # size, whose cycles are whole numbers of 64 bits on any array
 )
 def simulate(
     program: Path | None,
-    target: str | None,
     settings: tuple[str, ...],
-    method: str | None,
-    mode: str | None,
-    sizes: tuple[str, ...],
-    context: int | None,
+    simulated: Simulated,
     product: str | None,
     conv: str | None,
     dtype: str | None,
@@ -68,34 +57,20 @@ def simulate(
     if sum(one is not None for one in (program, product, conv)) != 1:
         raise click.UsageError("Give a PROGRAM, --product or --conv.")
     if program is None:
-        of_programs = (method, mode, sizes, context, output)
-        if target is None or any(value not in (None, ()) for value in of_programs):
+        asked = simulated
+        of_programs = (asked.method, asked.mode, asked.sizes, asked.context, output)
+        if asked.target is None or any(value not in (None, ()) for value in of_programs):
             raise click.UsageError(
                 "--product and --conv take --target, --set and --dtype, and no other option."
             )
-        npu = npu_of(override(npusim.TargetConfig.named(target), settings))
+        npu = npu_of(override(npusim.TargetConfig.named(asked.target), settings))
         return _of_work(npu, product, conv, dtype or next(iter(npu.mxu.macs_per_pe_cycle)))
     if dtype is not None:
         raise click.UsageError("--dtype is of --product and --conv.")
     opened = open_runnable(program)
-    chosen, told = call_sizes(sizes, _symbols(opened, method), False) if sizes else ({}, [])
-    found = npusim.simulate(
-        opened,
-        target,
-        method=method,
-        mode=mode,
-        sizes=chosen,
-        context=context,
-        overrides=settings,
-    )
+    found = npusim.simulate(opened, overrides=settings, **simulated.arguments(opened))
     written = found.save(output) if output is not None else []
-    return Answer(_facts(found, written), [*_lines(found, written), *told])
-
-
-def _symbols(opened: CompiledProgram | PartitionPlan, method: str | None) -> tuple[Symbol, ...]:
-    if isinstance(opened, PartitionPlan):
-        return opened.graph.symbols
-    return next((m.symbols for m in opened.methods if method in (None, m.name)), ())
+    return Answer(_facts(found, written), _lines(found, written))
 
 
 def _facts(found: Simulation, written: list[Path]) -> dict[str, Any]:
