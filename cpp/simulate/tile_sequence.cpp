@@ -13,6 +13,7 @@ constexpr int64_t kMostTiles = int64_t{1} << 24;
 constexpr int64_t kMany = 8;      // iterations from which on a loop may be worth a shortcut
 constexpr size_t kOperands = 64;  // that a mask of bits holds
 constexpr int kSumBytes = 4;
+constexpr double kLargest = 0x1p58;  // what is counted of a tile, in 64 bits
 
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -25,7 +26,9 @@ int64_t ceil_div(int64_t a, int64_t b) {
 }  // namespace
 
 int64_t ticks_of(double cycles) {
-  return static_cast<int64_t>(std::ceil(cycles * kTicks));
+  const double ticks = std::ceil(cycles * kTicks);
+  if (!(ticks <= static_cast<double>(kLongest))) refuse("A tile takes longer than is counted.");
+  return static_cast<int64_t>(ticks);
 }
 
 TileSequence::TileSequence(const Machine& machine, const Work& work)
@@ -91,6 +94,12 @@ void TileSequence::check() const {
   if (work_.operands.size() > kOperands) refuse("A command has at most 64 operands.");
   const Memory& m = machine_.memory;
   const Array& array = machine_.array;
+  double largest = static_cast<double>(array.rows) * static_cast<double>(array.cols);
+  for (const int64_t size : {work_.taps, work_.element_bytes}) {
+    largest *= static_cast<double>(size);
+  }
+  for (const int64_t size : work_.tile) largest *= static_cast<double>(size);
+  if (!(largest <= kLargest)) refuse("A tile of so many elements is not walked.");
   // Written so that a NaN is refused, too.
   const bool rates = m.dram_bytes_per_cycle > 0 && m.dma_bytes_per_cycle > 0 &&
                      m.sram_bytes_per_cycle > 0 && m.acc_bytes_per_cycle > 0 &&
@@ -100,8 +109,10 @@ void TileSequence::check() const {
                       m.burst_bytes >= 1 && m.interleave_bytes >= 1 && array.rows >= 1 &&
                       array.cols >= 1 && array.arrays >= 1 && work_.taps >= 1 &&
                       static_cast<int64_t>(m.hops.size()) == machine_.cores;
-  const bool delays = m.setup_cycles >= 0 && m.read_latency >= 0 && m.write_latency >= 0 &&
-                      machine_.sync_cycles >= 0 && m.hop_cycles >= 0 && array.min_stream_rows >= 0;
+  const auto is_delay = [](int64_t cycles) { return cycles >= 0 && cycles <= kLongest / kTicks; };
+  const bool delays = is_delay(m.setup_cycles) && is_delay(m.hop_cycles) &&
+                      is_delay(m.read_latency) && is_delay(m.write_latency) &&
+                      is_delay(machine_.sync_cycles) && array.min_stream_rows >= 0;
   if (!rates || !counts || !delays) refuse("A machine has rates above 0, and parts of each kind.");
 }
 
@@ -137,8 +148,11 @@ size_t TileSequence::last_mask(const Place& at) const {
 TileTimes TileSequence::times_of(const Place& size) const {
   const Array& array = machine_.array;
   const Memory& memory = machine_.memory;
-  const double whole = static_cast<double>(work_.sizes[kB]) * work_.sizes[kM] * work_.sizes[kN];
-  const double part = static_cast<double>(size[kB]) * size[kM] * size[kN];
+  const auto elements = [](const Place& extent) {
+    return static_cast<double>(extent[kB]) * static_cast<double>(extent[kM]) *
+           static_cast<double>(extent[kN]);
+  };
+  const double whole = elements(work_.sizes), part = elements(size);
   double vector = 0;
   for (const VectorPass& pass : work_.vector) {
     vector += std::ceil(pass.elements * part / whole / work_.vector_rate) * pass.cycles;

@@ -268,6 +268,10 @@ Copy Walk::make_copy(size_t core, int64_t index, size_t operand, bool write) {
   const int64_t touched = std::min(memory.dram_channels, ceil_div(bytes, memory.interleave_bytes));
   const int64_t dma =
       std::min(rate_of(memory.dma_bytes_per_cycle), rate_of(memory.sram_bytes_per_cycle));
+  const __int128 units = static_cast<__int128>(bursts) * memory.burst_bytes * kUnits;
+  if (units > std::numeric_limits<int64_t>::max() / 2) {
+    throw Error(ErrorCode::kInput, "A copy of so many bytes is not walked.");
+  }
   result_.hop_bytes += bytes * memory.hops[core];
   ++result_.copies;
   const auto channel = static_cast<size_t>(cores_[core].copies++ % memory.dma_channels);
@@ -276,7 +280,7 @@ Copy Walk::make_copy(size_t core, int64_t index, size_t operand, bool write) {
           channel,
           write,
           dma <= touched * per_channel_,
-          bursts * memory.burst_bytes * kUnits,
+          static_cast<int64_t>(units),
           std::min(dma, touched * per_channel_),
           0};
 }
@@ -343,6 +347,7 @@ bool Walk::settle_one(size_t number) {
   result_.vector_ticks += one.times.vector;
   result_.sram_bytes += one.times.sram_bytes;
   last_ = std::max(last_, one.vector_end);
+  if (last_ > kLongest) throw Error(ErrorCode::kInput, "A command takes longer than is counted.");
   ++core.known;
   return true;
 }
@@ -547,9 +552,13 @@ void Walk::repeat(const SteadyState& found, const Moment& now, int64_t times) {
   }
   for (__int128& elements : elements_) elements += more();
   const int64_t steps = (now.step - before.step) * times;
-  timeline_.repeat(before.timeline, now.time, now.time - before.time, times);
   skipped_ += steps;
-  skipped_time_ += (now.time - before.time) * times;
+  const __int128 longer = static_cast<__int128>(now.time - before.time) * times;
+  if (skipped_time_ + longer > kLongest) {
+    throw Error(ErrorCode::kInput, "A command takes longer than is counted.");
+  }
+  skipped_time_ += static_cast<int64_t>(longer);
+  timeline_.repeat(before.timeline, now.time, now.time - before.time, times);
   slots_ -= steps;
   const int64_t sums = tiles_.sums();
   if (found.level().results) {

@@ -25,8 +25,9 @@
 
 namespace npusim::simulate {
 
-constexpr int64_t kTicks = 1024;     // of a cycle
-constexpr int64_t kUnits = 1 << 20;  // of a byte
+constexpr int64_t kTicks = 1024;                // of a cycle
+constexpr int64_t kUnits = 1 << 20;             // of a byte
+constexpr int64_t kLongest = int64_t{1} << 60;  // ticks that are counted
 
 // What an interval of the time is due to, in the order in which one hides those after it.
 enum Cause { kCompute, kVector, kBank, kDram, kNoc, kDma, kDispatch, kDependency };

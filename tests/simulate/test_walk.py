@@ -164,7 +164,9 @@ def test_loops_within_loops_are_not_walked() -> None:
         ("work", "tile", [0, 1, 1, 1]), ("work", "loops", [3, 0, 1, 2]),
         ("work", "loops", [0, 0, 1, 3]), ("work", "loops", [0, 1, 3]), ("work", "loops", [7]),
         ("work", "taps", 0), ("work", "vector_rate", 0.0),
-        ("work", "sizes", [2**40, 4, 4, 4]),
+        ("work", "sizes", [2**40, 4, 4, 4]), ("work", "tile", [1, 2**62, 1, 1]),
+        ("work", "vector", [(1e300, 1e300)]), ("memory", "sram_bytes_per_cycle", 1e-300),
+        ("memory", "setup_cycles", 2**60), ("", "sync_cycles", -1),
     ],
 )  # fmt: skip
 def test_numbers_that_mean_nothing_are_refused(table: str, key: str, value: Any) -> None:
