@@ -6,6 +6,7 @@
 #include "kernels/cpu/conv_rows.h"
 #include "kernels/cpu/int8_finish.h"
 #include "kernels/cpu/int8_gather.h"
+#include "kernels/cpu/int8_requantize.h"
 #include "kernels/cpu/int8_tile.h"
 #include "kernels/cpu/scratch.h"
 
@@ -70,7 +71,7 @@ struct Scratch {
         x_sums(arena.take<int32_t>(plan.rows)),
         outside(arena.take<uint8_t>(plan.p.depthwise ? plan.columns() : plan.channels)),
         gathered(arena.take<uint8_t>(plan.gathers ? plan.rows * plan.row_bytes() : 0)),
-        by(arena, plan.w.panels() * kPanel) {}
+        by(arena, plan.w.panels() * kPanel, plan.p.requantization != 0) {}
 };
 
 Int8Operands operands_of(const Params& p, void* const* operands) {
@@ -197,6 +198,10 @@ class RowBlock {
       by.scale[c] = there && o_.scale ? o_.scale[p_.scales == 1 ? 0 : column] : 0;
       by.bias[c] = there && o_.bias ? o_.bias[column] : 0;
       s_.by.has_w_zero |= zero != 0;
+      if (!p_.requantization) continue;
+      const FixedFactor factor = fixed_factor(by.scale[c]);
+      by.multiplier[c] = factor.multiplier;
+      by.shift[c] = factor.shift;
     }
   }
 
@@ -278,6 +283,8 @@ class RowBlock {
       out.r_rows = s_.r_rows;
       npusim::cpu::NPUSIM_ISA::finish(out, row, rows, column, columns, scale_sums(sums, by),
                                       kSumsStride);
+    } else if (p_.requantization) {
+      finish_by_integers(sums, by, row, column);
     } else if (is_signed_byte(p_.y_dtype)) {
       finish_as<int8_t>(sums, by, row, column);
     } else {
@@ -291,8 +298,26 @@ class RowBlock {
     by.w_zero += column;
     by.scale += column;
     by.bias += column;
+    if (p_.requantization) {
+      by.multiplier += column;
+      by.shift += column;
+    }
     by.has_w_zero &= !p_.depthwise;
     return by;
+  }
+  void finish_by_integers(const Int8Sums& sums, const Int8Columns& by, int64_t row,
+                          int64_t column) const {
+    const int32_t zero = o_.y_zero ? decode_byte(p_.y_dtype, o_.y_zero, 0) : 0;
+    const bool relu = static_cast<abi::Opcode>(p_.act) == abi::Opcode::kRelu;
+    const FixedRange range = fixed_range(p_.y_dtype, zero, relu);
+    auto* y = static_cast<uint8_t*>(o_.y) + column;
+    if (!p_.residual) {
+      return requantize(p_.requantization, sums, by, range, nullptr, y, s_.y_rows + row);
+    }
+    FixedSum added = fixed_sum(o_.terms, is_signed_byte(p_.r_dtype));
+    added.residual = static_cast<const uint8_t*>(o_.residual) + column;
+    added.rows = s_.r_rows + row;
+    requantize(p_.requantization, sums, by, range, &added, y, s_.y_rows + row);
   }
   template <typename Y>
   void finish_as(const Int8Sums& sums, const Int8Columns& by, int64_t row, int64_t column) const {
@@ -358,6 +383,9 @@ const char* check_fields(const Params& p) {
   if (p.scales != 0 && p.scales != 1 && p.scales != p.out_channels)
     return "there are not as many scales as channels";
   if (p.residual < kNoResidual || p.residual > kAfterActivation) return "residual is not 0, 1 or 2";
+  if (p.requantization && !(is_rounding(p.requantization) && makes_bytes(p.y_dtype)))
+    return "sums are not requantized so, or not to bytes";
+  if (p.requantization && p.has_bias) return "a bias is no integer";
   if (makes_sums(p.y_dtype)) {
     const bool more = p.scales || p.has_bias || p.residual || p.has_y_zero || p.act;
     return more ? "sums take no epilogue" : nullptr;

@@ -23,16 +23,18 @@ inline int32_t decode_byte(int32_t dtype, const void* p, int64_t at) {
 }
 
 // What each column of some panels needs, in whole vectors: offset + sum of the products,
-// - weight zero * sum of x, * scale, + bias.
+// - weight zero * sum of x, * scale, + bias; or by integers, * multiplier / 2^shift.
 struct Int8Columns {
-  int32_t *offset, *w_zero;
+  int32_t *offset, *w_zero, *multiplier, *shift;
   float *scale, *bias;
   bool has_w_zero = false;  // one that is not 0
 
   template <typename Arena>
-  Int8Columns(Arena& arena, int64_t columns)
+  Int8Columns(Arena& arena, int64_t columns, bool by_integers)
       : offset(arena.template take<int32_t>(columns)),
         w_zero(arena.template take<int32_t>(columns)),
+        multiplier(arena.template take<int32_t>(by_integers ? columns : 0)),
+        shift(arena.template take<int32_t>(by_integers ? columns : 0)),
         scale(arena.template take<float>(columns)),
         bias(arena.template take<float>(columns)) {}
 };

@@ -585,6 +585,7 @@ struct ConvInt8Params {
   int32_t has_x_zero;
   int32_t has_sum_bias;
   int32_t has_y_zero;
+  int32_t requantization;
   int32_t has_bias;
   int32_t residual;
   int32_t act;
@@ -595,8 +596,8 @@ struct ConvInt8Params {
       "kernel:i64[3] stride:i64[3] pad:i64[3] dilation:i64[3] x_strides:i64[5] "
       "y_strides:i64[5] r_strides:i64[5] groups:i64 x_group:i64 y_group:i64 w_zeros:i64 "
       "scales:i64 depthwise:i32 x_dtype:i32 w_dtype:i32 y_dtype:i32 r_dtype:i32 "
-      "has_x_zero:i32 has_sum_bias:i32 has_y_zero:i32 has_bias:i32 residual:i32 act:i32 "
-      "act_lo:f32 act_hi:f32";
+      "has_x_zero:i32 has_sum_bias:i32 has_y_zero:i32 requantization:i32 has_bias:i32 "
+      "residual:i32 act:i32 act_lo:f32 act_hi:f32";
 };
 static_assert((sizeof(ConvInt8Params) + 7) / 8 * 8 == 384);
 

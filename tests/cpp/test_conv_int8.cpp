@@ -127,7 +127,8 @@ void fill_operands(Problem& problem, const Isa& isa, std::mt19937& random) {
   } else {
     problem.residual = random_operand(p.r_dtype, problem.y_extent(p.r_strides), random);
   }
-  problem.terms = vector_of<float>({-100, 90, 0.75F, 0.5F, 17.25F});
+  const float last = p.requantization ? -17 : 17.25F;  // a zero point, or all that is added
+  problem.terms = vector_of<float>({-100, 90, 0.75F, 0.5F, last});
   problem.y_zero = random_bytes(1, random);
 }
 
@@ -158,6 +159,56 @@ int64_t sum_of(const Problem& q, int64_t n, int64_t channel, const int64_t (&at)
   return sum;
 }
 
+// value * factor / 2^shift as integers round it, by the rules of abi/requantization.py but
+// "double".
+int64_t rounded(__int128 value, int shift, int32_t rule) {
+  const __int128 whole = __int128{1} << shift,
+                 down = value >= 0 ? value / whole : -((-value + whole - 1) / whole);
+  const __int128 rest = 2 * (value - down * whole) - whole;  // the sign says which half
+  const bool odd = down % 2 != 0;
+  const bool up = rule == 4   ? false
+                  : rest != 0 ? rest > 0
+                  : rule == 1 ? odd
+                  : rule == 2 ? true
+                              : value >= 0;
+  return static_cast<int64_t>(down + (up ? 1 : 0));
+}
+
+// A sum times a float of 24 bits, exactly, then rounded; twice by TensorFlow Lite's rule.
+int64_t requantized(int64_t sum, float scale, int32_t rule) {
+  int exponent = 0;
+  const auto mantissa = static_cast<int64_t>(std::ldexp(std::frexp(scale, &exponent), 31));
+  const int shift = 31 - exponent;
+  if (rule != 5) return rounded(static_cast<__int128>(sum) * mantissa, shift, rule);
+  const __int128 product = static_cast<__int128>(sum) * mantissa;
+  const __int128 nudge = product >= 0 ? 1 << 30 : 1 - (1 << 30);
+  return rounded((product + nudge) / (__int128{1} << 31), shift - 31, 3);
+}
+
+void expect_integers(const Problem& q, int64_t sum, int64_t channel, const Operand& y, int64_t at,
+                     int64_t residual_at, const std::string& where) {
+  const Params& p = q.p;
+  const int64_t zero = p.has_y_zero ? byte_at(p.y_dtype, q.y_zero, 0) : 0;
+  int64_t low = p.y_dtype == kInt8 ? -128 : 0;
+  const int64_t high = low + 255;
+  if (static_cast<abi::Opcode>(p.act) == abi::Opcode::kRelu) low = std::max(low, zero);
+  int64_t v =
+      requantized(sum, value_at<float>(q.scale, p.scales == 1 ? 0 : channel), p.requantization);
+  if (p.residual) {
+    const auto term = [&](int64_t i) { return value_at<float>(q.terms, i); };
+    v = std::clamp(v, static_cast<int64_t>(term(0)), static_cast<int64_t>(term(1)));
+    const int64_t other =
+        byte_at(p.r_dtype, q.residual, residual_at) - static_cast<int64_t>(term(4));
+    // 0.75 and 0.5 are integers at the shift of the larger.
+    const __int128 total = static_cast<__int128>(v) * 3 + static_cast<__int128>(other) * 2;
+    v = rounded(total, 2, p.requantization == 5 ? 3 : p.requantization);
+  }
+  const int64_t got = byte_at(p.y_dtype, y, at);
+  const int64_t want = std::clamp(v + zero, low, high);
+  expect(got == want, where,
+         "by integers: got " + std::to_string(got) + ", expected " + std::to_string(want));
+}
+
 // What the kernel's definition makes of a sum, rounded once more than floats allow for bytes.
 void expect_result(const Problem& q, int64_t sum, int64_t channel, const Operand& y, int64_t at,
                    int64_t residual_at, const std::string& where) {
@@ -165,6 +216,7 @@ void expect_result(const Problem& q, int64_t sum, int64_t channel, const Operand
   if (p.y_dtype == kInt32) {
     return expect(value_at<int32_t>(y, at) == sum, where, "the sum is not exact");
   }
+  if (p.requantization) return expect_integers(q, sum, channel, y, at, residual_at, where);
   double v = static_cast<double>(sum) * value_at<float>(q.scale, p.scales == 1 ? 0 : channel);
   if (p.has_bias) v += value_at<float>(q.bias, channel);
   const auto act = static_cast<abi::Opcode>(p.act);
@@ -249,6 +301,8 @@ void random_result(Problem& problem, std::mt19937& random) {
   p.y_dtype = kind == 2 ? kInt8 : kUint8;
   p.r_dtype = below(2) ? kInt8 : kUint8;
   p.has_y_zero = below(2);
+  p.requantization = below(6);
+  if (p.requantization) p.has_bias = 0;
   p.act = static_cast<int32_t>(below(2) ? abi::Opcode::kRelu : abi::Opcode::kCopy);
 }
 
@@ -386,6 +440,9 @@ void test_refusals(const Isa& isa, std::mt19937& random) {
   refused([](Params& q) { q.scales = 7; });
   refused([](Params& q) { q.residual = 3; });
   refused([](Params& q) { q.has_bias = 0; });
+  refused([](Params& q) { q.requantization = 1; });
+  refused([](Params& q) { q.requantization = 6; });
+  refused([](Params& q) { q.requantization = -1; });
   refused([](Params& q) { q.act = static_cast<int32_t>(abi::Opcode::kGelu); });
   refused([](Params& q) { q.kernel[1] = int64_t{1} << 30; });
   refused([](Params& q) { q.kernel[2] = 2; });

@@ -451,6 +451,8 @@ KERNELS: dict[str, KernelDef] = {
         #   rounding half to even; act is "copy", or "relu": y >= y_zero. A residual of r_dtype int8
         #   or uint8 is added with five float32 terms, the last of which has y_zero in it:
         #   y = saturate(round(round(clamp(v, t0, t1)) * t2 + residual * t3 + t4)).
+        #   With requantization (a code of abi/requantization.py, which has the arithmetic) all that
+        #   is done by integers; there is no bias then, and t4 is the zero point of the residual.
         # x and y of group g begin at g * x_group and g * y_group; the channel stride of y and of
         # the residual is 1. A product of matrices is a convolution of width m without taps.
         _def(
@@ -459,7 +461,7 @@ KERNELS: dict[str, KernelDef] = {
             "[y_zero], y",
             f"{_WINDOW} r_strides:i64[5] groups:i64 x_group:i64 y_group:i64 w_zeros:i64 scales:i64 "
             "depthwise:i32 x_dtype:i32 w_dtype:i32 y_dtype:i32 r_dtype:i32 has_x_zero:i32 "
-            f"has_sum_bias:i32 has_y_zero:i32 {_EPILOGUE}",
+            f"has_sum_bias:i32 has_y_zero:i32 requantization:i32 {_EPILOGUE}",
             in_place="residual",
         ),
         # op: 0 max, 1 average. adaptive: window i is [floor(i*in/out), ceil((i+1)*in/out)) per

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from npusim.abi.requantization import FLOAT32
 from npusim.analysis.int8_operands import (
     BIAS,
     PRODUCTS,
@@ -17,9 +18,17 @@ from npusim.analysis.int8_operands import (
     is_zero,
     times,
     with_bias,
+    with_whole_bias,
 )
 from npusim.analysis.match import Operand, of_node
-from npusim.analysis.quantized_values import LIMITS, Quantization, dequantized, number_of, vector_of
+from npusim.analysis.quantized_values import (
+    LIMITS,
+    Dequantized,
+    Quantization,
+    dequantized,
+    number_of,
+    vector_of,
+)
 from npusim.ir.graph import Attr, Node
 from npusim.ir.rewriter import Answer, Rewriter, become
 from npusim.ir.types import TensorType
@@ -109,8 +118,12 @@ def rectified(node: Node, rewriter: Rewriter) -> Answer:
     return continued(node, product, product.inputs, act="relu")
 
 
-def rounded(node: Node, written: Quantization, rewriter: Rewriter) -> Answer:
-    """Takes a rounding to bytes into the product of bytes before it."""
+def rounded(node: Node, written: Quantization, rule: str, rewriter: Rewriter) -> Answer:
+    """Takes a rounding to bytes into the product of bytes before it.
+
+    Args:
+        rule: FLOAT32, or the rounding of a machine that does it by integers: its biases are, too.
+    """
     product = rewriter.producer(written.value)
     if product is None or product.op not in PRODUCTS or product.type.dtype != "float32":
         return None
@@ -130,13 +143,20 @@ def rounded(node: Node, written: Quantization, rewriter: Rewriter) -> Answer:
         return None
     op = "mul" if written.inverted else "div"
     inputs = list(product.inputs)
+    if rule != FLOAT32:
+        inputs, bias = list(with_whole_bias(product.inputs, node, rewriter)), None
     inputs[SCALE] = times(scale, step, node, rewriter, op)
     inputs[BIAS] = None if bias is None else times(bias, step, node, rewriter, op)
     inputs[Y_ZERO] = zero
-    return continued(node, product, inputs, dtype=node.type.dtype)
+    return continued(node, product, inputs, dtype=node.type.dtype, **by_rule(rule))
 
 
-def added(node: Node, written: Quantization, rewriter: Rewriter) -> Answer:
+def by_rule(rule: str) -> dict[str, Attr]:
+    """Returns the attributes of products that say how sums become bytes."""
+    return {} if rule == FLOAT32 else {"requantize": rule}
+
+
+def added(node: Node, written: Quantization, rule: str, rewriter: Rewriter) -> Answer:
     """Takes a sum with other bytes, rounded to bytes, into the product before it."""
     value, act = written.value, "copy"
     behind = rewriter.producer(value)
@@ -148,14 +168,20 @@ def added(node: Node, written: Quantization, rewriter: Rewriter) -> Answer:
         return None
     for own, other in (summands, summands[::-1]):
         if isinstance(own, str) and isinstance(other, str) and rewriter.uses(own) == 1:
-            fused = _with_residual(node, written, own, other, act, rewriter)
+            fused = _with_residual(node, written, own, other, act, rule, rewriter)
             if fused is not None:
                 return fused
     return None
 
 
 def _with_residual(
-    node: Node, written: Quantization, own: str, other: str, act: str, rewriter: Rewriter
+    node: Node,
+    written: Quantization,
+    own: str,
+    other: str,
+    act: str,
+    rule: str,
+    rewriter: Rewriter,
 ) -> Answer:
     a, b = dequantized(own, rewriter), dequantized(other, rewriter)
     if a is None or b is None or a.views or b.views or a.scale is None or b.scale is None:
@@ -168,6 +194,30 @@ def _with_residual(
     shapes = types[a.source].shape == types[b.source].shape == node.type.shape
     if not alone or not shapes or types[b.source].dtype not in BYTES:
         return None
+    joined = with_other_bytes(product.inputs, product, a, b, written, node, rule, rewriter)
+    if joined is None:
+        return None
+    attrs: dict[str, Attr] = {"dtype": node.type.dtype, "act": act, "residual": 1}
+    return continued(node, product, joined, **attrs)
+
+
+def with_other_bytes(
+    inputs: Sequence[str | None],
+    product: Node | str,
+    a: Dequantized,
+    b: Dequantized,
+    written: Quantization,
+    node: Node,
+    rule: str,
+    rewriter: Rewriter,
+) -> list[str | None] | None:
+    """Returns the operands of a product with the terms of a sum, or None for unknown numbers.
+
+    Args:
+        inputs: of the product.
+        product: that makes the bytes of a; or the dtype of bytes that are a's as they are.
+        a, b: the summands, whose sum is `written` as bytes.
+    """
     known = [a.scale, a.zero, b.scale, b.zero, written.scale, written.zero]
     numbers = [number_of(n, rewriter) for n in known]
     if any(n is None for n in numbers) or numbers[4] == 0:
@@ -175,19 +225,20 @@ def _with_residual(
     a_scale, a_zero, b_scale, b_zero, step, y_zero = (np.float32(n) for n in numbers)
     inverse = step if written.inverted else np.float32(1)
     divisor = np.float32(1) if written.inverted else step
-    low, high = (np.float32(n) - a_zero for n in LIMITS[product.type.dtype])
-    if product.attrs["act"] == "relu":
+    kind = product if isinstance(product, str) else product.type.dtype
+    low, high = (np.float32(n) - a_zero for n in LIMITS[kind])
+    if not isinstance(product, str) and product.attrs["act"] == "relu":
         low = max(low, np.float32(0))
     factor = b_scale * inverse / divisor
-    terms = (low, high, a_scale * inverse / divisor, factor, y_zero - b_zero * factor)
+    rest = y_zero - b_zero * factor if rule == FLOAT32 else b_zero
+    terms = (low, high, a_scale * inverse / divisor, factor, rest)
     zero = vector_of(float(y_zero), node.type.dtype, -1, node.type.rank, node, rewriter)
     if zero is None:
         return None
-    inputs = list(product.inputs)
-    inputs[RESIDUAL] = b.source
-    inputs[TERMS] = rewriter.constant(
+    changed = list(inputs)
+    changed[RESIDUAL] = b.source
+    changed[TERMS] = rewriter.constant(
         "terms", TensorType("float32", (5,)), np.asarray(terms, "<f4").tobytes()
     )
-    inputs[Y_ZERO] = zero
-    attrs: dict[str, Attr] = {"dtype": node.type.dtype, "act": act, "residual": 1}
-    return continued(node, product, inputs, **attrs)
+    changed[Y_ZERO] = zero
+    return changed

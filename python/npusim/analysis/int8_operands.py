@@ -15,13 +15,14 @@ from npusim.analysis.quantized_values import (
     dequantized,
     vector_of,
 )
-from npusim.ir.graph import Node
+from npusim.ir.graph import Attr, Node
 from npusim.ir.rewriter import Rewriter
 from npusim.ir.types import TensorType
 from npusim.ops.int8_reference import BYTES, INT8_CONV, INT8_MATMUL
 
 PRODUCTS = (INT8_CONV, INT8_MATMUL)
 X_ZERO, W_ZERO, SCALE, SUM_BIAS, BIAS, RESIDUAL, TERMS, Y_ZERO = range(2, 10)  # operands of them
+_TO_INT32: dict[str, Attr] = {"dtype": "int32"}
 _BIAS_ACCURACY = 2.0**-22  # relative: two roundings of a float32 product of scales
 
 
@@ -117,6 +118,28 @@ def with_bias(inputs: Operands, bias: str, node: Node, rewriter: Rewriter) -> Op
         changed[SUM_BIAS] = bytes_of(found, node, rewriter)
     else:
         changed[BIAS] = bias
+    return tuple(changed)
+
+
+def with_whole_bias(inputs: Operands, node: Node, rewriter: Rewriter) -> Operands:
+    """Returns operands whose bias of floats is integers that count what the sums count.
+
+    It is divided by the scale in float32 and rounded half to even.
+    """
+    bias, scale = inputs[BIAS], inputs[SCALE]
+    if bias is None or scale is None:
+        return inputs
+    n = rewriter.types[bias].shape
+    value, limit = times(bias, scale, node, rewriter, "div"), 2.0**31 - 128  # a float32
+    floats, whole = TensorType("float32", n), TensorType("int32", n)
+    value = rewriter.emit("aten.round.default", (value,), floats, like=node)
+    bounds: dict[str, Attr] = {"min": -limit, "max": limit}
+    value = rewriter.emit("aten.clamp.default", (value,), floats, bounds, like=node)
+    value = rewriter.emit("aten._to_copy.default", (value,), whole, _TO_INT32, like=node)
+    if inputs[SUM_BIAS] is not None:
+        value = rewriter.emit("aten.add.Tensor", (inputs[SUM_BIAS], value), whole, like=node)
+    changed = list(inputs)
+    changed[SUM_BIAS], changed[BIAS] = value, None
     return tuple(changed)
 
 

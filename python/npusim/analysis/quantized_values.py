@@ -114,7 +114,8 @@ def quantization(node: Node, rewriter: Rewriter) -> Quantization | None:
     for value, scale in _orders(instruction(rounded[0], "mul", rewriter)):
         if isinstance(value, str) and _is_vector(scale, rewriter):
             return Quantization(value, scale, True, zero)
-    return None
+    value = rounded[0]  # in steps of 1, by which nobody divides
+    return Quantization(value, 1.0, False, zero) if isinstance(value, str) else None
 
 
 def _is_vector(scale: Operand, rewriter: Rewriter) -> bool:

@@ -261,10 +261,10 @@ class Lowering:
         Raises:
             TargetConstraintError: the target has no such kernel, or none for such operands.
         """
-        shown = ((view.dtype, view.rank) for view in (*reads, *writes))
-        if (why := self.target.refusal(kernel, shown)) is not None:
-            raise TargetConstraintError(why)
         static = all(self.is_static(v) for v in writes)
+        shown = ((view.dtype, view.rank) for view in (*reads, *writes))
+        if (why := self.target.refusal(kernel, shown, at_load=static)) is not None:
+            raise TargetConstraintError(why)
         method = self.init if static else self.run
         access = Access.READ_WRITE if update else Access.WRITE
         operands = [Operand(v.buffer, upper(v.offset), Access.READ) for v in reads]

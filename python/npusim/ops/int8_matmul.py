@@ -14,6 +14,9 @@ s = Σ (x - x_zero)(w - w_zero) + sum_bias, the attribute `dtype` says what beco
 * int8, uint8: v = s * scale + bias in steps of the result; saturate(round(v) + y_zero), where `act`
   may be "relu". A residual of 8 bits comes in as the terms say:
   saturate(round(round(clamp(v, t0, t1)) * t2 + residual * t3 + t4)), t4 having y_zero in it.
+  With the attribute `requantize`, a rounding of `abi/requantization.py`, that is done by integers:
+  saturate(rounded(s * scale) + y_zero), without a bias, and with a residual
+  saturate(rounded(clamp(v, t0, t1) * t2 + (residual - t4) * t3) + y_zero).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from npusim.abi.requantization import ROUNDINGS
 from npusim.abi.scalar import OPCODES
 from npusim.ir.graph import Node
 from npusim.ir.opdef import Case, OpDef, register
@@ -183,6 +187,7 @@ def _emit(
         "has_y_zero": int(y_zero is not None),
         "has_bias": int(bias is not None),
         "residual": int(residual is not None) and _mode(node),
+        "requantization": ROUNDINGS.get(str(node.attrs.get("requantize")), 0),
         "act": OPCODES[act][0],
         "act_lo": lo,
         "act_hi": hi,
@@ -225,6 +230,11 @@ register(
                 {**_PLAIN, "dtype": "int8", "act": "relu"},
                 "bytes",
             ),
+            Case(
+                ((6, 40), (40, 20), (1,), None, _STEP, None, None, None, None, ((), ("int8", -3))),
+                {**_PLAIN, "dtype": "int8", "requantize": "half_away"},
+                "bytes by integers",
+            ),
         ),
         dtypes=BYTES,
     )
@@ -245,6 +255,11 @@ register(
                 ((1, 24, 6, 6), (24, 1, 3, 3), (1,), None, _STEP, *(None,) * 4, None),
                 {**_PLAIN, **_CONV, "groups": 24, "dtype": "uint8"},
                 "depthwise",
+            ),
+            Case(
+                ((1, 24, 6, 6), (24, 1, 3, 3), (1,), None, _STEP, *(None,) * 4, None),
+                {**_PLAIN, **_CONV, "groups": 24, "dtype": "uint8", "requantize": "double"},
+                "depthwise by integers",
             ),
         ),
         dtypes=BYTES,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from npusim.abi.requantization import FLOAT32, ROUNDINGS, joined, requantized
 from npusim.abi.scalar import OPCODES
 from npusim.errors import ShapeError
 from npusim.ir.types import TensorType
@@ -29,12 +30,18 @@ OPERANDS = 10  # x, w and the eight that may be None
 
 
 def reference_int8_matmul(
-    a: Tensor, b: Tensor, /, *rest: Tensor | None, dtype: str, **epilogue: Any
+    a: Tensor,
+    b: Tensor,
+    /,
+    *rest: Tensor | None,
+    dtype: str,
+    requantize: str = FLOAT32,
+    **epilogue: Any,
 ) -> Tensor:
     """Computes `npu.int8_matmul`."""
     x_zero, w_zero = rest[:2]
     total = _shifted(a, x_zero) @ _shifted(b, w_zero)
-    return _finished(total, rest[2:], dtype, (-1,), epilogue)
+    return _finished(total, rest[2:], dtype, (-1,), requantize, epilogue)
 
 
 def reference_int8_conv(
@@ -48,6 +55,7 @@ def reference_int8_conv(
     dilation: Sequence[int],
     groups: int,
     dtype: str,
+    requantize: str = FLOAT32,
     **epilogue: Any,
 ) -> Tensor:
     """Computes `npu.int8_conv`, in float64, which holds every sum."""
@@ -64,7 +72,7 @@ def reference_int8_conv(
         F.pad(_shifted(x, x_zero), pads), weight, None, tuple(stride), zeros, tuple(dilation),
         False, zeros, groups,
     )  # fmt: skip
-    return _finished(total, rest[2:], dtype, (-1, *(1,) * rank), epilogue)
+    return _finished(total, rest[2:], dtype, (-1, *(1,) * rank), requantize, epilogue)
 
 
 def _shifted(x: Tensor, zero: Tensor | None) -> Tensor:
@@ -78,6 +86,7 @@ def _finished(
     rest: Sequence[Tensor | None],
     dtype: str,
     channel: tuple[int, ...],
+    requantize: str,
     epilogue: dict[str, Any],
 ) -> Tensor:
     import torch
@@ -89,6 +98,9 @@ def _finished(
     if dtype == "int32":
         return whole
     assert scale is not None
+    if requantize != FLOAT32:
+        factor = scale.reshape(channel) if scale.numel() > 1 else scale.reshape(())
+        return _by_integers(whole, factor, residual, terms, y_zero, dtype, requantize, epilogue)
     kind = getattr(torch, dtype)
     v = whole.float() * (scale.reshape(channel) if scale.numel() > 1 else scale.reshape(()))
     shift = None if bias is None else bias.reshape(channel)
@@ -105,15 +117,47 @@ def _finished(
     return v.clamp(low, limits.max).round().to(kind)
 
 
+def _by_integers(
+    sums: Tensor,
+    scale: Tensor,
+    residual: Tensor | None,
+    terms: Tensor | None,
+    y_zero: Tensor | None,
+    dtype: str,
+    rounding: str,
+    epilogue: dict[str, Any],
+) -> Tensor:
+    """Returns the bytes that a machine without floats makes of sums (`abi/requantization.py`)."""
+    import numpy as np
+    import torch
+
+    limits, zero = torch.iinfo(getattr(torch, dtype)), 0 if y_zero is None else int(y_zero)
+    v = requantized(sums.numpy(), scale.expand_as(sums).numpy(), rounding)
+    if residual is not None:
+        assert terms is not None
+        low, high, own, other, r_zero = (float(t) for t in terms)
+        v = v.clip(int(low), int(high))
+        bytes_ = residual.numpy().astype(np.int64) - int(r_zero)
+        v = joined(v, bytes_, (own, other), rounding)
+    least = max(limits.min, zero) if epilogue["act"] == "relu" else limits.min
+    return torch.from_numpy((v + zero).clip(least, limits.max).astype(dtype))
+
+
 def infer_int8_matmul(
-    a: TensorType, b: TensorType, /, *rest: TensorType | None, dtype: str, **epilogue: Any
+    a: TensorType,
+    b: TensorType,
+    /,
+    *rest: TensorType | None,
+    dtype: str,
+    requantize: str = FLOAT32,
+    **epilogue: Any,
 ) -> TensorType:
     """Returns the type of `npu.int8_matmul`; ShapeError when the operands do not fit."""
     if not a.rank or b.rank < 2 or a.shape[-1] != b.shape[-2]:
         raise ShapeError(f"{INT8_MATMUL}: cannot multiply {a} by {b}.")
     batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
     result = TensorType(dtype, (*batch, *a.shape[-2:-1], b.shape[-1]))
-    _check_operands(INT8_MATMUL, (a, b, *rest), result, b.shape[-1], epilogue)
+    _check_operands(INT8_MATMUL, (a, b, *rest), result, b.shape[-1], requantize, epilogue)
     if b.rank > 2 and any(t is not None and t.numel > 1 for t in (*rest[1:5], rest[6])):
         raise ShapeError(f"{INT8_MATMUL}: {b} are several matrices; each is scaled as a whole.")
     return result
@@ -130,6 +174,7 @@ def infer_int8_conv(
     dilation: Sequence[int],
     groups: int,
     dtype: str,
+    requantize: str = FLOAT32,
     **epilogue: Any,
 ) -> TensorType:
     """Returns the type of `npu.int8_conv`; ShapeError when operands or attributes do not fit."""
@@ -139,7 +184,7 @@ def infer_int8_conv(
         **NO_EPILOGUE,
     )  # fmt: skip
     result = TensorType(dtype, plain.shape)
-    _check_operands(INT8_CONV, (x, w, *rest), result, plain.shape[1], epilogue)
+    _check_operands(INT8_CONV, (x, w, *rest), result, plain.shape[1], requantize, epilogue)
     return result
 
 
@@ -148,6 +193,7 @@ def _check_operands(
     operands: Sequence[TensorType | None],
     result: TensorType,
     n: int,
+    requantize: str,
     epilogue: dict[str, Any],
 ) -> None:
     if len(operands) != OPERANDS:
@@ -183,6 +229,12 @@ def _check_operands(
         kinds = BYTES if makes_bytes else (result.dtype,)
         if residual.shape != result.shape or residual.dtype not in kinds:
             raise ShapeError(f"{op}: the residual is {residual}, the result {result}.")
+    if requantize != FLOAT32 and (requantize not in ROUNDINGS or not makes_bytes or bias):
+        known = ", ".join(ROUNDINGS)
+        raise ShapeError(
+            f"{op}: sums become {result.dtype} by {requantize!r}, with the bias {bias}; by "
+            f"integers ({known}) they become bytes, without one."
+        )
     allowed = ("copy", "relu") if makes_bytes else tuple(OPCODES)
     if result.dtype == "int32":
         allowed = ("copy",)

@@ -29,6 +29,7 @@ from npusim.partition.placement import (
 )
 from npusim.partition.plan import Partition, PartitionPlan
 from npusim.partition.support import Verdict, assess, kept_off, refusals
+from npusim.passes.run import in_products_of_bytes
 from npusim.targets import TargetConfig
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ def make_plan(
         raise Error(f"fallback is {fallback!r}; it is 'cpu' or 'error'.")
     for sizes in wishes.sizes:
         specialize(graph, sizes)  # refuses what calls cannot have
+    graph = in_products_of_bytes(graph, target)
     verdicts = assess(graph, target)
     while True:
         plan, _ = draft(graph, target, wishes, verdicts)
@@ -93,6 +95,7 @@ def make_plan(
 
 def settle(graph: Graph, target: TargetConfig, wishes: Wishes) -> tuple[PartitionPlan, Placement]:
     """Returns the plan that `make_plan` comes to, without its programs."""
+    graph = in_products_of_bytes(graph, target)
     verdicts = assess(graph, target)
     while True:
         plan, placed = draft(graph, target, wishes, verdicts)

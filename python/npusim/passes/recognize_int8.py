@@ -8,7 +8,10 @@ scaled, multiplied, and what comes out is rounded to bytes again. Where the targ
 * a factor, a bias of int32 or of floats, a ReLU and a rounding to bytes after it join it, and so
   does a sum with other bytes that is rounded to bytes;
 * bytes that are moved, joined, or the largest of which is taken, between two equal quantizations
-  stay bytes.
+  stay bytes;
+* for a described machine, sums of bytes with others, their means over windows, and other
+  quantizations of them are products with ones, too: it may have no floats, and it says how sums
+  become bytes.
 
 Floats that are rounded to bytes differ from the written-out form where they lie within float32's
 precision of the middle between two bytes, as the sums are exact now.
@@ -17,9 +20,12 @@ precision of the middle between two bytes, as the sums are exact now.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
+from npusim.abi.requantization import FLOAT32
+from npusim.analysis.int8_elements import elementwise
 from npusim.analysis.int8_epilogues import added, biased, continued, rectified, rounded, scaled
 from npusim.analysis.int8_operands import (
     BIAS,
@@ -56,14 +62,17 @@ _MOVERS = frozenset(("aten.max_pool2d.default", "aten.cat.default"))
 
 def recognize_int8(graph: Graph, target: TargetConfig) -> Graph:
     """Returns the graph with products of bytes."""
-    changed = rewrite(graph, _visit)
+    if not target.multiplies_bytes:
+        return graph
+    rule = FLOAT32 if target.npu is None else target.npu.requantize.rule
+    changed = rewrite(graph, partial(_visit, rule, target.npu is not None))
     if changed == graph:
         return graph
     changed = drop_dead(changed)  # constants of attempts that were given up
     return graph if changed == graph else changed
 
 
-def _visit(node: Node, rewriter: Rewriter) -> Answer:
+def _visit(rule: str, bytes_alone: bool, node: Node, rewriter: Rewriter) -> Answer:
     if len(node.outputs) != 1:
         return None
     if node.op == "npu.conv":
@@ -71,7 +80,7 @@ def _visit(node: Node, rewriter: Rewriter) -> Answer:
     if node.op == "npu.linear" or node.op in _MATMULS:
         return _product(node, rewriter)
     if node.op == "aten._to_copy.default":
-        return _conversion(node, rewriter)
+        return _conversion(node, rule, bytes_alone, rewriter)
     if node.type.dtype != "float32":
         return None
     if (factors := of_node(node, "mul", rewriter)) is not None:
@@ -129,7 +138,7 @@ def _convolution(node: Node, rewriter: Rewriter) -> Answer:
     return None if inputs is None else become(node, INT8_CONV, inputs, attrs)
 
 
-def _conversion(node: Node, rewriter: Rewriter) -> Answer:
+def _conversion(node: Node, rule: str, bytes_alone: bool, rewriter: Rewriter) -> Answer:
     x = node.inputs[0]
     assert x is not None
     if node.type.dtype in BYTES:
@@ -138,8 +147,9 @@ def _conversion(node: Node, rewriter: Rewriter) -> Answer:
             return None
         return (
             _kept(node, written, rewriter)
-            or rounded(node, written, rewriter)
-            or added(node, written, rewriter)
+            or rounded(node, written, rule, rewriter)
+            or added(node, written, rule, rewriter)
+            or (elementwise(node, written, rule, rewriter) if bytes_alone else None)
         )
     if node.type.dtype not in ("int32", "float32") or not rewriter.only_feeds(x, node):
         return None

@@ -16,7 +16,9 @@ from npusim.ir.graph import Graph
 from npusim.ir.printer import format_graph
 from npusim.ir.verify import verify_graph
 from npusim.ops.check_types import check_types
+from npusim.ops.int8_reference import INT8_CONV, INT8_MATMUL
 from npusim.passes import NEEDS, Pass
+from npusim.passes.recognize_int8 import recognize_int8
 from npusim.targets.target_config import TargetConfig
 
 logger = logging.getLogger(__name__)
@@ -63,6 +65,21 @@ def run_passes(
             _dump(folder, index + 1, name, text)
         graph = result
     return graph
+
+
+def in_products_of_bytes(graph: Graph, target: TargetConfig) -> Graph:
+    """Returns the graph as a partitioner should see it: with the products of bytes in it.
+
+    They are made of quantized models' floats, which a described machine may have no form of: a cut
+    between these would leave nothing to recognise. The graph itself where there are none, and for
+    targets that describe no machine.
+    """
+    if target.npu is None or not target.multiplies_bytes:
+        return graph
+    pipeline = passes.PIPELINE
+    result = run_passes(graph, target, pipeline=pipeline[: pipeline.index(recognize_int8) + 1])
+    found = any(node.op in (INT8_CONV, INT8_MATMUL) for node in result.nodes)
+    return result if found else graph
 
 
 def _run_one(run: Pass, graph: Graph, target: TargetConfig) -> Graph:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from npusim.targets.hardware import Dispatch, Energy, Noc, Npu
+from npusim.targets.hardware import Dispatch, Energy, Noc, Npu, Requantize
 
 MIB = 2**20
 
@@ -18,7 +18,8 @@ def searched(npu: Npu) -> Npu:
 
     Not read are dispatch, energy and the network between cores; DRAM's latencies, channels and
     capacity; banks, ports and rate of the nearest memory, and all farther ones; how long cores
-    wait for each other; and what is checked when a program is compiled: ranks, layouts, padding.
+    wait for each other; how sums become bytes; and what is checked when a program is compiled:
+    ranks, layouts, padding.
     """
     near = npu.level
     level = replace(near, bytes_per_cycle=1.0, banks=1, ports_per_bank=1, align_bytes=1)
@@ -39,6 +40,7 @@ def searched(npu: Npu) -> Npu:
         dispatch=Dispatch(),
         energy=Energy(),
         noc=Noc(),
+        requantize=Requantize(),
         cores=replace(npu.cores, sync_cycles=0),
         mxu=replace(npu.mxu, sums={}),
         vpu=replace(npu.vpu, reduce="tree"),

@@ -22,7 +22,8 @@ from npusim.targets.records import INFINITE, Contradiction
 from npusim.targets.roofline import Roofline
 
 # Kernels that only move elements, of any dtype that a machine's memories take.
-_MOVES = ("copy", "fill", "index", "pack_b", "pack_int8", "winograd_weights")
+_PACKS = ("pack_b", "pack_int8", "winograd_weights")
+_MOVES = ("copy", "fill", "index", *_PACKS)
 _SUM_BYTES = 4  # of a partial sum: int32 or float32
 
 
@@ -95,6 +96,29 @@ class Mxu:
     def elements(self) -> int:
         """Processing elements of an array."""
         return self.rows * self.cols
+
+
+@dataclass(frozen=True, slots=True)
+class Requantize:
+    """How sums of products of bytes become bytes (`abi/requantization.py` has the arithmetic).
+
+    Attributes:
+        scale: "float32": the sum times a float32. "fixed": times a multiplier of 31 bits, and
+            shifted, so that biases and sums with other bytes are integers, too.
+        rounding: what becomes of what lies between two integers; of "float32" it is "half_even".
+    """
+
+    scale: Literal["float32", "fixed"] = "float32"
+    rounding: Literal["half_even", "half_up", "half_away", "floor", "double"] = "half_even"
+
+    def __post_init__(self) -> None:
+        if self.scale == "float32" and self.rounding != "half_even":
+            raise Contradiction("products of float32 are rounded 'half_even'.", "rounding")
+
+    @property
+    def rule(self) -> str:
+        """The attribute `requantize` of products of bytes."""
+        return self.scale if self.scale == "float32" else self.rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,6 +411,7 @@ class Npu:
     constraints: Constraints
     cores: Cores = Cores()
     noc: Noc = Noc()
+    requantize: Requantize = Requantize()
     energy: Energy = field(default_factory=Energy)
 
     def __post_init__(self) -> None:
@@ -450,13 +475,15 @@ class Npu:
         """Returns what of a kernel's operands breaks a constraint, or None.
 
         What is computed with, the first operand, and what is made, the last one, are held to the
-        dtypes; vectors beside them and packed weights are the units' own affair.
+        dtypes; vectors beside them and packed weights, whatever packs them, are the units' own
+        affair.
 
         Args:
             operands: (dtype, number of dimensions) of each, inputs first.
         """
         held, moves = self.constraints.dtypes, stem in _MOVES
-        for dtype in (operands[0][0], operands[-1][0]) if operands else ():
+        own = (operands[0], *(() if stem in _PACKS else operands[-1:])) if operands else ()
+        for dtype, _ in own:
             if dtype not in held:
                 return f"takes dtype {' or '.join(held)}, not {dtype} ('constraints.dtypes')"
         computed = {*self.mxu.macs_per_pe_cycle, *self.vpu.dtype_rate}

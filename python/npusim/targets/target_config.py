@@ -136,7 +136,7 @@ class TargetConfig:
         """Returns what the innermost stored extent of a tensor is padded to a multiple of."""
         size = dtype_size(dtype)
         of_bytes = lcm(self.channel_align_bytes, size) // size
-        npu = None if self.hardware is None else self.hardware.npu
+        npu = self.npu
         of_machine = 1 if npu is None else npu.constraints.channel_align.get(dtype, 1)
         return lcm(of_bytes, self.channel_tile, of_machine)
 
@@ -153,16 +153,20 @@ class TargetConfig:
         """Tells whether the backend has all of these kernels."""
         return all(stem in self.kernels for stem in stems)
 
-    def refusal(self, stem: str, operands: Iterable[tuple[str, int]]) -> str | None:
+    def refusal(
+        self, stem: str, operands: Iterable[tuple[str, int]], *, at_load: bool = False
+    ) -> str | None:
         """Returns why the target cannot run a kernel on such operands, or None when it can.
 
         Args:
             operands: (dtype, number of dimensions) of each.
+            at_load: the kernel prepares weights before any call, which is no affair of a described
+                machine: they come to it prepared.
         """
         if stem not in self.kernels:
             return f"target '{self.name}' has no kernel '{stem}'"
         operands = tuple(operands)
-        npu = None if self.hardware is None else self.hardware.npu
+        npu = None if at_load else self.npu
         if npu is not None and (why := npu.refusal(stem, operands)) is not None:
             return f"machine '{self.name}' {why}"
         limits = self.limits.get(stem) or self.limits.get(ALL)
@@ -179,8 +183,18 @@ class TargetConfig:
     @property
     def leaves_nodes(self) -> bool:
         """Whether PyTorch may run the nodes that it cannot: its machine may rule that out."""
-        npu = None if self.hardware is None else self.hardware.npu
-        return npu is None or npu.constraints.fallback == "host"
+        return self.npu is None or self.npu.constraints.fallback == "host"
+
+    @property
+    def npu(self) -> Npu | None:
+        """The machine that the file describes part by part, if it does."""
+        return None if self.hardware is None else self.hardware.npu
+
+    @property
+    def multiplies_bytes(self) -> bool:
+        """Whether products of bytes have kernels, and are products of the described machine's."""
+        has = self.has("conv_int8", "pack_int8")
+        return has and (self.npu is None or "int8" in self.npu.mxu.macs_per_pe_cycle)
 
     @property
     def has_linears(self) -> bool:
