@@ -15,6 +15,7 @@ from npusim.simulate.device import roofline_time
 from npusim.simulate.plan import planned
 from npusim.simulate.roofline import run_time
 from npusim.simulate.simulation import REPORT_CAUSES
+from npusim.targets import Npu, override
 
 from .nets import net, rows
 
@@ -219,3 +220,53 @@ def test_a_folder_is_written_whole(tmp_path: Path) -> None:
     with pytest.raises(Error, match="folder"):
         found.save(tmp_path / "blocked")
     assert not (tmp_path / "blocked" / "report.json").exists()
+
+
+def test_lanes_are_added_up_at_the_end_of_a_row() -> None:
+    """In log2 steps by a tree, one by one without; rows that are short side by side."""
+    vpu = _npu().vpu
+    assert vpu.lanes == 256 and vpu.cycles("add") == 1
+    assert [vpu.sum_cycles(n) for n in (1, 2, 5, 256, 1000)] == [
+        *((256, 0), (128, 1), (51, 3), (1, 8), (1, 8))
+    ]
+    serial = _npu("vpu.reduce=serial").vpu
+    assert [serial.sum_cycles(n) for n in (1, 2, 5, 256, 1000)] == [
+        *((256, 0), (128, 1), (51, 4), (1, 255), (1, 255))
+    ]
+    tree, slow = (
+        npusim.simulate(net(), overrides=[f"vpu.reduce={kind}"]) for kind in ("tree", "serial")
+    )
+    slower = {
+        a.facts.kernel for a, b in zip(tree.layers, slow.layers, strict=True)
+        if b.timed.ticks > a.timed.ticks
+    }  # fmt: skip
+    assert slower == {"norm", "attention", "softmax"}
+
+
+def _npu(*settings: str) -> Npu:
+    hardware = override(npusim.TargetConfig.named("npu-edge-32x32"), settings).hardware
+    assert hardware is not None and hardware.npu is not None
+    return hardware.npu
+
+
+def test_what_no_unit_takes_is_the_hosts() -> None:
+    """The array has float32, the vector unit has not: norms and softmaxes leave the machine."""
+    edge = npusim.TargetConfig.named("npu-edge-32x32")
+    found = npusim.simulate(net(override(edge, ["vpu.dtype_rate={ int8 = 4, int64 = 1 }"])))
+    away = [x for x in found.layers if any(e.lane == "host" for e in x.timed.events)]
+    assert {"norm", "attention", "softmax"} <= {x.facts.kernel for x in away}
+    assert "gemm" not in {x.facts.kernel for x in away}
+    for layer in away:
+        facts, npu = layer.facts, edge.hardware.npu  # type: ignore[union-attr]
+        assert npu is not None and layer.timed.causes["dependency"] > 0
+        crossing = (facts.bytes_read + facts.bytes_written) / npu.dram_bytes_per_cycle + 160
+        assert layer.timed.causes["dram"] / 1024 == pytest.approx(crossing, abs=1)
+
+
+def test_a_gpus_program_is_simulated_on_gpus() -> None:
+    cuda = replace(npusim.TargetConfig.named("cuda:sm_90a"), code_format="")
+    program = net(cuda)
+    times = [npusim.simulate(program, name).seconds for name in ("h200", "a100")]
+    assert 0 < times[0] < times[1]
+    with pytest.raises(TargetConstraintError, match="h200 or a100"):
+        npusim.simulate(program)

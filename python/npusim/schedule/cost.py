@@ -47,6 +47,8 @@ def vector_cycles(npu: Npu, work: Work, tile: Sizes) -> float:
     """Returns the cycles in which the vector units pass what a command computes of elements."""
     rate = npu.vpu.lanes * npu.vpu.dtype_rate.get(work.dtype, 1.0)
     cycles = sum(npu.vpu.cycles(op) * ceil(count / rate) for op, count in work.vector.items())
+    beside, each = npu.vpu.sum_cycles(work.addends)
+    cycles += ceil(work.sums / beside) * each
     trips = _trips(work.sizes, tile)
     return cycles / min(npu.cores.count, trips["b"] * trips["m"] * trips["n"])
 

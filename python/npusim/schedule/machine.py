@@ -43,7 +43,6 @@ def searched(npu: Npu) -> Npu:
         requantize=Requantize(),
         cores=replace(npu.cores, sync_cycles=0),
         mxu=replace(npu.mxu, sums={}),
-        vpu=replace(npu.vpu, reduce="tree"),
         constraints=replace(
             npu.constraints, channel_align={}, max_rank=0, layouts=("NHWC",), fallback="host"
         ),

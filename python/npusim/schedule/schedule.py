@@ -99,6 +99,7 @@ class Schedule:
         operands: in the order of the command.
         vector: by scalar opcode, elements that pass the vector unit.
         taps: kernel positions of a convolution.
+        sums, addends: how many sums over lanes the vector unit makes, of how many elements each.
         memory: that tiles are held in.
         bytes: of it that are in use, with what is kept there for other commands.
         double_buffer: the next tiles are loaded while one is computed.
@@ -121,6 +122,8 @@ class Schedule:
     double_buffer: bool = False
     cycles: float = 0.0
     least_cycles: float = 0.0
+    sums: int = 0
+    addends: int = 1
 
     def __post_init__(self) -> None:
         if sorted(self.loops) != sorted(set(self.loops)) or not set(self.loops) <= set(AXES):
@@ -132,8 +135,9 @@ class Schedule:
                 raise Contradiction("a tile is no greater than the whole.", "tile", axis)
             if axis not in self.loops and self.trips(axis) > 1:
                 raise Contradiction("an axis of several tiles is looped over.", "loops")
-        if self.taps < 1:
-            raise Contradiction("there is at least 1.", "taps")
+        for key in ("taps", "addends"):
+            if getattr(self, key) < 1:
+                raise Contradiction("there is at least 1.", key)
 
     def trips(self, axis: str) -> int:
         """Returns how many tiles there are along an axis."""

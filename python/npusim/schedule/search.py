@@ -214,6 +214,8 @@ def _schedule(npu: Npu, work: Work, one: _Candidate, cycles: float) -> Schedule:
         operands=plans,
         vector=dict(work.vector),
         taps=work.taps,
+        sums=work.sums,
+        addends=work.addends,
         memory=npu.level.name,
         bytes=one.used,
         double_buffer=npu.level.double_buffer,

@@ -54,6 +54,7 @@ class Work:
     Attributes:
         vector: by scalar opcode, elements that pass the vector unit.
         whole_rows: n is not cut: what is computed of a row needs all of it.
+        sums, addends: how many sums over lanes are made, and of how many elements each.
     """
 
     form: Form
@@ -63,6 +64,8 @@ class Work:
     vector: Mapping[str, float] = field(default_factory=dict, hash=False)
     taps: int = 1
     whole_rows: bool = False
+    sums: int = 0
+    addends: int = 1
 
 
 def works_of(stem: str, params: Params, position: int | None = None) -> tuple[Work, ...]:
@@ -236,7 +239,12 @@ def _attention(stem: str, p: Params, nbytes: list[int], _: int) -> tuple[Work, .
     softmax = {"maximum": count, "sub": count, "exp": count, "add": count, "div": count}
     rows = Sizes(1, heads * queries, keys, 1)
     inside = Part(-1, "scores", "mn", scores.nbytes)
-    second = Work("rows", dtype, rows, (inside,), softmax, whole_rows=True)
+    second = Work(
+        *("rows", dtype, rows, (inside,), softmax),
+        whole_rows=True,
+        sums=2 * rows.m,
+        addends=keys,
+    )
     third = Work(
         "product",
         dtype,
@@ -288,7 +296,16 @@ def _rows(stem: str, p: Params, nbytes: list[int], operations: int) -> tuple[Wor
     parts += [Part(at, "vector", "n", nbytes[at]) for at in range(1, last)]
     parts.append(Part(last, "y", "mn", nbytes[last], write=True))
     sizes = Sizes(m=max(rows, 1), n=max(size, 1))
-    return (Work("rows", _dtype(p), sizes, tuple(parts), vector, whole_rows=True),)
+    each = 1 if stem == "norm" and p["kind"] else 2  # a maximum and a sum; a mean and a variance
+    across = p.get("inner", 1) == 1  # else lanes are rows side by side
+    return (
+        Work(
+            *("rows", _dtype(p), sizes, tuple(parts), vector),
+            whole_rows=True,
+            sums=each * sizes.m * across,
+            addends=sizes.n,
+        ),
+    )
 
 
 def _other(stem: str, p: Params, nbytes: list[int], operations: int) -> tuple[Work, ...]:
@@ -304,7 +321,21 @@ def _other(stem: str, p: Params, nbytes: list[int], operations: int) -> tuple[Wo
     vector = {_OPERATION.get(stem, "add"): float(operations)} if operations else {}
     if stem == "sort":
         vector = {"maximum": float(count * ceil(log2(count + 1)))}
-    return (Work("elements" if vector else "move", dtype, Sizes(m=count), parts, vector),)
+    form: Form = "elements" if vector else "move"
+    sums, addends = _sums(p) if stem == "reduce" else (0, 1)
+    sizes = Sizes(m=count)
+    return (Work(form, dtype, sizes, parts, vector, sums=sums, addends=addends),)
+
+
+def _sums(p: Params) -> tuple[int, int]:
+    """Returns how many sums a reduction makes over lanes, and of how many elements each.
+
+    None where what lies side by side is not added up: then lanes are sums of their own.
+    """
+    reduced = p["reduced"][: p["reduced_rank"]]
+    strides = p["reduced_strides"][: p["reduced_rank"]]
+    across = any(n > 1 and stride == 1 for n, stride in zip(reduced, strides, strict=True))
+    return (prod(p["shape"][: p["rank"]]), prod(reduced)) if across else (0, 1)
 
 
 _WRITTEN = {"rope": 3, "attention_step": 1, "sort": 2, "sample": 2}  # operands at the end

@@ -79,4 +79,8 @@ def _vector(npu: Npu, schedule: Schedule) -> str:
         f"{op} {count:,.0f} / {rate:g} x {npu.vpu.cycles(op):g}"
         for op, count in sorted(schedule.vector.items())
     )
-    return f"vector unit: {' + '.join(terms)} cycles"
+    text = f"vector unit: {' + '.join(terms)} cycles"
+    if not schedule.sums:
+        return text
+    beside, each = npu.vpu.sum_cycles(schedule.addends)
+    return f"{text} + ceil({schedule.sums:,} sums over lanes / {beside}) x {each:g}"

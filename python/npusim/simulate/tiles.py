@@ -237,6 +237,8 @@ def _hops(npu: Npu) -> list[int]:
 
 def _work(npu: Npu, schedule: Schedule) -> dict[str, Any]:
     vector = dict(schedule.vector)
+    rate = npu.vpu.lanes * npu.vpu.dtype_rate.get(schedule.dtype, 1.0)
+    beside, each = npu.vpu.sum_cycles(schedule.addends)
     products = schedule.form in ("product", "conv", "depthwise")
     if products and schedule.unit == "vpu":
         vector["fma"] = vector.get("fma", 0.0) + schedule.multiply_adds
@@ -249,8 +251,11 @@ def _work(npu: Npu, schedule: Schedule) -> dict[str, Any]:
         "depthwise": schedule.form == "depthwise",
         "double_buffer": schedule.double_buffer,
         "element_bytes": dtype_size(schedule.dtype),
-        "vector_rate": npu.vpu.lanes * npu.vpu.dtype_rate.get(schedule.dtype, 1.0),
-        "vector": [(count, npu.vpu.cycles(op)) for op, count in sorted(vector.items())],
+        "vector_rate": rate,
+        "vector": [
+            *((count, npu.vpu.cycles(op)) for op, count in sorted(vector.items())),
+            *([(schedule.sums * rate / beside, each)] if schedule.sums else []),
+        ],
         "operands": [
             (
                 sum(1 << AXES.index(axis) for axis in plan.axes),

@@ -156,6 +156,16 @@ class Vpu:
         """Returns the cycles in which `lanes` elements pass a scalar operation."""
         return self.cycles_per_op.get(opcode, self.other_cycles_per_op)
 
+    def sum_cycles(self, addends: int) -> tuple[int, float]:
+        """Returns how many sums of so many elements the lanes make at once, and the cycles.
+
+        Elements that do not fit side by side were added to the lanes before, as others are; what
+        takes these cycles is adding up the lanes.
+        """
+        lanes = min(self.lanes, addends)
+        steps = (lanes - 1).bit_length() if self.reduce == "tree" else lanes - 1
+        return self.lanes // lanes, steps * self.cycles("add")
+
 
 @dataclass(frozen=True, slots=True)
 class Sram:
