@@ -17,7 +17,7 @@ from .conftest import Cli, Compiled
 VERBS = (
     *("extract", "compile", "info", "view", "run", "generate", "verify", "bench", "doctor"),
     *("profile", "demo", "check", "import", "export-onnx", "targets"),
-    *("simulate", "explain", "sweep", "compare"),
+    *("simulate", "simulate-llm", "explain", "sweep", "compare"),
 )
 
 

@@ -154,3 +154,19 @@ def test_predicted_and_measured_are_compared(
     cli("compare", profile, profile).refused("no report")
     cli("compare", folder, profile).refused("folder")
     cli("compare", tmp_path / "none", profile).refused("no file")
+
+
+def test_a_language_model_is_simulated(cli: Cli, program: Path, tmp_path: Path) -> None:
+    from tests.simulate.test_language_model import decoder
+
+    file, table, chart = (tmp_path / name for name in ("d.npubin", "d.csv", "d.svg"))
+    decoder().save(file)
+    asked = ("--contexts", "1,64", "--batch", "1,4", "--mode", "loose")
+    facts = cli("simulate-llm", file, *asked, "-o", table, "--plot", chart, "--json").json
+    assert [(r["context"], r["batch"]) for r in facts["rows"]] == [(1, 1), (64, 1), (1, 4), (64, 4)]
+    assert len(table.read_text().splitlines()) == 5 and chart.read_text().startswith("<svg")
+    assert "tokens/s" in cli("simulate-llm", file, "--contexts=1").out
+    cli("simulate-llm", program).refused("no language model")
+    cli("simulate-llm", file, "--contexts", "0").refused("--contexts")
+    cli("simulate-llm", file, "--batch", "x").refused("--batch")
+    cli("simulate-llm", file, "--contexts", "4096").refused("No context fits")
