@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from npusim.errors import ExportError, first_line
 from npusim.frontends.checkpoints.gguf import gguf_dtype
+from npusim.frontends.checkpoints.gguf_settings import scale_frequencies
 from npusim.frontends.weight_free import module_tensors
 from npusim.runtime.gguf import SUFFIX as GGUF
 
@@ -47,6 +48,8 @@ def hollow_model(source: str | Path, dtype: str | None) -> nn.Module:
         chosen = _dtype(dtype or stored or torch.float32)
         with _Hollow():
             model = transformers.AutoModelForCausalLM.from_config(config, dtype=chosen)
+        if single:
+            scale_frequencies(model, path)
     except ExportError:
         raise
     except Exception as error:  # whatever a hub, a file or a constructor raises

@@ -133,6 +133,22 @@ def gguf_chat_template(path: str | os.PathLike[str]) -> tuple[str | None, dict[s
         return (None if template is None else str(template)), special
 
 
+def gguf_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns the settings of the file's architecture, by their keys without its name.
+
+    Raises:
+        ProgramFormatError, Error: as `gguf_tensors`.
+    """
+    with _reading(path) as reader:
+        named = reader.fields.get("general.architecture")
+        start = f"{named.contents() if named else ''}."
+        return {
+            name.removeprefix(start): field.contents()
+            for name, field in reader.fields.items()
+            if name.startswith(start)
+        }
+
+
 def gguf_context(path: str | os.PathLike[str]) -> int | None:
     """Returns how many tokens the model of a file knows positions for; None: it does not say.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,8 +41,17 @@ def blocks(kind: str, weight: np.ndarray) -> np.ndarray:
         return data
 
 
-def write(path: Path, made: Any, kind: str, *, vocabulary: bool = False) -> None:
-    """Writes a model, and gives it the weights that the file stands for."""
+Settings = Callable[[Any], None]
+
+
+def write(
+    path: Path, made: Any, kind: str, *, vocabulary: bool = False, more: Settings | None = None
+) -> None:
+    """Writes a model, and gives it the weights that the file stands for.
+
+    Args:
+        more: adds to the file, which it gets.
+    """
     config, architecture = made.config, made.config.model_type
     layers = config.num_hidden_layers
     file = gguf.GGUFWriter(path, architecture)
@@ -52,8 +62,10 @@ def write(path: Path, made: Any, kind: str, *, vocabulary: bool = False) -> None
     file.add_head_count(config.num_attention_heads)
     file.add_head_count_kv(config.num_key_value_heads)
     file.add_layer_norm_rms_eps(config.rms_norm_eps)
-    file.add_rope_freq_base(10000.0)
+    file.add_rope_freq_base(config.rope_parameters["rope_theta"])
     file.add_vocab_size(config.vocab_size)
+    if more is not None:
+        more(file)
     if vocabulary:
         _write_vocabulary(file, config.vocab_size)
     arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
@@ -187,7 +199,36 @@ def test_a_file_is_all_that_generating_needs(tmp_path: Path) -> None:
     assert len("".join(loaded.generate("hey", max_new_tokens=4, ignore_eos=True))) >= 0
 
 
+def test_rotary_frequencies_of_a_file(tmp_path: Path) -> None:
+    made = models.model("llama", rope_parameters={"rope_type": "default", "rope_theta": 5e5})
+    (half,) = made.model.rotary_emb.inv_freq.shape
+    factors = np.linspace(1, 8, half, dtype=np.float32)
+    path = tmp_path / "m.gguf"
+    write(path, made, "Q8_0", more=lambda file: file.add_tensor("rope_freqs.weight", factors))
+    made.model.rotary_emb.inv_freq /= torch.from_numpy(factors)
+    models.near(models.computed(path, dtype="float32"), models.expected(made))
+
+
 # ---- what is refused ----
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (lambda file: file.add_rope_scaling_type(gguf.RopeScalingType.YARN), "rope.scaling.type"),
+        (lambda file: file.add_sliding_window(16), "attention.sliding_window = 16"),
+        (lambda file: file.add_key_length(32), "attention.key_length = 32"),
+        (lambda file: file.add_logit_scale(0.5), "logit_scale = 0.5, and what it means"),
+        (lambda file: file.add_expert_count(4), "expert_count = 4, and what it means"),
+        (lambda file: file.add_tensor("blk.0.other.weight", np.ones(4, np.float32)), "not read"),
+    ],
+)
+def test_what_a_configuration_does_not_hold_is_refused(
+    tmp_path: Path, more: Settings, message: str
+) -> None:
+    write(tmp_path / "m.gguf", models.model("llama"), "Q8_0", more=more)
+    with pytest.raises(npusim.ExportError, match=message):
+        npusim.extract_llm(tmp_path / "m.gguf", max_context=32, dtype="float32")
 
 
 def test_an_unknown_kind_of_blocks_is_refused(tmp_path: Path) -> None:

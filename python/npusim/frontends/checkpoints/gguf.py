@@ -20,6 +20,7 @@ from torch import Tensor
 from npusim.errors import ExportError
 from npusim.frontends.checkpoints.codes import nibbles
 from npusim.frontends.checkpoints.expansion import Rewritten, Stored, expanded
+from npusim.frontends.checkpoints.gguf_settings import FREQUENCIES, check_settings
 from npusim.ir.graph import Graph, Weight
 from npusim.ir.types import TensorType
 from npusim.runtime.gguf import BLOCKS, FLOATS, GgufTensor, gguf_tensors
@@ -176,20 +177,29 @@ def stored_in_gguf(config: Any, path: Path) -> Rewritten:
                 f"The tensor {name} is of the type {tensor.kind}, which is not read.",
                 hint=f"Read are {', '.join((*FLOATS, *BLOCKS))}.",
             )
+    check_settings(config, path)
     names = _names(kind, int(config.num_hidden_layers))
 
     def rewritten(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
         weights = {weight.key: weight for graph in graphs.values() for weight in graph.weights}
-        stored, missing = {}, []
+        stored, missing, found_names = {}, [], set[str]()
         for key, weight in weights.items():
             named = map(names, (key, *weight.aliases))
             found = next((name for name in named if name in tensors), None)
             if found is not None:
                 stored[key] = _stored(found, tensors[found], weight, config, kind)
+                found_names.add(found)
             elif weight.persistent:
                 missing.append(key)
         if missing:
             raise ExportError(f"{path} has no tensor for {', '.join(missing[:3])}.")
+        used = {FREQUENCIES, *found_names}
+        unused = [name for name in tensors if name not in used and "attn_rot_embd" not in name]
+        if unused:
+            raise ExportError(
+                f"{path} has tensors that {kind} does not read: {', '.join(unused[:3])}.",
+                hint="The file is of another model than its configuration says.",
+            )
         return {name: expanded(graph, stored) for name, graph in graphs.items()}
 
     return rewritten
