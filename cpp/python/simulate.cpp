@@ -34,6 +34,7 @@ Memory read_memory(const py::dict& d) {
           .dma_channels = d["dma_channels"].cast<int64_t>(),
           .setup_cycles = d["setup_cycles"].cast<int64_t>(),
           .burst_bytes = d["burst_bytes"].cast<int64_t>(),
+          .max_dims = d["max_dims"].cast<int64_t>(),
           .sram_bytes_per_cycle = d["sram_bytes_per_cycle"].cast<double>(),
           .acc_bytes_per_cycle = d["acc_bytes_per_cycle"].cast<double>(),
           .sram_accesses = d["sram_accesses"].cast<int64_t>()};

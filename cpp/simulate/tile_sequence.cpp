@@ -106,8 +106,8 @@ void TileSequence::check() const {
                      m.noc_bytes_per_cycle >= 0 && machine_.array_share > 0 &&
                      machine_.array_share <= 1 && array.macs_per_cycle > 0 && work_.vector_rate > 0;
   const bool counts = machine_.cores >= 1 && m.dma_channels >= 1 && m.dram_channels >= 1 &&
-                      m.burst_bytes >= 1 && m.interleave_bytes >= 1 && array.rows >= 1 &&
-                      array.cols >= 1 && array.arrays >= 1 && work_.taps >= 1 &&
+                      m.burst_bytes >= 1 && m.max_dims >= 1 && m.interleave_bytes >= 1 &&
+                      array.rows >= 1 && array.cols >= 1 && array.arrays >= 1 && work_.taps >= 1 &&
                       static_cast<int64_t>(m.hops.size()) == machine_.cores;
   const auto is_delay = [](int64_t cycles) { return cycles >= 0 && cycles <= kLongest / kTicks; };
   const bool delays = is_delay(m.setup_cycles) && is_delay(m.hop_cycles) &&
@@ -256,6 +256,12 @@ int64_t TileSequence::bytes(const Place& at, size_t operand) const {
   const __int128 whole = once_[operand];
   const __int128 part = volume(at, operand) * work_.operands[operand].total_bytes;
   return static_cast<int64_t>((part + whole - 1) / whole);
+}
+
+int64_t TileSequence::setups(const Place& at, size_t operand, int64_t rows) const {
+  if (rows == 1 || machine_.memory.max_dims > 2) return 1;
+  if (machine_.memory.max_dims == 1) return rows;
+  return work_.operands[operand].axes >> kB & 1 ? extent(at)[kB] : 1;
 }
 
 int64_t TileSequence::moved(size_t operand, __int128 elements) const {

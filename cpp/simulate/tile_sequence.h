@@ -48,6 +48,9 @@ class TileSequence {
   // Elements of an operand's tile; bytes, rounded up.
   __int128 volume(const Place& at, size_t operand) const;
   int64_t bytes(const Place& at, size_t operand) const;
+  // How often the copy of an operand's tile of so many rows is set up: rows are one dimension,
+  // their number another, and items of a batch a third.
+  int64_t setups(const Place& at, size_t operand, int64_t rows) const;
   // Bytes in all of an operand of which tiles with so many elements were moved.
   int64_t moved(size_t operand, __int128 elements) const;
 

@@ -68,6 +68,7 @@ struct Copy {
   size_t channel = 0;
   bool write = false, by_dma = false;  // by_dma: its cap is the channel's, not DRAM's
   int64_t units = 0, cap = 0;
+  int64_t setups = 1;
   int64_t begun = 0;
 };
 
@@ -282,6 +283,7 @@ Copy Walk::make_copy(size_t core, int64_t index, size_t operand, bool write) {
           dma <= touched * per_channel_,
           static_cast<int64_t>(units),
           std::min(dma, touched * per_channel_),
+          tiles_.setups(at, operand, ceil_div(bytes, row)),
           0};
 }
 
@@ -416,7 +418,7 @@ int64_t Walk::begin(const Copy& copy) {
 // Sets a copy up, and returns when it flows.
 int64_t Walk::issue(Copy& copy, int64_t from) {
   const Memory& memory = machine_.memory;
-  const int64_t set = from + memory.setup_cycles * kTicks;
+  const int64_t set = from + copy.setups * memory.setup_cycles * kTicks;
   const int64_t hopped = set + memory.hops[copy.core] * memory.hop_cycles * kTicks;
   const int64_t there = hopped + (copy.write ? memory.write_latency : memory.read_latency);
   const int64_t start = std::max(there, now_);  // invariant 1: none flows before the one ahead
@@ -527,9 +529,10 @@ void Walk::describe(std::vector<int64_t>& state) const {
   }
   for (const Flow& flow : flows_) {
     const Copy& copy = flow.copy;
-    state.insert(state.end(), {static_cast<int64_t>(copy.core), copy.step - slot_,
-                               static_cast<int64_t>(copy.channel), copy.write, copy.by_dma,
-                               copy.cap, flow.left, flow.rate, flow.cause, copy.begun - now_});
+    state.insert(state.end(),
+                 {static_cast<int64_t>(copy.core), copy.step - slot_,
+                  static_cast<int64_t>(copy.channel), copy.write, copy.by_dma, copy.cap,
+                  copy.setups, flow.left, flow.rate, flow.cause, copy.begun - now_});
   }
   due_.describe(now_, state);
 }

@@ -42,6 +42,7 @@ struct Memory {
   std::vector<int64_t> hops;   // from DRAM to each core
   double dma_bytes_per_cycle;  // of a channel
   int64_t dma_channels, setup_cycles, burst_bytes;
+  int64_t max_dims;  // of one copy; a tile of more is set up several times
   double sram_bytes_per_cycle, acc_bytes_per_cycle;
   int64_t sram_accesses;  // streams that the banks serve at once
 };

@@ -33,6 +33,7 @@ Machine machine() {
                      .dma_channels = 1,
                      .setup_cycles = 0,
                      .burst_bytes = 1,
+                     .max_dims = 3,
                      .sram_bytes_per_cycle = 1000,
                      .acc_bytes_per_cycle = 1000,
                      .sram_accesses = 3},
@@ -185,6 +186,22 @@ void test_rates() {
   expect(found.causes[kBank], (22 + 48) * kTicks, "copies take turns with the array");
 }
 
+// A tile of y is four rows of four bytes, in two items of a batch.
+void test_dimensions_of_copies() {
+  Machine plain = machine();
+  plain.memory.setup_cycles = 5;
+  Work work = product(4, 4, 4);
+  work.sizes[kB] = work.tile[kB] = 2;
+  work.operands = {{0b0111, true, true, false, 32, 4}};
+  for (const auto& [dims, setups] : {std::pair{1, 8}, {2, 2}, {3, 1}}) {
+    plain.memory.max_dims = dims;
+    expect(walk(plain, work, 0).causes[kDma], 5 * setups * kTicks, "set up");
+  }
+  plain.memory.max_dims = 1;
+  work.operands[0].row_bytes = 1000;
+  expect(walk(plain, work, 0).causes[kDma], 5 * kTicks, "all of it one row");
+}
+
 void test_sums_pass_the_accumulators() {
   Machine narrow = machine();
   narrow.memory.acc_bytes_per_cycle = 2;
@@ -282,6 +299,7 @@ int main() {
   test_one_tile();
   test_what_each_part_is_due_to();
   test_rates();
+  test_dimensions_of_copies();
   test_sums_pass_the_accumulators();
   test_buffers();
   test_cores();

@@ -69,6 +69,7 @@ class Copy:
     cap: int
     by_dma: bool
     channel: int = 0
+    setups: int = 1
     end: int | None = None
 
 
@@ -151,6 +152,10 @@ class Reference:
                 cap = min(dma, touched * channel)
                 by_dma = dma <= touched * channel
                 copy = Copy(core, tile, step, write, nbytes, bursts * UNITS, cap, by_dma)
+                rows, dims = up(nbytes, row), memory["max_dims"]
+                items = self.extent(tile.at)[0] if axes & 1 else 1
+                if rows > 1:
+                    copy.setups = {1: rows, 2: items}.get(dims, 1)
                 (tile.stores if write else tile.loads).append(copy)
                 self.hops += nbytes * memory["hops"][core]
                 if self.work["on_array"] and memory["sram_accesses"] < 3:
@@ -299,7 +304,7 @@ class Reference:
         if free is None or there is None:
             return None, issued
         begun = max(free, there, issued)
-        set_up = begun + memory["setup_cycles"] * TICKS
+        set_up = begun + copy.setups * memory["setup_cycles"] * TICKS
         hopped = set_up + memory["hops"][copy.core] * memory["hop_cycles"] * TICKS
         latency = memory["write_latency_ticks" if copy.write else "read_latency_ticks"]
         start = max(hopped + latency, now)

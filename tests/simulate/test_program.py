@@ -125,6 +125,15 @@ def test_energy_sums_over_layers() -> None:
     assert sum(layer["energy_j"] for layer in layers) == pytest.approx(energy["total"])
 
 
+def test_the_vector_units_operands_pass_the_memory_on_the_chip() -> None:
+    layers = {x.facts.kernel: x for x in npusim.simulate(net()).layers}
+    norm = layers["norm"]
+    read = norm.facts.bytes_read + norm.facts.bytes_written
+    assert norm.timed.sram_bytes == norm.timed.dram_bytes + read
+    pj = _npu().energy.sram_pj_per_byte
+    assert norm.timed.energy["sram"] == pytest.approx(1e-12 * pj * norm.timed.sram_bytes)
+
+
 def test_what_would_help_is_walked() -> None:
     """Each change's time is that of a machine that has it, with the schedules as they are."""
     found = npusim.simulate(net())

@@ -34,7 +34,7 @@ def machines(draw: st.DrawFn) -> dict[str, Any]:
         "write_latency_ticks": one(0, 500), "noc_bytes_per_cycle": one(0.0, 2.5),
         "hop_cycles": one(0, 3), "hops": [1 + core for core in range(cores)],
         "dma_bytes_per_cycle": one(0.7, 8.0, 64.0), "dma_channels": one(1, 2, 3),
-        "setup_cycles": one(0, 5, 90), "burst_bytes": one(1, 64),
+        "setup_cycles": one(0, 5, 90), "burst_bytes": one(1, 64), "max_dims": one(1, 2, 3),
         "sram_bytes_per_cycle": one(1.5, 32.0, 1e6), "acc_bytes_per_cycle": one(2.0, 1e6),
         "sram_accesses": one(1, 3),
     }  # fmt: skip
@@ -109,7 +109,7 @@ def _long(**sizes: int) -> tuple[dict[str, Any], dict[str, Any]]:
         "dram_bytes_per_cycle": 3.0, "dram_channels": 1, "interleave_bytes": 64,
         "read_latency_ticks": 777, "write_latency_ticks": 5, "noc_bytes_per_cycle": 0.0,
         "hop_cycles": 0, "hops": [1], "dma_bytes_per_cycle": 8.0, "dma_channels": 2,
-        "setup_cycles": 5, "burst_bytes": 64, "sram_bytes_per_cycle": 32.0,
+        "setup_cycles": 5, "burst_bytes": 64, "max_dims": 4, "sram_bytes_per_cycle": 32.0,
         "acc_bytes_per_cycle": 32.0, "sram_accesses": 3,
     }  # fmt: skip
     machine = {
@@ -154,7 +154,8 @@ def test_loops_within_loops_are_not_walked() -> None:
         *(("memory", key, value) for value in (0.0, -1.0, float("nan"))
           for key in ("dram_bytes_per_cycle", "dma_bytes_per_cycle", "sram_bytes_per_cycle")),
         *(("memory", key, 0) for key in ("dram_channels", "dma_channels", "burst_bytes")),
-        ("memory", "interleave_bytes", 0), ("memory", "acc_bytes_per_cycle", 0.0),
+        ("memory", "interleave_bytes", 0), ("memory", "max_dims", 0),
+        ("memory", "acc_bytes_per_cycle", 0.0),
         ("memory", "noc_bytes_per_cycle", -1.0), ("memory", "setup_cycles", -1),
         ("memory", "read_latency_ticks", -1), ("memory", "hops", []),
         ("array", "rows", 0), ("array", "cols", 0), ("array", "per_core", 0),

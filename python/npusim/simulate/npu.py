@@ -77,13 +77,16 @@ def _command(
     free = starts.end(begun, ended)
     waited = {"dispatch": begun - now + free - ended}
     moved = sum(p.dram_read + p.dram_written for p in parts)
+    passed = sum(p.sram_bytes for p in parts)
+    if all(schedule.unit == "vpu" for schedule in schedules):  # operands to the unit and back
+        passed += facts.bytes_read + facts.bytes_written
     return Timed(
         start=now,
         ticks=free - now,
         causes=add(waited, *(p.causes for p in parts)),
         dram_bytes=moved,
-        sram_bytes=sum(p.sram_bytes for p in parts),
-        energy=_energy(npu, schedules, parts),
+        sram_bytes=passed,
+        energy=_energy(npu, schedules, parts, passed),
         events=tuple(shown),
         units=sum(p.units for p in parts),
     )
@@ -127,7 +130,7 @@ def host() -> Roofline:
 
 
 def _energy(
-    npu: Npu, schedules: tuple[Schedule, ...], parts: Iterable[TileTime]
+    npu: Npu, schedules: tuple[Schedule, ...], parts: Iterable[TileTime], sram_bytes: int
 ) -> dict[str, float]:
     """Returns joules by part; what the host takes is not the machine's."""
     cost = npu.energy
@@ -139,10 +142,10 @@ def _energy(
             found["vector"] += schedule.multiply_adds * cost.vec_op_pj * _PJ
         if schedule.unit != "host":
             found["vector"] += sum(schedule.vector.values()) * cost.vec_op_pj * _PJ
+    found["sram"] = sram_bytes * cost.sram_pj_per_byte * _PJ
     for part in parts:
         moved = part.dram_read + part.dram_written
         rows = -(-moved // cost.dram_row_bytes)
-        found["sram"] += part.sram_bytes * cost.sram_pj_per_byte * _PJ
         found["dram"] += (8 * moved * cost.dram_pj_per_bit + rows * cost.dram_row_act_pj) * _PJ
         if npu.cores.count > 1:
             found["noc"] += part.hop_bytes * cost.noc_pj_per_byte_hop * _PJ

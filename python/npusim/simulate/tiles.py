@@ -205,6 +205,7 @@ def _machine(npu: Npu, dtype: str, calibration: Calibration) -> dict[str, Any]:
         "dma_channels": npu.dma.channels,
         "setup_cycles": npu.dma.setup_cycles,
         "burst_bytes": npu.dma.burst_bytes,
+        "max_dims": npu.dma.max_dims,
         "sram_bytes_per_cycle": level.bytes_per_cycle,
         "acc_bytes_per_cycle": npu.acc.bytes_per_cycle,
         "sram_accesses": level.banks * level.ports_per_bank,
