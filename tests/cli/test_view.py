@@ -36,6 +36,21 @@ def test_a_profile_colours_a_program(cli: Cli, mlp: Compiled, tmp_path: Path) ->
     cli("view", mlp.program, "-o", picture, "--profile", other).refused("no profile")
 
 
+def test_a_schedule_is_drawn(cli: Cli, mlp: Compiled, tmp_path: Path) -> None:
+    program = tmp_path / "machine.npubin"
+    compiled = cli("compile", mlp.graph, "--target", "npu-edge-32x32", "-o", program)
+    assert compiled.code == 0, compiled.err
+    for suffix in (".svg", ".html"):
+        picture = tmp_path / f"machine{suffix}"
+        assert cli("view", program, "-o", picture).code == 0
+        drawn = picture.read_text()
+        assert re.search(r"mxu float32, tile [\d×]+", drawn)
+        assert re.search(r"[\d.]+ [kM]?i?B DRAM", drawn)
+        assert re.search(r"[\d.]+ [µm]s · [\d.]+ %<", drawn)  # by the schedule's estimate
+    assert cli("view", mlp.program, "-o", picture).code == 0
+    assert "DRAM" not in picture.read_text()
+
+
 def test_a_plan_is_drawn_in_the_colours_of_its_sides(cli: Cli, tmp_path: Path) -> None:
     graph, picture = tmp_path / "partly.json", tmp_path / "partly.svg"
     assert cli("extract", f"{FACTORIES}:partly", "-o", graph).code == 0

@@ -127,3 +127,23 @@ def test_a_cache_is_read_as_far_as_it_is_used() -> None:
     assert (first.sizes.b, first.sizes.m, first.sizes.n, first.sizes.k) == (2, 3, 40, 8)
     assert (third.sizes.m, third.sizes.n, third.sizes.k) == (3, 8, 40)
     assert second.vector["exp"] == 2 * 3 * 40
+
+
+def test_sums_of_bytes_are_elements() -> None:
+    """A product with ones a channel is no work for an array; a mean over a window is."""
+    pytest.importorskip("torch.ao.quantization.fx._decomposed")
+
+    class Sums(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            q = torch.ops.quantized_decomposed
+            x, y = (q.dequantize_per_tensor(v, 0.5, 0, -128, 127, torch.int8) for v in (a, b))
+            z = q.quantize_per_tensor(x + y, 0.25, 3, -128, 127, torch.int8)
+            z = q.dequantize_per_tensor(z, 0.25, 3, -128, 127, torch.int8).mean((2, 3))
+            return q.quantize_per_tensor(z, 0.25, 3, -128, 127, torch.int8)
+
+    a = torch.zeros(1, 4, 6, 6, dtype=torch.int8)
+    found = of(npusim.compile(npusim.extract_ir(Sums().eval(), (a, a)), EDGE))
+    total, mean = (schedule for schedule in found if schedule.form != "move")
+    assert (total.form, total.unit, total.sizes.m) == ("elements", "vpu", 4 * 36)
+    assert total.vector == {"mul": 144.0, "round": 144.0, "add": 144.0}
+    assert (mean.form, mean.unit, mean.taps) == ("depthwise", "mxu", 36)

@@ -36,7 +36,11 @@ def info(file: Path, report: Path | None) -> Answer:
     else:
         facts, graph = program_facts(artifact) | schedule_facts(artifact), artifact.graph
     text = _describe(facts)
-    if not isinstance(artifact, (Graph, PartitionPlan)):
+    if isinstance(artifact, PartitionPlan):
+        for part in artifact.partitions:
+            lines = [] if part.program is None else schedule_lines(part.program)
+            text += ["", f"partition {part.index}", *lines] if lines else []
+    elif not isinstance(artifact, Graph):
         text += schedule_lines(artifact)
     if report is not None:
         write_atomic(report, markdown(facts, graph).encode())

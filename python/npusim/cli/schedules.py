@@ -1,10 +1,11 @@
-"""The schedules of a program as `npusim info` shows them."""
+"""The schedules of a program as `npusim info` and `npusim view` show them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from npusim.cli.answer import amount, table
+from npusim.pictures import Marks
 from npusim.program.program import CompiledProgram
 from npusim.schedule import Schedule, schedules_of, target_of
 from npusim.schedule.schedule import AXES
@@ -43,6 +44,37 @@ def schedule_lines(program: CompiledProgram) -> list[str]:
         lines += ["", f"schedule of {method.name} on {target_of(program).name}"]
         lines += [table(cells, *header)]
         lines += [f"{moved} from and to DRAM; about {cycles:,.0f} cycles, at least {least:,.0f}"]
+    return lines
+
+
+def schedule_marks(program: CompiledProgram) -> dict[str, Marks]:
+    """Returns for each method which unit computes its nodes, in which tiles, how long about."""
+    if not program.simulation:
+        return {}
+    npu, found = target_of(program).npu, schedules_of(program)
+    marks = {}
+    for method in program.methods:
+        units: dict[str, str] = {}
+        seconds: dict[str, float] = {}
+        notes: dict[str, list[str]] = {}
+        for row in found.get(method.name, ()):
+            name = program.nodes[method.commands[row.command].node].name
+            if name not in units or row.unit == "mxu":  # what computes most of it
+                units[name] = row.unit
+            if npu is not None:
+                seconds[name] = seconds.get(name, 0.0) + row.cycles / (1e6 * npu.clock.core_mhz)
+            notes.setdefault(name, []).extend(_note(row))
+        marks[method.name] = Marks(units, seconds, notes)
+    return marks
+
+
+def _note(row: Schedule) -> list[str]:
+    loops = [axis for axis in row.loops if row.trips(axis) > 1]
+    tile = "×".join(str(row.tile.of(axis)) for axis in AXES if row.sizes.of(axis) > 1) or "1"
+    held = [plan.role for plan in row.operands if plan.resident or plan.source != "dram"]
+    lines = [f"{row.unit} {row.dtype}, tile {tile}"]
+    lines += [f"{row.steps} tiles over {' '.join(loops)}"] if loops else []
+    lines += [f"{amount(row.dram_bytes)} DRAM" + (f", {' '.join(held)} held" if held else "")]
     return lines
 
 

@@ -11,6 +11,7 @@ import click
 from npusim.cli.answer import Answer, Verb, amount
 from npusim.cli.artifact import open_artifact, open_ir, readable
 from npusim.cli.onnx_model import as_it_is, is_onnx
+from npusim.cli.schedules import schedule_marks
 from npusim.errors import Error
 from npusim.files import write_atomic
 from npusim.ir.graph import Graph
@@ -50,7 +51,11 @@ def view(
     load_time: bool,
     profile: Path | None,
 ) -> Answer:
-    """Draw a graph, the lowered graphs inside a program, or a plan in the colours of its sides."""
+    """Draw a graph, the lowered graphs inside a program, or a plan in the colours of its sides.
+
+    A program for a described machine shows its schedule: which unit computes each node, in which
+    tiles, and the share of the cycles by the estimate it was chosen by.
+    """
     graphs, marks = _open(file)
     if method is not None:
         if method not in graphs:
@@ -92,7 +97,7 @@ def _drawing(
 
 
 def _open(file: Path) -> tuple[Graphs, Mapping[str, Marks]]:
-    """Returns the graphs of a file by method, and of a plan who runs which node."""
+    """Returns the graphs of a file by method, and who runs which node of a plan or a machine."""
     if is_onnx(file):
         graph = as_it_is(file).graph
         return {graph.name: graph}, {}
@@ -105,7 +110,7 @@ def _open(file: Path) -> tuple[Graphs, Mapping[str, Marks]]:
         graphs = artifact.graphs
         if not graphs:
             raise Error(f"{file} carries no graph.", hint="Give the graph it was compiled from.")
-        return graphs, {}
+        return graphs, schedule_marks(artifact)
     assert isinstance(artifact, PartitionPlan)
     sides = {name: part.executor for part in artifact.partitions for name in part.nodes}
     return {artifact.graph.name: artifact.graph}, {artifact.graph.name: Marks(sides)}

@@ -25,12 +25,14 @@ class Marks:
     """What is known of a graph's nodes beside the graph, by node name.
 
     Attributes:
-        executors: who runs a node, "native" or "pytorch".
-        seconds: how long its commands took.
+        executors: who runs a node, "native" or "pytorch", or a unit of a machine.
+        seconds: how long its commands took, or would take.
+        notes: lines that stand in its box.
     """
 
     executors: Mapping[str, str] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -143,10 +145,11 @@ def _node_box(node: Node, graph: Graph, origins: Mapping[str, Sequence[str]], ma
     if node.source and node.source.file:
         details.append(f"{node.source.module} {node.source.file}:{node.source.line}".strip())
     executor = marks.executors.get(node.name)
+    notes = marks.notes.get(node.name, ())
     return Box(
         NODE,
         short_name(node.op),
-        lines=[f"w {', '.join(shapes)}{rest}"] if shapes else [],
+        lines=[*([f"w {', '.join(shapes)}{rest}"] if shapes else []), *notes],
         details="\n".join(details),
         reads=[name for name in reads if name not in {w.name for w in read}],
         makes=[value.name for value in node.outputs],

@@ -5,7 +5,14 @@ from __future__ import annotations
 from npusim.pictures.outline import GROUP, INPUT, NODE, OUTPUT, Box, Outline
 
 FILLS = {INPUT: "#e6f4ea", OUTPUT: "#e6f4ea", NODE: "#f5f7fb", GROUP: "#ffffff"}
-EXECUTORS = {"native": "#2f6fde", "pytorch": "#e07b1a"}
+EXECUTORS = {
+    "native": "#2f6fde",
+    "pytorch": "#e07b1a",
+    "mxu": "#2f6fde",
+    "vpu": "#2a9d68",
+    "dma": "#8a5cd1",
+    "host": "#e07b1a",
+}
 LINE, TEXT, DIM = "#8a94a6", "#1c2330", "#5d6778"
 
 

@@ -125,10 +125,23 @@ def _scheduled(
     except TargetConstraintError as error:
         node = program.nodes[command.node]
         place = f" ({node.source})" if node.source else ""
+        tensors = "; ".join(
+            f"operand {at} is {_tensor(program, operand.buffer)}"
+            for at, operand in enumerate(command.operands)
+        )
         raise TargetConstraintError(
-            f"Node '{node.name}' ({node.op}){place}: {error}",
+            f"Node '{node.name}' ({node.op}){place}: {error} Its tensors: {tensors}.",
             hint="Describe a machine with a larger memory, or with smaller multiples of tiles.",
         ) from error
+
+
+def _tensor(program: CompiledProgram, buffer: int) -> str:
+    """Returns what a buffer is to a person: a weight by its key, or its name, with its bytes."""
+    keys = {spec.buffer: spec.keys[0] for spec in program.weights}
+    found = program.buffers[buffer]
+    name = keys.get(buffer) or found.name
+    kind = found.kind.name.lower()
+    return f"{kind} '{name}' of {found.bytes} bytes" if name else f"{kind} of {found.bytes} bytes"
 
 
 def _lives(program: CompiledProgram, method: Method) -> list[_Life]:

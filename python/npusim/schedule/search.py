@@ -260,11 +260,22 @@ def _does_not_fit(npu: Npu, work: Work, kept: Kept, taken: int) -> TargetConstra
         sizes.n if work.whole_rows else min(sizes.n, granule.n),
         min(sizes.k, granule.k),
     )
-    needed = _footprint(npu, work, least, (), kept)
+    needed, room = _footprint(npu, work, least, (), kept), npu.level.bytes - taken
+    tile = f"its smallest tile ({least.m}x{least.n}x{least.k})"
+    sums = least.m * least.n * _SUM_BYTES
+    if unit_of(npu, work) == "mxu" and sums > npu.acc.bytes:
+        over = sums - npu.acc.bytes
+        return TargetConstraintError(
+            f"the sums of {tile} take {sums} bytes of 'acc', which has {npu.acc.bytes}: {over} "
+            "too many."
+        )
+    parts = [p for p in work.parts if p.operand not in kept]
+    largest = max(parts, key=lambda part: part.tile_bytes(work.sizes, least))
     return TargetConstraintError(
-        f"its smallest tile ({least.m}x{least.n}x{least.k}) takes {needed} bytes of memory "
-        f"'{npu.level.name}', which has {npu.level.bytes - taken}; sums take "
-        f"{least.m * least.n * _SUM_BYTES} of {npu.acc.bytes}."
+        f"{tile} takes {needed} bytes of memory '{npu.level.name}', which has {room}: "
+        f"{needed - room} too many. Most is '{largest.role}', "
+        f"{largest.tile_bytes(work.sizes, least)} bytes of operand {largest.operand}, in "
+        f"{2 if npu.level.double_buffer else 1} buffers."
     )
 
 

@@ -191,6 +191,8 @@ def _conv(stem: str, p: Params, nbytes: list[int], _: int) -> tuple[Work, ...]:
     groups = p.get("groups", 1)
     taps, pixels = prod(p["kernel"]), p["batch"] * prod(p["out_size"])
     n, k = p["out_channels"] // groups, p["in_channels"] // groups
+    if stem == "conv_int8" and p["depthwise"] and taps == 1:
+        return _scaled_bytes(p, nbytes)
     depthwise = stem == "conv_depthwise" or bool(p.get("depthwise")) or k == n == 1 < groups
     if depthwise:
         sizes, form, axes = Sizes(1, pixels, p["out_channels"], 1), "depthwise", ("mn", "n", "mn")
@@ -213,6 +215,21 @@ def _conv(stem: str, p: Params, nbytes: list[int], _: int) -> tuple[Work, ...]:
         vector["mul"] = vector.get("mul", 0.0) + pixels * p["out_channels"]
         vector["round"] = float(pixels * p["out_channels"])
     return (Work(form, _dtype(p), sizes, tuple(parts), vector, taps),)  # type: ignore[arg-type]
+
+
+def _scaled_bytes(p: Params, nbytes: list[int]) -> tuple[Work, ...]:
+    """Bytes times a number each, which no array multiplies: sums and other quantizations."""
+    count = p["batch"] * prod(p["out_size"]) * p["out_channels"]
+    last = len(nbytes) - 1
+    vector = {"mul": float(count), "round": float(count)}
+    if added := bool(p["residual"]) + bool(p["has_sum_bias"] or p["has_bias"]):
+        vector["add"] = float(added * count)
+    parts = tuple(
+        Part(at, "y" if at == last else "x", "m", size, write=at == last, inner="m")
+        for at, size in enumerate(nbytes)
+        if size
+    )
+    return (Work("elements", _dtype(p), Sizes(m=max(count, 1)), parts, vector),)
 
 
 def _attention(stem: str, p: Params, nbytes: list[int], _: int) -> tuple[Work, ...]:

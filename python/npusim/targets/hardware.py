@@ -63,8 +63,8 @@ class Mxu:
         min_stream_rows: rows that a fold streams at least, shorter ones as long.
         macs_per_pe_cycle: by dtype, multiply-adds of a processing element in a cycle. A dtype that
             is not named is not multiplied here.
-        sums: by dtype, the dtype in which its products are added up: "int32" or "float32".
-            Left out: int32 of integers, float32 of floats.
+        sums: by dtype, the dtype in which its products are added up: "int32" of integers,
+            "float32" of floats. Others have no kernels, which give programs their values.
     """
 
     rows: int
@@ -85,12 +85,12 @@ class Mxu:
         for dtype, sums in self.sums.items():
             if dtype not in self.macs_per_pe_cycle:
                 raise Contradiction("the array does not multiply that dtype.", "sums", dtype)
-            if sums not in ("int32", "float32"):
-                raise Contradiction('sums are "int32" or "float32".', "sums", dtype)
+            if sums != (own := _sums_of(dtype)):
+                raise Contradiction(f'products of {dtype} are added up in "{own}".', "sums", dtype)
 
     def sum_dtype(self, dtype: str) -> str:
         """Returns the dtype in which products of a dtype are added up."""
-        return self.sums.get(dtype) or ("float32" if "float" in dtype else "int32")
+        return self.sums.get(dtype) or _sums_of(dtype)
 
     @property
     def elements(self) -> int:
@@ -535,6 +535,10 @@ class Hardware:
 
 
 NPU_TABLES = tuple(f.name for f in fields(Npu))
+
+
+def _sums_of(dtype: str) -> str:
+    return "float32" if "float" in dtype else "int32"
 
 
 def _op(op: str) -> tuple[str, str]:
