@@ -35,7 +35,7 @@ CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h' ':!kernels/shared/abi.h')
 
 .DEFAULT_GOAL := help
 .PHONY: properties help demo test smoke lint types ctest sanitize arm64 macos metal metal-cpp \
-  metal-smoke fuzz fuzz-runs fuzz-files pytest docs sdk wheel check-wheel format values bench soak clean
+  metal-smoke fuzz fuzz-runs fuzz-files pytest docs screenshot sdk wheel check-wheel format values bench soak clean
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
@@ -222,6 +222,10 @@ format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_SOURCES)
+
+# The picture of a simulation in docs/simulate.md; needs Chromium.
+screenshot: $(VENV)/npusim $(VENV)/dev
+	$(BIN)/python -m tests.simulate.screenshot
 
 docs: $(VENV)/npusim $(VENV)/dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site

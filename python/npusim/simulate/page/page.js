@@ -74,7 +74,7 @@ function choose(index) {
 
 function head() {
   const cycles = report.cycles === null || report.cycles === undefined ? ""
-    : `, ${report.cycles.toLocaleString("en")} cycles`;
+    : `, ${Math.round(report.cycles).toLocaleString("en")} cycles`;
   const name = [report.model, report.method].filter(Boolean).join(", ");
   at("h1").textContent = `${name} on ${report.target}`;
   const energy = report.energy ? `, ${joules(report.energy.total)}` : "";
@@ -214,12 +214,17 @@ function groups(by) {
 const COLUMNS = {
   command: [layer => layer.index, layer => `${layer.index} ${layer.op}`],
   module: [layer => layer.module, layer => layer.module],
-  source: [layer => layer.source, layer => layer.source],
+  source: [layer => layer.source, layer => layer.source.split("/").pop()],
   time: [layer => layer.seconds, layer => time(layer.seconds)],
   "bound by": [layer => layer.bound, layer => layer.bound],
   "of the peak": [layer => layer.utilization, layer => percent(layer.utilization)],
   DRAM: [layer => layer.dram_bytes, layer => bytes(layer.dram_bytes)],
 };
+
+/* Numbers stand to the right; a command is sorted by its number, and is a name to read. */
+const kind = (name, value) =>
+  name === "command" ? "name" : name === "what would help" ? "long"
+    : typeof value === "number" ? "number" : "";
 
 function table(element, rows, columns) {
   element.replaceChildren();
@@ -228,14 +233,14 @@ function table(element, rows, columns) {
     body.replaceChildren();
     for (const layer of rows) {
       const row = make(body, "tr", null, { "data-layer": layer.index });
-      for (const [key, shown] of Object.values(columns))
-        make(row, "td", shown(layer), { class: typeof key(layer) === "number" ? "number" : "" });
+      for (const [name, [key, shown]] of Object.entries(columns))
+        make(row, "td", shown(layer), { class: kind(name, key(layer)),
+          title: name === "source" ? layer.source : "" });
       row.addEventListener("click", () => choose(layer.index));
     }
   };
   for (const [name, [key]] of Object.entries(columns)) {
-    const numbers = rows.length && typeof key(rows[0]) === "number";
-    const cell = make(line, "th", name, { class: numbers ? "number" : "" });
+    const cell = make(line, "th", name, { class: rows.length ? kind(name, key(rows[0])) : "" });
     let turned = false;
     cell.addEventListener("click", () => {
       const sign = turned ? 1 : -1;
@@ -296,8 +301,8 @@ function memories() {
     const element = at("#memories div"), whole = memory.bytes || memory.peak_bytes || 1;
     const limit = memory.bytes ? ` of ${bytes(memory.bytes)}` : "";
     make(element, "p", `${memory.name}: at most ${bytes(memory.peak_bytes)}${limit}`);
-    const svg = make(element, "svg", null, { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH,
-      height: HEIGHT });
+    const svg = make(element, "svg", null, { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: "100%",
+      height: HEIGHT, preserveAspectRatio: "none" });
     const top = Math.max(whole, memory.peak_bytes);
     let path = `M0 ${HEIGHT}`, level = HEIGHT;
     for (const [second, held] of memory.occupancy) {
