@@ -177,6 +177,12 @@ def _reliability() -> Names:
     return {}
 
 
+def _simulating() -> Names:
+    graph = npusim.extract_ir(nn.Linear(4, 3).eval(), (torch.ones(2, 4),))
+    npusim.compile(graph, "npu-edge-32x32").save("net.npubin")
+    return {}
+
+
 def _outputs() -> Names:
     image = np.ones((2, 2), np.float32)
     ir = npusim.extract_ir(_Image().eval(), (torch.from_numpy(image),))
@@ -250,6 +256,7 @@ SETUPS: dict[str, Callable[[], Names]] = {
     "docs/language-models.md": lambda: _language_model(_QWEN),
     "docs/profiling.md": _profiling,
     "docs/reliability.md": _reliability,
+    "docs/simulate.md": _simulating,
     "examples/llm_cpp/README.md": lambda: _language_model("Qwen2.5-0.5B"),
 }
 
