@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cpp/simulate/tile_sequence.h"
+#include "cpp/simulate/timeline.h"
 #include "cpp/simulate/walk.h"
 
 namespace npusim::simulate {
@@ -21,8 +22,8 @@ struct Moment {
   int64_t step, oldest;  // the tile, and the first one of which anything is still known
   int64_t time;
   std::vector<int64_t> state;
-  std::vector<__int128> counts;    // of everything that adds up
-  std::vector<Interval> timeline;  // totals by lane
+  std::vector<__int128> counts;  // of everything that adds up
+  Timeline::Mark timeline;
 };
 
 class SteadyState {

@@ -484,7 +484,7 @@ Moment Walk::moment(int64_t oldest) const {
              .time = now_ + skipped_time_,
              .state = {},
              .counts = {},
-             .timeline = timeline_.totals()};
+             .timeline = timeline_.mark()};
   describe(out.state);
   for (size_t cause = 0; cause < kCauses; ++cause) {
     out.counts.push_back(result_.causes[cause] + due_.causes()[cause]);

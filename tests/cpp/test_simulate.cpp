@@ -197,6 +197,8 @@ void test_dimensions_of_copies() {
     plain.memory.max_dims = dims;
     expect(walk(plain, work, 0).causes[kDma], 5 * setups * kTicks, "set up");
   }
+  work.taps = 9;
+  expect(walk(plain, work, 0).causes[kCompute], 2 * 9 * 10 * kTicks, "items and taps");
   plain.memory.max_dims = 1;
   work.operands[0].row_bytes = 1000;
   expect(walk(plain, work, 0).causes[kDma], 5 * kTicks, "all of it one row");
