@@ -54,7 +54,7 @@ ALLOWED: dict[str, set[str]] = {
         "targets",
     },
     "profile": {"_runtime", "abi", "errors", "files", "program", "runtime"},
-    "schedule": {"abi", "errors", "ir.types", "program", "targets"},
+    "schedule": {"_runtime", "abi", "errors", "ir.types", "program", "targets"},
     "simulate": {
         *("_runtime", "abi", "errors", "files", "ir", "partition", "profile", "program"),
         *("schedule", "targets"),

@@ -68,6 +68,20 @@ int64_t cycles(const py::dict& array, int64_t m, int64_t n, int64_t k, int64_t r
   return array_cycles(read_array(array), {m, n, k}, repeats);
 }
 
+int64_t tile_cycles(const py::dict& array, const std::array<int64_t, 4>& bmnk, int64_t taps,
+                    bool depthwise) {
+  const Array read = read_array(array);
+  const auto [product, repeats] = products_of(read, bmnk, taps, depthwise);
+  return array_cycles(read, product, repeats);
+}
+
+double passes_cycles(const std::vector<std::pair<double, double>>& passes, double rate, double part,
+                     double whole) {
+  std::vector<VectorPass> read;
+  for (const auto& [elements, cycles] : passes) read.push_back({elements, cycles});
+  return vector_cycles(read, rate, part, whole);
+}
+
 py::dict run(const py::dict& machine, const py::dict& work, size_t timeline, bool shortcut) {
   const Machine described{.array = read_array(machine["array"]),
                           .memory = read_memory(machine["memory"]),
@@ -106,6 +120,10 @@ py::dict run(const py::dict& machine, const py::dict& work, size_t timeline, boo
 void bind_simulate(py::module_& module) {
   module.def("array_cycles", &cycles, py::arg("array"), py::arg("m"), py::arg("n"), py::arg("k"),
              py::arg("repeats") = 1);
+  module.def("tile_cycles", &tile_cycles, py::arg("array"), py::arg("bmnk"), py::arg("taps"),
+             py::arg("depthwise"));
+  module.def("vector_cycles", &passes_cycles, py::arg("passes"), py::arg("rate"), py::arg("part"),
+             py::arg("whole"));
   module.def("walk_tiles", &run, py::arg("machine"), py::arg("work"), py::arg("timeline") = 0,
              py::arg("shortcut") = true);
 }

@@ -32,6 +32,10 @@ class InputStationary : public Dataflow {
     const int64_t down = ceil_div(p.k, rows), across = ceil_div(p.m, cols);
     return {down * across, p.n, rows, p.m * p.k, p.k * p.n * across, p.m * p.n * down};
   }
+  // Inputs of one channel at a time are in the array.
+  Repeated depthwise(int64_t m, int64_t n, int64_t taps, int64_t) const override {
+    return {{m, 1, taps}, n};
+  }
 };
 
 }  // namespace
@@ -44,6 +48,22 @@ const Dataflow& Dataflow::named(std::string_view name) {
   if (name == "os") return os;
   if (name == "is") return is;
   throw Error(ErrorCode::kInput, "No dataflow is called '" + std::string(name) + "'.");
+}
+
+Repeated products_of(const Array& array, const std::array<int64_t, 4>& bmnk, int64_t taps,
+                     bool depthwise) {
+  const auto [b, m, n, k] = bmnk;
+  if (depthwise) return array.dataflow->depthwise(m, n, taps, array.cols);
+  return {{m, n, k}, b * taps};
+}
+
+double vector_cycles(const std::vector<VectorPass>& passes, double rate, double part,
+                     double whole) {
+  double cycles = 0;
+  for (const VectorPass& pass : passes) {
+    cycles += std::ceil(pass.elements * part / whole / rate) * pass.cycles;
+  }
+  return cycles;
 }
 
 int64_t array_cycles(const Array& array, const Product& product, int64_t repeats) {

@@ -5,8 +5,10 @@
 // DNN Accelerators using SCALE-Sim", ISPASS 2020, has the formulas of folds.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace npusim::simulate {
 
@@ -22,10 +24,21 @@ struct Folds {
   int64_t x, w, sums;
 };
 
+// Products of one shape, one after the other.
+struct Repeated {
+  Product product;
+  int64_t repeats;
+};
+
 class Dataflow {
  public:
   virtual ~Dataflow() = default;
   virtual Folds folds(const Product& product, int64_t rows, int64_t cols) const = 0;
+  // What n channels of m pixels are that have nothing to do with each other. Columns share what
+  // streams into the rows, so a channel has one column of a fold.
+  virtual Repeated depthwise(int64_t m, int64_t n, int64_t taps, int64_t cols) const {
+    return {{m, n * cols, taps}, 1};
+  }
   // "ws", "os" or "is"; Error(kInput) for another name.
   static const Dataflow& named(std::string_view name);
 };
@@ -38,9 +51,21 @@ struct Array {
   const Dataflow* dataflow;
 };
 
+// What a tile is to an array: b items or groups, m, n and k of each, at `taps` positions.
+Repeated products_of(const Array& array, const std::array<int64_t, 4>& bmnk, int64_t taps,
+                     bool depthwise);
+
 // Cycles of `repeats` products of one shape (taps, items of a batch), one after the other.
 // Without overlap a fold takes steps + rows + cols - 2, and what it loads; with it folds take
 // max(steps, rows, min_stream_rows), and all of them 2 rows + cols - 2 once.
 int64_t array_cycles(const Array& array, const Product& product, int64_t repeats);
+
+// Elements that pass a vector unit, and the cycles of one pass of as many as it takes at once.
+struct VectorPass {
+  double elements, cycles;
+};
+
+// Cycles of `part` of a `whole` of them, at `rate` elements at once.
+double vector_cycles(const std::vector<VectorPass>& passes, double rate, double part, double whole);
 
 }  // namespace npusim::simulate

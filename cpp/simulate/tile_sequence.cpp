@@ -148,24 +148,17 @@ size_t TileSequence::last_mask(const Place& at) const {
 TileTimes TileSequence::times_of(const Place& size) const {
   const Array& array = machine_.array;
   const Memory& memory = machine_.memory;
-  const auto elements = [](const Place& extent) {
-    return static_cast<double>(extent[kB]) * static_cast<double>(extent[kM]) *
+  // What follows an array passes when its sums are whole; else every tile along k does its part.
+  const auto elements = [this](const Place& extent) {
+    const double along_k = work_.on_array ? 1 : static_cast<double>(extent[kK]);
+    return along_k * static_cast<double>(extent[kB]) * static_cast<double>(extent[kM]) *
            static_cast<double>(extent[kN]);
   };
-  const double whole = elements(work_.sizes), part = elements(size);
-  double vector = 0;
-  for (const VectorPass& pass : work_.vector) {
-    vector += std::ceil(pass.elements * part / whole / work_.vector_rate) * pass.cycles;
-  }
   TileTimes out;
-  out.vector = ticks_of(vector);
+  out.vector = ticks_of(
+      vector_cycles(work_.vector, work_.vector_rate, elements(size), elements(work_.sizes)));
   if (!work_.on_array) return out;
-  Product product{size[kM], size[kN], size[kK]};
-  int64_t repeats = work_.taps * size[kB];
-  if (work_.depthwise) {  // columns share inputs, so that a channel uses one in a fold
-    product = {size[kM], size[kN] * array.cols, work_.taps};
-    repeats = 1;
-  }
+  const auto [product, repeats] = products_of(array, size, work_.taps, work_.depthwise);
   out.compute =
       ticks_of(static_cast<double>(array_cycles(array, product, repeats)) / machine_.array_share);
   const Folds folds = array.dataflow->folds(product, array.rows, array.cols);

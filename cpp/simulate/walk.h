@@ -61,11 +61,6 @@ struct Operand {
   int64_t total_bytes, row_bytes;
 };
 
-// Elements that pass the vector unit, and the cycles of one pass of `Work::vector_rate` elements.
-struct VectorPass {
-  double elements, cycles;
-};
-
 struct Work {
   bool on_array;  // else the vector unit, or nothing but copies
   std::array<int64_t, 4> sizes, tile;

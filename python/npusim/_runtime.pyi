@@ -36,6 +36,14 @@ def kernel_schemas(isa: str = "") -> dict[str, str]:
 def array_cycles(array: Mapping[str, Any], m: int, n: int, k: int, repeats: int = 1) -> int:
     """Cycles of products on a systolic array whose operands are there (cpp/simulate/dataflow.h)."""
 
+def tile_cycles(array: Mapping[str, Any], bmnk: Sequence[int], taps: int, depthwise: bool) -> int:
+    """Cycles of a tile on a systolic array whose operands are there (cpp/simulate/dataflow.h)."""
+
+def vector_cycles(
+    passes: Sequence[tuple[float, float]], rate: float, part: float, whole: float
+) -> float:
+    """Cycles of part / whole of (elements, cycles of a pass), at `rate` elements at once."""
+
 def walk_tiles(
     machine: Mapping[str, Any], work: Mapping[str, Any], timeline: int = 0, shortcut: bool = True
 ) -> dict[str, Any]:

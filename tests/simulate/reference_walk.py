@@ -170,13 +170,13 @@ class Reference:
     def tile(self, at: Place) -> Tile:
         work, array, (b, m, n, k) = self.work, self.machine["array"], self.extent(at)
         sizes = work["sizes"]
-        part = float(b) * m * n / (float(sizes[0]) * sizes[1] * sizes[2])
-        passes = [(count, cycles) for count, cycles in work["vector"]]
-        whole = float(sizes[0]) * sizes[1] * sizes[2]
+        on_array = work["on_array"]  # then sums are whole before they pass
+        part = float(1 if on_array else k) * b * m * n
+        whole = float(1 if on_array else sizes[3]) * sizes[0] * sizes[1] * sizes[2]
         vector = 0.0
-        for count, cycles in passes:
-            vector += ceil(count * (float(b) * m * n) / whole / work["vector_rate"]) * cycles
-        assert part <= 1
+        for count, cycles in work["vector"]:
+            vector += ceil(count * part / whole / work["vector_rate"]) * cycles
+        assert part <= whole
         tile = Tile(at)
         tile.vector = ceil(vector * TICKS)
         if not work["on_array"]:
@@ -184,7 +184,9 @@ class Reference:
         if at[3] < self.trips[3] - 1:
             tile.vector = 0
         repeats = work["taps"] * b
-        if work["depthwise"]:
+        if work["depthwise"] and array["dataflow"] == "is":
+            n, k, repeats = 1, work["taps"], n
+        elif work["depthwise"]:
             n, k, repeats = n * array["cols"], work["taps"], 1
         cycles = array_cycles(array, m, n, k, repeats) / self.machine["array_share"]
         tile.compute = ceil(cycles * TICKS)

@@ -1,56 +1,90 @@
 """Estimates by which schedules are chosen: cycles of the array, of the vector unit, of DRAM.
 
-The array's are exact by the formulas of SCALE-Sim (A. Samajdar et al., ISPASS 2020) and, with
-weights loaded while one fold computes, of Gemmini's; what overlaps with what is an estimate, for
-which the timing model has events.
+What a tile keeps the units busy for are the timing model's own formulas, in the native module:
+exact by SCALE-Sim (A. Samajdar et al., ISPASS 2020) and, with weights loaded while one fold
+computes, by Gemmini. What overlaps with what is an estimate, for which that model has events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
-from math import ceil
+from typing import Any
 
+from npusim import _runtime
 from npusim.schedule.schedule import AXES, Sizes
 from npusim.schedule.work import Part, Work
-from npusim.targets.hardware import Mxu, Npu
+from npusim.targets.hardware import Mxu, Npu, Vpu
 
 Loops = tuple[str, ...]
 
 
-def fold_cycles(mxu: Mxu, m: int, n: int, k: int, dtype: str) -> float:
-    """Returns the cycles in which one array multiplies [m, k] by [k, n].
+def array_facts(mxu: Mxu, dtype: str) -> dict[str, Any]:
+    """Returns what the native formulas ask of a core's arrays."""
+    return {
+        "rows": mxu.rows,
+        "cols": mxu.cols,
+        "per_core": mxu.per_core,
+        "min_stream_rows": mxu.min_stream_rows,
+        "overlaps": mxu.fold_overlap == "weights",
+        "macs_per_pe_cycle": mxu.macs_per_pe_cycle.get(dtype, 1.0),
+        "dataflow": mxu.dataflow,
+    }
+
+
+def fold_cycles(mxu: Mxu, m: int, n: int, k: int, dtype: str) -> int:
+    """Returns the cycles in which a core multiplies [m, k] by [k, n].
 
     With R rows and C columns, F folds of T steps: stationary weights take F = ⌈k/R⌉⌈n/C⌉ and
     T = m, sums ⌈m/R⌉⌈n/C⌉ and k, inputs ⌈k/R⌉⌈m/C⌉ and n. Without overlap a fold takes
     T + R + C - 2, and R more to load what is stationary; with overlap folds take
     max(T, R, min_stream_rows) each, and all of them 2R + C - 2 once.
     """
-    rows, cols = mxu.rows, mxu.cols
-    down, across, steps = {"ws": (k, n, m), "os": (m, n, k), "is": (k, m, n)}[mxu.dataflow]
-    folds = ceil(down / rows) * ceil(across / cols)
-    steps = ceil(steps / mxu.macs_per_pe_cycle[dtype])
-    if mxu.fold_overlap == "weights":
-        return folds * max(steps, rows, mxu.min_stream_rows) + 2 * rows + cols - 2
-    return folds * (steps + rows + cols - 2 + (0 if mxu.dataflow == "os" else rows))
+    return _runtime.array_cycles(array_facts(mxu, dtype), m, n, k)
 
 
 def array_cycles(npu: Npu, work: Work, tile: Sizes) -> float:
-    """Returns the cycles of all tiles, on as many arrays as there are tiles for."""
-    total = 0.0
-    for counts, part in _tiles(work.sizes, tile):
-        total += counts * _tile_cycles(npu, work, part)
-    return total / _parallel(npu, work.sizes, tile)
+    """Returns the cycles of all tiles, shared evenly by as many cores as there are results for.
+
+    Each tile takes what the walk says; no walk is shorter than this.
+    """
+    array, depthwise = array_facts(npu.mxu, work.dtype), work.form == "depthwise"
+    total = sum(
+        count * _runtime.tile_cycles(array, [part.of(a) for a in AXES], work.taps, depthwise)
+        for count, part in _tiles(work.sizes, tile)
+    )
+    return total / _cores(npu, work.sizes, tile)
+
+
+def vector_passes(
+    vpu: Vpu, dtype: str, vector: Mapping[str, float], sums: int, addends: int
+) -> tuple[float, list[tuple[float, float]]]:
+    """Returns how many elements pass a vector unit at once, and of each pass elements and cycles.
+
+    Args:
+        vector: by scalar opcode, elements that pass.
+        sums, addends: sums over lanes, the last pass where there are any, of so many elements each.
+    """
+    rate = vpu.lanes * vpu.dtype_rate.get(dtype, 1.0)
+    passes = [(count, vpu.cycles(op)) for op, count in sorted(vector.items())]
+    if sums:
+        beside, each = vpu.sum_cycles(addends)
+        passes.append((sums * rate / beside, each))
+    return rate, passes
 
 
 def vector_cycles(npu: Npu, work: Work, tile: Sizes) -> float:
-    """Returns the cycles in which the vector units pass what a command computes of elements."""
-    rate = npu.vpu.lanes * npu.vpu.dtype_rate.get(work.dtype, 1.0)
-    cycles = sum(npu.vpu.cycles(op) * ceil(count / rate) for op, count in work.vector.items())
-    beside, each = npu.vpu.sum_cycles(work.addends)
-    cycles += ceil(work.sums / beside) * each
-    trips = _trips(work.sizes, tile)
-    return cycles / min(npu.cores.count, trips["b"] * trips["m"] * trips["n"])
+    """Returns the cycles in which the vector units pass what a command computes of elements.
+
+    Shared by cores like `array_cycles`, and no walk is shorter than this, either.
+    """
+    rate, passes = vector_passes(npu.vpu, work.dtype, work.vector, work.sums, work.addends)
+    whole = _volume(work.sizes)
+    total = sum(
+        count * _runtime.vector_cycles(passes, rate, _volume(part), whole)
+        for count, part in _tiles(work.sizes, tile)
+    )
+    return total / _cores(npu, work.sizes, tile)
 
 
 def transfers(part: Part, sizes: Sizes, tile: Sizes, loops: Loops, resident: bool) -> int:
@@ -97,18 +131,13 @@ def dram_cycles(npu: Npu, nbytes: float, count: int, row: int) -> float:
     return nbytes * bursts / row / rate + count * npu.dma.setup_cycles / npu.dma.channels
 
 
-def _tile_cycles(npu: Npu, work: Work, tile: Sizes) -> float:
-    if work.form == "depthwise":  # columns share inputs, so that a channel uses one in a fold
-        mxu = npu.mxu
-        if mxu.dataflow == "is":
-            return tile.n * fold_cycles(mxu, tile.m, 1, work.taps, work.dtype)
-        return fold_cycles(mxu, tile.m, tile.n * mxu.cols, work.taps, work.dtype)
-    return work.taps * tile.b * fold_cycles(npu.mxu, tile.m, tile.n, tile.k, work.dtype)
-
-
-def _parallel(npu: Npu, sizes: Sizes, tile: Sizes) -> int:
+def _cores(npu: Npu, sizes: Sizes, tile: Sizes) -> int:
     trips = _trips(sizes, tile)
-    return min(npu.cores.count * npu.mxu.per_core, trips["b"] * trips["m"] * trips["n"])
+    return min(npu.cores.count, trips["b"] * trips["m"] * trips["n"])
+
+
+def _volume(sizes: Sizes) -> int:
+    return sizes.b * sizes.m * sizes.n * sizes.k
 
 
 def _trips(sizes: Sizes, tile: Sizes) -> dict[str, int]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil
 from typing import Literal
 
 from npusim.errors import TargetConstraintError
@@ -228,7 +227,8 @@ def _computed(npu: Npu, work: Work, tile: Sizes) -> float:
     """Returns the cycles of the units, which work side by side."""
     unit = unit_of(npu, work)
     if unit == "mxu":
-        return max(cost.array_cycles(npu, work, tile), cost.vector_cycles(npu, work, tile))
+        whole_sums = replace(tile, k=work.sizes.k)
+        return max(cost.array_cycles(npu, work, tile), cost.vector_cycles(npu, work, whole_sums))
     vector = dict(work.vector)
     if unit == "vpu" and work.form in ("product", "conv", "depthwise"):
         count = float(work.sizes.b * work.sizes.m * work.sizes.n * work.sizes.k * work.taps)
@@ -280,5 +280,5 @@ def _does_not_fit(npu: Npu, work: Work, kept: Kept, taken: int) -> TargetConstra
 
 
 def ideal_cycles(npu: Npu, m: int, n: int, k: int, dtype: str) -> float:
-    """Returns the cycles of one product on one array whose operands are there."""
-    return ceil(cost.fold_cycles(npu.mxu, m, n, k, dtype))
+    """Returns the cycles of one product on one core whose operands are there."""
+    return cost.fold_cycles(npu.mxu, m, n, k, dtype)

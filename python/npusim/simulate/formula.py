@@ -55,7 +55,9 @@ def _folds(npu: Npu, schedule: Schedule) -> str:
     mxu, tile = npu.mxu, schedule.tile
     extents = {"m": tile.m, "n": tile.n, "k": tile.k}
     repeats = schedule.taps * tile.b
-    if schedule.form == "depthwise":  # a channel uses a column of a fold
+    if schedule.form == "depthwise" and mxu.dataflow == "is":  # one channel at a time
+        extents, repeats = {"m": tile.m, "n": 1, "k": schedule.taps}, tile.n
+    elif schedule.form == "depthwise":  # a channel uses a column of a fold
         extents, repeats = {"m": tile.m, "n": tile.n * mxu.cols, "k": schedule.taps}, 1
     down, across, steps = (extents[axis] for axis in _STEPS[mxu.dataflow])
     rate = mxu.macs_per_pe_cycle[schedule.dtype]

@@ -16,6 +16,7 @@ from npusim import _runtime
 from npusim.errors import Error
 from npusim.ir.types import dtype_size
 from npusim.schedule import Schedule, best_schedule, product_work
+from npusim.schedule.cost import array_facts, vector_passes
 from npusim.schedule.schedule import AXES, DRAM
 from npusim.simulate.timed import CAUSES, Event
 from npusim.targets import Npu
@@ -81,7 +82,7 @@ def array_cycles(npu: Npu, m: int, k: int, n: int, dtype: str, repeats: int = 1)
         raise Error(f"The array does not multiply {dtype}.", hint=f"It multiplies: {known}.")
     if min(m, k, n, repeats) < 1:
         raise Error(f"A product of {m}x{k}x{n}, {repeats} times, has a size below 1.")
-    return _runtime.array_cycles(_array(npu, dtype), m, n, k, repeats)
+    return _runtime.array_cycles(array_facts(npu.mxu, dtype), m, n, k, repeats)
 
 
 def walk(
@@ -178,18 +179,6 @@ def walk_product(npu: Npu, m: int, k: int, n: int, dtype: str) -> TileTime:
     return walk(npu, best_schedule(npu, product_work(m, n, k, dtype)))
 
 
-def _array(npu: Npu, dtype: str) -> dict[str, Any]:
-    return {
-        "rows": npu.mxu.rows,
-        "cols": npu.mxu.cols,
-        "per_core": npu.mxu.per_core,
-        "min_stream_rows": npu.mxu.min_stream_rows,
-        "overlaps": npu.mxu.fold_overlap == "weights",
-        "macs_per_pe_cycle": npu.mxu.macs_per_pe_cycle.get(dtype, 1.0),
-        "dataflow": npu.mxu.dataflow,
-    }
-
-
 def _machine(npu: Npu, dtype: str, calibration: Calibration) -> dict[str, Any]:
     cores, level, mhz = npu.cores.count, npu.level, npu.clock.core_mhz
     memory = {
@@ -211,7 +200,7 @@ def _machine(npu: Npu, dtype: str, calibration: Calibration) -> dict[str, Any]:
         "sram_accesses": level.banks * level.ports_per_bank,
     }
     return {
-        "array": _array(npu, dtype),
+        "array": array_facts(npu.mxu, dtype),
         "memory": memory,
         "cores": cores,
         "sync_cycles": npu.cores.sync_cycles,
@@ -238,11 +227,10 @@ def _hops(npu: Npu) -> list[int]:
 
 def _work(npu: Npu, schedule: Schedule) -> dict[str, Any]:
     vector = dict(schedule.vector)
-    rate = npu.vpu.lanes * npu.vpu.dtype_rate.get(schedule.dtype, 1.0)
-    beside, each = npu.vpu.sum_cycles(schedule.addends)
     products = schedule.form in ("product", "conv", "depthwise")
     if products and schedule.unit == "vpu":
         vector["fma"] = vector.get("fma", 0.0) + schedule.multiply_adds
+    rate, passes = vector_passes(npu.vpu, schedule.dtype, vector, schedule.sums, schedule.addends)
     return {
         "on_array": schedule.unit == "mxu",
         "sizes": [schedule.sizes.of(axis) for axis in AXES],
@@ -253,10 +241,7 @@ def _work(npu: Npu, schedule: Schedule) -> dict[str, Any]:
         "double_buffer": schedule.double_buffer,
         "element_bytes": dtype_size(schedule.dtype),
         "vector_rate": rate,
-        "vector": [
-            *((count, npu.vpu.cycles(op)) for op, count in sorted(vector.items())),
-            *([(schedule.sums * rate / beside, each)] if schedule.sums else []),
-        ],
+        "vector": passes,
         "operands": [
             (
                 sum(1 << AXES.index(axis) for axis in plan.axes),
