@@ -14,6 +14,15 @@ else()
 endif()
 file(STRINGS ${PROJECT_SOURCE_DIR}/include/npusim/npusim.h abi_line REGEX "define NPUSIM_ABI_VERSION")
 string(REGEX MATCH "[0-9]+" abi_version "${abi_line}")
+if(NOT NPUSIM_SMALL)
+  set(called_of_c executor call handles buffer state)  # as in the runtime
+endif()
+foreach(source IN LISTS c_api_sources)
+  cmake_path(GET source STEM name)
+  if(NOT name IN_LIST called_of_c)
+    set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${size_optimisation}")
+  endif()
+endforeach()
 
 add_library(npusim_c_api OBJECT ${c_api_sources})
 target_link_libraries(npusim_c_api PRIVATE npusim_flags)
@@ -28,12 +37,20 @@ add_library(npusim_shared SHARED $<TARGET_OBJECTS:npusim_c_api>)
 set_target_properties(npusim_shared PROPERTIES OUTPUT_NAME npusim EXPORT_NAME npusim
                       VERSION ${PROJECT_VERSION} SOVERSION ${abi_version})
 target_include_directories(npusim_shared PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
-                           $<INSTALL_INTERFACE:include>)
+                           $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_link_libraries(npusim_shared PRIVATE $<BUILD_INTERFACE:npusim_runtime>)
 if(APPLE)
   target_link_options(npusim_shared PRIVATE -Wl,-exported_symbol,_npusim_* -Wl,-dead_strip)
 else()
   set(exports ${PROJECT_SOURCE_DIR}/cpp/c_api/exports.map)
+  if(NPUSIM_WHEEL)
+    set(exports ${PROJECT_SOURCE_DIR}/cpp/c_api/exports_to_module.map)
+    # An application may have loaded another libnpusim.so.1; its own name keeps the module's apart.
+    set_target_properties(npusim_shared PROPERTIES OUTPUT_NAME npusim-python VERSION ${abi_version})
+    target_link_options(npusim_shared PRIVATE -Wl,-Bsymbolic-functions)
+    # All of the runtime, also what the C interface itself does not call.
+    target_sources(npusim_shared PRIVATE $<TARGET_OBJECTS:npusim_runtime>)
+  endif()
   target_link_options(npusim_shared PRIVATE -Wl,--gc-sections -Wl,--version-script=${exports})
   set_target_properties(npusim_shared PROPERTIES LINK_DEPENDS ${exports})
   if(NOT NPUSIM_SANITIZE)
@@ -48,7 +65,7 @@ add_library(npusim_static STATIC $<TARGET_OBJECTS:npusim_c_api> $<TARGET_OBJECTS
 set_target_properties(npusim_static PROPERTIES OUTPUT_NAME npusim EXPORT_NAME static
                       LINKER_LANGUAGE CXX)
 target_include_directories(npusim_static PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
-                           $<INSTALL_INTERFACE:include>)
+                           $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_compile_definitions(npusim_static INTERFACE NPUSIM_STATIC)
 target_link_libraries(npusim_static PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
 if(TARGET npusim_metal)
@@ -59,11 +76,15 @@ if(NOT NPUSIM_SDK)
   set_target_properties(npusim_static PROPERTIES EXCLUDE_FROM_ALL ON)  # the tests need it not
 endif()
 
-if(NPUSIM_SDK)
-  include(GNUInstallDirs)
+if(NPUSIM_SDK OR NPUSIM_WHEEL)
   include(CMakePackageConfigHelpers)
   set(package ${CMAKE_INSTALL_LIBDIR}/cmake/npusim)
-  install(TARGETS npusim_shared npusim_static EXPORT npusim)
+  if(NPUSIM_WHEEL)
+    # A wheel has no links: one file, which CMake's package names in full.
+    install(TARGETS npusim_shared EXPORT npusim LIBRARY NAMELINK_SKIP)
+  else()
+    install(TARGETS npusim_shared npusim_static EXPORT npusim)
+  endif()
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/npusim TYPE INCLUDE)
   install(EXPORT npusim NAMESPACE npusim:: FILE npusimTargets.cmake DESTINATION ${package})
   configure_package_config_file(${PROJECT_SOURCE_DIR}/cpp/c_api/npusimConfig.cmake.in
@@ -71,6 +92,12 @@ if(NPUSIM_SDK)
   write_basic_package_version_file(npusimConfigVersion.cmake COMPATIBILITY SameMinorVersion)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/npusimConfig.cmake
                 ${CMAKE_CURRENT_BINARY_DIR}/npusimConfigVersion.cmake DESTINATION ${package})
-  configure_file(${PROJECT_SOURCE_DIR}/cpp/c_api/npusim.pc.in npusim.pc @ONLY)
-  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/npusim.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  # From where the .pc file lies, however deep (lib/x86_64-linux-gnu/pkgconfig).
+  file(RELATIVE_PATH pc_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+  string(REGEX REPLACE "/$" "" pc_prefix "${pc_prefix}")
+  if(NOT NPUSIM_WHEEL)  # whose library has no name that -l finds
+    configure_file(${PROJECT_SOURCE_DIR}/cpp/c_api/npusim.pc.in npusim.pc @ONLY)
+    install(FILES ${CMAKE_CURRENT_BINARY_DIR}/npusim.pc
+            DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  endif()
 endif()

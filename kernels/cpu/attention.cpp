@@ -6,6 +6,12 @@
 #include "kernels/cpu/attention_few.h"
 #include "kernels/cpu/attention_many.h"
 
+#ifdef NPUSIM_BASE_ISA
+namespace npusim::cpu::NPUSIM_BASE_ISA {
+extern const KernelEntry attention_kernel;
+}
+#endif
+
 namespace npusim::cpu::NPUSIM_ISA {
 namespace {
 
@@ -93,17 +99,28 @@ void attend(const AttentionRows<T>& rows, const AttentionScratch& s) {
 
 void run(const KernelCall& call) {
   const auto& p = *static_cast<const Params*>(call.params);
+#ifdef NPUSIM_BASE_ISA
+  // All that this set adds are dot products of bfloat16; plan and scratch are the same.
+  if (p.dtype != static_cast<int32_t>(abi::DType::kBfloat16)) {
+    return NPUSIM_BASE_ISA::attention_kernel.run(call);
+  }
+#endif
   const AttentionPlan plan(p);
   const AttentionScratch s(p, plan, call.scratch);
   const int64_t end = std::min(call.end * plan.per_task, plan.total);
   AttentionKeys in_use;
   if (!in_use.read(p, call.operands, call.failure)) return;
-  with_float_type(p.dtype, [&](auto type) {
+  const auto attend_all = [&](auto type) {
     for (int64_t i = call.begin * plan.per_task; i < end; ++i) {
       const AttentionRows<decltype(type)> rows(p, plan, in_use, call.operands, i);
       rows.count <= kFewRows ? attend<FewRows>(rows, s) : attend<ManyRows>(rows, s);
     }
-  });
+  };
+#ifdef NPUSIM_BASE_ISA
+  attend_all(bfloat16{});  // run() takes the other dtypes from the set below
+#else
+  with_float_type(p.dtype, attend_all);
+#endif
 }
 
 int64_t tasks(const void* params, int64_t) {
@@ -158,7 +175,7 @@ const char* check_mask(const KernelCheck& c, const Params& p) {
   return Region().dims(sizes, p.mask_strides, 4).reads(c, 3, element_size(p.mask_dtype));
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const Params*>(c.params);
   if (const char* why = check_fields(p)) return why;
   if (const char* why = operand_count(c, y_operand(p) + 1)) return why;

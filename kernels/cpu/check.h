@@ -82,12 +82,13 @@ inline bool is_activation(int32_t act) {
          op != abi::Opcode::kLogicalNot && op != abi::Opcode::kBitwiseNot && op < abi::Opcode::kToF;
 }
 
-// The elements a strided walk visits, relative to its operand's first one.
+// The elements a strided walk visits, relative to its operand's first one. Not inlined: all kernels
+// check with it, at load.
 class Region {
  public:
   // Adds a dimension of `size` steps of `stride` elements. Strides that lead nowhere, of single and
   // empty dimensions, are held to the same bound as others: kernels calculate with them.
-  Region& dim(int64_t size, int64_t stride) {
+  [[gnu::noinline]] Region& dim(int64_t size, int64_t stride) {
     int64_t reach = 0;
     sound_ &= size >= 0 && !__builtin_mul_overflow(size > 1 ? size : 1, stride, &reach);
     sound_ &= reach >= -kMostReach && reach <= kMostReach;
@@ -110,14 +111,14 @@ class Region {
     }
     return *this;
   }
-  Region& dims(const int64_t* sizes, const int64_t* strides, int64_t rank) {
+  [[gnu::noinline]] Region& dims(const int64_t* sizes, const int64_t* strides, int64_t rank) {
     sound_ &= rank >= 0 && rank <= abi::kRank;
     for (int64_t i = 0; sound_ && i < rank; ++i) dim(sizes[i], strides[i]);
     return *this;
   }
 
   // nullptr when all elements of `bytes` each lie inside the operand, aligned.
-  const char* reads(const KernelCheck& c, size_t operand, int64_t bytes) const {
+  [[gnu::noinline]] const char* reads(const KernelCheck& c, size_t operand, int64_t bytes) const {
     if (!sound_) return "a size or a stride is negative or too large";
     if (operand >= c.operand_bytes.size()) return "an operand is missing";
     if (c.operand_before[operand] % bytes != 0) return "an operand is not aligned to its dtype";
@@ -131,7 +132,7 @@ class Region {
   // As reads, and no two steps visit the same element, so that tasks do not write over each other.
   // Nor are there more elements than room for them, so a parameter cannot ask for more results than
   // its buffer justifies.
-  const char* writes(const KernelCheck& c, size_t operand, int64_t bytes) const {
+  [[gnu::noinline]] const char* writes(const KernelCheck& c, size_t operand, int64_t bytes) const {
     if (const char* why = reads(c, operand, bytes)) return why;
     if (empty_) return nullptr;
     if (count_ > c.operand_bytes[operand] / bytes + c.operand_before[operand] / bytes)

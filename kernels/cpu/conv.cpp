@@ -266,7 +266,7 @@ void run(const KernelCall& call) {
   });
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const Params*>(c.params);
   if (const char* why = check_window(p)) return why;
   if (!is_flag(p.transposed)) return "transposed is neither 0 nor 1";

@@ -229,7 +229,7 @@ void run(const KernelCall& call) {
   });
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const Params*>(c.params);
   if (const char* why = check_window(p)) return why;
   if (p.in_channels != p.out_channels) return "a depthwise convolution changes its channel count";

@@ -431,7 +431,7 @@ const char* check_operands(const KernelCheck& c, const Params& p) {
   return output_region(p, p.y_strides).writes(c, i, element_size(p.y_dtype));
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const Params*>(c.params);
   if (const char* why = check_fields(p)) return why;
   if (c.operand_bytes.size() < 3 || c.operand_before.size() != c.operand_bytes.size())

@@ -275,7 +275,7 @@ void run(const KernelCall& call) {
   });
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const Params*>(c.params);
   if (const char* why = check_window(p)) return why;
   if (p.tile != 2 && p.tile != 4) return "the Winograd tile is neither 2 nor 4";

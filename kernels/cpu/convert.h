@@ -127,16 +127,11 @@ inline void encode_run(const C* in, int64_t step, int64_t n, T* p, int64_t strid
   for (; i < n; ++i) p[i * stride] = encode<T>(in[i * step]);
 }
 
+// The same by dtype codes, for each compute class. They are compiled once, in convert.cpp: a switch
+// over all dtypes in each caller made kernels several times as large.
 template <typename C>
-inline void decode_run(int32_t dtype, const void* p, int64_t stride, int64_t n, C* out) {
-  with_storage(
-      dtype, [&](auto type) { decode_run(static_cast<const decltype(type)*>(p), stride, n, out); });
-}
+void decode_run(int32_t dtype, const void* p, int64_t stride, int64_t n, C* out);
 template <typename C>
-inline void encode_run(const C* in, int64_t step, int64_t n, int32_t dtype, void* p,
-                       int64_t stride) {
-  with_storage(
-      dtype, [&](auto type) { encode_run(in, step, n, static_cast<decltype(type)*>(p), stride); });
-}
+void encode_run(const C* in, int64_t step, int64_t n, int32_t dtype, void* p, int64_t stride);
 
 }  // namespace npusim::cpu::NPUSIM_ISA

@@ -275,7 +275,7 @@ void run(const KernelCall& call) {
   }
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const Params& p = *static_cast<const Params*>(c.params);
   if (const char* why = operand_count(c, 2)) return why;
   const int64_t size = p.element_size;

@@ -94,7 +94,7 @@ void run(const KernelCall& call) {
   });
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const abi::GemmParams*>(c.params);
   const Region y = Region().dim(p.m, p.ldy).dim(p.n, 1);
   if (const char* why = check_epilogue(c, p, p.n, y, Region().dim(p.m, p.ldr).dim(p.n, 1)))

@@ -220,7 +220,7 @@ int64_t scratch(const void* params) {
   return GroupNormTask<double>::padded(count) * 5 * 8;
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const Params& p = *static_cast<const Params*>(c.params);
   if (!is_flag(p.has_weight) || !is_flag(p.has_bias)) return "a flag is not 0 or 1";
   const auto parameters = static_cast<size_t>(p.has_weight + p.has_bias);

@@ -95,7 +95,7 @@ int64_t scratch(const void* params) {
   return bytes;
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const Params*>(c.params);
   if (const char* why = operand_count(c, 4)) return why;
   if (const char* why = check_matmul_numbers(p)) return why;

@@ -70,7 +70,7 @@ int64_t scratch(const void*) {
   return 0;
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const Params*>(c.params);
   if (const char* why = check_indices(c, p)) return why;
   const int64_t size = p.element_size;

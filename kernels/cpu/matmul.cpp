@@ -75,7 +75,7 @@ int64_t scratch(const void* params) {
   return is_float(p.dtype) ? MatmulScratch(p, MatmulMethod(p), nullptr).bytes : 0;
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const Params*>(c.params);
   if (const char* why = operand_count(c, 3)) return why;
   if (const char* why = check_matmul_numbers(p)) return why;

@@ -159,7 +159,7 @@ int64_t scratch(const void* params) {
   return parameters && element_size(p.w_dtype) != size ? 2 * size * p.size : 0;
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const Params& p = *static_cast<const Params*>(c.params);
   if (p.kind != kLayerNorm && p.kind != kRmsNorm) return "the kind of norm does not exist";
   if (!is_flag(p.has_weight) || !is_flag(p.has_bias)) return "a flag is not 0 or 1";

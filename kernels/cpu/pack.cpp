@@ -56,7 +56,7 @@ void run(const KernelCall& call) {
   });
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const abi::PackBParams*>(c.params);
   if (const char* why = operand_count(c, 2)) return why;
   if (!is_float(p.x_dtype)) return "the weight is not a float of 32 or 16 bits";

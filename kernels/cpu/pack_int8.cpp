@@ -115,7 +115,7 @@ void run(const KernelCall& call) {
   }
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const Params*>(c.params);
   if (const char* why = operand_count(c, 2)) return why;
   if (!is_byte(p.x_dtype)) return "the weight is not of 8 bits";

@@ -317,7 +317,7 @@ const char* check_program(const Params& p) {
   return has_result ? nullptr : "the result register does not hold the result's class";
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const Params& p = *static_cast<const Params*>(c.params);
   if (p.rank < 0 || p.rank > abi::kRank) return "the rank is out of range";
   if (p.n_inputs < 0 || p.n_inputs > abi::kPointwiseInputs) return "too many inputs";

@@ -333,7 +333,7 @@ Region walk(const Params& p, const int64_t* size, const int64_t* strides) {
       .dims(size, strides + 2, 3);
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const Params*>(c.params);
   if (const char* why = check_fields(p)) return why;
   if (const char* why = operand_count(c, p.has_indices ? 3 : 2)) return why;

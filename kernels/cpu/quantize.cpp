@@ -257,7 +257,7 @@ int64_t scratch(const void* params) {
   return static_cast<const Params*>(params)->format == kInt8 ? 0 : Scratch(nullptr).bytes;
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const Params*>(c.params);
   if (const char* why = operand_count(c, 2)) return why;
   if (!is_float(p.x_dtype)) return "the weight is not a float of 32 or 16 bits";

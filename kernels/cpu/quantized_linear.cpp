@@ -241,7 +241,7 @@ void run(const KernelCall& call) {
   }
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const Params*>(c.params);
   if (const char* why = check_around_weights(c, p)) return why;
   for (int32_t i = 0; i < p.segments; ++i) {

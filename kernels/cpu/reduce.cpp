@@ -332,7 +332,7 @@ int64_t scratch(const void*) {
   return 0;
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const Params& p = *static_cast<const Params*>(c.params);
   if (const char* why = operand_count(c, 2)) return why;
   if (p.op < 0 || p.op >= kOps) return "the reduction does not exist";

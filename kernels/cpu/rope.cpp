@@ -217,7 +217,7 @@ const char* check_angles(const KernelCheck& c, const Params& p) {
   return nullptr;
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const Params*>(c.params);
   if (const char* why = check_fields(p)) return why;
   const auto operands = static_cast<size_t>(first_output(p) + p.parts);

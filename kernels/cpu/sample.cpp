@@ -65,7 +65,7 @@ void run(const KernelCall& call) {
   __atomic_store_n(static_cast<int64_t*>(call.operands[kChosen]), chosen, __ATOMIC_RELEASE);
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const Params& p = *static_cast<const Params*>(c.params);
   if (const char* why = operand_count(c, kOperands)) return why;
   if (!is_float(p.dtype)) return "the scores are no floats";

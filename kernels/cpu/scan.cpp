@@ -12,7 +12,7 @@ using Params = abi::ScanParams;
 
 enum Op : int32_t { kSum, kProd, kMax, kMin, kLogSumExp, kOps };
 
-constexpr int64_t kStrip = 64;  // columns of a task
+constexpr int64_t kStrip = 128;  // columns of a task
 constexpr int64_t kTaskElements = 16384;
 
 double log_add_exp(double a, double b) {
@@ -59,8 +59,9 @@ void scan_row(const Params& p, const std::byte* x, std::byte* y) {
   for (int64_t at = 0; at < p.size; at += kStrip) {
     const int64_t n = p.size - at < kStrip ? p.size - at : kStrip;
     decode_run(p.x_dtype, x + at * element_size(p.x_dtype), 1, n, piece);
-    for (int64_t j = 0; j < n; ++j) {
-      last = at + j == 0 ? piece[0] : combine<kOp>(last, piece[j]);
+    if (at == 0) last = piece[0];
+    for (int64_t j = at == 0; j < n; ++j) {
+      last = combine<kOp>(last, piece[j]);
       piece[j] = last;
     }
     encode_run(piece, 1, n, p.y_dtype, y + at * element_size(p.y_dtype), 1);
@@ -122,7 +123,7 @@ void run(const KernelCall& call) {
   run_class<double>(call, p.op);
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const Params& p = *static_cast<const Params*>(c.params);
   if (const char* why = operand_count(c, 2)) return why;
   if (element_size(p.x_dtype) == 0 || element_size(p.y_dtype) == 0) return "a dtype does not exist";

@@ -77,7 +77,9 @@ inline void update(T* y, int64_t ys, const T* src, int64_t ss, int64_t run, F f)
 
 // NaN wins in max and min, as in PyTorch's scatter_reduce.
 template <typename T>
-void combine(int mode, T* y, int64_t ys, const T* src, int64_t ss, int64_t run) {
+void combine(int mode, void* to, int64_t ys, const void* from, int64_t ss, int64_t run) {
+  auto* y = static_cast<T*>(to);
+  const auto* src = static_cast<const T*>(from);
   switch (mode) {
     case kSet:
       for (int64_t i = 0; i < run; ++i) y[i * ys] = src[i * ss];
@@ -111,15 +113,18 @@ struct Part {
   }
 };
 
-template <typename T>
-void scatter(const KernelCall& call) {
+void run(const KernelCall& call) {
+  if (call.begin >= call.end) return;
   const Part part(call);
   const Params& p = part.p;
   const IndexSpace space = index_space(p, p.shape, p.src_strides, p.y_strides);
-  const T* src = static_cast<const T*>(call.operands[0]) + part.src;
-  T* y = static_cast<T*>(call.operands[p.n + 1]) + part.y;
+  const int64_t size = element_size(p.dtype);
+  const auto* src = static_cast<const std::byte*>(call.operands[0]) + part.src * size;
+  auto* y = static_cast<std::byte*>(call.operands[p.n + 1]) + part.y * size;
   const int mode = p.mode;
   const int64_t run = space.run, ss = space.run_dense, ys = space.run_indexed;
+  // Found once: the walk over the items is then the same code for all dtypes.
+  const auto update_run = with_storage(p.dtype, [](auto type) { return &combine<decltype(type)>; });
   with_index_type(p.idx_dtype, [&](auto zero) {
     using Index = decltype(zero);
     const void* idx[abi::kIndexTensors];
@@ -127,15 +132,9 @@ void scatter(const KernelCall& call) {
       idx[k] = static_cast<const Index*>(call.operands[k + 1]) + part.idx[k];
     }
     for_each_item<Index>(space, 0, space.items(), idx, call.failure, [=](int64_t from, int64_t to) {
-      combine(mode, y + to, ys, src + from, ss, run);
+      update_run(mode, y + to * size, ys, src + from * size, ss, run);
     });
   });
-}
-
-void run(const KernelCall& call) {
-  const auto& p = *static_cast<const Params*>(call.params);
-  if (call.begin >= call.end) return;
-  with_storage(p.dtype, [&](auto type) { scatter<decltype(type)>(call); });
 }
 
 int64_t tasks(const void* params, int64_t) {
@@ -149,7 +148,7 @@ int64_t scratch(const void*) {
   return 0;
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const Params*>(c.params);
   if (const char* why = check_indices(c, p)) return why;
   if (p.mode < 0 || p.mode >= kModes) return "there is no such mode";

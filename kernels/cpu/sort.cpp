@@ -49,9 +49,11 @@ struct Comparable<true> {
 template <typename T>
 using KeyClass = typename Comparable<is_integer<T>()>::type;
 
+// What works on keys is not inlined: it is the same code for all dtypes.
+
 // ---- selection: a heap of the first k so far, the last of them on top
 
-void sift_down(Item* heap, int64_t n, int64_t at) {
+[[gnu::noinline]] void sift_down(Item* heap, int64_t n, int64_t at) {
   const Item item = heap[at];
   for (int64_t child = 2 * at + 1; child < n; child = 2 * at + 1) {
     if (child + 1 < n && before(heap[child], heap[child + 1])) ++child;
@@ -62,7 +64,7 @@ void sift_down(Item* heap, int64_t n, int64_t at) {
   heap[at] = item;
 }
 
-void heap_sort(Item* heap, int64_t n) {
+[[gnu::noinline]] void heap_sort(Item* heap, int64_t n) {
   for (int64_t last = n - 1; last > 0; --last) {
     const Item top = heap[0];
     heap[0] = heap[last];
@@ -106,7 +108,7 @@ void merge(const Item* a, int64_t n_a, const Item* b, int64_t n_b, Item* out) {
 }
 
 // Sorts items, using as much room again; returns where the result is.
-Item* merge_sort(Item* items, Item* room, int64_t n) {
+[[gnu::noinline]] Item* merge_sort(Item* items, Item* room, int64_t n) {
   for (int64_t i = 0; i < n; i += kRun) insertion_sort(items + i, n - i < kRun ? n - i : kRun);
   for (int64_t width = kRun; width < n; width *= 2) {
     for (int64_t i = 0; i < n; i += 2 * width) {
@@ -169,7 +171,7 @@ void run(const KernelCall& call) {
   with_storage(p.dtype, [&](auto type) { sort_lanes<decltype(type)>(call); });
 }
 
-const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check(const KernelCheck& c) {
   const Params& p = *static_cast<const Params*>(c.params);
   if (const char* why = operand_count(c, 3)) return why;
   if (element_size(p.dtype) == 0) return "a dtype does not exist";
