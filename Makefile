@@ -246,6 +246,7 @@ check-wheel: $(VENV)/npusim $(VENV)/dev
 	echo $(CURDIR)/$(VENV)/$(SITE) > $(WHEEL_ENV)/$(SITE)/dependencies.pth
 	$(BIN)/python -m pip --python $(WHEEL_ENV)/bin/python install --quiet --no-deps dist/npusim-*.whl
 	$(WHEEL_ENV)/bin/python -m pytest $(WHEEL_TESTS) -q -n $(JOBS)
+	[ "$$(uname)" != Linux ] || $(WHEEL_ENV)/bin/python -m tests.sdk.wheel dist/npusim-*.whl build/wheel-sdk
 
 clean:
 	rm -rf build $(VENV) dist site

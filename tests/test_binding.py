@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import re
 import shutil
 import subprocess
@@ -92,3 +93,23 @@ def test_either_file_changes_what_is_compared(
     from npusim import _runtime as again
 
     assert again is _runtime
+
+
+def test_the_package_for_native_programs_is_found_or_missed_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "_runtime.so"
+    spec = importlib.machinery.ModuleSpec("npusim._runtime", None, origin=str(module))
+    monkeypatch.setattr(binding.importlib.util, "find_spec", lambda _: spec)
+    with pytest.raises(npusim.Error, match="brings no libnpusim"):
+        binding.cmake_dir()
+    package = tmp_path / "lib" / "cmake" / "npusim"
+    package.mkdir(parents=True)
+    (package / "npusimConfig.cmake").touch()
+    assert binding.cmake_dir() == package
+
+
+def test_the_module_runs_as_the_command() -> None:
+    command = [sys.executable, "-m", "npusim", "--version"]
+    outcome = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert outcome.returncode == 0 and npusim.__version__ in outcome.stdout, outcome.stderr

@@ -4,13 +4,14 @@ Owns the check that both are of one version. Without it a Python file newer than
 what is not there yet, or lays out the parameters of a kernel as the kernel does not read them. What
 both sides agree on stands in two files: the declarations of the module (`_runtime.pyi`, held to it
 by a test), and the parameters of the kernels (`abi.h`). Their digests are compiled into the module.
-Also owns where the sources of kernels lie.
+Also owns where the sources of kernels lie, and what native programs are built with.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +25,23 @@ def kernel_root() -> Path:
     """Returns the folder of kernels' sources: the wheel's, or the repository's."""
     installed = _PACKAGE / "kernels"
     return installed if installed.is_dir() else _PACKAGE.parents[1] / "kernels"
+
+
+def cmake_dir() -> Path:
+    """Returns the folder of npusimConfig.cmake, for CMAKE_PREFIX_PATH or npusim_DIR.
+
+    Raises:
+        Error: this installation has none: it is no wheel for Linux.
+    """
+    spec = importlib.util.find_spec("npusim._runtime")
+    if spec is not None and spec.origin is not None:
+        folder = Path(spec.origin).parent / "lib" / "cmake" / "npusim"
+        if (folder / "npusimConfig.cmake").is_file():
+            return folder
+    raise Error(
+        f"This installation of npusim ({_PACKAGE}) brings no libnpusim for native programs.",
+        hint="Install npusim's wheel for Linux, or build libnpusim: docs/embedding.md.",
+    )
 
 
 def interface() -> str:

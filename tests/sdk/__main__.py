@@ -22,11 +22,11 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "sdk"
 ABI = Path(__file__).parent / "libnpusim.abi"
 # Most bytes of the stripped library: of everything, and with one instruction set of the cpu alone.
-MOST_FULL, MOST_MINIMAL = 9_000_000, 3_000_000
+MOST_FULL, MOST_MINIMAL = 6_000_000, 1_500_000
 _IMAGES = 20
 
 
-def _run(command: Sequence[str | Path], **env: str) -> str:
+def run(command: Sequence[str | Path], **env: str) -> str:
     done = subprocess.run(
         [str(part) for part in command],
         capture_output=True, text=True, check=False, env={**os.environ, **env},
@@ -39,16 +39,16 @@ def _run(command: Sequence[str | Path], **env: str) -> str:
 
 def _build(build: Path, prefix: Path, *options: str) -> Path:
     """Builds and installs; returns the shared library."""
-    _run(["cmake", "-S", ROOT, "-B", build, "-DNPUSIM_SDK=ON", "-DNPUSIM_PYTHON=OFF", *options])
-    _run(["cmake", "--build", build, "--target", "npusim_shared", "npusim_static"])
-    _run(["cmake", "--install", build, "--prefix", prefix])
+    run(["cmake", "-S", ROOT, "-B", build, "-DNPUSIM_SDK=ON", "-DNPUSIM_PYTHON=OFF", *options])
+    run(["cmake", "--build", build, "--target", "npusim_shared", "npusim_static"])
+    run(["cmake", "--install", build, "--prefix", prefix])
     return (prefix / "lib" / "libnpusim.so").resolve()
 
 
 def _check_symbols(library: Path) -> None:
     header = (ROOT / "include/npusim/npusim.h").read_text()
     declared = set(re.findall(r"^NPUSIM_API [^;(]*?\b(npusim_\w+)\(", header, re.MULTILINE))
-    rows = _run(["nm", "-D", "--defined-only", library]).splitlines()
+    rows = run(["nm", "-D", "--defined-only", library]).splitlines()
     exported = {row.split()[-1] for row in rows}
     if exported != declared:
         raise SystemExit(
@@ -59,7 +59,7 @@ def _check_symbols(library: Path) -> None:
 
 def _check_size(library: Path, most: int, what: str) -> None:
     stripped = library.with_suffix(".stripped")
-    _run(["strip", "-o", stripped, library])
+    run(["strip", "-o", stripped, library])
     size = stripped.stat().st_size
     stripped.unlink()
     if size > most:
@@ -117,36 +117,68 @@ def _programs(folder: Path) -> Iterator[tuple[Path, int]]:
 
 def _run_examples(prefix: Path, work: Path) -> None:
     build = work / "examples"
-    _run(["cmake", "-S", EXAMPLES, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}"])
-    _run(["cmake", "--build", build])
+    run(["cmake", "-S", EXAMPLES, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}"])
+    run(["cmake", "--build", build])
     classifiers: dict[str, list[str | Path]] = {
         "C": [build / "classify"],
         "C, static": [build / "classify_static"],
         "ctypes": [sys.executable, EXAMPLES / "classify.py", prefix / "lib" / "libnpusim.so"],
     }
     if shutil.which("pkg-config"):
-        flags = _run(
+        flags = run(
             ["pkg-config", "--cflags", "--libs", "npusim"],
             PKG_CONFIG_PATH=str(prefix / "lib" / "pkgconfig"),
         ).split()
-        _run(["cc", "-std=c99", EXAMPLES / "classify.c", "-o", build / "classify_pc", *flags])
+        run(["cc", "-std=c99", EXAMPLES / "classify.c", "-o", build / "classify_pc", *flags])
         classifiers["C, pkg-config"] = [build / "classify_pc"]
     if shutil.which("rustc"):
-        _run(["rustc", "-O", EXAMPLES / "classify.rs", "-L", prefix / "lib", "-o", build / "rust"])
+        run(["rustc", "-O", EXAMPLES / "classify.rs", "-L", prefix / "lib", "-o", build / "rust"])
         classifiers["Rust"] = [build / "rust"]
     where = {"LD_LIBRARY_PATH": str(prefix / "lib"), "PYTHONPATH": ""}
     files: list[str | Path] = [work / "digits.npubin", work / "digits.safetensors"]
     images = list(_programs(work))
     for name, command in classifiers.items():
         for image, digit in images:
-            said = _run([*command, *files, image], **where).strip()
+            said = run([*command, *files, image], **where).strip()
             if said != str(digit):
                 raise SystemExit(f"FAILED: {name} takes {image} for {said}, PyTorch for {digit}")
         print(f"classifier, {name}: {len(images)} images as PyTorch says")
     batches = [build / "batches", work / "batches.npubin", work / "batches.safetensors", "3", "20"]
-    print("batches:", _run(batches, **where).strip())
+    print("batches:", run(batches, **where).strip())
     text = [build / "continue_text", work / "toy.npubin", work / "toy.safetensors", "5", "1", "2"]
-    print("continue_text:", _run(text, **where).strip())
+    print("continue_text:", run(text, **where).strip())
+
+
+def _check_multiarch(build: Path, prefix: Path) -> None:
+    """Installs where libraries lie deeper: pkg-config has to find the prefix from there."""
+    if shutil.which("pkg-config") is None:
+        return
+    run(["cmake", "-S", ROOT, "-B", build, "-DCMAKE_INSTALL_LIBDIR=lib/some-arch"])
+    run(["cmake", "--install", build, "--prefix", prefix])
+    run(["cmake", "-S", ROOT, "-B", build, "-DCMAKE_INSTALL_LIBDIR=lib"])
+    folder = prefix / "lib" / "some-arch" / "pkgconfig"
+    said = run(
+        ["pkg-config", "--variable=includedir", "npusim"], PKG_CONFIG_PATH=str(folder)
+    ).strip()
+    if Path(said).resolve() != (prefix / "include").resolve():
+        raise SystemExit(f"FAILED: npusim.pc in {folder} says that headers lie in {said}")
+    print("pkg-config: finds the headers from lib/some-arch")
+
+
+def _check_fetched(build: Path, work: Path) -> None:
+    """Builds a project that fetches npusim, with the least that it can have, and runs it."""
+    least = ["-DNPUSIM_SMALL=ON", "-DNPUSIM_CUDA=OFF", "-DNPUSIM_LANGUAGE_MODELS=OFF"]
+    least += ["-DNPUSIM_ISAS=baseline", f"-DNPUSIM_ROOT={ROOT}"]
+    run(["cmake", "-S", Path(__file__).parent / "fetched", "-B", build, *least])
+    run(["cmake", "--build", build, "--target", "classify", "classify_static"])
+    (minimal,) = {path.resolve() for path in build.rglob("libnpusim.so")}
+    _check_symbols(minimal)
+    _check_size(minimal, MOST_MINIMAL, "minimal")
+    files = [work / "digits.npubin", work / "digits.safetensors", work / "0.pgm"]
+    digits = {run([build / name, *files]).strip() for name in ("classify", "classify_static")}
+    if len(digits) != 1 or not digits.pop().isdigit():
+        raise SystemExit(f"FAILED: the programs of {build} say {digits}")
+    print("FetchContent: npusim::npusim and npusim::static, built and run")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -161,10 +193,8 @@ def main(arguments: Sequence[str]) -> None:
     _check_size(library, MOST_FULL, "full")
     check_abi(library)
     _run_examples(prefix, work)
-    small = ["-DNPUSIM_CUDA=OFF", "-DNPUSIM_LANGUAGE_MODELS=OFF", "-DNPUSIM_ISAS=baseline"]
-    minimal = _build(work / "minimal", work / "minimal-prefix", *small)
-    _check_symbols(minimal)
-    _check_size(minimal, MOST_MINIMAL, "minimal")
+    _check_multiarch(build, work / "multiarch-prefix")
+    _check_fetched(work / "fetched", work)
 
 
 if __name__ == "__main__":
