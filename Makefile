@@ -181,10 +181,10 @@ metal: $(VENV)/npusim $(VENV)/dev metal-cpp
 	$(METAL_PYTEST) tests/softmetal
 	$(METAL_PYTEST) tests/metal tests/conformance --device metal
 
-# The Metal backend and every twelfth conformance case; `make pytest` has run tests/softmetal.
+# The Metal backend and a conformance case of each operator; `make pytest` has run tests/softmetal.
 metal-smoke: $(VENV)/npusim $(VENV)/dev metal-cpp
 	$(METAL_PYTEST) tests/metal --device metal
-	$(METAL_PYTEST) tests/conformance/test_ops.py --device metal --every 12
+	$(METAL_PYTEST) tests/conformance/test_ops.py --device metal --each-op
 
 # The runtime with its Metal backend, compiled for Macs with Apple's processors by Zig's clang, which
 # brings macOS's headers but no frameworks: what Metal's would declare comes from stand-ins, and no

@@ -91,18 +91,33 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    step = config.getoption("--every")
-    if step > 1:  # counted among the cases of one test, so that every test keeps its first
-        seen: Counter[str] = Counter()
-        kept, left = [], []
-        for item in items:
-            name = item.nodeid.partition("[")[0]
-            (left if seen[name] % step else kept).append(item)
-            seen[name] += 1
-        items[:] = kept
-        config.hook.pytest_deselected(items=left)
+    if config.getoption("--each-op"):
+        kept = _one_of_each_op(items, config.getoption("--device"))
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
     for item in items if MISSING else ():
         item.add_marker(pytest.mark.skip(reason=MISSING))
+
+
+def _one_of_each_op(items: list[pytest.Item], device: str) -> set[pytest.Item]:
+    """Returns a case of each operator, whose dtypes and cases take turns, and all other tests.
+
+    Dtypes that the device lacks altogether are left out: a refusal is not the operator's turn.
+    """
+    from npusim.targets import TargetConfig
+    from npusim.targets.target_config import ALL
+
+    limits = TargetConfig.named(device).limits.get(ALL)
+    by_op: dict[str, list[pytest.Item]] = {}
+    kept = set()
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if not {"op", "dtype"} <= parameters.keys():
+            kept.add(item)
+        elif limits is None or parameters["dtype"] in limits.dtypes:
+            name = getattr(parameters["op"], "name", parameters["op"])
+            by_op.setdefault(name, []).append(item)
+    return kept | {cases[turn % len(cases)] for turn, cases in enumerate(by_op.values())}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -117,7 +132,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         " Linux metal is the software device, which is built",
     )
     parser.addoption(
-        "--every", type=int, default=1, metavar="N", help="run every Nth case of each test alone"
+        "--each-op",
+        action="store_true",
+        help="run one conformance case of each operator, with its dtypes and cases in turn",
     )
     parser.addoption(
         "--samples",

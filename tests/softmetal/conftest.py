@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,22 +29,33 @@ ORDINARY |= {
 }
 
 
-# Of the cases of a kernel's test, every so many are run; `make metal` runs all.
+# Of the cases of a kernel's test, one of so many is run; `make metal` runs all.
 EVERY = int(os.environ.get("NPUSIM_METAL_EVERY", "4"))
+
+
+def one_of_every(size: int, count: int, turn: int) -> list[int]:
+    """Returns which of `count` cases are run: one of each block of `size`.
+
+    Its place moves on by one from block to block, and with `turn` from test to test: else GPU
+    families, dtypes and orders, whose lists have two or four entries, would always be the first.
+    """
+    blocks = [range(start, min(start + size, count)) for start in range(0, count, size)]
+    return [block[(turn + place) % len(block)] for place, block in enumerate(blocks)]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out cases of kernels; what shows that the device finds faults is kept whole."""
-    seen: Counter[str] = Counter()
-    kept, left = [], []
+    cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        test = item.nodeid.partition("[")[0]
-        is_kernel = item.path.parent.name == "softmetal" and "seeded_fault" not in item.keywords
-        skipped = is_kernel and item.path.name.startswith(_KERNELS) and seen[test] % EVERY
-        (left if skipped else kept).append(item)
-        seen[test] += 1
-    items[:] = kept
-    config.hook.pytest_deselected(items=left)
+        is_kernel = item.path.parent.name == "softmetal" and item.path.name.startswith(_KERNELS)
+        if is_kernel and "seeded_fault" not in item.keywords:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left: set[pytest.Item] = set()
+    for turn, of_test in enumerate(cases.values()):
+        kept = one_of_every(EVERY, len(of_test), turn)
+        left.update(item for place, item in enumerate(of_test) if place not in kept)
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
+    items[:] = [item for item in items if item not in left]
 
 
 @pytest.fixture(scope="session")

@@ -47,8 +47,8 @@ def _examples(stem: str) -> Iterator[tuple[OpDef, str, Graph, list[torch.Tensor 
                     yield op, dtype, graph, tensors
 
 
-@pytest.mark.parametrize("stem", [stem for stem in RULES if stem not in QUANTIZED])
 @pytest.mark.parametrize("order", ["forward", "shuffle", *metal.EAGER])
+@pytest.mark.parametrize("stem", [stem for stem in RULES if stem not in QUANTIZED])
 def test_kernels_compute_what_pytorch_does(device: metal.Device, stem: str, order: str) -> None:
     metal.set_option("ORDER", order)
     kernels = Kernels(device)
