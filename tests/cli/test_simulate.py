@@ -126,6 +126,18 @@ def test_machines_are_swept(cli: Cli, program: Path, tmp_path: Path, nowhere: Pa
     cli("sweep", program).refused("--set")
 
 
+def test_plans_and_graphs_are_not_explained_or_swept(
+    cli: Cli, mlp: Compiled, tmp_path: Path
+) -> None:
+    from tests.simulate.nets import cut
+
+    plan = tmp_path / "cut.npuplan"
+    cut("npu-edge-32x32").save(plan)
+    for asked in (("explain", "--command=0"), ("sweep", "--set=mxu.rows=8"), ("simulate-llm",)):
+        cli(asked[0], plan, *asked[1:]).refused("not one program")
+        cli(asked[0], mlp.graph, *asked[1:]).refused("not a program")
+
+
 def test_lists_and_texts_hold_commas(cli: Cli, program: Path) -> None:
     values = "{float32 = 1.0, bfloat16 = 2.0},{float32 = 2.0, bfloat16 = 2.0}"
     rows = cli("sweep", program, "--set", f"mxu.macs_per_pe_cycle={values}", "--json").json["rows"]

@@ -23,7 +23,7 @@ from npusim.simulate.saved import REPORT_CAUSES, check_report, read_report
 from npusim.simulate.simulation import FILES
 from npusim.simulate.svg import to_roofline_svg, to_timeline_svg
 
-from .nets import net
+from .nets import cut, net
 from .test_page import report
 
 NAMES = ("</script>", 'a,b\n"c"\r\n\'d', "=1+1", "@x", "\0\x1b[2J", "\u2028", "-{{x}}&amp;", "é")
@@ -99,6 +99,16 @@ def test_damaged_files_are_refused(tmp_path: Path, text: str) -> None:
         read_report(file)
     with pytest.raises(Error, match="Cannot read"):
         read_report(tmp_path)
+
+
+@pytest.mark.parametrize("target", ["npu-edge-32x32", "cpu"])
+def test_plans_have_reports_as_programs_do(target: str) -> None:
+    data = npusim.simulate(cut(target)).report
+    assert check_report(json.loads(json.dumps(data)))["layers"] == data["layers"]
+    texts = {name: make(data) for name, make in FILES.items()}
+    assert len(rows_of(texts["layers.csv"])) == len(data["layers"])
+    assert ElementTree.fromstring(texts["timeline.svg"]).tag == f"{SVG}svg"
+    assert "|" in to_gantt(data) and json.loads(texts["timeline.json"])["traceEvents"]
 
 
 # ---- Perfetto

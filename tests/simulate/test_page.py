@@ -26,7 +26,7 @@ def report(name: str = "net", commands: int = 12) -> dict[str, Any]:
         layers.append(
             {
                 "index": index, "node": f"{name}_{index}", "op": "aten.linear", "kernel": "linear",
-                "module": f"layers.{index}.fc", "source": "model.py:7", "start_s": start,
+                "module": f"layers.{index}.fc", "source": "/a/path/model.py:7", "start_s": start,
                 "seconds": seconds, "cycles": 1000 * (index + 1), "stalls": stalls,
                 "operations": 1000 * index, "dram_bytes": 64, "sram_bytes": 64,
                 "utilization": 0.5, "bound": STALLS[index % len(STALLS)], "energy_j": 1e-6,
@@ -39,7 +39,7 @@ def report(name: str = "net", commands: int = 12) -> dict[str, Any]:
     total = {key: sum(layer["stalls"][key] for layer in layers) for key in STALLS}
     return {
         "schema": "npusim-simulation/1", "model": name, "method": "forward", "target": "edge",
-        "mode": "tight", "seconds": start, "cycles": 78000, "stalls": total,
+        "mode": "tight", "seconds": start, "cycles": 77999.6, "stalls": total,
         "energy": {"mac": 1e-6, "static": 1e-6, "total": 2e-6},
         "peaks": {"ops_per_second": 1e12, "bytes_per_second": 1e11},
         "memories": [{"name": "l1", "bytes": 1024, "peak_bytes": 512, "occupancy": [[0.0, 512]]}],
@@ -91,6 +91,8 @@ def test_a_browser_draws_it(tmp_path: Path) -> None:
     assert ten is not None
     assert re.findall(r'data-layer="(\d+)"', ten[0]) == [str(11 - i) for i in range(10)]
     assert drawn.count("<circle") == 11  # the first command computes nothing
+    assert every[0].count('title="/a/path/model.py:7">model.py:7<') == 12
+    assert "78,000 cycles" in drawn  # of 77,999.6
     assert "layers.*.fc" in drawn and "at most 512 B of 1.00 KiB" in drawn
 
 
