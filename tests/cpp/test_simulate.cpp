@@ -181,6 +181,9 @@ void test_rates() {
   fast.memory.sram_bytes_per_cycle = 1;
   found = walk(fast, work, 0);  // 32 bytes stream in 32 cycles, 22 more than the array takes
   expect(found.causes[kBank], 22 * kTicks, "rate of the memory on the chip");
+  Work wide = work;
+  wide.element_bytes = 2;
+  expect(walk(fast, wide, 0).causes[kBank], 54 * kTicks, "elements of two bytes");
   fast.memory.sram_accesses = 2;
   found = walk(fast, work, 0);
   expect(found.causes[kBank], (22 + 48) * kTicks, "copies take turns with the array");
@@ -209,6 +212,9 @@ void test_sums_pass_the_accumulators() {
   narrow.memory.acc_bytes_per_cycle = 2;
   const Result found = walk(narrow, product(4, 4, 4), 0);
   expect(found.causes[kBank], (4 * 16 / 2 - 10) * kTicks, "sums of four bytes");
+  Machine twice = narrow;  // two multiply-adds a cycle: 2 + 4 + 4 - 2 cycles, half of the sums
+  twice.array.macs_per_cycle = 2;
+  expect(walk(twice, product(4, 4, 4), 0).causes[kBank], (4 * 16 / 2 / 2 - 8) * kTicks, "sums");
   narrow.array_share = 0.5;
   expect(walk(narrow, product(4, 4, 4), 0).causes[kCompute], 20 * kTicks, "half of the peak");
 }
@@ -249,6 +255,15 @@ void test_what_stays() {
   expect(found.dram_read, 8 * 4 + 8 * 4, "both once");
   work.operands[0].moved = false;
   expect(walk(machine(), work, 0).dram_read, 32, "what is there is not copied");
+}
+
+// 33 bytes in two tiles: each takes as long as 17, and 33 are told.
+void test_shares_are_rounded_up() {
+  Work work = product(4, 8, 4);
+  work.operands = {{0b0110, true, true, false, 33, 1000}};
+  const Result found = walk(machine(), work, 0);
+  expect(found.ticks, (10 + 17 + 17) * kTicks, "rounded up");
+  expect(found.dram_written, 33, "as many as there are");
 }
 
 void test_depthwise() {
@@ -306,6 +321,7 @@ int main() {
   test_buffers();
   test_cores();
   test_what_stays();
+  test_shares_are_rounded_up();
   test_depthwise();
   test_periods();
   test_refusals();

@@ -11,7 +11,9 @@ import pytest
 
 import npusim
 from npusim.errors import Error, ProgramFormatError, ShapeError, TargetConstraintError
+from npusim.simulate.changes import npu_changes
 from npusim.simulate.device import roofline_time
+from npusim.simulate.npu import walk_npu
 from npusim.simulate.plan import planned
 from npusim.simulate.roofline import run_time
 from npusim.simulate.simulation import REPORT_CAUSES
@@ -279,3 +281,21 @@ def test_a_gpus_program_is_simulated_on_gpus() -> None:
     assert 0 < times[0] < times[1]
     with pytest.raises(TargetConstraintError, match="h200 or a100"):
         npusim.simulate(program)
+
+
+@pytest.mark.parametrize("settings", MACHINES.values(), ids=MACHINES)
+def test_more_of_a_resource_is_never_slower(settings: tuple[str, ...]) -> None:
+    """With the same schedules, command by command; the vector unit's lanes are the exception:
+    where there are more, adding them up takes longer."""
+    plan = planned(net(), overrides=settings)
+    npu, calibration = plan.hardware.npu, plan.hardware.calibration
+    assert npu is not None
+    work = tuple(zip(plan.commands, plan.schedules, strict=True))
+    for mode in ("loose", "tight"):
+        before = walk_npu(npu, calibration, work, mode)
+        for change in npu_changes(npu):
+            if change.setting.startswith("vpu.lanes"):
+                continue
+            after = walk_npu(change.machine, calibration, work, mode)
+            pairs = zip(after.commands, before.commands, strict=True)
+            assert all(a.ticks <= b.ticks for a, b in pairs), change.setting
