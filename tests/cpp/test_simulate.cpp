@@ -157,6 +157,17 @@ void test_what_each_part_is_due_to() {
   expect_sum(found);
 }
 
+// Rows of 4 bytes, in bursts of 8: twice as long.
+void test_bursts() {
+  Machine coarse = machine();
+  coarse.memory.burst_bytes = 8;
+  Work work = product(4, 4, 4);
+  for (Operand& operand : work.operands) operand.row_bytes = 4;
+  const Result found = walk(coarse, work, 0);
+  expect(found.causes[kDram], 3 * 4 * 8 * kTicks, "bursts");
+  expect(found.dram_read, 32, "bytes that are asked for");
+}
+
 void test_rates() {
   Machine fast = machine();
   fast.memory.dram_bytes_per_cycle = 8;
@@ -315,6 +326,7 @@ int main() {
   test_array_cycles();
   test_one_tile();
   test_what_each_part_is_due_to();
+  test_bursts();
   test_rates();
   test_dimensions_of_copies();
   test_sums_pass_the_accumulators();
