@@ -108,6 +108,32 @@ inline FixedRange fixed_range(int32_t y_dtype, int32_t zero, bool relu) {
   return {relu ? std::max<int64_t>(low, 0) : low, low + 255, zero};
 }
 
+// One row, whose memory does not overlap, so that its elements are vectors' lanes.
+template <Rounding kRule>
+void requantize_row(const int32_t* __restrict sums, const int32_t* __restrict multiplier,
+                    const int32_t* __restrict shift, int64_t columns, const FixedRange range,
+                    uint8_t* __restrict y) {
+  for (int64_t c = 0; c < columns; ++c) {
+    const int64_t v = requantized<kRule>(sums[c], multiplier[c], shift[c]);
+    y[c] = static_cast<uint8_t>(std::clamp(v, range.low, range.high) + range.zero);
+  }
+}
+
+// The residual may be y itself: each byte is read before it is written.
+template <Rounding kRule>
+void requantize_row_added(const int32_t* sums, const Int8Columns& by, int64_t columns,
+                          const FixedRange& range, const FixedSum& added, int64_t at, uint8_t* y) {
+  int64_t total[kSumsStride];
+  for (int64_t c = 0; c < columns; ++c) {
+    const int64_t v = requantized<kRule>(sums[c], by.multiplier[c], by.shift[c]);
+    const int64_t own = std::clamp(v, added.low, added.high) * added.own;
+    total[c] = shifted<kRule>(own + added.byte(at + c) * added.other, added.shift);
+  }
+  for (int64_t c = 0; c < columns; ++c) {
+    y[c] = static_cast<uint8_t>(std::clamp(total[c], range.low, range.high) + range.zero);
+  }
+}
+
 template <Rounding kRule>
 void requantize_rows(const Int8Sums& s, const Int8Columns& by, const FixedRange& range,
                      const FixedSum* added, uint8_t* y, const int64_t* y_rows) {
@@ -115,14 +141,10 @@ void requantize_rows(const Int8Sums& s, const Int8Columns& by, const FixedRange&
     int32_t* sums = s.at + r * kSumsStride;
     for (int64_t c = 0; c < s.columns; c += kLanes) store(sums + c, whole_sum(s, by, r, c));
     uint8_t* to = y + y_rows[r];
-    const int64_t other = added ? added->rows[r] : 0;
-    for (int64_t c = 0; c < s.columns; ++c) {
-      int64_t v = requantized<kRule>(sums[c], by.multiplier[c], by.shift[c]);
-      if (added) {
-        v = std::clamp(v, added->low, added->high) * added->own;
-        v = shifted<kRule>(v + added->byte(other + c) * added->other, added->shift);
-      }
-      to[c] = static_cast<uint8_t>(std::clamp(v, range.low, range.high) + range.zero);
+    if (added) {
+      requantize_row_added<kRule>(sums, by, s.columns, range, *added, added->rows[r], to);
+    } else {
+      requantize_row<kRule>(sums, by.multiplier, by.shift, s.columns, range, to);
     }
   }
 }
