@@ -1,0 +1,1 @@
+"""Files that released versions wrote, which every later version loads and runs."""
