@@ -76,6 +76,7 @@ def test_a_report_is_read_back(tmp_path: Path, real: dict[str, Any]) -> None:
         (("layers", 1, "stalls", "bank"), "", r"'bank' of layers\[1\].stalls"),
         (("timeline", 0, "layer"), 99, r"'layer' of timeline\[0\]"),
         (("timeline", 0, "lane"), None, r"'lane' of timeline\[0\]"),
+        (("timeline", 0, "busy_s"), 1.0, r"'busy_s' of timeline\[0\]"),
     ],
 )
 def test_what_is_no_report_is_refused(path: tuple[Any, ...], value: object, why: str) -> None:
@@ -211,6 +212,9 @@ def test_columns_show_who_works_and_why() -> None:
     assert lines[2] == f"   mxu |{'#' * 15}{' ' * 15}|"
     short = to_gantt({**data, "timeline": [{**data["timeline"][0], "seconds": 1e-12}]})
     assert short.split("\n")[2].startswith("   mxu |. ")  # what works at all is seen
+    half = [{**event, "busy_s": 0.5 * event["seconds"], "count": 9} for event in data["timeline"]]
+    lines = to_gantt({**data, "timeline": half}, 30 + len("due to") + 3).split("\n")
+    assert lines[2] == f"   mxu |{'=' * 15}{' ' * 15}|"
     assert "1,234 more" in to_gantt({**data, "timeline_dropped": 1234})
 
 
@@ -241,6 +245,15 @@ def test_images_show_every_command(real: dict[str, Any]) -> None:
     lanes = {event["lane"] for event in real["timeline"]}
     texts = {e.text for e in ElementTree.fromstring(to_timeline_svg(real)).iter(f"{SVG}text")}
     assert lanes <= texts
+
+
+def test_joined_spans_are_shaded() -> None:
+    data = report(commands=1)
+    data["timeline"][0] |= {"busy_s": 0.2 * data["timeline"][0]["seconds"], "count": 7}
+    boxes = ElementTree.fromstring(to_timeline_svg(data)).findall(f"{SVG}rect")
+    assert [box.get("fill-opacity") for box in boxes].count("0.40") == 1
+    (span,) = (e for e in json.loads(to_trace(data))["traceEvents"] if e.get("cat") == "mxu")
+    assert span["args"]["works"] == pytest.approx(0.2) and span["args"]["spans"] == 7
 
 
 def test_nothing_is_drawn_of_nothing() -> None:

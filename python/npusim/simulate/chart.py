@@ -179,9 +179,13 @@ def rule(x1: float, y1: float, x2: float, y2: float) -> str:
     return f'<line x1="{x1:.2f}" y1="{y1:.2f}" x2="{x2:.2f}" y2="{y2:.2f}" stroke="{GRID}"/>'
 
 
-def bar(x: float, y: float, width: float, height: float, color: str, note: str = "") -> str:
-    """Returns a filled rectangle, with what a pointer over it shows."""
+def bar(
+    x: float, y: float, width: float, height: float, color: str, note: str = "", shade: float = 1.0
+) -> str:
+    """Returns a filled rectangle, with what a pointer over it shows; a shade of 1 is opaque."""
     box = f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}" fill="{color}"'
+    if shade < 1:
+        box += f' fill-opacity="{shade:.2f}"'
     return f"{box}><title>{text(note)}</title></rect>" if note else f"{box}/>"
 
 

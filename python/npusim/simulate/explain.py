@@ -12,6 +12,7 @@ from npusim.program.program import CompiledProgram, Method
 from npusim.schedule import Schedule
 from npusim.simulate.plan import planned
 from npusim.simulate.run import run
+from npusim.simulate.saved import busy_share
 from npusim.targets import TargetConfig
 
 
@@ -85,7 +86,8 @@ def explain(
     busy: dict[str, float] = {}
     for event in report["timeline"]:
         if event["layer"] == index:
-            busy[event["lane"]] = busy.get(event["lane"], 0.0) + event["seconds"]
+            seconds = event["seconds"] * busy_share(event)
+            busy[event["lane"]] = busy.get(event["lane"], 0.0) + seconds
     params = plan.commands[index].params
     return Explanation(
         target=report["target"],

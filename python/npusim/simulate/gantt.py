@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from npusim.simulate.saved import busy_share
+
 LETTERS = {
     "compute": "C",
     "vector": "V",
@@ -38,19 +40,20 @@ def to_gantt(report: Mapping[str, Any], width: int = 100) -> str:
     columns = max(_NARROWEST, width - room - 3)
     rows = [("due to", _causes(report, columns))]
     for lane in lanes:
-        busy = ((e["start_s"], e["seconds"]) for e in report["timeline"] if e["lane"] == lane)
+        events = (event for event in report["timeline"] if event["lane"] == lane)
+        busy = ((e["start_s"], e["seconds"], busy_share(e)) for e in events)
         rows.append((named[lane], "".join(map(_mark, _shares(busy, whole, columns)))))
     lines = [f"{name.rjust(room)} |{text}|" for name, text in rows]
     return "\n".join([_scale(whole, room, columns), *lines, *_legend(report, rows[0][1])])
 
 
-def _shares(spans: Iterable[tuple[float, float]], whole: float, columns: int) -> list[float]:
-    """Returns which share of each column is covered by spans of (start, seconds)."""
+def _shares(spans: Iterable[tuple[float, float, float]], whole: float, columns: int) -> list[float]:
+    """Returns which share of each column is covered by spans of (start, seconds, weight)."""
     found = [0.0] * columns
-    for start, seconds in spans:
+    for start, seconds, weight in spans:
         first, last = start / whole * columns, (start + seconds) / whole * columns
         for column in range(max(0, int(first)), min(columns, int(last) + 1)):
-            found[column] += max(0.0, min(last, column + 1) - max(first, column))
+            found[column] += weight * max(0.0, min(last, column + 1) - max(first, column))
     return found
 
 
@@ -66,11 +69,11 @@ def _causes(report: Mapping[str, Any], columns: int) -> str:
     whole = report["seconds"]
     begun = report["layers"][0]["start_s"]
     parts = {cause: [0.0] * columns for cause in LETTERS}
-    parts["dispatch"] = _shares([(0.0, begun)], whole, columns)
+    parts["dispatch"] = _shares([(0.0, begun, 1.0)], whole, columns)
     for layer in report["layers"]:
         if layer["seconds"] <= 0:
             continue
-        covered = _shares([(layer["start_s"], layer["seconds"])], whole, columns)
+        covered = _shares([(layer["start_s"], layer["seconds"], 1.0)], whole, columns)
         for cause, part in layer["stalls"].items():
             for column, share in enumerate(covered):
                 if share:
@@ -91,7 +94,7 @@ def _legend(report: Mapping[str, Any], causes: str) -> list[str]:
     used = [f"{letter} {cause}" for cause, letter in LETTERS.items() if letter in causes]
     lines = [f"due to: {', '.join(used)}; a unit works from '.' rarely to '#' always"]
     if dropped := report.get("timeline_dropped", 0):
-        lines.append(f"{dropped:,} more events of units are not drawn")
+        lines.append(f"{dropped:,} more spans of units are joined with others")
     return lines
 
 

@@ -11,6 +11,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from npusim.simulate.saved import busy_share
+
 _PROCESS, _COMMANDS = 1, 1
 _MICRO = 1e6
 
@@ -40,7 +42,8 @@ def _events(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     threads = {lane: thread for thread, lane in enumerate(lanes, _COMMANDS + 1)}
     for event in report["timeline"]:
         span = _span(event["name"], event, threads[event["lane"]])
-        yield {**span, "cat": event["lane"], "args": {"command": event["layer"]}}
+        args = {"command": event["layer"], "spans": event.get("count", 1)}
+        yield {**span, "cat": event["lane"], "args": {**args, "works": busy_share(event)}}
     yield from _stalls(report)
     for memory in report["memories"]:
         for second, held in memory["occupancy"]:

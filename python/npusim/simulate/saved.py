@@ -83,9 +83,18 @@ def _report(data: object) -> dict[str, Any]:
     for where, event in _rows(given, "timeline"):
         _texts(event, ("lane", "name"), where)
         _numbers(event, ("start_s", "seconds"), where)
+        busy = event.get("busy_s", event["seconds"])
+        if not _is_amount(busy) or busy > event["seconds"] * (1 + 1e-9):
+            raise _Malformed(f"'busy_s' of {where} is no part of its seconds")
         if event.get("layer") not in known:
             raise _Malformed(f"'layer' of {where} is none of the layers")
     return given
+
+
+def busy_share(event: Mapping[str, Any]) -> float:
+    """Returns in which share of an event its unit works: several that are joined have gaps."""
+    seconds = event["seconds"]
+    return float(min(1.0, event.get("busy_s", seconds) / seconds)) if seconds > 0 else 1.0
 
 
 def _layer(layer: Mapping[str, Any], where: str) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from npusim.simulate.chart import Axis, Chart, bar, label, number, picture, rule
+from npusim.simulate.saved import busy_share
 
 CAUSES = {
     "compute": "#2f6fde",
@@ -36,9 +38,11 @@ def to_timeline_svg(report: Mapping[str, Any]) -> str:
     for row, lane in enumerate(lanes, 1):
         top = _TOP + _ROW * row
         parts.append(label(4, top + 14, lane))
-        for start, end, name in _joined(report, lane, whole / across / 4):
-            x, width = _LEFT + across * start / whole, across * (end - start) / whole
-            parts.append(bar(x, top + 2, max(width, 0.3), _ROW - 4, _color(lane), name))
+        for span in _joined(report, lane, whole / across / 4):
+            x, length = _LEFT + across * span.start / whole, span.end - span.start
+            width, share = max(across * length / whole, 0.3), span.busy / length if length else 1.0
+            shade = 0.25 + 0.75 * min(1.0, share)
+            parts.append(bar(x, top + 2, width, _ROW - 4, _color(lane), span.name, shade))
     x = float(_LEFT)
     for cause, color in CAUSES.items():
         if report["stalls"][cause] > 0:
@@ -97,23 +101,32 @@ def _causes(report: Mapping[str, Any], whole: float, across: float) -> Iterator[
             x += width
 
 
-def _joined(report: Mapping[str, Any], lane: str, gap: float) -> Iterator[tuple[float, float, str]]:
-    """Yields a lane's spans (start, end, name); those of a command a hair apart are one."""
-    spans = sorted(
-        (e["start_s"], e["start_s"] + e["seconds"], e["layer"], e["name"])
-        for e in report["timeline"]
-        if e["lane"] == lane
-    )
-    held: tuple[float, float, int, str] | None = None
-    for start, end, layer, name in spans:
-        if held is not None and start - held[1] <= gap and layer == held[2]:
-            held = (held[0], max(end, held[1]), layer, name)
+@dataclass
+class _Span:
+    """What a lane does for one command, from a second to another, working `busy` of them."""
+
+    start: float
+    end: float
+    busy: float
+    layer: int
+    name: str
+
+
+def _joined(report: Mapping[str, Any], lane: str, gap: float) -> Iterator[_Span]:
+    """Yields a lane's spans in order; those of a command that are a hair apart are one."""
+    events = (event for event in report["timeline"] if event["lane"] == lane)
+    held: _Span | None = None
+    for event in sorted(events, key=lambda one: (one["start_s"], one["seconds"])):
+        start, end = event["start_s"], event["start_s"] + event["seconds"]
+        busy = event["seconds"] * busy_share(event)
+        if held is not None and start - held.end <= gap and event["layer"] == held.layer:
+            held.end, held.busy = max(end, held.end), held.busy + busy
             continue
         if held is not None:
-            yield held[0], held[1], held[3]
-        held = (start, end, layer, name)
+            yield held
+        held = _Span(start, end, busy, event["layer"], event["name"])
     if held is not None:
-        yield held[0], held[1], held[3]
+        yield held
 
 
 def _color(lane: str) -> str:

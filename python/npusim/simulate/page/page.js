@@ -86,6 +86,13 @@ function head() {
 
 /* ---- the timeline ---- */
 
+/* Spans that are joined have gaps: the unit works in a share of them. */
+const works = event =>
+  event.busy_s === undefined || !event.seconds ? 1 : event.busy_s / event.seconds;
+const shade = event => 0.25 + 0.75 * Math.min(1, works(event));
+const joined = event => event.count > 1
+  ? `, ${event.count} spans in which it works ${percent(works(event))}` : "";
+
 function timeline() {
   const canvas = at("canvas"), events = report.timeline, end = report.seconds || 1;
   const lanes = [...new Set(events.map(event => event.lane))];
@@ -122,7 +129,7 @@ function timeline() {
       if (left > width || left + wide < LEFT) continue;
       const top = TOP + ROW * lanes.indexOf(event.lane);
       draw.fillStyle = color(event);
-      draw.globalAlpha = chosen === null || event.layer === chosen ? 1 : 0.35;
+      draw.globalAlpha = (chosen === null || event.layer === chosen ? 1 : 0.35) * shade(event);
       draw.fillRect(left, top + 2, Math.max(wide, 0.5), ROW - 4);
       if (wide > 60) {
         draw.fillStyle = "#fff";
@@ -158,7 +165,7 @@ function timeline() {
   });
   canvas.addEventListener("pointermove", event => {
     const over = found(event.offsetX, event.offsetY);
-    canvas.title = over ? `${over.name}: ${time(over.seconds)}` : "";
+    canvas.title = over ? `${over.name}: ${time(over.seconds)}${joined(over)}` : "";
     if (dragged === null) return;
     const by = (to - from) * (dragged - event.offsetX) / (canvas.clientWidth - LEFT);
     if (Math.abs(dragged - event.offsetX) > 2) moved = true;
@@ -178,7 +185,8 @@ function timeline() {
   window.addEventListener("resize", () => repaint());
   const dropped = report.timeline_dropped || 0;
   at(".dropped").hidden = !dropped;
-  at(".dropped").textContent = `${dropped} shorter events are not drawn.`;
+  at(".dropped").textContent = `${dropped.toLocaleString("en")} more spans are joined with others;`
+    + " the more gaps they have, the paler they are.";
   repaint();
 }
 
