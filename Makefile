@@ -172,7 +172,10 @@ $(METAL_CPP)/Metal/Metal.hpp: tests/softmetal/metal-cpp.txt | $(VENV)/python
 	rm -rf $(METAL_CPP_WHEEL)
 	touch $@
 
-METAL_PYTEST = NPUSIM_METAL_EVERY=1 NPUSIM_METAL_CPP=$(METAL_CPP) OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
+METAL_EVERY = 4
+metal: METAL_EVERY = 1
+METAL_PYTEST = NPUSIM_METAL_EVERY=$(METAL_EVERY) NPUSIM_METAL_CPP=$(METAL_CPP) \
+  OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
   $(BIN)/python -m pytest -n $(JOBS) -rs $(PYTEST_FLAGS)
 metal-cpp: $(VENV)/python
 	$(MAKE) $(METAL_CPP)/Metal/Metal.hpp || echo "Apple's metal-cpp cannot be fetched: going on without it."

@@ -12,7 +12,16 @@ import pytest
 import npusim
 from npusim import _runtime
 from tests.softmetal import metal
-from tests.softmetal.conftest import ORDINARY
+from tests.softmetal.conftest import EVERY, ORDINARY, leave_cases_out
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out every other dtype of whole models, which take longest; `make metal` has both."""
+    here = [item for item in items if item.path.parent.name == "metal"]
+    models = [
+        item for item in here if "test_small_models" in item.name or "_resnet18_" in item.name
+    ]
+    leave_cases_out(config, items, models, min(EVERY, 2))
 
 
 @pytest.fixture

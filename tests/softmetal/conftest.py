@@ -43,19 +43,27 @@ def one_of_every(size: int, count: int, turn: int) -> list[int]:
     return [block[(turn + place) % len(block)] for place, block in enumerate(blocks)]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out cases of kernels; what shows that the device finds faults is kept whole."""
+def leave_cases_out(
+    config: pytest.Config, items: list[pytest.Item], among: list[pytest.Item], size: int
+) -> None:
+    """Keeps one of every `size` cases of the tests `among` the items."""
     cases: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        is_kernel = item.path.parent.name == "softmetal" and item.path.name.startswith(_KERNELS)
-        if is_kernel and "seeded_fault" not in item.keywords:
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for item in among:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left: set[pytest.Item] = set()
     for turn, of_test in enumerate(cases.values()):
-        kept = one_of_every(EVERY, len(of_test), turn)
+        kept = one_of_every(size, len(of_test), turn)
         left.update(item for place, item in enumerate(of_test) if place not in kept)
     config.hook.pytest_deselected(items=[item for item in items if item in left])
     items[:] = [item for item in items if item not in left]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out cases of kernels; what shows that the device finds faults is kept whole."""
+    here = [item for item in items if item.path.parent.name == "softmetal"]
+    kernels = [item for item in here if item.path.name.startswith(_KERNELS)]
+    ordinary = [item for item in kernels if "seeded_fault" not in item.keywords]
+    leave_cases_out(config, items, ordinary, EVERY)
 
 
 @pytest.fixture(scope="session")
