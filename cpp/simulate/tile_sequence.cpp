@@ -113,7 +113,8 @@ void TileSequence::check() const {
   const bool delays = is_delay(m.setup_cycles) && is_delay(m.hop_cycles) &&
                       is_delay(m.read_latency) && is_delay(m.write_latency) &&
                       is_delay(machine_.sync_cycles) && array.min_stream_rows >= 0;
-  if (!rates || !counts || !delays) refuse("A machine has rates above 0, and parts of each kind.");
+  if (!rates || !counts || !delays)
+    refuse("A machine has rates above 0, parts of each kind, and delays below 2^50 cycles.");
 }
 
 int64_t TileSequence::steps(int core) const {

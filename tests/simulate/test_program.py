@@ -11,6 +11,7 @@ import pytest
 
 import npusim
 from npusim.errors import Error, ProgramFormatError, ShapeError, TargetConstraintError
+from npusim.schedule import Sizes
 from npusim.simulate.changes import npu_changes
 from npusim.simulate.device import roofline_time
 from npusim.simulate.npu import walk_npu
@@ -205,6 +206,19 @@ def _with_kernel(stem: str) -> npusim.CompiledProgram:
 def test_absurd_rates_are_refused(setting: str) -> None:
     with pytest.raises(TargetConstraintError):
         npusim.simulate(net(), overrides=[setting])
+
+
+def test_what_is_beyond_counting_is_refused_with_its_node() -> None:
+    with pytest.raises(TargetConstraintError, match=r"Node '.*nets.py:.*delays below 2\^50"):
+        npusim.simulate(net(), overrides=["dram.read_latency_ns=1e15"])
+    plan = planned(net())
+    npu = plan.hardware.npu
+    assert npu is not None
+    (schedule,) = plan.schedules[0]
+    sizes = Sizes(m=2**13, n=2**13)
+    many = replace(schedule, form="product", sizes=sizes, tile=Sizes(), loops=("m", "n"))
+    with pytest.raises(TargetConstraintError, match=r"more than 2\^24 tiles"):
+        walk_npu(npu, plan.hardware.calibration, [(plan.commands[0], (many,))], "tight")
 
 
 def test_damaged_schedules_are_refused() -> None:

@@ -50,11 +50,11 @@ def simulate(
 
     Raises:
         TargetConstraintError: the target describes no machine, a setting is none of its own or
-            contradicts it, the program does not fit into it, or says nothing of it.
+            contradicts it, the program does not fit into it, or says nothing of it, or a command
+            has too many tiles to be walked.
         ProgramFormatError: the program, or what it says of its machine, is damaged.
         ShapeError: sizes that calls cannot have.
-        Error: no such method or mode, a context without a language model or beyond it, or a
-            command of too many tiles.
+        Error: no such method or mode, or a context without a language model or beyond it.
     """
     from npusim.simulate.plan import planned
     from npusim.simulate.run import run

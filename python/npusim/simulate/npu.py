@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
+from npusim.errors import Error, TargetConstraintError
 from npusim.profile.commands import CommandFacts
 from npusim.schedule import Schedule
 from npusim.simulate.dispatch import Commands, commands_of
@@ -42,7 +43,8 @@ def walk_npu(
         events: how many are listed at most of each schedule.
 
     Raises:
-        Error: no such mode, or a schedule of too many tiles.
+        Error: no such mode.
+        TargetConstraintError: a schedule of too many tiles, or numbers beyond what is counted.
     """
     per_ns = npu.clock.core_mhz * TICKS / 1000
     call = math.ceil(npu.dispatch.call_us * 1000 * per_ns)
@@ -68,7 +70,7 @@ def _command(
     if any(schedule.unit == "host" for schedule in schedules):
         parts = [_on_host(npu, calibration, facts)]
     else:
-        parts = [walk(npu, schedule, events, calibration) for schedule in schedules]
+        parts = _walks(npu, calibration, facts, schedules, events)
     ended, shown = begun, list[Event]()
     for part in parts:
         at = ended - now
@@ -90,6 +92,23 @@ def _command(
         events=tuple(shown),
         units=sum(p.units for p in parts),
     )
+
+
+def _walks(
+    npu: Npu,
+    calibration: Calibration,
+    facts: CommandFacts,
+    schedules: tuple[Schedule, ...],
+    events: int,
+) -> list[TileTime]:
+    try:
+        return [walk(npu, schedule, events, calibration) for schedule in schedules]
+    except Error as error:
+        place = f" ({facts.source})" if facts.source else ""
+        raise TargetConstraintError(
+            f"Node '{facts.node}' ({facts.op}){place} cannot be walked: {error}",
+            hint="Describe a machine with larger tiles, or with numbers nearer to those of others.",
+        ) from error
 
 
 def _on_host(npu: Npu, calibration: Calibration, facts: CommandFacts) -> TileTime:
