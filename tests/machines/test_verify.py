@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 import torch
 from torch import nn
 
@@ -34,6 +37,27 @@ def test_a_program() -> None:
         program, state_dict=model.state_dict(), original_model=model, test_inputs=(x,)
     )
     assert ok, report
+
+
+def test_a_device_without_the_kernel_refuses_bytes() -> None:
+    """Floats in the place of a machine's integers would be other values; the host has theirs."""
+    model = Quantized().eval()
+    x = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(1))
+    graph = npusim.extract_ir(model, (x,))
+    whole = TargetConfig.named("npu-edge-32x32")
+    lacking = replace(whole, kernels=tuple(k for k in whole.kernels if "int8" not in k))
+    with pytest.raises(npusim.UnsupportedOpError, match=r"has no kernel '(conv|pack)_int8'"):
+        npusim.compile(graph, lacking)
+    plan = npusim.partition(graph, target=lacking)
+    left = {n.op for n in plan.graph.nodes if not plan.verdicts[n.name].is_native}
+    assert {"npu.int8_conv", "npu.int8_matmul"} <= left
+    (there,), (here,) = (
+        npusim.DAGExecutor(npusim.partition(graph, target=target), summary=False).load_weights(
+            model.state_dict()
+        )(x)
+        for target in (whole, lacking)
+    )
+    torch.testing.assert_close(here, there, rtol=0, atol=0)
 
 
 def test_a_plan_with_the_host() -> None:

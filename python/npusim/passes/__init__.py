@@ -85,7 +85,6 @@ NEEDS: Mapping[Pass, tuple[str, ...]] = {
     recognize_attention: ("attention",),
     recognize_cached_attention: ("attention",),
     fuse_rope_append: ("rope",),
-    recognize_int8: ("conv_int8", "pack_int8"),
     fuse_gated_linear: ("linear",),
     fuse_attention_step: ("attention_step",),
 }

@@ -147,7 +147,7 @@ def _draw(place: _Place, drawn: Outline) -> Iterator[str]:
     box, color = place.box, stripe(place.box)
     middle = place.x + place.width / 2
     kind = f"{box.kind} open" if place.rows else box.kind
-    background = "#fff" if place.rows and not drawn.seconds else fill(box, drawn)
+    background = "#fff" if place.rows else fill(box, drawn)  # what is open shows what is in it
     yield (
         f'<g class="{kind}"><title>{escape(box.details)}</title>'
         f'<rect x="{place.x:.1f}" y="{place.y:.1f}" width="{place.width:.1f}" '

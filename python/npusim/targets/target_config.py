@@ -192,9 +192,14 @@ class TargetConfig:
 
     @property
     def multiplies_bytes(self) -> bool:
-        """Whether products of bytes have kernels, and are products of the described machine's."""
-        has = self.has("conv_int8", "pack_int8")
-        return has and (self.npu is None or "int8" in self.npu.mxu.macs_per_pe_cycle)
+        """Whether products of bytes are to be: a described machine has them, or else kernels do.
+
+        Where a machine has them and its device has no kernels, they are refused, since floats in
+        their place would have other values.
+        """
+        if self.npu is not None:
+            return "int8" in self.npu.mxu.macs_per_pe_cycle
+        return self.has("conv_int8", "pack_int8")
 
     @property
     def has_linears(self) -> bool:
