@@ -2,10 +2,11 @@
 
     PYTHONPATH=python:. python -m benchmarks.device_profiles FOLDER [--device cuda]
 
-writes `<class>.json` of seeded shapes of each class of layer (products, convolutions, windows of 3
-by 3, attention, rows, elementwise), and `<model>.json` of whole models, each as `npusim profile
---json` prints it.
-Of a decoder the files are `prefill` and `decode` behind `CONTEXT` tokens.
+writes `<class>.json` of seeded shapes of each class of layer (products, batches of products,
+convolutions, windows of 3 by 3, attention, rows, elementwise), and `<model>.json` of whole models,
+each as `npusim profile --json` prints it. With `--decoder` there are two-layer decoders of seeded
+sizes, `decoder<i>_prefill` and `decoder<i>_decode`, and one of Qwen2.5-1.5B's sizes, `prefill` and
+`decode` behind `CONTEXT` tokens.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from npusim.runtime import Device, load_weights
 SEED = 7
 CONTEXT = 1024
 SHAPES = 128  # of each class
+DECODERS = 6
 LARGEST = {"cpu": 2e9, "cuda": 4e11}  # operations of one layer
 WEIGHTS = 16 << 20  # elements of a layer's weights
 MODELS = ("resnet50", "bert_base", "vit_b_16", "mobilenet_v2", "resnet18", "convnext_tiny")
@@ -61,6 +63,18 @@ class SelfAttention(nn.Module):
         return nn.functional.scaled_dot_product_attention(*parts, is_causal=self.causal)
 
 
+class Products(nn.Module):
+    """A batch of products: of [batch, m + n, k], the first m rows with the n others."""
+
+    def __init__(self, m: int) -> None:
+        super().__init__()
+        self.m = m
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns [batch, m, n]."""
+        return x[:, : self.m] @ x[:, self.m :].mT
+
+
 class Elementwise(nn.Module):
     """A chain of functions of an element."""
 
@@ -88,6 +102,15 @@ def products(draw: random.Random, largest: float) -> Layer:
         n, k = _size(draw, 64, 8192), _size(draw, 64, 8192)
         if 2.0 * m * n * k <= largest and n * k <= WEIGHTS:
             return nn.Linear(k, n, bias=draw.random() < 0.5), (m, k)
+
+
+def matmuls(draw: random.Random, largest: float) -> Layer:
+    """Products of two tensors, one or more of them side by side."""
+    while True:
+        batch, m = draw.choice((1, 1, 2, 4, 8, 12, 16, 32)), _size(draw, 1, 1024, 1)
+        n, k = _size(draw, 16, 2048), _size(draw, 16, 2048)
+        if 2.0 * batch * m * n * k <= largest and batch * (m + n) * k <= WEIGHTS:
+            return Products(m), (batch, m + n, k)
 
 
 def convolutions(draw: random.Random, largest: float) -> Layer:
@@ -144,6 +167,7 @@ def _row_sums(x: Tensor) -> Tensor:
 
 CLASSES = {
     "products": products,
+    "matmuls": matmuls,
     "convolutions": convolutions,
     "windows": windows,
     "attention": attention,
@@ -167,18 +191,40 @@ def programs(device: str, dtype: torch.dtype) -> Iterator[tuple[str, Any, Any, i
         yield name, npusim.compile((net, xs), device), net.state_dict(), 0
 
 
-def decoder() -> nn.Module:
-    """Returns a decoder of Qwen2.5-1.5B's sizes, with seeded weights."""
+QWEN = {
+    "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
+    "num_attention_heads": 12, "num_key_value_heads": 2, "vocab_size": 151936,
+}  # fmt: skip
+
+
+def decoder_sizes(draw: random.Random) -> dict[str, int]:
+    """Returns sizes of a decoder of two layers."""
+    dim, kv_heads = draw.choice((64, 128)), draw.choice((1, 2, 4, 8))
+    heads = kv_heads * draw.choice((1, 2, 4, 6))
+    return {
+        "hidden_size": heads * dim, "intermediate_size": _size(draw, 512, 8192, 64),
+        "num_hidden_layers": 2, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
+        "vocab_size": _size(draw, 1 << 12, 1 << 16, 64),
+    }  # fmt: skip
+
+
+def decoder(sizes: dict[str, Any]) -> nn.Module:
+    """Returns a decoder of Qwen2's kind, without values."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    torch.manual_seed(SEED)
-    sizes = Qwen2Config(
-        vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28,
-        num_attention_heads=12, num_key_value_heads=2, max_position_embeddings=4096,
-        tie_word_embeddings=True, dtype=torch.bfloat16,
-    )  # fmt: skip
+    config = Qwen2Config(
+        max_position_embeddings=4096, tie_word_embeddings=True, dtype=torch.bfloat16, **sizes
+    )
     with torch.device("meta"):
-        return Qwen2ForCausalLM(sizes).to(torch.bfloat16).eval()
+        return Qwen2ForCausalLM(config).to(torch.bfloat16).eval()
+
+
+def decoders() -> Iterator[tuple[str, dict[str, int], int]]:
+    """Yields a prefix of names, sizes, and tokens in the cache."""
+    draw = random.Random(f"{SEED} decoders")
+    for i in range(DECODERS):
+        yield f"decoder{i}_", decoder_sizes(draw), _size(draw, 16, 3072, 1)
+    yield "", QWEN, CONTEXT
 
 
 def main() -> None:
@@ -203,15 +249,15 @@ def main() -> None:
 
     for name, program, weights, _ in programs(args.device, getattr(torch, args.dtype)):
         measure(name, program, weights)
-    if args.decoder:
-        model = decoder()
+    for prefix, sizes, context in decoders() if args.decoder else ():
+        model = decoder(sizes)
         module = npusim.extract_llm(model, max_context=4096, prefill_chunk=128)
         program = npusim.compile(module, args.device)
         weights = {
             key: torch.full(t.shape, 0.01, dtype=t.dtype) for key, t in model.state_dict().items()
         }
         for method in ("prefill", "decode"):
-            measure(method, program, weights, method=method, context=CONTEXT)
+            measure(prefix + method, program, weights, method=method, context=context)
 
 
 if __name__ == "__main__":

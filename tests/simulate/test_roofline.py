@@ -231,3 +231,19 @@ def test_what_cannot_be_fitted_is_refused_or_kept() -> None:
         calibrate([profiled(truth, 30, 1)], truth, [other])
     few = calibrate([profiled(truth, 12, 1)], truth)
     assert few.roofline.classes == truth.classes and few.classes[0].fitted == 0
+
+
+def test_products_of_few_rows_are_a_class_of_their_own() -> None:
+    one, few = (replace(LINEAR, name=f"up to {n}", most_rows=n, start_us=n) for n in (1, 16))
+    device = replace(DEVICE, classes=(one, few, LINEAR, OTHER))
+    found = {rows: device.class_of("linear", rows).name for rows in (1, 2, 16, 17, 10**6)}
+    assert found == {1: "up to 1", 2: "up to 16", 16: "up to 16", 17: "linear", 10**6: "linear"}
+    assert device.class_of("linear").name == "linear" and device.class_of("norm", 1) is OTHER
+    params = linear(16, 64, 64)
+    time = command_time(work_of("linear", params, *cost("linear", params)), "linear", device)
+    assert time.start == pytest.approx(1e-6 * (16 + 0.25), rel=1e-12)
+    for classes in ((few, one, LINEAR, OTHER), (LINEAR, one, OTHER), (one, one, OTHER)):
+        with pytest.raises(ValueError, match="kernel 'linear' is in the classes"):
+            replace(DEVICE, classes=classes)
+    with pytest.raises(ValueError, match="below 1"):
+        replace(LINEAR, most_rows=-1)

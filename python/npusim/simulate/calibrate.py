@@ -114,7 +114,7 @@ def calibrate(
         )
     classes, errors = [], []
     for kind in start.classes:
-        mine = [s for s in samples if start.class_of(s[0]) is kind]
+        mine = [s for s in samples if start.class_of(s[0], s[1].rows) is kind]
         learnt, kept = mine[::2], mine[1::2]
         fitted = _fit(kind, start, learnt) if len(learnt) >= FEWEST else kind
         classes.append(fitted)
@@ -127,12 +127,31 @@ def calibrate(
     return Calibration(found, tuple(errors), tuple(runs), devices)
 
 
+def held_out(
+    profiles: Sequence[Profile], device: Roofline, checked: Sequence[Profile]
+) -> tuple[tuple[ClassError, ...], tuple[RunError, ...]]:
+    """Returns the errors of a roofline as it is, by what `calibrate` would keep out.
+
+    Args:
+        profiles: of which every second distinct command is looked at.
+        device: what predicts.
+        checked: profiles whose whole runs are predicted.
+    """
+    samples, errors = _samples(profiles), []
+    for kind in device.classes:
+        mine = [s for s in samples if device.class_of(s[0], s[1].rows) is kind]
+        if kept := mine[1::2]:
+            errors.append(_error(kind, device, kept, len(mine[::2])))
+    return tuple(errors), tuple(_run_error(p, device) for p in checked)
+
+
 def _samples(profiles: Iterable[Profile]) -> list[Sample]:
     """Returns distinct commands with the median of their times, in the order of a hash."""
-    times: dict[tuple[str, str], list[float]] = {}
-    works: dict[tuple[str, str], Work] = {}
+    times: dict[tuple[str, str, int], list[float]] = {}
+    works: dict[tuple[str, str, int], Work] = {}
     for command in (c for p in profiles for c in p.commands if c.seconds > 0):
-        key = command.kernel, repr(sorted(command.params.items()))
+        # Bytes, too: what a step reads of a cache is not among its parameters.
+        key = command.kernel, repr(sorted(command.params.items())), command.bytes_read
         times.setdefault(key, []).append(command.seconds)
         works[key] = _work(command)
     order = sorted(times, key=lambda key: hashlib.sha256(repr(key).encode()).digest())
@@ -154,6 +173,7 @@ def _fit(kind: RooflineClass, device: Roofline, samples: Sequence[Sample]) -> Ro
         replace(kind, tile_rows=rows, tile_columns=columns, units=units)
         for units in sorted({1, kind.units})
         for rows, columns in tiles
+        if rows <= (kind.most_rows or rows)
     )
     return min((_fit_numbers(s, device, samples) for s in shapes), key=lambda row: row[0])[1]
 
@@ -200,7 +220,7 @@ def _fit_numbers(
 
 def _alone(kind: RooflineClass, device: Roofline) -> Roofline:
     """Returns a device whose commands are all of one class."""
-    return replace(device, classes=(replace(kind, stems=()),))
+    return replace(device, classes=(replace(kind, stems=(), most_rows=0),))
 
 
 def _error(

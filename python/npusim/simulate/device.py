@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from npusim.profile.commands import CommandFacts
-from npusim.simulate.roofline import RooflineTime, command_time, work_of
+from npusim.simulate.roofline import RooflineTime, Work, command_time, work_of
 from npusim.simulate.timed import Event, Timed, Walked
 from npusim.targets.roofline import Roofline
 
@@ -29,9 +29,13 @@ def walk_device(device: Roofline, commands: Iterable[CommandFacts]) -> Walked:
 
 def roofline_time(device: Roofline, facts: CommandFacts) -> RooflineTime:
     """Returns the parts of a command's time."""
+    return command_time(work_of_command(facts), facts.kernel, device)
+
+
+def work_of_command(facts: CommandFacts) -> Work:
+    """Returns what the formula asks of a command."""
     nbytes = facts.bytes_read + facts.bytes_written
-    work = work_of(facts.kernel, facts.params, facts.operations, nbytes)
-    return command_time(work, facts.kernel, device)
+    return work_of(facts.kernel, facts.params, facts.operations, nbytes)
 
 
 def _command(device: Roofline, facts: CommandFacts, now: int) -> Timed:

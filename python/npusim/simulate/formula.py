@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from npusim.profile.commands import CommandFacts
 from npusim.schedule import Schedule
 from npusim.schedule.schedule import AXES
-from npusim.simulate.device import roofline_time
+from npusim.simulate.device import roofline_time, work_of_command
 from npusim.simulate.tiles import array_cycles
 from npusim.targets import Npu
 from npusim.targets.roofline import Roofline
@@ -22,7 +22,8 @@ def npu_formula(npu: Npu, schedules: Iterable[Schedule]) -> str:
 
 def device_formula(device: Roofline, facts: CommandFacts) -> str:
     """Returns the roofline's formula with a command's numbers."""
-    time, kind = roofline_time(device, facts), device.class_of(facts.kernel)
+    time, rows = roofline_time(device, facts), work_of_command(facts).rows
+    kind = device.class_of(facts.kernel, rows)
     hidden = f" - {device.overlap_us:g} us hidden" if device.overlap_us else ""
     return (
         f"{kind.name}: start {1e6 * time.start:.4g} us{hidden} + (({1e6 * time.compute:.4g} us of "

@@ -90,7 +90,8 @@ def work_of(stem: str, params: Params, operations: int, nbytes: int) -> Work:
 
 def command_time(work: Work, stem: str, device: Roofline) -> RooflineTime:
     """Returns how long a command takes."""
-    kind, level, peak = device.class_of(stem), device.level(work.nbytes), device.peak(work.dtype)
+    kind, level = device.class_of(stem, work.rows), device.level(work.nbytes)
+    peak = device.peak(work.dtype)
     reached = peak.product_tera_ops_per_second if kind.products else peak.vector_tera_ops_per_second
     tile = kind.tile_rows, kind.tile_columns
     compute = (

@@ -8,6 +8,7 @@ an exponent. Shares and times are fitted (`npusim calibrate`); peaks are data sh
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 
@@ -57,6 +58,8 @@ class RooflineClass:
         tile_rows, tile_columns: what products are rounded up to.
         products: whether its arithmetic is that of products.
         units: that take tiles at once: their number is rounded up to whole rounds.
+        most_rows: of an item of its commands; more make one of a later class, since products of
+            few rows wait for memory and have kernels of their own. 0: any number.
     """
 
     name: str
@@ -70,12 +73,13 @@ class RooflineClass:
     tile_columns: int
     products: bool
     units: int = 1
+    most_rows: int = 0
 
     def __post_init__(self) -> None:
         """Refuses numbers that mean nothing; ValueError says which."""
         if self.compute_share <= 0 or self.memory_share <= 0:
             raise ValueError(f"class '{self.name}' reaches nothing of a peak")
-        if min(self.overlap, self.tile_rows, self.tile_columns, self.units) < 1:
+        if min(self.overlap, 1 + self.most_rows, self.tile_rows, self.tile_columns, self.units) < 1:
             raise ValueError(f"class '{self.name}' has an overlap, a tile or units below 1")
 
 
@@ -117,14 +121,19 @@ class Roofline:
             raise ValueError(
                 "'classes' ends with the one class without stems, which holds all other kernels"
             )
-        seen: dict[str, str] = {}
-        for stem, name in ((stem, one.name) for one in self.classes for stem in one.stems):
-            if seen.setdefault(stem, name) != name:
-                raise ValueError(f"kernel '{stem}' is in the classes '{seen[stem]}' and '{name}'")
+        seen: dict[str, RooflineClass] = {}
+        for stem, kind in [(stem, one) for one in self.classes for stem in one.stems]:
+            other = seen.get(stem)
+            if other and not 0 < other.most_rows < (kind.most_rows or sys.maxsize):
+                raise ValueError(
+                    f"kernel '{stem}' is in the classes '{other.name}' and '{kind.name}'"
+                )
+            seen[stem] = kind
 
-    def class_of(self, stem: str) -> RooflineClass:
-        """Returns the class of a kernel's commands."""
-        return next((c for c in self.classes if stem in c.stems), self.classes[-1])
+    def class_of(self, stem: str, rows: int = sys.maxsize) -> RooflineClass:
+        """Returns the class of a kernel's commands, of items of so many rows."""
+        mine = (c for c in self.classes if stem in c.stems and rows <= (c.most_rows or rows))
+        return next(mine, self.classes[-1])
 
     def level(self, nbytes: int) -> MemoryLevel:
         """Returns the nearest memory that holds so many bytes."""

@@ -1,0 +1,94 @@
+"""How far the presets `cpu` and `h200` are off what was measured: a section of docs/simulate.md.
+
+    PYTHONPATH=python:. python -m benchmarks.calibration            # prints the tables
+    PYTHONPATH=python:. python -m benchmarks.calibration --fit cpu  # fits anew, prints a target
+
+From benchmarks/results/profiles_*, as `merge_profiles.py` writes them. Every second distinct
+command is kept out of a fit, and all of the models in `HELD_OUT`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from npusim.profile.profile import Profile
+from npusim.profile.saved import read_profile
+from npusim.simulate.calibrate import Calibration, calibrate, held_out, target_file
+from npusim.targets import TargetConfig
+from npusim.targets.roofline import Roofline
+
+RESULTS = Path(__file__).parent / "results"
+DEVICES = {
+    "h200": "One H200; layers in float16, decoders in bfloat16.",
+    "cpu": "Two threads of an AMD EPYC with AVX-512; layers in float32, decoders in bfloat16. Of "
+    "five passes, while others used its four cores, the least of each command.",
+}
+HELD_OUT = {
+    "resnet50": "ResNet-50, one image",
+    "bert_base": "BERT-base, 128 tokens",
+    "prefill": "Qwen2.5-1.5B's sizes, 128 tokens behind 1,024",
+    "decode": "the same, one token",
+}
+
+
+def profiles(device: str) -> dict[str, Profile]:
+    """Returns the profiles of a device by name."""
+    paths = sorted((RESULTS / f"profiles_{device}").glob("*.json"))
+    return {path.stem: read_profile(path) for path in paths}
+
+
+def roofline(device: str) -> Roofline:
+    """Returns what the preset says."""
+    hardware = TargetConfig.named(device).hardware
+    assert hardware is not None and hardware.roofline is not None
+    return hardware.roofline
+
+
+def fitted(device: str) -> Calibration:
+    """Fits a preset's classes to the profiles anew."""
+    found = profiles(device)
+    learnt = [profile for name, profile in found.items() if name not in HELD_OUT]
+    return calibrate(learnt, roofline(device), [found[name] for name in HELD_OUT])
+
+
+def tables() -> str:
+    """Returns both devices' errors as Markdown."""
+    lines: list[str] = []
+    for device, says in DEVICES.items():
+        found = profiles(device)
+        learnt = [profile for name, profile in found.items() if name not in HELD_OUT]
+        classes, runs = held_out(learnt, roofline(device), [found[name] for name in HELD_OUT])
+        lines += ["", f"**`{device}`**. {says}", ""]
+        lines += [
+            "| class | kept out | mean | median | 95th percentile |",
+            "|---|---:|---:|---:|---:|",
+        ]
+        for one in classes:
+            errors = " | ".join(f"{100 * x:.1f} %" for x in (one.mean, one.median, one.worst))
+            lines.append(f"| {one.name} | {one.held_out} | {errors} |")
+        passes = json.loads((RESULTS / f"profiles_{device}" / "passes.txt").read_text())
+        lines += ["", "| whole run, kept out | predicted | measured | error | passes |"]
+        lines.append("|---|---:|---:|---:|---:|")
+        for (name, what), run in zip(HELD_OUT.items(), runs, strict=True):
+            spread = "…".join(f"{1e3 * x:.3g}" for x in (min(passes[name]), max(passes[name])))
+            times = f"{1e3 * run.predicted:.3g} ms | {1e3 * run.measured:.3g} ms"
+            lines.append(f"| {what} | {times} | {100 * run.error:+.1f} % | {spread} ms |")
+    return "\n".join(lines[1:])
+
+
+def main() -> None:
+    """Reads the command line, prints."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fit", choices=sorted(DEVICES))
+    args = parser.parse_args()
+    if args.fit:
+        found = fitted(args.fit)
+        print(target_file(found, args.fit, args.fit))
+    else:
+        print(tables())
+
+
+if __name__ == "__main__":
+    main()
