@@ -284,3 +284,30 @@ print("npusim.codegen.cuda.rules" in sys.modules)
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout.split("\n")[:2] == ["[]", "True"]
+
+
+def test_importing_the_package_loads_neither_numpy_nor_parts() -> None:
+    code = (
+        "import sys, npusim\n"
+        "print(*sorted(m for m in sys.modules if m == 'numpy' or m.startswith('npusim.')))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout.split() == ["npusim.errors", "npusim.version"]
+
+
+@pytest.mark.parametrize("name", ["compile", "partition", "simulate"])
+def test_functions_named_as_parts_stay_functions(name: str) -> None:
+    code = (
+        f"import npusim, npusim.{name}, inspect\n"
+        f"assert inspect.isfunction(npusim.{name})\n"
+        f"from npusim import {name}\n"
+        f"assert {name} is npusim.{name}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_all_public_names_are_there() -> None:
+    code = "import npusim\nfor name in npusim.__all__: getattr(npusim, name)"
+    subprocess.run([sys.executable, "-c", code], check=True)

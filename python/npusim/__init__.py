@@ -1,15 +1,16 @@
 """npusim: compile PyTorch models and run them natively, as on an NPU.
 
-The public API and nothing else. Importing it loads neither torch nor any other framework; names
-that need one load it when they are first used.
+The public API and nothing else. Importing it loads errors and the version, not even NumPy; names
+load what they need when they are first used.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from npusim.compile import compile
 from npusim.errors import (
     CoverageError,
     DeviceError,
@@ -23,29 +24,28 @@ from npusim.errors import (
     UnsupportedOpError,
     WeightMismatchError,
 )
-from npusim.ir.graph import Graph as IR
-from npusim.ir.module import Module
-from npusim.ir.specialize import specialize
-from npusim.partition import check, partition
-from npusim.program.program import CompiledProgram, TensorSpec
-from npusim.simulate import simulate
-from npusim.targets import TargetConfig
 from npusim.version import __version__
 
 if TYPE_CHECKING:
+    from npusim.compile import compile
     from npusim.exporters.onnx import export_onnx
     from npusim.frontends.language_model import extract_llm
     from npusim.frontends.onnx import from_onnx
     from npusim.frontends.tinygrad import from_tinygrad
     from npusim.frontends.torch_export import extract_ir
+    from npusim.ir.graph import Graph as IR
+    from npusim.ir.module import Module
+    from npusim.ir.specialize import specialize
     from npusim.language_model import LanguageModel, LanguageSession
     from npusim.ops.custom import register_op
+    from npusim.partition import check, partition
     from npusim.partition.executor import DAGExecutor
     from npusim.partition.plan import Partition, PartitionPlan, TransferOp
     from npusim.partition.report import SupportReport
     from npusim.partition.support import is_op_supported
     from npusim.profile import Profile
     from npusim.profile.measure import profile_program
+    from npusim.program.program import CompiledProgram, TensorSpec
     from npusim.runtime import (
         Checkpoint,
         Device,
@@ -57,10 +57,23 @@ if TYPE_CHECKING:
         load,
         load_weights,
     )
+    from npusim.simulate import simulate
     from npusim.simulate.simulation import Simulation
+    from npusim.targets import TargetConfig
     from npusim.verify import verify_ir_with_state_dict, verify_plan, verify_program
 
+# Where names come from; "IR" is what `ir.graph` calls Graph.
 _LAZY = {
+    "IR": "npusim.ir.graph",
+    "CompiledProgram": "npusim.program.program",
+    "Module": "npusim.ir.module",
+    "TargetConfig": "npusim.targets",
+    "TensorSpec": "npusim.program.program",
+    "check": "npusim.partition",
+    "compile": "npusim.compile",
+    "partition": "npusim.partition",
+    "simulate": "npusim.simulate",
+    "specialize": "npusim.ir.specialize",
     "export_onnx": "npusim.exporters.onnx",
     "extract_ir": "npusim.frontends.torch_export",
     "extract_llm": "npusim.frontends.language_model",
@@ -152,9 +165,23 @@ def __getattr__(name: str) -> Any:
         return import_module("npusim.binding").native_module()
     if name not in _LAZY:
         raise AttributeError(f"module 'npusim' has no attribute '{name}'")
-    value = getattr(import_module(_LAZY[name]), name)
+    value = getattr(import_module(_LAZY[name]), "Graph" if name == "IR" else name)
     globals()[name] = value
     return value
+
+
+class _Package(ModuleType):
+    """This package, in which `compile`, `partition` and `simulate` are functions.
+
+    Parts have these names as well, and importing a part binds it in its package.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _LAZY and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,115 @@
+"""What a fresh process takes until it has an answer from the CPU, with its files in the page cache.
+
+    PYTHONPATH=python:. python -m benchmarks.start [--models resnet50 …] [--processes 11]
+        [--threads N] [--json FILE]
+
+Importing is timed beside a Python that imports nothing and one that imports NumPy alone, in turns.
+Models are those of `tests.models` in float32, batch 1, compiled here; steps are timed in processes
+of their own, one after another. Memory is what a process holds at rest, after two calls (resident,
+from /proc: pages of a mapped checkpoint that were read count). Printed: median and range, in ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+IMPORTS = {"Python": "pass", "Python, numpy": "import numpy", "Python, npusim": "import npusim"}
+MODEL = """
+import sys, time
+import numpy as np
+import npusim
+began = time.perf_counter()
+def done(step):
+    global began
+    print(step, time.perf_counter() - began)
+    began = time.perf_counter()
+threads = {"threads": int(sys.argv[3])} if sys.argv[3] != "0" else {}
+session = npusim.load(sys.argv[1], weights=sys.argv[2], **threads)
+done("load")
+(spec,) = session.inputs
+x = np.zeros(spec.shape, np.float32)
+began = time.perf_counter()
+session(x)
+done("first call")
+session(x)
+done("second call")
+try:
+    rows = open("/proc/self/status").read().splitlines()
+    print("memory", sum(int(row.split()[1]) for row in rows if row.startswith("VmRSS")) / 1024)
+except OSError:
+    pass
+"""
+
+
+def imports(processes: int) -> dict[str, list[float]]:
+    """Returns how long processes take, from start to end, in seconds."""
+    found: dict[str, list[float]] = {name: [] for name in IMPORTS}
+    for _ in range(processes + 1):
+        for name, code in IMPORTS.items():
+            began = time.perf_counter()
+            subprocess.run([sys.executable, "-c", code], check=True)
+            found[name].append(time.perf_counter() - began)
+    return {name: took[1:] for name, took in found.items()}  # the first fetches files
+
+
+def model(name: str, folder: Path, threads: int, processes: int) -> dict[str, list[float]]:
+    """Compiles a model and returns its steps, in seconds, and its memory, in MiB."""
+    from safetensors.torch import save_file
+    from tests.models import build
+
+    import npusim
+
+    network, inputs = build(name, batch=1)
+    program, weights = folder / f"{name}.npubin", folder / f"{name}.safetensors"
+    npusim.compile(npusim.extract_ir(network, (inputs[0],))).save(program)
+    save_file({k: v.contiguous() for k, v in network.state_dict().items()}, weights)
+    found: dict[str, list[float]] = {}
+    for _ in range(processes + 1):
+        command = [sys.executable, "-c", MODEL, str(program), str(weights), str(threads)]
+        for line in subprocess.run(
+            command, check=True, capture_output=True, text=True
+        ).stdout.splitlines():
+            step, value = line.rsplit(" ", 1)
+            found.setdefault(step, []).append(float(value))
+    kept = {step: values[1:] for step, values in found.items()}
+    kept["disk to first result"] = [
+        sum(both) for both in zip(kept["load"], kept["first call"], strict=True)
+    ]
+    return kept
+
+
+def report(what: str, found: dict[str, list[float]]) -> None:
+    """Prints the median and the range of each step."""
+    for step, values in found.items():
+        scale, unit = (1.0, "MiB") if step == "memory" else (1e3, "ms")
+        middle, low, high = (scale * f(values) for f in (statistics.median, min, max))
+        print(f"{what:12} {step:22} {middle:9.1f} {unit} ({low:.1f} - {high:.1f})", flush=True)
+
+
+def main() -> None:
+    """Parses the command line, measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--models", nargs="*", default=["resnet50"])
+    parser.add_argument("--processes", type=int, default=11)
+    parser.add_argument("--threads", type=int, default=0, help="0: the device's own choice")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    found = {"import": imports(args.processes)}
+    report("import", found["import"])
+    with tempfile.TemporaryDirectory() as folder:
+        for name in args.models:
+            found[name] = model(name, Path(folder), args.threads, args.processes)
+            report(name, found[name])
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
