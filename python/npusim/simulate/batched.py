@@ -6,13 +6,14 @@ sequence. The programs that come of it cannot run: `simulate` reads their comman
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from npusim.abi.kernels import KERNELS, RANK, Params
 from npusim.errors import Error
 from npusim.program.program import BufferKind, Command, CompiledProgram
+from npusim.schedule import target_of, with_simulation
 
 _SHARED = (BufferKind.WEIGHT, BufferKind.CONSTANT, BufferKind.PERSISTENT)
 _Rule = Callable[[Params, int, list[bool]], dict[str, Any]]
@@ -26,6 +27,7 @@ def batched(program: CompiledProgram, count: int) -> CompiledProgram:
 
     Raises:
         Error: it is below 1, or a command's kernel has no rule for several sequences.
+        TargetConstraintError: so many do not fit into the machine that it was compiled for.
     """
     if count < 1:
         raise Error(f"A batch of {count} sequences is none.", hint="Give 1 or more.")
@@ -44,7 +46,8 @@ def batched(program: CompiledProgram, count: int) -> CompiledProgram:
         if method.name != "generate"  # it chooses tokens one sequence at a time
     )
     state = count * program.state_bytes
-    return replace(program, buffers=buffers, methods=methods, state_bytes=state)
+    grown = replace(program, buffers=buffers, methods=methods, state_bytes=state)
+    return with_simulation(grown, target_of(program)) if program.simulation else grown
 
 
 def _command(program: CompiledProgram, command: Command, count: int) -> Command:
@@ -65,6 +68,37 @@ def _command(program: CompiledProgram, command: Command, count: int) -> Command:
 def _times(name: str) -> _Rule:
     """Returns the rule of kernels in which one field counts the items."""
     return lambda params, count, shared: {name: count * params[name]}
+
+
+def _attended(params: Params, count: int, shared: list[bool]) -> dict[str, Any]:
+    """As many items; what one item may repeat, as it has but one, several have each for itself."""
+    fields = ["q_strides", "k_strides", "v_strides", *["mask_strides"] * params["has_mask"]]
+    return {
+        "batch": count * params["batch"],
+        **{name: _apart(params[name], {0: shared[at]}) for at, name in enumerate(fields)},
+    }
+
+
+def _stepped(params: Params, count: int, shared: list[bool]) -> dict[str, Any]:
+    tables = _apart(params["cs_strides"], {0: shared[3], 1: shared[4]})
+    return {"batch": count * params["batch"], "cs_strides": tables}
+
+
+def _rotated(params: Params, count: int, shared: list[bool]) -> dict[str, Any]:
+    cos, sin = params["parts"], params["parts"] + 1
+    tables = _apart(params["cs_strides"], {0: shared[cos], 2: shared[sin]})
+    return {"batch": count * params["batch"], "cs_strides": tables}
+
+
+def _apart(strides: Sequence[int], places: Mapping[int, bool]) -> list[int]:
+    """Returns strides of which those at some places are not 0, but for what is shared.
+
+    How far they reach makes no difference to what is counted.
+    """
+    found = list(strides)
+    for at, same in places.items():
+        found[at] = 0 if same else found[at] or 1
+    return found
 
 
 def _strided(params: Params, count: int, shared: list[bool]) -> dict[str, Any]:
@@ -103,7 +137,9 @@ _RULES: dict[str, _Rule] = {
         ),
         _times("m"),
     ),
-    **dict.fromkeys(("attention", "attention_step", "rope"), _times("batch")),
+    "attention": _attended,
+    "attention_step": _stepped,
+    "rope": _rotated,
     "norm": _times("rows"),
     "softmax": _times("outer"),
     "index": _indexed,
