@@ -44,7 +44,7 @@ def test_the_answer_as_json(cli: Cli, tmp_path: Path) -> None:
     layers = written(profiled(DEVICE, 60, 1), tmp_path / "layers.json")
     facts = cli("calibrate", layers, "-o", tmp_path / "mine.toml", "--json").json
     assert facts["ok"] and facts["device"] == "device"
-    (linear,) = facts["classes"]
+    linear = {one["name"]: one for one in facts["classes"]}["linear"]
     assert linear["fitted"] > 0 and linear["held_out"] > 0 and 0 <= linear["mean"] < 0.5
     (run,) = facts["runs"]
     assert run["error"] == pytest.approx(run["predicted"] / run["measured"] - 1)
