@@ -137,8 +137,10 @@ def test_the_trace_has_lanes_and_counters(real: dict[str, Any]) -> None:
     assert memories == {"l1, bytes in use", "dram, bytes in use"}
 
 
-def test_shares_weighted_by_time_are_the_stalls(real: dict[str, Any]) -> None:
+@pytest.mark.parametrize("call_us", [0, 10])
+def test_shares_weighted_by_time_are_the_stalls(call_us: int) -> None:
     """A counter holds until the next: its integral is what the run is due to."""
+    real = npusim.simulate(net(), overrides=[f"dispatch.call_us={call_us}"]).report
     events = [e for e in json.loads(to_trace(real))["traceEvents"] if e["name"] == "due to"]
     for cause in REPORT_CAUSES:
         held = itertools.pairwise(events)
