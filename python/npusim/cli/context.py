@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from npusim.runtime.gguf import SUFFIX, gguf_context
-
 
 def known_positions(folder: Path, most: int) -> int:
     """Returns how many positions a model's configuration names, `most` at most.
 
     Where it names none, or cannot be read, that is `most`: the extraction says what is wrong.
     """
+    from npusim.runtime.gguf import SUFFIX, gguf_context
+
     if folder.suffix == SUFFIX:
         return min(gguf_context(folder) or most, most)
     try:

@@ -20,7 +20,6 @@ from npusim.cli.running import Running, running_options
 from npusim.cli.weights import Weights, weights_options
 from npusim.errors import Error
 from npusim.program.program import CompiledProgram
-from npusim.runtime.gguf import SUFFIX as GGUF
 
 if TYPE_CHECKING:
     from npusim.language_model import Chat, LanguageSession, Stats, TextGeneration
@@ -78,6 +77,8 @@ def generate(
     With --interactive, every line of the input is a prompt that continues the conversation, in the
     model's chat template where it has one; Ctrl-C ends an answer, the end of input (Ctrl-D) all.
     """
+    from npusim.runtime.gguf import SUFFIX as GGUF
+
     start: str | list[int] | None = _prompt(prompt, token_ids, interactive=interactive)
     if chat and isinstance(start, list):
         raise Error("--chat puts text into a template; --token-ids are no text.")

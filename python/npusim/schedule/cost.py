@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from npusim import _runtime
 from npusim.schedule.schedule import AXES, Sizes
 from npusim.schedule.work import Part, Work
 from npusim.targets.hardware import Mxu, Npu, Vpu
@@ -40,6 +39,8 @@ def fold_cycles(mxu: Mxu, m: int, n: int, k: int, dtype: str) -> int:
     T + R + C - 2, and R more to load what is stationary; with overlap folds take
     max(T, R, min_stream_rows) each, and all of them 2R + C - 2 once.
     """
+    from npusim import _runtime
+
     return _runtime.array_cycles(array_facts(mxu, dtype), m, n, k)
 
 
@@ -48,6 +49,8 @@ def array_cycles(npu: Npu, work: Work, tile: Sizes) -> float:
 
     Each tile takes what the walk says; no walk is shorter than this.
     """
+    from npusim import _runtime
+
     array, depthwise = array_facts(npu.mxu, work.dtype), work.form == "depthwise"
     total = sum(
         count * _runtime.tile_cycles(array, [part.of(a) for a in AXES], work.taps, depthwise)
@@ -78,6 +81,8 @@ def vector_cycles(npu: Npu, work: Work, tile: Sizes) -> float:
 
     Shared by cores like `array_cycles`, and no walk is shorter than this, either.
     """
+    from npusim import _runtime
+
     rate, passes = vector_passes(npu.vpu, work.dtype, work.vector, work.sums, work.addends)
     whole = _volume(work.sizes)
     total = sum(

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from npusim import _runtime
 from npusim.errors import Error
 from npusim.ir.types import dtype_size
 from npusim.schedule import Schedule, best_schedule, product_work
@@ -77,6 +76,8 @@ def array_cycles(npu: Npu, m: int, k: int, n: int, dtype: str, repeats: int = 1)
     Raises:
         Error: the array does not multiply that dtype, or a size is below 1.
     """
+    from npusim import _runtime
+
     if dtype not in npu.mxu.macs_per_pe_cycle:
         known = ", ".join(npu.mxu.macs_per_pe_cycle)
         raise Error(f"The array does not multiply {dtype}.", hint=f"It multiplies: {known}.")
@@ -130,6 +131,8 @@ class _Facts:
 
 @lru_cache(maxsize=_KEPT)
 def _walked(machine: _Facts, work: _Facts, events: int) -> TileTime:
+    from npusim import _runtime
+
     found = _runtime.walk_tiles(machine.facts, work.facts, events)
     cores = machine.facts["cores"]
     shown = tuple(
