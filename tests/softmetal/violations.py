@@ -263,6 +263,126 @@ def unknown_type(host: Host) -> None:
     metal.send(values, "setConstantValue:type:atIndex:", ctypes.c_char_p(b"x"), 1, 0)
 
 
+@rule("a command buffer was released with an open encoder")
+def forgotten_commands(host: Host) -> None:
+    for _ in range(2):  # the pool's reference, and the encoder's
+        host.commands.send("release")
+
+
+@rule("enqueue comes once")
+def two_enqueues(host: Host) -> None:
+    host.commands.send("enqueue")
+    host.commands.send("enqueue")
+
+
+@rule("waitUntilScheduled before commit")
+def wait_for_no_schedule(host: Host) -> None:
+    host.commands.send("waitUntilScheduled")
+
+
+@rule("a compute pipeline without a function")
+def pipeline_of_nothing(host: Host) -> None:
+    metal.send(host.device, "newComputePipelineStateWithFunction:error:", None, None)
+
+
+@rule("a grid is three uint32 in a buffer, at a multiple of 4 bytes")
+def odd_grid(host: Host) -> None:
+    selector = "dispatchThreadgroupsWithIndirectBuffer:indirectBufferOffset:threadsPerThreadgroup:"
+    host.encoder.send(selector, host.x, 2, metal.size(16))
+
+
+@rule("a grid is three uint32 in a buffer, at a multiple of 4 bytes")
+def grid_behind_end(host: Host) -> None:
+    selector = "dispatchThreadgroupsWithIndirectBuffer:indirectBufferOffset:threadsPerThreadgroup:"
+    host.encoder.send(selector, host.x, 248, metal.size(16))
+
+
+@rule("didModifyRange: is for managed storage")
+def modified_range(host: Host) -> None:
+    metal.send(host.x, "didModifyRange:", metal.Range(0, 16), returns=None)
+
+
+# --- samples of counters
+
+
+def _samples(host: Host, count: int = 2) -> metal.Object:
+    sets = metal.send_pointer(host.device, "counterSets")
+    made = metal.send_pointer(metal.class_named("MTLCounterSampleBufferDescriptor"), "alloc")
+    descriptor = metal.Object(metal.send(made, "init"))
+    first = metal.send_pointer(sets, "objectAtIndex:", 0)
+    metal.send(descriptor, "setCounterSet:", first, returns=None)
+    metal.send(descriptor, "setStorageMode:", 0, returns=None)
+    metal.send(descriptor, "setSampleCount:", count, returns=None)
+    selector = "newCounterSampleBufferWithDescriptor:error:"
+    return metal.Object(metal.send(host.device, selector, descriptor, None))
+
+
+_SAMPLE = "sampleCountersInBuffer:atSampleIndex:withBarrier:"
+
+
+@rule("a sample beyond the end of its buffer")
+def sample_behind_end(host: Host) -> None:
+    host.encoder.send(_SAMPLE, _samples(host), 2, True)
+
+
+@rule("a sample between concurrent dispatches needs its barrier")
+def sample_among_others(host: Host) -> None:
+    host.encoder.end()
+    host.encoder = host.commands.encoder(concurrent=True)
+    host.encoder.bind(host.copy, [host.x, host.y, np.uint32(16)])
+    host.dispatch()
+    host.encoder.send(_SAMPLE, _samples(host), 0, False)
+
+
+@rule("resolveCounters: beyond the end")
+def resolved_behind_end(host: Host) -> None:
+    host.encoder.end()
+    selector = "resolveCounters:inRange:destinationBuffer:destinationOffset:"
+    host.commands.blit().send(selector, _samples(host), metal.Range(1, 2), host.x, 0)
+
+
+@rule("a compute pass has one sample buffer here")
+def second_sample_buffer(host: Host) -> None:
+    made = metal.send_pointer(metal.class_named("MTLComputePassDescriptor"), "alloc")
+    descriptor = metal.send_pointer(made, "init")
+    attachments = metal.send_pointer(descriptor, "sampleBufferAttachments")
+    metal.send(attachments, "objectAtIndexedSubscript:", 1)
+
+
+# --- what objects are made of
+
+
+@rule("an autorelease pool cannot be autoreleased")
+def autoreleased_pool(host: Host) -> None:
+    with metal.Pool() as pool:
+        metal.send(ctypes.c_void_p(pool.pointer), "autorelease")
+
+
+@rule("addObject: on a pool that is not the innermost")
+def outer_pool(host: Host) -> None:
+    with metal.Pool() as outer, metal.Pool():
+        metal.send(ctypes.c_void_p(outer.pointer), "addObject:", host.x, returns=None)
+
+
+@rule("strings are ASCII or UTF-8 here")
+def unknown_encoding(host: Host) -> None:
+    utf16 = 10
+    selector = "stringWithCString:encoding:"
+    metal.send(metal.class_named("NSString"), selector, ctypes.c_char_p(b"x"), utf16)
+
+
+@rule("URLs are of files here: https://example.org")
+def web_address(host: Host) -> None:
+    made = metal.send_pointer(metal.class_named("NSURL"), "alloc")
+    metal.send(made, "initWithString:", metal.string("https://example.org"))
+
+
+@rule("MPSMatrix: without a buffer or a descriptor")
+def matrix_of_nothing(host: Host) -> None:
+    made = metal.send_pointer(metal.class_named("MPSMatrix"), "alloc")
+    metal.send(made, "initWithBuffer:offset:descriptor:", host.x, 0, None)
+
+
 # --- indirect command buffers
 
 DISPATCH, THREADS = 1 << 5, 1 << 6  # MTLIndirectCommandType
