@@ -165,6 +165,36 @@ TEXTS = {
         " { S t = s; }",
         "read their members",
     ),
+    "a declaration without an end": (f"{HEAD}{SIMPLE}\nconstant int n = 1", "expected ';'"),
+    "threadgroup memory without an end": (
+        f"{HEAD}{KERNEL} {{ y[i] = 1; threadgroup float x[4] }}",
+        "does not end",
+    ),
+    "a type where it is used": (
+        f"{HEAD}struct S {{ int a; }};\nstruct S f(int x) {{ S s = {{x}}; return s; }}\n{SIMPLE}",
+        "write 'struct' only where",
+    ),
+    "a variable behind its type": (
+        f"{HEAD}struct S {{ int a; }} s;\n{SIMPLE}",
+        "declare variables apart",
+    ),
+    "an attribute before the name": (
+        f"{HEAD}kernel void k(device float* [[buffer(0)]] x) {{}}",
+        "a type, a name and one attribute",
+    ),
+    "an index by name": (
+        f"{HEAD}kernel void k(device float* x [[buffer(N)]]) {{}}",
+        "write [[buffer(n)]] with a number",
+    ),
+    "a threadgroup variable without a type": (
+        f"{HEAD}{KERNEL} {{ threadgroup x[4]; y[i] = 1; }}",
+        "not understood",
+    ),
+    "a function constant of a pointer": (
+        f"{HEAD}constant device float* n [[function_constant(0)]];\n{SIMPLE}",
+        "write constant T name",
+    ),
+    "a bracket too many": (f"{HEAD}{KERNEL} {{ y[i] = 1); }}", "closes nothing"),
     "no end": (f"{HEAD}{KERNEL} {{ y[i] = 1;", "not closed"),
     "a string": (f'{HEAD}constant char s[] = "x";\n{SIMPLE}', "no strings"),
     "a string behind an assertion": (
