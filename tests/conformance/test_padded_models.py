@@ -11,7 +11,7 @@ import torch
 import npusim
 from npusim.errors import TargetConstraintError
 from npusim.program.program import CompiledProgram
-from npusim.selftest.decoder import run_decoder
+from npusim.selftest.decoder import DECODERS, run_decoder
 from npusim.selftest.models import EXAMPLES, run_model
 from npusim.targets import TargetConfig
 from tests.conformance.poison import run_poisoned
@@ -42,7 +42,7 @@ def test_small_models_agree_with_pytorch(name: str) -> None:
 
 def test_a_decoder_says_what_it_says_without_padding() -> None:
     """Calls and states of a language model are dense; what its commands leave to each other not."""
-    assert run_decoder(PADDED, DEVICE) == {"tokens": 32}
+    assert run_decoder(PADDED, DEVICE, DECODERS["float32"]) == {"tokens": 32}
 
 
 class Odd(torch.nn.Module):

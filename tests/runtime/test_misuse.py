@@ -187,7 +187,7 @@ def test_two_threads_with_tensors_of_two_libraries() -> None:
 
 
 LIMITED = """
-    import resource, npusim
+    import resource, npusim._runtime
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20), resource.RLIM_INFINITY))
     try: npusim.Device(threads=512)
