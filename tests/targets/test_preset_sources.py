@@ -64,25 +64,6 @@ def hardware(name: str) -> Hardware:
     return found
 
 
-# Operations a second of the data sheets that the files name.
-@pytest.mark.parametrize(
-    ("name", "dtype", "peak"),
-    [
-        ("tpu-v3", "bfloat16", 123e12),
-        ("tpu-v6e", "bfloat16", 918e12),
-        ("tpu-v6e", "int8", 1836e12),
-        ("ethos-u55-256", "int8", 2 * 256 * 500e6),
-        ("gemmini-8", "int8", 2 * 64 * 800e6),
-        ("scale-32-ws", "int8", 2 * 1024 * 1e9),
-        ("npu-edge-32x32", "int8", 2 * 1024 * 1e9),
-    ],
-)
-def test_arrays_and_clocks_make_the_peak(name: str, dtype: str, peak: float) -> None:
-    npu = hardware(name).npu
-    assert npu is not None
-    assert npu.peak_ops_per_second(dtype) == pytest.approx(peak, rel=0.005)
-
-
 # Bytes a second: transfers of a channel times its width, or a clock times a port's bytes.
 @pytest.mark.parametrize(
     ("name", "rate"),

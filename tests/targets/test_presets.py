@@ -40,6 +40,8 @@ def test_all_are_there() -> None:
         ("ethos-u55-256", "int16", 2 * 128 * 500e6),
         ("gemmini-8", "int8", 2 * 64 * 800e6),
         ("scale-32-os", "float32", 2 * 1024 * 1e9),
+        ("scale-32-ws", "int8", 2 * 1024 * 1e9),
+        ("npu-edge-32x32", "int8", 2 * 1024 * 1e9),
     ],
 )
 def test_peaks_are_those_that_were_published(name: str, dtype: str, operations: float) -> None:

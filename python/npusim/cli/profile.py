@@ -19,12 +19,11 @@ from npusim.cli.progress import progress
 from npusim.cli.running import Running, running_options
 from npusim.cli.sizes import call_sizes, call_sizes_option
 from npusim.cli.weights import Weights, weights_options
-from npusim.errors import Error
 from npusim.partition.plan import Partition, PartitionPlan, TransferOp
 from npusim.profile.inputs import sample
 from npusim.profile.profile import KEYS, Group, Profile
 from npusim.profile.saved import profile_facts
-from npusim.program.program import CompiledProgram, Method
+from npusim.program.program import method_named
 
 
 @click.command(cls=Verb)
@@ -77,7 +76,7 @@ def profile(
             raise click.UsageError("A plan has no --method, --context or --output.")
         return _of_plan(opened, weights, inputs, sizes, running, repeats, seconds)
     compiled = opened
-    entry = _method(compiled, method)
+    entry = method_named(compiled, method)
     specs = entry.inputs
     chosen, told = call_sizes(sizes, entry.symbols, bool(inputs))
     arrays = read_inputs(inputs, specs) if inputs else None
@@ -151,14 +150,6 @@ def _step(step: Partition | TransferOp) -> tuple[str, str]:
     operators = Counter(node.op for node in step.graph.nodes)
     most = ", ".join(f"{count} {op}" for op, count in operators.most_common(2))
     return f"{step.index} {step.executor}", f"{len(step.graph.nodes)} nodes: {most}"
-
-
-def _method(program: CompiledProgram, name: str | None) -> Method:
-    try:
-        return program.method(name)
-    except KeyError:
-        known = ", ".join(method.name for method in program.methods)
-        raise Error(f"The program has no method '{name}'.", hint=f"It has: {known}.") from None
 
 
 def _facts(found: Profile, by: str) -> dict[str, object]:

@@ -21,7 +21,7 @@ from npusim.profile.inputs import (
     sample,
 )
 from npusim.profile.profile import CommandProfile, Profile
-from npusim.program.program import CompiledProgram, Method
+from npusim.program.program import CompiledProgram, Method, method_named
 from npusim.runtime import Device, DeviceBuffer, Executor, State, load_weights
 from npusim.runtime.weights import WeightSource
 
@@ -68,7 +68,7 @@ def profile_program(
         device = Device(device or program.target.partition(":")[0], threads=threads)
     if not isinstance(weights, _runtime.Weights):
         weights = load_weights(weights, program, device)
-    run = _Run(program, _method(program, method), device, weights, inputs or {}, context)
+    run = _Run(program, method_named(program, method), device, weights, inputs or {}, context)
     rows, whole = run.measure(repeats, seconds)
     medians = [statistics.median(times) for times in zip(*rows, strict=True)]
     return Profile(
@@ -81,14 +81,6 @@ def profile_program(
         commands=tuple(_commands(program, run, medians)),
         run_seconds=statistics.median(whole),
     )
-
-
-def _method(program: CompiledProgram, name: str | None) -> Method:
-    try:
-        return program.method(name)
-    except KeyError:
-        known = ", ".join(method.name for method in program.methods)
-        raise Error(f"The program has no method '{name}'.", hint=f"It has: {known}.") from None
 
 
 @dataclass

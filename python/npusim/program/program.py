@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npusim.errors import Error
 from npusim.ir.symbolic import Symbol, evaluate, symbols_of, upper
 
 if TYPE_CHECKING:
@@ -295,3 +296,16 @@ class CompiledProgram:
         from npusim.program.format import load_program
 
         return load_program(path)
+
+
+def method_named(program: CompiledProgram, name: str | None) -> Method:
+    """Returns a method by name, as a caller gave it; without a name, the first one.
+
+    Raises:
+        Error: there is none of that name; says which there are.
+    """
+    try:
+        return program.method(name)
+    except KeyError:
+        known = ", ".join(method.name for method in program.methods)
+        raise Error(f"The program has no method '{name}'.", hint=f"It has: {known}.") from None

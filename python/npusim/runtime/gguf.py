@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -164,18 +165,28 @@ def gguf_context(path: str | os.PathLike[str]) -> int | None:
 @contextmanager
 def _reading(path: str | os.PathLike[str]) -> Iterator[Any]:
     try:
-        from gguf import GGUFReader
+        import gguf  # noqa: F401
     except ImportError:
         raise Error(
             f"{path}: this form of checkpoint needs the package gguf.",
             hint="pip install 'npusim[gguf]'",
         ) from None
     try:
-        yield GGUFReader(path)
+        file = Path(path).resolve()
+        status = file.stat()
+        yield _reader(file, status.st_ino, status.st_mtime_ns, status.st_size)
     except OSError as error:
         raise Error(f"Cannot read {path}: {error.strerror or error}.") from error
     except Exception as error:  # what the package meets in a damaged file
         raise ProgramFormatError(f"{path} is no whole GGUF file: {first_line(error)}") from error
+
+
+@lru_cache(maxsize=1)
+def _reader(path: Path, *version: int) -> Any:
+    """Returns a file's header, which holds a vocabulary: read once while the file stays."""
+    from gguf import GGUFReader
+
+    return GGUFReader(path)
 
 
 class GgufCheckpoint(Mapping[str, Any]):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from npusim.errors import Error, ShapeError, TargetConstraintError
 from npusim.profile.commands import CommandFacts, command_facts
-from npusim.program.program import CompiledProgram, Method
+from npusim.program.program import CompiledProgram, Method, method_named
 from npusim.program.sized_command import greatest_sizes, params_at
 from npusim.schedule import (
     Schedule,
@@ -64,7 +64,7 @@ def planned(
             f"Target '{chosen.name}' describes no machine to simulate.",
             hint="'npusim targets' lists those that do; of a GPU's program name h200 or a100.",
         )
-    entry = _method(program, method)
+    entry = method_named(program, method)
     settled = _settled(entry, sizes or {})
     same = chosen == compiled_for
     if not same:
@@ -92,14 +92,6 @@ def _same_search(compiled_for: TargetConfig, npu: Npu) -> bool:
     """Returns whether the schedules that a program carries are those of a machine."""
     own = compiled_for.hardware.npu if compiled_for.hardware is not None else None
     return own is not None and searched(own) == searched(npu)
-
-
-def _method(program: CompiledProgram, name: str | None) -> Method:
-    try:
-        return program.method(name)
-    except KeyError:
-        known = ", ".join(method.name for method in program.methods)
-        raise Error(f"The program has no method '{name}'.", hint=f"It has: {known}.") from None
 
 
 def _settled(method: Method, sizes: Mapping[str, int]) -> dict[str, int]:
