@@ -64,6 +64,7 @@ ALLOWED: dict[str, set[str]] = {
         *("abi", "analysis", "compile", "errors", "files", "frontends", "ir", "lowering", "ops"),
         *("partition", "passes", "program", "runtime", "targets", "version"),
     },
+    "verify_precision": {"analysis", "errors", "ir", "ops", "passes", "targets", "verify"},
     "verify_quantization": {"abi", "errors", "ir", "ops", "passes", "targets", "verify"},
     "pictures": {"errors", "ir"},
     "selftest": {
@@ -77,6 +78,7 @@ ALLOWED: dict[str, set[str]] = {
 OPTIONAL: dict[str, set[str]] = {
     "torch": {
         *("abi", "exporters", "frontends", "ops", "partition", "runtime", "verify"),
+        "verify_precision",
         "verify_quantization",
         *("demo", "cli", "selftest"),
     },

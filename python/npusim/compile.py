@@ -21,6 +21,7 @@ def compile(
     target: str | TargetConfig = "cpu",
     *,
     quantize: str | None = None,
+    precision: str | None = None,
     sizes: Sequence[Mapping[str, int]] = (),
     dump_passes: str | Path | None = None,
     progress: Progress | None = None,
@@ -33,6 +34,10 @@ def compile(
         target: a target's name, the path of a target file, or a TargetConfig.
         quantize: how linears have their weights, such as "int8" or "int4-g32" (see
             `TargetConfig.weight_quantization`); by default as the target says.
+        precision: what a model of float32 is multiplied and stored in: "float32", "bfloat16",
+            "float16", or "mixed", which multiplies in bfloat16 and stores float32
+            (docs/numerics.md); by default as the target says. Inputs, outputs and states keep
+            their dtypes.
         sizes: of a model with symbolic sizes, values of these by name, for which the program
             brings device code; a symbol that is not given takes its greatest value. Calls of the
             greatest sizes and of these need no compiler; other sizes are compiled when a call comes
@@ -44,8 +49,9 @@ def compile(
     Raises:
         UnsupportedOpError: nodes the target has no kernel for; all of them are listed.
         Error: the target needs device code, and its compiler is not installed.
-        TargetConstraintError: unknown target or quantization, a node that breaks a limit, or a
-            machine that the program does not fit into.
+        TargetConstraintError: unknown target, quantization or precision, a model of 16 bits where
+            others are asked for, a node that breaks a limit, or a machine that the program does
+            not fit into.
         ShapeError: `sizes` that calls cannot have.
         GraphError, ExportError: the model is malformed or cannot be exported.
     """
@@ -59,6 +65,8 @@ def compile(
     config = target if isinstance(target, TargetConfig) else TargetConfig.named(target)
     if quantize is not None:
         config = replace(config, weight_quantization=quantize)
+    if precision is not None:
+        config = replace(config, precision=precision)
     source = _ir_of(model)
 
     def lower(graph: Graph, dump_dir: Path | None) -> Graph:

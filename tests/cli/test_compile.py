@@ -115,3 +115,9 @@ def test_sizes_that_there_are_not(cli: Cli, tmp_path: Path) -> None:
     cli("compile", graph, "-o", output, "--sizes", "b=1").refused("no symbolic size 'b'")
     for wrong in ("batch", "batch=", "=1", "batch=1,x", "batch=-1"):
         cli("compile", graph, "-o", output, "--sizes", wrong).refused("SYMBOL=SIZE")
+
+
+def test_a_precision_is_one_of_those_there_are(cli: Cli, mlp: Compiled, tmp_path: Path) -> None:
+    options = ("compile", mlp.graph, "-o", tmp_path / "m.npubin", "--precision")
+    assert cli(*options, "mixed").code == 0
+    cli(*options, "half").refused("half", "bfloat16")

@@ -146,3 +146,13 @@ def test_reduce_writes_what_reproduce_runs(cli: Cli, tmp_path: Path) -> None:
     assert cli("reproduce", folder).code == 1
     cli("reduce", f"{FACTORIES}:mlp", "-o", tmp_path / "none").refused("does not fail")
     cli("reproduce", tmp_path).refused("graph.json")
+
+
+def test_a_precision_is_reported_by_product_and_output(cli: Cli) -> None:
+    outcome = cli("verify", f"{FACTORIES}:wide_mlp", "--precision", "bfloat16", "--json")
+    assert outcome.code == 0, outcome.err
+    found = outcome.json["precision"]
+    assert {layer["dtype"] for layer in found["layers"]} >= {"bfloat16"}
+    assert 0 < found["outputs"][0]["max_rel"] < 0.02
+    assert outcome.json["program"]["ok"]
+    cli("verify", f"{FACTORIES}:mlp", "--precision", "half").refused("half", "bfloat16")

@@ -27,7 +27,11 @@ inline float to_float(float x) {
 // Two values in one register, the first in the low half.
 template <typename T>
 unsigned pack_pair(float low, float high) {
-  return encode<T>(low).bits | static_cast<unsigned>(encode<T>(high).bits) << 16;
+  if constexpr (sizeof(T) == 2) {
+    return encode<T>(low).bits | static_cast<unsigned>(encode<T>(high).bits) << 16;
+  } else {
+    return 0;  // float: named where y may be of 16 bits, and never called
+  }
 }
 
 inline bool is_aligned(const void* p, unsigned bytes) {

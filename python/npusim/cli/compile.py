@@ -11,6 +11,7 @@ import npusim
 from npusim.cli.answer import Answer, Verb, amount
 from npusim.cli.artifact import beside
 from npusim.cli.onnx_model import open_to_compile, weights_of_onnx_option
+from npusim.cli.precision import precision_option
 from npusim.cli.progress import progress
 from npusim.cli.sizes import combinations, prepared_line, sizes_option
 from npusim.cli.summary import program_facts
@@ -25,6 +26,7 @@ from npusim.cli.summary import program_facts
     metavar="SCHEME",
     help="Weights of linears: int8, int4-g32, int4-g64, int4-g128 (int4 also -asymmetric).",
 )
+@precision_option
 @weights_of_onnx_option
 @sizes_option
 @click.option(
@@ -38,6 +40,7 @@ def compile_model(
     output: Path | None,
     target: str,
     quantize: str | None,
+    precision: str | None,
     weights_out: Path | None,
     sizes: Sequence[str],
     dump_passes: Path | None,
@@ -51,6 +54,7 @@ def compile_model(
             ir,
             target=target,
             quantize=quantize,
+            precision=precision,
             sizes=combinations(sizes),
             dump_passes=dump_passes,
             progress=report,

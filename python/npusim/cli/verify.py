@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 import npusim
+from npusim.abi.precision import PRECISIONS
 from npusim.cli.answer import Answer, Verb
 from npusim.cli.artifact import readable
 from npusim.cli.checkpoint import (
@@ -16,6 +17,7 @@ from npusim.cli.checkpoint import (
     weights_of,
 )
 from npusim.cli.factory import FACTORY_HELP, make
+from npusim.cli.precision import precision_errors
 from npusim.cli.progress import Report, progress
 from npusim.cli.quality import layer_quality, perplexities
 from npusim.cli.weights import INSTEAD, Weights, weights_options
@@ -56,6 +58,12 @@ from npusim.errors import Error
     help="Measure what a quantization of the weights costs instead: int8, int4-g32 …",
 )
 @click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS[1:]),
+    help="Measure what a precision costs instead, by product and by output, and compare the "
+    "program compiled in it.",
+)
+@click.option(
     "--text",
     type=click.Path(path_type=Path),
     help="With --quant and a language model's folder: score this text.",
@@ -77,6 +85,7 @@ def verify(
     bisect: bool,
     edges: bool,
     quant: str | None,
+    precision: str | None,
     text: Path | None,
     max_context: int | None,
     tokenizer: Path | None,
@@ -90,6 +99,7 @@ def verify(
 
     With --quant, the noise that quantized weights bring into every layer is measured; with --text
     as well, MODULE:FACTORY is the folder of a language model, and its perplexity is compared.
+    With --precision, the error that 16 bits bring into every product and every output is.
     """
     with progress("Verifying") as report:
         if text is not None:
@@ -105,6 +115,8 @@ def verify(
         state = weights_of(made, weights)
         if quant is not None:
             return layer_quality(made, state, quant, report)
+        if precision is not None:
+            return precision_errors(made, state, precision, target, threads, report)
         graph = npusim.extract_ir(
             made.model, made.args, made.kwargs or None, model_name=made.name, progress=report
         )

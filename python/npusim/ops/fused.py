@@ -17,7 +17,7 @@ take the node's inputs in order and its attributes by name.
 
 Epilogue: `residual` 1 adds the tensor before the activation, 2 after it, 0 means there is none.
 `act` is an opcode of `abi/scalar.py`; "clamp" reads `act_lo` and `act_hi`. Half-precision operands
-are computed in float32 and rounded once.
+are computed in float32 and rounded once, to x's dtype or the one that `dtype`, if there, names.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 Ints = Sequence[int]
 
+_FLOATS = {"float32", "float16", "bfloat16"}
 CONV_VECTORS = 3  # that the bias of a convolution may consist of
 
 # The attributes of an epilogue that does nothing.
@@ -49,23 +50,32 @@ def activation_program(act: str, lo: float, hi: float, cls: str = "f") -> Scalar
 
 
 def reference_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None, /, **epilogue: Any
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    addend: Tensor | None,
+    /,
+    *,
+    dtype: str | None = None,
+    **epilogue: Any,
 ) -> Tensor:
     """Computes `npu.linear`."""
     from torch.nn import functional as F
 
     product = F.linear(_accumulate(x), _accumulate(weight))
-    return finish_product(product, _accumulate(bias), _accumulate(addend), epilogue).to(x.dtype)
+    y = finish_product(product, _accumulate(bias), _accumulate(addend), epilogue)
+    return y.to(_stored(x, dtype))
 
 
 def reference_gated_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, /, *, act: str
+    x: Tensor, weight: Tensor, bias: Tensor | None, /, *, act: str, dtype: str | None = None
 ) -> Tensor:
     """Computes `npu.gated_linear`."""
     from torch.nn import functional as F
 
     gate, up = F.linear(_accumulate(x), _accumulate(weight), _accumulate(bias)).chunk(2, -1)
-    return (finish_product(gate, None, None, {**NO_EPILOGUE, "act": act}) * up).to(x.dtype)
+    y = finish_product(gate, None, None, {**NO_EPILOGUE, "act": act}) * up
+    return y.to(_stored(x, dtype))
 
 
 def reference_conv(
@@ -83,6 +93,7 @@ def reference_conv(
     groups: int,
     transposed: bool,
     algorithm: str = "auto",
+    dtype: str | None = None,
     **epilogue: Any,
 ) -> Tensor:
     """Computes `npu.conv`; `algorithm` says how a target does it and changes nothing here."""
@@ -106,7 +117,7 @@ def reference_conv(
     if len(vectors) > 1:
         product = product * vectors[1]
     y = finish_product(product, next(iter(vectors), None), _accumulate(addend), epilogue)
-    return (y + vectors[2] if len(vectors) > 2 else y).to(x.dtype)
+    return (y + vectors[2] if len(vectors) > 2 else y).to(_stored(x, dtype))
 
 
 def _vectors(bias: Tensor, rank: int) -> list[Tensor]:
@@ -132,24 +143,32 @@ def infer_linear(
     bias: TensorType | None,
     addend: TensorType | None,
     /,
+    *,
+    dtype: str | None = None,
     **epilogue: Any,
 ) -> TensorType:
     """Returns the type of `npu.linear`; ShapeError when the operands do not fit."""
     if weight.rank != 2 or not x.rank or x.shape[-1] != weight.shape[1]:
         raise ShapeError(f"npu.linear: x is {x}, but the weight is {weight}; expected [n, k].")
-    result = TensorType(x.dtype, (*x.shape[:-1], weight.shape[0]))
+    result = TensorType(_result_dtype(x, dtype), (*x.shape[:-1], weight.shape[0]))
     _check_epilogue("npu.linear", result, weight.shape[0], bias, addend, epilogue)
     return result
 
 
 def infer_gated_linear(
-    x: TensorType, weight: TensorType, bias: TensorType | None, /, *, act: str
+    x: TensorType,
+    weight: TensorType,
+    bias: TensorType | None,
+    /,
+    *,
+    act: str,
+    dtype: str | None = None,
 ) -> TensorType:
     """Returns the type of `npu.gated_linear`; ShapeError when the operands do not fit."""
     op = "npu.gated_linear"
     if weight.rank != 2 or not x.rank or x.shape[-1] != weight.shape[1] or weight.shape[0] % 2:
         raise ShapeError(f"{op}: x is {x}, but the weight is {weight}; expected [2n, k].")
-    result = TensorType(x.dtype, (*x.shape[:-1], weight.shape[0] // 2))
+    result = TensorType(_result_dtype(x, dtype), (*x.shape[:-1], weight.shape[0] // 2))
     _check_epilogue(op, result, weight.shape[0], bias, None, {**NO_EPILOGUE, "act": act})
     return result
 
@@ -169,6 +188,7 @@ def infer_conv(
     groups: int,
     transposed: bool,
     algorithm: str = "auto",
+    dtype: str | None = None,
     **epilogue: Any,
 ) -> TensorType:
     """Returns the type of `npu.conv`; ShapeError when operands or attributes do not fit."""
@@ -190,7 +210,7 @@ def infer_conv(
             sizes.append((size + pad - window) // stride[i] + 1)
     if min(sizes) < 1:
         raise ShapeError(f"npu.conv: the kernel of {weight} does not fit into the padded {x}.")
-    result = TensorType(x.dtype, (x.shape[0], outputs, *sizes))
+    result = TensorType(_result_dtype(x, dtype), (x.shape[0], outputs, *sizes))
     vector = bias
     if bias is not None and bias.rank == 2 and 1 <= bias.shape[0] <= CONV_VECTORS:
         vector = TensorType(bias.dtype, bias.shape[1:])
@@ -239,6 +259,26 @@ def finish_product(y: Tensor, bias: Any, addend: Any, epilogue: dict[str, Any]) 
     return y + addend if epilogue["residual"] == 2 else y
 
 
+def _stored(x: Tensor, dtype: str | None) -> Any:
+    import torch
+
+    return x.dtype if dtype is None else getattr(torch, dtype)
+
+
+def _result_dtype(x: TensorType, dtype: str | None) -> str:
+    """Returns what a product's result is stored in: as x, or as its attribute `dtype` says."""
+    if dtype is None:
+        return x.dtype
+    if {x.dtype, dtype} <= _FLOATS:
+        return dtype
+    raise ShapeError(f"A product of {x} is not stored as {dtype}.")
+
+
+def _adds(addend: TensorType, result: TensorType) -> bool:
+    """Tells whether a residual may be added: of the result's dtype, or another float."""
+    return addend.dtype == result.dtype or {addend.dtype, result.dtype} <= _FLOATS
+
+
 def _pad_argument(pads: list[tuple[int, int]]) -> list[int]:
     """Returns (front, back) pairs in the order `torch.nn.functional.pad` wants: last first."""
     return [amount for pair in reversed(pads) for amount in pair]
@@ -269,5 +309,5 @@ def _check_epilogue(
         raise ShapeError(f"{op}: the bias is {bias}; expected {channels} elements.")
     if (addend is None) != (epilogue["residual"] == 0):
         raise ShapeError(f"{op}: residual={epilogue['residual']}, but the addend is {addend}.")
-    if addend is not None and (addend.shape, addend.dtype) != (result.shape, result.dtype):
+    if addend is not None and (addend.shape != result.shape or not _adds(addend, result)):
         raise ShapeError(f"{op}: the residual is {addend}, the result {result}.")

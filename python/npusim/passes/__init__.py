@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from npusim.ir.graph import Graph
+from npusim.passes.apply_precision import apply_precision
 from npusim.passes.assign_layout import assign_layout
 from npusim.passes.canonicalize_conv import canonicalize_conv
 from npusim.passes.canonicalize_linear import canonicalize_linear
@@ -69,7 +70,8 @@ PIPELINE: tuple[Pass, ...] = (
     merge_linears,  # after epilogues: a linear that has one is not merged
     assign_layout,  # needs the final set of pointwise nodes; changes no node but its type
     quantize_weights,  # after everything that joins or scales weights
-    fuse_norms,  # after it: products over quantized weights take norms of one row alone
+    apply_precision,  # after all that folds weights: they are rounded once, when they are final
+    fuse_norms,  # after both: products over quantized weights take norms of one row alone
     fuse_attention_step,  # after merging, which looks for the op it takes apart
     select_kernels,  # shapes and epilogues are final
     eliminate_dead_code,  # drops the weights that patterns left without users

@@ -74,6 +74,8 @@ class TargetConfig:
         epilogue_activations: scalar opcodes that gemm and conv can apply to their results.
         weight_quantization: how linears have their weights: "none", or a scheme such as "int8",
             "int4-g32" or "int4-g128-asymmetric" (`abi/quantization.py` lists them).
+        precision: what models of float32 are multiplied and stored in: "float32", or one of
+            `abi/precision.py`, such as "bfloat16".
         arch: what device code is generated for, such as "sm_90a"; empty: the backend has its own.
         libraries: which commands cuBLASLt and cuDNN, or on Metal MPS, compute where they are
             there: "auto", those they were measured to be faster at; "all" they can; or "none".
@@ -124,6 +126,7 @@ class TargetConfig:
     launches: LaunchLimits | None = None
     channel_align_bytes: int = 1
     channel_tile: int = 1
+    precision: str = "float32"
     hardware: Hardware | None = None
 
     def __post_init__(self) -> None:

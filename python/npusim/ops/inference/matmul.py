@@ -95,7 +95,8 @@ def _attention(
         batches = [(*batch[:-1], heads[0]) for batch in batches]
     batch = broadcast_shapes(*batches)
     if mask is not None:
-        require(mask.dtype in ("bool", dtype), f"the mask is {mask}, of neither bool nor {dtype}.")
+        known = ("bool", "float32", dtype)
+        require(mask.dtype in known, f"the mask is {mask}, of neither bool, float32 nor {dtype}.")
         require(mask.rank >= 2, f"the mask is {mask}, expected [.., n, m].")
         scores = (*batch, q.shape[-2], k.shape[-2])
         require_shape(broadcast_shapes(mask.shape, scores), scores, "the mask, broadcast,")

@@ -1,0 +1,145 @@
+"""apply_precision: what is stored and multiplied in 16 bits, and what stays in float32."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import npusim
+from npusim.analysis.narrow_values import MULTIPLIED
+from npusim.errors import TargetConstraintError
+from npusim.ir.printer import format_graph
+from npusim.ir.verify import verify_graph
+from npusim.ops.fused import NO_EPILOGUE
+from npusim.ops.reference import check_node, run_graph
+from npusim.passes.apply_precision import apply_precision
+from npusim.passes.eliminate_dead_code import eliminate_dead_code
+from npusim.passes.run import check_signature
+from tests.passes.conftest import random_tensor, weights_of
+
+LEAST = {"bfloat16": 40, "mixed": 40, "float16": 60}  # dB
+
+
+@pytest.fixture
+def check_precision(golden, cpu):
+    """Holds the pass to what a pass promises, but for the values: they are close."""
+
+    def check(graph, precision="bfloat16"):
+        target = replace(cpu, precision=precision)
+        result = eliminate_dead_code(verify_graph(apply_precision(graph, target)), target)
+        for node in result.nodes:
+            check_node(node, result.types)
+        check_signature(graph, result)
+        assert apply_precision(graph, cpu) is graph, "nobody asked for it"
+        generator = torch.Generator().manual_seed(0)
+        inputs = [random_tensor(v.type, generator) for v in graph.inputs]
+        weights = weights_of(graph, generator)
+        pairs = zip(run_graph(result, inputs, weights), run_graph(graph, inputs, weights),
+                    strict=True)  # fmt: skip
+        for actual, expected in pairs:
+            noise, signal = (actual - expected).double(), expected.double()
+            assert 20 * torch.log10(signal.norm() / noise.norm()) > LEAST[precision]
+        golden(format_graph(result))
+        return result
+
+    return check
+
+
+def linear(draft, x, k, n, residual=None, **epilogue):
+    mode = {"residual": 1} if residual else {}
+    attrs = {**NO_EPILOGUE, **mode, **epilogue}
+    return draft.call("npu.linear", x, draft.w(n, k), draft.w(n), residual, **attrs)
+
+
+def norm(draft, x, k):
+    return draft.call("aten.layer_norm.default", x, draft.w(k), draft.w(k), normalized_shape=(k,),
+                      eps=1e-5, cudnn_enable=False)  # fmt: skip
+
+
+def block(draft, x, k):
+    """A residual block, as transformers have them."""
+    hidden = linear(draft, norm(draft, x, k), k, 4 * k, act="gelu")
+    return linear(draft, hidden, 4 * k, k, residual=x)
+
+
+def dtypes(graph):
+    """Returns the dtypes of the operands that products multiply."""
+    return [graph.types[n.inputs[0]].dtype for n in graph.nodes if n.op in MULTIPLIED]
+
+
+@pytest.mark.parametrize("precision", LEAST)
+def test_the_last_product_and_what_comes_behind_it_stay_float32(draft, check_precision, precision):
+    y = block(draft, block(draft, draft.x(6, 32), 32), 32)
+    graph = check_precision(draft.graph(linear(draft, norm(draft, y, 32), 32, 4)), precision)
+    narrow = "float16" if precision == "float16" else "bfloat16"
+    assert dtypes(graph) == [narrow] * 4 + ["float32"]
+
+
+def test_what_only_products_read_is_stored_narrow_by_mixed_as_well(draft, check_precision):
+    x = linear(draft, draft.x(6, 32), 32, 64, act="relu")
+    y = linear(draft, linear(draft, x, 64, 64), 64, 64)
+    graph = check_precision(draft.graph(linear(draft, y, 64, 2)), "mixed")
+    assert [n.type.dtype for n in graph.nodes if n.op == "npu.linear"] == [
+        *("bfloat16", "bfloat16", "float32", "float32")
+    ]
+
+
+@pytest.mark.parametrize("op", ["exp", "log", "sin", "floor"])
+def test_formulas_that_enlarge_errors_read_float32(draft, cpu, op):
+    x = draft.call("aten.abs.default", linear(draft, draft.x(6, 32), 32, 64))
+    y = linear(draft, draft.call(f"aten.{op}.default", x), 64, 64)
+    graph = apply_precision(
+        draft.graph(linear(draft, y, 64, 2)), replace(cpu, precision="bfloat16")
+    )
+    assert graph.types[x].dtype == "float32"
+    assert {n.type.dtype for n in graph.nodes if n.op == "npu.linear"} >= {"float32"}
+    before = next(n for n in graph.nodes if n.op == "npu.linear")
+    assert before.type.dtype == "float32", "what its operand is made of counts as well"
+
+
+def test_scores_of_a_written_out_softmax_stay_float32(draft, check_precision):
+    q, k = (linear(draft, draft.x(2, 8, 32, name=n), 32, 32) for n in "qk")
+    scores = draft.call("aten.matmul.default", q, draft.call(
+        "aten.transpose.int", k, dim0=1, dim1=2))  # fmt: skip
+    weights = draft.call("aten.softmax.int", scores, dim=-1, dtype=None)
+    y = draft.call("aten.matmul.default", weights, k)
+    graph = check_precision(draft.graph(linear(draft, y, 32, 1)))
+    types = {n.op: n.type.dtype for n in graph.nodes}
+    assert types["aten.softmax.int"] == "float32"
+
+
+def test_float16_saturates_where_it_would_overflow(draft, cpu):
+    x = linear(draft, draft.x(4, 32), 32, 32, act="relu")
+    y = linear(draft, linear(draft, x, 32, 32, act="gelu"), 32, 32)
+    graph = draft.graph(linear(draft, y, 32, 1))
+    narrow = apply_precision(graph, replace(cpu, precision="float16"))
+    weights = weights_of(graph, torch.Generator().manual_seed(0))
+    inputs = [torch.full((4, 32), 1e6)]
+    assert run_graph(graph, inputs, weights)[0].isfinite().all()
+    assert run_graph(narrow, inputs, weights)[0].isfinite().all()
+    inputs[0][0, 0] = torch.nan
+    assert run_graph(narrow, inputs, weights)[0][0].isnan().all(), "NaN is not hidden"
+
+
+def test_a_mask_keeps_its_dtype(draft, check_precision):
+    q, k, v = (linear(draft, draft.x(1, 2, 8, 16, name=n), 16, 16) for n in "qkv")
+    y = draft.call("aten.scaled_dot_product_attention.default", q, k, v, draft.x(8, 8, name="m"),
+                   dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False)  # fmt: skip
+    graph = check_precision(draft.graph(linear(draft, linear(draft, y, 16, 16), 16, 1)))
+    attention = next(n for n in graph.nodes if "attention" in n.op)
+    assert [graph.types[i].dtype for i in attention.inputs] == ["bfloat16"] * 3 + ["float32"]
+
+
+def test_a_model_of_16_bits_is_left_or_refused(cpu):
+    model = torch.nn.Linear(8, 8).bfloat16().eval()
+    x = torch.zeros(2, 8, dtype=torch.bfloat16)
+    left = npusim.compile((model, (x,)), precision="bfloat16")
+    assert left.input_specs[0].dtype == "bfloat16"
+    with pytest.raises(TargetConstraintError, match="are of bfloat16 already"):
+        npusim.compile((model, (x,)), precision="float16")
+
+
+def test_unknown_precisions_are_refused():
+    model = (torch.nn.Linear(8, 8).eval(), (torch.zeros(2, 8),))
+    with pytest.raises(TargetConstraintError, match=r"'half' is not a precision.*bfloat16"):
+        npusim.compile(model, precision="half")
