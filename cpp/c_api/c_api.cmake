@@ -47,7 +47,11 @@ else()
     set(exports ${PROJECT_SOURCE_DIR}/cpp/c_api/exports_to_module.map)
     # An application may have loaded another libnpusim.so.1; its own name keeps the module's apart.
     set_target_properties(npusim_shared PROPERTIES OUTPUT_NAME npusim-python VERSION ${abi_version})
-    target_link_options(npusim_shared PRIVATE -Wl,-Bsymbolic-functions)
+    # Calls inside of the library need no table; Zig's linker has only the wider -Bsymbolic.
+    check_linker_flag(CXX -Wl,-Bsymbolic-functions NPUSIM_BINDS_FUNCTIONS)
+    if(NPUSIM_BINDS_FUNCTIONS)
+      target_link_options(npusim_shared PRIVATE -Wl,-Bsymbolic-functions)
+    endif()
     # All of the runtime, also what the C interface itself does not call.
     target_sources(npusim_shared PRIVATE $<TARGET_OBJECTS:npusim_runtime>)
   endif()

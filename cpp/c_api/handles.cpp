@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "cpp/platform/forks.h"
 #include "cpp/runtime/error.h"
-#include "cpp/runtime/forks.h"
 
 namespace npusim::c_api {
 namespace {

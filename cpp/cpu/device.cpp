@@ -2,28 +2,19 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "cpp/cpu/command_list.h"
 #include "cpp/cpu/host_memory.h"
 #include "cpp/cpu/isa.h"
-#include "cpp/runtime/cores.h"
+#include "cpp/platform/cores.h"
+#include "cpp/platform/processor.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/thread_pool.h"
 
 namespace npusim::cpu {
 namespace {
-
-// The processor's name as the system gives it, or an empty string.
-std::string processor_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("model name", 0) == 0) return line.substr(line.find(": ") + 2);
-  }
-  return "";
-}
 
 class CpuDevice final : public Device {
  public:
@@ -40,7 +31,7 @@ class CpuDevice final : public Device {
   std::string kind() const override { return "cpu, " + std::string(shared_->isa.name); }
 
   std::string description() const override {
-    const std::string processor = processor_name();
+    const std::string processor = platform::processor_name();
     const int threads = shared_->pool->workers();
     return (processor.empty() ? "cpu" : processor) + ", " + std::string(shared_->isa.name) + ", " +
            std::to_string(threads) + (threads == 1 ? " thread" : " threads");
@@ -97,11 +88,11 @@ std::shared_ptr<Device> open_device(const DeviceOptions& options, const DeviceSe
     throw Error(ErrorCode::kDevice,
                 "max_work is a count of steps, or 0 for any; got " + std::to_string(max_work));
   }
-  if (pin_threads && !can_pin_threads()) {
+  if (pin_threads && !platform::can_pin_threads()) {
     throw Error(ErrorCode::kDevice,
                 "this system cannot pin threads to cores; leave pin_threads off");
   }
-  const std::vector<int> cores = usable_cores();
+  const std::vector<int> cores = platform::usable_cores();
   const int threads = static_cast<int>(wanted == 0 ? std::ssize(cores) : wanted);
   std::vector<int> pinned;
   if (pin_threads) pinned = cores;

@@ -1,11 +1,8 @@
 #include "cpp/cpu/host_memory.h"
 
-#include <sys/mman.h>
-
-#include <cstdlib>
-#include <cstring>
 #include <string>
 
+#include "cpp/platform/memory.h"
 #include "cpp/runtime/error.h"
 
 namespace npusim::cpu {
@@ -21,24 +18,16 @@ std::byte* aligned(void* address, size_t to) {
 
 }  // namespace
 
-HostMemory::HostMemory(int64_t bytes, [[maybe_unused]] bool huge_pages) : bytes_(bytes) {
+HostMemory::HostMemory(int64_t bytes, bool huge_pages) : bytes_(bytes) {
   const auto size = static_cast<size_t>(bytes);
   if (size >= kHugePage) {
-    // A fresh mapping is zero already and takes memory only where it is touched.
-    mapped_ = size + kHugePage;
-    void* block =
-        mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (block != MAP_FAILED) {
-      mapping_ = block;
-      data_ = aligned(block, kHugePage);
-#if defined(MADV_HUGEPAGE)
-      if (huge_pages) madvise(data_, size, MADV_HUGEPAGE);
-#endif
-    }
+    pages_bytes_ = size + kHugePage;
+    pages_ = platform::take_pages(pages_bytes_);
+    if (pages_ != nullptr) data_ = aligned(pages_, kHugePage);
+    if (pages_ != nullptr && huge_pages) platform::prefer_huge_pages(data_, size);
   } else {
     const size_t rounded = (size / kAlignment + 1) * kAlignment;
-    data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
-    if (data_ != nullptr) std::memset(data_, 0, rounded);
+    data_ = static_cast<std::byte*>(platform::take_aligned(kAlignment, rounded));
   }
   if (data_ == nullptr) {
     throw Error(ErrorCode::kDevice, "the cpu has no " + std::to_string(bytes) + " bytes to give");
@@ -46,10 +35,10 @@ HostMemory::HostMemory(int64_t bytes, [[maybe_unused]] bool huge_pages) : bytes_
 }
 
 HostMemory::~HostMemory() {
-  if (mapping_ != nullptr) {
-    munmap(mapping_, mapped_);
+  if (pages_ != nullptr) {
+    platform::release_pages(pages_, pages_bytes_);
   } else {
-    std::free(data_);
+    platform::release_aligned(data_);
   }
 }
 

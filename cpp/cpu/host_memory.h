@@ -22,8 +22,8 @@ class HostMemory final : public Memory {
   std::byte* host() const noexcept override { return data_; }
 
  private:
-  void* mapping_ = nullptr;  // what munmap gets; null for small blocks
-  size_t mapped_ = 0;
+  void* pages_ = nullptr;  // what data_ lies in; null for small blocks
+  size_t pages_bytes_ = 0;
   std::byte* data_ = nullptr;
   int64_t bytes_;
 };

@@ -3,11 +3,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "cpp/platform/processor.h"
 #include "cpp/runtime/error.h"
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 namespace npusim::cpu {
 
@@ -29,27 +26,7 @@ namespace {
   return true;
 }
 
-#if defined(__x86_64__)
-bool has_f16c() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
-}
-
-// __builtin_cpu_supports also asks whether the operating system saves the wide registers.
-[[maybe_unused]] bool runs_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
-}
-
-[[maybe_unused]] bool runs_avx512() {
-  return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-}
-
-[[maybe_unused]] bool runs_avx512bf16() {
-  return runs_avx512() && __builtin_cpu_supports("avx512bf16") &&
-         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi");
-}
-#endif
+using platform::runs_avx2, platform::runs_avx512, platform::runs_avx512bf16;
 
 #define NPUSIM_EACH(set) {#set, runs_##set, set::kernel_table},
 constexpr Isa kIsas[] = {NPUSIM_ISA_TABLE};

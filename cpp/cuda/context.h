@@ -7,7 +7,7 @@
 #include <string>
 
 #include "cpp/cuda/driver.h"
-#include "cpp/runtime/forks.h"
+#include "cpp/platform/forks.h"
 
 namespace npusim::cuda {
 

@@ -1,7 +1,5 @@
 #include "cpp/cuda/cublaslt.h"
 
-#include <dlfcn.h>
-
 #include <optional>
 
 #include "cpp/cuda/library.h"
@@ -15,8 +13,11 @@ namespace {
 }
 
 std::vector<std::string> names_for(int driver_version) {
-  if (driver_version >= 13000) return {"libcublasLt.so.13", "libcublasLt.so.12"};
-  return {"libcublasLt.so.12"};
+  const auto name = [](int version) {
+    return platform::cuda_library_name(platform::CudaLibrary::kCublasLt, version);
+  };
+  if (driver_version >= 13000) return {name(13), name(12)};
+  return {name(12)};
 }
 
 constexpr size_t kOldest = 120000;
@@ -33,7 +34,8 @@ CublasLtLibrary::CublasLtLibrary(std::span<const std::string> folders, int drive
   }
   path_ = library->path;
   const auto need = [&](const char* symbol, auto& to) {
-    to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(dlsym(library->handle, symbol));
+    to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(
+        platform::library_symbol(library->handle, symbol));
     if (to == nullptr) refuse(path_ + " is no cuBLASLt: it has no " + symbol);
   };
   need("cublasLtCreate", entries_.create);

@@ -1,6 +1,5 @@
 #include "cpp/cuda/cudnn.h"
 
-#include <dlfcn.h>
 #include <mutex>
 
 #include <optional>
@@ -21,7 +20,7 @@ constexpr size_t kBeyond = 100000;
 }  // namespace
 
 CudnnLibrary::CudnnLibrary(std::span<const std::string> folders, int driver_version) {
-  const std::string names[] = {"libcudnn.so.9"};
+  const std::string names[] = {platform::cuda_library_name(platform::CudaLibrary::kCudnn, 9)};
   const std::optional<Library> library = find_library(names, folders);
   if (!library) {
     refuse("cuDNN was not found (" + names[0] +
@@ -31,7 +30,8 @@ CudnnLibrary::CudnnLibrary(std::span<const std::string> folders, int driver_vers
   }
   path_ = library->path;
   const auto need = [&](const char* symbol, auto& to) {
-    to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(dlsym(library->handle, symbol));
+    to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(
+        platform::library_symbol(library->handle, symbol));
     if (to == nullptr) refuse(path_ + " is no cuDNN 9: it has no " + symbol);
   };
   need("cudnnCreate", entries_.create);

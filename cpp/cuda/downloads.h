@@ -10,8 +10,8 @@
 
 #include "cpp/cuda/context.h"
 #include "cpp/cuda/memory.h"
+#include "cpp/platform/forks.h"
 #include "cpp/runtime/device.h"
-#include "cpp/runtime/forks.h"
 
 namespace npusim::cuda {
 

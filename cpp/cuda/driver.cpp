@@ -1,7 +1,5 @@
 #include "cpp/cuda/driver.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
@@ -13,7 +11,6 @@ namespace npusim::cuda {
 namespace {
 
 constexpr int kOldestVersion = 12000;  // graphs whose kernels can be given new parameters
-constexpr const char* kSystemDriver = "libcuda.so.1";
 
 // Faults of the device or of what ran there: the driver answers every further call of the process
 // with the same.
@@ -24,12 +21,12 @@ constexpr Result kLost[] = {214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 71
 }
 
 template <typename Function>
-void resolve(void* library, const char* symbol, Function& to) {
-  to = reinterpret_cast<Function>(dlsym(library, symbol));
+void resolve(platform::LibraryHandle library, const char* symbol, Function& to) {
+  to = reinterpret_cast<Function>(platform::library_symbol(library, symbol));
 }
 
 // Fills the table; the name of a function the library lacks, or null.
-const char* resolve_all(void* library, Driver& driver) {
+const char* resolve_all(platform::LibraryHandle library, Driver& driver) {
   const char* missing = nullptr;
   const auto need = [&](const char* symbol, auto& to) {
     resolve(library, symbol, to);
@@ -100,14 +97,13 @@ const char* resolve_all(void* library, Driver& driver) {
 }  // namespace
 
 Driver Driver::load(const std::string& path) {
-  // Never closed: the driver keeps threads and handlers of its own.
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const platform::LibraryHandle library = platform::open_library(path);
   if (library == nullptr) {
     refuse("there is no CUDA driver on this machine (" + path +
            " cannot be loaded). Install NVIDIA's driver, or choose another device.");
   }
   Driver driver{};
-  driver.path = library_path(library);
+  driver.path = platform::library_path(library);
   resolve(library, "cuDriverGetVersion", driver.driver_get_version);
   if (driver.driver_get_version == nullptr ||
       driver.driver_get_version(&driver.version) != kSuccess) {
@@ -146,7 +142,10 @@ void Driver::check(Result result, const char* what) const {
 const Driver& driver() {
   static const Driver loaded = [] {
     const char* other = std::getenv("NPUSIM_CUDA_DRIVER");
-    Driver found = Driver::load(other != nullptr && *other != '\0' ? other : kSystemDriver);
+    Driver found =
+        Driver::load(other != nullptr && *other != '\0'
+                         ? other
+                         : platform::cuda_library_name(platform::CudaLibrary::kDriver, 1));
     const Result started = found.init(0);
     int devices = 0;
     if (started == kSuccess) found.check(found.device_get_count(&devices), "count its devices");

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string>
 
-#include "cpp/runtime/forks.h"
+#include "cpp/platform/forks.h"
 
 namespace npusim::cuda {
 

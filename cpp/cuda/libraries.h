@@ -11,7 +11,7 @@
 #include "cpp/cuda/context.h"
 #include "cpp/cuda/library_call.h"
 #include "cpp/device_code/library_problem.h"
-#include "cpp/runtime/forks.h"
+#include "cpp/platform/forks.h"
 
 namespace npusim::cuda {
 

@@ -6,10 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "cpp/platform/library.h"
+
 namespace npusim::cuda {
 
 struct Library {
-  void* handle;
+  platform::LibraryHandle handle;
   std::string path;
 };
 
@@ -19,8 +21,5 @@ struct Library {
 // The library stays open. Nothing when there is none.
 std::optional<Library> find_library(std::span<const std::string> names,
                                     std::span<const std::string> folders);
-
-// The file of an open library.
-std::string library_path(void* handle);
 
 }  // namespace npusim::cuda

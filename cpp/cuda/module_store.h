@@ -8,7 +8,7 @@
 
 #include "cpp/cuda/module.h"
 #include "cpp/device_code/kernel_store.h"
-#include "cpp/runtime/forks.h"
+#include "cpp/platform/forks.h"
 
 namespace npusim::cuda {
 

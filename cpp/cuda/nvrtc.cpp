@@ -1,7 +1,5 @@
 #include "cpp/cuda/nvrtc.h"
 
-#include <dlfcn.h>
-
 #include <optional>
 
 #include "cpp/cuda/library.h"
@@ -19,17 +17,21 @@ constexpr size_t kMostLog = 4000;
 }  // namespace
 
 Nvrtc Nvrtc::open(std::span<const std::string> folders) {
-  const std::string names[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
+  using platform::CudaLibrary, platform::cuda_library_name;
+  const std::string names[] = {cuda_library_name(CudaLibrary::kNvrtc, 13),
+                               cuda_library_name(CudaLibrary::kNvrtc, 12),
+                               cuda_library_name(CudaLibrary::kNvrtc, 0)};
   const std::optional<Library> library = find_library(names, folders);
   if (!library) {
-    refuse(
-        "NVRTC, CUDA's run-time compiler, was not found (libnvrtc.so). Install it: pip install "
-        "nvidia-cuda-nvrtc, or set NPUSIM_CUDA_PATH to the folder it lies in.");
+    refuse("NVRTC, CUDA's run-time compiler, was not found (" + names[2] +
+           "). Install it: pip install "
+           "nvidia-cuda-nvrtc, or set NPUSIM_CUDA_PATH to the folder it lies in.");
   }
   Nvrtc nvrtc;
   nvrtc.path_ = library->path;
   const auto need = [&](const char* symbol, auto& to) {
-    to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(dlsym(library->handle, symbol));
+    to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(
+        platform::library_symbol(library->handle, symbol));
     if (to == nullptr) refuse(nvrtc.path_ + " is no NVRTC: it has no " + symbol);
   };
   need("nvrtcVersion", nvrtc.version_);

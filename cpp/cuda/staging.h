@@ -12,7 +12,7 @@
 
 #include "cpp/cuda/context.h"
 #include "cpp/cuda/memory.h"
-#include "cpp/runtime/forks.h"
+#include "cpp/platform/forks.h"
 
 namespace npusim::cuda {
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "cpp/device_code/image_reader.h"
+#include "cpp/platform/forks.h"
 #include "cpp/runtime/device.h"
-#include "cpp/runtime/forks.h"
 #include "cpp/runtime/program.h"
 
 namespace npusim {

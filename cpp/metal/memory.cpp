@@ -1,13 +1,12 @@
 #include "cpp/metal/memory.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cpp/platform/memory.h"
 #include "cpp/runtime/error.h"
 
 namespace npusim::metal {
@@ -85,7 +84,7 @@ void HostImports::forget_dropped() {
 std::shared_ptr<Memory> HostImports::show(const std::shared_ptr<const Context>& context,
                                           std::span<std::byte> bytes,
                                           std::shared_ptr<const void> owner) {
-  const auto page = static_cast<uintptr_t>(getpagesize());
+  const auto page = platform::page_bytes();
   const auto first = reinterpret_cast<uintptr_t>(bytes.data()), last = first + bytes.size();
   if (bytes.size() < page || first % kAlignment != 0) return nullptr;
   const Pool pool;

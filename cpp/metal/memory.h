@@ -9,8 +9,8 @@
 #include <span>
 
 #include "cpp/metal/context.h"
+#include "cpp/platform/forks.h"
 #include "cpp/runtime/device.h"
-#include "cpp/runtime/forks.h"
 
 namespace npusim::metal {
 

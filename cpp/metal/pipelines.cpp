@@ -10,8 +10,8 @@
 #include "cpp/device_code/cache_folder.h"
 #include "cpp/device_code/inflate.h"
 #include "cpp/metal/archive.h"
+#include "cpp/platform/cores.h"
 #include "cpp/runtime/atomic_file.h"
-#include "cpp/runtime/cores.h"
 #include "cpp/runtime/error.h"
 
 namespace npusim::metal {
@@ -112,7 +112,7 @@ void side_by_side(size_t count, const Work& work) {
     }
   };
   std::vector<std::thread> threads;
-  const size_t wanted = std::min({count, usable_cores().size(), kMostCompilers});
+  const size_t wanted = std::min({count, platform::usable_cores().size(), kMostCompilers});
   try {
     while (threads.size() + 1 < wanted) threads.emplace_back(run);
   } catch (const std::system_error&) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cpp/metal/metal.h"
-#include "cpp/runtime/forks.h"
+#include "cpp/platform/forks.h"
 
 namespace npusim::metal {
 

@@ -5,14 +5,8 @@
 #include <chrono>
 #include <initializer_list>
 
-#if defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#else
-#include <pthread.h>
-#endif
-
 #include "cpp/cpu/isa.h"
+#include "cpp/platform/process.h"
 #include "cpp/python/bindings.h"
 #include "cpp/python/buffer.h"
 #include "cpp/python/dlpack.h"
@@ -23,14 +17,6 @@ namespace py = pybind11;
 
 namespace npusim::python {
 namespace {
-
-bool is_main_thread() {
-#if defined(__linux__)
-  return syscall(SYS_gettid) == getpid();
-#else
-  return pthread_main_np() != 0;
-#endif
-}
 
 std::vector<std::string_view> isa_names() {
   std::vector<std::string_view> names;
@@ -87,7 +73,7 @@ void raise_signals() {
   constexpr auto kApart = std::chrono::milliseconds(50);
   thread_local Clock::time_point latest;
   const Clock::time_point now = Clock::now();
-  if (!is_main_thread() || now - latest < kApart) return;
+  if (!platform::may_be_main_thread() || now - latest < kApart) return;
   latest = now;
   const py::gil_scoped_acquire locked;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();

@@ -1,10 +1,5 @@
 #include "cpp/runtime/atomic_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
 #include <random>
 #include <string>
 #include <system_error>
@@ -13,8 +8,6 @@
 
 namespace npusim {
 namespace {
-
-constexpr size_t kMostAtOnce = size_t{1} << 30;  // systems limit a single write
 
 // A name that no other writer takes, however many there are.
 std::filesystem::path temporary_beside(const std::filesystem::path& path) {
@@ -26,41 +19,49 @@ std::filesystem::path temporary_beside(const std::filesystem::path& path) {
 }  // namespace
 
 AtomicFile::AtomicFile(const std::filesystem::path& path) {
-  std::error_code ignored;
-  path_ = std::filesystem::weakly_canonical(path, ignored);  // a symbolic link keeps pointing
+  std::error_code error;
+  path_ = std::filesystem::weakly_canonical(path, error);  // a symbolic link keeps pointing
   if (path_.empty()) path_ = path;
-  if (std::filesystem::is_directory(path_, ignored)) refuse(EISDIR);
+  if (std::filesystem::is_directory(path_, error)) {
+    refuse(std::make_error_code(std::errc::is_a_directory));
+  }
   temporary_ = temporary_beside(path_);
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) refuse(errno);
+  file_ = platform::File::create(temporary_, error);
+  refuse_if(error);
 }
 
 AtomicFile::~AtomicFile() {
-  if (descriptor_ < 0) return;
-  ::close(descriptor_);
-  ::unlink(temporary_.c_str());
+  if (!file_.is_open()) return;
+  file_.close();
+  std::error_code ignored;
+  std::filesystem::remove(temporary_, ignored);
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor_, bytes.data(), std::min(bytes.size(), kMostAtOnce));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) refuse(errno);
-    bytes = bytes.subspan(static_cast<size_t>(written));
+    std::error_code error;
+    const size_t written = file_.write(bytes, error);
+    refuse_if(error);
+    bytes = bytes.subspan(written);
   }
 }
 
 void AtomicFile::commit() {
-  if (::fsync(descriptor_) != 0) refuse(errno);
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) refuse(errno);
-  ::close(descriptor_);
-  descriptor_ = -1;
+  std::error_code error;
+  file_.flush(error);
+  refuse_if(error);
+  std::filesystem::rename(temporary_, path_, error);
+  refuse_if(error);
+  file_.close();
 }
 
-void AtomicFile::refuse(int error) const {
-  throw Error(ErrorCode::kIo, "Cannot write " + path_.string() + ": " +
-                                  std::generic_category().message(error) +
-                                  ". Choose a place that can be written.");
+void AtomicFile::refuse_if(const std::error_code& error) const {
+  if (error) refuse(error);
+}
+
+void AtomicFile::refuse(const std::error_code& error) const {
+  throw Error(ErrorCode::kIo, "Cannot write " + platform::path_text(path_) + ": " +
+                                  error.message() + ". Choose a place that can be written.");
 }
 
 }  // namespace npusim

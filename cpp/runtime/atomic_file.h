@@ -4,6 +4,9 @@
 #include <cstddef>
 #include <filesystem>
 #include <span>
+#include <system_error>
+
+#include "cpp/platform/file.h"
 
 namespace npusim {
 
@@ -21,10 +24,11 @@ class AtomicFile {
   void commit();                                 // throws Error(kIo)
 
  private:
-  [[noreturn]] void refuse(int error) const;
+  void refuse_if(const std::error_code& error) const;
+  [[noreturn]] void refuse(const std::error_code& error) const;
 
   std::filesystem::path path_, temporary_;
-  int descriptor_ = -1;
+  platform::File file_;
 };
 
 }  // namespace npusim

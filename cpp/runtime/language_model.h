@@ -23,9 +23,9 @@
 #include <string>
 #include <vector>
 
+#include "cpp/platform/forks.h"
 #include "cpp/runtime/device.h"
 #include "cpp/runtime/executor.h"
-#include "cpp/runtime/forks.h"
 #include "cpp/runtime/metadata.h"
 #include "cpp/runtime/program.h"
 #include "cpp/runtime/state.h"

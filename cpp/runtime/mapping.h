@@ -33,7 +33,7 @@ class Mapping {
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
 
  private:
-  Mapping(const std::filesystem::path& path, Descriptor file, std::span<const std::byte> bytes);
+  Mapping(const std::filesystem::path& path, platform::File file, std::span<const std::byte> bytes);
   std::span<const std::byte> bytes_;
   std::unique_ptr<const WatchedFile> watched_;
 };

@@ -9,15 +9,13 @@
 //     does not.
 #include "cpp/runtime/thread_pool.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <chrono>
 #include <string>
 #include <system_error>
 #include <utility>
 
-#include "cpp/runtime/cores.h"
+#include "cpp/platform/cores.h"
 #include "cpp/runtime/error.h"
 
 namespace npusim {
@@ -47,7 +45,7 @@ void await_change(const std::atomic<T>& word, T seen) {
       if (changed()) return;
       pause();
     }
-    if (waited > kSpin) sched_yield();
+    if (waited > kSpin) std::this_thread::yield();
   }
   word.wait(seen, std::memory_order_acquire);
 }
@@ -73,7 +71,7 @@ ThreadPool::ThreadPool(int workers, std::span<const int> cores)
     for (int i = 1; i < workers_; ++i) {
       const int core = cores.empty() ? -1 : cores[static_cast<size_t>(i) % cores.size()];
       threads_.emplace_back([this, i, core] {
-        if (core >= 0) pin_this_thread(core);
+        if (core >= 0) platform::pin_this_thread(core);
         work(i);
       });
     }

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "cpp/runtime/forks.h"
+#include "cpp/platform/forks.h"
 
 namespace npusim {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "cpp/platform/forks.h"
 #include "cpp/runtime/error.h"
-#include "cpp/runtime/forks.h"
 
 namespace npusim {
 

@@ -8,28 +8,16 @@
 #include <span>
 #include <vector>
 
-#include "cpp/runtime/file_faults.h"
+#include "cpp/platform/file.h"
+#include "cpp/platform/file_faults.h"
 
 namespace npusim {
 
-// An open file, closed at the end.
-class Descriptor {
- public:
-  explicit Descriptor(int number) noexcept : number_(number) {}
-  ~Descriptor();
-  Descriptor(Descriptor&& other) noexcept;
-  Descriptor& operator=(Descriptor&&) = delete;
-  int number() const noexcept { return number_; }
-
- private:
-  int number_;  // negative: none
-};
-
 class WatchedFile {
  public:
-  // `bytes` show the file; the descriptor stays open, so that it is asked about this very file,
+  // `bytes` show the file; the file stays open, so that it is asked about this very file,
   // whatever is at the path by then. Without one, only lost pages are noticed.
-  WatchedFile(std::filesystem::path path, Descriptor file, std::span<const std::byte> bytes,
+  WatchedFile(std::filesystem::path path, platform::File file, std::span<const std::byte> bytes,
               bool writable);
 
   // Throws Error(kIo) that names the file: pages of it were lost, or its size or time of last
@@ -37,17 +25,12 @@ class WatchedFile {
   void check() const;
 
  private:
-  // What differs in a file that was written to.
-  struct State {
-    int64_t size = 0, seconds = 0, nanoseconds = 0;
-    bool operator==(const State&) const = default;
-  };
-  State state() const noexcept;
+  platform::FileState state() const noexcept;
 
   std::filesystem::path path_;
-  Descriptor file_;
-  State before_;
-  WatchedRange range_;
+  platform::File file_;
+  platform::FileState before_;
+  platform::WatchedRange range_;
 };
 
 // Private or read-only maps of files that memory of others lies in: those of tensors that another

@@ -1,17 +1,16 @@
 #include "cpp/runtime/weights.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <atomic>
 #include <optional>
 #include <unordered_set>
 
+#include "cpp/platform/file_faults.h"
+#include "cpp/platform/process.h"
 #include "cpp/runtime/arenas.h"
 #include "cpp/runtime/convert.h"
 #include "cpp/runtime/declared_memory.h"
 #include "cpp/runtime/error.h"
-#include "cpp/runtime/file_faults.h"
 
 namespace npusim {
 namespace {
@@ -185,17 +184,6 @@ Readings readings(const Program& program) {
   return found;
 }
 
-int64_t coarse_milliseconds() {
-#if defined(CLOCK_MONOTONIC_COARSE)
-  constexpr clockid_t kClock = CLOCK_MONOTONIC_COARSE;
-#else
-  constexpr clockid_t kClock = CLOCK_MONOTONIC;
-#endif
-  timespec now{};
-  ::clock_gettime(kClock, &now);
-  return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1000000;
-}
-
 uint64_t next_serial() {
   static std::atomic<uint64_t> last{0};
   return ++last;
@@ -296,12 +284,14 @@ void Weights::lend() const noexcept {
 
 void Weights::check_source() const {
   constexpr int64_t kBetweenLooks = 1000;
-  if (any_file_fault() || coarse_milliseconds() - looked_.load() >= kBetweenLooks) check_now();
+  if (platform::any_file_fault() ||
+      platform::coarse_milliseconds() - looked_.load() >= kBetweenLooks)
+    check_now();
 }
 
 void Weights::check_now() const {
   if (source_ == nullptr) return;
-  looked_.store(coarse_milliseconds());
+  looked_.store(platform::coarse_milliseconds());
   source_->check();
 }
 

@@ -2,19 +2,19 @@
 // compiled once per instruction set, like the kernels.
 #pragma once
 
+#include "cpp/platform/processor.h"
+
 namespace npusim::tests {
 
 inline constexpr int kSkipped = 77;  // CTest's SKIP_RETURN_CODE
 
 inline bool processor_runs_this_file() {
 #if defined(__AVX512BF16__)
-  return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
-         __builtin_cpu_supports("avx512vbmi");
+  return platform::runs_avx512bf16();
 #elif defined(__AVX512F__)
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return platform::runs_avx512();
 #elif defined(__AVX2__)
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  return platform::runs_avx2();
 #else
   return true;
 #endif

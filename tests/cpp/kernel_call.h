@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cpp/platform/processor.h"
 #include "kernels/cpu/kernel.h"
 
 namespace npusim::cpu {
@@ -53,17 +54,9 @@ inline std::vector<Isa> isas() {
   std::vector<Isa> all;
 #if defined(__x86_64__)
   all.push_back({"baseline", baseline::kernel_table()});
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    all.push_back({"avx2", avx2::kernel_table()});
-  }
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    all.push_back({"avx512", avx512::kernel_table()});
-    if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
-        __builtin_cpu_supports("avx512vbmi")) {
-      all.push_back({"avx512bf16", avx512bf16::kernel_table()});
-    }
-  }
+  if (platform::runs_avx2()) all.push_back({"avx2", avx2::kernel_table()});
+  if (platform::runs_avx512()) all.push_back({"avx512", avx512::kernel_table()});
+  if (platform::runs_avx512bf16()) all.push_back({"avx512bf16", avx512bf16::kernel_table()});
 #elif defined(__aarch64__)
   all.push_back({"neon", neon::kernel_table()});
 #endif

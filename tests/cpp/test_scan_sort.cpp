@@ -10,7 +10,6 @@
 namespace npusim::cpu {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
 enum Scan { kSum, kProd, kMax, kMin, kLogSumExp };
 
 Layout line(int64_t n) {

@@ -1,22 +1,15 @@
-#include "cpp/runtime/cores.h"
+#include "cpp/platform/cores.h"
+
+#include <pthread.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <string>
-#include <thread>
 
-#if defined(__linux__)
-#include <pthread.h>
-#include <sched.h>
-#elif defined(__APPLE__)
-#include <sys/sysctl.h>
-#endif
-
-namespace npusim {
+namespace npusim::platform {
 namespace {
-
-#if defined(__linux__)
 
 // The lowest-numbered hardware thread of the core that `cpu` is a thread of.
 int first_sibling(int cpu) {
@@ -50,31 +43,6 @@ std::vector<int> allowed_cores() {
   return cores;
 }
 
-#else
-
-// Work is cut into equal parts, which the slowest worker ends last: where a processor has cores of
-// several kinds (Apple's, level 0 first), the fast ones alone.
-unsigned physical_cores() {
-#if defined(__APPLE__)
-  for (const char* name : {"hw.perflevel0.physicalcpu", "hw.physicalcpu"}) {
-    int count = 0;
-    size_t size = sizeof count;
-    if (sysctlbyname(name, &count, &size, nullptr, 0) == 0 && count > 0) {
-      return static_cast<unsigned>(count);
-    }
-  }
-#endif
-  return std::max(1u, std::thread::hardware_concurrency());
-}
-
-std::vector<int> allowed_cores() {
-  std::vector<int> cores(physical_cores());
-  for (size_t i = 0; i < cores.size(); ++i) cores[i] = static_cast<int>(i);
-  return cores;
-}
-
-#endif
-
 }  // namespace
 
 std::vector<int> usable_cores() {
@@ -82,8 +50,6 @@ std::vector<int> usable_cores() {
   if (cores.empty()) cores.push_back(0);
   return cores;
 }
-
-#if defined(__linux__)
 
 void pin_this_thread(int core) noexcept {
   cpu_set_t one;
@@ -96,14 +62,4 @@ bool can_pin_threads() noexcept {
   return true;
 }
 
-#else
-
-void pin_this_thread(int) noexcept {}
-
-bool can_pin_threads() noexcept {
-  return false;
-}
-
-#endif
-
-}  // namespace npusim
+}  // namespace npusim::platform

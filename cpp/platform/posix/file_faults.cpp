@@ -9,7 +9,7 @@
 //     errno back. From the faulting page on, the rest of the range is replaced by zero pages: one
 //     fault a range, not one a page. Threads that fault together do the same twice.
 //  3. Only signals of the kernel (si_code > 0) that name an address of a watched range are its own.
-#include "cpp/runtime/file_faults.h"
+#include "cpp/platform/file_faults.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -21,9 +21,9 @@
 #include <cerrno>
 #include <mutex>
 
-#include "cpp/runtime/forks.h"
+#include "cpp/platform/forks.h"
 
-namespace npusim {
+namespace npusim::platform {
 
 struct Slot {
   std::atomic<uint32_t> version{0};  // odd: being changed
@@ -165,4 +165,4 @@ bool any_file_fault() noexcept {
   return any_fault.load(std::memory_order_relaxed);
 }
 
-}  // namespace npusim
+}  // namespace npusim::platform

@@ -1,8 +1,8 @@
-#include "cpp/runtime/forks.h"
+#include "cpp/platform/forks.h"
 
 #include <pthread.h>
 
-namespace npusim {
+namespace npusim::platform {
 
 constinit std::atomic<uint32_t> fork_count{0};
 
@@ -12,4 +12,4 @@ namespace {
     pthread_atfork(nullptr, nullptr, [] { fork_count.fetch_add(1, std::memory_order_relaxed); });
 
 }  // namespace
-}  // namespace npusim
+}  // namespace npusim::platform

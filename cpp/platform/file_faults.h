@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <span>
 
-namespace npusim {
+namespace npusim::platform {
 
 // Watches the pages that hold some bytes, for as long as it lives; the memory must be mapped as
 // long. Any number may be watched, by any thread.
@@ -34,4 +34,4 @@ class WatchedRange {
 // Whether any range of the process was ever damaged. Costs a load.
 bool any_file_fault() noexcept;
 
-}  // namespace npusim
+}  // namespace npusim::platform

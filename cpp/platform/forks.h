@@ -5,9 +5,10 @@
 #include <atomic>
 #include <cstdint>
 
-namespace npusim {
+namespace npusim::platform {
 
-extern std::atomic<uint32_t> fork_count;  // changed by a handler of pthread_atfork alone
+// Counted up in the child of a fork before anything else runs there; nothing else changes it.
+extern std::atomic<uint32_t> fork_count;
 
 // How many forks lie between this process and the one that loaded the runtime. Costs a load.
 inline uint32_t fork_depth() noexcept {
@@ -34,5 +35,11 @@ class ForkSafeMutex {
  private:
   std::atomic<uint32_t> holder_{0};  // 0: free; else fork_depth() + 1 of the process
 };
+
+}  // namespace npusim::platform
+
+namespace npusim {
+
+using platform::fork_depth, platform::ForkSafeMutex;
 
 }  // namespace npusim

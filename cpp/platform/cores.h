@@ -3,7 +3,7 @@
 
 #include <vector>
 
-namespace npusim {
+namespace npusim::platform {
 
 // Cores the process is allowed to run on, one entry a physical core, in ascending order; fewer
 // where a container's quota grants less time than that. At least one entry.
@@ -15,4 +15,4 @@ void pin_this_thread(int core) noexcept;
 // Tells whether pin_this_thread works on this system.
 bool can_pin_threads() noexcept;
 
-}  // namespace npusim
+}  // namespace npusim::platform
