@@ -21,8 +21,8 @@ ALLOWED: dict[str, set[str]] = {
     "version": set(),
     "files": {"errors"},
     "binding": {"_runtime", "errors"},
-    "ir": {"errors", "files"},
-    "targets": {"abi.kernels", "abi.scalar", "errors", "ir.types"},
+    "ir": {"errors", "files", "version"},
+    "targets": {"abi.kernels", "abi.scalar", "errors", "ir.types", "version"},
     "abi": {"errors", "ir"},
     "program": {"errors", "files", "ir", "version"},
     "lowering": {"abi", "errors", "ir", "program", "targets", "version"},
@@ -67,6 +67,9 @@ ALLOWED: dict[str, set[str]] = {
     "verify_precision": {"analysis", "errors", "ir", "ops", "passes", "targets", "verify"},
     "verify_quantization": {"abi", "errors", "ir", "ops", "passes", "targets", "verify"},
     "pictures": {"errors", "ir"},
+    "upgrade": {
+        *("abi.kernels", "compile", "errors", "ir", "partition.plan_file", "program", "schedule")
+    },
     "selftest": {
         *("codegen", "compile", "errors", "frontends", "ir", "language_model", "lowering", "ops"),
         *("program", "runtime", "targets"),

@@ -25,7 +25,8 @@ struct Header {
   uint16_t major, minor;
   uint32_t sections;
   uint64_t features, file_size;
-  std::byte reserved[28];
+  std::array<uint16_t, 3> reader;  // of a newer format: the first npusim that reads it
+  std::byte reserved[22];
   uint32_t checksum;
 };
 static_assert(sizeof(Header) == 64);
@@ -65,14 +66,19 @@ uint32_t flags_of(Section section) {
                                       ". Copy it again, or compile the model again.");
 }
 
-[[noreturn]] void other_version(uint16_t major, uint16_t minor, const std::string& needs) {
+[[noreturn]] void other_version(const Header& header, const std::string& needs) {
   const auto version = [](int a, int b) { return std::to_string(a) + "." + std::to_string(b); };
+  const auto [first, second, third] = header.reader;
+  const std::string newer =
+      first + second + third == 0
+          ? "Upgrade npusim"
+          : "Install npusim " + version(first, second) + "." + std::to_string(third) + " or later";
   throw Error(ErrorCode::kVersion,
-              "The .npubin file has format " + version(major, minor) + needs +
+              "The .npubin file has format " + version(header.major, header.minor) + needs +
                   "; this npusim reads " + version(kMajor, 0) + " to " + version(kMajor, kMinor) +
                   ". " +
-                  (major < kMajor ? "Compile the model again."
-                                  : "Upgrade npusim, or compile it again here."));
+                  (header.major < kMajor ? "Compile the model again."
+                                         : newer + ", or compile it again here."));
 }
 
 // Verifies everything up to the end of the section table; returns the number of sections.
@@ -85,7 +91,7 @@ size_t check_header(std::span<const std::byte> file) {
   const std::string ends = "it ends after " + std::to_string(file.size()) + " bytes, inside its ";
   if (file.size() < sizeof(Header)) damaged(ends + "header");
   const auto header = load<Header>(file, 0);
-  if (header.major != kMajor) other_version(header.major, header.minor, "");
+  if (header.major != kMajor) other_version(header, "");
   if (header.sections < 1 || header.sections > kMaxSections) {
     damaged("header: " + std::to_string(header.sections) + " sections; 1 … 64 are possible");
   }
@@ -96,9 +102,11 @@ size_t check_header(std::span<const std::byte> file) {
     damaged("the checksum of its header and section table is wrong");
   }
   if ((header.features & ~kKnownFeatures) != 0) {
-    other_version(header.major, header.minor, " and needs features this reader does not have");
+    other_version(header, " and needs features this reader does not have");
   }
-  if (!all_zero(header.reserved)) damaged("reserved bytes of its header are not zero");
+  const bool says_reader = header.reader != std::array<uint16_t, 3>{};
+  if (!all_zero(header.reserved) || (says_reader && header.minor <= kMinor))
+    damaged("reserved bytes of its header are not zero");
   if (header.file_size != file.size()) {
     damaged(std::string("it was ") +
             (header.file_size > file.size() ? "cut short" : "appended to") + ": its header says " +
@@ -162,7 +170,7 @@ void Container::check_entry(const Entry& entry, size_t index, size_t end) const 
   }
   if ((entry.flags & ~(kOptional | kPageAligned)) != 0) damaged(where + ": unknown flags");
   if (!is_known(entry.id) && (entry.flags & kOptional) == 0) {
-    other_version(kMajor, kMinor, " or later and needs section " + std::to_string(entry.id));
+    other_version(load<Header>(file_, 0), " and needs section " + std::to_string(entry.id));
   }
   if (is_known(entry.id) && entry.flags != flags_of(static_cast<Section>(entry.id))) {
     damaged(where + ": its flags are not those of this section");

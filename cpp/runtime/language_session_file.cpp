@@ -132,7 +132,13 @@ class Saved {
   }
 
   void check_origin() {
-    if (metadata("format") != kFormat) refuse("it is no session of this version of npusim");
+    if (const std::string format = metadata("format"); format != kFormat) {
+      const auto reader = file_->metadata().find("npusim");
+      refuse("its format is " + quote_name(format) + ", and this npusim reads '" + kFormat + "'" +
+             (reader == file_->metadata().end()
+                  ? ""
+                  : "; install npusim " + quote_name(reader->second) + " or later"));
+    }
     if (metadata("program") != hexadecimal(model_.program()->fingerprint)) {
       refuse("another program saved it; load it with the .npubin file it came from");
     }

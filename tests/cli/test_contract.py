@@ -16,7 +16,7 @@ from .conftest import Cli, Compiled
 
 VERBS = (
     *("extract", "compile", "info", "view", "run", "generate", "verify", "bench", "doctor"),
-    *("profile", "demo", "check", "import", "export-onnx", "targets"),
+    *("profile", "demo", "check", "import", "export-onnx", "targets", "upgrade"),
     *("simulate", "simulate-llm", "explain", "sweep", "compare"),
 )
 

@@ -24,7 +24,7 @@ def _array(tensor: dict[str, Any]) -> np.ndarray[Any, Any]:
     return np.array(tensor["values"], dtype=tensor["dtype"])
 
 
-def _hold(program: Any, calls: Path) -> None:
+def hold(program: Any, calls: Path) -> None:
     weights = calls.with_name(calls.name.replace(".calls.json", ".safetensors"))
     session = npusim.load(program, weights=weights if weights.exists() else None, threads=1)
     for call in json.loads(calls.read_text())["calls"]:
@@ -43,13 +43,13 @@ def test_each_release_has_its_files() -> None:
 
 @pytest.mark.parametrize("calls", _CALLS, ids=_ids)
 def test_programs_run(calls: Path) -> None:
-    _hold(calls.with_name(calls.name.replace(".calls.json", ".npubin")), calls)
+    hold(calls.with_name(calls.name.replace(".calls.json", ".npubin")), calls)
 
 
 @pytest.mark.parametrize("calls", _CALLS, ids=_ids)
 def test_graphs_compile_and_run(calls: Path) -> None:
     graph = npusim.IR.load(calls.with_name(calls.name.replace(".calls.json", ".json")))
-    _hold(npusim.compile(graph), calls)
+    hold(npusim.compile(graph), calls)
 
 
 def test_a_program_of_the_next_format_says_what_to_do(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from npusim.cli import (
     sweep,
     targets,
     tune,
+    upgrade,
     verify,
     view,
 )
@@ -70,6 +71,7 @@ for _verb in (
     compile.compile_model,
     partition.partition,
     tune.tune,
+    upgrade.upgrade,
     info.info,
     view.view,
     run.run,

@@ -74,8 +74,12 @@ def plan_specs(plan: PartitionPlan) -> list[TensorSpec]:
     ]
 
 
-def readable(path: Path) -> Path:
-    """Returns the path of an existing file, which the verb then does not write over; else Error."""
+def readable(path: Path, *, kept: bool = True) -> Path:
+    """Returns the path of an existing file, which the verb then does not write over; else Error.
+
+    Args:
+        kept: False when it is the verb's very purpose to replace the file.
+    """
     shown = printable_path(path)
     if not path.name:
         raise Error(f"'{shown}' names no file.", hint="Give a file.")
@@ -90,7 +94,8 @@ def readable(path: Path) -> Path:
         raise Error(f"{shown} is a folder, not a file.")
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         raise Error(f"{shown} is a device, not a file.")
-    reads(path)
+    if kept:
+        reads(path)
     return path
 
 

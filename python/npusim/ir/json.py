@@ -23,6 +23,7 @@ from npusim.ir.size_text import parse_size
 from npusim.ir.symbolic import Symbol, is_symbolic, symbol
 from npusim.ir.types import TensorType
 from npusim.ir.verify import verify_graph
+from npusim.version import install_hint
 
 FORMAT = "npusim.ir"
 VERSION = (1, 3)
@@ -169,6 +170,20 @@ def _check_header(tree: object) -> bool:
     """Checks format and version; returns whether a newer minor may carry unknown keys."""
     if not isinstance(tree, Mapping) or tree.get("format") != FORMAT:
         raise GraphError(f'This is not an npusim graph: "format" must be "{FORMAT}".')
+    return check_version(tree, "graph", VERSION) > VERSION[1]
+
+
+def check_version(tree: Mapping[str, Any], what: str, known: tuple[int, int]) -> int:
+    """Checks the major version of a JSON file; returns the minor one.
+
+    Args:
+        what: the kind of file, in messages.
+        known: the newest version that is read.
+
+    Raises:
+        GraphError: it says no version, or another major one; then also which npusim to install,
+            where a newer file says so.
+    """
     version = tree.get("version")
     if not (
         isinstance(version, (list, tuple))
@@ -176,13 +191,16 @@ def _check_header(tree: object) -> bool:
         and all(type(part) is int and part >= 0 for part in version)
     ):
         raise GraphError("$.version must be [major, minor], two integers.")
-    if version[0] != VERSION[0]:
+    major, minor = version
+    if major != known[0]:
+        newer = major > known[0]
         raise GraphError(
-            f"The graph is of version {version[0]}.{version[1]}; this npusim reads version "
-            f"{VERSION[0]}.x.",
-            hint="Extract it again, or use the npusim that wrote it.",
+            f"The {what} is of version {major}.{minor}; this npusim reads version {known[0]}.x.",
+            hint=f"{install_hint(tree.get('npusim'))}, or extract it again here."
+            if newer
+            else "Extract it again.",
         )
-    return version[1] > VERSION[1]
+    return int(minor)
 
 
 # ---- writing ----

@@ -17,7 +17,14 @@ from npusim.errors import GraphError
 from npusim.files import write_atomic
 from npusim.ir.foreign import read_foreign
 from npusim.ir.graph import Graph, Value
-from npusim.ir.json import graph_from_json, graph_to_json, parse_any, parse_json, read_bytes
+from npusim.ir.json import (
+    check_version,
+    graph_from_json,
+    graph_to_json,
+    parse_any,
+    parse_json,
+    read_bytes,
+)
 from npusim.ir.types import TensorType
 
 FORMAT = "npusim.module"
@@ -49,7 +56,11 @@ class Module:
 
     def save(self, path: str | Path) -> None:
         """Writes the module as JSON (docs/ir.md); whole or not at all."""
-        write_atomic(path, (json.dumps(self._tree(), separators=(",", ":")) + "\n").encode())
+        write_atomic(path, self.to_text().encode())
+
+    def to_text(self) -> str:
+        """Returns the JSON text that `save` writes."""
+        return json.dumps(self._tree(), separators=(",", ":")) + "\n"
 
     def _tree(self) -> dict[str, Any]:
         return {
@@ -68,7 +79,7 @@ class Module:
             GraphError: the file is not a module, is of an unknown version, or breaks an invariant.
         """
         try:
-            return _from_tree(parse_json(read_bytes(path)))
+            return module_from_json(parse_json(read_bytes(path)))
         except GraphError as error:
             raise GraphError(f"{path}: {error}") from None
 
@@ -79,7 +90,7 @@ def load_ir(path: str | Path) -> Graph | Module:
     try:
         tree = parse_any(read_bytes(path))
         if is_module(tree):
-            return _from_tree(tree)
+            return module_from_json(tree)
         return read_foreign(tree) or graph_from_json(tree)
     except GraphError as error:
         raise GraphError(f"{path}: {error}") from None
@@ -113,12 +124,11 @@ def verify_module(module: Module) -> Module:
     return module
 
 
-def _from_tree(tree: object) -> Module:
+def module_from_json(tree: object) -> Module:
+    """Returns the verified module that JSON-able data describes; GraphError as `Module.load`."""
     if not is_module(tree) or not isinstance(tree, Mapping):
         raise GraphError(f'This is not an npusim module: "format" must be "{FORMAT}".')
-    version = tree.get("version")
-    if not isinstance(version, (list, tuple)) or list(version)[:1] != [VERSION[0]]:
-        raise GraphError(f"$.version is {version!r}; this npusim reads version {VERSION[0]}.x.")
+    check_version(tree, "module", VERSION)
     name, methods, facts = (tree.get(key) for key in ("name", "methods", "facts"))
     if not isinstance(name, str) or not isinstance(methods, Mapping):
         raise GraphError("$.name must be a string and $.methods an object.")

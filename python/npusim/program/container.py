@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from npusim.errors import ProgramFormatError
+from npusim.version import install_hint
 
 MAGIC = b"\x89NPUB\r\n\x1a"
 MAJOR, MINOR = 1, 3
@@ -26,6 +27,8 @@ MAX_SECTIONS = 64
 OPTIONAL, PAGE_ALIGNED = 1, 2  # section flags
 
 _HEADER = struct.Struct("<8sHHIQQ28xI")
+_READER = struct.Struct("<HHH")  # behind the size: the first npusim that reads a newer format
+_READER_AT = 32
 _ENTRY = struct.Struct("<IIQQI4x")
 _BLOB_HEADER = struct.Struct("<II")
 
@@ -186,7 +189,7 @@ def unpack_sections(data: memoryview, layout: Layout) -> dict[SectionId, Chunk]:
         if section in seen:
             raise damaged(f"{where}: the section appears twice", layout)
         seen.add(section)
-        _check_flags(section, flags, where, layout)
+        _check_flags(section, flags, where, data, layout)
         wanted = align(end, PAGE if flags & PAGE_ALIGNED else ALIGNMENT)
         if offset != wanted or offset + size > len(data):
             raise damaged(
@@ -208,6 +211,13 @@ def unpack_sections(data: memoryview, layout: Layout) -> dict[SectionId, Chunk]:
     return known
 
 
+def is_newer(data: bytes, layout: Layout) -> bool:
+    """Whether a file that is read may hold what this npusim does not know, and would not write."""
+    _, _, minor, count, *_ = _HEADER.unpack_from(data)
+    ids = (_ENTRY.unpack_from(data, _HEADER.size + _ENTRY.size * i)[0] for i in range(count))
+    return bool(minor > layout.minor or set(ids) - {int(s) for s in layout.sections})
+
+
 def _check_header(data: memoryview, layout: Layout) -> int:
     """Verifies everything up to the end of the section table; returns the number of sections."""
     if len(data) < 8 or bytes(data[:8]) != layout.magic:
@@ -218,7 +228,7 @@ def _check_header(data: memoryview, layout: Layout) -> int:
         raise damaged(f"it ends after {len(data)} bytes, inside its header", layout)
     _, major, minor, count, features, size, checksum = _HEADER.unpack_from(data)
     if major != layout.major:
-        raise _other_version(major, minor, "", layout)
+        raise _other_version(data, "", layout)
     end = _HEADER.size + _ENTRY.size * count
     if not 1 <= count <= MAX_SECTIONS:
         raise damaged(f"header: {count} sections; 1 … {MAX_SECTIONS} are possible", layout)
@@ -227,22 +237,22 @@ def _check_header(data: memoryview, layout: Layout) -> int:
     if zlib.crc32(data[_HEADER.size : end], zlib.crc32(data[:60])) != checksum:
         raise damaged("the checksum of its header and section table is wrong", layout)
     if unknown := features & ~KNOWN_FEATURES:
-        raise _other_version(major, minor, f" and needs features {unknown:#x}", layout)
-    _check_reserved(data, 32, 60, "header", layout)
+        raise _other_version(data, f" and needs features {unknown:#x}", layout)
+    free = _READER.size if minor > layout.minor else 0
+    _check_reserved(data, _READER_AT + free, 60, "header", layout)
     if size != len(data):
         state = "cut short" if size > len(data) else "appended to"
         raise damaged(f"it was {state}: its header says {size} bytes, it has {len(data)}", layout)
     return int(count)
 
 
-def _check_flags(section: int, flags: int, where: str, layout: Layout) -> None:
+def _check_flags(section: int, flags: int, where: str, data: memoryview, layout: Layout) -> None:
     if flags & ~(OPTIONAL | PAGE_ALIGNED):
         raise damaged(f"{where}: unknown flags {flags:#x}", layout)
     known = {int(s): s.flags for s in layout.sections}
     if section not in known:
         if not flags & OPTIONAL:
-            needs = f" or later and needs section {section}"
-            raise _other_version(layout.major, layout.minor, needs, layout)
+            raise _other_version(data, f" and needs section {section}", layout)
     elif flags != known[section]:
         raise damaged(f"{where}: flags {flags:#x} instead of {known[section]:#x}", layout)
 
@@ -252,14 +262,18 @@ def _check_reserved(data: memoryview, start: int, end: int, where: str, layout: 
         raise damaged(f"{where}: bytes {start} … {end} are reserved and must be zero", layout)
 
 
-def _other_version(major: int, minor: int, needs: str, layout: Layout) -> ProgramFormatError:
+def _other_version(data: memoryview, needs: str, layout: Layout) -> ProgramFormatError:
+    """Returns the error for a file that this npusim does not read; it has a whole header."""
     again = layout.remake
+    _, major, minor, *_ = _HEADER.unpack_from(data)
+    reader = _READER.unpack_from(data, _READER_AT)
+    hint = install_hint(".".join(map(str, reader)) if any(reader) else None)
     return ProgramFormatError(
         f"The {layout.what} file has format {major}.{minor}{needs}; this npusim reads "
         f"{layout.major}.0 to {layout.major}.{layout.minor}.",
         hint=f"{again[0].upper()}{again[1:]}."
         if major < layout.major
-        else f"Upgrade npusim, or {again} here.",
+        else f"{hint}, or {again} here.",
     )
 
 

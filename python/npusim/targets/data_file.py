@@ -17,6 +17,7 @@ from typing import Any
 from npusim.errors import TargetConstraintError
 from npusim.targets import key_lines
 from npusim.targets.key_lines import key_lines as lines_of
+from npusim.version import __version__, install_hint, release
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -61,7 +62,25 @@ def parse(text: str, name: str) -> DataFile:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise TargetConstraintError(f"{name}: it is not TOML: {error}.") from error
-    return DataFile(name, data, {p: f"{name}:{n}" for p, n in lines_of(text).items()})
+    file = DataFile(name, data, {p: f"{name}:{n}" for p, n in lines_of(text).items()})
+    return _for_this_npusim(file) if "npusim" in data else file
+
+
+def _for_this_npusim(file: DataFile) -> DataFile:
+    """Checks the key `npusim`, the first release that reads a file; returns the file without it."""
+    needed, place = file.data["npusim"], file.place(("npusim",))
+    numbers, ours = release(needed), release(__version__)
+    if numbers is None or ours is None:
+        raise TargetConstraintError(
+            f"{place}: npusim is {json.dumps(needed, default=str)}; it must be a release such as "
+            f'"{__version__}", the first that reads the file.'
+        )
+    if numbers > ours:
+        raise TargetConstraintError(
+            f"{place}: the file needs npusim {needed}, and this is {__version__}.",
+            hint=f"{install_hint(needed)}.",
+        )
+    return file.without("npusim")
 
 
 def read(file: Any, name: str) -> DataFile:
