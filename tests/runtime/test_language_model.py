@@ -220,6 +220,21 @@ def _with_header(image: bytes, change: Callable[[dict[str, Any]], None]) -> byte
     return struct.pack("<Q", len(text)) + text + image[8 + length :]
 
 
+def test_a_session_of_a_newer_version_says_which_to_install(
+    session: npusim.LanguageSession, tmp_path: Path
+) -> None:
+    session.append(TEXT)
+    session.save(tmp_path / "session")
+    image = (tmp_path / "session").read_bytes()
+    newer = {"format": "npusim session 2", "npusim": "0.4.0"}
+    (tmp_path / "newer").write_bytes(
+        _with_header(image, lambda header: header["__metadata__"].update(newer))
+    )
+    with pytest.raises(npusim.ProgramFormatError, match=r"session 2.*install npusim '0\.4\.0'"):
+        session.load(tmp_path / "newer")
+    check(session, TEXT)
+
+
 HOSTILE: dict[str, Callable[[dict[str, Any]], None]] = {
     "fed beyond the tokens": lambda h: h["__metadata__"].update(fed="12"),
     "fed negative": lambda h: h["__metadata__"].update(fed="-1"),
