@@ -5,15 +5,16 @@
 Everything on one core. Products are walked tile by tile and with whole periods counted; models are
 compiled for npu-edge-32x32, and a process's first simulation of each is timed, from the program in
 memory, then the same again, which is remembered. Sweeps change two numbers that no search of
-schedules reads, and two that it does. `--decoder`: one token of a decoder of Qwen2.5-1.5B's sizes,
-too, which takes `transformers` and half a minute to extract.
+schedules reads, and three that it does, so that every machine is searched anew. `--decoder`: one
+token of a decoder of Qwen2.5-1.5B's sizes, too, which takes `transformers` and half a minute to
+extract.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,6 +27,7 @@ from tests.models.resnet import Bottleneck, ResNet
 import npusim
 from npusim import _runtime
 from npusim.schedule import best_schedule, product_work
+from npusim.simulate.sweep import sweep
 from npusim.simulate.tiles import UNCALIBRATED, native_facts
 from npusim.targets import TargetConfig
 
@@ -75,9 +77,9 @@ def models(decoder: bool) -> Iterator[tuple[str, npusim.CompiledProgram, dict[st
     yield "ResNet-50", npusim.compile((resnet, (torch.zeros(1, 3, 224, 224),)), MACHINE), {}
     yield "BERT-base, 128 tokens", npusim.compile((bert, (words,) * 3), MACHINE), {}
     if decoder:
-        from benchmarks.device_profiles import decoder as qwen
+        from benchmarks.device_profiles import QWEN, decoder
 
-        program = npusim.compile(npusim.extract_llm(qwen(), max_context=4096), MACHINE)
+        program = npusim.compile(npusim.extract_llm(decoder(QWEN), max_context=4096), MACHINE)
         yield "Qwen2.5-1.5B, one token", program, {"method": "decode"}
         yield "Qwen2.5-1.5B, 128 tokens", program, {"method": "prefill"}
 
@@ -101,11 +103,15 @@ def main() -> None:
         print(f"| {name} | {len(found.layers)} | {events:,} | {times} |")
     assert resnet is not None
     print("\n| sweep of ResNet-50 | configurations | s |\n|---|---:|---:|")
-    for axes in (("dram.read_latency_ns", "dispatch.overhead_ns"), ("dram.gb_per_s", "mxu.rows")):
-        values = itertools.product(range(10, 110, 10), (8, 16, 24, 32, 40, 48, 56, 64, 72, 80))
-        rows = [[f"{axes[0]}={a}", f"{axes[1]}={b}"] for a, b in values]
-        took = seconds(lambda: [npusim.simulate(resnet, overrides=row) for row in rows])  # noqa: B023
-        print(f"| {', '.join(axes)} | {len(rows)} | {took:.1f} |")
+    tens = [str(value) for value in range(10, 110, 10)]
+    for settings in (
+        {"dram.read_latency_ns": tens, "dispatch.overhead_ns": tens},
+        {"mxu.rows": [str(8 * i) for i in range(1, 11)], "sram.l1.kib": ["512", "768", "1024",
+         "2048", "4096"], "dram.gb_per_s": ["20", "77"]},
+    ):  # fmt: skip
+        count = math.prod(map(len, settings.values()))
+        took = seconds(lambda: sweep(resnet, settings))  # noqa: B023
+        print(f"| {', '.join(settings)} | {count} | {took:.1f} |")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "cpp/python/bindings.h"
+#include "cpp/simulate/tile_choice.h"
 #include "cpp/simulate/walk.h"
 
 namespace py = pybind11;
@@ -40,6 +41,14 @@ Memory read_memory(const py::dict& d) {
           .sram_accesses = d["sram_accesses"].cast<int64_t>()};
 }
 
+std::vector<VectorPass> read_vector(const py::handle& rows) {
+  std::vector<VectorPass> out;
+  for (const auto& [elements, cycles] : rows.cast<std::vector<std::pair<double, double>>>()) {
+    out.push_back({elements, cycles});
+  }
+  return out;
+}
+
 Work read_work(const py::dict& d) {
   Work work{.on_array = d["on_array"].cast<bool>(),
             .sizes = d["sizes"].cast<std::array<int64_t, 4>>(),
@@ -50,12 +59,8 @@ Work read_work(const py::dict& d) {
             .double_buffer = d["double_buffer"].cast<bool>(),
             .element_bytes = d["element_bytes"].cast<int64_t>(),
             .vector_rate = d["vector_rate"].cast<double>(),
-            .vector = {},
+            .vector = read_vector(d["vector"]),
             .operands = {}};
-  for (const auto& [elements, cycles] :
-       d["vector"].cast<std::vector<std::pair<double, double>>>()) {
-    work.vector.push_back({elements, cycles});
-  }
   using Row = std::tuple<int, bool, bool, bool, int64_t, int64_t>;
   for (const auto& [axes, write, moved, resident, total, row] :
        d["operands"].cast<std::vector<Row>>()) {
@@ -68,18 +73,69 @@ int64_t cycles(const py::dict& array, int64_t m, int64_t n, int64_t k, int64_t r
   return array_cycles(read_array(array), {m, n, k}, repeats);
 }
 
-int64_t tile_cycles(const py::dict& array, const std::array<int64_t, 4>& bmnk, int64_t taps,
-                    bool depthwise) {
-  const Array read = read_array(array);
-  const auto [product, repeats] = products_of(read, bmnk, taps, depthwise);
-  return array_cycles(read, product, repeats);
+TiledMachine read_tiled_machine(const py::dict& d) {
+  return {.array = read_array(d["array"]),
+          .cores = d["cores"].cast<int64_t>(),
+          .room = d["room"].cast<int64_t>(),
+          .double_buffer = d["double_buffer"].cast<bool>(),
+          .sums_room = d["sums_room"].cast<int64_t>(),
+          .granule = d["granule"].cast<Extents>(),
+          .dma_channels = d["dma_channels"].cast<int64_t>(),
+          .setup_cycles = d["setup_cycles"].cast<int64_t>(),
+          .burst_bytes = d["burst_bytes"].cast<int64_t>(),
+          .dma_bytes_per_cycle = d["dma_bytes_per_cycle"].cast<double>(),
+          .dram_bytes_per_cycle = d["dram_bytes_per_cycle"].cast<double>()};
 }
 
-double passes_cycles(const std::vector<std::pair<double, double>>& passes, double rate, double part,
-                     double whole) {
-  std::vector<VectorPass> read;
-  for (const auto& [elements, cycles] : passes) read.push_back({elements, cycles});
-  return vector_cycles(read, rate, part, whole);
+TiledWork read_tiled_work(const py::dict& d) {
+  TiledWork work{.products = d["products"].cast<bool>(),
+                 .on_array = d["on_array"].cast<bool>(),
+                 .whole_rows = d["whole_rows"].cast<bool>(),
+                 .sizes = d["sizes"].cast<Extents>(),
+                 .taps = d["taps"].cast<int64_t>(),
+                 .depthwise = d["depthwise"].cast<bool>(),
+                 .vector_rate = d["vector_rate"].cast<double>(),
+                 .vector = read_vector(d["vector"]),
+                 .operands = {}};
+  using Row = std::tuple<int, int, int64_t, int64_t, bool, bool, bool>;
+  for (const auto& [axes, inner, bytes, halo, write, here, inside] :
+       d["operands"].cast<std::vector<Row>>()) {
+    work.operands.push_back({axes, inner, bytes, halo, write, here, inside});
+  }
+  return work;
+}
+
+py::dict assessed(const TiledMachine& machine, const TiledWork& work, const Tiling& tiling) {
+  const Assessed found = assess(machine, work, tiling);
+  py::list operands;
+  for (const TiledTraffic& one : found.operands) {
+    operands.append(py::make_tuple(one.tile_bytes, one.row_bytes, one.transfers, one.moved_bytes));
+  }
+  py::dict out;
+  out["tile"] = tiling.tile;
+  out["n_before_m"] = tiling.n_before_m;
+  out["resident"] = tiling.resident;
+  out["array_cycles"] = found.array_cycles;
+  out["vector_cycles"] = found.vector_cycles;
+  out["cycles"] = found.cycles;
+  out["moved_bytes"] = found.moved_bytes;
+  out["tiles"] = found.tiles;
+  out["bytes"] = found.bytes;
+  out["operands"] = operands;
+  return out;
+}
+
+py::dict assess_tiling(const py::dict& machine, const py::dict& work, const Extents& tile,
+                       bool n_before_m, int resident) {
+  return assessed(read_tiled_machine(machine), read_tiled_work(work), {tile, n_before_m, resident});
+}
+
+py::object best_tiling(const py::dict& machine, const py::dict& work) {
+  const TiledMachine described = read_tiled_machine(machine);
+  const TiledWork read = read_tiled_work(work);
+  const auto found = choose_tiling(described, read);
+  if (!found) return py::none();
+  return assessed(described, read, *found);
 }
 
 py::dict run(const py::dict& machine, const py::dict& work, size_t timeline, bool shortcut) {
@@ -120,10 +176,9 @@ py::dict run(const py::dict& machine, const py::dict& work, size_t timeline, boo
 void bind_simulate(py::module_& module) {
   module.def("array_cycles", &cycles, py::arg("array"), py::arg("m"), py::arg("n"), py::arg("k"),
              py::arg("repeats") = 1);
-  module.def("tile_cycles", &tile_cycles, py::arg("array"), py::arg("bmnk"), py::arg("taps"),
-             py::arg("depthwise"));
-  module.def("vector_cycles", &passes_cycles, py::arg("passes"), py::arg("rate"), py::arg("part"),
-             py::arg("whole"));
+  module.def("assess_tiling", &assess_tiling, py::arg("machine"), py::arg("work"), py::arg("tile"),
+             py::arg("n_before_m") = false, py::arg("resident") = -1);
+  module.def("best_tiling", &best_tiling, py::arg("machine"), py::arg("work"));
   module.def("walk_tiles", &run, py::arg("machine"), py::arg("work"), py::arg("timeline") = 0,
              py::arg("shortcut") = true);
 }

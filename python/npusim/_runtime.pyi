@@ -36,13 +36,17 @@ def kernel_schemas(isa: str = "") -> dict[str, str]:
 def array_cycles(array: Mapping[str, Any], m: int, n: int, k: int, repeats: int = 1) -> int:
     """Cycles of products on a systolic array whose operands are there (cpp/simulate/dataflow.h)."""
 
-def tile_cycles(array: Mapping[str, Any], bmnk: Sequence[int], taps: int, depthwise: bool) -> int:
-    """Cycles of a tile on a systolic array whose operands are there (cpp/simulate/dataflow.h)."""
+def assess_tiling(
+    machine: Mapping[str, Any],
+    work: Mapping[str, Any],
+    tile: Sequence[int],
+    n_before_m: bool = False,
+    resident: int = -1,
+) -> dict[str, Any]:
+    """What a tile of a command takes: cycles and bytes (cpp/simulate/tile_choice.h)."""
 
-def vector_cycles(
-    passes: Sequence[tuple[float, float]], rate: float, part: float, whole: float
-) -> float:
-    """Cycles of part / whole of (elements, cycles of a pass), at `rate` elements at once."""
+def best_tiling(machine: Mapping[str, Any], work: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The tile that is chosen for a command, as `assess_tiling` answers; None: none fits."""
 
 def walk_tiles(
     machine: Mapping[str, Any], work: Mapping[str, Any], timeline: int = 0, shortcut: bool = True

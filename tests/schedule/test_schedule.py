@@ -20,8 +20,8 @@ from npusim.schedule import (
     product_work,
     searched,
 )
-from npusim.schedule.cost import array_cycles, fold_cycles, row_bytes, vector_cycles
-from npusim.schedule.search import unit_of
+from npusim.schedule.cost import fold_cycles
+from npusim.schedule.search import assess, unit_of
 from npusim.targets import Npu, TargetConfig, override
 
 
@@ -168,7 +168,7 @@ def test_the_choice_is_the_best_of_all_tiles() -> None:
     for m, n in product(range(4, 17, 4), range(4, 25, 4)):
         if 4 * m * n > npu.acc.bytes:
             continue
-        compute = array_cycles(npu, work, Sizes(1, m, n, 32))
+        compute = assess(npu, work, Sizes(1, m, n, 32))["array_cycles"]
         w, x = ceil(16 / m), ceil(24 / n)  # times that w and x are read
         fits = 2 * (m * 32 + n * 32 + 4 * n + 4 * m * n) <= npu.level.bytes
         least = min(16 * 32 * x + 24 * 32, 16 * 32 + 24 * 32 * w) + 4 * 16 * 24 + 4 * 24
@@ -226,23 +226,24 @@ def test_depthwise_has_a_column_a_channel() -> None:
     parts = (Part(0, "x", "mn", 6400), Part(1, "w", "n", 576), Part(2, "y", "mn", 6400, write=True))
     work = Work("depthwise", "int8", Sizes(1, 100, 64, 1), parts, taps=9)
     tile = Sizes(1, 100, 64, 1)
-    assert array_cycles(EDGE, work, tile) == 64 * 100 + 94  # a fold a channel
+    assert assess(EDGE, work, tile)["array_cycles"] == 64 * 100 + 94  # a fold a channel
     sums, inputs = machine("scale-32-os"), machine("scale-32-is")
-    assert array_cycles(sums, work, tile) == 4 * 64 * (9 + 62)
-    assert array_cycles(inputs, work, tile) == 64 * 4 * (1 + 62 + 32)
+    assert assess(sums, work, tile)["array_cycles"] == 4 * 64 * (9 + 62)
+    assert assess(inputs, work, tile)["array_cycles"] == 64 * 4 * (1 + 62 + 32)
 
 
 def test_the_vector_unit_takes_lanes_at_once() -> None:
     parts = (Part(0, "x", "m", 4000), Part(1, "y", "m", 4000, write=True))
     work = Work("elements", "float32", Sizes(m=1000), parts, {"exp": 1000.0, "add": 1000.0})
-    assert vector_cycles(EDGE, work, Sizes(m=1000)) == 4 * (4 + 1)  # ⌈1000 / 256⌉, exp takes four
+    cycles = assess(EDGE, work, Sizes(m=1000))["vector_cycles"]
+    assert cycles == 4 * (4 + 1)  # ⌈1000 / 256⌉, exp takes four
 
 
 def test_rows_lie_side_by_side_or_the_whole_tile_does() -> None:
     x = Part(0, "x", "mk", 64 * 32, inner="k")
-    sizes = Sizes(1, 64, 1, 32)
-    assert row_bytes(x, sizes, Sizes(1, 16, 1, 8)) == 8
-    assert row_bytes(x, sizes, Sizes(1, 16, 1, 32)) == 16 * 32
+    work = Work("product", "int8", Sizes(1, 64, 1, 32), (x,))
+    for tile, row in ((Sizes(1, 16, 1, 8), 8), (Sizes(1, 16, 1, 32), 16 * 32)):
+        assert assess(EDGE, work, tile)["operands"][0][1] == row
 
 
 @pytest.mark.parametrize(

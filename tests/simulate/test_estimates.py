@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npusim.schedule import Schedule, best_schedule, conv_work, product_work
-from npusim.schedule.cost import array_cycles, vector_cycles
 from npusim.schedule.schedule import Sizes
+from npusim.schedule.search import assess
 from npusim.schedule.work import Part, Work
 from npusim.simulate.tiles import TICKS, walk
 from npusim.targets import Npu, TargetConfig, override
@@ -90,11 +90,10 @@ def test_units_are_busy_as_long_as_estimated(case: tuple[Npu, Work]) -> None:
     schedule = best_schedule(npu, work)
     found, tile = walk(npu, schedule), schedule.tile
     cores = min(npu.cores.count, schedule.trips("b") * schedule.trips("m") * schedule.trips("n"))
-    on_array = schedule.unit == "mxu"
-    array = cores * array_cycles(npu, work, tile) if on_array else 0.0
+    estimated = assess(npu, work, tile)
+    array = cores * estimated["array_cycles"]
     assert found.array_ticks == pytest.approx(array * TICKS, abs=1e-6)
-    whole = replace(tile, k=schedule.sizes.k) if on_array else tile
-    vector = cores * vector_cycles(npu, work, whole)
+    vector = cores * estimated["vector_cycles"]
     assert vector * TICKS <= found.vector_ticks + 1e-6 * vector * TICKS
     assert found.vector_ticks <= vector * TICKS + found.tiles + 1
 
@@ -106,10 +105,8 @@ def test_no_walk_is_shorter_than_its_bounds(case: tuple[Npu, Work]) -> None:
     schedule = best_schedule(npu, work)
     found = walk(npu, schedule).cycles * (1 + 1e-9) + 1 / TICKS
     assert schedule.least_cycles <= found
-    if schedule.unit == "mxu":
-        assert array_cycles(npu, work, schedule.tile) <= found
-    else:
-        assert vector_cycles(npu, work, schedule.tile) <= found
+    estimated = assess(npu, work, schedule.tile)
+    assert max(estimated["array_cycles"], estimated["vector_cycles"]) <= found
 
 
 @settings(max_examples=60, deadline=None)
@@ -178,6 +175,6 @@ def _boundless(npu: Npu) -> Npu:
 def test_stationary_inputs_take_a_channel_at_a_time() -> None:
     npu, work = PRESETS["scale-32-is"], depthwise("int8", 100, 3, 9)
     each = 4 * (1 + 32 + 32 - 2 + 32)  # ceil(9 / 32) * ceil(100 / 32) folds of one filter
-    assert array_cycles(npu, work, work.sizes) == 3 * each
+    assert assess(npu, work, work.sizes)["array_cycles"] == 3 * each
     shared = PRESETS["scale-32-ws"]  # a fold holds one channel's filter in one of its columns
-    assert array_cycles(shared, work, work.sizes) == 3 * (100 + 32 + 32 - 2 + 32)
+    assert assess(shared, work, work.sizes)["array_cycles"] == 3 * (100 + 32 + 32 - 2 + 32)

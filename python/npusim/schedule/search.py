@@ -1,28 +1,26 @@
-"""The choice of a schedule: the fastest by `cost.py` of those that fit into the memories.
+"""The choice of a schedule: the fastest by an estimate of those that fit into the memories.
 
-Tried are both orders of the loops over m and n, either operand kept whole, and for m and n all
-multiples of their granule, or, where those are more than `EVERY`, the granule times powers of two;
-the depth of a tile is the greatest that fits, since k is the innermost loop and shorter tiles only
-move more. The estimate of what is chosen stands beside what no schedule can be below.
+The native module tries tiles and orders of loops (`cpp/simulate/tile_choice.h` says which); here is
+what it is told of a machine and a work, and what is made of its choice. The estimate of what is
+chosen stands beside what no schedule can be below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from npusim.errors import TargetConstraintError
 from npusim.schedule import cost
 from npusim.schedule.machine import searched
-from npusim.schedule.schedule import DRAM, OperandPlan, Schedule, Sizes
+from npusim.schedule.schedule import AXES, DRAM, OperandPlan, Schedule, Sizes
 from npusim.schedule.work import Part, Work
 from npusim.targets.hardware import Npu
 
-EVERY = 8  # multiples of a granule, up to which all are tried
-_SUM_BYTES = 4
+_SUM_BYTES = 4  # of a sum while it is added up
 _ORDERS = (("b", "m", "n", "k"), ("b", "n", "m", "k"))
+_Facts = dict[str, Any]
 
 Kept = tuple[int, ...]  # operands that lie on the chip all the time
 
@@ -58,18 +56,28 @@ class _Machine:
 
 @lru_cache(maxsize=4096)
 def _search(machine: _Machine, work: Work, kept: Kept, taken: int) -> Schedule:
+    from npusim import _runtime
+
     npu = machine.npu
-    computed: dict[Sizes, float] = {}  # by tile
-    best: tuple[tuple[float, int], _Candidate] | None = None
-    for one in _candidates(npu, work, kept, taken):
-        if one.tile not in computed:
-            computed[one.tile] = _computed(npu, work, one.tile)
-        found = _estimate(npu, work, one, computed[one.tile])
-        if best is None or found < best[0]:
-            best = found, one
-    if best is None:
+    facts = _machine_facts(npu, work, taken), _work_facts(npu, work, kept)
+    found = _runtime.best_tiling(*facts)
+    if found is None:
         raise _does_not_fit(npu, work, kept, taken)
-    return _schedule(npu, work, best[1], best[0][0])
+    return _schedule(npu, work, found, kept, taken)
+
+
+def assess(npu: Npu, work: Work, tile: Sizes, kept: Iterable[int] = ()) -> dict[str, Any]:
+    """Returns what a tile takes on a machine, of which nothing else is in use.
+
+    By name: "array_cycles" and "vector_cycles" of a core, whose sum over all tiles is shared evenly
+    by as many cores as there are results for; "cycles" of everything; "moved_bytes", "tiles", the
+    "bytes" of the memory; and of each of "operands" the bytes of a tile and those of them that lie
+    side by side, how many tiles are moved, and their bytes. No walk is shorter than either unit.
+    """
+    from npusim import _runtime
+
+    facts = _machine_facts(npu, work, 0), _work_facts(npu, work, tuple(kept))
+    return _runtime.assess_tiling(*facts, [tile.of(axis) for axis in AXES])
 
 
 def unit_of(npu: Npu, work: Work) -> Literal["mxu", "vpu", "dma", "host"]:
@@ -81,159 +89,88 @@ def unit_of(npu: Npu, work: Work) -> Literal["mxu", "vpu", "dma", "host"]:
     return "vpu" if work.dtype in npu.vpu.dtype_rate else "host"
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A schedule that fits: operands kept whole, those that are there anyway, bytes in use."""
-
-    tile: Sizes
-    loops: cost.Loops
-    resident: Kept
-    kept: Kept
-    used: int
-
-
-def _candidates(npu: Npu, work: Work, kept: Kept, taken: int) -> Iterator[_Candidate]:
-    """Yields tile, loops, operands kept whole, those that are there anyway, and bytes in use."""
-    room = npu.level.bytes - taken
-    half = room // 2 if npu.level.double_buffer else room
+def _machine_facts(npu: Npu, work: Work, taken: int) -> _Facts:
     granule = npu.constraints.tile_multiple
-    products = work.form in ("product", "conv")
-    inputs = [p.operand for p in work.parts if not p.write and len(p.axes) > 1 and p.operand >= 0]
-    for m in _extents(work.sizes.m, granule.m if products else 1):
-        for n in [work.sizes.n] if work.whole_rows else _extents(work.sizes.n, granule.n):
-            for resident in [(), *((operand,) for operand in inputs if products)]:
-                tile = _deepest(npu, work, Sizes(1, m, n, 1), resident, kept, half)
-                if tile is None:
-                    continue
-                used = taken + _footprint(npu, work, tile, resident, kept)
-                for loops in _ORDERS if products else _ORDERS[:1]:
-                    yield _Candidate(tile, loops, resident, kept, used)
+    return {
+        "array": cost.array_facts(npu.mxu, work.dtype),
+        "cores": npu.cores.count,
+        "room": npu.level.bytes - taken,
+        "double_buffer": npu.level.double_buffer,
+        "sums_room": npu.acc.bytes,
+        "granule": [1, granule.m, granule.n, granule.k],
+        "dma_channels": npu.dma.channels,
+        "setup_cycles": npu.dma.setup_cycles,
+        "burst_bytes": npu.dma.burst_bytes,
+        "dma_bytes_per_cycle": npu.dma.bytes_per_cycle,
+        "dram_bytes_per_cycle": npu.dram_bytes_per_cycle,
+    }
 
 
-def _extents(size: int, granule: int) -> list[int]:
-    """Returns the extents of a tile that are tried along an axis."""
-    if size <= granule:
-        return [size]
-    count = -(-size // granule)
-    steps = range(1, count + 1) if count <= EVERY else (1 << i for i in range(count.bit_length()))
-    return sorted({min(size, granule * step) for step in steps} | {size})
+def _work_facts(npu: Npu, work: Work, kept: Kept) -> _Facts:
+    unit, vector = unit_of(npu, work), work.vector
+    if unit == "vpu" and work.form in ("product", "conv", "depthwise"):
+        count = float(work.sizes.b * work.sizes.m * work.sizes.n * work.sizes.k * work.taps)
+        vector = {**vector, "fma": vector.get("fma", 0.0) + count}
+    rate, passes = cost.vector_passes(npu.vpu, work.dtype, vector, work.sums, work.addends)
+    return {
+        "products": work.form in ("product", "conv"),
+        "on_array": unit == "mxu",
+        "whole_rows": work.whole_rows,
+        "sizes": [work.sizes.of(axis) for axis in AXES],
+        "taps": work.taps,
+        "depthwise": work.form == "depthwise",
+        "vector_rate": rate,
+        "vector": passes,
+        "operands": [
+            (
+                sum(1 << AXES.index(axis) for axis in part.axes),
+                AXES.index(part.inner),
+                part.nbytes,
+                part.halo_bytes,
+                part.write,
+                part.operand in kept,
+                part.operand < 0,
+            )
+            for part in work.parts
+        ],
+    }
 
 
-def _deepest(
-    npu: Npu, work: Work, tile: Sizes, resident: Kept, kept: Kept, half: int
-) -> Sizes | None:
-    """Returns the tile with the greatest depth that fits, or None where none does."""
-    unit = unit_of(npu, work)
-    if unit == "mxu" and tile.m * tile.n * _SUM_BYTES > npu.acc.bytes:
-        return None
-    depths = _extents(work.sizes.k, npu.constraints.tile_multiple.k)
-    for depth in reversed(depths):
-        deep = replace(tile, k=depth)
-        if _tiles_bytes(work, deep, resident, kept) <= half - _whole_bytes(work, resident) // (
-            2 if npu.level.double_buffer else 1
-        ):
-            return deep
-    return None
-
-
-def _tiles_bytes(work: Work, tile: Sizes, resident: Kept, kept: Kept) -> int:
-    rest = (p for p in work.parts if p.operand not in resident and p.operand not in kept)
-    return sum(part.tile_bytes(work.sizes, tile) for part in rest)
-
-
-def _whole_bytes(work: Work, resident: Kept) -> int:
-    return sum(part.nbytes for part in work.parts if part.operand in resident)
-
-
-def _footprint(npu: Npu, work: Work, tile: Sizes, resident: Kept, kept: Kept) -> int:
-    buffers = 2 if npu.level.double_buffer else 1
-    return _whole_bytes(work, resident) + buffers * _tiles_bytes(work, tile, resident, kept)
-
-
-def _plan(
-    npu: Npu,
-    work: Work,
-    part: Part,
-    tile: Sizes,
-    loops: tuple[str, ...],
-    resident: bool,
-    here: bool,
-) -> OperandPlan:
-    row = cost.row_bytes(part, work.sizes, tile)
-    whole = part.tile_bytes(work.sizes, tile)
-    if here:
-        source = npu.level.name
-        return OperandPlan(part.operand, part.role, part.axes, part.write, source, whole, row, 0, 0)
-    count = cost.transfers(part, work.sizes, tile, loops, resident)
-    moved = cost.moved_bytes(part, work.sizes, tile, count)
-    return OperandPlan(
-        *(part.operand, part.role, part.axes, part.write, DRAM, whole, row, count, moved, resident)
-    )
-
-
-def _estimate(npu: Npu, work: Work, one: _Candidate, computed: float) -> tuple[float, int]:
-    """Returns the cycles of a candidate, and the bytes that it moves."""
-    memory = first = 0.0
-    moved = 0
-    for part in work.parts:
-        if part.operand < 0 or part.operand in one.kept:
-            continue
-        kept_whole = part.operand in one.resident
-        count = cost.transfers(part, work.sizes, one.tile, one.loops, kept_whole)
-        nbytes = cost.moved_bytes(part, work.sizes, one.tile, count)
-        row = cost.row_bytes(part, work.sizes, one.tile)
-        memory += cost.dram_cycles(npu, nbytes, count, row)
-        first += cost.dram_cycles(npu, part.tile_bytes(work.sizes, one.tile), 1, row)
-        moved += nbytes
-    hidden = npu.level.double_buffer
-    return (max(computed, memory) + first if hidden else computed + memory), moved
-
-
-def _schedule(npu: Npu, work: Work, one: _Candidate, cycles: float) -> Schedule:
+def _schedule(npu: Npu, work: Work, found: Mapping[str, Any], kept: Kept, taken: int) -> Schedule:
     plans = tuple(
-        _plan(
-            npu,
-            work,
-            part,
-            one.tile,
-            one.loops,
-            part.operand in one.resident,
-            part.operand in one.kept or part.operand < 0,
-        )
-        for part in work.parts
+        _plan(npu, part, row, part.operand in kept or part.operand < 0, at == found["resident"])
+        for at, (part, row) in enumerate(zip(work.parts, found["operands"], strict=True))
     )
+    loops = _ORDERS[found["n_before_m"]]
     return Schedule(
         command=0,
         form=work.form,
         unit=unit_of(npu, work),
         dtype=work.dtype,
         sizes=work.sizes,
-        tile=one.tile,
-        loops=one.loops,
+        tile=Sizes(*found["tile"]),
+        loops=loops,
         operands=plans,
         vector=dict(work.vector),
         taps=work.taps,
         sums=work.sums,
         addends=work.addends,
         memory=npu.level.name,
-        bytes=one.used,
+        bytes=taken + found["bytes"],
         double_buffer=npu.level.double_buffer,
-        cycles=cycles,
-        least_cycles=_least(npu, work, one.kept),
+        cycles=found["cycles"],
+        least_cycles=_least(npu, work, kept),
     )
 
 
-def _computed(npu: Npu, work: Work, tile: Sizes) -> float:
-    """Returns the cycles of the units, which work side by side."""
-    unit = unit_of(npu, work)
-    if unit == "mxu":
-        whole_sums = replace(tile, k=work.sizes.k)
-        return max(cost.array_cycles(npu, work, tile), cost.vector_cycles(npu, work, whole_sums))
-    vector = dict(work.vector)
-    if unit == "vpu" and work.form in ("product", "conv", "depthwise"):
-        count = float(work.sizes.b * work.sizes.m * work.sizes.n * work.sizes.k * work.taps)
-        vector["fma"] = vector.get("fma", 0.0) + count
-    return cost.vector_cycles(npu, replace(work, vector=vector), tile)
+def _plan(
+    npu: Npu, part: Part, traffic: tuple[int, int, int, int], here: bool, resident: bool
+) -> OperandPlan:
+    tile, row, count, moved = traffic
+    source = npu.level.name if here else DRAM
+    return OperandPlan(
+        *(part.operand, part.role, part.axes, part.write, source, tile, row, count, moved, resident)
+    )
 
 
 def _least(npu: Npu, work: Work, kept: Kept) -> float:
@@ -260,7 +197,8 @@ def _does_not_fit(npu: Npu, work: Work, kept: Kept, taken: int) -> TargetConstra
         sizes.n if work.whole_rows else min(sizes.n, granule.n),
         min(sizes.k, granule.k),
     )
-    needed, room = _footprint(npu, work, least, (), kept), npu.level.bytes - taken
+    found = assess(npu, work, least, kept)
+    needed, room = found["bytes"], npu.level.bytes - taken
     tile = f"its smallest tile ({least.m}x{least.n}x{least.k})"
     sums = least.m * least.n * _SUM_BYTES
     if unit_of(npu, work) == "mxu" and sums > npu.acc.bytes:
@@ -269,13 +207,13 @@ def _does_not_fit(npu: Npu, work: Work, kept: Kept, taken: int) -> TargetConstra
             f"the sums of {tile} take {sums} bytes of 'acc', which has {npu.acc.bytes}: {over} "
             "too many."
         )
-    parts = [p for p in work.parts if p.operand not in kept]
-    largest = max(parts, key=lambda part: part.tile_bytes(work.sizes, least))
+    rows = zip(work.parts, found["operands"], strict=True)
+    sizes_of = [(bytes_of[0], part) for part, bytes_of in rows if part.operand not in kept]
+    nbytes, largest = max(sizes_of, key=lambda one: one[0])
     return TargetConstraintError(
         f"{tile} takes {needed} bytes of memory '{npu.level.name}', which has {room}: "
-        f"{needed - room} too many. Most is '{largest.role}', "
-        f"{largest.tile_bytes(work.sizes, least)} bytes of operand {largest.operand}, in "
-        f"{2 if npu.level.double_buffer else 1} buffers."
+        f"{needed - room} too many. Most is '{largest.role}', {nbytes} bytes of operand "
+        f"{largest.operand}, in {2 if npu.level.double_buffer else 1} buffers."
     )
 
 

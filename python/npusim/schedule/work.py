@@ -40,12 +40,6 @@ class Part:
     inner: str = "n"
     halo_bytes: int = 0
 
-    def tile_bytes(self, sizes: Sizes, tile: Sizes) -> int:
-        """Returns the bytes of a whole tile, rounded up."""
-        whole, part = (prod(s.of(a) for a in self.axes) for s in (sizes, tile))
-        halo = self.halo_bytes if tile.m < sizes.m else 0
-        return min(-(-self.nbytes * part // whole) + halo, self.nbytes)
-
 
 @dataclass(frozen=True, slots=True)
 class Work:

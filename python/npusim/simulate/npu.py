@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cache
 
 from npusim.errors import Error, TargetConstraintError
@@ -74,7 +73,7 @@ def _command(
     ended, shown = begun, list[Event]()
     for part in parts:
         at = ended - now
-        shown += (replace(e, start=e.start + at, end=e.end + at) for e in part.events)
+        shown += (e.later(at) for e in part.events)
         ended += part.ticks
     free = starts.end(begun, ended)
     waited = {"dispatch": begun - now + free - ended}

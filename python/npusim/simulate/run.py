@@ -23,19 +23,23 @@ SHOWN = 20_000  # events of a timeline
 _WORTH = 0.005  # of a time that a change saves, to be told
 
 
-def run(plan: Plan, mode: str | None) -> Simulation:
-    """Returns a simulated run; errors are those of `npusim.simulate`."""
+def run(plan: Plan, mode: str | None, shown: int = SHOWN) -> Simulation:
+    """Returns a simulated run, whose timeline has about as many events as are to be shown.
+
+    Errors are those of `npusim.simulate`.
+    """
     if plan.hardware.npu is not None:
-        return _on_npu(plan, plan.hardware.npu, mode)
+        return _on_npu(plan, plan.hardware.npu, mode, shown)
     assert plan.hardware.roofline is not None
     return _on_device(plan, plan.hardware.roofline, mode)
 
 
-def _on_npu(plan: Plan, npu: Npu, mode: str | None) -> Simulation:
+def _on_npu(plan: Plan, npu: Npu, mode: str | None, shown: int) -> Simulation:
     calibration, chosen = plan.hardware.calibration, mode or npu.dispatch.mode
     work = tuple(zip(plan.commands, plan.schedules, strict=True))
     walks = max(1, sum(map(len, plan.schedules)))
-    walked = walk_npu(npu, calibration, work, chosen, max(1, SHOWN // walks))
+    events = max(1, shown // walks) if shown else 0
+    walked = walk_npu(npu, calibration, work, chosen, events)
 
     def explained() -> Explained:
         runs = [

@@ -257,7 +257,7 @@ def _row(
         plan = planned(program, target, overrides=_texts(settings), **given)
     except TargetConstraintError as error:
         return Row(settings, {}, why=str(error))
-    found = run(plan, mode)
+    found = run(plan, mode, shown=0)
     energy = found.energy
     measured = {"seconds": found.seconds, "energy_j": energy["total"] if energy else None}
     return Row(settings, {**measured, **_costs(plan.hardware)}, found.cycles, found.stalls)

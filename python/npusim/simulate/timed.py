@@ -23,6 +23,10 @@ class Event:
     busy: int
     count: int = 1
 
+    def later(self, ticks: int) -> Event:
+        """Returns the same, so many ticks later."""
+        return Event(self.lane, self.start + ticks, self.end + ticks, self.busy, self.count)
+
 
 @dataclass(frozen=True, slots=True)
 class Timed:

@@ -1,0 +1,130 @@
+"""The native choice of tiles against the plain one that estimates every tiling."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npusim.errors import Error, TargetConstraintError
+from npusim.schedule import Part, Sizes, Work, best_schedule
+from npusim.schedule.schedule import Form
+from npusim.schedule.search import assess
+from npusim.targets import Npu, TargetConfig
+from npusim.targets.target_config import target_names
+
+from . import reference_search as reference
+
+PRESETS = {
+    name: hardware.npu
+    for name in target_names()
+    if (hardware := TargetConfig.named(name).hardware) is not None and hardware.npu is not None
+}
+DIMS = st.one_of(st.integers(1, 9), st.sampled_from([16, 31, 64, 100, 200]))
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Npu:
+    npu = PRESETS[draw(st.sampled_from(sorted(PRESETS)))]
+    kib = draw(st.sampled_from([3.0, 6.0, 16.0, 64.0]))
+    level = replace(npu.level, kib=kib, double_buffer=draw(st.booleans()), align_bytes=1)
+    granule = replace(
+        npu.constraints.tile_multiple,
+        m=draw(st.sampled_from([1, 4])),
+        n=draw(st.sampled_from([1, 4, 32])),
+        k=draw(st.sampled_from([1, 4, 32])),
+    )
+    return replace(
+        npu,
+        sram=(level,),
+        acc=replace(npu.acc, kib=draw(st.sampled_from([1.0, 2.0, 64.0]))),
+        cores=replace(npu.cores, count=draw(st.sampled_from([1, 1, 3]))),
+        mxu=replace(npu.mxu, dataflow=draw(st.sampled_from(["ws", "os", "is"]))),
+        constraints=replace(npu.constraints, tile_multiple=granule),
+        dram=replace(npu.dram, gb_per_s=draw(st.sampled_from([0.1, 1.0, 50.0]))),
+    )
+
+
+@st.composite
+def works(draw: st.DrawFn) -> Work:
+    forms: list[Form] = ["product", "conv", "depthwise", "rows", "elements", "move"]
+    form = draw(st.sampled_from(forms))
+    b, m, n, k = (draw(DIMS) for _ in "bmnk")
+    sizes = {
+        "depthwise": Sizes(1, m, n, 1), "rows": Sizes(1, m, n, 1),
+        "elements": Sizes(1, m * n, 1, 1), "move": Sizes(1, m * n, 1, 1),
+    }.get(form, Sizes(min(b, 4), m, n, k))  # fmt: skip
+    axes = {"product": ("bmk", "nk", "bmn"), "conv": ("mk", "nk", "mn")}.get(
+        form, ("mn", "n", "mn") if sizes.n > 1 or form == "rows" else ("m", "m", "m")
+    )
+    halo = draw(st.sampled_from([0, 0, 24]))
+    parts = tuple(
+        Part(
+            *(at, role, has, draw(st.integers(1, 4)) * elements(sizes, has), at == 2),
+            inner=draw(st.sampled_from(has)),
+            halo_bytes=halo if at == 0 else 0,
+        )
+        for at, (role, has) in enumerate(zip("xwy", axes, strict=True))
+    )
+    count = float(sizes.b * sizes.m * sizes.n)
+    return Work(
+        form,
+        draw(st.sampled_from(["int8", "float32"])),
+        sizes,
+        parts,
+        {"add": count} if form != "move" and draw(st.booleans()) else {},
+        taps=draw(st.sampled_from([1, 9])) if form in ("conv", "depthwise") else 1,
+        whole_rows=form == "rows",
+        sums=sizes.m if form == "rows" else 0,
+        addends=sizes.n if form == "rows" else 1,
+    )
+
+
+def elements(sizes: Sizes, axes: str) -> int:
+    count = 1
+    for axis in axes:
+        count *= sizes.of(axis)
+    return count
+
+
+@settings(max_examples=200, deadline=None)
+@given(machines(), works(), st.sampled_from([(), (0,), (0, 2)]), st.sampled_from([0, 1000]))
+def test_the_choice_is_that_of_all_tilings(
+    npu: Npu, work: Work, kept: tuple[int, ...], taken: int
+) -> None:
+    taken = min(taken, npu.level.bytes // 2)
+    wanted = reference.best(npu, work, kept, taken)
+    if wanted is None:
+        with pytest.raises(TargetConstraintError, match="too many"):
+            best_schedule(npu, work, kept, taken)
+        return
+    found = best_schedule(npu, work, kept, taken)
+    resident = next((p.operand for p in found.operands if p.resident), None)
+    chosen = reference.Tiling(found.tile, found.loops, resident)  # type: ignore[arg-type]
+    cycles, moved, tiles = reference.estimate(npu, work, wanted, kept)
+    assert reference.estimate(npu, work, chosen, kept) == (pytest.approx(cycles), moved, tiles)
+    assert found.cycles == pytest.approx(cycles) and found.dram_bytes == moved
+    assert found.steps == tiles and found.bytes <= npu.level.bytes
+    assert chosen in list(reference.tilings(npu, work, kept, taken))
+
+
+def test_of_equals_the_one_of_the_fewest_tiles_is_chosen() -> None:
+    """What moves nothing and computes nothing takes no time in any number of tiles."""
+    npu, count = PRESETS["npu-edge-32x32"], 150_528
+    parts = (
+        Part(0, "x", "m", 4 * count, inner="m"),
+        Part(1, "y", "m", 4 * count, write=True, inner="m"),
+    )
+    work = Work("move", "float32", Sizes(m=count), parts)
+    assert best_schedule(npu, work, (0, 1)).steps == 1
+
+
+def test_sizes_that_mean_nothing_are_refused() -> None:
+    npu = PRESETS["npu-edge-32x32"]
+    work = Work("move", "int8", Sizes(m=2**61), (Part(0, "x", "m", 8),))
+    with pytest.raises(Error, match="so many elements"):
+        best_schedule(npu, work)
+    with pytest.raises(Error, match="at most all of it"):
+        assess(npu, replace(work, sizes=Sizes(m=4)), Sizes(m=5))
