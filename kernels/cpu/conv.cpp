@@ -4,16 +4,30 @@
 #include "kernels/cpu/conv_strip.h"
 #include "kernels/cpu/scratch.h"
 
+#ifdef NPUSIM_BASE_ISA
+namespace npusim::cpu::NPUSIM_BASE_ISA {
+extern const KernelEntry conv_kernel;
+}
+#endif
+
 namespace npusim::cpu::NPUSIM_ISA {
 namespace {
 
 using Params = abi::ConvParams;
 
-constexpr int64_t kRowBlock = 120;          // positions that share a pass over a group of B
-constexpr int64_t kStripRows = 512;         // positions that share a strip
-constexpr int64_t kStripBlocks = 6;         // strips that keep all workers busy
-constexpr int64_t kStripFloats = 96 << 10;  // a strip that stays in the near caches
-constexpr int64_t kShortRun = 8;            // channels that make a poor run
+#ifdef NPUSIM_BASE_ISA
+// All that this set adds are dot products of bfloat16; others are the set's below.
+constexpr const KernelEntry& kBase = NPUSIM_BASE_ISA::conv_kernel;
+bool is_of_base(const Params& p) {
+  return p.x_dtype != kElement || p.w_dtype != kElement;
+}
+#endif
+
+constexpr int64_t kRowBlock = 120;            // positions that share a pass over a group of B
+constexpr int64_t kStripRows = 512;           // positions that share a strip
+constexpr int64_t kStripBlocks = 6;           // strips that keep all workers busy
+constexpr int64_t kStripElements = 96 << 10;  // a strip that stays in the near caches
+constexpr int64_t kShortRun = 8;              // channels that make a poor run
 
 // Everything that follows from the parameters alone.
 struct Plan {
@@ -35,8 +49,8 @@ struct Plan {
     if (p.kernel[d] == 1) return outputs;
     return (outputs - 1) * (p.transposed ? 1 : p.stride[d]) + (p.kernel[d] - 1) * p.dilation[d] + 1;
   }
-  // Floats of the largest strip; -1 when that leaves int64.
-  int64_t strip_floats() const {
+  // Elements of the largest strip; -1 when that leaves int64.
+  int64_t strip_elements() const {
     if (!strip) return 0;
     const int64_t sizes[] = {strip_extent(0, tile[0]), strip_extent(1, tile[1]),
                              strip_extent(2, tile[2]), channels};
@@ -59,7 +73,7 @@ Plan::Plan(const Params& p) : p(p) {
     phases[d] = axis_phases(p, d);
     outputs[d] = (p.out_size[d] + phases[d] - 1) / phases[d];
   }
-  strip = p.x_dtype != 0 || p.x_strides[1] != 1 || (channels < kShortRun && p.kernel[2] > 1);
+  strip = p.x_dtype != kElement || p.x_strides[1] != 1 || (channels < kShortRun && p.kernel[2] > 1);
   merged = strip && !p.transposed && p.dilation[2] == 1;
   const int64_t positions = p.batch * outputs[0] * outputs[1] * outputs[2];
   if (strip) {
@@ -79,8 +93,8 @@ void Plan::choose_tile() {
   tile[1] = 1;
   tile[2] = std::min(outputs[2], wanted);
   const auto fits = [&] {
-    const int64_t floats = strip_floats();
-    return floats >= 0 && floats <= kStripFloats;
+    const int64_t floats = strip_elements();
+    return floats >= 0 && floats <= kStripElements;
   };
   while (tile[2] > 8 && !fits()) tile[2] = (tile[2] + 1) / 2;
   while (tile[2] == outputs[2] && tile[1] < outputs[1] && (tile[1] + 1) * tile[2] <= wanted) {
@@ -96,22 +110,25 @@ void Plan::choose_tile() {
 
 // A worker's scratch.
 struct Scratch {
-  const float** at;
-  int64_t *tap_k, *y_rows, *r_rows, *axes;
-  float *sums, *zeros, *strip;
+  const Element** at;
+  int64_t *tap_k, *widened_k, *y_rows, *r_rows, *axes;
+  float* sums;
+  Element *widened, *zeros, *strip;
   int64_t bytes;
 
   Scratch(const Plan& plan, void* base) {
     Arena arena(base);
     const Params& p = plan.p;
-    at = arena.take<const float*>(plan.taps() * plan.rows);
+    at = arena.take<const Element*>(plan.taps() * plan.rows);
     tap_k = arena.take<int64_t>(plan.taps());
+    widened_k = arena.take<int64_t>(plan.taps());
     y_rows = arena.take<int64_t>(plan.rows);
     r_rows = arena.take<int64_t>(plan.rows);
     axes = arena.take<int64_t>(2 * (p.kernel[0] + p.kernel[1] + p.kernel[2]));
     sums = arena.take<float>(sums_floats(plan.rows, plan.taps(), plan.run()));
-    zeros = arena.take<float>(plan.channels);
-    strip = arena.take<float>(plan.strip_floats());
+    widened = arena.take<Element>(widened_elements(p.w_dtype, plan.taps(), plan.run()));
+    zeros = arena.take<Element>(plan.channels);
+    strip = arena.take<Element>(plan.strip_elements());
     bytes = arena.bytes();
   }
 };
@@ -128,7 +145,7 @@ class RowBlock {
         bias_(out_.bias) {
     out_.y_rows = s_.y_rows;
     out_.r_rows = s_.r_rows;
-    if (!plan.strip) std::fill_n(s_.zeros, plan.channels, 0.0F);
+    if (!plan.strip) std::fill_n(s_.zeros, plan.channels, Element{});
   }
 
   void enter(int64_t index) {
@@ -154,11 +171,12 @@ class RowBlock {
     rows_.taps = axes_[0].taps * axes_[1].taps * axes_[2].taps;
   }
 
-  template <typename B>
   void multiply(const void* w, int64_t first, int64_t end) const {
+    if (rows_.count == 0) return;
     const int64_t panels = (plan_.columns + kPanel - 1) / kPanel;
-    const B* data = static_cast<const B*>(w) + group_ * panels * plan_.k * kPanel;
-    if (rows_.count) multiply_rows(rows_, Panels<B>{data, plan_.k}, first, end, out_, s_.sums);
+    const int64_t at = group_ * panels * plan_.k * kPanel * element_size(p_.w_dtype);
+    const Panels b{static_cast<const char*>(w) + at, plan_.k, p_.w_dtype, s_.widened, s_.widened_k};
+    multiply_rows(rows_, b, first, end, out_, s_.sums);
   }
 
  private:
@@ -209,12 +227,12 @@ class RowBlock {
   }
 
   void point_into_x(const Positions& from) {
-    const Pixels<float> x{static_cast<const float*>(x_) + group_ * plan_.channels,
-                          p_.x_strides[0],
-                          p_.x_strides[2],
-                          p_.x_strides[3],
-                          p_.x_strides[4],
-                          s_.zeros};
+    const Pixels<Element> x{static_cast<const Element*>(x_) + group_ * plan_.channels,
+                            p_.x_strides[0],
+                            p_.x_strides[2],
+                            p_.x_strides[3],
+                            p_.x_strides[4],
+                            s_.zeros};
     point_at_taps(x, axes_, from, s_.at, from.count);
   }
 
@@ -225,13 +243,13 @@ class RowBlock {
     place_strip(strip, 1, axes_[1], from.h_begin, from.h_end - from.h_begin);
     place_strip(strip, 2, axes_[2], from.w_begin, from.w_end - from.w_begin);
     if (plan_.merged) axes_[2].taps = 1;
-    with_float_type(p_.x_dtype, [&]<typename X>(X) {
+    with_operand_type(p_.x_dtype, [&]<typename X>(X) {
       const X* x = static_cast<const X*>(x_) + from.n * p_.x_strides[0] +
                    group_ * plan_.channels * p_.x_strides[1];
-      if (strip.floats()) fill_strip(strip, x, p_.in_size, p_.x_strides, s_.strip);
+      if (strip.elements()) fill_strip(strip, x, p_.in_size, p_.x_strides, s_.strip);
     });
-    const Pixels<float> pixels{s_.strip,       0,      strip.extent[1] * strip.line(), strip.line(),
-                               strip.channels, nullptr};
+    const Pixels<Element> pixels{
+        s_.strip, 0, strip.extent[1] * strip.line(), strip.line(), strip.channels, nullptr};
     point_at_taps(pixels, axes_, from, s_.at, from.count);
   }
 
@@ -246,26 +264,38 @@ class RowBlock {
   Rows rows_;
 };
 
-int64_t tasks(const void* params, int64_t) {
+int64_t tasks(const void* params, [[maybe_unused]] int64_t workers) {
+#ifdef NPUSIM_BASE_ISA
+  if (is_of_base(*static_cast<const Params*>(params))) return kBase.tasks(params, workers);
+#endif
   return Plan(*static_cast<const Params*>(params)).grid().count();
 }
 
 int64_t scratch(const void* params) {
+#ifdef NPUSIM_BASE_ISA
+  if (is_of_base(*static_cast<const Params*>(params))) return kBase.scratch(params);
+#endif
   return Scratch(Plan(*static_cast<const Params*>(params)), nullptr).bytes;
 }
 
 void run(const KernelCall& call) {
   const auto& p = *static_cast<const Params*>(call.params);
+#ifdef NPUSIM_BASE_ISA
+  if (is_of_base(p)) return kBase.run(call);
+#endif
   const Plan plan(p);
   RowBlock block(plan, call);
   plan.grid().for_each(call.begin, call.end, [&](int64_t index, int64_t first, int64_t end) {
     block.enter(index);
-    with_float_type(p.w_dtype, [&]<typename B>(B) {
-      block.template multiply<B>(call.operands[1], first, end);
-    });
+    block.multiply(call.operands[1], first, end);
   });
 }
 
+#ifdef NPUSIM_BASE_ISA
+[[gnu::cold]] const char* check(const KernelCheck& c) {
+  return kBase.check(c);
+}
+#else
 [[gnu::cold]] const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const Params*>(c.params);
   if (const char* why = check_window(p)) return why;
@@ -281,8 +311,9 @@ void run(const KernelCall& call) {
   if (const char* why =
           check_panels(c, 1, p.groups, p.out_channels / p.groups, product(k, 4), p.w_dtype))
     return why;
-  return Plan(p).strip_floats() < 0 ? "the window reaches too far" : nullptr;
+  return Plan(p).strip_elements() < 0 ? "the window reaches too far" : nullptr;
 }
+#endif
 
 int in_place(const void* params, int read) {
   const auto& p = *static_cast<const Params*>(params);

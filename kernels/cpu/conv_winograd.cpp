@@ -181,7 +181,7 @@ class Block {
                    .taps = 1,
                    .run = p_.in_channels,
                    .tap_k = &kTapK};
-      const Panels<float> b{u_ + point * size, p_.in_channels};
+      const Panels b{.data = u_ + point * size, .k = p_.in_channels};
       const bool more = point + 1 < plan_.points;  // else: the first point of the next group
       const int64_t soon = more ? panel : std::min(panel + kTilePanels, panels - 1);
       multiply_group(a, b, panel, width, nullptr, s_.sums + point * plan_.y_point,

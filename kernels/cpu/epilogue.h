@@ -99,13 +99,17 @@ inline int in_place_of_residual(const Params& p, int read, size_t weights = 1) {
   return p.residual && read == residual ? 0 : -1;
 }
 
+// Whether the activation only keeps to a range.
+inline bool has_range(const Output& out) {
+  return out.act == abi::Opcode::kCopy || out.act == abi::Opcode::kRelu ||
+         out.act == abi::Opcode::kClamp;
+}
+
 // True when bias, a float residual and a range are all there is: y = clamp(sum + bias + residual).
 inline bool is_linear(const Output& out) {
-  const bool range = out.act == abi::Opcode::kCopy || out.act == abi::Opcode::kRelu ||
-                     out.act == abi::Opcode::kClamp;
   const bool plain = out.residual_mode == kNoResidual ||
                      (out.residual_mode == kBeforeActivation && out.r_dtype == 0);
-  return range && plain && out.more == 0 && out.y_dtype == 0;
+  return has_range(out) && plain && out.more == 0 && out.y_dtype == 0;
 }
 
 // The range an activation that is one keeps; NaN passes through `clamp`.

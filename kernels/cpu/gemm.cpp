@@ -32,7 +32,7 @@ int64_t tasks(const void* params, int64_t) {
 struct Scratch {
   const float** at;
   int64_t *y_rows, *r_rows;
-  float *sums, *widened;
+  float *sums, *widened, *panels;
   int64_t bytes;
 
   Scratch(const abi::GemmParams& p, void* base) {
@@ -43,6 +43,7 @@ struct Scratch {
     r_rows = arena.take<int64_t>(rows);
     sums = arena.take<float>(sums_floats(rows, 1, p.k));
     widened = arena.take<float>(widens(p) ? row_blocks(p).largest() * p.k : 0);
+    panels = arena.take<float>(widened_elements(p.b_dtype, 1, p.k));
     bytes = arena.bytes();
   }
 };
@@ -74,6 +75,7 @@ void run(const KernelCall& call) {
   out.r_rows = s.r_rows;
   const Split blocks = row_blocks(p);
   const int64_t tap_k = 0;
+  int64_t panels_k = 0;
   int64_t current = -1;
   Rows a{.at = s.at, .stride = 0, .count = 0, .taps = 1, .run = p.k, .tap_k = &tap_k};
   grid_of(p).for_each(call.begin, call.end, [&](int64_t block, int64_t first, int64_t end) {
@@ -87,10 +89,8 @@ void run(const KernelCall& call) {
       }
       current = block;
     }
-    with_float_type(p.b_dtype, [&]<typename B>(B) {
-      const Panels<B> b{static_cast<const B*>(call.operands[1]), p.k};
-      multiply_rows(a, b, first, end, out, s.sums);
-    });
+    const Panels b{call.operands[1], p.k, p.b_dtype, s.panels, &panels_k};
+    multiply_rows(a, b, first, end, out, s.sums);
   });
 }
 

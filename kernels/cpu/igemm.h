@@ -5,14 +5,38 @@
 // A tile of rows x panels keeps its sums in registers over all taps; long K is cut into blocks
 // whose part of B stays in cache while every tile passes over it. An element's products are added
 // in the order of K whatever the tiling, so results do not depend on tasks or workers.
+//
+// What is multiplied are floats; 16-bit weights are widened a block of K at a time, for all rows
+// that pass over it. The instruction set with dot products of bfloat16 multiplies these alone, in
+// pairs along K, which are put beside each other as they are read.
 #pragma once
 
 #include <algorithm>
 #include <utility>
 
 #include "kernels/cpu/epilogue.h"
+#ifdef NPUSIM_BASE_ISA
+#include "kernels/cpu/gemm_tile_bf16.h"
+#endif
 
 namespace npusim::cpu::NPUSIM_ISA {
+
+#ifdef NPUSIM_BASE_ISA
+using Element = bfloat16;
+inline constexpr int32_t kElement = static_cast<int32_t>(abi::DType::kBfloat16);
+template <typename F>
+void with_operand_type(int32_t, F&& f) {
+  f(Element{});
+}
+#else
+using Element = float;
+inline constexpr int32_t kElement = static_cast<int32_t>(abi::DType::kFloat32);
+// Calls f with a value of the type that an operand is stored in.
+template <typename F>
+void with_operand_type(int32_t dtype, F&& f) {
+  with_float_type(dtype, f);
+}
+#endif
 
 inline constexpr int kPanel = 16;
 inline constexpr int kPanelVecs = kPanel / kLanes;
@@ -39,7 +63,7 @@ inline constexpr int kSumsStride = kTilePanels * kPanel;
 
 // Row r is at[r][0 … run), at[stride + r][0 … run), …: one run a tap.
 struct Rows {
-  const float* const* at = nullptr;
+  const Element* const* at = nullptr;
   int64_t stride = 0;
   int64_t count = 0;
   int64_t taps = 1;
@@ -47,11 +71,14 @@ struct Rows {
   const int64_t* tap_k = nullptr;  // [taps]: where each begins along K
 };
 
-// B of `k` rows: panel p begins at data + p * k * kPanel.
-template <typename B>
+// B of `k` rows of elements of a float dtype: panel p begins at element p * k * kPanel. Where these
+// are no Elements, `widened` has room for widened_elements(…), and `tap_k` for all taps.
 struct Panels {
-  const B* data = nullptr;
+  const void* data = nullptr;
   int64_t k = 0;
+  int32_t dtype = kElement;
+  Element* widened = nullptr;
+  int64_t* tap_k = nullptr;
 };
 
 // check() of an operand that pack_b wrote.
@@ -88,18 +115,17 @@ inline LinearOutput linear_output(const Output& out, int64_t row, int64_t column
           .range = range_of(out)};
 }
 
-template <typename B>
 struct Tile {
-  const float* const* at;  // of the tile's first row and the block's first tap
+  const Element* const* at;  // of the tile's first row and the block's first tap
   int64_t stride;
   const int64_t* tap_k;  // of the block's first tap
   int64_t taps, begin, run;
-  const B* b;  // of the tile's first panel
+  const Element* b;  // of the tile's first panel
   int64_t panel_stride;
-  float* sums;                  // [rows][kSumsStride]
-  bool add_to_sums;             // continue from sums instead of zero
-  const LinearOutput* output;   // nullptr: leave the result in sums
-  const B* prefetch = nullptr;  // what to bring near while multiplying: a row of B a step
+  float* sums;                        // [rows][kSumsStride]
+  bool add_to_sums;                   // continue from sums instead of zero
+  const LinearOutput* output;         // nullptr: leave the result in sums
+  const Element* prefetch = nullptr;  // what to bring near while multiplying: a row of B a step
 };
 
 // Copies `n` floats out of their storage type.
@@ -109,6 +135,23 @@ inline const float* widen(const T* from, float* to, int64_t n) {
   for (; i + kLanes <= n; i += kLanes) store(to + i, load(from + i));
   for (; i < n; ++i) to[i] = to_float(from[i]);
   return to;
+}
+
+template <typename X>
+Element as_element(X x) {
+  if constexpr (std::is_same_v<X, Element>) {
+    return x;
+  } else {
+    return to_float(x);
+  }
+}
+template <typename X>
+void copy_elements(const X* from, Element* to, int64_t n) {
+  if constexpr (std::is_same_v<X, Element>) {
+    std::memcpy(to, from, static_cast<size_t>(n) * sizeof(X));
+  } else {
+    widen(from, to, n);
+  }
 }
 
 template <int R, int V>
@@ -127,8 +170,73 @@ inline void finish_tile(const Vec (&acc)[R][V], const LinearOutput& out) {
   }
 }
 
-template <int R, int P, typename B>
-[[gnu::noinline]] void multiply_tile(const Tile<B>& tile) {
+#ifdef NPUSIM_BASE_ISA
+// Two rows of a panel beside each other, as pairs.
+template <int... I>
+inline BVec paired(BVec rows, std::integer_sequence<int, I...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(rows, rows, (I / 2 + I % 2 * kPanel)...);
+#else
+  return __builtin_shuffle(rows, BVec{(I / 2 + I % 2 * kPanel)...});
+#endif
+}
+
+// A last row of a run that has no partner is taken with one of zeros, in a second turn.
+template <int R, int V>
+inline void add_products(const Tile& tile, const Element* const (&row)[R], const Element* b,
+                         const Element*& soon, Vec (&acc)[R][V]) {
+  static constexpr auto kLane = std::make_integer_sequence<int, kPairLanes>{};
+  const Element* a[R];
+  std::copy_n(row, R, a);
+  Element last_a[2 * R] = {}, last_b[2 * V * kPanel] = {};
+  int64_t stride = tile.panel_stride, pairs = tile.run / 2;
+  for (bool odd = tile.run % 2;; odd = false) {
+    for (int64_t k = 0; k < pairs; ++k, b += 2 * kPanel, soon += 2 * kPanel) {
+      __builtin_prefetch(soon, 0, 2);
+      BVec both[V];
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) both[v] = paired(load_pairs(b + v * stride), kLane);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const BVec x = broadcast_pair(a[r] + 2 * k);
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) acc[r][v] = dot_pairs(acc[r][v], x, both[v]);
+      }
+    }
+    if (!odd) return;
+    for (int r = 0; r < R; ++r) {
+      last_a[2 * r] = a[r][2 * pairs];
+      a[r] = last_a + 2 * r;
+    }
+    for (int v = 0; v < V; ++v) std::copy_n(b + v * stride, kPanel, last_b + 2 * v * kPanel);
+    b = last_b;
+    stride = 2 * kPanel;
+    pairs = 1;
+  }
+}
+#else
+template <int R, int V>
+inline void add_products(const Tile& tile, const Element* const (&a)[R], const Element* b,
+                         const Element*& soon, Vec (&acc)[R][V]) {
+  for (int64_t k = 0; k < tile.run; ++k, b += kPanel, soon += kPanel) {
+    __builtin_prefetch(soon, 0, 2);
+    Vec row[V];
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) {
+      row[v] = load(b + v / kPanelVecs * tile.panel_stride + v % kPanelVecs * kLanes);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const Vec x = broadcast(a[r][k]);
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) acc[r][v] += x * row[v];
+    }
+  }
+}
+#endif
+
+template <int R, int P>
+[[gnu::noinline]] void multiply_tile(const Tile& tile) {
   constexpr int V = P * kPanelVecs;
   Vec acc[R][V] = {};
   if (tile.add_to_sums) {
@@ -138,28 +246,16 @@ template <int R, int P, typename B>
       for (int v = 0; v < V; ++v) acc[r][v] = load(tile.sums + r * kSumsStride + v * kLanes);
     }
   }
-  const B* soon = tile.prefetch ? tile.prefetch : tile.b;
+  const Element* soon = tile.prefetch ? tile.prefetch : tile.b;
   for (int64_t t = 0; t < tile.taps; ++t) {
-    const float* a[R];
+    const Element* a[R];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) a[r] = tile.at[t * tile.stride + r] + tile.begin;
-    const B* b = tile.b + (tile.tap_k[t] + tile.begin) * kPanel;
-    for (int64_t k = 0; k < tile.run; ++k, b += kPanel, soon += kPanel) {
-      __builtin_prefetch(soon, 0, 2);
-      Vec row[V];
-#pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) {
-        row[v] = load(b + v / kPanelVecs * tile.panel_stride + v % kPanelVecs * kLanes);
-      }
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const Vec x = broadcast(a[r][k]);
-#pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) acc[r][v] += x * row[v];
-      }
-    }
+    add_products<R, V>(tile, a, tile.b + (tile.tap_k[t] + tile.begin) * kPanel, soon, acc);
   }
+#ifndef NPUSIM_BASE_ISA
   if (tile.output) return finish_tile<R, V>(acc, *tile.output);
+#endif
   float* sums = tile.sums;
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -168,19 +264,17 @@ template <int R, int P, typename B>
   }
 }
 
-template <typename B>
-using TileFunction = void (*)(const Tile<B>&);
+using TileFunction = void (*)(const Tile&);
 
-template <typename B, int P, int... R>
-constexpr TileFunction<B> pick_tile(int rows, std::integer_sequence<int, R...>) {
-  constexpr TileFunction<B> functions[] = {multiply_tile<R + 1, P, B>...};
+template <int P, int... R>
+constexpr TileFunction pick_tile(int rows, std::integer_sequence<int, R...>) {
+  constexpr TileFunction functions[] = {multiply_tile<R + 1, P>...};
   return functions[rows - 1];
 }
 
-template <typename B>
-inline TileFunction<B> tile_function(int rows, int panels) {
+inline TileFunction tile_function(int rows, int panels) {
   const auto pick = [rows]<int P>(std::integral_constant<int, P>) {
-    return pick_tile<B, P>(rows, std::make_integer_sequence<int, tile_rows(P)>{});
+    return pick_tile<P>(rows, std::make_integer_sequence<int, tile_rows(P)>{});
   };
   if constexpr (kTilePanels > 1) {
     if (panels == 4) return pick(std::integral_constant<int, 4>{});
@@ -283,54 +377,140 @@ inline int64_t sums_floats(int64_t rows, int64_t taps, int64_t run) {
   return kept * kSumsStride;
 }
 
-// One group of panels against all rows; see multiply_rows. Without `out`, leaves the products in
-// sums[row][kSumsStride]. `next` is what will be multiplied by afterwards.
-template <typename B>
-void multiply_group(const Rows& a, const Panels<B>& b, int64_t panel, int panels, const Output* out,
-                    float* sums, const B* next) {
-  const int64_t column = panel * kPanel;
-  const int64_t columns = out ? std::min<int64_t>(panels * kPanel, out->columns - column) : 0;
-  const bool in_registers = columns == panels * kPanel && is_linear(*out);
-  const B* group = b.data + panel * b.k * kPanel;
-  const KBlocks blocks(a.taps, a.run);
-  const Split tiles(a.count, tile_rows(panels));
-  for (int64_t i = 0; i < blocks.count(); ++i) {
-    const KBlock block = blocks[i];
-    const bool last = i + 1 == blocks.count();
-    const B* soon = next;
-    if (!last) soon = group + (a.tap_k[blocks[i + 1].tap] + blocks[i + 1].begin) * kPanel;
-    for (int64_t t = 0; t < tiles.parts; ++t) {
-      const int64_t row = tiles.begin(t), rows = tiles.begin(t + 1) - row;
-      const bool keep = blocks.count() > 1 || !out;
-      LinearOutput linear;
-      Tile<B> tile{.at = a.at + block.tap * a.stride + row,
-                   .stride = a.stride,
-                   .tap_k = a.tap_k + block.tap,
-                   .taps = block.tap_end - block.tap,
-                   .begin = block.begin,
-                   .run = block.end - block.begin,
-                   .b = group,
-                   .panel_stride = b.k * kPanel,
-                   .sums = keep ? sums + row * kSumsStride : sums,
-                   .add_to_sums = i > 0,
-                   .output = nullptr,
-                   .prefetch = t < panels ? soon + t * b.k * kPanel : nullptr};
-      if (last && in_registers) {
-        linear = linear_output(*out, row, column);
-        tile.output = &linear;
+// Elements that the panels of a B need that has none.
+inline int64_t widened_elements(int32_t dtype, int64_t taps, int64_t run) {
+  if (dtype == kElement) return 0;
+  return kSumsStride * std::min(taps * run, kBlockK);
+}
+
+// Widens the rows of B that a block of K covers, tap by tap, and says where the taps begin then.
+inline void widen_block(const Rows& a, const Panels& b, const KBlock& block, int64_t panel,
+                        int panels) {
+  const int64_t run = block.end - block.begin, rows = (block.tap_end - block.tap) * run;
+  with_operand_type(b.dtype, [&]<typename B>(B) {
+    for (int p = 0; p < panels; ++p) {
+      const B* from = static_cast<const B*>(b.data) + (panel + p) * b.k * kPanel;
+      for (int64_t t = block.tap; t < block.tap_end; ++t) {
+        copy_elements(from + (a.tap_k[t] + block.begin) * kPanel,
+                      b.widened + (p * rows + (t - block.tap) * run) * kPanel, run * kPanel);
       }
-      tile_function<B>(static_cast<int>(rows), panels)(tile);
-      if (last && out && !in_registers) {
-        finish(*out, row, rows, column, columns, tile.sums, kSumsStride);
+    }
+  });
+  for (int64_t t = block.tap; t < block.tap_end; ++t) {
+    b.tap_k[t] = (t - block.tap) * run - block.begin;
+  }
+}
+
+#ifdef NPUSIM_BASE_ISA
+inline constexpr bool kFinishesInRegisters = false;
+
+// Bias, residual and a range alone, and columns that are whole vectors; numbers below the least
+// normal one become 0.
+template <typename Y, typename X>
+void finish_range(const Output& out, int64_t row, int64_t rows, int64_t column, int64_t columns,
+                  const float* sums) {
+  const auto [low, high] = range_of(out);
+  const Vec lo = broadcast(low), hi = broadcast(high);
+  for (int64_t r = 0; r < rows; ++r, sums += kSumsStride) {
+    Y* y = static_cast<Y*>(out.y) + out.y_rows[row + r] + column;
+    const X* residual = static_cast<const X*>(out.residual);
+    if (residual) residual += out.r_rows[row + r] + column;
+    for (int64_t c = 0; c < columns; c += kLanes) {
+      Vec v = load(sums + c);
+      if (out.bias) v += load(out.bias + column + c);
+      if (residual) v += load(residual + c);
+      v = clamp(v, lo, hi);
+      if constexpr (std::is_same_v<Y, float>) {
+        store(y + c, v);
+      } else {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + c),
+                            (__m256i)_mm512_cvtneps_pbh((__m512)v));
       }
     }
   }
 }
 
+inline void finish_sums(const Output& out, int64_t row, int64_t rows, int64_t column,
+                        int64_t columns, const float* sums) {
+  const bool plain = out.residual_mode != kAfterActivation && has_range(out) && out.more == 0;
+  const auto known = [](int32_t dtype) { return dtype == 0 || dtype == kElement; };
+  if (!plain || columns % kLanes || !known(out.y_dtype) || !known(out.r_dtype)) {
+    return finish(out, row, rows, column, columns, sums, kSumsStride);
+  }
+  const bool wide = out.y_dtype == 0, wide_residual = out.r_dtype == 0;
+  const auto function =
+      wide            ? wide_residual ? finish_range<float, float> : finish_range<float, Element>
+      : wide_residual ? finish_range<Element, float>
+                      : finish_range<Element, Element>;
+  function(out, row, rows, column, columns, sums);
+}
+#else
+inline constexpr bool kFinishesInRegisters = true;
+
+inline void finish_sums(const Output& out, int64_t row, int64_t rows, int64_t column,
+                        int64_t columns, const float* sums) {
+  finish(out, row, rows, column, columns, sums, kSumsStride);
+}
+#endif
+
+// One group of panels against all rows; see multiply_rows. Without `out`, leaves the products in
+// sums[row][kSumsStride]. `next` is what will be multiplied by afterwards.
+inline void multiply_group(const Rows& a, const Panels& b, int64_t panel, int panels,
+                           const Output* out, float* sums, const Element* next) {
+  const int64_t column = panel * kPanel;
+  const int64_t columns = out ? std::min<int64_t>(panels * kPanel, out->columns - column) : 0;
+  const bool in_registers =
+      kFinishesInRegisters && out && columns == panels * kPanel && is_linear(*out);
+  const bool widens = b.dtype != kElement;
+  const auto* data = static_cast<const Element*>(b.data);
+  const KBlocks blocks(a.taps, a.run);
+  const Split tiles(a.count, tile_rows(panels));
+  for (int64_t i = 0; i < blocks.count(); ++i) {
+    const KBlock block = blocks[i];
+    const bool last = i + 1 == blocks.count();
+    const Element* soon = nullptr;
+    if (widens) {
+      widen_block(a, b, block, panel, panels);
+    } else {
+      soon = next;
+      if (!last) {
+        soon = data + (panel * b.k + a.tap_k[blocks[i + 1].tap] + blocks[i + 1].begin) * kPanel;
+      }
+    }
+    const int64_t run = block.end - block.begin, taps = block.tap_end - block.tap;
+    for (int64_t t = 0; t < tiles.parts; ++t) {
+      const int64_t row = tiles.begin(t), rows = tiles.begin(t + 1) - row;
+      const bool keep = blocks.count() > 1 || !out;
+      LinearOutput linear;
+      Tile tile{.at = a.at + block.tap * a.stride + row,
+                .stride = a.stride,
+                .tap_k = (widens ? b.tap_k : a.tap_k) + block.tap,
+                .taps = taps,
+                .begin = block.begin,
+                .run = run,
+                .b = data + panel * b.k * kPanel,
+                .panel_stride = b.k * kPanel,
+                .sums = keep ? sums + row * kSumsStride : sums,
+                .add_to_sums = i > 0,
+                .output = nullptr,
+                .prefetch = soon && t < panels ? soon + t * b.k * kPanel : nullptr};
+      if (widens) {
+        tile.b = b.widened;
+        tile.panel_stride = taps * run * kPanel;
+      }
+      if (last && in_registers) {
+        linear = linear_output(*out, row, column);
+        tile.output = &linear;
+      }
+      tile_function(static_cast<int>(rows), panels)(tile);
+      if (last && out && !in_registers) finish_sums(*out, row, rows, column, columns, tile.sums);
+    }
+  }
+}
+
 // out = finish(A · B) for the columns of panels [begin, end). `sums`: sums_floats(…) floats.
-template <typename B>
-void multiply_rows(const Rows& a, const Panels<B>& b, int64_t begin, int64_t end, const Output& out,
-                   float* sums) {
+inline void multiply_rows(const Rows& a, const Panels& b, int64_t begin, int64_t end,
+                          const Output& out, float* sums) {
   const Split groups(end - begin, kTilePanels);
   for (int64_t g = 0; g < groups.parts; ++g) {
     const int64_t panel = begin + groups.begin(g);
@@ -338,8 +518,8 @@ void multiply_rows(const Rows& a, const Panels<B>& b, int64_t begin, int64_t end
     // The group after the last one is the next task's: if not this worker's, then for the cache
     // that the workers share.
     const bool more = panel_end * kPanel < out.columns;
-    const B* next = b.data + (more ? panel_end : panel) * b.k * kPanel;
-    multiply_group(a, b, panel, static_cast<int>(panel_end - panel), &out, sums, next);
+    multiply_group(a, b, panel, static_cast<int>(panel_end - panel), &out, sums,
+                   static_cast<const Element*>(b.data) + (more ? panel_end : panel) * b.k * kPanel);
   }
 }
 

@@ -15,12 +15,12 @@ namespace npusim::cpu {
 
 #define NPUSIM_DOT_KERNELS(X) \
   X(attention)                \
+  X(conv)                     \
   X(conv_int8)                \
   X(linear)                   \
   X(quantized_linear)
 
 #define NPUSIM_KERNELS(X) \
-  X(conv)                 \
   X(conv_depthwise)       \
   X(conv_winograd)        \
   X(copy)                 \

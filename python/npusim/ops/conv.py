@@ -276,6 +276,7 @@ _CASES: dict[str, tuple[Case, ...]] = {
         Case(((1, 3, 12, 11), (8, 3, 7, 7), (8,)), {"stride": (2, 2), "padding": (3, 3)}),
         Case(((2, 16, 9, 8), (32, 16, 3, 3), None), {"padding": (1, 1)}),
         Case(((1, 40, 7, 7), (24, 40, 1, 1), (24,)), id="pointwise"),
+        Case(((1, 17, 5, 5), (36, 17, 3, 3), (36,)), {"padding": (1, 1)}, "odd channels"),
         Case(((3, 8, 7), (4, 3, 3, 3), (4,)), {"padding": (1, 1)}, "unbatched"),
         Case(((1, 12, 9, 9), (12, 1, 3, 3), (12,)), {"groups": 12, "padding": (1, 1)}, "depthwise"),
         Case(((1, 8, 9, 9), (12, 4, 3, 2), None), {"groups": 2, "dilation": (2, 1)}, "groups"),
