@@ -2,21 +2,16 @@
 //
 //   llm_cpp MODEL.npubin WEIGHTS TOKEN,TOKEN,… [NEW_TOKENS [TEMPERATURE [SEED [THREADS]]]]
 //
-// WEIGHTS is what npusim::Checkpoint opens: a .safetensors file, an index of shards, or a folder.
+// WEIGHTS is what npusim_weights_open takes: a .safetensors file, an index of shards, or a folder.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <npusim/npusim.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-#include "cpp/runtime/device.h"
-#include "cpp/runtime/generate.h"
-#include "cpp/runtime/language_model.h"
-#include "cpp/runtime/language_session.h"
-#include "cpp/runtime/sampler.h"
 
 namespace {
 
@@ -64,22 +59,24 @@ void run(const std::vector<std::string>& arguments) {
     return index < arguments.size() ? arguments[index] : std::string(otherwise);
   };
   const std::vector<int64_t> prompt = parse_tokens(arguments[2]);
-  npusim::GenerationOptions limits;
+  auto limits = npusim::LanguageSession::options();
   limits.max_new_tokens = whole(argument(3, "32"), "NEW_TOKENS");
-  npusim::SamplingOptions sampling;
+  auto sampling = npusim::Sampler::options();
   sampling.temperature = real(argument(4, "0"), "TEMPERATURE");
   sampling.seed = static_cast<uint64_t>(whole(argument(5, "0"), "SEED"));
-  const int64_t threads = whole(argument(6, "0"), "THREADS");
+  const std::string threads = std::to_string(whole(argument(6, "0"), "THREADS"));
 
-  const auto model = npusim::LanguageModel::open(
-      arguments[0], arguments[1], npusim::open_device("cpu", {{"threads", threads}}));
-  npusim::LanguageSession session(model);
-  npusim::Sampler sampler(sampling);
+  const npusim::Device device("cpu", {{"threads", threads}});
+  const npusim::Program program(arguments[0]);
+  const npusim::Weights weights(program, device, arguments[1]);
+  const npusim::LanguageModel model(program, device, &weights);
+  const npusim::LanguageSession session(model);
+  const npusim::Sampler sampler(sampling);
 
   const auto start = Clock::now();
   session.append(prompt);
   double first = 0;
-  const auto made = npusim::generate(session, sampler, limits, [&](int64_t token) {
+  const auto made = session.generate(sampler, limits, [&](int64_t token) {
     if (first == 0) first = seconds_since(start);
     std::printf("%lld ", static_cast<long long>(token));
     std::fflush(stdout);
@@ -87,13 +84,12 @@ void run(const std::vector<std::string>& arguments) {
   });
   const double rest = seconds_since(start) - first;
 
-  const std::string reason(npusim::finish_reason_name(made.reason));
+  constexpr const char* kReasons[] = {"length", "context", "stop", "caller"};
   std::printf("\n");
-  std::fprintf(stderr, "%zu tokens (%s), first after %.3f s", made.tokens.size(), reason.c_str(),
-               first);
-  if (made.tokens.size() > 1 && rest > 0) {
-    std::fprintf(stderr, ", then %.1f tokens/s",
-                 static_cast<double>(made.tokens.size() - 1) / rest);
+  std::fprintf(stderr, "%zu tokens (%s), first after %.3f s", made.token_count,
+               kReasons[made.reason], first);
+  if (made.token_count > 1 && rest > 0) {
+    std::fprintf(stderr, ", then %.1f tokens/s", static_cast<double>(made.token_count - 1) / rest);
   }
   std::fprintf(stderr, "\n");
 }

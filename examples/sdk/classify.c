@@ -1,10 +1,12 @@
-/* Which digit an image shows: the network of `npusim demo`, in C.
+/* Which digit a picture shows: the network of `npusim demo`, in C.
  *
- *   classify digits.npubin digits.safetensors IMAGE.pgm
+ *   classify digits.npubin digits.safetensors IMAGE.png
  *
- * IMAGE.pgm is a binary or plain PGM; it is scaled to the 8 x 8 pixels that the network looks at.
+ * The picture is read by libpng, as grey levels, light on dark, and scaled to the 8 x 8 pixels that
+ * the network looks at.
  */
 #include <npusim/npusim.h>
+#include <png.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -15,52 +17,42 @@ static int fail(const char* what) {
   return 2;
 }
 
-/* The next number of a PGM's header; -1 where there is none. */
-static int number(FILE* file) {
-  int c = fgetc(file), value = 0, digits = 0;
-  while (c == '#' || c == ' ' || c == '\t' || c == '\n' || c == '\r') {
-    if (c == '#')
-      while (c != '\n' && c != EOF) c = fgetc(file);
-    c = fgetc(file);
-  }
-  for (; c >= '0' && c <= '9' && digits < 6; c = fgetc(file), ++digits)
-    value = value * 10 + (c - '0');
-  return digits == 0 ? -1 : value;
-}
-
-/* Reads a PGM as 8 x 8 means of its pixels, from 0 to 1. Returns what is wrong, or null. */
+/* Reads a picture as 8 x 8 means of its pixels, from 0 to 1. Returns what is wrong, or null. */
 static const char* read_image(const char* path, float out[SIDE * SIDE]) {
-  const char* wrong = NULL;
+  static char said[128];
   float counts[SIDE * SIDE] = {0};
-  int plain, width, height, most, x, y, i;
-  FILE* file = fopen(path, "rb");
-  if (file == NULL) return "the image cannot be opened";
-  plain = fgetc(file) == 'P' ? fgetc(file) : 0;
-  if (plain != '2' && plain != '5') {
-    fclose(file);
-    return "the image is no PGM (P2 or P5)";
+  png_image picture = {0};
+  unsigned char* pixels;
+  unsigned x, y, i;
+  picture.version = PNG_IMAGE_VERSION;
+  if (!png_image_begin_read_from_file(&picture, path)) {
+    snprintf(said, sizeof said, "%s: %s", path, picture.message);
+    return said;
   }
-  width = number(file);
-  height = number(file);
-  most = number(file);
-  if (width < SIDE || height < SIDE || width > MOST || height > MOST || most < 1 || most > 255)
-    wrong = "the image is not from 8 x 8 to 4096 x 4096 pixels of a byte";
+  picture.format = PNG_FORMAT_GRAY; /* whatever the file has: colours, a palette, 16 bits */
+  if (picture.width < SIDE || picture.height < SIDE || picture.width > MOST ||
+      picture.height > MOST) {
+    png_image_free(&picture);
+    return "the picture is not from 8 x 8 to 4096 x 4096 pixels";
+  }
+  pixels = malloc(PNG_IMAGE_SIZE(picture));
+  if (pixels == NULL || !png_image_finish_read(&picture, NULL, pixels, 0, NULL)) {
+    snprintf(said, sizeof said, "%s: %s", path, pixels ? picture.message : "out of memory");
+    png_image_free(&picture);
+    free(pixels);
+    return said;
+  }
   for (i = 0; i < SIDE * SIDE; ++i) out[i] = 0;
-  for (y = 0; wrong == NULL && y < height; ++y) {
-    for (x = 0; x < width; ++x) {
-      const int pixel = plain == '2' ? number(file) : fgetc(file);
-      const int at = y * SIDE / height * SIDE + x * SIDE / width;
-      if (pixel < 0 || pixel > most) {
-        wrong = "the image is cut short, or has a pixel above its maximum";
-        break;
-      }
-      out[at] += (float)pixel / (float)most;
+  for (y = 0; y < picture.height; ++y) {
+    for (x = 0; x < picture.width; ++x) {
+      const unsigned at = y * SIDE / picture.height * SIDE + x * SIDE / picture.width;
+      out[at] += (float)pixels[y * picture.width + x] / 255;
       counts[at] += 1;
     }
   }
-  for (i = 0; wrong == NULL && i < SIDE * SIDE; ++i) out[i] /= counts[i];
-  fclose(file);
-  return wrong;
+  for (i = 0; i < SIDE * SIDE; ++i) out[i] /= counts[i];
+  free(pixels);
+  return NULL;
 }
 
 static npusim_status classify(const char* program_path, const char* weights_path,
@@ -100,7 +92,7 @@ int main(int count, char** arguments) {
   float image[SIDE * SIDE], scores[CLASSES];
   const char* wrong;
   int best = 0, i;
-  if (count != 4) return fail("usage: classify PROGRAM.npubin WEIGHTS IMAGE.pgm");
+  if (count != 4) return fail("usage: classify PROGRAM.npubin WEIGHTS IMAGE.png");
   wrong = read_image(arguments[3], image);
   if (wrong != NULL) return fail(wrong);
   if (classify(arguments[1], arguments[2], image, scores) != NPUSIM_OK)

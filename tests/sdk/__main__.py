@@ -11,12 +11,17 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from tests.sdk import chat_model
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "sdk"
@@ -26,9 +31,10 @@ MOST_FULL, MOST_MINIMAL = 6_000_000, 1_500_000
 _IMAGES = 20
 
 
-def run(command: Sequence[str | Path], **env: str) -> str:
+def run(command: Sequence[str | Path], said: str = "", **env: str) -> str:
+    """Runs a command, with `said` on its standard input; returns its output."""
     done = subprocess.run(
-        [str(part) for part in command],
+        [str(part) for part in command], input=said,
         capture_output=True, text=True, check=False, env={**os.environ, **env},
     )  # fmt: skip
     if done.returncode != 0:
@@ -91,7 +97,6 @@ def _programs(folder: Path) -> Iterator[tuple[Path, int]]:
 
     import npusim
     from npusim.demo import digits
-    from tests.runtime import toy_language_model as toy
 
     data = digits.load_digits()
     model = digits.train(data, 3)
@@ -105,14 +110,27 @@ def _programs(folder: Path) -> Iterator[tuple[Path, int]]:
     imported = npusim.from_onnx(folder / "digits.onnx", dynamic_shapes={"batch": 8})
     npusim.compile(imported.graph).save(folder / "batches.npubin")
     save_file(dict(imported.weights), folder / "batches.safetensors")
-    toy.program().save(folder / "toy.npubin")
-    save_file(dict(toy.weights()), folder / "toy.safetensors")
     for index, image in enumerate(data.test_images[:_IMAGES]):
         pixels = np.rint(image[0] * 255).astype(np.uint8)
         path = folder / f"{index}.pgm"
         path.write_bytes(b"P5\n8 8\n255\n" + pixels.tobytes())
+        path.with_suffix(".png").write_bytes(_png(pixels.repeat(4, 0).repeat(4, 1)))
         seen = torch.from_numpy(pixels.astype(np.float32)[None, None] / 255)
         yield path, int(model(seen).argmax())
+
+
+def _png(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
+    """Returns a PNG of grey levels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        checksum = zlib.crc32(kind + data)
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
+
+    height, width = pixels.shape
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+    parts = chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 def _run_examples(prefix: Path, work: Path) -> None:
@@ -123,14 +141,8 @@ def _run_examples(prefix: Path, work: Path) -> None:
         "C": [build / "classify"],
         "C, static": [build / "classify_static"],
         "ctypes": [sys.executable, EXAMPLES / "classify.py", prefix / "lib" / "libnpusim.so"],
+        **_by_pkg_config(prefix, work),
     }
-    if shutil.which("pkg-config"):
-        flags = run(
-            ["pkg-config", "--cflags", "--libs", "npusim"],
-            PKG_CONFIG_PATH=str(prefix / "lib" / "pkgconfig"),
-        ).split()
-        run(["cc", "-std=c99", EXAMPLES / "classify.c", "-o", build / "classify_pc", *flags])
-        classifiers["C, pkg-config"] = [build / "classify_pc"]
     if shutil.which("rustc"):
         run(["rustc", "-O", EXAMPLES / "classify.rs", "-L", prefix / "lib", "-o", build / "rust"])
         classifiers["Rust"] = [build / "rust"]
@@ -139,14 +151,47 @@ def _run_examples(prefix: Path, work: Path) -> None:
     images = list(_programs(work))
     for name, command in classifiers.items():
         for image, digit in images:
-            said = run([*command, *files, image], **where).strip()
+            picture = image.with_suffix(".png") if name.startswith("C") else image
+            said = run([*command, *files, picture], **where).strip()
             if said != str(digit):
-                raise SystemExit(f"FAILED: {name} takes {image} for {said}, PyTorch for {digit}")
+                raise SystemExit(f"FAILED: {name} takes {picture} for {said}, PyTorch for {digit}")
         print(f"classifier, {name}: {len(images)} images as PyTorch says")
     batches = [build / "batches", work / "batches.npubin", work / "batches.safetensors", "3", "20"]
     print("batches:", run(batches, **where).strip())
-    text = [build / "continue_text", work / "toy.npubin", work / "toy.safetensors", "5", "1", "2"]
-    print("continue_text:", run(text, **where).strip())
+    _run_chat(build / "chat", work, where)
+
+
+def _by_pkg_config(prefix: Path, work: Path) -> dict[str, list[str | Path]]:
+    """Builds the classifier without CMake, with the shared and with the static library alone."""
+    if not shutil.which("pkg-config"):
+        return {}
+    archive = work / "archive"  # a place without the shared library, which linkers would prefer
+    shutil.copytree(prefix, archive, symlinks=True, ignore=shutil.ignore_patterns("*.so*"))
+    made: dict[str, list[str | Path]] = {}
+    for name, folder, kind in (("", prefix, []), (", static", archive, ["--static"])):
+        flags = run(
+            ["pkg-config", *kind, "--cflags", "--libs", "npusim"],
+            PKG_CONFIG_PATH=str(folder / "lib" / "pkgconfig"),
+        ).split()
+        program = work / f"classify_pc{len(made)}"
+        run(["cc", "-std=c99", EXAMPLES / "classify.c", "-o", program, *flags, "-lpng"])
+        made[f"C, pkg-config{name}"] = [program]
+    return made
+
+
+def _run_chat(program: Path, work: Path, where: dict[str, str]) -> None:
+    """Talks to a model that was taught its answers, in two orders, and asks for what is wrong."""
+    if not program.exists():
+        print("chat: not built, SentencePiece is not installed (Debian: libsentencepiece-dev)")
+        return
+    chat_model.make(work)
+    command = [program, work / "chat.npubin", work / "chat.safetensors", work / "chat.model"]
+    taught = list(chat_model.ANSWERS.items())
+    for first, second in zip(taught, taught[1:] + taught[:1], strict=True):
+        said = run(command, said=f"{first[0]}\n{second[0]}\n", **where).splitlines()
+        if said != [first[1], second[1]]:
+            raise SystemExit(f"FAILED: chat answers {said}, not {[first[1], second[1]]}")
+    print(f"chat: {len(taught)} conversations as they were taught")
 
 
 def _check_multiarch(build: Path, prefix: Path) -> None:
@@ -174,7 +219,7 @@ def _check_fetched(build: Path, work: Path) -> None:
     (minimal,) = {path.resolve() for path in build.rglob("libnpusim.so")}
     _check_symbols(minimal)
     _check_size(minimal, MOST_MINIMAL, "minimal")
-    files = [work / "digits.npubin", work / "digits.safetensors", work / "0.pgm"]
+    files = [work / "digits.npubin", work / "digits.safetensors", work / "0.png"]
     digits = {run([build / name, *files]).strip() for name in ("classify", "classify_static")}
     if len(digits) != 1 or not digits.pop().isdigit():
         raise SystemExit(f"FAILED: the programs of {build} say {digits}")
