@@ -17,15 +17,26 @@ int64_t taps_of(const Params& p) {
   return p.kernel[0] * p.kernel[1] * p.kernel[2];
 }
 
+// 32-bit words of two bfloat16 are two floats after one instruction each, where widening a vector
+// takes two. So sums of even and of odd channels are vectors of their own, and weights lie alike.
+constexpr int64_t kPairChannels = 2 * kLanes;
+bool reads_pairs(const Params& p) {
+  return p.x_dtype == static_cast<int32_t>(abi::DType::kBfloat16) && p.w_dtype == p.x_dtype;
+}
+// Channels that no cut takes apart.
+int64_t unit_of(const Params& p) {
+  return reads_pairs(p) ? kPairChannels : kLanes;
+}
+
 // Output lines, cut further by channels where lines are few.
 struct Grid {
-  int64_t lines, cuts, cells;
+  int64_t lines, units, cuts, cells;
   bool serial;
 
   explicit Grid(const Params& p) {
     lines = p.batch * p.out_size[0] * p.out_size[1];
-    const int64_t vectors = (p.out_channels + kLanes - 1) / kLanes;
-    cuts = std::clamp<int64_t>(kTasks / 2 / std::max<int64_t>(lines, 1), 1, vectors);
+    units = (p.out_channels + unit_of(p) - 1) / unit_of(p);
+    cuts = std::clamp<int64_t>(kTasks / 2 / std::max<int64_t>(lines, 1), 1, units);
     cells = lines * cuts;
     const double work = static_cast<double>(lines) * static_cast<double>(p.out_size[2]) *
                         static_cast<double>(p.out_channels) * static_cast<double>(taps_of(p));
@@ -92,6 +103,60 @@ inline void accumulate(const Line& line, const X* const (&x)[N], int64_t begin, 
   }
 }
 
+constexpr int kPairOutputs = kLanes == 16 ? 8 : 4;  // whose sums fit into registers
+
+template <int First, int... I>
+inline Vec in_order(Vec even, Vec odd, std::integer_sequence<int, I...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(even, odd, (First + I / 2 + I % 2 * kLanes)...);
+#else
+  return __builtin_shuffle(even, odd, IVec{(First + I / 2 + I % 2 * kLanes)...});
+#endif
+}
+
+// As above for kPairChannels channels: acc[n] has the first half of them, acc[N + n] the second.
+template <int N>
+inline void accumulate_pairs(const Line& line, const bfloat16* const* x, int64_t begin, int64_t end,
+                             int64_t channel, Vec* acc) {
+  Vec even[N] = {}, odd[N] = {};
+  for (int64_t i = line.d.begin; i < line.d.end; ++i) {
+    for (int64_t j = line.h.begin; j < line.h.end; ++j) {
+      int64_t offset = (i - line.d.begin) * line.steps[0] + (j - line.h.begin) * line.steps[1];
+      const float* w =
+          line.w + ((i * line.kernel_h + j) * line.kernel_w + begin) * line.channels + channel;
+      for (int64_t k = begin; k < end; ++k, offset += line.steps[2], w += line.channels) {
+        const Vec even_w = load(w), odd_w = load(w + kLanes);
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+          const UVec words = *reinterpret_cast<const VectorOf<uint32_t, kLanes>::unaligned*>(
+              &x[n][offset + channel].bits);
+          even[n] += as_float(words << 16) * even_w;
+          odd[n] += as_float(words & 0xFFFF0000u) * odd_w;
+        }
+      }
+    }
+  }
+  constexpr auto kLane = std::make_integer_sequence<int, kLanes>{};
+#pragma GCC unroll 8
+  for (int n = 0; n < N; ++n) {
+    acc[n] = in_order<0>(even[n], odd[n], kLane);
+    acc[N + n] = in_order<kLanes / 2>(even[n], odd[n], kLane);
+  }
+}
+
+// Bias and a range alone, for `count` outputs of kLanes channels.
+template <typename Y>
+[[gnu::noinline]] void finish_outputs(const Output& out, const Vec* acc, int count,
+                                      int64_t column) {
+  const auto [low, high] = range_of(out);
+  const Vec bias = out.bias ? load(out.bias + column) : Vec{};
+  for (int i = 0; i < count; ++i) {
+    const Vec v = out.bias ? acc[i] + bias : acc[i];
+    store(static_cast<Y*>(out.y) + out.y_rows[i] + column,
+          clamp(v, broadcast(low), broadcast(high)));
+  }
+}
+
 class LineRunner {
  public:
   LineRunner(const Params& p, const KernelCall& call)
@@ -102,6 +167,8 @@ class LineRunner {
     out_.y_rows = s_.y_rows;
     out_.r_rows = s_.r_rows;
     linear_ = is_linear(out_);
+    plain_ = has_range(out_) && out_.residual_mode == kNoResidual && out_.more == 0;
+    pairs_ = reads_pairs(p);
     line_.kernel_h = p.kernel[1];
     line_.kernel_w = p.kernel[2];
     line_.channels = p.out_channels;
@@ -115,6 +182,7 @@ class LineRunner {
       if constexpr (!std::is_same_v<W, float>) {
         const W* w = static_cast<const W*>(call.operands[1]);
         line_.w = widen(w, s_.w, taps_of(p) * p.out_channels);
+        if (pairs_) split_weights();
       }
     });
     // Outputs whose kernel columns all lie inside.
@@ -174,6 +242,11 @@ class LineRunner {
       if (p_.residual) s_.r_rows[i] = r_ + (w + i) * p_.r_strides[4];
     }
     int64_t c = channel;
+    if constexpr (std::is_same_v<X, bfloat16>) {
+      for (; pairs_ && c + kPairChannels <= channel_end; c += kPairChannels) {
+        compute_pairs<N>(at, taps, c);
+      }
+    }
     for (; c + kLanes <= channel_end; c += kLanes) {
       Vec acc[N] = {};
       accumulate<N, false>(line_, at, taps.begin, taps.end, c, kLanes, acc);
@@ -185,6 +258,42 @@ class LineRunner {
     store_outputs<N, true>(acc, c, channel_end - c);
   }
 
+  void split_weights() {
+    for (int64_t tap = 0; tap < taps_of(p_); ++tap) {
+      float* w = s_.w + tap * p_.out_channels;
+      for (int64_t c = 0; c + kPairChannels <= p_.out_channels; c += kPairChannels) {
+        float split[kPairChannels];
+        for (int i = 0; i < kPairChannels; ++i) split[i / 2 + i % 2 * kLanes] = w[c + i];
+        std::copy_n(split, kPairChannels, w + c);
+      }
+    }
+  }
+
+  template <int N>
+  void compute_pairs(const bfloat16* const (&at)[N], const Taps& taps, int64_t c) {
+    constexpr int M = std::min(N, kPairOutputs);
+    for (int n = 0; n < N; n += M) {
+      Vec acc[2 * M];
+      accumulate_pairs<M>(line_, at + n, taps.begin, taps.end, c, acc);
+      for (int half = 0; half < 2; ++half) {
+        store_some(acc + half * M, n, M, c + half * kLanes);
+      }
+    }
+  }
+
+  // Outputs [first, first + count) of the tile, kLanes channels of each.
+  void store_some(const Vec* acc, int first, int count, int64_t channel) {
+    if (plain_) {
+      Output out = out_;
+      out.y_rows += first;
+      with_float_type(out_.y_dtype,
+                      [&]<typename Y>(Y) { finish_outputs<Y>(out, acc, count, channel); });
+      return;
+    }
+    for (int i = 0; i < count; ++i) store(s_.sums + i * kLanes, acc[i]);
+    finish(out_, first, count, channel, kLanes, s_.sums, kLanes);
+  }
+
   template <int N, bool Part>
   void store_outputs(const Vec (&acc)[N], int64_t channel, int64_t columns) {
     if (!Part && linear_) {
@@ -192,6 +301,7 @@ class LineRunner {
       for (int i = 0; i < N; ++i) row[i][0] = acc[i];
       return finish_tile<N, 1>(row, linear_output(out_, 0, channel));
     }
+    if (!Part) return store_some(acc, 0, N, channel);
     for (int i = 0; i < N; ++i) store(s_.sums + i * kLanes, acc[i]);
     finish(out_, 0, N, channel, columns, s_.sums, kLanes);
   }
@@ -201,7 +311,7 @@ class LineRunner {
   const void* x_;
   Output out_;
   Line line_{};
-  bool linear_;
+  bool linear_, plain_, pairs_;
   int64_t inner_, inner_end_;
   int64_t y_ = 0, r_ = 0;
 };
@@ -218,12 +328,11 @@ void run(const KernelCall& call) {
   const auto& p = *static_cast<const Params*>(call.params);
   const Grid grid(p);
   LineRunner runner(p, call);
-  const int64_t vectors = (p.out_channels + kLanes - 1) / kLanes;
   with_float_type(p.x_dtype, [&]<typename X>(X) {
     for (int64_t i = grid.begin(call.begin); i < grid.begin(call.end); ++i) {
       const int64_t cut = i % grid.cuts;
-      const int64_t channel = Split::even(vectors, grid.cuts, cut) * kLanes;
-      const int64_t end = Split::even(vectors, grid.cuts, cut + 1) * kLanes;
+      const int64_t channel = Split::even(grid.units, grid.cuts, cut) * unit_of(p);
+      const int64_t end = Split::even(grid.units, grid.cuts, cut + 1) * unit_of(p);
       runner.template run<X>(i / grid.cuts, channel, std::min(end, p.out_channels));
     }
   });

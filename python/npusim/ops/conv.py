@@ -279,6 +279,11 @@ _CASES: dict[str, tuple[Case, ...]] = {
         Case(((1, 17, 5, 5), (36, 17, 3, 3), (36,)), {"padding": (1, 1)}, "odd channels"),
         Case(((3, 8, 7), (4, 3, 3, 3), (4,)), {"padding": (1, 1)}, "unbatched"),
         Case(((1, 12, 9, 9), (12, 1, 3, 3), (12,)), {"groups": 12, "padding": (1, 1)}, "depthwise"),
+        Case(
+            ((2, 88, 9, 13), (88, 1, 3, 3), (88,)),
+            {"groups": 88, "padding": (1, 1)},
+            "wide depthwise",
+        ),
         Case(((1, 8, 9, 9), (12, 4, 3, 2), None), {"groups": 2, "dilation": (2, 1)}, "groups"),
     ),
     "conv3d": (Case(((1, 3, 5, 6, 7), (4, 3, 3, 3, 3), (4,)), {"padding": (1, 1, 1)}),),
