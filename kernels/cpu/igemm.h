@@ -404,37 +404,61 @@ inline void widen_block(const Rows& a, const Panels& b, const KBlock& block, int
 #ifdef NPUSIM_BASE_ISA
 inline constexpr bool kFinishesInRegisters = false;
 
-// Bias, residual and a range alone, and columns that are whole vectors; numbers below the least
-// normal one become 0.
+// The first lanes of v, as the mask says; numbers below the least normal one become 0.
+inline void store_lanes(bfloat16* y, Vec v, __mmask16 lanes) {
+  const auto half = (__m256i)_mm512_cvtneps_pbh((__m512)v);
+  if (lanes == 0xFFFF) return _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), half);
+  _mm256_mask_storeu_epi16(y, lanes, half);
+}
+inline void store_lanes(float* y, Vec v, __mmask16 lanes) {
+  _mm512_mask_storeu_ps(y, lanes, (__m512)v);
+}
+inline Vec load_lanes(const bfloat16* x, __mmask16 lanes) {
+  const __m256i half = _mm256_maskz_loadu_epi16(lanes, x);
+  return as_float((UVec)_mm512_maskz_cvtepu16_epi32(0xFFFF, half) << 16);
+}
+inline Vec load_lanes(const float* x, __mmask16 lanes) {
+  return (Vec)_mm512_maskz_loadu_ps(lanes, x);
+}
+
+// Bias, residual and a range alone.
 template <typename Y, typename X>
 void finish_range(const Output& out, int64_t row, int64_t rows, int64_t column, int64_t columns,
                   const float* sums) {
   const auto [low, high] = range_of(out);
   const Vec lo = broadcast(low), hi = broadcast(high);
-  for (int64_t r = 0; r < rows; ++r, sums += kSumsStride) {
-    Y* y = static_cast<Y*>(out.y) + out.y_rows[row + r] + column;
-    const X* residual = static_cast<const X*>(out.residual);
-    if (residual) residual += out.r_rows[row + r] + column;
-    for (int64_t c = 0; c < columns; c += kLanes) {
-      Vec v = load(sums + c);
-      if (out.bias) v += load(out.bias + column + c);
-      if (residual) v += load(residual + c);
-      v = clamp(v, lo, hi);
-      if constexpr (std::is_same_v<Y, float>) {
-        store(y + c, v);
-      } else {
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + c),
-                            (__m256i)_mm512_cvtneps_pbh((__m512)v));
+  const int vectors = static_cast<int>((columns + kLanes - 1) / kLanes);
+  Vec bias[kTilePanels];
+  __mmask16 lanes[kTilePanels];
+  for (int v = 0; v < vectors; ++v) {
+    lanes[v] = static_cast<__mmask16>(~(~0u << std::min<int64_t>(columns - v * kLanes, kLanes)));
+    bias[v] = broadcast(-0.0F);  // which changes no sum
+    if (out.bias) bias[v] = load_lanes(out.bias + column + v * kLanes, lanes[v]);
+  }
+  const auto each_row = [&](auto&& add) __attribute__((always_inline)) {
+    for (int64_t r = 0; r < rows; ++r, sums += kSumsStride) {
+      Y* y = static_cast<Y*>(out.y) + out.y_rows[row + r] + column;
+      for (int v = 0; v < vectors; ++v) {
+        const Vec sum = add(load(sums + v * kLanes) + bias[v], r, v);
+        const __m512 above = _mm512_maskz_max_ps(0xFFFF, (__m512)lo, (__m512)sum);  // or NaN
+        store_lanes(y + v * kLanes, (Vec)_mm512_maskz_min_ps(0xFFFF, (__m512)hi, above), lanes[v]);
       }
     }
+  };
+  if (out.residual_mode == kNoResidual) {
+    return each_row([](Vec sum, int64_t, int) __attribute__((always_inline)) { return sum; });
   }
+  const X* residual = static_cast<const X*>(out.residual) + column;
+  each_row([&](Vec sum, int64_t r, int v) __attribute__((always_inline)) {
+    return sum + load_lanes(residual + out.r_rows[row + r] + v * kLanes, lanes[v]);
+  });
 }
 
 inline void finish_sums(const Output& out, int64_t row, int64_t rows, int64_t column,
                         int64_t columns, const float* sums) {
   const bool plain = out.residual_mode != kAfterActivation && has_range(out) && out.more == 0;
   const auto known = [](int32_t dtype) { return dtype == 0 || dtype == kElement; };
-  if (!plain || columns % kLanes || !known(out.y_dtype) || !known(out.r_dtype)) {
+  if (!plain || !known(out.y_dtype) || !known(out.r_dtype)) {
     return finish(out, row, rows, column, columns, sums, kSumsStride);
   }
   const bool wide = out.y_dtype == 0, wide_residual = out.r_dtype == 0;
