@@ -4,14 +4,16 @@
 // the time sum to the whole exactly, and the same input has the same time everywhere.
 //
 // Invariants:
-// 1. Copies are set up and start to flow in the order of the program (all cores' first tiles, their
-//    second, …; the results of a tile behind the loads of the tile that takes its buffer).
-// 2. Copies share DRAM's rate as a fluid, an earlier one before a later one, each up to its cap;
-//    rates change whenever a copy starts or ends.
-// 3. So a copy never waits for a later one, and more DRAM bandwidth ends every copy no later: by
-//    induction over the order, whatever flows before it is a subset of what flowed with less.
-// 4. A tile is computed when its operands are there, the unit is free, and the results of two tiles
+// 1. Copies begin in the order of the program (all cores' first tiles, their second, …; the results
+//    of a tile behind the loads of the tile that takes its buffer), and none waits for a later one.
+// 2. DRAM, or the network before it, serves copies in that order at its whole rate. A copy ends
+//    when it has been served, and no sooner than its own way takes: its channel, and the channels
+//    of DRAM that it touches, from when it is set up.
+// 3. A tile is computed when its operands are there, the unit is free, and the results of two tiles
 //    ago (of the last one without a second buffer) have left.
+// 4. So each time is the greatest of some earlier ones, plus a time that no rate is longer for: by
+//    induction over the order, whatever is faster or closer (DRAM, network, DMA, memories, units,
+//    latencies) ends every copy and every tile no later, in any machine.
 // 5. Where tiles of a loop differ only in how far along it they are, and the state before one is
 //    that before an earlier one, all that follows repeats: whole periods are then counted, not
 //    walked. The result is the same to the tick.

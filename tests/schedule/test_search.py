@@ -28,7 +28,7 @@ DIMS = st.one_of(st.integers(1, 9), st.sampled_from([16, 31, 64, 100, 200]))
 @st.composite
 def machines(draw: st.DrawFn) -> Npu:
     npu = PRESETS[draw(st.sampled_from(sorted(PRESETS)))]
-    kib = draw(st.sampled_from([3.0, 6.0, 16.0, 64.0]))
+    kib = draw(st.sampled_from([9.0, 12.0, 16.0, 64.0]))
     level = replace(npu.level, kib=kib, double_buffer=draw(st.booleans()), align_bytes=1)
     granule = replace(
         npu.constraints.tile_multiple,

@@ -65,7 +65,7 @@ class Copy:
     step: int
     write: bool
     nbytes: int
-    left: int
+    units: int
     cap: int
     by_dma: bool
     channel: int = 0
@@ -98,7 +98,6 @@ class Reference:
             if len(self.tiles[core]):
                 self.copies_of(core, once)
         self.order = list(self.in_order())
-        self.last: dict[tuple[int, int], Copy] = {}
 
     # ---- tiles and what is copied for them
 
@@ -212,29 +211,58 @@ class Reference:
                             count[core] += 1
                             yield copy
 
-    # ---- times; None: not known yet
+    # ---- times; each is a greatest of others, and a time more
 
-    def settle(self) -> None:
-        """Fixes the times of all tiles that are known."""
+    def run(self) -> dict[str, Any]:
+        memory = self.memory
+        channel = max(1, rate(memory["dram_bytes_per_cycle"]) // memory["dram_channels"])
+        whole = channel * memory["dram_channels"]
+        by_noc = memory["noc_bytes_per_cycle"] > 0 and rate(memory["noc_bytes_per_cycle"]) < whole
+        whole = rate(memory["noc_bytes_per_cycle"]) if by_noc else whole
+        begun = served = 0
+        free: dict[tuple[int, int], int] = {}
+        for copy in self.order:
+            key = copy.core, copy.channel
+            begun = max(begun, free.get(key, 0), self.ready(copy))
+            set_up = begun + copy.setups * memory["setup_cycles"] * TICKS
+            hopped = set_up + memory["hops"][copy.core] * memory["hop_cycles"] * TICKS
+            latency = memory["write_latency_ticks" if copy.write else "read_latency_ticks"]
+            start = hopped + latency
+            alone = start + up(copy.units, copy.cap)
+            served = max(served, start) + up(copy.units, whole)
+            copy.end = free[key] = max(alone, served)
+            if served > alone:
+                cause = "noc" if by_noc else "dram"
+            else:
+                cause = "dma" if copy.by_dma else "dram"
+            self.intervals += [
+                (begun, set_up, "dma"), (set_up, hopped, "noc"), (hopped, start, "dram"),
+                (start, copy.end, cause),
+            ]  # fmt: skip
         for tiles in self.tiles:
-            for index, tile in enumerate(tiles):
-                if tile.vector_end is None and not self.settled(tiles, index, tile):
-                    break
+            if tiles:
+                self.times(tiles, len(tiles) - 1)
+        return self.answer(max((copy.end for copy in self.order if copy.end), default=0))
 
-    def settled(self, tiles: list[Tile], index: int, tile: Tile) -> bool:
-        waits = [copy.end for copy in tile.loads]
+    def times(self, tiles: list[Tile], index: int) -> Tile:
+        """Fixes the times of a tile, and of those before it, whose copies are known."""
+        for at in range(index + 1):
+            if tiles[at].vector_end is None:
+                self.settle(tiles, at, tiles[at])
+        return tiles[index]
+
+    def settle(self, tiles: list[Tile], index: int, tile: Tile) -> None:
+        waits, passed = [copy.end for copy in tile.loads], 0
         gone = tile.result - (2 if self.work["double_buffer"] else 1)
         if gone >= 0:
             other = next(t for t in tiles if t.finishes and t.result == gone)
             waits += [other.vector_end, *(copy.end for copy in other.stores)]
-        passed = 0
         if index:
             before = tiles[index - 1]
-            waits.append(before.compute_end)
             assert before.vector_end is not None
+            waits.append(before.compute_end)
             passed = before.vector_end
-        if None in waits:
-            return False
+        assert None not in waits, "copies come in an order in which none waits for a later one"
         start = max((w for w in waits if w is not None), default=0)
         computed = start + tile.compute
         end = computed + tile.bank
@@ -245,76 +273,21 @@ class Reference:
             (computed, end, "bank"),
             (tile.vector_end - tile.vector, tile.vector_end, "vector"),
         ]
-        return True
 
-    def ready(self, copy: Copy) -> int | None:
+    def ready(self, copy: Copy) -> int:
         tiles, double = self.tiles[copy.core], self.work["double_buffer"]
-        if copy.write:
-            return copy.tile.vector_end
-        before = copy.step - (2 if double else 1)
+        before = copy.step if copy.write else copy.step - (2 if double else 1)
         if before < 0:
             return 0
-        tile = tiles[before]
+        tile = self.times(tiles, before)
+        assert tile.vector_end is not None and tile.compute_end is not None
+        if copy.write:
+            return tile.vector_end
         if double:
-            return tile.compute_end if self.work["on_array"] else tile.vector_end
+            return tile.compute_end
         ends = [tile.vector_end, *(store.end for store in tile.stores)]
-        return None if None in ends else max(end for end in ends if end is not None)
-
-    # ---- copies
-
-    def run(self) -> dict[str, Any]:
-        memory = self.memory
-        channel = max(1, rate(memory["dram_bytes_per_cycle"]) // memory["dram_channels"])
-        whole = channel * memory["dram_channels"]
-        by_noc = memory["noc_bytes_per_cycle"] > 0 and rate(memory["noc_bytes_per_cycle"]) < whole
-        whole = rate(memory["noc_bytes_per_cycle"]) if by_noc else whole
-        now, issued, at, start = 0, 0, 0, None
-        flows: list[Copy] = []
-        self.settle()
-        while at < len(self.order) or flows:
-            if at < len(self.order) and start is None:
-                start, issued = self.issue(self.order[at], now, issued)
-            rates, left = [], whole
-            for copy in flows:
-                rates.append(min(copy.cap, left))
-                left -= rates[-1]
-            ends = [now + up(c.left, r) for c, r in zip(flows, rates, strict=True) if r]
-            end = min(ends, default=None)
-            assert start is not None or end is not None
-            starts = start is not None and (end is None or start <= end)
-            then = start if starts else end
-            assert then is not None
-            for copy, share in zip(flows, rates, strict=True):
-                if share < copy.cap:
-                    cause = "noc" if by_noc else "dram"
-                else:
-                    cause = "dma" if copy.by_dma else "dram"
-                self.intervals.append((now, then, cause))
-                copy.left -= min(copy.left, share * (then - now))
-                copy.end = then if copy.left == 0 else None
-            now = then
-            flows = [copy for copy in flows if copy.left]
-            if starts:
-                flows.append(self.order[at])
-                at, start = at + 1, None
-            self.settle()
-        return self.answer(now)
-
-    def issue(self, copy: Copy, now: int, issued: int) -> tuple[int | None, int]:
-        memory, before = self.memory, self.last.get((copy.core, copy.channel))
-        free, there = (before.end if before else 0), self.ready(copy)
-        if free is None or there is None:
-            return None, issued
-        begun = max(free, there, issued)
-        set_up = begun + copy.setups * memory["setup_cycles"] * TICKS
-        hopped = set_up + memory["hops"][copy.core] * memory["hop_cycles"] * TICKS
-        latency = memory["write_latency_ticks" if copy.write else "read_latency_ticks"]
-        start = max(hopped + latency, now)
-        self.intervals += [
-            (begun, set_up, "dma"), (set_up, hopped, "noc"), (hopped, start, "dram"),
-        ]  # fmt: skip
-        self.last[copy.core, copy.channel] = copy
-        return start, begun
+        assert None not in ends
+        return max(end for end in ends if end is not None)
 
     def answer(self, now: int) -> dict[str, Any]:
         ends = [tile.vector_end for tiles in self.tiles for tile in tiles]

@@ -104,6 +104,30 @@ def test_periods_are_counted_as_they_are_walked(
     assert short == long
 
 
+RATES = (
+    *("dram_bytes_per_cycle", "noc_bytes_per_cycle", "dma_bytes_per_cycle"),
+    *("sram_bytes_per_cycle", "acc_bytes_per_cycle"),
+)
+DELAYS = ("read_latency_ticks", "write_latency_ticks", "hop_cycles", "setup_cycles")
+
+
+@settings(max_examples=300, deadline=None)
+@given(machines(), works(most=40, tiles=12), st.data())
+def test_what_is_faster_never_takes_longer(
+    machine: dict[str, Any], work: dict[str, Any], data: st.DataObject
+) -> None:
+    """Whatever else limits: all that is finite, several cores, one buffer or two."""
+    more = st.sampled_from([1.0, 1.0, 1.01, 1.5, 2.0, 10.0, 1e6])
+    memory, array = machine["memory"], machine["array"]
+    faster = {key: memory[key] * data.draw(more, key) for key in RATES}
+    sooner = {key: data.draw(st.integers(0, memory[key])) for key in DELAYS}
+    array = {**array, "macs_per_pe_cycle": array["macs_per_pe_cycle"] * data.draw(more)}
+    better = {**machine, "memory": {**memory, **faster, **sooner}, "array": array}
+    eager = {**work, "vector_rate": work["vector_rate"] * data.draw(more, "vector_rate")}
+    slow, fast = _runtime.walk_tiles(machine, work), _runtime.walk_tiles(better, eager)
+    assert fast["ticks"] <= slow["ticks"]
+
+
 def _long(**sizes: int) -> tuple[dict[str, Any], dict[str, Any]]:
     array = {
         "rows": 4, "cols": 4, "per_core": 1, "min_stream_rows": 1, "overlaps": False,
