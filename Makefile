@@ -35,7 +35,7 @@ CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h' ':!kernels/shared/abi.h')
 
 .DEFAULT_GOAL := help
 .PHONY: properties help demo test smoke lint types ctest sanitize arm64 macos metal metal-cpp \
-  metal-smoke fuzz fuzz-runs fuzz-files pytest docs screenshot sdk wheel check-wheel format values bench soak clean
+  metal-smoke fuzz fuzz-runs fuzz-files pytest docs screenshot sdk wheel wheels check-wheel format values bench soak clean
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
@@ -250,6 +250,13 @@ check-wheel: $(VENV)/npusim $(VENV)/dev
 	$(BIN)/python -m pip --python $(WHEEL_ENV)/bin/python install --quiet --no-deps dist/npusim-*.whl
 	$(WHEEL_ENV)/bin/python -m pytest $(WHEEL_TESTS) -q -n $(JOBS)
 	[ "$$(uname)" != Linux ] || $(WHEEL_ENV)/bin/python -m tests.sdk.wheel dist/npusim-*.whl build/wheel-sdk
+
+# The wheels of every platform that Zig's cross compiler builds here, checked and run as far as this
+# machine can, and installed by name from an index on it; docs/platforms.md has the table.
+#   WHEELS_FLAGS="--only linux-x86_64"    one of them
+#   WHEELS_FLAGS=--write-docs             writes the table
+wheels: $(VENV)/dev
+	$(BIN)/python -m tests.wheels build/wheels dist $(WHEELS_FLAGS)
 
 clean:
 	rm -rf build $(VENV) dist site

@@ -113,3 +113,18 @@ def test_the_module_runs_as_the_command() -> None:
     command = [sys.executable, "-m", "npusim", "--version"]
     outcome = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert outcome.returncode == 0 and npusim.__version__ in outcome.stdout, outcome.stderr
+
+
+@pytest.mark.parametrize(
+    "version", ["3.13.0 experimental free-threading build", "3.14.1 free-threading"]
+)
+def test_a_free_threaded_python_is_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(sys, "version", version)
+    with pytest.raises(npusim.Error, match="free-threaded Python") as refused:
+        binding.native_module()
+    assert "python3.13" in str(refused.value)
+
+
+def test_an_ordinary_python_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version", "3.14.0 (main, Oct  7 2025)")
+    assert binding.native_module() is _runtime

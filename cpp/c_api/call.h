@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "cpp/c_api/handles.h"
+#include "cpp/platform/file.h"
 #include "cpp/runtime/error.h"
 #include "include/npusim/npusim.h"
 
@@ -92,6 +94,11 @@ inline std::string text_or_empty(const char* text) {
 inline std::string text(const char* given, const char* name) {
   require(given, name);
   return given;
+}
+
+// Paths of the C interface are UTF-8 on every system.
+inline std::filesystem::path path_argument(const char* given) {
+  return platform::path_of(text(given, "path"));
 }
 
 // The size that a caller's struct says it has. Throws Failure for one that no header ever had.

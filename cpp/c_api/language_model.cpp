@@ -264,11 +264,11 @@ npusim_status npusim_language_session_rewind(npusim_language_session* handle, in
 }
 
 npusim_status npusim_language_session_save(npusim_language_session* handle, const char* path) {
-  return guarded([&] { HeldSession(handle)->save(text(path, "path")); });
+  return guarded([&] { HeldSession(handle)->save(path_argument(path)); });
 }
 
 npusim_status npusim_language_session_load(npusim_language_session* handle, const char* path) {
-  return guarded([&] { HeldSession(handle)->load(text(path, "path")); });
+  return guarded([&] { HeldSession(handle)->load(path_argument(path)); });
 }
 
 void npusim_sampler_free(npusim_sampler* sampler) {

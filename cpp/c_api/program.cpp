@@ -124,7 +124,7 @@ void npusim_program_free(npusim_program* program) {
 npusim_status npusim_program_open(const char* path, npusim_program** program) {
   return guarded([&] {
     require(program, "program");
-    give(program, std::make_shared<ProgramObject>(Program::open(text(path, "path"))));
+    give(program, std::make_shared<ProgramObject>(Program::open(path_argument(path))));
   });
 }
 

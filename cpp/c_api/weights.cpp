@@ -71,7 +71,7 @@ npusim_status npusim_weights_open(npusim_program* program, npusim_device* device
     require(weights, "weights");
     object(program), object(device);  // before a file is opened
     give(weights,
-         load(program, device, open_checkpoint(text(path, "path")), parse_options(options)));
+         load(program, device, open_checkpoint(path_argument(path)), parse_options(options)));
   });
 }
 

@@ -1,5 +1,8 @@
 # npusim_metal: Apple's metal-cpp, and what it calls. There is always one on macOS; elsewhere only
 # for tests, over the software Metal device (tests/softmetal), and never in what is installed.
+if(NOT NPUSIM_METAL)
+  return()
+endif()
 if(APPLE)
   if(NOT NPUSIM_METAL_CPP)
     include(FetchContent)

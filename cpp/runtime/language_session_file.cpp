@@ -121,7 +121,8 @@ class Saved {
 
  private:
   [[noreturn]] void refuse(const std::string& why) const {
-    throw Error(ErrorCode::kFormat, "Cannot load the session " + path_.string() + ": " + why + ".");
+    throw Error(ErrorCode::kFormat,
+                "Cannot load the session " + platform::path_text(path_) + ": " + why + ".");
   }
 
   std::string metadata(const char* key) const {

@@ -306,7 +306,7 @@ std::shared_ptr<const Program> Program::open(const std::filesystem::path& path) 
   try {
     return ProgramReader(bytes).read(bytes, std::move(copy));
   } catch (const Error& error) {
-    throw Error(error.code(), path.string() + ": " + error.what());
+    throw Error(error.code(), platform::path_text(path) + ": " + error.what());
   }
 }
 

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "cpp/platform/file.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/json.h"
 #include "cpp/runtime/utf8.h"
@@ -240,13 +241,13 @@ void check_plain(const std::string& name, const std::string& what) {
 void check_shards(const Shards& shards, const std::filesystem::path& index) {
   std::string missing;
   for (const auto& [file, names] : shards) {
-    check_plain(file, index.string());
+    check_plain(file, platform::path_text(index));
     std::error_code ignored;
-    if (std::filesystem::exists(index.parent_path() / file, ignored)) continue;
+    if (std::filesystem::exists(index.parent_path() / platform::path_of(file), ignored)) continue;
     missing += (missing.empty() ? "" : ", ") + file;
   }
   if (missing.empty()) return;
-  throw Error(ErrorCode::kIo, "Cannot read " + index.string() +
+  throw Error(ErrorCode::kIo, "Cannot read " + platform::path_text(index) +
                                   ": shards it names are not in its folder: " + missing +
                                   ". Put all shards beside the index.");
 }
@@ -262,7 +263,7 @@ std::filesystem::path file_in(const std::filesystem::path& folder) {
     if (entry.path().extension() == ".safetensors") found.push_back(entry.path());
   }
   if (found.size() == 1) return found[0];
-  throw Error(ErrorCode::kIo, "Cannot read " + folder.string() + ": the folder has " +
+  throw Error(ErrorCode::kIo, "Cannot read " + platform::path_text(folder) + ": the folder has " +
                                   (found.empty() ? "no" : "several") +
                                   " .safetensors files and no index; give one file.");
 }
@@ -278,7 +279,7 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const std::filesystem::path& 
 std::shared_ptr<const Checkpoint> Checkpoint::open_file(const std::filesystem::path& path) {
   auto checkpoint = std::make_shared<Checkpoint>();
   const auto mapping = checkpoint->mappings_.emplace_back(Mapping::open(path));
-  checkpoint->read(mapping->bytes(), path.string());
+  checkpoint->read(mapping->bytes(), platform::path_text(path));
   return checkpoint;
 }
 
@@ -295,24 +296,26 @@ void Checkpoint::read(std::span<const std::byte> file, const std::string& what) 
 std::shared_ptr<const Checkpoint> Checkpoint::open_index(const std::filesystem::path& path) {
   std::error_code ignored;
   const uintmax_t expected = std::filesystem::file_size(path, ignored);
-  if (!ignored && expected > kMaxHeader) refuse(path.string(), "this index is larger than 100 MB");
+  if (!ignored && expected > kMaxHeader)
+    refuse(platform::path_text(path), "this index is larger than 100 MB");
   size_t size = 0;
   const std::vector<FilePage> pages = read_file(path, size);
   const auto shards =
-      read_index({reinterpret_cast<const char*>(pages.data()), size}, path.string());
+      read_index({reinterpret_cast<const char*>(pages.data()), size}, platform::path_text(path));
   check_shards(shards, path);
   auto checkpoint = std::make_shared<Checkpoint>();
   for (const auto& [file, names] : shards) {
-    const auto shard = open_file(path.parent_path() / file);
+    const auto shard = open_file(path.parent_path() / platform::path_of(file));
     checkpoint->mappings_.push_back(shard->mappings_[0]);
     for (const std::string& name : names) {
       const CheckpointTensor* tensor = shard->find(name);
       if (tensor == nullptr)
-        refuse(path.string(), "tensor " + quote_name(name) + " is not in its shard " + file);
+        refuse(platform::path_text(path),
+               "tensor " + quote_name(name) + " is not in its shard " + file);
       checkpoint->tensors_.push_back(*tensor);
     }
   }
-  sort_distinct(checkpoint->tensors_, path.string());
+  sort_distinct(checkpoint->tensors_, platform::path_text(path));
   return checkpoint;
 }
 

@@ -55,8 +55,14 @@ def native_module() -> ModuleType:
 
     Raises:
         ImportError: it is not there, or cannot be loaded.
-        Error: it was built from another version of npusim.
+        Error: it was built from another version of npusim, or this Python is free-threaded.
     """
+    if "free-threading" in sys.version:
+        raise Error(
+            f"npusim does not run in a free-threaded Python, as this one is ({sys.version}): what "
+            "sessions and buffers keep for Python is guarded by its global interpreter lock.",
+            hint="Use the ordinary build of Python, python3.13 instead of python3.13t.",
+        )
     module = importlib.import_module("npusim._runtime")
     if getattr(module, "__interface__", None) != interface():
         # The next import has to come here again, and not to find the module in its package.
