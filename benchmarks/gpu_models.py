@@ -1,7 +1,7 @@
 """Vision models and a small network on a GPU: npusim beside PyTorch, same dtype, in one run.
 
-    PYTHONPATH=python:. python -m benchmarks.gpu_models [--models resnet50 …] [--batches 1 64]
-        [--peers eager graph] [--compile [SECONDS]] [--commands] [--json FILE]
+    PYTHONPATH=python:. python -m benchmarks.gpu_models [--models resnet50 vit_b_16:1,8 …]
+        [--batches 1 64] [--peers eager graph] [--compile [SECONDS]] [--commands] [--json FILE]
 
 Models have seeded random weights and are converted by `model.half()`. npusim goes the whole way:
 extract_ir, compile ahead, a `.npubin` and a checkpoint on disk, load, call. Calls get a tensor that
@@ -26,11 +26,11 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from tests.models import build
 from torch import Tensor, nn
 
 import npusim
-from npusim.abi.kernels import KERNELS
+from benchmarks.architectures import build
+from npusim.profile.commands import CommandFacts, command_facts
 
 BURST, ROUNDS = 20, 12
 Call = Callable[[Tensor], Tensor]
@@ -80,22 +80,33 @@ class Compiled:
     def __call__(self, x: Tensor) -> Tensor:
         return self.session(x)[0]  # type: ignore[no-any-return]
 
-    def commands(self, x: Tensor) -> list[tuple[str, float]]:
-        """Returns name and best seconds of each command, run one at a time."""
+    def commands(self, x: Tensor) -> list[tuple[str, float, float]]:
+        """Returns name, best seconds and the floor of each command, run one at a time."""
         executor = self.session.executor
         (spec,) = executor.inputs()
         buffers = {spec.name: npusim.DeviceBuffer.from_dlpack(x.cuda(), self.device)}
         runs = [executor.time(buffers, self.session.weights) for _ in range(6)]
-        names = [self._name(c) for c in self.program.methods[0].commands]
-        return list(zip(names, map(min, zip(*runs, strict=True)), strict=True))
+        best = map(min, zip(*runs, strict=True))
+        facts = [command_facts(self.program, c, {}, None) for c in self.program.methods[0].commands]
+        return [(_name(f), took, _floor(f)) for f, took in zip(facts, best, strict=True)]
 
-    def _name(self, command: Any) -> str:
-        stem = self.program.kernels[command.kernel].name
-        p = KERNELS[stem].unpack(command.params)
-        if "in_channels" not in p:
-            return stem
+
+def _floor(facts: CommandFacts) -> float:
+    """Returns seconds below which an H200 cannot be: 4.3 TB/s and 790 TFLOP/s, as measured."""
+    moved = facts.bytes_read + facts.bytes_written
+    return max(moved / 4.3e12, facts.operations / 790e12)
+
+
+def _name(facts: CommandFacts) -> str:
+    p = facts.params
+    if "in_channels" in p:
         size = "x".join(str(v) for v in p["in_size"][1:])
-        return f"{stem} {p['in_channels']} {size} -> {p['out_channels']} k{p['kernel'][1]}"
+        what = f"{p['in_channels']} {size} -> {p['out_channels']} k{p['kernel'][1]}"
+    elif "k" in p and "n" in p:
+        what = "x".join(str(p[d]) for d in ("m", "n", "k") if d in p)
+    else:
+        what = f"{(facts.bytes_read + facts.bytes_written) / 1e6:.1f} MB"
+    return f"{facts.kernel} {what}"
 
 
 # ---- PyTorch
@@ -177,8 +188,8 @@ def agreement(got: Tensor, model: nn.Module, x: Tensor) -> tuple[float, float, b
     want = model.float()(x.float())
     model.half()
     errors = [float((y.float() - want).abs().max() / want.abs().max()) for y in (got, theirs)]
-    count = min(5, want.shape[1])
-    ours, top = (y.float().topk(count, 1).indices for y in (got, theirs))
+    count = min(5, want[0].numel())
+    ours, top = (y.float().flatten(1).topk(count, 1).indices for y in (got, theirs))
     return errors[0], errors[1], bool((ours.sort(1).values == top.sort(1).values).all())
 
 
@@ -187,7 +198,7 @@ class Case:
 
     def __init__(self, name: str, batch: int) -> None:
         self.title = f"{name} batch {batch}"
-        network, inputs = build(name, batch=batch)
+        network, inputs = build(name, batch)
         model, x = network.half(), inputs[0].half()
         with tempfile.TemporaryDirectory() as folder:
             self.ours = Compiled(model, x, Path(folder), npusim.Device("cuda"))
@@ -233,8 +244,15 @@ class Case:
         return rows
 
     def print_commands(self) -> None:
-        for index, (command, took) in enumerate(self.ours.commands(self.x)):
-            print(f"    {index:3} {command:40} {1e6 * took:8.1f} us")
+        found = self.ours.commands(self.x)
+        for index, (command, took, floor) in enumerate(found):
+            print(f"    {index:3} {command:40} {1e6 * took:8.1f} us, floor {1e6 * floor:6.1f}")
+        stems: dict[str, tuple[float, float]] = {}
+        for command, took, floor in found:
+            sums = stems.get(command.split()[0], (0.0, 0.0))
+            stems[command.split()[0]] = sums[0] + took, sums[1] + floor
+        for stem, (took, floor) in sorted(stems.items(), key=lambda s: -s[1][0]):
+            print(f"    all {stem:40} {1e6 * took:8.1f} us, floor {1e6 * floor:6.1f}", flush=True)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> None:
@@ -248,6 +266,12 @@ def table(rows: Sequence[dict[str, Any]]) -> None:
             for p in peers
         ]
         print(" | ".join([case, *cells]), flush=True)
+
+
+def _named(model: str, batches: Sequence[int]) -> tuple[str, Sequence[int]]:
+    """Returns the model and the batches of "resnet50", or of "resnet50:1,8"."""
+    name, _, own = model.partition(":")
+    return name, [int(b) for b in own.split(",")] if own else [1] if name == "mlp" else batches
 
 
 def main() -> None:
@@ -272,8 +296,8 @@ def main() -> None:
         if args.json:
             args.json.write_text(json.dumps(rows, indent=1) + "\n")
 
-    for name in args.models:
-        for batch in args.batches if name != "mlp" else [1]:
+    for name, batches in (_named(m, args.batches) for m in args.models):
+        for batch in batches:
             case = Case(name, batch)
             case.check()
             late = time.perf_counter() - start >= args.compile

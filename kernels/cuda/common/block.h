@@ -1,24 +1,26 @@
 // What threads do together: folds over the lanes that share a row, in a fixed order, and the row's
-// elements as packs in registers. Lanes are a warp of a block, or a whole block.
+// elements as packs in registers. Lanes are a warp of a block, a part of one, or a whole block.
 #pragma once
 #include "kernels/cuda/common/scalar.h"
 #include "kernels/shared/folds.h"
 
 namespace npusim {
 
-// Folds x over 32 neighbouring lanes; all of them get the result.
-template <typename T, typename F>
+// Folds x over so many neighbouring lanes, a power of two up to 32; all of them get the result.
+template <int kLanes = 32, typename T, typename F>
 inline T fold_warp(T x, F f) {
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) x = f(x, __shfl_xor_sync(0xffffffffU, x, step));
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    x = f(x, __shfl_xor_sync(0xffffffffU, x, step));
+  }
   return x;
 }
 
-// Folds x over kLanes lanes: a warp, or the whole block of as many threads.
+// Folds x over kLanes lanes: a warp or less, or the whole block of as many threads.
 template <int kLanes, typename T, typename F>
 inline T fold_lanes(T x, F f) {
-  x = fold_warp(x, f);
-  if constexpr (kLanes == 32) {
+  x = fold_warp<(kLanes < 32 ? kLanes : 32)>(x, f);
+  if constexpr (kLanes <= 32) {
     return x;
   } else {
     constexpr int kWarps = kLanes / 32;

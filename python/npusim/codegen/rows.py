@@ -16,6 +16,7 @@ from npusim.ir.types import DTYPES
 from npusim.targets.measured import Rows
 
 _BLOCK = 256
+_HELD = 32  # numbers of a row that a thread keeps in registers
 _SHARED_ITEMS = 2048  # of a sort in shared memory: 12 bytes each, of 32 KiB
 _ITEM_BYTES = 12
 _STATE_BYTES = 16  # of the widest running value: an extreme with its position
@@ -51,20 +52,31 @@ class RowRules:
             "sort": _sort,
         }
 
-    def _lanes(self, rows: int, size: int) -> int:
-        """Returns how many threads share a row: a warp, or a block."""
+    def _lanes(self, rows: int, size: int, pack: int) -> int:
+        """Returns how many threads share a row: a warp, a part of one, or a block."""
         if size <= self.fit.warp_elements and (
             rows > self.processors or size <= self.fit.short_elements
         ):
-            return LANES
+            return self._lanes_of_warp(rows, size // pack, pack)
         if size <= self.fit.block_elements:
             return _BLOCK
         return MAX_THREADS
 
+    def _lanes_of_warp(self, rows: int, packs: int, pack: int) -> int:
+        """Returns the fewest lanes of which none idles, if rows so long fill the device."""
+        best, best_share = LANES, packs / (blocks(packs, LANES) * LANES)
+        for lanes in (16, 8, 4):
+            rounds = blocks(packs, lanes)
+            share = packs / (rounds * lanes)
+            fits = rounds * pack <= _HELD and rows * lanes >= self.resident // 2
+            if fits and share >= best_share:
+                best, best_share = lanes, share
+        return best
+
     def _row_kernel(self, rows: int, size: int, pack: int, **defines: int) -> LaunchConfig:
         if rows == 0 or size == 0:
             return LaunchConfig(())
-        lanes = self._lanes(rows, size)
+        lanes = self._lanes(rows, size, pack)
         block = max(lanes, LANES * 4)
         launch = Launch((blocks(rows * lanes, block), 1, 1), (block, 1, 1))
         constants = {"BLOCK": block, "LANES": lanes, "PACK": pack, **defines}

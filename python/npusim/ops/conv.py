@@ -6,17 +6,20 @@ the plain aten convolutions, which lower as an `npu.conv` without epilogue.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 from npusim.ir.graph import Attr, Graph, Node, Value
 from npusim.ir.opdef import Case, OpDef, register
+from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType
 from npusim.lowering.context import Lowering, Param, codes
 from npusim.lowering.view import View
 from npusim.ops.fused import NO_EPILOGUE, infer_conv, reference_conv
 from npusim.ops.linear import PANEL, epilogue, pack_b
+
+CHUNK = 8  # elements of 16 bits that kernels load at once
 
 
 def channels_last(rank: int) -> tuple[int, ...]:
@@ -102,6 +105,8 @@ def _lower_conv(node: Node, low: Lowering) -> None:
         kernel, packed, more = _depthwise(low, w)
     elif isinstance(algorithm, str) and algorithm.startswith("winograd"):
         kernel, packed, more = _winograd(low, w, int(algorithm[len("winograd") :]))
+    elif low.target.code_format and _has_patches(node, x, w):  # other kernels gather anyway
+        kernel, packed, more = _patches(low, x, y, w, attrs)
     else:
         kernel, packed, more = _indirect(low, node, w)
     in_place = [residual] if residual is not None else []
@@ -130,6 +135,61 @@ def _indirect(low: Lowering, node: Node, w: View) -> Packed:
         "conv",
         packed,
         {"groups": groups, "transposed": int(bool(transposed)), **codes(w_dtype=w.dtype)},
+    )
+
+
+def _has_patches(node: Node, x: View, w: View) -> bool:
+    """Tells whether windows are rows of whole chunks beside each other, as vision transformers'."""
+    rank = x.rank - 2
+    stride, padding, back, dilation = (
+        as_tuple(node.attrs[name], rank)
+        for name in ("stride", "padding", "padding_back", "dilation")
+    )
+    plain = node.attrs["groups"] == 1 and not node.attrs["transposed"]
+    width = w.shape[-1]
+    if not plain or rank > 2 or x.strides[-1] != 1 or is_symbolic((*x.shape, *w.shape)):
+        return False
+    beside = (stride[-1], padding[-1], back[-1], dilation[-1]) == (width, 0, 0, 1)
+    return beside and width % CHUNK == 0 and x.shape[1] < PANEL
+
+
+def _patches(
+    low: Lowering, x: View, y: View, w: View, attrs: Mapping[str, tuple[int, ...]]
+) -> Packed:
+    """The elements of a window's row become channels, channels become depth.
+
+    Few channels are short rows of a matrix product; the row of a patch is a long one that lies in
+    memory as it is.
+    """
+    n, channels, *high, wide = w.shape
+    w = low.dense(w)
+    packed = pack_b(
+        low,
+        w,
+        groups=1,
+        n=n,
+        taps=channels * prod(high),
+        channels=wide,
+        strides=(0, w.strides[0], wide, 1),
+    )
+    heights = {
+        name: spatial(values[:-1], int(name != "padding"))[2] for name, values in attrs.items()
+    }
+    return (
+        "conv",
+        packed,
+        {
+            "groups": 1,
+            "transposed": 0,
+            "in_channels": wide,
+            "in_size": [channels, *(x.shape[2:-1] or (1,)), y.shape[-1]],
+            "kernel": [channels, *(high or (1,)), 1],
+            "stride": [1, heights["stride"], 1],
+            "pad": [0, heights["padding"], 0],
+            "dilation": [1, heights["dilation"], 1],
+            "x_strides": [x.strides[0], 1, x.strides[1], x.strides[2] if high else 0, wide],
+            **codes(w_dtype=w.dtype),
+        },
     )
 
 

@@ -43,7 +43,10 @@ def _pool(rank: int, op: int, *, adaptive: bool = False) -> Lower:
         y, _ = _window_result(node, low, 0, x)
         outputs = [y]
         if len(node.outputs) == 2:
-            outputs.append(_window_result(node, low, 1, x)[0])
+            where = _window_result(node, low, 1, x)[0]
+            name = node.outputs[1].name
+            if low.graph.users[name] or name in low.graph.output_values:
+                outputs.append(where)
         if y.numel == 0:
             return
         attrs = node.attrs

@@ -22,6 +22,7 @@ from npusim.passes.fuse_norms import fuse_norms
 from npusim.passes.fuse_pointwise import fuse_pointwise
 from npusim.passes.fuse_rope_append import fuse_rope_append
 from npusim.passes.merge_linears import merge_linears
+from npusim.passes.move_permutations import move_permutations
 from npusim.passes.move_repetition import move_repetition
 from npusim.passes.promote_operands import promote_operands
 from npusim.passes.quantize_weights import quantize_weights
@@ -59,7 +60,9 @@ PIPELINE: tuple[Pass, ...] = (
     fuse_rope_append,  # after it: what one attention over a cache needs done first
     canonicalize_conv,  # one spelling, which everything about weights below matches
     canonicalize_linear,
-    recognize_int8,  # after both: one spelling of products
+    move_permutations,  # after it, around the products it found
+    simplify_views,  # again: permutations moved next to others
+    recognize_int8,  # after all of them: one spelling of products
     center_pooled,  # before batch norms are folded: it looks for them
     fold_batch_norm,  # before epilogues: it must see the bare convolution
     fold_scale,  # likewise; after batch norm, which may stand before the factor

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from math import prod
 
 from npusim.abi.kernels import Params
+from npusim.codegen.cuda.depthwise import conv_depthwise
 from npusim.codegen.cuda.matmul_rules import (
     GPU,
     PROCESSORS,
@@ -209,12 +210,6 @@ def _vectors(p: Params, columns: int) -> int:
     """Bytes of shared memory in which bias, factors and offsets wait; a bias alone does not."""
     count = as_int(p, "has_bias")
     return count * columns * 4 if count > 1 else 0
-
-
-def conv_depthwise(p: Params) -> LaunchConfig:
-    """The rule of `conv_depthwise`: a thread an element of y."""
-    elements = as_int(p, "batch") * prod(as_ints(p, "out_size")) * as_int(p, "out_channels")
-    return line(elements, ARGUMENTS=2 + epilogue_operands(p))
 
 
 def pack_b(p: Params) -> LaunchConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from npusim.abi.kernels import KERNELS, Params
-from npusim.codegen.cuda import attention_rules, convolutions, matmul_rules, tma_matmul
+from npusim.codegen.cuda import attention_rules, convolutions, depthwise, matmul_rules, tma_matmul
 from npusim.codegen.cuda.matmul_rules import linear_operands, on_tensor_cores
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.launch_config import LaunchConfig, as_int, as_ints
@@ -31,6 +31,11 @@ def variants(stem: str, params: bytes) -> Mapping[str, LaunchConfig]:
         return {CLUSTER: config} if config is not None else {}
     if stem == "conv":
         return _conv(fields)
+    if stem == "conv_depthwise":
+        return {
+            f"{s.channels}x{s.positions}": depthwise.strip_launch(fields, s)
+            for s in depthwise.strips(fields)
+        }
     return {}
 
 
