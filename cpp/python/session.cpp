@@ -26,9 +26,30 @@ namespace {
 
 constexpr size_t kKeptForms = 8;
 
+// The dtype that ml_dtypes gives NumPy, if it was imported; no array of it comes before that.
+py::object ml_dtypes_bfloat16() {
+  PyObject* modules = PyImport_GetModuleDict();
+  PyObject* module = PyDict_GetItemString(modules, "ml_dtypes");
+  if (module == nullptr) return {};
+  PyObject* type = PyObject_GetAttrString(module, "bfloat16");
+  PyObject* descr = nullptr;
+  if (type != nullptr) {
+    py::detail::npy_api::get().PyArray_DescrConverter_(type, &descr);
+    Py_DECREF(type);
+  }
+  PyErr_Clear();  // a module of that name without the dtype
+  return py::reinterpret_steal<py::object>(descr);
+}
+
+// Null for bfloat16, which NumPy lacks.
 py::object numpy_dtype(DType dtype) {
   if (dtype == DType::kBfloat16) return {};
   return py::dtype(std::string(dtype_name(dtype)));
+}
+
+bool takes_bfloat16(const std::vector<TensorSpec>& inputs) {
+  return std::any_of(inputs.begin(), inputs.end(),
+                     [](const TensorSpec& spec) { return spec.dtype == DType::kBfloat16; });
 }
 
 std::vector<Port> ports(const Program& program, const std::vector<TensorSpec>& specs) {
@@ -54,6 +75,18 @@ FormPtr form_of(std::shared_ptr<const Program> program, const Method& method,
   return form;
 }
 
+void set_bfloat16(std::vector<Port>& ports, const py::object& descr) {
+  for (Port& port : ports) {
+    const bool padded = port.spec->shape != port.spec->alloc_shape;
+    if (port.spec->dtype == DType::kBfloat16 && !padded) port.descr = descr;
+  }
+}
+void set_bfloat16(Form& form, const py::object& descr) {
+  if (!descr) return;
+  set_bfloat16(form.inputs, descr);
+  set_bfloat16(form.outputs, descr);
+}
+
 bool all_fast(const std::vector<Port>& ports) {
   return ports.size() <= kFastPorts &&
          std::all_of(ports.begin(), ports.end(), [](const Port& port) { return !!port.descr; });
@@ -76,7 +109,8 @@ Session::Session(std::shared_ptr<Executor> executor, std::shared_ptr<Weights> we
   whole_ = form_of(executor_->shared_program(), called, {});
   symbolic_ = !called.sizes.symbols.empty();
   if (!symbolic_) forms_.push_back(whole_);
-  fast_ = all_fast(whole_->inputs) && all_fast(whole_->outputs);
+  takes_bfloat16_ = takes_bfloat16(called.inputs);
+  know_dtypes();
   dense_ = all_dense(called.inputs) && all_dense(called.outputs);
   Device& device = executor_->device();
   streams_ = device.streams();
@@ -85,6 +119,17 @@ Session::Session(std::shared_ptr<Executor> executor, std::shared_ptr<Weights> we
   here_.has_addresses = device.addressing() != Addressing::kHandles;
   here_.alignment = device.alignment();
   if (device.foreign_names()) here_.device = dl_device(device);
+}
+
+// Finds out whether NumPy has all dtypes. A method that takes bfloat16 gives it as well; one that
+// takes none gives float32 in its place, which is the long way's.
+void Session::know_dtypes() {
+  if (takes_bfloat16_ && !bfloat16_) {
+    bfloat16_ = ml_dtypes_bfloat16();
+    set_bfloat16(*whole_, bfloat16_);
+    for (const FormPtr& form : forms_) set_bfloat16(*form, bfloat16_);
+  }
+  fast_ = all_fast(whole_->inputs) && all_fast(whole_->outputs);
 }
 
 // Makes the method ready for what shapes of all inputs mean, and puts that form in front. False
@@ -103,6 +148,7 @@ bool Session::learn(const std::vector<Shape>& shapes) {
   if (!run_unlocked([&] { program = executor_->prepare(method_, sizes); })) return false;
   const Method& method = program->methods.front();
   forms_.insert(forms_.begin(), form_of(program, method, std::move(sizes)));
+  set_bfloat16(*forms_.front(), bfloat16_);
   if (forms_.size() > kKeptForms) forms_.pop_back();
   return true;
 }

@@ -21,7 +21,7 @@ namespace npusim::python {
 
 // One input or output in NumPy's terms, and in DLPack's.
 struct Port {
-  pybind11::object descr;  // null: NumPy lacks the dtype, or the buffer is padded
+  pybind11::object descr;  // null: NumPy lacks the dtype (so far), or the buffer is padded
   std::vector<pybind11::ssize_t> shape;
   int64_t bytes;
   ExchangePort tensor;
@@ -91,6 +91,7 @@ class Session {
   using Memories = std::vector<std::shared_ptr<Memory>>;
   template <typename Fits>
   FormPtr find(const Fits& fits);
+  void know_dtypes();
   bool learn(const std::vector<Shape>& shapes);
   std::optional<std::vector<Shape>> array_shapes(PyObject* args) const;
   std::optional<std::vector<Shape>> tensor_shapes(const Library& library, PyObject* args) const;
@@ -110,6 +111,8 @@ class Session {
   FormPtr whole_;               // as the program has the method, at its greatest sizes
   bool symbolic_;               // sizes of calls settle its shapes
   std::vector<FormPtr> forms_;  // that calls had, the latest first; changed under the GIL alone
+  pybind11::object bfloat16_;   // ml_dtypes' descriptor; null before it was imported
+  bool takes_bfloat16_;         // an input is of it
   bool fast_;
   bool dense_;  // no input or output is padded
   ExchangePlace here_ = {};

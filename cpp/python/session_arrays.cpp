@@ -45,6 +45,7 @@ std::span<std::byte> host_bytes(const Binding& array) {
 }  // namespace
 
 FormPtr Session::bind_arrays(PyObject* args, Bindings& bindings) {
+  if (!fast_ && takes_bfloat16_ && !bfloat16_) know_dtypes();
   if (!fast_ || static_cast<size_t>(PyTuple_GET_SIZE(args)) != whole_->inputs.size()) {
     return nullptr;
   }

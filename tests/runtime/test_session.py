@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,6 +134,40 @@ def test_bfloat16_shows_as_float32_in_numpy() -> None:
     assert y.dtype == np.float32
     expected = torch.from_numpy(x).bfloat16().float().numpy()
     np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (6,), (2, 3)])
+def test_arrays_of_ml_dtypes_bfloat16_come_back_as_such(shape: tuple[int, ...]) -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    session = session_of(programs.identity(shape, "bfloat16"))
+    values = np.resize(np.array([1.0, -0.0, 3e38, np.inf, np.nan, 1e-40], np.float32), shape)
+    x = values.astype(bfloat16)
+    swapped = np.asfortranarray(x).reshape(
+        shape
+    )  # strided where it has two dimensions: the long way
+    for (y,) in (session(x), session(x=x), session(swapped)):
+        assert y.dtype == bfloat16 and y.shape == shape and y.base is not x
+        np.testing.assert_array_equal(y.view(np.uint16), x.view(np.uint16))
+    assert session(values)[0].dtype == np.float32, "as it was given"
+    with pytest.raises(npusim.ShapeError, match="float16"):
+        session(values.astype(np.float16))
+
+
+def test_ml_dtypes_may_be_imported_after_a_session_was_made() -> None:
+    code = """
+import sys
+import numpy as np
+from tests.runtime import programs
+from tests.runtime.test_session import session_of
+session = session_of(programs.identity((3,), "bfloat16"))
+assert session(np.ones(3, np.float32))[0].dtype == np.float32 and "ml_dtypes" not in sys.modules
+import ml_dtypes
+for _ in range(2):
+    assert session(np.ones(3, ml_dtypes.bfloat16))[0].dtype == ml_dtypes.bfloat16
+    assert session(np.ones(3, np.float32))[0].dtype == np.float32
+"""
+    pytest.importorskip("ml_dtypes")
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,)])

@@ -148,8 +148,8 @@ class DeviceBuffer(_runtime.DeviceBuffer):
         array, no padding. A buffer over a read-only array is read-only.
 
         Args:
-            array: any NumPy array of the spec's dtype; strides are free. For bfloat16, float32,
-                which is rounded to a copy.
+            array: any NumPy array of the spec's dtype; strides are free. For bfloat16, also
+                float32, which is rounded to a copy.
             device: where the buffer lives.
             spec: an input of the program; by default the array's own dtype and shape. A symbolic
                 size in its shape stands for any up to its greatest value; the run says more.

@@ -1,7 +1,8 @@
 """Host arrays in terms of dtype names: NumPy, PyTorch and DLPack tensors.
 
 Owns what counts as which dtype. NumPy has no bfloat16; there a bfloat16 tensor shows as float32,
-which holds all of its values, and a float32 array given for one is rounded to nearest even.
+which holds all of its values, and a float32 array given for one is rounded to nearest even. Arrays
+of `ml_dtypes.bfloat16` are used as they are.
 """
 
 from __future__ import annotations
@@ -55,6 +56,12 @@ def dtype_of(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return _FROM_NUMPY.get(value.dtype.newbyteorder("="), value.dtype.name)
     return str(value.dtype).removeprefix("torch.")
+
+
+def is_bfloat16_array(value: object) -> bool:
+    """Tells whether a value is an array of the dtype that ml_dtypes gives NumPy."""
+    arrays = (np.ndarray, np.generic)
+    return isinstance(value, arrays) and value.dtype.name == "bfloat16"
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:

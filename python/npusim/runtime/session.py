@@ -17,7 +17,14 @@ from npusim.program.program import TensorSpec
 from npusim.runtime.cuda_array_calls import CudaArrayCalls, is_foreign
 from npusim.runtime.device import Device, DeviceBuffer
 from npusim.runtime.executor import Executor
-from npusim.runtime.host import dtype_of, is_cuda_array, is_dlpack, is_torch, torch_bits
+from npusim.runtime.host import (
+    dtype_of,
+    is_bfloat16_array,
+    is_cuda_array,
+    is_dlpack,
+    is_torch,
+    torch_bits,
+)
 from npusim.runtime.native import ProgramLike, native_device, native_program
 from npusim.runtime.plain_tensors import is_plain, plain, require_no_tracing
 from npusim.runtime.torch_calls import TorchCalls, makers
@@ -80,7 +87,8 @@ class Session(_runtime.Session):
     Call it with the inputs in order or by name. NumPy arrays in, NumPy arrays out; torch in, torch
     out; other DLPack tensors give the array type of their library where it can take DLPack, else a
     DeviceBuffer. The outputs come as a flat tuple, in order. Arrays may have any strides; a
-    contiguous one is used in place. Nothing is cast, but see `npusim.runtime.host` on bfloat16.
+    contiguous one is used in place. Nothing is cast, but see `npusim.runtime.host` on bfloat16:
+    results of it come as float32, or as `ml_dtypes.bfloat16` where an input came so.
 
     A device with memory of its own uses tensors that lie there in place, and gives outputs there.
     When the call returns, the work stands in the current stream of the tensors' library (of
@@ -159,7 +167,7 @@ class Session(_runtime.Session):
             spec.name: as_buffer(given[spec.name], device, spec) for spec in self._wanted(given)
         }
         named = self.executor.run(buffers, self.weights, self.method)
-        like = next(iter(given.values()), None)
+        like = next(filter(is_bfloat16_array, given.values()), next(iter(given.values()), None))
         return tuple(tensor_like(like, named[spec.name]) for spec in self.outputs)
 
     def _wanted(self, given: dict[str, Any]) -> list[TensorSpec]:
@@ -298,7 +306,9 @@ def tensor_like(like: Any, buffer: DeviceBuffer) -> Any:
         return torch.from_numpy(buffer.to_numpy()).to(getattr(torch, buffer.dtype))
     on_host = isinstance(like, (np.ndarray, np.generic)) or like is None
     if on_host or (is_dlpack(like) and _is_on_host(like) and not buffer.device.uses_host_memory):
-        return buffer.to_numpy()
+        array = buffer.to_numpy()
+        given = buffer.dtype == "bfloat16" and is_bfloat16_array(like)
+        return array.astype(like.dtype) if given else array
     namespace = getattr(like, "__array_namespace__", None)
     library = namespace() if namespace else sys.modules.get(type(like).__module__.split(".")[0])
     from_dlpack = getattr(library, "from_dlpack", None)
