@@ -30,7 +30,9 @@ target_compile_definitions(npusim_c_api PRIVATE NPUSIM_VERSION="${PROJECT_VERSIO
                            $<$<PLATFORM_ID:Windows>:NPUSIM_BUILDS_SHARED>)
 if(NOT MSVC)
   # What abidiff compares are the types of the interface; `cmake --install --strip` leaves them out.
-  target_compile_options(npusim_c_api PRIVATE -g)
+  # Where this was built is no part of it: two builds of one commit are the same bytes.
+  target_compile_options(npusim_c_api PRIVATE -g -ffile-prefix-map=${PROJECT_BINARY_DIR}=build
+                         -ffile-prefix-map=${PROJECT_SOURCE_DIR}=npusim)
 endif()
 
 add_library(npusim_shared SHARED $<TARGET_OBJECTS:npusim_c_api>)
@@ -99,9 +101,11 @@ if(NPUSIM_SDK OR NPUSIM_WHEEL)
   # From where the .pc file lies, however deep (lib/x86_64-linux-gnu/pkgconfig).
   file(RELATIVE_PATH pc_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
   string(REGEX REPLACE "/$" "" pc_prefix "${pc_prefix}")
-  if(NOT NPUSIM_WHEEL)  # whose library has no name that -l finds
-    configure_file(${PROJECT_SOURCE_DIR}/cpp/c_api/npusim.pc.in npusim.pc @ONLY)
-    install(FILES ${CMAKE_CURRENT_BINARY_DIR}/npusim.pc
-            DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  set(pc_library -lnpusim)
+  if(NPUSIM_WHEEL)  # whose library has a name of its own, and lies where no loader looks
+    set(pc_library "-l:libnpusim-python.so.${abi_version} -Wl,-rpath,\${libdir}")
   endif()
+  configure_file(${PROJECT_SOURCE_DIR}/cpp/c_api/npusim.pc.in npusim.pc @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/npusim.pc
+          DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endif()

@@ -6,8 +6,9 @@ endif()
 if(APPLE)
   if(NOT NPUSIM_METAL_CPP)
     include(FetchContent)
+    set(NPUSIM_METAL_CPP_VERSION 26)
     FetchContent_Declare(metal_cpp
-      URL https://developer.apple.com/metal/cpp/files/metal-cpp_26.zip
+      URL https://developer.apple.com/metal/cpp/files/metal-cpp_${NPUSIM_METAL_CPP_VERSION}.zip
       URL_HASH SHA256=4df3c078b9aadcb516212e9cb03004cbc5ce9a3e9c068fa3144d021db585a3a4
       DOWNLOAD_EXTRACT_TIMESTAMP ON)
     FetchContent_MakeAvailable(metal_cpp)
