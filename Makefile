@@ -35,7 +35,8 @@ CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h' ':!kernels/shared/abi.h')
 
 .DEFAULT_GOAL := help
 .PHONY: properties help demo test smoke lint types ctest sanitize arm64 macos metal metal-cpp \
-  metal-smoke fuzz fuzz-runs fuzz-files pytest docs screenshot sdk wheel wheels check-wheel format values bench soak clean
+  metal-smoke fuzz fuzz-runs fuzz-files pytest docs screenshot sdk reproducible wheel wheels \
+  check-wheel format values bench soak clean
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
@@ -218,6 +219,10 @@ pytest: $(VENV)/npusim $(VENV)/dev
 # checked, and the examples built and run from there (docs/embedding.md).
 sdk: $(VENV)/npusim $(VENV)/dev
 	$(BIN)/python -m tests.sdk build/sdk-check build/sdk
+
+# Two builds of the last commit, in different folders, are the same bytes: libnpusim, wheel, sources.
+reproducible: $(VENV)/dev
+	$(BIN)/python -m tests.sdk.reproducible build/reproducible $(REPRODUCIBLE_FLAGS)
 
 # --- the rest --------------------------------------------------------------------------------
 

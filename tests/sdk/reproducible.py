@@ -25,17 +25,9 @@ _NO_CACHE = {"CCACHE_DISABLE": "1", "CMAKE_CXX_COMPILER_LAUNCHER": "", "SOURCE_D
 def _build(folder: Path, options: Sequence[str]) -> Path:
     """Builds the commit in a folder; returns where the results lie."""
     source, made = folder / "npusim", folder / "made"
-    run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, source])
-    run(
-        [
-            "git",
-            "-C",
-            source,
-            "checkout",
-            "--quiet",
-            run(["git", "-C", ROOT, "rev-parse", "HEAD"]).strip(),
-        ]
-    )
+    commit = run(["git", "-C", ROOT, "rev-parse", "HEAD"]).strip()
+    run(["git", "clone", "--quiet", "--no-checkout", ROOT, source])
+    run(["git", "-C", source, "checkout", "--quiet", commit])
     epoch = run(["git", "-C", source, "log", "-1", "--format=%ct"]).strip()
     env = {**_NO_CACHE, "SOURCE_DATE_EPOCH": epoch}
     sdk = ["-DNPUSIM_SDK=ON", "-DNPUSIM_PYTHON=OFF", *options]
