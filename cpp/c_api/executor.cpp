@@ -159,7 +159,10 @@ void call(ExecutorObject& held, size_t index, const npusim_tensor* inputs, size_
                 "a call waits, and takes its sizes from the inputs: leave enqueue and sizes zero");
   }
   const Program& whole = held.executor.program();
-  if (index >= whole.methods.size()) throw Error(ErrorCode::kInput, "there is no such method");
+  if (index >= whole.methods.size()) {
+    throw Error(ErrorCode::kInput, "there is no method " + std::to_string(index) +
+                                       "; the program has " + std::to_string(whole.methods.size()));
+  }
   const Method& general = whole.methods[index];
   const Given in = in_order(inputs, input_count, general.inputs, "inputs");
   const Given out = in_order(outputs, output_count, general.outputs, "outputs");

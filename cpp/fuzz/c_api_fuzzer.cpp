@@ -5,10 +5,13 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
+
+#include <unistd.h>
 
 #include "include/npusim/npusim.h"
 
@@ -130,6 +133,9 @@ class Sequence {
   npusim_status call_on_programs();
   npusim_status call_on_executors();
   npusim_status call_on_language();
+  npusim_status ask_of_programs();
+  npusim_status ask_of_what_runs();
+  npusim_status open_files();
   npusim_tensor tensor(bool named);
   template <typename Struct>
   Struct sized() {
@@ -192,7 +198,13 @@ npusim_tensor Sequence::tensor(bool named) {
 }
 
 npusim_status Sequence::call() {
-  switch (choose_.below(5)) {
+  switch (choose_.below(8)) {
+    case 5:
+      return ask_of_programs();
+    case 6:
+      return ask_of_what_runs();
+    case 7:
+      return open_files();
     case 0:
       return call_on_buffers();
     case 1:
@@ -417,6 +429,117 @@ npusim_status Sequence::call_on_language() {
       npusim_language_session_logits(session, floats_.data(), choose_.rarely() ? 1 : 32);
       npusim_language_session_tokens(session, choose_.number(), tokens_, choose_.below(32));
       return npusim_language_session_step(session, sampler, 0, &token);
+    }
+  }
+}
+
+npusim_status Sequence::ask_of_programs() {
+  constexpr const char* kNames[] = {nullptr, "", "forward", "x", "decode", "nothing"};
+  const char* name = kNames[choose_.below(std::size(kNames))];
+  size_t index = 0;
+  switch (choose_.below(6)) {
+    case 0: {
+      npusim_device_info info = sized<npusim_device_info>();
+      return npusim_device_get_info(device(), &info);
+    }
+    case 1:
+      return npusim_device_order(device(), choose_.below(2), choose_.below(2));
+    case 2:
+      return npusim_program_find_method(program(), name, &index);
+    case 3: {
+      npusim_method_info info = sized<npusim_method_info>();
+      return npusim_program_get_method(program(), choose_.index(), &info);
+    }
+    case 4:
+      return npusim_program_find_tensor(program(), choose_.index(), choose_.index() % 3, name,
+                                        &index);
+    default: {
+      const auto dtype = static_cast<npusim_dtype>(choose_.number() % 64);
+      const bool named = npusim_dtype_name(dtype) != nullptr;
+      if (named != (npusim_dtype_size(dtype) != 0)) std::abort();
+      if (npusim_device_name(npusim_device_count()) != nullptr) std::abort();
+      if (npusim_abi_version() != NPUSIM_ABI_VERSION || npusim_version()[0] == 0) std::abort();
+      return NPUSIM_OK;
+    }
+  }
+}
+
+npusim_status Sequence::ask_of_what_runs() {
+  const size_t count = choose_.below(3);
+  sizes_[0] = choose_.number();
+  switch (choose_.below(8)) {
+    case 0: {
+      npusim_weights_info info = sized<npusim_weights_info>();
+      const auto weights = pick<npusim_weights>(kWeights);
+      const npusim_status status = npusim_weights_get_info(weights, &info);
+      return status == NPUSIM_OK ? npusim_weights_check(weights) : status;
+    }
+    case 1: {
+      // What lies at an address is the caller's to ensure: that much does.
+      const int64_t shape[] = {8, static_cast<int64_t>(choose_.below(5))};
+      npusim_buffer* made = nullptr;
+      ++lent_;
+      const npusim_status status = npusim_buffer_at(
+          device(), NPUSIM_FLOAT32, shape, choose_.below(3),
+          reinterpret_cast<uintptr_t>(floats_.data()), released, &given_back_, &made);
+      keep(kBuffer, made);
+      return status;
+    }
+    case 2:
+      tokens_[0] = choose_.number();
+      return npusim_state_write(state(), choose_.rarely() ? nullptr : "position", tokens_,
+                                choose_.below(2) * 8);
+    case 3:
+      return npusim_executor_prepare(executor(), choose_.index(), sizes_, count);
+    case 4: {
+      const char* name = nullptr;
+      return npusim_executor_implementation(executor(), choose_.index(), choose_.index(), &name);
+    }
+    case 5: {
+      npusim_language_model_info info = sized<npusim_language_model_info>();
+      return npusim_language_model_get_info(pick<npusim_language_model>(kModel), &info);
+    }
+    case 6: {
+      int64_t position = 0;
+      return npusim_language_session_position(pick<npusim_language_session>(kSession), &position);
+    }
+    default: {
+      int64_t token = 0;
+      return npusim_sampler_sample(pick<npusim_sampler>(kSampler), floats_.data(),
+                                   choose_.below(33), tokens_, choose_.below(8), &token);
+    }
+  }
+}
+
+npusim_status Sequence::open_files() {
+  // Of this process alone: several may fuzz at once.
+  static const std::string kSaved =
+      (std::filesystem::temp_directory_path() / ("npusim_fuzz_" + std::to_string(getpid())))
+          .string();
+  const std::string programs = std::string(NPUSIM_SOURCE_DIR) + "/tests/cpp/programs";
+  const std::string paths[] = {programs, programs + "/sum.npubin", programs + "/nothing", kSaved};
+  const char* path = choose_.rarely() ? nullptr : paths[choose_.below(std::size(paths))].c_str();
+  const auto session = pick<npusim_language_session>(kSession);
+  switch (choose_.below(4)) {
+    case 0: {
+      npusim_program* made = nullptr;
+      const npusim_status status = npusim_program_open(path, &made);
+      keep(kProgram, made);
+      return status;
+    }
+    case 1: {
+      npusim_weights_options options = sized<npusim_weights_options>();
+      npusim_weights* made = nullptr;
+      const npusim_status status = npusim_weights_open(program(), device(), path, &options, &made);
+      keep(kWeights, made);
+      return status;
+    }
+    case 2:
+      return npusim_language_session_save(session, kSaved.c_str());
+    default: {
+      const npusim_status status = npusim_language_session_load(session, path);
+      std::filesystem::remove(kSaved);
+      return status;
     }
   }
 }

@@ -38,8 +38,8 @@ class Error : public std::runtime_error {
  private:
   npusim_status status_;
 };
-inline void check(npusim_status status) {
-  if (status != NPUSIM_OK) throw Error(status, npusim_last_error());
+[[noreturn]] inline void fail(npusim_status status, const char* message) {
+  throw Error(status, message);
 }
 #else
 using ErrorHandler = void (*)(npusim_status status, const char* message);
@@ -50,12 +50,23 @@ inline ErrorHandler& error_handler() {
 inline void set_error_handler(ErrorHandler handler) {
   error_handler() = handler;
 }
-inline void check(npusim_status status) {
-  if (status == NPUSIM_OK) return;
-  if (error_handler() != nullptr) error_handler()(status, npusim_last_error());
+[[noreturn]] inline void fail(npusim_status status, const char* message) {
+  if (error_handler() != nullptr) error_handler()(status, message);
   std::abort();
 }
 #endif
+inline void check(npusim_status status) {
+  if (status != NPUSIM_OK) fail(status, npusim_last_error());
+}
+// That the library is one of this header: everything begins with a device or a program.
+inline void check_library() {
+  if (npusim_abi_version() == NPUSIM_ABI_VERSION) return;
+  const std::string message =
+      "the libnpusim that was found has version " + std::to_string(npusim_abi_version()) +
+      " of the C interface, and this program was built for version " +
+      std::to_string(NPUSIM_ABI_VERSION) + ". Install npusim of its headers";
+  fail(NPUSIM_ERROR_VERSION, message.c_str());
+}
 
 using Shape = std::vector<int64_t>;
 
@@ -170,6 +181,7 @@ class Device : public detail::Handle<npusim_device> {
 
  private:
   static npusim_device* open(const char* name, Options options) {
+    check_library();
     std::vector<npusim_option> given;
     for (const auto& option : options) {
       given.push_back({sizeof(npusim_option), option.first, option.second.c_str()});
@@ -185,12 +197,14 @@ class Device : public detail::Handle<npusim_device> {
 class Program : public detail::Handle<npusim_program> {
  public:
   explicit Program(const char* path)
-      : Handle(detail::made<npusim_program>(
-            [&](npusim_program** out) { return npusim_program_open(path, out); })) {}
+      : Handle(detail::made<npusim_program>([&](npusim_program** out) {
+          return check_library(), npusim_program_open(path, out);
+        })) {}
   explicit Program(const std::string& path) : Program(path.c_str()) {}
   Program(const void* data, size_t bytes)
-      : Handle(detail::made<npusim_program>(
-            [&](npusim_program** out) { return npusim_program_from_memory(data, bytes, out); })) {}
+      : Handle(detail::made<npusim_program>([&](npusim_program** out) {
+          return check_library(), npusim_program_from_memory(data, bytes, out);
+        })) {}
 
   npusim_program_info info() const {
     auto info = detail::sized<npusim_program_info>();

@@ -73,6 +73,13 @@ def _check_size(library: Path, most: int, what: str) -> None:
     print(f"size, {what}: {size} bytes stripped")
 
 
+def record_command(library: Path) -> list[str | Path]:
+    """Returns what records the interface of a library."""
+    options = ["--no-corpus-path", "--no-comp-dir-path", "--no-show-locs", "--drop-private-types"]
+    where: list[str | Path] = ["--headers-dir", ROOT / "include", "--exported-interfaces-only"]
+    return ["abidw", *options, *where, library, "--out-file", ABI]
+
+
 def check_abi(library: Path) -> None:
     """Compares the library with the recorded interface, where abidiff is there."""
     if shutil.which("abidiff") is None:
@@ -83,9 +90,12 @@ def check_abi(library: Path) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode != 0:  # also for what is added: it is recorded
+        record = " ".join(map(str, record_command(library)))
         raise SystemExit(
             f"FAILED: the interface is another than the recorded one:\n{done.stdout}{done.stderr}\n"
-            "If callers notice, count NPUSIM_ABI_VERSION up; then record it: docs/embedding.md."
+            "Functions and fields that were only added at the end break nobody. For anything else\n"
+            "count NPUSIM_ABI_VERSION in npusim.h up, and with it the SONAME. Then record it:\n"
+            f"  {record}\nand name the change in CHANGELOG.md."
         )
     print("abi: the recorded one")
 
@@ -194,6 +204,35 @@ def _run_chat(program: Path, work: Path, where: dict[str, str]) -> None:
     print(f"chat: {len(taught)} conversations as they were taught")
 
 
+_OTHER_HEADER = """
+#include <cstdio>
+#include <npusim/npusim.hpp>
+int main() {
+  try { npusim::Device device; } catch (const npusim::Error& error) { std::puts(error.what()); }
+}
+"""
+
+
+def _check_other_header(prefix: Path, work: Path) -> None:
+    """Builds a program with the header of another interface: it is told at its first call."""
+    include = work / "other" / "npusim"
+    shutil.copytree(prefix / "include" / "npusim", include)
+    header = (include / "npusim.h").read_text()
+    known = re.search(r"define NPUSIM_ABI_VERSION (\d+)", header)
+    assert known is not None
+    other = known[0].replace(known[1], str(int(known[1]) + 1))
+    (include / "npusim.h").write_text(header.replace(known[0], other))
+    source, program = work / "other.cpp", work / "other_program"
+    source.write_text(_OTHER_HEADER)
+    library = prefix / "lib"
+    flags = [f"-I{include.parent}", f"-L{library}", f"-Wl,-rpath,{library}"]
+    run(["c++", "-std=c++17", source, "-o", program, *flags, "-lnpusim"])
+    said = run([program])
+    if f"has version {known[1]} of the C interface" not in said:
+        raise SystemExit(f"FAILED: a program with a newer header says {said!r}")
+    print(f"a newer header: {said.strip()}")
+
+
 def _check_multiarch(build: Path, prefix: Path) -> None:
     """Installs where libraries lie deeper: pkg-config has to find the prefix from there."""
     if shutil.which("pkg-config") is None:
@@ -238,6 +277,7 @@ def main(arguments: Sequence[str]) -> None:
     _check_size(library, MOST_FULL, "full")
     check_abi(library)
     _run_examples(prefix, work)
+    _check_other_header(prefix, work)
     _check_multiarch(build, work / "multiarch-prefix")
     _check_fetched(work / "fetched", work)
 
