@@ -2,6 +2,9 @@
 
     python benchmarks/cpu_models.py [--models resnet18 …] [--peers npusim torch …] [--threads 2]
 
+"npusim bfloat16" and "openvino bf16" compute the float32 model in bfloat16; name them among the
+peers (`--peers "npusim bfloat16" "openvino bf16"`), as by default all are of float32.
+
 Each peer runs in a process of its own, so that idle thread pools disturb nobody and peak memory is
 its own; the parent lets them take turns (one short burst each, many rounds), which spreads the
 drift of a shared machine evenly. Printed per model: median and 10th to 90th percentile of a call,
@@ -23,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.peers import PEERS  # noqa: E402
+from benchmarks.peers import FLOAT32_PEERS, PEERS  # noqa: E402
 from benchmarks.worker import Worker  # noqa: E402
 
 MODELS = ("resnet18", "resnet50", "bert_base", "vit_b_16", "mlp")
@@ -100,7 +103,7 @@ def main() -> None:
     """Parses the command line and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--models", nargs="+", default=MODELS)
-    parser.add_argument("--peers", nargs="+", default=list(PEERS))
+    parser.add_argument("--peers", nargs="+", default=FLOAT32_PEERS, choices=list(PEERS))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", type=Path, help="also write the rows here")

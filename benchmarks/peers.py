@@ -10,6 +10,7 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +38,23 @@ def _inputs(folder: Path) -> list[np.ndarray]:
 # npusim
 
 
-def _prepare_npusim(model: Any, inputs: tuple[Any, ...], folder: Path) -> None:
+def _prepare_npusim(
+    model: Any, inputs: tuple[Any, ...], folder: Path, precision: str = "float32"
+) -> None:
     from safetensors.torch import save_model
 
     import npusim
 
-    npusim.compile((model, inputs)).save(folder / "model.npubin")
+    program = npusim.compile((model, inputs), precision=precision)
+    program.save(folder / f"model.{precision}.npubin")
     save_model(model, str(folder / "model.safetensors"))
 
 
-def _load_npusim(model: str, folder: Path, threads: int) -> Call:
+def _load_npusim(model: str, folder: Path, threads: int, precision: str = "float32") -> Call:
     import npusim
 
-    session = npusim.load(
-        folder / "model.npubin", weights=folder / "model.safetensors", threads=threads
-    )
+    program = folder / f"model.{precision}.npubin"
+    session = npusim.load(program, weights=folder / "model.safetensors", threads=threads)
     inputs = _inputs(folder)
     return lambda: session(*inputs)
 
@@ -117,13 +120,13 @@ def _prepare_openvino(model: Any, inputs: tuple[Any, ...], folder: Path) -> None
     ov.save_model(converted, folder / "model.xml", compress_to_fp16=False)
 
 
-def _load_openvino(model: str, folder: Path, threads: int) -> Call:
+def _load_openvino(model: str, folder: Path, threads: int, precision: str = "f32") -> Call:
     import openvino as ov
 
     settings = {
         "INFERENCE_NUM_THREADS": threads,
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": precision,
     }
     compiled = ov.Core().compile_model(str(folder / "model.xml"), "CPU", settings)
     request, inputs = compiled.create_infer_request(), _inputs(folder)
@@ -162,8 +165,15 @@ PEERS: dict[str, Peer] = {
     "torch.compile": Peer("torch", _load_compiled),
     "onnxruntime": Peer("onnxruntime", _load_onnxruntime, _prepare_onnx),
     "openvino": Peer("openvino", _load_openvino, _prepare_openvino),
+    "npusim bfloat16": Peer(
+        "npusim",
+        partial(_load_npusim, precision="bfloat16"),
+        partial(_prepare_npusim, precision="bfloat16"),
+    ),
+    "openvino bf16": Peer("openvino", partial(_load_openvino, precision="bf16"), _prepare_openvino),
     "executorch": Peer("executorch", _load_executorch, _prepare_executorch),
 }
+FLOAT32_PEERS = tuple(name for name in PEERS if not name.endswith(("bfloat16", "bf16")))
 
 
 def prepare_artifacts(model: str, folder: Path, peers: Sequence[str]) -> None:

@@ -95,9 +95,10 @@ struct KBlock {
   int64_t tap, tap_end, begin, end;
 };
 
-// Finishing in registers: y = clamp(sum + bias + residual), all float. Row offsets as in Output.
+// Finishing in registers: y = clamp(sum + bias + residual), y of Elements and the others float;
+// only floats have a residual. Row offsets as in Output.
 struct LinearOutput {
-  float* y;
+  Element* y;
   const int64_t* y_rows;
   const float* bias;
   const float* residual;
@@ -107,7 +108,7 @@ struct LinearOutput {
 
 inline LinearOutput linear_output(const Output& out, int64_t row, int64_t column) {
   const bool added = out.residual_mode != kNoResidual;
-  return {.y = static_cast<float*>(out.y) + column,
+  return {.y = static_cast<Element*>(out.y) + column,
           .y_rows = out.y_rows + row,
           .bias = out.bias ? out.bias + column : nullptr,
           .residual = added ? static_cast<const float*>(out.residual) + column : nullptr,
@@ -154,6 +155,41 @@ void copy_elements(const X* from, Element* to, int64_t n) {
   }
 }
 
+#ifdef NPUSIM_BASE_ISA
+// Numbers below the least normal one become 0.
+inline __m256i rounded(Vec v) {
+  return (__m256i)_mm512_cvtneps_pbh((__m512)v);
+}
+inline Vec within(Vec v, Vec lo, Vec hi) {  // or NaN
+  const __m512 above = _mm512_maskz_max_ps(0xFFFF, (__m512)lo, (__m512)v);
+  return (Vec)_mm512_maskz_min_ps(0xFFFF, (__m512)hi, above);
+}
+
+inline bool finishes_in_registers(const Output& out) {
+  return has_range(out) && out.residual_mode == kNoResidual && out.more == 0 &&
+         out.y_dtype == kElement;
+}
+
+template <int R, int V>
+inline void finish_tile(const Vec (&acc)[R][V], const LinearOutput& out) {
+  const Vec lo = broadcast(out.range.lo), hi = broadcast(out.range.hi);
+  Vec bias[V];
+  for (int v = 0; v < V; ++v) bias[v] = out.bias ? load(out.bias + v * kLanes) : broadcast(-0.0F);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    Element* y = out.y + out.y_rows[r];
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) {
+      const __m256i half = rounded(within(acc[r][v] + bias[v], lo, hi));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + v * kLanes), half);
+    }
+  }
+}
+#else
+inline bool finishes_in_registers(const Output& out) {
+  return is_linear(out);
+}
+
 template <int R, int V>
 inline void finish_tile(const Vec (&acc)[R][V], const LinearOutput& out) {
   const Vec lo = broadcast(out.range.lo), hi = broadcast(out.range.hi);
@@ -169,6 +205,7 @@ inline void finish_tile(const Vec (&acc)[R][V], const LinearOutput& out) {
     }
   }
 }
+#endif
 
 #ifdef NPUSIM_BASE_ISA
 // Two rows of a panel beside each other, as pairs.
@@ -253,9 +290,7 @@ template <int R, int P>
     for (int r = 0; r < R; ++r) a[r] = tile.at[t * tile.stride + r] + tile.begin;
     add_products<R, V>(tile, a, tile.b + (tile.tap_k[t] + tile.begin) * kPanel, soon, acc);
   }
-#ifndef NPUSIM_BASE_ISA
   if (tile.output) return finish_tile<R, V>(acc, *tile.output);
-#endif
   float* sums = tile.sums;
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -402,13 +437,10 @@ inline void widen_block(const Rows& a, const Panels& b, const KBlock& block, int
 }
 
 #ifdef NPUSIM_BASE_ISA
-inline constexpr bool kFinishesInRegisters = false;
-
-// The first lanes of v, as the mask says; numbers below the least normal one become 0.
+// The first lanes of v, as the mask says.
 inline void store_lanes(bfloat16* y, Vec v, __mmask16 lanes) {
-  const auto half = (__m256i)_mm512_cvtneps_pbh((__m512)v);
-  if (lanes == 0xFFFF) return _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), half);
-  _mm256_mask_storeu_epi16(y, lanes, half);
+  if (lanes == 0xFFFF) return _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), rounded(v));
+  _mm256_mask_storeu_epi16(y, lanes, rounded(v));
 }
 inline void store_lanes(float* y, Vec v, __mmask16 lanes) {
   _mm512_mask_storeu_ps(y, lanes, (__m512)v);
@@ -440,8 +472,7 @@ void finish_range(const Output& out, int64_t row, int64_t rows, int64_t column, 
       Y* y = static_cast<Y*>(out.y) + out.y_rows[row + r] + column;
       for (int v = 0; v < vectors; ++v) {
         const Vec sum = add(load(sums + v * kLanes) + bias[v], r, v);
-        const __m512 above = _mm512_maskz_max_ps(0xFFFF, (__m512)lo, (__m512)sum);  // or NaN
-        store_lanes(y + v * kLanes, (Vec)_mm512_maskz_min_ps(0xFFFF, (__m512)hi, above), lanes[v]);
+        store_lanes(y + v * kLanes, within(sum, lo, hi), lanes[v]);
       }
     }
   };
@@ -469,8 +500,6 @@ inline void finish_sums(const Output& out, int64_t row, int64_t rows, int64_t co
   function(out, row, rows, column, columns, sums);
 }
 #else
-inline constexpr bool kFinishesInRegisters = true;
-
 inline void finish_sums(const Output& out, int64_t row, int64_t rows, int64_t column,
                         int64_t columns, const float* sums) {
   finish(out, row, rows, column, columns, sums, kSumsStride);
@@ -483,8 +512,7 @@ inline void multiply_group(const Rows& a, const Panels& b, int64_t panel, int pa
                            const Output* out, float* sums, const Element* next) {
   const int64_t column = panel * kPanel;
   const int64_t columns = out ? std::min<int64_t>(panels * kPanel, out->columns - column) : 0;
-  const bool in_registers =
-      kFinishesInRegisters && out && columns == panels * kPanel && is_linear(*out);
+  const bool in_registers = out && columns == panels * kPanel && finishes_in_registers(*out);
   const bool widens = b.dtype != kElement;
   const auto* data = static_cast<const Element*>(b.data);
   const KBlocks blocks(a.taps, a.run);
