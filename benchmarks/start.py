@@ -1,23 +1,28 @@
 """What a fresh process takes until it has an answer from the CPU, with its files in the page cache.
 
     PYTHONPATH=python:. python -m benchmarks.start [--models resnet50 …] [--processes 11]
-        [--threads N] [--json FILE]
+        [--threads N] [--processor] [--json FILE]
 
 Importing is timed beside a Python that imports nothing and one that imports NumPy alone, in turns.
 Models are those of `tests.models` in float32, batch 1, compiled here; steps are timed in processes
 of their own, one after another. Memory is what a process holds at rest, after two calls (resident,
 from /proc: pages of a mapped checkpoint that were read count). Printed: median and range, in ms.
+
+`--processor` counts the time of processors instead of the clock's, all threads together: what is
+left of the truth on a machine that others use. With one thread an idle machine takes that long.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 IMPORTS = {"Python": "pass", "Python, numpy": "import numpy", "Python, npusim": "import npusim"}
@@ -25,17 +30,18 @@ MODEL = """
 import sys, time
 import numpy as np
 import npusim
-began = time.perf_counter()
+clock = time.process_time if sys.argv[4] == "1" else time.perf_counter
+began = clock()
 def done(step):
     global began
-    print(step, time.perf_counter() - began)
-    began = time.perf_counter()
+    print(step, clock() - began)
+    began = clock()
 threads = {"threads": int(sys.argv[3])} if sys.argv[3] != "0" else {}
 session = npusim.load(sys.argv[1], weights=sys.argv[2], **threads)
 done("load")
 (spec,) = session.inputs
 x = np.zeros(spec.shape, np.float32)
-began = time.perf_counter()
+began = clock()
 session(x)
 done("first call")
 session(x)
@@ -48,18 +54,26 @@ except OSError:
 """
 
 
-def imports(processes: int) -> dict[str, list[float]]:
+def _processor() -> float:
+    """Returns the seconds of processors that ended children took."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def imports(processes: int, clock: Callable[[], float]) -> dict[str, list[float]]:
     """Returns how long processes take, from start to end, in seconds."""
     found: dict[str, list[float]] = {name: [] for name in IMPORTS}
     for _ in range(processes + 1):
         for name, code in IMPORTS.items():
-            began = time.perf_counter()
+            began = clock()
             subprocess.run([sys.executable, "-c", code], check=True)
-            found[name].append(time.perf_counter() - began)
+            found[name].append(clock() - began)
     return {name: took[1:] for name, took in found.items()}  # the first fetches files
 
 
-def model(name: str, folder: Path, threads: int, processes: int) -> dict[str, list[float]]:
+def model(
+    name: str, folder: Path, threads: int, processes: int, processor: bool
+) -> dict[str, list[float]]:
     """Compiles a model and returns its steps, in seconds, and its memory, in MiB."""
     from safetensors.torch import save_file
     from tests.models import build
@@ -72,7 +86,8 @@ def model(name: str, folder: Path, threads: int, processes: int) -> dict[str, li
     save_file({k: v.contiguous() for k, v in network.state_dict().items()}, weights)
     found: dict[str, list[float]] = {}
     for _ in range(processes + 1):
-        command = [sys.executable, "-c", MODEL, str(program), str(weights), str(threads)]
+        numbers = [str(threads), str(int(processor))]
+        command = [sys.executable, "-c", MODEL, str(program), str(weights), *numbers]
         for line in subprocess.run(
             command, check=True, capture_output=True, text=True
         ).stdout.splitlines():
@@ -99,13 +114,15 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=["resnet50"])
     parser.add_argument("--processes", type=int, default=11)
     parser.add_argument("--threads", type=int, default=0, help="0: the device's own choice")
+    parser.add_argument("--processor", action="store_true", help="time of processors")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    found = {"import": imports(args.processes)}
+    clock = _processor if args.processor else time.perf_counter
+    found = {"import": imports(args.processes, clock)}
     report("import", found["import"])
     with tempfile.TemporaryDirectory() as folder:
         for name in args.models:
-            found[name] = model(name, Path(folder), args.threads, args.processes)
+            found[name] = model(name, Path(folder), args.threads, args.processes, args.processor)
             report(name, found[name])
     if args.json:
         args.json.write_text(json.dumps(found, indent=1) + "\n")

@@ -31,8 +31,8 @@ def _build(folder: Path, options: Sequence[str]) -> Path:
     epoch = run(["git", "-C", source, "log", "-1", "--format=%ct"]).strip()
     env = {**_NO_CACHE, "SOURCE_DATE_EPOCH": epoch}
     sdk = ["-DNPUSIM_SDK=ON", "-DNPUSIM_PYTHON=OFF", *options]
-    run(["cmake", "-S", source, "-B", source / "build" / "sdk", *sdk], **env)
-    targets = ["--target", "npusim_shared", "npusim_static", "--parallel"]
+    run(["cmake", "-G", "Ninja", "-S", source, "-B", source / "build" / "sdk", *sdk], **env)
+    targets = ["--target", "npusim_shared", "npusim_static"]
     run(["cmake", "--build", source / "build" / "sdk", *targets], **env)
     run(["cmake", "--install", source / "build" / "sdk", "--prefix", made / "sdk"], **env)
     settings = [f"--config-settings=cmake.args={';'.join(options)}"] if options else []
