@@ -35,7 +35,9 @@ def _build(folder: Path, options: Sequence[str]) -> Path:
     targets = ["--target", "npusim_shared", "npusim_static"]
     run(["cmake", "--build", source / "build" / "sdk", *targets], **env)
     run(["cmake", "--install", source / "build" / "sdk", "--prefix", made / "sdk"], **env)
-    settings = [f"--config-settings=cmake.args={';'.join(options)}"] if options else []
+    settings = ["--config-settings=build-dir=build/wheel"]
+    if options:
+        settings.append(f"--config-settings=cmake.args={';'.join(options)}")
     run([*_PIP, "--no-deps", "--no-build-isolation", *settings, "-w", made, source], **env)
     code = "import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])"
     run(["env", "-C", source, sys.executable, "-c", code, made], **env)
