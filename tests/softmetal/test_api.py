@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import mmap
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +37,38 @@ def child(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.fixture(scope="module")
+def violate(softmetal_build: Path) -> Iterator[Callable[[str], tuple[int, str]]]:
+    """Exit status and messages of a process of its own that breaks the rule of a name."""
+    command = [sys.executable, "-m", "tests.softmetal.violations"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as forks:
+        assert forks.stdin is not None and forks.stdout is not None
+        to, answers = forks.stdin, forks.stdout
+
+        def ask(name: str) -> tuple[int, str]:
+            print(name, file=to, flush=True)
+            status, messages = json.loads(answers.readline())
+            return status, messages
+
+        yield ask
+        to.close()
+
+
 @pytest.mark.seeded_fault
-@pytest.mark.usefixtures("softmetal_build")
 @pytest.mark.parametrize("name", RULES)
-def test_violations_end_the_process(name: str) -> None:
-    ended = child("-m", "tests.softmetal.violations", name)
-    assert ended.returncode == 86, ended.stderr
-    assert "SoftMetal: validation: " in ended.stderr
-    assert RULES[name] in ended.stderr
+def test_violations_end_the_process(violate: Callable[[str], tuple[int, str]], name: str) -> None:
+    status, messages = violate(name)
+    assert status == 86, messages
+    assert "SoftMetal: validation: " in messages
+    assert RULES[name] in messages
+
+
+def test_a_host_that_breaks_no_rule_ends_well(
+    violate: Callable[[str], tuple[int, str]],
+) -> None:
+    status, messages = violate("nothing")
+    assert (status, messages.splitlines()[0]) == (0, "nothing was wrong"), messages
 
 
 @pytest.mark.seeded_fault

@@ -1,13 +1,19 @@
 """Hosts that break a rule of Metal's API, one a function; each ends its process with a message.
 
 `python -m tests.softmetal.violations NAME`, with NPUSIM_SOFTMETAL naming the built device's folder.
+Without a name it reads names, and answers each with how its process ended, in a line of JSON: the
+processes are forked from one that has NumPy and the device's library already.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
+import os
+import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -719,7 +725,52 @@ def damaged_archive(host: Host) -> None:
         metal.send(host.device, "newBinaryArchiveWithDescriptor:error:", descriptor, None)
 
 
-if __name__ == "__main__":
+def nothing(host: Host) -> None:
+    """Breaks no rule: what the others would be told apart from."""
+    host.dispatch()
+    host.encoder.end()
+    host.commands.run()
+
+
+_CASES["nothing"] = nothing
+
+
+def violate(name: str) -> None:
+    """Breaks the rule, which ends this process where the device enforces it."""
     with metal.Pool():
-        _CASES[sys.argv[1]](Host())
-        print("nothing was wrong")
+        _CASES[name](Host())
+    print("nothing was wrong")
+
+
+LONGEST = 120  # seconds of a violation
+
+
+def forked(name: str) -> tuple[int, str]:
+    """Exit status (negative: a signal) and messages of a child in which the rule is broken."""
+    with tempfile.TemporaryFile() as messages:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(LONGEST)
+            os.dup2(messages.fileno(), 2)
+            os.dup2(2, 1)
+            status = 1
+            try:
+                violate(name)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        messages.seek(0)
+        return status, messages.read().decode()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        violate(sys.argv[1])
+    else:
+        metal.runtime()  # no device yet: its threads would not be in a child
+        for line in sys.stdin:
+            print(json.dumps(forked(line.strip())), flush=True)

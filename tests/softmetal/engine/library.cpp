@@ -3,14 +3,13 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <spawn.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
+#include <sys/file.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -83,55 +82,109 @@ const std::string& compiler_key() {
   return *key;
 }
 
-// Runs the compiler and returns its status; what it says is in `said`.
-int run(const std::vector<std::string>& arguments, const fs::path& output, std::string* said) {
-  std::vector<char*> words;
-  for (const std::string& argument : arguments) words.push_back(const_cast<char*>(argument.data()));
-  words.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 1, output.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
-  posix_spawn_file_actions_adddup2(&actions, 1, 2);
-  pid_t child = 0;
-  const int failed = posix_spawnp(&child, words[0], &actions, nullptr, words.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (failed != 0) {
-    *said = std::string(words[0]) + ": " + std::strerror(failed);
-    return 127;
+// A process that compiles one text after the other (msl/compile_library.py); it ends with this one.
+class Compiler {
+ public:
+  // What refuses the text, empty where nothing does.
+  std::string ask(const std::vector<std::string>& words) {
+    std::string line;
+    for (const std::string& word : words) line += word + '\0';
+    line += '\0';
+    if (owner_ != getpid()) start();  // a forked child must not speak in its parent's place
+    std::string said;
+    if (!send_all(line) || !receive(&said)) {
+      close(channel_);
+      owner_ = 0;
+      return "the process that compiles MSL ended";
+    }
+    return said;
   }
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+
+ private:
+  void start() {
+    if (owner_ != 0) close(channel_);
+    owner_ = 0;
+    std::array<int, 2> ends{-1, -1};
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) return;
+    const std::string program = std::string("import sys; sys.path.insert(0, '") + SOFTMETAL_ROOT +
+                                "'); from tests.softmetal.msl.compile_library import main;"
+                                " sys.exit(main())";
+    const std::array<const char*, 5> words = {SOFTMETAL_PYTHON, "-S", "-c", program.c_str(),
+                                              nullptr};
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], 0);
+    posix_spawn_file_actions_adddup2(&actions, 2, 1);
+    pid_t child = 0;
+    posix_spawnp(&child, words[0], &actions, nullptr, const_cast<char**>(words.data()), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    channel_ = ends[0];
+    owner_ = getpid();
   }
-  *said = read_file(output);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-}
+
+  bool send_all(const std::string& text) {
+    for (size_t at = 0; at < text.size();) {
+      const ssize_t sent = send(channel_, text.data() + at, text.size() - at, MSG_NOSIGNAL);
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent <= 0) return false;
+      at += static_cast<size_t>(sent);
+    }
+    return true;
+  }
+
+  // Up to a zero byte.
+  bool receive(std::string* said) {
+    std::array<char, 4096> part;
+    while (said->empty() || said->back() != '\0') {
+      const ssize_t got = recv(channel_, part.data(), part.size(), 0);
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) return false;
+      said->append(part.data(), static_cast<size_t>(got));
+    }
+    said->pop_back();
+    return true;
+  }
+
+  int channel_ = -1;
+  pid_t owner_ = 0;  // the process that started it
+};
+
+// Workers of pytest want the same texts: one compiles, the others find what it wrote.
+class Lock {
+ public:
+  explicit Lock(const fs::path& library)
+      : path_(library.string() + ".lock"),
+        file_(::open(path_.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600)) {
+    while (file_ >= 0 && flock(file_, LOCK_EX) != 0 && errno == EINTR) {
+    }
+  }
+  ~Lock() {
+    if (file_ < 0) return;
+    unlink(path_.c_str());  // who waits for it sees the library when it has it
+    ::close(file_);
+  }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+ private:
+  std::string path_;
+  int file_;
+};
 
 bool compile(const std::string& source, const Macros& macros, const fs::path& library,
              std::string* error) {
+  static auto* compiler = new Compiler;
   const std::string stem = library.string() + "." + std::to_string(getpid());
-  const fs::path text = stem + ".metal", built = stem + ".so", said = stem + ".log";
+  const fs::path text = stem + ".metal", built = stem + ".so";
   std::ofstream(text, std::ios::binary) << source;
-  std::vector<std::string> arguments = {
-      SOFTMETAL_PYTHON,
-      "-S",
-      "-c",
-      std::string("import sys; sys.path.insert(0, '") + SOFTMETAL_ROOT +
-          "'); from tests.softmetal.msl.compile_library import main; sys.exit(main())",
-      "--clang",
-      SOFTMETAL_CLANG,
-      "--source",
-      text.string(),
-      "--output",
-      built.string()};
-  for (const auto& [name, value] : macros) arguments.push_back("--macro=" + name + "=" + value);
-  for (const std::string& flag : processor_flags()) arguments.push_back("--flag=" + flag);
-  const int status = run(arguments, said, error);
+  std::vector<std::string> words = {"--clang",     SOFTMETAL_CLANG, "--source",
+                                    text.string(), "--output",      built.string()};
+  for (const auto& [name, value] : macros) words.push_back("--macro=" + name + "=" + value);
+  for (const std::string& flag : processor_flags()) words.push_back("--flag=" + flag);
+  *error = compiler->ask(words);
   fs::remove(text);
-  fs::remove(said);
-  if (status != 0) {
-    if (error->empty()) *error = "the compiler ended with " + std::to_string(status);
-    return false;
-  }
+  if (!error->empty()) return false;
   fs::rename(built, library);
   return true;
 }
@@ -169,8 +222,12 @@ std::shared_ptr<const LoadedLibrary> load_library(const std::string& source, con
   std::error_code failed;
   fs::create_directories(settings().cache, failed);
   const fs::path path = fs::path(settings().cache) / (key + ".so");
-  const bool cached = fs::exists(path);
-  if (!cached && !compile(source, macros, path, error)) return nullptr;
+  bool cached = fs::exists(path);
+  if (!cached) {
+    const Lock only_one(path);
+    cached = fs::exists(path);
+    if (!cached && !compile(source, macros, path, error)) return nullptr;
+  }
   auto loaded = open(path, error);
   if (loaded == nullptr && cached) {  // a damaged file of the cache
     fs::remove(path, failed);

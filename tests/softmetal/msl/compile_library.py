@@ -1,17 +1,21 @@
-"""Compiles MSL text to a shared library that the engine loads; `python -m …compile_library`.
+"""Compiles MSL text to shared libraries that the engine loads; `python -m …compile_library`.
 
-Three runs of clang: preprocessing, the check of address spaces, and code. The first message that
-refuses the text, with its line, goes to stdout, and the exit status is 1.
+Three runs of clang a text: preprocessing, the check of address spaces, and code, which the linker
+alone makes a library of. One process serves all texts of a process of the engine: Python's start
+costs as much as a run of clang.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import re
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.softmetal.msl import lints
@@ -29,9 +33,8 @@ _ROUNDING += ["-Xclang", "-fbfloat16-excess-precision=none"]
 _REFUSED_WARNINGS = ["c++17-extensions", "c++20-extensions", "c++23-extensions", "return-type"]
 _REFUSED_WARNINGS += ["cast-qual", "uninitialized", "vla-extension", "vla-cxx-extension"]
 _REFUSED_WARNINGS += ["implicit-function-declaration", "gnu-designator", "c99-extensions"]
-_CODE = ["-O2", "-fPIC", "-shared", "-w", "-fwrapv", "-fno-strict-aliasing", "-fno-math-errno"]
-_CODE += ["-fno-stack-protector", "-fvisibility=hidden", "-nostdlib++", "-Wl,--build-id=none"]
-_CODE += ["--rtlib=compiler-rt", "--unwindlib=none", "-fno-finite-loops"]
+_CODE = ["-O2", "-fPIC", "-c", "-w", "-fwrapv", "-fno-strict-aliasing", "-fno-math-errno"]
+_CODE += ["-fno-stack-protector", "-fvisibility=hidden", "-fno-finite-loops"]
 # What C++ leaves undefined shows: locals without a value are NaN or a pattern, an index outside of
 # an array and a shift by its type's width are traps.
 _CODE += ["-ftrivial-auto-var-init=pattern", "-fsanitize=array-bounds,local-bounds,shift-exponent"]
@@ -77,11 +80,28 @@ def compile_library(
 ) -> None:
     """Writes the library. Raises Refused or Failed."""
     text = rewritten(clang, source, macros).executed
-    _run(
-        [clang, *_includes(), *_LANGUAGE, *_ROUNDING, *_CODE, *flags, "-o", str(output)],
-        _prelude(text, "alignas(32) static unsigned char softmetal_constant_values[32 * 64];"),
-        link=["-lm"],
-    )
+    values = "alignas(32) static unsigned char softmetal_constant_values[32 * 64];"
+    with tempfile.TemporaryDirectory() as folder:
+        code = f"{folder}/code.o"
+        _run(
+            [clang, *_includes(), *_LANGUAGE, *_ROUNDING, *_CODE, *flags, "-o", code],
+            _prelude(text, values),
+        )
+        linker, *libraries = _linker(clang)
+        link = [linker, "-shared", "--eh-frame-hdr", "-o", str(output), code, *libraries]
+        done = subprocess.run(link, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Failed(done.stderr or f"the linker ended with {done.returncode}")
+
+
+@functools.cache
+def _linker(clang: str) -> tuple[str, ...]:
+    """The linker that clang would start, and what it would link; clang's driver costs more."""
+    wanted = [["-print-prog-name=ld"]]
+    wanted += [["--rtlib=compiler-rt", "-print-libgcc-file-name"]]
+    wanted += [[f"-print-file-name={name}"] for name in ("libm.so.6", "libc.so.6")]
+    said = [subprocess.check_output([clang, *words], text=True).strip() for words in wanted]
+    return tuple(said)
 
 
 def _includes() -> list[str]:
@@ -92,18 +112,12 @@ def _prelude(text: str, declarations: str = "") -> str:
     return f'#include <metal_stdlib>\n{declarations}\n# 1 "{SOURCE_NAME}"\n{text}'
 
 
-def _run(
-    command: list[str], text: str, *, keep_messages: bool = False, link: Sequence[str] = ()
-) -> str:
+def _run(command: list[str], text: str, *, keep_messages: bool = False) -> str:
     """What clang wrote for `text`; its messages where those are wanted."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / SOURCE_NAME).write_text(text, encoding="utf-8")
         done = subprocess.run(
-            [*command, SOURCE_NAME, "-x", "none", *link],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
+            [*command, SOURCE_NAME], cwd=folder, capture_output=True, text=True, check=False
         )
     if done.returncode != 0:
         raise Failed(_explained(done.stderr) or f"clang ended with {done.returncode}")
@@ -131,8 +145,8 @@ def _explained(messages: str) -> str:
     return "\n".join(kept).strip()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line, as the software device calls it."""
+def _answer(arguments: Sequence[str]) -> str:
+    """Does what one command line asks for; returns what refuses the text, empty where nothing."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--clang", default="clang++")
     parser.add_argument("--source", type=Path, required=True)
@@ -144,9 +158,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
         source = options.source.read_text(encoding="utf-8")
         compile_library(options.clang, source, options.macro, options.output, options.flag)
     except (Refused, Failed) as error:
-        print(error)
-        return 1
-    return 0
+        return str(error) or "the text is refused"
+    return ""
+
+
+def _requests(channel: socket.socket) -> Iterator[list[str]]:
+    """Command lines: each word ends with a zero byte, and each line with another one."""
+    waiting = b""
+    while received := channel.recv(1 << 16):
+        waiting += received
+        while b"\0\0" in waiting:
+            line, waiting = waiting.split(b"\0\0", 1)
+            yield line.decode().split("\0")
+
+
+def serve(channel: socket.socket) -> None:
+    """Answers each command line with a zero-ended message, until nobody asks any more."""
+    for arguments in _requests(channel):
+        try:
+            message = _answer(arguments)
+        except Exception:  # whatever is wrong with one text, the next one is asked for
+            message = traceback.format_exc()
+        channel.sendall(message.replace("\0", " ").encode() + b"\0")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compiles what a command line names; of none, what is asked for through stdin, a socket."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if not words:
+        with socket.socket(fileno=sys.stdin.fileno()) as channel:
+            serve(channel)
+        return 0
+    if message := _answer(words):
+        print(message)
+    return bool(message)
 
 
 if __name__ == "__main__":
