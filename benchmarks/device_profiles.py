@@ -5,8 +5,8 @@
 writes `<class>.json` of seeded shapes of each class of layer (products, batches of products,
 convolutions, windows of 3 by 3, attention, rows, elementwise), and `<model>.json` of whole models,
 each as `npusim profile --json` prints it. With `--decoder` there are two-layer decoders of seeded
-sizes, `decoder<i>_prefill` and `decoder<i>_decode`, and one of Qwen2.5-1.5B's sizes, `prefill` and
-`decode` behind `CONTEXT` tokens.
+sizes, `decoder<i>_prefill` and `decoder<i>_decode`, those of `profiled_models.py`, and one of
+Qwen2.5-1.5B's sizes, `prefill` and `decode` behind `CONTEXT` tokens.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tests.models import build
 from torch import Tensor, nn
 
 import npusim
+from benchmarks.profiled_models import PARTS, WHOLE, others
 from npusim.profile.measure import profile_program
 from npusim.profile.saved import profile_facts
 from npusim.runtime import Device, load_weights
@@ -33,7 +34,10 @@ SHAPES = 128  # of each class
 DECODERS = 6
 LARGEST = {"cpu": 2e9, "cuda": 4e11}  # operations of one layer
 WEIGHTS = 16 << 20  # elements of a layer's weights
-MODELS = ("resnet50", "bert_base", "vit_b_16", "mobilenet_v2", "resnet18", "convnext_tiny")
+MODELS = (
+    *("resnet50", "bert_base", "vit_b_16", "mobilenet_v2", "resnet18", "convnext_tiny"),
+    *("resnet34", "mobilenet_v3_large", *others()),
+)
 
 Layer = tuple[nn.Module, tuple[int, ...]]  # and the shape of its input
 
@@ -185,8 +189,8 @@ def programs(device: str, dtype: torch.dtype) -> Iterator[tuple[str, Any, Any, i
         xs = tuple(torch.zeros(shape, dtype=dtype) for _, shape in drawn)
         yield name, npusim.compile((model, xs), device), model.state_dict(), 0
     for name in MODELS:
-        net, given = build(name)
-        net = net.to(dtype)
+        net, given = others()[name] if name in others() else build(name)
+        net = net.eval().to(dtype)
         xs = tuple(x.to(dtype) if x.is_floating_point() else x for x in given)
         yield name, npusim.compile((net, xs), device), net.state_dict(), 0
 
@@ -224,6 +228,8 @@ def decoders() -> Iterator[tuple[str, dict[str, int], int]]:
     draw = random.Random(f"{SEED} decoders")
     for i in range(DECODERS):
         yield f"decoder{i}_", decoder_sizes(draw), _size(draw, 16, 3072, 1)
+    for name, (known, context) in {**PARTS, **WHOLE}.items():
+        yield f"{name}_", known, context
     yield "", QWEN, CONTEXT
 
 

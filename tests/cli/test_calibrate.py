@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,9 +57,26 @@ def test_what_cannot_be_fitted_is_refused(cli: Cli, mlp: Compiled, tmp_path: Pat
     output = tmp_path / "mine.toml"
     cli("calibrate", layers, "--target", "null", "-o", output).refused("has no roofline")
     cli("calibrate", layers, "--target", "magic", "-o", output).refused("Unknown target 'magic'")
-    cli("calibrate", few, "-o", output).refused("8 are the fewest")
+    cli("calibrate", few, "-o", output).refused("6 are the fewest")
     cli("calibrate", mlp.graph, "-o", output).refused("is no profile", "npusim profile")
     cli("calibrate", tmp_path / "none.json", "-o", output).refused("none.json")
     other = written(replace(profiled(DEVICE, 60, 1), device="other"), tmp_path / "other.json")
     cli("calibrate", layers, other, "-o", output).refused("several devices")
+    base = profiled(DEVICE, 60, 1)
+    for seconds, said in ((1e-15, "with the target's peaks it takes"), (1e6, "took 1e+06 s")):
+        commands = (replace(base.commands[0], seconds=seconds), *base.commands[1:])
+        absurd = written(replace(base, commands=commands), tmp_path / "absurd.json")
+        cli("calibrate", absurd, "-o", output).refused("Command 0 of 'drawn' (linear)", said)
+    for target in ("cuda", "npu-edge-32x32"):
+        other = written(replace(base, target=target), tmp_path / "another.json")
+        cli("calibrate", other, "-o", output).refused(f"compiled for '{target}'", "device 'cpu'")
+    for key, value in (("seconds", "NaN"), ("seconds", "-1"), ("run_s", "Infinity")):
+        text = re.sub(rf'"{key}": ?[^,}}]+', f'"{key}": {value}', layers.read_text(), count=1)
+        bad = tmp_path / "bad.json"
+        bad.write_text(text)
+        cli("calibrate", bad, "-o", output).refused(f"'{key}' of", "is no time in seconds")
+    empty = tmp_path / "empty.json"
+    for text, said in (("", "is not JSON"), ("{}", "no list of commands"), ("[]", "is no object")):
+        empty.write_text(text)
+        cli("calibrate", empty, "-o", output).refused(said)
     assert not output.exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.calibration import DEVICES, HELD_OUT, profiles, roofline, tables
+from benchmarks.calibration import DEVICES, HELD_OUT, OTHERS, halves, profiles, roofline, tables
 
 from npusim.simulate.calibrate import held_out
 from tests.simulate.documented import documented
@@ -21,12 +21,22 @@ def test_profiles_are_of_one_device_and_of_all_models(device: str) -> None:
 
 
 def test_products_of_the_gpu_are_within_their_goal() -> None:
-    found = profiles("h200")
-    learnt = [profile for name, profile in found.items() if name not in HELD_OUT]
-    classes, runs = held_out(learnt, roofline("h200"), [found["resnet50"], found["bert_base"]])
-    products = {one.name: one.mean for one in classes if one.name in ("vector", "few", "linear")}
-    assert len(products) == 3 and max(products.values()) <= 0.1
-    assert all(abs(run.error) <= 0.15 for run in runs)
+    learnt, kept = halves("h200")
+    classes, _ = held_out(learnt, roofline("h200"), list(kept.values()))
+    goals = ("vector", "few", "block", "linear")
+    products = {one.name: one.mean for one in classes if one.name in goals}
+    assert len(products) == 4 and max(products.values()) <= 0.1
+
+
+def test_models_on_the_gpu_are_within_their_goal() -> None:
+    learnt, kept = halves("h200")
+    assert set(kept) == {*HELD_OUT, *OTHERS}
+    _, runs = held_out(learnt, roofline("h200"), list(kept.values()))
+    errors = dict(zip(kept, (abs(run.error) for run in runs), strict=True))
+    assert max(errors.pop(name) for name in HELD_OUT) <= 0.15
+    # Its pools of whole images are of a class that has too few of them.
+    assert errors.pop("mobilenet_v3_large") <= 0.25
+    assert max(errors.values()) <= 0.15
 
 
 def test_models_of_the_cpu_are_within_their_goal_but_for_decoding() -> None:

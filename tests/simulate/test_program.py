@@ -83,7 +83,8 @@ def test_a_roofline_has_the_time_of_its_formula() -> None:
     device = plan.hardware.roofline
     assert device is not None
     for hidden in (0.0, 1.0, 50.0):
-        changed = replace(device, overlap_us=hidden, call_us=3.0)
+        classes = tuple(replace(kind, hidden_us=hidden) for kind in device.classes)
+        changed = replace(device, classes=classes, call_us=3.0)
         target = replace(plan.target, hardware=replace(plan.hardware, roofline=changed))
         found = npusim.simulate(net("cpu"), target)
         times = [roofline_time(changed, facts) for facts in plan.commands]

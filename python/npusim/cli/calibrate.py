@@ -47,6 +47,13 @@ def calibrate(
             hint="Its file needs a table [roofline] with peaks, memories and classes.",
         )
     read = [read_profile(readable(path)) for path in (*profiles, *checked)]
+    for path, profile in zip((*profiles, *checked), read, strict=True):
+        if profile.target.partition(":")[0] != base.device:
+            raise TargetConstraintError(
+                f"{path} is of a program compiled for '{profile.target}'; target '{target}' is one "
+                f"of device '{base.device}'.",
+                hint="Name a target of the device that was measured.",
+            )
     found = fit(read[: len(profiles)], base.hardware.roofline, read[len(profiles) :])
     write_atomic(output, target_file(found, target, output.stem).encode())
     classes = [

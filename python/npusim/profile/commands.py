@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from npusim.abi.kernel_cost import kernel_cost
 from npusim.abi.kernels import KERNELS, Params
-from npusim.program.program import Access, Command, CompiledProgram
+from npusim.profile.reuse import Reuse, method_reuse
+from npusim.program.program import Access, Command, CompiledProgram, Method
 from npusim.program.sized_command import Sizes, params_at
 
 
@@ -21,6 +22,7 @@ class CommandFacts:
         bytes_read, bytes_written: of its operands, at least; `npusim.abi.kernel_cost` says how it
             counts.
         operations: of arithmetic, by the kernel's definition.
+        reuse: what it finds in caches; None: unknown.
     """
 
     kernel: str
@@ -32,6 +34,26 @@ class CommandFacts:
     bytes_read: int
     bytes_written: int
     operations: int
+    reuse: Reuse | None = None
+
+
+def method_facts(
+    program: CompiledProgram, method: Method, sizes: Sizes, position: int | None
+) -> tuple[CommandFacts, ...]:
+    """Returns what the commands of a method are, in runs that follow one another.
+
+    Args:
+        sizes, position: as `command_facts` takes them.
+
+    Raises:
+        ShapeError: sizes that a kernel cannot count.
+    """
+    touched = [_cost(program, command, sizes, position)[1] for command in method.commands]
+    found = method_reuse(program, method, touched)
+    return tuple(
+        replace(command_facts(program, command, sizes, position), reuse=reuse)
+        for command, reuse in zip(method.commands, found, strict=True)
+    )
 
 
 def command_facts(
@@ -47,17 +69,26 @@ def command_facts(
         ShapeError: sizes that a kernel cannot count.
     """
     kernel, node = program.kernels[command.kernel].name, program.nodes[command.node]
-    params = KERNELS[kernel].unpack(params_at(command, sizes))
-    cost = kernel_cost(kernel, params, position)
-    read = written = 0
-    for operand, touched in zip(command.operands, cost.operand_bytes, strict=True):
-        held = min(touched, program.buffers[operand.buffer].bytes)
-        read += held if operand.access != Access.WRITE else 0
-        written += held if operand.access != Access.READ else 0
+    params, touched, operations = _cost(program, command, sizes, position)
+    accesses = list(zip((o.access for o in command.operands), touched, strict=True))
+    read = sum(held for access, held in accesses if access != Access.WRITE)
+    written = sum(held for access, held in accesses if access != Access.READ)
     module, source = _place(node.source)
     return CommandFacts(
-        *(kernel, params, node.name, node.op, module, source, read, written, cost.operations)
+        *(kernel, params, node.name, node.op, module, source, read, written, operations)
     )
+
+
+def _cost(
+    program: CompiledProgram, command: Command, sizes: Sizes, position: int | None
+) -> tuple[Params, list[int], int]:
+    """Returns parameters, bytes touched of each operand, and operations."""
+    kernel = program.kernels[command.kernel].name
+    params = KERNELS[kernel].unpack(params_at(command, sizes))
+    cost = kernel_cost(kernel, params, position)
+    operands = zip(command.operands, cost.operand_bytes, strict=True)
+    held = [min(touched, program.buffers[o.buffer].bytes) for o, touched in operands]
+    return params, held, cost.operations
 
 
 def _place(source: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from npusim import _runtime
 from npusim.errors import Error
-from npusim.profile.commands import command_facts
+from npusim.profile.commands import method_facts
 from npusim.profile.inputs import (
     check_context,
     language_model_facts,
@@ -146,9 +146,8 @@ def _commands(
     program: CompiledProgram, run: _Run, medians: Sequence[float]
 ) -> Iterator[CommandProfile]:
     libraries = run.executor.implementations(run.method.name)
-    rows = zip(run.method.commands, medians, libraries, strict=True)
-    for index, (command, seconds, library) in enumerate(rows):
-        facts = command_facts(program, command, run.sizes, run.context)
+    found = method_facts(program, run.method, run.sizes, run.context)
+    for index, (facts, seconds, library) in enumerate(zip(found, medians, libraries, strict=True)):
         yield CommandProfile(
             index=index,
             kernel=facts.kernel,
@@ -162,6 +161,7 @@ def _commands(
             operations=facts.operations,
             seconds=seconds,
             params={name: value for name, value in facts.params.items() if _tells(value)},
+            reuse=facts.reuse,
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from npusim.abi.kernels import Params
+from npusim.profile.reuse import Reuse
 
 KEYS = ("op", "kernel", "command", "module")
 
@@ -28,6 +29,7 @@ class CommandProfile:
         operations: of arithmetic, by the kernel's definition.
         seconds: the median of its times.
         params: its kernel's fields (`npusim.abi.KERNELS`) that are not 0, at the sizes that ran.
+        reuse: what it finds in caches; None: unknown.
     """
 
     index: int
@@ -42,6 +44,7 @@ class CommandProfile:
     operations: int
     seconds: float
     params: Params = field(default_factory=dict, hash=False)
+    reuse: Reuse | None = None
 
 
 @dataclass(frozen=True, slots=True)

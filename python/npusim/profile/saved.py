@@ -18,6 +18,7 @@ from npusim.abi.kernels import KERNELS, Params
 from npusim.errors import Error
 from npusim.files import printable_path, read_whole
 from npusim.profile.profile import CommandProfile, Profile
+from npusim.profile.reuse import Reuse
 
 _COMMAND = {f.name: f.type for f in dataclasses.fields(CommandProfile)}
 _HINT = "Write one with `npusim profile PROGRAM --json > FILE`."
@@ -87,7 +88,25 @@ def _command(data: object, where: str) -> CommandProfile:
         raise _Malformed(f"{where} calls a kernel {texts['kernel']!r}, which there is not")
     params = _params(_object(given.get("params"), f"{where}.params"), texts["kernel"], where)
     seconds = _seconds(given, "seconds", where)
-    return CommandProfile(seconds=seconds, params=params, **texts, **counts)  # type: ignore[arg-type]
+    reuse = _reuse(given.get("reuse"), f"{where}.reuse")
+    return CommandProfile(seconds=seconds, params=params, reuse=reuse, **texts, **counts)  # type: ignore[arg-type]
+
+
+def _reuse(data: object, where: str) -> Reuse | None:
+    """Returns what a command finds in caches; files of earlier versions do not say it."""
+    if data is None:
+        return None
+    given = _object(data, where)
+    rows = given.get("operands")
+    if not isinstance(rows, list) or not all(map(_is_reach, rows)):
+        raise _Malformed(f"'operands' of {where} is no list of bytes and their reach")
+    return Reuse(tuple((nbytes, reach) for nbytes, reach in rows), _count(given, "code", where))
+
+
+def _is_reach(row: object) -> bool:
+    """Returns whether it is bytes and their reach, which is no shorter."""
+    integers = isinstance(row, list) and len(row) == 2 and all(type(x) is int for x in row)
+    return integers and 0 <= row[0] <= row[1]  # type: ignore[index]
 
 
 def _params(given: Mapping[str, Any], stem: str, where: str) -> Params:

@@ -20,21 +20,28 @@ import numpy as np
 
 from npusim.errors import Error
 from npusim.profile.profile import CommandProfile, Profile
-from npusim.simulate.roofline import RooflineTime, Work, command_time, run_time, work_of
+from npusim.simulate.roofline import RooflineTime, Work, command_time, either, run_time, work_of
 from npusim.targets.records import to_data
 from npusim.targets.roofline import Roofline, RooflineClass
 
-FEWEST = 8  # commands that a class is fitted to; with fewer it keeps its numbers
+FEWEST = 6  # commands that a class is fitted to; with fewer it keeps its numbers
 # What products are rounded up to, and rows of everything else.
 _TILES = (
     *((1, 1), (1, 16), (1, 64), (4, 32), (8, 16), (8, 32), (16, 16), (16, 64), (64, 64)),
     *((64, 128), (128, 64), (128, 128)),
 )
-_ROW_TILES = ((1, 1), (1, 16), (1, 64), (1, 256))
-# Least and greatest start_us, item_us, compute_share, memory_share, and overlap above 1.
-_LOW = (1e-4, 1e-7, 1e-4, 1e-3, 1e-3)
-_HIGH = (1e4, 1e4, 2.0, 4.0, 31.0)
+_ROW_TILES = (
+    *((1, 1), (1, 16), (1, 64), (1, 256), (1, 1024), (1, 2048), (1, 4096)),
+    *((4, 1), (16, 1), (64, 1), (128, 1)),
+)
+# Least and greatest start_us, item_us, compute_share, memory_share, overlap above 1, step_ns,
+# cold_us.
+_LOW = (1e-4, 1e-7, 1e-4, 1e-3, 1e-3, 1e-4, 1e-4)
+_HIGH = (1e4, 1e4, 2.0, 4.0, 31.0, 1e3, 1e3)
 _SCALE = 0.1  # of an error from which on a command is an outlier
+_ABSURD = 100  # times faster than the peaks
+_LONGEST = 1e5  # seconds of a command
+_PULL = 0.05  # of a microsecond that is hidden in a class and not in all, as an error of a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +113,8 @@ def calibrate(
     devices = tuple(dict.fromkeys(p.device for p in (*profiles, *checked)))
     if len(devices) > 1:
         raise Error(f"The profiles are of several devices: {'; '.join(devices)}.")
+    for profile in (*profiles, *checked):
+        _check_times(profile, start)
     samples = _samples(profiles)
     if len(samples) < FEWEST:
         raise Error(
@@ -114,17 +123,33 @@ def calibrate(
         )
     classes, errors = [], []
     for kind in start.classes:
-        mine = [s for s in samples if start.class_of(s[0], s[1].rows) is kind]
-        learnt, kept = mine[::2], mine[1::2]
+        learnt, kept = _halves(samples, start, kind)
         fitted = _fit(kind, start, learnt) if len(learnt) >= FEWEST else kind
         classes.append(fitted)
         if kept:
             fits = len(learnt) if fitted is not kind else 0
             errors.append(_error(fitted, start, kept, fits))
     found = replace(start, classes=tuple(classes))
-    found = replace(found, overlap_us=_overlap_us(profiles, found))
+    found = _with_hidden(profiles, found)
     runs = (_run_error(p, found) for p in (*profiles, *checked))
     return Calibration(found, tuple(errors), tuple(runs), devices)
+
+
+def _check_times(profile: Profile, device: Roofline) -> None:
+    """Refuses times in which no device of such peaks can have run; Error says which."""
+    memory = max(level.giga_bytes_per_second for level in device.memory)
+    for command in profile.commands:
+        work, seconds = _work(command), command.seconds
+        peak = device.peak(work.dtype)
+        most = max(peak.product_tera_ops_per_second, peak.vector_tera_ops_per_second)
+        least = max(work.operations / (1e12 * most), work.nbytes / (1e9 * memory)) / _ABSURD
+        if 0 < seconds < least or seconds > _LONGEST:
+            raise Error(
+                f"Command {command.index} of '{profile.model}' ({command.kernel}) took "
+                f"{seconds:g} s by its profile; with the target's peaks it takes "
+                f"{_ABSURD * least:.3g} s.",
+                hint="Times are in seconds, and the target has the peaks of the device measured.",
+            )
 
 
 def held_out(
@@ -139,28 +164,38 @@ def held_out(
     """
     samples, errors = _samples(profiles), []
     for kind in device.classes:
-        mine = [s for s in samples if device.class_of(s[0], s[1].rows) is kind]
-        if kept := mine[1::2]:
-            errors.append(_error(kind, device, kept, len(mine[::2])))
+        learnt, kept = _halves(samples, device, kind)
+        if kept:
+            errors.append(_error(kind, device, kept, len(learnt)))
     return tuple(errors), tuple(_run_error(p, device) for p in checked)
 
 
-def _samples(profiles: Iterable[Profile]) -> list[Sample]:
-    """Returns distinct commands with the median of their times, in the order of a hash."""
-    times: dict[tuple[str, str, int], list[float]] = {}
-    works: dict[tuple[str, str, int], Work] = {}
+def _samples(profiles: Iterable[Profile]) -> list[list[Sample]]:
+    """Returns distinct commands with the median of their times, in the order of a hash.
+
+    A command that finds its operands in other caches is another sample of the same command.
+    """
+    times: dict[tuple[str, str, int], dict[Work, list[float]]] = {}
     for command in (c for p in profiles for c in p.commands if c.seconds > 0):
         # Bytes, too: what a step reads of a cache is not among its parameters.
         key = command.kernel, repr(sorted(command.params.items())), command.bytes_read
-        times.setdefault(key, []).append(command.seconds)
-        works[key] = _work(command)
+        times.setdefault(key, {}).setdefault(_work(command), []).append(command.seconds)
     order = sorted(times, key=lambda key: hashlib.sha256(repr(key).encode()).digest())
-    return [(key[0], works[key], statistics.median(times[key])) for key in order]
+    return [[(key[0], w, statistics.median(t)) for w, t in times[key].items()] for key in order]
+
+
+def _halves(
+    samples: Iterable[list[Sample]], device: Roofline, kind: RooflineClass
+) -> tuple[list[Sample], list[Sample]]:
+    """Returns what a class is fitted to, and every second of its commands, which is kept out."""
+    mine = [s for s in samples if device.class_of(s[0][0], s[0][1].rows) is kind]
+    learnt, kept = (list(itertools.chain.from_iterable(mine[at::2])) for at in (0, 1))
+    return learnt, kept
 
 
 def _work(command: CommandProfile) -> Work:
     moved = command.bytes_read + command.bytes_written
-    return work_of(command.kernel, command.params, command.operations, moved)
+    return work_of(command.kernel, command.params, command.operations, moved, command.reuse)
 
 
 # ---- one class ----
@@ -171,7 +206,7 @@ def _fit(kind: RooflineClass, device: Roofline, samples: Sequence[Sample]) -> Ro
     tiles = _TILES if kind.products else _ROW_TILES
     shapes = (
         replace(kind, tile_rows=rows, tile_columns=columns, units=units)
-        for units in sorted({1, kind.units})
+        for units in sorted({1, *(one.units for one in device.classes)})
         for rows, columns in tiles
         if rows <= (kind.most_rows or rows)
     )
@@ -182,28 +217,29 @@ def _fit_numbers(
     shaped: RooflineClass, device: Roofline, samples: Sequence[Sample]
 ) -> tuple[float, RooflineClass]:
     """Returns the cost of the best numbers for a class of given tiles, and that class."""
-    least_squares = _scipy()
-
-    def made(x: np.ndarray) -> RooflineClass:
-        start, item, compute, memory, overlap = np.exp(x)
-        return replace(
-            shaped,
-            start_us=float(start),
-            item_us=float(item),
-            compute_share=float(compute),
-            memory_share=float(memory),
-            overlap=1 + float(overlap),
-        )
+    least_squares = _scipy("least_squares")
+    plain = replace(shaped, start_us=0.0, item_us=0.0, step_ns=0.0, cold_us=0.0)
+    plain = replace(plain, compute_share=1.0, memory_share=1.0)
+    one = _alone(plain, device)
+    times = [command_time(work, stem, one) for stem, work, _ in samples]
+    computes, memories = (np.array([getattr(t, of) for t in times]) for of in ("compute", "memory"))
+    tile = shaped.tile_rows, shaped.tile_columns
+    items = np.array([w.tiles(*tile) for _, w, _ in samples])
+    depths = np.array([w.steps(*tile, shaped.units) for _, w, _ in samples])
+    cold = np.array([w.code > device.caches for _, w, _ in samples], float)
+    measured = np.array([seconds for _, _, seconds in samples])
 
     def off(x: np.ndarray) -> np.ndarray:
-        one = _alone(made(x), device)
-        return np.log([command_time(w, s, one).total / t for s, w, t in samples])
+        start, item, compute, memory, overlap, step, more = np.exp(x)
+        begun = 1e-6 * (start + item * items + 1e-3 * step * depths + more * cold)
+        busy = either(computes / compute, memories / memory, 1 + overlap)
+        return np.log((begun + busy) / measured)
 
     low, high = np.log(_LOW), np.log(_HIGH)
-    fastest = 1e6 * min(t for _, _, t in samples)
+    fastest = 1e6 * measured.min()
     fits = []
     for item, compute in itertools.product((1e-5, 1e-2), (0.05, 0.5)):
-        first = np.log([fastest / 2, item, compute, 0.7, 1.0])
+        first = np.log([fastest / 2, item, compute, 0.7, 1.0, 0.01, fastest / 20])
         fits.append(
             least_squares(
                 off,
@@ -215,7 +251,16 @@ def _fit_numbers(
             )
         )
     best = min(fits, key=lambda fit: fit.cost)
-    return float(best.cost), made(best.x)
+    start, item, compute, memory, overlap, step, more = (float(x) for x in np.exp(best.x))
+    found = replace(shaped, start_us=start, item_us=item, cold_us=more if cold.any() else 0.0)
+    found = replace(
+        found,
+        step_ns=step if depths.max() > 1 else 0.0,
+        compute_share=compute,
+        memory_share=memory,
+        overlap=1 + overlap,
+    )
+    return float(best.cost), found
 
 
 def _alone(kind: RooflineClass, device: Roofline) -> Roofline:
@@ -233,14 +278,14 @@ def _error(
     return ClassError(kind.name, fitted, len(kept), mean, median, worst)
 
 
-def _scipy() -> Callable[..., Any]:
+def _scipy(function: str) -> Callable[..., Any]:
     try:
-        from scipy.optimize import least_squares
+        import scipy.optimize
     except ImportError:
         raise Error(
             "Calibrating needs SciPy.", hint="Install it: pip install 'npusim[simulate]'."
         ) from None
-    return least_squares  # type: ignore[no-any-return]
+    return getattr(scipy.optimize, function)  # type: ignore[no-any-return]
 
 
 # ---- whole runs ----
@@ -250,11 +295,33 @@ def _times(profile: Profile, device: Roofline) -> list[RooflineTime]:
     return [command_time(_work(c), c.kernel, device) for c in profile.commands]
 
 
-def _overlap_us(profiles: Sequence[Profile], device: Roofline) -> float:
-    """Returns the time a command saves by those beside it: what runs are shorter than their sum."""
-    saved = sum(p.commands_seconds - p.run_seconds for p in profiles)
-    count = sum(len(p.commands) for p in profiles)
-    return max(0.0, 1e6 * saved / count - device.call_us / max(1, count))
+def _with_hidden(profiles: Sequence[Profile], device: Roofline) -> Roofline:
+    """Returns a device whose classes hide what runs are shorter than their commands one by one.
+
+    Least squares of the relative errors of runs, by `hidden_us` of each class, none of which is
+    more than the class's start; classes that runs say little of are drawn to what all have.
+    """
+    names = [kind.name for kind in device.classes]
+    counts, saved = np.zeros((len(profiles), len(names))), np.zeros(len(profiles))
+    for row, profile in enumerate(profiles):
+        for command in profile.commands:
+            kind = device.class_of(command.kernel, _work(command).rows)
+            counts[row, names.index(kind.name)] += 1
+        alone = sum(time.total for time in _times(profile, device))
+        saved[row] = 1e6 * (alone - profile.run_seconds) + device.call_us
+    if saved.sum() <= 0:  # nothing passes beside anything: runs are no shorter than their commands
+        return replace(device, classes=tuple(replace(k, hidden_us=0.0) for k in device.classes))
+    runs = np.array([1e6 * profile.run_seconds for profile in profiles])
+    most = np.array([max(kind.start_us, 1e-6) for kind in device.classes])
+    usual = float(saved.sum() / counts.sum())
+    pull = _PULL * np.eye(len(names))
+    found = _scipy("lsq_linear")(
+        np.vstack([counts / runs[:, None], pull]),
+        np.concatenate([saved / runs, pull @ np.minimum(usual, most)]),
+        bounds=(0.0, most),
+    ).x
+    hidden = zip(device.classes, found, strict=True)
+    return replace(device, classes=tuple(replace(k, hidden_us=float(h)) for k, h in hidden))
 
 
 def _run_error(profile: Profile, device: Roofline) -> RunError:

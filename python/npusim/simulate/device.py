@@ -35,13 +35,13 @@ def roofline_time(device: Roofline, facts: CommandFacts) -> RooflineTime:
 def work_of_command(facts: CommandFacts) -> Work:
     """Returns what the formula asks of a command."""
     nbytes = facts.bytes_read + facts.bytes_written
-    return work_of(facts.kernel, facts.params, facts.operations, nbytes)
+    return work_of(facts.kernel, facts.params, facts.operations, nbytes, facts.reuse)
 
 
 def _command(device: Roofline, facts: CommandFacts, now: int) -> Timed:
     time = roofline_time(device, facts)
     computes = "compute" if device.class_of(facts.kernel).products else "vector"
-    dispatch = _ticks(max(0.0, time.start - 1e-6 * device.overlap_us))
+    dispatch = _ticks(time.begins)
     busy = _ticks(time.total - time.start)
     most = min(busy, _ticks(max(time.compute, time.memory)))
     longer, other = (computes, "dram") if time.compute >= time.memory else ("dram", computes)

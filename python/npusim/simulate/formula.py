@@ -24,7 +24,7 @@ def device_formula(device: Roofline, facts: CommandFacts) -> str:
     """Returns the roofline's formula with a command's numbers."""
     time, rows = roofline_time(device, facts), work_of_command(facts).rows
     kind = device.class_of(facts.kernel, rows)
-    hidden = f" - {device.overlap_us:g} us hidden" if device.overlap_us else ""
+    hidden = f" - {kind.hidden_us:g} us hidden" if kind.hidden_us else ""
     return (
         f"{kind.name}: start {1e6 * time.start:.4g} us{hidden} + (({1e6 * time.compute:.4g} us of "
         f"{facts.operations:,} operations)^p + ({1e6 * time.memory:.4g} us of "

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from npusim.errors import Error, ShapeError, TargetConstraintError
-from npusim.profile.commands import CommandFacts, command_facts
+from npusim.profile.commands import CommandFacts, method_facts
 from npusim.program.program import CompiledProgram, Method, method_named
 from npusim.program.sized_command import greatest_sizes, params_at
 from npusim.schedule import (
@@ -71,9 +71,7 @@ def planned(
         _check_meaning(program, compiled_for, chosen)
     position = _position(program, context)
     sized = replace(program, methods=(_sized(entry, settled),))
-    commands = tuple(
-        command_facts(program, command, settled, position) for command in entry.commands
-    )
+    commands = method_facts(program, entry, settled, position)
     schedules: tuple[tuple[Schedule, ...], ...] = ()
     if hardware.npu is not None:
         as_compiled = settled == greatest_sizes(entry) and position is None

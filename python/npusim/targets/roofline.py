@@ -60,6 +60,10 @@ class RooflineClass:
         units: that take tiles at once: their number is rounded up to whole rounds.
         most_rows: of an item of its commands; more make one of a later class, since products of
             few rows wait for memory and have kernels of their own. 0: any number.
+        step_ns: time of a step of those that follow one another in an item, which is not hidden.
+        cold_us: more of the fixed time where caches no longer hold the kernel's code.
+        hidden_us: of the fixed time that in a run passes while the commands before still run: a
+            launch that is queued, operands that no other command writes and that come ahead.
     """
 
     name: str
@@ -74,6 +78,9 @@ class RooflineClass:
     products: bool
     units: int = 1
     most_rows: int = 0
+    step_ns: float = 0.0
+    cold_us: float = 0.0
+    hidden_us: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuses numbers that mean nothing; ValueError says which."""
@@ -89,14 +96,12 @@ class Roofline:
 
     Attributes:
         call_us: fixed time of a run.
-        overlap_us: of a command's time that passes while the one before it ends.
         peaks: a dtype each.
         memory: the nearest first; the last one holds everything.
         classes: the last one holds what no other does.
     """
 
     call_us: float
-    overlap_us: float
     peaks: tuple[Peak, ...]
     memory: tuple[MemoryLevel, ...]
     classes: tuple[RooflineClass, ...]
@@ -138,6 +143,11 @@ class Roofline:
     def level(self, nbytes: int) -> MemoryLevel:
         """Returns the nearest memory that holds so many bytes."""
         return next((m for m in self.memory if nbytes <= 1024 * m.kib), self.memory[-1])
+
+    @property
+    def caches(self) -> int:
+        """The bytes that the memories in front of the last one hold; 0: there are none."""
+        return max((1024 * m.kib for m in self.memory), default=0)
 
     def peak(self, dtype: str) -> Peak:
         """Returns the peak of a dtype, or of the first one where it has none."""

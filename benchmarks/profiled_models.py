@@ -1,0 +1,96 @@
+"""Models of which `device_profiles.py` makes profiles, beside those of the tests.
+
+Decoders of known models' sizes: the first layers of some, to fit to, and two whole ones, an encoder
+and a U-Net that are kept out of fits.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+Sizes = dict[str, int]
+
+
+def sizes(hidden: int, between: int, layers: int, heads: int, kv_heads: int, words: int) -> Sizes:
+    """Returns a decoder's sizes by their names in a configuration."""
+    return {
+        "hidden_size": hidden, "intermediate_size": between, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": kv_heads, "vocab_size": words,
+    }  # fmt: skip
+
+
+# With the tokens in the cache.
+PARTS = {
+    "part_qwen05": (sizes(896, 4864, 6, 14, 2, 151936), 512),
+    "part_tinyllama": (sizes(2048, 5632, 6, 32, 4, 32000), 200),
+    "part_smollm": (sizes(960, 2560, 6, 15, 5, 49152), 900),
+    "part_llama1b": (sizes(2048, 8192, 6, 32, 8, 128256), 64),
+    "part_qwen3b": (sizes(2048, 11008, 6, 16, 2, 151936), 1500),
+    "part_phi": (sizes(3072, 8192, 4, 24, 8, 32064), 300),
+}
+WHOLE = {
+    "llama1b": (sizes(2048, 8192, 16, 32, 8, 128256), 700),
+    "smollm": (sizes(576, 1536, 30, 9, 3, 49152), 400),
+}
+
+
+class Block(nn.Module):
+    """Two convolutions with norms over groups."""
+
+    def __init__(self, channels: int, out: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(channels, out, 3, 1, 1), nn.Conv2d(out, out, 3, 1, 1)
+        self.norms = nn.ModuleList([nn.GroupNorm(8, out), nn.GroupNorm(8, out)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [batch, channels, height, width] to [batch, out, height, width]."""
+        x = nn.functional.silu(self.norms[0](self.first(x)))
+        return nn.functional.silu(self.norms[1](self.second(x)))
+
+
+class UNet(nn.Module):
+    """Two levels down and up again, beside each other."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        w = width
+        self.down = nn.ModuleList([Block(4, w), Block(w, 2 * w), Block(2 * w, 4 * w)])
+        self.middle = Block(4 * w, 4 * w)
+        self.up = nn.ModuleList([Block(6 * w, 2 * w), Block(3 * w, w)])
+        self.out = nn.Conv2d(w, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Keeps [batch, 4, height, width]."""
+        near = self.down[0](x)
+        far = self.down[1](nn.functional.max_pool2d(near, 2))
+        x = self.middle(self.down[2](nn.functional.max_pool2d(far, 2)))
+        x = self.up[0](torch.cat((nn.functional.interpolate(x, scale_factor=2.0), far), 1))
+        x = self.up[1](torch.cat((nn.functional.interpolate(x, scale_factor=2.0), near), 1))
+        out: Tensor = self.out(x)
+        return out
+
+
+class Encoder(nn.Module):
+    """An encoder of MiniLM-L6's sizes, whose tokens' mean is the result."""
+
+    def __init__(self, width: int = 384, heads: int = 12, between: int = 1536) -> None:
+        super().__init__()
+        self.words = nn.Embedding(30522, width)
+        kinds = {"dropout": 0.0, "activation": "gelu", "batch_first": True}
+        self.layers = nn.ModuleList(
+            [nn.TransformerEncoderLayer(width, heads, between, **kinds) for _ in range(6)]
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Maps [batch, length] to [batch, width]."""
+        x = self.words(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return x.mean(1)
+
+
+def others() -> dict[str, tuple[nn.Module, tuple[Tensor, ...]]]:
+    """Returns models that no test has, with their inputs."""
+    tokens = torch.zeros(1, 64, dtype=torch.int64)
+    return {"unet": (UNet(), (torch.zeros(1, 4, 64, 64),)), "minilm": (Encoder(), (tokens,))}
