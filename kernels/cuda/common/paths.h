@@ -10,6 +10,7 @@
 #define NPUSIM_PATH_GEMV_MULTISTAGE 5  // one row: W through a multistage pipeline, tensor cores
 #define NPUSIM_PATH_PATCH 6            // convolution of few channels: patches in shared memory
 #define NPUSIM_PATH_LONG_HEADS 7       // attention of heads too long for tiles
+#define NPUSIM_PATH_STRIP 8            // convolution in groups of few channels: strips of y
 
 #ifndef NPUSIM_PATH
 #error "NPUSIM_PATH is to be defined: which way computes this stem"

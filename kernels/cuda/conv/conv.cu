@@ -5,10 +5,11 @@
 //   TILE_MMA   16-bit operands whose channels are contiguous, a multiple of eight: tiles on the
 //              tensor cores
 //   PATCH      16-bit operands of few channels: patches of the input in shared memory, tensor cores
+//   STRIP      groups of few channels: strips of y by multiply-adds
 //   TILE_SIMT  anything else: tiles by multiply-adds
 #include "kernels/cuda/conv/conv_operands.h"
 #include "kernels/cuda/matmul/epilogue.h"
-#if NPUSIM_PATH != NPUSIM_PATH_TILE_SIMT
+#if NPUSIM_PATH == NPUSIM_PATH_TILE_MMA || NPUSIM_PATH == NPUSIM_PATH_PATCH
 #include "kernels/cuda/conv/conv_vectors.h"
 #endif
 
@@ -16,6 +17,8 @@
 #include "kernels/cuda/conv/mma_conv.h"
 #elif NPUSIM_PATH == NPUSIM_PATH_PATCH
 #include "kernels/cuda/conv/patch_conv.h"
+#elif NPUSIM_PATH == NPUSIM_PATH_STRIP
+#include "kernels/cuda/conv/grouped_conv.h"
 #else
 #include "kernels/cuda/conv/simt_conv.h"
 #endif

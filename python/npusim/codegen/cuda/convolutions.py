@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from math import prod
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda.depthwise import conv_depthwise
 from npusim.codegen.cuda.matmul_rules import (
     GPU,
     PROCESSORS,
@@ -21,6 +20,7 @@ from npusim.codegen.cuda.matmul_rules import (
     tiled,
 )
 from npusim.codegen.cuda.paths import KernelPath
+from npusim.codegen.cuda.strips import best_strip, conv_depthwise, strip_launch
 from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, as_int, as_ints, blocks, line
 from npusim.targets import measured
 
@@ -81,6 +81,10 @@ def conv(p: Params) -> LaunchConfig:
         and (shared := _patch_shared(p, channels)) <= _MOST_SHARED
     ):
         return _patches(p, columns, shared)
+    few = groups > 1 and not p["transposed"] and as_ints(p, "x_strides")[1] == 1
+    strip = best_strip(p) if few else None
+    if strip is not None:
+        return strip_launch(p, strip)
     return tiled(
         positions,
         columns,

@@ -16,3 +16,4 @@ class KernelPath(IntEnum):
     GEMV_MULTISTAGE = 5
     PATCH = 6
     LONG_HEADS = 7
+    STRIP = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from npusim.abi.kernels import KERNELS, Params
-from npusim.codegen.cuda import attention_rules, convolutions, depthwise, matmul_rules, tma_matmul
+from npusim.codegen.cuda import attention_rules, convolutions, matmul_rules, strips, tma_matmul
 from npusim.codegen.cuda.matmul_rules import linear_operands, on_tensor_cores
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.launch_config import LaunchConfig, as_int, as_ints
@@ -32,10 +32,7 @@ def variants(stem: str, params: bytes) -> Mapping[str, LaunchConfig]:
     if stem == "conv":
         return _conv(fields)
     if stem == "conv_depthwise":
-        return {
-            f"{s.channels}x{s.positions}": depthwise.strip_launch(fields, s)
-            for s in depthwise.strips(fields)
-        }
+        return {s.name: strips.strip_launch(fields, s) for s in strips.strips(fields)}
     return {}
 
 
@@ -64,6 +61,8 @@ def _linear(p: Params) -> dict[str, LaunchConfig]:
 def _conv(p: Params) -> dict[str, LaunchConfig]:
     channels = as_int(p, "in_channels") // as_int(p, "groups")
     rule = convolutions.conv(p)
+    if rule.launches and rule.defines["PATH"] == KernelPath.STRIP:
+        return {s.name: strips.strip_launch(p, s) for s in strips.strips(p)}
     if not rule.launches or rule.defines["PATH"] != KernelPath.TILE_MMA:
         return {}
     depth = channels

@@ -1,4 +1,4 @@
-"""Strips of depthwise convolutions give what each element alone gives, whatever their size."""
+"""Strips of convolutions give what each element alone gives, whatever their size."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import npusim
+from npusim.abi.kernels import KERNELS
+from npusim.codegen.cuda.rules import RULES
 from npusim.codegen.cuda.variants import variants
 from npusim.lowering.assemble import assemble
 from npusim.passes.run import run_passes
@@ -16,7 +18,7 @@ from tests.codegen import host
 from tests.codegen.cases import TARGET
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# kernel, stride, padding, dilation, channels, size
+# kernel, stride, padding, dilation, channels, size; channels of a group of x and of y
 SHAPES: dict[str, tuple[int, ...]] = {
     "small": (3, 1, 1, 1, 8, 9),
     "strided": (3, 2, 1, 1, 16, 11),
@@ -26,16 +28,21 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "odd channels": (3, 1, 1, 1, 7, 6),
     "padding alone": (3, 3, 2, 1, 8, 1),
     "gaps": (2, 5, 0, 1, 8, 17),
+    "groups": (3, 1, 1, 1, 16, 9, 4, 4),
+    "groups, strided": (3, 2, 1, 1, 16, 11, 2, 4),
+    "groups, dilated": (5, 1, 4, 2, 16, 12, 4, 2),
+    "two columns a channel": (3, 1, 1, 1, 16, 7, 1, 2),
+    "odd columns": (3, 1, 1, 1, 16, 7, 2, 3),
 }
 
 
 def _images(name: str, dtype: torch.dtype) -> tuple[nn.Module, Tensor]:
-    """A depthwise convolution and an input, of small integers: sums are exact in any order."""
-    kernel, stride, padding, dilation, channels, size = SHAPES[name]
+    """A convolution and an input, of small integers: sums are exact in any order."""
+    kernel, stride, padding, dilation, channels, size, *groups = SHAPES[name]
+    inside, outside = groups or (1, 1)
     generator = torch.Generator().manual_seed(sum(SHAPES[name]))
-    layer = nn.Conv2d(
-        channels, channels, kernel, stride, padding, dilation, groups=channels, bias=True
-    )
+    count = channels // inside
+    layer = nn.Conv2d(channels, count * outside, kernel, stride, padding, dilation, groups=count)
     for parameter in layer.parameters():
         parameter.data = torch.randint(-2, 3, parameter.shape, generator=generator).to(dtype)
     x = torch.randint(-2, 3, (2, channels, size, size + 3), generator=generator).to(dtype)
@@ -47,7 +54,7 @@ def _lowered(model: nn.Module, x: Tensor) -> npusim.CompiledProgram:
 
 
 def _keys(program: npusim.CompiledProgram) -> list[host.Key]:
-    return [key for key in host.keys_of([program]) if key[0] == "conv_depthwise"]
+    return [key for key in host.keys_of([program]) if key[0] in ("conv", "conv_depthwise")]
 
 
 def _bytes(t: Tensor) -> bytes:
@@ -67,7 +74,10 @@ def test_every_strip_gives_the_same(name: str, tmp_path: Path) -> None:
     keys = [key for program, *_ in cases for key in _keys(program)]
     assert len(keys) == len(DTYPES)
     named = sorted(set.intersection(*(set(variants(*key)) for key in keys)))
-    assert "1x1" in named and (len(named) > 1 or name == "gaps")
+    assert (
+        "1x1" in named
+        and "STRIP" in RULES[keys[0][0]](KERNELS[keys[0][0]].unpack(keys[0][1])).defines
+    )
     others = [key for key in host.keys_of(program for program, *_ in cases) if key not in keys]
     plain = host.build(others, _folder(tmp_path, "others"))
     for variant in named[:: max(1, len(named) // 2)]:
