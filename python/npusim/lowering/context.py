@@ -22,6 +22,7 @@ from npusim.ir.graph import Graph, Node, Output, Value
 from npusim.ir.opdef import find
 from npusim.ir.symbolic import is_symbolic, upper
 from npusim.ir.types import TensorType, dtype_code, dtype_size, row_major
+from npusim.lowering.concatenations import Place, places
 from npusim.lowering.constraints import Refusal, op_constraint
 from npusim.lowering.storage import is_apart, keeps_to, padded
 from npusim.lowering.view import View, collapse
@@ -102,6 +103,9 @@ class Lowering:
         self._updates: dict[str, str] = {}  # value -> the state that it is what is left in
         self._node_now = -1  # index in `nodes`
         self._static_now = False
+        self._places: Mapping[str, Place] = {}
+        self._wholes: dict[str, View] = {}  # of concatenations some of whose parts are computed
+        self._shared: set[int] = set()  # buffers of which several commands write parts
         self._packed: dict[object, View] = {}
         self._computed: dict[object, tuple[View, ...]] = {}
         # What the command of a value writes besides, by the value and what the command read.
@@ -183,6 +187,61 @@ class Lowering:
         view = make(value.type, name=value.name)
         self._views[value.name] = view
         return view
+
+    def room(self, value: Value, tensor: TensorType) -> View:
+        """Returns memory for a node's output, and defines it; the kernel writes rows that lie apart
+        in any way, of contiguous elements.
+
+        It is the value's place in what it is concatenated into (`lowering/concatenations.py`), if
+        rows of such an order lie there as well as in memory of their own; else a fresh buffer.
+
+        Args:
+            tensor: the output's type, in the order that the kernel writes.
+        """
+        place = self._places.get(value.name)
+        view = None if place is None else self._part(place, tensor)
+        if view is None:
+            view = self.stored_temp(tensor, name=value.name)
+        self._views[value.name] = view
+        return view
+
+    def _part(self, place: Place, tensor: TensorType) -> View | None:
+        whole = self.whole(place.node)
+        if whole.shape != place.node.type.shape:
+            return None
+        part = whole.slice(place.dim, place.start, tensor.shape[place.dim])
+        order = tensor.order or tuple(range(tensor.rank))
+        steps = [part.strides[d] for d in order if part.shape[d] != 1]
+        aligned = 16 // part.element_size
+        fits = part.shape == tensor.shape and part.dtype == tensor.dtype and steps[-1:] == [1]
+        fits = fits and steps == sorted(steps, reverse=True) and part.offset % 16 == 0
+        if not fits or any(step % aligned for step in steps[:-1]):
+            return None
+        self._shared.add(part.buffer)
+        return part
+
+    def whole(self, node: Node) -> View:
+        """Returns the memory of a concatenation, which is there before the first of its parts."""
+        if node.name not in self._wholes:
+            self._wholes[node.name] = self.room(node.output, node.type)
+            del self._views[node.output.name]  # until it is computed
+        return self._wholes[node.name]
+
+    def joined(self, views: Sequence[View], dim: int) -> View | None:
+        """Returns the view that shows temporary views as one, if they lie beside each other."""
+        first, *others = views
+        size = first.shape[dim]
+        for view in others:
+            beside = first.offset + size * first.strides[dim] * first.element_size
+            alike = (view.buffer, view.dtype, view.strides) == (
+                *(first.buffer, first.dtype, first.strides),
+            )
+            if not alike or is_symbolic((view.offset, size)) or view.offset != beside:
+                return None
+            size += view.shape[dim]
+        if self.buffers[first.buffer].kind is not BufferKind.TEMP:
+            return None
+        return replace(first, shape=(*first.shape[:dim], size, *first.shape[dim + 1 :]))
 
     def updated(self, value: Value, old: View) -> View:
         """Returns a view for a node's output that starts with the content of another value.
@@ -280,7 +339,8 @@ class Lowering:
                 index, self._node_now, definition.pack(params), tuple(operands), patches=patches
             )
         )
-        method.in_place.append(_overlays(in_place, reads, writes))
+        alone = not any(v.buffer in self._shared for v in (*in_place, *writes))
+        method.in_place.append(_overlays(in_place if alone else (), reads, writes))
 
     def copy(self, x: View, y: View) -> None:
         """Emits y = x: same shape and dtype, any strides."""
@@ -348,6 +408,16 @@ class Lowering:
                 return replace(x, strides=strides)
         return self._copied(x, self.stored_temp, wanted)
 
+    def rows(self, x: View, order: tuple[int, ...]) -> View:
+        """Returns x with the elements of an order's rows contiguous; copies only if needed.
+
+        The rows may lie anywhere: for kernels that take the stride of each dimension.
+        """
+        wanted = TensorType(x.dtype, x.shape).with_order(order)
+        lies = any(x.has_strides(t.strides) for t in (wanted, self._room(wanted)))
+        apart = x.strides[order[-1]] == 1 and not self.target.npu
+        return x if apart and not lies else self.stored(x, order)
+
     def _copied(self, x: View, make: Callable[..., View], wanted: TensorType) -> View:
         strides = (self._room(wanted) if make == self.stored_temp else wanted).strides
         if (x, strides) in self._dense_inputs:
@@ -371,6 +441,9 @@ class Lowering:
         self.methods.append(self.run)
         self._views, self._postponed, self._dense_inputs, self.beside = {}, {}, {}, {}
         self._updates = {u.value: u.name for u in graph.updates}
+        # What a described machine keeps on its chip, it knows by the command that wrote it.
+        self._places = {} if self.target.npu else places(graph)
+        self._wholes, self._shared = {}, set()
         self._bind_arguments()
         for node in graph.nodes:
             if all(v.name in graph.static_values for v in node.outputs):

@@ -74,9 +74,7 @@ def window_params(
 def channels_last_result(node: Node, low: Lowering) -> View:
     """Returns a channels-last buffer for the node's output, whatever order its type has."""
     value = node.output
-    y = low.stored_temp(value.type.with_order(channels_last(value.type.rank)), name=value.name)
-    low.define(value, y)
-    return y
+    return low.room(value, value.type.with_order(channels_last(value.type.rank)))
 
 
 def _lower_conv(node: Node, low: Lowering) -> None:
@@ -87,13 +85,13 @@ def _lower_conv(node: Node, low: Lowering) -> None:
         return
     order = channels_last(x.rank)
     if residual is not None:
-        residual = low.stored(residual, order)
+        residual = low.rows(residual, order)
     extra, operands = epilogue(low, node, bias, residual)
     rank = x.rank - 2
     attrs = {k: as_tuple(node.attrs[k], rank) for k in ("stride", "padding", "dilation")}
     algorithm = node.attrs["algorithm"]
     if algorithm not in ("auto", "igemm") or x.shape[1] >= PANEL:
-        x = low.stored(x, order)
+        x = low.rows(x, order)
     params = {
         **window_params(x, y, kernel=w.shape[2:], **attrs),
         "r_strides": strides5(residual) if residual is not None else [0] * 5,

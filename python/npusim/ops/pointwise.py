@@ -23,7 +23,7 @@ from npusim.ops.fused import infer_pointwise, reference_pointwise
 def _lower_fused(node: Node, low: Lowering) -> None:
     program = ScalarProgram.from_attr(node.attrs["program"])
     inputs = [v for v in low.inputs(node) if v is not None]
-    emit_program(low, program, inputs, low.result(node.output, strided=True))
+    emit_program(low, program, inputs, low.room(node.output, node.type))
 
 
 def lower_scalar(node: Node, low: Lowering) -> None:
@@ -35,7 +35,7 @@ def lower_scalar(node: Node, low: Lowering) -> None:
     program = definition.scalar(node, low.graph)
     assert program is not None, f"{node.op}{at(node.source)}"
     inputs = [v for v in low.inputs(node) if v is not None]
-    emit_program(low, program, inputs, low.result(node.output, strided=True))
+    emit_program(low, program, inputs, low.room(node.output, node.type))
 
 
 def _rank_fits(node: Node, graph: Graph) -> str | None:

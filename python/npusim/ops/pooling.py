@@ -28,8 +28,11 @@ def _window_result(node: Node, low: Lowering, index: int, x: View) -> tuple[View
     value = node.outputs[index]
     shape = value.type.shape if value.type.rank == x.rank else (1, *value.type.shape)
     order = channels_last(len(shape))
+    tensor = TensorType(value.type.dtype, shape).with_order(order)
+    if len(node.outputs) == 1 and value.type.rank == x.rank:
+        return low.room(value, tensor), x
     make = low.stored_temp if len(node.outputs) == 1 else low.temp
-    y = make(TensorType(value.type.dtype, shape).with_order(order), name=value.name)
+    y = make(tensor, name=value.name)
     low.define(value, y if value.type.rank == x.rank else y.select(0, 0))
     return y, x
 
@@ -39,7 +42,7 @@ def _pool(rank: int, op: int, *, adaptive: bool = False) -> Lower:
         x = low.inputs(node)[0]
         assert x is not None
         x = _batched(x, rank)
-        x = low.stored(x, channels_last(x.rank))
+        x = low.rows(x, channels_last(x.rank))
         y, _ = _window_result(node, low, 0, x)
         outputs = [y]
         if len(node.outputs) == 2:
@@ -109,7 +112,7 @@ def _resize(rank: int, mode: int) -> Lower:
     def lower(node: Node, low: Lowering) -> None:
         x = low.inputs(node)[0]
         assert x is not None
-        x = low.stored(x, channels_last(x.rank))
+        x = low.rows(x, channels_last(x.rank))
         y, _ = _window_result(node, low, 0, x)
         if y.numel == 0:
             return

@@ -190,15 +190,22 @@ def _identity(node: Node, low: Lowering) -> None:
 
 
 def _cat(node: Node, low: Lowering) -> None:
-    y = low.result(node.output, strided=True)
-    dim = _dim(node.attrs.get("dim", 0), y.rank)
+    """Copies what is not there already; nothing where all lies beside each other anyway."""
+    dim = _dim(node.attrs.get("dim", 0), node.type.rank)
+    # PyTorch lets an empty 1-D tensor stand in any concatenation.
+    views = [x for x in low.inputs(node) if x is not None and x.rank == node.type.rank]
+    views = [low.cast(x, node.type.dtype) for x in views]
+    joined = low.joined(views, dim) if views else None
+    if joined is not None and len(views) > 1:
+        low.define(node.output, joined)
+        return
+    y = low.whole(node)
+    low.define(node.output, y)
     start = 0
-    for x in low.inputs(node):
-        assert x is not None
-        if x.rank != y.rank:
-            continue  # PyTorch lets an empty 1-D tensor stand in any concatenation
+    for x in views:
         part = y.slice(dim, start, x.shape[dim])
-        low.copy(low.cast(x, y.dtype), part)
+        if (x.buffer, x.offset, x.strides) != (part.buffer, part.offset, part.strides):
+            low.copy(x, part)
         start += x.shape[dim]
 
 
