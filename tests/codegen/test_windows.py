@@ -58,3 +58,28 @@ def test_windows_are_what_pytorch_has(name: str, tmp_path: Path) -> None:
         got = torch.frombuffer(bytearray(data), dtype=dtype).reshape(want.shape)
         assert torch.equal(got.isnan(), want.isnan()), dtype
         assert torch.equal(got.nan_to_num(-1), want.nan_to_num(-1)), dtype
+
+
+RESIZED: dict[str, nn.Module] = {
+    "nearest": nn.Upsample(scale_factor=2),
+    "bilinear": nn.Upsample(scale_factor=2, mode="bilinear"),
+}
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+@pytest.mark.parametrize("name", RESIZED)
+def test_channels_are_resized_in_packs(name: str, tmp_path: Path) -> None:
+    """Large images, of integers: their quarters' products are exact."""
+    model = nn.Sequential(nn.ReLU(), RESIZED[name])
+    x = torch.arange(2 * 8 * 130 * 128).remainder(13).reshape(2, 8, 130, 128).float()
+    programs = {dtype: _program(model, x.to(dtype)) for dtype in DTYPES}
+    keys = host.keys_of(programs.values())
+    packs = [RULES[s](KERNELS[s].unpack(p)).defines["CHANNELS"] for s, p in keys if s == "resize"]
+    assert sorted(packs) == [4, 8, 8]
+    kernels = host.build(keys, tmp_path)
+    want = model(x)
+    for dtype, program in programs.items():
+        given = bytes(x.to(dtype).view(torch.uint8).numpy())
+        (data,) = host.run_program(program, kernels, [given])
+        got = torch.frombuffer(bytearray(data), dtype=dtype).reshape(want.shape)
+        assert torch.equal(got, want.to(dtype)), dtype

@@ -9,10 +9,13 @@ from math import prod
 
 from npusim.abi.kernels import Params
 from npusim.codegen.launch_config import LANES, Launch, LaunchConfig, Rule, blocks, line
+from npusim.ir.types import DTYPES
 
 _HALVES = (1, 2)  # dtypes of 16 bits
 _FLOATS = (0, *_HALVES)
 _BLOCK = 256
+_PACK_BYTES = 16
+_SIZES = {code: size for code, size, _ in DTYPES.values()}
 _MANY_TAPS = 32  # of a window, that several threads share
 
 
@@ -20,9 +23,9 @@ def rules(pool_threads: int) -> dict[str, Rule]:
     """Returns the rules of pool and resize.
 
     Args:
-        pool_threads: that fill the device well enough to read 16 bytes each.
+        pool_threads: that fill the device well enough to move 16 bytes each.
     """
-    return {"pool": partial(_pool, pool_threads), "resize": _resize}
+    return {"pool": partial(_pool, pool_threads), "resize": partial(_resize, pool_threads)}
 
 
 def _pool(many: int, p: Params) -> LaunchConfig:
@@ -80,5 +83,13 @@ def _packs(p: Params) -> list[int]:
     return [n for n in counts if all(s % n == 0 for s in (p["out_channels"], *apart))]
 
 
-def _resize(p: Params) -> LaunchConfig:
-    return line(p["batch"] * p["channels"] * prod(p["out_size"]), ARGUMENTS=2)
+def _resize(many: int, p: Params) -> LaunchConfig:
+    elements = p["batch"] * p["channels"] * prod(p["out_size"])
+    strides = (*p["x_strides"], *p["y_strides"])
+    apart = [s for i, s in enumerate(strides) if i % 5 != 1]
+    channels = 1
+    if p["x_strides"][1] == 1 == p["y_strides"][1] and p["x_dtype"] == p["y_dtype"]:
+        most = _PACK_BYTES // _SIZES[p["x_dtype"]]
+        fits = (n for n in (8, 4, 2) if n <= most and elements >= n * many)
+        channels = next((n for n in fits if not any(s % n for s in (p["channels"], *apart))), 1)
+    return line(elements // channels, ARGUMENTS=2, CHANNELS=channels)

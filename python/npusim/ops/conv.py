@@ -16,6 +16,7 @@ from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType
 from npusim.lowering.context import Lowering, Param, codes
 from npusim.lowering.view import View
+from npusim.ops.conv_phases import phases
 from npusim.ops.fused import NO_EPILOGUE, infer_conv, reference_conv
 from npusim.ops.linear import PANEL, epilogue, pack_b
 
@@ -92,6 +93,9 @@ def _lower_conv(node: Node, low: Lowering) -> None:
     algorithm = node.attrs["algorithm"]
     if algorithm not in ("auto", "igemm") or x.shape[1] >= PANEL:
         x = low.rows(x, order)
+    # Other kernels find the taps that hit something.
+    if low.target.code_format and _lower_phases(node, low, x, w, y, residual, operands, extra):
+        return
     params = {
         **window_params(x, y, kernel=w.shape[2:], **attrs),
         "r_strides": strides5(residual) if residual is not None else [0] * 5,
@@ -109,6 +113,56 @@ def _lower_conv(node: Node, low: Lowering) -> None:
         kernel, packed, more = _indirect(low, node, w)
     in_place = [residual] if residual is not None else []
     low.emit(kernel, {**params, **more}, [x, packed, *operands], [y], in_place=in_place)
+
+
+def _lower_phases(
+    node: Node,
+    low: Lowering,
+    x: View,
+    w: View,
+    y: View,
+    residual: View | None,
+    operands: Sequence[View],
+    extra: Mapping[str, Param],
+) -> bool:
+    """Emits a transposed convolution as plain ones (`ops/conv_phases.py`), if it gains from it."""
+    rank = x.rank - 2
+    stride, padding, dilation = (
+        as_tuple(node.attrs[name], rank) for name in ("stride", "padding", "dilation")
+    )
+    if not node.attrs["transposed"] or prod(stride) == 1 or prod(dilation) != 1:
+        return False
+    if is_symbolic((*x.shape, *y.shape, *w.shape)):
+        return False
+    found = phases(y.shape[2:], w.shape[2:], stride, padding)
+    for phase in found:
+        of_x, of_w, of_y, of_residual = x, w, y, residual
+        for d, (one, step) in enumerate(zip(phase, stride, strict=True), start=2):
+            of_x = of_x.slice(d, one.cut, max(0, x.shape[d] - one.cut))
+            of_w = of_w.slice(d, one.last_tap, one.taps, -step)
+            of_y = of_y.slice(d, one.start, one.count, step)
+            if of_residual is not None:
+                of_residual = of_residual.slice(d, one.start, one.count, step)
+        added = [*operands[:-1], of_residual] if of_residual is not None else operands
+        kernel, packed, more = _indirect(low, node, low.dense(of_w))
+        params = {
+            **window_params(
+                of_x,
+                of_y,
+                kernel=of_w.shape[2:],
+                stride=(1,) * rank,
+                padding=tuple(one.padding for one in phase),
+                dilation=(1,) * rank,
+            ),
+            "r_strides": strides5(of_residual) if of_residual is not None else [0] * 5,
+            **codes(x_dtype=x.dtype, y_dtype=y.dtype),
+            **codes(r_dtype=residual.dtype if residual is not None else y.dtype),
+            **extra,
+            **more,
+            "transposed": 0,
+        }
+        low.emit(kernel, params, [of_x, packed, *added], [of_y])
+    return bool(found)
 
 
 Packed = tuple[str, View, dict[str, Param]]

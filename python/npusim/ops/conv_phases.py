@@ -1,0 +1,62 @@
+"""Transposed convolutions as plain ones, one a phase of the stride.
+
+Positions of y that are `stride` apart read the same taps, `stride` apart: those of one phase are a
+plain convolution by these taps, the last one first (Dumoulin & Visin, "A guide to convolution
+arithmetic for deep learning", arXiv:1603.07285, section 4). Taken at once, all taps are tried at
+each position, and most of them hit nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One dimension of a phase: y[start::stride] is x[cut:] convolved with w[taps - 1 :: -stride].
+
+    Attributes:
+        start, count: of the positions of y.
+        cut: positions at x's beginning that none of them reads.
+        padding: before what is left of x.
+        last_tap, taps: the tap that x's first position meets, and how many there are.
+    """
+
+    start: int
+    count: int
+    cut: int
+    padding: int
+    last_tap: int
+    taps: int
+
+
+def phases(
+    out_size: Sequence[int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]
+) -> list[tuple[Phase, ...]]:
+    """Returns the phases of a transposed convolution without dilation, or none.
+
+    None where a phase has no taps (a stride beyond the kernel): its y is only what is added.
+    """
+    dims = [
+        [_phase(p, *numbers) for p in range(min(numbers[2], numbers[0]))]
+        for numbers in zip(out_size, kernel, stride, padding, strict=True)
+    ]
+    if any(phase.taps == 0 for dim in dims for phase in dim):
+        return []
+    return list(product(*dims))
+
+
+def _phase(start: int, size: int, kernel: int, stride: int, padding: int) -> Phase:
+    first = (start + padding) % stride
+    taps = max(0, -(-(kernel - first) // stride))
+    before = taps - 1 - (start + padding - first) // stride
+    return Phase(
+        start=start,
+        count=-(-(size - start) // stride),
+        cut=max(0, -before),
+        padding=max(0, before),
+        last_tap=first + stride * (taps - 1),
+        taps=taps,
+    )
