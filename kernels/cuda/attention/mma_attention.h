@@ -131,6 +131,7 @@ inline void run(void* const* operands) {
   };
 
   const RowVisibility visibility(operands, keys, head, first_row + warp_row);
+  const bool has_rows = first_row + warp_row < kRows;
 
   FullWarpAccumulator accumulator;
   Queries<(kD <= 128)> queries{shared + warp_row * kDLine, {}};
@@ -144,11 +145,22 @@ inline void run(void* const* operands) {
     __syncthreads();
     if (tile == tiles.first) queries.keep();
     const unsigned at = shared + kQBytes + tile % 2 * (kKBytes + kVBytes);
-    float scores[kWarpKeys / 8][4];
-    queries.dot(at, warp_key, scores);
-    visibility.apply(scores, static_cast<int>(tiles.begin) + tile * kTile + warp_key);
-    accumulator.update_softmax(scores);
-    accumulator.accumulate_values(scores, at + kKBytes, warp_key);
+    const int first = static_cast<int>(tiles.begin) + tile * kTile + warp_key;
+    const int left = static_cast<int>(tiles.end) - first;
+    if (has_rows && left > 0) {
+      float scores[kWarpKeys / 8][4];
+      if (visibility.is_product(first, kWarpKeys)) {
+        queries.dot(at, warp_key, scores);
+        accumulator.update_softmax<true>(scores);
+        accumulator.accumulate_values(scores, at + kKBytes, warp_key);
+      } else {
+        const int sixteens = (left + 15) / 16;
+        queries.dot(at, warp_key, scores, sixteens);
+        visibility.apply(scores, first);
+        accumulator.update_softmax(scores);
+        accumulator.accumulate_values(scores, at + kKBytes, warp_key, sixteens);
+      }
+    }
     __syncthreads();
   }
   if constexpr (!NPUSIM_CLUSTERED) launch_dependents();

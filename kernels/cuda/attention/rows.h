@@ -108,9 +108,13 @@ struct MaskRow {
 // Which keys are visible to rows g and g + 8 of the 16 from first_row on, for a lane.
 struct RowVisibility {
   int visible_end[2], visible_begin[2];
+  int whole_begin, whole_end;  // keys that all 16 rows see
   MaskRow mask[2];
 
   RowVisibility(void* const* operands, const KeysInUse& keys, const Head& head, int first_row) {
+    const int first = smaller(first_row, kRows - 1), last = smaller(first_row + 15, kRows - 1);
+    whole_end = static_cast<int>(keys.visible_end(Head::query(first)));
+    whole_begin = static_cast<int>(keys.visible_begin(Head::query(last)));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int lane = threadIdx.x % 32;
@@ -119,6 +123,11 @@ struct RowVisibility {
       visible_begin[half] = static_cast<int>(keys.visible_begin(Head::query(row)));
       if constexpr (params.has_mask != 0) mask[half] = MaskRow(operands, head, row);
     }
+  }
+  // Whether scores of `count` keys from `first` on are dot products, times kFactor, for all rows.
+  bool is_product(int first, int count) const {
+    constexpr bool kPlain = params.softcap == 0 && params.has_mask == 0 && kFactor > 0;
+    return kPlain && first >= whole_begin && first + count <= whole_end;
   }
   // Scales and masks dot products of queries with the keys from `first` on.
   template <int kEights>
@@ -175,7 +184,7 @@ struct Results {
   }
   void store(const Head& head, int row, int column, float sum, float row_max, float row_sum) const {
     if constexpr (kSplit == 1 || kClustered) {
-      y[head.y_row(row) + column] = encode<T>(row_sum == 0.0f ? 0.0f : sum / row_sum);
+      y[head.y_row(row) + column] = encode<T>(sum * inverse_sum(row_sum));
     } else {
       float* to = partial + place(blockIdx.z, blockIdx.y, row);
       to[column] = sum;

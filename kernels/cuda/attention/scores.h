@@ -1,5 +1,6 @@
 // Scores of attention: the head sizes, scaling, and the online softmax's correction.
 #pragma once
+#include "kernels/cuda/common/fast_math.h"
 #include "kernels/cuda/common/mma_types.h"
 
 namespace npusim {
@@ -13,11 +14,12 @@ constexpr float kMasked = -kInfinity<float>;  // the score of a key that is not 
 constexpr float kLeastFinite = -3.402823466e+38f;
 
 // A score times log2(e), so that weights are powers of two.
+constexpr float kFactor = params.scale * kLog2E;
 inline float scaled(float dot) {
   if constexpr (params.softcap != 0) {
     return params.softcap * kLog2E * tanhf(dot * (params.scale / params.softcap));
   }
-  return dot * (params.scale * kLog2E);
+  return dot * kFactor;
 }
 
 // What a row's sums are multiplied by at the end: a row without keys is 0, and NaN stays NaN.

@@ -36,17 +36,20 @@ struct WarpAccumulator {
   }
 
   // Turns scores into weights relative to the new row maxima, and rescales the sums to these.
-  template <int kEights>
+  // kIsDot: scores are dot products, to be multiplied by kFactor.
+  template <bool kIsDot = false, int kEights>
   void update_softmax(float (&scores)[kEights][4]) {
+    constexpr float kTimes = kIsDot ? kFactor : 1.0f;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      float new_max = row_max[half];
+      float most = kMasked;
 #pragma unroll
       for (int j = 0; j < kEights; ++j) {
-        new_max = fmaxf(new_max, fmaxf(scores[j][half * 2], scores[j][half * 2 + 1]));
+        most = fmaxf(most, fmaxf(scores[j][half * 2], scores[j][half * 2 + 1]));
       }
-      new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 1));
-      new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 2));
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+      const float new_max = fmaxf(row_max[half], most * kTimes);
       const float correction = rescale(row_max[half], new_max);
       const float base = new_max == kMasked ? 0.0f : new_max;
       float sum = 0.0f;
@@ -54,7 +57,7 @@ struct WarpAccumulator {
       for (int j = 0; j < kEights; ++j) {
 #pragma unroll
         for (int e = half * 2; e < half * 2 + 2; ++e) {
-          scores[j][e] = exp2f(scores[j][e] - base);
+          scores[j][e] = fast_exp2(scores[j][e] * kTimes - base);
           sum += scores[j][e];
         }
       }
@@ -68,11 +71,14 @@ struct WarpAccumulator {
     }
   }
 
+  // Adds the weighted values of the first `sixteens` times 16 keys.
   template <int kEights>
-  void accumulate_values(const float (&weights)[kEights][4], unsigned values, int first_key) {
+  void accumulate_values(const float (&weights)[kEights][4], unsigned values, int first_key,
+                         int sixteens = kEights / 2) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < kEights / 2; ++i) {
+      if (i >= sixteens) break;
       const float (&low)[4] = weights[2 * i], (&high)[4] = weights[2 * i + 1];
       const unsigned a0 = pack_pair<T>(low[0], low[1]), a2 = pack_pair<T>(high[0], high[1]);
       const unsigned a1 = kHalves > 1 ? pack_pair<T>(low[2], low[3]) : 0;
@@ -107,8 +113,10 @@ struct Queries {
       for (int step = 0; step < kDSteps; ++step) load(step, kept[step]);
     }
   }
+  // Dot products with the first `sixteens` times 16 keys; 0 for the others.
   template <int kEights>
-  void dot(unsigned keys, int first_key, float (&scores)[kEights][4]) const {
+  void dot(unsigned keys, int first_key, float (&scores)[kEights][4],
+           int sixteens = kEights / 2) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < kEights; ++j) {
@@ -126,6 +134,7 @@ struct Queries {
       }
 #pragma unroll
       for (int j = 0; j < kEights / 2; ++j) {
+        if (j >= sixteens) break;
         unsigned b[4];
         const int key = first_key + j * 16 + lane / 16 * 8 + lane % 8;
         ldmatrix(b, keys + at_chunk(kDLine, key, step * 2 + lane / 8 % 2));

@@ -1,6 +1,6 @@
-// Strips of a convolution whose groups have few channels: a thread has kOut neighbouring channels of
-// kStrip positions of y that follow one another in a row. What it reads of a row of x serves all of
-// them, a row of weights stays in registers meanwhile. Of a depthwise convolution (kDiagonal) a
+// Strips of a convolution whose groups have few channels: a thread has kOut neighbouring channels
+// of kStrip positions of y that follow one another in a row. What it reads of a row of x serves all
+// of them, a row of weights stays in registers meanwhile. Of a depthwise convolution (kDiagonal) a
 // thread has several groups, else one.
 #pragma once
 #include "kernels/cuda/conv/conv_window.h"
@@ -64,8 +64,8 @@ inline void add(float value, int in, const float (&weights)[kPairs], float (&sum
   }
 }
 
-// Adds what some taps of one row of x give, whose column `first` the strip reads first. kInside: all
-// columns lie in x; padding is left out and not added as zeros, since weights may be infinite.
+// Adds what some taps of one row of x give, whose column `first` the strip reads first. kInside:
+// all columns lie in x; padding is left out and not added as zeros, since weights may be infinite.
 template <bool kInside, int kTapsHere>
 void add_taps(const X* x, int first, const W* w, Sums& sums) {
   const int width = static_cast<int>(params.in_size[2]);

@@ -1,7 +1,7 @@
 // What follows the sums of a product: bias, residual, activation, storage.
 #pragma once
+#include "kernels/cuda/common/fast_math.h"
 #include "kernels/cuda/common/mma.h"
-#include "kernels/cuda/common/scalar_ops.h"
 
 namespace npusim {
 
@@ -10,42 +10,6 @@ template <typename Y>
 uint4 pack_eight(const float (&v)[8]) {
   return {pack_pair<Y>(v[0], v[1]), pack_pair<Y>(v[2], v[3]), pack_pair<Y>(v[4], v[5]),
           pack_pair<Y>(v[6], v[7])};
-}
-
-// e to the power of x, 1/x, and one over its root, within 2^-21 of their size, in one instruction
-// or two. The exact ones branch, and a lane's results then wait for each other.
-#ifdef __CUDA_ARCH__
-inline float fast_exp2(float x) {
-  float result;
-  asm("ex2.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-inline float fast_reciprocal(float x) {
-  float result;
-  asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-inline float fast_rsqrt(float x) {
-  float result;
-  asm("rsqrt.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-#else
-inline float fast_exp2(float x) {
-  return scalar::exp2(x);
-}
-inline float fast_reciprocal(float x) {
-  return 1.0f / x;
-}
-inline float fast_rsqrt(float x) {
-  return scalar::rsqrt(x);
-}
-#endif
-inline float fast_exp(float x) {
-  return fast_exp2(x * 1.4426950408889634f);
-}
-inline float fast_sigmoid(float x) {
-  return fast_reciprocal(1.0f + fast_exp(-x));
 }
 
 // x * Phi(x) by way of the tail of the normal distribution, Phi(-|x|), so that nothing cancels
