@@ -7,28 +7,16 @@
 
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/math.h"
+#include "kernels/cpu/output.h"
+
+#ifdef NPUSIM_BASE_ISA
+namespace npusim::cpu::NPUSIM_BASE_ISA {
+void finish(const Output& out, int64_t row, int64_t rows, int64_t column, int64_t columns,
+            const float* sums, int64_t stride);
+}
+#endif
 
 namespace npusim::cpu::NPUSIM_ISA {
-
-enum Residual : int32_t { kNoResidual = 0, kBeforeActivation = 1, kAfterActivation = 2 };
-
-// Rows of y and of the residual may lie anywhere; their columns are contiguous. Pointers point at
-// column 0, and `*_rows[r]` is the offset of row r in elements.
-struct Output {
-  void* y = nullptr;
-  const int64_t* y_rows = nullptr;
-  int64_t columns = 0;
-  const float* bias = nullptr;  // one a column, or none
-  int64_t more = 0;             // vectors after the bias: factors of the sums, then offsets of y
-  int64_t vector = 0;           // floats from a vector to the next
-  const void* residual = nullptr;
-  const int64_t* r_rows = nullptr;
-  int32_t y_dtype = 0;
-  int32_t r_dtype = 0;
-  int32_t residual_mode = kNoResidual;
-  abi::Opcode act = abi::Opcode::kCopy;
-  float lo = 0, hi = 0;
-};
 
 // Fills in what the parameters say; operands and row offsets are the kernel's.
 template <typename Params>
@@ -137,46 +125,13 @@ inline Vec load_some(const T* p, int64_t n) {
   return n >= kLanes ? load(p) : load_part(p, n);
 }
 
-template <typename Y, typename R>
-void finish_row(const Output& out, const float* sums, Y* y, const R* residual, const float* bias,
-                int64_t columns) {
-  const float* factor = out.more > 0 ? bias + out.vector : nullptr;
-  const float* offset = out.more > 1 ? factor + out.vector : nullptr;
-  for (int64_t c = 0; c < columns; c += kLanes) {
-    const int64_t n = columns - c;
-    Vec v = load(sums + c);
-    if (factor) v *= load_some(factor + c, n);
-    if (bias) v += load_some(bias + c, n);
-    if (out.residual_mode == kBeforeActivation) v += load_some(residual + c, n);
-    v = activate(v, out);
-    if (out.residual_mode == kAfterActivation) v += load_some(residual + c, n);
-    if (offset) v += load_some(offset + c, n);
-    if (n >= kLanes) {
-      store(y + c, v);
-    } else {
-      store_part(y + c, v, n);
-    }
-  }
-}
-
 // Finishes rows [row, row + rows), columns [column, column + columns) of `out` from `sums`, whose
 // rows are `stride` floats apart and readable to the next multiple of kLanes.
-inline void finish(const Output& out, int64_t row, int64_t rows, int64_t column, int64_t columns,
-                   const float* sums, int64_t stride) {
-  with_float_type(out.y_dtype, [&](auto y_type) {
-    with_float_type(out.r_dtype, [&](auto r_type) {
-      using Y = decltype(y_type);
-      using R = decltype(r_type);
-      const float* bias = out.bias ? out.bias + column : nullptr;
-      for (int64_t r = 0; r < rows; ++r) {
-        Y* y = static_cast<Y*>(out.y) + out.y_rows[row + r] + column;
-        const R* residual = out.residual_mode == kNoResidual ? nullptr
-                                                             : static_cast<const R*>(out.residual) +
-                                                                   out.r_rows[row + r] + column;
-        finish_row(out, sums + r * stride, y, residual, bias, columns);
-      }
-    });
-  });
-}
+#ifdef NPUSIM_BASE_ISA
+using NPUSIM_BASE_ISA::finish;
+#else
+void finish(const Output& out, int64_t row, int64_t rows, int64_t column, int64_t columns,
+            const float* sums, int64_t stride);
+#endif
 
 }  // namespace npusim::cpu::NPUSIM_ISA

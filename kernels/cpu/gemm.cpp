@@ -4,14 +4,28 @@
 #include "kernels/cpu/igemm.h"
 #include "kernels/cpu/scratch.h"
 
+#ifdef NPUSIM_BASE_ISA
+namespace npusim::cpu::NPUSIM_BASE_ISA {
+extern const KernelEntry gemm_kernel;
+}
+#endif
+
 namespace npusim::cpu::NPUSIM_ISA {
 namespace {
+
+#ifdef NPUSIM_BASE_ISA
+// All that this set adds are dot products of bfloat16; others are the set's below.
+constexpr const KernelEntry& kBase = NPUSIM_BASE_ISA::gemm_kernel;
+bool is_of_base(const abi::GemmParams& p) {
+  return p.x_dtype != kElement || p.b_dtype != kElement;
+}
+#endif
 
 constexpr int64_t kRowBlock = 120;             // rows that share a pass over a group of B
 constexpr int64_t kWidenedFloats = 128 << 10;  // of 16-bit rows held as float
 
 bool widens(const abi::GemmParams& p) {
-  return p.x_dtype != 0;
+  return p.x_dtype != kElement;
 }
 
 Split row_blocks(const abi::GemmParams& p) {
@@ -24,41 +38,48 @@ TaskGrid grid_of(const abi::GemmParams& p) {
   return {row_blocks(p).parts, p.m, p.n, p.k};
 }
 
-int64_t tasks(const void* params, int64_t) {
+int64_t tasks(const void* params, [[maybe_unused]] int64_t workers) {
+#ifdef NPUSIM_BASE_ISA
+  if (is_of_base(*static_cast<const abi::GemmParams*>(params))) return kBase.tasks(params, workers);
+#endif
   return grid_of(*static_cast<const abi::GemmParams*>(params)).count();
 }
 
 // A worker's scratch: row pointers, row offsets of y and of the residual, sums, widened rows.
 struct Scratch {
-  const float** at;
+  const Element** at;
   int64_t *y_rows, *r_rows;
-  float *sums, *widened, *panels;
+  float* sums;
+  Element *widened, *panels;
   int64_t bytes;
 
   Scratch(const abi::GemmParams& p, void* base) {
     Arena arena(base);
     const int64_t rows = std::min(kRowBlock, p.m);
-    at = arena.take<const float*>(rows);
+    at = arena.take<const Element*>(rows);
     y_rows = arena.take<int64_t>(rows);
     r_rows = arena.take<int64_t>(rows);
     sums = arena.take<float>(sums_floats(rows, 1, p.k));
-    widened = arena.take<float>(widens(p) ? row_blocks(p).largest() * p.k : 0);
-    panels = arena.take<float>(widened_elements(p.b_dtype, 1, p.k));
+    widened = arena.take<Element>(widens(p) ? row_blocks(p).largest() * p.k : 0);
+    panels = arena.take<Element>(widened_elements(p.b_dtype, 1, p.k));
     bytes = arena.bytes();
   }
 };
 
 int64_t scratch(const void* params) {
+#ifdef NPUSIM_BASE_ISA
+  if (is_of_base(*static_cast<const abi::GemmParams*>(params))) return kBase.scratch(params);
+#endif
   return Scratch(*static_cast<const abi::GemmParams*>(params), nullptr).bytes;
 }
 
 // Points `at` at rows [row, row + rows) of x.
 void point_at_rows(const abi::GemmParams& p, const void* x, int64_t row, int64_t rows,
                    const Scratch& s) {
-  with_float_type(p.x_dtype, [&]<typename X>(X) {
+  with_operand_type(p.x_dtype, [&]<typename X>(X) {
     const X* from = static_cast<const X*>(x) + row * p.ldx;
     for (int64_t r = 0; r < rows; ++r, from += p.ldx) {
-      if constexpr (std::is_same_v<X, float>) {
+      if constexpr (std::is_same_v<X, Element>) {
         s.at[r] = from;
       } else {
         s.at[r] = widen(from, s.widened + r * p.k, p.k);
@@ -69,6 +90,9 @@ void point_at_rows(const abi::GemmParams& p, const void* x, int64_t row, int64_t
 
 void run(const KernelCall& call) {
   const auto& p = *static_cast<const abi::GemmParams*>(call.params);
+#ifdef NPUSIM_BASE_ISA
+  if (is_of_base(p)) return kBase.run(call);
+#endif
   const Scratch s(p, call.scratch);
   Output out = make_output(p, call.operands, p.n);
   out.y_rows = s.y_rows;
@@ -94,6 +118,11 @@ void run(const KernelCall& call) {
   });
 }
 
+#ifdef NPUSIM_BASE_ISA
+[[gnu::cold]] const char* check(const KernelCheck& c) {
+  return kBase.check(c);
+}
+#else
 [[gnu::cold]] const char* check(const KernelCheck& c) {
   const auto& p = *static_cast<const abi::GemmParams*>(c.params);
   const Region y = Region().dim(p.m, p.ldy).dim(p.n, 1);
@@ -103,6 +132,7 @@ void run(const KernelCall& call) {
   if (const char* why = check_panels(c, 1, 1, p.n, p.k, p.b_dtype)) return why;
   return Region().dim(p.m, p.ldx).dim(p.k, 1).reads(c, 0, element_size(p.x_dtype));
 }
+#endif
 
 int in_place(const void* params, int read) {
   const auto& p = *static_cast<const abi::GemmParams*>(params);

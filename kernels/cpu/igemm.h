@@ -45,7 +45,11 @@ inline constexpr int kPanelVecs = kPanel / kLanes;
 #if defined(__AVX512F__)
 inline constexpr int kTilePanels = 4;
 constexpr int tile_rows(int panels) {
+#ifdef NPUSIM_BASE_ISA
+  return panels >= 3 ? 6 : 8;  // pairs are as fast so, and each form takes space
+#else
   return panels >= 4 ? 6 : 8;
+#endif
 }
 #elif defined(__AVX2__) || defined(__aarch64__)
 inline constexpr int kTilePanels = 1;

@@ -17,6 +17,7 @@ namespace npusim::cpu {
   X(attention)                \
   X(conv)                     \
   X(conv_int8)                \
+  X(gemm)                     \
   X(linear)                   \
   X(quantized_linear)
 
@@ -25,7 +26,6 @@ namespace npusim::cpu {
   X(conv_winograd)        \
   X(copy)                 \
   X(fill)                 \
-  X(gemm)                 \
   X(group_norm)           \
   X(grouped_matmul)       \
   X(index)                \

@@ -1,7 +1,7 @@
 """Matrix products: `npu.linear` over weights, and matmul of two computed tensors.
 
-Weights of 16 bits are multiplied where a checkpoint has them; others are packed once, where a
-target wants that.
+Weights of 16 bits are multiplied where a checkpoint has them; others, and what init made of a
+checkpoint's, are packed once, where a target wants that.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from npusim.ops.fused import (
     reference_linear,
 )
 from npusim.ops.norm_between import NormPart, part_before_norm
+from npusim.program.program import BufferKind
 
 PANEL = 16  # columns of a packed panel; part of what pack_b, gemm and conv agree on
 
@@ -186,8 +187,9 @@ def _lower_linear(node: Node, low: Lowering) -> None:
         )
     extra = epilogue(low, node, bias, residual)
     rows_kernel, panels = low.target.has("linear"), low.target.has("pack_b", "gemm")
-    if rows_kernel and not (panels and low.graph.types[weight].dtype == "float32"):
-        segments = low.parts(weight, LINEAR_SEGMENTS)
+    segments = low.parts(weight, LINEAR_SEGMENTS)
+    wide = low.graph.types[weight].dtype == "float32"
+    if rows_kernel and not (panels and (wide or _made_at_load(low, segments))):
         if not panels:
             segments = [w if stored_as_rows(w) else low.dense(w) for w in segments]
         if all(stored_as_rows(w) for w in segments):
@@ -195,6 +197,12 @@ def _lower_linear(node: Node, low: Lowering) -> None:
             emit_linear(low, x, segments, y, extra, residual, norm=norm)
             return
     _linear_by_gemm(low, x, low.view(weight), y, extra, residual)
+
+
+def _made_at_load(low: Lowering, weights: Sequence[View]) -> bool:
+    """Tells whether weights are no checkpoint's, so that panels of them are no second copy."""
+    kinds = {low.buffers[w.buffer].kind for w in weights if low.is_static(w)}
+    return bool(kinds) and BufferKind.WEIGHT not in kinds and all(map(low.is_static, weights))
 
 
 def _linear_by_gemm(
