@@ -105,7 +105,7 @@ def main() -> None:
     print("\n| sweep of ResNet-50 | configurations | s |\n|---|---:|---:|")
     tens = [str(value) for value in range(10, 110, 10)]
     for settings in (
-        {"dram.read_latency_ns": tens, "dispatch.overhead_ns": tens},
+        {"dispatch.overhead_ns": tens, "dispatch.issue_cycles": tens},
         {"mxu.rows": [str(8 * i) for i in range(1, 11)], "sram.l1.kib": ["512", "768", "1024",
          "2048", "4096"], "dram.gb_per_s": ["20", "77"]},
     ):  # fmt: skip

@@ -1,6 +1,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+
 #include "cpp/python/bindings.h"
 #include "cpp/simulate/tile_choice.h"
 #include "cpp/simulate/walk.h"
@@ -73,27 +74,31 @@ int64_t cycles(const py::dict& array, int64_t m, int64_t n, int64_t k, int64_t r
   return array_cycles(read_array(array), {m, n, k}, repeats);
 }
 
-TiledMachine read_tiled_machine(const py::dict& d) {
+Machine read_machine(const py::dict& d) {
   return {.array = read_array(d["array"]),
+          .memory = read_memory(d["memory"]),
           .cores = d["cores"].cast<int64_t>(),
+          .sync_cycles = d["sync_cycles"].cast<int64_t>(),
+          .array_share = d["array_share"].cast<double>()};
+}
+
+TiledMachine read_tiled_machine(const py::dict& d) {
+  return {.machine = read_machine(d["machine"]),
           .room = d["room"].cast<int64_t>(),
           .double_buffer = d["double_buffer"].cast<bool>(),
           .sums_room = d["sums_room"].cast<int64_t>(),
-          .granule = d["granule"].cast<Extents>(),
-          .dma_channels = d["dma_channels"].cast<int64_t>(),
-          .setup_cycles = d["setup_cycles"].cast<int64_t>(),
-          .burst_bytes = d["burst_bytes"].cast<int64_t>(),
-          .dma_bytes_per_cycle = d["dma_bytes_per_cycle"].cast<double>(),
-          .dram_bytes_per_cycle = d["dram_bytes_per_cycle"].cast<double>()};
+          .granule = d["granule"].cast<Extents>()};
 }
 
 TiledWork read_tiled_work(const py::dict& d) {
   TiledWork work{.products = d["products"].cast<bool>(),
                  .on_array = d["on_array"].cast<bool>(),
+                 .walked = d["walked"].cast<bool>(),
                  .whole_rows = d["whole_rows"].cast<bool>(),
                  .sizes = d["sizes"].cast<Extents>(),
                  .taps = d["taps"].cast<int64_t>(),
                  .depthwise = d["depthwise"].cast<bool>(),
+                 .element_bytes = d["element_bytes"].cast<int64_t>(),
                  .vector_rate = d["vector_rate"].cast<double>(),
                  .vector = read_vector(d["vector"]),
                  .operands = {}};
@@ -118,6 +123,7 @@ py::dict assessed(const TiledMachine& machine, const TiledWork& work, const Tili
   out["array_cycles"] = found.array_cycles;
   out["vector_cycles"] = found.vector_cycles;
   out["cycles"] = found.cycles;
+  out["least_cycles"] = found.least_cycles;
   out["moved_bytes"] = found.moved_bytes;
   out["tiles"] = found.tiles;
   out["bytes"] = found.bytes;
@@ -133,17 +139,17 @@ py::dict assess_tiling(const py::dict& machine, const py::dict& work, const Exte
 py::object best_tiling(const py::dict& machine, const py::dict& work) {
   const TiledMachine described = read_tiled_machine(machine);
   const TiledWork read = read_tiled_work(work);
-  const auto found = choose_tiling(described, read);
+  std::optional<Tiling> found;
+  {
+    const py::gil_scoped_release unlocked;
+    found = choose_tiling(described, read);
+  }
   if (!found) return py::none();
   return assessed(described, read, *found);
 }
 
 py::dict run(const py::dict& machine, const py::dict& work, size_t timeline, bool shortcut) {
-  const Machine described{.array = read_array(machine["array"]),
-                          .memory = read_memory(machine["memory"]),
-                          .cores = machine["cores"].cast<int64_t>(),
-                          .sync_cycles = machine["sync_cycles"].cast<int64_t>(),
-                          .array_share = machine["array_share"].cast<double>()};
+  const Machine described = read_machine(machine);
   const Work read = read_work(work);
   Result found;
   {

@@ -2,14 +2,16 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <tuple>
 
 #include "cpp/runtime/error.h"
+#include "cpp/simulate/tile_sequence.h"
 
 namespace npusim::simulate {
 namespace {
 
-enum { kB, kM, kN, kK, kAxes };
+constexpr size_t kAxes = 4;
 
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -35,16 +37,18 @@ void check(const TiledMachine& machine, const TiledWork& work) {
   for (const int64_t granule : machine.granule) {
     if (granule < 1) throw Error(ErrorCode::kInput, "Multiples of tiles are at least 1.");
   }
-  const bool counts =
-      std::min({machine.cores, machine.dma_channels, machine.burst_bytes, machine.array.rows,
-                machine.array.cols, machine.array.arrays, work.taps}) >= 1;
-  const bool rates =
-      machine.dma_bytes_per_cycle > 0 && machine.dram_bytes_per_cycle > 0 && work.vector_rate > 0;
-  if (!counts || !rates || machine.setup_cycles < 0) {
+  const auto& [array, memory, cores, sync, share] = machine.machine;
+  const bool counts = std::min({cores, memory.dma_channels, memory.burst_bytes, array.rows,
+                                array.cols, array.arrays, work.taps}) >= 1;
+  const bool rates = memory.dma_bytes_per_cycle > 0 && memory.dram_bytes_per_cycle > 0 &&
+                     memory.sram_bytes_per_cycle > 0 && memory.dram_channels > 0 &&
+                     work.vector_rate > 0 && share > 0;
+  if (!counts || !rates || memory.setup_cycles < 0 || sync < 0) {
     throw Error(ErrorCode::kInput, "A machine's counts and rates are above 0.");
   }
   for (const TiledOperand& one : work.operands) {
-    if (one.bytes < 0 || one.halo_bytes < 0 || one.inner < 0 || one.inner >= kAxes) {
+    if (one.bytes < 0 || one.halo_bytes < 0 || one.inner < 0 ||
+        one.inner >= static_cast<int>(kAxes)) {
       throw Error(ErrorCode::kInput, "An operand's bytes or axis mean nothing.");
     }
   }
@@ -53,7 +57,7 @@ void check(const TiledMachine& machine, const TiledWork& work) {
 // Bytes of a whole tile, rounded up; with those that neighbours along m share.
 int64_t tile_bytes(const TiledOperand& operand, const Extents& sizes, const Extents& tile) {
   __int128 whole = 1, part = 1;
-  for (int axis = 0; axis < kAxes; ++axis) {
+  for (int axis = 0; axis < static_cast<int>(kAxes); ++axis) {
     if (!has(operand, axis)) continue;
     whole *= sizes[axis];
     part *= tile[axis];
@@ -71,7 +75,7 @@ int64_t row_bytes(const TiledOperand& operand, const Extents& sizes, const Exten
     return std::max<int64_t>(1, whole);
   }
   int64_t rows = 1;
-  for (int axis = 0; axis < kAxes; ++axis) {
+  for (int axis = 0; axis < static_cast<int>(kAxes); ++axis) {
     if (has(operand, axis) && axis != operand.inner) rows *= tile[static_cast<size_t>(axis)];
   }
   return std::max<int64_t>(1, whole / rows);
@@ -106,7 +110,7 @@ int64_t transfers(const TiledOperand& operand, const Extents& trips, const Tilin
 // Bytes of so many tiles, those at the ends being smaller.
 int64_t moved_bytes(const TiledOperand& operand, const Extents& trips, int64_t count) {
   int64_t once = 1;
-  for (int axis = 0; axis < kAxes; ++axis) {
+  for (int axis = 0; axis < static_cast<int>(kAxes); ++axis) {
     if (has(operand, axis)) once *= trips[static_cast<size_t>(axis)];
   }
   const bool halo = has(operand, kM) && once > 1;
@@ -136,10 +140,14 @@ void each_tile(const Extents& sizes, const Extents& tile, Visit visit, size_t ax
 // Tilings of one work, and what they take.
 class Choice {
  public:
-  Choice(const TiledMachine& machine, const TiledWork& work) : machine_(machine), work_(work) {
+  Choice(const TiledMachine& machine, const TiledWork& work)
+      : described_(machine),
+        machine_(machine.machine),
+        memory_(machine.machine.memory),
+        work_(work) {
     check(machine, work);
-    rate_ = std::min(static_cast<double>(machine.dma_channels) * machine.dma_bytes_per_cycle,
-                     machine.dram_bytes_per_cycle);
+    rate_ = std::min(static_cast<double>(memory_.dma_channels) * memory_.dma_bytes_per_cycle,
+                     memory_.dram_bytes_per_cycle);
   }
 
   std::optional<Tiling> best();
@@ -149,51 +157,90 @@ class Choice {
   // ---- what is tried
   std::vector<int64_t> extents(size_t axis, int64_t granule) const;
   bool deepen(Tiling& tiling) const;
-  void consider(const Tiling& tiling);
+  std::vector<Tiling> tilings() const;
   int64_t tiles_bytes(const Tiling& tiling) const;
   int64_t whole_bytes(const Tiling& tiling) const {
     return tiling.resident < 0 ? 0 : work_.operands[static_cast<size_t>(tiling.resident)].bytes;
   }
-  int64_t buffers() const { return machine_.double_buffer ? 2 : 1; }
+  int64_t buffers() const { return described_.double_buffer ? 2 : 1; }
   // ---- what it takes
   double cores(const Extents& tile) const;
   double array_cycles(const Extents& tile) const;
   double vector_cycles(Extents tile) const;
   double copied(int64_t bytes, int64_t count, int64_t row) const;
+  double least(const Extents& trips, const std::vector<TiledTraffic>& traffic) const;
+  int64_t walked(const Tiling& tiling, const Assessed& assessed) const;
 
-  const TiledMachine& machine_;
+  const TiledMachine& described_;
+  const Machine& machine_;
+  const Memory& memory_;
   const TiledWork& work_;
   double rate_;         // bytes a cycle of all copies
   Extents computed_{};  // the tile that these are of: neighbours have the same
   double array_ = 0, vector_ = 0;
-  std::optional<Tiling> best_;
-  std::tuple<double, int64_t, int64_t> least_;  // of the best: cycles, bytes that move, tiles
 };
 
 // ---- what is tried
 
+// Walks the one that seems best, and those that may be shorter, the likeliest first.
 std::optional<Tiling> Choice::best() {
-  if (machine_.room < 0) return std::nullopt;
-  const Extents& sizes = work_.sizes;
+  struct Tried {
+    Tiling tiling;
+    Assessed assessed;
+  };
+  std::vector<Tried> tried;
+  for (const Tiling& one : tilings()) tried.push_back({one, assess(one)});
+  if (tried.empty()) return std::nullopt;
+  const auto estimate = [](const Tried& one) {
+    return std::tuple{one.assessed.cycles, one.assessed.moved_bytes, one.assessed.tiles};
+  };
+  const auto seems = [&](const Tried& a, const Tried& b) { return estimate(a) < estimate(b); };
+  std::iter_swap(tried.begin(), std::min_element(tried.begin(), tried.end(), seems));
+  if (!work_.walked) return tried.front().tiling;
+  const auto shorter = [](const Tried& a, const Tried& b) {
+    return a.assessed.least_cycles < b.assessed.least_cycles;
+  };
+  std::stable_sort(tried.begin() + 1, tried.end(), shorter);
+  const auto key = [&](const Tried& one) {
+    return std::tuple{walked(one.tiling, one.assessed), one.assessed.moved_bytes,
+                      one.assessed.tiles};
+  };
+  const Tried* best = &tried.front();
+  auto least = key(*best);
+  for (size_t i = 1; i < tried.size(); ++i) {
+    const double bound = tried[i].assessed.least_cycles * static_cast<double>(kTicks);
+    if (bound >= static_cast<double>(std::get<0>(least))) break;
+    const auto found = key(tried[i]);
+    if (!(found < least)) continue;
+    best = &tried[i];
+    least = found;
+  }
+  return best->tiling;
+}
+
+// All that fit.
+std::vector<Tiling> Choice::tilings() const {
+  std::vector<Tiling> out;
+  if (described_.room < 0) return out;
   std::vector<int> residents{-1};
   for (size_t o = 0; work_.products && o < work_.operands.size(); ++o) {
     const TiledOperand& one = work_.operands[o];
     const bool several = std::popcount(static_cast<unsigned>(one.axes)) > 1;
     if (!one.write && !one.here && !one.inside && several) residents.push_back(static_cast<int>(o));
   }
-  const std::vector<int64_t> whole{sizes[kN]};
-  for (const int64_t m : extents(kM, work_.products ? machine_.granule[kM] : 1)) {
-    for (const int64_t n : work_.whole_rows ? whole : extents(kN, machine_.granule[kN])) {
+  const std::vector<int64_t> whole{work_.sizes[kN]};
+  for (const int64_t m : extents(kM, work_.products ? described_.granule[kM] : 1)) {
+    for (const int64_t n : work_.whole_rows ? whole : extents(kN, described_.granule[kN])) {
       for (const int resident : residents) {
         Tiling tiling{{1, m, n, 1}, false, resident};
         if (!deepen(tiling)) continue;
-        consider(tiling);
+        out.push_back(tiling);
         tiling.n_before_m = true;
-        if (work_.products) consider(tiling);
+        if (work_.products) out.push_back(tiling);
       }
     }
   }
-  return best_;
+  return out;
 }
 
 // Extents of a tile that are tried along an axis, from the least.
@@ -210,9 +257,9 @@ std::vector<int64_t> Choice::extents(size_t axis, int64_t granule) const {
 // Gives a tiling the greatest depth with which it fits; false: it fits with none.
 bool Choice::deepen(Tiling& tiling) const {
   const int64_t sums = tiling.tile[kM] * tiling.tile[kN];
-  if (work_.on_array && sums > machine_.sums_room / kSumBytes) return false;
-  const int64_t room = machine_.room / buffers() - whole_bytes(tiling) / buffers();
-  const std::vector<int64_t> depths = extents(kK, machine_.granule[kK]);
+  if (work_.on_array && sums > described_.sums_room / kSumBytes) return false;
+  const int64_t room = described_.room / buffers() - whole_bytes(tiling) / buffers();
+  const std::vector<int64_t> depths = extents(kK, described_.granule[kK]);
   for (auto depth = depths.rbegin(); depth != depths.rend(); ++depth) {
     tiling.tile[kK] = *depth;
     if (tiles_bytes(tiling) <= room) return true;
@@ -227,14 +274,6 @@ int64_t Choice::tiles_bytes(const Tiling& tiling) const {
     out += tile_bytes(work_.operands[o], work_.sizes, tiling.tile);
   }
   return out;
-}
-
-void Choice::consider(const Tiling& tiling) {
-  const Assessed found = assess(tiling);
-  const std::tuple key{found.cycles, found.moved_bytes, found.tiles};
-  if (best_ && !(key < least_)) return;
-  best_ = tiling;
-  least_ = key;
 }
 
 // ---- what it takes
@@ -265,8 +304,9 @@ Assessed Choice::assess(const Tiling& tiling) {
   out.array_cycles = array_;
   out.vector_cycles = vector_;
   const double computed = std::max(array_, vector_);
-  out.cycles = machine_.double_buffer ? std::max(computed, memory) + first : computed + memory;
+  out.cycles = described_.double_buffer ? std::max(computed, memory) + first : computed + memory;
   out.tiles = volume(trips);
+  out.least_cycles = least(trips, out.operands);
   out.bytes = whole_bytes(tiling) + buffers() * tiles_bytes(tiling);
   return out;
 }
@@ -301,11 +341,66 @@ double Choice::vector_cycles(Extents tile) const {
 
 // Cycles of copies of so many bytes in all, in rows of some bytes.
 double Choice::copied(int64_t bytes, int64_t count, int64_t row) const {
-  const int64_t bursts = ceil_div(row, machine_.burst_bytes) * machine_.burst_bytes;
+  const int64_t bursts = ceil_div(row, memory_.burst_bytes) * memory_.burst_bytes;
   const double moved = static_cast<double>(bytes) * static_cast<double>(bursts);
-  const double setups = static_cast<double>(count) * static_cast<double>(machine_.setup_cycles);
+  const double setups = static_cast<double>(count) * static_cast<double>(memory_.setup_cycles);
   return moved / static_cast<double>(row) / rate_ +
-         setups / static_cast<double>(machine_.dma_channels);
+         setups / static_cast<double>(memory_.dma_channels);
+}
+
+// Cycles that no walk is below: those of the busiest unit, of DRAM and of the channels, and with
+// one buffer of copies and units one after the other. A little less, for what is rounded.
+double Choice::least(const Extents& trips, const std::vector<TiledTraffic>& traffic) const {
+  double bytes = 0, setups = 0;
+  for (size_t o = 0; o < traffic.size(); ++o) {
+    const TiledOperand& one = work_.operands[o];
+    if (one.here || one.inside || one.bytes == 0) continue;
+    // Of several cores each moves what it needs: together each tile at least once.
+    int64_t once = 1;
+    for (size_t axis = 0; axis < kAxes; ++axis) {
+      if (has(one, static_cast<int>(axis))) once *= trips[axis];
+    }
+    const bool alone = machine_.cores == 1;
+    bytes += static_cast<double>(alone ? traffic[o].moved_bytes : one.bytes);
+    setups += static_cast<double>(alone ? traffic[o].transfers : once);
+  }
+  const Rates rates = rates_of(memory_);
+  const auto in_bytes = [](int64_t rate) { return static_cast<double>(rate) * kTicks / kUnits; };
+  const auto channels = static_cast<double>(memory_.dma_channels * machine_.cores);
+  const double way = bytes / in_bytes(rates.dma);
+  const double set_up = setups * static_cast<double>(memory_.setup_cycles);
+  const double copying = std::max(bytes / in_bytes(rates.whole), (way + set_up) / channels);
+  const double computing = std::max(array_ / machine_.array_share, vector_);
+  const bool in_turn = !described_.double_buffer && machine_.cores == 1;
+  const double all = in_turn ? copying + computing : std::max(copying, computing);
+  return all * (1 - 1e-9) - 1;
+}
+
+// Ticks of a walk; more than any where there is none.
+int64_t Choice::walked(const Tiling& tiling, const Assessed& assessed) const {
+  Work work{.on_array = work_.on_array,
+            .sizes = work_.sizes,
+            .tile = tiling.tile,
+            .loops = {kB, tiling.n_before_m ? kN : kM, tiling.n_before_m ? kM : kN, kK},
+            .taps = work_.taps,
+            .depthwise = work_.depthwise,
+            .double_buffer = described_.double_buffer,
+            .element_bytes = work_.element_bytes,
+            .vector_rate = work_.vector_rate,
+            .vector = work_.vector,
+            .operands = {}};
+  for (size_t o = 0; o < work_.operands.size(); ++o) {
+    const TiledOperand& one = work_.operands[o];
+    const TiledTraffic& traffic = assessed.operands[o];
+    work.operands.push_back({one.axes, one.write, !one.here && !one.inside,
+                             tiling.resident == static_cast<int>(o), traffic.moved_bytes,
+                             traffic.row_bytes});
+  }
+  try {
+    return walk(machine_, work, 0).ticks;
+  } catch (const Error&) {
+    return std::numeric_limits<int64_t>::max();
+  }
 }
 
 }  // namespace

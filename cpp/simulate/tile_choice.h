@@ -1,10 +1,15 @@
-// The choice of a command's tiles: the fastest by an estimate of those that fit into a memory.
+// The choice of a command's tiles: those with which the walk is the shortest, of all that fit into
+// a memory and are tried.
 //
 // Tried are both orders of the loops over m and n, either operand kept whole, and for m and n all
 // multiples of their granule, or, where those are more than `kEvery`, the granule times powers of
 // two; the depth of a tile is the greatest that fits, since k is the innermost loop and shorter
 // tiles only move more. Of equally fast ones that with the fewest bytes is chosen, and of those the
 // one with the fewest tiles.
+//
+// What is tried depends on sizes of memories and on no rate, and no walk is longer for a rate that
+// is higher (walk.h): so neither is the shortest one. Walks are spared where a bound says that they
+// are not shorter than one that was walked.
 #pragma once
 
 #include <array>
@@ -13,6 +18,7 @@
 #include <vector>
 
 #include "cpp/simulate/dataflow.h"
+#include "cpp/simulate/walk.h"
 
 namespace npusim::simulate {
 
@@ -23,14 +29,11 @@ using Extents = std::array<int64_t, 4>;  // along b, m, n, k
 
 // What of a machine its choice depends on.
 struct TiledMachine {
-  Array array;
-  int64_t cores;
+  Machine machine;
   int64_t room;  // bytes of the nearest memory that are free
   bool double_buffer;
   int64_t sums_room;  // bytes of the sums' memory
   Extents granule;
-  int64_t dma_channels, setup_cycles, burst_bytes;
-  double dma_bytes_per_cycle, dram_bytes_per_cycle;
 };
 
 // An operand: the axes that it has (bits of b, m, n, k), and the one along which its elements lie
@@ -44,10 +47,12 @@ struct TiledOperand {
 struct TiledWork {
   bool products;    // a product or a convolution, whose loops over m and n have two orders
   bool on_array;    // else the vector unit, or nothing but copies
+  bool walked;      // else by the host: its estimate alone counts
   bool whole_rows;  // n is not cut
   Extents sizes;
   int64_t taps;
   bool depthwise;
+  int64_t element_bytes;
   double vector_rate;
   std::vector<VectorPass> vector;
   std::vector<TiledOperand> operands;
@@ -67,7 +72,8 @@ struct TiledTraffic {
 
 struct Assessed {
   double array_cycles, vector_cycles;  // of a core, the work being shared evenly
-  double cycles;                       // of everything
+  double cycles;                       // of everything, about
+  double least_cycles;                 // that no walk is below
   int64_t moved_bytes, tiles;
   int64_t bytes;  // of the memory
   std::vector<TiledTraffic> operands;

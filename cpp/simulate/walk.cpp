@@ -88,8 +88,7 @@ class Walk {
   std::vector<SteadyState> levels_;
   std::vector<Core> cores_;
   std::vector<__int128> elements_;  // that were moved of each operand
-  int64_t whole_, per_channel_;     // rates of DRAM, or of the network before it
-  bool by_noc_;
+  const Rates rates_;
   int64_t issued_ = 0;  // when the last copy was begun, or before which none is
   int64_t served_ = 0;  // when DRAM is through with all copies
   int64_t last_ = 0;
@@ -105,13 +104,9 @@ Walk::Walk(const Machine& machine, const Work& work, size_t timeline, bool short
       behind_(work.double_buffer ? 2 : 0),
       timeline_(machine.cores, 2 + machine.memory.dma_channels, timeline),
       cores_(static_cast<size_t>(machine.cores)),
-      elements_(work.operands.size(), 0) {
-  const Memory& memory = machine.memory;
-  per_channel_ = std::max<int64_t>(1, rate_of(memory.dram_bytes_per_cycle) / memory.dram_channels);
-  const int64_t dram = per_channel_ * memory.dram_channels;
-  by_noc_ = memory.noc_bytes_per_cycle > 0 && rate_of(memory.noc_bytes_per_cycle) < dram;
-  whole_ = by_noc_ ? rate_of(memory.noc_bytes_per_cycle) : dram;
-  for (Core& core : cores_) core.free.assign(static_cast<size_t>(memory.dma_channels), 0);
+      elements_(work.operands.size(), 0),
+      rates_(rates_of(machine.memory)) {
+  for (Core& core : cores_) core.free.assign(static_cast<size_t>(machine.memory.dma_channels), 0);
   slots_ = tiles_.steps(0) + behind_;  // no core has more
   if (!shortcut) return;
   for (const Level& level : tiles_.levels()) levels_.emplace_back(tiles_, level);
@@ -249,10 +244,8 @@ int64_t Walk::copy(size_t number, int64_t index, size_t operand, int64_t ready, 
     throw Error(ErrorCode::kInput, "A copy of so many bytes is not walked.");
   }
   const auto units = static_cast<int64_t>(asked);
-  const int64_t dram =
-      per_channel_ * std::min(memory.dram_channels, ceil_div(bytes, memory.interleave_bytes));
-  const int64_t dma =
-      std::min(rate_of(memory.dma_bytes_per_cycle), rate_of(memory.sram_bytes_per_cycle));
+  const int64_t touched = std::min(memory.dram_channels, ceil_div(bytes, memory.interleave_bytes));
+  const int64_t dram = rates_.per_channel * touched, dma = rates_.dma;
   const auto channel = static_cast<size_t>(core.copies++ % memory.dma_channels);
   const int64_t setups = tiles_.setups(at, operand, ceil_div(bytes, row));
 
@@ -261,7 +254,7 @@ int64_t Walk::copy(size_t number, int64_t index, size_t operand, int64_t ready, 
   const int64_t hopped = set + memory.hops[number] * memory.hop_cycles * kTicks;
   const int64_t start = hopped + (write ? memory.write_latency : memory.read_latency);
   const int64_t alone = start + ceil_div(units, std::min(dma, dram));
-  served_ = std::max(served_, start) + ceil_div(units, whole_);
+  served_ = std::max(served_, start) + ceil_div(units, rates_.whole);
   const int64_t end = std::max(alone, served_);
   if (end > kLongest) throw Error(ErrorCode::kInput, "A command takes longer than is counted.");
 
@@ -269,7 +262,7 @@ int64_t Walk::copy(size_t number, int64_t index, size_t operand, int64_t ready, 
   due_.mark(kNoc, set, hopped);
   due_.mark(kDram, hopped, start);
   const bool shared = served_ > alone;
-  due_.mark(shared ? (by_noc_ ? kNoc : kDram) : (dma <= dram ? kDma : kDram), start, end);
+  due_.mark(shared ? (rates_.by_noc ? kNoc : kDram) : (dma <= dram ? kDma : kDram), start, end);
   timeline_.add(2 + static_cast<int>(channel), static_cast<int>(number), begun + skipped_time_,
                 end + skipped_time_);
   result_.hop_bytes += bytes * memory.hops[number];
@@ -385,6 +378,17 @@ void Walk::repeat(const SteadyState& found, const Moment& now, int64_t times) {
 }
 
 }  // namespace
+
+Rates rates_of(const Memory& memory) {
+  Rates out{};
+  const int64_t most = rate_of(memory.dram_bytes_per_cycle);
+  out.per_channel = std::max<int64_t>(1, most / memory.dram_channels);
+  out.whole = out.per_channel * memory.dram_channels;
+  out.by_noc = memory.noc_bytes_per_cycle > 0 && rate_of(memory.noc_bytes_per_cycle) < out.whole;
+  if (out.by_noc) out.whole = rate_of(memory.noc_bytes_per_cycle);
+  out.dma = std::min(rate_of(memory.dma_bytes_per_cycle), rate_of(memory.sram_bytes_per_cycle));
+  return out;
+}
 
 Result walk(const Machine& machine, const Work& work, size_t timeline, bool shortcut) {
   return Walk(machine, work, timeline, shortcut).run();

@@ -97,6 +97,14 @@ struct Result {
 
 int64_t ticks_of(double cycles);
 
+// Rates as they are counted, in units a tick: of a channel of DRAM, of all of it or the network
+// before it, and of a channel of DMA.
+struct Rates {
+  int64_t per_channel, whole, dma;
+  bool by_noc;
+};
+Rates rates_of(const Memory& memory);
+
 // `timeline`: intervals that are wanted of a command, at most; neighbours are told as one.
 // `shortcut`: false walks every tile, to the same result.
 // Throws Error(kInput) for numbers that mean nothing, or more than 2^24 tiles.

@@ -1,4 +1,4 @@
-"""The native choice of tiles against the plain one that estimates every tiling."""
+"""The native choice of tiles against the plain one that walks every tiling that fits."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from npusim.errors import Error, TargetConstraintError
 from npusim.schedule import Part, Sizes, Work, best_schedule
+from npusim.schedule.cost import TICKS
 from npusim.schedule.schedule import Form
-from npusim.schedule.search import assess
+from npusim.schedule.search import assess, scheduled
+from npusim.simulate.tiles import walk
 from npusim.targets import Npu, TargetConfig
 from npusim.targets.target_config import target_names
 
@@ -89,25 +91,70 @@ def elements(sizes: Sizes, axes: str) -> int:
     return count
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(machines(), works(), st.sampled_from([(), (0,), (0, 2)]), st.sampled_from([0, 1000]))
-def test_the_choice_is_that_of_all_tilings(
+def test_the_choice_is_the_shortest_walk_of_all_tilings(
     npu: Npu, work: Work, kept: tuple[int, ...], taken: int
 ) -> None:
     taken = min(taken, npu.level.bytes // 2)
-    wanted = reference.best(npu, work, kept, taken)
-    if wanted is None:
+    tried = list(reference.tilings(npu, work, kept, taken))
+    if not tried:
         with pytest.raises(TargetConstraintError, match="too many"):
             best_schedule(npu, work, kept, taken)
         return
     found = best_schedule(npu, work, kept, taken)
     resident = next((p.operand for p in found.operands if p.resident), None)
-    chosen = reference.Tiling(found.tile, found.loops, resident)  # type: ignore[arg-type]
-    cycles, moved, tiles = reference.estimate(npu, work, wanted, kept)
-    assert reference.estimate(npu, work, chosen, kept) == (pytest.approx(cycles), moved, tiles)
-    assert found.cycles == pytest.approx(cycles) and found.dram_bytes == moved
-    assert found.steps == tiles and found.bytes <= npu.level.bytes
-    assert chosen in list(reference.tilings(npu, work, kept, taken))
+    assert reference.Tiling(found.tile, found.loops, resident) in tried  # type: ignore[arg-type]
+    assert found.bytes <= npu.level.bytes
+    if found.unit == "host":
+        return
+    least = min(walked(npu, work, one, kept) for one in tried)
+    assert walk(npu, found).ticks == least
+
+
+def walked(npu: Npu, work: Work, one: reference.Tiling, kept: tuple[int, ...]) -> int:
+    schedule = scheduled(npu, work, one.tile, one.loops, one.resident, kept)
+    bound = assess(npu, work, one.tile, kept, one.loops, one.resident)["least_cycles"]
+    ticks = walk(npu, schedule).ticks
+    assert bound * TICKS <= ticks
+    return ticks
+
+
+@settings(max_examples=100, deadline=None)
+@given(machines(), works(), st.sampled_from([(), (0,)]), st.data())
+def test_estimates_are_those_of_the_plain_search(
+    npu: Npu, work: Work, kept: tuple[int, ...], data: st.DataObject
+) -> None:
+    tried = list(reference.tilings(npu, work, kept, 0))
+    if not tried:
+        return
+    one = data.draw(st.sampled_from(tried))
+    found = assess(npu, work, one.tile, kept, one.loops, one.resident)
+    cycles, moved, tiles = reference.estimate(npu, work, one, kept)
+    assert found["cycles"] == pytest.approx(cycles)
+    assert (found["moved_bytes"], found["tiles"]) == (moved, tiles)
+
+
+@settings(max_examples=100, deadline=None)
+@given(machines(), works(), st.floats(1, 20))
+def test_the_choice_is_never_slower_on_a_faster_machine(
+    npu: Npu, work: Work, faster: float
+) -> None:
+    """Each is walked with its own schedule, on machines whose memories hold the same."""
+    level = replace(npu.level, bytes_per_cycle=npu.level.bytes_per_cycle * faster)
+    better = (
+        replace(npu, dram=replace(npu.dram, gb_per_s=npu.dram.gb_per_s * faster)),
+        replace(npu, dma=replace(npu.dma, bytes_per_cycle=npu.dma.bytes_per_cycle * faster)),
+        replace(npu, noc=replace(npu.noc, gb_per_s=npu.noc.gb_per_s * faster)),
+        replace(npu, sram=(level,)),
+        replace(npu, dram=replace(npu.dram, read_latency_ns=npu.dram.read_latency_ns / faster)),
+    )
+    try:
+        slow = walk(npu, best_schedule(npu, work))
+    except (TargetConstraintError, Error):
+        return
+    for machine in better:
+        assert walk(machine, best_schedule(machine, work)).ticks <= slow.ticks
 
 
 def test_of_equals_the_one_of_the_fewest_tiles_is_chosen() -> None:

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npusim.schedule import Schedule, best_schedule, conv_work, product_work
+from npusim.schedule.cost import TICKS
 from npusim.schedule.schedule import Sizes
 from npusim.schedule.search import assess
 from npusim.schedule.work import Part, Work
-from npusim.simulate.tiles import TICKS, walk
+from npusim.simulate.tiles import walk
 from npusim.targets import Npu, TargetConfig, override
 from npusim.targets.target_config import target_names
 

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
 
 import npusim
 from npusim.errors import Error, ProgramFormatError, ShapeError, TargetConstraintError
@@ -314,3 +317,37 @@ def test_more_of_a_resource_is_never_slower(settings: tuple[str, ...]) -> None:
             after = walk_npu(change.machine, calibration, work, mode)
             pairs = zip(after.commands, before.commands, strict=True)
             assert all(a.ticks <= b.ticks for a, b in pairs), change.setting
+
+
+NUMBERS = {
+    "dram.gb_per_s": 12.8,
+    "dma.bytes_per_cycle": 2.0,
+    "noc.gb_per_s": 4.0,
+    "sram.l1.bytes_per_cycle": 16.0,
+    "acc.bytes_per_cycle": 16.0,
+}
+
+
+@examples(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(sorted(set(MACHINES) - {"calibrated"})),
+    st.sampled_from(["loose", "tight"]),
+    st.fixed_dictionaries({key: st.sampled_from([0.3, 1.0, 4.0]) for key in NUMBERS}),
+    st.sampled_from(sorted(NUMBERS)),
+    st.floats(1, 30),
+)
+def test_no_model_is_slower_where_more_bytes_pass(
+    name: str, mode: str, shares: dict[str, float], key: str, faster: float
+) -> None:
+    """Each machine's own schedules are searched and walked, with all numbers finite."""
+    rates = {one: value * shares[one] for one, value in NUMBERS.items()}
+    more = {**rates, key: rates[key] * faster}
+    slow, fast = (
+        npusim.simulate(
+            net(), mode=mode, overrides=(*MACHINES[name], *(f"{k}={v!r}" for k, v in given.items()))
+        )
+        for given in (rates, more)
+    )
+    assert fast.walked.ticks <= slow.walked.ticks
+    for one, other in zip(fast.layers, slow.layers, strict=True):
+        assert mode == "loose" or one.timed.ticks <= other.timed.ticks

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from npusim.errors import Error
 from npusim.schedule import best_schedule, ideal_cycles, product_work
-from npusim.simulate.tiles import TICKS, array_cycles, walk, walk_product
+from npusim.schedule.cost import TICKS
+from npusim.simulate.tiles import array_cycles, walk, walk_product
 from npusim.targets import Npu, TargetConfig, override
 
 

@@ -1,4 +1,4 @@
-"""What the native module is told of a machine's units, for its search and its timing model alike.
+"""What the native module is told of a machine, for its search and its timing model alike.
 
 What a tile keeps the units busy for are formulas of that module: exact by SCALE-Sim (A. Samajdar et
 al., ISPASS 2020) and, with weights loaded while one fold computes, by Gemmini.
@@ -6,10 +6,14 @@ al., ISPASS 2020) and, with weights loaded while one fold computes, by Gemmini.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from npusim.targets.hardware import Mxu, Vpu
+from npusim.targets.hardware import Calibration, Mxu, Npu, Vpu
+
+TICKS = 1024  # of a cycle of the core's clock
+UNCALIBRATED = Calibration()
 
 
 def array_facts(mxu: Mxu, dtype: str) -> dict[str, Any]:
@@ -53,3 +57,50 @@ def vector_passes(
         beside, each = vpu.sum_cycles(addends)
         passes.append((sums * rate / beside, each))
     return rate, passes
+
+
+def machine_facts(npu: Npu, dtype: str, calibration: Calibration) -> dict[str, Any]:
+    """Returns what the native walk asks of a machine that computes in a dtype."""
+    cores, level, mhz = npu.cores.count, npu.level, npu.clock.core_mhz
+    memory = {
+        "dram_bytes_per_cycle": npu.dram_bytes_per_cycle * calibration.dram_eff,
+        "dram_channels": npu.dram.channels,
+        "interleave_bytes": npu.dram.interleave_bytes,
+        "read_latency_ticks": math.ceil(npu.dram.read_latency_ns * mhz * TICKS / 1000),
+        "write_latency_ticks": math.ceil(npu.dram.write_latency_ns * mhz * TICKS / 1000),
+        "noc_bytes_per_cycle": npu.noc.gb_per_s * 1e3 / mhz if cores > 1 else 0.0,
+        "hop_cycles": npu.noc.hop_cycles,
+        "hops": _hops(npu),
+        "dma_bytes_per_cycle": npu.dma.bytes_per_cycle,
+        "dma_channels": npu.dma.channels,
+        "setup_cycles": npu.dma.setup_cycles,
+        "burst_bytes": npu.dma.burst_bytes,
+        "max_dims": npu.dma.max_dims,
+        "sram_bytes_per_cycle": level.bytes_per_cycle,
+        "acc_bytes_per_cycle": npu.acc.bytes_per_cycle,
+        "sram_accesses": level.banks * level.ports_per_bank,
+    }
+    return {
+        "array": array_facts(npu.mxu, dtype),
+        "memory": memory,
+        "cores": cores,
+        "sync_cycles": npu.cores.sync_cycles,
+        "array_share": calibration.mxu_eff,
+    }
+
+
+def _hops(npu: Npu) -> list[int]:
+    """Returns the hops from DRAM to each core; of a single core none are counted.
+
+    DRAM is one hop from the first core; a bus is one hop for all, a ring has the shorter way round,
+    and a mesh is as square as it can be and goes along one side and then the other.
+    """
+    count = npu.cores.count
+    if count == 1:
+        return [0]
+    width = math.isqrt(count - 1) + 1
+    return {
+        "bus": [1] * count,
+        "ring": [1 + min(core, count - core) for core in range(count)],
+        "mesh": [1 + core % width + core // width for core in range(count)],
+    }[npu.noc.topology]

@@ -17,6 +17,7 @@ from npusim.schedule.schedule import Schedule
 from npusim.schedule.search import Kept, best_schedule
 from npusim.schedule.work import Work, works_of
 from npusim.targets import Npu, TargetConfig
+from npusim.targets.hardware import Calibration
 
 MIB = 2**20
 
@@ -48,7 +49,9 @@ def schedule_program(
     """
     npu = npu_of(target)
     check_capacity(program, npu)
-    return {method.name: _method(program, method, npu, position) for method in program.methods}
+    assert target.hardware is not None
+    reached = target.hardware.calibration
+    return {m.name: _method(program, m, npu, reached, position) for m in program.methods}
 
 
 def npu_of(target: TargetConfig) -> Npu:
@@ -84,19 +87,28 @@ def check_capacity(program: CompiledProgram, npu: Npu) -> None:
 
 
 def _method(
-    program: CompiledProgram, method: Method, npu: Npu, position: int | None
+    program: CompiledProgram,
+    method: Method,
+    npu: Npu,
+    calibration: Calibration,
+    position: int | None,
 ) -> tuple[Schedule, ...]:
     lives = _kept(_lives(program, method), npu)
     if lives:
         try:
-            return _schedules(program, method, npu, position, lives)
+            return _schedules(program, method, npu, calibration, position, lives)
         except TargetConstraintError:
             pass  # no tile fits beside what stays
-    return _schedules(program, method, npu, position, [])
+    return _schedules(program, method, npu, calibration, position, [])
 
 
 def _schedules(
-    program: CompiledProgram, method: Method, npu: Npu, position: int | None, lives: list[_Life]
+    program: CompiledProgram,
+    method: Method,
+    npu: Npu,
+    calibration: Calibration,
+    position: int | None,
+    lives: list[_Life],
 ) -> tuple[Schedule, ...]:
     found: list[Schedule] = []
     for index, command in enumerate(method.commands):
@@ -106,7 +118,7 @@ def _schedules(
         kernel = program.kernels[command.kernel].name
         works = works_of(kernel, KERNELS[kernel].unpack(command.params), position)
         for work in works:
-            schedule = _scheduled(program, command, npu, work, kept, taken)
+            schedule = _scheduled(program, command, npu, calibration, work, kept, taken)
             found.append(replace(schedule, command=index))
     return tuple(found)
 
@@ -115,13 +127,14 @@ def _scheduled(
     program: CompiledProgram,
     command: Command,
     npu: Npu,
+    calibration: Calibration,
     work: Work,
     kept: Kept,
     taken: int,
 ) -> Schedule:
     inside = tuple(part.operand for part in work.parts if part.operand < 0)
     try:
-        return best_schedule(npu, work, (*kept, *inside), taken)
+        return best_schedule(npu, work, (*kept, *inside), taken, calibration)
     except TargetConstraintError as error:
         node = program.nodes[command.node]
         place = f" ({node.source})" if node.source else ""

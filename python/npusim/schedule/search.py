@@ -1,7 +1,7 @@
-"""The choice of a schedule: the fastest by an estimate of those that fit into the memories.
+"""The choice of a schedule: the fastest by the timing model of those that fit into the memories.
 
 The native module tries tiles and orders of loops (`cpp/simulate/tile_choice.h` says which); here is
-what it is told of a machine and a work, and what is made of its choice. The estimate of what is
+what it is told of a machine and a work, and what is made of its choice. An estimate of what is
 chosen stands beside what no schedule can be below.
 """
 
@@ -12,20 +12,28 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from npusim.errors import TargetConstraintError
+from npusim.ir.types import dtype_size
 from npusim.schedule import cost
 from npusim.schedule.machine import searched
 from npusim.schedule.schedule import AXES, DRAM, OperandPlan, Schedule, Sizes
 from npusim.schedule.work import Part, Work
-from npusim.targets.hardware import Npu
+from npusim.targets.hardware import Calibration, Npu
 
 _SUM_BYTES = 4  # of a sum while it is added up
 _ORDERS = (("b", "m", "n", "k"), ("b", "n", "m", "k"))
 _Facts = dict[str, Any]
+Loops = tuple[str, ...]
 
 Kept = tuple[int, ...]  # operands that lie on the chip all the time
 
 
-def best_schedule(npu: Npu, work: Work, kept: Kept = (), taken: int = 0) -> Schedule:
+def best_schedule(
+    npu: Npu,
+    work: Work,
+    kept: Kept = (),
+    taken: int = 0,
+    calibration: Calibration = cost.UNCALIBRATED,
+) -> Schedule:
     """Returns the schedule of a work that is chosen for a machine; its `command` is 0.
 
     Args:
@@ -33,11 +41,13 @@ def best_schedule(npu: Npu, work: Work, kept: Kept = (), taken: int = 0) -> Sche
         work: what is computed.
         kept: operands that lie in the nearest memory all the time.
         taken: bytes of that memory that other operands take meanwhile.
+        calibration: shares of the peaks that the machine reaches.
 
     Raises:
         TargetConstraintError: not even the smallest tile fits; the message says by how much.
     """
-    return _search(_Machine(npu), work, kept, taken)
+    reached = Calibration(calibration.mxu_eff, calibration.dram_eff)
+    return _search(_Machine(npu), work, kept, taken, reached)
 
 
 class _Machine:
@@ -55,29 +65,57 @@ class _Machine:
 
 
 @lru_cache(maxsize=4096)
-def _search(machine: _Machine, work: Work, kept: Kept, taken: int) -> Schedule:
+def _search(
+    machine: _Machine, work: Work, kept: Kept, taken: int, calibration: Calibration
+) -> Schedule:
     from npusim import _runtime
 
     npu = machine.npu
-    facts = _machine_facts(npu, work, taken), _work_facts(npu, work, kept)
+    facts = _machine_facts(npu, work, taken, calibration), _work_facts(npu, work, kept)
     found = _runtime.best_tiling(*facts)
     if found is None:
         raise _does_not_fit(npu, work, kept, taken)
     return _schedule(npu, work, found, kept, taken)
 
 
-def assess(npu: Npu, work: Work, tile: Sizes, kept: Iterable[int] = ()) -> dict[str, Any]:
+def assess(
+    npu: Npu,
+    work: Work,
+    tile: Sizes,
+    kept: Iterable[int] = (),
+    loops: Loops = _ORDERS[0],
+    resident: int | None = None,
+) -> dict[str, Any]:
     """Returns what a tile takes on a machine, of which nothing else is in use.
 
     By name: "array_cycles" and "vector_cycles" of a core, whose sum over all tiles is shared evenly
-    by as many cores as there are results for; "cycles" of everything; "moved_bytes", "tiles", the
-    "bytes" of the memory; and of each of "operands" the bytes of a tile and those of them that lie
-    side by side, how many tiles are moved, and their bytes. No walk is shorter than either unit.
+    by as many cores as there are results for; "cycles" of everything, about, and "least_cycles"
+    that no walk is below; "moved_bytes", "tiles", the "bytes" of the memory; and of each of
+    "operands" the bytes of a tile and those of them that lie side by side, how many tiles are
+    moved, and their bytes.
+
+    Args:
+        npu, work, tile: what is asked about.
+        kept: operands that lie in the nearest memory all the time.
+        loops: the order of the loops.
+        resident: the operand that is kept whole.
     """
     from npusim import _runtime
 
-    facts = _machine_facts(npu, work, 0), _work_facts(npu, work, tuple(kept))
-    return _runtime.assess_tiling(*facts, [tile.of(axis) for axis in AXES])
+    machine = _machine_facts(npu, work, 0, cost.UNCALIBRATED)
+    whole = next((at for at, part in enumerate(work.parts) if part.operand == resident), -1)
+    return _runtime.assess_tiling(
+        *(machine, _work_facts(npu, work, tuple(kept)), [tile.of(axis) for axis in AXES]),
+        n_before_m=_ORDERS.index(tuple(loops)) == 1,
+        resident=whole if resident is not None else -1,
+    )
+
+
+def scheduled(
+    npu: Npu, work: Work, tile: Sizes, loops: Loops, resident: int | None, kept: Kept = ()
+) -> Schedule:
+    """Returns the schedule of a tile, chosen by whoever asks; arguments are those of `assess`."""
+    return _schedule(npu, work, assess(npu, work, tile, kept, loops, resident), kept, 0)
 
 
 def unit_of(npu: Npu, work: Work) -> Literal["mxu", "vpu", "dma", "host"]:
@@ -89,20 +127,14 @@ def unit_of(npu: Npu, work: Work) -> Literal["mxu", "vpu", "dma", "host"]:
     return "vpu" if work.dtype in npu.vpu.dtype_rate else "host"
 
 
-def _machine_facts(npu: Npu, work: Work, taken: int) -> _Facts:
+def _machine_facts(npu: Npu, work: Work, taken: int, calibration: Calibration) -> _Facts:
     granule = npu.constraints.tile_multiple
     return {
-        "array": cost.array_facts(npu.mxu, work.dtype),
-        "cores": npu.cores.count,
+        "machine": cost.machine_facts(npu, work.dtype, calibration),
         "room": npu.level.bytes - taken,
         "double_buffer": npu.level.double_buffer,
         "sums_room": npu.acc.bytes,
         "granule": [1, granule.m, granule.n, granule.k],
-        "dma_channels": npu.dma.channels,
-        "setup_cycles": npu.dma.setup_cycles,
-        "burst_bytes": npu.dma.burst_bytes,
-        "dma_bytes_per_cycle": npu.dma.bytes_per_cycle,
-        "dram_bytes_per_cycle": npu.dram_bytes_per_cycle,
     }
 
 
@@ -115,10 +147,12 @@ def _work_facts(npu: Npu, work: Work, kept: Kept) -> _Facts:
     return {
         "products": work.form in ("product", "conv"),
         "on_array": unit == "mxu",
+        "walked": unit != "host",
         "whole_rows": work.whole_rows,
         "sizes": [work.sizes.of(axis) for axis in AXES],
         "taps": work.taps,
         "depthwise": work.form == "depthwise",
+        "element_bytes": dtype_size(work.dtype),
         "vector_rate": rate,
         "vector": passes,
         "operands": [

@@ -14,9 +14,10 @@ from functools import cache
 from npusim.errors import Error, TargetConstraintError
 from npusim.profile.commands import CommandFacts
 from npusim.schedule import Schedule
+from npusim.schedule.cost import TICKS
 from npusim.simulate.dispatch import Commands, commands_of
 from npusim.simulate.roofline import command_time, work_of
-from npusim.simulate.tiles import TICKS, TileTime, walk
+from npusim.simulate.tiles import TileTime, walk
 from npusim.simulate.timed import Event, Timed, Walked, add
 from npusim.targets import Npu, TargetConfig
 from npusim.targets.hardware import Calibration

@@ -20,11 +20,11 @@ from npusim.ir.symbolic import evaluate
 from npusim.partition.cost import CostModel, Work, works
 from npusim.partition.plan import Partition, PartitionPlan, TransferOp
 from npusim.profile.commands import CommandFacts
+from npusim.schedule.cost import TICKS
 from npusim.simulate.device import RATE
 from npusim.simulate.plan import planned
 from npusim.simulate.run import run
 from npusim.simulate.simulation import Explained, Layer, Simulation
-from npusim.simulate.tiles import TICKS
 from npusim.simulate.timed import Event, Timed, Walked, add
 from npusim.targets import Npu, TargetConfig
 from npusim.targets.hardware import Hardware

@@ -22,7 +22,7 @@ from npusim.schedule import (
     searched,
     target_of,
 )
-from npusim.targets import Npu, TargetConfig, override
+from npusim.targets import TargetConfig, override
 from npusim.targets.hardware import Hardware
 
 
@@ -75,7 +75,7 @@ def planned(
     schedules: tuple[tuple[Schedule, ...], ...] = ()
     if hardware.npu is not None:
         as_compiled = settled == greatest_sizes(entry) and position is None
-        if as_compiled and _same_search(compiled_for, hardware.npu):
+        if as_compiled and _same_search(compiled_for, hardware):
             check_capacity(program, hardware.npu)
             rows = schedules_of(program)[entry.name]
         else:
@@ -86,10 +86,13 @@ def planned(
     return Plan(sized, sized.methods[0], chosen, hardware, commands, schedules)
 
 
-def _same_search(compiled_for: TargetConfig, npu: Npu) -> bool:
+def _same_search(compiled_for: TargetConfig, other: Hardware) -> bool:
     """Returns whether the schedules that a program carries are those of a machine."""
-    own = compiled_for.hardware.npu if compiled_for.hardware is not None else None
-    return own is not None and searched(own) == searched(npu)
+    own = compiled_for.hardware
+    if own is None or own.npu is None or other.npu is None:
+        return False
+    reached = [(one.calibration.mxu_eff, one.calibration.dram_eff) for one in (own, other)]
+    return reached[0] == reached[1] and searched(own.npu) == searched(other.npu)
 
 
 def _settled(method: Method, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from npusim.errors import Error
 from npusim.schedule import Schedule
+from npusim.schedule.cost import TICKS
 from npusim.simulate.changes import npu_changes, roofline_changes
 from npusim.simulate.device import walk_device
 from npusim.simulate.formula import device_formula, npu_formula
@@ -14,7 +15,6 @@ from npusim.simulate.npu import walk_npu
 from npusim.simulate.occupancy import memories
 from npusim.simulate.plan import Plan
 from npusim.simulate.simulation import Explained, Layer, Simulation
-from npusim.simulate.tiles import TICKS
 from npusim.simulate.timed import Walked
 from npusim.targets import Npu
 from npusim.targets.roofline import Roofline

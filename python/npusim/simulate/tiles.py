@@ -15,14 +15,12 @@ from typing import Any
 from npusim.errors import Error
 from npusim.ir.types import dtype_size
 from npusim.schedule import Schedule, best_schedule, product_work
-from npusim.schedule.cost import array_facts, vector_passes
+from npusim.schedule.cost import TICKS, UNCALIBRATED, array_facts, machine_facts, vector_passes
 from npusim.schedule.schedule import AXES, DRAM
 from npusim.simulate.timed import CAUSES, Event
 from npusim.targets import Npu
 from npusim.targets.hardware import Calibration
 
-TICKS = 1024  # of a cycle of the core's clock
-UNCALIBRATED = Calibration()
 _KEPT = 2**14  # walks that are remembered
 _LANES = ("mxu", "vpu")  # and DMA channels behind them
 _COUNTS = (
@@ -113,7 +111,7 @@ def native_facts(
     npu: Npu, schedule: Schedule, calibration: Calibration
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the machine and the work as the native walk takes them, and remembers them by."""
-    return _machine(npu, schedule.dtype, calibration), _work(npu, schedule)
+    return machine_facts(npu, schedule.dtype, calibration), _work(npu, schedule)
 
 
 class _Facts:
@@ -180,52 +178,6 @@ def walk_product(npu: Npu, m: int, k: int, n: int, dtype: str) -> TileTime:
         TargetConstraintError: no tile fits.
     """
     return walk(npu, best_schedule(npu, product_work(m, n, k, dtype)))
-
-
-def _machine(npu: Npu, dtype: str, calibration: Calibration) -> dict[str, Any]:
-    cores, level, mhz = npu.cores.count, npu.level, npu.clock.core_mhz
-    memory = {
-        "dram_bytes_per_cycle": npu.dram_bytes_per_cycle * calibration.dram_eff,
-        "dram_channels": npu.dram.channels,
-        "interleave_bytes": npu.dram.interleave_bytes,
-        "read_latency_ticks": math.ceil(npu.dram.read_latency_ns * mhz * TICKS / 1000),
-        "write_latency_ticks": math.ceil(npu.dram.write_latency_ns * mhz * TICKS / 1000),
-        "noc_bytes_per_cycle": npu.noc.gb_per_s * 1e3 / mhz if cores > 1 else 0.0,
-        "hop_cycles": npu.noc.hop_cycles,
-        "hops": _hops(npu),
-        "dma_bytes_per_cycle": npu.dma.bytes_per_cycle,
-        "dma_channels": npu.dma.channels,
-        "setup_cycles": npu.dma.setup_cycles,
-        "burst_bytes": npu.dma.burst_bytes,
-        "max_dims": npu.dma.max_dims,
-        "sram_bytes_per_cycle": level.bytes_per_cycle,
-        "acc_bytes_per_cycle": npu.acc.bytes_per_cycle,
-        "sram_accesses": level.banks * level.ports_per_bank,
-    }
-    return {
-        "array": array_facts(npu.mxu, dtype),
-        "memory": memory,
-        "cores": cores,
-        "sync_cycles": npu.cores.sync_cycles,
-        "array_share": calibration.mxu_eff,
-    }
-
-
-def _hops(npu: Npu) -> list[int]:
-    """Returns the hops from DRAM to each core; of a single core none are counted.
-
-    DRAM is one hop from the first core; a bus is one hop for all, a ring has the shorter way round,
-    and a mesh is as square as it can be and goes along one side and then the other.
-    """
-    count = npu.cores.count
-    if count == 1:
-        return [0]
-    width = math.isqrt(count - 1) + 1
-    return {
-        "bus": [1] * count,
-        "ring": [1 + min(core, count - core) for core in range(count)],
-        "mesh": [1 + core % width + core // width for core in range(count)],
-    }[npu.noc.topology]
 
 
 def _work(npu: Npu, schedule: Schedule) -> dict[str, Any]:
