@@ -1,8 +1,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <utility>
 
 #include "cpp/python/bindings.h"
+#include "cpp/runtime/prompt_runs.h"
 #include "cpp/simulate/tile_choice.h"
 #include "cpp/simulate/walk.h"
 
@@ -177,6 +180,25 @@ py::dict run(const py::dict& machine, const py::dict& work, size_t timeline, boo
   return out;
 }
 
+// The runs of a prompt of `tokens`: the position of each, how many tokens it takes, and the chunk
+// of its method (1: `decode`).
+std::vector<std::array<int64_t, 3>> prompt_runs(int64_t max_context, int64_t prefill_chunk,
+                                                std::vector<int64_t> larger_chunks, bool recurrent,
+                                                int64_t tokens) {
+  LanguageModelFacts facts;
+  facts.max_context = max_context;
+  facts.prefill_chunk = prefill_chunk;
+  facts.larger_chunks = std::move(larger_chunks);
+  if (recurrent) facts.recurrent = {""};
+  std::vector<std::array<int64_t, 3>> runs;
+  for (int64_t position = 0; position < std::min(tokens, max_context);) {
+    const int64_t taken = next_run(facts, position, tokens - position);
+    runs.push_back({position, taken, chunk_of(facts, taken)});
+    position += taken;
+  }
+  return runs;
+}
+
 }  // namespace
 
 void bind_simulate(py::module_& module) {
@@ -185,6 +207,8 @@ void bind_simulate(py::module_& module) {
   module.def("assess_tiling", &assess_tiling, py::arg("machine"), py::arg("work"), py::arg("tile"),
              py::arg("n_before_m") = false, py::arg("resident") = -1);
   module.def("best_tiling", &best_tiling, py::arg("machine"), py::arg("work"));
+  module.def("prompt_runs", &prompt_runs, py::arg("max_context"), py::arg("prefill_chunk"),
+             py::arg("larger_chunks"), py::arg("recurrent"), py::arg("tokens"));
   module.def("walk_tiles", &run, py::arg("machine"), py::arg("work"), py::arg("timeline") = 0,
              py::arg("shortcut") = true);
 }

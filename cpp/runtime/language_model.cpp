@@ -6,15 +6,12 @@
 
 #include "cpp/runtime/convert.h"
 #include "cpp/runtime/error.h"
+#include "cpp/runtime/prompt_runs.h"
 #include "cpp/runtime/utf8.h"
 #include "kernels/shared/sampling.h"
 
 namespace npusim {
 namespace {
-
-// A run of prefill costs as much as a full chunk; for fewer than chunk / kDecodesPerChunk tokens,
-// decoding one by one is cheaper.
-constexpr int64_t kDecodesPerChunk = 16;
 
 [[noreturn]] void refuse(const std::string& why) {
   throw Error(ErrorCode::kFormat,
@@ -220,31 +217,15 @@ void LanguageModel::find_generate() {
 }
 
 int64_t LanguageModel::next_run(int64_t position, int64_t waiting) const noexcept {
-  const int64_t room = facts_.max_context - position;
-  if (!recurrent_.empty()) return filled_chunk(std::min(room, waiting));
-  const bool few = waiting <= std::max<int64_t>(1, facts_.prefill_chunk / kDecodesPerChunk);
-  if (few || facts_.prefill_chunk > room) return std::min<int64_t>(waiting, 1);
-  int64_t chunk = facts_.prefill_chunk;
-  for (const int64_t larger : facts_.larger_chunks) {
-    if (larger <= room && larger - waiting <= larger / 2) chunk = larger;
-  }
-  return std::min(waiting, chunk);
+  return npusim::next_run(facts_, position, waiting);
 }
 
-// The largest chunk of at most so many tokens; one token at the least, where there is any.
-int64_t LanguageModel::filled_chunk(int64_t most) const noexcept {
-  int64_t filled = facts_.prefill_chunk <= most ? facts_.prefill_chunk : 1;
-  for (const int64_t larger : facts_.larger_chunks) {
-    if (larger <= most) filled = larger;
-  }
-  return std::min(filled, most);
-}
-
-// The method for a run that next_run chose: the smallest chunk that holds it.
+// The method for a run that next_run chose.
 LanguageModel::Call& LanguageModel::call_for(size_t tokens) {
+  const int64_t chunk = chunk_of(facts_, static_cast<int64_t>(tokens));
   if (tokens == 1) return decode_;
-  const auto holds = [&](const Call& call) { return call.tokens >= static_cast<int64_t>(tokens); };
-  return *std::find_if(prefills_.begin(), prefills_.end() - 1, holds);
+  const auto is_it = [&](const Call& call) { return call.tokens == chunk; };
+  return *std::find_if(prefills_.begin(), prefills_.end() - 1, is_it);
 }
 
 void LanguageModel::check_feed(size_t tokens, size_t logits) const {

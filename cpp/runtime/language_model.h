@@ -69,10 +69,8 @@ class LanguageModel {
   const std::shared_ptr<const Program>& program() const noexcept { return program_; }
   const std::shared_ptr<Device>& device() const noexcept { return device_; }
 
-  // How many of `waiting` tokens the next run takes when `position` tokens are fed: the largest
-  // chunk of which no more than half would be padding, the smallest chunk after it, or one token
-  // where a chunk does not fit any more or would be mostly padding. Where there are recurrent
-  // states, which no padding may reach: the largest chunk that is filled, or one token.
+  // How many of `waiting` tokens the next run takes when `position` tokens are fed
+  // (cpp/runtime/prompt_runs.h).
   int64_t next_run(int64_t position, int64_t waiting) const noexcept;
 
   // Feeds tokens, as many as next_run says, and writes the scores of the token after them (unless
@@ -106,7 +104,6 @@ class LanguageModel {
   Call& call_for(size_t tokens);
   void check_feed(size_t tokens, size_t logits) const;
   void check_generates() const;
-  int64_t filled_chunk(int64_t most) const noexcept;
 
   std::shared_ptr<const Program> program_;
   std::shared_ptr<Device> device_;

@@ -48,6 +48,11 @@ def assess_tiling(
 def best_tiling(machine: Mapping[str, Any], work: Mapping[str, Any]) -> dict[str, Any] | None:
     """The tile that is chosen for a command, as `assess_tiling` answers; None: none fits."""
 
+def prompt_runs(
+    max_context: int, prefill_chunk: int, larger_chunks: Sequence[int], recurrent: bool, tokens: int
+) -> list[tuple[int, int, int]]:
+    """The runs of a prompt: position, tokens, and the chunk of the method; 1 is `decode`."""
+
 def walk_tiles(
     machine: Mapping[str, Any], work: Mapping[str, Any], timeline: int = 0, shortcut: bool = True
 ) -> dict[str, Any]:

@@ -63,6 +63,11 @@ def test_where_no_chunk_has_room_tokens_run_alone() -> None:
     assert list(prompt_runs(alone, 3)) == [("decode", 0), ("decode", 1), ("decode", 2)]
 
 
+def test_no_padding_reaches_recurrent_states() -> None:
+    runs = [("prefill_32", 0), ("prefill", 32), *(("decode", at) for at in range(40, 45))]
+    assert list(prompt_runs({**FACTS, "recurrent": ["state"]}, 45)) == runs
+
+
 def test_each_point_is_the_sum_of_its_runs() -> None:
     found = generation(decoder(), contexts=[1, 40, 100], mode="loose")
     for point in found.points:

@@ -1,8 +1,8 @@
 """A language model on a machine: time to first token and tokens a second as its cache grows.
 
-The prompt runs in the chunks that the runtime would take (`cpp/runtime/language_model.cpp`,
-next_run), each at the position that it has in the cache; a token is one run of `decode` behind as
-many tokens as the context says. Choosing the token from its scores is not in it.
+The prompt runs in the chunks that the runtime would take (`cpp/runtime/prompt_runs.h`), each at the
+position that it has in the cache; a token is one run of `decode` behind as many tokens as the
+context says. Choosing the token from its scores is not in it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from npusim.simulate.csv_table import to_csv
 from npusim.targets import TargetConfig
 
 CONTEXTS = (1, 128, 512, 1024, 2048, 4096)
-_DECODES_PER_CHUNK = 16  # a run of prefill takes as long as a whole chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,23 +168,19 @@ def prompt_runs(facts: Mapping[str, Any], tokens: int) -> Iterator[tuple[str, in
         facts: what a program's metadata says of its language model.
         tokens: of the prompt; the cache holds them.
     """
-    small, most = facts["prefill_chunk"], facts["max_context"]
-    chunks = (small, *facts.get("larger_chunks", ()))
-    position = 0
-    while position < tokens:
-        waiting, room = tokens - position, most - position
-        few = waiting <= max(1, small // _DECODES_PER_CHUNK)
-        if few or small > room:
-            yield "decode", position
-            position += 1
-            continue
-        fitting = [c for c in chunks[1:] if c <= room and c - waiting <= c // 2]
-        chunk = max(fitting, default=small)
-        taken = min(waiting, chunk)
-        holds = next(c for c in chunks if c >= taken)  # the smallest that holds them
-        name = "decode" if taken == 1 else "prefill" if holds == small else f"prefill_{holds}"
+    from npusim import _runtime
+
+    small = facts["prefill_chunk"]
+    runs = _runtime.prompt_runs(
+        facts["max_context"],
+        small,
+        facts.get("larger_chunks") or (),
+        bool(facts.get("recurrent")),
+        tokens,
+    )
+    for position, taken, chunk in runs:
+        name = "decode" if taken == 1 else "prefill" if chunk == small else f"prefill_{chunk}"
         yield name, position
-        position += taken
 
 
 class _Model:
