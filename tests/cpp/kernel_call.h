@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cpp/platform/memory.h"
 #include "cpp/platform/processor.h"
 #include "kernels/cpu/kernel.h"
 
@@ -110,7 +111,8 @@ void run_kernel(const KernelEntry& kernel, const Params& params, std::vector<Ope
   const std::string why = refusal(kernel, params, operands);
   expect(why.empty(), kernel.name, "check refused: " + why);
   const auto scratch_bytes = static_cast<size_t>(kernel.scratch(&params));
-  void* scratch = scratch_bytes ? std::aligned_alloc(64, (scratch_bytes + 63) / 64 * 64) : nullptr;
+  void* scratch =
+      scratch_bytes ? platform::take_aligned(64, (scratch_bytes + 63) / 64 * 64) : nullptr;
   std::vector<void*> pointers;
   for (Operand& o : operands) pointers.push_back(o.bytes.data() + o.offset);
   std::vector<int64_t> order(static_cast<size_t>(kernel.tasks(&params, 2)));
@@ -124,7 +126,7 @@ void run_kernel(const KernelEntry& kernel, const Params& params, std::vector<Ope
     kernel.run({&params, pointers.data(), task, task + 1, scratch, &failure, first});
     first = !one_worker;
   }
-  std::free(scratch);
+  platform::release_aligned(scratch);
 }
 
 // The storage dtypes, converted by the plainest code there is: float 0, half 1, bfloat16 2.

@@ -57,7 +57,7 @@ int run_accepted(const KernelEntry& kernel, const Params& p, std::vector<Operand
   expect(bytes >= 0 && tasks >= 0, kernel.name, "a negative count of tasks or of scratch bytes");
   if (bytes > kMostScratch) return 0;
   const std::vector<std::byte> pattern(static_cast<size_t>(bytes), std::byte{0xFF});
-  void* scratch = bytes ? std::aligned_alloc(64, (pattern.size() + 63) / 64 * 64) : nullptr;
+  void* scratch = bytes ? platform::take_aligned(64, (pattern.size() + 63) / 64 * 64) : nullptr;
   std::vector<void*> pointers;
   for (Operand& o : operands) pointers.push_back(o.bytes.data() + o.offset);
   CountedFailures failures;
@@ -66,7 +66,7 @@ int run_accepted(const KernelEntry& kernel, const Params& p, std::vector<Operand
     const int64_t task = i % 2 ? tasks - 1 - i / 2 : i / 2;  // from both ends
     kernel.run({&p, pointers.data(), task, task + 1, scratch, &failures});
   }
-  std::free(scratch);
+  platform::release_aligned(scratch);
   return failures.count;
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <numbers>
 #include <vector>
 
 #include "kernels/cpu/math.h"
@@ -24,10 +25,10 @@ struct Case {
 };
 
 double gelu_exact(double x) {
-  return 0.5 * x * std::erfc(-x * M_SQRT1_2);
+  return 0.5 * x * std::erfc(-x * (std::numbers::sqrt2 / 2));
 }
 double gelu_tanh_exact(double x) {
-  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
 double clamp6(double x) {
   return x < 0 ? 0 : (x > 6 ? 6 : x);

@@ -2,8 +2,9 @@
 
 python -m tests.wheels WORK OUT [--only NAME]... [--write-docs]
 
-WORK keeps tools and build folders between runs; wheels go to OUT. Exits with 1 when something that
-could be done here failed; what is missing is said in a sentence and left out.
+WORK keeps tools, build folders and what each platform's last run found; wheels go to OUT. Exits
+with 1 when something that could be done here failed; what is missing is said in a sentence and left
+out.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def _wheel(toolchain: Toolchain, target: Target, work: Path, out: Path) -> Resul
 def _release(toolchain: Toolchain, results: Sequence[Result], work: Path) -> None:
     """Installs from an index of all wheels; what runs from there is this machine's own."""
     wheels = [result.wheel for result in results if result.wheel is not None]
-    ours = [result for result in results if result.name == running.native_name()]
+    native = running.native_name()
+    ours = [result for result in results if result.name == native and result.wheel is not None]
     for result in ours:
         _step(
             result,
@@ -79,9 +81,12 @@ def main(arguments: Sequence[str]) -> int:
     chosen = [t for t in TARGETS if options.only is None or t.name in options.only]
     results = [_wheel(toolchain, target, work / target.name, out) for target in chosen]
     _release(toolchain, results, work)
-    print("\n" + report.table(results))
+    for result in results:
+        report.keep(result, work / result.name)
+    every = [report.kept(target, work / target.name) for target in TARGETS]
+    print("\n" + report.table(every))
     if options.write_docs:
-        report.write(results)
+        report.write(every)
     return 1 if any(result.failures for result in results) else 0
 
 

@@ -51,12 +51,16 @@ def build_wheel(toolchain: Toolchain, target: Target, work: Path, out: Path) -> 
         [toolchain.python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
          *(f"--config-settings={key}={value}" for key, value in settings.items()),
          "-w", before, ROOT],
-        {**toolchain.environment(), "_PYTHON_HOST_PLATFORM": target.platform_tag,
+        {**toolchain.environment(), "_PYTHON_HOST_PLATFORM": target.python_platform,
          "SETUPTOOLS_EXT_SUFFIX": target.suffix},
     )  # fmt: skip
+    (built,) = before.glob("npusim-*.whl")
+    if target.system == "Linux":  # which glibc it is linked with, nobody else knows
+        retag = [toolchain.python, "-m", "wheel", "tags", "--remove"]
+        run([*retag, f"--platform-tag={target.platform_tag}", built])
     (wheel,) = before.glob("npusim-*.whl")
-    if not wheel.stem.endswith(target.platform_tag):
-        raise Failed(f"{wheel.name} is not tagged {target.platform_tag}")
+    if not wheel.stem.endswith(target.tag):
+        raise Failed(f"{wheel.name} is not tagged {target.tag}")
     out.mkdir(parents=True, exist_ok=True)
     return wheel.replace(out / wheel.name)
 

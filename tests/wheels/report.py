@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tests.wheels.commands import ROOT, Failed
+from tests.wheels.targets import Target
 
+_KEPT = "result.json"
 PAGE = ROOT / "docs" / "platforms.md"
 _MARKS = re.compile(r"(<!-- wheels: begin -->\n).*(<!-- wheels: end -->)", re.DOTALL)
 
@@ -27,8 +30,26 @@ class Result:
     def row(self) -> str:
         """Returns the platform's line of the table."""
         size = f"{self.bytes / 1e6:.1f} MB" if self.wheel else "not built"
-        cells = [self.name, size, self.floor, "; ".join(self.checked), "; ".join(self.left_out)]
+        failed = [f"FAILED {failure.split(':')[0]}" for failure in self.failures]
+        not_run = "; ".join(self.left_out + failed)
+        cells = [self.name, size, self.floor, "; ".join(self.checked), not_run]
         return "| " + " | ".join(cell or "–" for cell in cells) + " |"
+
+
+def keep(result: Result, work: Path) -> None:
+    """Keeps what is known of a platform for the runs that build others."""
+    facts = asdict(result) | {"wheel": result.wheel and result.wheel.name}
+    work.mkdir(parents=True, exist_ok=True)
+    (work / _KEPT).write_text(json.dumps(facts, indent=2) + "\n")
+
+
+def kept(target: Target, work: Path) -> Result:
+    """Returns what the last run of a platform kept."""
+    path = work / _KEPT
+    if not path.exists():
+        return Result(target.name, target.floor, left_out=["it was never built here"])
+    facts = json.loads(path.read_text())
+    return Result(**facts | {"wheel": facts["wheel"] and Path(facts["wheel"])})
 
 
 def table(results: list[Result]) -> str:

@@ -20,6 +20,16 @@ class Target:
     suffix: str  # of the Python module
     floor: str  # the oldest system, in words
 
+    @property
+    def python_platform(self) -> str:
+        """What Python itself calls the platform."""
+        return f"linux-{self.processor}" if self.system == "Linux" else self.platform_tag
+
+    @property
+    def tag(self) -> str:
+        """The end of the wheel's name: for one Python, with its lock, and its module interface."""
+        return f"cp{_TAG}-cp{_TAG}-{self.platform_tag}"
+
 
 TARGETS = (
     Target(

@@ -14,7 +14,7 @@
 #define PYTHONFRAMEWORK ""
 #define PLATLIBDIR "lib"
 
-typedef __int64 Py_ssize_t;
+typedef long long Py_ssize_t;
 #define HAVE_PY_SSIZE_T 1
 #define PY_SSIZE_T_MAX LLONG_MAX
 
