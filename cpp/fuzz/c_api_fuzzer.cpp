@@ -8,10 +8,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <random>
 #include <string>
 #include <vector>
-
-#include <unistd.h>
 
 #include "include/npusim/npusim.h"
 
@@ -513,9 +512,9 @@ npusim_status Sequence::ask_of_what_runs() {
 
 npusim_status Sequence::open_files() {
   // Of this process alone: several may fuzz at once.
-  static const std::string kSaved =
-      (std::filesystem::temp_directory_path() / ("npusim_fuzz_" + std::to_string(getpid())))
-          .string();
+  static const std::string kSaved = (std::filesystem::temp_directory_path() /
+                                     ("npusim_fuzz_" + std::to_string(std::random_device()())))
+                                        .string();
   const std::string programs = std::string(NPUSIM_SOURCE_DIR) + "/tests/cpp/programs";
   const std::string paths[] = {programs, programs + "/sum.npubin", programs + "/nothing", kSaved};
   const char* path = choose_.rarely() ? nullptr : paths[choose_.below(std::size(paths))].c_str();
