@@ -22,7 +22,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 SHAPES: dict[str, tuple[int, ...]] = {
     "small": (3, 1, 1, 1, 8, 9),
     "strided": (3, 2, 1, 1, 16, 11),
-    "wide": (7, 1, 3, 1, 12, 10),
+    "wide": (7, 1, 3, 1, 24, 10),
     "dilated": (5, 1, 4, 2, 8, 13),
     "in parts": (13, 1, 6, 1, 4, 15),
     "odd channels": (3, 1, 1, 1, 7, 6),
@@ -86,6 +86,23 @@ def test_every_strip_gives_the_same(name: str, tmp_path: Path) -> None:
             (data,) = host.run_program(program, kernels, [_bytes(x)], weights)
             got = torch.frombuffer(bytearray(data), dtype=x.dtype).reshape(want.shape)
             assert torch.equal(got.float(), want), (variant, x.dtype)
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+def test_groups_of_one_channel_that_no_pass_has_seen(tmp_path: Path) -> None:
+    """They have the weights of `conv`, in panels, and not those of `conv_depthwise`."""
+    model, x = _images("wide", torch.float16)
+    layer = model[0]  # type: ignore[index]
+    program = assemble(npusim.extract_ir(layer.eval(), (x,)), TARGET)
+    ((stem, params),) = _keys(program)
+    config = RULES[stem](KERNELS[stem].unpack(params))
+    assert (stem, config.defines["DIAGONAL"]) == ("conv", 0)
+    weights = {key: _bytes(value) for key, value in layer.state_dict().items()}
+    kernels = host.build(host.keys_of([program]), tmp_path)
+    (data,) = host.run_program(program, kernels, [_bytes(x)], weights)
+    want = layer.float()(x.float())
+    got = torch.frombuffer(bytearray(data), dtype=x.dtype).reshape(want.shape)
+    assert torch.equal(got.float(), want)
 
 
 def _folder(parent: Path, name: str) -> Path:

@@ -79,14 +79,14 @@ class Strip:
 
 def strips(p: Params) -> Iterator[Strip]:
     """Yields those whose operands lie on whole packs, and which fit into registers."""
-    groups = as_int(p, "groups") if "groups" in p else as_int(p, "out_channels")
+    diagonal = "groups" not in p  # the parameters of conv_depthwise
+    groups = as_int(p, "out_channels") if diagonal else as_int(p, "groups")
     inputs, outputs = (as_int(p, f"{side}_channels") // groups for side in ("in", "out"))
     sides = ("x_strides", "y_strides", *(("r_strides",) if p["residual"] else ()))
     x_apart, *others = ([s for i, s in enumerate(as_ints(p, side)) if i != 1] for side in sides)
     apart = [step for side in others for step in side]
     dtypes = ("x_dtype", "w_dtype", "y_dtype", *(("r_dtype",) if p["residual"] else ()))
     widest = max(4 * bool(p["has_bias"]), *(_SIZES[as_int(p, d)] for d in dtypes))
-    diagonal = inputs == outputs == 1
     for channels in (8, 4, 2, 1):
         reads = channels if diagonal else inputs
         whole = as_int(p, "out_channels") if diagonal else outputs
