@@ -57,7 +57,7 @@ ALLOWED: dict[str, set[str]] = {
     "schedule": {"_runtime", "abi", "errors", "ir.types", "program", "targets"},
     "simulate": {
         *("_runtime", "abi", "errors", "files", "ir", "partition", "profile", "program"),
-        *("schedule", "targets"),
+        *("schedule", "targets", "version"),
     },
     "tune": {"abi", "codegen", "errors", "program", "runtime", "targets"},
     "verify": {
@@ -311,6 +311,24 @@ def test_functions_named_as_parts_stay_functions(name: str) -> None:
         f"assert {name} is npusim.{name}"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import npusim.simulate.sweep as part",
+        "import npusim; npusim.simulate; import npusim.simulate.sweep as part",
+        "import npusim.simulate.run, npusim.simulate.sweep as part",
+        "from npusim.simulate import sweep as part; import npusim",
+        "import npusim.partition.report as part",
+    ],
+)
+def test_parts_of_functions_can_be_named(text: str) -> None:
+    code = f"import types; {text}; assert isinstance(part, types.ModuleType), part; import npusim; "
+    code += "assert isinstance(npusim.simulate, types.FunctionType); "
+    code += "assert npusim.partition.__module__ == 'npusim.partition'"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
 
 
 def test_all_public_names_are_there() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 from itertools import product
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 import npusim
+import npusim.simulate.sweep as module
 from npusim.errors import Error, ShapeError, TargetConstraintError
 from npusim.simulate.sweep import OBJECTIVES, Row, Sweep, _marked, sweep
 from npusim.targets import override
@@ -39,6 +41,76 @@ def test_processes_find_the_same() -> None:
     many = sweep(net(), SETTINGS, jobs=2, progress=lambda *call: calls.append(call))
     assert many == sweep(net(), SETTINGS)
     assert calls == [("simulating", done, 4) for done in (1, 2, 3, 4)]
+
+
+class Stop(BaseException):
+    """What Ctrl-C raises, or the system."""
+
+
+def stopped(journal: Path, after: int, jobs: int = 1) -> None:
+    """Sweeps, and stops after some rows."""
+
+    def tell(stage: str, done: int, total: int) -> None:
+        if done == after:
+            raise Stop
+
+    with pytest.raises(Stop):
+        sweep(net(), SETTINGS, journal=journal, progress=tell, jobs=jobs)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path, jobs: int) -> None:
+    journal = tmp_path / "sweep.csv.part"
+    stopped(journal, after=1, jobs=jobs)
+    assert len(journal.read_text().splitlines()) == 2
+    stopped(journal, after=3)
+    journal.write_text(journal.read_text() + '{"settings": {"mxu')  # killed while it wrote
+    simulated = []
+    found = sweep(
+        net(),
+        SETTINGS,
+        journal=journal,
+        progress=lambda *told: simulated.append(told[1]),
+        jobs=jobs,
+    )
+    assert found == sweep(net(), SETTINGS) and simulated == [1, 2, 3, 4]
+    assert not journal.exists()
+
+
+def test_known_rows_are_not_simulated_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = tmp_path / "part"
+    stopped(journal, after=4)
+    monkeypatch.setattr(module, "run", None)  # nothing is left to do
+    assert len(sweep(net(), SETTINGS, journal=journal).rows) == 4
+
+
+def test_rows_of_another_sweep_are_refused(tmp_path: Path) -> None:
+    journal = tmp_path / "part"
+    stopped(journal, after=2)
+    before = journal.read_bytes()
+    other = override(npusim.TargetConfig.named("npu-edge-32x32"), ["acc.kib=9"])
+    for settings, given in (
+        ({**SETTINGS, "mxu.rows": ["8", "16"]}, {}),
+        (SETTINGS, {"mode": "loose"}),
+        (
+            SETTINGS,
+            {"target": other},
+        ),
+    ):
+        with pytest.raises(Error, match="another sweep"):
+            sweep(net(), settings, journal=journal, **given)  # type: ignore[arg-type]
+    assert journal.read_bytes() == before
+    for text, why in (("a,b\n", "damaged"), ("[]\n", "no rows"), ('{"x": 1}\n', "no rows"),
+                      (before.decode() + '{"x": 1}\n', "damaged")):  # fmt: skip
+        journal.write_text(text)
+        with pytest.raises(Error, match=why):
+            sweep(net(), SETTINGS, journal=journal)
+        assert journal.read_text() == text
+    journal.write_bytes(b"\xff\n")
+    with pytest.raises(Error, match="no text"):
+        sweep(net(), SETTINGS, journal=journal)
 
 
 def drawn(points: list[tuple[float, float] | None]) -> list[bool]:

@@ -51,7 +51,8 @@ def sweep(
     """Simulate a program on every combination of settings, and mark those on the Pareto front.
 
     A machine that the program does not fit into is a row that says so. Files are written whole,
-    when all is done.
+    when all is done. Until then rows are kept in OUTPUT.part, and the same command goes on from
+    there if it was stopped.
     """
     opened = open_program(program)
     with progress("Sweeping") as report:
@@ -62,6 +63,7 @@ def sweep(
             pareto=tuple(filter(None, pareto.split(","))),
             jobs=jobs,
             progress=report,
+            journal=output.with_name(f"{output.name}.part") if output is not None else None,
         )
     if output is not None:
         write_atomic(output, found.to_csv().encode())

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from math import prod
 from multiprocessing import get_context
 from pathlib import Path
@@ -21,6 +22,7 @@ from npusim.program.program import CompiledProgram
 from npusim.schedule import target_of
 from npusim.simulate.chart import COLORS, Axis, Chart
 from npusim.simulate.csv_table import to_csv
+from npusim.simulate.journal import Journal, identity
 from npusim.simulate.plan import planned
 from npusim.simulate.run import run
 from npusim.simulate.saved import REPORT_CAUSES
@@ -138,6 +140,7 @@ def sweep(
     pareto: Sequence[str] = tuple(OBJECTIVES),
     jobs: int = 1,
     progress: Callable[..., None] | None = None,
+    journal: str | Path | None = None,
 ) -> Sweep:
     """Simulates a program on every combination of settings of a machine.
 
@@ -151,12 +154,15 @@ def sweep(
         jobs: processes. More than one are started anew: a script calls this under
             `if __name__ == "__main__":`.
         progress: called with (stage, done, total).
+        journal: a file that keeps each row as soon as it is known, until all are. A sweep that was
+            stopped goes on from there when it is called again.
 
     Raises:
         TargetConstraintError: none of the machines runs the program, as where a key is none of the
             target's.
-        Error: no settings, a key without values, or more than 10,000 combinations; and as
-            `npusim.simulate` of arguments that have nothing to do with the machine.
+        Error: the journal is another sweep's; no settings, a key without values, or more than
+            10,000 combinations; and as `npusim.simulate` of arguments that have nothing to do with
+            the machine.
     """
     if not isinstance(program, CompiledProgram):
         program = CompiledProgram.load(program)
@@ -170,7 +176,12 @@ def sweep(
     chosen = named or target_of(program)
     combined = list(_combined(settings))
     asked = {"method": method, "mode": mode, "sizes": sizes, "context": context}
-    rows = list(_rows(program, chosen, combined, asked, jobs, progress))
+    with ExitStack() as stack:
+        kept = None
+        if journal is not None:
+            key = identity(program, chosen, combined, asked)
+            kept = stack.enter_context(Journal(Path(journal), key))
+        rows = list(_rows(program, chosen, combined, asked, jobs, progress, kept))
     if all(row.why for row in rows):
         raise TargetConstraintError(
             f"None of {len(rows)} machines runs the program. The first: {rows[0].why}"
@@ -207,29 +218,39 @@ def _rows(
     asked: Mapping[str, Any],
     jobs: int,
     progress: Callable[..., None] | None,
+    journal: Journal | None,
 ) -> Iterator[Row]:
-    """Yields the rows in order, from processes where there are several."""
+    """Yields the rows in order: those that are known already, then those that are simulated."""
+    known = journal.rows(combined) if journal is not None else []
+    left = combined[len(known) :]
+    for done, row in enumerate(chain(known, _found(program, target, left, asked, jobs)), 1):
+        if journal is not None and done > len(known):
+            journal.add(row)
+        if progress is not None:
+            progress("simulating", done, len(combined))
+        yield row
+
+
+def _found(
+    program: CompiledProgram,
+    target: TargetConfig,
+    combined: list[dict[str, str]],
+    asked: Mapping[str, Any],
+    jobs: int,
+) -> Iterator[Row]:
+    """Yields simulated rows in order, from processes where there are several."""
     jobs = min(jobs, len(combined))
     work = partial(_row, target=target, asked=asked)
-    if jobs == 1:
-        found: Iterable[Row] = (work(settings, program=program) for settings in combined)
-        yield from _told(found, len(combined), progress)
+    if jobs <= 1:
+        yield from (work(settings, program=program) for settings in combined)
         return
     share = -(-len(combined) // (4 * jobs))  # neighbours share searches of schedules
     with ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (program.to_bytes(),)) as pool:
         try:
-            found = pool.map(partial(_row_of_worker, work), combined, chunksize=share)
-            yield from _told(found, len(combined), progress)
+            yield from pool.map(partial(_row_of_worker, work), combined, chunksize=share)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-
-
-def _told(rows: Iterable[Row], count: int, progress: Callable[..., None] | None) -> Iterator[Row]:
-    for done, row in enumerate(rows, 1):
-        if progress is not None:
-            progress("simulating", done, count)
-        yield row
 
 
 _program: CompiledProgram | None = None  # of a worker
