@@ -170,6 +170,19 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+class _Parts(ModuleType):
+    """A package whose name is a function in this one: the function has its modules, too.
+
+    So `import npusim.simulate.sweep as name` finds what it asks for: after importing the modules it
+    takes one from the other, by what this package calls them.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if isinstance(value, ModuleType):
+            setattr(vars(self)[self.__name__.rpartition(".")[2]], name, value)
+
+
 class _Package(ModuleType):
     """This package, in which `compile`, `partition` and `simulate` are functions.
 
@@ -179,6 +192,11 @@ class _Package(ModuleType):
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _LAZY and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
+        elif hasattr(value, "__path__"):
+            value.__class__ = _Parts
+            for part, module in list(vars(value).items()):
+                if isinstance(module, ModuleType):
+                    setattr(value, part, module)
 
 
 sys.modules[__name__].__class__ = _Package
