@@ -89,6 +89,23 @@ def test_weights_have_the_reach_of_a_run_and_results_that_of_a_command() -> None
     assert all(f.reuse is not None for f in alone)
 
 
+def test_rows_of_a_table_do_not_bring_the_table() -> None:
+    """An embedding reads few rows of what the last product of a decoder reads whole."""
+    table = nn.Embedding(512, 64)
+    head = nn.Linear(64, 512, bias=False)
+    head.weight = table.weight
+    wide = nn.Linear(64, 64)
+    model = nn.Sequential(table, wide, nn.Softmax(-1), head).eval()
+    program = npusim.compile((model, (torch.zeros(1, 4, dtype=torch.int64),)), "cuda")
+    (method,) = program.methods
+    facts = {f.op: f for f in method_facts(program, method, {}, None)}
+    last = max(facts.values(), key=lambda f: f.bytes_read)
+    read = dict(last.reuse.operands) if last.reuse is not None else {}
+    size = 512 * 64 * 4
+    # All that a run touches: the table itself, and the other weights at least.
+    assert read[size] >= size + 64 * 64 * 4
+
+
 def test_what_is_in_no_cache_comes_from_farther_away() -> None:
     params = linear(16, 64, 64)
     work = work_of("linear", params, *cost("linear", params))
