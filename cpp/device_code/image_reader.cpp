@@ -17,6 +17,9 @@ bool is_image(std::span<const std::byte> bytes, const ImageKind& kind) {
          std::memcmp(bytes.data(), kind.magic.data(), kMagicBytes) == 0;
 }
 
+constexpr std::string_view kOfAllKinds = "NPU";
+constexpr size_t kNameBytes = kMagicBytes - 1;  // a version follows
+
 size_t header_size(std::span<const std::byte> bytes) {
   size_t size = 0;
   for (size_t i = 4; i-- > 0;) {
@@ -26,6 +29,12 @@ size_t header_size(std::span<const std::byte> bytes) {
 }
 
 }  // namespace
+
+bool is_for_another_device(std::span<const std::byte> bytes, const ImageKind& kind) {
+  return bytes.size() >= kHeaderStart &&
+         std::memcmp(bytes.data(), kOfAllKinds.data(), kOfAllKinds.size()) == 0 &&
+         std::memcmp(bytes.data(), kind.magic.data(), kNameBytes) != 0;
+}
 
 std::span<const std::byte> image_header(std::span<const std::byte> bytes, const ImageKind& kind) {
   if (!is_image(bytes, kind) || header_size(bytes) > bytes.size() - kHeaderStart) return {};

@@ -22,6 +22,10 @@ struct ImageKind {
   std::string_view name;
 };
 
+// Whether `bytes` are an image, and one of another kind of whatever version: whole code that
+// another device runs, not a damaged image.
+bool is_for_another_device(std::span<const std::byte> bytes, const ImageKind& kind);
+
 // The header of an image, as it stands there; empty where `bytes` are no image of the kind.
 std::span<const std::byte> image_header(std::span<const std::byte> bytes, const ImageKind& kind);
 

@@ -54,7 +54,9 @@ void KernelStore::check_target(const Program& program, const Method& method) con
   std::string lacking;
   for (const Command& command : method.commands) {
     const Kernel& kernel = program.kernels[command.kernel];
-    const bool none = kernel.image.empty() && kernel.specialized.empty();
+    const bool one = !kernel.image.empty() || kernel.specialized.empty();
+    const std::span<const std::byte> code = one ? kernel.image : kernel.specialized.front().image;
+    const bool none = code.empty() || is_for_another_device(code, format_.kind);
     if (none && lacking.find(kernel.name) == lacking.npos) {
       lacking += (lacking.empty() ? "" : ", ") + std::string(kernel.name);
     }

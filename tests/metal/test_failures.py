@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -10,10 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import npusim
 from npusim import DeviceBuffer
-from npusim.errors import DeviceError, Error, ProgramFormatError
+from npusim.errors import DeviceError, Error, ProgramFormatError, UnsupportedOpError
+from npusim.frontends.torch_export import extract_ir
+from npusim.ir.graph import Graph
+from npusim.targets import TargetConfig, target_names
 from tests.metal.programs import (
     LOOKUP,
     OPENING,
@@ -40,6 +46,15 @@ def test_an_index_out_of_range_names_its_node(device: npusim.Device) -> None:
             with pytest.raises(Error, match=message):
                 session(np.array(ids))
             np.testing.assert_array_equal(session(good)[0], table[good])
+
+
+@functools.cache
+def doubled_sigmoid() -> Graph:
+    class Doubled(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * torch.sigmoid(x)
+
+    return extract_ir(Doubled().eval(), (torch.ones(16),))
 
 
 def test_a_division_by_zero_is_called_that(device: npusim.Device) -> None:
@@ -193,6 +208,27 @@ def test_a_program_for_another_device_is_refused(device: npusim.Device) -> None:
 
     with pytest.raises(Error, match=r"has no Metal code for: .*target='metal'"):
         npusim.load(mlp(), weights=mlp_weights(), device=device)
+
+
+@pytest.mark.parametrize("target", target_names())
+def test_programs_of_every_target_run_here_or_are_refused(
+    device: npusim.Device, target: str
+) -> None:
+    x = np.linspace(-2, 2, 16, dtype=np.float32)
+    try:
+        program = npusim.compile(doubled_sigmoid(), target)
+    except UnsupportedOpError:
+        pytest.skip(f"{target} computes no float32")
+    if TargetConfig.named(target).device == "metal":
+        (result,) = npusim.load(program, device=device)(x)
+        np.testing.assert_allclose(result, 2 / (1 + np.exp(-x)), rtol=1e-6)
+        return
+    message = (
+        rf"^the program was compiled for target {program.target} and has no Metal code for: "
+        r".*\. Compile the model with target='metal'\.$"
+    )
+    with pytest.raises(Error, match=message):
+        npusim.load(program, device=device)
 
 
 def test_a_forked_child_is_told(device: npusim.Device) -> None:

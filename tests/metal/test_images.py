@@ -35,7 +35,8 @@ def test_a_sound_image_runs(device: npusim.Device) -> None:
     [
         (b"", "has no Metal code"),
         (b"NPUMETL", "its image is not one for Metal"),
-        (b"NPUCUDA\x01" + bytes(20), "its image is not one for Metal"),
+        (b"NPUCUDA\x01" + bytes(20), "has no Metal code for: code_1. Compile the model with"),
+        (b"NPUMETL\x02" + bytes(20), "its image is not one for Metal"),
         (MAGIC + struct.pack("<I", 1), "the header passes the end of its image"),
         (MAGIC + b"\xff\xff\xff\xff", "the header passes the end"),
         (frame(b""), "byte 0"),
