@@ -17,12 +17,13 @@ def _definitions(toolchain: Toolchain, target: Target, work: Path) -> dict[str, 
     own = {"Python_INCLUDE_DIR": f"{include}"}
     if target.system == "Windows":
         library = python_headers.import_library(toolchain.dlltool(), include, work / "python")
-        own |= {"Python_LIBRARY": f"{library}"}
+        flags = f"-s -L{library.parent}"
+        own |= {"Python_LIBRARY": f"{library}", "CMAKE_MODULE_LINKER_FLAGS": flags}
     if target.system == "Darwin":
         # Apple's frameworks cannot be had here, so that part is left out; and there is nothing to
         # rename in a module that names no library of its own.
         own |= {"NPUSIM_METAL": "OFF", "CMAKE_INSTALL_NAME_TOOL": "/bin/true"}
-    return own | {
+    return {
         "CMAKE_SYSTEM_NAME": target.system,
         "CMAKE_SYSTEM_PROCESSOR": target.processor,
         "CMAKE_C_COMPILER": f"{tools / 'cc'}",
@@ -35,7 +36,7 @@ def _definitions(toolchain: Toolchain, target: Target, work: Path) -> dict[str, 
         "PYTHON_MODULE_DEBUG_POSTFIX": "",
         "PYTHON_IS_DEBUG": "0",
         "NPUSIM_WERROR": "ON",
-    }
+    } | own
 
 
 def build_wheel(toolchain: Toolchain, target: Target, work: Path, out: Path) -> Path:
@@ -56,7 +57,7 @@ def build_wheel(toolchain: Toolchain, target: Target, work: Path, out: Path) -> 
     )  # fmt: skip
     (built,) = before.glob("npusim-*.whl")
     if target.system == "Linux":  # which glibc it is linked with, nobody else knows
-        retag = [toolchain.python, "-m", "wheel", "tags", "--remove"]
+        retag: list[str | Path] = [toolchain.python, "-m", "wheel", "tags", "--remove"]
         run([*retag, f"--platform-tag={target.platform_tag}", built])
     (wheel,) = before.glob("npusim-*.whl")
     if not wheel.stem.endswith(target.tag):

@@ -47,4 +47,7 @@ def import_library(dlltool: list[str], include: Path, folder: Path) -> Path:
     definitions.write_text(f"LIBRARY {dll}\nEXPORTS\n" + "\n".join(lines) + "\n")
     library = folder / f"lib{dll}.a"
     run([*dlltool, "-m", "i386:x86-64", "-D", dll, "-d", definitions, "-l", library])
+    # CMake adds what this machine's Python is linked with, which is nothing there.
+    for name in re.findall(r"-l(\w+)", sysconfig.get_config_var("LIBS") or ""):
+        (folder / f"lib{name}.a").write_bytes(b"!<arch>\n")
     return library

@@ -128,5 +128,5 @@ def steps(toolchain: Toolchain, target: Target, wheel: Path, work: Path) -> Iter
         )
     if target.system == "Windows":
         yield "what it needs", lambda: checks.check_windows(tools, wheel, work / "compiled")
-        yield "C++ tests", lambda: tests([userland.wine()], "under wine")
+        yield "C++ tests", lambda: tests(userland.wine(work / "wine", work / "build"), "under wine")
         yield "Python", lambda: _absent("there is no Python for Windows among Debian's packages")

@@ -61,9 +61,10 @@ def emulator(name: str, *options: str) -> list[str]:
     raise Missing(f"qemu-{name} is not installed (Debian: apt-get install qemu-user-static)")
 
 
-def wine() -> str:
-    """Returns the command that runs programs for 64-bit Windows."""
+def wine(prefix: Path, libraries: Path) -> list[str]:
+    """Returns what runs programs for 64-bit Windows: its drives, and where more DLLs lie."""
     for program in ("wine64", "wine", "/usr/lib/wine/wine64"):
         if (found := shutil.which(program)) is not None:
-            return found
+            where = [f"WINEPREFIX={prefix}", f"WINEPATH=Z:{libraries}", "WINEDEBUG=-all"]
+            return ["env", *where, found]
     raise Missing("wine is not installed (Debian: apt-get install wine64)")
