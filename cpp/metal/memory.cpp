@@ -29,12 +29,15 @@ constexpr uintptr_t kAlignment = 16;
   throw Error(ErrorCode::kDevice, text);
 }
 
+constexpr int64_t kOfNothing = 16;  // bytes for an empty tensor: a kernel's largest element
+
 // Metal clears what it gives.
 std::shared_ptr<Storage> allocate(const std::shared_ptr<const Context>& context, int64_t bytes,
                                   Reach reach) {
   const Pool pool;
   const bool is_private = reach == Reach::kDevice;
-  auto length = static_cast<NS::UInteger>(std::max<int64_t>(bytes, 1));
+  // Metal's validation asks for an element of what a kernel reads, also where no thread reads it.
+  auto length = static_cast<NS::UInteger>(bytes > 0 ? bytes : kOfNothing);
   if (is_private) length = (length + 3) / 4 * 4;  // what goes there, and comes from there, is words
   auto buffer =
       NS::TransferPtr(context->device().newBuffer(length, is_private ? kPrivate : kShared));

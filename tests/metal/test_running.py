@@ -282,3 +282,14 @@ def test_weights_and_states_and_init(device: npusim.Device) -> None:
 def test_a_method_without_work_runs(device: npusim.Device) -> None:
     session = npusim.load(one_command(frame({"arch": "apple7", "launches": []})), device=device)
     assert session(np.zeros(8, np.float32))[0].shape == (8,)
+
+
+def test_an_empty_tensor_is_read_by_kernels_of_larger_elements(device: npusim.Device) -> None:
+    b = MetalBuilder()
+    x, y = b.input("x", (0, 5)), b.output("y", (5,))
+    text = UNARY.replace("const float*", "const float4*").format(expression="0.0f * x[9 + i].x")
+    text = text.replace("y[i] = ", "y[i] = 3.0f; if (i > 5) y[i] = ")
+    b.launch(image(text, threads=5), [x], [y])
+    session = npusim.load(b.finish(), device=device)
+    (result,) = session(np.empty((0, 5), np.float32))
+    np.testing.assert_array_equal(result, np.full(5, 3, np.float32))
