@@ -175,7 +175,6 @@ def test_a_json_file_is_refused_with_a_sentence(tmp_path: Path) -> None:
 ROOFLINE = """
 [roofline]
 call_us = 1
-overlap_us = 0
 peaks = [{ dtype = "float32", product_tera_ops_per_second = 1, vector_tera_ops_per_second = 1 }]
 memory = [
   { name = "l2", kib = 512, giga_bytes_per_second = 9 },
