@@ -276,6 +276,14 @@ npusim_status npusim_executor_read_buffer(npusim_executor* executor, uint32_t bu
   });
 }
 
+npusim_status npusim_executor_write_buffer(npusim_executor* executor, uint32_t buffer,
+                                           const void* data, size_t bytes) {
+  return guarded([&] {
+    const auto held = object(executor);
+    const auto from = elements(static_cast<const std::byte*>(data), bytes, "data");
+    held->executor.write_buffer(buffer, from);
+  });
+}
 npusim_status npusim_executor_reset(npusim_executor* executor) {
   return guarded([&] {
     const auto held = object(executor);

@@ -365,6 +365,8 @@ npusim_status Sequence::call_on_executors() {
     case 3: {
       size_t needed = 0;
       npusim_executor_settle(executor(), choose_.index());
+      npusim_executor_write_buffer(executor(), static_cast<uint32_t>(choose_.index()),
+                                   floats_.data(), choose_.below(64));
       return npusim_executor_read_buffer(executor(), static_cast<uint32_t>(choose_.index()),
                                          floats_.data(), choose_.below(64), &needed);
     }

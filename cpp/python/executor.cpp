@@ -194,25 +194,7 @@ py::object read_buffer(Executor& self, uint32_t index) {
 }
 
 void write_buffer(Executor& self, uint32_t index, const py::bytes& data) {
-  const std::optional<Binding> room = self.buffer(index);
-  const BufferKind kind = self.program().buffers[index].kind;
-  if (kind != BufferKind::kTemp && kind != BufferKind::kOutput && kind != BufferKind::kState) {
-    throw Error(ErrorCode::kInput, "buffer " + std::to_string(index) +
-                                       " is not one that commands write: a temporary, an output "
-                                       "or a state");
-  }
-  const auto bytes = static_cast<std::string_view>(data);
-  if (!room) {
-    throw Error(ErrorCode::kInput, "buffer " + std::to_string(index) +
-                                       " has no memory of the executor's own: a run brings it");
-  }
-  const auto size = static_cast<int64_t>(bytes.size());
-  if (size > room->bytes) {
-    throw Error(ErrorCode::kInput, "buffer " + std::to_string(index) + " holds " +
-                                       std::to_string(room->bytes) + " bytes, got " +
-                                       std::to_string(bytes.size()));
-  }
-  if (size > 0) self.device().upload(room->part(0, size), std::as_bytes(std::span(bytes)));
+  self.write_buffer(index, std::as_bytes(std::span(static_cast<std::string_view>(data))));
 }
 
 }  // namespace

@@ -394,4 +394,21 @@ std::optional<Binding> Executor::buffer(uint32_t index) const {
   return places_[index];
 }
 
+void Executor::write_buffer(uint32_t index, std::span<const std::byte> bytes) {
+  const std::optional<Binding> room = buffer(index);
+  const BufferKind kind = program().buffers[index].kind;
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorCode::kInput, "buffer " + std::to_string(index) + why);
+  };
+  if (kind != BufferKind::kTemp && kind != BufferKind::kOutput && kind != BufferKind::kState) {
+    refuse(" is not one that commands write: a temporary, an output or a state");
+  }
+  if (!room) refuse(" has no memory of the executor's own: a run brings it");
+  const auto size = static_cast<int64_t>(bytes.size());
+  if (size > room->bytes) {
+    refuse(" holds " + std::to_string(room->bytes) + " bytes, got " + std::to_string(size));
+  }
+  if (size > 0) device().upload(room->part(0, size), bytes);
+}
+
 }  // namespace npusim

@@ -494,6 +494,12 @@ NPUSIM_API npusim_status npusim_executor_implementation(npusim_executor* executo
  * executor's own. */
 NPUSIM_API npusim_status npusim_executor_read_buffer(npusim_executor* executor, uint32_t buffer,
                                                      void* data, size_t bytes, size_t* needed);
+/* Replaces the first bytes of one of the program's buffers that commands write (between them, an
+ * output, a state), within after_command: the commands that follow read what is given here.
+ * NPUSIM_ERROR_INPUT where it is none of these, has no memory of the executor's own, or holds fewer
+ * than `bytes`. Threads as the function before. */
+NPUSIM_API npusim_status npusim_executor_write_buffer(npusim_executor* executor, uint32_t buffer,
+                                                      const void* data, size_t bytes);
 /* Sets the executor's own state back to zeros. One at a time. */
 NPUSIM_API npusim_status npusim_executor_reset(npusim_executor* executor);
 

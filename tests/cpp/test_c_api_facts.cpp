@@ -118,6 +118,41 @@ void test_memory_of_others() {
   check_status(npusim_device_order(it.device, 0, 0), NPUSIM_ERROR_INPUT, "no streams");
 }
 
+// The sum of two rows is replaced by sevens before it is summed up.
+void test_writing_between_commands(npusim_executor* executor, const npusim_tensor* in,
+                                   npusim_tensor& result, const std::vector<float>& out) {
+  struct Writes {
+    npusim_executor* executor;
+    std::vector<std::string> refusals;
+    size_t written = 0;
+  } writes{executor, {}};
+  npusim_run_options options = NPUSIM_RUN_OPTIONS_INIT;
+  options.context = &writes;
+  options.after_command = [](void* context, size_t command) {
+    auto& here = *static_cast<Writes*>(context);
+    const float sevens[4] = {7, 7, 7, 7};
+    for (uint32_t buffer = 0; command == 0 && buffer < 5; ++buffer) {
+      float value = 0;
+      npusim_executor_read_buffer(here.executor, buffer, &value, sizeof value, nullptr);
+      const npusim_status status =
+          npusim_executor_write_buffer(here.executor, buffer, sevens, value == 3 ? 16 : 1 << 12);
+      if (status == NPUSIM_OK) ++here.written;
+      if (status != NPUSIM_OK) here.refusals.push_back(npusim_last_error());
+    }
+    return 0;
+  };
+  CHECK_OK(npusim_executor_call(executor, 0, in, 2, &result, 1, &options));
+  check(writes.written == 1 && out[0] == 28, "the next command reads what was written");
+  const auto refused = [&](const char* words) {
+    return std::any_of(writes.refusals.begin(), writes.refusals.end(),
+                       [&](const std::string& said) { return said.find(words) != said.npos; });
+  };
+  check(refused("is not one that commands write"), "inputs are the caller's");
+  check(refused("holds 4 bytes, got 4096"), "no more than it holds");
+  check(refused("has no buffer"), "no such buffer");
+  check_status(npusim_executor_write_buffer(executor, 0, nullptr, 4), NPUSIM_ERROR_INPUT, "null");
+}
+
 void test_what_runs() {
   Loaded it("sum.npubin");
   const int64_t three = 3, nine = 9;
@@ -154,6 +189,7 @@ void test_what_runs() {
   };
   CHECK_OK(npusim_executor_call(it.executor, 0, in, 2, &result, 1, &options));
   check(seen.value == 3 && seen.needed >= 16, "what lies between commands can be looked at");
+  test_writing_between_commands(it.executor, in, result, out);
 }
 
 void test_sessions_and_files() {
