@@ -91,9 +91,9 @@ class Executor {
   // latest command whose memory it shares. Throws Error(kBusy) while another thread runs the
   // executor.
   std::optional<Binding> buffer(uint32_t index) const;
-  // Replaces the first bytes of a buffer that commands write, where `buffer` finds it: from within a
-  // callback of `observe`, the commands that follow read them. Throws Error(kInput) for a buffer of
-  // another kind, one that has no memory here, or that is smaller.
+  // Replaces the first bytes of a buffer that commands write, where `buffer` finds it: from within
+  // a callback of `observe`, the commands that follow read them. Throws Error(kInput) for a buffer
+  // of another kind, one that has no memory here, or that is smaller.
   void write_buffer(uint32_t index, std::span<const std::byte> bytes);
 
  private:

@@ -22,10 +22,9 @@ _PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--
 _NO_CACHE = {"CCACHE_DISABLE": "1", "CMAKE_CXX_COMPILER_LAUNCHER": "", "SOURCE_DATE_EPOCH": ""}
 
 
-def _build(folder: Path, options: Sequence[str]) -> Path:
-    """Builds the commit in a folder; returns where the results lie."""
+def _build(commit: str, folder: Path, options: Sequence[str]) -> Path:
+    """Builds a commit in a folder; returns where the results lie."""
     source, made = folder / "npusim", folder / "made"
-    commit = run(["git", "-C", ROOT, "rev-parse", "HEAD"]).strip()
     run(["git", "clone", "--quiet", "--no-checkout", ROOT, source])
     run(["git", "-C", source, "checkout", "--quiet", commit])
     epoch = run(["git", "-C", source, "log", "-1", "--format=%ct"]).strip()
@@ -61,9 +60,10 @@ def main(arguments: Sequence[str]) -> None:
     shutil.rmtree(work, ignore_errors=True)
     places = (work / "one", work / "another" / "deeper" / "place of the same")
     found = []
+    commit = run(["git", "-C", ROOT, "rev-parse", "HEAD"]).strip()
     for place in places:
         place.mkdir(parents=True)
-        found.append(dict(_digests(_build(place, arguments[1:]))))
+        found.append(dict(_digests(_build(commit, place, arguments[1:]))))
     first, second = found
     different = sorted(name for name in {*first, *second} if first.get(name) != second.get(name))
     if different:
