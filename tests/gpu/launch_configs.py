@@ -44,7 +44,8 @@ def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _conv(x: Tensor, w: Tensor) -> Tensor:
-    return F.relu(F.conv2d(x, w, padding=1))
+    groups = x.shape[1] // w.shape[1]
+    return F.relu(F.conv2d(x, w, padding=w.shape[-1] // 2, groups=groups))
 
 
 def _normed(x: Tensor, r: Tensor, w: Tensor, norm: Tensor, gate: Tensor, up: Tensor) -> Tensor:
@@ -64,6 +65,8 @@ COMMANDS: Mapping[str, tuple[Call, list[tuple[int, ...]], list[tuple[int, ...]]]
     ),
     "attention": (_attention, [(1, 4, 70, 64), (1, 2, 600, 64), (1, 2, 600, 64)], []),
     "conv": (_conv, [(2, 72, 13, 13)], [(72, 72, 3, 3)]),
+    "depthwise": (_conv, [(2, 72, 13, 13)], [(72, 1, 5, 5)]),
+    "groups": (_conv, [(2, 72, 13, 13)], [(72, 4, 3, 3)]),
 }
 
 
