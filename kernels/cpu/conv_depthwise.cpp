@@ -128,8 +128,7 @@ inline void accumulate_pairs(const Line& line, const bfloat16* const* x, int64_t
         const Vec even_w = load(w), odd_w = load(w + kLanes);
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
-          const UVec words = *reinterpret_cast<const VectorOf<uint32_t, kLanes>::unaligned*>(
-              &x[n][offset + channel].bits);
+          const UVec words = reinterpret_cast<UVec>(load_pairs(x[n] + offset + channel));
           even[n] += as_float(words << 16) * even_w;
           odd[n] += as_float(words & 0xFFFF0000u) * odd_w;
         }
