@@ -4,9 +4,10 @@
         [--threads N] [--processor] [--json FILE]
 
 Importing is timed beside a Python that imports nothing and one that imports NumPy alone, in turns.
-Models are those of `tests.models` in float32, batch 1, compiled here; steps are timed in processes
-of their own, one after another. Memory is what a process holds at rest, after two calls (resident,
-from /proc: pages of a mapped checkpoint that were read count). Printed: median and range, in ms.
+Models are those of `tests.models` in float32, batch 1, compiled here, from the checkpoint and from
+packed weights in turns; steps are timed in processes of their own, one after another. Memory is
+what a process holds at rest, after two calls (resident, from /proc: pages of a mapped checkpoint
+that were read count). Printed: median and range, in ms.
 
 `--processor` counts the time of processors instead of the clock's, all threads together: what is
 left of the truth on a machine that others use. With one thread an idle machine takes that long.
@@ -39,12 +40,11 @@ def done(step):
 threads = {"threads": int(sys.argv[3])} if sys.argv[3] != "0" else {}
 session = npusim.load(sys.argv[1], weights=sys.argv[2], **threads)
 done("load")
-(spec,) = session.inputs
-x = np.zeros(spec.shape, np.float32)
+x = [np.zeros(spec.shape, spec.dtype) for spec in session.inputs]
 began = clock()
-session(x)
+session(*x)
 done("first call")
-session(x)
+session(*x)
 done("second call")
 try:
     rows = open("/proc/self/status").read().splitlines()
@@ -73,8 +73,8 @@ def imports(processes: int, clock: Callable[[], float]) -> dict[str, list[float]
 
 def model(
     name: str, folder: Path, threads: int, processes: int, processor: bool
-) -> dict[str, list[float]]:
-    """Compiles a model and returns its steps, in seconds, and its memory, in MiB."""
+) -> dict[str, dict[str, list[float]]]:
+    """Compiles a model; returns its steps, in seconds, and its memory, in MiB, by its weights."""
     from safetensors.torch import save_file
     from tests.models import build
 
@@ -82,22 +82,29 @@ def model(
 
     network, inputs = build(name, batch=1)
     program, weights = folder / f"{name}.npubin", folder / f"{name}.safetensors"
-    npusim.compile(npusim.extract_ir(network, (inputs[0],))).save(program)
+    compiled = npusim.compile(npusim.extract_ir(network, inputs))
+    compiled.save(program)
     save_file({k: v.contiguous() for k, v in network.state_dict().items()}, weights)
-    found: dict[str, list[float]] = {}
+    loaded = npusim.load_weights(weights, compiled, npusim.Device("cpu"))
+    npusim.pack_weights(loaded, folder / f"{name}.npuw")
+    sources = {name: weights, f"{name}, packed": folder / f"{name}.npuw"}
+    found: dict[str, dict[str, list[float]]] = {source: {} for source in sources}
     for _ in range(processes + 1):
-        numbers = [str(threads), str(int(processor))]
-        command = [sys.executable, "-c", MODEL, str(program), str(weights), *numbers]
-        for line in subprocess.run(
-            command, check=True, capture_output=True, text=True
-        ).stdout.splitlines():
-            step, value = line.rsplit(" ", 1)
-            found.setdefault(step, []).append(float(value))
-    kept = {step: values[1:] for step, values in found.items()}
-    kept["disk to first result"] = [
-        sum(both) for both in zip(kept["load"], kept["first call"], strict=True)
-    ]
-    return kept
+        for source, path in sources.items():
+            numbers = [str(threads), str(int(processor))]
+            command = [sys.executable, "-c", MODEL, str(program), str(path), *numbers]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            for line in done.stdout.splitlines():
+                step, value = line.rsplit(" ", 1)
+                found[source].setdefault(step, []).append(float(value))
+    return {source: _kept(steps) for source, steps in found.items()}
+
+
+def _kept(steps: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Returns steps without the first process, which fetched files, and what they make together."""
+    kept = {step: values[1:] for step, values in steps.items()}
+    both = zip(kept["load"], kept["first call"], strict=True)
+    return {**kept, "disk to first result": [sum(pair) for pair in both]}
 
 
 def report(what: str, found: dict[str, list[float]]) -> None:
@@ -105,7 +112,7 @@ def report(what: str, found: dict[str, list[float]]) -> None:
     for step, values in found.items():
         scale, unit = (1.0, "MiB") if step == "memory" else (1e3, "ms")
         middle, low, high = (scale * f(values) for f in (statistics.median, min, max))
-        print(f"{what:12} {step:22} {middle:9.1f} {unit} ({low:.1f} - {high:.1f})", flush=True)
+        print(f"{what:20} {step:22} {middle:9.1f} {unit} ({low:.1f} - {high:.1f})", flush=True)
 
 
 def main() -> None:
@@ -122,8 +129,10 @@ def main() -> None:
     report("import", found["import"])
     with tempfile.TemporaryDirectory() as folder:
         for name in args.models:
-            found[name] = model(name, Path(folder), args.threads, args.processes, args.processor)
-            report(name, found[name])
+            made = model(name, Path(folder), args.threads, args.processes, args.processor)
+            for what, steps in made.items():
+                report(what, steps)
+            found |= made
     if args.json:
         args.json.write_text(json.dumps(found, indent=1) + "\n")
 

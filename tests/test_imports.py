@@ -41,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {
         *("abi", "analysis", "errors", "files", "ir", "lowering.pointwise_kernel", "ops"),
         *("lowering.view", "targets"),
     },
-    "runtime": {"_runtime", "errors", "ir", "program"},
+    "runtime": {"_runtime", "errors", "files", "ir", "program"},
     "language_model": {"_runtime", "errors", "runtime"},
     "partition": {
         *("_runtime", "abi", "analysis", "compile", "errors", "files", "ir", "lowering", "ops"),

@@ -11,6 +11,7 @@
 #include "cpp/runtime/device_buffer.h"
 #include "cpp/runtime/executor.h"
 #include "cpp/runtime/metadata.h"
+#include "cpp/runtime/packed_weights.h"
 #include "cpp/runtime/state.h"
 #include "cpp/runtime/turn.h"
 #include "cpp/runtime/weights.h"
@@ -65,6 +66,7 @@ struct ProgramObject {
 
 struct WeightsObject {
   std::shared_ptr<const Weights> weights;
+  PackedOrigin origin = {};  // what npusim_weights_pack notes
   std::vector<const char*> extra = {};
 };
 

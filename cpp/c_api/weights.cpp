@@ -33,6 +33,9 @@ std::shared_ptr<WeightsObject> load(npusim_program* program, npusim_device* devi
                                     std::shared_ptr<const TensorSource> source,
                                     const Weights::Options& options) {
   auto made = std::make_shared<WeightsObject>();
+  if (const auto file = source->file()) made->origin.checkpoint = file->path;
+  made->origin.names = options.names;
+  made->origin.checked_nan = options.check_nan;
   made->weights =
       Weights::load(object(program)->program, object(device)->device, std::move(source), options);
   for (const std::string& name : made->weights->extra()) made->extra.push_back(name.c_str());
@@ -100,8 +103,16 @@ npusim_status npusim_weights_get_info(npusim_weights* handle, npusim_weights_inf
                   .extra_count = held->extra.size(),
                   .extra = held->extra.data(),
                   .in_place = held->weights->in_place(),
-                  .reserved = 0},
+                  .reserved = 0,
+                  .note = held->weights->note().c_str()},
                  "npusim_weights_info");
+  });
+}
+
+npusim_status npusim_weights_pack(npusim_weights* handle, const char* path) {
+  return guarded([&] {
+    const auto held = object(handle);
+    pack_weights(*held->weights, path_argument(path), held->origin);
   });
 }
 

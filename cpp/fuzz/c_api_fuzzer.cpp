@@ -521,7 +521,7 @@ npusim_status Sequence::open_files() {
   const std::string paths[] = {programs, programs + "/sum.npubin", programs + "/nothing", kSaved};
   const char* path = choose_.rarely() ? nullptr : paths[choose_.below(std::size(paths))].c_str();
   const auto session = pick<npusim_language_session>(kSession);
-  switch (choose_.below(4)) {
+  switch (choose_.below(5)) {
     case 0: {
       npusim_program* made = nullptr;
       const npusim_status status = npusim_program_open(path, &made);
@@ -537,6 +537,8 @@ npusim_status Sequence::open_files() {
     }
     case 2:
       return npusim_language_session_save(session, kSaved.c_str());
+    case 3:
+      return npusim_weights_pack(pick<npusim_weights>(kWeights), kSaved.c_str());
     default: {
       const npusim_status status = npusim_language_session_load(session, path);
       std::filesystem::remove(kSaved);

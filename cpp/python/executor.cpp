@@ -11,6 +11,7 @@
 #include "cpp/python/bindings.h"
 #include "cpp/python/buffer.h"
 #include "cpp/runtime/held_tensors.h"
+#include "cpp/runtime/packed_weights.h"
 #include "cpp/runtime/watched_file.h"
 #include "cpp/runtime/weights.h"
 
@@ -56,31 +57,42 @@ std::shared_ptr<Weights> load_weights(std::shared_ptr<Program> program,
       Weights::load(std::move(program), std::move(device), std::move(source), options));
 }
 
-py::bytes bytes_of(const std::vector<std::byte>& bytes) {
+py::bytes bytes_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-std::vector<std::byte> copy_of(const py::bytes& bytes) {
-  const auto view = std::as_bytes(std::span(static_cast<std::string_view>(bytes)));
-  return {view.begin(), view.end()};
+std::span<const std::byte> span_of(const py::bytes& bytes) {
+  return std::as_bytes(std::span(static_cast<std::string_view>(bytes)));
 }
 
 py::tuple prepared(const Weights& self) {
-  const Weights::Prepared found = self.prepared();
+  py::list parts;
+  self.read([&parts](std::span<const std::byte> bytes) { parts.append(bytes_of(bytes)); });
   py::list weights;
-  for (const auto& [buffer, bytes] : found.weights) {
-    weights.append(py::make_tuple(buffer, bytes_of(bytes)));
+  size_t part = 1;  // behind the arena
+  for (const uint32_t buffer : self.kept()) {
+    weights.append(py::make_tuple(buffer, parts[part++]));
   }
-  return py::make_tuple(bytes_of(found.persistent), weights);
+  return py::make_tuple(parts[0], weights);
 }
 
 std::shared_ptr<Weights> from_prepared(std::shared_ptr<Program> program,
                                        std::shared_ptr<Device> device, const py::bytes& persistent,
                                        const std::vector<std::pair<uint32_t, py::bytes>>& weights) {
-  Weights::Prepared prepared{.persistent = copy_of(persistent), .weights = {}};
-  for (const auto& [buffer, bytes] : weights) prepared.weights.emplace_back(buffer, copy_of(bytes));
+  PreparedView view{.persistent = span_of(persistent), .weights = {}, .source = nullptr};
+  for (const auto& [buffer, bytes] : weights) view.weights.emplace_back(buffer, span_of(bytes));
   return std::const_pointer_cast<Weights>(
-      Weights::load_prepared(std::move(program), std::move(device), prepared));
+      Weights::load_prepared(std::move(program), std::move(device), view));
+}
+
+void pack(const Weights& self, const std::filesystem::path& path,
+          const std::optional<std::filesystem::path>& checkpoint, KeyNames names,
+          bool checked_nan) {
+  const py::gil_scoped_release unlocked;
+  pack_weights(self, path,
+               {.checkpoint = checkpoint.value_or(std::filesystem::path()),
+                .names = std::move(names),
+                .checked_nan = checked_nan});
 }
 
 using WatchedFiles = std::vector<std::unique_ptr<const WatchedFile>>;
@@ -241,6 +253,12 @@ void bind_executor(py::module_& module) {
       .def("prepared", &prepared,
            "(persistent memory, [(buffer, bytes)]): what the methods read, as init left it, for a "
            "device of the same kind.")
+      .def("pack", &pack, py::arg("path"), py::arg("checkpoint") = py::none(),
+           py::arg("names") = KeyNames(), py::arg("checked_nan") = false,
+           "Writes what the methods read, as init left it, to a file that from_file takes.")
+      .def_property_readonly(
+          "note", &Weights::note,
+          "Why packed weights had to be prepared anew; empty where they had not.")
       .def("check", &Weights::check_now,
            "Raises Error when a file whose tensors are used where they lie was changed in place.")
       .def_property_readonly("in_place", &Weights::in_place,

@@ -11,11 +11,13 @@
 #include <charconv>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "cpp/runtime/atomic_file.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/language_session.h"
 #include "cpp/runtime/safetensors.h"
+#include "cpp/runtime/safetensors_header.h"
 #include "cpp/runtime/turn.h"
 #include "cpp/runtime/utf8.h"
 
@@ -32,64 +34,11 @@ std::string hexadecimal(uint64_t value) {
   return {digits.data(), end};
 }
 
-// The name in the format's own terms.
-std::string_view stored_dtype(DType dtype) {
-  constexpr std::string_view kNames[] = {"F32", "F16", "BF16", "F64", "I64",
-                                         "I32", "I16", "I8",   "U8",  "BOOL"};
-  return kNames[static_cast<size_t>(dtype)];
-}
-
-std::string json_text(std::string_view text) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') out += '\\';
-    if (byte < 0x20) {
-      out += std::string("\\u00") + kDigits[byte >> 4] + kDigits[byte & 15];
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
-
 std::vector<int64_t> used_shape(const CacheLayout& cache, int64_t rows) {
   std::vector<int64_t> shape = cache.tensor->shape;
   shape[static_cast<size_t>(cache.axis)] = rows;
   return shape;
 }
-
-// The header's JSON, tensor by tensor in the order of their data.
-class Header {
- public:
-  explicit Header(const std::string& metadata) : text_("{\"__metadata__\":{" + metadata + "}") {}
-
-  void add(std::string_view name, DType dtype, std::span<const int64_t> shape) {
-    int64_t bytes = dtype_size(dtype);
-    text_ += "," + json_text(name) + ":{\"dtype\":\"" + std::string(stored_dtype(dtype)) +
-             "\",\"shape\":[";
-    for (size_t i = 0; i < shape.size(); ++i) {
-      text_ += (i ? "," : "") + std::to_string(shape[i]);
-      bytes *= shape[i];
-    }
-    text_ +=
-        "],\"data_offsets\":[" + std::to_string(end_) + "," + std::to_string(end_ + bytes) + "]}";
-    end_ += bytes;
-  }
-
-  void write(AtomicFile& file) {
-    text_ += "}";
-    text_.resize((text_.size() + 7) / 8 * 8, ' ');
-    const uint64_t length = text_.size();
-    file.write(std::as_bytes(std::span(&length, 1)));
-    file.write(std::as_bytes(std::span(text_)));
-  }
-
- private:
-  std::string text_;
-  int64_t end_ = 0;
-};
 
 // A saved session, verified against a model. Its spans point into the checkpoint.
 class Saved {
@@ -191,9 +140,11 @@ void LanguageSession::save(const std::filesystem::path& path) const {
   const Turn turn(running_, kBusy);
   const int64_t fed = model_->recurrent().empty() || recurred_ == fed_ ? fed_ : 0;
   const bool known = fed == position() && fed > 0;
-  Header header("\"format\":" + json_text(kFormat) + ",\"program\":\"" +
-                hexadecimal(model_->program()->fingerprint) + "\",\"fed\":\"" +
-                std::to_string(fed) + "\"");
+  const std::pair<std::string_view, std::string> metadata[] = {
+      {"format", kFormat},
+      {"program", hexadecimal(model_->program()->fingerprint)},
+      {"fed", std::to_string(fed)}};
+  SafetensorsHeader header(metadata);
   const int64_t count = position(), vocabulary = model_->facts().vocab_size;
   header.add(kTokens, DType::kInt64, {&count, 1});
   if (known) header.add(kLogits, DType::kFloat32, {&vocabulary, 1});

@@ -5,12 +5,14 @@
 #include <optional>
 #include <unordered_set>
 
+#include "cpp/platform/file.h"
 #include "cpp/platform/file_faults.h"
 #include "cpp/platform/process.h"
 #include "cpp/runtime/arenas.h"
 #include "cpp/runtime/convert.h"
 #include "cpp/runtime/declared_memory.h"
 #include "cpp/runtime/error.h"
+#include "cpp/runtime/packed_weights.h"
 
 namespace npusim {
 namespace {
@@ -23,13 +25,16 @@ class NoTensors final : public TensorSource {
 
 class FileTensors final : public TensorSource {
  public:
-  explicit FileTensors(std::shared_ptr<const Checkpoint> file) : file_(std::move(file)) {}
+  FileTensors(const std::filesystem::path& path, std::shared_ptr<const Checkpoint> file)
+      : path_(path), file_(std::move(file)) {}
   const CheckpointTensor* find(std::string_view name) const override { return file_->find(name); }
   std::vector<std::string_view> names() const override { return file_->names(); }
   void leave(const CheckpointTensor& tensor) const noexcept override { file_->leave(tensor); }
   void check() const override { file_->check(); }
+  std::optional<TensorFile> file() const override { return TensorFile{path_, &file_->metadata()}; }
 
  private:
+  std::filesystem::path path_;
   std::shared_ptr<const Checkpoint> file_;
 };
 
@@ -196,13 +201,17 @@ std::shared_ptr<const TensorSource> no_tensors() {
 }
 
 std::shared_ptr<const TensorSource> open_checkpoint(const std::filesystem::path& path) {
-  return std::make_shared<FileTensors>(Checkpoint::open(path));
+  return std::make_shared<FileTensors>(path, Checkpoint::open(path));
 }
 
 std::shared_ptr<const Weights> Weights::load(std::shared_ptr<const Program> program,
                                              std::shared_ptr<Device> device,
                                              std::shared_ptr<const TensorSource> source,
                                              const Options& options) {
+  if (const auto packed = PackedWeights::find(source)) {
+    source.reset();
+    return from_packed(std::move(program), std::move(device), *packed, options);
+  }
   const std::vector<const CheckpointTensor*> tensors = match(*program, *source, options);
   std::shared_ptr<Weights> weights(new Weights(program, std::move(device)));
   weights->extra_ = unused(*program, *source, options.names);
@@ -212,45 +221,105 @@ std::shared_ptr<const Weights> Weights::load(std::shared_ptr<const Program> prog
   return weights;
 }
 
-Weights::Prepared Weights::prepared() const {
-  check_now();
-  Prepared out;
-  out.persistent.resize(static_cast<size_t>(program_->persistent_bytes));
-  device_->download(out.persistent, *persistent_, 0);
-  for (const WeightSpec& spec : program_->weights) {
-    const Memory* memory = tensors_[spec.buffer].get();
-    if (memory == nullptr) continue;
-    const auto bytes = static_cast<size_t>(memory->bytes());
-    auto& [buffer, copy] = out.weights.emplace_back(spec.buffer, bytes);
-    device_->download(copy, *memory, 0);
+std::shared_ptr<const Weights> Weights::from_packed(std::shared_ptr<const Program> program,
+                                                    std::shared_ptr<Device> device,
+                                                    const PackedWeights& packed,
+                                                    const Options& options) {
+  const std::string why = packed.mismatch(*program, *device, options.check_nan);
+  if (why.empty()) {
+    if (options.progress) options.progress(program->persistent_bytes, program->persistent_bytes);
+    return load_prepared(std::move(program), std::move(device), packed.view(), options.copy);
   }
+  const std::string what = platform::path_text(packed.path()) + ": these weights " + why;
+  const std::filesystem::path& checkpoint = packed.origin().checkpoint;
+  if (checkpoint.empty()) {
+    throw Error(ErrorCode::kWeights,
+                what +
+                    ", and they do not say of which checkpoint. Load the checkpoint, or pack it "
+                    "for this program and device (npusim pack-weights)");
+  }
+  try {
+    Options anew = options;
+    anew.names = packed.origin().names;
+    std::shared_ptr<const TensorSource> source = open_checkpoint(checkpoint);
+    if (PackedWeights::find(source)) {
+      throw Error(ErrorCode::kWeights, "it holds packed weights itself");
+    }
+    auto made = std::const_pointer_cast<Weights>(load(program, device, std::move(source), anew));
+    made->note_ = what + ". They were prepared anew from " + platform::path_text(checkpoint) +
+                  "; npusim pack-weights packs them for this program and device.";
+    return made;
+  } catch (const Error& error) {
+    throw Error(error.code(), what + ", and preparing them anew from " +
+                                  platform::path_text(checkpoint) + " failed: " + error.what());
+  }
+}
+
+std::vector<uint32_t> Weights::kept() const {
+  std::vector<uint32_t> buffers;
+  for (const WeightSpec& spec : program_->weights) {
+    if (tensors_[spec.buffer] != nullptr) buffers.push_back(spec.buffer);
+  }
+  return buffers;
+}
+
+void Weights::read(const std::function<void(std::span<const std::byte>)>& take) const {
   check_now();
-  return out;
+  std::vector<std::byte> copy;
+  const auto show = [&](const Memory& memory, int64_t bytes) {
+    const auto size = static_cast<size_t>(bytes);
+    if (memory.host() != nullptr && device_->synchronous()) return take({memory.host(), size});
+    copy.resize(size);
+    device_->download(copy, memory, 0);
+    take(copy);
+  };
+  show(*persistent_, program_->persistent_bytes);
+  for (const uint32_t buffer : kept()) show(*tensors_[buffer], program_->buffers[buffer].bytes);
+  check_now();
 }
 
 std::shared_ptr<const Weights> Weights::load_prepared(std::shared_ptr<const Program> program,
                                                       std::shared_ptr<Device> device,
-                                                      const Prepared& prepared) {
-  const auto refuse = [] {
-    throw Error(ErrorCode::kWeights, "these prepared weights are another program's");
+                                                      const PreparedView& prepared, bool copy) {
+  const auto fitting = [](std::span<const std::byte> bytes, int64_t size) {
+    if (static_cast<int64_t>(bytes.size()) < size) {
+      throw Error(ErrorCode::kWeights, "these prepared weights are another program's");
+    }
+    return bytes.first(static_cast<size_t>(size));
   };
   std::shared_ptr<Weights> weights(new Weights(program, std::move(device)));
-  if (static_cast<int64_t>(prepared.persistent.size()) != program->persistent_bytes) refuse();
-  weights->device_->upload(*weights->persistent_, 0, prepared.persistent);
+  Device& on = *weights->device_;
+  const auto shown = [&](std::span<const std::byte> bytes) -> std::shared_ptr<Memory> {
+    constexpr uintptr_t kAligned = 64;  // as arenas are
+    const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % kAligned == 0;
+    if (copy || prepared.source == nullptr || !aligned) return nullptr;
+    // The device only reads them: the program says so, and encode checks that kernels keep to it.
+    auto memory = on.import_host({const_cast<std::byte*>(bytes.data()), bytes.size()}, nullptr);
+    if (memory != nullptr) weights->source_ = prepared.source;
+    return memory;
+  };
+  const auto persistent = fitting(prepared.persistent, program->persistent_bytes);
+  if (auto memory = shown(persistent)) {
+    weights->persistent_ = std::move(memory);
+  } else {
+    weights->allocate_persistent();
+    on.upload(*weights->persistent_, 0, persistent);
+  }
   std::vector<bool> missing = read_by_methods(*program);
   for (const auto& [buffer, bytes] : prepared.weights) {
     const bool is_weight =
         buffer < program->buffers.size() && program->buffers[buffer].kind == BufferKind::kWeight;
-    if (!is_weight || static_cast<int64_t>(bytes.size()) != program->buffers[buffer].bytes) {
-      refuse();
+    const auto content = fitting(bytes, is_weight ? program->buffers[buffer].bytes : INT64_MAX);
+    std::shared_ptr<Memory> memory = shown(content);
+    if (memory == nullptr) {
+      memory = on.allocate(program->buffers[buffer].bytes);
+      on.upload(*memory, 0, content);
     }
-    std::shared_ptr<Memory> memory = weights->device_->allocate(program->buffers[buffer].bytes);
-    weights->device_->upload(*memory, 0, bytes);
     weights->tensors_[buffer] = std::move(memory);
     missing[buffer] = false;
   }
   for (const WeightSpec& spec : program->weights) {
-    if (missing[spec.buffer]) refuse();
+    if (missing[spec.buffer]) fitting({}, INT64_MAX);
   }
   return weights;
 }
@@ -260,8 +329,11 @@ Weights::Weights(std::shared_ptr<const Program> program, std::shared_ptr<Device>
       device_(admit(std::move(device), *program_)),
       serial_(next_serial()),
       tensors_(program_->buffers.size()),
-      lies_in_source_(program_->buffers.size(), false),
-      persistent_(arena_on(*device_, BufferKind::kPersistent, program_->persistent_bytes)) {}
+      lies_in_source_(program_->buffers.size(), false) {}
+
+void Weights::allocate_persistent() {
+  persistent_ = arena_on(*device_, BufferKind::kPersistent, program_->persistent_bytes);
+}
 
 std::optional<MemoryRange> Weights::range(uint32_t index) const {
   if (index >= tensors_.size()) {
@@ -329,6 +401,7 @@ void Weights::run_init(const TensorSource& source, std::span<const CheckpointTen
     done += program_->buffers[spec.buffer].bytes;
     if (options.progress) options.progress(done, total);
   };
+  allocate_persistent();
   for (const size_t w : when.otherwise) {
     place(program_->weights[w], *tensors[w], options.copy);
     tell(program_->weights[w]);

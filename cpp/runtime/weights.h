@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,6 +26,12 @@
 
 namespace npusim {
 
+// The file that tensors lie in, and what it says of them ("__metadata__").
+struct TensorFile {
+  std::filesystem::path path;
+  const std::map<std::string, std::string>* metadata;
+};
+
 // Named tensors in host memory: a checkpoint file, or what a caller holds. Valid, with all that
 // find returned, for as long as the source lives.
 class TensorSource {
@@ -36,6 +43,8 @@ class TensorSource {
   virtual void leave(const CheckpointTensor&) const noexcept {}
   // Throws Error(kIo) when a file that the tensors lie in was changed in place since it was mapped.
   virtual void check() const {}
+  // Nothing where the tensors are in memory. An index of shards has no metadata.
+  virtual std::optional<TensorFile> file() const { return std::nullopt; }
 };
 
 // A source without tensors, for programs without weights.
@@ -43,6 +52,14 @@ std::shared_ptr<const TensorSource> no_tensors();
 
 // What Checkpoint::open finds at the path. Throws Error(kIo or kFormat).
 std::shared_ptr<const TensorSource> open_checkpoint(const std::filesystem::path& path);
+
+// Weights as init left them: the arena of kPersistent buffers, and what methods read of the
+// checkpoint as it is, by buffer. Each span may be longer than what it shows.
+struct PreparedView {
+  std::span<const std::byte> persistent;
+  std::vector<std::pair<uint32_t, std::span<const std::byte>>> weights;
+  std::shared_ptr<const TensorSource> source;  // keeps the memory; null: it has to be copied
+};
 
 class Weights {
  public:
@@ -54,6 +71,7 @@ class Weights {
     std::function<void(int64_t done, int64_t total)> progress = {};
   };
 
+  // Prepares the weights, or takes them as they are from a file of packed ones (packed_weights.h).
   // Throws Error(kWeights) that names every missing and every unfitting tensor at once, and as
   // check and admit. The source is released on return unless the program's methods read checkpoint
   // tensors where they lie.
@@ -62,17 +80,18 @@ class Weights {
                                              std::shared_ptr<const TensorSource> source,
                                              const Options& options);
 
-  // What the program's methods read, as init left it: what `prepared` returned for weights of the
-  // same program on a device of the same kind.
-  struct Prepared {
-    std::vector<std::byte> persistent;
-    std::vector<std::pair<uint32_t, std::vector<std::byte>>> weights;  // by buffer
-  };
-  Prepared prepared() const;
-  // Throws Error(kWeights) when the sizes are not the program's.
+  // What the program's methods read, as init left it: the arena of kPersistent buffers, then the
+  // buffers in kept(), in order, each while `take` runs. Throws as check.
+  void read(const std::function<void(std::span<const std::byte>)>& take) const;
+  // The kWeight buffers that methods read.
+  std::vector<uint32_t> kept() const;
+  // From what weights of the same program read on a device of the same kind; where it lies, if
+  // somebody keeps it, the device can, and not `copy`. Throws Error(kWeights) when the sizes are
+  // not the program's.
   static std::shared_ptr<const Weights> load_prepared(std::shared_ptr<const Program> program,
                                                       std::shared_ptr<Device> device,
-                                                      const Prepared& prepared);
+                                                      const PreparedView& prepared,
+                                                      bool copy = false);
 
   // Where a kWeight or kPersistent buffer lives on the device; nothing for other kinds, and for
   // what only init read. Throws Error(kInput) when there is no such buffer.
@@ -92,12 +111,20 @@ class Weights {
   uint64_t serial() const noexcept { return serial_; }
   // Tensors the source has and the program does not use.
   const std::vector<std::string>& extra() const noexcept { return extra_; }
+  // A sentence for who loaded packed weights that had to be prepared anew (packed_weights.h); else
+  // empty.
+  const std::string& note() const noexcept { return note_; }
   const Program& program() const noexcept { return *program_; }
   const Device& device() const noexcept { return *device_; }
 
  private:
   Weights(std::shared_ptr<const Program> program, std::shared_ptr<Device> device);
+  static std::shared_ptr<const Weights> from_packed(std::shared_ptr<const Program> program,
+                                                    std::shared_ptr<Device> device,
+                                                    const class PackedWeights& packed,
+                                                    const Options& options);
   void place(const WeightSpec& spec, const CheckpointTensor& tensor, bool copy);
+  void allocate_persistent();
   void check_source() const;
   void run_init(const TensorSource& source, std::span<const CheckpointTensor* const> tensors,
                 const Options& options);
@@ -113,6 +140,7 @@ class Weights {
   std::shared_ptr<const TensorSource> source_;
   mutable std::atomic<int64_t> looked_{0};  // at the files in use: when, in milliseconds
   std::vector<std::string> extra_;
+  std::string note_;
 };
 
 }  // namespace npusim

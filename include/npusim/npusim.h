@@ -339,12 +339,14 @@ typedef struct npusim_weights_info {
   const char* const* extra;
   int32_t in_place; /* tensors of the checkpoint are used where they lie */
   int32_t reserved;
+  const char* note; /* why packed weights had to be prepared anew; empty where they had not */
 } npusim_weights_info;
-#define NPUSIM_WEIGHTS_INFO_INIT {sizeof(npusim_weights_info), 0, 0, 0, 0}
+#define NPUSIM_WEIGHTS_INFO_INIT {sizeof(npusim_weights_info), 0, 0, 0, 0, 0}
 
 /* Loads a program's weights for a device: from a .safetensors file, an index of shards or a folder
- * that holds either. `options` may be null. NPUSIM_ERROR_WEIGHTS names every tensor that is missing
- * or does not fit. The file must not change while the weights are used. Any thread. */
+ * that holds either, or from what npusim_weights_pack wrote. `options` may be null.
+ * NPUSIM_ERROR_WEIGHTS names every tensor that is missing or does not fit. The file must not change
+ * while the weights are used. Any thread. */
 NPUSIM_API npusim_status npusim_weights_open(npusim_program* program, npusim_device* device,
                                              const char* path,
                                              const npusim_weights_options* options,
@@ -362,6 +364,11 @@ NPUSIM_API npusim_status npusim_weights_get_info(npusim_weights* weights,
                                                  npusim_weights_info* info);
 /* NPUSIM_ERROR_IO when a file that is used where it lies was changed in place. Any thread. */
 NPUSIM_API npusim_status npusim_weights_check(npusim_weights* weights);
+/* Writes weights as the program prepared them to a file, whole or not at all: npusim_weights_open
+ * maps it in no time. Where it does not fit, because the device has another instruction set, the
+ * program prepares weights in another way or the library is another, they are prepared anew from
+ * the checkpoint that the file names, and npusim_weights_info has a note. Any thread. */
+NPUSIM_API npusim_status npusim_weights_pack(npusim_weights* weights, const char* path);
 
 /* ---- buffers ------------------------------------------------------------------------------ */
 

@@ -257,6 +257,15 @@ class Weights : public detail::Handle<npusim_weights> {
           return npusim_weights_from_tensors(program.get(), device.get(), views.data(),
                                              views.size(), options, nullptr, nullptr, out);
         })) {}
+
+  // Writes what loading prepared, for programs that are started again (npusim_weights_pack).
+  void pack(const std::string& path) const { check(npusim_weights_pack(get(), path.c_str())); }
+  // Why packed weights had to be prepared anew; empty where they had not.
+  std::string note() const {
+    auto info = detail::sized<npusim_weights_info>();
+    check(npusim_weights_get_info(get(), &info));
+    return info.note;
+  }
 };
 
 class State : public detail::Handle<npusim_state> {

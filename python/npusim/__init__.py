@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         Weights,
         load,
         load_weights,
+        pack_weights,
     )
     from npusim.simulate import simulate
     from npusim.simulate.simulation import Simulation
@@ -99,6 +100,7 @@ _LAZY = {
     "Weights": "npusim.runtime",
     "load": "npusim.runtime",
     "load_weights": "npusim.runtime",
+    "pack_weights": "npusim.runtime",
     "profile_program": "npusim.profile.measure",
     "verify_ir_with_state_dict": "npusim.verify",
     "verify_plan": "npusim.verify",
@@ -149,6 +151,7 @@ __all__ = [
     "is_op_supported",
     "load",
     "load_weights",
+    "pack_weights",
     "partition",
     "profile_program",
     "register_op",

@@ -296,6 +296,19 @@ class Weights:
         """(persistent memory, [(buffer, bytes)]): what the methods read, as init left it, for a
         device of the same kind."""
 
+    def pack(
+        self,
+        path: str | PathLike[str],
+        checkpoint: str | PathLike[str] | None = None,
+        names: Sequence[tuple[str, str]] = ...,
+        checked_nan: bool = False,
+    ) -> None:
+        """Writes what the methods read, as init left it, to a file that from_file takes."""
+
+    @property
+    def note(self) -> str:
+        """Why packed weights had to be prepared anew; empty where they had not."""
+
     def check(self) -> None:
         """Raises Error when a file whose tensors are used where they lie was changed in place."""
 

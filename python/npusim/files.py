@@ -55,6 +55,31 @@ def write_parts(
         raise Error(f"Cannot write {printable_path(path)}: {reason}.", hint=hint) from error
 
 
+@contextlib.contextmanager
+def written_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yields the name of a file in the same folder, for native code to write; it then takes the
+    place of `path`, unless the block ended with an exception.
+
+    Raises:
+        Error: as `write_atomic`.
+    """
+    target = Path(os.path.realpath(path))
+    under_way = _under_way.get()
+    try:
+        with _temporary_beside(target) as temporary:
+            if target.is_dir():
+                raise IsADirectoryError(None, "it is a folder")
+            yield temporary
+            if under_way is not None:
+                with temporary.open("rb") as file:
+                    under_way.admit(target, Path(path), (file.read(64),))
+            temporary.replace(target)
+        _sync_folder(target.parent)
+    except OSError as error:
+        reason, hint = _explain(error, target)
+        raise Error(f"Cannot write {printable_path(path)}: {reason}.", hint=hint) from error
+
+
 def read_whole(path: str | os.PathLike[str]) -> bytes:
     """Returns a file's content; OSError when it cannot be read, or is a device without an end."""
     file = Path(path)

@@ -2,8 +2,10 @@
 // is a file of the fuzzers' corpus; what models compute is tested from Python.
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -284,6 +286,27 @@ void test_threads() {
   check(wrong == 0, "each result is right or refused");
 }
 
+// What was packed is opened in place of the checkpoint, by this program and by no other.
+void check_packed(const Loaded& it, npusim_weights* weights) {
+  const auto file = std::filesystem::temp_directory_path() /
+                    ("npusim_test_c_api_" + std::to_string(std::random_device()()));
+  check_status(npusim_weights_pack(nullptr, file.string().c_str()), NPUSIM_ERROR_INPUT, "weights");
+  check_status(npusim_weights_pack(weights, nullptr), NPUSIM_ERROR_INPUT, "path");
+  check_status(npusim_weights_pack(weights, "/nowhere/w.npuw"), NPUSIM_ERROR_IO, "nowhere");
+  CHECK_OK(npusim_weights_pack(weights, file.string().c_str()));
+  npusim_weights* mapped = nullptr;
+  CHECK_OK(npusim_weights_open(it.program, it.device, file.string().c_str(), nullptr, &mapped));
+  npusim_weights_info info = NPUSIM_WEIGHTS_INFO_INIT;
+  CHECK_OK(npusim_weights_get_info(mapped, &info));
+  check(info.in_place && info.note != nullptr && info.note[0] == 0, "mapped as they are");
+  npusim_weights_free(mapped);
+  Loaded other("sum.npubin");
+  check_status(
+      npusim_weights_open(other.program, other.device, file.string().c_str(), nullptr, &mapped),
+      NPUSIM_ERROR_WEIGHTS, "in another way");
+  std::filesystem::remove(file);
+}
+
 // Weights of language_model.npubin: after a token most likely comes the next but one.
 npusim_weights* load_table(const Loaded& it) {
   static std::vector<float> table;
@@ -317,6 +340,7 @@ npusim_weights* load_table(const Loaded& it) {
   CHECK_OK(npusim_weights_get_info(weights, &info));
   check(info.extra_count == 0, "no tensor is left over");
   CHECK_OK(npusim_weights_check(weights));
+  check_packed(it, weights);
   return weights;
 }
 

@@ -10,7 +10,7 @@ from npusim.runtime.device import Device, DeviceBuffer
 from npusim.runtime.executor import Executor
 from npusim.runtime.session import Session, load
 from npusim.runtime.state import State
-from npusim.runtime.weights import Weights, load_weights
+from npusim.runtime.weights import Weights, load_weights, pack_weights
 
 __all__ = [
     "Checkpoint",
@@ -22,4 +22,5 @@ __all__ = [
     "Weights",
     "load",
     "load_weights",
+    "pack_weights",
 ]

@@ -36,6 +36,18 @@ def remember(
     return weights
 
 
+def origin(weights: _runtime.Weights) -> tuple[Checkpoint | None, bool]:
+    """Returns the checkpoint that weights are from, and whether NaN in it was refused.
+
+    Raises:
+        Error: they are not of `load_weights`.
+    """
+    noted = getattr(weights, _ORIGIN, None)
+    if noted is None:
+        raise Error("Where these weights are from is not known.", hint="Use npusim.load_weights.")
+    return noted[2], noted[3]
+
+
 def _load_again(
     source: Checkpoint,
     program: _runtime.Program,

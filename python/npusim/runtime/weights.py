@@ -17,12 +17,13 @@ import numpy as np
 
 from npusim import _runtime
 from npusim.errors import Error, ShapeError, WeightMismatchError
+from npusim.files import written_beside
 from npusim.runtime.checkpoint import Checkpoint
 from npusim.runtime.gguf import SUFFIX as GGUF
 from npusim.runtime.gguf import GgufCheckpoint
 from npusim.runtime.host import dtype_of, is_torch
 from npusim.runtime.native import ProgramLike, native_device, native_program
-from npusim.runtime.pickling import remember
+from npusim.runtime.pickling import origin, remember
 from npusim.runtime.plain_tensors import plain
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,9 @@ def load_weights(
         source: a `.safetensors` file, a `*.safetensors.index.json`, a folder that holds either, a
             `.pt`/`.pth`/`.bin` state dict (read with `weights_only=True`), a `.gguf` file, or a
             mapping from names to torch or NumPy tensors; a `Checkpoint` of one of these gives its
-            tensors other names. None for a program without weights.
+            tensors other names. Or a file of `pack_weights`, which is mapped as it is; where that
+            is for another device or program, the weights are prepared anew from the checkpoint it
+            names, and the log says so. None for a program without weights.
         program: a CompiledProgram or the path of one.
         device: where they go.
         check_nan: refuse NaN. Infinities have uses, in masks for one.
@@ -95,9 +98,34 @@ def load_weights(
         weights = _from_tensors(held, native, device, check_nan, copy, names, told)
     else:
         weights = Weights.from_file(native, device, path, check_nan, copy, names, told)
+    if weights.note:
+        logger.warning("%s", weights.note)
     _log(weights, native, str(path))
-    origin = Checkpoint(str(path.absolute()), checkpoint.rename)
-    return remember(weights, native, device, origin, check_nan, copy)
+    found = Checkpoint(str(path.absolute()), checkpoint.rename)
+    return remember(weights, native, device, found, check_nan, copy)
+
+
+def pack_weights(weights: Weights, path: str | os.PathLike[str]) -> None:
+    """Writes weights as a program's preparation left them; `load_weights` maps such a file.
+
+    Loading it takes no time but for what is touched, and processes share the memory. It serves
+    programs with the same preparation, on devices of the same kind and instruction set, in this
+    build of npusim; it is a checkpoint of its own, and does not follow the one it was made of.
+
+    Args:
+        weights: of `load_weights`.
+        path: what is written, such as `model.npuw`; whole or not at all.
+
+    Raises:
+        Error: the file cannot be written, or the checkpoint was changed in place meanwhile.
+    """
+    checkpoint, checked = origin(weights)
+    source = None if checkpoint is None else Path(str(checkpoint.source))
+    if source is not None and source.suffix in {*PICKLES, GGUF}:
+        source = None  # the runtime itself could not read it again
+    names = [] if checkpoint is None else checkpoint.names
+    with written_beside(path) as temporary:
+        weights.pack(temporary, source, names, checked)
 
 
 def _from_tensors(
