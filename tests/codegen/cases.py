@@ -104,6 +104,8 @@ def models() -> Iterator[CompiledProgram]:
             small_model(name, torch.bfloat16), max_context=200, prefill_chunk=128
         )
         yield npusim.compile(module, target, quantize=quantize)
+    grouped = nn.Sequential(nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 3, groups=2)).eval().half()
+    yield npusim.compile((grouped, (torch.randn(1, 8, 9, 9).half(),)), target)  # a strip a thread
     plain = nn.Linear(128, 96).eval(), (torch.randn(1, 128),)  # float32: no tensor cores
     yield npusim.compile(plain, target, quantize="int8")
     yield norm_between()[2]

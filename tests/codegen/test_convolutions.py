@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from npusim.codegen.cuda import convolutions, nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.paths import KernelPath
 from tests.codegen import host
+from tests.codegen.ptxas import spilled
 
 _FLOAT16, _RELU = 1, 31
 _TILES, _PATCHES, _PLAIN = KernelPath.TILE_MMA, KernelPath.PATCH, KernelPath.TILE_SIMT
@@ -80,7 +80,7 @@ def test_convolutions_compile_without_spilling(arch: str, compiler: nvrtc.Nvrtc)
         source, config, options = specialise("conv", KERNELS["conv"].pack(params))
         options = (f"--gpu-architecture={arch}", *options, "--ptxas-options=-v")
         log = compiler.compile(source, options, "conv")[1]
-        assert not re.search(r"[1-9]\d* bytes spill", log), log
+        assert spilled(log) == 0, log
         assert all(launch.shared <= 99 << 10 for launch in config.launches)
 
 
@@ -95,10 +95,12 @@ def test_all_paths_compute_what_pytorch_does(tmp_path: Path) -> None:
         _conv((1, 48, 6, 6), 48, 3, pad=1, groups=2, residual=1, vectors=2),
         _conv((1, 512, 3, 3), 64, 3, pad=1, residual=1),  # a cluster, which a host does not have
         _conv((1, 64, 40, 40), 128, 1, residual=1, vectors=2),
-        _conv((1, 12, 9, 9), 30, 3, groups=3, residual=2, vectors=3),  # by multiply-adds
+        _conv((1, 12, 9, 9), 30, 3, groups=3, residual=2, vectors=3),  # a strip a thread
+        _conv((1, 9, 9, 9), 30, 3, groups=3, residual=2, vectors=3),  # by multiply-adds
     ]
     kernels = host.build([_key(p) for p in cases] + [_pack(p) for p in cases], tmp_path)
-    assert {kernels[_key(p)].config.defines["PATH"] for p in cases} == {_TILES, _PATCHES, _PLAIN}
+    paths = {kernels[_key(p)].config.defines["PATH"] for p in cases}
+    assert paths == {_TILES, _PATCHES, _PLAIN, KernelPath.STRIP}
     for params in cases:
         _check(params, kernels)
 
