@@ -1,11 +1,5 @@
 // Depthwise convolution, w is [taps][channels]: a thread has a strip of y.
 #include "kernels/cuda/conv/conv_window.h"
-
-namespace npusim {
-using X = Storage<params.x_dtype>;
-using W = Storage<params.w_dtype>;
-}  // namespace npusim
-
 #include "kernels/cuda/conv/strip.h"
 
 namespace npusim {

@@ -7,8 +7,6 @@
 
 namespace npusim {
 
-using X = Storage<params.x_dtype>;
-using W = Storage<params.w_dtype>;
 constexpr bool kTransposed = params.transposed != 0;
 constexpr int64_t kChannels = params.in_channels / params.groups;
 constexpr int64_t kColumns = params.out_channels / params.groups;

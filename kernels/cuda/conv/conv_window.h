@@ -1,8 +1,11 @@
-// Where the windows of a convolution lie.
+// The elements of a convolution's operands, and where its windows lie.
 #pragma once
 #include "kernels/cuda/common/mma_types.h"
 
 namespace npusim {
+
+using X = Storage<params.x_dtype>;
+using W = Storage<params.w_dtype>;
 
 constexpr int64_t kPositions =
     params.batch * params.out_size[0] * params.out_size[1] * params.out_size[2];
