@@ -161,6 +161,13 @@ def _language_model(folder: str) -> Names:
     return {"questions": ("Who?", "When?")}
 
 
+def _served() -> Names:
+    """The folder of a model, and its program beside it."""
+    names = _language_model(_QWEN)
+    npusim.compile(npusim.extract_llm(_QWEN, max_context=64, prefill_chunk=16)).save("qwen.npubin")
+    return names
+
+
 def _fallback() -> Names:
     model = _Encoder().eval()
     _checkpoint(model, "model.safetensors")
@@ -256,6 +263,7 @@ SETUPS: dict[str, Callable[[], Names]] = {
     "docs/language-models.md": lambda: _language_model(_QWEN),
     "docs/profiling.md": _profiling,
     "docs/reliability.md": _reliability,
+    "docs/serving.md": _served,
     "docs/simulate.md": _simulating,
     "examples/llm_cpp/README.md": lambda: _language_model("Qwen2.5-0.5B"),
 }

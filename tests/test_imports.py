@@ -43,6 +43,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     "runtime": {"_runtime", "errors", "files", "ir", "program"},
     "language_model": {"_runtime", "errors", "runtime"},
+    # The package itself: for its path and version.
+    "serve": {"", "_runtime", "errors", "files", "language_model", "runtime", "version"},
     "partition": {
         *("_runtime", "abi", "analysis", "compile", "errors", "files", "ir", "lowering", "ops"),
         *("passes", "program", "runtime", "targets", "version"),
@@ -93,6 +95,11 @@ OPTIONAL: dict[str, set[str]] = {
     "gguf": {"frontends", "runtime"},
     "tokenizers": {"language_model"},
     "jinja2": {"language_model"},
+    "starlette": {"serve"},
+    "uvicorn": {"serve"},
+    "prometheus_client": {"serve"},
+    "llguidance": {"serve"},
+    "ray": {"serve"},
     "sklearn": {"demo"},
     "scipy": {"simulate"},
     "tomli_w": {"simulate"},

@@ -166,6 +166,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "_runtime":  # what `from npusim import _runtime` asks before it looks for a file
         return import_module("npusim.binding").native_module()
+    if name == "serve":
+        return import_module("npusim.serve")
     if name not in _LAZY:
         raise AttributeError(f"module 'npusim' has no attribute '{name}'")
     value = getattr(import_module(_LAZY[name]), "Graph" if name == "IR" else name)

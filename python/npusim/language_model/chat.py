@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _TEMPLATE, _CONFIG = "chat_template.jinja", "tokenizer_config.json"
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
-Message = Mapping[str, str]
-"""One turn: `role` ("system", "user" or "assistant") and `content`."""
+Message = Mapping[str, Any]
+"""One turn: `role` ("system", "user" or "assistant"), `content`, and what else a template reads."""
 
 
 class ChatTemplate:
@@ -36,6 +36,9 @@ class ChatTemplate:
     Args:
         source: the template's text, Jinja.
         special: tokens it may name, such as `bos_token`.
+
+    Attributes:
+        source, special: as given.
 
     Raises:
         Error: the text is no template, or the package `jinja2` is missing.
@@ -58,7 +61,7 @@ class ChatTemplate:
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         environment.filters["tojson"] = _to_json
         self._failure = TemplateError
-        self.special = dict(special or {})
+        self.source, self.special = source, dict(special or {})
         try:
             self._template = environment.from_string(source)
         except TemplateError as error:
@@ -89,12 +92,19 @@ class ChatTemplate:
         special = {name: _content(config[name]) for name in _SPECIAL if config.get(name)}
         return cls(source, special)
 
-    def render(self, messages: Sequence[Message], *, answer: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        answer: bool = True,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         """Returns the conversation as one text.
 
         Args:
             messages: the turns, in order.
             answer: end with what begins an answer of the assistant.
+            variables: what else the template may read, such as `enable_thinking`.
 
         Raises:
             Error: the template refuses the conversation (two turns of one role, for some), or
@@ -102,9 +112,12 @@ class ChatTemplate:
         """
         try:
             return self._template.render(
-                messages=[dict(message) for message in messages],
-                add_generation_prompt=answer,
-                **self.special,
+                {
+                    **(variables or {}),
+                    **self.special,
+                    "messages": [dict(message) for message in messages],
+                    "add_generation_prompt": answer,
+                }
             )
         except (self._failure, ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise Error(f"The chat template refuses this conversation: {error}.") from error

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,9 @@ from npusim.errors import Error, first_line
 from npusim.runtime.gguf import SUFFIX as GGUF
 
 FILE = "tokenizer.json"
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 
 
 class Tokenizer:
@@ -74,6 +80,54 @@ class Tokenizer:
         text: str = self._backend.decode(list(tokens), skip_special_tokens=True)
         return text
 
+    def as_json(self) -> str:
+        """Returns what a `tokenizer.json` of it holds."""
+        text: str = self._backend.to_str()
+        return text
+
+    def bytes_of(self, token: int) -> bytes | None:
+        """Returns what one token stands for; None where its bytes alone cannot be told."""
+        name: str | None = self._backend.id_to_token(token)
+        if name is None:
+            return b""
+        if token in self._added:
+            return name.encode()
+        if "ByteLevel" in self._decoders:
+            known = all(character in _BYTES for character in name)
+            return bytes(_BYTES[character] for character in name) if known else name.encode()
+        if found := _BYTE.fullmatch(name):
+            return bytes([int(found[1], 16)])
+        if self._decoders & {"Metaspace", "Replace"}:
+            return name.replace(_SPACE, " ").encode()
+        text = self.decode([token])
+        return None if "\N{REPLACEMENT CHARACTER}" in text else text.encode()
+
+    @cached_property
+    def _added(self) -> frozenset[int]:
+        return frozenset(self._backend.get_added_tokens_decoder())
+
+    @cached_property
+    def _decoders(self) -> frozenset[str]:
+        return frozenset(_types(json.loads(self.as_json()).get("decoder")))
+
+
+def _types(decoder: Any) -> Iterator[str]:
+    """Yields the kinds of a decoder and of those it is made of."""
+    if isinstance(decoder, dict):
+        yield str(decoder.get("type"))
+        for part in decoder.get("decoders", ()):
+            yield from _types(part)
+
+
+def _byte_names() -> dict[str, int]:
+    """What byte-level tokenizers write for a byte: itself where it prints, else from U+0100 on."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = (byte for byte in range(256) if byte not in plain)
+    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+_BYTES = _byte_names()
+
 
 def _of_gguf(path: str) -> Any:
     """Returns the tokenizer that a GGUF file's vocabulary makes; transformers knows their kinds."""
@@ -129,20 +183,26 @@ class StopStrings:
     """Cuts a stream of text at the first of several strings.
 
     Text that may be the beginning of a stop string is held back until that is decided.
+
+    Attributes:
+        found: whether one came.
+        which: the one that came first; of several at one place the first one given.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
         self.found = False
+        self.which: str | None = None
 
     def push(self, text: str) -> str:
         """Takes more text; returns what lies before any stop string. Sets `found` at one."""
         self._held += text
         places = [(at, s) for s in self._stops if (at := self._held.find(s)) >= 0]
         if places:
+            at, self.which = min(places, key=lambda place: place[0])
             self.found = True
-            piece, self._held = self._held[: min(places)[0]], ""
+            piece, self._held = self._held[:at], ""
             return piece
         keep = max((self._overlap(stop) for stop in self._stops), default=0)
         cut = len(self._held) - keep

@@ -1,0 +1,135 @@
+"""`npusim serve`: a language model behind an OpenAI-compatible HTTP interface."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from npusim.cli.answer import Answer, Verb
+from npusim.cli.artifact import open_program
+from npusim.cli.finite import Finite
+from npusim.cli.running import ByteCount, Running, running_options
+from npusim.cli.weights import Weights, weights_options
+from npusim.errors import Error
+
+_KEYS = "NPUSIM_API_KEYS"
+_NEEDS = ("starlette", "uvicorn", "prometheus_client", "jinja2", "tokenizers")
+
+
+@click.command(cls=Verb)
+@click.argument("program", type=click.Path(path_type=Path))
+@weights_options()
+@click.option("--tokenizer", type=click.Path(path_type=Path), help="Default: beside the weights.")
+@click.option("--name", help="What requests call the model. Default: the program's file name.")
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="0: any that is free; the log says which.",
+)
+@click.option(
+    "--max-batch",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Requests that run at a time.",
+)
+@click.option(
+    "--max-waiting",
+    type=click.IntRange(min=0),
+    default=1024,
+    show_default=True,
+    help="Requests that wait; more are refused (429).",
+)
+@click.option(
+    "--api-key-file",
+    type=click.Path(path_type=Path),
+    help=f"Keys that are let in, one a line; or the variable {_KEYS}, separated by commas.",
+)
+@click.option(
+    "--max-body", type=ByteCount(), default="8M", show_default=True, help="Bytes of a request."
+)
+@click.option(
+    "--drain-timeout",
+    type=Finite(min=0),
+    default=30.0,
+    show_default=True,
+    help="Seconds that requests may take to end after SIGTERM.",
+)
+@running_options
+def serve(
+    program: Path,
+    weights: Weights,
+    tokenizer: Path | None,
+    name: str | None,
+    host: str,
+    port: int,
+    max_batch: int,
+    max_waiting: int,
+    api_key_file: Path | None,
+    max_body: int,
+    drain_timeout: float,
+    running: Running,
+) -> Answer:
+    """Serve a language model over HTTP, as OpenAI's clients expect it.
+
+    /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokenize, /health, /metrics.
+    The log goes to stderr, a JSON object a line. SIGTERM lets requests end, then the process.
+    """
+    require_packages()
+    from npusim.serve.app import Limits, Server
+    from npusim.serve.engine import Engine
+    from npusim.serve.process import logged_as_json, run, take_port
+
+    server = Server(
+        name or program.stem, api_keys=_keys(api_key_file), limits=Limits(body_bytes=max_body)
+    )
+
+    def load() -> Engine:
+        compiled = open_program(program)
+        return Engine(
+            compiled,
+            weights,
+            tokenizer=tokenizer,
+            device=running.open(compiled.target),
+            max_batch=max_batch,
+            max_waiting=max_waiting,
+            copy=running.copy_weights,
+        )
+
+    with logged_as_json():
+        run(server, load, take_port(host, port), drain_timeout)
+    statuses = {str(status): count for status, count in sorted(server.counts.items())}
+    text = ", ".join(f"{count} x {status}" for status, count in statuses.items()) or "none"
+    return Answer({"requests": statuses}, [f"requests: {text}"])
+
+
+def require_packages() -> None:
+    """Raises Error that names the packages of the extra `serve` that are missing."""
+    from importlib.util import find_spec
+
+    missing = [name for name in _NEEDS if find_spec(name) is None]
+    if missing:
+        raise Error(
+            f"Serving needs packages that are not there: {', '.join(missing)}.",
+            hint="pip install 'npusim[serve]'",
+        )
+
+
+def _keys(path: Path | None) -> list[str]:
+    """Returns the keys of a file, or of the variable where no file is given."""
+    if path is None:
+        given = os.environ.get(_KEYS, "").split(",")
+    else:
+        try:
+            given = path.read_text("utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise Error(f"{path} is no UTF-8 text.") from error
+    keys = [key.strip() for key in given if key.strip()]
+    if path is not None and not keys:
+        raise Error(f"{path} has no key.", hint="Write one a line, or leave --api-key-file out.")
+    return keys

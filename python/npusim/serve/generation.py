@@ -1,0 +1,416 @@
+"""From a request's body to its answer: templates, tokens, choices, whole or as a stream.
+
+Knows no HTTP: the server, batch files and Ray answer by the same code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from npusim.errors import Error
+from npusim.language_model import Tokenizer
+from npusim.serve.answers import ChatForm, CompletionForm, Form, Usage, reasons
+from npusim.serve.engine import Engine, Stream
+from npusim.serve.fields import RequestError
+from npusim.serve.grammar import GrammarCompiler, GrammarSpec
+from npusim.serve.openai import (
+    ChatRequest,
+    GenerationRequest,
+    Prompt,
+    parse_chat,
+    parse_completion,
+)
+from npusim.serve.requests import BusyError, Sampling
+from npusim.serve.templates import LimitedTemplate
+from npusim.serve.text import AnswerText, Delta
+
+_COMPILE = 10.0  # seconds that a schema or grammar may take
+
+
+@dataclass
+class Record:
+    """What happened to a request, for logs and metrics; times are seconds of `time.monotonic`.
+
+    Attributes:
+        began: when its body was there.
+        first: when its first token was there; None: not yet.
+        latest: when its latest tokens were there.
+        gaps: seconds between news of a choice, with how many tokens came then.
+        usage: how many tokens.
+        finish_reasons: of its choices.
+    """
+
+    began: float = field(default_factory=time.monotonic)
+    first: float | None = None
+    latest: float | None = None
+    gaps: list[tuple[float, int]] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    finish_reasons: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Choice:
+    """One answer that is being made."""
+
+    index: int
+    stream: Stream
+    text: AnswerText
+    echo: str
+    latest: float | None = None
+
+
+class Generator:
+    """Answers requests with one engine.
+
+    Args:
+        engine: what computes.
+        name: what the model is called; requests may name it.
+        template_seconds, template_bytes: what a chat template may take for one conversation.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        name: str,
+        *,
+        template_seconds: float = 5.0,
+        template_bytes: int = 256 << 20,
+    ) -> None:
+        self.engine, self.name = engine, name
+        self.created = int(time.time())
+        template = engine.model.chat_template if engine.model.has_tokenizer else None
+        self._template = (
+            None
+            if template is None
+            else LimitedTemplate(template, seconds=template_seconds, memory=template_bytes)
+        )
+        self._grammars: GrammarCompiler | None = None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer; RequestError where there is none."""
+        try:
+            return self.engine.tokenizer
+        except Error as error:
+            raise RequestError(str(error)) from error
+
+    async def completion(self, body: Mapping[str, Any], record: Record) -> Generation:
+        """Begins to answer a body of /v1/completions.
+
+        Raises:
+            RequestError: it is refused, with the status to answer.
+        """
+        request = parse_completion(body)
+        self.check_name(request.model)
+        prompts = [await self._tokens(prompt) for prompt in request.prompts]
+        echoes = [
+            self._echo(prompt, tokens) if request.echo else ""
+            for prompt, tokens in zip(request.prompts, prompts, strict=True)
+        ]
+        form = CompletionForm(self.tokenizer, request.sampling.logprobs)
+        return await self._begin(request, form, prompts, echoes, record)
+
+    async def chat(self, body: Mapping[str, Any], record: Record) -> Generation:
+        """Begins to answer a body of /v1/chat/completions; raises as `completion`."""
+        request = parse_chat(body)
+        self.check_name(request.model)
+        tokens = await self.chat_tokens(request)
+        form = ChatForm(self.tokenizer, request.sampling.logprobs)
+        return await self._begin(request, form, [tokens], [""], record)
+
+    async def chat_tokens(self, request: ChatRequest) -> list[int]:
+        """Returns the tokens of a conversation, as the model's template puts it."""
+        if self._template is None:
+            raise RequestError(
+                "This model has no chat template: it was not trained to answer in turns. "
+                "Use /v1/completions."
+            )
+        try:
+            text = await self._template.render(
+                request.messages, answer=request.answer, variables=request.variables
+            )
+        except Error as error:
+            raise RequestError(str(error), param="messages") from error
+        return await self.encode(text, begins=False)
+
+    async def encode(self, text: str, *, begins: bool = True) -> list[int]:
+        """Returns a text's tokens, without holding up the event loop."""
+        tokenizer = self.tokenizer
+        if len(text) < 4096:
+            return tokenizer.encode(text, begins=begins)
+        return await asyncio.to_thread(tokenizer.encode, text, begins=begins)
+
+    def check_name(self, name: str | None) -> None:
+        """Raises RequestError if a request names another model."""
+        if name is not None and name != self.name:
+            raise RequestError(
+                f"The model {name!r} does not exist; this server has {self.name!r}.",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
+
+    def close(self) -> None:
+        """Ends the template's process; the engine is its owner's."""
+        if self._template is not None:
+            self._template.close()
+
+    async def _tokens(self, prompt: Prompt) -> list[int]:
+        return await self.encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def _echo(self, prompt: Prompt, tokens: Sequence[int]) -> str:
+        if isinstance(prompt, str):
+            return prompt
+        self.engine.model.check_tokens(tokens)
+        return self.tokenizer.decode(tokens)
+
+    async def _begin(
+        self,
+        request: GenerationRequest,
+        form: Form,
+        prompts: Sequence[Sequence[int]],
+        echoes: Sequence[str],
+        record: Record,
+    ) -> Generation:
+        record.usage.prompt = sum(map(len, prompts))
+        compiled = [await self._sampling(request, i) for i in range(len(prompts) * request.n)]
+        own_ends = self.engine.model.eos_token_ids
+        choices: list[_Choice] = []
+        try:
+            for index, sampling in enumerate(compiled):
+                place = index // request.n
+                stream = self.engine.submit(prompts[place], sampling)
+                text = AnswerText(self.tokenizer, request.stop, own_ends, sampling.min_tokens)
+                choices.append(_Choice(index, stream, text, echoes[place]))
+        except Error as error:
+            for choice in choices:
+                choice.stream.close()
+            raise refusal_of(error, self.engine, begun=False) from error
+        return Generation(self, request, form, choices, record)
+
+    async def _sampling(self, request: GenerationRequest, index: int) -> Sampling:
+        """Returns the options of one of several answers: its own seed and constraint."""
+        sampling = request.sampling
+        if request.grammar is not None:
+            sampling = replace(sampling, constraint=await self._constraint(request.grammar))
+        if sampling.seed is not None:
+            sampling = replace(sampling, seed=(sampling.seed + index % request.n) % 2**64)
+        return sampling
+
+    async def _constraint(self, spec: GrammarSpec) -> Any:
+        model = self.engine.model
+        try:
+            if self._grammars is None:
+                self._grammars = await asyncio.to_thread(
+                    GrammarCompiler, self.tokenizer, model.vocab_size, model.eos_token_ids
+                )
+            work = asyncio.to_thread(self._grammars.compile, spec)
+            return await asyncio.wait_for(work, _COMPILE)
+        except asyncio.TimeoutError:
+            raise RequestError(
+                f"The form of the answer takes more than {_COMPILE:g} s to prepare.",
+                param="response_format",
+            ) from None
+        except RequestError:
+            raise
+        except Error as error:
+            raise RequestError(str(error), param="response_format") from error
+
+
+class Generation:
+    """An answer that is being made: take it whole or as chunks, once. Close it in any case.
+
+    Attributes:
+        request: what was asked.
+        record: what happened.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        request: GenerationRequest,
+        form: Form,
+        choices: Sequence[_Choice],
+        record: Record,
+    ) -> None:
+        self.request, self.record = request, record
+        self._generator, self._form, self._choices = generator, form, choices
+        self._id = form.prefix + secrets.token_hex(12)
+        self._created = int(time.time())
+
+    async def whole(self) -> dict[str, Any]:
+        """Returns the whole answer.
+
+        Raises:
+            RequestError: it failed.
+        """
+        try:
+            deltas = await asyncio.gather(*map(self._whole_choice, self._choices))
+        except Error as error:
+            raise refusal_of(error, self._generator.engine) from error
+        finally:
+            self.close()
+        choices = [
+            self._with_tokens(
+                {
+                    "index": choice.index,
+                    **self._form.choice(delta, choice.stream.prompt, choice.echo),
+                    **reasons(delta),
+                },
+                delta,
+                choice.stream.prompt,
+            )
+            for choice, delta in zip(self._choices, deltas, strict=True)
+        ]
+        return {**self._head(self._form.whole, choices), "usage": self.record.usage.as_dict()}
+
+    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+        """Yields the chunks of a stream, in the order that clients rely on.
+
+        Raises:
+            RequestError: it failed.
+        """
+        news: asyncio.Queue[dict[str, Any] | Error | None] = asyncio.Queue(len(self._choices))
+        tasks = [asyncio.create_task(self._stream_choice(c, news.put)) for c in self._choices]
+        open_choices = len(tasks)
+        try:
+            while open_choices:
+                told = await news.get()
+                if told is None:
+                    open_choices -= 1
+                elif isinstance(told, Error):
+                    raise refusal_of(told, self._generator.engine)
+                else:
+                    yield self._chunk([told])
+            if self.request.include_usage:
+                usage = self.record.usage.as_dict()
+                yield {**self._head(self._form.chunk, []), "usage": usage}
+        finally:
+            for task in tasks:
+                task.cancel()
+            self.close()
+
+    def close(self) -> None:
+        """Ends what has not ended."""
+        for choice in self._choices:
+            choice.stream.close()
+
+    async def _whole_choice(self, choice: _Choice) -> Delta:
+        whole = Delta()
+        async for delta in self._deltas(choice):
+            whole.add(delta)
+        return whole
+
+    async def _stream_choice(self, choice: _Choice, put: Callable[[Any], Any]) -> None:
+        form, index = self._form, choice.index
+        held = Delta()
+        begun = False
+        try:
+            async for delta in self._deltas(choice):
+                if not begun:
+                    begun = True
+                    for start in self._starts(choice, delta):
+                        await put(start)
+                held.add(delta)
+                tells = held.text or (delta.finish_reason is not None and held.tokens)
+                if tells or (self.request.return_token_ids and held.tokens):
+                    gained = {"index": index, **form.piece(index, held), "finish_reason": None}
+                    await put(self._with_tokens(gained, held))
+                    held = Delta()
+                if delta.finish_reason is not None:
+                    await put({"index": index, **form.end(delta), **reasons(delta)})
+        except Error as error:
+            await put(error)
+        else:
+            await put(None)
+
+    def _starts(self, choice: _Choice, delta: Delta) -> list[dict[str, Any]]:
+        """Returns what a choice's stream begins with: who speaks, or the echo of the prompt."""
+        form, index = self._form, choice.index
+        starts = []
+        if (start := form.begin(index)) is not None:
+            starts.append({"index": index, **start, "finish_reason": None})
+        if choice.echo:
+            prompt = choice.stream.prompt
+            echoed = Delta(prompt_logprobs=delta.prompt_logprobs)
+            parts = form.choice(echoed, prompt, choice.echo)
+            starts.append({"index": index, **parts, "finish_reason": None})
+            delta.prompt_logprobs = None
+        return starts
+
+    async def _deltas(self, choice: _Choice) -> AsyncIterator[Delta]:
+        """Yields what one choice gains, and keeps the record."""
+        async for piece in choice.stream:
+            self._note(choice, len(piece.tokens))
+            delta = choice.text.push(piece)
+            if delta.finish_reason is not None:
+                self.record.finish_reasons.append(delta.finish_reason)
+            yield delta
+            if delta.finish_reason is not None:
+                choice.stream.close()
+                return
+
+    def _note(self, choice: _Choice, tokens: int) -> None:
+        record, now = self.record, time.monotonic()
+        if tokens:
+            record.first = now if record.first is None else record.first
+            if choice.latest is not None:
+                record.gaps.append((now - choice.latest, tokens))
+            choice.latest = record.latest = now
+            record.usage.completion += tokens
+
+    def _with_tokens(
+        self, told: dict[str, Any], delta: Delta, prompt: Sequence[int] | None = None
+    ) -> dict[str, Any]:
+        if self.request.return_token_ids:
+            told["token_ids"] = delta.tokens
+            if prompt is not None:
+                told["prompt_token_ids"] = list(prompt)
+        return told
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        chunk = self._head(self._form.chunk, choices)
+        if self.request.continuous_usage:
+            chunk["usage"] = self.record.usage.as_dict()
+        elif self.request.include_usage:
+            chunk["usage"] = None
+        return chunk
+
+    def _head(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._generator.name,
+            "choices": choices,
+        }
+
+
+def refusal_of(error: Error, engine: Engine, *, begun: bool = True) -> RequestError:
+    """Returns an error as a client gets it: whose fault it is decides the status.
+
+    Args:
+        begun: whether the request had been taken; what was wrong with it is said before.
+    """
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, BusyError):
+        return RequestError(
+            str(error),
+            status=429,
+            type="rate_limit_error",
+            code="rate_limit_exceeded",
+            retry_after=error.retry_after,
+        )
+    try:
+        engine.check()
+    except Error:
+        return RequestError(str(error), status=503, type="server_error", code="unavailable")
+    if begun:
+        return RequestError(str(error), status=500, type="server_error")
+    return RequestError(str(error))

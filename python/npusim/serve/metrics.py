@@ -1,0 +1,107 @@
+"""What /metrics tells, for Prometheus: names and shapes as vLLM has them, with our prefix.
+
+`dashboard.json` beside this file shows them in Grafana.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from npusim.serve.generation import Record
+
+_TIMES = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20)
+_LONG = (*_TIMES[6:], 30, 40, 60, 120, 240, 480)
+_GAPS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
+
+# What an engine's stats are called here: name, text, whether it only grows.
+_STATS = {
+    "running": ("npusim:num_requests_running", "Requests that run.", False),
+    "waiting": ("npusim:num_requests_waiting", "Requests that wait.", False),
+    "cache_usage": ("npusim:kv_cache_usage_perc", "Part of the pages in use; 1: all.", False),
+    "preemptions": ("npusim:num_preemptions", "Requests that had to wait again.", True),
+    "prefix_queries": ("npusim:prefix_cache_queries", "Prompt tokens that were looked up.", True),
+    "prefix_hits": ("npusim:prefix_cache_hits", "Prompt tokens that were found.", True),
+    "steps": ("npusim:steps", "Steps that ran.", True),
+    "scheduled_tokens": ("npusim:scheduled_tokens", "Tokens that ran in steps.", True),
+}
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+
+class Metrics:
+    """Counts and times of one server.
+
+    Args:
+        stats: returns an engine's stats; empty before there is one.
+        model: the label `model_name`.
+    """
+
+    def __init__(self, stats: Callable[[], Mapping[str, float]], model: str) -> None:
+        self._registry = CollectorRegistry()
+        self._labels = {"model_name": model}
+        self._registry.register(_Stats(stats, self._labels))
+        self._prompt = self._counter("prompt_tokens", "Tokens of prompts.")
+        self._generation = self._counter("generation_tokens", "Tokens that were made.")
+        self._success = self._counter("request_success", "Answers that ended.", "finished_reason")
+        self._http = self._counter("http_requests", "Requests of HTTP.", "path", "status")
+        self._first = self._histogram("time_to_first_token_seconds", "To the first token.", _TIMES)
+        self._gap = self._histogram("inter_token_latency_seconds", "Between tokens.", _GAPS)
+        self._per_token = self._histogram(
+            "request_time_per_output_token_seconds", "Mean after the first token.", _GAPS
+        )
+        self._whole = self._histogram("e2e_request_latency_seconds", "Of whole requests.", _LONG)
+
+    def note_http(self, path: str, status: int) -> None:
+        """Counts a request of HTTP."""
+        self._http.labels(**self._labels, path=path, status=str(status)).inc()
+
+    def note(self, record: Record, now: float) -> None:
+        """Takes what happened to a request that is over."""
+        self._prompt.labels(**self._labels).inc(record.usage.prompt)
+        self._generation.labels(**self._labels).inc(record.usage.completion)
+        for reason in record.finish_reasons:
+            self._success.labels(**self._labels, finished_reason=reason).inc()
+        if record.first is not None:
+            self._first.labels(**self._labels).observe(record.first - record.began)
+        for seconds, tokens in record.gaps:
+            for _ in range(tokens):
+                self._gap.labels(**self._labels).observe(seconds / tokens)
+        after = sum(tokens for _, tokens in record.gaps)
+        if after:
+            mean = sum(seconds for seconds, _ in record.gaps) / after
+            self._per_token.labels(**self._labels).observe(mean)
+        if record.finish_reasons:
+            self._whole.labels(**self._labels).observe(now - record.began)
+
+    def text(self) -> bytes:
+        """Returns all of it in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        names = [*self._labels, *labels]
+        return Counter(f"npusim:{name}", text, names, registry=self._registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        names = list(self._labels)
+        return Histogram(f"npusim:{name}", text, names, registry=self._registry, buckets=buckets)
+
+
+class _Stats:
+    """What the engine knows, read when somebody asks."""
+
+    def __init__(self, stats: Callable[[], Mapping[str, float]], labels: Mapping[str, str]) -> None:
+        self._stats, self._labels = stats, labels
+
+    def collect(self) -> Iterable[Metric]:
+        """Yields a metric for each number that has a name here."""
+        stats = self._stats()
+        for key, (name, text, grows) in _STATS.items():
+            if key in stats:
+                family = CounterMetricFamily if grows else GaugeMetricFamily
+                metric = family(name, text, labels=list(self._labels))
+                metric.add_metric(list(self._labels.values()), stats[key])
+                yield metric
