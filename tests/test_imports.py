@@ -55,10 +55,11 @@ ALLOWED: dict[str, set[str]] = {
         *("codegen", "errors", "frontends", "ir", "lowering", "passes", "program", "schedule"),
         "targets",
     },
-    "profile": {"_runtime", "abi", "errors", "files", "program", "runtime"},
+    "profile": {"_runtime", "abi", "errors", "files", "ir.types", "pictures", "program", "runtime"},
     "schedule": {"_runtime", "abi", "errors", "ir.types", "program", "targets"},
     "simulate": {
-        *("_runtime", "abi", "errors", "files", "ir", "partition", "profile", "program"),
+        *("_runtime", "abi", "errors", "files", "ir", "partition", "pictures", "profile"),
+        "program",
         *("schedule", "targets", "version"),
     },
     "tune": {"abi", "codegen", "errors", "program", "runtime", "targets"},

@@ -8,6 +8,7 @@
 #include "cpp/cpu/command_list.h"
 #include "cpp/cpu/host_memory.h"
 #include "cpp/cpu/isa.h"
+#include "cpp/cpu/rates.h"
 #include "cpp/platform/cores.h"
 #include "cpp/platform/processor.h"
 #include "cpp/runtime/error.h"
@@ -52,6 +53,10 @@ class CpuDevice final : public Device {
   }
   void copy(const MemoryRange& to, const MemoryRange& from) override {
     std::memmove(address_of(to), address_of(from), static_cast<size_t>(from.bytes));
+  }
+
+  std::vector<MeasuredRate> measure_rates() override {
+    return cpu::measure_rates(shared_->isa, *shared_->pool);
   }
 
   std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,

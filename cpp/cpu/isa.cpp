@@ -12,6 +12,7 @@ namespace npusim::cpu {
 #define NPUSIM_EACH(set)                              \
   namespace set {                                     \
   std::span<const KernelEntry* const> kernel_table(); \
+  const RateLoops& rate_loops();                      \
   }
 NPUSIM_ISA_TABLE
 #undef NPUSIM_EACH
@@ -28,7 +29,7 @@ namespace {
 
 using platform::runs_avx2, platform::runs_avx512, platform::runs_avx512bf16;
 
-#define NPUSIM_EACH(set) {#set, runs_##set, set::kernel_table},
+#define NPUSIM_EACH(set) {#set, runs_##set, set::kernel_table, set::rate_loops},
 constexpr Isa kIsas[] = {NPUSIM_ISA_TABLE};
 #undef NPUSIM_EACH
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cpu/kernel.h"
+#include "kernels/cpu/rates.h"
 
 namespace npusim::cpu {
 
@@ -14,6 +15,7 @@ struct Isa {
   std::string_view name;
   bool (*runs_here)();
   std::span<const KernelEntry* const> (*kernels)();
+  const RateLoops& (*rates)();
 };
 
 // The sets this processor can run, best first; at least one.

@@ -178,6 +178,20 @@ void bind_device(py::module_& module) {
       .def_property_readonly("name", &Device::name)
       .def_property_readonly("kind", &Device::kind)
       .def_property_readonly("description", &Device::description)
+      .def(
+          "measure_rates",
+          [](Device& self) {
+            std::vector<MeasuredRate> rates;
+            {
+              const py::gil_scoped_release unlocked;
+              rates = self.measure_rates();
+            }
+            py::dict found;
+            for (const MeasuredRate& rate : rates) found[py::str(rate.what)] = rate.per_second;
+            return found;
+          },
+          "What the device reaches at best: bytes a second that it reads (\"read\"), operations a "
+          "second on factors of each dtype. Empty where that is not measured. Half a second.")
       .def_property_readonly(
           "uses_host_memory",
           [](const Device& self) { return self.addressing() == Addressing::kHost; },

@@ -149,6 +149,13 @@ enum class Addressing : uint8_t {
   kHost,     // addresses of the host: kernels run over any memory of the host, where it lies
 };
 
+// A rate that a device was seen to reach: bytes a second that are read ("read"), or operations a
+// second on factors of a dtype ("float32").
+struct MeasuredRate {
+  std::string_view what;
+  double per_second;
+};
+
 // How other libraries call a device.
 struct ForeignNames {
   int32_t dlpack_type, dlpack_id;  // DLPack's DLDevice
@@ -230,6 +237,9 @@ class Device {
   // Waits for all that the device's own queue holds: the host then finds the results. Failures of
   // command lists are told by CommandList::settle.
   virtual void synchronize() {}
+
+  // Measures what the device reaches at best, with nothing else running; empty where it cannot.
+  virtual std::vector<MeasuredRate> measure_rates() { return {}; }
 
   // ---- programs
   // Throws Error(kVersion) for a kernel this backend lacks (all of them named at once),

@@ -73,6 +73,10 @@ class Device:
     def kind(self) -> str: ...
     @property
     def description(self) -> str: ...
+    def measure_rates(self) -> dict[str, float]:
+        """What the device reaches at best: bytes a second that it reads ("read"), operations a
+        second on factors of each dtype. Empty where that is not measured. Half a second."""
+
     @property
     def uses_host_memory(self) -> bool:
         """Whether kernels run over arrays of the host where they lie."""

@@ -15,7 +15,7 @@ import pytest
 
 import npusim
 from npusim.errors import Error
-from npusim.simulate.chart import Axis, number
+from npusim.pictures.chart import Axis, number
 from npusim.simulate.csv_table import COLUMNS, to_csv, to_layers_csv
 from npusim.simulate.gantt import LETTERS, to_gantt
 from npusim.simulate.perfetto import to_trace

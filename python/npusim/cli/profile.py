@@ -22,6 +22,7 @@ from npusim.cli.weights import Weights, weights_options
 from npusim.partition.plan import Partition, PartitionPlan, TransferOp
 from npusim.profile.inputs import sample
 from npusim.profile.profile import KEYS, Group, Profile
+from npusim.profile.roofline import limits_text, share_of
 from npusim.profile.saved import profile_facts
 from npusim.program.program import method_named
 
@@ -50,6 +51,11 @@ from npusim.program.program import method_named
     type=click.Path(path_type=Path),
     help="Write a Chrome trace, for ui.perfetto.dev.",
 )
+@click.option(
+    "--roofline",
+    type=click.Path(path_type=Path),
+    help="Measure what the CPU reaches at best, and draw the commands below it: .svg, .png, .html.",
+)
 def profile(
     program: Path,
     weights: Weights,
@@ -63,6 +69,7 @@ def profile(
     repeats: int | None,
     seconds: float,
     output: Path | None,
+    roofline: Path | None,
 ) -> Answer:
     """Time every command of a method, and what it moves and computes a second.
 
@@ -72,8 +79,8 @@ def profile(
     """
     opened = open_runnable(program)
     if isinstance(opened, PartitionPlan):
-        if method or context or output:
-            raise click.UsageError("A plan has no --method, --context or --output.")
+        if method or context or output or roofline:
+            raise click.UsageError("A plan has no --method, --context, --output or --roofline.")
         return _of_plan(opened, weights, inputs, sizes, running, repeats, seconds)
     compiled = opened
     entry = method_named(compiled, method)
@@ -97,10 +104,15 @@ def profile(
             device=on,
             repeats=repeats,
             seconds=seconds,
+            limits=roofline is not None,
         )
     if output is not None:
         found.save_trace(output)
-    return Answer(_facts(found, by), [*_text(found, by, top, output), *told])
+    if roofline is not None:
+        found.save_roofline(roofline)
+    written = [("trace", output), ("roofline", roofline)]
+    files = [f"{what}: {path}" for what, path in written if path is not None]
+    return Answer(_facts(found, by), [*_text(found, by, top), *files, *told])
 
 
 def _of_plan(
@@ -157,10 +169,12 @@ def _facts(found: Profile, by: str) -> dict[str, object]:
     return {**profile_facts(found), "groups": groups}
 
 
-def _text(found: Profile, by: str, top: int, output: Path | None) -> list[str]:
+def _text(found: Profile, by: str, top: int) -> list[str]:
     groups, total = found.groups(by), found.commands_seconds
     rows = [_row(found, by, group, total) for group in groups[:top]]
     heads = ["count", "time", "share", "moved", "GB/s", "TFLOP/s"]
+    if found.limits:
+        heads.append("of limit")
     if by == "command":
         heads += ["kernel", "source"]
     lines = [table(rows, by, *heads)]
@@ -175,11 +189,11 @@ def _text(found: Profile, by: str, top: int, output: Path | None) -> list[str]:
         f"that nobody observes: {duration(found.run_seconds)} (the sum is {100 * share:.0f} % of "
         "it)",
     ]
-    return [*lines, f"trace: {output}"] if output is not None else lines
+    return [*lines, limits_text(dict(found.limits))] if found.limits else lines
 
 
 def _row(found: Profile, by: str, group: Group, total: float) -> tuple[object, ...]:
-    row = (
+    row: tuple[object, ...] = (
         group.name,
         group.count,
         duration(group.seconds),
@@ -188,6 +202,9 @@ def _row(found: Profile, by: str, group: Group, total: float) -> tuple[object, .
         f"{1e-9 * group.bytes_per_second:.1f}",
         f"{1e-12 * group.operations_per_second:.3f}",
     )
+    if found.limits:
+        share = share_of(found.commands_of(group.name, by), dict(found.limits))
+        row = (*row, f"{100 * share:.0f} %")
     if by != "command":
         return row
     command = found.commands[int(group.name.split()[0])]

@@ -1,4 +1,4 @@
-"""A graph as a PNG image: its SVG, drawn by resvg with the font that matplotlib brings."""
+"""PNG images of SVG ones, as graphs are: by resvg, with the font that matplotlib brings."""
 
 from __future__ import annotations
 
@@ -24,6 +24,15 @@ def to_png(
     Raises:
         Error: resvg-py or matplotlib is not installed.
     """
+    return svg_to_png(to_svg(graph, marks, max_boxes=max_boxes, load_time=load_time), zoom=zoom)
+
+
+def svg_to_png(svg: str, *, zoom: float = 2.0) -> bytes:
+    """Returns an SVG image as PNG, enlarged `zoom` times.
+
+    Raises:
+        Error: resvg-py or matplotlib is not installed.
+    """
     try:
         import matplotlib
         import resvg_py
@@ -32,12 +41,14 @@ def to_png(
             f"A PNG image needs {error.name}, which is not installed.",
             hint="pip install 'npusim[plot]', or write .svg, which needs nothing.",
         ) from None
-    font = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSansMono.ttf"
+    fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    names = ("DejaVuSansMono", "DejaVuSansMono-Bold", "DejaVuSans", "DejaVuSans-Bold")
     image = resvg_py.svg_to_bytes(
-        svg_string=to_svg(graph, marks, max_boxes=max_boxes, load_time=load_time),
+        svg_string=svg,
         skip_system_fonts=True,
-        font_files=[str(font), str(font.with_name("DejaVuSansMono-Bold.ttf"))],
+        font_files=[str(fonts / f"{name}.ttf") for name in names],
         monospace_family="DejaVu Sans Mono",
+        sans_serif_family="DejaVu Sans",
         zoom=zoom,
     )
     return bytes(image)

@@ -40,6 +40,7 @@ def profile_program(
     threads: int | None = None,
     repeats: int | None = None,
     seconds: float = 3.0,
+    limits: bool = False,
 ) -> Profile:
     """Times each command of a method, and whole runs beside them; the medians are the profile.
 
@@ -55,6 +56,8 @@ def profile_program(
         threads: workers of a device given by name; by default one a physical core.
         repeats: how often everything is timed; by default as often as fits in `seconds`, but three
             times at least.
+        limits: whether to measure what the device reaches at best, too, where it can tell (a CPU,
+            in half a second): `Profile.save_roofline` needs it.
 
     Raises:
         Error: there is no such method, the context does not fit, or `seconds` is no time.
@@ -80,6 +83,7 @@ def profile_program(
         repeats=len(rows),
         commands=tuple(_commands(program, run, medians)),
         run_seconds=statistics.median(whole),
+        limits=device.measure_rates() if limits else {},
     )
 
 

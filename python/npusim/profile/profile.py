@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from npusim.abi.kernels import Params
@@ -79,6 +79,8 @@ class Profile:
         repeats: how often everything was timed.
         commands: in order.
         run_seconds: the median time of a whole run that nobody observes.
+        limits: what the device was seen to reach: bytes a second under "read", operations a second
+            under dtypes. Empty where that was not measured.
     """
 
     model: str
@@ -89,6 +91,7 @@ class Profile:
     repeats: int
     commands: tuple[CommandProfile, ...]
     run_seconds: float
+    limits: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def commands_seconds(self) -> float:
@@ -105,13 +108,20 @@ class Profile:
         Raises:
             ValueError: none of these.
         """
+        groups = (_group(name, commands) for name, commands in self._by(by).items())
+        return sorted(groups, key=lambda group: -group.seconds)
+
+    def commands_of(self, name: str, by: str = "op") -> list[CommandProfile]:
+        """Returns the commands of a group, by its name; ValueError and KeyError: no such group."""
+        return self._by(by)[name]
+
+    def _by(self, by: str) -> dict[str, list[CommandProfile]]:
         if by not in KEYS:
             raise ValueError(f"{by!r} is none of {', '.join(KEYS)}")
         found: dict[str, list[CommandProfile]] = {}
         for command in self.commands:
             found.setdefault(_NAMES[by](command), []).append(command)
-        groups = (_group(name, commands) for name, commands in found.items())
-        return sorted(groups, key=lambda group: -group.seconds)
+        return found
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Writes a Chrome trace, which ui.perfetto.dev opens; whole or not at all.
@@ -122,6 +132,17 @@ class Profile:
         from npusim.profile.trace import save_trace
 
         save_trace(self, path)
+
+    def save_roofline(self, path: str | os.PathLike[str]) -> None:
+        """Writes the commands under the roofs of the machine, as .svg, .png or a page, .html.
+
+        Raises:
+            Error: another ending, no limits, resvg-py is not installed (.png), or the file cannot
+                be written.
+        """
+        from npusim.profile.roofline import save_roofline
+
+        save_roofline(self, path)
 
 
 def _group(name: str, commands: Iterable[CommandProfile]) -> Group:

@@ -35,6 +35,7 @@ def profile_facts(profile: Profile) -> dict[str, Any]:
         "repeats": profile.repeats,
         "run_s": profile.run_seconds,
         "commands_s": profile.commands_seconds,
+        "limits": dict(profile.limits),
         "commands": [dataclasses.asdict(command) for command in profile.commands],
     }
 
@@ -76,7 +77,17 @@ def _profile(data: object) -> Profile:
         repeats=_count(given, "repeats", "it"),
         commands=tuple(_command(row, f"commands[{i}]") for i, row in enumerate(commands)),
         run_seconds=_seconds(given, "run_s", "it"),
+        limits=_limits(given.get("limits", {})),
     )
+
+
+def _limits(data: object) -> dict[str, float]:
+    """Returns rates by what they are of; files of earlier versions have none."""
+    given = _object(data, "limits")
+    for name, rate in given.items():
+        if not _is_number(rate) or rate <= 0:
+            raise _Malformed(f"{name!r} of limits is no rate")
+    return {name: float(rate) for name, rate in given.items()}
 
 
 def _command(data: object, where: str) -> CommandProfile:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from npusim.errors import Error
+from npusim.pictures.chart import COLORS, Axis, Chart, side_by_side
 from npusim.profile.inputs import language_model_facts
 from npusim.program.program import CompiledProgram
 from npusim.simulate import simulate
 from npusim.simulate.batched import batched
-from npusim.simulate.chart import COLORS, Axis, Chart, side_by_side
 from npusim.simulate.csv_table import to_csv
 from npusim.targets import TargetConfig
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from npusim.simulate.chart import Axis, Chart, bar, label, number, picture, rule
+from npusim.pictures.chart import Axis, Chart, bar, label, number, picture, rule
 from npusim.simulate.saved import busy_share
 
 CAUSES = {

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from npusim.errors import Error, TargetConstraintError
+from npusim.pictures.chart import COLORS, Axis, Chart
 from npusim.program.program import CompiledProgram
 from npusim.schedule import target_of
-from npusim.simulate.chart import COLORS, Axis, Chart
 from npusim.simulate.csv_table import to_csv
 from npusim.simulate.journal import Journal, identity
 from npusim.simulate.plan import planned
