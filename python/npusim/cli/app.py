@@ -11,6 +11,7 @@ import click
 
 from npusim import __version__
 from npusim.cli import (
+    batch,
     bench,
     calibrate,
     check,
@@ -80,6 +81,7 @@ for _verb in (
     run.run,
     generate.generate,
     serve.serve,
+    batch.batch,
     verify.verify,
     reduce.reduce,
     reproduce.reproduce,

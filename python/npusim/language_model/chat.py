@@ -37,9 +37,6 @@ class ChatTemplate:
         source: the template's text, Jinja.
         special: tokens it may name, such as `bos_token`.
 
-    Attributes:
-        source, special: as given.
-
     Raises:
         Error: the text is no template, or the package `jinja2` is missing.
     """
@@ -61,7 +58,7 @@ class ChatTemplate:
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         environment.filters["tojson"] = _to_json
         self._failure = TemplateError
-        self.source, self.special = source, dict(special or {})
+        self.special = dict(special or {})
         try:
             self._template = environment.from_string(source)
         except TemplateError as error:
@@ -74,23 +71,8 @@ class ChatTemplate:
         Raises:
             Error: a file is damaged, or as the constructor.
         """
-        path = Path(tokenizer)
-        if path.suffix == SUFFIX:
-            text, tokens = gguf_chat_template(path)
-            return None if text is None else cls(text, tokens)
-        folder = path if path.is_dir() else path.parent
-        config = _config(folder / _CONFIG)
-        file = folder / _TEMPLATE
-        source = file.read_text("utf-8") if file.is_file() else config.get("chat_template")
-        if isinstance(source, list):  # several, by name
-            named = {str(t.get("name")): t.get("template") for t in source if isinstance(t, dict)}
-            source = named.get("default")
-        if source is None:
-            return None
-        if not isinstance(source, str):
-            raise Error(f"{folder / _CONFIG}: chat_template is no text.")
-        special = {name: _content(config[name]) for name in _SPECIAL if config.get(name)}
-        return cls(source, special)
+        found = template_beside(tokenizer)
+        return None if found is None else cls(*found)
 
     def render(
         self,
@@ -121,6 +103,30 @@ class ChatTemplate:
             )
         except (self._failure, ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise Error(f"The chat template refuses this conversation: {error}.") from error
+
+
+def template_beside(tokenizer: str | os.PathLike[str]) -> tuple[str, Mapping[str, str]] | None:
+    """Returns a template's text and the tokens that it may name; nothing of it has run.
+
+    Raises:
+        Error: a file is damaged.
+    """
+    path = Path(tokenizer)
+    if path.suffix == SUFFIX:
+        text, tokens = gguf_chat_template(path)
+        return None if text is None else (text, tokens or {})
+    folder = path if path.is_dir() else path.parent
+    config = _config(folder / _CONFIG)
+    file = folder / _TEMPLATE
+    source = file.read_text("utf-8") if file.is_file() else config.get("chat_template")
+    if isinstance(source, list):  # several, by name
+        named = {str(t.get("name")): t.get("template") for t in source if isinstance(t, dict)}
+        source = named.get("default")
+    if source is None:
+        return None
+    if not isinstance(source, str):
+        raise Error(f"{folder / _CONFIG}: chat_template is no text.")
+    return source, {name: _content(config[name]) for name in _SPECIAL if config.get(name)}
 
 
 class Chat:

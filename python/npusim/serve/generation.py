@@ -14,6 +14,7 @@ from typing import Any
 
 from npusim.errors import Error
 from npusim.language_model import Tokenizer
+from npusim.language_model.chat import template_beside
 from npusim.serve.answers import ChatForm, CompletionForm, Form, Usage, reasons
 from npusim.serve.engine import Engine, Stream
 from npusim.serve.fields import RequestError
@@ -83,12 +84,12 @@ class Generator:
     ) -> None:
         self.engine, self.name = engine, name
         self.created = int(time.time())
-        template = engine.model.chat_template if engine.model.has_tokenizer else None
-        self._template = (
-            None
-            if template is None
-            else LimitedTemplate(template, seconds=template_seconds, memory=template_bytes)
-        )
+        self._template: LimitedTemplate | None = None
+        found = template_beside(engine.tokenizer.path) if engine.model.has_tokenizer else None
+        if found is not None:
+            self._template = LimitedTemplate(
+                *found, seconds=template_seconds, memory=template_bytes
+            )
         self._grammars: GrammarCompiler | None = None
 
     @property

@@ -1,6 +1,7 @@
 """The process in which a chat template runs: `templates.py` talks to it over its pipes.
 
-Messages are JSON behind their length in 8 bytes; the first one brings the template.
+Messages are JSON behind their length in 8 bytes; the first one brings the limit of memory, the
+second one the template.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ def main() -> None:
     template: ChatTemplate | None = None
     while (question := _read()) is not None:
         try:
+            if "memory" in question:
+                _limit(question["memory"])
+                _write({})
+                continue
             if template is None:
                 template = ChatTemplate(question["source"], question["special"])
-                _limit(question["memory"])
                 _write({})
                 continue
             text = template.render(
