@@ -207,7 +207,13 @@ void weights_arrive(bool imports, bool aligned) {
   const auto weights = Weights::load(program.get(), device, tensors, {});
   check(weights->in_place() == (imports && aligned), "where they lie");
   const Floats sevens(4, 7);
-  const auto twin = Weights::load_prepared(program.get(), device, weights->prepared());
+  std::vector<std::vector<std::byte>> parts;
+  weights->read([&](auto bytes) { parts.emplace_back(bytes.begin(), bytes.end()); });
+  PreparedView prepared{.persistent = parts.at(0), .weights = {}, .source = nullptr};
+  for (size_t i = 0; const uint32_t buffer : weights->kept()) {
+    prepared.weights.emplace_back(buffer, parts.at(++i));
+  }
+  const auto twin = Weights::load_prepared(program.get(), device, prepared);
   Executor executor(program.get(), device);
   const auto a = device->allocate(16), b = device->allocate(16);
   const Binding out[] = {a->range(), b->range()};
