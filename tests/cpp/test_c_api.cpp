@@ -290,7 +290,7 @@ void test_threads() {
 void check_packed(const Loaded& it, npusim_weights* weights) {
   const auto file = std::filesystem::temp_directory_path() /
                     ("npusim_test_c_api_" + std::to_string(std::random_device()()));
-  check_status(npusim_weights_pack(nullptr, file.string().c_str()), NPUSIM_ERROR_INPUT, "weights");
+  check_status(npusim_weights_pack(nullptr, file.string().c_str()), NPUSIM_ERROR_HANDLE, "weights");
   check_status(npusim_weights_pack(weights, nullptr), NPUSIM_ERROR_INPUT, "path");
   check_status(npusim_weights_pack(weights, "/nowhere/w.npuw"), NPUSIM_ERROR_IO, "nowhere");
   CHECK_OK(npusim_weights_pack(weights, file.string().c_str()));
