@@ -19,13 +19,14 @@ from .conftest import Cli, Compiled
 
 # Of these, the weights are a program's; others give a checkpoint to PyTorch, or write one.
 RUNS = {"run", "profile", "bench", "generate"}
+SERVES = {"pack-weights", "serve", "batch"}  # which take no inputs of a call
 
 
 def test_every_verb_that_runs_a_program_has_them() -> None:
     own = {"--device", "--threads", "--max-work", "--max-memory", "--copy-weights"}
     for name, verb in group.commands.items():
         options = {option for p in verb.params for option in p.opts}
-        if name in RUNS:
+        if name in RUNS | SERVES:
             assert own <= options, name
         else:
             assert "--copy-weights" not in options, name
