@@ -27,7 +27,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.peers import FLOAT32_PEERS, PEERS  # noqa: E402
-from benchmarks.worker import Worker  # noqa: E402
+from npusim.errors import Error  # noqa: E402
+from npusim.peers.process import Process  # noqa: E402
+from npusim.peers.turns import take_turns  # noqa: E402
 
 MODELS = ("resnet18", "resnet50", "bert_base", "vit_b_16", "mlp")
 
@@ -38,10 +40,10 @@ def prepare(model: str, folder: Path, peers: list[str]) -> None:
     subprocess.run(command, check=True, stdout=sys.stderr)
 
 
-def start(peer: str, model: str, folder: Path, threads: int) -> Worker:
+def start(peer: str, model: str, folder: Path, threads: int) -> Process:
     """Starts a peer's process."""
     command = [sys.executable, __file__, "--worker", peer, model, str(folder), str(threads)]
-    return Worker(peer, command)
+    return Process(peer, command)
 
 
 def compare(model: str, folder: Path, peers: list[str], threads: int, rounds: int) -> list[dict]:
@@ -51,18 +53,14 @@ def compare(model: str, folder: Path, peers: list[str], threads: int, rounds: in
     for peer in peers:
         try:
             workers.append(start(peer, model, folder, threads))
-        except RuntimeError as error:
+        except Error as error:
             print(f"{model}: {error}", file=sys.stderr)
-    times: dict[str, list[float]] = {worker.name: [] for worker in workers}
-    for turn in range(rounds + 1):
-        for worker in workers:
-            seconds = worker.ask("burst")["seconds"]
-            if turn:  # the first round warms up
-                times[worker.name] += seconds
+    turns = take_turns(workers, rounds)
+    times = {name: [s for burst in bursts for s in burst] for name, bursts in turns.items()}
     rows = []
     best = min(map(statistics.median, times.values()))
     for worker in workers:
-        memory = worker.ask("memory")["peak_mb"]
+        memory = worker.ask("memory")["peak_bytes"] / 2**20
         median = statistics.median(times[worker.name])
         tenths = statistics.quantiles(times[worker.name], n=10)
         rows.append(

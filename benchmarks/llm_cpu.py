@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.llm_peers import CHUNK, PEERS, SIZES, VOCAB, serve  # noqa: E402
-from benchmarks.worker import Worker  # noqa: E402
+from npusim.errors import Error  # noqa: E402
+from npusim.peers.process import Process  # noqa: E402
 
 
 def read_bandwidth(threads: int) -> float:
@@ -86,8 +87,8 @@ def measure(folder: Path, peers: list[str], args: argparse.Namespace) -> list[di
         command = [sys.executable, __file__, str(folder), "--serve", peer, "--steps"]
         command += [str(args.steps), "--threads", str(args.threads), "--contexts"]
         try:
-            workers.append(Worker(peer, [*command, *map(str, args.contexts)]))
-        except RuntimeError as error:
+            workers.append(Process(peer, [*command, *map(str, args.contexts)]))
+        except Error as error:
             print(error, file=sys.stderr)
     times: dict[tuple[str, str], list[float]] = {}
     for turn in range(args.rounds + 1):

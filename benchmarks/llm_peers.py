@@ -7,7 +7,6 @@ architecture of Qwen2.5. What another format needs is written from these weights
 from __future__ import annotations
 
 import json
-import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from benchmarks.worker import answer_requests
+from npusim.peers.process import answer
+from npusim.profile.memory import peak_rss
 
 CONTEXT, CHUNK = 4608, 128
 SIZES = {  # hidden, intermediate, layers, heads, key/value heads
@@ -299,24 +299,28 @@ PEERS: dict[str, Peer] = {
 
 def serve(peer: str, folder: Path, threads: int, contexts: list[int], steps: int) -> None:
     """Loads one peer and answers `prefill`, `decode CONTEXT` and `memory`."""
-    start = time.perf_counter()
-    model = PEERS[peer].load(folder, threads)
-    prompt = np.random.default_rng(0).integers(10, VOCAB, max(contexts)).tolist()
-    logits = model.prefill(prompt[:CHUNK])
-    ready = time.perf_counter() - start
 
-    def answer(request: str) -> dict[str, Any]:
-        name, *arguments = request.split()
-        if name == "prefill":
-            return {"seconds": [_timed(lambda: model.prefill(prompt[:CHUNK]))]}
-        if name == "decode":
-            model.prefill(prompt[: int(arguments[0])])
-            model.decode(11)
-            return {"seconds": [_timed(lambda: model.decode(12)) for _ in range(steps)]}
-        return {"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    def load() -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]]:
+        start = time.perf_counter()
+        model = PEERS[peer].load(folder, threads)
+        prompt = np.random.default_rng(0).integers(10, VOCAB, max(contexts)).tolist()
+        logits = model.prefill(prompt[:CHUNK])
+        ready = time.perf_counter() - start
 
-    facts = {"first_logits_s": ready, "max_rel_err": _error(logits, folder / "expected.npy")}
-    answer_requests(facts, answer)
+        def answered(request: str) -> dict[str, Any]:
+            name, *arguments = request.split()
+            if name == "prefill":
+                return {"seconds": [_timed(lambda: model.prefill(prompt[:CHUNK]))]}
+            if name == "decode":
+                model.prefill(prompt[: int(arguments[0])])
+                model.decode(11)
+                return {"seconds": [_timed(lambda: model.decode(12)) for _ in range(steps)]}
+            return {"peak_mb": peak_rss() / 2**20}
+
+        error = _error(logits, folder / "expected.npy")
+        return {"first_logits_s": ready, "max_rel_err": error}, answered
+
+    answer(load)
 
 
 def _timed(call: Callable[[], object]) -> float:

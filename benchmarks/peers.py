@@ -6,7 +6,6 @@ what a deployment would import is imported in the worker's process.
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,10 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.worker import answer_requests
-
-Call = Callable[[], Any]
-BURST_SECONDS = 0.25
+from npusim.peers.process import answer
+from npusim.peers.runtimes import (
+    Call,
+    load_onnxruntime,
+    load_openvino,
+    load_torch,
+    load_torch_compile,
+)
+from npusim.peers.turns import relative_difference
+from npusim.peers.worker import answers
 
 
 @dataclass(frozen=True)
@@ -62,30 +67,14 @@ def _load_npusim(model: str, folder: Path, threads: int, precision: str = "float
 # torch
 
 
-def _torch_model(model: str, folder: Path, threads: int) -> tuple[Any, list[Any]]:
+def _load_module(
+    load: Callable[[Any, list[np.ndarray], int], Call], model: str, folder: Path, threads: int
+) -> Call:
     import torch
     from tests.models import build
 
-    torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
-    network, _ = build(model)
-    return network, [torch.from_numpy(x) for x in _inputs(folder)]
-
-
-def _load_eager(model: str, folder: Path, threads: int) -> Call:
-    network, inputs = _torch_model(model, folder, threads)
-    return lambda: network(*inputs)
-
-
-def _load_compiled(model: str, folder: Path, threads: int) -> Call:
-    import torch
-    import torch._inductor.config as config
-
-    config.freezing = True
-    network, inputs = _torch_model(model, folder, threads)
-    compiled = torch.compile(network)
-    compiled(*inputs)
-    return lambda: compiled(*inputs)
+    return load(build(model)[0], _inputs(folder), threads)
 
 
 # ONNX Runtime, OpenVINO, ExecuTorch
@@ -97,17 +86,14 @@ def _prepare_onnx(model: Any, inputs: tuple[Any, ...], folder: Path) -> None:
     torch.onnx.export(model, inputs, folder / "model.onnx", dynamo=True, external_data=True)
 
 
-def _load_onnxruntime(model: str, folder: Path, threads: int) -> Call:
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = ort.InferenceSession(
-        str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
-    )
-    names = [i.name for i in session.get_inputs()]
-    feed = dict(zip(names, _inputs(folder), strict=True))
-    return lambda: session.run(None, feed)
+def _load_file(
+    load: Callable[[Path, list[np.ndarray], int], Call],
+    file: str,
+    model: str,
+    folder: Path,
+    threads: int,
+) -> Call:
+    return load(folder / file, _inputs(folder), threads)
 
 
 def _prepare_openvino(model: Any, inputs: tuple[Any, ...], folder: Path) -> None:
@@ -118,24 +104,6 @@ def _prepare_openvino(model: Any, inputs: tuple[Any, ...], folder: Path) -> None
         port.get_node().set_partial_shape(ov.PartialShape(list(value.shape)))
     converted.validate_nodes_and_infer_types()
     ov.save_model(converted, folder / "model.xml", compress_to_fp16=False)
-
-
-def _load_openvino(model: str, folder: Path, threads: int, precision: str = "f32") -> Call:
-    import openvino as ov
-
-    settings = {
-        "INFERENCE_NUM_THREADS": threads,
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": precision,
-    }
-    compiled = ov.Core().compile_model(str(folder / "model.xml"), "CPU", settings)
-    request, inputs = compiled.create_infer_request(), _inputs(folder)
-
-    def call() -> list[np.ndarray]:
-        request.infer(inputs, share_inputs=True)
-        return [request.get_output_tensor(i).data for i in range(len(compiled.outputs))]
-
-    return call
 
 
 def _prepare_executorch(model: Any, inputs: tuple[Any, ...], folder: Path) -> None:
@@ -161,16 +129,24 @@ def _load_executorch(model: str, folder: Path, threads: int) -> Call:
 
 PEERS: dict[str, Peer] = {
     "npusim": Peer("npusim", _load_npusim, _prepare_npusim),
-    "torch eager": Peer("torch", _load_eager),
-    "torch.compile": Peer("torch", _load_compiled),
-    "onnxruntime": Peer("onnxruntime", _load_onnxruntime, _prepare_onnx),
-    "openvino": Peer("openvino", _load_openvino, _prepare_openvino),
+    "torch eager": Peer("torch", partial(_load_module, load_torch)),
+    "torch.compile": Peer("torch", partial(_load_module, load_torch_compile)),
+    "onnxruntime": Peer(
+        "onnxruntime", partial(_load_file, load_onnxruntime, "model.onnx"), _prepare_onnx
+    ),
+    "openvino": Peer(
+        "openvino", partial(_load_file, load_openvino, "model.xml"), _prepare_openvino
+    ),
     "npusim bfloat16": Peer(
         "npusim",
         partial(_load_npusim, precision="bfloat16"),
         partial(_prepare_npusim, precision="bfloat16"),
     ),
-    "openvino bf16": Peer("openvino", partial(_load_openvino, precision="bf16"), _prepare_openvino),
+    "openvino bf16": Peer(
+        "openvino",
+        partial(_load_file, partial(load_openvino, precision="bf16"), "model.xml"),
+        _prepare_openvino,
+    ),
     "executorch": Peer("executorch", _load_executorch, _prepare_executorch),
 }
 FLOAT32_PEERS = tuple(name for name in PEERS if not name.endswith(("bfloat16", "bf16")))
@@ -198,32 +174,14 @@ def _first_array(outputs: Any) -> np.ndarray:
 
 
 def serve(peer: str, model: str, folder: Path, threads: int) -> None:
-    """Loads one peer and answers requests on standard input: `burst`, `memory`."""
-    start = time.perf_counter()
-    call = PEERS[peer].load(model, folder, threads)
-    loaded = time.perf_counter() - start
-    got, want = _first_array(call()), np.load(folder / "expected.npy")
-    error = float(np.abs(got - want).max() / np.abs(want).max())
+    """Loads one peer and answers requests on standard input (npusim.peers.worker)."""
 
-    def answer(request: str) -> dict[str, Any]:
-        if request == "burst":
-            return {"seconds": _burst(call)}
-        return {"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
-
-    answer_requests({"load_s": loaded, "max_rel_err": error}, answer)
-
-
-def _burst(call: Call) -> list[float]:
-    """Times calls one by one for a quarter of a second; very short ones in groups of 100."""
-    seconds: list[float] = []
-    call()
-    start = time.perf_counter()
-    call()
-    group = 100 if time.perf_counter() - start < 2e-4 else 1
-    end = time.perf_counter() + BURST_SECONDS
-    while time.perf_counter() < end or len(seconds) < 2:
+    def load() -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]]:
         start = time.perf_counter()
-        for _ in range(group):
-            call()
-        seconds.append((time.perf_counter() - start) / group)
-    return seconds
+        call = PEERS[peer].load(model, folder, threads)
+        loaded = time.perf_counter() - start
+        got, want = _first_array(call()), np.load(folder / "expected.npy")
+        error = relative_difference(got, want)
+        return {"load_s": loaded, "max_rel_err": error}, answers(call)
+
+    answer(load)

@@ -6,6 +6,7 @@
 #include <initializer_list>
 
 #include "cpp/cpu/isa.h"
+#include "cpp/platform/cores.h"
 #include "cpp/platform/process.h"
 #include "cpp/python/bindings.h"
 #include "cpp/python/buffer.h"
@@ -165,6 +166,9 @@ void bind_device(py::module_& module) {
   module.def("device_parts", &parts_of, py::arg("name"), py::arg("library_folders"),
              "What a device uses that npusim does not bring, and may lie in the folders: (name, "
              "version and place or why it is not there, whether it is there).");
+  module.def(
+      "usable_cores", [] { return std::ssize(platform::usable_cores()); },
+      "Physical cores that this process may use: the workers of a cpu device by default.");
   module.def("isa_names", &isa_names, "Instruction sets the cpu device can use here, best first.");
   module.def("in_place_kernels", &in_place_kernels,
              "The cpu kernels that may write a result where they read an operand.");

@@ -24,6 +24,9 @@ def device_parts(name: str, library_folders: Sequence[str]) -> list[tuple[str, s
 def device_options(name: str) -> dict[str, tuple[bool | int | str, str]]:
     """The options of a device: name -> (default, meaning)."""
 
+def usable_cores() -> int:
+    """Physical cores that this process may use: the workers of a cpu device by default."""
+
 def isa_names() -> list[str]:
     """Instruction sets the cpu device can use here, best first."""
 

@@ -16,16 +16,18 @@ import npusim
 from npusim.cli.answer import Answer, Verb, amount, duration, table
 from npusim.cli.arrays import INPUT_HELP, read_inputs
 from npusim.cli.artifact import open_program, open_runnable, plan_specs
+from npusim.cli.bench_against import Peers, bench_against, rounds_in
 from npusim.cli.bench_llm import LENGTHS, Lengths, bench_language_model
 from npusim.cli.finite import Finite
-from npusim.cli.memory import peak_rss
 from npusim.cli.progress import progress
 from npusim.cli.running import Running, running_options
 from npusim.cli.sizes import call_sizes, call_sizes_option
 from npusim.cli.weights import Weights, weights_options
 from npusim.ir.symbolic import symbols_of
 from npusim.partition.plan import PartitionPlan
+from npusim.peers.runtimes import RUNTIMES
 from npusim.profile.inputs import sample
+from npusim.profile.memory import peak_rss
 
 
 @click.command(cls=Verb)
@@ -35,7 +37,11 @@ from npusim.profile.inputs import sample
 @call_sizes_option
 @running_options
 @click.option("--warmup", type=click.IntRange(min=0), default=5, show_default=True)
-@click.option("--runs", type=click.IntRange(min=1), help="Default: as many as fit in --seconds.")
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    help="Default: as many as fit in --seconds. With --against: rounds.",
+)
 @click.option("--seconds", type=Finite(min=0), default=3.0, show_default=True)
 @click.option("--llm", is_flag=True, help="A language model: first token and tokens/s by context.")
 @click.option(
@@ -46,6 +52,17 @@ from npusim.profile.inputs import sample
     help="With --llm; those beyond the program's context are left out.",
 )
 @click.option("--plot", type=click.Path(path_type=Path), help="With --llm: draw it (.png, .svg).")
+@click.option(
+    "--against",
+    type=Peers(),
+    metavar="NAME,…",
+    help="Take turns with other runtimes on the CPU: " + ", ".join(RUNTIMES) + ".",
+)
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    help="With --against: the graph that PROGRAM was compiled from, or its .onnx.",
+)
 def bench(
     program: Path,
     weights: Weights,
@@ -58,24 +75,30 @@ def bench(
     llm: bool,
     contexts: tuple[int, ...],
     plot: Path | None,
+    against: tuple[str, ...] | None,
+    model: Path | None,
 ) -> Answer:
     """Time a program, or a plan: load, then calls from Python with NumPy arrays.
 
     Without --input, floating-point inputs are seeded normal numbers and all others are zero, of the
     greatest sizes where calls choose some, or of --sizes.
     """
+    if model is not None and not against:
+        raise click.UsageError("--model is what --against compares with.")
+    if llm and against:
+        raise click.UsageError("--against compares single calls; language models are for --llm.")
     if llm:
         compiled = open_program(program)
         with progress("Benchmarking") as report:
             report("loading")
-            model = npusim.LanguageModel.load(
+            language_model = npusim.LanguageModel.load(
                 compiled,
                 weights,
                 device=running.open(compiled.target),
                 copy=running.copy_weights,
                 progress=report,
             )
-            return bench_language_model(model, contexts, runs or 3, plot, report)
+            return bench_language_model(language_model, contexts, runs or 3, plot, report)
     opened = open_runnable(program)
     plan = opened if isinstance(opened, PartitionPlan) else None
     specs = plan_specs(opened) if isinstance(opened, PartitionPlan) else opened.input_specs
@@ -83,6 +106,11 @@ def bench(
     chosen, told = call_sizes(sizes, sorted(symbols, key=lambda s: s.name), bool(inputs))
     arrays = read_inputs(inputs, specs) if inputs else {s.name: sample(s, chosen) for s in specs}
     with progress("Benchmarking") as report:
+        if against:
+            rounds = runs or rounds_in(seconds)
+            return bench_against(
+                program, weights, arrays, running, against, model, rounds, plan is not None, report
+            )
         report("loading")
         start = time.perf_counter()
         call: Callable[[], object]

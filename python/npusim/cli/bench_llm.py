@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from npusim.cli.answer import Answer, amount, duration, table
-from npusim.cli.memory import peak_rss
 from npusim.errors import Error
+from npusim.profile.memory import peak_rss
 
 if TYPE_CHECKING:
     from npusim.language_model import LanguageModel

@@ -14,11 +14,11 @@ import npusim
 from npusim.cli.answer import INTERRUPTED, Answer, Verb, amount, duration, printable
 from npusim.cli.artifact import open_program
 from npusim.cli.context import known_positions
-from npusim.cli.memory import peak_rss
 from npusim.cli.progress import progress
 from npusim.cli.running import Running, running_options
 from npusim.cli.weights import Weights, weights_options
 from npusim.errors import Error
+from npusim.profile.memory import peak_rss
 from npusim.program.program import CompiledProgram
 
 if TYPE_CHECKING:
