@@ -225,18 +225,18 @@ void test_sessions_and_files() {
                "null");
   const auto path =
       std::filesystem::temp_directory_path() / ("npusim_test_session_" + std::to_string(getpid()));
-  CHECK_OK(npusim_language_session_save(session, path.c_str()));
-  CHECK_OK(npusim_language_session_load(other, path.c_str()));
+  CHECK_OK(npusim_language_session_save(session, path.string().c_str()));
+  CHECK_OK(npusim_language_session_load(other, path.string().c_str()));
   CHECK_OK(npusim_language_session_step(session, sampler, 1, &token));
   int64_t again = -1;
   CHECK_OK(npusim_language_session_step(other, sampler, 1, &again));
   check(token == 5 && again == 5, "a session that was read goes on alike");
   std::ofstream(path) << "no session";
-  check_status(npusim_language_session_load(other, path.c_str()), NPUSIM_ERROR_FORMAT);
+  check_status(npusim_language_session_load(other, path.string().c_str()), NPUSIM_ERROR_FORMAT);
   CHECK_OK(npusim_language_session_position(other, &again));
   check(again == 4, "and stays as it was where that fails");
   std::filesystem::remove(path);
-  check_status(npusim_language_session_load(other, path.c_str()), NPUSIM_ERROR_IO);
+  check_status(npusim_language_session_load(other, path.string().c_str()), NPUSIM_ERROR_IO);
   check_status(npusim_language_session_save(other, "/nowhere/at/all"), NPUSIM_ERROR_IO);
   npusim_sampler_free(sampler);
   npusim_language_session_free(session);

@@ -157,6 +157,7 @@ void saves_and_loads() {
   check(other.tokens() == Tokens{7, 8, 9} && other.step(sampler) == 10, "loaded");
   std::ifstream file(path, std::ios::binary);
   const std::string image((std::istreambuf_iterator<char>(file)), {});
+  file.close();  // Windows removes no file that is open
   for (size_t size = 0; size < image.size(); size += 7) {
     std::ofstream(path, std::ios::binary) << image.substr(0, size);
     check_refused(ErrorCode::kFormat, path.string(), [&] { other.load(path); });

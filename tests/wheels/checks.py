@@ -39,6 +39,8 @@ for path in sys.argv[1:]:
 _MACOS = """
 import sys
 from macholib.MachO import MachO
+from macholib.SymbolTable import SymbolTable
+ANYWHERE = (0, 254)  # in place of a library's number: Zig's linker writes 0, Apple's 254
 for path in sys.argv[1:]:
     for header in MachO(path).headers:
         for _, _, name in header.walkRelocatables():
@@ -46,6 +48,9 @@ for path in sys.argv[1:]:
         for load, command, _ in header.commands:
             if load.get_cmd_name() == "LC_BUILD_VERSION":
                 print("version", f"{command.minos >> 16}.{command.minos >> 8 & 255}")
+    for symbol, name in SymbolTable(MachO(path)).undefsyms:
+        if symbol.n_desc >> 8 in ANYWHERE:
+            print("free", name.decode())
 """
 _WINDOWS = """
 import sys
@@ -83,7 +88,8 @@ def check_linux(toolchain: Toolchain, target: Target, wheel: Path, work: Path) -
     allowed = [tuple(map(int, re.findall(r"_(\d+)_(\d+)_", tag)[0])) for tag in tags]
     if not allowed or allowed[0] > most:
         raise Failed(f"auditwheel does not take {wheel.name} for {target.platform_tag}:\n{said}")
-    needs, versions = _facts(toolchain, _VERSIONS, wheel, work)
+    facts = _facts(toolchain, _VERSIONS, wheel, work)
+    needs, versions = facts["needs"], facts["version"]
     if not needs <= _EXPECTED:
         raise Failed(f"{wheel.name} needs {needs - _EXPECTED}")
     ours = [v.removeprefix("GLIBC_") for v in versions if v.startswith("GLIBC_")]
@@ -93,11 +99,13 @@ def check_linux(toolchain: Toolchain, target: Target, wheel: Path, work: Path) -
     return ".".join(map(str, newest))
 
 
-def _facts(toolchain: Toolchain, reader: str, wheel: Path, work: Path) -> tuple[set[str], set[str]]:
-    """Returns the libraries that a wheel's files need, and the versions that a reader prints."""
-    lines = run([toolchain.python, "-c", reader, *_compiled(wheel, work)]).splitlines()
-    pairs = [line.split(maxsplit=1) for line in lines]
-    return {v for k, v in pairs if k == "needs"}, {v for k, v in pairs if k == "version"}
+def _facts(toolchain: Toolchain, reader: str, wheel: Path, work: Path) -> dict[str, set[str]]:
+    """Returns what a reader prints of a wheel's files, by the first word of its lines."""
+    facts: dict[str, set[str]] = {"needs": set(), "version": set(), "free": set()}
+    for line in run([toolchain.python, "-c", reader, *_compiled(wheel, work)]).splitlines():
+        kind, _, fact = line.partition(" ")
+        facts[kind].add(fact)
+    return facts
 
 
 def _hold_to(expected: re.Pattern[str], needs: set[str], wheel: Path) -> None:
@@ -107,17 +115,22 @@ def _hold_to(expected: re.Pattern[str], needs: set[str], wheel: Path) -> None:
 
 
 def check_macos(toolchain: Toolchain, wheel: Path, work: Path) -> str:
-    """Holds a wheel to what macOS brings; returns the release it is linked for."""
-    needs, versions = _facts(toolchain, _MACOS, wheel, work)
+    """Holds a wheel to what macOS and Python bring; returns the release it is linked for."""
+    facts = _facts(toolchain, _MACOS, wheel, work)
+    needs, versions = facts["needs"], facts["version"]
     _hold_to(_EXPECTED_MACOS, needs, wheel)
     if versions != {"13.3"}:
         raise Failed(f"{wheel.name} is linked for macOS {versions}, not 13.3")
+    unknown = {name for name in facts["free"] if not re.match("__?Py", name)}
+    if unknown or not facts["free"]:
+        raise Failed(f"{wheel.name} expects {unknown or 'nothing'} of the process, not Python's")
     return f"linked for macOS 13.3 with {', '.join(sorted(needs))}"
 
 
 def check_windows(toolchain: Toolchain, wheel: Path, work: Path) -> str:
     """Holds a wheel to what Windows brings, and the module to its one symbol."""
-    needs, versions = _facts(toolchain, _WINDOWS, wheel, work)
+    facts = _facts(toolchain, _WINDOWS, wheel, work)
+    needs, versions = facts["needs"], facts["version"]
     _hold_to(_EXPECTED_WINDOWS, needs, wheel)
     if versions != {"['PyInit__runtime']"}:
         raise Failed(f"{wheel.name} exports {versions}")

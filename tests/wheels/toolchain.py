@@ -19,6 +19,16 @@ from tests.wheels.targets import Target
 _REQUIREMENTS = Path(__file__).parent / "requirements.txt"
 _UNIQUE = "#          define _LIBCPP_TYPEINFO_COMPARISON_IMPLEMENTATION 1\n"
 
+# Zig's linker ends with a segmentation fault on a bundle, as CMake has modules made for macOS.
+# Python loads a dynamic library as well.
+_DYNAMIC_LIBRARY = """\
+for word; do
+  shift
+  [ "$word" != -bundle ] || word=-dynamiclib
+  set -- "$@" "$word"
+done
+"""
+
 
 class Toolchain:
     """An environment with Zig and the build tools, under `folder`."""
@@ -62,7 +72,8 @@ class Toolchain:
             words = f"{name} -target {target.zig}" if name.startswith("c") else name
             script = folder / name
             place = f'export ZIG_LIB_DIR="{self._library}"'
-            script.write_text(f'#!/bin/sh\n{place}\nexec "{self._zig}" {words} "$@"\n')
+            kept = _DYNAMIC_LIBRARY if target.system == "Darwin" and name.startswith("c") else ""
+            script.write_text(f'#!/bin/sh\n{place}\n{kept}exec "{self._zig}" {words} "$@"\n')
             script.chmod(0o755)
         return folder
 

@@ -62,9 +62,15 @@ def emulator(name: str, *options: str) -> list[str]:
 
 
 def wine(prefix: Path, libraries: Path) -> list[str]:
-    """Returns what runs programs for 64-bit Windows: its drives, and where more DLLs lie."""
+    """Returns what runs programs for 64-bit Windows: its drives, and where more DLLs lie.
+
+    The drives are made where they are not there yet.
+    """
     for program in ("wine64", "wine", "/usr/lib/wine/wine64"):
         if (found := shutil.which(program)) is not None:
             where = [f"WINEPREFIX={prefix}", f"WINEPATH=Z:{libraries}", "WINEDEBUG=-all"]
-            return ["env", *where, found]
+            command = ["env", *where, found]
+            if not prefix.exists():  # made by one, before several are run at once
+                run([*command, "wineboot", "--init"])
+            return command
     raise Missing("wine is not installed (Debian: apt-get install wine64)")
