@@ -40,15 +40,16 @@ Sampler::Sampler(const SamplingOptions& options) : options_(options), random_(op
   options_.check();
 }
 
-int64_t Sampler::sample(std::span<const float> logits, std::span<const int64_t> history) {
-  const std::span<const float> scores = penalised(logits, history);
+int64_t Sampler::sample(std::span<const float> logits, std::span<const int64_t> history,
+                        SamplingRoom& room) {
+  const std::span<const float> scores = penalised(logits, history, room);
   const auto count = static_cast<int64_t>(scores.size());
-  maxima_.resize(static_cast<size_t>(sampling::blocks_of(count)));
-  if (draws()) candidates_.resize(scores.size());
+  room.maxima.resize(static_cast<size_t>(sampling::blocks_of(count)));
+  if (draws()) room.candidates.resize(scores.size());
   const RandomBits before = random_;
   const int64_t token =
       sampling::choose(scores.data(), count, numbers(), random_.next(),
-                       {.maxima = maxima_.data(), .candidates = candidates_.data()});
+                       {.maxima = room.maxima.data(), .candidates = room.candidates.data()});
   random_ = before;
   accept(token, count);
   return token;
@@ -69,16 +70,17 @@ void Sampler::accept(int64_t token, int64_t vocabulary) {
 }
 
 std::span<const float> Sampler::penalised(std::span<const float> logits,
-                                          std::span<const int64_t> history) {
+                                          std::span<const int64_t> history,
+                                          SamplingRoom& room) const {
   if (options_.repetition_penalty == 1.0) return logits;
   const auto penalty = static_cast<float>(options_.repetition_penalty);
-  scores_.assign(logits.begin(), logits.end());
+  room.scores.assign(logits.begin(), logits.end());
   for (const int64_t token : history) {
     if (token < 0 || token >= static_cast<int64_t>(logits.size())) continue;
     const auto at = static_cast<size_t>(token);  // once, however often it was said
-    scores_[at] = sampling::penalised(logits[at], penalty);
+    room.scores[at] = sampling::penalised(logits[at], penalty);
   }
-  return scores_;
+  return room.scores;
 }
 
 sampling::Options Sampler::numbers() const noexcept {

@@ -46,6 +46,13 @@ struct DeviceSampling {
   bool operator==(const DeviceSampling& other) const noexcept;
 };
 
+// What a choice needs room for; samplers that choose one after the other may share it.
+struct SamplingRoom {
+  std::vector<float> scores;  // after the penalty
+  std::vector<uint32_t> maxima;
+  std::vector<sampling::Candidate> candidates;
+};
+
 // Not thread-safe. A copy continues as the original would.
 class Sampler {
  public:
@@ -55,7 +62,12 @@ class Sampler {
   // Returns the next token. `history` are the tokens so far, for the repetition penalty; those
   // outside `logits` are ignored. Throws Error(kData) when no score is above -inf.
   // After the first call with a vocabulary of that size, calls allocate nothing.
-  int64_t sample(std::span<const float> logits, std::span<const int64_t> history);
+  int64_t sample(std::span<const float> logits, std::span<const int64_t> history) {
+    return sample(logits, history, room_);
+  }
+  // The same in room that is not the sampler's own.
+  int64_t sample(std::span<const float> logits, std::span<const int64_t> history,
+                 SamplingRoom& room);
 
   // What makes a device's next choice, after `length` tokens, the sampler's own; accept() then
   // goes on after it, with the token that was chosen or -1: it throws as sample.
@@ -65,15 +77,14 @@ class Sampler {
   const SamplingOptions& options() const noexcept { return options_; }
 
  private:
-  std::span<const float> penalised(std::span<const float> logits, std::span<const int64_t> history);
+  std::span<const float> penalised(std::span<const float> logits, std::span<const int64_t> history,
+                                   SamplingRoom& room) const;
   bool draws() const noexcept { return options_.temperature > 0; }
   sampling::Options numbers() const noexcept;
 
   SamplingOptions options_;
   RandomBits random_;
-  std::vector<float> scores_;  // after the penalty
-  std::vector<uint32_t> maxima_;
-  std::vector<sampling::Candidate> candidates_;
+  SamplingRoom room_;
 };
 
 }  // namespace npusim
