@@ -1,0 +1,19 @@
+#include "cpp/serve/request.h"
+
+#include <iterator>
+
+namespace npusim::serve {
+
+void Event::add(Event later) {
+  const auto append = [](auto& to, auto& from) {
+    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  };
+  append(tokens, later.tokens);
+  append(logprobs, later.logprobs);
+  if (later.prompt_logprobs) prompt_logprobs = std::move(later.prompt_logprobs);
+  ending = later.ending;
+  error = std::move(later.error);
+  cached_tokens = later.cached_tokens;
+}
+
+}  // namespace npusim::serve
