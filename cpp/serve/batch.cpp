@@ -1,0 +1,429 @@
+#include "cpp/serve/batch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <stdexcept>
+
+#include "cpp/runtime/error.h"
+#include "cpp/serve/require.h"
+
+namespace npusim::serve {
+namespace {
+
+double now() {
+  using Seconds = std::chrono::duration<double>;
+  return Seconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Of the options, or what the runner takes.
+int64_t limit_of(const char* name, int64_t asked, int64_t runner) {
+  if (asked >= 0 && asked <= runner) return asked == 0 ? runner : asked;
+  throw Error(ErrorCode::kLimit, std::string(name) + " is " + std::to_string(asked) +
+                                     "; it must be 1 to " + std::to_string(runner) +
+                                     ", or 0: as many as that");
+}
+
+Error error_of(const std::exception& thrown) {
+  const auto* error = dynamic_cast<const Error*>(&thrown);
+  return error != nullptr ? *error : Error(ErrorCode::kDevice, thrown.what());
+}
+
+RunnerFacts checked(const RunnerFacts& facts) {
+  const bool is_sound = facts.vocab_size > 0 && facts.max_context > 0 && facts.page_tokens > 0 &&
+                        facts.max_step_tokens > 0 && facts.max_requests > 0;
+  if (!is_sound) throw Error(ErrorCode::kLimit, "A runner of steps without tokens or requests.");
+  return facts;
+}
+
+StepLimits limits_of(const RunnerFacts& facts, const BatchOptions& options) {
+  const int64_t tokens =
+      limit_of("max_step_tokens", options.max_step_tokens, facts.max_step_tokens);
+  const int64_t requests = limit_of("max_requests", options.max_requests, facts.max_requests);
+  StepLimits limits{.page_tokens = facts.page_tokens,
+                    .step_tokens = tokens,
+                    .prompt_tokens = tokens,
+                    .least_prompt_tokens = 1,
+                    .requests = std::min(requests, tokens)};
+  const int64_t beside = tokens - limits.requests;  // whoever has a prompt generates nothing
+  limits.least_prompt_tokens = std::clamp<int64_t>(beside, 1, facts.page_tokens);
+  return limits;
+}
+
+double checked_seconds(double seconds) {
+  if (seconds >= 0 && seconds < std::numeric_limits<double>::infinity()) return seconds;
+  throw Error(ErrorCode::kLimit, "step_seconds must be 0 (no bound) or more");
+}
+
+int64_t checked_patience(int64_t patience) {
+  if (patience >= 0 && patience <= INT32_MAX) return patience;
+  throw Error(ErrorCode::kLimit, "patience must be 0 to 2147483647");
+}
+
+}  // namespace
+
+// What the schedule asks. Matches are found as it looks at those that wait, and kept for admission.
+class Batch::View : public SchedulerView {
+ public:
+  explicit View(const Batch& batch) : batch_(batch) {}
+
+  int64_t freed_from(size_t running) const override {
+    std::vector<const PageTable*> tables;
+    for (size_t i = running; i < batch_.running_.size(); ++i) {
+      tables.push_back(&batch_.running_[i]->table);
+    }
+    return batch_.cache_.freed_by(tables);
+  }
+
+  std::optional<WaitingLoad> waiting(size_t place) const override {
+    if (place >= queue_.size()) look_at(2 * place + 1);
+    if (place >= queue_.size()) return std::nullopt;
+    ActiveRequest& request = *queue_[place];
+    if (place == matches_.size()) {
+      matches_.push_back(request.shares_pages() ? batch_.cache_.match(request.table, request.tokens,
+                                                                      request.options.salt)
+                                                : PrefixMatch{});
+    }
+    const PrefixMatch& match = matches_[place];
+    return WaitingLoad{.known = request.known(),
+                       .most = request.most_cached(),
+                       .cached_pages = static_cast<int64_t>(match.pages.size()),
+                       .shared_pages = match.shared,
+                       .one_by_one = request.is_one_by_one(),
+                       .is_held = request.options.masked && !request.mask};
+  }
+
+  ActiveRequest& request(size_t place) const { return *queue_[place]; }
+  const PrefixMatch& match(size_t place) const { return matches_[place]; }
+
+ private:
+  void look_at(size_t most) const {
+    queue_.clear();
+    batch_.waiting_.walk([&](RequestId id) {
+      queue_.push_back(batch_.requests_.at(id).get());
+      return queue_.size() < most;
+    });
+  }
+
+  const Batch& batch_;
+  mutable std::vector<ActiveRequest*> queue_;
+  mutable std::vector<PrefixMatch> matches_;
+};
+
+Batch::Batch(std::shared_ptr<StepRunner> runner, const BatchOptions& options)
+    : runner_(std::move(runner)),
+      facts_(checked(runner_->facts())),
+      limits_(limits_of(facts_, options)),
+      pace_(checked_seconds(options.step_seconds), limits_.least_prompt_tokens,
+            limits_.step_tokens),
+      cache_(facts_.pages, facts_.page_tokens, options.prefix_cache),
+      waiting_(checked_patience(options.patience)) {
+  for (int64_t slot = limits_.requests; slot > 0; --slot) slots_.push_back(slot - 1);
+}
+
+void Batch::check(std::span<const int64_t> tokens, const RequestOptions& options) const {
+  check_request(facts_, tokens, options);
+}
+
+void Batch::submit(RequestId id, std::vector<int64_t> tokens, RequestOptions options) {
+  auto request = std::make_unique<ActiveRequest>(id, std::move(tokens), std::move(options), facts_);
+  if (!failure_.empty()) return fail(*request, Error(ErrorCode::kDevice, failure_));
+  waiting_.add(request->rank);
+  requests_.emplace(id, std::move(request));
+}
+
+void Batch::cancel(RequestId id) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return;
+  ++stats_.cancelled;
+  leave(*found->second);
+}
+
+void Batch::allow(RequestId id, TokenMask mask) {
+  const auto found = requests_.find(id);
+  if (found != requests_.end()) found->second->mask = std::move(mask);
+}
+
+std::vector<Event> Batch::take_events() {
+  return std::exchange(events_, {});
+}
+
+bool Batch::step() {
+  Step next = plan();
+  const bool settled = settle();
+  std::erase_if(next, [](const Row& row) { return row.request->has_ended; });
+  ended_.clear();
+  const bool is_started = start(std::move(next));
+  if (!facts_.is_asynchronous && is_started) settle();
+  return settled || is_started;
+}
+
+Batch::Step Batch::plan() {
+  loads_.clear();
+  for (const ActiveRequest* request : running_) loads_.push_back(request->load());
+  limits_.prompt_tokens = pace_.allowance();
+  View view(*this);
+  const Schedule made = schedule(loads_, cache_.pool().free(), view, limits_);
+  return apply(made, view);
+}
+
+// Matched pages are held before any page is taken, so that none of them is taken.
+Batch::Step Batch::apply(const Schedule& made, View& view) {
+  std::vector<ActiveRequest*> requests = running_;
+  for (size_t i = 0; i < made.preempted; ++i) preempt_last();
+  for (size_t i = 0; i < made.admitted; ++i) {
+    requests.push_back(&view.request(i));
+    admit(view.request(i), view.match(i));
+  }
+  Step step;
+  for (const Share& share : made.shares) {
+    step.push_back(row_of(*requests[share.request], share.tokens));
+  }
+  for (size_t i = 0; i < made.admitted; ++i) {
+    cache_.grow(view.request(i).table, view.request(i).known());
+  }
+  return step;
+}
+
+void Batch::preempt_last() {
+  ActiveRequest& request = *running_.back();
+  running_.pop_back();
+  cache_.release(request.table);
+  slots_.push_back(std::exchange(request.slot, -1));
+  request.scheduled = 0;
+  waiting_.add(request.rank);
+  ++stats_.preemptions;
+}
+
+void Batch::admit(ActiveRequest& request, const PrefixMatch& match) {
+  // What was overtaken too often is not to be put back for those that overtook it.
+  if (waiting_.admit(request.rank)) request.rank.priority = std::numeric_limits<int64_t>::min();
+  cache_.begin(request.table, match);
+  request.scheduled = static_cast<int64_t>(match.pages.size()) * facts_.page_tokens;
+  if (!std::exchange(request.was_admitted, true)) {
+    request.cached_tokens = request.scheduled;
+    stats_.prefix_queries += request.prompt;
+    stats_.prefix_hits += request.scheduled;
+  }
+  request.slot = slots_.back();
+  slots_.pop_back();
+  const auto after = [](const Rank& rank, const ActiveRequest* other) {
+    return rank < other->rank;
+  };
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), request.rank, after),
+                  &request);
+}
+
+Batch::Row Batch::row_of(ActiveRequest& request, int64_t tokens) {
+  Row row{.request = &request,
+          .first = request.scheduled,
+          .count = tokens,
+          .chooses = false,
+          .records = false};
+  request.scheduled += tokens;
+  cache_.grow(request.table, request.scheduled);
+  row.records = request.is_one_by_one() && request.scheduled < request.prompt;
+  row.chooses = request.scheduled == request.known() && request.most > request.prompt;
+  stats_.prompt_tokens +=
+      std::max<int64_t>(0, std::min(request.prompt, request.scheduled) - row.first);
+  return row;
+}
+
+bool Batch::start(Step step) {
+  if (step.empty()) return false;
+  plan_.rows.clear();
+  for (const Row& row : step) {
+    ActiveRequest& request = *row.request;
+    request.is_choosing = row.chooses;
+    const std::span<const int64_t> tokens(request.tokens);
+    plan_.rows.push_back(
+        {.request = request.id,
+         .slot = request.slot,
+         .tokens = tokens.subspan(static_cast<size_t>(row.first), static_cast<size_t>(row.count)),
+         .first_position = row.first,
+         .pages =
+             std::span(request.table.pages)
+                 .first(static_cast<size_t>(pages_of(row.first + row.count, facts_.page_tokens))),
+         .wants_scores = row.chooses || row.records});
+  }
+  in_flight_ = std::move(step);
+  started_ = now();
+  try {
+    runner_->start(plan_);
+  } catch (const std::exception& error) {
+    fail_running(error_of(error));
+    return true;
+  }
+  start_took_ = now() - started_;
+  return true;
+}
+
+// Waits for the step in flight, and makes of it what it gives.
+bool Batch::settle() {
+  if (in_flight_.empty()) return false;
+  const double waits = now();
+  std::span<const float> scores;
+  try {
+    scores = runner_->finish();
+  } catch (const std::exception& error) {
+    fail_running(error_of(error));
+    return true;
+  }
+  const double settles = now();
+  stats_.runner_seconds += start_took_ + settles - waits;
+  ++stats_.steps;
+  failures_ = 0;
+  int64_t prompt_tokens = 0;
+  for (const Row& row : std::exchange(in_flight_, {})) {
+    prompt_tokens += row.count > 1 ? row.count : 0;
+    const bool has_scores = row.chooses || row.records;
+    const size_t count = has_scores ? static_cast<size_t>(facts_.vocab_size) : 0;
+    require(scores.size() >= count, "scores of all rows that want them");
+    settle_row(row, scores.first(count));
+    scores = scores.subspan(count);
+  }
+  pace_.note(prompt_tokens, settles - started_);
+  stats_.choice_seconds += now() - settles;
+  return true;
+}
+
+void Batch::settle_row(const Row& row, std::span<const float> scores) {
+  ActiveRequest& request = *row.request;
+  if (request.has_ended) return;
+  const int64_t computed = row.first + row.count;
+  // A request that was put back meanwhile has no pages; none is admitted in the same plan.
+  if (request.runs() && request.shares_pages()) {
+    cache_.enter(request.table, request.tokens, request.options.salt, computed);
+  }
+  const auto next = static_cast<size_t>(computed);
+  if (row.records && request.prompt_logprobs.size() + 1 == next) {
+    request.prompt_logprobs.push_back(
+        logprob_of(scores, request.tokens[next], request.options.prompt_logprobs));
+  }
+  if (computed < request.prompt) return;
+  if (request.options.prompt_logprobs >= 0 && !request.has_told_prompt) {
+    event_of(request).prompt_logprobs = std::move(request.prompt_logprobs);
+    request.has_told_prompt = true;
+  }
+  if (row.chooses)
+    choose(request, scores);
+  else if (request.most == request.prompt)
+    finish(request, Ending::kLength);
+}
+
+void Batch::choose(ActiveRequest& request, std::span<const float> scores) {
+  request.is_choosing = false;
+  const TokenMask* mask = request.mask ? &*request.mask : nullptr;
+  int64_t token = 0;
+  try {
+    token = request.choice.choose(scores, request.tokens, mask, room_);
+  } catch (const Error& error) {
+    return fail(request, error);
+  }
+  request.mask.reset();
+  request.tokens.push_back(token);
+  ++stats_.generated_tokens;
+  Event& event = event_of(request);
+  event.tokens.push_back(token);
+  if (request.options.logprobs >= 0) {
+    event.logprobs.push_back(logprob_of(scores, token, request.options.logprobs));
+  }
+  const bool is_full = static_cast<int64_t>(request.tokens.size()) >= request.most;
+  if (request.choice.stops_at(token))
+    finish(request, Ending::kStop);
+  else if (is_full)
+    finish(request, Ending::kLength);
+}
+
+void Batch::fail_running(const Error& error) {
+  ++stats_.failed_steps;
+  in_flight_.clear();
+  while (!running_.empty()) fail(*running_.back(), error);
+  for (const auto& [id, request] : requests_) request->is_choosing = false;
+  cache_.reset();  // nobody knows what the step has written
+  if (++failures_ < kMostFailures) return;
+  failure_ = "The engine has failed: " + std::string(error.what()) +
+             ". It serves no more requests; make a new one.";
+  fail_all(Error(ErrorCode::kDevice, failure_));
+}
+
+void Batch::fail_all(const Error& error) {
+  std::vector<RequestId> all;
+  for (const auto& [id, request] : requests_) all.push_back(id);
+  std::ranges::sort(all);
+  for (const RequestId id : all) fail(*requests_.at(id), error);
+}
+
+void Batch::end_all(const Error& error) {
+  fail_all(error);
+}
+
+// Takes a request out of everything; it stays in memory until no step names it.
+void Batch::leave(ActiveRequest& request) {
+  request.has_ended = true;
+  if (request.runs()) {
+    std::erase(running_, &request);
+    slots_.push_back(std::exchange(request.slot, -1));
+    cache_.release(request.table);
+  } else {
+    waiting_.remove(request.rank);
+  }
+  const auto found = requests_.find(request.id);
+  if (found == requests_.end()) return;
+  ended_.push_back(std::move(found->second));
+  requests_.erase(found);
+}
+
+void Batch::finish(ActiveRequest& request, Ending ending) {
+  event_of(request).ending = ending;
+  ++(ending == Ending::kStop ? stats_.stopped : stats_.at_length);
+  leave(request);
+}
+
+void Batch::fail(ActiveRequest& request, const Error& error) {
+  event_of(request).error = error;
+  ++stats_.failed;
+  leave(request);
+}
+
+Event& Batch::event_of(const ActiveRequest& request) {
+  if (events_.empty() || events_.back().request != request.id) {
+    events_.push_back({.request = request.id, .cached_tokens = request.cached_tokens});
+  }
+  return events_.back();
+}
+
+BatchStats Batch::stats() const {
+  BatchStats stats = stats_;
+  stats.running = static_cast<int64_t>(running_.size());
+  stats.waiting = waiting_.size();
+  stats.pages = cache_.pool().size();
+  stats.free_pages = cache_.pool().free();
+  stats.kept_pages = cache_.pool().kept();
+  return stats;
+}
+
+void Batch::check_invariants() const {
+  const auto expect = [](bool holds, const char* what) {
+    if (!holds) throw std::logic_error(what);
+  };
+  std::vector<const PageTable*> tables;
+  for (const auto& [id, request] : requests_) {
+    tables.push_back(&request->table);
+    expect(request->runs() || request->table.pages.empty(), "a request that waits has pages");
+    expect(request->scheduled <= request->known(), "more scheduled than there is");
+    const int64_t room = static_cast<int64_t>(request->table.pages.size()) * facts_.page_tokens;
+    expect(request->scheduled <= room, "tokens without pages");
+  }
+  cache_.check(tables);
+  const auto by_rank = [](const ActiveRequest* a, const ActiveRequest* b) {
+    return a->rank < b->rank;
+  };
+  expect(std::ranges::is_sorted(running_, by_rank), "the running are out of order");
+  expect(running_.size() + slots_.size() == static_cast<size_t>(limits_.requests),
+         "slots are lost");
+  expect(requests_.size() == running_.size() + static_cast<size_t>(waiting_.size()),
+         "a request neither runs nor waits");
+}
+
+}  // namespace npusim::serve

@@ -1,0 +1,53 @@
+// The seam between the engine and what computes: one step of a language model over the rows of many
+// requests, whose caches lie in pages. What a runner has to do is here; paged_model.h does it over
+// a program, and tests do it over a model that shows every wrong page.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cpp/serve/page_pool.h"
+
+namespace npusim::serve {
+
+struct RunnerFacts {
+  int64_t vocab_size = 0;
+  int64_t max_context = 0;      // tokens of one request
+  int64_t page_tokens = 0;      // tokens of one page
+  int64_t pages = 0;            // of all requests together
+  int64_t max_step_tokens = 0;  // rows of a step
+  int64_t max_requests = 0;     // requests of a step, and slots
+  std::vector<int64_t> eos_tokens;
+  bool is_asynchronous = false;  // start returns before the step has run
+};
+
+// Tokens of one request that follow each other.
+struct StepRows {
+  uint64_t request;                 // its number: for logs
+  int64_t slot;                     // in [0, max_requests): the request's as long as it runs
+  std::span<const int64_t> tokens;  // one at least
+  int64_t first_position;           // of the first of them; those before are in the pages
+  std::span<const Page> pages;      // of all positions up to the last of these
+  bool wants_scores;                // of the token after the last one
+};
+
+// No slot stands there twice. Pages that are written stand in one request's table alone.
+struct StepPlan {
+  std::vector<StepRows> rows;
+};
+
+// Steps run in the order of start, each after the one before. One thread at a time.
+class StepRunner {
+ public:
+  virtual ~StepRunner() = default;
+  virtual RunnerFacts facts() const = 0;
+  // Starts a step; what the plan points to may change afterwards. Throws what a run throws.
+  virtual void start(const StepPlan& plan) = 0;
+  // Waits for the step that was started and not finished yet. Returns its scores, float32[rows that
+  // want them, vocab_size] in the plan's order, valid until the next start. Throws what a run
+  // throws: the pages' content is then undefined, and the next start may still succeed.
+  virtual std::span<const float> finish() = 0;
+};
+
+}  // namespace npusim::serve

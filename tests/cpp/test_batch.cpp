@@ -1,0 +1,326 @@
+// Single requests through the batch: what is refused, what ends, what is told.
+#include "cpp/serve/batch.h"
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "tests/cpp/check.h"
+#include "tests/cpp/hash_runner.h"
+
+namespace npusim::tests {
+namespace {
+
+using namespace npusim::serve;
+using Tokens = std::vector<int64_t>;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+RunnerFacts facts_of_tests() {
+  return {.vocab_size = 24,
+          .max_context = 32,
+          .page_tokens = 4,
+          .pages = 8,
+          .max_step_tokens = 16,
+          .max_requests = 4,
+          .eos_tokens = {3, 99},
+          .is_asynchronous = false};
+}
+
+struct Served {
+  explicit Served(RunnerFacts facts = facts_of_tests(), const BatchOptions& options = {})
+      : runner(std::make_shared<HashRunner>(facts)), batch(runner, options) {}
+
+  // Steps until nothing is left to do, or so often.
+  std::vector<Event> run(int most = 1000) {
+    std::vector<Event> all;
+    while (most-- > 0 && batch.step()) {
+      batch.check_invariants();
+      for (Event& event : batch.take_events()) all.push_back(std::move(event));
+    }
+    return all;
+  }
+
+  std::shared_ptr<HashRunner> runner;
+  Batch batch;
+};
+
+RequestOptions asking(int64_t max_tokens) {
+  RequestOptions options;
+  options.max_tokens = max_tokens;
+  options.ignore_eos = true;
+  return options;
+}
+
+Tokens tokens_of(const std::vector<Event>& events, RequestId id) {
+  Tokens tokens;
+  for (const Event& event : events) {
+    if (event.request == id) tokens.insert(tokens.end(), event.tokens.begin(), event.tokens.end());
+  }
+  return tokens;
+}
+
+void refuses_what_can_never_be_served() {
+  const Served served;
+  const auto refused = [&](std::string_view words, const Tokens& tokens,
+                           const RequestOptions& options) {
+    check_refused(ErrorCode::kLimit, words, [&] { served.batch.check(tokens, options); });
+  };
+  refused("it has no tokens", {}, asking(1));
+  refused("token 24 is outside the vocabulary, 0 to 23", {1, 24}, asking(1));
+  refused("token -1", {-1}, asking(1));
+  refused("max_tokens is -2", {1}, asking(-2));
+  refused("the context holds 32", {1}, asking(32));
+  refused("the context holds 32", {1}, asking(std::numeric_limits<int64_t>::max()));
+  refused("the context holds 32", Tokens(32, 1), asking(-1));
+  refused("the context holds 32", Tokens(33, 1), asking(0));
+  served.batch.check(Tokens(32, 1), asking(0));
+  served.batch.check(Tokens{1}, asking(31));
+  RequestOptions options = asking(1);
+  options.min_tokens = -1;
+  options.stop_tokens = {24};
+  options.logprobs = 25;
+  options.presence_penalty = kNan;
+  options.logit_bias = {{-1, 0.0f}, {0, INFINITY}};
+  for (const char* words : {"min_tokens is -1", "stop token 24", "logprobs", "presence_penalty",
+                            "of a bias, -1", "bias of token 0"}) {
+    refused(words, {1}, options);
+  }
+  options = asking(1);
+  options.sampling.temperature = -1;
+  refused("temperature", {1}, options);
+}
+
+void refuses_what_the_pages_cannot_hold() {
+  RunnerFacts facts = facts_of_tests();
+  facts.pages = 2;
+  const Served served(facts);
+  check_refused(ErrorCode::kLimit, "the pages hold 8",
+                [&] { served.batch.check(Tokens(9, 1), asking(0)); });
+  check_refused(ErrorCode::kLimit, "the pages hold 8",
+                [&] { served.batch.check(Tokens(5, 1), asking(5)); });
+  served.batch.check(Tokens(8, 1), asking(1));  // the last token needs no room
+  Served whole(facts);
+  whole.batch.submit(1, Tokens(3, 1), asking(-1));
+  check(tokens_of(whole.run(), 1).size() == 6, "as many as the pages hold, and one");
+}
+
+void refuses_options_out_of_range() {
+  const auto refused = [](std::string_view words, const BatchOptions& options) {
+    check_refused(ErrorCode::kLimit, words,
+                  [&] { const Served served(facts_of_tests(), options); });
+  };
+  refused("max_requests is 5; it must be 1 to 4", {.max_requests = 5});
+  refused("max_requests is -1", {.max_requests = -1});
+  refused("max_step_tokens is 17", {.max_step_tokens = 17});
+  refused("step_seconds", {.step_seconds = kNan});
+  refused("patience", {.patience = -1});
+  RunnerFacts facts = facts_of_tests();
+  facts.pages = 0;
+  check_refused(ErrorCode::kLimit, "0 pages", [&] { const Served served(facts); });
+  facts.page_tokens = 0;
+  check_refused(ErrorCode::kLimit, "without tokens", [&] { const Served served(facts); });
+  const Served served(facts_of_tests(), {.max_step_tokens = 2});
+  check(served.batch.max_requests() == 2, "a row each, in every step");
+}
+
+void ends_for_the_reason_there_is() {
+  Served served;
+  served.batch.submit(1, {1, 2, 3}, asking(5));
+  std::vector<Event> events = served.run();
+  const Tokens made = tokens_of(events, 1);
+  check(made.size() == 5 && events.back().ending == Ending::kLength, "all five");
+  RequestOptions stops = asking(5);
+  stops.stop_tokens = {made[2]};
+  served.batch.submit(2, {1, 2, 3}, stops);
+  events = served.run();
+  const bool is_first = std::ranges::find(made, made[2]) == made.begin() + 2;
+  check(!is_first || tokens_of(events, 2) == Tokens(made.begin(), made.begin() + 3),
+        "up to the stop token, with it");
+  check(events.back().ending == Ending::kStop, "it stopped");
+  stops.min_tokens = 5;
+  served.batch.submit(3, {1, 2, 3}, stops);
+  events = served.run();
+  check(tokens_of(events, 3).size() == 5, "not before min_tokens");
+  served.batch.submit(4, {1, 2, 3}, asking(0));
+  events = served.run();
+  check(events.size() == 1 && events[0].tokens.empty() && events[0].ending == Ending::kLength,
+        "nothing was asked for");
+}
+
+void tells_log_probabilities() {
+  Served served;
+  RequestOptions options = asking(2);
+  options.logprobs = 2;
+  options.prompt_logprobs = 1;
+  options.logit_bias = {{7, 100.0f}};
+  served.batch.submit(1, {4, 5, 6, 4, 5}, options);
+  const std::vector<Event> events = served.run();
+  check(tokens_of(events, 1) == Tokens{7, 7}, "the bias decides");
+  const Event& first = events.front();
+  check(first.prompt_logprobs && first.prompt_logprobs->size() == 4, "of the prompt but its first");
+  std::vector<float> scores(24);
+  uint64_t hash = 0;
+  for (const int64_t token : {4, 5, 6, 4}) {
+    const size_t place = hash == 0 ? 0 : 1;
+    hash = hash_behind(hash, token);
+    if (place == 0) {
+      scores_of_hash(hash, scores);
+      check(first.prompt_logprobs->at(0).token == 5 &&
+                first.prompt_logprobs->at(0).logprob == logprob_of(scores, 5, 0).logprob,
+            "the model's own, of the next token");
+    }
+  }
+  scores_of_hash(hash_behind(hash, 5), scores);
+  const TokenLogprob expected = logprob_of(scores, 7, 2);
+  check(first.logprobs.at(0).logprob == expected.logprob && first.logprobs[0].top == expected.top,
+        "before the bias");
+  check(events.size() == 2 && !events[1].prompt_logprobs, "the prompt's are told once");
+}
+
+void says_how_probable_odd_scores_are() {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const std::vector<float> scores = {1.0f, static_cast<float>(kNan), 1.0f, -kInf};
+  const TokenLogprob of = logprob_of(scores, 2, 9);
+  check(std::abs(of.logprob + std::log(2.0)) < 1e-15, "one of two");
+  check(of.top.size() == 4 && of.top[0].first == 0 && of.top[1].first == 2 &&
+            of.top[2].first == 3 && of.top[3].first == 1,
+        "equal ones by number, NaN last");
+  check(of.top[2].second == -HUGE_VAL && of.top[3].second == -HUGE_VAL, "never");
+  const std::vector<float> infinite = {kInf, 3.0f, kInf};
+  check(std::abs(logprob_of(infinite, 0, 0).logprob + std::log(2.0)) < 1e-15,
+        "infinite ones share");
+  check(logprob_of(infinite, 1, 0).logprob == -HUGE_VAL, "and leave nothing");
+}
+
+// A device that fails takes those that ran with it, and serves the next ones.
+void goes_on_after_a_failure(bool at_start, bool is_asynchronous) {
+  RunnerFacts facts = facts_of_tests();
+  facts.is_asynchronous = is_asynchronous;
+  Served served(facts, {.max_requests = 1});
+  (at_start ? served.runner->fails_at_start : served.runner->fails_at_finish) = 3;
+  served.batch.submit(1, {1, 2, 3}, asking(20));
+  served.batch.submit(2, {1, 2, 3}, asking(20));
+  const std::vector<Event> events = served.run();
+  std::vector<Event> ends;
+  for (const Event& event : events) {
+    if (event.is_last()) ends.push_back(event);
+  }
+  check(ends.size() == 2 && ends[0].request == 1 && ends[0].error,
+        "the one that ran has the error");
+  check(ends[1].request == 2 && !ends[1].error, "the one that waited has its answer");
+  const AloneAnswer alone = answer_alone(facts, {1, 2, 3}, asking(20), 23, {}, nullptr);
+  check(tokens_of(events, 2) == alone.tokens, "which nothing of the failure reached");
+  check(served.batch.failure().empty() && served.batch.stats().failed_steps == 1, "it goes on");
+}
+
+void gives_up_on_a_device_that_keeps_failing() {
+  Served served(facts_of_tests(), {.max_requests = 1});
+  served.runner->fails_always = true;
+  served.runner->fails_at_start = 0;
+  for (RequestId id = 1; id <= 5; ++id) served.batch.submit(id, {1}, asking(2));
+  const std::vector<Event> events = served.run();
+  check(events.size() == 5, "each has an event");
+  for (const Event& event : events) check(event.error.has_value(), "which is an error");
+  check(served.runner->steps() == Batch::kMostFailures, "nothing is tried for ever");
+  check(served.batch.failure().find("the device has failed") != std::string::npos, "why");
+  served.batch.submit(6, {1}, asking(2));
+  const std::vector<Event> later = served.batch.take_events();
+  check(later.size() == 1 && later[0].error, "and what comes later is refused");
+  check(served.batch.is_idle(), "nothing is left");
+}
+
+// All scores of a request NaN: it alone fails.
+void fails_the_one_without_a_token() {
+  Served served;
+  RequestOptions masked = asking(3);
+  masked.masked = true;
+  served.batch.submit(1, {1, 2}, masked);
+  served.batch.submit(2, {1, 2}, asking(3));
+  served.batch.allow(1, {0});
+  const std::vector<Event> events = served.run();
+  check(tokens_of(events, 2).size() == 3, "the other one has its tokens");
+  const auto failed =
+      std::ranges::find_if(events, [](const Event& e) { return e.error.has_value(); });
+  check(failed != events.end() && failed->request == 1 && failed->error->code() == ErrorCode::kData,
+        "no token may come");
+}
+
+void waits_for_masks() {
+  Served served;
+  RequestOptions masked = asking(2);
+  masked.masked = true;
+  served.batch.submit(1, {1, 2}, masked);
+  check(served.run().empty() && served.runner->computed == 0, "nothing, before it is allowed");
+  served.batch.allow(1, {1U << 9});
+  std::vector<Event> events = served.run();
+  check(tokens_of(events, 1) == Tokens{9} && !events.back().is_last(), "what may come");
+  served.batch.allow(1, {1U << 4});
+  events = served.run();
+  check(tokens_of(events, 1) == Tokens{4} && events.back().is_last(), "and then the next");
+  served.batch.allow(1, {1});  // it has ended
+  served.batch.allow(77, {1});
+}
+
+void computes_shared_beginnings_once() {
+  Served served;
+  const Tokens prompt(12, 5);
+  served.batch.submit(1, prompt, asking(1));
+  served.run();
+  const int64_t before = served.runner->computed;
+  served.batch.submit(2, prompt, asking(1));
+  std::vector<Event> events = served.run();
+  check(served.runner->computed - before == 4, "all but the last page");
+  check(events.back().cached_tokens == 8, "and says so");
+  check(served.batch.stats().prefix_hits == 8 && served.batch.stats().prefix_queries == 24,
+        "counts");
+  RequestOptions alone = asking(1);
+  alone.prefix_cache = false;
+  served.batch.submit(3, prompt, alone);
+  events = served.run();
+  check(events.back().cached_tokens == 0, "not where it is not wanted");
+}
+
+void cancels_at_once() {
+  for (const bool is_asynchronous : {false, true}) {
+    RunnerFacts facts = facts_of_tests();
+    facts.is_asynchronous = is_asynchronous;
+    Served served(facts);
+    for (RequestId id = 1; id <= 6; ++id) served.batch.submit(id, {1, 2, 3}, asking(9));
+    served.run(3);
+    for (RequestId id = 1; id <= 6; ++id) {
+      served.batch.cancel(id);
+      served.batch.cancel(id);
+      served.runner->forbidden.insert(id);
+    }
+    check(served.batch.stats().free_pages == 8 && served.batch.is_idle(), "all pages are free");
+    check(served.run().empty(), "nothing is told of them");
+    served.batch.submit(7, {1}, asking(1));
+    check(served.run().size() == 1, "and the next one is served");
+  }
+}
+
+}  // namespace
+}  // namespace npusim::tests
+
+int main() {
+  using namespace npusim::tests;
+  refuses_what_can_never_be_served();
+  refuses_what_the_pages_cannot_hold();
+  refuses_options_out_of_range();
+  ends_for_the_reason_there_is();
+  tells_log_probabilities();
+  says_how_probable_odd_scores_are();
+  for (const bool at_start : {false, true}) {
+    for (const bool is_asynchronous : {false, true}) {
+      goes_on_after_a_failure(at_start, is_asynchronous);
+    }
+  }
+  gives_up_on_a_device_that_keeps_failing();
+  fails_the_one_without_a_token();
+  waits_for_masks();
+  computes_shared_beginnings_once();
+  cancels_at_once();
+  return exit_code();
+}
