@@ -208,6 +208,15 @@ def _exporting() -> Names:
     return {"graph": graph, "model": model}
 
 
+def _quantizing() -> Names:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+    graph = npusim.extract_ir(model, (torch.zeros(1, 8),))
+    graph.save("model.json")
+    _checkpoint(model, "model.safetensors")
+    np.savez("calibration.npz", **{graph.inputs[0].name: np.ones((5, 8), np.float32)})
+    return {}
+
+
 def _importing() -> Names:
     """The files of other tools that docs/importing.md reads."""
     onnx, torch_ir = pytest.importorskip("onnx"), pytest.importorskip("torch_ir")
@@ -262,6 +271,7 @@ SETUPS: dict[str, Callable[[], Names]] = {
     "docs/importing.md": _importing,
     "docs/language-models.md": lambda: _language_model(_QWEN),
     "docs/profiling.md": _profiling,
+    "docs/quantization.md": _quantizing,
     "docs/reliability.md": _reliability,
     "docs/serving.md": _served,
     "docs/simulate.md": _simulating,

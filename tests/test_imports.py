@@ -61,6 +61,9 @@ ALLOWED: dict[str, set[str]] = {
         "runtime",
     },
     "profile": {"_runtime", "abi", "errors", "files", "ir.types", "pictures", "program", "runtime"},
+    "quantize": {
+        *("analysis", "compile", "errors", "ir", "ops", "passes", "runtime", "targets"),
+    },
     "schedule": {"_runtime", "abi", "errors", "ir.types", "program", "targets"},
     "simulate": {
         *("_runtime", "abi", "errors", "files", "ir", "partition", "pictures", "profile"),

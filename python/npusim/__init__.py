@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from npusim.profile import Profile
     from npusim.profile.measure import profile_program
     from npusim.program.program import CompiledProgram, TensorSpec
+    from npusim.quantize import quantize
     from npusim.runtime import (
         Checkpoint,
         Device,
@@ -73,6 +74,7 @@ _LAZY = {
     "check": "npusim.partition",
     "compile": "npusim.compile",
     "partition": "npusim.partition",
+    "quantize": "npusim.quantize",
     "simulate": "npusim.simulate",
     "specialize": "npusim.ir.specialize",
     "export_onnx": "npusim.exporters.onnx",
@@ -154,6 +156,7 @@ __all__ = [
     "pack_weights",
     "partition",
     "profile_program",
+    "quantize",
     "register_op",
     "simulate",
     "specialize",
@@ -189,7 +192,7 @@ class _Parts(ModuleType):
 
 
 class _Package(ModuleType):
-    """This package, in which `compile`, `partition` and `simulate` are functions.
+    """This package, in which `compile`, `partition`, `quantize` and `simulate` are functions.
 
     Parts have these names as well, and importing a part binds it in its package.
     """

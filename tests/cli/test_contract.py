@@ -17,6 +17,7 @@ from .conftest import Cli, Compiled
 VERBS = (
     *("extract", "compile", "info", "view", "run", "generate", "verify", "bench", "doctor"),
     *("profile", "demo", "check", "import", "export-onnx", "targets", "upgrade", "pack-weights"),
+    "quantize",
     *("simulate", "simulate-llm", "explain", "sweep", "compare"),
 )
 

@@ -66,9 +66,9 @@ def as_it_is(path: Path) -> Imported:
 
 def save_imported(weights: Any, path: Path) -> int:
     """Writes imported weights as safetensors; returns the bytes written."""
-    from npusim.frontends.onnx.checkpoint import save_weights
+    from npusim.runtime.safetensors_files import save_safetensors
 
-    return save_weights(weights, path)
+    return save_safetensors(weights, path)
 
 
 def open_model(path: Path) -> Graph | Module:

@@ -1,11 +1,22 @@
-"""Which files a checkpoint of safetensors is made of."""
+"""Checkpoints of safetensors: which files one is made of, and writing one."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from npusim.errors import Error, ProgramFormatError
+from npusim.files import write_parts
+
+_NAMES = {
+    "float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64", "int64": "I64",
+    "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
 
 
 def safetensors_files(path: Path) -> list[Path]:
@@ -28,3 +39,27 @@ def safetensors_files(path: Path) -> list[Path]:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         pass
     raise ProgramFormatError(f"{path} is not an index of safetensors files.")
+
+
+def save_safetensors(weights: Mapping[str, NDArray[Any]], path: str | Path) -> int:
+    """Writes arrays by name and returns the bytes written; mapped ones are read as they go.
+
+    Raises:
+        Error: the file cannot be written.
+    """
+    header: dict[str, object] = {}
+    end = 0
+    for name, array in weights.items():
+        start, end = end, end + array.nbytes
+        entry = {"dtype": _NAMES[array.dtype.name], "shape": list(array.shape)}
+        header[name] = {**entry, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+
+    def parts() -> Iterator[bytes | memoryview]:
+        yield len(text).to_bytes(8, "little") + text
+        for array in weights.values():
+            yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+    write_parts(path, parts())
+    return 8 + len(text) + end

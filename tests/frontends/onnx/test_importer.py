@@ -12,8 +12,8 @@ import npusim
 from npusim.errors import Error, ExportError, ShapeError
 from npusim.frontends.onnx import from_onnx, register_translation
 from npusim.frontends.onnx.builder import NeedsValues
-from npusim.frontends.onnx.checkpoint import save_weights
 from npusim.frontends.onnx.registry import TRANSLATIONS
+from npusim.runtime.safetensors_files import save_safetensors
 
 RNG = np.random.default_rng(3)
 W = RNG.standard_normal((4, 3)).astype(np.float32)
@@ -251,7 +251,7 @@ def test_external_data_is_mapped_and_written_once(external: Path, tmp_path: Path
     imported = from_onnx(external)
     assert isinstance(imported.weights["w"].base, (np.memmap, np.ndarray))
     assert imported.graph.name == "model"
-    written = save_weights(imported.weights, tmp_path / "w.safetensors")
+    written = save_safetensors(imported.weights, tmp_path / "w.safetensors")
     assert written == (tmp_path / "w.safetensors").stat().st_size
     np.testing.assert_array_equal(load_file(tmp_path / "w.safetensors")["w"], W)
 

@@ -1,0 +1,235 @@
+"""npusim.quantize as a whole: products of bytes, what they compute, and how near to float32."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import npusim
+from npusim.ops.int8_reference import INT8_CONV, INT8_MATMUL
+from npusim.ops.reference import run_graph
+from npusim.passes.run import run_passes
+from npusim.quantize.metrics import sqnr
+from npusim.targets import TargetConfig
+
+from .models import Model, made, outputs, perceptron, residual
+
+
+def products(graph: npusim.IR) -> list:
+    lowered = run_passes(graph, TargetConfig.named("cpu"))
+    return [node for node in lowered.nodes if node.op in (INT8_CONV, INT8_MATMUL)]
+
+
+@pytest.fixture(scope="module")
+def net() -> Model:
+    return residual()
+
+
+@pytest.mark.parametrize("ranges", ["minmax", "percentile", "mse"])
+@pytest.mark.parametrize("activations", ["uint8", "int8"])
+def test_static_models_are_near_to_float32(net: Model, ranges: str, activations: str) -> None:
+    made = npusim.quantize(net.graph, net.weights, net.data, ranges=ranges, activations=activations)
+    assert made.report.quantized == len(made.report.layers) == 5
+    x = net.data["x"]
+    found = outputs(made.graph, made.weights, x)
+    assert sqnr(found, outputs(net.graph, net.weights, x)) > 25
+    assert len(products(made.graph)) == 5
+
+
+def test_values_between_layers_stay_bytes(net: Model) -> None:
+    """The stem, the sum, the pool and the concatenation: all but the first and the last value."""
+    made = npusim.quantize(net.graph, net.weights, net.data)
+    kinds = [node.type.dtype for node in products(made.graph)]
+    assert kinds == ["uint8"] * 4 + ["float32"]
+    lowered = run_passes(made.graph, TargetConfig.named("cpu"))
+    moved = [n for n in lowered.nodes if n.op in ("aten.max_pool2d.default", "aten.cat.default")]
+    assert [node.type.dtype for node in moved] == ["uint8", "uint8"]
+    assert any(node.inputs[7] is not None for node in products(made.graph))  # the sum
+
+
+def test_programs_are_equal_to_the_reference(net: Model) -> None:
+    """The products of bytes that passes make give the bytes that their references give."""
+    made = npusim.quantize(net.graph, net.weights, net.data)
+    lowered = run_passes(made.graph, TargetConfig.named("cpu"))
+    weights = {key: torch.from_numpy(array) for key, array in made.weights.items()}
+    x = net.data["x"][:1]
+    (expected,) = run_graph(lowered, [torch.from_numpy(x)], weights)
+    assert np.allclose(outputs(made.graph, made.weights, x), expected.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("model", [residual, perceptron])
+def test_dynamic_models_need_no_data(model) -> None:
+    net = model()
+    made = npusim.quantize(net.graph, net.weights, mode="dynamic")
+    assert made.report.quantized == len(made.report.layers) == len(products(made.graph))
+    x = next(iter(net.data.values()))
+    assert sqnr(outputs(made.graph, made.weights, x), outputs(net.graph, net.weights, x)) > 25
+    zeros = np.zeros_like(x)
+    found = outputs(made.graph, made.weights, zeros)
+    assert sqnr(found, outputs(net.graph, net.weights, zeros)) > 25
+
+
+def test_weights_are_those_of_the_result_alone(net: Model, tmp_path) -> None:
+    made = npusim.quantize(net.graph, net.weights, net.data, skip=["head"])
+    kinds = {key: array.dtype.name for key, array in made.weights.items()}
+    assert kinds["stem.weight_int8"] == "int8" and kinds["left.bias_int32"] == "int32"
+    assert kinds["head.weight"] == "float32" and "norm.running_var" not in kinds
+    assert set(kinds) == {weight.key for weight in made.graph.weights}
+    size = made.save(tmp_path / "g.json", tmp_path / "w.safetensors")
+    assert size == (tmp_path / "w.safetensors").stat().st_size
+    again = npusim.IR.load(tmp_path / "g.json")
+    x = net.data["x"]
+    stored = outputs(again, tmp_path / "w.safetensors", x)
+    assert np.array_equal(stored, outputs(made.graph, made.weights, x))
+
+
+def test_quantizing_twice_gives_the_same(net: Model) -> None:
+    first, second = (
+        npusim.quantize(net.graph, net.weights, net.data, ranges="mse", threads=threads)
+        for threads in (1, 2)
+    )
+    assert first.graph == second.graph
+    assert all(np.array_equal(first.weights[key], second.weights[key]) for key in first.weights)
+
+
+def test_a_bound_leaves_the_most_sensitive_layers_out(net: Model) -> None:
+    whole = npusim.quantize(net.graph, net.weights, net.data, sensitivity=True)
+    assert all(layer.alone is not None for layer in whole.report.layers)
+    assert whole.report.value is not None
+    bound = whole.report.value + 6
+    made = npusim.quantize(net.graph, net.weights, net.data, bound=bound)
+    assert 0 < made.report.quantized < 5
+    assert made.report.value is not None and made.report.value >= bound
+    out = [layer for layer in made.report.layers if layer.left_out]
+    kept = [layer for layer in made.report.layers if not layer.left_out]
+    assert max(layer.alone or 0 for layer in out) <= min(layer.alone or 0 for layer in kept)
+    x = net.data["x"]
+    found = outputs(made.graph, made.weights, x)
+    assert sqnr(found, outputs(net.graph, net.weights, x)) == pytest.approx(made.report.value)
+
+
+def test_a_bound_that_nothing_reaches_leaves_float32(net: Model) -> None:
+    made = npusim.quantize(net.graph, net.weights, net.data, bound=1e6)
+    assert made.report.quantized == 0 and products(made.graph) == []
+    x = net.data["x"]
+    assert np.allclose(outputs(made.graph, made.weights, x), outputs(net.graph, net.weights, x))
+
+
+def test_a_metric_of_the_callers_own(net: Model) -> None:
+    seen = []
+
+    def largest_error(found, expected) -> float:
+        worst = max(np.abs(a[0] - b[0]).max() for a, b in zip(found, expected, strict=True))
+        seen.append(worst)
+        return -float(worst)
+
+    made = npusim.quantize(net.graph, net.weights, net.data, metric=largest_error, bound=-1e-9)
+    assert made.report.quantized == 0 and made.report.value == 0 and len(seen) > 5
+
+
+def test_symbolic_batch() -> None:
+    torch.manual_seed(4)
+    batch = torch.export.Dim("batch", min=2, max=40)
+    net = made(
+        perceptron_module(), torch.zeros(2, 12), samples=70, dynamic_shapes={"x": {0: batch}}
+    )
+    found = npusim.quantize(net.graph, net.weights, net.data)
+    session = npusim.load(npusim.compile(found.graph), found.weights, threads=1)
+    plain = npusim.load(npusim.compile(net.graph), net.weights, threads=1)
+    for rows in (2, 7, 40):
+        x = net.data["x"][:rows]
+        assert sqnr(session(x)[0], plain(x)[0]) > 25
+
+
+def perceptron_module() -> torch.nn.Module:
+    from .models import Perceptron
+
+    return Perceptron()
+
+
+def test_a_linear_alone_of_zeros_and_large_biases() -> None:
+    """A channel of zeros, an operand of zeros, and a bias that int32 does not hold."""
+    torch.manual_seed(5)
+    module = torch.nn.Linear(4, 3)
+    with torch.no_grad():
+        module.weight[1] = 0
+        module.bias[:] = torch.tensor([1.0, -2.0, 3e30])
+    net = made(module, torch.zeros(2, 4))
+    found = npusim.quantize(net.graph, net.weights, net.data)
+    assert found.weights["weight.bias_float32"].dtype == np.float32
+    x = net.data["input"]
+    expected = outputs(net.graph, net.weights, x)
+    y = outputs(found.graph, found.weights, x)
+    assert np.allclose(y[:, 0], expected[:, 0], atol=0.02)
+    assert (y[:, 1] == -2).all() and (y[:, 2] == expected[:, 2]).all()
+
+
+@pytest.mark.parametrize("value", [0.0, 1.5, -2.5, 1e-44])
+def test_an_operand_of_one_value(value: float) -> None:
+    torch.manual_seed(6)
+    net = made(torch.nn.Linear(4, 3), torch.zeros(2, 4))
+    data = {"input": np.full((8, 4), value, np.float32)}
+    found = npusim.quantize(net.graph, net.weights, data)
+    expected = outputs(net.graph, net.weights, data["input"])
+    assert np.allclose(outputs(found.graph, found.weights, data["input"]), expected, atol=0.02)
+
+
+def test_operands_that_are_not_finite_stay_floats() -> None:
+    class Masked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.a(x)
+            return self.b(torch.log(torch.relu(y))).sigmoid()
+
+    torch.manual_seed(7)
+    net = made(Masked(), torch.zeros(2, 4))
+    found = npusim.quantize(net.graph, net.weights, net.data)
+    assert [layer.left_out for layer in found.report.layers] == ["", "its operand is not finite"]
+
+
+def test_other_readers_of_a_value_in_floats_keep_floats() -> None:
+    """A residual around a layer whose operand no layer makes."""
+
+    class Around(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.fc = torch.nn.LayerNorm(6), torch.nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.norm(x)
+            return y * 100 + self.fc(y) / 100
+
+    torch.manual_seed(8)
+    net = made(Around(), torch.zeros(2, 6))
+    found = npusim.quantize(net.graph, net.weights, net.data)
+    x = net.data["x"]
+    expected = outputs(net.graph, net.weights, x)
+    assert np.abs(outputs(found.graph, found.weights, x) - expected).max() < 1e-3
+
+
+def test_batch_norms_are_in_the_bytes(net: Model) -> None:
+    made = npusim.quantize(net.graph, net.weights, net.data)
+    assert not any("batch_norm" in node.op for node in made.graph.nodes)
+    weight = net.weights["stem.weight"]
+    factor = net.weights["norm.weight"] / np.sqrt(net.weights["norm.running_var"] + 1e-5)
+    folded = weight * factor[:, None, None, None]
+    codes = made.weights["stem.weight_int8"].astype(np.float32)
+    scales = np.abs(folded).max(axis=(1, 2, 3), keepdims=True) / 127
+    assert np.abs(codes * scales - folded).max() <= scales.max() / 2 * 1.001
+
+
+def test_the_graph_in_floats_is_what_other_targets_compute(net: Model) -> None:
+    """A target that does not multiply bytes computes what the graph says."""
+    made = npusim.quantize(net.graph, net.weights, net.data)
+    cpu = TargetConfig.named("cpu")
+    plain = replace(cpu, kernels=tuple(k for k in cpu.kernels if "int8" not in k))
+    assert not plain.multiplies_bytes
+    x = net.data["x"][:1]
+    session = npusim.load(npusim.compile(made.graph, plain), made.weights, threads=1)
+    assert np.allclose(session(x)[0], outputs(made.graph, made.weights, x), atol=0.05)
