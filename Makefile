@@ -84,7 +84,7 @@ soak: $(VENV)/npusim $(VENV)/dev
 
 # --- checks ----------------------------------------------------------------------------------
 
-test: lint types ctest sanitize fuzz pytest metal-smoke docs
+test: lint types ctest sanitize fuzz sdk pytest metal-smoke docs
 	@echo "All checks passed."
 
 # What to run after every edit: under a minute, a test or more of each part of the pipeline.
@@ -115,7 +115,7 @@ types: $(VENV)/dev
 # Warnings are errors in every check. GCC 12 takes "text" + std::string for an overlapping copy
 # (GCC bug 105651).
 IS_GCC := $(findstring Free Software,$(shell $${CXX:-c++} --version 2>/dev/null))
-test ctest pytest metal metal-smoke smoke docs check-wheel: STRICT = NPUSIM_WERROR=ON \
+test ctest sdk pytest metal metal-smoke smoke docs check-wheel: STRICT = NPUSIM_WERROR=ON \
   $(if $(IS_GCC),CMAKE_CXX_FLAGS=-Wno-error=restrict)
 
 ctest: $(VENV)/npusim $(VENV)/dev
@@ -218,7 +218,7 @@ pytest: $(VENV)/npusim $(VENV)/dev
 # libnpusim as native programs get it: installed into an empty prefix, its symbols, size and interface
 # checked, and the examples built and run from there (docs/embedding.md).
 sdk: $(VENV)/npusim $(VENV)/dev
-	$(BIN)/python -m tests.sdk build/sdk-check build/sdk
+	$(BIN)/python -m tests.sdk build/sdk-check build/sdk $(addprefix -D,$(STRICT))
 
 # Two builds of the last commit, in different folders, are the same bytes: libnpusim, wheel, sources.
 reproducible: $(VENV)/dev

@@ -16,7 +16,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SHELLS = ("", "console", "sh", "text")
 _COMMAND = re.compile(r"^(?:\$ )?(npusim [a-z-].*)$", re.MULTILINE)
-_INLINE = re.compile(r"`(npusim [^`]+)`")
+_INLINE = re.compile(r"`(npusim\s[^`]+)`")
 
 
 def _commands(text: str) -> list[str]:

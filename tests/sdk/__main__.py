@@ -1,6 +1,6 @@
 """Installs libnpusim into an empty prefix, checks it, and builds and runs the examples from there.
 
-python -m tests.sdk WORK [BUILD]
+python -m tests.sdk WORK [BUILD [CMAKE_OPTION …]]
 
 WORK is made anew; BUILD, a folder of CMake that may be kept, is WORK/build unless given. Exits with
 0 when everything held, and prints each check.
@@ -272,7 +272,7 @@ def main(arguments: Sequence[str]) -> None:
     work.mkdir(parents=True)
     build = Path(arguments[1]).resolve() if len(arguments) > 1 else work / "build"
     prefix = work / "prefix"
-    library = _build(build, prefix)
+    library = _build(build, prefix, *arguments[2:])
     _check_symbols(library)
     _check_size(library, MOST_FULL, "full")
     check_abi(library)
