@@ -62,11 +62,7 @@ def compile(
     from npusim.passes.run import run_passes
     from npusim.schedule import with_simulation
 
-    config = target if isinstance(target, TargetConfig) else TargetConfig.named(target)
-    if quantize is not None:
-        config = replace(config, weight_quantization=quantize)
-    if precision is not None:
-        config = replace(config, precision=precision)
+    config = configured(target, quantize, precision)
     source = _ir_of(model)
 
     def lower(graph: Graph, dump_dir: Path | None) -> Graph:
@@ -82,6 +78,18 @@ def compile(
         lowered = replace(source, methods=methods)
     program = generate(assemble(lowered, config), config, sizes=sizes)
     return with_simulation(program, config)
+
+
+def configured(
+    target: str | TargetConfig, quantize: str | None = None, precision: str | None = None
+) -> TargetConfig:
+    """Returns a target as `compile` is asked for it. Raises TargetConstraintError, as it does."""
+    config = target if isinstance(target, TargetConfig) else TargetConfig.named(target)
+    if quantize is not None:
+        config = replace(config, weight_quantization=quantize)
+    if precision is not None:
+        config = replace(config, precision=precision)
+    return config
 
 
 def _ir_of(model: str | Path | Graph | Module | tuple[Any, ...]) -> Graph | Module:

@@ -11,7 +11,7 @@ import npusim
 from npusim.cli.answer import Answer, Verb, amount
 from npusim.cli.artifact import beside
 from npusim.cli.onnx_model import open_to_compile, weights_of_onnx_option
-from npusim.cli.precision import precision_option
+from npusim.cli.precision import precision_option, quantize_option
 from npusim.cli.progress import progress
 from npusim.cli.sizes import combinations, prepared_line, sizes_option
 from npusim.cli.summary import program_facts
@@ -21,11 +21,7 @@ from npusim.cli.summary import program_facts
 @click.argument("graph", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: GRAPH's .npubin.")
 @click.option("--target", default="cpu", show_default=True, help="A target's name or .toml file.")
-@click.option(
-    "--quantize",
-    metavar="SCHEME",
-    help="Weights of linears: int8, int4-g32, int4-g64, int4-g128 (int4 also -asymmetric).",
-)
+@quantize_option
 @precision_option
 @weights_of_onnx_option
 @sizes_option

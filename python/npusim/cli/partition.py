@@ -10,6 +10,7 @@ import npusim
 from npusim.cli.answer import Answer, Verb, amount
 from npusim.cli.artifact import beside
 from npusim.cli.onnx_model import open_to_compile, weights_of_onnx_option
+from npusim.cli.precision import precision_option, quantize_option
 from npusim.cli.progress import progress
 from npusim.cli.sizes import combinations, prepared_line, sizes_option
 from npusim.cli.summary import plan_facts
@@ -27,6 +28,8 @@ from npusim.errors import Error
     metavar="PATH=EXECUTOR",
     help="Keep a submodule on `native` or `pytorch`. Repeat it for several.",
 )
+@quantize_option
+@precision_option
 @weights_of_onnx_option
 @sizes_option
 @click.option(
@@ -41,6 +44,8 @@ def partition(
     output: Path | None,
     target: str,
     pins: tuple[str, ...],
+    quantize: str | None,
+    precision: str | None,
     weights_out: Path | None,
     sizes: tuple[str, ...],
     fallback: str,
@@ -55,6 +60,8 @@ def partition(
             target=target,
             pin=_pins(pins),
             fallback=fallback,
+            quantize=quantize,
+            precision=precision,
             sizes=combinations(sizes),
             progress=report,
         )

@@ -1,4 +1,5 @@
-"""`--precision`: what a float32 model is compiled in, and what `npusim verify` says of its cost."""
+"""`--precision` and `--quantize`: what a model is compiled in, and what `npusim verify` says of a
+precision's cost."""
 
 from __future__ import annotations
 
@@ -12,6 +13,11 @@ from npusim.cli.answer import Answer
 from npusim.cli.factory import Made
 from npusim.cli.progress import Report
 
+quantize_option = click.option(
+    "--quantize",
+    metavar="SCHEME",
+    help="Weights of linears: int8, int4-g32, int4-g64, int4-g128 (int4 also -asymmetric).",
+)
 precision_option = click.option(
     "--precision",
     type=click.Choice(PRECISIONS),

@@ -44,10 +44,11 @@ def check(
         GraphError: the model is malformed.
         Error: as `partition`, of the predicate and the pins.
     """
+    from npusim.compile import configured
     from npusim.partition.partitioner import Wishes
     from npusim.partition.report import make_report
 
-    return make_report(ir, _config(target), Wishes(is_supported, pin))
+    return make_report(ir, configured(target), Wishes(is_supported, pin))
 
 
 def partition(
@@ -57,6 +58,8 @@ def partition(
     *,
     pin: Mapping[str, str] | None = None,
     fallback: str = "cpu",
+    quantize: str | None = None,
+    precision: str | None = None,
     sizes: Sequence[Mapping[str, int]] = (),
     costs: CostModel | None = None,
     progress: Progress | None = None,
@@ -72,6 +75,8 @@ def partition(
         pin: places modules by their path: {"decoder.head": "pytorch", "encoder": "native"}. The
             innermost module counts; "" is the whole model. What is pinned is not weighed by cost.
         fallback: "cpu" gives what is not native to PyTorch; "error" refuses it.
+        quantize, precision: of what is native, as `npusim.compile` takes them. What PyTorch runs,
+            and what crosses, keeps its dtypes.
         sizes: of a model with symbolic sizes, those for which programs bring device code, as
             `npusim.compile` takes them.
         costs: by what to weigh small partitions; by default from the target's file.
@@ -84,11 +89,9 @@ def partition(
         ShapeError: `sizes` that calls cannot have.
         TargetConstraintError, GraphError: as `compile`.
     """
+    from npusim.compile import configured
     from npusim.partition.partitioner import Wishes, graph_of, make_plan
 
     wishes = Wishes(is_supported, pin, costs, sizes)
-    return make_plan(graph_of(ir), _config(target), wishes, fallback, progress)
-
-
-def _config(target: str | TargetConfig) -> TargetConfig:
-    return target if isinstance(target, TargetConfig) else TargetConfig.named(target)
+    config = configured(target, quantize, precision)
+    return make_plan(graph_of(ir), config, wishes, fallback, progress)
