@@ -92,3 +92,27 @@ def test_only_one_residual_and_activation(draft, check_pass):
     y = draft.call("aten.add.Tensor", conv(draft, x), x)
     y = draft.call("aten.relu.default", draft.call("aten.add.Tensor", y, x))
     check_pass(fused, draft.graph(draft.call("aten.sigmoid.default", y)))
+
+
+def product_of_bytes(draft, op):
+    """A product that gives floats, with the attributes of its windows where it has some."""
+    windows = {"stride": (1, 1), "padding": (0, 0), "padding_back": (0, 0), "dilation": (1, 1)}
+    attrs = {"dtype": "float32", "act": "copy", "act_lo": 0.0, "act_hi": 0.0, "residual": 0}
+    x, w = ((2, 6, 3, 3), (5, 6, 1, 1)) if op == "npu.int8_conv" else ((2, 3, 6), (6, 5))
+    attrs |= {**windows, "groups": 1} if op == "npu.int8_conv" else {}
+    rest = (None, None, draft.c([0.25]), None, draft.w(5), None, None, None)
+    return draft.call(op, draft.x(*x, dtype="uint8"), draft.w(*w, dtype="int8"), *rest, **attrs)
+
+
+@pytest.mark.parametrize("op", ["npu.int8_matmul", "npu.int8_conv"])
+@pytest.mark.parametrize("before", [True, False])
+def test_products_of_bytes_that_give_floats(draft, check_pass, op, before):
+    y = product_of_bytes(draft, op)
+    other = draft.x(*draft.types[y].shape, name="other")
+    for step in ("add", "act") if before else ("act", "add"):
+        if step == "add":
+            y = draft.call("aten.add.Tensor", y, other)
+        else:
+            y = draft.call("aten.silu.default", y)
+    result = check_pass(fuse_epilogues, draft.graph(y))
+    assert [node.op for node in result.nodes] == [op]

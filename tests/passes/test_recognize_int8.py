@@ -7,6 +7,7 @@ import pytest
 
 from npusim.passes.recognize_int8 import recognize_int8
 from npusim.passes.run import run_passes
+from tests.passes.conftest import assert_same_results
 
 CONV = {"stride": (1, 1), "padding": (1, 1), "padding_back": (1, 1), "dilation": (1, 1),
         "output_padding": (0, 0), "groups": 1, "transposed": False, "algorithm": "auto",
@@ -176,3 +177,37 @@ def test_only_bare_sums_are_converted_to_integers(draft, check_pass, scale, rest
         recognize_int8, draft.graph(draft.call("aten._to_copy.default", y, dtype="int32"))
     )
     assert result.nodes[-1].op == ("npu.int8_conv" if joins else "aten._to_copy.default")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "scale", "zero", "goes"),
+    [
+        ((0.0, 15.9375), 2**-4, 0, True),
+        ((0.0, 15.92), 2**-4, 0, True),  # rounded, the same byte
+        ((0.0, 15.9), 2**-4, 0, False),  # byte 254
+        ((0.0, 99.0), 2**-4, 0, True),  # the bytes end before the clamp does
+        ((0.0, 99.0), 2**-4, 1, False),  # 0.0 is byte 1
+        ((-8.0, 7.9375), 2**-4, 128, True),
+        ((-7.9, 7.9375), 2**-4, 128, False),
+        ((0.0, float("inf")), 2**-4, 0, True),
+        ((float("-inf"), 6.0), 2**-4, 128, False),
+    ],
+)
+def test_a_clamp_at_which_bytes_saturate(draft, cpu, bounds, scale, zero, goes):
+    x = floats(draft, draft.x(1, 8, 5, 5, dtype="uint8"), STEP, 3)
+    w = floats(draft, draft.w(6, 8, 3, 3, dtype="int8"), np.full((6, 1, 1, 1), FINE), 1)
+    y = draft.call("aten.hardtanh.default", conv(draft, x, w), min_val=bounds[0], max_val=bounds[1])
+    graph = draft.graph(to_bytes(draft, y, scale, zero))
+    result = run_passes(graph, cpu, pipeline=[recognize_int8])
+    assert (len(result.nodes) == 1) == goes
+    assert_same_results(graph, result)
+
+
+def test_a_clamp_that_others_read_stays(draft, cpu):
+    x = floats(draft, draft.x(1, 8, 5, 5, dtype="uint8"), STEP, 3)
+    w = floats(draft, draft.w(6, 8, 3, 3, dtype="int8"), np.full((6, 1, 1, 1), FINE), 1)
+    y = draft.call("aten.hardtanh.default", conv(draft, x, w), min_val=0.0, max_val=99.0)
+    graph = draft.graph(to_bytes(draft, y, 2**-4), y)
+    result = run_passes(graph, cpu, pipeline=[recognize_int8])
+    assert count(result, "aten.hardtanh.default") == 1
+    assert_same_results(graph, result)

@@ -233,3 +233,32 @@ def test_the_graph_in_floats_is_what_other_targets_compute(net: Model) -> None:
     x = net.data["x"][:1]
     session = npusim.load(npusim.compile(made.graph, plain), made.weights, threads=1)
     assert np.allclose(session(x)[0], outputs(made.graph, made.weights, x), atol=0.05)
+
+
+@pytest.mark.parametrize("act", [torch.nn.GELU(), torch.nn.ReLU6(), torch.nn.Hardswish()])
+def test_what_follows_a_layer_is_computed_with_it(act: torch.nn.Module) -> None:
+    """Activations and sums of floats join products that give floats; a clamp saturates bytes."""
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = torch.nn.Conv2d(8, 16, 1), torch.nn.Conv2d(16, 8, 3, padding=1)
+            self.act = act
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.down(self.act(3 * self.up(x)))
+
+    torch.manual_seed(10)
+    net = made(Block(), torch.zeros(1, 8, 6, 6))
+    found = npusim.quantize(net.graph, net.weights, net.data)
+    x = net.data["x"]
+    got = outputs(found.graph, found.weights, x)
+    assert sqnr(got, outputs(net.graph, net.weights, x)) > 25
+    lowered = run_passes(found.graph, TargetConfig.named("cpu"))
+    weights = {key: torch.from_numpy(array) for key, array in found.weights.items()}
+    for i in range(4):
+        (expected,) = run_graph(lowered, [torch.from_numpy(x[i : i + 1])], weights)
+        assert np.allclose(got[i : i + 1], expected.numpy(), atol=1e-5)
+    assert not any(node.op == "aten.add.Tensor" for node in lowered.nodes)
+    in_bytes = isinstance(act, torch.nn.ReLU6)
+    assert ("uint8" in [node.type.dtype for node in products(found.graph)]) == in_bytes

@@ -14,6 +14,7 @@ from npusim.ir.graph import Attr, Node
 from npusim.ir.rewriter import Rewriter, become
 from npusim.ir.types import TensorType
 
+FLOAT_PRODUCTS = ("npu.linear", "npu.conv")
 KERNEL_DTYPES = ("float32", "float16", "bfloat16")  # of gemm and conv
 
 
@@ -45,15 +46,21 @@ class FusedProducer:
         return axis
 
 
-def producer_of(value: str, reader: Node, rewriter: Rewriter) -> FusedProducer | None:
-    """Returns the linear or conv whose result only `reader` reads, perhaps through views."""
+def producer_of(
+    value: str, reader: Node, rewriter: Rewriter, ops: Sequence[str] = FLOAT_PRODUCTS
+) -> FusedProducer | None:
+    """Returns the linear or conv whose result only `reader` reads, perhaps through views.
+
+    Args:
+        ops: what counts as one.
+    """
     views: list[Node] = []
     node = reader
     while rewriter.only_feeds(value, node) and node.inputs.count(value) == 1:
         producer = rewriter.producer(value)
         if producer is None or value in rewriter.static:
             return None
-        if producer.op in ("npu.linear", "npu.conv"):
+        if producer.op in ops:
             return FusedProducer(producer, tuple(reversed(views)))
         if producer.op not in RESHAPES | PERMUTATIONS or producer.inputs[0] is None:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -149,6 +150,32 @@ def rounded(node: Node, written: Quantization, rule: str, rewriter: Rewriter) ->
     inputs[BIAS] = None if bias is None else times(bias, step, node, rewriter, op)
     inputs[Y_ZERO] = zero
     return continued(node, product, inputs, dtype=node.type.dtype, **by_rule(rule))
+
+
+def unclamped(node: Node, written: Quantization, rewriter: Rewriter) -> Quantization:
+    """Returns a quantization without the clamp before it, where saturating does what it did.
+
+    Rounding is monotone: once both bounds become the least and the greatest byte, everything beyond
+    them does. So the bytes are the same, whatever the value is.
+    """
+    clamp = rewriter.producer(written.value)
+    bounds = None if clamp is None else of_node(clamp, "clamp", rewriter)
+    scale, zero = number_of(written.scale, rewriter), number_of(written.zero, rewriter)
+    if clamp is None or bounds is None or rewriter.uses(written.value) != 1:
+        return written
+    value, *ends = bounds
+    if not isinstance(value, str) or not scale or zero is None or rewriter.uses(value) != 1:
+        return written
+    if rewriter.types[value] != clamp.type or len(ends) != 2:
+        return written
+    if any(isinstance(end, str) for end in ends) or scale < 0:
+        return written
+    step, (low, high) = np.float32(scale), np.asarray(ends, np.float32)
+    low, high = (np.rint(x * step if written.inverted else x / step) + zero for x in (low, high))
+    least, most = LIMITS[node.type.dtype]
+    if not (low <= least and high >= most):  # NaN is neither
+        return written
+    return replace(written, value=value)
 
 
 def by_rule(rule: str) -> dict[str, Attr]:

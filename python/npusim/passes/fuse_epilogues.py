@@ -5,16 +5,21 @@ Each is taken in when only it reads the result, perhaps through views, which mov
   bias it becomes an offset, where a convolution has factors already;
 * an addition of a tensor of the same shape becomes the residual, before or after the activation;
 * a unary op of the target's list, or a clamp between two numbers, becomes the activation.
+
+Products of bytes that give floats take in activations and residuals likewise, where floats are the
+device's: a described machine may have none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from npusim.abi.scalar import ScalarOp
 from npusim.analysis.batch_norm import cast
 from npusim.analysis.compose import scalar_program
 from npusim.analysis.fused_nodes import (
+    FLOAT_PRODUCTS,
     FusedProducer,
     channel_vector,
     channels,
@@ -25,6 +30,7 @@ from npusim.analysis.fused_nodes import (
     undo_views,
     with_bias,
 )
+from npusim.analysis.int8_operands import PRODUCTS, RESIDUAL
 from npusim.analysis.shapes import RESHAPES, permutation
 from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.rewriter import Answer, Rewriter, rewrite
@@ -35,6 +41,7 @@ from npusim.targets.target_config import TargetConfig
 
 def fuse_epilogues(graph: Graph, target: TargetConfig) -> Graph:
     """Returns the graph with biases, activations and residuals fused into linear and conv."""
+    ops = (*FLOAT_PRODUCTS, *PRODUCTS) if target.npu is None else FLOAT_PRODUCTS
 
     def visit(node: Node, rewriter: Rewriter) -> Answer:
         program = scalar_program(node, rewriter)
@@ -42,29 +49,33 @@ def fuse_epilogues(graph: Graph, target: TargetConfig) -> Graph:
             return None
         instruction = program.body[0]
         if instruction.op == "add" and instruction.args == (0, 1):
-            return _fuse_addition(node, target.conv_vectors >= CONV_VECTORS, rewriter)
+            return _fuse_addition(node, target.conv_vectors >= CONV_VECTORS, ops, rewriter)
         if instruction.op in target.epilogue_activations:
-            return _fuse_activation(node, instruction, rewriter)
+            return _fuse_activation(node, instruction, ops, rewriter)
         return None
 
     return rewrite(graph, visit)
 
 
-def _producer(value: str, node: Node, rewriter: Rewriter) -> FusedProducer | None:
-    """Returns the linear or conv behind an operand that has the node's own dtype and shape."""
+def _producer(
+    value: str, node: Node, ops: Sequence[str], rewriter: Rewriter
+) -> FusedProducer | None:
+    """Returns the product behind an operand that has the node's own dtype and shape."""
     type = rewriter.types[value]
     if (type.dtype, type.shape) != (node.type.dtype, node.type.shape):
         return None
-    return producer_of(value, node, rewriter)
+    return producer_of(value, node, rewriter, ops)
 
 
-def _fuse_activation(node: Node, instruction: ScalarOp, rewriter: Rewriter) -> Answer:
+def _fuse_activation(
+    node: Node, instruction: ScalarOp, ops: Sequence[str], rewriter: Rewriter
+) -> Answer:
     (x,) = node.inputs[:1]
     bounds = [a[1] for a in instruction.args[1:] if isinstance(a, tuple)]
     assert x is not None
     if instruction.args[0] != 0 or len(bounds) != len(instruction.args) - 1:
         return None
-    producer = _producer(x, node, rewriter)
+    producer = _producer(x, node, ops, rewriter)
     if producer is None or producer.node.attrs["act"] != "copy":
         return None
     lo, hi = (float(b) for b in bounds) if bounds else (0.0, 0.0)
@@ -72,15 +83,16 @@ def _fuse_activation(node: Node, instruction: ScalarOp, rewriter: Rewriter) -> A
     return _absorb(node, producer, producer.node.inputs, attrs, rewriter)
 
 
-def _fuse_addition(node: Node, offsets: bool, rewriter: Rewriter) -> Answer:
+def _fuse_addition(node: Node, offsets: bool, ops: Sequence[str], rewriter: Rewriter) -> Answer:
     a, b = (i for i in node.inputs if i is not None)
     # The later operand first: an earlier one is surely there when the fused node runs.
     for value, other in ((b, a), (a, b)):
-        producer = _producer(value, node, rewriter)
+        producer = _producer(value, node, ops, rewriter)
         if producer is None or rewriter.types[other].dtype != node.type.dtype:
             continue
-        fused = _fuse_bias(node, producer, other, rewriter)
-        if fused is None and offsets:
+        in_floats = producer.node.op in FLOAT_PRODUCTS  # else it took its bias as it was made
+        fused = _fuse_bias(node, producer, other, rewriter) if in_floats else None
+        if fused is None and offsets and in_floats:
             fused = _fuse_offset(node, producer, other, rewriter)
         if fused is None:
             fused = _fuse_residual(node, producer, other, rewriter)
@@ -126,7 +138,8 @@ def _fuse_residual(node: Node, producer: FusedProducer, other: str, rewriter: Re
         return None
     residual = undo_views(other, producer, node, rewriter)
     mode = 1 if producer.node.attrs["act"] == "copy" else 2
-    inputs = (*producer.node.inputs[:3], residual)
+    at = RESIDUAL if producer.node.op in PRODUCTS else len(producer.node.inputs) - 1
+    inputs = (*producer.node.inputs[:at], residual, *producer.node.inputs[at + 1 :])
     return _absorb(node, producer, inputs, {"residual": mode}, rewriter)
 
 

@@ -6,7 +6,8 @@ scaled, multiplied, and what comes out is rounded to bytes again. Where the targ
 * a convolution or product of two values that bytes stand for becomes `npu.int8_conv` or
   `npu.int8_matmul`, whose sums are exact, with the product of both scales;
 * a factor, a bias of int32 or of floats, a ReLU and a rounding to bytes after it join it, and so
-  does a sum with other bytes that is rounded to bytes;
+  does a sum with other bytes that is rounded to bytes; a clamp before a rounding goes where bytes
+  saturate at its bounds anyway;
 * bytes that are moved, joined, or the largest of which is taken, between two equal quantizations
   stay bytes;
 * for a described machine, sums of bytes with others, their means over windows, and other
@@ -26,7 +27,15 @@ import numpy as np
 
 from npusim.abi.requantization import FLOAT32
 from npusim.analysis.int8_elements import elementwise
-from npusim.analysis.int8_epilogues import added, biased, continued, rectified, rounded, scaled
+from npusim.analysis.int8_epilogues import (
+    added,
+    biased,
+    continued,
+    rectified,
+    rounded,
+    scaled,
+    unclamped,
+)
 from npusim.analysis.int8_operands import (
     BIAS,
     PRODUCTS,
@@ -145,6 +154,7 @@ def _conversion(node: Node, rule: str, bytes_alone: bool, rewriter: Rewriter) ->
         written = quantization(node, rewriter)
         if written is None:
             return None
+        written = unclamped(node, written, rewriter)
         return (
             _kept(node, written, rewriter)
             or rounded(node, written, rule, rewriter)
