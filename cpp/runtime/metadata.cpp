@@ -89,6 +89,27 @@ class MetadataReader {
       } else if (key == "recurrent") {
         facts.recurrent.clear();
         json_.array([&] { facts.recurrent.push_back(json_.string()); });
+      } else if (key == "serve") {
+        facts.serve = read_serve();
+      } else {
+        json_.skip();
+      }
+    });
+    return facts;
+  }
+
+  ServeFacts read_serve() {
+    ServeFacts facts;
+    json_.object([&](const std::string& key) {
+      if (key == "page_tokens") {
+        facts.page_tokens = json_.natural();
+      } else if (key == "max_step_tokens") {
+        facts.max_step_tokens = json_.natural();
+      } else if (key == "max_requests") {
+        facts.max_requests = json_.natural();
+      } else if (key == "pools") {
+        facts.pools.clear();
+        json_.array([&] { facts.pools.push_back(json_.string()); });
       } else {
         json_.skip();
       }

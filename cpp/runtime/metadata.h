@@ -7,7 +7,9 @@
 //                      "position": state, "caches": [{"state", "axis"}, …],
 //                      "larger_chunks": […], where there are such methods,
 //                      "recurrent": [state, …], where there are such states,
-//                      "token": state, "history": state}, where there is a method `generate`
+//                      "token": state, "history": state, where there is a method `generate`
+//                      "serve": {"page_tokens", "max_step_tokens", "max_requests",
+//                                "pools": [state, …]}}, where there is a method `step`
 //   "prepared_sizes": {method: [{symbol: size, …}, …], …}, of device code for symbolic sizes
 #pragma once
 
@@ -36,6 +38,12 @@ struct CacheFacts {
   int64_t axis = 0;
 };
 
+// Of the method `step`, which takes rows of many requests (cpp/serve/paged_model.h).
+struct ServeFacts {
+  int64_t page_tokens = 0, max_step_tokens = 0, max_requests = 0;
+  std::vector<std::string> pools;  // states whose first dimension are pages
+};
+
 struct LanguageModelFacts {
   int64_t max_context = 0, prefill_chunk = 0, vocab_size = 0;
   std::vector<int64_t> larger_chunks;  // of prefill_<chunk>, ascending
@@ -45,6 +53,7 @@ struct LanguageModelFacts {
   std::string history;   // the tokens after it, a row each, for the same method
   std::vector<CacheFacts> caches;
   std::vector<std::string> recurrent;  // states that every token changes as a whole
+  std::optional<ServeFacts> serve;
 };
 
 struct Metadata {

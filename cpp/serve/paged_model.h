@@ -1,0 +1,73 @@
+// Steps over the method `step` of a program, whose caches lie in pages. The sizes T (rows) and R
+// (requests) are chosen by each call:
+//
+//   step(tokens int64[1, T], positions int64[T], requests int[T], tables int[R, P], rows int64[R])
+//     -> logits[R, vocab]
+//
+// Row t is a token of request requests[t] of the step, at positions[t]; rows of one request follow
+// each other. tables[r] are the pages of request r, -1 behind them. rows[r] is the row whose scores
+// are wanted of request r; -1: none, and what stands there then is nobody's to read. A row writes
+// what it leaves in the pools to its request's page of its position, and sees what lies there up to
+// it. The integers are int64 or int32.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "cpp/runtime/executor.h"
+#include "cpp/runtime/metadata.h"
+#include "cpp/serve/step_runner.h"
+
+namespace npusim::serve {
+
+class PagedModel : public StepRunner {
+ public:
+  // `weights` may be null where the program has none. Throws Error(kInput) for a program without
+  // the method, Error(kFormat) for one whose method contradicts its metadata, and what Executor and
+  // State throw.
+  PagedModel(std::shared_ptr<const Program> program, std::shared_ptr<Device> device,
+             std::shared_ptr<const Weights> weights);
+
+  RunnerFacts facts() const override { return facts_; }
+  void start(const StepPlan& plan) override;
+  std::span<const float> finish() override;
+
+ private:
+  // An input of the method, as it is filled for a step.
+  struct Input {
+    DType dtype{};
+    std::shared_ptr<Memory> memory;
+    std::vector<int64_t> values;
+    std::vector<int32_t> narrow;  // the same, where they are int32
+  };
+  enum : size_t { kTokens, kPositions, kRequests, kTables, kRows, kInputs };
+
+  void check_facts(const LanguageModelFacts& facts);
+  void find_pools(const Metadata& metadata);
+  void find_inputs();
+  void find_logits();
+  void put_rows(const StepRows& rows, int64_t request);
+  void upload(Input& input);
+  std::vector<int64_t> sizes_of(int64_t tokens, int64_t requests) const;
+
+  std::shared_ptr<const Program> program_;
+  std::shared_ptr<Device> device_;
+  std::shared_ptr<const Weights> weights_;
+  RunnerFacts facts_;
+  Executor executor_;
+  size_t method_ = 0;
+  std::shared_ptr<State> state_;
+  int64_t table_length_ = 0;
+  std::vector<Input> inputs_;  // by the names above
+  std::vector<size_t> order_;  // of the method's inputs: which of these each is
+  DType logits_dtype_{};
+  std::shared_ptr<Memory> logits_;
+  std::vector<int64_t> wanted_;  // of the step that runs: requests with scores
+  std::vector<std::byte> raw_;
+  std::vector<float> scores_;
+};
+
+}  // namespace npusim::serve
