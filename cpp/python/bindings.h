@@ -17,8 +17,11 @@ void bind_state(pybind11::module_& module);
 void bind_sampler(pybind11::module_& module);
 void bind_simulate(pybind11::module_& module);
 void bind_language_model(pybind11::module_& module);
+void bind_engine(pybind11::module_& module);
 
-// Sets the class of npusim.errors that the code stands for as the pending Python error.
+// An exception of the class of npusim.errors that the code stands for.
+pybind11::object python_error(const Error& error);
+// Sets it as the pending Python error.
 void set_python_error(const Error& error);
 
 }  // namespace npusim::python

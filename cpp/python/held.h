@@ -28,6 +28,7 @@ struct DeviceBuffer;
 namespace npusim::python {
 
 class Arrival;
+class ServingEngine;
 class Session;
 
 template <typename T, typename... Ts>
@@ -35,7 +36,7 @@ constexpr bool kIsOneOf = (std::is_same_v<T, Ts> || ...);
 
 template <typename T>
 concept Held = kIsOneOf<T, Device, Executor, LanguageModel, LanguageSession, Program, Sampler,
-                        State, Weights, Arrival, Session, DeviceBuffer>;
+                        State, Weights, Arrival, ServingEngine, Session, DeviceBuffer>;
 
 // An argument that may be None.
 template <Held T>

@@ -33,13 +33,19 @@ const char* class_of(ErrorCode code) {
 
 }  // namespace
 
-void set_python_error(const Error& error) {
+py::object python_error(const Error& error) {
   const py::object type = py::module_::import("npusim.errors").attr(class_of(error.code()));
   // Messages name files and variables, whose bytes need not be UTF-8.
   const std::string_view text = error.what();
   const auto message = py::reinterpret_steal<py::object>(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
-  if (message) PyErr_SetObject(type.ptr(), message.ptr());
+  if (!message) throw py::error_already_set();
+  return type(message);
+}
+
+void set_python_error(const Error& error) {
+  const py::object made = python_error(error);
+  PyErr_SetObject(py::type::handle_of(made).ptr(), made.ptr());
 }
 
 }  // namespace npusim::python
@@ -65,4 +71,5 @@ PYBIND11_MODULE(_runtime, module) {
   bind_sampler(module);
   bind_simulate(module);
   bind_language_model(module);
+  bind_engine(module);
 }

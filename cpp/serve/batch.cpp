@@ -16,12 +16,11 @@ double now() {
   return Seconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Of the options, or what the runner takes.
+// What was asked for, as far as the runner takes it.
 int64_t limit_of(const char* name, int64_t asked, int64_t runner) {
-  if (asked >= 0 && asked <= runner) return asked == 0 ? runner : asked;
+  if (asked >= 0) return asked == 0 ? runner : std::min(asked, runner);
   throw Error(ErrorCode::kLimit, std::string(name) + " is " + std::to_string(asked) +
-                                     "; it must be 1 to " + std::to_string(runner) +
-                                     ", or 0: as many as that");
+                                     "; it must be 1 or more, or 0: as many as possible");
 }
 
 Error error_of(const std::exception& thrown) {

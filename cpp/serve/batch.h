@@ -32,8 +32,9 @@
 namespace npusim::serve {
 
 struct BatchOptions {
-  int64_t max_requests = 0;     // that run at a time; 0: as many as the runner takes
-  int64_t max_step_tokens = 0;  // 0: as many as the runner takes
+  // At most; the runner may take fewer. 0: as many as it takes.
+  int64_t max_requests = 0;  // that run at a time
+  int64_t max_step_tokens = 0;
   bool prefix_cache = true;
   double step_seconds = 0;  // how long prompts may make a step, about; 0: no bound
   int64_t patience = 256;   // how many requests of smaller priority may overtake one

@@ -218,11 +218,15 @@ Engine::Engine(std::shared_ptr<StepRunner> runner, const EngineOptions& options)
 
 Engine::~Engine() {
   // What a thread of the parent may have been changing is left as it is.
-  if (fork_depth() != process_) static_cast<void>(desk_.release());
+  if (!is_here()) static_cast<void>(desk_.release());
+}
+
+bool Engine::is_here() const noexcept {
+  return fork_depth() == process_;
 }
 
 Engine::Desk& Engine::desk() const {
-  if (fork_depth() == process_) return *desk_;
+  if (is_here()) return *desk_;
   throw Error(ErrorCode::kBusy,
               "this engine runs in the process that this one was forked from; make a new one here");
 }

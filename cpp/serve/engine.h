@@ -42,6 +42,8 @@ class Engine {
   // which something first happened to each.
   std::vector<Event> poll(double seconds);
 
+  // Whether this is the process that has the thread.
+  bool is_here() const noexcept;
   BatchStats stats() const;
   const RunnerFacts& facts() const noexcept;
   int64_t max_requests() const noexcept;  // that run at a time

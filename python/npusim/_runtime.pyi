@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer, CapsuleType
 
+from npusim.errors import Error
+
 __version__: str
 __interface__: str
 
@@ -435,6 +437,49 @@ class LanguageModel:
     def vocab_size(self) -> int: ...
     @property
     def eos_token_ids(self) -> list[int]: ...
+
+# token, logarithm of its probability, the most probable ones with theirs
+_Logprob = tuple[int, float, list[tuple[int, float]]]
+
+class Engine:
+    """Many requests to one language model; npusim.serve.paged has the words."""
+
+    def __init__(
+        self,
+        program: Program,
+        device: Device,
+        weights: Weights | None,
+        *,
+        max_requests: int = 0,
+        max_step_tokens: int = 0,
+        prefix_cache: bool = True,
+        step_seconds: float = 0.0,
+        patience: int = 256,
+        max_waiting: int = 1024,
+    ) -> None: ...
+    @staticmethod
+    def memory(program: Program) -> dict[str, int]: ...
+    def submit(self, tokens: Sequence[int], options: dict[str, Any]) -> int: ...
+    # (request, tokens, logprobs, prompt_logprobs, ending, error, cached_tokens) of each
+    def poll(
+        self, timeout: float
+    ) -> list[
+        tuple[
+            int,
+            list[int],
+            list[_Logprob] | None,
+            list[_Logprob] | None,
+            str | None,
+            Error | None,
+            int,
+        ]
+    ]: ...
+    def cancel(self, request: int) -> None: ...
+    def allow(self, request: int, mask: NDArray[np.bool_]) -> None: ...
+    def stats(self) -> dict[str, Any]: ...
+    def facts(self) -> dict[str, Any]: ...
+    def drain(self, timeout: float) -> bool: ...
+    def close(self) -> None: ...
 
 class LanguageSession:
     def __init__(self, model: LanguageModel) -> None: ...
