@@ -82,7 +82,8 @@ Machine read_machine(const py::dict& d) {
           .memory = read_memory(d["memory"]),
           .cores = d["cores"].cast<int64_t>(),
           .sync_cycles = d["sync_cycles"].cast<int64_t>(),
-          .array_share = d["array_share"].cast<double>()};
+          .array_share = d["array_share"].cast<double>(),
+          .overlap_p = d["overlap_p"].cast<double>()};
 }
 
 TiledMachine read_tiled_machine(const py::dict& d) {

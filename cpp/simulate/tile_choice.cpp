@@ -37,12 +37,12 @@ void check(const TiledMachine& machine, const TiledWork& work) {
   for (const int64_t granule : machine.granule) {
     if (granule < 1) throw Error(ErrorCode::kInput, "Multiples of tiles are at least 1.");
   }
-  const auto& [array, memory, cores, sync, share] = machine.machine;
+  const auto& [array, memory, cores, sync, share, overlap] = machine.machine;
   const bool counts = std::min({cores, memory.dma_channels, memory.burst_bytes, array.rows,
                                 array.cols, array.arrays, work.taps}) >= 1;
   const bool rates = memory.dma_bytes_per_cycle > 0 && memory.dram_bytes_per_cycle > 0 &&
                      memory.sram_bytes_per_cycle > 0 && memory.dram_channels > 0 &&
-                     work.vector_rate > 0 && share > 0;
+                     work.vector_rate > 0 && share > 0 && overlap >= 1;
   if (!counts || !rates || memory.setup_cycles < 0 || sync < 0) {
     throw Error(ErrorCode::kInput, "A machine's counts and rates are above 0.");
   }
@@ -373,7 +373,10 @@ double Choice::least(const Extents& trips, const std::vector<TiledTraffic>& traf
   const double computing = std::max(array_ / machine_.array_share, vector_);
   const bool in_turn = !described_.double_buffer && machine_.cores == 1;
   const double all = in_turn ? copying + computing : std::max(copying, computing);
-  return all * (1 - 1e-9) - 1;
+  const double copied_alone = bytes / memory_.dram_bytes_per_cycle;
+  const double unhidden =
+      machine_.cores == 1 ? overlapped(computing, copied_alone, machine_.overlap_p) : 0;
+  return std::max(all, unhidden) * (1 - 1e-9) - 1;
 }
 
 // Ticks of a walk; more than any where there is none.

@@ -104,7 +104,8 @@ void TileSequence::check() const {
   const bool rates = m.dram_bytes_per_cycle > 0 && m.dma_bytes_per_cycle > 0 &&
                      m.sram_bytes_per_cycle > 0 && m.acc_bytes_per_cycle > 0 &&
                      m.noc_bytes_per_cycle >= 0 && machine_.array_share > 0 &&
-                     machine_.array_share <= 1 && array.macs_per_cycle > 0 && work_.vector_rate > 0;
+                     machine_.array_share <= 1 && machine_.overlap_p >= 1 &&
+                     array.macs_per_cycle > 0 && work_.vector_rate > 0;
   const bool counts = machine_.cores >= 1 && m.dma_channels >= 1 && m.dram_channels >= 1 &&
                       m.burst_bytes >= 1 && m.max_dims >= 1 && m.interleave_bytes >= 1 &&
                       array.rows >= 1 && array.cols >= 1 && array.arrays >= 1 && work_.taps >= 1 &&

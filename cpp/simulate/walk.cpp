@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -377,7 +378,28 @@ void Walk::repeat(const SteadyState& found, const Moment& now, int64_t times) {
   if (found.level().results) skipped_results_ += steps / tiles_.sums();
 }
 
+// Machine::overlap_p.
+void add_unhidden(const Machine& machine, Result& result) {
+  const auto computed = static_cast<double>(result.array_ticks + result.vector_ticks) /
+                        static_cast<double>(machine.cores);
+  const double copied = static_cast<double>(result.dram_read + result.dram_written) /
+                        machine.memory.dram_bytes_per_cycle * static_cast<double>(kTicks);
+  const double least = std::ceil(overlapped(computed, copied, machine.overlap_p));
+  if (least > static_cast<double>(kLongest)) {
+    throw Error(ErrorCode::kInput, "A command takes longer than is counted.");
+  }
+  const int64_t missing = std::max<int64_t>(0, static_cast<int64_t>(least) - result.ticks);
+  result.causes[kDependency] += missing;
+  result.ticks += missing;
+}
+
 }  // namespace
+
+double overlapped(double one, double other, double p) {
+  const double most = std::max(one, other);
+  if (std::isinf(p) || most == 0) return most;
+  return most * std::pow(std::pow(one / most, p) + std::pow(other / most, p), 1 / p);
+}
 
 Rates rates_of(const Memory& memory) {
   Rates out{};
@@ -391,7 +413,9 @@ Rates rates_of(const Memory& memory) {
 }
 
 Result walk(const Machine& machine, const Work& work, size_t timeline, bool shortcut) {
-  return Walk(machine, work, timeline, shortcut).run();
+  Result result = Walk(machine, work, timeline, shortcut).run();
+  if (!std::isinf(machine.overlap_p)) add_unhidden(machine, result);
+  return result;
 }
 
 }  // namespace npusim::simulate

@@ -14,7 +14,9 @@
 // 4. So each time is the greatest of some earlier ones, plus a time that no rate is longer for: by
 //    induction over the order, whatever is faster or closer (DRAM, network, DMA, memories, units,
 //    latencies) ends every copy and every tile no later, in any machine.
-// 5. Where tiles of a loop differ only in how far along it they are, and the state before one is
+// 5. Nor does what copies do not hide make a rate that is higher slower: it grows with each of two
+//    times that no rate is longer for.
+// 6. Where tiles of a loop differ only in how far along it they are, and the state before one is
 //    that before an earlier one, all that follows repeats: whole periods are then counted, not
 //    walked. The result is the same to the tick.
 #pragma once
@@ -54,6 +56,10 @@ struct Machine {
   Memory memory;
   int64_t cores, sync_cycles;
   double array_share;  // of its peak that the array reaches
+  // How far copies hide behind what computes: a command takes (a^p + b^p)^(1/p) at least, a and b
+  // being all that computes, the cores side by side, and all bytes at DRAM's rate; infinity: the
+  // longer of them. What is missing to that is due to what waits for what.
+  double overlap_p;
 };
 
 // An operand: the axes that it has (bits of b, m, n, k), and what of it is moved.
@@ -96,6 +102,9 @@ struct Result {
 };
 
 int64_t ticks_of(double cycles);
+
+// What two times take that hide each other in part: see Machine::overlap_p.
+double overlapped(double one, double other, double p);
 
 // Rates as they are counted, in units a tick: of a channel of DRAM, of all of it or the network
 // before it, and of a channel of DMA.

@@ -2,6 +2,7 @@
 // are due to, buffers, cores, and the shortcut over periods. `tests/simulate/test_walk.py` holds it
 // to a plain model of everything.
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "cpp/simulate/tile_sequence.h"
@@ -39,7 +40,8 @@ Machine machine() {
                      .sram_accesses = 3},
           .cores = 1,
           .sync_cycles = 0,
-          .array_share = 1};
+          .array_share = 1,
+          .overlap_p = std::numeric_limits<double>::infinity()};
 }
 
 // [m, k] times [k, n] in tiles of 4x4x4, one byte an element, nothing resident.

@@ -250,7 +250,8 @@ def _tpu() -> Iterator[Row]:
     npu = target.npu
     assert npu is not None
     for m, k, n, published, within in _TPU:
-        schedule = best_schedule(npu, product_work(m, n, k, "bfloat16"))
+        work = product_work(m, n, k, "bfloat16")
+        schedule = best_schedule(npu, work, calibration=target.calibration)
         cycles = walk(npu, schedule, 0, target.calibration).cycles + npu.dispatch.issue_cycles
         found = npu.dispatch.call_us + cycles / npu.clock.core_mhz
         yield Row(TPU, f"{m}x{k}x{n}", published, found, within)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise, product
-from math import ceil, floor
+from math import ceil, floor, isinf
 from typing import Any
 
 TICKS, UNITS = 1024, 2**20
@@ -312,3 +312,17 @@ class Reference:
             "vector_ticks": sum(tile.vector for tile in every),
             "hop_bytes": self.hops,
         }
+
+
+def with_unhidden(answer: dict[str, Any], machine: dict[str, Any], nbytes: int) -> dict[str, Any]:
+    """Returns an answer with what copies of so many bytes do not hide behind what computes."""
+    p = machine["overlap_p"]
+    computed = (answer["array_ticks"] + answer["vector_ticks"]) / machine["cores"]
+    copied = nbytes / machine["memory"]["dram_bytes_per_cycle"] * TICKS
+    most = max(computed, copied)
+    if isinf(p) or not most:
+        return answer
+    least = ceil(most * ((computed / most) ** p + (copied / most) ** p) ** (1 / p))
+    missing = max(0, least - answer["ticks"])
+    causes = [*answer["causes"][:-1], answer["causes"][-1] + missing]
+    return {**answer, "ticks": answer["ticks"] + missing, "causes": causes}

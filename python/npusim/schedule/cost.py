@@ -16,6 +16,11 @@ TICKS = 1024  # of a cycle of the core's clock
 UNCALIBRATED = Calibration()
 
 
+def reached(calibration: Calibration) -> Calibration:
+    """Returns what of a calibration the choice of tiles depends on."""
+    return Calibration(calibration.mxu_eff, calibration.dram_eff, calibration.overlap_p)
+
+
 def array_facts(mxu: Mxu, dtype: str) -> dict[str, Any]:
     """Returns what the native formulas ask of a core's arrays."""
     return {
@@ -86,6 +91,7 @@ def machine_facts(npu: Npu, dtype: str, calibration: Calibration) -> dict[str, A
         "cores": cores,
         "sync_cycles": npu.cores.sync_cycles,
         "array_share": calibration.mxu_eff,
+        "overlap_p": calibration.overlap_p,
     }
 
 

@@ -46,7 +46,7 @@ def best_schedule(
     Raises:
         TargetConstraintError: not even the smallest tile fits; the message says by how much.
     """
-    reached = Calibration(calibration.mxu_eff, calibration.dram_eff)
+    reached = cost.reached(calibration)
     return _search(_Machine(npu), work, kept, taken, reached)
 
 

@@ -22,6 +22,7 @@ from npusim.schedule import (
     searched,
     target_of,
 )
+from npusim.schedule.cost import reached
 from npusim.targets import TargetConfig, override
 from npusim.targets.hardware import Hardware
 
@@ -91,8 +92,8 @@ def _same_search(compiled_for: TargetConfig, other: Hardware) -> bool:
     own = compiled_for.hardware
     if own is None or own.npu is None or other.npu is None:
         return False
-    reached = [(one.calibration.mxu_eff, one.calibration.dram_eff) for one in (own, other)]
-    return reached[0] == reached[1] and searched(own.npu) == searched(other.npu)
+    same = reached(own.calibration) == reached(other.calibration)
+    return same and searched(own.npu) == searched(other.npu)
 
 
 def _settled(method: Method, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -6,9 +6,8 @@ parts of a time sum to it exactly; each part is the time that one cause is to bl
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -101,10 +100,7 @@ def walk(
     if schedule.unit == "host":
         raise Error("The host computes this, whose time the machine's description does not say.")
     machine, work = native_facts(npu, schedule, calibration)
-    found = _walked(_Facts(machine), _Facts(work), events)
-    if math.isinf(calibration.overlap_p):
-        return found
-    return _overlapped(found, npu, calibration, schedule.dtype)
+    return _walked(_Facts(machine), _Facts(work), events)
 
 
 def native_facts(
@@ -149,26 +145,6 @@ def _walked(machine: _Facts, work: _Facts, events: int) -> TileTime:
 def _lane(lane: int, core: int | None) -> str:
     name = _LANES[lane] if lane < len(_LANES) else f"dma{lane - len(_LANES)}"
     return name if core is None else f"core{core} {name}"
-
-
-def _overlapped(found: TileTime, npu: Npu, calibration: Calibration, dtype: str) -> TileTime:
-    """Returns a time that is at least (a^p + b^p)^(1/p) of what computes and what is copied.
-
-    Both alone: the units of all cores side by side, and all bytes at DRAM's rate. A time that is
-    longer already hides less than that; what is missing is due to what waits for what.
-    """
-    rate = npu.dram_bytes_per_cycle * calibration.dram_eff
-    computed = (found.array_ticks + found.vector_ticks) / npu.cores.count
-    copied = (found.dram_read + found.dram_written) / rate * TICKS
-    most = max(computed, copied)
-    if not most:
-        return found
-    p = calibration.overlap_p
-    least = math.ceil(most * ((computed / most) ** p + (copied / most) ** p) ** (1 / p))
-    if least <= found.ticks:
-        return found
-    waited = found.causes["dependency"] + least - found.ticks
-    return replace(found, ticks=least, causes={**found.causes, "dependency": waited})
 
 
 def walk_product(npu: Npu, m: int, k: int, n: int, dtype: str) -> TileTime:
