@@ -33,6 +33,7 @@ from npusim.frontends.dynamic_shapes import Sizes, decisions, is_about_sizes, si
 from npusim.frontends.exported_program import translate
 from npusim.frontends.refusals import explain, users_frames
 from npusim.frontends.selected_rows import traced_with_selections
+from npusim.frontends.uncompiled import compiled_when_called
 from npusim.frontends.weight_free import fake_arguments, module_tensors, weight_free
 from npusim.ir.graph import Graph
 
@@ -147,6 +148,7 @@ def _export(
             *(torch.no_grad(), _reference_paths(), users_frames(), _quiet(), _uncollected()),
             weight_free(model, mode),
             _known_grad_mode(model),
+            contextlib.nullcontext() if strict else compiled_when_called(),
         ):
             stack.enter_context(context)
         handle = model.register_forward_hook(plain_outputs)
@@ -206,7 +208,8 @@ def _unused_inputs(model: nn.Module, args: tuple[Tensor, ...]) -> set[int]:
     mode = FakeTensorMode()
     with torch.no_grad(), _reference_paths(), users_frames(), _quiet(), weight_free(model, mode):
         try:
-            program = torch.export.export(model, fake_arguments(args, mode), strict=False)
+            with compiled_when_called():
+                program = torch.export.export(model, fake_arguments(args, mode), strict=False)
             unused = {node.name for node in program.graph.nodes if not node.users}
             names = program.graph_signature.user_inputs
             return {i for i, name in enumerate(names) if name in unused}
