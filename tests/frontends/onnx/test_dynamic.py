@@ -118,6 +118,54 @@ def test_what_shapes_say_becomes_no_node() -> None:
     assert graph.symbols == (Symbol("n", 1, 8), Symbol("s", 1, 12))
 
 
+# The shapes of x and of the weight, and the attributes. x has 16 channels, a size that n may have.
+CONVOLUTIONS = {
+    "conv1d": ("n, 16, 9", "6, 16, 3", "Conv<pads = [1, 1]>"),
+    "conv2d": ("n, 16, 9, 7", "6, 16, 3, 3", "Conv<strides = [2, 2]>"),
+    "conv3d": ("n, 16, 3, 4, 5", "2, 16, 3, 3, 3", "Conv<pads = [1, 1, 1, 1, 1, 1]>"),
+    "depthwise": ("n, 16, 9, 7", "16, 1, 3, 3", "Conv<group = 16>"),
+    "transposed1d": ("n, 16, 5", "16, 3, 3", "ConvTranspose<strides = [2]>"),
+    "transposed2d": ("n, 16, 5, 4", "16, 3, 3, 3", "ConvTranspose<strides = [2, 2]>"),
+    "transposed3d": ("n, 16, 3, 2, 2", "16, 2, 2, 2, 2", "ConvTranspose"),
+    "of_any_width": ("1, 16, 9, n", "6, 16, 3, 3", "Conv<pads = [1, 1, 1, 1]>"),
+}
+
+
+def convolution(name: str) -> onnx.ModelProto:
+    """Returns a model of one convolution, whose weight is an initializer."""
+    shape, weight, call = CONVOLUTIONS[name]
+    proto = model(f"float[{shape}] x", f"y = {call}(x, w)")
+    values = (
+        np.random.default_rng(1)
+        .standard_normal(tuple(map(int, weight.split(","))))
+        .astype(np.float32)
+    )
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(values, "w"))
+    return proto
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_of_few_and_many(name: str) -> None:
+    """PyTorch takes other kernels from a batch of 16 on; the type of the result is the same."""
+    check(convolution(name), {"n": 40}, [{"n": n} for n in (1, 15, 16, 17, 40)])
+
+
+@pytest.mark.parametrize("bounds", [(2, 40), (1, 2)])
+def test_a_convolution_that_does_not_fit_all_sizes_is_refused(bounds: tuple[int, int]) -> None:
+    proto = convolution("of_any_width")
+    del proto.graph.node[0].attribute[:]  # no padding
+    with pytest.raises(npusim.Error, match="Conv"):
+        npusim.from_onnx(proto, dynamic_shapes={"n": bounds})
+    check(proto, {"n": (3, 40)}, [{"n": 3}, {"n": 40}])
+
+
+def test_a_convolution_of_open_channels_is_refused() -> None:
+    proto = convolution("conv2d")
+    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "c"
+    with pytest.raises(npusim.Error, match="Conv"):
+        npusim.from_onnx(proto, dynamic_shapes={"n": 40, "c": 40})
+
+
 @pytest.mark.parametrize("attributes", ["", "<is_causal = 1>"])
 def test_attention(attributes: str) -> None:
     check(model("float[n, 2, s, 4] x", f"y = Attention{attributes}(x, x, x)", 23), BOUNDS, SIZES)

@@ -23,9 +23,10 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from npusim.errors import Error, ShapeError, SymbolicSizeError, first_line
 from npusim.frontends.dynamic_shapes import always, size_of
 from npusim.ir.graph import Attr
-from npusim.ir.symbolic import Symbol, computed, dim_of, is_symbolic, maximum, minimum
+from npusim.ir.symbolic import Symbol, bounds, computed, dim_of, is_symbolic, maximum, minimum
 from npusim.ir.types import TensorType
 from npusim.ops import schema
+from npusim.ops.check_types import inferred
 from npusim.ops.reference import execute
 
 _OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -41,6 +42,11 @@ _SHAPED = {
     "aten.expand.default": "size",
     "aten.full.default": "size",
 }
+_CONVOLUTIONS = (
+    *("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default"),
+    *("aten.conv_transpose1d.default", "aten.conv_transpose2d.input"),
+    *("aten.conv_transpose3d.input", "aten.convolution.default"),
+)
 _EXAMPLES = (0.73, 0.41)  # where in a symbol's range the sizes lie that PyTorch decides by
 
 
@@ -103,6 +109,8 @@ def _told(
         if op == "aten.view.default" and x is not None and prod(shape) != prod(x.shape):
             raise ShapeError(f"{x} cannot be seen as {list(shape)}.")
         return TensorType(str(dtype), tuple(shape))
+    if op in _CONVOLUTIONS:
+        return _convolved(op, inputs, attrs)
     if op == "aten.constant_pad_nd.default" and inputs[0] is not None:
         return _padded(inputs[0], attrs["pad"])
     if op == "aten.slice.Tensor" and inputs[0] is not None:
@@ -112,6 +120,25 @@ def _told(
         if all(isinstance(v, int) for v in (start, end, step)):
             return TensorType(str(attrs["dtype"]), (range_length(start, end, step),))  # type: ignore[arg-type]
     return None
+
+
+def _convolved(
+    op: str, inputs: Sequence[TensorType | None], attrs: Mapping[str, Attr]
+) -> TensorType | None:
+    """Returns the type of a convolution that fits at all sizes; None where that is not certain.
+
+    PyTorch's own answer depends on sizes: from a batch of 16 on it would take other kernels.
+    """
+    x, weight = inputs[:2]
+    if x is None or weight is None or x.rank < weight.rank - 1:
+        return None
+    channel = x.rank - weight.rank + 1
+    if is_symbolic((x.shape[channel], *weight.shape)):
+        return None
+    (result,) = inferred(op, inputs, attrs) or (None,)
+    if result is None or any(bounds(size)[0] < 1 for size in result.shape[channel + 1 :]):
+        return None
+    return result
 
 
 def _padded(x: TensorType, amounts: Any) -> TensorType:
