@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npusim.errors import Error, TargetConstraintError
-from npusim.schedule import Part, Sizes, Work, best_schedule
+from npusim.schedule import Part, Sizes, Work, best_schedule, product_work
 from npusim.schedule.cost import TICKS
 from npusim.schedule.schedule import Form
 from npusim.schedule.search import assess, scheduled
@@ -31,7 +31,9 @@ DIMS = st.one_of(st.integers(1, 9), st.sampled_from([16, 31, 64, 100, 200]))
 def machines(draw: st.DrawFn) -> Npu:
     npu = PRESETS[draw(st.sampled_from(sorted(PRESETS)))]
     kib = draw(st.sampled_from([9.0, 12.0, 16.0, 64.0]))
-    level = replace(npu.level, kib=kib, double_buffer=draw(st.booleans()), align_bytes=1)
+    level = replace(
+        npu.level, kib=kib, double_buffer=draw(st.booleans()), align_bytes=1, whole_kib=0.0
+    )
     granule = replace(
         npu.constraints.tile_multiple,
         m=draw(st.sampled_from([1, 4])),
@@ -136,11 +138,12 @@ def test_estimates_are_those_of_the_plain_search(
 
 
 @settings(max_examples=100, deadline=None)
-@given(machines(), works(), st.floats(1, 20))
+@given(machines(), works(), st.sampled_from([0.0, 1.0, 32.0]), st.floats(1, 20))
 def test_the_choice_is_never_slower_on_a_faster_machine(
-    npu: Npu, work: Work, faster: float
+    npu: Npu, work: Work, whole_kib: float, faster: float
 ) -> None:
     """Each is walked with its own schedule, on machines whose memories hold the same."""
+    npu = replace(npu, sram=(replace(npu.level, whole_kib=whole_kib),))
     level = replace(npu.level, bytes_per_cycle=npu.level.bytes_per_cycle * faster)
     better = (
         replace(npu, dram=replace(npu.dram, gb_per_s=npu.dram.gb_per_s * faster)),
@@ -155,6 +158,45 @@ def test_the_choice_is_never_slower_on_a_faster_machine(
         return
     for machine in better:
         assert walk(machine, best_schedule(machine, work)).ticks <= slow.ticks
+
+
+@settings(max_examples=150, deadline=None)
+@given(machines(), works(), st.sampled_from([0.5, 4.0, 64.0]), st.sampled_from([0, 1000]))
+def test_what_fits_is_copied_whole_where_a_machine_does_so(
+    npu: Npu, work: Work, kib: float, taken: int
+) -> None:
+    """Computing begins when all is there, and results leave when it has ended."""
+    taken = min(taken, npu.level.bytes // 2)
+    whole = replace(npu, sram=(replace(npu.level, whole_kib=kib),))
+    try:
+        found = best_schedule(whole, work, (), taken)
+    except TargetConstraintError:
+        return
+    sums = 4 * work.sizes.m * work.sizes.n if found.unit == "mxu" else 0
+    nbytes = sum(part.nbytes for part in work.parts)
+    fits = nbytes <= npu.level.bytes - taken and sums <= npu.acc.bytes
+    if not fits or max(part.nbytes for part in work.parts) > 1024 * kib:
+        assert found == best_schedule(npu, work, (), taken)
+        return
+    assert found.tile == work.sizes and not found.double_buffer
+    assert found.bytes == nbytes + taken
+    if found.unit != "host":
+        lanes = walk(whole, found, 10_000).events
+        computed = [e for e in lanes if not e.lane.rpartition(" ")[2].startswith("dma")]
+        copies = [e for e in lanes if e not in computed]
+        for event in computed:
+            assert all(c.end <= event.start or c.start >= event.end for c in copies)
+
+
+def test_products_of_few_rows_are_the_vector_units() -> None:
+    npu = PRESETS["npu-edge-32x32"]
+    least = replace(npu, mxu=replace(npu.mxu, min_rows=4))
+    for rows in (1, 3, 4, 5):
+        work = product_work(rows, 64, 64, "int8")
+        assert best_schedule(least, work).unit == ("vpu" if rows < 4 else "mxu")
+        assert best_schedule(npu, work).unit == "mxu"
+    lacking = replace(least, vpu=replace(npu.vpu, dtype_rate={"float32": 1.0}))
+    assert best_schedule(lacking, product_work(1, 64, 64, "int8")).unit == "mxu"
 
 
 def test_of_equals_the_one_of_the_fewest_tiles_is_chosen() -> None:

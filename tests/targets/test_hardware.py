@@ -45,7 +45,17 @@ def test_units_stand_in_names() -> None:
     """Of what is no share, count, name or choice."""
     units = ("_mhz", "_cycles", "_cycle", "kib", "_mib", "_bytes", "_ns", "_us", "gb_per_s", "_pj")
     units += ("_per_byte", "_per_bit", "_byte_hop", "_w", "_eff", "efficiency", "_p")
-    counts = {"count", "rows", "cols", "per_core", "min_stream_rows", "lanes", "banks", "channels"}
+    counts = {
+        "count",
+        "rows",
+        "cols",
+        "per_core",
+        "min_stream_rows",
+        "min_rows",
+        "lanes",
+        "banks",
+        "channels",
+    }
     counts |= {"ports_per_bank", "max_dims", "queue_depth", "max_rank", "m", "n", "k", "dtype_rate"}
     counts |= {"cycles_per_op", "other_cycles_per_op", "channel_align", "macs_per_pe_cycle"}
 

@@ -71,11 +71,27 @@ def _search(
     from npusim import _runtime
 
     npu = machine.npu
-    facts = _machine_facts(npu, work, taken, calibration), _work_facts(npu, work, kept)
-    found = _runtime.best_tiling(*facts)
+    described, asked = _machine_facts(npu, work, taken, calibration), _work_facts(npu, work, kept)
+    if _copied_whole(npu, work, kept):
+        once = _runtime.assess_tiling({**described, "double_buffer": False}, asked, asked["sizes"])
+        if _fits(npu, work, once, taken):
+            return _schedule(npu, work, once, kept, taken, double_buffer=False)
+    found = _runtime.best_tiling(described, asked)
     if found is None:
         raise _does_not_fit(npu, work, kept, taken)
     return _schedule(npu, work, found, kept, taken)
+
+
+def _copied_whole(npu: Npu, work: Work, kept: Kept) -> bool:
+    """Tells whether a work begins once all operands are there that are not (`Sram.whole_kib`)."""
+    most = npu.level.whole_kib * 1024
+    return all(p.nbytes <= most for p in work.parts if p.operand >= 0 and p.operand not in kept)
+
+
+def _fits(npu: Npu, work: Work, found: Mapping[str, Any], taken: int) -> bool:
+    """Tells whether a tile that is all of a work has room, its sums included."""
+    sums = work.sizes.m * work.sizes.n * _SUM_BYTES if unit_of(npu, work) == "mxu" else 0
+    return bool(found["bytes"] <= npu.level.bytes - taken and sums <= npu.acc.bytes)
 
 
 def assess(
@@ -119,10 +135,17 @@ def scheduled(
 
 
 def unit_of(npu: Npu, work: Work) -> Literal["mxu", "vpu", "dma", "host"]:
-    """Returns what computes a work: where neither unit has its dtype, the host."""
+    """Returns what computes a work: where neither unit has its dtype, the host.
+
+    Products of few rows are the vector unit's where it has their dtype (`Mxu.min_rows`).
+    """
     if work.form == "move":
         return "dma"
-    if work.form in ("product", "conv", "depthwise") and work.dtype in npu.mxu.macs_per_pe_cycle:
+    products = work.form in ("product", "conv", "depthwise")
+    few = work.form == "product" and work.sizes.m < npu.mxu.min_rows
+    if few and work.dtype in npu.vpu.dtype_rate:
+        return "vpu"
+    if products and work.dtype in npu.mxu.macs_per_pe_cycle:
         return "mxu"
     return "vpu" if work.dtype in npu.vpu.dtype_rate else "host"
 
@@ -170,7 +193,15 @@ def _work_facts(npu: Npu, work: Work, kept: Kept) -> _Facts:
     }
 
 
-def _schedule(npu: Npu, work: Work, found: Mapping[str, Any], kept: Kept, taken: int) -> Schedule:
+def _schedule(
+    npu: Npu,
+    work: Work,
+    found: Mapping[str, Any],
+    kept: Kept,
+    taken: int,
+    *,
+    double_buffer: bool | None = None,
+) -> Schedule:
     plans = tuple(
         _plan(npu, part, row, part.operand in kept or part.operand < 0, at == found["resident"])
         for at, (part, row) in enumerate(zip(work.parts, found["operands"], strict=True))
@@ -191,7 +222,7 @@ def _schedule(npu: Npu, work: Work, found: Mapping[str, Any], kept: Kept, taken:
         addends=work.addends,
         memory=npu.level.name,
         bytes=taken + found["bytes"],
-        double_buffer=npu.level.double_buffer,
+        double_buffer=npu.level.double_buffer if double_buffer is None else double_buffer,
         cycles=found["cycles"],
         least_cycles=_least(npu, work, kept),
     )

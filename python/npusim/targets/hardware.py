@@ -61,6 +61,7 @@ class Mxu:
         fold_overlap: "none": each fold fills and drains the array by itself. "weights": the next
             fold's weights are loaded while one computes.
         min_stream_rows: rows that a fold streams at least, shorter ones as long.
+        min_rows: products of fewer rows are the vector unit's.
         macs_per_pe_cycle: by dtype, multiply-adds of a processing element in a cycle. A dtype that
             is not named is not multiplied here.
         sums: by dtype, the dtype in which its products are added up: "int32" of integers,
@@ -74,10 +75,11 @@ class Mxu:
     macs_per_pe_cycle: Mapping[str, float] = field(hash=False)
     per_core: int = 1
     min_stream_rows: int = 1
+    min_rows: int = 1
     sums: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        at_least_1(self, "rows", "cols", "per_core", "min_stream_rows")
+        at_least_1(self, "rows", "cols", "per_core", "min_stream_rows", "min_rows")
         for key in ("rows", "cols"):
             if getattr(self, key) > 2**16:
                 raise Contradiction("no array has more than 65536 of them.", key)
@@ -179,6 +181,8 @@ class Sram:
         banks, ports_per_bank: accesses to one bank at once.
         align_bytes: of a tile's begin, and of a bank's width.
         double_buffer: half of it is filled while the other half is used.
+        whole_kib: a command that fits, and none of whose operands is larger, is computed once all
+            of them are there; others tile by tile, while copies go on.
     """
 
     name: str
@@ -189,6 +193,7 @@ class Sram:
     ports_per_bank: int = 1
     align_bytes: int = 1
     double_buffer: bool = True
+    whole_kib: float = 0.0
 
     def __post_init__(self) -> None:
         at_least_1(self, "banks", "ports_per_bank")
