@@ -80,3 +80,49 @@ def test_layouts_are_those_of_programs() -> None:
         override(EDGE, ['constraints.layouts=["NCHW"]'])
     other = override(EDGE, ['constraints.layouts=["NCHW"]', "conv_channels_last=false"])
     assert not other.conv_channels_last
+
+
+class Normed(nn.Module):
+    """A convolution and its statistics, a depthwise one, and a layer, all with biases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+        self.depthwise, self.out = nn.Conv2d(8, 8, 3, groups=8), nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.norm(self.conv(x)))
+        return self.out(nn.functional.silu(self.depthwise(y)).mean((2, 3))).softmax(-1)
+
+
+FLOATS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtypes"),
+    [
+        *((f"scale-32-{flow}", tuple(FLOATS)) for flow in ("ws", "os", "is")),
+        ("npu-edge-32x32", tuple(FLOATS)),
+        ("tpu-v3", ("float32", "bfloat16")),
+        ("tpu-v6e", ("float32", "bfloat16")),
+        ("ane-m1", ("float16",)),
+        *((name, ()) for name in ("gemmini-8", "ethos-u55-256")),
+    ],
+)
+def test_networks_of_the_floats_of_a_machine_run_on_it_whole(
+    name: str, dtypes: tuple[str, ...]
+) -> None:
+    """What prepares their weights, and the biases beside them, may be of any."""
+    for dtype, kind in FLOATS.items():
+        torch.manual_seed(0)
+        graph = npusim.extract_ir(Normed().eval().to(kind), (torch.zeros(1, 3, 9, 9, dtype=kind),))
+        if dtype in dtypes:
+            assert npusim.simulate(npusim.compile(graph, name)).seconds > 0
+        else:
+            with pytest.raises(UnsupportedOpError, match=f"machine '{name}' takes dtype .*{dtype}"):
+                npusim.compile(graph, name)
+
+
+def test_a_roofline_lists_dtypes_that_there_are() -> None:
+    with pytest.raises(TargetConstraintError, match="'dtypes' has 'half'; dtypes are float32"):
+        override(TargetConfig.named("ane-m1"), ['roofline.dtypes=["half"]'])

@@ -489,20 +489,13 @@ class Npu:
     def refusal(self, stem: str, operands: Sequence[tuple[str, int]]) -> str | None:
         """Returns what of a kernel's operands breaks a constraint, or None.
 
-        What is computed with, the first operand, and what is made, the last one, are held to the
-        dtypes; vectors beside them and packed weights, whatever packs them, are the units' own
-        affair.
-
         Args:
             operands: (dtype, number of dimensions) of each, inputs first.
         """
-        held, moves = self.constraints.dtypes, stem in _MOVES
-        own = (operands[0], *(() if stem in _PACKS else operands[-1:])) if operands else ()
-        for dtype, _ in own:
-            if dtype not in held:
-                return f"takes dtype {' or '.join(held)}, not {dtype} ('constraints.dtypes')"
+        if why := _dtype_refusal(stem, operands, self.constraints.dtypes, "constraints.dtypes"):
+            return why
         computed = {*self.mxu.macs_per_pe_cycle, *self.vpu.dtype_rate}
-        if operands and not moves and operands[0][0] not in computed:
+        if operands and stem not in _MOVES and operands[0][0] not in computed:
             known = " or ".join(sorted(computed))
             return f"takes dtype {known} to compute '{stem}' with, not {operands[0][0]}"
         most = self.constraints.max_rank
@@ -538,8 +531,34 @@ class Hardware:
     roofline: Roofline | None = None
     calibration: Calibration = Calibration()
 
+    def refusal(self, stem: str, operands: Sequence[tuple[str, int]]) -> str | None:
+        """Returns what of a kernel's operands the machine does not take, or None.
+
+        Args:
+            operands: (dtype, number of dimensions) of each, inputs first.
+        """
+        if self.npu is not None:
+            return self.npu.refusal(stem, operands)
+        held = () if self.roofline is None else self.roofline.dtypes
+        return _dtype_refusal(stem, operands, held, "roofline.dtypes") if held else None
+
 
 NPU_TABLES = tuple(f.name for f in fields(Npu))
+
+
+def _dtype_refusal(
+    stem: str, operands: Sequence[tuple[str, int]], held: Sequence[str], key: str
+) -> str | None:
+    """Returns which operand is of none of the dtypes that `key` of a file lists, or None.
+
+    What is computed with, the first operand, and what is made, the last one, are held to them;
+    vectors beside them and packed weights, whatever packs them, are the units' own affair.
+    """
+    own = (operands[0], *(() if stem in _PACKS else operands[-1:])) if operands else ()
+    for dtype, _ in own:
+        if dtype not in held:
+            return f"takes dtype {' or '.join(held)}, not {dtype} ('{key}')"
+    return None
 
 
 def _sums_of(dtype: str) -> str:

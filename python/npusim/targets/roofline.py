@@ -11,6 +11,8 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+from npusim.ir.types import DTYPES
+
 
 @dataclass(frozen=True, slots=True)
 class Peak:
@@ -99,17 +101,22 @@ class Roofline:
         peaks: a dtype each.
         memory: the nearest first; the last one holds everything.
         classes: the last one holds what no other does.
+        dtypes: that values have that it takes and makes; empty: any. Others go to the host.
     """
 
     call_us: float
     peaks: tuple[Peak, ...]
     memory: tuple[MemoryLevel, ...]
     classes: tuple[RooflineClass, ...]
+    dtypes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuses numbers that contradict each other; ValueError says which."""
         if not self.peaks:
             raise ValueError("'peaks' is empty")
+        for dtype in self.dtypes:
+            if dtype not in DTYPES:
+                raise ValueError(f"'dtypes' has '{dtype}'; dtypes are {', '.join(DTYPES)}")
         if not self.memory or self.memory[-1].kib or not all(m.kib for m in self.memory[:-1]):
             raise ValueError("'memory' ends with the one level of kib = 0, which holds everything")
         for near, far in zip(self.memory, self.memory[1:], strict=False):

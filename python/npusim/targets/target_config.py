@@ -169,8 +169,8 @@ class TargetConfig:
         if stem not in self.kernels:
             return f"target '{self.name}' has no kernel '{stem}'"
         operands = tuple(operands)
-        npu = None if at_load else self.npu
-        if npu is not None and (why := npu.refusal(stem, operands)) is not None:
+        machine = None if at_load else self.hardware
+        if machine is not None and (why := machine.refusal(stem, operands)) is not None:
             return f"machine '{self.name}' {why}"
         limits = self.limits.get(stem) or self.limits.get(ALL)
         if limits is None:
