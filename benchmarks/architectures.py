@@ -2,7 +2,7 @@
 for tests are others.
 
 `build(name, batch)` gives a model with seeded weights, in evaluation mode, and its inputs; names
-are those of `tests.models` and of `ARCHITECTURES`.
+are those of `tests.models`, of `ARCHITECTURES` and of `transformers_models`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from tests.models.layers import ConvNormAct, SqueezeExcitation
 from tests.models.weights import calibrate, randomize
 from torch import Tensor, nn
 from torch.nn import functional
+
+from benchmarks import transformers_models
 
 
 class GroupedBlock(nn.Module):
@@ -213,6 +215,8 @@ ARCHITECTURES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 def build(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Returns a model in evaluation mode and its inputs; equal names give equal numbers."""
+    if name in transformers_models.MODELS:
+        return transformers_models.build(name)
     if name not in ARCHITECTURES:
         return models.build(name, batch=batch)
     make, shape = ARCHITECTURES[name]

@@ -71,10 +71,11 @@ def _load_module(
     load: Callable[[Any, list[np.ndarray], int], Call], model: str, folder: Path, threads: int
 ) -> Call:
     import torch
-    from tests.models import build
+
+    from benchmarks.architectures import build
 
     torch.set_grad_enabled(False)
-    return load(build(model)[0], _inputs(folder), threads)
+    return load(build(model, 1)[0], _inputs(folder), threads)
 
 
 # ONNX Runtime, OpenVINO, ExecuTorch
@@ -155,9 +156,10 @@ FLOAT32_PEERS = tuple(name for name in PEERS if not name.endswith(("bfloat16", "
 def prepare_artifacts(model: str, folder: Path, peers: Sequence[str]) -> None:
     """Writes inputs, the eager outputs and every peer's file into a folder."""
     import torch
-    from tests.models import build
 
-    network, inputs = build(model)
+    from benchmarks.architectures import build
+
+    network, inputs = build(model, 1)
     for index, value in enumerate(inputs):
         np.save(folder / f"input{index}.npy", value.numpy())
     with torch.no_grad():
