@@ -184,6 +184,13 @@ def _reliability() -> Names:
     return {}
 
 
+def _sharing() -> Names:
+    for name in ("detect", "classify"):
+        files = f"{name}.npubin", f"{name}.safetensors"
+        _compiled(nn.Linear(4, 3).eval(), torch.ones(2, 4), *files)
+    return {}
+
+
 def _simulating() -> Names:
     graph = npusim.extract_ir(nn.Linear(4, 3).eval(), (torch.ones(2, 4),))
     npusim.compile(graph, "npu-edge-32x32").save("net.npubin")
@@ -275,6 +282,7 @@ SETUPS: dict[str, Callable[[], Names]] = {
     "docs/reliability.md": _reliability,
     "docs/serving.md": _served,
     "docs/simulate.md": _simulating,
+    "docs/threads.md": _sharing,
     "examples/llm_cpp/README.md": lambda: _language_model("Qwen2.5-0.5B"),
 }
 
