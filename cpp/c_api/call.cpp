@@ -21,14 +21,15 @@ void set_last_error(const char* message) noexcept {
   }
 }
 
-npusim_status status_of(ErrorCode code) {
-  return static_cast<npusim_status>(code) + NPUSIM_ERROR_FORMAT;
-}
 static_assert(static_cast<int>(ErrorCode::kFormat) + NPUSIM_ERROR_FORMAT == NPUSIM_ERROR_FORMAT);
 static_assert(static_cast<int>(ErrorCode::kInput) + NPUSIM_ERROR_FORMAT == NPUSIM_ERROR_INPUT);
 static_assert(static_cast<int>(ErrorCode::kIo) + NPUSIM_ERROR_FORMAT == NPUSIM_ERROR_IO);
 
 }  // namespace
+
+npusim_status status_of(ErrorCode code) {
+  return static_cast<npusim_status>(code) + NPUSIM_ERROR_FORMAT;
+}
 
 npusim_status caught() noexcept {
   try {

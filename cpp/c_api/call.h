@@ -32,6 +32,7 @@ class Failure : public std::runtime_error {
   npusim_status status_;
 };
 
+npusim_status status_of(ErrorCode code);
 // The status of the exception that is being handled; its message becomes the thread's last error.
 npusim_status caught() noexcept;
 

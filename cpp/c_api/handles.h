@@ -20,6 +20,7 @@ enum class Kind : uint8_t {
   kLanguageModel,
   kLanguageSession,
   kSampler,
+  kEngine,
 };
 
 uintptr_t add_object(Kind kind, std::shared_ptr<void> object);
@@ -37,6 +38,7 @@ struct ExecutorObject;
 struct LanguageModelObject;
 struct LanguageSessionObject;
 struct SamplerObject;
+struct EngineObject;
 
 // What is behind a handle of a type, and what people call it.
 template <typename Handle>
@@ -81,6 +83,10 @@ struct ObjectOf<npusim_language_session> : Behind<LanguageSessionObject, Kind::k
 template <>
 struct ObjectOf<npusim_sampler> : Behind<SamplerObject, Kind::kSampler> {
   static constexpr const char* kName = "sampler";
+};
+template <>
+struct ObjectOf<npusim_engine> : Behind<EngineObject, Kind::kEngine> {
+  static constexpr const char* kName = "engine";
 };
 
 }  // namespace npusim::c_api

@@ -2,6 +2,7 @@
 // freed, are null or of another type, with counts, sizes and texts that are wrong as often as
 // right, and callbacks that cancel and throw. Whatever the sequence, a call returns a status with a
 // sentence; the sanitizers watch for the rest. Memory that is lent is as large as it says.
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -44,15 +45,27 @@ std::vector<char> read_program(const char* name) {
 
 const std::vector<char>& program_bytes(size_t which) {
   static const std::vector<char> kPrograms[] = {read_program("sum.npubin"),
-                                                read_program("language_model.npubin")};
+                                                read_program("language_model.npubin"),
+                                                read_program("paged_sum.npubin")};
   if (kPrograms[which].empty()) std::abort();  // the corpus is not there
   return kPrograms[which];
 }
 
-enum Type { kDevice, kProgram, kWeights, kState, kBuffer, kExecutor, kModel, kSession, kSampler };
-constexpr size_t kTypes = 9;
+enum Type {
+  kDevice,
+  kProgram,
+  kWeights,
+  kState,
+  kBuffer,
+  kExecutor,
+  kModel,
+  kSession,
+  kSampler,
+  kEngine
+};
+constexpr size_t kTypes = 10;
 
-int callback_answer = 0;
+std::atomic<int> callback_answer = 0;  // threads of engines ask as well
 int called_back(void*) {
   if (callback_answer == 2) throw 7;
   return callback_answer;
@@ -61,6 +74,9 @@ int after_command(void* context, size_t) {
   return called_back(context);
 }
 int on_token(void* context, int64_t) {
+  return called_back(context);
+}
+int on_event(void* context, const npusim_engine_event*) {
   return called_back(context);
 }
 int on_progress(void* context, int64_t, int64_t) {
@@ -83,7 +99,7 @@ class Sequence {
     npusim_device* device = nullptr;
     npusim_device_open("cpu", &options, &device);
     keep(kDevice, device);
-    for (size_t i = 0; i < 2; ++i) {
+    for (size_t i = 0; i < 3; ++i) {
       npusim_program* program = nullptr;
       npusim_program_from_memory(program_bytes(i).data(), program_bytes(i).size(), &program);
       keep(kProgram, program);
@@ -132,6 +148,7 @@ class Sequence {
   npusim_status call_on_programs();
   npusim_status call_on_executors();
   npusim_status call_on_language();
+  npusim_status call_on_engines();
   npusim_status ask_of_programs();
   npusim_status ask_of_what_runs();
   npusim_status open_files();
@@ -172,6 +189,8 @@ void Sequence::release(size_t type, void* handle) {
       return npusim_language_model_free(static_cast<npusim_language_model*>(handle));
     case kSession:
       return npusim_language_session_free(static_cast<npusim_language_session*>(handle));
+    case kEngine:
+      return npusim_engine_free(static_cast<npusim_engine*>(handle));
     default:
       return npusim_sampler_free(static_cast<npusim_sampler*>(handle));
   }
@@ -197,7 +216,9 @@ npusim_tensor Sequence::tensor(bool named) {
 }
 
 npusim_status Sequence::call() {
-  switch (choose_.below(8)) {
+  switch (choose_.below(9)) {
+    case 8:
+      return call_on_engines();
     case 5:
       return ask_of_programs();
     case 6:
@@ -430,6 +451,65 @@ npusim_status Sequence::call_on_language() {
       npusim_language_session_logits(session, floats_.data(), choose_.rarely() ? 1 : 32);
       npusim_language_session_tokens(session, choose_.number(), tokens_, choose_.below(32));
       return npusim_language_session_step(session, sampler, 0, &token);
+    }
+  }
+}
+
+npusim_status Sequence::call_on_engines() {
+  const auto engine = pick<npusim_engine>(kEngine);
+  for (int64_t& token : tokens_) token = choose_.rarely() ? choose_.number() : 3;
+  uint64_t request = 1 + choose_.below(4);
+  switch (choose_.below(9)) {
+    case 0: {
+      npusim_engine_options options = sized<npusim_engine_options>();
+      options.max_requests = choose_.number();
+      options.max_step_tokens = choose_.number();
+      options.max_waiting = choose_.number();
+      options.step_seconds = static_cast<double>(choose_.below(3)) - (choose_.rarely() ? 3 : 0);
+      options.no_prefix_cache = static_cast<int32_t>(choose_.below(2));
+      npusim_engine* made = nullptr;
+      const npusim_status status =
+          npusim_engine_create(program(), device(), nullptr, &options, &made);
+      keep(kEngine, made);
+      return status;
+    }
+    case 1:
+    case 2: {
+      npusim_request_options options = sized<npusim_request_options>();
+      options.max_tokens = choose_.number();
+      options.min_tokens = choose_.rarely() ? choose_.number() : 0;
+      options.temperature = static_cast<double>(choose_.below(3)) - (choose_.rarely() ? 3 : 0);
+      options.stop_tokens = options.bias_tokens = tokens_;
+      options.stop_token_count = choose_.below(3);
+      options.bias_values = choose_.rarely() ? nullptr : floats_.data();
+      options.bias_count = choose_.below(3);
+      options.priority = choose_.number();
+      options.salt = choose_.rarely() ? "salt" : nullptr;
+      options.masked = choose_.rarely();
+      options.log_probabilities = choose_.rarely();
+      return npusim_engine_submit(engine, tokens_, choose_.below(45), &options, &request);
+    }
+    case 3:
+      return npusim_engine_poll(engine, 1e-3 * static_cast<double>(choose_.below(3)), on_event,
+                                nullptr);
+    case 4:
+      return npusim_engine_cancel(engine, request);
+    case 5: {
+      const uint8_t mask[48] = {0, 1, 1};
+      return npusim_engine_allow(engine, request, mask, choose_.rarely() ? 3 : sizeof mask);
+    }
+    case 6: {
+      npusim_engine_info info = sized<npusim_engine_info>();
+      return npusim_engine_get_info(engine, &info);
+    }
+    case 7: {
+      npusim_engine_stats stats = sized<npusim_engine_stats>();
+      return npusim_engine_get_stats(engine, &stats);
+    }
+    default: {
+      int32_t has_ended = 0;
+      if (choose_.rarely()) return npusim_engine_close(engine);
+      return choose_.rarely() ? npusim_engine_drain(engine, 1e-3, &has_ended) : NPUSIM_OK;
     }
   }
 }

@@ -169,12 +169,8 @@ void allow(ServingEngine& self, uint64_t request, const py::buffer& mask) {
   if (given.itemsize != 1 || !is_dense || given.size != self->facts().vocab_size) {
     throw py::type_error("a mask is a dense bool[vocab_size]");
   }
-  serve::TokenMask bits(static_cast<size_t>((given.size + 31) / 32));
   const auto* may = static_cast<const uint8_t*>(given.ptr);
-  for (py::ssize_t token = 0; token < given.size; ++token) {
-    if (may[token] != 0) bits[static_cast<size_t>(token / 32)] |= 1U << (token % 32);
-  }
-  self->allow(request, std::move(bits));
+  self->allow(request, serve::mask_of({may, static_cast<size_t>(given.size)}));
 }
 
 py::dict stats(const ServingEngine& self) {

@@ -16,4 +16,12 @@ void Event::add(Event later) {
   cached_tokens = later.cached_tokens;
 }
 
+TokenMask mask_of(std::span<const uint8_t> may) {
+  TokenMask mask((may.size() + 31) / 32);
+  for (size_t token = 0; token < may.size(); ++token) {
+    if (may[token] != 0) mask[token / 32] |= 1U << (token % 32);
+  }
+  return mask;
+}
+
 }  // namespace npusim::serve

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -67,5 +68,7 @@ struct Event {
 
 // Bits by token, the lowest of each word first: those that may come next.
 using TokenMask = std::vector<uint32_t>;
+// Of bytes by token, which are not 0 for those that may.
+TokenMask mask_of(std::span<const uint8_t> may);
 
 }  // namespace npusim::serve

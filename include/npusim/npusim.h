@@ -124,6 +124,7 @@ typedef struct npusim_executor npusim_executor;
 typedef struct npusim_language_model npusim_language_model;
 typedef struct npusim_language_session npusim_language_session;
 typedef struct npusim_sampler npusim_sampler;
+typedef struct npusim_engine npusim_engine;
 
 /* All: any thread. */
 NPUSIM_API void npusim_device_free(npusim_device* device);
@@ -135,6 +136,8 @@ NPUSIM_API void npusim_executor_free(npusim_executor* executor);
 NPUSIM_API void npusim_language_model_free(npusim_language_model* model);
 NPUSIM_API void npusim_language_session_free(npusim_language_session* session);
 NPUSIM_API void npusim_sampler_free(npusim_sampler* sampler);
+/* Ends what it serves; waits for the step that runs. */
+NPUSIM_API void npusim_engine_free(npusim_engine* engine);
 
 /* Called when the library needs memory of the caller no more; on any thread. */
 typedef void (*npusim_release)(void* context);
@@ -640,6 +643,128 @@ NPUSIM_API npusim_status npusim_sampler_create(const npusim_sampler_options* opt
 NPUSIM_API npusim_status npusim_sampler_sample(npusim_sampler* sampler, const float* logits,
                                                size_t count, const int64_t* history,
                                                size_t history_count, int64_t* token);
+
+/* ---- engines: many requests to one language model ------------------------------------------ */
+/* NPUSIM_ERROR_UNSUPPORTED in a library that was built without language models. All functions: any
+ * thread. In a process that was forked from the engine's, those that would need its thread are
+ * NPUSIM_ERROR_BUSY. What a device was opened to ask (should_cancel), it asks on the engine's
+ * thread: not 0 fails the requests of the step. */
+
+typedef struct npusim_engine_options {
+  size_t struct_size;
+  int64_t max_requests;    /* that run at a time, at most; 0: as many as the program takes */
+  int64_t max_step_tokens; /* rows of a step, at most; 0: as many as the program takes */
+  int64_t max_waiting;     /* requests beside those that can run; 0 means 1024, -1 none */
+  int64_t patience;        /* how many may overtake a request; 0 means 256 */
+  double step_seconds;     /* how long prompts may make a step, about; 0: no bound */
+  int32_t no_prefix_cache; /* requests never share pages */
+  int32_t reserved;
+} npusim_engine_options;
+#define NPUSIM_ENGINE_OPTIONS_INIT {sizeof(npusim_engine_options), 0, 0, 0, 0, 0, 0, 0}
+
+typedef struct npusim_engine_info {
+  size_t struct_size;
+  int64_t vocab_size;
+  int64_t max_context;  /* tokens of a request, prompt and answer */
+  int64_t page_tokens;  /* of the cache: tokens of one page */
+  int64_t pages;        /* of all requests together */
+  int64_t max_requests; /* that run at a time */
+  int64_t max_step_tokens;
+  const int64_t* eos_token_ids;
+  size_t eos_token_count;
+} npusim_engine_info;
+#define NPUSIM_ENGINE_INFO_INIT {sizeof(npusim_engine_info), 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* Scores are changed in this order: biases, the penalties of presence and frequency, what may not
+ * come; then as a sampler does it. */
+typedef struct npusim_request_options {
+  size_t struct_size;
+  int64_t max_tokens; /* new ones; 0: as many as the context holds, -1: none */
+  int64_t min_tokens; /* before so many, no stop token is chosen */
+  double temperature; /* these six as npusim_sampler_options has them */
+  int64_t top_k;
+  double top_p;
+  double min_p;
+  double repetition_penalty;
+  uint64_t seed;
+  double presence_penalty;  /* subtracted from the scores of tokens that the answer has */
+  double frequency_penalty; /* the same, times how often */
+  const int64_t* stop_tokens;
+  size_t stop_token_count;
+  const int64_t* bias_tokens; /* whose scores are changed, by bias_values */
+  const float* bias_values;
+  size_t bias_count;
+  int64_t priority;          /* the smaller, the sooner */
+  const char* salt;          /* only requests with the same one share pages; null: an empty one */
+  int32_t ignore_eos;        /* go on after the model's end-of-text tokens */
+  int32_t log_probabilities; /* tell those of the tokens */
+  int32_t masked;            /* each token waits for npusim_engine_allow */
+  int32_t no_prefix_cache;   /* share no pages */
+} npusim_request_options;
+#define NPUSIM_REQUEST_OPTIONS_INIT \
+  {sizeof(npusim_request_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* What came of a request since its last event. */
+typedef struct npusim_engine_event {
+  size_t struct_size;
+  uint64_t request;
+  const int64_t* tokens;
+  size_t token_count;
+  const double* log_probabilities; /* one a token, natural logarithms; null: not asked for */
+  int64_t cached_tokens;           /* of the prompt, found in pages */
+  int32_t has_ended;               /* nothing comes after this event */
+  npusim_finish_reason reason;     /* of one that has ended without an error */
+  npusim_status status;            /* why it failed, else NPUSIM_OK */
+  int32_t reserved;
+  const char* error; /* a sentence about it, else empty */
+} npusim_engine_event;
+
+typedef struct npusim_engine_stats {
+  size_t struct_size;
+  int64_t running, waiting;              /* requests */
+  int64_t pages, free_pages, kept_pages; /* of the free ones, those with content */
+  int64_t steps, failed_steps, preemptions;
+  int64_t prompt_tokens, generated_tokens; /* that were computed; that were made */
+  int64_t prefix_queries, prefix_hits;     /* tokens of prompts; those found in pages */
+  double runner_seconds;                   /* in which steps ran */
+} npusim_engine_stats;
+#define NPUSIM_ENGINE_STATS_INIT \
+  {sizeof(npusim_engine_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* `weights` may be null when the program has none, and `options` in any case. NPUSIM_ERROR_INPUT
+ * for a program without the method `step`. The engine has a thread of its own. */
+NPUSIM_API npusim_status npusim_engine_create(npusim_program* program, npusim_device* device,
+                                              npusim_weights* weights,
+                                              const npusim_engine_options* options,
+                                              npusim_engine** engine);
+NPUSIM_API npusim_status npusim_engine_get_info(npusim_engine* engine, npusim_engine_info* info);
+/* Takes a request, under a number that is never used again. `options` may be null.
+ * NPUSIM_ERROR_LIMIT for what can never be served; NPUSIM_ERROR_BUSY when as many wait as may, or
+ * after drain or close; NPUSIM_ERROR_DEVICE when the engine has failed. */
+NPUSIM_API npusim_status npusim_engine_submit(npusim_engine* engine, const int64_t* tokens,
+                                              size_t count, const npusim_request_options* options,
+                                              uint64_t* request);
+/* Ends a request; nothing tells of it afterwards. Ignores what is none. */
+NPUSIM_API npusim_status npusim_engine_cancel(npusim_engine* engine, uint64_t request);
+/* Which tokens may come next to a request that is `masked`: vocab_size bytes, not 0 for those that
+ * may. Ignores what is no request. */
+NPUSIM_API npusim_status npusim_engine_allow(npusim_engine* engine, uint64_t request,
+                                             const uint8_t* mask, size_t count);
+/* Waits for news, so many seconds at most, and calls `on_event` for each; what an event points to
+ * lives until that returns. Not 0 from it is NPUSIM_ERROR_CANCELLED; the events behind that one
+ * come with the next poll. */
+NPUSIM_API npusim_status npusim_engine_poll(npusim_engine* engine, double seconds,
+                                            int (*on_event)(void* context,
+                                                            const npusim_engine_event* event),
+                                            void* context);
+NPUSIM_API npusim_status npusim_engine_get_stats(npusim_engine* engine, npusim_engine_stats* stats);
+/* Takes no more requests, and waits until all have ended, so many seconds at most; `has_ended`,
+ * which may be null, says whether they have. */
+NPUSIM_API npusim_status npusim_engine_drain(npusim_engine* engine, double seconds,
+                                             int32_t* has_ended);
+/* Ends all requests with NPUSIM_ERROR_BUSY as the status of their last event, which can still be
+ * polled, and the thread. */
+NPUSIM_API npusim_status npusim_engine_close(npusim_engine* engine);
 
 #ifdef __cplusplus
 }

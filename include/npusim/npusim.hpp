@@ -95,6 +95,7 @@ NPUSIM_FREE(executor)
 NPUSIM_FREE(language_model)
 NPUSIM_FREE(language_session)
 NPUSIM_FREE(sampler)
+NPUSIM_FREE(engine)
 #undef NPUSIM_FREE
 
 template <typename T>
@@ -376,6 +377,62 @@ class LanguageSession : public detail::Handle<npusim_language_session> {
 
  private:
   using Handle::Handle;
+};
+
+// Many requests to a language model; npusim.h has the words.
+class Engine : public detail::Handle<npusim_engine> {
+ public:
+  using OnEvent = std::function<bool(const npusim_engine_event&)>;
+
+  static npusim_engine_options options() { return detail::sized<npusim_engine_options>(); }
+  static npusim_request_options request() { return detail::sized<npusim_request_options>(); }
+  Engine(const Program& program, const Device& device, const Weights* weights = nullptr,
+         const npusim_engine_options& given = options())
+      : Handle(detail::made<npusim_engine>([&](npusim_engine** out) {
+          return npusim_engine_create(program.get(), device.get(),
+                                      weights == nullptr ? nullptr : weights->get(), &given, out);
+        })) {}
+
+  npusim_engine_info info() const {
+    auto info = detail::sized<npusim_engine_info>();
+    check(npusim_engine_get_info(get(), &info));
+    return info;
+  }
+  npusim_engine_stats stats() const {
+    auto stats = detail::sized<npusim_engine_stats>();
+    check(npusim_engine_get_stats(get(), &stats));
+    return stats;
+  }
+  uint64_t submit(const std::vector<int64_t>& tokens,
+                  const npusim_request_options& given = request()) const {
+    uint64_t request = 0;
+    check(npusim_engine_submit(get(), tokens.data(), tokens.size(), &given, &request));
+    return request;
+  }
+  void cancel(uint64_t request) const { check(npusim_engine_cancel(get(), request)); }
+  void allow(uint64_t request, const std::vector<uint8_t>& mask) const {
+    check(npusim_engine_allow(get(), request, mask.data(), mask.size()));
+  }
+  // `on_event` returns false when it wants no more; the other events come with the next poll.
+  void poll(double seconds, const OnEvent& on_event) const {
+    struct Watched {
+      const OnEvent& on_event;
+      bool wants_more;
+    } watched{on_event, true};
+    const auto call = [](void* context, const npusim_engine_event* event) {
+      auto& of = *static_cast<Watched*>(context);
+      of.wants_more = of.on_event(*event);
+      return of.wants_more ? 0 : 1;
+    };
+    const npusim_status status = npusim_engine_poll(get(), seconds, call, &watched);
+    if (watched.wants_more) check(status);
+  }
+  bool drain(double seconds) const {
+    int32_t has_ended = 0;
+    check(npusim_engine_drain(get(), seconds, &has_ended));
+    return has_ended != 0;
+  }
+  void close() const { check(npusim_engine_close(get())); }
 };
 
 }  // namespace npusim

@@ -26,5 +26,6 @@ def test_the_fuzzer_calls_every_function() -> None:
 def test_the_tests_call_every_function() -> None:
     """With what they compute or say: the fuzzer only sees that nothing breaks."""
     tests = [f"tests/cpp/{name}" for name in ("c_api_case.h", "test_c_header.c")]
-    tests += [f"tests/cpp/{name}.cpp" for name in ("test_c_api", "test_c_api_facts")]
+    cases = ("test_c_api", "test_c_api_facts", "test_c_api_engine")
+    tests += [f"tests/cpp/{name}.cpp" for name in cases]
     assert _not_called(*tests) == set()

@@ -7,6 +7,8 @@ PyTorch, computed row by row, so it says nothing about how fast such a step can 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
@@ -77,8 +79,33 @@ class PagedDecoder(nn.Module):
         return {"logits": self.head(x[rows.clamp(min=0)])}
 
 
-def paged_module(model: PagedDecoder) -> Module:
-    """Returns the decoder as a module whose program an engine can serve."""
+class PagedSum(nn.Module):
+    """After tokens comes their sum, modulo the vocabulary; the pages hold the tokens themselves.
+
+    `python -m tests.serve.paged_model` saves its program for the tests of the C interface.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("said", torch.zeros(PAGES, PAGE), persistent=False)
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor, requests: Tensor, tables: Tensor, rows: Tensor
+    ) -> dict[str, Tensor]:
+        """Returns the scores behind the rows that are asked for, float32[R, VOCAB]."""
+        pages = tables[requests.clamp(min=0)].clamp(min=0)
+        page = pages.gather(1, (positions // PAGE)[:, None])[:, 0]
+        self.said.index_put_((page, positions % PAGE), tokens[0].float())
+        places = torch.arange(CONTEXT)
+        page = pages[:, places // PAGE]
+        seen = self.said[page, (places % PAGE).expand_as(page)]
+        sums = torch.where(places[None] <= positions[:, None], seen, 0.0).sum(1)
+        distance = torch.arange(VOCAB) - torch.remainder(sums[rows.clamp(min=0)], VOCAB)[:, None]
+        return {"logits": -(distance * distance)}
+
+
+def paged_module(model: nn.Module) -> Module:
+    """Returns a decoder over pages as a module whose program an engine can serve."""
     count, requests = Dim("tokens", max=MAX_TOKENS), Dim("requests", max=MAX_REQUESTS)
     of = torch.zeros(3, dtype=torch.int64)
     args = (of[None], of, of, torch.zeros(2, LONGEST, dtype=torch.int64), of[:2])
@@ -99,3 +126,8 @@ def paged_module(model: PagedDecoder) -> Module:
         },
     }
     return verify_module(Module("paged", {"step": graph}, {"language_model": facts}))
+
+
+if __name__ == "__main__":
+    folder = Path(__file__).parents[1] / "cpp" / "programs"
+    npusim.compile(paged_module(PagedSum().eval())).save(folder / "paged_sum.npubin")
