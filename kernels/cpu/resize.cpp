@@ -64,19 +64,22 @@ Real source_position(const Params& p, int d, int64_t out) {
   return scale * (static_cast<Real>(out) + Real{0.5}) - Real{0.5};
 }
 
+// As PyTorch on the CPU, two taps even where one weighs nothing, for zero times infinity is NaN;
+// and a dimension that keeps its size reads no neighbour. One of size 1 may be none of the image's.
 template <typename Real>
 Taps<Real> linear_taps(const Params& p, int d, int64_t out) {
   const int64_t last = p.in_size[d] - 1;
+  Taps<Real> taps;
+  if (p.in_size[d] == p.out_size[d]) {
+    taps.add(out, 1);
+    if (last > 0) taps.add(out, 0);
+    return taps;
+  }
   const Real source = std::max(source_position<Real>(p, d, out), Real{0});
   const int64_t at = floor_within(source, 0, last);
   const Real right = std::min(std::max(source - static_cast<Real>(at), Real{0}), Real{1});
-  Taps<Real> taps;
   taps.add(at, 1 - right);
-  if (at < last) {
-    taps.add(at + 1, right);
-  } else {
-    taps.weight[0] = 1;
-  }
+  taps.add(std::min(at + 1, last), right);
   return taps;
 }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import npusim
@@ -83,3 +84,41 @@ def test_channels_are_resized_in_packs(name: str, tmp_path: Path) -> None:
         (data,) = host.run_program(program, kernels, [given])
         got = torch.frombuffer(bytearray(data), dtype=dtype).reshape(want.shape)
         assert torch.equal(got, want.to(dtype)), dtype
+
+
+class Resizes(nn.Module):
+    """Images in many sizes and modes: some sizes stay, some positions are the last element's."""
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """x [1, 3, 5, 7]."""
+        sizes = ((10, 14), (5, 14), (5, 7), (9, 7), (3, 9), (9, 13), (1, 1))
+        resized = [
+            F.interpolate(x, size, mode=mode, align_corners=aligned)
+            for mode in ("bilinear", "bicubic")
+            for aligned in (False, True)
+            for size in sizes
+        ]
+        rows, deep = x[:, :, 0], x.unsqueeze(2).expand(1, 3, 2, 5, 7)
+        one = F.interpolate(x[:, :, :1, :1], (4, 4), mode="bilinear")
+        lines = [F.interpolate(rows, n, mode="linear", align_corners=True) for n in (7, 14, 13)]
+        volumes = [F.interpolate(deep, (d, 5, 9), mode="trilinear") for d in (2, 3)]
+        return [*resized, one, *lines, *volumes]
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+def test_infinities_are_resized_as_pytorch_does(tmp_path: Path) -> None:
+    """Nothing beside a dimension that stays is read, and zero times infinity is NaN."""
+    model = Resizes().eval()
+    plain = torch.randn(1, 3, 5, 7, generator=torch.Generator().manual_seed(3))
+    program = assemble(run_passes(npusim.extract_ir(model, (plain,)), TARGET), TARGET)
+    kernels = host.build(host.keys_of([program]), tmp_path)
+    on_cpu = npusim.load(npusim.compile(npusim.extract_ir(model, (plain,))))
+    for value in (float("inf"), -float("inf"), float("nan")):
+        for place in (0, 6, 17, 52, 104):
+            x = plain.clone()
+            x.view(-1)[place] = value
+            generated = host.run_program(program, kernels, [bytes(x.view(torch.uint8).numpy())])
+            for want, data, given in zip(model(x), generated, on_cpu(x), strict=True):
+                device = torch.frombuffer(bytearray(data), dtype=torch.float32).view(want.shape)
+                for got in (device, torch.as_tensor(given)):
+                    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5, equal_nan=True)

@@ -366,11 +366,16 @@ MODES = {0: "nearest", 1: "bilinear", 2: "bicubic", 3: "nearest-exact"}
 
 @pytest.mark.parametrize("mode", MODES)
 def test_resize_takes_pytorchs_positions(kernels: Kernels, mode: int) -> None:
-    """From and to a single row, up and down, with a NaN in the corner."""
-    for (height, width), size in (((7, 9), (3, 20)), ((1, 9), (4, 1)), ((5, 1), (1, 3))):
+    """From and to a single row, up and down and along one side, with NaN and infinities."""
+    for (height, width), size in (
+        *(((7, 9), (3, 20)), ((1, 9), (4, 1)), ((5, 1), (1, 3))),
+        *(((7, 9), (7, 18)), ((7, 9), (13, 9)), ((7, 9), (7, 9))),
+    ):
         for align in (0, 1) if mode in (1, 2) else (0,):
             x = torch.randn(2, 3, height, width, generator=torch.Generator().manual_seed(1))
             x[0, 0, 0, 0] = NAN
+            if width > 1:  # a third of 3 / 2 is 1 / 2 or not, as a compiler contracts
+                x[1, 1, height // 2, width // 2] = INF
             want = F.interpolate(x, size, mode=MODES[mode], align_corners=bool(align) or None)
             y = torch.empty(want.shape)
             kernels.call(
