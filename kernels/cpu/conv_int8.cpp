@@ -4,6 +4,7 @@
 // through pointers; otherwise a row's bytes are gathered into scratch first. What lies outside the
 // input is the zero point, so that it adds nothing. Depthwise convolutions multiply lane by lane.
 #include "kernels/cpu/conv_rows.h"
+#include "kernels/cpu/int8_depthwise.h"
 #include "kernels/cpu/int8_finish.h"
 #include "kernels/cpu/int8_gather.h"
 #include "kernels/cpu/int8_requantize.h"
@@ -156,13 +157,16 @@ class RowBlock {
   }
 
   void multiply_depthwise() const {
-    for (int64_t r = 0; r < rows_.count; ++r) {
-      for (int64_t c = 0; c < plan_.columns(); c += kSumsStride) {
-        const int64_t columns = std::min<int64_t>(kSumsStride, plan_.columns() - c);
+    const Split tiles(rows_.count, kMaxTileRows);
+    for (int64_t c = 0; c < plan_.columns(); c += kSumsStride) {
+      const int64_t columns = std::min<int64_t>(kSumsStride, plan_.columns() - c);
+      for (int64_t t = 0; t < tiles.parts; ++t) {
+        const int64_t row = tiles.begin(t), rows = tiles.begin(t + 1) - row;
         for (int64_t i = 0; i < columns; i += kLanes) {
-          store(s_.sums + i, depthwise_sum(r, c + i, columns - i));
+          const bool whole = plan_.columns() - c - i >= kLanes;
+          depthwise_function(rows, whole)(depthwise_tile(row, c + i, s_.sums + i));
         }
-        finish(r, 1, c, columns);
+        finish(row, rows, c, columns);
       }
     }
   }
@@ -254,16 +258,18 @@ class RowBlock {
     }
   }
 
-  IVec depthwise_sum(int64_t row, int64_t column, int64_t n) const {
-    const IVec zero = load(s_.by.w_zero + column), flip = IVec{} + flip_;
-    const int64_t step = plan_.w.panels() * kPanel;
-    UVec sum = reinterpret_cast<UVec>(load(s_.by.offset + column));
-    for (int64_t t = 0; t < plan_.taps; ++t) {
-      const uint8_t* x = rows_.at[t * rows_.stride + row] + column;
-      const IVec pixel = (n >= kLanes ? load_bytes(x) : load_bytes_part(x, n)) ^ flip;
-      sum += reinterpret_cast<UVec>(pixel * (load_bytes(w_ + t * step + column) - zero));
-    }
-    return reinterpret_cast<IVec>(sum);
+  DepthwiseTile depthwise_tile(int64_t row, int64_t column, int32_t* sums) const {
+    return {.at = rows_.at + row,
+            .stride = rows_.stride,
+            .taps = plan_.taps,
+            .column = column,
+            .n = plan_.columns() - column,
+            .w = w_ + column,
+            .step = plan_.w.panels() * kPanel,
+            .offset = s_.by.offset + column,
+            .w_zero = s_.by.w_zero + column,
+            .flip = flip_,
+            .sums = sums};
   }
 
   void finish(int64_t row, int64_t rows, int64_t column, int64_t columns) const {
