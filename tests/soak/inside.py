@@ -18,6 +18,8 @@ from pathlib import Path
 import numpy as np
 
 import npusim
+from npusim import _runtime
+from npusim.runtime.native import native_program
 from tests.runtime import programs, toy_language_model
 from tests.runtime.test_weights import write_safetensors
 
@@ -170,6 +172,52 @@ def children() -> Work:
     return work
 
 
+def _engine() -> _runtime.Engine:
+    """One after whose tokens comes their sum, modulo 48 (tests/serve/paged_model.py)."""
+    program = Path(__file__).parents[1] / "cpp" / "programs" / "paged_sum.npubin"
+    return _runtime.Engine(native_program(program), npusim.Device("cpu", threads=1), None)
+
+
+def _ask(engine: _runtime.Engine, index: int, count: int) -> None:
+    """Serves so many requests that differ in all they can; another one is cancelled."""
+    asked: dict[int, tuple[int, list[int]]] = {}
+    for i in range(count):
+        prompt = [(index + 7 * n * i) % 48 for n in range(1 + (index + i) % 20)]
+        options = {"max_tokens": 1 + i % 11, "ignore_eos": True, "logprobs": i % 3 - 1}
+        asked[engine.submit(prompt, options)] = sum(prompt), []
+    engine.cancel(engine.submit([1], {"max_tokens": 30}))
+    open_requests = set(asked)
+    while open_requests:
+        for number, tokens, _, _, ending, error, _ in engine.poll(10):
+            assert error is None
+            asked[number][1].extend(tokens)
+            if ending is not None:
+                open_requests.remove(number)
+    for total, made in asked.values():
+        for token in made:
+            assert token == total % 48, "an answer is another than it must be"
+            total += token
+
+
+def requests() -> Work:
+    """Twenty short requests at a time to one engine."""
+    engine = _engine()
+    return lambda index: _ask(engine, index, 20)
+
+
+def engines() -> Work:
+    """An engine made, asked and closed, or dropped in the middle of what it does."""
+
+    def work(index: int) -> None:
+        engine = _engine()
+        _ask(engine, index, 2)
+        engine.submit([1], {"max_tokens": 30})
+        if index % 2 == 0:
+            engine.close()
+
+    return work
+
+
 SECTIONS: dict[str, tuple[int, Callable[[], Work]]] = {
     "calls": (1_000_000, calls),
     "refused calls": (100_000, refusals),
@@ -178,6 +226,8 @@ SECTIONS: dict[str, tuple[int, Callable[[], Work]]] = {
     "sessions pickled": (10_000, pickles),
     "rounds of 16 threads, 10 sessions each": (1_000, threads),
     "children forked beside a running session": (1_000, children),
+    "rounds of 20 requests to an engine": (5_000, requests),
+    "engines made, asked and dropped": (1_000, engines),
 }
 
 
