@@ -108,6 +108,7 @@ OPTIONAL: dict[str, set[str]] = {
     "jinja2": {"language_model"},
     "starlette": {"serve"},
     "uvicorn": {"serve"},
+    "httpx": {"serve"},
     "prometheus_client": {"serve"},
     "llguidance": {"serve"},
     "ray": {"serve"},

@@ -214,6 +214,7 @@ class Server:
             "root": self.name,
             "parent": None,
             "max_model_len": generator.engine.max_context,
+            "vocab_size": generator.engine.model.vocab_size,
         }
 
     async def _tokenize(self, request: Request, facts: dict[str, Any]) -> Response:

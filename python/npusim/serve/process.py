@@ -26,6 +26,7 @@ from npusim.serve.generation import Generator
 
 _log = logging.getLogger("npusim.serve")
 _BACKLOG = 2048
+_SWITCH = 0.0005  # seconds that an engine's thread may keep the event loop from the GIL
 _AFTER_DRAIN = 10  # seconds for answers that ended to reach their clients
 
 
@@ -81,6 +82,7 @@ def run(
         ws="none",
         timeout_graceful_shutdown=int(drain_seconds) + _AFTER_DRAIN,
     )
+    sys.setswitchinterval(_SWITCH)
     asyncio.run(_Process(config, server, load, drain_seconds).run_on(listening))
     if server.failure is not None:
         raise server.failure
