@@ -283,6 +283,26 @@ void computes_shared_beginnings_once() {
   check(events.back().cached_tokens == 0, "not where it is not wanted");
 }
 
+// However many of smaller priority come, nobody waits for more than `patience` of them.
+void lets_nobody_wait_for_ever() {
+  constexpr RequestId kPatience = 3;
+  Served served(facts_of_tests(), {.max_requests = 1, .patience = kPatience});
+  RequestOptions late = asking(2), soon = asking(2);
+  late.priority = 5;
+  served.batch.submit(1, {1}, soon);
+  served.batch.submit(2, {1}, late);
+  RequestId latest = 2, ended_before = 0;
+  for (bool has_ended = false; !has_ended && latest < 100;) {
+    served.batch.submit(++latest, {1}, soon);
+    for (const Event& event : served.run(1)) {
+      if (!event.is_last()) continue;
+      has_ended = event.request == 2;
+      ended_before += has_ended ? 0 : 1;
+    }
+  }
+  check(ended_before == 1 + kPatience, "the one that ran, and those that may overtake it");
+}
+
 void cancels_at_once() {
   for (const bool is_asynchronous : {false, true}) {
     RunnerFacts facts = facts_of_tests();
@@ -322,6 +342,7 @@ int main() {
   fails_the_one_without_a_token();
   waits_for_masks();
   computes_shared_beginnings_once();
+  lets_nobody_wait_for_ever();
   cancels_at_once();
   return exit_code();
 }

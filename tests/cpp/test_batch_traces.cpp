@@ -84,6 +84,11 @@ class Trace {
     seen.cancelled += stats.cancelled;
   }
 
+  // Of all events and steps, in order: the same calls have the same.
+  uint64_t digest() const {
+    return hash_behind(digest_, runner_->computed * 1000 + runner_->steps());
+  }
+
   inline static BatchStats seen;  // of all traces
 
  private:
@@ -208,6 +213,8 @@ class Trace {
   }
 
   void take(const Event& event) {
+    digest_ = hash_behind(digest_, static_cast<int64_t>(event.request));
+    for (const int64_t token : event.tokens) digest_ = hash_behind(digest_, token);
     Known& known = known_.at(event.request);
     check(!known.has_ended, "an event behind the last one");
     for (const int64_t token : event.tokens) {
@@ -257,6 +264,7 @@ class Trace {
   std::set<RequestId> generating_;
   RequestId latest_ = 0;
   int64_t open_ = 0, steps_ = 0;
+  uint64_t digest_ = 0;
 };
 
 }  // namespace
@@ -267,7 +275,13 @@ int main(int argc, char** argv) {
   const uint64_t traces = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 20'000;
   const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
   for (uint64_t i = 0; i < traces; ++i) {
-    Trace(seed + i).run();
+    Trace trace(seed + i);
+    trace.run();
+    if (i % 8 == 0) {
+      Trace again(seed + i);
+      again.run();
+      check(again.digest() == trace.digest(), "the same calls give the same events");
+    }
     if (failures == 0) continue;
     std::fprintf(stderr, "test_batch_traces 1 %llu fails\n",
                  static_cast<unsigned long long>(seed + i));
