@@ -65,11 +65,14 @@ def _bags() -> Calls:
 
 def _grids() -> Calls:
     modes = product((0, 1, 2), (0, 1, 2), (False, True))
-    return [
-        (lambda x, g, m=m, p=p, a=a: aten.grid_sampler_2d(x, g, m, p, a),
-         (_random(2, 3, 5, 6), _random(2, 4, 4, 2)))
-        for m, p, a in modes
+    image = _random(2, 3, 5, 6)
+    image[:, 0, 0, 0], image[:, 1, 4, 5] = torch.inf, torch.nan  # what lies outside is not these
+    places = 3 * _random(2, 7, 4, 2)
+    calls: Calls = [
+        (lambda x, g, m=m, p=p, a=a: aten.grid_sampler_2d(x, g, m, p, a), (x, places))
+        for m, p, a in modes for x in (_random(2, 3, 5, 6), image, _random(2, 3, 1, 6))
     ]  # fmt: skip
+    return calls
 
 
 def _pool_gradients() -> Calls:

@@ -45,7 +45,7 @@ KEPT = (
 # Operators that torch.export leaves whole although PyTorch knows them in terms of others.
 _TAKEN_APART = (
     *(aten._native_batch_norm_legit.no_stats, aten._native_batch_norm_legit_functional),
-    *(aten.max_pool2d_with_indices_backward, aten.grid_sampler_2d, aten.ldexp),
+    *(aten.max_pool2d_with_indices_backward, aten.ldexp),
 )
 
 
