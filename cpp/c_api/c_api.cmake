@@ -4,13 +4,19 @@
 #   cmake -S . -B build/sdk -DNPUSIM_SDK=ON -DNPUSIM_PYTHON=OFF && cmake --build build/sdk
 #   cmake --install build/sdk --prefix PREFIX
 #
-# A smaller library: -DNPUSIM_CUDA=OFF -DNPUSIM_LANGUAGE_MODELS=OFF -DNPUSIM_ISAS=avx2. It has the
-# same functions; those of what is left out return NPUSIM_ERROR_UNSUPPORTED.
+# A smaller library: -DNPUSIM_CUDA=OFF -DNPUSIM_LANGUAGE_MODELS=OFF -DNPUSIM_SERVE=OFF
+# -DNPUSIM_ISAS=avx2. It has the same functions; those of what is left out return
+# NPUSIM_ERROR_UNSUPPORTED.
 file(GLOB c_api_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cpp/c_api/*.cpp)
 if(NPUSIM_LANGUAGE_MODELS)
   list(FILTER c_api_sources EXCLUDE REGEX "language_model_absent")
 else()
-  list(FILTER c_api_sources EXCLUDE REGEX "(language_model|engine)\\.cpp")
+  list(FILTER c_api_sources EXCLUDE REGEX "language_model\\.cpp")
+endif()
+if(NPUSIM_SERVE AND NPUSIM_LANGUAGE_MODELS)
+  list(FILTER c_api_sources EXCLUDE REGEX "engine_absent\\.cpp")
+else()
+  list(FILTER c_api_sources EXCLUDE REGEX "/engine\\.cpp")
 endif()
 file(STRINGS ${PROJECT_SOURCE_DIR}/include/npusim/npusim.h abi_line REGEX "define NPUSIM_ABI_VERSION")
 string(REGEX MATCH "[0-9]+" abi_version "${abi_line}")

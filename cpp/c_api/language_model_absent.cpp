@@ -21,7 +21,6 @@ using namespace npusim::c_api;
 void npusim_language_model_free(npusim_language_model*) {}
 void npusim_language_session_free(npusim_language_session*) {}
 void npusim_sampler_free(npusim_sampler*) {}
-void npusim_engine_free(npusim_engine*) {}
 npusim_status npusim_language_model_create(npusim_program*, npusim_device*, npusim_weights*,
                                            npusim_language_model**) {
   return absent();
@@ -75,35 +74,5 @@ npusim_status npusim_sampler_create(const npusim_sampler_options*, npusim_sample
 }
 npusim_status npusim_sampler_sample(npusim_sampler*, const float*, size_t, const int64_t*, size_t,
                                     int64_t*) {
-  return absent();
-}
-npusim_status npusim_engine_create(npusim_program*, npusim_device*, npusim_weights*,
-                                   const npusim_engine_options*, npusim_engine**) {
-  return absent();
-}
-npusim_status npusim_engine_get_info(npusim_engine*, npusim_engine_info*) {
-  return absent();
-}
-npusim_status npusim_engine_submit(npusim_engine*, const int64_t*, size_t,
-                                   const npusim_request_options*, uint64_t*) {
-  return absent();
-}
-npusim_status npusim_engine_cancel(npusim_engine*, uint64_t) {
-  return absent();
-}
-npusim_status npusim_engine_allow(npusim_engine*, uint64_t, const uint8_t*, size_t) {
-  return absent();
-}
-npusim_status npusim_engine_poll(npusim_engine*, double, int (*)(void*, const npusim_engine_event*),
-                                 void*) {
-  return absent();
-}
-npusim_status npusim_engine_get_stats(npusim_engine*, npusim_engine_stats*) {
-  return absent();
-}
-npusim_status npusim_engine_drain(npusim_engine*, double, int32_t*) {
-  return absent();
-}
-npusim_status npusim_engine_close(npusim_engine*) {
   return absent();
 }

@@ -645,7 +645,7 @@ NPUSIM_API npusim_status npusim_sampler_sample(npusim_sampler* sampler, const fl
                                                size_t history_count, int64_t* token);
 
 /* ---- engines: many requests to one language model ------------------------------------------ */
-/* NPUSIM_ERROR_UNSUPPORTED in a library that was built without language models. All functions: any
+/* NPUSIM_ERROR_UNSUPPORTED in a library that was built without NPUSIM_SERVE. All functions: any
  * thread. In a process that was forked from the engine's, those that would need its thread are
  * NPUSIM_ERROR_BUSY. What a device was opened to ask (should_cancel), it asks on the engine's
  * thread: not 0 fails the requests of the step. */
