@@ -11,7 +11,7 @@ import torch
 import npusim
 from npusim.ops.int8_reference import INT8_CONV, INT8_MATMUL
 from npusim.ops.reference import run_graph
-from npusim.passes.run import run_passes
+from npusim.passes.run import in_products_of_bytes, run_passes
 from npusim.quantize.metrics import sqnr
 from npusim.targets import TargetConfig
 
@@ -262,3 +262,12 @@ def test_what_follows_a_layer_is_computed_with_it(act: torch.nn.Module) -> None:
     assert not any(node.op == "aten.add.Tensor" for node in lowered.nodes)
     in_bytes = isinstance(act, torch.nn.ReLU6)
     assert ("uint8" in [node.type.dtype for node in products(found.graph)]) == in_bytes
+
+
+def test_a_machine_of_bytes_computes_all_between_the_first_and_the_last(net: Model) -> None:
+    """Means as well, which a processor computes in floats."""
+    found = npusim.quantize(net.graph, net.weights, net.data)
+    machine = in_products_of_bytes(found.graph, TargetConfig.named("ethos-u55-256"))
+    kinds = {node.op for node in machine.nodes if node.type.dtype == "float32"}
+    assert "aten.mean.dim" not in kinds
+    assert sum(node.op in (INT8_CONV, INT8_MATMUL) for node in machine.nodes) == 5 + 1

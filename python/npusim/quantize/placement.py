@@ -1,9 +1,10 @@
 """Which values of a graph become bytes, and who reads them so.
 
 Values between layers stay bytes where the same kernels take them in: activations that rounding
-follows, sums of a layer with other bytes, maxima over windows, concatenations and views; so do
-those that means are taken of. What is made in floats becomes bytes for the layers that read it, and
-stays floats for everybody else.
+follows, sums of a layer with other bytes, maxima over windows, concatenations and views. Means of
+bytes are bytes with parameters of their own: a processor computes them in floats, a machine without
+floats does not. What is made in floats becomes bytes for the layers that read it, and stays floats
+for everybody else.
 """
 
 from __future__ import annotations
@@ -89,11 +90,8 @@ class _Walk:
         """Has a layer's operand in bytes."""
         if layer.x in self._in_bytes:
             self._want(layer.x)
-            return
-        self.own.add(layer.x)
-        mean = self._graph.producers.get(self._behind_views(layer.x))
-        if mean is not None and mean.op in _MEANS and mean.inputs[0] in self._in_bytes:
-            self._want(mean.inputs[0] or "")
+        else:
+            self.own.add(layer.x)
 
     def group(self, value: str) -> str:
         """Returns the value that stands for all with the same parameters."""
@@ -116,7 +114,7 @@ class _Walk:
             return True
         if not node.inputs or node.inputs[0] is None or node.type.dtype != "float32":
             return False
-        if node.op in VIEWS or node.op == _POOL:
+        if node.op in VIEWS or node.op in _MEANS or node.op == _POOL:
             return node.inputs[0] in self._in_bytes
         if node.op == _CAT:
             return all(i in self._in_bytes for i in node.inputs)
@@ -168,6 +166,8 @@ class _Walk:
                     self._joined[self.group(source)] = self.group(value)
                 stack += sources
                 continue
+            if node.op in _MEANS:
+                stack.append(node.inputs[0] or "")
             if node.op in _ACTIVATIONS:
                 node = self._graph.producers[node.inputs[0] or ""]
             if node.op in _SUMS:
