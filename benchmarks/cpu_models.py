@@ -4,6 +4,9 @@
 
 "npusim bfloat16" and "openvino bf16" compute the float32 model in bfloat16; name them among the
 peers (`--peers "npusim bfloat16" "openvino bf16"`), as by default all are of float32.
+"npusim int8", "onnxruntime int8" and "openvino int8" are quantized from it, each by its own static
+quantizer with the same seeded data; weights are seeded too, so these say how fast int8 is, not how
+accurate.
 
 Each peer runs in a process of its own, so that idle thread pools disturb nobody and peak memory is
 its own; the parent lets them take turns (one short burst each, many rounds), which spreads the

@@ -40,6 +40,19 @@ def _inputs(folder: Path) -> list[np.ndarray]:
     return [np.load(p) for p in sorted(folder.glob("input*.npy"))]
 
 
+def _calibration(inputs: Sequence[Any], calls: int = 8) -> list[tuple[np.ndarray, ...]]:
+    """Returns seeded data of the inputs' shapes, the same for every quantizer; integers stay."""
+    generator = np.random.default_rng(0)
+    arrays = [value.numpy() for value in inputs]
+    return [
+        tuple(
+            generator.standard_normal(a.shape).astype(a.dtype) if a.dtype.kind == "f" else a
+            for a in arrays
+        )
+        for _ in range(calls)
+    ]
+
+
 # npusim
 
 
@@ -53,6 +66,26 @@ def _prepare_npusim(
     program = npusim.compile((model, inputs), precision=precision)
     program.save(folder / f"model.{precision}.npubin")
     save_model(model, str(folder / "model.safetensors"))
+
+
+def _prepare_npusim_int8(model: Any, inputs: tuple[Any, ...], folder: Path) -> None:
+    import npusim
+
+    graph = npusim.extract_ir(model, inputs)
+    names = [value.name for value in graph.inputs]
+    data = [dict(zip(names, call, strict=True)) for call in _calibration(inputs)]
+    made = npusim.quantize(graph, model.state_dict(), data)
+    made.save(folder / "model.int8.json", folder / "model.int8.safetensors")
+    npusim.compile(made.graph).save(folder / "model.int8.npubin")
+
+
+def _load_npusim_int8(model: str, folder: Path, threads: int) -> Call:
+    import npusim
+
+    weights = folder / "model.int8.safetensors"
+    session = npusim.load(folder / "model.int8.npubin", weights=weights, threads=threads)
+    inputs = _inputs(folder)
+    return lambda: session(*inputs)
 
 
 def _load_npusim(model: str, folder: Path, threads: int, precision: str = "float32") -> Call:
@@ -95,6 +128,48 @@ def _load_file(
     threads: int,
 ) -> Call:
     return load(folder / file, _inputs(folder), threads)
+
+
+def _prepare_onnx_int8(model: Any, inputs: tuple[Any, ...], folder: Path) -> None:
+    """ONNX Runtime's static quantizer: QDQ, by channel, of the model after its preprocessing."""
+    import torch
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    files = [folder / f"{name}.onnx" for name in ("float", "prepared", "model.int8")]
+    torch.onnx.export(model, inputs, files[0], dynamo=True, external_data=False)
+    quant_pre_process(files[0], files[1])
+    names = [value.name for value in onnx_inputs(files[1])]
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        calls = iter(_calibration(inputs))
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            call = next(self.calls, None)
+            return None if call is None else dict(zip(names, call, strict=True))
+
+    form = QuantFormat.QDQ
+    quantize_static(files[1], files[2], Reader(), quant_format=form, per_channel=True)
+
+
+def onnx_inputs(path: Path) -> Sequence[Any]:
+    """Returns the inputs of an ONNX file, those that are weights not."""
+    import onnx
+
+    graph = onnx.load(path).graph
+    held = {tensor.name for tensor in graph.initializer}
+    return [value for value in graph.input if value.name not in held]
+
+
+def _prepare_openvino_int8(model: Any, inputs: tuple[Any, ...], folder: Path) -> None:
+    """OpenVINO's own way: NNCF's quantizer of the converted model."""
+    import nncf
+    import openvino as ov
+
+    _prepare_openvino(model, inputs, folder)
+    read = ov.Core().read_model(folder / "model.xml")
+    quantized = nncf.quantize(read, nncf.Dataset([list(call) for call in _calibration(inputs)]))
+    ov.save_model(quantized, folder / "model.int8.xml", compress_to_fp16=False)
 
 
 def _prepare_openvino(model: Any, inputs: tuple[Any, ...], folder: Path) -> None:
@@ -148,9 +223,18 @@ PEERS: dict[str, Peer] = {
         partial(_load_file, partial(load_openvino, precision="bf16"), "model.xml"),
         _prepare_openvino,
     ),
+    "npusim int8": Peer("npusim", _load_npusim_int8, _prepare_npusim_int8),
+    "onnxruntime int8": Peer(
+        "onnxruntime",
+        partial(_load_file, load_onnxruntime, "model.int8.onnx"),
+        _prepare_onnx_int8,
+    ),
+    "openvino int8": Peer(
+        "nncf", partial(_load_file, load_openvino, "model.int8.xml"), _prepare_openvino_int8
+    ),
     "executorch": Peer("executorch", _load_executorch, _prepare_executorch),
 }
-FLOAT32_PEERS = tuple(name for name in PEERS if not name.endswith(("bfloat16", "bf16")))
+FLOAT32_PEERS = tuple(name for name in PEERS if not name.endswith(("bf16", "bfloat16", "int8")))
 
 
 def prepare_artifacts(model: str, folder: Path, peers: Sequence[str]) -> None:
