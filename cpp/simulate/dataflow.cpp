@@ -67,10 +67,22 @@ double vector_cycles(const std::vector<VectorPass>& passes, double rate, double 
 }
 
 int64_t array_cycles(const Array& array, const Product& product, int64_t repeats) {
+  // No number of folds, passes or operands is above that of all multiply-adds.
+  double all = static_cast<double>(repeats);
+  for (const int64_t size : {product.m, product.n, product.k}) all *= static_cast<double>(size);
+  if (!(all <= kMostMultiplyAdds)) {
+    throw Error(ErrorCode::kInput, "A product of more than 2^60 multiply-adds is not counted.");
+  }
   const Folds one = array.dataflow->folds(product, array.rows, array.cols);
   const int64_t folds = ceil_div(one.folds * repeats, array.arrays);
-  const auto steps =
-      static_cast<int64_t>(std::ceil(static_cast<double>(one.steps) / array.macs_per_cycle));
+  const double streamed = std::ceil(static_cast<double>(one.steps) / array.macs_per_cycle);
+  const double longest = streamed + 2 * static_cast<double>(array.rows) +
+                         static_cast<double>(array.cols) +
+                         static_cast<double>(array.min_stream_rows);
+  if (!(static_cast<double>(folds + 1) * longest <= kMostCycles)) {
+    throw Error(ErrorCode::kInput, "A product takes the array longer than 2^50 cycles.");
+  }
+  const auto steps = static_cast<int64_t>(streamed);
   if (array.overlaps) {
     const int64_t each = std::max({steps, array.rows, array.min_stream_rows});
     return folds * each + 2 * array.rows + array.cols - 2;

@@ -30,6 +30,9 @@ struct Repeated {
   int64_t repeats;
 };
 
+constexpr double kMostCycles = int64_t{1} << 50;        // that are counted
+constexpr double kMostMultiplyAdds = int64_t{1} << 60;  // of one product
+
 class Dataflow {
  public:
   virtual ~Dataflow() = default;
@@ -58,6 +61,7 @@ Repeated products_of(const Array& array, const std::array<int64_t, 4>& bmnk, int
 // Cycles of `repeats` products of one shape (taps, items of a batch), one after the other.
 // Without overlap a fold takes steps + rows + cols - 2, and what it loads; with it folds take
 // max(steps, rows, min_stream_rows), and all of them 2 rows + cols - 2 once.
+// Throws Error(kInput) where those are more than are counted.
 int64_t array_cycles(const Array& array, const Product& product, int64_t repeats);
 
 // Elements that pass a vector unit, and the cycles of one pass of as many as it takes at once.

@@ -40,12 +40,11 @@ void check(const TiledMachine& machine, const TiledWork& work) {
   const auto& [array, memory, cores, sync, share, overlap] = machine.machine;
   const bool counts = std::min({cores, memory.dma_channels, memory.burst_bytes, array.rows,
                                 array.cols, array.arrays, work.taps}) >= 1;
-  const bool rates = memory.dma_bytes_per_cycle > 0 && memory.dram_bytes_per_cycle > 0 &&
-                     memory.sram_bytes_per_cycle > 0 && memory.dram_channels > 0 &&
-                     work.vector_rate > 0 && share > 0 && overlap >= 1;
+  const bool rates = memory.dram_channels > 0 && work.vector_rate > 0 && share > 0 && overlap >= 1;
   if (!counts || !rates || memory.setup_cycles < 0 || sync < 0) {
     throw Error(ErrorCode::kInput, "A machine's counts and rates are above 0.");
   }
+  simulate::check_rates(memory);
   for (const TiledOperand& one : work.operands) {
     if (one.bytes < 0 || one.halo_bytes < 0 || one.inner < 0 ||
         one.inner >= static_cast<int>(kAxes)) {

@@ -101,9 +101,8 @@ void TileSequence::check() const {
   for (const int64_t size : work_.tile) largest *= static_cast<double>(size);
   if (!(largest <= kLargest)) refuse("A tile of so many elements is not walked.");
   // Written so that a NaN is refused, too.
-  const bool rates = m.dram_bytes_per_cycle > 0 && m.dma_bytes_per_cycle > 0 &&
-                     m.sram_bytes_per_cycle > 0 && m.acc_bytes_per_cycle > 0 &&
-                     m.noc_bytes_per_cycle >= 0 && machine_.array_share > 0 &&
+  check_rates(m);
+  const bool rates = m.acc_bytes_per_cycle > 0 && machine_.array_share > 0 &&
                      machine_.array_share <= 1 && machine_.overlap_p >= 1 &&
                      array.macs_per_cycle > 0 && work_.vector_rate > 0;
   const bool counts = machine_.cores >= 1 && m.dma_channels >= 1 && m.dram_channels >= 1 &&

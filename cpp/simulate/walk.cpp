@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <sstream>
 #include <utility>
 
 #include "cpp/runtime/error.h"
@@ -410,6 +411,22 @@ Rates rates_of(const Memory& memory) {
   if (out.by_noc) out.whole = rate_of(memory.noc_bytes_per_cycle);
   out.dma = std::min(rate_of(memory.dma_bytes_per_cycle), rate_of(memory.sram_bytes_per_cycle));
   return out;
+}
+
+void check_rates(const Memory& memory) {
+  const auto channels = static_cast<double>(std::max<int64_t>(1, memory.dram_channels));
+  const std::pair<const char*, double> rates[] = {
+      {"each channel of DRAM", memory.dram_bytes_per_cycle / channels},
+      {"a channel of DMA", memory.dma_bytes_per_cycle},
+      {"the memory on the chip", memory.sram_bytes_per_cycle},
+      {"the network", memory.noc_bytes_per_cycle == 0 ? kLeastRate : memory.noc_bytes_per_cycle},
+  };
+  for (const auto& [where, rate] : rates) {
+    if (rate >= kLeastRate) continue;  // a NaN is refused, too
+    std::ostringstream text;
+    text << "A machine's rates are at least 1/16 byte a cycle; " << where << " has " << rate << ".";
+    throw Error(ErrorCode::kInput, text.str());
+  }
 }
 
 Result walk(const Machine& machine, const Work& work, size_t timeline, bool shortcut) {

@@ -114,6 +114,13 @@ struct Rates {
 };
 Rates rates_of(const Memory& memory);
 
+// Bytes a cycle below which a rate is not counted: 64 units a tick, so that what is cut off where
+// rates become integers makes nothing slower by more than one in 64.
+constexpr double kLeastRate = 1.0 / 16;
+
+// Throws Error(kInput) that says which rate of a machine is not above 0, or below that.
+void check_rates(const Memory& memory);
+
 // `timeline`: intervals that are wanted of a command, at most; neighbours are told as one.
 // `shortcut`: false walks every tile, to the same result.
 // Throws Error(kInput) for numbers that mean nothing, or more than 2^24 tiles.

@@ -56,7 +56,7 @@ def test_a_program_has_a_report(cli: Cli, program: Path, tmp_path: Path) -> None
     assert facts["seconds"] == report["seconds"] == pytest.approx(sum(facts["stalls"].values()))
     assert sorted(facts["files"]) == sorted(str(path) for path in folder.iterdir())
     assert report["target"] == "npu-edge-32x32" and report["mode"] == "tight"
-    slow = cli("simulate", program, "--set", "dram.gb_per_s=0.01", "--mode", "loose", "--json").json
+    slow = cli("simulate", program, "--set", "dram.gb_per_s=1", "--mode", "loose", "--json").json
     assert slow["seconds"] > facts["seconds"] and slow["mode"] == "loose" and slow["files"] == []
     shown = cli("simulate", program).out
     assert "due to" in shown and "what would help" in shown
@@ -79,6 +79,7 @@ def test_wrong_questions_are_refused(cli: Cli, program: Path, mlp: Compiled) -> 
     cli("simulate", program, "--dtype", "int8").refused("--dtype")
     cli("simulate", program, "--target", "h200").refused("says nothing of 'h200'")
     cli("simulate", program, "--set", "dram.gb_per_s=0").refused("dram.gb_per_s")
+    cli("simulate", program, "--set", "dram.gb_per_s=1e-300").refused("at least 1/16 byte a cycle")
     cli("simulate", program, "--method", "x").refused("no method 'x'")
     cli("simulate", program, "--context", "1").refused("no language model")
     cli("simulate", mlp.graph).refused("not a program")
@@ -89,6 +90,13 @@ def test_wrong_machines_are_refused(cli: Cli) -> None:
     cli("simulate", "--target", "gemmini-8", "--product", "1,1,1", "--dtype", "float32").refused(
         "does not multiply float32"
     )
+    wide = cli("simulate", "--target=gemmini-8", "--product=100000000,9,9")
+    wide.refused("at most 2^20")
+    for product, rate in (("9,9,9", "1e-18"), ("1048576,1048576,1048576", "1")):
+        cli(
+            *("simulate", "--target=gemmini-8", "--product", product),
+            *("--set", f"mxu.macs_per_pe_cycle.int8={rate}"),
+        ).refused("A product")
 
 
 def test_a_program_is_drawn_for_terminals(cli: Cli, program: Path) -> None:

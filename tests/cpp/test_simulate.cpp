@@ -309,7 +309,10 @@ void test_refusals() {
   Machine wrong = machine();
   wrong.memory.dram_bytes_per_cycle = std::nan("");
   const Work work = product(4, 4, 4);
-  check_refused(ErrorCode::kInput, "rates above 0", [&] { walk(wrong, work, 0); });
+  check_refused(ErrorCode::kInput, "channel of DRAM has nan", [&] { walk(wrong, work, 0); });
+  wrong = machine();
+  wrong.memory.noc_bytes_per_cycle = kLeastRate / 2;
+  check_refused(ErrorCode::kInput, "the network has 0.03125", [&] { walk(wrong, work, 0); });
   Work small = work;
   small.tile = {1, 5, 4, 4};
   check_refused(ErrorCode::kInput, "within sizes", [&] { walk(machine(), small, 0); });

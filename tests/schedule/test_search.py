@@ -47,7 +47,9 @@ def machines(draw: st.DrawFn) -> Npu:
         cores=replace(npu.cores, count=draw(st.sampled_from([1, 1, 3]))),
         mxu=replace(npu.mxu, dataflow=draw(st.sampled_from(["ws", "os", "is"]))),
         constraints=replace(npu.constraints, tile_multiple=granule),
-        dram=replace(npu.dram, gb_per_s=draw(st.sampled_from([0.1, 1.0, 50.0]))),
+        dram=replace(
+            npu.dram, gb_per_s=npu.dram.gb_per_s * draw(st.sampled_from([0.1, 1.0, 10.0]))
+        ),
     )
 
 

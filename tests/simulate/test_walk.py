@@ -179,6 +179,26 @@ def test_loops_within_loops_are_not_walked() -> None:
     assert sum(found["causes"]) == found["ticks"]
 
 
+RATES = (
+    *("dram_bytes_per_cycle", "dma_bytes_per_cycle", "sram_bytes_per_cycle"),
+    "noc_bytes_per_cycle",
+)
+
+
+@pytest.mark.parametrize("key", [key for key in RATES if key != "sram_bytes_per_cycle"])
+@pytest.mark.parametrize("rate", [1 / 16, 65.999 / 1024, 0.1])
+def test_rates_are_counted_in_parts_of_1024_and_never_faster(key: str, rate: float) -> None:
+    machine, work = _long(m=64, n=4, k=4)
+    memory = machine["memory"]
+    assert isinstance(memory, dict)
+    found = _runtime.walk_tiles({**machine, "memory": {**memory, key: rate}}, work)
+    counted = {**memory, key: math.floor(rate * 1024) / 1024}
+    assert found["ticks"] == _runtime.walk_tiles({**machine, "memory": counted}, work)["ticks"]
+    moved = found["dram_read"] + found["dram_written"]
+    channels = memory["dma_channels"] if key == "dma_bytes_per_cycle" else 1
+    assert found["ticks"] / 1024 >= moved / channels / rate
+
+
 @pytest.mark.parametrize(
     ("table", "key", "value"),
     [
@@ -200,6 +220,9 @@ def test_loops_within_loops_are_not_walked() -> None:
         ("work", "sizes", [2**40, 4, 4, 4]), ("work", "tile", [1, 2**62, 1, 1]),
         ("work", "vector", [(1e300, 1e300)]), ("memory", "sram_bytes_per_cycle", 1e-300),
         ("memory", "setup_cycles", 2**60), ("", "sync_cycles", -1),
+        ("array", "macs_per_pe_cycle", 1e-30), ("array", "min_stream_rows", 2**62),
+        *(("memory", key, math.nextafter(1 / 16, 0)) for key in RATES),
+        ("memory", "dram_channels", 49),
     ],
 )  # fmt: skip
 def test_numbers_that_mean_nothing_are_refused(table: str, key: str, value: Any) -> None:

@@ -177,7 +177,7 @@ def _numbers(text: str, option: str, what: str, fewest: int, most: int) -> list[
     if not fewest <= len(parts) <= most or not all(
         p.isascii() and p.isdigit() and len(p) < 9 for p in parts
     ):
-        raise click.UsageError(f"{option} is {what}, sizes of at least 1, not '{text}'.")
+        raise click.UsageError(f"{option} is {what}, sizes of at most 2^20, not '{text}'.")
     numbers = [int(part) for part in parts]
     if max(numbers) > _LARGEST:
         raise click.UsageError(f"{option}: no size is above 2^20.")
