@@ -11,6 +11,7 @@
 
 #include "cpp/python/bindings.h"
 #include "cpp/runtime/declared_memory.h"
+#include "cpp/runtime/language_model.h"
 #include "cpp/runtime/program.h"
 #include "cpp/runtime/weights.h"
 #include "cpp/serve/paged_model.h"
@@ -22,10 +23,9 @@ namespace npusim::python {
 // What Python holds: an engine with what its steps need.
 class ServingEngine {
  public:
-  ServingEngine(std::shared_ptr<Program> program, std::shared_ptr<Device> device,
-                std::shared_ptr<Weights> weights, const serve::EngineOptions& options)
-      : program_(program),
-        engine_(std::make_unique<serve::Engine>(
+  ServingEngine(std::shared_ptr<const Program> program, std::shared_ptr<Device> device,
+                std::shared_ptr<const Weights> weights, const serve::EngineOptions& options)
+      : engine_(std::make_unique<serve::Engine>(
             std::make_shared<serve::PagedModel>(std::move(program), std::move(device),
                                                 std::move(weights)),
             options)) {}
@@ -35,10 +35,8 @@ class ServingEngine {
   }
   serve::Engine& operator*() const { return *engine_; }
   serve::Engine* operator->() const { return engine_.get(); }
-  const Program& program() const { return *program_; }
 
  private:
-  std::shared_ptr<const Program> program_;
   std::unique_ptr<serve::Engine> engine_;
 };
 
@@ -59,6 +57,14 @@ std::shared_ptr<ServingEngine> make(std::shared_ptr<Program> program,
                                      .max_waiting = max_waiting};
   return std::make_shared<ServingEngine>(std::move(program), std::move(device),
                                          weights.value_or(nullptr), options);
+}
+
+std::shared_ptr<ServingEngine> of_model(const LanguageModel& model, int64_t max_requests,
+                                        double step_seconds, int64_t max_waiting) {
+  serve::EngineOptions options{.batch = {}, .max_waiting = max_waiting};
+  options.batch.max_requests = max_requests;
+  options.batch.step_seconds = step_seconds;
+  return std::make_shared<ServingEngine>(model.program(), model.device(), model.weights(), options);
 }
 
 // Reads options by name; refuses names that nobody asked for.
@@ -235,6 +241,9 @@ void bind_engine(py::module_& module) {
            py::kw_only(), py::arg("max_requests") = 0, py::arg("max_step_tokens") = 0,
            py::arg("prefix_cache") = true, py::arg("step_seconds") = 0.0, py::arg("patience") = 256,
            py::arg("max_waiting") = 1024, unlocked)
+      .def_static("of_model", &of_model, py::arg("model"), py::kw_only(),
+                  py::arg("max_requests") = 0, py::arg("step_seconds") = 0.0,
+                  py::arg("max_waiting") = 1024, unlocked)
       .def_static("memory", &memory_of, py::arg("program"))
       .def("submit", &submit, py::arg("tokens"), py::arg("options"))
       .def("poll", &poll, py::arg("timeout"))

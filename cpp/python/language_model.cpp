@@ -91,6 +91,8 @@ void bind_language_model(py::module_& module) {
                              [](const LanguageModel& self) { return self.facts().prefill_chunk; })
       .def_property_readonly("vocab_size",
                              [](const LanguageModel& self) { return self.facts().vocab_size; })
+      .def_property_readonly(
+          "has_step", [](const LanguageModel& self) { return self.facts().serve.has_value(); })
       .def_property_readonly("eos_token_ids",
                              [](const LanguageModel& self) { return self.facts().eos_token_ids; });
   py::class_<LanguageSession>(module, "LanguageSession")

@@ -163,6 +163,14 @@ void LanguageModel::place_states() {
     require(std::adjacent_find(distinct.begin(), distinct.end()) == distinct.end(),
             "the token's or the history's state is another one, too");
   }
+  if (facts_.serve) {  // no session's, but of engines over the same program
+    for (const std::string& name : facts_.serve->pools) {
+      const StateTensor& tensor = find(name);
+      require(std::find(placed.begin(), placed.end(), &tensor) == placed.end(),
+              "pool " + quote_name(name) + " is another state, too");
+      placed.push_back(&tensor);
+    }
+  }
   const auto held =
       std::count_if(program_->buffers.begin(), program_->buffers.end(),
                     [](const Buffer& buffer) { return buffer.kind == BufferKind::kState; });

@@ -68,6 +68,7 @@ class LanguageModel {
   const StateTensor& history() const;
   const std::shared_ptr<const Program>& program() const noexcept { return program_; }
   const std::shared_ptr<Device>& device() const noexcept { return device_; }
+  const std::shared_ptr<const Weights>& weights() const noexcept { return weights_; }
 
   // How many of `waiting` tokens the next run takes when `position` tokens are fed
   // (cpp/runtime/prompt_runs.h).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import os
@@ -12,12 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import npusim
 from npusim import _runtime
 from npusim.errors import DeviceError, Error, ShapeError
 from npusim.ir.module import Module
 from npusim.runtime.native import native_program
+from npusim.serve import Engine
 from npusim.serve.paged import PagedBackend
 from npusim.serve.requests import Piece, Sampling
 from tests.serve.paged_model import (
@@ -28,6 +31,7 @@ from tests.serve.paged_model import (
     PAGES,
     VOCAB,
     PagedDecoder,
+    PagedSum,
     paged_module,
 )
 
@@ -300,7 +304,7 @@ def test_a_forked_process_is_refused(loaded: Loaded) -> None:
 
 @pytest.fixture
 def backend(loaded: Loaded) -> Iterator[PagedBackend]:
-    made = PagedBackend(loaded.program, loaded.device, loaded.weights, max_batch=3)
+    made = PagedBackend(loaded.engine(max_requests=3))
     yield made
     made.close()
 
@@ -370,3 +374,38 @@ def test_cancelled_requests_leave_nothing(backend: PagedBackend) -> None:
             return
         backend.poll(0.05)
     raise AssertionError("pages are lost")
+
+
+def test_the_server_takes_steps_where_there_are_any() -> None:
+    config = LlamaConfig(
+        vocab_size=VOCAB, hidden_size=32, intermediate_size=32, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=CONTEXT,
+        bos_token_id=None, eos_token_id=5,
+    )  # fmt: skip
+    llama = LlamaForCausalLM(config).eval()
+    module = npusim.extract_llm(llama, max_context=CONTEXT, prefill_chunk=8)
+    steps = paged_module(PagedSum().eval())  # which computes something else, so that it shows
+    facts = {**module.facts["language_model"], "serve": steps.facts["language_model"]["serve"]}
+    both = Module("both", {**module.methods, **steps.methods}, {"language_model": facts})
+    engine = Engine(npusim.compile(both), llama.state_dict(), max_batch=2)
+    assert engine.max_batch == 2
+
+    async def ask() -> list[list[int]]:
+        async def one(prompt: list[int]) -> list[int]:
+            made = []
+            async for piece in engine.generate(prompt, Sampling(max_tokens=4)):
+                made += piece.tokens
+            return made
+
+        return list(await asyncio.gather(*(one([1, n]) for n in range(6))))
+
+    made = asyncio.run(ask())
+    session = engine.model.new_session()
+    session.append([1, 2])
+    engine.close()
+    for n, tokens in enumerate(made):
+        total, expected = 1 + n, list[int]()
+        while len(expected) < 4 and (not expected or expected[-1] != 5):
+            expected.append(total % VOCAB)
+            total += expected[-1]
+        assert tokens == expected

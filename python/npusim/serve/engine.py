@@ -19,6 +19,7 @@ from npusim import _runtime
 from npusim.errors import DeviceError, Error, first_line
 from npusim.language_model import LanguageModel
 from npusim.runtime.weights import Progress, WeightSource
+from npusim.serve.paged import PagedBackend
 from npusim.serve.requests import Backend, BusyError, Event, Piece, Sampling
 from npusim.serve.sessions import SessionBackend
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _POLL = 0.1  # seconds that a poll waits for news
+_STEP = 0.5  # seconds that prompts may make a step, about, beside those that generate
 _MOST_WAIT = 60  # seconds that a full queue tells a client to stay away, at most
 
 
@@ -139,7 +141,7 @@ class Engine:
         self.model = LanguageModel.load(
             program, weights, tokenizer, device, threads, copy=copy, progress=progress
         )
-        self._backend = make_backend(self.model, max_batch)
+        self._backend = make_backend(self.model, max_batch, max_waiting)
         self._most_open = self._backend.max_batch + max_waiting
         self._lock = threading.Lock()
         self._streams: dict[int, Stream] = {}
@@ -328,9 +330,14 @@ class Engine:
                     stream.close()
 
 
-def make_backend(model: LanguageModel, max_batch: int) -> Backend:
-    """Returns what serves a model best: sessions that take turns."""
-    return SessionBackend(model, min(max_batch, 4))
+def make_backend(model: LanguageModel, max_batch: int, max_waiting: int) -> Backend:
+    """Returns what serves a model best: steps over pages, or sessions that take turns."""
+    if not model.native.has_step:
+        return SessionBackend(model, min(max_batch, 4))
+    native = _runtime.Engine.of_model(
+        model.native, max_requests=max_batch, max_waiting=max_waiting, step_seconds=_STEP
+    )
+    return PagedBackend(native, model.eos_token_ids)
 
 
 def _take_all(news: Sequence[tuple[Stream, Event]]) -> None:

@@ -22,39 +22,17 @@ class PagedBackend:
     """Serves requests by steps over pages.
 
     Args:
-        program: a program with a method `step`.
-        device: where it runs.
-        weights: prepared for the program and the device; None where it has none.
-        max_batch: requests that run at a time; the program may set a smaller bound.
-        max_waiting: requests beside those; more are refused.
-        step_seconds: how long prompts may make a step, about; 0: no bound.
-
-    Raises:
-        Error: the program has no such method, or the device has not that much memory.
+        native: the engine; closed with the backend.
+        eos_token_ids: end the answers that do not ignore them; by default the program's.
     """
 
-    def __init__(
-        self,
-        program: _runtime.Program,
-        device: _runtime.Device,
-        weights: _runtime.Weights | None,
-        *,
-        max_batch: int = 256,
-        max_waiting: int = 1024,
-        step_seconds: float = 0.0,
-    ) -> None:
-        self.native = _runtime.Engine(
-            program,
-            device,
-            weights,
-            max_requests=max_batch,
-            max_waiting=max_waiting,
-            step_seconds=step_seconds,
-        )
+    def __init__(self, native: _runtime.Engine, eos_token_ids: Sequence[int] | None = None) -> None:
+        self.native = native
         facts = self.native.facts()
         self.max_context: int = facts["max_context"]
         self.vocab_size: int = facts["vocab_size"]
-        self.eos_token_ids: Sequence[int] = facts["eos_token_ids"]
+        own: Sequence[int] = facts["eos_token_ids"]
+        self.eos_token_ids = own if eos_token_ids is None else eos_token_ids
         self.max_batch: int = facts["max_requests"]
         self._lock = threading.Lock()
         self._requests: dict[int, Sampling] = {}
@@ -62,6 +40,8 @@ class PagedBackend:
     def submit(self, tokens: Sequence[int], sampling: Sampling) -> int:
         """Takes a request; returns its number."""
         options = native_options(sampling)
+        if not sampling.ignore_eos:
+            options["stop_tokens"] += self.eos_token_ids
         with self._lock:
             number = self.native.submit(list(tokens), options)
             self._requests[number] = sampling
