@@ -7,6 +7,8 @@ from torch import nn
 from torch.export import Dim
 
 import npusim
+from npusim.compile import configured
+from npusim.passes.run import run_passes
 from npusim.verify_precision import TOLERANCES, verify_precision
 
 PRECISIONS = ("bfloat16", "mixed", "float16")
@@ -93,3 +95,53 @@ def test_weights_are_rounded_once_after_batch_norms_are_folded():
         npusim.compile((model, (x,)), precision="bfloat16"), weights=model.state_dict()
     )
     np.testing.assert_allclose(session(x.numpy())[0], model(x).detach(), rtol=1e-3)
+
+
+class Gated(nn.Module):
+    """Two gated products and a head; of the last product in 16 bits, nobody needs the result."""
+
+    def __init__(self, bias):
+        super().__init__()
+        self.gates = nn.ModuleList(nn.Linear(48, 96, bias=bias) for _ in range(2))
+        self.others = nn.ModuleList(nn.Linear(48, 96, bias=bias) for _ in range(2))
+        self.down, self.head = nn.Linear(96, 48), nn.Linear(96, 640)
+
+    def forward(self, x):
+        for gate, other, after in zip(self.gates, self.others, (self.down, self.head), strict=True):
+            x = after(torch.nn.functional.silu(gate(x)) * other(x))
+        return x
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rows", [1, 7, 70])
+def test_gated_products_are_fused_as_in_models_of_16_bits(precision, bias, rows):
+    torch.manual_seed(1)
+    network = Gated(bias).eval()
+    x = torch.randn(rows, 48)
+    ir = npusim.extract_ir(network, (x,))
+    fused = run_passes(ir, configured("cpu", None, precision))
+    assert [node.op for node in fused.nodes].count("npu.gated_linear") == 2
+    (y,) = npusim.load(npusim.compile(ir, precision=precision), weights=network.state_dict())(x)
+    exact = expected(network, x)
+    error = float((y - exact).abs().max() / exact.abs().max())
+    assert 0 < error < TOLERANCES[precision] / 2
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_gated_products_at_the_end_are_right_in_any_dtype(precision):
+    torch.manual_seed(2)
+    network = Gated(True).eval()
+    network.down, network.head = nn.Linear(96, 48), nn.Identity()
+    x = torch.randn(9, 48)
+    program = npusim.compile(npusim.extract_ir(network, (x,)), precision=precision)
+    (y,) = npusim.load(program, weights=network.state_dict())(x)
+    exact = expected(network, x)
+    assert float((y - exact).abs().max() / exact.abs().max()) < TOLERANCES[precision] / 2
+
+
+def test_gated_products_of_float32_stay_two():
+    graph = run_passes(
+        npusim.extract_ir(Gated(False).eval(), (torch.randn(3, 48),)), configured("cpu")
+    )
+    assert "npu.gated_linear" not in [node.op for node in graph.nodes]

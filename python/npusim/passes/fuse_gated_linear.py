@@ -2,13 +2,15 @@
 
 The weight of the fused op holds the rows of the gate, then those of the other product: two weights
 are concatenated in that order, one whose result was cut in two in that order is taken as it is.
-Only weights of 16 bits are: in float32, packed weights and two products take less time.
+Only weights that are multiplied in 16 bits are, of themselves or by the target's precision: in
+float32, packed weights and two products take less time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from npusim.abi.precision import Precision
 from npusim.analysis.compose import scalar_program
 from npusim.analysis.fused_nodes import channels, is_plain
 from npusim.analysis.match import of_node
@@ -25,10 +27,12 @@ _SPLITS = ("aten.split.Tensor", "aten.split_with_sizes.default", "aten.chunk.def
 
 def fuse_gated_linear(graph: Graph, target: TargetConfig) -> Graph:
     """Returns the graph with gated products fused."""
+    narrowed = Precision.parse(target.precision) is not None
+    dtypes = (*_DTYPES, "float32") if narrowed else _DTYPES
 
     def visit(node: Node, rewriter: Rewriter) -> Answer:
         factors = of_node(node, "mul", rewriter) if len(node.outputs) == 1 else None
-        if factors is None or node.type.dtype not in _DTYPES:
+        if factors is None or node.type.dtype not in dtypes:
             return None
         a, b = factors
         if not isinstance(a, str) or not isinstance(b, str) or a == b:
