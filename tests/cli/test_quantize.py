@@ -77,3 +77,24 @@ def test_refusals(cli: Cli, mlp: Compiled, data: Path, tmp_path: Path) -> None:
     cli(*base, "--data", data, "--save-weights", graph).refused("Name two outputs")
     cli("quantize", mlp.graph, "--data", data, "-o", graph).refused("missing")
     assert not graph.exists()
+
+
+def test_an_onnx_model_has_its_weights(cli: Cli, mlp: Compiled, data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    model, graph = tmp_path / "model.onnx", tmp_path / "int8.json"
+    assert cli("export-onnx", mlp.graph, "-w", mlp.weights, "-o", model).code == 0
+    outcome = cli("quantize", model, "--data", data, "-o", graph)
+    assert outcome.code == 0 and "2 of 2 layers" in outcome.out, outcome.err
+    held = cli("quantize", model, "--weights", mlp.weights, "--data", data, "-o", graph)
+    held.refused("its weights in it")
+
+
+def test_weights_under_other_names(cli: Cli, mlp: Compiled, data: Path, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    wrapped = tmp_path / "wrapped.safetensors"
+    save_file({f"net.{key}": a for key, a in load_file(mlp.weights).items()}, wrapped)
+    options = ("--data", data, "-o", tmp_path / "g.json")
+    cli("quantize", mlp.graph, "--weights", wrapped, *options).refused("missing")
+    made = cli("quantize", mlp.graph, "--weights", wrapped, "--rename", "=net.", *options)
+    assert made.code == 0, made.err
