@@ -19,6 +19,7 @@ namespace npusim::cpu {
   X(conv_int8)                \
   X(gemm)                     \
   X(linear)                   \
+  X(paged_attention)          \
   X(quantized_linear)
 
 #define NPUSIM_KERNELS(X) \
@@ -33,6 +34,7 @@ namespace npusim::cpu {
   X(norm)                 \
   X(pack_b)               \
   X(pack_int8)            \
+  X(paged_append)         \
   X(pointwise)            \
   X(pool)                 \
   X(quantize)             \

@@ -446,6 +446,50 @@ struct AttentionParams {
 };
 static_assert((sizeof(AttentionParams) + 7) / 8 * 8 == 232);
 
+// operands: q, k, v, positions, requests, tables, y
+struct PagedAttentionParams {
+  int64_t heads;
+  int64_t kv_heads;
+  int64_t length;
+  int64_t head_dim;
+  int64_t v_dim;
+  int64_t pages;
+  int64_t page_tokens;
+  int64_t requests;
+  int64_t table_length;
+  int64_t window;
+  int64_t q_strides[2];
+  int64_t k_strides[3];
+  int64_t v_strides[3];
+  int64_t y_strides[2];
+  int32_t dtype;
+  float scale;
+  float softcap;
+  static constexpr const char* kSchema =
+      "heads:i64 kv_heads:i64 length:i64 head_dim:i64 v_dim:i64 pages:i64 page_tokens:i64 "
+      "requests:i64 table_length:i64 window:i64 q_strides:i64[2] k_strides:i64[3] "
+      "v_strides:i64[3] y_strides:i64[2] dtype:i32 scale:f32 softcap:f32";
+};
+static_assert((sizeof(PagedAttentionParams) + 7) / 8 * 8 == 176);
+
+// operands: x, positions, requests, tables, y
+struct PagedAppendParams {
+  int64_t heads;
+  int64_t length;
+  int64_t head_dim;
+  int64_t pages;
+  int64_t page_tokens;
+  int64_t requests;
+  int64_t table_length;
+  int64_t x_strides[2];
+  int64_t y_strides[3];
+  int32_t dtype;
+  static constexpr const char* kSchema =
+      "heads:i64 length:i64 head_dim:i64 pages:i64 page_tokens:i64 requests:i64 "
+      "table_length:i64 x_strides:i64[2] y_strides:i64[3] dtype:i32";
+};
+static_assert((sizeof(PagedAppendParams) + 7) / 8 * 8 == 104);
+
 // operands: x0 … x{parts-1}, cos, sin, [position], y0 … y{parts-1}
 struct RopeParams {
   int64_t batch;

@@ -79,6 +79,8 @@ USES: dict[str, Callable[[], Graph]] = {
     "grouped_matmul": case_of("aten._grouped_mm.default"),
     "attention": case_of("aten.scaled_dot_product_attention.default"),
     "attention_step": case_of("npu.attention_step", 0, "bfloat16"),
+    "paged_attention": case_of("npu.paged_attention"),
+    "paged_append": case_of("npu.paged_append"),
     "rope": case_of("npu.rope"),
     "linear": model(lambda: nn.Linear(64, 96), 20, 64, dtype="bfloat16"),
     "normed_linear": case_of("npu.normed_linear", 0, "bfloat16"),

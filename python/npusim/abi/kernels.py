@@ -340,6 +340,28 @@ KERNELS: dict[str, KernelDef] = {
             "mask_strides:i64[4] causal_offset:i64 window:i64 has_mask:i32 mask_dtype:i32 "
             "causal:i32 has_position:i32 dtype:i32 scale:f32 softcap:f32",
         ),
+        # Attention over a cache in pages, for rows of many requests. Row t belongs to the request
+        # requests[t] (int64; -1: nothing is computed, y is 0) and lies at positions[t] (int64): it
+        # sees the keys 0 … positions[t], with window > 0 the last `window` of them. Key j lies in
+        # row j % page_tokens of page tables[request][j / page_tokens] (int64). Strides: of q and y
+        # head, row; of k and v page, head, row. What a row is depends on its keys and its position
+        # alone. A request, a position or a page outside is an error of the run.
+        _def(
+            "paged_attention",
+            "q, k, v, positions, requests, tables, y",
+            "heads:i64 kv_heads:i64 length:i64 head_dim:i64 v_dim:i64 pages:i64 page_tokens:i64 "
+            "requests:i64 table_length:i64 window:i64 q_strides:i64[2] k_strides:i64[3] "
+            "v_strides:i64[3] y_strides:i64[2] dtype:i32 scale:f32 softcap:f32",
+        ),
+        # Rows x[heads, length, head_dim] to a cache in pages: row t to row positions[t] %
+        # page_tokens of the page that the table of its request names (paged_attention); -1: to
+        # none. The other rows of y are kept. Strides: of x head, row; of y page, head, row.
+        _def(
+            "paged_append",
+            "x, positions, requests, tables, y",
+            "heads:i64 length:i64 head_dim:i64 pages:i64 page_tokens:i64 requests:i64 "
+            "table_length:i64 x_strides:i64[2] y_strides:i64[3] dtype:i32",
+        ),
         # What `rope` and `attention` do for one new token of each batch item, in one: q and k are
         # rotated (as `rope` does, cos and sin of [batch, rotary_dim]), k and v go to row `position`
         # of the caches of `limit` rows, and q attends the rows up to there, with window > 0 the

@@ -138,6 +138,29 @@ def _attention_step(p: Params, position: int | None) -> Cost:
     return operands, heads * seen * each + 3 * (heads + groups) * p["rotary_dim"]
 
 
+def _paged_attention(p: Params, _: int | None) -> Cost:
+    """As if every row saw all keys of a table of its own, as far as there are pages."""
+    size, rows, dims = SIZES[p["dtype"]], p["length"], (p["head_dim"], p["v_dim"])
+    keys = p["table_length"] * p["page_tokens"]
+    seen = min(p["pages"], p["requests"] * p["table_length"]) * p["page_tokens"]
+    caches = [p["kv_heads"] * seen * dim * size for dim in dims]
+    vectors = [p["heads"] * rows * dim * size for dim in dims]
+    pairs = rows * (min(keys, p["window"]) if p["window"] > 0 else keys)
+    each = 2 * sum(dims) + 5 + 2 * (p["softcap"] > 0)
+    operands = [vectors[0], *caches, *_places(p), vectors[1]]
+    return operands, p["heads"] * pairs * each
+
+
+def _paged_append(p: Params, _: int | None) -> Cost:
+    rows = p["heads"] * p["length"] * p["head_dim"] * SIZES[p["dtype"]]
+    return [rows, *_places(p), rows], 0
+
+
+def _places(p: Params) -> list[int]:
+    """Returns the bytes of positions, requests and tables."""
+    return [8 * p["length"], 8 * p["length"], 8 * p["requests"] * p["table_length"]]
+
+
 def _rope(p: Params, _: int | None) -> Cost:
     rows, parts = p["batch"] * p["length"], p["parts"]
     vectors = [rows * heads for heads in p["heads"][:parts]]
@@ -251,6 +274,8 @@ MATMULS: dict[str, Rule] = {
     "grouped_matmul": _grouped_matmul,
     "attention": _attention,
     "attention_step": _attention_step,
+    "paged_attention": _paged_attention,
+    "paged_append": _paged_append,
     "rope": _rope,
     "linear": _linear,
     "normed_linear": _normed_linear,

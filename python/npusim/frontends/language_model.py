@@ -12,6 +12,7 @@ model's own modules are traced unmodified, by torch.export, without their weight
 * `decode(tokens int64[1, 1]) -> logits[1, 1, vocab]`: appends one token.
 * `generate(sampling float64[5], seed int64[1]) -> chosen int64[1]`: appends the token that it chose
   last, and chooses the next one (generate_method.py).
+* `step`, where asked for: rows of many requests over one cache in pages (step_method.py).
 
 Rows of the cache from `position` on are undefined: a padded chunk leaves garbage there, which no
 query sees before a later token has overwritten it.
@@ -27,6 +28,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import Dim
 
 from npusim.errors import ExportError, first_line
 from npusim.frontends.checkpoints.expansion import Rewritten
@@ -36,6 +38,7 @@ from npusim.frontends.decoder_calls import Way, replaced_forward, ways
 from npusim.frontends.decoder_state import States
 from npusim.frontends.generate_method import generate_method
 from npusim.frontends.hollow_model import hollow_model, is_gguf, with_buffers_data
+from npusim.frontends.step_method import StepSizes, step_method
 from npusim.frontends.torch_export import Progress, extract_ir
 from npusim.ir.graph import Graph
 from npusim.ir.module import Module, verify_module
@@ -49,6 +52,7 @@ def extract_llm(
     max_context: int = 4096,
     prefill_chunk: int | Sequence[int] = 128,
     dtype: str | None = None,
+    serve: bool | StepSizes = False,
     progress: Progress | None = None,
 ) -> Module:
     """Extracts a causal language model of `transformers`, without its weights.
@@ -64,16 +68,20 @@ def extract_llm(
             larger one has a method of its own, `prefill_<chunk>`, which long prompts run through.
         dtype: the weights' dtype ("bfloat16"); by default the configuration's. Only for a model
             given by its configuration.
+        serve: whether there is a method `step` as well, which takes rows of many requests at a
+            time (docs/serving.md); or its sizes.
         progress: called as (method, done, total) before each method is traced.
 
     Returns:
         A Module with the methods `prefill`, `decode` and `generate`, and under
         `facts["language_model"]` what a runtime needs: max_context, prefill_chunk (and
         larger_chunks, if any), vocab_size, eos_token_ids, the names of the states of the position,
-        the token and the history, and the caches' states with the axis along which they grow.
+        the token and the history, and the caches' states with the axis along which they grow; and
+        under `serve` the sizes of `step` and the states of its pools.
 
     Raises:
-        ExportError: not such a model, it cannot be traced, or a limit makes no sense for it.
+        ExportError: not such a model, it cannot be traced, or a limit makes no sense for it; or
+            `serve`, and what it keeps does not lie in pages (recurrent states, a text).
     """
     decoder = hollow_model(model, dtype) if isinstance(model, (str, Path)) else model
     config = _text_config(decoder)
@@ -83,8 +91,11 @@ def extract_llm(
         rewritten: Rewritten | None = stored_in_gguf(config, Path(str(model)))
     else:
         rewritten = stored_in_folder(decoder.config, model)
+    sizes = _step_sizes(serve, max_context)
     with with_buffers_data(decoder):
         way, graphs = _methods(decoder, max_context, chunks, progress or (lambda *_: None))
+        if sizes is not None:
+            graphs["step"] = _traced_step(decoder, way, max_context, sizes)
     if rewritten is not None:
         graphs = rewritten(graphs)
     name = type(decoder).__name__
@@ -92,6 +103,14 @@ def extract_llm(
         graphs["decode"], f"{name}.generate", max_context, "position"
     )
     facts = _facts(decoder, config, max_context, [1] if way.recurrent else chunks, way, graphs)
+    if sizes is not None:
+        graphs["step"] = step_method(graphs["step"], sizes, max_context, "position")
+        facts["serve"] = {
+            "page_tokens": sizes.page_tokens,
+            "max_step_tokens": sizes.max_step_tokens,
+            "max_requests": sizes.max_requests,
+            "pools": [state.name for state in graphs["step"].states],
+        }
     return verify_module(Module(name, graphs, {"language_model": facts}))
 
 
@@ -191,6 +210,36 @@ def _extracted(model: Any, way: Way, method: str, chunk: int | None) -> Graph:
         return extract_ir(
             model, (_tokens(chunk), torch.ones(1, dtype=torch.int64)), model_name=name
         )
+
+
+def _step_sizes(serve: bool | StepSizes, context: int) -> StepSizes | None:
+    if serve is False:
+        return None
+    return (StepSizes() if serve is True else serve).within(context)
+
+
+def _traced_step(model: Any, way: Way, rows: int, sizes: StepSizes) -> Graph:
+    """Returns what `step` is made of: any number of tokens of one request, any of their logits."""
+    name = f"{type(model).__name__}.step"
+    if way.recurrent or any(one.axis is None for one in way.kept):
+        raise ExportError(
+            f"{name}: the decoder keeps recurrent states, which do not lie in pages.",
+            hint="Leave serve out; requests are served by sessions then.",
+        )
+
+    def step(tokens: Tensor, rows: Tensor) -> dict[str, Tensor]:
+        wanted = rows.clamp(min=0)
+        logits = way.run(model, model.cache, tokens, model.position, wanted)
+        model.position.add_(tokens.shape[1])
+        return {"logits": logits[0]}
+
+    tokens, requests = (
+        Dim("tokens", max=sizes.max_step_tokens),
+        Dim("requests", max=sizes.max_requests),
+    )
+    args = (_tokens(2), torch.zeros(2, dtype=torch.int64))
+    with _stateful(model, way, rows), replaced_forward(model, step):
+        return extract_ir(model, args, model_name=name, dynamic_shapes=({1: tokens}, {0: requests}))
 
 
 def _checked(decode: Graph) -> Graph:

@@ -12,6 +12,7 @@ from npusim.ops import (  # noqa: F401  (imported for their registrations)
     normalization,
     normed_linear,
     normed_quantized_linear,
+    paged,
     pointwise,
     pooling,
     quantized_linear,
