@@ -351,3 +351,29 @@ def test_no_model_is_slower_where_more_bytes_pass(
     assert fast.walked.ticks <= slow.walked.ticks
     for one, other in zip(fast.layers, slow.layers, strict=True):
         assert mode == "loose" or one.timed.ticks <= other.timed.ticks
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (("constraints.max_rank=5",), "at most 6 dimensions in it, and at most 5 there"),
+        (("constraints.max_rank=6",), None),
+        (("constraints.max_rank=0",), None),
+    ],
+)
+def test_a_machine_of_fewer_dimensions_is_another(
+    settings: tuple[str, ...], why: str | None
+) -> None:
+    if why is None:
+        assert npusim.simulate(net(), overrides=settings).seconds > 0
+        return
+    with pytest.raises(TargetConstraintError, match=why):
+        npusim.simulate(net(), overrides=settings)
+
+
+def test_a_roofline_that_takes_other_dtypes_is_another() -> None:
+    with pytest.raises(
+        TargetConstraintError, match=r"takes float16 or .*, not float32, which node"
+    ):
+        npusim.simulate(net(), "ane-m1")
+    assert npusim.simulate(net(), "ane-m1", overrides=["roofline.dtypes=[]"]).seconds > 0

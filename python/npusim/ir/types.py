@@ -34,6 +34,8 @@ HOST_DTYPES: dict[str, int] = {
     "float8_e5m2": 1,
 }
 
+DTYPE_NAMES: dict[int, str] = {code: name for name, (code, *_) in DTYPES.items()}
+
 
 def dtype_code(dtype: str) -> int:
     """Returns the wire code of a dtype name."""

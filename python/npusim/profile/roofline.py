@@ -18,14 +18,13 @@ from pathlib import Path
 
 from npusim.errors import Error
 from npusim.files import printable_path, write_atomic
-from npusim.ir.types import DTYPES
+from npusim.ir.types import DTYPE_NAMES
 from npusim.pictures.chart import COLORS, INK, Axis, Chart, label, number
 from npusim.pictures.png import svg_to_png
 from npusim.profile.profile import CommandProfile, Profile
 
 READ = "read"  # among the limits of a profile: bytes a second
 _FLOAT32 = "float32"
-_NAMES = {code: name for name, (code, *_) in DTYPES.items()}
 _BYTES = {"int8", "uint8"}
 _BOUND_COLORS = {"compute": COLORS[0], "memory": COLORS[1]}
 
@@ -68,7 +67,9 @@ def share_of(commands: Sequence[CommandProfile], limits: dict[str, float]) -> fl
 def _factors(command: CommandProfile) -> str:
     """Returns the dtype that a command multiplies in."""
     read = ("x_dtype", "w_dtype", "b_dtype", "k_dtype", "v_dtype", "dtype")
-    dtypes = {_NAMES.get(code, "") for k in read if isinstance(code := command.params.get(k), int)}
+    dtypes = {
+        DTYPE_NAMES.get(code, "") for k in read if isinstance(code := command.params.get(k), int)
+    }
     if dtypes and dtypes <= _BYTES:
         return "int8"
     return dtypes.pop() if len(dtypes) == 1 else _FLOAT32

@@ -17,7 +17,7 @@ from typing import NoReturn, TypeVar
 from npusim.errors import Error, ProgramFormatError
 from npusim.files import read_whole, write_atomic
 from npusim.ir.symbolic import Symbol, is_symbolic
-from npusim.ir.types import DTYPES, dtype_code
+from npusim.ir.types import DTYPE_NAMES, dtype_code
 from npusim.program.container import (
     Chunk,
     Section,
@@ -64,7 +64,6 @@ _RECORDS = {
     Section.SPECIALIZED: struct.Struct("<IIII"),
 }
 _BLOB_ALIGNMENT = {Section.STRINGS: 1, Section.IMAGES: 64, Section.PARAMS: 8}
-_DTYPE_NAMES = {code: name for name, (code, _, _) in DTYPES.items()}
 
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=enum.Enum)
@@ -429,9 +428,9 @@ class _Reader:
         return _item(self._strings, index, rows, "string")
 
     def _dtype(self, rows: _Rows, code: int) -> str:
-        if code not in _DTYPE_NAMES:
+        if code not in DTYPE_NAMES:
             raise rows.refuse(f"dtype code {code} is unknown")
-        return _DTYPE_NAMES[code]
+        return DTYPE_NAMES[code]
 
     def _reserved(self, rows: _Rows, field: int) -> None:
         if field:

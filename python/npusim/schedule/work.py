@@ -13,11 +13,10 @@ from math import ceil, log2, prod
 from npusim.abi.kernel_cost import kernel_cost
 from npusim.abi.kernels import KERNELS, Params
 from npusim.abi.scalar import OPCODES
-from npusim.ir.types import DTYPES, dtype_size
+from npusim.ir.types import DTYPE_NAMES, dtype_size
 from npusim.schedule.schedule import AXES, Form, Sizes
 
 _NAMES = {code: name for name, (code, *_) in OPCODES.items()}
-_DTYPES = {code: name for name, (code, *_) in DTYPES.items()}
 _FIELDS = 6  # numbers of an instruction of a pointwise kernel
 _COMPUTED_IN = ("x_dtype", "dtype")
 
@@ -131,7 +130,7 @@ def _dtype(p: Params) -> str:
     if "element_size" in p:
         return {1: "int8", 2: "int16", 4: "int32"}.get(p["element_size"], "int64")
     code = next((p[name] for name in _COMPUTED_IN if name in p), 0)
-    return _DTYPES[code[0] if isinstance(code, tuple) else code]
+    return DTYPE_NAMES[code[0] if isinstance(code, tuple) else code]
 
 
 def _epilogue(p: Params, outputs: int) -> dict[str, float]:
@@ -276,7 +275,7 @@ def _pointwise(stem: str, p: Params, nbytes: list[int], _: int) -> tuple[Work, .
         name = _NAMES[p["code"][i * _FIELDS]]
         if name != "copy":
             vector[name] = vector.get(name, 0.0) + count
-    dtype = _DTYPES[p["x_dtype"][0]] if p["n_inputs"] else _DTYPES[p["y_dtype"]]
+    dtype = DTYPE_NAMES[p["x_dtype"][0]] if p["n_inputs"] else DTYPE_NAMES[p["y_dtype"]]
     parts = [Part(at, "x", "m", size, inner="m") for at, size in enumerate(nbytes[:-1])]
     parts.append(Part(len(nbytes) - 1, "y", "m", nbytes[-1], write=True, inner="m"))
     return (Work("elements", dtype, Sizes(m=count), tuple(parts), vector),)

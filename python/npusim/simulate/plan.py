@@ -1,16 +1,19 @@
 """What is simulated: a method of a program at given sizes, the machine, and its schedules.
 
 A program for one machine means something on another where that one would have been given the same
-commands: it has their kernels, images lie likewise, and channels are padded to what it asks for.
+commands: it has their kernels and takes their dtypes and ranks, images lie likewise, and channels
+are padded to what it asks for.
 Everything else is refused with a sentence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from npusim.abi.kernels import KERNELS
 from npusim.errors import Error, ShapeError, TargetConstraintError
+from npusim.ir.types import DTYPE_NAMES
 from npusim.profile.commands import CommandFacts, method_facts
 from npusim.program.program import CompiledProgram, Method, method_named
 from npusim.program.sized_command import greatest_sizes, params_at
@@ -73,6 +76,8 @@ def planned(
     position = _position(program, context)
     sized = replace(program, methods=(_sized(entry, settled),))
     commands = method_facts(program, entry, settled, position)
+    if not same and hardware.roofline is not None and hardware.roofline.dtypes:
+        _check_dtypes(chosen, hardware.roofline.dtypes, commands)
     schedules: tuple[tuple[Schedule, ...], ...] = ()
     if hardware.npu is not None:
         as_compiled = settled == greatest_sizes(entry) and position is None
@@ -170,7 +175,37 @@ def _difference(program: CompiledProgram, own: TargetConfig, other: TargetConfig
         mine, wanted = own.channel_multiple(dtype), other.channel_multiple(dtype)
         if mine % wanted:
             return f"channels of {dtype} are padded to multiples of {mine}, not of {wanted}"
+    rank = 0 if other.npu is None else other.npu.constraints.max_rank
+    allowed = 0 if own.npu is None else own.npu.constraints.max_rank
+    if rank and not 0 < allowed <= rank:
+        most = f"at most {allowed}" if allowed else "any number of"
+        return f"tensors have {most} dimensions in it, and at most {rank} there"
     return None
+
+
+def _check_dtypes(
+    other: TargetConfig, held: Sequence[str], commands: Iterable[CommandFacts]
+) -> None:
+    """Refuses a machine, one that is a roofline, that takes other dtypes only."""
+    for command in commands:
+        dtype = _taken(command)
+        if dtype is not None and dtype not in held:
+            raise TargetConstraintError(
+                f"The program says nothing of '{other.name}': it takes {' or '.join(held)}, not "
+                f"{dtype}, which node '{command.node}' ({command.op}) has, so that PyTorch would "
+                "have got it.",
+                hint="Compile the model in a dtype that the machine takes.",
+            )
+
+
+def _taken(command: CommandFacts) -> str | None:
+    """Returns the dtype of a command's first operand, or None where its kernel does not say."""
+    fields = {name for name, _, _ in KERNELS[command.kernel].fields}
+    key = next((key for key in ("x_dtype", "dtype") if key in fields), None)
+    if key is None or ("n_inputs" in fields and not command.params.get("n_inputs", 0)):
+        return None
+    code = command.params.get(key, 0)
+    return DTYPE_NAMES[code[0] if isinstance(code, tuple) else code]
 
 
 def _check_units(

@@ -19,13 +19,12 @@ import numpy as np
 
 from npusim.abi.kernels import KERNELS, Params
 from npusim.abi.scalar_cost import chain_multiply_adds
-from npusim.ir.types import DTYPES
+from npusim.ir.types import DTYPE_NAMES
 from npusim.profile.reuse import Reuse
 from npusim.targets.roofline import Roofline
 
 Seconds = float | np.ndarray
 
-_DTYPES = {code: name for name, (code, *_) in DTYPES.items()}
 _COMPUTED_IN = ("w_dtype", "b_dtype", "x_dtype", "dtype")  # fields that say it, the first there is
 
 
@@ -116,7 +115,7 @@ def work_of(
     sizes = _SIZES.get(stem, _no_sizes)(fields)
     groups, rows, columns, depth = (max(1, size) for size in sizes)
     code = next((fields[k] for k in _COMPUTED_IN if k in fields), 0)
-    dtype = _DTYPES[code[0] if isinstance(code, tuple) else code]
+    dtype = DTYPE_NAMES[code[0] if isinstance(code, tuple) else code]
     if stem == "attention":  # keys that count, of a cache as of those that come later
         depth = max(1, operations // (4 * groups * rows * fields["head_dim"]))
     if stem == "pointwise":  # whose functions differ by far
