@@ -13,8 +13,10 @@ import torch
 import transformers as hf
 
 import npusim
+from npusim import _runtime
 from npusim.errors import Error, ExportError
 from npusim.frontends.step_method import StepSizes
+from npusim.runtime.native import native_program
 
 CONTEXT, PAGE, PAGES, VOCAB = 96, 16, 20, 61
 SIZES = StepSizes(page_tokens=PAGE, max_step_tokens=40, max_requests=4, pages=PAGES)
@@ -67,7 +69,10 @@ class Steps:
 
     def call(self, rows: Sequence[tuple[Request, int]], padding: int = 0) -> None:
         """Runs the next `n` rows of each request, and keeps the logits of the last of each."""
-        tokens, positions, requests, last = [], [], [], []
+        tokens: list[int] = []
+        positions: list[int] = []
+        requests: list[int] = []
+        last: list[int] = []
         tables = np.full((len(rows), CONTEXT // PAGE), -1, np.int64)
         for i, (request, count) in enumerate(rows):
             end = request.done + count
@@ -199,6 +204,34 @@ def test_what_lies_outside_the_pages_is_refused(grouped: Steps, inputs: Any) -> 
     after = Request(request.tokens, [0, 19], done=19)
     grouped.call([(after, 1)])
     assert np.array_equal(after.logits[0], again.logits[0])
+
+
+def answered(engine: _runtime.Engine, prompts: dict[int, list[int]]) -> dict[int, Any]:
+    """Serves prompts beside each other; returns tokens and log-probabilities of each."""
+    asked = {"max_tokens": 12, "ignore_eos": True, "logprobs": 2, "temperature": 0.8}
+    numbers = {engine.submit(tokens, asked | {"seed": at}): at for at, tokens in prompts.items()}
+    made: dict[int, Any] = {at: ([], []) for at in prompts}
+    waiting = set(numbers)
+    for _ in range(10_000):
+        for number, tokens, logprobs, _, ending, error, _ in engine.poll(10):
+            assert error is None
+            made[numbers[number]][0].extend(tokens)
+            made[numbers[number]][1].extend(logprobs or [])
+            waiting -= {number} if ending else set()
+        if not waiting:
+            return made
+    raise AssertionError("requests do not end")
+
+
+def test_the_engine_serves_an_extracted_decoder(grouped: Steps) -> None:
+    program = native_program(grouped.program)
+    device = npusim.Device("cpu", threads=2)
+    weights = npusim.load_weights(grouped.weights, program, device)
+    prompts = {seed: text(seed, 20 + 7 * seed) for seed in range(6)}
+    together = answered(_runtime.Engine(program, device, weights), prompts)
+    for at, tokens in prompts.items():
+        engine = _runtime.Engine(program, device, weights, prefix_cache=False)
+        assert answered(engine, {at: tokens}) == {at: together[at]}
 
 
 def test_facts_name_the_sizes_and_the_pools(grouped: Steps) -> None:

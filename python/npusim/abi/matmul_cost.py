@@ -152,8 +152,9 @@ def _paged_attention(p: Params, _: int | None) -> Cost:
 
 
 def _paged_append(p: Params, _: int | None) -> Cost:
-    rows = p["heads"] * p["length"] * p["head_dim"] * SIZES[p["dtype"]]
-    return [rows, *_places(p), rows], 0
+    heads, size = p["heads"] * p["head_dim"], SIZES[p["dtype"]]
+    room = p["pages"] * p["page_tokens"]
+    return [heads * p["length"] * size, *_places(p), heads * min(p["length"], room) * size], 0
 
 
 def _places(p: Params) -> list[int]:
