@@ -13,7 +13,6 @@ from typing import Any
 import click
 import numpy as np
 
-from npusim import _runtime
 from npusim.cli.answer import Answer, amount, duration, table
 from npusim.cli.progress import Report
 from npusim.cli.running import Running
@@ -23,7 +22,6 @@ from npusim.peers import Standing, compare
 from npusim.peers.model_files import write_models
 from npusim.peers.runtimes import RUNTIMES
 from npusim.peers.worker import BURST_SECONDS
-from npusim.runtime.checkpoint import Checkpoint
 
 NPUSIM = "npusim"
 
@@ -60,6 +58,8 @@ def bench_against(
     """
     _check(names, model, running)
     assert model is not None
+    from npusim import _runtime  # a verb also has to say that it is missing
+
     threads = running.threads or _runtime.usable_cores()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -124,9 +124,9 @@ def _saved(arrays: Mapping[str, np.ndarray], folder: Path) -> list[str]:
 def _checkpoint(weights: Weights) -> dict[str, Any]:
     if weights is None:
         return {"weights": None, "names": []}
-    if isinstance(weights, Checkpoint):
-        return {"weights": str(weights.source), "names": list(weights.rename.items())}
-    return {"weights": str(weights.absolute()), "names": []}
+    if isinstance(weights, Path):
+        return {"weights": str(weights.absolute()), "names": []}
+    return {"weights": str(weights.source), "names": list(weights.rename.items())}
 
 
 def _facts(one: Standing, first: Standing) -> dict[str, Any]:
