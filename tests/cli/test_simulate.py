@@ -80,6 +80,7 @@ def test_wrong_questions_are_refused(cli: Cli, program: Path, mlp: Compiled) -> 
     cli("simulate", program, "--target", "h200").refused("says nothing of 'h200'")
     cli("simulate", program, "--set", "dram.gb_per_s=0").refused("dram.gb_per_s")
     cli("simulate", program, "--set", "dram.gb_per_s=1e-300").refused("at least 1/16 byte a cycle")
+    cli("simulate", program, "--target=cpu", "--mode=loose").refused("'cpu' has no mode 'loose'")
     cli("simulate", program, "--method", "x").refused("no method 'x'")
     cli("simulate", program, "--context", "1").refused("no language model")
     cli("simulate", mlp.graph).refused("not a program")

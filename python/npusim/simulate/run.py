@@ -73,8 +73,9 @@ def _on_npu(plan: Plan, npu: Npu, mode: str | None, shown: int) -> Simulation:
 def _on_device(plan: Plan, device: Roofline, mode: str | None) -> Simulation:
     if mode not in (None, "tight"):
         raise Error(
-            f"'{plan.target.name}' is known by what it reaches: that has how commands start in it.",
-            hint="Leave the mode out.",
+            f"'{plan.target.name}' has no mode '{mode}': it is described by a roofline, whose "
+            "fixed times of commands hold how they start.",
+            hint="Leave the mode out, or fit 'start_us' of its classes.",
         )
     walked = walk_device(device, plan.commands)
 
