@@ -318,6 +318,7 @@ std::vector<Tap> taps_of(const Resize& p, int d, int64_t out) {
   if (p.mode == kNearestExact) return {{clip(std::floor(rounded((o + 0.5) * scale))), 1}};
   double source = p.align_corners ? rounded(scale * o) : rounded(scale * (o + 0.5) - 0.5);
   if (p.mode == kLinear || d == 0) {
+    if (p.in_size[d] == p.out_size[d]) return {{out, 1}};  // whatever the scale
     source = std::max(source, 0.0);
     const double left = std::min(std::floor(source), static_cast<double>(last));
     const double right = std::min(source - left, 1.0);
