@@ -35,7 +35,7 @@ CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h' ':!kernels/shared/abi.h')
 
 .DEFAULT_GOAL := help
 .PHONY: properties help demo test smoke lint types ctest sanitize arm64 macos metal metal-cpp \
-  metal-smoke fuzz fuzz-runs fuzz-files pytest docs screenshot sdk reproducible wheel wheels \
+  metal-smoke fuzz fuzz-runs fuzz-files pytest docs screenshot sdk sdk-smoke reproducible wheel wheels \
   check-wheel format values bench soak clean
 
 help:
@@ -84,7 +84,7 @@ soak: $(VENV)/npusim $(VENV)/dev
 
 # --- checks ----------------------------------------------------------------------------------
 
-test: lint types ctest sanitize fuzz sdk pytest metal-smoke docs
+test: lint types ctest sanitize fuzz sdk-smoke pytest metal-smoke docs
 	@echo "All checks passed."
 
 # What to run after every edit: under a minute, a test or more of each part of the pipeline.
@@ -115,7 +115,7 @@ types: $(VENV)/dev
 # Warnings are errors in every check. GCC 12 takes "text" + std::string for an overlapping copy
 # (GCC bug 105651).
 IS_GCC := $(findstring Free Software,$(shell $${CXX:-c++} --version 2>/dev/null))
-test ctest sdk pytest metal metal-smoke smoke docs check-wheel: STRICT = NPUSIM_WERROR=ON \
+test ctest sdk sdk-smoke pytest metal metal-smoke smoke docs check-wheel: STRICT = NPUSIM_WERROR=ON \
   $(if $(IS_GCC),CMAKE_CXX_FLAGS=-Wno-error=restrict)
 
 ctest: $(VENV)/npusim $(VENV)/dev
@@ -216,9 +216,11 @@ pytest: $(VENV)/npusim $(VENV)/dev
 	  PYTHONPATH=$(OLDER_TINYGRAD) $(BIN)/python -m pytest tests/frontends/tinygrad -n $(JOBS)
 
 # libnpusim as native programs get it: installed into an empty prefix, its symbols, size and interface
-# checked, and the examples built and run from there (docs/embedding.md).
-sdk: $(VENV)/npusim $(VENV)/dev
-	$(BIN)/python -m tests.sdk build/sdk-check build/sdk $(addprefix -D,$(STRICT))
+# checked, and the examples built and run from there (docs/embedding.md). The quick one builds the
+# library once.
+sdk sdk-smoke: $(VENV)/npusim $(VENV)/dev
+	$(BIN)/python -m tests.sdk $(if $(filter %smoke,$@),--quick) build/sdk-check build/sdk \
+	  $(addprefix -D,$(STRICT))
 
 # Two builds of the last commit, in different folders, are the same bytes: libnpusim, wheel, sources.
 reproducible: $(VENV)/dev
