@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from npusim.cli.finite import Finite
 from npusim.cli.progress import Report, progress
 from npusim.cli.running import Running, running_options
 from npusim.cli.sizes import call_sizes, call_sizes_option
+from npusim.cli.timing import measure, spread
 from npusim.cli.weights import Weights, weights_options
 from npusim.ir.symbolic import symbols_of
 from npusim.partition.plan import PartitionPlan
@@ -178,31 +178,3 @@ def _shown(facts: Mapping[str, Any]) -> str:
             ("peak memory of the process", amount(facts["peak_rss_bytes"])),
         ]
     )
-
-
-def measure(
-    call: Callable[[], object], warmup: int, runs: int | None, seconds: float
-) -> list[float]:
-    """Times `call` after `warmup` calls: `runs` times, or for `seconds`, but never under three."""
-    for _ in range(warmup):
-        call()
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(times) < runs if runs else len(times) < 3 or time.perf_counter() < end:
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return times
-
-
-def spread(times: list[float]) -> dict[str, float]:
-    """Returns median, extremes and the 10th and 90th percentile, in seconds."""
-    low, high = np.percentile(times, [10, 90])
-    return {
-        "runs": len(times),
-        "median_s": statistics.median(times),
-        "min_s": min(times),
-        "max_s": max(times),
-        "p10_s": float(low),
-        "p90_s": float(high),
-    }

@@ -16,6 +16,7 @@ import numpy as np
 from npusim.cli.answer import Answer, amount, duration, table
 from npusim.cli.progress import Report
 from npusim.cli.running import Running
+from npusim.cli.timing import spread
 from npusim.cli.weights import Weights
 from npusim.errors import Error
 from npusim.peers import Standing, compare
@@ -103,9 +104,9 @@ def _check(names: Sequence[str], model: Path | None, running: Running) -> None:
     if running.device not in (None, "cpu"):
         raise click.UsageError("--against compares on the CPU: leave --device out.")
     needed = {RUNTIMES[name].package for name in names}
-    needed |= {"onnx", "torch"} if {RUNTIMES[n].form for n in names} == {"onnx"} else {"torch"}
-    if model.suffix == ".onnx":
-        needed = {RUNTIMES[name].package for name in names}
+    if model.suffix != ".onnx":
+        # PyTorch runs the graph; who reads ONNX gets it exported.
+        needed |= {"torch"} | ({"onnx"} if "onnx" in {RUNTIMES[n].form for n in names} else set())
     for package in sorted(needed):
         if importlib.util.find_spec(package) is None:
             raise Error(f"--against needs the package {package}.", hint=f"pip install {package}")
@@ -132,16 +133,12 @@ def _checkpoint(weights: Weights) -> dict[str, Any]:
 def _facts(one: Standing, first: Standing) -> dict[str, Any]:
     if one.error:
         return {"name": one.name, "error": one.error}
-    low, high = np.percentile(one.calls, [10, 90])
     ratios = one.ratios(first)
     slow, fast = np.percentile(ratios, [10, 90])
     return {
         "name": one.name,
         "load_s": one.load_s,
-        "calls": len(one.calls),
-        "median_s": statistics.median(one.calls),
-        "p10_s": float(low),
-        "p90_s": float(high),
+        **spread(one.calls),
         "ratio": statistics.median(ratios),
         "ratio_p10": float(slow),
         "ratio_p90": float(fast),

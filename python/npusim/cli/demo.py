@@ -14,10 +14,10 @@ import numpy as np
 import npusim
 from npusim.cli.answer import Answer, Verb, amount, duration, table
 from npusim.cli.arrays import write_outputs
-from npusim.cli.bench import measure, spread
 from npusim.cli.checkpoint import save_checkpoint
 from npusim.cli.factory import require_torch
 from npusim.cli.progress import Report, progress
+from npusim.cli.timing import measure, spread
 from npusim.files import make_folder
 from npusim.program.program import CompiledProgram
 

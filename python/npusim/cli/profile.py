@@ -13,11 +13,11 @@ import npusim
 from npusim.cli.answer import Answer, Verb, amount, duration, table
 from npusim.cli.arrays import INPUT_HELP, read_inputs
 from npusim.cli.artifact import open_runnable, plan_specs
-from npusim.cli.bench import measure
 from npusim.cli.finite import Finite
 from npusim.cli.progress import progress
 from npusim.cli.running import Running, running_options
 from npusim.cli.sizes import call_sizes, call_sizes_option
+from npusim.cli.timing import measure
 from npusim.cli.weights import Weights, weights_options
 from npusim.partition.plan import Partition, PartitionPlan, TransferOp
 from npusim.profile.inputs import sample
