@@ -29,6 +29,7 @@ from npusim.errors import ExportError, first_line
 from npusim.frontends import decompositions as policy
 from npusim.frontends.complex_pairs import write_as_pairs
 from npusim.frontends.complex_rules import RULES as COMPLEX_RULES
+from npusim.frontends.distinct_calls import decomposed
 from npusim.frontends.dynamic_shapes import Sizes, decisions, is_about_sizes, sizes_of_one_open
 from npusim.frontends.exported_program import translate
 from npusim.frontends.refusals import explain, users_frames
@@ -165,7 +166,7 @@ def _export(
             policy.keep_instance_norm(program.graph)
             progress("decomposing", 1, 3)
             with decisions(program) as decided:
-                program = program.run_decompositions(policy.decompositions())
+                program = decomposed(program, policy.decompositions())
             Sizes(program, dynamic_shapes).check(decided)
             policy.drop_assertions(program.graph)
             policy.write_through_masks(program.graph)
