@@ -10,7 +10,14 @@ from pathlib import Path
 import click
 
 from npusim.cli.answer import Answer, Verb, duration
-from npusim.cli.artifact import open_program
+from npusim.cli.language import (
+    LanguageOptions,
+    language_options,
+    name_of,
+    open_to_serve,
+    save_option,
+)
+from npusim.cli.precision import quantize_option
 from npusim.cli.progress import progress
 from npusim.cli.running import Running, running_options
 from npusim.cli.serve import require_packages
@@ -21,24 +28,33 @@ from npusim.files import reads
 
 @click.command(cls=Verb)
 @click.argument("requests", type=click.Path(path_type=Path))
-@click.argument("program", type=click.Path(path_type=Path))
+@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True)
-@weights_options()
+@weights_options(help="Default: MODEL.")
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="Default: beside the weights.")
-@click.option("--name", help="What requests call the model. Default: the program's file name.")
+@click.option("--name", help="What requests call the model. Default: MODEL's own name.")
 @click.option("--max-batch", type=click.IntRange(min=1), default=256, show_default=True)
+@language_options(serving=True)
+@quantize_option
+@save_option
 @running_options
 def batch(
     requests: Path,
-    program: Path,
+    model: Path,
     output: Path,
     weights: Weights,
     tokenizer: Path | None,
     name: str | None,
     max_batch: int,
+    language: LanguageOptions,
+    quantize: str | None,
+    save: Path | None,
     running: Running,
 ) -> Answer:
     """Answer a file of requests with a language model.
+
+    MODEL is a .npubin file, which needs --weights; or a folder of Hugging Face transformers or a
+    .gguf file, of which a program is made first, as --max-context and the options below it say.
 
     REQUESTS has OpenAI's batch format, a JSON object a line: custom_id, method, url, body. The
     answers come in the same order; rows that fail say why, and the exit code is then 1. A run that
@@ -54,19 +70,19 @@ def batch(
     reads(requests)
     with progress("Batch") as report:
         report("loading")
-        compiled = open_program(program)
+        served = open_to_serve(model, weights, language, quantize, save, report)
         engine = Engine(
-            compiled,
-            weights,
+            served.program,
+            served.weights,
             tokenizer=tokenizer,
-            device=running.open(compiled.target),
+            device=running.open(served.program.target),
             max_batch=max_batch,
             copy=running.copy_weights,
             progress=report,
         )
 
         async def work() -> Outcome:
-            generator = Generator(engine, name or program.stem)
+            generator = Generator(engine, name or name_of(model))
             try:
                 return await answer_file(
                     generator, requests, output, lambda done, of: report("answering", done, of)
@@ -80,9 +96,9 @@ def batch(
         finally:
             engine.close()
     seconds = time.perf_counter() - began
-    data = {**asdict(outcome), "seconds": seconds}
+    data = {**asdict(outcome), "seconds": seconds, "remark": served.remark}
     text = (
         f"{output}: {outcome.answered} answered, {outcome.failed} failed; "
         f"{outcome.completion_tokens} tokens after {outcome.prompt_tokens} in {duration(seconds)}"
     )
-    return Answer(data, [text], ok=not outcome.failed)
+    return Answer(data, [text, *([served.remark] if served.remark else [])], ok=not outcome.failed)

@@ -10,11 +10,15 @@ import click
 import npusim
 from npusim.cli.answer import Answer, Verb, amount
 from npusim.cli.artifact import beside
+from npusim.cli.language import LanguageOptions, is_language_model, language_options
 from npusim.cli.onnx_model import open_to_compile, weights_of_onnx_option
 from npusim.cli.precision import precision_option, quantize_option
-from npusim.cli.progress import progress
+from npusim.cli.progress import Report, progress
 from npusim.cli.sizes import combinations, prepared_line, sizes_option
 from npusim.cli.summary import program_facts
+from npusim.errors import Error
+from npusim.ir.graph import Graph
+from npusim.ir.module import Module
 
 
 @click.command("compile", cls=Verb)
@@ -25,6 +29,7 @@ from npusim.cli.summary import program_facts
 @precision_option
 @weights_of_onnx_option
 @sizes_option
+@language_options(serving=False)
 @click.option(
     "--dump-passes",
     type=click.Path(path_type=Path),
@@ -40,12 +45,24 @@ def compile_model(
     weights_out: Path | None,
     sizes: Sequence[str],
     dump_passes: Path | None,
+    language: LanguageOptions,
 ) -> Answer:
-    """Compile a graph, or an ONNX model, to a .npubin file."""
-    output = output or beside(graph, ".npubin")
+    """Compile a graph, an ONNX model or a language model to a .npubin file.
+
+    A language model is a folder of Hugging Face transformers or a .gguf file, extracted first.
+    """
+    if output is None:
+        of_folder = graph.parent / f"{graph.resolve().name}.npubin"
+        output = of_folder if graph.is_dir() else beside(graph, ".npubin")
     with progress("Compiling") as report:
         report("reading the graph")
-        ir, told = open_to_compile(graph, weights_out, "compile")
+        ir: Module | Graph
+        told: list[str] = []
+        if is_language_model(graph):
+            ir = _language_model(graph, weights_out, language, report)
+        else:
+            language.refuse(graph)
+            ir, told = open_to_compile(graph, weights_out, "compile")
         program = npusim.compile(
             ir,
             target=target,
@@ -71,3 +88,11 @@ def compile_model(
     if dump_passes is not None:
         lines.append(f"graphs after each pass: {dump_passes}")
     return Answer({"output": str(output), "bytes": size, "program": facts}, lines)
+
+
+def _language_model(
+    source: Path, weights_out: Path | None, language: LanguageOptions, report: Report
+) -> Module | Graph:
+    if weights_out is not None:
+        raise Error(f"The weights of {source} stay where they are.", hint="Leave --weights out.")
+    return language.extract(source, report)

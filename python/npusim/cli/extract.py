@@ -12,12 +12,14 @@ from npusim.cli.answer import Answer, Verb, amount
 from npusim.cli.checkpoint import save_checkpoint
 from npusim.cli.dynamic import dynamic_shapes
 from npusim.cli.factory import FACTORY_HELP, make
+from npusim.cli.language import LanguageOptions, is_language_model, language_options
 from npusim.cli.progress import progress
 from npusim.cli.summary import graph_facts
+from npusim.errors import Error
 
 
 @click.command(cls=Verb, epilog=FACTORY_HELP)
-@click.argument("factory", metavar="MODULE:FACTORY")
+@click.argument("factory", metavar="MODULE:FACTORY|FOLDER")
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="JSON file.")
 @click.option(
     "--weights", type=click.Path(path_type=Path), help="Write the weights here as safetensors."
@@ -30,18 +32,28 @@ from npusim.cli.summary import graph_facts
     help="A dimension that calls may choose, from 1 to MAX: ids:0=batch:8, x:1=4*seq:64 (MAX is "
     "that of the name). SIZE:MIN:MAX gives a minimum. Can be repeated.",
 )
+@language_options(serving=False)
 def extract(
     factory: str,
     output: Path,
     weights: Path | None,
     name: str | None,
     dynamic: tuple[str, ...],
+    language: LanguageOptions,
 ) -> Answer:
     """Turn a PyTorch model into a graph without weights.
+
+    FOLDER is a language model of Hugging Face transformers, or a .gguf file; its weights stay.
 
     Build the model under `torch.device("meta")` to keep its weights out of memory altogether;
     with --weights it must be a real one.
     """
+    if is_language_model(factory):
+        for option, given in (("--weights", weights), ("--name", name), ("--dynamic", dynamic)):
+            if given:
+                raise Error(f"{option} is about a factory's model, and {factory} is a folder's.")
+        return _extract_language_model(Path(factory), output, language)
+    language.refuse(factory)
     with progress("Extracting") as report:
         report("building the model")
         made = make(factory)
@@ -69,3 +81,14 @@ def extract(
     data["remarks"] = made.remarks()
     lines += data["remarks"]
     return Answer(data, lines)
+
+
+def _extract_language_model(source: Path, output: Path, language: LanguageOptions) -> Answer:
+    with progress("Extracting") as report:
+        module = language.extract(source, report)
+        report("writing")
+        module.save(output)
+    methods = {name: len(graph.nodes) for name, graph in module.methods.items()}
+    shown = ", ".join(f"{name} ({nodes} nodes)" for name, nodes in methods.items())
+    data = {"output": str(output), "methods": methods, "facts": module.facts["language_model"]}
+    return Answer(data, [f"{output}: {shown}"])

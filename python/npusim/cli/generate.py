@@ -13,18 +13,15 @@ import click
 import npusim
 from npusim.cli.answer import INTERRUPTED, Answer, Verb, amount, duration, printable
 from npusim.cli.artifact import open_program
-from npusim.cli.context import known_positions
+from npusim.cli.language import LanguageOptions, is_language_model
 from npusim.cli.progress import progress
 from npusim.cli.running import Running, running_options
 from npusim.cli.weights import Weights, weights_options
 from npusim.errors import Error
 from npusim.profile.memory import peak_rss
-from npusim.program.program import CompiledProgram
 
 if TYPE_CHECKING:
     from npusim.language_model import Chat, LanguageSession, Stats, TextGeneration
-
-_CONTEXT = 4096  # unless the model knows fewer positions
 
 
 @click.command(cls=Verb)
@@ -77,16 +74,15 @@ def generate(
     With --interactive, every line of the input is a prompt that continues the conversation, in the
     model's chat template where it has one; Ctrl-C ends an answer, the end of input (Ctrl-D) all.
     """
-    from npusim.runtime.gguf import SUFFIX as GGUF
-
     start: str | list[int] | None = _prompt(prompt, token_ids, interactive=interactive)
     if chat and isinstance(start, list):
         raise Error("--chat puts text into a template; --token-ids are no text.")
     with progress("Loading") as report:
-        is_source = model.is_dir() or model.suffix == GGUF
+        is_source = is_language_model(model)
         if is_source:
             report("extracting and compiling")
-            program = _compile(model, max_context, prefill_chunk, report)
+            extraction = LanguageOptions(max_context, prefill_chunk)
+            program = npusim.compile(extraction.extract(model, report), progress=report)
             if save is not None:
                 program.save(save)
         else:
@@ -144,14 +140,6 @@ def _prompt(
         raise Error(
             f"--token-ids is {token_ids!r}.", hint="Give numbers separated by commas."
         ) from None
-
-
-def _compile(folder: Path, max_context: int | None, chunk: int, report: Any) -> CompiledProgram:
-    context = max_context or known_positions(folder, _CONTEXT)
-    graphs = npusim.extract_llm(
-        folder, max_context=context, prefill_chunk=min(chunk, context), progress=report
-    )
-    return npusim.compile(graphs, progress=report)
 
 
 @dataclass

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
 import click
 
 from npusim.cli.answer import Answer, Verb
-from npusim.cli.artifact import open_program
 from npusim.cli.finite import Finite
+from npusim.cli.language import (
+    LanguageOptions,
+    language_options,
+    name_of,
+    open_to_serve,
+    save_option,
+)
+from npusim.cli.precision import quantize_option
 from npusim.cli.running import ByteCount, Running, running_options
 from npusim.cli.weights import Weights, weights_options
 from npusim.errors import Error
 
+_log = logging.getLogger("npusim.serve")
 _KEYS = "NPUSIM_API_KEYS"
 _NEEDS = ("starlette", "uvicorn", "prometheus_client", "jinja2", "tokenizers")
 
 
 @click.command(cls=Verb)
-@click.argument("program", type=click.Path(path_type=Path))
-@weights_options()
+@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
+@weights_options(help="Default: MODEL.")
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="Default: beside the weights.")
-@click.option("--name", help="What requests call the model. Default: the program's file name.")
+@click.option("--name", help="What requests call the model. Default: MODEL's own name.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option(
     "--port",
@@ -60,9 +69,12 @@ _NEEDS = ("starlette", "uvicorn", "prometheus_client", "jinja2", "tokenizers")
     show_default=True,
     help="Seconds that requests may take to end after SIGTERM.",
 )
+@language_options(serving=True)
+@quantize_option
+@save_option
 @running_options
 def serve(
-    program: Path,
+    model: Path,
     weights: Weights,
     tokenizer: Path | None,
     name: str | None,
@@ -73,9 +85,15 @@ def serve(
     api_key_file: Path | None,
     max_body: int,
     drain_timeout: float,
+    language: LanguageOptions,
+    quantize: str | None,
+    save: Path | None,
     running: Running,
 ) -> Answer:
     """Serve a language model over HTTP, as OpenAI's clients expect it.
+
+    MODEL is a .npubin file, which needs --weights; or a folder of Hugging Face transformers or a
+    .gguf file, of which a program is made first, as --max-context and the options below it say.
 
     /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokenize, /health, /metrics.
     The log goes to stderr, a JSON object a line. SIGTERM lets requests end, then the process.
@@ -86,16 +104,18 @@ def serve(
     from npusim.serve.process import logged_as_json, run, take_port
 
     server = Server(
-        name or program.stem, api_keys=_keys(api_key_file), limits=Limits(body_bytes=max_body)
+        name or name_of(model), api_keys=_keys(api_key_file), limits=Limits(body_bytes=max_body)
     )
 
     def load() -> Engine:
-        compiled = open_program(program)
+        served = open_to_serve(model, weights, language, quantize, save, lambda *_: None)
+        if served.remark is not None:
+            _log.warning("no steps of many requests", extra={"facts": {"why": served.remark}})
         return Engine(
-            compiled,
-            weights,
+            served.program,
+            served.weights,
             tokenizer=tokenizer,
-            device=running.open(compiled.target),
+            device=running.open(served.program.target),
             max_batch=max_batch,
             max_waiting=max_waiting,
             copy=running.copy_weights,
