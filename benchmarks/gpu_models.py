@@ -1,7 +1,8 @@
 """Vision models and a small network on a GPU: npusim beside PyTorch, same dtype, in one run.
 
     PYTHONPATH=python:. python -m benchmarks.gpu_models [--models resnet50 vit_b_16:1,8 …]
-        [--batches 1 64] [--peers eager graph] [--compile [SECONDS]] [--commands] [--json FILE]
+        [--batches 1 64] [--peers eager graph] [--compile [SECONDS]] [--mode reduce-overhead]
+        [--commands] [--json FILE]
 
 Models have seeded random weights and are converted by `model.half()`. npusim goes the whole way:
 extract_ir, compile ahead, a `.npubin` and a checkpoint on disk, load, call. Calls get a tensor that
@@ -9,8 +10,9 @@ is on the GPU and leave their result there; each is timed from the caller's side
 done, everybody taking turns in short bursts. Printed: median and 10th to 90th percentile, the ratio
 to npusim, the largest difference from float32 relative to its largest output, whether the five
 largest are PyTorch's, and what loading took; at the end all medians as a table. `--compile` adds
-torch.compile with max-autotune and frozen weights, for as many cases as begin to compile in so many
-seconds: it takes about a minute each. `--commands` adds the time of each command.
+torch.compile with frozen weights, for as many cases as begin to compile in so many seconds:
+max-autotune takes a minute or more each, `--mode reduce-overhead` less. `--commands` adds the time
+of each command.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,15 +140,15 @@ def graph(model: nn.Module, x: Tensor) -> Call:
     return replay
 
 
-def compiled(model: nn.Module, x: Tensor) -> Call:
-    """torch.compile with max-autotune, weights frozen and so batch norms folded."""
+def compiled(model: nn.Module, x: Tensor, mode: str) -> Call:
+    """torch.compile, weights frozen and so batch norms folded."""
     import torch._inductor.config
 
     torch._inductor.config.freezing = True
     torch._dynamo.reset()
     start = time.perf_counter()
     last = model.to(memory_format=torch.channels_last) if x.dim() == 4 else model
-    fast, given = torch.compile(last, mode="max-autotune", dynamic=False), _channels_last(x)
+    fast, given = torch.compile(last, mode=mode, dynamic=False), _channels_last(x)
     for _ in range(3):
         fast(given)
     torch.cuda.synchronize()
@@ -160,7 +163,8 @@ def _channels_last(x: Tensor) -> Tensor:
 PEERS: dict[str, Callable[[nn.Module, Tensor], Call]] = {
     "eager": eager,
     "graph": graph,
-    "compile": compiled,
+    "max-autotune": partial(compiled, mode="max-autotune"),
+    "reduce-overhead": partial(compiled, mode="reduce-overhead"),
 }
 
 
@@ -281,6 +285,8 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 64])
     parser.add_argument("--peers", nargs="*", default=["eager", "graph"], choices=list(PEERS))
     parser.add_argument("--compile", type=float, nargs="?", const=3600.0, default=0.0)
+    modes = ["max-autotune", "reduce-overhead"]
+    parser.add_argument("--mode", choices=modes, default=modes[0], help="of --compile")
     parser.add_argument("--commands", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -301,7 +307,7 @@ def main() -> None:
             case = Case(name, batch)
             case.check()
             late = time.perf_counter() - start >= args.compile
-            keep(case.time([*args.peers, *([] if late else ["compile"])]))
+            keep(case.time([*args.peers, *([] if late else [args.mode])]))
             if args.commands:
                 case.print_commands()
     table(rows)
