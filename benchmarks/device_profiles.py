@@ -1,20 +1,28 @@
 """Profiles of a device, for whoever fits a model of it: many shapes of single layers, and models.
 
-    PYTHONPATH=python:. python -m benchmarks.device_profiles FOLDER [--device cuda]
+    PYTHONPATH=python:. python -m benchmarks.device_profiles FOLDER [--device cuda] [--jobs 16]
 
-writes `<class>.json` of seeded shapes of each class of layer (products, batches of products,
-convolutions, windows of 3 by 3, attention, rows, elementwise), and `<model>.json` of whole models,
-each as `npusim profile --json` prints it. With `--decoder` there are two-layer decoders of seeded
-sizes, `decoder<i>_prefill` and `decoder<i>_decode`, those of `profiled_models.py`, and one of
-Qwen2.5-1.5B's sizes, `prefill` and `decode` behind `CONTEXT` tokens.
+writes `<class><i>.json` of seeded shapes of each class of layer (products, batches of products,
+convolutions, windows of 3 by 3, attention, rows, elementwise, pools), `PART` of them in one
+program, and `<model>.json` of whole models, each as `npusim profile --json` prints it. With
+`--what decoders` there are two-layer decoders of seeded sizes, `decoder<i>_prefill` and
+`decoder<i>_decode`, those of `profiled_models.py`, and one of Qwen2.5-1.5B's sizes, `prefill` and
+`decode` behind `CONTEXT` tokens.
+
+Programs are compiled in `--jobs` processes and measured here, one after the other, in the order in
+which they are ready. Weights are seeded and small; no time depends on them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import random
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +34,13 @@ import npusim
 from benchmarks.profiled_models import PARTS, WHOLE, others
 from npusim.profile.measure import profile_program
 from npusim.profile.saved import profile_facts
+from npusim.program.program import CompiledProgram
 from npusim.runtime import Device, load_weights
 
 SEED = 7
 CONTEXT = 1024
 SHAPES = 128  # of each class
+PART = 16  # of them in one program
 DECODERS = 6
 LARGEST = {"cpu": 2e9, "cuda": 4e11}  # operations of one layer
 WEIGHTS = 16 << 20  # elements of a layer's weights
@@ -165,6 +175,19 @@ def elementwise(draw: random.Random, _: float) -> Layer:
     return Elementwise(functions), (_size(draw, 1 << 10, WEIGHTS),)
 
 
+def pools(draw: random.Random, _: float) -> Layer:
+    """A pool over windows, or over whole images, of what a convolution has left in its layout."""
+    channels, size = _size(draw, 8, 2048), draw.choice((7, 14, 28, 56, 112))
+    while channels * size**2 > WEIGHTS >> 2:
+        channels = max(8, channels // 16 * 8)
+    kinds = (
+        *(nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2)),
+        *(nn.AdaptiveAvgPool2d(1), nn.AdaptiveAvgPool2d(1), nn.AdaptiveAvgPool2d(1)),
+    )
+    before = nn.Conv2d(channels, channels, 1, groups=channels)
+    return nn.Sequential(before, draw.choice(kinds)), (1, channels, size, size)
+
+
 def _row_sums(x: Tensor) -> Tensor:
     return x.sum(-1)
 
@@ -177,22 +200,8 @@ CLASSES = {
     "attention": attention,
     "rows": rows,
     "elementwise": elementwise,
+    "pools": pools,
 }
-
-
-def programs(device: str, dtype: torch.dtype) -> Iterator[tuple[str, Any, Any, int]]:
-    """Yields name, compiled program, weights, and tokens in the cache."""
-    for name, draw_layer in CLASSES.items():
-        draw = random.Random(f"{SEED} {name}")
-        drawn = [draw_layer(draw, LARGEST[device]) for _ in range(SHAPES)]
-        model = SideBySide([layer for layer, _ in drawn]).eval().to(dtype)
-        xs = tuple(torch.zeros(shape, dtype=dtype) for _, shape in drawn)
-        yield name, npusim.compile((model, xs), device), model.state_dict(), 0
-    for name in MODELS:
-        net, given = others()[name] if name in others() else build(name)
-        net = net.eval().to(dtype)
-        xs = tuple(x.to(dtype) if x.is_floating_point() else x for x in given)
-        yield name, npusim.compile((net, xs), device), net.state_dict(), 0
 
 
 QWEN = {
@@ -233,6 +242,79 @@ def decoders() -> Iterator[tuple[str, dict[str, int], int]]:
     yield "", QWEN, CONTEXT
 
 
+# ---- programs, each compiled in a process of its own ----
+
+
+@dataclass(frozen=True)
+class Task:
+    """A program to compile and profile.
+
+    Attributes:
+        name: of its profile; of a decoder, what its methods follow.
+        kind: "layers", "models" or "decoders".
+        part: of a class's shapes.
+        sizes, context: a decoder's, with the tokens in its cache.
+    """
+
+    name: str
+    kind: str
+    part: int = 0
+    sizes: Mapping[str, int] | None = None
+    context: int = 0
+
+
+def tasks(what: list[str]) -> Iterator[Task]:
+    """Yields what is asked for; of layers first a part of each class, then another of each."""
+    if "layers" in what:
+        for part in range(SHAPES // PART):
+            for name in CLASSES:
+                yield Task(name, "layers", part)
+    if "models" in what:
+        for name in MODELS:
+            yield Task(name, "models")
+    if "decoders" in what:
+        for name, sizes, context in decoders():
+            yield Task(name, "decoders", 0, sizes, context)
+
+
+def make(task: Task, device: str, dtype: torch.dtype, folder: str) -> tuple[Task, str]:
+    """Compiles a program into a folder; returns its path, too."""
+    torch.set_num_threads(1)
+    if task.kind == "layers":
+        draw = random.Random(f"{SEED} {task.name}")
+        with torch.device("meta"):
+            drawn = [CLASSES[task.name](draw, LARGEST[device]) for _ in range(SHAPES)]
+            drawn = drawn[task.part * PART : (task.part + 1) * PART]
+            net: nn.Module = SideBySide([layer for layer, _ in drawn]).eval().to(dtype)
+            given = tuple(torch.empty(shape, dtype=dtype) for _, shape in drawn)
+        program = npusim.compile((net, given), device)
+    elif task.kind == "models":
+        net, given = others()[task.name] if task.name in others() else build(task.name)
+        given = tuple(x.to(dtype) if x.is_floating_point() else x for x in given)
+        program = npusim.compile((net.eval().to(dtype), given), device)
+    else:
+        assert task.sizes is not None
+        model = decoder(dict(task.sizes))
+        module = npusim.extract_llm(model, max_context=4096, prefill_chunk=128)
+        program = npusim.compile(module, device)
+    path = Path(folder) / f"{task.kind}_{task.name}{task.part}.npubin"
+    program.save(path)
+    return task, str(path)
+
+
+def weights_of(program: CompiledProgram) -> dict[str, Tensor]:
+    """Returns seeded weights above 0, each a part of one array: variances are among them."""
+    most = max((torch.Size(spec.shape).numel() for spec in program.weights), default=1)
+    generator = torch.Generator().manual_seed(SEED)
+    values = torch.rand(most, generator=generator).mul_(0.02).add_(0.001)
+    kinds = {spec.dtype for spec in program.weights}
+    by_dtype = {kind: values.to(getattr(torch, kind)) for kind in kinds}
+    return {
+        spec.keys[0]: by_dtype[spec.dtype][: torch.Size(spec.shape).numel()].view(spec.shape)
+        for spec in program.weights
+    }
+
+
 def main() -> None:
     """Reads the command line, measures, writes."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -241,29 +323,39 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring each program")
-    parser.add_argument("--decoder", action="store_true", help="a decoder, too")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that compile")
+    parser.add_argument("--what", default="layers,models", help="of layers, models, decoders")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    device = Device(args.device, threads=args.threads)
+    dtype = getattr(torch, args.dtype)
+    with (
+        tempfile.TemporaryDirectory() as made,
+        ProcessPoolExecutor(args.jobs, multiprocessing.get_context("fork")) as pool,
+    ):
+        wanted = [
+            pool.submit(make, task, args.device, dtype, made)
+            for task in tasks(args.what.split(","))
+        ]
+        device = Device(args.device, threads=args.threads)  # behind the fork
+        for ready in as_completed(wanted):
+            if ready.exception() is not None:
+                print(f"a program was not made: {ready.exception()}", flush=True)
+                continue
+            _measure(*ready.result(), device, args.folder, args.seconds)
 
-    def measure(name: str, program: Any, weights: Any, **given: Any) -> None:
-        loaded = load_weights(weights, program, device)
-        found = profile_program(program, loaded, device=device, seconds=args.seconds, **given)
+
+def _measure(task: Task, path: str, device: Device, folder: Path, seconds: float) -> None:
+    program = CompiledProgram.load(path)
+    loaded = load_weights(weights_of(program), program, device)
+    for method in ("prefill", "decode") if task.kind == "decoders" else (None,):
+        found = profile_program(
+            program, loaded, device=device, seconds=seconds, method=method, context=task.context
+        )
+        name = task.name + (method or (str(task.part) if task.kind == "layers" else ""))
         facts = json.dumps(profile_facts(found), separators=(",", ":"))
-        (args.folder / f"{name}.json").write_text(facts + "\n")
-        print(f"{name}: {len(found.commands)} commands, {1e3 * found.run_seconds:.3f} ms")
-
-    for name, program, weights, _ in programs(args.device, getattr(torch, args.dtype)):
-        measure(name, program, weights)
-    for prefix, sizes, context in decoders() if args.decoder else ():
-        model = decoder(sizes)
-        module = npusim.extract_llm(model, max_context=4096, prefill_chunk=128)
-        program = npusim.compile(module, args.device)
-        weights = {
-            key: torch.full(t.shape, 0.01, dtype=t.dtype) for key, t in model.state_dict().items()
-        }
-        for method in ("prefill", "decode"):
-            measure(prefix + method, program, weights, method=method, context=context)
+        (folder / f"{name}.json").write_text(facts + "\n")
+        told = f"{name}: {len(found.commands)} commands, {1e3 * found.run_seconds:.3f} ms"
+        print(told, flush=True)
 
 
 if __name__ == "__main__":
