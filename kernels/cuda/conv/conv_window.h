@@ -106,12 +106,16 @@ int64_t offset_at(int64_t place, const int64_t (&strides)[5]) {
 }
 
 // A window of a convolution that is not transposed: where its first tap lies, inside the input or
-// not, and a bit for each tap that lies inside.
+// not, and which taps lie inside. Up to 24 of them have a bit each, with 8 more for what a block of
+// K has past the last one; of more taps each place along each dimension has one.
 struct Window {
   int first;
   unsigned inside;
 };
-constexpr bool kHasWindows = kTaps <= 24 && params.x_strides[0] * params.batch < 0x7fffffff;
+constexpr bool kMarksTaps = kTaps <= 24;
+constexpr bool kHasWindows =
+    params.x_strides[0] * params.batch < 0x7fffffff &&
+    (kMarksTaps || params.kernel[0] + params.kernel[1] + params.kernel[2] <= 32);
 
 inline Window window_at(int64_t place) {
   if (place >= kPositions) return {0, 0};
@@ -119,8 +123,8 @@ inline Window window_at(int64_t place) {
     return {static_cast<int>(place * params.x_strides[4]), 1};
   }
   const Position position(place);
-  Window window{static_cast<int>(position.batch * params.x_strides[0]), 1};
-  int taps = 1;
+  Window window{static_cast<int>(position.batch * params.x_strides[0]), kMarksTaps};
+  int taps = kMarksTaps ? 1 : 0;  // in the bits so far
 #pragma unroll
   for (int d = 2; d >= 0; --d) {
     const int kernel = static_cast<int>(params.kernel[d]);
@@ -132,12 +136,29 @@ inline Window window_at(int64_t place) {
 #pragma unroll
     for (int tap = 0; tap < kernel; ++tap) {
       const int tapped = at + tap * step;
-      if (tapped >= 0 && tapped < in) inside |= window.inside << (tap * taps);
+      if (tapped < 0 || tapped >= in) continue;
+      inside |= kMarksTaps ? window.inside << (tap * taps) : 1u << (taps + tap);
     }
-    window.inside = inside;
-    taps *= kernel;
+    window.inside = kMarksTaps ? inside : window.inside | inside;
+    taps = kMarksTaps ? taps * kernel : taps + kernel;
   }
   return window;
+}
+
+// Whether a tap of a window lies inside; those past the last one do not.
+inline bool has_tap(const Window& window, int tap) {
+  if constexpr (kMarksTaps) return window.inside >> tap & 1;
+  if (tap >= kTaps) return false;
+  unsigned inside = window.inside, found = 1;
+#pragma unroll
+  for (int d = 2; d >= 0; --d) {
+    const int kernel = static_cast<int>(params.kernel[d]);
+    found &= inside >> (tap % kernel);
+    inside >>= kernel - 1;  // not by 32, which a single dimension may have
+    inside >>= 1;
+    tap /= kernel;
+  }
+  return found;
 }
 
 // How far a tap lies from the first one.

@@ -43,7 +43,7 @@ struct WindowRow {
   static WindowRow of(int64_t, int row) {
     return {reinterpret_cast<const Window*>(shared_memory + kWindowsAt)[row]};
   }
-  bool has(int tap) const { return window.inside >> tap & 1; }
+  bool has(int tap) const { return has_tap(window, tap); }
   int64_t offset(int tap) const { return window.first + tap_offset(tap); }
 };
 // The same for convolutions that are transposed, or have many taps.

@@ -397,8 +397,18 @@ _CASES: dict[str, tuple[Case, ...]] = {
             "wide depthwise",
         ),
         Case(((1, 8, 9, 9), (12, 4, 3, 2), None), {"groups": 2, "dilation": (2, 1)}, "groups"),
+        Case(((2, 8, 9, 8), (16, 8, 5, 5), (16,)), {"padding": (2, 2)}, "many taps"),
+        Case(
+            ((1, 8, 13, 17), (8, 8, 3, 9), None),
+            {"stride": (2, 1), "padding": (2, 5), "dilation": (2, 1)},
+            "taps past each border",
+        ),
+        Case(((1, 8, 1, 40), (8, 8, 1, 31), None), {"padding": (0, 30)}, "a long row of taps"),
     ),
-    "conv3d": (Case(((1, 3, 5, 6, 7), (4, 3, 3, 3, 3), (4,)), {"padding": (1, 1, 1)}),),
+    "conv3d": (
+        Case(((1, 3, 5, 6, 7), (4, 3, 3, 3, 3), (4,)), {"padding": (1, 1, 1)}),
+        Case(((1, 8, 4, 5, 6), (8, 8, 3, 3, 3), (8,)), {"padding": (1, 2, 1)}, "many taps"),
+    ),
     "conv_transpose1d": (Case(((1, 4, 7), (4, 6, 3), (6,)), {"stride": (2,)}),),
     "conv_transpose2d": (
         Case(
