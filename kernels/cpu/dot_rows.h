@@ -47,6 +47,7 @@ inline constexpr int kDotSums = 24;
 #else
 inline constexpr int kDotSums = 12;
 #endif
+inline constexpr int64_t kWideDotRows = kDotSums / 2;  // the most that share rows of b in pairs
 constexpr int dot_columns(int rows) {
   return 4 * rows <= kDotSums ? 4 : 2 * rows <= kDotSums ? 2 : 1;
 }

@@ -1,6 +1,7 @@
 // Matmuls of consecutive groups of a's rows, each with a b of its own: what the experts of a
 // mixture compute. Where a group ends is data. A task has a block of rows and columns of y and
-// finds the groups that its rows belong to, so what is written follows from the parameters alone.
+// finds the groups that its rows belong to, so what is written follows from the parameters alone;
+// and a row does not depend on how many others its group has.
 #include "kernels/cpu/matmul_cell.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -63,7 +64,7 @@ void run_block(const Params& p, const KernelCall& call, const Block& block) {
     const MatmulCell cell{row * p.a_m, group * p.b_batch[kGroups] + block.column * p.b_n, to, rows,
                           block.columns};
     if constexpr (std::is_same_v<Number<T>, float>) {
-      FloatMatmul<T>(operands, part).run(cell);
+      FloatMatmul<T>(operands, part, DotProducts::kOfAnyRows).run(cell);
     } else {
       multiply_plainly<T>(part, cell, operands);
     }
@@ -90,7 +91,8 @@ int64_t scratch(const void* params) {
   int64_t bytes = 0;
   for (int64_t rows = 1; is_float(p.dtype) && rows <= std::min(p.m, kMatmulRows); ++rows) {
     const Params part = of_rows(p, rows);
-    bytes = std::max(bytes, MatmulScratch(part, MatmulMethod(part), nullptr).bytes);
+    bytes = std::max(
+        bytes, MatmulScratch(part, MatmulMethod(part, DotProducts::kOfAnyRows), nullptr).bytes);
   }
   return bytes;
 }

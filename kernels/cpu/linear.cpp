@@ -2,8 +2,8 @@
 //
 // A task is a cell: a block of rows of x by a span of rows of W. Few rows of x wait for W, which is
 // streamed once, four rows at a time. Many rows pass over a span of W that stays in the second
-// cache, K cut so that a tile's rows of x stay in the first. Each element's products are added in
-// an order that depends on the shape alone.
+// cache, K cut so that a tile's rows of x stay in the first. Both add an element's products in the
+// order of dot_tile, so a row of y does not depend on how many others there are.
 #include "kernels/cpu/linear_finish.h"
 #include "kernels/cpu/linear_stream.h"
 #include "kernels/cpu/storage.h"
@@ -22,7 +22,6 @@ constexpr int64_t kNarrowSpan = 16;              // … where there are few colu
 constexpr int64_t kTasks = 48;                   // tasks beyond this serve nobody
 constexpr int64_t kStreamed = int64_t{1} << 16;  // bytes of W that a task of few rows streams
 constexpr int64_t kMaxSpan = 1024;
-constexpr int64_t kBlockK = 1536;  // columns of K that a tile of many rows covers
 
 bool has_few_rows(const abi::LinearParams& p) {
   return p.m <= kDotTileRows;

@@ -2,6 +2,8 @@
 // sums of all pairs stay in registers over K and are added up across lanes once at its end.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cpu/transpose.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -15,6 +17,10 @@ inline constexpr int kDotTileRows = 3;
 #else
 inline constexpr int kDotTileRows = 2;
 #endif
+
+// Elements of K over which a sum stays in registers. Each element of y is one sum over every such
+// block, lane by lane, and the blocks' sums in their order: whatever else is computed beside it.
+inline constexpr int64_t kBlockK = 1536;
 
 // Rows of x that share a pass over some rows of W, at most: a chunk of 128 tokens is one block.
 inline constexpr int64_t kMostRows = 132;
@@ -56,7 +62,8 @@ struct DotTile {
   const X* x;
   int64_t x_row;
   const W* w[kTileColumns];
-  const W* soon[kTileColumns];  // rows that will be multiplied later: to be brought near
+  const W* soon[kTileColumns];  // what will be multiplied later: to be brought near …
+  int64_t soon_step = 1;        // … so many elements further on for each of K
   int64_t k;
   float* sums;  // [row][kTileColumns], rows `sums_row` apart
   int64_t sums_row;
@@ -116,11 +123,23 @@ template <int R, int P, typename X, typename W>
   const W* soon[P];
 #pragma GCC unroll 4
   for (int p = 0; p < P; ++p) soon[p] = tile.soon[p];
-  int64_t k = 0;
-  for (; k + D::kStep <= tile.k; k += D::kStep) {
+  const auto fetch = [&](int64_t k) __attribute__((always_inline)) {
 #pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) __builtin_prefetch(soon[p] + k, 0, 2);
-    step([](const auto* p) { return D::whole(p); }, k);
+    for (int p = 0; p < P; ++p) __builtin_prefetch(soon[p] + k * tile.soon_step, 0, 2);
+  };
+  const auto whole = [](const auto* p) __attribute__((always_inline)) { return D::whole(p); };
+  int64_t k = 0;
+  if constexpr (P > 1) {  // a line of each row at a time, asked for once
+    constexpr int64_t kLine = std::max<int64_t>(64 / sizeof(W), D::kStep);
+    for (; k + kLine <= tile.k; k += kLine) {
+      fetch(k);
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < kLine; i += D::kStep) step(whole, k + i);
+    }
+  }
+  for (; k + D::kStep <= tile.k; k += D::kStep) {
+    fetch(k);
+    step(whole, k);
   }
   if (k < tile.k) step([n = tile.k - k](const auto* p) { return D::part(p, n); }, k);
   store_sums<R>(acc, tile);

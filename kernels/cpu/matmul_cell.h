@@ -31,22 +31,29 @@ struct MatmulOperands {
   void* scratch;
 };
 
+// Which rows of a are multiplied by dot products with rows of b, where these lie along K: an
+// element's products are added in another order than otherwise.
+enum class DotProducts {
+  kOfFewRows,
+  kOfAnyRows,  // so that a row of y does not depend on how many others there are
+};
+
 // What is worth packing, decided by strides and sizes alone.
 struct MatmulMethod {
-  bool dots;      // few rows of a against rows of b along K
+  bool dots;      // rows of a against rows of b along K
   int64_t depth;  // of a block
   bool a_in_place, b_in_place, y_in_place;
 
-  explicit MatmulMethod(const abi::MatmulParams& p) {
+  explicit MatmulMethod(const abi::MatmulParams& p, DotProducts when = DotProducts::kOfFewRows) {
     constexpr int64_t kStreamedDepth = 32;
-    const bool floats = p.dtype == 0;
-    dots = p.m <= kDotRows && p.b_k == 1 && p.b_n != 1;
+    const bool floats = p.dtype == 0, few = p.m <= kDotRows;
+    dots = (few || when == DotProducts::kOfAnyRows) && p.b_k == 1 && p.b_n != 1;
     // A block read many times over becomes dense first: rows far apart evict each other's lines.
     const bool reread = p.m > 4 * product_rows(kPanelVectors) && p.n > 2 * kMatmulPanel;
     a_in_place = floats && !dots && (p.a_k == 1 || p.a_m == 1) && !(reread && p.k > kMatmulDepth);
     b_in_place = floats && p.b_n == 1 && !reread;
     // For few rows b only streams by: whole pages of it at a time.
-    depth = p.m <= kDotRows && b_in_place ? kStreamedDepth : kMatmulDepth;
+    depth = few && b_in_place ? kStreamedDepth : kMatmulDepth;
     y_in_place = floats && p.alpha == 1 && p.n % kLanes == 0 && !dots;
   }
 };
@@ -72,9 +79,10 @@ struct MatmulScratch {
 template <typename T>
 class FloatMatmul {
  public:
-  FloatMatmul(const MatmulOperands& operands, const abi::MatmulParams& p)
+  FloatMatmul(const MatmulOperands& operands, const abi::MatmulParams& p,
+              DotProducts when = DotProducts::kOfFewRows)
       : p_(p),
-        method_(p),
+        method_(p, when),
         s_(p, method_, operands.scratch),
         a_(static_cast<const T*>(operands.a)),
         b_(static_cast<const T*>(operands.b)),
@@ -146,8 +154,14 @@ class FloatMatmul {
 
   void dot(const MatmulCell& cell, int64_t k, int64_t depth) {
     pack_a(cell, k, depth);
-    const DotRows dots{s_.a, round_up(depth, kLanes), p_.b_n, depth, s_.y, s_.y_row, k > 0};
-    dot_rows(dots, cell.rows, b_ + cell.b + k, cell.columns);
+    DotRows dots{s_.a, round_up(depth, kLanes), p_.b_n, depth, s_.y, s_.y_row, k > 0};
+    for (int64_t left = cell.rows; left > 0;) {
+      const int64_t rows = left <= kDotRows ? left : std::min(kDotRows, kWideDotRows);
+      dot_rows(dots, rows, b_ + cell.b + k, cell.columns);
+      dots.a += rows * dots.a_row;
+      dots.y += rows * dots.y_row;
+      left -= rows;
+    }
   }
 
   void store_block(const MatmulCell& cell) {

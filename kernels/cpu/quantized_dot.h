@@ -17,6 +17,12 @@ inline constexpr int kDotColumns = 4;  // rows of a weight that share the loadin
 
 inline constexpr int kSumRun = kLanes / kDotColumns;
 
+// How codes are scaled: as QuantizedLayout has it.
+struct CodeFormat {
+  int32_t format;
+  int64_t group;
+};
+
 // R rows of x from `row` on by rows w[0 … kDotColumns); sums[r * kLanes + c * kSumRun] is a vector
 // whose lanes add up to the dot product. Meanwhile what lies `ahead` bytes after the codes is
 // brought near.
@@ -50,6 +56,17 @@ inline Vec repeat_each(Vec v, UVec lanes, int64_t first) {
     return broadcast(v[first]);
   } else {
     return pick(v, reinterpret_cast<IVec>(lanes / N));
+  }
+}
+
+// Lane i is that of the group which lane i of a vector of sums belongs to; the groups begin with
+// lane `first` of v, and a vector of sums reaches over kLanes * 8 elements.
+inline Vec of_groups(Vec v, [[maybe_unused]] UVec lanes, [[maybe_unused]] int shift,
+                     [[maybe_unused]] int64_t first) {
+  if constexpr (kLanes > 4) {
+    return pick(v, reinterpret_cast<IVec>(lanes >> static_cast<uint32_t>(shift)));
+  } else {
+    return broadcast(v[first]);  // the smallest group has as many
   }
 }
 
@@ -91,48 +108,60 @@ inline void dot_int8(const QuantizedTile& tile) {
   for (int i = 0; i < R * C; ++i) sum_of(tile, i) = total[i] * *tile.w[i % C].scale;
 }
 
+// Of kLanes groups from g on: what their zero points multiply the offsets of x by. Without zero
+// points that is 1: x has the one of all codes in its offsets.
+inline Vec zeros_of(const QuantizedRow& w, int64_t g, bool zeros) {
+  if (!zeros) return broadcast(1);
+  using Bytes = VectorOf<uint8_t, kLanes>;
+  const auto bytes = *reinterpret_cast<const Bytes::unaligned*>(w.zeros + g);
+  return __builtin_convertvector(__builtin_convertvector(bytes, IVec), Vec);
+}
+
 // Of kLanes groups from g on: the scales of R rows of x times those of a row of W. What the zero
 // points take is taken from `total`.
-template <int R, bool Zeros>
+template <int R>
 inline void multiply_scales(const QuantizedRow& w, const QuantizedRows& x, int64_t row, int64_t g,
-                            Vec* products, Vec* total) {
+                            bool zeros, Vec* products, Vec* total) {
   Vec scale = load(w.scales + g);  // what lies beyond the row must count for nothing, NaN or not
   if (x.groups - g < kLanes) scale = first_lanes(scale, x.groups - g, 0);
-  Vec zero{};
-  if constexpr (Zeros) {
-    using Bytes = VectorOf<uint8_t, kLanes>;
-    const auto bytes = *reinterpret_cast<const Bytes::unaligned*>(w.zeros + g);
-    zero = __builtin_convertvector(__builtin_convertvector(bytes, IVec), Vec);
-  }
+  const Vec zero = zeros_of(w, g, zeros);
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
     const int64_t at = (row + r) * x.group_stride + g;
-    const Vec offset = load(x.offsets + at);
     products[r * kDotColumns] = scale * load(x.scales + at);
-    total[r * kDotColumns] -= products[r * kDotColumns] * (Zeros ? zero * offset : offset);
+    total[r * kDotColumns] -= products[r * kDotColumns] * (zero * load(x.offsets + at));
   }
 }
 
+// Group and Zeros: what the code has, as constants; or a group of 0: they are read from it.
 template <int R, int Group, bool Zeros>
-inline void dot_int4(const QuantizedTile& tile) {
+inline void dot_int4(const CodeFormat& code, const QuantizedTile& tile) {
   constexpr int C = kDotColumns;
-  constexpr int64_t kElements = 4 * kPairLanes;   // of a vector of words
-  constexpr int kLanesOfGroup = Group / 8;        // of a sum of four dot products
+  constexpr int64_t kElements = 4 * kPairLanes;  // of a vector of words
+  const int64_t group = Group > 0 ? Group : code.group;
+  const bool zeros = Group > 0 ? Zeros : code.format == kInt4Asymmetric;
+  const int shift = __builtin_ctzll(static_cast<uint64_t>(group / 8));
   constexpr int T = R == 1 ? C : R == 2 ? 2 : 1;  // rows of W that take turns: dots wait for dots
   const QuantizedRows x = tile.x;
   const int64_t row = tile.row, ahead = tile.ahead;
   const int16_t* codes = x.codes + row * x.k;
   const QuantizedRow w[C] = {tile.w[0], tile.w[1], tile.w[2], tile.w[3]};
+  const auto scale_of = [&](Vec products, UVec lanes, int64_t first)
+                            __attribute__((always_inline)) {
+                              if constexpr (Group > 0)
+                                return repeat_each<Group / 8>(products, lanes, first);
+                              return of_groups(products, lanes, shift, first);
+                            };
   Vec total[R * C] = {};
   for (int64_t g = 0; g < x.groups; g += kLanes) {
     Vec products[R * C];
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
-      multiply_scales<R, Zeros>(w[c], x, row, g, products + c, total + c);
+      multiply_scales<R>(w[c], x, row, g, zeros, products + c, total + c);
     }
-    const int64_t end = std::min(x.k, (g + kLanes) * Group);
+    const int64_t end = std::min(x.k, (g + kLanes) * group);
     UVec lanes = reinterpret_cast<UVec>(lane_index());  // of all sums of these groups
-    for (int64_t k = g * Group; k < end; k += kElements, lanes += kLanes) {
+    for (int64_t k = g * group; k < end; k += kElements, lanes += kLanes) {
 #pragma GCC unroll 4
       for (int c = 0; c < C; c += T) {
         BVec words[T];
@@ -157,8 +186,8 @@ inline void dot_int4(const QuantizedTile& tile) {
 #pragma GCC unroll 16
         for (int i = 0; i < R * T; ++i) {
           const int to = i / T * C + c + i % T;
-          total[to] += __builtin_convertvector(acc[i], Vec) *
-                       repeat_each<kLanesOfGroup>(products[to], lanes, k / Group - g);
+          total[to] +=
+              __builtin_convertvector(acc[i], Vec) * scale_of(products[to], lanes, k / group - g);
         }
       }
     }
@@ -167,29 +196,34 @@ inline void dot_int4(const QuantizedTile& tile) {
   for (int i = 0; i < R * C; ++i) sum_of(tile, i) = total[i];
 }
 
+// One row, which most calls have, is computed by code of its own for every kind of int4.
 template <int R>
-[[gnu::noinline]] void dot_tile(int32_t format, int64_t group, const QuantizedTile& tile) {
-  const bool zeros = format == kInt4Asymmetric;
-  if (format == kInt8) return dot_int8<R>(tile);
-  const auto pick = [&]<int Group>(std::integral_constant<int, Group>) {
-    zeros ? dot_int4<R, Group, true>(tile) : dot_int4<R, Group, false>(tile);
-  };
-  if (group == 32) return pick(std::integral_constant<int, 32>{});
-  if (group == 64) return pick(std::integral_constant<int, 64>{});
-  pick(std::integral_constant<int, 128>{});
+[[gnu::noinline]] void dot_tile(const CodeFormat& code, const QuantizedTile& tile) {
+  if (code.format == kInt8) return dot_int8<R>(tile);
+  if constexpr (R > 1) {
+    dot_int4<R, 0, false>(code, tile);
+  } else {
+    const auto pick = [&]<int Group>(std::integral_constant<int, Group>) {
+      code.format == kInt4Asymmetric ? dot_int4<R, Group, true>(code, tile)
+                                     : dot_int4<R, Group, false>(code, tile);
+    };
+    if (code.group == 32) return pick(std::integral_constant<int, 32>{});
+    if (code.group == 64) return pick(std::integral_constant<int, 64>{});
+    pick(std::integral_constant<int, 128>{});
+  }
 }
 
 // `rows` in [1, kDotBatch].
-inline void dot_tile(int32_t format, int64_t group, int64_t rows, const QuantizedTile& tile) {
+inline void dot_tile(const CodeFormat& code, int64_t rows, const QuantizedTile& tile) {
   switch (rows) {
     case 1:
-      return dot_tile<1>(format, group, tile);
+      return dot_tile<1>(code, tile);
     case 2:
-      return dot_tile<2>(format, group, tile);
+      return dot_tile<2>(code, tile);
     case 3:
-      return dot_tile<3>(format, group, tile);
+      return dot_tile<3>(code, tile);
     default:
-      return dot_tile<kDotBatch>(format, group, tile);
+      return dot_tile<kDotBatch>(code, tile);
   }
 }
 

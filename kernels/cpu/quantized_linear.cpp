@@ -1,11 +1,10 @@
 // y = act(x · Wᵀ + bias + residual), and its gated form, over weights that `quantize` wrote: rows
 // of int8 or int4 codes with scales, in one to four segments.
 //
-// Few rows of x become int16 and are multiplied with the codes as integers; for many, rows of the
-// weight become numbers. Whatever is computed depends on the command alone, not on how tasks are
-// cut or by whom they are run.
+// Rows of x become int16 and are multiplied with the codes as integers: few of them as the codes
+// stream by, many over codes that are widened once. Both compute an element alike, so a row does
+// not depend on how many others there are, how tasks are cut or by whom they are run.
 #include "kernels/cpu/linear_finish.h"
-#include "kernels/cpu/quantized_dot.h"
 #include "kernels/cpu/quantized_many.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -16,8 +15,7 @@ using Params = abi::QuantizedLinearParams;
 constexpr int64_t kTaskBytes = int64_t{1} << 18;  // of codes, of one part: long streams
 constexpr int64_t kTaskColumns = 1024;
 constexpr int64_t kLeastColumns = 96;
-constexpr int64_t kManyColumns = 32;   // of a task of many rows: rows of W that are decoded at once
-constexpr int64_t kBlockK = 1536;      // columns of K that are decoded at once
+constexpr int64_t kManyRows = 48;      // of x that pass over the same widened codes
 constexpr int64_t kFetchAhead = 2048;  // bytes of a stream of codes
 
 QuantizedLayout layout_of(const Params& p, int64_t rows) {
@@ -27,48 +25,68 @@ QuantizedLayout layout_of(const Params& p, int64_t rows) {
 bool has_few_rows(const Params& p) {
   return p.m <= kFewRows;
 }
-// Whether the rows of the weight become bfloat16, and x is multiplied where it lies.
-bool in_bfloat16(const Params& p) {
-  return kDotsBfloat16 && p.x_dtype == static_cast<int32_t>(abi::DType::kBfloat16);
-}
 
-// Columns of a task: whole vectors. Few rows: in eighths of the whole, so that they can be shared.
-int64_t columns_per_task(const Params& p) {
-  if (!has_few_rows(p)) return kManyColumns;
-  const int64_t codes = std::max<int64_t>(1, layout_of(p, 0).codes);
-  const int64_t most = std::clamp<int64_t>(kTaskBytes / codes, kLeastColumns, kTaskColumns);
-  const int64_t eighth = std::max<int64_t>(1, (p.n + 7) / 8), parts = (eighth + most - 1) / most;
-  return ((eighth + parts - 1) / parts + 15) / 16 * 16;
-}
+// How the linear is cut: a function of the parameters alone. Tasks go through the columns of a
+// block of rows, then through the next block.
+struct Plan {
+  bool few;
+  int64_t rows;  // of a block
+  int64_t row_blocks = 1;
+  int64_t columns = kPanelColumns;  // of a task: whole vectors
+  int64_t column_blocks;
+
+  explicit Plan(const Params& p) : few(has_few_rows(p)), rows(p.m) {
+    if (few) {
+      columns = columns_of_few(p);
+    } else {  // as equal as can be
+      rows = blocks_of(p.m, blocks_of(p.m, kManyRows));
+      row_blocks = blocks_of(p.m, rows);
+    }
+    column_blocks = p.m == 0 ? 0 : blocks_of(p.n, columns);
+  }
+  int64_t count() const { return row_blocks * column_blocks; }
+
+ private:
+  static int64_t blocks_of(int64_t count, int64_t size) {
+    return count / size + (count % size != 0);
+  }
+
+  // In eighths of the whole, so that they can be shared.
+  static int64_t columns_of_few(const Params& p) {
+    const int64_t codes = std::max<int64_t>(1, layout_of(p, 0).codes);
+    const int64_t most = std::clamp<int64_t>(kTaskBytes / codes, kLeastColumns, kTaskColumns);
+    const int64_t eighth = std::max<int64_t>(1, (p.n + 7) / 8), parts = (eighth + most - 1) / most;
+    return ((eighth + parts - 1) / parts + 15) / 16 * 16;
+  }
+};
 
 int64_t tasks(const void* params, int64_t) {
-  const auto& p = *static_cast<const Params*>(params);
-  return p.m == 0 ? 0 : (p.n + columns_per_task(p) - 1) / columns_per_task(p);
+  return Plan(*static_cast<const Params*>(params)).count();
 }
 
 struct Scratch {
   Arena arena;
-  int64_t rows;  // of x at a time
   CellSums sums;
   int64_t *y_rows, *r_rows;
-  QuantizedRows x;  // few rows
-  int64_t depth;    // many rows: how far apart rows of `decoded` and `widened` are
-  float *decoded, *widened;
+  int64_t* block;    // the first row of x that is there as integers
+  QuantizedRows x;   // a block
+  int16_t* widened;  // many rows: codes of the task's columns
+  Vec* totals;       // many rows: of the task's columns, row by row
 
-  Scratch(const Params& p, void* base)
+  Scratch(const Params& p, const Plan& plan, void* base)
       : arena(base),
-        rows(has_few_rows(p) ? p.m : row_block_of(p.m)),
-        sums(arena, rows, columns_per_task(p), weight_rows(p)),
-        y_rows(arena.take<int64_t>(rows)),
-        r_rows(arena.take<int64_t>(rows)),
-        x(layout_of(p, 0), has_few_rows(p) ? rows : 0, arena),
-        depth(std::min(kBlockK, x.k)),
-        decoded(arena.take<float>(has_few_rows(p) ? 0 : kManyColumns * depth)),
-        widened(arena.take<float>(has_few_rows(p) || p.x_dtype == 0 ? 0 : rows * depth)) {}
+        sums(arena, plan.rows, plan.columns, weight_rows(p)),
+        y_rows(arena.take<int64_t>(plan.rows)),
+        r_rows(arena.take<int64_t>(plan.rows)),
+        block(arena.take<int64_t>(1)),
+        x(layout_of(p, 0), plan.rows, arena),
+        widened(arena.take<int16_t>(plan.few ? 0 : kPanelColumns * std::min(kPanelDepth, x.k))),
+        totals(arena.take<Vec>(plan.few ? 0 : plan.rows * kPanelColumns)) {}
 };
 
 int64_t scratch(const void* params) {
-  return Scratch(*static_cast<const Params*>(params), nullptr).arena.bytes();
+  const auto& p = *static_cast<const Params*>(params);
+  return Scratch(p, Plan(p), nullptr).arena.bytes();
 }
 
 // The rows of all segments, one after another.
@@ -135,7 +153,7 @@ void multiply(const Params& p, const Weight& weight, const Scratch& s, int64_t r
                                 streams[3].now()};
       for (int64_t r = 0; r < rows; r += kDotBatch) {
         const int64_t batch = std::min<int64_t>(kDotBatch, rows - r);
-        dot_tile(p.format, p.group, batch, {w, s.x, r, kFetchAhead, &lanes[r][j]});
+        dot_tile({p.format, p.group}, batch, {w, s.x, r, kFetchAhead, &lanes[r][j]});
       }
       for (RowStream& each : streams) each.advance(layout);
     }
@@ -149,96 +167,103 @@ void multiply(const Params& p, const Weight& weight, const Scratch& s, int64_t r
   }
 }
 
-// x from element k on, in rows of T: where it lies, or widened in scratch.
-template <typename T>
-const T* rows_of_x(const Params& p, const void* x, int64_t row, int64_t rows, int64_t k,
-                   int64_t depth, const Scratch& s, int64_t* stride) {
-  *stride = p.ldx;
-  if (p.x_dtype == 0 || in_bfloat16(p)) return static_cast<const T*>(x) + row * p.ldx + k;
-  if constexpr (std::is_same_v<T, float>) {
-    with_float_type(p.x_dtype, [&]<typename X>(X) {
-      for (int64_t r = 0; r < rows; ++r) {
-        const X* from = static_cast<const X*>(x) + (row + r) * p.ldx + k;
-        for (int64_t i = 0; i < depth; i += kLanes) {
-          store_lanes(s.widened + r * s.depth + i, load_lanes(from + i, depth - i), depth - i);
-        }
+// The sums of rows [0, rows) of x in scratch by the same rows of W, which many rows of x pass over.
+void multiply_many(const Params& p, const Weight& weight, const Scratch& s, int64_t rows,
+                   int64_t part, int64_t first, int64_t columns) {
+  const auto row_of = [&](int64_t c) {
+    return weight.row(part * p.n + first + std::min(c, columns - 1));
+  };
+  const int64_t stride = std::min(kPanelDepth, s.x.k);
+  for (int64_t k = 0; k == 0 || k < s.x.k; k += kPanelDepth) {
+    const int64_t depth = std::min(kPanelDepth, s.x.k - k);
+    for (int64_t c = 0; c < columns; ++c) {
+      widen_row(p.format, row_of(c), k, depth, s.widened + c * stride);
+    }
+    for (int64_t c = 0; c < columns; c += kDotColumns) {
+      const QuantizedRow w[] = {row_of(c), row_of(c + 1), row_of(c + 2), row_of(c + 3)};
+      static_assert(std::size(w) == kDotColumns);
+      PanelTile tile{s.x, 0, w, {}, k, depth, s.totals + c, kPanelColumns};
+      for (int64_t i = 0; i < kDotColumns; ++i) {
+        tile.codes[i] = s.widened + std::min(c + i, columns - 1) * stride;
       }
-    });
+      for (; tile.row < rows; tile.row += kPanelTileRows) {
+        tile.totals = s.totals + tile.row * kPanelColumns + c;
+        panel_tile({p.format, p.group}, std::min<int64_t>(kPanelTileRows, rows - tile.row), tile);
+      }
+    }
   }
-  *stride = s.depth;
-  return reinterpret_cast<const T*>(s.widened);
+  for (int64_t c = 0; c < columns; c += kLanes) {
+    float scales[kLanes];
+    for (int64_t i = 0; i < kLanes; ++i) scales[i] = p.format == kInt8 ? *row_of(c + i).scale : 1;
+    for (int64_t r = 0; r < rows; ++r) {
+      Vec lanes[kLanes];
+      for (int64_t i = 0; i < kLanes; ++i) {
+        lanes[i] = c + i < columns ? s.totals[r * kPanelColumns + c + i] * scales[i] : Vec{};
+      }
+      store(s.sums.at(part, r, c), sum_each(lanes));
+    }
+  }
 }
 
-// The sums of rows [row, row + rows) of x by rows [first, first + columns) of W.
-template <typename T>
-void multiply_many(const Params& p, const Weight& weight, const Scratch& s, const void* x,
-                   int64_t row, int64_t rows, int64_t first, int64_t columns) {
-  T* decoded = reinterpret_cast<T*>(s.decoded);
-  for (int64_t k = 0; k == 0 || k < p.k; k += kBlockK) {
-    const int64_t depth = std::min(kBlockK, p.k - k), stored = std::min(kBlockK, s.x.k - k);
-    int64_t x_row;
-    const T* from = rows_of_x<T>(p, x, row, rows, k, depth, s, &x_row);
-    for (int64_t part = 0; part < weight_rows(p); ++part) {
-      for (int64_t c = 0; c < columns; ++c) {
-        const QuantizedRow w = weight.row(part * p.n + first + c);
-        T* to = decoded + c * s.depth;
-        if (p.format == kInt8) {
-          decode_int8(w, k, stored, to);
-        } else {
-          decode_int4(w, p.format == kInt4Asymmetric, p.group, k, stored, to);
-        }
-      }
-      multiply_decoded(from, x_row, rows, decoded, s.depth, columns, depth, k > 0, s.sums, part);
-    }
+// One command's tasks on one worker.
+class Product {
+ public:
+  Product(const KernelCall& call, const Params& p)
+      : p_(p),
+        plan_(p),
+        s_(p, plan_, call.scratch),
+        weight_(p, call.operands + 1),
+        x_(call.operands[0]),
+        out_(make_output(p, call.operands, p.n, static_cast<size_t>(p.segments))) {
+    out_.y_rows = s_.y_rows;
+    out_.r_rows = s_.r_rows;
+    if (call.first) *s_.block = -1;
   }
-  for (int64_t part = 0; p.format == kInt8 && part < weight_rows(p); ++part) {
-    float scales[kManyColumns];
-    for (int64_t c = 0; c < columns; ++c) scales[c] = *weight.row(part * p.n + first + c).scale;
+
+  void run(int64_t task) {
+    const int64_t first = task % plan_.column_blocks * plan_.columns;
+    const int64_t columns = std::min(plan_.columns, p_.n - first);
+    const int64_t row = task / plan_.column_blocks * plan_.rows;
+    const int64_t rows = std::min(plan_.rows, p_.m - row);
+    quantize(row, rows);
+    const auto multiply_part = plan_.few ? multiply : multiply_many;
+    for (int64_t part = 0; part < weight_rows(p_); ++part) {
+      multiply_part(p_, weight_, s_, rows, part, first, columns);
+    }
+    finish_rows(row, rows, first, columns);
+  }
+
+ private:
+  // Rows of x as integers, if scratch does not have these from an earlier task.
+  void quantize(int64_t row, int64_t rows) {
+    if (*s_.block == row) return;
+    *s_.block = row;
+    with_float_type(p_.x_dtype, [&]<typename X>(X) {
+      const X* x = static_cast<const X*>(x_) + row * p_.ldx;
+      quantize_rows(x, p_.ldx, p_.k, rows, p_.format, s_.x);
+    });
+  }
+
+  void finish_rows(int64_t row, int64_t rows, int64_t first, int64_t columns) {
     for (int64_t r = 0; r < rows; ++r) {
-      float* sums = s.sums.at(part, r, 0);
-      for (int64_t c = 0; c < columns; ++c) sums[c] *= scales[c];
+      s_.y_rows[r] = (row + r) * p_.ldy;
+      s_.r_rows[r] = p_.residual ? (row + r) * p_.ldr : 0;
     }
+    if (p_.gated) return finish_gated(out_, 0, rows, first, columns, s_.sums, p_.n);
+    finish(out_, 0, rows, first, columns, s_.sums.at(0, 0, 0), s_.sums.stride());
   }
-}
+
+  const Params& p_;
+  const Plan plan_;
+  const Scratch s_;
+  const Weight weight_;
+  const void* x_;
+  Output out_;
+};
 
 void run(const KernelCall& call) {
-  const auto& p = *static_cast<const Params*>(call.params);
-  const Scratch s(p, call.scratch);
-  const Weight weight(p, call.operands + 1);
-  Output out = make_output(p, call.operands, p.n, static_cast<size_t>(p.segments));
-  out.y_rows = s.y_rows;
-  out.r_rows = s.r_rows;
-  const void* x = call.operands[0];
-  if (has_few_rows(p) && call.first) {
-    with_float_type(p.x_dtype, [&]<typename X>(X) {
-      quantize_rows(static_cast<const X*>(x), p.ldx, p.k, p.m, p.format, s.x);
-    });
-  }
-  const int64_t span = columns_per_task(p);
-  for (int64_t first = call.begin * span; first < std::min(call.end * span, p.n); first += span) {
-    const int64_t columns = std::min(span, p.n - first);
-    for (int64_t row = 0; row < p.m; row += s.rows) {
-      const int64_t rows = std::min(s.rows, p.m - row);
-      if (has_few_rows(p)) {
-        for (int64_t part = 0; part < weight_rows(p); ++part) {
-          multiply(p, weight, s, rows, part, first, columns);
-        }
-      } else if (in_bfloat16(p)) {
-        multiply_many<bfloat16>(p, weight, s, x, row, rows, first, columns);
-      } else {
-        multiply_many<float>(p, weight, s, x, row, rows, first, columns);
-      }
-      for (int64_t r = 0; r < rows; ++r) {
-        s.y_rows[r] = (row + r) * p.ldy;
-        s.r_rows[r] = p.residual ? (row + r) * p.ldr : 0;
-      }
-      if (p.gated) {
-        finish_gated(out, 0, rows, first, columns, s.sums, p.n);
-      } else {
-        finish(out, 0, rows, first, columns, s.sums.at(0, 0, 0), s.sums.stride());
-      }
-    }
-  }
+  Product product(call, *static_cast<const Params*>(call.params));
+  for (int64_t task = call.begin; task < call.end; ++task) product.run(task);
 }
 
 [[gnu::cold]] const char* check(const KernelCheck& c) {

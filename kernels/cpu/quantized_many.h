@@ -1,90 +1,152 @@
-// The linear of many rows of x with a quantized weight: some of its rows are decoded to numbers,
-// and the tiles of linear_tile.h pass over these. int8 codes are numbers as they are, which
-// bfloat16 holds exactly; their scales multiply the sums.
+// Products of many rows of x with a quantized weight: the codes of some of its rows become int16
+// once, and rows of x pass over these. Each element is computed as by quantized_dot.h, to the bit:
+// integers of a group in the same lanes, groups in the same order.
 #pragma once
 
-#include "kernels/cpu/linear_finish.h"
-#include "kernels/cpu/linear_tile.h"
-#include "kernels/cpu/quantized.h"
-#include "kernels/cpu/storage.h"
+#include "kernels/cpu/quantized_dot.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
 
-// bfloat16 holds a code exactly, so that the upper half of the float is all of it.
-inline void store_code(bfloat16* to, Vec code) {
-  using Halves = VectorOf<uint16_t, kLanes>;
-  const auto halves = __builtin_convertvector(reinterpret_cast<UVec>(code) >> 16, Halves::type);
-  *reinterpret_cast<Halves::unaligned*>(to) = halves;
-}
-inline void store_code(float* to, Vec code) {
-  store(to, code);
-}
+inline constexpr int64_t kPanelColumns = 32;  // rows of a weight that are widened at once
+inline constexpr int64_t kPanelDepth = 2048;  // elements of each: whole vectors of any groups
+static_assert(kPanelDepth % (kLanes * kCodeBlock) == 0);
 
-// Codes [k, k + depth) of a row; `depth` is a multiple of kCodeBlock, as `k` is.
-template <typename T>
-inline void decode_int8(const QuantizedRow& w, int64_t k, int64_t depth, T* to) {
-  using Bytes = VectorOf<int8_t, kLanes>;
-  using Halves = VectorOf<int16_t, kLanes>;
-  for (int64_t i = 0; i < depth; i += kLanes) {
-    const auto codes = *reinterpret_cast<const Bytes::unaligned*>(w.codes + k + i);
-    // In two steps: GCC 12 takes the lanes apart to widen bytes to floats in one.
-    const auto wide = __builtin_convertvector(codes, Halves::type);
-    store_code(to + i, __builtin_convertvector(__builtin_convertvector(wide, IVec), Vec));
+// Rows of x in a tile: their sums, beside kDotColumns rows of W, stay in registers over a group.
+#if defined(__AVX512F__) || defined(__aarch64__)
+inline constexpr int kPanelTileRows = 4;
+#else
+inline constexpr int kPanelTileRows = 2;
+#endif
+
+// Codes [k, k + depth) of a row in the order that rows of x have theirs in; both are multiples of
+// kCodeBlock.
+inline void widen_row(int32_t format, const QuantizedRow& w, int64_t k, int64_t depth,
+                      int16_t* to) {
+  if (format == kInt8) {
+    for (int64_t i = 0; i < depth; i += kPairLanes) {
+      store_pairs(to + i, widen_codes(w.codes + k + i));
+    }
+    return;
   }
-}
-
-// Elements [k, k + depth) of a row, kLanes words of four codes at a time.
-template <typename T>
-inline void decode_int4(const QuantizedRow& w, bool zeros, int64_t group, int64_t k, int64_t depth,
-                        T* to) {
-  using Words = VectorOf<uint16_t, kLanes>;
-  constexpr int64_t kPiece = std::min(8, kLanes);  // lanes that stay together
-  const auto scale_of = [&](int64_t at) { return to_float(w.scales[at / group]); };
-  const auto zero_of = [&](int64_t at) {
-    return zeros ? kZeroStep * static_cast<float>(w.zeros[at / group]) : kSymmetricZero;
-  };
-  for (int64_t i = 0; i < depth / 4; i += kLanes) {
-    const auto* from = reinterpret_cast<const uint16_t*>(w.codes) + k / 4 + i;
-    const UVec words =
-        __builtin_convertvector(*reinterpret_cast<const Words::unaligned*>(from), UVec);
-    const int64_t first = i / 8 * kCodeRun, next = k + first + (kLanes > 8 ? kCodeRun : 0);
-    const Vec scale = first_lanes(broadcast(scale_of(k + first)), 8, scale_of(next));
-    const Vec zero = first_lanes(broadcast(zero_of(k + first)), 8, zero_of(next));
+  for (int64_t i = 0; i < depth; i += 4 * kPairLanes) {
+    const BVec words = in_register(load_words(w.codes + (k + i) / 2));
 #pragma GCC unroll 4
-    for (int nibble = 0; nibble < 4; ++nibble) {
-      const IVec codes = reinterpret_cast<IVec>((words >> (4 * nibble)) & 15);
-      T lanes[kLanes];
-      store(lanes, (__builtin_convertvector(codes, Vec) - zero) * scale);
-#pragma GCC unroll 2
-      for (int64_t piece = 0; piece < kLanes / kPiece; ++piece) {
-        T* at = to + first + piece * kCodeRun + 8 * nibble + i % 8;
-        std::memcpy(at, lanes + piece * kPiece, kPiece * sizeof(T));
+    for (int n = 0; n < 4; ++n) store_pairs(to + i + n * kPairLanes, nibbles(words, n));
+  }
+}
+
+// Elements [k, k + depth) of R rows of x from `row` on by those of rows w[0 … kDotColumns), whose
+// codes from element k on are codes[…]; totals[r * totals_row + c] is a vector of sums so far.
+struct PanelTile {
+  const QuantizedRows& x;
+  int64_t row;
+  const QuantizedRow* w;
+  const int16_t* codes[kDotColumns];
+  int64_t k, depth;
+  Vec* totals;
+  int64_t totals_row;
+};
+
+template <int R>
+inline void load_totals(const PanelTile& tile, Vec (&total)[R * kDotColumns]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < R * kDotColumns; ++i) {
+    const Vec* from = tile.totals + i / kDotColumns * tile.totals_row + i % kDotColumns;
+    total[i] = tile.k == 0 ? Vec{} : *from;
+  }
+}
+template <int R>
+inline void store_totals(const PanelTile& tile, const Vec (&total)[R * kDotColumns]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < R * kDotColumns; ++i) {
+    tile.totals[i / kDotColumns * tile.totals_row + i % kDotColumns] = total[i];
+  }
+}
+
+// acc[r * kDotColumns + c] += products of elements [i, i + Vectors * kPairLanes) of the tile.
+template <int R, int Vectors>
+inline void add_pairs(const PanelTile& tile, const int16_t* x, int64_t i, IVec* acc) {
+#pragma GCC unroll 16
+  for (int64_t v = 0; v < Vectors * kPairLanes; v += kPairLanes) {
+    SVec rows[R];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) rows[r] = load_pairs(x + r * tile.x.k + i + v);
+#pragma GCC unroll 4
+    for (int c = 0; c < kDotColumns; ++c) {
+      const SVec code = load_pairs(tile.codes[c] + i + v);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        acc[r * kDotColumns + c] = dot_pairs(acc[r * kDotColumns + c], code, rows[r]);
       }
     }
   }
 }
 
-// sums[r][c] of rows of x, from element k on, by `columns` decoded rows, `w_row` apart.
-template <typename T>
-inline void multiply_decoded(const T* x, int64_t x_row, int64_t rows, const T* w, int64_t w_row,
-                             int64_t columns, int64_t depth, bool add, const CellSums& sums,
-                             int64_t part) {
-  for (int64_t row = 0; row < rows; row += kDotTileRows) {
-    for (int64_t c = 0; c < columns; c += kTileColumns) {
-      DotTile<T, T> tile{.x = x + row * x_row,
-                         .x_row = x_row,
-                         .w = {},
-                         .soon = {},
-                         .k = depth,
-                         .sums = sums.at(part, row, c),
-                         .sums_row = sums.stride(),
-                         .add = add};
-      for (int64_t i = 0; i < kTileColumns; ++i) {
-        tile.w[i] = tile.soon[i] = w + std::min(c + i, columns - 1) * w_row;
-      }
-      dot_tile(std::min<int64_t>(kDotTileRows, rows - row), tile);
+template <int R>
+inline void panel_int8(const PanelTile& tile) {
+  constexpr int C = kDotColumns;
+  const QuantizedRows& x = tile.x;
+  const int16_t* codes = x.codes + tile.row * x.k + tile.k;
+  const float* scales = x.scales + tile.row * x.group_stride + tile.k / kCodeBlock;
+  Vec total[R * C];
+  load_totals<R>(tile, total);
+  for (int64_t i = 0; i < tile.depth; i += kCodeBlock) {
+    IVec acc[R * C] = {};
+    add_pairs<R, kCodeBlock / kPairLanes>(tile, codes, i, acc);
+#pragma GCC unroll 16
+    for (int j = 0; j < R * C; ++j) {
+      total[j] +=
+          __builtin_convertvector(acc[j], Vec) * scales[j / C * x.group_stride + i / kCodeBlock];
     }
   }
+  store_totals<R>(tile, total);
+}
+
+// One for all groups, with zero points or not: they are of the tile's code, not of its kind.
+template <int R>
+inline void panel_int4(const PanelTile& tile, const CodeFormat& code) {
+  constexpr int C = kDotColumns;
+  constexpr int64_t kElements = 4 * kPairLanes;  // of a vector of words
+  const QuantizedRows x = tile.x;
+  const int16_t* codes = x.codes + tile.row * x.k + tile.k;
+  const int64_t group = code.group;
+  const int shift = __builtin_ctzll(static_cast<uint64_t>(group / 8));
+  Vec total[R * C];
+  load_totals<R>(tile, total);
+  for (int64_t first = 0; first < tile.depth; first += kLanes * group) {
+    Vec products[R * C];
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) {
+      multiply_scales<R>(tile.w[c], x, tile.row, (tile.k + first) / group,
+                         code.format == kInt4Asymmetric, products + c, total + c);
+    }
+    const int64_t end = std::min(tile.depth, first + kLanes * group);
+    UVec lanes = reinterpret_cast<UVec>(lane_index());
+    for (int64_t i = first; i < end; i += kElements, lanes += kLanes) {
+      IVec acc[R * C] = {};
+      add_pairs<R, 4>(tile, codes, i, acc);
+#pragma GCC unroll 16
+      for (int j = 0; j < R * C; ++j) {
+        total[j] += __builtin_convertvector(acc[j], Vec) *
+                    of_groups(products[j], lanes, shift, (i - first) / group);
+      }
+    }
+  }
+  store_totals<R>(tile, total);
+}
+
+template <int R>
+[[gnu::noinline]] void panel_tile(const CodeFormat& code, const PanelTile& tile) {
+  code.format == kInt8 ? panel_int8<R>(tile) : panel_int4<R>(tile, code);
+}
+
+// `rows` in [1, kPanelTileRows].
+template <int R = kPanelTileRows>
+inline void panel_tile(const CodeFormat& code, int64_t rows, const PanelTile& tile) {
+  if constexpr (R > 1) {
+    if (rows < R) return panel_tile<R - 1>(code, rows, tile);
+  }
+  panel_tile<R>(code, tile);
 }
 
 }  // namespace npusim::cpu::NPUSIM_ISA

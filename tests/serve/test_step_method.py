@@ -60,10 +60,10 @@ class Request:
 class Steps:
     """The method `step` of a program, called as an engine calls it."""
 
-    def __init__(self, model: Any, sizes: StepSizes = SIZES) -> None:
+    def __init__(self, model: Any, sizes: StepSizes = SIZES, quantize: str | None = None) -> None:
         module = npusim.extract_llm(model, max_context=CONTEXT, prefill_chunk=8, serve=sizes)
         self.facts = module.facts["language_model"]
-        self.program = npusim.compile(module)
+        self.program = npusim.compile(module, quantize=quantize)
         self.weights = model.state_dict()
         self.session = npusim.load(self.program, weights=self.weights, method="step", threads=2)
 
@@ -150,9 +150,22 @@ def test_steps_of_bfloat16_compute_what_sessions_do() -> None:
             assert np.abs(logits - expected[done - 1]).max() < 0.05, done
 
 
-@pytest.mark.parametrize("family", ["grouped", "window_and_caps"])
-def test_nothing_else_in_a_step_shows_in_logits(family: str, grouped: Steps) -> None:
-    steps = grouped if family == "grouped" else Steps(decoder(family))
+ALIKE = {
+    "float32": ("grouped", torch.float32, None),
+    "bfloat16": ("grouped", torch.bfloat16, None),
+    "float16 in windows": ("window", torch.float16, None),
+    "windows and caps": ("window_and_caps", torch.float32, None),
+    "int8": ("grouped", torch.bfloat16, "int8"),
+    "int4 in windows": ("two_rotations", torch.float32, "int4-g32"),
+    "experts": ("experts", torch.float32, None),
+    "experts of bfloat16": ("experts", torch.bfloat16, None),
+}
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_nothing_else_in_a_step_shows_in_logits(kind: str) -> None:
+    family, dtype, quantize = ALIKE[kind]
+    steps = Steps(decoder(family, dtype), quantize=quantize)
     texts = [text(seed, 30 + 13 * seed) for seed in range(4)]
     alone = []
     for tokens in texts:
@@ -223,15 +236,20 @@ def answered(engine: _runtime.Engine, prompts: dict[int, list[int]]) -> dict[int
     raise AssertionError("requests do not end")
 
 
-def test_the_engine_serves_an_extracted_decoder(grouped: Steps) -> None:
-    program = native_program(grouped.program)
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
+def test_the_engine_serves_an_extracted_decoder(kind: str) -> None:
+    family, dtype, quantize = ALIKE[kind]
+    steps = Steps(decoder(family, dtype), quantize=quantize)
+    program = native_program(steps.program)
     device = npusim.Device("cpu", threads=2)
-    weights = npusim.load_weights(grouped.weights, program, device)
+    weights = npusim.load_weights(steps.weights, program, device)
     prompts = {seed: text(seed, 20 + 7 * seed) for seed in range(6)}
-    together = answered(_runtime.Engine(program, device, weights), prompts)
+    together = _runtime.Engine(program, device, weights)
+    first = answered(together, prompts)
+    assert answered(together, prompts) == first, "what the cache of prefixes holds shows"
     for at, tokens in prompts.items():
         engine = _runtime.Engine(program, device, weights, prefix_cache=False)
-        assert answered(engine, {at: tokens}) == {at: together[at]}
+        assert answered(engine, {at: tokens}) == {at: first[at]}
 
 
 def test_facts_name_the_sizes_and_the_pools(grouped: Steps) -> None:
