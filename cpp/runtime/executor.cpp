@@ -24,7 +24,7 @@
 namespace npusim {
 namespace {
 
-constexpr size_t kKeptSizes = 8;  // besides the greatest, of a method with symbolic sizes
+constexpr size_t kKeptSizes = 24;  // besides the greatest, of a method with symbolic sizes
 
 constexpr const char* kBusy =
     "this executor is running on another thread; give each thread an executor of its own (they can "

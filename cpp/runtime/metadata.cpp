@@ -1,6 +1,8 @@
 #include "cpp/runtime/metadata.h"
 
 #include <algorithm>
+#include <functional>
+#include <utility>
 
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/json.h"
@@ -189,16 +191,19 @@ Metadata read_metadata(const Program& program) {
   return MetadataReader(program).read();
 }
 
-std::string prepared_sizes(const Program& program, std::string_view method) {
-  std::string text;
-  if (program.metadata.empty()) return text;
+namespace {
+
+using NamedSizes = std::vector<std::pair<std::string, int64_t>>;
+
+// Calls f for each combination of sizes that a method was prepared for.
+void for_prepared(const Program& program, std::string_view method,
+                  const std::function<void(const NamedSizes&)>& f) {
+  if (program.metadata.empty()) return;
   JsonReader json(program.metadata, "The program's metadata");
   const auto combination = [&] {
-    std::string sizes;
-    json.object([&](const std::string& symbol) {
-      sizes += (sizes.empty() ? "" : ", ") + symbol + " = " + std::to_string(json.natural());
-    });
-    text += (text.empty() ? "" : "; ") + sizes;
+    NamedSizes sizes;
+    json.object([&](const std::string& symbol) { sizes.emplace_back(symbol, json.natural()); });
+    f(sizes);
   };
   json.object([&](const std::string& key) {
     if (key != "prepared_sizes") return json.skip();
@@ -207,7 +212,34 @@ std::string prepared_sizes(const Program& program, std::string_view method) {
       json.array(combination);
     });
   });
+}
+
+}  // namespace
+
+std::string prepared_sizes(const Program& program, std::string_view method) {
+  std::string text;
+  for_prepared(program, method, [&](const NamedSizes& sizes) {
+    std::string one;
+    for (const auto& [symbol, value] : sizes) {
+      one += (one.empty() ? "" : ", ") + symbol + " = " + std::to_string(value);
+    }
+    text += (text.empty() ? "" : "; ") + one;
+  });
   return text;
+}
+
+std::vector<std::vector<int64_t>> prepared_values(const Program& program, const Method& method) {
+  std::vector<std::vector<int64_t>> found;
+  for_prepared(program, method.name, [&](const NamedSizes& sizes) {
+    std::vector<int64_t> values;
+    for (const Symbol& symbol : method.sizes.symbols) {
+      const auto is_it = [&](const auto& size) { return size.first == symbol.name; };
+      const auto at = std::find_if(sizes.begin(), sizes.end(), is_it);
+      if (at != sizes.end()) values.push_back(at->second);
+    }
+    if (values.size() == method.sizes.symbols.size()) found.push_back(std::move(values));
+  });
+  return found;
 }
 
 const StateTensor& find_state(std::span<const StateTensor> states, std::string_view name) {

@@ -68,6 +68,9 @@ Metadata read_metadata(const Program& program);
 // The sizes that a program brings device code for, as text: "batch = 1; batch = 8". Empty where the
 // metadata does not say.
 std::string prepared_sizes(const Program& program, std::string_view method);
+// The same as values of the method's symbols, in their order; combinations that name others are
+// left out.
+std::vector<std::vector<int64_t>> prepared_values(const Program& program, const Method& method);
 
 // Throws Error(kInput), with the names there are.
 const StateTensor& find_state(std::span<const StateTensor> states, std::string_view name);

@@ -231,9 +231,11 @@ Batch::Row Batch::row_of(ActiveRequest& request, int64_t tokens) {
 bool Batch::start(Step step) {
   if (step.empty()) return false;
   plan_.rows.clear();
-  for (const Row& row : step) {
+  for (Row& row : step) {
     ActiveRequest& request = *row.request;
     request.is_choosing = row.chooses;
+    row.takes_best = facts_.finds_best && row.chooses && !row.records &&
+                     request.options.logprobs < 0 && request.choice.takes_best();
     const std::span<const int64_t> tokens(request.tokens);
     plan_.rows.push_back(
         {.request = request.id,
@@ -243,7 +245,8 @@ bool Batch::start(Step step) {
          .pages =
              std::span(request.table.pages)
                  .first(static_cast<size_t>(pages_of(row.first + row.count, facts_.page_tokens))),
-         .wants_scores = row.chooses || row.records});
+         .wants_scores = (row.chooses || row.records) && !row.takes_best,
+         .wants_best = row.takes_best});
   }
   in_flight_ = std::move(step);
   started_ = now();
@@ -272,13 +275,20 @@ bool Batch::settle() {
   stats_.runner_seconds += start_took_ + settles - waits;
   ++stats_.steps;
   failures_ = 0;
+  std::span<const int64_t> best = runner_->best();
   int64_t prompt_tokens = 0;
   for (const Row& row : std::exchange(in_flight_, {})) {
     prompt_tokens += row.count > 1 ? row.count : 0;
+    if (row.takes_best) {
+      require(!best.empty(), "the best token of all rows that want it");
+      settle_row(row, {}, best.front());
+      best = best.subspan(1);
+      continue;
+    }
     const bool has_scores = row.chooses || row.records;
     const size_t count = has_scores ? static_cast<size_t>(facts_.vocab_size) : 0;
     require(scores.size() >= count, "scores of all rows that want them");
-    settle_row(row, scores.first(count));
+    settle_row(row, scores.first(count), -1);
     scores = scores.subspan(count);
   }
   pace_.note(prompt_tokens, settles - started_);
@@ -286,7 +296,7 @@ bool Batch::settle() {
   return true;
 }
 
-void Batch::settle_row(const Row& row, std::span<const float> scores) {
+void Batch::settle_row(const Row& row, std::span<const float> scores, int64_t best) {
   ActiveRequest& request = *row.request;
   if (request.has_ended) return;
   const int64_t computed = row.first + row.count;
@@ -305,17 +315,19 @@ void Batch::settle_row(const Row& row, std::span<const float> scores) {
     request.has_told_prompt = true;
   }
   if (row.chooses)
-    choose(request, scores);
+    choose(row, scores, best);
   else if (request.most == request.prompt)
     finish(request, Ending::kLength);
 }
 
-void Batch::choose(ActiveRequest& request, std::span<const float> scores) {
+void Batch::choose(const Row& row, std::span<const float> scores, int64_t best) {
+  ActiveRequest& request = *row.request;
   request.is_choosing = false;
   const TokenMask* mask = request.mask ? &*request.mask : nullptr;
   int64_t token = 0;
   try {
-    token = request.choice.choose(scores, request.tokens, mask, room_);
+    token = row.takes_best ? request.choice.choose_best(best, facts_.vocab_size)
+                           : request.choice.choose(scores, request.tokens, mask, room_);
   } catch (const Error& error) {
     return fail(request, error);
   }

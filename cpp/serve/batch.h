@@ -96,6 +96,7 @@ class Batch {
     int64_t first, count;
     bool chooses;  // the next token
     bool records;  // the log-probability of the prompt's next token
+    bool takes_best = false;  // chooses the best token: needs no scores
   };
   using Step = std::vector<Row>;
   class View;
@@ -107,8 +108,8 @@ class Batch {
   Row row_of(ActiveRequest& request, int64_t tokens);
   bool start(Step step);
   bool settle();
-  void settle_row(const Row& row, std::span<const float> scores);
-  void choose(ActiveRequest& request, std::span<const float> scores);
+  void settle_row(const Row& row, std::span<const float> scores, int64_t best);
+  void choose(const Row& row, std::span<const float> scores, int64_t best);
   void fail_running(const Error& error);
   void fail_all(const Error& error);
   void leave(ActiveRequest& request);

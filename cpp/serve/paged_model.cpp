@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "cpp/runtime/convert.h"
 #include "cpp/runtime/error.h"
@@ -18,6 +20,12 @@ namespace {
 constexpr std::string_view kStep = "step";
 constexpr std::array<std::string_view, 5> kNames = {"tokens", "positions", "requests", "tables",
                                                     "rows"};
+constexpr std::array<std::string_view, 3> kOutputs = {"logits", "best", "highest"};
+constexpr int64_t kAlignment = 256;  // of inputs that lie one behind the other
+
+int64_t aligned(int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 void expect(bool holds, const std::string& what) {
   if (holds) return;
@@ -49,7 +57,8 @@ PagedModel::PagedModel(std::shared_ptr<const Program> program, std::shared_ptr<D
   check_facts(*metadata.language_model);
   find_pools(metadata);
   find_inputs();
-  find_logits();
+  find_outputs();
+  find_sizes();
   state_ = std::make_shared<State>(program_, device_);
   if (weights_ != nullptr) weights_->check_now();
 }
@@ -86,10 +95,10 @@ void PagedModel::find_pools(const Metadata& metadata) {
 
 void PagedModel::find_inputs() {
   const Method& method = program_->methods[method_];
-  expect(method.inputs.size() == kInputs && method.outputs.size() == 1,
-         "method step has other inputs or outputs");
+  expect(method.inputs.size() == kInputs, "method step has other inputs");
   inputs_.resize(kInputs);
   order_.resize(kInputs);
+  int64_t bytes = 0;
   for (size_t i = 0; i < kInputs; ++i) {
     const size_t at = spec_index(method.inputs, kNames[i]);
     const TensorSpec& spec = method.inputs[at];
@@ -97,33 +106,78 @@ void PagedModel::find_inputs() {
            "method step, " + std::string(kNames[i]) + " are no integers");
     order_[at] = i;
     inputs_[i].dtype = spec.dtype;
-    inputs_[i].memory = device_->allocate(program_->buffers[spec.buffer].bytes);
+    bytes += aligned(program_->buffers[spec.buffer].bytes);
   }
+  given_ = device_->allocate(bytes);
   const TensorSpec& tables = method.inputs[spec_index(method.inputs, kNames[kTables])];
   expect(tables.shape.size() == 2, "method step, tables are no rows of pages");
   table_length_ = tables.shape[1];
   expect(table_length_ >= pages_of(facts_.max_context, facts_.page_tokens),
          "method step, tables have no room for the pages of a context");
-  expect(sizes_of(facts_.max_step_tokens, facts_.max_requests).size() == 2,
+  expect(sizes_of({facts_.max_step_tokens, facts_.max_requests}).size() == 2,
          "method step does not take any number of rows and requests");
 }
 
-void PagedModel::find_logits() {
-  const TensorSpec& spec = program_->methods[method_].outputs.front();
+void PagedModel::find_outputs() {
+  const Method& method = program_->methods[method_];
+  const std::vector<TensorSpec>& specs = method.outputs;
+  expect(specs.size() == 1 || specs.size() == kOutputs.size(), "method step has other outputs");
+  outputs_.resize(specs.size());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    // One output needs no name.
+    outputs_[specs.size() == 1 ? 0 : spec_index(specs, kOutputs.at(i))] = i;
+  }
+  const auto spec_of = [&](size_t output) -> const TensorSpec& {
+    const auto at = std::find(outputs_.begin(), outputs_.end(), output);
+    return specs[static_cast<size_t>(at - outputs_.begin())];
+  };
+  const TensorSpec& spec = spec_of(0);
   const std::vector<int64_t> shape = {facts_.max_requests, facts_.vocab_size};
   expect(spec.shape == shape && spec.alloc_shape == shape && is_float(spec.dtype),
          "method step gives no scores of all tokens for each request");
   logits_dtype_ = spec.dtype;
   logits_ = device_->allocate(program_->buffers[spec.buffer].bytes);
+  if (specs.size() == 1) return;
+  const std::vector<int64_t> each = {facts_.max_requests};
+  const TensorSpec &best = spec_of(1), &highest = spec_of(2);
+  expect(best.alloc_shape == each && best.dtype == DType::kInt64 && highest.alloc_shape == each &&
+             highest.dtype == logits_dtype_,
+         "method step gives no best token for each request");
+  found_ = device_->allocate(facts_.max_requests * (8 + dtype_size(logits_dtype_)) + kAlignment);
+  facts_.finds_best = true;
+}
+
+// What there is code for is made ready here, that no request waits for it.
+void PagedModel::find_sizes() {
+  const Method& method = program_->methods[method_];
+  const size_t told_by = order_.at(method.sizes.told[0].input);
+  const size_t requests = told_by == kTables || told_by == kRows ? 0 : 1;  // of the two symbols
+  for (const std::vector<int64_t>& values : prepared_values(*program_, method)) {
+    prepared_.push_back({values[1 - requests], values[requests]});
+  }
+  std::ranges::sort(prepared_, [](const Sizes& a, const Sizes& b) {
+    return std::pair(a.tokens, a.requests) < std::pair(b.tokens, b.requests);
+  });
+  for (const Sizes& sizes : prepared_) executor_.prepare(method_, sizes_of(sizes));
 }
 
 // The values of the method's symbols for so many rows and requests.
-std::vector<int64_t> PagedModel::sizes_of(int64_t tokens, int64_t requests) const {
-  const std::array<Shape, kInputs> shapes = {
-      Shape{1, tokens}, {tokens}, {tokens}, {requests, table_length_}, {requests}};
+std::vector<int64_t> PagedModel::sizes_of(const Sizes& sizes) const {
+  const std::array<Shape, kInputs> shapes = {Shape{1, sizes.tokens},
+                                             {sizes.tokens},
+                                             {sizes.tokens},
+                                             {sizes.requests, table_length_},
+                                             {sizes.requests}};
   std::vector<Shape> given;
   for (const size_t input : order_) given.push_back(shapes.at(input));
   return symbols_of(program_->methods[method_], given);
+}
+
+PagedModel::Sizes PagedModel::room_for(const Sizes& sizes) const {
+  for (const Sizes& prepared : prepared_) {
+    if (prepared.tokens >= sizes.tokens && prepared.requests >= sizes.requests) return prepared;
+  }
+  return sizes;
 }
 
 void PagedModel::put_rows(const StepRows& rows, int64_t request) {
@@ -136,56 +190,133 @@ void PagedModel::put_rows(const StepRows& rows, int64_t request) {
   std::vector<int64_t>& tables = inputs_[kTables].values;
   tables.insert(tables.end(), rows.pages.begin(), rows.pages.end());
   tables.resize(static_cast<size_t>((request + 1) * table_length_), kNoPage);
-  inputs_[kRows].values.push_back(rows.wants_scores ? static_cast<int64_t>(tokens.size()) - 1 : -1);
+  const bool is_wanted = rows.wants_scores || rows.wants_best;
+  inputs_[kRows].values.push_back(is_wanted ? static_cast<int64_t>(tokens.size()) - 1 : -1);
   if (rows.wants_scores) wanted_.push_back(request);
+  if (rows.wants_best) wanted_best_.push_back(request);
 }
 
-void PagedModel::upload(Input& input) {
-  if (input.dtype == DType::kInt64) {
-    return device_->upload(*input.memory, 0, std::as_bytes(std::span(input.values)));
+// Rows of no request, requests without rows.
+void PagedModel::fill_up(const Sizes& sizes) {
+  const auto fill = [&](size_t input, int64_t count, int64_t value) {
+    inputs_[input].values.resize(static_cast<size_t>(count), value);
+  };
+  fill(kTokens, sizes.tokens, 0);
+  fill(kPositions, sizes.tokens, 0);
+  fill(kRequests, sizes.tokens, -1);
+  fill(kTables, sizes.requests * table_length_, kNoPage);
+  fill(kRows, sizes.requests, -1);
+}
+
+// All inputs in one copy; where each lies, in the method's order.
+std::vector<Binding> PagedModel::upload() {
+  std::vector<Binding> bindings(kInputs);
+  int64_t at = 0;
+  staged_.resize(static_cast<size_t>(given_->bytes()));
+  for (size_t i = 0; i < kInputs; ++i) {
+    const size_t input = order_[i];
+    const std::vector<int64_t>& values = inputs_[input].values;
+    const auto count = static_cast<int64_t>(values.size());
+    const int64_t bytes = count * dtype_size(inputs_[input].dtype);
+    std::byte* to = staged_.data() + at;
+    if (inputs_[input].dtype == DType::kInt64) {
+      std::memcpy(to, values.data(), static_cast<size_t>(bytes));
+    } else {
+      const std::vector<int32_t> narrow(values.begin(), values.end());
+      std::memcpy(to, narrow.data(), static_cast<size_t>(bytes));
+    }
+    bindings[i] = given_->range().part(at, bytes);
+    at += aligned(bytes);
   }
-  input.narrow.assign(input.values.begin(), input.values.end());
-  device_->upload(*input.memory, 0, std::as_bytes(std::span(input.narrow)));
+  device_->upload(*given_, 0, std::span(staged_).first(static_cast<size_t>(at)));
+  return bindings;
 }
 
 void PagedModel::start(const StepPlan& plan) {
   wanted_.clear();
+  wanted_best_.clear();
   for (Input& input : inputs_) input.values.clear();
   for (size_t i = 0; i < plan.rows.size(); ++i) put_rows(plan.rows[i], static_cast<int64_t>(i));
-  const auto tokens = static_cast<int64_t>(inputs_[kTokens].values.size());
-  const auto requests = static_cast<int64_t>(plan.rows.size());
-  require(tokens <= facts_.max_step_tokens && requests <= facts_.max_requests,
+  const Sizes used = {static_cast<int64_t>(inputs_[kTokens].values.size()),
+                      static_cast<int64_t>(plan.rows.size())};
+  require(used.tokens <= facts_.max_step_tokens && used.requests <= facts_.max_requests,
           "no more rows than a step takes");
-  std::vector<Binding> bindings;
-  for (const size_t input : order_) {
-    upload(inputs_[input]);
-    bindings.push_back(inputs_[input].memory->range());
+  sizes_ = room_for(used);
+  fill_up(sizes_);
+  const std::vector<Binding> inputs = upload();
+  const int64_t vocabulary = facts_.vocab_size * dtype_size(logits_dtype_);
+  std::array<Binding, kOutputs.size()> places;
+  places[0] = logits_->range().part(0, sizes_.requests * vocabulary);
+  if (found_ != nullptr) {
+    places[1] = found_->range().part(0, sizes_.requests * 8);
+    places[2] = found_->range().part(aligned(sizes_.requests * 8),
+                                     sizes_.requests * dtype_size(logits_dtype_));
   }
-  const Binding logits = logits_->range();
-  executor_.enqueue(method_, bindings, {&logits, 1}, weights_.get(), state_.get(), 0,
-                    sizes_of(tokens, requests));
+  std::vector<Binding> outputs;
+  for (const size_t output : outputs_) outputs.push_back(places.at(output));
+  executor_.enqueue(method_, inputs, outputs, weights_.get(), state_.get(), 0, sizes_of(sizes_));
 }
 
 std::span<const float> PagedModel::finish() {
   executor_.settle(method_);
-  scores_.resize(wanted_.size() * static_cast<size_t>(facts_.vocab_size));
-  if (wanted_.empty()) return scores_;
-  const int64_t bytes = facts_.vocab_size * dtype_size(logits_dtype_);
-  const auto row_bytes = static_cast<size_t>(bytes);
-  const std::byte* seen = logits_->host();
-  if (seen == nullptr) {
-    raw_.resize(static_cast<size_t>(wanted_.back() + 1) * row_bytes);
-    device_->download(raw_, *logits_, 0);
-    seen = raw_.data();
-  }
-  std::span<float> to(scores_);
+  scores_.clear();
+  best_.clear();
   for (const int64_t request : wanted_) {
-    const std::span<float> row = to.first(static_cast<size_t>(facts_.vocab_size));
-    convert_floats({seen + request * bytes, row_bytes}, logits_dtype_, std::as_writable_bytes(row),
-                   DType::kFloat32);
-    to = to.subspan(row.size());
+    const std::span<const float> row = scores_of(request);
+    scores_.insert(scores_.end(), row.begin(), row.end());
+  }
+  if (wanted_best_.empty()) return scores_;
+  const auto count = static_cast<size_t>(sizes_.requests);
+  const auto behind = static_cast<size_t>(aligned(sizes_.requests * 8));
+  const size_t bytes = count * static_cast<size_t>(dtype_size(logits_dtype_));
+  raw_.resize(behind + bytes);
+  device_->download(raw_, *found_, 0);
+  highest_.resize(count);
+  convert_floats(std::span(raw_).subspan(behind), logits_dtype_,
+                 std::as_writable_bytes(std::span(highest_)), DType::kFloat32);
+  std::vector<int64_t> tokens(count);
+  std::memcpy(tokens.data(), raw_.data(), count * sizeof(int64_t));
+  for (const int64_t request : wanted_best_) {
+    const auto at = static_cast<size_t>(request);
+    best_.push_back(best_of(request, tokens[at], highest_[at]));
   }
   return scores_;
+}
+
+// The scores of a request of the step.
+std::span<const float> PagedModel::scores_of(int64_t request) {
+  const int64_t bytes = facts_.vocab_size * dtype_size(logits_dtype_);
+  const auto row_bytes = static_cast<size_t>(bytes);
+  std::vector<std::byte> copied;
+  const std::byte* seen = logits_->host();
+  if (seen == nullptr) {
+    copied.resize(row_bytes);
+    device_->download(copied, *logits_, request * bytes);
+    seen = copied.data();
+  } else {
+    seen += request * bytes;
+  }
+  row_.resize(static_cast<size_t>(facts_.vocab_size));
+  convert_floats({seen, row_bytes}, logits_dtype_, std::as_writable_bytes(std::span(row_)),
+                 DType::kFloat32);
+  return row_;
+}
+
+// A NaN may stand in the place of the highest: then the scores say.
+int64_t PagedModel::best_of(int64_t request, int64_t token, float highest) {
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  if (highest > kNone) return token;
+  if (highest == kNone) return -1;
+  float most = kNone;
+  int64_t best = -1;
+  const std::span<const float> scores = scores_of(request);
+  for (size_t i = 0; i < scores.size(); ++i) {
+    if (scores[i] > most) {
+      most = scores[i];
+      best = static_cast<int64_t>(i);
+    }
+  }
+  return best;
 }
 
 }  // namespace npusim::serve

@@ -2,13 +2,17 @@
 // (requests) are chosen by each call:
 //
 //   step(tokens int64[1, T], positions int64[T], requests int[T], tables int[R, P], rows int64[R])
-//     -> logits[R, vocab]
+//     -> logits[R, vocab], or with them best int64[R], highest[R]
 //
 // Row t is a token of request requests[t] of the step, at positions[t]; rows of one request follow
 // each other. tables[r] are the pages of request r, -1 behind them. rows[r] is the row whose scores
 // are wanted of request r; -1: none, and what stands there then is nobody's to read. A row writes
 // what it leaves in the pools to its request's page of its position, and sees what lies there up to
-// it. The integers are int64 or int32.
+// it. The integers are int64 or int32. best[r] is a token of the highest score of r, highest[r] that
+// score: with them, steps whose requests want no more leave the scores on the device.
+//
+// Where a program brings device code for some sizes alone, a step takes the least of these that has
+// room for it, and is filled up with rows of no request.
 #pragma once
 
 #include <cstdint>
@@ -34,24 +38,31 @@ class PagedModel : public StepRunner {
   RunnerFacts facts() const override { return facts_; }
   void start(const StepPlan& plan) override;
   std::span<const float> finish() override;
+  std::span<const int64_t> best() const override { return best_; }
 
  private:
   // An input of the method, as it is filled for a step.
   struct Input {
     DType dtype{};
-    std::shared_ptr<Memory> memory;
     std::vector<int64_t> values;
-    std::vector<int32_t> narrow;  // the same, where they are int32
+  };
+  struct Sizes {
+    int64_t tokens, requests;
   };
   enum : size_t { kTokens, kPositions, kRequests, kTables, kRows, kInputs };
 
   void check_facts(const LanguageModelFacts& facts);
   void find_pools(const Metadata& metadata);
   void find_inputs();
-  void find_logits();
+  void find_outputs();
+  void find_sizes();
   void put_rows(const StepRows& rows, int64_t request);
-  void upload(Input& input);
-  std::vector<int64_t> sizes_of(int64_t tokens, int64_t requests) const;
+  void fill_up(const Sizes& sizes);
+  std::vector<Binding> upload();
+  std::vector<int64_t> sizes_of(const Sizes& sizes) const;
+  Sizes room_for(const Sizes& sizes) const;
+  std::span<const float> scores_of(int64_t request);
+  int64_t best_of(int64_t request, int64_t token, float highest);
 
   std::shared_ptr<const Program> program_;
   std::shared_ptr<Device> device_;
@@ -63,11 +74,17 @@ class PagedModel : public StepRunner {
   int64_t table_length_ = 0;
   std::vector<Input> inputs_;  // by the names above
   std::vector<size_t> order_;  // of the method's inputs: which of these each is
+  std::shared_ptr<Memory> given_;  // all inputs of a step
+  std::vector<std::byte> staged_;  // the same on the host
+  std::vector<Sizes> prepared_;    // that there is device code for, ascending; none: all
   DType logits_dtype_{};
-  std::shared_ptr<Memory> logits_;
-  std::vector<int64_t> wanted_;  // of the step that runs: requests with scores
+  std::shared_ptr<Memory> logits_, found_;  // found_: best, and behind them highest
+  std::vector<size_t> outputs_;             // of the method: 0 logits, 1 best, 2 highest
+  Sizes sizes_{};                           // of the step that runs
+  std::vector<int64_t> wanted_, wanted_best_;  // and its requests with scores, with a best token
   std::vector<std::byte> raw_;
-  std::vector<float> scores_;
+  std::vector<float> row_, scores_, highest_;
+  std::vector<int64_t> best_;
 };
 
 }  // namespace npusim::serve

@@ -20,6 +20,7 @@ struct RunnerFacts {
   int64_t max_requests = 0;     // requests of a step, and slots
   std::vector<int64_t> eos_tokens;
   bool is_asynchronous = false;  // start returns before the step has run
+  bool finds_best = false;       // rows may ask for the best token instead of all scores
 };
 
 // Tokens of one request that follow each other.
@@ -30,6 +31,7 @@ struct StepRows {
   int64_t first_position;           // of the first of them; those before are in the pages
   std::span<const Page> pages;      // of all positions up to the last of these
   bool wants_scores;                // of the token after the last one
+  bool wants_best = false;      // the token of the highest of these scores, instead of them
 };
 
 // No slot stands there twice. Pages that are written stand in one request's table alone.
@@ -48,6 +50,9 @@ class StepRunner {
   // want them, vocab_size] in the plan's order, valid until the next start. Throws what a run
   // throws: the pages' content is then undefined, and the next start may still succeed.
   virtual std::span<const float> finish() = 0;
+  // Of the step that was finished: the tokens of rows that want the best one, in the plan's order;
+  // the first of equal ones, NaN never, -1 where no score is above -inf. Valid as scores are.
+  virtual std::span<const int64_t> best() const { return {}; }
 };
 
 }  // namespace npusim::serve

@@ -80,6 +80,19 @@ int64_t TokenChoice::choose(std::span<const float> scores, std::span<const int64
   return token;
 }
 
+bool TokenChoice::takes_best() const {
+  const SamplingOptions& sampling = options_.sampling;
+  const bool changes = options_.presence_penalty != 0 || options_.frequency_penalty != 0 ||
+                       sampling.repetition_penalty != 1.0 || options_.masked;
+  return sampling.temperature == 0 && !changes && !changes_scores(nullptr);
+}
+
+int64_t TokenChoice::choose_best(int64_t token, int64_t vocabulary) {
+  sampler_.accept(token, vocabulary);
+  ++chosen_;
+  return token;
+}
+
 TokenLogprob logprob_of(std::span<const float> scores, int64_t token, int64_t count) {
   const Softmax softmax(scores);
   TokenLogprob made{.token = token, .logprob = softmax.logprob(token), .top = {}};

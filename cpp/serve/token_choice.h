@@ -29,6 +29,11 @@ class TokenChoice {
   int64_t choose(std::span<const float> scores, std::span<const int64_t> history,
                  const TokenMask* mask, ChoiceRoom& room);
 
+  // Whether the next token is that of the highest score as it is.
+  bool takes_best() const;
+  // Counts that token as chosen. Throws as choose for -1.
+  int64_t choose_best(int64_t token, int64_t vocabulary);
+
   bool stops_at(int64_t token) const;
   int64_t chosen() const noexcept { return chosen_; }
 

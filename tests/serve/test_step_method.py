@@ -85,7 +85,7 @@ class Steps:
         tokens += [1] * padding
         positions += [10**12] * padding
         requests += [-1] * padding
-        (logits,) = self.raw([tokens], positions, requests, tables, last)
+        logits, *_ = self.raw([tokens], positions, requests, tables, last)
         for (request, _), row in zip(rows, logits, strict=True):
             request.logits.append(row)
 

@@ -13,6 +13,7 @@ from npusim.codegen.choice import Choice, Choices
 from npusim.codegen.generator import CodeGenerator, generator_of
 from npusim.codegen.kernel_table import KernelTable
 from npusim.codegen.limits import check_limits
+from npusim.codegen.step_sizes import step_sizes
 from npusim.codegen.wanted import WantedImage
 from npusim.errors import UnsupportedOpError
 from npusim.program.program import CompiledProgram, Method
@@ -50,6 +51,8 @@ def generate(
         Error: the compiler is not installed; the message says how to install it.
     """
     wanted = [*prepared_sizes(program), *sizes]
+    if not wanted:
+        wanted = step_sizes(program)
     check_sizes(program.methods, wanted)
     generator = generator_of(target)
     if generator is None:

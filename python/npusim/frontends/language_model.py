@@ -231,7 +231,10 @@ def _traced_step(model: Any, way: Way, rows: int, sizes: StepSizes) -> Graph:
         wanted = rows.clamp(min=0)
         logits = way.run(model, model.cache, tokens, model.position, wanted)
         model.position.add_(tokens.shape[1])
-        return {"logits": logits[0]}
+        scores = logits[0]
+        best = scores.argmax(-1)
+        highest = scores.gather(1, best[:, None])[:, 0]
+        return {"logits": scores, "best": best, "highest": highest}
 
     tokens, requests = (
         Dim("tokens", max=sizes.max_step_tokens),

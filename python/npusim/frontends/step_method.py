@@ -1,10 +1,11 @@
 """The method `step` of a language model: rows of many requests over one cache in pages.
 
 * `step(tokens int64[1, T], positions int64[T], requests int64[T], tables int64[R, P], rows
-  int64[R]) -> logits[R, vocab]`: row t is the token at `positions[t]` of the request `requests[t]`
+  int64[R]) -> logits[R, vocab], best int64[R], highest[R]`: row t is the token at `positions[t]` of the request `requests[t]`
   (-1: no row, which touches nothing); `tables[r]` names that request's pages, of `page_tokens`
   rows each, in order; `rows[r]` is the row whose logits are wanted for r (-1: none; its logits are
-  those of row 0). Calls choose T and R.
+  those of row 0). `best` is the token of the highest logit, the first of several, and `highest` that
+  logit; of logits with a NaN they are one of these. Calls choose T and R.
 
 It is made of a trace as `prefill` has it, for any number of tokens of one request from the state
 `position` on. What the passes prove there (recognize_cache_append, recognize_cached_attention) is
@@ -73,8 +74,8 @@ def step_method(traced: Graph, sizes: StepSizes, context: int, position: str) ->
     """Returns the graph of `step`.
 
     Args:
-        traced: takes `tokens` int64[1, T] and `rows` int64[R] of two symbolic sizes, gives
-            `logits` [R, vocab] of these rows, and appends to caches from the state `position` on.
+        traced: takes `tokens` int64[1, T] and `rows` int64[R] of two symbolic sizes, gives what
+            `step` does for these rows, and appends to caches from the state `position` on.
         sizes: as `StepSizes.within` returns them.
         context: tokens that a cache of `traced` holds.
         position: the name of the state that says how many tokens were before.

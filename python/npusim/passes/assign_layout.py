@@ -35,9 +35,13 @@ _CHANNELS_LAST_PREFIXES = (
     *("aten.max_pool", "aten.avg_pool", "aten.adaptive_", "aten._adaptive_"),
     *("aten.upsample_", "aten._upsample_"),
 )
-_ATTENTION = frozenset(("aten.scaled_dot_product_attention.default", "npu.cached_attention"))
+_ATTENTION = frozenset(
+    ("aten.scaled_dot_product_attention.default", "npu.cached_attention", "npu.paged_attention")
+)
 # Kernels that read heads wherever they lie.
-_READ_STRIDED = _ATTENTION | {"npu.rope", "npu.rope_append", "npu.cache_append"}
+_READ_STRIDED = _ATTENTION | {
+    *("npu.rope", "npu.rope_append", "npu.cache_append", "npu.paged_append"),
+}
 _FEW_CHANNELS = 8  # of bytes: turned around on their own sooner than written one by one
 _COPIES = frozenset(("aten.cat.default", "aten.constant_pad_nd.default"))
 

@@ -16,6 +16,7 @@ from npusim.codegen.cuda import (
     decoding,
     grouped,
     matmul_rules,
+    paging,
     rows,
 )
 from npusim.codegen.launch_config import Rule
@@ -28,6 +29,7 @@ RULES: Mapping[str, Rule] = {
     **indexed.RULES,
     **matmul_rules.RULES,
     **decoding.RULES,  # linear among them
+    **paging.RULES,
     **rows.RULES,
     **windows.rules(matmul_rules.GPU.rows.pool_threads),
 }

@@ -1,0 +1,57 @@
+// Rows of many requests over a cache in pages: where a row of a request lies, proved to be inside
+// the cache from the positions, requests and tables that the command reads when it runs. Each of
+// these is read once for an address: what was proved of it holds when it is used.
+#pragma once
+#include "kernels/cuda/common/mma_types.h"
+
+namespace npusim {
+
+// A row: token `position` of `request`, or of none.
+struct PagedPlace {
+  int64_t request, position;
+  bool exists;  // it is a row, and its numbers are those of one
+
+  // Keys [begin, end) are what it sees.
+  int64_t end() const { return exists ? position + 1 : 0; }
+  int64_t begin(int64_t window) const {
+    return window > 0 ? larger<int64_t>(0, end() - window) : 0;
+  }
+};
+
+// Positions and requests of rows, and tables: operands [kFirst, kFirst + 3). Reports to `failure`.
+template <int kFirst>
+struct PagedTables {
+  const int64_t *positions, *requests, *tables;
+  Failure* failure;
+
+  PagedTables(void* const* operands, int failure_at)
+      : positions(static_cast<const int64_t*>(operands[kFirst])),
+        requests(static_cast<const int64_t*>(operands[kFirst + 1])),
+        tables(static_cast<const int64_t*>(operands[kFirst + 2])),
+        failure(static_cast<Failure*>(operands[failure_at])) {}
+
+  // `reports`: whether this thread says so when the numbers are outside.
+  PagedPlace place(int64_t row, bool reports) const {
+    constexpr int64_t kLast = params.table_length * params.page_tokens - 1;
+    const int64_t request = requests[row], position = positions[row];
+    PagedPlace at{request, position, false};
+    if (request == -1) return at;
+    if (request < 0 || request >= params.requests) {
+      if (reports) report(failure, kOutOfRange, request, params.requests - 1);
+      return at;
+    }
+    at.exists = position >= 0 && position <= kLast;
+    if (!at.exists && reports) report(failure, kOutOfRange, position, kLast);
+    return at;
+  }
+
+  // The page of rows [index * page_tokens, …) of a request; -1, and reported, where there is none.
+  int64_t page(int64_t request, int64_t index) const {
+    const int64_t page = tables[request * params.table_length + index];
+    if (page >= 0 && page < params.pages) return page;
+    report(failure, kOutOfRange, page, params.pages - 1);
+    return -1;
+  }
+};
+
+}  // namespace npusim
