@@ -22,6 +22,7 @@ from npusim.lowering.assemble import assemble
 from npusim.lowering.supported import check_supported, unsupported_nodes
 from npusim.ops.int8_reference import INT8_CONV, INT8_MATMUL
 from npusim.ops.paged import PAGED_APPEND, PAGED_ATTENTION
+from npusim.ops.paged_rope import PAGED_ROPE_APPEND
 from npusim.selftest.single_op import assert_close, graph_of, reference, tensors_for
 from npusim.targets import TargetConfig, target_names
 from npusim.targets.target_config import ALL
@@ -39,8 +40,8 @@ def _cases() -> Iterator[object]:
 REFUSED: dict[str, set[str]] = {
     "cpu": set(),
     "null": set(),
-    "cuda": {INT8_CONV, INT8_MATMUL, PAGED_APPEND, PAGED_ATTENTION},
-    "metal": {INT8_CONV, INT8_MATMUL, PAGED_APPEND, PAGED_ATTENTION},
+    "cuda": {INT8_CONV, INT8_MATMUL},
+    "metal": {INT8_CONV, INT8_MATMUL, PAGED_APPEND, PAGED_ATTENTION, PAGED_ROPE_APPEND},
 }
 
 

@@ -40,6 +40,7 @@ struct PagedKeys {
   const PagedPlace& at;
   int begin, end;  // that the row sees
   const T *k, *v;
+  bool wide = is_aligned(k, 16) && is_aligned(v, 16);  // chunks lie on 16 bytes
 
   bool sees(int unit) const { return unit * kUnit < end && (unit + 1) * kUnit > begin; }
 
@@ -54,8 +55,14 @@ struct PagedKeys {
       bool exists = own >= begin && own < end;
       if (!kPageHasUnits && exists) page = tables.page(at.request, own / kTokens);
       exists = exists && page >= 0 && chunk * 8 < kColumns;
-      const T* from = pool + page * strides[0] + own % kTokens * strides[2] + chunk * 8;
-      cp_async(to + at_chunk(kLine, row, chunk), exists ? from : pool, exists);
+      const T* from = pool;
+      if (exists) from += page * strides[0] + own % kTokens * strides[2] + chunk * 8;
+      const unsigned at = to + at_chunk(kLine, row, chunk);
+      if (wide) {
+        copy_chunk<true>(at, from, exists ? 8 : 0);
+      } else {
+        copy_chunk<false>(at, from, exists ? 8 : 0);
+      }
     }
   }
 };
@@ -245,16 +252,29 @@ struct Folding {
   void add_partials(const float* partials, int chunks) {
 #pragma unroll
     for (int fold = 0; fold < kFolds; ++fold) {
-      for_each(fold, [&](int head, int column, int n) {
-        const float* from = partials + head * kPartial;
-        float most = kMasked, total = 0.0f, sum = 0.0f;
-#pragma unroll 4
-        for (int c = 0; c < chunks; ++c) {
-          const float* part = from + static_cast<int64_t>(c) * kHeads * kPartial;
-          fold_sum(sum, part[column], fold_weights(most, total, part[kV], part[kV + 1]));
-        }
-        all[fold][n] = sum * inverse_sum(total);
-      });
+      float most[kEach], total[kEach];
+#pragma unroll
+      for (int n = 0; n < kEach; ++n) {
+        most[n] = kMasked;
+        total[n] = all[fold][n] = 0.0f;
+      }
+      // All loads of a chunk are issued before the first result is used.
+#pragma unroll 2
+      for (int c = 0; c < chunks; ++c) {
+        const float* from = partials + static_cast<int64_t>(c) * kHeads * kPartial;
+        float part[kEach][3];
+        for_each(fold, [&](int head, int column, int n) {
+          const float* own = from + head * kPartial;
+          part[n][0] = own[column];
+          part[n][1] = own[kV];
+          part[n][2] = own[kV + 1];
+        });
+        for_each(fold, [&](int, int, int n) {
+          const PartFactors by = fold_weights(most[n], total[n], part[n][1], part[n][2]);
+          fold_sum(all[fold][n], part[n][0], by);
+        });
+      }
+      for_each(fold, [&](int, int, int n) { all[fold][n] *= inverse_sum(total[n]); });
     }
   }
 
@@ -340,8 +360,13 @@ inline void run(void* const* operands) {
   for (int i = threadIdx.x; i < 16 * kChunks; i += kThreads) {
     const int h = i / kChunks, chunk = i % kChunks;
     const bool exists = h < heads && chunk * 8 < kD;
-    cp_async(shared + at_chunk(kDLine, h, chunk),
-             q + (exists ? h * params.q_strides[0] + chunk * 8 : 0), exists);
+    const T* from = q + (exists ? h * params.q_strides[0] + chunk * 8 : 0);
+    const unsigned to = shared + at_chunk(kDLine, h, chunk);
+    if (is_aligned(q, 16)) {
+      copy_chunk<true>(to, from, exists ? 8 : 0);
+    } else {
+      copy_chunk<false>(to, from, exists ? 8 : 0);
+    }
   }
   cp_async_commit();
   const int step = blocks * kWarps;

@@ -362,6 +362,17 @@ KERNELS: dict[str, KernelDef] = {
             "heads:i64 length:i64 head_dim:i64 pages:i64 page_tokens:i64 requests:i64 "
             "table_length:i64 x_strides:i64[2] y_strides:i64[3] dtype:i32",
         ),
+        # `rope` of q and k, and `paged_append` of the turned k and of v, in one: y is the turned q.
+        # Strides: head, row; of pools page, head, row; of cos and sin row.
+        _def(
+            "paged_rope_append",
+            "q, k, v, cos, sin, positions, requests, tables, y, k_pool, v_pool",
+            "heads:i64 kv_heads:i64 length:i64 head_dim:i64 v_dim:i64 rotary_dim:i64 pages:i64 "
+            "page_tokens:i64 requests:i64 table_length:i64 q_strides:i64[2] k_strides:i64[2] "
+            "v_strides:i64[2] y_strides:i64[2] k_pool_strides:i64[3] v_pool_strides:i64[3] "
+            "cs_strides:i64[2] interleaved:i32 dtype:i32 cs_dtype:i32",
+            generated_only=True,
+        ),
         # What `rope` and `attention` do for one new token of each batch item, in one: q and k are
         # rotated (as `rope` does, cos and sin of [batch, rotary_dim]), k and v go to row `position`
         # of the caches of `limit` rows, and q attends the rows up to there, with window > 0 the

@@ -157,6 +157,21 @@ def _paged_append(p: Params, _: int | None) -> Cost:
     return [heads * p["length"] * size, *_places(p), heads * min(p["length"], room) * size], 0
 
 
+def _paged_rope_append(p: Params, _: int | None) -> Cost:
+    size, rows = SIZES[p["dtype"]], p["length"]
+    kept = min(rows, p["pages"] * p["page_tokens"])
+    q, k, v = (
+        p[heads] * p[dim] * size
+        for heads, dim in (("heads", "head_dim"), ("kv_heads", "head_dim"), ("kv_heads", "v_dim"))
+    )
+    tables = [
+        distinct((rows,), (stride,)) * p["rotary_dim"] * size_of(p, "cs")
+        for stride in p["cs_strides"]
+    ]
+    operands = [q * rows, k * rows, v * rows, *tables, *_places(p), q * rows, k * kept, v * kept]
+    return operands, 3 * rows * (p["heads"] + p["kv_heads"]) * p["rotary_dim"]
+
+
 def _places(p: Params) -> list[int]:
     """Returns the bytes of positions, requests and tables."""
     return [8 * p["length"], 8 * p["length"], 8 * p["requests"] * p["table_length"]]
@@ -277,6 +292,7 @@ MATMULS: dict[str, Rule] = {
     "attention_step": _attention_step,
     "paged_attention": _paged_attention,
     "paged_append": _paged_append,
+    "paged_rope_append": _paged_rope_append,
     "rope": _rope,
     "linear": _linear,
     "normed_linear": _normed_linear,

@@ -1,11 +1,11 @@
 """The method `step` of a language model: rows of many requests over one cache in pages.
 
 * `step(tokens int64[1, T], positions int64[T], requests int64[T], tables int64[R, P], rows
-  int64[R]) -> logits[R, vocab], best int64[R], highest[R]`: row t is the token at `positions[t]` of the request `requests[t]`
-  (-1: no row, which touches nothing); `tables[r]` names that request's pages, of `page_tokens`
-  rows each, in order; `rows[r]` is the row whose logits are wanted for r (-1: none; its logits are
-  those of row 0). `best` is the token of the highest logit, the first of several, and `highest` that
-  logit; of logits with a NaN they are one of these. Calls choose T and R.
+  int64[R]) -> logits[R, vocab], best int64[R], highest[R]`: row t is the token at `positions[t]` of
+  the request `requests[t]` (-1: no row, which touches nothing); `tables[r]` names that request's
+  pages, of `page_tokens` rows each, in order; `rows[r]` is the row whose logits are wanted for r
+  (-1: none; its logits are those of row 0). `best` is the token of the highest logit, the first of
+  several, and `highest` that logit; of logits with a NaN they are a NaN's. Calls choose T and R.
 
 It is made of a trace as `prefill` has it, for any number of tokens of one request from the state
 `position` on. What the passes prove there (recognize_cache_append, recognize_cached_attention) is

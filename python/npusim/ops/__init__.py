@@ -13,6 +13,7 @@ from npusim.ops import (  # noqa: F401  (imported for their registrations)
     normed_linear,
     normed_quantized_linear,
     paged,
+    paged_rope,
     pointwise,
     pooling,
     quantized_linear,

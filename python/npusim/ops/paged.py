@@ -38,7 +38,7 @@ _FLOATS = ("float32", "float16", "bfloat16")
 # ---- lowering ----
 
 
-def _paging(pool: View, tables: View) -> dict[str, Param]:
+def paging(pool: View, tables: View) -> dict[str, Param]:
     """Returns the parameters that say what pages there are."""
     return {
         "pages": pool.shape[0],
@@ -48,28 +48,31 @@ def _paging(pool: View, tables: View) -> dict[str, Param]:
     }
 
 
-def _places(low: Lowering, node: Node, first: int) -> list[View]:
+def page_places(low: Lowering, node: Node, first: int) -> list[View]:
     """Returns positions, requests and tables, the operands from `first` on, dense."""
     found = low.inputs(node)[first:]
     return [low.dense(view) for view in found if view is not None]
 
 
-def _lower_append(node: Node, low: Lowering) -> None:
-    x, pool = low.inputs(node)[:2]
-    assert x is not None and pool is not None
-    places = _places(low, node, 2)
-    y = low.updated(node.output, pool)
+def emit_paged_append(low: Lowering, x: View, places: list[View], y: View) -> None:
+    """Emits a `paged_append` of x to the pool y, which holds the other rows."""
     x = contiguous_rows(low, x)
     params: dict[str, Param] = {
         "heads": x.shape[1],
         "length": x.shape[2],
         "head_dim": x.shape[3],
-        **_paging(y, places[2]),
+        **paging(y, places[2]),
         "x_strides": x.strides[1:3],
         "y_strides": y.strides[:3],
         **codes(dtype=x.dtype),
     }
     low.emit("paged_append", params, [x, *places], [y], update=True)
+
+
+def _lower_append(node: Node, low: Lowering) -> None:
+    x, pool = low.inputs(node)[:2]
+    assert x is not None and pool is not None
+    emit_paged_append(low, x, page_places(low, node, 2), low.updated(node.output, pool))
 
 
 def _lower_attention(node: Node, low: Lowering) -> None:
@@ -78,7 +81,7 @@ def _lower_attention(node: Node, low: Lowering) -> None:
     scale, softcap, window = (node.attrs[name] for name in ("scale", "softcap", "window"))
     assert isinstance(scale, (int, float)) and isinstance(softcap, (int, float))
     assert isinstance(window, int)
-    places = _places(low, node, 3)
+    places = page_places(low, node, 3)
     y = contiguous_rows(low, low.result(node.output, strided=True))
     q, k, v = (contiguous_rows(low, x) for x in (q, k, v))
     params: dict[str, Param] = {
@@ -87,7 +90,7 @@ def _lower_attention(node: Node, low: Lowering) -> None:
         "length": q.shape[2],
         "head_dim": q.shape[3],
         "v_dim": v.shape[3],
-        **_paging(k, places[2]),
+        **paging(k, places[2]),
         "window": window,
         "q_strides": q.strides[1:3],
         "k_strides": k.strides[:3],

@@ -19,6 +19,7 @@ from npusim.passes.fuse_attention_step import fuse_attention_step
 from npusim.passes.fuse_epilogues import fuse_epilogues
 from npusim.passes.fuse_gated_linear import fuse_gated_linear
 from npusim.passes.fuse_norms import fuse_norms
+from npusim.passes.fuse_paged_append import fuse_paged_append
 from npusim.passes.fuse_pointwise import fuse_pointwise
 from npusim.passes.fuse_rope_append import fuse_rope_append
 from npusim.passes.merge_linears import merge_linears
@@ -58,6 +59,7 @@ PIPELINE: tuple[Pass, ...] = (
     recognize_attention,  # after softmax, around which it is built
     recognize_cached_attention,  # after appends, which its keys and values come from
     fuse_rope_append,  # after it: what one attention over a cache needs done first
+    fuse_paged_append,  # likewise, of steps over pages
     canonicalize_conv,  # one spelling, which everything about weights below matches
     canonicalize_linear,
     move_permutations,  # after it, around the products it found
@@ -90,6 +92,7 @@ NEEDS: Mapping[Pass, tuple[str, ...]] = {
     recognize_attention: ("attention",),
     recognize_cached_attention: ("attention",),
     fuse_rope_append: ("rope",),
+    fuse_paged_append: ("paged_rope_append",),
     fuse_gated_linear: ("linear",),
     fuse_attention_step: ("attention_step",),
 }

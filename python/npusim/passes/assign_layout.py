@@ -40,7 +40,8 @@ _ATTENTION = frozenset(
 )
 # Kernels that read heads wherever they lie.
 _READ_STRIDED = _ATTENTION | {
-    *("npu.rope", "npu.rope_append", "npu.cache_append", "npu.paged_append"),
+    *("npu.rope", "npu.rope_append", "npu.cache_append"),
+    *("npu.paged_append", "npu.paged_rope_append"),
 }
 _FEW_CHANNELS = 8  # of bytes: turned around on their own sooner than written one by one
 _COPIES = frozenset(("aten.cat.default", "aten.constant_pad_nd.default"))

@@ -34,7 +34,7 @@ def fuse_rope_append(graph: Graph, target: TargetConfig) -> Graph:
             if parts is None or any(part.name in replacements for part in parts):
                 continue
             fused = _fused(*parts)
-        if not _depends(fused, parts, graph, places):
+        if not depends(fused, parts, graph, places):
             replacements.update((part.name, []) for part in parts)
             replacements[max(parts, key=lambda part: places[part.name]).name] = [fused]
     if not replacements:
@@ -57,10 +57,12 @@ def _parts(attention: Node, graph: Graph) -> Parts | None:
     if rope_k is None or rope_k.op != ROPE or rope_k is rope_q:
         return None
     tables = zip(rope_q.inputs[1:], rope_k.inputs[1:], strict=True)
-    same_tables = rope_q.attrs == rope_k.attrs and all(_same(a, b, graph) for a, b in tables)
-    same_place = _same(keys.inputs[2], values.inputs[2], graph)
+    same_tables = rope_q.attrs == rope_k.attrs and all(
+        same_elements(a, b, graph) for a, b in tables
+    )
+    same_place = same_elements(keys.inputs[2], values.inputs[2], graph)
     same_place = same_place and _tokens(rope_q, graph) == _tokens(values, graph)
-    own = all(len(list(_readers(n.output.name, graph))) == 1 for n in (rope_q, rope_k))
+    own = all(len(list(readers(n.output.name, graph))) == 1 for n in (rope_q, rope_k))
     return (rope_q, rope_k, keys, values) if same_tables and same_place and own else None
 
 
@@ -69,14 +71,14 @@ def _tokens(node: Node, graph: Graph) -> int:
     return graph.types[node.inputs[0] or ""].shape[2]
 
 
-def _readers(value: str, graph: Graph) -> Iterator[str]:
+def readers(value: str, graph: Graph) -> Iterator[str]:
     """Yields the nodes that read a value, and an entry for what is seen outside."""
     yield from (node.name for node in graph.users[value])
     if value in graph.output_values:
         yield ""
 
 
-def _same(a: str | None, b: str | None, graph: Graph) -> bool:
+def same_elements(a: str | None, b: str | None, graph: Graph) -> bool:
     """Tells whether two operands are the same elements, if in two shapes of one value."""
     return _origin(a, graph) == _origin(b, graph)
 
@@ -103,7 +105,7 @@ def _fused(rope_q: Node, rope_k: Node, keys: Node, values: Node) -> Node:
     )
 
 
-def _depends(fused: Node, parts: Parts, graph: Graph, places: dict[str, int]) -> bool:
+def depends(fused: Node, parts: Parts, graph: Graph, places: dict[str, int]) -> bool:
     """Tells whether an operand is computed from a result; it could not be one node then."""
     results = {value.name for value in fused.outputs}
     first = min(places[part.name] for part in parts)

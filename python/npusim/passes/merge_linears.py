@@ -21,6 +21,7 @@ from npusim.ir.rewriter import reading
 from npusim.ir.types import TensorType
 from npusim.lowering.view import View
 from npusim.ops.paged import PAGED_APPEND, PAGED_ATTENTION
+from npusim.ops.paged_rope import PAGED_ROPE_APPEND
 from npusim.passes.fuse_rope_append import ROPE_APPEND
 from npusim.passes.recognize_attention import ATTENTION
 from npusim.passes.recognize_cache_append import CACHE_APPEND
@@ -29,7 +30,13 @@ from npusim.passes.recognize_rope import ROPE
 from npusim.targets.target_config import TargetConfig
 
 # How many operands, from the first, an op takes as rows that lie apart.
-_ATTENTIONS = {ATTENTION: 3, CACHED_ATTENTION: 1, ROPE_APPEND: 3, PAGED_ATTENTION: 1}
+_ATTENTIONS = {
+    ATTENTION: 3,
+    CACHED_ATTENTION: 1,
+    ROPE_APPEND: 3,
+    PAGED_ATTENTION: 1,
+    PAGED_ROPE_APPEND: 3,
+}
 _NORMS = {"aten.rms_norm.default": 1, "aten.layer_norm.default": 1}
 _ON_THE_WAY = {**_NORMS, ROPE: 1, CACHE_APPEND: 1, PAGED_APPEND: 1}
 

@@ -1,5 +1,4 @@
-"""Launch configurations of what reads and writes a cache in pages: `paged_append`,
-`paged_attention`.
+"""Launch configurations of what reads and writes a cache in pages.
 
 A row of a step may see one key or a whole context, which only running tells: launches have blocks
 for all chunks of keys that pay, and those that find none end.
@@ -14,6 +13,7 @@ from npusim.codegen.cuda.matmul_rules import MOST_SHARED, PROCESSORS, on_tensor_
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, as_int, as_ints, blocks
 
+_HALVES = (1, 2)  # dtypes of 16 bits
 _UNIT, _CHUNK = 64, 256  # keys: kUnit and kChunk of attention/paged_sums.h
 _WARPS = _CHUNK // _UNIT
 _LONGEST_HEAD = 256  # that tiles take
@@ -37,6 +37,24 @@ def paged_append(p: Params) -> LaunchConfig:
     block = min(256, max(64, blocks(heads * head_dim // each, 32) * 32))
     launch = Launch((length, 1, 1), (block, 1, 1))
     defines = {"BLOCK": block, "EACH": each, "ARGUMENTS": 6}
+    return LaunchConfig((launch,), failure=True, defines=defines)
+
+
+def paged_rope_append(p: Params) -> LaunchConfig:
+    """The rule of `paged_rope_append`: a block a row."""
+    length, heads, kv_heads = as_int(p, "length"), as_int(p, "heads"), as_int(p, "kv_heads")
+    head_dim, v_dim = as_int(p, "head_dim"), as_int(p, "v_dim")
+    if length == 0:
+        return LaunchConfig(())
+    names = ("q", "k", "v", "y", "k_pool", "v_pool", "cs")
+    strides = [s for name in names for s in as_ints(p, f"{name}_strides")]
+    whole = head_dim == p["rotary_dim"] and head_dim % 16 == 0 and v_dim % 16 == 0
+    eights = whole and p["dtype"] in _HALVES and not p["interleaved"]
+    each = 8 if eights and not any(stride % 8 for stride in strides) else 1
+    units = (heads + kv_heads) * blocks(head_dim, 2) + kv_heads * blocks(v_dim, 2)
+    block = min(256, max(64, blocks(units // each, 32) * 32))
+    launch = Launch((length, 1, 1), (block, 1, 1))
+    defines = {"BLOCK": block, "EACH": each, "ARGUMENTS": 12}
     return LaunchConfig((launch,), failure=True, defines=defines)
 
 
@@ -102,4 +120,8 @@ def _tiles(p: Params) -> LaunchConfig:
     return LaunchConfig((launch,), scratch, failure=True, defines=defines)
 
 
-RULES: Mapping[str, Rule] = {"paged_append": paged_append, "paged_attention": paged_attention}
+RULES: Mapping[str, Rule] = {
+    "paged_append": paged_append,
+    "paged_rope_append": paged_rope_append,
+    "paged_attention": paged_attention,
+}
