@@ -13,6 +13,7 @@ percentile).
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import statistics
 import time
@@ -62,8 +63,8 @@ class Steps:
             configuration("1.5b").save_pretrained(folder)
             writing.start()
         start = time.perf_counter()
-        most = max(*counts, 2)
-        sizes = StepSizes(max_step_tokens=most, max_requests=most,
+        self.most = most = max(*counts, 2)
+        sizes = StepSizes(max_step_tokens=max(most, 128), max_requests=most,
                           pages=most * (BEHIND // PAGE + 4))  # fmt: skip
         module = npusim.extract_llm(folder, max_context=CONTEXT, prefill_chunk=128, serve=sizes)
         made = time.perf_counter()
@@ -132,24 +133,33 @@ def agreement(steps: Steps, folder: Path) -> None:
         """Runs rows [first, last) of texts; returns the logits of the last ones."""
         rows = [(texts[i][at], at, n) for n, (i, first, last) in enumerate(parts)
                 for at in range(first, last)]  # fmt: skip
-        tokens, positions, own = (list(column) for column in zip(*rows, strict=True))
-        tokens, positions = tokens + [0] * padding, positions + [0] * padding
+        tokens, positions, own = (np.array(column) for column in zip(*rows, strict=True))
         last = np.cumsum([b - a for _, a, b in parts]) - 1
-        given = [np.array([tokens]), np.array(positions), np.array(own + [-1] * padding),
-                 np.stack([pages[i] for i, _, _ in parts]), last]  # fmt: skip
-        return np.asarray(steps.session(*given)[0]).view(np.uint16).copy()
+        count = 1 << (len(rows) + padding - 1).bit_length()  # for which there is code
+        requests = min(count, steps.most)
 
-    def wide(bits: np.ndarray) -> np.ndarray:
-        return (bits.astype(np.uint32) << 16).view(np.float32)
+        def filled(array: np.ndarray, size: int, value: int) -> np.ndarray:
+            more = [(0, size - len(array)), *[(0, 0)] * (array.ndim - 1)]
+            return np.pad(array, more, constant_values=value)
+
+        named = np.stack([pages[i] for i, _, _ in parts])
+        given = [
+            filled(tokens, count, 0)[None],
+            filled(positions, count, 0),
+            filled(own, count, -1),
+            filled(named, requests, -1),
+            filled(last, requests, -1),
+        ]
+        return np.asarray(steps.session(*given)[0], np.float32)
 
     whole = [(i, 0, len(text)) for i, text in enumerate(texts)]
     together = step(whole, padding=128 - sum(map(len, texts)))
     for i, text in enumerate(texts):
         want = model(torch.tensor(text, device="cuda")[None]).logits[0, -1].float().cpu().numpy()
-        got = wide(together[i])
+        got = together[i]
         error = np.linalg.norm(got - want) / np.linalg.norm(want)
-        print(f"{len(text)} tokens: logits against transformers {error:.1e}, first token "
-              f"{'the same' if got.argmax() == want.argmax() else 'ANOTHER'}", flush=True)  # fmt: skip
+        token = "the same" if got.argmax() == want.argmax() else "ANOTHER"
+        print(f"{len(text)} tokens: logits against transformers {error:.1e}, token {token}")
     same = {}
     for size in (1, 2, 8, 32, 64):
         for first in range(0, 70, size):
@@ -175,7 +185,7 @@ def served(steps: Steps, rows: int, new: int = 64) -> tuple[list[float], str]:
             stamps.append((time.perf_counter(), sum(made.values())))
     stats = engine.stats()
     engine.close()
-    pairs = zip(stamps[4:-4], stamps[5:-3], strict=True)
+    pairs = itertools.pairwise(stamps[4:-3])
     gaps = [(b[0] - a[0]) * rows / max(b[1] - a[1], 1) for a, b in pairs]
     each = f"runner {1e3 * stats['runner_seconds'] / stats['steps']:.3f} ms a step, choice "
     each += f"{1e6 * stats['choice_seconds'] / stats['steps']:.0f} us"

@@ -94,8 +94,8 @@ class Batch {
   struct Row {
     ActiveRequest* request;
     int64_t first, count;
-    bool chooses;  // the next token
-    bool records;  // the log-probability of the prompt's next token
+    bool chooses;             // the next token
+    bool records;             // the log-probability of the prompt's next token
     bool takes_best = false;  // chooses the best token: needs no scores
   };
   using Step = std::vector<Row>;

@@ -8,8 +8,8 @@
 // each other. tables[r] are the pages of request r, -1 behind them. rows[r] is the row whose scores
 // are wanted of request r; -1: none, and what stands there then is nobody's to read. A row writes
 // what it leaves in the pools to its request's page of its position, and sees what lies there up to
-// it. The integers are int64 or int32. best[r] is a token of the highest score of r, highest[r] that
-// score: with them, steps whose requests want no more leave the scores on the device.
+// it. The integers are int64 or int32. best[r] is a token of the highest score of r, highest[r]
+// that score: with them, steps whose requests want no more leave the scores on the device.
 //
 // Where a program brings device code for some sizes alone, a step takes the least of these that has
 // room for it, and is filled up with rows of no request.
@@ -72,15 +72,15 @@ class PagedModel : public StepRunner {
   size_t method_ = 0;
   std::shared_ptr<State> state_;
   int64_t table_length_ = 0;
-  std::vector<Input> inputs_;  // by the names above
-  std::vector<size_t> order_;  // of the method's inputs: which of these each is
+  std::vector<Input> inputs_;      // by the names above
+  std::vector<size_t> order_;      // of the method's inputs: which of these each is
   std::shared_ptr<Memory> given_;  // all inputs of a step
   std::vector<std::byte> staged_;  // the same on the host
   std::vector<Sizes> prepared_;    // that there is device code for, ascending; none: all
   DType logits_dtype_{};
-  std::shared_ptr<Memory> logits_, found_;  // found_: best, and behind them highest
-  std::vector<size_t> outputs_;             // of the method: 0 logits, 1 best, 2 highest
-  Sizes sizes_{};                           // of the step that runs
+  std::shared_ptr<Memory> logits_, found_;     // found_: best, and behind them highest
+  std::vector<size_t> outputs_;                // of the method: 0 logits, 1 best, 2 highest
+  Sizes sizes_{};                              // of the step that runs
   std::vector<int64_t> wanted_, wanted_best_;  // and its requests with scores, with a best token
   std::vector<std::byte> raw_;
   std::vector<float> row_, scores_, highest_;

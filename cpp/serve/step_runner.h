@@ -31,7 +31,7 @@ struct StepRows {
   int64_t first_position;           // of the first of them; those before are in the pages
   std::span<const Page> pages;      // of all positions up to the last of these
   bool wants_scores;                // of the token after the last one
-  bool wants_best = false;      // the token of the highest of these scores, instead of them
+  bool wants_best = false;          // the token of the highest of these scores, instead of them
 };
 
 // No slot stands there twice. Pages that are written stand in one request's table alone.

@@ -1,7 +1,7 @@
 // Attention over pages on the tensor cores. A block has a row and up to 16 query heads of a
 // key/value head, as rows of the tensor core's A, so that heads share what is loaded. It takes
 // chunk by chunk; each warp has a unit of a chunk, whose keys and then values it loads in slices of
-// 16, NPUSIM_RING ahead. Up to NPUSIM_SPLIT blocks take turns in the chunks of a row; what they
+// 16, NPUSIM_RING ahead; chunks of heads lie on 16 bytes. Up to NPUSIM_SPLIT blocks take turns in the chunks of a row; what they
 // leave in scratch memory is folded by the last to finish.
 #pragma once
 #include "kernels/cuda/attention/paged_sums.h"
@@ -40,14 +40,14 @@ struct PagedKeys {
   const PagedPlace& at;
   int begin, end;  // that the row sees
   const T *k, *v;
-  bool wide = is_aligned(k, 16) && is_aligned(v, 16);  // chunks lie on 16 bytes
 
   bool sees(int unit) const { return unit * kUnit < end && (unit + 1) * kUnit > begin; }
 
   // Starts loading keys, or values, [key, key + 16); those that the row does not see are zero.
   template <int kColumns, int kLine>
   void fill(unsigned to, int key, const T* pool, const int64_t (&strides)[3], int64_t page) const {
-    constexpr int kChunks = (kColumns + 15) / 16 * 2, kTokens = static_cast<int>(params.page_tokens);
+    constexpr int kChunks = (kColumns + 15) / 16 * 2,
+                  kTokens = static_cast<int>(params.page_tokens);
 #pragma unroll
     for (int n = 0; n < kSlice * kChunks / 32; ++n) {
       const int i = n * 32 + threadIdx.x % 32, row = i / kChunks, chunk = i % kChunks;
@@ -57,12 +57,7 @@ struct PagedKeys {
       exists = exists && page >= 0 && chunk * 8 < kColumns;
       const T* from = pool;
       if (exists) from += page * strides[0] + own % kTokens * strides[2] + chunk * 8;
-      const unsigned at = to + at_chunk(kLine, row, chunk);
-      if (wide) {
-        copy_chunk<true>(at, from, exists ? 8 : 0);
-      } else {
-        copy_chunk<false>(at, from, exists ? 8 : 0);
-      }
+      cp_async(to + at_chunk(kLine, row, chunk), from, exists);
     }
   }
 };
@@ -70,13 +65,16 @@ struct PagedKeys {
 // A warp's units: of every chunk that its block takes.
 struct Feed {
   const PagedKeys& keys;
-  unsigned ring;     // of this warp
-  int unit, step;    // of the turn that slices are started for, and from one turn to the next
-  int64_t page;      // of that unit
+  unsigned ring;   // of this warp
+  int unit, step;  // of the turn that slices are started for, and from one turn to the next
+  int64_t page;    // of that unit
 
   Feed(const PagedKeys& keys, unsigned shared, int first, int step)
-      : keys(keys), ring(shared + kRingAt + threadIdx.x / 32 * kRing * kSlot), unit(first),
-        step(step), page(0) {}
+      : keys(keys),
+        ring(shared + kRingAt + threadIdx.x / 32 * kRing * kSlot),
+        unit(first),
+        step(step),
+        page(0) {}
 
   unsigned slot(int slice) const { return ring + slice % kRing * kSlot; }
 
@@ -86,7 +84,8 @@ struct Feed {
     slice %= 2 * kSlices;
     if (keys.sees(unit)) {
       if (kPageHasUnits && slice == 0) {
-        page = keys.tables.page(keys.at.request, unit * kUnit / static_cast<int>(params.page_tokens));
+        page =
+            keys.tables.page(keys.at.request, unit * kUnit / static_cast<int>(params.page_tokens));
       }
       const int key = unit * kUnit + slice % kSlices * kSlice;
       if (slice < kSlices) {
@@ -189,7 +188,7 @@ struct Folding {
     float inverse[16];
   };
   Weights& weights;
-  float* sums;                // in shared memory: [warp][head][kFoldPitch]
+  float* sums;                              // in shared memory: [warp][head][kFoldPitch]
   float row_max = kMasked, row_sum = 0.0f;  // of head threadIdx.x, over chunks
   float all[kFolds][kEach];
 
@@ -354,19 +353,14 @@ inline void run(void* const* operands) {
   __shared__ Folding::Weights weights;
   const unsigned shared = shared_address(shared_memory);
   const int warp = threadIdx.x / 32;
-  const T* q = static_cast<const T*>(operands[kQ]) + head * params.q_strides[0] +
-               row * params.q_strides[1];
+  const T* q =
+      static_cast<const T*>(operands[kQ]) + head * params.q_strides[0] + row * params.q_strides[1];
   constexpr int kChunks = (kD + 15) / 16 * 2;
   for (int i = threadIdx.x; i < 16 * kChunks; i += kThreads) {
     const int h = i / kChunks, chunk = i % kChunks;
     const bool exists = h < heads && chunk * 8 < kD;
     const T* from = q + (exists ? h * params.q_strides[0] + chunk * 8 : 0);
-    const unsigned to = shared + at_chunk(kDLine, h, chunk);
-    if (is_aligned(q, 16)) {
-      copy_chunk<true>(to, from, exists ? 8 : 0);
-    } else {
-      copy_chunk<false>(to, from, exists ? 8 : 0);
-    }
+    cp_async(shared + at_chunk(kDLine, h, chunk), from, exists);
   }
   cp_async_commit();
   const int step = blocks * kWarps;
@@ -381,9 +375,9 @@ inline void run(void* const* operands) {
 
   Folding folding(weights);
   const int64_t pair = row * gridDim.y + blockIdx.y;
-  float* partials = kSplit > 1 ? static_cast<float*>(operands[kScratch]) +
-                                     pair * kMostChunks * kHeads * kPartial
-                               : nullptr;
+  float* partials =
+      kSplit > 1 ? static_cast<float*>(operands[kScratch]) + pair * kMostChunks * kHeads * kPartial
+                 : nullptr;
 #pragma unroll 1
   for (int chunk = first + block; chunk < last; chunk += blocks, unit += step) {
     UnitSums sums;

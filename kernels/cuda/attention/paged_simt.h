@@ -1,6 +1,6 @@
-// Attention over pages by multiply-adds, for float32 and heads that are not whole loads. A block has
-// a row, up to kHeads query heads of a key/value head, and up to kColumns columns of v; it goes unit
-// by unit through the keys that the row sees.
+// Attention over pages by multiply-adds, for float32 and heads that are not whole loads. A block
+// has a row, up to kHeads query heads of a key/value head, and up to kColumns columns of v; it goes
+// unit by unit through the keys that the row sees.
 #pragma once
 #include "kernels/cuda/attention/paged_sums.h"
 
@@ -12,12 +12,13 @@ constexpr int kHeadTiles = (kGroup + kHeads - 1) / kHeads;
 enum Operands { kQ, kK, kValue, kTables, kY = 6, kFailure };
 
 struct Shared {
-  int64_t page[kUnit];         // of a key; -1: not seen
+  int64_t page[kUnit];  // of a key; -1: not seen
   float weights[kHeads][kUnit];
   float maxes[kHeads], sums[kHeads];  // of the unit
 };
 
-// The weights of a unit's keys, relative to the greatest score of a head; a warp has every few heads.
+// The weights of a unit's keys, relative to the greatest score of a head; a warp has every few
+// heads.
 inline void weigh(Shared& s, const T* q, const T* k, int64_t unit, int heads) {
   for (int i = threadIdx.x; i < heads * kUnit; i += kThreads) {
     const int head = i / kUnit, key = i % kUnit;
@@ -85,8 +86,8 @@ inline void run(void* const* operands) {
   if (at.request != -1 && !at.exists) return;
   const int64_t end = at.end(), begin = at.begin(params.window);
   const int64_t head = kv_head * kGroup + first_head;
-  const T* q = static_cast<const T*>(operands[kQ]) + head * params.q_strides[0] +
-               row * params.q_strides[1];
+  const T* q =
+      static_cast<const T*>(operands[kQ]) + head * params.q_strides[0] + row * params.q_strides[1];
   const T* k = static_cast<const T*>(operands[kK]) + kv_head * params.k_strides[1];
   const T* v = static_cast<const T*>(operands[kValue]) + kv_head * params.v_strides[1];
 

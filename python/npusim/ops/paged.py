@@ -75,6 +75,11 @@ def _lower_append(node: Node, low: Lowering) -> None:
     emit_paged_append(low, x, page_places(low, node, 2), low.updated(node.output, pool))
 
 
+def _on_chunks(low: Lowering, x: View) -> View:
+    """Returns a view that begins where loads of 16 bytes may begin; copies only if needed."""
+    return x if not low.target.code_format or x.offset % 16 == 0 else low.dense(x)
+
+
 def _lower_attention(node: Node, low: Lowering) -> None:
     q, k, v = low.inputs(node)[:3]
     assert q is not None and k is not None and v is not None
@@ -83,7 +88,7 @@ def _lower_attention(node: Node, low: Lowering) -> None:
     assert isinstance(window, int)
     places = page_places(low, node, 3)
     y = contiguous_rows(low, low.result(node.output, strided=True))
-    q, k, v = (contiguous_rows(low, x) for x in (q, k, v))
+    q, k, v = (_on_chunks(low, contiguous_rows(low, x)) for x in (q, k, v))
     params: dict[str, Param] = {
         "heads": q.shape[1],
         "kv_heads": k.shape[1],

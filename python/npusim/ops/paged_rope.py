@@ -1,8 +1,9 @@
 """`npu.paged_rope_append`: what an attention over pages needs done first, as one kernel call.
 
-`npu.paged_rope_append(q[1, h, t, d], k[1, g, t, d], v[1, g, t, e], cos[1, t, r], sin, k_pool,
-v_pool, positions, requests, tables)` gives turned q, the pool of keys with turned k, and the pool of values
-with v, as `npu.rope` and `npu.paged_append` do, whose commands targets without such a kernel get.
+`npu.paged_rope_append(q[1, h, t, d], k[1, g, t, d], v[1, g, t, e], cos[1, t, r], sin[1, t, r],
+k_pool, v_pool, positions, requests, tables)` gives turned q, the pool of keys with turned k, and
+the pool of values with v, as `npu.rope` and `npu.paged_append` do, whose commands targets without
+such a kernel get.
 """
 
 from __future__ import annotations
