@@ -1,8 +1,8 @@
 // Attention over pages on the tensor cores. A block has a row and up to 16 query heads of a
 // key/value head, as rows of the tensor core's A, so that heads share what is loaded. It takes
 // chunk by chunk; each warp has a unit of a chunk, whose keys and then values it loads in slices of
-// 16, NPUSIM_RING ahead; chunks of heads lie on 16 bytes. Up to NPUSIM_SPLIT blocks take turns in the chunks of a row; what they
-// leave in scratch memory is folded by the last to finish.
+// 16, NPUSIM_RING ahead; chunks of heads lie on 16 bytes. Up to NPUSIM_SPLIT blocks take turns in
+// the chunks of a row; what they leave in scratch memory is folded by the last to finish.
 #pragma once
 #include "kernels/cuda/attention/paged_sums.h"
 #include "kernels/cuda/attention/warp_tile.h"
