@@ -51,12 +51,11 @@ def generate(
         Error: the compiler is not installed; the message says how to install it.
     """
     wanted = [*prepared_sizes(program), *sizes]
-    if not wanted:
-        wanted = step_sizes(program)
     check_sizes(program.methods, wanted)
     generator = generator_of(target)
     if generator is None:
         return program
+    wanted = wanted or step_sizes(program)
     program, choices = generator.prepare(_at_greatest(program), target, tuned or {})
     table = KernelTable(program, target, generator)
     prepared = {m.name: combinations(m, wanted) for m in program.methods}

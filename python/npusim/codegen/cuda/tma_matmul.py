@@ -27,7 +27,7 @@ _BARRIERS = 16  # bytes a stage
 _ALIGNED = 136  # bytes of a barrier more, and up to where sums begin
 _MOST_LOAD_ROWS = 256  # of one TMA load
 _MOST_BLOCKS = 8  # of a cluster, on every device
-_FEW_ROWS = 16  # that other paths stream weights for
+_FEW_ROWS = 1  # that other paths stream weights for
 _FIT = GPU.tma_matmul
 
 
