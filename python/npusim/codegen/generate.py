@@ -55,7 +55,9 @@ def generate(
     generator = generator_of(target)
     if generator is None:
         return program
-    wanted = wanted or step_sizes(program)
+    if not wanted:
+        wanted = step_sizes(program)
+        check_sizes(program.methods, wanted)
     program, choices = generator.prepare(_at_greatest(program), target, tuned or {})
     table = KernelTable(program, target, generator)
     prepared = {m.name: combinations(m, wanted) for m in program.methods}
