@@ -1,14 +1,17 @@
 // y = softmax(cap(scale * q·kᵀ) + mask, causal)·v with a running maximum and sum per row (online
 // softmax: Milakov & Gimelshein, arXiv:1805.02867; tiles: Dao et al., arXiv:2205.14135).
 //
-// NPUSIM_PATH (common/paths.h) is TILE_MMA, TILE_SIMT, or LONG_HEADS for heads too long for either.
+// NPUSIM_PATH (common/paths.h) is TMA for many rows on Hopper, TILE_MMA, TILE_SIMT, or LONG_HEADS
+// for heads too long for these.
 // Where there are few rows, tiles cut the keys into NPUSIM_SPLIT splits (split-KV); a second launch
 // combines them, or with NPUSIM_CLUSTERED the blocks of a cluster do.
 #include "kernels/cuda/attention/rows.h"
 #include "kernels/cuda/common/mma.h"
 #include "kernels/cuda/common/paths.h"
 
-#if NPUSIM_PATH == NPUSIM_PATH_TILE_MMA
+#if NPUSIM_PATH == NPUSIM_PATH_TMA
+#include "kernels/cuda/attention/tma_entry.h"
+#elif NPUSIM_PATH == NPUSIM_PATH_TILE_MMA
 #include "kernels/cuda/attention/mma_attention.h"
 #elif NPUSIM_PATH == NPUSIM_PATH_TILE_SIMT
 #include "kernels/cuda/attention/simt_attention.h"
@@ -16,6 +19,7 @@
 #include "kernels/cuda/attention/long_heads.h"
 #endif
 
+#if NPUSIM_PATH != NPUSIM_PATH_TMA
 #if NPUSIM_CLUSTERED && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define NPUSIM_CLUSTER_DIMS __cluster_dims__(1, 1, NPUSIM_SPLIT)
 #else
@@ -33,4 +37,5 @@ extern "C" __global__ void __launch_bounds__(128) npusim_combine(NPUSIM_SIGNATUR
   void* const operands[] = {NPUSIM_POINTERS};
   npusim::combine<npusim::kBlockRows, npusim::kTile>(operands);
 }
+#endif
 #endif

@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention/mma_layout.h"
 #include "kernels/cuda/attention/rows.h"
 #include "kernels/cuda/attention/warp_tile.h"
+#include "kernels/cuda/common/tile_memory.h"
 
 namespace npusim {
 
@@ -37,8 +38,6 @@ void fill_rows(unsigned to, bool wide, int64_t valid, const RowOf& row_of) {
     }
   }
 }
-
-extern __shared__ __align__(128) unsigned char shared_memory[];
 
 // Combines the partial results of all blocks of a cluster; each block finishes some of the rows.
 // Every block has in shared memory sums [key warp][row][kSumsPitch], then row_maxes and row_sums
@@ -89,14 +88,14 @@ void finish_cluster(void* const* operands, const Head& head, int first_row, int 
   }
 }
 
-inline void run(void* const* operands) {
+// The rows of a block of them.
+inline void run(void* const* operands, int row_block) {
   if constexpr (NPUSIM_CLUSTERED) launch_dependents();
   KeysInUse keys;
   if (!keys.read(operands)) return;
   const Head head(operands);
-  // Blocks of later rows see more keys: they start first.
-  const int first_row =
-      static_cast<int>(params.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * kBlockRows;
+  const int first_row = row_block * kBlockRows;
+  if (first_row >= kRows) return;
   const Tiles tiles(keys, first_row, kBlockRows, kTile);
   const bool wide_q = kD % 8 == 0 && strides_are_wide(params.q_strides) && is_aligned(head.q, 16);
   const bool wide_k = kD % 8 == 0 && strides_are_wide(params.k_strides) && is_aligned(head.k, 16);
@@ -217,6 +216,11 @@ inline void run(void* const* operands) {
       results.store(head, first_row + row, column, sum, row_max, row_sum);
     }
   }
+}
+
+// Blocks of later rows see more keys: they start first.
+inline void run(void* const* operands) {
+  run(operands, static_cast<int>(params.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x));
 }
 
 }  // namespace npusim

@@ -55,13 +55,13 @@ struct KeysInUse {
   }
 };
 
-// One key/value head of one batch item, blockIdx.y.
+// One key/value head of one batch item.
 struct Head {
   int64_t batch, kv_head;
   const T *q, *k, *v;
 
-  explicit Head(void* const* operands)
-      : batch(blockIdx.y / params.kv_heads), kv_head(blockIdx.y % params.kv_heads) {
+  explicit Head(void* const* operands, unsigned index = blockIdx.y)
+      : batch(index / params.kv_heads), kv_head(index % params.kv_heads) {
     q = static_cast<const T*>(operands[0]) + batch * params.q_strides[0];
     k = static_cast<const T*>(operands[1]) + batch * params.k_strides[0] +
         kv_head * params.k_strides[1];
@@ -128,6 +128,19 @@ struct RowVisibility {
   bool is_product(int first, int count) const {
     constexpr bool kPlain = params.softcap == 0 && params.has_mask == 0 && kFactor > 0;
     return kPlain && first >= whole_begin && first + count <= whole_end;
+  }
+  // Makes dot products with keys that a row does not see kMasked.
+  template <int kEights>
+  void hide(float (&scores)[kEights][4], int first) const {
+    const int key = first + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kEights; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int half = e / 2, i = key + j * 8 + e % 2;
+        if (i >= visible_end[half] || i < visible_begin[half]) scores[j][e] = kMasked;
+      }
+    }
   }
   // Scales and masks dot products of queries with the keys from `first` on.
   template <int kEights>

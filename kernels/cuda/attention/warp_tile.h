@@ -4,7 +4,7 @@
 //
 // Rows in shared memory are whole lines of eight chunks; chunk c of row r lies at c ^ (r % 8).
 #pragma once
-#include "kernels/cuda/attention/scores.h"
+#include "kernels/cuda/attention/online_softmax.h"
 #include "kernels/cuda/common/mma.h"
 
 namespace npusim {
@@ -16,11 +16,9 @@ inline unsigned at_chunk(int line, int row, int chunk) {
   return row * line + ((chunk ^ (row & 7)) << 4);
 }
 
-// kHalves: whether rows g + 8 count, or only rows g.
 template <int kHalves>
-struct WarpAccumulator {
+struct WarpAccumulator : OnlineSoftmax<kHalves> {
   float sums[kVBlocks][4];
-  float row_max[kHalves], row_sum[kHalves];  // of rows g and g + 8
 
   WarpAccumulator() {
 #pragma unroll
@@ -28,45 +26,20 @@ struct WarpAccumulator {
 #pragma unroll
       for (int e = 0; e < 4; ++e) sums[j][e] = 0.0f;
     }
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      row_max[half] = kMasked;
-      row_sum[half] = 0.0f;
-    }
   }
 
   // Turns scores into weights relative to the new row maxima, and rescales the sums to these.
   // kIsDot: scores are dot products, to be multiplied by kFactor.
   template <bool kIsDot = false, int kEights>
   void update_softmax(float (&scores)[kEights][4]) {
-    constexpr float kTimes = kIsDot ? kFactor : 1.0f;
+    float corrections[kHalves];
+    this->template weigh<kIsDot>(scores, corrections);
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      float most = kMasked;
-#pragma unroll
-      for (int j = 0; j < kEights; ++j) {
-        most = fmaxf(most, fmaxf(scores[j][half * 2], scores[j][half * 2 + 1]));
-      }
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-      const float new_max = fmaxf(row_max[half], most * kTimes);
-      const float correction = rescale(row_max[half], new_max);
-      const float base = new_max == kMasked ? 0.0f : new_max;
-      float sum = 0.0f;
-#pragma unroll
-      for (int j = 0; j < kEights; ++j) {
-#pragma unroll
-        for (int e = half * 2; e < half * 2 + 2; ++e) {
-          scores[j][e] = fast_exp2(scores[j][e] * kTimes - base);
-          sum += scores[j][e];
-        }
-      }
-      row_max[half] = new_max;
-      row_sum[half] = row_sum[half] * correction + sum;  // of this lane's keys
 #pragma unroll
       for (int j = 0; j < kVBlocks; ++j) {
-        sums[j][half * 2] *= correction;
-        sums[j][half * 2 + 1] *= correction;
+        sums[j][half * 2] *= corrections[half];
+        sums[j][half * 2 + 1] *= corrections[half];
       }
     }
   }

@@ -13,9 +13,12 @@ constexpr bool kHasWgmma = false;
 #endif
 
 // The descriptor of a tile in shared memory: rows of 128 bytes, 128-byte swizzle (as in MmaTile).
-inline unsigned long long matrix_descriptor(unsigned at) {
+// Where the instruction takes b transposed, rows go along K, and the next 64 columns lie
+// `panel_bytes` further on.
+inline unsigned long long matrix_descriptor(unsigned at, unsigned panel_bytes = 16) {
   constexpr unsigned long long kEightRows = 1024 >> 4, kSwizzled = 1;
-  return (at & 0x3ffff) >> 4 | 1ULL << 16 | kEightRows << 32 | kSwizzled << 62;
+  const unsigned long long panel = panel_bytes >> 4;
+  return (at & 0x3ffff) >> 4 | panel << 16 | kEightRows << 32 | kSwizzled << 62;
 }
 
 // Between writes to shared memory and the wgmma or bulk copies that read it.
@@ -43,34 +46,53 @@ void warpgroup_fence_operand(float (&c)[kBlocks][4]) {
   }
 }
 
+// The same for fragments of a, which the compiler keeps until here.
+template <int kSteps>
+void warpgroup_fence_operand(unsigned (&a)[kSteps][4]) {
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) asm volatile("" : "+r"(a[i][e])::"memory");
+  }
+}
+
 // Starts c += a · b of 64 rows by 8 * kBlocks columns, K 16; warpgroup_wait says that it has
 // finished.
 template <typename T, int kBlocks>
 void wgmma(float (&c)[kBlocks][4], unsigned long long a, unsigned long long b);
 
+// The same of c = a · b.
+template <typename T, int kBlocks>
+void wgmma_from_zero(float (&c)[kBlocks][4], unsigned long long a, unsigned long long b);
+
+// Starts c += a · b of a fragment of a in registers, as mma_16x8x16 has it, and b transposed.
+template <typename T, int kBlocks>
+void wgmma_fragment(float (&c)[kBlocks][4], const unsigned (&a)[4], unsigned long long b);
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // One instruction for each width, whose operands are the four accumulators of every block of
 // columns.
 // clang-format off
-#define NPUSIM_SUMS_1(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
-#define NPUSIM_SUMS_2(i) NPUSIM_SUMS_1(i), NPUSIM_SUMS_1(i + 1)
-#define NPUSIM_SUMS_4(i) NPUSIM_SUMS_2(i), NPUSIM_SUMS_2(i + 2)
-#define NPUSIM_SUMS_8(i) NPUSIM_SUMS_4(i), NPUSIM_SUMS_4(i + 4)
-#define NPUSIM_SUMS_16(i) NPUSIM_SUMS_8(i), NPUSIM_SUMS_8(i + 8)
-#define NPUSIM_SUMS_32(i) NPUSIM_SUMS_16(i), NPUSIM_SUMS_16(i + 16)
-#define NPUSIM_SUMS_12(i) NPUSIM_SUMS_8(i), NPUSIM_SUMS_4(i + 8)
-#define NPUSIM_SUMS_13(i) NPUSIM_SUMS_12(i), NPUSIM_SUMS_1(i + 12)
-#define NPUSIM_SUMS_14(i) NPUSIM_SUMS_12(i), NPUSIM_SUMS_2(i + 12)
-#define NPUSIM_SUMS_17(i) NPUSIM_SUMS_16(i), NPUSIM_SUMS_1(i + 16)
-#define NPUSIM_SUMS_18(i) NPUSIM_SUMS_16(i), NPUSIM_SUMS_2(i + 16)
-#define NPUSIM_SUMS_20(i) NPUSIM_SUMS_16(i), NPUSIM_SUMS_4(i + 16)
-#define NPUSIM_SUMS_24(i) NPUSIM_SUMS_16(i), NPUSIM_SUMS_8(i + 16)
+#define NPUSIM_SUMS_1(m, i) m(c[i][0]), m(c[i][1]), m(c[i][2]), m(c[i][3])
+#define NPUSIM_SUMS_2(m, i) NPUSIM_SUMS_1(m, i), NPUSIM_SUMS_1(m, i + 1)
+#define NPUSIM_SUMS_4(m, i) NPUSIM_SUMS_2(m, i), NPUSIM_SUMS_2(m, i + 2)
+#define NPUSIM_SUMS_8(m, i) NPUSIM_SUMS_4(m, i), NPUSIM_SUMS_4(m, i + 4)
+#define NPUSIM_SUMS_16(m, i) NPUSIM_SUMS_8(m, i), NPUSIM_SUMS_8(m, i + 8)
+#define NPUSIM_SUMS_32(m, i) NPUSIM_SUMS_16(m, i), NPUSIM_SUMS_16(m, i + 16)
+#define NPUSIM_SUMS_10(m, i) NPUSIM_SUMS_8(m, i), NPUSIM_SUMS_2(m, i + 8)
+#define NPUSIM_SUMS_12(m, i) NPUSIM_SUMS_8(m, i), NPUSIM_SUMS_4(m, i + 8)
+#define NPUSIM_SUMS_13(m, i) NPUSIM_SUMS_12(m, i), NPUSIM_SUMS_1(m, i + 12)
+#define NPUSIM_SUMS_14(m, i) NPUSIM_SUMS_12(m, i), NPUSIM_SUMS_2(m, i + 12)
+#define NPUSIM_SUMS_17(m, i) NPUSIM_SUMS_16(m, i), NPUSIM_SUMS_1(m, i + 16)
+#define NPUSIM_SUMS_18(m, i) NPUSIM_SUMS_16(m, i), NPUSIM_SUMS_2(m, i + 16)
+#define NPUSIM_SUMS_20(m, i) NPUSIM_SUMS_16(m, i), NPUSIM_SUMS_4(m, i + 16)
+#define NPUSIM_SUMS_24(m, i) NPUSIM_SUMS_16(m, i), NPUSIM_SUMS_8(m, i + 16)
 #define NPUSIM_LIST_32 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define NPUSIM_LIST_64 NPUSIM_LIST_32 \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define NPUSIM_LIST_96 NPUSIM_LIST_64 \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define NPUSIM_LIST_80 NPUSIM_LIST_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define NPUSIM_LIST_96 NPUSIM_LIST_80 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define NPUSIM_LIST_104 NPUSIM_LIST_96 ", %48, %49, %50, %51"
 #define NPUSIM_LIST_112 NPUSIM_LIST_104 ", %52, %53, %54, %55"
 #define NPUSIM_LIST_128 NPUSIM_LIST_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
@@ -91,7 +113,7 @@ void wgmma(float (&c)[kBlocks][4], unsigned long long a, unsigned long long b);
                                   unsigned long long b) {                            \
     asm volatile("wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." kind "." kind \
                  " {" NPUSIM_LIST_##width "}, %" #p ", %" #q ", 1, 1, 1, 0, 0;"      \
-                 : NPUSIM_SUMS_##blocks(0)                                           \
+                 : NPUSIM_SUMS_##blocks("+f", 0)                                        \
                  : "l"(a), "l"(b));                                                  \
   }
 #define NPUSIM_WGMMA_TYPES(width, blocks, p, q)       \
@@ -108,6 +130,47 @@ NPUSIM_WGMMA_TYPES(144, 18, 72, 73)
 NPUSIM_WGMMA_TYPES(160, 20, 80, 81)
 NPUSIM_WGMMA_TYPES(192, 24, 96, 97)
 NPUSIM_WGMMA_TYPES(256, 32, 128, 129)
+
+// Of attention: scores of queries and keys, which begin at zero, and weighted sums of values.
+#define NPUSIM_WGMMA_ZERO(width, blocks, type, kind, p, q)                                      \
+  template <>                                                                                   \
+  inline void wgmma_from_zero<type, blocks>(float (&c)[blocks][4], unsigned long long a,        \
+                                            unsigned long long b) {                             \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." kind "." kind            \
+                 " {" NPUSIM_LIST_##width "}, %" #p ", %" #q ", 0, 1, 1, 0, 0;"                 \
+                 : NPUSIM_SUMS_##blocks("=f", 0)                                                \
+                 : "l"(a), "l"(b));                                                             \
+  }
+#define NPUSIM_WGMMA_FRAGMENT(width, blocks, type, kind, p, q, r, s, t)                         \
+  template <>                                                                                   \
+  inline void wgmma_fragment<type, blocks>(float (&c)[blocks][4], const unsigned (&a)[4],       \
+                                           unsigned long long b) {                              \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." kind "." kind            \
+                 " {" NPUSIM_LIST_##width "}, {%" #p ", %" #q ", %" #r ", %" #s "}, %" #t       \
+                 ", 1, 1, 1, 1;"                                                                \
+                 : NPUSIM_SUMS_##blocks("+f", 0)                                                \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                         \
+  }
+#define NPUSIM_WGMMA_SCORES(width, blocks, p, q)           \
+  NPUSIM_WGMMA_ZERO(width, blocks, bfloat16, "bf16", p, q) \
+  NPUSIM_WGMMA_ZERO(width, blocks, float16, "f16", p, q)
+#define NPUSIM_WGMMA_VALUES(width, blocks, p, q, r, s, t)               \
+  NPUSIM_WGMMA_FRAGMENT(width, blocks, bfloat16, "bf16", p, q, r, s, t) \
+  NPUSIM_WGMMA_FRAGMENT(width, blocks, float16, "f16", p, q, r, s, t)
+NPUSIM_WGMMA_TYPES(80, 10, 40, 41)
+NPUSIM_WGMMA_SCORES(64, 8, 32, 33)
+NPUSIM_WGMMA_SCORES(80, 10, 40, 41)
+NPUSIM_WGMMA_SCORES(96, 12, 48, 49)
+NPUSIM_WGMMA_SCORES(112, 14, 56, 57)
+NPUSIM_WGMMA_SCORES(128, 16, 64, 65)
+NPUSIM_WGMMA_VALUES(64, 8, 32, 33, 34, 35, 36)
+NPUSIM_WGMMA_VALUES(80, 10, 40, 41, 42, 43, 44)
+NPUSIM_WGMMA_VALUES(96, 12, 48, 49, 50, 51, 52)
+NPUSIM_WGMMA_VALUES(112, 14, 56, 57, 58, 59, 60)
+NPUSIM_WGMMA_VALUES(128, 16, 64, 65, 66, 67, 68)
+NPUSIM_WGMMA_VALUES(160, 20, 80, 81, 82, 83, 84)
+NPUSIM_WGMMA_VALUES(192, 24, 96, 97, 98, 99, 100)
+NPUSIM_WGMMA_VALUES(256, 32, 128, 129, 130, 131, 132)
 #endif
 
 }  // namespace npusim

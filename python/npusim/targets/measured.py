@@ -255,6 +255,23 @@ class Decode:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionTile:
+    """A tile of attention whose keys and values TMA copies.
+
+    Attributes:
+        rows: of queries, 64 a warpgroup.
+        keys: that are multiplied at once.
+        stages: tiles of keys and values in flight.
+        blocks_per_processor: that a processor should hold.
+    """
+
+    rows: int
+    keys: int
+    stages: int = 2
+    blocks_per_processor: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """Attention of many rows, in tiles of 64 keys.
 
@@ -264,6 +281,7 @@ class Attention:
         shared_row_tiles: of keys, above which two warps share a row of queries.
         cluster_splits: parts of the keys, above which the blocks of a cluster combine them.
         cluster_turns: of a warp, 16 keys each, up to which blocks of a cluster do not share keys.
+        tma_tiles: to choose from where TMA copies keys and values.
     """
 
     whole_tiles: int
@@ -271,6 +289,7 @@ class Attention:
     shared_row_tiles: int
     cluster_splits: int
     cluster_turns: int
+    tma_tiles: tuple[AttentionTile, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from npusim.abi.kernels import KERNELS, Params
-from npusim.codegen.cuda import attention_rules, convolutions, matmul_rules, strips, tma_matmul
+from npusim.codegen.cuda import (
+    attention_rules,
+    convolutions,
+    matmul_rules,
+    strips,
+    tma_attention,
+    tma_matmul,
+)
 from npusim.codegen.cuda.matmul_rules import linear_operands, on_tensor_cores
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.launch_config import LaunchConfig, as_int, as_ints
@@ -27,8 +34,7 @@ def variants(stem: str, params: bytes) -> Mapping[str, LaunchConfig]:
             for tile in tma_matmul.tiles(fields, _MOST_TMA)
         }
     if stem == "attention":
-        config = attention_rules.attention_cluster(fields)
-        return {CLUSTER: config} if config is not None else {}
+        return _attention(fields)
     if stem == "conv":
         return _conv(fields)
     if stem == "conv_depthwise":
@@ -56,6 +62,12 @@ def _linear(p: Params) -> dict[str, LaunchConfig]:
         for split in _SPLITS
         if split == 1 or k >= 128 * split
     }
+
+
+def _attention(p: Params) -> dict[str, LaunchConfig]:
+    copied = {t.name: tma_attention.tma_attention(p, t) for t in tma_attention.tiles(p)}
+    config = attention_rules.attention_cluster(p)
+    return copied if config is None else copied | {CLUSTER: config}
 
 
 def _conv(p: Params) -> dict[str, LaunchConfig]:
