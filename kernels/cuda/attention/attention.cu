@@ -9,9 +9,7 @@
 #include "kernels/cuda/common/mma.h"
 #include "kernels/cuda/common/paths.h"
 
-#if NPUSIM_PATH == NPUSIM_PATH_TMA
-#include "kernels/cuda/attention/tma_entry.h"
-#elif NPUSIM_PATH == NPUSIM_PATH_TILE_MMA
+#if NPUSIM_PATH == NPUSIM_PATH_TILE_MMA || NPUSIM_PATH == NPUSIM_PATH_TMA
 #include "kernels/cuda/attention/mma_attention.h"
 #elif NPUSIM_PATH == NPUSIM_PATH_TILE_SIMT
 #include "kernels/cuda/attention/simt_attention.h"
@@ -19,7 +17,9 @@
 #include "kernels/cuda/attention/long_heads.h"
 #endif
 
-#if NPUSIM_PATH != NPUSIM_PATH_TMA
+#if NPUSIM_PATH == NPUSIM_PATH_TMA
+#include "kernels/cuda/attention/tma_entry.h"
+#else
 #if NPUSIM_CLUSTERED && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define NPUSIM_CLUSTER_DIMS __cluster_dims__(1, 1, NPUSIM_SPLIT)
 #else
