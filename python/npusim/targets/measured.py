@@ -272,6 +272,26 @@ class AttentionTile:
 
 
 @dataclass(frozen=True, slots=True)
+class TmaAttention:
+    """Attention of many rows whose keys and values TMA copies.
+
+    Attributes:
+        tiles: to choose from.
+        begin_us: to begin a launch. block_us: to begin and end a block. step_us: to take a tile of
+            keys. score_us: of a processor, to weigh a score. multiply_us: a multiplication for it.
+        alone: how many times as long 64 rows take that no other rows alternate with.
+    """
+
+    tiles: tuple[AttentionTile, ...]
+    begin_us: float
+    block_us: float
+    step_us: float
+    score_us: float
+    multiply_us: float
+    alone: float
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """Attention of many rows, in tiles of 64 keys.
 
@@ -281,7 +301,9 @@ class Attention:
         shared_row_tiles: of keys, above which two warps share a row of queries.
         cluster_splits: parts of the keys, above which the blocks of a cluster combine them.
         cluster_turns: of a warp, 16 keys each, up to which blocks of a cluster do not share keys.
-        tma_tiles: to choose from where TMA copies keys and values.
+        begin_us: that beginning and ending take.
+        multiplications_per_us: of the device.
+        tma: the same attention where TMA copies keys and values.
     """
 
     whole_tiles: int
@@ -289,7 +311,9 @@ class Attention:
     shared_row_tiles: int
     cluster_splits: int
     cluster_turns: int
-    tma_tiles: tuple[AttentionTile, ...]
+    begin_us: float
+    multiplications_per_us: float
+    tma: TmaAttention
 
 
 @dataclass(frozen=True, slots=True)

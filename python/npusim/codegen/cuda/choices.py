@@ -11,7 +11,7 @@ from dataclasses import replace
 from npusim.abi.kernels import KERNELS, RANK
 from npusim.abi.scalar import OPCODES
 from npusim.codegen.choice import Choice, Choices
-from npusim.codegen.cuda import tma_matmul
+from npusim.codegen.cuda import tma_attention, tma_matmul
 from npusim.codegen.cuda.image import Image
 from npusim.codegen.cuda.library import library_problem, own_operands, prefers_library
 from npusim.codegen.cuda.variants import CLUSTER, variants
@@ -60,12 +60,17 @@ def sized_choice(
 
 def _variant(stem: str, params: bytes, target: TargetConfig) -> str:
     """Returns the variant of the own kernel where an architecture has a better one than all do."""
-    if stem == "attention" and "clusters" in target.features:
-        return CLUSTER if CLUSTER in variants(stem, params) else ""
+    fields = KERNELS[stem].unpack(params)
+    if stem == "attention":
+        best = tma_attention.best(fields) if target.uses_tma else None
+        if best is not None:
+            return best.name
+        clustered = "clusters" in target.features and CLUSTER in variants(stem, params)
+        return CLUSTER if clustered else ""
     if stem not in tma_matmul.STEMS or not target.uses_tma:
         return ""
-    best = tma_matmul.tiles(KERNELS[stem].unpack(params), 1)
-    return best[0].name if best else ""
+    found = tma_matmul.tiles(fields, 1)
+    return found[0].name if found else ""
 
 
 def prepare_libraries(

@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda.matmul_rules import GPU, on_tensor_cores
+from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS, on_tensor_cores
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.launch_config import Launch, LaunchConfig, TensorMap, as_int, as_ints, blocks
 from npusim.targets import measured
 
 _LINE = 64  # elements of a row of a TMA tile
+_FEW_ROWS = 32  # that other paths share warps for
 _GROUP_ROWS = 64  # of queries, that four warps multiply
 _PLAIN_ROWS, _PLAIN_KEYS = 64, 64  # of the tiles of devices without TMA
 _BARRIERS = 40  # bytes of a stage's barriers, and of one more
@@ -117,7 +118,7 @@ def _threads(p: Params, tile: AttentionTile) -> int:
 def tma_attention(p: Params, tile: AttentionTile) -> LaunchConfig:
     """Returns the launch configuration of an `attention` by a tile that fits."""
     kv_heads, head_dim, v_dim = as_int(p, "kv_heads"), as_int(p, "head_dim"), as_int(p, "v_dim")
-    rows = as_int(p, "heads") // kv_heads * as_int(p, "q_len")
+    rows = _rows(p)
     has_position, threads = bool(p["has_position"]), _threads(p, tile)
     keys = key_map(1, p, "k_strides", head_dim, tile.keys)
     values = key_map(2, p, "v_strides", v_dim, tile.keys)
@@ -149,9 +150,65 @@ def tma_attention(p: Params, tile: AttentionTile) -> LaunchConfig:
     )
 
 
-TILES = tuple(AttentionTile(**asdict(tile)) for tile in GPU.attention.tma_tiles)
+_PLAIN, _FIT = GPU.attention, GPU.attention.tma
+TILES = tuple(AttentionTile(**asdict(tile)) for tile in _FIT.tiles)
 
 
 def tiles(p: Params) -> list[AttentionTile]:
-    """Returns the tiles that fit an `attention`."""
-    return [tile for tile in TILES if fits(p, tile)]
+    """Returns the tiles that fit an `attention`, the fastest by `microseconds` first."""
+    found = [tile for tile in TILES if fits(p, tile)]
+    return sorted(found, key=lambda tile: microseconds(p, tile))
+
+
+def best(p: Params) -> AttentionTile | None:
+    """Returns the fastest tile, or None where the smaller ones of other paths are faster."""
+    found = tiles(p)
+    if not found or _rows(p) <= _FEW_ROWS:
+        return None
+    heads = as_int(p, "batch") * as_int(p, "kv_heads")
+    rows = blocks(_rows(p), _PLAIN_ROWS) * _PLAIN_ROWS
+    keys = blocks(int(_keys(p, _PLAIN_ROWS)[0]), _PLAIN_KEYS) * _PLAIN_KEYS
+    products = heads * rows * keys * (as_int(p, "head_dim") + as_int(p, "v_dim"))
+    plain = _PLAIN.begin_us + products / _PLAIN.multiplications_per_us
+    return found[0] if microseconds(p, found[0]) < plain else None
+
+
+def microseconds(p: Params, tile: AttentionTile) -> float:
+    """Returns about how long an `attention` takes by a tile, by what was measured.
+
+    For an H200 that is benchmarks/results/cuda_attention_h200.txt.
+    """
+    heads = as_int(p, "batch") * as_int(p, "kv_heads")
+    count = blocks(_rows(p), tile.rows) * heads
+    mean, most = (blocks(int(keys), tile.keys) for keys in _keys(p, tile.rows))
+    columns = as_int(p, "head_dim") + as_int(p, "v_dim")
+    side_by_side = min(tile.blocks_per_processor, blocks(count, PROCESSORS))
+    step = tile.rows * tile.keys * (_FIT.score_us + _FIT.multiply_us / 2 * columns)
+    step += _FIT.step_us / side_by_side
+    if tile.rows * side_by_side == _GROUP_ROWS:
+        step *= _FIT.alone
+    # Blocks even out where some see far fewer keys than others; blocks that are alike do not.
+    uneven = (blocks(count, PROCESSORS) - count / PROCESSORS) * max(0.0, 2 * mean / most - 1)
+    share = count / PROCESSORS + uneven
+    longest = most * step + _FIT.block_us
+    return _FIT.begin_us + max(longest, share * (mean * step + _FIT.block_us / side_by_side))
+
+
+def _rows(p: Params) -> int:
+    """Returns the rows of queries that share a key/value head."""
+    return as_int(p, "heads") // as_int(p, "kv_heads") * as_int(p, "q_len")
+
+
+def _keys(p: Params, rows: int) -> tuple[float, float]:
+    """Returns how many keys a block of rows sees: of all blocks the mean, and the most.
+
+    A cache is taken to be half full.
+    """
+    q_len, kv_len = as_int(p, "q_len"), as_int(p, "kv_len")
+    if not p["causal"]:
+        return kv_len, kv_len
+    offset = (kv_len - q_len) // 2 if p["has_position"] else as_int(p, "causal_offset")
+    queries = blocks(rows, as_int(p, "heads") // as_int(p, "kv_heads"))
+    limit = as_int(p, "window") + queries if p["window"] else kv_len
+    most = max(1, min(kv_len, limit, offset + q_len))
+    return max(1, min(most, offset + (q_len + queries) / 2)), most
