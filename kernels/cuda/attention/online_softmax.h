@@ -19,7 +19,8 @@ struct OnlineSoftmax {
   }
 
   // Turns scores into weights relative to the new row maxima; what is relative to the old ones is
-  // to be multiplied by `corrections`. kIsDot: scores are dot products, to be multiplied by kFactor.
+  // to be multiplied by `corrections`. kIsDot: scores are dot products, to be multiplied by
+  // kFactor.
   template <bool kIsDot, int kEights>
   void weigh(float (&scores)[kEights][4], float (&corrections)[kHalves]) {
     constexpr float kTimes = kIsDot ? kFactor : 1.0f;

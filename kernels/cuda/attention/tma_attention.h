@@ -5,13 +5,14 @@
 // one weighs while the other multiplies.
 #pragma once
 #include "kernels/cuda/attention/online_softmax.h"
+#include "kernels/cuda/attention/plain_tiles.h"
 #include "kernels/cuda/attention/tma_keys.h"
 #include "kernels/cuda/common/tile_memory.h"
 
 namespace npusim {
 
-// Registers of this warp's threads from here on, where a group of warps that loads leaves its own to
-// those that multiply.
+// Registers of this warp's threads from here on, where a group of warps that loads leaves its own
+// to those that multiply.
 template <int kCount>
 void keep_registers() {
   if constexpr (NPUSIM_REGISTERS > 0)
@@ -216,8 +217,8 @@ struct RowGroup {
     for (int n = 0; n < 16 * kChunks / 32; ++n) {
       const int i = n * 32 + lane, row = warp_row + i / kChunks, chunk = i % kChunks;
       if (first_row + row >= kRows) continue;
-      const uint4 all = load_shared(pipeline.queries(group) +
-                                    at_panel_chunk(kQueryPanelBytes, row, chunk));
+      const uint4 all =
+          load_shared(pipeline.queries(group) + at_panel_chunk(kQueryPanelBytes, row, chunk));
       T* to = y + head.y_row(first_row + row) + chunk * 8;
       if (wide) {
         *reinterpret_cast<uint4*>(to) = all;

@@ -2,25 +2,8 @@
 // values. Devices without TMA, and operands that TMA cannot read, are left to mma_attention.h, in
 // tiles of fewer rows.
 #pragma once
-#include "kernels/cuda/attention/mma_attention.h"
+#include "kernels/cuda/attention/plain_tiles.h"
 #include "kernels/cuda/common/tma.h"
-
-namespace npusim {
-
-// The rows of a block by tiles of mma_attention.h.
-inline void run_plain_tiles(void* const* operands) {
-  if (threadIdx.x >= kThreads) return;
-  constexpr int kParts = NPUSIM_TMA_ROWS / kBlockRows;
-  const int last = static_cast<int>(gridDim.x) * kParts - 1;
-#pragma unroll 1
-  for (int part = 0; part < kParts; ++part) {
-    const int index = static_cast<int>(blockIdx.x) * kParts + part;
-    run(operands, params.causal ? last - index : index);
-    __syncthreads();  // shared memory is free again
-  }
-}
-
-}  // namespace npusim
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "kernels/cuda/attention/tma_attention.h"

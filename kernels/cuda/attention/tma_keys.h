@@ -11,9 +11,9 @@ namespace npusim {
 
 constexpr int kGroups = NPUSIM_TMA_ROWS / 64;  // of four warps each, which multiply 64 rows
 constexpr int kTileKeys = NPUSIM_TILE_KEYS, kStages = NPUSIM_PIPELINE_STAGES;
-constexpr int kConsumers = kGroups * 128;        // threads
-constexpr int kPanelBytes = kTileKeys * 128;     // of a tile of keys or values
-constexpr int kQueryPanelBytes = 64 * 128;       // of the queries of a group
+constexpr int kConsumers = kGroups * 128;     // threads
+constexpr int kPanelBytes = kTileKeys * 128;  // of a tile of keys or values
+constexpr int kQueryPanelBytes = 64 * 128;    // of the queries of a group
 constexpr int kDPanels = (kD + 63) / 64, kVPanels = (kV + 63) / 64;
 constexpr int kKeyBytes = kDPanels * kPanelBytes, kValueBytes = kVPanels * kPanelBytes;
 constexpr int kGroupBytes = larger(kDPanels, kVPanels) * kQueryPanelBytes;  // queries, then y
@@ -90,8 +90,7 @@ struct KeyProducer {
   }
   void load_values(int tile) const {
     wait_empty(pipeline.empty_values(tile), tile);
-    load<kVPanels>(value_map, value_place, tile, pipeline.values(tile),
-                   pipeline.full_values(tile));
+    load<kVPanels>(value_map, value_place, tile, pipeline.values(tile), pipeline.full_values(tile));
   }
   // The last tile of values may have rows that are no keys of the block. Their weights are 0, and
   // they become 0 too: what lies there may be no number.

@@ -113,7 +113,7 @@ void wgmma_fragment(float (&c)[kBlocks][4], const unsigned (&a)[4], unsigned lon
                                   unsigned long long b) {                            \
     asm volatile("wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." kind "." kind \
                  " {" NPUSIM_LIST_##width "}, %" #p ", %" #q ", 1, 1, 1, 0, 0;"      \
-                 : NPUSIM_SUMS_##blocks("+f", 0)                                        \
+                 : NPUSIM_SUMS_##blocks("+f", 0)                                     \
                  : "l"(a), "l"(b));                                                  \
   }
 #define NPUSIM_WGMMA_TYPES(width, blocks, p, q)       \
@@ -132,24 +132,24 @@ NPUSIM_WGMMA_TYPES(192, 24, 96, 97)
 NPUSIM_WGMMA_TYPES(256, 32, 128, 129)
 
 // Of attention: scores of queries and keys, which begin at zero, and weighted sums of values.
-#define NPUSIM_WGMMA_ZERO(width, blocks, type, kind, p, q)                                      \
-  template <>                                                                                   \
-  inline void wgmma_from_zero<type, blocks>(float (&c)[blocks][4], unsigned long long a,        \
-                                            unsigned long long b) {                             \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." kind "." kind            \
-                 " {" NPUSIM_LIST_##width "}, %" #p ", %" #q ", 0, 1, 1, 0, 0;"                 \
-                 : NPUSIM_SUMS_##blocks("=f", 0)                                                \
-                 : "l"(a), "l"(b));                                                             \
+#define NPUSIM_WGMMA_ZERO(width, blocks, type, kind, p, q)                               \
+  template <>                                                                            \
+  inline void wgmma_from_zero<type, blocks>(float (&c)[blocks][4], unsigned long long a, \
+                                            unsigned long long b) {                      \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." kind "." kind     \
+                 " {" NPUSIM_LIST_##width "}, %" #p ", %" #q ", 0, 1, 1, 0, 0;"          \
+                 : NPUSIM_SUMS_##blocks("=f", 0)                                         \
+                 : "l"(a), "l"(b));                                                      \
   }
-#define NPUSIM_WGMMA_FRAGMENT(width, blocks, type, kind, p, q, r, s, t)                         \
-  template <>                                                                                   \
-  inline void wgmma_fragment<type, blocks>(float (&c)[blocks][4], const unsigned (&a)[4],       \
-                                           unsigned long long b) {                              \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." kind "." kind            \
-                 " {" NPUSIM_LIST_##width "}, {%" #p ", %" #q ", %" #r ", %" #s "}, %" #t       \
-                 ", 1, 1, 1, 1;"                                                                \
-                 : NPUSIM_SUMS_##blocks("+f", 0)                                                \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                         \
+#define NPUSIM_WGMMA_FRAGMENT(width, blocks, type, kind, p, q, r, s, t)                   \
+  template <>                                                                             \
+  inline void wgmma_fragment<type, blocks>(float (&c)[blocks][4], const unsigned (&a)[4], \
+                                           unsigned long long b) {                        \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." kind "." kind      \
+                 " {" NPUSIM_LIST_##width "}, {%" #p ", %" #q ", %" #r ", %" #s "}, %" #t \
+                                          ", 1, 1, 1, 1;"                                 \
+                 : NPUSIM_SUMS_##blocks("+f", 0)                                          \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                   \
   }
 #define NPUSIM_WGMMA_SCORES(width, blocks, p, q)           \
   NPUSIM_WGMMA_ZERO(width, blocks, bfloat16, "bf16", p, q) \
