@@ -27,7 +27,7 @@ _BARRIERS = 16  # bytes a stage
 _ALIGNED = 136  # bytes of a barrier more, and up to where sums begin
 _MOST_LOAD_ROWS = 256  # of one TMA load
 _MOST_BLOCKS = 8  # of a cluster, on every device
-_FEW_ROWS = 1  # that other paths stream weights for
+FEW_ROWS = 1  # that other paths stream weights for
 _FIT = GPU.tma_matmul
 
 
@@ -141,7 +141,7 @@ TILES = tuple(ClusterTile(**asdict(tile)) for tile in _FIT.tiles)
 
 def tiles(p: Params, most: int) -> list[ClusterTile]:
     """Returns the tiles that fit a `linear`, the fastest by `microseconds` first."""
-    if not on_tensor_cores(p["x_dtype"], p["w_dtype"]) or as_int(p, "m") <= _FEW_ROWS:
+    if not on_tensor_cores(p["x_dtype"], p["w_dtype"]) or as_int(p, "m") <= FEW_ROWS:
         return []
     found = [tile for tile in TILES if fits(p, tile)]
     return sorted(found, key=lambda tile: microseconds(p, tile))[:most]

@@ -44,7 +44,7 @@ def variants(stem: str, params: bytes) -> Mapping[str, LaunchConfig]:
 
 def _linear(p: Params) -> dict[str, LaunchConfig]:
     m, n, k = (as_int(p, name) for name in "mnk")
-    if m <= 16 or 0 in (n, k) or not on_tensor_cores(p["x_dtype"], p["w_dtype"]):
+    if m <= tma_matmul.FEW_ROWS or 0 in (n, k) or not on_tensor_cores(p["x_dtype"], p["w_dtype"]):
         return {}
     copied = {tile.name: tma_matmul.tma_matmul(p, tile) for tile in tma_matmul.tiles(p, _MOST_TMA)}
     return copied | {
