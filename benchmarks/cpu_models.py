@@ -1,9 +1,12 @@
 """Whole models on the CPU: npusim beside its peers, same machine, same threads, same dtype.
 
     python benchmarks/cpu_models.py [--models resnet18 …] [--peers npusim torch …] [--threads 2]
+        [--folder FOLDER] [--clock wall|processor]
 
 "npusim bfloat16" and "openvino bf16" compute the float32 model in bfloat16; name them among the
 peers (`--peers "npusim bfloat16" "openvino bf16"`), as by default all are of float32.
+FOLDER keeps what the peers load, and what is there is not made again. `--clock processor` times
+what a process was given of its processor: for one thread where other work runs beside it.
 "npusim int8", "onnxruntime int8" and "openvino int8" are quantized from it, each by its own static
 quantizer with the same seeded data; weights are seeded too, so these say how fast int8 is, not how
 accurate.
@@ -29,7 +32,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.peers import FLOAT32_PEERS, PEERS  # noqa: E402
+from benchmarks.peers import CLOCKS, FLOAT32_PEERS, PEERS  # noqa: E402
 from npusim.errors import Error  # noqa: E402
 from npusim.peers.process import Process  # noqa: E402
 from npusim.peers.turns import take_turns  # noqa: E402
@@ -38,24 +41,33 @@ MODELS = ("resnet18", "resnet50", "bert_base", "vit_b_16", "mlp")
 
 
 def prepare(model: str, folder: Path, peers: list[str]) -> None:
-    """Builds a model once and writes what the peers load: weights, inputs, compiled files."""
-    command = [sys.executable, __file__, "--prepare", model, str(folder), *peers]
+    """Builds a model and writes what the peers load: weights, inputs, compiled files."""
+    done = {peer: folder / f".{peer.replace(' ', '-')}" for peer in peers}
+    missing = [peer for peer in peers if not done[peer].exists()]
+    if not missing:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, __file__, "--prepare", model, str(folder), *missing]
     subprocess.run(command, check=True, stdout=sys.stderr)
+    for peer in missing:
+        done[peer].touch()
 
 
-def start(peer: str, model: str, folder: Path, threads: int) -> Process:
+def start(peer: str, model: str, folder: Path, threads: int, clock: str) -> Process:
     """Starts a peer's process."""
-    command = [sys.executable, __file__, "--worker", peer, model, str(folder), str(threads)]
+    command = [sys.executable, __file__, "--worker", peer, model, str(folder), str(threads), clock]
     return Process(peer, command)
 
 
-def compare(model: str, folder: Path, peers: list[str], threads: int, rounds: int) -> list[dict]:
+def compare(
+    model: str, folder: Path, peers: list[str], threads: int, rounds: int, clock: str
+) -> list[dict]:
     """Runs all peers in turns and returns one row a peer."""
     prepare(model, folder, peers)
     workers = []
     for peer in peers:
         try:
-            workers.append(start(peer, model, folder, threads))
+            workers.append(start(peer, model, folder, threads, clock))
         except Error as error:
             print(f"{model}: {error}", file=sys.stderr)
     turns = take_turns(workers, rounds)
@@ -71,7 +83,9 @@ def compare(model: str, folder: Path, peers: list[str], threads: int, rounds: in
                 "model": model,
                 "peer": worker.name,
                 "threads": threads,
+                "clock": clock,
                 "median_ms": median * 1e3,
+                "least_ms": min(times[worker.name]) * 1e3,
                 "p10_ms": tenths[0] * 1e3,
                 "p90_ms": tenths[-1] * 1e3,
                 "ratio": median / best,
@@ -107,6 +121,8 @@ def main() -> None:
     parser.add_argument("--peers", nargs="+", default=FLOAT32_PEERS, choices=list(PEERS))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--folder", type=Path, help="keep what peers load here, by model")
+    parser.add_argument("--clock", default="wall", choices=list(CLOCKS))
     parser.add_argument("--json", type=Path, help="also write the rows here")
     args = parser.parse_args()
     installed = [p for p in args.peers if importlib.util.find_spec(PEERS[p].package)]
@@ -114,8 +130,9 @@ def main() -> None:
         print(f"{peer}: not installed, left out", file=sys.stderr)
     rows = []
     for model in args.models:
-        with tempfile.TemporaryDirectory() as folder:
-            rows += compare(model, Path(folder), installed, args.threads, args.rounds)
+        with tempfile.TemporaryDirectory() as made:
+            folder = args.folder / model if args.folder else Path(made)
+            rows += compare(model, folder, installed, args.threads, args.rounds, args.clock)
     print(table(rows))
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
@@ -129,6 +146,6 @@ if __name__ == "__main__":
     elif len(sys.argv) > 1 and sys.argv[1] == "--worker":
         from benchmarks.peers import serve
 
-        serve(sys.argv[2], sys.argv[3], Path(sys.argv[4]), int(sys.argv[5]))
+        serve(sys.argv[2], sys.argv[3], Path(sys.argv[4]), int(sys.argv[5]), sys.argv[6])
     else:
         main()

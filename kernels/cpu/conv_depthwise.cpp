@@ -81,22 +81,30 @@ struct Line {
   const float* w;
 };
 
-// acc[i] = sum over the line's taps and columns [begin, end) of the kernel of x[i][…] * w, for
-// kLanes channels (`part` of them where Part).
-template <int N, bool Part, typename X>
+// Vectors of channels that N outputs take at once: as many sums as hide the latency of each.
+constexpr int vectors_of(int outputs) {
+  return outputs >= kOutputs ? 1 : outputs > 1 ? kOutputs / outputs : 4;
+}
+
+// acc[i][…] = sum over the line's taps and columns [begin, end) of the kernel of x[i][…] * w, for V
+// vectors of channels (`part` channels of one where Part).
+template <int N, int V, bool Part, typename X>
 inline void accumulate(const Line& line, const X* const (&x)[N], int64_t begin, int64_t end,
-                       int64_t channel, int64_t part, Vec (&acc)[N]) {
+                       int64_t channel, int64_t part, Vec (&acc)[N][V]) {
   for (int64_t i = line.d.begin; i < line.d.end; ++i) {
     for (int64_t j = line.h.begin; j < line.h.end; ++j) {
       int64_t offset = (i - line.d.begin) * line.steps[0] + (j - line.h.begin) * line.steps[1];
       const float* w =
           line.w + ((i * line.kernel_h + j) * line.kernel_w + begin) * line.channels + channel;
       for (int64_t k = begin; k < end; ++k, offset += line.steps[2], w += line.channels) {
-        const Vec weight = Part ? load_part(w, part) : load(w);
 #pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) {
-          const X* from = x[n] + offset + channel;
-          acc[n] += (Part ? load_part(from, part) : load(from)) * weight;
+        for (int v = 0; v < V; ++v) {
+          const Vec weight = Part ? load_part(w, part) : load(w + v * kLanes);
+#pragma GCC unroll 8
+          for (int n = 0; n < N; ++n) {
+            const X* from = x[n] + offset + channel + v * kLanes;
+            acc[n][v] += (Part ? load_part(from, part) : load(from)) * weight;
+          }
         }
       }
     }
@@ -165,7 +173,8 @@ class LineRunner {
         out_(make_output(p, call.operands, p.out_channels)) {
     out_.y_rows = s_.y_rows;
     out_.r_rows = s_.r_rows;
-    linear_ = is_linear(out_);
+    registers_ = is_plain(out_);
+    activates_ = !has_range(out_);
     plain_ = has_range(out_) && out_.residual_mode == kNoResidual && out_.more == 0;
     pairs_ = reads_pairs(p);
     line_.kernel_h = p.kernel[1];
@@ -248,15 +257,18 @@ class LineRunner {
         compute_pairs<N>(at, taps, c);
       }
     }
-    for (; c + kLanes <= channel_end; c += kLanes) {
-      Vec acc[N] = {};
-      accumulate<N, false>(line_, at, taps.begin, taps.end, c, kLanes, acc);
-      store_outputs<N, false>(acc, c, kLanes);
+    constexpr int V = vectors_of(N);
+    for (; c + V * kLanes <= channel_end; c += V * kLanes) {
+      Vec acc[N][V] = {};
+      accumulate<N, V, false>(line_, at, taps.begin, taps.end, c, kLanes, acc);
+      store_outputs<N, V, false>(acc, c, kLanes);
     }
-    if (c == channel_end) return;
-    Vec acc[N] = {};
-    accumulate<N, true>(line_, at, taps.begin, taps.end, c, channel_end - c, acc);
-    store_outputs<N, true>(acc, c, channel_end - c);
+    for (; c < channel_end; c += kLanes) {
+      const int64_t part = std::min<int64_t>(kLanes, channel_end - c);
+      Vec acc[N][1] = {};
+      accumulate<N, 1, true>(line_, at, taps.begin, taps.end, c, part, acc);
+      store_outputs<N, 1, true>(acc, c, part);
+    }
   }
 
   void split_weights() {
@@ -295,16 +307,18 @@ class LineRunner {
     finish(out_, first, count, channel, kLanes, s_.sums, kLanes);
   }
 
-  template <int N, bool Part>
-  void store_outputs(const Vec (&acc)[N], int64_t channel, int64_t columns) {
-    if (!Part && linear_) {
-      Vec row[N][1];
-      for (int i = 0; i < N; ++i) row[i][0] = acc[i];
-      return finish_tile<N, 1>(row, linear_output(out_, 0, channel));
+  // `columns` channels of each where Part, whole vectors elsewhere.
+  template <int N, int V, bool Part>
+  void store_outputs(const Vec (&acc)[N][V], int64_t channel, int64_t columns) {
+    if (!Part && registers_) {
+      finish_tile<N, V>(acc, linear_output(out_, 0, channel));
+      if (activates_) activate_rows(out_, 0, N, channel, V * kLanes);
+      return;
     }
-    if (!Part) return store_some(acc, 0, N, channel);
-    for (int i = 0; i < N; ++i) store(s_.sums + i * kLanes, acc[i]);
-    finish(out_, 0, N, channel, columns, s_.sums, kLanes);
+    for (int i = 0; i < N; ++i) {
+      for (int v = 0; v < V; ++v) store(s_.sums + (i * V + v) * kLanes, acc[i][v]);
+    }
+    finish(out_, 0, N, channel, Part ? columns : V * kLanes, s_.sums, V * kLanes);
   }
 
   const Params& p_;
@@ -312,7 +326,7 @@ class LineRunner {
   const void* x_;
   Output out_;
   Line line_{};
-  bool linear_, plain_, pairs_;
+  bool registers_, activates_, plain_, pairs_;
   int64_t inner_, inner_end_;
   int64_t y_ = 0, r_ = 0;
 };

@@ -12,10 +12,12 @@ namespace {
 
 using Params = abi::ConvWinogradParams;
 
-constexpr int64_t kCacheFloats = 176 << 10;  // of transformed input and sums
-constexpr int64_t kFewestTiles = 16;         // below, kernels are fetched for too few products
-constexpr int64_t kTasks = 4;                // cut columns when there are fewer blocks than this
-constexpr int64_t kSpread = 16;              // floats that keep points out of the same cache set
+// Of transformed input and sums: what stays in the second cache, of which processors whose best set
+// has eight lanes mostly have half a megabyte.
+constexpr int64_t kCacheFloats = kLanes == 8 ? 88 << 10 : 176 << 10;
+constexpr int64_t kFewestTiles = 16;  // below, kernels are fetched for too few products
+constexpr int64_t kTasks = 4;         // cut columns when there are fewer blocks than this
+constexpr int64_t kSpread = 16;       // floats that keep points out of the same cache set
 
 struct Plan {
   const Params& p;
@@ -84,7 +86,7 @@ class Block {
         out_(make_output(plan.p, call.operands, plan.p.out_channels)) {
     out_.y_rows = s_.y_rows;
     out_.r_rows = s_.r_rows;
-    linear_ = is_linear(out_);
+    plain_ = is_plain(out_);
     std::fill_n(s_.zeros, plan.width, 0.0F);
   }
 
@@ -205,7 +207,7 @@ class Block {
         if (p_.residual) s_.r_rows[r * across + c] = offset(p_.r_strides);
       }
     }
-    const bool direct = linear_ && columns % kLanes == 0;
+    const bool direct = plain_ && columns % kLanes == 0;
     const LinearOutput out = linear_output(out_, 0, column);
     for (int64_t c = 0; c < columns; c += kLanes) {
       Vec y[M][M];
@@ -221,7 +223,11 @@ class Block {
         }
       }
     }
-    if (!direct) finish(out_, 0, rows * across, column, columns, s_.tile, kSumsStride);
+    if (!direct) {
+      finish(out_, 0, rows * across, column, columns, s_.tile, kSumsStride);
+    } else if (!has_range(out_)) {
+      activate_rows(out_, 0, rows * across, column, columns);
+    }
   }
 
   void transform_sums(const float* sums, Vec (&y)[M][M]) const {
@@ -252,7 +258,7 @@ class Block {
   const void* x_;
   const float* u_;
   Output out_;
-  bool linear_;
+  bool plain_;
   int64_t index_ = -1, first_ = 0, count_ = 0;
 };
 

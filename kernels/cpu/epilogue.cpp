@@ -2,23 +2,34 @@
 // dot products takes it from the set below it.
 #include "kernels/cpu/epilogue.h"
 
+#include "kernels/cpu/unary.h"
+
 namespace npusim::cpu::NPUSIM_ISA {
 namespace {
 
+constexpr int64_t kAtOnce =
+    512;  // sums that wait for their activation: they stay in the near cache
+
+// What happens to rows of columns in one walk: y = clamp(sums * factor + bias + before) + after +
+// offset, where a pointer is null that adds nothing; of the residuals there is one at most.
+struct Walk {
+  const float *factor = nullptr, *bias = nullptr, *offset = nullptr;
+  bool before = false, after = false;
+  Range range = kAnything;
+};
+
 template <typename Y, typename R>
-void finish_row(const Output& out, const float* sums, Y* y, const R* residual, const float* bias,
-                int64_t columns) {
-  const float* factor = out.more > 0 ? bias + out.vector : nullptr;
-  const float* offset = out.more > 1 ? factor + out.vector : nullptr;
+void walk_row(const Walk& walk, const float* sums, Y* y, const R* residual, int64_t columns) {
+  const Vec lo = broadcast(walk.range.lo), hi = broadcast(walk.range.hi);
   for (int64_t c = 0; c < columns; c += kLanes) {
     const int64_t n = columns - c;
     Vec v = load(sums + c);
-    if (factor) v *= load_some(factor + c, n);
-    if (bias) v += load_some(bias + c, n);
-    if (out.residual_mode == kBeforeActivation) v += load_some(residual + c, n);
-    v = activate(v, out);
-    if (out.residual_mode == kAfterActivation) v += load_some(residual + c, n);
-    if (offset) v += load_some(offset + c, n);
+    if (walk.factor) v *= load_some(walk.factor + c, n);
+    if (walk.bias) v += load_some(walk.bias + c, n);
+    if (walk.before) v += load_some(residual + c, n);
+    v = clamp(v, lo, hi);
+    if (walk.after) v += load_some(residual + c, n);
+    if (walk.offset) v += load_some(walk.offset + c, n);
     if (n >= kLanes) {
       store(y + c, v);
     } else {
@@ -27,24 +38,92 @@ void finish_row(const Output& out, const float* sums, Y* y, const R* residual, c
   }
 }
 
+// Of one finish(): rows and columns as there.
+template <typename Y, typename R>
+class Finish {
+ public:
+  Finish(const Output& out, int64_t row, int64_t column) : out_(out), row_(row), column_(column) {
+    if (!out.bias) return;
+    first_.bias = out.bias + column;
+    if (out.more > 0) first_.factor = first_.bias + out.vector;
+    if (out.more > 1) last_.offset = first_.bias + 2 * out.vector;
+  }
+
+  void run(int64_t rows, int64_t columns, const float* sums, int64_t stride) {
+    first_.before = out_.residual_mode == kBeforeActivation;
+    last_.after = out_.residual_mode == kAfterActivation;
+    if (!has_range(out_)) return in_two_walks(rows, columns, sums, stride);
+    first_.range = range_of(out_);
+    first_.after = last_.after;
+    first_.offset = last_.offset;
+    for (int64_t r = 0; r < rows; ++r) {
+      walk_row(first_, sums + r * stride, y(r, 0), residual(r, 0), columns);
+    }
+  }
+
+ private:
+  // What stands before the activation, for as many rows as there is room for; it; what follows it.
+  void in_two_walks(int64_t rows, int64_t columns, const float* sums, int64_t stride) {
+    alignas(64) float buffer[kAtOnce];
+    for (int64_t c = 0; c < columns; c += kAtOnce) {
+      const int64_t count = std::min(columns - c, kAtOnce);
+      const int64_t width = (count + kLanes - 1) / kLanes * kLanes, most = kAtOnce / width;
+      const Walk first = from(first_, c), last = from(last_, c);
+      for (int64_t r = 0; r < rows; r += most) {
+        const int64_t end = std::min(rows, r + most);
+        for (int64_t i = r; i < end; ++i) {
+          float* to = buffer + (i - r) * width;
+          walk_row(first, sums + i * stride + c, to, residual(i, c), count);
+          std::fill(to + count, to + width, 0.0F);
+        }
+        apply_to_row(out_.act, buffer, 1, buffer, (end - r) * width);
+        for (int64_t i = r; i < end; ++i) {
+          walk_row(last, buffer + (i - r) * width, y(i, c), residual(i, c), count);
+        }
+      }
+    }
+  }
+
+  static Walk from(Walk walk, int64_t column) {
+    if (walk.factor) walk.factor += column;
+    if (walk.bias) walk.bias += column;
+    if (walk.offset) walk.offset += column;
+    return walk;
+  }
+  Y* y(int64_t row, int64_t column) const {
+    return static_cast<Y*>(out_.y) + out_.y_rows[row_ + row] + column_ + column;
+  }
+  const R* residual(int64_t row, int64_t column) const {
+    if (out_.residual_mode == kNoResidual) return nullptr;
+    return static_cast<const R*>(out_.residual) + out_.r_rows[row_ + row] + column_ + column;
+  }
+
+  const Output& out_;
+  const int64_t row_, column_;
+  Walk first_, last_;
+};
+
 }  // namespace
 
 void finish(const Output& out, int64_t row, int64_t rows, int64_t column, int64_t columns,
             const float* sums, int64_t stride) {
-  with_float_type(out.y_dtype, [&](auto y_type) {
-    with_float_type(out.r_dtype, [&](auto r_type) {
-      using Y = decltype(y_type);
-      using R = decltype(r_type);
-      const float* bias = out.bias ? out.bias + column : nullptr;
-      for (int64_t r = 0; r < rows; ++r) {
-        Y* y = static_cast<Y*>(out.y) + out.y_rows[row + r] + column;
-        const R* residual = out.residual_mode == kNoResidual ? nullptr
-                                                             : static_cast<const R*>(out.residual) +
-                                                                   out.r_rows[row + r] + column;
-        finish_row(out, sums + r * stride, y, residual, bias, columns);
-      }
+  with_float_type(out.y_dtype, [&]<typename Y>(Y) {
+    with_float_type(out.r_dtype, [&]<typename R>(R) {
+      Finish<Y, R>(out, row, column).run(rows, columns, sums, stride);
     });
   });
+}
+
+void activate_rows(const Output& out, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  float* y = static_cast<float*>(out.y) + column;
+  apply_to_rows(out.act, y, 1, y, out.y_rows + row, rows, columns);
+}
+
+void activate(const Output& out, float* values, int64_t n) {
+  if (!has_range(out)) return apply_to_row(out.act, values, 1, values, n);
+  const auto [low, high] = range_of(out);
+  const Vec lo = broadcast(low), hi = broadcast(high);
+  for (int64_t i = 0; i < n; i += kLanes) store(values + i, clamp(load(values + i), lo, hi));
 }
 
 }  // namespace npusim::cpu::NPUSIM_ISA

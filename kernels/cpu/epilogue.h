@@ -13,7 +13,9 @@
 namespace npusim::cpu::NPUSIM_BASE_ISA {
 void finish(const Output& out, int64_t row, int64_t rows, int64_t column, int64_t columns,
             const float* sums, int64_t stride);
-}
+void activate_rows(const Output& out, int64_t row, int64_t rows, int64_t column, int64_t columns);
+void activate(const Output& out, float* values, int64_t n);
+}  // namespace npusim::cpu::NPUSIM_BASE_ISA
 #endif
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -93,31 +95,28 @@ inline bool has_range(const Output& out) {
          out.act == abi::Opcode::kClamp;
 }
 
-// True when bias, a float residual and a range are all there is: y = clamp(sum + bias + residual).
-inline bool is_linear(const Output& out) {
+// True when bias, a float residual and an activation are all there is: y = act(sum + bias +
+// residual). Then sums are finished in registers, where the activation is a range; any other one is
+// applied to y while that is near (activate_rows).
+inline bool is_plain(const Output& out) {
   const bool plain = out.residual_mode == kNoResidual ||
                      (out.residual_mode == kBeforeActivation && out.r_dtype == 0);
-  return has_range(out) && plain && out.more == 0 && out.y_dtype == 0;
+  return plain && out.more == 0 && out.y_dtype == 0;
 }
 
-// The range an activation that is one keeps; NaN passes through `clamp`.
+// The range an activation that is one keeps, and anything for others; NaN passes through `clamp`.
 struct Range {
   float lo, hi;
 };
+inline constexpr Range kAnything = {-std::numeric_limits<float>::infinity(),
+                                    std::numeric_limits<float>::infinity()};
 inline Range range_of(const Output& out) {
-  constexpr float inf = std::numeric_limits<float>::infinity();
   if (out.act == abi::Opcode::kClamp) return {out.lo, out.hi};
-  return {out.act == abi::Opcode::kRelu ? 0.0F : -inf, inf};
+  return {out.act == abi::Opcode::kRelu ? 0.0F : kAnything.lo, kAnything.hi};
 }
 inline Vec clamp(Vec v, Vec lo, Vec hi) {
   v = lo > v ? lo : v;
   return hi < v ? hi : v;
-}
-
-inline Vec activate(Vec v, const Output& out) {
-  if (out.act == abi::Opcode::kCopy) return v;
-  if (out.act == abi::Opcode::kClamp) return clamp(v, broadcast(out.lo), broadcast(out.hi));
-  return apply_unary(out.act, v);
 }
 
 template <typename T>
@@ -132,6 +131,21 @@ using NPUSIM_BASE_ISA::finish;
 #else
 void finish(const Output& out, int64_t row, int64_t rows, int64_t column, int64_t columns,
             const float* sums, int64_t stride);
+#endif
+
+// The activation of `out`, which is no range, alone: of floats that lie in y, at rows and columns
+// as above; columns are a multiple of kLanes.
+#ifdef NPUSIM_BASE_ISA
+using NPUSIM_BASE_ISA::activate_rows;
+#else
+void activate_rows(const Output& out, int64_t row, int64_t rows, int64_t column, int64_t columns);
+#endif
+
+// The activation of `out` alone, any, over n values in place; n is a multiple of kLanes.
+#ifdef NPUSIM_BASE_ISA
+using NPUSIM_BASE_ISA::activate;
+#else
+void activate(const Output& out, float* values, int64_t n);
 #endif
 
 }  // namespace npusim::cpu::NPUSIM_ISA

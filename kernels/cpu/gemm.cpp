@@ -21,8 +21,8 @@ bool is_of_base(const abi::GemmParams& p) {
 }
 #endif
 
-constexpr int64_t kRowBlock = 120;             // rows that share a pass over a group of B
-constexpr int64_t kWidenedFloats = 128 << 10;  // of 16-bit rows held as float
+constexpr int64_t kRowBlock = kLanes == 8 ? 132 : 120;  // rows that share a pass over a group of B
+constexpr int64_t kWidenedFloats = 128 << 10;           // of 16-bit rows held as float
 
 bool widens(const abi::GemmParams& p) {
   return p.x_dtype != kElement;

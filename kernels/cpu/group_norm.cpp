@@ -7,6 +7,7 @@
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/scalar_ops.h"
+#include "kernels/cpu/unary.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
 namespace {
@@ -44,9 +45,7 @@ void activate(int32_t act, C* values, int64_t n) {
   const auto op = static_cast<abi::Opcode>(act);
   if (op == abi::Opcode::kCopy) return;
   if constexpr (__is_same(C, float)) {
-    with_unary(op, [&](auto f) {
-      for (int64_t i = 0; i < n; i += kLanes) store(values + i, f(load(values + i)));
-    });
+    apply_to_row(op, values, 1, values, (n + kLanes - 1) / kLanes * kLanes);
   } else {
     for (int64_t i = 0; i < n; ++i) values[i] = apply_unary(op, values[i]);
   }

@@ -63,6 +63,9 @@ constexpr int tile_rows(int) {
 }
 #endif
 inline constexpr int kMaxTileRows = 8;
+// Tiles over which the fetching of a panel to come is spread. A narrow tile is done with a row of B
+// long before memory has brought another one.
+inline constexpr int kFetchTiles = kTilePanels == 1 ? 4 : 1;
 inline constexpr int kSumsStride = kTilePanels * kPanel;
 
 // Row r is at[r][0 … run), at[stride + r][0 … run), …: one run a tap.
@@ -130,7 +133,7 @@ struct Tile {
   float* sums;                        // [rows][kSumsStride]
   bool add_to_sums;                   // continue from sums instead of zero
   const LinearOutput* output;         // nullptr: leave the result in sums
-  const Element* prefetch = nullptr;  // what to bring near while multiplying: a row of B a step
+  const Element* prefetch = nullptr;  // what to bring near: a kFetchTiles-th of a row of B a step
 };
 
 // Copies `n` floats out of their storage type.
@@ -191,7 +194,7 @@ inline void finish_tile(const Vec (&acc)[R][V], const LinearOutput& out) {
 }
 #else
 inline bool finishes_in_registers(const Output& out) {
-  return is_linear(out);
+  return is_plain(out);
 }
 
 template <int R, int V>
@@ -259,7 +262,7 @@ inline void add_products(const Tile& tile, const Element* const (&row)[R], const
 template <int R, int V>
 inline void add_products(const Tile& tile, const Element* const (&a)[R], const Element* b,
                          const Element*& soon, Vec (&acc)[R][V]) {
-  for (int64_t k = 0; k < tile.run; ++k, b += kPanel, soon += kPanel) {
+  for (int64_t k = 0; k < tile.run; ++k, b += kPanel, soon += kPanel / kFetchTiles) {
     __builtin_prefetch(soon, 0, 2);
     Vec row[V];
 #pragma GCC unroll 8
@@ -537,6 +540,7 @@ inline void multiply_group(const Rows& a, const Panels& b, int64_t panel, int pa
     for (int64_t t = 0; t < tiles.parts; ++t) {
       const int64_t row = tiles.begin(t), rows = tiles.begin(t + 1) - row;
       const bool keep = blocks.count() > 1 || !out;
+      const int64_t fetched = t / kFetchTiles * b.k + t % kFetchTiles * taps * run / kFetchTiles;
       LinearOutput linear;
       Tile tile{.at = a.at + block.tap * a.stride + row,
                 .stride = a.stride,
@@ -549,7 +553,7 @@ inline void multiply_group(const Rows& a, const Panels& b, int64_t panel, int pa
                 .sums = keep ? sums + row * kSumsStride : sums,
                 .add_to_sums = i > 0,
                 .output = nullptr,
-                .prefetch = soon && t < panels ? soon + t * b.k * kPanel : nullptr};
+                .prefetch = soon && t < panels * kFetchTiles ? soon + fetched * kPanel : nullptr};
       if (widens) {
         tile.b = b.widened;
         tile.panel_stride = taps * run * kPanel;
@@ -559,6 +563,7 @@ inline void multiply_group(const Rows& a, const Panels& b, int64_t panel, int pa
         tile.output = &linear;
       }
       tile_function(static_cast<int>(rows), panels)(tile);
+      if (tile.output && !has_range(*out)) activate_rows(*out, row, rows, column, columns);
       if (last && out && !in_registers) finish_sums(*out, row, rows, column, columns, tile.sums);
     }
   }

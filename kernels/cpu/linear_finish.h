@@ -39,14 +39,16 @@ inline void finish_gated(const Output& out, int64_t row, int64_t rows, int64_t c
   with_float_type(out.y_dtype, [&]<typename Y>(Y) {
     for (int64_t r = 0; r < rows; ++r) {
       Y* y = static_cast<Y*>(out.y) + out.y_rows[row + r] + column;
+      float* gate = sums.at(0, r, 0);
+      for (int64_t c = 0; bias && c < columns; c += kLanes) {
+        store(gate + c, load(gate + c) + load_some(bias + c, columns - c));
+      }
+      activate(out, gate, (columns + kLanes - 1) / kLanes * kLanes);
       for (int64_t c = 0; c < columns; c += kLanes) {
         const int64_t n = columns - c;
-        Vec gate = load(sums.at(0, r, c)), value = load(sums.at(1, r, c));
-        if (bias) {
-          gate += load_some(bias + c, n);
-          value += load_some(bias + up + c, n);
-        }
-        value *= activate(gate, out);
+        Vec value = load(sums.at(1, r, c));
+        if (bias) value += load_some(bias + up + c, n);
+        value *= load(gate + c);
         if (n >= kLanes) {
           store(y + c, value);
         } else {

@@ -6,6 +6,7 @@
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/scalar_ops.h"
+#include "kernels/cpu/unary.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
 
@@ -334,7 +335,7 @@ inline void TileMachine::execute_float(const Instruction& ins, void* out, int64_
   if (ins.op >= abi::Opcode::kAdd) return binary_float(ins, y, padded);
   Constants constants;
   const Register a = operand<float>(ins, 0, &constants);
-  with_unary(ins.op, [&](auto f) { map(a, y, padded, f); });
+  apply_to_row(ins.op, static_cast<const float*>(a.data), a.step, y, padded);
 }
 
 // ---- classes "d" and "i": one element at a time; exactly n, as division by zero is reported

@@ -27,28 +27,30 @@ _SHORT = 2e-4  # seconds; calls that take less are timed in groups
 _GROUP = 100
 
 
-def answers(call: Call) -> Callable[[str], dict[str, Any]]:
-    """Returns what answers the requests about a loaded runtime."""
+def answers(
+    call: Call, clock: Callable[[], float] = time.perf_counter
+) -> Callable[[str], dict[str, Any]]:
+    """Returns what answers the requests about a loaded runtime; `clock` gives seconds."""
 
     def answered(request: str) -> dict[str, Any]:
-        return {"seconds": burst(call)} if request == "burst" else {"peak_bytes": peak_rss()}
+        return {"seconds": burst(call, clock)} if request == "burst" else {"peak_bytes": peak_rss()}
 
     return answered
 
 
-def burst(call: Call) -> list[float]:
-    """Times calls one by one for a quarter of a second; very short ones in groups."""
+def burst(call: Call, clock: Callable[[], float] = time.perf_counter) -> list[float]:
+    """Times calls one by one for a quarter of a second of `clock`; very short ones in groups."""
     seconds: list[float] = []
     call()
-    start = time.perf_counter()
+    start = clock()
     call()
-    group = _GROUP if time.perf_counter() - start < _SHORT else 1
-    end = time.perf_counter() + BURST_SECONDS
-    while time.perf_counter() < end or len(seconds) < 2:
-        start = time.perf_counter()
+    group = _GROUP if clock() - start < _SHORT else 1
+    end = clock() + BURST_SECONDS
+    while clock() < end or len(seconds) < 2:
+        start = clock()
         for _ in range(group):
             call()
-        seconds.append((time.perf_counter() - start) / group)
+        seconds.append((clock() - start) / group)
     return seconds
 
 
