@@ -113,16 +113,16 @@ def test_every_tile_computes_the_same(name: str, dtype: str) -> None:
 
 def test_rows_without_keys_are_zero_and_what_is_no_number_stays_so() -> None:
     op, case = _attended((2, 2), (150, 277), 64, 0, (2, 1, 150, 277))
-    q, k, v, mask = tensors_for(case, "float16", "edges")
+    q, k, v, mask = tensors_for(case, "bfloat16", "edges")
     assert q is not None and k is not None and v is not None and mask is not None
     mask[:, :, 3] = -torch.inf  # no keys
-    mask[:, :, 70] = torch.finfo(torch.float16).min  # all alike
+    mask[:, :, 70] = torch.finfo(torch.bfloat16).min  # all alike
     mask[:, :, 71, 5:] = -torch.inf
     mask[:, :, 72, 200] = torch.nan
     mask[:, :, 73, 200] = torch.inf
     q[:, :, 140] = torch.nan
     q[:, :, 141] = torch.inf
-    for y in run_all(op, case, [q, k, v, mask], "float16"):
+    for y in run_all(op, case, [q, k, v, mask], "bfloat16"):
         assert (y[:, :, 3] == 0).all()
         torch.testing.assert_close(y[:, :, 70].float(), v.float().mean(2), atol=2e-2, rtol=0)
         assert y[:, :, [72, 73, 140, 141]].isnan().all()
