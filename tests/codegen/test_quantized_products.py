@@ -98,8 +98,14 @@ def rule_of(product: Product) -> KernelPath:
     return path
 
 
-def run(product: Product, kernels: dict[host.Key, host.HostKernel], x: Tensor) -> Tensor:
-    """Quantizes seeded weights, multiplies, and holds the result to float64."""
+def run(
+    product: Product, kernels: dict[host.Key, host.HostKernel], x: Tensor, off: float = 2e-5
+) -> Tensor:
+    """Quantizes seeded weights, multiplies, and holds the result to float64.
+
+    Args:
+        off: the relative error that it may have.
+    """
     generator = torch.Generator().manual_seed(product.k)
     weights, parts = [], []
     for rows, key in zip(product.rows, product.quantize_keys, strict=True):
@@ -128,14 +134,15 @@ def run(product: Product, kernels: dict[host.Key, host.HostKernel], x: Tensor) -
         first, second = sums.chunk(2, -1)
         sums = torch.nn.functional.silu(first) * second
     host.call(kernels[product.key], [*operands, y])
-    assert float((y.double() - sums).norm() / sums.norm()) < 2e-5, product
+    assert float((y.double() - sums).norm() / sums.norm()) < off, product
     return y
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
 def test_codes_are_multiplied_as_what_they_stand_for(tmp_path: Path) -> None:
     chosen = list(products())
-    assert {rule_of(p) for p in chosen} == {KernelPath.GEMV_MULTISTAGE}
+    paths = {KernelPath.GEMV_MULTISTAGE, KernelPath.CODES_ROWS}
+    assert {rule_of(p) for p in chosen} == paths
     keys = [key for p in chosen for key in (*p.quantize_keys, p.key)]
     kernels = host.build(list(dict.fromkeys(keys)), tmp_path)
     generator = torch.Generator().manual_seed(1)
@@ -158,6 +165,21 @@ def test_a_rows_sums_do_not_depend_on_its_neighbours(tmp_path: Path) -> None:
     again = run(product, kernels, x.flip(0) * torch.tensor([[1.0], [7], [1], [7], [1]]).bfloat16())
     for row in (0, 2, 4):
         assert torch.equal(first[row], again[4 - row])
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+@pytest.mark.parametrize("at", range(len(SCHEMES)))
+def test_a_rows_sums_do_not_depend_on_how_many_rows_there_are(at: int, tmp_path: Path) -> None:
+    """Bit for bit, of 1 to 64 rows: warps share K alike, and add it up in the same order."""
+    scheme, dtype = SCHEMES[at], (torch.bfloat16, torch.float16)[at % 2]
+    assert scheme is not None
+    counts = (1, 3, 9, 64)
+    alike = [Product(scheme, m, 904, (24, 16), dtype) for m in counts]
+    kernels = host.build([*alike[0].quantize_keys, *(p.key for p in alike)], tmp_path)
+    x = torch.randn(64, 904 + 8, generator=torch.Generator().manual_seed(3)).to(dtype)
+    all_rows = run(alike[-1], kernels, x)
+    for product in alike:
+        assert torch.equal(run(product, kernels, x[: product.m].clone()), all_rows[: product.m])
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -11,6 +11,7 @@
 #define NPUSIM_PATH_PATCH 6            // convolution of few channels: patches in shared memory
 #define NPUSIM_PATH_LONG_HEADS 7       // attention of heads too long for tiles
 #define NPUSIM_PATH_STRIP 8            // convolution in groups of few channels: strips of y
+#define NPUSIM_PATH_CODES_ROWS 9       // few rows over codes: x from L2, tensor cores
 
 #ifndef NPUSIM_PATH
 #error "NPUSIM_PATH is to be defined: which way computes this stem"
@@ -18,4 +19,4 @@
 
 #define NPUSIM_IS_GEMV                                                            \
   (NPUSIM_PATH == NPUSIM_PATH_GEMV_SIMT || NPUSIM_PATH == NPUSIM_PATH_GEMV_MMA || \
-   NPUSIM_PATH == NPUSIM_PATH_GEMV_MULTISTAGE)
+   NPUSIM_PATH == NPUSIM_PATH_GEMV_MULTISTAGE || NPUSIM_PATH == NPUSIM_PATH_CODES_ROWS)

@@ -14,48 +14,10 @@
 #pragma once
 #include "kernels/cuda/common/mma.h"
 #include "kernels/cuda/matmul/product_operands.h"
+#include "kernels/cuda/quantization/code_pairs.h"
 #include "kernels/cuda/quantization/quantized_layout.h"
 
 namespace npusim {
-
-// The bytes of a word, two at a time, each below the byte `above`.
-inline unsigned spread_bytes(unsigned word, unsigned above, int pair) {
-#ifdef __CUDA_ARCH__
-  return __byte_perm(word, above, pair == 0 ? 0x4140 : 0x4342);
-#else
-  const unsigned two = word >> (16 * pair);
-  return (two & 0xff) | (two & 0xff00) << 8 | above << 8 | above << 24;
-#endif
-}
-
-// a * b + c of two pairs of float16.
-inline unsigned multiply_add_pairs(unsigned a, unsigned b, unsigned c) {
-#ifdef __CUDA_ARCH__
-  unsigned sum;
-  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
-  return sum;
-#else
-  const auto part = [](unsigned pair, int i) {
-    return to_float(float16{static_cast<uint16_t>(pair >> (16 * i))});
-  };
-  return pack_pair<float16>(part(a, 0) * part(b, 0) + part(c, 0),
-                            part(a, 1) * part(b, 1) + part(c, 1));
-#endif
-}
-
-// Codes 2i and 2i + 1 of a word of int8, of which the high bits are turned over: 1024 + (code +
-// 128), less 1152.
-inline unsigned byte_pair(unsigned word, int i) {
-  return multiply_add_pairs(spread_bytes(word, 0x64, i), 0x3c003c00u, 0xe480e480u);
-}
-// Pair i of a word of int4, less 8: 1024 + code, less 1032; or (1024 + 16 code) / 16, less 72.
-inline unsigned nibble_pair(unsigned word, int i) {
-  const unsigned low = i < 2 ? word : word >> 8;
-  if (i % 2 == 0) {
-    return multiply_add_pairs((low & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u);
-  }
-  return multiply_add_pairs((low & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd480d480u);
-}
 
 struct StageFormat {
   using Element = uint8_t;

@@ -3,9 +3,12 @@
 #include "kernels/cuda/common/mma.h"
 #include "kernels/cuda/common/paths.h"
 #include "kernels/cuda/matmul/gemv_epilogue.h"
+#include "kernels/cuda/quantization/code_pairs.h"
 #include "kernels/cuda/quantization/quantized_operands.h"
 #if NPUSIM_PATH == NPUSIM_PATH_GEMV_MULTISTAGE
 #include "kernels/cuda/matmul/gemv_multistage.h"
+#elif NPUSIM_PATH == NPUSIM_PATH_CODES_ROWS
+#include "kernels/cuda/quantization/codes_rows.h"
 #elif NPUSIM_IS_GEMV
 #include "kernels/cuda/quantization/codes_stream.h"
 #else
@@ -14,7 +17,7 @@
 
 namespace npusim {
 
-#if NPUSIM_PATH == NPUSIM_PATH_GEMV_MULTISTAGE
+#if NPUSIM_PATH == NPUSIM_PATH_GEMV_MULTISTAGE || NPUSIM_PATH == NPUSIM_PATH_CODES_ROWS
 // Whether rows of W that follow one another in a part do so in memory.
 constexpr bool rows_are_even() {
   bool all = params.segments == 1 || params.segments == kParts;
@@ -40,11 +43,19 @@ inline void run(void* const* operands) {
   const X* x = static_cast<const X*>(operands[0]);
   const bool wide = is_aligned(x, 16) && (params.m == 1 || params.ldx % 8 == 0) &&
                     (!kNormed || is_aligned(weights.norm(), 16));
+#if NPUSIM_PATH == NPUSIM_PATH_CODES_ROWS
+  if (wide) {
+    run_rows<true>(weights, x, epilogue);
+  } else {
+    run_rows<false>(weights, x, epilogue);
+  }
+#else
   if (wide) {
     run_multistage<true, X, X>(weights, x, epilogue);
   } else {
     run_multistage<false, X, X>(weights, x, epilogue);
   }
+#endif
 }
 #elif NPUSIM_IS_GEMV
 inline void run(void* const* operands) {
@@ -60,7 +71,8 @@ inline void run(void* const* operands) {
 
 }  // namespace npusim
 
-#if NPUSIM_PATH == NPUSIM_PATH_GEMV_MULTISTAGE  // registers for blocks of the next launches
+#if NPUSIM_PATH == NPUSIM_PATH_GEMV_MULTISTAGE || \
+    NPUSIM_PATH == NPUSIM_PATH_CODES_ROWS  // registers for blocks of the next launches
 #define NPUSIM_BOUNDS NPUSIM_BLOCK, NPUSIM_BLOCKS_PER_SM
 #else
 #define NPUSIM_BOUNDS NPUSIM_BLOCK

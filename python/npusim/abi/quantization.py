@@ -5,7 +5,7 @@ A weight [rows, k] becomes one opaque tensor of bytes, which the kernel `quantiz
 whole blocks of 128. Three sections follow one another, each beginning on a cache line: the codes of
 all rows, their scales, their zero points; then a cache line of padding.
 
-* `int8`: element = code * scale, code in [-127, 127], one float32 scale a row.
+* `int8`: element = code * scale, one float32 scale a row; `quantize` makes codes in [-127, 127].
 * `int4`: element = (code - 8) * scale, code in [0, 15], one float16 scale a group of a row.
 * `int4-asymmetric`: element = (code - zero) * scale, likewise with a zero point a group, a byte
   that counts sixteenths.
@@ -109,7 +109,7 @@ def quantize(w: Tensor, how: Quantization) -> Tensor:
         fit = _fit_symmetric if how.format == "int4" else _fit_asymmetric
         scale, zero = (v[..., 0] for v in fit(grouped))
         at = grouped * _inverse(scale)[..., None] + zero[..., None]
-        codes = _words(at.round().clamp(0, 15).to(torch.int32).reshape(rows, -1))
+        codes = code_words(at.round().clamp(0, 15).to(torch.int32).reshape(rows, -1))
         scale = scale.half()
     zeros = (zero * 16).to(torch.uint8) if how.format == "int4-asymmetric" else zero[:0]
     parts = [_bytes(part) for part in (codes, scale, zeros)]
@@ -136,6 +136,16 @@ def dequantize(data: Tensor, how: Quantization, rows: int, k: int) -> Tensor:
     zero = zeros.float().reshape(*shape[:2], 1) / 16 if zeros.numel() else 8.0
     scale = scales.view(torch.float16).float().reshape(*shape[:2], 1)
     return ((nibbles.reshape(shape).float() - zero) * scale).reshape(rows, padded(k))[:, :k]
+
+
+def code_words(codes: Tensor) -> Tensor:
+    """Returns codes [rows, k] of 4 bits as bytes [rows, k / 2]."""
+    import torch
+
+    nibbles = codes.reshape(codes.shape[0], -1, 4, 8)
+    words = sum(nibbles[:, :, i] << 4 * i for i in range(4))
+    assert isinstance(words, torch.Tensor)
+    return torch.stack((words & 255, words >> 8), -1).reshape(codes.shape[0], -1).to(torch.uint8)
 
 
 def _fit_symmetric(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -190,16 +200,6 @@ def _inverse(x: Tensor) -> Tensor:
     import torch
 
     return torch.where(x != 0, 1 / x, torch.zeros_like(x))
-
-
-def _words(codes: Tensor) -> Tensor:
-    """Returns codes [rows, k] of 4 bits as bytes [rows, k / 2]."""
-    import torch
-
-    nibbles = codes.reshape(codes.shape[0], -1, 4, 8)
-    words = sum(nibbles[:, :, i] << 4 * i for i in range(4))
-    assert isinstance(words, torch.Tensor)
-    return torch.stack((words & 255, words >> 8), -1).to(torch.uint8)
 
 
 def _bytes(x: Tensor) -> Tensor:

@@ -20,5 +20,6 @@ from npusim.ops import (  # noqa: F401  (imported for their registrations)
     reduction,
     rope,
     sampling,
+    stored_codes,
     views,
 )

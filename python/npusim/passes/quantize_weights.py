@@ -3,6 +3,9 @@
 What pays and what bears it: weights of `MIN_ELEMENTS` and more. Four bits are too few for rows that
 an embedding reads as well, and for the product that makes the graph's outputs: these have eight.
 The parts of a concatenated weight are quantized one by one and never concatenated.
+
+Weights that a checkpoint stores as codes of a layout there is stay what they are, whatever is
+wanted: products multiply these codes, and where one cannot, the weight is computed from them.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.ir.types import TensorType
 from npusim.ops.fused import NO_EPILOGUE
 from npusim.ops.quantized_linear import QUANTIZE, QUANTIZED_LINEAR
+from npusim.ops.stored_codes import STORED_WEIGHT
 from npusim.targets.target_config import TargetConfig
 
 MIN_ELEMENTS = 4096
@@ -26,7 +30,48 @@ _LOOKUPS = ("aten.embedding.default", "aten.index.Tensor", "aten.index_select.de
 
 
 def quantize_weights(graph: Graph, target: TargetConfig) -> Graph:
-    """Returns the graph with linears over quantized weights."""
+    """Returns the graph with linears over quantized weights, and without `npu.stored_weight`."""
+    return _floats_of_stored(_quantized_graph(_with_stored(graph, target), target))
+
+
+def _with_stored(graph: Graph, target: TargetConfig) -> Graph:
+    """Returns the graph with linears over the codes that a checkpoint stores."""
+    if not target.has("quantized_linear") or not _stored_nodes(graph):
+        return graph
+
+    def visit(node: Node, rewriter: Rewriter) -> Answer:
+        if node.op not in LINEARS or not _is_worth_it(node, rewriter, least=0):
+            return None
+        parts = [rewriter.producer(part) for part in _parts(node.inputs[1] or "", rewriter)]
+        stored = [part for part in parts if part is not None and part.op == STORED_WEIGHT]
+        formats = {(str(part.attrs["format"]), part.attrs["group"]) for part in stored}
+        if len(stored) != len(parts) or len(formats) != 1:
+            return None
+        ((format, group),) = formats
+        assert isinstance(group, int)
+        rows = [part.type.shape[0] for part in stored]
+        packed = [part.inputs[1] or "" for part in stored]
+        return _product(node, packed, rows, Quantization(format, group))
+
+    return rewrite(graph, visit)
+
+
+def _floats_of_stored(graph: Graph) -> Graph:
+    """Returns the graph with the elements of stored weights, where something still reads them."""
+    if not _stored_nodes(graph):
+        return graph
+
+    def visit(node: Node, rewriter: Rewriter) -> Answer:
+        return node.inputs[0] if node.op == STORED_WEIGHT else None
+
+    return rewrite(graph, visit)
+
+
+def _stored_nodes(graph: Graph) -> bool:
+    return any(node.op == STORED_WEIGHT for node in graph.nodes)
+
+
+def _quantized_graph(graph: Graph, target: TargetConfig) -> Graph:
     wanted = Quantization.parse(target.weight_quantization)
     if wanted is None:
         return graph
@@ -52,13 +97,13 @@ def quantize_weights(graph: Graph, target: TargetConfig) -> Graph:
     return rewrite(graph, visit)
 
 
-def _is_worth_it(node: Node, rewriter: Rewriter) -> bool:
+def _is_worth_it(node: Node, rewriter: Rewriter, least: int = MIN_ELEMENTS) -> bool:
     weight = node.inputs[1]
     if weight is None or weight not in rewriter.static:
         return False
     type = rewriter.types[weight]
     floats = type.dtype in KERNEL_DTYPES and node.type.dtype in KERNEL_DTYPES
-    return floats and type.numel >= MIN_ELEMENTS
+    return floats and type.numel >= least
 
 
 def _parts(weight: str, rewriter: Rewriter) -> list[str]:

@@ -228,6 +228,25 @@ class CodeStreams:
 
 
 @dataclass(frozen=True, slots=True)
+class CodeRows:
+    """Products of 2 to 64 rows with quantized weights.
+
+    Attributes:
+        multistage_rows: up to which they are computed as one row is.
+        byte_sums, nibble_sums: tiles of 16 rows of weights by eight rows of x, whose sums a thread
+            of 256 has registers for.
+        begin_us: to begin and end a block.
+        block_bytes_per_us: of weights and x, that a block reads.
+    """
+
+    multistage_rows: int
+    byte_sums: int
+    nibble_sums: int
+    begin_us: float
+    block_bytes_per_us: float
+
+
+@dataclass(frozen=True, slots=True)
 class Decode:
     """Products of one row and attention of one step, which wait for memory.
 
@@ -360,6 +379,7 @@ class Gpu:
     tma_matmul: TmaMatmul
     conv: Conv
     decode: Decode
+    code_rows: CodeRows
     attention: Attention
     rows: Rows
     libraries: Libraries

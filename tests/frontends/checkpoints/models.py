@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 import npusim
 from npusim.ir.graph import Graph
+from npusim.targets import TargetConfig
 
 SIZES = {
     "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 1, "num_attention_heads": 4,
@@ -94,8 +96,13 @@ def linear(key: str, n: int, k: int) -> Graph:
 
 
 def weight_of(graph: Graph, checkpoint: Any) -> npt.NDArray[Any]:
-    """Returns the weight of a linear, as a program computes it: the product with ones."""
-    session = npusim.load(npusim.compile(graph), checkpoint)
+    """Returns the weight of a linear, as a program computes it: the product with ones.
+
+    The target has no products over codes, so that the weight is computed from them.
+    """
+    cpu = TargetConfig.named("cpu")
+    target = replace(cpu, kernels=cpu.kernels - {"quantized_linear"})
+    session = npusim.load(npusim.compile(graph, target=target), checkpoint)
     k = graph.inputs[0].type.shape[-1]
     (y,) = session(np.eye(k, dtype=np.float32))
     return y.T

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda import matmul_rules
+from npusim.codegen.cuda import code_rows, matmul_rules
 from npusim.codegen.cuda.matmul_rules import (
     GPU,
     MOST_SHARED,
@@ -56,7 +56,27 @@ def normed_linear(p: Params) -> LaunchConfig:
 def quantized_linear(p: Params) -> LaunchConfig:
     """The rule of `quantized_linear`."""
     arguments = 1 + as_int(p, "segments") + epilogue_operands(p)
-    return _multistage_codes(p, arguments) or matmul_rules.quantized_linear(p)
+    config, split = None, split_of(p)
+    if as_int(p, "m") <= GPU.code_rows.multistage_rows:
+        config = _multistage_codes(p, arguments)
+        if config is not None and _split(config) != split:
+            config = None
+    config = config or code_rows.code_rows(p, arguments, split)
+    return config or matmul_rules.quantized_linear(p)
+
+
+def split_of(p: Params) -> tuple[int, int] | None:
+    """Returns how the warps of a product of one row with codes share K, for more rows to follow.
+
+    None: one row is computed in another way. Else the warps of a block, and the bytes of a row of W
+    that they take turns at.
+    """
+    config = _multistage_codes({**p, "m": 1}, 0)
+    return _split(config) if config else None
+
+
+def _split(config: LaunchConfig) -> tuple[int, int]:
+    return config.defines["BLOCK"] // 32, config.defines["ROW_BYTES"]
 
 
 def normed_quantized_linear(p: Params) -> LaunchConfig:

@@ -17,3 +17,4 @@ class KernelPath(IntEnum):
     PATCH = 6
     LONG_HEADS = 7
     STRIP = 8
+    CODES_ROWS = 9

@@ -18,6 +18,7 @@ from torch import Tensor
 from npusim.errors import ExportError
 from npusim.frontends.checkpoints.codes import scaled, unpacked
 from npusim.frontends.checkpoints.expansion import Stored
+from npusim.frontends.checkpoints.packing import Codes, Packing, layout_of
 from npusim.ir.types import TensorType
 
 _ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -30,6 +31,12 @@ class _Expand:
     def __call__(self, qweight: Tensor, qzeros: Tensor, scales: Tensor) -> Tensor:
         codes = unpacked(qweight, self.bits, 1, _ORDER).T
         return scaled(codes, unpacked(qzeros, self.bits, 1, _ORDER).T, scales.T)
+
+
+@dataclass(frozen=True)
+class _Codes:
+    def __call__(self, qweight: Tensor, qzeros: Tensor, scales: Tensor) -> Codes:
+        return unpacked(qweight, 4, 1, _ORDER).T, scales.T, unpacked(qzeros, 4, 1, _ORDER).T
 
 
 class Awq:
@@ -56,4 +63,10 @@ class Awq:
         keys = tuple(base + name for name in ("qweight", "qzeros", "scales"))
         if keys[0] not in tensors:
             return None
-        return Stored({name: tensors[name] for name in keys}, self._expand)
+        held = {name: tensors[name] for name in keys}
+        return Stored(held, self._expand, _packing(tensors[keys[0]], tensors[keys[2]]))
+
+
+def _packing(qweight: TensorType, scales: TensorType) -> Packing | None:
+    how = layout_of(scales.shape[0], qweight.shape[0], zeros=True)
+    return Packing(how, _Codes()) if how and scales.dtype == "float16" else None

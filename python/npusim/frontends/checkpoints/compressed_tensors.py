@@ -23,10 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from npusim.abi.quantization import Quantization
 from npusim.errors import ExportError
 from npusim.frontends.checkpoints.codes import WORD, gathered, scaled, unpacked
 from npusim.frontends.checkpoints.expansion import Stored
 from npusim.frontends.checkpoints.float8 import blockwise, e4m3fn
+from npusim.frontends.checkpoints.packing import Codes, Packing, layout_of
 from npusim.ir.types import TensorType
 
 _FORMATS = ("pack-quantized", "int-quantized", "naive-quantized", "float-quantized", "dense")
@@ -48,6 +50,22 @@ class _Packed:
         if self.groups:
             return gathered(codes, zero, scale, rest[-1])
         return scaled(codes, zero, scale)
+
+
+@dataclass(frozen=True)
+class _PackedCodes:
+    columns: int
+
+    def __call__(self, packed: Tensor, scale: Tensor, zero: Tensor | None = None) -> Codes:
+        codes = unpacked(packed, 4, 1)[:, : self.columns]
+        zeros = None if zero is None else unpacked(zero, 4, 0)[: scale.shape[0]]
+        return codes, scale, zeros
+
+
+@dataclass(frozen=True)
+class _PlainCodes:
+    def __call__(self, weight: Tensor, scale: Tensor) -> Codes:
+        return weight, scale.reshape(-1, 1), None
 
 
 @dataclass(frozen=True)
@@ -110,14 +128,24 @@ class CompressedTensors:
             held = {name: tensors[name] for name in (plain, scale, zero) if name in tensors}
             if eight:
                 held = {plain: TensorType("uint8", type.shape), scale: tensors[scale]}
-            return Stored(held, (_Float if eight else _Plain)(self._block))
+            packing = None
+            if not eight and zero not in tensors and _one_a_row(tensors[scale], type):
+                packing = Packing(Quantization("int8"), _PlainCodes())
+            return Stored(held, (_Float if eight else _Plain)(self._block), packing)
         columns = type.shape[-1]
         bits = WORD * int(tensors[packed].shape[1]) // int(columns)
         if bits not in (2, 4, 8):
             raise ExportError(f"{packed} has {tensors[packed].shape[1]} words for {columns} codes.")
         held = {name: tensors[name] for name in (packed, scale, zero, groups) if name in tensors}
         expand = _Packed(bits, int(columns), zero in tensors, groups in tensors)
-        return Stored(held, expand)
+        how = layout_of(tensors[scale].shape[-1], int(columns), zero in tensors)
+        exact = bits == 4 and groups not in tensors and tensors[scale].dtype == "float16"
+        packing = Packing(how, _PackedCodes(int(columns))) if how and exact else None
+        return Stored(held, expand, packing)
+
+
+def _one_a_row(scale: TensorType, weight: TensorType) -> bool:
+    return scale.shape in ((1,), (1, 1), weight.shape[:1], (*weight.shape[:1], 1))
 
 
 def _block(weights: Mapping[str, Any]) -> tuple[int, int]:

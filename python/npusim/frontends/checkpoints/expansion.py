@@ -1,7 +1,9 @@
 """Weights of a graph, replaced by what computes them from a checkpoint's own tensors.
 
 The computation is PyTorch code (a module without weights), traced once for each set of types that
-there is, and joined to the graph in front of everything.
+there is, and joined to the graph in front of everything. Where codes, scales and zero points are
+what one of npusim's own layouts holds, they are kept beside the weight: products then multiply the
+codes themselves (`passes/quantize_weights.py`), and the weight is computed for other users alone.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import torch
 from torch import nn
 
 from npusim.errors import ExportError
+from npusim.frontends.checkpoints.packing import Packing, fits, packed_nodes
 from npusim.frontends.torch_export import extract_ir
 from npusim.ir.graph import Constant, Graph, Node, Source, Value, Weight
 from npusim.ir.rewrite import Names
@@ -31,21 +34,26 @@ class Stored:
     Attributes:
         tensors: key in the checkpoint -> its type, in the order of the arguments of `expand`.
         expand: makes the weight of them, by PyTorch. Compared by value: a frozen dataclass.
+        packing: where their arithmetic is that of a layout of npusim's; None: it is of none.
     """
 
     tensors: Mapping[str, TensorType]
     expand: Callable[..., torch.Tensor]
+    packing: Packing | None = None
 
 
 class _Expansion(nn.Module):
-    """The function as a module that can be traced."""
+    """The functions as a module that can be traced: the weight, and the parts of a packed one."""
 
-    def __init__(self, expand: Callable[..., torch.Tensor], dtype: torch.dtype) -> None:
+    def __init__(
+        self, expand: Callable[..., torch.Tensor], packing: Packing | None, dtype: torch.dtype
+    ) -> None:
         super().__init__()
-        self._expand, self._dtype = expand, dtype
+        self._expand, self._packing, self._dtype = expand, packing, dtype
 
-    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        return self._expand(*tensors).to(self._dtype)
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        weight = self._expand(*tensors).to(self._dtype)
+        return (weight, *(self._packing.parts(*tensors) if self._packing else ()))
 
 
 def expanded(graph: Graph, stored: Mapping[str, Stored]) -> Graph:
@@ -66,7 +74,8 @@ def expanded(graph: Graph, stored: Mapping[str, Stored]) -> Graph:
         if found is None:
             weights.append(weight)
             continue
-        made = _traced(found.expand, tuple(found.tensors.values()), weight.type)
+        packing = found.packing if fits(found.packing, weight.type) else None
+        made = _traced(found.expand, packing, tuple(found.tensors.values()), weight.type)
         renamed = {}
         for value, (key, type) in zip(made.inputs, found.tensors.items(), strict=True):
             weights.append(Weight(names.fresh(f"{weight.name}_{value.name}"), key, type))
@@ -74,8 +83,13 @@ def expanded(graph: Graph, stored: Mapping[str, Stored]) -> Graph:
         if made.outputs[0].value in renamed:  # floats as they are, which loading converts
             weights[-1] = replace(weights[-1], name=weight.name, type=weight.type)
             continue
+        module = weight.key.rpartition(".")[0]
         constants += _joined_constants(made, weight.name, names, renamed)
-        nodes += _joined_nodes(made, weight.name, names, renamed, weight.key.rpartition(".")[0])
+        floats = names.fresh(f"{weight.name}_floats") if packing else weight.name
+        nodes += _joined_nodes(made, weight.name, floats, names, renamed, module)
+        if packing is not None:
+            parts = [renamed[output.value] for output in made.outputs[1:]]
+            nodes += packed_nodes(packing, weight, floats, parts, names, Source(module))
     return replace(
         graph, weights=tuple(weights), constants=tuple(constants), nodes=(*nodes, *graph.nodes)
     )
@@ -83,14 +97,17 @@ def expanded(graph: Graph, stored: Mapping[str, Stored]) -> Graph:
 
 @lru_cache(maxsize=256)
 def _traced(
-    expand: Callable[..., torch.Tensor], given: tuple[TensorType, ...], wanted: TensorType
+    expand: Callable[..., torch.Tensor],
+    packing: Packing | None,
+    given: tuple[TensorType, ...],
+    wanted: TensorType,
 ) -> Graph:
     arguments = tuple(
         torch.empty(type.shape, dtype=getattr(torch, type.dtype), device="meta") for type in given
     )
-    module = _Expansion(expand, getattr(torch, wanted.dtype)).eval()
+    module = _Expansion(expand, packing, getattr(torch, wanted.dtype)).eval()
     made = extract_ir(module, arguments, model_name=type(expand).__name__)
-    (output,) = made.outputs
+    output = made.outputs[0]
     if made.types[output.value].shape != wanted.shape:
         raise ExportError(
             f"A checkpoint's {', '.join(map(str, given))} are a weight of "
@@ -110,15 +127,15 @@ def _joined_constants(
 
 
 def _joined_nodes(
-    made: Graph, name: str, names: Names, renamed: dict[str, str], module: str
+    made: Graph, name: str, floats: str, names: Names, renamed: dict[str, str], module: str
 ) -> list[Node]:
-    """Returns the nodes under fresh names; the last result has the name of the weight."""
+    """Returns the nodes under fresh names; the weight is called `floats`."""
     result = made.outputs[0].value
     joined = []
     for node in made.nodes:
         for value in node.outputs:
             renamed[value.name] = (
-                name if value.name == result else names.fresh(f"{name}_{value.name}")
+                floats if value.name == result else names.fresh(f"{name}_{value.name}")
             )
         joined.append(
             replace(

@@ -21,6 +21,7 @@ from npusim.errors import ExportError
 from npusim.frontends.checkpoints.codes import nibbles
 from npusim.frontends.checkpoints.expansion import Rewritten, Stored, expanded
 from npusim.frontends.checkpoints.gguf_settings import FREQUENCIES, check_settings
+from npusim.frontends.checkpoints.packing import Codes, Packing, layout_of
 from npusim.ir.graph import Graph, Weight
 from npusim.ir.types import TensorType
 from npusim.runtime.gguf import BLOCKS, FLOATS, GgufTensor, gguf_tensors
@@ -133,10 +134,25 @@ class _Expand:
 
     def __call__(self, *fields: Tensor) -> Tensor:
         values = _VALUES[self.kind](*fields).flatten(-2) if self.kind in _VALUES else fields[0]
-        if self.heads:
-            pairs = values.unflatten(0, (self.heads, -1, 2))
-            values = pairs.transpose(1, 2).flatten(0, 2)
+        values = _apart(values, self.heads)
         return values - self.added if self.added else values
+
+
+@dataclass(frozen=True)
+class _Codes:
+    """The codes and scales of Q4_0, which are those of int4 in groups of 32."""
+
+    heads: int
+
+    def __call__(self, d: Tensor, qs: Tensor) -> Codes:
+        return _apart(_halves(qs).flatten(-2), self.heads), _apart(d, self.heads), None
+
+
+def _apart(rows: Tensor, heads: int) -> Tensor:
+    """Returns rows with the halves of a rotated head one after the other; 0: as they are."""
+    if not heads:
+        return rows
+    return rows.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
 
 
 def gguf_dtype(path: Path) -> str:
@@ -243,4 +259,8 @@ def _stored(name: str, tensor: GgufTensor, weight: Weight, config: Any, kind: st
             f"{name}.{field}": TensorType(_DTYPES[dtype], shape if n == 1 else (*shape, n))
             for field, dtype, n in fields
         }
-    return Stored(held, _Expand(tensor.kind, heads, added))
+    packing = None
+    if tensor.kind == "Q4_0" and not added and len(tensor.shape) == 2:
+        how = layout_of(tensor.shape[1] // 32, tensor.shape[1], zeros=False)
+        packing = Packing(how, _Codes(heads)) if how else None
+    return Stored(held, _Expand(tensor.kind, heads, added), packing)

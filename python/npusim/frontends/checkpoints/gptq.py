@@ -19,6 +19,7 @@ from torch import Tensor
 from npusim.errors import ExportError
 from npusim.frontends.checkpoints.codes import gathered, scaled, unpacked
 from npusim.frontends.checkpoints.expansion import Stored
+from npusim.frontends.checkpoints.packing import Codes, Packing, layout_of
 from npusim.ir.types import TensorType
 
 _BITS = (2, 4, 8)  # that words have room for without a rest
@@ -37,6 +38,12 @@ class _Expand:
         if groups is None:
             return scaled(codes, zeros, scales.T)
         return gathered(codes, zeros, scales.T, groups)
+
+
+@dataclass(frozen=True)
+class _Codes:
+    def __call__(self, qweight: Tensor, qzeros: Tensor, scales: Tensor) -> Codes:
+        return unpacked(qweight, 4, 0).T, scales.T, unpacked(qzeros, 4, 1).T
 
 
 class Gptq:
@@ -64,4 +71,10 @@ class Gptq:
         if keys[0] not in tensors:
             return None
         held = {name: tensors[name] for name in keys if name in tensors}
-        return Stored(held, self._expand)
+        return Stored(held, self._expand, self._packing(held, keys[2], int(type.shape[-1])))
+
+    def _packing(self, held: Mapping[str, TensorType], scales: str, k: int) -> Packing | None:
+        """Zero points that are stored less one are up to 16, which no layout of ours has."""
+        exact = self._expand.bits == 4 and self._expand.less == 0 and len(held) == 3
+        how = layout_of(held[scales].shape[0], k, zeros=True) if exact else None
+        return Packing(how, _Codes()) if how and held[scales].dtype == "float16" else None

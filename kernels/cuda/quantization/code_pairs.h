@@ -1,0 +1,73 @@
+// Codes as pairs of 16-bit floats, without rounding: bits are put behind those of a power of two,
+// which is then subtracted.
+#pragma once
+#include "kernels/cuda/common/mma_types.h"
+
+namespace npusim {
+
+// The bytes of a word, two at a time, each below the byte `above`.
+inline unsigned spread_bytes(unsigned word, unsigned above, int pair) {
+#ifdef __CUDA_ARCH__
+  return __byte_perm(word, above, pair == 0 ? 0x4140 : 0x4342);
+#else
+  const unsigned two = word >> (16 * pair);
+  return (two & 0xff) | (two & 0xff00) << 8 | above << 8 | above << 24;
+#endif
+}
+
+// a * b + c of two pairs of T, each rounded once.
+template <typename T>
+unsigned multiply_add_pairs(unsigned a, unsigned b, unsigned c) {
+#ifdef __CUDA_ARCH__
+  unsigned sum;
+  if constexpr (kSame<T, bfloat16>) {
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+  } else {
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+  }
+  return sum;
+#else
+  const auto part = [](unsigned pair, int i) {
+    return to_float(T{static_cast<uint16_t>(pair >> (16 * i))});
+  };
+  return pack_pair<T>(part(a, 0) * part(b, 0) + part(c, 0), part(a, 1) * part(b, 1) + part(c, 1));
+#endif
+}
+
+// Codes 2i and 2i + 1 of a word of int8, of which the high bits are turned over: 1024 + (code +
+// 128), less 1152.
+inline unsigned byte_pair(unsigned word, int i) {
+  return multiply_add_pairs<float16>(spread_bytes(word, 0x64, i), 0x3c003c00u, 0xe480e480u);
+}
+// Pair i of a word of int4, less 8: 1024 + code, less 1032; or (1024 + 16 code) / 16, less 72.
+inline unsigned nibble_pair(unsigned word, int i) {
+  const unsigned low = i < 2 ? word : word >> 8;
+  if (i % 2 == 0) {
+    return multiply_add_pairs<float16>((low & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u);
+  }
+  return multiply_add_pairs<float16>((low & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd480d480u);
+}
+
+// The same as pairs of T, of words as they are stored. bfloat16 has seven bits behind a power of
+// two: an int8 is 128 and its low bits, less 128 or, where its high bit is set, 256.
+template <typename T>
+unsigned byte_pair_as(unsigned word, int i) {
+  if constexpr (kSame<T, bfloat16>) {
+    const unsigned two = spread_bytes(word, 0, i);
+    return multiply_add_pairs<T>((two & 0x00800080u) | 0x43004300u, 0xbf80bf80u,
+                                 (two & 0x007f007fu) | 0x43004300u);
+  } else {
+    return byte_pair(word ^ 0x80808080u, i);
+  }
+}
+template <typename T>
+unsigned nibble_pair_as(unsigned word, int i) {
+  if constexpr (kSame<T, bfloat16>) {
+    return multiply_add_pairs<T>(((word >> (4 * i)) & 0x000f000fu) | 0x43004300u, 0x3f803f80u,
+                                 0xc308c308u);
+  } else {
+    return nibble_pair(word, i);
+  }
+}
+
+}  // namespace npusim
