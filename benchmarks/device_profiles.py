@@ -3,9 +3,9 @@
     PYTHONPATH=python:. python -m benchmarks.device_profiles FOLDER [--device cuda] [--jobs 16]
 
 writes `<class><i>.json` of seeded shapes of each class of layer (products, batches of products,
-convolutions, windows of 3 by 3, attention, rows, elementwise, pools), `PART` of them in one
-program, and `<model>.json` of whole models, each as `npusim profile --json` prints it. With
-`--what decoders` there are two-layer decoders of seeded sizes, `decoder<i>_prefill` and
+convolutions, windows of 3 by 3, attention, rows, elementwise, pools, norms over groups), `PART`
+of them in one program, and `<model>.json` of whole models, each as `npusim profile --json` prints
+it. With `--what decoders` there are two-layer decoders of seeded sizes, `decoder<i>_prefill` and
 `decoder<i>_decode`, those of `profiled_models.py`, and one of Qwen2.5-1.5B's sizes, `prefill` and
 `decode` behind `CONTEXT` tokens.
 
@@ -188,6 +188,16 @@ def pools(draw: random.Random, _: float) -> Layer:
     return nn.Sequential(before, draw.choice(kinds)), (1, channels, size, size)
 
 
+def group_norms(draw: random.Random, _: float) -> Layer:
+    """A norm over groups of channels, of what a convolution has left in its layout."""
+    groups, size = draw.choice((1, 4, 8, 8, 16, 32, 32)), draw.choice((4, 8, 16, 32, 64, 128))
+    channels = _size(draw, 32, 1024, 32)
+    while channels * size**2 > WEIGHTS >> 2:
+        size //= 2
+    before = nn.Conv2d(channels, channels, 1, groups=channels)
+    return nn.Sequential(before, nn.GroupNorm(groups, channels)), (1, channels, size, size)
+
+
 def _row_sums(x: Tensor) -> Tensor:
     return x.sum(-1)
 
@@ -201,6 +211,7 @@ CLASSES = {
     "rows": rows,
     "elementwise": elementwise,
     "pools": pools,
+    "group_norms": group_norms,
 }
 
 
@@ -263,11 +274,11 @@ class Task:
     context: int = 0
 
 
-def tasks(what: list[str]) -> Iterator[Task]:
+def tasks(what: list[str], classes: list[str]) -> Iterator[Task]:
     """Yields what is asked for; of layers first a part of each class, then another of each."""
     if "layers" in what:
         for part in range(SHAPES // PART):
-            for name in CLASSES:
+            for name in classes:
                 yield Task(name, "layers", part)
     if "models" in what:
         for name in MODELS:
@@ -325,6 +336,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring each program")
     parser.add_argument("--jobs", type=int, default=1, help="processes that compile")
     parser.add_argument("--what", default="layers,models", help="of layers, models, decoders")
+    parser.add_argument("--classes", default=",".join(CLASSES), help="of layers")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     dtype = getattr(torch, args.dtype)
@@ -334,7 +346,7 @@ def main() -> None:
     ):
         wanted = [
             pool.submit(make, task, args.device, dtype, made)
-            for task in tasks(args.what.split(","))
+            for task in tasks(args.what.split(","), args.classes.split(","))
         ]
         device = Device(args.device, threads=args.threads)  # behind the fork
         for ready in as_completed(wanted):

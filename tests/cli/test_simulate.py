@@ -79,7 +79,10 @@ def test_wrong_questions_are_refused(cli: Cli, program: Path, mlp: Compiled) -> 
     cli("simulate", program, "--dtype", "int8").refused("--dtype")
     cli("simulate", program, "--target", "h200").refused("says nothing of 'h200'")
     cli("simulate", program, "--set", "dram.gb_per_s=0").refused("dram.gb_per_s")
-    cli("simulate", program, "--set", "dram.gb_per_s=1e-300").refused("at least 1/16 byte a cycle")
+    cli("simulate", program, "--set", "dram.gb_per_s=1e-300").refused(
+        "Setting 'dram.gb_per_s=1e-300': 'dram.gb_per_s': ", "1/16 is the least"
+    )
+    cli("simulate", program, "--set", "calibration.dram_eff=1e-9").refused("at least 1/16 byte")
     cli("simulate", program, "--target=cpu", "--mode=loose").refused("'cpu' has no mode 'loose'")
     cli("simulate", program, "--method", "x").refused("no method 'x'")
     cli("simulate", program, "--context", "1").refused("no language model")

@@ -22,7 +22,7 @@ from .nets import net
 
 
 @cache
-def decoder(target: str = "npu-edge-32x32") -> npusim.CompiledProgram:
+def decoder_module() -> npusim.ir.module.Module:
     """Returns a decoder of one layer, with chunks of 8 and 32 tokens and a cache of 128."""
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
@@ -31,8 +31,13 @@ def decoder(target: str = "npu-edge-32x32") -> npusim.CompiledProgram:
     )  # fmt: skip
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(config).eval()
-    graph = npusim.extract_llm(model, max_context=128, prefill_chunk=(8, 32))
-    return npusim.compile(graph, target)
+    return npusim.extract_llm(model, max_context=128, prefill_chunk=(8, 32))
+
+
+@cache
+def decoder(target: str = "npu-edge-32x32") -> npusim.CompiledProgram:
+    """Returns that decoder, compiled for a target."""
+    return npusim.compile(decoder_module(), target)
 
 
 FACTS = {"max_context": 128, "prefill_chunk": 8, "larger_chunks": [32]}

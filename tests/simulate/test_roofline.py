@@ -16,7 +16,7 @@ from npusim.abi.scalar_cost import MULTIPLY_ADDS
 from npusim.errors import Error
 from npusim.profile.profile import CommandProfile, Profile
 from npusim.simulate.calibrate import calibrate
-from npusim.simulate.roofline import command_time, run_time, work_of
+from npusim.simulate.roofline import Work, command_time, run_time, work_of
 from npusim.targets.roofline import MemoryLevel, Peak, Roofline, RooflineClass
 
 LINEAR = RooflineClass("linear", ("linear",), 2.0, 0.5, 0.8, 1.0, 0.25, 16, 64, True)
@@ -127,6 +127,16 @@ def test_every_kernel_has_work(stem: str) -> None:
     time = command_time(work, stem, DEVICE)
     assert work.groups >= 1 and work.rows >= 1 and work.columns >= 1
     assert time.total > time.start > 0
+
+
+def test_what_has_no_known_sizes_is_not_rounded_up_to_tiles() -> None:
+    """Else a kernel that a class of large tiles took in computed as much as a tile of it."""
+    plain = Work(1000, 1000, "float32", sized=False)
+    assert plain.whole(16, 64, 132) == 1 and Work(1000, 1000, "float32").whole(16, 64, 1) == 1024
+    assert not work_of("rope", {}, 100, 100).sized
+    fields = {"batch": 2, "channels": 32, "spatial": 100, "groups": 8}
+    norm = work_of("group_norm", fields, 100, 100)
+    assert norm.sized and (norm.groups, norm.columns, norm.depth) == (16, 400, 400)
 
 
 @pytest.mark.parametrize(

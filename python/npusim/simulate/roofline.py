@@ -42,6 +42,7 @@ class Work:
         reuse: bytes of operands and their reach; empty: unknown, and then the command is taken to
             find what it touches in the nearest memory that holds all of it.
         code: bytes touched since a command of its kernel; 0: unknown or none.
+        sized: whether rows and columns are known; else nothing is rounded up to tiles of them.
     """
 
     operations: int
@@ -53,6 +54,7 @@ class Work:
     depth: int = 1
     reuse: tuple[tuple[int, int], ...] = ()
     code: int = 0
+    sized: bool = True
 
     def tiles(self, rows: int, columns: int) -> int:
         """Returns the tiles of such sizes that cover it."""
@@ -65,6 +67,8 @@ class Work:
 
     def whole(self, rows: int, columns: int, units: int) -> float:
         """Returns how much larger the work is of whole tiles, in whole rounds of so many."""
+        if not self.sized:
+            return 1.0
         covered = -(-self.tiles(rows, columns) // units) * units * rows * columns
         return covered / (self.groups * self.rows * self.columns)
 
@@ -121,8 +125,10 @@ def work_of(
     if stem == "pointwise":  # whose functions differ by far
         each = chain_multiply_adds(fields["code"], fields["n_instructions"])
         operations = each * math.prod(fields["shape"])
-    found = (reuse.operands, reuse.code) if reuse is not None else ()
-    return Work(operations, nbytes, dtype, groups, rows, columns, depth, *found)
+    found = (reuse.operands, reuse.code) if reuse is not None else ((), 0)
+    return Work(
+        operations, nbytes, dtype, groups, rows, columns, depth, *found, sized=stem in _SIZES
+    )
 
 
 def command_time(work: Work, stem: str, device: Roofline) -> RooflineTime:
@@ -200,6 +206,11 @@ def _norm(p: Params) -> Sizes:
     return p["rows"], 1, p["size"], p["size"]
 
 
+def _group_norm(p: Params) -> Sizes:
+    size = p["spatial"] * p["channels"] // max(1, p["groups"])
+    return p["batch"] * p["groups"], 1, size, size
+
+
 def _lines(p: Params) -> Sizes:
     return p["outer"] * p["inner"], 1, p["size"], p["size"]
 
@@ -230,6 +241,7 @@ _SIZES: dict[str, Callable[[Params], Sizes]] = {
     "conv_depthwise": _depthwise,
     "attention": _attention,
     "norm": _norm,
+    "group_norm": _group_norm,
     "reduce": _reduce,
     "copy": _copy,
     "pointwise": _elements,

@@ -25,6 +25,7 @@ from npusim.targets.roofline import Roofline
 _PACKS = ("pack_b", "pack_int8", "winograd_weights")
 _MOVES = ("copy", "fill", "index", *_PACKS)
 _SUM_BYTES = 4  # of a partial sum: int32 or float32
+LEAST_RATE = 1 / 16  # bytes a cycle, below which the walk counts no rate (cpp/simulate/walk.h)
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,6 +440,7 @@ class Npu:
                 *("acc", "kib"),
             )
         self._check_tile()
+        self._check_rates()
 
     def _check_memories(self) -> None:
         if not self.sram:
@@ -459,6 +461,21 @@ class Npu:
             for dtype in getattr(getattr(self, table), key):
                 if dtype not in self.constraints.dtypes:
                     raise Contradiction("'constraints.dtypes' does not name it.", table, key, dtype)
+
+    def _check_rates(self) -> None:
+        """Copies are not slower than is counted; `calibration.dram_eff` is heeded by the walk."""
+        noc = self.noc.gb_per_s * 1e3 / self.clock.core_mhz if self.cores.count > 1 else math.inf
+        for rate, *path in (
+            (self.dram_bytes_per_cycle / self.dram.channels, "dram", "gb_per_s"),
+            (self.dma.bytes_per_cycle, "dma", "bytes_per_cycle"),
+            (self.level.bytes_per_cycle, "sram", 0, "bytes_per_cycle"),
+            (noc, "noc", "gb_per_s"),
+        ):
+            if rate < LEAST_RATE:
+                each = " of a channel" if path[0] == "dram" and self.dram.channels > 1 else ""
+                raise Contradiction(
+                    f"{rate:.3g} bytes a cycle{each}; 1/16 is the least that is counted.", *path
+                )
 
     def _check_tile(self) -> None:
         """The smallest tile of a product has to fit somewhere."""
