@@ -1,6 +1,6 @@
 """What /metrics tells, for Prometheus: names and shapes as vLLM has them, with our prefix.
 
-`dashboard.json` beside this file shows them in Grafana.
+`examples/grafana/npusim.json` shows them in Grafana.
 """
 
 from __future__ import annotations
