@@ -5,7 +5,8 @@
 
 Products of Qwen2.5-1.5B's layers over random codes are compared with float64, few rows bit by bit
 with those of the largest count of them, and timed in a graph whose weights rotate past the cache,
-beside the same product over bfloat16. `--tiles` times the tiles of `codegen/cuda/code_rows.py`.
+beside the same product over bfloat16. `--tiles` times the tiles of `codegen/cuda/code_rows.py` and
+the likeliest of `tma_codes.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor
 from benchmarks.cuda_cases import SILU, Params, full, linear, tensor
 from benchmarks.cuda_driver import Driver, Kernel, build, microseconds
 from npusim.abi.quantization import FORMATS, Quantization, dequantize, quantized_bytes, sections
-from npusim.codegen.cuda import code_rows, decoding
+from npusim.codegen.cuda import code_rows, decoding, tma_codes
 from npusim.codegen.cuda.rules import RULES
 from npusim.codegen.cuda.tma_matmul import tiles as tma_tiles
 from npusim.codegen.cuda.tma_matmul import tma_matmul
@@ -121,6 +122,11 @@ def candidates(p: Params, everything: bool) -> list[tuple[str, LaunchConfig]]:
             config = code_rows.code_rows(p, arguments, split, tile)
             if config is not None:
                 found.append((f"{tile.tiles}x{tile.tokens}", config))
+    if p["m"] > 8 and everything:
+        found += [(t.name, tma_codes.tma_codes(p, t)) for t in tma_codes.tiles(p, 9)]
+    elif p["m"] > code_rows.MOST_ROWS:
+        (best,) = tma_codes.tiles(p, 1)
+        found[0] = (best.name, tma_codes.tma_codes(p, best))
     return found
 
 

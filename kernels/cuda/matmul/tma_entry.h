@@ -3,24 +3,13 @@
 // linear_tile.h, by the first block of each cluster.
 #pragma once
 #include "kernels/cuda/common/tma.h"
+#include "kernels/cuda/common/tma_signature.h"
 #include "kernels/cuda/matmul/linear_source.h"
 #include "kernels/cuda/matmul/tma_tile.h"
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "kernels/cuda/matmul/tma_matmul.h"
 #endif
 
-#define NPUSIM_MAPS_2(X) X(0), X(1)
-#define NPUSIM_MAPS_3(X) NPUSIM_MAPS_2(X), X(2)
-#define NPUSIM_MAPS_4(X) NPUSIM_MAPS_3(X), X(3)
-#define NPUSIM_MAPS_5(X) NPUSIM_MAPS_4(X), X(4)
-#define NPUSIM_ALL_MAPS(X) NPUSIM_PASTE(NPUSIM_MAPS_, NPUSIM_MAPS)(X)
-#define NPUSIM_MAP_DECLARED(i) const __grid_constant__ npusim::TensorMap map##i
-#define NPUSIM_MAP_NAMED(i) &map##i
-#ifdef __CUDACC_RTC__
-#define NPUSIM_TMA_SIGNATURE NPUSIM_SIGNATURE, NPUSIM_ALL_MAPS(NPUSIM_MAP_DECLARED)
-#else
-#define NPUSIM_TMA_SIGNATURE NPUSIM_SIGNATURE
-#endif
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define NPUSIM_TMA_BOUNDS                                                \
   __cluster_dims__(NPUSIM_CLUSTER_M, NPUSIM_CLUSTER_N, NPUSIM_CLUSTER_K) \

@@ -15,6 +15,10 @@
 #include "kernels/cuda/quantization/codes_source.h"
 #endif
 
+#if NPUSIM_PATH == NPUSIM_PATH_CODES_TMA
+#include "kernels/cuda/quantization/tma_codes_entry.h"
+#else
+
 namespace npusim {
 
 #if NPUSIM_PATH == NPUSIM_PATH_GEMV_MULTISTAGE || NPUSIM_PATH == NPUSIM_PATH_CODES_ROWS
@@ -84,6 +88,7 @@ extern "C" __global__ void __launch_bounds__(NPUSIM_BOUNDS) npusim_kernel(NPUSIM
 #endif
   npusim::run(operands);
 }
+#endif
 
 #if !NPUSIM_IS_GEMV && NPUSIM_SPLIT > 1
 extern "C" __global__ void __launch_bounds__(256) npusim_combine(NPUSIM_SIGNATURE) {

@@ -228,6 +228,30 @@ class CodeStreams:
 
 
 @dataclass(frozen=True, slots=True)
+class CodeTile:
+    """A tile of products of many rows with quantized weights, by TMA, and how long it takes.
+
+    Attributes:
+        groups: warpgroups, of 64 rows of weights.
+        tokens: rows of x.
+        x_stages, code_stages: of the rings: 64 elements of x, 128 bytes of codes.
+        per_processor: blocks that a processor should hold.
+        step_us: of 64 elements of K, where a block is alone on its processor.
+        shared_step_us: for each block on a processor with others.
+        ends_us: to begin and end a block.
+    """
+
+    groups: int
+    tokens: int
+    x_stages: int
+    code_stages: int
+    per_processor: int
+    step_us: float
+    shared_step_us: float
+    ends_us: float
+
+
+@dataclass(frozen=True, slots=True)
 class CodeRows:
     """Products of 2 to 64 rows with quantized weights.
 
@@ -237,6 +261,8 @@ class CodeRows:
             of 256 has registers for.
         begin_us: to begin and end a block.
         block_bytes_per_us: of weights and x, that a block reads.
+        tiles: of more rows.
+        exchange_us: where the blocks of a cluster split K.
     """
 
     multistage_rows: int
@@ -244,6 +270,8 @@ class CodeRows:
     nibble_sums: int
     begin_us: float
     block_bytes_per_us: float
+    tiles: tuple[CodeTile, ...]
+    exchange_us: float
 
 
 @dataclass(frozen=True, slots=True)

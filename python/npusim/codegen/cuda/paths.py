@@ -18,3 +18,4 @@ class KernelPath(IntEnum):
     LONG_HEADS = 7
     STRIP = 8
     CODES_ROWS = 9
+    CODES_TMA = 10

@@ -11,6 +11,7 @@ from npusim.codegen.cuda import (
     matmul_rules,
     strips,
     tma_attention,
+    tma_codes,
     tma_matmul,
 )
 from npusim.codegen.cuda.matmul_rules import linear_operands, on_tensor_cores
@@ -32,6 +33,11 @@ def variants(stem: str, params: bytes) -> Mapping[str, LaunchConfig]:
         return {
             tile.name: tma_matmul.tma_matmul(fields, tile)
             for tile in tma_matmul.tiles(fields, _MOST_TMA)
+        }
+    if stem in tma_codes.STEMS:
+        return {
+            tile.name: tma_codes.tma_codes(fields, tile)
+            for tile in tma_codes.tiles(fields, _MOST_TMA)
         }
     if stem == "attention":
         return _attention(fields)

@@ -1,0 +1,150 @@
+"""Launch configurations of products of many rows with codes, by `quantization/tma_codes.h`.
+
+Their code runs everywhere, but is made for sm_90a.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from npusim.abi.kernels import Params
+from npusim.codegen.cuda.code_rows import MOST_ROWS
+from npusim.codegen.cuda.matmul_rules import (
+    GPU,
+    PROCESSORS,
+    epilogue_operands,
+    on_tensor_cores,
+)
+from npusim.codegen.cuda.paths import KernelPath
+from npusim.codegen.launch_config import Launch, LaunchConfig, TensorMap, as_int, as_ints, blocks
+from npusim.targets import measured
+
+STEMS = ("quantized_linear",)
+_INT8 = 1  # a format of codes
+_GROUP_ROWS = 64  # rows of W, of a warpgroup
+_LOAD_ROWS = 32  # of W
+_STEP = 64  # elements of K
+_REGISTERS = 65536  # of a processor
+_LOADING_REGISTERS = 24  # of a thread of a warpgroup that only loads
+_PLAIN = 64  # rows and columns of the tiles of devices without TMA
+_PLAIN_STAGES = 3
+_SPLITS = (1, 2, 3, 4, 5, 6, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeTile(measured.CodeTile):
+    """A tile as launches have it; `split`: slices of K, for as many blocks of a cluster."""
+
+    split: int = 1
+
+    @property
+    def name(self) -> str:
+        """What tuning files call it."""
+        return (
+            f"codes {64 * self.groups}x{self.tokens}/{self.split} "
+            f"s{self.x_stages}.{self.code_stages}.{self.per_processor}"
+        )
+
+    @property
+    def registers(self) -> int:
+        """Of a thread that multiplies, where a whole warpgroup loads to leave it these; else 0."""
+        if self.groups * self.per_processor < 4 and self.tokens <= 128:
+            return 0
+        warps = 4 * (self.groups + 1) * self.per_processor
+        # A launch has as many for each, and what some give back is what others can have.
+        each = _REGISTERS // 4 // blocks(warps, 4) // 32 // 8 * 8
+        return (each + (each - _LOADING_REGISTERS) // self.groups) // 8 * 8
+
+    @property
+    def rings(self) -> int:
+        """Bytes of the rings and their barriers."""
+        x, codes = self.tokens * 128, self.groups * 64 * 128
+        return self.x_stages * (x + 16) + self.code_stages * (codes + 16)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        return max(self.rings, self.tokens * (64 * self.groups + 4) * 4)
+
+
+_FIT = GPU.code_rows
+TILES = tuple(CodeTile(**asdict(tile), split=split) for tile in _FIT.tiles for split in _SPLITS)
+
+
+def fits(p: Params, tile: CodeTile) -> bool:
+    """Tells whether a tile can compute a product, and every load of codes lies in one segment."""
+    m, n, k = (as_int(p, name) for name in "mnk")
+    parts, segments = 2 if p["gated"] else 1, as_int(p, "segments")
+    rows = as_ints(p, "rows")[:segments]
+    if 0 in (m, n, k) or 0 in rows or not on_tensor_cores(p["x_dtype"], p["x_dtype"]):
+        return False
+    if k % 8 or as_int(p, "ldx") % 8 or as_int(p, "ldx") < k:
+        return False
+    if parts == 2:
+        together = segments == 1 or rows == (n, n)
+    else:
+        together = all(count % _LOAD_ROWS == 0 for count in rows[:-1])
+    slice_k = blocks(blocks(k, tile.split), _STEP) * _STEP
+    if tile.split > 1 and (slice_k < 4 * _STEP or blocks(k, slice_k) != tile.split):
+        return False
+    return together and tile.shared <= GPU.processors.block_shared_bytes
+
+
+def tma_codes(p: Params, tile: CodeTile) -> LaunchConfig:
+    """Returns the launches of a product by a tile that fits."""
+    m, n, k = (as_int(p, name) for name in "mnk")
+    parts, segments = 2 if p["gated"] else 1, as_int(p, "segments")
+    padded = blocks(k, 128) * 128
+    row_bytes = padded if p["format"] == _INT8 else padded // 2
+    maps = [TensorMap(0, m, k, 2 * as_int(p, "ldx"), tile.tokens)]
+    for i, rows in enumerate(as_ints(p, "rows")[:segments]):
+        maps.append(TensorMap(1 + i, rows, row_bytes // 2, row_bytes, _LOAD_ROWS))
+    threads = 128 * tile.groups + (128 if tile.registers else 32)
+    defines = {
+        "PATH": KernelPath.CODES_TMA,
+        "BLOCK": threads,
+        "SPLIT": 1,
+        "CLUSTER_K": tile.split,
+        "GROUPS": tile.groups,
+        "TOKENS": tile.tokens,
+        "X_STAGES": tile.x_stages,
+        "CODE_STAGES": tile.code_stages,
+        "SHARED": tile.shared,
+        "TILE_ROWS": _PLAIN,
+        "TILE_COLUMNS": _PLAIN,
+        "TENSOR_CORES": 1,
+        "WARPS_M": 2,
+        "WARPS_N": 2,
+        "STAGES": _PLAIN_STAGES,
+        "BLOCKS_PER_SM": tile.per_processor,
+        "REGISTERS": tile.registers,
+        "MAPS": len(maps),
+        "ARGUMENTS": 1 + segments + epilogue_operands(p),
+    }
+    grid = (blocks(m, tile.tokens), blocks(n * parts, _GROUP_ROWS * tile.groups), tile.split)
+    plain = _PLAIN_STAGES * 2 * _PLAIN * 2 * _STEP
+    launch = Launch(grid, (threads, 1, 1), max(tile.shared, plain), elsewhere=plain)
+    return LaunchConfig((launch,), maps=tuple(maps), defines=defines)
+
+
+def tiles(p: Params, most: int) -> list[CodeTile]:
+    """Returns the tiles that fit a product of many rows, the fastest by `microseconds` first."""
+    if as_int(p, "m") <= MOST_ROWS:
+        return []
+    found = [tile for tile in TILES if fits(p, tile)]
+    return sorted(found, key=lambda tile: microseconds(p, tile))[:most]
+
+
+def microseconds(p: Params, tile: CodeTile) -> float:
+    """Returns about how long a product takes by a tile, as the architecture was measured."""
+    m, n, k = (as_int(p, name) for name in "mnk")
+    parts = 2 if p["gated"] else 1
+    grid = blocks(m, tile.tokens) * blocks(n * parts, _GROUP_ROWS * tile.groups) * tile.split
+    places = PROCESSORS * tile.per_processor
+    waves = blocks(grid, places) if grid < 4 * places else grid / places
+    beside = blocks(min(grid, places), PROCESSORS)
+    step = max(tile.step_us, beside * tile.shared_step_us)
+    time = waves * (blocks(blocks(k, _STEP), tile.split) * step + tile.ends_us)
+    if tile.split > 1:  # worth it on processors that have nothing to do
+        time += _FIT.exchange_us * (1 if grid <= PROCESSORS * 1.5 else 10)
+    return time
