@@ -44,6 +44,17 @@ def test_memory_stays_flat(name: str) -> None:
         assert growth < FLAT_KIB
 
 
+def test_a_server_stays_flat() -> None:
+    for package in ("starlette", "uvicorn", "prometheus_client", "transformers"):
+        pytest.importorskip(package, reason="needs the extras serve and llm")
+    from tests.soak import served
+
+    sections = list(served.run(0.002, ""))
+    assert len(sections) == len(served.SECTIONS)
+    for name, _, growth in sections:
+        assert growth < FLAT_KIB, name
+
+
 def test_growth_is_seen() -> None:
     assert alone(kept) > FLAT_KIB
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 SPOKEN = "Hi 😀é世.ok"  # every byte once, so each one has a single successor
 VOCABULARY, CONTEXT, CHUNK = 288, 384, 32
@@ -22,8 +23,13 @@ TEMPLATE = (
 )
 
 
-def make(folder: Path) -> None:
-    """Writes model.npubin, the folders `spoken` and `random` with weights, tokenizer, template."""
+def make(folder: Path, *, serve: Any = False) -> None:
+    """Writes model.npubin, the folders `spoken` and `random` with weights, tokenizer, template.
+
+    Args:
+        folder: where.
+        serve: as `npusim.extract_llm` takes it.
+    """
     import torch
     from safetensors.torch import save_file
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -37,7 +43,7 @@ def make(folder: Path) -> None:
         bos_token_id=None, eos_token_id=258, tie_word_embeddings=False, initializer_range=0.4,
     )  # fmt: skip
     model = LlamaForCausalLM(config).eval()
-    graphs = npusim.extract_llm(model, max_context=CONTEXT, prefill_chunk=CHUNK)
+    graphs = npusim.extract_llm(model, max_context=CONTEXT, prefill_chunk=CHUNK, serve=serve)
     npusim.compile(graphs).save(folder / "model.npubin")
     weights = {name: value.contiguous() for name, value in model.state_dict().items()}
     for name, values in (("random", weights), ("spoken", _spoken(weights))):
