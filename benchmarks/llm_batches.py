@@ -4,7 +4,7 @@
 
 FOLDER receives seeded weights in bfloat16. Each request has 1,024 tokens behind it and gets one:
 `step` is the method alone, its inputs on the device; `engine` the time between tokens of requests
-that the native engine serves, host work included. Beside them the floor (weights at 4.3 TB/s or
+of 32 tokens that the native engine serves, host work included. Beside them the floor (weights at 4.3 TB/s or
 products at 700 TFLOP/s, whichever takes longer, and keys and values at 4.3 TB/s) and, with --peers,
 transformers with a static cache, its forward compiled. Milliseconds: median (10th to 90th
 percentile).
@@ -173,12 +173,12 @@ def agreement(steps: Steps, folder: Path) -> None:
     print(f"the same bits in chunks of: {same}", flush=True)
 
 
-def served(steps: Steps, rows: int, new: int = 64) -> tuple[list[float], str]:
+def served(steps: Steps, rows: int, new: int = 200) -> tuple[list[float], str]:
     """Times the engine between tokens, when all requests generate."""
     engine = _runtime.Engine(steps.native, steps.device, steps.weights, prefix_cache=False)
     chance = np.random.default_rng(1)
-    asked = {"max_tokens": new + 16, "ignore_eos": True, "temperature": 0.0}
-    made = {engine.submit(list(map(int, chance.integers(10, VOCAB, BEHIND - new // 2))), asked): 0
+    asked = {"max_tokens": new, "ignore_eos": True, "temperature": 0.0}
+    made = {engine.submit(list(map(int, chance.integers(10, VOCAB, 32))), asked): 0
             for _ in range(rows)}  # fmt: skip
     ended, stamps = 0, []
     while ended < rows:
