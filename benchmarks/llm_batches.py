@@ -238,7 +238,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 64, 128, 256])
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--no-engine", action="store_true")
+    parser.add_argument("--engine", type=int, nargs="*", default=[1, 32, 256])
     args = parser.parse_args()
     steps = Steps(args.folder, args.rows)
     if args.check:
@@ -250,7 +250,7 @@ def main() -> None:
         )
         print(f"step, {rows:4}: {spread(found)}, floor {floor_ms(rows):.2f}; alone: {parts}",
               flush=True)  # fmt: skip
-    for rows in () if args.no_engine else args.rows:
+    for rows in args.engine:
         gaps, each = served(steps, rows)
         print(f"engine, {rows:4}: {spread(gaps)}; {each}", flush=True)
     if args.peers:
