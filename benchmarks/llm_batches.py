@@ -4,10 +4,10 @@
 
 FOLDER receives seeded weights in bfloat16. Each request has 1,024 tokens behind it and gets one:
 `step` is the method alone, its inputs on the device; `engine` the time between tokens of requests
-of 32 tokens that the native engine serves, host work included. Beside them the floor (weights at 4.3 TB/s or
-products at 700 TFLOP/s, whichever takes longer, and keys and values at 4.3 TB/s) and, with --peers,
-transformers with a static cache, its forward compiled. Milliseconds: median (10th to 90th
-percentile).
+of 32 tokens that the native engine serves, host work included. Beside them the floor (weights at
+4.3 TB/s or products at 700 TFLOP/s, whichever takes longer, and keys and values at 4.3 TB/s) and,
+with --peers, transformers with a static cache, its forward compiled. Milliseconds: median (10th to
+90th percentile).
 """
 
 from __future__ import annotations
