@@ -354,29 +354,30 @@ def _between(inputs: list[fx.Node], results: Any) -> list[fx.Node]:
 
 
 def _put_in(program: ExportedProgram, calls: _Calls, forms: list[_Form]) -> None:
-    """Replaces the calls of a program by their forms, and writes down what becomes of buffers."""
-    graph = program.graph
+    """Gives a program a graph of the forms of its calls, and notes what becomes of buffers."""
     form_of = dict(zip(calls.distinct, forms, strict=True))
+    graph = fx.Graph()
+    graph.set_codegen(program.graph._codegen)
     now: dict[fx.Node, Any] = {}  # what a node of before is: a node, or a list of them
     at: dict[fx.Node, fx.Node] = {}  # what a changed tensor is
-    before = list(graph.nodes)
-    output = before[-1]
 
     def read(node: fx.Node) -> Any:
-        return at.get(node, now.get(node, node))
+        return at.get(node, now.get(node))
 
+    *before, output = program.graph.nodes
     for node in before:
-        if node in calls.key:
+        if node.op == "placeholder":
+            now[node] = graph.node_copy(node)
+        elif node in calls.key:
             operands = [read(x) for x in calls.operands[node]]
-            with graph.inserting_before(node):
-                now[node] = _copied(graph, form_of[calls.key[node]], operands, node)
+            now[node] = _copied(graph, form_of[calls.key[node]], operands, node)
             if node in calls.written:
                 at[calls.written[node]] = now[node]
         elif node.target is operator.getitem:
             now[node] = now[calls.tensor(node.args[0])][node.args[1]]
-    changed = _changed_buffers(program, at)
     given = [fx.map_arg(x, lambda n: read(calls.tensor(n))) for x in output.args[0]]  # type: ignore[union-attr, arg-type]
-    output.args = ((*(result for _, result in changed), *given),)
+    changed = _changed_buffers(program, at)
+    graph.output((*(result for _, result in changed), *given))
     signature = program.graph_signature
     for spec, result in zip(signature.output_specs, given, strict=True):
         if isinstance(spec.arg, TensorArgument):
@@ -385,16 +386,16 @@ def _put_in(program: ExportedProgram, calls: _Calls, forms: list[_Form]) -> None
         OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(result.name), target)
         for target, result in changed
     ]
-    for node in reversed(before):
-        if node.op == "call_function":
-            graph.erase_node(node)
+    program.graph_module.graph = graph
 
 
 def _copied(graph: fx.Graph, form: _Form, operands: list[Any], origin: fx.Node) -> Any:
     """Adds a form to a graph; returns what its results are there."""
     place = dict(zip(form.inputs, operands, strict=True))
     for node in form.nodes:
-        copy = graph.node_copy(node, place.__getitem__)
+        arguments = fx.map_arg((node.args, node.kwargs), place.__getitem__)
+        name = node.name.rstrip("0123456789").rstrip("_")  # numbered as the graph's own are
+        copy = graph.create_node(node.op, node.target, *arguments, name=name)  # type: ignore[misc]
         copy.meta = {**origin.meta, "val": node.meta["val"]}
         place[node] = copy
     return pytree.tree_map(place.__getitem__, form.results)
