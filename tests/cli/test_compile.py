@@ -75,7 +75,7 @@ def test_missing_and_unwritable_files_are_refused(
     cli: Cli, mlp: Compiled, tmp_path: Path, nowhere: Path
 ) -> None:
     cli("compile", tmp_path / "none.json").refused("no file", "none.json")
-    cli("compile", tmp_path).refused("is a folder")
+    cli("compile", tmp_path).refused("has no config.json")
     cli("compile", mlp.graph, "-o", nowhere).refused("does not exist")
     cli("compile", mlp.graph, "-o", tmp_path).refused("is a folder")
 

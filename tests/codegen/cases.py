@@ -93,6 +93,14 @@ def norm_between() -> tuple[NormBetween, tuple[Tensor, Tensor], CompiledProgram]
     return model, given, assemble(run_passes(npusim.extract_ir(model, given), target), target)
 
 
+class ManyRows(nn.Module):
+    """Attention of so many rows, of heads of whole loads, that tiles by TMA compute it."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Maps three [B, H, N, E] to [B, H, N, E]."""
+        return nn.functional.scaled_dot_product_attention(q, k, v)
+
+
 def models() -> Iterator[CompiledProgram]:
     """Yields programs of small models in 16-bit: their fused kernels, which no single op calls."""
     target = replace(TARGET, code_format="")  # no code
@@ -108,4 +116,10 @@ def models() -> Iterator[CompiledProgram]:
     yield npusim.compile((grouped, (torch.randn(1, 8, 9, 9).half(),)), target)  # a strip a thread
     plain = nn.Linear(128, 96).eval(), (torch.randn(1, 128),)  # float32: no tensor cores
     yield npusim.compile(plain, target, quantize="int8")
+    wide = nn.Linear(256, 96).bfloat16().eval()
+    for rows in (8, 96):  # by tiles of rows, and by TMA
+        given = (torch.randn(rows, 256).bfloat16(),)
+        yield npusim.compile((wide, given), target, quantize="int8")
+    heads = tuple(torch.randn(1, 2, 160, 64).bfloat16() for _ in range(3))
+    yield npusim.compile((ManyRows().eval(), heads), target)
     yield norm_between()[2]

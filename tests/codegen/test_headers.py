@@ -20,7 +20,7 @@ from npusim.codegen.cuda.source import kernel_source, stem_source
 from npusim.codegen.cuda.variants import variants
 from npusim.errors import Error
 from tests.codegen import host
-from tests.codegen.cases import models, spread
+from tests.codegen.cases import examples, models, spread
 
 _INCLUDE = re.compile(r'^#include "(kernels/[\w./]+)"', re.MULTILINE)
 _ALWAYS = '#include "kernels/cuda/common/dependent_launch.h"\n'  # code generation puts it there
@@ -39,7 +39,8 @@ def _included(text: str, seen: set[str]) -> set[str]:
 def _examples() -> dict[tuple[str, tuple[str, ...]], tuple[host.Key, str]]:
     """Returns a kernel of every stem that has a file and each set of macros, and its variant."""
     found: dict[tuple[str, tuple[str, ...]], tuple[host.Key, str]] = {}
-    for key in host.keys_of((*models(), *(example.program for example in spread(1)))):
+    single = (*spread(1), *examples("npu.paged_attention"))  # of its dtypes, each has a path
+    for key in host.keys_of((*models(), *(example.program for example in single))):
         if stem_source(key[0]) is None:
             continue
         for variant in ("", *variants(*key)):

@@ -5,6 +5,7 @@
 // the chunks of a row; what they leave in scratch memory is folded by the last to finish.
 #pragma once
 #include "kernels/cuda/attention/paged_sums.h"
+#include "kernels/cuda/attention/pages.h"
 #include "kernels/cuda/attention/warp_tile.h"
 #include "kernels/cuda/common/arrival.h"
 

@@ -3,6 +3,7 @@
 // unit by unit through the keys that the row sees.
 #pragma once
 #include "kernels/cuda/attention/paged_sums.h"
+#include "kernels/cuda/attention/pages.h"
 
 namespace npusim {
 

@@ -83,10 +83,14 @@ def graph_of(op: OpDef, case: Case, tensors: list[torch.Tensor | None], dtype: s
 
 
 def reference(graph: Graph, tensors: list[torch.Tensor | None]) -> list[torch.Tensor]:
-    """Returns what the graph should give: 16-bit floats computed in float32 and rounded once."""
+    """Returns what the graph should give: 16-bit floats computed in float32 and rounded once.
+
+    Bytes are made of operands as they are.
+    """
     given = [t for t in tensors if t is not None]
     types = [graph.types[o.value] for o in graph.outputs]
-    if not any(t.dtype in _HALVES for t in given) or "dtype" in graph.nodes[0].attrs:
+    as_given = "dtype" in graph.nodes[0].attrs or any(t.dtype == "uint8" for t in types)
+    if as_given or not any(t.dtype in _HALVES for t in given):
         return run_graph(graph, given)
     wide = [t.float() if t.dtype in _HALVES else t for t in given]
     node = graph.nodes[0]
