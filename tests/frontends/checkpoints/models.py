@@ -101,7 +101,7 @@ def weight_of(graph: Graph, checkpoint: Any) -> npt.NDArray[Any]:
     The target has no products over codes, so that the weight is computed from them.
     """
     cpu = TargetConfig.named("cpu")
-    target = replace(cpu, kernels=cpu.kernels - {"quantized_linear"})
+    target = replace(cpu, kernels=tuple(k for k in cpu.kernels if k != "quantized_linear"))
     session = npusim.load(npusim.compile(graph, target=target), checkpoint)
     k = graph.inputs[0].type.shape[-1]
     (y,) = session(np.eye(k, dtype=np.float32))
