@@ -208,26 +208,25 @@ def _shown(graph: Graph) -> Any:
     return given, nodes, ends
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_the_same_graph(name: str) -> None:
-    """Distinct calls are decomposed once, and the graph is that of decomposing them all."""
-    kind, args = MODELS[name]
+def _check(kind: type[nn.Module], args: tuple[Tensor, ...], one_by_one: bool) -> None:
+    """Holds a model's graph to that of decomposing it as a whole, by the way that was expected."""
     model = kind().eval()
     way = _Ways(whole=False)
     found = _extracted(model, args, way)
-    assert way.one_by_one == [True]
+    assert way.one_by_one == [one_by_one]
     assert _shown(found) == _shown(_extracted(model, args, _Ways(whole=True)))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_same_graph(name: str) -> None:
+    """Distinct calls are decomposed once, and the graph is that of decomposing them all."""
+    _check(*MODELS[name], one_by_one=True)
 
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_the_whole_where_names_matter(name: str) -> None:
     """What in-place calls do to other names is PyTorch's to say, and values are its values."""
-    kind, args = WHOLE[name]
-    model = kind().eval()
-    way = _Ways(whole=False)
-    found = _extracted(model, args, way)
-    assert way.one_by_one == [False]
-    assert _shown(found) == _shown(_extracted(model, args, _Ways(whole=True)))
+    _check(*WHOLE[name], one_by_one=False)
 
 
 def test_sizes_that_calls_choose() -> None:

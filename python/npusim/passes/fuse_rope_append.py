@@ -7,7 +7,7 @@ caches. Queries and keys that somebody else reads before the append stay apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from npusim.analysis.shapes import RESHAPES
@@ -22,19 +22,38 @@ from npusim.targets.target_config import TargetConfig
 ROPE_APPEND = "npu.rope_append"
 
 
+Parts = tuple[Node, Node, Node, Node]  # rope of q, rope of k, append of k, append of v
+
+
 def fuse_rope_append(graph: Graph, target: TargetConfig) -> Graph:
     """Returns the graph with rotations and appends of each attention fused."""
+    return fuse_parts(graph, CACHED_ATTENTION, _parts, _fused)
+
+
+def fuse_parts(
+    graph: Graph,
+    attention_op: str,
+    parts_of: Callable[[Node, Graph], Parts | None],
+    fused_of: Callable[[Node, Node, Node, Node], Node],
+) -> Graph:
+    """Returns the graph with the parts before each attention fused, as far as they are there.
+
+    Args:
+        graph: in which attentions are `attention_op`.
+        parts_of: returns the parts before an attention, or None.
+        fused_of: returns the node that does the work of all four.
+    """
     places = {node.name: index for index, node in enumerate(graph.nodes)}
     replacements: dict[str, list[Node]] = {}
     for attention in graph.nodes:
-        if attention.op != CACHED_ATTENTION:
+        if attention.op != attention_op:
             continue
         with reading(attention):
-            parts = _parts(attention, graph)
+            parts = parts_of(attention, graph)
             if parts is None or any(part.name in replacements for part in parts):
                 continue
-            fused = _fused(*parts)
-        if not depends(fused, parts, graph, places):
+            fused = fused_of(*parts)
+        if not _depends(fused, parts, graph, places):
             replacements.update((part.name, []) for part in parts)
             replacements[max(parts, key=lambda part: places[part.name]).name] = [fused]
     if not replacements:
@@ -42,28 +61,33 @@ def fuse_rope_append(graph: Graph, target: TargetConfig) -> Graph:
     return rebuild(graph, [new for n in graph.nodes for new in replacements.get(n.name, [n])])
 
 
-Parts = tuple[Node, Node, Node, Node]
+def parts_before(attention: Node, append_op: str, graph: Graph) -> Parts | None:
+    """Returns the parts before an attention that nobody else reads and that rotate alike, or None.
 
-
-def _parts(attention: Node, graph: Graph) -> Parts | None:
-    """Returns (rope of q, rope of k, append of k, append of v) before an attention."""
-    q, k, v, _ = attention.inputs
-    rope_q, keys, values = (graph.producers.get(value or "") for value in (q, k, v))
+    Where the appends go to is for the caller to compare.
+    """
+    rope_q, keys, values = (graph.producers.get(value or "") for value in attention.inputs[:3])
     if rope_q is None or keys is None or values is None or keys is values:
         return None
-    if (rope_q.op, keys.op, values.op) != (ROPE, CACHE_APPEND, CACHE_APPEND):
+    if (rope_q.op, keys.op, values.op) != (ROPE, append_op, append_op):
         return None
     rope_k = graph.producers.get(keys.inputs[0] or "")
     if rope_k is None or rope_k.op != ROPE or rope_k is rope_q:
         return None
-    tables = zip(rope_q.inputs[1:], rope_k.inputs[1:], strict=True)
-    same_tables = rope_q.attrs == rope_k.attrs and all(
-        same_elements(a, b, graph) for a, b in tables
-    )
-    same_place = same_elements(keys.inputs[2], values.inputs[2], graph)
-    same_place = same_place and _tokens(rope_q, graph) == _tokens(values, graph)
-    own = all(len(list(readers(n.output.name, graph))) == 1 for n in (rope_q, rope_k))
-    return (rope_q, rope_k, keys, values) if same_tables and same_place and own else None
+    angles = zip(rope_q.inputs[1:], rope_k.inputs[1:], strict=True)
+    if rope_q.attrs != rope_k.attrs or not all(_same_elements(a, b, graph) for a, b in angles):
+        return None
+    own = all(len(list(_readers(n.output.name, graph))) == 1 for n in (rope_q, rope_k))
+    return (rope_q, rope_k, keys, values) if own else None
+
+
+def _parts(attention: Node, graph: Graph) -> Parts | None:
+    parts = parts_before(attention, CACHE_APPEND, graph)
+    if parts is None:
+        return None
+    rope_q, _, keys, values = parts
+    same_place = _same_elements(keys.inputs[2], values.inputs[2], graph)
+    return parts if same_place and _tokens(rope_q, graph) == _tokens(values, graph) else None
 
 
 def _tokens(node: Node, graph: Graph) -> int:
@@ -71,14 +95,14 @@ def _tokens(node: Node, graph: Graph) -> int:
     return graph.types[node.inputs[0] or ""].shape[2]
 
 
-def readers(value: str, graph: Graph) -> Iterator[str]:
+def _readers(value: str, graph: Graph) -> Iterator[str]:
     """Yields the nodes that read a value, and an entry for what is seen outside."""
     yield from (node.name for node in graph.users[value])
     if value in graph.output_values:
         yield ""
 
 
-def same_elements(a: str | None, b: str | None, graph: Graph) -> bool:
+def _same_elements(a: str | None, b: str | None, graph: Graph) -> bool:
     """Tells whether two operands are the same elements, if in two shapes of one value."""
     return _origin(a, graph) == _origin(b, graph)
 
@@ -105,7 +129,7 @@ def _fused(rope_q: Node, rope_k: Node, keys: Node, values: Node) -> Node:
     )
 
 
-def depends(fused: Node, parts: Parts, graph: Graph, places: dict[str, int]) -> bool:
+def _depends(fused: Node, parts: Parts, graph: Graph, places: dict[str, int]) -> bool:
     """Tells whether an operand is computed from a result; it could not be one node then."""
     results = {value.name for value in fused.outputs}
     first = min(places[part.name] for part in parts)
