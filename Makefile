@@ -121,13 +121,14 @@ test ctest sdk sdk-smoke pytest metal metal-smoke smoke docs check-wheel: STRICT
 ctest: $(VENV)/npusim $(VENV)/dev
 	cmake -S . -B $(RELEASE) -DNPUSIM_TESTS=ON $(addprefix -D,$(STRICT))
 	cmake --build $(RELEASE) -- -k 0
-	ctest --test-dir $(RELEASE) --output-on-failure
+	ctest --test-dir $(RELEASE) --output-on-failure -j $(JOBS)
 
-# Without -Werror: instrumented code misleads GCC's flow warnings; ctest has them all.
+# Without -Werror: instrumented code misleads GCC's flow warnings; ctest has them all. Only the
+# instruction sets that this machine runs.
 sanitize: $(VENV)/dev
 	cmake --preset sanitize
 	cmake --build --preset sanitize -- -k 0
-	ctest --preset sanitize
+	ctest --preset sanitize -j $(JOBS)
 
 FUZZ_RUNS ?= 50000
 fuzz: $(VENV)/dev

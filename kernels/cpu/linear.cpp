@@ -41,7 +41,7 @@ struct Plan {
     row_block = row_block_of(p.m);
     row_blocks = (p.m + row_block - 1) / row_block;
     span = kWideSpan;
-    block_k = kBlockK;
+    block_k = kSumK;
     if (has_few_rows(p)) {
       const int64_t bytes = std::clamp<int64_t>(p.k, 1, kStreamed) * element_size(p.w_dtype);
       span = std::clamp<int64_t>(kStreamed / bytes, kTileColumns, kMaxSpan);

@@ -1,5 +1,5 @@
 // Dot products of a few rows of x with rows of W that come from memory and are needed once: in the
-// order of dot_tile, a sum in registers over each kBlockK of K.
+// order of dot_tile, a sum in registers over each kSumK of K.
 //
 // Short rows are taken one after the other, which is the order memory is fastest in, and the row
 // below is fetched meanwhile. Long ones leave no room for x in the nearest cache: four of them
@@ -25,14 +25,14 @@ inline void stream_tile(int64_t rows, DotTile<X, W> tile, std::integer_sequence<
     tile.soon_step = kTileColumns;
   }
   for (int64_t left = tile.k;;) {
-    tile.k = std::min(left, kBlockK);
+    tile.k = std::min(left, kSumK);
     kTiles[rows - 1](tile);
-    if ((left -= kBlockK) <= 0) return;
+    if ((left -= kSumK) <= 0) return;
     tile.add = true;
-    tile.x += kBlockK;
+    tile.x += kSumK;
     for (int c = 0; c < kTileColumns; ++c) {
-      tile.w[c] += kBlockK;
-      tile.soon[c] += kBlockK * tile.soon_step;
+      tile.w[c] += kSumK;
+      tile.soon[c] += kSumK * tile.soon_step;
     }
   }
 }

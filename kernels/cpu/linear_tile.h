@@ -20,7 +20,7 @@ inline constexpr int kDotTileRows = 2;
 
 // Elements of K over which a sum stays in registers. Each element of y is one sum over every such
 // block, lane by lane, and the blocks' sums in their order: whatever else is computed beside it.
-inline constexpr int64_t kBlockK = 1536;
+inline constexpr int64_t kSumK = 1536;
 
 // Rows of x that share a pass over some rows of W, at most: a chunk of 128 tokens is one block.
 inline constexpr int64_t kMostRows = 132;

@@ -23,7 +23,7 @@ QuantizedLayout layout_of(const Params& p, int64_t rows) {
 }
 
 bool has_few_rows(const Params& p) {
-  return p.m <= kFewRows;
+  return p.m <= kStreamedRows;
 }
 
 // How the linear is cut: a function of the parameters alone. Tasks go through the columns of a
@@ -147,7 +147,7 @@ void multiply(const Params& p, const Weight& weight, const Scratch& s, int64_t r
   RowStream streams[] = {stream(0), stream(1), stream(2), stream(3)};
   static_assert(std::size(streams) == kDotColumns);
   for (int64_t c = 0; c < length; c += kSumRun) {
-    Vec lanes[kFewRows][kLanes];
+    Vec lanes[kStreamedRows][kLanes];
     for (int64_t j = 0; j < kSumRun; ++j) {
       const QuantizedRow w[] = {streams[0].now(), streams[1].now(), streams[2].now(),
                                 streams[3].now()};

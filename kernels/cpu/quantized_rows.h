@@ -11,7 +11,7 @@
 
 namespace npusim::cpu::NPUSIM_ISA {
 
-inline constexpr int64_t kFewRows = 16;  // the most rows that codes stream by
+inline constexpr int64_t kStreamedRows = 16;  // the most rows that codes stream by
 
 struct QuantizedRows {
   int16_t* codes;  // [rows][k]

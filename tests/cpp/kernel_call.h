@@ -15,33 +15,16 @@
 #include <string_view>
 #include <vector>
 
+#include "cpp/cpu/isa.h"
 #include "cpp/platform/memory.h"
-#include "cpp/platform/processor.h"
 #include "kernels/cpu/kernel.h"
 
 namespace npusim::cpu {
 
-using KernelTable = std::span<const KernelEntry* const>;
-namespace baseline {
-KernelTable kernel_table();
-}
-namespace avx2 {
-KernelTable kernel_table();
-}
-namespace avx512 {
-KernelTable kernel_table();
-}
-namespace avx512bf16 {
-KernelTable kernel_table();
-}
-namespace neon {
-KernelTable kernel_table();
-}
-
-// A set of kernels that this machine can run.
-struct Isa {
+// A set of kernels that was compiled and that this machine can run.
+struct TestedIsa {
   const char* name;
-  KernelTable table;
+  std::span<const KernelEntry* const> table;
   const KernelEntry& operator[](std::string_view kernel) const {
     for (const KernelEntry* entry : table) {
       if (entry && entry->name == kernel) return *entry;
@@ -51,16 +34,11 @@ struct Isa {
   }
 };
 
-inline std::vector<Isa> isas() {
-  std::vector<Isa> all;
-#if defined(__x86_64__)
-  all.push_back({"baseline", baseline::kernel_table()});
-  if (platform::runs_avx2()) all.push_back({"avx2", avx2::kernel_table()});
-  if (platform::runs_avx512()) all.push_back({"avx512", avx512::kernel_table()});
-  if (platform::runs_avx512bf16()) all.push_back({"avx512bf16", avx512bf16::kernel_table()});
-#elif defined(__aarch64__)
-  all.push_back({"neon", neon::kernel_table()});
-#endif
+// The plainest first.
+inline std::vector<TestedIsa> isas() {
+  std::vector<TestedIsa> all;
+  for (const Isa& isa : usable_isas()) all.push_back({isa.name.data(), isa.kernels()});
+  std::reverse(all.begin(), all.end());
   return all;
 }
 

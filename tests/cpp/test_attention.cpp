@@ -16,7 +16,7 @@ int64_t pick(std::mt19937& random, int64_t low, int64_t high) {
   return std::uniform_int_distribution<int64_t>(low, high)(random);
 }
 
-std::string describe(const Isa& isa, const Params& p) {
+std::string describe(const TestedIsa& isa, const Params& p) {
   std::string out = std::string(isa.name) + " attention";
   for (const int64_t n : {p.batch, p.heads, p.kv_heads, p.q_len, p.kv_len, p.head_dim, p.v_dim}) {
     out += " " + std::to_string(n);
@@ -130,7 +130,7 @@ std::vector<Operand> operands_of(const Params& p, std::mt19937& random) {
   return out;
 }
 
-void check_rows(const Isa& isa, const Params& p, std::vector<Operand>& operands,
+void check_rows(const TestedIsa& isa, const Params& p, std::vector<Operand>& operands,
                 std::mt19937& random) {
   std::vector<std::vector<double>> qkv;
   for (size_t i = 0; i < 3; ++i) qkv.push_back(values_of(operands[i], p.dtype));
@@ -150,7 +150,7 @@ void check_rows(const Isa& isa, const Params& p, std::vector<Operand>& operands,
   }
 }
 
-void test_case(const Isa& isa, const Params& p, std::mt19937& random) {
+void test_case(const TestedIsa& isa, const Params& p, std::mt19937& random) {
   std::vector<Operand> operands = operands_of(p, random);
   check_rows(isa, p, operands, random);
 }
@@ -211,7 +211,7 @@ Params random_case(std::mt19937& random) {
 }
 
 // Rows of the cache after those in use may hold anything: they are not read. Here they hold NaN.
-void test_free_rows(const Isa& isa, int64_t q_len, int64_t position, std::mt19937& random) {
+void test_free_rows(const TestedIsa& isa, int64_t q_len, int64_t position, std::mt19937& random) {
   Params p = dense(1, 12, 2, q_len, 600, 128, 128, random);
   p.causal = p.has_position = 1;
   p.dtype = 2;
@@ -230,7 +230,7 @@ void test_free_rows(const Isa& isa, int64_t q_len, int64_t position, std::mt1993
 }
 
 // Keys that the window of every row has passed are not read either.
-void test_passed_keys(const Isa& isa, int64_t q_len, std::mt19937& random) {
+void test_passed_keys(const TestedIsa& isa, int64_t q_len, std::mt19937& random) {
   Params p = dense(1, 4, 2, q_len, 700, 64, 64, random);
   p.causal = p.has_position = 1;
   p.window = 150;
@@ -250,7 +250,7 @@ void test_passed_keys(const Isa& isa, int64_t q_len, std::mt19937& random) {
 }
 
 // A position that leaves no room for the queries fails the run, and no element of y is written.
-void test_positions_outside(const Isa& isa, std::mt19937& random) {
+void test_positions_outside(const TestedIsa& isa, std::mt19937& random) {
   Params p = dense(1, 6, 2, 3, 200, 32, 32, random);
   p.causal = p.has_position = 1;
   for (const int64_t position : {int64_t{-1}, int64_t{198}, INT64_MAX, INT64_MIN}) {
@@ -263,13 +263,13 @@ void test_positions_outside(const Isa& isa, std::mt19937& random) {
   }
 }
 
-void test_large_scores(const Isa& isa, std::mt19937& random) {
+void test_large_scores(const TestedIsa& isa, std::mt19937& random) {
   Params p = dense(1, 1, 1, 20, 300, 16, 16, random);
   p.scale = 1000;  // weights of one key or few: exp must not overflow, sums must shrink to 0
   test_case(isa, p, random);
 }
 
-void test_refusals(const Isa& isa, std::mt19937& random) {
+void test_refusals(const TestedIsa& isa, std::mt19937& random) {
   const KernelEntry& kernel = isa["attention"];
   const Params good = dense(2, 4, 2, 5, 7, 16, 16, random);
   const std::vector<Operand> operands = operands_of(good, random);
@@ -307,7 +307,7 @@ void test_refusals(const Isa& isa, std::mt19937& random) {
   expect(!refusal(kernel, cache, with_position).empty(), "attention", "accepted a small cache");
 }
 
-void test_isa(const Isa& isa) {
+void test_isa(const TestedIsa& isa) {
   std::mt19937 random(7);
   for (int i = 0; i < 250; ++i) test_case(isa, random_case(random), random);
   test_large_scores(isa, random);
@@ -327,5 +327,5 @@ void test_isa(const Isa& isa) {
 }  // namespace npusim::cpu
 
 int main() {
-  for (const npusim::cpu::Isa& isa : npusim::cpu::isas()) npusim::cpu::test_isa(isa);
+  for (const npusim::cpu::TestedIsa& isa : npusim::cpu::isas()) npusim::cpu::test_isa(isa);
 }

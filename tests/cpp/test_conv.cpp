@@ -13,7 +13,7 @@ int64_t taps_of(const Params& p) {
 }
 
 // w[group][column][channel][tap], as PyTorch stores it, packed into B.
-Operand pack(const Isa& isa, const Operand& w, const Params& p, std::mt19937& random) {
+Operand pack(const TestedIsa& isa, const Operand& w, const Params& p, std::mt19937& random) {
   const int64_t taps = taps_of(p), channels = p.in_channels / p.groups;
   abi::PackBParams pack{};
   pack.groups = p.groups;
@@ -65,7 +65,7 @@ double reference(const Params& p, const std::vector<double>& x, const std::vecto
   return sum;
 }
 
-void test_conv(const Isa& isa, const Params& p, std::mt19937& random) {
+void test_conv(const TestedIsa& isa, const Params& p, std::mt19937& random) {
   const Operand x =
       random_operand(p.x_dtype, extent(p.batch, p.in_channels, p.in_size, p.x_strides), random);
   const Operand w =
@@ -99,7 +99,7 @@ Params random_params(int dimensions, std::mt19937& random) {
 }
 
 // The shapes that networks are made of, scaled down, and blocks of K and of rows.
-void test_shapes(const Isa& isa, std::mt19937& random) {
+void test_shapes(const TestedIsa& isa, std::mt19937& random) {
   struct Shape {
     int64_t channels, columns, size, kernel, stride, pad;
     bool planar;  // an NCHW input
@@ -136,7 +136,7 @@ void test_shapes(const Isa& isa, std::mt19937& random) {
   }
 }
 
-void test_refusals(const Isa& isa, std::mt19937& random) {
+void test_refusals(const TestedIsa& isa, std::mt19937& random) {
   Params good{};
   good.batch = good.groups = 1;
   good.in_channels = 4;
@@ -183,7 +183,7 @@ void test_refusals(const Isa& isa, std::mt19937& random) {
 }
 
 // Whatever the bytes say, check() refuses or the run stays in bounds (sanitizers watch).
-void test_arbitrary_bytes(const Isa& isa, std::mt19937& random) {
+void test_arbitrary_bytes(const TestedIsa& isa, std::mt19937& random) {
   for (int i = 0; i < 3000; ++i) {
     const Params good = random_params(2, random);
     Params p = good;
@@ -205,7 +205,7 @@ void test_arbitrary_bytes(const Isa& isa, std::mt19937& random) {
 
 int main() {
   std::mt19937 random(1);
-  for (const npusim::cpu::Isa& isa : npusim::cpu::isas()) {
+  for (const npusim::cpu::TestedIsa& isa : npusim::cpu::isas()) {
     npusim::cpu::test_shapes(isa, random);
     for (int i = 0; i < 400; ++i) {
       npusim::cpu::test_conv(isa, npusim::cpu::random_params(1 + i % 3, random), random);

@@ -30,7 +30,7 @@ double reference(const Params& p, const std::vector<double>& x, const std::vecto
   return sum;
 }
 
-void test_conv(const Isa& isa, const Params& p, std::mt19937& random) {
+void test_conv(const TestedIsa& isa, const Params& p, std::mt19937& random) {
   const Operand x =
       random_operand(p.x_dtype, extent(p.batch, p.in_channels, p.in_size, p.x_strides), random);
   const Operand w = random_operand(p.w_dtype, p.out_channels * taps_of(p), random);
@@ -59,7 +59,7 @@ Params random_params(int dimensions, std::mt19937& random) {
   return p;
 }
 
-void test_shapes(const Isa& isa, std::mt19937& random) {
+void test_shapes(const TestedIsa& isa, std::mt19937& random) {
   struct Shape {
     int64_t channels, size, kernel, stride;
   };
@@ -84,7 +84,7 @@ void test_shapes(const Isa& isa, std::mt19937& random) {
   }
 }
 
-void test_refusals(const Isa& isa, std::mt19937& random) {
+void test_refusals(const TestedIsa& isa, std::mt19937& random) {
   Params good{};
   good.batch = 1;
   good.in_channels = good.out_channels = 4;
@@ -113,7 +113,7 @@ void test_refusals(const Isa& isa, std::mt19937& random) {
 }
 
 // Whatever the bytes say, check() refuses or the run stays in bounds (sanitizers watch).
-void test_arbitrary_bytes(const Isa& isa, std::mt19937& random) {
+void test_arbitrary_bytes(const TestedIsa& isa, std::mt19937& random) {
   for (int i = 0; i < 3000; ++i) {
     const Params good = random_params(2, random);
     Params p = good;
@@ -133,7 +133,7 @@ void test_arbitrary_bytes(const Isa& isa, std::mt19937& random) {
 
 int main() {
   std::mt19937 random(1);
-  for (const npusim::cpu::Isa& isa : npusim::cpu::isas()) {
+  for (const npusim::cpu::TestedIsa& isa : npusim::cpu::isas()) {
     npusim::cpu::test_shapes(isa, random);
     for (int i = 0; i < 400; ++i) {
       npusim::cpu::test_conv(isa, npusim::cpu::random_params(1 + i % 3, random), random);

@@ -81,7 +81,7 @@ struct Problem {
   }
 };
 
-Operand packed(const Isa& isa, const Problem& problem, std::mt19937& random) {
+Operand packed(const TestedIsa& isa, const Problem& problem, std::mt19937& random) {
   const int64_t channels = problem.channels(), taps = problem.taps(), n = problem.columns();
   abi::PackInt8Params p{};
   p.groups = problem.p.groups;
@@ -101,7 +101,7 @@ Operand packed(const Isa& isa, const Problem& problem, std::mt19937& random) {
   return operands[1];
 }
 
-void fill_operands(Problem& problem, const Isa& isa, std::mt19937& random) {
+void fill_operands(Problem& problem, const TestedIsa& isa, std::mt19937& random) {
   Params& p = problem.p;
   const auto some = [&](int64_t n, float low, float high) {
     std::uniform_real_distribution<float> each(low, high);
@@ -248,7 +248,7 @@ void expect_result(const Problem& q, int64_t sum, int64_t channel, const Operand
          "got " + std::to_string(got) + ", expected " + std::to_string(want));
 }
 
-void test(Problem& problem, const Isa& isa, std::mt19937& random) {
+void test(Problem& problem, const TestedIsa& isa, std::mt19937& random) {
   fill_operands(problem, isa, random);
   const Params& p = problem.p;
   std::vector<Operand> operands = problem.operands();
@@ -315,7 +315,7 @@ bool takes_long(const Params& p) {
   return work * static_cast<double>(p.out_channels) > 3e7;
 }
 
-void test_windows(const Isa& isa, std::mt19937& random) {
+void test_windows(const TestedIsa& isa, std::mt19937& random) {
   for (int i = 0; i < 60; ++i) {
     Problem problem;
     Params& p = problem.p;
@@ -339,7 +339,7 @@ void test_windows(const Isa& isa, std::mt19937& random) {
 }
 
 // Products of matrices: one position a row, and one group a matrix where there are several.
-void test_products(const Isa& isa, std::mt19937& random) {
+void test_products(const TestedIsa& isa, std::mt19937& random) {
   constexpr int64_t kSizes[][4] = {{1, 1, 1, 1},     {1, 7, 3, 5},    {1, 130, 96, 147},
                                    {1, 40, 200, 64}, {5, 33, 17, 36}, {3, 1, 70, 130}};
   for (const auto& [count, m, n, k] : kSizes) {
@@ -364,7 +364,7 @@ void test_products(const Isa& isa, std::mt19937& random) {
 }
 
 // Rounds halves to the even integer and saturates, in any position of a vector.
-void test_rounding(const Isa& isa, std::mt19937& random) {
+void test_rounding(const TestedIsa& isa, std::mt19937& random) {
   Problem problem;
   Params& p = problem.p;
   p.batch = p.groups = p.in_channels = 1;
@@ -393,7 +393,7 @@ void test_rounding(const Isa& isa, std::mt19937& random) {
   }
 }
 
-void test_refusals(const Isa& isa, std::mt19937& random) {
+void test_refusals(const TestedIsa& isa, std::mt19937& random) {
   Problem sound;
   Params& p = sound.p;
   p.batch = 1;
@@ -473,7 +473,7 @@ void test_refusals(const Isa& isa, std::mt19937& random) {
 
 int main() {
   using namespace npusim::cpu;
-  for (const Isa& isa : isas()) {
+  for (const TestedIsa& isa : isas()) {
     std::mt19937 random(7);
     test_windows(isa, random);
     test_products(isa, random);

@@ -8,7 +8,7 @@ namespace {
 
 using Params = abi::ConvWinogradParams;
 
-Operand transform(const Isa& isa, const Operand& w, int32_t dtype, const Params& p,
+Operand transform(const TestedIsa& isa, const Operand& w, int32_t dtype, const Params& p,
                   std::mt19937& random) {
   abi::WinogradWeightsParams pack{};
   pack.n = p.out_channels;
@@ -42,7 +42,7 @@ double reference(const Params& p, const std::vector<double>& x, const std::vecto
   return sum;
 }
 
-void test_conv(const Isa& isa, const Params& p, int32_t w_dtype, std::mt19937& random) {
+void test_conv(const TestedIsa& isa, const Params& p, int32_t w_dtype, std::mt19937& random) {
   const Operand x =
       random_operand(p.x_dtype, extent(p.batch, p.in_channels, p.in_size, p.x_strides), random);
   const Operand w = random_operand(w_dtype, p.out_channels * p.in_channels * 9, random);
@@ -95,7 +95,7 @@ Params random_params(std::mt19937& random) {
 
 // Normal data after a relu, weights of He's variance: the largest error relative to the largest
 // output stays within a few roundings.
-void test_accuracy(const Isa& isa, int tile, std::mt19937& random) {
+void test_accuracy(const TestedIsa& isa, int tile, std::mt19937& random) {
   const Params p = base(1, 128, 32, 12, 12, tile);
   std::normal_distribution<float> normal;
   const auto fill = [&](int64_t count, auto&& value) {
@@ -127,7 +127,7 @@ void test_accuracy(const Isa& isa, int tile, std::mt19937& random) {
   expect(worst / largest < (tile == 4 ? 5e-6 : 2e-6), isa.name, "Winograd lost accuracy");
 }
 
-void test_refusals(const Isa& isa, std::mt19937& random) {
+void test_refusals(const TestedIsa& isa, std::mt19937& random) {
   const Params good = base(1, 4, 16, 5, 5, 2);
   const std::vector<Operand> operands{random_operand(0, 100, random),
                                       random_operand(0, 16 * 16 * 4, random),
@@ -149,7 +149,7 @@ void test_refusals(const Isa& isa, std::mt19937& random) {
 }
 
 // Whatever the bytes say, check() refuses or the run stays in bounds (sanitizers watch).
-void test_arbitrary_bytes(const Isa& isa, std::mt19937& random) {
+void test_arbitrary_bytes(const TestedIsa& isa, std::mt19937& random) {
   for (int i = 0; i < 3000; ++i) {
     const Params good = random_params(random);
     Params p = good;
@@ -171,7 +171,7 @@ void test_arbitrary_bytes(const Isa& isa, std::mt19937& random) {
 int main() {
   using namespace npusim::cpu;
   std::mt19937 random(1);
-  for (const Isa& isa : isas()) {
+  for (const TestedIsa& isa : isas()) {
     for (const int tile : {2, 4}) {
       test_conv(isa, base(1, 64, 64, 56, 56, tile), 0, random);  // several blocks
       test_conv(isa, base(2, 128, 128, 7, 7, tile), 0, random);  // columns cut

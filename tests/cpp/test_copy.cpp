@@ -41,7 +41,7 @@ Layout layout(std::initializer_list<int64_t> shape, std::initializer_list<int64_
   return out;
 }
 
-void test_copy(const Isa& isa, std::mt19937& random) {
+void test_copy(const TestedIsa& isa, std::mt19937& random) {
   const KernelEntry& kernel = isa["copy"];
   for (const int size : {1, 2, 4, 8}) {
     for (int i = 0; i < 150; ++i) {
@@ -63,7 +63,7 @@ void test_copy(const Isa& isa, std::mt19937& random) {
   }
 }
 
-void test_copy_refusals(const Isa& isa, std::mt19937& random) {
+void test_copy_refusals(const TestedIsa& isa, std::mt19937& random) {
   const KernelEntry& kernel = isa["copy"];
   const Layout shape = layout({4, 30}, {30, 1});
   std::vector<Operand> operands = {operand_of(shape, 0, random), operand_of(shape, 0, random)};
@@ -85,7 +85,7 @@ void test_copy_refusals(const Isa& isa, std::mt19937& random) {
   expect(!refusal(kernel, sound, operands).empty(), "copy", "accepts a missing operand");
 }
 
-void test_fill(const Isa& isa, std::mt19937& random) {
+void test_fill(const TestedIsa& isa, std::mt19937& random) {
   const KernelEntry& kernel = isa["fill"];
   for (const int size : {1, 2, 4, 8}) {
     for (int i = 0; i < 60; ++i) {
@@ -110,7 +110,7 @@ void test_fill(const Isa& isa, std::mt19937& random) {
   }
 }
 
-void test_mutations(const Isa& isa, std::mt19937& random) {
+void test_mutations(const TestedIsa& isa, std::mt19937& random) {
   for (int i = 0; i < 300; ++i) {
     const Layout shape = random_shape(4, 500, random);
     const Layout x = random_layout(shape, kPermuted | kPadded | kFlipped | kBroadcast, random);
@@ -127,7 +127,7 @@ void test_mutations(const Isa& isa, std::mt19937& random) {
 
 int main() {
   using namespace npusim::cpu;
-  for (const Isa& isa : isas()) {
+  for (const TestedIsa& isa : isas()) {
     std::mt19937 random(1);
     test_copy(isa, random);
     test_copy_refusals(isa, random);

@@ -10,7 +10,7 @@ struct Case {
   std::string name;
 };
 
-std::string describe(const Isa& isa, const abi::GemmParams& p) {
+std::string describe(const TestedIsa& isa, const abi::GemmParams& p) {
   return std::string(isa.name) + " gemm m=" + std::to_string(p.m) + " n=" + std::to_string(p.n) +
          " k=" + std::to_string(p.k) + " dtypes " + std::to_string(p.x_dtype) +
          std::to_string(p.b_dtype) + std::to_string(p.y_dtype) + std::to_string(p.r_dtype) +
@@ -18,7 +18,8 @@ std::string describe(const Isa& isa, const abi::GemmParams& p) {
 }
 
 // w[n][k] packed into B.
-Operand pack(const Isa& isa, const Operand& w, const abi::GemmParams& p, std::mt19937& random) {
+Operand pack(const TestedIsa& isa, const Operand& w, const abi::GemmParams& p,
+             std::mt19937& random) {
   abi::PackBParams pack{};
   pack.groups = pack.taps = 1;
   pack.n = p.n;
@@ -33,7 +34,7 @@ Operand pack(const Isa& isa, const Operand& w, const abi::GemmParams& p, std::mt
   return operands[1];
 }
 
-void test_product(const Isa& isa, abi::GemmParams p, std::mt19937& random) {
+void test_product(const TestedIsa& isa, abi::GemmParams p, std::mt19937& random) {
   const Operand x = random_operand(p.x_dtype, (p.m - 1) * p.ldx + p.k, random);
   const Operand w = random_operand(p.b_dtype, p.n * p.k, random);
   std::vector<Operand> operands{x, pack(isa, w, p, random)};
@@ -80,7 +81,7 @@ abi::GemmParams plain(int64_t m, int64_t n, int64_t k) {
   return p;
 }
 
-void test_shapes(const Isa& isa, std::mt19937& random) {
+void test_shapes(const TestedIsa& isa, std::mt19937& random) {
   for (int64_t m = 1; m <= 20; ++m) {
     for (const int64_t n : {1, 15, 16, 17, 33, 64, 81}) test_product(isa, plain(m, n, 37), random);
   }
@@ -92,7 +93,7 @@ void test_shapes(const Isa& isa, std::mt19937& random) {
   test_product(isa, plain(1, 2000, 800), random);  // many columns of one row
 }
 
-void test_random(const Isa& isa, std::mt19937& random) {
+void test_random(const TestedIsa& isa, std::mt19937& random) {
   const auto below = [&](int n) {
     return static_cast<int32_t>(random() % static_cast<unsigned>(n));
   };
@@ -115,7 +116,7 @@ void test_random(const Isa& isa, std::mt19937& random) {
 }
 
 // A NaN stays one, through every range.
-void test_nan(const Isa& isa, std::mt19937& random) {
+void test_nan(const TestedIsa& isa, std::mt19937& random) {
   for (const abi::Opcode act : {abi::Opcode::kCopy, abi::Opcode::kRelu, abi::Opcode::kClamp}) {
     abi::GemmParams p = plain(3, 16, 4);
     p.act = static_cast<int32_t>(act);
@@ -130,7 +131,7 @@ void test_nan(const Isa& isa, std::mt19937& random) {
   }
 }
 
-void test_refusals(const Isa& isa, std::mt19937& random) {
+void test_refusals(const TestedIsa& isa, std::mt19937& random) {
   const abi::GemmParams good = plain(4, 16, 8);
   const std::vector<Operand> operands{random_operand(0, 32, random), random_operand(0, 128, random),
                                       random_operand(0, 64, random)};
@@ -161,7 +162,7 @@ void test_refusals(const Isa& isa, std::mt19937& random) {
 }
 
 // Whatever the bytes say, check() refuses or the run stays in bounds (sanitizers watch).
-void test_arbitrary_bytes(const Isa& isa, std::mt19937& random) {
+void test_arbitrary_bytes(const TestedIsa& isa, std::mt19937& random) {
   for (int i = 0; i < 20000; ++i) {
     abi::GemmParams p = plain(4, 16, 8);
     std::vector<Operand> operands{random_operand(0, 32, random), random_operand(0, 128, random),
@@ -177,7 +178,7 @@ void test_arbitrary_bytes(const Isa& isa, std::mt19937& random) {
 
 int main() {
   std::mt19937 random(1);
-  for (const npusim::cpu::Isa& isa : npusim::cpu::isas()) {
+  for (const npusim::cpu::TestedIsa& isa : npusim::cpu::isas()) {
     npusim::cpu::test_shapes(isa, random);
     npusim::cpu::test_random(isa, random);
     npusim::cpu::test_nan(isa, random);

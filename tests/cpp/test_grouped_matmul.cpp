@@ -21,7 +21,7 @@ struct Case {
   std::vector<Operand> operands;
 };
 
-std::string describe(const Isa& isa, const Params& p) {
+std::string describe(const TestedIsa& isa, const Params& p) {
   return std::string(isa.name) + " grouped_matmul groups " + std::to_string(p.batch[5]) + " m " +
          std::to_string(p.m) + " n " + std::to_string(p.n) + " k " + std::to_string(p.k) + " b " +
          std::to_string(p.b_k) + "," + std::to_string(p.b_n) + " dtype " + std::to_string(p.dtype);
@@ -70,7 +70,7 @@ int64_t group_of(const Case& c, int64_t row) {
   return -1;
 }
 
-void test_case(const Isa& isa, Case c, std::mt19937& random) {
+void test_case(const TestedIsa& isa, Case c, std::mt19937& random) {
   const Params& p = c.p;
   const std::vector<double> a = numbers_of(c.operands[0], p.dtype);
   const std::vector<double> b = numbers_of(c.operands[1], p.dtype);
@@ -95,7 +95,7 @@ void test_case(const Isa& isa, Case c, std::mt19937& random) {
   }
 }
 
-void test_refusals(const Isa& isa, std::mt19937& random) {
+void test_refusals(const TestedIsa& isa, std::mt19937& random) {
   Case c = random_case(random, true);
   while (c.p.batch[5] < 2 || c.p.m < 2 || c.p.dtype != 0 || c.p.y_m != c.p.n) {
     c = random_case(random, true);
@@ -127,7 +127,7 @@ bool too_long(const Params& p) {
   return work > 1e8;
 }
 
-void test_isa(const Isa& isa) {
+void test_isa(const TestedIsa& isa) {
   std::mt19937 random(23);
   for (int i = 0; i < 150; ++i) test_case(isa, random_case(random, i % 3 != 0), random);
   test_refusals(isa, random);
@@ -141,5 +141,5 @@ void test_isa(const Isa& isa) {
 }  // namespace npusim::cpu
 
 int main() {
-  for (const npusim::cpu::Isa& isa : npusim::cpu::isas()) npusim::cpu::test_isa(isa);
+  for (const npusim::cpu::TestedIsa& isa : npusim::cpu::isas()) npusim::cpu::test_isa(isa);
 }

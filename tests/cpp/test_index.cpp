@@ -166,7 +166,7 @@ abi::IndexParams index_params(const Case& c, int32_t size) {
   return p;
 }
 
-std::string describe(const Isa& isa, const char* kernel, const Case& c) {
+std::string describe(const TestedIsa& isa, const char* kernel, const Case& c) {
   std::string out = std::string(isa.name) + " " + kernel + " shape";
   for (int d = 0; d < c.rank; ++d) out += " " + std::to_string(c.shape[d]);
   return out + " n " + std::to_string(c.n) + " idx dtype " + std::to_string(c.idx_dtype);
@@ -179,7 +179,7 @@ std::vector<Operand> index_operands(const Case& c, int32_t dtype, std::mt19937& 
   return operands;
 }
 
-void test_index(const Isa& isa, const Case& c, std::mt19937& random) {
+void test_index(const TestedIsa& isa, const Case& c, std::mt19937& random) {
   constexpr int32_t kDtypes[] = {7, 6, 5, 4};  // of 1, 2, 4 and 8 bytes
   const int32_t dtype = kDtypes[random() % 4];
   std::vector<Operand> operands = index_operands(c, dtype, random);
@@ -227,7 +227,7 @@ double combine(int32_t mode, double y, double x) {
   }
 }
 
-void test_scatter(const Isa& isa, const Case& c, std::mt19937& random) {
+void test_scatter(const TestedIsa& isa, const Case& c, std::mt19937& random) {
   const auto dtype = static_cast<int32_t>(random() % 10), mode = static_cast<int32_t>(random() % 5);
   const std::string where = describe(isa, "scatter", c) + " dtype " + std::to_string(dtype) +
                             " mode " + std::to_string(mode);
@@ -259,7 +259,7 @@ void test_scatter(const Isa& isa, const Case& c, std::mt19937& random) {
 }
 
 // An index beyond either end is reported, and the elements of other tasks still arrive.
-void test_out_of_range(const Isa& isa, std::mt19937& random) {
+void test_out_of_range(const TestedIsa& isa, std::mt19937& random) {
   for (const int64_t wrong : {int64_t{10}, int64_t{-11}, INT64_MAX, INT64_MIN}) {
     const Case c = embedding();
     std::vector<Operand> operands = index_operands(c, 5, random);
@@ -274,7 +274,7 @@ void test_out_of_range(const Isa& isa, std::mt19937& random) {
 }
 
 // A table without rows: no index is in range, and nothing may be read.
-void test_empty_table(const Isa& isa, std::mt19937& random) {
+void test_empty_table(const TestedIsa& isa, std::mt19937& random) {
   Case c = embedding();
   std::vector<Operand> operands = index_operands(c, 5, random);
   c.k_size[0] = 0;
@@ -283,7 +283,7 @@ void test_empty_table(const Isa& isa, std::mt19937& random) {
          "an index into an empty table was not reported");
 }
 
-void test_nan_wins(const Isa& isa, std::mt19937& random) {
+void test_nan_wins(const TestedIsa& isa, std::mt19937& random) {
   for (const int32_t mode : {3, 4}) {
     const Case c = embedding();
     std::vector<Operand> operands = scatter_operands(c, 0, random);
@@ -296,7 +296,7 @@ void test_nan_wins(const Isa& isa, std::mt19937& random) {
   }
 }
 
-void test_refusals(const Isa& isa, std::mt19937& random) {
+void test_refusals(const TestedIsa& isa, std::mt19937& random) {
   const Case sound = embedding();
   const std::vector<Operand> operands = index_operands(sound, 5, random);
   const auto refused = [&](auto&& spoil, const char* what) {
@@ -315,7 +315,7 @@ void test_refusals(const Isa& isa, std::mt19937& random) {
   refused([](auto& p) { p.y_strides[0] = 0; }, "rows that share an output");
 }
 
-void test_isa(const Isa& isa) {
+void test_isa(const TestedIsa& isa) {
   std::mt19937 random(13);
   for (int i = 0; i < 10; ++i) {  // large enough for many tasks
     test_index(isa, embedding(300, 500), random);
@@ -349,5 +349,5 @@ void test_isa(const Isa& isa) {
 }  // namespace npusim::cpu
 
 int main() {
-  for (const npusim::cpu::Isa& isa : npusim::cpu::isas()) npusim::cpu::test_isa(isa);
+  for (const npusim::cpu::TestedIsa& isa : npusim::cpu::isas()) npusim::cpu::test_isa(isa);
 }

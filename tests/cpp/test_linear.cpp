@@ -6,7 +6,7 @@
 namespace npusim::cpu {
 namespace {
 
-std::string describe(const Isa& isa, const abi::LinearParams& p) {
+std::string describe(const TestedIsa& isa, const abi::LinearParams& p) {
   return std::string(isa.name) + (p.gated ? " gated" : "") + " linear m=" + std::to_string(p.m) +
          " n=" + std::to_string(p.n) + " k=" + std::to_string(p.k) + " segments " +
          std::to_string(p.segments) + " dtypes " + std::to_string(p.x_dtype) +
@@ -55,7 +55,7 @@ std::vector<double> reference_sums(const abi::LinearParams& p,
   return sums;
 }
 
-void test_product(const Isa& isa, const abi::LinearParams& p, std::mt19937& random) {
+void test_product(const TestedIsa& isa, const abi::LinearParams& p, std::mt19937& random) {
   std::vector<Operand> operands = random_operands(p, random);
   const std::vector<double> before = values_of(operands.back(), p.y_dtype);
   run_kernel(isa["linear"], p, operands, random);
@@ -108,7 +108,7 @@ abi::LinearParams gated(int64_t m, int64_t n, int64_t k, int32_t dtype = 0) {
   return p;
 }
 
-void test_shapes(const Isa& isa, std::mt19937& random) {
+void test_shapes(const TestedIsa& isa, std::mt19937& random) {
   for (const int32_t dtype : {0, 1, 2}) {
     for (int64_t m = 0; m <= 14; ++m) {
       for (const int64_t n : {0, 1, 3, 4, 15, 17, 64, 81}) {
@@ -129,7 +129,7 @@ void test_shapes(const Isa& isa, std::mt19937& random) {
   }
 }
 
-void test_random(const Isa& isa, std::mt19937& random) {
+void test_random(const TestedIsa& isa, std::mt19937& random) {
   const auto below = [&](int64_t n) {
     return static_cast<int32_t>(random() % static_cast<uint32_t>(n));
   };
@@ -160,7 +160,7 @@ void test_random(const Isa& isa, std::mt19937& random) {
 }
 
 // What a row of W that no tile may read holds must not reach a sum: here, NaN all around.
-void test_neighbours(const Isa& isa, std::mt19937& random) {
+void test_neighbours(const TestedIsa& isa, std::mt19937& random) {
   for (const int32_t dtype : {0, 1, 2}) {
     for (const int64_t m : {1, 9}) {
       abi::LinearParams p = plain(m, 5, 37, dtype);
@@ -182,7 +182,7 @@ void test_neighbours(const Isa& isa, std::mt19937& random) {
 }
 
 // However tasks are handed out, and whatever stands in the other rows of x.
-void test_determinism(const Isa& isa, std::mt19937& random) {
+void test_determinism(const TestedIsa& isa, std::mt19937& random) {
   for (const int64_t m : {1, 4, 130}) {
     const abi::LinearParams p = gated(m, 300, 700, 2);
     const std::vector<Operand> operands = random_operands(p, random);
@@ -195,7 +195,7 @@ void test_determinism(const Isa& isa, std::mt19937& random) {
   }
 }
 
-void test_refusals(const Isa& isa, std::mt19937& random) {
+void test_refusals(const TestedIsa& isa, std::mt19937& random) {
   abi::LinearParams good = plain(4, 16, 8);
   good.segments = 2;
   good.rows[0] = 10;
@@ -244,7 +244,7 @@ void test_refusals(const Isa& isa, std::mt19937& random) {
 }
 
 // Whatever the bytes say, check() refuses or the run stays in bounds (sanitizers watch).
-void test_arbitrary_bytes(const Isa& isa, std::mt19937& random) {
+void test_arbitrary_bytes(const TestedIsa& isa, std::mt19937& random) {
   for (int i = 0; i < 20000; ++i) {
     abi::LinearParams p = i % 2 ? gated(4, 8, 9, 2) : plain(4, 16, 8, 2);
     std::vector<Operand> operands = random_operands(p, random);
@@ -259,7 +259,7 @@ void test_arbitrary_bytes(const Isa& isa, std::mt19937& random) {
 
 int main() {
   std::mt19937 random(1);
-  for (const npusim::cpu::Isa& isa : npusim::cpu::isas()) {
+  for (const npusim::cpu::TestedIsa& isa : npusim::cpu::isas()) {
     npusim::cpu::test_shapes(isa, random);
     npusim::cpu::test_random(isa, random);
     npusim::cpu::test_neighbours(isa, random);

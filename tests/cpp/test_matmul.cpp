@@ -14,7 +14,7 @@ int64_t pick(std::mt19937& random, int64_t low, int64_t high) {
   return std::uniform_int_distribution<int64_t>(low, high)(random);
 }
 
-std::string describe(const Isa& isa, const Params& p) {
+std::string describe(const TestedIsa& isa, const Params& p) {
   return std::string(isa.name) + " matmul batch " + std::to_string(p.batch[4]) + "x" +
          std::to_string(p.batch[5]) + " m " + std::to_string(p.m) + " n " + std::to_string(p.n) +
          " k " + std::to_string(p.k) + " a " + std::to_string(p.a_m) + "," + std::to_string(p.a_k) +
@@ -87,7 +87,7 @@ void expect_product(double got, double want, const Params& p, const std::string&
          "got " + std::to_string(got) + ", expected " + std::to_string(wrapped));
 }
 
-void test_case(const Isa& isa, const Params& p, std::mt19937& random) {
+void test_case(const TestedIsa& isa, const Params& p, std::mt19937& random) {
   std::vector<Operand> operands{typed_operand(p.dtype, a_extent(p), random),
                                 typed_operand(p.dtype, b_extent(p), random),
                                 typed_operand(p.dtype, y_extent(p), random)};
@@ -109,7 +109,7 @@ void test_case(const Isa& isa, const Params& p, std::mt19937& random) {
 }
 
 // No terms: every sum is 0.
-void test_empty_depth(const Isa& isa, std::mt19937& random) {
+void test_empty_depth(const TestedIsa& isa, std::mt19937& random) {
   Params p = random_case(random);
   p.dtype = 0;
   p.k = 0;
@@ -119,7 +119,7 @@ void test_empty_depth(const Isa& isa, std::mt19937& random) {
   expect(y[0] == 0 && y.back() == 0, describe(isa, p), "a sum of no terms is not 0");
 }
 
-void test_refusals(const Isa& isa, std::mt19937& random) {
+void test_refusals(const TestedIsa& isa, std::mt19937& random) {
   Params good{};
   for (int64_t& n : good.batch) n = 1;
   good.batch[5] = 2;
@@ -152,7 +152,7 @@ bool too_long(const Params& p) {
   return work > 1e8;
 }
 
-void test_isa(const Isa& isa) {
+void test_isa(const TestedIsa& isa) {
   std::mt19937 random(11);
   for (int i = 0; i < 300; ++i) test_case(isa, random_case(random), random);
   for (int i = 0; i < 5; ++i) test_empty_depth(isa, random);
@@ -170,5 +170,5 @@ void test_isa(const Isa& isa) {
 }  // namespace npusim::cpu
 
 int main() {
-  for (const npusim::cpu::Isa& isa : npusim::cpu::isas()) npusim::cpu::test_isa(isa);
+  for (const npusim::cpu::TestedIsa& isa : npusim::cpu::isas()) npusim::cpu::test_isa(isa);
 }

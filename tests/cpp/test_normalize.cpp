@@ -59,7 +59,7 @@ void check_softmax(const KernelEntry& kernel, const abi::SoftmaxParams& p,
   }
 }
 
-void test_softmax(const Isa& isa, std::mt19937& random) {
+void test_softmax(const TestedIsa& isa, std::mt19937& random) {
   for (int i = 0; i < 250; ++i) {
     abi::SoftmaxParams p = {};
     p.outer = pick(random, 1, 12);
@@ -137,7 +137,7 @@ void check_norm(const KernelEntry& kernel, NormCase& c, std::mt19937& random) {
   }
 }
 
-void test_norm(const Isa& isa, std::mt19937& random) {
+void test_norm(const TestedIsa& isa, std::mt19937& random) {
   for (int i = 0; i < 250; ++i) {
     NormCase c = norm_case(random);
     check_norm(isa["norm"], c, random);
@@ -218,7 +218,7 @@ void check_group_norm(const KernelEntry& kernel, GroupCase& c, std::mt19937& ran
   expect(gaps_untouched(before, c.operands.back(), c.y, p.y_dtype), "group norm", "wrote a gap");
 }
 
-void test_group_norm(const Isa& isa, std::mt19937& random) {
+void test_group_norm(const TestedIsa& isa, std::mt19937& random) {
   for (int i = 0; i < 250; ++i) {
     GroupCase c = group_case(random);
     check_group_norm(isa["group_norm"], c, random);
@@ -240,7 +240,7 @@ void refused(const KernelEntry& kernel, const Params& sound, const std::vector<O
   expect(!refusal(kernel, p, operands).empty(), std::string(kernel.name) + " accepts", what);
 }
 
-void test_refusals(const Isa& isa, std::mt19937& random) {
+void test_refusals(const TestedIsa& isa, std::mt19937& random) {
   const std::vector<Operand> pair = {operand_of(line(600), 0, random),
                                      operand_of(line(600), 0, random)};
   const abi::SoftmaxParams soft = {2, 300, 1, 0, 0, 0};
@@ -282,7 +282,7 @@ void check_in_place(const KernelEntry& kernel, const Params& p, std::mt19937& ra
   expect(both.bytes == operands[1].bytes, kernel.name, "differs in place");
 }
 
-void test_in_place(const Isa& isa, std::mt19937& random) {
+void test_in_place(const TestedIsa& isa, std::mt19937& random) {
   for (const int32_t log : {0, 1}) {
     check_in_place(isa["softmax"], abi::SoftmaxParams{10, 600, 1, log, 0, 0}, random);
     check_in_place(isa["softmax"], abi::SoftmaxParams{2, 30, 100, log, 0, 0}, random);
@@ -304,7 +304,7 @@ void test_in_place(const Isa& isa, std::mt19937& random) {
 
 int main() {
   using namespace npusim::cpu;
-  for (const Isa& isa : isas()) {
+  for (const TestedIsa& isa : isas()) {
     std::mt19937 random(4);
     test_softmax(isa, random);
     test_norm(isa, random);

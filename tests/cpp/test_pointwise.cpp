@@ -155,7 +155,7 @@ void check_opcode(const KernelEntry& kernel, Opcode op, int32_t compute, int con
   }
 }
 
-void test_opcodes(const Isa& isa, std::mt19937& random) {
+void test_opcodes(const TestedIsa& isa, std::mt19937& random) {
   for (int code = 0; code < 128; ++code) {
     const auto op = static_cast<Opcode>(code);
     const int arity = abi::kOpcodeArity[code];
@@ -172,7 +172,7 @@ void test_opcodes(const Isa& isa, std::mt19937& random) {
 }
 
 // Conversions at the edges of what they convert to.
-void test_conversions(const Isa& isa, std::mt19937& random) {
+void test_conversions(const TestedIsa& isa, std::mt19937& random) {
   struct Row {
     Opcode op;
     double value, want;
@@ -222,7 +222,7 @@ void test_conversions(const Isa& isa, std::mt19937& random) {
 }
 
 // Integer arithmetic at its edges, against values worked out by hand from PyTorch's rules.
-void test_integers(const Isa& isa, std::mt19937& random) {
+void test_integers(const TestedIsa& isa, std::mt19937& random) {
   struct Row {
     Opcode op;
     int64_t a, b, want;
@@ -272,7 +272,7 @@ void test_integers(const Isa& isa, std::mt19937& random) {
   }
 }
 
-void test_division_by_zero(const Isa& isa, std::mt19937& random) {
+void test_division_by_zero(const TestedIsa& isa, std::mt19937& random) {
   Builder b(line(5), 1);
   b.input(0, line(5), 5, kI, random);
   b.output(line(5), 5, 1, kI, random);
@@ -435,7 +435,7 @@ void check_program(const KernelEntry& kernel, Builder& b, std::mt19937& random) 
          "a gap of y was written");
 }
 
-void test_programs(const Isa& isa, std::mt19937& random) {
+void test_programs(const TestedIsa& isa, std::mt19937& random) {
   for (int i = 0; i < 1500; ++i) {
     Builder b = random_case(random_shape(4, i % 50 ? 6000 : 100000, random), random);
     check_program(isa["pointwise"], b, random);
@@ -443,7 +443,7 @@ void test_programs(const Isa& isa, std::mt19937& random) {
 }
 
 // An instruction whose result takes the register of an input that is one value for all elements.
-void test_one_value(const Isa& isa, std::mt19937& random) {
+void test_one_value(const TestedIsa& isa, std::mt19937& random) {
   for (const int64_t n : {1, 4, 5, 16, 17, 33, 5003}) {
     Builder b(line(n), 1);
     Layout one = line(n);
@@ -462,7 +462,7 @@ void test_one_value(const Isa& isa, std::mt19937& random) {
 }
 
 // y over the memory of x0, as the memory planner may place it.
-void test_in_place(const Isa& isa, std::mt19937& random) {
+void test_in_place(const TestedIsa& isa, std::mt19937& random) {
   for (const int64_t n : {1, 15, 16, 1000, 1024, 5003, 70000}) {
     Builder b(line(n), 1);
     b.input(0, line(n), 0, kF, random);
@@ -482,7 +482,7 @@ void test_in_place(const Isa& isa, std::mt19937& random) {
   }
 }
 
-void test_refusals(const Isa& isa, std::mt19937& random) {
+void test_refusals(const TestedIsa& isa, std::mt19937& random) {
   Builder b(line(100), 1);
   b.input(0, line(100), 0, kF, random);
   b.output(line(100), 0, 1, kF, random);
@@ -510,7 +510,7 @@ void test_refusals(const Isa& isa, std::mt19937& random) {
   refused([](Params& p) { p.y_strides[0] = 0; }, "elements that collide");
 }
 
-void test_mutations(const Isa& isa, std::mt19937& random) {
+void test_mutations(const TestedIsa& isa, std::mt19937& random) {
   for (int i = 0; i < 400; ++i) {
     const Builder b = random_case(random_shape(4, 600, random), random);
     run_mutations(isa["pointwise"], b.p, b.operands, 40, random);
@@ -522,7 +522,7 @@ void test_mutations(const Isa& isa, std::mt19937& random) {
 
 int main() {
   using namespace npusim::cpu;
-  for (const Isa& isa : isas()) {
+  for (const TestedIsa& isa : isas()) {
     std::mt19937 random(2);
     test_opcodes(isa, random);
     test_conversions(isa, random);

@@ -58,13 +58,13 @@ Operand gaussian_operand(int32_t dtype, int64_t count, double shift, std::mt1993
   return out;
 }
 
-std::string describe(const Isa& isa, const abi::QuantizeParams& p) {
+std::string describe(const TestedIsa& isa, const abi::QuantizeParams& p) {
   return std::string(isa.name) + " quantize format " + std::to_string(p.format) + " group " +
          std::to_string(p.group) + " rows " + std::to_string(p.rows) + " k " + std::to_string(p.k) +
          " dtype " + std::to_string(p.x_dtype);
 }
 
-Operand quantized(const Isa& isa, const abi::QuantizeParams& p, const Operand& w,
+Operand quantized(const TestedIsa& isa, const abi::QuantizeParams& p, const Operand& w,
                   std::mt19937& random) {
   std::vector<Operand> operands{w, {}};
   operands[1].bytes.resize(static_cast<size_t>(Stored(p).bytes));
@@ -109,7 +109,8 @@ Errors errors_of(const abi::QuantizeParams& p, const Stored& layout, const Opera
   return e;
 }
 
-void test_quantize(const Isa& isa, abi::QuantizeParams p, double shift, std::mt19937& random) {
+void test_quantize(const TestedIsa& isa, abi::QuantizeParams p, double shift,
+                   std::mt19937& random) {
   const Operand w = gaussian_operand(p.x_dtype, (p.rows - 1) * p.ldw + p.k, shift, random);
   const Stored layout(p);
   const Operand q = quantized(isa, p, w, random);
@@ -148,7 +149,7 @@ struct Kind {
 constexpr Kind kKinds[] = {{kInt8, 0},   {kInt4, 32},           {kInt4, 64},
                            {kInt4, 128}, {kInt4Asymmetric, 32}, {kInt4Asymmetric, 128}};
 
-void test_weights(const Isa& isa, std::mt19937& random) {
+void test_weights(const TestedIsa& isa, std::mt19937& random) {
   for (const Kind kind : kKinds) {
     for (const int32_t dtype : {0, 2}) {
       for (const int64_t k : {256, 1000, 1537}) {
@@ -163,7 +164,7 @@ void test_weights(const Isa& isa, std::mt19937& random) {
 }
 
 // Groups with nothing to scale, with one value, and beyond what a float16 can scale.
-void test_extremes(const Isa& isa, std::mt19937& random) {
+void test_extremes(const TestedIsa& isa, std::mt19937& random) {
   for (const Kind kind : kKinds) {
     const abi::QuantizeParams p = weight(kind.format, kind.group, 4, 128, 0);
     Operand w = random_operand(0, 4 * 128, random);
@@ -179,7 +180,7 @@ void test_extremes(const Isa& isa, std::mt19937& random) {
   }
 }
 
-std::string describe(const Isa& isa, const abi::QuantizedLinearParams& p) {
+std::string describe(const TestedIsa& isa, const abi::QuantizedLinearParams& p) {
   return std::string(isa.name) + " quantized_linear m=" + std::to_string(p.m) +
          " n=" + std::to_string(p.n) + " k=" + std::to_string(p.k) + " format " +
          std::to_string(p.format) + " group " + std::to_string(p.group) + " segments " +
@@ -201,7 +202,7 @@ abi::QuantizedLinearParams plain(Kind kind, int64_t m, int64_t n, int64_t k) {
   return p;
 }
 
-std::vector<Operand> operands_for(const Isa& isa, const abi::QuantizedLinearParams& p,
+std::vector<Operand> operands_for(const TestedIsa& isa, const abi::QuantizedLinearParams& p,
                                   std::vector<double>* decoded, std::mt19937& random) {
   std::vector<Operand> operands{random_operand(p.x_dtype, (p.m - 1) * p.ldx + p.k, random)};
   for (int i = 0; i < p.segments; ++i) {
@@ -220,7 +221,7 @@ std::vector<Operand> operands_for(const Isa& isa, const abi::QuantizedLinearPara
   return operands;
 }
 
-void test_product(const Isa& isa, const abi::QuantizedLinearParams& p, std::mt19937& random) {
+void test_product(const TestedIsa& isa, const abi::QuantizedLinearParams& p, std::mt19937& random) {
   std::vector<double> w;
   std::vector<Operand> operands = operands_for(isa, p, &w, random);
   const std::vector<double> before = values_of(operands.back(), p.y_dtype);
@@ -261,7 +262,7 @@ void test_product(const Isa& isa, const abi::QuantizedLinearParams& p, std::mt19
   }
 }
 
-void test_shapes(const Isa& isa, std::mt19937& random) {
+void test_shapes(const TestedIsa& isa, std::mt19937& random) {
   for (const Kind kind : kKinds) {
     for (const int64_t m : {1, 2, 3, 4, 5, 16, 17, 130}) {
       test_product(isa, plain(kind, m, 19, 300), random);
@@ -278,7 +279,7 @@ void test_shapes(const Isa& isa, std::mt19937& random) {
   }
 }
 
-void test_random(const Isa& isa, std::mt19937& random) {
+void test_random(const TestedIsa& isa, std::mt19937& random) {
   const auto below = [&](int n) {
     return static_cast<int32_t>(random() % static_cast<unsigned>(n));
   };
@@ -310,7 +311,7 @@ void test_random(const Isa& isa, std::mt19937& random) {
 }
 
 // What a task computes does not depend on which tasks a worker was given with it.
-void test_ranges(const Isa& isa, std::mt19937& random) {
+void test_ranges(const TestedIsa& isa, std::mt19937& random) {
   for (const Kind kind : kKinds) {
     const abi::QuantizedLinearParams p = plain(kind, 3, 1200, 640);
     std::vector<double> decoded;
@@ -329,7 +330,7 @@ void test_ranges(const Isa& isa, std::mt19937& random) {
   }
 }
 
-void test_nan(const Isa& isa, std::mt19937& random) {
+void test_nan(const TestedIsa& isa, std::mt19937& random) {
   for (const Kind kind : kKinds) {
     for (const float value : {NAN, INFINITY}) {
       const abi::QuantizedLinearParams p = plain(kind, 2, 20, 200);
@@ -346,7 +347,7 @@ void test_nan(const Isa& isa, std::mt19937& random) {
   }
 }
 
-void test_refusals(const Isa& isa, std::mt19937& random) {
+void test_refusals(const TestedIsa& isa, std::mt19937& random) {
   const abi::QuantizedLinearParams good = plain({kInt4, 32}, 4, 16, 128);
   std::vector<double> decoded;
   const std::vector<Operand> operands = operands_for(isa, good, &decoded, random);
@@ -397,7 +398,7 @@ void test_refusals(const Isa& isa, std::mt19937& random) {
 }
 
 // Whatever the bytes say, check() refuses or the run stays in bounds (sanitizers watch).
-void test_arbitrary_bytes(const Isa& isa, std::mt19937& random) {
+void test_arbitrary_bytes(const TestedIsa& isa, std::mt19937& random) {
   std::vector<double> decoded;
   const auto mutate = [&](auto& p) {
     auto* bytes = reinterpret_cast<unsigned char*>(&p);
@@ -425,7 +426,7 @@ void test_arbitrary_bytes(const Isa& isa, std::mt19937& random) {
 
 int main() {
   std::mt19937 random(1);
-  for (const npusim::cpu::Isa& isa : npusim::cpu::isas()) {
+  for (const npusim::cpu::TestedIsa& isa : npusim::cpu::isas()) {
     npusim::cpu::test_weights(isa, random);
     npusim::cpu::test_extremes(isa, random);
     npusim::cpu::test_shapes(isa, random);

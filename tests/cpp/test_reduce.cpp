@@ -189,7 +189,7 @@ int32_t output_dtype(int op, int32_t x_dtype, std::mt19937& random) {
   return needs_real(op) || op == kMean ? 0 : 4;
 }
 
-void test_random(const Isa& isa, std::mt19937& random) {
+void test_random(const TestedIsa& isa, std::mt19937& random) {
   for (int i = 0; i < 3000; ++i) {
     const int op = static_cast<int>(random() % kOps);
     const auto x_dtype = static_cast<int32_t>(random() % 2 ? 0 : random() % 10);
@@ -222,7 +222,7 @@ Case row(int op, int64_t n, std::mt19937& random) {
   return c;
 }
 
-void test_special_values(const Isa& isa, std::mt19937& random) {
+void test_special_values(const TestedIsa& isa, std::mt19937& random) {
   const float nan = std::nanf(""), inf = std::numeric_limits<float>::infinity();
   for (const int64_t n : {1, 2, 5, 16, 33, 100, 2000}) {
     for (int op = 0; op < kOps; ++op) {
@@ -243,7 +243,7 @@ void test_special_values(const Isa& isa, std::mt19937& random) {
 }
 
 // A million addends of one magnitude: errors of single precision would add up to 1e-4 and more.
-void test_accuracy(const Isa& isa, std::mt19937& random) {
+void test_accuracy(const TestedIsa& isa, std::mt19937& random) {
   for (const int op : {kSum, kMean, kVar}) {
     Case c = row(op, 1 << 20, random);
     for (size_t i = 0; i < (1u << 20); ++i) put(c, i, 1000.1F + static_cast<float>(i % 7) * 0.01F);
@@ -255,7 +255,7 @@ void test_accuracy(const Isa& isa, std::mt19937& random) {
   }
 }
 
-void test_refusals(const Isa& isa, std::mt19937& random) {
+void test_refusals(const TestedIsa& isa, std::mt19937& random) {
   const Case c = row(kSum, 100, random);
   auto refused = [&](auto change, const char* what) {
     Params p = c.p;
@@ -271,7 +271,7 @@ void test_refusals(const Isa& isa, std::mt19937& random) {
   refused([](Params& p) { p.correction = -0x1p62; }, "a correction that no count reaches");
 }
 
-void test_mutations(const Isa& isa, std::mt19937& random) {
+void test_mutations(const TestedIsa& isa, std::mt19937& random) {
   // A stride of 0 lets a tensor of few bytes have any number of elements.
   const auto too_long = [](const Params& p) {
     double elements = 1;
@@ -293,7 +293,7 @@ void test_mutations(const Isa& isa, std::mt19937& random) {
 
 int main() {
   using namespace npusim::cpu;
-  for (const Isa& isa : isas()) {
+  for (const TestedIsa& isa : isas()) {
     std::mt19937 random(3);
     test_random(isa, random);
     test_special_values(isa, random);

@@ -11,7 +11,7 @@ namespace {
 
 using Params = abi::RopeParams;
 
-std::string describe(const Isa& isa, const Params& p) {
+std::string describe(const TestedIsa& isa, const Params& p) {
   return std::string(isa.name) + " rope of " + std::to_string(p.parts) + " parts, " +
          std::to_string(p.batch) + " x " + std::to_string(p.length) + ", rotates " +
          std::to_string(p.rotary_dim) + " of " + std::to_string(p.head_dim[0]) + ", dtypes " +
@@ -121,7 +121,8 @@ double rotated(const RopeCase& c, int part, const double* x, int64_t d, int64_t 
   return x[d] * cos[at(0)] + partner * sin[at(1)];
 }
 
-void check_part(const Isa& isa, const RopeCase& c, int part, const std::vector<Operand>& before) {
+void check_part(const TestedIsa& isa, const RopeCase& c, int part,
+                const std::vector<Operand>& before) {
   const Params& p = c.p;
   const auto parts = static_cast<size_t>(p.parts);
   const std::vector<double> x = elements_of(before[static_cast<size_t>(part)], c.x[part], p.dtype);
@@ -147,14 +148,14 @@ void check_part(const Isa& isa, const RopeCase& c, int part, const std::vector<O
   expect(gaps_untouched(old, y, c.y[part], p.dtype), describe(isa, p), "wrote a gap");
 }
 
-void test_case(const Isa& isa, RopeCase c, std::mt19937& random) {
+void test_case(const TestedIsa& isa, RopeCase c, std::mt19937& random) {
   const std::vector<Operand> before = c.operands;
   run_kernel(isa["rope"], c.p, c.operands, random);
   for (int i = 0; i < c.p.parts; ++i) check_part(isa, c, i, before);
 }
 
 // Heads turned where they lie give what separate results do.
-void test_in_place(const Isa& isa, int32_t interleaved, int32_t dtype, std::mt19937& random) {
+void test_in_place(const TestedIsa& isa, int32_t interleaved, int32_t dtype, std::mt19937& random) {
   RopeCase c;
   Params& p = c.p;
   p.parts = 1;
@@ -212,7 +213,7 @@ RopeCase decode_case(std::mt19937& random) {
   return c;
 }
 
-void test_refusals(const Isa& isa, std::mt19937& random) {
+void test_refusals(const TestedIsa& isa, std::mt19937& random) {
   const KernelEntry& kernel = isa["rope"];
   const RopeCase good = decode_case(random);
   expect(refusal(kernel, good.p, good.operands).empty(), "rope", "a sound case was refused");
@@ -245,7 +246,7 @@ void test_refusals(const Isa& isa, std::mt19937& random) {
 }
 
 // A position that leaves no room fails the run, and no element is written.
-void test_positions_outside(const Isa& isa, std::mt19937& random) {
+void test_positions_outside(const TestedIsa& isa, std::mt19937& random) {
   for (const int64_t position : {int64_t{-1}, int64_t{20}, INT64_MAX, INT64_MIN}) {
     RopeCase c = decode_case(random);
     c.operands[5] = position_of(position);
@@ -259,7 +260,7 @@ void test_positions_outside(const Isa& isa, std::mt19937& random) {
   }
 }
 
-void test_isa(const Isa& isa) {
+void test_isa(const TestedIsa& isa) {
   std::mt19937 random(11);
   for (int i = 0; i < 400; ++i) test_case(isa, random_case(random), random);
   test_case(isa, decode_case(random), random);
@@ -278,5 +279,5 @@ void test_isa(const Isa& isa) {
 }  // namespace npusim::cpu
 
 int main() {
-  for (const npusim::cpu::Isa& isa : npusim::cpu::isas()) npusim::cpu::test_isa(isa);
+  for (const npusim::cpu::TestedIsa& isa : npusim::cpu::isas()) npusim::cpu::test_isa(isa);
 }

@@ -89,7 +89,7 @@ abi::ScanParams random_scan(std::mt19937& random) {
   return p;
 }
 
-void test_scan(const Isa& isa, std::mt19937& random) {
+void test_scan(const TestedIsa& isa, std::mt19937& random) {
   for (int i = 0; i < 400; ++i) {
     const abi::ScanParams p = random_scan(random);
     const Layout all = line(p.outer * p.size * p.inner);
@@ -136,7 +136,7 @@ void check_sort(const KernelEntry& kernel, const abi::SortParams& p, std::vector
   }
 }
 
-void test_sort(const Isa& isa, std::mt19937& random) {
+void test_sort(const TestedIsa& isa, std::mt19937& random) {
   for (int i = 0; i < 400; ++i) {
     abi::SortParams p = {};
     p.outer = pick(random, 1, 4);
@@ -154,7 +154,7 @@ void test_sort(const Isa& isa, std::mt19937& random) {
   }
 }
 
-void test_refusals(const Isa& isa, std::mt19937& random) {
+void test_refusals(const TestedIsa& isa, std::mt19937& random) {
   const std::vector<Operand> three = {operand_of(line(60), 0, random),
                                       operand_of(line(60), 0, random),
                                       operand_of(line(60), 4, random)};
@@ -183,7 +183,7 @@ void test_refusals(const Isa& isa, std::mt19937& random) {
 
 int main() {
   using namespace npusim::cpu;
-  for (const Isa& isa : isas()) {
+  for (const TestedIsa& isa : isas()) {
     std::mt19937 random(5);
     test_scan(isa, random);
     test_sort(isa, random);

@@ -57,7 +57,7 @@ int64_t at(const int64_t (&strides)[5], int64_t n, int64_t c, int64_t d, int64_t
 
 using Pool = abi::PoolParams;
 
-std::string describe(const Isa& isa, const Pool& p) {
+std::string describe(const TestedIsa& isa, const Pool& p) {
   std::string out = std::string(isa.name) + " pool op " + std::to_string(p.op) + " adaptive " +
                     std::to_string(p.adaptive) + " channels " + std::to_string(p.out_channels);
   for (int d = 0; d < 3; ++d) {
@@ -180,7 +180,8 @@ std::vector<Operand> pool_operands(const Pool& p, std::mt19937& random) {
   return out;
 }
 
-void test_pool(const Isa& isa, const Pool& p, std::vector<Operand> operands, std::mt19937& random) {
+void test_pool(const TestedIsa& isa, const Pool& p, std::vector<Operand> operands,
+               std::mt19937& random) {
   const std::vector<double> x = numbers_of(operands[0], p.x_dtype);
   run_kernel(isa["pool"], p, operands, random);
   const std::vector<double> y = numbers_of(operands[1], p.y_dtype);
@@ -212,7 +213,7 @@ Pool global_pool(int64_t channels, int32_t op) {
   return p;
 }
 
-void test_nan(const Isa& isa, std::mt19937& random) {
+void test_nan(const TestedIsa& isa, std::mt19937& random) {
   for (int i = 0; i < 40; ++i) {
     Pool p = random_pool(random);
     p.op = p.x_dtype = p.y_dtype = 0;
@@ -227,7 +228,7 @@ void test_nan(const Isa& isa, std::mt19937& random) {
   }
 }
 
-void test_pool_refusals(const Isa& isa, std::mt19937& random) {
+void test_pool_refusals(const TestedIsa& isa, std::mt19937& random) {
   const Pool sound = global_pool(20, 0);
   const std::vector<Operand> operands = pool_operands(sound, random);
   const auto refused = [&](auto&& spoil, const char* what) {
@@ -250,7 +251,7 @@ void test_pool_refusals(const Isa& isa, std::mt19937& random) {
 using Resize = abi::ResizeParams;
 enum Mode { kNearest, kLinear, kCubic, kNearestExact };
 
-std::string describe(const Isa& isa, const Resize& p) {
+std::string describe(const TestedIsa& isa, const Resize& p) {
   std::string out = std::string(isa.name) + " resize mode " + std::to_string(p.mode) + " align " +
                     std::to_string(p.align_corners) + " channels " + std::to_string(p.channels);
   for (int d = 0; d < 3; ++d) {
@@ -336,7 +337,7 @@ std::vector<Operand> resize_operands(const Resize& p, std::mt19937& random) {
           typed_operand(p.y_dtype, extent(p.batch, p.channels, p.out_size, p.y_strides), random)};
 }
 
-void test_resize(const Isa& isa, const Resize& p, std::mt19937& random) {
+void test_resize(const TestedIsa& isa, const Resize& p, std::mt19937& random) {
   std::vector<Operand> operands = resize_operands(p, random);
   const std::vector<double> x = numbers_of(operands[0], p.x_dtype);
   run_kernel(isa["resize"], p, operands, random);
@@ -359,7 +360,7 @@ void test_resize(const Isa& isa, const Resize& p, std::mt19937& random) {
   });
 }
 
-void test_resize_refusals(const Isa& isa, std::mt19937& random) {
+void test_resize_refusals(const TestedIsa& isa, std::mt19937& random) {
   Resize sound{};
   sound.batch = 1;
   sound.channels = 4;
@@ -386,7 +387,7 @@ void test_resize_refusals(const Isa& isa, std::mt19937& random) {
   refused([](Resize& p) { p.y_strides[4] = 0; }, "columns that share an output");
 }
 
-void test_isa(const Isa& isa) {
+void test_isa(const TestedIsa& isa) {
   std::mt19937 random(17);
   for (int i = 0; i < 300; ++i) {
     const Pool p = random_pool(random);
@@ -412,5 +413,5 @@ void test_isa(const Isa& isa) {
 }  // namespace npusim::cpu
 
 int main() {
-  for (const npusim::cpu::Isa& isa : npusim::cpu::isas()) npusim::cpu::test_isa(isa);
+  for (const npusim::cpu::TestedIsa& isa : npusim::cpu::isas()) npusim::cpu::test_isa(isa);
 }
