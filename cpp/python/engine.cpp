@@ -126,6 +126,7 @@ RequestOptions read_options(const py::dict& given) {
   take("salt", options.salt);
   take("prefix_cache", options.prefix_cache);
   take("masked", options.masked);
+  take("follows", options.follows);
   reader.finish(known);
   return options;
 }

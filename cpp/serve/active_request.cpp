@@ -120,13 +120,13 @@ int64_t ActiveRequest::most_cached() const noexcept {
   return std::max(prompt, most - 1);
 }
 
-bool ActiveRequest::is_one_by_one() const noexcept {
+bool ActiveRequest::scores_prompt() const noexcept {
   return options.prompt_logprobs >= 0 && !has_told_prompt &&
          static_cast<int64_t>(prompt_logprobs.size()) + 1 < prompt;
 }
 
 bool ActiveRequest::shares_pages() const noexcept {
-  return options.prefix_cache && !is_one_by_one();
+  return options.prefix_cache && !scores_prompt();
 }
 
 RunningLoad ActiveRequest::load() const noexcept {
@@ -134,7 +134,7 @@ RunningLoad ActiveRequest::load() const noexcept {
                    .scheduled = scheduled,
                    .most = most_cached(),
                    .pages = static_cast<int64_t>(table.pages.size()),
-                   .one_by_one = is_one_by_one(),
+                   .scores_all = scores_prompt(),
                    .is_held = false};
   const bool waits_for_mask = options.masked && (is_choosing || !mask);
   load.is_held = load.pending() <= 0 || load.known > most_cached() || waits_for_mask;

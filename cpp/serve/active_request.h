@@ -39,6 +39,8 @@ struct ActiveRequest {
   PageTable table;            // empty while it waits
   int64_t scheduled = 0;      // tokens that have run since it was admitted, or are in a step
   bool was_admitted = false;  // at least once
+  bool has_prompt = false;    // its prompt has been computed, at least once
+  bool is_following = false;  // waits for the prompt of the one it follows, and not in the queue
   bool is_choosing = false;   // its next token is chosen when the step in flight ends
   bool has_ended = false;
   std::optional<TokenMask> mask;              // of the next token, if it is `masked`
@@ -52,7 +54,7 @@ struct ActiveRequest {
   // Of those, how many can come to lie in pages: the last one of all is not computed.
   int64_t most_cached() const noexcept;
   // Whether the scores of each token of its prompt are still wanted.
-  bool is_one_by_one() const noexcept;
+  bool scores_prompt() const noexcept;
   // Whether it may read and enter pages of the prefix index.
   bool shares_pages() const noexcept;
   RunningLoad load() const noexcept;

@@ -11,6 +11,10 @@
 namespace npusim::serve {
 namespace {
 
+// Prompts whose every score is wanted have so many in a step at most: the others wait for the host
+// to make log-probabilities of them.
+constexpr int64_t kMostScored = 32;
+
 double now() {
   using Seconds = std::chrono::duration<double>;
   return Seconds(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -43,7 +47,9 @@ StepLimits limits_of(const RunnerFacts& facts, const BatchOptions& options) {
                     .step_tokens = tokens,
                     .prompt_tokens = tokens,
                     .least_prompt_tokens = 1,
-                    .requests = std::min(requests, tokens)};
+                    .requests = std::min(requests, tokens),
+                    .entries = facts.max_requests,
+                    .scored_tokens = kMostScored};
   const int64_t beside = tokens - limits.requests;  // whoever has a prompt generates nothing
   limits.least_prompt_tokens = std::clamp<int64_t>(beside, 1, facts.page_tokens);
   return limits;
@@ -88,7 +94,7 @@ class Batch::View : public SchedulerView {
                        .most = request.most_cached(),
                        .cached_pages = static_cast<int64_t>(match.pages.size()),
                        .shared_pages = match.shared,
-                       .one_by_one = request.is_one_by_one(),
+                       .scores_all = request.scores_prompt(),
                        .is_held = request.options.masked && !request.mask};
   }
 
@@ -127,8 +133,36 @@ void Batch::check(std::span<const int64_t> tokens, const RequestOptions& options
 void Batch::submit(RequestId id, std::vector<int64_t> tokens, RequestOptions options) {
   auto request = std::make_unique<ActiveRequest>(id, std::move(tokens), std::move(options), facts_);
   if (!failure_.empty()) return fail(*request, Error(ErrorCode::kDevice, failure_));
-  waiting_.add(request->rank);
+  if (can_follow(*request)) {
+    request->is_following = true;
+    followers_[request->options.follows].push_back(id);
+    ++following_;
+  } else {
+    waiting_.add(request->rank);
+  }
   requests_.emplace(id, std::move(request));
+}
+
+// Whether pages of the one that it follows are still to come, and to be taken over.
+bool Batch::can_follow(const ActiveRequest& request) const {
+  const auto found = requests_.find(request.options.follows);
+  if (found == requests_.end() || found->second->has_prompt) return false;
+  const RequestOptions &own = request.options, &other = found->second->options;
+  return cache_.shares() && own.prefix_cache && other.prefix_cache && own.salt == other.salt;
+}
+
+// Those that waited for a request's prompt take their places in the queue.
+void Batch::let_follow(RequestId id) {
+  const auto found = followers_.find(id);
+  if (found == followers_.end()) return;
+  for (const RequestId follower : found->second) {
+    const auto request = requests_.find(follower);
+    if (request == requests_.end()) continue;  // it has ended
+    request->second->is_following = false;
+    --following_;
+    waiting_.add(request->second->rank);
+  }
+  followers_.erase(found);
 }
 
 void Batch::cancel(RequestId id) {
@@ -218,10 +252,11 @@ Batch::Row Batch::row_of(ActiveRequest& request, int64_t tokens) {
           .first = request.scheduled,
           .count = tokens,
           .chooses = false,
-          .records = false};
+          .records = 0};
   request.scheduled += tokens;
   cache_.grow(request.table, request.scheduled);
-  row.records = request.is_one_by_one() && request.scheduled < request.prompt;
+  const int64_t unknown = request.prompt - 1 - row.first;  // tokens behind the first row's
+  if (request.scores_prompt()) row.records = std::clamp<int64_t>(unknown, 0, tokens);
   row.chooses = request.scheduled == request.known() && request.most > request.prompt;
   stats_.prompt_tokens +=
       std::max<int64_t>(0, std::min(request.prompt, request.scheduled) - row.first);
@@ -234,7 +269,7 @@ bool Batch::start(Step step) {
   for (Row& row : step) {
     ActiveRequest& request = *row.request;
     request.is_choosing = row.chooses;
-    row.takes_best = facts_.finds_best && row.chooses && !row.records &&
+    row.takes_best = facts_.finds_best && row.chooses && row.records == 0 &&
                      request.options.logprobs < 0 && request.choice.takes_best();
     const std::span<const int64_t> tokens(request.tokens);
     plan_.rows.push_back(
@@ -245,8 +280,9 @@ bool Batch::start(Step step) {
          .pages =
              std::span(request.table.pages)
                  .first(static_cast<size_t>(pages_of(row.first + row.count, facts_.page_tokens))),
-         .wants_scores = (row.chooses || row.records) && !row.takes_best,
-         .wants_best = row.takes_best});
+         .wants_scores = row.chooses && row.records == 0 && !row.takes_best,
+         .wants_best = row.takes_best,
+         .wants_all = row.records > 0});
   }
   in_flight_ = std::move(step);
   started_ = now();
@@ -285,8 +321,7 @@ bool Batch::settle() {
       best = best.subspan(1);
       continue;
     }
-    const bool has_scores = row.chooses || row.records;
-    const size_t count = has_scores ? static_cast<size_t>(facts_.vocab_size) : 0;
+    const auto count = static_cast<size_t>(row.scores() * facts_.vocab_size);
     require(scores.size() >= count, "scores of all rows that want them");
     settle_row(row, scores.first(count), -1);
     scores = scores.subspan(count);
@@ -304,20 +339,33 @@ void Batch::settle_row(const Row& row, std::span<const float> scores, int64_t be
   if (request.runs() && request.shares_pages()) {
     cache_.enter(request.table, request.tokens, request.options.salt, computed);
   }
-  const auto next = static_cast<size_t>(computed);
-  if (row.records && request.prompt_logprobs.size() + 1 == next) {
-    request.prompt_logprobs.push_back(
-        logprob_of(scores, request.tokens[next], request.options.prompt_logprobs));
-  }
+  record(row, scores);
   if (computed < request.prompt) return;
+  request.has_prompt = true;
+  let_follow(request.id);
   if (request.options.prompt_logprobs >= 0 && !request.has_told_prompt) {
     event_of(request).prompt_logprobs = std::move(request.prompt_logprobs);
     request.has_told_prompt = true;
   }
   if (row.chooses)
-    choose(row, scores, best);
+    choose(row, scores.last(row.takes_best ? 0 : static_cast<size_t>(facts_.vocab_size)), best);
   else if (request.most == request.prompt)
     finish(request, Ending::kLength);
+}
+
+// What the rows say of the prompt's next tokens, unless it was told before the request was put
+// back.
+void Batch::record(const Row& row, std::span<const float> scores) {
+  ActiveRequest& request = *row.request;
+  const auto vocabulary = static_cast<size_t>(facts_.vocab_size);
+  for (int64_t i = 0; i < row.records; ++i) {
+    const auto next = static_cast<size_t>(row.first + i + 1);
+    if (request.prompt_logprobs.size() + 1 != next) continue;
+    const std::span<const float> behind =
+        scores.subspan(static_cast<size_t>(i) * vocabulary, vocabulary);
+    request.prompt_logprobs.push_back(
+        logprob_of(behind, request.tokens[next], request.options.prompt_logprobs));
+  }
 }
 
 void Batch::choose(const Row& row, std::span<const float> scores, int64_t best) {
@@ -376,9 +424,13 @@ void Batch::leave(ActiveRequest& request) {
     std::erase(running_, &request);
     slots_.push_back(std::exchange(request.slot, -1));
     cache_.release(request.table);
+  } else if (request.is_following) {
+    request.is_following = false;
+    --following_;
   } else {
     waiting_.remove(request.rank);
   }
+  let_follow(request.id);
   const auto found = requests_.find(request.id);
   if (found == requests_.end()) return;
   ended_.push_back(std::move(found->second));
@@ -407,7 +459,7 @@ Event& Batch::event_of(const ActiveRequest& request) {
 BatchStats Batch::stats() const {
   BatchStats stats = stats_;
   stats.running = static_cast<int64_t>(running_.size());
-  stats.waiting = waiting_.size();
+  stats.waiting = waiting_.size() + following_;
   stats.pages = cache_.pool().size();
   stats.free_pages = cache_.pool().free();
   stats.kept_pages = cache_.pool().kept();
@@ -433,7 +485,7 @@ void Batch::check_invariants() const {
   expect(std::ranges::is_sorted(running_, by_rank), "the running are out of order");
   expect(running_.size() + slots_.size() == static_cast<size_t>(limits_.requests),
          "slots are lost");
-  expect(requests_.size() == running_.size() + static_cast<size_t>(waiting_.size()),
+  expect(requests_.size() == running_.size() + static_cast<size_t>(waiting_.size() + following_),
          "a request neither runs nor waits");
 }
 

@@ -7,8 +7,8 @@
 // starts.
 //
 // Invariants, between calls
-//  1. Requests that run are in the order of their ranks, with a slot each. Those that wait hold no
-//     page.
+//  1. Requests that run are in the order of their ranks, with a slot each. Those that wait, in the
+//     queue or for the prompt of the one they follow, hold no page.
 //  2. `scheduled` tokens of a request have run, or are in the step that runs.
 //  3. Pages are as paged_cache.h says.
 #pragma once
@@ -94,9 +94,12 @@ class Batch {
   struct Row {
     ActiveRequest* request;
     int64_t first, count;
-    bool chooses;             // the next token
-    bool records;             // the log-probability of the prompt's next token
+    bool chooses;     // the next token
+    int64_t records;  // log-probabilities of the prompt's next tokens, from the first row on
     bool takes_best = false;  // chooses the best token: needs no scores
+
+    // How many rows' scores it gets: all, or the last one's, or none.
+    int64_t scores() const noexcept { return records > 0 ? count : chooses && !takes_best ? 1 : 0; }
   };
   using Step = std::vector<Row>;
   class View;
@@ -108,6 +111,9 @@ class Batch {
   Row row_of(ActiveRequest& request, int64_t tokens);
   bool start(Step step);
   bool settle();
+  bool can_follow(const ActiveRequest& request) const;
+  void let_follow(RequestId id);
+  void record(const Row& row, std::span<const float> scores);
   void settle_row(const Row& row, std::span<const float> scores, int64_t best);
   void choose(const Row& row, std::span<const float> scores, int64_t best);
   void fail_running(const Error& error);
@@ -123,6 +129,8 @@ class Batch {
   PromptPace pace_;
   PagedCache cache_;
   WaitingQueue waiting_;
+  std::unordered_map<RequestId, std::vector<RequestId>> followers_;  // by whom they wait for
+  int64_t following_ = 0;                                            // how many of those there are
   std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
   std::vector<std::unique_ptr<ActiveRequest>> ended_;  // that a step may still name
   std::vector<ActiveRequest*> running_;

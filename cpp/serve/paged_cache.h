@@ -53,6 +53,7 @@ class PagedCache {
   // How many pages become free when all of these are released.
   int64_t freed_by(std::span<const PageTable* const> tables) const;
 
+  bool shares() const noexcept { return shares_; }
   const PagePool& pool() const noexcept { return pool_; }
   int64_t page_tokens() const noexcept { return page_tokens_; }
   // Throws std::logic_error unless these tables are all there is, and everything fits together.

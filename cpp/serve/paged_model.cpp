@@ -180,20 +180,34 @@ PagedModel::Sizes PagedModel::room_for(const Sizes& sizes) const {
   return sizes;
 }
 
-void PagedModel::put_rows(const StepRows& rows, int64_t request) {
-  std::vector<int64_t>& tokens = inputs_[kTokens].values;
-  tokens.insert(tokens.end(), rows.tokens.begin(), rows.tokens.end());
+void PagedModel::put_rows(const StepRows& rows) {
+  const auto request = static_cast<int64_t>(inputs_[kRows].values.size());
+  if (!rows.wants_all) {
+    put_entry(rows, 0, rows.tokens.size(), rows.wants_scores || rows.wants_best);
+    if (rows.wants_scores) wanted_.push_back(request);
+    if (rows.wants_best) wanted_best_.push_back(request);
+    return;
+  }
   for (size_t i = 0; i < rows.tokens.size(); ++i) {
+    put_entry(rows, i, 1, true);
+    wanted_.push_back(request + static_cast<int64_t>(i));
+  }
+}
+
+// Some of a request's rows, as the method's next request.
+void PagedModel::put_entry(const StepRows& rows, size_t first, size_t count, bool is_wanted) {
+  const auto request = static_cast<int64_t>(inputs_[kRows].values.size());
+  std::vector<int64_t>& tokens = inputs_[kTokens].values;
+  const std::span<const int64_t> given = rows.tokens.subspan(first, count);
+  tokens.insert(tokens.end(), given.begin(), given.end());
+  for (size_t i = first; i < first + count; ++i) {
     inputs_[kPositions].values.push_back(rows.first_position + static_cast<int64_t>(i));
     inputs_[kRequests].values.push_back(request);
   }
   std::vector<int64_t>& tables = inputs_[kTables].values;
   tables.insert(tables.end(), rows.pages.begin(), rows.pages.end());
   tables.resize(static_cast<size_t>((request + 1) * table_length_), kNoPage);
-  const bool is_wanted = rows.wants_scores || rows.wants_best;
   inputs_[kRows].values.push_back(is_wanted ? static_cast<int64_t>(tokens.size()) - 1 : -1);
-  if (rows.wants_scores) wanted_.push_back(request);
-  if (rows.wants_best) wanted_best_.push_back(request);
 }
 
 // Rows of no request, requests without rows.
@@ -236,9 +250,9 @@ void PagedModel::start(const StepPlan& plan) {
   wanted_.clear();
   wanted_best_.clear();
   for (Input& input : inputs_) input.values.clear();
-  for (size_t i = 0; i < plan.rows.size(); ++i) put_rows(plan.rows[i], static_cast<int64_t>(i));
+  for (const StepRows& rows : plan.rows) put_rows(rows);
   const Sizes used = {static_cast<int64_t>(inputs_[kTokens].values.size()),
-                      static_cast<int64_t>(plan.rows.size())};
+                      static_cast<int64_t>(inputs_[kRows].values.size())};
   require(used.tokens <= facts_.max_step_tokens && used.requests <= facts_.max_requests,
           "no more rows than a step takes");
   sizes_ = room_for(used);

@@ -6,10 +6,12 @@
 //
 // Row t is a token of request requests[t] of the step, at positions[t]; rows of one request follow
 // each other. tables[r] are the pages of request r, -1 behind them. rows[r] is the row whose scores
-// are wanted of request r; -1: none, and what stands there then is nobody's to read. A row writes
-// what it leaves in the pools to its request's page of its position, and sees what lies there up to
-// it. The integers are int64 or int32. best[r] is a token of the highest score of r, highest[r]
-// that score: with them, steps whose requests want no more leave the scores on the device.
+// are wanted of request r; -1: none, and what stands there then is nobody's to read. Rows of one
+// request whose scores are all wanted stand there as one request each, with the same table. A row
+// writes what it leaves in the pools to its request's page of its position, and sees what lies
+// there up to it. The integers are int64 or int32. best[r] is a token of the highest score of r,
+// highest[r] that score: with them, steps whose requests want no more leave the scores on the
+// device.
 //
 // Where a program brings device code for some sizes alone, a step takes the least of these that has
 // room for it, and is filled up with rows of no request.
@@ -56,7 +58,8 @@ class PagedModel : public StepRunner {
   void find_inputs();
   void find_outputs();
   void find_sizes();
-  void put_rows(const StepRows& rows, int64_t request);
+  void put_rows(const StepRows& rows);
+  void put_entry(const StepRows& rows, size_t first, size_t count, bool is_wanted);
   void fill_up(const Sizes& sizes);
   std::vector<Binding> upload();
   std::vector<int64_t> sizes_of(const Sizes& sizes) const;

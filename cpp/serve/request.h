@@ -33,6 +33,9 @@ struct RequestOptions {
   std::string salt;              // only requests with the same one share pages
   bool prefix_cache = true;      // may read pages that others have computed
   bool masked = false;           // each token waits for Batch::allow
+  // A request with the same beginning, which is computed once: as long as that one's prompt is not,
+  // this one waits. 0, or one that has ended: for nobody.
+  RequestId follows = 0;
 };
 
 // How probable a token was, by the model's own scores: natural logarithms.

@@ -40,6 +40,7 @@ class Draft {
       taken_ += wanted;
       free_ -= wanted;
       made_.shares.push_back({i, 1});
+      ++entries_;
     }
   }
 
@@ -48,9 +49,17 @@ class Draft {
     ++made_.preempted;
   }
 
+  // Entries that a request may take and leave one to each that is kept and has none yet.
+  int64_t spare_entries() const {
+    const auto shared = static_cast<int64_t>(made_.shares.size());
+    const int64_t behind = std::max<int64_t>(0, static_cast<int64_t>(kept_) - shared - 1);
+    return std::max<int64_t>(1, limits_.entries - entries_ - behind);
+  }
+
   // How many of the pending tokens run now.
   int64_t chunk(const RunningLoad& load) const {
-    const int64_t most = std::min(budget_, load.one_by_one ? int64_t{1} : load.pending());
+    const int64_t scored = std::min(limits_.scored_tokens, spare_entries());
+    const int64_t most = std::min(budget_, load.scores_all ? scored : load.pending());
     if (most >= load.pending()) return load.pending();
     const int64_t end = (load.scheduled + most) / limits_.page_tokens * limits_.page_tokens;
     return end > load.scheduled ? end - load.scheduled : most;
@@ -60,6 +69,7 @@ class Draft {
     const int64_t tokens = chunk(load);
     made_.shares.push_back({request, tokens});
     budget_ -= tokens;
+    entries_ += load.scores_all ? tokens : 1;
   }
 
   void share_prompts() {
@@ -84,14 +94,15 @@ class Draft {
     std::vector<RunningLoad> all(running_.begin(), running_.end());
     int64_t prompts = 0;
     for (const RunningLoad& load : all) prompts += load.pending() > 1 ? cost(load) : 0;
-    while (budget_ > 0 && static_cast<int64_t>(all.size()) < limits_.requests) {
+    while (budget_ > 0 && static_cast<int64_t>(all.size()) < limits_.requests &&
+           entries_ < limits_.entries) {
       const std::optional<WaitingLoad> next = view_.waiting(made_.admitted);
       if (!next) return;
       const RunningLoad load{.known = next->known,
                              .scheduled = next->cached_pages * limits_.page_tokens,
                              .most = next->most,
                              .pages = pages(next->known),
-                             .one_by_one = next->one_by_one,
+                             .scores_all = next->scores_all,
                              .is_held = next->is_held};
       const int64_t left = free_ - (load.pages - next->shared_pages);
       all.push_back(load);
@@ -105,7 +116,7 @@ class Draft {
 
   // Tokens of a step that a request's pending ones take up at most.
   int64_t cost(const RunningLoad& load) const {
-    return load.one_by_one ? load.pending() * limits_.least_prompt_tokens : load.pending();
+    return load.scores_all ? load.pending() * limits_.least_prompt_tokens : load.pending();
   }
 
   int64_t reserve(std::span<const RunningLoad> all, int64_t steps) const {
@@ -121,6 +132,7 @@ class Draft {
   size_t kept_;             // of the running, those that are not put back
   const int64_t at_first_;  // pages that were free
   int64_t free_, taken_ = 0, budget_ = 0;
+  int64_t entries_ = 0;  // that shares take
 };
 
 }  // namespace

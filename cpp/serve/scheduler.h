@@ -5,7 +5,8 @@
 //  page
 //     when none is free takes those of the request that ranks last, which waits then, and computes
 //     its tokens anew later.
-//  2. Then prompts, in chunks that end with pages, as far as the step's tokens reach.
+//  2. Then prompts, in chunks that end with pages, as far as the step's tokens reach; those whose
+//     every score is wanted, as far as its entries do.
 //  3. Then requests that wait, in order; nobody overtakes the first of them. One is admitted with
 //     the pages of all its tokens, and only if the free ones that are left let it and everybody
 //     that runs go on until it has made tokens of its own. So nobody is admitted, put back and
@@ -14,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -26,7 +28,7 @@ struct RunningLoad {
   int64_t scheduled = 0;    // of these, those that have been in a step
   int64_t most = 0;         // tokens that it can come to have in pages
   int64_t pages = 0;        // that it holds
-  bool one_by_one = false;  // the scores of each token are wanted
+  bool scores_all = false;  // the scores of each token are wanted
   bool is_held = false;     // nothing to do: it waits for its caller, or has come to its end
 
   int64_t pending() const noexcept { return known - scheduled; }
@@ -37,7 +39,7 @@ struct WaitingLoad {
   int64_t known = 0, most = 0;
   int64_t cached_pages = 0;  // pages of its first tokens that are there already
   int64_t shared_pages = 0;  // of these, those that are held by others
-  bool one_by_one = false;
+  bool scores_all = false;
   bool is_held = false;  // has nothing to do yet when it is admitted
 };
 
@@ -57,6 +59,10 @@ struct StepLimits {
   int64_t prompt_tokens = 0;        // of prompts in this step; one at least
   int64_t least_prompt_tokens = 0;  // that steps to come will have
   int64_t requests = 0;             // that run
+  // Of a step: a request each, or a token whose scores are wanted each; as many as requests at
+  // least.
+  int64_t entries = std::numeric_limits<int64_t>::max();
+  int64_t scored_tokens = 1;  // of one request in a step, where the scores of each are wanted
 };
 
 struct Share {

@@ -17,7 +17,7 @@ struct RunnerFacts {
   int64_t page_tokens = 0;      // tokens of one page
   int64_t pages = 0;            // of all requests together
   int64_t max_step_tokens = 0;  // rows of a step
-  int64_t max_requests = 0;     // requests of a step, and slots
+  int64_t max_requests = 0;     // entries of a step, and slots
   std::vector<int64_t> eos_tokens;
   bool is_asynchronous = false;  // start returns before the step has run
   bool finds_best = false;       // rows may ask for the best token instead of all scores
@@ -32,6 +32,10 @@ struct StepRows {
   std::span<const Page> pages;      // of all positions up to the last of these
   bool wants_scores;                // of the token after the last one
   bool wants_best = false;          // the token of the highest of these scores, instead of them
+  bool wants_all = false;           // the scores behind each token, instead of them
+
+  // Of max_requests, those that the rows take: scores are given an entry.
+  int64_t entries() const noexcept { return wants_all ? static_cast<int64_t>(tokens.size()) : 1; }
 };
 
 // No slot stands there twice. Pages that are written stand in one request's table alone.
@@ -46,8 +50,8 @@ class StepRunner {
   virtual RunnerFacts facts() const = 0;
   // Starts a step; what the plan points to may change afterwards. Throws what a run throws.
   virtual void start(const StepPlan& plan) = 0;
-  // Waits for the step that was started and not finished yet. Returns its scores, float32[rows that
-  // want them, vocab_size] in the plan's order, valid until the next start. Throws what a run
+  // Waits for the step that was started and not finished yet. Returns its scores, float32[scores
+  // that are wanted, vocab_size] in the plan's order, valid until the next start. Throws what a run
   // throws: the pages' content is then undefined, and the next start may still succeed.
   virtual std::span<const float> finish() = 0;
   // Of the step that was finished: the tokens of rows that want the best one, in the plan's order;

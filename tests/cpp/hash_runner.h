@@ -38,7 +38,7 @@ class HashRunner : public serve::StepRunner {
     if (steps_++ == fails_at_start) fail();
     check_plan(plan);
     for (const serve::StepRows& rows : plan.rows) {
-      Rows copied{rows.first_position, rows.wants_scores, {}, {}};
+      Rows copied{rows.first_position, rows.wants_scores, rows.wants_all, {}, {}};
       copied.tokens.assign(rows.tokens.begin(), rows.tokens.end());
       copied.pages.assign(rows.pages.begin(), rows.pages.end());
       waits_.push_back(std::move(copied));
@@ -70,7 +70,7 @@ class HashRunner : public serve::StepRunner {
   };
   struct Rows {
     int64_t first_position;
-    bool wants_scores;
+    bool wants_scores, wants_all;
     std::vector<int64_t> tokens;
     std::vector<serve::Page> pages;
   };
@@ -86,11 +86,13 @@ class HashRunner : public serve::StepRunner {
   void check_plan(const serve::StepPlan& plan) {
     std::set<int64_t> slots;
     std::map<serve::Page, int> tables, writers;
-    int64_t tokens = 0;
+    int64_t tokens = 0, entries = 0;
     latest.clear();
     for (const serve::StepRows& rows : plan.rows) {
       const auto count = static_cast<int64_t>(rows.tokens.size());
       tokens += count;
+      entries += rows.entries();
+      check(rows.wants_scores + rows.wants_best + rows.wants_all <= 1, "one kind of scores");
       check(count > 0, "rows without tokens");
       check(slots.insert(rows.slot).second, "a slot stands in a step twice");
       check(rows.slot >= 0 && rows.slot < facts_.max_requests, "a slot that is there");
@@ -115,6 +117,7 @@ class HashRunner : public serve::StepRunner {
     check(
         static_cast<int64_t>(plan.rows.size()) <= (most_rows > 0 ? most_rows : facts_.max_requests),
         "the requests of a step");
+    check(entries <= facts_.max_requests, "the entries of a step");
     computed += tokens;
   }
 
@@ -134,19 +137,25 @@ class HashRunner : public serve::StepRunner {
         const int64_t position = rows.first_position + static_cast<int64_t>(i);
         cell(rows, position) = {.token = rows.tokens[i], .position = position};
       }
-      if (!rows.wants_scores) continue;
+      if (!rows.wants_scores && !rows.wants_all) continue;
       const int64_t end = rows.first_position + static_cast<int64_t>(rows.tokens.size());
       uint64_t hash = 0;
       for (int64_t position = 0; position < end; ++position) {
         const Cell& seen = cell(rows, position);
         check(seen.position == position, "a cell of another position");
         hash = hash_behind(hash, seen.token);
+        const bool is_row = rows.wants_all && position >= rows.first_position;
+        if (!is_row && position + 1 < end) continue;
+        tell(hash);
       }
-      const size_t before = scores_.size();
-      scores_.resize(before + static_cast<size_t>(facts_.vocab_size));
-      scores_of_hash(hash, std::span(scores_).subspan(before));
     }
     waits_.clear();
+  }
+
+  void tell(uint64_t hash) {
+    const size_t before = scores_.size();
+    scores_.resize(before + static_cast<size_t>(facts_.vocab_size));
+    scores_of_hash(hash, std::span(scores_).subspan(before));
   }
 
   Cell& cell(const Rows& rows, int64_t position) {

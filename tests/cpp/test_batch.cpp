@@ -283,6 +283,92 @@ void computes_shared_beginnings_once() {
   check(events.back().cached_tokens == 0, "not where it is not wanted");
 }
 
+// Answers to one prompt: it is computed once, but for what lies behind its full pages.
+void computes_a_prompt_once_for_those_that_follow() {
+  for (const bool is_asynchronous : {false, true}) {
+    RunnerFacts facts = facts_of_tests();
+    facts.is_asynchronous = is_asynchronous;
+    facts.max_step_tokens = 5;
+    Served served(facts);
+    const Tokens prompt = {9, 8, 7, 6, 5, 4, 9, 8, 7, 6};
+    RequestOptions options = asking(1);
+    served.batch.submit(1, prompt, options);
+    options.follows = 1;
+    served.batch.submit(2, prompt, options);
+    options.follows = 2;  // which waits itself
+    served.batch.submit(3, prompt, options);
+    check(served.batch.stats().waiting == 3, "all of them wait");
+    const std::vector<Event> events = served.run();
+    check(served.runner->computed == 10 + 2 + 2, "the last two tokens are each one's own");
+    check(tokens_of(events, 1) == tokens_of(events, 3) && tokens_of(events, 3).size() == 1,
+          "the same token");
+    options.follows = 4711;
+    served.batch.submit(4, prompt, options);
+    check(served.run().size() == 1, "one that is not there is not waited for");
+  }
+}
+
+// Whoever is followed may go away, fail, or be put back; who follows may go away.
+void follows_nobody_who_has_ended() {
+  RunnerFacts facts = facts_of_tests();
+  facts.max_step_tokens = 4;
+  const Tokens prompt = {9, 8, 7, 6, 5, 4, 9, 8};
+  RequestOptions follows = asking(1);
+  follows.follows = 1;
+  Served served(facts);
+  served.batch.submit(1, prompt, asking(3));
+  for (RequestId id = 2; id <= 4; ++id) served.batch.submit(id, prompt, follows);
+  served.run(1);
+  served.batch.cancel(3);
+  served.batch.cancel(1);
+  served.batch.check_invariants();
+  const std::vector<Event> events = served.run();
+  check(events.size() == 2 && events[0].is_last() && events[1].is_last(), "the two that are left");
+  check(served.batch.is_idle() && served.batch.stats().waiting == 0, "nothing is left");
+
+  Served failing(facts);
+  failing.runner->fails_at_start = 1;
+  failing.batch.submit(1, prompt, asking(3));
+  failing.batch.submit(2, prompt, follows);
+  const std::vector<Event> told = failing.run();
+  check(told.size() == 2 && told[0].error && told[1].ending, "it waited, so it is served");
+
+  Served apart(facts);
+  RequestOptions other = follows;
+  other.salt = "another";
+  apart.batch.submit(1, prompt, asking(3));
+  apart.batch.submit(2, prompt, other);
+  apart.run(1);
+  check(apart.runner->order == std::vector<RequestId>{1}, "the step has no more tokens");
+  apart.run();
+  check(apart.batch.stats().prefix_hits == 0, "nothing is shared where nothing may be");
+}
+
+// Scores of many tokens of a prompt come in one step, one entry each.
+void scores_prompts_in_few_steps() {
+  RunnerFacts facts = facts_of_tests();
+  facts.max_requests = 6;
+  facts.pages = 16;
+  Served served(facts);
+  RequestOptions options = asking(0);
+  options.prompt_logprobs = 0;
+  served.batch.submit(1, Tokens(25, 5), options);
+  served.batch.submit(2, {1, 2}, asking(6));
+  const std::vector<Event> events = served.run();
+  for (const Event& event : events) {
+    if (event.request != 1) continue;
+    check(event.ending && event.prompt_logprobs->size() == 24, "all but the first");
+    uint64_t hash = 0;
+    std::vector<float> scores(24);
+    for (const TokenLogprob& of : *event.prompt_logprobs) {
+      hash = hash_behind(hash, 5);
+      scores_of_hash(hash, scores);
+      check(of.logprob == logprob_of(scores, 5, 0).logprob, "each behind its own token");
+    }
+  }
+  check(served.runner->steps() <= 8, "not a step for each token");
+}
+
 // However many of smaller priority come, nobody waits for more than `patience` of them.
 void lets_nobody_wait_for_ever() {
   constexpr RequestId kPatience = 3;
@@ -342,6 +428,9 @@ int main() {
   fails_the_one_without_a_token();
   waits_for_masks();
   computes_shared_beginnings_once();
+  computes_a_prompt_once_for_those_that_follow();
+  follows_nobody_who_has_ended();
+  scores_prompts_in_few_steps();
   lets_nobody_wait_for_ever();
   cancels_at_once();
   return exit_code();

@@ -35,6 +35,7 @@ class Random {
 struct Known {
   AloneAnswer expected;
   int64_t made = 0, asked = 0;
+  std::vector<int64_t> prompt;
   bool has_ended = false, is_masked = false;
   int64_t made_at_restart = -1;
   TokenMask mask;
@@ -45,6 +46,7 @@ class Trace {
  public:
   explicit Trace(uint64_t seed) : random_(seed), facts_(random_facts()) {
     plain_ = random_.chance(0.5);
+    follows_ = random_.chance(0.3);
     runner_ = std::make_shared<HashRunner>(facts_);
     const bool is_faulty = random_.chance(0.05);
     if (is_faulty)
@@ -136,16 +138,29 @@ class Trace {
 
   void submit() {
     std::vector<int64_t> tokens;
-    if (random_.chance(0.6)) tokens = prefixes_[static_cast<size_t>(random_.between(0, 2))];
+    RequestOptions options = random_options();
+    if (follows_ && random_.chance(0.5)) {
+      options.follows = static_cast<RequestId>(random_.between(0, static_cast<int64_t>(latest_)));
+    }
+    const auto followed = known_.find(options.follows);
+    if (followed != known_.end()) {
+      tokens = followed->second.prompt;
+      if (random_.chance(0.9)) return submit(std::move(tokens), options);
+    } else if (random_.chance(0.6))
+      tokens = prefixes_[static_cast<size_t>(random_.between(0, 2))];
     const std::vector<int64_t> own = random_tokens(random_.between(tokens.empty() ? 1 : 0, 10));
     tokens.insert(tokens.end(), own.begin(), own.end());
-    const RequestOptions options = random_options();
+    submit(std::move(tokens), options);
+  }
+
+  void submit(std::vector<int64_t> tokens, const RequestOptions& options) {
     try {
       batch_->check(tokens, options);
     } catch (const Error&) {
       return;  // longer than the pool or the context
     }
     Known& known = known_[++latest_];
+    known.prompt = tokens;
     known.is_masked = options.masked;
     if (options.masked) known.mask = {static_cast<uint32_t>(random_.bits()) | 1U << 5};
     std::vector<int64_t> stops = options.stop_tokens;
@@ -226,6 +241,7 @@ class Trace {
       check(static_cast<int64_t>(event.prompt_logprobs->size()) == known.asked,
             "a log-probability for each token of the prompt but the first");
       known.asked = -1;
+      check_prompt(known, *event.prompt_logprobs);
     }
     if (!event.is_last()) return;
     known.has_ended = true;
@@ -240,9 +256,22 @@ class Trace {
     check(*event.ending == known.expected.ending, "why an answer ends");
   }
 
-  // Among equals, first come, first served.
+  static void check_prompt(const Known& known, const std::vector<TokenLogprob>& told) {
+    std::vector<float> scores(static_cast<size_t>(kVocabulary));
+    uint64_t hash = 0;
+    for (size_t i = 0; i < told.size(); ++i) {
+      hash = hash_behind(hash, known.prompt[i]);
+      scores_of_hash(hash, scores);
+      const TokenLogprob expected = logprob_of(scores, known.prompt[i + 1], 2);
+      check(told[i].token == expected.token && told[i].logprob == expected.logprob &&
+                told[i].top == expected.top,
+            "a token of the prompt is as probable as alone");
+    }
+  }
+
+  // Among equals, first come, first served; but for those that follow others.
   void check_order() {
-    if (!plain_ || can_fail_) return;
+    if (!plain_ || can_fail_ || follows_) return;
     check(std::ranges::is_sorted(runner_->order), "requests of one priority run as they came");
   }
 
@@ -256,7 +285,7 @@ class Trace {
 
   Random random_;
   RunnerFacts facts_;
-  bool plain_ = true, can_fail_ = false, was_calm_ = true;
+  bool plain_ = true, follows_ = false, can_fail_ = false, was_calm_ = true;
   std::shared_ptr<HashRunner> runner_;
   std::unique_ptr<Batch> batch_;
   std::vector<int64_t> prefixes_[3];

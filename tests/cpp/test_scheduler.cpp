@@ -126,6 +126,29 @@ void counts_pages_that_are_there() {
   check(schedule({}, 6, view, kLimits).admitted == 0, "kept pages are taken from the free ones");
 }
 
+// Scores of each token take an entry each, and leave one to everybody else.
+void leaves_entries_to_the_others() {
+  FixedView view;
+  StepLimits limits = kLimits;
+  limits.entries = 6;
+  limits.scored_tokens = 5;
+  std::vector<RunningLoad> running = {prompt(40, 0), generating(7), prompt(9, 0)};
+  running[0].scores_all = true;
+  check(shares_of(schedule(running, 100, view, limits)) == Shares{{1, 1}, {0, 4}, {2, 9}},
+        "six entries: one, four, one");
+  running.pop_back();
+  check(shares_of(schedule(running, 100, view, limits)) == Shares{{1, 1}, {0, 4}},
+        "no more than a page of the five");
+  limits.entries = 3;
+  view.queue = {{.known = 1, .most = 2}, {.known = 1, .most = 2}};
+  check(schedule(running, 100, view, limits).admitted == 0, "nobody without an entry");
+  running[0].scores_all = false;
+  check(schedule(running, 100, view, limits).admitted == 1, "and one with the last of them");
+  view.queue = {{.known = 30, .most = 30, .scores_all = true}, {.known = 1, .most = 2}};
+  const Schedule made = schedule({}, 100, view, limits);
+  check(made.admitted == 1 && shares_of(made) == Shares{{0, 3}}, "of those that come, too");
+}
+
 void admits_no_more_than_may_run() {
   FixedView view;
   view.queue.assign(10, {.known = 1, .most = 2});
@@ -185,6 +208,7 @@ int main() {
   leaves_those_alone_that_are_held();
   admits_in_order_and_with_a_reserve();
   counts_pages_that_are_there();
+  leaves_entries_to_the_others();
   admits_no_more_than_may_run();
   waits_by_priority_and_age();
   paces_prompts();

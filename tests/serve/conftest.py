@@ -77,8 +77,11 @@ Start = Callable[..., Running]
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model's folder."""
+    from npusim.frontends.step_method import StepSizes
+
     made = tmp_path_factory.mktemp("served")
-    model.make(made)
+    sizes = StepSizes(page_tokens=model.PAGE, max_step_tokens=64, max_requests=16, pages=96)
+    model.make(made, paged=sizes)
     return made
 
 
@@ -87,10 +90,11 @@ def start(folder: Path) -> Iterator[Start]:
     """Starts servers; all are ended at the end."""
     servers: list[Running] = []
 
-    def begin(weights: str = "spoken", *options: object, ready: bool = True) -> Running:
-        server = Running(
-            *(folder / "model.npubin", "--weights", folder / weights, "--threads", 1), *options
-        )
+    def begin(
+        weights: str = "spoken", *options: object, program: str = "model", ready: bool = True
+    ) -> Running:
+        made = folder / f"{program}.npubin"
+        server = Running(made, "--weights", folder / weights, "--threads", 1, *options)
         servers.append(server)
         if ready:
             server.wait_for("ready")

@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from npusim.frontends.step_method import StepSizes
+    from npusim.ir.module import Module
 
 SPOKEN = "Hi 😀é世.ok"  # every byte once, so each one has a single successor
 VOCABULARY, CONTEXT, CHUNK = 288, 384, 32
+PAGE = 16  # tokens of one, where there are any
 END = "<|im_end|>"
 SPECIAL = ("<|endoftext|>", "<|im_start|>", END)
 TEMPLATE = (
@@ -23,12 +29,13 @@ TEMPLATE = (
 )
 
 
-def make(folder: Path, *, serve: Any = False) -> None:
+def make(folder: Path, *, serve: Any = False, paged: StepSizes | None = None) -> None:
     """Writes model.npubin, the folders `spoken` and `random` with weights, tokenizer, template.
 
     Args:
         folder: where.
         serve: as `npusim.extract_llm` takes it.
+        paged: sizes of paged.npubin, the same with a method for steps; None: there is none.
     """
     import torch
     from safetensors.torch import save_file
@@ -43,13 +50,25 @@ def make(folder: Path, *, serve: Any = False) -> None:
         bos_token_id=None, eos_token_id=258, tie_word_embeddings=False, initializer_range=0.4,
     )  # fmt: skip
     model = LlamaForCausalLM(config).eval()
-    graphs = npusim.extract_llm(model, max_context=CONTEXT, prefill_chunk=CHUNK, serve=serve)
+    sizes = serve or paged or False
+    graphs = npusim.extract_llm(model, max_context=CONTEXT, prefill_chunk=CHUNK, serve=sizes)
+    if paged is not None:
+        npusim.compile(graphs).save(folder / "paged.npubin")
+        graphs = without_steps(graphs)
     npusim.compile(graphs).save(folder / "model.npubin")
     weights = {name: value.contiguous() for name, value in model.state_dict().items()}
     for name, values in (("random", weights), ("spoken", _spoken(weights))):
         (folder / name).mkdir()
         save_file(values, folder / name / "model.safetensors")
         save_tokenizer(folder / name)
+
+
+def without_steps(module: Module) -> Module:
+    """Returns the module as it is extracted without `serve`."""
+    facts: Any = module.facts["language_model"]
+    facts = {name: value for name, value in facts.items() if name != "serve"}
+    methods = {name: graph for name, graph in module.methods.items() if name != "step"}
+    return replace(module, methods=methods, facts={**module.facts, "language_model": facts})
 
 
 def save_tokenizer(folder: Path, template: str = TEMPLATE) -> None:

@@ -249,7 +249,7 @@ def test_models(spoken: Running) -> None:
         ({"logit_bias": {"1": 101}}, "logit_bias"),
         ({"logit_bias": {str(model.VOCABULARY): 1}}, "logit_bias"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
-        ({"best_of": 2}, "best_of"),
+        ({"n": 2, "best_of": 1}, "best_of"),
         ({"suffix": "x"}, "suffix"),
         ({"extra_body": {"stop_token_ids": [model.VOCABULARY]}}, "stop_token_ids"),
         ({"extra_body": {"min_p": 2}}, "min_p"),

@@ -57,13 +57,14 @@ class CompletionForm:
     Args:
         tokenizer: the model's.
         logprobs: how many tokens beside each one are told; None: no log-probabilities.
+        echo: whether they begin with the prompt's.
     """
 
     whole = chunk = "text_completion"
     prefix = "cmpl-"
 
-    def __init__(self, tokenizer: Tokenizer, logprobs: int | None) -> None:
-        self._tokenizer, self._logprobs = tokenizer, logprobs
+    def __init__(self, tokenizer: Tokenizer, logprobs: int | None, echo: bool = False) -> None:
+        self._tokenizer, self._logprobs, self._echo = tokenizer, logprobs, echo
         self._offsets: dict[int, _Offsets] = {}
 
     def choice(self, delta: Delta, prompt: Sequence[int], echo: str) -> dict[str, Any]:
@@ -92,7 +93,7 @@ class CompletionForm:
     ) -> dict[str, Any] | None:
         if self._logprobs is None:
             return None
-        of_prompt = delta.prompt_logprobs
+        of_prompt = delta.prompt_logprobs if self._echo else None
         rows: list[TokenLogprob | None] = [*(of_prompt or ()), *delta.logprobs]
         tokens = [row.token for row in rows if row is not None]
         if of_prompt is not None:  # of its first token nothing can be told
@@ -109,7 +110,7 @@ class CompletionForm:
         if row is None:
             return None
         top: dict[str, float] = {}
-        for token, logprob in (*row.top, (row.token, row.logprob)):
+        for token, logprob in (*row.top[: self._logprobs], (row.token, row.logprob)):
             top.setdefault(_shown(self._tokenizer, token), logprob)
         return top
 
@@ -190,6 +191,30 @@ def _shown(tokenizer: Tokenizer, token: int) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
+
+
+def prompt_records(
+    tokenizer: Tokenizer, rows: Sequence[TokenLogprob], count: int
+) -> list[dict[str, Any] | None]:
+    """Returns the field `prompt_logprobs`, as vLLM has it: null for the first token; for each other
+    the `count` most probable ones and the one that came, by their ids.
+
+    The rank of a token that is not among those that were computed is null.
+    """
+    records: list[dict[str, Any] | None] = [None]
+    for row in rows:
+        ranks = {token: rank for rank, (token, _) in enumerate(row.top, 1)}
+        records.append(
+            {
+                str(token): {
+                    "logprob": logprob,
+                    "rank": ranks.get(token),
+                    "decoded_token": _shown(tokenizer, token),
+                }
+                for token, logprob in (*row.top[:count], (row.token, row.logprob))
+            }
+        )
+    return records
 
 
 def reasons(delta: Delta) -> dict[str, Any]:

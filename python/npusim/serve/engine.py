@@ -191,8 +191,13 @@ class Engine:
         """The model's tokenizer; Error where there is none."""
         return self.model.tokenizer
 
-    def submit(self, prompt: Sequence[int], sampling: Sampling) -> Stream:
+    def submit(
+        self, prompt: Sequence[int], sampling: Sampling, follows: Stream | None = None
+    ) -> Stream:
         """Takes a request; returns its answer as a stream. To be called in an event loop.
+
+        Args:
+            follows: the stream of a request with the same prompt, which is then computed once.
 
         Raises:
             BusyError: too many requests wait.
@@ -209,7 +214,8 @@ class Engine:
                     retry_after=self._retry_after(),
                     hint="Try again later.",
                 )
-            number = self._backend.submit(prompt, sampling)
+            before = None if follows is None else follows._number
+            number = self._backend.submit(prompt, sampling, before)
             stream = self._streams[number] = Stream(self, number, prompt)
             self._started[number] = time.monotonic()
         return stream

@@ -15,7 +15,14 @@ from typing import Any
 from npusim.errors import Error
 from npusim.language_model import Tokenizer
 from npusim.language_model.chat import template_beside
-from npusim.serve.answers import ChatForm, CompletionForm, Form, Usage, reasons
+from npusim.serve.answers import (
+    ChatForm,
+    CompletionForm,
+    Form,
+    Usage,
+    prompt_records,
+    reasons,
+)
 from npusim.serve.engine import Engine, Stream
 from npusim.serve.fields import RequestError
 from npusim.serve.grammar import GrammarCompiler, GrammarSpec
@@ -26,7 +33,7 @@ from npusim.serve.openai import (
     parse_chat,
     parse_completion,
 )
-from npusim.serve.requests import BusyError, Sampling
+from npusim.serve.requests import BusyError, Sampling, TokenLogprob
 from npusim.serve.templates import LimitedTemplate
 from npusim.serve.text import AnswerText, Delta
 
@@ -56,13 +63,22 @@ class Record:
 
 @dataclass
 class _Choice:
-    """One answer that is being made."""
+    """One answer that is being made.
+
+    Attributes:
+        first: the first answer to the same prompt, which hears of the prompt's log-probabilities.
+        of_prompt: those, of the first answer.
+    """
 
     index: int
     stream: Stream
     text: AnswerText
     echo: str
+    first: _Choice | None
     latest: float | None = None
+    of_prompt: asyncio.Future[list[TokenLogprob]] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
 
 
 class Generator:
@@ -113,7 +129,7 @@ class Generator:
             self._echo(prompt, tokens) if request.echo else ""
             for prompt, tokens in zip(request.prompts, prompts, strict=True)
         ]
-        form = CompletionForm(self.tokenizer, request.sampling.logprobs)
+        form = CompletionForm(self.tokenizer, request.sampling.logprobs, request.echo)
         return await self._begin(request, form, prompts, echoes, record)
 
     async def chat(self, body: Mapping[str, Any], record: Record) -> Generation:
@@ -179,15 +195,18 @@ class Generator:
         record: Record,
     ) -> Generation:
         record.usage.prompt = sum(map(len, prompts))
-        compiled = [await self._sampling(request, i) for i in range(len(prompts) * request.n)]
+        each = request.best_of
+        compiled = [await self._sampling(request, i) for i in range(len(prompts) * each)]
         own_ends = self.engine.model.eos_token_ids
         choices: list[_Choice] = []
         try:
             for index, sampling in enumerate(compiled):
-                place = index // request.n
-                stream = self.engine.submit(prompts[place], sampling)
+                place = index // each
+                first = choices[place * each] if index % each else None
+                follows = None if first is None else first.stream
+                stream = self.engine.submit(prompts[place], sampling, follows)
                 text = AnswerText(self.tokenizer, request.stop, own_ends, sampling.min_tokens)
-                choices.append(_Choice(index, stream, text, echoes[place]))
+                choices.append(_Choice(index, stream, text, echoes[place], first))
         except Error as error:
             for choice in choices:
                 choice.stream.close()
@@ -195,12 +214,20 @@ class Generator:
         return Generation(self, request, form, choices, record)
 
     async def _sampling(self, request: GenerationRequest, index: int) -> Sampling:
-        """Returns the options of one of several answers: its own seed and constraint."""
-        sampling = request.sampling
+        """Returns the options of one of several answers: its own seed and constraint.
+
+        The first answer to a prompt hears of the prompt; where some are left out, all say how
+        probable they are.
+        """
+        sampling, place = request.sampling, index % request.best_of
+        if place > 0:
+            sampling = replace(sampling, prompt_logprobs=None)
+        if request.best_of > request.n and sampling.logprobs is None:
+            sampling = replace(sampling, logprobs=0)
         if request.grammar is not None:
             sampling = replace(sampling, constraint=await self._constraint(request.grammar))
         if sampling.seed is not None:
-            sampling = replace(sampling, seed=(sampling.seed + index % request.n) % 2**64)
+            sampling = replace(sampling, seed=(sampling.seed + place) % 2**64)
         return sampling
 
     async def _constraint(self, spec: GrammarSpec) -> Any:
@@ -257,18 +284,39 @@ class Generation:
         finally:
             self.close()
         choices = [
-            self._with_tokens(
-                {
-                    "index": choice.index,
-                    **self._form.choice(delta, choice.stream.prompt, choice.echo),
-                    **reasons(delta),
-                },
-                delta,
-                choice.stream.prompt,
-            )
-            for choice, delta in zip(self._choices, deltas, strict=True)
+            self._told(index, self._choices[place], deltas[place])
+            for index, place in enumerate(self._best(deltas))
         ]
         return {**self._head(self._form.whole, choices), "usage": self.record.usage.as_dict()}
+
+    def _best(self, deltas: Sequence[Delta]) -> list[int]:
+        """Returns the places of the answers that are told: to each prompt the `n` with the highest
+        mean log-probability of a token, the most probable first."""
+        n, each = self.request.n, self.request.best_of
+        if n == each:
+            return list(range(len(deltas)))
+
+        def unlikeliness(place: int) -> float:
+            rows = deltas[place].logprobs
+            return -sum(row.logprob for row in rows) / max(1, len(rows))
+
+        groups = [range(start, start + each) for start in range(0, len(deltas), each)]
+        return [place for group in groups for place in sorted(group, key=unlikeliness)[:n]]
+
+    def _told(self, index: int, choice: _Choice, delta: Delta) -> dict[str, Any]:
+        """Returns one answer of a whole one."""
+        prompt, first = choice.stream.prompt, choice.first or choice
+        if first.of_prompt.done():
+            delta.prompt_logprobs = first.of_prompt.result()
+        told = {
+            "index": index,
+            **self._form.choice(delta, prompt, choice.echo),
+            **reasons(delta),
+        }
+        if self.request.told_of_prompt is not None:
+            rows, tokenizer = delta.prompt_logprobs or [], self._generator.tokenizer
+            told["prompt_logprobs"] = prompt_records(tokenizer, rows, self.request.told_of_prompt)
+        return self._with_tokens(told, delta, prompt)
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
         """Yields the chunks of a stream, in the order that clients rely on.
@@ -315,7 +363,7 @@ class Generation:
             async for delta in self._deltas(choice):
                 if not begun:
                     begun = True
-                    for start in self._starts(choice, delta):
+                    for start in await self._starts(choice, delta):
                         await put(start)
                 held.add(delta)
                 tells = held.text or (delta.finish_reason is not None and held.tokens)
@@ -330,15 +378,17 @@ class Generation:
         else:
             await put(None)
 
-    def _starts(self, choice: _Choice, delta: Delta) -> list[dict[str, Any]]:
+    async def _starts(self, choice: _Choice, delta: Delta) -> list[dict[str, Any]]:
         """Returns what a choice's stream begins with: who speaks, or the echo of the prompt."""
         form, index = self._form, choice.index
         starts = []
         if (start := form.begin(index)) is not None:
             starts.append({"index": index, **start, "finish_reason": None})
         if choice.echo:
-            prompt = choice.stream.prompt
-            echoed = Delta(prompt_logprobs=delta.prompt_logprobs)
+            prompt, first = choice.stream.prompt, choice.first or choice
+            echoed = Delta()
+            if self.request.sampling.prompt_logprobs is not None:
+                echoed.prompt_logprobs = await first.of_prompt
             parts = form.choice(echoed, prompt, choice.echo)
             starts.append({"index": index, **parts, "finish_reason": None})
             delta.prompt_logprobs = None
@@ -348,6 +398,8 @@ class Generation:
         """Yields what one choice gains, and keeps the record."""
         async for piece in choice.stream:
             self._note(choice, len(piece.tokens))
+            if piece.prompt_logprobs is not None:
+                choice.of_prompt.set_result(piece.prompt_logprobs)
             delta = choice.text.push(piece)
             if delta.finish_reason is not None:
                 self.record.finish_reasons.append(delta.finish_reason)

@@ -53,6 +53,7 @@ class GenerationRequest:
     Attributes:
         model: the name that was asked for, or None.
         n: answers to each prompt.
+        best_of: answers to each prompt that are made; the most probable `n` of them are told.
         stream: whether the answer comes as server-sent events.
         include_usage: whether a stream ends with how many tokens there were.
         continuous_usage: whether each event of a stream says it.
@@ -60,10 +61,13 @@ class GenerationRequest:
         stop: stop strings.
         grammar: what answers must look like, or None.
         return_token_ids: whether tokens are told beside the text.
+        told_of_prompt: of each token of the prompt, how many of the most probable ones the field
+            `prompt_logprobs` tells; None: there is no such field.
     """
 
     model: str | None
     n: int
+    best_of: int
     stream: bool
     include_usage: bool
     continuous_usage: bool
@@ -71,6 +75,7 @@ class GenerationRequest:
     stop: tuple[str, ...]
     grammar: GrammarSpec | None
     return_token_ids: bool
+    told_of_prompt: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +123,8 @@ def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
     wanted = fields.boolean("logprobs")
     if top is not None and not wanted:
         fields.refuse("top_logprobs", "absent, or logprobs true")
+    if fields.raw("prompt_logprobs") is not None:
+        fields.refuse("prompt_logprobs", "absent: /v1/completions has it")
     common = _common(fields, 1, None, (top or 0) if wanted else None, None)
     variables = dict(_plain(fields, "chat_template_kwargs"))
     if fields.raw("reasoning_effort") is not None:
@@ -139,16 +146,25 @@ def _common(
 ) -> dict[str, Any]:
     _refuse_what_is_not_there(fields)
     n = fields.integer("n", 1, _MOST_CHOICES) or 1
-    if n * prompts > _MOST_CHOICES:
-        fields.refuse("n", f"so small that all prompts have {_MOST_CHOICES} answers at most")
-    best_of = fields.integer("best_of", 1, _MOST_CHOICES)
-    if best_of is not None and best_of != n:
-        fields.refuse("best_of", "n or absent")
     stream = fields.boolean("stream")
+    best_of = fields.integer("best_of", 1, _MOST_CHOICES) or n
+    if best_of < n:
+        fields.refuse("best_of", "n or more")
+    if best_of > n and stream:
+        fields.refuse("best_of", "n or absent in a stream: which are best is known at the end")
+    if best_of * prompts > _MOST_CHOICES:
+        name = "n" if best_of == n else "best_of"
+        fields.refuse(name, f"so small that all prompts have {_MOST_CHOICES} answers at most")
+    of_prompt = fields.integer("prompt_logprobs", 0, MOST_LOGPROBS)
+    if of_prompt is not None and stream:
+        fields.refuse("prompt_logprobs", "absent in a stream")
+    wanted = [count for count in (prompt_logprobs, of_prompt) if count is not None]
+    prompt_logprobs = max(wanted, default=None)
     options = fields.object("stream_options") or Fields({})
     return {
         "model": fields.text("model"),
         "n": n,
+        "best_of": best_of,
         "stream": stream,
         "include_usage": options.boolean("include_usage"),
         "continuous_usage": options.boolean("continuous_usage_stats"),
@@ -156,6 +172,7 @@ def _common(
         "stop": fields.texts("stop", _MOST_STOPS, _LONGEST_STOP),
         "grammar": _grammar(fields),
         "return_token_ids": fields.boolean("return_token_ids"),
+        "told_of_prompt": of_prompt,
     }
 
 

@@ -37,9 +37,11 @@ class PagedBackend:
         self._lock = threading.Lock()
         self._requests: dict[int, Sampling] = {}
 
-    def submit(self, tokens: Sequence[int], sampling: Sampling) -> int:
-        """Takes a request; returns its number."""
+    def submit(self, tokens: Sequence[int], sampling: Sampling, follows: int | None = None) -> int:
+        """Takes a request; returns its number. One that follows another waits for its prompt, and
+        takes over the full pages of it."""
         options = native_options(sampling)
+        options["follows"] = follows or 0
         if not sampling.ignore_eos:
             options["stop_tokens"] += self.eos_token_ids
         with self._lock:

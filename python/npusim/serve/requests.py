@@ -201,8 +201,11 @@ class Backend(Protocol):
     eos_token_ids: Sequence[int]
     max_batch: int
 
-    def submit(self, tokens: Sequence[int], sampling: Sampling) -> int:
+    def submit(self, tokens: Sequence[int], sampling: Sampling, follows: int | None = None) -> int:
         """Takes a request that was checked; returns its number, never used before.
+
+        Args:
+            follows: a request with the same tokens, whose prompt it may take over.
 
         Raises:
             Error: it cannot be served.

@@ -57,8 +57,8 @@ class SessionBackend:
         self._free: list[LanguageSession] = []
         self._next = 0
 
-    def submit(self, tokens: Sequence[int], sampling: Sampling) -> int:
-        """Takes a request; returns its number."""
+    def submit(self, tokens: Sequence[int], sampling: Sampling, follows: int | None = None) -> int:
+        """Takes a request; returns its number. Sessions share nothing, whomever it follows."""
         room = self.max_context - len(tokens)
         most = room if sampling.max_tokens is None else sampling.max_tokens
         own = () if sampling.ignore_eos else self.eos_token_ids
