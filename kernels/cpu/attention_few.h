@@ -93,7 +93,7 @@ class FewRows {
     Vec tops = Vec{} + before, totals{};
     for (int64_t j = 0; j < keys; j += kLanes) {
       const Vec x = load(scores + j);
-      tops = x > tops ? x : tops;
+      tops = greater(x, tops);
     }
     const float top = maximum(tops);
     const Vec base = Vec{} + (top == -kInfinity ? 0.0f : top);

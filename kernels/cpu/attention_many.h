@@ -191,7 +191,7 @@ class ManyRows {
     for (int64_t j = 0; j < keys; ++j) {
       for (int v = 0; v < V; ++v) {
         const Vec x = load(s_.scores + j * lanes_ + row + v * kLanes);
-        top[v] = x > top[v] ? x : top[v];
+        top[v] = greater(x, top[v]);
       }
     }
     // A row that has seen nothing yet has no top to subtract.

@@ -219,14 +219,4 @@ void finish_scores(const abi::AttentionParams& p, int64_t n, float* scores) {
   }
 }
 
-// e^x for x <= 0; results below the normal floats are 0.
-inline Vec exp_of_nonpositive(Vec x) {
-  constexpr float kLeast = -87.0f;
-  const auto [n, r] = reduce_exp(x < kLeast ? Vec{} + kLeast : x);
-  // (e^r - 1 - r) / r^2, as in exp.
-  const Vec p =
-      polynomial(r, 0.49999994f, 0.166665152f, 0.041668456f, 0.00836941879f, 0.00138131448f);
-  return x < kLeast ? Vec{} : ((r * r * p + r) + 1.0f) * power_of_two(n);
-}
-
 }  // namespace npusim::cpu::NPUSIM_ISA

@@ -115,8 +115,7 @@ inline Range range_of(const Output& out) {
   return {out.act == abi::Opcode::kRelu ? 0.0F : kAnything.lo, kAnything.hi};
 }
 inline Vec clamp(Vec v, Vec lo, Vec hi) {
-  v = lo > v ? lo : v;
-  return hi < v ? hi : v;
+  return lesser(hi, greater(lo, v));
 }
 
 template <typename T>

@@ -48,6 +48,32 @@ inline ExpParts reduce_exp(Vec x) {
   return {difference(reinterpret_cast<IVec>(shifted), reinterpret_cast<IVec>(kShift + Vec{})), r};
 }
 
+// 2^kBias e^x, for x whose power 2^(n + kBias) is a normal float: n from -126 - kBias to 127 -
+// kBias; 0 for the n before these. One power of two where exp needs two, and no call: for functions
+// that take little else.
+template <int kBias>
+[[gnu::always_inline]] inline Vec exp_within(Vec x) {
+  // What rounds to an integer leaves it in the low bits as the exponent field of that power.
+  constexpr float kShift = 0x1.8p23f + 127 + kBias;
+  const Vec shifted = x * 1.44269504f + kShift;
+  const Vec n = shifted - kShift;
+  const Vec r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  // As in exp_scaled.
+  const Vec p = polynomial(r, 1.0f, 1.0f, 0.49999994f, 0.166665152f, 0.041668456f, 0.00836941879f,
+                           0.00138131448f);
+  return p * as_float(as_bits(shifted) << 23);
+}
+// 1 + e^-x. Exponentials that are nothing beside 1 are taken for larger ones; infinite ones stay.
+[[gnu::always_inline]] inline Vec one_and_exp_of_minus(Vec x) {
+  x = greater(broadcast(-89.0f), lesser(broadcast(86.0f), x));
+  return 1.0f + 2.0f * exp_within<-1>(-x);
+}
+
+// e^x for x <= 0; results below the normal floats are 0.
+inline Vec exp_of_nonpositive(Vec x) {
+  return exp_within<0>(greater(broadcast(-88.0f), x));
+}
+
 // v * 2^n for |n| <= 252, correct when the result is subnormal or infinite.
 inline Vec scale(Vec v, IVec n) {
   const IVec half = n >> 1;
@@ -56,8 +82,7 @@ inline Vec scale(Vec v, IVec n) {
 
 // 2^k * e^x; k is how sinh and cosh keep clear of overflow.
 inline Vec exp_scaled(Vec x, int k) {
-  x = x < -105.0f ? Vec{} - 105.0f : x;
-  x = x > 90.0f ? Vec{} + 90.0f : x;
+  x = lesser(broadcast(90.0f), greater(broadcast(-105.0f), x));
   const auto [n, r] = reduce_exp(x);
   // (e^r - 1 - r) / r^2 on |r| < 0.35, error 5e-9.
   const Vec p =
@@ -70,8 +95,7 @@ inline Vec exp(Vec x) {
 
 inline Vec exp2(Vec x) {
   constexpr float kShift = 0x1.8p23f;
-  x = x < -151.0f ? Vec{} - 151.0f : x;
-  x = x > 129.0f ? Vec{} + 129.0f : x;
+  x = lesser(broadcast(129.0f), greater(broadcast(-151.0f), x));
   const Vec shifted = x + kShift;
   const Vec f = x - (shifted - kShift);
   const IVec n =
@@ -285,7 +309,7 @@ inline Vec tanh(Vec x) {
   const Vec near = x + x * z *
                            polynomial(z, -0.333333164f, 0.133326948f, -0.0538927242f, 0.0214520339f,
                                       -0.00765725458f, 0.00173693546f);
-  const Vec far = 1.0f - 2.0f / (exp_scaled(a + a, 0) + 1.0f);
+  const Vec far = 1.0f - 2.0f / (exp_within<0>(lesser(broadcast(20.0f), a + a)) + 1.0f);
   return copysign(a < 0.625f ? near : far, x);
 }
 inline Vec asinh(Vec x) {
@@ -311,23 +335,23 @@ inline Vec erf(Vec x) {
   const Vec near = x + x * polynomial(z, 0.128379166f, -0.37612626f, 0.112835854f, -0.026853811f,
                                       0.00518832728f, -0.000801019138f, 7.85385419e-05f);
   // log(1 - erf(x))/x on [1, 4], where erf reaches 1; error 8e-9.
-  const Vec b = a > 4.0f ? Vec{} + 4.0f : a;
+  const Vec b = lesser(broadcast(4.0f), a);
   const Vec q = polynomial(b, -1.12859952f, -0.63541013f, -0.105669051f, 0.0230916291f,
                            -0.00318200816f, 0.000138747011f, 2.8435883e-05f, -3.55704788e-06f);
-  return a < 1.0f ? near : copysign(1.0f - exp(b * q), x);
+  return a < 1.0f ? near : copysign(1.0f - exp_within<0>(b * q), x);
 }
 
 inline Vec rsqrt(Vec x) {
   return 1.0f / sqrt(x);
 }
 inline Vec sigmoid(Vec x) {
-  return 1.0f / (1.0f + exp(-x));
+  return 1.0f / one_and_exp_of_minus(x);
 }
 inline Vec silu(Vec x) {
-  return x / (1.0f + exp(-x));
+  return x / one_and_exp_of_minus(x);
 }
 inline Vec relu(Vec x) {
-  return x < 0.0f ? Vec{} : x;
+  return greater(Vec{}, x);
 }
 inline Vec sign(Vec x) {
   const Vec one = Vec{} + 1.0f;
@@ -338,20 +362,24 @@ inline Vec sign(Vec x) {
 inline Vec gelu(Vec x) {
   const Vec a = abs(x);
   // log(2 Phi(-a)) / a on (0, 5.8]; what its error makes of gelu stays below 5e-9. Beyond, the
-  // leading term will do: the tail is far below the last digit of anything near it.
-  const Vec q = polynomial(a, -0.797884583f, -0.318309337f, -0.036338035f, 0.00478622317f,
-                           3.6014706e-05f, -0.000218391273f, 6.25631583e-05f, -9.71761438e-06f,
-                           8.41069721e-07f, -3.15936326e-08f);
-  const Vec tail = 0.5f * exp(a > 5.8f ? -0.5f * a * a - 2.0f : a * q);
+  // leading term will do: the tail is far below the last digit of anything near it. Even and odd
+  // powers apart, so that half as many steps wait for each other.
+  const Vec z = a * a;
+  const Vec q =
+      a * polynomial(z, -0.318309337f, 0.00478622317f, -0.000218391273f, -9.71761438e-06f,
+                     -3.15936326e-08f) +
+      polynomial(z, -0.797884583f, -0.036338035f, 3.6014706e-05f, 6.25631583e-05f, 8.41069721e-07f);
+  const Vec power = a > 5.8f ? -0.5f * z - 2.0f : a * q;
+  const Vec tail = 0x1p-33f * exp_within<32>(greater(broadcast(-105.0f), power));
   return x * (x > 0.0f ? 1.0f - tail : tail);
 }
 // 0.5 x (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3).
 inline Vec gelu_tanh(Vec x) {
   const Vec u = 0.797884561f * (x + 0.044715f * (x * x * x));
-  return x / (1.0f + exp(-2.0f * u));
+  return x / one_and_exp_of_minus(2.0f * u);
 }
 inline Vec clamp_six(Vec x) {
-  return x < 0.0f ? Vec{} : (x > 6.0f ? Vec{} + 6.0f : x);
+  return lesser(broadcast(6.0f), greater(Vec{}, x));
 }
 inline Vec hardsigmoid(Vec x) {
   return clamp_six(x + 3.0f) * 0.166666672f;

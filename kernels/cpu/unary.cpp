@@ -7,7 +7,7 @@ namespace npusim::cpu::NPUSIM_ISA {
 
 void apply_to_rows(abi::Opcode op, const float* x, int64_t step, float* y, const int64_t* rows,
                    int64_t count, int64_t n) {
-  const auto loop = [&](auto f) {
+  const auto loop = [=](auto f) {
     for (int64_t r = 0; r < count; ++r) {
       const float* from = x + rows[r] * step;
       float* to = y + rows[r];
