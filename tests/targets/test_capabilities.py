@@ -64,7 +64,8 @@ def extract(model: nn.Module, *args: Tensor) -> Graph:
 
 @pytest.mark.parametrize("isa", isa_names())
 def test_the_cpu_has_what_its_target_lists(isa: str) -> None:
-    assert sorted(CPU.kernels) == sorted(kernel_schemas(isa))
+    computed = [stem for stem in CPU.kernels if not KERNELS[stem].collective]
+    assert sorted(computed) == sorted(kernel_schemas(isa))
     assert {name: KERNELS[name].schema for name in CPU.kernels} == kernel_schemas(isa)
 
 

@@ -82,7 +82,7 @@ def header() -> str:
     lines += [f"    {', '.join(map(str, arity[i : i + 16]))}," for i in range(0, 128, 16)]
     lines += ["};", ""]
     for kernel in kernels.KERNELS.values():
-        if kernel.generated_only or kernel.struct_of:
+        if kernel.generated_only or kernel.collective or kernel.struct_of:
             continue
         lines += [f"// operands: {kernel.operands}", *_opened(kernel)]
         words = [""]

@@ -151,6 +151,10 @@ def _sample(p: Params, _: int | None) -> Cost:
     return [p["size"] * SIZES[p["dtype"]], 40, 8, 8, 8, p["capacity"] * 8, 8], p["size"]
 
 
+def _all_gather(p: Params, _: int | None) -> Cost:
+    return [p["bytes"], p["bytes"] * p["ranks"]], 0
+
+
 _RULES: dict[str, Rule] = {
     "pointwise": _pointwise,
     "copy": _copy,
@@ -166,5 +170,6 @@ _RULES: dict[str, Rule] = {
     "scan": _scan,
     "sort": _sort,
     "sample": _sample,
+    "all_gather": _all_gather,
     **MATMULS,
 }

@@ -53,6 +53,8 @@ class KernelDef:
             The layout is C's: natural alignment, padded to a multiple of 8.
         generated_only: only generated device code computes it, which gets its struct with its
             parameters: `abi.h` has none.
+        collective: what runs several ranks computes it, between kernels: `abi.h` has no struct, and
+            no backend a kernel of its own (`cpp/runtime/ranks.h`).
         struct_of: the stem in `abi.h` whose struct it takes as its own; itself by default.
         in_place: the operands that the result may lie under, element on element, since the kernel
             reads each before it writes there. No other operand may share a byte with a result, and
@@ -65,6 +67,7 @@ class KernelDef:
     generated_only: bool = False
     struct_of: str = ""
     in_place: str = ""
+    collective: bool = False
 
     @property
     def struct_name(self) -> str:
@@ -157,6 +160,7 @@ def _def(
     generated_only: bool = False,
     struct_of: str = "",
     in_place: str = "",
+    collective: bool = False,
 ) -> KernelDef:
     rows = []
     for item in fields.split():
@@ -166,7 +170,7 @@ def _def(
             kind, length = kind[:-1].split("[")
             count = int(length)
         rows.append((field, kind, count))
-    return KernelDef(name, operands, tuple(rows), generated_only, struct_of, in_place)
+    return KernelDef(name, operands, tuple(rows), generated_only, struct_of, in_place, collective)
 
 
 _EPILOGUE = "has_bias:i32 residual:i32 act:i32 act_lo:f32 act_hi:f32"
@@ -559,5 +563,7 @@ KERNELS: dict[str, KernelDef] = {
             "logits, options, seed, length, token (read and written), history (same), chosen",
             "size:i64 capacity:i64 dtype:i32",
         ),
+        # Of ranks that run one program: y[rank] = x of that rank, `bytes` each, on every rank.
+        _def("all_gather", "x, y", "bytes:i64 ranks:i64", collective=True),
     )
 }

@@ -47,6 +47,7 @@ def assemble(model: Graph | Module, target: TargetConfig) -> CompiledProgram:
         constants=plan.constants,
         persistent_bytes=plan.persistent,
         state_bytes=plan.state,
+        ranks=low.ranks,
         metadata=_metadata(model, low),
     )
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from npusim.abi.kernels import KERNELS, KernelDef
 from npusim.abi.literals import bfloat16_bits, checked_literal
-from npusim.errors import SymbolicSizeError, TargetConstraintError, at
-from npusim.ir.graph import Graph, Node, Output, Value
+from npusim.errors import GraphError, SymbolicSizeError, TargetConstraintError, at
+from npusim.ir.graph import Graph, Node, Output, Value, Weight
 from npusim.ir.opdef import find
 from npusim.ir.symbolic import is_symbolic, upper
 from npusim.ir.types import TensorType, dtype_code, dtype_size, row_major
@@ -36,6 +36,7 @@ from npusim.program.program import (
     Patch,
     PatchKind,
     TensorSpec,
+    WeightPart,
     WeightSpec,
 )
 from npusim.targets import TargetConfig
@@ -95,7 +96,8 @@ class Lowering:
         self.methods: list[PendingMethod] = []
         self.kernels: dict[str, int] = {}
         self.nodes: list[NodeInfo] = []
-        self.weights: dict[str, tuple[WeightSpec, View]] = {}
+        self.weights: dict[tuple[str, WeightPart | None], tuple[WeightSpec, View]] = {}
+        self.ranks = 1  # that run the program together
         self.states: dict[str, tuple[TensorType, View]] = {}
         self._views: dict[str, View] = {}
         self._dense_inputs: dict[tuple[View, tuple[int, ...]], View] = {}
@@ -510,6 +512,9 @@ class Lowering:
         node = self._postponed[name]
         for value in node.outputs:
             del self._postponed[value.name]
+        if node.op == "npu.rank_part":  # known by its weight, of which there may be no view
+            self._lower(node)
+            return
         types = tuple(v.type for v in node.outputs)
         # repr tells 0.0 and -0.0, 1 and True apart, which compare equal.
         key = (node.op, repr(sorted(node.attrs.items())), tuple(self.inputs(node)), types)
@@ -529,12 +534,8 @@ class Lowering:
             view = self._views[value.name] = replace(view, shape=value.type.shape)
             self.run.inputs.append(_spec(value.name, value.type, view, room))
         for weight in self.graph.weights:
-            if weight.key not in self.weights:
-                view = self._external(BufferKind.WEIGHT, weight.name, weight.type, static=True)
-                keys = (weight.key, *weight.aliases)
-                spec = WeightSpec(keys, view.buffer, weight.type.dtype, weight.type.shape)
-                self.weights[weight.key] = spec, view
-            self._views[weight.name] = self.weights[weight.key][1]
+            if not self._only_parts(weight):
+                self._views[weight.name] = self._weight(weight, weight.type, None)
         for constant in self.graph.constants:
             kind, data = constant.type, constant.data
             flat = self._raw_constant(data)
@@ -544,6 +545,32 @@ class Lowering:
                 view = self._external(BufferKind.STATE, state.name, state.type, static=False)
                 self.states[state.name] = state.type, view
             self._views[state.name] = self.states[state.name][1]
+
+    def _weight(self, weight: Weight, type: TensorType, part: WeightPart | None) -> View:
+        key = (weight.key, part)
+        if key not in self.weights:
+            view = self._external(BufferKind.WEIGHT, weight.name, type, static=True)
+            keys = (weight.key, *weight.aliases)
+            spec = WeightSpec(keys, view.buffer, type.dtype, type.shape, part)
+            self.weights[key] = spec, view
+        return self.weights[key][1]
+
+    def _only_parts(self, weight: Weight) -> bool:
+        """Tells whether ranks need nothing of a weight but their parts."""
+        users = self.graph.users[weight.name]
+        parts = all(node.op == "npu.rank_part" for node in users)
+        return bool(users) and parts and weight.name not in self.graph.output_values
+
+    def weight_part(self, name: str, axis: int, parts: int, ranks: int) -> View:
+        """Returns a rank's part of a weight of the graph, which the loader takes from it."""
+        weight = next((w for w in self.graph.weights if w.name == name), None)
+        if weight is None:
+            raise GraphError(f"{name} is no weight: ranks have parts of weights alone.")
+        self.ranks = ranks
+        shape = list(weight.type.shape)
+        shape[axis] //= parts
+        type = TensorType(weight.type.dtype, tuple(shape))
+        return self._weight(weight, type, WeightPart(axis, parts))
 
     def _external(self, kind: BufferKind, name: str, tensor: TensorType, *, static: bool) -> View:
         view = View(

@@ -17,6 +17,7 @@ from npusim.ops import (  # noqa: F401  (imported for their registrations)
     pointwise,
     pooling,
     quantized_linear,
+    ranks,
     reduction,
     rope,
     sampling,

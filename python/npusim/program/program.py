@@ -168,13 +168,27 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightPart:
+    """Part `rank * parts // ranks` of `parts` equal ones along `axis`, of a program of ranks."""
+
+    axis: int
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
 class WeightSpec:
-    """A checkpoint tensor the program needs, under any one of `keys`, shown by `buffer`."""
+    """A checkpoint tensor the program needs, under any one of `keys`, shown by `buffer`.
+
+    Attributes:
+        shape: what the buffer holds: the tensor's, or a part's.
+        part: which part of the tensor each rank needs; None: all of it.
+    """
 
     keys: tuple[str, ...]
     buffer: int
     dtype: str
     shape: tuple[int, ...]
+    part: WeightPart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +208,7 @@ class CompiledProgram:
         metadata: JSON-able facts for people and tools (model name, producer, the lowered graph).
         simulation: JSON-able facts for the timing model: the target it was compiled for, as a file
             of it says, and the schedules of its commands (`npusim.schedule.of_program`).
+        ranks: how many run it together, each over its parts of the weights.
     """
 
     target: str
@@ -208,6 +223,7 @@ class CompiledProgram:
     state_bytes: int
     metadata: Mapping[str, object] = field(default_factory=dict)
     simulation: Mapping[str, object] = field(default_factory=dict)
+    ranks: int = 1
 
     def method(self, name: str | None = None) -> Method:
         """Returns a method by name; without a name, the first one. KeyError when absent."""

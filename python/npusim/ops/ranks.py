@@ -1,0 +1,145 @@
+"""What ranks that share a model do besides computing: take parts of weights, and exchange values.
+
+All ranks run one program, each over parts of the weights (`npusim.passes.shard`).
+
+* `npu.rank_part(weight)`: part `rank * parts // ranks` of `parts` equal ones along `axis`. The
+  loader takes it from the checkpoint: no command does.
+* `npu.all_reduce(x)`: the sum of all ranks' x, added in the order of the ranks in float32 (float64,
+  integers: as they are) and rounded once, so that it has the same bits on every rank.
+* `npu.all_gather(x)`: all ranks' x behind one another along `axis`.
+
+Both are one `all_gather` command, which brings x of every rank to every rank; what an all_reduce
+adds up is an ordinary `reduce`. The references here are those of a rank that has only itself for
+company, as `reference` of an op knows one rank; `npusim.verify.ranks` runs several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING
+
+from npusim.errors import Error, ShapeError
+from npusim.ir.graph import Node
+from npusim.ir.opdef import OpDef, register
+from npusim.ir.types import TensorType, row_major
+from npusim.lowering.context import Lowering
+from npusim.lowering.view import View
+from npusim.ops.reduction import SUM, emit_reduce
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+RANK_PART, ALL_REDUCE, ALL_GATHER = "npu.rank_part", "npu.all_reduce", "npu.all_gather"
+
+
+def part_of_rank(rank: int, parts: int, ranks: int) -> int:
+    """Returns which of the parts a rank has; ranks are a multiple of parts, or as many."""
+    return rank * parts // ranks
+
+
+def _several(name: str) -> Error:
+    return Error(f"{name} is of several ranks: npusim.verify.ranks runs them in turn.")
+
+
+def _reference(name: str) -> object:
+    def run(x: Tensor, /, *, ranks: int, axis: int = 0, parts: int = 1) -> Tensor:
+        if ranks != 1:
+            raise _several(name)
+        return x
+
+    return run
+
+
+def _infer_part(w: TensorType, /, *, axis: int, parts: int, ranks: int) -> TensorType:
+    whole = 0 <= axis < w.rank and parts > 0 and w.shape[axis] % parts == 0 and ranks % parts == 0
+    if not whole:
+        raise ShapeError(f"{RANK_PART}: {w} has no {parts} equal parts along {axis} for {ranks}.")
+    return _resized(w, axis, w.shape[axis] // parts)
+
+
+def _infer_reduce(x: TensorType, /, *, ranks: int) -> TensorType:
+    if ranks < 1:
+        raise ShapeError(f"{ALL_REDUCE}: {ranks} ranks.")
+    return x
+
+
+def _infer_gather(x: TensorType, /, *, ranks: int, axis: int) -> TensorType:
+    if ranks < 1 or not 0 <= axis < x.rank:
+        raise ShapeError(f"{ALL_GATHER}: {ranks} ranks along dimension {axis} of {x}.")
+    return _resized(x, axis, x.shape[axis] * ranks)
+
+
+def _resized(type: TensorType, axis: int, size: int) -> TensorType:
+    return TensorType(type.dtype, (*type.shape[:axis], size, *type.shape[axis + 1 :]))
+
+
+def _lower_part(node: Node, low: Lowering) -> None:
+    (source,) = node.inputs
+    axis, parts, ranks = (node.attrs[name] for name in ("axis", "parts", "ranks"))
+    assert source is not None and isinstance(axis, int)
+    assert isinstance(parts, int) and isinstance(ranks, int)
+    low.define(node.output, low.weight_part(source, axis, parts, ranks))
+
+
+def _slots(node: Node, low: Lowering) -> View:
+    """Returns all ranks' x, [ranks, *shape of x]."""
+    (source,), ranks = node.inputs, node.attrs["ranks"]
+    assert source is not None and isinstance(ranks, int)
+    x = low.dense(low.view(source))
+    slots = low.temp(TensorType(x.dtype, (ranks, *x.shape)))
+    if x.numel:
+        params = {"bytes": prod(x.shape) * x.element_size, "ranks": ranks}
+        low.emit("all_gather", params, [x], [slots])
+    return slots
+
+
+def _lower_reduce(node: Node, low: Lowering) -> None:
+    slots = _slots(node, low)
+    y = low.result(node.output, strided=True)
+    if y.numel:
+        emit_reduce(low, slots, y, (0,), SUM)
+
+
+def _lower_gather(node: Node, low: Lowering) -> None:
+    slots, type = _slots(node, low), node.type
+    ranks, *shape = slots.shape
+    axis = node.attrs["axis"]
+    assert isinstance(axis, int)
+    if all(size == 1 for size in shape[:axis]):
+        view = replace(slots, shape=type.shape, strides=row_major(type.shape))
+        low.define(node.output, view)
+        return
+    y = low.result(node.output)
+    places = replace(
+        y,
+        shape=(ranks, *shape),
+        strides=(shape[axis] * y.strides[axis], *y.strides),
+    )
+    low.copy(slots, places)
+
+
+register(
+    OpDef(
+        RANK_PART,
+        lower=_lower_part,
+        infer=_infer_part,
+        reference=_reference(RANK_PART),  # type: ignore[arg-type]
+    )
+)
+register(
+    OpDef(
+        ALL_REDUCE,
+        lower=_lower_reduce,
+        infer=_infer_reduce,
+        reference=_reference(ALL_REDUCE),  # type: ignore[arg-type]
+    )
+)
+register(
+    OpDef(
+        ALL_GATHER,
+        lower=_lower_gather,
+        infer=_infer_gather,
+        reference=_reference(ALL_GATHER),  # type: ignore[arg-type]
+    )
+)
