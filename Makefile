@@ -36,7 +36,7 @@ CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h' ':!kernels/shared/abi.h')
 .DEFAULT_GOAL := help
 .PHONY: properties help demo test smoke lint types ctest sanitize arm64 macos metal metal-cpp \
   metal-smoke fuzz fuzz-runs fuzz-files pytest docs screenshot sdk sdk-smoke reproducible wheel wheels \
-  check-wheel format values bench soak clean
+  check-wheel format values bench soak clean served-decoders ray
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
@@ -140,6 +140,16 @@ fuzz: $(VENV)/dev
 	  ctest --preset fuzz -R '^fuzz_(program|safetensors)$$'; \
 	fi
 
+# Every decoder of transformers in steps of many requests (an hour), or those named.
+SERVED_DECODERS ?=
+served-decoders: $(VENV)/npusim $(VENV)/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.zoo --served $(SERVED_DECODERS)
+
+# Replicas and Datasets in a Ray of this machine: minutes, so `make test` leaves them out.
+ray: $(VENV)/npusim $(VENV)/dev
+	$(PIP_INSTALL) "$$(sed -n 's/^ray = .*"\(ray\[[^;]*\);.*/\1/p' pyproject.toml)"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/serve/test_ray.py --ray $(PYTEST_FLAGS)
+
 # Mutated files and command lines through the Python side; docs/fuzzing.md has what was found.
 FILE_RUNS ?= 10000
 fuzz-files: $(VENV)/npusim $(VENV)/dev
@@ -150,8 +160,8 @@ fuzz-files: $(VENV)/npusim $(VENV)/dev
 fuzz-runs: $(VENV)/dev
 	cmake --preset fuzz -DNPUSIM_FUZZ_RUNS=$(FUZZ_RUNS) -DNPUSIM_ISAS=baseline \
 	  -DCMAKE_CXX_COMPILER=$$(.ci/fuzzing-compiler)
-	cmake --build --preset fuzz --target run_fuzzer session_fuzzer c_api_fuzzer
-	ctest --preset fuzz -R '^fuzz_(run|session|c_api)$$'
+	cmake --build --preset fuzz --target run_fuzzer step_fuzzer session_fuzzer c_api_fuzzer
+	ctest --preset fuzz -R '^fuzz_(run|step|session|c_api)$$'
 
 # The C++ tests on emulated arm64: needs a cross compiler and qemu (on Debian g++-aarch64-linux-gnu
 # and qemu-user-static), which is why `make test` leaves it out.

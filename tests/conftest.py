@@ -124,6 +124,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write golden files instead of comparing"
     )
+    parser.addoption("--ray", action="store_true", help="run what starts a Ray (make ray)")
     parser.addoption("--zoo", action="store_true", help="run every model of the zoo")
     parser.addoption(
         "--device",

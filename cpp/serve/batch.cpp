@@ -174,7 +174,8 @@ void Batch::cancel(RequestId id) {
 
 void Batch::allow(RequestId id, TokenMask mask) {
   const auto found = requests_.find(id);
-  if (found != requests_.end()) found->second->mask = std::move(mask);
+  if (found == requests_.end() || !found->second->options.masked) return;
+  found->second->mask = std::move(mask);
 }
 
 std::vector<Event> Batch::take_events() {

@@ -65,7 +65,7 @@ class Batch {
   void submit(RequestId id, std::vector<int64_t> tokens, RequestOptions options);
   // Ends a request without an event; its pages are free at once. Unknown ones are ignored.
   void cancel(RequestId id);
-  // Says which tokens may come next to a request that is `masked`. Unknown ones are ignored.
+  // Says which tokens may come next to a request that is `masked`. Others are ignored.
   void allow(RequestId id, TokenMask mask);
 
   // Makes a step; returns whether there was anything to do. Throws nothing that a runner throws:

@@ -34,7 +34,7 @@ class Engine {
   RequestId submit(std::vector<int64_t> tokens, RequestOptions options);
   // Ends a request: nothing tells of it afterwards. Unknown ones are ignored.
   void cancel(RequestId id);
-  // The tokens that may come next, for a request that is `masked`. Unknown requests are ignored.
+  // The tokens that may come next, for a request that is `masked`. Others are ignored.
   // Throws Error(kInput) for a mask that has not vocab_size bits, rounded up to words.
   void allow(RequestId id, TokenMask mask);
 

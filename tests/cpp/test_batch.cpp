@@ -261,6 +261,15 @@ void waits_for_masks() {
   events = served.run();
   check(tokens_of(events, 1) == Tokens{4} && events.back().is_last(), "and then the next");
   served.batch.allow(1, {1});  // it has ended
+  RequestOptions free = asking(1), scored = asking(1);
+  scored.logprobs = 0;
+  for (const auto& [id, options] : {std::pair{2, free}, std::pair{3, scored}}) {
+    served.batch.submit(static_cast<RequestId>(id), {4, 5}, options);
+  }
+  for (RequestId id = 2; id <= 3; ++id) served.batch.allow(id, {1U << 9});
+  events = served.run();
+  check(tokens_of(events, 2) != Tokens{9} && tokens_of(events, 2) == tokens_of(events, 3),
+        "who waits for no mask has none");
   served.batch.allow(77, {1});
 }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 import runpy
 import struct
 from collections.abc import Iterator
@@ -17,9 +18,11 @@ import npusim
 from npusim.abi.quantization import FORMATS, Quantization, quantized_bytes
 from npusim.ir.graph import Attr, Graph, Node, Output, Value, Weight
 from npusim.ir.opdef import REGISTRY, Case
+from npusim.ir.symbolic import symbol
 from npusim.ir.types import TensorType
 from npusim.lowering.assemble import assemble
 from npusim.ops.fused import NO_EPILOGUE
+from npusim.ops.paged import PAGED_APPEND, PAGED_ATTENTION
 from npusim.ops.quantized_linear import QUANTIZE, QUANTIZED_LINEAR
 from npusim.program.program import BufferKind, CompiledProgram, Method
 from npusim.selftest.single_op import graph_of, tensors_for
@@ -132,6 +135,48 @@ def chosen() -> Iterator[tuple[str, Graph]]:
         yield f"winograd{tile}", graph_of(conv, case, tensors, "float32")
     for name in FORMATS:
         yield f"quantized_{name.replace('-', '_')}", _quantized(name)
+    yield "step", step()
+
+
+def step() -> Graph:
+    """Returns a step over the rows of many requests: what a row sees of its pages, behind the rows
+    that are asked for. Positions, requests, tables and rows are whatever the fuzzer fills in."""
+    count, requests = symbol("tokens", 1, 4), symbol("requests", 1, 3)
+    pool, row = TensorType("float32", (4, 1, 2, 4)), (1, 1, count, 4)
+    inputs = tuple(
+        Value(name, TensorType("int64", shape))
+        for name, shape in (
+            *(("tokens", (1, 1, count)), ("positions", (count,)), ("requests", (count,))),
+            *(("tables", (requests, 3)), ("rows", (requests,))),
+        )
+    )
+    places = ("positions", "requests", "tables")
+
+    def node(
+        name: str, op: str, given: tuple[str | None, ...], result: TensorType, **attrs: Attr
+    ) -> Node:
+        return Node(name, op, given, (Value(name, result),), attrs)
+
+    x = TensorType("float32", row)
+    lookup: dict[str, Attr] = {"padding_idx": -1, "scale_grad_by_freq": False, "sparse": False}
+    attention: dict[str, Attr] = {"scale": 0.5, "softcap": 0.0, "window": 0}
+    nodes = (
+        node("x", "aten.embedding.default", ("w", "tokens"), x, **lookup),
+        node("k", PAGED_APPEND, ("x", "keys", *places), pool),
+        node("v", PAGED_APPEND, ("x", "values", *places), pool),
+        node("seen", PAGED_ATTENTION, ("x", "k", "v", *places), x, **attention),
+        node(
+            "y",
+            "aten.index.Tensor",
+            ("seen", None, None, "rows"),
+            TensorType("float32", (1, 1, requests, 4)),
+            indices=3,
+        ),
+    )
+    weights = (Weight("w", "w", TensorType("float32", (5, 4))),)
+    states = (Value("keys", pool), Value("values", pool))
+    updates = (Output("keys", "k"), Output("values", "v"))
+    return Graph("step", inputs, (Output("y", "y"),), weights, (), nodes, states, updates)
 
 
 def _quantized(format: str) -> Graph:
@@ -171,6 +216,13 @@ def sessions() -> Iterator[tuple[str, bytes]]:
         yield name, safetensors({"__metadata__": facts, **entries}, bytes(end + 8 * fed))
 
 
+def calls() -> Iterator[tuple[str, bytes]]:
+    """Yields inputs of the step fuzzer: numbers that are calls, whatever they are."""
+    for seed in range(12):
+        first = (2, 1)[seed % 4 == 3]  # which of its two halves
+        yield f"calls_{seed}", bytes([first]) + random.Random(seed).randbytes(400)
+
+
 def c_api_programs() -> Iterator[tuple[str, CompiledProgram]]:
     """Yields what tests/cpp/test_c_api.cpp and the fuzzer of the C interface run."""
     import torch
@@ -193,6 +245,8 @@ def main() -> None:
         (HERE.parent / "cpp" / "programs" / f"{name}.npubin").write_bytes(program.to_bytes())
     for name, data in runs():
         (HERE / "corpus" / "run" / name).write_bytes(data)
+    for name, data in calls():
+        (HERE / "corpus" / "step" / name).write_bytes(data)
     for name, data in sessions():
         (HERE / "corpus" / "session" / f"{name}.safetensors").write_bytes(data)
     for name, program in programs():

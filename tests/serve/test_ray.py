@@ -23,8 +23,11 @@ PREFIX = "SERVE_REPLICA::"
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """A Ray of four processors, which are not held to be there."""
+def cluster(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A Ray of four processors, which are not held to be there. It takes minutes, most of them Ray's
+    own."""
+    if not request.config.getoption("--ray"):
+        pytest.skip("starts a Ray: make ray")
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, namespace="serve")
     yield
     ray.shutdown()

@@ -2,7 +2,8 @@
 
 With `--dynamic` it opens batches and lengths, and writes docs/dynamic-models.md. With `--decoders`
 it generates with every decoder of transformers, and writes that section of docs/models.md. With
-names it runs only those and writes nothing.
+names it runs only those and writes nothing. With `--served` it runs decoders as servers do, in
+steps of many requests, prints a line each, and ends with 1 where one differs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.zoo import ENTRIES, decoder_table, decoders, dynamic, dynamic_table, table
+from tests.zoo import ENTRIES, decoder_table, decoders, dynamic, dynamic_table, serving, table
 from tests.zoo.decoding import DTYPES
 from tests.zoo.measure import Row, measure
 
@@ -34,12 +35,15 @@ def main() -> int:
     parser.add_argument(
         "--decoders", action="store_true", help="generate with all decoders of transformers"
     )
+    parser.add_argument("--served", action="store_true", help="run decoders in steps")
     parser.add_argument(
         "--dtype", action="append", choices=DTYPES, help="of decoders; by default all"
     )
     args = parser.parse_args()
     if args.decoders:
         return decoders.run(args.names, args.rows, args.dtype or tuple(DTYPES))
+    if args.served:
+        return serving.run(args.names, args.dtype or ("float32",))
     kind: type[AnyRow] = dynamic.Row if args.dynamic else Row
     every = list(dynamic.NAMES if args.dynamic else ENTRIES)
     names = [n for n in every if not args.names or {n, ENTRIES[n].family} & set(args.names)]

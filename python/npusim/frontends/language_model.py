@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from npusim.errors import ExportError, first_line
+from npusim.errors import Error, ExportError, first_line
 from npusim.frontends.checkpoints.expansion import Rewritten
 from npusim.frontends.checkpoints.folder import stored_in_folder
 from npusim.frontends.checkpoints.gguf import stored_in_gguf
@@ -241,8 +241,17 @@ def _traced_step(model: Any, way: Way, rows: int, sizes: StepSizes) -> Graph:
         Dim("requests", max=sizes.max_requests),
     )
     args = (_tokens(2), torch.zeros(2, dtype=torch.int64))
+    shapes = ({1: tokens}, {0: requests})
     with _stateful(model, way, rows), replaced_forward(model, step):
-        return extract_ir(model, args, model_name=name, dynamic_shapes=({1: tokens}, {0: requests}))
+        try:
+            return extract_ir(model, args, model_name=name, dynamic_shapes=shapes)
+        except Error as error:
+            why = str(error).removesuffix(error.hint).strip().removeprefix(f"{name} ")
+            raise ExportError(
+                f"{name}: the decoder is not traced for any number of tokens, so it has no method "
+                f"that serves many requests: it {why}",
+                hint="Leave serve out; requests are served by sessions then.",
+            ) from error
 
 
 def _checked(decode: Graph) -> Graph:
