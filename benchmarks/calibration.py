@@ -40,7 +40,7 @@ OTHERS = {
     "mobilenet_v3_large": "MobileNetV3-Large, one image",
     "resnet34": "ResNet-34, one image",
     "unet": "a U-Net of 64 by 64 points",
-}  # kept out, too: no choice was made with their errors in view
+}  # kept out, too
 NAMES = {**HELD_OUT, **OTHERS}
 
 

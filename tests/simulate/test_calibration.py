@@ -8,6 +8,8 @@ from benchmarks.calibration import DEVICES, HELD_OUT, OTHERS, halves, profiles, 
 from npusim.simulate.calibrate import held_out
 from tests.simulate.documented import documented
 
+PRODUCTS = ("vector", "few", "block", "linear", "matmul", "matmul_library")
+
 
 def test_the_tables_are_documented(request: pytest.FixtureRequest) -> None:
     documented("calibration", tables(), request.config.getoption("--update-golden"))
@@ -20,23 +22,24 @@ def test_profiles_are_of_one_device_and_of_all_models(device: str) -> None:
     assert all(c.seconds > 0 for p in found.values() for c in p.commands)
 
 
-def test_products_of_the_gpu_are_within_their_goal() -> None:
+def test_commands_of_the_gpu_are_within_their_goals() -> None:
     learnt, kept = halves("h200")
     classes, _ = held_out(learnt, roofline("h200"), list(kept.values()))
-    goals = ("vector", "few", "block", "linear")
-    products = {one.name: one.mean for one in classes if one.name in goals}
-    assert len(products) == 4 and products.pop("block") <= 0.101  # by that little it misses 10 %
-    assert max(products.values()) <= 0.1
+    products = [one for one in classes if one.name in PRODUCTS]
+    assert len(products) == len(PRODUCTS) and max(one.mean for one in products) <= 0.105
+    count = sum(one.held_out for one in products)
+    assert sum(one.mean * one.held_out for one in products) / count <= 0.09
+    others = {one.name: one.mean for one in classes if one.name not in PRODUCTS}
+    assert others.pop("conv_loose") <= 0.4  # of four commands, to none of which it was fitted
+    assert others.pop("reduce") <= 0.17
+    assert max(others.values()) <= 0.15
 
 
 def test_models_on_the_gpu_are_within_their_goal() -> None:
     learnt, kept = halves("h200")
     assert set(kept) == {*HELD_OUT, *OTHERS}
     _, runs = held_out(learnt, roofline("h200"), list(kept.values()))
-    errors = dict(zip(kept, (abs(run.error) for run in runs), strict=True))
-    assert max(errors.pop(name) for name in HELD_OUT) <= 0.15
-    assert errors.pop("unet") <= 0.35  # of norms over groups there was no profile to fit to
-    assert max(errors.values()) <= 0.15
+    assert max(abs(run.error) for run in runs) <= 0.15
 
 
 def test_models_of_the_cpu_are_within_their_goal_but_for_decoding() -> None:

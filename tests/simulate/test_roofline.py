@@ -16,6 +16,7 @@ from npusim.abi.scalar_cost import MULTIPLY_ADDS
 from npusim.errors import Error
 from npusim.profile.profile import CommandProfile, Profile
 from npusim.simulate.calibrate import calibrate
+from npusim.simulate.forms import form_of
 from npusim.simulate.roofline import Work, command_time, run_time, work_of
 from npusim.targets.roofline import MemoryLevel, Peak, Roofline, RooflineClass
 
@@ -63,7 +64,8 @@ def test_tiles_go_in_whole_rounds_of_the_units() -> None:
     assert work.tiles(16, 64) == 4
     covered = {1: 4, 2: 4, 3: 6, 4: 4, 5: 5, 132: 132}
     for units, tiles in covered.items():
-        assert work.whole(16, 64, units) == pytest.approx(tiles * 16 * 64 / (20 * 100), rel=1e-12)
+        whole = work.whole(replace(LINEAR, units=units))
+        assert whole == pytest.approx(tiles * 16 * 64 / (20 * 100), rel=1e-12)
     device = replace(DEVICE, classes=(replace(LINEAR, units=132), OTHER))
     alone = command_time(work, "linear", DEVICE).compute
     assert command_time(work, "linear", device).compute == pytest.approx(33 * alone, rel=1e-12)
@@ -120,6 +122,111 @@ def test_a_run_is_its_commands_as_far_as_they_overlap() -> None:
     assert run(1, 100.0) == pytest.approx(10e-6 + time.total - time.start, rel=1e-12)
 
 
+def test_what_lies_behind_the_caches_takes_longer_and_comes_ahead_in_a_run() -> None:
+    kind = replace(LINEAR, far_us=3.0, far_step_ns=20.0, cold_us=5.0, step_ns=10.0)
+    device = replace(DEVICE, classes=(kind, OTHER))
+    near = Work(1000, 1000, "float32", depth=100, reuse=((1000, 1 << 20),), code=1 << 20)
+    far, cold = replace(near, reuse=((1000, 1 + (1 << 20)),)), replace(near, code=1 + (1 << 20))
+    starts = [command_time(work, "linear", device).start for work in (near, far, cold)]
+    assert starts[0] == pytest.approx(1e-6 * (2.0 + 0.25) + 100 * 10e-9, rel=1e-12)
+    assert starts[1] - starts[0] == pytest.approx(3e-6 + 100 * 20e-9, rel=1e-9)
+    assert starts[2] - starts[0] == pytest.approx(5e-6, rel=1e-9)
+    # A class that hides nothing pays all of it; one that hides something, its steps alone.
+    assert command_time(far, "linear", device).hidden == 0
+    hides = replace(device, classes=(replace(kind, hidden_us=0.5), OTHER))
+    found = [command_time(work, "linear", hides).hidden for work in (near, far, cold)]
+    assert found == pytest.approx([0.5e-6, 3.5e-6, 5.5e-6], rel=1e-12)
+    nowhere = replace(hides, memory=DEVICE.memory[1:])  # without caches nothing is farther
+    assert command_time(far, "linear", nowhere).start == pytest.approx(starts[2], rel=1e-12)
+
+
+def test_the_longest_item_ends_last_and_the_others_even_out() -> None:
+    causal = Work(1, 1, "float16", groups=8, rows=64, depth=100, longest=190)
+    kind = replace(LINEAR, tile_columns=1)
+    assert causal.steps(kind) == 190
+    assert causal.steps(replace(kind, units=132)) == 190  # 32 tiles at once
+    assert causal.steps(replace(kind, units=4)) == 800  # eight rounds of tiles as in the mean
+    assert replace(causal, longest=0).steps(replace(kind, units=5)) == 700
+
+
+def test_attention_has_a_longest_query() -> None:
+    sizes = {"batch": 1, "heads": 2, "kv_heads": 2, "head_dim": 8, "v_dim": 8}
+    fields = {**sizes, "q_len": 10, "kv_len": 30, "dtype": 1}
+    operations = 4 * 2 * 10 * 8
+    assert work_of("attention", fields, operations * 30, 1).longest == 30
+    causal = work_of("attention", {**fields, "causal": 1}, operations * 25, 1)
+    assert (causal.depth, causal.longest) == (25, 30)
+    window = work_of("attention", {**fields, "causal": 1, "window": 4}, operations * 4, 1)
+    assert (window.depth, window.longest) == (4, 4)
+
+
+def _fields(stem: str, **given: object) -> Params:
+    """Returns all parameters of a kernel, 0 but for those given."""
+    zeros = {name: 0 if count == 1 else (0,) * count for name, _, count in KERNELS[stem].fields}
+    return {**zeros, **given}  # type: ignore[dict-item]
+
+
+CONV = {"in_channels": 16, "groups": 1, "x_strides": (9, 1, 0, 9, 9), "x_dtype": 1, "w_dtype": 1}
+COPY = {"rank": 2, "shape": (4, 6, 1, 1, 1, 1, 1, 1), "y_strides": (6, 1, 0, 0, 0, 0, 0, 0)}
+WINDOW = {"in_size": (1, 8, 8), "out_size": (1, 4, 4), "kernel": (1, 2, 2)}
+MEAN = {"in_size": (1, 8, 8), "out_size": (1, 1, 1), "kernel": (1, 1, 1), "adaptive": 1}
+
+
+@pytest.mark.parametrize(
+    ("stem", "given", "form"),
+    [
+        ("matmul", {"a_k": 1, "b_n": 1, "dtype": 1}, "packed"),
+        ("matmul", {"a_k": 1, "b_k": 1, "dtype": 2}, "packed"),
+        ("matmul", {"a_k": 1, "b_k": 7, "b_n": 9, "dtype": 1}, "loose"),
+        ("matmul", {"a_k": 5, "b_n": 1, "dtype": 1}, "loose"),
+        ("matmul", {"a_k": 1, "b_n": 1, "dtype": 0}, "loose"),
+        ("linear", {"x_dtype": 1, "w_dtype": 1}, "packed"),
+        ("linear", {"x_dtype": 1, "w_dtype": 2}, "loose"),
+        ("conv", CONV, "packed"),
+        ("conv", {**CONV, "x_dtype": 0, "w_dtype": 0}, "loose"),
+        ("conv", {**CONV, "x_strides": (9, 64, 0, 8, 1)}, "loose"),
+        ("conv", {**CONV, "in_channels": 3}, "few channels"),
+        ("conv", {**CONV, "in_channels": 12, "groups": 4}, "loose"),
+        ("copy", {**COPY, "x_strides": (6, 1, 0, 0, 0, 0, 0, 0)}, "straight"),
+        ("copy", {**COPY, "x_strides": (1, 4, 0, 0, 0, 0, 0, 0)}, "across"),
+        ("copy", {**COPY, "x_strides": (1, 0, 0, 0, 0, 0, 0, 0)}, "straight"),
+        ("copy", {"rank": 0}, "straight"),
+        ("copy", {**COPY, "shape": (1, 1) + (1,) * 6, "x_strides": (5,) * 8}, "straight"),
+        ("attention", {}, ""),
+        ("pool", WINDOW, ""),
+        ("pool", MEAN, "shared"),
+        ("norm", {}, ""),
+    ],
+)
+def test_forms_of_operands(stem: str, given: dict[str, object], form: str) -> None:
+    assert form_of(stem, _fields(stem, **given)) == form
+
+
+def test_pools_take_windows_of_one_channel() -> None:
+    common = {"batch": 2, "in_channels": 6, "out_channels": 6}
+    window = work_of("pool", {**common, **WINDOW}, 1, 1)
+    assert (window.columns, window.depth) == (2 * 4 * 4 * 6, 4)
+    assert work_of("pool", {**common, **MEAN}, 1, 1).depth == 64
+
+
+def test_classes_of_forms_and_sizes() -> None:
+    large = replace(LINEAR, name="large", form="packed", least_rows=64, least_operations=1000)
+    packed = replace(LINEAR, name="packed", form="packed")
+    device = replace(DEVICE, classes=(large, packed, LINEAR, OTHER))
+    cases = {
+        ("packed", 64, 1000): "large",
+        ("packed", 63, 1000): "packed",
+        ("packed", 64, 999): "packed",
+        ("loose", 64, 1000): "linear",
+        ("", 64, 1000): "linear",
+    }
+    for (form, rows, operations), name in cases.items():
+        assert device.class_of("linear", rows, form, operations).name == name
+    for classes in ((packed, large, LINEAR, OTHER), (LINEAR, packed, OTHER)):
+        with pytest.raises(ValueError, match="kernel 'linear' is in the classes"):
+            replace(DEVICE, classes=classes)
+
+
 @pytest.mark.parametrize("stem", sorted(KERNELS))
 def test_every_kernel_has_work(stem: str) -> None:
     fields = {name: 1 if count == 1 else (1,) * count for name, _, count in KERNELS[stem].fields}
@@ -132,7 +239,8 @@ def test_every_kernel_has_work(stem: str) -> None:
 def test_what_has_no_known_sizes_is_not_rounded_up_to_tiles() -> None:
     """Else a kernel that a class of large tiles took in computed as much as a tile of it."""
     plain = Work(1000, 1000, "float32", sized=False)
-    assert plain.whole(16, 64, 132) == 1 and Work(1000, 1000, "float32").whole(16, 64, 1) == 1024
+    assert plain.whole(replace(LINEAR, units=132)) == 1
+    assert Work(1000, 1000, "float32").whole(LINEAR) == 1024
     assert not work_of("rope", {}, 100, 100).sized
     fields = {"batch": 2, "channels": 32, "spatial": 100, "groups": 8}
     norm = work_of("group_norm", fields, 100, 100)

@@ -28,16 +28,22 @@ FEWEST = 6  # commands that a class is fitted to; with fewer it keeps its number
 # What products are rounded up to, and rows of everything else.
 _TILES = (
     *((1, 1), (1, 16), (1, 64), (4, 32), (8, 16), (8, 32), (16, 16), (16, 64), (64, 64)),
-    *((64, 128), (128, 64), (128, 128)),
+    *((64, 128), (128, 64), (128, 128), (16, 1), (64, 1), (128, 1)),
 )
 _ROW_TILES = (
     *((1, 1), (1, 16), (1, 64), (1, 256), (1, 1024), (1, 2048), (1, 4096)),
     *((4, 1), (16, 1), (64, 1), (128, 1)),
 )
-# Least and greatest start_us, item_us, compute_share, memory_share, overlap above 1, step_ns,
-# cold_us.
-_LOW = (1e-4, 1e-7, 1e-4, 1e-3, 1e-3, 1e-4, 1e-4)
-_HIGH = (1e4, 1e4, 2.0, 4.0, 31.0, 1e3, 1e3)
+# Least and greatest numbers that are fitted, in the order of `_NUMBERS`.
+_NUMBERS = (
+    *("start_us", "item_us", "step_ns", "cold_us", "far_us", "far_step_ns"),
+    *("compute_share", "memory_share", "overlap"),
+)
+_LOW = (1e-4, 1e-7, 1e-4, 1e-4, 1e-4, 1e-4, 1e-4, 1e-3, 1e-3)
+_HIGH = (1e4, 1e4, 1e3, 1e3, 1e3, 1e3, 2.0, 4.0, 31.0)  # of overlap: above 1
+_USUAL = 0.5, 0.7, 1.0  # shares of compute and memory, and overlap above 1, of most kernels
+_PRIOR = 0.03  # an error, by which a number that is 2.7 times as large as usual counts
+_BEST = 3  # shapes of tiles that are fitted from several beginnings
 _SCALE = 0.1  # of an error from which on a command is an outlier
 _ABSURD = 100  # times faster than the peaks
 _LONGEST = 1e5  # seconds of a command
@@ -188,7 +194,7 @@ def _halves(
     samples: Iterable[list[Sample]], device: Roofline, kind: RooflineClass
 ) -> tuple[list[Sample], list[Sample]]:
     """Returns what a class is fitted to, and every second of its commands, which is kept out."""
-    mine = [s for s in samples if device.class_of(s[0][0], s[0][1].rows) is kind]
+    mine = [s for s in samples if s[0][1].kind(s[0][0], device) is kind]
     learnt, kept = (list(itertools.chain.from_iterable(mine[at::2])) for at in (0, 1))
     return learnt, kept
 
@@ -210,36 +216,40 @@ def _fit(kind: RooflineClass, device: Roofline, samples: Sequence[Sample]) -> Ro
         for rows, columns in tiles
         if rows <= (kind.most_rows or rows)
     )
-    return min((_fit_numbers(s, device, samples) for s in shapes), key=lambda row: row[0])[1]
+    rough = [(_fit_numbers(shape, device, samples, rough=True)[0], shape) for shape in shapes]
+    best = sorted(rough, key=lambda row: row[0])[:_BEST]
+    found = (_fit_numbers(shape, device, samples) for _, shape in best)
+    return min(found, key=lambda row: row[0])[1]
 
 
 def _fit_numbers(
-    shaped: RooflineClass, device: Roofline, samples: Sequence[Sample]
+    shaped: RooflineClass, device: Roofline, samples: Sequence[Sample], rough: bool = False
 ) -> tuple[float, RooflineClass]:
-    """Returns the cost of the best numbers for a class of given tiles, and that class."""
+    """Returns the cost of the best numbers for a class of given tiles, and that class.
+
+    Args:
+        rough: from one beginning, in few steps.
+    """
     least_squares = _scipy("least_squares")
-    plain = replace(shaped, start_us=0.0, item_us=0.0, step_ns=0.0, cold_us=0.0)
-    plain = replace(plain, compute_share=1.0, memory_share=1.0)
-    one = _alone(plain, device)
-    times = [command_time(work, stem, one) for stem, work, _ in samples]
-    computes, memories = (np.array([getattr(t, of) for t in times]) for of in ("compute", "memory"))
-    tile = shaped.tile_rows, shaped.tile_columns
-    items = np.array([w.tiles(*tile) for _, w, _ in samples])
-    depths = np.array([w.steps(*tile, shaped.units) for _, w, _ in samples])
-    cold = np.array([w.code > device.caches for _, w, _ in samples], float)
+    one = {**dict.fromkeys(_NUMBERS[:6], 0.0), **dict.fromkeys(_NUMBERS[6:], 1.0)}
+    plain = replace(shaped, **one)  # type: ignore[arg-type]
+    fixed, computes, memories = _columns(plain, device, samples)
     measured = np.array([seconds for _, _, seconds in samples])
 
     def off(x: np.ndarray) -> np.ndarray:
-        start, item, compute, memory, overlap, step, more = np.exp(x)
-        begun = 1e-6 * (start + item * items + 1e-3 * step * depths + more * cold)
+        numbers = np.exp(x)
+        compute, memory, overlap = numbers[6:]
         busy = either(computes / compute, memories / memory, 1 + overlap)
-        return np.log((begun + busy) / measured)
+        unusual = _PRIOR * (x[6:] - np.log(_USUAL))  # decides what the commands leave open
+        return np.concatenate([np.log((fixed @ numbers[:6] + busy) / measured), unusual])
 
     low, high = np.log(_LOW), np.log(_HIGH)
     fastest = 1e6 * measured.min()
+    begins = itertools.product((1e-5, 1e-2), (0.05, 0.5)) if not rough else [(1e-3, 0.3)]
     fits = []
-    for item, compute in itertools.product((1e-5, 1e-2), (0.05, 0.5)):
-        first = np.log([fastest / 2, item, compute, 0.7, 1.0, 0.01, fastest / 20])
+    for item, compute in begins:
+        some = fastest / 20
+        first = np.log([fastest / 2, item, 0.01, some, some, 0.01, compute, 0.7, 1.0])
         fits.append(
             least_squares(
                 off,
@@ -247,25 +257,41 @@ def _fit_numbers(
                 bounds=(low, high),
                 loss="soft_l1",
                 f_scale=_SCALE,
-                max_nfev=100,
+                max_nfev=20 if rough else 100,
             )
         )
     best = min(fits, key=lambda fit: fit.cost)
-    start, item, compute, memory, overlap, step, more = (float(x) for x in np.exp(best.x))
-    found = replace(shaped, start_us=start, item_us=item, cold_us=more if cold.any() else 0.0)
-    found = replace(
-        found,
-        step_ns=step if depths.max() > 1 else 0.0,
-        compute_share=compute,
-        memory_share=memory,
-        overlap=1 + overlap,
-    )
-    return float(best.cost), found
+    found = dict(zip(_NUMBERS, (float(x) for x in np.exp(best.x)), strict=True))
+    found["overlap"] += 1
+    for name, column in zip(_NUMBERS, fixed.T, strict=False):
+        if not column.any():
+            found[name] = 0.0
+    return float(best.cost), replace(shaped, **found)  # type: ignore[arg-type]
+
+
+def _columns(
+    plain: RooflineClass, device: Roofline, samples: Sequence[Sample]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns of each command what the fixed numbers multiply, and its seconds at the peaks."""
+    one = _alone(plain, device)
+    times = [command_time(work, stem, one) for stem, work, _ in samples]
+    items = np.array([w.tiles(plain.tile_rows, plain.tile_columns) for _, w, _ in samples])
+    steps = 1e-3 * np.array([w.steps(plain) for _, w, _ in samples])
+    if max(w.depth for _, w, _ in samples) == 1:
+        steps = 0 * steps  # one step of an item is its start
+    far = np.array([w.is_far(device) for _, w, _ in samples], float)
+    cold = np.array([w.code > device.caches for _, w, _ in samples], float)
+    fixed = 1e-6 * np.stack([np.ones(len(samples)), items, steps, cold, far, far * steps], 1)
+    if plain.products:  # which fetch what they multiply ahead
+        fixed[:, 5] = 0
+    compute, memory = (np.array([getattr(t, of) for t in times]) for of in ("compute", "memory"))
+    return fixed, compute, memory
 
 
 def _alone(kind: RooflineClass, device: Roofline) -> Roofline:
     """Returns a device whose commands are all of one class."""
-    return replace(device, classes=(replace(kind, stems=(), most_rows=0),))
+    anything = replace(kind, stems=(), most_rows=0, form="", least_rows=0, least_operations=0)
+    return replace(device, classes=(anything,))
 
 
 def _error(
@@ -301,19 +327,24 @@ def _with_hidden(profiles: Sequence[Profile], device: Roofline) -> Roofline:
     Least squares of the relative errors of runs, by `hidden_us` of each class, none of which is
     more than the class's start; classes that runs say little of are drawn to what all have.
     """
+    shorter = sum(
+        sum(time.total for time in _times(p, device)) - p.run_seconds + 1e-6 * device.call_us
+        for p in profiles
+    )
+    if shorter <= 0:  # nothing passes beside anything: runs are no shorter than their commands
+        return replace(device, classes=tuple(replace(k, hidden_us=0.0) for k in device.classes))
+    # As far as a class hides anything, it hides what comes from afar.
+    least = replace(device, classes=tuple(replace(k, hidden_us=1e-9) for k in device.classes))
     names = [kind.name for kind in device.classes]
     counts, saved = np.zeros((len(profiles), len(names))), np.zeros(len(profiles))
     for row, profile in enumerate(profiles):
         for command in profile.commands:
-            kind = device.class_of(command.kernel, _work(command).rows)
+            kind = _work(command).kind(command.kernel, device)
             counts[row, names.index(kind.name)] += 1
-        alone = sum(time.total for time in _times(profile, device))
-        saved[row] = 1e6 * (alone - profile.run_seconds) + device.call_us
-    if saved.sum() <= 0:  # nothing passes beside anything: runs are no shorter than their commands
-        return replace(device, classes=tuple(replace(k, hidden_us=0.0) for k in device.classes))
+        saved[row] = 1e6 * (run_time(_times(profile, least), least) - profile.run_seconds)
     runs = np.array([1e6 * profile.run_seconds for profile in profiles])
     most = np.array([max(kind.start_us, 1e-6) for kind in device.classes])
-    usual = float(saved.sum() / counts.sum())
+    usual = max(0.0, float(saved.sum() / counts.sum()))
     pull = _PULL * np.eye(len(names))
     found = _scipy("lsq_linear")(
         np.vstack([counts / runs[:, None], pull]),

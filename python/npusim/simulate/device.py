@@ -40,8 +40,8 @@ def work_of_command(facts: CommandFacts) -> Work:
 
 def _command(device: Roofline, facts: CommandFacts, now: int) -> Timed:
     time = roofline_time(device, facts)
-    rows = work_of_command(facts).rows
-    computes = "compute" if device.class_of(facts.kernel, rows).products else "vector"
+    kind = work_of_command(facts).kind(facts.kernel, device)
+    computes = "compute" if kind.products else "vector"
     dispatch = _ticks(time.begins)
     busy = _ticks(time.total - time.start)
     most = min(busy, _ticks(max(time.compute, time.memory)))

@@ -22,8 +22,8 @@ def npu_formula(npu: Npu, schedules: Iterable[Schedule]) -> str:
 
 def device_formula(device: Roofline, facts: CommandFacts) -> str:
     """Returns the roofline's formula with a command's numbers."""
-    time, rows = roofline_time(device, facts), work_of_command(facts).rows
-    kind = device.class_of(facts.kernel, rows)
+    time = roofline_time(device, facts)
+    kind = work_of_command(facts).kind(facts.kernel, device)
     hidden = f" - {kind.hidden_us:g} us hidden" if kind.hidden_us else ""
     return (
         f"{kind.name}: start {1e6 * time.start:.4g} us{hidden} + (({1e6 * time.compute:.4g} us of "

@@ -5,8 +5,8 @@
 `compute` are the operations, of whole rounds of tiles, at the share of the peak that the command's
 class reaches; `memory` are the bytes of its operands, each once, at the share of the rate of the
 nearest memory that still holds them when the command begins (`profile/reuse.py`). `start` is longer
-where caches no longer hold the kernel's code, and shorter in a run, by what passes of it while the
-commands before still run.
+where caches no longer hold the kernel's code or an operand, and shorter in a run, by what passes of
+it while the commands before still run. A `step` waits for what it reads, longer where that is far.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from npusim.abi.kernels import KERNELS, Params
 from npusim.abi.scalar_cost import chain_multiply_adds
 from npusim.ir.types import DTYPE_NAMES
 from npusim.profile.reuse import Reuse
-from npusim.targets.roofline import Roofline
+from npusim.simulate.forms import form_of, taps
+from npusim.targets.roofline import Roofline, RooflineClass
 
 Seconds = float | np.ndarray
 
@@ -43,6 +44,8 @@ class Work:
             find what it touches in the nearest memory that holds all of it.
         code: bytes touched since a command of its kernel; 0: unknown or none.
         sized: whether rows and columns are known; else nothing is rounded up to tiles of them.
+        longest: depth of the longest item, where they differ; 0: they are alike.
+        form: of its operands (`forms.py`).
     """
 
     operations: int
@@ -55,22 +58,38 @@ class Work:
     reuse: tuple[tuple[int, int], ...] = ()
     code: int = 0
     sized: bool = True
+    longest: int = 0
+    form: str = ""
 
     def tiles(self, rows: int, columns: int) -> int:
         """Returns the tiles of such sizes that cover it."""
         return self.groups * -(-self.rows // rows) * -(-self.columns // columns)
 
-    def steps(self, rows: int, columns: int, units: int) -> int:
-        """Returns the steps that follow one another, of all rounds of such tiles."""
-        rounds = -(-self.tiles(rows, columns) // units) if units > 1 else 1
-        return rounds * self.depth
+    def steps(self, kind: RooflineClass) -> float:
+        """Returns the steps that follow one another, of all rounds of tiles."""
+        longest = self.longest or self.depth
+        if kind.units == 1:
+            return longest
+        tiles = self.tiles(kind.tile_rows, kind.tile_columns)
+        if self.longest:  # items even out: whoever has a short one takes the next
+            return max(longest, tiles / kind.units * self.depth)
+        return -(-tiles // kind.units) * longest
 
-    def whole(self, rows: int, columns: int, units: int) -> float:
-        """Returns how much larger the work is of whole tiles, in whole rounds of so many."""
+    def whole(self, kind: RooflineClass) -> float:
+        """Returns how much larger the work is of whole tiles, in whole rounds of the units."""
         if not self.sized:
             return 1.0
-        covered = -(-self.tiles(rows, columns) // units) * units * rows * columns
+        rounds = -(-self.tiles(kind.tile_rows, kind.tile_columns) // kind.units)
+        covered = rounds * kind.units * kind.tile_rows * kind.tile_columns
         return covered / (self.groups * self.rows * self.columns)
+
+    def is_far(self, device: Roofline) -> bool:
+        """Tells whether an operand comes from behind all caches; without any, none does."""
+        return 0 < device.caches < max((reach for _, reach in self.reuse), default=self.nbytes)
+
+    def kind(self, stem: str, device: Roofline) -> RooflineClass:
+        """Returns the class of the command."""
+        return device.class_of(stem, self.rows, self.form, self.operations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,34 +139,41 @@ def work_of(
     groups, rows, columns, depth = (max(1, size) for size in sizes)
     code = next((fields[k] for k in _COMPUTED_IN if k in fields), 0)
     dtype = DTYPE_NAMES[code[0] if isinstance(code, tuple) else code]
+    longest = 0
     if stem == "attention":  # keys that count, of a cache as of those that come later
         depth = max(1, operations // (4 * groups * rows * fields["head_dim"]))
+        longest = _most_keys(fields, depth)
     if stem == "pointwise":  # whose functions differ by far
         each = chain_multiply_adds(fields["code"], fields["n_instructions"])
         operations = each * math.prod(fields["shape"])
     found = (reuse.operands, reuse.code) if reuse is not None else ((), 0)
     return Work(
-        operations, nbytes, dtype, groups, rows, columns, depth, *found, sized=stem in _SIZES
+        *(operations, nbytes, dtype, groups, rows, columns, depth, *found),
+        sized=stem in _SIZES,
+        longest=longest,
+        form=form_of(stem, fields),
     )
 
 
 def command_time(work: Work, stem: str, device: Roofline) -> RooflineTime:
     """Returns how long a command takes."""
-    kind = device.class_of(stem, work.rows)
+    kind = work.kind(stem, device)
     peak = device.peak(work.dtype)
     reached = peak.product_tera_ops_per_second if kind.products else peak.vector_tera_ops_per_second
-    tile = kind.tile_rows, kind.tile_columns
-    compute = (
-        work.operations * work.whole(*tile, kind.units) / (1e12 * reached * kind.compute_share)
-    )
+    compute = work.operations * work.whole(kind) / (1e12 * reached * kind.compute_share)
     level, alone = _memory(work, device)
     memory = alone / kind.memory_share
-    start = 1e-6 * (kind.start_us + kind.item_us * work.tiles(*tile))
-    start += 1e-9 * kind.step_ns * work.steps(*tile, kind.units)
-    if work.code > device.caches:
-        start += 1e-6 * kind.cold_us
+    start = 1e-6 * (kind.start_us + kind.item_us * work.tiles(kind.tile_rows, kind.tile_columns))
+    start += 1e-9 * kind.step_ns * work.steps(kind)
+    afar = kind.cold_us if work.code > device.caches else 0.0
+    if work.is_far(device):
+        afar += kind.far_us
+        start += 1e-9 * kind.far_step_ns * work.steps(kind)
+    start += 1e-6 * afar
+    # What may begin while others run has fetched by then what comes from afar.
+    hidden = kind.hidden_us + afar if kind.hidden_us > 0 else 0.0
     total = start + float(either(compute, memory, kind.overlap))
-    return RooflineTime(start, compute, memory, total, level, 1e-6 * kind.hidden_us)
+    return RooflineTime(start, compute, memory, total, level, 1e-6 * hidden)
 
 
 def run_time(commands: list[RooflineTime], device: Roofline) -> float:
@@ -191,15 +217,27 @@ def _depthwise(p: Params) -> Sizes:
 
 
 def _convolution(p: Params) -> Sizes:
-    out, groups = p["out_size"], max(1, p.get("groups", 1))  # pools have none
-    planes = p["batch"] * out[0] * out[1]
-    depth = math.prod(p["kernel"]) * (p.get("in_channels", groups) // groups)
-    return planes * groups, out[2], p["out_channels"] // groups, depth
+    groups, positions = max(1, p.get("groups", 1)), p["batch"] * math.prod(p["out_size"])
+    depth = math.prod(p["kernel"]) * (p["in_channels"] // groups)
+    return groups, positions, p["out_channels"] // groups, depth
+
+
+def _pool(p: Params) -> Sizes:
+    """Returns elements, each of a window of its own channel."""
+    return 1, 1, p["batch"] * math.prod(p["out_size"]) * p["out_channels"], taps(p)
 
 
 def _attention(p: Params) -> Sizes:
     """Returns the queries of each head: a tile of them goes through all keys."""
     return p["batch"] * p["heads"], p["q_len"], 1, p["kv_len"]
+
+
+def _most_keys(p: Params, mean: int) -> int:
+    """Returns how many keys a query sees at most, who sees so many in the mean."""
+    if not p["causal"]:
+        return mean
+    window = p["window"] or p["kv_len"]
+    return max(mean, min(p["kv_len"], window, mean + p["q_len"] // 2))
 
 
 def _norm(p: Params) -> Sizes:
@@ -233,12 +271,13 @@ _PRODUCTS = (
     "gemm", "linear", "normed_linear", "linear_before_norm", "linear_behind_norm",
     "quantized_linear", "matmul", "grouped_matmul",
 )  # fmt: skip
-_WINDOWS = ("conv", "conv_winograd", "conv_int8", "pool")
+_WINDOWS = ("conv", "conv_winograd", "conv_int8")
 _SIZES: dict[str, Callable[[Params], Sizes]] = {
     **dict.fromkeys(_PRODUCTS, _product),
     **dict.fromkeys(_WINDOWS, _convolution),
     **dict.fromkeys(("softmax", "scan", "sort"), _lines),
     "conv_depthwise": _depthwise,
+    "pool": _pool,
     "attention": _attention,
     "norm": _norm,
     "group_norm": _group_norm,

@@ -66,6 +66,12 @@ class RooflineClass:
         cold_us: more of the fixed time where caches no longer hold the kernel's code.
         hidden_us: of the fixed time that in a run passes while the commands before still run: a
             launch that is queued, operands that no other command writes and that come ahead.
+        form: of operands (`simulate/forms.py`) that its commands have; empty: any. Which kernel
+            computes a command follows from how its operands lie.
+        least_rows, least_operations: of its commands; fewer make one of a later class. Libraries
+            take products from such sizes on.
+        far_us: more of the fixed time where an operand comes from the last memory: its latency.
+        far_step_ns: likewise of a step, which waits for what it reads; products fetch it ahead.
     """
 
     name: str
@@ -83,6 +89,11 @@ class RooflineClass:
     step_ns: float = 0.0
     cold_us: float = 0.0
     hidden_us: float = 0.0
+    form: str = ""
+    least_rows: int = 0
+    least_operations: int = 0
+    far_us: float = 0.0
+    far_step_ns: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuses numbers that mean nothing; ValueError says which."""
@@ -90,6 +101,19 @@ class RooflineClass:
             raise ValueError(f"class '{self.name}' reaches nothing of a peak")
         if min(self.overlap, 1 + self.most_rows, self.tile_rows, self.tile_columns, self.units) < 1:
             raise ValueError(f"class '{self.name}' has an overlap, a tile or units below 1")
+
+    def holds(self, rows: int, form: str, operations: int) -> bool:
+        """Tells whether commands of its stems are its own."""
+        few = rows <= (self.most_rows or rows)
+        many = rows >= self.least_rows and operations >= self.least_operations
+        return few and many and self.form in ("", form)
+
+    def covers(self, other: RooflineClass) -> bool:
+        """Tells whether it holds all commands of a stem that another one could."""
+        few = not self.most_rows or 0 < other.most_rows <= self.most_rows
+        rows, operations = self.least_rows, self.least_operations
+        many = rows <= other.least_rows and operations <= other.least_operations
+        return few and many and self.form in ("", other.form)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +157,18 @@ class Roofline:
             raise ValueError(
                 "'classes' ends with the one class without stems, which holds all other kernels"
             )
-        seen: dict[str, RooflineClass] = {}
-        for stem, kind in [(stem, one) for one in self.classes for stem in one.stems]:
-            other = seen.get(stem)
-            if other and not 0 < other.most_rows < (kind.most_rows or sys.maxsize):
-                raise ValueError(
-                    f"kernel '{stem}' is in the classes '{other.name}' and '{kind.name}'"
-                )
-            seen[stem] = kind
+        for at, kind in enumerate(self.classes):
+            for other in self.classes[:at]:
+                both = [stem for stem in kind.stems if stem in other.stems]
+                if both and other.covers(kind):
+                    names = f"'{other.name}' and '{kind.name}'"
+                    raise ValueError(f"kernel '{both[0]}' is in the classes {names}")
 
-    def class_of(self, stem: str, rows: int = sys.maxsize) -> RooflineClass:
+    def class_of(
+        self, stem: str, rows: int = sys.maxsize, form: str = "", operations: int = sys.maxsize
+    ) -> RooflineClass:
         """Returns the class of a kernel's commands, of items of so many rows."""
-        mine = (c for c in self.classes if stem in c.stems and rows <= (c.most_rows or rows))
+        mine = (c for c in self.classes if stem in c.stems and c.holds(rows, form, operations))
         return next(mine, self.classes[-1])
 
     def level(self, nbytes: int) -> MemoryLevel:

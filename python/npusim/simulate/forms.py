@@ -1,0 +1,86 @@
+"""How operands of a command lie, as far as it decides which of a stem's kernels computes it.
+
+A device that is known by a roofline has a class of commands for each kernel where these differ by
+far (`targets/roofline.py`); a class that names no form holds all of them. Forms say nothing of a
+device: what they are of is in the command's parameters alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from npusim.abi.kernels import Params
+from npusim.ir.types import DTYPE_NAMES
+
+PACKED = "packed"  # factors of 16 bits, contiguous along k: what units of matrices take in
+FEW_CHANNELS = "few channels"  # the same, but eight of them are not of one pixel
+LOOSE = "loose"  # other factors of products
+STRAIGHT = "straight"  # a copy whose neighbours were neighbours
+ACROSS = "across"  # a copy whose neighbours come from far apart
+SHARED = "shared"  # a pool of windows so large that several threads share one
+
+_PACK = 8  # elements of 16 bits that move at once: 16 bytes
+_MANY_TAPS = 32  # of a window that is shared
+
+
+def form_of(stem: str, params: Params) -> str:
+    """Returns the form of a command's operands; empty where all of its stem are alike.
+
+    Args:
+        stem: of its kernel.
+        params: all of its kernel's fields.
+    """
+    return _FORMS[stem](params) if stem in _FORMS else ""
+
+
+def _halves(*codes: int) -> bool:
+    """Tells whether dtypes are one of 16 bits."""
+    return len(set(codes)) == 1 and DTYPE_NAMES[codes[0]] in ("float16", "bfloat16")
+
+
+def _linear(p: Params) -> str:
+    return PACKED if _halves(p["x_dtype"], p["w_dtype"]) else LOOSE
+
+
+def _matmul(p: Params) -> str:
+    contiguous = p["a_k"] == 1 and 1 in (p["b_k"], p["b_n"])
+    return PACKED if contiguous and _halves(p["dtype"]) else LOOSE
+
+
+def _convolution(p: Params) -> str:
+    if not _halves(p["x_dtype"], p["w_dtype"]):
+        return LOOSE
+    channels = p["in_channels"] // max(1, p["groups"])
+    if channels % _PACK:
+        return FEW_CHANNELS if p["groups"] == 1 and not p["transposed"] else LOOSE
+    return PACKED if p["x_strides"][1] == 1 else LOOSE
+
+
+def _copy(p: Params) -> str:
+    """Tells the innermost dimension of what is written from that of what is read."""
+    sizes = range(p["rank"])
+    along = [d for d in sizes if p["shape"][d] > 1]
+    if not along:
+        return STRAIGHT
+    inner = min(along, key=lambda d: (abs(p["y_strides"][d]), -d))
+    return STRAIGHT if abs(p["x_strides"][inner]) <= 1 else ACROSS
+
+
+def _pool(p: Params) -> str:
+    return SHARED if taps(p) >= _MANY_TAPS else ""
+
+
+def taps(p: Params) -> int:
+    """Returns the elements of a window of a pool."""
+    sides = zip(p["in_size"], p["out_size"], p["kernel"], strict=True)
+    return math.prod(-(-i // max(1, o)) if p["adaptive"] else k for i, o, k in sides)
+
+
+_FORMS: dict[str, Callable[[Params], str]] = {
+    **dict.fromkeys(("linear", "linear_before_norm", "linear_behind_norm"), _linear),
+    "matmul": _matmul,
+    "conv": _convolution,
+    "copy": _copy,
+    "pool": _pool,
+}
