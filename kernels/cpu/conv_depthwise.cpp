@@ -1,7 +1,9 @@
 // Depthwise convolution of one to three dimensions, channels last: a vector of channels at a time,
 // several neighbouring outputs in registers. Taps outside the input are skipped, not multiplied by
-// zero: a line's valid depths and heights are clipped once, its border columns one by one.
+// zero: a line's valid depths and heights are clipped once, its border columns one by one. Kernels
+// of the usual widths read a column once for all the outputs that it belongs to.
 #include "kernels/cpu/conv_rows.h"
+#include "kernels/cpu/depthwise_sums.h"
 #include "kernels/cpu/scratch.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -9,7 +11,6 @@ namespace {
 
 using Params = abi::ConvDepthwiseParams;
 
-constexpr int kOutputs = 8;                   // neighbouring outputs computed together
 constexpr int64_t kSmall = int64_t{1} << 17;  // multiply-adds not worth a second worker
 constexpr int64_t kTasks = 32;
 
@@ -17,9 +18,6 @@ int64_t taps_of(const Params& p) {
   return p.kernel[0] * p.kernel[1] * p.kernel[2];
 }
 
-// 32-bit words of two bfloat16 are two floats after one instruction each, where widening a vector
-// takes two. So sums of even and of odd channels are vectors of their own, and weights lie alike.
-constexpr int64_t kPairChannels = 2 * kLanes;
 bool reads_pairs(const Params& p) {
   return p.x_dtype == static_cast<int32_t>(abi::DType::kBfloat16) && p.w_dtype == p.x_dtype;
 }
@@ -60,96 +58,6 @@ struct Scratch {
     bytes = arena.bytes();
   }
 };
-
-// Kernel positions [begin, end) that fall inside the input, and the input position of `begin`.
-struct Taps {
-  int64_t begin, end, at;
-};
-Taps valid_taps(const Params& p, int d, int64_t output) {
-  const int64_t first = output * p.stride[d] - p.pad[d], step = p.dilation[d];
-  const int64_t begin = first < 0 ? (-first + step - 1) / step : 0;
-  const int64_t last = p.in_size[d] - 1 - first;
-  const int64_t end = last < 0 ? 0 : std::min(p.kernel[d], last / step + 1);
-  return {std::min(begin, end), end, first + begin * step};
-}
-
-// Everything about one line of outputs but where in it one is.
-struct Line {
-  Taps d, h;
-  int64_t steps[3];  // elements of x from one tap to the next
-  int64_t kernel_h, kernel_w, channels;
-  const float* w;
-};
-
-// Vectors of channels that N outputs take at once: as many sums as hide the latency of each.
-constexpr int vectors_of(int outputs) {
-  return outputs >= kOutputs ? 1 : outputs > 1 ? kOutputs / outputs : 4;
-}
-
-// acc[i][…] = sum over the line's taps and columns [begin, end) of the kernel of x[i][…] * w, for V
-// vectors of channels (`part` channels of one where Part).
-template <int N, int V, bool Part, typename X>
-inline void accumulate(const Line& line, const X* const (&x)[N], int64_t begin, int64_t end,
-                       int64_t channel, int64_t part, Vec (&acc)[N][V]) {
-  for (int64_t i = line.d.begin; i < line.d.end; ++i) {
-    for (int64_t j = line.h.begin; j < line.h.end; ++j) {
-      int64_t offset = (i - line.d.begin) * line.steps[0] + (j - line.h.begin) * line.steps[1];
-      const float* w =
-          line.w + ((i * line.kernel_h + j) * line.kernel_w + begin) * line.channels + channel;
-      for (int64_t k = begin; k < end; ++k, offset += line.steps[2], w += line.channels) {
-#pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) {
-          const Vec weight = Part ? load_part(w, part) : load(w + v * kLanes);
-#pragma GCC unroll 8
-          for (int n = 0; n < N; ++n) {
-            const X* from = x[n] + offset + channel + v * kLanes;
-            acc[n][v] += (Part ? load_part(from, part) : load(from)) * weight;
-          }
-        }
-      }
-    }
-  }
-}
-
-constexpr int kPairOutputs = kLanes == 16 ? 8 : 4;  // whose sums fit into registers
-
-template <int First, int... I>
-inline Vec in_order(Vec even, Vec odd, std::integer_sequence<int, I...>) {
-#if defined(__clang__)
-  return __builtin_shufflevector(even, odd, (First + I / 2 + I % 2 * kLanes)...);
-#else
-  return __builtin_shuffle(even, odd, IVec{(First + I / 2 + I % 2 * kLanes)...});
-#endif
-}
-
-// As above for kPairChannels channels: acc[n] has the first half of them, acc[N + n] the second.
-template <int N>
-inline void accumulate_pairs(const Line& line, const bfloat16* const* x, int64_t begin, int64_t end,
-                             int64_t channel, Vec* acc) {
-  Vec even[N] = {}, odd[N] = {};
-  for (int64_t i = line.d.begin; i < line.d.end; ++i) {
-    for (int64_t j = line.h.begin; j < line.h.end; ++j) {
-      int64_t offset = (i - line.d.begin) * line.steps[0] + (j - line.h.begin) * line.steps[1];
-      const float* w =
-          line.w + ((i * line.kernel_h + j) * line.kernel_w + begin) * line.channels + channel;
-      for (int64_t k = begin; k < end; ++k, offset += line.steps[2], w += line.channels) {
-        const Vec even_w = load(w), odd_w = load(w + kLanes);
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) {
-          const UVec words = reinterpret_cast<UVec>(load_pairs(x[n] + offset + channel));
-          even[n] += as_float(words << 16) * even_w;
-          odd[n] += as_float(words & 0xFFFF0000u) * odd_w;
-        }
-      }
-    }
-  }
-  constexpr auto kLane = std::make_integer_sequence<int, kLanes>{};
-#pragma GCC unroll 8
-  for (int n = 0; n < N; ++n) {
-    acc[n] = in_order<0>(even[n], odd[n], kLane);
-    acc[N + n] = in_order<kLanes / 2>(even[n], odd[n], kLane);
-  }
-}
 
 // Bias and a range alone, for `count` outputs of kLanes channels.
 template <typename Y>
@@ -199,6 +107,7 @@ class LineRunner {
     inner_ = std::min(inner_, p.out_size[2]);
     inner_end_ =
         std::clamp<int64_t>(reach < 0 ? 0 : reach / p.stride[2] + 1, inner_, p.out_size[2]);
+    if (p.x_dtype == 0 && is_usual()) pick_rows();
   }
 
   // Channels [channel, channel_end) of line `line`.
@@ -215,6 +124,10 @@ class LineRunner {
     if (any) {
       x += n * p_.x_strides[0] + line_.d.at * p_.x_strides[2] + line_.h.at * p_.x_strides[3];
     }
+    if constexpr (std::is_same_v<X, float>) {
+      if (inner_row_ != nullptr) channel = run_rows(x, channel, channel_end);
+      if (channel == channel_end) return;
+    }
     int64_t w = 0;
     for (; w < inner_; ++w) border(x, w, channel, channel_end);
     if constexpr (!std::is_same_v<X, float16>) {  // which are too few to have forms of their own
@@ -226,6 +139,93 @@ class LineRunner {
   }
 
  private:
+  using Row = void (LineRunner::*)(const float*, int64_t, int64_t, int64_t);
+
+  // Whether columns are neighbours, and no output lies far outside the image.
+  bool is_usual() const {
+    const int64_t last = (p_.out_size[2] - 1) * p_.stride[2] - p_.pad[2];
+    for (int64_t size : p_.in_size) {
+      if (size < 1) return false;
+    }
+    return p_.in_size[2] > 1 && p_.dilation[2] == 1 && p_.pad[2] >= 0 && p_.pad[2] < p_.kernel[2] &&
+           last < p_.in_size[2];
+  }
+
+  void pick_rows() {
+    const auto pick = [&]<int W, int S>() {
+      if (p_.kernel[2] != W || p_.stride[2] != S) return;
+      // Of short lines with steps nearly all tiles are edges, which look at each column.
+      if (S > 1 && p_.out_size[2] < 3 * kOutputs) return;
+      inner_row_ = &LineRunner::compute_row<W, S, false>;
+      edge_row_ = &LineRunner::compute_row<W, S, true>;
+    };
+    pick.template operator()<3, 1>();
+    pick.template operator()<3, 2>();
+    pick.template operator()<5, 1>();
+    pick.template operator()<7, 1>();
+  }
+
+  // All outputs of the line, for the whole vectors of channels; returns where these end.
+  int64_t run_rows(const float* x, int64_t channel, int64_t channel_end) {
+    const int64_t end = channel_end - (channel_end - channel) % kLanes;
+    for (int64_t w = 0; channel < end && w < p_.out_size[2]; w += kOutputs) {
+      const bool inner = w >= inner_ && w + kOutputs <= inner_end_;
+      (this->*(inner ? inner_row_ : edge_row_))(x, w, channel, end);
+    }
+    return end;
+  }
+
+  // kOutputs outputs from `w` on, or what the line has of them.
+  template <int W, int S, bool Edge>
+  [[gnu::noinline]] void compute_row(const float* x, int64_t w, int64_t channel,
+                                     int64_t channel_end) {
+    const int64_t first = w * S - p_.pad[2];
+    const Columns columns{first * p_.x_strides[4], -first, p_.in_size[2] - first};
+    const auto count = static_cast<int>(std::min<int64_t>(kOutputs, p_.out_size[2] - w));
+    place_outputs(w, count);
+    for (int64_t c = channel; c < channel_end; c += kLanes) {
+      Vec acc[kOutputs][1] = {};
+      accumulate_row<W, S, Edge>(line_, x, columns, c, acc);
+      if constexpr (W == 3 && !Edge) {  // of so few taps, storing is a good part
+        if (registers_) {
+          finish_tile<kOutputs, 1>(acc, linear_output(out_, 0, c));
+          continue;
+        }
+      }
+#pragma GCC unroll 8
+      for (int n = 0; n < kOutputs; ++n) store(s_.sums + n * kLanes, acc[n][0]);
+      store_row(count, c);
+    }
+    if (registers_ && activates_) {
+      activate_rows(out_, 0, count, channel, channel_end - channel);
+    }
+  }
+
+  // The first `count` outputs of kLanes sums, but for an activation of y where it lies.
+  [[gnu::noinline]] void store_row(int count, int64_t channel) {
+    if (!registers_) return finish(out_, 0, count, channel, kLanes, s_.sums, kLanes);
+    LinearOutput out = linear_output(out_, 0, channel);
+    if (count == kOutputs) {
+      Vec all[kOutputs][1];
+#pragma GCC unroll 8
+      for (int n = 0; n < kOutputs; ++n) all[n][0] = load(s_.sums + n * kLanes);
+      return finish_tile<kOutputs, 1>(all, out);
+    }
+    for (int n = 0; n < count; ++n) {
+      const Vec one[1][1] = {{load(s_.sums + n * kLanes)}};
+      finish_tile<1, 1>(one, out);
+      ++out.y_rows;
+      if (out.residual) ++out.r_rows;
+    }
+  }
+
+  void place_outputs(int64_t w, int count) {
+    for (int i = 0; i < count; ++i) {
+      s_.y_rows[i] = y_ + (w + i) * p_.y_strides[4];
+      if (p_.residual) s_.r_rows[i] = r_ + (w + i) * p_.r_strides[4];
+    }
+  }
+
   // N outputs from `w` on whose kernel columns are all inside.
   template <int N, typename X>
   int64_t inner(const X* x, int64_t w, int64_t channel, int64_t channel_end) {
@@ -247,10 +247,7 @@ class LineRunner {
   template <int N, typename X>
   void compute(const X* const (&at)[N], const Taps& taps, int64_t w, int64_t channel,
                int64_t channel_end) {
-    for (int i = 0; i < N; ++i) {
-      s_.y_rows[i] = y_ + (w + i) * p_.y_strides[4];
-      if (p_.residual) s_.r_rows[i] = r_ + (w + i) * p_.r_strides[4];
-    }
+    place_outputs(w, N);
     int64_t c = channel;
     if constexpr (std::is_same_v<X, bfloat16>) {
       for (; pairs_ && c + kPairChannels <= channel_end; c += kPairChannels) {
@@ -327,6 +324,7 @@ class LineRunner {
   Output out_;
   Line line_{};
   bool registers_, activates_, plain_, pairs_;
+  Row inner_row_ = nullptr, edge_row_ = nullptr;  // none: other kernels go output by output
   int64_t inner_, inner_end_;
   int64_t y_ = 0, r_ = 0;
 };

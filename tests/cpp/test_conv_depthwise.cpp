@@ -63,8 +63,10 @@ void test_shapes(const TestedIsa& isa, std::mt19937& random) {
   struct Shape {
     int64_t channels, size, kernel, stride;
   };
-  for (const Shape& s : {Shape{32, 56, 3, 1}, Shape{144, 28, 3, 2}, Shape{96, 14, 5, 1},
-                         Shape{40, 14, 7, 1}, Shape{960, 7, 3, 1}, Shape{5, 9, 3, 1}}) {
+  for (const Shape& s :
+       {Shape{32, 56, 3, 1}, Shape{144, 28, 3, 2}, Shape{96, 14, 5, 1}, Shape{40, 14, 7, 1},
+        Shape{960, 7, 3, 1}, Shape{5, 9, 3, 1}, Shape{24, 51, 3, 2}, Shape{20, 60, 5, 2},
+        Shape{40, 33, 7, 1}, Shape{17, 26, 5, 1}, Shape{16, 2, 7, 1}}) {
     Params p{};
     p.batch = 1;
     p.in_channels = p.out_channels = s.channels;
@@ -79,8 +81,10 @@ void test_shapes(const TestedIsa& isa, std::mt19937& random) {
     channels_last(p.in_channels, p.in_size, p.x_strides);
     channels_last(p.out_channels, p.out_size, p.y_strides);
     p.has_bias = 1;
-    p.act = static_cast<int32_t>(abi::Opcode::kRelu);
-    test_conv(isa, p, random);
+    for (const auto act : {abi::Opcode::kRelu, abi::Opcode::kHardswish}) {
+      p.act = static_cast<int32_t>(act);
+      test_conv(isa, p, random);
+    }
   }
 }
 
