@@ -66,6 +66,7 @@ npusim_status npusim_state_write(npusim_state* handle, const char* name, const v
   return guarded([&] {
     const auto held = object(handle);
     const Turn turn(held->turn, kStateBusy);
+    held->state->require_one_rank();
     const StateTensor& tensor = named(*held, name);
     require_bytes(tensor, bytes);
     held->state->write(tensor.buffer, 0,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "cpp/platform/cores.h"
 #include "cpp/platform/processor.h"
 #include "cpp/runtime/error.h"
+#include "cpp/runtime/ranks.h"
 #include "cpp/runtime/thread_pool.h"
 
 namespace npusim::cpu {
@@ -55,6 +58,24 @@ class CpuDevice final : public Device {
     std::memmove(address_of(to), address_of(from), static_cast<size_t>(from.bytes));
   }
 
+  std::shared_ptr<Device> ranks(int count) override {
+    const std::scoped_lock lock(ranks_mutex_);
+    std::shared_ptr<Device> known = ranks_[count].lock();
+    if (known != nullptr) return known;
+    const int threads = shared_->pool->workers();
+    std::vector<std::shared_ptr<Device>> devices;
+    for (int rank = 0; rank < count; ++rank) {
+      CpuCommandList::Shared own = *shared_;
+      own.pool = std::make_shared<ThreadPool>(std::max(1, threads / count));
+      own.interruption = {};  // it would ask on any thread
+      devices.push_back(std::make_shared<CpuDevice>(std::move(own)));
+    }
+    auto pool = std::make_shared<ThreadPool>(std::min(count, threads));
+    known = ranks_on_host(std::move(devices), std::move(pool), shared_->interruption);
+    ranks_[count] = known;
+    return known;
+  }
+
   std::vector<MeasuredRate> measure_rates() override {
     return cpu::measure_rates(shared_->isa, *shared_->pool);
   }
@@ -66,6 +87,8 @@ class CpuDevice final : public Device {
 
  private:
   std::shared_ptr<const CpuCommandList::Shared> shared_;
+  std::mutex ranks_mutex_;
+  std::map<int, std::weak_ptr<Device>> ranks_;  // by their number
 };
 
 }  // namespace

@@ -37,6 +37,7 @@ py::bytes read(const State& self, uint32_t buffer) {
 }
 
 void write(State& self, uint32_t buffer, const py::bytes& given) {
+  self.require_one_rank();
   self.write(buffer, 0, std::as_bytes(std::span(std::string_view(given))));
 }
 

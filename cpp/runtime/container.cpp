@@ -14,7 +14,7 @@ static_assert(std::endian::native == std::endian::little, "records are read as t
 namespace {
 
 constexpr std::string_view kMagic = "\x89NPUB\r\n\x1a";
-constexpr uint16_t kMajor = 1, kMinor = 3;
+constexpr uint16_t kMajor = 1, kMinor = 4;
 constexpr uint64_t kKnownFeatures = 0;
 constexpr size_t kAlignment = 64, kPage = 4096, kMaxSections = 64;
 constexpr uint32_t kOptional = 1, kPageAligned = 2;
@@ -31,11 +31,31 @@ struct Header {
 };
 static_assert(sizeof(Header) == 64);
 
-constexpr std::string_view kNames[kSections] = {
-    "",         "PROGRAM",     "STRINGS",   "KERNELS", "IMAGES",      "BUFFERS", "METHODS",
-    "COMMANDS", "OPERANDS",    "PARAMS",    "SPECS",   "WEIGHTS",     "KEYS",    "DIMS",
-    "NODES",    "CONSTANTS",   "METADATA",  "SYMBOLS", "EXPRESSIONS", "SHAPES",  "SYMBOLIC_DIMS",
-    "PATCHES",  "SPECIALIZED", "SIMULATION"};
+constexpr std::string_view kNames[kSections] = {"",
+                                                "PROGRAM",
+                                                "STRINGS",
+                                                "KERNELS",
+                                                "IMAGES",
+                                                "BUFFERS",
+                                                "METHODS",
+                                                "COMMANDS",
+                                                "OPERANDS",
+                                                "PARAMS",
+                                                "SPECS",
+                                                "WEIGHTS",
+                                                "KEYS",
+                                                "DIMS",
+                                                "NODES",
+                                                "CONSTANTS",
+                                                "METADATA",
+                                                "SYMBOLS",
+                                                "EXPRESSIONS",
+                                                "SHAPES",
+                                                "SYMBOLIC_DIMS",
+                                                "PATCHES",
+                                                "SPECIALIZED",
+                                                "SIMULATION",
+                                                "WEIGHT_PARTS"};
 
 template <typename T>
 T load(std::span<const std::byte> bytes, size_t at) {

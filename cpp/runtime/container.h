@@ -35,8 +35,9 @@ enum class Section : uint32_t {
   kPatches = 21,
   kSpecialized = 22,
   kSimulation = 23,
+  kWeightParts = 24,
 };
-inline constexpr uint32_t kSections = 24;  // one more than the last id
+inline constexpr uint32_t kSections = 25;  // one more than the last id
 
 // The bytes of a section and where they lie in the file; empty when the file lacks the section.
 struct Chunk {

@@ -66,14 +66,35 @@ DeclaredMemory declared_memory(const Program& program) {
   return memory;
 }
 
-std::shared_ptr<Device> admit(std::shared_ptr<Device> device, const Program& program) {
-  const int64_t most = device->max_memory();
-  if (most == 0) return device;
+namespace {
+
+void check_memory(const Device& device, const Program& program) {
+  const int64_t most = device.max_memory();
+  if (most == 0) return;
   const DeclaredMemory memory = declared_memory(program);
-  if (memory.total() <= most) return device;
-  throw Error(ErrorCode::kLimit, "the program declares " + std::to_string(memory.total()) +
+  int64_t total = 0;  // as much on each rank
+  for (uint32_t rank = 0; rank < program.ranks; ++rank) add(total, memory.total());
+  if (total <= most) return;
+  throw Error(ErrorCode::kLimit, "the program declares " + std::to_string(total) +
                                      " bytes of memory (" + parts_text(memory) +
                                      "), and max_memory is " + std::to_string(most));
+}
+
+}  // namespace
+
+std::shared_ptr<Device> admit(std::shared_ptr<Device> device, const Program& program) {
+  const auto ranks = static_cast<int>(program.ranks);
+  if (device->rank_count() != ranks) {
+    if (device->rank_count() != 1) {
+      throw Error(ErrorCode::kInput, "the program is of " + std::to_string(ranks) +
+                                         " ranks, and the device has " +
+                                         std::to_string(device->rank_count()));
+    }
+    check_memory(*device, program);
+    return device->ranks(ranks);
+  }
+  check_memory(*device, program);
+  return device;
 }
 
 }  // namespace npusim

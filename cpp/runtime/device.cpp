@@ -38,6 +38,17 @@ std::shared_ptr<Memory> Device::import_host(std::span<std::byte> bytes,
   return std::make_shared<BorrowedMemory>(host_range(bytes), bytes.data(), std::move(owner));
 }
 
+std::shared_ptr<Device> Device::ranks(int count) {
+  throw Error(ErrorCode::kDevice, "the program is split among " + std::to_string(count) +
+                                      " ranks, and ranks on the device " + std::string(name()) +
+                                      " cannot exchange values. Compile it for one rank, or for "
+                                      "cpu");
+}
+
+std::shared_ptr<Memory> Device::allocate_parts(std::span<const std::span<const std::byte>>, bool) {
+  throw Error(ErrorCode::kDevice, "the device has one rank");
+}
+
 void Device::upload(Memory& to, int64_t offset, std::span<const std::byte> from) {
   const MemoryRange range = to.range().part(offset, static_cast<int64_t>(from.size()));
   if (!from.empty()) upload(range, from);

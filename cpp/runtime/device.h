@@ -201,6 +201,16 @@ class Device {
   virtual std::optional<ForeignNames> foreign_names() const { return std::nullopt; }
   virtual StreamDevice* streams() noexcept { return nullptr; }  // null: it has none
 
+  // ---- ranks, which share a program (ranks.h)
+  virtual int rank_count() const noexcept { return 1; }
+  // What runs that many ranks on this device's hardware: the same as long as somebody has it.
+  // Throws Error(kDevice) where they cannot exchange values.
+  virtual std::shared_ptr<Device> ranks(int count);
+  // Memory that holds other bytes on each rank, as many; of what lies aligned and lives long enough
+  // where it lies, if `borrow`. Of devices of several ranks alone.
+  virtual std::shared_ptr<Memory> allocate_parts(std::span<const std::span<const std::byte>> parts,
+                                                 bool borrow);
+
   // ---- memory
   virtual std::shared_ptr<Memory> allocate(int64_t bytes) = 0;  // 64-byte aligned, zeroed
   // As allocate, for memory that is used little by little, or never: where the device can do it,

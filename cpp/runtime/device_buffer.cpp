@@ -151,7 +151,10 @@ void copy_buffer(DeviceBuffer& to, const DeviceBuffer& from) {
 std::vector<Binding> input_bindings(const Executor& executor, const Buffers& buffers) {
   std::vector<Binding> out;
   for (const auto& buffer : buffers) {
-    if (buffer->device.get() != &executor.device()) {
+    // Ranks share what the host has, wherever it is from (ranks.h).
+    const bool shared =
+        executor.device().rank_count() > 1 && buffer->device->addressing() == Addressing::kHost;
+    if (!shared && buffer->device.get() != &executor.device()) {
       throw Error(ErrorCode::kInput,
                   "a buffer lies on another device than the executor's; make it "
                   "with the same Device object");

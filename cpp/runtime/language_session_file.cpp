@@ -138,6 +138,7 @@ class Saved {
 
 void LanguageSession::save(const std::filesystem::path& path) const {
   const Turn turn(running_, kBusy);
+  state_->require_one_rank();
   const int64_t fed = model_->recurrent().empty() || recurred_ == fed_ ? fed_ : 0;
   const bool known = fed == position() && fed > 0;
   const std::pair<std::string_view, std::string> metadata[] = {
@@ -176,6 +177,7 @@ void LanguageSession::save(const std::filesystem::path& path) const {
 
 void LanguageSession::load(const std::filesystem::path& path) {
   const Turn turn(running_, kBusy);
+  state_->require_one_rank();
   Saved saved(*model_, path);
   const auto fresh = std::make_shared<State>(model_->program(), model_->device());
   for (size_t i = 0; i < saved.caches.size(); ++i) {

@@ -101,6 +101,7 @@ class ProgramReader {
     read_buffers(*program);
     read_methods(*program);
     read_weights(*program);
+    read_weight_parts(*program);
     read_nodes(*program);
     sizes_.read(program->methods);
     finish();
@@ -111,7 +112,10 @@ class ProgramReader {
  private:
   void read_root(Program& program) {
     const auto record = root_.next();
-    root_.require_zero(record.reserved);
+    program.ranks = std::max<uint32_t>(record.ranks, 1);
+    if (record.ranks == 1 || record.ranks > kMostRanks) {
+      root_.refuse(std::to_string(record.ranks) + " ranks; 0 (for one), or 2 … 64, are possible");
+    }
     program.target = string(root_, record.target);
     program.persistent_bytes = record.persistent_bytes;
     program.state_bytes = record.state_bytes;
@@ -227,7 +231,7 @@ class ProgramReader {
     program.weights.reserve(weights_.left());
     while (weights_.left() != 0) {
       const auto record = weights_.next();
-      WeightSpec weight{{}, record.buffer, dtype_of(weights_, record.dtype), {}};
+      WeightSpec weight{{}, record.buffer, dtype_of(weights_, record.dtype), {}, {}};
       keys_.require(record.keys);
       weight.keys.reserve(record.keys);
       for (uint32_t i = 0; i < record.keys; ++i) {
@@ -236,6 +240,26 @@ class ProgramReader {
       }
       weight.shape = read_shape(weights_, record.rank);
       program.weights.push_back(std::move(weight));
+    }
+  }
+
+  void read_weight_parts(Program& program) {
+    size_t next = 0;
+    while (weight_parts_.left() != 0) {
+      const auto record = weight_parts_.next();
+      weight_parts_.require_zero(record.reserved);
+      if (record.weight < next || record.weight >= program.weights.size()) {
+        weight_parts_.refuse("its weight does not exist, or is out of order");
+      }
+      next = record.weight + size_t{1};
+      WeightSpec& weight = program.weights[record.weight];
+      if (record.axis >= weight.shape.size() || record.parts == 0 ||
+          program.ranks % record.parts != 0) {
+        weight_parts_.refuse(std::to_string(record.parts) + " parts along axis " +
+                             std::to_string(record.axis) + " for " + std::to_string(program.ranks) +
+                             " ranks");
+      }
+      weight.part = {record.axis, record.parts};
     }
   }
 
@@ -295,6 +319,7 @@ class ProgramReader {
   Rows<NodeRecord> nodes_{sections_[Section::kNodes]};
   SizesReader sizes_{sections_, strings_};
   Rows<SpecializedRecord> specialized_{sections_[Section::kSpecialized]};
+  Rows<WeightPartRecord> weight_parts_{sections_[Section::kWeightParts]};
   Storage* storage_ = nullptr;
 };
 

@@ -86,18 +86,26 @@ struct Method {
   MethodSizes sizes = {};  // what of the above depends on the call; it has the greatest sizes there
 };
 
-// A tensor the checkpoint must have, and the kWeight buffer that shows it.
+// Part `rank * parts / ranks` of as many equal ones along an axis; no parts: all of it.
+struct WeightPart {
+  uint32_t axis = 0, parts = 0;
+};
+
+// A tensor the checkpoint must have, and the kWeight buffer that shows it, or a rank's part of it.
 struct WeightSpec {
   std::vector<std::string_view> keys;  // any one of them (tied weights); the first is canonical
   uint32_t buffer;
   DType dtype;
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape;  // of what the buffer shows
+  WeightPart part = {};
 };
 
 // A graph node a command came from.
 struct NodeInfo {
   std::string_view name, op, source;  // source: "module, file:line", may be empty
 };
+
+inline constexpr uint32_t kMostRanks = 64;
 
 class Program {
  public:
@@ -119,6 +127,7 @@ class Program {
   std::vector<NodeInfo> nodes;
   std::span<const std::byte> constants;  // 64-byte aligned
   int64_t persistent_bytes = 0, state_bytes = 0;
+  uint32_t ranks = 1;  // that run it together, each over its parts of the weights
 
   Program() = default;
   Program(const Program&) = delete;

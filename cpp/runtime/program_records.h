@@ -12,7 +12,7 @@
 namespace npusim {
 
 struct ProgramRecord {
-  uint32_t target, reserved;
+  uint32_t target, ranks;
   int64_t persistent_bytes, state_bytes;
 };
 struct KernelRecord {
@@ -62,6 +62,10 @@ struct PatchRecord {
 struct SpecializedRecord {
   uint32_t kernel, params, image, reserved;
 };
+struct WeightPartRecord {
+  uint32_t weight, axis, parts, reserved;
+};
+static_assert(sizeof(WeightPartRecord) == 16);
 static_assert(sizeof(SymbolRecord) == 24 && sizeof(ExpressionRecord) == 24);
 static_assert(sizeof(ShapesRecord) == 24 && sizeof(SymbolicDimRecord) == 16);
 static_assert(sizeof(PatchRecord) == 16 && sizeof(SpecializedRecord) == 16);

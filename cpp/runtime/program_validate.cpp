@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <map>
 #include <optional>
 
 #include "cpp/runtime/error.h"
@@ -152,20 +153,28 @@ class Validator {
   }
 
   void check_weights() const {
-    std::vector<std::string_view> keys;
+    // One tensor may be needed whole, and in parts: keys differ among those of the same part.
+    std::map<std::pair<uint32_t, uint32_t>, std::vector<std::string_view>> keys_by_part;
     std::vector<uint32_t> buffers;
     for (size_t i = 0; i < program_.weights.size(); ++i) {
       const WeightSpec& weight = program_.weights[i];
       const std::string where = numbered("weight", i);
+      auto& keys = keys_by_part[{weight.part.axis, weight.part.parts}];
       if (weight.keys.empty()) refuse(where, "it has no key");
       for (const auto key : weight.keys) {
         if (key.empty()) refuse(where, "it has an empty key");
         keys.push_back(key);
       }
       check_tensor(weight.buffer, weight.dtype, weight.shape, BufferKind::kWeight, where);
+      if (weight.part.parts > 1) {
+        std::vector<int64_t> whole = weight.shape;
+        if (whole[weight.part.axis] > kMaxBytes) refuse(where, "its parts are too large");
+        whole[weight.part.axis] *= weight.part.parts;
+        tensor_bytes(weight.dtype, whole, where);
+      }
       buffers.push_back(weight.buffer);
     }
-    check_distinct(std::move(keys), "weights' keys");
+    for (auto& [part, keys] : keys_by_part) check_distinct(std::move(keys), "weights' keys");
     check_distinct(std::move(buffers), "weights");
     const auto shown =
         std::count_if(program_.buffers.begin(), program_.buffers.end(),

@@ -122,6 +122,7 @@ class SizedProgram {
     program_->constants = whole->constants;
     program_->persistent_bytes = whole->persistent_bytes;
     program_->state_bytes = whole->state_bytes;
+    program_->ranks = whole->ranks;
     method_ = method;
     method_.sizes = {};
   }

@@ -51,7 +51,15 @@ MemoryRange State::range(uint32_t buffer) const {
   return memory_->range().part(at, program_->buffers[buffer].bytes);
 }
 
+void State::require_one_rank() const {
+  if (program_->ranks == 1) return;
+  throw Error(ErrorCode::kInput, "each of the program's " + std::to_string(program_->ranks) +
+                                     " ranks has a part of the state: it is neither read, saved "
+                                     "nor set");
+}
+
 void State::read(uint32_t buffer, int64_t offset, std::span<std::byte> to) const {
+  require_one_rank();
   const int64_t at = place(buffer, offset, static_cast<int64_t>(to.size()));
   if (!to.empty()) device_->download(to, *memory_, at);
 }

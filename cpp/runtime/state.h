@@ -28,7 +28,8 @@ class State {
   std::shared_ptr<State> copy() const;
 
   // Part of a kState buffer as it is now, or to be from now on; not while a run uses the state.
-  // Throws Error(kInput) for another kind of buffer, or bytes outside it.
+  // Throws Error(kInput) for another kind of buffer, or bytes outside it. Of several ranks, of
+  // which each may have another part of a state, nothing is read, and what is written is whole.
   void read(uint32_t buffer, int64_t offset, std::span<std::byte> to) const;
   void write(uint32_t buffer, int64_t offset, std::span<const std::byte> from);
   // Takes over part of a buffer of another state of the same program and device.
@@ -38,6 +39,8 @@ class State {
   MemoryRange range(uint32_t buffer) const;
   // Tells this state from all others of the process.
   uint64_t serial() const noexcept { return serial_; }
+  // Throws Error(kInput) for a program of several ranks, whose states nobody has as a whole.
+  void require_one_rank() const;
   const std::shared_ptr<const Program>& program() const noexcept { return program_; }
   const std::shared_ptr<Device>& device() const noexcept { return device_; }
 

@@ -81,7 +81,8 @@ class Weights {
                                              const Options& options);
 
   // What the program's methods read, as init left it: the arena of kPersistent buffers, then the
-  // buffers in kept(), in order, each while `take` runs. Throws as check.
+  // buffers in kept(), in order, each while `take` runs. Throws as check, and Error(kWeights) where
+  // ranks have parts, which are nobody's to read; as load_prepared does.
   void read(const std::function<void(std::span<const std::byte>)>& take) const;
   // The kWeight buffers that methods read.
   std::vector<uint32_t> kept() const;
@@ -124,6 +125,8 @@ class Weights {
                                                     const class PackedWeights& packed,
                                                     const Options& options);
   void place(const WeightSpec& spec, const CheckpointTensor& tensor, bool copy);
+  void place_parts(const WeightSpec& spec, const CheckpointTensor& tensor, bool copy);
+  void require_one_rank() const;
   void allocate_persistent();
   void check_source() const;
   void run_init(const TensorSource& source, std::span<const CheckpointTensor* const> tensors,

@@ -45,6 +45,13 @@ std::string shape_text(std::span<const int64_t> shape) {
   return text + "]";
 }
 
+// Of the checkpoint's tensor.
+std::vector<int64_t> whole_shape(const WeightSpec& spec) {
+  std::vector<int64_t> shape = spec.shape;
+  if (spec.part.parts > 1) shape[spec.part.axis] *= spec.part.parts;
+  return shape;
+}
+
 // Collects everything that is wrong with a checkpoint before complaining.
 class Complaints {
  public:
@@ -54,7 +61,7 @@ class Complaints {
   }
   void misshapen(const WeightSpec& spec, const CheckpointTensor& tensor) {
     add("wrong shape", std::string(spec.keys.front()) + " is " + shape_text(tensor.shape) +
-                           ", the program needs " + shape_text(spec.shape));
+                           ", the program needs " + shape_text(whole_shape(spec)));
   }
   void mistyped(const WeightSpec& spec, const CheckpointTensor& tensor) {
     const bool own = !tensor.dtype || tensor.dtype_name.starts_with("F8");
@@ -102,7 +109,7 @@ void check(const WeightSpec& spec, const CheckpointTensor* tensor, const Weights
            Complaints& complaints) {
   if (tensor == nullptr) {
     complaints.missing(spec);
-  } else if (tensor->shape != spec.shape) {
+  } else if (tensor->shape != whole_shape(spec)) {
     complaints.misshapen(spec, *tensor);
   } else if (!fits(*tensor, spec.dtype)) {
     complaints.mistyped(spec, *tensor);
@@ -263,6 +270,7 @@ std::vector<uint32_t> Weights::kept() const {
 }
 
 void Weights::read(const std::function<void(std::span<const std::byte>)>& take) const {
+  require_one_rank();
   check_now();
   std::vector<std::byte> copy;
   const auto show = [&](const Memory& memory, int64_t bytes) {
@@ -287,6 +295,7 @@ std::shared_ptr<const Weights> Weights::load_prepared(std::shared_ptr<const Prog
     return bytes.first(static_cast<size_t>(size));
   };
   std::shared_ptr<Weights> weights(new Weights(program, std::move(device)));
+  weights->require_one_rank();
   Device& on = *weights->device_;
   const auto shown = [&](std::span<const std::byte> bytes) -> std::shared_ptr<Memory> {
     constexpr uintptr_t kAligned = 64;  // as arenas are
@@ -330,12 +339,21 @@ Weights::Weights(std::shared_ptr<const Program> program, std::shared_ptr<Device>
       tensors_(program_->buffers.size()),
       lies_in_source_(program_->buffers.size(), false) {}
 
+void Weights::require_one_rank() const {
+  if (program_->ranks == 1) return;
+  throw Error(ErrorCode::kWeights,
+              "each of the program's " + std::to_string(program_->ranks) +
+                  " ranks has other weights, which are neither packed nor copied: load them from "
+                  "the checkpoint");
+}
+
 void Weights::allocate_persistent() {
   persistent_ = arena_on(*device_, BufferKind::kPersistent, program_->persistent_bytes);
 }
 
 // Shows a tensor to the device: in place if it can and may be, else as a copy.
 void Weights::place(const WeightSpec& spec, const CheckpointTensor& tensor, bool copy) {
+  if (spec.part.parts > 1) return place_parts(spec, tensor, copy);
   const bool same = *tensor.dtype == spec.dtype;
   if (same && !copy && is_aligned(tensor.data.data(), spec.dtype)) {
     // The device only reads it: the program says so, and encode checks that kernels keep to it.
@@ -354,6 +372,39 @@ void Weights::place(const WeightSpec& spec, const CheckpointTensor& tensor, bool
     device_->upload(*memory, 0, converted(tensor, spec.dtype));
   }
   tensors_[spec.buffer] = std::move(memory);
+}
+
+// Each rank's part: in place where it lies in one piece, else cut out.
+void Weights::place_parts(const WeightSpec& spec, const CheckpointTensor& tensor, bool copy) {
+  const size_t parts = spec.part.parts, ranks = program_->ranks;
+  size_t rows = 1;  // pieces that a part is in
+  for (size_t d = 0; d < spec.part.axis; ++d) rows *= static_cast<size_t>(spec.shape[d]);
+  const size_t bytes = tensor.data.size() / parts;
+  const size_t piece = rows == 0 ? 0 : bytes / rows;
+  const bool same = *tensor.dtype == spec.dtype;
+  const bool in_place = same && !copy && rows == 1 && is_aligned(tensor.data.data(), spec.dtype) &&
+                        is_aligned(tensor.data.data() + piece, spec.dtype);
+  std::vector<std::vector<std::byte>> made(parts);
+  std::vector<std::span<const std::byte>> shown(parts);
+  for (size_t part = 0; part < parts; ++part) {
+    if (in_place) {
+      shown[part] = tensor.data.subspan(part * bytes, bytes);
+      continue;
+    }
+    CheckpointTensor cut = tensor;
+    std::vector<std::byte> own(bytes);
+    for (size_t row = 0; row < rows; ++row) {
+      const auto from = tensor.data.subspan((row * parts + part) * piece, piece);
+      std::copy(from.begin(), from.end(), own.begin() + static_cast<ptrdiff_t>(row * piece));
+    }
+    cut.data = own;
+    made[part] = same ? std::move(own) : converted(cut, spec.dtype);
+    shown[part] = made[part];
+  }
+  std::vector<std::span<const std::byte>> by_rank;
+  for (size_t rank = 0; rank < ranks; ++rank) by_rank.push_back(shown[rank * parts / ranks]);
+  tensors_[spec.buffer] = device_->allocate_parts(by_rank, in_place);
+  lies_in_source_[spec.buffer] = in_place;
 }
 
 // Brings each tensor before the first command that reads it, and lets go of it after the

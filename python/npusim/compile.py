@@ -23,6 +23,7 @@ def compile(
     quantize: str | None = None,
     precision: str | None = None,
     sizes: Sequence[Mapping[str, int]] = (),
+    tensor_parallel: int = 1,
     dump_passes: str | Path | None = None,
     progress: Progress | None = None,
 ) -> CompiledProgram:
@@ -42,6 +43,8 @@ def compile(
             brings device code; a symbol that is not given takes its greatest value. Calls of the
             greatest sizes and of these need no compiler; other sizes are compiled when a call comes
             with them. A target without device code is ready for all sizes as it is.
+        tensor_parallel: how many ranks run the program together, each over its parts of the weights
+            (docs/tensor-parallel.md).
         dump_passes: a folder that receives the graph as text after each pass; of a Module, a
             folder in it for each method.
         progress: called as (stage, done, total) before each stage.
@@ -50,8 +53,8 @@ def compile(
         UnsupportedOpError: nodes the target has no kernel for; all of them are listed.
         Error: the target needs device code, and its compiler is not installed.
         TargetConstraintError: unknown target, quantization or precision, a model of 16 bits where
-            others are asked for, a node that breaks a limit, or a machine that the program does
-            not fit into.
+            others are asked for, a node that breaks a limit, a machine that the program does
+            not fit into, or ranks that cannot share the model.
         ShapeError: `sizes` that calls cannot have.
         GraphError, ExportError: the model is malformed or cannot be exported.
     """
@@ -64,15 +67,25 @@ def compile(
 
     config = configured(target, quantize, precision)
     source = _ir_of(model)
+    lowered: Graph | Module
 
-    def lower(graph: Graph, dump_dir: Path | None) -> Graph:
+    def check(graph: Graph) -> None:
         if foreign_values(graph):  # passes know the dtypes of devices alone
             check_supported(graph, config)
+
+    def lower(graph: Graph, dump_dir: Path | None) -> Graph:
+        check(graph)
         return run_passes(graph, config, dump_dir=dump_dir, progress=progress)
 
     folder = None if dump_passes is None else Path(dump_passes)
-    if isinstance(source, Graph):
-        lowered: Graph | Module = lower(source, folder)
+    if tensor_parallel != 1:
+        from npusim.passes.run_for_ranks import run_for_ranks
+
+        for graph in (source,) if isinstance(source, Graph) else source.methods.values():
+            check(graph)
+        lowered = run_for_ranks(source, config, tensor_parallel, dump_dir=folder, progress=progress)
+    elif isinstance(source, Graph):
+        lowered = lower(source, folder)
     else:
         methods = {n: lower(g, folder and folder / n) for n, g in source.methods.items()}
         lowered = replace(source, methods=methods)

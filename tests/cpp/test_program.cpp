@@ -115,7 +115,7 @@ void refuses_bad_header() {
   };
   refuses({}, "it is empty");
   refuses(patched(0, uint8_t{0}), "not a .npubin file");
-  refuses(patched(8, uint16_t{2}), "format 2.0; this npusim reads 1.0 to 1.3. Upgrade",
+  refuses(patched(8, uint16_t{2}), "format 2.0; this npusim reads 1.0 to 1.4. Upgrade",
           ErrorCode::kVersion);
   refuses(patched(8, uint16_t{0}), "Compile the model again", ErrorCode::kVersion);
   refuses(patched(16, uint64_t{1} << 63), "features", ErrorCode::kVersion);

@@ -19,6 +19,7 @@ from npusim.program.program import (
     NodeInfo,
     Operand,
     TensorSpec,
+    WeightPart,
     WeightSpec,
 )
 
@@ -56,7 +57,8 @@ def programs(draw: st.DrawFn) -> CompiledProgram:
         buffers.append(Buffer(kind, size, offset, draw(TEXT)))
         ends[kind] = _up(offset + size)
     shared = list(range(len(buffers)))
-    weights = draw(_weights(buffers))
+    ranks = draw(st.sampled_from([1, 2, 6]))
+    weights = draw(_weights(buffers, ranks))
     readable = shared + [w.buffer for w in weights]
 
     def commands(own: list[int], *, init: bool) -> tuple[Command, ...]:
@@ -87,6 +89,7 @@ def programs(draw: st.DrawFn) -> CompiledProgram:
         methods=tuple(methods),
         init=init,
         weights=weights,
+        ranks=ranks,
         nodes=tuple(nodes),
         constants=draw(st.binary(min_size=size, max_size=size)),
         persistent_bytes=ends[BufferKind.PERSISTENT],
@@ -118,13 +121,20 @@ def _specs(draw: st.DrawFn, buffers: list[Buffer], kind: BufferKind) -> tuple[Te
 
 
 @st.composite
-def _weights(draw: st.DrawFn, buffers: list[Buffer]) -> tuple[WeightSpec, ...]:
+def _weights(draw: st.DrawFn, buffers: list[Buffer], ranks: int) -> tuple[WeightSpec, ...]:
     weights = []
     keys = draw(st.lists(NAME, max_size=4, unique=True))
     while keys:
         count = draw(st.integers(1, len(keys)))
         dtype, shape = draw(st.sampled_from(sorted(DTYPES))), draw(SHAPE)
         buffers.append(Buffer(BufferKind.WEIGHT, prod(shape) * dtype_size(dtype), 0, draw(TEXT)))
-        weights.append(WeightSpec(tuple(keys[:count]), len(buffers) - 1, dtype, shape))
+        parts = [p for p in (1, 2, 3, 6) if shape and ranks % p == 0] if ranks > 1 else []
+        axis = draw(st.integers(0, max(len(shape) - 1, 0)))
+        part = (
+            WeightPart(axis, draw(st.sampled_from(parts)))
+            if parts and draw(st.booleans())
+            else None
+        )
+        weights.append(WeightSpec(tuple(keys[:count]), len(buffers) - 1, dtype, shape, part))
         del keys[:count]
     return tuple(weights)

@@ -51,7 +51,7 @@ def test_every_byte_matters(reader: str) -> None:
     ("at", "form", "value", "words"),
     [
         (0, "B", 0x88, "This is not a .npubin file"),
-        (8, "H", 2, "format 2.0; this npusim reads 1.0 to 1.3. Upgrade npusim"),
+        (8, "H", 2, "format 2.0; this npusim reads 1.0 to 1.4. Upgrade npusim"),
         (8, "H", 0, "Compile the model again"),
         (12, "I", 0, "0 sections"),
         (12, "I", 65, "65 sections"),
@@ -73,7 +73,8 @@ def test_appended_bytes() -> None:
 
 RECORDS = [
     (Section.PROGRAM, 0, "I", 999, "string 999 does not exist"),
-    (Section.PROGRAM, 4, "I", 1, "reserved"),
+    (Section.PROGRAM, 4, "I", 1, "1 ranks; 0"),
+    (Section.PROGRAM, 4, "I", 65, "65 ranks; 0"),
     (Section.PROGRAM, 8, "q", TOO_MANY, "persistent_bytes"),
     (Section.PROGRAM, 16, "q", -1, "state_bytes"),
     (Section.STRINGS, 0, "I", 2**32 - 1, "cut short"),

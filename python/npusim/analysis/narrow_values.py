@@ -132,7 +132,7 @@ class NarrowValues:
 
     def _is_mild(self, node: Node, position: int) -> bool:
         """Tells whether a relative error of an operand is one of that size in the result."""
-        if node.type.dtype != "float32":
+        if len(node.outputs) != 1 or node.type.dtype != "float32":
             return False
         if node.op in WEIGHTED or node.op == MEAN:
             return position in (0, 3)  # the residual

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,6 +21,7 @@ from npusim.cli.summary import program_facts
 from npusim.errors import Error
 from npusim.ir.graph import Graph
 from npusim.ir.module import Module
+from npusim.program.program import CompiledProgram
 
 
 @click.command("compile", cls=Verb)
@@ -30,6 +33,14 @@ from npusim.ir.module import Module
 @weights_of_onnx_option
 @sizes_option
 @language_options(serving=False)
+@click.option(
+    "--tensor-parallel",
+    type=int,
+    default=1,
+    show_default=True,
+    metavar="RANKS",
+    help="Split the model among so many ranks, which run it together.",
+)
 @click.option(
     "--dump-passes",
     type=click.Path(path_type=Path),
@@ -44,6 +55,7 @@ def compile_model(
     precision: str | None,
     weights_out: Path | None,
     sizes: Sequence[str],
+    tensor_parallel: int,
     dump_passes: Path | None,
     language: LanguageOptions,
 ) -> Answer:
@@ -69,6 +81,7 @@ def compile_model(
             quantize=quantize,
             precision=precision,
             sizes=combinations(sizes),
+            tensor_parallel=tensor_parallel,
             dump_passes=dump_passes,
             progress=report,
         )
@@ -84,10 +97,22 @@ def compile_model(
         f"memory: weights {amount(memory['weights'])}, prepared weights "
         f"{amount(memory['persistent'])}, arena {amount(memory['arena'])}",
     ]
-    lines += [*prepared_line(facts), *told]
+    lines += [*prepared_line(facts), *_ranks(program), *told]
     if dump_passes is not None:
         lines.append(f"graphs after each pass: {dump_passes}")
     return Answer({"output": str(output), "bytes": size, "program": facts}, lines)
+
+
+def _ranks(program: CompiledProgram) -> list[str]:
+    """Says how the weights are split among ranks, and why others are not."""
+    facts: Any = program.metadata.get("tensor_parallel")
+    if facts is None:
+        return []
+    split, whole = facts["split"], facts["whole"]
+    counts = ", ".join(f"{n} by {how}" for how, n in sorted(Counter(split.values()).items()))
+    lines = [f"{facts['ranks']} ranks: matrices split {counts}; whole {len(whole)}"]
+    reasons = Counter(whole.values())
+    return lines + [f"whole on every rank ({n}): {why}" for why, n in reasons.most_common(4)]
 
 
 def _language_model(

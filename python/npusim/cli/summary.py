@@ -44,6 +44,7 @@ def program_facts(program: CompiledProgram) -> dict[str, Any]:
     constants, and the checkpoint's tensors (mapped from the file, so shared and reclaimable).
     `declared` is what `max_memory` is compared with: the same, inputs and outputs, and the greater
     of both arenas.
+    Of several `ranks`, all of it but what methods do is of one rank.
     `prepared_sizes` are those of symbolic sizes that the program brings device code for. `work` is
     what a run takes at the greatest sizes: `steps` of the innermost loops, an upper bound; the
     `greatest` command's alone; `uncounted` commands of kernels that the cpu does not have.
@@ -64,6 +65,7 @@ def program_facts(program: CompiledProgram) -> dict[str, Any]:
         "init_work": _work(program, None),
         "buffers": _buffers(program),
         "memory": _memory(program),
+        "ranks": program.ranks,
         **_prepared(program),
     }
 

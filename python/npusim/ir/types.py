@@ -9,6 +9,8 @@ from npusim.ir.symbolic import upper
 
 # name -> (code in .npubin and kernel parameters, bytes an element, kind)
 # The codes are part of the file format (docs/npubin.md): append, never renumber.
+MOST_RANKS = 64  # that run a model together
+
 DTYPES: dict[str, tuple[int, int, str]] = {
     "float32": (0, 4, "float"),
     "float16": (1, 2, "float"),

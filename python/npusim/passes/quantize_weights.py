@@ -21,6 +21,7 @@ from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.ir.types import TensorType
 from npusim.ops.fused import NO_EPILOGUE
 from npusim.ops.quantized_linear import QUANTIZE, QUANTIZED_LINEAR
+from npusim.ops.ranks import ALL_GATHER, RANK_PART
 from npusim.ops.stored_codes import STORED_WEIGHT
 from npusim.targets.target_config import TargetConfig
 
@@ -103,7 +104,13 @@ def _is_worth_it(node: Node, rewriter: Rewriter, least: int = MIN_ELEMENTS) -> b
         return False
     type = rewriter.types[weight]
     floats = type.dtype in KERNEL_DTYPES and node.type.dtype in KERNEL_DTYPES
-    return floats and type.numel >= least
+    return floats and sum(_whole_size(part, rewriter) for part in _parts(weight, rewriter)) >= least
+
+
+def _whole_size(part: str, rewriter: Rewriter) -> int:
+    """Returns the elements of a weight; of a rank's part of one, those of all ranks' parts."""
+    node, size = rewriter.producer(part), rewriter.types[part].numel
+    return size * integer(node, "parts") if node is not None and node.op == RANK_PART else size
 
 
 def _parts(weight: str, rewriter: Rewriter) -> list[str]:
@@ -133,7 +140,7 @@ def _makes_output(node: Node, graph: Graph) -> bool:
             if value.name in graph.output_values:
                 return True
             for user in graph.users.get(value.name, ()):
-                if user.op in VIEWS or _converts(user):
+                if user.op in VIEWS or user.op == ALL_GATHER or _converts(user):
                     pending.append(user)
     return False
 

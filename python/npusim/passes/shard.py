@@ -28,12 +28,12 @@ from npusim.analysis.splits import Flow, Split, flow_from, flow_to
 from npusim.errors import TargetConstraintError
 from npusim.ir.graph import Attr, Graph, Node, Value
 from npusim.ir.rewrite import Names, drop_dead, rebuild
+from npusim.ir.types import MOST_RANKS
 from npusim.ops.ranks import ALL_GATHER, ALL_REDUCE, RANK_PART
 from npusim.passes.recognize_int8 import recognize_int8
 from npusim.targets.target_config import TargetConfig
 
 SHARD_BEFORE = recognize_int8
-MOST_RANKS = 64
 _GATHERED = 8  # elements of a weight for each of the result: fewer are not worth a gather
 
 

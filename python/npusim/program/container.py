@@ -18,7 +18,7 @@ from npusim.errors import ProgramFormatError
 from npusim.version import install_hint
 
 MAGIC = b"\x89NPUB\r\n\x1a"
-MAJOR, MINOR = 1, 3
+MAJOR, MINOR = 1, 4
 KNOWN_FEATURES = 0
 ALIGNMENT = 64
 PAGE = 4096
@@ -71,6 +71,7 @@ class Section(SectionId):
     PATCHES = 21
     SPECIALIZED = 22  # since 1.2, for symbolic sizes in device code
     SIMULATION = 23  # since 1.3, for the timing model
+    WEIGHT_PARTS = 24  # since 1.4, of programs of several ranks
 
     @property
     def flags(self) -> int:

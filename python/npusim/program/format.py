@@ -12,12 +12,13 @@ import json
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import NoReturn, TypeVar
 
 from npusim.errors import Error, ProgramFormatError
 from npusim.files import read_whole, write_atomic
 from npusim.ir.symbolic import Symbol, is_symbolic
-from npusim.ir.types import DTYPE_NAMES, dtype_code
+from npusim.ir.types import DTYPE_NAMES, MOST_RANKS, dtype_code
 from npusim.program.container import (
     Chunk,
     Section,
@@ -38,6 +39,7 @@ from npusim.program.program import (
     Operand,
     Specialized,
     TensorSpec,
+    WeightPart,
     WeightSpec,
 )
 from npusim.program.sizes import SizesReader, SizeTable, Step, read_symbol
@@ -62,6 +64,7 @@ _RECORDS = {
     Section.SYMBOLIC_DIMS: struct.Struct("<IIII"),
     Section.PATCHES: struct.Struct("<IIII"),
     Section.SPECIALIZED: struct.Struct("<IIII"),
+    Section.WEIGHT_PARTS: struct.Struct("<IIII"),
 }
 _BLOB_ALIGNMENT = {Section.STRINGS: 1, Section.IMAGES: 64, Section.PARAMS: 8}
 
@@ -128,7 +131,8 @@ class _Writer:
 
     def write(self, program: CompiledProgram) -> bytes:
         target = self._string(program.target)
-        self._add(Section.PROGRAM, target, 0, program.persistent_bytes, program.state_bytes)
+        ranks = 0 if program.ranks == 1 else program.ranks
+        self._add(Section.PROGRAM, target, ranks, program.persistent_bytes, program.state_bytes)
         for index, kernel in enumerate(program.kernels):
             image = self._blob(Section.IMAGES, kernel.image) if kernel.image else _NONE
             name, schema = self._string(kernel.name), self._string(kernel.schema)
@@ -142,8 +146,11 @@ class _Writer:
         for index, method in enumerate((program.init, *program.methods)):
             self._method(method)
             self._sizes(index, method)
-        for weight in program.weights:
+        for index, weight in enumerate(program.weights):
             self._weight(weight)
+            if weight.part is not None:
+                part = (weight.part.axis, weight.part.parts)
+                self._add(Section.WEIGHT_PARTS, index, *part, 0)
         for node in program.nodes:
             texts = (self._string(t) for t in (node.name, node.op, node.source))
             self._add(Section.NODES, *texts, 0)
@@ -155,6 +162,7 @@ class _Writer:
         sections[Section.SIMULATION] = _json_bytes(program.simulation, "simulation")
         minors = ((Section.SIMULATION, 3), (Section.SPECIALIZED, 2), (Section.SHAPES, 1))
         minor = next((minor for section, minor in minors if sections[section]), 0)
+        minor = 4 if program.ranks > 1 or sections[Section.WEIGHT_PARTS] else minor
         return pack_container(sections, minor=minor)
 
     def _method(self, method: Method) -> None:
@@ -286,8 +294,9 @@ class _Reader:
 
     def read(self) -> CompiledProgram:
         root = self._rows[Section.PROGRAM]
-        target, reserved, persistent_bytes, state_bytes = next(root.take(1))
-        self._reserved(root, reserved)
+        target, ranks, persistent_bytes, state_bytes = next(root.take(1))
+        if ranks == 1 or ranks > MOST_RANKS:
+            raise root.refuse(f"{ranks} ranks; 0 (for one), or 2 … {MOST_RANKS}, are possible")
         methods = tuple(self._with_sizes(list(self._methods())))
         program = CompiledProgram(
             target=self._string(root, target),
@@ -295,13 +304,14 @@ class _Reader:
             buffers=tuple(self._buffers()),
             methods=methods[1:],
             init=methods[0],
-            weights=tuple(self._weights()),
+            weights=self._with_parts(list(self._weights()), max(ranks, 1)),
             nodes=tuple(self._nodes()),
             constants=bytes(self._chunks[Section.CONSTANTS].data),
             persistent_bytes=persistent_bytes,
             state_bytes=state_bytes,
             metadata=_read_json(self._chunks[Section.METADATA]),
             simulation=_read_json(self._chunks[Section.SIMULATION]),
+            ranks=max(ranks, 1),
         )
         for rows in self._rows.values():
             rows.finish()
@@ -412,6 +422,19 @@ class _Reader:
             names = tuple(self._string(keys, key) for (key,) in keys.take(count))
             type_name = self._dtype(rows, dtype)
             yield WeightSpec(names, buffer, type_name, self._shape(rows, rank))
+
+    def _with_parts(self, weights: list[WeightSpec], ranks: int) -> tuple[WeightSpec, ...]:
+        """Returns the weights, with what of them each rank needs."""
+        rows, before = self._rows[Section.WEIGHT_PARTS], -1
+        for index, axis, parts, reserved in rows.take():
+            self._reserved(rows, reserved)
+            if not before < index < len(weights):
+                raise rows.refuse(f"weight {index} does not exist, or is out of order")
+            before = index
+            if axis >= len(weights[index].shape) or not parts or ranks % parts:
+                raise rows.refuse(f"{parts} parts along axis {axis} for {ranks} ranks")
+            weights[index] = replace(weights[index], part=WeightPart(axis, parts))
+        return tuple(weights)
 
     def _nodes(self) -> Iterator[NodeInfo]:
         rows = self._rows[Section.NODES]

@@ -11,7 +11,7 @@ from math import prod
 
 from npusim.errors import ProgramFormatError
 from npusim.ir.symbolic import is_symbolic
-from npusim.ir.types import DTYPES, dtype_size
+from npusim.ir.types import DTYPES, MOST_RANKS, dtype_size
 from npusim.program.program import (
     ALIGNMENT,
     Access,
@@ -131,7 +131,18 @@ def _check_weights(program: CompiledProgram) -> None:
         where = f"weight {index}"
         _require(bool(weight.keys) and all(weight.keys), f"{where} has no key, or an empty one")
         _check_tensor(program, weight, weight.shape, BufferKind.WEIGHT, where)
-    _require_distinct((k for w in program.weights for k in w.keys), "weight key")
+        if weight.part is not None:
+            axis, parts = weight.part.axis, weight.part.parts
+            fits = axis < len(weight.shape) and parts > 0 and program.ranks % parts == 0
+            _require(fits, f"{where} has {parts} parts along axis {axis}")
+            whole = list(weight.shape)
+            whole[axis] *= parts
+            extent = prod(max(size, 1) for size in whole) * dtype_size(weight.dtype)
+            _require(extent <= MAX_BYTES, f"{where} takes more than 2^40 bytes whole")
+    _require(1 <= program.ranks <= MOST_RANKS, f"{program.ranks} ranks")
+    for part in {w.part for w in program.weights}:  # a tensor may be needed whole, and in parts
+        keys = (key for w in program.weights if w.part == part for key in w.keys)
+        _require_distinct(keys, "weight key")
     _require_distinct((w.buffer for w in program.weights), "weight buffer")
     shown = sum(b.kind is BufferKind.WEIGHT for b in program.buffers)
     _require(shown == len(program.weights), "a WEIGHT buffer belongs to no weight")
