@@ -45,7 +45,7 @@ def make(folder: Path, *, serve: Any = False, paged: StepSizes | None = None) ->
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=VOCABULARY, intermediate_size=64, num_hidden_layers=2,
+        vocab_size=VOCABULARY, hidden_size=VOCABULARY, intermediate_size=64, num_hidden_layers=1,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=CONTEXT,
         bos_token_id=None, eos_token_id=258, tie_word_embeddings=False, initializer_range=0.4,
     )  # fmt: skip

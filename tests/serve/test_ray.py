@@ -24,8 +24,7 @@ PREFIX = "SERVE_REPLICA::"
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A Ray of four processors, which are not held to be there. It takes minutes, most of them Ray's
-    own."""
+    """A Ray of four processors, which are not held to be there; most of the minutes are its own."""
     if not request.config.getoption("--ray"):
         pytest.skip("starts a Ray: make ray")
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, namespace="serve")
