@@ -59,6 +59,11 @@ class CpuDevice final : public Device {
   }
 
   std::shared_ptr<Device> ranks(int count) override {
+    if (shared_->max_work != 0) {
+      throw Error(ErrorCode::kLimit,
+                  "max_work is counted for one rank, and the program is split among " +
+                      std::to_string(count) + "; open the device without it");
+    }
     const std::scoped_lock lock(ranks_mutex_);
     std::shared_ptr<Device> known = ranks_[count].lock();
     if (known != nullptr) return known;

@@ -165,6 +165,39 @@ def test_memory_counts_for_each_rank() -> None:
         npusim.load(program, weights=integers(mlp()), max_memory=20_000)
 
 
+def test_machines_are_of_one_rank() -> None:
+    with pytest.raises(TargetConstraintError, match="machines here are of one"):
+        npusim.simulate(npusim.compile(mlp(), tensor_parallel=2))
+
+
+def test_work_is_not_counted_over_ranks() -> None:
+    program = npusim.compile(mlp(), tensor_parallel=2)
+    with pytest.raises(Error, match="max_work is counted for one rank"):
+        npusim.load(program, weights=integers(mlp()), max_work=10**9)
+
+
+@pytest.mark.parametrize("ranks", [0, 1, 65, 2.5, True, "2"])
+@pytest.mark.parametrize("op", ["npu.all_reduce", "npu.all_gather", "npu.rank_part"])
+def test_graphs_that_say_other_ranks(op: str, ranks: Any) -> None:
+    b = GraphBuilder("wrong")
+    x, w = b.input("x", TensorType("float32", (4,))), b.weight("w", TensorType("float32", (4,)))
+    attrs = {"npu.all_gather": {"axis": 0}, "npu.rank_part": {"axis": 0, "parts": 2}}.get(op, {})
+    of = w if op == "npu.rank_part" else x
+    y = b.node(op, (of,), TensorType("float32", (4,)), {**attrs, "ranks": ranks})
+    b.output("y", b.node("aten.add.Tensor", (y, x), TensorType("float32", (4,)), {"alpha": 1}))
+    with pytest.raises(Error, match="ranks"):
+        npusim.compile(b.build())
+
+
+def test_graphs_of_two_numbers_of_ranks() -> None:
+    b = GraphBuilder("mixed")
+    type = TensorType("float32", (4,))
+    y = b.node("npu.all_reduce", (b.input("x", type),), type, {"ranks": 2})
+    b.output("y", b.node("npu.all_reduce", (y,), type, {"ranks": 3}))
+    with pytest.raises(Error, match="of 2 ranks, and of 3"):
+        npusim.compile(b.build())
+
+
 def picks(ranks: int = 2) -> CompiledProgram:
     """Each rank reads rows of x that its own part of a weight names, and all are added up."""
     b = GraphBuilder("picks")

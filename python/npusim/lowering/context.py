@@ -561,12 +561,18 @@ class Lowering:
         parts = all(node.op == "npu.rank_part" for node in users)
         return bool(users) and parts and weight.name not in self.graph.output_values
 
+    def share(self, ranks: int) -> None:
+        """Makes the program one of so many ranks; GraphError when it is one of others."""
+        if self.ranks not in (1, ranks):
+            raise GraphError(f"{self.graph.name} is of {self.ranks} ranks, and of {ranks}.")
+        self.ranks = ranks
+
     def weight_part(self, name: str, axis: int, parts: int, ranks: int) -> View:
         """Returns a rank's part of a weight of the graph, which the loader takes from it."""
         weight = next((w for w in self.graph.weights if w.name == name), None)
         if weight is None:
             raise GraphError(f"{name} is no weight: ranks have parts of weights alone.")
-        self.ranks = ranks
+        self.share(ranks)
         shape = list(weight.type.shape)
         shape[axis] //= parts
         type = TensorType(weight.type.dtype, tuple(shape))

@@ -9,12 +9,13 @@ All ranks run one program, each over parts of the weights (`npusim.passes.shard`
 * `npu.all_gather(x)`: all ranks' x behind one another along `axis`.
 
 Both are one `all_gather` command, which brings x of every rank to every rank; what an all_reduce
-adds up is an ordinary `reduce`. The references here are those of a rank that has only itself for
-company, as `reference` of an op knows one rank; `npusim.verify.ranks` runs several.
+adds up is an ordinary `reduce`. A lone rank cannot compute them, and the references here say so;
+`npusim.verify.ranks` runs all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 from npusim.errors import Error, ShapeError
 from npusim.ir.graph import Node
 from npusim.ir.opdef import OpDef, register
-from npusim.ir.types import TensorType, row_major
+from npusim.ir.types import MOST_RANKS, TensorType, row_major
 from npusim.lowering.context import Lowering
 from npusim.lowering.view import View
 from npusim.ops.reduction import SUM, emit_reduce
@@ -42,16 +43,23 @@ def _several(name: str) -> Error:
     return Error(f"{name} is of several ranks: npusim.verify.ranks runs them in turn.")
 
 
-def _reference(name: str) -> object:
-    def run(x: Tensor, /, *, ranks: int, axis: int = 0, parts: int = 1) -> Tensor:
-        if ranks != 1:
-            raise _several(name)
-        return x
+def _reference(name: str) -> Callable[..., Tensor]:
+    def run(x: Tensor, /, **attrs: object) -> Tensor:
+        raise _several(name)
 
     return run
 
 
+def _check(op: str, ranks: object, *numbers: object) -> None:
+    """Refuses attributes of a file that are no numbers, and ranks that cannot be."""
+    if any(type(number) is not int for number in (ranks, *numbers)):
+        raise ShapeError(f"{op}: {ranks!r} ranks, {numbers}; expected whole numbers.")
+    if not isinstance(ranks, int) or not 2 <= ranks <= MOST_RANKS:
+        raise ShapeError(f"{op}: {ranks} ranks; 2 to {MOST_RANKS} are possible.")
+
+
 def _infer_part(w: TensorType, /, *, axis: int, parts: int, ranks: int) -> TensorType:
+    _check(RANK_PART, ranks, axis, parts)
     whole = 0 <= axis < w.rank and parts > 0 and w.shape[axis] % parts == 0 and ranks % parts == 0
     if not whole:
         raise ShapeError(f"{RANK_PART}: {w} has no {parts} equal parts along {axis} for {ranks}.")
@@ -59,14 +67,14 @@ def _infer_part(w: TensorType, /, *, axis: int, parts: int, ranks: int) -> Tenso
 
 
 def _infer_reduce(x: TensorType, /, *, ranks: int) -> TensorType:
-    if ranks < 1:
-        raise ShapeError(f"{ALL_REDUCE}: {ranks} ranks.")
+    _check(ALL_REDUCE, ranks)
     return x
 
 
 def _infer_gather(x: TensorType, /, *, ranks: int, axis: int) -> TensorType:
-    if ranks < 1 or not 0 <= axis < x.rank:
-        raise ShapeError(f"{ALL_GATHER}: {ranks} ranks along dimension {axis} of {x}.")
+    _check(ALL_GATHER, ranks, axis)
+    if not 0 <= axis < x.rank:
+        raise ShapeError(f"{ALL_GATHER}: along dimension {axis} of {x}.")
     return _resized(x, axis, x.shape[axis] * ranks)
 
 
@@ -86,6 +94,7 @@ def _slots(node: Node, low: Lowering) -> View:
     """Returns all ranks' x, [ranks, *shape of x]."""
     (source,), ranks = node.inputs, node.attrs["ranks"]
     assert source is not None and isinstance(ranks, int)
+    low.share(ranks)
     x = low.dense(low.view(source))
     slots = low.temp(TensorType(x.dtype, (ranks, *x.shape)))
     if x.numel:
@@ -124,7 +133,7 @@ register(
         RANK_PART,
         lower=_lower_part,
         infer=_infer_part,
-        reference=_reference(RANK_PART),  # type: ignore[arg-type]
+        reference=_reference(RANK_PART),
     )
 )
 register(
@@ -132,7 +141,7 @@ register(
         ALL_REDUCE,
         lower=_lower_reduce,
         infer=_infer_reduce,
-        reference=_reference(ALL_REDUCE),  # type: ignore[arg-type]
+        reference=_reference(ALL_REDUCE),
     )
 )
 register(
@@ -140,6 +149,6 @@ register(
         ALL_GATHER,
         lower=_lower_gather,
         infer=_infer_gather,
-        reference=_reference(ALL_GATHER),  # type: ignore[arg-type]
+        reference=_reference(ALL_GATHER),
     )
 )

@@ -59,6 +59,11 @@ def planned(
     overrides: Iterable[str] = (),
 ) -> Plan:
     """Returns what is to be walked; arguments and errors are those of `npusim.simulate`."""
+    if program.ranks > 1:
+        raise TargetConstraintError(
+            f"The program is of {program.ranks} ranks, and machines here are of one.",
+            hint="Compile it for one rank.",
+        )
     compiled_for = target_of(program)
     named = TargetConfig.named(target) if isinstance(target, str) else target
     chosen = override(named or compiled_for, overrides)
