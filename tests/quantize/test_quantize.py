@@ -11,6 +11,7 @@ import torch
 import npusim
 from npusim.ops.int8_reference import INT8_CONV, INT8_MATMUL
 from npusim.ops.reference import run_graph
+from npusim.partition.plan import PartitionPlan
 from npusim.passes.run import in_products_of_bytes, run_passes
 from npusim.quantize.metrics import sqnr
 from npusim.targets import TargetConfig
@@ -37,6 +38,37 @@ def test_static_models_are_near_to_float32(net: Model, ranges: str, activations:
     found = outputs(made.graph, made.weights, x)
     assert sqnr(found, outputs(net.graph, net.weights, x)) > 25
     assert len(products(made.graph)) == 5
+
+
+def _native(plan: PartitionPlan) -> int:
+    """Returns how many commands of a plan's programs are products of bytes."""
+    programs = [part.program for part in plan.partitions if part.is_native and part.program]
+    names = [p.kernels[c.kernel].name for p in programs for m in p.methods for c in m.commands]
+    return sum(name == "conv_int8" for name in names)
+
+
+@pytest.mark.parametrize(
+    ("target", "activations"),
+    [(None, "uint8"), ("gemmini-8", "int8"), ("ethos-u55-256", "uint8")],
+)
+def test_bytes_are_those_that_a_target_multiplies(
+    net: Model, target: str | None, activations: str
+) -> None:
+    """An array of int8 alone runs nothing of uint8; what is asked for stays so."""
+    made = npusim.quantize(net.graph, net.weights, net.data, target=target)
+    asked = npusim.quantize(net.graph, net.weights, net.data, activations=activations)
+    assert made.graph == asked.graph
+    if target:
+        plan = npusim.partition(made.graph, target=target)
+        assert _native(plan) >= 5  # means are products, too
+    if activations == "int8":
+        other = npusim.quantize(
+            net.graph, net.weights, net.data, target=target, activations="uint8"
+        )
+        assert {n.type.dtype for n in products(other.graph)} == {"uint8", "float32"}
+        assert _native(npusim.partition(other.graph, target=target)) == 0
+    dynamic = npusim.quantize(net.graph, net.weights, mode="dynamic", target=target)
+    assert dynamic.report.quantized == 5
 
 
 def test_values_between_layers_stay_bytes(net: Model) -> None:

@@ -7,6 +7,7 @@ holds of every run.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,22 +20,18 @@ from torch import nn
 import npusim
 from npusim.errors import Error, UnsupportedOpError
 from npusim.partition.plan import PartitionPlan
-from npusim.schedule import target_of
 from npusim.simulate.saved import REPORT_CAUSES
 from npusim.simulate.simulation import Simulation
 from npusim.targets.override import file_data
 from npusim.targets.target_config import target_names
+from tests.models.mobilenet import MobileNetV3Large
 
 from .nets import Cut, Net
 from .test_language_model import decoder_module
 
-MACHINES = (
-    tuple(  # but GPUs, whose programs take a compiler; tests/simulate/test_program.py has one
-        name
-        for name in target_names()
-        if (config := npusim.TargetConfig.named(name)).hardware is not None
-        and config.device == "cpu"
-    )
+GPUS = {"a100": "cuda:sm_80", "h200": "cuda:sm_90a"}  # and whose programs they take
+MACHINES = tuple(
+    name for name in target_names() if npusim.TargetConfig.named(name).hardware is not None
 )
 RATES = {
     "parts": ("dram.gb_per_s", "dma.bytes_per_cycle"),
@@ -56,6 +53,56 @@ class Small(nn.Module):
         return self.last(nn.functional.adaptive_avg_pool2d(y, 1).flatten(1))
 
 
+class FewBlocks(MobileNetV3Large):
+    """A block of each kind: plain, gated, and gated with hard swishes."""
+
+    BLOCKS = ((3, 16, 16, False, False, 1), (5, 72, 24, True, False, 2), (3, 72, 24, True, True, 1))
+
+
+def _mobilenet() -> npusim.IR:
+    model = FewBlocks(width=0.5, classes=10).eval()
+    return npusim.extract_ir(model, (torch.zeros(1, 3, 32, 32),))
+
+
+def _qdq() -> npusim.IR:
+    """What ONNX's quantizers write: bytes to floats before each operator, and back behind it."""
+    onnx = pytest.importorskip("onnx")
+    helper, draw = onnx.helper, np.random.default_rng(0)
+    constants = {
+        "scale": np.float32(0.05),
+        "zero": np.int8(0),
+        "bytes": draw.integers(-99, 99, (16, 8, 3, 3)).astype(np.int8),
+        "bias": draw.integers(-99, 99, 16).astype(np.int32),
+        "bias_scale": np.float32(0.05 * 0.05),
+    }
+    quantize = lambda x, y: helper.make_node("QuantizeLinear", [x, "scale", "zero"], [y])  # noqa: E731
+    floats = lambda x, y: helper.make_node("DequantizeLinear", [x, "scale", "zero"], [y])  # noqa: E731
+    nodes = [
+        quantize("x", "x_bytes"),
+        floats("x_bytes", "x_floats"),
+        floats("bytes", "w"),
+        helper.make_node("DequantizeLinear", ["bias", "bias_scale"], ["b"]),
+        helper.make_node("Conv", ["x_floats", "w", "b"], ["sums"], pads=[1, 1, 1, 1]),
+        quantize("sums", "sum_bytes"),
+        floats("sum_bytes", "sum_floats"),
+        helper.make_node(
+            "MaxPool", ["sum_floats"], ["pooled"], kernel_shape=[2, 2], strides=[2, 2]
+        ),
+        quantize("pooled", "pooled_bytes"),
+        floats("pooled_bytes", "y"),
+    ]
+    image, small = ((1, c, n, n) for c, n in ((8, 12), (16, 6)))
+    graph = helper.make_graph(
+        nodes,
+        "qdq",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, image)],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, small)],
+        [onnx.numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    return npusim.from_onnx(model).graph
+
+
 def _floats(dtype: torch.dtype) -> npusim.IR:
     torch.manual_seed(0)
     return npusim.extract_ir(Net().eval().to(dtype), (torch.zeros(1, 3, 16, 16, dtype=dtype),))
@@ -67,7 +114,7 @@ def _quantized() -> npusim.IR:
     graph = npusim.extract_ir(model, (torch.zeros(1, 3, 12, 12),))
     calls = np.random.default_rng(0).standard_normal((8, 3, 12, 12)).astype(np.float32)
     found = npusim.quantize(
-        graph, model.state_dict(), {graph.inputs[0].name: calls}, activations="int8"
+        graph, model.state_dict(), {graph.inputs[0].name: calls}, target="gemmini-8"
     )
     return found.graph
 
@@ -90,19 +137,23 @@ MODELS: dict[str, Callable[[], Any]] = {
     "any batch": _any_batch,
     "host between": _cut,
     "decoder": decoder_module,
+    "mobilenet": _mobilenet,
+    "qdq": _qdq,
 }
 # By machine, a letter a model: a whole Program, with the Host, Nothing runs there, Refused.
 EXPECTED = {
-    "ane-m1": "NPNNNNR",
-    "cpu": "PPPPPHP",
-    "ethos-u55-256": "HNNHNNR",
-    "gemmini-8": "HNNHNNR",
-    "npu-edge-32x32": "PPPPPHP",
-    "scale-32-is": "PPPPPHP",
-    "scale-32-os": "PPPPPHP",
-    "scale-32-ws": "PPPPPHP",
-    "tpu-v3": "PNPPPHP",
-    "tpu-v6e": "PNPPPHP",
+    "a100": "PPPPPHPPP",
+    "ane-m1": "NPNNNNRNN",
+    "h200": "PPPPPHPPP",
+    "cpu": "PPPPPHPPP",
+    "ethos-u55-256": "HNNHNNRNH",
+    "gemmini-8": "HNNHNNRNH",
+    "npu-edge-32x32": "PPPPPHPPP",
+    "scale-32-is": "PPPPPHPPP",
+    "scale-32-os": "PPPPPHPPP",
+    "scale-32-ws": "PPPPPHPPP",
+    "tpu-v3": "PNPPPHPPP",
+    "tpu-v6e": "PNPPPHPPP",
 }
 
 
@@ -114,16 +165,24 @@ def graph(model: str) -> Any:
 @cache
 def made(model: str, machine: str) -> npusim.CompiledProgram | PartitionPlan:
     """Returns a program, or a plan where the machine lacks something."""
+    target = npusim.TargetConfig.named(GPUS.get(machine, machine))
+    if machine in GPUS:  # whose code takes a compiler, and no part in a simulation
+        target = replace(target, code_format="")
     try:
-        return npusim.compile(graph(model), machine)
+        return npusim.compile(graph(model), target)
     except UnsupportedOpError:
-        return npusim.partition(graph(model), target=machine)
+        return npusim.partition(graph(model), target=target)
+
+
+def _named(machine: str) -> tuple[str, ...]:
+    """Returns the machine where a program does not say which one it is for."""
+    return (machine,) if machine in GPUS else ()
 
 
 def _letter(model: str, machine: str) -> str:
     try:
         found = made(model, machine)
-        npusim.simulate(found)
+        npusim.simulate(found, *_named(machine))
     except Error as error:
         return "N" if "No node of" in str(error) else "R"
     return "P" if isinstance(found, npusim.CompiledProgram) else "H"
@@ -158,16 +217,18 @@ PAIRS = [
 @pytest.mark.parametrize(("model", "machine"), PAIRS)
 def test_what_is_simulated_keeps_the_rules(model: str, machine: str, tmp_path: Path) -> None:
     program = made(model, machine)
-    found = npusim.simulate(program)
+    named = _named(machine)
+    found = npusim.simulate(program, *named)
     _holds(found)
-    assert npusim.simulate(program) == found  # to the tick
+    assert npusim.simulate(program, *named) == found  # to the tick
     hardware = npusim.TargetConfig.named(machine).hardware
     assert hardware is not None
     for setting in RATES["roofline" if hardware.npu is None else "parts"]:
-        assert _seconds(program, setting, 4) <= found.seconds <= _seconds(program, setting, 0.5)
+        slower = _seconds(program, machine, setting, 0.5)
+        assert _seconds(program, machine, setting, 4) <= found.seconds <= slower
     if hardware.npu is None:
         with pytest.raises(Error, match="no mode 'loose'"):
-            npusim.simulate(program, mode="loose")
+            npusim.simulate(program, *named, mode="loose")
     else:
         loose, tight = (npusim.simulate(program, mode=mode) for mode in ("loose", "tight"))
         _holds(loose)
@@ -175,12 +236,11 @@ def test_what_is_simulated_keeps_the_rules(model: str, machine: str, tmp_path: P
     assert {path.name for path in found.save(tmp_path)} >= {"report.html", "report.json"}
 
 
-def _seconds(program: Any, setting: str, factor: float) -> float:
+def _seconds(program: Any, machine: str, setting: str, factor: float) -> float:
     """Returns how long it takes where a rate of its machine is so many times as high."""
-    first = program.partitions if isinstance(program, PartitionPlan) else ()
-    one = next((p.program for p in first if p.is_native and p.program), program)
-    tables: Any = file_data(target_of(one))
+    tables: Any = file_data(npusim.TargetConfig.named(machine))
     for key in setting.split("."):
         rows = tables if isinstance(tables, list) else ()
         tables = next(row for row in rows if row["name"] == key) if rows else tables[key]
-    return npusim.simulate(program, overrides=[f"{setting}={tables * factor}"]).seconds
+    settings = [f"{setting}={tables * factor}"]
+    return npusim.simulate(program, *_named(machine), overrides=settings).seconds

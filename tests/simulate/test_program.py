@@ -130,6 +130,10 @@ def test_energy_sums_over_layers() -> None:
     assert energy["total"] == pytest.approx(parts)
     layers = found.report["layers"]
     assert sum(layer["energy_j"] for layer in layers) == pytest.approx(energy["total"])
+    bare = npusim.simulate(net(), overrides=["energy.dram_row_act_pj=0"])
+    moved = sum(layer.timed.dram_bytes for layer in bare.layers)
+    assert bare.energy is not None and bare.energy["dram"] < energy["dram"]
+    assert bare.energy["dram"] == pytest.approx(8e-12 * _npu().energy.dram_pj_per_bit * moved)
 
 
 def test_the_vector_units_operands_pass_the_memory_on_the_chip() -> None:

@@ -46,7 +46,12 @@ _PATH = click.Path(path_type=Path)
 @click.option("--mode", type=click.Choice(MODES), default="static", show_default=True)
 @click.option("--ranges", type=click.Choice(METHODS), default="minmax", show_default=True)
 @click.option("--percentile", type=Finite(50, 100), default=99.99, show_default=True)
-@click.option("--activations", type=click.Choice(tuple(LIMITS)), default="uint8", show_default=True)
+@click.option(
+    "--activations",
+    type=click.Choice(tuple(LIMITS)),
+    help="Default: uint8, but int8 where the --target's array does not multiply that.",
+)
+@click.option("--target", metavar="NAME|FILE", help="That the model is for.")
 @click.option("--skip", multiple=True, metavar="LAYER", help="Stays float32; repeatable.")
 @click.option("--sensitivity", is_flag=True, help="Measure each layer alone in bytes.")
 @click.option("--bound", type=Finite(), help="Leave layers out until --metric is at least this.")
@@ -63,7 +68,8 @@ def quantize(
     mode: str,
     ranges: str,
     percentile: float,
-    activations: str,
+    activations: str | None,
+    target: str | None,
     skip: tuple[str, ...],
     sensitivity: bool,
     bound: float | None,
@@ -90,6 +96,7 @@ def quantize(
             ranges=ranges,
             percentile=percentile,
             activations=activations,
+            target=target,
             skip=skip,
             sensitivity=sensitivity,
             bound=bound,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from npusim.quantize.metrics import Metric
     from npusim.quantize.report import QuantizationReport
     from npusim.runtime.weights import WeightSource
+    from npusim.targets import TargetConfig
 
 MODES = ("static", "dynamic")
 
@@ -60,7 +61,8 @@ def quantize(
     mode: str = "static",
     ranges: str = "minmax",
     percentile: float = 99.99,
-    activations: str = "uint8",
+    activations: str | None = None,
+    target: str | TargetConfig | None = None,
     skip: Sequence[str] = (),
     sensitivity: bool = False,
     bound: float | None = None,
@@ -84,7 +86,9 @@ def quantize(
         mode: "static": ranges of activations are numbers of the graph; "dynamic": calls find them.
         ranges: "minmax", "percentile" or "mse" (the least mean squared error), of static ones.
         percentile: the share of elements that "percentile" keeps, in percent.
-        activations: "uint8" or "int8"; dynamic ones are uint8.
+        activations: "uint8" or "int8"; dynamic ones are uint8. By default "uint8",
+            but "int8" where the array of the target's machine does not multiply that.
+        target: that the model is for, as `npusim.compile` takes it.
         skip: names of layers that stay float32, or of modules that layers are in.
         sensitivity: measure the metric with each layer alone in bytes.
         bound: leave layers out, the most sensitive first, until the metric is at least this.
@@ -102,7 +106,13 @@ def quantize(
         Error: options that do not exist or do not go together; data that is not finite.
     """
     from npusim.quantize.flow import Options, quantized
+    from npusim.targets import TargetConfig
 
+    if activations is None:
+        machine = TargetConfig.named(target) if isinstance(target, str) else target
+        npu = machine.npu if machine is not None and mode != "dynamic" else None
+        taken = npu is None or "uint8" in npu.mxu.macs_per_pe_cycle
+        activations = "uint8" if taken else "int8"
     if mode not in MODES:
         raise Error(f"There is no mode {mode!r}.", hint=f"Modes: {', '.join(MODES)}.")
     options = Options(
