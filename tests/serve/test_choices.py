@@ -56,6 +56,36 @@ def chunks(generator: Generator, **body: Any) -> list[dict[str, Any]]:
 DRAWN: dict[str, Any] = {"max_tokens": 9, "temperature": 1.5, "ignore_eos": True, "logprobs": 2}
 
 
+class Watched:
+    """A native engine, and whom each request followed."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+        self.followed: list[tuple[int, int]] = []  # (number, the one it followed)
+
+    def submit(self, tokens: list[int], options: dict[str, Any]) -> int:
+        number: int = self._native.submit(tokens, options)
+        self.followed.append((number, options["follows"]))
+        return number
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
+
+def test_choices_follow_the_first_one_of_their_prompt(
+    generator: Generator, complete: Complete, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend: Any = generator.engine._backend
+    watched = Watched(backend.native)
+    monkeypatch.setattr(backend, "native", watched)
+    complete(prompt=["q" * 40, "x"], n=3, max_tokens=1)
+    numbers = [number for number, _ in watched.followed]
+    assert watched.followed == [
+        *((numbers[0], 0), (numbers[1], numbers[0]), (numbers[2], numbers[0])),
+        *((numbers[3], 0), (numbers[4], numbers[3]), (numbers[5], numbers[3])),
+    ]
+
+
 def test_choices_are_requests_of_their_own_after_one_prompt(
     generator: Generator, complete: Complete
 ) -> None:
