@@ -66,7 +66,7 @@ def extract(model: nn.Module, *args: Tensor) -> Graph:
 def test_the_cpu_has_what_its_target_lists(isa: str) -> None:
     computed = [stem for stem in CPU.kernels if not KERNELS[stem].collective]
     assert sorted(computed) == sorted(kernel_schemas(isa))
-    assert {name: KERNELS[name].schema for name in CPU.kernels} == kernel_schemas(isa)
+    assert {name: KERNELS[name].schema for name in computed} == kernel_schemas(isa)
 
 
 @pytest.mark.parametrize("name", target_names())
