@@ -118,7 +118,12 @@ INSTEAD: dict[tuple[str, str], set[str]] = {
     ("cuda", "conv_depthwise"): {"conv", "pack_b"},
 }
 QUANTIZING = ("quantize", "quantized_linear")
-ALL = [(name, stem) for name in ("cpu", "cuda") for stem in TargetConfig.named(name).kernels]
+ALL = [
+    (name, stem)
+    for name in ("cpu", "cuda")
+    for stem in TargetConfig.named(name).kernels
+    if not KERNELS[stem].collective  # tests/runtime/test_ranks.py
+]
 
 
 @cache
