@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from benchmarks.cuda_cases import Case, Params, attention
 from benchmarks.cuda_driver import Driver, build, microseconds
-from benchmarks.cuda_kernels import check
+from benchmarks.cuda_kernels import check_twice
 from npusim.codegen.cuda import attention_rules, tma_attention
 
 _CHECKED = 3  # tiles of a case, the best by estimate
@@ -71,18 +71,8 @@ def check_all(driver: Driver) -> int:
             case.inputs[1][:, :, used:] = torch.nan
             case.inputs[2][:, :, used:] = torch.nan
     configs = [("attention", c.params, tma_attention.tma_attention(c.params, t)) for c, t in found]
-    wrong = 0
-    for (case, tile), kernel in zip(found, build(driver, configs), strict=True):
-        why = check(case, kernel)
-        first = case.outputs[0].clone()
-        why = why or check(case, kernel)
-        if not why and not case.fails and not torch.equal(first, case.outputs[0]):
-            why = "bits differ from call to call"
-        wrong += why is not None
-        if why:
-            print(f"WRONG {tile.name} {case.note}: {why}", flush=True)
-    print(f"{len(found) - wrong} of {len(found)} cases hold", flush=True)
-    return wrong
+    kernels = build(driver, configs)
+    return check_twice((c, t.name, kernel) for (c, t), kernel in zip(found, kernels, strict=True))
 
 
 def operations(p: Params, position: int) -> int:

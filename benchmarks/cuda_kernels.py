@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -178,6 +178,23 @@ def check(case: Case, kernel: Kernel) -> str | None:
         if not error <= limit:
             return f"relative error {error:.2e} > {limit:.0e}"
     return None
+
+
+def check_twice(found: Iterable[tuple[Case, str, Kernel]]) -> int:
+    """Runs each case twice, prints what is wrong with its kernel's name; returns how many are."""
+    wrong = total = 0
+    for case, name, kernel in found:
+        why = check(case, kernel)
+        first = case.outputs[0].clone()
+        why = why or check(case, kernel)
+        if not why and not case.fails and not torch.equal(first, case.outputs[0]):
+            why = "bits differ from call to call"
+        total += 1
+        wrong += why is not None
+        if why:
+            print(f"WRONG {name} {case.note}: {why}", flush=True)
+    print(f"{total - wrong} of {total} cases hold", flush=True)
+    return wrong
 
 
 def _error(case: Case, y: Tensor, want: Tensor) -> float:

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.cuda_cases import GELU, SILU, Case, attention, linear
 from benchmarks.cuda_driver import Driver, build, microseconds
-from benchmarks.cuda_kernels import check, rotated, torch_linear
+from benchmarks.cuda_kernels import check, check_twice, rotated, torch_linear
 from npusim.codegen.cuda import attention_rules, matmul_rules
 from npusim.codegen.cuda.tma_matmul import TILES, ClusterTile, fits, tma_matmul
 
@@ -65,19 +65,8 @@ def check_all(driver: Driver) -> int:
     """Checks every case; returns how many are wrong."""
     torch.manual_seed(0)
     found = [(c, t) for c, t in cases() if fits(c.params, t)]
-    made = build(driver, [("linear", c.params, tma_matmul(c.params, t)) for c, t in found])
-    wrong = 0
-    for (case, tile), kernel in zip(found, made, strict=True):
-        why = check(case, kernel)
-        first = case.outputs[0].clone()
-        again = check(case, kernel)
-        if not why and not again and not torch.equal(first, case.outputs[0]):
-            why = "bits differ from call to call"
-        wrong += why is not None
-        if why:
-            print(f"WRONG {tile.name} {case.note}: {why}", flush=True)
-    print(f"{len(found) - wrong} of {len(found)} cases hold", flush=True)
-    return wrong
+    kernels = build(driver, [("linear", c.params, tma_matmul(c.params, t)) for c, t in found])
+    return check_twice((c, t.name, kernel) for (c, t), kernel in zip(found, kernels, strict=True))
 
 
 def time_all(driver: Driver, rows: int, everything: bool) -> None:
