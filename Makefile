@@ -35,7 +35,7 @@ CXX_SOURCES = $(shell git ls-files '*.cpp' '*.h' ':!kernels/shared/abi.h')
 
 .DEFAULT_GOAL := help
 .PHONY: properties help demo test smoke lint types ctest sanitize arm64 macos metal metal-cpp \
-  metal-smoke fuzz fuzz-runs fuzz-files pytest docs screenshot sdk sdk-smoke reproducible wheel wheels \
+  metal-smoke fuzz fuzz-runs fuzz-files pytest long docs screenshot sdk sdk-smoke reproducible wheel wheels \
   check-wheel format values bench soak clean served-decoders ray
 
 help:
@@ -221,10 +221,15 @@ values: $(VENV)/npusim $(VENV)/dev
 
 pytest: $(VENV)/npusim $(VENV)/dev
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
-	  $(BIN)/python -m pytest tests -n $(JOBS) --hypothesis-profile=ci $(PYTEST_FLAGS)
+	  $(BIN)/python -m pytest tests -n $(JOBS) --dist worksteal --hypothesis-profile=ci $(PYTEST_FLAGS)
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || exit 0; set -ex; \
 	  $(PIP_INSTALL) --no-deps --upgrade --target $(OLDER_TINYGRAD) tinygrad==0.13.0; \
 	  PYTHONPATH=$(OLDER_TINYGRAD) $(BIN)/python -m pytest tests/frontends/tinygrad -n $(JOBS)
+
+# Tests that CI has no time for.
+long: $(VENV)/npusim $(VENV)/dev
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
+	  $(BIN)/python -m pytest tests -n $(JOBS) --dist worksteal --long -m long $(PYTEST_FLAGS)
 
 # libnpusim as native programs get it: installed into an empty prefix, its symbols, size and interface
 # checked, and the examples built and run from there (docs/embedding.md). The quick one builds the

@@ -1,5 +1,7 @@
 """Fixtures for all tests: golden files. Options: `--update-golden`; `--device`, `--samples`.
 
+`--long` runs also what is marked as long, which CI has no time for.
+
 A golden file holds the expected text of one test. It lies beside the tests, in
 `golden/<module without test_>/<test name>.txt`; `pytest --update-golden` writes it anew.
 """
@@ -49,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     mark = "seeded_fault: a check of the software Metal device fires (tests/softmetal/summary.py)"
     config.addinivalue_line("markers", mark)
+    config.addinivalue_line("markers", "long: takes many seconds; `make long` runs it, CI does not")
     for number, usual in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGHUP, signal.SIG_DFL),
@@ -91,10 +94,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    kept = set(items)
+    if not config.getoption("--long"):
+        kept = {item for item in items if item.get_closest_marker("long") is None}
     if config.getoption("--each-op"):
-        kept = _one_of_each_op(items, config.getoption("--device"))
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = [item for item in items if item in kept]
+        kept &= _one_of_each_op(items, config.getoption("--device"))
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
     for item in items if MISSING else ():
         item.add_marker(pytest.mark.skip(reason=MISSING))
 
@@ -126,6 +132,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--ray", action="store_true", help="run what starts a Ray (make ray)")
     parser.addoption("--zoo", action="store_true", help="run every model of the zoo")
+    parser.addoption("--long", action="store_true", help="run also what is marked as long")
     parser.addoption(
         "--device",
         default="cpu",

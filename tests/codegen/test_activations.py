@@ -44,7 +44,10 @@ def _defined(name: str, x: Tensor) -> Tensor:
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
-@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu", "sigmoid"])
+@pytest.mark.parametrize(
+    "name",
+    ["gelu", *(pytest.param(n, marks=pytest.mark.long) for n in ("gelu_tanh", "silu", "sigmoid"))],
+)
 def test_every_number(name: str, tmp_path: Path) -> None:
     """Within one unit in the last place of what is nearest; tails below 1e-9 stay there."""
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)[:, None]

@@ -12,20 +12,21 @@ from tests.zoo.decoder_models import NAMES
 from tests.zoo.decoding import DTYPES, NEW, Row, measure
 from tests.zoo.isolated import isolated
 
-# Rows; a scan, in blocks and step by step; a hybrid; a state of a form of its own; the text alone;
-# experts; one that is refused.
-REPRESENTATIVES = (
-    *(("mpt", "float32"), ("mamba2", "float32"), ("mamba", "bfloat16"), ("jamba", "float32")),
-    *(("rwkv", "float32"), ("openai-gpt", "float32"), ("qwen3_moe", "float32")),
-    *(("xlm", "float32"), ("cpmant", "float32")),
+# Rows; a scan in blocks; one that is refused. With `--long` a scan step by step, a hybrid, a state
+# of a form of its own, the text alone, experts.
+REPRESENTATIVES = (("mpt", "float32"), ("mamba2", "float32"), ("xlm", "float32"))
+LONG = (
+    *(("mamba", "bfloat16"), ("jamba", "float32"), ("rwkv", "float32"), ("openai-gpt", "float32")),
+    *(("qwen3_moe", "float32"), ("cpmant", "float32")),
 )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "decoder" in metafunc.fixturenames:
         every = [(name, dtype) for name in NAMES for dtype in DTYPES]
+        some = [*REPRESENTATIVES, *(pytest.param(row, marks=pytest.mark.long) for row in LONG)]
         everything = metafunc.config.getoption("--zoo")
-        metafunc.parametrize("decoder", every if everything else REPRESENTATIVES, ids="-".join)
+        metafunc.parametrize("decoder", every if everything else some, ids="-".join)
 
 
 def page() -> str:
