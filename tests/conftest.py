@@ -25,8 +25,10 @@ def _use_metal_runtime() -> str:
     """Puts a runtime with Metal into the place of the package's, for `--device metal`.
 
     It is done before any other conftest.py is read, as those import npusim: the command line is
-    looked at here, and pytest's workers find the environment variable. Returns why it cannot be.
+    looked at here, and pytest's workers find the environment variables. Returns why it cannot be.
     """
+    if "NPUSIM_NO_METAL_RUNTIME" in os.environ:
+        return os.environ["NPUSIM_NO_METAL_RUNTIME"]
     given = " ".join(sys.argv).replace("--device=", "--device ")
     if sys.platform == "darwin" or (
         "--device metal" not in given and "NPUSIM_METAL_RUNTIME" not in os.environ
@@ -37,6 +39,7 @@ def _use_metal_runtime() -> str:
     try:
         use_metal_runtime()
     except CannotBuild as missing:
+        os.environ["NPUSIM_NO_METAL_RUNTIME"] = str(missing)
         return str(missing)
     return ""
 
