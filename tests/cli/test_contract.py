@@ -165,6 +165,9 @@ def _interrupt(arguments: list[str], when: Callable[[], bool]) -> tuple[int, str
 
 
 def test_a_reader_that_goes_away_is_no_defect(mlp: Compiled) -> None:
+    """Whether Python writes each line or keeps them until the end."""
     command = f"{sys.executable} -m npusim.cli info {mlp.graph} | true"
-    result = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert result.stderr == ""
+    for unbuffered in ("", "1"):
+        env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        result = subprocess.run(command, shell=True, capture_output=True, text=True, env=env)
+        assert result.stderr == ""

@@ -112,7 +112,9 @@ def run_command(arguments: Sequence[str]) -> int:
     try:
         with stopped_by_signals():
             answer = answer_of(npusim, list(arguments), as_json=as_json)
-        return answer if isinstance(answer, int) else show(answer, as_json=as_json)
+        code = answer if isinstance(answer, int) else show(answer, as_json=as_json)
+        sys.stdout.flush()  # here, where it may fail, and not when Python ends
+        return code
     except Stopped as stopped:
         print("Stopped.", file=sys.stderr)
         return 128 + stopped.signal
