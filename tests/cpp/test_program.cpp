@@ -194,7 +194,8 @@ void refuses_bad_tables() {
 
 void refuses_bad_records() {
   refuses(with(kProgram, 0, uint32_t{999}), "string 999 does not exist");
-  refuses(with(kProgram, 4, uint32_t{1}), "reserved");
+  refuses(with(kProgram, 4, uint32_t{1}), "1 ranks; 0 (for one), or 2");
+  refuses(with(kProgram, 4, uint32_t{65}), "65 ranks");
   refuses(with(kKernels, 8, uint32_t{1}), "image 1 does not exist");
   refuses(with(kBuffers, 0, uint32_t{7}), "kind 7");
   refuses(with(kMethods, 4, uint32_t{0xFFFFFFFF}), "records are asked for");
@@ -273,8 +274,8 @@ void refuses_bad_tensors() {
 void names_the_file() {
   check_refused(ErrorCode::kIo, "missing.npubin", [] { Program::open("missing.npubin"); });
   check_refused(ErrorCode::kIo, "it is a folder", [] { Program::open("."); });
-  check_refused(ErrorCode::kFormat, "test_program.cpp: This is not",
-                [] { Program::open(__FILE__); });
+  check_refused(ErrorCode::kFormat, "README.md: This is not",
+                [] { Program::open(NPUSIM_SOURCE_DIR "/README.md"); });
 }
 
 }  // namespace
