@@ -54,7 +54,7 @@ def _native(plan: PartitionPlan) -> int:
 def test_bytes_are_those_that_a_target_multiplies(
     net: Model, target: str | None, activations: str
 ) -> None:
-    """An array of int8 alone runs nothing of uint8; what is asked for stays so."""
+    """What is asked for stays so in the model; an array of int8 alone runs it shifted."""
     made = npusim.quantize(net.graph, net.weights, net.data, target=target)
     asked = npusim.quantize(net.graph, net.weights, net.data, activations=activations)
     assert made.graph == asked.graph
@@ -66,7 +66,7 @@ def test_bytes_are_those_that_a_target_multiplies(
             net.graph, net.weights, net.data, target=target, activations="uint8"
         )
         assert {n.type.dtype for n in products(other.graph)} == {"uint8", "float32"}
-        assert _native(npusim.partition(other.graph, target=target)) == 0
+        assert _native(npusim.partition(other.graph, target=target)) >= 5
     dynamic = npusim.quantize(net.graph, net.weights, mode="dynamic", target=target)
     assert dynamic.report.quantized == 5
 

@@ -37,6 +37,7 @@ from npusim.passes.recognize_rope import recognize_rope
 from npusim.passes.recognize_softmax import recognize_softmax
 from npusim.passes.remove_noops import remove_noops
 from npusim.passes.select_kernels import select_kernels
+from npusim.passes.sign_bytes import sign_bytes
 from npusim.passes.simplify_views import simplify_views
 from npusim.targets.target_config import TargetConfig
 
@@ -65,6 +66,7 @@ PIPELINE: tuple[Pass, ...] = (
     move_permutations,  # after it, around the products it found
     simplify_views,  # again: permutations moved next to others
     recognize_int8,  # after all of them: one spelling of products
+    sign_bytes,  # after it: what is no operand of a product of bytes stays as it is
     center_pooled,  # before batch norms are folded: it looks for them
     fold_batch_norm,  # before epilogues: it must see the bare convolution
     fold_scale,  # likewise; after batch norm, which may stand before the factor

@@ -18,7 +18,7 @@ from npusim.ir.verify import verify_graph
 from npusim.ops.check_types import check_types
 from npusim.ops.int8_reference import INT8_CONV, INT8_MATMUL
 from npusim.passes import NEEDS, Pass
-from npusim.passes.recognize_int8 import recognize_int8
+from npusim.passes.sign_bytes import sign_bytes
 from npusim.targets.target_config import TargetConfig
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def in_products_of_bytes(graph: Graph, target: TargetConfig) -> Graph:
     if target.npu is None or not target.multiplies_bytes:
         return graph
     pipeline = passes.PIPELINE
-    result = run_passes(graph, target, pipeline=pipeline[: pipeline.index(recognize_int8) + 1])
+    result = run_passes(graph, target, pipeline=pipeline[: pipeline.index(sign_bytes) + 1])
     found = any(node.op in (INT8_CONV, INT8_MATMUL) for node in result.nodes)
     return result if found else graph
 
