@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cpp/runtime/convert.h"
+#include "cpp/runtime/declared_memory.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/sized_program.h"
 #include "cpp/runtime/utf8.h"
@@ -47,7 +48,7 @@ size_t step_of(const Program& program) {
 PagedModel::PagedModel(std::shared_ptr<const Program> program, std::shared_ptr<Device> device,
                        std::shared_ptr<const Weights> weights)
     : program_(std::move(program)),
-      device_(std::move(device)),
+      device_(admit(std::move(device), *program_)),
       weights_(std::move(weights)),
       executor_(program_, device_),
       method_(step_of(*program_)) {

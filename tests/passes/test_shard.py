@@ -13,6 +13,8 @@ import torch
 from npusim.errors import ShapeError, TargetConstraintError
 from npusim.ir.graph import Graph
 from npusim.ir.printer import format_graph
+from npusim.ir.rewrite import GraphBuilder
+from npusim.ir.symbolic import symbol
 from npusim.ir.types import TensorType
 from npusim.ir.verify import verify_graph
 from npusim.ops.check_types import check_types
@@ -247,3 +249,85 @@ def test_random_attentions(draft, seed):
         result = None
     fits = heads % ranks == 0 and (groups % ranks == 0 or ranks % groups == 0)
     assert fits == (result is not None and result.split.get("o") == "columns")
+
+
+def paged(draft, heads=4, groups=2, size=8, rows=6, page=4, rope=False, fused=False):
+    """A step over pages: what makes queries, keys and values, their turn and append, attention of
+    grouped heads over two requests, and the projection after."""
+    x = draft.x(1, rows, 16)
+    places = [
+        draft.c([0, 1, 2, 0, 3, 1], "int64", "positions"),
+        draft.c([0, 0, 0, 1, 0, -1], "int64", "requests"),
+        draft.c([[3, 1], [0, -1]], "int64", "tables"),
+    ]
+    pools = []
+    for name in ("keys", "values"):
+        type = TensorType("float32", (5, groups, page, size))
+        pools.append(draft._typed(draft.state(name, type), type))
+
+    def split(name, count):
+        y = linear(draft, x, count * size, name=name)
+        y = draft.call("aten.view.default", y, size=(1, rows, count, size))
+        return draft.call("aten.permute.default", y, dims=(0, 2, 1, 3))
+
+    q, k, v = split("q", heads), split("k", groups), split("v", groups)
+    angles = [draft.x(1, rows, size, name=name) for name in ("cos", "sin")]
+    turned = {"interleaved": False, "rotary_dim": size}
+    if fused:
+        q, *left = draft.call("npu.paged_rope_append", q, k, v, *angles, *pools, *places, **turned)
+    else:
+        if rope:
+            q, k = (draft.call("npu.rope", y, *angles, **turned) for y in (q, k))
+        both = zip((k, v), pools, strict=True)
+        left = [draft.call("npu.paged_append", y, pool, *places) for y, pool in both]
+    for pool, value in zip(pools, left, strict=True):
+        draft.update(pool, value)
+    attrs = {"scale": 0.3, "softcap": 0.0, "window": 3}
+    y = draft.call("npu.paged_attention", q, *left, *places, **attrs)
+    y = draft.call("aten.permute.default", y, dims=(0, 2, 1, 3))
+    y = draft.call("aten.view.default", y, size=(1, rows, heads * size))
+    return draft.graph(linear(draft, y, 16, name="o"))
+
+
+@pytest.mark.parametrize("way", [{}, {"rope": True}, {"fused": True}])
+@pytest.mark.parametrize(("ranks", "held"), [(2, 1), (4, 1)])
+def test_a_step_over_pages(draft, way, ranks, held):
+    result = check(paged(draft, **way), ranks, floats, 1e-4)
+    assert result.split == {"q": "rows", "k": "rows", "v": "rows", "o": "columns"}
+    assert [s.type.shape for s in result.methods["forward"].states] == [(5, held, 4, 8)] * 2
+
+
+@pytest.mark.parametrize("way", [{}, {"fused": True}])
+@pytest.mark.parametrize(("heads", "groups", "ranks"), [(6, 2, 3), (4, 4, 8), (3, 3, 2), (2, 1, 4)])
+def test_a_step_over_pages_cuts_no_heads(draft, way, heads, groups, ranks):
+    graph = paged(draft, heads, groups, **way)
+    with pytest.raises(TargetConstraintError, match="Nothing in this model can be split"):
+        sharded(graph, ranks)
+
+
+def test_sizes_that_calls_choose_are_not_split():
+    tokens = symbol("tokens", 1, 9)
+    b = GraphBuilder("test")
+    x, k, n = (b.input("x", TensorType("float32", (tokens, 8))), 8, 16)
+
+    def product(name, x, n, k, rows):
+        weight = b.weight(name, TensorType("float32", (n, k)))
+        type = TensorType("float32", (rows, n))
+        return b.node("aten.linear.default", (x, weight, None), type)
+
+    h = product("a", x, n, k, tokens)
+    y = b.node("aten.view.default", (h,), TensorType("float32", (2 * tokens, 8)), {"size": (-1, 8)})
+    b.output("first", product("b", h, 8, n, tokens))
+    b.output("second", product("c", y, 8, 8, 2 * tokens))
+    # b is not split as y is made of all of h; what is left are products by rows, gathered.
+    assert set(sharded(b.build(), 4).split.values()) <= {"rows, gathered"}
+
+
+def test_a_head_of_any_number_of_rows_is_gathered():
+    rows = symbol("rows", 1, 256)
+    b = GraphBuilder("test")
+    x = b.input("x", TensorType("float32", (rows, 32)))
+    weight = b.weight("head", TensorType("float32", (64, 32)))
+    y = b.node("aten.linear.default", (x, weight, None), TensorType("float32", (rows, 64)))
+    b.output("y", y)
+    assert sharded(b.build(), 4).split == {"head": "rows, gathered"}

@@ -35,7 +35,8 @@ def make(folder: Path, *, serve: Any = False, paged: StepSizes | None = None) ->
     Args:
         folder: where.
         serve: as `npusim.extract_llm` takes it.
-        paged: sizes of paged.npubin, the same with a method for steps; None: there is none.
+        paged: sizes of paged.npubin and its graphs, paged.json, the same with a method for steps;
+            None: there are none.
     """
     import torch
     from safetensors.torch import save_file
@@ -53,6 +54,7 @@ def make(folder: Path, *, serve: Any = False, paged: StepSizes | None = None) ->
     sizes = serve or paged or False
     graphs = npusim.extract_llm(model, max_context=CONTEXT, prefill_chunk=CHUNK, serve=sizes)
     if paged is not None:
+        graphs.save(folder / "paged.json")
         npusim.compile(graphs).save(folder / "paged.npubin")
         graphs = without_steps(graphs)
     npusim.compile(graphs).save(folder / "model.npubin")

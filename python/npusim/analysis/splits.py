@@ -15,6 +15,7 @@ from npusim.analysis.shapes import PERMUTATIONS, RESHAPES, integer, permutation
 from npusim.errors import SymbolicSizeError
 from npusim.ir.graph import Graph, Node
 from npusim.ir.opdef import find
+from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType
 
 Types = Mapping[str, TensorType]
@@ -64,12 +65,17 @@ def flow_from(node: Node, operand: int, split: Split, graph: Graph, ranks: int) 
     for result, value in enumerate(node.outputs):
         for axis, size in enumerate(value.type.shape):
             for parts in dict.fromkeys((split.parts, ranks)):
-                if not isinstance(size, int) or size % parts:
+                if not divides(size, parts):
                     continue
                 flow = flow_to(node, result, Split(axis, parts), graph, ranks)
                 if flow is not None and flow.inputs[operand] == split:
                     return flow
     return None
+
+
+def divides(size: int, parts: int) -> bool:
+    """Tells whether a size has so many equal parts; one that calls choose is not split."""
+    return not is_symbolic(size) and size % parts == 0
 
 
 def shared_heads(groups: int, ranks: int) -> int | None:
@@ -171,6 +177,32 @@ def _append(node: Node, result: int, split: Split, types: Types, ranks: int) -> 
     return Flow((split, split, None), (split,)) if split.axis == 1 else None
 
 
+def _paged_attention(
+    node: Node, result: int, split: Split, types: Types, ranks: int
+) -> Flow | None:
+    queries, pools = node.type.shape[1], types[node.inputs[1] or ""].shape[1]
+    parts = shared_heads(pools, ranks)
+    if split != Split(1, ranks) or parts is None or queries % ranks:
+        return None
+    return Flow((split, *(Split(1, parts),) * 2, None, None, None), (split,))
+
+
+def _paged_append(node: Node, result: int, split: Split, types: Types, ranks: int) -> Flow | None:
+    return Flow((split, split, None, None, None), (split,)) if split.axis == 1 else None
+
+
+def _paged_rope_append(
+    node: Node, result: int, split: Split, types: Types, ranks: int
+) -> Flow | None:
+    queries, pools = (value.type.shape[1] for value in node.outputs[:2])
+    parts = shared_heads(pools, ranks)
+    wanted = ranks if result == 0 else parts
+    if split.axis != 1 or parts is None or split.parts != wanted or queries % ranks:
+        return None
+    q, k = Split(1, ranks), Split(1, parts)
+    return Flow((q, k, k, None, None, k, k, None, None, None), (q, k, k))
+
+
 def _rope(node: Node, result: int, split: Split, types: Types, ranks: int) -> Flow | None:
     return Flow((split, None, None), (split,)) if split.axis == 1 else None
 
@@ -209,4 +241,7 @@ _RULES: dict[str, Rule] = {
     "npu.rope": _rope,
     "npu.cache_append": _append,
     "npu.rope_append": _rope_append,
+    "npu.paged_append": _paged_append,
+    "npu.paged_attention": _paged_attention,
+    "npu.paged_rope_append": _paged_rope_append,
 }

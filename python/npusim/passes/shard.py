@@ -21,11 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 from npusim.abi.quantization import Quantization
-from npusim.analysis.splits import Flow, Split, flow_from, flow_to
+from npusim.analysis.splits import Flow, Split, divides, flow_from, flow_to
 from npusim.errors import TargetConstraintError
 from npusim.ir.graph import Graph, Node, Value
+from npusim.ir.symbolic import lower
 from npusim.ir.types import MOST_RANKS
 from npusim.passes.rank_graph import Region, rank_graph
 from npusim.passes.recognize_int8 import recognize_int8
@@ -236,9 +238,10 @@ def _not_gathered(node: Node, graph: Graph, ranks: int, banned: Mapping[str, str
     refused = next((banned[key] for key in _keys(node, graph) if key in banned), None)
     _, weight, bias, _ = node.inputs
     assert weight is not None
-    if refused is not None or not _is_plain(node) or node.is_symbolic:
+    if refused is not None or not _is_plain(node):
         return refused or "its result is not gathered"
-    if graph.types[weight].numel < _GATHERED * node.type.numel:
+    # What calls choose is judged at its least: there reading the weight is all there is to do.
+    if graph.types[weight].numel < _GATHERED * prod(map(lower, node.type.shape)):
         return "gathering its result would take as long as computing it"
     for value in (weight, bias):
         why = None if value is None else _can_part(value, Split(0, ranks), graph, ranks)
@@ -283,7 +286,7 @@ class _Grower:
         if known is not None:
             raise _Refused(f"{value} would be split in two ways")
         size = self._graph.types[value].shape[split.axis]
-        if not isinstance(size, int) or size % split.parts:
+        if not divides(size, split.parts):
             raise _Refused(f"{size} of {value} is no multiple of {split.parts}")
         self._region.splits[value] = split
         self._pending.append(value)
@@ -396,7 +399,7 @@ class _Grower:
 def _reason(node: Node, split: Split, graph: Graph, ranks: int) -> str:
     """Returns why a node's result has no such parts."""
     size = node.outputs[0].type.shape[min(split.axis, node.outputs[0].type.rank - 1)]
-    if isinstance(size, int) and size % split.parts:
+    if not divides(size, split.parts):
         return f"{size} heads or columns of {node.name} are no multiple of {split.parts}"
     heads = {graph.types[i].shape[1] for i in node.inputs[:3] if i and graph.types[i].rank == 4}
     if "attention" in node.op or node.op == "npu.rope_append":
