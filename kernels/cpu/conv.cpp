@@ -1,7 +1,9 @@
 // Convolution of one to three dimensions, grouped, dilated or transposed, as an indirect GEMM:
 // rows are output positions, K runs over taps and channels. The input is read in place through
-// pointers, or through a strip (conv_strip.h) where that is not possible or not worth it.
+// pointers, or through a strip (conv_strip.h) where that is not possible or not worth it. What
+// Winograd's algorithm computes faster of 16-bit weights is conv_winograd.h's.
 #include "kernels/cpu/conv_strip.h"
+#include "kernels/cpu/conv_winograd.h"
 #include "kernels/cpu/scratch.h"
 
 #ifdef NPUSIM_BASE_ISA
@@ -267,6 +269,9 @@ class RowBlock {
 int64_t tasks(const void* params, [[maybe_unused]] int64_t workers) {
 #ifdef NPUSIM_BASE_ISA
   if (is_of_base(*static_cast<const Params*>(params))) return kBase.tasks(params, workers);
+#else
+  const auto& p = *static_cast<const Params*>(params);
+  if (transforms_stored(p)) return stored_winograd_tasks(p);
 #endif
   return Plan(*static_cast<const Params*>(params)).grid().count();
 }
@@ -274,6 +279,9 @@ int64_t tasks(const void* params, [[maybe_unused]] int64_t workers) {
 int64_t scratch(const void* params) {
 #ifdef NPUSIM_BASE_ISA
   if (is_of_base(*static_cast<const Params*>(params))) return kBase.scratch(params);
+#else
+  const auto& p = *static_cast<const Params*>(params);
+  if (transforms_stored(p)) return stored_winograd_scratch(p);
 #endif
   return Scratch(Plan(*static_cast<const Params*>(params)), nullptr).bytes;
 }
@@ -282,6 +290,8 @@ void run(const KernelCall& call) {
   const auto& p = *static_cast<const Params*>(call.params);
 #ifdef NPUSIM_BASE_ISA
   if (is_of_base(p)) return kBase.run(call);
+#else
+  if (transforms_stored(p)) return run_stored_winograd(call);
 #endif
   const Plan plan(p);
   RowBlock block(plan, call);

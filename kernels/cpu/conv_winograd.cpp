@@ -1,8 +1,11 @@
 // 3x3 stride-1 convolution by Winograd's F(2x2, 3x3) or F(4x4, 3x3): transform a block of input
-// tiles, multiply point by point with the transformed kernels (winograd_weights.cpp), transform the
-// sums back. A block of transformed tiles stays in the second-level cache from the first step to
-// the last. Tasks that share a block but not the columns each transform its input for themselves:
-// that is cheaper than waiting for one another.
+// tiles, multiply point by point with the transformed kernels (winograd_weights.cpp, or transformed
+// here where they are stored in 16 bits), transform the sums back. A block of transformed tiles
+// stays in the second-level cache from the first step to the last. Tasks that share a block but not
+// the columns each transform its input for themselves: that is cheaper than waiting for one
+// another.
+#include "kernels/cpu/conv_winograd.h"
+
 #include "kernels/cpu/conv_rows.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/winograd_transform.h"
@@ -12,6 +15,13 @@ namespace {
 
 using Params = abi::ConvWinogradParams;
 
+// Where kernels of 16 bits are transformed while it runs: how large tiles are, and the
+// multiply-adds that the transform of a kernel takes as long as.
+constexpr bool kTransformsStored = kLanes == 8;
+constexpr int kStoredTile = 4;
+constexpr int64_t kLeastChannels = 32;
+constexpr double kInputTransform = 9, kKernelTransform = 100;
+
 // Of transformed input and sums: what stays in the second cache, of which processors whose best set
 // has eight lanes mostly have half a megabyte.
 constexpr int64_t kCacheFloats = kLanes == 8 ? 88 << 10 : 176 << 10;
@@ -19,8 +29,12 @@ constexpr int64_t kFewestTiles = 16;  // below, kernels are fetched for too few 
 constexpr int64_t kTasks = 4;         // cut columns when there are fewer blocks than this
 constexpr int64_t kSpread = 16;       // floats that keep points out of the same cache set
 
+// How kernels come: transformed, or as panels of a 16-bit dtype.
+constexpr int32_t kTransformed = 0;
+
 struct Plan {
   const Params& p;
+  int32_t w_dtype;
   int64_t points;            // of a tile
   int64_t rows, columns;     // tiles of an image, down and across
   int64_t tiles;             // of all images
@@ -28,8 +42,9 @@ struct Plan {
   int64_t groups, cuts;      // of columns: what is multiplied, and transformed back, at a time
   int64_t width;             // channels of a transformed pixel, whole vectors
   int64_t x_point, y_point;  // floats from one point to the next
+  int64_t u_point;           // the same of a panel of kernels that is transformed here
 
-  explicit Plan(const Params& p) : p(p) {
+  explicit Plan(const Params& p, int32_t w_dtype = kTransformed) : p(p), w_dtype(w_dtype) {
     points = int64_t{p.tile + 2} * (p.tile + 2);
     rows = (p.out_size[1] + p.tile - 1) / p.tile;
     columns = (p.out_size[2] + p.tile - 1) / p.tile;
@@ -43,6 +58,7 @@ struct Plan {
     cuts = blocks ? std::clamp<int64_t>(kTasks / blocks, 1, groups) : 0;
     x_point = block * width + kSpread;
     y_point = block * kSumsStride + kSpread;
+    u_point = p.in_channels * kPanel + kSpread;
   }
   int64_t panels() const { return (p.out_channels + kPanel - 1) / kPanel; }
   int64_t cells() const { return blocks * cuts; }
@@ -56,7 +72,7 @@ struct Plan {
 struct Scratch {
   const float** at;
   int64_t *y_rows, *r_rows;
-  float *x, *sums, *zeros, *tile;
+  float *x, *sums, *zeros, *tile, *u;
   int64_t bytes;
 
   Scratch(const Plan& plan, void* base) {
@@ -68,6 +84,7 @@ struct Scratch {
     sums = arena.take<float>(plan.points * plan.y_point);
     zeros = arena.take<float>(plan.width);
     tile = arena.take<float>(16 * kSumsStride);
+    u = arena.take<float>(plan.w_dtype == kTransformed ? 0 : plan.points * plan.u_point);
     bytes = arena.bytes();
   }
 };
@@ -82,7 +99,7 @@ class Block {
         p_(plan.p),
         s_(plan, call.scratch),
         x_(call.operands[0]),
-        u_(static_cast<const float*>(call.operands[1])),
+        w_(call.operands[1]),
         out_(make_output(plan.p, call.operands, plan.p.out_channels)) {
     out_.y_rows = s_.y_rows;
     out_.r_rows = s_.r_rows;
@@ -95,7 +112,11 @@ class Block {
     const int64_t cut = cell % plan_.cuts;
     const int64_t end = Split::even(plan_.groups, plan_.cuts, cut + 1);
     for (int64_t group = Split::even(plan_.groups, plan_.cuts, cut); group < end; ++group) {
-      multiply(group);
+      if (plan_.w_dtype == kTransformed) {
+        multiply(group);
+      } else if constexpr (kTransformsStored && M == kStoredTile) {
+        multiply_by_stored(group);
+      }
       for (int64_t i = 0; i < count_; ++i) transform_back(i, group * kSumsStride);
     }
   }
@@ -169,25 +190,57 @@ class Block {
 
   // sums[point] = V[point] · U[point] for one group of columns.
   void multiply(int64_t group) {
-    constexpr int64_t kTapK = 0;
+    const auto* u = static_cast<const float*>(w_);
     const int64_t panel = group * kTilePanels, panels = plan_.panels();
     const int64_t size = panels * p_.in_channels * kPanel;  // of a point of U
     const int width = static_cast<int>(std::min<int64_t>(kTilePanels, panels - panel));
     for (int64_t point = 0; point < plan_.points; ++point) {
-      for (int64_t i = 0; i < count_; ++i) {
-        s_.at[i] = s_.x + point * plan_.x_point + i * plan_.width;
-      }
-      const Rows a{.at = s_.at,
-                   .stride = 0,
-                   .count = count_,
-                   .taps = 1,
-                   .run = p_.in_channels,
-                   .tap_k = &kTapK};
-      const Panels b{.data = u_ + point * size, .k = p_.in_channels};
       const bool more = point + 1 < plan_.points;  // else: the first point of the next group
       const int64_t soon = more ? panel : std::min(panel + kTilePanels, panels - 1);
-      multiply_group(a, b, panel, width, nullptr, s_.sums + point * plan_.y_point,
-                     u_ + (more ? point + 1 : 0) * size + soon * p_.in_channels * kPanel);
+      multiply_point(point, u + point * size, panel, width,
+                     u + (more ? point + 1 : 0) * size + soon * p_.in_channels * kPanel);
+    }
+  }
+
+  // The same by a panel of kernels that is transformed first.
+  void multiply_by_stored(int64_t panel) {
+    with_float_type(plan_.w_dtype, [&]<typename W>(W) {
+      if constexpr (!std::is_same_v<W, float>) {
+        transform_panel(static_cast<const W*>(w_) + panel * 9 * p_.in_channels * kPanel);
+      }
+    });
+    for (int64_t point = 0; point < plan_.points; ++point) {
+      const float* u = s_.u + point * plan_.u_point;
+      multiply_point(point, u, 0, 1, u + plan_.u_point);
+    }
+  }
+
+  // By panels [panel, panel + width) of one point; `next` is what will be multiplied by afterwards.
+  void multiply_point(int64_t point, const float* u, int64_t panel, int width, const float* next) {
+    constexpr int64_t kTapK = 0;
+    for (int64_t i = 0; i < count_; ++i) {
+      s_.at[i] = s_.x + point * plan_.x_point + i * plan_.width;
+    }
+    const Rows a{.at = s_.at,
+                 .stride = 0,
+                 .count = count_,
+                 .taps = 1,
+                 .run = p_.in_channels,
+                 .tap_k = &kTapK};
+    const Panels b{.data = u, .k = p_.in_channels};
+    multiply_group(a, b, panel, width, nullptr, s_.sums + point * plan_.y_point,
+                   reinterpret_cast<const char*>(next));
+  }
+
+  // From [9][channels][kPanel] to [points][channels][kPanel].
+  template <typename W>
+  void transform_panel(const W* w) const {
+    const int64_t tap = p_.in_channels * kPanel;
+    for (int64_t i = 0; i < tap; i += kLanes) {
+      Vec g[9];
+#pragma GCC unroll 9
+      for (int t = 0; t < 9; ++t) g[t] = load(w + t * tap + i);
+      transform_kernels<M>(g, s_.u + i, plan_.u_point);
     }
   }
 
@@ -224,7 +277,7 @@ class Block {
       }
     }
     if (!direct) {
-      finish(out_, 0, rows * across, column, columns, s_.tile, kSumsStride);
+      finish_sums(out_, 0, rows * across, column, columns, s_.tile);
     } else if (!has_range(out_)) {
       activate_rows(out_, 0, rows * across, column, columns);
     }
@@ -256,7 +309,7 @@ class Block {
   const Params& p_;
   const Scratch s_;
   const void* x_;
-  const float* u_;
+  const void* w_;
   Output out_;
   bool plain_;
   int64_t index_ = -1, first_ = 0, count_ = 0;
@@ -312,6 +365,77 @@ int64_t work(const void* params) {
 }
 
 }  // namespace
+
+bool transforms_stored(const abi::ConvParams& p) {
+  if (!kTransformsStored || p.w_dtype == 0 || p.groups != 1 || p.transposed) return false;
+  if (p.x_strides[1] != 1 || p.kernel[0] != 1 || p.kernel[1] != 3 || p.kernel[2] != 3) return false;
+  if (p.in_size[0] != 1 || p.out_size[0] != 1 || p.pad[0] != 0) return false;
+  for (int d = 1; d < 3; ++d) {
+    if (p.stride[d] != 1 || p.dilation[d] != 1) return false;
+  }
+  if (std::min(p.in_channels, p.out_channels) < kLeastChannels) return false;
+  constexpr double kPoints = (kStoredTile + 2) * (kStoredTile + 2);
+  const auto parts = [](int64_t size, int64_t part) {
+    return static_cast<double>((size + part - 1) / part);
+  };
+  const auto in = static_cast<double>(p.in_channels), out = static_cast<double>(p.out_channels);
+  const double tiles = parts(p.out_size[1], kStoredTile) * parts(p.out_size[2], kStoredTile);
+  const double blocks = parts(static_cast<int64_t>(tiles), kFewestTiles);
+  const double pixels = static_cast<double>(p.out_size[1]) * static_cast<double>(p.out_size[2]);
+  const double transformed = kPoints * tiles * (in * out + kInputTransform * (in + out)) +
+                             kKernelTransform * blocks * in * out;
+  return transformed < 9 * pixels * in * out;
+}
+
+namespace {
+
+Params transformed(const abi::ConvParams& p) {
+  Params q{};
+  q.batch = p.batch;
+  q.in_channels = p.in_channels;
+  q.out_channels = p.out_channels;
+  std::copy_n(p.in_size, 3, q.in_size);
+  std::copy_n(p.out_size, 3, q.out_size);
+  std::copy_n(p.kernel, 3, q.kernel);
+  std::copy_n(p.stride, 3, q.stride);
+  std::copy_n(p.pad, 3, q.pad);
+  std::copy_n(p.dilation, 3, q.dilation);
+  std::copy_n(p.x_strides, 5, q.x_strides);
+  std::copy_n(p.y_strides, 5, q.y_strides);
+  std::copy_n(p.r_strides, 5, q.r_strides);
+  q.tile = kStoredTile;
+  q.x_dtype = p.x_dtype;
+  q.y_dtype = p.y_dtype;
+  q.r_dtype = p.r_dtype;
+  q.has_bias = p.has_bias;
+  q.residual = p.residual;
+  q.act = p.act;
+  q.act_lo = p.act_lo;
+  q.act_hi = p.act_hi;
+  return q;
+}
+
+}  // namespace
+
+int64_t stored_winograd_tasks(const abi::ConvParams& p) {
+  const Params of_tiles = transformed(p);
+  return Plan(of_tiles, p.w_dtype).cells();
+}
+
+int64_t stored_winograd_scratch(const abi::ConvParams& p) {
+  const Params of_tiles = transformed(p);
+  return Scratch(Plan(of_tiles, p.w_dtype), nullptr).bytes;
+}
+
+void run_stored_winograd(const KernelCall& call) {
+  if constexpr (kTransformsStored) {
+    const auto& p = *static_cast<const abi::ConvParams*>(call.params);
+    const Params of_tiles = transformed(p);
+    const Plan plan(of_tiles, p.w_dtype);
+    Block<kStoredTile> block(plan, call);
+    for (int64_t cell = call.begin; cell < call.end; ++cell) block.run(cell);
+  }
+}
 
 extern const KernelEntry conv_winograd_kernel;
 const KernelEntry conv_winograd_kernel = {

@@ -103,7 +103,51 @@ class Finish {
   Walk first_, last_;
 };
 
+// Of one finish_whole(): rows as there, y and residual at their first column.
+template <typename Y, typename R>
+void finish_rows(const Output& out, int64_t row, int64_t rows, int64_t column, float* sums) {
+  constexpr int V = kFinishedColumns / kLanes;
+  const int64_t* y_rows = out.y_rows + row;
+  Vec bias[V];
+  for (int v = 0; v < V; ++v) {  // -0 changes no sum
+    bias[v] = out.bias ? load(out.bias + column + v * kLanes) : broadcast(-0.0F);
+  }
+  const auto sum = [&](int64_t r, int v) __attribute__((always_inline)) {
+    const Vec at = load(sums + r * kFinishedColumns + v * kLanes) + bias[v];
+    if (out.residual_mode == kNoResidual) return at;
+    const R* residual = static_cast<const R*>(out.residual) + out.r_rows[row + r] + column;
+    return at + load(residual + v * kLanes);
+  };
+  Y* y = static_cast<Y*>(out.y) + column;
+  if (has_range(out)) {
+    const Range range = range_of(out);
+    const Vec lo = broadcast(range.lo), hi = broadcast(range.hi);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int v = 0; v < V; ++v) store(y + y_rows[r] + v * kLanes, clamp(sum(r, v), lo, hi));
+    }
+    return;
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int v = 0; v < V; ++v) store(sums + r * kFinishedColumns + v * kLanes, sum(r, v));
+  }
+  apply_to_row(out.act, sums, 1, sums, rows * kFinishedColumns);
+  for (int64_t r = 0; r < rows; ++r, sums += kFinishedColumns) {
+    for (int v = 0; v < V; ++v) store(y + y_rows[r] + v * kLanes, load(sums + v * kLanes));
+  }
+}
+
 }  // namespace
+
+void finish_whole(const Output& out, int64_t row, int64_t rows, int64_t column, float* sums) {
+  if constexpr (kFinishesWhole) {
+    with_float_type(out.y_dtype, [&]<typename Y>(Y) {
+      if constexpr (!std::is_same_v<Y, float>) {
+        const auto of = out.r_dtype == 0 ? finish_rows<Y, float> : finish_rows<Y, Y>;
+        of(out, row, rows, column, sums);
+      }
+    });
+  }
+}
 
 void finish(const Output& out, int64_t row, int64_t rows, int64_t column, int64_t columns,
             const float* sums, int64_t stride) {

@@ -132,6 +132,17 @@ void finish(const Output& out, int64_t row, int64_t rows, int64_t column, int64_
             const float* sums, int64_t stride);
 #endif
 
+// The same for 16-bit results, and a residual that is stored like them or as float, of whole rows
+// of kFinishedColumns sums end to end, which it overwrites: without a look at where a row ends, and
+// with an activation over all of them at once.
+inline constexpr bool kFinishesWhole = kLanes == 8;
+inline constexpr int64_t kFinishedColumns = 16;
+inline bool finishes_whole(const Output& out) {
+  return out.y_dtype != 0 && (out.r_dtype == 0 || out.r_dtype == out.y_dtype) && out.more == 0 &&
+         out.residual_mode != kAfterActivation;
+}
+void finish_whole(const Output& out, int64_t row, int64_t rows, int64_t column, float* sums);
+
 // The activation of `out`, which is no range, alone: of floats that lie in y, at rows and columns
 // as above; columns are a multiple of kLanes.
 #ifdef NPUSIM_BASE_ISA

@@ -7,8 +7,9 @@
 // in the order of K whatever the tiling, so results do not depend on tasks or workers.
 //
 // What is multiplied are floats; 16-bit weights are widened a block of K at a time, for all rows
-// that pass over it. The instruction set with dot products of bfloat16 multiplies these alone, in
-// pairs along K, which are put beside each other as they are read.
+// that pass over it, or where a register of them serves enough rows (kWidensInTile) as they are
+// read. The instruction set with dot products of bfloat16 multiplies these alone, in pairs along K,
+// which are put beside each other as they are read.
 #pragma once
 
 #include <algorithm>
@@ -63,6 +64,9 @@ constexpr int tile_rows(int) {
 }
 #endif
 inline constexpr int kMaxTileRows = 8;
+// Whether a tile reads 16-bit weights as they are stored. Widening takes two instructions a vector
+// and none of the two units that multiply and add; six rows leave that much time.
+inline constexpr bool kWidensInTile = kLanes == 8;
 // Tiles over which the fetching of a panel to come is spread. A narrow tile is done with a row of B
 // long before memory has brought another one.
 inline constexpr int kFetchTiles = kTilePanels == 1 ? 4 : 1;
@@ -79,7 +83,8 @@ struct Rows {
 };
 
 // B of `k` rows of elements of a float dtype: panel p begins at element p * k * kPanel. Where these
-// are no Elements, `widened` has room for widened_elements(…), and `tap_k` for all taps.
+// are no Elements, `widened` has room for widened_elements(…), and `tap_k` for all taps; tiles that
+// widen them for themselves need neither.
 struct Panels {
   const void* data = nullptr;
   int64_t k = 0;
@@ -128,12 +133,12 @@ struct Tile {
   int64_t stride;
   const int64_t* tap_k;  // of the block's first tap
   int64_t taps, begin, run;
-  const Element* b;  // of the tile's first panel
+  const void* b;  // of the tile's first panel
   int64_t panel_stride;
-  float* sums;                        // [rows][kSumsStride]
-  bool add_to_sums;                   // continue from sums instead of zero
-  const LinearOutput* output;         // nullptr: leave the result in sums
-  const Element* prefetch = nullptr;  // what to bring near: a kFetchTiles-th of a row of B a step
+  float* sums;                     // [rows][kSumsStride]
+  bool add_to_sums;                // continue from sums instead of zero
+  const LinearOutput* output;      // nullptr: leave the result in sums
+  const char* prefetch = nullptr;  // what to bring near: a kFetchTiles-th of a row of B a step
 };
 
 // Copies `n` floats out of their storage type.
@@ -214,6 +219,24 @@ inline void finish_tile(const Vec (&acc)[R][V], const LinearOutput& out) {
 }
 #endif
 
+// Rows of bfloat16 panels are widened to the lower halves of both vectors and to the upper ones, by
+// an instruction each; `in_order` puts columns, or sums of them, into their order and back.
+template <typename B>
+inline constexpr bool kInHalves = kWidensInTile && std::is_same_v<B, bfloat16>;
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+inline void load_halves(const bfloat16* b, Vec (&row)[2]) {
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b));
+  row[0] = (Vec)_mm256_unpacklo_epi16(__m256i{}, halves);
+  row[1] = (Vec)_mm256_unpackhi_epi16(__m256i{}, halves);
+}
+inline void in_order(Vec (&sums)[2]) {
+  const __m256 a = (__m256)sums[0], b = (__m256)sums[1];
+  sums[0] = (Vec)_mm256_permute2f128_ps(a, b, 0x20);
+  sums[1] = (Vec)_mm256_permute2f128_ps(a, b, 0x31);
+}
+#endif
+
 #ifdef NPUSIM_BASE_ISA
 // Two rows of a panel beside each other, as pairs.
 template <int... I>
@@ -228,14 +251,14 @@ inline BVec paired(BVec rows, std::integer_sequence<int, I...>) {
 // A last row of a run that has no partner is taken with one of zeros, in a second turn.
 template <int R, int V>
 inline void add_products(const Tile& tile, const Element* const (&row)[R], const Element* b,
-                         const Element*& soon, Vec (&acc)[R][V]) {
+                         const char*& soon, Vec (&acc)[R][V]) {
   static constexpr auto kLane = std::make_integer_sequence<int, kPairLanes>{};
   const Element* a[R];
   std::copy_n(row, R, a);
   Element last_a[2 * R] = {}, last_b[2 * V * kPanel] = {};
   int64_t stride = tile.panel_stride, pairs = tile.run / 2;
   for (bool odd = tile.run % 2;; odd = false) {
-    for (int64_t k = 0; k < pairs; ++k, b += 2 * kPanel, soon += 2 * kPanel) {
+    for (int64_t k = 0; k < pairs; ++k, b += 2 * kPanel, soon += 2 * kPanel * sizeof *b) {
       __builtin_prefetch(soon, 0, 2);
       BVec both[V];
 #pragma GCC unroll 8
@@ -259,15 +282,20 @@ inline void add_products(const Tile& tile, const Element* const (&row)[R], const
   }
 }
 #else
-template <int R, int V>
-inline void add_products(const Tile& tile, const Element* const (&a)[R], const Element* b,
-                         const Element*& soon, Vec (&acc)[R][V]) {
-  for (int64_t k = 0; k < tile.run; ++k, b += kPanel, soon += kPanel / kFetchTiles) {
+template <int R, int V, typename B>
+inline void add_products(const Tile& tile, const Element* const (&a)[R], const B* b,
+                         const char*& soon, Vec (&acc)[R][V]) {
+  constexpr int64_t kFetched = kPanel / kFetchTiles * sizeof(B);
+  for (int64_t k = 0; k < tile.run; ++k, b += kPanel, soon += kFetched) {
     __builtin_prefetch(soon, 0, 2);
     Vec row[V];
+    if constexpr (kInHalves<B>) {
+      load_halves(b, row);
+    } else {
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) {
-      row[v] = load(b + v / kPanelVecs * tile.panel_stride + v % kPanelVecs * kLanes);
+      for (int v = 0; v < V; ++v) {
+        row[v] = load(b + v / kPanelVecs * tile.panel_stride + v % kPanelVecs * kLanes);
+      }
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -279,7 +307,7 @@ inline void add_products(const Tile& tile, const Element* const (&a)[R], const E
 }
 #endif
 
-template <int R, int P>
+template <int R, int P, typename B>
 [[gnu::noinline]] void multiply_tile(const Tile& tile) {
   constexpr int V = P * kPanelVecs;
   Vec acc[R][V] = {};
@@ -288,14 +316,20 @@ template <int R, int P>
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
       for (int v = 0; v < V; ++v) acc[r][v] = load(tile.sums + r * kSumsStride + v * kLanes);
+      if constexpr (kInHalves<B>) in_order(acc[r]);
     }
   }
-  const Element* soon = tile.prefetch ? tile.prefetch : tile.b;
+  const B* panel = static_cast<const B*>(tile.b);
+  const char* soon = tile.prefetch ? tile.prefetch : static_cast<const char*>(tile.b);
   for (int64_t t = 0; t < tile.taps; ++t) {
     const Element* a[R];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) a[r] = tile.at[t * tile.stride + r] + tile.begin;
-    add_products<R, V>(tile, a, tile.b + (tile.tap_k[t] + tile.begin) * kPanel, soon, acc);
+    add_products<R, V>(tile, a, panel + (tile.tap_k[t] + tile.begin) * kPanel, soon, acc);
+  }
+  if constexpr (kInHalves<B>) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) in_order(acc[r]);
   }
   if (tile.output) return finish_tile<R, V>(acc, *tile.output);
   float* sums = tile.sums;
@@ -308,15 +342,16 @@ template <int R, int P>
 
 using TileFunction = void (*)(const Tile&);
 
-template <int P, int... R>
+template <typename B, int P, int... R>
 constexpr TileFunction pick_tile(int rows, std::integer_sequence<int, R...>) {
-  constexpr TileFunction functions[] = {multiply_tile<R + 1, P>...};
+  constexpr TileFunction functions[] = {multiply_tile<R + 1, P, B>...};
   return functions[rows - 1];
 }
 
+template <typename B>
 inline TileFunction tile_function(int rows, int panels) {
   const auto pick = [rows]<int P>(std::integral_constant<int, P>) {
-    return pick_tile<P>(rows, std::make_integer_sequence<int, tile_rows(P)>{});
+    return pick_tile<B, P>(rows, std::make_integer_sequence<int, tile_rows(P)>{});
   };
   if constexpr (kTilePanels > 1) {
     if (panels == 4) return pick(std::integral_constant<int, 4>{});
@@ -324,6 +359,16 @@ inline TileFunction tile_function(int rows, int panels) {
     if (panels == 2) return pick(std::integral_constant<int, 2>{});
   }
   return pick(std::integral_constant<int, 1>{});
+}
+
+// Of tiles that multiply by a B as stored in `dtype`, or widened.
+template <bool InTile = kWidensInTile>
+inline TileFunction tile_function(int rows, int panels, [[maybe_unused]] int32_t dtype) {
+  if constexpr (InTile) {
+    return with_float_type(dtype, [=]<typename B>(B) { return tile_function<B>(rows, panels); });
+  } else {
+    return tile_function<Element>(rows, panels);
+  }
 }
 
 // Splits `total` into the fewest parts of at most `limit`, as equal as can be.
@@ -421,7 +466,7 @@ inline int64_t sums_floats(int64_t rows, int64_t taps, int64_t run) {
 
 // Elements that the panels of a B need that has none.
 inline int64_t widened_elements(int32_t dtype, int64_t taps, int64_t run) {
-  if (dtype == kElement) return 0;
+  if (dtype == kElement || kWidensInTile) return 0;
   return kSumsStride * std::min(taps * run, kBlockK);
 }
 
@@ -507,8 +552,14 @@ inline void finish_sums(const Output& out, int64_t row, int64_t rows, int64_t co
   function(out, row, rows, column, columns, sums);
 }
 #else
+static_assert(!kFinishesWhole || kSumsStride == kFinishedColumns);
 inline void finish_sums(const Output& out, int64_t row, int64_t rows, int64_t column,
-                        int64_t columns, const float* sums) {
+                        int64_t columns, float* sums) {
+  if constexpr (kFinishesWhole) {
+    if (columns == kSumsStride && finishes_whole(out)) {
+      return finish_whole(out, row, rows, column, sums);
+    }
+  }
   finish(out, row, rows, column, columns, sums, kSumsStride);
 }
 #endif
@@ -516,24 +567,25 @@ inline void finish_sums(const Output& out, int64_t row, int64_t rows, int64_t co
 // One group of panels against all rows; see multiply_rows. Without `out`, leaves the products in
 // sums[row][kSumsStride]. `next` is what will be multiplied by afterwards.
 inline void multiply_group(const Rows& a, const Panels& b, int64_t panel, int panels,
-                           const Output* out, float* sums, const Element* next) {
+                           const Output* out, float* sums, const char* next) {
   const int64_t column = panel * kPanel;
   const int64_t columns = out ? std::min<int64_t>(panels * kPanel, out->columns - column) : 0;
   const bool in_registers = out && columns == panels * kPanel && finishes_in_registers(*out);
-  const bool widens = b.dtype != kElement;
-  const auto* data = static_cast<const Element*>(b.data);
+  const bool widens = b.dtype != kElement && !kWidensInTile;
+  const auto* data = static_cast<const char*>(b.data);
+  const int64_t row_bytes = kPanel * element_size(b.dtype);
   const KBlocks blocks(a.taps, a.run);
   const Split tiles(a.count, tile_rows(panels));
   for (int64_t i = 0; i < blocks.count(); ++i) {
     const KBlock block = blocks[i];
     const bool last = i + 1 == blocks.count();
-    const Element* soon = nullptr;
+    const char* soon = nullptr;
     if (widens) {
       widen_block(a, b, block, panel, panels);
     } else {
       soon = next;
       if (!last) {
-        soon = data + (panel * b.k + a.tap_k[blocks[i + 1].tap] + blocks[i + 1].begin) * kPanel;
+        soon = data + (panel * b.k + a.tap_k[blocks[i + 1].tap] + blocks[i + 1].begin) * row_bytes;
       }
     }
     const int64_t run = block.end - block.begin, taps = block.tap_end - block.tap;
@@ -542,18 +594,19 @@ inline void multiply_group(const Rows& a, const Panels& b, int64_t panel, int pa
       const bool keep = blocks.count() > 1 || !out;
       const int64_t fetched = t / kFetchTiles * b.k + t % kFetchTiles * taps * run / kFetchTiles;
       LinearOutput linear;
-      Tile tile{.at = a.at + block.tap * a.stride + row,
-                .stride = a.stride,
-                .tap_k = (widens ? b.tap_k : a.tap_k) + block.tap,
-                .taps = taps,
-                .begin = block.begin,
-                .run = run,
-                .b = data + panel * b.k * kPanel,
-                .panel_stride = b.k * kPanel,
-                .sums = keep ? sums + row * kSumsStride : sums,
-                .add_to_sums = i > 0,
-                .output = nullptr,
-                .prefetch = soon && t < panels * kFetchTiles ? soon + fetched * kPanel : nullptr};
+      Tile tile{
+          .at = a.at + block.tap * a.stride + row,
+          .stride = a.stride,
+          .tap_k = (widens ? b.tap_k : a.tap_k) + block.tap,
+          .taps = taps,
+          .begin = block.begin,
+          .run = run,
+          .b = data + panel * b.k * row_bytes,
+          .panel_stride = b.k * kPanel,
+          .sums = keep ? sums + row * kSumsStride : sums,
+          .add_to_sums = i > 0,
+          .output = nullptr,
+          .prefetch = soon && t < panels * kFetchTiles ? soon + fetched * row_bytes : nullptr};
       if (widens) {
         tile.b = b.widened;
         tile.panel_stride = taps * run * kPanel;
@@ -562,7 +615,7 @@ inline void multiply_group(const Rows& a, const Panels& b, int64_t panel, int pa
         linear = linear_output(*out, row, column);
         tile.output = &linear;
       }
-      tile_function(static_cast<int>(rows), panels)(tile);
+      tile_function(static_cast<int>(rows), panels, b.dtype)(tile);
       if (tile.output && !has_range(*out)) activate_rows(*out, row, rows, column, columns);
       if (last && out && !in_registers) finish_sums(*out, row, rows, column, columns, tile.sums);
     }
@@ -580,7 +633,8 @@ inline void multiply_rows(const Rows& a, const Panels& b, int64_t begin, int64_t
     // that the workers share.
     const bool more = panel_end * kPanel < out.columns;
     multiply_group(a, b, panel, static_cast<int>(panel_end - panel), &out, sums,
-                   static_cast<const Element*>(b.data) + (more ? panel_end : panel) * b.k * kPanel);
+                   static_cast<const char*>(b.data) +
+                       (more ? panel_end : panel) * b.k * kPanel * element_size(b.dtype));
   }
 }
 

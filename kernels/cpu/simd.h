@@ -136,9 +136,14 @@ inline float16 from_float<float16>(float x) {
 }
 
 inline Vec load(const bfloat16* p) {
+#if defined(__AVX2__) && !defined(__AVX512F__)  // a compiler takes the plain conversion in halves
+  const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return as_float((UVec)_mm256_cvtepu16_epi32(half) << 16);
+#else
   using Half = VectorOf<uint16_t, kLanes>;
   const auto half = *reinterpret_cast<const Half::unaligned*>(&p->bits);
   return as_float(__builtin_convertvector(half, UVec) << 16);
+#endif
 }
 inline void store(bfloat16* p, Vec v) {
   const UVec bits = as_bits(v);

@@ -72,6 +72,27 @@ struct Winograd<4> {
   }
 };
 
+// u = G g Gᵀ for kLanes kernels side by side, g[row * 3 + column]; points lie `stride` floats
+// apart.
+template <int M>
+[[gnu::noinline]] void transform_kernels(const Vec (&g)[9], float* u, int64_t stride) {
+  constexpr int kPoints = Winograd<M>::kPoints;
+  Vec rows[3][kPoints];
+#pragma GCC unroll 3
+  for (int i = 0; i < 3; ++i) {
+    const Vec row[3] = {g[i * 3], g[i * 3 + 1], g[i * 3 + 2]};
+    Winograd<M>::weight(row, rows[i]);
+  }
+#pragma GCC unroll 6
+  for (int j = 0; j < kPoints; ++j) {
+    const Vec column[3] = {rows[0][j], rows[1][j], rows[2][j]};
+    Vec out[kPoints];
+    Winograd<M>::weight(column, out);
+#pragma GCC unroll 6
+    for (int i = 0; i < kPoints; ++i) store(u + (i * kPoints + j) * stride, out[i]);
+  }
+}
+
 // Calls f(std::integral_constant<int, tile>) for a checked tile size.
 template <typename F>
 inline auto with_tile(int32_t tile, F&& f) {

@@ -21,23 +21,6 @@ int64_t scratch(const void*) {
   return 0;
 }
 
-// u = G g Gᵀ for kLanes kernels side by side, g[row * 3 + column].
-template <int M>
-void transform(const Vec (&g)[9], float* u, int64_t stride) {
-  constexpr int kPoints = Winograd<M>::kPoints;
-  Vec rows[3][kPoints];
-  for (int i = 0; i < 3; ++i) {
-    const Vec row[3] = {g[i * 3], g[i * 3 + 1], g[i * 3 + 2]};
-    Winograd<M>::weight(row, rows[i]);
-  }
-  for (int j = 0; j < kPoints; ++j) {
-    const Vec column[3] = {rows[0][j], rows[1][j], rows[2][j]};
-    Vec out[kPoints];
-    Winograd<M>::weight(column, out);
-    for (int i = 0; i < kPoints; ++i) store(u + (i * kPoints + j) * stride, out[i]);
-  }
-}
-
 template <typename W>
 void transform_panel(const Params& p, const W* w, int64_t columns, float* packed) {
   const int64_t stride = panels_of(p) * p.channels * kPanel;
@@ -52,7 +35,8 @@ void transform_panel(const Params& p, const W* w, int64_t columns, float* packed
     for (int v = 0; v < kPanelVecs; ++v) {
       Vec g[9];
       for (int t = 0; t < 9; ++t) g[t] = load(lanes[t] + v * kLanes);
-      with_tile(p.tile, [&](auto tile) { transform<tile>(g, packed + v * kLanes, stride); });
+      with_tile(p.tile,
+                [&](auto tile) { transform_kernels<tile>(g, packed + v * kLanes, stride); });
     }
   }
 }

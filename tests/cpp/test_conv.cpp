@@ -65,7 +65,7 @@ double reference(const Params& p, const std::vector<double>& x, const std::vecto
   return sum;
 }
 
-void test_conv(const TestedIsa& isa, const Params& p, std::mt19937& random) {
+void test_conv(const TestedIsa& isa, const Params& p, std::mt19937& random, double tolerance = 1) {
   const Operand x =
       random_operand(p.x_dtype, extent(p.batch, p.in_channels, p.in_size, p.x_strides), random);
   const Operand w =
@@ -77,7 +77,7 @@ void test_conv(const TestedIsa& isa, const Params& p, std::mt19937& random) {
       [&](int64_t n, int64_t column, const int64_t (&o)[3]) {
         return reference(p, a, b, n, column, o);
       },
-      isa.name);
+      isa.name, tolerance);
 }
 
 // Random geometry of `dimensions` spatial dimensions, with a valid output.
@@ -133,6 +133,35 @@ void test_shapes(const TestedIsa& isa, std::mt19937& random) {
       p.has_bias = dtype + 1;  // and factors; and offsets
       test_conv(isa, p, random);
     }
+  }
+}
+
+// 3 x 3 kernels stored in 16 bits, of enough channels that some sets compute them by Winograd's
+// algorithm: tails of channels, columns and tiles, several blocks, every epilogue.
+void test_transformed(const TestedIsa& isa, std::mt19937& random) {
+  const auto below = [&](int64_t n) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
+  };
+  for (int i = 0; i < 40; ++i) {
+    Params p{};
+    p.batch = 1 + below(2);
+    p.groups = 1;
+    p.in_channels = 30 + below(20);
+    p.out_channels = 30 + below(40);
+    for (int d = 0; d < 3; ++d) {
+      p.stride[d] = p.dilation[d] = p.kernel[d] = p.in_size[d] = p.out_size[d] = 1;
+      if (d == 0) continue;
+      p.kernel[d] = 3;
+      p.in_size[d] = 1 + below(24);
+      p.pad[d] = below(3);
+      p.out_size[d] = std::max<int64_t>(1, p.in_size[d] + p.pad[d] + below(3) - 2);
+    }
+    channels_last(p.in_channels + below(3), p.in_size, p.x_strides);
+    channels_last(p.out_channels + below(3), p.out_size, p.y_strides);
+    channels_last(p.out_channels + below(3), p.out_size, p.r_strides);
+    random_epilogue(p, random);
+    p.w_dtype = 1 + static_cast<int32_t>(below(2));
+    test_conv(isa, p, random, 4);
   }
 }
 
@@ -207,6 +236,7 @@ int main() {
   std::mt19937 random(1);
   for (const npusim::cpu::TestedIsa& isa : npusim::cpu::isas()) {
     npusim::cpu::test_shapes(isa, random);
+    npusim::cpu::test_transformed(isa, random);
     for (int i = 0; i < 400; ++i) {
       npusim::cpu::test_conv(isa, npusim::cpu::random_params(1 + i % 3, random), random);
     }
