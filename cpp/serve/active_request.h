@@ -20,6 +20,13 @@ namespace npusim::serve {
 void check_request(const RunnerFacts& facts, std::span<const int64_t> tokens,
                    const RequestOptions& options);
 
+// The beginning that a request has in common with one that has computed it, as far as it ends
+// within a page.
+struct SharedBeginning {
+  PageMark page;       // that it ends in
+  int64_t tokens = 0;  // all of it; the pages before are full
+};
+
 struct ActiveRequest {
   // Of a request that was checked.
   ActiveRequest(RequestId id, std::vector<int64_t> prompt, RequestOptions asked,
@@ -41,7 +48,8 @@ struct ActiveRequest {
   bool was_admitted = false;  // at least once
   bool has_prompt = false;    // its prompt has been computed, at least once
   bool is_following = false;  // waits for the prompt of the one it follows, and not in the queue
-  bool is_choosing = false;   // its next token is chosen when the step in flight ends
+  std::optional<SharedBeginning> beginning = {};  // with the one that it follows
+  bool is_choosing = false;  // its next token is chosen when the step in flight ends
   bool has_ended = false;
   std::optional<TokenMask> mask;              // of the next token, if it is `masked`
   std::vector<TokenLogprob> prompt_logprobs;  // so far

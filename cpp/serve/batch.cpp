@@ -94,6 +94,7 @@ class Batch::View : public SchedulerView {
                        .most = request.most_cached(),
                        .cached_pages = static_cast<int64_t>(match.pages.size()),
                        .shared_pages = match.shared,
+                       .copied_tokens = batch_.copied_tokens(request, match),
                        .scores_all = request.scores_prompt(),
                        .is_held = request.options.masked && !request.mask};
   }
@@ -133,22 +134,48 @@ void Batch::check(std::span<const int64_t> tokens, const RequestOptions& options
 void Batch::submit(RequestId id, std::vector<int64_t> tokens, RequestOptions options) {
   auto request = std::make_unique<ActiveRequest>(id, std::move(tokens), std::move(options), facts_);
   if (!failure_.empty()) return fail(*request, Error(ErrorCode::kDevice, failure_));
-  if (can_follow(*request)) {
+  const ActiveRequest* first = followed_by(*request);
+  if (first != nullptr && !first->has_prompt) {
     request->is_following = true;
-    followers_[request->options.follows].push_back(id);
+    followers_[first->id].push_back(id);
     ++following_;
   } else {
+    if (first != nullptr) note_beginning(*first, *request);
     waiting_.add(request->rank);
   }
   requests_.emplace(id, std::move(request));
 }
 
-// Whether pages of the one that it follows are still to come, and to be taken over.
-bool Batch::can_follow(const ActiveRequest& request) const {
+// The one that it follows, if pages of that are to be taken over.
+ActiveRequest* Batch::followed_by(const ActiveRequest& request) const {
   const auto found = requests_.find(request.options.follows);
-  if (found == requests_.end() || found->second->has_prompt) return false;
+  if (found == requests_.end()) return nullptr;
   const RequestOptions &own = request.options, &other = found->second->options;
-  return cache_.shares() && own.prefix_cache && other.prefix_cache && own.salt == other.salt;
+  const bool may = own.prefix_cache && other.prefix_cache && own.salt == other.salt;
+  return cache_.shares() && may ? found->second.get() : nullptr;
+}
+
+// Marks the page in which the beginning ends that a request has in common with the first one of its
+// prompt. What runs has run when copies are made.
+void Batch::note_beginning(const ActiveRequest& first, ActiveRequest& request) const {
+  if (!facts_.copies_pages || !first.runs() || first.scheduled < first.prompt) return;
+  const auto most = static_cast<size_t>(std::min(first.prompt, request.prompt - 1));
+  const auto end = std::mismatch(first.tokens.begin(), first.tokens.begin() + most,
+                                 request.tokens.begin(), request.tokens.begin() + most);
+  const int64_t tokens = end.first - first.tokens.begin();
+  if (tokens % facts_.page_tokens == 0) return;
+  const Page page = first.table.pages[static_cast<size_t>(tokens / facts_.page_tokens)];
+  request.beginning = {.page = cache_.mark(page), .tokens = tokens};
+}
+
+// How many tokens behind its match a request takes over as a copy: all up to where its beginning
+// ends, if the page still holds them.
+int64_t Batch::copied_tokens(const ActiveRequest& request, const PrefixMatch& match) const {
+  const std::optional<SharedBeginning>& beginning = request.beginning;
+  if (!beginning || !request.shares_pages() || !cache_.holds(beginning->page)) return 0;
+  const int64_t behind =
+      beginning->tokens - static_cast<int64_t>(match.pages.size()) * facts_.page_tokens;
+  return behind > 0 && behind < facts_.page_tokens ? behind : 0;
 }
 
 // Those that waited for a request's prompt take their places in the queue.
@@ -158,6 +185,8 @@ void Batch::let_follow(RequestId id) {
   for (const RequestId follower : found->second) {
     const auto request = requests_.find(follower);
     if (request == requests_.end()) continue;  // it has ended
+    const auto first = requests_.find(id);
+    if (first != requests_.end()) note_beginning(*first->second, *request->second);
     request->second->is_following = false;
     --following_;
     waiting_.add(request->second->rank);
@@ -201,14 +230,17 @@ Batch::Step Batch::plan() {
   return apply(made, view);
 }
 
-// Matched pages are held before any page is taken, so that none of them is taken.
+// Matched pages are held before any page is taken, so that none of them is taken. Copies are of
+// pages that were not taken when they come to be made, in their order.
 Batch::Step Batch::apply(const Schedule& made, View& view) {
   std::vector<ActiveRequest*> requests = running_;
   for (size_t i = 0; i < made.preempted; ++i) preempt_last();
   for (size_t i = 0; i < made.admitted; ++i) {
     requests.push_back(&view.request(i));
-    admit(view.request(i), view.match(i));
+    cache_.begin(view.request(i).table, view.match(i));
   }
+  for (size_t i = 0; i < made.admitted; ++i) admit(view.request(i), view.match(i));
+  cache_.end_copies();
   Step step;
   for (const Share& share : made.shares) {
     step.push_back(row_of(*requests[share.request], share.tokens));
@@ -232,8 +264,13 @@ void Batch::preempt_last() {
 void Batch::admit(ActiveRequest& request, const PrefixMatch& match) {
   // What was overtaken too often is not to be put back for those that overtook it.
   if (waiting_.admit(request.rank)) request.rank.priority = std::numeric_limits<int64_t>::min();
-  cache_.begin(request.table, match);
   request.scheduled = static_cast<int64_t>(match.pages.size()) * facts_.page_tokens;
+  if (const int64_t copied = copied_tokens(request, match); copied > 0) {
+    const Page from = request.beginning->page.page;
+    const Page to = cache_.grow_by_copy(request.table, request.beginning->page);
+    if (to != from) copies_.push_back({from, to});
+    request.scheduled += copied;
+  }
   if (!std::exchange(request.was_admitted, true)) {
     request.cached_tokens = request.scheduled;
     stats_.prefix_queries += request.prompt;
@@ -285,6 +322,7 @@ bool Batch::start(Step step) {
          .wants_best = row.takes_best,
          .wants_all = row.records > 0});
   }
+  plan_.copies = std::exchange(copies_, {});
   in_flight_ = std::move(step);
   started_ = now();
   try {
@@ -400,6 +438,7 @@ void Batch::fail_running(const Error& error) {
   in_flight_.clear();
   while (!running_.empty()) fail(*running_.back(), error);
   for (const auto& [id, request] : requests_) request->is_choosing = false;
+  copies_.clear();
   cache_.reset();  // nobody knows what the step has written
   if (++failures_ < kMostFailures) return;
   failure_ = "The engine has failed: " + std::string(error.what()) +

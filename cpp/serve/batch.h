@@ -108,10 +108,12 @@ class Batch {
   Step apply(const Schedule& made, View& view);
   void preempt_last();
   void admit(ActiveRequest& request, const PrefixMatch& match);
+  int64_t copied_tokens(const ActiveRequest& request, const PrefixMatch& match) const;
   Row row_of(ActiveRequest& request, int64_t tokens);
   bool start(Step step);
   bool settle();
-  bool can_follow(const ActiveRequest& request) const;
+  ActiveRequest* followed_by(const ActiveRequest& request) const;
+  void note_beginning(const ActiveRequest& first, ActiveRequest& request) const;
   void let_follow(RequestId id);
   void record(const Row& row, std::span<const float> scores);
   void settle_row(const Row& row, std::span<const float> scores, int64_t best);
@@ -136,6 +138,7 @@ class Batch {
   std::vector<ActiveRequest*> running_;
   std::vector<int64_t> slots_;  // that are free
   Step in_flight_;
+  std::vector<PageCopy> copies_;  // for the next step
   StepPlan plan_;
   std::vector<Event> events_;
   std::vector<RunningLoad> loads_;

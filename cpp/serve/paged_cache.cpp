@@ -10,7 +10,18 @@
 namespace npusim::serve {
 
 PagedCache::PagedCache(int64_t pages, int64_t page_tokens, bool shares)
-    : page_tokens_(page_tokens), shares_(shares), pool_(pages), index_(pages, page_tokens) {}
+    : page_tokens_(page_tokens),
+      shares_(shares),
+      pool_(pages),
+      index_(pages, page_tokens),
+      taken_(static_cast<size_t>(pages), 0) {}
+
+Page PagedCache::take() {
+  const Page page = pool_.take();
+  index_.forget(page);
+  taken_[static_cast<size_t>(page)] = ++takings_;
+  return page;
+}
 
 std::span<const int64_t> PagedCache::page_of(std::span<const int64_t> tokens, size_t page) const {
   const auto length = static_cast<size_t>(page_tokens_);
@@ -53,11 +64,21 @@ void PagedCache::begin(PageTable& table, const PrefixMatch& match) {
 
 void PagedCache::grow(PageTable& table, int64_t tokens) {
   const auto wanted = static_cast<size_t>(pages_of(tokens, page_tokens_));
-  while (table.pages.size() < wanted) {
-    const Page page = pool_.take();
-    index_.forget(page);
-    table.pages.push_back(page);
-  }
+  while (table.pages.size() < wanted) table.pages.push_back(take());
+}
+
+Page PagedCache::grow_by_copy(PageTable& table, const PageMark& from) {
+  const Page page = take();
+  table.pages.push_back(page);
+  if (page != from.page) return page;
+  taken_[static_cast<size_t>(page)] = from.taken;
+  as_they_were_.push_back(page);
+  return page;
+}
+
+void PagedCache::end_copies() {
+  for (const Page page : as_they_were_) taken_[static_cast<size_t>(page)] = ++takings_;
+  as_they_were_.clear();
 }
 
 void PagedCache::enter(PageTable& table, std::span<const int64_t> tokens, std::string_view salt,
@@ -84,6 +105,7 @@ void PagedCache::reset() {
   require(pool_.free() == pool_.size(), "pages that nobody holds");
   index_.clear();
   pool_ = PagePool(pool_.size());
+  for (uint64_t& taken : taken_) taken = ++takings_;
 }
 
 int64_t PagedCache::freed_by(std::span<const PageTable* const> tables) const {

@@ -1,7 +1,8 @@
 // Which pages each request has: pool and prefix index together, the host's side of a paged cache.
 //
 // What is written lies in pages of one request alone: requests share full pages only, and a match
-// leaves at least one token that is to be computed.
+// leaves at least one token that is to be computed. A page that is not full yet can be copied as
+// long as nobody has taken it anew: a mark says so, and holds nothing.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,12 @@ struct PrefixMatch {
   int64_t shared = 0;  // of the pages, those that others hold
 };
 
+// A page since it was taken.
+struct PageMark {
+  Page page = kNoPage;
+  uint64_t taken = 0;
+};
+
 // Not thread-safe.
 class PagedCache {
  public:
@@ -42,6 +49,14 @@ class PagedCache {
   void begin(PageTable& table, const PrefixMatch& match);
   // Takes pages until the table has room for so many tokens; they have to be free.
   void grow(PageTable& table, int64_t tokens);
+  // What a page is now, and whether it still is: its first rows hold what they did.
+  PageMark mark(Page page) const { return {page, taken_[static_cast<size_t>(page)]}; }
+  bool holds(const PageMark& mark) const { return this->mark(mark.page).taken == mark.taken; }
+  // Takes a page for a table, which has to be free, to hold what a marked page holds; returns it.
+  // It may be that one, which its marks are then of until end_copies.
+  Page grow_by_copy(PageTable& table, const PageMark& from);
+  // From here on pages that were taken may be written.
+  void end_copies();
   // Enters the full pages of the first `computed` tokens, whose content is there.
   void enter(PageTable& table, std::span<const int64_t> tokens, std::string_view salt,
              int64_t computed);
@@ -62,12 +77,16 @@ class PagedCache {
  private:
   uint64_t hash_of(PageTable& table, std::span<const int64_t> tokens, std::string_view salt,
                    size_t page) const;
+  Page take();
   std::span<const int64_t> page_of(std::span<const int64_t> tokens, size_t page) const;
 
   int64_t page_tokens_;
   bool shares_;
   PagePool pool_;
   PrefixIndex index_;
+  std::vector<uint64_t> taken_;  // by page: the number of its latest taking
+  uint64_t takings_ = 0;
+  std::vector<Page> as_they_were_;  // pages that were taken, and still hold what they did
 };
 
 }  // namespace npusim::serve

@@ -78,6 +78,8 @@ void PagedModel::check_facts(const LanguageModelFacts& facts) {
   take(facts_.max_requests, "max_requests", serve.max_requests);
   facts_.eos_tokens = facts.eos_token_ids;
   facts_.is_asynchronous = !device_->synchronous();
+  // Elsewhere each copy waits for the device: as long as computing the rows, about.
+  facts_.copies_pages = device_->synchronous();
 }
 
 // All pools have as many pages.
@@ -91,6 +93,11 @@ void PagedModel::find_pools(const Metadata& metadata) {
     const int64_t pages = pool->shape.empty() ? 0 : pool->shape.front();
     expect(facts_.pages == 0 || facts_.pages == pages, "its pools differ in their pages");
     facts_.pages = pages;
+    int64_t bytes = dtype_size(pool->dtype);
+    for (const int64_t size : std::span(pool->shape).subspan(1)) bytes *= size;
+    expect(bytes <= program_->buffers[pool->buffer].bytes / std::max<int64_t>(pages, 1),
+           "a pool has no room for its pages");
+    pools_.push_back({pool->buffer, bytes});
   }
 }
 
@@ -223,6 +230,16 @@ void PagedModel::fill_up(const Sizes& sizes) {
   fill(kRows, sizes.requests, -1);
 }
 
+void PagedModel::copy_pages(std::span<const PageCopy> copies) {
+  for (const auto& [from, to] : copies) {
+    require(from >= 0 && from < facts_.pages && to >= 0 && to < facts_.pages, "pages of the pool");
+    for (const auto& [buffer, bytes] : pools_) {
+      const MemoryRange pool = state_->range(buffer);
+      device_->copy(pool.part(to * bytes, bytes), pool.part(from * bytes, bytes));
+    }
+  }
+}
+
 // All inputs in one copy; where each lies, in the method's order.
 std::vector<Binding> PagedModel::upload() {
   std::vector<Binding> bindings(kInputs);
@@ -258,6 +275,7 @@ void PagedModel::start(const StepPlan& plan) {
           "no more rows than a step takes");
   sizes_ = room_for(used);
   fill_up(sizes_);
+  copy_pages(plan.copies);
   const std::vector<Binding> inputs = upload();
   const int64_t vocabulary = facts_.vocab_size * dtype_size(logits_dtype_);
   std::array<Binding, kOutputs.size()> places;

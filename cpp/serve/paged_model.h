@@ -13,6 +13,8 @@
 // highest[r] that score: with them, steps whose requests want no more leave the scores on the
 // device.
 //
+// A page's part of a pool lies in one piece, pages behind each other.
+//
 // Where a program brings device code for some sizes alone, a step takes the least of these that has
 // room for it, and is filled up with rows of no request.
 #pragma once
@@ -48,6 +50,11 @@ class PagedModel : public StepRunner {
     DType dtype{};
     std::vector<int64_t> values;
   };
+  // A state in pages.
+  struct Pool {
+    uint32_t buffer;
+    int64_t page_bytes;
+  };
   struct Sizes {
     int64_t tokens, requests;
   };
@@ -61,6 +68,7 @@ class PagedModel : public StepRunner {
   void put_rows(const StepRows& rows);
   void put_entry(const StepRows& rows, size_t first, size_t count, bool is_wanted);
   void fill_up(const Sizes& sizes);
+  void copy_pages(std::span<const PageCopy> copies);
   std::vector<Binding> upload();
   std::vector<int64_t> sizes_of(const Sizes& sizes) const;
   Sizes room_for(const Sizes& sizes) const;
@@ -75,6 +83,7 @@ class PagedModel : public StepRunner {
   size_t method_ = 0;
   std::shared_ptr<State> state_;
   int64_t table_length_ = 0;
+  std::vector<Pool> pools_;
   std::vector<Input> inputs_;      // by the names above
   std::vector<size_t> order_;      // of the method's inputs: which of these each is
   std::shared_ptr<Memory> given_;  // all inputs of a step

@@ -98,12 +98,13 @@ class Draft {
            entries_ < limits_.entries) {
       const std::optional<WaitingLoad> next = view_.waiting(made_.admitted);
       if (!next) return;
-      const RunningLoad load{.known = next->known,
-                             .scheduled = next->cached_pages * limits_.page_tokens,
-                             .most = next->most,
-                             .pages = pages(next->known),
-                             .scores_all = next->scores_all,
-                             .is_held = next->is_held};
+      const RunningLoad load{
+          .known = next->known,
+          .scheduled = next->cached_pages * limits_.page_tokens + next->copied_tokens,
+          .most = next->most,
+          .pages = pages(next->known),
+          .scores_all = next->scores_all,
+          .is_held = next->is_held};
       const int64_t left = free_ - (load.pages - next->shared_pages);
       all.push_back(load);
       prompts += cost(load);

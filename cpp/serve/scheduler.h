@@ -37,8 +37,9 @@ struct RunningLoad {
 // A request that waits.
 struct WaitingLoad {
   int64_t known = 0, most = 0;
-  int64_t cached_pages = 0;  // pages of its first tokens that are there already
-  int64_t shared_pages = 0;  // of these, those that are held by others
+  int64_t cached_pages = 0;   // pages of its first tokens that are there already
+  int64_t shared_pages = 0;   // of these, those that are held by others
+  int64_t copied_tokens = 0;  // that are copied to the page behind those
   bool scores_all = false;
   bool is_held = false;  // has nothing to do yet when it is admitted
 };

@@ -21,6 +21,7 @@ struct RunnerFacts {
   std::vector<int64_t> eos_tokens;
   bool is_asynchronous = false;  // start returns before the step has run
   bool finds_best = false;       // rows may ask for the best token instead of all scores
+  bool copies_pages = false;     // plans may have copies, which are cheap
 };
 
 // Tokens of one request that follow each other.
@@ -38,9 +39,16 @@ struct StepRows {
   int64_t entries() const noexcept { return wants_all ? static_cast<int64_t>(tokens.size()) : 1; }
 };
 
-// No slot stands there twice. Pages that are written stand in one request's table alone.
+// What a page holds is to be in another one, too.
+struct PageCopy {
+  Page from, to;
+};
+
+// No slot stands there twice. Pages that are written stand in one request's table alone. Copies are
+// made one after the other, before any row is written.
 struct StepPlan {
   std::vector<StepRows> rows;
+  std::vector<PageCopy> copies = {};
 };
 
 // Steps run in the order of start, each after the one before. One thread at a time.

@@ -37,6 +37,7 @@ class HashRunner : public serve::StepRunner {
     check(waits_.empty(), "a step is started before the one before was finished");
     if (steps_++ == fails_at_start) fail();
     check_plan(plan);
+    copies_ = plan.copies;
     for (const serve::StepRows& rows : plan.rows) {
       Rows copied{rows.first_position, rows.wants_scores, rows.wants_all, {}, {}};
       copied.tokens.assign(rows.tokens.begin(), rows.tokens.end());
@@ -61,6 +62,7 @@ class HashRunner : public serve::StepRunner {
   std::vector<uint64_t> restarts;          // requests that began anew
   std::set<uint64_t> latest;               // requests of the latest step
   int64_t computed = 0;                    // tokens, of all steps
+  int64_t copied = 0;                      // pages
 
   int64_t steps() const { return steps_; }
 
@@ -118,6 +120,11 @@ class HashRunner : public serve::StepRunner {
         static_cast<int64_t>(plan.rows.size()) <= (most_rows > 0 ? most_rows : facts_.max_requests),
         "the requests of a step");
     check(entries <= facts_.max_requests, "the entries of a step");
+    check(facts_.copies_pages || plan.copies.empty(), "copies where there may be");
+    for (const auto& [from, to] : plan.copies) {
+      check(from != to && from >= 0 && from < facts_.pages && to >= 0 && to < facts_.pages,
+            "copies of pages that are there");
+    }
     computed += tokens;
   }
 
@@ -132,6 +139,13 @@ class HashRunner : public serve::StepRunner {
 
   void run() {
     scores_.clear();
+    const auto rows_of = [&](serve::Page page) {
+      return cells_.begin() + page * facts_.page_tokens;
+    };
+    for (const auto& [from, to] : copies_) {
+      std::copy_n(rows_of(from), facts_.page_tokens, rows_of(to));
+      ++copied;
+    }
     for (const Rows& rows : waits_) {
       for (size_t i = 0; i < rows.tokens.size(); ++i) {
         const int64_t position = rows.first_position + static_cast<int64_t>(i);
@@ -166,6 +180,7 @@ class HashRunner : public serve::StepRunner {
   serve::RunnerFacts facts_;
   std::vector<Cell> cells_;
   std::vector<Rows> waits_;
+  std::vector<serve::PageCopy> copies_;
   std::vector<float> scores_;
   int64_t steps_ = 0;
 };

@@ -292,11 +292,13 @@ void computes_shared_beginnings_once() {
   check(events.back().cached_tokens == 0, "not where it is not wanted");
 }
 
-// Answers to one prompt: it is computed once, but for what lies behind its full pages.
+// Answers to one prompt: it is computed once, but for what lies behind its full pages, or for the
+// last token where pages are copied.
 void computes_a_prompt_once_for_those_that_follow() {
-  for (const bool is_asynchronous : {false, true}) {
+  for (int kind = 0; kind < 4; ++kind) {
     RunnerFacts facts = facts_of_tests();
-    facts.is_asynchronous = is_asynchronous;
+    facts.is_asynchronous = kind % 2 != 0;
+    facts.copies_pages = kind / 2 != 0;
     facts.max_step_tokens = 5;
     Served served(facts);
     const Tokens prompt = {9, 8, 7, 6, 5, 4, 9, 8, 7, 6};
@@ -308,13 +310,97 @@ void computes_a_prompt_once_for_those_that_follow() {
     served.batch.submit(3, prompt, options);
     check(served.batch.stats().waiting == 3, "all of them wait");
     const std::vector<Event> events = served.run();
-    check(served.runner->computed == 10 + 2 + 2, "the last two tokens are each one's own");
+    check(served.runner->computed == (facts.copies_pages ? 10 + 1 + 1 : 10 + 2 + 2),
+          "the last tokens are each one's own");
     check(tokens_of(events, 1) == tokens_of(events, 3) && tokens_of(events, 3).size() == 1,
           "the same token");
     options.follows = 4711;
     served.batch.submit(4, prompt, options);
     check(served.run().size() == 1, "one that is not there is not waited for");
   }
+}
+
+// Beginnings that end in one page at different tokens, and prompts that fill their pages: each
+// takes over what it has in common, also where the first one has ended, and its page is taken anew.
+void copies_what_beginnings_have_in_common() {
+  const Tokens first = {9, 8, 7, 6, 5, 4, 3, 2};
+  const std::vector<Tokens> others = {{9, 8, 7, 6, 5, 4, 3, 2},
+                                      {9, 8, 7, 6, 5, 1},
+                                      {9, 8, 7, 6, 5, 4, 3, 2, 1},
+                                      {9, 8, 1, 1},
+                                      {9, 8, 7, 6, 5, 4, 3},
+                                      {1, 9},
+                                      {9},
+                                      {9, 8, 7, 6}};
+  for (int kind = 0; kind < 8; ++kind) {
+    RunnerFacts facts = facts_of_tests();
+    facts.is_asynchronous = kind % 2 != 0;
+    facts.copies_pages = true;
+    facts.pages = 24;
+    facts.max_requests = kind / 2 % 2 != 0 ? 2 : 9;
+    Served served(facts);
+    served.batch.submit(1, first, asking(kind / 4 != 0 ? 1 : 9));
+    RequestOptions options = asking(6);
+    options.follows = 1;
+    for (size_t i = 0; i < others.size(); ++i) served.batch.submit(i + 2, others[i], options);
+    const std::vector<Event> events = served.run();
+    for (size_t i = 0; i < others.size(); ++i) {
+      const AloneAnswer alone =
+          answer_alone(facts, others[i], options, std::ssize(others[i]) + 6, {}, nullptr);
+      check(tokens_of(events, i + 2) == alone.tokens, "what each makes alone");
+    }
+    check(facts.max_requests == 2 || served.runner->copied >= 4, "pages were copied");
+  }
+}
+
+// A page that nobody holds is taken by the first that wants what it holds, and then holds more.
+void copies_nothing_of_a_page_that_was_taken() {
+  RunnerFacts facts = facts_of_tests();
+  facts.copies_pages = true;
+  facts.max_requests = 1;
+  const std::vector<Tokens> prompts = {
+      {9, 8, 7, 6, 5, 4, 3}, {9, 8, 7, 6, 5, 1}, {9, 8, 7, 6, 5, 4, 3}};
+  Served served(facts);
+  RequestOptions options = asking(1);
+  for (const Tokens& prompt : prompts) {
+    const auto id = static_cast<RequestId>(&prompt - prompts.data()) + 1;
+    served.batch.submit(id, prompt, options);
+    options.follows = 1;
+  }
+  const std::vector<Event> events = served.run();
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const AloneAnswer alone =
+        answer_alone(facts, prompts[i], options, std::ssize(prompts[i]) + 1, {}, nullptr);
+    check(tokens_of(events, i + 1) == alone.tokens, "what each makes alone");
+  }
+  check(served.runner->computed == 7 + 1 + 3, "one took the page over, the other computed it");
+}
+
+// One that comes when the prompt has been computed takes it over as well; what a failed step has
+// left is nobody's.
+void copies_for_those_that_come_later() {
+  RunnerFacts facts = facts_of_tests();
+  facts.copies_pages = true;
+  const Tokens prompt = {9, 8, 7, 6, 5, 4, 9};
+  RequestOptions options = asking(2);
+  options.follows = 1;
+  Served served(facts);
+  served.batch.submit(1, prompt, asking(9));
+  served.run(3);
+  served.batch.submit(2, prompt, options);
+  const int64_t before = served.runner->computed;
+  served.run(1);
+  check(served.runner->computed == before + 2 && served.runner->copied == 1, "a row of each");
+  served.run();
+
+  Served failing(facts, {.max_requests = 2});
+  failing.batch.submit(1, prompt, asking(9));
+  failing.batch.submit(2, {1}, asking(9));
+  failing.batch.submit(3, prompt, options);
+  failing.runner->fails_at_start = 3;
+  failing.run();
+  check(failing.runner->copied == 0 && failing.batch.stats().failed_steps == 1,
+        "the third had no place before the step that failed");
 }
 
 // Whoever is followed may go away, fail, or be put back; who follows may go away.
@@ -438,6 +524,9 @@ int main() {
   waits_for_masks();
   computes_shared_beginnings_once();
   computes_a_prompt_once_for_those_that_follow();
+  copies_what_beginnings_have_in_common();
+  copies_for_those_that_come_later();
+  copies_nothing_of_a_page_that_was_taken();
   follows_nobody_who_has_ended();
   scores_prompts_in_few_steps();
   lets_nobody_wait_for_ever();

@@ -84,6 +84,7 @@ class Trace {
     seen.stopped += stats.stopped;
     seen.at_length += stats.at_length;
     seen.cancelled += stats.cancelled;
+    copied += runner_->copied;
   }
 
   // Of all events and steps, in order: the same calls have the same.
@@ -92,6 +93,7 @@ class Trace {
   }
 
   inline static BatchStats seen;  // of all traces
+  inline static int64_t copied = 0;
 
  private:
   RunnerFacts random_facts() {
@@ -104,6 +106,7 @@ class Trace {
     facts.max_step_tokens = random_.between(1, 24);
     facts.eos_tokens = {3};
     facts.is_asynchronous = random_.chance(0.5);
+    facts.copies_pages = random_.chance(0.7);
     return facts;
   }
 
@@ -319,10 +322,13 @@ int main(int argc, char** argv) {
   // Traces that meet nothing would show nothing.
   const auto& seen = Trace::seen;
   const bool meets_all = seen.preemptions > 0 && seen.prefix_hits > 0 && seen.failed_steps > 0 &&
-                         seen.stopped > 0 && seen.at_length > 0 && seen.cancelled > 0;
+                         seen.stopped > 0 && seen.at_length > 0 && seen.cancelled > 0 &&
+                         Trace::copied > 0;
   check(meets_all || traces < 1'000, "traces meet everything that can happen");
-  std::printf("%lld steps, %lld preemptions, %lld tokens found in pages, %lld failures\n",
-              static_cast<long long>(seen.steps), static_cast<long long>(seen.preemptions),
-              static_cast<long long>(seen.prefix_hits), static_cast<long long>(seen.failed_steps));
+  std::printf(
+      "%lld steps, %lld preemptions, %lld tokens found in pages, %lld copies, %lld failures\n",
+      static_cast<long long>(seen.steps), static_cast<long long>(seen.preemptions),
+      static_cast<long long>(seen.prefix_hits), static_cast<long long>(Trace::copied),
+      static_cast<long long>(seen.failed_steps));
   return exit_code();
 }

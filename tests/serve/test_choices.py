@@ -93,7 +93,9 @@ def test_choices_are_requests_of_their_own_after_one_prompt(
     before = generator.engine.stats()["prompt_tokens"]
     many = complete(**body, n=6, seed=3)
     ran = generator.engine.stats()["prompt_tokens"] - before
-    assert ran == len(TEXT) + 5 * (len(TEXT) - 2 * model.PAGE), "its full pages are computed once"
+    # Those that come when the first one has ended find its full pages alone.
+    most = len(TEXT) + 5 * (len(TEXT) - 2 * model.PAGE)
+    assert len(TEXT) + 5 <= ran <= most, "its full pages are computed once"
     assert many["usage"]["prompt_tokens"] == len(TEXT)
     assert many["usage"]["completion_tokens"] == 6 * 9
     texts = [choice.pop("text") for choice in many["choices"]]

@@ -33,21 +33,21 @@ PAGES = 8  # for the longest request and a page
 
 
 @cache
-def steps(folder: Path, ranks: int, **options: Any) -> CompiledProgram:
+def steps(folder: Path, ranks: int, pages: int = PAGES, **options: Any) -> CompiledProgram:
     """Compiles the method `step` alone, over few pages."""
     made = load_ir(folder / "paged.json")
     assert isinstance(made, Module)
-    return npusim.compile(with_pages(made), tensor_parallel=ranks, **options)
+    return npusim.compile(with_pages(made, pages), tensor_parallel=ranks, **options)
 
 
-def with_pages(made: Module) -> Module:
-    """Returns a module of `step` alone, whose pools have PAGES pages."""
+def with_pages(made: Module, pages: int) -> Module:
+    """Returns a module of `step` alone, whose pools have so many pages."""
     graph = made.methods["step"]
     pools = {state.name for state in graph.states}
     pools |= {update.value for update in graph.updates}
 
     def fewer(value: Value) -> Value:
-        shape = (PAGES, *value.type.shape[1:])
+        shape = (pages, *value.type.shape[1:])
         return value if value.name not in pools else Value(value.name, TensorType("float32", shape))
 
     nodes = tuple(replace(n, outputs=tuple(map(fewer, n.outputs))) for n in graph.nodes)
@@ -134,6 +134,39 @@ def test_prefixes_chunks_and_lost_pages_show_nowhere(folder: Path, kind: str) ->
     lone = engine_of(program, checkpoint(folder), prefix_cache=False, max_step_tokens=5)
     for at, tokens in prompts.items():
         assert answered(lone, {at: tokens}, **drawn) == {at: first[at]}
+
+
+@pytest.mark.parametrize(("ranks", "options"), [(1, {}), (2, {"quantize": "int8"}), (4, {})])
+@pytest.mark.parametrize("length", [43, 32])  # within a page, and at the end of one
+def test_a_page_of_a_prompt_is_copied(
+    folder: Path, ranks: int, options: dict[str, str], length: int
+) -> None:
+    program = steps(folder, ranks, pages=32, **options)
+    drawn: dict[str, Any] = {"temperature": 0.8, "logprobs": 2, "max_tokens": 3}
+    prompt = text(9, length)
+    engine = engine_of(program, checkpoint(folder))
+    first = engine.submit(prompt, {"max_tokens": 1, "masked": True})
+    made: dict[int, Any] = {
+        engine.submit(prompt, {**drawn, "seed": seed, "follows": first}): ([], [])
+        for seed in range(5)
+    }
+    engine.allow(first, np.ones(model.VOCABULARY, np.bool_))  # from here on all have come
+    left = {first, *made}
+    for _ in range(1000):
+        for number, tokens, logprobs, _, ending, error, _ in engine.poll(10):
+            assert error is None
+            if number != first:
+                made[number][0].extend(tokens)
+                made[number][1].extend(logprobs)
+            left -= {number} if ending else set()
+        if not left:
+            break
+    assert engine.stats()["prompt_tokens"] == length + 5, "the last token alone is each one's own"
+    alone = engine_of(program, checkpoint(folder), prefix_cache=False)
+    for seed, own in enumerate(made.values()):
+        asked = {**drawn, "length": drawn["max_tokens"]}
+        del asked["max_tokens"]
+        assert answered(alone, {seed: prompt}, **asked) == {seed: (*own, [])}
 
 
 def test_from_compile_to_answers(folder: Path, cli: Cli, tmp_path: Path) -> None:  # noqa: F811
