@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from benchmarks.calibration import DEVICES, HELD_OUT, OTHERS, halves, profiles, roofline, tables
 
-from npusim.simulate.calibrate import held_out
+from npusim.simulate.calibrate import RunError, held_out
 from tests.simulate.documented import documented
 
 PRODUCTS = ("vector", "few", "block", "linear", "matmul", "matmul_library")
@@ -43,7 +43,29 @@ def test_models_on_the_gpu_are_within_their_goal() -> None:
 
 
 def test_models_of_the_cpu_are_within_their_goal_but_for_decoding() -> None:
+    """Of what undisturbed runs took: some of these were disturbed, one by 18 %."""
     found = profiles("cpu")
-    checked = [found[name] for name in HELD_OUT if name != "decode"]
-    _, runs = held_out(list(found.values()), roofline("cpu"), checked)
-    assert all(abs(run.error) <= 0.15 for run in runs)
+    _, runs = held_out([], roofline("cpu"), [found[name] for name in HELD_OUT])
+    errors = {name: abs(run.beyond) for name, run in zip(HELD_OUT, runs, strict=True)}
+    assert errors.pop("decode") <= 0.19
+    assert max(errors.values()) <= 0.15
+    assert max(abs(run.error) for run in runs) <= 0.19
+
+
+def test_classes_of_the_cpu_are_no_worse_than_they_were() -> None:
+    learnt, kept = halves("cpu")
+    classes, _ = held_out(learnt, roofline("cpu"), list(kept.values()))
+    errors = {one.name: one.mean for one in classes}
+    assert errors["linear"] <= 0.14 and errors["copy"] <= 0.09
+    assert errors["linear_halves"] <= 0.21 and errors["copy_across"] <= 0.24
+
+
+def test_what_ran_beside_a_run_is_no_error_of_it() -> None:
+    def of(predicted: float, measured: float, commands: float) -> float:
+        return RunError("run", predicted, measured, commands).beyond
+
+    assert of(1.1, 1.2, 1.0) == of(1.0, 1.2, 1.0) == of(1.2, 1.2, 1.0) == 0
+    assert of(0.9, 1.2, 1.0) == pytest.approx(-0.1)
+    assert of(1.5, 1.2, 1.0) == pytest.approx(0.25)
+    for predicted in (0.8, 1.1):  # launches that wait in a queue: the run says how long it takes
+        assert of(predicted, 1.0, 1.4) == pytest.approx(predicted - 1)

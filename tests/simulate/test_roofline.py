@@ -15,7 +15,7 @@ from npusim.abi.scalar import OPCODES
 from npusim.abi.scalar_cost import MULTIPLY_ADDS
 from npusim.errors import Error
 from npusim.profile.profile import CommandProfile, Profile
-from npusim.simulate.calibrate import calibrate
+from npusim.simulate.calibrate import calibrate, held_out
 from npusim.simulate.forms import form_of
 from npusim.simulate.roofline import Work, command_time, run_time, work_of
 from npusim.targets.roofline import MemoryLevel, Peak, Roofline, RooflineClass
@@ -332,6 +332,23 @@ def test_a_device_is_found_again_from_its_times() -> None:
     fitted = found.roofline.classes[0]
     assert (fitted.tile_rows, fitted.tile_columns) == (16, 64)
     assert fitted.memory_share == pytest.approx(0.8, rel=0.05)
+
+
+def test_what_was_measured_beside_others_counts_less() -> None:
+    """A profile whose run took longer than its commands one by one was disturbed."""
+    pytest.importorskip("scipy")
+    truth = replace(DEVICE, call_us=0.0)
+    quiet, other = profiled(truth, 40, 1), profiled(truth, 40, 2)
+    slower = tuple(replace(c, seconds=1.5 * c.seconds) for c in other.commands)
+    commands = sum(c.seconds for c in slower)
+
+    def off(run: float) -> float:
+        disturbed = replace(other, commands=slower, run_seconds=run)
+        (one,), _ = held_out([quiet], calibrate([quiet, disturbed], truth).roofline, [])
+        return one.mean
+
+    told, untold = off(1.5 * commands), off(commands)
+    assert told < 0.5 * untold
 
 
 def test_held_out_errors_are_those_of_unseen_commands() -> None:

@@ -71,16 +71,33 @@ class ClassError:
 
 @dataclass(frozen=True, slots=True)
 class RunError:
-    """The time of a whole run: predicted, and measured."""
+    """The time of a whole run.
+
+    Attributes:
+        name: of the model and its method.
+        predicted, measured: seconds.
+        commands: of its commands one by one, as measured.
+    """
 
     name: str
     predicted: float
     measured: float
+    commands: float
 
     @property
     def error(self) -> float:
         """Relative to what was measured; above 0: predicted to be slower than it is."""
         return self.predicted / self.measured - 1
+
+    @property
+    def beyond(self) -> float:
+        """How far the prediction is off what an undisturbed run can have taken, relative to it.
+
+        Other programs make runs longer, and the least time of each command less so: where a run
+        took longer than its commands one by one, nothing between the two is an error.
+        """
+        nearest = min(max(self.predicted, min(self.commands, self.measured)), self.measured)
+        return self.predicted / nearest - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +117,21 @@ class Calibration:
     devices: tuple[str, ...]
 
 
-Sample = tuple[str, Work, float]  # stem, work, seconds
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A distinct command that was measured.
+
+    Attributes:
+        stem: of its kernel.
+        seconds: the median of the profiles that have it.
+        disturbed: of the profile that was least so: by how much its run took longer than its
+            commands one by one. What runs beside a program does that; nothing that a program does.
+    """
+
+    stem: str
+    work: Work
+    seconds: float
+    disturbed: float = 0.0
 
 
 def calibrate(
@@ -181,20 +212,34 @@ def _samples(profiles: Iterable[Profile]) -> list[list[Sample]]:
 
     A command that finds its operands in other caches is another sample of the same command.
     """
-    times: dict[tuple[str, str, int], dict[Work, list[float]]] = {}
-    for command in (c for p in profiles for c in p.commands if c.seconds > 0):
-        # Bytes, too: what a step reads of a cache is not among its parameters.
-        key = command.kernel, repr(sorted(command.params.items())), command.bytes_read
-        times.setdefault(key, {}).setdefault(_work(command), []).append(command.seconds)
+    times: dict[tuple[str, str, int], dict[Work, list[tuple[float, float]]]] = {}
+    for profile in profiles:
+        disturbed = _disturbed(profile)
+        for command in (c for c in profile.commands if c.seconds > 0):
+            # Bytes, too: what a step reads of a cache is not among its parameters.
+            key = command.kernel, repr(sorted(command.params.items())), command.bytes_read
+            found = times.setdefault(key, {}).setdefault(_work(command), [])
+            found.append((command.seconds, disturbed))
     order = sorted(times, key=lambda key: hashlib.sha256(repr(key).encode()).digest())
-    return [[(key[0], w, statistics.median(t)) for w, t in times[key].items()] for key in order]
+    return [[_sample(key[0], w, found) for w, found in times[key].items()] for key in order]
+
+
+def _sample(stem: str, work: Work, found: Sequence[tuple[float, float]]) -> Sample:
+    seconds = statistics.median(seconds for seconds, _ in found)
+    return Sample(stem, work, seconds, min(disturbed for _, disturbed in found))
+
+
+def _disturbed(profile: Profile) -> float:
+    """Returns by how much a run took longer than its commands one by one, relative to these."""
+    commands = sum(command.seconds for command in profile.commands)
+    return max(0.0, profile.run_seconds / commands - 1) if commands > 0 else 0.0
 
 
 def _halves(
     samples: Iterable[list[Sample]], device: Roofline, kind: RooflineClass
 ) -> tuple[list[Sample], list[Sample]]:
     """Returns what a class is fitted to, and every second of its commands, which is kept out."""
-    mine = [s for s in samples if s[0][1].kind(s[0][0], device) is kind]
+    mine = [s for s in samples if s[0].work.kind(s[0].stem, device) is kind]
     learnt, kept = (list(itertools.chain.from_iterable(mine[at::2])) for at in (0, 1))
     return learnt, kept
 
@@ -234,14 +279,17 @@ def _fit_numbers(
     one = {**dict.fromkeys(_NUMBERS[:6], 0.0), **dict.fromkeys(_NUMBERS[6:], 1.0)}
     plain = replace(shaped, **one)  # type: ignore[arg-type]
     fixed, computes, memories = _columns(plain, device, samples)
-    measured = np.array([seconds for _, _, seconds in samples])
+    measured = np.array([sample.seconds for sample in samples])
+    # What ran beside a profile is in its times by some such part: they say as much less.
+    trust = 1 / (1 + np.array([sample.disturbed for sample in samples]) / _SCALE)
 
     def off(x: np.ndarray) -> np.ndarray:
         numbers = np.exp(x)
         compute, memory, overlap = numbers[6:]
         busy = either(computes / compute, memories / memory, 1 + overlap)
         unusual = _PRIOR * (x[6:] - np.log(_USUAL))  # decides what the commands leave open
-        return np.concatenate([np.log((fixed @ numbers[:6] + busy) / measured), unusual])
+        errors = np.log((fixed @ numbers[:6] + busy) / measured)
+        return np.concatenate([trust * errors, unusual])
 
     low, high = np.log(_LOW), np.log(_HIGH)
     fastest = 1e6 * measured.min()
@@ -274,13 +322,14 @@ def _columns(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns of each command what the fixed numbers multiply, and its seconds at the peaks."""
     one = _alone(plain, device)
-    times = [command_time(work, stem, one) for stem, work, _ in samples]
-    items = np.array([w.tiles(plain.tile_rows, plain.tile_columns) for _, w, _ in samples])
-    steps = 1e-3 * np.array([w.steps(plain) for _, w, _ in samples])
-    if max(w.depth for _, w, _ in samples) == 1:
+    times = [command_time(s.work, s.stem, one) for s in samples]
+    works = [sample.work for sample in samples]
+    items = np.array([w.tiles(plain.tile_rows, plain.tile_columns) for w in works])
+    steps = 1e-3 * np.array([w.steps(plain) for w in works])
+    if max(w.depth for w in works) == 1:
         steps = 0 * steps  # one step of an item is its start
-    far = np.array([w.is_far(device) for _, w, _ in samples], float)
-    cold = np.array([w.code > device.caches for _, w, _ in samples], float)
+    far = np.array([w.is_far(device) for w in works], float)
+    cold = np.array([w.code > device.caches for w in works], float)
     fixed = 1e-6 * np.stack([np.ones(len(samples)), items, steps, cold, far, far * steps], 1)
     if plain.products:  # which fetch what they multiply ahead
         fixed[:, 5] = 0
@@ -298,7 +347,7 @@ def _error(
     kind: RooflineClass, device: Roofline, kept: Sequence[Sample], fitted: int
 ) -> ClassError:
     one = _alone(kind, device)
-    off = sorted(abs(command_time(w, s, one).total / t - 1) for s, w, t in kept)
+    off = sorted(abs(command_time(s.work, s.stem, one).total / s.seconds - 1) for s in kept)
     worst = off[min(len(off) - 1, round(0.95 * (len(off) - 1)))]
     mean, median = statistics.fmean(off), statistics.median(off)
     return ClassError(kind.name, fitted, len(kept), mean, median, worst)
@@ -357,7 +406,9 @@ def _with_hidden(profiles: Sequence[Profile], device: Roofline) -> Roofline:
 
 def _run_error(profile: Profile, device: Roofline) -> RunError:
     name = " ".join(filter(None, (profile.model, profile.method)))
-    return RunError(name, run_time(_times(profile, device), device), profile.run_seconds)
+    commands = sum(command.seconds for command in profile.commands)
+    predicted = run_time(_times(profile, device), device)
+    return RunError(name, predicted, profile.run_seconds, commands)
 
 
 # ---- the target ----
