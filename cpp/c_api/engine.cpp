@@ -77,6 +77,7 @@ RequestOptions request_options(const npusim_request_options* options) {
   read.salt = text_or_empty(given.salt);
   read.prefix_cache = given.no_prefix_cache == 0;
   read.masked = given.masked != 0;
+  read.follows = given.follows;
   return read;
 }
 

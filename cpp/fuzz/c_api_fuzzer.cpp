@@ -487,6 +487,7 @@ npusim_status Sequence::call_on_engines() {
       options.salt = choose_.rarely() ? "salt" : nullptr;
       options.masked = choose_.rarely();
       options.log_probabilities = choose_.rarely();
+      options.follows = choose_.rarely() ? request : 0;
       return npusim_engine_submit(engine, tokens_, choose_.below(45), &options, &request);
     }
     case 3:

@@ -700,9 +700,12 @@ typedef struct npusim_request_options {
   int32_t log_probabilities; /* tell those of the tokens */
   int32_t masked;            /* each token waits for npusim_engine_allow */
   int32_t no_prefix_cache;   /* share no pages */
+  /* A request of this engine that begins alike, whose beginning is then computed once: this one
+   * waits until that one's prompt is there. 0, or one that has ended: nobody is waited for. */
+  uint64_t follows;
 } npusim_request_options;
 #define NPUSIM_REQUEST_OPTIONS_INIT \
-  {sizeof(npusim_request_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+  {sizeof(npusim_request_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* What came of a request since its last event. */
 typedef struct npusim_engine_event {

@@ -124,6 +124,36 @@ void takes_options() {
   check(told.tokens[stopped] == Tokens{5, 10}, "up to the stop token");
 }
 
+// Several answers to one prompt: the first one's is the only one that is computed, but for its last
+// token.
+void follows_the_first_of_a_prompt() {
+  const Serving serving;
+  const Tokens prompt = {1, 2, 3, 4, 5, 6, 7};
+  npusim_request_options options = asking(1);
+  options.masked = 1;  // nothing of it runs before all have come
+  std::map<uint64_t, Tokens> expected;
+  const uint64_t first = serving.submit(prompt, options);
+  expected[first] = {5};
+  options = asking(3);
+  options.follows = first;
+  for (int64_t i = 0; i < 3; ++i) {
+    expected[serving.submit(prompt, options)] = sums(prompt, 3);
+  }
+  std::vector<uint8_t> mask(kVocabulary);
+  mask[5] = 1;
+  CHECK_OK(npusim_engine_allow(serving.engine, first, mask.data(), mask.size()));
+  Told told;
+  told.poll(serving, expected.size());
+  check(told.tokens == expected, "each has its own tokens");
+  npusim_engine_stats stats = NPUSIM_ENGINE_STATS_INIT;
+  CHECK_OK(npusim_engine_get_stats(serving.engine, &stats));
+  check(stats.prompt_tokens == 7 + 3, "one was computed, and a token of each of three");
+  Told late;  // follows one that has ended
+  const uint64_t last = serving.submit(prompt, options);
+  late.poll(serving, 1);
+  check(late.tokens[last] == sums(prompt, 3), "nobody is waited for");
+}
+
 void waits_for_masks() {
   const Serving serving;
   npusim_request_options options = asking(1);
@@ -210,6 +240,7 @@ int main() {
   using namespace npusim::tests;
   serves_many();
   takes_options();
+  follows_the_first_of_a_prompt();
   waits_for_masks();
   keeps_what_a_callback_did_not_want();
   refuses();
