@@ -18,8 +18,15 @@ int64_t taps_of(const Params& p) {
   return p.kernel[0] * p.kernel[1] * p.kernel[2];
 }
 
+// Whether columns of X are read once for all outputs: of bfloat16 where registers are few, so that
+// sums of pairs would be of half as many outputs.
+template <typename X>
+constexpr bool kReadsRows =
+    std::is_same_v<X, float> || (kLanes == 8 && std::is_same_v<X, bfloat16>);
+
 bool reads_pairs(const Params& p) {
-  return p.x_dtype == static_cast<int32_t>(abi::DType::kBfloat16) && p.w_dtype == p.x_dtype;
+  return !kReadsRows<bfloat16> && p.x_dtype == static_cast<int32_t>(abi::DType::kBfloat16) &&
+         p.w_dtype == p.x_dtype;
 }
 // Channels that no cut takes apart.
 int64_t unit_of(const Params& p) {
@@ -83,6 +90,7 @@ class LineRunner {
     out_.r_rows = s_.r_rows;
     registers_ = is_plain(out_);
     activates_ = !has_range(out_);
+    narrow_ = out_.y_dtype != 0 && out_.residual_mode == kNoResidual && out_.more == 0;
     plain_ = has_range(out_) && out_.residual_mode == kNoResidual && out_.more == 0;
     pairs_ = reads_pairs(p);
     line_.kernel_h = p.kernel[1];
@@ -107,7 +115,11 @@ class LineRunner {
     inner_ = std::min(inner_, p.out_size[2]);
     inner_end_ =
         std::clamp<int64_t>(reach < 0 ? 0 : reach / p.stride[2] + 1, inner_, p.out_size[2]);
-    if (p.x_dtype == 0 && is_usual()) pick_rows();
+    with_float_type(p.x_dtype, [&]<typename X>(X) {
+      if constexpr (kReadsRows<X>) {
+        if (is_usual()) pick_rows<X>();
+      }
+    });
   }
 
   // Channels [channel, channel_end) of line `line`.
@@ -124,7 +136,7 @@ class LineRunner {
     if (any) {
       x += n * p_.x_strides[0] + line_.d.at * p_.x_strides[2] + line_.h.at * p_.x_strides[3];
     }
-    if constexpr (std::is_same_v<X, float>) {
+    if constexpr (kReadsRows<X>) {
       if (inner_row_ != nullptr) channel = run_rows(x, channel, channel_end);
       if (channel == channel_end) return;
     }
@@ -139,7 +151,7 @@ class LineRunner {
   }
 
  private:
-  using Row = void (LineRunner::*)(const float*, int64_t, int64_t, int64_t);
+  using Row = void (LineRunner::*)(const void*, int64_t, int64_t, int64_t);
 
   // Whether columns are neighbours, and no output lies far outside the image.
   bool is_usual() const {
@@ -151,13 +163,14 @@ class LineRunner {
            last < p_.in_size[2];
   }
 
+  template <typename X>
   void pick_rows() {
     const auto pick = [&]<int W, int S>() {
       if (p_.kernel[2] != W || p_.stride[2] != S) return;
       // Of short lines with steps nearly all tiles are edges, which look at each column.
       if (S > 1 && p_.out_size[2] < 3 * kOutputs) return;
-      inner_row_ = &LineRunner::compute_row<W, S, false>;
-      edge_row_ = &LineRunner::compute_row<W, S, true>;
+      inner_row_ = &LineRunner::compute_row<W, S, false, X>;
+      edge_row_ = &LineRunner::compute_row<W, S, true, X>;
     };
     pick.template operator()<3, 1>();
     pick.template operator()<3, 2>();
@@ -166,7 +179,7 @@ class LineRunner {
   }
 
   // All outputs of the line, for the whole vectors of channels; returns where these end.
-  int64_t run_rows(const float* x, int64_t channel, int64_t channel_end) {
+  int64_t run_rows(const void* x, int64_t channel, int64_t channel_end) {
     const int64_t end = channel_end - (channel_end - channel) % kLanes;
     for (int64_t w = 0; channel < end && w < p_.out_size[2]; w += kOutputs) {
       const bool inner = w >= inner_ && w + kOutputs <= inner_end_;
@@ -176,8 +189,8 @@ class LineRunner {
   }
 
   // kOutputs outputs from `w` on, or what the line has of them.
-  template <int W, int S, bool Edge>
-  [[gnu::noinline]] void compute_row(const float* x, int64_t w, int64_t channel,
+  template <int W, int S, bool Edge, typename X>
+  [[gnu::noinline]] void compute_row(const void* x, int64_t w, int64_t channel,
                                      int64_t channel_end) {
     const int64_t first = w * S - p_.pad[2];
     const Columns columns{first * p_.x_strides[4], -first, p_.in_size[2] - first};
@@ -185,8 +198,9 @@ class LineRunner {
     place_outputs(w, count);
     for (int64_t c = channel; c < channel_end; c += kLanes) {
       Vec acc[kOutputs][1] = {};
-      accumulate_row<W, S, Edge>(line_, x, columns, c, acc);
-      if constexpr (W == 3 && !Edge) {  // of so few taps, storing is a good part
+      accumulate_row<W, S, Edge>(line_, static_cast<const X*>(x), columns, c, acc);
+      if constexpr (W == 3 && !Edge &&
+                    std::is_same_v<X, float>) {  // of so few taps, storing is a good part
         if (registers_) {
           finish_tile<kOutputs, 1>(acc, linear_output(out_, 0, c));
           continue;
@@ -203,6 +217,9 @@ class LineRunner {
 
   // The first `count` outputs of kLanes sums, but for an activation of y where it lies.
   [[gnu::noinline]] void store_row(int count, int64_t channel) {
+    if constexpr (kReadsRows<bfloat16>) {
+      if (narrow_) return store_narrow(count, channel);
+    }
     if (!registers_) return finish(out_, 0, count, channel, kLanes, s_.sums, kLanes);
     LinearOutput out = linear_output(out_, 0, channel);
     if (count == kOutputs) {
@@ -217,6 +234,21 @@ class LineRunner {
       ++out.y_rows;
       if (out.residual) ++out.r_rows;
     }
+  }
+
+  // The same in 16 bits: all sums pass the activation at once.
+  void store_narrow(int count, int64_t channel) {
+    if (out_.bias) {
+      const Vec bias = load(out_.bias + channel);
+#pragma GCC unroll 8
+      for (int n = 0; n < kOutputs; ++n)
+        store(s_.sums + n * kLanes, load(s_.sums + n * kLanes) + bias);
+    }
+    activate(out_, s_.sums, kOutputs * kLanes);
+    with_float_type(out_.y_dtype, [&]<typename Y>(Y) {
+      Y* y = static_cast<Y*>(out_.y) + channel;
+      for (int n = 0; n < count; ++n) store(y + s_.y_rows[n], load(s_.sums + n * kLanes));
+    });
   }
 
   void place_outputs(int64_t w, int count) {
@@ -249,7 +281,7 @@ class LineRunner {
                int64_t channel_end) {
     place_outputs(w, N);
     int64_t c = channel;
-    if constexpr (std::is_same_v<X, bfloat16>) {
+    if constexpr (std::is_same_v<X, bfloat16> && !kReadsRows<X>) {
       for (; pairs_ && c + kPairChannels <= channel_end; c += kPairChannels) {
         compute_pairs<N>(at, taps, c);
       }
@@ -323,7 +355,7 @@ class LineRunner {
   const void* x_;
   Output out_;
   Line line_{};
-  bool registers_, activates_, plain_, pairs_;
+  bool registers_, activates_, plain_, pairs_, narrow_;
   Row inner_row_ = nullptr, edge_row_ = nullptr;  // none: other kernels go output by output
   int64_t inner_, inner_end_;
   int64_t y_ = 0, r_ = 0;

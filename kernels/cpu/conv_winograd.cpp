@@ -157,24 +157,34 @@ class Block {
     }
     float* to = s_.x + i * plan_.width;
     int64_t c = 0;
-    for (; c + kLanes <= p_.in_channels; c += kLanes) {
-      transform_pixels(pixels, c, to + c, [](const X* p) { return load(p); });
+    if constexpr (std::is_same_v<X, float>) {
+      for (; c + kLanes <= p_.in_channels; c += kLanes) transform_pixels(pixels, c, to + c);
     }
-    if (const int64_t rest = p_.in_channels - c; rest > 0) {
-      transform_pixels(pixels, c, to + c, [rest](const X* p) { return load_part(p, rest); });
+    if (c == p_.in_channels) return;
+    // What is no whole vector of floats is made one first.
+    float floats[kPoints][kPoints][kLanes];
+    const float* copies[kPoints][kPoints];
+    for (int r = 0; r < kPoints; ++r) {
+      for (int w = 0; w < kPoints; ++w) copies[r][w] = floats[r][w];
+    }
+    for (; c < p_.in_channels; c += kLanes) {
+      const int64_t n = p_.in_channels - c;
+      for (int r = 0; r < kPoints; ++r) {
+        for (int w = 0; w < kPoints; ++w) store(floats[r][w], load_some(pixels[r][w] + c, n));
+      }
+      transform_pixels(copies, 0, to + c);
     }
   }
 
   // V = Bᵀ d B, a vector of channels.
-  template <typename X, typename Load>
-  void transform_pixels(const X* const (&pixels)[kPoints][kPoints], int64_t channel, float* to,
-                        Load&& load_pixel) const {
+  [[gnu::noinline]] void transform_pixels(const float* const (&pixels)[kPoints][kPoints],
+                                          int64_t channel, float* to) const {
     Vec half[kPoints][kPoints];
 #pragma GCC unroll 6
     for (int c = 0; c < kPoints; ++c) {
       Vec d[kPoints], v[kPoints];
 #pragma GCC unroll 6
-      for (int r = 0; r < kPoints; ++r) d[r] = load_pixel(pixels[r][c] + channel);
+      for (int r = 0; r < kPoints; ++r) d[r] = load(pixels[r][c] + channel);
       Winograd<M>::input(d, v);
 #pragma GCC unroll 6
       for (int r = 0; r < kPoints; ++r) half[r][c] = v[r];

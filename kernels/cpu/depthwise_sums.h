@@ -73,9 +73,9 @@ struct Columns {
 
 // acc = the sums of kOutputs neighbours for kernels that are W columns wide and S apart: a column
 // is read once for all outputs that it belongs to. Not Edge: all columns are in the image.
-template <int W, int S, bool Edge>
-inline void accumulate_row(const Line& line, const float* x, const Columns& columns,
-                           int64_t channel, Vec (&acc)[kOutputs][1]) {
+template <int W, int S, bool Edge, typename X>
+inline void accumulate_row(const Line& line, const X* x, const Columns& columns, int64_t channel,
+                           Vec (&acc)[kOutputs][1]) {
   constexpr int kColumns = (kOutputs - 1) * S + W;
   for (int64_t i = line.d.begin; i < line.d.end; ++i) {
     for (int64_t j = line.h.begin; j < line.h.end; ++j) {
