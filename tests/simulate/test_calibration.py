@@ -31,8 +31,9 @@ def test_commands_of_the_gpu_are_within_their_goals() -> None:
     assert sum(one.mean * one.held_out for one in products) / count <= 0.09
     others = {one.name: one.mean for one in classes if one.name not in PRODUCTS}
     assert others.pop("conv_loose") <= 0.4  # of four commands, to none of which it was fitted
+    assert others.pop("attention_cache") <= 0.25  # of seven shapes in each half
     assert others.pop("reduce") <= 0.17
-    assert max(others.values()) <= 0.15
+    assert others["attention"] <= 0.105 and max(others.values()) <= 0.14
 
 
 def test_models_on_the_gpu_are_within_their_goal() -> None:

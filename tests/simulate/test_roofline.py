@@ -150,14 +150,19 @@ def test_the_longest_item_ends_last_and_the_others_even_out() -> None:
 
 
 def test_attention_has_a_longest_query() -> None:
+    """Its steps are the elements of keys that a query sees."""
     sizes = {"batch": 1, "heads": 2, "kv_heads": 2, "head_dim": 8, "v_dim": 8}
     fields = {**sizes, "q_len": 10, "kv_len": 30, "dtype": 1}
     operations = 4 * 2 * 10 * 8
-    assert work_of("attention", fields, operations * 30, 1).longest == 30
+    assert work_of("attention", fields, operations * 30, 1).longest == 8 * 30
     causal = work_of("attention", {**fields, "causal": 1}, operations * 25, 1)
-    assert (causal.depth, causal.longest) == (25, 30)
+    assert (causal.depth, causal.longest) == (8 * 25, 8 * 30)
     window = work_of("attention", {**fields, "causal": 1, "window": 4}, operations * 4, 1)
-    assert (window.depth, window.longest) == (4, 4)
+    assert (window.depth, window.longest) == (8 * 4, 8 * 4)
+    wide = work_of("attention", {**fields, "head_dim": 16, "v_dim": 16}, 2 * operations * 30, 1)
+    assert wide.longest == 16 * 30
+    cache = work_of("attention", {**fields, "causal": 1, "has_position": 1}, operations * 25, 1)
+    assert (cache.depth, cache.longest, cache.form) == (25, 30, "cache")
 
 
 def _fields(stem: str, **given: object) -> Params:

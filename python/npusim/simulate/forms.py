@@ -19,6 +19,7 @@ LOOSE = "loose"  # other factors of products
 STRAIGHT = "straight"  # a copy whose neighbours were neighbours
 ACROSS = "across"  # a copy whose neighbours come from far apart
 SHARED = "shared"  # a pool of windows so large that several threads share one
+CACHE = "cache"  # attention to keys of which a position says how many there are
 
 _PACK = 8  # elements of 16 bits that move at once: 16 bytes
 _MANY_TAPS = 32  # of a window that is shared
@@ -67,6 +68,10 @@ def _copy(p: Params) -> str:
     return STRAIGHT if abs(p["x_strides"][inner]) <= 1 else ACROSS
 
 
+def _attention(p: Params) -> str:
+    return CACHE if p["has_position"] else ""
+
+
 def _pool(p: Params) -> str:
     return SHARED if taps(p) >= _MANY_TAPS else ""
 
@@ -81,6 +86,7 @@ _FORMS: dict[str, Callable[[Params], str]] = {
     **dict.fromkeys(("linear", "linear_before_norm", "linear_behind_norm"), _linear),
     "matmul": _matmul,
     "conv": _convolution,
+    "attention": _attention,
     "copy": _copy,
     "pool": _pool,
 }

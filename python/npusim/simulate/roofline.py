@@ -39,7 +39,8 @@ class Work:
         dtype: of what it computes with.
         groups: products, rows, or other items that have nothing to do with each other.
         rows, columns: of what each of them computes.
-        depth: steps of an item that follow one another: of its sum, of its keys, of its row.
+        depth: steps of an item that follow one another: of its sum, of its row, of all elements of
+            its keys, of the keys of a cache.
         reuse: bytes of operands and their reach; empty: unknown, and then the command is taken to
             find what it touches in the nearest memory that holds all of it.
         code: bytes touched since a command of its kernel; 0: unknown or none.
@@ -143,6 +144,8 @@ def work_of(
     if stem == "attention":  # keys that count, of a cache as of those that come later
         depth = max(1, operations // (4 * groups * rows * fields["head_dim"]))
         longest = _most_keys(fields, depth)
+        if not fields["has_position"]:  # a cache's keys are split, and what comes of a part awaited
+            depth, longest = (n * fields["head_dim"] for n in (depth, longest))
     if stem == "pointwise":  # whose functions differ by far
         each = chain_multiply_adds(fields["code"], fields["n_instructions"])
         operations = each * math.prod(fields["shape"])
