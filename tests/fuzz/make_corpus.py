@@ -221,6 +221,23 @@ def calls() -> Iterator[tuple[str, bytes]]:
     for seed in range(12):
         first = (2, 1)[seed % 4 == 3]  # which of its two halves
         yield f"calls_{seed}", bytes([first]) + random.Random(seed).randbytes(400)
+    yield "copied_pages", _followers([7, 1, 2, 30, 4, 11], 4)
+    yield "copied_full_page", _followers([7, 1, 2, 30, 4, 11, 9, 9], 3)
+
+
+def _followers(tokens: list[int], count: int) -> bytes:
+    """Requests that follow the first of their prompt, as cpp/fuzz/step_fuzzer.cpp reads them."""
+
+    def submit(prompt: list[int], follows: int) -> list[int]:
+        given = [b for token in prompt for b in (0, token)]
+        repeats, most, plain = not prompt, [0, 6], [0] * 2
+        options = [*most, 0, 1, 0, *plain, 0, 0, 0, *[0, 0], 0, 0, 0]
+        after = [1, 0, follows] if follows else [0]
+        return [0, len(prompt), *given, int(repeats), *options, *after, *[0] * 6]
+
+    batch = [4, 16, 0, 0]  # requests, tokens of a step, with prefixes, patience
+    more = [b for _ in range(count) for b in submit([], 1)]
+    return bytes([2, *batch, *submit(tokens, 0), *more, 5, 5, 5])
 
 
 def c_api_programs() -> Iterator[tuple[str, CompiledProgram]]:
