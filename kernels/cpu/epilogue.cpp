@@ -103,6 +103,24 @@ class Finish {
   Walk first_, last_;
 };
 
+// Stores V vectors beside each other, in 16 bits.
+template <int V, typename Y>
+inline void store_row(Y* y, const Vec (&row)[V]) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  if constexpr (V == 2 && std::is_same_v<Y, bfloat16>) {  // rounded apart and narrowed together
+    const auto rounded = [](Vec v) __attribute__((always_inline)) {
+      const UVec bits = as_bits(v);
+      const UVec nearest = bits + 0x7FFF + ((bits >> 16) & 1);
+      return (__m256i)(((v != v) ? (bits | 0x400000) : nearest) >> 16);
+    };
+    const __m256i words = _mm256_packus_epi32(rounded(row[0]), rounded(row[1]));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), _mm256_permute4x64_epi64(words, 0xD8));
+    return;
+  }
+#endif
+  for (int v = 0; v < V; ++v) store(y + v * kLanes, row[v]);
+}
+
 // Of one finish_whole(): rows as there, y and residual at their first column.
 template <typename Y, typename R>
 void finish_rows(const Output& out, int64_t row, int64_t rows, int64_t column, float* sums) {
@@ -123,7 +141,9 @@ void finish_rows(const Output& out, int64_t row, int64_t rows, int64_t column, f
     const Range range = range_of(out);
     const Vec lo = broadcast(range.lo), hi = broadcast(range.hi);
     for (int64_t r = 0; r < rows; ++r) {
-      for (int v = 0; v < V; ++v) store(y + y_rows[r] + v * kLanes, clamp(sum(r, v), lo, hi));
+      Vec within[V];
+      for (int v = 0; v < V; ++v) within[v] = clamp(sum(r, v), lo, hi);
+      store_row(y + y_rows[r], within);
     }
     return;
   }
@@ -132,7 +152,9 @@ void finish_rows(const Output& out, int64_t row, int64_t rows, int64_t column, f
   }
   apply_to_row(out.act, sums, 1, sums, rows * kFinishedColumns);
   for (int64_t r = 0; r < rows; ++r, sums += kFinishedColumns) {
-    for (int v = 0; v < V; ++v) store(y + y_rows[r] + v * kLanes, load(sums + v * kLanes));
+    Vec activated[V];
+    for (int v = 0; v < V; ++v) activated[v] = load(sums + v * kLanes);
+    store_row(y + y_rows[r], activated);
   }
 }
 
