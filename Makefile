@@ -19,6 +19,12 @@ export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP_INSTALL := $(BIN)/python -m pip install --quiet $(PIP_FLAGS)
 
+# One name of the compiler for every build: a cache takes another for another compiler.
+ifeq ($(origin CXX),default)
+CXX := c++
+endif
+export CXX
+
 # ccache, where there is one, makes the second build a matter of seconds.
 ifneq ($(shell command -v ccache 2>/dev/null),)
 export CMAKE_CXX_COMPILER_LAUNCHER := ccache
@@ -114,7 +120,7 @@ types: $(VENV)/dev
 
 # Warnings are errors in every check. GCC 12 takes "text" + std::string for an overlapping copy
 # (GCC bug 105651).
-IS_GCC := $(findstring Free Software,$(shell $${CXX:-c++} --version 2>/dev/null))
+IS_GCC := $(findstring Free Software,$(shell $(CXX) --version 2>/dev/null))
 test ctest sdk sdk-smoke pytest metal metal-smoke smoke docs check-wheel: STRICT = NPUSIM_WERROR=ON \
   $(if $(IS_GCC),CMAKE_CXX_FLAGS=-Wno-error=restrict)
 
@@ -124,7 +130,7 @@ ctest: $(VENV)/npusim $(VENV)/dev
 	ctest --test-dir $(RELEASE) --output-on-failure -j $(JOBS)
 
 # Without -Werror: instrumented code misleads GCC's flow warnings; ctest has them all. Only the
-# instruction sets that this machine runs.
+# instruction set that this machine would choose.
 sanitize: $(VENV)/dev
 	cmake --preset sanitize
 	cmake --build --preset sanitize -- -k 0
