@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "cpp/serve/active_request.h"
+#include "cpp/serve/batch_options.h"
 #include "cpp/serve/pace.h"
 #include "cpp/serve/paged_cache.h"
 #include "cpp/serve/request.h"
@@ -30,15 +31,6 @@
 #include "cpp/serve/waiting_queue.h"
 
 namespace npusim::serve {
-
-struct BatchOptions {
-  // At most; the runner may take fewer. 0: as many as it takes.
-  int64_t max_requests = 0;  // that run at a time
-  int64_t max_step_tokens = 0;
-  bool prefix_cache = true;
-  double step_seconds = 0;  // how long prompts may make a step, about; 0: no bound
-  int64_t patience = 256;   // how many requests of smaller priority may overtake one
-};
 
 struct BatchStats {
   int64_t running = 0, waiting = 0;
