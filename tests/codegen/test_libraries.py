@@ -146,7 +146,7 @@ def test_the_default_is_what_pays() -> None:
         assert default_choice("linear", params, everything) == Choice("cublaslt")
     assert default_choice("conv", conv(), auto) == Choice()
     assert default_choice("linear", many, nothing) == Choice()
-    assert default_choice("softmax", b"", everything) == Choice()
+    assert default_choice("softmax", params_of("softmax"), everything) == Choice()
 
 
 class Layers(nn.Module):
