@@ -16,14 +16,19 @@ architectures = pytest.importorskip("tests.end_to_end.architectures")
 
 CONTEXT, CHUNK = 64, 16
 COMMANDS = 8  # a layer: norm, qkv, rope and append, attention, output, norm, gate and up, down
-NAMES = ("qwen2-sliding", "qwen3", "llama3", "gemma2", "phi3", "smollm3")  # of each kind one
+NAMES = ("qwen2-sliding", "llama3", "gemma2")
+LONG = ("qwen3", "phi3", "smollm3")
 IN_FLOAT32 = ("llama3", "smollm3")
 # Norms of queries and keys; norms and additions after both halves; gate, up and product apart.
 MORE = {"qwen3": 2, "gemma2": 4, **dict.fromkeys(IN_FLOAT32, 2)}
 ONCE = 9  # embedding, angles, last norm, logits, position; or a layer's two appends without rope
 
 
-@pytest.fixture(scope="module", params=NAMES)
+# Of each kind one.
+@pytest.fixture(
+    scope="module",
+    params=[*NAMES, *(pytest.param(name, marks=pytest.mark.long) for name in LONG)],
+)
 def methods(request):
     dtype = torch.float32 if request.param in IN_FLOAT32 else torch.bfloat16
     model = architectures.small_model(request.param, dtype)

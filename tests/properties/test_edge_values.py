@@ -22,7 +22,7 @@ from npusim.targets.target_config import TargetConfig
 from tests.properties.edge_agreement import disagreement
 from tests.properties.edge_graphs import edge_graph
 
-_GRAPHS = int(os.environ.get("NPUSIM_EDGE_GRAPHS", "120"))
+_GRAPHS = int(os.environ.get("NPUSIM_EDGE_GRAPHS", "60"))
 
 
 @settings(
