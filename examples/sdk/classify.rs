@@ -1,7 +1,8 @@
 // Which digit an image shows, by the C interface from Rust, without a binding generator:
 //
 //   rustc classify.rs -L PREFIX/lib && ./classify digits.npubin digits.safetensors IMAGE.pgm
-use std::ffi::{c_char, c_void, CStr, CString};
+use std::ffi::{CStr, CString};
+use std::os::raw::{c_char, c_void};
 use std::ptr::{null, null_mut};
 
 #[repr(C)]
