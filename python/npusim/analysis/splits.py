@@ -170,11 +170,14 @@ def _rope_append(node: Node, result: int, split: Split, types: Types, ranks: int
     if split.axis != 1 or parts is None or split.parts != wanted or queries % ranks:
         return None
     q, k = Split(1, ranks), Split(1, parts)
-    return Flow((q, k, k, None, None, k, k, None), (q, k, k))
+    where = (None,) * (len(node.inputs) - 7)  # positions, and over pages their tables
+    return Flow((q, k, k, None, None, k, k, *where), (q, k, k))
 
 
 def _append(node: Node, result: int, split: Split, types: Types, ranks: int) -> Flow | None:
-    return Flow((split, split, None), (split,)) if split.axis == 1 else None
+    if split.axis != 1:
+        return None
+    return Flow((split, split, *(None,) * (len(node.inputs) - 2)), (split,))
 
 
 def _paged_attention(
@@ -185,22 +188,6 @@ def _paged_attention(
     if split != Split(1, ranks) or parts is None or queries % ranks:
         return None
     return Flow((split, *(Split(1, parts),) * 2, None, None, None), (split,))
-
-
-def _paged_append(node: Node, result: int, split: Split, types: Types, ranks: int) -> Flow | None:
-    return Flow((split, split, None, None, None), (split,)) if split.axis == 1 else None
-
-
-def _paged_rope_append(
-    node: Node, result: int, split: Split, types: Types, ranks: int
-) -> Flow | None:
-    queries, pools = (value.type.shape[1] for value in node.outputs[:2])
-    parts = shared_heads(pools, ranks)
-    wanted = ranks if result == 0 else parts
-    if split.axis != 1 or parts is None or split.parts != wanted or queries % ranks:
-        return None
-    q, k = Split(1, ranks), Split(1, parts)
-    return Flow((q, k, k, None, None, k, k, None, None, None), (q, k, k))
 
 
 def _rope(node: Node, result: int, split: Split, types: Types, ranks: int) -> Flow | None:
@@ -241,7 +228,7 @@ _RULES: dict[str, Rule] = {
     "npu.rope": _rope,
     "npu.cache_append": _append,
     "npu.rope_append": _rope_append,
-    "npu.paged_append": _paged_append,
+    "npu.paged_append": _append,
     "npu.paged_attention": _paged_attention,
-    "npu.paged_rope_append": _paged_rope_append,
+    "npu.paged_rope_append": _rope_append,
 }
