@@ -13,6 +13,7 @@
 #define NPUSIM_PATH_STRIP 8            // convolution in groups of few channels: strips of y
 #define NPUSIM_PATH_CODES_ROWS 9       // few rows over codes: x from L2, tensor cores
 #define NPUSIM_PATH_CODES_TMA 10       // tiles over codes, by TMA and wgmma; TILE_MMA elsewhere
+#define NPUSIM_PATH_SWAP_AB 11         // few rows: W x^T by TMA and wgmma; TILE_MMA elsewhere
 
 #ifndef NPUSIM_PATH
 #error "NPUSIM_PATH is to be defined: which way computes this stem"

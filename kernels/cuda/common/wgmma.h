@@ -87,6 +87,8 @@ void wgmma_fragment(float (&c)[kBlocks][4], const unsigned (&a)[4], unsigned lon
 #define NPUSIM_SUMS_18(m, i) NPUSIM_SUMS_16(m, i), NPUSIM_SUMS_2(m, i + 16)
 #define NPUSIM_SUMS_20(m, i) NPUSIM_SUMS_16(m, i), NPUSIM_SUMS_4(m, i + 16)
 #define NPUSIM_SUMS_24(m, i) NPUSIM_SUMS_16(m, i), NPUSIM_SUMS_8(m, i + 16)
+#define NPUSIM_LIST_8 "%0, %1, %2, %3"
+#define NPUSIM_LIST_16 NPUSIM_LIST_8 ", %4, %5, %6, %7"
 #define NPUSIM_LIST_32 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define NPUSIM_LIST_64 NPUSIM_LIST_32 \
@@ -119,6 +121,8 @@ void wgmma_fragment(float (&c)[kBlocks][4], const unsigned (&a)[4], unsigned lon
 #define NPUSIM_WGMMA_TYPES(width, blocks, p, q)       \
   NPUSIM_WGMMA(width, blocks, bfloat16, "bf16", p, q) \
   NPUSIM_WGMMA(width, blocks, float16, "f16", p, q)
+NPUSIM_WGMMA_TYPES(8, 1, 4, 5)
+NPUSIM_WGMMA_TYPES(16, 2, 8, 9)
 NPUSIM_WGMMA_TYPES(32, 4, 16, 17)
 NPUSIM_WGMMA_TYPES(64, 8, 32, 33)
 NPUSIM_WGMMA_TYPES(96, 12, 48, 49)

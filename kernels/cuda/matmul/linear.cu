@@ -6,6 +6,7 @@
 //   GEMV_MULTISTAGE  one row of x, W through a pipeline in shared memory (gemv_multistage.h)
 //   TILE_MMA         many rows, 16-bit: tiles on the tensor cores (mma_tile.h)
 //   TMA              many rows, 16-bit: tiles by TMA and wgmma (tma_matmul.h); elsewhere TILE_MMA
+//   SWAP_AB          few rows in the order of any number of them (swap_ab.h); elsewhere TILE_MMA
 //   TILE_SIMT        anything else: tiles by multiply-adds (simt_tile.h)
 // TILE_MMA and TILE_SIMT may split K into NPUSIM_SPLIT slices, whose partial sums a second launch
 // adds up in order.

@@ -11,11 +11,17 @@
 #else
 #include "kernels/cuda/matmul/linear_source.h"
 #endif
+#if NPUSIM_PATH == NPUSIM_PATH_TMA || NPUSIM_PATH == NPUSIM_PATH_SWAP_AB  // what both include
+#include "kernels/cuda/common/tma.h"
+#include "kernels/cuda/common/tma_signature.h"
+#include "kernels/cuda/matmul/row_epilogue.h"
+#include "kernels/cuda/matmul/tma_maps.h"
+#endif
 #if NPUSIM_PATH == NPUSIM_PATH_TMA
 #include "kernels/cuda/matmul/tma_entry.h"
-#endif
-
-#if NPUSIM_PATH != NPUSIM_PATH_TMA
+#elif NPUSIM_PATH == NPUSIM_PATH_SWAP_AB
+#include "kernels/cuda/matmul/swap_ab_entry.h"
+#else
 namespace npusim {
 
 #if NPUSIM_IS_GEMV

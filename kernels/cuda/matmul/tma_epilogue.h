@@ -1,45 +1,22 @@
 // The epilogue of tma_matmul.h: a block stores its tile, or the blocks of a cluster that split K
 // reduce their partial sums through distributed shared memory, and each stores a slice of the rows.
 #pragma once
-#include "kernels/cuda/matmul/epilogue.h"
-#include "kernels/cuda/matmul/norm_between.h"
+#include "kernels/cuda/matmul/row_epilogue.h"
 #include "kernels/cuda/matmul/tma_pipeline.h"
 
 namespace npusim {
 
-// Whether eight columns of y, and of the residual, begin on 16 bytes in every row.
-constexpr bool kWideRows = params.ldy % 8 == 0 && (!params.residual || params.ldr % 8 == 0);
+// Whether squares are summed by 64 columns in the order of quad_sum, as products of any number of
+// rows do it (codegen/cuda/one_order.py).
+constexpr bool kSquaresOfSlots = kBeforeNorm && NPUSIM_ORDERED_SLICES > 0;
+constexpr int kSlotTiles = static_cast<int>(ceil_div(params.n, 64));
+static_assert(!kSquaresOfSlots || (kColumns % 64 == 0 && kClusterK == 1));
 
-struct TileEpilogue {
+struct TileEpilogue : RowEpilogue {
   static constexpr int kTiles = static_cast<int>(ceil_div(params.n, kTmaOutputs));
   static_assert(!kBeforeNorm || (kTiles <= kSlots && kParts == 1));
-  VectorEpilogue epilogue;
-  NormOutputs norm_outputs;
-  const float* squares;  // of x
+  using RowEpilogue::RowEpilogue;
 
-  explicit TileEpilogue(void* const* operands)
-      : epilogue(Epilogue(operands, kWeights)),
-        norm_outputs(operands),
-        squares(row_square_sums(operands)) {
-    epilogue.wide = epilogue.wide && kWideRows;
-    if constexpr (kBeforeNorm) epilogue.wide = epilogue.wide && is_aligned(norm_outputs.scaled, 16);
-  }
-  static int count(int row, int column) {
-    return row < params.m ? static_cast<int>(smaller<int64_t>(params.n - column, 8)) : 0;
-  }
-  uint4 residual(int row, int column) const {
-    return epilogue.residual(static_cast<int64_t>(row) * params.ldr + column, count(row, column));
-  }
-  void bias(int column, float (&b)[8]) const {
-    epilogue.bias(column, static_cast<int>(smaller<int64_t>(params.n - column, 8)), b);
-  }
-  // The weight of the norm after y.
-  uint4 norm(int column) const {
-    const int exist = static_cast<int>(smaller<int64_t>(params.n - column, 8));
-    if (!kBeforeNorm || exist <= 0) return {0, 0, 0, 0};
-    if (exist >= 8) return *reinterpret_cast<const uint4*>(norm_outputs.norm + column);
-    return gather_chunk(norm_outputs.norm + column, exist);
-  }
   // Prefetches the vectors of a tile's columns to L2 while the tile is multiplied.
   void prefetch_vectors(const ClusterBlock& cluster_block) const {
     const int exist = smaller(kTmaOutputs, static_cast<int>(params.n) - cluster_block.first_column);
@@ -50,34 +27,14 @@ struct TileEpilogue {
       prefetch_l2(epilogue.epilogue.bias + cluster_block.first_column, exist * 4);
     }
   }
-  // Stores eight columns; returns the sum of their squares, for a norm after y.
-  float store(int row, int column, const uint4& residual, const float (&bias)[8], const uint4& norm,
-              const float (&sums)[8]) const {
-    const int exist = count(row, column);
-    if (exist <= 0) return 0.0f;
-    float v[8];
-    epilogue.results(static_cast<int64_t>(row) * params.ldr + column, exist, residual, bias, sums,
-                     v);
-    epilogue.store(static_cast<int64_t>(row) * params.ldy + column, exist, v);
-    if constexpr (!kBeforeNorm) return 0.0f;
-    unpack<Epilogue::Y>(pack_eight<Epilogue::Y>(v), v);
-    return norm_outputs.store(row, column, exist, epilogue.wide, v, norm);
-  }
   void store_squares(const ClusterBlock& cluster_block, int row, float sum) const {
     norm_outputs.store_squares<kTiles>(row, cluster_block.first_column / kTmaOutputs, sum);
   }
-  // The same of gated products, which have no residual.
-  void store(int row, int column, const float (&first)[8], const float (&second)[8]) const {
-    const int exist = count(row, column);
-    if (exist <= 0) return;
-    float b[8], more[8], v[8];
+  void store_gated(int row, int column, const float (&first)[8], const float (&second)[8]) const {
+    float b[8], more[8];
     bias(column, b);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      more[e] = params.has_bias && e < exist ? epilogue.epilogue.bias[params.n + column + e] : 0;
-      v[e] = Epilogue::finished_gated(first[e], second[e], b[e], more[e]);
-    }
-    epilogue.store(static_cast<int64_t>(row) * params.ldy + column, exist, v);
+    second_bias(column, more);
+    RowEpilogue::store_gated(row, column, first, second, b, more);
   }
 };
 
@@ -110,7 +67,9 @@ inline void store_tile(const Accumulators& sums, const ClusterBlock& cluster_blo
       v[e * 2 + 1] = odd[e];
     }
   };
-  float squares[2] = {};  // of either row
+  // Of either row, those of 64 columns where their order is to be the same in any tile.
+  float squares[2] = {}, fours[2][2] = {};
+  static_assert(!kSquaresOfSlots || kGroup % 2 == 0 || kQuads % 2 == 0);
 #pragma unroll
   for (int first = 0; first < kQuads; first += kGroup) {
     uint4 residual[kGroup][2], norm[kGroup];
@@ -141,15 +100,28 @@ inline void store_tile(const Accumulators& sums, const ClusterBlock& cluster_blo
         for (int part = 0; part < kParts; ++part) eight(first + i, part, half, v[part]);
         if ((first + i) * 4 + t >= kBlocks) continue;
         if constexpr (kParts == 2) {
-          tile_epilogue.store(row, column, v[0], v[kParts - 1]);
+          tile_epilogue.store_gated(row, column, v[0], v[kParts - 1]);
         } else {
-          squares[half] +=
+          const float sum =
               tile_epilogue.store(row, column, residual[i][half], bias[i], norm[i], v[0]);
+          squares[half] += sum;
+          if constexpr (kSquaresOfSlots) fours[half][(first + i) % 2] = sum;
+        }
+      }
+      if constexpr (kSquaresOfSlots) {
+        if ((first + i) % 2 == 0) continue;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float sum = NormOutputs::quad_sum(fours[half][0], fours[half][1]);
+          if (t == 0)
+            tile_epilogue.norm_outputs.store_squares<kSlotTiles>(
+                cluster_block.first_row + Accumulators::row_of(half),
+                cluster_block.first_column / 64 + (first + i) / 2, sum);
         }
       }
     }
   }
-  if constexpr (kBeforeNorm) {
+  if constexpr (kBeforeNorm && !kSquaresOfSlots) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float sum = squares[half];
@@ -251,7 +223,7 @@ inline void reduce_slice(const ClusterBlock& cluster_block, const TileEpilogue& 
     }
     const int row = first_row + line(i);
     if constexpr (kParts == 2) {
-      tile_epilogue.store(row, cluster_block.first_column + column(i), v[0], v[kParts - 1]);
+      tile_epilogue.store_gated(row, cluster_block.first_column + column(i), v[0], v[kParts - 1]);
     } else {
       const float squares = tile_epilogue.store(row, cluster_block.first_column + column(i),
                                                 residual[i], bias[i], norm[i], v[0]);

@@ -6,6 +6,7 @@
 #include "kernels/cuda/common/tma.h"
 #include "kernels/cuda/matmul/linear_operands.h"
 #include "kernels/cuda/matmul/norm_between.h"
+#include "kernels/cuda/matmul/tma_maps.h"
 #include "kernels/cuda/matmul/tma_tile.h"
 
 namespace npusim {
@@ -16,6 +17,10 @@ constexpr int kClusterN = NPUSIM_CLUSTER_N;   // blocks of a cluster that share 
 constexpr int kClusterK = NPUSIM_CLUSTER_K;   // blocks of a cluster that split K
 constexpr int kCluster = kClusterM * kClusterN * kClusterK;
 static_assert(NPUSIM_PERSISTENT_TILES == 0 || kCluster == 1);
+// Slices of K that are summed one after the other and added up in order, as the blocks of a cluster
+// with as many do: the bits of products of any number of rows (codegen/cuda/one_order.py).
+constexpr int kSlicesOfK = larger(NPUSIM_ORDERED_SLICES, 1);
+static_assert(kSlicesOfK == 1 || kClusterK == 1);
 constexpr int kPipelineStages = NPUSIM_PIPELINE_STAGES, kStageBytes = (kTmaRows + kColumns) * 128;
 constexpr int kXBytes = kTmaRows * 128;
 constexpr int kBarriersAt =
@@ -90,11 +95,6 @@ struct Pipeline {
   static unsigned phase(int block) { return block / kPipelineStages & 1; }
 };
 
-// The tensor maps of x and of the segments of W.
-struct Maps {
-  const TensorMap* all[1 + params.segments];
-};
-
 // The TMA loads of a tile, issued by one thread. `blocks_before` blocks of K have passed through
 // the pipeline before those of this tile.
 struct Producer {
@@ -117,22 +117,14 @@ struct Producer {
         map_of_x(maps.all[0]),
         multicast_of_x(cluster_block.multicast_of_x()),
         multicast_of_w(cluster_block.multicast_of_w()) {
-    constexpr auto p = params;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int line = (cluster_block.m_rank * kEach + i) * kLoadRowsOfW;  // in the tile
       // Where the tile's part begins: its last load may pass the end of a segment, and stays in it.
-      const int64_t part = cluster_block.first_column + line / kTmaOutputs * params.n;
-      int64_t first = 0, before = 0;
-      map_of_w[i] = maps.all[1];
-#pragma unroll
-      for (int s = 1; s < params.segments; ++s) {
-        first += p.rows[s - 1];
-        if (part < first) continue;
-        map_of_w[i] = maps.all[1 + s];
-        before = first;
-      }
-      row_of_w[i] = static_cast<int>(part - before) + line % kTmaOutputs;
+      const MappedRow part =
+          mapped_row(maps, cluster_block.first_column + line / kTmaOutputs * params.n);
+      map_of_w[i] = part.map;
+      row_of_w[i] = part.row + line % kTmaOutputs;
       tile_row_of_w[i] = line;
     }
   }
@@ -189,6 +181,7 @@ struct Accumulators {
   static constexpr int kBlocksN = kColumns / 8;
   static constexpr int kSides = kColumns > 256 ? 2 : 1;  // wgmma has 256 columns at most
   float at[kSides][kBlocksN / kSides][4];
+  float slices[kSlicesOfK > 1 ? kBlocksN : 1][4];  // the sum of those that are finished
 
   float (&sum(int block))[4] { return at[block * kSides / kBlocksN][block % (kBlocksN / kSides)]; }
   const float (&sum(int block) const)[4] {
@@ -204,8 +197,12 @@ struct Accumulators {
 #pragma unroll
     for (int j = 0; j < kBlocksN; ++j) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) sum(j)[e] = 0.0f;
+      for (int e = 0; e < 4; ++e) {
+        sum(j)[e] = 0.0f;
+        if constexpr (kSlicesOfK > 1) slices[j][e] = 0.0f;
+      }
     }
+    int slice = 1, slice_end = kBlocksOfK / kSlicesOfK;
     const int blocks = cluster_block.blocks, lane = static_cast<int>(threadIdx.x % 32);
     const unsigned producer_rank =
         cluster_block.producer_rank(smaller(lane, ClusterBlock::kProducers - 1));
@@ -235,6 +232,13 @@ struct Accumulators {
         if (i > 1 && threadIdx.x == 0) producer.refill(i - 2 + kPipelineStages);
         __syncwarp();
       }
+      if constexpr (kSlicesOfK > 1) {
+        if (i + 1 == slice_end) {
+          ++slice;
+          slice_end = slice * kBlocksOfK / kSlicesOfK;
+          end_slice();
+        }
+      }
     }
     row_scales.finish_read();
     warpgroup_wait<0>();
@@ -242,6 +246,30 @@ struct Accumulators {
       release(producer.blocks_before + blocks - 1);
 #pragma unroll
     for (int side = 0; side < kSides; ++side) warpgroup_fence_operand(at[side]);
+    if constexpr (kSlicesOfK > 1) {
+#pragma unroll
+      for (int j = 0; j < kBlocksN; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum(j)[e] = slices[j][e];
+      }
+    }
+  }
+
+ private:
+  void end_slice() {
+    warpgroup_wait<0>();
+#pragma unroll
+    for (int side = 0; side < kSides; ++side) warpgroup_fence_operand(at[side]);
+    if constexpr (kSlicesOfK > 1) {
+#pragma unroll
+      for (int j = 0; j < kBlocksN; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          slices[j][e] += sum(j)[e];
+          sum(j)[e] = 0.0f;
+        }
+      }
+    }
   }
 };
 

@@ -35,6 +35,7 @@ POINTWISE_REGISTERS = 16
 INDEX_TENSORS = 6
 LINEAR_SEGMENTS = 4
 MOST_NORMED_CODES = 8192  # elements of a row of normed_quantized_linear
+PAGED_STEMS = ("paged_append", "paged_attention", "paged_rope_append")  # over caches in pages
 SLOT_COLUMNS = 64  # of y, whose squares have at least one slot of linear_before_norm
 
 Params: TypeAlias = dict[str, Any]  # the fields of a struct: int, float, or a tuple of them

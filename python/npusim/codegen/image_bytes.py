@@ -43,11 +43,14 @@ def blob(data: bytes, place: list[int]) -> bytes:
 
 def recipe_fields(recipe: Recipe) -> dict[str, Any]:
     """Returns a recipe as the header has it."""
-    return {
+    fields = {
         "settled": recipe.unwritten,
         "libraries": recipe.libraries,
         "narrowed": recipe.cast,
     }
+    if recipe.batch_invariance != "none":
+        fields["batch_invariance"] = recipe.batch_invariance
+    return fields
 
 
 def recipe_of(header: Mapping[str, Any]) -> Recipe | None:
@@ -55,4 +58,5 @@ def recipe_of(header: Mapping[str, Any]) -> Recipe | None:
     stored = header.get("recipe")
     if stored is None:
         return None
-    return Recipe(stored["settled"], stored["libraries"], stored["narrowed"])
+    invariance = stored.get("batch_invariance", "none")
+    return Recipe(stored["settled"], stored["libraries"], stored["narrowed"], invariance)

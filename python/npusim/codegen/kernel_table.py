@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from npusim.abi.kernels import KERNELS
+from npusim.abi.kernels import KERNELS, PAGED_STEMS
 from npusim.codegen.generator import CodeGenerator
 from npusim.codegen.unwritten import unwritten_operands
 from npusim.codegen.wanted import Recipe, WantedImage
@@ -27,6 +27,7 @@ class _Key:
     params: bytes | None  # None: they depend on the sizes of a call
     operands: int = 0  # of the command, where that is so; with what a library wants beside them
     cast: bool = False
+    batch_invariance: str = "none"
 
 
 class KernelTable:
@@ -46,8 +47,9 @@ class KernelTable:
         """
         commands = []
         masks = unwritten_operands(self._program, method)
+        invariance = self._target.batch_invariance if self._over_pages(method) else "none"
         for command, mask in zip(method.commands, masks, strict=True):
-            key = self._key(command, mask)
+            key = self._key(command, mask, invariance)
             wanted = self._params.setdefault(key, {})
             wanted.update(dict.fromkeys(params_at(command, s) for s in sizes))
             commands.append(replace(command, kernel=list(self._params).index(key)))
@@ -63,7 +65,8 @@ class KernelTable:
         for key, wanted in self._params.items():
             recipe = None
             if key.params is None:
-                recipe = Recipe(key.unwritten, self._target.libraries, key.cast)
+                libraries = self._target.libraries
+                recipe = Recipe(key.unwritten, libraries, key.cast, key.batch_invariance)
             for params in wanted:
                 yield WantedImage(key.stem, params, key.unwritten, recipe)
 
@@ -80,11 +83,17 @@ class KernelTable:
                 kernels.append(Kernel(key.stem, schema, codes[0].image))
         return tuple(kernels)
 
-    def _key(self, command: Command, mask: int) -> _Key:
+    def _over_pages(self, method: Method) -> bool:
+        """Tells whether a method's rows are of many requests, whose caches lie in pages."""
+        stems = (self._program.kernels[command.kernel].name for command in method.commands)
+        return any(stem in PAGED_STEMS for stem in stems)
+
+    def _key(self, command: Command, mask: int, invariance: str) -> _Key:
         stem = self._program.kernels[command.kernel].name
         unwritten = mask if self._generator.reads_before_wait(stem) else 0
         if not command.patches:
             return _Key(stem, unwritten, command.params)
         own = self._generator.own_operands(stem, command.params)
         count = len(command.operands)
-        return _Key(stem, unwritten, None, count, own is not None and count > own)
+        cast = own is not None and count > own
+        return _Key(stem, unwritten, None, count, cast, invariance)

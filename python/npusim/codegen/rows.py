@@ -73,10 +73,12 @@ class RowRules:
                 best, best_share = lanes, share
         return best
 
-    def _row_kernel(self, rows: int, size: int, pack: int, **defines: int) -> LaunchConfig:
+    def _row_kernel(
+        self, rows: int, size: int, pack: int, lanes: int = 0, **defines: int
+    ) -> LaunchConfig:
         if rows == 0 or size == 0:
             return LaunchConfig(())
-        lanes = self._lanes(rows, size, pack)
+        lanes = lanes or self._lanes(rows, size, pack)
         block = max(lanes, LANES * 4)
         launch = Launch((blocks(rows * lanes, block), 1, 1), (block, 1, 1))
         constants = {"BLOCK": block, "LANES": lanes, "PACK": pack, **defines}
@@ -93,10 +95,15 @@ class RowRules:
         launch = Launch((blocks(columns, block), 1, 1), (block, 1, 1))
         return LaunchConfig((launch,), defines={"BLOCK": block, "LANES": LANES, "PACK": 1})
 
-    def _norm(self, p: Params) -> LaunchConfig:
+    def _norm(self, p: Params, lanes: int = 0) -> LaunchConfig:
         widest = max(_SIZES[p["x_dtype"]], _SIZES[p["y_dtype"]])
         pack = _pack(p["size"], (p["x_row_stride"], p["y_row_stride"]), widest)
-        return self._row_kernel(p["rows"], p["size"], pack, VECTORS=p["has_weight"] + p["has_bias"])
+        vectors = p["has_weight"] + p["has_bias"]
+        return self._row_kernel(p["rows"], p["size"], pack, lanes, VECTORS=vectors)
+
+    def norm_in_one_order(self, p: Params) -> LaunchConfig:
+        """The rule of `norm` with as many lanes a row for any number of rows as for one."""
+        return self._norm(p, self._lanes(1, p["size"], 1))
 
     def _group_norm(self, p: Params) -> LaunchConfig:
         count = p["batch"] * p["groups"]

@@ -14,11 +14,13 @@ class Recipe:
             not ask for it.
         libraries: which commands may be a library's: `TargetConfig.libraries`.
         cast: the command has the operand that is cast for a library.
+        batch_invariance: `TargetConfig.batch_invariance` in a method over pages, else "none".
     """
 
     unwritten: int
     libraries: str
     cast: bool
+    batch_invariance: str = "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 Few rows are normalised on the way. Of many, between two products, the first one leaves, beside y,
 each row scaled by the norm's weight, and what the squares of the row add up to; the second
 multiplies the scaled rows, and its rows of sums by one over the root of their mean. Owns when
-products do that, and what passes from one to the other.
+products do that, and what passes from one to the other. In a method over pages, whose rows are of
+many requests, they do it for any number of rows.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType
 from npusim.lowering.context import Lowering, Param
 from npusim.lowering.view import View
+from npusim.ops.paged import PAGED_ATTENTION
 
 NORMED_LINEAR, NORMED_GATED_LINEAR = "npu.normed_linear", "npu.normed_gated_linear"
 
@@ -52,17 +54,25 @@ def begins_with_norm(rows: int, most: int) -> bool:
     return not is_symbolic(rows) and rows <= most
 
 
-def leaves_norm(product: Node, types: Mapping[str, TensorType]) -> bool:
+def is_over_pages(graph: Graph) -> bool:
+    """Tells whether a graph's rows are of many requests, whose caches lie in pages."""
+    return any(node.op == PAGED_ATTENTION for node in graph.nodes)
+
+
+def leaves_norm(product: Node, types: Mapping[str, TensorType], over_pages: bool) -> bool:
     """Tells whether a product can leave those after it what they need of an RMS norm.
 
     Only bfloat16, in which rows that are not normalised yet do not overflow, and rows of whole
-    chunks of 16 bytes.
+    chunks of 16 bytes. Their number is one that calls choose only in a graph over pages.
     """
     if product.op != "npu.linear":
         return False
     operands = [types[name] for name in (*product.inputs[:2], product.inputs[3]) if name]
     shapes = (product.type.shape, *(t.shape for t in operands))
-    if is_symbolic(shapes) or prod(product.type.shape[:-1]) <= _FEW_ROWS:
+    if is_symbolic([shape[-1] for shape in shapes]):
+        return False
+    rows = prod(product.type.shape[:-1])
+    if not over_pages and (is_symbolic(rows) or rows <= _FEW_ROWS):
         return False
     dtypes = {product.type.dtype, *(t.dtype for t in operands)}
     return dtypes == {"bfloat16"} and all(s[-1] % 8 == 0 and s[-1] > 0 for s in shapes)
@@ -71,7 +81,8 @@ def leaves_norm(product: Node, types: Mapping[str, TensorType]) -> bool:
 def part_before_norm(product: Node, low: Lowering) -> NormPart | None:
     """Returns what a product leaves for the norm that products after it begin with, if any."""
     norm = _norm_after(product, low.graph) if low.target.leaves_norms else None
-    if norm is None or not leaves_norm(product, low.graph.types):
+    over_pages = norm is not None and is_over_pages(low.graph)
+    if norm is None or not leaves_norm(product, low.graph.types, over_pages):
         return None
     y = product.type
     slots = -(-y.shape[-1] // (2 * SLOT_COLUMNS)) * 2

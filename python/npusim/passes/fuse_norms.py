@@ -16,6 +16,7 @@ from npusim.ops.norm_between import (
     NORMED_GATED_LINEAR,
     NORMED_LINEAR,
     begins_with_norm,
+    is_over_pages,
     leaves_norm,
 )
 from npusim.ops.normed_quantized_linear import NORMED_QUANTIZED_LINEAR, takes_norm
@@ -33,6 +34,8 @@ _FUSED = {
 def fuse_norms(graph: Graph, target: TargetConfig) -> Graph:
     """Returns the graph with norms folded into products."""
 
+    over_pages = is_over_pages(graph)
+
     def on_the_way(norm: Node, product: Node, rewriter: Rewriter) -> bool:
         if product.op == QUANTIZED_LINEAR:
             x, weight = (rewriter.types[name or ""] for name in norm.inputs[:2])
@@ -40,7 +43,9 @@ def fuse_norms(graph: Graph, target: TargetConfig) -> Graph:
         if begins_with_norm(prod(product.type.shape[:-1]), target.rows_normed):
             return True
         before = rewriter.producer(norm.inputs[0])
-        return target.leaves_norms and before is not None and leaves_norm(before, rewriter.types)
+        if before is None or not target.leaves_norms:
+            return False
+        return leaves_norm(before, rewriter.types, over_pages)
 
     def visit(node: Node, rewriter: Rewriter) -> Answer:
         norm = rewriter.producer(node.inputs[0]) if node.op in _FUSED else None

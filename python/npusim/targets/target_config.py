@@ -79,6 +79,10 @@ class TargetConfig:
         arch: what device code is generated for, such as "sm_90a"; empty: the backend has its own.
         libraries: which commands cuBLASLt and cuDNN, or on Metal MPS, compute where they are
             there: "auto", those they were measured to be faster at; "all" they can; or "none".
+        batch_invariance: where rows of a method over pages have the same bits in any number of rows
+            and any chunks: "auto", where that costs next to nothing, so not of more than 64 rows
+            of products over quantized weights; "all", there too; or "none", for speed alone. Only
+            where device code is generated: other kernels have one order.
         run_seconds: fixed time of calling a program, in seconds. This and the rates below are
             estimates, by which a partitioned model is cut (`npusim/partition/cost.py`).
         compute_rate: floating-point operations a second.
@@ -128,12 +132,18 @@ class TargetConfig:
     channel_tile: int = 1
     precision: str = "float32"
     hardware: Hardware | None = None
+    batch_invariance: str = "auto"
 
     def __post_init__(self) -> None:
         for key in ("channel_align_bytes", "channel_tile"):
             value = getattr(self, key)
             if not 1 <= value <= _MOST_ALIGNED:
                 raise Contradiction(f"'{key}' is {value}, not from 1 to {_MOST_ALIGNED}.", key)
+        if self.batch_invariance not in ("auto", "all", "none"):
+            raise Contradiction(
+                f"'batch_invariance' is '{self.batch_invariance}', not 'auto', 'all' or 'none'.",
+                "batch_invariance",
+            )
 
     def channel_multiple(self, dtype: str) -> int:
         """Returns what the innermost stored extent of a tensor is padded to a multiple of."""

@@ -11,11 +11,12 @@ from dataclasses import replace
 from npusim.abi.kernels import KERNELS, RANK
 from npusim.abi.scalar import OPCODES
 from npusim.codegen.choice import Choice, Choices
-from npusim.codegen.cuda import tma_attention, tma_codes, tma_matmul
+from npusim.codegen.cuda import one_order, tma_attention, tma_codes, tma_matmul
 from npusim.codegen.cuda.image import Image
 from npusim.codegen.cuda.library import library_problem, own_operands, prefers_library
 from npusim.codegen.cuda.variants import CLUSTER, variants
 from npusim.codegen.library import CastOperand, LibraryProblem
+from npusim.codegen.wanted import Recipe
 from npusim.ir.types import DTYPES
 from npusim.program.program import (
     ALIGNMENT,
@@ -43,17 +44,22 @@ def default_choice(stem: str, params: bytes, target: TargetConfig) -> Choice:
 
 
 def sized_choice(
-    stem: str, params: bytes, target: TargetConfig, tuned: Choice | None, cast: bool
+    stem: str, params: bytes, target: TargetConfig, tuned: Choice | None, recipe: Recipe
 ) -> Choice:
     """Returns the choice for a command at some sizes of a call, whose operands are given.
 
     Args:
         tuned: what was measured for these parameters.
-        cast: the command has the operand that a library wants in another dtype.
+        recipe: whether the command has the operand that a library wants in another dtype, and
+            whether its rows are to have the same bits in any number of them.
     """
+    fields = KERNELS[stem].unpack(params)
+    ordered = one_order.variant_of(stem, fields, target.uses_tma, recipe.batch_invariance)
+    if ordered is not None:
+        return Choice(variant=ordered)
     choice = tuned or default_choice(stem, params, target)
     problem = library_problem(stem, params) if choice.library else None
-    if problem is not None and problem.cast is not None and not cast:
+    if problem is not None and problem.cast is not None and not recipe.cast:
         return replace(choice, library="")
     return choice
 

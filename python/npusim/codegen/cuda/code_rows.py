@@ -37,7 +37,7 @@ class RowTile:
 
 def row_tiles(p: Params, warps: int) -> list[RowTile]:
     """Returns tiles whose sums fit in registers, those with the fewest bytes first."""
-    eights = blocks(as_int(p, "m"), _EIGHT)
+    eights = blocks(min(as_int(p, "m"), MOST_ROWS), _EIGHT)
     most = (_FIT.byte_sums if p["format"] == _INT8 else _FIT.nibble_sums) * 8 // warps
     found = [
         RowTile(tiles, blocks(eights, groups))
@@ -64,16 +64,21 @@ def _grid(p: Params, tile: RowTile) -> int:
 
 
 def code_rows(
-    p: Params, arguments: int, split: tuple[int, int] | None = None, tile: RowTile | None = None
+    p: Params,
+    arguments: int,
+    split: tuple[int, int] | None = None,
+    tile: RowTile | None = None,
+    most_rows: int = MOST_ROWS,
 ) -> LaunchConfig | None:
     """Returns the launch of a product of few rows with codes; None where it cannot be computed so.
 
     Args:
         split: warps of a block, and bytes of a row that they take turns at.
         tile: by default the one of the least time.
+        most_rows: of which others are not computed so; more are, in blocks of MOST_ROWS.
     """
     m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
-    if not 1 <= m <= MOST_ROWS or 0 in (n, k) or k % 8 or split is None:
+    if not 1 <= m <= most_rows or 0 in (n, k) or k % 8 or split is None:
         return None
     if not on_tensor_cores(p["x_dtype"], p["x_dtype"]):
         return None

@@ -15,9 +15,8 @@ from npusim.codegen.cuda import nvrtc
 from npusim.codegen.cuda.choices import with_library
 from npusim.codegen.cuda.dialect import DIALECT
 from npusim.codegen.cuda.image import Image, pack_image
-from npusim.codegen.cuda.rules import RULES
 from npusim.codegen.cuda.source import kernel_source, stem_source
-from npusim.codegen.cuda.variants import variants
+from npusim.codegen.cuda.variants import config_of
 from npusim.codegen.elementwise import generated_source
 from npusim.codegen.launch_config import LaunchConfig
 from npusim.codegen.wanted import WantedImage
@@ -57,10 +56,10 @@ def specialise(
 
     Args:
         unwritten: a mask of `unwritten_operands`.
-        variant: one of `variants`, instead of the rule's.
+        variant: a name that `config_of` knows, instead of the rule's.
     """
     fields = KERNELS[stem].unpack(params)
-    config = variants(stem, params)[variant] if variant else RULES[stem](fields)
+    config = config_of(stem, params, variant)
     body = generated_source(stem, fields, DIALECT) or stem_source(stem)
     assert body is not None, stem
     macros = (f"-DNPUSIM_{name}={value}" for name, value in config.defines.items())

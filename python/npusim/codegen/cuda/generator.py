@@ -45,7 +45,7 @@ class CudaGenerator:
         self, wanted: WantedImage, recipe: Recipe, target: TargetConfig, tuned: Choice | None
     ) -> Choice:
         """Returns the choice for a command at some sizes of a call."""
-        return choices.sized_choice(wanted.stem, wanted.params, target, tuned, recipe.cast)
+        return choices.sized_choice(wanted.stem, wanted.params, target, tuned, recipe)
 
     def images(
         self, wanted: Sequence[tuple[WantedImage, Choice]], target: TargetConfig

@@ -19,3 +19,4 @@ class KernelPath(IntEnum):
     STRIP = 8
     CODES_ROWS = 9
     CODES_TMA = 10
+    SWAP_AB = 11

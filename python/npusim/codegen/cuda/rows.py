@@ -20,6 +20,11 @@ def _sample(p: Params) -> LaunchConfig:
     return LaunchConfig((launch,), scratch=scratch, failure=True, defines=defines)
 
 
+def norm_in_one_order(p: Params) -> LaunchConfig:
+    """The rule of `norm` where a row's bits are to be the same for any number of rows."""
+    return _ROWS.norm_in_one_order(p)
+
+
 RULES: dict[str, Rule] = {
     **_ROWS.rules,
     "sample": _sample,

@@ -33,14 +33,23 @@ _FIT = GPU.tma_matmul
 
 @dataclass(frozen=True, slots=True)
 class ClusterTile(TmaTile):
-    """A tile and the cluster that shares its operands, as launches have it."""
+    """A tile and the cluster that shares its operands, as launches have it.
+
+    Attributes:
+        ordered_slices: of K, that a block without a cluster sums one by one and adds up in order,
+            with squares before a norm in an order of their own as well (`one_order.py`); 0: K is
+            summed as a whole.
+    """
+
+    ordered_slices: int = 0
 
     @property
     def name(self) -> str:
         """What tuning files call it."""
         cluster = f"{self.share_rows}.{self.share_columns}.{self.split_k}"
         pipeline = f"s{self.stages}" + "c" * self.copy_warp + "p" * self.persistent
-        return f"bulk {self.rows}x{self.columns} {cluster} {pipeline}"
+        ordered = f" o{self.ordered_slices}" if self.ordered_slices else ""
+        return f"bulk {self.rows}x{self.columns} {cluster} {pipeline}{ordered}"
 
     @property
     def line(self) -> int:
@@ -123,6 +132,7 @@ def tma_matmul(p: Params, tile: ClusterTile) -> LaunchConfig:
         "CLUSTER_M": tile.share_rows,
         "CLUSTER_N": tile.share_columns,
         "CLUSTER_K": tile.split_k,
+        "ORDERED_SLICES": tile.ordered_slices,
         "BLOCKS_PER_SM": tile.blocks_per_processor,
         "PERSISTENT_TILES": row_tiles * column_tiles if tile.persistent else 0,
         "MAPS": len(maps),

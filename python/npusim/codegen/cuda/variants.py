@@ -9,6 +9,7 @@ from npusim.codegen.cuda import (
     attention_rules,
     convolutions,
     matmul_rules,
+    one_order,
     strips,
     tma_attention,
     tma_codes,
@@ -16,12 +17,23 @@ from npusim.codegen.cuda import (
 )
 from npusim.codegen.cuda.matmul_rules import linear_operands, on_tensor_cores
 from npusim.codegen.cuda.paths import KernelPath
+from npusim.codegen.cuda.rules import RULES
 from npusim.codegen.launch_config import LaunchConfig, as_int, as_ints
 
 _SPLITS = (1, 2, 4, 8)
 _MOST_TMA = 12  # of TMA tiles, the best by estimate
 CLUSTER = "cluster"  # whose blocks share the keys of attention
 _MOST_SHARED = 99 << 10  # bytes of shared memory that a block may have on every device
+
+
+def config_of(stem: str, params: bytes, variant: str) -> LaunchConfig:
+    """Returns a command's launch configuration of a name; empty: the rule's."""
+    fields = KERNELS[stem].unpack(params)
+    if not variant:
+        return RULES[stem](fields)
+    if variant.startswith(one_order.PREFIX):
+        return one_order.configs(stem, fields)[variant]()
+    return variants(stem, params)[variant]
 
 
 def variants(stem: str, params: bytes) -> Mapping[str, LaunchConfig]:

@@ -1,0 +1,266 @@
+"""Products of steps of many requests on this machine's GPU: checked, held to one order, and timed.
+
+    PYTHONPATH=python:. python -m benchmarks.cuda_step_products [--check] [--time] [--layers qkv …]
+
+Every way to compute a product in one order (codegen/cuda/one_order.py) is compared with float64,
+and, bit by bit, with the same rows among 257 of them: products over weights as Qwen2.5's and
+Llama's, and odd ones, with biases, residuals, gates, and RMS norms before and after. Then the
+products of Qwen2.5-1.5B's layers and its head are timed by rows, in a graph whose weights rotate
+past the cache, launches one after another, beside what is chosen where no order is kept.
+Microseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from benchmarks.cuda_cases import GELU, SILU, Params, full, tensor
+from benchmarks.cuda_driver import Driver, Kernel, microseconds
+from npusim.abi.kernels import KERNELS
+from npusim.codegen.cuda import nvrtc, one_order
+from npusim.codegen.cuda.choices import default_choice
+from npusim.codegen.cuda.source import kernel_source, stem_source
+from npusim.codegen.cuda.variants import config_of
+from npusim.codegen.launch_config import LaunchConfig
+from npusim.targets import TargetConfig
+
+ROWS = (1, 2, 7, 8, 9, 16, 32, 33, 64, 100, 128, 200, 256, 257, 600)
+MOST = max(ROWS)
+_OPTIONS = ("--std=c++20", "-default-device")
+_EPS = 1e-6
+_ROTATED = 256 << 20  # bytes of weights, more than the cache holds
+
+
+@dataclass
+class Product:
+    """A product of any number of rows over its weights, perhaps beside a norm."""
+
+    name: str
+    n: int
+    k: int
+    segments: tuple[int, ...] = ()
+    gated: bool = False
+    bias: bool = False
+    residual: bool = False
+    act: int = 0
+    stem: str = "linear"
+    dtype: int = 2
+    y_dtype: int = 2
+    inputs: list[Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.segments = self.segments or (self.n * (1 + self.gated),)
+        self.slots = -(-(self.n if self.stem == "linear_before_norm" else self.k) // 128) * 2
+        self.x = tensor((MOST, self.k), self.dtype)
+        self.weights = [tensor((r, self.k), self.dtype, scale=self.k**-0.5) for r in self.segments]
+        self.norm = tensor((self.n,), self.dtype)
+        squares = self.x.float().square().view(MOST, -1, 8).sum(-1)
+        slots = torch.zeros(self.slots, MOST, device="cuda")
+        if self.stem == "linear_behind_norm":
+            padded = torch.nn.functional.pad(squares, (0, self.slots * 8 - squares.shape[1]))
+            slots = padded.view(MOST, self.slots, 8).sum(-1).T
+        self.squares = slots
+        self.bias_of = tensor((sum(self.segments),), 0)
+        self.residual_of = tensor((MOST, self.n), self.y_dtype)
+
+    def params(self, m: int) -> Params:
+        given = {
+            "m": m, "n": self.n, "k": self.k, "ldx": self.k, "ldy": self.n, "ldr": self.n,
+            "rows": self.segments, "ldw": (self.k,) * len(self.segments),
+            "segments": len(self.segments), "gated": int(self.gated), "x_dtype": self.dtype,
+            "w_dtype": self.dtype, "y_dtype": self.y_dtype, "r_dtype": self.y_dtype,
+            "has_bias": int(self.bias), "residual": int(self.residual), "act": self.act,
+        }  # fmt: skip
+        if self.stem != "linear":
+            given["slots"] = self.slots
+        if self.stem == "linear_behind_norm":
+            given["norm_eps"] = _EPS
+        return full(self.stem, given)
+
+    @property
+    def unwritten(self) -> int:
+        """The weights, with the norm's, and the bias."""
+        more = self.stem == "linear_before_norm"
+        mask = ((1 << (len(self.weights) + more)) - 1) << 1
+        behind = self.stem == "linear_behind_norm"
+        return mask | (self.bias << (1 + len(self.weights) + more + behind))
+
+    def reads(self, m: int, weights: Sequence[Tensor]) -> list[Tensor]:
+        norm = {"linear": [], "linear_before_norm": [self.norm]}.get(
+            self.stem, [self.squares[:, :m].contiguous()]
+        )
+        extra = [self.bias_of] * self.bias + [self.residual_of[:m]] * self.residual
+        return [self.x[:m], *weights, *norm, *extra]
+
+    def outputs(self, m: int) -> list[Tensor]:
+        y = torch.full((m, self.n), torch.nan, device="cuda").to(self.residual_of.dtype)
+        if self.stem != "linear_before_norm":
+            return [y]
+        return [y, torch.full_like(y, torch.nan), torch.full((self.slots, m), 9.0, device="cuda")]
+
+    def expected(self) -> Tensor:
+        y = self.x.double() @ torch.cat(self.weights).double().T
+        if self.stem == "linear_behind_norm":
+            mean = self.x.double().square().mean(-1, keepdim=True)
+            y = y / torch.sqrt(mean + _EPS)
+        if self.bias:
+            y = y + self.bias_of.double()
+        act = {0: lambda v: v, SILU: torch.nn.functional.silu, GELU: torch.nn.functional.gelu}
+        if self.gated:
+            first, second = y.chunk(2, -1)
+            return act[self.act](first) * second
+        if self.residual:
+            y = y + self.residual_of.double()
+        return act[self.act](y)
+
+
+def products() -> Iterator[Product]:
+    """Yields what is checked."""
+    before, behind = "linear_before_norm", "linear_behind_norm"
+    yield Product("qwen qkv", 2048, 1536, (1536, 256, 256), bias=True, stem=behind)
+    yield Product("qwen o", 1536, 1536, residual=True, stem=before)
+    yield Product("qwen gate", 8960, 1536, (8960, 8960), gated=True, act=SILU, stem=behind)
+    yield Product("qwen down", 1536, 8960, residual=True, stem=before)
+    yield Product("qwen-0.5b qkv", 1152, 896, (896, 128, 128), bias=True)
+    yield Product("qwen-0.5b down", 896, 4864, residual=True, stem=before)
+    yield Product("llama down", 4096, 14336, residual=True, stem=before)
+    yield Product("odd", 1000, 520, bias=True, gated=True, act=SILU)
+    yield Product("odd act", 333, 1096, bias=True, act=GELU, dtype=1, y_dtype=1)
+    yield Product("head", 4999, 1536, y_dtype=0)
+    yield Product("no tma", 200, 516, residual=True)
+
+
+def build(driver: Driver, cases: Sequence[tuple[Product, int, LaunchConfig]]) -> list[Kernel]:
+    """Compiles in parallel, with weights and biases that may be read before the wait."""
+
+    def compiled(case: tuple[Product, int, LaunchConfig]) -> bytes:
+        product, m, config = case
+        body = stem_source(product.stem)
+        assert body is not None
+        macros = [f"-DNPUSIM_{name}={value}" for name, value in config.defines.items()]
+        options = (*_OPTIONS, f"--gpu-architecture={driver.arch}", *macros)
+        source = kernel_source(product.stem, product.params(m), body, product.unwritten)
+        return nvrtc.load().compile(source, options, f"{product.stem}.cu")[0]
+
+    with ThreadPoolExecutor(16) as pool:
+        made = list(pool.map(compiled, cases))
+    return [
+        Kernel(driver, config, cubin) for (_, _, config), cubin in zip(cases, made, strict=True)
+    ]
+
+
+def configs(product: Product, m: int) -> dict[str, LaunchConfig]:
+    """Returns the ways in one order; of many tiles the likeliest."""
+    found = one_order.configs(product.stem, product.params(m))
+    names = [name for name in found if "swapped" in name]
+    names += [name for name in found if "bulk" in name][:2]
+    if not names:
+        names = list(found)
+    return {name.removeprefix(one_order.PREFIX): found[name]() for name in names}
+
+
+def check(driver: Driver, product: Product, rows: Sequence[int]) -> int:
+    """Returns how many results are wrong, or have other bits than the same rows among many."""
+    cases = [(m, name, config) for m in rows for name, config in configs(product, m).items()]
+    kernels = build(driver, [(product, m, config) for m, _, config in cases])
+    want, first, faults = product.expected(), None, []
+    worst = 0.0
+    for (m, name, _), kernel in reversed(list(zip(cases, kernels, strict=True))):
+        outputs = product.outputs(m)
+        kernel([*product.reads(m, product.weights), *outputs])
+        torch.cuda.synchronize()
+        y = outputs[0]
+        error = float((y.double() - want[:m]).norm() / want[:m].norm())
+        worst = max(worst, error) if error == error else float("inf")
+        first = first or outputs
+        if not error < 6e-3:
+            faults.append(f"{m} {name}: error {error:.1e}")
+        same = [
+            torch.equal(a, b[:, :m] if a.dim() == 2 and a.shape[0] != m else b[:m])
+            for a, b in zip(outputs[:2], first[:2], strict=True)
+        ]
+        if len(outputs) > 2:
+            same.append(torch.equal(outputs[2], first[2][:, :m]))
+            scaled = (y.float() * product.norm.float()).to(y.dtype)
+            total = outputs[2].sum(0)
+            close = torch.allclose(total, y.float().square().sum(-1), rtol=1e-4)
+            if not torch.equal(outputs[1], scaled) or not close:
+                faults.append(f"{m} {name}: what is left for the norm is wrong")
+        if not all(same):
+            faults.append(f"{m} {name}: other bits {same}")
+    slices = one_order.slices_of(product.params(1))
+    print(f"{product.name}: {len(cases)} kernels, K in {slices}, error at most {worst:.1e}, "
+          f"{len(faults)} faults", flush=True)  # fmt: skip
+    for fault in faults[:8]:
+        print("   ", fault, flush=True)
+    return len(faults)
+
+
+def timed(kernel: Kernel, product: Product, m: int, sets: list[list[Tensor]]) -> float:
+    outputs = product.outputs(m)
+    operands = [[*product.reads(m, w), *outputs] for w in sets]
+    return microseconds([lambda o=o: kernel(o) for o in operands], 10)  # type: ignore[misc]
+
+
+def time_all(driver: Driver, names: Sequence[str], rows: Sequence[int]) -> None:
+    """Prints times of every way, the one that is chosen first, and of what is chosen without."""
+    target = TargetConfig.named(f"cuda:{driver.arch}")
+    behind, before = "linear_behind_norm", "linear_before_norm"
+    layers = [
+        Product("qkv", 2048, 1536, (1536, 256, 256), bias=True, stem=behind),
+        Product("o", 1536, 1536, residual=True, stem=before),
+        Product("gate_up", 8960, 1536, (8960, 8960), gated=True, act=SILU, stem=behind),
+        Product("down", 1536, 8960, residual=True, stem=before),
+        Product("head", 151936, 1536),
+    ]
+    for product in layers:
+        if product.name not in names:
+            continue
+        size = sum(w.numel() * 2 for w in product.weights)
+        count = max(2, min(24, _ROTATED // size))
+        sets = [[w.clone() for w in product.weights] for _ in range(count)]
+        cases = []
+        for m in rows:
+            ways = configs(product, m)
+            packed = KERNELS[product.stem].pack(product.params(m))
+            choice = default_choice(product.stem, packed, target).variant
+            ways["now " + choice] = config_of(product.stem, packed, choice)
+            cases += [(m, name, config) for name, config in ways.items()]
+        kernels = build(driver, [(product, m, config) for m, _, config in cases])
+        for m in rows:
+            shown = [
+                f"{timed(kernel, product, m, sets):.2f} {name}"
+                for (at, name, _), kernel in zip(cases, kernels, strict=True)
+                if at == m
+            ]
+            chosen = next(iter(one_order.configs(product.stem, product.params(m))))
+            print(f"{product.name} {m}: {'; '.join(shown)} [{chosen}]", flush=True)
+
+
+def main() -> int:
+    """Checks, times, prints."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--time", action="store_true")
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 32, 64, 128, 256])
+    parser.add_argument("--layers", nargs="*", default=["qkv", "o", "gate_up", "down", "head"])
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    driver, wrong = Driver(), 0
+    if args.check or not args.time:
+        wrong = sum(check(driver, product, ROWS) for product in products())
+        print(f"{wrong} faults", flush=True)
+    if args.time or not args.check:
+        time_all(driver, args.layers, args.rows)
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

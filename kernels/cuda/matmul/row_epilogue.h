@@ -1,0 +1,75 @@
+// The epilogue of eight columns of a row of y, and what an RMS norm after y has of it: products
+// whose sums are in registers or shared memory, as tiles of many rows or few.
+#pragma once
+#include "kernels/cuda/matmul/epilogue.h"
+#include "kernels/cuda/matmul/norm_between.h"
+
+namespace npusim {
+
+// Whether eight columns of y, and of the residual, begin on 16 bytes in every row.
+constexpr bool kWideRows = params.ldy % 8 == 0 && (!params.residual || params.ldr % 8 == 0);
+
+struct RowEpilogue {
+  VectorEpilogue epilogue;
+  NormOutputs norm_outputs;
+  const float* squares;  // of x
+
+  explicit RowEpilogue(void* const* operands)
+      : epilogue(Epilogue(operands, kWeights)),
+        norm_outputs(operands),
+        squares(row_square_sums(operands)) {
+    epilogue.wide = epilogue.wide && kWideRows;
+    if constexpr (kBeforeNorm) epilogue.wide = epilogue.wide && is_aligned(norm_outputs.scaled, 16);
+  }
+  static int count(int row, int column) {
+    return row < params.m ? static_cast<int>(smaller<int64_t>(params.n - column, 8)) : 0;
+  }
+  uint4 residual(int row, int column) const {
+    return epilogue.residual(static_cast<int64_t>(row) * params.ldr + column, count(row, column));
+  }
+  // Of the first part of W, or of the second of gated products.
+  void bias(int column, float (&b)[8]) const {
+    epilogue.bias(column, static_cast<int>(smaller<int64_t>(params.n - column, 8)), b);
+  }
+  void second_bias(int column, float (&b)[8]) const {
+    const int exist = static_cast<int>(smaller<int64_t>(params.n - column, 8));
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      b[e] = params.has_bias && e < exist ? epilogue.epilogue.bias[params.n + column + e] : 0;
+    }
+  }
+  // The weight of the norm after y.
+  uint4 norm(int column) const {
+    const int exist = static_cast<int>(smaller<int64_t>(params.n - column, 8));
+    if (!kBeforeNorm || exist <= 0) return {0, 0, 0, 0};
+    if (exist >= 8) return *reinterpret_cast<const uint4*>(norm_outputs.norm + column);
+    return gather_chunk(norm_outputs.norm + column, exist);
+  }
+  // Stores eight columns; returns the sum of their squares, for a norm after y.
+  float store(int row, int column, const uint4& residual, const float (&bias)[8], const uint4& norm,
+              const float (&sums)[8]) const {
+    const int exist = count(row, column);
+    if (exist <= 0) return 0.0f;
+    float v[8];
+    epilogue.results(static_cast<int64_t>(row) * params.ldr + column, exist, residual, bias, sums,
+                     v);
+    epilogue.store(static_cast<int64_t>(row) * params.ldy + column, exist, v);
+    if constexpr (!kBeforeNorm) return 0.0f;
+    unpack<Epilogue::Y>(pack_eight<Epilogue::Y>(v), v);
+    return norm_outputs.store(row, column, exist, epilogue.wide, v, norm);
+  }
+  // The same of gated products, which have no residual.
+  void store_gated(int row, int column, const float (&first)[8], const float (&second)[8],
+                   const float (&bias)[8], const float (&second_bias)[8]) const {
+    const int exist = count(row, column);
+    if (exist <= 0) return;
+    float v[8];
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      v[e] = Epilogue::finished_gated(first[e], second[e], bias[e], second_bias[e]);
+    }
+    epilogue.store(static_cast<int64_t>(row) * params.ldy + column, exist, v);
+  }
+};
+
+}  // namespace npusim

@@ -1,0 +1,170 @@
+"""Products whose elements have the same bits for any number of rows: those of steps over pages.
+
+A step has rows of many requests, and a request's answer is not to depend on how many others there
+are. So K is cut into slices whose number follows from the weights alone, each is summed block by
+block in order, and slices are added up in order, by whatever kernel is the fastest for the rows
+there are. What cannot be loaded by TMA has tiles of one kind for all rows.
+
+Owns which kernels share an order, and which of them computes a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from npusim.abi.kernels import Params
+from npusim.codegen.cuda import code_rows, decoding, matmul_rules, rows, swap_ab, tma_matmul
+from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS, leaves_norm, on_tensor_cores
+from npusim.codegen.cuda.tma_matmul import ClusterTile
+from npusim.codegen.launch_config import LaunchConfig, as_int, blocks
+
+PREFIX = "in one order: "  # of names
+_TILES = PREFIX + "tiles"  # of ordinary kernels
+_SLICES = (1, 2, 4, 8)  # of K: blocks of a cluster
+_DEPTH, _GROUP_ROWS = 64, 64
+# What slices are chosen by, in microseconds and bytes: a processor reads at most so fast, and a
+# cluster's blocks exchange their sums.
+_PROCESSOR_BYTES_PER_US, _EXCHANGE_US, _SLICE_US = 45000.0, 1.0, 0.15
+_SQUARED_COLUMNS = 64  # whose squares before a norm are summed in the order of all
+_OTHER_REGISTERS = 64  # of a thread, beside sums
+
+Configs = Mapping[str, Callable[[], LaunchConfig]]
+
+
+def slices_of(p: Params) -> int:
+    """Returns into how many slices K is cut: by the sizes of the weights alone."""
+    k_blocks = blocks(as_int(p, "k"), _DEPTH)
+    tiles = blocks(as_int(p, "n") * (2 if p["gated"] else 1), _GROUP_ROWS)
+    tile_bytes = _GROUP_ROWS * as_int(p, "k") * 2
+    least = tiles * tile_bytes / GPU.tma_matmul.read_bytes_per_us
+
+    def microseconds(slices: int) -> float:
+        fullest = blocks(tiles * slices, PROCESSORS) / slices
+        exchange = _EXCHANGE_US + _SLICE_US * slices if slices > 1 else 0.0
+        return max(least, fullest * tile_bytes / _PROCESSOR_BYTES_PER_US) + exchange
+
+    return min((s for s in _SLICES if s == 1 or k_blocks >= 2 * s), key=microseconds)
+
+
+def ordered_tiles(p: Params, slices: int) -> list[ClusterTile]:
+    """Returns tiles of many rows that add in this order, the fastest by an estimate first."""
+    found: dict[str, ClusterTile] = {}
+    for tile in tma_matmul.TILES:
+        if (tile.share_rows, tile.share_columns) != (1, 1):
+            continue
+        ordered = replace(tile, split_k=1, ordered_slices=slices)
+        squares = not leaves_norm(p) or tile.columns % _SQUARED_COLUMNS == 0
+        if squares and _has_registers(ordered) and tma_matmul.fits(p, ordered):
+            found.setdefault(ordered.name, ordered)
+    return sorted(found.values(), key=lambda tile: tma_matmul.microseconds(p, tile))
+
+
+def _has_registers(tile: ClusterTile) -> bool:
+    """Tells whether a thread has room for the sums of a slice beside those of the others."""
+    threads = blocks(tile.blocks_per_processor * (2 * tile.rows + 32 * tile.copy_warp), 128) * 128
+    sums = tile.columns // 2 * (2 if tile.ordered_slices > 1 else 1)
+    return sums + _OTHER_REGISTERS <= min(255, 65536 // threads) or tile.ordered_slices == 1
+
+
+def linear_configs(p: Params) -> Configs:
+    """Returns the ways to compute a linear, beside a norm or not, in one order; the rule's first.
+
+    All of them have the same bits, for any number of rows, on devices with TMA.
+    """
+    slices = slices_of(p)
+    found: dict[str, tuple[float, Callable[[], LaunchConfig]]] = {}
+    if swap_ab.fits(p, 1):
+        for groups in (1, 2):
+            tile = swap_ab.tile_of(p, groups, slices)
+            if tile is not None:
+                config = _deferred(swap_ab.swap_ab, p, tile, slices)
+                name = PREFIX + tile.name(p, slices)
+                found[name] = _swapped_us(p, groups, slices), config
+        for ordered in ordered_tiles(p, slices):
+            config = _deferred(tma_matmul.tma_matmul, p, ordered)
+            found[PREFIX + ordered.name] = tma_matmul.microseconds(p, ordered), config
+    return {name: found[name][1] for name in sorted(found, key=lambda name: found[name][0])}
+
+
+def _deferred(make: Callable[..., LaunchConfig], *args: object) -> Callable[[], LaunchConfig]:
+    return lambda: make(*args)
+
+
+def _swapped_us(p: Params, groups: int, slices: int) -> float:
+    """Returns about how long a product takes by swap_ab.h."""
+    fit = GPU.tma_matmul
+    m, k = as_int(p, "m"), as_int(p, "k")
+    count = swap_ab.blocks_of(p, groups, slices)
+    each = (groups * _GROUP_ROWS + m) * 2 * blocks(k, slices)
+    weights = 2 * as_int(p, "n") * (2 if p["gated"] else 1) * k
+    time = max(
+        weights / fit.read_bytes_per_us,
+        each * blocks(count, PROCESSORS) / fit.arriving_bytes_per_us,
+        each * count / fit.all_arriving_bytes_per_us,
+    )
+    exchange = fit.exchange_us * slices + m * _GROUP_ROWS * groups * 4 / fit.exchanged_bytes_per_us
+    return fit.begin_us + fit.end_us + time + (exchange if slices > 1 else 0.0)
+
+
+def tiles(stem: str, p: Params) -> LaunchConfig:
+    """Returns ordinary kernels that add in one order, for any number of rows."""
+    if stem == "norm":
+        return rows.norm_in_one_order(p)
+    m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
+    if m * n == 0:
+        return LaunchConfig(())
+    codes = stem == "quantized_linear"
+    if codes and decoding.split_of(p) is not None:
+        return _code_rows(p)
+    if codes:
+        arguments = 1 + as_int(p, "segments") + matmul_rules.epilogue_operands(p)
+    else:
+        arguments = matmul_rules.linear_operands(p)
+    tensor_cores = on_tensor_cores(p["x_dtype"], p["x_dtype" if codes else "w_dtype"])
+    shapes: tuple[matmul_rules.TileShape, ...] = ()
+    slices = slices_of(p)
+    if leaves_norm(p):  # squares are summed by tiles
+        slices, shapes = 1, (matmul_rules.TILES[-1],)
+    return matmul_rules.tiled(
+        *(m, n, k),
+        parts=2 if p["gated"] else 1,
+        tensor_cores=tensor_cores,
+        arguments=arguments,
+        shapes=shapes,
+        splits=(slices,),
+    )
+
+
+def _code_rows(p: Params) -> LaunchConfig:
+    """Returns a product over codes, of which more rows than a launch has are blocks of it."""
+    if as_int(p, "m") <= code_rows.MOST_ROWS:
+        return decoding.quantized_linear(p)
+    arguments = 1 + as_int(p, "segments") + matmul_rules.epilogue_operands(p)
+    config = code_rows.code_rows(p, arguments, decoding.split_of(p), most_rows=as_int(p, "m"))
+    assert config is not None, p
+    return config
+
+
+STEMS = (*tma_matmul.STEMS, "quantized_linear", "norm")  # whose kernels have several orders
+
+
+def configs(stem: str, p: Params) -> Configs:
+    """Returns the ways to compute a command in one order, by name; the rule's first."""
+    found: Configs = linear_configs(p) if stem in tma_matmul.STEMS else {}
+    return {**found, _TILES: _deferred(tiles, stem, p)}
+
+
+def variant_of(stem: str, p: Params, tma: bool, how: str) -> str | None:
+    """Returns the name of the one that is chosen; None: the order is not to be kept, or there is
+    only one.
+
+    Args:
+        tma: whether the target loads tiles by TMA.
+        how: `TargetConfig.batch_invariance`.
+    """
+    if stem not in STEMS or how == "none":
+        return None
+    if how != "all" and stem == "quantized_linear" and as_int(p, "m") > code_rows.MOST_ROWS:
+        return None
+    return next(iter(configs(stem, p))) if tma else _TILES
