@@ -25,21 +25,21 @@ constexpr int kRowsOfW = 64 * kGroups, kOutputs = kRowsOfW / kParts;  // of a ti
 constexpr int kSlices = NPUSIM_CLUSTER_K;
 constexpr int kStages = NPUSIM_PIPELINE_STAGES;
 constexpr int kBytesOfW = kRowsOfW * 128, kStageBytes = kBytesOfW + kTokens * 128;
-constexpr int kBarriersAt = kStages * kStageBytes;  // full, empty, then that of the exchange
+constexpr int kPitch = kRowsOfW + 4;  // of rows of sums: a quad stores rows in banks of their own
+// Full barriers, empty ones, then that of the exchange.
+constexpr int kBarriersAt = larger(kStages * kStageBytes, kTokens * kPitch * 4);
 constexpr int kExchangeBarrierAt = kBarriersAt + kStages * 16;
 constexpr int kBlocksOfK = static_cast<int>(ceil_div(params.k, 64));
 constexpr int kThreads = 128 * kGroups;  // of the consumers
 static_assert(kM <= kTokens && NPUSIM_BLOCK == kThreads + 32);
 
 // Sums in shared memory: of a block's own slice of K over its pipeline, and those that it receives
-// behind the barriers, all [row of x][kPitch]. A quad of lanes stores rows in banks of their own.
-constexpr int kPitch = kRowsOfW + 4;
+// behind the barriers, all [row of x][kPitch].
 constexpr int kMostRows = static_cast<int>(ceil_div(kM, kSlices));  // that a block finishes
 constexpr int kReceivedAt = ceil_div(kExchangeBarrierAt + 8, 128) * 128;
 constexpr int kReceivedBytes = kMostRows * kPitch * 4;                   // from each other block
 constexpr int kScalesAt = kReceivedAt + (kSlices - 1) * kReceivedBytes;  // of x, after a norm
-static_assert(kTokens * kPitch * 4 <= kBarriersAt &&
-              kScalesAt + (kAfterNorm ? kMostRows * 4 : 0) <= NPUSIM_SHARED);
+static_assert(kScalesAt + (kAfterNorm ? kMostRows * 4 : 0) <= NPUSIM_SHARED);
 
 // What a block computes: its tile, its slice of K, and the rows of x that it finishes.
 struct Block {

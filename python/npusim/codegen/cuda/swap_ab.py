@@ -85,16 +85,11 @@ def tile_of(p: Params, groups: int, slices: int) -> SwapTile | None:
         return None
     each = blocks(blocks(as_int(p, "k"), _DEPTH), slices)
     held = min(blocks(blocks_of(p, groups, slices), PROCESSORS), 3)
-    for room in (_SHARED[held], GPU.processors.block_shared_bytes):
-        stages = min(each, _MOST_STAGES, room // _stage_bytes(p, groups))
-        tile = SwapTile(groups, stages, stages)
-        if stages >= min(each, 3) and _shared(p, tile, slices) <= room:
-            return tile
-        while stages > 2 and _shared(p, SwapTile(groups, stages, stages), slices) > room:
-            stages -= 1
-        tile = SwapTile(groups, stages, stages)
-        if stages >= 2 and _sums_fit(p, tile) and _shared(p, tile, slices) <= room:
-            return tile
+    for room, least in ((_SHARED[held], 3), (GPU.processors.block_shared_bytes, 2)):
+        for stages in range(min(each, _MOST_STAGES), min(each, least) - 1, -1):
+            tile = SwapTile(groups, stages, stages)
+            if _shared(p, tile, slices) <= room:
+                return tile
     return None
 
 
@@ -102,17 +97,10 @@ def _stage_bytes(p: Params, groups: int) -> int:
     return (groups * _GROUP_ROWS + _tokens(p)) * _DEPTH * 2
 
 
-def _sums_fit(p: Params, tile: SwapTile) -> bool:
-    """Tells whether a block's sums fit over its pipeline."""
-    sums = _tokens(p) * (tile.groups * _GROUP_ROWS + 4) * 4
-    return sums <= tile.stages * _stage_bytes(p, tile.groups)
-
-
 def _shared(p: Params, tile: SwapTile, slices: int) -> int:
     """Returns bytes of shared memory, as swap_ab.h lays it out."""
-    pipeline = tile.stages * (_stage_bytes(p, tile.groups) + _BARRIERS)
-    if not _sums_fit(p, tile):  # the pipeline is as long as they are
-        return GPU.processors.block_shared_bytes + 1
+    sums = _tokens(p) * (tile.groups * _GROUP_ROWS + 4) * 4
+    pipeline = max(tile.stages * _stage_bytes(p, tile.groups), sums) + tile.stages * _BARRIERS
     most_rows = blocks(as_int(p, "m"), slices)
     received = (slices - 1) * most_rows * (tile.groups * _GROUP_ROWS + 4) * 4
     return blocks(pipeline + 8, 128) * 128 + received + most_rows * 4

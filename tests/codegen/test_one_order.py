@@ -1,0 +1,168 @@
+"""Products of steps: which kernels add in one order, and that every number of rows has one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from npusim.abi.kernels import KERNELS
+from npusim.codegen.cuda import nvrtc, one_order, swap_ab
+from npusim.codegen.cuda.choices import sized_choice
+from npusim.codegen.cuda.compile_kernels import specialise
+from npusim.codegen.cuda.paths import KernelPath
+from npusim.codegen.cuda.variants import config_of
+from npusim.codegen.launch_config import LaunchConfig
+from npusim.codegen.wanted import Recipe
+from npusim.targets import TargetConfig
+from tests.codegen import host
+from tests.codegen.ptxas import SPILLED, spilled
+from tests.codegen.test_matmul_rules import _full, _linear
+from tests.codegen.test_tma_matmul import _QKV, _after_norm, _before_norm, _error, _gated
+
+ROWS = (1, 2, 8, 9, 64, 65, 100, 256, 257, 2048)
+_STEP = Recipe(0, "auto", False, "auto")
+
+
+def _chosen(stem: str, p: dict[str, Any], arch: str, recipe: Recipe = _STEP) -> LaunchConfig:
+    params = KERNELS[stem].pack(_full(stem, p))
+    choice = sized_choice(stem, params, TargetConfig.named(f"cuda:{arch}"), None, recipe)
+    assert not choice.library
+    return config_of(stem, params, choice.variant)
+
+
+def _order(config: LaunchConfig) -> tuple[bool, int]:
+    """Returns whether TMA loads the operands, and into how many slices K is cut."""
+    defines = config.defines
+    if defines["PATH"] == KernelPath.SWAP_AB:
+        return True, defines["CLUSTER_K"]
+    if defines["PATH"] == KernelPath.TMA:
+        assert defines["CLUSTER_K"] == 1
+        return True, defines["ORDERED_SLICES"]
+    return False, defines["SPLIT"]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_90a"])
+@pytest.mark.parametrize(
+    ("n", "k", "more"),
+    [
+        (2048, 1536, _QKV),
+        (1536, 8960, {"residual": 1}),
+        (151936, 1536, {}),
+        (333, 1096, {"dtype": 1}),
+        (200, 516, {}),  # rows that TMA does not load
+        (96, 4096, {"dtype": 0}),
+    ],
+)
+def test_any_number_of_rows_has_one_order(n: int, k: int, more: dict[str, Any], arch: str) -> None:
+    orders = {_order(_chosen("linear", _linear(m, n, k, **more), arch)) for m in ROWS}
+    assert len(orders) == 1
+
+
+def test_norms_between_products_keep_the_order_too() -> None:
+    before = [_chosen("linear_before_norm", _before_norm(m, 1536, 8960), "sm_90a") for m in ROWS]
+    assert {_order(config) for config in before} == {(True, 4)}
+    for config in before:  # squares are summed by 64 columns
+        assert config.defines.get("TMA_COLUMNS", 64) % 64 == 0
+    lanes = set()
+    for m in ROWS:
+        p = {"rows": m, "size": 896, "x_row_stride": 896, "y_row_stride": 896, "has_weight": 1}
+        p |= {"x_dtype": 2, "w_dtype": 2, "y_dtype": 2}
+        lanes.add(_chosen("norm", p, "sm_90a").defines["LANES"])
+    assert len(lanes) == 1
+
+
+def test_all_ways_that_are_offered_have_the_order() -> None:
+    for m in ROWS:
+        p = _linear(m, 1536, 8960, residual=1)
+        found = one_order.configs("linear", p)
+        assert {_order(make()) for name, make in found.items() if not name.endswith("tiles")} == {
+            (True, one_order.slices_of(p))
+        }
+
+
+def test_slices_are_those_that_fill_the_device() -> None:
+    """Of Qwen2.5-1.5B: q, k and v, o, gate and up, down, and the head."""
+    shapes = [(2048, 1536, 0), (1536, 1536, 0), (8960, 1536, 1), (1536, 8960, 0), (151936, 1536, 0)]
+    found = [one_order.slices_of(_linear(1, n, k, gated=gated)) for n, k, gated in shapes]
+    assert found == [4, 4, 1, 4, 1]
+
+
+def _codes(m: int) -> dict[str, Any]:
+    given = {"m": m, "n": 512, "k": 1024, "ldx": 1024, "ldy": 512, "rows": (512,), "segments": 1}
+    return {**given, "format": 1, "x_dtype": 2, "y_dtype": 2}
+
+
+def test_codes_have_one_order_up_to_64_rows_or_wherever_it_is_asked_for() -> None:
+    few = (KernelPath.GEMV_MULTISTAGE, KernelPath.CODES_ROWS)
+    for m in (1, 5, 64):
+        assert _chosen("quantized_linear", _codes(m), "sm_90a").defines["PATH"] in few
+    many = _chosen("quantized_linear", _codes(300), "sm_90a")
+    assert many.defines["PATH"] == KernelPath.CODES_TMA
+    ordered = _chosen("quantized_linear", _codes(300), "sm_90a", Recipe(0, "auto", False, "all"))
+    assert ordered.defines["PATH"] == KernelPath.CODES_ROWS
+    tokens = 8 * ordered.defines["TOKENS"]
+    assert ordered.launches[0].grid[0] % -(-300 // tokens) == 0
+
+
+def test_other_methods_and_targets_that_ask_for_speed_choose_freely() -> None:
+    recipe = Recipe(0, "auto", False, "none")
+    config = _chosen("linear", _linear(1, 1536, 1536), "sm_90a", recipe)
+    assert config.defines["PATH"] == KernelPath.GEMV_MULTISTAGE
+
+
+def test_swapped_tiles_fit_in_shared_memory_for_any_rows() -> None:
+    for n, k in ((1536, 8960), (8960, 1536), (64, 64), (4096, 14336)):
+        p = _linear(1, n, k)
+        for m in (1, 8, 16, 17, 100, 129, 256):
+            tile = swap_ab.tile_of(p | {"m": m}, 1, one_order.slices_of(p))
+            assert tile is not None, (m, n, k)
+            config = swap_ab.swap_ab(p | {"m": m}, tile, one_order.slices_of(p))
+            assert config.launches[0].shared <= 231424
+
+
+def test_swapped_tiles_compile_without_spilling(compiler: nvrtc.Nvrtc) -> None:
+    before = _before_norm(8, 1536, 8960)
+    cases = [
+        ("linear_before_norm", before),
+        ("linear_behind_norm", _after_norm(before, _gated(128, 8960, 1536))),
+    ]
+    for stem, params in cases:
+        packed = KERNELS[stem].pack(params)
+        name = next(n for n in one_order.configs(stem, params) if "swapped" in n)
+        source, _, options = specialise(stem, packed, 0b110, name)
+        options = ("--gpu-architecture=sm_90a", *options, "--ptxas-options=-v")
+        assert spilled(compiler.compile(source, options, stem)[1]) <= SPILLED, name
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+def test_devices_without_tma_compute_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(5)
+    m, n, k, inner = 70, 200, 136, 104
+    shapes = ((m, k), (n, k), (n,), (m, n), (inner, n), (inner, n))
+    x, w, norm, r, gate, up = (torch.randn(s, generator=generator).bfloat16() for s in shapes)
+    before = _before_norm(m, n, k)
+    behind = _after_norm(before, _gated(m, inner, n))
+    stems = (("linear_before_norm", before), ("linear_behind_norm", behind))
+    keys = [(stem, KERNELS[stem].pack(p)) for stem, p in stems]
+    kernels = {}
+    for key, (stem, p) in zip(keys, stems, strict=True):
+        name = next(n for n in one_order.configs(stem, p) if "swapped" in n)
+        folder = tmp_path / stem
+        folder.mkdir()
+        kernels |= host.build([key], folder, name)
+    y, scaled = (torch.full((m, n), torch.nan).bfloat16() for _ in range(2))
+    squares = torch.full((before["slots"], m), torch.nan)
+    host.call(kernels[keys[0]], [x, w, norm, r, y, scaled, squares])
+    assert _error(y, x.float() @ w.float().T + r.float()) < 4e-3
+    assert torch.equal(scaled, y * norm)
+    torch.testing.assert_close(squares.sum(0), y.float().square().sum(-1))
+    z = torch.full((m, inner), torch.nan).bfloat16()
+    host.call(kernels[keys[1]], [scaled, gate, up, squares, z])
+    normed = torch.rms_norm(y.float(), (n,), norm.float(), 1e-6)
+    want = torch.nn.functional.silu(normed @ gate.float().T) * (normed @ up.float().T)
+    assert _error(z, want) < 5e-3
