@@ -20,7 +20,29 @@ from npusim.codegen.cuda.source import kernel_source, stem_source
 from npusim.codegen.launch_config import LaunchConfig, TensorMap
 
 _OPTIONS = ("--std=c++20", "-default-device")
+_PROGRAMMATIC = 6  # attribute of a launch that may start before the one in front ends
 _PROMOTED = 3  # bytes of the second cache's reads: 256
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute."""
+
+    _fields_ = (
+        ("id", ctypes.c_uint),
+        ("padding", ctypes.c_uint),
+        ("value", ctypes.c_int * 16),
+    )
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared")),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    )
 
 
 class Driver:
@@ -55,13 +77,15 @@ class Driver:
         shared: int,
         pointers: Sequence[int],
         maps: Sequence[ctypes.Array[ctypes.c_uint64]] = (),
+        overlaps: bool = False,
     ) -> None:
+        """Launches in PyTorch's stream; overlaps: it may start before the launch in front ends."""
         values = [*(ctypes.c_void_p(p) for p in pointers), *maps]
         arguments = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        self._must(
-            self._cuda.cuLaunchKernel(function, *grid, *block, shared, stream, arguments, None)
-        )
+        stream = torch.cuda.current_stream().cuda_stream
+        attribute = _Attribute(_PROGRAMMATIC, 0, (1,))
+        config = _Config(*grid, *block, shared, stream, ctypes.pointer(attribute), int(overlaps))
+        self._must(self._cuda.cuLaunchKernelEx(ctypes.byref(config), function, arguments, None))
 
     def map(self, map: TensorMap, address: int) -> ctypes.Array[ctypes.c_uint64]:
         """Returns a matrix at an address as kernels take it; swizzled in lines of 128 bytes."""
@@ -94,7 +118,7 @@ class Kernel:
         self._scratch = torch.empty(max(config.scratch, 1), dtype=torch.uint8, device="cuda")
         self.failure = torch.zeros(3, dtype=torch.int64, device="cuda")
 
-    def __call__(self, operands: Sequence[Tensor]) -> None:
+    def __call__(self, operands: Sequence[Tensor], overlaps: bool = False) -> None:
         pointers = [t.data_ptr() for t in operands]
         if self.config.scratch:
             pointers.append(self._scratch.data_ptr())
@@ -109,7 +133,7 @@ class Kernel:
         ]
         for x in self.config.launches:
             function = self._functions[x.entry]
-            self._driver.launch(function, x.grid, x.block, x.shared, pointers, maps)
+            self._driver.launch(function, x.grid, x.block, x.shared, pointers, maps, overlaps)
 
 
 def compile_kernel(

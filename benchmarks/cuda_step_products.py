@@ -1,22 +1,22 @@
 """Products of steps of many requests on this machine's GPU: checked, held to one order, and timed.
 
-    PYTHONPATH=python:. python -m benchmarks.cuda_step_products [--check] [--time] [--layers qkv …]
+    PYTHONPATH=python:. python -m benchmarks.cuda_step_products [--check] [--chain] [--time]
 
 Every way to compute a product in one order (codegen/cuda/one_order.py) is compared with float64,
 and, bit by bit, with the same rows among 257 of them: products over weights as Qwen2.5's and
 Llama's, and odd ones, with biases, residuals, gates, and RMS norms before and after. Then the
 products of Qwen2.5-1.5B's layers and its head are timed by rows, in a graph whose weights rotate
-past the cache, launches one after another, beside what is chosen where no order is kept.
-Microseconds.
+past the cache, launches one after another, beside what is chosen where no order is kept; and the
+products of 28 layers, whose launches overlap, in several variations. Microseconds.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from torch import Tensor
 from benchmarks.cuda_cases import GELU, SILU, Params, full, tensor
 from benchmarks.cuda_driver import Driver, Kernel, microseconds
 from npusim.abi.kernels import KERNELS
-from npusim.codegen.cuda import nvrtc, one_order
+from npusim.codegen.cuda import nvrtc, one_order, swap_ab
 from npusim.codegen.cuda.choices import default_choice
 from npusim.codegen.cuda.source import kernel_source, stem_source
 from npusim.codegen.cuda.variants import config_of
@@ -36,6 +36,7 @@ _ALL_WAYS = (8, 64, 128, 256)  # of these, every kind of kernel is checked
 MOST = max(ROWS)
 _OPTIONS = ("--std=c++20", "-default-device")
 _EPS = 1e-6
+_LAYERS = 28
 _ROTATED = 256 << 20  # bytes of weights, more than the cache holds
 
 
@@ -157,10 +158,10 @@ def build(driver: Driver, cases: Sequence[tuple[Product, int, LaunchConfig]]) ->
 
 
 def configs(product: Product, m: int) -> dict[str, LaunchConfig]:
-    """Returns the ways in one order; of many tiles the likeliest two."""
+    """Returns the ways in one order; of many tiles the likeliest."""
     found = one_order.configs(product.stem, product.params(m))
     names = [name for name in found if "swapped" in name]
-    names += [name for name in found if "bulk" in name][:2]
+    names += [name for name in found if "bulk" in name][:3]
     if not names:
         names = list(found)
     return {name.removeprefix(one_order.PREFIX): found[name]() for name in names}
@@ -217,15 +218,7 @@ def timed(kernel: Kernel, product: Product, m: int, sets: list[list[Tensor]]) ->
 def time_all(driver: Driver, names: Sequence[str], rows: Sequence[int]) -> None:
     """Prints times of every way, the one that is chosen first, and of what is chosen without."""
     target = TargetConfig.named(f"cuda:{driver.arch}")
-    behind, before = "linear_behind_norm", "linear_before_norm"
-    layers = [
-        Product("qkv", 2048, 1536, (1536, 256, 256), bias=True, stem=behind),
-        Product("o", 1536, 1536, residual=True, stem=before),
-        Product("gate_up", 8960, 1536, (8960, 8960), gated=True, act=SILU, stem=behind),
-        Product("down", 1536, 8960, residual=True, stem=before),
-        Product("head", 151936, 1536),
-    ]
-    for product in layers:
+    for product in (*_layer(), Product("head", 151936, 1536)):
         if product.name not in names:
             continue
         size = sum(w.numel() * 2 for w in product.weights)
@@ -249,20 +242,119 @@ def time_all(driver: Driver, names: Sequence[str], rows: Sequence[int]) -> None:
             print(f"{product.name} {m}: {'; '.join(shown)} [{chosen}]", flush=True)
 
 
+def variations(product: Product, m: int, on: Collection[str]) -> dict[str, LaunchConfig]:
+    """Returns other launch configurations of a product, by what they try.
+
+    Args:
+        on: features of the architecture.
+    """
+    p = product.params(m)
+    slices = one_order.slices_of(p)
+    found = {name: way().on(on) for name, way in one_order.configs(product.stem, p).items()}
+    made = {"chosen": next(iter(found.values()))}
+    for name, way in found.items():
+        if product.gated and "bulk" in name:
+            made.setdefault("gate and up by tiles", way)
+        if product.gated and "bulk 64x144" in name:
+            made.setdefault("gate and up by tiles of 144", way)
+    tile = swap_ab.tile_of(p, 1, slices)
+    if tile is None:
+        return made
+    swapped = swap_ab.swap_ab(p, tile, slices)
+    unpadded = replace(swapped.launches[0], padded_shared=None)
+    made["swapped"] = swapped.on(on)
+    made["no padding"] = replace(swapped, launches=(unpadded,)).on(on)
+    few = replace(tile, ahead=min(tile.ahead, 3))
+    made["three blocks ahead"] = swap_ab.swap_ab(p, few, slices).on(on)
+    short = replace(tile, stages=min(tile.stages, 6), ahead=min(tile.ahead, 6))
+    made["rings of six"] = swap_ab.swap_ab(p, short, slices).on(on)
+    long = replace(tile, stages=min(12, -(-p["k"] // 64 // slices)))
+    long = replace(long, ahead=long.stages)
+    made["rings of twelve"] = swap_ab.swap_ab(p, long, slices).on(on)
+    two = swap_ab.tile_of(p, 2, slices)
+    if two is not None and product.gated:
+        made["gate and up by 128 rows"] = swap_ab.swap_ab(p, two, slices).on(on)
+    for other in (2, 8):
+        tile = swap_ab.tile_of(p, 1, other)
+        if slices > 1 and tile is not None:
+            made[f"{other} slices"] = swap_ab.swap_ab(p, tile, other).on(on)
+    now = KERNELS[product.stem].pack(p)
+    target = TargetConfig.named("cuda:sm_90a")
+    choice = default_choice(product.stem, now, target).variant
+    made["in no order"] = config_of(product.stem, now, choice).on(on)
+    return made
+
+
+def time_layers(driver: Driver, rows: Sequence[int]) -> None:
+    """Prints microseconds of a layer's products, of 28 layers whose launches overlap.
+
+    Nothing runs between the products.
+    """
+    features = TargetConfig.named(f"cuda:{driver.arch}").features
+    layers = [_layer() for _ in range(_LAYERS)]
+    made = [(m, [variations(product, m, features) for product in layers[0]]) for m in rows]
+    labels = list(dict.fromkeys(label for _, found in made for ways in found for label in ways))
+    cases = [
+        (product, m, ways[label])
+        for m, found in made
+        for product, ways in zip(layers[0], found, strict=True)
+        for label in ways
+    ]
+    kernels = iter(build(driver, cases))
+    for m, found in made:
+        built = [{label: next(kernels) for label in ways} for ways in found]
+        operands = [
+            [[*product.reads(m, product.weights), *product.outputs(m)] for product in layer]
+            for layer in layers
+        ]
+        shown = []
+        for label in labels:
+            if not any(label in ways for ways in built):
+                continue
+            chain = [ways.get(label, ways["chosen"]) for ways in built]
+            shown.append((_chained(chain, operands), label))
+        print(f"layer, {m}: " + "; ".join(f"{took:.2f} {label}" for took, label in shown),
+              flush=True)  # fmt: skip
+
+
+def _chained(chain: Sequence[Kernel], operands: Sequence[Sequence[list[Tensor]]]) -> float:
+    def call() -> None:
+        for layer in operands:
+            for kernel, given in zip(chain, layer, strict=True):
+                kernel(given, overlaps=True)
+
+    return microseconds([call], 15) / len(operands)
+
+
+def _layer() -> list[Product]:
+    """Returns the products of a layer of Qwen2.5-1.5B."""
+    behind, before = "linear_behind_norm", "linear_before_norm"
+    return [
+        Product("qkv", 2048, 1536, (1536, 256, 256), bias=True, stem=behind),
+        Product("o", 1536, 1536, residual=True, stem=before),
+        Product("gate_up", 8960, 1536, (8960, 8960), gated=True, act=SILU, stem=behind),
+        Product("down", 1536, 8960, residual=True, stem=before),
+    ]
+
+
 def main() -> int:
     """Checks, times, prints."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--time", action="store_true")
+    parser.add_argument("--chain", action="store_true", help="time whole layers, overlapping")
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 32, 64, 128, 256])
     parser.add_argument("--layers", nargs="*", default=["qkv", "o", "gate_up", "down", "head"])
     args = parser.parse_args()
     torch.manual_seed(0)
     driver, wrong = Driver(), 0
-    if args.check or not args.time:
+    everything = not (args.check or args.time or args.chain)
+    if args.check or everything:
         wrong = sum(check(driver, product, ROWS) for product in products())
         print(f"{wrong} faults", flush=True)
-    if args.time or not args.check:
+    if args.chain or everything:
+        time_layers(driver, args.rows)
+    if args.time or everything:
         time_all(driver, args.layers, args.rows)
     return int(wrong > 0)
 

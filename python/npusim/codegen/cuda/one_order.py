@@ -29,6 +29,12 @@ _PROCESSOR_BYTES_PER_US, _EXCHANGE_US, _SLICE_US = 45000.0, 1.0, 0.15
 _SQUARED_COLUMNS = 64  # whose squares before a norm are summed in the order of all
 _OTHER_REGISTERS = 64  # of a thread, beside sums
 
+# Tiles that leave room for blocks of the next launch, beside those of prompts.
+_FEW_ROWS_TILES = tuple(
+    ClusterTile(rows, columns, 1, 1, 1, stages)
+    for rows, columns, stages in ((64, 144, 4), (64, 128, 4), (64, 112, 5), (128, 144, 3))
+)
+
 Configs = Mapping[str, Callable[[], LaunchConfig]]
 
 
@@ -50,7 +56,7 @@ def slices_of(p: Params) -> int:
 def ordered_tiles(p: Params, slices: int) -> list[ClusterTile]:
     """Returns tiles of many rows that add in this order, the fastest by an estimate first."""
     found: dict[str, ClusterTile] = {}
-    for tile in tma_matmul.TILES:
+    for tile in (*_FEW_ROWS_TILES, *tma_matmul.TILES):
         if (tile.share_rows, tile.share_columns) != (1, 1):
             continue
         ordered = replace(tile, split_k=1, ordered_slices=slices)
@@ -62,9 +68,9 @@ def ordered_tiles(p: Params, slices: int) -> list[ClusterTile]:
 
 def _has_registers(tile: ClusterTile) -> bool:
     """Tells whether a thread has room for the sums of a slice beside those of the others."""
-    threads = blocks(tile.blocks_per_processor * (2 * tile.rows + 32 * tile.copy_warp), 128) * 128
-    sums = tile.columns // 2 * (2 if tile.ordered_slices > 1 else 1)
-    return sums + _OTHER_REGISTERS <= min(255, 65536 // threads) or tile.ordered_slices == 1
+    threads = tile.blocks_per_processor * (2 * tile.rows + 32 * tile.copy_warp)
+    sums = tile.columns // 2 * 2  # of a slice, and of those that are finished
+    return tile.ordered_slices == 1 or sums + _OTHER_REGISTERS <= min(255, 65536 // threads)
 
 
 def linear_configs(p: Params) -> Configs:

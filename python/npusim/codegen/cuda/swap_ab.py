@@ -24,9 +24,12 @@ _DEPTH = 64  # of K, that a stage has
 _GROUP_ROWS = 64  # of W, of a warpgroup
 _BARRIERS = 16  # bytes a stage
 _MOST_STAGES = 12
-# Bytes of shared memory of a block, by how many a processor holds: as many as leave room for one of
-# the next launch where there is one, as many as hold all blocks at once where there are more.
-_SHARED = {1: 100 << 10, 2: 104 << 10, 3: 74 << 10}
+# Bytes of shared memory that a block takes if two blocks of K fit beside what it needs otherwise:
+# a processor holds three such blocks, of this launch or the next one, and where that does not
+# suffice, two.
+_ROOM = (74 << 10, 112 << 10)
+# Of a launch with a block a processor at most, so that none takes three of its blocks.
+_ALONE = 100 << 10
 _PLAIN, _PLAIN_STAGES = 64, 3  # rows and columns of the tiles of devices without TMA
 
 
@@ -84,9 +87,8 @@ def tile_of(p: Params, groups: int, slices: int) -> SwapTile | None:
     if as_int(p, "m") > MOST_ROWS or not fits(p, groups):
         return None
     each = blocks(blocks(as_int(p, "k"), _DEPTH), slices)
-    held = min(blocks(blocks_of(p, groups, slices), PROCESSORS), 3)
-    for room, least in ((_SHARED[held], 3), (GPU.processors.block_shared_bytes, 2)):
-        for stages in range(min(each, _MOST_STAGES), min(each, least) - 1, -1):
+    for room in (*_ROOM, GPU.processors.block_shared_bytes):
+        for stages in range(min(each, _MOST_STAGES), min(each, 3) - 1, -1):
             tile = SwapTile(groups, stages, stages)
             if _shared(p, tile, slices) <= room:
                 return tile
@@ -140,7 +142,7 @@ def swap_ab(p: Params, tile: SwapTile, slices: int) -> LaunchConfig:
     }
     grid = (1, blocks_of(p, tile.groups, slices) // slices, slices)
     plain = _PLAIN_STAGES * 2 * _PLAIN * 2 * _DEPTH
-    padded = max(shared, plain, _SHARED[1]) if grid[1] * slices <= PROCESSORS else None
+    padded = max(shared, plain, _ALONE) if grid[1] * slices <= PROCESSORS else None
     launch = Launch(grid, (threads, 1, 1), max(shared, plain), "npusim_kernel", plain, padded)
     return LaunchConfig((launch,), maps=tuple(maps), defines=defines)
 
