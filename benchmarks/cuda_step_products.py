@@ -37,6 +37,7 @@ MOST = max(ROWS)
 _OPTIONS = ("--std=c++20", "-default-device")
 _EPS = 1e-6
 _LAYERS = 28
+_MOST_SHARED = 231424
 _ROTATED = 256 << 20  # bytes of weights, more than the cache holds
 
 
@@ -271,6 +272,8 @@ def variations(product: Product, m: int, on: Collection[str]) -> dict[str, Launc
     long = replace(tile, stages=min(12, -(-p["k"] // 64 // slices)))
     long = replace(long, ahead=long.stages)
     made["rings of twelve"] = swap_ab.swap_ab(p, long, slices).on(on)
+    small = replace(tile, stages=min(tile.stages, 4), ahead=min(tile.ahead, 4))
+    made["rings of four"] = swap_ab.swap_ab(p, small, slices).on(on)
     two = swap_ab.tile_of(p, 2, slices)
     if two is not None and product.gated:
         made["gate and up by 128 rows"] = swap_ab.swap_ab(p, two, slices).on(on)
@@ -282,7 +285,7 @@ def variations(product: Product, m: int, on: Collection[str]) -> dict[str, Launc
     target = TargetConfig.named("cuda:sm_90a")
     choice = default_choice(product.stem, now, target).variant
     made["in no order"] = config_of(product.stem, now, choice).on(on)
-    return made
+    return {k: way for k, way in made.items() if way.launches[0].shared <= _MOST_SHARED}
 
 
 def time_layers(driver: Driver, rows: Sequence[int]) -> None:

@@ -24,10 +24,10 @@ _DEPTH = 64  # of K, that a stage has
 _GROUP_ROWS = 64  # of W, of a warpgroup
 _BARRIERS = 16  # bytes a stage
 _MOST_STAGES = 12
-# Bytes of shared memory that a block takes if two blocks of K fit beside what it needs otherwise:
-# a processor holds three such blocks, of this launch or the next one, and where that does not
-# suffice, two.
+# Bytes of shared memory of a block: a processor holds three, of this launch or the next one, or two
+# where a pipeline needs more.
 _ROOM = (74 << 10, 112 << 10)
+_IN_FLIGHT = 48 << 10  # bytes of W, on the way to a processor, that keep memory busy
 # Of a launch with a block a processor at most, so that none takes three of its blocks.
 _ALONE = 100 << 10
 _PLAIN, _PLAIN_STAGES = 64, 3  # rows and columns of the tiles of devices without TMA
@@ -87,11 +87,15 @@ def tile_of(p: Params, groups: int, slices: int) -> SwapTile | None:
     if as_int(p, "m") > MOST_ROWS or not fits(p, groups):
         return None
     each = blocks(blocks(as_int(p, "k"), _DEPTH), slices)
-    for room in (*_ROOM, GPU.processors.block_shared_bytes):
-        for stages in range(min(each, _MOST_STAGES), min(each, 3) - 1, -1):
-            tile = SwapTile(groups, stages, stages)
-            if _shared(p, tile, slices) <= room:
-                return tile
+    held = min(blocks(blocks_of(p, groups, slices), PROCESSORS), 3)
+    wanted = min(each, blocks(_IN_FLIGHT, held * groups * _GROUP_ROWS * _DEPTH * 2))
+    candidates = [(room, s) for room in _ROOM for s in range(_MOST_STAGES, wanted - 1, -1)]
+    most = GPU.processors.block_shared_bytes
+    candidates += [(most, stages) for stages in range(wanted, min(each, 2) - 1, -1)]
+    for room, stages in candidates:
+        tile = SwapTile(groups, stages, stages)
+        if stages <= each and _shared(p, tile, slices) <= room:
+            return tile
     return None
 
 
