@@ -39,7 +39,7 @@ def _order(config: LaunchConfig) -> tuple[bool, int]:
     if defines["PATH"] == KernelPath.SWAP_AB:
         return True, defines["CLUSTER_K"]
     if defines["PATH"] == KernelPath.TMA:
-        assert defines["CLUSTER_K"] == 1
+        assert defines["CLUSTER_K"] in (1, defines["ORDERED_SLICES"])
         return True, defines["ORDERED_SLICES"]
     return False, defines["SPLIT"]
 
