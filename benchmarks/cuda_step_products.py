@@ -13,6 +13,7 @@ products of 28 layers, whose launches overlap, in several variations. Microsecon
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -142,20 +143,20 @@ def products() -> Iterator[Product]:
 def build(driver: Driver, cases: Sequence[tuple[Product, int, LaunchConfig]]) -> list[Kernel]:
     """Compiles in parallel, with weights and biases that may be read before the wait."""
 
-    def compiled(case: tuple[Product, int, LaunchConfig]) -> bytes:
+    def text(case: tuple[Product, int, LaunchConfig]) -> tuple[str, tuple[str, ...]]:
         product, m, config = case
         body = stem_source(product.stem)
         assert body is not None
         macros = [f"-DNPUSIM_{name}={value}" for name, value in config.defines.items()]
         options = (*_OPTIONS, f"--gpu-architecture={driver.arch}", *macros)
-        source = kernel_source(product.stem, product.params(m), body, product.unwritten)
-        return nvrtc.load().compile(source, options, f"{product.stem}.cu")[0]
+        return kernel_source(product.stem, product.params(m), body, product.unwritten), options
 
-    with ThreadPoolExecutor(16) as pool:
-        made = list(pool.map(compiled, cases))
-    return [
-        Kernel(driver, config, cubin) for (_, _, config), cubin in zip(cases, made, strict=True)
-    ]
+    texts = [text(case) for case in cases]
+    distinct = list(dict.fromkeys(texts))
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        compiled = pool.map(lambda t: nvrtc.load().compile(*t, "product.cu")[0], distinct)
+        cubins = dict(zip(distinct, compiled, strict=True))
+    return [Kernel(driver, c[2], cubins[t]) for c, t in zip(cases, texts, strict=True)]
 
 
 def configs(product: Product, m: int) -> dict[str, LaunchConfig]:
