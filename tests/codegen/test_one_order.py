@@ -23,7 +23,7 @@ from tests.codegen.test_matmul_rules import _full, _linear
 from tests.codegen.test_tma_matmul import _QKV, _after_norm, _before_norm, _error, _gated
 
 ROWS = (1, 2, 8, 9, 64, 65, 100, 256, 257, 2048)
-_STEP = Recipe(0, "auto", False, "auto")
+_STEP, _ALL = Recipe(0, "auto", False, "auto"), Recipe(0, "auto", False, "all")
 
 
 def _chosen(stem: str, p: dict[str, Any], arch: str, recipe: Recipe = _STEP) -> LaunchConfig:
@@ -57,8 +57,15 @@ def _order(config: LaunchConfig) -> tuple[bool, int]:
     ],
 )
 def test_any_number_of_rows_has_one_order(n: int, k: int, more: dict[str, Any], arch: str) -> None:
-    orders = {_order(_chosen("linear", _linear(m, n, k, **more), arch)) for m in ROWS}
+    orders = {_order(_chosen("linear", _linear(m, n, k, **more), arch, _ALL)) for m in ROWS}
     assert len(orders) == 1
+
+
+def test_what_tma_does_not_load_has_one_order_where_it_is_asked_for() -> None:
+    for arch, k in (("sm_80", 1536), ("sm_90a", 1540)):
+        p = _linear(1, 1536, k)
+        assert _chosen("linear", p, arch).defines["PATH"] != KernelPath.TILE_MMA
+        assert _chosen("linear", p, arch, _ALL).defines["PATH"] == KernelPath.TILE_MMA
 
 
 def test_norms_between_products_keep_the_order_too() -> None:
@@ -101,14 +108,14 @@ def test_codes_have_one_order_up_to_64_rows_or_wherever_it_is_asked_for() -> Non
         assert _chosen("quantized_linear", _codes(m), "sm_90a").defines["PATH"] in few
     many = _chosen("quantized_linear", _codes(300), "sm_90a")
     assert many.defines["PATH"] == KernelPath.CODES_TMA
-    ordered = _chosen("quantized_linear", _codes(300), "sm_90a", Recipe(0, "auto", False, "all"))
+    ordered = _chosen("quantized_linear", _codes(300), "sm_90a", _ALL)
     assert ordered.defines["PATH"] == KernelPath.CODES_ROWS
     tokens = 8 * ordered.defines["TOKENS"]
     assert ordered.launches[0].grid[0] % -(-300 // tokens) == 0
 
 
 def test_other_methods_and_targets_that_ask_for_speed_choose_freely() -> None:
-    recipe = Recipe(0, "auto", False, "none")
+    recipe = Recipe(0, "auto", False)
     config = _chosen("linear", _linear(1, 1536, 1536), "sm_90a", recipe)
     assert config.defines["PATH"] == KernelPath.GEMV_MULTISTAGE
 

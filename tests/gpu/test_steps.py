@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import transformers as hf
 
 import npusim
 from npusim.frontends.step_method import StepSizes
+from npusim.targets import TargetConfig
 from tests.gpu.device import require_gpu
 
 require_gpu()
@@ -28,8 +30,11 @@ Part = tuple[int, int, int]  # rows [first, last) of a request
 class Steps:
     """The method `step` on a device, filled up to a number of rows that there is code for."""
 
-    def __init__(self, module: Any, weights: Any, device: str, quantize: str | None) -> None:
-        program = npusim.compile(module, device, quantize=quantize)
+    def __init__(
+        self, module: Any, weights: Any, device: str, quantize: str | None, invariance: str
+    ) -> None:
+        target = replace(TargetConfig.named(device), batch_invariance=invariance)
+        program = npusim.compile(module, target, quantize=quantize)
         self.session = npusim.load(program, weights=weights, method="step", device=device)
         chance = np.random.default_rng(1)
         self.texts = [chance.integers(0, VOCAB, 200) for _ in range(3)]
@@ -69,26 +74,24 @@ class Steps:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "quantize"),
-    [(torch.bfloat16, None), (torch.float16, None), (torch.float32, None),
-     (torch.bfloat16, "int8"), (torch.bfloat16, "int4-g32")],
+    ("dtype", "quantize", "invariance"),
+    [(torch.bfloat16, None, "auto"), (torch.float16, None, "auto"), (torch.float32, None, "all"),
+     (torch.bfloat16, "int8", "all"), (torch.bfloat16, "int4-g32", "all")],
 )  # fmt: skip
 def test_a_prompt_has_the_same_bits_in_any_chunks_and_company(
-    dtype: torch.dtype, quantize: str | None
+    dtype: torch.dtype, quantize: str | None, invariance: str
 ) -> None:
     torch.manual_seed(3)
     model = hf.Qwen2ForCausalLM(hf.Qwen2Config(**SMALL)).to(dtype).eval()
     module = npusim.extract_llm(model, max_context=CONTEXT, prefill_chunk=16, serve=SIZES)
     weights = model.state_dict()
-    steps = Steps(module, weights, "cuda", quantize)
-    cpu = Steps(module, weights, "cpu", quantize)
-    most = 64 if quantize else 200  # rows of a step whose bits are promised
-    found = steps.prompt(min(most, 200))
+    steps = Steps(module, weights, "cuda", quantize, invariance)
+    cpu = Steps(module, weights, "cpu", quantize, invariance)
+    found = steps.prompt(200)
     for chunk in (1, 7, 20, 64):
         assert np.array_equal(found, steps.prompt(chunk)), chunk
     assert np.array_equal(found, steps.prompt(20, beside=True))
-    if not quantize:
-        assert np.array_equal(found, steps.prompt(64, beside=True))
+    assert np.array_equal(found, steps.prompt(64, beside=True))
     want = cpu.prompt(200)
     error = np.linalg.norm(found - want) / np.linalg.norm(want)
     assert error < (1e-4 if dtype == torch.float32 else 4e-2)

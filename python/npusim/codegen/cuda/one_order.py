@@ -180,6 +180,10 @@ def variant_of(stem: str, p: Params, tma: bool, how: str) -> str | None:
     """
     if stem not in STEMS or how == "none":
         return None
-    if how != "all" and stem == "quantized_linear" and as_int(p, "m") > code_rows.MOST_ROWS:
-        return None
-    return next(iter(configs(stem, p))) if tma else _TILES
+    if how == "auto" and stem == "quantized_linear":
+        few = as_int(p, "m") <= code_rows.MOST_ROWS and decoding.split_of(p) is not None
+        return _TILES if few else None
+    first = next(iter(configs(stem, p))) if tma else _TILES
+    if how == "auto" and stem in tma_matmul.STEMS and first == _TILES:
+        return None  # few rows are streamed faster
+    return first
