@@ -1,23 +1,23 @@
-"""Steps of many requests to Qwen2.5-1.5B on a GPU, by how many there are.
+"""Steps of many requests to a language model on a GPU, by how many there are; and an engine's.
 
-    PYTHONPATH=python:. python -m benchmarks.llm_batches FOLDER [--rows 1 8 32 64 128 256] [--peers]
+    PYTHONPATH=python:. python -m benchmarks.llm_batches [--model 1.5b|8b] [--quantize int8]
+        [--graphs FILE] [--rows 1 8 …] [--engine 1 32 …] [--check] [--serving] [--peers]
 
-FOLDER receives seeded weights in bfloat16. Each request has 1,024 tokens behind it and gets one:
-`step` is the method alone, its inputs on the device; `engine` the time between tokens of requests
-of 32 tokens that the native engine serves, host work included. Beside them the floor (weights at
-4.3 TB/s or products at 700 TFLOP/s, whichever takes longer, and keys and values at 4.3 TB/s) and,
-with --peers, transformers with a static cache, its forward compiled. Milliseconds: median (10th to
-90th percentile).
+Weights are seeded. Each request has 1,024 tokens behind it and gets one: `step` is the method
+alone, its inputs on the device, with its kernels one by one if --kernels; `engine` the time between
+tokens of requests whose prompts have 960 tokens, that the native engine serves, host work included.
+Beside them the floor (weights at 4.3 TB/s or products at 700 TFLOP/s, whichever takes longer, and
+keys and values at 4.3 TB/s). --serving is benchmarks/llm_serving.py, --peers transformers with a
+static cache, its forward compiled, and its continuous batching. Milliseconds: median (10th to 90th
+percentile). --graphs reads the extracted model from a file, or writes it there.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import multiprocessing
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +25,25 @@ import numpy as np
 import torch
 
 import npusim
-from benchmarks.llm_peers import VOCAB, configuration, write_model
+from benchmarks import llm_serving, served_peers
+from benchmarks.served_models import (
+    CONTEXT,
+    PAGE,
+    REQUESTS,
+    Floor,
+    configuration,
+    extracted,
+    seeded_weights,
+    timed,
+)
 from npusim import _runtime
-from npusim.frontends.step_method import StepSizes
 from npusim.runtime.native import native_program
 from npusim.runtime.session import as_buffer
 
-BEHIND, PAGE, CONTEXT = 1024, 64, 2048
-READ, PRODUCTS = 4.3e12, 700e12  # bytes and operations a second that an H200 reaches
-WEIGHTS = 1.544e9  # of products; the embedding is one of them
-KEYS = 28 * 2 * 2 * 128 * 2  # bytes of keys and values of a token
+BEHIND = 1024
 ROUNDS = 30
-
-
-def floor_ms(rows: int) -> float:
-    """Returns the least time of a step."""
-    products = max(2 * WEIGHTS / READ, 2 * rows * WEIGHTS / PRODUCTS)
-    return 1e3 * (products + rows * BEHIND * KEYS / READ)
+_HOST = ("plan_seconds", "start_seconds", "runner_seconds", "choice_seconds")
+BYTES = {None: 2.0, "int8": 1.0, "int4-g32": 0.5 + 2 / 32}  # of a weight
 
 
 def spread(seconds: list[float]) -> str:
@@ -56,36 +58,20 @@ def spread(seconds: list[float]) -> str:
 class Steps:
     """The method `step` of the program, called with what an engine would give it."""
 
-    def __init__(self, folder: Path, counts: list[int]) -> None:
-        writing = multiprocessing.get_context("spawn").Process(
-            target=write_model, args=("1.5b", folder)
-        )
-        if not (folder / "model.safetensors").exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            configuration("1.5b").save_pretrained(folder)
-            writing.start()
-        start = time.perf_counter()
-        self.most = most = max(*counts, 2)
-        sizes = StepSizes(max_step_tokens=max(most, 128), max_requests=most,
-                          pages=most * (BEHIND // PAGE + 4))  # fmt: skip
-        extracted = folder / "step.json"  # from elsewhere, where there is one
-        module: Any = extracted
-        if not extracted.exists():
-            module = npusim.extract_llm(folder, max_context=CONTEXT, prefill_chunk=128, serve=sizes)
-        made = time.perf_counter()
-        program = npusim.compile(module, "cuda")
-        done = time.perf_counter()
-        print(f"extracted in {made - start:.1f} s, compiled in {done - made:.1f} s", flush=True)
-        self.program = program
-        self.native = native_program(program)
+    def __init__(self, name: str, quantize: str | None, graphs: Path | None) -> None:
+        self.config = configuration(name)
+        self.most = REQUESTS
+        module = timed("extracted", lambda: extracted(name, graphs))
+        self.program = timed("compiled", lambda: npusim.compile(module, "cuda", quantize=quantize))
+        self.state = timed("weights made", lambda: seeded_weights(self.config))
+        self.native = native_program(self.program)
         self.device = npusim.Device("cuda")
-        if writing.pid is not None:
-            writing.join()
-        start = time.perf_counter()
-        self.weights = npusim.load_weights(folder, program, self.device)
-        print(f"weights loaded in {time.perf_counter() - start:.1f} s", flush=True)
-
-        self.session = npusim.load(program, weights=self.weights, device=self.device, method="step")
+        self.weights = timed(
+            "weights loaded", lambda: npusim.load_weights(self.state, self.program, self.device)
+        )
+        self.session: Any = npusim.load(
+            self.program, weights=self.weights, device=self.device, method="step"
+        )
 
     def buffers(self, given: list[np.ndarray]) -> dict[str, Any]:
         """Returns inputs on the device, by name."""
@@ -105,31 +91,29 @@ def inputs_of(rows: int, tables: int, seed: int = 0) -> list[np.ndarray]:
     pages = np.full((rows, tables), -1)
     pages[:, :used] = chance.permutation(rows * used).reshape(rows, used)
     own = np.arange(rows)
-    return [chance.integers(10, VOCAB, (1, rows)), np.full(rows, BEHIND), own, pages, own]
+    return [chance.integers(10, 30000, (1, rows)), np.full(rows, BEHIND), own, pages, own]
 
 
-def stepped(steps: Steps, rows: int) -> tuple[list[float], dict[str, float]]:
-    """Times steps by the host's clock, and their commands one by one, added up by kernel."""
+def stepped(steps: Steps, rows: int, kernels: bool) -> tuple[list[float], dict[str, float]]:
+    """Times steps by the host's clock, and, if asked, commands one by one, added up by kernel."""
     executor = steps.session.executor
     given = steps.buffers(inputs_of(rows, CONTEXT // PAGE))
     results = executor.run(given, steps.weights, "step")
     found = [executor.time_run(given, steps.weights, "step", results) for _ in range(ROUNDS + 3)]
     stems: dict[str, float] = {}
+    if not kernels:
+        return found[3:], stems
     each = executor.time(given, steps.weights, "step", results)
     for (stem, _, _), seconds in zip(executor.commands("step"), each, strict=True):
         stems[stem] = stems.get(stem, 0) + seconds
     return found[3:], stems
 
 
-def agreement(steps: Steps, folder: Path) -> None:
+def agreement(steps: Steps) -> None:
     """Holds prompts in one step to transformers, and to the bits of each alone and in chunks."""
-    import transformers
-
-    torch.set_grad_enabled(False)
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-    model = model.eval().cuda()
+    model = served_peers.transformers_model(steps.config, steps.state)
     chance = np.random.default_rng(3)
-    texts = [chance.integers(10, VOCAB, length) for length in (1, 17, 70)]
+    texts = [chance.integers(10, 30000, length) for length in (1, 17, 70)]
     tables = CONTEXT // PAGE
     pages = [np.array([5, 9, *[-1] * (tables - 2)]), np.array([0, *[-1] * (tables - 1)]),
              np.array([7, 3, *[-1] * (tables - 2)])]  # fmt: skip
@@ -173,14 +157,14 @@ def agreement(steps: Steps, folder: Path) -> None:
     print(f"the same bits in chunks of: {same}", flush=True)
 
 
-def served(steps: Steps, rows: int, new: int = 200) -> tuple[list[float], str]:
+def served(steps: Steps, rows: int, prompt: int = 960, new: int = 128) -> tuple[list[float], str]:
     """Times the engine between tokens, when all requests generate."""
     engine = _runtime.Engine(steps.native, steps.device, steps.weights, prefix_cache=False)
     chance = np.random.default_rng(1)
-    asked = {"max_tokens": new, "ignore_eos": True, "temperature": 0.0}
-    made = {engine.submit(list(map(int, chance.integers(10, VOCAB, 32))), asked): 0
+    asked = {"max_tokens": new + rows // 8, "ignore_eos": True, "temperature": 0.0}
+    made = {engine.submit(chance.integers(10, 30000, prompt).tolist(), asked): 0
             for _ in range(rows)}  # fmt: skip
-    ended, stamps = 0, []
+    ended, stamps, before = 0, [], {}
     while ended < rows:
         for number, tokens, _, _, ending, error, _ in engine.poll(10):
             assert error is None, error
@@ -188,73 +172,56 @@ def served(steps: Steps, rows: int, new: int = 200) -> tuple[list[float], str]:
             ended += ending is not None
         if min(made.values()) > 0 and not ended:
             stamps.append((time.perf_counter(), sum(made.values())))
+            before = before or engine.stats()
     stats = engine.stats()
     engine.close()
-    pairs = itertools.pairwise(stamps[4:-3])
     if len(stamps) < 12:
         return [], f"{len(stamps)} polls with all requests generating"
+    pairs = itertools.pairwise(stamps[4:-3])
     gaps = [(b[0] - a[0]) * rows / max(b[1] - a[1], 1) for a, b in pairs]
-    each = f"runner {1e3 * stats['runner_seconds'] / stats['steps']:.3f} ms a step, choice "
-    each += f"{1e6 * stats['choice_seconds'] / stats['steps']:.0f} us"
-    return gaps, each
-
-
-def peers(folder: Path, counts: list[int]) -> None:
-    """Times transformers' static cache, compiled and eager."""
-    import transformers
-
-    torch.set_grad_enabled(False)
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-    model = model.eval().cuda()
-
-    def timed(forward: Callable[..., Any], rows: int) -> list[float]:
-        cache = transformers.StaticCache(model.config, max_cache_len=BEHIND + 64)
-        token = torch.full((rows, 1), 7, device="cuda")
-        place = torch.full((rows, 1), BEHIND, device="cuda")
-        given = {"past_key_values": cache, "use_cache": True, "position_ids": place}
-        found = []
-        for _ in range(ROUNDS // 2 + 3):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            forward(token, **given).logits.argmax(-1)
-            torch.cuda.synchronize()
-            found.append(time.perf_counter() - start)
-        return found[3:]
-
-    for rows in counts:
-        print(f"peer, eager, {rows:4}: {spread(timed(model.forward, rows))}", flush=True)
-    compiled = torch.compile(model.forward, mode="reduce-overhead", dynamic=False)
-    for rows in (1, max(counts)):
-        start = time.perf_counter()
-        times = timed(compiled, rows)
-        print(f"peer, compiled, {rows:4}: {spread(times)}; {time.perf_counter() - start:.0f} s "
-              "with compiling", flush=True)  # fmt: skip
+    count = stats["steps"] - before["steps"]
+    each = [1e6 * (stats[name] - before[name]) / count for name in _HOST]
+    return gaps, "us a step: " + ", ".join(
+        f"{name.removesuffix('_seconds')} {of:.0f}" for name, of in zip(_HOST, each, strict=True)
+    )
 
 
 def main() -> None:
     """Parses the command line and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 64, 128, 256])
-    parser.add_argument("--peers", action="store_true")
-    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--model", choices=("0.5b", "1.5b", "8b"), default="1.5b")
+    parser.add_argument("--quantize", choices=("int8", "int4-g32"))
+    parser.add_argument("--graphs", type=Path)
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 32, 64, 128, 256])
     parser.add_argument("--engine", type=int, nargs="*", default=[1, 32, 256])
+    parser.add_argument("--kernels", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--serving", action="store_true")
+    parser.add_argument("--peers", action="store_true")
     args = parser.parse_args()
-    steps = Steps(args.folder, args.rows)
-    if args.check:
-        agreement(steps, args.folder)
+    torch.set_grad_enabled(False)
+    print(f"{args.model} {args.quantize or 'bfloat16'}", flush=True)
+    steps = Steps(args.model, args.quantize, args.graphs)
+    floor = Floor(steps.config, BYTES[args.quantize])
     for rows in args.rows:
-        found, stems = stepped(steps, rows)
-        parts = ", ".join(
-            f"{k} {1e3 * v:.3f}" for k, v in sorted(stems.items(), key=lambda i: -i[1])
-        )
-        print(f"step, {rows:4}: {spread(found)}, floor {floor_ms(rows):.2f}; alone: {parts}",
+        found, stems = stepped(steps, rows, args.kernels)
+        parts = [f"{k} {1e3 * v:.3f}" for k, v in sorted(stems.items(), key=lambda i: -i[1])]
+        alone = f"; alone: {', '.join(parts)}" if parts else ""
+        print(f"step, {rows:4}: {spread(found)}, floor {floor.ms(rows, BEHIND):.2f}{alone}",
               flush=True)  # fmt: skip
+    if args.check:
+        agreement(steps)
+    steps.session = None  # its pools, before an engine has others
     for rows in args.engine:
         gaps, each = served(steps, rows)
         print(f"engine, {rows:4}: {spread(gaps)}; {each}", flush=True)
+    if args.serving:
+        engine = _runtime.Engine(steps.native, steps.device, steps.weights, prefix_cache=False,
+                                 step_seconds=llm_serving.STEP)  # fmt: skip
+        llm_serving.report(engine)
+        engine.close()
     if args.peers:
-        peers(args.folder, args.rows)
+        served_peers.report(steps.config, steps.state, args.rows)
 
 
 if __name__ == "__main__":

@@ -80,13 +80,18 @@ class CudaDevice final : public Device, public StreamDevice {
   }
 
   void copy(const MemoryRange& to, const MemoryRange& from) override {
+    queue_copy(to, from);
+    const Current current(*context_);
+    context_->synchronize();
+  }
+  void queue_copy(const MemoryRange& to, const MemoryRange& from) override {
     const Driver& driver = context_->driver();
     const Current current(*context_);
     driver.check(driver.copy_on_device(to.offset, from.offset, static_cast<size_t>(from.bytes),
                                        context_->stream()),
                  "copy on the device");
-    context_->synchronize();
   }
+  bool queues_copies() const noexcept override { return true; }
 
   void synchronize() override { wait_for(stream()); }
 

@@ -200,6 +200,8 @@ py::dict stats(const ServingEngine& self) {
   put("at_length", of.at_length);
   put("cancelled", of.cancelled);
   put("failed", of.failed);
+  put("plan_seconds", of.plan_seconds);
+  put("start_seconds", of.start_seconds);
   put("runner_seconds", of.runner_seconds);
   put("choice_seconds", of.choice_seconds);
   return out;

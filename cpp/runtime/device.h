@@ -240,6 +240,11 @@ class Device {
   void upload(Memory& to, int64_t offset, std::span<const std::byte> from);
   void download(std::span<std::byte> to, const Memory& from, int64_t offset);
   void copy(Memory& to, int64_t to_offset, const Memory& from, int64_t from_offset, int64_t bytes);
+  // As copy, but may return when the copy has been queued: behind what the device's own queue holds
+  // now, and before what comes there later. By default, copies.
+  virtual void queue_copy(const MemoryRange& to, const MemoryRange& from) { copy(to, from); }
+  // Whether queue_copy waits for nothing that was queued before.
+  virtual bool queues_copies() const noexcept { return synchronous(); }
   // As download of all of `from`, but returns when the copy has been queued: behind what the
   // device's own queue holds now, and beside what comes there later, which must not write to
   // `from`. By default, downloads.

@@ -178,12 +178,19 @@ bool Batch::step() {
 }
 
 Batch::Step Batch::plan() {
+  const double begins = now();
   loads_.clear();
-  for (const ActiveRequest* request : running_) loads_.push_back(request->load());
-  limits_.prompt_tokens = pace_.allowance();
+  bool generates = false;
+  for (const ActiveRequest* request : running_) {
+    loads_.push_back(request->load());
+    generates |= request->has_prompt;
+  }
+  limits_.prompt_tokens = pace_.allowance(generates);
   View view(*this);
   const Schedule made = schedule(loads_, cache_.pool().free(), view, limits_);
-  return apply(made, view);
+  Step step = apply(made, view);
+  stats_.plan_seconds += now() - begins;
+  return step;
 }
 
 // Matched pages are held before any page is taken, so that none of them is taken. Copies are of
@@ -288,6 +295,7 @@ bool Batch::start(Step step) {
     return true;
   }
   start_took_ = now() - started_;
+  stats_.start_seconds += start_took_;
   return true;
 }
 
@@ -308,8 +316,10 @@ bool Batch::settle() {
   failures_ = 0;
   std::span<const int64_t> best = runner_->best();
   int64_t prompt_tokens = 0;
+  bool generates = false;
   for (const Row& row : std::exchange(in_flight_, {})) {
     prompt_tokens += row.count > 1 ? row.count : 0;
+    generates |= row.request->has_prompt;
     if (row.takes_best) {
       require(!best.empty(), "the best token of all rows that want it");
       settle_row(row, {}, best.front());
@@ -321,7 +331,7 @@ bool Batch::settle() {
     settle_row(row, scores.first(count), -1);
     scores = scores.subspan(count);
   }
-  pace_.note(prompt_tokens, settles - started_);
+  pace_.note(prompt_tokens, generates, settles - started_);
   stats_.choice_seconds += now() - settles;
   return true;
 }

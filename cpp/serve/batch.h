@@ -40,8 +40,9 @@ struct BatchStats {
   int64_t generated_tokens = 0;
   int64_t prefix_queries = 0, prefix_hits = 0;  // tokens of prompts; those found in pages
   int64_t stopped = 0, at_length = 0, cancelled = 0, failed = 0;  // requests that ended
-  double runner_seconds = 0;                                      // in steps of the runner
-  double choice_seconds = 0;                                      // in choosing tokens
+  // Of the thread: planning steps, in steps of the runner, starting these (a part of them), and
+  // choosing tokens.
+  double plan_seconds = 0, runner_seconds = 0, start_seconds = 0, choice_seconds = 0;
 };
 
 class Batch {

@@ -6,19 +6,37 @@ namespace npusim::serve {
 namespace {
 
 constexpr double kForgetting = 0.98;  // of the best rate, a step: a machine may have become slower
+constexpr double kRecent = 0.125;     // how much the last step counts among those without prompts
+constexpr double kShare = 0.75;       // of such a step's time, that prompts may add
+constexpr double kLeastShare = 0.1;   // of a step's time, that its prompts are taken to have added
+constexpr double kGrowth = 2;  // of the rate, a step, at most: one may have been short by luck
 
 }  // namespace
 
-int64_t PromptPace::allowance() const noexcept {
+int64_t PromptPace::allowance(bool beside) const noexcept {
   if (!(seconds_ > 0)) return most_;
-  const double tokens = best_ * seconds_;
+  double tokens = best_ * seconds_;
+  if (beside && plain_ > 0) {
+    tokens = std::min(tokens, (beside_ > 0 ? beside_ : best_) * kShare * plain_);
+  }
   if (!(tokens > static_cast<double>(least_))) return least_;
   return tokens < static_cast<double>(most_) ? static_cast<int64_t>(tokens) : most_;
 }
 
-void PromptPace::note(int64_t prompt_tokens, double seconds) noexcept {
-  if (prompt_tokens < least_ || !(seconds > 0)) return;
-  best_ = std::max(best_ * kForgetting, static_cast<double>(prompt_tokens) / seconds);
+// Tokens far behind in a prompt take longer than its first ones, so what they add is asked anew in
+// every step.
+void PromptPace::note(int64_t prompt_tokens, bool beside, double seconds) noexcept {
+  if (!(seconds > 0)) return;
+  if (prompt_tokens == 0) {
+    plain_ = plain_ > 0 ? plain_ + kRecent * (seconds - plain_) : seconds;
+    return;
+  }
+  const auto tokens = static_cast<double>(prompt_tokens);
+  if (beside && plain_ > 0) {
+    const double rate = tokens / std::max(seconds - plain_, kLeastShare * seconds);
+    beside_ = beside_ > 0 ? std::min(rate, kGrowth * beside_) : rate;
+  }
+  if (prompt_tokens >= least_) best_ = std::max(best_ * kForgetting, tokens / seconds);
 }
 
 }  // namespace npusim::serve

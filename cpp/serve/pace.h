@@ -1,5 +1,5 @@
 // How many tokens of prompts a step may take, so that whoever generates beside them does not wait
-// longer than wished: as many as ran in that time at the best rate that was seen lately.
+// longer than wished: as many as ran in that time lately.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,23 @@ namespace npusim::serve {
 
 class PromptPace {
  public:
-  // `seconds`: of a step; 0: any. Steps may always have `least` tokens of prompts.
+  // `seconds`: of a step; 0: any. Beside requests that generate, prompts moreover add to a step
+  // less than it takes without them, so that nobody's token takes twice as long as usual. Steps may
+  // always have `least` tokens of prompts.
   PromptPace(double seconds, int64_t least, int64_t most) noexcept
       : seconds_(seconds), least_(least), most_(most) {}
 
-  // What the next step may take.
-  int64_t allowance() const noexcept;
-  // Tells how long a step took that had so many tokens of prompts.
-  void note(int64_t prompt_tokens, double seconds) noexcept;
+  // What the next step may take, beside requests that generate or alone.
+  int64_t allowance(bool beside) const noexcept;
+  // Tells how long a step took that had so many tokens of prompts, beside others or alone.
+  void note(int64_t prompt_tokens, bool beside, double seconds) noexcept;
 
  private:
   double seconds_;
   int64_t least_, most_;
-  double best_ = 0;  // tokens a second; 0: unknown
+  // Tokens a second: the best of whole steps, and what lately came on top of a step. Seconds of a
+  // step without prompts. 0: unknown.
+  double best_ = 0, beside_ = 0, plain_ = 0;
 };
 
 }  // namespace npusim::serve

@@ -28,6 +28,19 @@ int64_t aligned(int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+// Writes integers as a dtype of 64 or 32 bits; returns how many bytes that took.
+int64_t write_integers(std::span<const int64_t> values, DType dtype, std::byte* to) {
+  const auto count = static_cast<int64_t>(values.size());
+  const int64_t bytes = count * dtype_size(dtype);
+  if (dtype == DType::kInt64) {
+    std::memcpy(to, values.data(), static_cast<size_t>(bytes));
+  } else {
+    const std::vector<int32_t> narrow(values.begin(), values.end());
+    std::memcpy(to, narrow.data(), static_cast<size_t>(bytes));
+  }
+  return bytes;
+}
+
 void expect(bool holds, const std::string& what) {
   if (holds) return;
   throw Error(ErrorCode::kFormat,
@@ -79,7 +92,7 @@ void PagedModel::check_facts(const LanguageModelFacts& facts) {
   facts_.eos_tokens = facts.eos_token_ids;
   facts_.is_asynchronous = !device_->synchronous();
   // Elsewhere each copy waits for the device: as long as computing the rows, about.
-  facts_.copies_pages = device_->synchronous();
+  facts_.copies_pages = device_->queues_copies();
 }
 
 // All pools have as many pages.
@@ -124,6 +137,7 @@ void PagedModel::find_inputs() {
          "method step, tables have no room for the pages of a context");
   expect(sizes_of({facts_.max_step_tokens, facts_.max_requests}).size() == 2,
          "method step does not take any number of rows and requests");
+  tables_ = StepTables(facts_.max_requests, table_length_);
 }
 
 void PagedModel::find_outputs() {
@@ -212,13 +226,11 @@ void PagedModel::put_entry(const StepRows& rows, size_t first, size_t count, boo
     inputs_[kPositions].values.push_back(rows.first_position + static_cast<int64_t>(i));
     inputs_[kRequests].values.push_back(request);
   }
-  std::vector<int64_t>& tables = inputs_[kTables].values;
-  tables.insert(tables.end(), rows.pages.begin(), rows.pages.end());
-  tables.resize(static_cast<size_t>((request + 1) * table_length_), kNoPage);
+  tables_.put(request, rows.pages);
   inputs_[kRows].values.push_back(is_wanted ? static_cast<int64_t>(tokens.size()) - 1 : -1);
 }
 
-// Rows of no request, requests without rows.
+// Rows of no request, requests without rows, whose tables nothing reads.
 void PagedModel::fill_up(const Sizes& sizes) {
   const auto fill = [&](size_t input, int64_t count, int64_t value) {
     inputs_[input].values.resize(static_cast<size_t>(count), value);
@@ -226,7 +238,6 @@ void PagedModel::fill_up(const Sizes& sizes) {
   fill(kTokens, sizes.tokens, 0);
   fill(kPositions, sizes.tokens, 0);
   fill(kRequests, sizes.tokens, -1);
-  fill(kTables, sizes.requests * table_length_, kNoPage);
   fill(kRows, sizes.requests, -1);
 }
 
@@ -235,32 +246,39 @@ void PagedModel::copy_pages(std::span<const PageCopy> copies) {
     require(from >= 0 && from < facts_.pages && to >= 0 && to < facts_.pages, "pages of the pool");
     for (const auto& [buffer, bytes] : pools_) {
       const MemoryRange pool = state_->range(buffer);
-      device_->copy(pool.part(to * bytes, bytes), pool.part(from * bytes, bytes));
+      device_->queue_copy(pool.part(to * bytes, bytes), pool.part(from * bytes, bytes));
     }
   }
 }
 
-// All inputs in one copy; where each lies, in the method's order.
+void PagedModel::upload_tables() {
+  tables_.send([&](int64_t first, std::span<const int64_t> tables) {
+    staged_.resize(tables.size() * sizeof(int64_t));
+    const auto bytes = write_integers(tables, inputs_[kTables].dtype, staged_.data());
+    device_->upload(*given_, first * table_bytes(),
+                    std::span(staged_).first(static_cast<size_t>(bytes)));
+  });
+}
+
+// All inputs but the tables in one copy; where each lies, in the method's order.
 std::vector<Binding> PagedModel::upload() {
+  upload_tables();
   std::vector<Binding> bindings(kInputs);
+  const int64_t behind = aligned(facts_.max_requests * table_bytes());
   int64_t at = 0;
-  staged_.resize(static_cast<size_t>(given_->bytes()));
+  staged_.resize(static_cast<size_t>(given_->bytes() - behind));
   for (size_t i = 0; i < kInputs; ++i) {
     const size_t input = order_[i];
-    const std::vector<int64_t>& values = inputs_[input].values;
-    const auto count = static_cast<int64_t>(values.size());
-    const int64_t bytes = count * dtype_size(inputs_[input].dtype);
-    std::byte* to = staged_.data() + at;
-    if (inputs_[input].dtype == DType::kInt64) {
-      std::memcpy(to, values.data(), static_cast<size_t>(bytes));
-    } else {
-      const std::vector<int32_t> narrow(values.begin(), values.end());
-      std::memcpy(to, narrow.data(), static_cast<size_t>(bytes));
+    if (input == kTables) {
+      bindings[i] = given_->range().part(0, sizes_.requests * table_bytes());
+      continue;
     }
-    bindings[i] = given_->range().part(at, bytes);
+    const int64_t bytes =
+        write_integers(inputs_[input].values, inputs_[input].dtype, staged_.data() + at);
+    bindings[i] = given_->range().part(behind + at, bytes);
     at += aligned(bytes);
   }
-  device_->upload(*given_, 0, std::span(staged_).first(static_cast<size_t>(at)));
+  device_->upload(*given_, behind, std::span(staged_).first(static_cast<size_t>(at)));
   return bindings;
 }
 
@@ -268,6 +286,7 @@ void PagedModel::start(const StepPlan& plan) {
   wanted_.clear();
   wanted_best_.clear();
   for (Input& input : inputs_) input.values.clear();
+  tables_.begin();
   for (const StepRows& rows : plan.rows) put_rows(rows);
   const Sizes used = {static_cast<int64_t>(inputs_[kTokens].values.size()),
                       static_cast<int64_t>(inputs_[kRows].values.size())};

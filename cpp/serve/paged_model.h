@@ -28,6 +28,7 @@
 #include "cpp/runtime/executor.h"
 #include "cpp/runtime/metadata.h"
 #include "cpp/serve/step_runner.h"
+#include "cpp/serve/step_tables.h"
 
 namespace npusim::serve {
 
@@ -45,7 +46,7 @@ class PagedModel : public StepRunner {
   std::span<const int64_t> best() const override { return best_; }
 
  private:
-  // An input of the method, as it is filled for a step.
+  // An input of the method, as it is filled for a step; of the tables the dtype alone.
   struct Input {
     DType dtype{};
     std::vector<int64_t> values;
@@ -69,6 +70,10 @@ class PagedModel : public StepRunner {
   void put_entry(const StepRows& rows, size_t first, size_t count, bool is_wanted);
   void fill_up(const Sizes& sizes);
   void copy_pages(std::span<const PageCopy> copies);
+  int64_t table_bytes() const noexcept {
+    return table_length_ * dtype_size(inputs_[kTables].dtype);
+  }
+  void upload_tables();
   std::vector<Binding> upload();
   std::vector<int64_t> sizes_of(const Sizes& sizes) const;
   Sizes room_for(const Sizes& sizes) const;
@@ -86,9 +91,10 @@ class PagedModel : public StepRunner {
   std::vector<Pool> pools_;
   std::vector<Input> inputs_;      // by the names above
   std::vector<size_t> order_;      // of the method's inputs: which of these each is
-  std::shared_ptr<Memory> given_;  // all inputs of a step
-  std::vector<std::byte> staged_;  // the same on the host
-  std::vector<Sizes> prepared_;    // that there is device code for, ascending; none: all
+  std::shared_ptr<Memory> given_;  // all inputs of a step, the tables first
+  std::vector<std::byte> staged_;  // the others on the host
+  StepTables tables_;
+  std::vector<Sizes> prepared_;  // that there is device code for, ascending; none: all
   DType logits_dtype_{};
   std::shared_ptr<Memory> logits_, found_;     // found_: best, and behind them highest
   std::vector<size_t> outputs_;                // of the method: 0 logits, 1 best, 2 highest

@@ -93,11 +93,17 @@ def keys_of(programs: Iterable[CompiledProgram]) -> list[Key]:
     return list(dict.fromkeys((p.kernels[c.kernel].name, c.params) for p, c in commands))
 
 
-def build(keys: Sequence[Key], folder: Path, variant: str = "") -> dict[Key, HostKernel]:
-    """Compiles kernels, all in one config of `variants` or by their rules, and loads them."""
+def build(
+    keys: Sequence[Key], folder: Path, variant: str = "", unwritten: int = 0
+) -> dict[Key, HostKernel]:
+    """Compiles kernels, all in one config of `variants` or by their rules, and loads them.
+
+    Args:
+        unwritten: the operands (bit i: operand i) that nothing writes before the kernels run.
+    """
     texts, configs = [f'#include "{_HEADER}"'], []
     for index, (stem, params) in enumerate(keys):
-        source, config, options = specialise(stem, params, variant=variant)
+        source, config, options = specialise(stem, params, unwritten, variant)
         configs.append(config)
         texts.append(_wrapped(index, source, config, options))
     unit, library = folder / "kernels.cpp", folder / "kernels.so"

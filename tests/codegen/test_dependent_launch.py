@@ -80,6 +80,31 @@ def test_memory_that_shares_bytes_with_what_was_written_counts_as_written() -> N
     assert shared < apart
 
 
+def test_inputs_are_unwritten_until_an_output_may_lie_over_them() -> None:
+    a = nn.Parameter(torch.ones(4), requires_grad=False)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = a
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return (x @ self.a).relu(), (x @ y).softmax(0)
+
+    program = npusim.compile((Net().eval(), (torch.ones(3, 4), torch.ones(4, 2))), "cpu")
+    method = program.methods[0]
+    outputs = {spec.buffer for spec in method.outputs}
+    handed_out = False
+    seen = set()
+    for command, mask in zip(method.commands, unwritten_operands(program, method), strict=True):
+        for index, operand in enumerate(command.operands):
+            if program.buffers[operand.buffer].kind is BufferKind.INPUT:
+                assert bool(mask >> index & 1) is not handed_out
+                seen.add(handed_out)
+        handed_out |= bool(outputs & {o.buffer for o in command.operands})
+    assert seen == {False, True}
+
+
 @pytest.mark.usefixtures("compiler")
 def test_matmuls_of_one_row_or_by_tma_overlap_and_tiles_do_not() -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU()).to(torch.bfloat16).eval()

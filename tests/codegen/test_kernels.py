@@ -186,6 +186,35 @@ def test_reductions_of_many_elements_are_split_over_blocks(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+def test_extremes_of_rows_are_the_same_by_packs_and_alone(tmp_path: Path) -> None:
+    """Ties, NaN, infinities, rows on and off 16 bytes, with and without a rest, split and whole."""
+    nan, inf = float("nan"), float("inf")
+    keys = {}
+    for size in (1, 7, 75, 20013):
+        for op, name in ((2, "amax"), (7, "argmax"), (8, "argmin")):
+            params = {
+                "op": op, "x_dtype": 2, "y_dtype": 4 if op > 2 else 2, "correction": 0.0, "rank": 1,
+                "shape": [5], "x_strides": [size + 3], "y_strides": [1], "reduced_rank": 1,
+                "reduced": [size], "reduced_strides": [1],
+            }  # fmt: skip
+            keys[size, name] = ("reduce", KERNELS["reduce"].pack(params))
+    kernels = host.build(list(keys.values()), tmp_path)
+    for (size, name), key in keys.items():
+        room = torch.randn(5, size + 3, generator=torch.Generator().manual_seed(size)).bfloat16()
+        x = room[:, :size]
+        x[1] = -inf
+        x[2, size // 2 :: 9] = nan
+        x[3] = x[3].round()  # ties
+        x[4, size - 1] = inf
+        want = getattr(x, name)(1)
+        for shift in (0, 1):
+            moved = torch.cat([room.new_full((shift,), inf), room.flatten()])[shift:]
+            y = torch.empty_like(want)
+            host.call(kernels[key], [moved, y])
+            assert torch.equal(y.float().nan_to_num(7e9), want.float().nan_to_num(7e9)), (size, name)
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
 def test_weights_of_one_row_pass_through_shared_memory(tmp_path: Path) -> None:
     """Pieces that not all warps have, several tiles of a block, long rows, rows off 16 bytes."""
     shapes = [(1000, 264, 0), (5500, 136, 1), (400, 8960, 0)]

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler t
 PAGES, TABLE, PAGE = 14, 12, 64  # three chunks of keys
 HEADS, GROUPS, SIZE = 4, 2, 16
 CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+PLACES = 0b111 << 3  # positions, requests and tables of an attention
 Pools = tuple[Tensor, Tensor]
 
 
@@ -82,7 +83,7 @@ def test_a_row_gets_the_same_bits_alone_and_among_others(
     """Alone its chunks are shared by blocks, among many a block has them all."""
     counts = (1, 7, 200)
     keys = [key("paged_attention", attention_params(dtype, n, PAGE, window)) for n in counts]
-    kernels = host.build(keys, tmp_path)
+    kernels = host.build(keys, tmp_path, unwritten=PLACES if window else 0)
     alone, several, many = (kernels[k] for k in keys)
     if dtype != torch.float32:
         splits = [kernel.config.defines["SPLIT"] for kernel in (alone, several, many)]
@@ -132,9 +133,14 @@ def test_what_no_row_has_written_does_not_show(page: int, tmp_path: Path) -> Non
 def test_numbers_outside_are_reported(
     dtype: torch.dtype, wrong: str, value: int, limit: int, tmp_path: Path
 ) -> None:
+    """Likewise where they are read before other launches have ended, as those above a limit are."""
     attention = key("paged_attention", attention_params(dtype, 2, PAGE))
     append = key("paged_append", append_params(dtype, 2))
-    kernels = host.build([attention, append], tmp_path)
+    kernels = {}
+    for wanted, places in ((attention, PLACES), (append, PLACES >> 2)):
+        folder = tmp_path / wanted[0]
+        folder.mkdir()
+        kernels |= host.build([wanted], folder, unwritten=places if value > limit else 0)
     pools, named = random_pools(dtype, 1), tables(2)
     positions, requests = torch.tensor([3, 80]), torch.tensor([0, 1])
     if wrong == "position":
@@ -168,6 +174,14 @@ def test_the_last_of_rows_at_one_place_is_kept(tmp_path: Path) -> None:
     want = reference_paged_append(x.permute(1, 0, 2)[None], pool, positions, requests, named)
     host.call(kernel, [x, positions, requests, named, pool])
     assert torch.equal(pool, want)
+
+
+def test_many_rows_find_room_at_once() -> None:
+    """So that the last of them do not start when the first have ended."""
+    for rows, ring, beside in ((1, 8, 2), (132, 8, 2), (133, 4, 4), (1000, 4, 4)):
+        packed = KERNELS["paged_attention"].pack(attention_params(torch.bfloat16, rows, PAGE))
+        config = paged_attention(KERNELS["paged_attention"].unpack(packed))
+        assert (config.defines["RING"], config.defines["BESIDE"]) == (ring, beside), rows
 
 
 def test_blocks_share_the_keys_of_few_rows_alone() -> None:

@@ -120,6 +120,10 @@ class QueueDevice final : public Device {
     queue_->drain();
     cpu_->copy(to, from);
   }
+  void queue_copy(const MemoryRange& to, const MemoryRange& from) override {
+    queue_->put([cpu = cpu_, to, from] { cpu->copy(to, from); });
+  }
+  bool queues_copies() const noexcept override { return true; }
   void synchronize() override { queue_->drain(); }
   std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,
                                       const Method& method) override {

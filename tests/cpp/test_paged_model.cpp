@@ -2,13 +2,18 @@
 // is waited for. After tokens comes their sum, modulo 48 (tests/serve/paged_model.py).
 #include "cpp/serve/paged_model.h"
 
+#include <algorithm>
 #include <memory>
 #include <numeric>
+#include <span>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpp/serve/batch.h"
 #include "tests/cpp/check.h"
+#include "tests/cpp/queue_device.h"
 #include "tests/cpp/unified_device.h"
 
 namespace npusim::tests {
@@ -32,6 +37,46 @@ Tokens sums(Tokens tokens, int64_t count) {
     tokens.push_back(made.back());
   }
   return made;
+}
+
+// Runs of tables as they are sent: the first request of each, and how many.
+using Runs = std::vector<std::pair<int64_t, size_t>>;
+
+void sends_tables_that_changed() {
+  StepTables tables(40, 3);
+  Runs runs;
+  std::vector<int64_t> there(120, 99);  // what the device has
+  const auto step = [&](const std::vector<std::vector<Page>>& given) {
+    runs.clear();
+    tables.begin();
+    for (size_t i = 0; i < given.size(); ++i) tables.put(static_cast<int64_t>(i), given[i]);
+    tables.send([&](int64_t first, std::span<const int64_t> sent) {
+      runs.emplace_back(first, sent.size() / 3);
+      std::ranges::copy(sent, there.begin() + first * 3);
+    });
+  };
+  std::vector<std::vector<Page>> given(40, {1, 2});
+  step(given);
+  check(runs == Runs{{0, 40}} && there[117] == 1 && there[119] == kNoPage, "all at first");
+  step(given);
+  check(runs.empty(), "nothing is new");
+  given[3] = {1, 2, 7};
+  given[5] = {1};
+  given[30] = {};
+  step(given);
+  check(runs == Runs{{3, 3}, {30, 1}}, "those near each other go together");
+  check(there[11] == 7 && there[15] == 1 && there[16] == kNoPage && there[90] == kNoPage,
+        "as they were put");
+  given.resize(4);
+  given[0] = {2, 1};
+  tables.begin();
+  tables.put(0, given[0]);
+  try {
+    tables.send([](int64_t, std::span<const int64_t>) { throw std::runtime_error("lost"); });
+  } catch (const std::runtime_error&) {
+  }
+  step(given);
+  check(runs == Runs{{0, 1}} && there[0] == 2, "what was lost is sent again");
 }
 
 // More requests than run at a time, longer than the pages hold together, with beginnings in common.
@@ -66,6 +111,35 @@ void serves(const std::shared_ptr<Device>& device, bool is_asynchronous) {
   check(stats.free_pages == stats.pages, "nothing is left");
 }
 
+// Answers to one prompt, which ends inside of a page: it is computed once, and what the page holds
+// is copied behind the step that wrote it.
+void copies_the_page_in_which_a_prompt_ends(const std::shared_ptr<Device>& device, bool copies) {
+  const auto model = std::make_shared<PagedModel>(paged_sum(), device, nullptr);
+  check(model->facts().copies_pages == copies, "whether a copy waits");
+  Batch batch(model, {});
+  const auto length = static_cast<size_t>(model->facts().page_tokens) * 2 - 1;
+  const Tokens prompt(length, 7);
+  std::vector<Tokens> made(5);
+  RequestOptions options;
+  options.ignore_eos = true;
+  options.max_tokens = 9;
+  for (RequestId id = 1; id <= made.size(); ++id) {
+    batch.submit(id, prompt, options);
+    options.follows = 1;
+  }
+  while (batch.step()) {
+    for (const Event& event : batch.take_events()) {
+      check(!event.error, event.error ? event.error->what() : "");
+      Tokens& to = made[event.request - 1];
+      to.insert(to.end(), event.tokens.begin(), event.tokens.end());
+    }
+  }
+  for (const Tokens& tokens : made) check(tokens == sums(prompt, 9), "the sums of each");
+  const auto rows = static_cast<int64_t>(length);
+  const int64_t again = copies ? 1 : rows - model->facts().page_tokens;
+  check(batch.stats().prompt_tokens == rows + 4 * again, "what was not copied is computed anew");
+}
+
 // A table that names no page of the pool: refused by the program, and the next step runs.
 void refuses_pages_that_are_not_there() {
   PagedModel model(paged_sum(), cpu(), nullptr);
@@ -96,8 +170,14 @@ void refuses_pages_that_are_not_there() {
 
 int main() {
   using namespace npusim::tests;
+  sends_tables_that_changed();
   serves(cpu(), false);
   serves(std::make_shared<UnifiedDevice>(cpu(), UnifiedDevice::Options{}), true);
+  serves(std::make_shared<QueueDevice>(), true);
+  copies_the_page_in_which_a_prompt_ends(cpu(), true);
+  copies_the_page_in_which_a_prompt_ends(std::make_shared<QueueDevice>(), true);
+  copies_the_page_in_which_a_prompt_ends(
+      std::make_shared<UnifiedDevice>(cpu(), UnifiedDevice::Options{}), false);
   refuses_pages_that_are_not_there();
   return exit_code();
 }

@@ -182,18 +182,37 @@ void waits_by_priority_and_age() {
 
 void paces_prompts() {
   PromptPace any(0, 4, 100);
-  check(any.allowance() == 100, "no bound");
+  check(any.allowance(false) == 100 && any.allowance(true) == 100, "no bound");
   PromptPace pace(0.5, 4, 100);
-  check(pace.allowance() == 4, "the least, while nothing is known");
-  pace.note(3, 0.001);
-  pace.note(4, 0);
-  check(pace.allowance() == 4, "nothing was learned");
-  pace.note(8, 0.1);
-  check(pace.allowance() == 40, "80 tokens a second");
-  pace.note(8, 100);
-  check(pace.allowance() == 39, "a slow step is not the measure");
-  pace.note(100, 0.0001);
-  check(pace.allowance() == 100, "the most");
+  check(pace.allowance(false) == 4, "the least, while nothing is known");
+  pace.note(3, false, 0.001);
+  pace.note(4, false, 0);
+  check(pace.allowance(false) == 4, "nothing was learned");
+  pace.note(8, false, 0.1);
+  check(pace.allowance(false) == 40, "80 tokens a second");
+  pace.note(8, false, 100);
+  check(pace.allowance(false) == 39, "a slow step is not the measure");
+  pace.note(100, false, 0.0001);
+  check(pace.allowance(false) == 100, "the most");
+}
+
+void paces_prompts_beside_others() {
+  PromptPace pace(0.5, 4, 1000);
+  pace.note(80, false, 0.1);
+  check(pace.allowance(true) == 400, "as alone, while no step without prompts is known");
+  pace.note(0, true, 0.04);
+  check(pace.allowance(true) == 24, "three quarters of such a step, at 800 tokens a second");
+  check(pace.allowance(false) == 400, "nobody waits");
+  pace.note(24, true, 0.064);
+  check(pace.allowance(true) == 30, "1,000 a second came on top");
+  pace.note(24, true, 0.16);
+  check(pace.allowance(true) == 6, "far behind in a prompt they took five times as long");
+  pace.note(6, true, 0.041);
+  check(pace.allowance(true) == 12, "twice the rate at most, in a step");
+  for (int i = 0; i < 100; ++i) pace.note(0, true, 0.08);
+  check(pace.allowance(true) == 23, "others take longer by themselves");
+  pace.note(0, true, 100);
+  check(pace.allowance(true) <= 500, "never more than a step may last");
 }
 
 }  // namespace
@@ -212,5 +231,6 @@ int main() {
   admits_no_more_than_may_run();
   waits_by_priority_and_age();
   paces_prompts();
+  paces_prompts_beside_others();
   return exit_code();
 }

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import npusim
 from npusim.passes.assign_layout import assign_layout
 from npusim.passes.canonicalize_conv import canonicalize_conv
 
@@ -65,3 +66,14 @@ def test_one_dimensional_convolution(draft, check_pass):
 def test_a_target_may_want_row_major(draft, check_pass, cpu):
     y = draft.call("aten.tanh.default", conv(draft, draft.x(1, 3, 8, 8)))
     check_pass(layout, draft.graph(conv(draft, y)), replace(cpu, conv_channels_last=False))
+
+
+def test_angles_are_written_as_rotations_read_them(draft, cpu):
+    heads = [draft.x(1, 2, 3, 8, name=name) for name in "qk"]
+    angles = draft.call("aten.permute.default", draft.x(1, 8, 3), dims=(0, 2, 1))
+    cos, sin = (draft.call(f"aten.{name}.default", angles) for name in ("cos", "sin"))
+    attrs = {"interleaved": False, "rotary_dim": 8}
+    turned = [draft.call("npu.rope", x, cos, sin, **attrs) for x in heads]
+    program = npusim.compile(draft.graph(*turned), "cpu")
+    commands = [program.kernels[command.kernel].name for command in program.methods[0].commands]
+    assert sorted(commands) == ["pointwise", "pointwise", "rope", "rope"]

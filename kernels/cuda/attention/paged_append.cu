@@ -8,14 +8,14 @@ constexpr int kEach = NPUSIM_EACH;  // elements that move as one
 using T = BitsOf<params.dtype == 0 ? 4 : 2>::type;
 enum Operands { kX, kTables, kY = 4, kFailure };
 
-inline void append(void* const* operands) {
+inline void run(void* const* operands) {
   const PagedTables<kTables> tables(operands, kFailure);
   const int64_t row = blockIdx.x;
   const PagedDestination to = kept_destination<kThreads>(tables, row);
   if (to.page < 0) return;
   const T* x = static_cast<const T*>(operands[kX]) + row * params.x_strides[1];
-  T* y = static_cast<T*>(operands[kY]) + to.page * params.y_strides[0] +
-         to.row * params.y_strides[2];
+  T* y =
+      static_cast<T*>(operands[kY]) + to.page * params.y_strides[0] + to.row * params.y_strides[2];
   constexpr int kOfHead = static_cast<int>(params.head_dim) / kEach;
   constexpr int kAll = static_cast<int>(params.heads) * kOfHead;
   for (int i = threadIdx.x; i < kAll; i += kThreads) {
@@ -35,5 +35,6 @@ inline void append(void* const* operands) {
 
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
-  npusim::append(operands);
+  npusim::launch_dependents();
+  npusim::run(operands);
 }

@@ -7,8 +7,8 @@
 // other rows count, nor how many blocks share the keys, nor where pages lie.
 //
 // NPUSIM_PATH (common/paths.h) is TILE_MMA, or TILE_SIMT for what the tensor cores do not take.
-#include "kernels/cuda/attention/pages.h"
 #include "kernels/cuda/attention/paged_sums.h"
+#include "kernels/cuda/attention/pages.h"
 #include "kernels/cuda/common/paths.h"
 
 #if NPUSIM_PATH == NPUSIM_PATH_TILE_MMA
@@ -17,7 +17,9 @@
 #include "kernels/cuda/attention/paged_simt.h"
 #endif
 
-extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_SIGNATURE) {
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK, NPUSIM_BESIDE)
+    npusim_kernel(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
+  npusim::launch_dependents();
   npusim::run(operands);
 }

@@ -2,7 +2,8 @@
 // key/value head, as rows of the tensor core's A, so that heads share what is loaded. It takes
 // chunk by chunk; each warp has a unit of a chunk, whose keys and then values it loads in slices of
 // 16, NPUSIM_RING ahead; chunks of heads lie on 16 bytes. Up to NPUSIM_SPLIT blocks take turns in
-// the chunks of a row; what they leave in scratch memory is folded by the last to finish.
+// the chunks of a row; what they leave in scratch memory is folded by the last to finish. A block
+// that starts while launches before it run has its first units fetched to L2 meanwhile.
 #pragma once
 #include "kernels/cuda/attention/paged_sums.h"
 #include "kernels/cuda/attention/pages.h"
@@ -16,7 +17,8 @@ static_assert(kThreads == NPUSIM_BLOCK);
 constexpr int kRing = NPUSIM_RING, kSplit = NPUSIM_SPLIT, kMostChunks = NPUSIM_MOST_CHUNKS;
 constexpr int kHeadTiles = (kGroup + 15) / 16, kHeads = smaller(kGroup, 16);
 constexpr int kHalves = kHeads > 8 ? 2 : 1;
-constexpr int kSlice = 16, kSlices = kUnit / kSlice;  // of keys, and as many of values
+constexpr bool kKeepsQueries = kD <= 128 && NPUSIM_BESIDE <= 2;  // in registers
+constexpr int kSlice = 16, kSlices = kUnit / kSlice;             // of keys, and as many of values
 constexpr int kSlot = kSlice * larger(kDLine, kVLine);
 constexpr int kFold = NPUSIM_FOLD_COLUMNS, kFoldPitch = kFold + 8;  // avoids bank conflicts
 constexpr int kFolds = (kVBlocks * 8 + kFold - 1) / kFold;
@@ -43,6 +45,27 @@ struct PagedKeys {
   const T *k, *v;
 
   bool sees(int unit) const { return unit * kUnit < end && (unit + 1) * kUnit > begin; }
+
+  // Called by a warp: fetches a unit to L2 if it is whole rows one after the other.
+  void fetch_ahead(int unit) const {
+    constexpr bool kWhole = kPageHasUnits && params.k_strides[2] == kD &&
+                            params.v_strides[2] == kV && kD % 8 == 0 && kV % 8 == 0;
+    const int lane = threadIdx.x % 32;
+    if (!kWhole || lane > 1 || !sees(unit)) return;
+    constexpr int kTokens = static_cast<int>(params.page_tokens);
+    const int first = larger(begin, unit * kUnit), last = smaller(end, (unit + 1) * kUnit);
+    const int64_t page = tables.known_page(at.request, unit * kUnit / kTokens);
+    if (page < 0) return;
+    const auto fetch = [&](const T* pool, const int64_t (&strides)[3], int size) {
+      prefetch_l2(pool + page * strides[0] + first % kTokens * strides[2],
+                  (last - first) * size * static_cast<int>(sizeof(T)));
+    };
+    if (lane == 0) {
+      fetch(k, params.k_strides, kD);
+    } else {
+      fetch(v, params.v_strides, kV);
+    }
+  }
 
   // Starts loading keys, or values, [key, key + 16); those that the row does not see are zero.
   template <int kColumns, int kLine>
@@ -148,7 +171,8 @@ struct UnitSums {
 };
 
 // Computes a unit, and starts what comes kRing slices after each of its own.
-inline void attend_unit(const Queries<(kD <= 128)>& queries, Feed& feed, int unit, UnitSums& sums) {
+inline void attend_unit(const Queries<kKeepsQueries>& queries, Feed& feed, int unit,
+                        UnitSums& sums) {
   const bool sees = feed.keys.sees(unit);
   float scores[kUnit / 8][4];
 #pragma unroll
@@ -334,13 +358,14 @@ struct Folding {
 };
 
 inline void run(void* const* operands) {
-  const PagedTables<kTables> tables(operands, kFailure);
+  using Tables = PagedTables<kTables>;
+  if constexpr (!Tables::kUnwritten) wait_on_dependencies();
+  const Tables tables(operands, kFailure);
   const int64_t row = blockIdx.x, kv_head = blockIdx.y / kHeadTiles;
   const int first_head = static_cast<int>(blockIdx.y) % kHeadTiles * 16;
   const int heads = smaller(kHeads, kGroup - first_head);
   const int64_t head = kv_head * kGroup + first_head;
-  const PagedPlace at = tables.place(row, threadIdx.x == 0 && blockIdx.z == 0);
-  if (at.request != -1 && !at.exists) return;
+  const PagedPlace at = tables.place(row);
   const PagedKeys keys{tables,
                        at,
                        static_cast<int>(at.begin(params.window)),
@@ -349,11 +374,20 @@ inline void run(void* const* operands) {
                        static_cast<const T*>(operands[kValue]) + kv_head * params.v_strides[1]};
   const int first = keys.begin / kChunk, last = (keys.end + kChunk - 1) / kChunk;
   const int blocks = smaller(kSplit, larger(last - first, 1)), block = blockIdx.z;
+  const int warp = threadIdx.x / 32;
+  int unit = (first + block) * kWarps + warp;
+  if constexpr (Tables::kUnwritten) {
+    if (block < blocks) keys.fetch_ahead(unit);
+    wait_on_dependencies();
+  }
+  if (at.request != -1 && !at.exists) {
+    if (threadIdx.x == 0 && blockIdx.z == 0) tables.report_place(at);
+    return;
+  }
   if (block >= blocks) return;
 
   __shared__ Folding::Weights weights;
   const unsigned shared = shared_address(shared_memory);
-  const int warp = threadIdx.x / 32;
   const T* q =
       static_cast<const T*>(operands[kQ]) + head * params.q_strides[0] + row * params.q_strides[1];
   constexpr int kChunks = (kD + 15) / 16 * 2;
@@ -365,13 +399,12 @@ inline void run(void* const* operands) {
   }
   cp_async_commit();
   const int step = blocks * kWarps;
-  int unit = (first + block) * kWarps + warp;
   Feed feed(keys, shared, unit, step);
 #pragma unroll
   for (int slice = 0; slice < kRing; ++slice) feed.start(slice);
   cp_async_wait<kRing>();
   __syncthreads();
-  Queries<(kD <= 128)> queries{shared, {}};
+  Queries<kKeepsQueries> queries{shared, {}};
   queries.keep();
 
   Folding folding(weights);

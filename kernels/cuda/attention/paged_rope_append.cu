@@ -1,5 +1,5 @@
-// Rotary position embedding of the queries and keys of rows of many requests, and the append of keys
-// and values to the pages that their tables name. A block has a row. A thread turns a pair of
+// Rotary position embedding of the queries and keys of rows of many requests, and the append of
+// keys and values to the pages that their tables name. A block has a row. A thread turns a pair of
 // elements, or eight neighbouring pairs (NPUSIM_EACH), or moves twice as many elements of a value.
 #include "kernels/cuda/attention/paged_destination.h"
 #include "kernels/cuda/common/mma_types.h"
@@ -120,5 +120,6 @@ inline void run(void* const* operands) {
 
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
+  npusim::launch_dependents();
   npusim::run(operands);
 }

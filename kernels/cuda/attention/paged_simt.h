@@ -77,14 +77,18 @@ struct Sums {
 
 inline void run(void* const* operands) {
   __shared__ Shared s;
+  wait_on_dependencies();
   const PagedTables<kTables> tables(operands, kFailure);
   const int64_t row = blockIdx.x, kv_head = blockIdx.y / kHeadTiles;
   const int first_head = static_cast<int>(blockIdx.y) % kHeadTiles * kHeads;
   const int heads = smaller(kHeads, kGroup - first_head);
   const int first_column = static_cast<int>(blockIdx.z) * kColumns;
   const int columns = smaller(kColumns, kV - first_column);
-  const PagedPlace at = tables.place(row, threadIdx.x == 0);
-  if (at.request != -1 && !at.exists) return;
+  const PagedPlace at = tables.place(row);
+  if (at.request != -1 && !at.exists) {
+    if (threadIdx.x == 0) tables.report_place(at);
+    return;
+  }
   const int64_t end = at.end(), begin = at.begin(params.window);
   const int64_t head = kv_head * kGroup + first_head;
   const T* q =

@@ -1,6 +1,7 @@
 // Rows of many requests over a cache in pages: where a row of a request lies, proved to be inside
 // the cache from the positions, requests and tables that the command reads when it runs. Each of
-// these is read once for an address: what was proved of it holds when it is used.
+// these is read once for an address: what was proved of it holds when it is used. Where nothing in
+// the method writes them, they are read before the kernel waits for the launches before it.
 #pragma once
 #include "kernels/cuda/common/mma_types.h"
 
@@ -18,9 +19,13 @@ struct PagedPlace {
   }
 };
 
-// Positions and requests of rows, and tables: operands [kFirst, kFirst + 3). Reports to `failure`.
+// Positions and requests of rows, and tables: operands [kFirst, kFirst + 3). Reports to `failure`,
+// which is not to be done before the wait.
 template <int kFirst>
 struct PagedTables {
+  static constexpr bool kUnwritten = (unwritten_operands >> kFirst & 7) == 7;
+  static constexpr int64_t kLastPosition = params.table_length * params.page_tokens - 1;
+
   const int64_t *positions, *requests, *tables;
   Failure* failure;
 
@@ -30,22 +35,28 @@ struct PagedTables {
         tables(static_cast<const int64_t*>(operands[kFirst + 2])),
         failure(static_cast<Failure*>(operands[failure_at])) {}
 
-  // `reports`: whether this thread says so when the numbers are outside.
-  PagedPlace place(int64_t row, bool reports) const {
-    constexpr int64_t kLast = params.table_length * params.page_tokens - 1;
+  PagedPlace place(int64_t row) const {
     const int64_t request = requests[row], position = positions[row];
-    PagedPlace at{request, position, false};
-    if (request == -1) return at;
-    if (request < 0 || request >= params.requests) {
-      if (reports) report(failure, kOutOfRange, request, params.requests - 1);
-      return at;
-    }
-    at.exists = position >= 0 && position <= kLast;
-    if (!at.exists && reports) report(failure, kOutOfRange, position, kLast);
-    return at;
+    const bool exists =
+        request >= 0 && request < params.requests && position >= 0 && position <= kLastPosition;
+    return {request, position, exists};
   }
 
-  // The page of rows [index * page_tokens, …) of a request; -1, and reported, where there is none.
+  // Says what is outside of the numbers of a row that is neither none nor exists.
+  void report_place(const PagedPlace& at) const {
+    if (at.request < 0 || at.request >= params.requests) {
+      report(failure, kOutOfRange, at.request, params.requests - 1);
+    } else {
+      report(failure, kOutOfRange, at.position, kLastPosition);
+    }
+  }
+
+  // The page of rows [index * page_tokens, …) of a request, or -1 where there is none.
+  int64_t known_page(int64_t request, int64_t index) const {
+    const int64_t page = tables[request * params.table_length + index];
+    return page >= 0 && page < params.pages ? page : -1;
+  }
+  // The same; reports what is there instead.
   int64_t page(int64_t request, int64_t index) const {
     const int64_t page = tables[request * params.table_length + index];
     if (page >= 0 && page < params.pages) return page;

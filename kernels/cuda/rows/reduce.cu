@@ -33,6 +33,9 @@ constexpr bool kIsPosition = kOp == kArgmax || kOp == kArgmin;
 constexpr bool kAsIs = kIsPosition || kOp == kAny || kOp == kAll;
 using C = Compute<kAsIs ? params.x_dtype : params.y_dtype>;
 constexpr bool kInteger = kSame<C, int64_t>;
+constexpr bool kPacks = (kIsPosition || kOp == kMax || kOp == kMin) && params.reduced_rank == 1 &&
+                        params.reduced_strides[0] == 1 && NPUSIM_ACROSS == 0 &&
+                        (sizeof(X) == 2 || sizeof(X) == 4);
 
 template <bool kWhole>
 struct TotalOf {
@@ -105,7 +108,12 @@ struct Position {
     return kMost ? b.value > a.value : b.value < a.value;
   }
   static State both(const State& a, const State& b) { return wins(b, a) ? b : a; }
-  State with(const State& s, C x, int64_t at) const { return both(s, State{x, at}); }
+  // For an element behind those that `s` was made of.
+  State with(const State& s, C x, int64_t at) const {
+    const bool is_new = s.at < 0 || (kMost ? x > s.value : x < s.value);
+    const bool is_first_nan = x != x && s.value == s.value;
+    return is_new || is_first_nan ? State{x, at} : s;
+  }
 };
 
 // ---- one output
@@ -148,12 +156,30 @@ struct Task {
     return decode<C>(x[at]);
   }
 
+  // Packs of neighbours of a row; returns where they end. No sums: where a row lies would change
+  // their order.
+  template <typename F>
+  int64_t fold_packs(const F& f, typename F::State& state) const {
+    constexpr int kPack = 16 / static_cast<int>(sizeof(X));
+    if (!kPacks || reinterpret_cast<uint64_t>(x + begin) % 16 != 0) return begin;
+    const int64_t last = begin + (end - begin) / kPack * kPack;
+#pragma unroll 4
+    for (int64_t i = begin + team.part * kPack; i < last; i += kParts * kPack) {
+      alignas(16) X pack[kPack];
+      *reinterpret_cast<uint4*>(pack) = *reinterpret_cast<const uint4*>(x + i);
+#pragma unroll
+      for (int e = 0; e < kPack; ++e) state = f.with(state, decode<C>(pack[e]), i + e);
+    }
+    return last;
+  }
+
   template <typename F>
   typename F::State fold(const F& f) const {
     typename F::State state = F::start();
-    if (team.valid) {
+    if (team.valid && begin < end) {
+      const int64_t first = fold_packs(f, state);
 #pragma unroll 4
-      for (int64_t i = begin + team.part; i < end; i += kParts)
+      for (int64_t i = first + team.part; i < end; i += kParts)
         state = f.with(state, element(i), i);
     }
     return team.template fold<kParts, NPUSIM_ACROSS ? kOutputs : 1, F>(state);
@@ -282,7 +308,7 @@ extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(const v
 // they found.
 namespace npusim {
 using Fold = decltype(fold_of_op());
-constexpr int64_t kSliceK = (kElements + NPUSIM_SPLIT - 1) / NPUSIM_SPLIT;
+constexpr int64_t kSliceK = (kElements + NPUSIM_SPLIT * 16 - 1) / (NPUSIM_SPLIT * 16) * 16;
 }  // namespace npusim
 
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)

@@ -2,6 +2,7 @@
 
 Launches overlap: a kernel may start while those before it still run, and waits for them before it
 reads what they write (kernels/cuda/common/dependent_launch.h). Other operands it may read earlier.
+The first launch of a run does not overlap, so what came before the run has ended for all of them.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ def unwritten_operands(program: CompiledProgram, method: Method) -> list[int]:
 
 
 def _mask(program: CompiledProgram, command: Command, written: set[int]) -> int:
+    # A caller may hand in, as an input, the memory that it wants an output in.
+    hands_out = any(program.buffers[other].kind is BufferKind.OUTPUT for other in written)
     mask = 0
     for index, operand in enumerate(command.operands):
         buffer = program.buffers[operand.buffer]
         changed = any(_overlap(buffer, program.buffers[other]) for other in written)
-        if buffer.kind in _OWN and operand.buffer not in written and not changed:
+        kept = buffer.kind in _OWN or (buffer.kind is BufferKind.INPUT and not hands_out)
+        if kept and operand.buffer not in written and not changed:
             mask |= 1 << index
     return mask
 

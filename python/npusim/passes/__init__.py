@@ -33,6 +33,7 @@ from npusim.passes.recognize_cache_append import recognize_cache_append
 from npusim.passes.recognize_cached_attention import recognize_cached_attention
 from npusim.passes.recognize_int8 import recognize_int8
 from npusim.passes.recognize_norms import recognize_norms
+from npusim.passes.recognize_outer_products import recognize_outer_products
 from npusim.passes.recognize_rope import recognize_rope
 from npusim.passes.recognize_softmax import recognize_softmax
 from npusim.passes.remove_noops import remove_noops
@@ -46,6 +47,7 @@ Pass = Callable[[Graph, TargetConfig], Graph]
 PIPELINE: tuple[Pass, ...] = (
     eliminate_dead_code,  # first: nobody else should spend time on what is not used
     promote_operands,  # while ranks are those of the model
+    recognize_outer_products,  # before whatever asks what is pointwise
     remove_noops,  # patterns below need not look through clones and dropouts
     move_repetition,  # before folding, which then repeats what is known
     fold_constants,  # masks and literals become constants that patterns can read

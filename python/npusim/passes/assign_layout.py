@@ -43,6 +43,12 @@ _READ_STRIDED = _ATTENTION | {
     *("npu.rope", "npu.rope_append", "npu.cache_append"),
     *("npu.paged_append", "npu.paged_rope_append"),
 }
+# Their cosines and sines, of which they read whole rows, in every layer.
+_ANGLES = {
+    "npu.rope": (1, 2),
+    "npu.rope_append": (3, 4),
+    "npu.paged_rope_append": (3, 4),
+}
 _FEW_CHANNELS = 8  # of bytes: turned around on their own sooner than written one by one
 _COPIES = frozenset(("aten.cat.default", "aten.constant_pad_nd.default"))
 
@@ -168,6 +174,8 @@ class _Plan:
             if node.op == "npu.int8_conv" and type.rank >= 3 and type.shape[1] < _FEW_CHANNELS:
                 return _ANY
             return channels_last(type.rank) if activation and type.rank >= 3 else _ANY
+        if index in _ANGLES.get(node.op, ()):
+            return None
         if node.op in _READ_STRIDED or node.op in WINDOWS:
             return _ANY
         value = node.outputs[0]
