@@ -89,12 +89,14 @@ void CudaCommandList::put(size_t command) {
   launch(steps_[command]);
 }
 
-const KernelLaunch* CudaCommandList::first_exchange() const {
+std::optional<CudaCommandList::Exchanging> CudaCommandList::first_exchange() const {
   for (size_t i = 0; i < steps_.size(); ++i) {
     const bool launches = steps_[i].first_launch < steps_[i].last_launch;
-    if (launches && codes_[code_of_[i]].exchanges()) return &launches_[steps_[i].first_launch];
+    if (launches && codes_[code_of_[i]].exchanges()) {
+      return Exchanging{i, launches_[steps_[i].first_launch]};
+    }
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 void CudaCommandList::settle() {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,8 +53,12 @@ class CudaCommandList final : public CommandList {
   void go();
   // Puts a command on the device's stream; settle() waits for it.
   void put(size_t command);
-  // The launch of the first exchange; null where there is none.
-  const KernelLaunch* first_exchange() const;
+  // The first command that exchanges values, and its launch; nothing where none does.
+  struct Exchanging {
+    size_t command;
+    KernelLaunch launch;
+  };
+  std::optional<Exchanging> first_exchange() const;
 
  private:
   // A command: its launches, and its arguments in arguments_.

@@ -4,9 +4,9 @@
 #include <map>
 
 #include "cpp/cuda/command_list.h"
-#include "cpp/runtime/all_gather.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/place.h"
+#include "cpp/runtime/rank_commands.h"
 
 namespace npusim::cuda {
 namespace {
@@ -138,16 +138,21 @@ void CudaCommandList::lay_out() {
 
 // An exchange is of as many ranks as there are, and inside its operands: its code has no say.
 void CudaCommandList::check_exchange(const Command& command) const {
-  const bool gathers = is_all_gather(*program_, command);
-  if (!gathers && !code_of(command).exchanges()) return;
-  const size_t ranks = seat_.exchange == nullptr ? 1 : seat_.exchange->ranks();
-  if (!gathers || ranks == 1) {
+  const std::string_view kernel = program_->kernels[command.kernel].name;
+  const bool gathers = kernel == kAllGather, reduces = kernel == kAllReduce;
+  if (!gathers && !reduces && !code_of(command).exchanges()) return;
+  if (seat_.exchange == nullptr || (!gathers && !reduces)) {
     throw Error(ErrorCode::kFormat, place_of(*program_, method_, command) +
-                                        ": it exchanges values, which is for programs of several "
-                                        "ranks and " +
-                                        std::string(kAllGather) + " alone");
+                                        ": only programs of several ranks exchange values, by " +
+                                        std::string(kAllGather) + " and " +
+                                        std::string(kAllReduce));
   }
-  all_gather_of(*program_, method_, command, ranks);
+  const size_t ranks = seat_.exchange->ranks();
+  if (gathers) {
+    all_gather_of(*program_, method_, command, ranks);
+  } else {
+    all_reduce_of(*program_, method_, command, ranks);
+  }
 }
 
 // What a kernel maps must lie inside the operand it is part of.

@@ -11,7 +11,7 @@ namespace npusim::cuda {
 namespace {
 
 // As kernels/cuda/ranks/exchange.h has them.
-constexpr size_t kBlocks = 32, kFlagStride = 32, kChunk = 16384;
+constexpr size_t kBlocks = 32, kFlagStride = 32, kLines = 256, kChunk = 128 << 10;
 struct Link {
   uint32_t rank, ranks;
   uint64_t patience;  // nanoseconds
@@ -22,11 +22,13 @@ struct Link {
 };
 
 constexpr size_t kFlagBytes = sizeof(uint32_t) * kBlocks * Exchange::kMostRanks * kFlagStride;
+constexpr size_t kLineBytes = 16 * 2 * kBlocks * Exchange::kMostRanks * kLines;
+constexpr size_t kNumberBytes = kFlagBytes + kLineBytes;  // in which rounds are told by number
 constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint64_t kPatience = 10 * kSecond, kTrialPatience = 2 * kSecond;
 
 size_t mailbox_bytes(size_t ranks) {
-  return kFlagBytes + 2 * kBlocks * ranks * kChunk;
+  return kNumberBytes + 2 * kBlocks * ranks * kChunk;
 }
 
 std::string name_of(const Contexts& contexts, size_t rank) {
@@ -131,9 +133,9 @@ void Exchange::reset() {
                                      context.stream()),
                  kWhat);
     if (by_host_) {
-      std::memset(host_[rank]->data(), 0, kFlagBytes);
+      std::memset(host_[rank]->data(), 0, kNumberBytes);
     } else {
-      driver.check(driver.memset_async(mailboxes_[rank], 0, kFlagBytes, context.stream()), kWhat);
+      driver.check(driver.memset_async(mailboxes_[rank], 0, kNumberBytes, context.stream()), kWhat);
     }
   }
   for (const auto& context : contexts_) {
@@ -179,9 +181,9 @@ void Exchange::check() {
                                       "be relied on.");
 }
 
-void Exchange::prove(std::span<const KernelLaunch> launches, int64_t bytes) {
+void Exchange::prove(const Trial& trial) {
   if (proved_) return;
-  std::string why = trial(launches, bytes);
+  std::string why = fault_of(trial);
   if (!why.empty() && !by_host_) {
     by_host_ = true;
     why_by_host_ = "the test of peer access failed: " + why;
@@ -191,7 +193,7 @@ void Exchange::prove(std::span<const KernelLaunch> launches, int64_t bytes) {
     }
     place_mailboxes();
     fill_links(kTrialPatience);
-    why = trial(launches, bytes);
+    why = fault_of(trial);
   }
   if (!why.empty()) {
     throw Error(ErrorCode::kDevice, "ranks cannot exchange values on these devices: " + why);
@@ -200,56 +202,96 @@ void Exchange::prove(std::span<const KernelLaunch> launches, int64_t bytes) {
   proved_ = true;
 }
 
-// Several times, so that both slots are used and flags of a replay are told from those before.
-// Why it went wrong; empty if it did not.
-std::string Exchange::trial(std::span<const KernelLaunch> launches, int64_t bytes) {
-  constexpr int kTimes = 5;
-  const auto size = static_cast<size_t>(bytes);
-  std::vector<std::unique_ptr<CudaMemory>> from, to;
-  for (const auto& context : contexts_) {
-    from.push_back(std::make_unique<CudaMemory>(context, bytes));
-    to.push_back(std::make_unique<CudaMemory>(context, bytes * static_cast<int64_t>(ranks())));
-  }
-  std::vector<std::byte> sent(size * ranks()), got(sent.size());
-  for (int time = 0; time < kTimes; ++time) {
-    for (size_t i = 0; i < sent.size(); ++i) {
-      const uint32_t mixed = (static_cast<uint32_t>(i) + 1) * 2654435761U;
-      sent[i] = static_cast<std::byte>((mixed >> 24) + static_cast<uint32_t>(time));
+// A trial's memory. What ranks send is found again in what they get: an all_gather brings all of
+// it, and of sums all summands but one are zeros.
+class Exchange::TrialRun {
+ public:
+  TrialRun(const Exchange& exchange, const Trial& trial)
+      : exchange_(exchange), trial_(trial), sent_(trial.bytes * (sums() ? 1 : ranks())) {
+    for (const auto& context : exchange.contexts_) {
+      for (auto* of : {&from_, &residual_}) {
+        of->push_back(std::make_unique<CudaMemory>(context, static_cast<int64_t>(trial.bytes)));
+      }
+      to_.push_back(std::make_unique<CudaMemory>(context, static_cast<int64_t>(sent_.size())));
     }
+  }
+
+  // Small positive numbers in every dtype, another one at each place and each time.
+  void fill(size_t time) {
+    for (size_t i = 0; i < sent_.size(); ++i) {
+      const uint32_t mixed = (static_cast<uint32_t>(i) + 1) * 2654435761U;
+      sent_[i] = static_cast<std::byte>(0x30 | ((mixed >> 28) + time) % 15);
+    }
+    const std::vector<std::byte> zeros(sums() ? trial_.bytes : 0);
     for (size_t rank = 0; rank < ranks(); ++rank) {
-      const Context& context = *contexts_[rank];
-      const Driver& driver = context.driver();
+      const std::byte* own = sums() ? (rank == time % ranks() ? sent_.data() : zeros.data())
+                                    : sent_.data() + rank * trial_.bytes;
+      const Context& context = *exchange_.contexts_[rank];
       const Current current(context);
-      driver.check(driver.copy_to_device(from[rank]->range().offset, sent.data() + rank * size,
-                                         size, context.stream()),
-                   "copy to the device");
+      context.driver().check(context.driver().copy_to_device(from_[rank]->range().offset, own,
+                                                             trial_.bytes, context.stream()),
+                             "copy to the device");
       context.synchronize();
     }
+  }
+
+  void start() const {
     for (size_t rank = 0; rank < ranks(); ++rank) {
-      const Context& context = *contexts_[rank];
+      const Context& context = *exchange_.contexts_[rank];
       const Current current(context);
-      std::byte* arguments[] = {from[rank]->address(), to[rank]->address(), link(rank)};
-      void* params[] = {&arguments[0], &arguments[1], &arguments[2]};
-      const KernelLaunch& it = launches[rank];
+      std::vector<std::byte*> arguments = {from_[rank]->address()};
+      if (trial_.residual) arguments.push_back(residual_[rank]->address());
+      arguments.push_back(to_[rank]->address());
+      arguments.push_back(exchange_.link(rank));
+      std::vector<void*> params;
+      for (std::byte*& argument : arguments) params.push_back(&argument);
+      const KernelLaunch& it = trial_.launches[rank];
       context.driver().check(
           context.driver().launch_kernel(it.function, it.grid[0], it.grid[1], it.grid[2],
                                          it.block[0], it.block[1], it.block[2], it.shared,
-                                         context.stream(), params, nullptr),
+                                         context.stream(), params.data(), nullptr),
           "start a kernel");
     }
-    for (size_t rank = 0; rank < ranks(); ++rank) {
-      const Context& context = *contexts_[rank];
-      const Driver& driver = context.driver();
+  }
+
+  // The first rank that got other bytes; as many as there are when none did.
+  size_t first_wrong() const {
+    std::vector<std::byte> got(sent_.size());
+    size_t wrong = ranks();
+    for (size_t rank = ranks(); rank-- > 0;) {
+      const Context& context = *exchange_.contexts_[rank];
       const Current current(context);
       context.synchronize();
-      driver.check(
-          driver.copy_to_host(got.data(), to[rank]->range().offset, got.size(), context.stream()),
-          "copy from the device");
+      context.driver().check(context.driver().copy_to_host(got.data(), to_[rank]->range().offset,
+                                                           got.size(), context.stream()),
+                             "copy from the device");
       context.synchronize();
-      if (got != sent && lost().empty()) return name_of(contexts_, rank) + " got other bytes";
+      if (got != sent_) wrong = rank;
     }
+    return wrong;
+  }
+
+ private:
+  bool sums() const { return trial_.sums; }
+  size_t ranks() const { return exchange_.ranks(); }
+
+  const Exchange& exchange_;
+  const Trial& trial_;
+  std::vector<std::byte> sent_;
+  std::vector<std::unique_ptr<CudaMemory>> from_, residual_, to_;  // by rank
+};
+
+// Tried several times, so that both slots are used and flags of a replay are told from those
+// before. Why it went wrong; empty if it did not.
+std::string Exchange::fault_of(const Trial& trial) {
+  TrialRun run(*this, trial);
+  for (size_t time = 0; time < 2 * ranks() + 1; ++time) {
+    run.fill(time);
+    run.start();
+    const size_t wrong = run.first_wrong();
     const std::string why = lost();
     if (!why.empty()) return why;
+    if (wrong < ranks()) return name_of(contexts_, wrong) + " got other bytes than were sent";
   }
   return "";
 }

@@ -38,10 +38,16 @@ class Exchange {
   // For people: how values go from rank to rank.
   std::string description() const;
 
-  // Runs launches of one exchange of `bytes`, one a rank with the rank's link, over known bytes,
-  // and looks at what each rank has got: if that is wrong, mailboxes move to the host. Only the
-  // first call does it. Throws Error(kDevice) where nothing works.
-  void prove(std::span<const KernelLaunch> launches, int64_t bytes);
+  // One exchange to try: all_gather, or all_reduce where it `sums`.
+  struct Trial {
+    std::vector<KernelLaunch> launches;  // by rank
+    size_t bytes = 0;                    // of x on each rank
+    bool sums = false, residual = false;
+  };
+  // Runs an exchange over known bytes and looks at what each rank has got: if that is wrong,
+  // mailboxes move to the host. Only the first call does it. Throws Error(kDevice) where nothing
+  // works.
+  void prove(const Trial& trial);
 
   // Has all ranks' kernels stop waiting, since one was not started.
   void stop() noexcept;
@@ -55,7 +61,8 @@ class Exchange {
   void place_mailboxes();
   void fill_links(uint64_t patience);
   void reset();
-  std::string trial(std::span<const KernelLaunch> launches, int64_t bytes);
+  class TrialRun;
+  std::string fault_of(const Trial& trial);
   Notes& notes() const;
   std::string lost() const;
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
-#include "cpp/runtime/all_gather.h"
 #include "cpp/runtime/error.h"
+#include "cpp/runtime/rank_commands.h"
 
 namespace npusim::cuda {
 namespace {
@@ -145,23 +145,29 @@ class CudaRanks final : public RankedDevice {
   std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,
                                       const Method& method) override {
     std::vector<std::unique_ptr<CudaCommandList>> lists;
-    std::vector<KernelLaunch> exchanges;
+    Exchange::Trial trial;
     for (size_t rank = 0; rank < devices_.size(); ++rank) {
       lists.push_back(encode_(rank, program, method, {exchange_, rank}));
-      const KernelLaunch* launch = lists.back()->first_exchange();
-      if (launch != nullptr) exchanges.push_back(*launch);
+      const auto exchanging = lists.back()->first_exchange();
+      if (!exchanging) continue;
+      trial.launches.push_back(exchanging->launch);
+      if (rank == 0) describe(*program, method, method.commands[exchanging->command], trial);
     }
-    if (exchanges.size() == devices_.size()) prove(*program, method, exchanges);
+    if (!trial.launches.empty()) exchange_->prove(trial);
     return std::make_unique<CudaRankList>(std::move(lists), exchange_, method.commands.size());
   }
 
  private:
-  void prove(const Program& program, const Method& method,
-             const std::vector<KernelLaunch>& exchanges) {
-    for (const Command& command : method.commands) {
-      if (!is_all_gather(program, command)) continue;
-      const int64_t bytes = all_gather_of(program, method, command, devices_.size()).bytes;
-      if (bytes > 0) return exchange_->prove(exchanges, bytes);
+  void describe(const Program& program, const Method& method, const Command& command,
+                Exchange::Trial& trial) const {
+    trial.sums = !is_all_gather(program, command);
+    if (trial.sums) {
+      const AllReduce reduce = all_reduce_of(program, method, command, devices_.size());
+      trial.bytes = static_cast<size_t>(reduce.bytes);
+      trial.residual = reduce.residual;
+    } else {
+      const AllGather gather = all_gather_of(program, method, command, devices_.size());
+      trial.bytes = static_cast<size_t>(gather.bytes);
     }
   }
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <utility>
 
-#include "cpp/runtime/all_gather.h"
+#include "cpp/runtime/rank_commands.h"
 #include "cpp/runtime/borrowed_memory.h"
 #include "cpp/runtime/error.h"
 
