@@ -59,10 +59,44 @@ void CudaCommandList::submit() {
 void CudaCommandList::enqueue(uintptr_t queue) {
   if (launches_.empty()) return;
   const Current current(*context_);
-  queue_ = queue == 0 ? context_->stream() : reinterpret_cast<StreamHandle>(queue);
+  if (!direct_) refresh_graph();
+  start(queue == 0 ? context_->stream() : reinterpret_cast<StreamHandle>(queue));
+}
+
+void CudaCommandList::start(StreamHandle queue) {
+  queue_ = queue;
   if (direct_) return launch_all(queue_);
-  refresh_graph();
   graph_->launch(queue_);
+}
+
+void CudaCommandList::ready() {
+  if (launches_.empty() || direct_) return;
+  const Current current(*context_);
+  const bool fresh = graph_ == nullptr;
+  refresh_graph();
+  if (fresh) graph_->upload(context_->stream());
+}
+
+void CudaCommandList::go() {
+  if (launches_.empty()) return;
+  const Current current(*context_);
+  start(context_->stream());
+}
+
+void CudaCommandList::put(size_t command) {
+  const Current current(*context_);
+  queue_ = context_->stream();
+  launch(steps_[command]);
+}
+
+std::optional<CudaCommandList::Exchanging> CudaCommandList::first_exchange() const {
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const bool launches = steps_[i].first_launch < steps_[i].last_launch;
+    if (launches && codes_[code_of_[i]].exchanges()) {
+      return Exchanging{i, launches_[steps_[i].first_launch]};
+    }
+  }
+  return std::nullopt;
 }
 
 void CudaCommandList::settle() {

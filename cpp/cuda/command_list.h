@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "cpp/cuda/captured_work.h"
 #include "cpp/cuda/command_timer.h"
 #include "cpp/cuda/context.h"
+#include "cpp/cuda/exchange.h"
 #include "cpp/cuda/graph.h"
 #include "cpp/cuda/libraries.h"
 #include "cpp/cuda/memory.h"
@@ -29,10 +31,11 @@ namespace npusim::cuda {
 
 class CudaCommandList final : public CommandList {
  public:
-  // Throws as Device::encode does, as KernelStore and as Module.
+  // Throws as Device::encode does, as KernelStore and as Module. `seat`: of a program that is split
+  // among ranks, whose list this is.
   CudaCommandList(std::shared_ptr<const Context> context, std::shared_ptr<const Program> program,
                   const Method& method, KernelStore& store, ModuleStore& modules,
-                  Libraries& libraries);
+                  Libraries& libraries, Seat seat = {});
   ~CudaCommandList() override;
 
   void bind(uint32_t buffer, const MemoryRange& at) override;
@@ -44,6 +47,18 @@ class CudaCommandList final : public CommandList {
   void submit_stepwise(const std::function<void(size_t)>& after) override;
   void submit_timed(std::span<double> seconds) override;
   std::string implementation(size_t command) const override;
+
+  // For who runs several lists together. enqueue(0) is ready() and then go().
+  void ready();  // all that may hold up work which runs meanwhile
+  void go();
+  // Puts a command on the device's stream; settle() waits for it.
+  void put(size_t command);
+  // The first command that exchanges values, and its launch; nothing where none does.
+  struct Exchanging {
+    size_t command;
+    KernelLaunch launch;
+  };
+  std::optional<Exchanging> first_exchange() const;
 
  private:
   // A command: its launches, and its arguments in arguments_.
@@ -69,6 +84,7 @@ class CudaCommandList final : public CommandList {
     std::shared_ptr<const Module> module;  // null where the library does the work
     int64_t scratch() const { return library ? library->scratch() : image.scratch; }
     bool reports() const { return image.failure && !library; }
+    bool exchanges() const { return image.exchange && !library; }
   };
   static constexpr size_t kNone = KernelFailures::kNone;
   static constexpr uintptr_t kOperandAlignment = 16;  // kernels move 16 bytes at a time
@@ -80,12 +96,14 @@ class CudaCommandList final : public CommandList {
   const Code& code_of(const Command& command) const;
   bool check_problem(const Command& command) const;
   void lay_out();
+  void check_exchange(const Command& command) const;
   void check_maps(const Command& command, size_t operands) const;
   void resolve_launches();
   void reserve();
   void index_uses();
   void describe(const Step& step, size_t argument);
   void launch(const Step& step);
+  void start(StreamHandle queue);
   void launch_all(StreamHandle stream) const;
   void run_library(const Step& step, StreamHandle stream);
   void make_graph();
@@ -96,6 +114,7 @@ class CudaCommandList final : public CommandList {
   std::shared_ptr<const Context> context_;
   std::shared_ptr<const Program> program_;
   const Method& method_;
+  const Seat seat_;
   std::vector<Code> codes_;
   std::vector<size_t> code_of_;  // in codes_, by command
   std::vector<Step> steps_;      // by command

@@ -6,6 +6,7 @@
 #include "cpp/cuda/command_list.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/place.h"
+#include "cpp/runtime/rank_commands.h"
 
 namespace npusim::cuda {
 namespace {
@@ -22,8 +23,12 @@ std::string kernel_place(const Program& program, const Kernel& kernel) {
 
 CudaCommandList::CudaCommandList(std::shared_ptr<const Context> context,
                                  std::shared_ptr<const Program> program, const Method& method,
-                                 KernelStore& store, ModuleStore& modules, Libraries& libraries)
-    : context_(std::move(context)), program_(std::move(program)), method_(method) {
+                                 KernelStore& store, ModuleStore& modules, Libraries& libraries,
+                                 Seat seat)
+    : context_(std::move(context)),
+      program_(std::move(program)),
+      method_(method),
+      seat_(std::move(seat)) {
   const std::vector<KernelCode> codes = store.codes(program_, method_);
   const Current current(*context_);
   parse_images(codes);
@@ -99,20 +104,22 @@ void CudaCommandList::lay_out() {
     if (!code.library && code.image.operands) {
       operands = std::min(operands, static_cast<size_t>(*code.image.operands));
     }
-    Step step{.library = code.library.get(),
-              .first_launch = launch,
-              .last_launch = launch + (code.library ? 1 : code.image.launches.size()),
-              .operands = operands,
-              .first_argument = argument,
-              .arguments = operands + (code.scratch() > 0 ? 1 : 0) + code.reports(),
-              .first_slot = argument + map,
-              .first_map = map,
-              .failure = code.reports() ? failing_.add(steps_.size()) : kNone};
+    Step step{
+        .library = code.library.get(),
+        .first_launch = launch,
+        .last_launch = launch + (code.library ? 1 : code.image.launches.size()),
+        .operands = operands,
+        .first_argument = argument,
+        .arguments = operands + (code.scratch() > 0 ? 1 : 0) + code.reports() + code.exchanges(),
+        .first_slot = argument + map,
+        .first_map = map,
+        .failure = code.reports() ? failing_.add(steps_.size()) : kNone};
     if (step.arguments > kMostArguments) {
       throw Error(ErrorCode::kFormat,
                   place_of(*program_, method_, command) + ": it has too many operands");
     }
     check_maps(command, operands);
+    check_exchange(command);
     launch = step.last_launch;
     argument += step.arguments;
     map += maps_of(code).size();
@@ -126,6 +133,25 @@ void CudaCommandList::lay_out() {
       slots_.push_back(&arguments_[steps_[i].first_argument + k]);
     }
     for (size_t k = 0; k < maps; ++k) slots_.push_back(&maps_[steps_[i].first_map + k]);
+  }
+}
+
+// An exchange is of as many ranks as there are, and inside its operands: its code has no say.
+void CudaCommandList::check_exchange(const Command& command) const {
+  const std::string_view kernel = program_->kernels[command.kernel].name;
+  const bool gathers = kernel == kAllGather, reduces = kernel == kAllReduce;
+  if (!gathers && !reduces && !code_of(command).exchanges()) return;
+  if (seat_.exchange == nullptr || (!gathers && !reduces)) {
+    throw Error(ErrorCode::kFormat, place_of(*program_, method_, command) +
+                                        ": only programs of several ranks exchange values, by " +
+                                        std::string(kAllGather) + " and " +
+                                        std::string(kAllReduce));
+  }
+  const size_t ranks = seat_.exchange->ranks();
+  if (gathers) {
+    all_gather_of(*program_, method_, command, ranks);
+  } else {
+    all_reduce_of(*program_, method_, command, ranks);
   }
 }
 
@@ -166,6 +192,7 @@ void CudaCommandList::resolve_launches() {
                            .block = {launch.block[0], launch.block[1], launch.block[2]},
                            .shared = launch.shared,
                            .params = slots_.data() + steps_[i].first_slot,
+                           .alone = code.exchanges() && seat_.exchange->shares(),
                            .dependent = code.image.dependent});
     }
   }
@@ -187,8 +214,9 @@ void CudaCommandList::reserve() {
     size_t argument = steps_[i].first_argument + steps_[i].operands;
     if (codes_[code_of_[i]].scratch() > 0) arguments_[argument++] = scratch_->address();
     if (steps_[i].failure != kNone) {
-      arguments_[argument] = failures_->data() + KernelFailures::offset(steps_[i].failure);
+      arguments_[argument++] = failures_->data() + KernelFailures::offset(steps_[i].failure);
     }
+    if (codes_[code_of_[i]].exchanges()) arguments_[argument] = seat_.exchange->link(seat_.rank);
   }
 }
 

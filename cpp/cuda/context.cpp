@@ -86,6 +86,17 @@ void Context::open_pool() {
   driver_.pool_set_attribute(pool_, kReleaseThreshold, &everything);
 }
 
+bool Context::reaches(const Context& other) const {
+  if (other.device_ == device_) return true;
+  int can = 0;
+  if (driver_.device_can_access_peer(&can, device_, other.device_) != kSuccess || can == 0) {
+    return false;
+  }
+  const Current current(*this);
+  const Result enabled = driver_.ctx_enable_peer_access(other.handle_, 0);
+  return enabled == kSuccess || enabled == kPeerAccessAlready;
+}
+
 void Context::synchronize() const {
   driver_.check(driver_.stream_synchronize(stream_), "finish the work on the device");
 }

@@ -33,6 +33,10 @@ class Context {
   StreamHandle stream() const noexcept { return stream_; }
   PoolHandle pool() const noexcept { return pool_; }  // null: the device has no pools
 
+  // Whether kernels here may reach memory of another context: on the same device they may, and on
+  // another one where that is possible, from this call on. The context need not be current.
+  bool reaches(const Context& other) const;
+
   // Waits for the stream. Throws Error(kDevice) when something that ran there failed.
   void synchronize() const;
   // Has what is put on `after` from now on wait for all that `before` holds now; the host does not

@@ -1,6 +1,8 @@
 #include "cpp/cuda/device.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "cpp/cuda/libraries.h"
 #include "cpp/cuda/memory.h"
 #include "cpp/cuda/module_store.h"
+#include "cpp/cuda/ranks.h"
 #include "cpp/cuda/staging.h"
 #include "cpp/device_code/kernel_store.h"
 #include "cpp/runtime/error.h"
@@ -26,8 +29,12 @@ constexpr CodeFormat kCodeFormat{"cuda", kImageKind, operands_of};
 
 class CudaDevice final : public Device, public StreamDevice {
  public:
-  CudaDevice(std::shared_ptr<const Context> context, const DeviceServices& services)
+  // `ordinals`: of the devices of programs that are split among ranks (rank_ordinals).
+  CudaDevice(std::shared_ptr<const Context> context, const DeviceServices& services,
+             std::string ordinals = {})
       : context_(std::move(context)),
+        services_(services),
+        ordinals_(std::move(ordinals)),
         staging_(context_),
         downloads_(std::make_shared<Downloads>(context_)),
         store_(kCodeFormat, services.make_kernels),
@@ -126,12 +133,44 @@ class CudaDevice final : public Device, public StreamDevice {
 
   std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,
                                       const Method& method) override {
+    return encode_rank(std::move(program), method, {});
+  }
+  std::unique_ptr<CudaCommandList> encode_rank(std::shared_ptr<const Program> program,
+                                               const Method& method, Seat seat) {
     return std::make_unique<CudaCommandList>(context_, std::move(program), method, store_, modules_,
-                                             libraries_);
+                                             libraries_, std::move(seat));
+  }
+
+  std::shared_ptr<Device> ranks(int count) override {
+    const std::lock_guard<ForkSafeMutex> locked(ranks_mutex_);
+    std::shared_ptr<Device> known = ranks_[count].lock();
+    if (known == nullptr) ranks_[count] = known = make_ranks(count);
+    return known;
   }
 
  private:
+  std::shared_ptr<Device> make_ranks(int count) const {
+    const Driver& driver = context_->driver();
+    int devices = 0;
+    driver.check(driver.device_get_count(&devices), "count its devices");
+    std::vector<std::shared_ptr<CudaDevice>> own;
+    Contexts contexts;
+    for (const int ordinal : rank_ordinals(ordinals_, this->ordinal(), count, devices)) {
+      contexts.push_back(std::make_shared<const Context>(ordinal));
+      own.push_back(std::make_shared<CudaDevice>(contexts.back(), services_));
+    }
+    const auto encode = [own](size_t rank, std::shared_ptr<const Program> program,
+                              const Method& method, Seat seat) {
+      return own[rank]->encode_rank(std::move(program), method, std::move(seat));
+    };
+    return ranks_on_devices({own.begin(), own.end()}, std::move(contexts), encode);
+  }
+
   std::shared_ptr<const Context> context_;
+  const DeviceServices services_;
+  const std::string ordinals_;
+  ForkSafeMutex ranks_mutex_;
+  std::map<int, std::weak_ptr<Device>> ranks_;  // by their number
   Staging staging_;
   std::shared_ptr<Downloads> downloads_;
   KernelStore store_;
@@ -143,14 +182,20 @@ class CudaDevice final : public Device, public StreamDevice {
 
 std::span<const OptionInfo> device_options() {
   static const OptionInfo kOptions[] = {
-      {"ordinal", int64_t{0}, "which of several, as the driver numbers them"}};
+      {"ordinal", int64_t{0}, "which of several, as the driver numbers them"},
+      {"ordinals", "",
+       "which of several, one for each rank of a split program, such as 2,3; empty: from ordinal "
+       "on"},
+  };
   return kOptions;
 }
 
 std::shared_ptr<Device> open_device(const DeviceOptions& options, const DeviceServices& services) {
-  const int64_t ordinal = std::clamp<int64_t>(options.number("ordinal"), INT32_MIN, INT32_MAX);
-  const auto context = std::make_shared<const Context>(static_cast<int>(ordinal));
-  return std::make_shared<CudaDevice>(context, services);
+  const std::string& named = options.text("ordinals");
+  const int64_t number = std::clamp<int64_t>(options.number("ordinal"), INT32_MIN, INT32_MAX);
+  const int ordinal = named.empty() ? static_cast<int>(number) : first_ordinal(named);
+  const auto context = std::make_shared<const Context>(ordinal);
+  return std::make_shared<CudaDevice>(context, services, named);
 }
 
 }  // namespace npusim::cuda

@@ -46,6 +46,8 @@ const char* resolve_all(platform::LibraryHandle library, Driver& driver) {
   need("cuCtxPushCurrent_v2", driver.ctx_push);
   need("cuCtxPopCurrent_v2", driver.ctx_pop);
   need("cuCtxSynchronize", driver.ctx_synchronize);
+  need("cuDeviceCanAccessPeer", driver.device_can_access_peer);
+  need("cuCtxEnablePeerAccess", driver.ctx_enable_peer_access);
   need("cuStreamCreate", driver.stream_create);
   need("cuStreamDestroy_v2", driver.stream_destroy);
   need("cuStreamSynchronize", driver.stream_synchronize);
@@ -87,6 +89,7 @@ const char* resolve_all(platform::LibraryHandle library, Driver& driver) {
   need("cuGraphExecChildGraphNodeSetParams", driver.graph_exec_set_child);
   need("cuGraphInstantiateWithFlags", driver.graph_instantiate);
   need("cuGraphExecKernelNodeSetParams_v2", driver.graph_exec_set_params);
+  need("cuGraphUpload", driver.graph_upload);
   need("cuGraphLaunch", driver.graph_launch);
   need("cuGraphExecDestroy", driver.graph_exec_destroy);
   resolve(library, "cuFuncGetParamInfo", driver.func_get_param_info);

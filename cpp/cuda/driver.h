@@ -36,6 +36,7 @@ enum DeviceAttribute : int {
   kMostSharedMemory = 97,  // dynamic shared memory a block can ask for
   kHasMemoryPools = 115,
 };
+constexpr Result kPeerAccessAlready = 704;
 enum FunctionAttribute : int { kMaxDynamicShared = 8, kSharedCarveout = 9 };
 enum PoolAttribute : int { kReleaseThreshold = 4 };
 enum PointerAttribute : int { kDeviceOrdinal = 9 };
@@ -126,6 +127,9 @@ struct Driver {
   Result (*ctx_push)(ContextHandle);
   Result (*ctx_pop)(ContextHandle*);
   Result (*ctx_synchronize)();
+  // Of one device with another's memory; what they need is in every driver that has several.
+  Result (*device_can_access_peer)(int*, DeviceHandle, DeviceHandle peer);
+  Result (*ctx_enable_peer_access)(ContextHandle peer, unsigned flags);
   Result (*stream_create)(StreamHandle*, unsigned flags);
   Result (*stream_destroy)(StreamHandle);
   Result (*stream_synchronize)(StreamHandle);
@@ -178,6 +182,7 @@ struct Driver {
   Result (*graph_exec_set_child)(GraphExecHandle, GraphNodeHandle, GraphHandle child);
   Result (*graph_instantiate)(GraphExecHandle*, GraphHandle, unsigned long long flags);
   Result (*graph_exec_set_params)(GraphExecHandle, GraphNodeHandle, const KernelNodeParams*);
+  Result (*graph_upload)(GraphExecHandle, StreamHandle);
   Result (*graph_launch)(GraphExecHandle, StreamHandle);
   Result (*graph_exec_destroy)(GraphExecHandle);
 

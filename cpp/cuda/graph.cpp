@@ -35,7 +35,7 @@ Result Graph::add(const KernelLaunch& launch) {
   const Driver& driver = context_->driver();
   const KernelNodeParams params = node_params(launch);
   const bool is_child = launch.child != nullptr;
-  const bool overlaps = launch.dependent && !is_child && !after_child_ && !nodes_.empty() &&
+  const bool overlaps = launch.dependent && !is_child && !after_alone_ && !nodes_.empty() &&
                         context_->overlaps_dependent_launches();
   const GraphNodeHandle before = nodes_.empty() ? nullptr : nodes_.back();
   const size_t waits = nodes_.empty() || overlaps ? 0 : 1;
@@ -45,7 +45,7 @@ Result Graph::add(const KernelLaunch& launch) {
                            ? driver.graph_add_child(&node, graph_, after, waits, launch.child)
                            : driver.graph_add_kernel_node(&node, graph_, after, waits, &params);
   nodes_.push_back(node);
-  after_child_ = is_child;
+  after_alone_ = is_child || launch.alone;
   if (added != kSuccess || !overlaps) return added;
   return driver.graph_add_dependencies(graph_, &before, &node, &kProgrammaticEdge, 1);
 }
@@ -65,6 +65,11 @@ bool Graph::update(size_t index, const KernelLaunch& launch) {
   driver.check(driver.graph_exec_set_params(executable_, nodes_[index], &params),
                "give a kernel of the graph its arguments");
   return true;
+}
+
+void Graph::upload(StreamHandle stream) {
+  const Driver& driver = context_->driver();
+  driver.check(driver.graph_upload(executable_, stream), "bring the method's graph to the device");
 }
 
 void Graph::launch(StreamHandle stream) {

@@ -16,6 +16,7 @@ struct KernelLaunch {
   unsigned block[3];
   unsigned shared;
   void** params;
+  bool alone = false;           // what comes next starts when it has ended
   bool dependent = false;       // may start before the one in front has ended: it waits by itself
   GraphHandle child = nullptr;  // where set, this work runs instead, and the rest says nothing
 };
@@ -34,6 +35,8 @@ class Graph {
   // shape than before, and the graph has to be made anew.
   bool update(size_t index, const KernelLaunch& launch);
   void launch(StreamHandle stream);
+  // Has the device ready for a launch, so that it takes nothing that other work may hold.
+  void upload(StreamHandle stream);
 
  private:
   Result add(const KernelLaunch& launch);
@@ -42,7 +45,7 @@ class Graph {
   GraphHandle graph_ = nullptr;
   GraphExecHandle executable_ = nullptr;
   std::vector<GraphNodeHandle> nodes_;
-  bool after_child_ = false;  // the latest node is not one launch that others can overlap
+  bool after_alone_ = false;  // the latest node is not one launch that others can overlap
 };
 
 }  // namespace npusim::cuda

@@ -32,6 +32,8 @@ class CudaImageReader final : ImageReader {
         image.scratch = number(kMostBytes, "scratch");
       } else if (key == "failure") {
         image.failure = json().boolean();
+      } else if (key == "exchange") {
+        image.exchange = json().boolean();
       } else if (key == "dependent") {
         image.dependent = json().boolean();
       } else if (key == "maps") {

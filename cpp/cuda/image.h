@@ -31,6 +31,7 @@ struct Image {
   std::optional<int64_t> operands;  // the launches take so many, others are the library's alone
   int64_t scratch = 0;
   bool failure = false;
+  bool exchange = false;                  // between ranks
   bool dependent = false;                 // every block waits for the launch before by itself
   std::vector<Matrix> maps;               // of which the launches take the maps, after all pointers
   std::optional<LibraryProblem> library;  // what a library may do instead of the launches

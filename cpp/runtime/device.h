@@ -271,8 +271,9 @@ class Device {
   int64_t max_memory_ = 0;
 };
 
-// Opens a device by name ("cpu", "null"). Throws Error(kDevice): unknown name, with those known; an
-// option that the device does not have, by name; a value it cannot serve.
+// Opens a device by name ("cpu", "null"), or by name and number where there are several ("cuda:1";
+// one a rank, "cuda:2,3"). Throws Error(kDevice): unknown name, with those known; an option that
+// the device does not have, by name; a value it cannot serve.
 std::shared_ptr<Device> open_device(std::string_view name, const DeviceOptions& options = {},
                                     const DeviceServices& services = {});
 // Names of the backends in this build, in order of preference.

@@ -1,4 +1,5 @@
 // The table of backends. A new one adds an include and a line.
+#include <charconv>
 #include <string>
 
 #include "cpp/cpu/device.h"
@@ -53,11 +54,28 @@ const Backend& backend_named(std::string_view name) {
   throw Error(ErrorCode::kDevice, text);
 }
 
+// "cuda:1" is option ordinal, "cuda:2,3" option ordinals.
+DeviceOptions with_ordinals(DeviceOptions options, std::string_view numbers) {
+  if (numbers.empty()) return options;
+  numbers.remove_prefix(1);
+  int64_t one = 0;
+  const char* end = numbers.data() + numbers.size();
+  const auto [rest, failure] = std::from_chars(numbers.data(), end, one);
+  if (failure == std::errc() && rest == end) {
+    options.set("ordinal", one);
+  } else {
+    options.set("ordinals", std::string(numbers));
+  }
+  return options;
+}
+
 }  // namespace
 
-std::shared_ptr<Device> open_device(std::string_view name, const DeviceOptions& options,
+std::shared_ptr<Device> open_device(std::string_view given, const DeviceOptions& options,
                                     const DeviceServices& services) {
-  const DeviceOptions checked = options.checked(name, device_options(name));
+  const std::string_view name = given.substr(0, given.find(':'));
+  const DeviceOptions named = with_ordinals(options, given.substr(name.size()));
+  const DeviceOptions checked = named.checked(name, device_options(name));
   const int64_t max_memory = checked.number("max_memory");
   if (max_memory < 0) {
     throw Error(ErrorCode::kDevice,

@@ -12,19 +12,15 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
-#include "cpp/runtime/device.h"
+#include "cpp/runtime/ranked_device.h"
 #include "cpp/runtime/thread_pool.h"
 
 namespace npusim {
 
-inline constexpr std::string_view kAllGather = "all_gather";
-inline constexpr std::string_view kAllGatherSchema = "bytes:i64 ranks:i64";
-
 // The ranks run on `pool` at once as far as it has workers, else in turn; which it is changes no
 // bit. `devices`, one a rank, are synchronous and know memory by addresses of the host.
-std::shared_ptr<Device> ranks_on_host(std::vector<std::shared_ptr<Device>> devices,
-                                      std::shared_ptr<ThreadPool> pool, Interruption interruption);
+std::shared_ptr<Device> ranks_on_host(RankDevices devices, std::shared_ptr<ThreadPool> pool,
+                                      Interruption interruption);
 
 }  // namespace npusim

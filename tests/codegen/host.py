@@ -70,6 +70,36 @@ void mma_16x8x16(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned 
 }
 }
 """
+# Declared by kernels/cuda/ranks/exchange.h; ranks are processes that share memory.
+_EXCHANGE = """
+namespace npusim {
+void raise_flag(uint32_t* flag, uint32_t round) {
+  __atomic_store_n(flag, round, __ATOMIC_RELEASE);
+}
+uint32_t flag_of(const uint32_t* flag) { return __atomic_load_n(flag, __ATOMIC_ACQUIRE); }
+uint64_t nanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000 + static_cast<uint64_t>(now.tv_nsec);
+}
+void store_line(unsigned char* line, const uint4& v) {
+  uint64_t halves[2];
+  std::memcpy(halves, &v, 16);
+  for (int i = 0; i < 2; ++i) {
+    __atomic_store_n(reinterpret_cast<uint64_t*>(line) + i, halves[i], __ATOMIC_RELAXED);
+  }
+}
+uint4 load_line(const unsigned char* line) {
+  uint64_t halves[2];
+  for (int i = 0; i < 2; ++i) {
+    halves[i] = __atomic_load_n(reinterpret_cast<const uint64_t*>(line) + i, __ATOMIC_RELAXED);
+  }
+  uint4 v;
+  std::memcpy(&v, halves, 16);
+  return v;
+}
+}
+"""
 _DYNAMIC = re.compile(r"extern __shared__ __align__\(\d+\) unsigned char shared_memory\[\];")
 
 Key = tuple[str, bytes]  # stem and parameters
@@ -139,6 +169,7 @@ def _wrapped(index: int, source: str, config: LaunchConfig, options: Sequence[st
             body,
             _CONVERSIONS,
             tensor_cores,
+            _EXCHANGE if "raise_flag" in body else "",
             *(f"void call_{e}(void** a) {{ host::call({e}, a); }}" for e in entries),
             "}",
             f'extern "C" void run{index}(void** a) {{',

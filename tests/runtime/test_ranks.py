@@ -138,7 +138,7 @@ def test_ranks_that_cannot_be() -> None:
         with pytest.raises(TargetConstraintError, match="cannot be split among"):
             npusim.compile(mlp(), tensor_parallel=ranks)
     with pytest.raises(TargetConstraintError, match="all_gather"):
-        npusim.compile(mlp(), "cuda", tensor_parallel=2)
+        npusim.compile(mlp(), "metal", tensor_parallel=2)
 
 
 def test_a_checkpoint_without_a_tensor_or_of_another_shape() -> None:

@@ -155,6 +155,11 @@ def _all_gather(p: Params, _: int | None) -> Cost:
     return [p["bytes"], p["bytes"] * p["ranks"]], 0
 
 
+def _all_reduce(p: Params, _: int | None) -> Cost:
+    bytes = p["elements"] * SIZES[p["dtype"]]
+    return [bytes] * (2 + p["residual"]), p["elements"] * (p["ranks"] - 1 + p["residual"])
+
+
 _RULES: dict[str, Rule] = {
     "pointwise": _pointwise,
     "copy": _copy,
@@ -171,5 +176,6 @@ _RULES: dict[str, Rule] = {
     "sort": _sort,
     "sample": _sample,
     "all_gather": _all_gather,
+    "all_reduce": _all_reduce,
     **MATMULS,
 }

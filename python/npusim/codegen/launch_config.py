@@ -70,6 +70,7 @@ class LaunchConfig:
         launches: run in order; none when there is nothing to compute.
         scratch: bytes of memory the launches share, after the operands; 0: no such argument.
         failure: the kernel reports what only running reveals, through a last argument.
+        exchange: ranks exchange values in it: a last argument leads to the others' memory.
         overlaps: the launches gain from starting while those before them run. Tiles do not: their
             blocks would gather on the processors that are free first.
         maps: matrices whose maps the launches take after all pointers.
@@ -79,6 +80,7 @@ class LaunchConfig:
     launches: tuple[Launch, ...]
     scratch: int = 0
     failure: bool = False
+    exchange: bool = field(default=False, kw_only=True)
     overlaps: bool = field(default=True, kw_only=True)
     maps: tuple[TensorMap, ...] = field(default=(), kw_only=True)
     defines: Mapping[str, int] = field(default_factory=dict)

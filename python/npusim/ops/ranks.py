@@ -4,12 +4,14 @@ All ranks run one program, each over parts of the weights (`npusim.passes.shard`
 
 * `npu.rank_part(weight)`: part `rank * parts // ranks` of `parts` equal ones along `axis`. The
   loader takes it from the checkpoint: no command does.
-* `npu.all_reduce(x)`: the sum of all ranks' x, added in the order of the ranks in float32 (float64,
-  integers: as they are) and rounded once, so that it has the same bits on every rank.
+* `npu.all_reduce(x, residual?)`: the sum of all ranks' x, added in the order of the ranks in float32
+  (float64, integers: as they are) and rounded once, so that it has the same bits on every rank; plus
+  the residual, rounded again.
 * `npu.all_gather(x)`: all ranks' x behind one another along `axis`.
 
 Both are one `all_gather` command, which brings x of every rank to every rank; what an all_reduce
-adds up is an ordinary `reduce`. A lone rank cannot compute them, and the references here say so;
+adds up is an ordinary `reduce`. Where a target has the kernel `all_reduce`, that does all of it, and
+it alone takes a residual (`passes/fuse_all_reduce.py`). A lone rank cannot compute them, and the references here say so;
 `npusim.verify.ranks` runs all.
 """
 
@@ -20,10 +22,10 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from npusim.errors import Error, ShapeError
+from npusim.errors import Error, GraphError, ShapeError
 from npusim.ir.graph import Node
 from npusim.ir.opdef import OpDef, register
-from npusim.ir.types import MOST_RANKS, TensorType, row_major
+from npusim.ir.types import MOST_RANKS, TensorType, dtype_code, row_major
 from npusim.lowering.context import Lowering
 from npusim.lowering.view import View
 from npusim.ops.reduction import SUM, emit_reduce
@@ -44,7 +46,7 @@ def _several(name: str) -> Error:
 
 
 def _reference(name: str) -> Callable[..., Tensor]:
-    def run(x: Tensor, /, **attrs: object) -> Tensor:
+    def run(*x: Tensor, **attrs: object) -> Tensor:
         raise _several(name)
 
     return run
@@ -66,8 +68,12 @@ def _infer_part(w: TensorType, /, *, axis: int, parts: int, ranks: int) -> Tenso
     return _resized(w, axis, w.shape[axis] // parts)
 
 
-def _infer_reduce(x: TensorType, /, *, ranks: int) -> TensorType:
+def _infer_reduce(
+    x: TensorType, residual: TensorType | None = None, /, *, ranks: int
+) -> TensorType:
     _check(ALL_REDUCE, ranks)
+    if residual is not None and residual != x:
+        raise ShapeError(f"{ALL_REDUCE}: a residual of {residual} to sums of {x}.")
     return x
 
 
@@ -104,10 +110,26 @@ def _slots(node: Node, low: Lowering) -> View:
 
 
 def _lower_reduce(node: Node, low: Lowering) -> None:
+    if low.target.has("all_reduce"):
+        _lower_whole_reduce(node, low)
+        return
+    if len(node.inputs) > 1:
+        raise GraphError(f"{node.name} adds a residual, for which {low.target.name} has no kernel.")
     slots = _slots(node, low)
     y = low.result(node.output, strided=True)
     if y.numel:
         emit_reduce(low, slots, y, (0,), SUM)
+
+
+def _lower_whole_reduce(node: Node, low: Lowering) -> None:
+    given, ranks = [i for i in node.inputs if i is not None], node.attrs["ranks"]
+    assert isinstance(ranks, int)
+    low.share(ranks)
+    reads = [low.dense(low.view(name)) for name in given]
+    y = low.result(node.output)
+    if y.numel:
+        params = {"elements": prod(y.shape), "ranks": ranks, "dtype": dtype_code(y.dtype)}
+        low.emit("all_reduce", {**params, "residual": len(given) - 1}, reads, [y])
 
 
 def _lower_gather(node: Node, low: Lowering) -> None:

@@ -15,6 +15,7 @@ from npusim.passes.eliminate_dead_code import eliminate_dead_code
 from npusim.passes.fold_batch_norm import fold_batch_norm
 from npusim.passes.fold_constants import fold_constants
 from npusim.passes.fold_scale import fold_scale
+from npusim.passes.fuse_all_reduce import fuse_all_reduce
 from npusim.passes.fuse_attention_step import fuse_attention_step
 from npusim.passes.fuse_epilogues import fuse_epilogues
 from npusim.passes.fuse_gated_linear import fuse_gated_linear
@@ -75,6 +76,7 @@ PIPELINE: tuple[Pass, ...] = (
     fuse_gated_linear,  # before epilogues, which would take its activation
     fuse_epilogues,  # before pointwise fusion, which would swallow activations and additions
     simplify_views,  # again: folding and fusing moved views next to each other
+    fuse_all_reduce,  # likewise; after epilogues, which are nearer to a product
     fuse_pointwise,  # after every pattern that reads single pointwise ops
     merge_linears,  # after epilogues: a linear that has one is not merged
     assign_layout,  # needs the final set of pointwise nodes; changes no node but its type
@@ -98,5 +100,6 @@ NEEDS: Mapping[Pass, tuple[str, ...]] = {
     fuse_rope_append: ("rope",),
     fuse_paged_append: ("paged_rope_append",),
     fuse_gated_linear: ("linear",),
+    fuse_all_reduce: ("all_reduce",),
     fuse_attention_step: ("attention_step",),
 }

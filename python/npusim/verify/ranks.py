@@ -91,7 +91,8 @@ class RankedRun:
             whole = torch.cat([x for (x,) in given], int(str(node.attrs["axis"])))
             return [[whole]] * self._ranks
         if node.op == ALL_REDUCE:
-            return [[_sum([x for (x,) in given])]] * self._ranks
+            total = _sum([x for x, *_ in given])
+            return [[total if not more else total + more[0]] for _, *more in given]
         return [run_node(node, tensors) for tensors in given]
 
 

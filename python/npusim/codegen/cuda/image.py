@@ -69,6 +69,8 @@ def pack_image(image: Image) -> bytes:
         "source": [len(image.cubin), len(source)],
         "options": image.options,
     }
+    if image.config.exchange:
+        header["exchange"] = True
     if image.config.maps:
         header["maps"] = [asdict(x) for x in image.config.maps]
     if image.operands is not None:
@@ -95,7 +97,13 @@ def unpack_image(data: bytes) -> Image:
         maps = tuple(TensorMap(**x) for x in header.get("maps", ()))
         return Image(
             header["arch"],
-            LaunchConfig(launches, header["scratch"], header["failure"], maps=maps),
+            LaunchConfig(
+                launches,
+                header["scratch"],
+                header["failure"],
+                exchange=header.get("exchange", False),
+                maps=maps,
+            ),
             blob(blobs, header["cubin"]),
             zlib.decompress(blob(blobs, header["source"])).decode(),
             tuple(header["options"]),

@@ -17,6 +17,7 @@ from npusim.codegen.cuda import (
     grouped,
     matmul_rules,
     paging,
+    ranks,
     rows,
 )
 from npusim.codegen.launch_config import Rule
@@ -30,6 +31,7 @@ RULES: Mapping[str, Rule] = {
     **matmul_rules.RULES,
     **decoding.RULES,  # linear among them
     **paging.RULES,
+    **ranks.RULES,
     **rows.RULES,
     **windows.rules(matmul_rules.GPU.rows.pool_threads),
 }

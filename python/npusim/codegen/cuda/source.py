@@ -52,7 +52,7 @@ def kernel_source(stem: str, params: Params, body: str, unwritten: int = 0) -> s
     shared = inlined(_SHARED, seen, "cuda")
     text = inlined(body, seen, "cuda")
     kernel = KERNELS[stem]
-    constants = struct(kernel) if kernel.generated_only else ""
+    constants = struct(kernel) if kernel.generated_only or kernel.collective else ""
     constants += prologue(kernel, params)
     if reads_before_wait(stem):
         constants += (
