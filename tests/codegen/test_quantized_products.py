@@ -23,7 +23,7 @@ from tests.codegen.shapes import full
 
 SCHEMES = tuple(
     Quantization.parse(scheme)
-    for scheme in ("int8", "int4-g32", "int4-g64", "int4-g128")
+    for scheme in ("int8", "fp8", "int4-g32", "int4-g64", "int4-g128")
 ) + tuple(
     Quantization.parse(f"int4-g{group}-asymmetric") for group in (32, 64, 128)
 )  # fmt: skip

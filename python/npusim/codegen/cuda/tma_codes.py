@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from npusim.abi.kernels import Params
+from npusim.abi.quantization import BYTE_CODES
 from npusim.codegen.cuda.code_rows import MOST_ROWS
 from npusim.codegen.cuda.matmul_rules import (
     GPU,
@@ -97,7 +98,7 @@ def tma_codes(p: Params, tile: CodeTile) -> LaunchConfig:
     m, n, k = (as_int(p, name) for name in "mnk")
     parts, segments = 2 if p["gated"] else 1, as_int(p, "segments")
     padded = blocks(k, 128) * 128
-    row_bytes = padded if p["format"] == _INT8 else padded // 2
+    row_bytes = padded if p["format"] in BYTE_CODES else padded // 2
     maps = [TensorMap(0, m, k, 2 * as_int(p, "ldx"), tile.tokens)]
     for i, rows in enumerate(as_ints(p, "rows")[:segments]):
         maps.append(TensorMap(1 + i, rows, row_bytes // 2, row_bytes, _LOAD_ROWS))
@@ -135,7 +136,7 @@ def is_proved(p: Params) -> bool:
     Those with zero points, other groups, float16 or an odd K wait for that: until then they go by
     the kernel of before.
     """
-    form = (as_int(p, "format"), as_int(p, "group") if p["format"] != _INT8 else 0)
+    form = (as_int(p, "format"), as_int(p, "group") if p["format"] not in BYTE_CODES else 0)
     return p["x_dtype"] == _BFLOAT16 and as_int(p, "k") % 128 == 0 and form in _PROVED
 
 
