@@ -80,12 +80,13 @@ template <bool kWide, typename Rows>
 struct WeightPipeline {
   using Element = StageFormat::Element;
   static constexpr int kChunkElements = 16 / sizeof(Element);
+  static constexpr int kStep = kWarps * kChunks * kChunkElements;  // to the warp's next block
   const Rows& weights;
   const Columns columns;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int tile = 0, block = threadIdx.x / 32;      // to load next
-  const Element* rows[kRowsUsed / kLoadRows];  // of that tile, at this lane's chunk
-  unsigned rows_exist = 0;                     // bit n: rows[n] exists
+  const Element* rows[kRowsUsed / kLoadRows];  // of that tile and block, at this lane's chunk
+  int tiles_of_row[kRowsUsed / kLoadRows];     // in which rows[n] exists
   StageFormat::Sides sides;
   unsigned begin, to;  // this lane's place in the first stage, and in the next
 
@@ -108,12 +109,12 @@ struct WeightPipeline {
   unsigned own_stages(unsigned stages) const { return stages + warp * kStages * kStageBytes; }
 
   void find_rows() {
-    rows_exist = 0;
+    const int first = (block * kChunks + lane % kChunks) * kChunkElements;
 #pragma unroll
     for (int n = 0; n < kRowsUsed / kLoadRows; ++n) {
       const int row = n * kLoadRows + lane / kChunks;
-      rows_exist |= static_cast<unsigned>(columns.tile_row_exists(tile, row)) << n;
-      rows[n] = weights.row(columns.row_of_w(tile, row)) + lane % kChunks * kChunkElements;
+      tiles_of_row[n] = (columns.count - row % kRows + kRows - 1) / kRows;
+      rows[n] = weights.row(columns.row_of_w(tile, row)) + first;
     }
     if constexpr (StageFormat::kSideBytes > 0) {
       const int row = lane % 16;
@@ -123,13 +124,9 @@ struct WeightPipeline {
   // The rows of the next tile.
   void next_rows() {
     if constexpr (Rows::kEven) {
-      rows_exist = 0;
+      const int back = (kBlocksOfK - 1 - warp) / kWarps * kStep;
 #pragma unroll
-      for (int n = 0; n < kRowsUsed / kLoadRows; ++n) {
-        const int row = n * kLoadRows + lane / kChunks;
-        rows_exist |= static_cast<unsigned>(columns.tile_row_exists(tile, row)) << n;
-        rows[n] += kRows * Rows::kStride;
-      }
+      for (int n = 0; n < kRowsUsed / kLoadRows; ++n) rows[n] += kRows * Rows::kStride - back;
       sides.advance(kRows, columns.tile_row_exists(tile, lane % 16));
     } else {
       find_rows();
@@ -141,13 +138,12 @@ struct WeightPipeline {
       const bool inside = kLoads % kChunks == 0 || block * kChunks + lane % kChunks < kLoads;
 #pragma unroll
       for (int n = 0; n < kRowsUsed / kLoadRows; ++n) {
-        const bool exists = inside && (rows_exist >> n & 1) != 0;
-        const Element* from = rows[n] + (inside ? block * (kChunks * kChunkElements) : 0);
+        const bool exists = inside && tile < tiles_of_row[n];
         const unsigned at = to + row_offset(n);
         if constexpr (kWide) {
-          cp_async_evict_first(at, from, exists);
+          cp_async_evict_first(at, rows[n], exists);
         } else {
-          store_shared(at, exists ? gather_chunk(from, 8) : uint4{0, 0, 0, 0});
+          store_shared(at, exists ? gather_chunk(rows[n], 8) : uint4{0, 0, 0, 0});
         }
       }
       if constexpr (StageFormat::kSideBytes > 0) {
@@ -159,6 +155,9 @@ struct WeightPipeline {
       if (block >= kBlocksOfK) {
         block = warp;
         if (++tile < kTiles) next_rows();
+      } else {
+#pragma unroll
+        for (int n = 0; n < kRowsUsed / kLoadRows; ++n) rows[n] += kStep;
       }
     }
     cp_async_commit();
@@ -198,7 +197,7 @@ struct RangeScale {
 };
 template <typename W>
 RangeScale range_scale_for(float top) {
-  constexpr int kWanted = 8;  // exponent of the largest, far from what 16 bits hold
+  constexpr int kWanted = 14;  // exponent of the largest: half of what 16 bits hold
   if constexpr (kSame<W, float16>) {
 #pragma unroll
     for (int far = 16; far > 0; far /= 2) {
@@ -295,6 +294,8 @@ void multiply_blocks(Pipeline& pipeline, unsigned stages, unsigned x_at, float s
   const int g = pipeline.lane / 4, t = pipeline.lane % 4;
   StageFormat::Sums<kRowsUsed, kXRowBytes> sums(pipeline.own_stages(stages), x_at);
   const int blocks = (kBlocksOfK - pipeline.warp + kWarps - 1) / kWarps;
+  constexpr float kSumScale = StageFormat::kSumScale;
+  scale *= kSumScale;
   unsigned stage = 0;
 #pragma unroll 1
   for (int tile = 0; tile < kTiles; ++tile) {
@@ -322,7 +323,7 @@ void multiply_blocks(Pipeline& pipeline, unsigned stages, unsigned x_at, float s
       for (int e = 0; e < 4; ++e) {
         const int row = tile * 16 + e / 2 * 8 + g, column = t * 2 + e % 2;
         if (column >= kM) continue;
-        const float up = kConverted ? x_scales[pipeline.warp][column] : 1.0f;
+        const float up = (kConverted ? x_scales[pipeline.warp][column] : 1.0f) * kSumScale;
         tile_sums[pipeline.warp][row][column] = sums.sum(e) * up;
       }
     }

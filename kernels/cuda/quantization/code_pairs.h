@@ -58,6 +58,15 @@ inline unsigned nibble_pair(unsigned word, int i) {
   return multiply_add_pairs<float16>((low & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd480d480u);
 }
 
+// The same times 2^-9, of a word as it is (i < 2) or 8 bits further down: what a mask leaves is
+// a number below all normal ones, which a multiplication makes normal. Its constants are one an
+// instruction, where bits behind a power of two need a register for another.
+constexpr float kNibbleScale = 512.0f;
+inline unsigned small_nibble_pair(unsigned word, int i) {
+  return i % 2 == 0 ? multiply_add_pairs<float16>(word & 0x000f000fu, 0x78007800u, 0xa400a400u)
+                    : multiply_add_pairs<float16>(word & 0x00f000f0u, 0x68006800u, 0xa400a400u);
+}
+
 // The same as pairs of T, of words as they are stored. bfloat16 has seven bits behind a power of
 // two: an int8 is 128 and its low bits, less 128 or, where its high bit is set, 256.
 template <typename T>

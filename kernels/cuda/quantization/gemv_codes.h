@@ -23,6 +23,7 @@ struct StageFormat {
   using Element = uint8_t;
   using Multiplied = float16;
   static constexpr bool kScaled = kBytes, kAligned = true;  // rows lie on 16 bytes
+  static constexpr float kSumScale = kBytes ? 1.0f : kNibbleScale;
   static constexpr int kRowBytes = NPUSIM_ROW_BYTES, kBlockK = kBytes ? kRowBytes : 2 * kRowBytes;
   static constexpr int kLoads = static_cast<int>(kCodes / 16);
   // Groups of a block of K in a row; bytes of its scales and zero points in a stage, whole words.
@@ -163,7 +164,7 @@ struct StageFormat {
     void multiply_nibbles(unsigned stage, unsigned x_block, int block) {
       constexpr int kChunksAGroup = static_cast<int>(kGroupSize / 32);
       constexpr unsigned kOne = 0x3c003c00u;
-      const unsigned scales_at = stage + kRowsUsed * kRowBytes;
+      const unsigned scales_at = stage + kRowsUsed * kRowBytes, own_word = stage + g * kRowBytes;
       unsigned scales[2][kScaleWords], zeros[2][kZeroWords];
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
@@ -183,9 +184,10 @@ struct StageFormat {
           ldmatrix(b, x_block + chunk * 64);
 #pragma unroll
           for (int half = 0; half < kHalves; ++half) {
-            w[half] = load_shared_word(stage + chunk_at(g + 8 * half, chunk) + t * 4);
+            // Row g + 8 is swizzled as row g.
+            w[half] = load_shared_word(own_word + word_in_row(chunk) + half * (8 * kRowBytes));
 #pragma unroll
-            for (int i = 0; i < 4; ++i) a[i][half] = nibble_pair(w[half], i);
+            for (int i = 0; i < 4; ++i) a[i][half] = small_nibble_pair(w[half] >> (i / 2 * 8), i);
           }
           mma_16x8x16<float16>(part, a[0][0], a[0][1], a[1][0], a[1][1], b[0], b[1]);
           mma_16x8x16<float16>(part, a[2][0], a[2][1], a[3][0], a[3][1], b[2], b[3]);
@@ -204,6 +206,10 @@ struct StageFormat {
           }
         }
       }
+    }
+    unsigned word_in_row(int chunk) const {
+      const int turn = kRowBytes == 128 ? g : g >> 1;
+      return ((chunk ^ (turn & (kRowBytes / 16 - 1))) << 4) + t * 4;
     }
     template <int kCount>
     static void load_words(unsigned at, unsigned (&to)[kCount]) {
