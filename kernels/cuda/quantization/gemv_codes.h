@@ -163,7 +163,7 @@ struct StageFormat {
 
     void multiply_nibbles(unsigned stage, unsigned x_block, int block) {
       constexpr int kChunksAGroup = static_cast<int>(kGroupSize / 32);
-      constexpr unsigned kOne = 0x3c003c00u;
+      constexpr unsigned kOne = 0x18001800u;  // of nibbles: 2^-9
       const unsigned scales_at = stage + kRowsUsed * kRowBytes, own_word = stage + g * kRowBytes;
       unsigned scales[2][kScaleWords], zeros[2][kZeroWords];
 #pragma unroll
