@@ -18,7 +18,9 @@ inline unsigned spread_bytes(unsigned word, unsigned above, int pair) {
 // The same, each below as many bits as its highest one.
 inline unsigned spread_signed_bytes(unsigned word, int pair) {
 #ifdef __CUDA_ARCH__
-  return __byte_perm(word, 0, pair == 0 ? 0x9180 : 0xb3a2);
+  unsigned spread;  // __byte_perm does without the bit of a selector that repeats a byte's sign
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(spread) : "r"(word), "r"(pair == 0 ? 0x9180 : 0xb3a2));
+  return spread;
 #else
   const unsigned two = word >> (16 * pair), signs = (two >> 7 & 1) | (two >> 15 & 1) << 16;
   return (two & 0xff) | (two & 0xff00) << 8 | signs * 0xff00;

@@ -9,7 +9,7 @@
 // read where it lies, which is L2, one step of 64 elements ahead.
 //
 // x is multiplied in its own type, and codes become numbers of it without rounding. That is what
-// gemv_codes.h computes as well, but that there elements of bfloat16 below 2^-25 of a row's largest
+// gemv_codes.h computes as well, but that there elements of bfloat16 below 2^-31 of a row's largest
 // lose bits.
 #pragma once
 #include "kernels/cuda/common/mma.h"

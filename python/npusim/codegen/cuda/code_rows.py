@@ -71,15 +71,23 @@ def code_rows(
 
     Args:
         split: warps of a block, and bytes of a row that they take turns at.
-        tile: by default the one of the least time.
+        tile: by default the one of the least time that there is room for.
     """
     m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
     if not 1 <= m <= MOST_ROWS or 0 in (n, k) or k % 8 or split is None:
         return None
     if not on_tensor_cores(p["x_dtype"], p["x_dtype"]):
         return None
+    tiles = [tile] if tile else row_tiles(p, split[0])
+    made = (_launch(p, arguments, split, tile) for tile in tiles)
+    return next((config for config in made if config is not None), None)
+
+
+def _launch(
+    p: Params, arguments: int, split: tuple[int, int], tile: RowTile
+) -> LaunchConfig | None:
+    """Returns the launch with a tile; None where shared memory has no room for two stages."""
     warps, row_bytes = split
-    tile = tile or row_tiles(p, warps)[0]
     side = 0
     if p["format"] not in BYTE_CODES:
         groups = 128 // as_int(p, "group")
