@@ -183,6 +183,15 @@ def test_a_rows_sums_do_not_depend_on_how_many_rows_there_are(at: int, tmp_path:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
+def test_up_to_64_rows_share_k_as_one_row_does(scheme: Quantization) -> None:
+    """Whatever tile there is room for: by another kernel, rows would have other bits."""
+    by_rows = {KernelPath.GEMV_MULTISTAGE, KernelPath.CODES_ROWS}
+    for k, n in ((128, 1536), (1536, 8960), (8960, 1536), (4096, 28672)):
+        for m in range(1, 65):
+            assert rule_of(Product(scheme, m, k, (n,))) in by_rows, (m, k, n)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_normed_product_that_a_pass_makes_has_a_kernel(scheme: Quantization) -> None:
     for k in (8, 136, 1536, 8960, MOST_NORMED_CODES):
         for n in (1, 100, 4096, 151936):

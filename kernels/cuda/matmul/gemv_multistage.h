@@ -80,13 +80,12 @@ template <bool kWide, typename Rows>
 struct WeightPipeline {
   using Element = StageFormat::Element;
   static constexpr int kChunkElements = 16 / sizeof(Element);
-  static constexpr int kStep = kWarps * kChunks * kChunkElements;  // to the warp's next block
   const Rows& weights;
   const Columns columns;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int tile = 0, block = threadIdx.x / 32;      // to load next
-  const Element* rows[kRowsUsed / kLoadRows];  // of that tile and block, at this lane's chunk
-  int tiles_of_row[kRowsUsed / kLoadRows];     // in which rows[n] exists
+  const Element* rows[kRowsUsed / kLoadRows];  // of that tile, at this lane's chunk
+  unsigned rows_exist = 0;                     // bit n: rows[n] exists
   StageFormat::Sides sides;
   unsigned begin, to;  // this lane's place in the first stage, and in the next
 
@@ -109,12 +108,12 @@ struct WeightPipeline {
   unsigned own_stages(unsigned stages) const { return stages + warp * kStages * kStageBytes; }
 
   void find_rows() {
-    const int first = (block * kChunks + lane % kChunks) * kChunkElements;
+    rows_exist = 0;
 #pragma unroll
     for (int n = 0; n < kRowsUsed / kLoadRows; ++n) {
       const int row = n * kLoadRows + lane / kChunks;
-      tiles_of_row[n] = (columns.count - row % kRows + kRows - 1) / kRows;
-      rows[n] = weights.row(columns.row_of_w(tile, row)) + first;
+      rows_exist |= static_cast<unsigned>(columns.tile_row_exists(tile, row)) << n;
+      rows[n] = weights.row(columns.row_of_w(tile, row)) + lane % kChunks * kChunkElements;
     }
     if constexpr (StageFormat::kSideBytes > 0) {
       const int row = lane % 16;
@@ -124,9 +123,13 @@ struct WeightPipeline {
   // The rows of the next tile.
   void next_rows() {
     if constexpr (Rows::kEven) {
-      const int back = (kBlocksOfK - 1 - warp) / kWarps * kStep;
+      rows_exist = 0;
 #pragma unroll
-      for (int n = 0; n < kRowsUsed / kLoadRows; ++n) rows[n] += kRows * Rows::kStride - back;
+      for (int n = 0; n < kRowsUsed / kLoadRows; ++n) {
+        const int row = n * kLoadRows + lane / kChunks;
+        rows_exist |= static_cast<unsigned>(columns.tile_row_exists(tile, row)) << n;
+        rows[n] += kRows * Rows::kStride;
+      }
       sides.advance(kRows, columns.tile_row_exists(tile, lane % 16));
     } else {
       find_rows();
@@ -138,12 +141,13 @@ struct WeightPipeline {
       const bool inside = kLoads % kChunks == 0 || block * kChunks + lane % kChunks < kLoads;
 #pragma unroll
       for (int n = 0; n < kRowsUsed / kLoadRows; ++n) {
-        const bool exists = inside && tile < tiles_of_row[n];
+        const bool exists = inside && (rows_exist >> n & 1) != 0;
+        const Element* from = rows[n] + (inside ? block * (kChunks * kChunkElements) : 0);
         const unsigned at = to + row_offset(n);
         if constexpr (kWide) {
-          cp_async_evict_first(at, rows[n], exists);
+          cp_async_evict_first(at, from, exists);
         } else {
-          store_shared(at, exists ? gather_chunk(rows[n], 8) : uint4{0, 0, 0, 0});
+          store_shared(at, exists ? gather_chunk(from, 8) : uint4{0, 0, 0, 0});
         }
       }
       if constexpr (StageFormat::kSideBytes > 0) {
@@ -155,9 +159,6 @@ struct WeightPipeline {
       if (block >= kBlocksOfK) {
         block = warp;
         if (++tile < kTiles) next_rows();
-      } else {
-#pragma unroll
-        for (int n = 0; n < kRowsUsed / kLoadRows; ++n) rows[n] += kStep;
       }
     }
     cp_async_commit();
