@@ -46,7 +46,8 @@ def codes(how: Quantization, rows: int, k: int) -> Tensor:
     if how.group:
         scale = torch.rand(sizes[1] // 2, device="cuda").half() * 0.1 * k**-0.5
     else:
-        made[: sizes[0]][made[: sizes[0]] == 128] = 0
+        unused = made[: sizes[0]] == 128 if how.format == "int8" else made[: sizes[0]] % 128 == 127
+        made[: sizes[0]][unused] = 0
         scale = torch.rand(sizes[1] // 4, device="cuda") * 0.01 * k**-0.5
     made[at : at + sizes[1]] = scale.view(torch.uint8)
     at += -(-sizes[1] // 64) * 64

@@ -56,18 +56,40 @@ Vec stored(Vec scale) {
   return load(lanes);
 }
 
-// ---- int8
+// ---- bytes
+
+// Float8 codes of |x| <= 448: of normal numbers the last bits are rounded away, half to even;
+// subnormal ones count steps of 2^-9.
+IVec float8_codes(Vec x) {
+  constexpr int kDropped = 20;                  // bits of a float's fraction
+  constexpr uint32_t kRebias = (127 - 7) << 3;  // of what is left
+  const UVec magnitude = as_bits(abs(x));
+  const UVec odd = magnitude >> kDropped & 1;
+  const UVec normal = ((magnitude + ((1U << (kDropped - 1)) - 1) + odd) >> kDropped) - kRebias;
+  const IVec steps = nearest(abs(x) * 0x1p9F);
+  const IVec code = abs(x) < 0x1p-6F ? steps : reinterpret_cast<IVec>(normal);
+  return code | reinterpret_cast<IVec>(as_bits(x) >> 24 & 0x80);
+}
 
 template <typename W>
-void quantize_row(const W* w, int64_t k, int64_t padded, int8_t* codes, float* scale) {
+void quantize_row(const W* w, const Params& p, int64_t padded, int8_t* codes, float* scale) {
+  constexpr float kInfinity = __builtin_inff(), kGreatest = 0x1.fffffep127F;
+  const bool floats = p.format == kFloat8;
+  const float last = floats ? 448.0F : 127.0F;
   Vec most{};
-  for (int64_t i = 0; i < k; i += kLanes) most = maximum(most, abs(load_lanes(w + i, k - i)));
-  *scale = maximum(most) / 127.0F;
+  for (int64_t i = 0; i < p.k; i += kLanes) {
+    Vec size = abs(load_lanes(w + i, p.k - i));
+    if (floats) size = size <= kGreatest ? size : broadcast(kInfinity);
+    most = maximum(most, size);
+  }
+  *scale = maximum(most) / last;
+  if (floats && *scale == kInfinity) *scale = __builtin_nanf("");
   const Vec inverse = inverse_of(broadcast(*scale));
   using Bytes = VectorOf<int8_t, kLanes>;
   for (int64_t i = 0; i < padded; i += kLanes) {
-    const Vec x = i < k ? load_lanes(w + i, k - i) : Vec{};
-    const IVec code = nearest(clamp(x * inverse, -127, 127));
+    const Vec x = i < p.k ? load_lanes(w + i, p.k - i) : Vec{};
+    const Vec at = clamp(x * inverse, -last, last);
+    const IVec code = floats ? float8_codes(at) : nearest(at);
     *reinterpret_cast<Bytes::unaligned*>(codes + i) = __builtin_convertvector(code, Bytes::type);
   }
 }
@@ -236,12 +258,12 @@ void run(const KernelCall& call) {
   const int64_t first = call.begin * rows_per_task(p);
   const int64_t end = std::min(call.end * rows_per_task(p), p.rows);
   with_float_type(p.x_dtype, [&]<typename W>(W) {
-    if (p.format != kInt8) {
+    if (!has_bytes(p.format)) {
       return Int4<W>(call, p).run(first * layout.groups, end * layout.groups);
     }
     auto* to = static_cast<std::byte*>(call.operands[1]);
     for (int64_t row = first; row < end; ++row) {
-      quantize_row(static_cast<const W*>(call.operands[0]) + row * p.ldw, p.k, layout.k,
+      quantize_row(static_cast<const W*>(call.operands[0]) + row * p.ldw, p, layout.k,
                    reinterpret_cast<int8_t*>(to + row * layout.codes),
                    reinterpret_cast<float*>(to + layout.scales) + row);
     }
@@ -254,7 +276,7 @@ int64_t tasks(const void* params, int64_t) {
 }
 
 int64_t scratch(const void* params) {
-  return static_cast<const Params*>(params)->format == kInt8 ? 0 : Scratch(nullptr).bytes;
+  return has_bytes(static_cast<const Params*>(params)->format) ? 0 : Scratch(nullptr).bytes;
 }
 
 [[gnu::cold]] const char* check(const KernelCheck& c) {

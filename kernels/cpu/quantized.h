@@ -6,6 +6,9 @@
 // padding, so that a vector may be loaded wherever an element is.
 //
 //   int8   element = code * scale, code in [-127, 127], one float32 scale a row.
+//   fp8    likewise, of codes float8 (e4m3). A row with a NaN among its codes has NaN for its
+//   scale,
+//          so that nobody looks for one in codes.
 //   int4   element = (code - zero) * scale, code in [0, 15], one float16 scale a group; the zero is
 //          8, or a byte a group in sixteenths. 32 elements are 8 words of 16 bits: word j holds
 //          elements j, j + 8, j + 16 and j + 24 from its low bits up, so that one shift and one
@@ -17,9 +20,14 @@
 
 namespace npusim::cpu::NPUSIM_ISA {
 
-enum QuantizedFormat : int32_t { kInt8 = 1, kInt4 = 2, kInt4Asymmetric = 3 };
+enum QuantizedFormat : int32_t { kInt8 = 1, kInt4 = 2, kInt4Asymmetric = 3, kFloat8 = 4 };
 
-inline constexpr int64_t kCodeBlock = 128;  // what K is padded to; int8 has no smaller group
+// Whether a code is a byte, and a row has one scale.
+constexpr bool has_bytes(int32_t format) {
+  return format == kInt8 || format == kFloat8;
+}
+
+inline constexpr int64_t kCodeBlock = 128;  // what K is padded to; bytes have no smaller group
 inline constexpr int64_t kCodeRun = 32;     // elements of int4 that are stored together
 inline constexpr float kSymmetricZero = 8;
 inline constexpr float kZeroStep = 0.0625F;  // of a stored zero point
@@ -35,14 +43,14 @@ struct QuantizedLayout {
   QuantizedLayout() = default;
   QuantizedLayout(int32_t format, int64_t rows, int64_t columns, int64_t group) {
     constexpr int64_t kMost = int64_t{1} << 30;  // so that no product below overflows
-    if (format < kInt8 || format > kInt4Asymmetric || rows < 0 || columns < 0) return;
+    if (format < kInt8 || format > kFloat8 || rows < 0 || columns < 0) return;
     if (rows > kMost || columns > kMost) return;
-    if (format != kInt8 && group != 32 && group != 64 && group != 128) return;
+    if (!has_bytes(format) && group != 32 && group != 64 && group != 128) return;
     k = (columns + kCodeBlock - 1) / kCodeBlock * kCodeBlock;
-    codes = format == kInt8 ? k : k / 2;
-    groups = k / (format == kInt8 ? kCodeBlock : group);
+    codes = has_bytes(format) ? k : k / 2;
+    groups = k / (has_bytes(format) ? kCodeBlock : group);
     scales = lines(rows * codes);
-    zeros = scales + lines(rows * (format == kInt8 ? int64_t{sizeof(float)} : 2 * groups));
+    zeros = scales + lines(rows * (has_bytes(format) ? int64_t{sizeof(float)} : 2 * groups));
     bytes = zeros + (format == kInt4Asymmetric ? lines(rows * groups) : 0) + 64;
   }
 
@@ -63,7 +71,7 @@ inline const char* check_quantized(const KernelCheck& c, size_t operand,
 // One row of a quantized weight.
 struct QuantizedRow {
   const std::byte* codes;
-  const float* scale;     // int8
+  const float* scale;     // of bytes
   const float16* scales;  // int4
   const uint8_t* zeros;   // asymmetric int4
 

@@ -1,9 +1,10 @@
 // y = act(x · Wᵀ + bias + residual), and its gated form, over weights that `quantize` wrote: rows
-// of int8 or int4 codes with scales, in one to four segments.
+// of int8, float8 or int4 codes with scales, in one to four segments.
 //
 // Rows of x become int16 and are multiplied with the codes as integers: few of them as the codes
-// stream by, many over codes that are widened once. Both compute an element alike, so a row does
-// not depend on how many others there are, how tasks are cut or by whom they are run.
+// stream by, many over codes that are widened once (float8 always so, and as floats). Both compute
+// an element alike, so a row does not depend on how many others there are, how tasks are cut or by
+// whom they are run.
 #include "kernels/cpu/linear_finish.h"
 #include "kernels/cpu/quantized_many.h"
 
@@ -23,7 +24,12 @@ QuantizedLayout layout_of(const Params& p, int64_t rows) {
 }
 
 bool has_few_rows(const Params& p) {
-  return p.m <= kStreamedRows;
+  return p.m <= kStreamedRows && p.format != kFloat8;
+}
+
+// The int16 that codes of a row are widened to at once.
+int64_t widened_row(const Params& p, int64_t k) {
+  return std::min(kPanelDepth, p.format == kFloat8 ? 2 * k : k);
 }
 
 // How the linear is cut: a function of the parameters alone. Tasks go through the columns of a
@@ -80,7 +86,7 @@ struct Scratch {
         r_rows(arena.take<int64_t>(plan.rows)),
         block(arena.take<int64_t>(1)),
         x(layout_of(p, 0), plan.rows, arena),
-        widened(arena.take<int16_t>(plan.few ? 0 : kPanelColumns * std::min(kPanelDepth, x.k))),
+        widened(arena.take<int16_t>(plan.few ? 0 : kPanelColumns * widened_row(p, x.k))),
         totals(arena.take<Vec>(plan.few ? 0 : plan.rows * kPanelColumns)) {}
 };
 
@@ -173,9 +179,9 @@ void multiply_many(const Params& p, const Weight& weight, const Scratch& s, int6
   const auto row_of = [&](int64_t c) {
     return weight.row(part * p.n + first + std::min(c, columns - 1));
   };
-  const int64_t stride = std::min(kPanelDepth, s.x.k);
-  for (int64_t k = 0; k == 0 || k < s.x.k; k += kPanelDepth) {
-    const int64_t depth = std::min(kPanelDepth, s.x.k - k);
+  const int64_t stride = widened_row(p, s.x.k), most = panel_depth(p.format);
+  for (int64_t k = 0; k == 0 || k < s.x.k; k += most) {
+    const int64_t depth = std::min(most, s.x.k - k);
     for (int64_t c = 0; c < columns; ++c) {
       widen_row(p.format, row_of(c), k, depth, s.widened + c * stride);
     }
@@ -194,7 +200,7 @@ void multiply_many(const Params& p, const Weight& weight, const Scratch& s, int6
   }
   for (int64_t c = 0; c < columns; c += kLanes) {
     float scales[kLanes];
-    for (int64_t i = 0; i < kLanes; ++i) scales[i] = p.format == kInt8 ? *row_of(c + i).scale : 1;
+    for (int64_t i = 0; i < kLanes; ++i) scales[i] = has_bytes(p.format) ? *row_of(c + i).scale : 1;
     for (int64_t r = 0; r < rows; ++r) {
       Vec lanes[kLanes];
       for (int64_t i = 0; i < kLanes; ++i) {

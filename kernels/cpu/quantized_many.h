@@ -1,6 +1,6 @@
 // Products of many rows of x with a quantized weight: the codes of some of its rows become int16
-// once, and rows of x pass over these. Each element is computed as by quantized_dot.h, to the bit:
-// integers of a group in the same lanes, groups in the same order.
+// (of float8, floats) once, and rows of x pass over these. Each element is computed as by
+// quantized_dot.h, to the bit: integers of a group in the same lanes, groups in the same order.
 #pragma once
 
 #include "kernels/cpu/quantized_dot.h"
@@ -8,7 +8,7 @@
 namespace npusim::cpu::NPUSIM_ISA {
 
 inline constexpr int64_t kPanelColumns = 32;  // rows of a weight that are widened at once
-inline constexpr int64_t kPanelDepth = 2048;  // elements of each: whole vectors of any groups
+inline constexpr int64_t kPanelDepth = 2048;  // int16 of each: whole vectors of any groups
 static_assert(kPanelDepth % (kLanes * kCodeBlock) == 0);
 
 // Rows of x in a tile: their sums, beside kDotColumns rows of W, stay in registers over a group.
@@ -18,10 +18,25 @@ inline constexpr int kPanelTileRows = 4;
 inline constexpr int kPanelTileRows = 2;
 #endif
 
+// Elements of a row that are widened at once.
+inline int64_t panel_depth(int32_t format) {
+  return format == kFloat8 ? kPanelDepth / 2 : kPanelDepth;
+}
+
+// The bits of a float8 lie in a float's like those of a number 2^120 times as small; NaN, which is
+// its row's scale as well, becomes 480.
+inline void widen_float8(const std::byte* codes, int64_t depth, float* to) {
+  for (int64_t i = 0; i < depth; i += kLanes) {
+    const IVec bits = load_bytes(reinterpret_cast<const uint8_t*>(codes) + i);
+    store(to + i, as_float((bits & 0x7F) << 20 | (bits & 0x80) << 24) * 0x1p120F);
+  }
+}
+
 // Codes [k, k + depth) of a row in the order that rows of x have theirs in; both are multiples of
 // kCodeBlock.
 inline void widen_row(int32_t format, const QuantizedRow& w, int64_t k, int64_t depth,
                       int16_t* to) {
+  if (format == kFloat8) return widen_float8(w.codes + k, depth, reinterpret_cast<float*>(to));
   if (format == kInt8) {
     for (int64_t i = 0; i < depth; i += kPairLanes) {
       store_pairs(to + i, widen_codes(w.codes + k + i));
@@ -102,6 +117,34 @@ inline void panel_int8(const PanelTile& tile) {
   store_totals<R>(tile, total);
 }
 
+// Of R rows, one after the other: rows of x become floats as well.
+inline void panel_float8(const PanelTile& tile, int64_t rows) {
+  constexpr int C = kDotColumns;
+  const QuantizedRows& x = tile.x;
+  for (int64_t r = 0; r < rows; ++r) {
+    const int16_t* codes = x.codes + (tile.row + r) * x.k + tile.k;
+    const float* scales = x.scales + (tile.row + r) * x.group_stride + tile.k / kCodeBlock;
+    Vec* totals = tile.totals + r * tile.totals_row;
+    for (int64_t first = 0; first < tile.depth; first += kCodeBlock) {
+      Vec acc[C] = {};
+      for (int64_t i = first; i < first + kCodeBlock; i += kLanes) {
+        using Codes = VectorOf<int16_t, kLanes>;
+        const auto narrow = *reinterpret_cast<const Codes::unaligned*>(codes + i);
+        const Vec of_x = __builtin_convertvector(__builtin_convertvector(narrow, IVec), Vec);
+#pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) {
+          acc[c] += of_x * load(reinterpret_cast<const float*>(tile.codes[c]) + i);
+        }
+      }
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) {
+        const Vec before = tile.k + first == 0 ? Vec{} : totals[c];
+        totals[c] = before + acc[c] * scales[first / kCodeBlock];
+      }
+    }
+  }
+}
+
 // One for all groups, with zero points or not: they are of the tile's code, not of its kind.
 template <int R>
 inline void panel_int4(const PanelTile& tile, const CodeFormat& code) {
@@ -143,6 +186,7 @@ template <int R>
 // `rows` in [1, kPanelTileRows].
 template <int R = kPanelTileRows>
 inline void panel_tile(const CodeFormat& code, int64_t rows, const PanelTile& tile) {
+  if (code.format == kFloat8) return panel_float8(tile, rows);
   if constexpr (R > 1) {
     if (rows < R) return panel_tile<R - 1>(code, rows, tile);
   }

@@ -95,9 +95,9 @@ void quantize_rows(const X* x, int64_t ldx, int64_t columns, int64_t count, int3
   for (int64_t r = 0; r < count; ++r) {
     int16_t* codes = rows.codes + r * rows.k;
     float* offsets = rows.offsets + r * rows.group_stride;
-    quantize_x(x + r * ldx, columns, rows, format == kInt8 ? codes : rows.natural,
+    quantize_x(x + r * ldx, columns, rows, has_bytes(format) ? codes : rows.natural,
                rows.scales + r * rows.group_stride, offsets);
-    if (format == kInt8) continue;
+    if (has_bytes(format)) continue;
     order_for_words(rows.natural, rows.k, codes);
     const float step = format == kInt4 ? kSymmetricZero : kZeroStep;
     for (int64_t g = 0; g < rows.group_stride; ++g) offsets[g] *= step;

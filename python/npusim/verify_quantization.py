@@ -147,7 +147,7 @@ def _quality(node: Node, graph: Graph, held: Mapping[str | None, Tensor]) -> Lay
         format=name + (f"-g{group}" if group else ""),
         shape=(sum(counts), k),
         bits=8 * stored / before.numel(),
-        code_bits=8 if name == "int8" else 4,
+        code_bits=8 if how.bytes_a_code else 4,
         weight_db=compare("weight", after, before).sqnr_db,
         output_db=compare("output", given @ after.T, given @ before.T).sqnr_db,
     )

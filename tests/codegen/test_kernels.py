@@ -49,7 +49,7 @@ def test_kernels_compile_without_spilling(arch: str, compiler: nvrtc.Nvrtc) -> N
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", (*ARCHITECTURES, "sm_120"))
 def test_all_kernels_compile_without_spilling(arch: str, compiler: nvrtc.Nvrtc) -> None:
     some, others = kernels()
     check_spilling(some + others, arch, compiler)

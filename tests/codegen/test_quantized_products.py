@@ -23,7 +23,7 @@ from tests.codegen.shapes import full
 
 SCHEMES = tuple(
     Quantization.parse(scheme)
-    for scheme in ("int8", "int4-g32", "int4-g64", "int4-g128")
+    for scheme in ("int8", "fp8", "int4-g32", "int4-g64", "int4-g128")
 ) + tuple(
     Quantization.parse(f"int4-g{group}-asymmetric") for group in (32, 64, 128)
 )  # fmt: skip
@@ -180,6 +180,15 @@ def test_a_rows_sums_do_not_depend_on_how_many_rows_there_are(at: int, tmp_path:
     all_rows = run(alike[-1], kernels, x)
     for product in alike:
         assert torch.equal(run(product, kernels, x[: product.m].clone()), all_rows[: product.m])
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_up_to_64_rows_share_k_as_one_row_does(scheme: Quantization) -> None:
+    """Whatever tile there is room for: by another kernel, rows would have other bits."""
+    by_rows = {KernelPath.GEMV_MULTISTAGE, KernelPath.CODES_ROWS}
+    for k, n in ((128, 1536), (1536, 8960), (8960, 1536), (4096, 28672)):
+        for m in range(1, 65):
+            assert rule_of(Product(scheme, m, k, (n,))) in by_rows, (m, k, n)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -40,12 +40,13 @@ def weight(rows, k, dtype=torch.float32, seed=0):
 
 def test_a_scheme_says_format_and_group():
     assert scheme("int8") == Quantization("int8")
+    assert scheme("fp8") == Quantization("fp8")
     assert scheme("int4-g32") == Quantization("int4", 32)
     assert scheme("int4-g128-asymmetric") == Quantization("int4-asymmetric", 128)
     assert Quantization.parse("none") is None
 
 
-@pytest.mark.parametrize("text", ["int4", "int4-g48", "int2-g32", "int8-g32", ""])
+@pytest.mark.parametrize("text", ["int4", "int4-g48", "int2-g32", "int8-g32", "fp8-g32", ""])
 def test_other_schemes_are_refused_with_those_that_exist(text):
     with pytest.raises(TargetConstraintError, match="int4-g128-asymmetric"):
         Quantization.parse(text)
@@ -53,13 +54,14 @@ def test_other_schemes_are_refused_with_those_that_exist(text):
 
 def test_sizes():
     assert quantized_bytes(scheme("int8"), 10, 256) == 2560 + 64 + 64
+    assert quantized_bytes(scheme("fp8"), 10, 256) == 2560 + 64 + 64
     assert quantized_bytes(scheme("int4-g32"), 10, 256) == 1280 + 192 + 64
     assert quantized_bytes(scheme("int4-g32-asymmetric"), 10, 256) == 1280 + 192 + 128 + 64
     assert quantized_bytes(scheme("int4-g128"), 1, 130) == 128 + 64 + 64  # K padded to 256
 
 
 @pytest.mark.parametrize(("text", "decibels"), [
-    ("int8", 40), ("int4-g32", 20.5), ("int4-g64", 19.5), ("int4-g128", 18.5),
+    ("int8", 40), ("fp8", 30), ("int4-g32", 20.5), ("int4-g64", 19.5), ("int4-g128", 18.5),
     ("int4-g32-asymmetric", 21.5), ("int4-g128-asymmetric", 19.0),
 ])  # fmt: skip
 @pytest.mark.parametrize("k", [512, 300])

@@ -213,6 +213,12 @@ inline float larger_number(float a, float b) {
 inline float rounded(float x) {
   return rintf(x);
 }
+inline unsigned float_bits(float x) {
+  return __float_as_uint(x);
+}
+inline float float_of_bits(unsigned bits) {
+  return __uint_as_float(bits);
+}
 inline float magnitude(float x) {
   return fabsf(x);
 }

@@ -10,6 +10,7 @@ struct StageFormat {
   using Element = W;
   using Multiplied = W;
   static constexpr bool kScaled = false, kAligned = false;
+  static constexpr float kSumScale = 1.0f;
   static constexpr int kRowBytes = 128, kBlockK = 64, kSideBytes = 0;
   static constexpr int kSwizzlePeriod = 2;  // of rows
   static constexpr int kLoads = static_cast<int>(params.k / 8);

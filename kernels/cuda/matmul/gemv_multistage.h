@@ -198,7 +198,7 @@ struct RangeScale {
 };
 template <typename W>
 RangeScale range_scale_for(float top) {
-  constexpr int kWanted = 8;  // exponent of the largest, far from what 16 bits hold
+  constexpr int kWanted = 14;  // exponent of the largest: half of what 16 bits hold
   if constexpr (kSame<W, float16>) {
 #pragma unroll
     for (int far = 16; far > 0; far /= 2) {
@@ -295,6 +295,8 @@ void multiply_blocks(Pipeline& pipeline, unsigned stages, unsigned x_at, float s
   const int g = pipeline.lane / 4, t = pipeline.lane % 4;
   StageFormat::Sums<kRowsUsed, kXRowBytes> sums(pipeline.own_stages(stages), x_at);
   const int blocks = (kBlocksOfK - pipeline.warp + kWarps - 1) / kWarps;
+  constexpr float kSumScale = StageFormat::kSumScale;
+  scale *= kSumScale;
   unsigned stage = 0;
 #pragma unroll 1
   for (int tile = 0; tile < kTiles; ++tile) {
@@ -322,7 +324,7 @@ void multiply_blocks(Pipeline& pipeline, unsigned stages, unsigned x_at, float s
       for (int e = 0; e < 4; ++e) {
         const int row = tile * 16 + e / 2 * 8 + g, column = t * 2 + e % 2;
         if (column >= kM) continue;
-        const float up = kConverted ? x_scales[pipeline.warp][column] : 1.0f;
+        const float up = (kConverted ? x_scales[pipeline.warp][column] : 1.0f) * kSumScale;
         tile_sums[pipeline.warp][row][column] = sums.sum(e) * up;
       }
     }

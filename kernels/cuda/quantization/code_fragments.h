@@ -1,7 +1,7 @@
 // Codes in shared memory as the first operand of wgmma in registers. Only for sm_90a.
 //
 // A lane (g, t) of a warp has rows g and g + 8 of 16, and of 16 elements along K those at 2t, 2t +
-// 1, 2t + 8 and 2t + 9. In 16 bytes of int4, which are 32 elements, that is word t; of int8 it is
+// 1, 2t + 8 and 2t + 9. In 16 bytes of int4, which are 32 elements, that is word t; of bytes it is
 // halves of words t / 2 and t / 2 + 2.
 #pragma once
 #include "kernels/cuda/common/tma.h"
@@ -146,7 +146,9 @@ struct CodeFragments {
     return __uint_as_float((word & 0x000f0000u) | 0x43000000u) * scale + less;
   }
   // This lane's two of four codes.
-  unsigned half_pair(unsigned word) const { return byte_pair_as<X>(word, t & 1); }
+  unsigned half_pair(unsigned word) const {
+    return kFloatCodes ? float8_pair_as<X>(word, t & 1) : byte_pair_as<X>(word, t & 1);
+  }
 };
 
 }  // namespace npusim

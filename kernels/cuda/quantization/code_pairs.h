@@ -15,6 +15,18 @@ inline unsigned spread_bytes(unsigned word, unsigned above, int pair) {
 #endif
 }
 
+// The same, each below as many bits as its highest one.
+inline unsigned spread_signed_bytes(unsigned word, int pair) {
+#ifdef __CUDA_ARCH__
+  unsigned spread;  // __byte_perm does without the bit of a selector that repeats a byte's sign
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(spread) : "r"(word), "r"(pair == 0 ? 0x9180 : 0xb3a2));
+  return spread;
+#else
+  const unsigned two = word >> (16 * pair), signs = (two >> 7 & 1) | (two >> 15 & 1) << 16;
+  return (two & 0xff) | (two & 0xff00) << 8 | signs * 0xff00;
+#endif
+}
+
 // a * b + c of two pairs of T, each rounded once.
 template <typename T>
 unsigned multiply_add_pairs(unsigned a, unsigned b, unsigned c) {
@@ -48,6 +60,15 @@ inline unsigned nibble_pair(unsigned word, int i) {
   return multiply_add_pairs<float16>((low & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd480d480u);
 }
 
+// The same times 2^-9, of a word as it is (i < 2) or 8 bits further down: what a mask leaves is
+// a number below all normal ones, which a multiplication makes normal. Its constants are one an
+// instruction, where bits behind a power of two need a register for another.
+constexpr float kNibbleScale = 512.0f;
+inline unsigned small_nibble_pair(unsigned word, int i) {
+  return i % 2 == 0 ? multiply_add_pairs<float16>(word & 0x000f000fu, 0x78007800u, 0xa400a400u)
+                    : multiply_add_pairs<float16>(word & 0x00f000f0u, 0x68006800u, 0xa400a400u);
+}
+
 // The same as pairs of T, of words as they are stored. bfloat16 has seven bits behind a power of
 // two: an int8 is 128 and its low bits, less 128 or, where its high bit is set, 256.
 template <typename T>
@@ -60,6 +81,26 @@ unsigned byte_pair_as(unsigned word, int i) {
     return byte_pair(word ^ 0x80808080u, i);
   }
 }
+// Codes 2i and 2i + 1 of a word of float8. Where the processor converts none, and for bfloat16,
+// their bits are those of numbers that are 2^8 or 2^120 times as small.
+template <typename T>
+unsigned float8_pair_as(unsigned word, int i) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  if constexpr (kSame<T, float16>) {
+    unsigned pair;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;"
+        : "=r"(pair)
+        : "h"(static_cast<unsigned short>(word >> (16 * i))));
+    return pair;
+  }
+#endif
+  constexpr bool kShort = kSame<T, bfloat16>;
+  constexpr unsigned kKept = kShort ? 0x87f087f0u : 0xbf80bf80u,
+                     kUp = kShort ? 0x7b807b80u : 0x5c005c00u;
+  const unsigned wide = spread_signed_bytes(word, i) << (kShort ? 4 : 7);
+  return multiply_add_pairs<T>(wide & kKept, kUp, 0x80008000u);
+}
+
 template <typename T>
 unsigned nibble_pair_as(unsigned word, int i) {
   if constexpr (kSame<T, bfloat16>) {

@@ -9,7 +9,7 @@
 // read where it lies, which is L2, one step of 64 elements ahead.
 //
 // x is multiplied in its own type, and codes become numbers of it without rounding. That is what
-// gemv_codes.h computes as well, but that there elements of bfloat16 below 2^-25 of a row's largest
+// gemv_codes.h computes as well, but that there elements of bfloat16 below 2^-31 of a row's largest
 // lose bits.
 #pragma once
 #include "kernels/cuda/common/mma.h"
@@ -144,7 +144,7 @@ inline void transpose_words(unsigned (&v)[4]) {
   }
 }
 
-// A step of the block's rows of x, as the tensor cores take them: of int8, a lane has 16 elements
+// A step of the block's rows of x, as the tensor cores take them: of bytes, a lane has 16 elements
 // that follow one another; of int4, eight of either 32, which lanes exchange.
 template <bool kWide>
 struct RowsOfX {
@@ -240,8 +240,11 @@ struct RowSums {
       const unsigned w[4][2] = {{low.x, high.x}, {low.y, high.y}, {low.z, high.z}, {low.w, high.w}};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const unsigned a0 = byte_pair_as<X>(w[i][0], 0), a1 = byte_pair_as<X>(w[i][1], 0);
-        const unsigned a2 = byte_pair_as<X>(w[i][0], 1), a3 = byte_pair_as<X>(w[i][1], 1);
+        const auto pair = [](unsigned word, int half) {
+          return kFloatCodes ? float8_pair_as<X>(word, half) : byte_pair_as<X>(word, half);
+        };
+        const unsigned a0 = pair(w[i][0], 0), a1 = pair(w[i][1], 0);
+        const unsigned a2 = pair(w[i][0], 1), a3 = pair(w[i][1], 1);
 #pragma unroll
         for (int n = 0; n < kTokenTiles; ++n) {
           const uint4& b = x[n][i / 2];

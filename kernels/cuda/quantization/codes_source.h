@@ -30,7 +30,7 @@ struct Source {
     if (at >= params.n) return {};
     return {weight_row(operands, at + part * params.n), true};
   }
-  // int8 codes are multiplied without their scale.
+  // Bytes are multiplied without their scale.
   float scale(int64_t, int64_t column, int part) const {
     return kBytes ? *weight_row(operands, column + part * params.n).scale : 1.0f;
   }
@@ -71,7 +71,7 @@ struct Source {
   float a(const Row& row, int64_t k) const { return k < row.end ? to_float(row.x[k]) : 0.0f; }
   float b(const Column& column, int64_t k) const {
     if (!column.exists) return 0.0f;
-    if constexpr (kBytes) return static_cast<float>(static_cast<int8_t>(column.w.codes[k]));
+    if constexpr (kBytes) return byte_code(column.w.codes[k], 0);
     const int64_t group = k / kGroupSize;
     const uint16_t word = reinterpret_cast<const uint16_t*>(column.w.codes)[k / 32 * 8 + k % 8];
     const float code = static_cast<float>(word >> (k % 32 / 8 * 4) & 15);

@@ -1,14 +1,14 @@
-// W of int8 or int4 codes in stages of gemv_multistage.h, and their products on the tensor cores,
-// for up to eight rows of x of a 16-bit type.
+// W of int8, fp8 or int4 codes in stages of gemv_multistage.h, and their products on the tensor
+// cores, for up to eight rows of x of a 16-bit type.
 //
 // W is the tensor core's A, 16 rows at a time, and rows of x are columns of its B, so that rows
 // are as many as eight for the price of one and do not depend on each other. x becomes float16
 // times a power of two that its warp finds (gemv_multistage.h). So do codes, without rounding: bits
 // are put behind those of a power of two, which is then subtracted. A sum of
-// int8 codes is multiplied by its row's scale when it ends; one of int4, at the end of each group,
+// bytes is multiplied by its row's scale when it ends; one of int4, at the end of each group,
 // in float32, when what codes are above their zero point is taken off.
 //
-// A lane (g, t) has rows g and g + 8. Of int8 it takes 16 codes that follow one another, and of x
+// A lane (g, t) has rows g and g + 8. Of bytes it takes 16 codes that follow one another, and of x
 // the same ones. 32 codes of int4 lie in 16 bytes as the tensor core wants them: word t has
 // elements 2t and 2t + 1 from its low bits up, and those 8, 16 and 24 after them.
 #pragma once
@@ -23,6 +23,7 @@ struct StageFormat {
   using Element = uint8_t;
   using Multiplied = float16;
   static constexpr bool kScaled = kBytes, kAligned = true;  // rows lie on 16 bytes
+  static constexpr float kSumScale = kBytes ? 1.0f : kNibbleScale;
   static constexpr int kRowBytes = NPUSIM_ROW_BYTES, kBlockK = kBytes ? kRowBytes : 2 * kRowBytes;
   static constexpr int kLoads = static_cast<int>(kCodes / 16);
   // Groups of a block of K in a row; bytes of its scales and zero points in a stage, whole words.
@@ -145,20 +146,25 @@ struct StageFormat {
     }
     static void multiply_word(float (&to)[4], unsigned low, unsigned high, unsigned b0,
                               unsigned b1) {
-      low ^= 0x80808080u;
-      high ^= 0x80808080u;
-      unsigned a[2][2] = {{byte_pair(low, 0), byte_pair(low, 1)}};
+      if constexpr (!kFloatCodes) {
+        low ^= 0x80808080u;
+        high ^= 0x80808080u;
+      }
+      const auto pair = [](unsigned word, int i) {
+        return kFloatCodes ? float8_pair_as<float16>(word, i) : byte_pair(word, i);
+      };
+      unsigned a[2][2] = {{pair(low, 0), pair(low, 1)}};
       if constexpr (kHalves > 1) {
-        a[1][0] = byte_pair(high, 0);
-        a[1][1] = byte_pair(high, 1);
+        a[1][0] = pair(high, 0);
+        a[1][1] = pair(high, 1);
       }
       mma_16x8x16<float16>(to, a[0][0], a[1][0], a[0][1], a[1][1], b0, b1);
     }
 
     void multiply_nibbles(unsigned stage, unsigned x_block, int block) {
       constexpr int kChunksAGroup = static_cast<int>(kGroupSize / 32);
-      constexpr unsigned kOne = 0x3c003c00u;
-      const unsigned scales_at = stage + kRowsUsed * kRowBytes;
+      constexpr unsigned kOne = 0x18001800u;  // of nibbles: 2^-9
+      const unsigned scales_at = stage + kRowsUsed * kRowBytes, own_word = stage + g * kRowBytes;
       unsigned scales[2][kScaleWords], zeros[2][kZeroWords];
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
@@ -178,9 +184,10 @@ struct StageFormat {
           ldmatrix(b, x_block + chunk * 64);
 #pragma unroll
           for (int half = 0; half < kHalves; ++half) {
-            w[half] = load_shared_word(stage + chunk_at(g + 8 * half, chunk) + t * 4);
+            // Row g + 8 is swizzled as row g.
+            w[half] = load_shared_word(own_word + word_in_row(chunk) + half * (8 * kRowBytes));
 #pragma unroll
-            for (int i = 0; i < 4; ++i) a[i][half] = nibble_pair(w[half], i);
+            for (int i = 0; i < 4; ++i) a[i][half] = small_nibble_pair(w[half] >> (i / 2 * 8), i);
           }
           mma_16x8x16<float16>(part, a[0][0], a[0][1], a[1][0], a[1][1], b[0], b[1]);
           mma_16x8x16<float16>(part, a[2][0], a[2][1], a[3][0], a[3][1], b[2], b[3]);
@@ -199,6 +206,10 @@ struct StageFormat {
           }
         }
       }
+    }
+    unsigned word_in_row(int chunk) const {
+      const int turn = kRowBytes == 128 ? g : g >> 1;
+      return ((chunk ^ (turn & (kRowBytes / 16 - 1))) << 4) + t * 4;
     }
     template <int kCount>
     static void load_words(unsigned at, unsigned (&to)[kCount]) {

@@ -1,23 +1,25 @@
-// Quantizes the rows of a weight, once, at load (quantized_layout.h has the layout). int8: a warp a
-// row. int4: a thread a group.
+// Quantizes the rows of a weight, once, at load (quantized_layout.h has the layout). Bytes: a warp
+// a row. int4: a thread a group.
 #include "kernels/cuda/quantization/quantized_layout.h"
 #include "kernels/gpu/quantization/fit.h"
+#include "kernels/gpu/quantization/float8.h"
 
 namespace npusim {
 
 inline void quantize_row(const W* w, int64_t row, uint8_t* to) {
   const int lane = threadIdx.x % 32;
   float most = 0.0f;
-  for (int64_t i = lane; i < params.k; i += 32) most = fmaxf(most, fabsf(to_float(w[i])));
+  for (int64_t i = lane; i < params.k; i += 32) most = fmaxf(most, size_of_element(to_float(w[i])));
 #pragma unroll
   for (int far = 16; far > 0; far /= 2) {
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, far));
   }
-  const float scale = most / 127.0f, inverse = inverse_of(scale);
+  const float scale = scale_of_bytes(most), inverse = inverse_of(scale);
   for (int64_t i = lane; i < kPaddedK; i += 32) {
     const float x = i < params.k ? to_float(w[i]) : 0.0f;
-    to[row * kCodes + i] =
-        static_cast<uint8_t>(static_cast<int>(rintf(bounded(x * inverse, -127.0f, 127.0f))));
+    const float at = bounded(x * inverse, -kGreatestByte, kGreatestByte);
+    to[row * kCodes + i] = static_cast<uint8_t>(kFloatCodes ? static_cast<int>(float8_code(at))
+                                                            : static_cast<int>(rintf(at)));
   }
   if (lane == 0) reinterpret_cast<float*>(to + lines(params.rows * kCodes))[row] = scale;
 }

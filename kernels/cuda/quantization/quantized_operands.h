@@ -23,8 +23,12 @@ constexpr unsigned kFloatBase = 0x4b000000;  // 2^23
 inline float above_base(unsigned code, float below) {
   return __uint_as_float(kFloatBase | code) - (8388608.0f + below);
 }
-// Byte i of a word of int8 codes.
+// Byte i of a word of codes.
 inline float byte_code(unsigned word, int i) {
+  if constexpr (kFloatCodes) {
+    const unsigned byte = word >> (8 * i) & 0xff;
+    return __uint_as_float((byte & 0x7f) << 20 | (byte & 0x80) << 24) * 0x1p120f;
+  }
   const unsigned biased = word ^ 0x80808080u;
   return above_base(biased >> (8 * i) & 0xff, 128.0f);
 }

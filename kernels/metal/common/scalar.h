@@ -202,6 +202,12 @@ inline float larger_number(float a, float b) {
 inline float rounded(float x) {
   return metal::precise::rint(x);
 }
+inline unsigned float_bits(float x) {
+  return as_type<unsigned>(x);
+}
+inline float float_of_bits(unsigned bits) {
+  return as_type<float>(bits);
+}
 inline float magnitude(float x) {
   return metal::precise::fabs(x);
 }

@@ -1,6 +1,7 @@
-// Quantizes the rows of a weight, once, at load (quantized_layout.h has the layout). int8: 32
+// Quantizes the rows of a weight, once, at load (quantized_layout.h has the layout). Bytes: 32
 // threads a row. int4: a thread a group.
 #include "kernels/gpu/quantization/fit.h"
+#include "kernels/gpu/quantization/float8.h"
 #include "kernels/metal/quantization/quantized_layout.h"
 
 namespace npusim {
@@ -35,16 +36,19 @@ inline void quantize_row(device const W* w, bool exists, int t, device uint8_t* 
                          device uint8_t* scales, threadgroup float* most) {
   float own = 0.0f;
   for (int64_t i = t % 32; exists && i < params.k; i += 32) {
-    own = metal::precise::fmax(own, metal::precise::fabs(static_cast<float>(w[i])));
+    own = metal::precise::fmax(own, size_of_element(static_cast<float>(w[i])));
   }
   most[t] = own;
   metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
   for (int i = 0; i < 32; ++i) own = metal::precise::fmax(own, most[t / 32 * 32 + i]);
   if (!exists) return;
-  const float scale = own / 127.0f, inverse = inverse_of(scale);
+  const float scale = scale_of_bytes(own), inverse = inverse_of(scale);
   for (int64_t i = t % 32; i < kPaddedK; i += 32) {
     const float x = i < params.k ? static_cast<float>(w[i]) : 0.0f;
-    codes[i] = static_cast<uint8_t>(static_cast<int>(nearest(x * inverse, -127.0f, 127.0f)));
+    const float at = bounded(x * inverse, -kGreatestByte, kGreatestByte);
+    const int code = params.format == kFloat8 ? static_cast<int>(float8_code(at))
+                                              : static_cast<int>(rounded(at));
+    codes[i] = static_cast<uint8_t>(code);
   }
   if (t % 32 == 0) *reinterpret_cast<device float*>(scales) = scale;
 }

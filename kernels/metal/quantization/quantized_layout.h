@@ -2,6 +2,9 @@
 // 128; the codes of all rows, their scales, their zero points, each section on a line of 64 bytes.
 //
 //   int8   element = code * scale, code in [-127, 127], one float32 scale a row.
+//   fp8    likewise, of codes float8 (e4m3). A row with a NaN among its codes has NaN for its
+//   scale,
+//          so that nobody looks for one in codes.
 //   int4   element = (code - zero) * scale, code in [0, 15], one float16 scale a group; the zero is
 //          8, or a byte a group in sixteenths. 32 elements are 8 words of 16 bits: word j holds
 //          elements j, j + 8, j + 16 and j + 24 from its low bits up.
@@ -10,8 +13,8 @@
 
 namespace npusim {
 
-enum Format : int { kInt8 = 1, kSymmetric = 2, kAsymmetric = 3 };
-constant constexpr bool kBytes = params.format == kInt8;
+enum Format : int { kInt8 = 1, kSymmetric = 2, kAsymmetric = 3, kFloat8 = 4 };
+constant constexpr bool kBytes = params.format == kInt8 || params.format == kFloat8;
 constant constexpr int64_t kPaddedK = (params.k + 127) / 128 * 128;
 constant constexpr int64_t kGroupSize = kBytes ? kPaddedK : params.group;
 constant constexpr int64_t kGroupsOfRow = kBytes ? 1 : kPaddedK / params.group;
@@ -34,8 +37,18 @@ struct QuantizedRow {
   float zero(int64_t group) const {
     return params.format == kAsymmetric ? static_cast<float>(zeros[group]) * 0.0625f : 8.0f;
   }
-  // Codes k … k + 3, k a multiple of 4, without their zero; numbers of int8 without their scale.
+  // Codes k … k + 3, k a multiple of 4, without their zero; numbers of bytes without their scale.
   void numbers(int64_t k, thread float* to) const {
+    if (params.format == kFloat8) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const uint byte = codes[k + e];
+        to[e] = static_cast<float>(
+                    as_type<half>(static_cast<ushort>((byte & 0x7f) << 7 | (byte & 0x80) << 8))) *
+                256.0f;
+      }
+      return;
+    }
     if (kBytes) {
       device const int8_t* from = reinterpret_cast<device const int8_t*>(codes) + k;
 #pragma unroll

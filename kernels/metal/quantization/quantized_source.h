@@ -1,5 +1,5 @@
 // Rows of W as `quantize` writes them, whose codes become numbers of x's dtype: the `Source`
-// (tile.h, few_rows.h) of quantized_linear. Sums of int8 codes are multiplied by their row's scale
+// (tile.h, few_rows.h) of quantized_linear. Sums of bytes are multiplied by their row's scale
 // at the end.
 #pragma once
 #include "kernels/metal/matmul/epilogue.h"

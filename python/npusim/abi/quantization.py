@@ -6,6 +6,8 @@ whole blocks of 128. Three sections follow one another, each beginning on a cach
 all rows, their scales, their zero points; then a cache line of padding.
 
 * `int8`: element = code * scale, one float32 scale a row; `quantize` makes codes in [-127, 127].
+* `fp8`: likewise of codes float8_e4m3fn, up to 448. A row with a NaN among its codes has NaN for its
+  scale, so that a product need not look at codes: any sum over such a row is NaN.
 * `int4`: element = (code - 8) * scale, code in [0, 15], one float16 scale a group of a row.
 * `int4-asymmetric`: element = (code - zero) * scale, likewise with a zero point a group, a byte
   that counts sixteenths.
@@ -24,19 +26,23 @@ from npusim.errors import TargetConstraintError
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMATS = {"int8": 1, "int4": 2, "int4-asymmetric": 3}  # as kernels know them
+FORMATS = {"int8": 1, "int4": 2, "int4-asymmetric": 3, "fp8": 4}  # as kernels know them
+BYTE_FORMATS = ("int8", "fp8")  # a byte an element, a scale a row
+BYTE_CODES = tuple(FORMATS[name] for name in BYTE_FORMATS)
 GROUPS = (32, 64, 128)
 BLOCK = 128  # what K is padded to
 LINE = 64  # bytes
 
 SCHEMES = (
-    "int8",
+    *BYTE_FORMATS,
     *(f"int4-g{group}{tail}" for group in GROUPS for tail in ("", "-asymmetric")),
 )
 
 # What share of its extremes the range of a group may have; the best is chosen by squared error.
 _SYMMETRIC_REACH = (1.09, 1.0, 0.93, 0.86, 0.8)
 _ASYMMETRIC_REACH = (1.0, 0.93, 0.86, 0.8)
+
+_GREATEST = {"int8": 127, "fp8": 448}  # codes
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class Quantization:
 
     Attributes:
         format: one of `FORMATS`.
-        group: how many elements of a row share a scale; 0 for int8, where a whole row does.
+        group: how many elements of a row share a scale; 0 for bytes, where a whole row does.
     """
 
     format: str
@@ -65,14 +71,19 @@ class Quantization:
                 f"Weights cannot be quantized as '{scheme}'.",
                 hint=f"Schemes: none, {', '.join(SCHEMES)}.",
             )
-        if scheme == "int8":
-            return cls("int8")
+        if scheme in BYTE_FORMATS:
+            return cls(scheme)
         bits, group, *asymmetric = scheme.split("-")
         return cls("-".join((bits, *asymmetric)), int(group[1:]))
 
+    @property
+    def bytes_a_code(self) -> bool:
+        """Whether a code is a byte, and a whole row has one scale."""
+        return self.format in BYTE_FORMATS
+
     def groups(self, k: int) -> int:
         """Scales of a row."""
-        return 1 if self.format == "int8" else padded(k) // self.group
+        return 1 if self.bytes_a_code else padded(k) // self.group
 
 
 def padded(k: int) -> int:
@@ -83,7 +94,7 @@ def padded(k: int) -> int:
 def sections(how: Quantization, rows: int, k: int) -> tuple[int, int, int]:
     """Returns the bytes of the codes, scales and zero points, without what pads them."""
     groups = rows * how.groups(k)
-    if how.format == "int8":
+    if how.bytes_a_code:
         return rows * padded(k), 4 * groups, 0
     return rows * padded(k) // 2, 2 * groups, groups if how.format == "int4-asymmetric" else 0
 
@@ -101,9 +112,15 @@ def quantize(w: Tensor, how: Quantization) -> Tensor:
     rows, k = w.shape
     x = F.pad(w.float(), (0, padded(k) - k))
     zero = torch.empty(0)
-    if how.format == "int8":
-        scale = x.abs().amax(1, keepdim=True) / 127 if k else torch.zeros(rows, 1)
-        codes = (x * _inverse(scale)).round().clamp(-127, 127).to(torch.int8)
+    if how.bytes_a_code:
+        most = _GREATEST[how.format]
+        scale = x.abs().amax(1, keepdim=True) / most if k else torch.zeros(rows, 1)
+        codes = (x * _inverse(scale)).clamp(-most, most)
+        if how.format == "int8":
+            codes = codes.round().to(torch.int8)
+        else:
+            codes = codes.to(torch.float8_e4m3fn)
+            scale = torch.where(scale.isinf(), torch.nan, scale)
     else:
         grouped = x.reshape(rows, how.groups(k), how.group)
         fit = _fit_symmetric if how.format == "int4" else _fit_asymmetric
@@ -126,9 +143,10 @@ def dequantize(data: Tensor, how: Quantization, rows: int, k: int) -> Tensor:
         parts.append(data[starts : starts + size].clone())
         starts += _lines(size)
     codes, scales, zeros = parts
-    if how.format == "int8":
+    if how.bytes_a_code:
         scale = scales.view(torch.float32).reshape(rows, 1)
-        return (codes.view(torch.int8).reshape(rows, padded(k)).float() * scale)[:, :k]
+        dtype = torch.int8 if how.format == "int8" else torch.float8_e4m3fn
+        return (codes.view(dtype).reshape(rows, padded(k)).float() * scale)[:, :k]
     pairs = codes.reshape(-1, 8, 2).int()
     words = pairs[..., 0] | pairs[..., 1] << 8
     nibbles = torch.stack([words >> shift & 15 for shift in (0, 4, 8, 12)], 1)

@@ -16,7 +16,7 @@ from npusim.cli.progress import Report
 quantize_option = click.option(
     "--quantize",
     metavar="SCHEME",
-    help="Weights of linears: int8, int4-g32, int4-g64, int4-g128 (int4 also -asymmetric).",
+    help="Weights of linears: int8, fp8, int4-g32, int4-g64, int4-g128 (int4 also -asymmetric).",
 )
 precision_option = click.option(
     "--precision",

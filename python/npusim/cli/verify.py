@@ -55,7 +55,7 @@ from npusim.errors import Error
 @click.option(
     "--quant",
     metavar="SCHEME",
-    help="Measure what a quantization of the weights costs instead: int8, int4-g32 …",
+    help="Measure what a quantization of the weights costs instead: int8, fp8, int4-g32 …",
 )
 @click.option(
     "--precision",

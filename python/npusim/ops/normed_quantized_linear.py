@@ -98,6 +98,7 @@ register(
         cases=(
             _case(_INT8, (17, 3), 136, id="int8-parts", m=1, has_bias=True, act="relu"),
             _case(_INT8, (16,), 128, id="int8-gated", m=1, gated=True, act="silu"),
+            _case(Quantization("fp8"), (17, 3), 136, id="fp8-parts", m=1, has_bias=True),
             _case(_INT4, (40,), 256, id="int4", m=1, residual=1),
             _case(Quantization("int4-asymmetric", 64), (33,), 128, id="int4-asymmetric", m=1),
             _case(_INT8, (5,), 130, id="odd", m=1),

@@ -196,9 +196,10 @@ def product_case(
     parts = []
     for count in rows:
         codes, scales, zeros = sections(how, count, k)
-        if how.format == "int8":
-            code = np.zeros((count, codes // count), np.int8)
-            code[:, :k] = draw.integers(-127, 128, (count, k))
+        if how.bytes_a_code:
+            code = np.zeros((count, codes // count), np.uint8)
+            drawn = draw.integers(-127, 128, (count, k)).astype(np.int8).view(np.uint8)
+            code[:, :k] = drawn if how.format == "int8" else np.where(drawn % 128 == 127, 0, drawn)
             scale = draw.uniform(0.005, 0.02, scales // 4).astype(np.float32)
         else:  # of 4 bits: k is a multiple of what it is padded to
             code = draw.integers(0, 256, codes).astype(np.uint8)
@@ -219,11 +220,14 @@ def product_case(
     return Case(((m, k), *parts, bias, residual), attrs, id)
 
 
-_INT8, _INT4 = Quantization("int8"), Quantization("int4", 32)
+_INT8, _INT4, _FP8 = Quantization("int8"), Quantization("int4", 32), Quantization("fp8")
 _CASES = (
     product_case(_INT8, (5,), 40, id="int8"),
     product_case(_INT8, (17, 3), 128, id="int8-parts", has_bias=True, act="relu"),
     product_case(_INT8, (8,), 130, id="int8-gated", gated=True, act="silu"),
+    product_case(_FP8, (5,), 40, id="fp8"),
+    product_case(_FP8, (17, 3), 136, id="fp8-parts", has_bias=True, residual=1),
+    product_case(_FP8, (8,), 130, id="fp8-gated", m=20, gated=True, act="silu"),
     product_case(_INT4, (16,), 256, id="int4", has_bias=True, residual=1),
     product_case(Quantization("int4", 128), (7,), 128, id="int4-group", residual=2, act="gelu"),
     product_case(Quantization("int4-asymmetric", 64), (33,), 128, id="int4-asymmetric"),

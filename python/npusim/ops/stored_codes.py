@@ -1,7 +1,8 @@
 """`npu.pack_codes` and `npu.stored_weight`: weights that a checkpoint stores as codes.
 
 * `npu.pack_codes(codes, scales, zeros?)` gives uint8[bytes], a weight as `npu.quantize` would write
-  it (`abi/quantization.py`): of int8, codes int8[rows, k] and scales float32[rows, 1]; of int4,
+  it (`abi/quantization.py`): of int8 and fp8, codes int8[rows, k] and uint8[rows, k] with scales
+  float32[rows, 1]; of int4,
   codes uint8[rows, k / 2] whose words lie as they are to, scales float16[rows, groups] and, with
   zero points, these as uint8[rows, groups] in sixteenths.
 * `npu.stored_weight(w[rows, k], packed)` is w, whose elements the packed codes stand for, but that
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 PACK_CODES, STORED_WEIGHT = "npu.pack_codes", "npu.stored_weight"
 _DTYPES = {
     "int8": ("int8", "float32"),
+    "fp8": ("uint8", "float32"),
     "int4": ("uint8", "float16"),
     "int4-asymmetric": ("uint8", "float16", "uint8"),
 }
@@ -36,7 +38,7 @@ def infer_pack_codes(*parts: TensorType | None, format: str, group: int, k: int)
     given = [part for part in parts if part is not None]
     how = Quantization(format, group)
     rows = given[0].shape[0] if given and given[0].rank == 2 else -1
-    columns = (k if format == "int8" else k // 2, how.groups(k), how.groups(k))
+    columns = (k if how.bytes_a_code else k // 2, how.groups(k), how.groups(k))
     wanted = [
         TensorType(dtype, (rows, count))
         for dtype, count in zip(_DTYPES.get(format, ()), columns, strict=False)
@@ -105,9 +107,10 @@ def _lower_stored_weight(node: Node, low: Lowering) -> None:
 def _case(how: Quantization, rows: int, k: int, *, id: str) -> Case:
     """Returns a packing of constant codes."""
     codes, scales, zeros = sections(how, rows, k)
-    if how.format == "int8":
-        values = tuple((at * 37 + 11) % 256 - 128 for at in range(rows * k))
-        given = (((rows, k), ("int8", *values)), (rows, 1))
+    if how.bytes_a_code:
+        least, dtype = (-128, "int8") if how.format == "int8" else (0, "uint8")
+        values = tuple((at * 37 + 11) % 256 + least for at in range(rows * k))
+        given = (((rows, k), (dtype, *values)), (rows, 1))
         attrs = {"format": how.format, "group": 0, "k": k}
         return Case(given, attrs, id)
     words = tuple((at * 41 + 5) % 256 for at in range(codes))
@@ -129,6 +132,7 @@ register(
         infer=infer_pack_codes,
         cases=(
             _case(Quantization("int8"), 5, 40, id="int8"),
+            _case(Quantization("fp8"), 5, 40, id="fp8"),
             _case(Quantization("int4", 32), 3, 128, id="int4"),
             _case(Quantization("int4-asymmetric", 64), 2, 256, id="int4-asymmetric"),
         ),

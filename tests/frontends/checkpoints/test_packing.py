@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
@@ -47,6 +48,13 @@ def bytes_with(
     return types(weight=("int8", (N, K)), weight_scale=("bfloat16", scale), **more)
 
 
+def floats_with(
+    scale: tuple[int, ...], name: str = "weight_scale"
+) -> dict[str, TensorType]:
+    return types(weight=("float8_e4m3fn", (N, K)), **{name: ("float32", scale)})
+
+
+_FLOATS = {"quant_method": "compressed-tensors", "format": "float-quantized"}
 _PACK = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
 _BYTES = {"quant_method": "compressed-tensors", "format": "int-quantized"}
 _GPTQ = {"quant_method": "gptq", "bits": 4}
@@ -76,6 +84,15 @@ def stored(config: dict[str, Any], tensors: dict[str, TensorType], k: int = K) -
         (_BYTES, bytes_with((N, 1)), ("int8", 0)),
         (_BYTES, bytes_with((1,)), ("int8", 0)),
         (_BYTES, bytes_with((N, 2)), None),
+        (_FLOATS, floats_with((N, 1)), ("fp8", 0)),
+        (_FLOATS, floats_with((1,)), ("fp8", 0)),
+        (_FLOATS, floats_with((N, 2)), None),
+        ({"quant_method": "fp8"}, floats_with((1,), "weight_scale_inv"), ("fp8", 0)),
+        (
+            {"quant_method": "fp8", "weight_block_size": [8, 128]},
+            floats_with((2, 2), "weight_scale_inv"),
+            None,
+        ),
         (_BYTES, bytes_with((N, 1), weight_zero_point=("int8", (N, 1))), None),
     ],
 )
@@ -92,12 +109,23 @@ def drawn(tensors: dict[str, TensorType]) -> dict[str, torch.Tensor]:
     made = {}
     for key, type in tensors.items():
         dtype = getattr(torch, type.dtype)
-        if dtype.is_floating_point:
+        if type.dtype == "float8_e4m3fn":
+            drawn_bytes = torch.randint(0, 256, type.shape).to(torch.uint8)
+            drawn_bytes[drawn_bytes % 128 == 127] = 128  # the negative zero in place of NaN
+            made[key] = drawn_bytes.view(dtype)
+        elif dtype.is_floating_point:
             made[key] = (0.01 + 0.01 * torch.rand(type.shape)).to(dtype)
         else:
             low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
             made[key] = torch.randint(low, high + 1, type.shape).to(dtype)
     return made
+
+
+def elements(found: Stored, data: dict[str, torch.Tensor]) -> npt.NDArray[np.float32]:
+    """Returns the weight that tensors of a checkpoint stand for."""
+    given = (data[key] for key in found.tensors)
+    as_read = (x.view(torch.uint8) if x.dtype == torch.float8_e4m3fn else x for x in given)
+    return found.expand(*as_read).to(torch.float32).numpy()
 
 
 @pytest.mark.parametrize(
@@ -108,6 +136,8 @@ def drawn(tensors: dict[str, TensorType]) -> dict[str, torch.Tensor]:
         (_PACK, packed(1, weight_zero_point=("int32", (N // 8, 1)))),
         (_BYTES, bytes_with((N, 1))),  # -128 among the codes
         (_BYTES, bytes_with((1,))),
+        (_FLOATS, floats_with((N, 1))),
+        ({"quant_method": "fp8"}, floats_with((1,), "weight_scale_inv")),
     ],
 )
 def test_products_multiply_the_codes_themselves(
@@ -116,10 +146,25 @@ def test_products_multiply_the_codes_themselves(
     found, data = stored(config, tensors), drawn(tensors)
     program = npusim.compile(expanded(models.linear(KEY, N, K), {KEY: found}))
     assert "quantized_linear" in {kernel.name for kernel in program.kernels}
-    wanted = found.expand(*(data[key] for key in found.tensors)).to(torch.float32).numpy()
+    wanted = elements(found, data)
     session = npusim.load(program, data)
     (y,) = session(np.eye(K, dtype=np.float32))
     np.testing.assert_allclose(y.T, wanted, rtol=0, atol=1e-6 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("byte", [0x7F, 0xFF])
+def test_a_float_code_that_is_no_number_is_none_in_its_row(byte: int) -> None:
+    found = stored(_FLOATS, floats_with((1,)))
+    data = drawn(dict(found.tensors) | floats_with((1,)))
+    data["m.weight"].view(torch.uint8)[3, 200] = byte
+    (y,) = npusim.load(
+        npusim.compile(expanded(models.linear(KEY, N, K), {KEY: found})), data
+    )(np.eye(K, dtype=np.float32))
+    wanted = elements(found, data)
+    assert np.isnan(wanted).sum() == 1 and np.isnan(y.T[3]).all()
+    others = np.arange(N) != 3
+    most = np.abs(wanted[others]).max()
+    np.testing.assert_allclose(y.T[others], wanted[others], rtol=0, atol=1e-6 * most)
 
 
 def test_other_users_get_the_elements() -> None:

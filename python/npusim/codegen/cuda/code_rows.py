@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from npusim.abi.kernels import Params
+from npusim.abi.quantization import BYTE_CODES
 from npusim.codegen.cuda.matmul_rules import GPU, MOST_SHARED, PROCESSORS, on_tensor_cores
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.launch_config import Launch, LaunchConfig, as_int, blocks
@@ -16,7 +17,7 @@ from npusim.codegen.launch_config import Launch, LaunchConfig, as_int, blocks
 MOST_ROWS = 64
 _EIGHT = 8  # rows of x, the columns of the tensor core's smallest product
 _STAGE_ROW_BYTES = 64
-_INT8, _ASYMMETRIC = 1, 3  # formats of codes
+_ASYMMETRIC = 3  # a format of codes
 _TILES = (1, 2, 3, 4)  # of 16 rows of W, of a block
 _MOST_STAGES = 6
 _FIT = GPU.code_rows
@@ -38,7 +39,7 @@ class RowTile:
 def row_tiles(p: Params, warps: int) -> list[RowTile]:
     """Returns tiles whose sums fit in registers, those with the fewest bytes first."""
     eights = blocks(min(as_int(p, "m"), MOST_ROWS), _EIGHT)
-    most = (_FIT.byte_sums if p["format"] == _INT8 else _FIT.nibble_sums) * 8 // warps
+    most = (_FIT.byte_sums if p["format"] in BYTE_CODES else _FIT.nibble_sums) * 8 // warps
     found = [
         RowTile(tiles, blocks(eights, groups))
         for groups in range(1, eights + 1)
@@ -50,7 +51,7 @@ def row_tiles(p: Params, warps: int) -> list[RowTile]:
 
 def _microseconds(p: Params, tile: RowTile) -> float:
     k = blocks(as_int(p, "k"), 128) * 128
-    codes = k if p["format"] == _INT8 else k // 2
+    codes = k if p["format"] in BYTE_CODES else k // 2
     grid = _grid(p, tile)
     waves = blocks(grid, PROCESSORS) if grid < 4 * PROCESSORS else grid / PROCESSORS
     read = tile.tokens * _EIGHT * 2 * k + tile.tiles * 16 * codes
@@ -74,7 +75,7 @@ def code_rows(
 
     Args:
         split: warps of a block, and bytes of a row that they take turns at.
-        tile: by default the one of the least time.
+        tile: by default the one of the least time that there is room for.
         most_rows: of which others are not computed so; more are, in blocks of MOST_ROWS.
     """
     m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
@@ -82,10 +83,18 @@ def code_rows(
         return None
     if not on_tensor_cores(p["x_dtype"], p["x_dtype"]):
         return None
+    tiles = [tile] if tile else row_tiles(p, split[0])
+    made = (_launch(p, arguments, split, tile) for tile in tiles)
+    return next((config for config in made if config is not None), None)
+
+
+def _launch(
+    p: Params, arguments: int, split: tuple[int, int], tile: RowTile
+) -> LaunchConfig | None:
+    """Returns the launch with a tile; None where shared memory has no room for two stages."""
     warps, row_bytes = split
-    tile = tile or row_tiles(p, warps)[0]
     side = 0
-    if p["format"] != _INT8:
+    if p["format"] not in BYTE_CODES:
         groups = 128 // as_int(p, "group")
         side = max(4, 2 * groups) + 4 * (p["format"] == _ASYMMETRIC)
     stage = warps * tile.tiles * 16 * (_STAGE_ROW_BYTES + side)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from npusim.abi.kernels import Params
+from npusim.abi.quantization import BYTE_CODES
 from npusim.codegen.cuda import code_rows, matmul_rules
 from npusim.codegen.cuda.matmul_rules import (
     GPU,
@@ -30,7 +31,7 @@ _CODE_ROW_BYTES = (64, 128)  # likewise, of codes
 _CODE_STAGE_BYTES = 32  # of a row, which take as long as a stage's waiting and turning
 _CODE_ROWS = 8  # of x: columns of the tensor core's smallest product
 _CODE_SUMS = 1024  # of a block, that warps leave each other
-_INT8, _ASYMMETRIC = 1, 3  # formats of codes
+_ASYMMETRIC = 3  # a format of codes
 
 _STEP_KEYS = 16  # of a slice
 _STEP_CLUSTER = 8  # blocks of a cluster; every device with clusters takes as many
@@ -142,7 +143,7 @@ def _multistage_codes(p: Params, arguments: int) -> LaunchConfig | None:
 
 def _code_stages(p: Params) -> list[_Stage]:
     """Returns stages of codes, first the one that gives all warps about as much to do."""
-    k, int8 = blocks(as_int(p, "k"), 128) * 128, p["format"] == _INT8
+    k, int8 = blocks(as_int(p, "k"), 128) * 128, p["format"] in BYTE_CODES
     codes, fit = k if int8 else k // 2, _FIT.bytes if int8 else _FIT.nibbles
     choices = []
     for row_bytes in _CODE_ROW_BYTES:

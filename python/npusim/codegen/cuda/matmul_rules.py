@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from math import prod
 
 from npusim.abi.kernels import Params
+from npusim.abi.quantization import BYTE_CODES
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, as_int, as_ints, blocks, line
 from npusim.targets.architecture import gpu
@@ -27,7 +28,6 @@ _FEW_ROWS = 16  # rows of the tensor core's smallest tile
 
 _FLOAT32, _FLOAT16, _BFLOAT16 = 0, 1, 2
 _SUMMED_IN_FLOAT32 = (_FLOAT32, _FLOAT16, _BFLOAT16)
-_INT8 = 1  # a format of quantized weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +243,9 @@ def epilogue_operands(p: Params) -> int:
 
 
 def quantize(p: Params) -> LaunchConfig:
-    """The rule of `quantize`: a warp a row of int8, a thread a group of int4."""
+    """The rule of `quantize`: a warp a row of bytes, a thread a group of int4."""
     k = blocks(as_int(p, "k"), 128) * 128
-    each = 32 if p["format"] == _INT8 else k // as_int(p, "group")
+    each = 32 if p["format"] in BYTE_CODES else k // as_int(p, "group")
     return line(as_int(p, "rows") * each, ARGUMENTS=2)
 
 
@@ -259,7 +259,7 @@ def quantized_linear(p: Params) -> LaunchConfig:
     if m > _MATMUL.quantized_stream_rows:
         tensor_cores = on_tensor_cores(p["x_dtype"], p["x_dtype"])
         return tiled(m, n, k, parts=parts, tensor_cores=tensor_cores, arguments=arguments)
-    loads = blocks(k, 32 * (16 if p["format"] == _INT8 else 32))
+    loads = blocks(k, 32 * (16 if p["format"] in BYTE_CODES else 32))
     return _streams(
         n, parts, columns=1, loads=loads, path=KernelPath.GEMV_SIMT, arguments=arguments
     )

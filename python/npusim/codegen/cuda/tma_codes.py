@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from npusim.abi.kernels import Params
+from npusim.abi.quantization import BYTE_CODES
 from npusim.codegen.cuda.code_rows import MOST_ROWS
 from npusim.codegen.cuda.matmul_rules import (
     GPU,
@@ -20,9 +21,6 @@ from npusim.codegen.launch_config import Launch, LaunchConfig, TensorMap, as_int
 from npusim.targets import measured
 
 STEMS = ("quantized_linear",)
-_INT8 = 1  # a format of codes
-_BFLOAT16 = 2  # a type of x
-_PROVED = ((_INT8, 0), (2, 32))  # format of codes, and group: bytes, and 4 bits by 32
 _GROUP_ROWS = 64  # rows of W, of a warpgroup
 _LOAD_ROWS = 32  # of W
 _STEP = 64  # elements of K
@@ -97,7 +95,7 @@ def tma_codes(p: Params, tile: CodeTile) -> LaunchConfig:
     m, n, k = (as_int(p, name) for name in "mnk")
     parts, segments = 2 if p["gated"] else 1, as_int(p, "segments")
     padded = blocks(k, 128) * 128
-    row_bytes = padded if p["format"] == _INT8 else padded // 2
+    row_bytes = padded if p["format"] in BYTE_CODES else padded // 2
     maps = [TensorMap(0, m, k, 2 * as_int(p, "ldx"), tile.tokens)]
     for i, rows in enumerate(as_ints(p, "rows")[:segments]):
         maps.append(TensorMap(1 + i, rows, row_bytes // 2, row_bytes, _LOAD_ROWS))
@@ -129,19 +127,9 @@ def tma_codes(p: Params, tile: CodeTile) -> LaunchConfig:
     return LaunchConfig((launch,), maps=tuple(maps), defines=defines)
 
 
-def is_proved(p: Params) -> bool:
-    """Tells whether a product is of a form that was held to float64 on a device.
-
-    Those with zero points, other groups, float16 or an odd K wait for that: until then they go by
-    the kernel of before.
-    """
-    form = (as_int(p, "format"), as_int(p, "group") if p["format"] != _INT8 else 0)
-    return p["x_dtype"] == _BFLOAT16 and as_int(p, "k") % 128 == 0 and form in _PROVED
-
-
 def tiles(p: Params, most: int) -> list[CodeTile]:
     """Returns the tiles that fit a product of many rows, the fastest by `microseconds` first."""
-    if as_int(p, "m") <= MOST_ROWS or not is_proved(p):
+    if as_int(p, "m") <= MOST_ROWS:
         return []
     found = [tile for tile in TILES if fits(p, tile)]
     return sorted(found, key=lambda tile: microseconds(p, tile))[:most]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from math import prod
 
 from npusim.abi.kernels import Params
-from npusim.abi.quantization import BLOCK, FORMATS
+from npusim.abi.quantization import BLOCK, BYTE_CODES
 from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, as_int, as_ints, blocks, line
 from npusim.codegen.metal.device import (
     FEW_PART_DEPTH,
@@ -131,9 +131,9 @@ def linear(p: Params) -> LaunchConfig:
 
 
 def quantize(p: Params) -> LaunchConfig:
-    """The rule of `quantize`: 32 threads a row of int8, a thread a group of int4."""
+    """The rule of `quantize`: 32 threads a row of bytes, a thread a group of int4."""
     padded = blocks(as_int(p, "k"), BLOCK) * BLOCK
-    each = 32 if p["format"] == FORMATS["int8"] else padded // as_int(p, "group")
+    each = 32 if p["format"] in BYTE_CODES else padded // as_int(p, "group")
     return line(as_int(p, "rows") * each)
 
 

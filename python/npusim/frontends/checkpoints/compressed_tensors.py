@@ -27,8 +27,8 @@ from npusim.abi.quantization import Quantization
 from npusim.errors import ExportError
 from npusim.frontends.checkpoints.codes import WORD, gathered, scaled, unpacked
 from npusim.frontends.checkpoints.expansion import Stored
-from npusim.frontends.checkpoints.float8 import blockwise, e4m3fn
-from npusim.frontends.checkpoints.packing import Codes, Packing, layout_of
+from npusim.frontends.checkpoints.float8 import blockwise, e4m3fn, packing_of
+from npusim.frontends.checkpoints.packing import Codes, Packing, has_scale_a_row, layout_of
 from npusim.ir.types import TensorType
 
 _FORMATS = ("pack-quantized", "int-quantized", "naive-quantized", "float-quantized", "dense")
@@ -128,8 +128,8 @@ class CompressedTensors:
             held = {name: tensors[name] for name in (plain, scale, zero) if name in tensors}
             if eight:
                 held = {plain: TensorType("uint8", type.shape), scale: tensors[scale]}
-            packing = None
-            if not eight and zero not in tensors and _one_a_row(tensors[scale], type):
+            packing = packing_of(tensors[scale], type) if eight else None
+            if not eight and zero not in tensors and has_scale_a_row(tensors[scale], type):
                 packing = Packing(Quantization("int8"), _PlainCodes())
             return Stored(held, (_Float if eight else _Plain)(self._block), packing)
         columns = type.shape[-1]
@@ -142,10 +142,6 @@ class CompressedTensors:
         exact = bits == 4 and groups not in tensors and tensors[scale].dtype == "float16"
         packing = Packing(how, _PackedCodes(int(columns))) if how and exact else None
         return Stored(held, expand, packing)
-
-
-def _one_a_row(scale: TensorType, weight: TensorType) -> bool:
-    return scale.shape in ((1,), (1, 1), weight.shape[:1], (*weight.shape[:1], 1))
 
 
 def _block(weights: Mapping[str, Any]) -> tuple[int, int]:

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from npusim.abi.quantization import Quantization
 from npusim.errors import ExportError
 from npusim.frontends.checkpoints.expansion import Stored
+from npusim.frontends.checkpoints.packing import Codes, Packing, has_scale_a_row
 from npusim.ir.types import TensorType
 
 
@@ -53,6 +55,19 @@ def blockwise(scale: Tensor, shape: Sequence[int], block: tuple[int, int]) -> Te
 
 
 @dataclass(frozen=True)
+class _Codes:
+    def __call__(self, weight: Tensor, scale: Tensor) -> Codes:
+        scale = scale.to(torch.float32).reshape(-1, 1)
+        odd = ((weight.to(torch.int32) & 127) == 127).any(1, keepdim=True)
+        return weight, torch.where(odd, torch.full_like(scale, torch.nan), scale), None
+
+
+def packing_of(scale: TensorType, weight: TensorType) -> Packing | None:
+    """Returns how codes with such scales lie packed; None: they have no layout."""
+    return Packing(Quantization("fp8"), _Codes()) if has_scale_a_row(scale, weight) else None
+
+
+@dataclass(frozen=True)
 class _Expand:
     block: tuple[int, int]
 
@@ -87,4 +102,4 @@ class Fp8:
         if tensors[key].dtype != "float8_e4m3fn":
             raise ExportError(f"{key} holds {tensors[key].dtype} with scales, which is not read.")
         held = {key: TensorType("uint8", type.shape), scale: tensors[scale]}
-        return Stored(held, _Expand(self._block))
+        return Stored(held, _Expand(self._block), packing_of(tensors[scale], type))

@@ -2,7 +2,7 @@
 
 A scheme says so where the arithmetic is the same for whatever the tensors hold: codes of 4 bits in
 groups of 32, 64 or 128, float16 scales, and zero points that are whole numbers up to 15; codes of 8
-bits with one scale a row. A weight made of such codes differs from what products then multiply by
+bits, or of float8_e4m3fn, with one scale a row. A weight made of such codes differs from what products then multiply by
 rounding alone, which they spare.
 """
 
@@ -43,7 +43,7 @@ class Packing:
         """Returns the sections of a packed weight, each of `rows` rows."""
         codes, scales, zeros = self.codes(*tensors)
         rows, k = codes.shape
-        if self.how.format == "int8":
+        if self.how.bytes_a_code:
             return codes, scales.to(torch.float32).expand(rows, 1)
         groups = self.how.groups(int(k))
         repeats = groups // scales.shape[1]
@@ -64,11 +64,16 @@ def layout_of(groups: int, k: int, zeros: bool) -> Quantization | None:
     return Quantization("int4-asymmetric" if zeros else "int4", group) if group else None
 
 
+def has_scale_a_row(scale: TensorType, weight: TensorType) -> bool:
+    """Tells whether a weight has a scale a row, or one for all of them."""
+    return scale.shape in ((1,), (1, 1), weight.shape[:1], (*weight.shape[:1], 1))
+
+
 def fits(packing: Packing | None, weight: TensorType) -> bool:
     """Tells whether a weight can lie packed: a matrix of floats, of 4 bits in whole blocks."""
     if packing is None or weight.rank != 2:
         return False
-    return packing.how.format == "int8" or weight.shape[1] % BLOCK == 0
+    return packing.how.bytes_a_code or weight.shape[1] % BLOCK == 0
 
 
 def packed_nodes(
