@@ -64,11 +64,11 @@ class SpatialTransformer(nn.Module):
 
 
 class DiffusionUNet(nn.Module):
-    """Three resolutions of 160, 320 and 640 channels; half as wide as Stable Diffusion's."""
+    """Two resolutions of 320 and 640 channels: the upper half of Stable Diffusion's."""
 
-    def __init__(self, width: int = 160, text: int = 768, heads: int = 8) -> None:
+    def __init__(self, width: int = 320, text: int = 768, heads: int = 8) -> None:
         super().__init__()
-        sizes = [width, 2 * width, 4 * width]
+        sizes = [width, 2 * width]
         self.time = nn.Sequential(
             nn.Linear(width, 4 * width), nn.SiLU(), nn.Linear(4 * width, 4 * width)
         )
