@@ -35,12 +35,19 @@ class Prepared:
     """A model for one batch, in a folder.
 
     Attributes:
-        title: what to call it.
-        folder: holds the program, its weights, and the model as PyTorch has it with its inputs.
+        name, batch, dtype: what to build it from.
+        folder: holds the program and its weights.
     """
 
-    title: str
+    name: str
+    batch: int
+    dtype: str
     folder: Path
+
+    @property
+    def title(self) -> str:
+        """What to call it."""
+        return f"{self.name} batch {self.batch}"
 
     @property
     def program(self) -> Path:
@@ -52,18 +59,13 @@ class Prepared:
         """The checkpoint."""
         return self.folder / "model.safetensors"
 
-    @property
-    def _pickled(self) -> Path:
-        return self.folder / "network.pt"
-
-    def write(self, network: Network) -> None:
+    def write(self) -> None:
         """Compiles the model, and writes all files."""
-        model, inputs = network
+        model, inputs = self.network()
         self.folder.mkdir(parents=True, exist_ok=True)
         npusim.compile(npusim.extract_ir(model, inputs), target="cuda").save(self.program)
         tensors = {k: v.detach().clone() for k, v in model.state_dict().items()}
         save_file(tensors, self.weights)
-        torch.save(network, self._pickled)
         (self.folder / _READY).touch()
 
     @property
@@ -72,8 +74,11 @@ class Prepared:
         return (self.folder / _READY).exists()
 
     def network(self) -> Network:
-        """Returns the model and its inputs, on the CPU."""
-        return torch.load(self._pickled, weights_only=False)  # type: ignore[no-any-return]
+        """Returns the model and its inputs, on the CPU; the same numbers each time."""
+        model, inputs = build(self.name, self.batch)
+        dtype = getattr(torch, self.dtype)
+        given = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
+        return model.to(dtype), given
 
     def remove(self) -> None:
         """Gives the room back."""
@@ -108,26 +113,23 @@ def prepared(
         done = []
         for name, batch in cases:
             place = folder / f"{name.replace('/', '_')}_{batch}_{dtype}"
-            case = Prepared(f"{name} batch {batch}", place)
+            case = Prepared(name, batch, dtype, place)
             if case.ready:
                 done.append(case)
             else:
-                waiting[pool.submit(_prepare, case, name, batch, dtype)] = case
+                waiting[pool.submit(_prepare, case)] = case
         yield from ((case.title, case) for case in done)
         for future in as_completed(waiting):
             case, error = waiting[future], future.exception()
             yield case.title, case if error is None else f"{type(error).__name__}: {error!s:.300}"
 
 
-def _prepare(case: Prepared, name: str, batch: int, dtype: str) -> None:
+def _prepare(case: Prepared) -> None:
     """Runs in a process of its own."""
     os.nice(5)
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    model, inputs = build(name, batch)
-    to = getattr(torch, dtype)
-    given = tuple(x.to(to) if x.is_floating_point() else x for x in inputs)
-    case.write((model.to(to), given))
+    case.write()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -40,4 +40,4 @@ def build(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
     shape = (3, 16, 112, 112) if name in _VIDEO else (3, size, size)
     generator = torch.Generator().manual_seed(1)
     inputs = (torch.randn(batch, *shape, generator=generator),)
-    return (Scores(model) if segments else model), inputs
+    return (Scores(model).eval() if segments else model), inputs

@@ -153,8 +153,10 @@ def _fuse_offset(node: Node, producer: FusedProducer, other: str, rewriter: Rewr
 def _fuse_residual(node: Node, producer: FusedProducer, other: str, rewriter: Rewriter) -> Answer:
     if producer.node.attrs["residual"] != 0 or other in rewriter.static:
         return None
-    if rewriter.types[other].shape != node.type.shape:
+    shape = rewriter.types[other].shape
+    if (1,) * (node.type.rank - len(shape)) + shape != node.type.shape:
         return None
+    other = reshaped(other, node.type.shape, node, rewriter)
     if not all(_cheap_to_undo(view) for view in producer.views):
         return None
     residual = undo_views(other, producer, node, rewriter)
