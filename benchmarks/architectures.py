@@ -2,7 +2,8 @@
 for tests are others.
 
 `build(name, batch)` gives a model with seeded weights, in evaluation mode, and its inputs; names
-are those of `tests.models`, of `ARCHITECTURES` and of `transformers_models`.
+are those of `tests.models`, of `ARCHITECTURES`, of `transformers_models`, and "torchvision/" before
+one of that library.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from tests.models.weights import calibrate, randomize
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks import transformers_models
+from benchmarks import torchvision_models, transformers_models
+from benchmarks.diffusion import Autoencoder, DiffusionUNet
 
 
 class GroupedBlock(nn.Module):
@@ -204,19 +206,68 @@ class SpeechEncoder(nn.Module):
         return self.norm(x)
 
 
+class SuperResolution(nn.Module):
+    """EDSR (Lim et al., arXiv:1707.02921), the baseline: residual blocks without norms, and pixels
+    out of channels."""
+
+    def __init__(self, width: int = 64, depth: int = 16) -> None:
+        super().__init__()
+        self.head = nn.Conv2d(3, width, 3, padding=1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(width, width, 3, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(width, width, 3, padding=1),
+            )
+            for _ in range(depth)
+        )
+        self.tail = nn.Sequential(
+            nn.Conv2d(width, 4 * width, 3, padding=1),
+            nn.PixelShuffle(2),
+            nn.Conv2d(width, 3, 3, padding=1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [N, 3, H, W] to [N, 3, 2 H, 2 W]."""
+        start = x = self.head(x)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.tail(start + x)
+
+
+class Recurrent(nn.Module):
+    """Two recurrent layers over a sequence, and a classifier of its last step."""
+
+    def __init__(self, kind: type[nn.LSTM] | type[nn.GRU], width: int = 256) -> None:
+        super().__init__()
+        self.layers = kind(80, width, 2, batch_first=True)
+        self.head = nn.Linear(width, 100)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps features [N, T, 80] to logits [N, 100]."""
+        return self.head(self.layers(x)[0][:, -1])
+
+
 ARCHITECTURES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnext50": (resnext50, (3, 224, 224)),
     "regnet_y": (regnet_y, (3, 224, 224)),
     "unet": (UNet, (3, 256, 256)),
     "detector": (Detector, (3, 640, 640)),
     "speech_encoder": (SpeechEncoder, (80, 3000)),
+    "diffusion_unet": (DiffusionUNet, (4, 64, 64)),
+    "autoencoder": (Autoencoder, (4, 32, 32)),
+    "super_resolution": (SuperResolution, (3, 128, 128)),
+    "lstm": (lambda: Recurrent(nn.LSTM), (50, 80)),
+    "gru": (lambda: Recurrent(nn.GRU), (50, 80)),
 }
 
 
 def build(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Returns a model in evaluation mode and its inputs; equal names give equal numbers."""
     if name in transformers_models.MODELS:
-        return transformers_models.build(name)
+        return transformers_models.build(name, batch)
+    if name.startswith("torchvision/"):
+        return torchvision_models.build(name.removeprefix("torchvision/"), batch)
     if name not in ARCHITECTURES:
         return models.build(name, batch=batch)
     make, shape = ARCHITECTURES[name]

@@ -1,18 +1,21 @@
-"""Vision models and a small network on a GPU: npusim beside PyTorch, same dtype, in one run.
+"""Models of images, text and sound on a GPU: npusim beside PyTorch, same dtype, in one run.
 
     PYTHONPATH=python:. python -m benchmarks.gpu_models [--models resnet50 vit_b_16:1,8 …]
-        [--batches 1 64] [--peers eager graph] [--compile [SECONDS]] [--mode reduce-overhead]
-        [--commands] [--json FILE]
+        [--batches 1 64] [--dtype float16] [--peers eager graph] [--compile [SECONDS]]
+        [--mode reduce-overhead] [--seconds 3] [--commands [SHARE]] [--workers 8]
+        [--prepared FOLDER] [--json FILE]
 
-Models have seeded random weights and are converted by `model.half()`. npusim goes the whole way:
-extract_ir, compile ahead, a `.npubin` and a checkpoint on disk, load, call. Calls get a tensor that
-is on the GPU and leave their result there; each is timed from the caller's side until the device is
-done, everybody taking turns in short bursts. Printed: median and 10th to 90th percentile, the ratio
-to npusim, the largest difference from float32 relative to its largest output, whether the five
-largest are PyTorch's, and what loading took; at the end all medians as a table. `--compile` adds
-torch.compile with frozen weights, for as many cases as begin to compile in so many seconds:
-max-autotune takes a minute or more each, `--mode reduce-overhead` less. `--commands` adds the time
-of each command.
+Models (`benchmarks/architectures.py`) have seeded random weights in the dtype. npusim goes the
+whole way: extract_ir, compile ahead, a `.npubin` and a checkpoint on disk, load, call; other
+processes prepare what follows meanwhile. Calls get tensors that are on the GPU and leave their
+result there; each is timed from the caller's side until the device is done, everybody taking turns
+in short bursts. Printed: median and 10th to 90th percentile, the ratio to npusim, the largest
+difference from float32 relative to its largest output, whether the five largest are PyTorch's, and
+what loading took; at the end all medians as a table. `--compile` adds torch.compile with frozen
+weights, for as many cases as begin to compile in so many seconds: max-autotune takes a minute or
+more each, `--mode reduce-overhead` less. `--commands` adds the commands that are furthest above
+their floor, of models that take more than a share of the fastest peer's time. A model or peer that
+fails is a line.
 """
 
 from __future__ import annotations
@@ -28,15 +31,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import npusim
-from benchmarks.architectures import build
+from benchmarks.gpu_preparation import Prepared, add_arguments, named, prepared
 from npusim.profile.commands import CommandFacts, command_facts
 
-BURST, ROUNDS = 20, 12
-Call = Callable[[Tensor], Tensor]
+BURST = 10  # calls of one before it is the next one's turn
+LISTED = 14  # commands
+Inputs = tuple[Tensor, ...]
+Call = Callable[[], Tensor]
 
 
 def row(what: str, value: str) -> None:
@@ -47,48 +51,36 @@ def row(what: str, value: str) -> None:
 
 
 class Compiled:
-    """A model on disk as npusim deploys it, and loaded."""
+    """A model on disk as npusim deploys it, loaded; called with the inputs that it was given."""
 
-    def __init__(self, model: nn.Module, x: Tensor, folder: Path, device: npusim.Device) -> None:
-        self.device = device
-        self.program = npusim.compile(npusim.extract_ir(model, (x,)), target="cuda")
-        self.paths = folder / "model.npubin", folder / "model.safetensors"
-        self.program.save(self.paths[0])
-        save_file({k: v.contiguous() for k, v in model.state_dict().items()}, self.paths[1])
-        self.session, self.ready = self._load(x)
+    def __init__(self, case: Prepared, inputs: Inputs, device: npusim.Device) -> None:
+        self.device, self.inputs, self.paths = device, inputs, (case.program, case.weights)
+        self.program = npusim.CompiledProgram.load(case.program)
+        self.session, self.ready = self._load()
 
-    def _load(self, x: Tensor) -> tuple[npusim.Session, list[float]]:
+    def _load(self) -> tuple[npusim.Session, list[float]]:
         """Returns a session, and seconds until it has answered once, of several loads."""
-        given, seconds = x.cuda(), []
+        seconds = []
         for _ in range(3):
             torch.cuda.synchronize()
             start = time.perf_counter()
             session = npusim.load(*self.paths, device=self.device)
-            session(given)
+            session(*self.inputs)
             torch.cuda.synchronize()
             seconds.append(time.perf_counter() - start)
         return session, seconds
 
-    def weights(self) -> tuple[float, int]:
-        """Returns seconds and bytes of bringing the checkpoint to the device and preparing it."""
-        size = self.paths[1].stat().st_size
-        best = 1e9
-        for _ in range(3):
-            start = time.perf_counter()
-            weights = npusim.load_weights(self.paths[1], self.program, self.device)
-            best = min(best, time.perf_counter() - start)
-            del weights
-        return best, size
+    def __call__(self) -> Tensor:
+        return self.session(*self.inputs)[0]  # type: ignore[no-any-return]
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.session(x)[0]  # type: ignore[no-any-return]
-
-    def commands(self, x: Tensor) -> list[tuple[str, float, float]]:
+    def commands(self) -> list[tuple[str, float, float]]:
         """Returns name, best seconds and the floor of each command, run one at a time."""
         executor = self.session.executor
-        (spec,) = executor.inputs()
-        buffers = {spec.name: npusim.DeviceBuffer.from_dlpack(x.cuda(), self.device)}
-        runs = [executor.time(buffers, self.session.weights) for _ in range(6)]
+        buffers = {
+            spec.name: npusim.DeviceBuffer.from_dlpack(x, self.device)
+            for spec, x in zip(executor.inputs(), self.inputs, strict=True)
+        }
+        runs = [executor.time(buffers, self.session.weights) for _ in range(4)]
         best = map(min, zip(*runs, strict=True))
         facts = [command_facts(self.program, c, {}, None) for c in self.program.methods[0].commands]
         return [(_name(f), took, _floor(f)) for f, took in zip(facts, best, strict=True)]
@@ -104,7 +96,8 @@ def _name(facts: CommandFacts) -> str:
     p = facts.params
     if "in_channels" in p:
         size = "x".join(str(v) for v in p["in_size"][1:])
-        what = f"{p['in_channels']} {size} -> {p['out_channels']} k{p['kernel'][1]}"
+        groups = f" in {p['groups']}" if p.get("groups", 1) > 1 else ""
+        what = f"{p['in_channels']} {size} -> {p['out_channels']} k{p['kernel'][1]}{groups}"
     elif "k" in p and "n" in p:
         what = "x".join(str(p[d]) for d in ("m", "n", "k") if d in p)
     else:
@@ -115,52 +108,56 @@ def _name(facts: CommandFacts) -> str:
 # ---- PyTorch
 
 
-def eager(model: nn.Module, x: Tensor) -> Call:
+def eager(model: nn.Module, inputs: Inputs) -> Call:
     """Channels last, as PyTorch wants it for convolutions."""
-    last = model.to(memory_format=torch.channels_last) if x.dim() == 4 else model
-    given = _channels_last(x)
-    return lambda _: last(given)  # type: ignore[no-any-return]
+    last, given = _channels_last(model, inputs)
+    return lambda: last(*given)  # type: ignore[no-any-return]
 
 
-def graph(model: nn.Module, x: Tensor) -> Call:
+def graph(model: nn.Module, inputs: Inputs) -> Call:
     """The same, captured once."""
-    call, side = eager(model, x), torch.cuda.Stream()
+    call, side = eager(model, inputs), torch.cuda.Stream()
     with torch.cuda.stream(side):
         for _ in range(3):
-            call(x)
+            call()
     torch.cuda.synchronize()
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):
-        y = call(x)
+        y = call()
 
-    def replay(_: Tensor) -> Tensor:
+    def replay() -> Tensor:
         captured.replay()
         return y
 
     return replay
 
 
-def compiled(model: nn.Module, x: Tensor, mode: str) -> Call:
+def compiled(model: nn.Module, inputs: Inputs, mode: str) -> Call:
     """torch.compile, weights frozen and so batch norms folded."""
     import torch._inductor.config
 
     torch._inductor.config.freezing = True
     torch._dynamo.reset()
     start = time.perf_counter()
-    last = model.to(memory_format=torch.channels_last) if x.dim() == 4 else model
-    fast, given = torch.compile(last, mode=mode, dynamic=False), _channels_last(x)
+    last, given = _channels_last(model, inputs)
+    fast = torch.compile(last, mode=mode, dynamic=False)
     for _ in range(3):
-        fast(given)
+        fast(*given)
     torch.cuda.synchronize()
     row("    torch.compile took", f"{time.perf_counter() - start:.1f} s")
-    return lambda _: fast(given)  # type: ignore[no-any-return]
+    return lambda: fast(*given)  # type: ignore[no-any-return]
 
 
-def _channels_last(x: Tensor) -> Tensor:
-    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+def _channels_last(model: nn.Module, inputs: Inputs) -> tuple[nn.Module, Inputs]:
+    """Returns both as PyTorch's convolutions are fastest; inputs of other ranks as they are."""
+    last = torch.channels_last
+    if not any(x.dim() == 4 for x in inputs):
+        return model, inputs
+    model = model.to(memory_format=last)  # type: ignore[call-overload]
+    return model, tuple(x.contiguous(memory_format=last) if x.dim() == 4 else x for x in inputs)
 
 
-PEERS: dict[str, Callable[[nn.Module, Tensor], Call]] = {
+PEERS: dict[str, Callable[[nn.Module, Inputs], Call]] = {
     "eager": eager,
     "graph": graph,
     "max-autotune": partial(compiled, mode="max-autotune"),
@@ -171,26 +168,28 @@ PEERS: dict[str, Callable[[nn.Module, Tensor], Call]] = {
 # ---- measuring
 
 
-def take_turns(calls: dict[str, Call], x: Tensor) -> dict[str, list[float]]:
-    """Returns the seconds of every call; the first burst of each does not count."""
+def take_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]:
+    """Returns the seconds of every call, in about so many; first bursts do not count."""
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(ROUNDS + 1):
+    start, turn = time.perf_counter(), 0
+    while turn < 3 or time.perf_counter() - start < seconds:
         for name, call in calls.items():
             for _ in range(BURST):
                 torch.cuda.synchronize()
-                start = time.perf_counter()
-                call(x)
+                begin = time.perf_counter()
+                call()
                 torch.cuda.synchronize()
                 if turn:
-                    times[name].append(time.perf_counter() - start)
+                    times[name].append(time.perf_counter() - begin)
+        turn += 1
     return times
 
 
-def agreement(got: Tensor, model: nn.Module, x: Tensor) -> tuple[float, float, bool]:
+def agreement(got: Tensor, model: nn.Module, inputs: Inputs) -> tuple[float, float, bool]:
     """Returns the errors of npusim and of PyTorch against float32, and whether the top 5 agree."""
-    theirs = model(x).float()
-    want = model.float()(x.float())
-    model.half()
+    theirs, dtype = model(*inputs).float(), got.dtype
+    want = model.float()(*(x.float() if x.is_floating_point() else x for x in inputs))
+    model.to(dtype)
     errors = [float((y.float() - want).abs().max() / want.abs().max()) for y in (got, theirs)]
     count = min(5, want[0].numel())
     ours, top = (y.float().flatten(1).topk(count, 1).indices for y in (got, theirs))
@@ -200,36 +199,33 @@ def agreement(got: Tensor, model: nn.Module, x: Tensor) -> tuple[float, float, b
 class Case:
     """One model for one batch, on the GPU twice: ours and PyTorch's."""
 
-    def __init__(self, name: str, batch: int) -> None:
-        self.title = f"{name} batch {batch}"
-        network, inputs = build(name, batch)
-        model, x = network.half(), inputs[0].half()
-        with tempfile.TemporaryDirectory() as folder:
-            self.ours = Compiled(model, x, Path(folder), npusim.Device("cuda"))
-            seconds, size = self.ours.weights()
-        self.x, self.model = x.cuda(), model.cuda()
-        self.facts: dict[str, Any] = {
-            "ready_ms": 1e3 * statistics.median(self.ours.ready), "weights_ms": 1e3 * seconds,
-        }  # fmt: skip
-        row(f"{self.title}: ready in", f"{self.facts['ready_ms']:.1f} ms")
-        row(
-            f"{self.title}: weights",
-            f"{size / 1e6:.1f} MB up and prepared in {1e3 * seconds:.1f} ms",
-        )
+    def __init__(self, found: Prepared, device: npusim.Device) -> None:
+        self.title = found.title
+        model, inputs = found.network()
+        self.inputs, self.model = tuple(x.cuda() for x in inputs), model.cuda()
+        self.ours = Compiled(found, self.inputs, device)
+        self.facts: dict[str, Any] = {"ready_ms": 1e3 * statistics.median(self.ours.ready)}
 
     def check(self) -> None:
         """Compares with PyTorch in float32, and call with call."""
-        mine, theirs, same = agreement(self.ours(self.x), self.model, self.x)
-        again = all(torch.equal(self.ours(self.x), self.ours(self.x)) for _ in range(3))
-        row(f"{self.title}: error against float32", f"{mine:.1e} (torch float16 {theirs:.1e})")
-        row(f"{self.title}: top 5 as torch; bit for bit again", f"{same}; {again}")
+        mine, theirs, same = agreement(self.ours(), self.model, self.inputs)
+        again = all(torch.equal(self.ours(), self.ours()) for _ in range(3))
+        row(
+            f"{self.title}: error, top 5, again",
+            f"{mine:.1e} (torch {theirs:.1e}), {same}, {again}; ready in "
+            f"{self.facts['ready_ms']:.0f} ms",
+        )
         self.facts |= {"error": mine, "torch_error": theirs, "top5": same}
 
-    def time(self, peers: Sequence[str]) -> list[dict[str, Any]]:
+    def time(self, peers: Sequence[str], seconds: float) -> list[dict[str, Any]]:
         """Times npusim and the peers, taking turns; one row each."""
         calls: dict[str, Call] = {"npusim": self.ours}
-        calls |= {f"torch {peer}": PEERS[peer](self.model, self.x) for peer in peers}
-        times, rows = take_turns(calls, self.x), []
+        for peer in peers:
+            try:
+                calls[f"torch {peer}"] = PEERS[peer](self.model, self.inputs)
+            except Exception as error:  # what PyTorch cannot capture or compile
+                row(f"{self.title}: torch {peer}", f"failed: {error!s:.120}")
+        times, rows = take_turns(calls, seconds * len(calls)), []
         base = statistics.median(times["npusim"])
         for peer, found in times.items():
             tenths, middle = statistics.quantiles(found, n=10), statistics.median(found)
@@ -248,15 +244,22 @@ class Case:
         return rows
 
     def print_commands(self) -> None:
-        found = self.ours.commands(self.x)
-        for index, (command, took, floor) in enumerate(found):
-            print(f"    {index:3} {command:40} {1e6 * took:8.1f} us, floor {1e6 * floor:6.1f}")
-        stems: dict[str, tuple[float, float]] = {}
-        for command, took, floor in found:
-            sums = stems.get(command.split()[0], (0.0, 0.0))
-            stems[command.split()[0]] = sums[0] + took, sums[1] + floor
-        for stem, (took, floor) in sorted(stems.items(), key=lambda s: -s[1][0]):
-            print(f"    all {stem:40} {1e6 * took:8.1f} us, floor {1e6 * floor:6.1f}", flush=True)
+        """Prints a line a command, equal ones in one, those first that lose most; then stems."""
+        names: dict[str, list[float]] = {}
+        stems: dict[str, list[float]] = {}
+        for command, took, floor in self.ours.commands():
+            for table, key in ((names, command), (stems, f"all {command.split()[0]}")):
+                sums = table.setdefault(key, [0, 0.0, 0.0])
+                for i, more in enumerate((1, took, floor)):
+                    sums[i] += more
+        for table in (names, stems):
+            for name, (count, took, floor) in _by_loss(table)[:LISTED]:
+                times = f"{1e6 * took:8.1f} us, floor {1e6 * floor:6.1f}"
+                print(f"    {count:3} x {name:40} {times}", flush=True)
+
+
+def _by_loss(found: dict[str, list[float]]) -> list[tuple[str, list[float]]]:
+    return sorted(found.items(), key=lambda item: item[1][2] - item[1][1])
 
 
 def table(rows: Sequence[dict[str, Any]]) -> None:
@@ -272,22 +275,28 @@ def table(rows: Sequence[dict[str, Any]]) -> None:
         print(" | ".join([case, *cells]), flush=True)
 
 
-def _named(model: str, batches: Sequence[int]) -> tuple[str, Sequence[int]]:
-    """Returns the model and the batches of "resnet50", or of "resnet50:1,8"."""
-    name, _, own = model.partition(":")
-    return name, [int(b) for b in own.split(",")] if own else [1] if name == "mlp" else batches
+def _measure(found: Prepared, args: argparse.Namespace, late: bool) -> list[dict[str, Any]]:
+    """Returns the rows of a case, and prints what is asked for."""
+    case = Case(found, npusim.Device("cuda"))
+    case.check()
+    rows = case.time([*args.peers, *([] if late else [args.mode])], args.seconds)
+    share = max((1 / r["ratio"] for r in rows[1:]), default=1.0)
+    if args.commands is not None and share >= args.commands:
+        case.print_commands()
+    return rows
 
 
 def main() -> None:
     """Parses the command line, measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--models", nargs="+", default=["resnet50", "resnet18", "mlp"])
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 64])
+    add_arguments(parser)
+    parser.add_argument("--prepared", type=Path, help="a folder to keep what is prepared in")
     parser.add_argument("--peers", nargs="*", default=["eager", "graph"], choices=list(PEERS))
     parser.add_argument("--compile", type=float, nargs="?", const=3600.0, default=0.0)
     modes = ["max-autotune", "reduce-overhead"]
     parser.add_argument("--mode", choices=modes, default=modes[0], help="of --compile")
-    parser.add_argument("--commands", action="store_true")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each who takes turns")
+    parser.add_argument("--commands", type=float, nargs="?", const=0.0, metavar="SHARE")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_grad_enabled(False)
@@ -296,20 +305,22 @@ def main() -> None:
     row("device", f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     rows: list[dict[str, Any]] = []
     start = time.perf_counter()
-
-    def keep(more: list[dict[str, Any]]) -> None:
-        rows.extend(more)
-        if args.json:
-            args.json.write_text(json.dumps(rows, indent=1) + "\n")
-
-    for name, batches in (_named(m, args.batches) for m in args.models):
-        for batch in batches:
-            case = Case(name, batch)
-            case.check()
-            late = time.perf_counter() - start >= args.compile
-            keep(case.time([*args.peers, *([] if late else [args.mode])]))
-            if args.commands:
-                case.print_commands()
+    cases = named(args.models, args.batches)
+    with tempfile.TemporaryDirectory() as own:
+        folder = args.prepared or Path(own)
+        for title, found in prepared(cases, args.dtype, folder, args.workers):
+            if isinstance(found, str):
+                row(title, f"failed: {found}")
+                continue
+            try:
+                late = time.perf_counter() - start >= args.compile
+                rows.extend(_measure(found, args, late))
+            except Exception as error:  # the others are worth having
+                row(title, f"failed: {error!s:.200}")
+            if not args.prepared:
+                found.remove()
+            if args.json:
+                args.json.write_text(json.dumps(rows, indent=1) + "\n")
     table(rows)
 
 

@@ -1,15 +1,20 @@
 """Models of the transformers library for benchmarks: its architectures, seeded weights.
 
-`build(name)` gives a model in evaluation mode that returns tensors alone, and its inputs.
+`build(name, batch)` gives a model in evaluation mode that returns tensors alone, and its inputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
+from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+Inputs = Callable[[torch.Generator], tuple[Tensor, ...]]
 
 
 class Outputs(nn.Module):
@@ -17,7 +22,7 @@ class Outputs(nn.Module):
 
     Args:
         model: the library's.
-        field: of its answer.
+        field: of its answer; "" where the answer is the tensor.
         inputs: the names of what it is called with, in order.
     """
 
@@ -28,82 +33,129 @@ class Outputs(nn.Module):
     def forward(self, *given: Tensor) -> Tensor:
         """Returns the tensor."""
         answer = self.model(**dict(zip(self.inputs, given, strict=True)))
-        found: Tensor = getattr(answer, self.field)
+        found: Tensor = getattr(answer, self.field) if self.field else answer
         return found
 
 
-def _image(size: int) -> tuple[Tensor, ...]:
-    return (torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(1)),)
+def _image(size: int) -> Inputs:
+    return lambda generator: (torch.randn(1, 3, size, size, generator=generator),)
 
 
-def _tokens(length: int, vocabulary: int) -> tuple[Tensor, ...]:
-    generator = torch.Generator().manual_seed(1)
-    ids = torch.randint(0, vocabulary, (1, length), generator=generator)
-    return ids, torch.ones(1, length, dtype=torch.int64)
+def _tokens(length: int, vocabulary: int, mask: bool = True) -> Inputs:
+    def draw(generator: torch.Generator) -> tuple[Tensor, ...]:
+        ids = torch.randint(4, vocabulary, (1, length), generator=generator)
+        return (ids, torch.ones(1, length, dtype=torch.int64)) if mask else (ids,)
+
+    return draw
 
 
-def _distilbert() -> tuple[nn.Module, tuple[Tensor, ...]]:
-    from transformers import DistilBertConfig, DistilBertModel
-
-    model = DistilBertModel(DistilBertConfig())
-    names = ("input_ids", "attention_mask")
-    return Outputs(model, "last_hidden_state", names), _tokens(384, 30_522)
+def _signal(*shape: int) -> Inputs:
+    return lambda generator: (torch.randn(1, *shape, generator=generator),)
 
 
-def _deberta() -> tuple[nn.Module, tuple[Tensor, ...]]:
-    from transformers import DebertaV2Config, DebertaV2Model
+@dataclass(frozen=True)
+class Spec:
+    """A model of the library.
 
-    config = DebertaV2Config(
-        hidden_size=768,
-        num_hidden_layers=6,
-        num_attention_heads=12,
-        intermediate_size=3072,
-        relative_attention=True,
-        position_buckets=256,
-        max_relative_positions=-1,
-        norm_rel_ebd="layer_norm",
-        share_att_key=True,
-        pos_att_type=["p2c", "c2p"],
-        position_biased_input=False,
-    )
-    names = ("input_ids", "attention_mask")
-    return Outputs(DebertaV2Model(config), "last_hidden_state", names), _tokens(128, 128_100)
+    Attributes:
+        made: its class, or the name of it.
+        config: the name of its configuration's class.
+        field: of its answer, the tensor that is returned; "" where the answer is one.
+        inputs: the names of what it is called with.
+        draw: makes these for a batch of one.
+        settings: of the configuration.
+    """
 
+    made: str | type[nn.Module]
+    config: str
+    field: str
+    inputs: tuple[str, ...]
+    draw: Inputs
+    settings: dict[str, Any] = field(default_factory=dict)
 
-def _swin() -> tuple[nn.Module, tuple[Tensor, ...]]:
-    from transformers import SwinConfig, SwinForImageClassification
-
-    model = SwinForImageClassification(SwinConfig())
-    return Outputs(model, "logits", ("pixel_values",)), _image(224)
-
-
-def _segformer() -> tuple[nn.Module, tuple[Tensor, ...]]:
-    from transformers import SegformerConfig, SegformerForSemanticSegmentation
-
-    model = SegformerForSemanticSegmentation(SegformerConfig(num_labels=150))
-    return Outputs(model, "logits", ("pixel_values",)), _image(512)
+    def model(self) -> nn.Module:
+        """Returns the model, which returns tensors alone."""
+        settings = {k: v() if callable(v) else v for k, v in self.settings.items()}
+        config = getattr(transformers, self.config)(**settings)
+        config.use_cache = False
+        made = getattr(transformers, self.made) if isinstance(self.made, str) else self.made
+        return Outputs(made(config), self.field, self.inputs)
 
 
-def _whisper() -> tuple[nn.Module, tuple[Tensor, ...]]:
-    from transformers import WhisperConfig
-    from transformers.models.whisper.modeling_whisper import WhisperEncoder
-
-    model = WhisperEncoder(WhisperConfig())
-    spectrum = torch.randn(1, 80, 3000, generator=torch.Generator().manual_seed(1))
-    return Outputs(model, "last_hidden_state", ("input_features",)), (spectrum,)
-
-
-MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
-    "distilbert_384": _distilbert,
-    "deberta_v2_6": _deberta,
-    "swin_t": _swin,
-    "segformer_b0": _segformer,
-    "whisper_tiny_encoder": _whisper,
+_TEXT, _PIXELS = ("input_ids", "attention_mask"), ("pixel_values",)
+_DEBERTA = {
+    "hidden_size": 768,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "relative_attention": True,
+    "position_buckets": 256,
+    "max_relative_positions": -1,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
 }
 
 
-def build(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """Returns a model of MODELS; equal names give equal numbers."""
+def _backbone() -> Any:
+    return transformers.ResNetConfig(out_features=["stage4"])
+
+
+def _images(kind: str, head: str, field: str, size: int, **settings: Any) -> Spec:
+    return Spec(f"{kind}{head}", f"{kind}Config", field, _PIXELS, _image(size), settings)
+
+
+def _texts(kind: str, field: str, length: int, words: int, **settings: Any) -> Spec:
+    config = f"{kind.removesuffix('EncoderModel').removesuffix('Model')}Config"
+    return Spec(kind, config, field, _TEXT, _tokens(length, words), settings)
+
+
+_CLASSES = "ForImageClassification", "logits"
+_HIDDEN = "last_hidden_state"
+MODELS: dict[str, Spec] = {
+    "distilbert_384": _texts("DistilBertModel", _HIDDEN, 384, 30_522),
+    "deberta_v2_6": _texts("DebertaV2Model", _HIDDEN, 128, 128_100, **_DEBERTA),
+    "modernbert": _texts("ModernBertModel", _HIDDEN, 256, 50_368),
+    "t5_encoder": _texts("T5EncoderModel", _HIDDEN, 256, 32_128),
+    "bart": _texts("BartModel", _HIDDEN, 128, 50_265),
+    "swin_t": _images("Swin", *_CLASSES, 224),
+    "segformer_b0": _images("Segformer", "ForSemanticSegmentation", "logits", 512, num_labels=150),
+    "clip_vision": _images("CLIPVision", "Model", "pooler_output", 224),
+    "dinov2": _images("Dinov2", *_CLASSES, 224, image_size=224),
+    "mobilevit": _images("MobileViT", *_CLASSES, 256),
+    "convnextv2": _images("ConvNextV2", *_CLASSES, 224),
+    "poolformer": _images("PoolFormer", *_CLASSES, 224),
+    "levit": _images("Levit", *_CLASSES, 224),
+    "pvt": _images("Pvt", *_CLASSES, 224),
+    "bit": _images("Bit", *_CLASSES, 224),
+    "detr": _images(
+        *("Detr", "ForObjectDetection", "pred_boxes", 800),
+        use_timm_backbone=False,
+        use_pretrained_backbone=False,
+        backbone_config=_backbone,
+    ),
+    "rt_detr": _images("RTDetr", "ForObjectDetection", "pred_boxes", 640),
+    "swin2sr": _images("Swin2SR", "ForImageSuperResolution", "reconstruction", 64, image_size=64),
+    "dpt": _images("DPT", "ForDepthEstimation", "predicted_depth", 384),
+    "whisper_tiny_encoder": Spec(
+        WhisperEncoder, "WhisperConfig", _HIDDEN, ("input_features",), _signal(80, 3000)
+    ),
+    "wav2vec2": Spec(
+        "Wav2Vec2Model", "Wav2Vec2Config", _HIDDEN, ("input_values",), _signal(80_000)
+    ),
+    "hifigan": Spec(
+        "SpeechT5HifiGan", "SpeechT5HifiGanConfig", "", ("spectrogram",), _signal(100, 80)
+    ),
+    "videomae": Spec("VideoMAEModel", "VideoMAEConfig", _HIDDEN, _PIXELS, _signal(16, 3, 224, 224)),
+}
+
+
+def build(name: str, batch: int = 1) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Returns a model of MODELS, and a batch of its inputs; equal names give equal numbers."""
     torch.manual_seed(0)
-    model, inputs = MODELS[name]()
-    return model.eval(), inputs
+    spec = MODELS[name]
+    model = spec.model().eval()
+    generator = torch.Generator().manual_seed(1)
+    rows = [spec.draw(generator) for _ in range(batch)]
+    return model, tuple(torch.cat(parts) for parts in zip(*rows, strict=True))

@@ -139,7 +139,8 @@ def build(
     unit, library = folder / "kernels.cpp", folder / "kernels.so"
     unit.write_text("\n".join(texts))
     command = [str(COMPILER), "-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=fast"]
-    command.append("-fno-strict-aliasing")
+    # What two libraries define alike is each one's own: shared memory has the size of its kernel.
+    command += ["-fno-strict-aliasing", "-fno-gnu-unique"]
     done = subprocess.run(
         [*command, str(unit), "-o", str(library)], capture_output=True, text=True, check=False
     )

@@ -66,7 +66,7 @@ def test_keys_that_are_no_matrix_are_left_to_other_paths() -> None:
     assert _map(p, 200 * 68, 200 * 17, 68) is None  # rows off 16 bytes
     assert _map(p, 200 * 256, 64, 128) is None  # heads that pass the end of a row
     assert _map(p, 4 * 200 * 64 + 8, 200 * 64, 64) is None
-    for bad in ({"head_dim": 40}, {"v_dim": 72}, {"dtype": 0}, {"q_strides": (0, 6400, 68)}):
+    for bad in ({"head_dim": 36}, {"v_dim": 24}, {"dtype": 0}, {"q_strides": (0, 6400, 68)}):
         assert not any(fits(p | bad, tile) for tile in TILES), bad
     assert not any(fits(p | {"q_len": 0}, tile) for tile in TILES)
     assert not any(fits(p | {"kv_len": 0}, tile) for tile in TILES)
@@ -88,6 +88,8 @@ _SHAPES = [
     _attention(197, 197, 64, heads=12, kv_heads=12, dtype=_FLOAT16),
     _attention(1500, 1500, 64, heads=8, kv_heads=8, has_mask=1, mask_dtype=9),
     _attention(333, 500, 80),
+    _attention(4096, 4096, 40, heads=8, kv_heads=8, dtype=_FLOAT16),
+    _attention(729, 729, 72, heads=16, kv_heads=16),
     _attention(333, 500, 96, causal=1, window=99),
     _attention(1024, 4096, 256, heads=8, kv_heads=4, causal=1, has_position=1),
     _attention(333, 500, 128, softcap=20.0, has_mask=1, mask_dtype=0),

@@ -77,6 +77,26 @@ def test_broadcast_residual_stays(draft, check_pass):
     check_pass(fused, draft.graph(a, b))
 
 
+def test_a_residual_of_fewer_dimensions(draft, check_pass):
+    y = linear(draft, 1, 1, 5)
+    check_pass(fused, draft.graph(draft.call("aten.add.Tensor", y, draft.x(1, 4))))
+
+
+def _group_norm(draft, act, **attrs):
+    y = draft.call("aten.group_norm.default", draft.x(2, 6, 5), draft.w(6), None, num_groups=3)
+    return draft.graph(draft.call(act, y, **attrs))
+
+
+def test_activation_behind_a_group_norm(draft, check_pass):
+    check_pass(fused, _group_norm(draft, "aten.silu.default"))
+
+
+@pytest.mark.parametrize("act", ["aten.exp.default", "aten.hardtanh.default"])
+def test_what_does_not_bear_rounding_stays_behind_a_group_norm(draft, check_pass, act):
+    bounds = {"min_val": 0.0, "max_val": 6.0} if "tanh" in act else {}
+    check_pass(fused, _group_norm(draft, act, **bounds))
+
+
 def test_scaled_addition_stays(draft, check_pass):
     y = draft.call("aten.add.Tensor", linear(draft, 3, 5), draft.x(3, 4), alpha=2)
     check_pass(fused, draft.graph(y))

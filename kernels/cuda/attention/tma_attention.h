@@ -71,14 +71,14 @@ struct RowGroup {
   }
 
   void load_queries(const Head& head, int first_row) const {
-    constexpr int kChunks = kD / 8;
+    constexpr int kChunks = (kD + 15) / 16 * 2;
 #pragma unroll
     for (int n = 0; n < 64 * kChunks / 128; ++n) {
       const int i = n * 128 + static_cast<int>(threadIdx.x) % 128;
       const int row = i / kChunks, chunk = i % kChunks;
-      const bool exists = first_row + row < kRows;
+      const bool exists = first_row + row < kRows && chunk * 8 < kD;
       cp_async(pipeline.queries(group) + at_panel_chunk(kQueryPanelBytes, row, chunk),
-               head.q_row(exists ? first_row + row : 0) + chunk * 8, exists);
+               head.q_row(exists ? first_row + row : 0) + (exists ? chunk * 8 : 0), exists);
     }
     cp_async_commit();
     cp_async_wait<0>();
@@ -86,11 +86,22 @@ struct RowGroup {
     sync_group(group);
   }
 
+  // Makes zeros of what a tile of keys, which has arrived, holds of other heads: it may be no
+  // number. Both groups do, before they start its scores.
+  void clear_rest(int tile) const {
+    if constexpr (!kHasRest) return;
+    const int row = static_cast<int>(threadIdx.x) % 128;
+    if (row < kTileKeys)
+      store_shared(pipeline.keys(tile) + at_panel_chunk(kPanelBytes, row, kD / 8),
+                   uint4{0, 0, 0, 0});
+    fence_proxy_async_shared();
+    sync_group(group);
+  }
   void start_scores(int tile) {
     const unsigned q = pipeline.queries(group), k = pipeline.keys(tile);
     wgmma_from_zero<T>(scores, matrix_descriptor(q), matrix_descriptor(k));
 #pragma unroll
-    for (int step = 1; step < kD / 16; ++step) {
+    for (int step = 1; step < (kD + 15) / 16; ++step) {
       const int panel = step / 4, at = step % 4 * 32;
       wgmma<T>(scores, matrix_descriptor(q + panel * kQueryPanelBytes + at),
                matrix_descriptor(k + panel * kPanelBytes + at));
@@ -140,6 +151,7 @@ struct RowGroup {
     const Turns turns{group};
     float corrections[2];
     wait_barrier(pipeline.full_keys(0), 0);
+    clear_rest(0);
     warpgroup_arrive();
     start_scores(0);
     turns.begin();
@@ -149,7 +161,9 @@ struct RowGroup {
     weigh(visibility, first_key, corrections);
     keep_weights();
     const auto wait_for_keys = [&](int tile) {
-      if (tile < tiles) wait_barrier(pipeline.full_keys(tile), KeyPipeline::phase(tile));
+      if (tile >= tiles) return;
+      wait_barrier(pipeline.full_keys(tile), KeyPipeline::phase(tile));
+      clear_rest(tile);
     };
     wait_for_keys(1);
 #pragma unroll 1
@@ -214,9 +228,9 @@ struct RowGroup {
     const bool wide = params.y_strides[0] % 8 == 0 && params.y_strides[1] % 8 == 0 &&
                       params.y_strides[2] % 8 == 0 && is_aligned(y, 16);
 #pragma unroll
-    for (int n = 0; n < 16 * kChunks / 32; ++n) {
+    for (int n = 0; n < (16 * kChunks + 31) / 32; ++n) {
       const int i = n * 32 + lane, row = warp_row + i / kChunks, chunk = i % kChunks;
-      if (first_row + row >= kRows) continue;
+      if (i >= 16 * kChunks || first_row + row >= kRows) continue;
       const uint4 all =
           load_shared(pipeline.queries(group) + at_panel_chunk(kQueryPanelBytes, row, chunk));
       T* to = y + head.y_row(first_row + row) + chunk * 8;

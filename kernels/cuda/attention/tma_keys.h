@@ -17,7 +17,9 @@ constexpr int kQueryPanelBytes = 64 * 128;    // of the queries of a group
 constexpr int kDPanels = (kD + 63) / 64, kVPanels = (kV + 63) / 64;
 constexpr int kKeyBytes = kDPanels * kPanelBytes, kValueBytes = kVPanels * kPanelBytes;
 constexpr int kGroupBytes = larger(kDPanels, kVPanels) * kQueryPanelBytes;  // queries, then y
-static_assert(kD % 16 == 0 && kV % 16 == 0 && kTileKeys % 16 == 0);
+static_assert(kD % 8 == 0 && kV % 8 == 0 && kTileKeys % 16 == 0);
+// Heads of a chunk less than whole steps of wgmma: what lies in its place belongs to other heads.
+constexpr bool kHasRest = kD % 16 != 0;
 
 inline unsigned at_panel_chunk(int panel_bytes, int row, int chunk) {
   return chunk / 8 * panel_bytes + row * 128 + ((chunk % 8 ^ (row & 7)) << 4);

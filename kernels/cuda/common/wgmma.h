@@ -79,7 +79,12 @@ void wgmma_fragment(float (&c)[kBlocks][4], const unsigned (&a)[4], unsigned lon
 #define NPUSIM_SUMS_8(m, i) NPUSIM_SUMS_4(m, i), NPUSIM_SUMS_4(m, i + 4)
 #define NPUSIM_SUMS_16(m, i) NPUSIM_SUMS_8(m, i), NPUSIM_SUMS_8(m, i + 8)
 #define NPUSIM_SUMS_32(m, i) NPUSIM_SUMS_16(m, i), NPUSIM_SUMS_16(m, i + 16)
+#define NPUSIM_SUMS_5(m, i) NPUSIM_SUMS_4(m, i), NPUSIM_SUMS_1(m, i + 4)
+#define NPUSIM_SUMS_6(m, i) NPUSIM_SUMS_4(m, i), NPUSIM_SUMS_2(m, i + 4)
+#define NPUSIM_SUMS_7(m, i) NPUSIM_SUMS_6(m, i), NPUSIM_SUMS_1(m, i + 6)
+#define NPUSIM_SUMS_9(m, i) NPUSIM_SUMS_8(m, i), NPUSIM_SUMS_1(m, i + 8)
 #define NPUSIM_SUMS_10(m, i) NPUSIM_SUMS_8(m, i), NPUSIM_SUMS_2(m, i + 8)
+#define NPUSIM_SUMS_11(m, i) NPUSIM_SUMS_10(m, i), NPUSIM_SUMS_1(m, i + 10)
 #define NPUSIM_SUMS_12(m, i) NPUSIM_SUMS_8(m, i), NPUSIM_SUMS_4(m, i + 8)
 #define NPUSIM_SUMS_13(m, i) NPUSIM_SUMS_12(m, i), NPUSIM_SUMS_1(m, i + 12)
 #define NPUSIM_SUMS_14(m, i) NPUSIM_SUMS_12(m, i), NPUSIM_SUMS_2(m, i + 12)
@@ -91,10 +96,14 @@ void wgmma_fragment(float (&c)[kBlocks][4], const unsigned (&a)[4], unsigned lon
 #define NPUSIM_LIST_16 NPUSIM_LIST_8 ", %4, %5, %6, %7"
 #define NPUSIM_LIST_32 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define NPUSIM_LIST_64 NPUSIM_LIST_32 \
-  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define NPUSIM_LIST_80 NPUSIM_LIST_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
-#define NPUSIM_LIST_96 NPUSIM_LIST_80 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define NPUSIM_LIST_40 NPUSIM_LIST_32 ", %16, %17, %18, %19"
+#define NPUSIM_LIST_48 NPUSIM_LIST_40 ", %20, %21, %22, %23"
+#define NPUSIM_LIST_56 NPUSIM_LIST_48 ", %24, %25, %26, %27"
+#define NPUSIM_LIST_64 NPUSIM_LIST_56 ", %28, %29, %30, %31"
+#define NPUSIM_LIST_72 NPUSIM_LIST_64 ", %32, %33, %34, %35"
+#define NPUSIM_LIST_80 NPUSIM_LIST_72 ", %36, %37, %38, %39"
+#define NPUSIM_LIST_88 NPUSIM_LIST_80 ", %40, %41, %42, %43"
+#define NPUSIM_LIST_96 NPUSIM_LIST_88 ", %44, %45, %46, %47"
 #define NPUSIM_LIST_104 NPUSIM_LIST_96 ", %48, %49, %50, %51"
 #define NPUSIM_LIST_112 NPUSIM_LIST_104 ", %52, %53, %54, %55"
 #define NPUSIM_LIST_128 NPUSIM_LIST_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
@@ -167,8 +176,14 @@ NPUSIM_WGMMA_SCORES(80, 10, 40, 41)
 NPUSIM_WGMMA_SCORES(96, 12, 48, 49)
 NPUSIM_WGMMA_SCORES(112, 14, 56, 57)
 NPUSIM_WGMMA_SCORES(128, 16, 64, 65)
+NPUSIM_WGMMA_VALUES(32, 4, 16, 17, 18, 19, 20)
+NPUSIM_WGMMA_VALUES(40, 5, 20, 21, 22, 23, 24)
+NPUSIM_WGMMA_VALUES(48, 6, 24, 25, 26, 27, 28)
+NPUSIM_WGMMA_VALUES(56, 7, 28, 29, 30, 31, 32)
 NPUSIM_WGMMA_VALUES(64, 8, 32, 33, 34, 35, 36)
+NPUSIM_WGMMA_VALUES(72, 9, 36, 37, 38, 39, 40)
 NPUSIM_WGMMA_VALUES(80, 10, 40, 41, 42, 43, 44)
+NPUSIM_WGMMA_VALUES(88, 11, 44, 45, 46, 47, 48)
 NPUSIM_WGMMA_VALUES(96, 12, 48, 49, 50, 51, 52)
 NPUSIM_WGMMA_VALUES(112, 14, 56, 57, 58, 59, 60)
 NPUSIM_WGMMA_VALUES(128, 16, 64, 65, 66, 67, 68)

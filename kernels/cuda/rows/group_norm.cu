@@ -1,9 +1,14 @@
-// Group norm of [batch, channels, spatial] with any strides, and an activation after it. A block
-// takes one group of one batch element, and walks it along its contiguous dimension. y may be x's
-// memory if dtypes and strides are equal.
+// Group norm of [batch, channels, spatial] with any strides, and an activation after it. y may be
+// x's memory if dtypes and strides are equal. A block takes one group of one batch element, and
+// walks it along its contiguous dimension; with NPUSIM_PARTS many blocks share it
+// (group_norm_parts.h).
 #include "kernels/cuda/common/block.h"
 #include "kernels/cuda/common/scalar_ops.h"
 #include "kernels/cuda/rows/norm_operands.h"
+
+#ifdef NPUSIM_PARTS
+#include "kernels/cuda/rows/group_norm_parts.h"
+#else
 
 namespace npusim {
 
@@ -59,18 +64,9 @@ inline void norm(const void* x_memory, const void* weight, const void* bias, voi
   }
 }
 
-struct Norm {
-  const void *weight, *bias;
-
-  Norm(const void* weight, const void* bias) : weight(weight), bias(bias) {}
-  void run(const void* x, void* y) const { norm(x, weight, bias, y); }
-};
-
 }  // namespace npusim
 
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_TENSORS) {
-  npusim::launch_dependents();
-  const npusim::Norm norm(NPUSIM_VECTORS_GIVEN);
-  npusim::wait_on_dependencies();
-  norm.run(x, y);
+  npusim::norm(x, NPUSIM_VECTORS_GIVEN, y);
 }
+#endif

@@ -31,7 +31,7 @@ MULTIPLIED = {
     ATTENTION: 3,
 }
 # Computed in float32 whatever their operand is stored in, and their result is stored alike.
-_KEEPING = frozenset(
+_KEEPING = {"npu.group_norm"} | frozenset(
     f"aten.{name}"
     for name in (
         *("layer_norm.default", "rms_norm.default", "group_norm.default", "instance_norm.default"),

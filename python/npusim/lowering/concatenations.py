@@ -60,7 +60,9 @@ def places(graph: Graph) -> Mapping[str, Place]:
             type = graph.types[value]
             if type.rank != node.type.rank:
                 continue  # PyTorch lets an empty 1-D tensor stand in any concatenation
-            if type.dtype == node.type.dtype and value not in found and _suits(value, node, graph):
+            lies_dense = all(n == 1 for n in node.type.shape[:dim])
+            suits = type.dtype == node.type.dtype and _suits(value, node, lies_dense, graph)
+            if suits and value not in found:
                 found[value] = Place(node, dim, start)
             start += type.shape[dim]
     return found
@@ -91,11 +93,15 @@ def _split_into(values: Sequence[str], node: Node, graph: Graph) -> Node | None:
     return split if same and parts == list(values[: len(parts)]) else None
 
 
-def _suits(value: str, node: Node, graph: Graph) -> bool:
-    """Tells whether a value is computed, read once by the node, and by others as rows apart."""
+def _suits(value: str, node: Node, lies_dense: bool, graph: Graph) -> bool:
+    """Tells whether a value is computed, read once by the node, and by others as rows apart.
+
+    One that lies there without gaps, as steps of a sequence do, may be read by anybody.
+    """
     if value not in graph.producers or value in graph.static_values:
         return False
-    return list(_joined(node, graph)).count(value) == 1 and _reads_rows(value, graph)
+    read = value not in graph.output_values if lies_dense else _reads_rows(value, graph)
+    return read and list(_joined(node, graph)).count(value) == 1
 
 
 def _reads_rows(value: str, graph: Graph) -> bool:

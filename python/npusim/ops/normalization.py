@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
+from typing import TYPE_CHECKING
 
-from npusim.abi.scalar import ScalarBuilder
+from npusim.abi.scalar import OPCODES, ScalarBuilder, compute_class
 from npusim.errors import ShapeError
 from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.opdef import Case, OpDef, register
@@ -14,7 +15,11 @@ from npusim.ir.types import TensorType
 from npusim.lowering.context import Lowering, Param, codes
 from npusim.lowering.pointwise_kernel import emit_program
 from npusim.lowering.view import View
+from npusim.ops.fused import activation_program
 from npusim.ops.linear import row_stride, rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _FLOATS = ("float32", "float16", "bfloat16")
 
@@ -94,7 +99,14 @@ def _machine_epsilon(dtype: str) -> float:
 
 
 def _emit_group_norm(
-    low: Lowering, x: View, weight: View | None, bias: View | None, y: View, groups: int, eps: float
+    low: Lowering,
+    x: View,
+    weight: View | None,
+    bias: View | None,
+    y: View,
+    groups: int,
+    eps: float,
+    act: str = "copy",
 ) -> None:
     """y is dense in some order; batch, channels and merged spatial dimensions are strided."""
     if y.numel == 0:
@@ -114,7 +126,7 @@ def _emit_group_norm(
         "x_strides": flat_x.strides,
         "y_strides": flat_y.strides,
         "eps": eps,
-        "act": 0,
+        "act": OPCODES[act][0],
         **affine,
         **codes(x_dtype=x.dtype, y_dtype=y.dtype),
     }
@@ -127,7 +139,31 @@ def _lower_group_norm(node: Node, low: Lowering) -> None:
     groups = node.attrs["num_groups"]
     assert isinstance(groups, int)
     y = low.result(node.output)
-    _emit_group_norm(low, x, weight, bias, y, groups, _float(node.attrs.get("eps", 1e-5)))
+    eps, act = _float(node.attrs.get("eps", 1e-5)), str(node.attrs.get("act", "copy"))
+    _emit_group_norm(low, x, weight, bias, y, groups, eps, act)
+
+
+def reference_group_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    /,
+    *,
+    num_groups: int,
+    eps: float,
+    act: str,
+) -> Tensor:
+    """Computes `npu.group_norm`: a group norm and a unary opcode after it, rounded once."""
+    from torch.nn import functional
+
+    from npusim.abi import scalar_torch
+
+    cls = compute_class(str(x.dtype).removeprefix("torch."))
+    wide = {"f": "float", "d": "double"}[cls]
+    vectors = [v if v is None else getattr(v, wide)() for v in (weight, bias)]
+    y = functional.group_norm(getattr(x, wide)(), num_groups, *vectors, eps)
+    finish = activation_program(act, 0.0, 0.0, cls)
+    return scalar_torch.run(finish, [y]).to(x.dtype)
 
 
 def _lower_instance_norm(node: Node, low: Lowering) -> None:
@@ -244,6 +280,20 @@ _op("rms_norm.default", _lower_row_norm(1), Case(((2, 3, 33), (33,)), {**_SHAPE,
 _op("group_norm.default", _lower_group_norm,
     Case(((2, 6, 5, 4), (6,), (6,)), {"num_groups": 3}),
     Case(((2, 6, 7), None, None), {"num_groups": 2}, "plain"))  # fmt: skip
+register(
+    OpDef(
+        "npu.group_norm",
+        lower=_lower_group_norm,
+        reference=reference_group_norm,
+        infer=lambda x, *_, **attrs: x,
+        cases=(
+            Case(((2, 6, 5, 4), (6,), (6,)), {"num_groups": 3, "eps": 1e-5, "act": "silu"}),
+            Case(((2, 6, 7), None, None), {"num_groups": 2, "eps": 1e-5, "act": "relu"}, "plain"),
+        ),
+        dtypes=_FLOATS,
+        supports=_float_only,
+    )
+)
 _op("instance_norm.default", _lower_instance_norm,
     Case(((2, 4, 6, 5), (4,), (4,), None, None), {"use_input_stats": True, "momentum": 0.1,
          "eps": 1e-5, "cudnn_enabled": False}),

@@ -171,7 +171,10 @@ class _Narrowing:
 
 
 _WITH_VECTORS = frozenset(
-    f"aten.{name}.default" for name in ("layer_norm", "rms_norm", "group_norm", "instance_norm")
+    (
+        *(f"aten.{n}.default" for n in ("layer_norm", "rms_norm", "group_norm", "instance_norm")),
+        "npu.group_norm",
+    )
 )
 _UNBOUNDED = ("aten.matmul.default", "aten.mm.default", "aten.bmm.default")
 

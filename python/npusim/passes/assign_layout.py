@@ -25,7 +25,8 @@ Order = Union[tuple[int, ...], None]  # as in TensorType: None is row-major
 
 _CHANNELS_LAST = frozenset(
     (
-        *("npu.conv", "npu.int8_conv", "aten.convolution.default", "aten.group_norm.default"),
+        *("npu.conv", "npu.int8_conv", "aten.convolution.default"),
+        *("aten.group_norm.default", "npu.group_norm"),
         *(f"aten.conv{r}d.default" for r in (1, 2, 3)),
         *("aten.conv_transpose1d.default", "aten.conv_transpose2d.input"),
         "aten.conv_transpose3d.input",

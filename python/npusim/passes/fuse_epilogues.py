@@ -6,6 +6,8 @@ Each is taken in when only it reads the result, perhaps through views, which mov
 * an addition of a tensor of the same shape becomes the residual, before or after the activation;
 * a unary op of the target's list, or a clamp between two numbers, becomes the activation.
 
+A group norm takes in a unary op that bears its rounding likewise.
+
 Products of bytes that give floats take in activations and residuals likewise, where floats are the
 device's: a described machine may have none.
 """
@@ -31,12 +33,15 @@ from npusim.analysis.fused_nodes import (
     with_bias,
 )
 from npusim.analysis.int8_operands import PRODUCTS, RESIDUAL
+from npusim.analysis.narrow_values import is_mild
 from npusim.analysis.shapes import RESHAPES, permutation
 from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.rewriter import Answer, Rewriter, rewrite
 from npusim.ir.types import TensorType
 from npusim.ops.fused import CONV_VECTORS
 from npusim.targets.target_config import TargetConfig
+
+_GROUP_NORM = "aten.group_norm.default"
 
 
 def fuse_epilogues(graph: Graph, target: TargetConfig) -> Graph:
@@ -51,7 +56,9 @@ def fuse_epilogues(graph: Graph, target: TargetConfig) -> Graph:
         if instruction.op == "add" and instruction.args == (0, 1):
             return _fuse_addition(node, target.conv_vectors >= CONV_VECTORS, ops, rewriter)
         if instruction.op in target.epilogue_activations:
-            return _fuse_activation(node, instruction, ops, rewriter)
+            fused = _fuse_activation(node, instruction, ops, rewriter)
+            mild = instruction.args == (0,) and is_mild(program) and target.npu is None
+            return fused or (_activate_norm(node, instruction.op, rewriter) if mild else None)
         return None
 
     return rewrite(graph, visit)
@@ -81,6 +88,20 @@ def _fuse_activation(
     lo, hi = (float(b) for b in bounds) if bounds else (0.0, 0.0)
     attrs: dict[str, Attr] = {"act": instruction.op, "act_lo": lo, "act_hi": hi}
     return _absorb(node, producer, producer.node.inputs, attrs, rewriter)
+
+
+def _activate_norm(node: Node, act: str, rewriter: Rewriter) -> Answer:
+    (x,) = node.inputs[:1]
+    producer = _producer(x or "", node, (_GROUP_NORM,), rewriter)
+    if producer is None:
+        return None
+    attrs: dict[str, Attr] = {
+        "num_groups": producer.node.attrs["num_groups"],
+        "eps": producer.node.attrs.get("eps", 1e-5),
+        "act": act,
+    }
+    fused = replace(producer.node, op="npu.group_norm", attrs=attrs)
+    return replay(producer, fused, node, rewriter)
 
 
 def _fuse_addition(node: Node, offsets: bool, ops: Sequence[str], rewriter: Rewriter) -> Answer:
@@ -132,8 +153,10 @@ def _fuse_offset(node: Node, producer: FusedProducer, other: str, rewriter: Rewr
 def _fuse_residual(node: Node, producer: FusedProducer, other: str, rewriter: Rewriter) -> Answer:
     if producer.node.attrs["residual"] != 0 or other in rewriter.static:
         return None
-    if rewriter.types[other].shape != node.type.shape:
+    shape = rewriter.types[other].shape
+    if (1,) * (node.type.rank - len(shape)) + shape != node.type.shape:
         return None
+    other = reshaped(other, node.type.shape, node, rewriter)
     if not all(_cheap_to_undo(view) for view in producer.views):
         return None
     residual = undo_views(other, producer, node, rewriter)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from npusim.abi.kernels import Params
+from npusim.codegen.cuda.group_norms import group_norm
 from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS
 from npusim.codegen.launch_config import MAX_THREADS, Launch, LaunchConfig, Rule
 from npusim.codegen.rows import RowRules
@@ -25,7 +26,13 @@ def norm_in_one_order(p: Params) -> LaunchConfig:
     return _ROWS.norm_in_one_order(p)
 
 
+def _group_norm(p: Params) -> LaunchConfig:
+    """Many blocks share a group where they can read whole packs of its channels."""
+    return group_norm(p) or _ROWS.rules["group_norm"](p)
+
+
 RULES: dict[str, Rule] = {
     **_ROWS.rules,
+    "group_norm": _group_norm,
     "sample": _sample,
 }

@@ -20,7 +20,8 @@ _FEW_ROWS = 32  # that other paths share warps for
 _GROUP_ROWS = 64  # of queries, that four warps multiply
 _PLAIN_ROWS, _PLAIN_KEYS = 64, 64  # of the tiles of devices without TMA
 _BARRIERS = 40  # bytes of a stage's barriers, and of one more
-_VALUE_COLUMNS = (64, 80, 96, 112, 128, 160, 192, 256)  # that wgmma instructions are made for
+# Columns of values that wgmma instructions are made for.
+_VALUE_COLUMNS = (32, 40, 48, 56, 64, 72, 80, 88, 96, 112, 128, 160, 192, 256)
 _KEYS = (64, 80, 96, 112, 128)  # likewise, of a tile
 _OTHER_REGISTERS = 40  # of a thread, beside its sums, scores and weights
 _MASK_REGISTERS = 24  # more where scores are masked or capped one by one
@@ -67,7 +68,7 @@ def fits(p: Params, tile: AttentionTile) -> bool:
     empty = 0 in (as_int(p, "q_len"), as_int(p, "kv_len"))
     if empty or not on_tensor_cores(p["dtype"], p["dtype"]):
         return False
-    if head_dim % 16 or not 16 <= head_dim <= 256 or v_dim not in _VALUE_COLUMNS:
+    if head_dim % 8 or not 16 <= head_dim <= 256 or v_dim not in _VALUE_COLUMNS:
         return False
     if any(s % 8 for s in as_ints(p, "q_strides")):
         return False
@@ -168,7 +169,8 @@ def best(p: Params) -> AttentionTile | None:
     heads = as_int(p, "batch") * as_int(p, "kv_heads")
     rows = blocks(_rows(p), _PLAIN_ROWS) * _PLAIN_ROWS
     keys = blocks(int(_keys(p, _PLAIN_ROWS)[0]), _PLAIN_KEYS) * _PLAIN_KEYS
-    products = heads * rows * keys * (as_int(p, "head_dim") + as_int(p, "v_dim"))
+    columns = max(as_int(p, "head_dim"), _LINE) + max(as_int(p, "v_dim"), _LINE)
+    products = heads * rows * keys * columns  # of shorter heads the scores take as long
     plain = _PLAIN.begin_us + products / _PLAIN.multiplications_per_us
     return found[0] if microseconds(p, found[0]) < plain else None
 

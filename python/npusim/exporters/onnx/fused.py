@@ -8,7 +8,7 @@ from __future__ import annotations
 from npusim.exporters.onnx import scalar
 from npusim.exporters.onnx.convolution import convolve
 from npusim.exporters.onnx.matmul import linear
-from npusim.exporters.onnx.normalization import rms_norm
+from npusim.exporters.onnx.normalization import group_norm, rms_norm
 from npusim.exporters.onnx.registry import Call, Tensor, translation
 from npusim.ops.fused import activation_program
 
@@ -34,6 +34,13 @@ def _linear(
     call: Call, x: Tensor, w: Tensor, bias: Tensor | None = None, addend: Tensor | None = None
 ) -> Tensor:
     return _finish(call, linear(call, x, w, bias), addend)
+
+
+@translation("npu.group_norm")
+def _activated_group_norm(
+    call: Call, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    return _activated(call, group_norm(call, x, weight, bias))
 
 
 @translation("npu.gated_linear")

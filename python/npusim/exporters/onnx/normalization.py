@@ -87,7 +87,7 @@ def rms_norm(
 
 
 @translation("aten.group_norm.default")
-def _group_norm(
+def group_norm(
     call: Call, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
     """By groups of channels as rows of one instance each, which every opset has."""
