@@ -2,7 +2,8 @@
 for tests are others.
 
 `build(name, batch)` gives a model with seeded weights, in evaluation mode, and its inputs; names
-are those of `tests.models`, of `ARCHITECTURES` and of `transformers_models`.
+are those of `tests.models`, of `ARCHITECTURES`, of `transformers_models`, `library_models` and
+`small_networks`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tests.models.weights import calibrate, randomize
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks import transformers_models
+from benchmarks import library_models, small_networks, transformers_models
 
 
 class GroupedBlock(nn.Module):
@@ -217,6 +218,10 @@ def build(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Returns a model in evaluation mode and its inputs; equal names give equal numbers."""
     if name in transformers_models.MODELS:
         return transformers_models.build(name)
+    if name.partition(":")[0] in library_models.LIBRARIES:
+        return library_models.build(name, batch)
+    if name in small_networks.NETWORKS:
+        return small_networks.build(name, batch)
     if name not in ARCHITECTURES:
         return models.build(name, batch=batch)
     make, shape = ARCHITECTURES[name]

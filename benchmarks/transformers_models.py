@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+Made = tuple[nn.Module, tuple[Tensor, ...]]
+
 
 class Outputs(nn.Module):
     """A model of the library, of whose answer the named tensor is returned.
@@ -42,7 +44,7 @@ def _tokens(length: int, vocabulary: int) -> tuple[Tensor, ...]:
     return ids, torch.ones(1, length, dtype=torch.int64)
 
 
-def _distilbert() -> tuple[nn.Module, tuple[Tensor, ...]]:
+def _distilbert() -> Made:
     from transformers import DistilBertConfig, DistilBertModel
 
     model = DistilBertModel(DistilBertConfig())
@@ -50,7 +52,7 @@ def _distilbert() -> tuple[nn.Module, tuple[Tensor, ...]]:
     return Outputs(model, "last_hidden_state", names), _tokens(384, 30_522)
 
 
-def _deberta() -> tuple[nn.Module, tuple[Tensor, ...]]:
+def _deberta() -> Made:
     from transformers import DebertaV2Config, DebertaV2Model
 
     config = DebertaV2Config(
@@ -70,21 +72,21 @@ def _deberta() -> tuple[nn.Module, tuple[Tensor, ...]]:
     return Outputs(DebertaV2Model(config), "last_hidden_state", names), _tokens(128, 128_100)
 
 
-def _swin() -> tuple[nn.Module, tuple[Tensor, ...]]:
+def _swin() -> Made:
     from transformers import SwinConfig, SwinForImageClassification
 
     model = SwinForImageClassification(SwinConfig())
     return Outputs(model, "logits", ("pixel_values",)), _image(224)
 
 
-def _segformer() -> tuple[nn.Module, tuple[Tensor, ...]]:
+def _segformer() -> Made:
     from transformers import SegformerConfig, SegformerForSemanticSegmentation
 
     model = SegformerForSemanticSegmentation(SegformerConfig(num_labels=150))
     return Outputs(model, "logits", ("pixel_values",)), _image(512)
 
 
-def _whisper() -> tuple[nn.Module, tuple[Tensor, ...]]:
+def _whisper() -> Made:
     from transformers import WhisperConfig
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
@@ -93,16 +95,64 @@ def _whisper() -> tuple[nn.Module, tuple[Tensor, ...]]:
     return Outputs(model, "last_hidden_state", ("input_features",)), (spectrum,)
 
 
-MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
+def _text(model: str, length: int = 128, **sizes: Any) -> Made:
+    """A model of token ids, by its name in the library, of its configuration's sizes or others."""
+    import transformers
+
+    config = getattr(transformers, f"{model}Config")(**sizes)
+    network = getattr(transformers, f"{model}Model")(config)
+    return Outputs(network, "last_hidden_state", ("input_ids", "attention_mask")), _tokens(
+        length, config.vocab_size
+    )
+
+
+def _vision(model: str, size: int = 224, **sizes: Any) -> Made:
+    import transformers
+
+    config = getattr(transformers, f"{model}Config")(**sizes)
+    network = getattr(transformers, f"{model}Model")(config)
+    return Outputs(network, "last_hidden_state", ("pixel_values",)), _image(size)
+
+
+def _wave(model: str, samples: int = 16_000, **sizes: Any) -> Made:
+    import transformers
+
+    config = getattr(transformers, f"{model}Config")(**sizes)
+    network = getattr(transformers, f"{model}Model")(config)
+    sound = torch.randn(1, samples, generator=torch.Generator().manual_seed(1))
+    return Outputs(network, "last_hidden_state", ("input_values",)), (sound,)
+
+
+def _t5() -> Made:
+    from transformers import T5Config, T5EncoderModel
+
+    model = T5EncoderModel(T5Config())
+    names = ("input_ids", "attention_mask")
+    return Outputs(model, "last_hidden_state", names), _tokens(128, 32_128)
+
+
+MODELS: dict[str, Callable[[], Made]] = {
     "distilbert_384": _distilbert,
     "deberta_v2_6": _deberta,
     "swin_t": _swin,
     "segformer_b0": _segformer,
     "whisper_tiny_encoder": _whisper,
+    "albert": lambda: _text(
+        "Albert", hidden_size=768, num_attention_heads=12, intermediate_size=3072
+    ),
+    "electra_small": lambda: _text("Electra"),
+    "modernbert": lambda: _text("ModernBert", num_hidden_layers=6),
+    "gpt2": lambda: _text("GPT2", use_cache=False),
+    "mpnet_6": lambda: _text("MPNet", num_hidden_layers=6),
+    "t5_small_encoder": _t5,
+    "beit_4": lambda: _vision("Beit", num_hidden_layers=4, use_relative_position_bias=True),
+    "clip_vision": lambda: _vision("CLIPVision"),
+    "wav2vec2_4": lambda: _wave("Wav2Vec2", num_hidden_layers=4),
+    "hubert_4": lambda: _wave("Hubert", num_hidden_layers=4),
 }
 
 
-def build(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
+def build(name: str) -> Made:
     """Returns a model of MODELS; equal names give equal numbers."""
     torch.manual_seed(0)
     model, inputs = MODELS[name]()
