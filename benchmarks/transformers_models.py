@@ -16,6 +16,8 @@ from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 Inputs = Callable[[torch.Generator], tuple[Tensor, ...]]
 
+Made = tuple[nn.Module, tuple[Tensor, ...]]
+
 
 class Outputs(nn.Module):
     """A model of the library, of whose answer the named tensor is returned.
@@ -111,17 +113,37 @@ def _texts(kind: str, field: str, length: int, words: int, **settings: Any) -> S
     return Spec(kind, config, field, _TEXT, _tokens(length, words), settings)
 
 
+def _sounds(kind: str, **settings: Any) -> Spec:
+    """A second of sound at 16 kHz."""
+    made = _signal(16_000)
+    return Spec(f"{kind}Model", f"{kind}Config", _HIDDEN, ("input_values",), made, settings)
+
+
 _CLASSES = "ForImageClassification", "logits"
 _HIDDEN = "last_hidden_state"
 MODELS: dict[str, Spec] = {
     "distilbert_384": _texts("DistilBertModel", _HIDDEN, 384, 30_522),
     "deberta_v2_6": _texts("DebertaV2Model", _HIDDEN, 128, 128_100, **_DEBERTA),
     "modernbert": _texts("ModernBertModel", _HIDDEN, 256, 50_368),
+    "modernbert_6": _texts("ModernBertModel", _HIDDEN, 128, 50_368, num_hidden_layers=6),
     "t5_encoder": _texts("T5EncoderModel", _HIDDEN, 256, 32_128),
+    "t5_small_encoder": _texts("T5EncoderModel", _HIDDEN, 128, 32_128),
+    "albert": _texts(
+        *("AlbertModel", _HIDDEN, 128, 30_000),
+        hidden_size=768,
+        num_attention_heads=12,
+        intermediate_size=3072,
+    ),
+    "electra_small": _texts("ElectraModel", _HIDDEN, 128, 30_522),
+    "gpt2": _texts("GPT2Model", _HIDDEN, 128, 50_257),
+    "mpnet_6": _texts("MPNetModel", _HIDDEN, 128, 30_527, num_hidden_layers=6),
     "bart": _texts("BartModel", _HIDDEN, 128, 50_265),
     "swin_t": _images("Swin", *_CLASSES, 224),
     "segformer_b0": _images("Segformer", "ForSemanticSegmentation", "logits", 512, num_labels=150),
     "clip_vision": _images("CLIPVision", "Model", "pooler_output", 224),
+    "beit_4": _images(
+        *("Beit", "Model", _HIDDEN, 224), num_hidden_layers=4, use_relative_position_bias=True
+    ),
     "dinov2": _images("Dinov2", *_CLASSES, 224, image_size=224),
     "mobilevit": _images("MobileViT", *_CLASSES, 256),
     "convnextv2": _images("ConvNextV2", *_CLASSES, 224),
@@ -144,6 +166,8 @@ MODELS: dict[str, Spec] = {
     "wav2vec2": Spec(
         "Wav2Vec2Model", "Wav2Vec2Config", _HIDDEN, ("input_values",), _signal(80_000)
     ),
+    "wav2vec2_4": _sounds("Wav2Vec2", num_hidden_layers=4),
+    "hubert_4": _sounds("Hubert", num_hidden_layers=4),
     "hifigan": Spec(
         "SpeechT5HifiGan", "SpeechT5HifiGanConfig", "", ("spectrogram",), _signal(100, 80)
     ),

@@ -1,6 +1,7 @@
 #include "cpp/python/exchange.h"
 
 #include <algorithm>
+#include <new>
 
 namespace npusim::python {
 namespace {
@@ -8,14 +9,51 @@ namespace {
 constexpr const char* kAttribute = "__dlpack_c_exchange_api__";
 constexpr const char* kCapsule = "dlpack_exchange_api";
 constexpr uint32_t kMajorVersion = 1;
+constexpr std::align_val_t kAlignment{64};  // what PyTorch gives its own tensors
+constexpr DlDevice kHost{1, 0};
+
+// DLManagedTensorVersioned.
+struct ManagedTensor {
+  uint32_t major, minor;
+  void* manager;
+  void (*deleter)(ManagedTensor*);
+  uint64_t flags;
+  DlTensor tensor;
+};
+
+size_t up_to_alignment(size_t bytes) {
+  const auto step = static_cast<size_t>(kAlignment);
+  return (bytes + step - 1) / step * step;
+}
+
+// One allocation: the tensor, its shape, its strides, and from the next boundary on its elements.
+ManagedTensor* new_tensor(const ExchangePort& port) {
+  const size_t dims = port.shape.size();
+  const size_t head = up_to_alignment(sizeof(ManagedTensor) + 2 * dims * sizeof(int64_t));
+  const size_t body = up_to_alignment(static_cast<size_t>(port.bytes));
+  auto* place = static_cast<std::byte*>(::operator new(head + body, kAlignment));
+  auto* shape = reinterpret_cast<int64_t*>(place + sizeof(ManagedTensor));
+  int64_t* strides = std::copy(port.shape.begin(), port.shape.end(), shape);
+  int64_t step = 1;
+  for (size_t i = dims; i-- > 0; step *= std::max<int64_t>(shape[i], 1)) strides[i] = step;
+  const auto drop = [](ManagedTensor* tensor) { ::operator delete(tensor, kAlignment); };
+  return new (place) ManagedTensor{
+      kMajorVersion,
+      0,
+      nullptr,
+      drop,
+      0,
+      {place + head, kHost, static_cast<int32_t>(dims), port.dtype, shape, strides, 0}};
+}
 
 }  // namespace
 
-// DLPackExchangeAPI. The first three entries, of managed tensors, are not needed here.
+// DLPackExchangeAPI. The first two entries, of managed tensors, are not needed here.
 struct Exchange::Table {
   uint32_t major, minor;
   const Table* previous;
-  void (*unused[3])();
+  void (*unused[2])();
+  int (*take)(void* managed, void** out);
   int (*read)(void* tensor, DlTensor* out);
   int (*current_queue)(int32_t device_type, int32_t device_id, void** out);
 };
@@ -56,6 +94,18 @@ std::optional<std::vector<int64_t>> Exchange::shape(PyObject* tensor, const DlDa
   }
   if (!(given.device == device) || !(given.dtype == dtype) || !is_dense(given)) return std::nullopt;
   return std::vector<int64_t>(given.shape, given.shape + given.ndim);
+}
+
+bool Exchange::takes() const {
+  return table_->take != nullptr;
+}
+
+PyObject* Exchange::make(const ExchangePort& port, Binding& binding) const {
+  ManagedTensor* made = new_tensor(port);
+  binding = {0, reinterpret_cast<uintptr_t>(made->tensor.data), port.bytes};
+  void* tensor = nullptr;
+  if (table_->take(made, &tensor) == 0) return static_cast<PyObject*>(tensor);
+  return nullptr;  // whether the library freed it is not said: rather lost than freed twice
 }
 
 std::optional<uintptr_t> Exchange::queue(const DlDevice& device) const {

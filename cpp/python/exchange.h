@@ -1,5 +1,6 @@
 // DLPack's C exchange interface (DLPack 1.3): tensors of another library read, and its current
-// queue asked for, by plain calls through a table that the library hangs on its tensor type.
+// queue asked for, by plain calls through a table that the library hangs on its tensor type; and
+// tensors of the host made for it.
 #pragma once
 
 #include <Python.h>
@@ -42,6 +43,13 @@ class Exchange {
   // another one.
   std::optional<std::vector<int64_t>> shape(PyObject* tensor, const DlDataType& dtype,
                                             const DlDevice& device) const;
+
+  // Whether the library takes tensors from others.
+  bool takes() const;
+
+  // A new uninitialised tensor of the library's in the host's memory, and where it lies. The memory
+  // is freed when the library gives it back. Null with a Python error set. Only where it takes any.
+  PyObject* make(const ExchangePort& port, Binding& binding) const;
 
   // The queue that the library's work on the device goes to now; nothing where it does not tell.
   std::optional<uintptr_t> queue(const DlDevice& device) const;

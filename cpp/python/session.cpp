@@ -1,10 +1,10 @@
 // A call goes straight from the type's tp_call to the executor. What is common (contiguous NumPy
-// arrays of exactly the right dtype and shape, all given in order) is bound by pointer, and the
-// outputs are fresh NumPy arrays that the run writes into; a device with memory of its own gets
-// buffers that the session keeps, and the arrays are copied there and back. Tensors of libraries
-// with DLPack's C interface that lie on the device are bound by pointer too, outputs are such
-// tensors, and the work goes to their library's queue; so are DeviceBuffers, in the device's own
-// queue. Everything else goes to the Python method `_call_slow(args, kwargs)` of the subclass,
+// arrays or buffers of exactly the right dtype and shape, all given in order) is bound by pointer,
+// and the outputs are fresh NumPy arrays that the run writes into; a device with memory of its own
+// gets buffers that the session keeps, and the arrays are copied there and back. Tensors of
+// libraries with DLPack's C interface that lie on the device are bound by pointer too, outputs are
+// such tensors, and the work goes to their library's queue; so are DeviceBuffers, in the device's
+// own queue. Everything else goes to the Python method `_call_slow(args, kwargs)` of the subclass,
 // which also words the errors. session_arrays.cpp and session_tensors.cpp have the two common ways.
 // What a call's shapes mean to a method with symbolic sizes is found out once, and the latest forms
 // are kept.
@@ -176,9 +176,10 @@ PyObject* call_by_form(PyObject* self, PyObject* args, PyObject* kwargs) {
     return nullptr;
   }
   Bindings inputs, outputs;
+  LentBuffers lent;
   const bool positional = kwargs == nullptr || PyDict_GET_SIZE(kwargs) == 0;
   if (!positional) return call_slow(self, args, kwargs);
-  if (const FormPtr form = session->bind_arrays(args, inputs)) {
+  if (const FormPtr form = session->bind_arrays(args, inputs, lent)) {
     PyObject* results = session->make_outputs(*form, outputs);
     if (results != nullptr && !session->run(*form, inputs, outputs)) Py_CLEAR(results);
     return results;

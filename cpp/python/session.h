@@ -35,6 +35,9 @@ struct Library {
   // Of the type: tells whether the bits of a tensor are not its values, which the exchange's table
   // does not. Null where that cannot be.
   pybind11::object is_lazy;
+  // Counts modes in which the library makes tensors without values. Null: the library takes no
+  // tensors of the host that were made for it.
+  pybind11::object count_modes;
 };
 using LibraryPtr = std::shared_ptr<const Library>;
 
@@ -66,14 +69,36 @@ constexpr size_t kFastPorts = 16;  // methods with more inputs or outputs take t
 // Where the arrays of one call lie; on the stack, because calls may overlap.
 using Bindings = std::array<Binding, kFastPorts>;
 
+// What one call reads besides arrays that are as the kernels read them: memory that objects of
+// Python's buffer protocol lend, and contiguous copies of other arrays. Held until it has ended.
+class LentBuffers {
+ public:
+  LentBuffers() = default;
+  LentBuffers(const LentBuffers&) = delete;
+  LentBuffers& operator=(const LentBuffers&) = delete;
+  ~LentBuffers() { give_back(); }
+
+  void give_back();
+  // Whether the object lends memory as the port says; says where. Arrays, and tensors of libraries,
+  // have ways of their own. Never leaves a Python error set.
+  bool bind(PyObject* object, const Port& port, Binding& binding);
+  // As bind, for an array of the port's dtype and shape, of which it makes a copy.
+  bool bind_copy(PyObject* array, const Port& port, Binding& binding);
+
+ private:
+  std::array<Py_buffer, kFastPorts> views_;
+  std::array<PyObject*, kFastPorts> copies_;
+  size_t count_ = 0, copied_ = 0;
+};
+
 class Session {
  public:
   Session(std::shared_ptr<Executor> executor, std::shared_ptr<Weights> weights, size_t method);
 
-  // The form in which every argument can be bound as the array it is, with the bindings filled;
-  // null when there is none. A Python error may be set then: the sizes are the method's, and it
-  // cannot be made ready for them.
-  FormPtr bind_arrays(PyObject* args, Bindings& bindings);
+  // The form in which every argument can be bound as the array or buffer it is, with the bindings
+  // filled; null when there is none. A Python error may be set then: the sizes are the method's,
+  // and it cannot be made ready for them.
+  FormPtr bind_arrays(PyObject* args, Bindings& bindings, LentBuffers& lent);
   // A new tuple of uninitialised arrays; null with a Python error set.
   PyObject* make_outputs(const Form& form, Bindings& bindings) const;
   // False with a Python error set.
@@ -104,6 +129,7 @@ class Session {
   LibraryPtr meet(PyObject* self, PyTypeObject* type);
   MakersPtr ask_makers(PyObject* self, const LibraryPtr& library, const Form& form) const;
   bool bind_one(const Library& library, PyObject* tensor, const Port& port, Binding& binding) const;
+  PyObject* make_tensor(const TensorCall& call, size_t index, Binding& binding) const;
 
   std::shared_ptr<Executor> executor_;
   std::shared_ptr<Weights> weights_;

@@ -1,7 +1,9 @@
-// Calls with contiguous NumPy arrays.
+// Calls with contiguous NumPy arrays, and with what lends memory by Python's buffer protocol.
 #include <pybind11/numpy.h>
 
 #include <algorithm>
+#include <bit>
+#include <string_view>
 #include <utility>
 
 #include "cpp/python/session.h"
@@ -17,21 +19,71 @@ constexpr const char* kBusy =
     "this session is running on another thread; give each thread a session of its own (they can "
     "share weights), or take turns";
 
-// Whether every argument is a contiguous array of a port's dtype and shape; fills the bindings.
-bool bind(PyObject* args, const std::vector<Port>& ports, Bindings& bindings) {
-  constexpr int kNeeded =
-      py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
+constexpr int kPlain =
+    py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
+
+// Whether an object has the buffer protocol, and no other way to show its elements.
+bool lends_plainly(PyObject* object) {
+  if (PyMemoryView_Check(object)) return true;
+  PyTypeObject* type = Py_TYPE(object);
+  if (PyObject_CheckBuffer(object) == 0) return false;
+  if (PyType_IsSubtype(type, py::detail::npy_api::get().PyArray_Type_) != 0) return false;
+  return PyObject_HasAttrString(reinterpret_cast<PyObject*>(type), "__dlpack__") == 0;
+}
+
+// Whether elements of a buffer, as the module struct writes them, are of the dtype.
+bool is_format(const Py_buffer& view, DType dtype) {
+  const char* format = view.format;
+  constexpr bool kLittle = std::endian::native == std::endian::little;
+  if (*format == '@' || *format == '=' || *format == (kLittle ? '<' : '>')) ++format;
+  if (format[0] == '\0' || format[1] != '\0') return false;
+  const auto bytes = static_cast<size_t>(view.itemsize);
+  const auto is_one_of = [&](std::string_view letters) {
+    return letters.find(*format) != std::string_view::npos &&
+           bytes == static_cast<size_t>(dtype_size(dtype));
+  };
+  switch (dtype) {
+    case DType::kFloat16:
+      return is_one_of("e");
+    case DType::kFloat32:
+      return is_one_of("f");
+    case DType::kFloat64:
+      return is_one_of("d");
+    case DType::kInt64:
+    case DType::kInt32:
+    case DType::kInt16:
+    case DType::kInt8:
+      return is_one_of("bhilqn");
+    case DType::kUint8:
+      return is_one_of("B");
+    case DType::kBool:
+      return is_one_of("?");
+    default:
+      return false;
+  }
+}
+
+// Whether every argument is an array or buffer of a port's dtype and shape; fills the bindings.
+bool bind(PyObject* args, const std::vector<Port>& ports, Bindings& bindings, LentBuffers& lent) {
   const auto& numpy = py::detail::npy_api::get();
+  lent.give_back();
   for (size_t i = 0; i < ports.size(); ++i) {
     PyObject* arg = PyTuple_GET_ITEM(args, static_cast<py::ssize_t>(i));
-    if (Py_TYPE(arg) != numpy.PyArray_Type_) return false;
-    const auto* array = py::detail::array_proxy(arg);
     const Port& port = ports[i];
+    if (Py_TYPE(arg) != numpy.PyArray_Type_) {
+      if (lent.bind(arg, port, bindings[i])) continue;
+      return false;
+    }
+    const auto* array = py::detail::array_proxy(arg);
     // NumPy has one descriptor for each native dtype, so comparing pointers is enough.
-    const bool fits = array->descr == port.descr.ptr() && (array->flags & kNeeded) == kNeeded &&
+    const bool fits = array->descr == port.descr.ptr() &&
                       static_cast<size_t>(array->nd) == port.shape.size() &&
                       std::equal(port.shape.begin(), port.shape.end(), array->dimensions);
     if (!fits) return false;
+    if ((array->flags & kPlain) != kPlain) {
+      if (lent.bind_copy(arg, port, bindings[i])) continue;
+      return false;
+    }
     bindings[i] = {0, reinterpret_cast<uintptr_t>(array->data), port.bytes};
   }
   return true;
@@ -44,12 +96,46 @@ std::span<std::byte> host_bytes(const Binding& array) {
 
 }  // namespace
 
-FormPtr Session::bind_arrays(PyObject* args, Bindings& bindings) {
+void LentBuffers::give_back() {
+  while (count_ > 0) PyBuffer_Release(&views_[--count_]);
+  while (copied_ > 0) Py_DECREF(copies_[--copied_]);
+}
+
+bool LentBuffers::bind(PyObject* object, const Port& port, Binding& binding) {
+  if (!lends_plainly(object)) return false;
+  Py_buffer& view = views_[count_];
+  if (PyObject_GetBuffer(object, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  ++count_;
+  const bool fits = view.len == port.bytes && static_cast<size_t>(view.ndim) == port.shape.size() &&
+                    std::equal(port.shape.begin(), port.shape.end(), view.shape) &&
+                    is_format(view, port.spec->dtype) &&
+                    reinterpret_cast<uintptr_t>(view.buf) % static_cast<size_t>(view.itemsize) == 0;
+  if (fits) binding = {0, reinterpret_cast<uintptr_t>(view.buf), port.bytes};
+  return fits;
+}
+
+bool LentBuffers::bind_copy(PyObject* array, const Port& port, Binding& binding) {
+  const auto& numpy = py::detail::npy_api::get();
+  PyObject* copy = numpy.PyArray_FromAny_(array, port.descr.inc_ref().ptr(), 0, 0, kPlain, nullptr);
+  if (copy == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  copies_[copied_++] = copy;
+  const auto address = reinterpret_cast<uintptr_t>(py::detail::array_proxy(copy)->data);
+  binding = {0, address, port.bytes};
+  return true;
+}
+
+FormPtr Session::bind_arrays(PyObject* args, Bindings& bindings, LentBuffers& lent) {
   if (!fast_ && takes_bfloat16_ && !bfloat16_) know_dtypes();
   if (!fast_ || static_cast<size_t>(PyTuple_GET_SIZE(args)) != whole_->inputs.size()) {
     return nullptr;
   }
-  const auto fits = [&](const Form& form) { return bind(args, form.inputs, bindings); };
+  const auto fits = [&](const Form& form) { return bind(args, form.inputs, bindings, lent); };
   if (FormPtr form = find(fits)) return form;
   if (!symbolic_) return nullptr;
   const auto shapes = array_shapes(args);

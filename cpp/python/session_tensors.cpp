@@ -12,6 +12,8 @@ namespace py = pybind11;
 namespace npusim::python {
 namespace {
 
+constexpr DlDevice kHostOfDlpack{1, 0};
+
 // Whether the bits of a tensor are not its values, or its library does not say.
 bool is_lazy(const Library& library, PyObject* tensor) {
   if (!library.is_lazy) return false;
@@ -20,6 +22,16 @@ bool is_lazy(const Library& library, PyObject* tensor) {
   Py_XDECREF(answer);
   PyErr_Clear();
   return !plain;
+}
+
+// Whether a tensor made for the library is one like its own: in no mode that would make others.
+bool takes_tensors(const Library& library) {
+  if (!library.count_modes) return false;
+  PyObject* answer = PyObject_CallNoArgs(library.count_modes.ptr());
+  const bool none = answer != nullptr && PyLong_Check(answer) && PyObject_IsTrue(answer) == 0;
+  Py_XDECREF(answer);
+  PyErr_Clear();
+  return none;
 }
 
 }  // namespace
@@ -90,8 +102,11 @@ LibraryPtr Session::meet(PyObject* self, PyTypeObject* type) {
     const auto kept = py::reinterpret_borrow<py::object>(object);
     py::object is_lazy = py::handle(self).attr("_is_lazy")(kept);
     if (is_lazy.is_none()) is_lazy = py::object();
-    const LibraryPtr library =
-        std::make_shared<const Library>(Library{kept, exchange, std::move(is_lazy)});
+    const bool takes = here_.device == kHostOfDlpack && exchange && exchange->takes();
+    py::object count_modes = takes ? py::handle(self).attr("_count_modes")(kept) : py::none();
+    if (count_modes.is_none()) count_modes = py::object();
+    const LibraryPtr library = std::make_shared<const Library>(
+        Library{kept, exchange, std::move(is_lazy), std::move(count_modes)});
     met_ = library;
     return library;
   } catch (const py::error_already_set&) {
@@ -117,31 +132,43 @@ bool Session::bind_one(const Library& library, PyObject* tensor, const Port& por
   if (library.exchange) return library.exchange->bind(tensor, port.tensor, here_, binding);
   const auto& buffer = py::cast<const DeviceBuffer&>(py::handle(tensor));
   // Memory of others takes the long way, which waits until the device is done with it.
-  const bool fits = !buffer.borrowed && buffer.device.get() == &executor_->device() &&
+  const bool fits = (!buffer.borrowed || synchronous_) &&
+                    buffer.device.get() == &executor_->device() &&
                     buffer.dtype == port.spec->dtype && buffer.shape == port.spec->shape &&
                     buffer.alloc_shape == port.spec->alloc_shape;
   if (fits) binding = buffer.binding();
   return fits;
 }
 
+// Null with a Python error set.
+PyObject* Session::make_tensor(const TensorCall& call, size_t index, Binding& binding) const {
+  const Port& port = call.form->outputs[index];
+  const Library& library = *call.makers->library;
+  if (takes_tensors(library)) return library.exchange->make(port.tensor, binding);
+  PyObject* tensor = PyObject_CallNoArgs(call.makers->outputs[index].ptr());
+  if (tensor == nullptr) return nullptr;
+  // A mode of PyTorch makes others.
+  const bool known = Py_TYPE(tensor) == reinterpret_cast<PyTypeObject*>(library.type.ptr());
+  if (known && bind_one(library, tensor, port, binding)) return tensor;
+  set_python_error(
+      Error(ErrorCode::kInput, "the tensor that its library made for output " +
+                                   std::string(port.spec->name) +
+                                   " has no memory to write to; is a mode such as FakeTensorMode "
+                                   "active? Call the session outside of it."));
+  Py_DECREF(tensor);
+  return nullptr;
+}
+
 PyObject* Session::make_tensors(const TensorCall& call, Bindings& bindings) const {
   const Form& form = *call.form;
   PyObject* tuple = PyTuple_New(static_cast<py::ssize_t>(form.outputs.size()));
   for (size_t i = 0; tuple != nullptr && i < form.outputs.size(); ++i) {
-    PyObject* tensor = PyObject_CallNoArgs(call.makers->outputs[i].ptr());
-    if (tensor != nullptr) PyTuple_SET_ITEM(tuple, static_cast<py::ssize_t>(i), tensor);
-    const auto& type = call.makers->library->type;  // a mode of PyTorch makes others
-    if (tensor != nullptr && Py_TYPE(tensor) == reinterpret_cast<PyTypeObject*>(type.ptr()) &&
-        bind_one(*call.makers->library, tensor, form.outputs[i], bindings[i]))
-      continue;
-    if (tensor != nullptr) {
-      set_python_error(Error(ErrorCode::kInput,
-                             "the tensor that its library made for output " +
-                                 std::string(form.outputs[i].spec->name) +
-                                 " has no memory to write to; is a mode such as FakeTensorMode "
-                                 "active? Call the session outside of it."));
+    PyObject* tensor = make_tensor(call, i, bindings[i]);
+    if (tensor == nullptr) {
+      Py_CLEAR(tuple);
+    } else {
+      PyTuple_SET_ITEM(tuple, static_cast<py::ssize_t>(i), tensor);
     }
-    Py_CLEAR(tuple);
   }
   return tuple;
 }

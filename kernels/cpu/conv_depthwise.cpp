@@ -22,7 +22,7 @@ int64_t taps_of(const Params& p) {
 // sums of pairs would be of half as many outputs.
 template <typename X>
 constexpr bool kReadsRows =
-    std::is_same_v<X, float> || (kLanes == 8 && std::is_same_v<X, bfloat16>);
+    std::is_same_v<X, float> || (kLanes >= 8 && std::is_same_v<X, bfloat16>);
 
 bool reads_pairs(const Params& p) {
   return !kReadsRows<bfloat16> && p.x_dtype == static_cast<int32_t>(abi::DType::kBfloat16) &&
@@ -125,6 +125,7 @@ class LineRunner {
   // Channels [channel, channel_end) of line `line`.
   template <typename X>
   void run(int64_t line, int64_t channel, int64_t channel_end) {
+    const int64_t first = channel;
     const int64_t h = line % p_.out_size[1], plane = line / p_.out_size[1];
     const int64_t d = plane % p_.out_size[0], n = plane / p_.out_size[0];
     line_.d = valid_taps(p_, 0, d);
@@ -139,6 +140,11 @@ class LineRunner {
     if constexpr (kReadsRows<X>) {
       if (inner_row_ != nullptr) channel = run_rows(x, channel, channel_end);
       if (channel == channel_end) return;
+      // The last channels once more with some before them, where that changes nothing that is read.
+      if (inner_row_ != nullptr && channel > first && !p_.residual) {
+        run_rows(x, channel_end - kLanes, channel_end);
+        return;
+      }
     }
     int64_t w = 0;
     for (; w < inner_; ++w) border(x, w, channel, channel_end);
@@ -218,7 +224,7 @@ class LineRunner {
   // The first `count` outputs of kLanes sums, but for an activation of y where it lies.
   [[gnu::noinline]] void store_row(int count, int64_t channel) {
     if constexpr (kReadsRows<bfloat16>) {
-      if (narrow_) return store_narrow(count, channel);
+      if (narrow_) return store_narrow(0, count, channel);
     }
     if (!registers_) return finish(out_, 0, count, channel, kLanes, s_.sums, kLanes);
     LinearOutput out = linear_output(out_, 0, channel);
@@ -236,18 +242,17 @@ class LineRunner {
     }
   }
 
-  // The same in 16 bits: all sums pass the activation at once.
-  void store_narrow(int count, int64_t channel) {
+  // The same in 16 bits, of outputs [first, first + count): all sums pass the activation at once.
+  void store_narrow(int first, int count, int64_t channel) {
     if (out_.bias) {
       const Vec bias = load(out_.bias + channel);
-#pragma GCC unroll 8
-      for (int n = 0; n < kOutputs; ++n)
+      for (int n = 0; n < count; ++n)
         store(s_.sums + n * kLanes, load(s_.sums + n * kLanes) + bias);
     }
-    activate(out_, s_.sums, kOutputs * kLanes);
+    activate(out_, s_.sums, count * kLanes);
     with_float_type(out_.y_dtype, [&]<typename Y>(Y) {
       Y* y = static_cast<Y*>(out_.y) + channel;
-      for (int n = 0; n < count; ++n) store(y + s_.y_rows[n], load(s_.sums + n * kLanes));
+      for (int n = 0; n < count; ++n) store(y + s_.y_rows[first + n], load(s_.sums + n * kLanes));
     });
   }
 
@@ -333,6 +338,7 @@ class LineRunner {
       return;
     }
     for (int i = 0; i < count; ++i) store(s_.sums + i * kLanes, acc[i]);
+    if (narrow_) return store_narrow(first, count, channel);
     finish(out_, first, count, channel, kLanes, s_.sums, kLanes);
   }
 

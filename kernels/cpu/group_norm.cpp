@@ -19,7 +19,7 @@ constexpr int64_t kSideBySide = 64;  // channels of a channels-last task, about
 constexpr int32_t kFloat64 = static_cast<int32_t>(abi::DType::kFloat64);
 
 bool channels_last(const Params& p) {
-  return p.x_strides[1] == 1 && p.x_strides[2] != 1 && p.channels > p.groups;
+  return p.x_strides[1] == 1 && p.x_strides[2] != 1 && p.channels > 1;
 }
 
 // Groups of one task, and tasks of one batch element.

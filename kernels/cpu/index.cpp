@@ -19,6 +19,36 @@ IndexSpace space_of(const Params& p) {
   return index_space(p, p.shape, p.y_strides, p.x_strides);
 }
 
+// Items [begin, end) of one element each by one index tensor, as `aten.gather` has them: a row of
+// the innermost dimension at a time, with what is the same for all of its elements in registers.
+template <typename T>
+void gather_elements(const IndexSpace& space, int64_t begin, int64_t end, const KernelCall& call) {
+  const auto* index = static_cast<const int64_t*>(call.operands[1]);
+  const T* x = static_cast<const T*>(call.operands[0]);
+  T* y = static_cast<T*>(call.operands[2]);
+  const IndexSpace::Dimension& inner = space.dims[space.rank - 1];
+  const int64_t size = space.k_size[0], step = space.k_stride[0];
+  const int64_t ys = inner.strides[IndexSpace::kDense], xs = inner.strides[IndexSpace::kIndexed];
+  const int64_t is = inner.strides[IndexSpace::kFirstIndex];
+  IndexCursor cursor;
+  cursor.seek(space, begin);
+  for (int64_t item = begin; item < end;) {
+    const int64_t count = std::min(end - item, inner.size - cursor.at[space.rank - 1]);
+    const int64_t* at = index + cursor.offset[IndexSpace::kFirstIndex];
+    const T* from = x + cursor.offset[IndexSpace::kIndexed];
+    T* to = y + cursor.offset[IndexSpace::kDense];
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t given = at[i * is], value = given < 0 ? given + size : given;
+      if (static_cast<uint64_t>(value) >= static_cast<uint64_t>(size)) {
+        return call.failure->report("index out of range", given, size);
+      }
+      to[i * ys] = from[i * xs + value * step];
+    }
+    item += count;
+    cursor.advance(space, count);
+  }
+}
+
 template <typename T, typename Index>
 void gather(const IndexSpace& space, const KernelCall& call) {
   const int64_t grain = items_per_task(space);
@@ -28,6 +58,11 @@ void gather(const IndexSpace& space, const KernelCall& call) {
   const auto each = [&](auto&& move) {
     for_each_item<Index>(space, call.begin * grain, end, call.operands + 1, call.failure, move);
   };
+  if constexpr (std::is_same_v<Index, int64_t>) {
+    if (space.n == 1 && space.run == 1 && space.rank > 0) {
+      return gather_elements<T>(space, call.begin * grain, end, call);
+    }
+  }
   const int64_t run = space.run, ys = space.run_dense, xs = space.run_indexed;
   if (run == 1) {
     each([=](int64_t to, int64_t from) { y[to] = x[from]; });

@@ -199,7 +199,9 @@ class Runner {
     }
     // The same rows again: they are still in the register unless an instruction reused it.
     const bool kept = tile.rows > 1 && w.repeats && !(overwritten_ >> i & 1);
-    if (!kept || loaded_rows_[i] < tile.rows) {
+    if (w.flat) {  // one run, not row by row
+      decode_run(p_.x_dtype[i], x + offset_of(p_, w, tile) * w.size, w.inner, tile.elements(), out);
+    } else if (!kept || loaded_rows_[i] < tile.rows) {
       for_each_row(p_, w, tile, [&](int64_t offset) {
         decode_run(p_.x_dtype[i], x + offset * w.size, w.inner, tile.columns, out);
         out += tile.columns;
@@ -214,6 +216,10 @@ class Runner {
       using C = decltype(type);
       const Register result = machine_.get(p_.result);
       const auto* from = static_cast<const C*>(result.data);
+      if (y_.flat) {
+        std::byte* to = y + offset_of(p_, y_, tile) * y_.size;
+        return encode_run(from, result.step, tile.elements(), p_.y_dtype, to, y_.inner);
+      }
       for_each_row(p_, y_, tile, [&](int64_t offset) {
         encode_run(from, result.step, tile.columns, p_.y_dtype, y + offset * y_.size, y_.inner);
         from += result.step * tile.columns;

@@ -25,6 +25,7 @@ from npusim.runtime.host import (
     is_torch,
     torch_bits,
 )
+from npusim.runtime.host_arrays import as_library, host_arrays, taker
 from npusim.runtime.native import ProgramLike, native_device, native_program
 from npusim.runtime.plain_tensors import is_plain, plain, require_no_tracing
 from npusim.runtime.torch_calls import TorchCalls, makers
@@ -84,11 +85,12 @@ def load(
 class Session(_runtime.Session):
     """A method of a program with its weights: `y, = session(x)`.
 
-    Call it with the inputs in order or by name. NumPy arrays in, NumPy arrays out; torch in, torch
-    out; other DLPack tensors give the array type of their library where it can take DLPack, else a
-    DeviceBuffer. The outputs come as a flat tuple, in order. Arrays may have any strides; a
-    contiguous one is used in place. Nothing is cast, but see `npusim.runtime.host` on bfloat16:
-    results of it come as float32, or as `ml_dtypes.bfloat16` where an input came so.
+    Call it with the inputs in order or by name. NumPy arrays in, NumPy arrays out, as for what else
+    shows host memory (memoryviews, `__array_interface__`); torch in, torch out; other DLPack
+    tensors give the array type of their library where it can take DLPack, else a DeviceBuffer. The
+    outputs come as a flat tuple, in order. Arrays may have any strides; a contiguous one is used in
+    place. Nothing is cast, but see `npusim.runtime.host` on bfloat16: results of it come as
+    float32, or as `ml_dtypes.bfloat16` where an input came so.
 
     A device with memory of its own uses tensors that lie there in place, and gives outputs there.
     When the call returns, the work stands in the current stream of the tensors' library (of
@@ -153,6 +155,9 @@ class Session(_runtime.Session):
 
     def _call_slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Serves every call that is not plain contiguous NumPy; called from C++."""
+        if kwargs:
+            given = self._by_name(args, kwargs)
+            return self(*(given[spec.name] for spec in self.inputs))
         if args and not kwargs and is_torch(args[0]):
             results = self._call_torch(args)
             if results is not None:
@@ -161,6 +166,9 @@ class Session(_runtime.Session):
             results = self._call_cuda_arrays(args)
             if results is not None:
                 return results
+        arrays = host_arrays(args)
+        if arrays is not None:
+            return as_library(args[0], self(*arrays))
         given = self._by_name(args, kwargs)
         device = self.device
         buffers = {
@@ -185,6 +193,14 @@ class Session(_runtime.Session):
         require_no_tracing()
         is_negative: Callable[[Any], bool] = vars(torch)["Tensor"].is_neg
         return is_negative
+
+    def _count_modes(self, kind: type) -> Callable[[], int] | None:
+        """Returns what counts PyTorch's active dispatch modes, in which it makes other tensors."""
+        torch = sys.modules.get("torch")
+        if torch is None or kind is not torch.Tensor:
+            return None
+        count: Callable[[], int] | None = getattr(torch._C, "_len_torch_dispatch_stack", None)
+        return count
 
     def _tensor_makers(self, kind: type, sizes: Sequence[int]) -> list[Callable[[], Any]] | None:
         """Returns what makes each output as a tensor of a type, for C++; None: no such type.
@@ -259,6 +275,8 @@ def as_buffer(
             f"'{spec.name}' is a {type(value).__name__}.",
             hint="Pass a NumPy array, a torch tensor, or any tensor that speaks DLPack.",
         )
+    if not is_torch(value) and not hasattr(value, "shape") and _is_on_host(value):
+        return DeviceBuffer.from_numpy(np.from_dlpack(value), device, spec)
     if is_torch(value):
         value = plain(value, spec.name)
     _check_tensor(value, spec, device)
@@ -309,7 +327,5 @@ def tensor_like(like: Any, buffer: DeviceBuffer) -> Any:
         array = buffer.to_numpy()
         given = buffer.dtype == "bfloat16" and is_bfloat16_array(like)
         return array.astype(like.dtype) if given else array
-    namespace = getattr(like, "__array_namespace__", None)
-    library = namespace() if namespace else sys.modules.get(type(like).__module__.split(".")[0])
-    from_dlpack = getattr(library, "from_dlpack", None)
+    from_dlpack = taker(like)
     return from_dlpack(buffer) if from_dlpack else buffer
