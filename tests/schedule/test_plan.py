@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,8 @@ from npusim.abi.kernel_cost import kernel_cost
 from npusim.abi.kernels import KERNELS
 from npusim.errors import TargetConstraintError
 from npusim.schedule import Schedule, schedule_program
+from npusim.schedule.work import Work, works_of
+from npusim.simulate.roofline import work_of
 from npusim.targets import TargetConfig, override
 
 EDGE = TargetConfig.named("npu-edge-32x32")
@@ -127,6 +131,80 @@ def test_a_cache_is_read_as_far_as_it_is_used() -> None:
     assert (first.sizes.b, first.sizes.m, first.sizes.n, first.sizes.k) == (2, 3, 40, 8)
     assert (third.sizes.m, third.sizes.n, third.sizes.k) == (3, 8, 40)
     assert second.vector["exp"] == 2 * 3 * 40
+
+
+def macs(works: tuple[Work, ...]) -> int:
+    """Returns the multiply-adds of products."""
+    sizes = [w.sizes for w in works if w.form in ("product", "conv", "depthwise")]
+    taps = [w.taps for w in works if w.form in ("product", "conv", "depthwise")]
+    return sum(s.b * s.m * s.n * s.k * t for s, t in zip(sizes, taps, strict=True))
+
+
+def nbytes(works: tuple[Work, ...]) -> int:
+    """Returns the bytes of operands in memory."""
+    return sum(part.nbytes for work in works for part in work.parts if part.operand >= 0)
+
+
+def only(module: nn.Module, stem: str, *given: torch.Tensor) -> dict[str, Any]:
+    """Returns the parameters of the one command of a stem of a compiled module."""
+    program = npusim.compile(npusim.extract_ir(module.eval(), given), EDGE)
+    found = [c for c in program.methods[0].commands if program.kernels[c.kernel].name == stem]
+    assert len(found) == 1
+    return dict(KERNELS[stem].unpack(found[0].params))
+
+
+def test_transposed_convolutions_multiply_what_comes_in() -> None:
+    """Each tap a product of the pixels there are, whatever the stride puts between them."""
+    x = torch.zeros(1, 8, 6, 5)
+    for groups in (1, 2):
+        layer = nn.ConvTranspose2d(8, 6, 3, stride=2, bias=False, groups=groups)
+        params = only(layer, "conv", x)
+        works = works_of("conv", params)
+        cost = kernel_cost("conv", params)
+        assert 2 * macs(works) == cost.operations == 2 * 30 * 8 * 6 * 9 // groups
+        assert nbytes(works) == sum(cost.operand_bytes)
+
+
+def test_rows_that_windows_share_reach_as_far_as_they_are_spread() -> None:
+    halos = []
+    for dilation in (1, 3):
+        layer = nn.Conv2d(8, 8, 3, padding=dilation, dilation=dilation)
+        params = only(layer, "conv", torch.zeros(1, 8, 12, 12))
+        halos.append(works_of("conv", params)[0].parts[0].halo_bytes)
+    row = 12 * 8 * 4
+    assert halos == [2 * row, 6 * row]
+
+
+@pytest.mark.parametrize(("rows", "groups"), [(2, 8), (8, 8), (13, 4), (512, 60), (1, 1)])
+def test_rows_of_experts_are_multiplied_once(rows: int, groups: int) -> None:
+    """Each with its own matrix, of as many as there can be."""
+    sizes = {"batch": (1, 1, 1, 1, 1, groups), "m": rows, "n": 24, "k": 16}
+    params = {**sizes, "a_batch": (0,) * 6, "b_batch": (0,) * 6, "y_batch": (0,) * 6}
+    params |= {"a_m": 16, "a_k": 1, "b_k": 1, "b_n": 16, "y_m": 24, "dtype": 0, "alpha": 1.0}
+    works, cost = works_of("grouped_matmul", params), kernel_cost("grouped_matmul", params)
+    assert 2 * macs(works) == cost.operations
+    assert nbytes(works) == sum(cost.operand_bytes) - 4 * groups  # but for the offsets
+    assert sum(w.sizes.b for w in works) == min(rows, groups)
+    assert sum(w.sizes.b * w.sizes.m for w in works) == rows
+    known = work_of("grouped_matmul", params, cost.operations, sum(cost.operand_bytes))
+    assert (known.groups, known.rows) == (min(rows, groups), -(-rows // min(rows, groups)))
+
+
+def test_attention_over_pages_is_products() -> None:
+    params = {
+        "heads": 8, "kv_heads": 2, "length": 5, "head_dim": 16, "v_dim": 32, "pages": 6,
+        "page_tokens": 4, "requests": 3, "table_length": 2, "window": 0, "q_strides": (16, 128),
+        "k_strides": (128, 64, 16), "v_strides": (256, 128, 32), "y_strides": (32, 256),
+        "dtype": 0, "scale": 1.0, "softcap": 0.0,
+    }  # fmt: skip
+    works = works_of("paged_attention", params)
+    assert [w.form for w in works] == ["product", "rows", "product"]
+    assert macs(works) == 8 * 5 * (2 * 4) * (16 + 32)
+    cost = kernel_cost("paged_attention", params)
+    places = sum(cost.operand_bytes[3:6])
+    assert nbytes(works) == sum(cost.operand_bytes) - places
+    windowed = works_of("paged_attention", {**params, "window": 3})
+    assert macs(windowed) == 8 * 5 * 3 * (16 + 32)
 
 
 def test_sums_of_bytes_are_elements() -> None:

@@ -11,6 +11,8 @@ from torch import nn
 import npusim
 from npusim.errors import Error, ShapeError
 from npusim.partition.cost import CostModel, works
+from npusim.simulate.explain import explain
+from npusim.simulate.sweep import sweep
 
 from .nets import cut, net
 
@@ -66,6 +68,43 @@ def test_a_report_says_why_the_host_computes() -> None:
     assert report["model"] == "Cut" and {m["name"] for m in report["memories"]} == {"l1", "dram"}
     assert report["advice"][0]["seconds"] < report["seconds"]
     assert all(0 <= row["saved"] < 1 for row in report["advice"])
+
+
+@pytest.mark.parametrize("target", ["npu-edge-32x32", "cpu"])
+def test_each_step_is_explained(target: str) -> None:
+    """As the report has it; what the host computes and crossings have no operands."""
+    plan = cut(target)
+    found = npusim.simulate(plan)
+    for layer in found.report["layers"]:
+        one = explain(plan, layer["index"])
+        assert one.layer == layer and one.seconds == found.seconds
+        native = layer["kernel"] not in ("pytorch", "transfer")
+        assert bool(one.operands) == bool(one.params) == native
+        assert bool(one.schedules) == (native and target != "cpu")
+    last = found.report["layers"][-1]
+    assert explain(plan, last["node"]).layer == last
+    with pytest.raises(Error, match="plan of 'Cut' has no command 99"):
+        explain(plan, 99)
+    with pytest.raises(Error, match="plan of 'Cut' has no command of a node 'nowhere'"):
+        explain(plan, "nowhere")
+
+
+def test_machines_are_swept_over(tmp_path: Path) -> None:
+    plan = cut()
+    settings = {"mxu.rows": ["8", "32"], "dram.gb_per_s": ["5", "50"]}
+    found = sweep(plan, settings, mode="loose")
+    assert (found.model, found.target) == ("Cut", "npu-edge-32x32")
+    for row in found.rows:
+        alone = npusim.simulate(
+            plan, mode="loose", overrides=[f"{k}={v}" for k, v in row.settings.items()]
+        )
+        assert row.objectives["seconds"] == alone.seconds and row.stalls == alone.stalls
+    plan.save(tmp_path / "p.npuplan")
+    kept = tmp_path / "rows.part"
+    again = sweep(tmp_path / "p.npuplan", settings, mode="loose", jobs=2, journal=kept)
+    assert again == found and not kept.exists()
+    with pytest.raises(Error, match="no methods"):
+        sweep(plan, settings, method="forward")
 
 
 def test_a_file_of_a_plan(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from npusim.cli.answer import Answer, Verb, amount, duration, table
-from npusim.cli.artifact import open_program
+from npusim.cli.artifact import open_runnable
 from npusim.cli.simulated import Simulated, simulated_options
 from npusim.schedule import Schedule
 from npusim.schedule.schedule import AXES
@@ -28,7 +28,7 @@ def explain(program: Path, command: str, settings: tuple[str, ...], simulated: S
 
     The formula with its operands, the schedule, what the time is due to, and what would help.
     """
-    opened = open_program(program)
+    opened = open_runnable(program)
     number = command.isascii() and command.isdigit() and len(command) < 10
     found = explained(
         opened,
@@ -73,8 +73,8 @@ def _lines(found: Explanation) -> list[str]:
         f"from: {place}",
         f"takes: {duration(layer['seconds'])}{cycles}, {share:.1f} % of the run; "
         f"{100 * layer['utilization']:.1f} % of the peak",
-        f"kernel: {params}",
-        table(operands, "#", "operand", "buffer", "access", "bytes"),
+        *([f"kernel: {params}"] if params else []),
+        *([table(operands, "#", "operand", "buffer", "access", "bytes")] if operands else []),
         "formula:",
         *(f"  {part.strip()}" for part in layer["formula"].split(";")),
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from npusim.cli.answer import Answer, Verb, duration, table
-from npusim.cli.artifact import open_program
+from npusim.cli.artifact import open_runnable
 from npusim.cli.progress import progress
 from npusim.cli.simulated import Simulated, simulated_options
 from npusim.files import write_atomic
@@ -54,7 +54,7 @@ def sweep(
     when all is done. Until then rows are kept in OUTPUT.part, and the same command goes on from
     there if it was stopped.
     """
-    opened = open_program(program)
+    opened = open_runnable(program)
     with progress("Sweeping") as report:
         found = swept(
             opened,

@@ -180,9 +180,25 @@ def _matmul(stem: str, p: Params, nbytes: list[int], _: int) -> tuple[Work, ...]
     return (Work("product", _dtype(p), sizes, parts, {"mul": outputs} if p["alpha"] != 1 else {}),)
 
 
+def _grouped_matmul(stem: str, p: Params, nbytes: list[int], _: int) -> tuple[Work, ...]:
+    """Rows that are spread evenly over as many groups as there can be, each with its own matrix."""
+    groups, size = min(p["batch"][5], p["m"]), dtype_size(_dtype(p))
+    least, more = divmod(p["m"], groups)
+    found = []
+    for count, rows in ((more, least + 1), (groups - more, least)):
+        moved = [count * size * n for n in (rows * p["k"], p["k"] * p["n"], rows * p["n"])]
+        one = {**p, "batch": (count,), "m": rows}
+        if count:
+            found += _matmul(stem, one, [*moved[:2], nbytes[2], moved[2]], 0)
+    return tuple(found)
+
+
 def _conv(stem: str, p: Params, nbytes: list[int], _: int) -> tuple[Work, ...]:
-    groups = p.get("groups", 1)
-    taps, pixels = prod(p["kernel"]), p["batch"] * prod(p["out_size"])
+    groups, outputs = p.get("groups", 1), p["batch"] * prod(p["out_size"])
+    # A transposed convolution multiplies what comes in, tap by tap: nothing is there between.
+    taps, pixels = prod(p["kernel"]), outputs
+    if p.get("transposed"):
+        pixels = p["batch"] * prod(p["in_size"])
     n, k = p["out_channels"] // groups, p["in_channels"] // groups
     if stem == "conv_int8" and p["depthwise"] and taps == 1:
         return _scaled_bytes(p, nbytes)
@@ -193,7 +209,8 @@ def _conv(stem: str, p: Params, nbytes: list[int], _: int) -> tuple[Work, ...]:
         sizes, form = Sizes(groups, pixels, n, k), "conv"
         axes = ("bmk", "bnk", "bmn") if groups > 1 else ("mk", "nk", "mn")
     row = prod(p["in_size"][2:]) * p["in_channels"] * dtype_size(_dtype(p))
-    halo = max(0, p["kernel"][1] - p["stride"][1]) * row
+    reach = (p["kernel"][1] - 1) * p["dilation"][1] + 1  # rows of a window
+    halo = max(0, reach - p["stride"][1]) * row
     parts = [
         Part(0, "x", axes[0], nbytes[0], inner="n" if depthwise else "k", halo_bytes=halo),
         Part(1, "w", axes[1], nbytes[1]),
@@ -203,10 +220,10 @@ def _conv(stem: str, p: Params, nbytes: list[int], _: int) -> tuple[Work, ...]:
         for at, size in enumerate(nbytes[2:-1], 2)
     ]
     parts.append(Part(len(nbytes) - 1, "y", axes[2], nbytes[-1], write=True))
-    vector = _epilogue(p, pixels * p["out_channels"])
+    vector = _epilogue(p, outputs * p["out_channels"])
     if p.get("scales"):
-        vector["mul"] = vector.get("mul", 0.0) + pixels * p["out_channels"]
-        vector["round"] = float(pixels * p["out_channels"])
+        vector["mul"] = vector.get("mul", 0.0) + outputs * p["out_channels"]
+        vector["round"] = float(outputs * p["out_channels"])
     return (Work(form, _dtype(p), sizes, tuple(parts), vector, taps),)  # type: ignore[arg-type]
 
 
@@ -226,39 +243,57 @@ def _scaled_bytes(p: Params, nbytes: list[int]) -> tuple[Work, ...]:
 
 
 def _attention(stem: str, p: Params, nbytes: list[int], _: int) -> tuple[Work, ...]:
-    """Scores, their softmax and what they weigh: three parts that meet on the chip."""
-    dtype, size = _dtype(p), dtype_size(_dtype(p))
-    heads, queries = p["batch"] * p["heads"], p.get("q_len", 1)
     at_k, at_v = (6, 7) if stem == "attention_step" else (1, 2)
-    row = p["batch"] * p["kv_heads"] * p["head_dim"] * size
+    row = p["batch"] * p["kv_heads"] * p["head_dim"] * dtype_size(_dtype(p))
     keys = max(1, nbytes[at_k] // row)
-    scores = Part(-1, "scores", "bmn", heads * queries * keys * size, write=True)
+    scores = Sizes(p["batch"] * p["heads"], p.get("q_len", 1), keys, p["head_dim"])
+    return _attended(p, nbytes, scores, at_k, at_v)
+
+
+def _paged_attention(stem: str, p: Params, nbytes: list[int], _: int) -> tuple[Work, ...]:
+    """Each row sees pages of its own; heads that share keys are rows of one product."""
+    keys = p["table_length"] * p["page_tokens"]
+    keys = max(1, min(keys, p["window"]) if p["window"] > 0 else keys)
+    shared = p["heads"] // p["kv_heads"]
+    scores = Sizes(p["kv_heads"] * p["length"], shared, keys, p["head_dim"])
+    return _attended(p, nbytes, scores, 1, 2)
+
+
+def _attended(p: Params, nbytes: list[int], sizes: Sizes, at_k: int, at_v: int) -> tuple[Work, ...]:
+    """Scores, their softmax and what they weigh: three parts that meet on the chip.
+
+    Args:
+        sizes: of the product that makes the scores.
+        at_k, at_v: which operands keys and values are.
+    """
+    dtype = _dtype(p)
+    count = sizes.b * sizes.m * sizes.n
+    scores = Part(-1, "scores", "bmn", count * dtype_size(dtype), write=True)
     first = Work(
         "product",
         dtype,
-        Sizes(heads, queries, keys, p["head_dim"]),
+        sizes,
         (
             Part(0, "x", "bmk", nbytes[0], inner="k"),
             Part(at_k, "w", "bnk", nbytes[at_k], inner="k"),
             *(Part(3, "mask", "bmn", nbytes[3]) for _ in range(p.get("has_mask", 0))),
             scores,
         ),
-        {"mul": float(heads * queries * keys)},
+        {"mul": float(count)},
     )
-    count = float(heads * queries * keys)
-    softmax = {"maximum": count, "sub": count, "exp": count, "add": count, "div": count}
-    rows = Sizes(1, heads * queries, keys, 1)
+    softmax = dict.fromkeys(("maximum", "sub", "exp", "add", "div"), float(count))
+    rows = Sizes(1, sizes.b * sizes.m, sizes.n, 1)
     inside = Part(-1, "scores", "mn", scores.nbytes)
     second = Work(
         *("rows", dtype, rows, (inside,), softmax),
         whole_rows=True,
         sums=2 * rows.m,
-        addends=keys,
+        addends=rows.n,
     )
     third = Work(
         "product",
         dtype,
-        Sizes(heads, queries, p["v_dim"], keys),
+        Sizes(sizes.b, sizes.m, p["v_dim"], sizes.n),
         (
             Part(-1, "x", "bmk", scores.nbytes, inner="k"),
             Part(at_v, "w", "bnk", nbytes[at_v]),
@@ -353,9 +388,11 @@ _OPERATION = {"pool": "maximum", "rope": "mul", "resize": "mul", "quantize": "mu
 _Rule = Callable[[str, Params, list[int], int], tuple[Work, ...]]
 _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(("gemm", "linear", "quantized_linear"), _linear),
-    **dict.fromkeys(("matmul", "grouped_matmul"), _matmul),
+    "matmul": _matmul,
+    "grouped_matmul": _grouped_matmul,
     **dict.fromkeys(("conv", "conv_depthwise", "conv_winograd", "conv_int8"), _conv),
     **dict.fromkeys(("attention", "attention_step"), _attention),
+    "paged_attention": _paged_attention,
     "pointwise": _pointwise,
     **dict.fromkeys(("softmax", "norm", "group_norm"), _rows),
 }

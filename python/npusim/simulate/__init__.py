@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npusim.errors import Error
 from npusim.program.program import CompiledProgram
 from npusim.targets import TargetConfig
 
@@ -59,20 +58,19 @@ def simulate(
     from npusim.simulate.plan import planned
     from npusim.simulate.run import run
 
-    opened = _opened(program)
+    opened = opened_program(program)
+    asked = {"method": method, "sizes": sizes, "context": context, "overrides": overrides}
     if not isinstance(opened, CompiledProgram):
         from npusim.simulate.partitions import run_plan
 
-        if method is not None or context is not None:
-            raise Error("A plan has no methods and no context to choose.")
-        return run_plan(opened, target, mode, sizes or {}, overrides)
-    plan = planned(opened, target, method=method, sizes=sizes, context=context, overrides=overrides)
-    return run(plan, mode)
+        return run_plan(opened, target, mode=mode, **asked).simulation
+    return run(planned(opened, target, **asked), mode)
 
 
-def _opened(
+def opened_program(
     program: CompiledProgram | PartitionPlan | str | Path,
 ) -> CompiledProgram | PartitionPlan:
+    """Returns a program or a plan, or what the file of one holds."""
     if not isinstance(program, (str, Path)):
         return program
     from npusim.partition.plan import PartitionPlan

@@ -111,7 +111,7 @@ def _strided(params: Params, count: int, shared: list[bool]) -> dict[str, Any]:
         )
     grown: dict[str, Any] = {}
     front = 0 if shape[0] == 1 else 1
-    for name in ("x_strides", "y_strides"):
+    for name in (key for key in ("x_strides", "y_strides") if key in params):
         flat: list[int] = []
         for at in range(len(params[name]) // RANK):
             old = list(params[name][at * RANK : (at + 1) * RANK])
@@ -129,20 +129,40 @@ def _indexed(params: Params, count: int, shared: list[bool]) -> dict[str, Any]:
     return {"shape": [count * shape[0], *shape[1:]]}
 
 
+def _multiplied(params: Params, count: int, shared: list[bool]) -> dict[str, Any]:
+    """One axis more of products; an axis of 1 takes its place, along which what is shared repeats.
+
+    How far strides reach makes no difference to what is counted.
+    """
+    axes = [at for at, n in enumerate(params["batch"]) if n == 1]
+    if not axes:
+        raise Error(
+            f"Products over {len(params['batch'])} axes have no room for one of sequences.",
+            hint="Simulate a batch of 1.",
+        )
+    at, grown = axes[0], {"batch": list(params["batch"])}
+    grown["batch"][at] = count
+    for side, name in enumerate(("a_batch", "b_batch")):
+        grown[name] = list(params[name])
+        grown[name][at] = 0 if shared[side] else 1 << 40
+    return grown
+
+
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(
         (
             *("gemm", "linear", "quantized_linear", "normed_linear"),
-            *("linear_before_norm", "linear_behind_norm"),
+            *("linear_before_norm", "linear_behind_norm", "grouped_matmul"),
         ),
         _times("m"),
     ),
+    "matmul": _multiplied,
     "attention": _attended,
     "attention_step": _stepped,
     "rope": _rotated,
     "norm": _times("rows"),
-    "softmax": _times("outer"),
-    "index": _indexed,
-    "pointwise": _strided,
-    "copy": _strided,
+    **dict.fromkeys(("softmax", "scan", "sort"), _times("outer")),
+    **dict.fromkeys(("index", "scatter"), _indexed),
+    **dict.fromkeys(("pointwise", "copy", "fill", "reduce"), _strided),
+    **dict.fromkeys(("conv", "conv_depthwise", "group_norm", "pool"), _times("batch")),
 }

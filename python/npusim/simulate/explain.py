@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from npusim.errors import Error
+from npusim.partition.plan import PartitionPlan
 from npusim.program.program import CompiledProgram, Method
 from npusim.schedule import Schedule
-from npusim.simulate.plan import planned
+from npusim.simulate import opened_program
+from npusim.simulate.partitions import run_plan
+from npusim.simulate.plan import Plan, planned
 from npusim.simulate.run import run
 from npusim.simulate.saved import busy_share
+from npusim.simulate.simulation import Simulation
 from npusim.targets import TargetConfig
 
 
@@ -59,7 +63,7 @@ class Explanation:
 
 
 def explain(
-    program: CompiledProgram | str | Path,
+    program: CompiledProgram | PartitionPlan | str | Path,
     command: int | str,
     target: str | TargetConfig | None = None,
     *,
@@ -72,48 +76,62 @@ def explain(
     """Returns what the time of one command of a simulated run is made of.
 
     Args:
-        command: its index in the method, or the name of its node; of several, the first.
+        program: a program or a partition plan, or the path of one.
+        command: its index in the method, or in the run of a plan; or the name of its node; of
+            several, the first.
 
     Other arguments, and errors, are those of `npusim.simulate`; Error for no such command.
     """
-    if not isinstance(program, CompiledProgram):
-        program = CompiledProgram.load(program)
-    plan = planned(
-        program, target, method=method, sizes=sizes, context=context, overrides=overrides
-    )
-    index = _index(plan.program, plan.method, command)
-    report = run(plan, mode).report
+    opened = opened_program(program)
+    asked = {"method": method, "sizes": sizes, "context": context, "overrides": overrides}
+    places: Sequence[tuple[Plan, int] | None]
+    if isinstance(opened, CompiledProgram):
+        plan = planned(opened, target, **asked)
+        found, places = run(plan, mode), [(plan, at) for at in range(len(plan.commands))]
+        what = f"Method '{plan.method.name}'"
+    else:
+        joined = run_plan(opened, target, mode=mode, **asked)
+        found, places = joined.simulation, joined.places
+        what = f"The plan of '{opened.graph.name}'"
+    index = _index([layer.facts.node for layer in found.layers], what, command)
+    return _explanation(found, index, places[index])
+
+
+def _index(nodes: Sequence[str], what: str, command: int | str) -> int:
+    """Returns the number of a command, of which the nodes of all are given."""
+    if isinstance(command, str):
+        if command in nodes:
+            return nodes.index(command)
+        raise Error(
+            f"{what} has no command of a node '{command}'.",
+            hint="'npusim simulate' lists those that take longest, and layers.csv all of them.",
+        )
+    if not 0 <= command < len(nodes):
+        there = f"0 … {len(nodes) - 1}" if nodes else "none"
+        raise Error(f"{what} has no command {command}; it has: {there}.")
+    return command
+
+
+def _explanation(found: Simulation, index: int, place: tuple[Plan, int] | None) -> Explanation:
+    """Returns what there is to say of a layer; the host's and crossings have no operands."""
+    report = found.report
     busy: dict[str, float] = {}
     for event in report["timeline"]:
         if event["layer"] == index:
             seconds = event["seconds"] * busy_share(event)
             busy[event["lane"]] = busy.get(event["lane"], 0.0) + seconds
-    params = plan.commands[index].params
+    params = found.layers[index].facts.params
+    plan, at = place if place is not None else (None, 0)
     return Explanation(
         target=report["target"],
         mode=report["mode"],
         seconds=report["seconds"],
         layer=report["layers"][index],
         params={k: v for k, v in params.items() if any(v if isinstance(v, tuple) else (v,))},
-        operands=tuple(_operands(plan.program, plan.method, index)),
-        schedules=plan.schedules[index] if plan.schedules else (),
+        operands=tuple(_operands(plan.program, plan.method, at)) if plan is not None else (),
+        schedules=plan.schedules[at] if plan is not None and plan.schedules else (),
         busy=busy,
     )
-
-
-def _index(program: CompiledProgram, method: Method, command: int | str) -> int:
-    if isinstance(command, str):
-        for index, one in enumerate(method.commands):
-            if program.nodes[one.node].name == command:
-                return index
-        raise Error(
-            f"Method '{method.name}' has no command of a node '{command}'.",
-            hint="'npusim simulate' lists those that take longest, and layers.csv all of them.",
-        )
-    if not 0 <= command < len(method.commands):
-        there = f"0 … {len(method.commands) - 1}" if method.commands else "none"
-        raise Error(f"Method '{method.name}' has no command {command}; it has: {there}.")
-    return command
 
 
 def _operands(program: CompiledProgram, method: Method, index: int) -> Iterable[OperandFacts]:

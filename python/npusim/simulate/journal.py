@@ -16,6 +16,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from npusim.errors import Error
 from npusim.files import write_atomic
+from npusim.partition.plan import PartitionPlan
+from npusim.partition.plan_file import write_plan
 from npusim.program.program import CompiledProgram
 from npusim.targets import TargetConfig
 from npusim.targets.override import file_data
@@ -28,7 +30,7 @@ SCHEMA = "npusim-sweep/1"
 
 
 def identity(
-    program: CompiledProgram,
+    program: CompiledProgram | PartitionPlan,
     target: TargetConfig,
     combined: Sequence[Mapping[str, str]],
     asked: Mapping[str, Any],
@@ -36,7 +38,8 @@ def identity(
     """Returns what two sweeps have in common that find the same rows: a digest, in hexadecimal."""
     told = [__version__, file_data(target), list(map(dict, combined)), dict(asked)]
     text = json.dumps(told, sort_keys=True, default=repr)
-    return sha256(program.to_bytes() + text.encode()).hexdigest()
+    image = program.to_bytes() if isinstance(program, CompiledProgram) else write_plan(program)
+    return sha256(image + text.encode()).hexdigest()
 
 
 class Journal:

@@ -20,10 +20,11 @@ from npusim.ir.symbolic import evaluate
 from npusim.partition.cost import CostModel, Work, works
 from npusim.partition.plan import Partition, PartitionPlan, TransferOp
 from npusim.profile.commands import CommandFacts
+from npusim.program.program import CompiledProgram
 from npusim.schedule.cost import TICKS
 from npusim.simulate.device import RATE
-from npusim.simulate.plan import planned
-from npusim.simulate.run import run
+from npusim.simulate.plan import Plan, planned
+from npusim.simulate.run import SHOWN, run
 from npusim.simulate.simulation import Explained, Layer, Simulation
 from npusim.simulate.timed import Event, Timed, Walked, add
 from npusim.targets import Npu, TargetConfig
@@ -35,34 +36,71 @@ TRANSFER = "transfer"
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Layers of a step, in ticks from its begin; `run` is that of a native partition."""
+    """Layers of a step, in ticks from its begin; a native one has its run, and what was run."""
 
     layers: tuple[Layer, ...]
     formulas: tuple[str, ...]
     run: Simulation | None = None
+    plan: Plan | None = None
 
 
-def run_plan(
-    plan: PartitionPlan,
-    target: str | TargetConfig | None,
-    mode: str | None,
-    sizes: Mapping[str, int],
-    overrides: Iterable[str],
-) -> Simulation:
-    """Returns a simulated run; arguments and errors are those of `npusim.simulate`."""
-    natives = [p.program for p in plan.partitions if p.is_native and not p.at_load and p.program]
-    if not natives:
+@dataclass(frozen=True, slots=True)
+class PlanRun:
+    """A simulated run of a partition plan.
+
+    Attributes:
+        simulation: of all steps.
+        places: for each layer, the program that it is of, with the number of its command there;
+            None of what the host computes and of crossings.
+        hardware: the machine.
+    """
+
+    simulation: Simulation
+    places: tuple[tuple[Plan, int] | None, ...]
+    hardware: Hardware
+
+
+def first_program(plan: PartitionPlan) -> CompiledProgram:
+    """Returns the first program of a plan that runs in calls; Error where there is none."""
+    natives = (p.program for p in plan.partitions if p.is_native and not p.at_load)
+    found = next((program for program in natives if program is not None), None)
+    if found is None:
         raise Error(
             f"No node of '{plan.graph.name}' runs on '{plan.target}', so there is no machine to "
             "simulate.",
             hint="'npusim check' says why.",
         )
-    settled = _settled(plan, sizes)
-    overrides = tuple(overrides)
-    first = planned(natives[0], target, sizes=_of(natives[0], settled), overrides=overrides)
-    steps = _Steps(plan, first.target, first.hardware, settled, mode, target, overrides)
+    return found
+
+
+def run_plan(
+    plan: PartitionPlan,
+    target: str | TargetConfig | None = None,
+    *,
+    method: str | None = None,
+    mode: str | None = None,
+    sizes: Mapping[str, int] | None = None,
+    context: int | None = None,
+    overrides: Iterable[str] = (),
+    shown: int = SHOWN,
+) -> PlanRun:
+    """Returns a simulated run; arguments and errors are those of `npusim.simulate`.
+
+    Args:
+        shown: about as many events are in the timeline of each program.
+    """
+    if method is not None or context is not None:
+        raise Error("A plan has no methods and no context to choose.")
+    native, settled, overrides = first_program(plan), _settled(plan, sizes or {}), tuple(overrides)
+    first = planned(native, target, sizes=_of(native, settled), overrides=overrides)
+    steps = _Steps(plan, first.target, first.hardware, settled, mode, target, overrides, shown)
     parts = [steps.part(step) for step in plan.steps if not step.at_load]
-    return _joined(plan, first.target, parts)
+    places = tuple(
+        (part.plan, at) if part.plan is not None else None
+        for part in parts
+        for at in range(len(part.layers))
+    )
+    return PlanRun(_joined(plan, first.target, parts), places, first.hardware)
 
 
 def _settled(plan: PartitionPlan, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -93,8 +131,10 @@ class _Steps:
         mode: str | None,
         given: str | TargetConfig | None,
         overrides: tuple[str, ...],
+        shown: int,
     ) -> None:
         self.plan, self.target, self.sizes, self.mode = plan, target, sizes, mode
+        self.shown = shown
         self.given, self.overrides = given, overrides
         self.npu: Npu | None = hardware.npu
         self.eff = hardware.calibration.dram_eff
@@ -116,11 +156,11 @@ class _Steps:
             sizes=_of(step.program, self.sizes),
             overrides=self.overrides,
         )
-        found = run(chosen, self.mode)
+        found = run(chosen, self.mode, self.shown)
         layers, call = list(found.layers), found.walked.call
         if layers:  # a program's call belongs to its first command
             layers[0] = replace(layers[0], timed=_delayed(layers[0].timed, call))
-        return _Part(tuple(layers), (), found)
+        return _Part(tuple(layers), (), found, chosen)
 
     def _host(self, step: Partition) -> _Part:
         graph = specialize(step.graph, {s.name: self.sizes[s.name] for s in step.graph.symbols})

@@ -213,6 +213,12 @@ def _product(p: Params) -> Sizes:
     return math.prod(max(1, b) for b in p.get("batch", ())), p["m"], p["n"], p["k"]
 
 
+def _grouped(p: Params) -> Sizes:
+    """Returns groups of as many rows, as many as there can be."""
+    groups = max(1, min(p["batch"][5], p["m"]))
+    return groups, -(-p["m"] // groups), p["n"], p["k"]
+
+
 def _depthwise(p: Params) -> Sizes:
     """Returns elements: each is computed by itself."""
     elements = p["batch"] * math.prod(p["out_size"]) * p["out_channels"]
@@ -272,13 +278,14 @@ def _elements(p: Params) -> Sizes:
 
 _PRODUCTS = (
     "gemm", "linear", "normed_linear", "linear_before_norm", "linear_behind_norm",
-    "quantized_linear", "matmul", "grouped_matmul",
+    "quantized_linear", "matmul",
 )  # fmt: skip
 _WINDOWS = ("conv", "conv_winograd", "conv_int8")
 _SIZES: dict[str, Callable[[Params], Sizes]] = {
     **dict.fromkeys(_PRODUCTS, _product),
     **dict.fromkeys(_WINDOWS, _convolution),
     **dict.fromkeys(("softmax", "scan", "sort"), _lines),
+    "grouped_matmul": _grouped,
     "conv_depthwise": _depthwise,
     "pool": _pool,
     "attention": _attention,

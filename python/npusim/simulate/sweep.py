@@ -18,14 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from npusim.errors import Error, TargetConstraintError
+from npusim.partition.plan import PartitionPlan
 from npusim.pictures.chart import COLORS, Axis, Chart
 from npusim.program.program import CompiledProgram
 from npusim.schedule import target_of
+from npusim.simulate import opened_program
 from npusim.simulate.csv_table import to_csv
 from npusim.simulate.journal import Journal, identity
+from npusim.simulate.partitions import first_program, run_plan
 from npusim.simulate.plan import planned
 from npusim.simulate.run import run
 from npusim.simulate.saved import REPORT_CAUSES
+from npusim.simulate.simulation import Simulation
 from npusim.targets import TargetConfig
 from npusim.targets.hardware import Hardware
 
@@ -129,7 +133,7 @@ class Sweep:
 
 
 def sweep(
-    program: CompiledProgram | str | Path,
+    program: CompiledProgram | PartitionPlan | str | Path,
     settings: Mapping[str, Sequence[str]],
     target: str | TargetConfig | None = None,
     *,
@@ -148,6 +152,7 @@ def sweep(
     says so.
 
     Args:
+        program: a program or a partition plan, or the path of one. A plan stays cut as it is.
         settings: values by key, such as {"mxu.rows": ["8", "16"], "dram.gb_per_s": ["25", "50"]}.
         pareto: names of `OBJECTIVES` that the front is of; those that a target does not give, or
             that are the same everywhere, make no difference.
@@ -164,8 +169,7 @@ def sweep(
             10,000 combinations; and as `npusim.simulate` of arguments that have nothing to do with
             the machine.
     """
-    if not isinstance(program, CompiledProgram):
-        program = CompiledProgram.load(program)
+    program = opened_program(program)
     if unknown := [name for name in pareto if name not in OBJECTIVES]:
         raise Error(
             f"There is no objective '{unknown[0]}'.", hint=f"Choose from: {', '.join(OBJECTIVES)}."
@@ -173,7 +177,8 @@ def sweep(
     if jobs < 1:
         raise Error(f"{jobs} processes cannot work.", hint="Give 1 or more.")
     named = TargetConfig.named(target) if isinstance(target, str) else target
-    chosen = named or target_of(program)
+    one = program if isinstance(program, CompiledProgram) else first_program(program)
+    chosen = named or target_of(one)
     combined = list(_combined(settings))
     asked = {"method": method, "mode": mode, "sizes": sizes, "context": context}
     with ExitStack() as stack:
@@ -186,8 +191,9 @@ def sweep(
         raise TargetConstraintError(
             f"None of {len(rows)} machines runs the program. The first: {rows[0].why}"
         )
-    name = program.method(method).name if method else program.methods[0].name
-    model = str(program.metadata.get("model", ""))
+    name = one.method(method).name if method else one.methods[0].name
+    whole = isinstance(program, CompiledProgram)
+    model = str(program.metadata.get("model", "")) if whole else program.graph.name
     return Sweep(model, name, chosen.name, tuple(pareto), tuple(_marked(rows, pareto)))
 
 
@@ -212,7 +218,7 @@ def _texts(settings: Mapping[str, str]) -> list[str]:
 
 
 def _rows(
-    program: CompiledProgram,
+    program: CompiledProgram | PartitionPlan,
     target: TargetConfig,
     combined: list[dict[str, str]],
     asked: Mapping[str, Any],
@@ -232,7 +238,7 @@ def _rows(
 
 
 def _found(
-    program: CompiledProgram,
+    program: CompiledProgram | PartitionPlan,
     target: TargetConfig,
     combined: list[dict[str, str]],
     asked: Mapping[str, Any],
@@ -245,7 +251,7 @@ def _found(
         yield from (work(settings, program=program) for settings in combined)
         return
     share = -(-len(combined) // (4 * jobs))  # neighbours share searches of schedules
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (program.to_bytes(),)) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (program,)) as pool:
         try:
             yield from pool.map(partial(_row_of_worker, work), combined, chunksize=share)
         except BaseException:
@@ -253,12 +259,12 @@ def _found(
             raise
 
 
-_program: CompiledProgram | None = None  # of a worker
+_program: CompiledProgram | PartitionPlan | None = None  # of a worker
 
 
-def _begin(image: bytes) -> None:
+def _begin(program: CompiledProgram | PartitionPlan) -> None:
     global _program
-    _program = CompiledProgram.from_bytes(image)
+    _program = program
 
 
 def _row_of_worker(work: Callable[..., Row], settings: Mapping[str, str]) -> Row:
@@ -268,20 +274,32 @@ def _row_of_worker(work: Callable[..., Row], settings: Mapping[str, str]) -> Row
 def _row(
     settings: Mapping[str, str],
     *,
-    program: CompiledProgram,
+    program: CompiledProgram | PartitionPlan,
     target: TargetConfig,
     asked: Mapping[str, Any],
 ) -> Row:
-    given = dict(asked)
-    mode = given.pop("mode")
     try:
-        plan = planned(program, target, overrides=_texts(settings), **given)
+        found, hardware = _run(program, target, _texts(settings), **asked)
     except TargetConstraintError as error:
         return Row(settings, {}, why=str(error))
-    found = run(plan, mode, shown=0)
     energy = found.energy
     measured = {"seconds": found.seconds, "energy_j": energy["total"] if energy else None}
-    return Row(settings, {**measured, **_costs(plan.hardware)}, found.cycles, found.stalls)
+    return Row(settings, {**measured, **_costs(hardware)}, found.cycles, found.stalls)
+
+
+def _run(
+    program: CompiledProgram | PartitionPlan,
+    target: TargetConfig,
+    overrides: list[str],
+    mode: str | None,
+    **asked: Any,
+) -> tuple[Simulation, Hardware]:
+    """Returns a run without a timeline, and the machine."""
+    if isinstance(program, CompiledProgram):
+        plan = planned(program, target, overrides=overrides, **asked)
+        return run(plan, mode, shown=0), plan.hardware
+    found = run_plan(program, target, mode=mode, overrides=overrides, shown=0, **asked)
+    return found.simulation, found.hardware
 
 
 def _costs(hardware: Hardware) -> dict[str, float | None]:
