@@ -159,28 +159,31 @@ def build(driver: Driver, cases: Sequence[tuple[Product, int, LaunchConfig]]) ->
     return [Kernel(driver, c[2], cubins[t]) for c, t in zip(cases, texts, strict=True)]
 
 
-def configs(product: Product, m: int) -> dict[str, LaunchConfig]:
-    """Returns the ways in one order; of many tiles the likeliest."""
+def configs(
+    product: Product, m: int, kinds: Collection[str] = ("swapped", "bulk")
+) -> dict[str, LaunchConfig]:
+    """Returns the ways in one order, of these kinds; of many tiles the likeliest."""
     found = one_order.configs(product.stem, product.params(m))
-    names = [name for name in found if "swapped" in name]
-    names += [name for name in found if "bulk" in name][:3]
-    if not names:
+    names = [name for name in found if "swapped" in name and "swapped" in kinds]
+    names += [name for name in found if "bulk" in name and "bulk" in kinds][:3]
+    if len(found) == 1:
         names = list(found)
     return {name.removeprefix(one_order.PREFIX): found[name]() for name in names}
 
 
-def check(driver: Driver, product: Product, rows: Sequence[int]) -> int:
+def check(driver: Driver, product: Product, rows: Sequence[int], kinds: Collection[str]) -> int:
     """Returns how many results are wrong, or have other bits than the same rows among many."""
     cases = []
     for m in rows:
-        ways = configs(product, m)
+        ways = configs(product, m, kinds)
         chosen = next(iter(one_order.configs(product.stem, product.params(m))))
         chosen = chosen.removeprefix(one_order.PREFIX)
         cases += [(m, n, way) for n, way in ways.items() if m in _ALL_WAYS or n == chosen]
+    cases.sort(key=lambda case: ("swapped" in case[1], -case[0]))
     kernels = build(driver, [(product, m, config) for m, _, config in cases])
     want, first, faults = product.expected(), None, []
     worst = 0.0
-    for (m, name, _), kernel in reversed(list(zip(cases, kernels, strict=True))):
+    for (m, name, _), kernel in zip(cases, kernels, strict=True):
         outputs = product.outputs(m)
         kernel([*product.reads(m, product.weights), *outputs])
         torch.cuda.synchronize()
@@ -217,7 +220,9 @@ def timed(kernel: Kernel, product: Product, m: int, sets: list[list[Tensor]]) ->
     return microseconds([lambda o=o: kernel(o) for o in operands], 10)  # type: ignore[misc]
 
 
-def time_all(driver: Driver, names: Sequence[str], rows: Sequence[int]) -> None:
+def time_all(
+    driver: Driver, names: Sequence[str], rows: Sequence[int], kinds: Collection[str]
+) -> None:
     """Prints times of every way, the one that is chosen first, and of what is chosen without."""
     target = TargetConfig.named(f"cuda:{driver.arch}")
     for product in (*_layer(), Product("head", 151936, 1536)):
@@ -228,7 +233,7 @@ def time_all(driver: Driver, names: Sequence[str], rows: Sequence[int]) -> None:
         sets = [[w.clone() for w in product.weights] for _ in range(count)]
         cases = []
         for m in rows:
-            ways = configs(product, m)
+            ways = configs(product, m, kinds)
             packed = KERNELS[product.stem].pack(product.params(m))
             choice = default_choice(product.stem, packed, target).variant
             ways["now " + choice] = config_of(product.stem, packed, choice)
@@ -349,17 +354,18 @@ def main() -> int:
     parser.add_argument("--chain", action="store_true", help="time whole layers, overlapping")
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 32, 64, 128, 256])
     parser.add_argument("--layers", nargs="*", default=["qkv", "o", "gate_up", "down", "head"])
+    parser.add_argument("--kinds", nargs="*", default=["swapped", "bulk"])
     args = parser.parse_args()
     torch.manual_seed(0)
     driver, wrong = Driver(), 0
     everything = not (args.check or args.time or args.chain)
     if args.check or everything:
-        wrong = sum(check(driver, product, ROWS) for product in products())
+        wrong = sum(check(driver, product, ROWS, args.kinds) for product in products())
         print(f"{wrong} faults", flush=True)
     if args.chain or everything:
         time_layers(driver, args.rows)
     if args.time or everything:
-        time_all(driver, args.layers, args.rows)
+        time_all(driver, args.layers, args.rows, args.kinds)
     return int(wrong > 0)
 
 

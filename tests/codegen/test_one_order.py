@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import npusim
 from npusim.abi.kernels import KERNELS
+from npusim.codegen.choice import Choice
 from npusim.codegen.cuda import nvrtc, one_order, swap_ab
 from npusim.codegen.cuda.choices import sized_choice
 from npusim.codegen.cuda.compile_kernels import specialise
+from npusim.codegen.cuda.generator import CudaGenerator
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.cuda.variants import config_of
+from npusim.codegen.image_bytes import recipe_fields, recipe_of
 from npusim.codegen.launch_config import LaunchConfig
-from npusim.codegen.wanted import Recipe
+from npusim.codegen.wanted import Recipe, WantedImage
 from npusim.targets import TargetConfig
 from tests.codegen import host
 from tests.codegen.ptxas import SPILLED, spilled
 from tests.codegen.test_matmul_rules import _full, _linear
 from tests.codegen.test_tma_matmul import _QKV, _after_norm, _before_norm, _error, _gated
+from tests.serve.test_step_method import SIZES, decoder
 
 ROWS = (1, 2, 8, 9, 64, 65, 100, 256, 257, 2048)
 _STEP, _ALL = Recipe(0, "auto", False, "auto"), Recipe(0, "auto", False, "all")
@@ -118,6 +124,39 @@ def test_other_methods_and_targets_that_ask_for_speed_choose_freely() -> None:
     recipe = Recipe(0, "auto", False)
     config = _chosen("linear", _linear(1, 1536, 1536), "sm_90a", recipe)
     assert config.defines["PATH"] == KernelPath.GEMV_MULTISTAGE
+
+
+def test_the_recipe_of_an_image_says_how_far_the_order_goes() -> None:
+    for recipe in (_STEP, _ALL, Recipe(6, "none", True)):
+        assert recipe_of({"recipe": recipe_fields(recipe)}) == recipe
+
+
+def test_methods_over_pages_keep_the_order_and_have_norms_in_products(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[tuple[WantedImage, str]] = []
+
+    class Seen(Exception):
+        """What is wanted is known, and need not be compiled."""
+
+    def images(_: CudaGenerator, wanted: Sequence[tuple[WantedImage, Choice]], *__: Any) -> None:
+        made.extend((image, choice.variant) for image, choice in wanted)
+        raise Seen
+
+    monkeypatch.setattr(CudaGenerator, "images", images)
+    model = decoder("grouped", torch.bfloat16)
+    module = npusim.extract_llm(model, max_context=96, prefill_chunk=8, serve=SIZES)
+    with pytest.raises(Seen):
+        npusim.compile(module, "cuda:sm_90a")
+    steps = [row for row in made if row[0].recipe is not None]
+    products = [(w, name) for w, name in steps if w.stem in one_order.STEMS]
+    assert {w.stem for w, _ in products} == set(one_order.STEMS) - {"quantized_linear"}
+    for wanted, name in products:
+        assert wanted.recipe is not None
+        assert wanted.recipe.batch_invariance == "auto"
+        assert name.startswith(one_order.PREFIX), (wanted.stem, name)
+    for wanted, name in made:  # sessions choose freely
+        assert wanted.recipe is not None or not name.startswith(one_order.PREFIX)
 
 
 def test_swapped_tiles_fit_in_shared_memory_for_any_rows() -> None:

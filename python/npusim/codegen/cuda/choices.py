@@ -79,6 +79,8 @@ def _variant(stem: str, params: bytes, target: TargetConfig) -> str:
     if stem not in tma_matmul.STEMS or not target.uses_tma:
         return ""
     found = tma_matmul.tiles(fields, 1)
+    if not found and stem != "linear":  # few rows beside a norm, which nothing streams
+        return one_order.variant_of(stem, fields, tma=True, how="auto") or ""
     return found[0].name if found else ""
 
 
