@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from npusim.abi.kernels import KERNELS
-from npusim.codegen.cuda import nvrtc, paging
+from npusim.codegen.cuda import nvrtc
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.ops.paged import reference_paged_attention
 
@@ -128,14 +128,8 @@ def check(dtype: torch.dtype, g: int, heads: int, d: int, window: int, softcap: 
             print(f"  wrong {name}: reported {at.failure.tolist()}")
 
 
-def time_of(
-    rows: int, context: int = 1024, layers: int = 28, g: int = 2, heads: int = 12, beside: int = 0
-) -> None:
-    """Prints the time of rows of as many requests, a layer, at Qwen2.5-1.5B's heads.
-
-    Args:
-        beside: blocks of a multiprocessor where there are many; 0: as the rule has it.
-    """
+def time_of(rows: int, context: int = 1024, layers: int = 28, g: int = 2, heads: int = 12) -> None:
+    """Prints the time of rows of as many requests, a layer; by default Qwen2.5-1.5B's heads."""
     d, table = 128, 64
     used = -(-(context + 1) // PAGE)
     pages = rows * used
@@ -148,10 +142,7 @@ def time_of(
     own = torch.arange(rows, device="cuda")
     q = torch.randn(rows, heads, d, device="cuda", dtype=torch.bfloat16)
     y = torch.empty_like(q)
-    rule = paging._MOST_BLOCKS_PER_PROCESSOR
-    paging._MOST_BLOCKS_PER_PROCESSOR = beside or rule
     kernel = attention_of(rows, rows, table, (pools[0][0], pools[0][1]), heads)
-    paging._MOST_BLOCKS_PER_PROCESSOR = rule
     append = Kernel("paged_append", {
         "heads": g, "length": rows, "head_dim": d, "pages": pages, "page_tokens": PAGE,
         "requests": rows, "table_length": table, "x_strides": [d, heads * d],
@@ -178,9 +169,9 @@ def time_of(
     us = measured(lambda i: kernel(q, *pools[i % kept], positions, own, tables, y))
     each = measured(lambda i: append(q, positions, own, tables, pools[i % kept][0]))
     floor = rows * (context + 1) * g * d * 4 / TERABYTES * 1e6
-    rule_of = {name: kernel.config.defines[name] for name in ("SPLIT", "BESIDE")}
+    split = kernel.config.defines["SPLIT"]
     print(f"rows {rows:4} of {heads} heads: attention {us:7.2f} us a layer, floor {floor:6.2f}; "
-          f"append {each:5.2f}; {rule_of}, pools {kept}", flush=True)  # fmt: skip
+          f"append {each:5.2f}; split {split}, pools {kept}", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":
@@ -192,7 +183,5 @@ if __name__ == "__main__":
         check(torch.float32, 2, 12, 64, 0, 0.0)
     for count in (1, 8, 32, 64, 128, 256):
         time_of(count)
-    for count in (2, 3):
-        time_of(256, beside=count)
-    for count in (2, 4):
-        time_of(128, g=8, heads=32, layers=16, beside=count)
+    for count in (8, 64, 128):  # Llama-3-8B's
+        time_of(count, g=8, heads=32, layers=16)

@@ -10,7 +10,7 @@ class PromptPace {
  public:
   // `seconds`: of a step; 0: any. Beside requests that generate, prompts moreover add to a step
   // less than it takes without them, so that nobody's token takes twice as long as usual. Steps may
-  // always have `least` tokens of prompts.
+  // always have `least` tokens of prompts, however long these take.
   PromptPace(double seconds, int64_t least, int64_t most) noexcept
       : seconds_(seconds), least_(least), most_(most) {}
 

@@ -211,7 +211,8 @@ def test_extremes_of_rows_are_the_same_by_packs_and_alone(tmp_path: Path) -> Non
             moved = torch.cat([room.new_full((shift,), inf), room.flatten()])[shift:]
             y = torch.empty_like(want)
             host.call(kernels[key], [moved, y])
-            assert torch.equal(y.float().nan_to_num(7e9), want.float().nan_to_num(7e9)), (size, name)
+            same = torch.equal(y.float().nan_to_num(7e9), want.float().nan_to_num(7e9))
+            assert same, (size, name, shift)
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")

@@ -176,14 +176,6 @@ def test_the_last_of_rows_at_one_place_is_kept(tmp_path: Path) -> None:
     assert torch.equal(pool, want)
 
 
-def test_many_rows_find_room_at_once() -> None:
-    """So that the last of them do not start when the first have ended."""
-    for rows, ring, beside in ((1, 8, 2), (132, 8, 2), (133, 4, 4), (1000, 4, 4)):
-        packed = KERNELS["paged_attention"].pack(attention_params(torch.bfloat16, rows, PAGE))
-        config = paged_attention(KERNELS["paged_attention"].unpack(packed))
-        assert (config.defines["RING"], config.defines["BESIDE"]) == (ring, beside), rows
-
-
 def test_blocks_share_the_keys_of_few_rows_alone() -> None:
     for rows, window, split in ((1, 0, 3), (40, 0, 3), (64, 0, 2), (133, 0, 1), (1, 256, 2)):
         given = KERNELS["paged_attention"].unpack(

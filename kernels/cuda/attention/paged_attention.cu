@@ -17,8 +17,7 @@
 #include "kernels/cuda/attention/paged_simt.h"
 #endif
 
-extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK, NPUSIM_BESIDE)
-    npusim_kernel(NPUSIM_SIGNATURE) {
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
   npusim::launch_dependents();
   npusim::run(operands);

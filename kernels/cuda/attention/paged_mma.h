@@ -17,8 +17,7 @@ static_assert(kThreads == NPUSIM_BLOCK);
 constexpr int kRing = NPUSIM_RING, kSplit = NPUSIM_SPLIT, kMostChunks = NPUSIM_MOST_CHUNKS;
 constexpr int kHeadTiles = (kGroup + 15) / 16, kHeads = smaller(kGroup, 16);
 constexpr int kHalves = kHeads > 8 ? 2 : 1;
-constexpr bool kKeepsQueries = kD <= 128 && NPUSIM_BESIDE <= 2;  // in registers
-constexpr int kSlice = 16, kSlices = kUnit / kSlice;             // of keys, and as many of values
+constexpr int kSlice = 16, kSlices = kUnit / kSlice;  // of keys, and as many of values
 constexpr int kSlot = kSlice * larger(kDLine, kVLine);
 constexpr int kFold = NPUSIM_FOLD_COLUMNS, kFoldPitch = kFold + 8;  // avoids bank conflicts
 constexpr int kFolds = (kVBlocks * 8 + kFold - 1) / kFold;
@@ -171,8 +170,7 @@ struct UnitSums {
 };
 
 // Computes a unit, and starts what comes kRing slices after each of its own.
-inline void attend_unit(const Queries<kKeepsQueries>& queries, Feed& feed, int unit,
-                        UnitSums& sums) {
+inline void attend_unit(const Queries<(kD <= 128)>& queries, Feed& feed, int unit, UnitSums& sums) {
   const bool sees = feed.keys.sees(unit);
   float scores[kUnit / 8][4];
 #pragma unroll
@@ -404,7 +402,7 @@ inline void run(void* const* operands) {
   for (int slice = 0; slice < kRing; ++slice) feed.start(slice);
   cp_async_wait<kRing>();
   __syncthreads();
-  Queries<kKeepsQueries> queries{shared, {}};
+  Queries<(kD <= 128)> queries{shared, {}};
   queries.keep();
 
   Folding folding(weights);

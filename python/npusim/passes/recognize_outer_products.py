@@ -1,8 +1,8 @@
 """Turns matrix products over one element into `aten.mul.Tensor`.
 
-A [.., m, 1] by [.., 1, n] has no sum in it: each result is one product, rounded once, as `mul` rounds
-it (a product that is -0 stays so; PyTorch's own sum may begin with +0). What makes its operands and
-reads its result is then computed with it, in one pointwise command.
+A [.., m, 1] by [.., 1, n] has no sum in it: each result is one product, rounded once, as `mul`
+rounds it (a product that is -0 stays so; PyTorch's own sum may begin with +0). What makes its
+operands and reads its result is then computed with it, in one pointwise command.
 """
 
 from __future__ import annotations

@@ -18,11 +18,10 @@ _UNIT, _CHUNK = 64, 256  # keys: kUnit and kChunk of attention/paged_sums.h
 _WARPS = _CHUNK // _UNIT
 _LONGEST_HEAD = 256  # that tiles take
 _MOST_KEYS = 1 << 30  # likewise, of a request: positions and offsets in 32 bits
-_RING_BYTES = 128 << 10  # of a multiprocessor's blocks: what is on its way to it
+_RING_BYTES = 64 << 10  # of a block: two blocks keep 128 KB on their way to a multiprocessor
 _RINGS = (8, 4, 2)  # slices of a warp
 _FOLDS = (128, 64)  # columns of v that are folded at once
-_BLOCKS_PER_PROCESSOR = 2  # that share the keys of few rows
-_MOST_BLOCKS_PER_PROCESSOR = 4  # so that as many rows as that find room at once
+_BLOCKS_PER_PROCESSOR = 2
 _SIMT_BLOCK, _SIMT_HEADS, _SIMT_COLUMNS = 256, 8, 256
 
 
@@ -78,7 +77,6 @@ def paged_attention(p: Params) -> LaunchConfig:
         "BLOCK": _SIMT_BLOCK,
         "HEADS": each,
         "COLUMNS": columns,
-        "BESIDE": 1,
         "ARGUMENTS": 8,
     }
     launch = Launch(grid, (_SIMT_BLOCK, 1, 1))
@@ -94,10 +92,7 @@ def _tiles(p: Params) -> LaunchConfig:
     d_line, v_line = blocks(head_dim, 64) * 128, blocks(v_dim, 64) * 128
     slot = 16 * max(d_line, v_line)
     pairs = length * kv_heads * tiles
-    many = pairs > _BLOCKS_PER_PROCESSOR * PROCESSORS
-    beside = _MOST_BLOCKS_PER_PROCESSOR if many else _BLOCKS_PER_PROCESSOR
-    room = _RING_BYTES // beside
-    ring = next((r for r in _RINGS if _WARPS * r * slot <= room), _RINGS[-1])
+    ring = next((r for r in _RINGS if _WARPS * r * slot <= _RING_BYTES), _RINGS[-1])
     at = 16 * d_line + _WARPS * ring * slot
     columns = blocks(v_dim, 16) * 16
 
@@ -115,7 +110,6 @@ def _tiles(p: Params) -> LaunchConfig:
         "PATH": KernelPath.TILE_MMA,
         "BLOCK": 32 * _WARPS,
         "RING": ring,
-        "BESIDE": beside,
         "SPLIT": split,
         "MOST_CHUNKS": chunks,
         "FOLD_COLUMNS": fold,
