@@ -11,6 +11,7 @@ struct StageFormat {
   using Multiplied = W;
   static constexpr bool kScaled = false, kAligned = false;
   static constexpr float kSumScale = 1.0f;
+  static constexpr bool kMovesRows = false;  // whether pointers to rows go along K
   static constexpr int kRowBytes = 128, kBlockK = 64, kSideBytes = 0;
   static constexpr int kSwizzlePeriod = 2;  // of rows
   static constexpr int kLoads = static_cast<int>(params.k / 8);

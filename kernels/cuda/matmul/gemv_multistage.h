@@ -80,12 +80,17 @@ template <bool kWide, typename Rows>
 struct WeightPipeline {
   using Element = StageFormat::Element;
   static constexpr int kChunkElements = 16 / sizeof(Element);
+  static constexpr int kStep = kWarps * kChunks * kChunkElements;  // to the warp's next block
+  static constexpr bool kMovesRows = StageFormat::kMovesRows;
   const Rows& weights;
   const Columns columns;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int tile = 0, block = threadIdx.x / 32;      // to load next
-  const Element* rows[kRowsUsed / kLoadRows];  // of that tile, at this lane's chunk
-  unsigned rows_exist = 0;                     // bit n: rows[n] exists
+  int tile = 0, block = threadIdx.x / 32;  // to load next
+  // Of that tile, at this lane's chunk: of codes in that block, of floats, of which a lane has more
+  // rows and fewer registers, in the first one.
+  const Element* rows[kRowsUsed / kLoadRows];
+  unsigned rows_exist = 0;                                   // of floats, bit n: rows[n] exists
+  int tiles_of_row[kMovesRows ? kRowsUsed / kLoadRows : 1];  // of codes, in which rows[n] exists
   StageFormat::Sides sides;
   unsigned begin, to;  // this lane's place in the first stage, and in the next
 
@@ -108,27 +113,40 @@ struct WeightPipeline {
   unsigned own_stages(unsigned stages) const { return stages + warp * kStages * kStageBytes; }
 
   void find_rows() {
+    const int chunk = (kMovesRows ? block * kChunks : 0) + lane % kChunks;
     rows_exist = 0;
 #pragma unroll
     for (int n = 0; n < kRowsUsed / kLoadRows; ++n) {
       const int row = n * kLoadRows + lane / kChunks;
-      rows_exist |= static_cast<unsigned>(columns.tile_row_exists(tile, row)) << n;
-      rows[n] = weights.row(columns.row_of_w(tile, row)) + lane % kChunks * kChunkElements;
+      rows[n] = weights.row(columns.row_of_w(tile, row)) + chunk * kChunkElements;
+      find_existence(n);
     }
     if constexpr (StageFormat::kSideBytes > 0) {
       const int row = lane % 16;
       sides.find(weights, columns.row_of_w(tile, row), columns.tile_row_exists(tile, row));
     }
   }
+  void find_existence(int n) {
+    const int row = n * kLoadRows + lane / kChunks;
+    if constexpr (kMovesRows) {
+      tiles_of_row[n] = (columns.count - row % kRows + kRows - 1) / kRows;
+    } else {
+      rows_exist |= static_cast<unsigned>(columns.tile_row_exists(tile, row)) << n;
+    }
+  }
+  bool row_exists(int n) const {
+    if constexpr (kMovesRows) return tile < tiles_of_row[n];
+    return (rows_exist >> n & 1) != 0;
+  }
   // The rows of the next tile.
   void next_rows() {
     if constexpr (Rows::kEven) {
+      const int back = kMovesRows ? (kBlocksOfK - 1 - warp) / kWarps * kStep : 0;
       rows_exist = 0;
 #pragma unroll
       for (int n = 0; n < kRowsUsed / kLoadRows; ++n) {
-        const int row = n * kLoadRows + lane / kChunks;
-        rows_exist |= static_cast<unsigned>(columns.tile_row_exists(tile, row)) << n;
-        rows[n] += kRows * Rows::kStride;
+        rows[n] += kRows * Rows::kStride - back;
+        if constexpr (!kMovesRows) find_existence(n);
       }
       sides.advance(kRows, columns.tile_row_exists(tile, lane % 16));
     } else {
@@ -141,8 +159,9 @@ struct WeightPipeline {
       const bool inside = kLoads % kChunks == 0 || block * kChunks + lane % kChunks < kLoads;
 #pragma unroll
       for (int n = 0; n < kRowsUsed / kLoadRows; ++n) {
-        const bool exists = inside && (rows_exist >> n & 1) != 0;
-        const Element* from = rows[n] + (inside ? block * (kChunks * kChunkElements) : 0);
+        const bool exists = inside && row_exists(n);
+        const Element* from = rows[n];
+        if constexpr (!kMovesRows) from += inside ? block * (kChunks * kChunkElements) : 0;
         const unsigned at = to + row_offset(n);
         if constexpr (kWide) {
           cp_async_evict_first(at, from, exists);
@@ -159,6 +178,9 @@ struct WeightPipeline {
       if (block >= kBlocksOfK) {
         block = warp;
         if (++tile < kTiles) next_rows();
+      } else if constexpr (kMovesRows) {
+#pragma unroll
+        for (int n = 0; n < kRowsUsed / kLoadRows; ++n) rows[n] += kStep;
       }
     }
     cp_async_commit();

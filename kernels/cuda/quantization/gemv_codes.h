@@ -24,6 +24,7 @@ struct StageFormat {
   using Multiplied = float16;
   static constexpr bool kScaled = kBytes, kAligned = true;  // rows lie on 16 bytes
   static constexpr float kSumScale = kBytes ? 1.0f : kNibbleScale;
+  static constexpr bool kMovesRows = true;  // whether pointers to rows go along K
   static constexpr int kRowBytes = NPUSIM_ROW_BYTES, kBlockK = kBytes ? kRowBytes : 2 * kRowBytes;
   static constexpr int kLoads = static_cast<int>(kCodes / 16);
   // Groups of a block of K in a row; bytes of its scales and zero points in a stage, whole words.
