@@ -379,44 +379,45 @@ def _diagonal_scatter(node: Node, low: Lowering) -> None:
     low.copy(low.cast(src, y.dtype), _diagonal_view(node, y, src.shape[-1]))
 
 
-def _pixel_shuffle(node: Node, low: Lowering) -> None:
+def _move(node: Node, low: Lowering, split: tuple[int, ...], dims: tuple[int, ...]) -> None:
+    """Copies elements once to where they go, in whatever order the result is stored.
+
+    Args:
+        split: the shape of x with the dimensions cut that are moved apart.
+        dims: their permutation; merged again they are the result.
+    """
     x = _first(node, low)
-    r = node.attrs["upscale_factor"]
+    parts = x.reshape(split)
+    if parts is None:
+        parts = low.dense(x).reshape(split)
+    assert parts is not None
+    moved = parts.permute(dims)
+    target = low.result(node.output).reshape(moved.shape)
+    assert target is not None  # dimensions of a dense value are cut, not merged
+    low.copy(moved, target)
+
+
+def _pixel_shuffle(node: Node, low: Lowering) -> None:
+    *lead, c, h, w = _first(node, low).shape
+    r, n = node.attrs["upscale_factor"], len(lead)
     assert isinstance(r, int)
-    *lead, c, h, w = x.shape
-    n = len(lead)
-    split = low.dense(x).reshape((*lead, c // (r * r), r, r, h, w))
-    assert split is not None
-    moved = split.permute((*range(n), n, n + 3, n + 1, n + 4, n + 2))
-    dense = low.dense(moved).reshape(node.type.shape)
-    assert dense is not None
-    low.define(node.output, dense)
+    dims = (*range(n), n, n + 3, n + 1, n + 4, n + 2)
+    _move(node, low, (*lead, c // (r * r), r, r, h, w), dims)
 
 
 def _pixel_unshuffle(node: Node, low: Lowering) -> None:
-    x = _first(node, low)
-    r = node.attrs["downscale_factor"]
+    *lead, c, h, w = _first(node, low).shape
+    r, n = node.attrs["downscale_factor"], len(lead)
     assert isinstance(r, int)
-    *lead, c, h, w = x.shape
-    n = len(lead)
-    split = low.dense(x).reshape((*lead, c, h // r, r, w // r, r))
-    assert split is not None
-    moved = split.permute((*range(n), n, n + 2, n + 4, n + 1, n + 3))
-    dense = low.dense(moved).reshape(node.type.shape)
-    assert dense is not None
-    low.define(node.output, dense)
+    dims = (*range(n), n, n + 2, n + 4, n + 1, n + 3)
+    _move(node, low, (*lead, c, h // r, r, w // r, r), dims)
 
 
 def _channel_shuffle(node: Node, low: Lowering) -> None:
-    x = low.dense(_first(node, low))
+    b, c, *rest = _first(node, low).shape
     groups = node.attrs["groups"]
     assert isinstance(groups, int)
-    b, c, *rest = x.shape
-    split = x.reshape((b, groups, c // groups, *rest))
-    assert split is not None
-    dense = low.dense(split.permute((0, 2, 1, *range(3, split.rank)))).reshape(x.shape)
-    assert dense is not None
-    low.define(node.output, dense)
+    _move(node, low, (b, groups, c // groups, *rest), (0, 2, 1, *range(3, 3 + len(rest))))
 
 
 Lower = Callable[[Node, Lowering], None]

@@ -1,10 +1,10 @@
 """Decides in which order each result is stored, so that few tensors are ever reordered.
 
 Convolution, pooling, resizing and group norm write channels-last, where a target wants that.
-Attention writes heads after positions, so that merging the heads is a view. Pointwise nodes, cat
-and pad can write any order: they take the one all their readers ask for, else that of their
-largest operand. Views keep no order of their own; what they show follows from what they look at.
-Everything else is row-major.
+Attention writes heads after positions, so that merging the heads is a view. Pointwise nodes, cat,
+pad and shuffles can write any order: they take the one all their readers ask for, else that of
+their largest operand. Views keep no order of their own; what they show follows from what they look
+at. Everything else is row-major.
 """
 
 from __future__ import annotations
@@ -51,7 +51,13 @@ _ANGLES = {
     "npu.paged_rope_append": (3, 4),
 }
 _FEW_CHANNELS = 8  # of bytes: turned around on their own sooner than written one by one
-_COPIES = frozenset(("aten.cat.default", "aten.constant_pad_nd.default"))
+_COPIES = frozenset(
+    f"aten.{name}.default"
+    for name in (
+        *("cat", "constant_pad_nd", "pixel_shuffle", "pixel_unshuffle"),
+        *("channel_shuffle", "native_channel_shuffle"),
+    )
+)
 
 
 def assign_layout(graph: Graph, target: TargetConfig) -> Graph:
