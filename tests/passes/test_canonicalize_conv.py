@@ -67,7 +67,7 @@ def test_computed_weights_stay(draft, check_pass):
 
 @pytest.mark.parametrize(
     ("size", "kernel", "stride", "padding", "dilation"),
-    [(14, 3, 1, 24, 24), (5, 5, 1, 8, 4), (6, 3, 2, 6, 6), (1, 3, 1, 1, 1), (7, 3, 3, 20, 9)],
+    [(14, 3, 1, 24, 24), (5, 5, 1, 8, 4), (6, 3, 2, 6, 6), (1, 3, 1, 1, 1)],
 )
 def test_taps_that_meet_nothing_are_cut(
     draft, cpu, size: int, kernel: int, stride: int, padding: int, dilation: int
