@@ -2,6 +2,7 @@
 // reduced one (channels-last pooling, sums over rows) is walked side by side: rows of elements
 // enter rows of running values. Elsewhere each output takes the runs of its own elements. Elements
 // convert to y's dtype first, as PyTorch's `dtype` argument has it; positions and truth to x's.
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/check.h"
@@ -56,6 +57,16 @@ struct Dims {
       dims[rank++] = next;
     }
   }
+  // Puts a dimension of at least `size` elements last that is nearer in x than `distance`, unless
+  // the last one is. The order of outputs is free.
+  void bring_near(int64_t distance, int64_t size) {
+    const auto is_near = [=](const Dim& d) {
+      return d.size >= size && (d.x < 0 ? -d.x : d.x) < distance;
+    };
+    if (rank == 0 || is_near(dims[rank - 1])) return;
+    Dim* const near = std::find_if(dims, dims + rank, is_near);
+    if (near != dims + rank) std::rotate(near, near + 1, dims + rank);
+  }
   // Removes and returns the last dimension; one of size 1 when there is none.
   Dim pop() { return rank ? dims[--rank] : Dim{1, 0, 0}; }
 };
@@ -104,9 +115,11 @@ Plan make_plan(const Params& p) {
     plan.reduced.add({p.reduced[d], p.reduced_strides[d], 0});
   plan.elements = none ? 0 : plan.reduced.count;
   plan.reduced_inner = none ? Dim{0, 0, 0} : plan.reduced.pop();
+  constexpr int64_t kSideBySide = 4;  // outputs at least
+  plan.kept.bring_near(magnitude(plan.reduced_inner.x), kSideBySide);
   plan.kept_inner = plan.kept.pop();
   const Dim &out = plan.kept_inner, &in = plan.reduced_inner;
-  plan.side_by_side = out.size >= 4 && magnitude(out.x) < magnitude(in.x);
+  plan.side_by_side = out.size >= kSideBySide && magnitude(out.x) < magnitude(in.x);
   const int64_t width = plan.side_by_side ? kWidth : 1;
   const int64_t strips = (out.size - 1) / width + 1;
   plan.items = plan.kept.count / out.size * strips;

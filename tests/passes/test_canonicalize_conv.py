@@ -63,3 +63,35 @@ def test_unbatched(draft, check_pass):
 def test_computed_weights_stay(draft, check_pass):
     y = draft.call("aten.conv2d.default", draft.x(1, 3, 8, 8), draft.x(4, 3, 3, 3), None)
     check_pass(canonicalize_conv, draft.graph(y))
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "padding", "dilation"),
+    [(14, 3, 1, 24, 24), (5, 5, 1, 8, 4), (6, 3, 2, 6, 6), (1, 3, 1, 1, 1)],
+)
+def test_taps_that_meet_nothing_are_cut(
+    draft, cpu, size: int, kernel: int, stride: int, padding: int, dilation: int
+) -> None:
+    x, w = draft.x(1, 4, size, size), draft.w(6, 4, kernel, kernel)
+    y = draft.call("aten.conv2d.default", x, w, None, stride=(stride,) * 2,
+                   padding=(padding,) * 2, dilation=(dilation,) * 2)  # fmt: skip
+    graph = draft.graph(y)
+    made = canonicalize_conv(graph, cpu)
+    (conv,) = (node for node in made.nodes if node.op == "npu.conv")
+    assert conv.type.shape == graph.nodes[-1].type.shape
+    taps = made.types[conv.inputs[1]].shape[2]
+    reached = {
+        k
+        for k in range(kernel)
+        for o in range(conv.type.shape[2])
+        if 0 <= o * stride - padding + k * dilation < size
+    }
+    assert taps == max(reached) - min(reached) + 1 < kernel
+
+
+@pytest.mark.parametrize("padding", [11, 12])
+def test_taps_that_meet_something_stay(draft, cpu, padding: int) -> None:
+    y = draft.call("aten.conv2d.default", draft.x(1, 4, 13, 13), draft.w(6, 4, 3, 3), None,
+                   padding=(padding,) * 2, dilation=(12, 12))  # fmt: skip
+    made = canonicalize_conv(draft.graph(y), cpu)
+    assert [node.op for node in made.nodes] == ["npu.conv"]

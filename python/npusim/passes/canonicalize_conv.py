@@ -4,6 +4,9 @@ Resolves "same" and "valid", takes a zero padding before the convolution into it
 an unbatched input a batch of one. Convolutions whose weights are computed at run time stay, as do
 float64 and integers, which the conv kernels do not take, and those over no channels, which have
 no result.
+
+Taps that lie in the padding for every output, as those of wide dilations over small images do, are
+cut off the weight. They add zeros; where such a weight is not finite, NaN, which is left out.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from npusim.analysis.fused_nodes import KERNEL_DTYPES, reshaped
 from npusim.analysis.shapes import ints
 from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
+from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType
+from npusim.ops.conv import as_tuple
 from npusim.ops.fused import NO_EPILOGUE
 from npusim.targets.target_config import TargetConfig
 
@@ -43,6 +48,7 @@ def _visit(node: Node, rewriter: Rewriter) -> Answer:
     if rewriter.types[x].rank == rank + 1:
         return _unbatched(node, (x, weight, bias, None), attrs, rewriter)
     x = _absorb_padding(x, attrs, rewriter)
+    weight = _cut_taps(node, x, weight, attrs, rewriter)
     return become(node, "npu.conv", (x, weight, bias, None), attrs)
 
 
@@ -101,6 +107,44 @@ def _absorb_padding(x: str, attrs: dict[str, Attr], rewriter: Rewriter) -> str:
     (source,) = node.inputs
     assert source is not None
     return source
+
+
+def _cut_taps(node: Node, x: str, weight: str, attrs: dict[str, Attr], rewriter: Rewriter) -> str:
+    """Leaves out the taps that meet no element of x; returns the weight of the others."""
+    sizes, type = rewriter.types[x].shape[2:], rewriter.types[weight]
+    if attrs["transposed"] or is_symbolic(rewriter.types[x].shape):
+        return weight
+    names = ("stride", "padding", "padding_back", "dilation")
+    rank = len(sizes)
+    numbers = [as_tuple(attrs[name], rank) for name in names]
+    cut = [_reach(*one) for one in zip(sizes, type.shape[2:], *numbers, strict=True)]
+    for d, (size, (first, count, front, back, step)) in enumerate(
+        zip(type.shape[2:], cut, strict=True), start=2
+    ):
+        if count == size:
+            continue
+        shape = rewriter.types[weight].shape
+        part = TensorType(type.dtype, (*shape[:d], count, *shape[d + 1 :]))
+        bounds: dict[str, Attr] = {"dim": d, "start": first, "end": first + count, "step": 1}
+        weight = rewriter.emit("aten.slice.Tensor", (weight,), part, bounds, like=node)
+        for name, number in (("padding", front), ("padding_back", back), ("dilation", step)):
+            old = as_tuple(attrs[name], rank)
+            attrs[name] = (*old[: d - 2], number, *old[d - 1 :])
+    return weight
+
+
+def _reach(
+    size: int, kernel: int, stride: int, front: int, back: int, dilation: int
+) -> tuple[int, int, int, int, int]:
+    """Of one dimension: the first tap that meets x and how many there are from it on, paddings and
+    dilation with these alone. The number of outputs stays."""
+    outputs = (size + front + back - dilation * (kernel - 1) - 1) // stride + 1
+    first, count = 0, kernel
+    while outputs > 0 and count > 1 and (outputs - 1) * stride < front and dilation <= front:
+        first, count, front = first + 1, count - 1, front - dilation
+    while outputs > 0 and count > 1 and (count - 1) * dilation - front >= size and dilation <= back:
+        count, back = count - 1, back - dilation
+    return first, count, front, back, dilation if count > 1 else 1
 
 
 def _unbatched(
