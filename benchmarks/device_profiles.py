@@ -10,16 +10,20 @@ it. With `--what decoders` there are two-layer decoders of seeded sizes, `decode
 `decode` behind `CONTEXT` tokens.
 
 Programs are compiled in `--jobs` processes and measured here, one after the other, in the order in
-which they are ready. Weights are seeded and small; no time depends on them.
+which they are ready. Weights are seeded and small; no time depends on them. On a machine that
+others use, too, `--programs` keeps what was compiled, and `--within` ends a turn of measuring: the
+same call goes on with what has no profile yet.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import random
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -44,6 +48,10 @@ PART = 16  # of them in one program
 DECODERS = 6
 LARGEST = {"cpu": 2e9, "cuda": 4e11}  # operations of one layer
 WEIGHTS = 16 << 20  # elements of a layer's weights
+SAFETENSORS = {
+    "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
+    "int8": "I8", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
 MODELS = (
     *("resnet50", "bert_base", "vit_b_16", "mobilenet_v2", "resnet18", "convnext_tiny"),
     *("resnet34", "mobilenet_v3_large", *others()),
@@ -273,6 +281,20 @@ class Task:
     sizes: Mapping[str, int] | None = None
     context: int = 0
 
+    @property
+    def methods(self) -> tuple[str | None, ...]:
+        """Those that are profiled; None: the only one."""
+        return ("prefill", "decode") if self.kind == "decoders" else (None,)
+
+    def profile(self, folder: Path, method: str | None) -> Path:
+        """Returns the path of the profile of a method."""
+        end = method or (str(self.part) if self.kind == "layers" else "")
+        return folder / f"{self.name}{end}.json"
+
+    def measured(self, folder: Path) -> bool:
+        """Tells whether all of its profiles are there."""
+        return all(self.profile(folder, method).exists() for method in self.methods)
+
 
 def tasks(what: list[str], classes: list[str]) -> Iterator[Task]:
     """Yields what is asked for; of layers first a part of each class, then another of each."""
@@ -289,7 +311,10 @@ def tasks(what: list[str], classes: list[str]) -> Iterator[Task]:
 
 
 def make(task: Task, device: str, dtype: torch.dtype, folder: str) -> tuple[Task, str]:
-    """Compiles a program into a folder; returns its path, too."""
+    """Compiles a program into a folder, unless it is there; returns its path, too."""
+    path = Path(folder) / f"{task.kind}_{task.name}{task.part}.npubin"
+    if path.exists():
+        return task, str(path)
     torch.set_num_threads(1)
     if task.kind == "layers":
         draw = random.Random(f"{SEED} {task.name}")
@@ -308,22 +333,34 @@ def make(task: Task, device: str, dtype: torch.dtype, folder: str) -> tuple[Task
         model = decoder(dict(task.sizes))
         module = npusim.extract_llm(model, max_context=4096, prefill_chunk=128)
         program = npusim.compile(module, device)
-    path = Path(folder) / f"{task.kind}_{task.name}{task.part}.npubin"
     program.save(path)
     return task, str(path)
 
 
-def weights_of(program: CompiledProgram) -> dict[str, Tensor]:
-    """Returns seeded weights above 0, each a part of one array: variances are among them."""
-    most = max((torch.Size(spec.shape).numel() for spec in program.weights), default=1)
+def write_weights(program: CompiledProgram, path: Path) -> None:
+    """Writes a checkpoint of seeded weights above 0: variances are among them.
+
+    Each has bytes of its own. A CPU uses weights of 16 bits where the checkpoint has them, and
+    those that shared memory would share caches, as those of no model do.
+    """
+    sizes = {spec.keys[0]: torch.Size(spec.shape).numel() for spec in program.weights}
     generator = torch.Generator().manual_seed(SEED)
-    values = torch.rand(most, generator=generator).mul_(0.02).add_(0.001)
+    values = torch.rand(max(sizes.values(), default=1), generator=generator).mul_(0.02).add_(0.001)
     kinds = {spec.dtype for spec in program.weights}
-    by_dtype = {kind: values.to(getattr(torch, kind)) for kind in kinds}
-    return {
-        spec.keys[0]: by_dtype[spec.dtype][: torch.Size(spec.shape).numel()].view(spec.shape)
-        for spec in program.weights
-    }
+    images = {kind: values.to(getattr(torch, kind)).view(torch.uint8).numpy() for kind in kinds}
+    header, end = dict[str, Any](), 0
+    for spec in program.weights:
+        begin, end = end, end + sizes[spec.keys[0]] * getattr(torch, spec.dtype).itemsize
+        header[spec.keys[0]] = {
+            "dtype": SAFETENSORS[spec.dtype], "shape": spec.shape, "data_offsets": [begin, end]
+        }  # fmt: skip
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 64 + 56)  # data begin at a multiple of 64 bytes
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for spec in program.weights:
+            begin, end = header[spec.keys[0]]["data_offsets"]
+            file.write(images[spec.dtype][: end - begin].data)
 
 
 def main() -> None:
@@ -337,36 +374,44 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes that compile")
     parser.add_argument("--what", default="layers,models", help="of layers, models, decoders")
     parser.add_argument("--classes", default=",".join(CLASSES), help="of layers")
+    parser.add_argument("--programs", type=Path, help="where compiled programs are kept")
+    parser.add_argument("--within", type=float, help="begins no measurement after these seconds")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
+    if args.programs is not None:
+        args.programs.mkdir(parents=True, exist_ok=True)
     dtype = getattr(torch, args.dtype)
+    end = time.monotonic() + (math.inf if args.within is None else args.within)
     with (
         tempfile.TemporaryDirectory() as made,
         ProcessPoolExecutor(args.jobs, multiprocessing.get_context("fork")) as pool,
     ):
         wanted = [
-            pool.submit(make, task, args.device, dtype, made)
+            pool.submit(make, task, args.device, dtype, str(args.programs or made))
             for task in tasks(args.what.split(","), args.classes.split(","))
+            if not task.measured(args.folder)
         ]
         device = Device(args.device, threads=args.threads)  # behind the fork
         for ready in as_completed(wanted):
             if ready.exception() is not None:
                 print(f"a program was not made: {ready.exception()}", flush=True)
-                continue
-            _measure(*ready.result(), device, args.folder, args.seconds)
+            elif time.monotonic() < end:
+                _measure(*ready.result(), device, args.folder, args.seconds)
 
 
-def _measure(task: Task, path: str, device: Device, folder: Path, seconds: float) -> None:
-    program = CompiledProgram.load(path)
-    loaded = load_weights(weights_of(program), program, device)
-    for method in ("prefill", "decode") if task.kind == "decoders" else (None,):
+def _measure(task: Task, program_path: str, device: Device, folder: Path, seconds: float) -> None:
+    program = CompiledProgram.load(program_path)
+    with tempfile.TemporaryDirectory() as made:
+        checkpoint = Path(made) / "weights.safetensors"
+        write_weights(program, checkpoint)
+        loaded = load_weights(str(checkpoint), program, device)
+    for method in task.methods:
         found = profile_program(
             program, loaded, device=device, seconds=seconds, method=method, context=task.context
         )
-        name = task.name + (method or (str(task.part) if task.kind == "layers" else ""))
-        facts = json.dumps(profile_facts(found), separators=(",", ":"))
-        (folder / f"{name}.json").write_text(facts + "\n")
-        told = f"{name}: {len(found.commands)} commands, {1e3 * found.run_seconds:.3f} ms"
+        path = task.profile(folder, method)
+        path.write_text(json.dumps(profile_facts(found), separators=(",", ":")) + "\n")
+        told = f"{path.stem}: {len(found.commands)} commands, {1e3 * found.run_seconds:.3f} ms"
         print(told, flush=True)
 
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-from benchmarks.calibration import DEVICES, HELD_OUT, OTHERS, halves, profiles, roofline, tables
+from pathlib import Path
 
+import pytest
+import torch
+from benchmarks.calibration import DEVICES, HELD_OUT, OTHERS, halves, profiles, roofline, tables
+from benchmarks.device_profiles import write_weights
+from safetensors.torch import load_file
+
+import npusim
+from npusim.runtime import Device, load_weights
 from npusim.simulate.calibrate import RunError, held_out
 from tests.simulate.documented import documented
 
@@ -70,3 +77,21 @@ def test_what_ran_beside_a_run_is_no_error_of_it() -> None:
     assert of(1.5, 1.2, 1.0) == pytest.approx(0.25)
     for predicted in (0.8, 1.1):  # launches that wait in a queue: the run says how long it takes
         assert of(predicted, 1.0, 1.4) == pytest.approx(predicted - 1)
+
+
+def test_each_weight_of_a_profile_has_its_own_bytes(tmp_path: Path) -> None:
+    """In a checkpoint that other tools read: what a CPU uses in place shares no cache."""
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.Linear(24, 40), torch.nn.ReLU(), torch.nn.Linear(40, 3))
+    model = layers.to(torch.bfloat16).eval()
+    program = npusim.compile((model, (torch.zeros(1, 24, dtype=torch.bfloat16),)), "cpu")
+    path = tmp_path / "weights.safetensors"
+    write_weights(program, path)
+    found = load_file(path)
+    assert {k: (v.shape, v.dtype) for k, v in found.items()} == {
+        k: (v.shape, v.dtype) for k, v in model.state_dict().items()
+    }
+    assert all((v > 0).all() for v in found.values())
+    data = path.stat().st_size - 8 - int.from_bytes(path.read_bytes()[:8], "little")
+    assert data == sum(v.nbytes for v in found.values())
+    assert load_weights(str(path), program, Device("cpu", threads=1)) is not None

@@ -184,7 +184,7 @@ def _grouped_matmul(stem: str, p: Params, nbytes: list[int], _: int) -> tuple[Wo
     """Rows that are spread evenly over as many groups as there can be, each with its own matrix."""
     groups, size = min(p["batch"][5], p["m"]), dtype_size(_dtype(p))
     least, more = divmod(p["m"], groups)
-    found = []
+    found: list[Work] = []
     for count, rows in ((more, least + 1), (groups - more, least)):
         moved = [count * size * n for n in (rows * p["k"], p["k"] * p["n"], rows * p["n"])]
         one = {**p, "batch": (count,), "m": rows}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from npusim.program.program import CompiledProgram
 from npusim.targets import TargetConfig
@@ -59,7 +59,9 @@ def simulate(
     from npusim.simulate.run import run
 
     opened = opened_program(program)
-    asked = {"method": method, "sizes": sizes, "context": context, "overrides": overrides}
+    asked: dict[str, Any] = {
+        "method": method, "sizes": sizes, "context": context, "overrides": overrides
+    }  # fmt: skip
     if not isinstance(opened, CompiledProgram):
         from npusim.simulate.partitions import run_plan
 

@@ -40,7 +40,7 @@ _NUMBERS = (
     *("compute_share", "memory_share", "overlap"),
 )
 _LOW = (1e-4, 1e-7, 1e-4, 1e-4, 1e-4, 1e-4, 1e-4, 1e-3, 1e-3)
-_HIGH = (1e4, 1e4, 1e3, 1e3, 1e3, 1e3, 2.0, 4.0, 31.0)  # of overlap: above 1
+_HIGH = (1e4, 1e4, 1e3, 1e3, 1e3, 1e3, 4.0, 4.0, 31.0)  # Winograd's; of overlap: above 1
 _USUAL = 0.5, 0.7, 1.0  # shares of compute and memory, and overlap above 1, of most kernels
 _PRIOR = 0.03  # an error, by which a number that is 2.7 times as large as usual counts
 _BEST = 3  # shapes of tiles that are fitted from several beginnings

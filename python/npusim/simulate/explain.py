@@ -83,7 +83,9 @@ def explain(
     Other arguments, and errors, are those of `npusim.simulate`; Error for no such command.
     """
     opened = opened_program(program)
-    asked = {"method": method, "sizes": sizes, "context": context, "overrides": overrides}
+    asked: dict[str, Any] = {
+        "method": method, "sizes": sizes, "context": context, "overrides": overrides
+    }  # fmt: skip
     places: Sequence[tuple[Plan, int] | None]
     if isinstance(opened, CompiledProgram):
         plan = planned(opened, target, **asked)

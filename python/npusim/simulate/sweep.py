@@ -192,8 +192,10 @@ def sweep(
             f"None of {len(rows)} machines runs the program. The first: {rows[0].why}"
         )
     name = one.method(method).name if method else one.methods[0].name
-    whole = isinstance(program, CompiledProgram)
-    model = str(program.metadata.get("model", "")) if whole else program.graph.name
+    if isinstance(program, CompiledProgram):
+        model = str(program.metadata.get("model", ""))
+    else:
+        model = program.graph.name
     return Sweep(model, name, chosen.name, tuple(pareto), tuple(_marked(rows, pareto)))
 
 
