@@ -268,11 +268,9 @@ def variations(product: Product, m: int, on: Collection[str]) -> dict[str, Launc
     if tile is None:
         return made
     swapped = swap_ab.swap_ab(p, tile, slices)
+    unpadded = replace(swapped.launches[0], padded_shared=None)
     made["swapped"] = swapped.on(on)
-    (launch,) = swapped.launches
-    if launch.grid[1] * slices <= 132:
-        padded = replace(launch, shared=max(launch.shared, 100 << 10))
-        made["padded to 100 KB"] = replace(swapped, launches=(padded,)).on(on)
+    made["no padding"] = replace(swapped, launches=(unpadded,)).on(on)
     few = replace(tile, ahead=min(tile.ahead, 3))
     made["three blocks ahead"] = swap_ab.swap_ab(p, few, slices).on(on)
     short = replace(tile, stages=min(tile.stages, 6), ahead=min(tile.ahead, 6))

@@ -145,17 +145,6 @@ constexpr int kSumsAt = ceil_div(kExchangeBarrierAt + 8, 128) * 128;
 static_assert(kClusterK == 1 || (kTmaRows * kPitch * 4 <= kBarriersAt &&
                                  kSumsAt + (kClusterK - 1) * kSliceBytes <= NPUSIM_SHARED));
 
-// Factors of the tile's rows that are kept for later lie behind the partial sums.
-constexpr int kScalesAt = kTmaRows * kPitch * 4;
-static_assert(!kScalesLast || kScalesAt + kTmaRows * 4 <= kBarriersAt);
-
-inline void keep_scales(const Scales& row_scales) {
-  sync_consumers<kConsumerWarps * 32>();  // the pipeline is no longer read
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  float* scales = reinterpret_cast<float*>(shared_memory + kScalesAt);
-  if (lane < 16) scales[threadIdx.x / 32 * 16 + lane] = row_scales.own;
-}
-
 // Where the block of rank `to` receives what rank `from` has sent.
 inline int slice_at(int from, int to) {
   return kSumsAt + (from < to ? from : from - 1) * kSliceBytes;
@@ -231,12 +220,6 @@ inline void reduce_slice(const ClusterBlock& cluster_block, const TileEpilogue& 
 #pragma unroll
         for (int e = 0; e < 8; ++e) v[part][e] += more[e];
       }
-    }
-    if constexpr (kScalesLast) {
-      const float scale = reinterpret_cast<const float*>(
-          shared_memory + kScalesAt)[cluster_block.k_rank * kSliceRows + line(i)];
-#pragma unroll
-      for (int e = 0; e < kParts * 8; ++e) v[e / 8][e % 8] = __fmul_rn(v[e / 8][e % 8], scale);
     }
     const int row = first_row + line(i);
     if constexpr (kParts == 2) {

@@ -80,11 +80,7 @@ inline void run_cluster(const Pipeline& pipeline, const Maps& maps,
     Scales row_scales;
     row_scales.read(tile_epilogue.squares, cluster_block.first_row);
     sums.multiply(cluster_block, pipeline, producer, row_scales);
-    if constexpr (kScalesLast) {
-      keep_scales(row_scales);
-    } else {
-      row_scales.scale(sums);
-    }
+    row_scales.scale(sums);
   }
   if constexpr (!kAfterNorm) wait_on_dependencies();
   // Until here other blocks multicast to this one, or read what it has multicast to them.

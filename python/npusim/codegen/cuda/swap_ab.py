@@ -28,6 +28,8 @@ _MOST_STAGES = 12
 # where a pipeline needs more.
 _ROOM = (74 << 10, 112 << 10)
 _IN_FLIGHT = 48 << 10  # bytes of W, on the way to a processor, that keep memory busy
+# Of a launch with a block a processor at most, so that none takes three of its blocks.
+_ALONE = 100 << 10
 _PLAIN, _PLAIN_STAGES = 64, 3  # rows and columns of the tiles of devices without TMA
 
 
@@ -144,7 +146,8 @@ def swap_ab(p: Params, tile: SwapTile, slices: int) -> LaunchConfig:
     }
     grid = (1, blocks_of(p, tile.groups, slices) // slices, slices)
     plain = _PLAIN_STAGES * 2 * _PLAIN * 2 * _DEPTH
-    launch = Launch(grid, (threads, 1, 1), max(shared, plain), elsewhere=plain)
+    padded = max(shared, plain, _ALONE) if grid[1] * slices <= PROCESSORS else None
+    launch = Launch(grid, (threads, 1, 1), max(shared, plain), "npusim_kernel", plain, padded)
     return LaunchConfig((launch,), maps=tuple(maps), defines=defines)
 
 
