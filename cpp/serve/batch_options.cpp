@@ -9,6 +9,10 @@
 namespace npusim::serve {
 namespace {
 
+// Tokens of prompts that steps have whose time is bounded: few enough to take no longer than the
+// rows of those that generate, and enough that prompts end.
+constexpr int64_t kLeastPaced = 32;
+
 // Prompts whose every score is wanted have so many in a step at most: the others wait for the host
 // to make log-probabilities of them.
 constexpr int64_t kMostScored = 32;
@@ -41,7 +45,8 @@ StepLimits limits_of(const RunnerFacts& facts, const BatchOptions& options) {
                     .entries = facts.max_requests,
                     .scored_tokens = kMostScored};
   const int64_t beside = tokens - limits.requests;  // whoever has a prompt generates nothing
-  limits.least_prompt_tokens = std::clamp<int64_t>(beside, 1, facts.page_tokens);
+  const int64_t least = options.step_seconds > 0 ? kLeastPaced : facts.page_tokens;
+  limits.least_prompt_tokens = std::clamp<int64_t>(beside, 1, std::min(least, facts.page_tokens));
   return limits;
 }
 

@@ -61,6 +61,7 @@ class Draft {
     const int64_t scored = std::min(limits_.scored_tokens, spare_entries());
     const int64_t most = std::min(budget_, load.scores_all ? scored : load.pending());
     if (most >= load.pending()) return load.pending();
+    if (limits_.prompt_tokens < limits_.page_tokens) return most;
     const int64_t end = (load.scheduled + most) / limits_.page_tokens * limits_.page_tokens;
     return end > load.scheduled ? end - load.scheduled : most;
   }

@@ -74,6 +74,8 @@ void ends_chunks_with_pages() {
   check(chunk(7, 0) == 7, "all of it, where it fits");
   limits.prompt_tokens = 1;
   check(chunk(40, 0) == 1, "one at the least");
+  limits.prompt_tokens = 3;
+  check(chunk(40, 2) == 3 && chunk(40, 3) == 3, "as many as may be, where that is no page");
 }
 
 void puts_back_the_last() {
