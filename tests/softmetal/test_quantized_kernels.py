@@ -18,7 +18,7 @@ from tests.softmetal.programs import Kernels, run_program
 __all__ = ["kernels"]
 
 
-@pytest.mark.parametrize("scheme", ["int8", "int4-g32", "int4-g64-asymmetric"])
+@pytest.mark.parametrize("scheme", ["int8", "fp8", "int4-g32", "int4-g64-asymmetric"])
 @pytest.mark.parametrize(
     ("m", "rows", "k", "dtype", "gated"),
     [
@@ -76,7 +76,7 @@ def test_quantized_linear(
     close(got, want, 2 * k**0.5)
 
 
-@pytest.mark.parametrize("scheme", ["int8", "int4-g32", "int4-g64-asymmetric"])
+@pytest.mark.parametrize("scheme", ["int8", "fp8", "int4-g32", "int4-g64-asymmetric"])
 @pytest.mark.parametrize(
     ("rows", "k", "dtype"),
     [(1, 1, torch.float32), (9, 131, torch.float16), (3, 256, torch.bfloat16)],
@@ -106,7 +106,7 @@ def test_quantize_writes_what_its_reference_does(
     ours = dequantize(got, how, rows, k)
     error = [(w[:, :k].float() - v).square().sum() for v in (ours, want)]
     assert error[0] <= error[1] * 1.01 + 1e-9
-    assert (ours - want).abs().max() <= (1e-6 if how.format == "int8" else 0.01)
+    assert (ours - want).abs().max() <= (1e-6 if how.bytes_a_code else 0.01)
 
 
 def test_a_model_compiled_with_quantized_weights(device: metal.Device) -> None:

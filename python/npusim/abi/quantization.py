@@ -6,8 +6,8 @@ whole blocks of 128. Three sections follow one another, each beginning on a cach
 all rows, their scales, their zero points; then a cache line of padding.
 
 * `int8`: element = code * scale, one float32 scale a row; `quantize` makes codes in [-127, 127].
-* `fp8`: likewise of codes float8_e4m3fn, up to 448. A row with a NaN among its codes has NaN for its
-  scale, so that a product need not look at codes: any sum over such a row is NaN.
+* `fp8`: likewise of codes float8_e4m3fn, up to 448. A row with a NaN among its codes has NaN for
+  its scale, so that a product need not look at codes: any sum over such a row is NaN.
 * `int4`: element = (code - 8) * scale, code in [0, 15], one float16 scale a group of a row.
 * `int4-asymmetric`: element = (code - zero) * scale, likewise with a zero point a group, a byte
   that counts sixteenths.

@@ -48,9 +48,7 @@ def bytes_with(
     return types(weight=("int8", (N, K)), weight_scale=("bfloat16", scale), **more)
 
 
-def floats_with(
-    scale: tuple[int, ...], name: str = "weight_scale"
-) -> dict[str, TensorType]:
+def floats_with(scale: tuple[int, ...], name: str = "weight_scale") -> dict[str, TensorType]:
     return types(weight=("float8_e4m3fn", (N, K)), **{name: ("float32", scale)})
 
 
@@ -157,9 +155,9 @@ def test_a_float_code_that_is_no_number_is_none_in_its_row(byte: int) -> None:
     found = stored(_FLOATS, floats_with((1,)))
     data = drawn(dict(found.tensors) | floats_with((1,)))
     data["m.weight"].view(torch.uint8)[3, 200] = byte
-    (y,) = npusim.load(
-        npusim.compile(expanded(models.linear(KEY, N, K), {KEY: found})), data
-    )(np.eye(K, dtype=np.float32))
+    (y,) = npusim.load(npusim.compile(expanded(models.linear(KEY, N, K), {KEY: found})), data)(
+        np.eye(K, dtype=np.float32)
+    )
     wanted = elements(found, data)
     assert np.isnan(wanted).sum() == 1 and np.isnan(y.T[3]).all()
     others = np.arange(N) != 3

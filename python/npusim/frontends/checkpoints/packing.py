@@ -2,8 +2,8 @@
 
 A scheme says so where the arithmetic is the same for whatever the tensors hold: codes of 4 bits in
 groups of 32, 64 or 128, float16 scales, and zero points that are whole numbers up to 15; codes of 8
-bits, or of float8_e4m3fn, with one scale a row. A weight made of such codes differs from what products then multiply by
-rounding alone, which they spare.
+bits, or of float8_e4m3fn, with one scale a row. A weight made of such codes differs from what
+products then multiply by rounding alone, which they spare.
 """
 
 from __future__ import annotations
