@@ -32,7 +32,7 @@ def build(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
 
     torch.manual_seed(0)
     segments = name.startswith(_SEGMENTERS)
-    more = {"weights_backbone": None} if segments else {}
+    more: dict[str, object] = {"weights_backbone": None} if segments else {}
     if name in ("inception_v3", "googlenet"):
         more = {"init_weights": False}
     model = torchvision.models.get_model(name, weights=None, **more).eval()

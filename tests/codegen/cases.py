@@ -114,6 +114,8 @@ def models() -> Iterator[CompiledProgram]:
         yield npusim.compile(module, target, quantize=quantize)
     grouped = nn.Sequential(nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 3, groups=2)).eval().half()
     yield npusim.compile((grouped, (torch.randn(1, 8, 9, 9).half(),)), target)  # a strip a thread
+    norm = nn.Sequential(nn.Conv2d(8, 16, 1), nn.GroupNorm(4, 16), nn.SiLU()).eval().half()
+    yield npusim.compile((norm, (torch.randn(1, 8, 40, 40).half(),)), target)  # shared groups
     plain = nn.Linear(128, 96).eval(), (torch.randn(1, 128),)  # float32: no tensor cores
     yield npusim.compile(plain, target, quantize="int8")
     wide = nn.Linear(256, 96).bfloat16().eval()

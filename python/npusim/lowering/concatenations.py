@@ -60,8 +60,7 @@ def places(graph: Graph) -> Mapping[str, Place]:
             type = graph.types[value]
             if type.rank != node.type.rank:
                 continue  # PyTorch lets an empty 1-D tensor stand in any concatenation
-            lies_dense = all(n == 1 for n in node.type.shape[:dim])
-            suits = type.dtype == node.type.dtype and _suits(value, node, lies_dense, graph)
+            suits = type.dtype == node.type.dtype and _suits(value, node, dim, graph)
             if suits and value not in found:
                 found[value] = Place(node, dim, start)
             start += type.shape[dim]
@@ -93,13 +92,16 @@ def _split_into(values: Sequence[str], node: Node, graph: Graph) -> Node | None:
     return split if same and parts == list(values[: len(parts)]) else None
 
 
-def _suits(value: str, node: Node, lies_dense: bool, graph: Graph) -> bool:
+def _suits(value: str, node: Node, dim: int, graph: Graph) -> bool:
     """Tells whether a value is computed, read once by the node, and by others as rows apart.
 
     One that lies there without gaps, as steps of a sequence do, may be read by anybody.
     """
     if value not in graph.producers or value in graph.static_values:
         return False
+    order = node.type.order or tuple(range(node.type.rank))
+    outer = order[: order.index(dim)]  # dimensions that are stored around the one of the parts
+    lies_dense = all(node.type.shape[d] == 1 for d in outer)
     read = value not in graph.output_values if lies_dense else _reads_rows(value, graph)
     return read and list(_joined(node, graph)).count(value) == 1
 

@@ -15,7 +15,7 @@ from npusim.ir.types import TensorType
 from npusim.lowering.context import Lowering, Param, codes
 from npusim.lowering.pointwise_kernel import emit_program
 from npusim.lowering.view import View
-from npusim.ops.fused import activation_program
+from npusim.ops.fused import NO_EPILOGUE, activation_program, check_activation
 from npusim.ops.linear import row_stride, rows
 
 if TYPE_CHECKING:
@@ -166,6 +166,30 @@ def reference_group_norm(
     return scalar_torch.run(finish, [y]).to(x.dtype)
 
 
+def infer_group_norm(
+    x: TensorType,
+    weight: TensorType | None = None,
+    bias: TensorType | None = None,
+    /,
+    *,
+    num_groups: object,
+    eps: object,
+    act: object,
+) -> TensorType:
+    """Returns the type of `npu.group_norm`; ShapeError when the operands do not fit."""
+    op = "npu.group_norm"
+    check_activation(op, {**NO_EPILOGUE, "act": act})
+    if act == "clamp" or not isinstance(eps, (int, float)):
+        raise ShapeError(f"{op}: act is {act!r} and eps {eps!r}; it takes no bounds, and a number.")
+    groups = num_groups if isinstance(num_groups, int) else 0
+    if x.rank < 2 or groups < 1 or x.shape[1] % groups != 0:
+        raise ShapeError(f"{op}: the channels of {x} are no {num_groups!r} groups.")
+    for vector in (weight, bias):
+        if vector is not None and vector.shape != x.shape[1:2]:
+            raise ShapeError(f"{op}: {vector} is no vector of the channels of {x}.")
+    return x
+
+
 def _lower_instance_norm(node: Node, low: Lowering) -> None:
     """Without running statistics: a group norm with one channel a group."""
     x, weight, bias = low.inputs(node)[:3]
@@ -285,7 +309,7 @@ register(
         "npu.group_norm",
         lower=_lower_group_norm,
         reference=reference_group_norm,
-        infer=lambda x, *_, **attrs: x,
+        infer=infer_group_norm,
         cases=(
             Case(((2, 6, 5, 4), (6,), (6,)), {"num_groups": 3, "eps": 1e-5, "act": "silu"}),
             Case(((2, 6, 7), None, None), {"num_groups": 2, "eps": 1e-5, "act": "relu"}, "plain"),
