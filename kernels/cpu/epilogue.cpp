@@ -158,6 +158,34 @@ void finish_rows(const Output& out, int64_t row, int64_t rows, int64_t column, f
   }
 }
 
+// finish() of whole vectors where a bias and an activation that is no range are all.
+bool is_activated(const Output& out, int64_t columns) {
+  return !has_range(out) && out.residual_mode == kNoResidual && out.more == 0 &&
+         columns % kLanes == 0 && columns <= kAtOnce;
+}
+
+template <typename Y>
+void finish_activated(const Output& out, int64_t row, int64_t rows, int64_t column, int64_t columns,
+                      const float* sums, int64_t stride) {
+  alignas(64) float buffer[kAtOnce];
+  const int64_t most = kAtOnce / std::max(columns, int64_t{kLanes});
+  Y* y = static_cast<Y*>(out.y) + column;
+  for (int64_t r = 0; r < rows; r += most) {
+    const int64_t count = std::min(rows - r, most);
+    for (int64_t c = 0; c < columns; c += kLanes) {  // -0 changes no sum
+      const Vec bias = out.bias ? load(out.bias + column + c) : broadcast(-0.0F);
+      for (int64_t i = 0; i < count; ++i) {
+        store(buffer + i * columns + c, load(sums + (r + i) * stride + c) + bias);
+      }
+    }
+    apply_to_row(out.act, buffer, 1, buffer, count * columns);
+    for (int64_t i = 0; i < count; ++i) {
+      Y* to = y + out.y_rows[row + r + i];
+      for (int64_t c = 0; c < columns; c += kLanes) store(to + c, load(buffer + i * columns + c));
+    }
+  }
+}
+
 }  // namespace
 
 void finish_whole(const Output& out, int64_t row, int64_t rows, int64_t column, float* sums) {
@@ -174,6 +202,9 @@ void finish_whole(const Output& out, int64_t row, int64_t rows, int64_t column, 
 void finish(const Output& out, int64_t row, int64_t rows, int64_t column, int64_t columns,
             const float* sums, int64_t stride) {
   with_float_type(out.y_dtype, [&]<typename Y>(Y) {
+    if (is_activated(out, columns)) {
+      return finish_activated<Y>(out, row, rows, column, columns, sums, stride);
+    }
     with_float_type(out.r_dtype, [&]<typename R>(R) {
       Finish<Y, R>(out, row, column).run(rows, columns, sums, stride);
     });
