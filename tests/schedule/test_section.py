@@ -104,6 +104,10 @@ FIRST = ("schedules", "forward", 0)
         ((*FIRST, "operands", 0, "source"), "l9", "'l9'|not moved"),
         ((*FIRST, "cycles"), "many", "not a number"),
         ((*FIRST, "unit"), "gpu", '"gpu", not "mxu"'),
+        ((*FIRST, "dtype"), "x", "no dtype is called that"),
+        ((*FIRST, "dtype"), "int64", "computes int64 on 'mxu', which has none"),
+        ((*FIRST, "form"), "move", "has the array compute 'move'"),
+        ((*FIRST, "vector"), {"sine": 1}, "no scalar operation"),
     ],
 )
 def test_damaged_ones_are_refused(

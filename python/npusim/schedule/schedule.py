@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from npusim.abi.scalar import OPCODES
+from npusim.ir.types import DTYPES
 from npusim.targets.records import FROM_MINUS_1, Contradiction
 
 AXES = ("b", "m", "n", "k")
@@ -138,6 +140,10 @@ class Schedule:
         for key in ("taps", "addends"):
             if getattr(self, key) < 1:
                 raise Contradiction("there is at least 1.", key)
+        if self.dtype not in DTYPES:
+            raise Contradiction(f"no dtype is called that. {', '.join(DTYPES)}.", "dtype")
+        if unknown := [op for op in self.vector if op not in OPCODES]:
+            raise Contradiction("no scalar operation is called that.", "vector", unknown[0])
 
     def trips(self, axis: str) -> int:
         """Returns how many tiles there are along an axis."""

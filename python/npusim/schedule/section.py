@@ -118,12 +118,23 @@ def _check(schedules: tuple[Schedule, ...], method: Method, npu: Npu) -> None:
         if not before <= schedule.command < len(method.commands):
             raise _damaged(f"{where} is of no command, or out of order")
         before = schedule.command
+        _check_unit(schedule, npu, where)
         if schedule.bytes > memories.get(schedule.memory, -1):
             raise _damaged(f"{where} takes {schedule.bytes} bytes of '{schedule.memory}'")
         operands = len(method.commands[schedule.command].operands)
         for plan in schedule.operands:
             if not -1 <= plan.operand < operands or plan.source not in (DRAM, *memories):
                 raise _damaged(f"{where} has operand {plan.operand} in '{plan.source}'")
+
+
+def _check_unit(schedule: Schedule, npu: Npu, where: str) -> None:
+    """Holds a schedule to what its unit computes."""
+    products = schedule.form in ("product", "conv", "depthwise")
+    known = {"mxu": npu.mxu.macs_per_pe_cycle, "vpu": npu.vpu.dtype_rate}.get(schedule.unit)
+    if known is not None and schedule.dtype not in known:
+        raise _damaged(f"{where} computes {schedule.dtype} on '{schedule.unit}', which has none")
+    if schedule.unit == "mxu" and not products:
+        raise _damaged(f"{where} has the array compute '{schedule.form}'")
 
 
 def _member(program: CompiledProgram, name: str) -> dict[str, Any]:
