@@ -27,6 +27,8 @@ _DEPTH, _GROUP_ROWS = 64, 64
 # cluster's blocks exchange their sums.
 _PROCESSOR_BYTES_PER_US, _EXCHANGE_US, _SLICE_US = 45000.0, 1.0, 0.15
 _SQUARED_COLUMNS = 64  # whose squares before a norm are summed in the order of all
+_SWAPPED_ROWS = 128  # of x, up to which swapped products of whole K are the fastest
+_TURN_ROWS, _TURN_US = 64, 0.02  # above so many rows, each costs that more to be turned and sent
 _OTHER_REGISTERS = 64  # of a thread, beside sums
 
 # Tiles that leave room for blocks of the next launch, beside those of prompts; and tiles of which
@@ -90,7 +92,9 @@ def linear_configs(p: Params) -> Configs:
     slices = slices_of(p)
     found: dict[str, tuple[float, Callable[[], LaunchConfig]]] = {}
     if swap_ab.fits(p, 1):
-        for groups in (1, 2):
+        # Many rows of x are read by too many blocks, unless each has a slice of them.
+        few = as_int(p, "m") <= (_SWAPPED_ROWS if slices == 1 else swap_ab.MOST_ROWS)
+        for groups in (1, 2) if few else ():
             tile = swap_ab.tile_of(p, groups, slices)
             if tile is not None:
                 config = _deferred(swap_ab.swap_ab, p, tile, slices)
@@ -118,7 +122,11 @@ def _swapped_us(p: Params, groups: int, slices: int) -> float:
         each * blocks(count, PROCESSORS) / fit.arriving_bytes_per_us,
         each * count / fit.all_arriving_bytes_per_us,
     )
-    exchange = fit.exchange_us * slices + m * _GROUP_ROWS * groups * 4 / fit.exchanged_bytes_per_us
+    exchange = (
+        _TURN_US * max(0, m - _TURN_ROWS)
+        + fit.exchange_us * slices
+        + m * _GROUP_ROWS * groups * 4 / fit.exchanged_bytes_per_us
+    )
     return fit.begin_us + fit.end_us + time + (exchange if slices > 1 else 0.0)
 
 
