@@ -81,7 +81,7 @@ def linear_configs(p: Params) -> Configs:
     """
     slices = slices_of(p)
     found: dict[str, tuple[float, Callable[[], LaunchConfig]]] = {}
-    if swap_ab.fits(p, 1):
+    if as_int(p, "m") and swap_ab.fits(p, 1):
         # Many rows of x are read by too many blocks, unless each has a slice of them.
         few = as_int(p, "m") <= (_SWAPPED_ROWS if slices == 1 else swap_ab.MOST_ROWS)
         for groups in (1, 2) if few else ():
