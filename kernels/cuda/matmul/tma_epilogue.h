@@ -234,22 +234,10 @@ inline void reduce_slice(const ClusterBlock& cluster_block, const TileEpilogue& 
     sync_consumers<kConsumerWarps * 32>();
     if (threadIdx.x >= kSliceRows) return;
     const float* row = own + threadIdx.x * kPitch;
-    const int y_row = first_row + static_cast<int>(threadIdx.x);
-    if constexpr (kSquaresOfSlots) {
+    float sum = 0.0f;
 #pragma unroll
-      for (int slot = 0; slot < kChunks / 8; ++slot) {
-        float of[4];  // as the lanes of quad_sum have them
-#pragma unroll
-        for (int t = 0; t < 4; ++t) of[t] = row[(slot * 8 + t) * 8] + row[(slot * 8 + t + 4) * 8];
-        tile_epilogue.norm_outputs.store_squares<kSlotTiles>(
-            y_row, cluster_block.first_column / 64 + slot, (of[0] + of[1]) + (of[2] + of[3]));
-      }
-    } else {
-      float sum = 0.0f;
-#pragma unroll
-      for (int chunk = 0; chunk < kChunks; ++chunk) sum += row[chunk * 8];
-      tile_epilogue.store_squares(cluster_block, y_row, sum);
-    }
+    for (int chunk = 0; chunk < kChunks; ++chunk) sum += row[chunk * 8];
+    tile_epilogue.store_squares(cluster_block, first_row + static_cast<int>(threadIdx.x), sum);
   }
 }
 

@@ -19,10 +19,8 @@ constexpr int kCluster = kClusterM * kClusterN * kClusterK;
 static_assert(NPUSIM_PERSISTENT_TILES == 0 || kCluster == 1);
 // Slices of K that are summed one after the other and added up in order, as the blocks of a cluster
 // with as many do: the bits of products of any number of rows (codegen/cuda/one_order.py).
-constexpr int kSlicesOfK = kClusterK > 1 ? 1 : larger(NPUSIM_ORDERED_SLICES, 1);
-// A cluster scales rows before it adds slices up, where blocks that have all slices do so after.
-static_assert(NPUSIM_ORDERED_SLICES == 0 || kClusterK == 1 ||
-              (kClusterK == NPUSIM_ORDERED_SLICES && !kAfterNorm));
+constexpr int kSlicesOfK = larger(NPUSIM_ORDERED_SLICES, 1);
+static_assert(NPUSIM_ORDERED_SLICES == 0 || kClusterK == 1);
 constexpr int kPipelineStages = NPUSIM_PIPELINE_STAGES, kStageBytes = (kTmaRows + kColumns) * 128;
 constexpr int kXBytes = kTmaRows * 128;
 constexpr int kBarriersAt =

@@ -27,17 +27,13 @@ _DEPTH, _GROUP_ROWS = 64, 64
 # cluster's blocks exchange their sums.
 _PROCESSOR_BYTES_PER_US, _EXCHANGE_US, _SLICE_US = 45000.0, 1.0, 0.15
 _SQUARED_COLUMNS = 64  # whose squares before a norm are summed in the order of all
+_SWAPPED_ROWS = 128  # of x, up to which swapped products of whole K are the fastest
 _OTHER_REGISTERS = 64  # of a thread, beside sums
 
-# Tiles that leave room for blocks of the next launch, beside those of prompts; and tiles of which
-# a cluster's blocks have a slice of K each.
+# Tiles that leave room for blocks of the next launch, beside those of prompts.
 _ROOMY_TILES = tuple(
     ClusterTile(rows, columns, 1, 1, 1, stages)
     for rows, columns, stages in ((64, 144, 4), (64, 128, 4), (64, 112, 5), (128, 144, 3))
-)
-_SLICED_TILES = tuple(
-    ClusterTile(rows, columns, 1, 1, 2, stages)
-    for rows, columns, stages in ((64, 64, 8), (64, 128, 4), (128, 64, 6), (128, 128, 4))
 )
 
 Configs = Mapping[str, Callable[[], LaunchConfig]]
@@ -62,8 +58,6 @@ def ordered_tiles(p: Params, slices: int) -> list[ClusterTile]:
     """Returns tiles of many rows that add in this order, the fastest by an estimate first."""
     alone = [t for t in tma_matmul.TILES if (t.share_rows, t.share_columns) == (1, 1)]
     tiles = [replace(t, split_k=1, ordered_slices=slices) for t in (*_ROOMY_TILES, *alone)]
-    if slices > 1 and "norm_eps" not in p:  # whose rows are scaled once all slices are added
-        tiles += [replace(t, split_k=slices, ordered_slices=slices) for t in _SLICED_TILES]
     found = {
         tile.name: tile
         for tile in tiles
@@ -77,9 +71,7 @@ def _has_registers(tile: ClusterTile) -> bool:
     """Tells whether a thread has room for the sums of a slice beside those of the others."""
     threads = tile.blocks_per_processor * (2 * tile.rows + 32 * tile.copy_warp)
     sums = tile.columns // 2 * 2  # of a slice, and of those that are finished
-    return tile.ordered_slices == tile.split_k or sums + _OTHER_REGISTERS <= min(
-        255, 65536 // threads
-    )
+    return tile.ordered_slices == 1 or sums + _OTHER_REGISTERS <= min(255, 65536 // threads)
 
 
 def linear_configs(p: Params) -> Configs:
@@ -89,8 +81,10 @@ def linear_configs(p: Params) -> Configs:
     """
     slices = slices_of(p)
     found: dict[str, tuple[float, Callable[[], LaunchConfig]]] = {}
-    if swap_ab.fits(p, 1):
-        for groups in (1, 2):
+    if as_int(p, "m") and swap_ab.fits(p, 1):
+        # Many rows of x are read by too many blocks, unless each has a slice of them.
+        few = as_int(p, "m") <= (_SWAPPED_ROWS if slices == 1 else swap_ab.MOST_ROWS)
+        for groups in (1, 2) if few else ():
             tile = swap_ab.tile_of(p, groups, slices)
             if tile is not None:
                 config = _deferred(swap_ab.swap_ab, p, tile, slices)
