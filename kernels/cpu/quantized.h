@@ -6,9 +6,8 @@
 // padding, so that a vector may be loaded wherever an element is.
 //
 //   int8   element = code * scale, code in [-127, 127], one float32 scale a row.
-//   fp8    likewise, of codes float8 (e4m3). A row with a NaN among its codes has NaN for its
-//   scale,
-//          so that nobody looks for one in codes.
+//   fp8    likewise, codes of float8 (e4m3). A row with a NaN among its codes has NaN for its
+//          scale, so that nobody looks for one in codes.
 //   int4   element = (code - zero) * scale, code in [0, 15], one float16 scale a group; the zero is
 //          8, or a byte a group in sixteenths. 32 elements are 8 words of 16 bits: word j holds
 //          elements j, j + 8, j + 16 and j + 24 from its low bits up, so that one shift and one

@@ -13,6 +13,14 @@ inline unsigned float8_code(float x) {
   return sign | ((((size + 0x7ffffu + (size >> 20 & 1u)) >> 20) - 960u) & 0x7fu);
 }
 
+// What a code stands for, but that NaN is 480: by numbers that no device takes for zero.
+inline float float8_value(unsigned code) {
+  const unsigned exponent = code >> 3 & 15u;
+  const float step = float_of_bits(((exponent == 0 ? 1u : exponent) + 117u) << 23);
+  const float size = static_cast<float>((code & 7u) + (exponent == 0 ? 0u : 8u)) * step;
+  return (code & 128u) != 0 ? -size : size;
+}
+
 NPUSIM_CONSTANT constexpr unsigned kInfinityBits = 0x7f800000u;
 NPUSIM_CONSTANT constexpr float kGreatestByte = params.format == 4 ? 448.0f : 127.0f;
 
@@ -20,7 +28,8 @@ NPUSIM_CONSTANT constexpr float kGreatestByte = params.format == 4 ? 448.0f : 12
 // makes the row's scale NaN.
 inline float size_of_element(float x) {
   const float size = magnitude(x);
-  return params.format != 4 || size <= 3.40282347e+38f ? size : float_of_bits(kInfinityBits);
+  const bool counts = params.format != 4 || float_bits(size) < kInfinityBits;
+  return counts ? size : float_of_bits(kInfinityBits);
 }
 inline float scale_of_bytes(float most) {
   return params.format == 4 && float_bits(most) == kInfinityBits ? float_of_bits(0x7fc00000u)

@@ -2,13 +2,13 @@
 // 128; the codes of all rows, their scales, their zero points, each section on a line of 64 bytes.
 //
 //   int8   element = code * scale, code in [-127, 127], one float32 scale a row.
-//   fp8    likewise, of codes float8 (e4m3). A row with a NaN among its codes has NaN for its
-//   scale,
-//          so that nobody looks for one in codes.
+//   fp8    likewise, codes of float8 (e4m3). A row with a NaN among its codes has NaN for its
+//          scale, so that nobody looks for one in codes.
 //   int4   element = (code - zero) * scale, code in [0, 15], one float16 scale a group; the zero is
 //          8, or a byte a group in sixteenths. 32 elements are 8 words of 16 bits: word j holds
 //          elements j, j + 8, j + 16 and j + 24 from its low bits up.
 #pragma once
+#include "kernels/gpu/quantization/float8.h"
 #include "kernels/metal/common/scalar.h"
 
 namespace npusim {
@@ -41,12 +41,7 @@ struct QuantizedRow {
   void numbers(int64_t k, thread float* to) const {
     if (params.format == kFloat8) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const uint byte = codes[k + e];
-        to[e] = static_cast<float>(
-                    as_type<half>(static_cast<ushort>((byte & 0x7f) << 7 | (byte & 0x80) << 8))) *
-                256.0f;
-      }
+      for (int e = 0; e < 4; ++e) to[e] = float8_value(codes[k + e]);
       return;
     }
     if (kBytes) {
