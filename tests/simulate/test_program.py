@@ -217,8 +217,9 @@ def test_absurd_rates_are_refused(setting: str) -> None:
 
 
 def test_what_is_beyond_counting_is_refused_with_its_node() -> None:
-    with pytest.raises(TargetConstraintError, match=r"Node '.*nets.py:.*delays below 2\^50"):
-        npusim.simulate(net(), overrides=["dram.read_latency_ns=1e15"])
+    for latency in ("read_latency_ns=1e15", "read_latency_ns=9e15", "write_latency_ns=9e15"):
+        with pytest.raises(TargetConstraintError, match=r"Node '.*nets.py:.*delays below 2\^50"):
+            npusim.simulate(net(), overrides=["clock.core_mhz=4000", f"dram.{latency}"])
     plan = planned(net())
     npu = plan.hardware.npu
     assert npu is not None

@@ -64,6 +64,11 @@ def vector_passes(
     return rate, passes
 
 
+def _ticks(ns: float, mhz: float) -> int:
+    """Returns a latency in ticks; one beyond 64 bits is as far beyond what the walk counts."""
+    return math.ceil(min(ns * mhz * TICKS / 1000, 2.0**62))
+
+
 def machine_facts(npu: Npu, dtype: str, calibration: Calibration) -> dict[str, Any]:
     """Returns what the native walk asks of a machine that computes in a dtype."""
     cores, level, mhz = npu.cores.count, npu.level, npu.clock.core_mhz
@@ -71,8 +76,8 @@ def machine_facts(npu: Npu, dtype: str, calibration: Calibration) -> dict[str, A
         "dram_bytes_per_cycle": npu.dram_bytes_per_cycle * calibration.dram_eff,
         "dram_channels": npu.dram.channels,
         "interleave_bytes": npu.dram.interleave_bytes,
-        "read_latency_ticks": math.ceil(npu.dram.read_latency_ns * mhz * TICKS / 1000),
-        "write_latency_ticks": math.ceil(npu.dram.write_latency_ns * mhz * TICKS / 1000),
+        "read_latency_ticks": _ticks(npu.dram.read_latency_ns, mhz),
+        "write_latency_ticks": _ticks(npu.dram.write_latency_ns, mhz),
         "noc_bytes_per_cycle": npu.noc.gb_per_s * 1e3 / mhz if cores > 1 else 0.0,
         "hop_cycles": npu.noc.hop_cycles,
         "hops": _hops(npu),

@@ -49,6 +49,8 @@ class Cores:
 
     def __post_init__(self) -> None:
         at_least_1(self, "count")
+        if self.count > 2**16:
+            raise Contradiction("no chip has more than 65536 of them.", "count")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +253,8 @@ class Dma:
 
     def __post_init__(self) -> None:
         at_least_1(self, "channels", "max_dims")
+        if self.channels > 2**12:
+            raise Contradiction("no core has more than 4096 of them.", "channels")
         power_of_2(self, "burst_bytes")
 
 
