@@ -34,6 +34,31 @@ int driver_version() {
   }
 }
 
+// How ranks on this machine's devices would exchange values. Opens none of them.
+DevicePart peers() {
+  constexpr std::string_view kName = "CUDA peer access";
+  try {
+    const Driver& driver = cuda::driver();
+    int count = 0, can = 1;
+    driver.check(driver.device_get_count(&count), "count its devices");
+    if (count == 1) return {kName, "one device: there is nothing to reach", true};
+    for (int from = 0; from < count; ++from) {
+      for (int to = 0; to < count; ++to) {
+        if (from == to) continue;
+        driver.check(driver.device_can_access_peer(&can, from, to), "tell who reaches whom");
+        if (can != 0) continue;
+        return {kName,
+                "device " + std::to_string(from) + " does not reach device " + std::to_string(to) +
+                    ": ranks there exchange values through the host's memory, which is slow",
+                false};
+      }
+    }
+    return {kName, std::to_string(count) + " devices reach each other", true};
+  } catch (const Error& error) {
+    return {kName, error.what(), false};
+  }
+}
+
 }  // namespace
 
 std::vector<DevicePart> parts(const DeviceServices& services) {
@@ -55,6 +80,7 @@ std::vector<DevicePart> parts(const DeviceServices& services) {
              const CudnnLibrary library(folders, driver_version());
              return Found(library.version_text(), library.path());
            }),
+      peers(),
   };
 }
 

@@ -28,6 +28,11 @@ class CudaRankList final : public CommandList {
   }
 
   void bind(uint32_t buffer, const MemoryRange& at) override {
+    if (at.storage == 0) {
+      throw Error(ErrorCode::kInput,
+                  "ranks on CUDA devices take memory of all of them: make "
+                  "buffers with the executor's device");
+    }
     for (size_t rank = 0; rank < lists_.size(); ++rank) {
       lists_[rank]->bind(buffer, RankMemory::on(at, rank));
     }

@@ -277,6 +277,15 @@ void bind_executor(py::module_& module) {
            py::arg("program"), py::arg("device"))
       .def_property("own_state", &Executor::own_state, &Executor::set_own_state,
                     "The State of runs that are given none; None before the first.")
+      .def_property_readonly(
+          "ranks_device",
+          [](const Executor& self) -> std::shared_ptr<Device> {
+            const Device& device = self.device();
+            if (device.rank_count() == 1 || device.synchronous()) return nullptr;
+            return self.shared_device();
+          },
+          "What ranks with memory of their own run on, where buffers for them lie; None: there are "
+          "none.")
       .def("method_index", &Executor::method_index, py::arg("name"))
       .def("run", &run, py::arg("method"), py::arg("inputs"), py::arg("outputs"),
            py::arg("weights"), py::arg("state") = py::none(),

@@ -152,8 +152,9 @@ std::vector<Binding> input_bindings(const Executor& executor, const Buffers& buf
   std::vector<Binding> out;
   for (const auto& buffer : buffers) {
     // Ranks share what the host has, wherever it is from (ranks.h).
-    const bool shared =
-        executor.device().rank_count() > 1 && buffer->device->addressing() == Addressing::kHost;
+    const Device& device = executor.device();
+    const bool shared = device.rank_count() > 1 && device.synchronous() &&
+                        buffer->device->addressing() == Addressing::kHost;
     if (!shared && buffer->device.get() != &executor.device()) {
       throw Error(ErrorCode::kInput,
                   "a buffer lies on another device than the executor's; make it "

@@ -32,6 +32,7 @@ class Executor {
   const Program& program() const noexcept { return *program_; }
   std::shared_ptr<const Program> shared_program() const noexcept { return program_; }
   Device& device() const noexcept { return *device_; }
+  std::shared_ptr<Device> shared_device() const noexcept { return device_; }
 
   // Index of a method by name; the first one for an empty name. Throws Error(kInput).
   size_t method_index(std::string_view name) const;

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "cpp/runtime/convert.h"
+#include "cpp/runtime/declared_memory.h"
 #include "cpp/runtime/error.h"
 #include "cpp/runtime/prompt_runs.h"
 #include "cpp/runtime/utf8.h"
@@ -70,12 +71,19 @@ CacheLayout layout_of(const StateTensor& tensor, int64_t axis) {
           .row_bytes = elements(shape.subspan(at + 1)) * dtype_size(tensor.dtype)};
 }
 
+// Where inputs, results and states lie: with ranks that have memory of their own, on all of their
+// devices; ranks on the host share what it has.
+std::shared_ptr<Device> home_of(std::shared_ptr<Device> device, const Program& program) {
+  std::shared_ptr<Device> ranks = admit(device, program);
+  return ranks->synchronous() ? device : ranks;
+}
+
 }  // namespace
 
 LanguageModel::LanguageModel(std::shared_ptr<const Program> program, std::shared_ptr<Device> device,
                              std::shared_ptr<const Weights> weights)
     : program_(std::move(program)),
-      device_(std::move(device)),
+      device_(home_of(std::move(device), *program_)),
       weights_(std::move(weights)),
       executor_(program_, device_) {
   Metadata metadata = language_model_metadata(*program_);

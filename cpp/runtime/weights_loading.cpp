@@ -382,7 +382,9 @@ void Weights::place_parts(const WeightSpec& spec, const CheckpointTensor& tensor
   const size_t bytes = tensor.data.size() / parts;
   const size_t piece = rows == 0 ? 0 : bytes / rows;
   const bool same = *tensor.dtype == spec.dtype;
-  const bool in_place = same && !copy && rows == 1 && is_aligned(tensor.data.data(), spec.dtype) &&
+  // Only ranks on the host, whose devices are synchronous, can use what lies there.
+  const bool in_place = same && !copy && rows == 1 && device_->synchronous() &&
+                        is_aligned(tensor.data.data(), spec.dtype) &&
                         is_aligned(tensor.data.data() + piece, spec.dtype);
   std::vector<std::vector<std::byte>> made(parts);
   std::vector<std::span<const std::byte>> shown(parts);

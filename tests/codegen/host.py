@@ -78,6 +78,7 @@ void raise_flag(uint32_t* flag, uint32_t round) {
 }
 uint32_t flag_of(const uint32_t* flag) { return __atomic_load_n(flag, __ATOMIC_ACQUIRE); }
 uint64_t nanoseconds() {
+  sched_yield();
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<uint64_t>(now.tv_sec) * 1000000000 + static_cast<uint64_t>(now.tv_nsec);

@@ -3,6 +3,8 @@
 // shared memory is static memory. Semantics, not speed; warp-synchronous code without shuffles or
 // barriers is not what kernels/cuda holds.
 #pragma once
+#include <sched.h>
+#include <time.h>
 #include <ucontext.h>
 
 #include <array>

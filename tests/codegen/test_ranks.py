@@ -12,7 +12,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
@@ -103,21 +103,17 @@ def params_of(message: Message, ranks: int) -> bytes:
     return KERNELS[stem].pack({**fields, "residual": int(residual)})
 
 
-def built(
-    messages: Sequence[Message], ranks: int, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> list[host.HostKernel]:
-    """Compiles the kernel of each message, which goes its way."""
-    kernels = []
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[host.HostKernel]:
+    """The kernel of each message, which goes its way."""
+    made: dict[Way, dict[host.Key, host.HostKernel]] = {}
     for way in Way:
-        monkeypatch.setitem(
-            rules.RULES, "all_reduce", lambda p, way=way: reduce_config(p, way)
-        )
-        keys = [(m[0], params_of(m, ranks)) for m in messages if m[4] is way]
-        inner = folder / way.name
-        inner.mkdir()
-        made = host.build(list(dict.fromkeys(keys)), inner) if keys else {}
-        kernels.append(made)
-    return [kernels[m[4]][m[0], params_of(m, ranks)] for m in messages]
+        keys = [(m[0], params_of(m, RANKS)) for m in MESSAGES if m[4] is way]
+        with pytest.MonkeyPatch.context() as patch:
+            rule = partial(reduce_config, way=way)
+            patch.setitem(rules.RULES, "all_reduce", rule)  # type: ignore[arg-type]
+            made[way] = host.build(keys, tmp_path_factory.mktemp(way.name))
+    return [made[m[4]][m[0], params_of(m, RANKS)] for m in MESSAGES]
 
 
 def sent(message: Message, index: int, rank: int) -> NDArray[np.generic]:
@@ -145,26 +141,19 @@ def wanted(message: Message, index: int, ranks: int) -> NDArray[np.generic]:
     return result
 
 
+RANKS = 3
 MESSAGES: list[Message] = [
-    ("all_reduce", 4096, "float16", True, Way.LINES),
-    ("all_reduce", 13, "float32", False, Way.LINES),
-    ("all_gather", 4099, "float16", False, Way.LINES),
-    ("all_reduce", 5, "int64", True, Way.LINES),
-    ("all_reduce", 40_000, "float16", True, Way.ONE_SHOT),
-    ("all_reduce", 4097, "float32", True, Way.ONE_SHOT),
-    ("all_reduce", 40_000, "float16", False, Way.TWO_SHOT),
-    ("all_reduce", 1001, "float64", True, Way.TWO_SHOT),
-    ("all_reduce", 3, "float16", False, Way.TWO_SHOT),
+    ("all_reduce", 1100, "float16", True, Way.LINES),
+    ("all_gather", 4099, "float16", False, Way.ONE_SHOT),
+    ("all_reduce", 8000, "float16", True, Way.ONE_SHOT),
+    ("all_reduce", 8001, "float32", True, Way.TWO_SHOT),
 ]
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_every_rank_gets_the_sums_in_the_order_of_ranks(
-    ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kernels = built(MESSAGES, ranks, tmp_path, monkeypatch)
-    order = [random.Random(0).randrange(len(MESSAGES)) for _ in range(40)]
-    together = Ranks(ranks)
+def test_every_rank_gets_the_sums_in_the_order_of_ranks(kernels: list[host.HostKernel]) -> None:
+    chance = random.Random(0)
+    order = [chance.randrange(len(MESSAGES)) for _ in range(12)]
+    together = Ranks(RANKS)
 
     def of_rank(rank: int) -> None:
         link = together.link(rank)
@@ -173,34 +162,31 @@ def test_every_rank_gets_the_sums_in_the_order_of_ranks(
             operands = [sent(message, index, rank)]
             if message[3]:
                 operands.append(sent(message, index, 99))
-            size = message[1] * (ranks if message[0] == "all_gather" else 1)
+            size = message[1] * (RANKS if message[0] == "all_gather" else 1)
             operands.append(np.full(size, 77, message[2]))
             at = [o.ctypes.data for o in operands] + [ctypes.addressof(link)]
             kernels[which].run((ctypes.c_void_p * len(at))(*at))
-            expected = wanted(message, index, ranks)
+            expected = wanted(message, index, RANKS)
             assert operands[-1].tobytes() == expected.tobytes(), (rank, index, message)
 
     together.run(of_rank)
     assert not together.notes.array.any()
 
 
-@pytest.mark.parametrize("way", [Way.LINES, Way.ONE_SHOT])
-def test_who_waits_in_vain_says_for_whom(
-    way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    message: Message = ("all_reduce", 64, "float32", False, way)
-    (kernel,) = built([message], 3, tmp_path, monkeypatch)
-    together = Ranks(3, patience=10**8)
+@pytest.mark.parametrize("which", [0, 2])
+def test_who_waits_in_vain_says_for_whom(kernels: list[host.HostKernel], which: int) -> None:
+    together = Ranks(RANKS, patience=10**8)
 
     def of_rank(rank: int) -> None:
         link = together.link(rank)
-        operands = [sent(message, 0, rank), np.zeros(64, np.float32)]
+        operands = [sent(MESSAGES[which], 0, r) for r in (rank, 99)]
+        operands = [*operands[: 1 + MESSAGES[which][3]], np.zeros_like(operands[0])]
         at = [o.ctypes.data for o in operands] + [ctypes.addressof(link)]
-        kernel.run((ctypes.c_void_p * len(at))(*at))
+        kernels[which].run((ctypes.c_void_p * len(at))(*at))
 
     together.run(of_rank, absent=[1])
     stop, *lost = together.notes.array.view(np.uint32)
-    assert stop == 1 and set(lost) <= {0, 2} and 2 in lost
+    assert stop == 1 and 2 in lost
 
 
 def test_ways_by_size() -> None:

@@ -4,8 +4,9 @@
 // "<ELF header>copy.". Everything runs at once, in the calling thread.
 //
 // Tests steer it with stub_set and read it with stub_calls; other processes through the environment
-// variables STUB_CUDA_DEVICES, STUB_CUDA_VERSION and STUB_CUDA_ARCH.
+// variables STUB_CUDA_DEVICES, STUB_CUDA_VERSION and STUB_CUDA_ARCH, and what setting() asks for.
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -90,6 +91,41 @@ struct Failure {
   int64_t value, limit;
 };
 
+// Of cpp/cuda/exchange.cpp.
+struct Link {
+  uint32_t rank, ranks;
+  uint64_t patience;
+  uint32_t* epochs;
+  uint32_t* stop;
+  uint32_t* lost;
+  uintptr_t mailboxes[8];
+};
+
+// What ranks bring to a gather: done when the last of them is there, as nothing waits here. Setting
+// WRONG spoils what goes through mailboxes of devices, LOST has rank 0 lose the last rank in the
+// gather of that number.
+void gather(void** params, int64_t threads) {
+  static std::map<uint32_t, std::pair<const std::byte*, std::byte*>> come;  // x and y by rank
+  static int gathers = 0;
+  const Link& link = *argument<Link>(params, 2);
+  come[link.rank] = {argument<std::byte>(params, 0), argument<std::byte>(params, 1)};
+  if (come.size() < link.ranks) return;
+  const auto bytes = static_cast<size_t>(threads) * sizeof(float);
+  for (const auto& [to, places] : come) {
+    for (const auto& [from, sources] : come) {
+      std::memcpy(places.second + from * bytes, sources.first, bytes);
+    }
+    if (setting("WRONG", 0) != 0 && link.mailboxes[0] >= kBias) {
+      places.second[0] = ~places.second[0];
+    }
+  }
+  if (++gathers == setting("LOST", 0)) {
+    *link.stop = 1;
+    link.stop[1] = link.ranks;  // rank 0's note stands behind it
+  }
+  come.clear();
+}
+
 // Elements: one float a thread.
 const Function kFunctions[] = {
     {"copy", 2,
@@ -97,6 +133,7 @@ const Function kFunctions[] = {
        const float* x = argument<float>(params, 0);
        std::memmove(argument<float>(params, 1), x, static_cast<size_t>(threads) * sizeof *x);
      }},
+    {"gather", 3, gather},
     {"add", 3,
      [](void** params, int64_t threads) {
        const float *a = argument<float>(params, 0), *b = argument<float>(params, 1);
@@ -217,8 +254,8 @@ EXPORT int cuDeviceGetName(char* name, int length, int) {
   std::strncpy(name, "Stub GPU", static_cast<size_t>(length));
   return 0;
 }
-EXPORT int cuDeviceGetAttribute(int* value, int attribute, int) {
-  const int arch = setting("ARCH", 90);
+EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  const int arch = device == 1 ? setting("ARCH_1", setting("ARCH", 90)) : setting("ARCH", 90);
   *value = attribute == 75    ? arch / 10
            : attribute == 76  ? arch % 10
            : attribute == 97  ? 227 << 10

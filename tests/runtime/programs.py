@@ -28,13 +28,13 @@ from npusim.program.program import (
 Shape = tuple[int, ...]
 
 
-def stub_image(entry: str, threads: int) -> bytes:
+def stub_image(entry: str, threads: int, **more: object) -> bytes:
     """Returns the image of a kernel that the stub driver (tests/cpp/stub_cuda.cpp) has."""
     elf = bytearray(64)
     elf[:5], elf[18] = b"\x7fELF\x02", 190
     cubin = bytes(elf) + entry.encode() + b"."
     launch = {"entry": entry, "grid": [threads, 1, 1], "block": [1, 1, 1], "shared": 0}
-    header = {"arch": "sm_90", "launches": [launch], "cubin": [0, len(cubin)]}
+    header = {"arch": "sm_90", "launches": [launch], "cubin": [0, len(cubin)], **more}
     text = json.dumps(header).encode()
     return b"NPUCUDA\x01" + struct.pack("<I", len(text)) + text + cubin
 

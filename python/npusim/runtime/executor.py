@@ -28,14 +28,19 @@ class Executor:
         program: a CompiledProgram, or the path of a `.npubin` file.
         device: where to run it.
 
+    Attributes:
+        device: where buffers for it lie: what was given, or what all ranks of the program are, where
+            each has memory of its own.
+
     Raises:
         ProgramFormatError: the program is malformed, or calls kernels the device does not have.
     """
 
     def __init__(self, program: ProgramLike, device: _runtime.Device) -> None:
         self._program = native_program(program)
-        self.device = native_device(device)
+        self._opened = native_device(device)
         self._native = _runtime.Executor(self._program, device)
+        self.device: _runtime.Device = self._native.ranks_device or device
         self._signatures: dict[str | None, _Signature] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -45,10 +50,10 @@ class Executor:
         if own is not None:
             kinds = [kind for kind, *_ in self._program.buffers]
             state = {i: own.read(i) for i, kind in enumerate(kinds) if kind == BufferKind.STATE}
-        return type(self), (self._program, self.device), state
+        return type(self), (self._program, self._opened), state
 
     def __setstate__(self, state: Mapping[int, bytes]) -> None:
-        own = _runtime.State(self._program, self.device)
+        own = _runtime.State(self._program, self._opened)
         for buffer, content in state.items():
             own.write(buffer, content)
         self._native.own_state = own
