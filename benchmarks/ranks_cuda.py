@@ -1,11 +1,12 @@
 """Ranks on GPUs: what an exchange takes by its size, and what a token takes.
 
     PYTHONPATH=python:. python -m benchmarks.ranks_cuda exchanges [--device cuda:0,1]
+    PYTHONPATH=python:. python -m benchmarks.ranks_cuda nccl [--device cuda:0,1]
     PYTHONPATH=python:. python -m benchmarks.ranks_cuda decode FOLDER SHAPE [--device cuda:0,1]
 
 `exchanges` prints microseconds of an all_reduce in bfloat16 by bytes: a chain of them in one
-program, its time less that of a chain of a tenth, over their number; NCCL beside it, from PyTorch, in
-a CUDA graph where there is one process a GPU. `decode` prints milliseconds of a token at batch 1
+program, its time less that of a chain of a tenth, over their number. `nccl` prints those of
+PyTorch's, in a CUDA graph, with a process a GPU. `decode` prints milliseconds of a token at batch 1
 after 1,024 tokens (median, 10th and 90th percentile) on one rank and on all, and how far logits
 differ. FOLDER receives the configuration.
 """

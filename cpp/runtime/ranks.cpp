@@ -13,9 +13,9 @@
 #include <string>
 #include <utility>
 
-#include "cpp/runtime/rank_commands.h"
 #include "cpp/runtime/borrowed_memory.h"
 #include "cpp/runtime/error.h"
+#include "cpp/runtime/rank_commands.h"
 
 namespace npusim {
 namespace {

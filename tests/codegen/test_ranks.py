@@ -1,7 +1,7 @@
 """Exchanges between ranks without a GPU: the kernels' own text, a process a rank.
 
-Processes share the memory of mailboxes, as GPUs do; each runs its kernels one after another, so that
-rounds of different messages, sizes and ways follow each other as in a program.
+Processes share the memory of mailboxes, as GPUs do; each runs its kernels one after another, so
+that rounds of different messages, sizes and ways follow each other as in a program.
 """
 
 from __future__ import annotations

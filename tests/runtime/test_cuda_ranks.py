@@ -1,5 +1,5 @@
-"""Ranks on CUDA devices over the stub driver: which devices they take, what is said where they cannot
-work together, and runs whose kernels lose each other."""
+"""Ranks on CUDA devices over the stub driver: which devices they take, what is said where they
+cannot work together, and runs whose kernels lose each other."""
 
 from __future__ import annotations
 

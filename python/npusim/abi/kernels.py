@@ -566,8 +566,8 @@ KERNELS: dict[str, KernelDef] = {
         ),
         # Of ranks that run one program: y[rank] = x of that rank, `bytes` each, on every rank.
         _def("all_gather", "x, y", "bytes:i64 ranks:i64", collective=True),
-        # y = the sum of all ranks' x, added in the order of the ranks in float32 (float64, int64) and
-        # rounded; then, if there is one, plus the residual, and rounded. The same on every rank.
+        # y = the sum of all ranks' x, added in the order of the ranks in float32 (float64, int64)
+        # and rounded; then, if there is one, plus the residual, and rounded. Alike on every rank.
         _def(
             "all_reduce",
             "x, residual (if any), y",

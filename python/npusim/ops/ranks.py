@@ -4,15 +4,15 @@ All ranks run one program, each over parts of the weights (`npusim.passes.shard`
 
 * `npu.rank_part(weight)`: part `rank * parts // ranks` of `parts` equal ones along `axis`. The
   loader takes it from the checkpoint: no command does.
-* `npu.all_reduce(x, residual?)`: the sum of all ranks' x, added in the order of the ranks in float32
-  (float64, integers: as they are) and rounded once, so that it has the same bits on every rank; plus
-  the residual, rounded again.
+* `npu.all_reduce(x, residual?)`: the sum of all ranks' x, added in the order of the ranks in
+  float32 (float64, integers: as they are) and rounded once, so that it has the same bits on every
+  rank; plus the residual, rounded again.
 * `npu.all_gather(x)`: all ranks' x behind one another along `axis`.
 
 Both are one `all_gather` command, which brings x of every rank to every rank; what an all_reduce
-adds up is an ordinary `reduce`. Where a target has the kernel `all_reduce`, that does all of it, and
-it alone takes a residual (`passes/fuse_all_reduce.py`). A lone rank cannot compute them, and the references here say so;
-`npusim.verify.ranks` runs all.
+adds up is an ordinary `reduce`. Where a target has the kernel `all_reduce`, that does all of it,
+and it alone takes a residual (`passes/fuse_all_reduce.py`). A lone rank cannot compute them, and
+the references here say so; `npusim.verify.ranks` runs all.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class Executor:
         device: where to run it.
 
     Attributes:
-        device: where buffers for it lie: what was given, or what all ranks of the program are, where
-            each has memory of its own.
+        device: where buffers for it lie: what was given, or what all ranks of the program are,
+            where each has memory of its own.
 
     Raises:
         ProgramFormatError: the program is malformed, or calls kernels the device does not have.
