@@ -181,7 +181,10 @@ def step() -> Graph:
 
 def _quantized(format: str) -> Graph:
     """Returns the product of two rows of 40 elements and the three rows of a quantized weight."""
-    how: dict[str, Attr] = {"format": format, "group": 0 if Quantization(format).bytes_a_code else 32}
+    how: dict[str, Attr] = {
+        "format": format,
+        "group": 0 if Quantization(format).bytes_a_code else 32,
+    }
     w, x = TensorType("float32", (3, 40)), TensorType("float32", (2, 40))
     q = TensorType("uint8", (quantized_bytes(Quantization(format, 32), *w.shape),))
     attrs = {**how, **NO_EPILOGUE, "rows": (3,), "gated": False}

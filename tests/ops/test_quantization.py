@@ -192,3 +192,21 @@ def test_no_rows_give_no_rows(devices, shape):
     graph, tensors = product(scheme("int4-g32"), [16], torch.zeros(shape), bias=True)
     for isa, y in run_everywhere(devices, graph, tensors, {}):
         assert torch.as_tensor(y).shape == (*shape[:-1], 16), isa
+
+
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
+def test_a_row_that_is_not_finite_has_no_codes_of_8_bit_floats(devices, odd):
+    how, w = scheme("fp8"), weight(6, 300)
+    w[2, 150] = odd
+    w[3] = -0.0
+    b = GraphBuilder()
+    source = b.weight("w", TensorType("float32", (6, 300)))
+    attrs = {"format": how.format, "group": how.group}
+    (kind,) = infer_types("npu.quantize", [TensorType("float32", (6, 300))], attrs)
+    (q,) = b.nodes("npu.quantize", (source,), [kind], attrs)
+    b.output("q", q)
+    wanted = dequantize(quantize(w, how), how, 6, 300)
+    assert wanted.isnan().all(1).tolist() == [False, False, True, False, False, False]
+    for isa, data in run_everywhere(devices, b.build(), [], {"w": w}):
+        found = dequantize(torch.as_tensor(data), how, 6, 300)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True, msg=isa)
