@@ -216,6 +216,7 @@ def main() -> None:
     parser.add_argument("shape", choices=SHAPES, nargs="?")
     parser.add_argument("--device", default="cuda:0,1")
     args = parser.parse_args()
+    os.environ["NPUSIM_CUDA_RANKS"] = "1"
     if args.what == "exchanges":
         exchanges(args.device)
     elif args.what == "nccl":

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <exception>
 #include <string_view>
 #include <utility>
@@ -233,6 +234,14 @@ std::vector<int> rank_ordinals(const std::string& named, int first, int ranks, i
 
 std::shared_ptr<Device> ranks_on_devices(RankDevices devices, Contexts contexts,
                                          EncodeRank encode) {
+  if (const char* asked = std::getenv("NPUSIM_CUDA_RANKS");
+      asked == nullptr || std::string_view(asked) != "1") {
+    throw Error(
+        ErrorCode::kDevice,
+        "ranks on CUDA devices are not proved yet: of what was run on two GPUs, exchanges of "
+        "more than 64 KiB have waited for each other in vain. NPUSIM_CUDA_RANKS=1 runs them "
+        "all the same (docs/tensor-parallel.md); compile for one rank, or for the CPU.");
+  }
   for (const auto& context : contexts) {
     const Context& first = *contexts.front();
     if (context->arch() == first.arch()) continue;

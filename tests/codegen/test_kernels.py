@@ -40,7 +40,10 @@ def kernels() -> tuple[list[host.Key], list[host.Key]]:
     return some, [key for key in host.keys_of(programs) if key not in known]
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "arch",
+    [pytest.param(arch, marks=[pytest.mark.long] * (arch != "sm_90a")) for arch in ARCHITECTURES],
+)
 def test_kernels_compile_without_spilling(arch: str, compiler: nvrtc.Nvrtc) -> None:
     """Some of every stem for each architecture, and of all others a part for each."""
     some, others = kernels()

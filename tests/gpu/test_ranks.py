@@ -6,6 +6,7 @@ that results are right.
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -24,6 +25,8 @@ from tests.gpu.device import require_gpu, run
 from tests.runtime.test_ranks import given, integers, mlp
 
 require_gpu()
+
+os.environ["NPUSIM_CUDA_RANKS"] = "1"
 
 
 def gpus() -> list[str]:

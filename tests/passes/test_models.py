@@ -12,8 +12,14 @@ from npusim.passes import PIPELINE
 from npusim.passes.run import run_passes
 from tests.models import MODELS, build
 
+# Of what others have as well.
+LONG = {"densenet121", "efficientnet_b0", "mobilenet_v2", "resnet101"}
 
-@pytest.fixture(scope="module", params=sorted(MODELS))
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(n, marks=[pytest.mark.long] * (n in LONG)) for n in sorted(MODELS)],
+)
 def case(request):
     model, inputs = build(request.param, small=True)
     graph = extract_ir(model, inputs, model_name=request.param)

@@ -160,8 +160,8 @@ def reference_group_norm(
 
     cls = compute_class(str(x.dtype).removeprefix("torch."))
     wide = {"f": "float", "d": "double"}[cls]
-    vectors = [v if v is None else getattr(v, wide)() for v in (weight, bias)]
-    y = functional.group_norm(getattr(x, wide)(), num_groups, *vectors, eps)
+    factors, shifts = (v if v is None else getattr(v, wide)() for v in (weight, bias))
+    y = functional.group_norm(getattr(x, wide)(), num_groups, factors, shifts, eps)
     finish = activation_program(act, 0.0, 0.0, cls)
     return scalar_torch.run(finish, [y]).to(x.dtype)
 
