@@ -68,6 +68,9 @@ void sends_tables_that_changed() {
   check(there[11] == 7 && there[15] == 1 && there[16] == kNoPage && there[90] == kNoPage,
         "as they were put");
   given.resize(4);
+  given[0] = {4, 5, 6, 7};
+  step(given);
+  check(runs == Runs{{0, 1}} && there[2] == 6 && there[3] == 1, "as many as a table names");
   given[0] = {2, 1};
   tables.begin();
   tables.put(0, given[0]);
