@@ -3,7 +3,7 @@ for tests are others.
 
 `build(name, batch)` gives a model with seeded weights, in evaluation mode, and its inputs; names
 are those of `tests.models`, of `ARCHITECTURES`, of `transformers_models`, `library_models` and
-`small_networks`, and "torchvision/" before one of that library.
+`small_networks`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.models.weights import calibrate, randomize
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks import library_models, small_networks, torchvision_models, transformers_models
+from benchmarks import library_models, small_networks, transformers_models
 from benchmarks.diffusion import Autoencoder, DiffusionUNet
 
 
@@ -266,9 +266,7 @@ def build(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Returns a model in evaluation mode and its inputs; equal names give equal numbers."""
     if name in transformers_models.MODELS:
         return transformers_models.build(name, batch)
-    if name.startswith("torchvision/"):
-        return torchvision_models.build(name.removeprefix("torchvision/"), batch)
-    if name.partition(":")[0] in library_models.LIBRARIES:
+    if name.partition("/")[0] in library_models.LIBRARIES:
         return library_models.build(name, batch)
     if name in small_networks.NETWORKS:
         return small_networks.build(name, batch)

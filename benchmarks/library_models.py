@@ -1,7 +1,7 @@
 """Models of torchvision and timm for benchmarks, by the names that these libraries have for them.
 
-`build("torchvision:shufflenet_v2_x1_0")` and `build("timm:mobilevit_s")` give a model in evaluation
-mode with seeded weights, and its inputs; nothing is downloaded.
+`build("torchvision/shufflenet_v2_x1_0")` and `build("timm/mobilevit_s")` give a model in evaluation
+mode with seeded weights that returns a tensor, and its inputs; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 LIBRARIES = ("torchvision", "timm")
-SEGMENTATION = ("deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large", "fcn_resnet50")
+_SEGMENTERS = ("deeplab", "fcn", "lraspp")
+_VIDEO = ("r3d_18", "mc3_18", "r2plus1d_18")
+_SIZES = {"inception_v3": 299}  # of images; others take 224
 
 
 class First(nn.Module):
@@ -21,33 +23,43 @@ class First(nn.Module):
         self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images to the answer."""
+        """Maps images [N, 3, H, W] to scores [N, classes, H, W]."""
         found: Tensor = self.model(x)["out"]
         return found
+
+
+def _of_torchvision(name: str) -> nn.Module:
+    from torchvision.models import get_model
+
+    options: dict[str, object] = {}
+    if name.startswith(_SEGMENTERS):
+        options = {"weights_backbone": None}
+    elif name in ("inception_v3", "googlenet"):
+        options = {"init_weights": False}
+    model: nn.Module = get_model(name, weights=None, **options)
+    return First(model) if name.startswith(_SEGMENTERS) else model
+
+
+def _of_timm(name: str) -> nn.Module:
+    import timm
+
+    model: nn.Module = timm.create_model(name, pretrained=False)
+    return model
 
 
 def build(name: str, batch: int = 1) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Returns a model and its inputs; equal names give equal numbers.
 
     Args:
-        name: of the library and its model, parted by a colon; `@SIZE` after it for images of
-            another size than 224.
+        name: of the library and its model, parted by a slash; `@SIZE` after it for images of
+            another size than the model's usual one.
         batch: leading dimension of the inputs.
     """
-    library, _, rest = name.partition(":")
+    library, _, rest = name.partition("/")
     model_name, _, size = rest.partition("@")
-    pixels = int(size or 224)
     torch.manual_seed(0)
-    if library == "timm":
-        import timm
-
-        model = timm.create_model(model_name, pretrained=False)
-    else:
-        from torchvision.models import get_model
-
-        dense = model_name in SEGMENTATION
-        options = {"weights_backbone": None} if dense else {}
-        model = get_model(model_name, weights=None, **options)
-        model = First(model) if dense else model
+    model = _of_timm(model_name) if library == "timm" else _of_torchvision(model_name)
+    pixels = int(size or _SIZES.get(model_name, 224))
+    shape = (3, 16, 112, 112) if model_name in _VIDEO else (3, pixels, pixels)
     generator = torch.Generator().manual_seed(1)
-    return model.eval(), (torch.randn(batch, 3, pixels, pixels, generator=generator),)
+    return model.eval(), (torch.randn(batch, *shape, generator=generator),)
