@@ -138,15 +138,15 @@ def test_machines_are_swept(cli: Cli, program: Path, tmp_path: Path, nowhere: Pa
     cli("sweep", program).refused("--set")
 
 
-def test_plans_and_graphs_are_not_explained_or_swept(
+def test_graphs_are_not_explained_or_swept_nor_plans_followed_by_context(
     cli: Cli, mlp: Compiled, tmp_path: Path
 ) -> None:
     from tests.simulate.nets import cut
 
     plan = tmp_path / "cut.npuplan"
     cut("npu-edge-32x32").save(plan)
+    cli("simulate-llm", plan).refused("not one program")
     for asked in (("explain", "--command=0"), ("sweep", "--set=mxu.rows=8"), ("simulate-llm",)):
-        cli(asked[0], plan, *asked[1:]).refused("not one program")
         cli(asked[0], mlp.graph, *asked[1:]).refused("not a program")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from npusim.abi.kernels import KERNELS
 from npusim.binding import kernel_root
-from npusim.codegen.cuda import nvrtc
+from npusim.codegen.cuda import nvrtc, one_order
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.cuda.source import kernel_source, stem_source
@@ -40,15 +40,31 @@ def _examples() -> dict[tuple[str, tuple[str, ...]], tuple[host.Key, str]]:
     """Returns a kernel of every stem that has a file and each set of macros, and its variant."""
     found: dict[tuple[str, tuple[str, ...]], tuple[host.Key, str]] = {}
     single = (*spread(1), *examples("npu.paged_attention"))  # of its dtypes, each has a path
-    for key in host.keys_of((*models(), *(example.program for example in single))):
+    keys = host.keys_of((*models(), *(example.program for example in single)))
+    for key in (*keys, *_between_ranks()):
         if stem_source(key[0]) is None:
             continue
-        for variant in ("", *variants(*key)):
+        for variant in ("", *variants(*key), *_in_one_order(*key)):
             _, config, _ = specialise(*key, variant=variant)
             path = str(config.defines.get("PATH"))
             if config.launches:
                 found.setdefault((key[0], (path, *config.defines)), (key, variant))
     return found
+
+
+def _between_ranks() -> list[host.Key]:
+    """Returns the kernels that only programs of several ranks have."""
+    sums = {"elements": 64, "ranks": 2, "dtype": 2, "residual": 0}
+    return [
+        ("all_reduce", KERNELS["all_reduce"].pack(sums)),
+        ("all_gather", KERNELS["all_gather"].pack({"bytes": 64, "ranks": 2})),
+    ]
+
+
+def _in_one_order(stem: str, params: bytes) -> list[str]:
+    """Returns the variant that a step over pages has, which is not among those to measure."""
+    name = one_order.variant_of(stem, KERNELS[stem].unpack(params), tma=True, how="auto")
+    return [] if name is None else [name]
 
 
 def _problem(compiler: nvrtc.Nvrtc, header: Path) -> str:

@@ -167,6 +167,7 @@ BY_HAND: list[tuple[str, Params, tuple[int, ...], int]] = [
     ("sort", {"outer": 2, "size": 1, "inner": 3, "k": 1}, (24, 24, 48), 0),
     ("sample", {"size": 100, "dtype": F16, "capacity": 7}, (200, 40, 8, 8, 8, 56, 8), 100),
     ("all_gather", {"bytes": 24, "ranks": 3}, (24, 72), 0),
+    ("all_reduce", {"elements": 6, "dtype": F16, "ranks": 3, "residual": 1}, (12, 12, 12), 18),
 ]  # fmt: skip
 
 

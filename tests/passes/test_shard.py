@@ -207,7 +207,7 @@ def test_ranks_that_cannot_be(draft, ranks):
         shard({"forward": mlp(draft)}, CPU, ranks)
 
 
-@pytest.mark.parametrize("target", ["cuda", "metal", "npu-edge-32x32"])
+@pytest.mark.parametrize("target", ["metal", "npu-edge-32x32"])
 def test_targets_without_an_exchange(draft, target):
     with pytest.raises(TargetConstraintError, match=r"all_gather|not simulated"):
         shard({"forward": mlp(draft)}, TargetConfig.named(target), 2)
