@@ -29,7 +29,7 @@ from npusim.frontends.onnx import from_onnx  # noqa: E402
 # Fused operators that are written as what they compute; the others exist for kernels alone.
 FUSED = {
     *("npu.linear", "npu.gated_linear", "npu.normed_linear", "npu.normed_gated_linear"),
-    *("npu.conv", "npu.rope", "npu.pointwise"),
+    *("npu.conv", "npu.group_norm", "npu.rope", "npu.pointwise"),
 }
 # Formulas of ONNX Runtime that round elsewhere than PyTorch's.
 SLACK = {"aten.upsample_bicubic2d.default": 4.0}
