@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import npusim
 import npusim.ops
+from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda.rules import RULES
 from npusim.errors import UnsupportedOpError
 from npusim.ir.graph import Graph
@@ -125,3 +126,15 @@ def models() -> Iterator[CompiledProgram]:
     heads = tuple(torch.randn(1, 2, 160, 64).bfloat16() for _ in range(3))
     yield npusim.compile((ManyRows().eval(), heads), target)
     yield norm_between()[2]
+
+
+def between_ranks() -> list[tuple[str, bytes]]:
+    """Returns kernels that only programs of several ranks have, with their parameters."""
+    sums = [
+        {"elements": elements, "ranks": ranks, "dtype": 2, "residual": residual}
+        for elements, ranks, residual in ((64, 2, 0), (1 << 17, 2, 1), (1 << 17, 4, 1))
+    ]
+    return [
+        *(("all_reduce", KERNELS["all_reduce"].pack(p)) for p in sums),
+        ("all_gather", KERNELS["all_gather"].pack({"bytes": 64, "ranks": 2})),
+    ]

@@ -20,7 +20,7 @@ from npusim.codegen.cuda.source import kernel_source, stem_source
 from npusim.codegen.cuda.variants import variants
 from npusim.errors import Error
 from tests.codegen import host
-from tests.codegen.cases import examples, models, spread
+from tests.codegen.cases import between_ranks, examples, models, spread
 
 _INCLUDE = re.compile(r'^#include "(kernels/[\w./]+)"', re.MULTILINE)
 _ALWAYS = '#include "kernels/cuda/common/dependent_launch.h"\n'  # code generation puts it there
@@ -41,7 +41,7 @@ def _examples() -> dict[tuple[str, tuple[str, ...]], tuple[host.Key, str]]:
     found: dict[tuple[str, tuple[str, ...]], tuple[host.Key, str]] = {}
     single = (*spread(1), *examples("npu.paged_attention"))  # of its dtypes, each has a path
     keys = host.keys_of((*models(), *(example.program for example in single)))
-    for key in (*keys, *_between_ranks()):
+    for key in (*keys, *between_ranks()):
         if stem_source(key[0]) is None:
             continue
         for variant in ("", *variants(*key), *_in_one_order(*key)):
@@ -50,15 +50,6 @@ def _examples() -> dict[tuple[str, tuple[str, ...]], tuple[host.Key, str]]:
             if config.launches:
                 found.setdefault((key[0], (path, *config.defines)), (key, variant))
     return found
-
-
-def _between_ranks() -> list[host.Key]:
-    """Returns the kernels that only programs of several ranks have."""
-    sums = {"elements": 64, "ranks": 2, "dtype": 2, "residual": 0}
-    return [
-        ("all_reduce", KERNELS["all_reduce"].pack(sums)),
-        ("all_gather", KERNELS["all_gather"].pack({"bytes": 64, "ranks": 2})),
-    ]
 
 
 def _in_one_order(stem: str, params: bytes) -> list[str]:

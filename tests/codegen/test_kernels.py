@@ -23,7 +23,7 @@ from npusim.codegen.cuda.rules import RULES
 from npusim.codegen.cuda.variants import CLUSTER
 from npusim.selftest.single_op import assert_close, reference
 from tests.codegen import host
-from tests.codegen.cases import Example, examples, models, spread
+from tests.codegen.cases import Example, between_ranks, examples, models, spread
 from tests.codegen.ptxas import SPILLED, spilled
 
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100")
@@ -34,7 +34,7 @@ _CODES = ("quantized_linear", "normed_quantized_linear")
 @functools.cache
 def kernels() -> tuple[list[host.Key], list[host.Key]]:
     """Returns some kernels of every stem, and all others of the test programs."""
-    some = host.keys_of(example.program for example in spread(2))
+    some = [*host.keys_of(example.program for example in spread(2)), *between_ranks()]
     known = set(some)
     programs = (*models(), *(example.program for example in examples()))
     return some, [key for key in host.keys_of(programs) if key not in known]
