@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from npusim.abi.kernels import Params
-from npusim.ir.types import DTYPES
-
-SIZES = {code: size for code, size, _ in DTYPES.values()}
+from npusim.ir.types import CODE_SIZES
 
 Cost = tuple[list[int], int]  # the bytes of each operand, and the operations
 Rule = Callable[[Params, "int | None"], Cost]
@@ -16,7 +14,7 @@ Rule = Callable[[Params, "int | None"], Cost]
 
 def size_of(p: Params, field: str) -> int:
     """Returns the bytes of an element of the operand whose dtype the field says."""
-    return SIZES[p[f"{field}_dtype"]]
+    return CODE_SIZES[p[f"{field}_dtype"]]
 
 
 def distinct(shape: Sequence[int], strides: Sequence[int]) -> int:

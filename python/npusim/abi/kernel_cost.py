@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, log2, prod
 
-from npusim.abi.cost_rules import SIZES, Cost, Rule, distinct, size_of, window_of
+from npusim.abi.cost_rules import Cost, Rule, distinct, size_of, window_of
 from npusim.abi.kernels import RANK, Params
 from npusim.abi.matmul_cost import MATMULS
+from npusim.ir.types import CODE_SIZES
 
 _RESIZE_TAPS = {0: 0, 1: 8, 2: 16, 3: 0}
 
@@ -49,7 +50,8 @@ def _pointwise(p: Params, _: int | None) -> Cost:
     shape = p["shape"]
     strides = [p["x_strides"][i * RANK : (i + 1) * RANK] for i in range(p["n_inputs"])]
     inputs = [
-        distinct(shape, s) * SIZES[code] for s, code in zip(strides, p["x_dtype"], strict=False)
+        distinct(shape, s) * CODE_SIZES[code]
+        for s, code in zip(strides, p["x_dtype"], strict=False)
     ]
     written = distinct(shape, p["y_strides"]) * size_of(p, "y")
     return [*inputs, written], p["n_instructions"] * prod(shape)
@@ -124,7 +126,7 @@ def _index(p: Params, _: int | None) -> Cost:
 
 def _scatter(p: Params, _: int | None) -> Cost:
     count, indices = _indexed(p)
-    size = SIZES[p["dtype"]]
+    size = CODE_SIZES[p["dtype"]]
     source = distinct(p["shape"], p["src_strides"]) * size
     return [source, *indices, count * size], count if p["mode"] else 0
 
@@ -142,13 +144,13 @@ def _scan(p: Params, _: int | None) -> Cost:
 
 def _sort(p: Params, _: int | None) -> Cost:
     rows, size = p["outer"] * p["inner"], p["size"]
-    each = SIZES[p["dtype"]]
+    each = CODE_SIZES[p["dtype"]]
     compared = rows * size * ceil(log2(size)) if size > 1 else 0
     return [rows * size * each, rows * p["k"] * each, rows * p["k"] * 8], compared
 
 
 def _sample(p: Params, _: int | None) -> Cost:
-    return [p["size"] * SIZES[p["dtype"]], 40, 8, 8, 8, p["capacity"] * 8, 8], p["size"]
+    return [p["size"] * CODE_SIZES[p["dtype"]], 40, 8, 8, 8, p["capacity"] * 8, 8], p["size"]
 
 
 def _all_gather(p: Params, _: int | None) -> Cost:
@@ -156,7 +158,7 @@ def _all_gather(p: Params, _: int | None) -> Cost:
 
 
 def _all_reduce(p: Params, _: int | None) -> Cost:
-    bytes = p["elements"] * SIZES[p["dtype"]]
+    bytes = p["elements"] * CODE_SIZES[p["dtype"]]
     return [bytes] * (2 + p["residual"]), p["elements"] * (p["ranks"] - 1 + p["residual"])
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
-from npusim.abi.cost_rules import SIZES, Cost, Rule, distinct, size_of, window_of
+from npusim.abi.cost_rules import Cost, Rule, distinct, size_of, window_of
 from npusim.abi.kernels import Params
 from npusim.abi.quantization import FORMATS, Quantization, quantized_bytes
+from npusim.ir.types import CODE_SIZES
 
 _PANEL = 16  # columns of a packed matrix that lie together
 _FORMAT_NAMES = {code: name for name, code in FORMATS.items()}
@@ -79,7 +80,7 @@ def _winograd_weights(p: Params, _: int | None) -> Cost:
 
 def _matmul(p: Params, _: int | None) -> Cost:
     batch, m, n, k = p["batch"], p["m"], p["n"], p["k"]
-    size = SIZES[p["dtype"]]
+    size = CODE_SIZES[p["dtype"]]
     a = distinct((*batch, m, k), (*p["a_batch"], p["a_m"], p["a_k"]))
     b = distinct((*batch, k, n), (*p["b_batch"], p["b_k"], p["b_n"]))
     y = prod(batch) * m * n
@@ -88,14 +89,14 @@ def _matmul(p: Params, _: int | None) -> Cost:
 
 def _grouped_matmul(p: Params, _: int | None) -> Cost:
     """As if every row belonged to a group, and to as many groups as there can be."""
-    m, n, k, size = p["m"], p["n"], p["k"], SIZES[p["dtype"]]
+    m, n, k, size = p["m"], p["n"], p["k"], CODE_SIZES[p["dtype"]]
     groups = p["batch"][5]
     operands = [m * k * size, min(groups, m) * k * n * size, 4 * groups, m * n * size]
     return operands, 2 * m * n * k + (p["alpha"] != 1) * m * n
 
 
 def _attention(p: Params, position: int | None) -> Cost:
-    size, queries, keys = SIZES[p["dtype"]], p["q_len"], p["kv_len"]
+    size, queries, keys = CODE_SIZES[p["dtype"]], p["q_len"], p["kv_len"]
     offset = p["causal_offset"]
     if p["has_position"]:
         offset = max(keys - queries, 0) if position is None else position
@@ -123,7 +124,11 @@ def _attention(p: Params, position: int | None) -> Cost:
 
 
 def _attention_step(p: Params, position: int | None) -> Cost:
-    size, heads, groups = SIZES[p["dtype"]], p["batch"] * p["heads"], p["batch"] * p["kv_heads"]
+    size, heads, groups = (
+        CODE_SIZES[p["dtype"]],
+        p["batch"] * p["heads"],
+        p["batch"] * p["kv_heads"],
+    )
     seen = p["limit"] if position is None else min(position + 1, p["limit"])
     seen = min(seen, p["window"]) if p["window"] > 0 else seen
     dims = p["head_dim"], p["v_dim"]
@@ -140,7 +145,7 @@ def _attention_step(p: Params, position: int | None) -> Cost:
 
 def _paged_attention(p: Params, _: int | None) -> Cost:
     """As if every row saw all keys of a table of its own, as far as there are pages."""
-    size, rows, dims = SIZES[p["dtype"]], p["length"], (p["head_dim"], p["v_dim"])
+    size, rows, dims = CODE_SIZES[p["dtype"]], p["length"], (p["head_dim"], p["v_dim"])
     keys = p["table_length"] * p["page_tokens"]
     seen = min(p["pages"], p["requests"] * p["table_length"]) * p["page_tokens"]
     caches = [p["kv_heads"] * seen * dim * size for dim in dims]
@@ -152,13 +157,13 @@ def _paged_attention(p: Params, _: int | None) -> Cost:
 
 
 def _paged_append(p: Params, _: int | None) -> Cost:
-    heads, size = p["heads"] * p["head_dim"], SIZES[p["dtype"]]
+    heads, size = p["heads"] * p["head_dim"], CODE_SIZES[p["dtype"]]
     room = p["pages"] * p["page_tokens"]
     return [heads * p["length"] * size, *_places(p), heads * min(p["length"], room) * size], 0
 
 
 def _paged_rope_append(p: Params, _: int | None) -> Cost:
-    size, rows = SIZES[p["dtype"]], p["length"]
+    size, rows = CODE_SIZES[p["dtype"]], p["length"]
     kept = min(rows, p["pages"] * p["page_tokens"])
     q, k, v = (
         p[heads] * p[dim] * size
@@ -181,7 +186,8 @@ def _rope(p: Params, _: int | None) -> Cost:
     rows, parts = p["batch"] * p["length"], p["parts"]
     vectors = [rows * heads for heads in p["heads"][:parts]]
     sizes = [
-        count * dim * SIZES[p["dtype"]] for count, dim in zip(vectors, p["head_dim"], strict=False)
+        count * dim * CODE_SIZES[p["dtype"]]
+        for count, dim in zip(vectors, p["head_dim"], strict=False)
     ]
     angles = [
         distinct((p["batch"], p["length"]), p["cs_strides"][at : at + 2]) * p["rotary_dim"]

@@ -17,14 +17,12 @@ from typing import Protocol
 from npusim.abi.kernels import RANK, Params
 from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, blocks, line
 from npusim.codegen.pointwise_printer import Language, can_fail, statements
-from npusim.ir.types import DTYPES
+from npusim.ir.types import CODE_SIZES
 
 _BLOCK = 256
 _PACK_BYTES = 16
 _TILE = 32  # rows and columns of a tile that a copy transposes
 _MOST = 8  # elements of a pack, for the sake of registers
-
-_SIZES = {code: size for code, size, _ in DTYPES.values()}
 
 
 @dataclass(frozen=True)
@@ -144,12 +142,14 @@ def _space(stem: str, p: Params) -> _Space:
     rank = max(p["rank"], 1)
     shape = tuple(p["shape"][:rank]) if p["rank"] else (1,)
     if stem == "pointwise":
-        y = Operand("y", f"Storage<{p['y_dtype']}>", _SIZES[p["y_dtype"]], p["y_strides"][:rank])
+        y = Operand(
+            "y", f"Storage<{p['y_dtype']}>", CODE_SIZES[p["y_dtype"]], p["y_strides"][:rank]
+        )
         xs = tuple(
             Operand(
                 f"x{i}",
                 f"Storage<{p['x_dtype'][i]}>",
-                _SIZES[p["x_dtype"][i]],
+                CODE_SIZES[p["x_dtype"][i]],
                 p["x_strides"][i * RANK : i * RANK + rank],
             )
             for i in range(p["n_inputs"])

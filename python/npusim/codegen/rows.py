@@ -12,7 +12,7 @@ from math import prod
 
 from npusim.abi.kernels import Params
 from npusim.codegen.launch_config import LANES, MAX_THREADS, Launch, LaunchConfig, Rule, blocks
-from npusim.ir.types import DTYPES
+from npusim.ir.types import CODE_SIZES
 from npusim.targets.measured import Rows
 
 _BLOCK = 256
@@ -22,8 +22,6 @@ _ITEM_BYTES = 12
 _STATE_BYTES = 16  # of the widest running value: an extreme with its position
 _VAR, _STD, _LOG_SUM_EXP = 9, 10, 14  # op of `reduce` (abi/kernels.py)
 _TWO_PASSES = frozenset((_VAR, _STD, _LOG_SUM_EXP))
-
-_SIZES = {code: size for code, size, _ in DTYPES.values()}
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ class RowRules:
         return LaunchConfig((launch,), defines=constants)
 
     def _softmax(self, p: Params) -> LaunchConfig:
-        widest = max(_SIZES[p["x_dtype"]], _SIZES[p["y_dtype"]])
+        widest = max(CODE_SIZES[p["x_dtype"]], CODE_SIZES[p["y_dtype"]])
         if p["inner"] == 1:
             return self._row_kernel(p["outer"], p["size"], _pack(p["size"], (), widest))
         columns = p["outer"] * p["inner"] if p["size"] else 0
@@ -96,7 +94,7 @@ class RowRules:
         return LaunchConfig((launch,), defines={"BLOCK": block, "LANES": LANES, "PACK": 1})
 
     def _norm(self, p: Params, lanes: int = 0) -> LaunchConfig:
-        widest = max(_SIZES[p["x_dtype"]], _SIZES[p["y_dtype"]])
+        widest = max(CODE_SIZES[p["x_dtype"]], CODE_SIZES[p["y_dtype"]])
         pack = _pack(p["size"], (p["x_row_stride"], p["y_row_stride"]), widest)
         vectors = p["has_weight"] + p["has_bias"]
         return self._row_kernel(p["rows"], p["size"], pack, lanes, VECTORS=vectors)

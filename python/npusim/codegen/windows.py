@@ -9,13 +9,12 @@ from math import prod
 
 from npusim.abi.kernels import Params
 from npusim.codegen.launch_config import LANES, Launch, LaunchConfig, Rule, blocks, line
-from npusim.ir.types import DTYPES
+from npusim.ir.types import CODE_SIZES
 
 _HALVES = (1, 2)  # dtypes of 16 bits
 _FLOATS = (0, *_HALVES)
 _BLOCK = 256
 _PACK_BYTES = 16
-_SIZES = {code: size for code, size, _ in DTYPES.values()}
 _MANY_TAPS = 32  # of a window, that several threads share
 
 
@@ -89,7 +88,7 @@ def _resize(many: int, p: Params) -> LaunchConfig:
     apart = [s for i, s in enumerate(strides) if i % 5 != 1]
     channels = 1
     if p["x_strides"][1] == 1 == p["y_strides"][1] and p["x_dtype"] == p["y_dtype"]:
-        most = _PACK_BYTES // _SIZES[p["x_dtype"]]
+        most = _PACK_BYTES // CODE_SIZES[p["x_dtype"]]
         fits = (n for n in (8, 4, 2) if n <= most and elements >= n * many)
         channels = next((n for n in fits if not any(s % n for s in (p["channels"], *apart))), 1)
     return line(elements // channels, ARGUMENTS=2, CHANNELS=channels)

@@ -37,6 +37,7 @@ HOST_DTYPES: dict[str, int] = {
 }
 
 DTYPE_NAMES: dict[int, str] = {code: name for name, (code, *_) in DTYPES.items()}
+CODE_SIZES: dict[int, int] = {code: size for code, size, _ in DTYPES.values()}  # bytes
 
 
 def dtype_code(dtype: str) -> int:

@@ -169,6 +169,31 @@ class TmaMatmul:
 
 
 @dataclass(frozen=True, slots=True)
+class OneOrder:
+    """Products whose rows have the same bits in any number of them.
+
+    Attributes:
+        tiles: of many rows that leave room for blocks of the next launch, beside those of prompts.
+        swapped_rows: up to which products of whole K are the fastest with W as first operand.
+        processor_bytes_per_us: of W, that one processor reads at most.
+        slices_us: where K is cut: to exchange sums at all. slice_us: with each slice.
+        rooms_bytes: of shared memory that a block with W as first operand may take, the first that
+            suffices: a processor holds three such blocks, of this launch or the next, or two.
+        alone_bytes: that it takes in a launch of a block a processor, so that none takes three.
+        in_flight_bytes: of W, on the way to a processor, that keep memory busy.
+    """
+
+    tiles: tuple[TmaTile, ...]
+    swapped_rows: int
+    processor_bytes_per_us: float
+    slices_us: float
+    slice_us: float
+    rooms_bytes: tuple[int, ...]
+    alone_bytes: int
+    in_flight_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ConvTile:
     """A tile of `conv` on the tensor cores, and how long it takes.
 
@@ -405,6 +430,7 @@ class Gpu:
     processors: Processors
     matmul: Matmul
     tma_matmul: TmaMatmul
+    one_order: OneOrder
     conv: Conv
     decode: Decode
     code_rows: CodeRows

@@ -9,15 +9,13 @@ from __future__ import annotations
 from npusim.abi.kernels import Params
 from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS
 from npusim.codegen.launch_config import Launch, LaunchConfig, as_int, as_ints, blocks
-from npusim.ir.types import DTYPES
+from npusim.ir.types import CODE_SIZES
 
 _BLOCK = 256
 _BLOCKS = 3  # of a processor, that a launch should have
 _UNROLL = 4  # positions that a thread loads at once
 _LINE = 128  # bytes of a position that a block should read, at least
 _MOMENTS = 8  # bytes of a mean and squares
-
-_SIZES = {code: size for code, size, _ in DTYPES.values()}
 
 
 def group_norm(p: Params) -> LaunchConfig | None:
@@ -27,7 +25,7 @@ def group_norm(p: Params) -> LaunchConfig | None:
     if as_int(p, "batch") * groups == 0 or channels // groups * spatial < GPU.rows.split_elements:
         return None
     pack = _pack(p)
-    packs = 0 if pack is None else _tile(channels, groups, pack, _SIZES[as_int(p, "x_dtype")])
+    packs = 0 if pack is None else _tile(channels, groups, pack, CODE_SIZES[as_int(p, "x_dtype")])
     if pack is None or packs == 0:
         return None
     rows, tiles = _BLOCK // packs, channels // (packs * pack)
@@ -57,7 +55,7 @@ def _pack(p: Params) -> int | None:
     (x_batch, x_channel, x_row), (y_batch, y_channel, y_row) = (
         as_ints(p, side) for side in ("x_strides", "y_strides")
     )
-    sizes = [_SIZES[as_int(p, side)] for side in ("x_dtype", "y_dtype")]
+    sizes = [CODE_SIZES[as_int(p, side)] for side in ("x_dtype", "y_dtype")]
     if (x_channel, y_channel) != (1, 1) or max(sizes) > 4 or as_int(p, "spatial") == 1:
         return None
     pack = 16 // max(sizes)

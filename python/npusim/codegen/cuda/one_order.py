@@ -11,7 +11,7 @@ Owns which kernels share an order, and which of them computes a command.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from npusim.abi.kernels import Params
 from npusim.codegen.cuda import code_rows, decoding, matmul_rules, rows, swap_ab, tma_matmul
@@ -23,18 +23,11 @@ PREFIX = "in one order: "  # of names
 _TILES = PREFIX + "tiles"  # of ordinary kernels
 _SLICES = (1, 2, 4, 8)  # of K: blocks of a cluster
 _DEPTH, _GROUP_ROWS = 64, 64
-# What slices are chosen by, in microseconds and bytes: a processor reads at most so fast, and a
-# cluster's blocks exchange their sums.
-_PROCESSOR_BYTES_PER_US, _EXCHANGE_US, _SLICE_US = 45000.0, 1.0, 0.15
 _SQUARED_COLUMNS = 64  # whose squares before a norm are summed in the order of all
-_SWAPPED_ROWS = 128  # of x, up to which swapped products of whole K are the fastest
 _OTHER_REGISTERS = 64  # of a thread, beside sums
 
-# Tiles that leave room for blocks of the next launch, beside those of prompts.
-_ROOMY_TILES = tuple(
-    ClusterTile(rows, columns, 1, 1, 1, stages)
-    for rows, columns, stages in ((64, 144, 4), (64, 128, 4), (64, 112, 5), (128, 144, 3))
-)
+_FIT = GPU.one_order
+_ROOMY_TILES = tuple(ClusterTile(**asdict(tile)) for tile in _FIT.tiles)
 
 Configs = Mapping[str, Callable[[], LaunchConfig]]
 
@@ -48,8 +41,8 @@ def slices_of(p: Params) -> int:
 
     def microseconds(slices: int) -> float:
         fullest = blocks(tiles * slices, PROCESSORS) / slices
-        exchange = _EXCHANGE_US + _SLICE_US * slices if slices > 1 else 0.0
-        return max(least, fullest * tile_bytes / _PROCESSOR_BYTES_PER_US) + exchange
+        exchange = _FIT.slices_us + _FIT.slice_us * slices if slices > 1 else 0.0
+        return max(least, fullest * tile_bytes / _FIT.processor_bytes_per_us) + exchange
 
     return min((s for s in _SLICES if s == 1 or k_blocks >= 2 * s), key=microseconds)
 
@@ -83,7 +76,7 @@ def linear_configs(p: Params) -> Configs:
     found: dict[str, tuple[float, Callable[[], LaunchConfig]]] = {}
     if as_int(p, "m") and swap_ab.fits(p, 1):
         # Many rows of x are read by too many blocks, unless each has a slice of them.
-        few = as_int(p, "m") <= (_SWAPPED_ROWS if slices == 1 else swap_ab.MOST_ROWS)
+        few = as_int(p, "m") <= (_FIT.swapped_rows if slices == 1 else swap_ab.MOST_ROWS)
         for groups in (1, 2) if few else ():
             tile = swap_ab.tile_of(p, groups, slices)
             if tile is not None:

@@ -14,7 +14,7 @@ from npusim.codegen.launch_config import (
     blocks,
 )
 from npusim.errors import TargetConstraintError
-from npusim.ir.types import DTYPE_NAMES, dtype_size
+from npusim.ir.types import CODE_SIZES
 
 # Few blocks: those of all ranks have to run at once, beside whatever else runs, and what small
 # messages take is the way there, not the bandwidth. As kernels/cuda/ranks/exchange.h has them.
@@ -42,7 +42,7 @@ def way_of(bytes: int, ranks: int) -> Way:
 
 def reduce_config(p: Params, way: Way) -> LaunchConfig:
     """Returns the launch configuration of an all_reduce that goes a way, which its size allows."""
-    bytes = as_int(p, "elements") * dtype_size(DTYPE_NAMES[as_int(p, "dtype")])
+    bytes = as_int(p, "elements") * CODE_SIZES[as_int(p, "dtype")]
     _check_ranks(p)
     if bytes == 0:
         return LaunchConfig(())
@@ -80,7 +80,7 @@ def _all_gather(p: Params) -> LaunchConfig:
 
 
 def _all_reduce(p: Params) -> LaunchConfig:
-    bytes = as_int(p, "elements") * dtype_size(DTYPE_NAMES[as_int(p, "dtype")])
+    bytes = as_int(p, "elements") * CODE_SIZES[as_int(p, "dtype")]
     return reduce_config(p, way_of(bytes, as_int(p, "ranks")))
 
 

@@ -14,7 +14,7 @@ from npusim.abi.kernels import Params
 from npusim.codegen.cuda.matmul_rules import GPU, epilogue_operands
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.launch_config import Launch, LaunchConfig, as_int, as_ints, blocks
-from npusim.ir.types import DTYPES
+from npusim.ir.types import CODE_SIZES
 
 _BLOCK = 256
 _SMALL_BLOCK = 128  # where few threads are to spread over all processors
@@ -23,8 +23,6 @@ _WEIGHTS = 48  # that wait there
 _SUMS = 32  # of a thread
 _COLUMNS = 22  # of x, that a thread reads of a row
 _FILLING = GPU.processors.count * 512  # threads that fill the device
-
-_SIZES = {code: size for code, size, _ in DTYPES.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ class Strip:
         deep, high, wide = as_ints(p, "kernel")
         moved = self.columns(p) * blocks(wide, self.taps(p)) * self.reads + wide * self.pairs
         arithmetic = wide * self.positions * self.pairs
-        loads = moved * _SIZES[as_int(p, "x_dtype")] / 2
+        loads = moved * CODE_SIZES[as_int(p, "x_dtype")] / 2
         ends = 6 * self.positions * self.channels + 40
         return deep * high * (arithmetic + moved + loads) + ends
 
@@ -86,7 +84,7 @@ def strips(p: Params) -> Iterator[Strip]:
     x_apart, *others = ([s for i, s in enumerate(as_ints(p, side)) if i != 1] for side in sides)
     apart = [step for side in others for step in side]
     dtypes = ("x_dtype", "w_dtype", "y_dtype", *(("r_dtype",) if p["residual"] else ()))
-    widest = max(4 * bool(p["has_bias"]), *(_SIZES[as_int(p, d)] for d in dtypes))
+    widest = max(4 * bool(p["has_bias"]), *(CODE_SIZES[as_int(p, d)] for d in dtypes))
     for channels in (8, 4, 2, 1):
         reads = channels if diagonal else inputs
         whole = as_int(p, "out_channels") if diagonal else outputs

@@ -24,12 +24,7 @@ _DEPTH = 64  # of K, that a stage has
 _GROUP_ROWS = 64  # of W, of a warpgroup
 _BARRIERS = 16  # bytes a stage
 _MOST_STAGES = 12
-# Bytes of shared memory of a block: a processor holds three, of this launch or the next one, or two
-# where a pipeline needs more.
-_ROOM = (74 << 10, 112 << 10)
-_IN_FLIGHT = 48 << 10  # bytes of W, on the way to a processor, that keep memory busy
-# Of a launch with a block a processor at most, so that none takes three of its blocks.
-_ALONE = 100 << 10
+_FIT = GPU.one_order
 _PLAIN, _PLAIN_STAGES = 64, 3  # rows and columns of the tiles of devices without TMA
 
 
@@ -88,8 +83,10 @@ def tile_of(p: Params, groups: int, slices: int) -> SwapTile | None:
         return None
     each = blocks(blocks(as_int(p, "k"), _DEPTH), slices)
     held = min(blocks(blocks_of(p, groups, slices), PROCESSORS), 3)
-    wanted = min(each, blocks(_IN_FLIGHT, held * groups * _GROUP_ROWS * _DEPTH * 2))
-    candidates = [(room, s) for room in _ROOM for s in range(_MOST_STAGES, wanted - 1, -1)]
+    wanted = min(each, blocks(_FIT.in_flight_bytes, held * groups * _GROUP_ROWS * _DEPTH * 2))
+    candidates = [
+        (room, s) for room in _FIT.rooms_bytes for s in range(_MOST_STAGES, wanted - 1, -1)
+    ]
     most = GPU.processors.block_shared_bytes
     candidates += [(most, stages) for stages in range(wanted, min(each, 2) - 1, -1)]
     for room, stages in candidates:
@@ -146,7 +143,7 @@ def swap_ab(p: Params, tile: SwapTile, slices: int) -> LaunchConfig:
     }
     grid = (1, blocks_of(p, tile.groups, slices) // slices, slices)
     plain = _PLAIN_STAGES * 2 * _PLAIN * 2 * _DEPTH
-    padded = max(shared, plain, _ALONE) if grid[1] * slices <= PROCESSORS else None
+    padded = max(shared, plain, _FIT.alone_bytes) if grid[1] * slices <= PROCESSORS else None
     launch = Launch(grid, (threads, 1, 1), max(shared, plain), "npusim_kernel", plain, padded)
     return LaunchConfig((launch,), maps=tuple(maps), defines=defines)
 
