@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import transformers as hf
 
 import npusim
@@ -26,7 +25,13 @@ from npusim.targets import TargetConfig
 from tests.codegen import host
 from tests.codegen.ptxas import SPILLED, spilled
 from tests.codegen.test_matmul_rules import _full, _linear
-from tests.codegen.test_tma_matmul import _QKV, _after_norm, _before_norm, _error, _gated
+from tests.codegen.test_tma_matmul import (
+    _QKV,
+    _after_norm,
+    _before_norm,
+    _gated,
+    check_norm_between,
+)
 from tests.serve.test_step_method import SIZES, SMALL
 
 ROWS = (1, 2, 8, 9, 64, 65, 100, 256, 257, 2048)
@@ -186,31 +191,9 @@ def test_swapped_tiles_compile_without_spilling(compiler: nvrtc.Nvrtc) -> None:
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
-def test_devices_without_tma_compute_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generator = torch.Generator().manual_seed(5)
-    m, n, k, inner = 70, 200, 136, 104
-    shapes = ((m, k), (n, k), (n,), (m, n), (inner, n), (inner, n))
-    x, w, norm, r, gate, up = (torch.randn(s, generator=generator).bfloat16() for s in shapes)
-    before = _before_norm(m, n, k)
-    behind = _after_norm(before, _gated(m, inner, n))
-    stems = (("linear_before_norm", before), ("linear_behind_norm", behind))
-    keys = [(stem, KERNELS[stem].pack(p)) for stem, p in stems]
-    kernels = {}
-    for key, (stem, p) in zip(keys, stems, strict=True):
-        name = next(n for n in one_order.configs(stem, p) if "swapped" in n)
-        folder = tmp_path / stem
-        folder.mkdir()
-        kernels |= host.build([key], folder, name)
-    y, scaled = (torch.full((m, n), torch.nan).bfloat16() for _ in range(2))
-    squares = torch.full((before["slots"], m), torch.nan)
-    host.call(kernels[keys[0]], [x, w, norm, r, y, scaled, squares])
-    assert _error(y, x.float() @ w.float().T + r.float()) < 4e-3
-    assert torch.equal(scaled, y * norm)
-    torch.testing.assert_close(squares.sum(0), y.float().square().sum(-1))
-    z = torch.full((m, inner), torch.nan).bfloat16()
-    host.call(kernels[keys[1]], [scaled, gate, up, squares, z])
-    normed = torch.rms_norm(y.float(), (n,), norm.float(), 1e-6)
-    want = torch.nn.functional.silu(normed @ gate.float().T) * (normed @ up.float().T)
-    assert _error(z, want) < 5e-3
+def test_devices_without_tma_compute_the_same(tmp_path: Path) -> None:
+    def swapped(key: host.Key) -> str:
+        configs = one_order.configs(key[0], KERNELS[key[0]].unpack(key[1]))
+        return next(name for name in configs if "swapped" in name)
+
+    check_norm_between(70, tmp_path, swapped)

@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import os
 import random
+import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ import pytest
 from numpy.typing import NDArray
 
 from npusim.abi.kernels import KERNELS
+from npusim.binding import kernel_root
 from npusim.codegen.cuda import ranks as rules
 from npusim.codegen.cuda.ranks import Way, reduce_config, way_of
 from npusim.errors import TargetConstraintError
@@ -34,6 +36,9 @@ MOST_RANKS, BLOCKS, FLAG_STRIDE, LINES, CHUNK = 8, 32, 32, 256, 128 << 10
 FLAG_BYTES = 4 * BLOCKS * MOST_RANKS * FLAG_STRIDE
 LINE_BYTES = 16 * 2 * BLOCKS * MOST_RANKS * LINES
 PATIENCE_NS = 60 * 10**9
+
+# The same in Python, C++ and the kernels; only this holds them to each other.
+_SIZES = {"MostRanks": MOST_RANKS, "FlagStride": FLAG_STRIDE, "Lines": LINES, "Chunk": CHUNK}
 
 Message = tuple[str, int, str, bool, Way]  # stem, elements, dtype, whether a residual, way
 
@@ -210,3 +215,22 @@ def test_ways_by_size() -> None:
 def test_more_ranks_than_mailboxes_have_room_for_are_refused() -> None:
     with pytest.raises(TargetConstraintError, match="at most 8 ranks, not 9"):
         rules.RULES["all_gather"]({"bytes": 16, "ranks": 9})
+
+
+def test_all_sides_have_the_same_sizes() -> None:
+    assert (*(MOST_RANKS, BLOCKS, LINES, CHUNK),) == (
+        rules._RANKS,
+        rules._BLOCKS,
+        rules._LINES,
+        rules._CHUNK,
+    )
+    root = kernel_root().parent
+    for blocks, files in (
+        ("ExchangeBlocks", ("kernels/cuda/ranks/exchange.h",)),
+        ("Blocks", ("cpp/cuda/exchange.h", "cpp/cuda/exchange.cpp")),
+    ):
+        text = "".join((root / file).read_text("utf-8") for file in files)
+        for name, size in {**_SIZES, blocks: BLOCKS}.items():
+            found = re.search(rf"\bk{name} = (\d+)(?: << (\d+))?[,;]", text)
+            assert found is not None, (name, files)
+            assert int(found[1]) << int(found[2] or 0) == size, (name, files)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,36 +104,46 @@ def test_products_around_a_norm_compile_without_spilling(compiler: nvrtc.Nvrtc) 
             assert not re.search(r"[1-9]\d* bytes spill|C75\d\d", log), (stem, name, log)
 
 
+def check_norm_between(m: int, folder: Path, variant_of: Callable[[host.Key], str]) -> None:
+    """Holds a residual product, a norm and a gated product of m rows to PyTorch.
+
+    Args:
+        folder: where kernels are compiled for this processor.
+        variant_of: the name of a kernel's launch configuration.
+    """
+
+    def built(stem: str, p: dict[str, Any]) -> host.HostKernel:
+        key = stem, KERNELS[stem].pack(p)
+        (folder / stem).mkdir()
+        return host.build([key], folder / stem, variant_of(key))[key]
+
+    generator = torch.Generator().manual_seed(5)
+    n, k, inner = 200, 136, 104
+    shapes = ((m, k), (n, k), (n,), (m, n), (inner, n), (inner, n))
+    x, w, norm, r, gate, up = (torch.randn(s, generator=generator).bfloat16() for s in shapes)
+    before = _before_norm(m, n, k)
+    behind = _after_norm(before, _gated(m, inner, n))
+    first, second = built("linear_before_norm", before), built("linear_behind_norm", behind)
+    y, scaled = (torch.full((m, n), torch.nan).bfloat16() for _ in range(2))
+    squares = torch.full((before["slots"], m), torch.nan)
+    host.call(first, [x, w, norm, r, y, scaled, squares])
+    assert _error(y, x.float() @ w.float().T + r.float()) < 4e-3
+    assert torch.equal(scaled, y * norm)
+    torch.testing.assert_close(squares.sum(0), y.float().square().sum(-1))
+    z = torch.full((m, inner), torch.nan).bfloat16()
+    host.call(second, [scaled, gate, up, squares, z])
+    normed = torch.rms_norm(y.float(), (n,), norm.float(), 1e-6)
+    want = torch.nn.functional.silu(normed @ gate.float().T) * (normed @ up.float().T)
+    assert _error(z, want) < 5e-3
+
+
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
 @pytest.mark.parametrize("tile", [None, ClusterTile(128, 112, 1, 1, 1, 3)], ids=str)
 def test_devices_without_tma_split_a_norm_too(
     tile: ClusterTile | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tma_matmul, "TILES", (tile,))
-    generator = torch.Generator().manual_seed(5)
-    m, n, k, inner = 150, 200, 136, 104
-    shapes = ((m, k), (n, k), (n,), (m, n), (inner, n), (inner, n))
-    x, w, norm, r, gate, up = (torch.randn(s, generator=generator).bfloat16() for s in shapes)
-    before = _before_norm(m, n, k)
-    keys = [
-        ("linear_before_norm", KERNELS["linear_before_norm"].pack(before)),
-        (
-            "linear_behind_norm",
-            KERNELS["linear_behind_norm"].pack(_after_norm(before, _gated(m, inner, n))),
-        ),
-    ]
-    kernels = host.build(keys, tmp_path, tile.name if tile else "")
-    y, scaled = (torch.full((m, n), torch.nan).bfloat16() for _ in range(2))
-    squares = torch.full((before["slots"], m), torch.nan)
-    host.call(kernels[keys[0]], [x, w, norm, r, y, scaled, squares])
-    assert _error(y, x.float() @ w.float().T + r.float()) < 4e-3
-    assert torch.equal(scaled, y * norm)
-    torch.testing.assert_close(squares.sum(0), y.float().square().sum(-1))
-    z = torch.full((m, inner), torch.nan).bfloat16()
-    host.call(kernels[keys[1]], [scaled, gate, up, squares, z])
-    normed = torch.rms_norm(y.float(), (n,), norm.float(), 1e-6)
-    want = torch.nn.functional.silu(normed @ gate.float().T) * (normed @ up.float().T)
-    assert _error(z, want) < 5e-3
+    check_norm_between(150, tmp_path, lambda key: tile.name if tile else "")
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
