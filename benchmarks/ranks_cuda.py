@@ -2,13 +2,16 @@
 
     PYTHONPATH=python:. python -m benchmarks.ranks_cuda exchanges [--device cuda:0,1]
     PYTHONPATH=python:. python -m benchmarks.ranks_cuda nccl [--device cuda:0,1]
+    PYTHONPATH=python:. python -m benchmarks.ranks_cuda prepare FOLDER SHAPE RANKS...
     PYTHONPATH=python:. python -m benchmarks.ranks_cuda decode FOLDER SHAPE [--device cuda:0,1]
 
-`exchanges` prints microseconds of an all_reduce in bfloat16 by bytes: a chain of them in one
-program, its time less that of a chain of a tenth, over their number. `nccl` prints those of
-PyTorch's, in a CUDA graph, with a process a GPU. `decode` prints milliseconds of a token at batch 1
-after 1,024 tokens (median, 10th and 90th percentile) on one rank and on all, and how far logits
-differ. FOLDER receives the configuration.
+`exchanges` prints microseconds of an all_reduce in bfloat16 by bytes and way: a chain of them in
+one program, its time less that of a chain of a tenth, over their number. What the chains compute is
+held to exact values. `nccl` prints those of PyTorch's, in a CUDA graph, with a process a GPU.
+`prepare` compiles a model for numbers of ranks, into FOLDER. `decode` prints milliseconds of a
+token at batch 1 after 1,024 tokens (median, 10th and 90th percentile) on one rank and on all, how
+far logits differ, and whether what is generated again has the same bits; weights are seeded, and
+layers share them.
 """
 
 from __future__ import annotations
@@ -16,21 +19,26 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 import npusim
+import npusim.errors
 from npusim.codegen.cuda import ranks as rules
+from npusim.codegen.cuda.rules import RULES
 from npusim.ir.rewrite import GraphBuilder
 from npusim.ir.types import TensorType
 from npusim.lowering.assemble import assemble
 from npusim.targets.target_config import TargetConfig
 
 BEHIND, CONTEXT, NEW, VOCAB = 1024, 1280, 64, 128256
+SIZES = tuple(kib << 10 for kib in (8, 64, 256, 1 << 10, 8 << 10))
 SHAPES: dict[str, dict[str, Any]] = {
     "llama-8b": {
         "vocab_size": VOCAB, "hidden_size": 4096, "intermediate_size": 14336,
@@ -65,37 +73,56 @@ def chain(elements: int, count: int, ranks: int) -> npusim.CompiledProgram:
     return generate(assemble(b.build(), target), target)
 
 
-def seconds_of(program: npusim.CompiledProgram, device: npusim.Device, elements: int) -> float:
-    """Returns the median time of a run, waiting included."""
-    session = npusim.load(program, weights={}, device=device)
-    x = np.zeros(elements, np.float32)
+def seconds_of(device: npusim.Device, elements: int, count: int, ranks: int) -> float:
+    """Returns the median time of a chain, waiting included; its values are exact.
+
+    Raises:
+        AssertionError: they are not what they have to be.
+    """
+    session = npusim.load(chain(elements, count, ranks), weights={}, device=device)
+    x = (1 + np.arange(elements) * 2654435761 % 7).astype(np.float32)
     found = []
-    for _ in range(25):
+    for turn in range(25):
+        x = np.roll(x, turn)
         start = time.perf_counter()
-        session(x)
+        (y,) = session(x)
         found.append(time.perf_counter() - start)
+        got = np.asarray(y, np.float32) / np.float32(ranks) ** count
+        wrong = np.flatnonzero(got != x)
+        assert wrong.size == 0, f"turn {turn}: {wrong.size} wrong, the first at {wrong[0]}"
     return statistics.median(found[5:])
 
 
-def exchanges(device_name: str) -> None:
+def exchanges(device_name: str, sizes: Sequence[int], overlap: bool) -> int:
+    """Prints times; returns how many chains failed."""
     device = npusim.Device(device_name)
-    ranks = len(device_name.partition(":")[2].split(","))
-    rule = rules.RULES["all_reduce"]
+    ordinals = device_name.partition(":")[2].split(",")
+    kept = [npusim.Device(f"cuda:{ordinal}") for ordinal in ordinals]  # and their contexts
+    ranks, failed = len(kept), 0
+    table = cast(dict[str, Any], RULES)
+    rule = table["all_reduce"]
     print("bytes      " + "".join(f"{way.name.lower():>12}" for way in rules.Way), "(us)")
-    for bytes in (4 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20):
+    for bytes in sizes:
         row = f"{bytes:<11}"
+        few, many = (10, 110) if ranks == 2 else (6, 60)  # what bfloat16 has room for
         for way in rules.Way:
             if way is rules.Way.LINES and bytes > 64 << 10:
                 row += f"{'-':>12}"
                 continue
-            rules.RULES["all_reduce"] = lambda p, way=way: rules.reduce_config(p, way)
-            few, many = (10, 110) if bytes <= 1 << 20 else (2, 22)
-            times = [
-                seconds_of(chain(bytes // 2, n, ranks), device, bytes // 2) for n in (few, many)
-            ]
+            table["all_reduce"] = lambda p, way=way: replace(
+                rules.reduce_config(p, way), overlaps=overlap or way is rules.Way.LINES
+            )
+            try:
+                times = [seconds_of(device, bytes // 2, n, ranks) for n in (few, many)]
+            except (npusim.errors.DeviceError, AssertionError) as error:
+                print(f"{bytes} {way.name}: {error}", flush=True)
+                row += f"{'failed':>12}"
+                failed += 1
+                continue
             row += f"{1e6 * (times[1] - times[0]) / (many - few):12.2f}"
-        rules.RULES["all_reduce"] = rule
+        table["all_reduce"] = rule
         print(row, flush=True)
+    return failed
 
 
 def nccl_worker(rank: int, ranks: int) -> None:
@@ -105,7 +132,7 @@ def nccl_worker(rank: int, ranks: int) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "NCCL_NVLS_ENABLE": "0"}
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", rank=rank, world_size=ranks)
-    for bytes in (4 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20):
+    for bytes in SIZES:
         x = torch.zeros(bytes // 2, dtype=torch.bfloat16, device="cuda")
         for _ in range(3):
             dist.all_reduce(x)
@@ -136,91 +163,134 @@ def nccl(ranks: int) -> None:
 # Tokens
 
 
-def seeded(folder: Path, shape: str) -> dict[str, Any]:
-    """Writes the configuration; returns seeded weights, which are made on the GPU."""
+def configured(shape: str) -> Any:
+    """Returns the configuration of a model that transformers knows."""
     import torch
     import transformers
 
     from benchmarks.llm_peers import configuration
 
-    folder.mkdir(parents=True, exist_ok=True)
     if shape == "qwen-1.5b":
-        config = configuration("1.5b")
-    else:
-        config = transformers.LlamaConfig(**SHAPES[shape], architectures=["LlamaForCausalLM"])
-        config.dtype = torch.bfloat16
-    config.save_pretrained(folder)
+        return configuration("1.5b")
+    config = transformers.LlamaConfig(**SHAPES[shape], architectures=["LlamaForCausalLM"])
+    config.dtype = torch.bfloat16
+    return config
+
+
+def prepare(folder: Path, shape: str, ranks: Sequence[int]) -> None:
+    config = configured(shape)
+    config.save_pretrained(folder / shape)
+    module = npusim.extract_llm(folder / shape, max_context=CONTEXT, prefill_chunk=128)
+    for count in ranks:
+        options: Any = {"tensor_parallel": count} if count > 1 else {}
+        program = npusim.compile(module, "cuda:sm_90a", **options)
+        program.save(folder / f"{shape}-{count}.npubin")
+
+
+def seeded(shape: str) -> dict[str, Any]:
+    """Returns seeded weights; those of one shape are one tensor."""
+    import torch
+    import transformers
+
+    config = configured(shape)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    generator = torch.Generator("cuda").manual_seed(0)
+    drawn = torch.randn(1_000_003, generator=torch.Generator().manual_seed(0)).mul_(0.02).bfloat16()
+    made: dict[Any, Any] = {}
     weights = {}
     for key, tensor in model.state_dict().items():
         if "norm" in key:
             weights[key] = torch.ones(tensor.shape, dtype=torch.bfloat16)
         elif key != "lm_head.weight" or not config.tie_word_embeddings:
-            made = torch.randn(tensor.shape, generator=generator, device="cuda") * 0.02
-            weights[key] = made.to(torch.bfloat16).cpu()
-    torch.cuda.empty_cache()
+            at = (tensor.shape, "embed" in key)
+            if at not in made:
+                times = tensor.numel() // drawn.numel() + 1  # a prime: rows begin at other numbers
+                made[at] = drawn.repeat(times)[: tensor.numel()].reshape(tensor.shape)
+            weights[key] = made[at]
     return weights
 
 
+class Timer:
+    """Says when what was done."""
+
+    def __init__(self) -> None:
+        self.start = time.perf_counter()
+
+    def say(self, text: str) -> None:
+        print(f"[{time.perf_counter() - self.start:6.1f} s] {text}", flush=True)
+
+
+def token_times(session: Any) -> list[float]:
+    """Returns seconds a token of several generations behind a prompt."""
+    times = []
+    for turn in range(8):
+        session.rewind(BEHIND)
+        begin = time.perf_counter()
+        for _ in session.generate_tokens([7], max_new_tokens=NEW, ignore_eos=True):
+            pass
+        if turn > 1:
+            times.append((time.perf_counter() - begin) / NEW)
+    return times
+
+
+def logits_along(session: Any, chosen: list[int]) -> list[Any]:
+    """Returns logits behind the prompt and behind each token, which are chosen where none are."""
+    rows = [session.logits.copy()]
+    for token in range(8):
+        if len(chosen) == token:
+            chosen.append(int(rows[-1].argmax()))
+        session.append([chosen[token]])
+        rows.append(session.logits.copy())
+    return rows
+
+
 def decode(folder: Path, shape: str, device: str) -> None:
-    start = time.perf_counter()
-    weights = seeded(folder, shape)
-    print(f"{shape}: weights made in {time.perf_counter() - start:.1f} s", flush=True)
-    module = npusim.extract_llm(folder, max_context=CONTEXT, prefill_chunk=128)
-    print(f"extracted at {time.perf_counter() - start:.1f} s", flush=True)
+    timer = Timer()
+    weights = seeded(shape)
+    timer.say(f"{shape}: weights made")
     prompt = np.random.default_rng(0).integers(10, 100_000, BEHIND).tolist()
     ranks = len(device.partition(":")[2].split(","))
-    rows: dict[int, Any] = {}
+    rows: dict[int, list[Any]] = {}
+    chosen: list[int] = []
     for count, name in ((ranks, device), (1, "cuda")):
-        options: Any = {"tensor_parallel": count} if count > 1 else {}
-        program = npusim.compile(module, "cuda", **options)
-        print(f"compiled at {time.perf_counter() - start:.1f} s", flush=True)
+        program = npusim.CompiledProgram.load(folder / f"{shape}-{count}.npubin")
         lm = npusim.LanguageModel.load(program, weights, device=name)
-        print(f"{count} ranks on {lm.device.description}", flush=True)
-        print(f"loaded at {time.perf_counter() - start:.1f} s", flush=True)
-        session = lm.new_session()
-        session.append(prompt)
-        logits = [session.logits.copy()]
-        chosen = [int(logits[0].argmax())] if count == ranks else rows[ranks][1]
-        for token in range(8):  # along the same tokens
-            session.append([chosen[token]])
-            logits.append(session.logits.copy())
-            if count == ranks:
-                chosen.append(int(logits[-1].argmax()))
-        rows[count] = (logits, chosen)
-        times = []
-        for turn in range(8):
-            session.rewind(BEHIND)
-            begin = time.perf_counter()
-            for _ in session.generate_tokens([7], max_new_tokens=NEW, ignore_eos=True):
-                pass
-            if turn > 1:
-                times.append((time.perf_counter() - begin) / NEW)
-        print(f"{shape}, {count} ranks: a generated token {spread(times)} ms", flush=True)
-        del session, lm
-    errors = [
-        float(np.abs(a - b).max() / np.abs(b).max())
-        for a, b in zip(rows[ranks][0], rows[1][0], strict=True)
-    ]
-    same = sum(a.argmax() == b.argmax() for a, b in zip(rows[ranks][0], rows[1][0], strict=True))
-    print(f"logits of {ranks} ranks against one: {max(errors):.2e} of the largest, {same} of 9 "
-          f"tokens the same", flush=True)  # fmt: skip
+        timer.say(f"{shape}: loaded for {count} ranks on {lm.device.description}")
+        sessions = [lm.new_session() for _ in range(2)]
+        for session in sessions:
+            session.append(prompt)
+        twice = [logits_along(session, chosen) for session in sessions]
+        same = all(a.tobytes() == b.tobytes() for a, b in zip(*twice, strict=True))
+        rows[count] = twice[0]
+        found = spread(token_times(sessions[0]))
+        timer.say(f"{shape}, {count} ranks: a generated token {found} ms; twice the same: {same}")
+        del session, sessions, lm
+    pairs = list(zip(rows[ranks], rows[1], strict=True))
+    most = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
+    same_tokens = sum(a.argmax() == b.argmax() for a, b in pairs)
+    timer.say(
+        f"{shape}: logits of {ranks} ranks against one: {most:.2e} of the largest, "
+        f"{same_tokens} of {len(pairs)} tokens the same"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("exchanges", "nccl", "decode"))
+    parser.add_argument("what", choices=("exchanges", "nccl", "prepare", "decode"))
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("shape", choices=SHAPES, nargs="?")
+    parser.add_argument("ranks", type=int, nargs="*", help="of prepare")
     parser.add_argument("--device", default="cuda:0,1")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="bytes")
+    parser.add_argument("--overlap", action="store_true", help="start large exchanges early")
     args = parser.parse_args()
     os.environ["NPUSIM_CUDA_RANKS"] = "1"
     if args.what == "exchanges":
-        exchanges(args.device)
+        sys.exit(exchanges(args.device, args.sizes, args.overlap))
     elif args.what == "nccl":
         nccl(len(args.device.split(",")))
+    elif args.what == "prepare":
+        prepare(args.folder, args.shape, args.ranks)
     else:
         decode(args.folder, args.shape, args.device)
 

@@ -1,6 +1,7 @@
 #include "cpp/cuda/exchange.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <set>
 #include <utility>
@@ -17,7 +18,7 @@ struct Link {
   uint64_t patience;  // nanoseconds
   uint32_t* epochs;
   uint32_t* stop;
-  uint32_t* lost;
+  std::byte* lost;
   std::byte* mailboxes[Exchange::kMostRanks];
 };
 
@@ -40,8 +41,13 @@ std::string name_of(const Contexts& contexts, size_t rank) {
 
 // Of the host, where kernels tell what they met.
 struct Exchange::Notes {
+  // What a rank waited for in vain: 1 + the other rank, the block that waited, for which round, and
+  // which it saw instead.
+  struct alignas(16) Lost {
+    uint32_t whom, block, round, seen;
+  };
+  Lost lost[kMostRanks];
   uint32_t stop;
-  uint32_t lost[kMostRanks];
 };
 
 Exchange::Exchange(Contexts contexts) : contexts_(std::move(contexts)) {
@@ -105,7 +111,7 @@ void Exchange::fill_links(uint64_t patience) {
               .patience = patience,
               .epochs = reinterpret_cast<uint32_t*>(epochs_[rank]->address()),
               .stop = &notes().stop,
-              .lost = &notes().lost[rank],
+              .lost = reinterpret_cast<std::byte*>(&notes().lost[rank]),
               .mailboxes = {}};
     for (size_t to = 0; to < ranks(); ++to) {
       link.mailboxes[to] =
@@ -161,13 +167,35 @@ void Exchange::stop() noexcept {
 
 std::string Exchange::lost() const {
   for (size_t rank = 0; rank < ranks(); ++rank) {
-    const uint32_t whom = reinterpret_cast<const volatile uint32_t&>(notes().lost[rank]);
+    const volatile Notes::Lost& lost = notes().lost[rank];
+    const uint32_t whom = lost.whom;
     if (whom == 0) continue;
     return name_of(contexts_, rank) + " waited " +
            std::to_string((proved_ ? kPatience : kTrialPatience) / kSecond) + " s for " +
-           name_of(contexts_, std::min<size_t>(whom, ranks()) - 1) + ", whose values did not come";
+           name_of(contexts_, std::min<size_t>(whom, ranks()) - 1) +
+           ", whose values did not come (block " + std::to_string(lost.block) + ": exchange " +
+           std::to_string(lost.round) + ", after " + std::to_string(lost.seen) + rounds() + ")";
   }
   return "";
+}
+
+// How far each rank's blocks have come, which is as far as the others' where none missed a round.
+std::string Exchange::rounds() const {
+  std::string text;
+  for (size_t rank = 0; rank < ranks(); ++rank) {
+    std::array<uint32_t, kBlocks> of{};
+    const Context& context = *contexts_[rank];
+    const Current current(context);
+    const Driver& driver = context.driver();
+    const bool read = driver.copy_to_host(of.data(), epochs_[rank]->range().offset, sizeof of,
+                                          context.stream()) == kSuccess &&
+                      driver.stream_synchronize(context.stream()) == kSuccess;
+    if (!read) continue;
+    const auto [least, most] = std::minmax_element(of.begin(), of.end());
+    text += "; rank " + std::to_string(rank) + " ended with " + std::to_string(of[0]) +
+            " in block 0, " + std::to_string(*least) + " to " + std::to_string(*most) + " in all";
+  }
+  return text;
 }
 
 void Exchange::check() {

@@ -65,6 +65,7 @@ class Exchange {
   std::string fault_of(const Trial& trial);
   Notes& notes() const;
   std::string lost() const;
+  std::string rounds() const;
 
   Contexts contexts_;
   bool shares_ = false, by_host_ = false, proved_ = false;

@@ -23,6 +23,7 @@ from npusim.abi.kernels import KERNELS
 from npusim.binding import kernel_root
 from npusim.codegen.cuda import ranks as rules
 from npusim.codegen.cuda.ranks import Way, reduce_config, way_of
+from npusim.codegen.cuda.rules import RULES
 from npusim.errors import TargetConstraintError
 from npusim.ir.types import dtype_code
 from tests.codegen import host
@@ -75,14 +76,15 @@ class Ranks:
             Shared(FLAG_BYTES + LINE_BYTES + 2 * BLOCKS * ranks * CHUNK) for _ in range(ranks)
         ]
         self.epochs = Shared(ranks * 4 * BLOCKS)
-        self.notes = Shared(4 + 4 * ranks)
+        self.notes = Shared(16 * ranks + 4)
         self.patience = patience
 
     def link(self, rank: int) -> Link:
         boxes = (ctypes.c_void_p * MOST_RANKS)(*[box.address for box in self.mailboxes])
         at = self.notes.address
         own = self.epochs.address + rank * 4 * BLOCKS
-        return Link(rank, self.ranks, self.patience, own, at, at + 4 + 4 * rank, boxes)
+        stop = at + 16 * self.ranks
+        return Link(rank, self.ranks, self.patience, own, stop, at + 16 * rank, boxes)
 
     def run(self, of_rank: Callable[[int], None], absent: Sequence[int] = ()) -> None:
         """Runs a function on every rank, each in a process of its own."""
@@ -116,8 +118,10 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[host.HostKernel]:
         keys = [(m[0], params_of(m, RANKS)) for m in MESSAGES if m[4] is way]
         with pytest.MonkeyPatch.context() as patch:
             rule = partial(reduce_config, way=way)
-            patch.setitem(rules.RULES, "all_reduce", rule)  # type: ignore[arg-type]
+            patch.setitem(RULES, "all_reduce", rule)  # type: ignore[arg-type]
             made[way] = host.build(keys, tmp_path_factory.mktemp(way.name))
+        for (stem, _), kernel in made[way].items():
+            assert stem != "all_reduce" or kernel.config.defines["WAY"] == way
     return [made[m[4]][m[0], params_of(m, RANKS)] for m in MESSAGES]
 
 
@@ -190,8 +194,10 @@ def test_who_waits_in_vain_says_for_whom(kernels: list[host.HostKernel], which: 
         kernels[which].run((ctypes.c_void_p * len(at))(*at))
 
     together.run(of_rank, absent=[1])
-    stop, *lost = together.notes.array.view(np.uint32)
-    assert stop == 1 and 2 in lost
+    *lost, stop = together.notes.array.view(np.uint32).tolist()
+    assert stop == 1
+    # 1 + the other rank, the block, the round it waited for, and what it saw.
+    assert [2, 0, 1, 0] in (lost[:4], lost[8:])
 
 
 def test_ways_by_size() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,14 @@ import torch
 
 import npusim
 from npusim import _runtime
+from npusim.codegen.generate import generate
 from npusim.errors import DeviceError
 from npusim.frontends.step_method import StepSizes
+from npusim.ir.rewrite import GraphBuilder
+from npusim.ir.types import TensorType
+from npusim.lowering.assemble import assemble
 from npusim.runtime.native import native_program
+from npusim.targets.target_config import TargetConfig
 from tests.end_to_end.architectures import small_model
 from tests.end_to_end.decoding import BFLOAT16_TOLERANCE, prompt_of
 from tests.gpu.device import require_gpu, run
@@ -29,16 +35,17 @@ require_gpu()
 os.environ["NPUSIM_CUDA_RANKS"] = "1"
 
 
-def gpus() -> list[str]:
-    """Returns names of devices that two ranks run on: one, and two where there are two."""
-    names = ["cuda:0,0"]
-    if torch.cuda.device_count() > 1:
-        names.append("cuda:0,1")
-    return names
+def gpus() -> list[Any]:
+    """Returns devices that ranks take in turn: one, and all there are where there are several."""
+    count = min(torch.cuda.device_count(), 8)
+    devices = [pytest.param("cuda:0", id="shared")]
+    if count > 1:
+        devices.append(pytest.param("cuda:" + ",".join(map(str, range(count))), id="apart"))
+    return devices
 
 
-def of_ranks(device: str, ranks: int) -> str:
-    """Returns a device for another number of ranks."""
+def of_ranks(device: str, ranks: int = 2) -> str:
+    """Returns the name of the devices of so many ranks."""
     numbers = device.partition(":")[2].split(",")
     return "cuda:" + ",".join(numbers[rank % len(numbers)] for rank in range(ranks))
 
@@ -59,12 +66,41 @@ def test_integers_are_exact(device: str, ranks: int, widths: tuple[int, ...]) ->
             assert np.array_equal(session(x)[0], wanted(x)[0])
 
 
+def summed(sizes: Sequence[int], ranks: int, times: int) -> npusim.CompiledProgram:
+    """Compiles sums of ranks' inputs of several sizes, in turn, each so many times."""
+    b = GraphBuilder("summed")
+    types = [TensorType("float32", (size,)) for size in sizes]
+    values = [b.input(f"x{i}", type) for i, type in enumerate(types)]
+    for _ in range(times):
+        for i, type in enumerate(types):
+            values[i] = b.node("npu.all_reduce", (values[i],), type, {"ranks": ranks})
+    for i, value in enumerate(values):
+        b.output(f"y{i}", value)
+    target = TargetConfig.named("cuda")
+    return generate(assemble(b.build(), target), target)
+
+
+@pytest.mark.parametrize("device", gpus())
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_exchanges_of_all_sizes_follow_each_other(device: str, ranks: int) -> None:
+    """Each size has blocks, and ways, of its own; rounds are counted by block."""
+    sizes = [1, 7, 1000, 2048, 16384, 16386, 65536, 65537, 300_001, 2_000_000, 3]
+    times = 4
+    session = npusim.load(summed(sizes, ranks, times), weights={}, device=of_ranks(device, ranks))
+    chance = np.random.default_rng(0)
+    for _ in range(8):
+        given = [chance.integers(-99, 99, size).astype(np.float32) for size in sizes]
+        for x, y in zip(given, session(*given), strict=True):
+            assert np.array_equal(y, x * ranks**times)
+
+
 def decoder(name: str, ranks: int, dtype: torch.dtype, device: str) -> npusim.LanguageModel:
     model = small_model(name, dtype)
     module = npusim.extract_llm(model, max_context=400, prefill_chunk=128)
     options: Any = {"tensor_parallel": ranks} if ranks > 1 else {}
     program = npusim.compile(module, "cuda", **options)
-    return npusim.LanguageModel.load(program, model.state_dict(), device=device)
+    at = of_ranks(device, ranks) if ranks > 1 else device
+    return npusim.LanguageModel.load(program, model.state_dict(), device=at)
 
 
 @pytest.mark.parametrize("device", gpus())
@@ -107,6 +143,7 @@ def test_all_ranks_have_the_same_bits(device: str) -> None:
 
     Each rank takes the part of its number, so these are the same sums on another device.
     """
+    device = of_ranks(device)
     other = "cuda:" + ",".join(reversed(device.partition(":")[2].split(",")))
     digests = []
     for name in (device, other, device):
@@ -126,7 +163,7 @@ def test_requests_get_the_same_tokens_alone_and_among_others(device: str) -> Non
     sizes = StepSizes(max_step_tokens=64, max_requests=8, pages=64)
     module = npusim.extract_llm(model, max_context=400, prefill_chunk=128, serve=sizes)
     program = npusim.compile(module, "cuda", tensor_parallel=2)
-    on = npusim.Device(device)
+    on = npusim.Device(of_ranks(device))
     weights = npusim.load_weights(model.state_dict(), program, on)
     engine = _runtime.Engine(native_program(program), on, weights)
     prompts = [prompt_of(length) for length in (1, 7, 30, 100, 5, 64)]

@@ -146,8 +146,9 @@ def test_a_rank_that_is_waited_for_in_vain_ends_the_run(stub: Path) -> None:  # 
     lines = outcome(stub, code, STUB_CUDA_DEVICES="2", STUB_CUDA_LOST="7").splitlines()
     assert lines == [
         "True",
-        "rank 0 (CUDA device 0) waited 10 s for rank 1 (CUDA device 1), whose values did not come. "
-        "The run has no results; states that it wrote are not to be relied on.",
+        "rank 0 (CUDA device 0) waited 10 s for rank 1 (CUDA device 1), whose values did not come "
+        "(block 5: exchange 7, after 6; rank 0 ended with 0 in block 0, 0 to 0 in all; rank 1 ended "
+        "with 0 in block 0, 0 to 0 in all). The run has no results; states that it wrote are not to be relied on.",
         "True",
     ]
 

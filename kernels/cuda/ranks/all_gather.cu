@@ -10,7 +10,7 @@ constexpr int kRanks = static_cast<int>(params.ranks);
 template <typename T>
 inline void all_gather(const unsigned char* x, unsigned char* y, const Link& link) {
   const int me = static_cast<int>(link.rank);
-  uint32_t round = link.epochs[blockIdx.x];
+  uint32_t round = latest_round(link);
   for (int64_t begin = blockIdx.x * kPart; begin < kBytes; begin += gridDim.x * kPart) {
     const int64_t bytes = kBytes - begin < kPart ? kBytes - begin : kPart;
     ++round;

@@ -59,7 +59,7 @@ inline Pack<T, kOfLine> load_part(const T* x, int64_t first, bool packed) {
 
 inline void reduce_lines(const T* x, const T* residual, T* y, const Link& link) {
   const int me = static_cast<int>(link.rank);
-  const uint32_t round = link.epochs[blockIdx.x] + 1;
+  const uint32_t round = latest_round(link) + 1;
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * NPUSIM_BLOCK + threadIdx.x) * kOfLine;
   if (first < kElements) {
     const bool packed = is_packed<kOfLine>(x) && is_packed<kOfLine>(y) &&
@@ -201,7 +201,7 @@ inline void two_shot(const Link& link, uint32_t& round, const T* x, const T* res
 template <int kCount>
 inline void reduce_chunks(const T* x, const T* residual, T* y, const Link& link) {
   constexpr int64_t kEach = kPart / static_cast<int64_t>(sizeof(T));  // elements
-  uint32_t round = link.epochs[blockIdx.x];
+  uint32_t round = latest_round(link);
   for (int64_t begin = blockIdx.x * kEach; begin < kElements; begin += gridDim.x * kEach) {
     const int64_t count = (kElements - begin < kEach ? kElements - begin : kEach) / kCount;
     if (NPUSIM_WAY == 2) {

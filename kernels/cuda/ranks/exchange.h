@@ -17,7 +17,11 @@
 // nothing is released, and nothing is waited for but the bytes. A block has lines of its own, and
 // the same numbers count its rounds.
 //
-// Whoever waits longer than `patience` says for whom, and has everybody stop waiting: nobody hangs.
+// Numbers of rounds are read past the multiprocessor's cache: a launch may have started there while
+// those before it, which count them on, still ran.
+//
+// Whoever waits longer than `patience` says for whom and for what, and has everybody stop waiting:
+// nobody hangs.
 #pragma once
 #include "kernels/cuda/common/scalar.h"
 
@@ -32,7 +36,9 @@ struct Link {
   uint64_t patience;  // nanoseconds
   uint32_t* epochs;   // by block
   uint32_t* stop;     // of the host; not 0: nobody waits any more
-  uint32_t* lost;     // of the host: 1 + the rank that was waited for
+  // Of the host: 1 + the rank that was waited for, the block that waited, for which round, and
+  // which it saw instead.
+  unsigned char* lost;
   unsigned char* mailboxes[kMostRanks];
 };
 
@@ -100,21 +106,25 @@ void store_line(unsigned char* line, const uint4& v);
 uint4 load_line(const unsigned char* line);
 #endif
 
-inline bool is_raised(const uint32_t* flag, uint32_t round) {
-  return static_cast<int32_t>(flag_of(flag) - round) >= 0;
+// The block's latest round.
+inline uint32_t latest_round(const Link& link) {
+  return *static_cast<volatile const uint32_t*>(link.epochs + blockIdx.x);
 }
 
-// Looks until `has_come()`, or until it is in vain.
-template <typename HasCome>
-inline void wait_until(const Link& link, int from, const HasCome& has_come) {
+// Looks until `seen()`, the number of a round of another rank's, is not before `round`; or until it
+// is in vain.
+template <typename Seen>
+inline void wait_until(const Link& link, int from, uint32_t round, const Seen& seen) {
   constexpr unsigned kLooks = 256;  // between two at the clock
-  if (has_come()) return;
+  const auto has_come = [&](uint32_t number) { return static_cast<int32_t>(number - round) >= 0; };
+  uint32_t number = seen();
+  if (has_come(number)) return;
   const uint64_t start = nanoseconds();
-  for (unsigned looks = 1; !has_come(); ++looks) {
+  for (unsigned looks = 1; !has_come(number = seen()); ++looks) {
     if (looks % kLooks != 0) continue;
     if (*static_cast<volatile uint32_t*>(link.stop) != 0) return;
     if (nanoseconds() - start < link.patience) continue;
-    *static_cast<volatile uint32_t*>(link.lost) = 1 + static_cast<uint32_t>(from);
+    store_line(link.lost, {1 + static_cast<unsigned>(from), blockIdx.x, round, number});
     *static_cast<volatile uint32_t*>(link.stop) = 1;
     return;
   }
@@ -122,7 +132,7 @@ inline void wait_until(const Link& link, int from, const HasCome& has_come) {
 
 inline void wait_for_flag(const Link& link, int from, uint32_t round) {
   const uint32_t* flag = flag_at(link, static_cast<int>(link.rank), from);
-  wait_until(link, from, [&] { return is_raised(flag, round); });
+  wait_until(link, from, round, [&] { return flag_of(flag); });
 }
 
 // A line is eight bytes on their way, each half with the number of its round: who sees that has the
@@ -133,9 +143,9 @@ inline void send_line(unsigned char* line, const uint2& value, uint32_t round) {
 
 inline uint2 take_line(const Link& link, int from, const unsigned char* line, uint32_t round) {
   uint4 seen;
-  wait_until(link, from, [&] {
+  wait_until(link, from, round, [&] {
     seen = load_line(line);
-    return seen.y == round && seen.w == round;
+    return seen.y == round ? seen.w : seen.y;
   });
   return {seen.x, seen.z};
 }

@@ -62,7 +62,8 @@ def _in_chunks(bytes: int, **defines: int) -> LaunchConfig:
     threads = min(blocks(blocks(part, _VECTOR), LANES) * LANES, _MOST_THREADS)
     launch = Launch((grid, 1, 1), (threads, 1, 1))
     defines |= {"BLOCK": threads, "PART": part}
-    return LaunchConfig((launch,), exchange=True, defines=defines)
+    # Many large blocks that wait in front of others which wait: they start one after another.
+    return LaunchConfig((launch,), exchange=True, overlaps=False, defines=defines)
 
 
 def _check_ranks(p: Params) -> None:
