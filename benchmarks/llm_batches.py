@@ -1,7 +1,8 @@
 """Steps of many requests to a language model on a GPU, by how many there are; and an engine's.
 
     PYTHONPATH=python:. python -m benchmarks.llm_batches [--model 1.5b|8b] [--quantize int8]
-        [--graphs FILE] [--rows 1 8 …] [--engine 1 32 …] [--check] [--serving] [--peers]
+        [--graphs FILE] [--program FILE] [--rows 1 8 …] [--engine 1 32 …] [--check] [--serving]
+        [--peers]
 
 Weights are seeded. Each request has 1,024 tokens behind it and gets one: `step` is the method
 alone, its inputs on the device, with its kernels one by one if --kernels; `engine` the time between
@@ -9,7 +10,8 @@ tokens of requests whose prompts have 960 tokens, that the native engine serves,
 Beside them the floor (weights at 4.3 TB/s or products at 700 TFLOP/s, whichever takes longer, and
 keys and values at 4.3 TB/s). --serving is benchmarks/llm_serving.py, --peers transformers with a
 static cache, its forward compiled, and its continuous batching. Milliseconds: median (10th to 90th
-percentile). --graphs reads the extracted model from a file, or writes it there.
+percentile). --graphs and --program read what was extracted and compiled from files, or write it
+there.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ from benchmarks.served_models import (
     PAGE,
     REQUESTS,
     Floor,
+    compiled,
     configuration,
-    extracted,
     seeded_weights,
     timed,
 )
@@ -58,11 +60,12 @@ def spread(seconds: list[float]) -> str:
 class Steps:
     """The method `step` of the program, called with what an engine would give it."""
 
-    def __init__(self, name: str, quantize: str | None, graphs: Path | None) -> None:
+    def __init__(
+        self, name: str, quantize: str | None, graphs: Path | None, program: Path | None = None
+    ) -> None:
         self.config = configuration(name)
         self.most = REQUESTS
-        module = timed("extracted", lambda: extracted(name, graphs))
-        self.program = timed("compiled", lambda: npusim.compile(module, "cuda", quantize=quantize))
+        self.program = compiled(name, graphs, program, quantize)
         self.state = timed("weights made", lambda: seeded_weights(self.config))
         self.native = native_program(self.program)
         self.device = npusim.Device("cuda")
@@ -192,6 +195,7 @@ def main() -> None:
     parser.add_argument("--model", choices=("0.5b", "1.5b", "8b"), default="1.5b")
     parser.add_argument("--quantize", choices=("int8", "int4-g32"))
     parser.add_argument("--graphs", type=Path)
+    parser.add_argument("--program", type=Path)
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 32, 64, 128, 256])
     parser.add_argument("--engine", type=int, nargs="*", default=[1, 32, 256])
     parser.add_argument("--kernels", action="store_true")
@@ -201,7 +205,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_grad_enabled(False)
     print(f"{args.model} {args.quantize or 'bfloat16'}", flush=True)
-    steps = Steps(args.model, args.quantize, args.graphs)
+    steps = Steps(args.model, args.quantize, args.graphs, args.program)
     floor = Floor(steps.config, BYTES[args.quantize])
     for rows in args.rows:
         found, stems = stepped(steps, rows, args.kernels)

@@ -117,20 +117,16 @@ def serve(folder: Path, name: str, graphs: Path | None, requests: int) -> None:
     """Prints when a server is ready, and what a load test finds."""
     from safetensors.torch import save_file
 
-    import npusim
-    from benchmarks.served_models import configuration, extracted, seeded_weights, timed
+    from benchmarks.served_models import compiled, configuration, seeded_weights, timed
 
-    folder.mkdir(parents=True, exist_ok=True)
-    program = folder / "model.npubin"
-    if not program.exists():
-        module = extracted(name, graphs)
-        made = timed("compiled", lambda: npusim.compile(module, "cuda"))
-        made.save(program)
+    program, weights = folder / "model.npubin", folder / "model.safetensors"
+    compiled(name, graphs, program)
+    if not weights.exists():
         config = configuration(name)
         config.save_pretrained(folder)
         _save_tokenizer(folder, config.vocab_size)
         state = seeded_weights(config)
-        timed("weights written", lambda: save_file(state, folder / "model.safetensors"))
+        timed("weights written", lambda: save_file(state, weights))
     server = [sys.executable, "-m", "npusim", "serve", str(program), "--weights", str(folder)]
     log = (folder / "server.log").open("w")
     start = time.perf_counter()

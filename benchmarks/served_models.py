@@ -80,6 +80,25 @@ def extracted(name: str, graphs: Path | None, serve: StepSizes = SIZES) -> Any:
     return module
 
 
+def compiled(
+    name: str, graphs: Path | None, program: Path | None, quantize: str | None = None
+) -> npusim.CompiledProgram:
+    """Returns the program of a model for CUDA; that of the file `program`, if it is there.
+
+    Args:
+        graphs: of `extracted`.
+        program: where it is kept, too, if it had to be made.
+    """
+    if program is not None and program.exists():
+        return npusim.CompiledProgram.load(program)
+    module = timed("extracted", lambda: extracted(name, graphs))
+    made = timed("compiled", lambda: npusim.compile(module, "cuda", quantize=quantize))
+    if program is not None:
+        program.parent.mkdir(parents=True, exist_ok=True)
+        made.save(program)
+    return made
+
+
 class Floor:
     """What a step takes at least: a model's products and the keys and values that it reads."""
 

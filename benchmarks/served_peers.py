@@ -68,7 +68,6 @@ def _continuous(model: Any, rows: int, prompt: int = 161, new: int = 64) -> None
     """Prints tokens a second of continuous batching, short answers for its sake."""
     import transformers
 
-    model.set_attn_implementation("sdpa_paged")
     asked = transformers.GenerationConfig(max_new_tokens=new, do_sample=False, eos_token_id=-1,
                                           pad_token_id=0)  # fmt: skip
     prompts = torch.randint(10, 30000, (rows, prompt)).tolist()
