@@ -138,7 +138,7 @@ def serve(folder: Path, name: str, graphs: Path | None, requests: int) -> None:
             time.sleep(0.02)
         print(f"server ready in {time.perf_counter() - start:.2f} s (imports of Python included)")
         told = folder / "load.json"
-        client = [sys.executable, "-m", "npusim", "--json", "bench", "--serve", url,
+        client = [sys.executable, "-m", "npusim", "bench", "--json", "--serve", url,
                   "--num-prompts", str(requests), "--dataset", "sharegpt"]  # fmt: skip
         done = subprocess.run(client, capture_output=True, text=True, check=False)
         told.write_text(done.stdout)
