@@ -2,7 +2,7 @@
 
     PYTHONPATH=python:. python -m benchmarks.llm_batches [--model 1.5b|8b] [--quantize int8]
         [--graphs FILE] [--program FILE] [--rows 1 8 …] [--engine 1 32 …] [--check] [--serving]
-        [--peers]
+        [--peers [eager|compiled|batches ...]]
 
 Weights are seeded. Each request has 1,024 tokens behind it and gets one: `step` is the method
 alone, its inputs on the device, with its kernels one by one if --kernels; `engine` the time between
@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--serving", action="store_true")
-    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--peers", nargs="*", choices=served_peers.WAYS)
     args = parser.parse_args()
     torch.set_grad_enabled(False)
     print(f"{args.model} {args.quantize or 'bfloat16'}", flush=True)
@@ -224,8 +224,8 @@ def main() -> None:
                                  step_seconds=llm_serving.STEP)  # fmt: skip
         llm_serving.report(engine)
         engine.close()
-    if args.peers:
-        served_peers.report(steps.config, steps.state, args.rows)
+    if args.peers is not None:
+        served_peers.report(steps.config, steps.state, args.rows, args.peers or served_peers.WAYS)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 BEHIND, ROUNDS = 1024, 15
+WAYS = ("eager", "compiled", "batches")  # steps over a static cache, and generate_batch
 
 
 def transformers_model(config: Any, state: dict[str, torch.Tensor]) -> Any:
@@ -23,17 +24,20 @@ def transformers_model(config: Any, state: dict[str, torch.Tensor]) -> Any:
     return model.eval()
 
 
-def report(config: Any, state: dict[str, torch.Tensor], counts: Sequence[int]) -> None:
-    """Prints a line for each number of requests and way of running them."""
+def report(
+    config: Any, state: dict[str, torch.Tensor], counts: Sequence[int], ways: Sequence[str]
+) -> None:
+    """Prints a line for each of these ways of running, for each number of requests."""
     model = transformers_model(config, state)
-    for rows in counts:
-        print(f"peer, eager, {rows:4}: {_ms(_steps(model, model.forward, rows))}", flush=True)
     compiled = torch.compile(model.forward, mode="reduce-overhead", dynamic=False)
-    for rows in counts[:: max(1, len(counts) - 1)]:
-        start = time.perf_counter()
-        times = _ms(_steps(model, compiled, rows))
-        took = time.perf_counter() - start
-        print(f"peer, compiled, {rows:4}: {times}; {took:.0f} s with compiling", flush=True)
+    for way, forward in (("eager", model.forward), ("compiled", compiled)):
+        for rows in counts if way in ways else ():
+            start = time.perf_counter()
+            times = _ms(_steps(model, forward, rows))
+            took = time.perf_counter() - start
+            print(f"peer, {way}, {rows:4}: {times}; {took:.0f} s with starting", flush=True)
+    if "batches" not in ways:
+        return
     try:
         _continuous(model, max(counts))
     except Exception as error:  # whatever it is, the run goes on
