@@ -25,13 +25,15 @@ PLACES = 0b111 << 3  # positions, requests and tables of an attention
 Pools = tuple[Tensor, Tensor]
 
 
-def attention_params(dtype: torch.dtype, rows: int, page: int, window: int = 0) -> dict[str, Any]:
-    stride = [GROUPS * page * SIZE, page * SIZE, SIZE]
+def attention_params(
+    dtype: torch.dtype, rows: int, page: int, window: int = 0, size: int = SIZE
+) -> dict[str, Any]:
+    stride = [GROUPS * page * size, page * size, size]
     return {
-        "heads": HEADS, "kv_heads": GROUPS, "length": rows, "head_dim": SIZE, "v_dim": SIZE,
+        "heads": HEADS, "kv_heads": GROUPS, "length": rows, "head_dim": size, "v_dim": size,
         "pages": PAGES * PAGE // page, "page_tokens": page, "requests": 3,
-        "table_length": TABLE * PAGE // page, "window": window, "q_strides": [SIZE, HEADS * SIZE],
-        "k_strides": stride, "v_strides": stride, "y_strides": [SIZE, HEADS * SIZE],
+        "table_length": TABLE * PAGE // page, "window": window, "q_strides": [size, HEADS * size],
+        "k_strides": stride, "v_strides": stride, "y_strides": [size, HEADS * size],
         "dtype": CODES[dtype], "scale": 0.3, "softcap": 0.0,
     }  # fmt: skip
 
@@ -48,9 +50,9 @@ def key(stem: str, params: dict[str, Any]) -> host.Key:
     return stem, KERNELS[stem].pack(params)
 
 
-def random_pools(dtype: torch.dtype, seed: int) -> Pools:
+def random_pools(dtype: torch.dtype, seed: int, size: int = SIZE) -> Pools:
     draw = torch.Generator().manual_seed(seed)
-    made = (torch.randn(PAGES, GROUPS, PAGE, SIZE, generator=draw).to(dtype) for _ in "kv")
+    made = (torch.randn(PAGES, GROUPS, PAGE, size, generator=draw).to(dtype) for _ in "kv")
     k, v = made
     return k, v
 
@@ -75,23 +77,26 @@ def reference(q: Tensor, pools: Pools, places: Sequence[Tensor], window: int) ->
     return found[0].permute(1, 0, 2)
 
 
-@pytest.mark.parametrize("window", [0, 300])
-@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize(
+    ("dtype", "window", "size"),
+    [(dtype, window, SIZE) for dtype in CODES for window in (0, 300)]
+    + [(torch.bfloat16, 300, 64)],  # whole lines, which are copied at constant offsets
+)
 def test_a_row_gets_the_same_bits_alone_and_among_others(
-    dtype: torch.dtype, window: int, tmp_path: Path
+    dtype: torch.dtype, window: int, size: int, tmp_path: Path
 ) -> None:
     """Alone its chunks are shared by blocks, among many a block has them all."""
     counts = (1, 7, 200)
-    keys = [key("paged_attention", attention_params(dtype, n, PAGE, window)) for n in counts]
+    keys = [key("paged_attention", attention_params(dtype, n, PAGE, window, size)) for n in counts]
     kernels = host.build(keys, tmp_path, unwritten=PLACES if window else 0)
     alone, several, many = (kernels[k] for k in keys)
     if dtype != torch.float32:
         splits = [kernel.config.defines["SPLIT"] for kernel in (alone, several, many)]
         assert splits[0] > 1 and splits[2] == 1
-    pools, named = random_pools(dtype, 1), tables(2)
+    pools, named = random_pools(dtype, 1, size), tables(2)
     positions = torch.tensor([0, 63, 64, 255, 256, 511, 767])
     requests = torch.tensor([0, 1, 2, 0, 1, 2, 1])
-    q = torch.randn(7, HEADS, SIZE, generator=torch.Generator().manual_seed(4)).to(dtype)
+    q = torch.randn(7, HEADS, size, generator=torch.Generator().manual_seed(4)).to(dtype)
     y = attend(several, q, pools, (positions, requests, named))
     assert_close(y, reference(q, pools, (positions, requests, named), window).to(dtype), 2.0, "y")
     for i in range(7):
@@ -104,13 +109,13 @@ def test_a_row_gets_the_same_bits_alone_and_among_others(
     assert torch.equal(found, torch.where(no_row[:, None, None], torch.zeros_like(found), y[where]))
 
 
-@pytest.mark.parametrize("page", [16, 64])
-def test_what_no_row_has_written_does_not_show(page: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "size"), [(16, SIZE), (64, SIZE), (64, 64)])
+def test_what_no_row_has_written_does_not_show(page: int, size: int, tmp_path: Path) -> None:
     dtype = torch.bfloat16
-    wanted = key("paged_attention", attention_params(dtype, 1, page))
+    wanted = key("paged_attention", attention_params(dtype, 1, page, size=size))
     kernel = host.build([wanted], tmp_path)[wanted]
-    pools = tuple(x.reshape(-1, GROUPS, page, SIZE) for x in random_pools(dtype, 1))
-    q = torch.randn(1, HEADS, SIZE, generator=torch.Generator().manual_seed(4)).to(dtype)
+    pools = tuple(x.reshape(-1, GROUPS, page, size) for x in random_pools(dtype, 1, size))
+    q = torch.randn(1, HEADS, size, generator=torch.Generator().manual_seed(4)).to(dtype)
     named = torch.arange(TABLE * PAGE // page).repeat(3, 1)
     position = 5 * page + 3
     places = (torch.tensor([position]), torch.tensor([1]), named)

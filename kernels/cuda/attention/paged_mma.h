@@ -1,9 +1,12 @@
 // Attention over pages on the tensor cores. A block has a row and up to 16 query heads of a
 // key/value head, as rows of the tensor core's A, so that heads share what is loaded. It takes
-// chunk by chunk; each warp has a unit of a chunk, whose keys and then values it loads in slices of
-// 16, NPUSIM_RING ahead; chunks of heads lie on 16 bytes. Up to NPUSIM_SPLIT blocks take turns in
-// the chunks of a row; what they leave in scratch memory is folded by the last to finish. A block
-// that starts while launches before it run has its first units fetched to L2 meanwhile.
+// chunk by chunk; each warp has a unit of a chunk, whose keys and then values it loads in slices,
+// NPUSIM_RING ahead; chunks of heads lie on 16 bytes. Up to NPUSIM_SPLIT blocks take turns in the
+// chunks of a row; what they leave in scratch memory is folded by the last to finish. A block that
+// starts while launches before it run has its first units fetched to L2 meanwhile.
+//
+// With one or two warps a scheduler, instructions are what takes time: keys that lie one after the
+// other are loaded at constant offsets, and a page is looked up a unit before it is used.
 #pragma once
 #include "kernels/cuda/attention/paged_sums.h"
 #include "kernels/cuda/attention/pages.h"
@@ -17,13 +20,17 @@ static_assert(kThreads == NPUSIM_BLOCK);
 constexpr int kRing = NPUSIM_RING, kSplit = NPUSIM_SPLIT, kMostChunks = NPUSIM_MOST_CHUNKS;
 constexpr int kHeadTiles = (kGroup + 15) / 16, kHeads = smaller(kGroup, 16);
 constexpr int kHalves = kHeads > 8 ? 2 : 1;
-constexpr int kSlice = 16, kSlices = kUnit / kSlice;  // of keys, and as many of values
+constexpr int kSlice = NPUSIM_SLICE, kSlices = kUnit / kSlice;  // of keys, and as many of values
 constexpr int kSlot = kSlice * larger(kDLine, kVLine);
 constexpr int kFold = NPUSIM_FOLD_COLUMNS, kFoldPitch = kFold + 8;  // avoids bank conflicts
 constexpr int kFolds = (kVBlocks * 8 + kFold - 1) / kFold;
 constexpr int kEach = (kHeads * kFold + kThreads - 1) / kThreads;  // sums of a thread, each time
 constexpr int kRingAt = 16 * kDLine, kSumsAt = kRingAt + kWarps * kRing * kSlot;
-constexpr bool kPageHasUnits = params.page_tokens % kUnit == 0;
+constexpr int kTokens = static_cast<int>(params.page_tokens);
+constexpr bool kPageHasUnits = kTokens % kUnit == 0;
+// A unit is whole rows one after the other.
+constexpr bool kContiguous = kPageHasUnits && params.k_strides[2] == kD &&
+                             params.v_strides[2] == kV && kD % 8 == 0 && kV % 8 == 0;
 constexpr int kPartial = kV + 2;  // floats that a chunk leaves of a head
 static_assert(2 * kSlices % kRing == 0);
 static_assert(kSumsAt + kWarps * kHeads * kFoldPitch * 4 <= NPUSIM_SHARED);
@@ -47,11 +54,8 @@ struct PagedKeys {
 
   // Called by a warp: fetches a unit to L2 if it is whole rows one after the other.
   void fetch_ahead(int unit) const {
-    constexpr bool kWhole = kPageHasUnits && params.k_strides[2] == kD &&
-                            params.v_strides[2] == kV && kD % 8 == 0 && kV % 8 == 0;
     const int lane = threadIdx.x % 32;
-    if (!kWhole || lane > 1 || !sees(unit)) return;
-    constexpr int kTokens = static_cast<int>(params.page_tokens);
+    if (!kContiguous || lane > 1 || !sees(unit)) return;
     const int first = larger(begin, unit * kUnit), last = smaller(end, (unit + 1) * kUnit);
     const int64_t page = tables.known_page(at.request, unit * kUnit / kTokens);
     if (page < 0) return;
@@ -66,11 +70,19 @@ struct PagedKeys {
     }
   }
 
-  // Starts loading keys, or values, [key, key + 16); those that the row does not see are zero.
+  // Starts loading keys, or values, [key, key + kSlice); those that the row does not see are zero.
   template <int kColumns, int kLine>
   void fill(unsigned to, int key, const T* pool, const int64_t (&strides)[3], int64_t page) const {
-    constexpr int kChunks = (kColumns + 15) / 16 * 2,
-                  kTokens = static_cast<int>(params.page_tokens);
+    if constexpr (kContiguous && 32 % (kColumns / 8) == 0 && kColumns % 64 == 0) {
+      const T* from = pool + larger<int64_t>(page, 0) * strides[0] + key % kTokens * kColumns;
+      if (key >= begin && key + kSlice <= end && page >= 0) {
+        copy_rows<kColumns, false>(to, from, 0, 0);
+      } else {
+        copy_rows<kColumns, true>(to, from, begin - key, (page >= 0 ? end : begin) - key);
+      }
+      return;
+    }
+    constexpr int kChunks = (kColumns + 15) / 16 * 2;
 #pragma unroll
     for (int n = 0; n < kSlice * kChunks / 32; ++n) {
       const int i = n * 32 + threadIdx.x % 32, row = i / kChunks, chunk = i % kChunks;
@@ -83,33 +95,53 @@ struct PagedKeys {
       cp_async(to + at_chunk(kLine, row, chunk), from, exists);
     }
   }
+
+ private:
+  // The same of a slice at `from`, of which rows [first, last) are seen; or all, unchecked.
+  template <int kColumns, bool kChecks>
+  static void copy_rows(unsigned to, const T* from, int first, int last) {
+    constexpr int kChunks = kColumns / 8, kRows = 32 / kChunks;  // that a warp copies at once
+    const int lane = threadIdx.x % 32, own = lane / kChunks;
+    const unsigned swizzled = (lane % kChunks ^ own) << 4;
+    const unsigned count = larger(last - first, 0);
+    first -= own;
+    to += own * kColumns * 2;
+    from = as_base(from + lane * 8);
+#pragma unroll
+    for (int n = 0; n < kSlice / kRows; ++n) {
+      const int row = n * kRows;
+      const unsigned at = to + (swizzled ^ (row & 7) << 4) + row * kColumns * 2;
+      if constexpr (kChecks) {
+        cp_async(at, from + row * kColumns, static_cast<unsigned>(row - first) < count);
+      } else {
+        cp_async(at, from + row * kColumns);
+      }
+    }
+  }
 };
 
 // A warp's units: of every chunk that its block takes.
 struct Feed {
   const PagedKeys& keys;
-  unsigned ring;   // of this warp
-  int unit, step;  // of the turn that slices are started for, and from one turn to the next
-  int64_t page;    // of that unit
+  unsigned ring;        // of this warp
+  int unit, step;       // of the turn that slices are started for, and from one turn to the next
+  int64_t page, named;  // of that unit; what the table has for the next one
 
   Feed(const PagedKeys& keys, unsigned shared, int first, int step)
       : keys(keys),
         ring(shared + kRingAt + threadIdx.x / 32 * kRing * kSlot),
-        unit(first),
+        unit(first - step),
         step(step),
-        page(0) {}
+        page(0),
+        named(name_of(first)) {}
 
   unsigned slot(int slice) const { return ring + slice % kRing * kSlot; }
 
-  // Starts loading a slice of the unit, or goes on to the first of the next one's.
+  // Starts loading a slice of the unit; 2 * kSlices is the first of the next one's.
   void start(int slice) {
-    if (slice == 2 * kSlices) unit += step;
+    if (slice == 2 * kSlices) go_on();
     slice %= 2 * kSlices;
     if (keys.sees(unit)) {
-      if (kPageHasUnits && slice == 0) {
-        page =
-            keys.tables.page(keys.at.request, unit * kUnit / static_cast<int>(params.page_tokens));
-      }
       const int key = unit * kUnit + slice % kSlices * kSlice;
       if (slice < kSlices) {
         keys.fill<kD, kDLine>(slot(slice), key, keys.k, params.k_strides, page);
@@ -118,6 +150,20 @@ struct Feed {
       }
     }
     cp_async_commit();
+  }
+
+  // Goes on to the next unit.
+  void go_on() {
+    unit += step;
+    if (!kPageHasUnits) return;
+    if (keys.sees(unit)) page = keys.tables.checked(named);
+    named = name_of(unit + step);
+  }
+
+ private:
+  int64_t name_of(int unit) const {
+    if (!kPageHasUnits || !keys.sees(unit)) return 0;
+    return keys.tables.named(keys.at.request, unit * kUnit / kTokens);
   }
 };
 
@@ -128,7 +174,8 @@ struct UnitSums {
 
   // Turns dot products into weights. Exactly the same operations for every row.
   void weigh(float (&scores)[kUnit / 8][4], int first_key, int begin, int end) {
-    const int key = first_key + threadIdx.x % 4 * 2;
+    const int before = first_key + static_cast<int>(threadIdx.x) % 4 * 2 - begin;
+    const unsigned count = end - begin;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       float most = kMasked;
@@ -136,7 +183,7 @@ struct UnitSums {
       for (int j = 0; j < kUnit / 8; ++j) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const bool sees = key + j * 8 + e >= begin && key + j * 8 + e < end;
+          const bool sees = static_cast<unsigned>(before + j * 8 + e) < count;
           float& score = scores[j][half * 2 + e];
           score = sees ? paged_score(score) : kMasked;
           most = fmaxf(most, score);
@@ -171,32 +218,36 @@ struct UnitSums {
 
 // Computes a unit, and starts what comes kRing slices after each of its own.
 inline void attend_unit(const Queries<(kD <= 128)>& queries, Feed& feed, int unit, UnitSums& sums) {
-  const bool sees = feed.keys.sees(unit);
+  if (!feed.keys.sees(unit)) {
+#pragma unroll 1
+    for (int slice = 0; slice < 2 * kSlices; ++slice) feed.start(slice + kRing);
+    return;
+  }
   float scores[kUnit / 8][4];
 #pragma unroll
   for (int slice = 0; slice < kSlices; ++slice) {
     cp_async_wait<kRing - 1>();
     __syncwarp();
-    if (sees) {
-      float part[2][4];
-      queries.dot(feed.slot(slice), 0, part);
+    float part[kSlice / 8][4];
+    queries.dot(feed.slot(slice), 0, part);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) scores[2 * slice + e / 4][e % 4] = part[e / 4][e % 4];
+    for (int e = 0; e < kSlice / 2; ++e) {
+      scores[slice * (kSlice / 8) + e / 4][e % 4] = part[e / 4][e % 4];
     }
     __syncwarp();
     feed.start(slice + kRing);
   }
-  if (sees) sums.weigh(scores, unit * kUnit, feed.keys.begin, feed.keys.end);
+  sums.weigh(scores, unit * kUnit, feed.keys.begin, feed.keys.end);
 #pragma unroll
   for (int slice = 0; slice < kSlices; ++slice) {
     cp_async_wait<kRing - 1>();
     __syncwarp();
-    if (sees) {
-      float part[2][4];
+    float part[kSlice / 8][4];
 #pragma unroll
-      for (int e = 0; e < 8; ++e) part[e / 4][e % 4] = scores[2 * slice + e / 4][e % 4];
-      sums.values.accumulate_values(part, feed.slot(kSlices + slice), 0);
+    for (int e = 0; e < kSlice / 2; ++e) {
+      part[e / 4][e % 4] = scores[slice * (kSlice / 8) + e / 4][e % 4];
     }
+    sums.values.accumulate_values(part, feed.slot(kSlices + slice), 0);
     __syncwarp();
     feed.start(kSlices + slice + kRing);
   }
@@ -204,7 +255,8 @@ inline void attend_unit(const Queries<(kD <= 128)>& queries, Feed& feed, int uni
 
 // A block's rows of sums, folded in order.
 struct Folding {
-  static constexpr int kParts = kWarps + 1;  // the units of a chunk, and the chunk
+  static constexpr int kAtOnce = kEach > 8 ? 4 : 8;           // chunks that others have left
+  static constexpr int kParts = larger(kWarps + 1, kAtOnce);  // the units of a chunk, and the chunk
   struct Weights {
     float units[kWarps][16][2];  // maximum and sum of a unit
     PartFactors by[kParts][16];
@@ -270,33 +322,31 @@ struct Folding {
     }
   }
 
-  // Folds the chunks that all blocks have left.
+  // Folds the chunks that all blocks have left, whose loads are issued several chunks at once.
   void add_partials(const float* partials, int chunks) {
+#pragma unroll 1
+    for (int first = 0; first < chunks; first += kAtOnce) {
+      const int count = smaller(kAtOnce, chunks - first);
+      const float* from = partials + static_cast<int64_t>(first) * kHeads * kPartial;
 #pragma unroll
-    for (int fold = 0; fold < kFolds; ++fold) {
-      float most[kEach], total[kEach];
+      for (int fold = 0; fold < kFolds; ++fold) {
+        float parts[kAtOnce][kEach];
 #pragma unroll
-      for (int n = 0; n < kEach; ++n) {
-        most[n] = kMasked;
-        total[n] = all[fold][n] = 0.0f;
+        for (int c = 0; c < kAtOnce; ++c) {
+          if (c >= count) break;
+          for_each(fold, [&](int head, int column, int n) {
+            parts[c][n] = from[(c * kHeads + head) * kPartial + column];
+          });
+        }
+        if (fold == 0) fold_left_heads(from, count);
+#pragma unroll
+        for (int c = 0; c < kAtOnce; ++c) {
+          if (c >= count) break;
+          for_each(fold, [&](int head, int, int n) {
+            fold_sum(all[fold][n], parts[c][n], weights.by[c][head]);
+          });
+        }
       }
-      // All loads of a chunk are issued before the first result is used.
-#pragma unroll 2
-      for (int c = 0; c < chunks; ++c) {
-        const float* from = partials + static_cast<int64_t>(c) * kHeads * kPartial;
-        float part[kEach][3];
-        for_each(fold, [&](int head, int column, int n) {
-          const float* own = from + head * kPartial;
-          part[n][0] = own[column];
-          part[n][1] = own[kV];
-          part[n][2] = own[kV + 1];
-        });
-        for_each(fold, [&](int, int, int n) {
-          const PartFactors by = fold_weights(most[n], total[n], part[n][1], part[n][2]);
-          fold_sum(all[fold][n], part[n][0], by);
-        });
-      }
-      for_each(fold, [&](int, int, int n) { all[fold][n] *= inverse_sum(total[n]); });
     }
   }
 
@@ -337,6 +387,29 @@ struct Folding {
     }
   }
 
+  // The factors of `count` chunks that others have left.
+  void fold_left_heads(const float* from, int count) {
+    float most[kAtOnce], sum[kAtOnce];
+    const int head = threadIdx.x;
+    if (head < kHeads) {
+#pragma unroll
+      for (int c = 0; c < kAtOnce; ++c) {
+        const float* own = from + (c * kHeads + head) * kPartial + kV;
+        most[c] = c < count ? own[0] : kMasked;
+        sum[c] = c < count ? own[1] : 0.0f;
+      }
+    }
+    __syncthreads();
+    if (head < kHeads) {
+#pragma unroll
+      for (int c = 0; c < kAtOnce; ++c) {
+        if (c >= count) break;
+        weights.by[c][head] = fold_weights(row_max, row_sum, most[c], sum[c]);
+      }
+    }
+    __syncthreads();
+  }
+
   void fold_heads(unsigned seen, float* partial) {
     const int head = threadIdx.x;
     float most = kMasked, sum = 0.0f;
@@ -374,6 +447,9 @@ inline void run(void* const* operands) {
   const int blocks = smaller(kSplit, larger(last - first, 1)), block = blockIdx.z;
   const int warp = threadIdx.x / 32;
   int unit = (first + block) * kWarps + warp;
+  const int step = blocks * kWarps;
+  const unsigned shared = shared_address(shared_memory);
+  Feed feed(keys, shared, unit, step);
   if constexpr (Tables::kUnwritten) {
     if (block < blocks) keys.fetch_ahead(unit);
     wait_on_dependencies();
@@ -385,7 +461,6 @@ inline void run(void* const* operands) {
   if (block >= blocks) return;
 
   __shared__ Folding::Weights weights;
-  const unsigned shared = shared_address(shared_memory);
   const T* q =
       static_cast<const T*>(operands[kQ]) + head * params.q_strides[0] + row * params.q_strides[1];
   constexpr int kChunks = (kD + 15) / 16 * 2;
@@ -396,8 +471,7 @@ inline void run(void* const* operands) {
     cp_async(shared + at_chunk(kDLine, h, chunk), from, exists);
   }
   cp_async_commit();
-  const int step = blocks * kWarps;
-  Feed feed(keys, shared, unit, step);
+  feed.go_on();
 #pragma unroll
   for (int slice = 0; slice < kRing; ++slice) feed.start(slice);
   cp_async_wait<kRing>();
@@ -421,12 +495,11 @@ inline void run(void* const* operands) {
     folding.add_chunk(sums, seen, kSplit > 1 && blocks > 1 ? partials + place : nullptr);
   }
   cp_async_wait<0>();
-  if (kSplit == 1 || blocks == 1) {
-    folding.finish();
-  } else {
+  if (kSplit > 1 && blocks > 1) {
     if (!arrives_last(arrived[kSplit > 1 ? pair : 0], blocks)) return;
     folding.add_partials(partials, last - first);
   }
+  folding.finish();
   T* y = static_cast<T*>(operands[kY]) + head * params.y_strides[0] + row * params.y_strides[1];
   folding.store(y, heads);
 }

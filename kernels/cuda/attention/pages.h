@@ -53,12 +53,17 @@ struct PagedTables {
 
   // The page of rows [index * page_tokens, …) of a request, or -1 where there is none.
   int64_t known_page(int64_t request, int64_t index) const {
-    const int64_t page = tables[request * params.table_length + index];
+    const int64_t page = named(request, index);
     return page >= 0 && page < params.pages ? page : -1;
   }
   // The same; reports what is there instead.
-  int64_t page(int64_t request, int64_t index) const {
-    const int64_t page = tables[request * params.table_length + index];
+  int64_t page(int64_t request, int64_t index) const { return checked(named(request, index)); }
+
+  // What the table has, not to be used before it is checked.
+  int64_t named(int64_t request, int64_t index) const {
+    return tables[request * params.table_length + index];
+  }
+  int64_t checked(int64_t page) const {
     if (page >= 0 && page < params.pages) return page;
     report(failure, kOutOfRange, page, params.pages - 1);
     return -1;

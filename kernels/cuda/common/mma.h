@@ -76,6 +76,19 @@ inline void cp_async(unsigned to, const void* from, bool exist) {
                "r"(exist ? 16 : 0)
                : "memory");
 }
+inline void cp_async(unsigned to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+// The address itself: what lies at constant offsets from it is not given addresses of its own.
+template <typename T>
+const T* as_base(const T* address) {
+  asm("" : "+l"(address));
+  return address;
+}
+inline unsigned as_base(unsigned address) {
+  asm("" : "+r"(address));
+  return address;
+}
 // The same of bytes that nobody reads again: L2 evicts their lines first.
 inline void cp_async_evict_first(unsigned to, const void* from, bool exist) {
   unsigned long long policy;
@@ -115,6 +128,13 @@ inline void store_shared(unsigned at, float first, float second) {
 uint4 load_shared(unsigned at);
 unsigned load_shared_word(unsigned at);
 void cp_async(unsigned to, const void* from, bool exist);
+inline void cp_async(unsigned to, const void* from) {
+  cp_async(to, from, true);
+}
+template <typename Address>
+Address as_base(Address address) {
+  return address;
+}
 template <int kCount>
 void cp_async_words(unsigned to, const void* from, bool exist) {
 #pragma unroll

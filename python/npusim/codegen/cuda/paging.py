@@ -20,6 +20,7 @@ _LONGEST_HEAD = 256  # that tiles take
 _MOST_KEYS = 1 << 30  # likewise, of a request: positions and offsets in 32 bits
 _RING_BYTES = 64 << 10  # of a block: two blocks keep 128 KB on their way to a multiprocessor
 _RINGS = (8, 4, 2)  # slices of a warp
+_SLICES, _SLICE_BYTES = (32, 16), 8 << 10  # keys that are loaded at once, and computed
 _FOLDS = (128, 64)  # columns of v that are folded at once
 _BLOCKS_PER_PROCESSOR = 2
 _SIMT_BLOCK, _SIMT_HEADS, _SIMT_COLUMNS = 256, 8, 256
@@ -90,7 +91,8 @@ def _tiles(p: Params) -> LaunchConfig:
     group = as_int(p, "heads") // kv_heads
     tiles, rows = blocks(group, 16), min(group, 16)
     d_line, v_line = blocks(head_dim, 64) * 128, blocks(v_dim, 64) * 128
-    slot = 16 * max(d_line, v_line)
+    slice_keys = next(k for k in _SLICES if k * max(d_line, v_line) <= _SLICE_BYTES)
+    slot = slice_keys * max(d_line, v_line)
     pairs = length * kv_heads * tiles
     ring = next((r for r in _RINGS if _WARPS * r * slot <= _RING_BYTES), _RINGS[-1])
     at = 16 * d_line + _WARPS * ring * slot
@@ -109,6 +111,7 @@ def _tiles(p: Params) -> LaunchConfig:
     defines = {
         "PATH": KernelPath.TILE_MMA,
         "BLOCK": 32 * _WARPS,
+        "SLICE": slice_keys,
         "RING": ring,
         "SPLIT": split,
         "MOST_CHUNKS": chunks,
