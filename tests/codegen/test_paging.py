@@ -117,11 +117,11 @@ def test_what_no_row_has_written_does_not_show(page: int, size: int, tmp_path: P
     pools = tuple(x.reshape(-1, GROUPS, page, size) for x in random_pools(dtype, 1, size))
     q = torch.randn(1, HEADS, size, generator=torch.Generator().manual_seed(4)).to(dtype)
     named = torch.arange(TABLE * PAGE // page).repeat(3, 1)
-    position = 5 * page + 3
+    position = 5 * page + 4
     places = (torch.tensor([position]), torch.tensor([1]), named)
     y = attend(kernel, q, pools, places)
     for pool in pools:
-        pool[5, :, 4:] = torch.nan
+        pool[5, :, 5:] = torch.nan
         pool[6:] = torch.inf
     named[:, 6:] = -1
     assert torch.equal(attend(kernel, q, pools, places), y)
