@@ -284,7 +284,6 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="bytes")
     parser.add_argument("--overlap", action="store_true", help="start large exchanges early")
     args = parser.parse_args()
-    os.environ["NPUSIM_CUDA_RANKS"] = "1"
     if args.what == "exchanges":
         sys.exit(exchanges(args.device, args.sizes, args.overlap))
     elif args.what == "nccl":

@@ -59,6 +59,10 @@ class CudaCommandList final : public CommandList {
     KernelLaunch launch;
   };
   std::optional<Exchanging> first_exchange() const;
+  // Where a command's first operand is bound to.
+  std::byte* first_operand(size_t command) const {
+    return arguments_[steps_[command].first_argument];
+  }
 
  private:
   // A command: its launches, and its arguments in arguments_.

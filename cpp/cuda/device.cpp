@@ -163,7 +163,8 @@ class CudaDevice final : public Device, public StreamDevice {
                               const Method& method, Seat seat) {
       return own[rank]->encode_rank(std::move(program), method, std::move(seat));
     };
-    return ranks_on_devices({own.begin(), own.end()}, std::move(contexts), encode);
+    return ranks_on_devices({own.begin(), own.end()}, std::move(contexts),
+                            services_.library_folders, encode);
   }
 
   std::shared_ptr<const Context> context_;

@@ -51,6 +51,7 @@ const char* resolve_all(platform::LibraryHandle library, Driver& driver) {
   need("cuStreamCreate", driver.stream_create);
   need("cuStreamDestroy_v2", driver.stream_destroy);
   need("cuStreamSynchronize", driver.stream_synchronize);
+  need("cuStreamQuery", driver.stream_query);
   need("cuStreamWaitEvent", driver.stream_wait_event);
   need("cuStreamBeginCapture_v2", driver.stream_begin_capture);
   need("cuStreamEndCapture", driver.stream_end_capture);

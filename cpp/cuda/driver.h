@@ -36,7 +36,7 @@ enum DeviceAttribute : int {
   kMostSharedMemory = 97,  // dynamic shared memory a block can ask for
   kHasMemoryPools = 115,
 };
-constexpr Result kPeerAccessAlready = 704;
+constexpr Result kNotReady = 600, kPeerAccessAlready = 704;
 enum FunctionAttribute : int { kMaxDynamicShared = 8, kSharedCarveout = 9 };
 enum PoolAttribute : int { kReleaseThreshold = 4 };
 enum PointerAttribute : int { kDeviceOrdinal = 9 };
@@ -133,6 +133,7 @@ struct Driver {
   Result (*stream_create)(StreamHandle*, unsigned flags);
   Result (*stream_destroy)(StreamHandle);
   Result (*stream_synchronize)(StreamHandle);
+  Result (*stream_query)(StreamHandle);
   Result (*stream_wait_event)(StreamHandle, EventHandle, unsigned flags);
   Result (*stream_begin_capture)(StreamHandle, int mode);
   Result (*stream_end_capture)(StreamHandle, GraphHandle*);

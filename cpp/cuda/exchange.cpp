@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "cpp/runtime/error.h"
@@ -20,6 +22,7 @@ struct Link {
   uint32_t* stop;
   std::byte* lost;
   std::byte* mailboxes[Exchange::kMostRanks];
+  std::byte* gathered;
 };
 
 constexpr size_t kFlagBytes = sizeof(uint32_t) * kBlocks * Exchange::kMostRanks * kFlagStride;
@@ -50,7 +53,8 @@ struct Exchange::Notes {
   uint32_t stop;
 };
 
-Exchange::Exchange(Contexts contexts) : contexts_(std::move(contexts)) {
+Exchange::Exchange(Contexts contexts, std::vector<std::string> folders)
+    : contexts_(std::move(contexts)), folders_(std::move(folders)), ways_(asked_ways()) {
   std::set<int> ordinals;
   for (const auto& context : contexts_) ordinals.insert(context->ordinal());
   shares_ = ordinals.size() < contexts_.size();
@@ -59,13 +63,11 @@ Exchange::Exchange(Contexts contexts) : contexts_(std::move(contexts)) {
     notes_ = std::make_unique<PinnedMemory>(contexts_.front(), sizeof(Notes));
   }
   for (const auto& context : contexts_) {
-    links_.push_back(std::make_unique<CudaMemory>(context, static_cast<int64_t>(sizeof(Link))));
     epochs_.push_back(
         std::make_unique<CudaMemory>(context, static_cast<int64_t>(kBlocks * sizeof(uint32_t))));
   }
-  find_way();
-  place_mailboxes();
-  fill_links(kTrialPatience);
+  links_ = make_links();
+  take_next_way();
 }
 
 Exchange::~Exchange() {
@@ -76,22 +78,78 @@ Exchange::~Exchange() {
   }
 }
 
-void Exchange::find_way() {
+// The fastest first.
+std::vector<Exchange::Way> Exchange::asked_ways() {
+  const std::vector<Way> ways = {Way::kPeers, Way::kNccl, Way::kHost};
+  const char* asked = std::getenv("NPUSIM_CUDA_EXCHANGE");
+  const std::string_view name = asked == nullptr ? "" : asked;
+  if (name.empty()) return ways;
+  constexpr std::string_view kNames[] = {"peers", "nccl", "host"};
+  const auto* const found = std::find(std::begin(kNames), std::end(kNames), name);
+  if (found != std::end(kNames)) return {ways[static_cast<size_t>(found - kNames)]};
+  throw Error(ErrorCode::kDevice,
+              "NPUSIM_CUDA_EXCHANGE is peers, nccl or host; got " + std::string(name));
+}
+
+std::string Exchange::name_of(Way way) {
+  return way == Way::kPeers ? "peer access" : way == Way::kNccl ? "NCCL" : "the host's memory";
+}
+
+void Exchange::give_up(const std::string& why) {
+  why_not_ += (why_not_.empty() ? "" : "; ") + why;
+}
+
+// Waits: nothing may run meanwhile.
+void Exchange::take_next_way() {
+  while (!ways_.empty()) {
+    way_ = ways_.front();
+    ways_.erase(ways_.begin());
+    const std::string why = prepare();
+    if (!why.empty()) {
+      give_up(why);
+      continue;
+    }
+    fill_links();
+    return;
+  }
+  throw Error(ErrorCode::kDevice, "ranks cannot exchange values on these devices: " + why_not_);
+}
+
+// What the way needs; why it is none, empty where it is one.
+std::string Exchange::prepare() {
+  if (way_ == Way::kPeers) {
+    if (std::string why = unreached(); !why.empty()) return why;
+  }
+  if (way_ != Way::kNccl) {
+    place_mailboxes();
+    return "";
+  }
+  if (shares_) return "NCCL does not let ranks share a device";
+  try {
+    nccl_ = std::make_unique<Nccl>(contexts_, folders_);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  reserve_gathered();
+  return "";
+}
+
+std::string Exchange::unreached() const {
   for (size_t from = 0; from < ranks(); ++from) {
     for (size_t to = 0; to < ranks(); ++to) {
       if (contexts_[from]->reaches(*contexts_[to])) continue;
-      by_host_ = true;
-      why_by_host_ = name_of(contexts_, from) + " has no peer access to " + name_of(contexts_, to);
-      return;
+      return cuda::name_of(contexts_, from) + " has no peer access to " +
+             cuda::name_of(contexts_, to);
     }
   }
+  return "";
 }
 
 void Exchange::place_mailboxes() {
   const size_t bytes = mailbox_bytes(ranks());
   for (const auto& context : contexts_) {
     const Current current(*context);
-    if (by_host_) {
+    if (way_ == Way::kHost) {
       host_.push_back(std::make_unique<PinnedMemory>(context, bytes));
       continue;
     }
@@ -102,26 +160,66 @@ void Exchange::place_mailboxes() {
   }
 }
 
-// Waits: nothing may run meanwhile.
-void Exchange::fill_links(uint64_t patience) {
+std::shared_ptr<Exchange::Links> Exchange::make_links() const {
+  auto links = std::make_shared<Links>();
+  for (const auto& context : contexts_) {
+    links->at.push_back(std::make_unique<CudaMemory>(context, static_cast<int64_t>(sizeof(Link))));
+  }
+  return links;
+}
+
+void Exchange::reserve_gathered() {
+  const auto bytes = static_cast<int64_t>(ranks() * std::max<size_t>(most_, 1));
+  links_->gathered.clear();
+  for (const auto& context : contexts_) {
+    links_->gathered.push_back(
+        std::make_unique<CudaMemory>(context, bytes, CudaMemory::Content::kAnything));
+  }
+}
+
+// Methods that were made for less keep their links, and what is gathered for them.
+std::shared_ptr<const Exchange::Links> Exchange::links(size_t bytes) {
+  const bool more = bytes > most_;
+  most_ = std::max(most_, bytes);
+  if (more && by_nccl()) {
+    links_ = make_links();
+    reserve_gathered();
+    fill_links();
+  }
+  return links_;
+}
+
+void Exchange::bring(const Links& links, std::span<std::byte* const> x, size_t bytes) {
+  std::vector<std::byte*> to;
+  for (const auto& memory : links.gathered) to.push_back(memory->address());
+  nccl_->all_gather(x, to, bytes);
+}
+
+uint64_t Exchange::patience() const noexcept {
+  return proved_ ? kPatience : kTrialPatience;
+}
+
+// Waits: nothing that exchanges by mailboxes may run meanwhile.
+void Exchange::fill_links() {
   for (size_t rank = 0; rank < ranks(); ++rank) {
     const Context& context = *contexts_[rank];
     Link link{.rank = static_cast<uint32_t>(rank),
               .ranks = static_cast<uint32_t>(ranks()),
-              .patience = patience,
+              .patience = patience(),
               .epochs = reinterpret_cast<uint32_t*>(epochs_[rank]->address()),
               .stop = &notes().stop,
               .lost = reinterpret_cast<std::byte*>(&notes().lost[rank]),
-              .mailboxes = {}};
-    for (size_t to = 0; to < ranks(); ++to) {
+              .mailboxes = {},
+              .gathered = by_nccl() ? links_->gathered[rank]->address() : nullptr};
+    for (size_t to = 0; to < ranks() && !by_nccl(); ++to) {
       link.mailboxes[to] =
-          by_host_ ? host_[to]->data() : reinterpret_cast<std::byte*>(mailboxes_[to]);
+          way_ == Way::kHost ? host_[to]->data() : reinterpret_cast<std::byte*>(mailboxes_[to]);
     }
     const Current current(context);
     const Driver& driver = context.driver();
-    driver.check(
-        driver.copy_to_device(links_[rank]->range().offset, &link, sizeof link, context.stream()),
-        "copy to the device");
+    driver.check(driver.copy_to_device(links_->at[rank]->range().offset, &link, sizeof link,
+                                       context.stream()),
+                 "copy to the device");
     context.synchronize();
   }
   reset();
@@ -138,9 +236,9 @@ void Exchange::reset() {
     driver.check(driver.memset_async(epochs_[rank]->range().offset, 0, kBlocks * sizeof(uint32_t),
                                      context.stream()),
                  kWhat);
-    if (by_host_) {
+    if (way_ == Way::kHost) {
       std::memset(host_[rank]->data(), 0, kNumberBytes);
-    } else {
+    } else if (way_ == Way::kPeers) {
       driver.check(driver.memset_async(mailboxes_[rank], 0, kNumberBytes, context.stream()), kWhat);
     }
   }
@@ -155,9 +253,11 @@ Exchange::Notes& Exchange::notes() const {
 }
 
 std::string Exchange::description() const {
-  if (by_host_) {
-    return "they exchange values through the host's memory, which is slow, since " + why_by_host_;
+  const std::string since = why_not_.empty() ? "" : ", since " + why_not_;
+  if (way_ == Way::kHost) {
+    return "they exchange values through the host's memory, which is slow" + since;
   }
+  if (by_nccl()) return "they exchange values by NCCL " + nccl_->version_text() + since;
   return shares_ ? "they share devices, for tests" : "they exchange values by peer access";
 }
 
@@ -170,9 +270,8 @@ std::string Exchange::lost() const {
     const volatile Notes::Lost& lost = notes().lost[rank];
     const uint32_t whom = lost.whom;
     if (whom == 0) continue;
-    return name_of(contexts_, rank) + " waited " +
-           std::to_string((proved_ ? kPatience : kTrialPatience) / kSecond) + " s for " +
-           name_of(contexts_, std::min<size_t>(whom, ranks()) - 1) +
+    return cuda::name_of(contexts_, rank) + " waited " + std::to_string(patience() / kSecond) +
+           " s for " + cuda::name_of(contexts_, std::min<size_t>(whom, ranks()) - 1) +
            ", whose values did not come (block " + std::to_string(lost.block) + ": exchange " +
            std::to_string(lost.round) + ", after " + std::to_string(lost.seen) + rounds() + ")";
   }
@@ -211,30 +310,23 @@ void Exchange::check() {
 
 void Exchange::prove(const Trial& trial) {
   if (proved_) return;
-  std::string why = fault_of(trial);
-  if (!why.empty() && !by_host_) {
-    by_host_ = true;
-    why_by_host_ = "the test of peer access failed: " + why;
+  for (std::string why = fault_of(trial); !why.empty(); why = fault_of(trial)) {
+    give_up("the test of " + name_of(way_) + " failed: " + why);
     for (const auto& context : contexts_) {
       const Current current(*context);
       context->synchronize();
     }
-    place_mailboxes();
-    fill_links(kTrialPatience);
-    why = fault_of(trial);
+    take_next_way();
   }
-  if (!why.empty()) {
-    throw Error(ErrorCode::kDevice, "ranks cannot exchange values on these devices: " + why);
-  }
-  fill_links(kPatience);
   proved_ = true;
+  fill_links();
 }
 
 // A trial's memory. What ranks send is found again in what they get: an all_gather brings all of
 // it, and of sums all summands but one are zeros.
 class Exchange::TrialRun {
  public:
-  TrialRun(const Exchange& exchange, const Trial& trial)
+  TrialRun(Exchange& exchange, const Trial& trial)
       : exchange_(exchange), trial_(trial), sent_(trial.bytes * (sums() ? 1 : ranks())) {
     for (const auto& context : exchange.contexts_) {
       for (auto* of : {&from_, &residual_}) {
@@ -264,13 +356,18 @@ class Exchange::TrialRun {
   }
 
   void start() const {
+    if (exchange_.by_nccl()) {
+      std::vector<std::byte*> x;
+      for (const auto& from : from_) x.push_back(from->address());
+      exchange_.bring(*exchange_.links_, x, trial_.bytes);
+    }
     for (size_t rank = 0; rank < ranks(); ++rank) {
       const Context& context = *exchange_.contexts_[rank];
       const Current current(context);
       std::vector<std::byte*> arguments = {from_[rank]->address()};
       if (trial_.residual) arguments.push_back(residual_[rank]->address());
       arguments.push_back(to_[rank]->address());
-      arguments.push_back(exchange_.link(rank));
+      arguments.push_back(exchange_.links_->at[rank]->address());
       std::vector<void*> params;
       for (std::byte*& argument : arguments) params.push_back(&argument);
       const KernelLaunch& it = trial_.launches[rank];
@@ -284,6 +381,7 @@ class Exchange::TrialRun {
 
   // The first rank that got other bytes; as many as there are when none did.
   size_t first_wrong() const {
+    exchange_.await();
     std::vector<std::byte> got(sent_.size());
     size_t wrong = ranks();
     for (size_t rank = ranks(); rank-- > 0;) {
@@ -303,23 +401,29 @@ class Exchange::TrialRun {
   bool sums() const { return trial_.sums; }
   size_t ranks() const { return exchange_.ranks(); }
 
-  const Exchange& exchange_;
+  Exchange& exchange_;
   const Trial& trial_;
   std::vector<std::byte> sent_;
   std::vector<std::unique_ptr<CudaMemory>> from_, residual_, to_;  // by rank
 };
 
 // Tried several times, so that both slots are used and flags of a replay are told from those
-// before. Why it went wrong; empty if it did not.
+// before. Why it went wrong; empty if it did not. What a library refuses is no more than that.
 std::string Exchange::fault_of(const Trial& trial) {
-  TrialRun run(*this, trial);
-  for (size_t time = 0; time < 2 * ranks() + 1; ++time) {
-    run.fill(time);
-    run.start();
-    const size_t wrong = run.first_wrong();
-    const std::string why = lost();
-    if (!why.empty()) return why;
-    if (wrong < ranks()) return name_of(contexts_, wrong) + " got other bytes than were sent";
+  try {
+    TrialRun run(*this, trial);
+    for (size_t time = 0; time < 2 * ranks() + 1; ++time) {
+      run.fill(time);
+      run.start();
+      const size_t wrong = run.first_wrong();
+      const std::string why = lost();
+      if (!why.empty()) return why;
+      if (wrong < ranks())
+        return cuda::name_of(contexts_, wrong) + " got other bytes than were sent";
+    }
+  } catch (const Error& error) {
+    if (!by_nccl()) throw;
+    return error.what();
   }
   return "";
 }

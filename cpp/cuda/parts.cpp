@@ -49,7 +49,7 @@ DevicePart peers() {
         if (can != 0) continue;
         return {kName,
                 "device " + std::to_string(from) + " does not reach device " + std::to_string(to) +
-                    ": ranks there exchange values through the host's memory, which is slow",
+                    ": ranks there exchange values by NCCL or through the host's memory",
                 false};
       }
     }

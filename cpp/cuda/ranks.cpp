@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <exception>
-#include <string_view>
+#include <mutex>
 #include <utility>
 
 #include "cpp/runtime/error.h"
@@ -17,8 +16,12 @@ namespace {
 class CudaRankList final : public CommandList {
  public:
   CudaRankList(std::vector<std::unique_ptr<CudaCommandList>> lists,
-               std::shared_ptr<Exchange> exchange, size_t commands)
-      : exchange_(std::move(exchange)), lists_(std::move(lists)), commands_(commands) {}
+               std::shared_ptr<Exchange> exchange, std::shared_ptr<const Exchange::Links> links,
+               std::vector<size_t> exchanged)
+      : exchange_(std::move(exchange)),
+        links_(std::move(links)),
+        lists_(std::move(lists)),
+        exchanged_(std::move(exchanged)) {}
   // Lists wait for their work: what does not come must not keep them.
   ~CudaRankList() override {
     if (!started_) return;
@@ -43,11 +46,18 @@ class CudaRankList final : public CommandList {
     settle();
   }
   void enqueue(uintptr_t) override {
+    if (exchange_->by_nccl()) {
+      // A stretch of commands of one rank would be a graph; its arguments, and who waits for whom,
+      // are plain here.
+      for (size_t i = 0; i < exchanged_.size(); ++i) put(i);
+      return;
+    }
     for (const auto& list : lists_) list->ready();
     together([](CudaCommandList& list) { list.go(); });
   }
   void settle() override {
     started_ = false;
+    exchange_->await();
     std::exception_ptr first;
     for (const auto& list : lists_) {
       try {
@@ -61,14 +71,14 @@ class CudaRankList final : public CommandList {
   }
   bool can_fail() const noexcept override { return true; }
   void submit_observed(const std::function<void(size_t)>& after) override {
-    for (size_t i = 0; i < commands_; ++i) {
+    for (size_t i = 0; i < exchanged_.size(); ++i) {
       put(i);
       settle();
       after(i);
     }
   }
   void submit_stepwise(const std::function<void(size_t)>& after) override {
-    for (size_t i = 0; i < commands_; ++i) {
+    for (size_t i = 0; i < exchanged_.size(); ++i) {
       put(i);
       after(i);
     }
@@ -80,9 +90,11 @@ class CudaRankList final : public CommandList {
 
  private:
   template <typename Start>
-  void together(const Start& start) {
+  void together(const Start& start, size_t command = kNone) {
+    const std::lock_guard<ForkSafeMutex> locked(exchange_->starting());
     started_ = true;
     try {
+      if (command != kNone) bring(command);
       for (const auto& list : lists_) start(*list);
     } catch (...) {
       exchange_->stop();
@@ -96,7 +108,15 @@ class CudaRankList final : public CommandList {
   }
 
   void put(size_t command) {
-    together([&](CudaCommandList& list) { list.put(command); });
+    together([&](CudaCommandList& list) { list.put(command); }, command);
+  }
+
+  // Before an exchange's kernels, where NCCL carries its values.
+  void bring(size_t command) {
+    if (exchanged_[command] == 0 || !exchange_->by_nccl()) return;
+    std::vector<std::byte*> x;
+    for (const auto& list : lists_) x.push_back(list->first_operand(command));
+    exchange_->bring(*links_, x, exchanged_[command]);
   }
 
   // A rank's own error says more than that others have waited for it.
@@ -109,17 +129,21 @@ class CudaRankList final : public CommandList {
     if (first) std::rethrow_exception(first);
   }
 
+  static constexpr size_t kNone = SIZE_MAX;
+
   std::shared_ptr<Exchange> exchange_;
+  std::shared_ptr<const Exchange::Links> links_;
   std::vector<std::unique_ptr<CudaCommandList>> lists_;
-  size_t commands_;
+  std::vector<size_t> exchanged_;  // by command: bytes of x that it exchanges; 0: none
   bool started_ = false;
 };
 
 class CudaRanks final : public RankedDevice {
  public:
-  CudaRanks(RankDevices devices, Contexts contexts, EncodeRank encode)
+  CudaRanks(RankDevices devices, Contexts contexts, std::vector<std::string> folders,
+            EncodeRank encode)
       : RankedDevice(std::move(devices)),
-        exchange_(std::make_shared<Exchange>(std::move(contexts))),
+        exchange_(std::make_shared<Exchange>(std::move(contexts), std::move(folders))),
         encode_(std::move(encode)) {}
 
   std::string description() const override {
@@ -150,31 +174,40 @@ class CudaRanks final : public RankedDevice {
 
   std::unique_ptr<CommandList> encode(std::shared_ptr<const Program> program,
                                       const Method& method) override {
+    std::vector<size_t> exchanged;
+    for (const Command& command : method.commands) {
+      exchanged.push_back(exchange_of(*program, method, command).bytes);
+    }
+    const size_t most =
+        exchanged.empty() ? 0 : *std::max_element(exchanged.begin(), exchanged.end());
+    const auto links = exchange_->links(most);
     std::vector<std::unique_ptr<CudaCommandList>> lists;
     Exchange::Trial trial;
     for (size_t rank = 0; rank < devices_.size(); ++rank) {
-      lists.push_back(encode_(rank, program, method, {exchange_, rank}));
+      lists.push_back(encode_(rank, program, method, {exchange_, rank, links}));
       const auto exchanging = lists.back()->first_exchange();
       if (!exchanging) continue;
+      if (rank == 0) trial = exchange_of(*program, method, method.commands[exchanging->command]);
       trial.launches.push_back(exchanging->launch);
-      if (rank == 0) describe(*program, method, method.commands[exchanging->command], trial);
     }
     if (!trial.launches.empty()) exchange_->prove(trial);
-    return std::make_unique<CudaRankList>(std::move(lists), exchange_, method.commands.size());
+    return std::make_unique<CudaRankList>(std::move(lists), exchange_, links, std::move(exchanged));
   }
 
  private:
-  void describe(const Program& program, const Method& method, const Command& command,
-                Exchange::Trial& trial) const {
-    trial.sums = !is_all_gather(program, command);
-    if (trial.sums) {
-      const AllReduce reduce = all_reduce_of(program, method, command, devices_.size());
-      trial.bytes = static_cast<size_t>(reduce.bytes);
-      trial.residual = reduce.residual;
-    } else {
+  // What a command exchanges, which for others is nothing.
+  Exchange::Trial exchange_of(const Program& program, const Method& method,
+                              const Command& command) const {
+    if (is_all_gather(program, command)) {
       const AllGather gather = all_gather_of(program, method, command, devices_.size());
-      trial.bytes = static_cast<size_t>(gather.bytes);
+      return {.launches = {}, .bytes = static_cast<size_t>(gather.bytes)};
     }
+    if (program.kernels[command.kernel].name != kAllReduce) return {};
+    const AllReduce reduce = all_reduce_of(program, method, command, devices_.size());
+    return {.launches = {},
+            .bytes = static_cast<size_t>(reduce.bytes),
+            .sums = true,
+            .residual = reduce.residual};
   }
 
   std::shared_ptr<Exchange> exchange_;
@@ -233,15 +266,7 @@ std::vector<int> rank_ordinals(const std::string& named, int first, int ranks, i
 }
 
 std::shared_ptr<Device> ranks_on_devices(RankDevices devices, Contexts contexts,
-                                         EncodeRank encode) {
-  if (const char* asked = std::getenv("NPUSIM_CUDA_RANKS");
-      asked == nullptr || std::string_view(asked) != "1") {
-    throw Error(
-        ErrorCode::kDevice,
-        "ranks on CUDA devices are not proved yet: of what was run on two GPUs, exchanges of "
-        "more than 64 KiB have waited for each other in vain. NPUSIM_CUDA_RANKS=1 runs them "
-        "all the same (docs/tensor-parallel.md); compile for one rank, or for the CPU.");
-  }
+                                         std::vector<std::string> folders, EncodeRank encode) {
   for (const auto& context : contexts) {
     const Context& first = *contexts.front();
     if (context->arch() == first.arch()) continue;
@@ -251,7 +276,8 @@ std::shared_ptr<Device> ranks_on_devices(RankDevices devices, Contexts contexts,
                                         std::to_string(context->ordinal()) + " (" +
                                         context->name() + ") is " + context->arch());
   }
-  return std::make_shared<CudaRanks>(std::move(devices), std::move(contexts), std::move(encode));
+  return std::make_shared<CudaRanks>(std::move(devices), std::move(contexts), std::move(folders),
+                                     std::move(encode));
 }
 
 }  // namespace npusim::cuda

@@ -25,8 +25,9 @@ int first_ordinal(const std::string& named);
 // one of another number of ranks, and where the machine's `devices` are fewer.
 std::vector<int> rank_ordinals(const std::string& named, int first, int ranks, int devices);
 
-// `devices` are those of `contexts`, by rank. Throws Error(kDevice) where they cannot work
-// together.
-std::shared_ptr<Device> ranks_on_devices(RankDevices devices, Contexts contexts, EncodeRank encode);
+// `devices` are those of `contexts`, by rank; NCCL may lie in `folders`. Throws Error(kDevice)
+// where they cannot work together.
+std::shared_ptr<Device> ranks_on_devices(RankDevices devices, Contexts contexts,
+                                         std::vector<std::string> folders, EncodeRank encode);
 
 }  // namespace npusim::cuda

@@ -17,9 +17,11 @@ std::string library_path(LibraryHandle library);  // the file; empty when the sy
 
 // File names of NVIDIA's libraries; `version` is the major one, 0 for a name without (what is a
 // link on Linux is nothing on Windows).
-enum class CudaLibrary { kDriver, kNvrtc, kCublasLt, kCudnn };
+enum class CudaLibrary { kDriver, kNvrtc, kCublasLt, kCudnn, kNccl };
 std::string cuda_library_name(CudaLibrary library, int version);
 // Folders of libraries inside of an installed CUDA toolkit; the first is the toolkit itself.
 std::vector<std::string> cuda_toolkit_folders();
+// For libraries that ask the environment when they are loaded.
+void set_environment(const char* name, const char* value);
 
 }  // namespace npusim::platform

@@ -55,6 +55,7 @@ class Link(ctypes.Structure):
         ("stop", ctypes.c_void_p),
         ("lost", ctypes.c_void_p),
         ("mailboxes", ctypes.c_void_p * MOST_RANKS),
+        ("gathered", ctypes.c_void_p),
     )
 
 
@@ -84,7 +85,7 @@ class Ranks:
         at = self.notes.address
         own = self.epochs.address + rank * 4 * BLOCKS
         stop = at + 16 * self.ranks
-        return Link(rank, self.ranks, self.patience, own, stop, at + 16 * rank, boxes)
+        return Link(rank, self.ranks, self.patience, own, stop, at + 16 * rank, boxes, None)
 
     def run(self, of_rank: Callable[[int], None], absent: Sequence[int] = ()) -> None:
         """Runs a function on every rank, each in a process of its own."""
@@ -156,6 +157,9 @@ MESSAGES: list[Message] = [
     ("all_gather", 4099, "float16", False, Way.ONE_SHOT),
     ("all_reduce", 8000, "float16", True, Way.ONE_SHOT),
     ("all_reduce", 8001, "float32", True, Way.TWO_SHOT),
+    # Several packs a thread, in pieces that end in the midst of them.
+    ("all_reduce", 2_000_040, "float16", True, Way.TWO_SHOT),
+    ("all_reduce", 1_000_008, "float16", False, Way.ONE_SHOT),
 ]
 
 
@@ -182,6 +186,27 @@ def test_every_rank_gets_the_sums_in_the_order_of_ranks(kernels: list[host.HostK
     assert not together.notes.array.any()
 
 
+@pytest.mark.parametrize("which", range(len(MESSAGES)))
+def test_what_others_have_gathered_makes_the_same_bits(
+    kernels: list[host.HostKernel], which: int
+) -> None:
+    """As NCCL brings it: nobody waits, and no mailbox is touched."""
+    message = MESSAGES[which]
+    together = Ranks(RANKS)
+    parts = np.concatenate([sent(message, which, rank) for rank in range(RANKS)])
+    for rank in range(RANKS):
+        link = together.link(rank)
+        link.gathered = parts.ctypes.data
+        operands = [sent(message, which, r) for r in (rank, 99)][: 1 + message[3]]
+        expected = wanted(message, which, RANKS)
+        operands.append(np.full_like(expected, 77))
+        at = [o.ctypes.data for o in operands] + [ctypes.addressof(link)]
+        kernels[which].run((ctypes.c_void_p * len(at))(*at))
+        assert operands[-1].tobytes() == expected.tobytes()
+    boxes = [*together.mailboxes, together.epochs, together.notes]
+    assert not any(box.array.any() for box in boxes)
+
+
 @pytest.mark.parametrize("which", [0, 2])
 def test_who_waits_in_vain_says_for_whom(kernels: list[host.HostKernel], which: int) -> None:
     together = Ranks(RANKS, patience=10**8)
@@ -202,8 +227,9 @@ def test_who_waits_in_vain_says_for_whom(kernels: list[host.HostKernel], which: 
 
 def test_ways_by_size() -> None:
     assert way_of(8 << 10, 2) is Way.LINES and way_of(64 << 10, 2) is Way.LINES
-    assert way_of((64 << 10) + 2, 2) is Way.ONE_SHOT
-    assert way_of(32 << 10, 4) is Way.TWO_SHOT
+    assert way_of((64 << 10) + 2, 2) is Way.ONE_SHOT and way_of(1 << 20, 2) is Way.TWO_SHOT
+    assert way_of(64 << 10, 4) is Way.LINES and way_of(64 << 10, 8) is Way.ONE_SHOT
+    assert way_of(512 << 10, 4) is Way.TWO_SHOT
     for bytes in (2, 8, 4096, 65536, 65538, 1 << 20, (1 << 24) + 2):
         for ranks in (2, 3, 8):
             p = {"elements": bytes // 2, "ranks": ranks, "dtype": 2, "residual": 1}

@@ -316,6 +316,10 @@ EXPORT int cuStreamSynchronize(void*) {
   ENTER(cuStreamSynchronize);
   return 0;
 }
+EXPORT int cuStreamQuery(void*) {
+  ENTER(cuStreamQuery);
+  return 0;
+}
 EXPORT int cuStreamWaitEvent(void*, void*, unsigned) {
   ENTER(cuStreamWaitEvent);
   return 0;

@@ -6,7 +6,6 @@ that results are right.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -31,8 +30,6 @@ from tests.gpu.device import require_gpu, run
 from tests.runtime.test_ranks import given, integers, mlp
 
 require_gpu()
-
-os.environ["NPUSIM_CUDA_RANKS"] = "1"
 
 
 def gpus() -> list[Any]:

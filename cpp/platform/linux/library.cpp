@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <cstdlib>
+
 namespace npusim::platform {
 
 LibraryHandle open_library(const std::string& name) {
@@ -24,13 +26,18 @@ std::string library_path(LibraryHandle library) {
 }
 
 std::string cuda_library_name(CudaLibrary library, int version) {
-  const char* const names[] = {"libcuda.so", "libnvrtc.so", "libcublasLt.so", "libcudnn.so"};
+  const char* const names[] = {"libcuda.so", "libnvrtc.so", "libcublasLt.so", "libcudnn.so",
+                               "libnccl.so"};
   const std::string name = names[static_cast<int>(library)];
   return version == 0 ? name : name + "." + std::to_string(version);
 }
 
 std::vector<std::string> cuda_toolkit_folders() {
   return {"", "/lib64", "/lib", "/targets/x86_64-linux/lib"};
+}
+
+void set_environment(const char* name, const char* value) {
+  ::setenv(name, value, 1);
 }
 
 }  // namespace npusim::platform

@@ -1,5 +1,6 @@
 #include "cpp/platform/library.h"
 
+#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 
@@ -40,12 +41,18 @@ std::string cuda_library_name(CudaLibrary library, int version) {
       return "cublasLt64" + (version == 0 ? "" : "_" + number) + ".dll";
     case CudaLibrary::kCudnn:
       return "cudnn64" + (version == 0 ? "" : "_" + number) + ".dll";
+    case CudaLibrary::kNccl:
+      return "nccl.dll";
   }
   return "";
 }
 
 std::vector<std::string> cuda_toolkit_folders() {
   return {"", "/bin", "/bin/x64"};
+}
+
+void set_environment(const char* name, const char* value) {
+  _putenv_s(name, value);
 }
 
 }  // namespace npusim::platform

@@ -131,10 +131,11 @@ inline Pack<T, kCount> sum_of(const Link& link, uint32_t round, const T* x, int6
   return total.rounded();
 }
 
+// With the `item`th pack of the residual, if there is one.
 template <int kCount>
-inline void store_sum(T* y, const T* residual, int64_t item, Pack<T, kCount> sum) {
-  if (kResidual) sum = with_residual(sum, load_pack<kCount>(residual + item * kCount));
-  store_pack(y + item * kCount, sum);
+inline Pack<T, kCount> result_of(const Pack<T, kCount>& sum, const T* residual, int64_t item) {
+  if (!kResidual) return sum;
+  return with_residual(sum, load_pack<kCount>(residual + item * kCount));
 }
 
 template <int kCount>
@@ -156,9 +157,12 @@ inline void one_shot(const Link& link, uint32_t& round, const T* x, const T* res
     push_packs<kCount>(slot_at(link, round, peer, me), x, count);
   }
   meet_peers(link, round);
-  for (int64_t i = threadIdx.x; i < count; i += NPUSIM_BLOCK) {
-    store_sum<kCount>(y, residual, i, sum_of<kCount>(link, round, x, i, 0));
-  }
+  move_items(
+      0, count,
+      [&](int64_t i) {
+        return result_of<kCount>(sum_of<kCount>(link, round, x, i, 0), residual, i);
+      },
+      [&](int64_t i, const Pack<T, kCount>& result) { store_pack(y + i * kCount, result); });
 }
 
 template <int kCount>
@@ -178,23 +182,36 @@ inline void two_shot(const Link& link, uint32_t& round, const T* x, const T* res
   const uint32_t before = round++;
   const int64_t begin = first(me);
   using W = typename Words<kCount* static_cast<int>(sizeof(T))>::type;
-  for (int64_t i = begin + threadIdx.x; i < first(me + 1); i += NPUSIM_BLOCK) {
-    const Pack<T, kCount> sum = sum_of<kCount>(link, before, x, i, begin);
+  struct Sums {
+    Pack<T, kCount> sum, result;
+  };
+  move_items(
+      begin, first(me + 1),
+      [&](int64_t i) -> Sums {
+        const Pack<T, kCount> sum = sum_of<kCount>(link, before, x, i, begin);
+        return {sum, result_of<kCount>(sum, residual, i)};
+      },
+      [&](int64_t i, const Sums& sums) {
+        const W bits = __builtin_bit_cast(W, sums.sum);
 #pragma unroll
-    for (int step = 1; step < kRanks; ++step) {
-      const int peer = (me + step) % kRanks;
-      reinterpret_cast<W*>(slot_at(link, round, peer, me))[i - begin] = __builtin_bit_cast(W, sum);
-    }
-    store_sum<kCount>(y, residual, i, sum);
-  }
+        for (int step = 1; step < kRanks; ++step) {
+          const int peer = (me + step) % kRanks;
+          reinterpret_cast<W*>(slot_at(link, round, peer, me))[i - begin] = bits;
+        }
+        store_pack(y + i * kCount, sums.result);
+      });
   meet_peers(link, round);
 #pragma unroll
   for (int step = 1; step < kRanks; ++step) {
     const int peer = (me + step) % kRanks;
     const unsigned char* slot = slot_at(link, round, me, peer);
-    for (int64_t i = threadIdx.x; i < first(peer + 1) - first(peer); i += NPUSIM_BLOCK) {
-      store_sum<kCount>(y, residual, first(peer) + i, load_come<kCount>(slot, i));
-    }
+    const int64_t skipped = first(peer);
+    move_items(
+        skipped, first(peer + 1),
+        [&](int64_t i) {
+          return result_of<kCount>(load_come<kCount>(slot, i - skipped), residual, i);
+        },
+        [&](int64_t i, const Pack<T, kCount>& result) { store_pack(y + i * kCount, result); });
   }
 }
 
@@ -214,13 +231,34 @@ inline void reduce_chunks(const T* x, const T* residual, T* y, const Link& link)
   if (threadIdx.x == 0) link.epochs[blockIdx.x] = round;
 }
 
+// ---- What NCCL has brought: the same sums, and so the same bits.
+
+template <int kCount>
+inline void add_gathered(const T* gathered, const T* residual, T* y) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * NPUSIM_BLOCK;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * NPUSIM_BLOCK + threadIdx.x;
+       i < kElements / kCount; i += step) {
+    Sum<kCount> total;
+    total.set(load_pack<kCount>(gathered + i * kCount));
+#pragma unroll
+    for (int rank = 1; rank < kRanks; ++rank) {
+      total.add(load_pack<kCount>(gathered + rank * kElements + i * kCount));
+    }
+    store_pack(y + i * kCount, result_of<kCount>(total.rounded(), residual, i));
+  }
+}
+
 inline void reduce(const T* x, const T* residual, T* y, const Link& link) {
   constexpr int kMost = 16 / static_cast<int>(sizeof(T));
-  if (NPUSIM_WAY == 0) return reduce_lines(x, residual, y, link);
-  if (kElements % kMost == 0 && is_packed<kMost>(x) && is_packed<kMost>(y) &&
-      (!kResidual || is_packed<kMost>(residual))) {
-    return reduce_chunks<kMost>(x, residual, y, link);
+  const bool packed = kElements % kMost == 0 && is_packed<kMost>(x) && is_packed<kMost>(y) &&
+                      (!kResidual || is_packed<kMost>(residual));
+  if (link.gathered != nullptr) {
+    const T* gathered = reinterpret_cast<const T*>(link.gathered);
+    return packed ? add_gathered<kMost>(gathered, residual, y)
+                  : add_gathered<1>(gathered, residual, y);
   }
+  if (NPUSIM_WAY == 0) return reduce_lines(x, residual, y, link);
+  if (packed) return reduce_chunks<kMost>(x, residual, y, link);
   reduce_chunks<1>(x, residual, y, link);
 }
 

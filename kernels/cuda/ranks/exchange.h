@@ -40,6 +40,8 @@ struct Link {
   // which it saw instead.
   unsigned char* lost;
   unsigned char* mailboxes[kMostRanks];
+  // All ranks' x one behind another, which NCCL has brought; null where kernels exchange.
+  const unsigned char* gathered;
 };
 
 inline uint32_t* flag_at(const Link& link, int to, int from) {
@@ -156,20 +158,36 @@ inline T load_fresh(const T* at) {
   return __ldcg(at);
 }
 
+// store(i, load(i)) for each i of [first, end), the block's threads in turn. A thread loads several
+// before it stores the first: one load at a time would leave most of the way unused.
+template <typename Load, typename Store>
+inline void move_items(int64_t first, int64_t end, const Load& load, const Store& store) {
+  constexpr int kAtOnce = 4;
+  int64_t i = first + static_cast<int64_t>(threadIdx.x);
+  for (; i + (kAtOnce - 1) * NPUSIM_BLOCK < end; i += kAtOnce * NPUSIM_BLOCK) {
+    decltype(load(i)) items[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) items[k] = load(i + k * NPUSIM_BLOCK);
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) store(i + k * NPUSIM_BLOCK, items[k]);
+  }
+  for (; i < end; i += NPUSIM_BLOCK) store(i, load(i));
+}
+
 template <typename T>
 inline void push(unsigned char* to, const unsigned char* from, int64_t bytes) {
-  const int64_t count = bytes / static_cast<int64_t>(sizeof(T));
-  for (int64_t i = threadIdx.x; i < count; i += NPUSIM_BLOCK) {
-    reinterpret_cast<T*>(to)[i] = reinterpret_cast<const T*>(from)[i];
-  }
+  move_items(
+      0, bytes / static_cast<int64_t>(sizeof(T)),
+      [&](int64_t i) { return reinterpret_cast<const T*>(from)[i]; },
+      [&](int64_t i, const T& item) { reinterpret_cast<T*>(to)[i] = item; });
 }
 
 template <typename T>
 inline void take(unsigned char* to, const unsigned char* from, int64_t bytes) {
-  const int64_t count = bytes / static_cast<int64_t>(sizeof(T));
-  for (int64_t i = threadIdx.x; i < count; i += NPUSIM_BLOCK) {
-    reinterpret_cast<T*>(to)[i] = load_fresh(reinterpret_cast<const T*>(from) + i);
-  }
+  move_items(
+      0, bytes / static_cast<int64_t>(sizeof(T)),
+      [&](int64_t i) { return load_fresh(reinterpret_cast<const T*>(from) + i); },
+      [&](int64_t i, const T& item) { reinterpret_cast<T*>(to)[i] = item; });
 }
 
 // What all threads of the block have stored goes to all peers: a thread for each.

@@ -11,6 +11,7 @@ _NVIDIA = (
     "nvidia/cuda_nvrtc/lib",
     "nvidia/cublas/lib",
     "nvidia/cudnn/lib",
+    "nvidia/nccl/lib",
 )
 
 

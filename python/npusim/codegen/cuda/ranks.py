@@ -21,7 +21,11 @@ from npusim.ir.types import CODE_SIZES
 _RANKS, _BLOCKS, _LINES, _CHUNK = 8, 32, 256, 128 << 10
 _LINE, _VECTOR = 8, 16  # bytes of x in a line, and of a store
 _LEAST, _MOST_THREADS = 2048, 512
-_LINES_SENT = 64 << 10  # bytes to all peers: twice that is on its way
+# Bytes that go a way at most, to all peers together; two H200 took, by bytes, in benchmarks/results/
+# ranks_cuda_2xh200.txt: in lines 2.67 us at 64 KiB, where one shot takes 5.19; in one shot 5.19 and in
+# two 7.41 at 256 KiB, 8.75 and 8.30 at 1 MiB.
+_LINES_SENT, _ONE_SHOT_SENT = 192 << 10, 768 << 10
+_LINES_MOST = _BLOCKS * _LINES * _LINE  # to each, for which there is room
 
 
 class Way(IntEnum):
@@ -34,10 +38,10 @@ class Way(IntEnum):
 
 def way_of(bytes: int, ranks: int) -> Way:
     """Returns the way of a message of so many bytes."""
-    if bytes * (ranks - 1) <= _LINES_SENT:
+    sent = bytes * (ranks - 1)
+    if bytes <= _LINES_MOST and sent <= _LINES_SENT:
         return Way.LINES
-    # Of two ranks each pushes as much either way.
-    return Way.ONE_SHOT if ranks == 2 else Way.TWO_SHOT
+    return Way.ONE_SHOT if sent <= _ONE_SHOT_SENT else Way.TWO_SHOT
 
 
 def reduce_config(p: Params, way: Way) -> LaunchConfig:
