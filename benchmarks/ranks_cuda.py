@@ -3,15 +3,16 @@
     PYTHONPATH=python:. python -m benchmarks.ranks_cuda exchanges [--device cuda:0,1]
     PYTHONPATH=python:. python -m benchmarks.ranks_cuda nccl [--device cuda:0,1]
     PYTHONPATH=python:. python -m benchmarks.ranks_cuda prepare FOLDER SHAPE RANKS...
-    PYTHONPATH=python:. python -m benchmarks.ranks_cuda decode FOLDER SHAPE [--device cuda:0,1]
+    PYTHONPATH=python:. python -m benchmarks.ranks_cuda decode FOLDER SHAPE RUNS... [--device …]
 
 `exchanges` prints microseconds of an all_reduce in bfloat16 by bytes and way: a chain of them in
 one program, its time less that of a chain of a tenth, over their number. What the chains compute is
 held to exact values. `nccl` prints those of PyTorch's, in a CUDA graph, with a process a GPU.
 `prepare` compiles a model for numbers of ranks, into FOLDER. `decode` prints milliseconds of a
-token at batch 1 after 1,024 tokens (median, 10th and 90th percentile) on one rank and on all, how
-far logits differ, and whether what is generated again has the same bits; weights are seeded, and
-layers share them.
+token at batch 1 after 1,024 tokens (median, 10th and 90th percentile), and whether what is
+generated again has the same bits, of each of RUNS: a number of ranks, or one and the way their
+values go (`2:nccl`; NPUSIM_CUDA_EXCHANGE); and how far logits of all are from those of the last.
+Weights are seeded, and layers share them.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def seconds_of(device: npusim.Device, elements: int, count: int, ranks: int) -> 
     session = npusim.load(chain(elements, count, ranks), weights={}, device=device)
     x = (1 + np.arange(elements) * 2654435761 % 7).astype(np.float32)
     found = []
-    for turn in range(25):
+    for turn in range(25 if elements < 1 << 19 else 9):
         x = np.roll(x, turn)
         start = time.perf_counter()
         (y,) = session(x)
@@ -90,7 +91,7 @@ def seconds_of(device: npusim.Device, elements: int, count: int, ranks: int) -> 
         got = np.asarray(y, np.float32) / np.float32(ranks) ** count
         wrong = np.flatnonzero(got != x)
         assert wrong.size == 0, f"turn {turn}: {wrong.size} wrong, the first at {wrong[0]}"
-    return statistics.median(found[5:])
+    return statistics.median(found[3:])
 
 
 def exchanges(device_name: str, sizes: Sequence[int], overlap: bool) -> int:
@@ -151,7 +152,10 @@ def nccl_worker(rank: int, ranks: int) -> None:
             found.append((time.perf_counter() - start) / 50)
         if rank == 0:
             print(f"NCCL {bytes:<10} {1e6 * statistics.median(found):8.2f} us", flush=True)
-    dist.destroy_process_group()
+    dist.barrier()
+    torch.cuda.synchronize()
+    sys.stdout.flush()
+    os._exit(0)  # ending the group waits for graphs that hold it
 
 
 def nccl(ranks: int) -> None:
@@ -244,34 +248,38 @@ def logits_along(session: Any, chosen: list[int]) -> list[Any]:
     return rows
 
 
-def decode(folder: Path, shape: str, device: str) -> None:
+def decode(folder: Path, shape: str, runs: Sequence[str], device: str) -> None:
     timer = Timer()
     weights = seeded(shape)
     timer.say(f"{shape}: weights made")
     prompt = np.random.default_rng(0).integers(10, 100_000, BEHIND).tolist()
-    ranks = len(device.partition(":")[2].split(","))
-    rows: dict[int, list[Any]] = {}
+    ordinals = device.partition(":")[2].split(",")
+    rows: dict[str, list[Any]] = {}
     chosen: list[int] = []
-    for count, name in ((ranks, device), (1, "cuda")):
+    for run in runs:
+        count, _, way = run.partition(":")
+        os.environ["NPUSIM_CUDA_EXCHANGE"] = way
         program = npusim.CompiledProgram.load(folder / f"{shape}-{count}.npubin")
+        name = "cuda:" + ",".join(ordinals[: int(count)])
         lm = npusim.LanguageModel.load(program, weights, device=name)
-        timer.say(f"{shape}: loaded for {count} ranks on {lm.device.description}")
+        timer.say(f"{shape}: loaded for {run} ranks on {lm.device.description}")
         sessions = [lm.new_session() for _ in range(2)]
         for session in sessions:
             session.append(prompt)
         twice = [logits_along(session, chosen) for session in sessions]
         same = all(a.tobytes() == b.tobytes() for a, b in zip(*twice, strict=True))
-        rows[count] = twice[0]
+        rows[run] = twice[0]
         found = spread(token_times(sessions[0]))
-        timer.say(f"{shape}, {count} ranks: a generated token {found} ms; twice the same: {same}")
+        timer.say(f"{shape}, {run} ranks: a generated token {found} ms; twice the same: {same}")
         del session, sessions, lm
-    pairs = list(zip(rows[ranks], rows[1], strict=True))
-    most = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
-    same_tokens = sum(a.argmax() == b.argmax() for a, b in pairs)
-    timer.say(
-        f"{shape}: logits of {ranks} ranks against one: {most:.2e} of the largest, "
-        f"{same_tokens} of {len(pairs)} tokens the same"
-    )
+    for run in runs[:-1]:
+        pairs = list(zip(rows[run], rows[runs[-1]], strict=True))
+        most = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
+        same_tokens = sum(a.argmax() == b.argmax() for a, b in pairs)
+        timer.say(
+            f"{shape}: logits of {run} ranks against {runs[-1]}: {most:.2e} of the largest, "
+            f"{same_tokens} of {len(pairs)} tokens the same"
+        )
 
 
 def main() -> None:
@@ -279,7 +287,7 @@ def main() -> None:
     parser.add_argument("what", choices=("exchanges", "nccl", "prepare", "decode"))
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("shape", choices=SHAPES, nargs="?")
-    parser.add_argument("ranks", type=int, nargs="*", help="of prepare")
+    parser.add_argument("runs", nargs="*", help="numbers of ranks, of decode with ways")
     parser.add_argument("--device", default="cuda:0,1")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="bytes")
     parser.add_argument("--overlap", action="store_true", help="start large exchanges early")
@@ -289,9 +297,9 @@ def main() -> None:
     elif args.what == "nccl":
         nccl(len(args.device.split(",")))
     elif args.what == "prepare":
-        prepare(args.folder, args.shape, args.ranks)
+        prepare(args.folder, args.shape, [int(run) for run in args.runs])
     else:
-        decode(args.folder, args.shape, args.device)
+        decode(args.folder, args.shape, args.runs, args.device)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 // NCCL without a GPU, for tests: gathers over the stub driver when a group ends, as it has to be
 // called: by every rank once in a group. STUB_NCCL_VERSION is its version; STUB_NCCL_FAIL is the
-// number of the group that fails, from 1 on, and 0 has it refuse the devices. STUB_NCCL_WRONG spoils
-// what it brings. It tells nothing where multicast was not switched off before it was loaded.
+// number of the group that fails, from 1 on, and 0 has it refuse the devices. STUB_NCCL_WRONG
+// spoils what it brings. It tells nothing where multicast was not switched off before it was
+// loaded.
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>

@@ -91,6 +91,29 @@ def test_exchanges_of_all_sizes_follow_each_other(device: str, ranks: int) -> No
             assert np.array_equal(y, x * ranks**times)
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="ranks that share a device need no way")
+@pytest.mark.parametrize("way", ["nccl", "host"])
+def test_other_ways_apart_make_the_same_bits(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """As between devices that do not reach each other."""
+    device = gpus()[1].values[0]
+    ranks = min(torch.cuda.device_count(), 4)
+    sizes, made = [7, 2048, 65537, 2_000_000], []
+    for asked in ("peers", way):
+        monkeypatch.setenv("NPUSIM_CUDA_EXCHANGE", asked)
+        session = npusim.load(summed(sizes, ranks, 3), weights={}, device=of_ranks(device, ranks))
+        chance = np.random.default_rng(0)
+        for _ in range(4):
+            given = [chance.standard_normal(size).astype(np.float32) for size in sizes]
+            made.append([y.tobytes() for y in session(*given)])
+        lm = decoder("qwen3", 2, torch.bfloat16, of_ranks(device))
+        options: dict[str, Any] = {"max_new_tokens": 40, "ignore_eos": True}
+        made.append(list(lm.generate_tokens(prompt_of(130), **options)))
+        assert {"nccl": "by NCCL", "host": "through the host", "peers": "by peer"}[asked] in (
+            lm.device.description
+        )
+    assert made[:5] == made[5:]
+
+
 def decoder(name: str, ranks: int, dtype: torch.dtype, device: str) -> npusim.LanguageModel:
     model = small_model(name, dtype)
     module = npusim.extract_llm(model, max_context=400, prefill_chunk=128)

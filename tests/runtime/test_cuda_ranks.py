@@ -3,13 +3,14 @@ cannot work together, and runs whose kernels lose each other."""
 
 from __future__ import annotations
 
+import subprocess
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from npusim import _runtime
-from tests.runtime.test_cuda import run, stub  # noqa: F401
+from tests.runtime.test_cuda import ROOT, run, stub  # noqa: F401
 
 pytestmark = pytest.mark.skipif(
     "cuda" not in _runtime.device_names(), reason="CUDA devices are built on Linux alone"
@@ -110,22 +111,121 @@ def test_devices_of_two_architectures(stub: Path) -> None:  # noqa: F811
     )
 
 
-def test_without_peer_access_values_go_through_the_host(stub: Path) -> None:  # noqa: F811
+@pytest.fixture(scope="module")
+def nccl(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with NCCL's stub."""
+    folder = tmp_path_factory.mktemp("nccl")
+    source = ROOT / "tests" / "cpp" / "stub_nccl.cpp"
+    options = ["-std=c++20", "-shared", "-fPIC", f"-I{ROOT}", "-o", str(folder / "libnccl.so.2")]
+    subprocess.run(["c++", *options, str(source)], check=True)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def no_nccl(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with what is no NCCL, whatever this machine has."""
+    folder = tmp_path_factory.mktemp("no_nccl")
+    options = ["-shared", "-fPIC", "-x", "c", "/dev/null", "-o", str(folder / "libnccl.so.2")]
+    subprocess.run(["cc", *options], check=True)
+    return str(folder)
+
+
+UNREACHED = "rank 0 (CUDA device 0) has no peer access to rank 1 (CUDA device 1)"
+RUN_TWICE = """
+session = loaded("cuda")
+print(right(session), right(session), session.executor.device.description)
+"""
+
+
+def test_without_peer_access_values_go_by_nccl(stub: Path, nccl: str) -> None:  # noqa: F811
+    wrong = "the test of peer access failed: rank 0 (CUDA device 0) got other bytes than were sent"
+    for variables, why in (
+        ({"STUB_CUDA_PEERS": "0"}, f", since {UNREACHED}"),
+        ({"STUB_CUDA_WRONG": "1"}, f", since {wrong}"),
+        ({"NPUSIM_CUDA_EXCHANGE": "nccl"}, ""),
+    ):
+        given = {"STUB_CUDA_DEVICES": "2", "NPUSIM_CUDA_PATH": nccl, **variables}
+        got = outcome(stub, RUN_TWICE, **given)
+        assert got.startswith("True True ")
+        assert got.endswith("they exchange values by NCCL 2.28.3" + why)
+
+
+def test_methods_of_several_sizes_go_by_nccl(stub: Path, nccl: str) -> None:  # noqa: F811
+    """A larger one that is made later leaves those before it what they have."""
+    code = """
+    device = npusim.Device("cuda")
+    small, large = program(count=8), program(count=4096)
+    first = npusim.load(small, weights={"w": np.arange(16, dtype=np.float32)}, device=device)
+    print(right(first))
+    w = np.arange(2 * 4096, dtype=np.float32)
+    second = npusim.load(large, weights={"w": w}, device=device)
+    x = np.ones(4096, np.float32)
+    for _ in range(2):
+        print(np.array_equal(second(x)[0], np.tile(x, 2) + w), right(first))
+    """
+    variables = {"STUB_CUDA_DEVICES": "2", "NPUSIM_CUDA_PATH": nccl, "STUB_CUDA_PEERS": "0"}
+    assert outcome(stub, code, **variables).split() == ["True"] * 5
+
+
+def test_nccl_that_fails_ends_the_run(stub: Path, nccl: str) -> None:  # noqa: F811
     code = """
     session = loaded("cuda")
-    print(right(session), session.executor.device.description)
+    print(right(session))
+    said(lambda: right(session))
+    said(lambda: right(session))
     """
-    for name, why in (
-        ("PEERS", "rank 0 (CUDA device 0) has no peer access to rank 1 (CUDA device 1)"),
-        ("WRONG", "the test of peer access failed: rank 0 (CUDA device 0) got other bytes than "
-                  "were sent"),
+    # The test of the exchange takes five.
+    variables = {"STUB_CUDA_DEVICES": "2", "NPUSIM_CUDA_PATH": nccl, "STUB_CUDA_PEERS": "0"}
+    assert outcome(stub, code, **variables, STUB_NCCL_FAIL="7").splitlines() == [
+        "True",
+        "NCCL 2.28.3 could not gather values: unhandled cuda error",
+        "NCCL has been given up after a failure: load the program again",
+    ]
+
+
+def test_without_peers_and_nccl_values_go_through_the_host(
+    stub: Path,  # noqa: F811
+    nccl: str,
+    no_nccl: str,
+) -> None:
+    old = f"{nccl}/libnccl.so.2 is NCCL 2.10.3, and npusim uses versions from 2.11 on"
+    refuses = "NCCL 2.28.3 could not start for these devices: unhandled cuda error"
+    wrong = "the test of NCCL failed: rank 0 (CUDA device 0) got other bytes than were sent"
+    for folder, variables, why in (
+        (no_nccl, {}, f"{no_nccl}/libnccl.so.2 is no NCCL: it has no ncclGetVersion"),
+        (nccl, {"STUB_NCCL_VERSION": "21003"}, old),
+        (nccl, {"STUB_NCCL_FAIL": "0"}, refuses),
+        (nccl, {"STUB_NCCL_WRONG": "1"}, wrong),
+        (nccl, {"STUB_NCCL_FAIL": "3"},
+         "the test of NCCL failed: NCCL 2.28.3 could not gather values: unhandled cuda error"),
     ):  # fmt: skip
-        value = "0" if name == "PEERS" else "1"
-        got = outcome(stub, code, STUB_CUDA_DEVICES="2", **{f"STUB_CUDA_{name}": value})
-        assert got.startswith("True ")
+        given = {"STUB_CUDA_DEVICES": "2", "STUB_CUDA_PEERS": "0", "NPUSIM_CUDA_PATH": folder}
+        got = outcome(stub, RUN_TWICE, **given, **variables)
+        assert got.startswith("True True ")
         assert got.endswith(
-            f"they exchange values through the host's memory, which is slow, since {why}"
+            "they exchange values through the host's memory, which is slow, since "
+            f"{UNREACHED}; {why}"
         )
+
+
+def test_a_way_that_is_asked_for_is_the_only_one(
+    stub: Path,  # noqa: F811
+    nccl: str,
+    no_nccl: str,
+) -> None:
+    code = "said(lambda: print(right(loaded('cuda'))))"
+    none = "ranks cannot exchange values on these devices: "
+    for way, folder, variables, says in (
+        ("peers", nccl, {"STUB_CUDA_PEERS": "0"}, none + UNREACHED),
+        ("nccl", no_nccl, {}, f"{none}{no_nccl}/libnccl.so.2 is no NCCL: it has no ncclGetVersion"),
+        ("host", nccl, {}, "True\nnothing"),
+        ("nvls", nccl, {}, "NPUSIM_CUDA_EXCHANGE is peers, nccl or host; got nvls"),
+    ):
+        given = {"STUB_CUDA_DEVICES": "2", "NPUSIM_CUDA_PATH": folder, "NPUSIM_CUDA_EXCHANGE": way}
+        assert outcome(stub, code, **given, **variables) == says
+    shared = "said(lambda: loaded('cuda:0,0'))"
+    given = {"NPUSIM_CUDA_PATH": nccl, "NPUSIM_CUDA_EXCHANGE": "nccl"}
+    assert outcome(stub, shared, **given) == none + "NCCL does not let ranks share a device"
 
 
 def test_a_rank_that_is_waited_for_in_vain_ends_the_run(stub: Path) -> None:  # noqa: F811
@@ -140,8 +240,9 @@ def test_a_rank_that_is_waited_for_in_vain_ends_the_run(stub: Path) -> None:  # 
     assert lines == [
         "True",
         "rank 0 (CUDA device 0) waited 10 s for rank 1 (CUDA device 1), whose values did not come "
-        "(block 5: exchange 7, after 6; rank 0 ended with 0 in block 0, 0 to 0 in all; rank 1 ended "
-        "with 0 in block 0, 0 to 0 in all). The run has no results; states that it wrote are not to be relied on.",
+        "(block 5: exchange 7, after 6; rank 0 ended with 0 in block 0, 0 to 0 in all; rank 1 "
+        "ended with 0 in block 0, 0 to 0 in all). The run has no results; states that it wrote "
+        "are not to be relied on.",
         "True",
     ]
 
@@ -151,7 +252,7 @@ def test_the_doctor_says_who_reaches_whom(stub: Path) -> None:  # noqa: F811
     for devices, peers, says in (
         ("1", "1", "one device"),
         ("2", "1", "2 devices reach each other"),
-        ("2", "0", "device 0 does not reach device 1: ranks there exchange values through the"),
+        ("2", "0", "device 0 does not reach device 1: ranks there exchange values by NCCL or"),
     ):
         variables = {"STUB_CUDA_DEVICES": devices, "STUB_CUDA_PEERS": peers, "COLUMNS": "300"}
         assert says in " ".join(run(code, stub, **variables).split())

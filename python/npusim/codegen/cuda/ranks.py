@@ -21,9 +21,9 @@ from npusim.ir.types import CODE_SIZES
 _RANKS, _BLOCKS, _LINES, _CHUNK = 8, 32, 256, 128 << 10
 _LINE, _VECTOR = 8, 16  # bytes of x in a line, and of a store
 _LEAST, _MOST_THREADS = 2048, 512
-# Bytes that go a way at most, to all peers together; two H200 took, by bytes, in benchmarks/results/
-# ranks_cuda_2xh200.txt: in lines 2.67 us at 64 KiB, where one shot takes 5.19; in one shot 5.19 and in
-# two 7.41 at 256 KiB, 8.75 and 8.30 at 1 MiB.
+# Bytes that go a way at most, to all peers together. By benchmarks/results/ranks_cuda_2xh200.txt,
+# two H200 took 2.67 us for 64 KiB in lines, and 5.19 in one shot; 5.19 us for 256 KiB in one shot
+# and 7.41 in two; 8.75 and 8.30 for 1 MiB. More ranks are not measured.
 _LINES_SENT, _ONE_SHOT_SENT = 192 << 10, 768 << 10
 _LINES_MOST = _BLOCKS * _LINES * _LINE  # to each, for which there is room
 
