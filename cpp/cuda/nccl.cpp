@@ -21,6 +21,8 @@ constexpr int kMajor = 2, kOldest = 21100;
 
 Library open(std::span<const std::string> folders) {
   platform::set_environment("NCCL_NVLS_ENABLE", "0");
+  // Memory of pools is no peer's: NCCL must not reach for operands of other ranks in this process.
+  platform::set_environment("NCCL_P2P_DIRECT_DISABLE", "1");
   const std::vector<std::string> names = {
       platform::cuda_library_name(platform::CudaLibrary::kNccl, kMajor)};
   const std::optional<Library> library = find_library(names, folders);

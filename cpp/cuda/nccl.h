@@ -1,7 +1,8 @@
 // NCCL, NVIDIA's library of exchanges between devices, where it is found: it carries bytes between
 // ranks whose devices do not reach each other's memory. It never adds: sums are the kernels', in
 // the order of the ranks. Types and numbers are those of its public ABI, as far as npusim uses
-// them. Multicast (NVLS) is switched off before it is loaded.
+// them. Multicast (NVLS), and access to other ranks' operands, are switched off before it is
+// loaded: a process that has used NCCL before keeps what it had then.
 #pragma once
 
 #include <memory>

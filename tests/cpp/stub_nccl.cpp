@@ -1,8 +1,8 @@
 // NCCL without a GPU, for tests: gathers over the stub driver when a group ends, as it has to be
 // called: by every rank once in a group. STUB_NCCL_VERSION is its version; STUB_NCCL_FAIL is the
 // number of the group that fails, from 1 on, and 0 has it refuse the devices. STUB_NCCL_WRONG
-// spoils what it brings. It tells nothing where multicast was not switched off before it was
-// loaded.
+// spoils what it brings. It does nothing where multicast, or access to others' operands, was not
+// switched off before it was loaded.
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -36,10 +36,12 @@ struct Communicator {
 
 Group* put_in = nullptr;  // what the group that is open has; null: nothing yet
 bool open = false;
-const bool multicast = [] {
-  const char* value = std::getenv("NCCL_NVLS_ENABLE");
-  return value == nullptr || std::string_view(value) != "0";
-}();
+
+bool is_set(const char* name, std::string_view wanted) {
+  const char* value = std::getenv(name);
+  return value != nullptr && value == wanted;
+}
+const bool careful = is_set("NCCL_NVLS_ENABLE", "0") && is_set("NCCL_P2P_DIRECT_DISABLE", "1");
 
 void run(const std::vector<Gather>& gathers) {
   for (const Gather& to : gathers) {
@@ -55,7 +57,7 @@ void run(const std::vector<Gather>& gathers) {
 
 EXPORT int ncclGetVersion(int* version) {
   *version = static_cast<int>(environment_number("STUB_NCCL_VERSION", 22803));
-  return multicast ? kInvalidUsage : 0;
+  return careful ? 0 : kInvalidUsage;
 }
 EXPORT const char* ncclGetErrorString(int status) {
   return status == kUnhandled ? "unhandled cuda error" : "the stub was called as it must not be";
