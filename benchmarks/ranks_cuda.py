@@ -2,16 +2,18 @@
 
     PYTHONPATH=python:. python -m benchmarks.ranks_cuda exchanges [--device cuda:0,1]
     PYTHONPATH=python:. python -m benchmarks.ranks_cuda nccl [--device cuda:0,1]
-    PYTHONPATH=python:. python -m benchmarks.ranks_cuda prepare FOLDER SHAPE RANKS...
+    PYTHONPATH=python:. python -m benchmarks.ranks_cuda prepare FOLDER SHAPE RUNS...
     PYTHONPATH=python:. python -m benchmarks.ranks_cuda decode FOLDER SHAPE RUNS... [--device …]
 
-`exchanges` prints microseconds of an all_reduce in bfloat16 by bytes and way: a chain of them in
-one program, its time less that of a chain of a tenth, over their number. What the chains compute is
-held to exact values. `nccl` prints those of PyTorch's, in a CUDA graph, with a process a GPU.
-`prepare` compiles a model for numbers of ranks, into FOLDER. `decode` prints milliseconds of a
-token at batch 1 after 1,024 tokens (median, 10th and 90th percentile), and whether what is
-generated again has the same bits, of each of RUNS: a number of ranks, or one and the way their
-values go (`2:nccl`; NPUSIM_CUDA_EXCHANGE); and how far logits of all are from those of the last.
+`exchanges` prints microseconds of an all_reduce in bfloat16 by bytes and way, median (10th - 90th
+percentile): a chain of them in one program, its time less that of a chain of a tenth, which runs in
+turn with it, over their number. Inputs and results stay on the devices meanwhile. What the chains
+compute is held to exact values. `nccl` prints those of PyTorch's, in a CUDA graph, with a process a
+GPU. `prepare` compiles a model for RUNS, into FOLDER: numbers of ranks, or one and the way that all
+its sums go, whatever their size (`4:one_shot`). `decode` prints milliseconds of a token at batch 1
+after 1,024 tokens (median, 10th and 90th percentile), and whether what is generated again has the
+same bits, of each of RUNS, which are what was prepared, or a number of ranks and how they reach
+each other (`2:nccl`; NPUSIM_CUDA_EXCHANGE); and how far logits of all are from those of the last.
 Weights are seeded, and layers share them.
 """
 
@@ -22,7 +24,8 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -74,56 +77,94 @@ def chain(elements: int, count: int, ranks: int) -> npusim.CompiledProgram:
     return generate(assemble(b.build(), target), target)
 
 
-def seconds_of(device: npusim.Device, elements: int, count: int, ranks: int) -> float:
-    """Returns the median time of a chain, waiting included; its values are exact.
+class Chain:
+    """A chain on devices, with its input and its result there."""
+
+    def __init__(self, device: npusim.Device, elements: int, count: int, ranks: int) -> None:
+        self.session = npusim.load(chain(elements, count, ranks), weights={}, device=device)
+        at = self.session.device
+        self.x = (1 + np.arange(elements) * 2654435761 % 7).astype(np.float32)
+        self.sum = np.float32(ranks) ** count
+        self.given, self.made = (npusim.DeviceBuffer(at, "bfloat16", (elements,)) for _ in "xy")
+        for turn in range(4):  # a replay must not take what the run before has left
+            self.given.write(bfloat16_bytes(np.roll(self.x, turn)))
+            self.seconds()
+            self.check(turn)
+
+    def seconds(self) -> float:
+        """Runs it; returns its time by the host's clock."""
+        run, session = self.session.executor.time_run, self.session
+        (x,), (y,) = session.input_names, session.output_names
+        return run({x: self.given}, session.weights, outputs={y: self.made})
+
+    def check(self, turn: int = 3) -> None:
+        """Raises AssertionError where the last run's values are not what they have to be."""
+        wanted = bfloat16_bytes(np.roll(self.x, turn) * self.sum)
+        differs = np.frombuffer(self.made.read(), np.uint16) != np.frombuffer(wanted, np.uint16)
+        wrong = np.flatnonzero(differs)
+        assert wrong.size == 0, f"turn {turn}: {wrong.size} wrong, the first at {wrong[0]}"
+
+
+def bfloat16_bytes(values: np.ndarray[Any, Any]) -> bytes:
+    """Returns values, which are exact in bfloat16, as it has them."""
+    return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()
+
+
+def microseconds(device: npusim.Device, elements: int, ranks: int) -> str:
+    """Returns what an exchange of a chain takes.
 
     Raises:
-        AssertionError: they are not what they have to be.
+        AssertionError: the chain's values are not what they have to be.
     """
-    session = npusim.load(chain(elements, count, ranks), weights={}, device=device)
-    x = (1 + np.arange(elements) * 2654435761 % 7).astype(np.float32)
+    counts = (10, 110) if ranks == 2 else (6, 60)  # what bfloat16 has room for
+    few, many = (Chain(device, elements, count, ranks) for count in counts)
     found = []
-    for turn in range(25 if elements < 1 << 19 else 9):
-        x = np.roll(x, turn)
-        start = time.perf_counter()
-        (y,) = session(x)
-        found.append(time.perf_counter() - start)
-        got = np.asarray(y, np.float32) / np.float32(ranks) ** count
-        wrong = np.flatnonzero(got != x)
-        assert wrong.size == 0, f"turn {turn}: {wrong.size} wrong, the first at {wrong[0]}"
-    return statistics.median(found[3:])
+    for _ in range(40):
+        took = [run.seconds() for run in (few, many)]
+        found.append(1e6 * (took[1] - took[0]) / (counts[1] - counts[0]))
+    few.check()
+    many.check()
+    tenths = statistics.quantiles(found, n=10)
+    return f"{statistics.median(found):.2f} ({tenths[0]:.2f} - {tenths[-1]:.2f})"
 
 
-def exchanges(device_name: str, sizes: Sequence[int], overlap: bool) -> int:
+def exchanges(args: argparse.Namespace) -> int:
     """Prints times; returns how many chains failed."""
+    device_name, ways = args.device, list(rules.Way)[:: -1 if args.backwards else 1]
     device = npusim.Device(device_name)
     ordinals = device_name.partition(":")[2].split(",")
     kept = [npusim.Device(f"cuda:{ordinal}") for ordinal in ordinals]  # and their contexts
     ranks, failed = len(kept), 0
-    table = cast(dict[str, Any], RULES)
-    rule = table["all_reduce"]
-    print("bytes      " + "".join(f"{way.name.lower():>12}" for way in rules.Way), "(us)")
-    for bytes in sizes:
+    print("bytes      " + "".join(f"{way.name.lower():>26}" for way in ways), "(us)")
+    for bytes in args.sizes:
         row = f"{bytes:<11}"
-        few, many = (10, 110) if ranks == 2 else (6, 60)  # what bfloat16 has room for
-        for way in rules.Way:
-            if way is rules.Way.LINES and bytes > 64 << 10:
-                row += f"{'-':>12}"
-                continue
-            table["all_reduce"] = lambda p, way=way: replace(
-                rules.reduce_config(p, way), overlaps=overlap or way is rules.Way.LINES
-            )
-            try:
-                times = [seconds_of(device, bytes // 2, n, ranks) for n in (few, many)]
-            except (npusim.errors.DeviceError, AssertionError) as error:
-                print(f"{bytes} {way.name}: {error}", flush=True)
-                row += f"{'failed':>12}"
-                failed += 1
-                continue
-            row += f"{1e6 * (times[1] - times[0]) / (many - few):12.2f}"
-        table["all_reduce"] = rule
+        for way in ways:
+            said = "-"
+            if way is not rules.Way.LINES or bytes <= 64 << 10:
+                try:
+                    with sums_by(way, args.overlap):
+                        said = microseconds(device, bytes // 2, ranks)
+                except (npusim.errors.DeviceError, AssertionError) as error:
+                    print(f"{bytes} {way.name}: {error}", flush=True)
+                    said, failed = "failed", failed + 1
+            row += f"{said:>26}"
         print(row, flush=True)
     return failed
+
+
+@contextmanager
+def sums_by(way: rules.Way | None, overlap: bool = False) -> Iterator[None]:
+    """Has all sums that are compiled meanwhile go a way; None: that of their size."""
+    table = cast(dict[str, Any], RULES)
+    rule = table["all_reduce"]
+    if way is not None:
+        table["all_reduce"] = lambda p: replace(
+            rules.reduce_config(p, way), overlaps=overlap or way is rules.Way.LINES
+        )
+    try:
+        yield
+    finally:
+        table["all_reduce"] = rule
 
 
 def nccl_worker(rank: int, ranks: int) -> None:
@@ -181,14 +222,27 @@ def configured(shape: str) -> Any:
     return config
 
 
-def prepare(folder: Path, shape: str, ranks: Sequence[int]) -> None:
+def split_run(run: str) -> tuple[int, str, str]:
+    """Returns a run's ranks, its file's suffix, and what NPUSIM_CUDA_EXCHANGE is to be."""
+    count, _, way = run.partition(":")
+    return (int(count), f"{count}-{way}", "") if is_sums(way) else (int(count), count, way)
+
+
+def is_sums(way: str) -> bool:
+    return way.upper() in rules.Way.__members__
+
+
+def prepare(folder: Path, shape: str, runs: Sequence[str]) -> None:
     config = configured(shape)
     config.save_pretrained(folder / shape)
     module = npusim.extract_llm(folder / shape, max_context=CONTEXT, prefill_chunk=128)
-    for count in ranks:
+    for run in runs:
+        count, suffix, _ = split_run(run)
         options: Any = {"tensor_parallel": count} if count > 1 else {}
-        program = npusim.compile(module, "cuda:sm_90a", **options)
-        program.save(folder / f"{shape}-{count}.npubin")
+        way = run.partition(":")[2].upper()
+        with sums_by(rules.Way[way] if way else None):
+            program = npusim.compile(module, "cuda:sm_90a", **options)
+        program.save(folder / f"{shape}-{suffix}.npubin")
 
 
 def seeded(shape: str) -> dict[str, Any]:
@@ -257,10 +311,9 @@ def decode(folder: Path, shape: str, runs: Sequence[str], device: str) -> None:
     rows: dict[str, list[Any]] = {}
     chosen: list[int] = []
     for run in runs:
-        count, _, way = run.partition(":")
-        os.environ["NPUSIM_CUDA_EXCHANGE"] = way
-        program = npusim.CompiledProgram.load(folder / f"{shape}-{count}.npubin")
-        name = "cuda:" + ",".join(ordinals[: int(count)])
+        count, suffix, os.environ["NPUSIM_CUDA_EXCHANGE"] = split_run(run)
+        program = npusim.CompiledProgram.load(folder / f"{shape}-{suffix}.npubin")
+        name = "cuda:" + ",".join(ordinals[:count])
         lm = npusim.LanguageModel.load(program, weights, device=name)
         timer.say(f"{shape}: loaded for {run} ranks on {lm.device.description}")
         sessions = [lm.new_session() for _ in range(2)]
@@ -287,17 +340,18 @@ def main() -> None:
     parser.add_argument("what", choices=("exchanges", "nccl", "prepare", "decode"))
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("shape", choices=SHAPES, nargs="?")
-    parser.add_argument("runs", nargs="*", help="numbers of ranks, of decode with ways")
+    parser.add_argument("runs", nargs="*", help="numbers of ranks, with ways")
     parser.add_argument("--device", default="cuda:0,1")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="bytes")
     parser.add_argument("--overlap", action="store_true", help="start large exchanges early")
+    parser.add_argument("--backwards", action="store_true", help="the ways in turned order")
     args = parser.parse_args()
     if args.what == "exchanges":
-        sys.exit(exchanges(args.device, args.sizes, args.overlap))
+        sys.exit(exchanges(args))
     elif args.what == "nccl":
         nccl(len(args.device.split(",")))
     elif args.what == "prepare":
-        prepare(args.folder, args.shape, [int(run) for run in args.runs])
+        prepare(args.folder, args.shape, args.runs)
     else:
         decode(args.folder, args.shape, args.runs, args.device)
 

@@ -91,6 +91,14 @@ def test_exchanges_of_all_sizes_follow_each_other(device: str, ranks: int) -> No
             assert np.array_equal(y, x * ranks**times)
 
 
+def how_values_go(ranks: _runtime.Device) -> str:
+    """Returns the value of NPUSIM_CUDA_EXCHANGE that asks for what is done."""
+    said = ranks.description.rpartition("; they exchange values ")[2]
+    ways = {"by peer access": "peers", "by NCCL": "nccl", "through the host's memory": "host"}
+    (way,) = (way for text, way in ways.items() if said.startswith(text))
+    return way
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="ranks that share a device need no way")
 @pytest.mark.parametrize("way", ["nccl", "host"])
 def test_other_ways_apart_make_the_same_bits(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
@@ -101,16 +109,17 @@ def test_other_ways_apart_make_the_same_bits(monkeypatch: pytest.MonkeyPatch, wa
     for asked in ("peers", way):
         monkeypatch.setenv("NPUSIM_CUDA_EXCHANGE", asked)
         session = npusim.load(summed(sizes, ranks, 3), weights={}, device=of_ranks(device, ranks))
+        assert how_values_go(session.device) == asked
         chance = np.random.default_rng(0)
         for _ in range(4):
             given = [chance.standard_normal(size).astype(np.float32) for size in sizes]
             made.append([y.tobytes() for y in session(*given)])
         lm = decoder("qwen3", 2, torch.bfloat16, of_ranks(device))
+        assert lm._parts is not None
+        # The model's own ranks: a device has those of a number once.
+        assert how_values_go(npusim.Executor(lm._parts[0], lm.device).device) == asked
         options: dict[str, Any] = {"max_new_tokens": 40, "ignore_eos": True}
         made.append(list(lm.generate_tokens(prompt_of(130), **options)))
-        assert {"nccl": "by NCCL", "host": "through the host", "peers": "by peer"}[asked] in (
-            lm.device.description
-        )
     assert made[:5] == made[5:]
 
 
