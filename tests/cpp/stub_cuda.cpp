@@ -6,6 +6,7 @@
 // Tests steer it with stub_set and read it with stub_calls; other processes through the environment
 // variables STUB_CUDA_DEVICES, STUB_CUDA_VERSION and STUB_CUDA_ARCH, and what setting() asks for.
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -104,17 +106,28 @@ struct Link {
 
 // What ranks bring to a gather: done when the last of them is there, as nothing waits here. Setting
 // WRONG spoils what goes through mailboxes of devices, LOST has rank 0 lose the last rank in the
-// gather of that number.
+// gather of that number, and PAUSE has rank 0 take so many microseconds.
 void gather(void** params, int64_t threads) {
   static std::map<uint32_t, std::pair<const std::byte*, std::byte*>> come;  // x and y by rank
   static int gathers = 0;
+  static std::mutex coming;
   const Link& link = *argument<Link>(params, 2);
   const auto bytes = static_cast<size_t>(threads) * sizeof(float);
+  const auto pause = [&] {
+    if (link.rank != 0) return;
+    std::this_thread::sleep_for(std::chrono::microseconds(setting("PAUSE", 0)));
+  };
   if (link.gathered != 0) {  // NCCL has brought it
+    pause();
     std::memcpy(argument<std::byte>(params, 1), host(link.gathered), link.ranks * bytes);
     return;
   }
-  come[link.rank] = {argument<std::byte>(params, 0), argument<std::byte>(params, 1)};
+  {
+    const std::lock_guard<std::mutex> locked(coming);
+    come[link.rank] = {argument<std::byte>(params, 0), argument<std::byte>(params, 1)};
+  }
+  pause();
+  const std::lock_guard<std::mutex> locked(coming);
   if (come.size() < link.ranks) return;
   for (const auto& [to, places] : come) {
     for (const auto& [from, sources] : come) {

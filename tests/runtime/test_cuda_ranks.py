@@ -247,6 +247,31 @@ def test_a_rank_that_is_waited_for_in_vain_ends_the_run(stub: Path) -> None:  # 
     ]
 
 
+@pytest.mark.parametrize("way", ["peers", "nccl"])
+def test_threads_with_programs_on_the_same_ranks(stub: Path, nccl: str, way: str) -> None:  # noqa: F811
+    """Each of them is started on all ranks before the other one is on any."""
+    code = """
+    import threading
+    device, w = npusim.Device("cuda"), np.arange(16, dtype=np.float32)
+    sessions = [loaded(device) for _ in range(2)]
+    outcomes = [[], []]
+
+    def work(which):
+        for turn in range(20):
+            x = np.full(8, 1000 * which + turn, np.float32)
+            outcomes[which].append(np.array_equal(sessions[which](x)[0], np.tile(x, 2) + w))
+
+    threads = [threading.Thread(target=work, args=(which,)) for which in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(sum(outcomes[0]), sum(outcomes[1]))
+    """
+    given = {"STUB_CUDA_DEVICES": "2", "NPUSIM_CUDA_PATH": nccl, "NPUSIM_CUDA_EXCHANGE": way}
+    assert outcome(stub, code, **given, STUB_CUDA_PAUSE="1000") == "20 20"
+
+
 def test_the_doctor_says_who_reaches_whom(stub: Path) -> None:  # noqa: F811
     code = "from npusim.cli import main; main(['doctor'])"
     for devices, peers, says in (
