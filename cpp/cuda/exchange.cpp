@@ -70,14 +70,6 @@ Exchange::Exchange(Contexts contexts, std::vector<std::string> folders)
   take_next_way();
 }
 
-Exchange::~Exchange() {
-  for (size_t rank = 0; rank < mailboxes_.size(); ++rank) {
-    const Current current(*contexts_[rank]);
-    contexts_[rank]->driver().ctx_synchronize();
-    contexts_[rank]->driver().mem_free(mailboxes_[rank]);
-  }
-}
-
 // The fastest first.
 std::vector<Exchange::Way> Exchange::asked_ways() {
   const std::vector<Way> ways = {Way::kPeers, Way::kNccl, Way::kHost};
@@ -151,12 +143,9 @@ void Exchange::place_mailboxes() {
     const Current current(*context);
     if (way_ == Way::kHost) {
       host_.push_back(std::make_unique<PinnedMemory>(context, bytes));
-      continue;
+    } else {
+      mailboxes_.push_back(std::make_unique<PeerMemory>(context, bytes));
     }
-    DeviceAddress address = 0;
-    context->driver().check(context->driver().mem_alloc(&address, bytes),
-                            "give memory for what ranks exchange");
-    mailboxes_.push_back(address);
   }
 }
 
@@ -169,11 +158,11 @@ std::shared_ptr<Exchange::Links> Exchange::make_links() const {
 }
 
 void Exchange::reserve_gathered() {
-  const auto bytes = static_cast<int64_t>(ranks() * std::max<size_t>(most_, 1));
   links_->gathered.clear();
   for (const auto& context : contexts_) {
+    const Current current(*context);
     links_->gathered.push_back(
-        std::make_unique<CudaMemory>(context, bytes, CudaMemory::Content::kAnything));
+        std::make_unique<PeerMemory>(context, ranks() * std::max<size_t>(most_, 1)));
   }
 }
 
@@ -190,9 +179,18 @@ std::shared_ptr<const Exchange::Links> Exchange::links(size_t bytes) {
 }
 
 void Exchange::bring(const Links& links, std::span<std::byte* const> x, size_t bytes) {
-  std::vector<std::byte*> to;
-  for (const auto& memory : links.gathered) to.push_back(memory->address());
-  nccl_->all_gather(x, to, bytes);
+  // NCCL may have every rank reach for the others' operands, and those of programs are of pools.
+  std::vector<std::byte*> gathered;
+  for (size_t rank = 0; rank < ranks(); ++rank) {
+    const Driver& driver = contexts_[rank]->driver();
+    const Current current(*contexts_[rank]);
+    const DeviceAddress own = links.gathered[rank]->offset() + rank * bytes;
+    driver.check(driver.copy_on_device(own, reinterpret_cast<DeviceAddress>(x[rank]), bytes,
+                                       contexts_[rank]->stream()),
+                 "copy on the device");
+    gathered.push_back(links.gathered[rank]->address());
+  }
+  nccl_->all_gather(gathered, bytes);
 }
 
 uint64_t Exchange::patience() const noexcept {
@@ -212,8 +210,7 @@ void Exchange::fill_links() {
               .mailboxes = {},
               .gathered = by_nccl() ? links_->gathered[rank]->address() : nullptr};
     for (size_t to = 0; to < ranks() && !by_nccl(); ++to) {
-      link.mailboxes[to] =
-          way_ == Way::kHost ? host_[to]->data() : reinterpret_cast<std::byte*>(mailboxes_[to]);
+      link.mailboxes[to] = way_ == Way::kHost ? host_[to]->data() : mailboxes_[to]->address();
     }
     const Current current(context);
     const Driver& driver = context.driver();
@@ -239,7 +236,9 @@ void Exchange::reset() {
     if (way_ == Way::kHost) {
       std::memset(host_[rank]->data(), 0, kNumberBytes);
     } else if (way_ == Way::kPeers) {
-      driver.check(driver.memset_async(mailboxes_[rank], 0, kNumberBytes, context.stream()), kWhat);
+      driver.check(
+          driver.memset_async(mailboxes_[rank]->offset(), 0, kNumberBytes, context.stream()),
+          kWhat);
     }
   }
   for (const auto& context : contexts_) {

@@ -31,7 +31,7 @@ class Exchange {
 
   // `folders`: where NCCL may lie. Throws Error(kDevice) where there is no way.
   Exchange(Contexts contexts, std::vector<std::string> folders);
-  ~Exchange();
+  ~Exchange() = default;
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
@@ -41,7 +41,7 @@ class Exchange {
   // What kernels of a method exchange by.
   struct Links {
     std::vector<std::unique_ptr<CudaMemory>> at;        // by rank: their last argument
-    std::vector<std::unique_ptr<CudaMemory>> gathered;  // by rank; none where kernels exchange
+    std::vector<std::unique_ptr<PeerMemory>> gathered;  // by rank; none where kernels exchange
   };
   // Those for exchanges of so many bytes of x on each rank at most.
   std::shared_ptr<const Links> links(size_t bytes);
@@ -104,12 +104,11 @@ class Exchange {
   std::string why_not_;    // why there is no faster one
   std::unique_ptr<Nccl> nccl_;
   ForkSafeMutex starting_;
-  size_t most_ = 0;                                  // bytes of x that were asked for
-  std::shared_ptr<Links> links_;                     // for as many
-  std::vector<std::unique_ptr<CudaMemory>> epochs_;  // by rank
-  // Of cuMemAlloc, as pools' memory is not the peers'.
-  std::vector<DeviceAddress> mailboxes_;             // empty where they are the host's
-  std::vector<std::unique_ptr<PinnedMemory>> host_;  // those, or none
+  size_t most_ = 0;                                     // bytes of x that were asked for
+  std::shared_ptr<Links> links_;                        // for as many
+  std::vector<std::unique_ptr<CudaMemory>> epochs_;     // by rank
+  std::vector<std::unique_ptr<PeerMemory>> mailboxes_;  // empty where they are the host's
+  std::vector<std::unique_ptr<PinnedMemory>> host_;     // those, or none
   std::unique_ptr<PinnedMemory> notes_;
 };
 

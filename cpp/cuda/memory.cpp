@@ -56,6 +56,18 @@ CudaMemory::~CudaMemory() {
   }
 }
 
+PeerMemory::PeerMemory(std::shared_ptr<const Context> context, size_t bytes)
+    : context_(std::move(context)) {
+  const Driver& driver = context_->driver();
+  driver.check(driver.mem_alloc(&address_, bytes), "give memory for what ranks exchange");
+}
+
+PeerMemory::~PeerMemory() {
+  const Current current(*context_);
+  context_->driver().ctx_synchronize();
+  context_->driver().mem_free(address_);
+}
+
 PinnedMemory::PinnedMemory(std::shared_ptr<const Context> context, size_t bytes)
     : context_(std::move(context)) {
   const Driver& driver = context_->driver();

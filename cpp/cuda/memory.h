@@ -32,6 +32,24 @@ class CudaMemory final : public Memory {
   std::atomic<bool> lent_{false};
 };
 
+// Memory that other devices reach, where they reach its device: that of CudaMemory comes of a pool,
+// which they do not.
+class PeerMemory {
+ public:
+  // Throws Error(kDevice). The context must be current.
+  PeerMemory(std::shared_ptr<const Context> context, size_t bytes);
+  ~PeerMemory();
+  PeerMemory(const PeerMemory&) = delete;
+  PeerMemory& operator=(const PeerMemory&) = delete;
+
+  DeviceAddress offset() const noexcept { return address_; }
+  std::byte* address() const noexcept { return reinterpret_cast<std::byte*>(address_); }
+
+ private:
+  std::shared_ptr<const Context> context_;
+  DeviceAddress address_ = 0;
+};
+
 // Pinned memory of the host: what the device copies from and to without the driver's help.
 class PinnedMemory {
  public:

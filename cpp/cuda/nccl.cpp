@@ -21,8 +21,6 @@ constexpr int kMajor = 2, kOldest = 21100;
 
 Library open(std::span<const std::string> folders) {
   platform::set_environment("NCCL_NVLS_ENABLE", "0");
-  // Memory of pools is no peer's: NCCL must not reach for operands of other ranks in this process.
-  platform::set_environment("NCCL_P2P_DIRECT_DISABLE", "1");
   const std::vector<std::string> names = {
       platform::cuda_library_name(platform::CudaLibrary::kNccl, kMajor)};
   const std::optional<Library> library = find_library(names, folders);
@@ -88,8 +86,7 @@ void Nccl::give_up() noexcept {
   communicators_.clear();
 }
 
-void Nccl::all_gather(std::span<std::byte* const> from, std::span<std::byte* const> to,
-                      size_t bytes) {
+void Nccl::all_gather(std::span<std::byte* const> at, size_t bytes) {
   const std::lock_guard<ForkSafeMutex> locked(turn_);
   if (communicators_.empty()) {
     refuse("NCCL has been given up after a failure: load the program again");
@@ -99,7 +96,7 @@ void Nccl::all_gather(std::span<std::byte* const> from, std::span<std::byte* con
   check(entries_.group_start(), what);
   NcclEntries::Status first = 0;
   for (size_t rank = 0; rank < contexts_.size(); ++rank) {
-    const auto status = entries_.all_gather(from[rank], to[rank], bytes, kBytes,
+    const auto status = entries_.all_gather(at[rank] + rank * bytes, at[rank], bytes, kBytes,
                                             communicators_[rank], contexts_[rank]->stream());
     if (first == 0) first = status;
   }

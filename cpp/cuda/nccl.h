@@ -1,8 +1,8 @@
 // NCCL, NVIDIA's library of exchanges between devices, where it is found: it carries bytes between
 // ranks whose devices do not reach each other's memory. It never adds: sums are the kernels', in
 // the order of the ranks. Types and numbers are those of its public ABI, as far as npusim uses
-// them. Multicast (NVLS), and access to other ranks' operands, are switched off before it is
-// loaded: a process that has used NCCL before keeps what it had then.
+// them. Multicast (NVLS) is switched off before it is loaded: a process that has used NCCL before
+// keeps what it had then.
 #pragma once
 
 #include <memory>
@@ -45,9 +45,10 @@ class Nccl {
 
   // "2.28.3".
   std::string version_text() const;
-  // Puts it on each rank's stream that to[rank] becomes all ranks' `bytes` of from[], in their
-  // order. Throws Error(kDevice); behind a failure nothing is carried any more.
-  void all_gather(std::span<std::byte* const> from, std::span<std::byte* const> to, size_t bytes);
+  // Puts it on each rank's stream that at[rank], where its own `bytes` are in its place, has those
+  // of all ranks, in their order. It is memory that peers reach. Throws Error(kDevice); behind a
+  // failure nothing is carried any more.
+  void all_gather(std::span<std::byte* const> at, size_t bytes);
   // Waits until all ranks' streams are done. Where one fails, the others stop waiting for it: which
   // one, and why, its next call of the driver says. Nothing is carried after it.
   void await();

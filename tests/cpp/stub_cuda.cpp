@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
@@ -31,6 +32,7 @@ constexpr size_t kTotalMemory = size_t{1} << 30;
 std::mutex turn;
 std::map<std::string, int> calls, settings;
 std::map<uintptr_t, size_t> live;  // device address -> bytes
+std::set<uintptr_t> pooled;        // those of them that came of a pool
 std::vector<void*> contexts;       // of the process, for simplicity
 
 int setting(const char* name, int otherwise) {
@@ -73,6 +75,7 @@ int allocate(uintptr_t* to, size_t bytes) {
 int release(uintptr_t address) {
   const std::lock_guard<std::mutex> locked(turn);
   if (live.erase(address) == 0) return kInvalidValue;
+  pooled.erase(address);
   std::free(host(address));
   return 0;
 }
@@ -245,6 +248,12 @@ EXPORT int stub_live() {
   return static_cast<int>(live.size());
 }
 
+EXPORT int stub_is_pooled(const void* address) {
+  const std::lock_guard<std::mutex> locked(turn);
+  const auto after = live.upper_bound(reinterpret_cast<uintptr_t>(address));
+  return after != live.begin() && pooled.contains(std::prev(after)->first) ? 1 : 0;
+}
+
 EXPORT int cuInit(unsigned) {
   ENTER(cuInit);
   return setting("DEVICES", 1) == 0 ? kNoDevice : 0;
@@ -407,7 +416,10 @@ EXPORT int cuMemPoolSetAttribute(void*, int, void*) {
 }
 EXPORT int cuMemAllocFromPoolAsync(uintptr_t* address, size_t bytes, void*, void*) {
   ENTER(cuMemAllocFromPoolAsync);
-  return allocate(address, bytes);
+  const int refused = allocate(address, bytes);
+  const std::lock_guard<std::mutex> locked(turn);
+  if (refused == 0) pooled.insert(*address);
+  return refused;
 }
 EXPORT int cuMemFreeAsync(uintptr_t address, void*) {
   ENTER(cuMemFreeAsync);

@@ -21,6 +21,12 @@ inline void enqueue(const std::function<void()>& work) {
   reinterpret_cast<void (*)(const std::function<void()>&)>(dlsym(driver, "stub_enqueue"))(work);
 }
 
+// Whether memory of the stub driver is of a pool, and so no other device's to reach.
+inline bool is_pooled(const void* address) {
+  void* driver = dlopen(std::getenv("NPUSIM_CUDA_DRIVER"), RTLD_NOW);
+  return reinterpret_cast<int (*)(const void*)>(dlsym(driver, "stub_is_pooled"))(address) != 0;
+}
+
 // A number that a test sets in the environment.
 inline long environment_number(const char* name, long otherwise) {
   const char* value = std::getenv(name);

@@ -1,8 +1,8 @@
 // NCCL without a GPU, for tests: gathers over the stub driver when a group ends, as it has to be
 // called: by every rank once in a group. STUB_NCCL_VERSION is its version; STUB_NCCL_FAIL is the
 // number of the group that fails, from 1 on, and 0 has it refuse the devices. STUB_NCCL_WRONG
-// spoils what it brings. It does nothing where multicast, or access to others' operands, was not
-// switched off before it was loaded.
+// spoils what it brings. It does nothing where multicast was not switched off before it was loaded,
+// and nothing with memory of a pool, which is no peer's.
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +17,7 @@ namespace {
 
 using npusim::tests::environment_number;
 using npusim::tests::host_floats;
+using npusim::tests::is_pooled;
 
 constexpr int kUnhandled = 1, kInternal = 3, kInvalidUsage = 5;
 
@@ -41,13 +42,13 @@ bool is_set(const char* name, std::string_view wanted) {
   const char* value = std::getenv(name);
   return value != nullptr && value == wanted;
 }
-const bool careful = is_set("NCCL_NVLS_ENABLE", "0") && is_set("NCCL_P2P_DIRECT_DISABLE", "1");
+const bool careful = is_set("NCCL_NVLS_ENABLE", "0");
 
 void run(const std::vector<Gather>& gathers) {
   for (const Gather& to : gathers) {
     for (size_t rank = 0; rank < gathers.size(); ++rank) {
-      std::memcpy(reinterpret_cast<std::byte*>(host_floats(to.to)) + rank * to.bytes,
-                  host_floats(gathers[rank].from), to.bytes);
+      std::memmove(reinterpret_cast<std::byte*>(host_floats(to.to)) + rank * to.bytes,
+                   host_floats(gathers[rank].from), to.bytes);  // from its own place
     }
     if (environment_number("STUB_NCCL_WRONG", 0) != 0) ++*host_floats(to.to);
   }
@@ -94,7 +95,7 @@ EXPORT int ncclAllGather(const void* from, void* to, size_t count, int type,
                          Communicator* communicator, void*) {
   Group* group = communicator->group;
   const bool in_turn = communicator->rank == static_cast<int>(group->gathers.size());
-  if (!open || type != 0 || !in_turn) return kInvalidUsage;
+  if (!open || type != 0 || !in_turn || is_pooled(from) || is_pooled(to)) return kInvalidUsage;
   put_in = group;
   group->gathers.push_back({from, to, count});
   return 0;
