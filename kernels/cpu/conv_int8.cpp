@@ -2,7 +2,7 @@
 //
 // Rows are output positions. Where a pixel's channels are whole quads they are read in place
 // through pointers; otherwise a row's bytes are gathered into scratch first. What lies outside the
-// input is the zero point, so that it adds nothing. Depthwise convolutions multiply lane by lane.
+// input is the zero point, so that it adds nothing. Depthwise convolutions multiply quads of taps.
 #include "kernels/cpu/conv_rows.h"
 #include "kernels/cpu/int8_depthwise.h"
 #include "kernels/cpu/int8_finish.h"
@@ -46,12 +46,24 @@ struct Plan {
     blocks = Split(positions, limit).parts;
   }
   int64_t columns() const { return w.columns; }
+  // Pixels that a row has pointers to, those of depthwise taps filled up to whole quads.
+  int64_t pixels() const {
+    if (gathers) return 1;
+    return p.depthwise ? w.quads() * kQuad : taps;
+  }
+  bool has_w_zeros() const { return p.w_zeros || !is_signed_byte(p.w_dtype); }
   int64_t row_bytes() const { return w.quads() * kQuad; }
   TaskGrid grid() const {
     if (p.depthwise) return {blocks, positions, kPanel, taps * p.in_channels / 8, true};
     return {w.groups * blocks, positions * w.groups, columns(), (w.k + kQuad - 1) / kQuad, gathers};
   }
 };
+
+// Whether bytes are made of activated floats; ReLU is a bound of bytes.
+bool is_activated(const Params& p) {
+  const auto act = static_cast<abi::Opcode>(p.act);
+  return makes_bytes(p.y_dtype) && act != abi::Opcode::kCopy && act != abi::Opcode::kRelu;
+}
 
 // A worker's scratch.
 struct Scratch {
@@ -60,18 +72,21 @@ struct Scratch {
   int64_t *y_rows, *r_rows, *axes;
   int32_t *sums, *x_sums;
   uint8_t *outside, *gathered;
+  int8_t* ones;  // of a depthwise weight: what its zero points are multiplied by
   Int8Columns by;
 
   Scratch(const Plan& plan, void* base)
       : arena(base),
-        at(arena.take<const uint8_t*>(plan.gathers ? plan.rows : plan.taps * plan.rows)),
+        at(arena.take<const uint8_t*>(plan.pixels() * plan.rows)),
         y_rows(arena.take<int64_t>(plan.rows)),
         r_rows(arena.take<int64_t>(plan.rows)),
         axes(arena.take<int64_t>(2 * (plan.p.kernel[0] + plan.p.kernel[1] + plan.p.kernel[2]))),
         sums(arena.take<int32_t>(kMaxTileRows * kSumsStride)),
-        x_sums(arena.take<int32_t>(plan.rows)),
+        x_sums(arena.take<int32_t>(plan.p.depthwise ? kMaxTileRows * kSumsStride : plan.rows)),
         outside(arena.take<uint8_t>(plan.p.depthwise ? plan.columns() : plan.channels)),
         gathered(arena.take<uint8_t>(plan.gathers ? plan.rows * plan.row_bytes() : 0)),
+        ones(arena.take<int8_t>(plan.p.depthwise && plan.has_w_zeros() ? kBlock * plan.row_bytes()
+                                                                       : 0)),
         by(arena, plan.w.panels() * kPanel, plan.p.requantization != 0) {}
 };
 
@@ -84,7 +99,9 @@ Int8Operands operands_of(const Params& p, void* const* operands) {
   if (p.has_sum_bias) o.sum_bias = static_cast<const int32_t*>(operands[i++]);
   if (p.has_bias) o.bias = static_cast<const float*>(operands[i++]);
   if (p.residual) o.residual = operands[i++];
-  if (p.residual && makes_bytes(p.y_dtype)) o.terms = static_cast<const float*>(operands[i++]);
+  if ((p.residual && makes_bytes(p.y_dtype)) || is_activated(p)) {
+    o.terms = static_cast<const float*>(operands[i++]);
+  }
   if (p.has_y_zero) o.y_zero = operands[i++];
   o.y = operands[i];
   return o;
@@ -122,6 +139,10 @@ class RowBlock {
     for (int d = 0; d < 3; ++d, storage += 2 * p_.kernel[d - 1]) axes_[d] = axis_of(p_, d, storage);
     std::fill_n(s_.outside, p_.depthwise ? plan.columns() : plan.channels,
                 static_cast<uint8_t>(x_zero_));
+    if (!p_.depthwise || !plan.has_w_zeros()) return;
+    for (int64_t i = 0; i < kBlock * plan.row_bytes(); ++i) {
+      s_.ones[i] = i / (kBlock * kQuad) * kQuad + i % kQuad < plan.taps;
+    }
   }
 
   void enter(int64_t index) {
@@ -141,6 +162,7 @@ class RowBlock {
       const Pixels<uint8_t> pixels{
           x, p_.x_strides[0], p_.x_strides[2], p_.x_strides[3], p_.x_strides[4], s_.outside};
       point_at_taps(pixels, axes_, from, s_.at, from.count);
+      std::fill(s_.at + plan_.taps * from.count, s_.at + plan_.pixels() * from.count, s_.outside);
     }
     if (s_.by.has_w_zero && !p_.depthwise) {
       flip_ ? sum_int8_rows<true>(rows_, s_.x_sums) : sum_int8_rows<false>(rows_, s_.x_sums);
@@ -158,14 +180,13 @@ class RowBlock {
 
   void multiply_depthwise() const {
     const Split tiles(rows_.count, kMaxTileRows);
-    for (int64_t c = 0; c < plan_.columns(); c += kSumsStride) {
-      const int64_t columns = std::min<int64_t>(kSumsStride, plan_.columns() - c);
+    for (int64_t c = 0; c < plan_.columns(); c += kDepthwiseColumns) {
+      const int64_t columns = std::min<int64_t>(kDepthwiseColumns, plan_.columns() - c);
       for (int64_t t = 0; t < tiles.parts; ++t) {
         const int64_t row = tiles.begin(t), rows = tiles.begin(t + 1) - row;
-        for (int64_t i = 0; i < columns; i += kLanes) {
-          const bool whole = plan_.columns() - c - i >= kLanes;
-          depthwise_function(rows, whole)(depthwise_tile(row, c + i, s_.sums + i));
-        }
+        const auto sum = depthwise_function(flip_ != 0, columns == kDepthwiseColumns);
+        sum(depthwise_tile(row, rows, c, depthwise_weight(c), s_.by.offset + c, s_.sums));
+        if (s_.by.has_w_zero) subtract_w_zeros(row, rows, c);
         finish(row, rows, c, columns);
       }
     }
@@ -258,18 +279,34 @@ class RowBlock {
     }
   }
 
-  DepthwiseTile depthwise_tile(int64_t row, int64_t column, int32_t* sums) const {
+  const int8_t* depthwise_weight(int64_t column) const {
+    return w_ + column / kBlock * kBlock * plan_.row_bytes() + column % kBlock * kQuad;
+  }
+  DepthwiseTile depthwise_tile(int64_t row, int64_t rows, int64_t column, const int8_t* w,
+                               const int32_t* offset, int32_t* sums) const {
     return {.at = rows_.at + row,
             .stride = rows_.stride,
-            .taps = plan_.taps,
+            .quads = plan_.w.quads(),
+            .rows = rows,
             .column = column,
             .n = plan_.columns() - column,
-            .w = w_ + column,
-            .step = plan_.w.panels() * kPanel,
-            .offset = s_.by.offset + column,
-            .w_zero = s_.by.w_zero + column,
-            .flip = flip_,
+            .w = w,
+            .offset = offset,
             .sums = sums};
+  }
+  // Columns have sums of x of their own.
+  void subtract_w_zeros(int64_t row, int64_t rows, int64_t column) const {
+    static constexpr int32_t kNone[kDepthwiseColumns] = {};
+    const auto sum = depthwise_function(flip_ != 0, plan_.columns() - column >= kDepthwiseColumns);
+    sum(depthwise_tile(row, rows, column, s_.ones, kNone, s_.x_sums));
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < kDepthwiseColumns; c += kLanes) {
+        const int64_t at = r * kSumsStride + c;
+        const UVec zero = reinterpret_cast<UVec>(load(s_.by.w_zero + column + c));
+        const UVec shift = zero * reinterpret_cast<UVec>(load(s_.x_sums + at));
+        store(s_.sums + at, difference(load(s_.sums + at), reinterpret_cast<IVec>(shift)));
+      }
+    }
   }
 
   void finish(int64_t row, int64_t rows, int64_t column, int64_t columns) const {
@@ -291,10 +328,8 @@ class RowBlock {
                                       kSumsStride);
     } else if (p_.requantization) {
       finish_by_integers(sums, by, row, column);
-    } else if (is_signed_byte(p_.y_dtype)) {
-      finish_as<int8_t>(sums, by, row, column);
     } else {
-      finish_as<uint8_t>(sums, by, row, column);
+      finish_by_floats(sums, by, row, column);
     }
   }
   // The columns from one on. Depthwise sums have their weights' zero points in them.
@@ -325,21 +360,24 @@ class RowBlock {
     added.rows = s_.r_rows + row;
     requantize(p_.requantization, sums, by, range, &added, y, s_.y_rows + row);
   }
-  template <typename Y>
-  void finish_as(const Int8Sums& sums, const Int8Columns& by, int64_t row, int64_t column) const {
+  void finish_by_floats(const Int8Sums& sums, const Int8Columns& by, int64_t row,
+                        int64_t column) const {
     const int32_t zero = o_.y_zero ? decode_byte(p_.y_dtype, o_.y_zero, 0) : 0;
     const bool relu = static_cast<abi::Opcode>(p_.act) == abi::Opcode::kRelu;
     const ByteRange range = byte_range(p_.y_dtype, zero, relu);
-    Y* y = static_cast<Y*>(o_.y) + column;
-    const int64_t *y_rows = s_.y_rows + row, *r_rows = s_.r_rows + row;
+    auto* y = static_cast<uint8_t*>(o_.y) + column;
+    const int64_t* y_rows = s_.y_rows + row;
     const bool biased = o_.bias != nullptr;
-    if (!p_.residual) return finish_bytes(sums, by, range, biased, y, y_rows);
-    if (is_signed_byte(p_.r_dtype)) {
-      const auto* residual = static_cast<const int8_t*>(o_.residual) + column;
-      return finish_bytes_added(sums, by, range, biased, o_.terms, residual, r_rows, y, y_rows);
+    if (is_activated(p_)) {
+      Output out;
+      set_epilogue(out, p_);
+      return finish_bytes_activated(sums, by, range, biased, out, *o_.terms, y, y_rows);
     }
+    if (!p_.residual) return finish_bytes(sums, by, range, biased, y, y_rows);
+    const uint8_t flip = is_signed_byte(p_.r_dtype) ? kFlip : 0;
     const auto* residual = static_cast<const uint8_t*>(o_.residual) + column;
-    finish_bytes_added(sums, by, range, biased, o_.terms, residual, r_rows, y, y_rows);
+    finish_bytes_added(sums, by, range, biased, o_.terms, residual, flip, s_.r_rows + row, y,
+                       y_rows);
   }
 
   const Plan& plan_;
@@ -404,9 +442,9 @@ const char* check_fields(const Params& p) {
     return is_activation(p.act) ? nullptr : "the activation is not a unary float opcode";
   }
   if (p.residual && !is_byte(p.r_dtype)) return "the residual is not of 8 bits";
-  const auto act = static_cast<abi::Opcode>(p.act);
-  const bool known = act == abi::Opcode::kCopy || act == abi::Opcode::kRelu;
-  return known ? nullptr : "the activation of bytes is neither copy nor relu";
+  if (!is_activated(p)) return nullptr;
+  if (!is_activation(p.act)) return "the activation is not a unary float opcode";
+  return p.residual || p.requantization ? "bytes are activated and more" : nullptr;
 }
 
 Region output_region(const Params& p, const int64_t (&strides)[5]) {
@@ -432,6 +470,7 @@ const char* check_operands(const KernelCheck& c, const Params& p) {
     if (const char* why = residual.reads(c, i++, element_size(p.r_dtype))) return why;
     if (const char* why = vector(makes_bytes(p.y_dtype) ? 5 : 0, sizeof(float))) return why;
   }
+  if (const char* why = vector(is_activated(p), sizeof(float))) return why;
   if (const char* why = vector(p.has_y_zero, 1)) return why;
   if (const char* why = operand_count(c, i + 1)) return why;
   return output_region(p, p.y_strides).writes(c, i, element_size(p.y_dtype));

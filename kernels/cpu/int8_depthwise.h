@@ -1,59 +1,106 @@
-// Depthwise convolutions of bytes, lane by lane: what a tap multiplies is made once for some rows,
-// whose sums stay in registers.
+// Depthwise convolutions of bytes. Four taps of a column become a quad by interleaving the pixels
+// that four rows of pointers show, so that one dot product multiplies and adds them all.
 #pragma once
 
-#include <utility>
-
 #include "kernels/cpu/int8_panels.h"
-#include "kernels/cpu/int8_tile.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
 
-// Some columns of a depthwise convolution.
+// Columns that are interleaved at once: a vector's bytes where that has lanes of 16, else 16.
+inline constexpr int kDepthwiseColumns = kLanes == kPanel ? kBlock : kPanel;
+inline constexpr int kDepthwiseVecs = kDepthwiseColumns / kLanes;
+
+// Some rows of a depthwise convolution, of kDepthwiseColumns columns.
 struct DepthwiseTile {
-  const uint8_t* const* at;  // [taps][stride]: the pixels of each row
-  int64_t stride, taps;
-  int64_t column, n;  // the first column, and how many are there from it on
-  const int8_t* w;    // [taps][step], from the first column
-  int64_t step;
-  const int32_t *offset, *w_zero;  // of each column, from the first one
-  uint8_t flip;                    // makes signed pixels unsigned
-  int32_t* sums;                   // [rows][kSumsStride]
+  const uint8_t* const* at;  // [4 * quads][stride]: the pixels of each row
+  int64_t stride, quads, rows;
+  int64_t column, n;      // the first column, and how many are there from it on
+  const int8_t* w;        // [quads][kBlock][4], from the first column
+  const int32_t* offset;  // of each column, from the first one
+  int32_t* sums;          // [rows][kSumsStride]
 };
 
-// kLanes sums of `Rows` rows. Sums wrap, which unsigned lanes do by definition.
-template <int Rows, bool Whole>
-void sum_depthwise(const DepthwiseTile& tile) {
-  UVec sums[Rows];
-  for (auto& sum : sums) sum = reinterpret_cast<UVec>(load(tile.offset));
-  const IVec zero = load(tile.w_zero), flip = IVec{} + tile.flip;
-  for (int64_t t = 0; t < tile.taps; ++t) {
-    const IVec w = load_bytes(tile.w + t * tile.step) - zero;
-    const uint8_t* const* at = tile.at + t * tile.stride;
-    for (int r = 0; r < Rows; ++r) {
-      const uint8_t* x = at[r] + tile.column;
-      const IVec pixel = (Whole ? load_bytes(x) : load_bytes_part(x, tile.n)) ^ flip;
-      sums[r] += reinterpret_cast<UVec>(pixel * w);
+#if defined(__AVX512F__)
+// Lane i of the vectors is the quad of the column whose depthwise_place() is i.
+template <bool Whole>
+inline void interleave(const uint8_t* const (&x)[kQuad], int64_t n, IVec (&quads)[kDepthwiseVecs]) {
+  __m512i row[kQuad];
+  for (int j = 0; j < kQuad; ++j) {
+    row[j] =
+        Whole ? _mm512_loadu_si512(x[j]) : _mm512_maskz_loadu_epi8((__mmask64{1} << n) - 1, x[j]);
+  }
+  const __m512i low = _mm512_unpacklo_epi8(row[0], row[1]);
+  const __m512i high = _mm512_unpackhi_epi8(row[0], row[1]);
+  const __m512i more_low = _mm512_unpacklo_epi8(row[2], row[3]);
+  const __m512i more_high = _mm512_unpackhi_epi8(row[2], row[3]);
+  quads[0] = (IVec)_mm512_unpacklo_epi16(low, more_low);
+  quads[1] = (IVec)_mm512_unpackhi_epi16(low, more_low);
+  quads[2] = (IVec)_mm512_unpacklo_epi16(high, more_high);
+  quads[3] = (IVec)_mm512_unpackhi_epi16(high, more_high);
+}
+// Columns in their own order: a transposition of quarters of vectors.
+inline void in_order(IVec (&sums)[kDepthwiseVecs]) {
+  const auto [a, b, c, d] = sums;
+  const __m512i low = _mm512_maskz_shuffle_i32x4(0xFFFF, (__m512i)a, (__m512i)b, 0x44);
+  const __m512i high = _mm512_maskz_shuffle_i32x4(0xFFFF, (__m512i)a, (__m512i)b, 0xEE);
+  const __m512i more_low = _mm512_maskz_shuffle_i32x4(0xFFFF, (__m512i)c, (__m512i)d, 0x44);
+  const __m512i more_high = _mm512_maskz_shuffle_i32x4(0xFFFF, (__m512i)c, (__m512i)d, 0xEE);
+  sums[0] = (IVec)_mm512_maskz_shuffle_i32x4(0xFFFF, low, more_low, 0x88);
+  sums[1] = (IVec)_mm512_maskz_shuffle_i32x4(0xFFFF, low, more_low, 0xDD);
+  sums[2] = (IVec)_mm512_maskz_shuffle_i32x4(0xFFFF, high, more_high, 0x88);
+  sums[3] = (IVec)_mm512_maskz_shuffle_i32x4(0xFFFF, high, more_high, 0xDD);
+}
+#else
+template <bool Whole>
+inline void interleave(const uint8_t* const (&x)[kQuad], int64_t n, IVec (&quads)[kDepthwiseVecs]) {
+  uint8_t part[kQuad][kDepthwiseColumns] = {};
+  for (int j = 0; j < kQuad; ++j) {
+    const uint8_t* from = x[j];
+    if constexpr (!Whole) {
+      std::memcpy(part[j], from, static_cast<size_t>(n));
+      from = part[j];
+    }
+    for (int v = 0; v < kDepthwiseVecs; ++v) {
+      const IVec bytes = load_bytes(from + v * kLanes) << 8 * j;
+      quads[v] = j == 0 ? bytes : quads[v] | bytes;
     }
   }
-  for (int r = 0; r < Rows; ++r) {
-    store(tile.sums + r * kSumsStride, reinterpret_cast<IVec>(sums[r]));
+}
+inline void in_order(IVec (&)[kDepthwiseVecs]) {}
+#endif
+
+// Sums of all rows. Signed: pixels are signed bytes; what is added up is x + 128 then.
+template <bool Signed, bool Whole>
+void sum_depthwise(const DepthwiseTile& tile) {
+  const IVec flip = IVec{} + static_cast<int32_t>(Signed ? 0x80808080u : 0);
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    IVec sums[kDepthwiseVecs] = {};
+    const int8_t* w = tile.w;
+    for (int64_t q = 0; q < tile.quads; ++q, w += kBlock * kQuad) {
+      const uint8_t* x[kQuad];
+      for (int64_t j = 0; j < kQuad; ++j) {
+        x[j] = tile.at[(q * kQuad + j) * tile.stride + r] + tile.column;
+      }
+      IVec quads[kDepthwiseVecs];
+      interleave<Whole>(x, tile.n, quads);
+      for (int v = 0; v < kDepthwiseVecs; ++v) {
+        const IVec row = load(reinterpret_cast<const int32_t*>(w) + v * kLanes);
+        sums[v] = dot_quads(sums[v], quads[v] ^ flip, row);
+      }
+    }
+    in_order(sums);
+    for (int v = 0; v < kDepthwiseVecs; ++v) {
+      const IVec offset = load(tile.offset + v * kLanes);
+      store(tile.sums + r * kSumsStride + v * kLanes, wrapping_sum(sums[v], offset));
+    }
   }
 }
 
 using DepthwiseFunction = void (*)(const DepthwiseTile&);
 
-template <int... Rows>
-DepthwiseFunction depthwise_function(int64_t rows, bool whole,
-                                     std::integer_sequence<int, Rows...>) {
-  static constexpr DepthwiseFunction kWhole[] = {sum_depthwise<Rows + 1, true>...};
-  static constexpr DepthwiseFunction kPart[] = {sum_depthwise<Rows + 1, false>...};
-  return whole ? kWhole[rows - 1] : kPart[rows - 1];
-}
-
-// What sums 1 to kMaxTileRows rows, of all lanes or of those that are there.
-inline DepthwiseFunction depthwise_function(int64_t rows, bool whole) {
-  return depthwise_function(rows, whole, std::make_integer_sequence<int, kMaxTileRows>());
+inline DepthwiseFunction depthwise_function(bool is_signed, bool whole) {
+  if (is_signed) return whole ? sum_depthwise<true, true> : sum_depthwise<true, false>;
+  return whole ? sum_depthwise<false, true> : sum_depthwise<false, false>;
 }
 
 }  // namespace npusim::cpu::NPUSIM_ISA

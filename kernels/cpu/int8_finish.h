@@ -78,58 +78,119 @@ inline Vec scaled_sum(const Int8Sums& s, const Int8Columns& by, int64_t r, int64
   return __builtin_convertvector(whole_sum(s, by, r, c), Vec) * load(by.scale + c);
 }
 
-template <typename Y>
-inline void store_some_bytes(Y* y, IVec v, int64_t n) {
-  n >= kLanes ? store_bytes(y, v) : store_bytes_part(y, v, n);
-}
-
 // What rounds to an integer of few bits, with others above its lowest byte.
 inline IVec low_bytes(Vec v) {
   return reinterpret_cast<IVec>(v + kNoFraction);
 }
 
-// Columns and sums are taken by value: stores of bytes could change what a reference shows.
-//
-// y[y_rows[r]] = sums as bytes.
-template <typename Y>
-void finish_bytes(const Int8Sums s, const Int8Columns by, const ByteRange range, bool biased, Y* y,
-                  const int64_t* y_rows) {
-  for (int64_t r = 0; r < s.rows; ++r) {
-    Y* to = y + y_rows[r];
-    for (int64_t c = 0; c < s.columns; c += kLanes) {
-      Vec v = scaled_sum(s, by, r, c);
-      if (biased) v += load(by.bias + c);
-      v = clamp(v, range.lo, range.hi);
-      store_some_bytes(to + c, round_to_integers(v) + range.zero, s.columns - c);
+#if defined(__AVX512VBMI__)
+// Where the low bytes of two vectors of integers lie, twice.
+struct LowBytes {
+  uint8_t at[64] = {};
+};
+constexpr LowBytes low_bytes_of_two() {
+  LowBytes low;
+  for (int i = 0; i < 64; ++i) low.at[i] = static_cast<uint8_t>(4 * (i % 32));
+  return low;
+}
+#endif
+// The low bytes of several vectors, which lie beside each other.
+inline constexpr int kStoredTogether = kLanes == 4 ? 1 : 4;
+inline void store_bytes_together(uint8_t* p, const IVec (&v)[kStoredTogether]) {
+#if defined(__AVX512VBMI__)
+  static constexpr LowBytes kEach = low_bytes_of_two();
+  const __m512i each = _mm512_loadu_si512(kEach.at);
+  const __m512i low = _mm512_permutex2var_epi8((__m512i)v[0], each, (__m512i)v[1]);
+  const __m512i high = _mm512_permutex2var_epi8((__m512i)v[2], each, (__m512i)v[3]);
+  _mm512_storeu_si512(p, _mm512_maskz_shuffle_i64x2(0xFF, low, high, 0x44));
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  const auto words = [](IVec a, IVec b) __attribute__((always_inline)) {
+    return _mm256_packs_epi32((__m256i)(a & 0xFF), (__m256i)(b & 0xFF));
+  };
+  const __m256i bytes = _mm256_packus_epi16(words(v[0], v[1]), words(v[2], v[3]));
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permutevar8x32_epi32(bytes, order));
+#else
+  for (int i = 0; i < kStoredTogether; ++i) store_bytes(p + i * kLanes, v[i]);
+#endif
+}
+
+// y[y_rows[r]] = value(r, c) of each row, in steps of y: rounded, as bytes. Columns and sums are
+// taken by value: stores of bytes could change what a reference shows.
+template <typename Value>
+inline void round_rows(int64_t rows, int64_t columns, const ByteRange range, uint8_t* y,
+                       const int64_t* y_rows, const Value value) {
+  constexpr int64_t kTogether = kStoredTogether * kLanes;
+  const auto byte = [&](int64_t r, int64_t c) __attribute__((always_inline)) {
+    return wrapping_sum(low_bytes(clamp(value(r, c), range.lo, range.hi)), range.zero);
+  };
+  for (int64_t r = 0; r < rows; ++r) {
+    uint8_t* to = y + y_rows[r];
+    int64_t c = 0;
+    for (; c + kTogether <= columns; c += kTogether) {
+      IVec bytes[kStoredTogether];
+      for (int v = 0; v < kStoredTogether; ++v) bytes[v] = byte(r, c + v * kLanes);
+      store_bytes_together(to + c, bytes);
+    }
+    for (; c < columns; c += kLanes) {
+      const int64_t n = columns - c;
+      const IVec bytes = byte(r, c);
+      n >= kLanes ? store_bytes(to + c, bytes) : store_bytes_part(to + c, bytes, n);
     }
   }
 }
 
-// The same, with bytes of a residual added in steps of y.
-template <typename Y, typename R>
-void finish_bytes_added(const Int8Sums s, const Int8Columns by, const ByteRange range, bool biased,
-                        const float* terms, const R* residual, const int64_t* r_rows, Y* y,
-                        const int64_t* y_rows) {
+inline void finish_bytes(const Int8Sums s, const Int8Columns by, const ByteRange range, bool biased,
+                         uint8_t* y, const int64_t* y_rows) {
+  round_rows(s.rows, s.columns, range, y, y_rows, [=](int64_t r, int64_t c) {
+    const Vec v = scaled_sum(s, by, r, c);
+    return biased ? v + load(by.bias + c) : v;
+  });
+}
+
+// The same, with bytes of a residual added in steps of y; `flip` of those that are signed.
+inline void finish_bytes_added(const Int8Sums s, const Int8Columns by, const ByteRange range,
+                               bool biased, const float* terms, const uint8_t* residual,
+                               uint8_t flip, const int64_t* r_rows, uint8_t* y,
+                               const int64_t* y_rows) {
   // Beyond this there is no byte, and rounding needs numbers that are not larger.
   const Vec limit = broadcast(0x1p21F);
   const Vec lo = clamp(broadcast(terms[0]), -limit, limit);
   const Vec hi = clamp(broadcast(terms[1]), -limit, limit);
   const Vec own = broadcast(terms[2]), other = broadcast(terms[3]), rest = broadcast(terms[4]);
   const Vec zero = __builtin_convertvector(range.zero, Vec);
-  const Vec low = range.lo + zero, high = range.hi + zero;
+  const ByteRange whole{range.lo + zero, range.hi + zero, IVec{}};
+  const IVec sign = IVec{} + flip;
+  round_rows(s.rows, s.columns, whole, y, y_rows, [=](int64_t r, int64_t c) {
+    const int64_t n = s.columns - c;
+    Vec v = scaled_sum(s, by, r, c);
+    if (biased) v += load(by.bias + c);
+    v = round_small(clamp(v, lo, hi));
+    const uint8_t* from = residual + r_rows[r] + c;
+    const IVec bytes = ((n >= kLanes ? load_bytes(from) : load_bytes_part(from, n)) ^ sign) - sign;
+    return v * own + __builtin_convertvector(bytes, Vec) * other + rest;
+  });
+}
+
+// The same, with an activation over sums that are scaled, which `inverse` makes steps of y.
+inline void finish_bytes_activated(const Int8Sums& s, const Int8Columns& by, const ByteRange range,
+                                   bool biased, const Output& out, float inverse, uint8_t* y,
+                                   const int64_t* y_rows) {
+  const int64_t width = (s.columns + kLanes - 1) / kLanes * kLanes;
+  auto* values = reinterpret_cast<float*>(s.at);  // rows end to end, which lie before what is read
   for (int64_t r = 0; r < s.rows; ++r) {
-    const R* from = residual + r_rows[r];
-    Y* to = y + y_rows[r];
-    for (int64_t c = 0; c < s.columns; c += kLanes) {
-      const int64_t n = s.columns - c;
+    for (int64_t c = 0; c < width; c += kLanes) {
       Vec v = scaled_sum(s, by, r, c);
       if (biased) v += load(by.bias + c);
-      v = round_small(clamp(v, lo, hi));
-      const IVec bytes = n >= kLanes ? load_bytes(from + c) : load_bytes_part(from + c, n);
-      v = v * own + __builtin_convertvector(bytes, Vec) * other + rest;
-      store_some_bytes(to + c, low_bytes(clamp(v, low, high)), n);
+      store(s.at + r * width + c, reinterpret_cast<IVec>(v));
     }
   }
+  activate(out, values, s.rows * width);
+  const int32_t* at = s.at;
+  const Vec steps = broadcast(inverse);
+  round_rows(s.rows, s.columns, range, y, y_rows, [=](int64_t r, int64_t c) {
+    return reinterpret_cast<Vec>(load(at + r * width + c)) * steps;
+  });
 }
 
 inline void finish_sums(const Int8Sums& s, const Int8Columns& by, int32_t* y,

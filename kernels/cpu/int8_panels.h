@@ -1,7 +1,8 @@
 // The layout of 8-bit weights that `pack_int8` writes and `conv_int8` reads. Columns of B lie in
 // panels of 16, four rows of K next to each other: [groups][panels][quads][16][4] signed bytes,
-// after them int32[groups][panels][16], each column's sum. A depthwise weight is one byte a column
-// and tap, [taps][panels][16], with the same sums. uint8 weights are stored less 128.
+// after them int32[groups][panels][16], each column's sum. A depthwise weight has four panels
+// beside each other, [blocks][quads][64][4], K being its taps, with the same sums; within a block
+// columns are in the order of depthwise_place(). uint8 weights are stored less 128.
 #pragma once
 
 #include "kernels/cpu/check.h"
@@ -10,6 +11,8 @@
 namespace npusim::cpu::NPUSIM_ISA {
 
 inline constexpr int64_t kQuad = 4;
+inline constexpr int64_t kBlockPanels = 4;  // of a depthwise weight
+inline constexpr int64_t kBlock = kBlockPanels * kPanel;
 
 inline bool is_byte(int32_t dtype) {
   return dtype == static_cast<int32_t>(abi::DType::kInt8) ||
@@ -21,17 +24,24 @@ inline bool is_signed_byte(int32_t dtype) {
 // What turns a stored byte into the other signedness, less or more 128.
 inline constexpr uint8_t kFlip = 0x80;
 
+// Where a column of a block of a depthwise weight lies in it. Vectors of 64 bytes are interleaved
+// by runs of 16, so that the first quarter of each run comes first, then the second ones.
+constexpr int64_t depthwise_place(int64_t column) {
+  if (kLanes < kPanel) return column;
+  return column % kPanel / kQuad * kPanel + column / kPanel * kQuad + column % kQuad;
+}
+
 struct Int8Panels {
   int64_t groups, columns, k;  // columns of a group
   bool depthwise;
 
-  int64_t panels() const { return (columns + kPanel - 1) / kPanel; }
-  int64_t quads() const { return (k + kQuad - 1) / kQuad; }
-  // Bytes of a panel; of all panels where a tap's lie next to each other.
-  int64_t panel_bytes() const { return quads() * kPanel * kQuad; }
-  int64_t group_bytes() const {
-    return depthwise ? k * panels() * kPanel : panels() * panel_bytes();
+  int64_t panels() const {
+    const int64_t whole = depthwise ? kBlock : kPanel;
+    return (columns + whole - 1) / whole * (whole / kPanel);
   }
+  int64_t quads() const { return (k + kQuad - 1) / kQuad; }
+  int64_t panel_bytes() const { return quads() * kPanel * kQuad; }
+  int64_t group_bytes() const { return panels() * panel_bytes(); }
   int64_t sums_offset() const { return groups * group_bytes(); }
   int64_t sums_of(int64_t group) const { return group * panels() * kPanel; }
 
@@ -40,7 +50,7 @@ struct Int8Panels {
     constexpr int64_t kLimit = int64_t{1} << 62;
     if (groups < 0 || columns < 0 || k < 0 || columns > kLimit || k > kLimit)
       return "a size is negative or too large";
-    const int64_t codes[] = {groups, panels(), kPanel, depthwise ? k : quads() * kQuad};
+    const int64_t codes[] = {groups, panels(), kPanel, quads() * kQuad};
     const int64_t sums[] = {groups, panels(), kPanel, int64_t{sizeof(int32_t)}};
     int64_t total = 0;
     if (product(codes, 4) < 0 || product(sums, 4) < 0 ||

@@ -40,7 +40,7 @@ class PanelWriter {
         p_.c_stride == 1 ? copy_quads(from, to) : interleave(from, to);
       } else {
         for (int64_t j = 0; j < rows; ++j) {
-          write_row((at + j) / p_.channels, (at + j) % p_.channels, kQuad, to + j);
+          write_row((at + j) / p_.channels, (at + j) % p_.channels, to + j);
         }
       }
       const auto* quad = reinterpret_cast<const int32_t*>(to);
@@ -50,16 +50,19 @@ class PanelWriter {
     }
     for (int v = 0; v < kPanelVecs; ++v) store(sums + v * kLanes, total[v]);
   }
-  // One byte a tap, `row` bytes apart.
-  void write_taps(int64_t row, int8_t* to, int32_t* sums) const {
-    std::fill_n(sums, kPanel, 0);
-    for (int64_t t = 0; t < p_.taps; ++t, to += row) {
-      std::fill_n(to, kPanel, int8_t{0});
-      write_row(t, 0, 1, to);
-      for (int64_t n = 0; n < kPanel; ++n) {  // sums wrap, as those of quads do
-        sums[n] =
-            static_cast<int32_t>(static_cast<uint32_t>(sums[n]) + static_cast<uint32_t>(to[n]));
+  // Taps as quads, in a block's memory; the panel is one of its four.
+  void write_taps(int64_t quads, int64_t panel, int8_t* block, int32_t* sums) const {
+    for (int64_t n = 0; n < kPanel; ++n) {
+      int8_t* to = block + depthwise_place(panel * kPanel + n) * kQuad;
+      uint32_t sum = 0;  // wraps, as those of quads do
+      for (int64_t t = 0; t < quads * kQuad; ++t) {
+        const bool there = n < columns_ && t < p_.taps;
+        const auto byte =
+            there ? static_cast<int8_t>(w_[n * p_.n_stride + t * p_.t_stride] ^ flip_) : int8_t{0};
+        to[t / kQuad * kBlock * kQuad + t % kQuad] = byte;
+        sum += static_cast<uint32_t>(byte);
       }
+      sums[n] = static_cast<int32_t>(sum);
     }
   }
 
@@ -82,10 +85,10 @@ class PanelWriter {
       }
     }
   }
-  void write_row(int64_t tap, int64_t channel, int64_t step, int8_t* to) const {
+  void write_row(int64_t tap, int64_t channel, int8_t* to) const {
     const uint8_t* from = w_ + tap * p_.t_stride + channel * p_.c_stride;
     for (int64_t n = 0; n < columns_; ++n) {
-      to[n * step] = static_cast<int8_t>(from[n * p_.n_stride] ^ flip_);
+      to[n * kQuad] = static_cast<int8_t>(from[n * p_.n_stride] ^ flip_);
     }
   }
 
@@ -105,10 +108,12 @@ void run(const KernelCall& call) {
   for (int64_t i = total * call.begin / count; i < total * call.end / count; ++i) {
     const int64_t group = i / panels, column = i % panels * kPanel;
     const auto* w = static_cast<const uint8_t*>(call.operands[0]) + group * p.g_stride;
-    const PanelWriter writer(p, w + column * p.n_stride, std::min<int64_t>(kPanel, p.n - column));
+    const int64_t columns = std::clamp<int64_t>(p.n - column, 0, kPanel);
+    const PanelWriter writer(p, columns ? w + column * p.n_stride : w, columns);
     if (layout.depthwise) {
-      const int64_t row = panels * kPanel;
-      writer.write_taps(row, packed + group * layout.group_bytes() + column, sums + i * kPanel);
+      const int64_t at = i % kBlockPanels;
+      int8_t* block = packed + (i - at) * layout.panel_bytes();
+      writer.write_taps(layout.quads(), at, block, sums + i * kPanel);
     } else {
       writer.write_quads(layout.quads(), packed + i * layout.panel_bytes(), sums + i * kPanel);
     }

@@ -43,6 +43,15 @@ T value_at(const Operand& o, int64_t i) {
   return value;
 }
 
+bool makes_bytes(const Params& p) {
+  return p.y_dtype == kInt8 || p.y_dtype == kUint8;
+}
+// Whether bytes are made of activated floats.
+bool is_activated(const Params& p) {
+  const auto act = static_cast<abi::Opcode>(p.act);
+  return makes_bytes(p) && act != abi::Opcode::kCopy && act != abi::Opcode::kRelu;
+}
+
 // A convolution and everything it reads. The weight is [groups][columns][taps][channels], dense.
 struct Problem {
   Params p{};
@@ -69,11 +78,9 @@ struct Problem {
     if (p.has_sum_bias) out.push_back(sum_bias);
     if (p.has_bias) out.push_back(bias);
     if (p.residual) out.push_back(residual);
-    if (p.residual && (p.y_dtype == kInt8 || p.y_dtype == kUint8)) out.push_back(terms);
+    if ((p.residual && makes_bytes(p)) || is_activated(p)) out.push_back(terms);
     if (p.has_y_zero) out.push_back(y_zero);
-    const int64_t size = p.y_dtype == kInt8 || p.y_dtype == kUint8 ? 1
-                         : p.y_dtype == kInt32                     ? 4
-                                                                   : dtype_bytes(p.y_dtype);
+    const int64_t size = makes_bytes(p) ? 1 : p.y_dtype == kInt32 ? 4 : dtype_bytes(p.y_dtype);
     Operand y;
     y.bytes.resize(static_cast<size_t>(y_extent(p.y_strides) * size));
     out.push_back(y);
@@ -94,7 +101,8 @@ Operand packed(const TestedIsa& isa, const Problem& problem, std::mt19937& rando
   p.g_stride = n * p.n_stride;
   p.x_dtype = problem.p.w_dtype;
   p.depthwise = problem.p.depthwise;
-  const int64_t panels = (n + 15) / 16, k = p.depthwise ? taps : (taps * channels + 3) / 4 * 4;
+  const int64_t block = p.depthwise ? 64 : 16;
+  const int64_t panels = (n + block - 1) / block * block / 16, k = (taps * channels + 3) / 4 * 4;
   std::vector<Operand> operands{problem.w, {}};
   operands[1].bytes.resize(static_cast<size_t>(p.groups * panels * 16 * (k + 4)));
   run_kernel(isa["pack_int8"], p, operands, random);
@@ -129,6 +137,7 @@ void fill_operands(Problem& problem, const TestedIsa& isa, std::mt19937& random)
   }
   const float last = p.requantization ? -17 : 17.25F;  // a zero point, or all that is added
   problem.terms = vector_of<float>({-100, 90, 0.75F, 0.5F, last});
+  if (is_activated(p)) problem.terms = vector_of<float>({0.75F});
   problem.y_zero = random_bytes(1, random);
 }
 
@@ -220,7 +229,7 @@ void expect_result(const Problem& q, int64_t sum, int64_t channel, const Operand
   double v = static_cast<double>(sum) * value_at<float>(q.scale, p.scales == 1 ? 0 : channel);
   if (p.has_bias) v += value_at<float>(q.bias, channel);
   const auto act = static_cast<abi::Opcode>(p.act);
-  if (p.y_dtype != kInt8 && p.y_dtype != kUint8) {
+  if (!makes_bytes(p)) {
     const double r =
         p.residual
             ? load_as(p.r_dtype, q.residual.bytes.data() + residual_at * dtype_bytes(p.r_dtype))
@@ -235,7 +244,10 @@ void expect_result(const Problem& q, int64_t sum, int64_t channel, const Operand
   double low = p.y_dtype == kInt8 ? -128 : 0;
   const double high = low + 255;
   if (act == abi::Opcode::kRelu) low = std::max(low, zero);
-  bool near_half = std::abs(v - std::floor(v) - 0.5) < 1e-4 * (1 + std::abs(v));
+  if (is_activated(p)) {
+    v = reference_activation(act, v, p.act_lo, p.act_hi) * value_at<float>(q.terms, 0);
+  }
+  const bool near_half = std::abs(v - std::floor(v) - 0.5) < 1e-4 * (1 + std::abs(v));
   if (p.residual) {
     const auto term = [&](int64_t i) { return static_cast<double>(value_at<float>(q.terms, i)); };
     v = std::nearbyint(std::clamp(v, term(0), term(1))) * term(2) +
@@ -304,6 +316,10 @@ void random_result(Problem& problem, std::mt19937& random) {
   p.requantization = below(6);
   if (p.requantization) p.has_bias = 0;
   p.act = static_cast<int32_t>(below(2) ? abi::Opcode::kRelu : abi::Opcode::kCopy);
+  if (p.residual || p.requantization || below(3)) return;
+  p.act = static_cast<int32_t>(kTestedActivations[below(8)]);
+  p.act_lo = -20;
+  p.act_hi = 30;
 }
 
 // What a window costs a test: positions by taps by channels.
@@ -326,7 +342,7 @@ void test_windows(const TestedIsa& isa, std::mt19937& random) {
     p.in_channels = p.groups * inner;
     p.out_channels = p.groups * (1 + static_cast<int64_t>(random() % 90));
     p.depthwise = shape == 2;
-    if (p.depthwise) p.out_channels = p.in_channels;
+    if (p.depthwise) p.out_channels = p.in_channels += static_cast<int64_t>(random() % 3) * 64;
     random_window(p, 1 + i % 3, false, random);
     random_layout(p, random);
     if (p.depthwise && p.x_strides[1] != 1) channels_last(p.in_channels, p.in_size, p.x_strides);

@@ -140,7 +140,7 @@ BY_HAND: list[tuple[str, Params, tuple[int, ...], int]] = [
      (64, 512 + 64 + 64, 64, 8), 2 * 4 * 32 + 4 * 32),
     ("pack_int8", {"groups": 1, "n": 5, "taps": 3, "channels": 3}, (45, 16 * (12 + 4)), 0),
     ("pack_int8", {"groups": 1, "n": 5, "taps": 9, "channels": 1, "depthwise": 1},
-     (45, 16 * (9 + 4)), 0),
+     (45, 64 * (12 + 4)), 0),
     ("conv_int8", {"batch": 1, "in_channels": 4, "out_channels": 6, "in_size": (1, 5, 5),
                    "out_size": (1, 3, 3), "kernel": (1, 3, 3), "groups": 1, "x_dtype": U8,
                    "y_dtype": I8, "r_dtype": I8, "has_x_zero": 1, "w_zeros": 1, "scales": 6,

@@ -7,6 +7,7 @@ import pytest
 
 from npusim.passes.recognize_int8 import recognize_int8
 from npusim.passes.run import run_passes
+from npusim.targets import TargetConfig
 from tests.passes.conftest import assert_same_results
 
 CONV = {"stride": (1, 1), "padding": (1, 1), "padding_back": (1, 1), "dilation": (1, 1),
@@ -199,8 +200,50 @@ def test_a_clamp_at_which_bytes_saturate(draft, cpu, bounds, scale, zero, goes):
     y = draft.call("aten.hardtanh.default", conv(draft, x, w), min_val=bounds[0], max_val=bounds[1])
     graph = draft.graph(to_bytes(draft, y, scale, zero))
     result = run_passes(graph, cpu, pipeline=[recognize_int8])
-    assert (len(result.nodes) == 1) == goes
+    (product,) = result.nodes
+    assert product.attrs["act"] == ("copy" if goes else "clamp")
     assert_same_results(graph, result)
+
+
+@pytest.mark.parametrize(
+    ("function", "act"),
+    [
+        ("aten.silu.default", "silu"),
+        ("aten.hardswish.default", "hardswish"),
+        ("aten.gelu.default", "gelu"),
+        ("aten.sigmoid.default", "sigmoid"),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_an_activation_before_a_rounding(draft, cpu, function, act, dtype):
+    x = floats(draft, draft.x(1, 8, 5, 5, dtype="uint8"), STEP, 3)
+    w = floats(draft, draft.w(6, 8, 3, 3, dtype="int8"), np.full((6, 1, 1, 1), FINE), 1)
+    b = floats(draft, draft.w(6, dtype="int32"), np.full(6, STEP * FINE))
+    y = draft.call(function, conv(draft, x, w, b))
+    graph = draft.graph(to_bytes(draft, y, 2**-5, 9, dtype))
+    result = run_passes(graph, cpu, pipeline=[recognize_int8])
+    (product,) = result.nodes
+    assert (product.op, product.attrs["act"]) == ("npu.int8_conv", act)
+    assert_same_results(graph, result)
+
+
+def test_an_activation_that_others_read_stays(draft, cpu):
+    x = floats(draft, draft.x(1, 8, 5, 5, dtype="uint8"), STEP, 3)
+    w = floats(draft, draft.w(6, 8, 3, 3, dtype="int8"), np.full((6, 1, 1, 1), FINE), 1)
+    y = draft.call("aten.silu.default", conv(draft, x, w))
+    graph = draft.graph(to_bytes(draft, y, 2**-5), y)
+    result = run_passes(graph, cpu, pipeline=[recognize_int8])
+    assert count(result, "aten.silu.default") == 1
+    assert_same_results(graph, result)
+
+
+def test_a_machine_without_floats_activates_apart(draft):
+    x = floats(draft, draft.x(1, 8, 5, 5, dtype="uint8"), STEP, 3)
+    w = floats(draft, draft.w(6, 8, 3, 3, dtype="int8"), np.full((6, 1, 1, 1), FINE), 1)
+    y = draft.call("aten.silu.default", conv(draft, x, w))
+    graph = draft.graph(to_bytes(draft, y, 2**-5))
+    machine = TargetConfig.named("gemmini-8")
+    assert count(run_passes(graph, machine, pipeline=[recognize_int8]), "aten.silu.default") == 1
 
 
 def test_a_clamp_that_others_read_stays(draft, cpu):

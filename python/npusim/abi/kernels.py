@@ -473,7 +473,8 @@ KERNELS: dict[str, KernelDef] = {
         # Packs 8-bit B for `conv_int8`: source element (g, n, t, c), as in pack_b, becomes the
         # signed byte e (uint8: minus 128) in [groups][ceil(n/16)][ceil(taps*channels/4)][16][4],
         # zero-padded, k = tap * channels + channel; int32[groups][ceil(n/16)][16] sums of e over k
-        # follow. depthwise (groups 1, channels 1): [taps][ceil(n/16)][16], then the sums.
+        # follow. depthwise (groups 1, channels 1): [ceil(n/64)][ceil(taps/4)][64][4], columns of a
+        # block in an order of the instruction set, then the sums of all blocks' columns, in theirs.
         _def(
             "pack_int8",
             "w, packed",
@@ -486,7 +487,8 @@ KERNELS: dict[str, KernelDef] = {
         # * int32: y = s.
         # * float: y = act(s * scale + bias + residual), with `scales` (1 or out_channels) float32.
         # * int8, uint8: v = s * scale + bias counts steps of y, y = saturate(round(v) + y_zero),
-        #   rounding half to even; act is "copy", or "relu": y >= y_zero. A residual of r_dtype int8
+        #   rounding half to even; act is "copy", or "relu": y >= y_zero; or any other one, of
+        #   v = act(s * scale + bias) * t0, which has one float32 term. A residual of r_dtype int8
         #   or uint8 is added with five float32 terms, the last of which has y_zero in it:
         #   y = saturate(round(round(clamp(v, t0, t1)) * t2 + residual * t3 + t4)).
         #   With requantization (a code of abi/requantization.py, which has the arithmetic) all that

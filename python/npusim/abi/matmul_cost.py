@@ -7,9 +7,11 @@ from math import prod
 from npusim.abi.cost_rules import Cost, Rule, distinct, size_of, window_of
 from npusim.abi.kernels import Params
 from npusim.abi.quantization import FORMATS, Quantization, quantized_bytes
+from npusim.abi.scalar import OPCODES
 from npusim.ir.types import CODE_SIZES
 
 _PANEL = 16  # columns of a packed matrix that lie together
+_BOUNDS = (OPCODES["copy"][0], OPCODES["relu"][0])  # activations of bytes that take no floats
 _FORMAT_NAMES = {code: name for name, code in FORMATS.items()}
 
 
@@ -259,7 +261,8 @@ def _quantize(p: Params, _: int | None) -> Cost:
 
 def _packed_int8(p: Params, columns: int, depth: int) -> int:
     """Returns the bytes of packed columns and of their sums."""
-    return p["groups"] * _panels(columns) * ((depth if p["depthwise"] else -(-depth // 4) * 4) + 4)
+    whole = -(-columns // 64) * 64 if p["depthwise"] else _panels(columns)
+    return p["groups"] * whole * (-(-depth // 4) * 4 + 4)
 
 
 def _pack_int8(p: Params, _: int | None) -> Cost:
@@ -276,6 +279,8 @@ def _conv_int8(p: Params, _: int | None) -> Cost:
     vectors += [4 * n * p["has_sum_bias"], 4 * n * p["has_bias"]]
     if p["residual"]:
         vectors += [y * size_of(p, "r"), 20 * makes_bytes]
+    elif makes_bytes and not p["requantization"]:
+        vectors.append(4 * (p["act"] not in _BOUNDS))
     vectors.append(p["has_y_zero"])
     operands = [x, _packed_int8(p, n // groups, depth), *filter(None, vectors)]
     steps = (p["scales"] > 0) + p["has_sum_bias"] + p["has_bias"] + 2 * makes_bytes

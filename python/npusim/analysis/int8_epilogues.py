@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from npusim.abi.requantization import FLOAT32
+from npusim.analysis.compose import scalar_program
 from npusim.analysis.int8_operands import (
     BIAS,
     PRODUCTS,
@@ -33,7 +34,7 @@ from npusim.analysis.quantized_values import (
 from npusim.ir.graph import Attr, Node
 from npusim.ir.rewriter import Answer, Rewriter, become
 from npusim.ir.types import TensorType
-from npusim.ops.int8_reference import BYTES, INT8_CONV, INT8_MATMUL
+from npusim.ops.int8_reference import BYTE_BOUNDS, BYTES, INT8_CONV, INT8_MATMUL
 
 
 def _floats(value: Operand, node: Node, rewriter: Rewriter) -> Node | None:
@@ -150,6 +151,44 @@ def rounded(node: Node, written: Quantization, rule: str, rewriter: Rewriter) ->
     inputs[BIAS] = None if bias is None else times(bias, step, node, rewriter, op)
     inputs[Y_ZERO] = zero
     return continued(node, product, inputs, dtype=node.type.dtype, **by_rule(rule))
+
+
+def activated(
+    node: Node, written: Quantization, activations: Collection[str], rewriter: Rewriter
+) -> Answer:
+    """Takes a function of one number and the rounding of its results into the product before it.
+
+    Args:
+        activations: scalar opcodes that a product can apply to its floats.
+    """
+    function = rewriter.producer(written.value)
+    step = number_of(written.scale, rewriter)
+    program = None if function is None else scalar_program(function, rewriter)
+    if function is None or program is None or len(program.body) != 1 or not step:
+        return None
+    instruction = program.body[0]
+    bounds = [a[1] for a in instruction.args[1:] if isinstance(a, tuple)]
+    if instruction.op not in activations or instruction.op in BYTE_BOUNDS:
+        return None
+    if instruction.args[0] != 0 or len(bounds) != len(instruction.args) - 1:
+        return None
+    product = _floats(function.inputs[0], function, rewriter)
+    if product is None or product.inputs[RESIDUAL] is not None:
+        return None
+    if rewriter.uses(written.value) != 1 or product.type.shape != node.type.shape:
+        return None
+    zero: str | None = None
+    if written.zero is not None and not is_zero(written.zero):
+        zero = vector_of(written.zero, node.type.dtype, -1, node.type.rank, node, rewriter)
+        if zero is None:
+            return None
+    inverse = np.float32(step) if written.inverted else np.float32(1) / np.float32(step)
+    inputs = list(product.inputs)
+    inputs[TERMS] = rewriter.constant("step", TensorType("float32", (1,)), inverse.tobytes())
+    inputs[Y_ZERO] = zero
+    low, high = (float(b) for b in bounds) if bounds else (0.0, 0.0)
+    attrs: dict[str, Attr] = {"act": instruction.op, "act_lo": low, "act_hi": high}
+    return continued(node, product, inputs, dtype=node.type.dtype, **attrs)
 
 
 def unclamped(node: Node, written: Quantization, rewriter: Rewriter) -> Quantization:

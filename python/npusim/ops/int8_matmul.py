@@ -6,13 +6,15 @@
 
 Both take, after the two, and None for each that is absent: x_zero (one element of x's dtype),
 w_zero (one, or one a column, of w's dtype), scale (likewise, float32), sum_bias[n] (int32),
-bias[n] (float32), residual, terms[5] (float32), y_zero (one element). With
+bias[n] (float32), residual, terms (float32: five with a residual, one with an activation of bytes),
+y_zero (one element). With
 s = Σ (x - x_zero)(w - w_zero) + sum_bias, the attribute `dtype` says what becomes of the sum:
 
 * int32: s itself, which wraps.
 * a float: act(s * scale + bias + residual), the epilogue of `npu.linear`.
 * int8, uint8: v = s * scale + bias in steps of the result; saturate(round(v) + y_zero), where `act`
-  may be "relu". A residual of 8 bits comes in as the terms say:
+  may be "relu". Any other activation is of the sum in the units of floats, and the term makes steps
+  of it: v = act(s * scale + bias) * t0. A residual of 8 bits comes in as the terms say:
   saturate(round(round(clamp(v, t0, t1)) * t2 + residual * t3 + t4)), t4 having y_zero in it.
   With the attribute `requantize`, a rounding of `abi/requantization.py`, that is done by integers:
   saturate(rounded(s * scale) + y_zero), without a bias, and with a residual
@@ -158,9 +160,9 @@ def _pack(
 
 def packed_bytes(p: dict[str, Any]) -> int:
     """Returns the size of what `pack_int8` writes, by its parameters."""
-    columns = -(-p["n"] // PANEL) * PANEL
-    k = p["taps"] * p["channels"]
-    depth = k if p["depthwise"] else -(-k // 4) * 4
+    whole = 4 * PANEL if p["depthwise"] else PANEL
+    columns = -(-p["n"] // whole) * whole
+    depth = -(-p["taps"] * p["channels"] // 4) * 4
     return int(p["groups"] * columns * (depth + 4))
 
 
@@ -208,6 +210,7 @@ def _mode(node: Node) -> int:
 
 _PLAIN = {"dtype": "int32", **NO_EPILOGUE}
 _STEP = ((1,), ("float32", 0.03125))
+_INVERSE = ((1,), ("float32", 20.0))
 _CONV = {"stride": (2, 1), "padding": (1, 1), "padding_back": (0, 1), "dilation": (1, 1)}
 _NONE = (None,) * 6
 
@@ -235,6 +238,11 @@ register(
                 {**_PLAIN, "dtype": "int8", "requantize": "half_away"},
                 "bytes by integers",
             ),
+            Case(
+                ((6, 40), (40, 20), (1,), None, _STEP, None, None, None, _INVERSE, None),
+                {**_PLAIN, "dtype": "uint8", "act": "sigmoid"},
+                "activated bytes",
+            ),
         ),
         dtypes=BYTES,
     )
@@ -260,6 +268,11 @@ register(
                 ((1, 24, 6, 6), (24, 1, 3, 3), (1,), None, _STEP, *(None,) * 4, None),
                 {**_PLAIN, **_CONV, "groups": 24, "dtype": "uint8", "requantize": "double"},
                 "depthwise by integers",
+            ),
+            Case(
+                ((1, 72, 6, 6), (72, 1, 3, 3), (1,), None, _STEP, *(None,) * 3, _INVERSE, None),
+                {**_PLAIN, **_CONV, "groups": 72, "dtype": "int8", "act": "silu"},
+                "activated depthwise",
             ),
         ),
         dtypes=BYTES,

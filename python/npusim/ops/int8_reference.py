@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from npusim.abi.requantization import FLOAT32, ROUNDINGS, joined, requantized
-from npusim.abi.scalar import OPCODES
 from npusim.errors import ShapeError
 from npusim.ir.types import TensorType
 from npusim.ops.fused import (
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 INT8_MATMUL = "npu.int8_matmul"
 INT8_CONV = "npu.int8_conv"
 BYTES = ("int8", "uint8")
+BYTE_BOUNDS = ("copy", "relu")  # activations of bytes that saturating does
 OPERANDS = 10  # x, w and the eight that may be None
 
 
@@ -109,7 +109,11 @@ def _finished(
     limits = torch.iinfo(kind)
     zero = 0.0 if y_zero is None else float(y_zero)
     low = max(float(limits.min), zero) if epilogue["act"] == "relu" else float(limits.min)
-    v = v if shift is None else v + shift
+    if epilogue["act"] not in BYTE_BOUNDS:
+        assert terms is not None
+        v = finish_product(v, shift, None, epilogue) * terms
+    else:
+        v = v if shift is None else v + shift
     if residual is None:
         return (v.round() + zero).clamp(low, limits.max).to(kind)
     assert terms is not None
@@ -215,12 +219,17 @@ def _check_operands(
     check("scale", scale, "float32", (1, n))
     check("bias of sums", sum_bias, "int32", (n,))
     check("bias", bias, "float32", (n,))
-    check("terms", terms, "float32", (5,))
+    activated = makes_bytes and epilogue["act"] not in BYTE_BOUNDS
+    check("terms", terms, "float32", (1 if activated else 5,))
     check("zero point of the result", y_zero, result.dtype, (1,))
     if (scale is None) != (result.dtype == "int32"):
         raise ShapeError(f"{op}: a result in {result.dtype} has the scale {scale}.")
+    if activated and (residual is not None or requantize != FLOAT32):
+        raise ShapeError(
+            f"{op}: bytes of {epilogue['act']} are not added to, and floats make them."
+        )
     if (y_zero is not None and not makes_bytes) or (terms is not None) != (
-        makes_bytes and residual is not None
+        makes_bytes and (activated or residual is not None)
     ):
         raise ShapeError(f"{op}: the operands do not fit a result in {result.dtype}.")
     if (residual is None) != (epilogue["residual"] == 0):
@@ -235,8 +244,5 @@ def _check_operands(
             f"{op}: sums become {result.dtype} by {requantize!r}, with the bias {bias}; by "
             f"integers ({known}) they become bytes, without one."
         )
-    allowed = ("copy", "relu") if makes_bytes else tuple(OPCODES)
-    if result.dtype == "int32":
-        allowed = ("copy",)
-    if epilogue["act"] not in allowed:
-        raise ShapeError(f"{op}: {epilogue['act']} of a result in {result.dtype}.")
+    if result.dtype == "int32" and epilogue["act"] != "copy":
+        raise ShapeError(f"{op}: {epilogue['act']} of a result in int32.")

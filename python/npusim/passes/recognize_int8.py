@@ -6,8 +6,8 @@ scaled, multiplied, and what comes out is rounded to bytes again. Where the targ
 * a convolution or product of two values that bytes stand for becomes `npu.int8_conv` or
   `npu.int8_matmul`, whose sums are exact, with the product of both scales;
 * a factor, a bias of int32 or of floats, a ReLU and a rounding to bytes after it join it, and so
-  does a sum with other bytes that is rounded to bytes; a clamp before a rounding goes where bytes
-  saturate at its bounds anyway;
+  does a sum with other bytes that is rounded to bytes, or any other activation that is; a clamp
+  before a rounding goes where bytes saturate at its bounds anyway;
 * bytes that are moved, joined, or the largest of which is taken, between two equal quantizations
   stay bytes;
 * for a described machine, sums of bytes with others, their means over windows, and other
@@ -20,6 +20,7 @@ precision of the middle between two bytes, as the sums are exact now.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -28,6 +29,7 @@ import numpy as np
 from npusim.abi.requantization import FLOAT32
 from npusim.analysis.int8_elements import elementwise
 from npusim.analysis.int8_epilogues import (
+    activated,
     added,
     biased,
     continued,
@@ -74,14 +76,17 @@ def recognize_int8(graph: Graph, target: TargetConfig) -> Graph:
     if not target.multiplies_bytes:
         return graph
     rule = FLOAT32 if target.npu is None else target.npu.requantize.rule
-    changed = rewrite(graph, partial(_visit, rule, target.npu is not None))
+    activations = target.epilogue_activations if target.npu is None else ()
+    changed = rewrite(graph, partial(_visit, rule, target.npu is not None, activations))
     if changed == graph:
         return graph
     changed = drop_dead(changed)  # constants of attempts that were given up
     return graph if changed == graph else changed
 
 
-def _visit(rule: str, bytes_alone: bool, node: Node, rewriter: Rewriter) -> Answer:
+def _visit(
+    rule: str, bytes_alone: bool, activations: Sequence[str], node: Node, rewriter: Rewriter
+) -> Answer:
     if len(node.outputs) != 1:
         return None
     if node.op == "npu.conv":
@@ -89,7 +94,7 @@ def _visit(rule: str, bytes_alone: bool, node: Node, rewriter: Rewriter) -> Answ
     if node.op == "npu.linear" or node.op in _MATMULS:
         return _product(node, rewriter)
     if node.op == "aten._to_copy.default":
-        return _conversion(node, rule, bytes_alone, rewriter)
+        return _conversion(node, rule, bytes_alone, activations, rewriter)
     if node.type.dtype != "float32":
         return None
     if (factors := of_node(node, "mul", rewriter)) is not None:
@@ -147,7 +152,9 @@ def _convolution(node: Node, rewriter: Rewriter) -> Answer:
     return None if inputs is None else become(node, INT8_CONV, inputs, attrs)
 
 
-def _conversion(node: Node, rule: str, bytes_alone: bool, rewriter: Rewriter) -> Answer:
+def _conversion(
+    node: Node, rule: str, bytes_alone: bool, activations: Sequence[str], rewriter: Rewriter
+) -> Answer:
     x = node.inputs[0]
     assert x is not None
     if node.type.dtype in BYTES:
@@ -159,6 +166,7 @@ def _conversion(node: Node, rule: str, bytes_alone: bool, rewriter: Rewriter) ->
             _kept(node, written, rewriter)
             or rounded(node, written, rule, rewriter)
             or added(node, written, rule, rewriter)
+            or activated(node, written, activations, rewriter)
             or (elementwise(node, written, rule, rewriter) if bytes_alone else None)
         )
     if node.type.dtype not in ("int32", "float32") or not rewriter.only_feeds(x, node):
