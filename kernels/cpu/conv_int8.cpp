@@ -19,7 +19,7 @@ using Params = abi::ConvInt8Params;
 constexpr int64_t kRowBlock = 96;                     // positions that share a pass over B
 constexpr int64_t kGatheredBytes = int64_t{1} << 18;  // of rows that are gathered at once
 constexpr int64_t kShortRun = 16;                     // channels that make a poor run of their own
-constexpr int64_t kDepthwiseRows = 16;                // positions of a depthwise task
+constexpr int64_t kDepthwiseRows = 32;                // positions of a depthwise task
 
 // Everything that follows from the parameters alone.
 struct Plan {
@@ -184,8 +184,7 @@ class RowBlock {
       const int64_t columns = std::min<int64_t>(kDepthwiseColumns, plan_.columns() - c);
       for (int64_t t = 0; t < tiles.parts; ++t) {
         const int64_t row = tiles.begin(t), rows = tiles.begin(t + 1) - row;
-        const auto sum = depthwise_function(flip_ != 0, columns == kDepthwiseColumns);
-        sum(depthwise_tile(row, rows, c, depthwise_weight(c), s_.by.offset + c, s_.sums));
+        sum_columns(depthwise_tile(row, rows, c, depthwise_weight(c), s_.by.offset + c, s_.sums));
         if (s_.by.has_w_zero) subtract_w_zeros(row, rows, c);
         finish(row, rows, c, columns);
       }
@@ -279,6 +278,9 @@ class RowBlock {
     }
   }
 
+  void sum_columns(const DepthwiseTile& tile) const {
+    (flip_ ? depthwise_function<true>(tile.n) : depthwise_function<false>(tile.n))(tile);
+  }
   const int8_t* depthwise_weight(int64_t column) const {
     return w_ + column / kBlock * kBlock * plan_.row_bytes() + column % kBlock * kQuad;
   }
@@ -297,8 +299,7 @@ class RowBlock {
   // Columns have sums of x of their own.
   void subtract_w_zeros(int64_t row, int64_t rows, int64_t column) const {
     static constexpr int32_t kNone[kDepthwiseColumns] = {};
-    const auto sum = depthwise_function(flip_ != 0, plan_.columns() - column >= kDepthwiseColumns);
-    sum(depthwise_tile(row, rows, column, s_.ones, kNone, s_.x_sums));
+    sum_columns(depthwise_tile(row, rows, column, s_.ones, kNone, s_.x_sums));
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t c = 0; c < kDepthwiseColumns; c += kLanes) {
         const int64_t at = r * kSumsStride + c;

@@ -20,14 +20,28 @@ struct DepthwiseTile {
   int32_t* sums;          // [rows][kSumsStride]
 };
 
+// What a tile's vectors hold: a block's columns, those that are there, or, where no more than half
+// of a block is, those of two rows.
+enum class Filled { kWhole, kPart, kPairs };
+
 #if defined(__AVX512F__)
-// Lane i of the vectors is the quad of the column whose depthwise_place() is i.
-template <bool Whole>
-inline void interleave(const uint8_t* const (&x)[kQuad], int64_t n, IVec (&quads)[kDepthwiseVecs]) {
+// Lane i of the vectors is the quad of the column whose depthwise_place() is i; x has the pixels of
+// a row, and `next` those of the row that lies beside it.
+template <Filled kFilled>
+inline void interleave(const uint8_t* const (&x)[kQuad], const uint8_t* const (&next)[kQuad],
+                       int64_t n, IVec (&quads)[kDepthwiseVecs]) {
   __m512i row[kQuad];
   for (int j = 0; j < kQuad; ++j) {
-    row[j] =
-        Whole ? _mm512_loadu_si512(x[j]) : _mm512_maskz_loadu_epi8((__mmask64{1} << n) - 1, x[j]);
+    if constexpr (kFilled == Filled::kWhole) {
+      row[j] = _mm512_loadu_si512(x[j]);
+    } else if constexpr (kFilled == Filled::kPart) {
+      row[j] = _mm512_maskz_loadu_epi8((__mmask64{1} << n) - 1, x[j]);
+    } else {
+      const __mmask64 there = (__mmask64{1} << n) - 1;
+      const auto other = reinterpret_cast<uintptr_t>(next[j]) - kBlock / 2;  // lanes from there on
+      row[j] = _mm512_mask_loadu_epi8(_mm512_maskz_loadu_epi8(there, x[j]), there << kBlock / 2,
+                                      reinterpret_cast<const void*>(other));
+    }
   }
   const __m512i low = _mm512_unpacklo_epi8(row[0], row[1]);
   const __m512i high = _mm512_unpackhi_epi8(row[0], row[1]);
@@ -51,12 +65,13 @@ inline void in_order(IVec (&sums)[kDepthwiseVecs]) {
   sums[3] = (IVec)_mm512_maskz_shuffle_i32x4(0xFFFF, high, more_high, 0xDD);
 }
 #else
-template <bool Whole>
-inline void interleave(const uint8_t* const (&x)[kQuad], int64_t n, IVec (&quads)[kDepthwiseVecs]) {
+template <Filled kFilled>
+inline void interleave(const uint8_t* const (&x)[kQuad], const uint8_t* const (&)[kQuad], int64_t n,
+                       IVec (&quads)[kDepthwiseVecs]) {
   uint8_t part[kQuad][kDepthwiseColumns] = {};
   for (int j = 0; j < kQuad; ++j) {
     const uint8_t* from = x[j];
-    if constexpr (!Whole) {
+    if constexpr (kFilled == Filled::kPart) {
       std::memcpy(part[j], from, static_cast<size_t>(n));
       from = part[j];
     }
@@ -69,20 +84,25 @@ inline void interleave(const uint8_t* const (&x)[kQuad], int64_t n, IVec (&quads
 inline void in_order(IVec (&)[kDepthwiseVecs]) {}
 #endif
 
-// Sums of all rows. Signed: pixels are signed bytes; what is added up is x + 128 then.
-template <bool Signed, bool Whole>
+// Sums of all rows; of pairs, one row more than there is an odd number of. Signed: pixels are
+// signed bytes; what is added up is x + 128 then.
+template <bool Signed, Filled kFilled>
 void sum_depthwise(const DepthwiseTile& tile) {
+  constexpr int kRows = kFilled == Filled::kPairs ? 2 : 1, kVecs = kDepthwiseVecs / kRows;
   const IVec flip = IVec{} + static_cast<int32_t>(Signed ? 0x80808080u : 0);
-  for (int64_t r = 0; r < tile.rows; ++r) {
+  for (int64_t r = 0; r < tile.rows; r += kRows) {
+    const int64_t beside = std::min(r + kRows, tile.rows) - 1;
     IVec sums[kDepthwiseVecs] = {};
     const int8_t* w = tile.w;
     for (int64_t q = 0; q < tile.quads; ++q, w += kBlock * kQuad) {
-      const uint8_t* x[kQuad];
+      const uint8_t *x[kQuad], *next[kQuad];
       for (int64_t j = 0; j < kQuad; ++j) {
-        x[j] = tile.at[(q * kQuad + j) * tile.stride + r] + tile.column;
+        const uint8_t* const* at = tile.at + (q * kQuad + j) * tile.stride;
+        x[j] = at[r] + tile.column;
+        next[j] = at[beside] + tile.column;
       }
       IVec quads[kDepthwiseVecs];
-      interleave<Whole>(x, tile.n, quads);
+      interleave<kFilled>(x, next, tile.n, quads);
       for (int v = 0; v < kDepthwiseVecs; ++v) {
         const IVec row = load(reinterpret_cast<const int32_t*>(w) + v * kLanes);
         sums[v] = dot_quads(sums[v], quads[v] ^ flip, row);
@@ -90,17 +110,23 @@ void sum_depthwise(const DepthwiseTile& tile) {
     }
     in_order(sums);
     for (int v = 0; v < kDepthwiseVecs; ++v) {
-      const IVec offset = load(tile.offset + v * kLanes);
-      store(tile.sums + r * kSumsStride + v * kLanes, wrapping_sum(sums[v], offset));
+      const int64_t column = v % kVecs * kLanes;
+      int32_t* to = tile.sums + (r + v / kVecs) * kSumsStride + column;
+      store(to, wrapping_sum(sums[v], load(tile.offset + column)));
     }
   }
 }
 
 using DepthwiseFunction = void (*)(const DepthwiseTile&);
 
-inline DepthwiseFunction depthwise_function(bool is_signed, bool whole) {
-  if (is_signed) return whole ? sum_depthwise<true, true> : sum_depthwise<true, false>;
-  return whole ? sum_depthwise<false, true> : sum_depthwise<false, false>;
+// What sums the `n` columns that are left, or the first block of them.
+template <bool Signed>
+inline DepthwiseFunction depthwise_function(int64_t n) {
+  if (n >= kDepthwiseColumns) return sum_depthwise<Signed, Filled::kWhole>;
+  if constexpr (kDepthwiseColumns == kBlock) {
+    if (n <= kBlock / 2) return sum_depthwise<Signed, Filled::kPairs>;
+  }
+  return sum_depthwise<Signed, Filled::kPart>;
 }
 
 }  // namespace npusim::cpu::NPUSIM_ISA

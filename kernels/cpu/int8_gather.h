@@ -6,18 +6,25 @@
 
 namespace npusim::cpu::NPUSIM_ISA {
 
-// Lines of a few pixels are copied without a call, their middle twice.
+// Copies the first and the last bytes of a line, which overlap, as wholes of T.
+template <typename T>
+inline void copy_ends(const uint8_t* from, int64_t n, uint8_t* to) {
+  T first, last;
+  std::memcpy(&first, from, sizeof first);
+  std::memcpy(&last, from + n - sizeof last, sizeof last);
+  std::memcpy(to, &first, sizeof first);
+  std::memcpy(to + n - sizeof last, &last, sizeof last);
+}
+
+// Lines of a few pixels are copied without a call.
 inline void copy_bytes(const uint8_t* from, int64_t n, uint8_t* to) {
-  constexpr int64_t kHalf = 16;
-  if (n < kHalf || n > 2 * kHalf) {
-    std::copy_n(from, n, to);
-    return;
-  }
-  uint8_t first[kHalf], last[kHalf];
-  std::memcpy(first, from, kHalf);
-  std::memcpy(last, from + n - kHalf, kHalf);
-  std::memcpy(to, first, kHalf);
-  std::memcpy(to + n - kHalf, last, kHalf);
+  struct Half {
+    uint64_t words[2];
+  };
+  if (n >= 16 && n <= 32) return copy_ends<Half>(from, n, to);
+  if (n >= 8 && n < 16) return copy_ends<uint64_t>(from, n, to);
+  if (n >= 4 && n < 8) return copy_ends<uint32_t>(from, n, to);
+  std::copy_n(from, n, to);
 }
 
 struct RowGatherer {

@@ -2,7 +2,8 @@
 // panels of 16, four rows of K next to each other: [groups][panels][quads][16][4] signed bytes,
 // after them int32[groups][panels][16], each column's sum. A depthwise weight has four panels
 // beside each other, [blocks][quads][64][4], K being its taps, with the same sums; within a block
-// columns are in the order of depthwise_place(). uint8 weights are stored less 128.
+// columns are in the order of depthwise_place(), and 32 or fewer are there twice. uint8 weights are
+// stored less 128.
 #pragma once
 
 #include "kernels/cpu/check.h"

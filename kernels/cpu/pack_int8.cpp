@@ -50,7 +50,8 @@ class PanelWriter {
     }
     for (int v = 0; v < kPanelVecs; ++v) store(sums + v * kLanes, total[v]);
   }
-  // Taps as quads, in a block's memory; the panel is one of its four.
+  // Taps as quads, in a block's memory, at the panel that is one of its four; sums of columns that
+  // are there a second time are not needed.
   void write_taps(int64_t quads, int64_t panel, int8_t* block, int32_t* sums) const {
     for (int64_t n = 0; n < kPanel; ++n) {
       int8_t* to = block + depthwise_place(panel * kPanel + n) * kQuad;
@@ -106,14 +107,17 @@ void run(const KernelCall& call) {
   auto* packed = static_cast<int8_t*>(call.operands[1]);
   auto* sums = reinterpret_cast<int32_t*>(packed + layout.sums_offset());
   for (int64_t i = total * call.begin / count; i < total * call.end / count; ++i) {
-    const int64_t group = i / panels, column = i % panels * kPanel;
+    const int64_t group = i / panels;
+    int64_t column = i % panels * kPanel;
     const auto* w = static_cast<const uint8_t*>(call.operands[0]) + group * p.g_stride;
+    const int64_t block = column / kBlock * kBlock;
+    if (layout.depthwise && p.n - block <= kBlock / 2) column = block + column % (kBlock / 2);
     const int64_t columns = std::clamp<int64_t>(p.n - column, 0, kPanel);
     const PanelWriter writer(p, columns ? w + column * p.n_stride : w, columns);
     if (layout.depthwise) {
       const int64_t at = i % kBlockPanels;
-      int8_t* block = packed + (i - at) * layout.panel_bytes();
-      writer.write_taps(layout.quads(), at, block, sums + i * kPanel);
+      int8_t* to = packed + (i - at) * layout.panel_bytes();
+      writer.write_taps(layout.quads(), at, to, sums + i * kPanel);
     } else {
       writer.write_quads(layout.quads(), packed + i * layout.panel_bytes(), sums + i * kPanel);
     }

@@ -358,7 +358,12 @@ inline IVec load_bytes(const int8_t* p) {
 template <typename T>
 inline IVec load_bytes_part(const T* p, int64_t n) {
   T lanes[kLanes] = {};
+#if defined(__AVX512BW__)
+  const auto there = static_cast<__mmask16>((1u << n) - 1);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(lanes), _mm_maskz_loadu_epi8(there, p));
+#else
   std::memcpy(lanes, p, static_cast<size_t>(n));
+#endif
   return load_bytes(lanes);
 }
 template <typename T>
@@ -380,7 +385,12 @@ template <typename T>
 inline void store_bytes_part(T* p, IVec v, int64_t n) {
   T lanes[kLanes];
   store_bytes(lanes, v);
+#if defined(__AVX512BW__)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(lanes));
+  _mm_mask_storeu_epi8(p, static_cast<__mmask16>((1u << n) - 1), bytes);
+#else
   std::memcpy(p, lanes, static_cast<size_t>(n));
+#endif
 }
 // Halves to the even integer, for magnitudes below 2^22: the sum keeps no fraction.
 inline constexpr float kNoFraction = 0x1.8p23F;
