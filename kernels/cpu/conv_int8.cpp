@@ -234,12 +234,13 @@ class RowBlock {
     const int64_t width = plan_.row_bytes();
     const RowGatherer rows{p_, axes_, plan_.channels, s_.outside[0]};
     uint8_t* to = s_.gathered;
-    Positions at = from;
-    for (int64_t r = 0; r < from.count; ++r, to += width) {
-      s_.at[r] = to;
-      rows.gather(x + at.n * p_.x_strides[0], at, to);
-      std::fill(to + plan_.taps * plan_.channels, to + width, flip_);
-      RowGatherer::step(at);
+    for (int64_t r = 0; r < from.count; ++r) {
+      s_.at[r] = to + r * width;
+      const int64_t end = plan_.taps * plan_.channels;
+      for (int64_t i = end; i < width; ++i) to[r * width + i] = flip_;
+    }
+    for (Positions at = from; at.count > 0; to += at.line() * width, at.next_line()) {
+      rows.gather(x + at.n * p_.x_strides[0], at, width, to);
     }
   }
 

@@ -33,40 +33,38 @@ struct RowGatherer {
   int64_t channels;  // of a group
   uint8_t outside;   // what lies outside the input
 
-  // The position after one, in row-major order.
-  static void step(Positions& at) {
-    if (++at.w < at.w_end) return;
-    at.w = 0;
-    if (++at.h < at.h_end) return;
-    at.h = 0;
-    if (++at.d < at.d_end) return;
-    at.d = 0;
-    ++at.n;
-  }
-  // Writes the taps of one position, pixel by pixel.
-  void gather(const uint8_t* image, const Positions& at, uint8_t* to) const {
+  // Writes the taps of the positions of a line, each `width` bytes after the one before.
+  void gather(const uint8_t* image, const Positions& at, int64_t width, uint8_t* to) const {
     const int64_t line = p.kernel[2] * channels;
-    const bool dense = p.x_strides[1] == 1 && p.x_strides[4] == channels && p.dilation[2] == 1;
-    const int64_t w = at.w * p.stride[2] - p.pad[2];
     for (int64_t i = 0; i < p.kernel[0]; ++i) {
       const int64_t z = axes[0].base[i] + at.d * p.stride[0];
       for (int64_t j = 0; j < p.kernel[1]; ++j, to += line) {
         const int64_t y = axes[1].base[j] + at.h * p.stride[1];
-        if (!inside(z, p.in_size[0]) || !inside(y, p.in_size[1])) {
-          std::fill_n(to, line, outside);
-          continue;
-        }
-        const uint8_t* from = image + z * p.x_strides[2] + y * p.x_strides[3];
-        if (dense && w >= 0 && w + p.kernel[2] <= p.in_size[2]) {
-          copy_bytes(from + w * channels, line, to);
+        if (inside(z, p.in_size[0]) && inside(y, p.in_size[1])) {
+          gather_lines(image + z * p.x_strides[2] + y * p.x_strides[3], at, width, to);
         } else {
-          gather_line(from, w, to);
+          for (int64_t r = 0; r < at.line(); ++r) std::fill_n(to + r * width, line, outside);
         }
       }
     }
   }
 
  private:
+  // Of one line of the input: what each position reads of it. Sizes are held apart from memory that
+  // stores of bytes could change.
+  void gather_lines(const uint8_t* from, const Positions& at, int64_t width, uint8_t* to) const {
+    const bool dense = p.x_strides[1] == 1 && p.x_strides[4] == channels && p.dilation[2] == 1;
+    const int64_t step = p.stride[2], pixel = channels, line = p.kernel[2] * channels;
+    const int64_t last = dense ? p.in_size[2] - p.kernel[2] : -1;
+    int64_t w = at.w * step - p.pad[2];
+    for (int64_t r = 0, count = at.line(); r < count; ++r, w += step, to += width) {
+      if (w >= 0 && w <= last) {
+        copy_bytes(from + w * pixel, line, to);
+      } else {
+        gather_line(from, w, to);
+      }
+    }
+  }
   void gather_line(const uint8_t* line, int64_t w, uint8_t* to) const {
     for (int64_t k = 0; k < p.kernel[2]; ++k, w += p.dilation[2], to += channels) {
       if (!inside(w, p.in_size[2])) {
