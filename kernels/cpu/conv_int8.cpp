@@ -18,8 +18,10 @@ using Params = abi::ConvInt8Params;
 
 constexpr int64_t kRowBlock = 96;                     // positions that share a pass over B
 constexpr int64_t kGatheredBytes = int64_t{1} << 18;  // of rows that are gathered at once
-constexpr int64_t kShortRun = 16;                     // channels that make a poor run of their own
-constexpr int64_t kDepthwiseRows = 32;                // positions of a depthwise task
+constexpr int64_t kFinishQuads = 10;                  // that take as long as making a byte of a sum
+constexpr int64_t kTaskShare = 4;       // tasks in one of floats: whole commands take no longer
+constexpr int64_t kShortRun = 16;       // channels that make a poor run of their own
+constexpr int64_t kDepthwiseRows = 32;  // positions of a depthwise task
 
 // Everything that follows from the parameters alone.
 struct Plan {
@@ -55,7 +57,8 @@ struct Plan {
   int64_t row_bytes() const { return w.quads() * kQuad; }
   TaskGrid grid() const {
     if (p.depthwise) return {blocks, positions, kPanel, taps * p.in_channels / 8, true};
-    return {w.groups * blocks, positions * w.groups, columns(), (w.k + kQuad - 1) / kQuad, gathers};
+    const int64_t quads = kTaskShare * (w.quads() + kFinishQuads);
+    return {w.groups * blocks, positions * w.groups, columns(), quads, gathers};
   }
 };
 
