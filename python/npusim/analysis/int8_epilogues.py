@@ -162,20 +162,14 @@ def activated(
         activations: scalar opcodes that a product can apply to its floats.
     """
     function = rewriter.producer(written.value)
+    act = None if function is None else _activation(function, activations, rewriter)
     step = number_of(written.scale, rewriter)
-    program = None if function is None else scalar_program(function, rewriter)
-    if function is None or program is None or len(program.body) != 1 or not step:
+    if function is None or act is None or not step or rewriter.uses(written.value) != 1:
         return None
-    instruction = program.body[0]
-    bounds = [a[1] for a in instruction.args[1:] if isinstance(a, tuple)]
-    if instruction.op not in activations or instruction.op in BYTE_BOUNDS:
-        return None
-    if instruction.args[0] != 0 or len(bounds) != len(instruction.args) - 1:
-        return None
-    product = _floats(function.inputs[0], function, rewriter)
+    product = _floats(function.inputs[0] or "", function, rewriter)
     if product is None or product.inputs[RESIDUAL] is not None:
         return None
-    if rewriter.uses(written.value) != 1 or product.type.shape != node.type.shape:
+    if product.type.shape != node.type.shape:
         return None
     zero: str | None = None
     if written.zero is not None and not is_zero(written.zero):
@@ -186,9 +180,24 @@ def activated(
     inputs = list(product.inputs)
     inputs[TERMS] = rewriter.constant("step", TensorType("float32", (1,)), inverse.tobytes())
     inputs[Y_ZERO] = zero
-    low, high = (float(b) for b in bounds) if bounds else (0.0, 0.0)
-    attrs: dict[str, Attr] = {"act": instruction.op, "act_lo": low, "act_hi": high}
-    return continued(node, product, inputs, dtype=node.type.dtype, **attrs)
+    return continued(node, product, inputs, dtype=node.type.dtype, **act)
+
+
+def _activation(
+    node: Node, activations: Collection[str], rewriter: Rewriter
+) -> dict[str, Attr] | None:
+    """Returns the attributes of an epilogue that computes a node of one operand."""
+    program = scalar_program(node, rewriter)
+    if program is None or len(program.body) != 1:
+        return None
+    instruction = program.body[0]
+    bounds = [float(a[1]) for a in instruction.args[1:] if isinstance(a, tuple)]
+    if instruction.op not in activations or instruction.op in BYTE_BOUNDS:
+        return None
+    if instruction.args[0] != 0 or len(bounds) != len(instruction.args) - 1:
+        return None
+    low, high = bounds or (0.0, 0.0)
+    return {"act": instruction.op, "act_lo": low, "act_hi": high}
 
 
 def unclamped(node: Node, written: Quantization, rewriter: Rewriter) -> Quantization:
