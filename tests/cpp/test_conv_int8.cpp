@@ -313,13 +313,16 @@ void random_result(Problem& problem, std::mt19937& random) {
   p.y_dtype = kind == 2 ? kInt8 : kUint8;
   p.r_dtype = below(2) ? kInt8 : kUint8;
   p.has_y_zero = below(2);
+  if (below(3) == 0) {
+    p.residual = 0;
+    p.act = static_cast<int32_t>(kTestedActivations[below(8)]);
+    p.act_lo = -20;
+    p.act_hi = 30;
+    return;
+  }
   p.requantization = below(6);
   if (p.requantization) p.has_bias = 0;
   p.act = static_cast<int32_t>(below(2) ? abi::Opcode::kRelu : abi::Opcode::kCopy);
-  if (p.residual || p.requantization || below(3)) return;
-  p.act = static_cast<int32_t>(kTestedActivations[below(8)]);
-  p.act_lo = -20;
-  p.act_hi = 30;
 }
 
 // What a window costs a test: positions by taps by channels.
