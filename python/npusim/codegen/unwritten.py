@@ -61,9 +61,7 @@ def _mask(program: CompiledProgram, command: Command, written: _Written) -> int:
     for index, operand in enumerate(command.operands):
         buffer = program.buffers[operand.buffer]
         changed = any(
-            _overlap(buffer, program.buffers[other])
-            for other in written
-            if other != operand.buffer
+            _overlap(buffer, program.buffers[other]) for other in written if other != operand.buffer
         )
         kept = buffer.kind in _OWN or (buffer.kind is BufferKind.INPUT and not hands_out)
         writes = written.get(operand.buffer, set())
