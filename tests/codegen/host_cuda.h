@@ -220,6 +220,10 @@ template <typename T>
 T __shfl_sync(unsigned, T value, int lane) {
   return host::exchange(value, lane);
 }
+inline bool __any_sync(unsigned mask, int predicate) {
+  for (int lanes = 1; lanes < 32; lanes *= 2) predicate |= __shfl_xor_sync(mask, predicate, lanes);
+  return predicate != 0;
+}
 template <typename T>
 T __shfl_up_sync(unsigned, T value, unsigned delta) {
   const unsigned lane = threadIdx.x % 32;

@@ -15,8 +15,10 @@ from npusim.codegen.cuda.image import unpack_image
 from npusim.codegen.cuda.rules import RULES
 from npusim.codegen.cuda.source import kernel_source, reads_before_wait, stem_source
 from npusim.codegen.unwritten import unwritten_operands
+from npusim.frontends.step_method import StepSizes
 from npusim.program.program import BufferKind, CompiledProgram
 from tests.runtime import toy_language_model as toy
+from tests.serve.test_step_method import decoder
 
 _WAIT = "wait_on_dependencies();"
 _WAITING = (_WAIT, "run(operands)", "run_tma(operands, keys, values)")  # the last two wait inside
@@ -103,6 +105,30 @@ def test_inputs_are_unwritten_until_an_output_may_lie_over_them() -> None:
                 seen.add(handed_out)
         handed_out |= bool(outputs & {o.buffer for o in command.operands})
     assert seen == {False, True}
+
+
+def test_pools_are_unwritten_but_for_appends_at_the_places_of_an_attention() -> None:
+    sizes = StepSizes(page_tokens=16, max_step_tokens=8, max_requests=4, pages=20)
+    module = npusim.extract_llm(decoder("grouped"), max_context=64, prefill_chunk=8, serve=sizes)
+    program = npusim.compile(module, "cpu")
+    method = program.method("step")
+    names = [program.kernels[command.kernel].name for command in method.commands]
+    first, append = names.index("paged_attention"), names.index("paged_append")
+
+    def kinds(change: int | None, operand: int = 0) -> list[int]:
+        """Returns which operands of the first attention are unwritten, an append having others."""
+        commands = list(method.commands)
+        if change is not None:
+            operands = list(commands[append].operands)
+            operands[change] = replace(operands[change], buffer=operand)
+            commands[append] = replace(commands[append], operands=tuple(operands))
+        mask = unwritten_operands(program, replace(method, commands=tuple(commands)))[first]
+        return [i for i in range(7) if mask >> i & 1]
+
+    positions, requests = (o.buffer for o in method.commands[append].operands[1:3])
+    assert kinds(None) == [1, 2, 3, 4, 5]
+    assert kinds(1, requests) == [2, 3, 4, 5], "at other positions"
+    assert kinds(2, positions) == [2, 3, 4, 5], "of other requests"
 
 
 @pytest.mark.usefixtures("compiler")

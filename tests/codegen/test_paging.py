@@ -22,6 +22,7 @@ PAGES, TABLE, PAGE = 14, 12, 64  # three chunks of keys
 HEADS, GROUPS, SIZE = 4, 2, 16
 CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 PLACES = 0b111 << 3  # positions, requests and tables of an attention
+POOLS = 0b11 << 1  # its keys and values, which only appends of its rows write
 Pools = tuple[Tensor, Tensor]
 
 
@@ -88,7 +89,7 @@ def test_a_row_gets_the_same_bits_alone_and_among_others(
     """Alone its chunks are shared by blocks, among many a block has them all."""
     counts = (1, 7, 200)
     keys = [key("paged_attention", attention_params(dtype, n, PAGE, window, size)) for n in counts]
-    kernels = host.build(keys, tmp_path, unwritten=PLACES if window else 0)
+    kernels = host.build(keys, tmp_path, unwritten=PLACES | POOLS if window else 0)
     alone, several, many = (kernels[k] for k in keys)
     if dtype != torch.float32:
         splits = [kernel.config.defines["SPLIT"] for kernel in (alone, several, many)]

@@ -3,13 +3,14 @@
 // chunk by chunk; each warp has a unit of a chunk, whose keys and then values it loads in slices,
 // NPUSIM_RING ahead; chunks of heads lie on 16 bytes. Up to NPUSIM_SPLIT blocks take turns in the
 // chunks of a row; what they leave in scratch memory is folded by the last to finish. A block that
-// starts while launches before it run has its first units fetched to L2 meanwhile.
+// starts while launches before it run loads its first units meanwhile, where they lie in pages that
+// this step appends nothing to, and has others fetched to L2.
 //
 // With one or two warps a scheduler, instructions are what takes time: keys that lie one after the
 // other are loaded at constant offsets, and a page is looked up a unit before it is used.
 #pragma once
+#include "kernels/cuda/attention/paged_destination.h"
 #include "kernels/cuda/attention/paged_sums.h"
-#include "kernels/cuda/attention/pages.h"
 #include "kernels/cuda/attention/warp_tile.h"
 #include "kernels/cuda/common/arrival.h"
 
@@ -38,6 +39,10 @@ static_assert(kSumsAt + kWarps * kHeads * kFoldPitch * 4 <= NPUSIM_SHARED);
 enum Operands { kQ, kK, kValue, kTables, kY = 6, kScratch };
 constexpr int kFailure = kSplit > 1 ? kScratch + 1 : kScratch;
 constexpr int kPairs = static_cast<int>(params.length * params.kv_heads) * kHeadTiles;
+
+// Of the pools nothing is written before but rows of this step, in appends at its places.
+constexpr bool kLoadsEarly =
+    kPageHasUnits && (unwritten_operands >> kK & 3) == 3 && PagedTables<kTables>::kUnwritten;
 
 extern __shared__ __align__(128) unsigned char shared_memory[];
 
@@ -68,6 +73,19 @@ struct PagedKeys {
     } else {
       fetch(v, params.v_strides, kV);
     }
+  }
+
+  // Called by a warp: tells whether a unit that the row sees lies in a page of the pools which no
+  // row of this step is appended to.
+  bool is_settled(int unit) const {
+    if (!sees(unit)) return false;
+    const int64_t page = tables.known_page(at.request, unit * kUnit / kTokens);
+    bool grows = page < 0;
+#pragma unroll 4
+    for (int row = threadIdx.x % 32; row < static_cast<int>(params.length); row += 32) {
+      if (destination(tables, row).page == page) grows = true;
+    }
+    return !__any_sync(0xffffffffu, grows);
   }
 
   // Starts loading keys, or values, [key, key + kSlice); those that the row does not see are zero.
@@ -150,6 +168,13 @@ struct Feed {
       }
     }
     cp_async_commit();
+  }
+
+  // Goes on to the first unit, and starts loading what the ring has room for.
+  void fill_ring() {
+    go_on();
+#pragma unroll
+    for (int slice = 0; slice < kRing; ++slice) start(slice);
   }
 
   // Goes on to the next unit.
@@ -450,8 +475,14 @@ inline void run(void* const* operands) {
   const int step = blocks * kWarps;
   const unsigned shared = shared_address(shared_memory);
   Feed feed(keys, shared, unit, step);
+  bool early = false;
   if constexpr (Tables::kUnwritten) {
-    if (block < blocks) keys.fetch_ahead(unit);
+    if constexpr (kLoadsEarly) early = block < blocks && keys.is_settled(unit);
+    if (early) {
+      feed.fill_ring();
+    } else if (block < blocks) {
+      keys.fetch_ahead(unit);
+    }
     wait_on_dependencies();
   }
   if (at.request != -1 && !at.exists) {
@@ -471,10 +502,12 @@ inline void run(void* const* operands) {
     cp_async(shared + at_chunk(kDLine, h, chunk), from, exists);
   }
   cp_async_commit();
-  feed.go_on();
-#pragma unroll
-  for (int slice = 0; slice < kRing; ++slice) feed.start(slice);
-  cp_async_wait<kRing>();
+  if (early) {
+    cp_async_wait<0>();
+  } else {
+    feed.fill_ring();
+    cp_async_wait<kRing>();
+  }
   __syncthreads();
   Queries<(kD <= 128)> queries{shared, {}};
   queries.keep();

@@ -133,6 +133,10 @@ class KernelDef:
                 if is_symbolic(value):
                     yield kind, offset + index * _FORMATS[kind][1], value  # type: ignore[misc]
 
+    def field_at(self, offset: int) -> str:
+        """Returns the name of the field that byte `offset` of the parameter struct lies in."""
+        return next(n for n, _, _, first in reversed(self._layout[0]) if first <= offset)
+
     def unpack(self, data: bytes) -> Params:
         """Returns the fields of a parameter struct: numbers, and a tuple for every array.
 

@@ -36,11 +36,13 @@ class SwapTile:
         groups: warpgroups, of 64 rows of W each.
         stages: blocks of K in flight.
         ahead: of these, blocks of W that are loaded before the first of x.
+        fetched: blocks of W behind those, that are fetched to L2 then.
     """
 
     groups: int
     stages: int
     ahead: int
+    fetched: int = 0
 
     def name(self, p: Params, slices: int) -> str:
         """Returns what it is called among the ways to compute a product."""
@@ -136,6 +138,7 @@ def swap_ab(p: Params, tile: SwapTile, slices: int) -> LaunchConfig:
         "TOKENS": tokens,
         "PIPELINE_STAGES": tile.stages,
         "AHEAD": tile.ahead,
+        "FETCHED": tile.fetched,
         "CLUSTER_K": slices,
         "BLOCKS_PER_SM": _blocks_per_processor(tile.groups, tokens),
         "MAPS": len(maps),
