@@ -4,8 +4,8 @@
 
 writes `<class><i>.json` of seeded shapes of each class of layer (products, batches of products,
 both of few rows, convolutions, windows of 3 by 3, attention, rows, elementwise, pools, norms over
-groups), `PART` of them in one program, and `<model>.json` of whole models, each as `npusim profile --json` prints
-it. With `--what decoders` there are two-layer decoders of seeded sizes, `decoder<i>_prefill` and
+groups), `PART` of them in one program, and `<model>.json` of whole models, each as
+`npusim profile --json` prints it. With `--what decoders` there are two-layer decoders of seeded sizes, `decoder<i>_prefill` and
 `decoder<i>_decode`, those of `profiled_models.py`, and one of Qwen2.5-1.5B's sizes, `prefill` and
 `decode` behind `CONTEXT` tokens.
 

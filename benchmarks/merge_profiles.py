@@ -2,8 +2,8 @@
 
     PYTHONPATH=python:. python -m benchmarks.merge_profiles OUT PASS...
 
-A command's time is the median of those of the passes, a run's likewise. `passes.json` beside them has the
-seconds of each pass's runs. Sources are told from the repository's root.
+A command's time is the median of those of the passes, a run's likewise. `passes.txt` beside them
+has the seconds of each pass's runs. Sources are told from the repository's root.
 """
 
 from __future__ import annotations
