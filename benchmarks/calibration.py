@@ -22,8 +22,9 @@ from npusim.targets.roofline import Roofline
 RESULTS = Path(__file__).parent / "results"
 DEVICES = {
     "h200": "H200; layers in float16, decoders in bfloat16.",
-    "cpu": "Two threads of an AMD EPYC with AVX-512; layers in float32, decoders in bfloat16. Of "
-    "five passes, while others used its four cores, the least of each command.",
+    "cpu": "Two cores of a virtual machine on an AMD EPYC of the fourth generation (Zen 4, "
+    "AVX-512), two threads; layers in float32, decoders in bfloat16. Of up to six passes the "
+    "median of each.",
 }
 HELD_OUT = {
     "resnet50": "ResNet-50, one image",

@@ -3,9 +3,9 @@
     PYTHONPATH=python:. python -m benchmarks.device_profiles FOLDER [--device cuda] [--jobs 16]
 
 writes `<class><i>.json` of seeded shapes of each class of layer (products, batches of products,
-convolutions, windows of 3 by 3, attention, rows, elementwise, pools, norms over groups), `PART`
-of them in one program, and `<model>.json` of whole models, each as `npusim profile --json` prints
-it. With `--what decoders` there are two-layer decoders of seeded sizes, `decoder<i>_prefill` and
+both of few rows, convolutions, windows of 3 by 3, attention, rows, elementwise, pools, norms over
+groups), `PART` of them in one program, and `<model>.json` of whole models, each as
+`npusim profile --json` prints it. With `--what decoders` there are two-layer decoders of seeded sizes, `decoder<i>_prefill` and
 `decoder<i>_decode`, those of `profiled_models.py`, and one of Qwen2.5-1.5B's sizes, `prefill` and
 `decode` behind `CONTEXT` tokens.
 
@@ -135,6 +135,19 @@ def matmuls(draw: random.Random, largest: float) -> Layer:
             return Products(m), (batch, m + n, k)
 
 
+def few_rows(draw: random.Random, largest: float) -> Layer:
+    """A linear layer, or products of two tensors side by side, of 1 to 16 rows."""
+    while True:
+        m = draw.choice((1, 1, 1, 2, 3, 4, 6, 8, 12, 16))
+        n, k = _size(draw, 16, 8192), _size(draw, 16, 8192)
+        batch = draw.choice((0, 0, 1, 4, 12, 32))
+        if 2.0 * max(1, batch) * m * n * k > largest or max(1, batch) * (m + n) * k > WEIGHTS:
+            continue
+        if batch:
+            return Products(m), (batch, m + n, k)
+        return nn.Linear(k, n, bias=draw.random() < 0.5), (m, k)
+
+
 def convolutions(draw: random.Random, largest: float) -> Layer:
     """A convolution of images: plain, of groups, or depthwise."""
     while True:
@@ -213,6 +226,7 @@ def _row_sums(x: Tensor) -> Tensor:
 CLASSES = {
     "products": products,
     "matmuls": matmuls,
+    "few_rows": few_rows,
     "convolutions": convolutions,
     "windows": windows,
     "attention": attention,

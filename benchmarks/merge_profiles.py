@@ -2,14 +2,15 @@
 
     PYTHONPATH=python:. python -m benchmarks.merge_profiles OUT PASS...
 
-A command's time is the least of its medians, a run's likewise. `passes.json` beside them has the
-seconds of each pass's runs. Sources are told from the repository's root.
+A command's time is the median of those of the passes, a run's likewise. `passes.txt` beside them
+has the seconds of each pass's runs. Sources are told from the repository's root.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,13 @@ def merged(passes: list[dict[str, Any]]) -> dict[str, Any]:
     commands = []
     for same in zip(*(one["commands"] for one in passes), strict=True):
         params = {k: v for k, v in same[0]["params"].items() if _says(v)}
-        seconds = min(command["seconds"] for command in same)
+        seconds = statistics.median(command["seconds"] for command in same)
         source = _relative(same[0]["source"])
         commands.append({**same[0], "seconds": seconds, "params": params, "source": source})
     return {
         **passes[0],
         "repeats": sum(one["repeats"] for one in passes),
-        "run_s": min(one["run_s"] for one in passes),
+        "run_s": statistics.median(one["run_s"] for one in passes),
         "commands_s": sum(command["seconds"] for command in commands),
         "commands": commands,
     }

@@ -50,22 +50,21 @@ def test_models_on_the_gpu_are_within_their_goal() -> None:
     assert max(abs(run.error) for run in runs) <= 0.15
 
 
-def test_models_of_the_cpu_are_within_their_goal_but_for_decoding() -> None:
-    """Of what undisturbed runs took: some of these were disturbed, one by 18 %."""
-    found = profiles("cpu")
-    _, runs = held_out([], roofline("cpu"), [found[name] for name in HELD_OUT])
-    errors = {name: abs(run.beyond) for name, run in zip(HELD_OUT, runs, strict=True)}
-    assert errors.pop("decode") <= 0.19
+def test_models_of_the_cpu_are_within_their_goal_but_for_one() -> None:
+    _, kept = halves("cpu")
+    assert set(kept) == {*HELD_OUT, *OTHERS}
+    _, runs = held_out([], roofline("cpu"), list(kept.values()))
+    errors = {name: abs(run.error) for name, run in zip(kept, runs, strict=True)}
+    assert errors.pop("mobilenet_v3_large") <= 0.16
     assert max(errors.values()) <= 0.15
-    assert max(abs(run.error) for run in runs) <= 0.19
 
 
-def test_classes_of_the_cpu_are_no_worse_than_they_were() -> None:
+def test_the_cpu_is_predicted_no_worse_than_it_was() -> None:
     learnt, kept = halves("cpu")
     classes, _ = held_out(learnt, roofline("cpu"), list(kept.values()))
     errors = {one.name: one.mean for one in classes}
-    assert errors["linear"] <= 0.14 and errors["copy"] <= 0.09
-    assert errors["linear_halves"] <= 0.21 and errors["copy_across"] <= 0.24
+    assert errors["linear"] <= 0.06 and errors["conv"] <= 0.11 and errors["attention"] <= 0.11
+    assert errors["linear_halves"] <= 0.09 and errors["matmul_dots"] <= 0.11
 
 
 def test_what_ran_beside_a_run_is_no_error_of_it() -> None:

@@ -71,6 +71,31 @@ def test_tiles_go_in_whole_rounds_of_the_units() -> None:
     assert command_time(work, "linear", device).compute == pytest.approx(33 * alone, rel=1e-12)
 
 
+def test_cores_share_tasks_that_may_not_come_out_even() -> None:
+    params = linear(20, 100, 50)
+    work = work_of("linear", params, *cost("linear", params))
+    kind = replace(LINEAR, task_rows=16, task_columns=50)
+    assert work.uneven(kind, 1) == work.uneven(LINEAR, 4) == 1
+    assert [work.uneven(kind, cores) for cores in (2, 3, 4, 8)] == [1, 1.5, 1, 2]  # four tasks
+    # In whole tiles 409,600 operations are three tasks of 130,000 and one of 300,000.
+    assert work.uneven(replace(kind, task_operations=130_000), 2) == pytest.approx(4 / 3)
+    assert work.uneven(replace(LINEAR, task_operations=300_000), 2) == 2
+    alone, shared = DEVICE, replace(DEVICE, cores=3, classes=(kind, OTHER))
+    one, three = (command_time(work, "linear", device) for device in (alone, shared))
+    assert three.compute == pytest.approx(1.5 * one.compute, rel=1e-12)
+    assert three.memory == pytest.approx(1.5 * one.memory, rel=1e-12)
+    assert three.start == one.start
+
+
+def test_a_second_factor_is_packed_before_it_is_multiplied() -> None:
+    params = linear(20, 100, 50)
+    work = work_of("linear", params, *cost("linear", params))
+    kind = replace(LINEAR, pack_ns=2.0, task_operations=300_000)
+    packed = replace(DEVICE, cores=2, classes=(kind, OTHER))
+    more = command_time(work, "linear", packed).start - command_time(work, "linear", DEVICE).start
+    assert more == pytest.approx(2e-9 * 100 * 50 * 2, rel=1e-9)  # by one core of two
+
+
 def test_dtype_memory_and_overlap() -> None:
     half = linear(16, 64, 64, dtype=1)
     work = work_of("linear", half, *cost("linear", half))
@@ -283,6 +308,8 @@ def test_contradictions_are_refused(changed: dict[str, object], said: str) -> No
         ({"tile_rows": 0}, "below 1"),
         ({"tile_columns": 0}, "below 1"),
         ({"units": 0}, "below 1"),
+        ({"task_operations": -1}, "less than nothing"),
+        ({"task_rows": 16}, "one of 'task_rows' and 'task_columns'"),
     ],
 )
 def test_a_class_without_meaning_is_refused(changed: dict[str, object], said: str) -> None:

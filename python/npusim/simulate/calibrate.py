@@ -34,13 +34,15 @@ _ROW_TILES = (
     *((1, 1), (1, 16), (1, 64), (1, 256), (1, 1024), (1, 2048), (1, 4096)),
     *((4, 1), (16, 1), (64, 1), (128, 1)),
 )
+_TASKS = 0, *(1 << bits for bits in range(12, 24, 2))  # operations of a task, of cores that share
 # Least and greatest numbers that are fitted, in the order of `_NUMBERS`.
 _NUMBERS = (
-    *("start_us", "item_us", "step_ns", "cold_us", "far_us", "far_step_ns"),
+    *("start_us", "item_us", "step_ns", "cold_us", "far_us", "far_step_ns", "pack_ns"),
     *("compute_share", "memory_share", "overlap"),
 )
-_LOW = (1e-4, 1e-7, 1e-4, 1e-4, 1e-4, 1e-4, 1e-4, 1e-3, 1e-3)
-_HIGH = (1e4, 1e4, 1e3, 1e3, 1e3, 1e3, 4.0, 4.0, 31.0)  # Winograd's; of overlap: above 1
+_FIXED = 7  # of them, which add up; the others say what is reached of the peaks
+_LOW = (1e-4, 1e-7, 1e-4, 1e-4, 1e-4, 1e-4, 1e-7, 1e-4, 1e-3, 1e-3)
+_HIGH = (1e4, 1e4, 1e3, 1e3, 1e3, 1e3, 1e2, 4.0, 4.0, 31.0)  # Winograd's; of overlap: above 1
 _USUAL = 0.5, 0.7, 1.0  # shares of compute and memory, and overlap above 1, of most kernels
 _PRIOR = 0.03  # an error, by which a number that is 2.7 times as large as usual counts
 _BEST = 3  # shapes of tiles that are fitted from several beginnings
@@ -256,8 +258,9 @@ def _fit(kind: RooflineClass, device: Roofline, samples: Sequence[Sample]) -> Ro
     """Returns a class with the numbers that fit best."""
     tiles = _TILES if kind.products else _ROW_TILES
     shapes = (
-        replace(kind, tile_rows=rows, tile_columns=columns, units=units)
+        replace(kind, tile_rows=rows, tile_columns=columns, units=units, task_operations=least)
         for units in sorted({1, *(one.units for one in device.classes)})
+        for least in (_TASKS if device.cores > 1 else (kind.task_operations,))
         for rows, columns in tiles
         if rows <= (kind.most_rows or rows)
     )
@@ -276,7 +279,7 @@ def _fit_numbers(
         rough: from one beginning, in few steps.
     """
     least_squares = _scipy("least_squares")
-    one = {**dict.fromkeys(_NUMBERS[:6], 0.0), **dict.fromkeys(_NUMBERS[6:], 1.0)}
+    one = {**dict.fromkeys(_NUMBERS[:_FIXED], 0.0), **dict.fromkeys(_NUMBERS[_FIXED:], 1.0)}
     plain = replace(shaped, **one)  # type: ignore[arg-type]
     fixed, computes, memories = _columns(plain, device, samples)
     measured = np.array([sample.seconds for sample in samples])
@@ -285,10 +288,10 @@ def _fit_numbers(
 
     def off(x: np.ndarray) -> np.ndarray:
         numbers = np.exp(x)
-        compute, memory, overlap = numbers[6:]
+        compute, memory, overlap = numbers[_FIXED:]
         busy = either(computes / compute, memories / memory, 1 + overlap)
-        unusual = _PRIOR * (x[6:] - np.log(_USUAL))  # decides what the commands leave open
-        errors = np.log((fixed @ numbers[:6] + busy) / measured)
+        unusual = _PRIOR * (x[_FIXED:] - np.log(_USUAL))  # decides what the commands leave open
+        errors = np.log((fixed @ numbers[:_FIXED] + busy) / measured)
         return np.concatenate([trust * errors, unusual])
 
     low, high = np.log(_LOW), np.log(_HIGH)
@@ -297,7 +300,7 @@ def _fit_numbers(
     fits = []
     for item, compute in begins:
         some = fastest / 20
-        first = np.log([fastest / 2, item, 0.01, some, some, 0.01, compute, 0.7, 1.0])
+        first = np.log([fastest / 2, item, 0.01, some, some, 0.01, 1e-3, compute, 0.7, 1.0])
         fits.append(
             least_squares(
                 off,
@@ -330,9 +333,13 @@ def _columns(
         steps = 0 * steps  # one step of an item is its start
     far = np.array([w.is_far(device) for w in works], float)
     cold = np.array([w.code > device.caches for w in works], float)
-    fixed = 1e-6 * np.stack([np.ones(len(samples)), items, steps, cold, far, far * steps], 1)
+    uneven = np.array([w.uneven(plain, device.cores) for w in works])
+    packed = 1e-3 * np.array([w.second for w in works]) * uneven
     if plain.products:  # which fetch what they multiply ahead
-        fixed[:, 5] = 0
+        afar = 0 * steps
+    else:
+        afar, packed = far * steps, 0 * packed
+    fixed = 1e-6 * np.stack([np.ones(len(samples)), items, steps, cold, far, afar, packed], 1)
     compute, memory = (np.array([getattr(t, of) for t in times]) for of in ("compute", "memory"))
     return fixed, compute, memory
 

@@ -1,12 +1,14 @@
 """The time of a command on a device that is known by what it reaches (`targets/roofline.py`).
 
-    t = start + items * item + steps * step + (compute^p + memory^p)^(1/p)
+    t = start + items * item + steps * step + packed * pack + (compute^p + memory^p)^(1/p)
 
 `compute` are the operations, of whole rounds of tiles, at the share of the peak that the command's
 class reaches; `memory` are the bytes of its operands, each once, at the share of the rate of the
 nearest memory that still holds them when the command begins (`profile/reuse.py`). `start` is longer
 where caches no longer hold the kernel's code or an operand, and shorter in a run, by what passes of
 it while the commands before still run. A `step` waits for what it reads, longer where that is far.
+`packed` are the elements of a second factor that a kernel rearranges before it multiplies. Where cores
+share a command's tasks and these do not come out even, what they do takes longer by as much.
 """
 
 from __future__ import annotations
@@ -83,6 +85,22 @@ class Work:
         rounds = -(-self.tiles(kind.tile_rows, kind.tile_columns) // kind.units)
         covered = rounds * kind.units * kind.tile_rows * kind.tile_columns
         return covered / (self.groups * self.rows * self.columns)
+
+    @property
+    def second(self) -> int:
+        """The elements of a product's second factor."""
+        return self.groups * self.columns * self.depth
+
+    def uneven(self, kind: RooflineClass, cores: int) -> float:
+        """Returns how much longer its tasks take than if all cores had equal parts of it."""
+        if cores == 1 or not (kind.task_rows or kind.task_operations):
+            return 1.0
+        tasks: float = math.inf
+        if kind.task_rows:
+            tasks = self.tiles(kind.task_rows, kind.task_columns)
+        if kind.task_operations:
+            tasks = min(tasks, max(1, self.operations * self.whole(kind) // kind.task_operations))
+        return -(-tasks // cores) * cores / tasks
 
     def is_far(self, device: Roofline) -> bool:
         """Tells whether an operand comes from behind all caches; without any, none does."""
@@ -163,11 +181,12 @@ def command_time(work: Work, stem: str, device: Roofline) -> RooflineTime:
     kind = work.kind(stem, device)
     peak = device.peak(work.dtype)
     reached = peak.product_tera_ops_per_second if kind.products else peak.vector_tera_ops_per_second
-    compute = work.operations * work.whole(kind) / (1e12 * reached * kind.compute_share)
+    uneven = work.uneven(kind, device.cores)
+    compute = work.operations * work.whole(kind) / (1e12 * reached * kind.compute_share) * uneven
     level, alone = _memory(work, device)
-    memory = alone / kind.memory_share
+    memory = alone / kind.memory_share * uneven
     start = 1e-6 * (kind.start_us + kind.item_us * work.tiles(kind.tile_rows, kind.tile_columns))
-    start += 1e-9 * kind.step_ns * work.steps(kind)
+    start += 1e-9 * (kind.step_ns * work.steps(kind) + kind.pack_ns * work.second * uneven)
     afar = kind.cold_us if work.code > device.caches else 0.0
     if work.is_far(device):
         afar += kind.far_us

@@ -72,6 +72,9 @@ class RooflineClass:
             take products from such sizes on.
         far_us: more of the fixed time where an operand comes from the last memory: its latency.
         far_step_ns: likewise of a step, which waits for what it reads; products fetch it ahead.
+        pack_ns: time to rearrange an element of a product's second factor, before it is multiplied.
+        task_rows, task_columns: of the largest part of a command that one core takes; 0: any.
+        task_operations: of the smallest one, in whole tiles; 0: any.
     """
 
     name: str
@@ -94,6 +97,10 @@ class RooflineClass:
     least_operations: int = 0
     far_us: float = 0.0
     far_step_ns: float = 0.0
+    pack_ns: float = 0.0
+    task_rows: int = 0
+    task_columns: int = 0
+    task_operations: int = 0
 
     def __post_init__(self) -> None:
         """Refuses numbers that mean nothing; ValueError says which."""
@@ -101,6 +108,10 @@ class RooflineClass:
             raise ValueError(f"class '{self.name}' reaches nothing of a peak")
         if min(self.overlap, 1 + self.most_rows, self.tile_rows, self.tile_columns, self.units) < 1:
             raise ValueError(f"class '{self.name}' has an overlap, a tile or units below 1")
+        if min(self.task_rows, self.task_columns, self.task_operations) < 0:
+            raise ValueError(f"class '{self.name}' has a task of less than nothing")
+        if (self.task_rows > 0) != (self.task_columns > 0):
+            raise ValueError(f"class '{self.name}' has one of 'task_rows' and 'task_columns'")
 
     def holds(self, rows: int, form: str, operations: int) -> bool:
         """Tells whether commands of its stems are its own."""
@@ -126,6 +137,7 @@ class Roofline:
         memory: the nearest first; the last one holds everything.
         classes: the last one holds what no other does.
         dtypes: that values have that it takes and makes; empty: any. Others go to the host.
+        cores: that share a command's tasks, where its class says what these are.
     """
 
     call_us: float
@@ -133,11 +145,14 @@ class Roofline:
     memory: tuple[MemoryLevel, ...]
     classes: tuple[RooflineClass, ...]
     dtypes: tuple[str, ...] = ()
+    cores: int = 1
 
     def __post_init__(self) -> None:
         """Refuses numbers that contradict each other; ValueError says which."""
         if not self.peaks:
             raise ValueError("'peaks' is empty")
+        if self.cores < 1:
+            raise ValueError(f"'cores' is {self.cores}; 1 is the fewest")
         for dtype in self.dtypes:
             if dtype not in DTYPES:
                 raise ValueError(f"'dtypes' has '{dtype}'; dtypes are {', '.join(DTYPES)}")
