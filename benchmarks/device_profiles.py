@@ -5,9 +5,9 @@
 writes `<class><i>.json` of seeded shapes of each class of layer (products, batches of products,
 both of few rows, convolutions, windows of 3 by 3, attention, rows, elementwise, pools, norms over
 groups), `PART` of them in one program, and `<model>.json` of whole models, each as
-`npusim profile --json` prints it. With `--what decoders` there are two-layer decoders of seeded sizes, `decoder<i>_prefill` and
-`decoder<i>_decode`, those of `profiled_models.py`, and one of Qwen2.5-1.5B's sizes, `prefill` and
-`decode` behind `CONTEXT` tokens.
+`npusim profile --json` prints it. With `--what decoders` there are two-layer decoders of seeded
+sizes, `decoder<i>_prefill` and `decoder<i>_decode`, those of `profiled_models.py`, and one of
+Qwen2.5-1.5B's sizes, `prefill` and `decode` behind `CONTEXT` tokens.
 
 Programs are compiled in `--jobs` processes and measured here, one after the other, in the order in
 which they are ready. Weights are seeded and small; no time depends on them. On a machine that

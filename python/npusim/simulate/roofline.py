@@ -7,8 +7,8 @@ class reaches; `memory` are the bytes of its operands, each once, at the share o
 nearest memory that still holds them when the command begins (`profile/reuse.py`). `start` is longer
 where caches no longer hold the kernel's code or an operand, and shorter in a run, by what passes of
 it while the commands before still run. A `step` waits for what it reads, longer where that is far.
-`packed` are the elements of a second factor that a kernel rearranges before it multiplies. Where cores
-share a command's tasks and these do not come out even, what they do takes longer by as much.
+`packed` are the elements of a second factor that a kernel rearranges before it multiplies. Where
+cores share a command's tasks and these do not come out even, what they do takes longer by as much.
 """
 
 from __future__ import annotations
