@@ -227,9 +227,11 @@ def test_who_waits_in_vain_says_for_whom(kernels: list[host.HostKernel], which: 
 
 def test_ways_by_size() -> None:
     assert way_of(8 << 10, 2) is Way.LINES and way_of(64 << 10, 2) is Way.LINES
-    assert way_of((64 << 10) + 2, 2) is Way.ONE_SHOT and way_of(1 << 20, 2) is Way.TWO_SHOT
+    assert way_of((64 << 10) + 2, 2) is Way.ONE_SHOT and way_of(1 << 20, 2) is Way.ONE_SHOT
+    assert way_of(4 << 20, 2) is Way.ONE_SHOT and way_of(8 << 20, 2) is Way.TWO_SHOT
     assert way_of(64 << 10, 4) is Way.LINES and way_of(64 << 10, 8) is Way.ONE_SHOT
-    assert way_of(512 << 10, 4) is Way.TWO_SHOT
+    assert way_of(512 << 10, 4) is Way.ONE_SHOT and way_of((512 << 10) + 2, 4) is Way.TWO_SHOT
+    assert way_of(256 << 10, 8) is Way.TWO_SHOT
     for bytes in (2, 8, 4096, 65536, 65538, 1 << 20, (1 << 24) + 2):
         for ranks in (2, 3, 8):
             p = {"elements": bytes // 2, "ranks": ranks, "dtype": 2, "residual": 1}

@@ -248,7 +248,11 @@ def test_a_rank_that_is_waited_for_in_vain_ends_the_run(stub: Path) -> None:  # 
 
 
 @pytest.mark.parametrize("way", ["peers", "nccl"])
-def test_threads_with_programs_on_the_same_ranks(stub: Path, nccl: str, way: str) -> None:  # noqa: F811
+def test_threads_with_programs_on_the_same_ranks(
+    stub: Path,  # noqa: F811
+    nccl: str,
+    way: str,
+) -> None:
     """Each of them is started on all ranks before the other one is on any."""
     code = """
     import threading

@@ -264,8 +264,8 @@ inline void reduce(const T* x, const T* residual, T* y, const Link& link) {
 
 }  // namespace npusim
 
-// Only the host writes links, and never while ranks run: they are read while the launch before still
-// runs. Of its operands (unwritten_operands) none is.
+// Only the host writes links, and never while ranks run: they are read while the launch before
+// still runs. Of its operands (unwritten_operands) none is.
 #if NPUSIM_RESIDUAL
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)
     npusim_kernel(const npusim::T* x, const npusim::T* residual, npusim::T* y,

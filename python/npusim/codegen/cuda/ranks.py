@@ -21,10 +21,12 @@ from npusim.ir.types import CODE_SIZES
 _RANKS, _BLOCKS, _LINES, _CHUNK = 8, 32, 256, 128 << 10
 _LINE, _VECTOR = 8, 16  # bytes of x in a line, and of a store
 _LEAST, _MOST_THREADS = 2048, 512
-# Bytes that go a way at most, to all peers together. By benchmarks/results/ranks_cuda_2xh200.txt,
-# two H200 took 2.67 us for 64 KiB in lines, and 5.19 in one shot; 5.19 us for 256 KiB in one shot
-# and 7.41 in two; 8.75 and 8.30 for 1 MiB. More ranks are not measured.
-_LINES_SENT, _ONE_SHOT_SENT = 192 << 10, 768 << 10
+# Bytes that go in lines at most, to all peers together; that go in one shot; and that two shots
+# would send less. By benchmarks/results/ranks_cuda_4xh200.txt, of us on H200, four ranks took 4.46
+# for 64 KiB in lines and 5.38 in one shot; 7.78 for 256 KiB in one shot and 10.26 in two; 16.30 and
+# 13.52 for 1 MiB. Two ranks send as much in two shots as in one: 9.29 and 10.72 for 1 MiB, 40.86
+# and 39.66 for 8 MiB. Other numbers of ranks are not measured.
+_LINES_SENT, _ONE_SHOT_MOST, _TWO_SHOT_SAVES = 192 << 10, 4 << 20, 768 << 10
 _LINES_MOST = _BLOCKS * _LINES * _LINE  # to each, for which there is room
 
 
@@ -41,7 +43,10 @@ def way_of(bytes: int, ranks: int) -> Way:
     sent = bytes * (ranks - 1)
     if bytes <= _LINES_MOST and sent <= _LINES_SENT:
         return Way.LINES
-    return Way.ONE_SHOT if sent <= _ONE_SHOT_SENT else Way.TWO_SHOT
+    # Each rank sends all to all others at once, or a part twice: one to be added up, and one sum.
+    saved = sent - 2 * sent // ranks
+    once = bytes <= _ONE_SHOT_MOST and saved <= _TWO_SHOT_SAVES
+    return Way.ONE_SHOT if once else Way.TWO_SHOT
 
 
 def reduce_config(p: Params, way: Way) -> LaunchConfig:
