@@ -44,7 +44,7 @@ from npusim.runtime.session import as_buffer
 
 BEHIND = 1024
 ROUNDS = 30
-_HOST = ("plan_seconds", "start_seconds", "runner_seconds", "choice_seconds")
+_HOST = ("plan_seconds", "start_seconds", "runner_seconds", "choice_seconds", "desk_seconds")
 BYTES = {None: 2.0, "int8": 1.0, "int4-g32": 0.5 + 2 / 32}  # of a weight
 
 

@@ -31,9 +31,10 @@ struct StepRows {
   std::span<const int64_t> tokens;  // one at least
   int64_t first_position;           // of the first of them; those before are in the pages
   std::span<const Page> pages;      // of all positions up to the last of these
-  bool wants_scores;                // of the token after the last one
-  bool wants_best = false;          // the token of the highest of these scores, instead of them
-  bool wants_all = false;           // the scores behind each token, instead of them
+  uint64_t table = 0;  // one that has the same number, not 0, has these pages or begins with them
+  bool wants_scores = false;  // of the token after the last one
+  bool wants_best = false;    // the token of the highest of these scores, instead of them
+  bool wants_all = false;     // the scores behind each token, instead of them
 
   // Of max_requests, those that the rows take: scores are given an entry.
   int64_t entries() const noexcept { return wants_all ? static_cast<int64_t>(tokens.size()) : 1; }
