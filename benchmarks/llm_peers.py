@@ -133,7 +133,10 @@ def _llama(kind: str) -> Peer:
     def prepare(folder: Path) -> None:
         write_gguf(folder, kind)
 
-    return Peer("llama_cpp", lambda folder, threads: _Llama(gguf_path(folder, kind), threads), prepare)
+    def load(folder: Path, threads: int) -> Model:
+        return _Llama(gguf_path(folder, kind), threads)
+
+    return Peer("llama_cpp", load, prepare)
 
 
 def gguf_path(folder: Path, kind: str) -> Path:
@@ -142,7 +145,7 @@ def gguf_path(folder: Path, kind: str) -> Path:
 
 
 def write_gguf(folder: Path, kind: str, vocabulary: bool = False) -> None:
-    """Writes the weights as a GGUF file; with words, numbers most of them, where a server needs any."""
+    """Writes the weights as a GGUF file; with a `vocabulary` of words for servers."""
     import gguf
     import torch
     from safetensors import safe_open

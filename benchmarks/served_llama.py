@@ -4,9 +4,9 @@
         [--size 0.5b] [--kind BF16|Q8_0] [--slots 1 4 8] [--rounds 3] [--threads 2]
 
 Both serve the architecture of Qwen2.5 with the same seeded weights, which FOLDER keeps, and are
-asked by the same client: so many requests at once over /v1/completions, prompts of 32 tokens, greedy,
-no end token. Servers take turns, a round each. `decode` is what 48 tokens more take: tokens a second
-of all requests together, without prompts, connections and the first steps. Median of the rounds
+asked by the same client: so many requests at once over /v1/completions, prompts of 32 tokens,
+greedy, no end token. Servers take turns, a round each. `decode` is what 48 tokens more take, of
+all requests together: without prompts, connections and first steps. Median of the rounds
 (least to greatest).
 """
 

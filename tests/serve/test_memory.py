@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
-from npusim.serve import memory  # noqa: E402
+from npusim.serve import memory
 
 
 async def _given(engine: Any, changes: list[tuple[int, int]]) -> list[int]:
