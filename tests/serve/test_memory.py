@@ -46,7 +46,7 @@ def test_a_server_that_never_rests_gives_memory_back_at_times(
     monkeypatch.setattr(memory, "_BUSY", 0.05)
     engine = SimpleNamespace(taken=3, open=9)
     first, second, last = asyncio.run(_given(engine, [(4, 9), (4, 9), (4, 0)]))
-    assert 1 <= first < second <= 5  # every fifth look, by a clock that others may hold up
+    assert 1 <= first < second  # by a clock that others may hold up
     assert last == second + 1
 
 
