@@ -209,6 +209,10 @@ py::dict stats(const ServingEngine& self) {
   put("plan_seconds", of.plan_seconds);
   put("start_seconds", of.start_seconds);
   put("runner_seconds", of.runner_seconds);
+  put("fill_seconds", of.starts.fill);
+  put("send_seconds", of.starts.send);
+  put("launch_seconds", of.starts.launch);
+  put("copies", of.starts.copies);
   put("choice_seconds", of.choice_seconds);
   put("desk_seconds", of.desk_seconds);
   return out;

@@ -297,6 +297,7 @@ bool Batch::start(Step step) {
   }
   start_took_ = now() - started_;
   stats_.start_seconds += start_took_;
+  stats_.starts = runner_->start_times();
   return true;
 }
 

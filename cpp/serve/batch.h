@@ -44,6 +44,7 @@ struct BatchStats {
   // choosing tokens. An engine adds what it takes to hear requests and to tell of steps.
   double plan_seconds = 0, runner_seconds = 0, start_seconds = 0, choice_seconds = 0;
   double desk_seconds = 0;
+  StartTimes starts;  // what start_seconds went into, as the runner tells
 };
 
 class Batch {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -17,6 +18,8 @@
 
 namespace npusim::serve {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 constexpr std::string_view kStep = "step";
 constexpr std::array<std::string_view, 5> kNames = {"tokens", "positions", "requests", "tables",
@@ -286,7 +289,7 @@ void PagedModel::stage(std::span<const int64_t> values, DType dtype, int64_t to)
 }
 
 // The tables where they changed, and behind them all other inputs, in the method's order.
-void PagedModel::upload() {
+void PagedModel::stage_all() {
   uploads_.clear();
   staged_bytes_ = 0;
   const DType dtype = inputs_[kTables].dtype;
@@ -311,7 +314,6 @@ void PagedModel::upload() {
   const auto bytes = static_cast<size_t>(at - behind);
   uploads_.push_back(
       {given_->range().part(behind, at - behind), std::span(staged_).subspan(first, bytes)});
-  device_->upload_all(uploads_);
 }
 
 void PagedModel::place_outputs() {
@@ -326,6 +328,32 @@ void PagedModel::place_outputs() {
 }
 
 void PagedModel::start(const StepPlan& plan) {
+  const auto begins = Clock::now();
+  fill(plan);
+  const auto filled = Clock::now();
+  send();
+  const auto sent = Clock::now();
+  executor_.enqueue(method_, bound_inputs_, bound_outputs_, weights_.get(), state_.get(), 0,
+                    form_.symbols);
+  const auto seconds = [](Clock::duration took) {
+    return std::chrono::duration<double>(took).count();
+  };
+  start_times_.fill += seconds(filled - begins);
+  start_times_.send += seconds(sent - filled);
+  start_times_.launch += seconds(Clock::now() - sent);
+  start_times_.copies += static_cast<int64_t>(uploads_.size());
+}
+
+void PagedModel::send() {
+  try {
+    device_->upload_all(uploads_);
+  } catch (...) {
+    tables_.forget();
+    throw;
+  }
+}
+
+void PagedModel::fill(const StepPlan& plan) {
   wanted_.clear();
   wanted_best_.clear();
   tables_.begin();
@@ -333,10 +361,8 @@ void PagedModel::start(const StepPlan& plan) {
   choose_entries(plan);
   for (size_t i = 0; i < plan.rows.size(); ++i) put_rows(plan.rows[i], entry_of_[i]);
   copy_pages(plan.copies);
-  upload();
+  stage_all();
   place_outputs();
-  executor_.enqueue(method_, bound_inputs_, bound_outputs_, weights_.get(), state_.get(), 0,
-                    form_.symbols);
 }
 
 std::span<const float> PagedModel::finish() {

@@ -45,6 +45,7 @@ class PagedModel : public StepRunner {
   void start(const StepPlan& plan) override;
   std::span<const float> finish() override;
   std::span<const int64_t> best() const override { return best_; }
+  StartTimes start_times() const override { return start_times_; }
 
  private:
   // An input of the method, as it is filled for a step; of the tables the dtype alone.
@@ -72,6 +73,7 @@ class PagedModel : public StepRunner {
   void find_inputs();
   void find_outputs();
   void find_sizes();
+  void fill(const StepPlan& plan);
   void choose_sizes(const StepPlan& plan);
   void choose_entries(const StepPlan& plan);
   void put_rows(const StepRows& rows, int64_t entry);
@@ -81,7 +83,8 @@ class PagedModel : public StepRunner {
     return table_length_ * dtype_size(inputs_[kTables].dtype);
   }
   void stage(std::span<const int64_t> values, DType dtype, int64_t to);
-  void upload();
+  void stage_all();
+  void send();
   void place_outputs();
   void find_best();
   std::vector<int64_t> sizes_of(const Sizes& sizes) const;
@@ -110,6 +113,7 @@ class PagedModel : public StepRunner {
   DType logits_dtype_{};
   std::shared_ptr<Memory> logits_, found_;  // found_: best, and behind them highest
   std::vector<size_t> outputs_;             // of the method: 0 logits, 1 best, 2 highest
+  StartTimes start_times_;
   Form form_;                               // of the step that runs
   std::vector<int64_t> slots_, entry_of_;   // of its rows, in the plan's order
   std::vector<Binding> bound_inputs_, bound_outputs_;

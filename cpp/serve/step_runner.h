@@ -52,6 +52,13 @@ struct StepPlan {
   std::vector<PageCopy> copies = {};
 };
 
+// Of all starts of a runner, in seconds: filling a step's inputs, sending them in so many copies, and
+// handing the step to the device.
+struct StartTimes {
+  double fill = 0, send = 0, launch = 0;
+  int64_t copies = 0;
+};
+
 // Steps run in the order of start, each after the one before. One thread at a time.
 class StepRunner {
  public:
@@ -66,6 +73,7 @@ class StepRunner {
   // Of the step that was finished: the tokens of rows that want the best one, in the plan's order;
   // the first of equal ones, NaN never, -1 where no score is above -inf. Valid as scores are.
   virtual std::span<const int64_t> best() const { return {}; }
+  virtual StartTimes start_times() const { return {}; }
 };
 
 }  // namespace npusim::serve

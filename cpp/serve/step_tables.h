@@ -2,6 +2,7 @@
 // new, so only what changed goes there.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -32,6 +33,9 @@ class StepTables {
     }
     for (const Changed& of : changed_) known_[static_cast<size_t>(of.entry)] = of.becomes;
   }
+
+  // What was sent has not arrived, or nobody knows: all is sent again.
+  void forget() { std::ranges::fill(known_, Known{}); }
 
  private:
   // What the device has of an entry.

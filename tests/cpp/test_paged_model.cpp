@@ -64,6 +64,7 @@ class Tables {
       std::ranges::copy(sent, there.begin() + first);
     });
   }
+  void forget() { tables_.forget(); }
   void lose() {
     try {
       tables_.send([](int64_t, std::span<const int64_t>) { throw std::runtime_error("lost"); });
@@ -127,6 +128,9 @@ void sends_what_lies_between_and_what_was_lost() {
   tables.lose();
   step();
   check(tables.runs == Runs{{0, 3}} && tables.there[0] == 2, "what was lost is sent again");
+  tables.forget();
+  step();
+  check(tables.runs == Runs{{0, 3}}, "so is what nobody knows of");
   given[0].number = 0;
   step();
   step();
