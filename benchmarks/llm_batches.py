@@ -222,7 +222,8 @@ def main() -> None:
         print(f"engine, {rows:4}: {spread(gaps)}; {each}", flush=True)
     if args.serving:
         engine = _runtime.Engine(steps.native, steps.device, steps.weights, prefix_cache=False,
-                                 step_seconds=llm_serving.STEP, max_waiting=llm_serving.ASKED)  # fmt: skip
+                                 step_seconds=llm_serving.STEP,
+                                 max_waiting=llm_serving.ASKED)  # fmt: skip
         llm_serving.report(engine)
         engine.close()
     if args.peers is not None:

@@ -114,8 +114,8 @@ class PagedModel : public StepRunner {
   std::shared_ptr<Memory> logits_, found_;  // found_: best, and behind them highest
   std::vector<size_t> outputs_;             // of the method: 0 logits, 1 best, 2 highest
   StartTimes start_times_;
-  Form form_;                               // of the step that runs
-  std::vector<int64_t> slots_, entry_of_;   // of its rows, in the plan's order
+  Form form_;                              // of the step that runs
+  std::vector<int64_t> slots_, entry_of_;  // of its rows, in the plan's order
   std::vector<Binding> bound_inputs_, bound_outputs_;
   std::vector<int64_t> wanted_, wanted_best_;  // and its requests with scores, with a best token
   std::vector<std::byte> raw_;

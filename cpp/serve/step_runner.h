@@ -52,8 +52,8 @@ struct StepPlan {
   std::vector<PageCopy> copies = {};
 };
 
-// Of all starts of a runner, in seconds: filling a step's inputs, sending them in so many copies, and
-// handing the step to the device.
+// Of all starts of a runner, in seconds: filling a step's inputs, sending them in so many copies,
+// and handing the step to the device.
 struct StartTimes {
   double fill = 0, send = 0, launch = 0;
   int64_t copies = 0;

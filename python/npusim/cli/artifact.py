@@ -123,4 +123,6 @@ def _is_ours(path: Path, suffix: str) -> bool:
         start = file.read(256)
     if suffix == ".onnx":  # field 2 of a ModelProto, the producer, stands near its beginning
         return b"\x12\x06npusim" in start
+    from npusim.partition.plan_file import LAYOUT
+
     return start.startswith((MAGIC[:5], LAYOUT.magic[:5])) or not start

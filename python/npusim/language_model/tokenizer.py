@@ -176,8 +176,8 @@ class TextStream:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
-        # Of tokens that do not simply stand for bytes. The window starts at tokens whose text is out already: how a token reads depends on
-        # whether something stands before it.
+        # Of tokens that do not simply stand for bytes. The window starts at tokens whose text is
+        # out already: how a token reads depends on whether something stands before it.
         self._window: list[int] = []
         self._context = 0  # tokens of the window that are context only
         self._out = 0  # characters of the window's text that are out

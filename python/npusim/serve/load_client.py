@@ -150,7 +150,7 @@ class _Answer:
         lines, end, rest = self.content.rpartition(b"\n")
         if end:
             self.content = rest
-        return lines.splitlines()
+        return bytes(lines).splitlines()
 
 
 async def _time(reader: asyncio.StreamReader, timing: Timing) -> None:
